@@ -1,0 +1,114 @@
+"""Which TensorRT this process uses, and the one place where the flavours' differences stand.
+
+`trt` is the chosen module: `tensorrt` (8.6, 10, 11) or `tensorrt_rtx` (1.x). One process uses one flavour;
+it is settled when `trt` is first touched. Every other file of trt-build says `from builder.engine.flavour import trt`.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+from types import ModuleType
+from typing import Any
+
+from builder.errors import EnvironmentProblem, UsageError
+
+MODULES = {"tensorrt": "tensorrt", "tensorrt-rtx": "tensorrt_rtx"}
+ENVIRONMENT_VARIABLE = "TRT_BUILD_FLAVOUR"
+
+_loaded: ModuleType | None = None
+_wanted: str | None = None
+
+
+def installed() -> list[str]:
+    """The flavours whose Python package is found here, without importing any."""
+    return [name for name, module in MODULES.items() if importlib.util.find_spec(module)]
+
+
+def select(name: str = "auto") -> str:
+    """Settle the flavour of this process: `auto`, `tensorrt` or `tensorrt-rtx`; returns the one chosen.
+
+    Raises UsageError where another flavour is loaded already, EnvironmentProblem where none is installed.
+    """
+    global _wanted
+    chosen = resolve(name)
+    if _loaded is not None and _loaded.__name__ != MODULES[chosen]:
+        raise UsageError(f"this process already uses {_loaded.__name__}; one process uses one flavour")
+    _wanted = chosen
+    return chosen
+
+
+def resolve(name: str = "auto") -> str:
+    """The flavour that `name` means on this machine: auto takes `tensorrt` where it imports and a GPU answers, else RTX."""
+    name = os.environ.get(ENVIRONMENT_VARIABLE, "auto") if name == "auto" else name
+    here = installed()
+    if name == "auto":
+        usable = [f for f in here if f == "tensorrt-rtx" or gpu_answers()]
+        if not usable:
+            raise EnvironmentProblem(
+                "no TensorRT that can build here is installed", fix="pip install 'trt-build[rtx]' (needs no GPU)"
+            )
+        return usable[0]
+    if name not in MODULES:
+        raise UsageError(f"unknown flavour {name!r}", fix=f"one of auto, {', '.join(MODULES)}")
+    if name not in here:
+        extra = {"tensorrt": "tensorrt", "tensorrt-rtx": "rtx"}[name]
+        raise EnvironmentProblem(f"{MODULES[name]} is not installed", fix=f"pip install 'trt-build[{extra}]'")
+    return name
+
+
+def gpu_answers() -> bool:
+    """Whether the CUDA driver reports at least one device; asks the driver itself, so torch is not imported."""
+    import ctypes
+
+    try:
+        driver = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return False
+    count = ctypes.c_int(0)
+    return driver.cuInit(0) == 0 and driver.cuDeviceGetCount(ctypes.byref(count)) == 0 and count.value > 0
+
+
+def load() -> ModuleType:
+    """The chosen TensorRT module; Polygraphy is told of the choice before it looks for one itself."""
+    global _loaded
+    if _loaded is None:
+        name = _wanted or resolve()
+        if name == "tensorrt-rtx":
+            os.environ["POLYGRAPHY_USE_TENSORRT_RTX"] = "1"
+            import polygraphy.config
+
+            polygraphy.config.USE_TENSORRT_RTX = True
+        _loaded = importlib.import_module(MODULES[name])
+    return _loaded
+
+
+def name() -> str:
+    """`tensorrt` or `tensorrt-rtx`, whichever this process uses."""
+    return next(flavour for flavour, module in MODULES.items() if module == load().__name__)
+
+
+def version() -> tuple[int, ...]:
+    """The loaded library's version, e.g. (8, 6, 0) or (1, 7, 1, 116)."""
+    return tuple(int(part) for part in load().__version__.split(".")[:4] if part.isdigit())
+
+
+def strongly_typed() -> bool:
+    """Whether networks keep the dtypes that we write (10, 11, RTX); on 8.6 TensorRT may choose, and has no INT64."""
+    return hasattr(load().NetworkDefinitionCreationFlag, "STRONGLY_TYPED")
+
+
+def has_int64() -> bool:
+    """Whether INT64 tensors exist (TensorRT 10 and later, RTX); on 8.6 they are INT32."""
+    return hasattr(load().DataType, "INT64")
+
+
+class _Lazy:
+    """The chosen TensorRT module, imported when an attribute of it is first read."""
+
+    def __getattr__(self, attribute: str) -> Any:
+        return getattr(load(), attribute)
+
+
+trt: Any = _Lazy()

@@ -1,0 +1,87 @@
+"""What a manifest says of a model, checked: the dataclasses that every later room reads."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+Range = tuple[int, int, int]
+"""The least, the usual and the greatest size of a dynamic axis: TensorRT's min, opt, max."""
+
+Profile = Mapping[str, Range]
+"""One TensorRT optimization profile: a range for each named dynamic axis."""
+
+DTYPES = ("bool", "uint8", "int8", "int32", "int64", "float16", "bfloat16", "float32", "float64")
+PRECISIONS = ("fp32", "tf32", "fp16", "bf16", "int8", "fp8", "mixed")
+
+
+@dataclass(frozen=True)
+class TensorSpec:
+    """One input: `dtype` by torch's name, `shape` of ints and axis names, `dims` the range of each name.
+
+    TensorSpec("float32", ("batch", 3, 224, 224), dims={"batch": (1, 8, 32)}); a static spec has ints only.
+    An axis of the same name in two inputs is the same size.
+    Raises UsageError for an unknown dtype, an axis without a range, or a range that is not 0 <= min <= opt <= max.
+    """
+
+    dtype: str
+    shape: tuple[int | str, ...]
+    dims: Mapping[str, Range] = field(default_factory=dict)
+    name: str | None = None
+
+    def __post_init__(self) -> None:
+        from builder.manifest.validate import check_tensor_spec
+
+        check_tensor_spec(self)
+
+    def at(self, profile: Profile, which: int) -> tuple[int, ...]:
+        """The concrete shape at the profile's min (0), opt (1) or max (2)."""
+        return tuple(axis if isinstance(axis, int) else profile[axis][which] for axis in self.shape)
+
+
+@dataclass(frozen=True)
+class Tolerance:
+    """An answer passes where |answer - golden| <= atol + rtol * |golden|, elementwise. None: the dtype's default."""
+
+    rtol: float | None = None
+    atol: float | None = None
+
+
+@dataclass(frozen=True)
+class Batching:
+    """Triton's dynamic batcher: `enabled` None lets the shapes decide; the delay is in microseconds."""
+
+    enabled: bool | None = None
+    max_queue_delay_us: int = 0
+    preferred: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Fallback:
+    """What stays in torch: operators and modules by name, and how small a TensorRT segment may be, in nodes."""
+
+    ops: tuple[str, ...] = ()
+    modules: tuple[str, ...] = ()
+    min_block_size: int = 3
+    require_full: bool = False
+
+
+@dataclass(frozen=True)
+class ModelSpec:
+    """One model of the folder: its file and everything that its manifest says, defaults filled in."""
+
+    name: str
+    path: Path
+    inputs: tuple[TensorSpec, ...]
+    profiles: tuple[Profile, ...] = ({},)
+    outputs: tuple[str, ...] | None = None
+    module: str | None = None
+    precision: str = "fp32"
+    tolerance: Tolerance = Tolerance()
+    batching: Batching = Batching()
+    instances: int = 1
+    fallback: Fallback = Fallback()
+    goldens: Path | None = None
+    unroll_limit: int = 64
+    manifest: Path | None = None
