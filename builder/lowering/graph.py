@@ -1,0 +1,79 @@
+"""LoweredGraph: what lowering hands on. It runs, it can be saved, and its text is canonical."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import torch
+
+from builder.lowering import ir
+from builder.lowering.trace import PassRecord
+
+
+@dataclass(frozen=True)
+class LoweredGraph:
+    """One block of nodes over tensors; weights are `prim::Constant` tensors.
+
+    `inputs` are the names of forward's arguments, `outputs` those that the structure of its result gives, both in the
+    graph's order.
+    """
+
+    graph: Any
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    trace: tuple[PassRecord, ...] = field(default=(), compare=False)
+
+    def run(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """Execute the graph with torch: tensors in the order of `inputs`, outputs in the order of `outputs`."""
+        with torch.no_grad():
+            return tuple(torch._C._jit_interpret_graph(self._packed(), tensors))
+
+    def save(self, target: str | Path | BinaryIO | io.BytesIO) -> None:
+        """Write a TorchScript file that runs this graph: flat tensors in, a tuple of tensors out."""
+        data = self.function().save_to_buffer()
+        if isinstance(target, str | Path):
+            Path(target).write_bytes(data)
+        else:
+            target.write(data)
+
+    def function(self) -> Any:
+        """A ScriptFunction of this graph: flat tensors in, a tuple of tensors out."""
+        return torch._C._create_function_from_graph("forward", self._packed())
+
+    @property
+    def text(self) -> str:
+        """The canonical text: the same file gives the same text, byte for byte. Large weights show as `<Tensor>`, see
+        `digest`.
+        """
+        return canonical(self.graph)
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 over the canonical text and the bytes of every weight, in hexadecimal."""
+        total = hashlib.sha256(self.text.encode())
+        for node in ir.nodes_of(self.graph, "prim::Constant"):
+            value = node.output().toIValue()
+            if isinstance(value, torch.Tensor):
+                total.update(value.contiguous().reshape(-1).view(torch.uint8).numpy())
+        return total.hexdigest()
+
+    def _packed(self) -> Any:
+        """A copy whose only output is a tuple: a function has one result. The weights are shared with this graph."""
+        graph = self.graph.copy()
+        values = list(graph.outputs())
+        packed = ir.insert(
+            graph, "prim::TupleConstruct", values, graph.return_node(), [torch._C.TupleType([v.type() for v in values])]
+        )
+        for _ in values:
+            graph.eraseOutput(0)
+        graph.registerOutput(packed.output())
+        return graph
+
+
+def canonical(graph: Any) -> str:
+    """The text of a graph with its values renumbered in order and without source ranges."""
+    return str(torch._C._jit_pass_canonicalize(graph).str(False))

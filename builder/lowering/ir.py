@@ -1,0 +1,159 @@
+"""The few graph operations that every pass shares, over torch's own `torch._C.Graph`.
+
+torch gives graphs, nodes and values without Python types worth checking, so they are `Any` here.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from functools import lru_cache
+from typing import Any
+
+import torch
+
+Graph = Any
+Block = Any
+Node = Any
+Value = Any
+
+_FRAME = re.compile(r'File "([^"]+)", line (\d+)')
+
+
+def walk(block: Block) -> Iterator[Node]:
+    """Every node of a graph or block in program order, an If or Loop before the nodes of its blocks.
+
+    The list of each block is taken when it is entered, so a pass may destroy the node that it was handed.
+    """
+    for node in list(block.nodes()):
+        inner = list(node.blocks())
+        yield node
+        for child in inner:
+            yield from walk(child)
+
+
+def nodes_of(graph: Graph, *kinds: str) -> list[Node]:
+    """All nodes of these kinds, at every depth (torch searches, which is faster than to walk in Python)."""
+    return [node for kind in kinds for node in graph.findAllNodes(kind, True)]
+
+
+def count_nodes(graph: Graph) -> int:
+    """How many nodes a converter would have to look at: all but constants, at every depth."""
+    return sum(node.kind() != "prim::Constant" for node in walk(graph))
+
+
+def constant(value: Value) -> Any:
+    """The Python value of a constant; None also when the value is not known, see `is_constant`."""
+    return value.toIValue() if is_constant(value) else None
+
+
+def is_constant(value: Value) -> bool:
+    """Whether a `prim::Constant` defines this value."""
+    return bool(value.node().kind() == "prim::Constant")
+
+
+def is_none(value: Value) -> bool:
+    """Whether this value is the constant None."""
+    return is_constant(value) and value.toIValue() is None
+
+
+def outputs(node: Node) -> list[Value]:
+    """The node's outputs as a list."""
+    return list(node.outputs())
+
+
+def inputs(node: Node) -> list[Value]:
+    """The node's inputs as a list."""
+    return list(node.inputs())
+
+
+@lru_cache(maxsize=4096)
+def parse_schema(text: str) -> Any:
+    """The parsed form of a schema string; parsing costs more than a pass over a node, so it happens once per string."""
+    return torch._C.parse_schema(text)
+
+
+def schema(node: Node) -> Any | None:
+    """The parsed schema of an operator node, None for `prim::` nodes that have none."""
+    text = node.schema()
+    return None if text == "(no schema)" else parse_schema(text)
+
+
+def source_line(node: Node) -> str:
+    """`file:line` of the innermost source frame of a node, or of the nearest producer or neighbour that has one.
+
+    Gives the node's kind where the file carries no source.
+    """
+    near = [node, *(value.node() for value in reversed(inputs(node))), node.prev()]
+    frames = (_FRAME.search(candidate.sourceRange()) for candidate in near)
+    frame = next(filter(None, frames), None)
+    return f"{frame[1]}:{frame[2]}" if frame else f"a node of kind {node.kind()} (the file carries no source for it)"
+
+
+@contextmanager
+def inserting(graph: Graph, node: Node, origin: Node | None = None) -> Iterator[None]:
+    """Nodes inserted inside stand before `node`; those without a source range of their own take `origin`'s (or
+    `node`'s).
+    """
+    before = node.prev()
+    with graph.insert_point_guard(node):
+        yield
+    inherit(before, node, origin or node)
+
+
+def inherit(first: Node, last: Node, origin: Node) -> None:
+    """Give every node strictly between `first` and `last`, and in their blocks, the metadata of `origin`."""
+    node = last.prev()
+    while node != first:
+        _inherit(node, origin)
+        node = node.prev()
+
+
+def _inherit(node: Node, origin: Node) -> None:
+    node.copyMetadata(origin)
+    for block in node.blocks():
+        for child in block.nodes():
+            _inherit(child, origin)
+
+
+def insert(
+    graph: Graph, kind: str, args: Iterable[Value], before: Node, types: Iterable[Any] = (), origin: Node | None = None
+) -> Node:
+    """Insert one node before `before` with the metadata of `origin` (default: `before`); `types` are its outputs'
+    types (default: one Tensor).
+    """
+    declared = list(types) or [torch._C.TensorType.get()]
+    node = graph.create(kind, list(args), len(declared))
+    node.insertBefore(before)
+    node.copyMetadata(origin or before)
+    for value, kind_of in zip(node.outputs(), declared, strict=True):
+        value.setType(kind_of)
+    return node
+
+
+def insert_constant(graph: Graph, value: Any, before: Node, origin: Node | None = None) -> Value:
+    """Insert a constant before `before` with the metadata of `origin` (default: `before`)."""
+    with graph.insert_point_guard(before):
+        inserted = graph.insertConstant(value.detach() if isinstance(value, torch.Tensor) else value)
+    inserted.node().copyMetadata(origin or before)
+    return inserted
+
+
+def replace(node: Node, values: Iterable[Value]) -> None:
+    """Let every use of the node's outputs read `values` instead, and destroy the node."""
+    for old, new in zip(node.outputs(), values, strict=True):
+        old.replaceAllUsesWith(new)
+    node.destroy()
+
+
+def bypass(node: Node, index: int = 0) -> None:
+    """Let every use of the node's only output read its input `index`, and destroy the node."""
+    replace(node, [node.inputsAt(index)])
+
+
+def splice(node: Node, block: Block) -> None:
+    """Put the nodes of one block of an If in the If's place."""
+    for child in list(block.nodes()):
+        child.moveBefore(node)
+    replace(node, list(block.outputs()))

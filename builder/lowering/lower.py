@@ -1,0 +1,68 @@
+"""`lower`: a ScriptModule or a graph in, a LoweredGraph out."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Any
+
+import torch
+
+from builder.errors import LoweringError
+from builder.lowering import ir
+from builder.lowering.frozen import frozen_graph
+from builder.lowering.graph import LoweredGraph
+from builder.lowering.passes import Context
+from builder.lowering.pipeline import run_passes
+
+
+def lower(
+    module_or_graph: Any,
+    params: Sequence[Any] = (),
+    *,
+    method: str = "forward",
+    unroll_limit: int = 64,
+    fallback_modules: Collection[str] = (),
+    optional_inputs: Collection[str] = (),
+    paranoid: Any = None,
+    stop_after: str | None = None,
+    keep_text: bool = False,
+) -> LoweredGraph:
+    """Lower a ScriptModule, or a `torch._C.Graph` whose trailing inputs are bound to `params` (tensors or Python
+    values).
+
+    The module is read in evaluation mode and left as it was; a graph that is given is not changed. An
+    Optional[Tensor] argument is bound to None unless `optional_inputs` names it. `stop_after` names the last pass to
+    run, `keep_text` keeps the graph's text in the trace. Raises LoweringError, with the source line, for what cannot
+    be expressed.
+    """
+    graph, names, defaults = _start(module_or_graph, params, method)
+    context = Context(unroll_limit, tuple(fallback_modules), frozenset(optional_inputs), names, defaults)
+    trace = run_passes(graph, context, stop_after=stop_after, keep_text=keep_text)
+    return LoweredGraph(graph, tuple(context.inputs), tuple(context.outputs), trace)
+
+
+def _start(module_or_graph: Any, params: Sequence[Any], method: str) -> tuple[Any, list[str], dict[str, Any]]:
+    """The graph to rewrite, the names of its inputs, and the defaults of those that have one."""
+    if isinstance(module_or_graph, torch._C.Graph):
+        graph = module_or_graph.copy()
+        bind(graph, params)
+        return graph, [value.debugName().split(".")[0] for value in graph.inputs()], {}
+    if isinstance(module_or_graph, torch.jit.ScriptModule):
+        graph, schema = frozen_graph(module_or_graph, method)
+        arguments = schema.arguments[1:]
+        return graph, [a.name for a in arguments], {a.name: a.default_value for a in arguments if a.has_default_value()}
+    raise LoweringError(
+        f"cannot lower a {type(module_or_graph).__name__}", fix="script or trace it first: torch.jit.script(model)"
+    )
+
+
+def bind(graph: Any, params: Sequence[Any]) -> None:
+    """Replace the last `len(params)` inputs of `graph` by constants."""
+    count = len(list(graph.inputs())) - len(params)
+    if count < 0:
+        raise LoweringError(f"{len(params)} params for a graph with {count + len(params)} inputs")
+    first = next(iter(graph.nodes()), graph.return_node())
+    for value, param in zip(list(graph.inputs())[count:], params, strict=True):
+        value.replaceAllUsesWith(ir.insert_constant(graph, param, first))
+    for _ in params:
+        graph.eraseInput(count)

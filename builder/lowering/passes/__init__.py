@@ -1,0 +1,60 @@
+"""What a pass is: a function that rewrites a graph in place, with a name and what it promises.
+
+One file a pass, or one table where the same machinery serves many. `builder.lowering.pipeline` orders them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+Rewrite = Callable[[Any, "Context"], None]
+
+
+@dataclass
+class Context:
+    """What a pass may know beside the graph.
+
+    `unroll_limit` is the largest known trip count of a loop that is unrolled; `fallback_modules` are the qualified or
+    class names of modules that shall run in torch; `outputs` collects the output names while the interface is
+    flattened.
+    """
+
+    unroll_limit: int = 64
+    fallback_modules: tuple[str, ...] = ()
+    optional_inputs: frozenset[str] = frozenset()
+    inputs: list[str] = field(default_factory=list)
+    defaults: dict[str, Any] = field(default_factory=dict)
+    outputs: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Pass:
+    """A rewrite and its promises: node kinds that are gone after it, whether inputs and outputs of the graph may
+    change type or number.
+    """
+
+    name: str
+    rewrite: Rewrite
+    removes: tuple[str, ...] = ()
+    changes_interface: bool = False
+
+    def __call__(self, graph: Any, context: Context | None = None) -> None:
+        self.rewrite(graph, context or Context())
+
+    @property
+    def doc(self) -> str:
+        """The docstring of the rewrite: what it does and why."""
+        return (self.rewrite.__doc__ or "").strip()
+
+
+def lowering_pass(
+    name: str, *, removes: tuple[str, ...] = (), changes_interface: bool = False
+) -> Callable[[Rewrite], Pass]:
+    """Declare a pass; the decorated name becomes the Pass."""
+
+    def declare(rewrite: Rewrite) -> Pass:
+        return Pass(name, rewrite, removes, changes_interface)
+
+    return declare

@@ -1,0 +1,30 @@
+"""Exceptions and assertions: an endpoint cannot raise them, so a branch that raises is taken to be the branch not
+taken.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from builder.lowering import ir
+from builder.lowering.passes import Context, lowering_pass
+
+
+@lowering_pass("eliminate-exceptions")
+def eliminate_exceptions(graph: Any, context: Context) -> None:
+    """Remove ifs that only guard: one branch raises, so the other one stands in the if's place; assertions go the
+    same way.
+
+    Inner ifs go first, so that a guard inside a guard disappears as well. A raise that every path reaches stays.
+    """
+    for node in reversed(ir.nodes_of(graph, "prim::If")):
+        raising = [_raises(block) for block in node.blocks()]
+        if raising.count(True) == 1:
+            ir.splice(node, list(node.blocks())[raising.index(False)])
+    for node in ir.nodes_of(graph, "aten::_assert_async", "aten::warn", "prim::Print"):
+        node.destroy()
+
+
+def _raises(block: Any) -> bool:
+    """Whether the block itself (not an if inside it) ends in an exception."""
+    return any(node.kind() == "prim::RaiseException" for node in block.nodes())

@@ -1,0 +1,172 @@
+"""Flatten the graph's inputs and outputs to plain tensors, and remember the names that their structure gives."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from builder.errors import LoweringError
+from builder.lowering import ir
+from builder.lowering.passes import Context, lowering_pass
+
+_FIELDS = re.compile(r"^NamedTuple\((.*)\)$", re.DOTALL)
+
+
+def field_names(tuple_type: Any) -> list[str] | None:
+    """The field names of a named tuple's type, None for a plain tuple. torch shows them in the type's text only."""
+    match = _FIELDS.match(tuple_type.str())
+    if not match:
+        return None
+    depth, names, start, text = 0, [], 0, match[1] + ","
+    for at, char in enumerate(text):
+        depth += (char in "([") - (char in ")]")
+        if char == "," and depth == 0:
+            names.append(text[start:at].split(" : ")[0].strip())
+            start = at + 1
+    return names
+
+
+def _join(prefix: str, part: str | int) -> str:
+    """`encoder_out` + `hidden` is `encoder_out.hidden`; `boxes` + 0 is `boxes_0`; a bare index is `output_0`."""
+    if isinstance(part, int):
+        return f"{prefix or 'output'}_{part}"
+    return f"{prefix}.{part}" if prefix else part
+
+
+@lowering_pass("flatten-inputs", changes_interface=True)
+def flatten_inputs(graph: Any, context: Context) -> None:
+    """Make every input of the graph a tensor.
+
+    Tuples and named tuples become their elements (`state_0`, `state.hidden`). An Optional[Tensor] is bound to None
+    unless it is named in `optional_inputs`, then it is a tensor. Numbers, strings and lists are bound to the default
+    that forward gives them. A LoweringError names an argument that is none of these.
+    """
+    names = context.inputs or [value.debugName().split(".")[0] for value in graph.inputs()]
+    flat: list[str] = []
+    for name in names:
+        flat.extend(_flatten_input(graph, len(flat), name, context))
+    context.inputs[:] = flat
+
+
+def _flatten_input(graph: Any, index: int, name: str, context: Context) -> list[str]:
+    """Flatten input `index`; give the names of what stands there now."""
+    value = list(graph.inputs())[index]
+    kind = value.type().kind()
+    if kind == "TensorType":
+        return [name]
+    if kind == "OptionalType" and name in context.optional_inputs:
+        value.setType(value.type().getElementType())
+        return _flatten_input(graph, index, name, context)
+    if kind == "TupleType":
+        return _flatten_tuple_input(graph, index, name, context)
+    if kind == "OptionalType" or name in context.defaults:
+        default = None if kind == "OptionalType" and name not in context.defaults else context.defaults[name]
+        _bind(graph, index, default)
+        return []
+    raise LoweringError(
+        f"argument {name!r} of forward is a {value.type().annotation_str}, and an endpoint takes tensors only",
+        where=f"forward({name}: {value.type().annotation_str})",
+        fix="give it a default, or script a wrapper whose forward takes tensors (a List[Tensor] as that many tensors)",
+    )
+
+
+def _bind(graph: Any, index: int, default: Any) -> None:
+    value = list(graph.inputs())[index]
+    first = next(iter(graph.nodes()), graph.return_node())
+    if value.hasUses() if hasattr(value, "hasUses") else bool(value.uses()):
+        value.replaceAllUsesWith(ir.insert_constant(graph, default, first))
+    graph.eraseInput(index)
+
+
+def _flatten_tuple_input(graph: Any, index: int, name: str, context: Context) -> list[str]:
+    value = list(graph.inputs())[index]
+    elements = value.type().elements()
+    parts = field_names(value.type()) or range(len(elements))
+    order = list(graph.inputs())
+    added = [graph.addInput(f"{name}_{part}".replace(".", "_")) for part in parts]
+    for new, element in zip(added, elements, strict=True):
+        new.setType(element)
+    first = next(iter(graph.nodes()), graph.return_node())
+    packed = ir.insert(graph, "prim::TupleConstruct", added, first, [value.type()])
+    value.replaceAllUsesWith(packed.output())
+    count = len(order)
+    graph.permuteInputs([*range(index), *range(count, count + len(added)), *range(index, count)])
+    graph.eraseInput(index + len(added))
+    flat: list[str] = []
+    for part in parts:
+        flat.extend(_flatten_input(graph, index + len(flat), _join(name, part), context))
+    return flat
+
+
+@lowering_pass("flatten-outputs", changes_interface=True)
+def flatten_outputs(graph: Any, context: Context) -> None:
+    """Make every output of the graph a tensor, named by the structure that held it.
+
+    Tuples and lists give indices (`boxes_0`), dictionaries their keys and named tuples their fields
+    (`encoder_out.hidden`). A number becomes a 0-d tensor, None is left out. A list or dictionary whose length is not
+    known is a LoweringError.
+    """
+    values = list(graph.outputs())
+    prefix = [""] if len(values) == 1 else [f"output_{i}" for i in range(len(values))]
+    flat = [pair for value, name in zip(values, prefix, strict=True) for pair in _leaves(graph, value, name)]
+    for _ in values:
+        graph.eraseOutput(0)
+    for _, value in flat:
+        graph.registerOutput(value)
+    context.outputs[:] = [name or "output" for name, _ in flat]
+
+
+def _leaves(graph: Any, value: Any, name: str) -> Iterator[tuple[str, Any]]:
+    """The tensors inside one output with their names, in order."""
+    kind, end = value.type().kind(), graph.return_node()
+    if kind == "TensorType":
+        yield name, value
+    elif kind == "TupleType":
+        elements = _elements(graph, value, "prim::TupleConstruct", "prim::TupleUnpack")
+        yield from _children(graph, zip(field_names(value.type()) or range(len(elements)), elements, strict=True), name)
+    elif kind in ("ListType", "DictType"):
+        yield from _children(graph, _built(value, name), name)
+    elif kind in ("IntType", "FloatType", "BoolType", "NumberType"):
+        yield name, ir.insert(graph, "prim::NumToTensor", [value], end, origin=value.node()).output()
+    elif kind != "NoneType" and not ir.is_none(value):
+        raise _not_a_tensor(value, name)
+
+
+def _children(graph: Any, children: Any, name: str) -> Iterator[tuple[str, Any]]:
+    for part, child in children:
+        yield from _leaves(graph, child, _join(name, part))
+
+
+def _elements(graph: Any, value: Any, built_by: str, unpack: str) -> list[Any]:
+    node = value.node()
+    if node.kind() == built_by:
+        return list(node.inputs())
+    return ir.outputs(ir.insert(graph, unpack, [value], graph.return_node(), value.type().elements(), origin=node))
+
+
+def _built(value: Any, name: str) -> list[tuple[Any, Any]]:
+    """Parts and values of a list or dictionary that is built in the graph with a known number of elements."""
+    node = value.node()
+    if node.kind() == "prim::ListConstruct":
+        return list(enumerate(node.inputs()))
+    if node.kind() == "prim::DictConstruct":
+        keys, values = ir.inputs(node)[::2], ir.inputs(node)[1::2]
+        if all(ir.is_constant(key) for key in keys):
+            return [(str(key.toIValue()), child) for key, child in zip(keys, values, strict=True)]
+    raise _not_a_tensor(value, name)
+
+
+def _not_a_tensor(value: Any, name: str) -> LoweringError:
+    return LoweringError(
+        f"output {name or 'output'!r} is a {value.type().annotation_str} whose elements are not known before it runs",
+        where=ir.source_line(value.node()),
+        fix="return a tensor, or a tuple or dictionary of tensors with a fixed number of elements",
+    )
+
+
+def constant_type(value: Any) -> Any:
+    """The torch type of a Python value bound to a graph input."""
+    return torch._C._jit_try_infer_type(value).type()

@@ -1,0 +1,98 @@
+"""`lower` as its users call it: modules and graphs in, flat tensors out, errors with a place and a fix."""
+
+from __future__ import annotations
+
+import io
+from typing import NamedTuple, Optional
+
+import pytest
+import torch
+
+import builder
+from builder.errors import LoweringError
+
+
+class State(NamedTuple):
+    hidden: torch.Tensor
+    cell: torch.Tensor
+
+
+class Nested(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = torch.nn.Linear(4, 4)
+        self.norm = torch.nn.BatchNorm1d(4)
+
+    def forward(self, x: torch.Tensor, state: State, shift: Optional[torch.Tensor] = None, scale: int = 3):  # noqa: UP045
+        x = self.norm(self.linear(x))
+        if shift is not None:
+            x = x + shift
+        return {"x": x, "state": State(state.hidden * scale, state.cell)}
+
+
+def test_structure_becomes_names_and_defaults_are_bound() -> None:
+    module = torch.jit.script(Nested())
+    lowered = builder.lower(module)
+    assert lowered.inputs == ("x", "state.hidden", "state.cell")
+    assert lowered.outputs == ("x", "state.hidden", "state.cell")
+    x = torch.randn(2, 4)
+    expected = module.eval()(x, State(x, x))
+    torch.testing.assert_close(lowered.run(x, x, x)[1], expected["state"].hidden, rtol=0, atol=0)
+
+
+def test_optional_input_becomes_a_tensor_when_named() -> None:
+    lowered = builder.lower(torch.jit.script(Nested()), optional_inputs=["shift"])
+    assert lowered.inputs == ("x", "state.hidden", "state.cell", "shift")
+
+
+def test_module_keeps_its_training_flags() -> None:
+    module = torch.jit.script(Nested())
+    module.linear.eval()
+    builder.lower(module)
+    assert module.training and module.norm.training and not module.linear.training
+
+
+def test_saved_file_runs_the_lowered_graph() -> None:
+    lowered, buffer, x = builder.lower(torch.jit.script(Nested())), io.BytesIO(), torch.randn(2, 4)
+    lowered.save(buffer)
+    buffer.seek(0)
+    for saved, run in zip(torch.jit.load(buffer)(x, x, x), lowered.run(x, x, x), strict=True):
+        torch.testing.assert_close(saved, run, rtol=0, atol=0)
+
+
+def test_graph_binds_trailing_params() -> None:
+    graph = torch._C.parse_ir(
+        """graph(%x : Tensor, %w : Tensor, %k : int):
+          %y : Tensor = aten::mul(%x, %w)
+          %z : Tensor = aten::add(%y, %k, %k)
+          return (%z)"""
+    )
+    lowered = builder.lower(graph, params=[torch.tensor([2.0]), 3])
+    assert (lowered.inputs, lowered.outputs) == (("x",), ("output",))
+    assert lowered.run(torch.tensor([5.0]))[0].item() == 19.0
+    assert len(list(graph.inputs())) == 3
+
+
+def test_list_argument_is_an_error_that_names_it() -> None:
+    class Wants(torch.nn.Module):
+        def forward(self, images: list[torch.Tensor]):
+            return images[0]
+
+    with pytest.raises(LoweringError, match=r"'images'.*List\[Tensor\]") as caught:
+        builder.lower(torch.jit.script(Wants()))
+    assert caught.value.fix
+
+
+def test_state_kept_in_the_module_is_an_error_with_its_line() -> None:
+    class Counts(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("seen", torch.zeros(1))
+
+        def forward(self, x):
+            self.seen = self.seen + 1
+            return x + self.seen
+
+    with pytest.raises(LoweringError, match="'seen'") as caught:
+        builder.lower(torch.jit.script(Counts()))
+    assert "test_lower.py" in caught.value.where
