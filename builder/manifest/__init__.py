@@ -1,0 +1,23 @@
+"""What the user says of each model: the manifest's schema, its reading, and every mistake in it with its line."""
+
+from __future__ import annotations
+
+from builder.manifest.inputs import merged_profile, parse_input, specs_from_sample
+from builder.manifest.loading import load
+from builder.manifest.schema import SCHEMA_PATH
+from builder.manifest.spec import Batching, Fallback, ModelSpec, Profile, Range, TensorSpec, Tolerance
+
+__all__ = [
+    "SCHEMA_PATH",
+    "Batching",
+    "Fallback",
+    "ModelSpec",
+    "Profile",
+    "Range",
+    "TensorSpec",
+    "Tolerance",
+    "load",
+    "merged_profile",
+    "parse_input",
+    "specs_from_sample",
+]

@@ -1,0 +1,96 @@
+"""Tensor specs without a manifest: from `image:float32:batch(1,8,32)x3x224x224`, or from a sample .npz."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from builder.errors import UsageError
+from builder.manifest.spec import DTYPES, Profile, Range, TensorSpec
+from builder.manifest.suggest import did_you_mean
+
+GRAMMAR = "[NAME:]DTYPE:SHAPE, as in image:float32:batch(1,8,32)x3x224x224"
+_AXIS = re.compile(r"(?P<size>\d+)|(?P<name>[A-Za-z_]\w*)\((?P<range>[^)]*)\)")
+_UNNAMED = re.compile(r"arr_\d+")  # what numpy.savez calls an array that was given no name
+
+
+def parse_input(text: str) -> TensorSpec:
+    """The spec that `[name:]dtype:shape` means.
+
+    Sizes and `axis(min,opt,max)` are joined by x; an empty shape is a scalar.
+    Raises UsageError that says which part is wrong.
+    """
+    parts = [part.strip() for part in text.split(":")]
+    if len(parts) not in (2, 3):
+        raise UsageError(f"--input {text!r} is not {GRAMMAR}")
+    *name, dtype, shape = parts
+    dtype = dtype.removeprefix("torch.")
+    if dtype not in DTYPES:
+        raise UsageError(f"--input {text!r}: unknown dtype {dtype!r}", fix=did_you_mean(dtype, DTYPES))
+    axes, dims = _shape(text, shape)
+    return TensorSpec(dtype, axes, dims=dims, name=(name[0] or None) if name else None)
+
+
+def _shape(text: str, shape: str) -> tuple[tuple[int | str, ...], dict[str, Range]]:
+    axes: list[int | str] = []
+    dims: dict[str, Range] = {}
+    position = 0
+    while position < len(shape):
+        match = _AXIS.match(shape, position)
+        if match is None:
+            hint = "an axis that varies is written name(min,opt,max), each time it stands"
+            raise UsageError(f"--input {text!r}: cannot read the shape from {shape[position:]!r}", fix=hint)
+        axes.append(int(match["size"]) if match["size"] else match["name"])
+        if match["name"]:
+            dims[match["name"]] = _range(text, match["name"], match["range"])
+        position = _after_separator(text, shape, match.end())
+    return tuple(axes), dims
+
+
+def _after_separator(text: str, shape: str, position: int) -> int:
+    if position == len(shape):
+        return position
+    if shape[position] != "x" or position + 1 == len(shape):
+        raise UsageError(f"--input {text!r}: sizes are joined by x, not {shape[position:]!r}", fix=GRAMMAR)
+    return position + 1
+
+
+def _range(text: str, axis: str, inner: str) -> Range:
+    numbers = [number.strip() for number in inner.split(",")]
+    if len(numbers) != 3 or not all(number.isdigit() for number in numbers):
+        raise UsageError(f"--input {text!r}: {axis}({inner}) is not {axis}(min,opt,max)")
+    low, usual, high = map(int, numbers)
+    return low, usual, high
+
+
+def specs_from_sample(path: Path) -> tuple[TensorSpec, ...]:
+    """One static spec for each array of an .npz, in its order, named as its key; `arr_0` and the like stay nameless.
+
+    Raises UsageError where the file is not an .npz of plain arrays or has a dtype that no tensor here has.
+    """
+    import zipfile
+
+    import numpy
+
+    try:
+        arrays = numpy.load(path, allow_pickle=False)
+        found = [(key, arrays[key]) for key in arrays.files]  # AttributeError: a lone .npy is an array, not a file
+        arrays.close()
+    except (OSError, ValueError, AttributeError, EOFError, zipfile.BadZipFile) as error:
+        message = f"{path} is not an .npz of plain arrays: {error}"
+        raise UsageError(message, fix="numpy.savez(path, image=array)") from error
+    return tuple(
+        TensorSpec(str(array.dtype), tuple(array.shape), name=None if _UNNAMED.fullmatch(key) else key)
+        for key, array in found
+    )
+
+
+def merged_profile(inputs: Sequence[TensorSpec]) -> Profile:
+    """One profile with every axis of every spec. Raises UsageError where two specs give one axis different ranges."""
+    merged: dict[str, Range] = {}
+    for spec in inputs:
+        for axis, sizes in spec.dims.items():
+            if merged.setdefault(axis, sizes) != sizes:
+                raise UsageError(f"axis {axis!r} has two ranges: {merged[axis]} and {sizes}")
+    return merged

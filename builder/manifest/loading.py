@@ -1,0 +1,114 @@
+"""Reads a folder of models, or one, into ModelSpecs; every mistake of every manifest is raised at once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from builder.errors import ManifestError, Mistake, UsageError
+from builder.manifest import document, folder, meaning, schema
+from builder.manifest.inputs import merged_profile, specs_from_sample
+from builder.manifest.spec import Batching, Fallback, ModelSpec, Profile, TensorSpec, Tolerance
+from builder.manifest.suggest import did_you_mean
+
+
+def load(
+    path: Path | str,
+    *,
+    only: Sequence[str] = (),
+    inputs: Sequence[TensorSpec] = (),
+    sample: Path | None = None,
+    precision: str | None = None,
+) -> list[ModelSpec]:
+    """The models at `path`, by name: a folder, a model's own folder, a model file, or a manifest.
+
+    `only` keeps models of these names; `inputs` or a `sample` .npz stand in for a manifest where there is none
+    (the sample is also the model's golden input); `precision` overrides every manifest's.
+    Raises ManifestError with every mistake, UsageError where nothing is there to read.
+    """
+    found = _chosen(folder.find(Path(path)), only)
+    mistakes = list(folder.mistakes(found))
+    specs = [_spec(one, inputs, sample, mistakes) for one in found if one.model is not None]
+    if mistakes:
+        raise ManifestError(sorted(mistakes, key=lambda mistake: (mistake.file, mistake.line)))
+    ready = [spec for spec in specs if spec is not None]
+    return [replace(spec, precision=precision) for spec in ready] if precision else ready
+
+
+def _chosen(found: list[folder.Found], only: Sequence[str]) -> list[folder.Found]:
+    names = [one.name for one in found]
+    for wanted in only:
+        if wanted not in names:
+            raise UsageError(f"no model is called {wanted!r}", fix=did_you_mean(wanted, names))
+    return [one for one in found if not only or one.name in only]
+
+
+def _spec(
+    one: folder.Found, inputs: Sequence[TensorSpec], sample: Path | None, mistakes: list[Mistake]
+) -> ModelSpec | None:
+    if one.manifest is not None:
+        read = read_manifest(one.manifest)
+        mistakes.extend(read.mistakes)
+        return None if read.mistakes else from_data(one, read.data)
+    if inputs or sample:
+        return from_inputs(one, inputs or specs_from_sample(Path(str(sample))), sample)
+    fix = f"trt-build init {one.model}, or --input {'image:float32:batch(1,8,32)x3x224x224'}, or --sample inputs.npz"
+    mistakes.append(Mistake(str(one.model), 1, "has no manifest, so nothing says what its inputs are", fix))
+    return None
+
+
+def read_manifest(path: Path) -> document.Document:
+    """The manifest as data, with every mistake of syntax, schema and meaning in `mistakes`."""
+    read = document.read(path)
+    if read.data is not None or not read.mistakes:
+        schema.check(read)
+        meaning.check(read, path.parent)
+    return read
+
+
+def from_inputs(one: folder.Found, inputs: Sequence[TensorSpec], sample: Path | None) -> ModelSpec:
+    """A model known by its inputs alone."""
+    assert one.model is not None
+    return ModelSpec(one.name, one.model, tuple(inputs), profiles=(merged_profile(inputs),), goldens=sample)
+
+
+def from_data(one: folder.Found, data: Mapping[str, Any]) -> ModelSpec:
+    """The spec of a manifest's checked data."""
+    assert one.model is not None and one.manifest is not None
+    profiles = _profiles(data)
+    plain = {key: data[key] for key in ("module", "precision", "instances", "unroll_limit") if key in data}
+    if "outputs" in data:
+        plain["outputs"] = tuple(data["outputs"])
+    if "goldens" in data:
+        plain["goldens"] = one.manifest.parent / data["goldens"]
+    return ModelSpec(
+        name=one.name,
+        path=one.model,
+        inputs=tuple(_tensor(item, profiles) for item in data["inputs"]),
+        profiles=profiles,
+        tolerance=Tolerance(**data.get("tolerance", {})),
+        batching=Batching(**_tuples(data.get("batching", {}))),
+        fallback=Fallback(**_tuples(data.get("fallback", {}))),
+        manifest=one.manifest,
+        **plain,
+    )
+
+
+def _tuples(section: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: tuple(value) if isinstance(value, list) else value for key, value in section.items()}
+
+
+def _profiles(data: Mapping[str, Any]) -> tuple[Profile, ...]:
+    written = data.get("profiles", [data.get("dims", {})])
+    return tuple({axis: (r["min"], r["opt"], r["max"]) for axis, r in profile.items()} for profile in written)
+
+
+def _tensor(item: Mapping[str, Any], profiles: tuple[Profile, ...]) -> TensorSpec:
+    """The input with, for each of its axes, the range that spans all profiles; opt is the first profile's."""
+    dims = {}
+    for axis in (axis for axis in item["shape"] if isinstance(axis, str)):
+        ranges = [profile[axis] for profile in profiles]
+        dims[axis] = (min(r[0] for r in ranges), ranges[0][1], max(r[2] for r in ranges))
+    return TensorSpec(item["dtype"], tuple(item["shape"]), dims=dims, name=item["name"])

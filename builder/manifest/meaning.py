@@ -1,0 +1,130 @@
+"""What a schema cannot say: names that must agree, ranges in order, files that must exist.
+
+Every check passes over parts that the schema has already found wrong, so that all mistakes show at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from builder.manifest.document import Document, Route
+from builder.manifest.schema import label
+from builder.manifest.suggest import did_you_mean, nearest
+from builder.manifest.validate import range_mistakes
+
+_SIZES = ("min", "opt", "max")
+
+
+def check(document: Document, folder: Path) -> None:
+    """Add every mistake of meaning to the document; files are looked for from `folder`."""
+    if not isinstance(document.data, dict):
+        return
+    for rule in _RULES:
+        rule(document)
+    _goldens_exist(document, folder)
+
+
+def _mapping(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+def _inputs(document: Document) -> list[dict[str, Any]]:
+    return [_mapping(item) for item in _list(document.data.get("inputs"))]
+
+
+def _axes(document: Document) -> Iterator[tuple[Route, str]]:
+    """Every named axis of every input, with where it stands."""
+    for index, item in enumerate(_inputs(document)):
+        for position, axis in enumerate(_list(item.get("shape"))):
+            if isinstance(axis, str) and axis.isidentifier():
+                yield ("inputs", index, "shape", position), axis
+
+
+def _profiles(document: Document) -> list[tuple[Route, dict[str, Any]]]:
+    """Each profile with where it stands; `dims` is a profile alone, and neither of them is an empty one."""
+    several = document.data.get("profiles")
+    if "dims" in document.data or several is None:
+        return [(("dims",), _mapping(document.data.get("dims")))]
+    return [(("profiles", index), _mapping(profile)) for index, profile in enumerate(_list(several))]
+
+
+def _ranges_are_ordered(document: Document) -> None:
+    for route, profile in _profiles(document):
+        for axis, sizes in profile.items():
+            values: list[Any] = [_mapping(sizes).get(size) for size in _SIZES]
+            if all(isinstance(value, int) and not isinstance(value, bool) and value >= 0 for value in values):
+                for mistake in range_mistakes(values):
+                    document.add((*route, axis), f"{label((*route, axis))}: {mistake}", "min <= opt <= max")
+
+
+def _axes_have_ranges(document: Document) -> None:
+    first: dict[str, Route] = {}
+    for axis_route, axis in _axes(document):
+        first.setdefault(axis, axis_route)  # one mistake an axis, however often it stands
+    for route, profile in _profiles(document):
+        for axis, axis_route in first.items():
+            if axis not in profile:
+                near = did_you_mean(axis, profile, otherwise_list=False)
+                fix = near or f"add '{axis}: {{min: 1, opt: 8, max: 32}}' to '{label(route)}'"
+                message = f"axis {axis!r} of {label(axis_route[:2])} has no range in '{label(route)}'"
+                document.add(axis_route, message, fix)
+
+
+def _ranges_are_used(document: Document) -> None:
+    used = {axis for _, axis in _axes(document)}
+    for route, profile in _profiles(document):
+        meant = {nearest(axis, profile) for axis in used if axis not in profile}  # told already, at the shape
+        for axis in profile:
+            if axis not in used and axis not in meant:
+                here = (*route, axis)
+                fix = did_you_mean(axis, sorted(used), otherwise_list=False) or "remove it"
+                document.add(here, f"{label(here)!r} is the range of an axis that no input has", fix, key=True)
+
+
+def _names_are_unique(document: Document) -> None:
+    inputs = [(("inputs", i, "name"), item.get("name")) for i, item in enumerate(_inputs(document))]
+    outputs = [(("outputs", i), name) for i, name in enumerate(_list(document.data.get("outputs")))]
+    seen: dict[str, Route] = {}
+    for route, name in [*inputs, *outputs]:
+        if isinstance(name, str) and name in seen:
+            first = document.line(seen[name])
+            document.add(route, f"the name {name!r} is used twice", f"first by {label(seen[name])} on line {first}")
+        elif isinstance(name, str):
+            seen[name] = route
+
+
+def _batch_is_possible(document: Document) -> None:
+    batching = _mapping(document.data.get("batching"))
+    first = {str(next(iter(_list(item.get("shape"))), None)) for item in _inputs(document)}
+    axes = {axis for _, axis in _axes(document)}
+    if batching.get("enabled") is True and not (len(first) == 1 and first <= axes):
+        fix = "name it in every shape, as [batch, ...], or leave 'enabled' out"
+        document.add(("batching", "enabled"), "batching needs one dynamic first axis that every input shares", fix)
+    tops = [_mapping(profile.get(next(iter(first), ""))).get("max") for _, profile in _profiles(document)]
+    limit = max((top for top in tops if isinstance(top, int)), default=None)
+    for index, size in enumerate(_list(batching.get("preferred"))):
+        if isinstance(size, int) and limit is not None and size > limit:
+            document.add(("batching", "preferred", index), f"preferred batch {size} is above the axis's max {limit}")
+
+
+def _goldens_exist(document: Document, folder: Path) -> None:
+    goldens = document.data.get("goldens")
+    if isinstance(goldens, str) and goldens.endswith(".npz") and not (folder / goldens).is_file():
+        beside = sorted(str(path.relative_to(folder)) for path in folder.glob("*.npz"))
+        fix = did_you_mean(goldens, beside, otherwise_list=False)
+        document.add(("goldens",), f"there is no file {folder / goldens}", fix)
+
+
+_RULES: tuple[Callable[[Document], None], ...] = (
+    _names_are_unique,
+    _ranges_are_ordered,
+    _axes_have_ranges,
+    _ranges_are_used,
+    _batch_is_possible,
+)

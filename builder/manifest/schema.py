@@ -1,0 +1,139 @@
+"""Holds a document against model.schema.json and says each mistake in the user's words."""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from builder.manifest.document import Document, Route
+from builder.manifest.suggest import did_you_mean, nearest
+
+if TYPE_CHECKING:
+    from jsonschema import ValidationError
+
+SCHEMA_PATH = Path(__file__).with_name("model.schema.json")
+"""The JSON Schema (draft 2020-12) of a manifest, for editors."""
+
+Finding = tuple[Route, str, str | None, bool]
+"""Where, what, the fix, and whether the key's line is meant rather than the value's."""
+
+_NOUNS = {
+    "array": "a list", "object": "a mapping of keys", "string": "text", "integer": "a whole number",
+    "number": "a number", "boolean": "true or false", "null": "nothing",
+}  # fmt: skip
+_PYTHON_NOUNS = {bool: "boolean", int: "integer", float: "number", str: "string", list: "array", dict: "object"}
+
+
+@functools.cache
+def schema() -> dict[str, Any]:
+    """The schema itself, parsed."""
+    loaded: dict[str, Any] = json.loads(SCHEMA_PATH.read_text())
+    return loaded
+
+
+def check(document: Document) -> None:
+    """Add every mistake against the schema to the document."""
+    from jsonschema import Draft202012Validator
+
+    for error in Draft202012Validator(schema()).iter_errors(document.data):
+        for route, message, fix, key in explain(error):
+            document.add(route, message, fix, key=key)
+
+
+def explain(error: ValidationError) -> Iterator[Finding]:
+    """The findings that one validation error stands for."""
+    route = tuple(error.absolute_path)
+    speak = _EXPLAIN.get(str(error.validator))
+    if speak is None:
+        yield route, f"{label(route)}: {error.message}", None, False
+    else:
+        yield from speak(error, route)
+
+
+def label(route: Route) -> str:
+    """`inputs[0].dtype`, as the user would say it."""
+    text = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in route)
+    return text.removeprefix(".") or "the manifest"
+
+
+def said(value: object) -> str:
+    """What the user wrote, with its kind."""
+    if value is None:
+        return "nothing"
+    kind = _NOUNS[_PYTHON_NOUNS[type(value)]]
+    return kind if isinstance(value, list | dict) else f"{kind} {json.dumps(value)}"
+
+
+def _unknown_keys(error: Any, route: Route) -> Iterator[Finding]:
+    known = list(error.schema["properties"])
+    for key in error.instance:
+        if key not in known:
+            unused = [name for name in known if name not in error.instance]
+            near = did_you_mean(key, unused, otherwise_list=False)
+            fix = _belongs(key, route) or near or f"one of {', '.join(known)}"
+            yield (*route, key), f"unknown key {label((*route, key))!r}", fix, True
+
+
+def _belongs(key: str, route: Route) -> str | None:
+    """Where a key that is right but misplaced should stand."""
+    if route or nearest(key, schema()["properties"]):
+        return None
+    homes = [name for name, part in schema()["properties"].items() if key in part.get("properties", {})]
+    return f"it belongs under {homes[0]!r}" if homes else None
+
+
+def _missing_keys(error: Any, route: Route) -> Iterator[Finding]:
+    # jsonschema reports each missing key by itself and names it only in its message
+    key = next(key for key in error.validator_value if error.message.startswith(repr(key)))
+    yield route, f"{label(route)} has no {key!r}", None, False
+
+
+def _wrong_type(error: Any, route: Route) -> Iterator[Finding]:
+    wanted = error.validator_value if isinstance(error.validator_value, list) else [error.validator_value]
+    nouns = " or ".join(_NOUNS[str(kind)] for kind in wanted)
+    fix = "without the quotes" if isinstance(error.instance, str) and error.instance.lstrip("-").isdigit() else None
+    yield route, f"{label(route)} must be {nouns}, not {said(error.instance)}", fix, False
+
+
+def _not_in_enum(error: Any, route: Route) -> Iterator[Finding]:
+    fix = did_you_mean(error.instance, map(str, error.validator_value))
+    yield route, f"{label(route)}: {said(error.instance)} is not one that is known", fix, False
+
+
+def _too_small(error: Any, route: Route) -> Iterator[Finding]:
+    in_shape = len(route) > 1 and route[-2] == "shape"
+    fix = "name the axis and give its range in 'dims'" if in_shape and error.instance == -1 else None
+    yield route, f"{label(route)} must be at least {error.validator_value}, not {error.instance}", fix, False
+
+
+def _wrong_pattern(error: Any, route: Route) -> Iterator[Finding]:
+    if str(error.validator_value).startswith(r"\.npz"):
+        yield route, f"{label(route)} must be an .npz file, not {error.instance!r}", None, False
+    elif "::" in str(error.validator_value):
+        yield route, f"{label(route)}: {error.instance!r} is not an operator's name", "as in 'aten::nonzero'", False
+    else:
+        yield route, f"{label(route)}: {error.instance!r} is not a name", "letters, digits and _", False
+
+
+def _too_short(error: Any, route: Route) -> Iterator[Finding]:
+    yield route, f"{label(route)} is empty", None, False
+
+
+def _both(error: Any, route: Route) -> Iterator[Finding]:
+    yield ("profiles",), "'dims' and 'profiles' cannot both stand here", "profiles replace dims", True
+
+
+_EXPLAIN: dict[str, Callable[[Any, Route], Iterator[Finding]]] = {
+    "additionalProperties": _unknown_keys,
+    "required": _missing_keys,
+    "type": _wrong_type,
+    "enum": _not_in_enum,
+    "minimum": _too_small,
+    "pattern": _wrong_pattern,
+    "minItems": _too_short,
+    "minLength": _too_short,
+    "not": _both,
+}

@@ -1,0 +1,49 @@
+"""What makes a tensor's dtype, shape and ranges right: rules that manifest and command line share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from builder.errors import UsageError
+from builder.manifest.suggest import did_you_mean
+
+if TYPE_CHECKING:
+    from builder.manifest.spec import TensorSpec
+
+
+def check_tensor_spec(spec: TensorSpec) -> None:
+    """Raise UsageError, with every reason, where the spec's dtype, shape or ranges cannot be right."""
+    mistakes = list(tensor_mistakes(spec))
+    if mistakes:
+        name = f"input {spec.name!r}" if spec.name else "tensor spec"
+        raise UsageError(f"{name}: " + "; ".join(mistakes))
+
+
+def tensor_mistakes(spec: TensorSpec) -> Iterator[str]:
+    """Each reason why the spec cannot be right."""
+    from builder.manifest.spec import DTYPES
+
+    if spec.dtype not in DTYPES:
+        yield f"unknown dtype {spec.dtype!r} ({did_you_mean(spec.dtype, DTYPES)})"
+    for axis in spec.shape:
+        if isinstance(axis, str) and axis not in spec.dims:
+            hint = did_you_mean(axis, spec.dims, otherwise_list=False) or "give it (min, opt, max) in dims"
+            yield f"axis {axis!r} has no range ({hint})"
+        elif not isinstance(axis, str) and (isinstance(axis, bool) or not isinstance(axis, int) or axis < 0):
+            yield f"size {axis!r} is neither a whole number from 0 nor an axis name"
+    for axis, sizes in spec.dims.items():
+        yield from (f"axis {axis!r}: {mistake}" for mistake in range_mistakes(sizes))
+
+
+def range_mistakes(sizes: Sequence[int]) -> Iterator[str]:
+    """Each reason why (min, opt, max) is not 0 <= min <= opt <= max."""
+    if len(sizes) != 3 or any(isinstance(size, bool) or not isinstance(size, int) for size in sizes):
+        yield f"a range is three whole numbers (min, opt, max), not {sizes!r}"
+        return
+    names = ("min", "opt", "max")
+    if sizes[0] < 0:
+        yield f"min {sizes[0]} is below 0"
+    for low, high in ((0, 1), (1, 2)):
+        if sizes[low] > sizes[high]:
+            yield f"{names[low]} {sizes[low]} is greater than {names[high]} {sizes[high]}"

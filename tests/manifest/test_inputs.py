@@ -1,0 +1,103 @@
+"""Inputs without a manifest: the command line's grammar, sample files, and what a TensorSpec refuses."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy
+import pytest
+
+from builder.errors import UsageError
+from builder.manifest import TensorSpec, merged_profile, parse_input, specs_from_sample
+
+
+@pytest.mark.parametrize(
+    ("text", "spec"),
+    [
+        (
+            "image:float32:batch(1,8,32)x3x224x224",
+            TensorSpec("float32", ("batch", 3, 224, 224), dims={"batch": (1, 8, 32)}, name="image"),
+        ),
+        (
+            "ids:int64:max(1, 2, 3)xx(4,5,6)",
+            TensorSpec("int64", ("max", "x"), {"max": (1, 2, 3), "x": (4, 5, 6)}, "ids"),
+        ),
+        ("float16:1x3", TensorSpec("float16", (1, 3))),
+        ("flag:torch.bool:", TensorSpec("bool", (), name="flag")),
+    ],
+)
+def test_an_input_reads_as_written(text: str, spec: TensorSpec) -> None:
+    assert parse_input(text) == spec
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("image", "is not [NAME:]DTYPE:SHAPE"),
+        ("a:b:c:d", "is not [NAME:]DTYPE:SHAPE"),
+        ("a:float:1", "did you mean 'float32'?"),
+        ("a:float32:batchx3", "an axis that varies is written name(min,opt,max)"),
+        ("a:float32:b(1,2)x3", "b(1,2) is not b(min,opt,max)"),
+        ("a:float32:b(3,2,4)", "min 3 is greater than opt 2"),
+        ("a:float32:1,3", "sizes are joined by x"),
+        ("a:float32:1x", "sizes are joined by x"),
+        ("a:float32:-1x3", "cannot read the shape from '-1x3'"),
+    ],
+)
+def test_what_cannot_be_read_is_quoted(text: str, words: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        parse_input(text)
+    assert words in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("float", (1,)), "unknown dtype 'float' (did you mean 'float32'?)"),
+        (("float32", ("n",)), "axis 'n' has no range"),
+        (("float32", ("n",), {"m": (1, 1, 1)}), "axis 'n' has no range"),
+        (("float32", (-1,)), "size -1 is neither"),
+        (("float32", (True,)), "size True is neither"),
+        (("float32", ("n",), {"n": (2, 1, 3)}), "min 2 is greater than opt 1"),
+        (("float32", ("n",), {"n": (1, 4, 3)}), "opt 4 is greater than max 3"),
+        (("float32", ("n",), {"n": (-1, 4, 5)}), "min -1 is below 0"),
+        (("float32", ("n",), {"n": (1, 2)}), "three whole numbers"),
+    ],
+)
+def test_a_tensor_spec_that_cannot_be_is_refused(arguments: tuple[object, ...], words: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        TensorSpec(*arguments)  # type: ignore[arg-type]
+    assert words in str(caught.value)
+
+
+def test_all_that_is_wrong_with_a_tensor_spec_is_said_at_once() -> None:
+    with pytest.raises(UsageError, match=r"dtype.*axis 'n'.*size -2"):
+        TensorSpec("floaty", ("n", -2))
+
+
+def test_one_axis_has_one_range() -> None:
+    first = TensorSpec("bool", ("n",), dims={"n": (1, 2, 3)})
+    assert merged_profile([first, first]) == {"n": (1, 2, 3)}
+    with pytest.raises(UsageError, match="'n' has two ranges"):
+        merged_profile([first, TensorSpec("bool", ("n",), dims={"n": (1, 2, 4)})])
+
+
+def test_a_samples_nameless_arrays_stay_nameless(tmp_path: Path) -> None:
+    numpy.savez(tmp_path / "s.npz", numpy.zeros((1, 2), "float16"))
+    assert specs_from_sample(tmp_path / "s.npz") == (TensorSpec("float16", (1, 2)),)
+
+
+@pytest.mark.parametrize("kind", ["absent", "text", "npy", "objects", "strings"])
+def test_a_sample_that_is_none_is_refused(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "s.npz"
+    if kind == "text":
+        path.write_text("hello")
+    elif kind == "npy":
+        with path.open("wb") as file:
+            numpy.save(file, numpy.zeros(3))
+    elif kind == "objects":
+        numpy.savez(path, a=numpy.array([{}], dtype=object))
+    elif kind == "strings":
+        numpy.savez(path, a=numpy.array(["x"]))
+    with pytest.raises(UsageError):
+        specs_from_sample(path)

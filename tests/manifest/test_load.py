@@ -1,0 +1,193 @@
+"""A folder of models becomes ModelSpecs: names, files, defaults, profiles."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy
+import pytest
+from jsonschema import Draft202012Validator
+
+from builder.errors import ManifestError, UsageError
+from builder.manifest import SCHEMA_PATH, Batching, Fallback, ModelSpec, TensorSpec, Tolerance, load
+
+MANIFEST = """\
+inputs:
+  - {name: image, dtype: float32, shape: [n, 3, h, 224]}
+  - {name: flag, dtype: bool, shape: []}
+"""
+DIMS = "dims: {n: {min: 1, opt: 8, max: 32}, h: {min: 64, opt: 224, max: 512}}\n"
+
+
+def model(path: Path, manifest: str | None = MANIFEST + DIMS) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.touch()
+    if manifest is not None:
+        path.with_suffix(".yaml").write_text(manifest)
+    return path
+
+
+def test_both_layouts_give_models_by_name(tmp_path: Path) -> None:
+    model(tmp_path / "resnet.pt")
+    model(tmp_path / "bert" / "model.pt")
+    (tmp_path / "notes").mkdir()
+    (tmp_path / ".hidden").mkdir()
+    assert [(spec.name, spec.path) for spec in load(tmp_path)] == [
+        ("bert", tmp_path / "bert" / "model.pt"),
+        ("resnet", tmp_path / "resnet.pt"),
+    ]
+
+
+@pytest.mark.parametrize("asked", [".", "model.pt", "model.yaml"])
+def test_a_models_own_folder_file_and_manifest_all_name_it(tmp_path: Path, asked: str) -> None:
+    path = model(tmp_path / "bert" / "model.pt")
+    assert [(spec.name, spec.path) for spec in load(path.parent / asked)] == [("bert", path)]
+
+
+def test_what_is_not_said_has_the_documented_default(tmp_path: Path) -> None:
+    path = model(tmp_path / "net.pt")
+    profile = {"n": (1, 8, 32), "h": (64, 224, 512)}
+    assert load(path) == [
+        ModelSpec(
+            name="net",
+            path=path,
+            inputs=(
+                TensorSpec("float32", ("n", 3, "h", 224), dims=profile, name="image"),
+                TensorSpec("bool", (), name="flag"),
+            ),
+            profiles=(profile,),
+            manifest=tmp_path / "net.yaml",
+        )
+    ]
+
+
+def test_the_schemas_defaults_are_the_dataclasses() -> None:
+    """The file that editors show and the values that we use cannot drift apart."""
+    properties = json.loads(SCHEMA_PATH.read_text())["properties"]
+    spec = ModelSpec("x", Path("x"), ())
+    for key in ("precision", "instances", "unroll_limit"):
+        assert properties[key]["default"] == getattr(spec, key)
+    for key, section in (("batching", Batching()), ("fallback", Fallback())):
+        for name, part in properties[key]["properties"].items():
+            if "default" in part:
+                assert part["default"] == getattr(section, name)
+        assert set(properties[key]["properties"]) == set(vars(section))
+
+
+def test_the_schema_is_a_schema_and_describes_every_key() -> None:
+    whole = json.loads(SCHEMA_PATH.read_text())
+    Draft202012Validator.check_schema(whole)
+    assert all("description" in part for part in whole["properties"].values())
+
+
+def test_every_key_arrives(tmp_path: Path) -> None:
+    (tmp_path / "own.npz").touch()
+    path = model(
+        tmp_path / "net.pt",
+        MANIFEST
+        + DIMS
+        + """\
+outputs: [scores, boxes.xy]
+module: encoder.0
+precision: fp16
+tolerance: {rtol: 1e-3, atol: 0}
+batching: {enabled: false, max_queue_delay_us: 100, preferred: [4, 8]}
+instances: 2
+fallback: {ops: ["aten::nonzero"], modules: [Head], min_block_size: 5, require_full: true}
+goldens: own.npz
+unroll_limit: 8
+""",
+    )
+    (spec,) = load(path)
+    assert spec.outputs == ("scores", "boxes.xy")
+    assert (spec.module, spec.precision, spec.instances, spec.unroll_limit) == ("encoder.0", "fp16", 2, 8)
+    assert spec.tolerance == Tolerance(rtol=0.001, atol=0)
+    assert spec.batching == Batching(False, 100, (4, 8))
+    assert spec.fallback == Fallback(("aten::nonzero",), ("Head",), 5, True)
+    assert spec.goldens == tmp_path / "own.npz"
+
+
+def test_several_profiles_span_the_inputs_range(tmp_path: Path) -> None:
+    """Each profile is kept; an input's own range covers them all, tuned for the first."""
+    profiles = """\
+profiles:
+  - {n: {min: 1, opt: 1, max: 1}, h: {min: 64, opt: 64, max: 64}}
+  - {n: {min: 4, opt: 16, max: 32}, h: {min: 32, opt: 64, max: 128}}
+"""
+    (spec,) = load(model(tmp_path / "net.pt", MANIFEST + profiles))
+    assert [profile["n"] for profile in spec.profiles] == [(1, 1, 1), (4, 16, 32)]
+    assert spec.inputs[0].dims == {"n": (1, 1, 32), "h": (32, 64, 128)}
+    assert spec.inputs[0].at(spec.profiles[1], 2) == (32, 3, 128, 224)
+
+
+def test_words_that_yaml_11_takes_for_booleans_are_axis_names(tmp_path: Path) -> None:
+    text = "inputs: [{name: x, dtype: float32, shape: [no, on]}]\n"
+    text += "dims: {no: {min: 1, opt: 1, max: 1}, on: {min: 1, opt: 1, max: 1}}\n"
+    assert load(model(tmp_path / "net.pt", text))[0].inputs[0].shape == ("no", "on")
+
+
+def test_a_manifest_without_its_model_names_the_file_that_was_probably_meant(tmp_path: Path) -> None:
+    model(tmp_path / "resnet50.pt")
+    (tmp_path / "resnet5.yaml").write_text(MANIFEST + DIMS)
+    with pytest.raises(ManifestError, match=r"resnet5\.yaml:1: there is no model file .*'resnet50\.pt'"):
+        load(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["my model", ".net", "näh", "a+b"])
+def test_names_that_triton_cannot_serve_are_refused(tmp_path: Path, name: str) -> None:
+    with pytest.raises(ManifestError, match="cannot name a Triton model"):
+        load(model(tmp_path / f"{name}.pt"))
+
+
+def test_two_models_of_one_name_are_a_mistake(tmp_path: Path) -> None:
+    model(tmp_path / "net.pt")
+    model(tmp_path / "net" / "model.pt")
+    with pytest.raises(ManifestError, match="a second model with the name 'net'"):
+        load(tmp_path)
+
+
+def test_a_model_without_manifest_says_what_would_do(tmp_path: Path) -> None:
+    with pytest.raises(ManifestError, match="trt-build init"):
+        load(model(tmp_path / "net.pt", None))
+
+
+def test_inputs_stand_in_for_a_missing_manifest_only(tmp_path: Path) -> None:
+    model(tmp_path / "a.pt")
+    model(tmp_path / "b.pt", None)
+    given = TensorSpec("int64", ("t",), dims={"t": (1, 2, 3)}, name="ids")
+    first, second = load(tmp_path, inputs=[given])
+    assert [spec.name for spec in first.inputs] == ["image", "flag"]
+    assert second.inputs == (given,)
+    assert second.profiles == ({"t": (1, 2, 3)},)
+
+
+def test_a_sample_gives_inputs_and_is_the_golden(tmp_path: Path) -> None:
+    sample = tmp_path / "s.npz"
+    numpy.savez(sample, ids=numpy.zeros((2, 3), "int64"), mask=numpy.ones((2, 3), bool))
+    (spec,) = load(model(tmp_path / "net.pt", None), sample=sample)
+    assert [(i.name, i.dtype, i.shape) for i in spec.inputs] == [("ids", "int64", (2, 3)), ("mask", "bool", (2, 3))]
+    assert spec.goldens == sample
+
+
+def test_precision_on_the_command_line_wins_and_only_chooses(tmp_path: Path) -> None:
+    model(tmp_path / "a.pt")
+    model(tmp_path / "b.pt")
+    assert [(spec.name, spec.precision) for spec in load(tmp_path, only=["b"], precision="fp16")] == [("b", "fp16")]
+
+
+def test_mistakes_of_models_that_were_not_asked_for_stay_silent(tmp_path: Path) -> None:
+    model(tmp_path / "a.pt")
+    model(tmp_path / "b.pt", "nonsense: 1")
+    assert [spec.name for spec in load(tmp_path, only=["a"])] == ["a"]
+
+
+def test_usage_errors_say_what_is_there(tmp_path: Path) -> None:
+    model(tmp_path / "resnet.pt")
+    with pytest.raises(UsageError, match="did you mean 'resnet'"):
+        load(tmp_path, only=["resnett"])
+    with pytest.raises(UsageError, match=r"did you mean 'resnet\.pt'"):
+        load(tmp_path / "resent.pt")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(UsageError, match="no models in"):
+        load(tmp_path / "empty")

@@ -1,0 +1,174 @@
+"""Every mistake of a manifest shows at once, with its line and what was probably meant."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from builder.errors import ManifestError
+from builder.manifest import load
+
+GOOD = """\
+inputs:
+  - name: image
+    dtype: float32
+    shape: [batch, 3, 224, 224]
+dims:
+  batch: {min: 1, opt: 8, max: 32}
+"""
+
+
+def mistakes(folder: Path, text: str) -> list[tuple[int, str]]:
+    """(line, message and fix) of every mistake in the manifest's text."""
+    (folder / "net.pt").touch()
+    (folder / "net.yaml").write_text(text)
+    with pytest.raises(ManifestError) as caught:
+        load(folder)
+    assert all(mistake.file == str(folder / "net.yaml") for mistake in caught.value.mistakes)
+    assert all(str(mistake) in str(caught.value) for mistake in caught.value.mistakes)
+    return [(mistake.line, f"{mistake.message} / {mistake.fix}") for mistake in caught.value.mistakes]
+
+
+def test_five_mistakes_all_show_at_once_each_on_its_line(tmp_path: Path) -> None:
+    """A stranger's manifest with five mistakes gives five, not the first of them."""
+    found = mistakes(
+        tmp_path,
+        """\
+inputs:
+  - name: image
+    dtype: float
+    shape: [batch, 3, hieght, 224]
+dims:
+  batch: {min: 8, opt: 4, max: 32}
+  height: {min: 1, opt: 2, max: 3}
+precison: fp16
+instances: two
+""",
+    )
+    assert [line for line, _ in found] == [3, 4, 6, 8, 9]
+    for (_, text), part in zip(
+        found,
+        ["'float32'?", "'height'?", "min 8 is greater than opt 4", "'precision'?", 'whole number, not text "two"'],
+        strict=True,
+    ):
+        assert part in text
+
+
+CASES = {
+    "unknown key in an input": (GOOD + "outptus: [y]\n", 7, "did you mean 'outputs'?"),
+    "a key of a section at the top": (GOOD + "require_full: true\n", 7, "it belongs under 'fallback'"),
+    "an unknown key of a section": (GOOD + "fallback:\n  op: [aten::add]\n", 8, "did you mean 'ops'?"),
+    "a range without opt": (GOOD.replace("opt: 8, ", ""), 6, "dims.batch has no 'opt'"),
+    "min below zero": (GOOD.replace("min: 1", "min: -1"), 6, "dims.batch.min must be at least 0"),
+    "opt above max": (GOOD.replace("max: 32", "max: 4"), 6, "opt 8 is greater than max 4"),
+    "a size in quotes": (GOOD.replace("opt: 8", 'opt: "8"'), 6, "without the quotes"),
+    "-1 for a dynamic axis": (GOOD.replace("224, 224", "-1, 224"), 4, "name the axis and give its range"),
+    "an axis that is not a name": (GOOD.replace("224, 224", "'h w', 224"), 4, "'h w' is not a name"),
+    "a range of no axis": (GOOD + "  width: {min: 1, opt: 8, max: 32}\n", 7, "an axis that no input has"),
+    "the same input twice": (
+        "inputs:\n- {name: x, dtype: bool, shape: []}\n- {name: x, dtype: bool, shape: []}\n",
+        3,
+        "'x' is used twice / first by inputs[0].name on line 2",
+    ),
+    "an output named as an input": (GOOD + "outputs: [image]\n", 7, "'image' is used twice"),
+    "the same key twice": (GOOD + "instances: 1\ninstances: 2\n", 8, "'instances' is written twice / first on line 7"),
+    "an unknown precision": (GOOD + "precision: float16\n", 7, "did you mean 'fp16'?"),
+    "torch's dtype object": (GOOD.replace("float32", "torch.float32"), 3, "did you mean 'float32'?"),
+    "dims and profiles": (GOOD + "profiles:\n- batch: {min: 1, opt: 1, max: 1}\n", 7, "profiles replace dims"),
+    "a negative tolerance": (GOOD + "tolerance: {rtol: -1}\n", 7, "tolerance.rtol must be at least 0"),
+    "a fallback operator without namespace": (GOOD + "fallback: {ops: [add]}\n", 7, "as in 'aten::nonzero'"),
+    "goldens that are not an .npz": (GOOD + "goldens: a.npy\n", 7, "must be an .npz file"),
+    "goldens that are not there": (GOOD + "goldens: a.npz\n", 7, "there is no file"),
+    "no inputs": ("precision: fp16\n", 1, "the manifest has no 'inputs'"),
+    "inputs as a mapping": ("inputs: {image: float32}\n", 1, "inputs must be a list, not a mapping of keys"),
+    "a list for a manifest": ("- inputs\n", 1, "the manifest must be a mapping of keys, not a list"),
+    "an empty file": ("", 1, "is empty"),
+    "only a comment": ("# nothing\n", 1, "is empty"),
+    "a bracket left open": ("inputs: [\n", 2, "not YAML"),
+    "a tab for indentation": ("inputs:\n\t- name: x\n", 2, "indent with spaces"),
+    "a preferred batch above max": (GOOD + "batching:\n  preferred: [4, 64]\n", 8, "64 is above the axis's max 32"),
+    "batching without a dynamic first axis": (
+        "inputs: [{name: x, dtype: bool, shape: [1]}]\nbatching: {enabled: true}\n",
+        2,
+        "batching needs one dynamic first axis",
+    ),
+    "an alias that contains itself": ("inputs: &a [*a]\n", 1, "once its aliases are expanded"),
+}
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_one_mistake_gives_one_line_and_says_what_to_do(tmp_path: Path, case: str) -> None:
+    text, line, words = CASES[case]
+    found = mistakes(tmp_path, text)
+    assert [at for at, said in found if words in said] == [line], found
+    assert len(found) == 1, found
+
+
+def test_a_profile_that_lacks_an_axis_is_named(tmp_path: Path) -> None:
+    text = GOOD.split("dims:")[0] + "profiles:\n- batch: {min: 1, opt: 1, max: 1}\n- {}\n"
+    assert mistakes(tmp_path, text) == [
+        (
+            4,
+            "axis 'batch' of inputs[0] has no range in 'profiles[1]' / "
+            "add 'batch: {min: 1, opt: 8, max: 32}' to 'profiles[1]'",
+        )
+    ]
+
+
+def test_aliases_that_expand_without_end_are_refused_quickly(tmp_path: Path) -> None:
+    """Ten lines of YAML can stand for ten billion values; they are counted, not built."""
+    lines = ["a0: &a0 [x]"] + [f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 10)}]" for i in range(1, 11)]
+    assert any("aliases" in said for _, said in mistakes(tmp_path, "\n".join(lines)))
+
+
+def test_mistakes_of_all_manifests_show_together(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / f"{name}.pt").touch()
+        (tmp_path / f"{name}.yaml").write_text(GOOD + "x: 1\n")
+    with pytest.raises(ManifestError) as caught:
+        load(tmp_path)
+    assert [Path(mistake.file).name for mistake in caught.value.mistakes] == ["a.yaml", "b.yaml"]
+
+
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.text(max_size=5),
+        lambda inner: (
+            st.lists(inner, max_size=3)
+            | st.dictionaries(
+                st.sampled_from(
+                    [
+                        "inputs",
+                        "dims",
+                        "profiles",
+                        "name",
+                        "dtype",
+                        "shape",
+                        "batch",
+                        "min",
+                        "max",
+                        "batching",
+                        "enabled",
+                    ]
+                ),
+                inner,
+                max_size=4,
+            )
+        ),
+        max_leaves=20,
+    )
+)
+def test_no_document_brings_the_checks_down(tmp_path_factory: pytest.TempPathFactory, data: object) -> None:
+    """Whatever a manifest holds, the answer is a list of mistakes or a model, never another exception."""
+    import yaml
+
+    folder = tmp_path_factory.mktemp("any")
+    (folder / "net.pt").touch()
+    (folder / "net.yaml").write_text(yaml.safe_dump(data))
+    try:
+        assert load(folder)[0].name == "net"
+    except ManifestError as error:
+        assert all(mistake.line >= 1 for mistake in error.mistakes)
