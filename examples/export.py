@@ -1,0 +1,84 @@
+"""Write the example models as TorchScript files into examples/models/, beside the manifests that are kept there.
+
+Nothing is downloaded: three networks are made here from a fixed seed, the fourth is the file that the silero-vad wheel
+carries.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from networks import ResidualCNN, TransformerEncoder, TwoTower, settle
+from speech import frames, synthetic_speech
+
+MODELS = Path(__file__).parent / "models"
+
+
+def residual_cnn(folder: Path) -> None:
+    """Scripted: the control flow of torch's functional layer is in the file, as in most files met in the wild."""
+    model = settle(ResidualCNN(), torch.randn(8, 3, 64, 64))
+    torch.jit.script(model).save(folder / "residual_cnn.pt")
+
+
+def transformer_encoder(folder: Path) -> None:
+    """Traced, with torch's fused encoder layer switched off: it would be recorded as one operator that only torch has."""
+    tokens, padding = torch.randn(2, 7, 64), torch.zeros(2, 7, dtype=torch.bool)
+    model = settle(TransformerEncoder(), tokens, padding)
+    torch.backends.mha.set_fastpath_enabled(False)
+    with torch.no_grad():
+        torch.jit.trace(model, (tokens, padding)).save(folder / "transformer_encoder.pt")
+
+
+def two_tower(folder: Path) -> None:
+    """Scripted; two inputs of different types, two outputs, and the ids of its golden inputs within the embedding."""
+    history, profile = torch.randint(0, 1000, (16, 8)), torch.randn(16, 16)
+    model = settle(TwoTower(), history, profile)
+    torch.jit.script(model).save(folder / "two_tower.pt")
+    np.savez(folder / "two_tower.npz", history=history[:5].numpy(), profile=profile[:5].numpy())
+
+
+def silero_vad(folder: Path) -> None:
+    """The wheel's own file, untouched, and one frame of three voices with the state that the frames before it left."""
+    package = importlib.util.find_spec("silero_vad")
+    if package is None or package.origin is None:
+        raise SystemExit("the silero-vad wheel is not installed: pip install --constraint constraints.txt silero-vad")
+    source = Path(package.origin).parent / "data" / "silero_vad.jit"
+    shutil.copyfile(source, folder / "silero_vad.pt")
+    audio, state = speech_under_way(torch.jit.load(source)._model)
+    np.savez(folder / "silero_vad.npz", audio=audio.numpy(), state=state.numpy())
+
+
+def speech_under_way(detector: Callable[..., tuple[torch.Tensor, torch.Tensor]]) -> tuple[torch.Tensor, torch.Tensor]:
+    """Three streams at once: audio float32 [3, 576], state float32 [2, 3, 128], a fifth of a second into the speech."""
+    streams = torch.stack([frames(synthetic_speech(2.0, seed)) for seed in range(3)], dim=1)
+    state = torch.zeros(2, 3, 128)
+    with torch.no_grad():
+        for audio in streams[:6]:
+            _, state = detector(audio, state)
+    return streams[6], state
+
+
+EXAMPLES = {export.__name__: export for export in (residual_cnn, transformer_encoder, two_tower, silero_vad)}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", action="append", choices=EXAMPLES, help="may be given more than once; default: all")
+    parser.add_argument("--out", type=Path, default=MODELS, help="default: %(default)s")
+    arguments = parser.parse_args()
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    for name in arguments.only or EXAMPLES:
+        torch.manual_seed(0)
+        EXAMPLES[name](arguments.out)
+        print(f"{arguments.out / name}.pt  {(arguments.out / f'{name}.pt').stat().st_size / 1e6:.2f} MB")
+
+
+if __name__ == "__main__":
+    main()
