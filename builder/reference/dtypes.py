@@ -1,0 +1,95 @@
+"""TensorRT's dtypes as torch's, and weights read back as tensors."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from functools import wraps
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from builder.engine.flavour import trt
+from builder.reference.registry import Evaluator
+
+# INT4 has no torch dtype with arithmetic: its values are held in int8, within -8..7.
+TORCH_DTYPES = {
+    "FLOAT": torch.float32,
+    "HALF": torch.float16,
+    "BF16": torch.bfloat16,
+    "FP8": torch.float8_e4m3fn,
+    "E8M0": torch.float8_e8m0fnu,
+    "INT64": torch.int64,
+    "INT32": torch.int32,
+    "INT8": torch.int8,
+    "INT4": torch.int8,
+    "UINT8": torch.uint8,
+    "BOOL": torch.bool,
+}
+REDUCED = (torch.float16, torch.bfloat16)
+
+
+def torch_dtype(dtype: Any) -> torch.dtype:
+    """The torch dtype that holds values of TensorRT's `dtype`; raises KeyError for one that torch cannot hold (FP4)."""
+    return TORCH_DTYPES[dtype.name]
+
+
+def output_dtype(layer: Any, index: int = 0) -> torch.dtype:
+    """The dtype that TensorRT gives to an output of `layer`."""
+    return torch_dtype(layer.get_output(index).dtype)
+
+
+class _RawWeights(ctypes.Structure):
+    """nvinfer1::Weights: a DataType, a pointer to the values, how many there are."""
+
+    _fields_ = (("type", ctypes.c_int32), ("values", ctypes.c_void_p), ("count", ctypes.c_int64))
+
+
+def weights_tensor(weights: Any, shape: Sequence[int] = (-1,)) -> Tensor | None:
+    """Weights read from a layer, as a tensor of `shape` over the same memory; None where the layer has none."""
+    flat = torch.from_numpy(weights) if isinstance(weights, np.ndarray) else _without_numpy(weights)
+    if flat.numel() == 0 and 0 not in shape:
+        return None
+    return flat.reshape(tuple(shape))
+
+
+def _without_numpy(weights: Any) -> Tensor:
+    """Weights of a dtype that numpy lacks (bfloat16, float8): TensorRT hands back its own object, of no public address.
+
+    The object is a pybind11 instance, whose first field after the Python header points to the C++ value; what is found
+    there must agree with the object's own `dtype` and `size`.
+    """
+    address = ctypes.c_void_p.from_address(id(weights) + object.__basicsize__).value
+    raw = _RawWeights.from_address(address or 0)
+    if raw.type != int(weights.dtype) or raw.count != weights.size:
+        raise ValueError(f"cannot read {weights.size} weights of {weights.dtype}")
+    data = (ctypes.c_byte * weights.nbytes).from_address(raw.values) if raw.count else bytearray()
+    return torch.frombuffer(data, dtype=torch_dtype(weights.dtype)) if raw.count else torch.empty(0)
+
+
+def axes_of(mask: int) -> tuple[int, ...]:
+    """The axes of a bit mask: bit i stands for axis i."""
+    return tuple(axis for axis in range(mask.bit_length()) if mask >> axis & 1)
+
+
+def in_float32(evaluator: Evaluator) -> Evaluator:
+    """Let `evaluator` compute half and bfloat16 in float32 and round once at the end, to its data input's dtype.
+
+    TensorRT accumulates reduced-precision reductions, products and norms in float32, and rounds what it stores.
+    """
+
+    @wraps(evaluator)
+    def wide(layer: Any, x: Tensor, *others: Tensor | None) -> Any:
+        if x.dtype not in REDUCED:
+            return evaluator(layer, x, *others)
+        widened = [t.float() if t is not None and t.dtype in REDUCED else t for t in (x, *others)]
+        return evaluator(layer, *widened).to(x.dtype)
+
+    return wide
+
+
+def shape_dtype() -> torch.dtype:
+    """The dtype of shape tensors that TensorRT itself makes: int64, or int32 where a flavour has no INT64."""
+    return torch.int64 if hasattr(trt.DataType, "INT64") else torch.int32

@@ -1,0 +1,55 @@
+"""IElementWiseLayer and ISelectLayer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from builder.reference.registry import evaluates
+
+
+def _divide(a: Tensor, b: Tensor) -> Tensor:
+    """Integers divide as in C: the quotient loses its fraction."""
+    return a / b if a.is_floating_point() else torch.div(a, b, rounding_mode="trunc")
+
+
+def _floor_divide(a: Tensor, b: Tensor) -> Tensor:
+    """The floor of the quotient; torch's own floor division corrects a rounded quotient, TensorRT's formula does not."""
+    return torch.floor(a / b) if a.is_floating_point() else torch.div(a, b, rounding_mode="floor")
+
+
+ELEMENTWISE: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "SUM": torch.add,
+    "PROD": torch.mul,
+    "MAX": torch.maximum,
+    "MIN": torch.minimum,
+    "SUB": torch.sub,
+    "DIV": _divide,
+    "POW": torch.pow,
+    "FLOOR_DIV": _floor_divide,
+    "AND": torch.logical_and,
+    "OR": torch.logical_or,
+    "XOR": torch.logical_xor,
+    "EQUAL": torch.eq,
+    "GREATER": torch.gt,
+    "LESS": torch.lt,
+}
+
+
+@evaluates("ELEMENTWISE")
+def elementwise(layer: Any, a: Tensor, b: Tensor) -> Tensor:
+    """`op` of a and b, of equal rank and dtype; an axis of length 1 is broadcast. EQUAL, GREATER and LESS give bools."""
+    if a.dim() != b.dim():
+        raise ValueError(f"the inputs have {a.dim()} and {b.dim()} dimensions; IElementWiseLayer wants equal ranks")
+    if a.dtype != b.dtype:
+        raise ValueError(f"the inputs are {a.dtype} and {b.dtype}; IElementWiseLayer wants equal types")
+    return ELEMENTWISE[layer.op.name](a, b)
+
+
+@evaluates("SELECT")
+def select(layer: Any, condition: Tensor, then_value: Tensor, else_value: Tensor) -> Tensor:
+    """then_value where the bool condition is true, else else_value; axes of length 1 are broadcast."""
+    return torch.where(condition, then_value, else_value)

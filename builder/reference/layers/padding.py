@@ -1,0 +1,38 @@
+"""How convolution, deconvolution and pooling compute their padding: PaddingMode's documentation."""
+
+from __future__ import annotations
+
+from typing import Any
+
+Pads = list[tuple[int, int]]
+
+
+def window_padding(layer: Any, lengths: list[int], window: list[int], stride: list[int]) -> tuple[Pads, Pads]:
+    """Padding before and after each spatial axis, and how far the last window reaches beyond that (rounding up).
+
+    `window` is dilated. SAME modes: O = ceil(I / S), P = (O - 1) * S + window - I, split in half; the odd element goes
+    after (SAME_UPPER) or before (SAME_LOWER). Rounding up: O = ceil((I + before + after - window) / S) + 1.
+    """
+    mode = layer.padding_mode.name
+    pads, beyond = [], []
+    for i, (length, size, step) in enumerate(zip(lengths, window, stride, strict=True)):
+        before, after = _pads(layer, mode, i, length, size, step)
+        pads.append((before, after))
+        rest = (length + before + after - size) % step if mode.endswith("ROUND_UP") else 0
+        beyond.append((0, step - rest if rest else 0))
+    return pads, beyond
+
+
+def _pads(layer: Any, mode: str, axis: int, length: int, size: int, step: int) -> tuple[int, int]:
+    if mode.startswith("CAFFE"):
+        return layer.pre_padding[axis], layer.pre_padding[axis]
+    if not mode.startswith("SAME"):
+        return layer.pre_padding[axis], layer.post_padding[axis]
+    total = max((length - 1) // step * step + size - length, 0)
+    small, large = total // 2, total - total // 2
+    return (small, large) if mode == "SAME_UPPER" else (large, small)
+
+
+def torch_pads(pads: Pads) -> list[int]:
+    """As torch.nn.functional.pad wants them: the last axis first."""
+    return [n for pair in reversed(pads) for n in pair]

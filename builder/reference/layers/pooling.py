@@ -1,0 +1,56 @@
+"""IPoolingLayer: maximum, average, and a blend of both."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from builder.reference.dtypes import in_float32
+from builder.reference.layers.padding import Pads, torch_pads, window_padding
+from builder.reference.registry import evaluates
+
+MAXIMUM = {1: functional.max_pool1d, 2: functional.max_pool2d, 3: functional.max_pool3d}
+AVERAGE = {1: functional.avg_pool1d, 2: functional.avg_pool2d, 3: functional.avg_pool3d}
+
+
+@evaluates("POOLING")
+@in_float32
+def pooling(layer: Any, x: Tensor) -> Tensor:
+    """x of N, C and spatial axes. The blend is (1 - blend_factor) * maximum + blend_factor * average."""
+    window, stride = list(layer.window_size_nd), list(layer.stride_nd)
+    pads, beyond = window_padding(layer, list(x.shape[2:]), window, stride)
+    kind = layer.type.name
+    if kind == "MAX":
+        return _maximum(x, window, stride, pads, beyond)
+    average = _average(x, window, stride, pads, beyond, layer.average_count_excludes_padding)
+    if kind == "AVERAGE":
+        return average
+    return (1 - layer.blend_factor) * _maximum(x, window, stride, pads, beyond) + layer.blend_factor * average
+
+
+def _maximum(x: Tensor, window: list[int], stride: list[int], pads: Pads, beyond: Pads) -> Tensor:
+    """Padding never wins: it is the lowest value there is."""
+    lowest = -torch.inf if x.is_floating_point() else torch.iinfo(x.dtype).min
+    padded = functional.pad(functional.pad(x, torch_pads(pads), value=lowest), torch_pads(beyond), value=lowest)
+    return MAXIMUM[len(window)](padded, window, stride)
+
+
+def _average(x: Tensor, window: list[int], stride: list[int], pads: Pads, beyond: Pads, excludes: bool) -> Tensor:
+    """Divided by the overlap of the window with the input, or with the padded input; never by what lies beyond that."""
+    inside = torch.ones(1, 1, *x.shape[2:])
+    inside = functional.pad(inside, torch_pads(pads), value=0.0 if excludes else 1.0)
+    total, count = (
+        _sum(functional.pad(t, torch_pads(beyond)), window, stride)
+        for t in (functional.pad(x, torch_pads(pads)), inside)
+    )
+    return total / count
+
+
+def _sum(x: Tensor, window: list[int], stride: list[int]) -> Tensor:
+    volume = 1
+    for n in window:
+        volume *= n
+    return AVERAGE[len(window)](x.float(), window, stride) * volume

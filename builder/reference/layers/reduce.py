@@ -1,0 +1,94 @@
+"""IReduceLayer, ISoftMaxLayer and ITopKLayer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from builder.reference.dtypes import axes_of, in_float32, output_dtype
+from builder.reference.registry import evaluates
+
+Axes = tuple[int, ...]
+
+
+def _product(x: Tensor, axes: Axes) -> Tensor:
+    for axis in axes:
+        x = x.prod(axis, keepdim=True, dtype=x.dtype)
+    return x
+
+
+def _average(x: Tensor, axes: Axes) -> Tensor:
+    """Of integers, the quotient loses its fraction; of nothing it is NaN, or 0 for integers."""
+    if x.is_floating_point():
+        return x.mean(axes, keepdim=True)
+    total = x.sum(axes, keepdim=True)
+    return torch.div(total, max(_volume(x, axes), 1), rounding_mode="trunc")
+
+
+def _extreme(
+    best: Callable[..., Tensor], of_nothing: Callable[[torch.dtype], float]
+) -> Callable[[Tensor, Axes], Tensor]:
+    def reduce(x: Tensor, axes: Axes) -> Tensor:
+        if _volume(x, axes):
+            return best(x, axes, keepdim=True)
+        return x.new_full([1 if axis in axes else n for axis, n in enumerate(x.shape)], of_nothing(x.dtype))
+
+    return reduce
+
+
+def _volume(x: Tensor, axes: Axes) -> int:
+    volume = 1
+    for axis in axes:
+        volume *= x.shape[axis]
+    return volume
+
+
+def _lowest(dtype: torch.dtype) -> float:
+    return -torch.inf if dtype.is_floating_point else torch.iinfo(dtype).min
+
+
+def _highest(dtype: torch.dtype) -> float:
+    return torch.inf if dtype.is_floating_point else torch.iinfo(dtype).max
+
+
+REDUCTIONS: dict[str, Callable[[Tensor, Axes], Tensor]] = {
+    "SUM": lambda x, axes: x.sum(axes, keepdim=True, dtype=x.dtype),
+    "PROD": _product,
+    "MAX": _extreme(torch.amax, _lowest),
+    "MIN": _extreme(torch.amin, _highest),
+    "AVG": _average,
+    "NONE": lambda x, axes: x,
+}
+
+
+@evaluates("REDUCE")
+@in_float32
+def reduce(layer: Any, x: Tensor) -> Tensor:
+    """`op` over the axes of the mask, in x's dtype; MAX and MIN of nothing are the dtype's infinities or limits."""
+    axes = axes_of(layer.axes)
+    reduced = REDUCTIONS[layer.op.name](x, axes).to(x.dtype)
+    if layer.keep_dims or layer.op.name == "NONE":
+        return reduced
+    return reduced.reshape([n for axis, n in enumerate(x.shape) if axis not in axes])
+
+
+@evaluates("SOFTMAX")
+@in_float32
+def softmax(layer: Any, x: Tensor) -> Tensor:
+    """exp(x) over its sum along the one axis of the mask."""
+    (axis,) = axes_of(layer.axes)
+    return torch.softmax(x, axis)
+
+
+@evaluates("TOPK")
+def topk(layer: Any, x: Tensor, k: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """The k largest (smallest) values along the mask's one axis, best first, and their places; of equal values the earlier."""
+    (axis,) = axes_of(layer.axes)
+    count = layer.k if k is None else int(k)
+    if count > x.shape[axis]:
+        raise ValueError(f"k is {count}, the axis has {x.shape[axis]}")
+    values, places = torch.sort(x, dim=axis, descending=layer.op.name == "MAX", stable=True)
+    return values.narrow(axis, 0, count), places.narrow(axis, 0, count).to(output_dtype(layer, 1))

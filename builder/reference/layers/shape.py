@@ -1,0 +1,67 @@
+"""Layers that move values without changing any: shuffle, concatenation, squeeze, unsqueeze."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from builder.reference.registry import evaluates
+
+
+@evaluates("SHUFFLE")
+def shuffle(layer: Any, x: Tensor, dims: Tensor | None = None) -> Tensor:
+    """A transpose, a reshape, a transpose, in this order; the second input replaces `reshape_dims`."""
+    x = x.permute(tuple(layer.first_transpose)[: x.dim()])
+    wanted = dims.tolist() if dims is not None else _reshape_dims(layer)
+    if wanted is not None:
+        x = x.reshape(resolve_dims(x, wanted, layer.zero_is_placeholder))
+    return x.permute(tuple(layer.second_transpose)[: x.dim()])
+
+
+def _reshape_dims(layer: Any) -> list[int] | None:
+    """The static dims; None where there is no reshape (8.6 raises instead, its rank is then negative)."""
+    try:
+        dims = layer.reshape_dims
+    except ValueError:
+        return None
+    return None if dims is None else list(dims)
+
+
+def resolve_dims(x: Tensor, wanted: list[int], zero_is_placeholder: bool) -> list[int]:
+    """`wanted` without placeholders: 0 copies x's length at the same place (unless it means 0), -1 takes the rest."""
+    dims = [x.shape[i] if n == 0 and zero_is_placeholder else n for i, n in enumerate(wanted)]
+    if -1 in dims:
+        known = 1
+        for n in dims:
+            known *= n if n != -1 else 1
+        dims[dims.index(-1)] = x.numel() // known if known else 0
+    return dims
+
+
+@evaluates("CONCATENATION")
+def concatenation(layer: Any, *tensors: Tensor) -> Tensor:
+    """The inputs joined along `axis`."""
+    # torch.cat drops one-dimensional empty tensors whatever the axis, which here is the same value
+    return torch.cat(tensors, dim=layer.axis)
+
+
+@evaluates("SQUEEZE")
+def squeeze(layer: Any, x: Tensor, axes: Tensor | None = None) -> Tensor:
+    """x without the given axes, each of length 1; without `axes`, without all such."""
+    if axes is None:
+        return x.squeeze()
+    removed = {int(axis) % x.dim() for axis in axes.reshape(-1)}
+    if any(x.shape[axis] != 1 for axis in removed):
+        raise ValueError(f"axes {sorted(removed)} of {tuple(x.shape)} are not all of length 1")
+    return x.reshape([n for axis, n in enumerate(x.shape) if axis not in removed])
+
+
+@evaluates("UNSQUEEZE")
+def unsqueeze(layer: Any, x: Tensor, axes: Tensor) -> Tensor:
+    """x with axes of length 1 at the given places of the result."""
+    rank = x.dim() + axes.numel()
+    for axis in sorted(int(axis) % rank for axis in axes.reshape(-1)):
+        x = x.unsqueeze(axis)
+    return x

@@ -1,0 +1,90 @@
+"""ISliceLayer: output[y] = input[y * stride + start] for each axis, by SampleMode where that is out of bounds."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from builder.reference.registry import evaluates
+
+
+@evaluates("SLICE")
+def slice_(
+    layer: Any,
+    x: Tensor,
+    start: Tensor | None = None,
+    size: Tensor | None = None,
+    stride: Tensor | None = None,
+    fill: Tensor | None = None,
+    axes: Tensor | None = None,
+) -> Tensor:
+    """Each of start, size, stride and axes comes from its input where that is set, else from the attribute."""
+    starts, sizes, strides = (
+        [int(n) for n in (attribute if tensor is None else tensor)]
+        for tensor, attribute in ((start, layer.start), (size, layer.shape), (stride, layer.stride))
+    )
+    mode, empty = layer.mode.name, None
+    chosen = axes if axes is not None else getattr(layer, "axes", None)
+    places = range(x.dim()) if chosen is None else [int(axis) % x.dim() for axis in chosen]
+    for axis, first, count, step in zip(places, starts, sizes, strides, strict=True):
+        if _inside(first, count, step, x.shape[axis]):
+            x = _cut(x, axis, first, count, step)
+            continue
+        index = torch.arange(count) * step + first
+        outside = (index < 0) | (index >= x.shape[axis])
+        empty = _mark(empty, outside, axis, x.dim())
+        x = x.index_select(axis, _WRAPPERS[mode](index, x.shape[axis])) if x.shape[axis] else _lengthen(x, axis, count)
+    return x if empty is None or mode != "FILL" else _filled(x, empty, fill)
+
+
+def _inside(first: int, count: int, step: int, length: int) -> bool:
+    last = first + (count - 1) * step
+    return count == 0 or (0 <= min(first, last) and max(first, last) < length)
+
+
+def _cut(x: Tensor, axis: int, first: int, count: int, step: int) -> Tensor:
+    """An axis's values without any out of bounds: a view for steps forward."""
+    if count == 0 or step <= 0:
+        return x.index_select(axis, torch.arange(count) * step + first)
+    return x[(slice(None),) * axis + (slice(first, first + (count - 1) * step + 1, step),)]
+
+
+def _strict(index: Tensor, length: int) -> Tensor:
+    raise ValueError(f"coordinates {int(index.min())}..{int(index.max())} are out of bounds of an axis of {length}")
+
+
+def _reflect(index: Tensor, length: int) -> Tensor:
+    """c = |x| mod (2d - 2); 2d - 2 - c where c is at least d. An axis of one element has only that."""
+    if length == 1:
+        return torch.zeros_like(index)
+    period = 2 * length - 2
+    folded = index.abs() % period
+    return torch.where(folded >= length, period - folded, folded)
+
+
+_WRAPPERS = {
+    "STRICT_BOUNDS": _strict,
+    "DEFAULT": _strict,
+    "WRAP": lambda index, length: index % length,
+    "CLAMP": lambda index, length: index.clamp(0, length - 1),
+    "FILL": lambda index, length: index.clamp(0, length - 1),
+    "REFLECT": _reflect,
+}
+
+
+def _mark(empty: Tensor | None, outside: Tensor, axis: int, rank: int) -> Tensor:
+    """Which coordinates are out of bounds on any axis so far, broadcastable to the output."""
+    here = outside.reshape([-1 if i == axis else 1 for i in range(rank)])
+    return here if empty is None else empty | here
+
+
+def _lengthen(x: Tensor, axis: int, count: int) -> Tensor:
+    """An empty axis made `count` long: FILL overwrites all of it, WRAP and the others have nothing to take."""
+    return x.new_zeros([count if i == axis else n for i, n in enumerate(x.shape)])
+
+
+def _filled(x: Tensor, empty: Tensor, fill: Tensor | None) -> Tensor:
+    value = torch.zeros((), dtype=x.dtype) if fill is None else fill.reshape(()).to(x.dtype)
+    return torch.where(empty, value, x)

@@ -1,0 +1,53 @@
+"""Layers that make or recast values: constant, identity, cast, fill, shape."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from builder.reference.dtypes import output_dtype, shape_dtype, torch_dtype, weights_tensor
+from builder.reference.registry import evaluates
+
+
+@evaluates("CONSTANT")
+def constant(layer: Any) -> Tensor | None:
+    """The weights, in the layer's shape."""
+    return weights_tensor(layer.weights, layer.shape)
+
+
+@evaluates("SHAPE")
+def shape(layer: Any, x: Tensor) -> Tensor:
+    """x's lengths: a vector of int64 (int32 on 8.6)."""
+    return torch.tensor(x.shape, dtype=shape_dtype())
+
+
+@evaluates("CAST")
+def cast(layer: Any, x: Tensor) -> Tensor:
+    """x as `to_type`: floats lose their fraction on the way to integers, anything but 0 is true."""
+    return x.to(torch_dtype(layer.to_type))
+
+
+@evaluates("IDENTITY")
+def identity(layer: Any, x: Tensor) -> Tensor:
+    """x; where the output's type is another (weakly typed networks), x converted to it."""
+    return x.to(output_dtype(layer))
+
+
+@evaluates("FILL")
+def fill(layer: Any, shape: Tensor | None = None, alpha: Tensor | None = None, beta: Tensor | None = None) -> Tensor:
+    """LINSPACE: start (alpha) plus, for each axis, its coordinate times that axis's delta (beta).
+
+    Inputs replace the attributes `shape`, `alpha` and `beta`. Random fills have no value to be compared with.
+    """
+    if layer.operation.name != "LINSPACE":
+        raise ValueError(f"a fill of {layer.operation.name} is random: there is no reference for it")
+    lengths = [int(n) for n in (layer.shape if shape is None else shape)]
+    dtype = output_dtype(layer)
+    deltas = (torch.tensor([layer.beta]) if beta is None else beta.reshape(-1)).to(dtype)
+    value = torch.as_tensor(layer.alpha if alpha is None else alpha).to(dtype).reshape(()).expand(lengths)
+    for axis, (length, delta) in enumerate(zip(lengths, deltas, strict=True)):
+        steps = torch.arange(length, dtype=dtype) * delta
+        value = value + steps.reshape([-1 if i == axis else 1 for i in range(len(lengths))])
+    return value.contiguous()

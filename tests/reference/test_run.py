@@ -1,0 +1,122 @@
+"""The walk itself: inputs, outputs, order, memory, and what it refuses."""
+
+from __future__ import annotations
+
+import weakref
+from types import SimpleNamespace
+
+import pytest
+import torch
+from networks import constant, evaluate, exactly, network_of
+
+from builder import reference
+from builder.engine.flavour import trt
+from builder.errors import NetworkEvaluationError
+from builder.reference.registry import EVALUATORS
+
+
+def test_a_conversion_and_its_network_evaluate_alike():
+    builder, network = network_of(lambda net, x: net.add_unary(x, trt.UnaryOperation.NEG), [torch.ones(2)])
+    exactly(reference.run(network, [torch.ones(2)])[0], [-1.0, -1.0])
+    exactly(reference.run(SimpleNamespace(network=network, builder=builder), [torch.ones(2)])[0], [-1.0, -1.0])
+
+
+def test_outputs_come_in_the_networks_order_and_an_input_may_be_one():
+    x = torch.tensor([3.0])
+    outputs = evaluate(
+        lambda net, x: [net.add_unary(x, op).get_output(0) for op in (trt.UnaryOperation.SQRT, trt.UnaryOperation.NEG)],
+        x,
+    )
+    exactly(outputs[0], x.sqrt())
+    exactly(outputs[1], -x)
+
+
+def test_a_layer_may_stand_before_the_one_it_reads():
+    def build(net, x):
+        first = net.add_unary(x, trt.UnaryOperation.NEG)
+        second = net.add_unary(x, trt.UnaryOperation.SQRT)
+        first.set_input(0, second.get_output(0))
+        return first
+
+    exactly(evaluate(build, torch.tensor([4.0])), [-2.0])
+
+
+def test_a_chain_of_thousands_of_layers_in_reverse_order_evaluates():
+    def build(net, x):
+        layers = [net.add_unary(x, trt.UnaryOperation.NEG) for _ in range(3000)]
+        for reader, read in zip(layers, layers[1:], strict=False):
+            reader.set_input(0, read.get_output(0))
+        return layers[0]
+
+    exactly(evaluate(build, torch.tensor([4.0]), compiled=False), [4.0])
+
+
+def test_an_int64_input_is_narrowed_to_an_int32_network_but_never_changed():
+    _, network = network_of(lambda net, x: net.add_identity(x), [torch.ones(1, dtype=torch.int32)])
+    exactly(reference.run(network, [torch.tensor([7])])[0], torch.tensor([7], dtype=torch.int32))
+    with pytest.raises(NetworkEvaluationError, match="beyond"):
+        reference.run(network, [torch.tensor([2**40])])
+
+
+@pytest.mark.parametrize(
+    ("inputs", "message"),
+    [
+        ([], "has 1 inputs, 0"),
+        ([torch.ones(3)], r"'x0' is \(3,\)"),
+        ([torch.ones(2, dtype=torch.int32)], "torch.int32"),
+    ],
+)
+def test_inputs_that_do_not_fit_are_refused(inputs, message):
+    _, network = network_of(lambda net, x: net.add_identity(x), [torch.ones(2)])
+    with pytest.raises(NetworkEvaluationError, match=message):
+        reference.run(network, inputs)
+
+
+def test_a_layer_without_an_evaluation_is_an_error_that_names_it(monkeypatch):
+    def build(net, x):
+        layer = net.add_unary(x, trt.UnaryOperation.NEG)
+        layer.name, layer.metadata = "encoder/aten::neg_3", "model.py:12"
+        return layer
+
+    _, network = network_of(build, [torch.ones(1)])
+    monkeypatch.delitem(EVALUATORS, "UNARY")
+    with pytest.raises(NetworkEvaluationError, match=r"(?s)UNARY.*encoder/aten::neg_3.*model.py:12"):
+        reference.run(network, [torch.ones(1)])
+
+
+@pytest.mark.parametrize("wrong", [lambda layer, x: x.double(), lambda layer, x: x[:1]])
+def test_a_value_that_is_not_what_tensorrt_says_of_its_tensor_is_an_error(monkeypatch, wrong):
+    _, network = network_of(lambda net, x: net.add_unary(x, trt.UnaryOperation.NEG), [torch.ones(2)])
+    monkeypatch.setitem(EVALUATORS, "UNARY", wrong)
+    with pytest.raises(NetworkEvaluationError, match="TensorRT says"):
+        reference.run(network, [torch.ones(2)])
+
+
+def test_values_are_dropped_after_their_last_use(monkeypatch):
+    made, alive = [], []
+    negate = EVALUATORS["UNARY"]
+
+    def counting(layer, x):
+        alive.append(sum(ref() is not None for ref in made))
+        result = negate(layer, x)
+        made.append(weakref.ref(result))
+        return result
+
+    def build(net, x):
+        for _ in range(6):
+            x = net.add_unary(x, trt.UnaryOperation.NEG).get_output(0)
+        return x
+
+    monkeypatch.setitem(EVALUATORS, "UNARY", counting)
+    evaluate(build, torch.ones(3), compiled=False)
+    assert alive == [0, 1, 1, 1, 1, 1]
+
+
+def test_the_returned_tensors_share_no_memory_with_the_inputs_or_the_weights():
+    x = torch.ones(2)
+    kept = torch.ones(2)
+    y, c = evaluate(lambda net, x: [net.add_identity(x).get_output(0), constant(net, kept)], x)
+    y.add_(1)
+    c.add_(1)
+    exactly(x, torch.ones(2))
+    exactly(kept, torch.ones(2))
