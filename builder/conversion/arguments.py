@@ -1,0 +1,76 @@
+"""Unwrapping a node's values into what the schema's types promise."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+
+from builder.conversion.context import ConversionContext, Unconvertible
+from builder.conversion.dynamic import DynamicScalar
+from builder.conversion.registry import Converter
+
+
+def bind(ctx: ConversionContext, converter: Converter, values: list[Any]) -> SimpleNamespace:
+    """The values by argument name, unwrapped by type. Raises Unconvertible where a static one is needed and is not."""
+    arguments = converter.schema.arguments
+    bound = {a.name: _unwrap(ctx, converter, a, v) for a, v in zip(arguments, values, strict=False)}
+    for argument in arguments[len(values) :]:  # a graph's node may leave out what has a default
+        bound[argument.name] = argument.default_value
+    return SimpleNamespace(**bound)
+
+
+def _unwrap(ctx: ConversionContext, converter: Converter, argument: Any, value: Any) -> Any:
+    if value is None:
+        return None
+    kind = str(argument.type).replace("Optional[", "").rstrip("]")
+    if kind == "Tensor":
+        return _tensor(ctx, converter, argument.name, value)
+    if kind == "List[Tensor":
+        return [v if v is None else _tensor(ctx, converter, argument.name, v) for v in value]
+    if argument.name in converter.dynamic:
+        return _number_or_list(ctx, value)
+    return _static(argument.name, _number_or_list(ctx, value))
+
+
+def _tensor(ctx: ConversionContext, converter: Converter, name: str, value: Any) -> Any:
+    if isinstance(value, torch.Tensor) and name in converter.constants:
+        return value
+    return ctx.tensor(value)
+
+
+def _number_or_list(ctx: ConversionContext, value: Any) -> Any:
+    """Numbers as they are; a 0-d tensor given for a number is read, as PyTorch does implicitly."""
+    if isinstance(value, list | tuple):
+        return [_number_or_list(ctx, v) for v in value]
+    if isinstance(value, torch.Tensor):
+        return value.item()
+    if hasattr(value, "is_shape_tensor"):  # an ITensor
+        return ctx.scalar(value)
+    return value
+
+
+def _static(name: str, value: Any) -> Any:
+    unknown = next((v for v in (value if isinstance(value, list) else [value]) if isinstance(v, DynamicScalar)), None)
+    if unknown is not None:
+        raise dynamic_value(f"`{name}`", unknown)
+    return value
+
+
+def dynamic_value(what: str, value: DynamicScalar) -> Unconvertible:
+    """The refusal where a static value is needed: names the axes that it depends on."""
+    axes = ", ".join(sorted(str(symbol) for symbol in value.expr.free_symbols)) or "a computed value"
+    return Unconvertible(
+        f"{what} must be known at build time but depends on {axes}",
+        f"give the dynamic axis ({axes}) one size in the manifest: min = opt = max",
+    )
+
+
+def static(value: Any, what: str) -> Any:
+    """The value, refused with Unconvertible where only the engine will know it."""
+    return _static(what, value)
+
+
+Reader = Callable[[ConversionContext, Any], Any]

@@ -1,0 +1,192 @@
+"""Walking a block: every node is evaluated, converted, or reported, in order."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from builder.conversion.arguments import bind
+from builder.conversion.context import ConversionContext, Unconvertible
+from builder.conversion.dynamic import DynamicScalar
+from builder.conversion.naming import LayerNames, where
+from builder.conversion.registry import CONVERTERS, EVALUATORS, Converter, key_of
+from builder.conversion.sizes import propagate
+from builder.errors import ConversionError, UnsupportedOperator, UnsupportedOperators
+
+NO_SCHEMA = "(no schema)"
+MISSING = object()
+"""The value of an output whose node could not be converted; whoever reads it is skipped."""
+
+
+class BlockConverter:
+    """Converts blocks into one context's network; collects every operator that cannot be, instead of stopping."""
+
+    def __init__(self, ctx: ConversionContext) -> None:
+        self.ctx = ctx
+        self.names = LayerNames()
+        self.unsupported: list[UnsupportedOperator] = []
+        ctx.blocks = self
+
+    def convert(self, block: Any) -> list[Any]:
+        """The values of the block's outputs (a torch._C.Graph or Block); MISSING where a node failed."""
+        for node in block.nodes():
+            self.node(node)
+        return [self.value(v) for v in block.outputs()]
+
+    def value(self, value: Any) -> Any:
+        """What is known of a graph value."""
+        return self.ctx.values[value.debugName()]
+
+    def node(self, node: Any) -> None:
+        """Evaluate or convert one node and record its outputs."""
+        values = [self.value(v) for v in node.inputs()]
+        if any(_missing(v) for v in values):
+            self._skip(node)
+            return
+        first = self.ctx.net.num_layers
+        try:
+            results = self._results(node, values)
+        except Unconvertible as refusal:
+            self.refuse(node, refusal.reason, refusal.fix)
+            return
+        except (ConversionError, UnsupportedOperators):
+            raise
+        except Exception as defect:
+            raise self._defect(node, defect) from defect
+        self.bind_outputs(node, results)
+        self._finish(node, first)
+
+    def _results(self, node: Any, values: list[Any]) -> list[Any]:
+        key = key_of_node(node)
+        if key in EVALUATORS and (key not in CONVERTERS or not _any_tensor(values)):
+            return _listed(EVALUATORS[key](self.ctx, node, *values), node)
+        if node.schema() == NO_SCHEMA:
+            raise Unconvertible(f"{node.kind()} is not a registered operator")
+        if _all_static(values) and not node.isNondeterministic():
+            return _listed(fold(key, values), node)
+        if key not in CONVERTERS:
+            raise Unconvertible("no converter is registered for this operator", _fallback_fix(node))
+        return self._converted(CONVERTERS[key], node, values)
+
+    def _converted(self, converter: Converter, node: Any, values: list[Any]) -> list[Any]:
+        bound = bind(self.ctx, converter, values)
+        for predicate in converter.when:
+            reason = predicate(self.ctx, bound)
+            if reason:
+                raise Unconvertible(reason, _fallback_fix(node))
+        return _listed(converter.build(self.ctx, node, *vars(bound).values()), node)
+
+    def bind_outputs(self, node: Any, results: list[Any]) -> None:
+        """Record the results as the values of the node's outputs, and name the tensors after them."""
+        for value, result in zip(node.outputs(), results, strict=True):
+            name = value.debugName()
+            self.ctx.values[name] = result
+            if hasattr(result, "is_shape_tensor") and result.name.startswith("(Unnamed"):
+                self.ctx.rename(result, f"%{name}")
+
+    def refuse(self, node: Any, reason: str, fix: str | None) -> None:
+        """Note that the node cannot be converted; its outputs are MISSING."""
+        schema = node.schema() if node.schema() != NO_SCHEMA else node.kind()
+        fix = fix or _fallback_fix(node)
+        self.unsupported.append(UnsupportedOperator(schema, _output_name(node), where(node), reason, fix))
+        self._skip_outputs(node)
+
+    def _skip(self, node: Any) -> None:
+        """An input is missing: nothing can be said but whether the operator is known at all."""
+        key = key_of_node(node)
+        if key not in CONVERTERS and key not in EVALUATORS:
+            self.refuse(node, "no converter is registered for this operator", None)
+        else:
+            self._skip_outputs(node)
+
+    def _skip_outputs(self, node: Any) -> None:
+        for value in node.outputs():
+            self.ctx.values[value.debugName()] = MISSING
+
+    def _finish(self, node: Any, first: int) -> None:
+        """Name the layers that this node brought, give them its source line, and follow the sizes through them."""
+        last = self.ctx.net.num_layers
+        if first == last:
+            return
+        stem, source = self.names.stem(node), node.sourceRange()
+        for index in range(first, last):
+            layer = self.ctx.net.get_layer(index)
+            if not layer.name.startswith("(Unnamed"):
+                continue  # the node's blocks named their own
+            propagate(self.ctx, layer)
+            self._name(layer, stem if index == first else f"{stem}.{index - first}")
+            if hasattr(layer, "metadata"):
+                layer.metadata = source
+
+    def _name(self, layer: Any, name: str) -> None:
+        """Name a layer, and the tensors that have no name yet: TensorRT would rename those with the layer, behind us."""
+        for index in range(layer.num_outputs):
+            output = layer.get_output(index)
+            if output.name.startswith("(Unnamed"):
+                self.ctx.rename(output, f"{name}:{index}")
+        layer.name = name
+
+    def _defect(self, node: Any, defect: Exception) -> ConversionError:
+        words = "; ".join(self.ctx.messages[-3:])
+        return ConversionError(
+            f"the converter of {node.kind()} failed: {type(defect).__name__}: {defect}"
+            + (f" (TensorRT says: {words})" if words else ""),
+            where=f"%{_output_name(node)} at {where(node)}",
+            fix="this is a defect of trt-build: please report it with the model's graph (`trt-build lower`)",
+        )
+
+
+def key_of_node(node: Any) -> str:
+    """The registry's key: the schema's name and overload, or the kind of a node that has no schema."""
+    schema = node.schema()
+    return node.kind() if schema == NO_SCHEMA else key_of(schema)
+
+
+def fold(key: str, values: list[Any]) -> Any:
+    """The operator's result on static values, computed by torch itself."""
+    namespace, _, rest = key.partition("::")
+    name, _, overload = rest.partition(".")
+    packet = getattr(getattr(torch.ops, namespace), name)
+    with torch.no_grad():
+        operator = getattr(packet, overload or "default")
+        keyword_only = [a.name for a in operator._schema.arguments if a.kwarg_only]
+        split = len(values) - len(keyword_only)
+        return operator(*values[:split], **dict(zip(keyword_only, values[split:], strict=True)))
+
+
+def _listed(result: Any, node: Any) -> list[Any]:
+    """The results, one for each output of the node: a node of one output has the value itself, a layer its output."""
+    if node.outputsSize() == 1:
+        return [_output(result)]
+    return [_output(r) for r in result] if node.outputsSize() else []
+
+
+def _output(result: Any) -> Any:
+    return result.get_output(0) if hasattr(result, "get_output") else result
+
+
+def _missing(value: Any) -> bool:
+    return value is MISSING or (isinstance(value, list) and any(_missing(v) for v in value))
+
+
+def _all_static(values: list[Any]) -> bool:
+    return all(_static(v) for v in values)
+
+
+def _static(value: Any) -> bool:
+    if isinstance(value, list | tuple):
+        return all(_static(v) for v in value)
+    return not (isinstance(value, DynamicScalar) or hasattr(value, "is_shape_tensor"))
+
+
+def _any_tensor(values: list[Any]) -> bool:
+    return any(hasattr(v, "is_shape_tensor") or isinstance(v, torch.Tensor) for v in values)
+
+
+def _output_name(node: Any) -> str:
+    return node.outputsAt(0).debugName() if node.outputsSize() else node.kind()
+
+
+def _fallback_fix(node: Any) -> str:
+    return f"keep it in torch with `fallback: {{ops: [{node.kind()}]}}` in the manifest, or rewrite the line"

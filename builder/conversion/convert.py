@@ -1,0 +1,155 @@
+"""The room's verb: lower a module, and write its graph as a TensorRT network."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+
+from builder.conversion import converters, dtypes, evaluators
+from builder.conversion.block import MISSING, BlockConverter
+from builder.conversion.context import ConversionContext, axis_symbol
+from builder.conversion.dynamic import DynamicScalar
+from builder.conversion.weights import Weights
+from builder.engine.network import new_network
+from builder.errors import ConversionError, UnsupportedOperators, UsageError
+from builder.lowering import LoweredGraph, lower
+from builder.manifest.spec import Profile, TensorSpec
+
+_ = converters, evaluators  # imported for what they register
+
+
+@dataclass(frozen=True)
+class Conversion:
+    """A TensorRT network and all that it rests on; `weights` must live until the engine is built."""
+
+    network: Any
+    builder: Any
+    lowered: LoweredGraph
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[str, ...]
+    output_dtypes: tuple[torch.dtype, ...]
+    profiles: tuple[Profile, ...]
+    precision: str
+    weights: Weights
+    warnings: tuple[str, ...] = field(default=())
+
+
+def convert(
+    module_or_graph: Any,
+    inputs: Sequence[TensorSpec],
+    params: Sequence[Any] = (),
+    precision: str = "fp32",
+    *,
+    profiles: Sequence[Profile] | None = None,
+    output_names: Sequence[str] | None = None,
+    unroll_limit: int = 64,
+) -> Conversion:
+    """Lower a ScriptModule or torch._C.Graph (or take a LoweredGraph) and convert it to a TensorRT network.
+
+    One TensorSpec an input, in order; a graph's trailing inputs are bound to `params`. Without `profiles` there is one,
+    of all the specs' dims. Raises UnsupportedOperators (all of them), LoweringError, ConversionError (a defect of a
+    converter), and UsageError where the specs do not fit the graph.
+    """
+    lowered = (
+        module_or_graph
+        if isinstance(module_or_graph, LoweredGraph)
+        else lower(module_or_graph, params, unroll_limit=unroll_limit)
+    )
+    specs = _named(inputs, lowered)
+    profiles = tuple(profiles) if profiles is not None else (_one_profile(specs),)
+    trt_builder, network, messages = new_network()
+    ctx = ConversionContext(network, profiles, messages)
+    graph = lowered.graph
+    for value, spec in zip(graph.inputs(), specs, strict=True):
+        ctx.values[value.debugName()] = _add_input(ctx, spec)
+    blocks = BlockConverter(ctx)
+    results = blocks.convert(graph)
+    if blocks.unsupported:
+        raise UnsupportedOperators(blocks.unsupported)
+    names = _output_names(output_names, lowered, len(results))
+    marked = [_mark_output(ctx, result, name) for result, name in zip(results, names, strict=True)]
+    return Conversion(
+        network, trt_builder, lowered, specs, names, tuple(marked), profiles, precision, ctx.weights, tuple(ctx.warnings)
+    )
+
+
+def _named(inputs: Sequence[TensorSpec], lowered: LoweredGraph) -> tuple[TensorSpec, ...]:
+    """The specs with the names of the graph's inputs where they have none."""
+    if len(inputs) != len(lowered.inputs):
+        raise UsageError(
+            f"the model has {len(lowered.inputs)} inputs ({', '.join(lowered.inputs)}), {len(inputs)} are specified",
+            fix="give one spec for each input, in order",
+        )
+    return tuple(s if s.name else replace(s, name=n) for s, n in zip(inputs, lowered.inputs, strict=True))
+
+
+def _one_profile(specs: Sequence[TensorSpec]) -> Profile:
+    return {name: span for spec in specs for name, span in spec.dims.items()}
+
+
+def _output_names(given: Sequence[str] | None, lowered: LoweredGraph, count: int) -> tuple[str, ...]:
+    names = tuple(given) if given else lowered.outputs
+    if len(names) != count:
+        raise UsageError(f"the model has {count} outputs ({', '.join(lowered.outputs)}), {len(names)} are named")
+    return names
+
+
+def _add_input(ctx: ConversionContext, spec: TensorSpec) -> Any:
+    """The network input, its dynamic axes named; an axis whose range is one size is static."""
+    dtype = getattr(torch, spec.dtype)
+    if dtype == torch.float64:
+        raise UsageError(
+            f"input {spec.name}: TensorRT has no float64", fix="declare float32, and cast in the model if it needs more"
+        )
+    shape = [axis if isinstance(axis, int) else _fixed(ctx, axis) for axis in spec.shape]
+    endpoint = dtype if dtype in (torch.uint8, torch.int8) else dtypes.carrier(dtype)
+    tensor = ctx.net.add_input(spec.name, dtypes.to_trt(endpoint), shape)
+    for position, (axis, length) in enumerate(zip(spec.shape, shape, strict=True)):
+        if length < 0:
+            tensor.set_dimension_name(position, str(axis))
+            ctx.facts(tensor).exprs[position] = axis_symbol(str(axis))
+    return _carried(ctx, tensor, dtype)
+
+
+def _fixed(ctx: ConversionContext, axis: str) -> int:
+    sizes = {size for profile in ctx.profiles for size in profile[axis]}
+    return sizes.pop() if len(sizes) == 1 else -1
+
+
+def _carried(ctx: ConversionContext, tensor: Any, dtype: torch.dtype) -> Any:
+    """Inputs of the small integer dtypes go on in their carrier."""
+    carrier = dtypes.carrier(dtype)
+    if dtypes.from_trt(tensor.dtype) == carrier:
+        if carrier != dtype:
+            ctx.facts(tensor).dtype = dtype
+        return tensor
+    result = ctx.net.add_cast(tensor, dtypes.to_trt(carrier)).get_output(0)
+    ctx.copy_sizes(tensor, result)
+    ctx.facts(result).dtype = dtype
+    return result
+
+
+def _mark_output(ctx: ConversionContext, result: Any, name: str) -> torch.dtype:
+    """Mark one output; an input that is passed through, a constant, or a repeated value gets a layer of its own."""
+    if result is None or result is MISSING or isinstance(result, list | dict | str):
+        raise ConversionError(f"output {name} is not a tensor", where=name)
+    tensor = ctx.tensor(result)
+    dtype = ctx.dtype(result if isinstance(result, DynamicScalar) else tensor)
+    endpoint = dtype if dtype in (torch.uint8, torch.int8) else dtypes.carrier(dtype)
+    if dtypes.from_trt(tensor.dtype) != endpoint:
+        tensor = ctx.net.add_cast(tensor, dtypes.to_trt(endpoint)).get_output(0)
+    else:
+        tensor = ctx.net.add_identity(tensor).get_output(0) if _taken(ctx, tensor) else tensor
+    ctx.rename(tensor, name)
+    ctx.net.mark_output(tensor)
+    return dtype
+
+
+def _taken(ctx: ConversionContext, tensor: Any) -> bool:
+    """Whether the tensor is a network input, an output already, or a constant (which cannot be an output itself)."""
+    if tensor.is_network_input or tensor.is_network_output:
+        return True
+    return any(tensor is constant for constant in ctx._constants.values())

@@ -1,0 +1,115 @@
+"""Binary operators: arithmetic, comparison and logic, with PyTorch's promotion and broadcasting."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from builder.conversion.context import ConversionContext
+from builder.conversion.dynamic import DynamicScalar
+from builder.conversion.registry import converter
+
+ARITHMETIC = {
+    "mul.Tensor(Tensor self, Tensor other) -> Tensor": "PROD",
+    "mul.Scalar(Tensor self, Scalar other) -> Tensor": "PROD",
+    "maximum(Tensor self, Tensor other) -> Tensor": "MAX",
+    "max.other(Tensor self, Tensor other) -> Tensor": "MAX",
+    "minimum(Tensor self, Tensor other) -> Tensor": "MIN",
+    "min.other(Tensor self, Tensor other) -> Tensor": "MIN",
+}
+COMPARISON = {
+    "eq": ("EQUAL", False),
+    "ne": ("EQUAL", True),
+    "lt": ("LESS", False),
+    "ge": ("LESS", True),
+    "gt": ("GREATER", False),
+    "le": ("GREATER", True),
+}
+
+
+def _register_arithmetic(schema: str, operation: str) -> None:
+    @converter(f"aten::{schema}", constants=("self", "other"), dynamic=("other",))
+    def arithmetic(ctx: ConversionContext, node: Any, x: Any, other: Any) -> Any:
+        return combine(ctx, operation, x, other)
+
+
+for _schema, _operation in ARITHMETIC.items():
+    _register_arithmetic(_schema, _operation)
+
+
+def combine(ctx: ConversionContext, operation: str, *values: Any) -> Any:
+    """An ElementWiseOperation on promoted, broadcast operands; bool is computed as integers and cast back."""
+    dtype = ctx.promoted(*values)
+    computed = torch.int32 if dtype == torch.bool else dtype
+    result = ctx.elementwise(operation, *ctx.operands(*values, dtype=computed))
+    return settle(ctx, result, computed, dtype)
+
+
+def settle(ctx: ConversionContext, result: Any, computed: torch.dtype, dtype: torch.dtype) -> Any:
+    """The result in torch's dtype: small integers wrap around, bool is cast back from integers."""
+    if computed != dtype:
+        return ctx.cast(result, dtype)
+    return ctx.wrapped(result, dtype)
+
+
+def _scaled(ctx: ConversionContext, x: Any, alpha: Any, dtype: torch.dtype) -> Any:
+    if not isinstance(alpha, DynamicScalar) and alpha == 1:
+        return x
+    return ctx.elementwise("PROD", *ctx.operands(x, alpha, dtype=dtype))
+
+
+def _linear(ctx: ConversionContext, operation: str, x: Any, other: Any, alpha: Any) -> Any:
+    dtype = ctx.promoted(x, other)
+    computed = torch.int32 if dtype == torch.bool else dtype
+    scaled = _scaled(ctx, other, alpha, computed)
+    result = ctx.elementwise(operation, *ctx.operands(x, scaled, dtype=computed))
+    return settle(ctx, result, computed, dtype)
+
+
+@converter(
+    "aten::add.Tensor(Tensor self, Tensor other, *, Scalar alpha=1) -> Tensor",
+    "aten::add.Scalar(Tensor self, Scalar other, Scalar alpha=1) -> Tensor",
+    constants=("self", "other"),
+    dynamic=("other", "alpha"),
+)
+def add(ctx: ConversionContext, node: Any, x: Any, other: Any, alpha: Any) -> Any:
+    """self + alpha * other"""
+    return _linear(ctx, "SUM", x, other, alpha)
+
+
+@converter(
+    "aten::sub.Tensor(Tensor self, Tensor other, *, Scalar alpha=1) -> Tensor",
+    "aten::sub.Scalar(Tensor self, Scalar other, Scalar alpha=1) -> Tensor",
+    constants=("self", "other"),
+    dynamic=("other", "alpha"),
+)
+def sub(ctx: ConversionContext, node: Any, x: Any, other: Any, alpha: Any) -> Any:
+    """self - alpha * other"""
+    return _linear(ctx, "SUB", x, other, alpha)
+
+
+def _register_comparison(name: str, operation: str, negate: bool) -> None:
+    @converter(
+        f"aten::{name}.Tensor(Tensor self, Tensor other) -> Tensor",
+        f"aten::{name}.Scalar(Tensor self, Scalar other) -> Tensor",
+        constants=("self", "other"),
+        dynamic=("other",),
+    )
+    def compare(ctx: ConversionContext, node: Any, x: Any, other: Any) -> Any:
+        return comparison(ctx, operation, negate, x, other)
+
+
+for _name, (_operation, _negate) in COMPARISON.items():
+    _register_comparison(_name, _operation, _negate)
+
+
+def comparison(ctx: ConversionContext, operation: str, negate: bool, x: Any, other: Any) -> Any:
+    """A bool tensor; >= is not <, except that NaN compares False with everything but !=."""
+    dtype = ctx.promoted(x, other)
+    a, b = ctx.operands(x, other, dtype=torch.int32 if dtype == torch.bool else dtype)
+    if not negate or operation == "EQUAL" or not dtype.is_floating_point:
+        result = ctx.elementwise(operation, a, b)
+        return ctx.unary("NOT", result) if negate else result
+    strict = {"LESS": "GREATER", "GREATER": "LESS"}[operation]
+    return ctx.elementwise("OR", ctx.elementwise(strict, a, b), ctx.elementwise("EQUAL", a, b))

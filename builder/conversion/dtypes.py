@@ -1,0 +1,98 @@
+"""torch's dtypes and TensorRT's: the table, the carriers, and PyTorch's one promotion rule.
+
+TensorRT computes in float32, float16, bfloat16, int32, int64 and bool. uint8 and int8 exist in it for network inputs
+and quantisation only, and 8.6 has no int64: such a tensor is carried in a wider dtype, and ConversionContext remembers
+the dtype that torch knows it by.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+import torch
+
+from builder.engine import flavour
+from builder.engine.flavour import trt
+
+NAMES = {
+    torch.bool: "BOOL",
+    torch.uint8: "UINT8",
+    torch.int8: "INT8",
+    torch.int32: "INT32",
+    torch.int64: "INT64",
+    torch.float16: "HALF",
+    torch.bfloat16: "BF16",
+    torch.float32: "FLOAT",
+}
+FLOATS = (torch.float16, torch.bfloat16, torch.float32)
+INTEGERS = (torch.uint8, torch.int8, torch.int32, torch.int64)
+
+TORCH_SCALARS: dict[type, torch.dtype] = {bool: torch.bool, int: torch.int64, float: torch.float32}
+
+
+@lru_cache
+def carrier(dtype: torch.dtype) -> torch.dtype:
+    """The dtype that a tensor of torch's `dtype` is computed in: int32 for the small integers, and for int64 on 8.6."""
+    if dtype in (torch.uint8, torch.int8, torch.int16):
+        return torch.int32
+    if dtype == torch.int64 and not flavour.has_int64():
+        return torch.int32
+    return torch.float32 if dtype == torch.float64 else dtype
+
+
+@lru_cache
+def to_trt(dtype: torch.dtype) -> Any:
+    """TensorRT's DataType of exactly that torch dtype; KeyError or AttributeError where the flavour has none."""
+    return getattr(trt.DataType, NAMES[dtype])
+
+
+@lru_cache
+def _from_trt() -> dict[Any, torch.dtype]:
+    return {getattr(trt.DataType, name): dtype for dtype, name in NAMES.items() if hasattr(trt.DataType, name)}
+
+
+def from_trt(dtype: Any) -> torch.dtype:
+    """torch's dtype of a TensorRT DataType."""
+    return _from_trt()[dtype]
+
+
+def index_dtype() -> torch.dtype:
+    """What shapes are made of: int64, or int32 on 8.6."""
+    return carrier(torch.int64)
+
+
+Operand = tuple[torch.dtype, str]
+"""A dtype and its category in type promotion: "dimensioned", "zero-dim" or "number"."""
+
+_CATEGORIES = ("dimensioned", "zero-dim", "number")
+
+
+@lru_cache(maxsize=4096)
+def promote(*operands: Operand) -> torch.dtype:
+    """The dtype that PyTorch gives an operation on these operands.
+
+    Source: PyTorch documentation, "Tensor Attributes", type promotion: a category matters only where its kind (bool,
+    integer, floating) is above that of every category of higher priority; dimensioned, then zero-dim, then numbers.
+    torch.float64 results come only from Python numbers and are carried as float32.
+    """
+    result: torch.dtype | None = None
+    for category in _CATEGORIES:
+        dtypes = [dtype for dtype, kind in operands if kind == category]
+        if not dtypes:
+            continue
+        here = dtypes[0]
+        for dtype in dtypes[1:]:
+            here = torch.promote_types(here, dtype)
+        if result is None or _kind(here) > _kind(result):
+            result = _default(here) if category == "number" else here
+    assert result is not None
+    return torch.float32 if result == torch.float64 else result
+
+
+def _kind(dtype: torch.dtype) -> int:
+    return 2 if dtype.is_floating_point else 0 if dtype == torch.bool else 1
+
+
+def _default(dtype: torch.dtype) -> torch.dtype:
+    return torch.get_default_dtype() if dtype.is_floating_point else dtype

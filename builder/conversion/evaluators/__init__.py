@@ -1,0 +1,5 @@
+"""Static nodes: evaluated while the network is built; with DynamicScalars they become arithmetic on shape tensors."""
+
+from builder.conversion.evaluators import aten, control, prim
+
+__all__ = ["aten", "control", "prim"]

@@ -1,0 +1,153 @@
+"""Evaluators of TorchScript's own nodes (prim::...)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from builder.conversion import scalars
+from builder.conversion.context import ConversionContext, Unconvertible
+from builder.conversion.dynamic import DynamicScalar
+from builder.conversion.registry import evaluator
+
+
+@evaluator("prim::Constant")
+def constant(ctx: ConversionContext, node: Any) -> Any:
+    """The constant's value; a tensor is the module's own storage, not a copy."""
+    if not node.hasAttribute("value"):
+        return None
+    kind = node.kindOf("value")
+    return node.t("value") if kind == "t" else node.output().toIValue()
+
+
+@evaluator("prim::ListConstruct", "prim::TupleConstruct")
+def construct(ctx: ConversionContext, node: Any, *values: Any) -> list[Any]:
+    """Lists and tuples are Python lists of values."""
+    return list(values)
+
+
+@evaluator("prim::ListUnpack", "prim::TupleUnpack")
+def unpack(ctx: ConversionContext, node: Any, values: list[Any]) -> Any:
+    """One output for each element. Raises Unconvertible where the count differs, as torch raises at run time."""
+    if len(values) != node.outputsSize():
+        raise Unconvertible(f"expected {node.outputsSize()} elements in a list of {len(values)}")
+    return values[0] if len(values) == 1 else values
+
+
+@evaluator("prim::TupleIndex")
+def tuple_index(ctx: ConversionContext, node: Any, values: list[Any], index: int) -> Any:
+    """values[index]"""
+    return values[index]
+
+
+@evaluator("prim::DictConstruct")
+def dictionary(ctx: ConversionContext, node: Any, *items: Any) -> Any:
+    """Keys and values alternate."""
+    return dict(zip(items[::2], items[1::2], strict=True))
+
+
+@evaluator("prim::NumToTensor", "aten::scalar_tensor", "aten::tensor.int", "aten::tensor.float", "aten::tensor.bool")
+def number_to_tensor(ctx: ConversionContext, node: Any, value: Any, dtype: int | None = None, *_: Any) -> Any:
+    """A 0-d tensor of the number, of torch's dtype for it or of the one asked for."""
+    wanted = dtype_of(dtype)
+    if isinstance(value, DynamicScalar):
+        return ctx.tensor(value, wanted)
+    return torch.tensor(value, dtype=wanted)
+
+
+@evaluator("prim::unchecked_cast", "prim::unchecked_unwrap_optional", "aten::_unwrap_optional", "prim::tolist")
+def unchanged(ctx: ConversionContext, node: Any, value: Any, *_: Any) -> Any:
+    """Type refinements do nothing to the value."""
+    return value
+
+
+@evaluator("prim::Uninitialized")
+def uninitialized(ctx: ConversionContext, node: Any) -> Any:
+    """A value that no reachable path reads."""
+    return None
+
+
+@evaluator("prim::RaiseException")
+def raise_exception(ctx: ConversionContext, node: Any, message: Any, *_: Any) -> Any:
+    """Reached on a path that is taken for every input: the model always raises for these shapes."""
+    raise Unconvertible(f"the model raises here for the shapes of the manifest: {message}", "mend the shapes")
+
+
+@evaluator("prim::dtype")
+def dtype(ctx: ConversionContext, node: Any, tensor: Any) -> int:
+    """The dtype as TorchScript's integer code."""
+    return code_of(ctx.dtype(tensor))
+
+
+@evaluator("prim::device")
+def device(ctx: ConversionContext, node: Any, tensor: Any) -> torch.device:
+    """Always the CPU: the engine has one device, and comparisons of devices hold."""
+    return torch.device("cpu")
+
+
+@evaluator("prim::layout")
+def layout(ctx: ConversionContext, node: Any, tensor: Any) -> int:
+    """Always strided (0)."""
+    return 0
+
+
+@evaluator("prim::is_cuda", "prim::requires_grad", "prim::is_quantized", "prim::is_sparse", "prim::is_nested")
+def no(ctx: ConversionContext, node: Any, tensor: Any) -> bool:
+    """A model in inference on plain tensors: never."""
+    return False
+
+
+@evaluator("prim::shape")
+def shape(ctx: ConversionContext, node: Any, tensor: Any) -> list[Any]:
+    """The size of every axis."""
+    return ctx.sizes(tensor)
+
+
+@evaluator("prim::min.int", "prim::min.float")
+def minimum(ctx: ConversionContext, node: Any, a: Any, b: Any) -> Any:
+    """Python's min of two numbers."""
+    return scalars.binary(ctx, "min", a, b)
+
+
+@evaluator("prim::max.int", "prim::max.float")
+def maximum(ctx: ConversionContext, node: Any, a: Any, b: Any) -> Any:
+    """Python's max of two numbers."""
+    return scalars.binary(ctx, "max", a, b)
+
+
+def _self_extremum(ctx: ConversionContext, operation: str, values: list[Any]) -> Any:
+    result = values[0]
+    for value in values[1:]:
+        result = scalars.binary(ctx, operation, result, value)
+    return result
+
+
+@evaluator("prim::min.self_int", "prim::min.self_float")
+def minimum_of(ctx: ConversionContext, node: Any, values: list[Any]) -> Any:
+    """Python's min of a list."""
+    return _self_extremum(ctx, "min", values)
+
+
+@evaluator("prim::max.self_int", "prim::max.self_float")
+def maximum_of(ctx: ConversionContext, node: Any, values: list[Any]) -> Any:
+    """Python's max of a list."""
+    return _self_extremum(ctx, "max", values)
+
+
+CODES = (
+    "uint8 int8 int16 int32 int64 float16 float32 float64 complex32 complex64 complex128 bool qint8 quint8 qint32 bfloat16"
+).split()
+"""c10/core/ScalarType.h: TorchScript passes dtypes as these numbers."""
+
+
+def dtype_of(code: Any) -> torch.dtype | None:
+    """The torch.dtype of TorchScript's integer code (a torch.dtype passes through)."""
+    if code is None or isinstance(code, torch.dtype):
+        return code
+    return getattr(torch, CODES[code])  # type: ignore[no-any-return]
+
+
+def code_of(dtype: torch.dtype) -> int:
+    """TorchScript's integer code of a torch.dtype."""
+    return CODES.index(str(dtype).removeprefix("torch."))

@@ -1,0 +1,87 @@
+"""Which function converts which operator: one entry a schema, with its capability beside it as data.
+
+    @converter("aten::hardtanh(Tensor self, Scalar min_val=-1, Scalar max_val=1) -> Tensor")
+    def hardtanh(ctx, node, x, min_val, max_val): ...
+
+The schema string is the key, and its types unwrap the arguments: `Tensor` arrives as an ITensor (a constant becomes a
+layer), `int`, `float`, `bool`, `str` and lists of them as Python values. What is declared differently is data too:
+`constants` names tensors that arrive as torch.Tensor where they are static; `dynamic` names numbers that may arrive as
+a DynamicScalar; `when` holds predicates that look at the bound arguments and return None or the reason against.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+
+Predicate = Callable[[Any, SimpleNamespace], "str | None"]
+"""(context, the bound arguments by name) -> None if the converter can, else why it cannot."""
+
+
+@dataclass(frozen=True)
+class Converter:
+    """One operator's converter: `key` is `aten::name.overload`, the rest is what the decorator was told."""
+
+    key: str
+    schema: torch._C.FunctionSchema
+    build: Callable[..., Any]
+    when: tuple[Predicate, ...]
+    constants: frozenset[str]
+    dynamic: frozenset[str]
+    note: str
+
+
+CONVERTERS: dict[str, Converter] = {}
+EVALUATORS: dict[str, Callable[..., Any]] = {}
+
+
+def key_of(schema: str) -> str:
+    """`aten::add.Tensor` of the schema text `aten::add.Tensor(Tensor self, ...) -> Tensor`."""
+    return schema[: schema.index("(")]
+
+
+def converter(
+    *schemas: str,
+    when: Predicate | tuple[Predicate, ...] = (),
+    constants: tuple[str, ...] = (),
+    dynamic: tuple[str, ...] = (),
+    note: str = "",
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Register a function `(ctx, node, *arguments) -> ITensor | ILayer | tuple` for the schemas given.
+
+    `note` is printed in docs/operators.md. Raises ValueError where a schema is registered twice.
+    """
+
+    def register(build: Callable[..., Any]) -> Callable[..., Any]:
+        predicates = when if isinstance(when, tuple) else (when,)
+        for text in schemas:
+            key = key_of(text)
+            if key in CONVERTERS:
+                raise ValueError(f"{key} has two converters")
+            schema = torch._C.parse_schema(text)
+            CONVERTERS[key] = Converter(
+                key, schema, build, predicates, frozenset(constants), frozenset(dynamic), note
+            )
+        return build
+
+    return register
+
+
+def evaluator(*keys: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Register a function `(ctx, node, *values) -> value` that works on static values, DynamicScalars and lists.
+
+    The key is a node kind (`prim::ListConstruct`) or a schema's `aten::size.int`; values arrive as they are.
+    """
+
+    def register(evaluate: Callable[..., Any]) -> Callable[..., Any]:
+        for key in keys:
+            if key in EVALUATORS:
+                raise ValueError(f"{key} has two evaluators")
+            EVALUATORS[key] = evaluate
+        return evaluate
+
+    return register

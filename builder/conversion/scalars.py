@@ -1,0 +1,129 @@
+"""Arithmetic and comparison of Python numbers and DynamicScalars: Python's own where all are static."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import sympy
+import torch
+
+from builder.conversion import dtypes
+from builder.conversion.dynamic import DynamicScalar, bounds, expression
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One operation: on Python numbers, on sympy expressions (None: unknown), and as an ElementWiseOperation."""
+
+    python: Callable[[Any, Any], Any]
+    symbolic: Callable[[Any, Any], Any] | None
+    layer: str
+
+
+def _floordiv(a: sympy.Expr, b: sympy.Expr) -> sympy.Expr:
+    return sympy.floor(a / b)
+
+
+ARITHMETIC = {
+    "add": Rule(operator.add, operator.add, "SUM"),
+    "sub": Rule(operator.sub, operator.sub, "SUB"),
+    "mul": Rule(operator.mul, operator.mul, "PROD"),
+    "floordiv": Rule(operator.floordiv, _floordiv, "FLOOR_DIV"),
+    "truediv": Rule(operator.truediv, operator.truediv, "DIV"),
+    "min": Rule(min, sympy.Min, "MIN"),
+    "max": Rule(max, sympy.Max, "MAX"),
+    "pow": Rule(operator.pow, operator.pow, "POW"),
+}
+COMPARISON: dict[str, tuple[Callable[[Any, Any], bool], str, bool]] = {
+    "eq": (operator.eq, "EQUAL", False),
+    "ne": (operator.ne, "EQUAL", True),
+    "lt": (operator.lt, "LESS", False),
+    "ge": (operator.ge, "LESS", True),
+    "gt": (operator.gt, "GREATER", False),
+    "le": (operator.le, "GREATER", True),
+}
+
+
+def binary(ctx: Any, operation: str, a: Any, b: Any) -> Any:
+    """`a operation b`; a DynamicScalar where the value is known only at run time."""
+    rule = ARITHMETIC[operation]
+    if not isinstance(a, DynamicScalar) and not isinstance(b, DynamicScalar):
+        return rule.python(a, b)
+    expr = rule.symbolic(expression(a), expression(b)) if rule.symbolic else None
+    if expr is not None and expr.is_Integer and _integral(ctx, a, b) and operation != "truediv":
+        return int(expr)
+    for same_as, value in ((a, expression(a)), (b, expression(b))):
+        if isinstance(same_as, DynamicScalar) and expr == value and _integral(ctx, a, b) and operation != "truediv":
+            return same_as  # x + 0, x * 1
+    dtype = torch.int64 if _integral(ctx, a, b) and operation != "truediv" else torch.float32
+    left, right = (vector(ctx, v, dtype) for v in (a, b))
+    if operation == "floordiv" and dtype == torch.float32:
+        output = ctx.unary("FLOOR", ctx.elementwise("DIV", left, right))
+    else:
+        output = ctx.elementwise(rule.layer, left, right)
+    return DynamicScalar(output, expr if expr is not None else _unknown(output), dtype)
+
+
+def modulo(ctx: Any, a: Any, b: Any) -> Any:
+    """Python's a % b: the sign of the divisor."""
+    return binary(ctx, "sub", a, binary(ctx, "mul", binary(ctx, "floordiv", a, b), b))
+
+
+def compare(ctx: Any, operation: str, a: Any, b: Any) -> Any:
+    """A bool; static where the axes' ranges decide it for every shape of the profiles."""
+    python, layer, negate = COMPARISON[operation]
+    if not isinstance(a, DynamicScalar) and not isinstance(b, DynamicScalar):
+        return python(a, b)
+    decided = _decided(ctx, operation, a, b)
+    if decided is not None:
+        return decided
+    dtype = torch.int64 if _integral(ctx, a, b) else torch.float32
+    output = ctx.elementwise(layer, *(vector(ctx, v, dtype) for v in (a, b)))
+    output = ctx.unary("NOT", output) if negate else output
+    return DynamicScalar(output, _unknown(output), torch.bool)
+
+
+def _decided(ctx: Any, operation: str, a: Any, b: Any) -> bool | None:
+    if not _integral(ctx, a, b):
+        return None
+    span = bounds(expression(a) - expression(b), ctx.ranges())
+    if span is None:
+        return None
+    python = COMPARISON[operation][0]
+    low, high = span
+    if operation in ("eq", "ne"):
+        return python(low, 0) if low == high else (operation == "ne") if low > 0 or high < 0 else None
+    answers = {python(low, 0), python(high, 0)}
+    return answers.pop() if len(answers) == 1 else None
+
+
+def vector(ctx: Any, value: Any, dtype: torch.dtype) -> Any:
+    """The number as an ITensor of shape [1] and this dtype (its carrier)."""
+    if isinstance(value, DynamicScalar):
+        return ctx.cast(value.tensor, dtypes.carrier(dtype))
+    return ctx.constant(torch.tensor([value], dtype=dtypes.carrier(dtype)))
+
+
+def convert(ctx: Any, value: Any, dtype: torch.dtype) -> Any:
+    """Python's int(), float() or bool() of a number or DynamicScalar; int() truncates towards zero."""
+    if not isinstance(value, DynamicScalar):
+        if dtype == torch.int64:
+            return math.trunc(value)
+        return bool(value) if dtype == torch.bool else float(value)
+    if value.dtype == dtype:
+        return value
+    output = ctx.cast(value.tensor, dtypes.carrier(dtype))
+    keeps = value.dtype == torch.int64 and dtype == torch.float32
+    return DynamicScalar(output, value.expr if keeps else _unknown(output), dtype)
+
+
+def _integral(ctx: Any, *values: Any) -> bool:
+    return not any(ctx.dtype(v).is_floating_point for v in values)
+
+
+def _unknown(output: Any) -> sympy.Expr:
+    return sympy.Symbol(output.name)

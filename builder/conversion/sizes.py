@@ -1,0 +1,65 @@
+"""Following the symbolic sizes of dynamic axes through layers, by layer type."""
+
+from __future__ import annotations
+
+from typing import Any
+
+SAME_SHAPE = frozenset(
+    "ACTIVATION UNARY CAST IDENTITY SCALE SOFTMAX NORMALIZATION LRN CUMULATIVE QUANTIZE DEQUANTIZE".split()
+)
+BROADCAST = frozenset("ELEMENTWISE SELECT PARAMETRIC_RELU".split())
+LEADING_AXIS = frozenset("CONVOLUTION DECONVOLUTION POOLING RESIZE".split())
+
+
+def propagate(ctx: Any, layer: Any) -> None:
+    """Note which dynamic axes of the layer's outputs equal axes of its inputs; axes already noted stay."""
+    for index in range(layer.num_outputs):
+        output = layer.get_output(index)
+        if output is not None and any(length < 0 for length in output.shape):
+            _output(ctx, layer, output)
+
+
+def _output(ctx: Any, layer: Any, output: Any) -> None:
+    kind = layer.type.name
+    known = ctx.facts(output).exprs
+    if kind in SAME_SHAPE:
+        axes = range(len(output.shape))
+    elif kind in LEADING_AXIS:
+        axes = range(1)
+    elif kind in BROADCAST:
+        for axis, length in enumerate(output.shape):
+            if length < 0 and axis not in known:
+                _broadcast(ctx, layer, output, axis)
+        return
+    elif kind in ("MATRIX_MULTIPLY", "REDUCE"):
+        _same_rank_axes(ctx, layer, output)
+        return
+    else:
+        return
+    source = layer.get_input(0)
+    for axis in axes:
+        if output.shape[axis] < 0 and axis not in known:
+            known[axis] = ctx.expr(source, axis)
+
+
+def _broadcast(ctx: Any, layer: Any, output: Any, axis: int) -> None:
+    """The one size that all inputs agree on, or that those of another size than 1 have; unknown otherwise."""
+    inputs = (layer.get_input(i) for i in range(layer.num_inputs))
+    sizes = {ctx.expr(t, axis) for t in inputs if t.shape[axis] != 1}
+    if len(sizes) == 1:
+        ctx.facts(output).exprs[axis] = sizes.pop()
+
+
+def _same_rank_axes(ctx: Any, layer: Any, output: Any) -> None:
+    """Matrix products keep the batch axes; reductions with kept axes keep all that they do not reduce."""
+    known = ctx.facts(output).exprs
+    kind = layer.type.name
+    source = layer.get_input(0)
+    if kind == "REDUCE" and len(source.shape) == len(output.shape):
+        for axis, length in enumerate(output.shape):
+            if length < 0:
+                known.setdefault(axis, ctx.expr(source, axis))
+    elif kind == "MATRIX_MULTIPLY":
+        for axis in range(len(output.shape) - 2):
+            if output.shape[axis] < 0 and axis not in known:
+                _broadcast(ctx, layer, output, axis)

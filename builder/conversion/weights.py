@@ -1,0 +1,25 @@
+"""Weights handed to TensorRT without a copy, and kept alive until the build ends."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from builder.conversion import dtypes
+from builder.engine.flavour import trt
+
+
+class Weights:
+    """TensorRT reads a network's weights when it builds, so every tensor handed over is held here until then."""
+
+    def __init__(self) -> None:
+        self.alive: list[torch.Tensor] = []
+
+    def of(self, tensor: torch.Tensor | None) -> Any:
+        """trt.Weights over the tensor's own memory (made contiguous first); empty Weights for None."""
+        if tensor is None:
+            return trt.Weights()
+        tensor = tensor.detach().contiguous()
+        self.alive.append(tensor)
+        return trt.Weights(dtypes.to_trt(tensor.dtype), tensor.data_ptr(), tensor.numel())

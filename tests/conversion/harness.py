@@ -1,0 +1,128 @@
+"""The operator harness: torch, the network's reference, the compiled plan and (with `-m gpu`) the engine, compared.
+
+    check("graph(%x : Tensor): %r : Tensor = aten::relu(%x) return (%r)", randn(2, 3))
+    check(lambda x: x.relu(), randn(2, 3), dynamic={0: {0: "n"}})
+
+Tolerances: integers, bools and data movement are compared exactly (the default of rtol = atol = 0 for those dtypes);
+floats within FLOAT_RTOL/FLOAT_ATOL unless the test states others and says why.
+"""
+
+from __future__ import annotations
+
+import os
+import textwrap
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+import builder
+from builder.engine import flavour
+
+FLOAT_RTOL = {torch.float32: 2e-6, torch.float16: 2e-3, torch.bfloat16: 1.6e-2}
+"""A few ulp of one operation: 2^-23 is 1.2e-7 (float32, with room for another order of summation in a handful of
+terms), 2^-10 is 9.8e-4 (float16), 2^-7 is 7.8e-3 (bfloat16)."""
+FLOAT_ATOL = {torch.float32: 1e-6, torch.float16: 1e-3, torch.bfloat16: 8e-3}
+
+Dynamic = Mapping[int, Mapping[int, str]]
+"""For each input, the axes that are dynamic and their names; axes of one name are equal."""
+
+
+def module_of(source: str | Callable[..., Any] | torch.nn.Module, inputs: Sequence[Any], trace: bool = False) -> Any:
+    """A graph (IR text), or a scripted or traced module."""
+    if isinstance(source, str):
+        return torch._C.parse_ir(textwrap.dedent(source))
+    if isinstance(source, torch.jit.ScriptModule | torch._C.Graph):
+        return source
+    module = source.eval() if isinstance(source, torch.nn.Module) else _Wrapped(source)
+    if trace or not isinstance(source, torch.nn.Module):
+        return torch.jit.trace(module, tuple(inputs), check_trace=False)
+    return torch.jit.script(module)
+
+
+class _Wrapped(torch.nn.Module):
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, *inputs: Any) -> Any:
+        return self.function(*inputs)
+
+
+def spec_of(tensor: torch.Tensor, axes: Mapping[int, str], spans: Mapping[str, tuple[int, int, int]]) -> Any:
+    """The TensorSpec of a sample: its named axes dynamic, the others static."""
+    axes = {axis % max(tensor.dim(), 1): name for axis, name in axes.items()}
+    shape = tuple(axes.get(axis, length) for axis, length in enumerate(tensor.shape))
+    dims = {name: spans[name] for name in axes.values()}
+    return builder.TensorSpec(str(tensor.dtype).removeprefix("torch."), shape, dims=dims)
+
+
+def convert(
+    source: Any, inputs: Sequence[torch.Tensor], params: Sequence[Any] = (), dynamic: Dynamic | None = None,
+    spans: Mapping[str, tuple[int, int, int]] | None = None, trace: bool = False,
+) -> builder.Conversion:
+    """Convert with specs taken from the sample inputs; a dynamic axis ranges from 1 to twice its sample's size."""
+    dynamic = dynamic or {}
+    known = {
+        name: (1, max(tensor.shape[axis], 1), 2 * max(tensor.shape[axis], 1))
+        for index, axes in dynamic.items()
+        for axis, name in axes.items()
+        for tensor in [inputs[index]]
+    }
+    known.update(spans or {})
+    specs = [spec_of(tensor, dynamic.get(index, {}), known) for index, tensor in enumerate(inputs)]
+    return builder.convert(module_of(source, inputs, trace), specs, params)
+
+
+def check(
+    source: Any, *inputs: torch.Tensor, params: Sequence[Any] = (), dynamic: Dynamic | None = None,
+    spans: Mapping[str, tuple[int, int, int]] | None = None, more: Sequence[Sequence[torch.Tensor]] = (),
+    rtol: float | None = None, atol: float | None = None, trace: bool = False, compile: bool = True,
+    expected: Callable[..., Any] | None = None,
+) -> builder.Conversion:
+    """Convert `source`, evaluate it at `inputs` and at each of `more`, and compare with torch; compile the plan.
+
+    `expected` replaces the graph's own execution by torch as the truth. Returns the conversion.
+    """
+    conversion = convert(source, inputs, params, dynamic, spans, trace)
+    for case in (inputs, *more):
+        wanted = _flat(expected(*case)) if expected else list(conversion.lowered.run(*case))
+        if not isinstance(source, str | torch._C.Graph) and not expected:
+            wanted = _flat(module_of(source, case, trace)(*case))  # the module itself, not what lowering made of it
+        _compare(builder.reference.run(conversion, case), wanted, conversion, rtol, atol)
+    if compile and os.environ.get("TRT_BUILD_TEST_COMPILE", "1") != "0":
+        plan = builder.build_engine(conversion)
+        assert len(plan) > 1000
+        if flavour.name() == "tensorrt":
+            _check_engine(plan, conversion, (inputs, *more), rtol, atol)
+    return conversion
+
+
+def _check_engine(plan: bytes, conversion: Any, cases: Sequence[Sequence[torch.Tensor]], rtol: Any, atol: Any) -> None:
+    from builder.engine.run import Engine
+
+    engine = Engine(plan)
+    for case in cases:
+        _compare(engine(*case), list(conversion.lowered.run(*case)), conversion, rtol, atol)
+
+
+def _flat(value: Any) -> list[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        return [value]
+    values = value.values() if isinstance(value, dict) else value
+    return [tensor for item in values for tensor in _flat(item)]
+
+
+def _compare(got: Sequence[Any], wanted: Sequence[Any], conversion: Any, rtol: Any, atol: Any) -> None:
+    assert len(got) == len(wanted)
+    for answer, truth in zip(got, wanted, strict=True):
+        truth = truth.to(torch.float32) if truth.dtype == torch.float64 else truth
+        if not flavour.has_int64() and truth.dtype == torch.int64:
+            truth = truth.to(torch.int32)
+        exact = not truth.dtype.is_floating_point
+        torch.testing.assert_close(
+            answer.cpu(), truth,
+            rtol=0 if exact else FLOAT_RTOL[truth.dtype] if rtol is None else rtol,
+            atol=0 if exact else FLOAT_ATOL[truth.dtype] if atol is None else atol,
+            equal_nan=True,
+        )
