@@ -64,9 +64,6 @@ class UnsupportedOperator:
     reason: str
     fix: str
 
-    def __str__(self) -> str:
-        return f"{self.schema}\n    where: {self.where}\n    why:   {self.reason}\n    fix:   {self.fix}"
-
 
 class UnsupportedOperators(ModelError):
     """All nodes of one model that have no converter; `operators` holds each."""
@@ -74,8 +71,18 @@ class UnsupportedOperators(ModelError):
     def __init__(self, operators: Sequence[UnsupportedOperator]) -> None:
         self.operators = tuple(operators)
         count = len(self.operators)
-        head = f"{count} operator{'s' if count != 1 else ''} cannot be converted to TensorRT:"
-        super().__init__("\n  ".join([head, *map(str, self.operators)]))
+        head = f"{count} node{'s' if count != 1 else ''} cannot be converted to TensorRT:"
+        super().__init__("\n".join([head, *self._groups()]))
+
+    def _groups(self) -> list[str]:
+        """One paragraph for each schema and reason, with the source line of every node."""
+        groups: dict[tuple[str, str, str], list[str]] = {}
+        for operator in self.operators:
+            groups.setdefault((operator.schema, operator.reason, operator.fix), []).append(operator.where)
+        return [
+            "\n".join([f"  {schema}", *(f"    where: {w}" for w in where), f"    why:   {reason}", f"    fix:   {fix}"])
+            for (schema, reason, fix), where in groups.items()
+        ]
 
 
 class ConversionError(ModelError):

@@ -32,6 +32,20 @@ class LoweredGraph:
         with torch.no_grad():
             return tuple(torch._C._jit_interpret_graph(self._packed(), tensors))
 
+    def values(self, *tensors: torch.Tensor) -> dict[str, torch.Tensor]:
+        """Execute the graph and return the tensor that every top-level node computed, by debug name, in program order."""
+        graph = self.graph.copy()
+        shown = [v for n in graph.nodes() for v in n.outputs() if str(v.type()) == "Tensor" and not ir.is_constant(v)]
+        packed = ir.insert(
+            graph, "prim::TupleConstruct", shown, graph.return_node(), [torch._C.TupleType([v.type() for v in shown])]
+        )
+        names = [value.debugName() for value in shown]
+        for _ in list(graph.outputs()):
+            graph.eraseOutput(0)
+        graph.registerOutput(packed.output())
+        with torch.no_grad():
+            return dict(zip(names, torch._C._jit_interpret_graph(graph, tensors), strict=True))
+
     def save(self, target: str | Path | BinaryIO | io.BytesIO) -> None:
         """Write a TorchScript file that runs this graph: flat tensors in, a tuple of tensors out."""
         data = self.function().save_to_buffer()

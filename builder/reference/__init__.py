@@ -6,6 +6,6 @@ from the network and agrees with TensorRT on the dtype and shape of every tensor
 
 from __future__ import annotations
 
-from builder.reference.evaluate import run
+from builder.reference.evaluate import inspect, run
 
-__all__ = ["run"]
+__all__ = ["inspect", "run"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import torch
@@ -34,8 +34,22 @@ def run(conversion_or_network: Any, inputs: Sequence[Tensor]) -> list[Tensor]:
     return [values[tensor].clone(memory_format=torch.contiguous_format) for tensor in wanted]
 
 
+@torch.no_grad()
+def inspect(conversion_or_network: Any, inputs: Sequence[Tensor], names: Collection[str]) -> dict[str, Tensor]:
+    """The values of the named tensors of a network, intermediate ones too; names that it does not have are left out.
+
+    Inputs and errors as for `run`.
+    """
+    network = getattr(conversion_or_network, "network", conversion_or_network)
+    nodes = read_layers(network)
+    values = _bind(network, inputs)
+    wanted = {tensor.name: tensor for node in nodes for tensor in node.outputs if tensor.name in names}
+    evaluate(ordered(nodes), values, list(wanted.values()))
+    return {name: values[tensor] for name, tensor in wanted.items() if tensor in values}
+
+
 def evaluate(steps: Sequence[Node], values: Values, wanted: Sequence[Any]) -> None:
-    """Put the outputs of the steps into `values`, in turn; a value is dropped after its last use unless it is wanted."""
+    """Put the outputs of the steps into `values`, in turn; a value goes after its last use unless it is wanted."""
     last_use = {tensor: i for i, step in enumerate(steps) for tensor in (*step.outputs, *step.inputs)}
     kept = set(wanted)
     for i, step in enumerate(steps):

@@ -1,0 +1,39 @@
+"""Where a difference begins: the first node of the lowered graph whose value in the network is another."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from builder import reference
+from builder.manifest.spec import Tolerance
+from builder.parity.compare import compare
+from builder.parity.recording import to_numpy
+
+
+def first_difference(conversion: Any, inputs: Sequence[torch.Tensor], tolerance: Tolerance = Tolerance()) -> str:  # noqa: B008
+    """`%name aten::softmax (model.py:12: ...): what differs` of the first node that differs, in program order.
+
+    The lowered graph is executed by torch and the network by the reference, on the same inputs, and the tensors that
+    carry one name are compared with the dtype's default tolerance. Values that the network does not hold under the
+    graph's name (folded, or several layers' work) are passed over.
+    """
+    truth = conversion.lowered.values(*inputs)
+    answers = reference.inspect(conversion, inputs, {f"%{name}" for name in truth})
+    for name, wanted in truth.items():
+        answer = answers.get(f"%{name}")
+        if answer is None:
+            continue
+        comparison = compare({name: to_numpy(answer)}, {name: to_numpy(wanted)}, tolerance, precision=conversion.precision)
+        if not comparison.passed:
+            return f"{_place(conversion, name)}: {comparison.problems[0]}"
+    return "the outputs themselves: every named value before them agrees"
+
+
+def _place(conversion: Any, name: str) -> str:
+    from builder.conversion.naming import where
+
+    node = next(n for n in conversion.lowered.graph.nodes() for v in n.outputs() if v.debugName() == name)
+    return f"%{name} = {node.kind()} at {where(node)}"
