@@ -28,7 +28,7 @@ def residual_cnn(folder: Path) -> None:
 
 
 def transformer_encoder(folder: Path) -> None:
-    """Traced, with torch's fused encoder layer switched off: it would be recorded as one operator that only torch has."""
+    """Traced, with torch's fused encoder layer off: it would be recorded as one operator that only torch has."""
     tokens, padding = torch.randn(2, 7, 64), torch.zeros(2, 7, dtype=torch.bool)
     model = settle(TransformerEncoder(), tokens, padding)
     torch.backends.mha.set_fastpath_enabled(False)

@@ -47,7 +47,7 @@ class ResidualCNN(nn.Module):
 
 
 class TransformerEncoder(nn.Module):
-    """tokens float32 [batch, length, 64], padding bool [batch, length] -> hidden [batch, length, 64], pooled [batch, 64].
+    """tokens [batch, length, 64], padding bool [batch, length] -> hidden [batch, length, 64], pooled [batch, 64].
 
     True in `padding` is a position to leave out. The mask becomes a large negative number, not -inf: a row that is
     all padding then has finite answers, which a server that is asked by strangers needs.

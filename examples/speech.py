@@ -28,6 +28,6 @@ def loudness(frequency: np.ndarray) -> np.ndarray:
 
 
 def frames(audio: Tensor) -> Tensor:
-    """float32 [frames, 576]: 512 samples each, behind the last 64 of the frame before, as silero_vad feeds its network."""
+    """float32 [frames, 576]: 512 samples each, behind the last 64 of the frame before: silero_vad's own framing."""
     padded = torch.nn.functional.pad(audio, (CONTEXT, 0))
     return padded.unfold(0, CONTEXT + FRAME, FRAME).contiguous()
