@@ -1,0 +1,130 @@
+"""Inspects a TorchScript archive without loading it: a zip with the members that torch.jit.save writes."""
+
+from __future__ import annotations
+
+import zipfile
+import zlib
+from pathlib import Path
+
+from builder.errors import ModelFileError
+from builder.torchscript import kinds, pickles
+from builder.torchscript.facts import ArchiveFacts
+
+REQUIRED = ("data.pkl", "constants.pkl", "version")
+MAX_COMPRESSED_MEMBERS_UNPACK_TO = 512 << 20  # code and pickles; weights are stored, not compressed
+MAX_PICKLE_BYTES = 128 << 20
+MAX_MEMBERS = 1_000_000
+
+
+def inspect(path: Path | str, *, check_sums: bool = True) -> ArchiveFacts:
+    """The facts of a TorchScript archive, every member's CRC compared where `check_sums` (one read of the file).
+
+    Raises ModelFileError that says what the file is instead, or what is wrong with it.
+    """
+    path = Path(path)
+    _is_zip(path)
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return _inspect(path, archive, check_sums)
+    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, ValueError) as error:
+        size = path.stat().st_size
+        message = f"is a truncated or damaged archive ({size} bytes): {error}"
+        raise _refuse(path, message, "copy, download or save it again") from error
+
+
+def _refuse(path: Path, message: str, fix: str | None = None) -> ModelFileError:
+    return ModelFileError(f"{path.name} {message}", where=str(path), fix=fix)
+
+
+def _is_zip(path: Path) -> None:
+    if not path.exists():
+        raise _refuse(path, "there is no such file")
+    if path.is_dir():
+        kind = " (a TensorFlow SavedModel)" if (path / "saved_model.pb").exists() else ""
+        raise _refuse(path, f"is a directory{kind}, not a TorchScript file")
+    try:
+        with path.open("rb") as file:
+            head = file.read(kinds.HEAD_BYTES)
+    except OSError as error:
+        raise _refuse(path, f"cannot be read: {error.strerror}") from error
+    if not head:
+        raise _refuse(path, "is empty", "copy, download or save it again")
+    if not head.startswith(b"PK\x03\x04"):
+        kind_of = kinds.of_bytes(head)
+        raise _refuse(path, f"is not a TorchScript file but {kind_of.name}", kind_of.fix)
+
+
+def _inspect(path: Path, archive: zipfile.ZipFile, check_sums: bool) -> ArchiveFacts:
+    members = archive.infolist()
+    root = _root(path, [member.filename for member in members])
+    _sizes(path, members)
+    if check_sums and (broken := archive.testzip()):
+        raise zipfile.BadZipFile(f"member {broken!r} does not match its checksum")
+    names = _globals(path, archive, root)
+    weights = (f"{root}/data/", f"{root}/constants/")
+    classes = {name.replace(" ", ".") for name in names if name.startswith(pickles.CLASSES)}
+    return ArchiveFacts(
+        path=path,
+        root=root,
+        format_version=_version(path, archive, root),
+        file_bytes=path.stat().st_size,
+        unpacked_bytes=sum(member.file_size for member in members),
+        weight_bytes=sum(m.file_size for m in members if m.filename.startswith(weights)),
+        members=len(members),
+        classes=tuple(sorted(classes)),
+        globals=tuple(sorted(names - {name for name in names if name.startswith(pickles.CLASSES)})),
+        traced=f"{root}/traced_inputs.pkl" in archive.namelist(),
+    )
+
+
+def _root(path: Path, names: list[str]) -> str:
+    """The one folder that holds all members; torch names it after the file that was first written."""
+    folders = {name.partition("/")[0] for name in names}
+    root = min(folders, default="")
+    whole = all(f"{root}/{part}" in names for part in REQUIRED) and any(n.startswith(f"{root}/code/") for n in names)
+    if len(folders) != 1 or not whole:
+        kind = kinds.of_members(names)
+        raise _refuse(path, f"is not a TorchScript file but {kind.name}", kind.fix)
+    if any(".." in name.split("/") or "\\" in name for name in names):
+        raise _refuse(path, "has members that lead out of the archive; torch.jit.save writes none such")
+    return root
+
+
+def _sizes(path: Path, members: list[zipfile.ZipInfo]) -> None:
+    """Refuse what would unpack to far more than the file holds: deflated floods, and members that overlap."""
+    if len(members) > MAX_MEMBERS:
+        raise _refuse(path, f"has {len(members)} members, more than any model needs")
+    if sum(member.compress_size for member in members) > path.stat().st_size:
+        raise _refuse(path, "has members that overlap: a compression bomb")
+    flood = sum(member.file_size for member in members if member.compress_type != zipfile.ZIP_STORED)
+    if flood > MAX_COMPRESSED_MEMBERS_UNPACK_TO:
+        raise _refuse(path, f"has compressed members that unpack to {flood >> 20} MiB: a compression bomb")
+    for member in members:
+        if member.compress_type == zipfile.ZIP_STORED and member.file_size != member.compress_size:
+            raise _refuse(path, f"has a member {member.filename!r} whose sizes contradict each other")
+
+
+def _globals(path: Path, archive: zipfile.ZipFile, root: str) -> set[str]:
+    """Every global that the pickles name, all of them TorchScript's own.
+
+    Debug pickles (code/*.debug_pkl) are left out: torch reads them with an unpickler that resolves no name at all.
+    """
+    found: set[str] = set()
+    for member in archive.infolist():
+        if member.filename.endswith(".pkl") and not member.filename.startswith(f"{root}/extra/"):
+            if member.file_size > MAX_PICKLE_BYTES:
+                raise _refuse(path, f"has a pickle {member.filename!r} of {member.file_size >> 20} MiB")
+            found.update(pickles.named(archive.read(member)))
+    foreign = sorted(name for name in found if not pickles.is_torchscripts(name))
+    if foreign:
+        words = ", ".join(name.replace(" ", ".") for name in foreign[:5])
+        message = f"names what TorchScript never names ({words}); Python would run code on unpickling it"
+        raise _refuse(path, message, "save the model again with torch.jit.save, from a source that you trust")
+    return found
+
+
+def _version(path: Path, archive: zipfile.ZipFile, root: str) -> int:
+    text = archive.read(f"{root}/version")[:32].decode("ascii", "replace").strip()
+    if not text.isdigit():
+        raise _refuse(path, f"has an archive version {text!r} that is no number")
+    return int(text)

@@ -1,0 +1,86 @@
+"""The process that loads a file first: `python -m builder.torchscript.child`, requests and answers as lines of JSON.
+
+It imports torch once and forks for every file, so a check costs milliseconds after the first. Forking is sound here:
+nothing has started a thread, and no GPU is touched. Each fork limits its own memory and time before it loads;
+loading runs the file's own `__setstate__`, which may loop or allocate without end.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+ANSWERED = 0
+
+
+def main() -> None:
+    """Answer requests until standard input ends."""
+    import torch
+
+    torch.set_num_threads(1)
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # whatever a library prints must not stand among the answers
+    print(json.dumps({"ready": True}), file=answers, flush=True)
+    for line in sys.stdin:
+        print(json.dumps(_answer(json.loads(line))), file=answers, flush=True)
+
+
+def _answer(request: dict[str, Any]) -> dict[str, Any]:
+    read_end, write_end = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        _load(request, write_end)  # never returns
+    os.close(write_end)
+    with os.fdopen(read_end) as words:
+        error = words.read()
+    _, status = os.waitpid(pid, 0)
+    code = os.waitstatus_to_exitcode(status)
+    return {"ok": code == ANSWERED and not error, "error": error, "signal": -code if code < 0 else 0, "code": code}
+
+
+def _load(request: dict[str, Any], write_end: int) -> None:
+    words = ""
+    try:
+        _limit(request["bytes"], request["seconds"])
+        import torch
+
+        torch.jit.load(request["path"], map_location="cpu")  # type: ignore[no-untyped-call]
+    except MemoryError:
+        words = "not enough memory"
+    except BaseException as error:
+        words = str(error) or type(error).__name__
+    os.write(write_end, words.encode()[:60_000])  # less than a pipe holds
+    os._exit(ANSWERED)
+
+
+def _limit(allowed_bytes: int, seconds: int) -> None:
+    """Let this process take `allowed_bytes` more memory and `seconds`, write no file and leave no core."""
+    data = _data_bytes() + allowed_bytes
+    for limit, value in (
+        (resource.RLIMIT_DATA, data),  # not RLIMIT_AS: a CUDA build of torch maps tens of GiB that it never touches
+        (resource.RLIMIT_CPU, seconds),
+        (resource.RLIMIT_FSIZE, 0),
+        (resource.RLIMIT_CORE, 0),
+    ):
+        hard = resource.getrlimit(limit)[1]
+        value = value if hard == resource.RLIM_INFINITY else min(value, hard)
+        resource.setrlimit(limit, (value, value))
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    signal.alarm(seconds)  # time asleep does not count as CPU time
+
+
+def _data_bytes() -> int:
+    """Private writable memory mapped so far, which RLIMIT_DATA counts."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith("VmData:"):
+            return int(line.split()[1]) * 1024
+    return 0
+
+
+if __name__ == "__main__":
+    main()

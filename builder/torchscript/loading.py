@@ -1,0 +1,75 @@
+"""Loads a TorchScript file, or one submodule or method of it, in eval mode on the CPU."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from builder.errors import ModelFileError
+from builder.torchscript import trial
+from builder.torchscript.archive import inspect
+from builder.torchscript.method import as_module, methods
+
+if TYPE_CHECKING:
+    import torch
+
+log = logging.getLogger(__name__)
+
+
+def load(path: Path | str, module: str | None = None, *, check_in_child: bool = True) -> torch.jit.ScriptModule:
+    """The file's module, or the submodule (`encoder.0`) or method (`forward_features`) of it that `module` names.
+
+    The archive is inspected, then loaded in a child process with limits of memory and time (once for each SHA-256;
+    not at all with `check_in_child=False`), then here. A method comes back as a module whose forward it is.
+    Raises ModelFileError where the file is not TorchScript or cannot be loaded, or has no such part.
+    """
+    facts = inspect(path)
+    if check_in_child:
+        trial.check(facts)
+    loaded = _load(facts.path)
+    loaded.eval()
+    part = _part(loaded, module.split("."), facts.path) if module else loaded
+    if not part._c._has_method("forward"):
+        names = ", ".join(methods(part)) or "it has no method at all"
+        raise ModelFileError(
+            f"{facts.path.name} has no forward", where=_where(facts.path, module), fix=f"name a method: {names}"
+        )
+    return part
+
+
+def _load(path: Path) -> torch.jit.ScriptModule:
+    import torch
+
+    try:
+        loaded: torch.jit.ScriptModule = torch.jit.load(str(path), map_location="cpu")  # type: ignore[no-untyped-call]
+    except Exception as error:  # torch raises RuntimeError, and others through __setstate__
+        raise ModelFileError(f"{path.name} cannot be loaded: {error}", where=str(path)) from error
+    log.debug("loaded %s", path)
+    return loaded
+
+
+def _where(path: Path, module: str | None) -> str:
+    return f"{path}, module {module!r}" if module else str(path)
+
+
+def _part(owner: Any, steps: list[str], path: Path) -> Any:
+    """The submodule that the steps lead to; the last step may be a method."""
+    for index, step in enumerate(steps):
+        children = dict(owner.named_children())
+        if step in children:
+            owner = children[step]
+        elif index == len(steps) - 1 and step in methods(owner):
+            return owner if step == "forward" else as_module(owner, step)
+        else:
+            raise _no_such_part(owner, steps, index, path)
+    return owner
+
+
+def _no_such_part(owner: Any, steps: list[str], index: int, path: Path) -> ModelFileError:
+    from builder.manifest.suggest import did_you_mean
+
+    known = [*dict(owner.named_children()), *methods(owner)]
+    parent = ".".join(steps[:index]) or "the file's module"
+    message = f"{parent} has no submodule or method {steps[index]!r}"
+    return ModelFileError(message, where=str(path), fix=did_you_mean(steps[index], known))

@@ -1,0 +1,41 @@
+"""Makes a module of one method of a ScriptModule, so that the rest of the house only ever sees `forward`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from builder.errors import ModelFileError
+
+INNER = "inner"
+"""Under this name the wrapper holds the module whose method it calls; qualified names of submodules start with it."""
+
+
+def methods(module: Any) -> list[str]:
+    """The names of the module's methods, without torch's own."""
+    return sorted(name for name in module._c._method_names() if not name.startswith("__"))
+
+
+def as_module(owner: Any, method: str) -> Any:
+    """A ScriptModule in eval mode whose forward calls `owner`'s method, with the same arguments and defaults."""
+    import torch
+
+    class Method(torch.nn.Module):
+        pass
+
+    holder = Method()
+    setattr(holder, INNER, owner)
+    wrapper = torch.jit.script(holder)
+    arguments = getattr(owner, method).schema.arguments[1:]
+    parameters = ", ".join(["self", *map(_parameter, arguments)])
+    passed = ", ".join(argument.name for argument in arguments)
+    source = f"def forward({parameters}):\n    return self.{INNER}.{method}({passed})\n"
+    try:
+        wrapper.define(source)
+    except RuntimeError as error:
+        raise ModelFileError(f"method {method!r} cannot stand alone: {error}") from error
+    return wrapper.eval()
+
+
+def _parameter(argument: Any) -> str:
+    text = f"{argument.name}: {argument.type.annotation_str}"
+    return f"{text} = {argument.default_value!r}" if argument.has_default_value() else text
