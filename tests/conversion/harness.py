@@ -101,9 +101,9 @@ def check(
 def _check_engine(plan: bytes, conversion: Any, cases: Sequence[Sequence[torch.Tensor]], rtol: Any, atol: Any) -> None:
     from builder.engine.run import Engine
 
-    engine = Engine(plan)
-    for case in cases:
-        _compare(engine(*case), list(conversion.lowered.run(*case)), conversion, rtol, atol)
+    with Engine(plan) as engine:
+        for case in cases:
+            _compare(engine(*case), list(conversion.lowered.run(*case)), conversion, rtol, atol)
 
 
 def _flat(value: Any) -> list[torch.Tensor]:

@@ -1,0 +1,82 @@
+"""Running a plan on this machine's GPU, through Polygraphy's runner."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from builder.engine import flavour
+from builder.engine.build import quiet
+from builder.engine.flavour import trt
+from builder.engine.network import MESSAGES
+from builder.errors import EngineError, EnvironmentProblem
+
+
+class Engine:
+    """A deserialised plan that is called with tensors; a context manager, since it holds GPU memory.
+
+    Raises EnvironmentProblem where no GPU answers, EngineError where TensorRT refuses the plan.
+    """
+
+    def __init__(self, plan: bytes) -> None:
+        from polygraphy.backend.trt import EngineFromBytes, TrtRunner
+
+        if not flavour.gpu_answers():
+            raise EnvironmentProblem("a plan runs on a GPU only, and none answers here", fix="see `trt-build doctor`")
+        MESSAGES.clear()
+        with quiet():
+            try:
+                self.engine = EngineFromBytes(plan)()
+                self._runner = TrtRunner(self.engine)
+                self._runner.activate()
+            except Exception as refusal:
+                raise EngineError(f"TensorRT refused the plan: {'; '.join(MESSAGES[-3:]) or refusal}") from refusal
+        names = [self.engine.get_tensor_name(i) for i in range(self.engine.num_io_tensors)]
+        inputs = {n for n in names if self.engine.get_tensor_mode(n) == trt.TensorIOMode.INPUT}
+        self.inputs = [n for n in names if n in inputs]
+        self.outputs = [n for n in names if n not in inputs]
+
+    def __call__(self, *tensors: torch.Tensor) -> list[torch.Tensor]:
+        """Tensors in the engine's input order, on any device; the outputs on the CPU, in the engine's output order.
+
+        int64 is narrowed where the engine takes int32. The first optimization profile that holds the shapes is used.
+        Raises EngineError where no profile does, or the run fails.
+        """
+        feed = {name: self._ready(name, tensor) for name, tensor in zip(self.inputs, tensors, strict=True)}
+        self._choose_profile(feed)
+        with quiet():
+            try:
+                results = self._runner.infer(feed, check_inputs=False, copy_outputs_to_host=True)
+            except Exception as failure:
+                raise EngineError(f"the engine failed: {'; '.join(MESSAGES[-3:]) or failure}") from failure
+        return [torch.as_tensor(results[name]).clone() for name in self.outputs]
+
+    def _ready(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
+        from polygraphy.datatype import DataType
+
+        dtype = DataType.to_dtype(DataType.from_dtype(self.engine.get_tensor_dtype(name)), "torch")
+        return tensor.to(device="cuda", dtype=dtype).contiguous()
+
+    def _choose_profile(self, feed: dict[str, torch.Tensor]) -> None:
+        for index in range(self.engine.num_optimization_profiles):
+            if all(self._fits(name, index, tensor.shape) for name, tensor in feed.items()):
+                if index != self._runner.context.active_optimization_profile:
+                    self._runner.set_profile(index)
+                return
+        shapes = {name: tuple(tensor.shape) for name, tensor in feed.items()}
+        raise EngineError(f"no optimization profile holds the shapes {shapes}")
+
+    def _fits(self, name: str, profile: int, shape: Any) -> bool:
+        least, _, most = self.engine.get_tensor_profile_shape(name, profile)
+        return len(least) == len(shape) and all(a <= s <= b for a, s, b in zip(least, shape, most, strict=True))
+
+    def close(self) -> None:
+        """Give the GPU memory back."""
+        self._runner.deactivate()
+
+    def __enter__(self) -> Engine:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

@@ -1,0 +1,24 @@
+"""What every test shares: which tests need the GPU, and torch kept to the cores that a test run may use."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+OPERATORS = Path(__file__).parent / "conversion"
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Where the tensorrt flavour can build, the operator suite runs on the engine too, so it counts as `gpu`;
+    elsewhere, tests marked `gpu` are skipped with the reason."""
+    from builder.engine import flavour
+
+    engine_here = "tensorrt" in flavour.installed() and flavour.gpu_answers()
+    for item in items:
+        if engine_here and OPERATORS in Path(item.path).parents:
+            item.add_marker(pytest.mark.gpu)
+        elif not engine_here and item.get_closest_marker("gpu"):
+            item.add_marker(pytest.mark.skip(reason="needs a GPU and the tensorrt package"))
