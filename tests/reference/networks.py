@@ -41,10 +41,8 @@ def weights(value: Any) -> Any:
     return array
 
 
-def network_of(
-    build: Callable[..., Any], inputs: Sequence[Tensor], dynamic: bool = False, shapes: Sequence[Sequence[int]] = ()
-) -> Any:
-    """(builder, network): `build(network, *input tensors)` returns a layer, a tensor, or a list of tensors: the outputs."""
+def network_of(build: Callable[..., Any], inputs: Sequence[Tensor], dynamic: bool = False) -> Any:
+    """(builder, network) with the outputs that `build(network, *inputs)` returns: a layer, a tensor, or a list."""
     builder = trt.Builder(trt.Logger(trt.Logger.ERROR))
     network = builder.create_network(1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED))
     tensors = [

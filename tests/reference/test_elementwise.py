@@ -7,11 +7,11 @@ import math
 import numpy as np
 import pytest
 import torch
-from networks import closely, constant, evaluate, exactly, network_of
 
 from builder import reference
 from builder.engine.flavour import trt
 from builder.errors import NetworkEvaluationError
+from networks import closely, constant, evaluate, exactly, network_of
 
 ERF = np.vectorize(math.erf, otypes=[np.float32])
 A = torch.tensor([[-7.5, -2.0, 0.0, 3.0, 7.5]])

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
 import weakref
 from types import SimpleNamespace
 
 import pytest
 import torch
-from networks import constant, evaluate, exactly, network_of
 
 from builder import reference
 from builder.engine.flavour import trt
 from builder.errors import NetworkEvaluationError
 from builder.reference.registry import EVALUATORS
+from networks import constant, evaluate, exactly, network_of
 
 
 def test_a_conversion_and_its_network_evaluate_alike():
@@ -44,7 +45,7 @@ def test_a_layer_may_stand_before_the_one_it_reads():
 def test_a_chain_of_thousands_of_layers_in_reverse_order_evaluates():
     def build(net, x):
         layers = [net.add_unary(x, trt.UnaryOperation.NEG) for _ in range(3000)]
-        for reader, read in zip(layers, layers[1:], strict=False):
+        for reader, read in itertools.pairwise(layers):
             reader.set_input(0, read.get_output(0))
         return layers[0]
 

@@ -17,7 +17,7 @@ def _divide(a: Tensor, b: Tensor) -> Tensor:
 
 
 def _floor_divide(a: Tensor, b: Tensor) -> Tensor:
-    """The floor of the quotient; torch's own floor division corrects a rounded quotient, TensorRT's formula does not."""
+    """The floor of the quotient, which torch's own floor division would correct where the quotient was rounded up."""
     return torch.floor(a / b) if a.is_floating_point() else torch.div(a, b, rounding_mode="floor")
 
 
@@ -41,7 +41,7 @@ ELEMENTWISE: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 
 @evaluates("ELEMENTWISE")
 def elementwise(layer: Any, a: Tensor, b: Tensor) -> Tensor:
-    """`op` of a and b, of equal rank and dtype; an axis of length 1 is broadcast. EQUAL, GREATER and LESS give bools."""
+    """`op` of a and b, of equal rank and dtype; an axis of length 1 is broadcast. Comparisons give bools."""
     if a.dim() != b.dim():
         raise ValueError(f"the inputs have {a.dim()} and {b.dim()} dimensions; IElementWiseLayer wants equal ranks")
     if a.dtype != b.dtype:

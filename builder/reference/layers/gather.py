@@ -1,4 +1,4 @@
-"""IGatherLayer and IScatterLayer."""
+"""IGatherLayer: values of a tensor at computed places, by GatherMode."""
 
 from __future__ import annotations
 
@@ -12,52 +12,68 @@ from builder.reference.registry import evaluates
 
 @evaluates("GATHER")
 def gather(layer: Any, data: Tensor, indices: Tensor) -> Tensor:
-    """Values of `data` at `indices`, by GatherMode: along an axis, element by element, or by coordinate tuples."""
-    batch = layer.num_elementwise_dims
-    if layer.mode.name == "ELEMENT":
-        return data.gather(layer.axis, within(indices, data.shape[layer.axis]))
+    """Values of `data` at `indices`, by GatherMode: along an axis, element by element, or by coordinate tuples.
+
+    Out of bounds there is zero. A negative index counts from the end of an axis whose length the network states; of a
+    dynamic axis TensorRT leaves it undefined, which here is a ValueError.
+    """
+    static = tuple(layer.get_input(0).shape)
+    batch, axis = layer.num_elementwise_dims, layer.axis
     if layer.mode.name == "ND":
-        return _gather_nd(data, indices, batch)
-    return _gather_axis(data, indices, layer.axis, batch)
+        return _gather_nd(data, indices, batch, static)
+    index, outside = place(indices, data.shape[axis], static[axis])
+    if layer.mode.name == "ELEMENT":
+        values = data.gather(axis, index)
+        return values if outside is None else values.masked_fill(outside, 0)
+    return _gather_axis(data, index, outside, axis, batch)
 
 
-def _gather_axis(data: Tensor, indices: Tensor, axis: int, batch: int) -> Tensor:
-    """The first `batch` (0 or 1) axes of indices go hand in hand with data's."""
-    index = within(indices, data.shape[axis])
-    if not batch:
-        taken = data.index_select(axis, index.reshape(-1))
-        return taken.reshape(*data.shape[:axis], *indices.shape, *data.shape[axis + 1 :])
-    count = max(data.shape[0], index.shape[0])
-    data, index = data.expand(count, *data.shape[1:]), index.expand(count, *index.shape[1:])
-    rows = [_gather_axis(row, i, axis - 1, batch - 1) for row, i in zip(data, index, strict=True)]
-    shape = (count, *data.shape[1:axis], *indices.shape[1:], *data.shape[axis + 1 :])
-    return torch.stack(rows) if rows else data.new_empty(shape)
+def place(indices: Tensor, length: int, static: int) -> tuple[Tensor, Tensor | None]:
+    """Indices as int64 within bounds, and which were out of bounds (None: not one)."""
+    index = indices.to(torch.int64)
+    if not index.numel() or (int(index.min()) >= 0 and int(index.max()) < length):
+        return index, None
+    if static == -1 and int(index.min()) < 0:
+        raise ValueError("a negative index into an axis of dynamic length is undefined")
+    index = torch.where(index < 0, index + length, index)
+    outside = (index < 0) | (index >= length)
+    return index.clamp(0, max(length - 1, 0)), outside if bool(outside.any()) else None
 
 
-def _gather_nd(data: Tensor, indices: Tensor, batch: int) -> Tensor:
-    lead = [_counter(data.shape[i], i, indices.dim() - 1) for i in range(batch)]
-    parts = [within(indices[..., i], data.shape[batch + i]) for i in range(indices.shape[-1])]
-    return data[tuple(lead + parts)] if lead or parts else data.expand(*indices.shape[:-1], *data.shape)
+def _gather_axis(data: Tensor, index: Tensor, outside: Tensor | None, axis: int, batch: int) -> Tensor:
+    """The first `batch` (0 or 1) axes of the indices go hand in hand with data's, and broadcast with them."""
+    if batch:
+        count = max(data.shape[0], index.shape[0]) if data.shape[0] and index.shape[0] else 0
+        data, index = data.expand(count, *data.shape[1:]), index.expand(count, *index.shape[1:])
+        shape = (count, *data.shape[1:axis], *index.shape[1:], *data.shape[axis + 1 :])
+        rows = [_gather_axis(row, i, None, axis - 1, 0) for row, i in zip(data, index, strict=True)]
+        values = torch.stack(rows) if rows else data.new_empty(shape)
+    elif data.shape[axis]:
+        values = data.index_select(axis, index.reshape(-1))
+        values = values.reshape(*data.shape[:axis], *index.shape, *data.shape[axis + 1 :])
+    else:
+        values = data.new_zeros(*data.shape[:axis], *index.shape, *data.shape[axis + 1 :])
+    if outside is None:
+        return values
+    outside = outside.reshape(
+        *outside.shape[:batch], *[1] * (axis - batch), *outside.shape[batch:], *[1] * (data.dim() - axis - 1)
+    )
+    return values.masked_fill(outside, 0)
+
+
+def _gather_nd(data: Tensor, indices: Tensor, batch: int, static: tuple[int, ...]) -> Tensor:
+    """The last axis of the indices is a coordinate tuple into data's axes after the first `batch`."""
+    places: list[Tensor] = [_counter(data.shape[i], i, indices.dim() - 1) for i in range(batch)]
+    outside: Tensor | None = None
+    for i in range(indices.shape[-1]):
+        index, beyond = place(indices[..., i], data.shape[batch + i], static[batch + i])
+        places.append(index)
+        outside = beyond if outside is None else outside if beyond is None else outside | beyond
+    values = data[tuple(places)] if places else data.expand(*indices.shape[:-1], *data.shape)
+    if outside is None:
+        return values
+    return values.masked_fill(outside.reshape(*outside.shape, *[1] * (values.dim() - outside.dim())), 0)
 
 
 def _counter(length: int, axis: int, rank: int) -> Tensor:
     return torch.arange(length).reshape([-1 if i == axis else 1 for i in range(rank)])
-
-
-def within(indices: Tensor, length: int) -> Tensor:
-    """Indices as int64. TensorRT wants 0 <= index < length, so a negative one is an error too (ValueError)."""
-    index = indices.to(torch.int64)
-    if index.numel() and (int(index.min()) < 0 or int(index.max()) >= length):
-        raise ValueError(f"indices {int(index.min())}..{int(index.max())} are out of bounds of an axis of {length}")
-    return index
-
-
-@evaluates("SCATTER")
-def scatter(layer: Any, data: Tensor, indices: Tensor, updates: Tensor) -> Tensor:
-    """`data` with `updates` written at `indices`: element by element along `axis`, or slices at coordinate tuples."""
-    if layer.mode.name == "ELEMENT":
-        return data.scatter(layer.axis, within(indices, data.shape[layer.axis]), updates)
-    parts = tuple(within(indices[..., i], data.shape[i]) for i in range(indices.shape[-1]))
-    result = data.clone()
-    result[parts] = updates
-    return result

@@ -28,9 +28,25 @@ def _pads(layer: Any, mode: str, axis: int, length: int, size: int, step: int) -
         return layer.pre_padding[axis], layer.pre_padding[axis]
     if not mode.startswith("SAME"):
         return layer.pre_padding[axis], layer.post_padding[axis]
-    total = max((length - 1) // step * step + size - length, 0)
+    return _halves(mode, max((length - 1) // step * step + size - length, 0))
+
+
+def _halves(mode: str, total: int) -> tuple[int, int]:
     small, large = total // 2, total - total // 2
     return (small, large) if mode == "SAME_UPPER" else (large, small)
+
+
+def trimming(layer: Any, window: list[int], stride: list[int]) -> Pads:
+    """What a deconvolution's full result loses before and after: the padding, or P = max(window - S, 0) for SAME."""
+    mode = layer.padding_mode.name
+    if not mode.startswith("SAME"):
+        return [_pads(layer, mode, i, 0, size, step) for i, (size, step) in enumerate(zip(window, stride, strict=True))]
+    return [_halves(mode, max(size - step, 0)) for size, step in zip(window, stride, strict=True)]
+
+
+def dilated(window: list[int], dilation: list[int]) -> list[int]:
+    """The reach of a window whose elements lie `dilation` apart."""
+    return [step * (size - 1) + 1 for size, step in zip(window, dilation, strict=True)]
 
 
 def torch_pads(pads: Pads) -> list[int]:

@@ -12,8 +12,8 @@ from builder.reference.dtypes import in_float32
 from builder.reference.layers.padding import Pads, torch_pads, window_padding
 from builder.reference.registry import evaluates
 
-MAXIMUM = {1: functional.max_pool1d, 2: functional.max_pool2d, 3: functional.max_pool3d}
-AVERAGE = {1: functional.avg_pool1d, 2: functional.avg_pool2d, 3: functional.avg_pool3d}
+MAXIMUM: dict[int, Any] = {1: functional.max_pool1d, 2: functional.max_pool2d, 3: functional.max_pool3d}
+AVERAGE: dict[int, Any] = {1: functional.avg_pool1d, 2: functional.avg_pool2d, 3: functional.avg_pool3d}
 
 
 @evaluates("POOLING")
@@ -35,7 +35,8 @@ def _maximum(x: Tensor, window: list[int], stride: list[int], pads: Pads, beyond
     """Padding never wins: it is the lowest value there is."""
     lowest = -torch.inf if x.is_floating_point() else torch.iinfo(x.dtype).min
     padded = functional.pad(functional.pad(x, torch_pads(pads), value=lowest), torch_pads(beyond), value=lowest)
-    return MAXIMUM[len(window)](padded, window, stride)
+    result: Tensor = MAXIMUM[len(window)](padded, window, stride)
+    return result
 
 
 def _average(x: Tensor, window: list[int], stride: list[int], pads: Pads, beyond: Pads, excludes: bool) -> Tensor:
@@ -53,4 +54,5 @@ def _sum(x: Tensor, window: list[int], stride: list[int]) -> Tensor:
     volume = 1
     for n in window:
         volume *= n
-    return AVERAGE[len(window)](x.float(), window, stride) * volume
+    result: Tensor = AVERAGE[len(window)](x.float(), window, stride) * volume
+    return result

@@ -12,6 +12,7 @@ from builder.reference.dtypes import axes_of, in_float32, output_dtype
 from builder.reference.registry import evaluates
 
 Axes = tuple[int, ...]
+Reduction = Callable[[Tensor, Axes], Tensor]
 
 
 def _product(x: Tensor, axes: Axes) -> Tensor:
@@ -21,10 +22,12 @@ def _product(x: Tensor, axes: Axes) -> Tensor:
 
 
 def _average(x: Tensor, axes: Axes) -> Tensor:
-    """Of integers, the quotient loses its fraction; of nothing it is NaN, or 0 for integers."""
+    """Of integers, the quotient loses its fraction; of nothing it is NaN, 0 for integers, -128 for int8."""
     if x.is_floating_point():
         return x.mean(axes, keepdim=True)
     total = x.sum(axes, keepdim=True)
+    if x.dtype == torch.int8 and not _volume(x, axes):
+        return total - 128
     return torch.div(total, max(_volume(x, axes), 1), rounding_mode="trunc")
 
 
@@ -54,7 +57,7 @@ def _highest(dtype: torch.dtype) -> float:
     return torch.inf if dtype.is_floating_point else torch.iinfo(dtype).max
 
 
-REDUCTIONS: dict[str, Callable[[Tensor, Axes], Tensor]] = {
+REDUCTIONS: dict[str, Reduction] = {
     "SUM": lambda x, axes: x.sum(axes, keepdim=True, dtype=x.dtype),
     "PROD": _product,
     "MAX": _extreme(torch.amax, _lowest),
@@ -85,7 +88,10 @@ def softmax(layer: Any, x: Tensor) -> Tensor:
 
 @evaluates("TOPK")
 def topk(layer: Any, x: Tensor, k: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """The k largest (smallest) values along the mask's one axis, best first, and their places; of equal values the earlier."""
+    """The k largest (smallest) values along the mask's one axis, best first, and their places.
+
+    TensorRT states no order among equal values; here the earlier comes first.
+    """
     (axis,) = axes_of(layer.axes)
     count = layer.k if k is None else int(k)
     if count > x.shape[axis]:

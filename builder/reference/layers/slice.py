@@ -21,9 +21,10 @@ def slice_(
     axes: Tensor | None = None,
 ) -> Tensor:
     """Each of start, size, stride and axes comes from its input where that is set, else from the attribute."""
+    # an attribute is read only where no input replaces it: TensorRT complains of the others
     starts, sizes, strides = (
-        [int(n) for n in (attribute if tensor is None else tensor)]
-        for tensor, attribute in ((start, layer.start), (size, layer.shape), (stride, layer.stride))
+        [int(n) for n in (getattr(layer, attribute) if tensor is None else tensor)]
+        for tensor, attribute in ((start, "start"), (size, "shape"), (stride, "stride"))
     )
     mode, empty = layer.mode.name, None
     chosen = axes if axes is not None else getattr(layer, "axes", None)
@@ -41,7 +42,7 @@ def slice_(
 
 def _inside(first: int, count: int, step: int, length: int) -> bool:
     last = first + (count - 1) * step
-    return count == 0 or (0 <= min(first, last) and max(first, last) < length)
+    return count == 0 or (min(first, last) >= 0 and max(first, last) < length)
 
 
 def _cut(x: Tensor, axis: int, first: int, count: int, step: int) -> Tensor:

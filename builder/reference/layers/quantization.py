@@ -1,0 +1,42 @@
+"""IQuantizeLayer and IDequantizeLayer: clamp(round(x / scale) + zero point), and back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+
+from builder.reference.dtypes import output_dtype
+from builder.reference.registry import evaluates
+
+RANGES = {"INT8": (-128, 127), "INT4": (-8, 7), "FP8": (-448, 448)}
+
+
+@evaluates("QUANTIZE")
+def quantize(layer: Any, x: Tensor, scale: Tensor, zero: Tensor | None = None) -> Tensor:
+    """x / scale, computed in float32, rounded to the nearest value of the output's dtype (ties to even), saturated."""
+    kind = layer.get_output(0).dtype.name
+    low, high = RANGES[kind]
+    scaled = x.float() / _spread(scale, x, layer.axis)
+    shifted = scaled if kind == "FP8" else scaled.round()
+    shifted = shifted if zero is None else shifted + _spread(zero, x, layer.axis)
+    return shifted.clamp(low, high).to(output_dtype(layer))
+
+
+@evaluates("DEQUANTIZE")
+def dequantize(layer: Any, x: Tensor, scale: Tensor, zero: Tensor | None = None) -> Tensor:
+    """(x - zero) * scale, computed in float32, in the output's dtype."""
+    wide = x.float() if zero is None else x.float() - _spread(zero, x, layer.axis)
+    return (wide * _spread(scale, x, layer.axis)).to(output_dtype(layer))
+
+
+def _spread(coefficients: Tensor, x: Tensor, axis: int) -> Tensor:
+    """A coefficient for each element of x, in float32: one for all, one for each place of `axis`, or one a block."""
+    wide = coefficients.float()
+    if wide.numel() == 1:
+        return wide.reshape(())
+    if (wide.dim() == 1 and x.dim() > 1) or wide.dim() < x.dim():
+        return wide.reshape([-1 if i == axis % x.dim() else 1 for i in range(x.dim())])
+    for i, (blocks, length) in enumerate(zip(wide.shape, x.shape, strict=True)):
+        wide = wide if blocks == length else wide.repeat_interleave(length // blocks, dim=i)
+    return wide

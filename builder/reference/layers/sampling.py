@@ -1,0 +1,103 @@
+"""IResizeLayer and IGridSampleLayer."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from builder.reference.dtypes import in_float32
+from builder.reference.registry import evaluates
+
+# (place in the output, input's length, output's length) -> place in the input
+COORDINATES: dict[str, Callable[[Tensor, int, int], Tensor]] = {
+    "ALIGN_CORNERS": lambda x, origin, resized: x * ((origin - 1) / (resized - 1) if resized > 1 else 0.0),
+    "ASYMMETRIC": lambda x, origin, resized: x * (origin / resized),
+    "HALF_PIXEL": lambda x, origin, resized: (x + 0.5) * (origin / resized) - 0.5,
+}
+ROUNDINGS: dict[str, Callable[[Tensor], Tensor]] = {
+    "HALF_UP": lambda x: torch.floor(x + 0.5),
+    "HALF_DOWN": lambda x: torch.ceil(x - 0.5),
+    "FLOOR": torch.floor,
+    "CEIL": torch.ceil,
+}
+
+
+@evaluates("RESIZE")
+def resize(layer: Any, x: Tensor, shape: Tensor | None = None) -> Tensor:
+    """Each axis whose length changes is resampled in turn; the second input, else `shape`, else `scales` says how.
+
+    NEAREST takes one value (any dtype), LINEAR two, CUBIC four, each weighted by its distance; places outside repeat
+    the edge, or weigh nothing where `exclude_outside` is set. Integers are weighted in float32 and rounded to even.
+    """
+    for axis, length in enumerate(_lengths(layer, x, shape)):
+        if length == x.shape[axis]:
+            continue
+        at = _places(layer, x.shape[axis], length)
+        if layer.resize_mode.name == "NEAREST":
+            index = ROUNDINGS[layer.nearest_rounding.name](at).clamp(0, x.shape[axis] - 1)
+            x = x.index_select(axis, index.long())
+        else:
+            x = _weighted(x, axis, *_taps(layer, at, x.shape[axis]))
+    return x
+
+
+def _lengths(layer: Any, x: Tensor, shape: Tensor | None) -> list[int]:
+    if shape is not None:
+        return [int(n) for n in shape]
+    scales = list(layer.scales)
+    if scales:
+        return [math.floor(n * scale) for n, scale in zip(x.shape, scales, strict=True)]
+    return list(layer.shape)
+
+
+def _places(layer: Any, origin: int, resized: int) -> Tensor:
+    """Where each output element lies in the input, as float32; UPPER puts a single one at the first."""
+    if resized == 1 and layer.selector_for_single_pixel.name == "UPPER":
+        return torch.zeros(1)
+    x = torch.arange(resized, dtype=torch.float32)
+    return COORDINATES[layer.coordinate_transformation.name](x, origin, resized)
+
+
+def _taps(layer: Any, at: Tensor, length: int) -> tuple[Tensor, Tensor]:
+    """(indices, weights), each (taps, places)."""
+    cubic = layer.resize_mode.name == "CUBIC"
+    offsets = torch.arange(-1, 3) if cubic else torch.arange(2)
+    index = torch.floor(at).long() + offsets[:, None]
+    distance = (at - index).abs()
+    weights = _cubic(distance, layer.cubic_coeff) if cubic else 1 - distance
+    if layer.exclude_outside:
+        weights = torch.where((index < 0) | (index >= length), torch.zeros(()), weights)
+        weights = weights / weights.sum(0)
+    return index.clamp(0, length - 1), weights
+
+
+def _cubic(x: Tensor, a: float) -> Tensor:
+    """IResizeLayer::setCubicCoeff's weights of a sample at distance x."""
+    near = ((a + 2) * x - (a + 3)) * x * x + 1
+    far = ((a * x - 5 * a) * x + 8 * a) * x - 4 * a
+    return torch.where(x <= 1, near, torch.where(x < 2, far, torch.zeros(())))
+
+
+def _weighted(x: Tensor, axis: int, index: Tensor, weights: Tensor) -> Tensor:
+    view = [-1 if i == axis else 1 for i in range(x.dim())]
+    wide = x.float()
+    parts = [wide.index_select(axis, i) * w.reshape(view) for i, w in zip(index, weights, strict=True)]
+    total = torch.stack(parts).sum(0)
+    return total.to(x.dtype) if x.is_floating_point() else total.round().to(x.dtype)
+
+
+GRID_MODES = {"NEAREST": "nearest", "LINEAR": "bilinear", "CUBIC": "bicubic"}
+GRID_OUTSIDE = {"FILL": "zeros", "CLAMP": "border", "REFLECT": "reflection"}
+
+
+@evaluates("GRID_SAMPLE")
+@in_float32
+def grid_sample(layer: Any, x: Tensor, grid: Tensor) -> Tensor:
+    """x (N, C, H, W) at places of grid (N, Ho, Wo, 2: x then y, from -1 to 1); FILL gives 0 outside. As ONNX."""
+    mode, outside = GRID_MODES[layer.interpolation_mode.name], GRID_OUTSIDE[layer.sample_mode.name]
+    return functional.grid_sample(x, grid, mode, outside, align_corners=layer.align_corners)

@@ -1,0 +1,86 @@
+"""Layers whose output's length depends on values (INonZeroLayer, INMSLayer), and the assertion."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from builder.reference.dtypes import output_dtype
+from builder.reference.registry import evaluates
+
+
+@evaluates("NON_ZERO")
+def non_zero(layer: Any, x: Tensor) -> Tensor:
+    """Positions of x's elements that are not zero: one column each, a row for each axis, in row-major order."""
+    return x.nonzero().T.to(output_dtype(layer))
+
+
+@evaluates("ASSERTION")
+def assertion(layer: Any, condition: Tensor) -> tuple[()]:
+    """Nothing; raises where any element is false, with the layer's message."""
+    if not bool(condition.all()):
+        raise ValueError(f"assertion failed: {layer.message}")
+    return ()
+
+
+@evaluates("NMS")
+def nms(
+    layer: Any,
+    boxes: Tensor,
+    scores: Tensor,
+    per_class: Tensor,
+    iou_threshold: Tensor | None = None,
+    score_threshold: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Rows of (batch, class, box), by batch and then by falling score, and how many there are.
+
+    A box needs a score above the threshold and, with every box of its class selected before, an intersection over
+    union of at most the other threshold. Before selection each batch item keeps its `topk_box_limit` best candidates.
+    Among equal scores TensorRT leaves the order open; here the lower box, then the lower class comes first.
+    """
+    limit = int(per_class)
+    iou_limit = 0.0 if iou_threshold is None else float(iou_threshold)
+    score_limit = 0.0 if score_threshold is None else float(score_threshold)
+    corners = _corners(boxes.float(), layer.bounding_box_format.name)
+    rows: list[list[int]] = []
+    for batch in range(scores.shape[0]):
+        order = _candidates(scores[batch].float(), score_limit, layer.topk_box_limit)
+        rows += [[batch, c, b] for b, c in _select(order, corners[batch], limit, iou_limit)]
+    selected = torch.tensor(rows, dtype=output_dtype(layer)).reshape(-1, 3)
+    return selected, torch.tensor(len(rows), dtype=output_dtype(layer, 1))
+
+
+def _corners(boxes: Tensor, form: str) -> Tensor:
+    """(x1, y1, x2, y2) with x1 <= x2 and y1 <= y2."""
+    first, second = boxes[..., :2], boxes[..., 2:]
+    if form == "CENTER_SIZES":
+        first, second = first - second / 2, first + second / 2
+    return torch.cat([torch.minimum(first, second), torch.maximum(first, second)], dim=-1)
+
+
+def _candidates(scores: Tensor, threshold: float, limit: int) -> list[tuple[int, int]]:
+    """(box, class) by falling score, above the threshold, the best `limit` of them."""
+    order = torch.sort(scores.reshape(-1), descending=True, stable=True).indices
+    order = order[scores.reshape(-1)[order] > threshold][:limit]
+    return [(int(i) // scores.shape[1], int(i) % scores.shape[1]) for i in order]
+
+
+def _select(order: list[tuple[int, int]], corners: Tensor, limit: int, iou_limit: float) -> list[tuple[int, int]]:
+    kept: list[tuple[int, int]] = []
+    by_class: dict[int, list[Tensor]] = {}
+    for box, label in order:
+        corner = corners[box] if corners.dim() == 2 else corners[box, label]
+        same = by_class.setdefault(label, [])
+        if len(same) < limit and all(_iou(corner, other) <= iou_limit for other in same):
+            same.append(corner)
+            kept.append((box, label))
+    return kept
+
+
+def _iou(a: Tensor, b: Tensor) -> float:
+    width, height = (torch.minimum(a[2:], b[2:]) - torch.maximum(a[:2], b[:2])).clamp(min=0).tolist()
+    areas = [float((c[2] - c[0]) * (c[3] - c[1])) for c in (a, b)]
+    union = sum(areas) - width * height
+    return width * height / union if union > 0 else 0.0

@@ -1,0 +1,44 @@
+"""Layers along one axis: reverse sequence, cumulative sum, padding of the last two axes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from builder.reference.dtypes import REDUCED
+from builder.reference.registry import evaluates
+
+
+@evaluates("REVERSE_SEQUENCE")
+def reverse_sequence(layer: Any, x: Tensor, lengths: Tensor) -> Tensor:
+    """Of each slice along `batch_axis`, the first lengths[i] elements along `sequence_axis` in reverse order."""
+    along, across = layer.sequence_axis, layer.batch_axis
+    place = torch.arange(x.shape[along]).reshape(1, -1)
+    lengths = lengths.long().reshape(-1, 1)
+    index = torch.where(place < lengths, lengths - 1 - place, place)
+    index = index if across < along else index.T
+    shape = [n if i in (along, across) else 1 for i, n in enumerate(x.shape)]
+    return x.gather(along, index.reshape(shape).expand(x.shape))
+
+
+@evaluates("CUMULATIVE")
+def cumulative(layer: Any, x: Tensor, axis: Tensor) -> Tensor:
+    """Sums of x up to each place of the axis: with or without the place itself, from the start or from the end."""
+    along = int(axis) % x.dim()
+    wide = x.float() if x.dtype in REDUCED else x
+    ordered = wide.flip(along) if layer.reverse else wide
+    sums = ordered.cumsum(along, dtype=wide.dtype)
+    if layer.exclusive:
+        sums = torch.cat([torch.zeros_like(sums.narrow(along, 0, min(1, sums.shape[along]))), sums], along)
+        sums = sums.narrow(along, 0, x.shape[along])
+    return (sums.flip(along) if layer.reverse else sums).to(x.dtype)
+
+
+@evaluates("PADDING")
+def padding(layer: Any, x: Tensor) -> Tensor:
+    """Zeros around the last two axes; a negative amount trims."""
+    (top, left), (bottom, right) = layer.pre_padding_nd, layer.post_padding_nd
+    return functional.pad(x, (left, right, top, bottom))
