@@ -33,7 +33,8 @@ class LoweredGraph:
             return tuple(torch._C._jit_interpret_graph(self._packed(), tensors))
 
     def values(self, *tensors: torch.Tensor) -> dict[str, torch.Tensor]:
-        """Execute the graph and return the tensor that every top-level node computed, by debug name, in program order."""
+        """Execute the graph and return the tensor that every top-level node computed, by debug name, in program
+        order."""
         graph = self.graph.copy()
         shown = [v for n in graph.nodes() for v in n.outputs() if str(v.type()) == "Tensor" and not ir.is_constant(v)]
         packed = ir.insert(

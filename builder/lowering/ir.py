@@ -18,6 +18,9 @@ Block = Any
 Node = Any
 Value = Any
 
+C: Any = torch._C  # without types: torch's stubs lack half of what it has
+TENSOR = C.TensorType.get()
+INT = C.IntType.get()
 _FRAME = re.compile(r'File "([^"]+)", line (\d+)')
 
 
@@ -157,3 +160,13 @@ def splice(node: Node, block: Block) -> None:
     for child in list(block.nodes()):
         child.moveBefore(node)
     replace(node, list(block.outputs()))
+
+
+def int_list(value: Value) -> list[int] | None:
+    """The integers of a list that is a constant or built of constants; None when one of them is not known."""
+    if is_constant(value):
+        known = value.toIValue()
+        return list(known) if isinstance(known, list | tuple) else None
+    if value.node().kind() != "prim::ListConstruct" or not all(is_constant(v) for v in value.node().inputs()):
+        return None
+    return [v.toIValue() for v in value.node().inputs()]

@@ -10,6 +10,7 @@ from builder.errors import LoweringError
 from builder.lowering import ir
 from builder.lowering.passes import Context, Pass, torch_passes
 from builder.lowering.passes.exceptions import eliminate_exceptions
+from builder.lowering.passes.functionalise import functionalise
 from builder.lowering.passes.interface import flatten_inputs, flatten_outputs
 from builder.lowering.trace import PassRecord
 from builder.lowering.verifier import interface, verify
@@ -20,7 +21,7 @@ PIPELINE: tuple[Pass, ...] = (
     torch_passes.propagate_constants,
     eliminate_exceptions,
     torch_passes.peephole_lists,
-    torch_passes.remove_mutation,
+    functionalise,
     torch_passes.propagate_constants,
     flatten_outputs,
     torch_passes.lower_tuples,  # needs plain outputs

@@ -4,57 +4,56 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
-
+from builder.lowering.ir import C
 from builder.lowering.passes import Context, lowering_pass
 
 
 @lowering_pass("inline", removes=("prim::CallFunction", "prim::CallMethod"))
 def inline(graph: Any, context: Context) -> None:
     """Put the body of every called function and method in place of the call."""
-    torch._C._jit_pass_inline(graph)
+    C._jit_pass_inline(graph)
 
 
 @lowering_pass("eliminate-dead-code")
 def eliminate_dead_code(graph: Any, context: Context) -> None:
     """Remove nodes whose results nobody reads; a node with side effects stays."""
-    torch._C._jit_pass_dce(graph)
+    C._jit_pass_dce(graph)
 
 
 @lowering_pass("eliminate-common-subexpressions")
 def eliminate_common_subexpressions(graph: Any, context: Context) -> None:
     """Compute the same operator on the same values once."""
-    torch._C._jit_pass_cse(graph)
+    C._jit_pass_cse(graph)
 
 
 @lowering_pass("pool-constants")
 def pool_constants(graph: Any, context: Context) -> None:
     """Keep one node for equal constants."""
-    torch._C._jit_pass_constant_pooling(graph)
+    C._jit_pass_constant_pooling(graph)
 
 
 @lowering_pass("propagate-constants")
 def propagate_constants(graph: Any, context: Context) -> None:
     """Compute what only depends on constants, and resolve the ifs whose condition became static."""
-    torch._C._jit_pass_constant_propagation(graph)
+    C._jit_pass_constant_propagation(graph)
 
 
 @lowering_pass("peephole")
 def peephole(graph: Any, context: Context) -> None:
     """Remove what changes nothing: expands to the same size, `x.t().t()`, casts to the type that is known."""
-    torch._C._jit_pass_peephole(graph)
+    C._jit_pass_peephole(graph)
 
 
 @lowering_pass("peephole-lists")
 def peephole_lists(graph: Any, context: Context) -> None:
     """Read elements of a list where it was built: `[a, b][1]` is `b`, `len([a, b])` is 2."""
-    torch._C._jit_pass_peephole_list_idioms(graph, refine_list_len=True)
+    C._jit_pass_peephole_list_idioms(graph, refine_list_len=True)
 
 
 @lowering_pass("remove-mutation")
 def remove_mutation(graph: Any, context: Context) -> None:
     """Replace in-place operators by their functional twins where torch can prove that nobody else looks."""
-    torch._C._jit_pass_remove_mutation(graph)
+    C._jit_pass_remove_mutation(graph)
 
 
 @lowering_pass(
@@ -62,4 +61,4 @@ def remove_mutation(graph: Any, context: Context) -> None:
 )
 def lower_tuples(graph: Any, context: Context) -> None:
     """Replace every tuple by its elements, through ifs and loops."""
-    torch._C._jit_pass_lower_all_tuples(graph)
+    C._jit_pass_lower_all_tuples(graph)

@@ -1,0 +1,113 @@
+"""Ifs that write: what either branch wrote becomes an output of the if."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from builder.lowering import ir
+from builder.lowering.passes.functionalise.alias import Alias, Items, Storage
+from builder.lowering.passes.functionalise.memory import Memory, cannot
+from builder.lowering.passes.functionalise.sharing import holds
+
+if TYPE_CHECKING:
+    from builder.lowering.passes.functionalise.walk import Walk
+
+
+@dataclass
+class Final:
+    """What an alias is at the end of a branch: its value, and for a container the elements and their values."""
+
+    value: Any
+    items: Items | None = None
+    values: tuple[Any, ...] = ()
+
+
+def branch(walk: Walk, node: Any) -> None:
+    """Rewrite both branches of an if from the same memory, and join what they leave."""
+    memory, ends, finals = walk.memory, [], []
+    for block in node.blocks():
+        mark = memory.journal.mark()
+        returned = walk.block(block, block.returnNode())
+        ends.append([memory.alias(value) if holds(value) else None for value in returned])
+        finals.append({alias: _final(memory, alias) for alias in memory.journal.changed(mark) if _outlives(alias)})
+        memory.journal.undo(mark)
+    memory.at = node
+    for alias in dict.fromkeys([*finals[0], *finals[1]]):
+        _join(memory, node, alias, [final.get(alias) or _final(memory, alias) for final in finals])
+    for output, one, other in zip(list(node.outputs()), *ends, strict=False):
+        _output(memory, output, one, other)
+
+
+def _outlives(alias: Alias) -> bool:
+    """Views are made again from their root; only roots and containers are joined."""
+    return alias.items is not None or alias.parent is None
+
+
+def _final(memory: Memory, alias: Alias) -> Final:
+    if alias.items is None:
+        return Final(memory.now(alias))
+    items = alias.items.copy()
+    whole = memory.now(alias)
+    return Final(whole, items, tuple(memory.read(item) for item in _values(items)))
+
+
+def _values(items: Items) -> list[Any]:
+    return list(items.values()) if isinstance(items, dict) else list(items)
+
+
+def _join(memory: Memory, node: Any, alias: Alias, finals: list[Final]) -> None:
+    one, other = finals
+    if one.items is None or other.items is None:
+        return memory.renew(alias, _phi(node, one.value, other.value))
+    keys = [list(f.items) if isinstance(f.items, dict) else len(f.items or ()) for f in finals]
+    if keys[0] == keys[1]:
+        return _join_items(memory, node, alias, one, other)
+    if isinstance(alias.items, dict):
+        raise cannot(node, "the branches of an if leave different keys in a dictionary")
+    memory.forget_items(alias)
+    return memory.renew(alias, _phi(node, one.value, other.value))
+
+
+def _join_items(memory: Memory, node: Any, alias: Alias, one: Final, other: Final) -> None:
+    """The same number of elements in both branches: those that differ become outputs of the if, one by one."""
+    joined = []
+    pairs = zip(_values(one.items or []), _values(other.items or []), one.values, other.values, strict=True)
+    for first, second, left, right in pairs:
+        if first == second:
+            joined.append(first)
+            continue
+        output = _phi(node, left, right)
+        memory.linked(output, [v for v in (first, second) if holds(v)])
+        joined.append(output)
+    items = dict(zip(one.items, joined, strict=True)) if isinstance(one.items, dict) else joined
+    memory.journal.note(alias)
+    alias.items, alias.held = items, (-1,)
+
+
+def _phi(node: Any, one: Any, other: Any) -> Any:
+    """A new output of an if: `one` from its first branch, `other` from its second."""
+    output = node.addOutput()
+    output.setType(one.type() if one.type().str() == other.type().str() else torch_type(one, other))
+    for block, value in zip(node.blocks(), (one, other), strict=True):
+        block.registerOutput(value)
+    return output
+
+
+def torch_type(one: Any, other: Any) -> Any:
+    """The type of either value: two tensors of different known shape are a tensor."""
+    tensor = next((v.type() for v in (one, other) if v.type().kind() != "TensorType"), None)
+    if tensor is not None:
+        return tensor
+    return ir.TENSOR
+
+
+def _output(memory: Memory, output: Any, one: Alias | None, other: Alias | None) -> None:
+    if one is None or other is None:
+        return
+    if one is other:
+        return memory.same(output, one)
+    storage = Storage()
+    storage.link([one.storage, other.storage])
+    memory.define(output, storage)
+    return None

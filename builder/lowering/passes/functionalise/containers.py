@@ -1,0 +1,164 @@
+"""Lists, tuples and dictionaries whose elements are known: their operators are done here and now, on Python
+containers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from builder.errors import LoweringError
+from builder.lowering import ir
+from builder.lowering.passes.functionalise.alias import Alias
+from builder.lowering.passes.functionalise.memory import Memory
+
+Handler = Callable[[Memory, Any, Alias], bool]
+
+
+def construct(memory: Memory, node: Any, values: list[Any]) -> None:
+    """Remember the elements of a container that is built here; a dictionary's keys must be constants for that."""
+    if node.kind() != "prim::DictConstruct":
+        memory.container(node.output(), values)
+    elif all(ir.is_constant(key) for key in values[::2]):
+        keys = [key.toIValue() for key in values[::2]]
+        memory.container(node.output(), dict(zip(keys, values[1::2], strict=True)))
+
+
+def _get(memory: Memory, node: Any, box: Alias) -> bool:
+    """`list[i]`, `tuple[i]`, `dict[key]`."""
+    key = ir.constant(node.inputsAt(1))
+    items = box.items or []
+    if key is None or (key not in items if isinstance(items, dict) else not -len(items) <= key < len(items)):
+        return False
+    memory.same(node.output(), memory.alias(items[key]))
+    return True
+
+
+def _unpack(memory: Memory, node: Any, box: Alias) -> bool:
+    if len(box.items or ()) != node.outputsSize():
+        return False
+    for value, item in zip(node.outputs(), box.items or (), strict=True):
+        memory.same(value, memory.alias(item))
+    return True
+
+
+def _length(memory: Memory, node: Any, box: Alias) -> bool:
+    memory.same(node.output(), memory.alias(memory.emit.constant(len(box.items or ()))))
+    return True
+
+
+def _copy(memory: Memory, node: Any, box: Alias) -> bool:
+    return _new(memory, node, list(box.items or ()))
+
+
+def _new(memory: Memory, node: Any, items: list[Any]) -> bool:
+    """A new list in the place of the node's output."""
+    values = [memory.read(item) for item in items]
+    fresh = ir.insert(memory.graph, "prim::ListConstruct", values, memory.at, [node.output().type()]).output()
+    memory.same(node.output(), memory.container(fresh, items))
+    return True
+
+
+def _slice(memory: Memory, node: Any, box: Alias) -> bool:
+    bounds = ir.inputs(node)[1:]
+    if not isinstance(box.items, list) or not all(ir.is_constant(bound) for bound in bounds):
+        return False
+    return _new(memory, node, box.items[slice(*(bound.toIValue() for bound in bounds))])
+
+
+def _concatenate(memory: Memory, node: Any, box: Alias) -> bool:
+    other = memory.alias(node.inputsAt(1)).items
+    if not isinstance(box.items, list) or not isinstance(other, list):
+        return False
+    return _new(memory, node, [*box.items, *other])
+
+
+def _contains(memory: Memory, node: Any, box: Alias) -> bool:
+    key = ir.constant(node.inputsAt(1))
+    if not isinstance(box.items, dict) or key is None:
+        return False
+    memory.same(node.output(), memory.alias(memory.emit.constant(key in box.items)))
+    return True
+
+
+def _views(of: Callable[[dict[Any, Any]], list[Any]]) -> Handler:
+    def handler(memory: Memory, node: Any, box: Alias) -> bool:
+        return isinstance(box.items, dict) and _new(memory, node, of(box.items))
+
+    return handler
+
+
+READERS: dict[str, Handler] = {
+    "aten::__getitem__": _get,
+    "prim::TupleIndex": _get,
+    "prim::TupleUnpack": _unpack,
+    "prim::ListUnpack": _unpack,
+    "aten::len": _length,
+    "aten::list": _copy,
+    "aten::copy": _copy,
+    "aten::slice": _slice,
+    "aten::add": _concatenate,
+    "aten::__contains__": _contains,
+    "aten::values": _views(lambda items: list(items.values())),
+}
+
+
+def write(memory: Memory, node: Any) -> None:
+    """Do what a node does to a container; a LoweringError where that depends on what is not known."""
+    box = memory.alias(node.inputsAt(0))
+    if box.items is None:
+        return _write_unknown(memory, node, box)
+    arguments = ir.inputs(node)[1:]
+    memory.journal.note(box)
+    try:
+        taken = _WRITERS[node.kind()](box.items, memory, *arguments)
+    except (KeyError, IndexError, TypeError, AttributeError, ValueError) as error:
+        raise _cannot(node) from error
+    for output in node.outputs():
+        memory.same(output, box if taken is None else memory.alias(taken))
+    return None
+
+
+def _key(value: Any) -> Any:
+    if not ir.is_constant(value):
+        raise ValueError("a key that is not known")
+    return value.toIValue()
+
+
+def _extend(items: Any, memory: Memory, other: Any) -> None:
+    items.extend(memory.alias(other).items)
+
+
+_WRITERS: dict[str, Callable[..., Any]] = {
+    "aten::append": lambda items, memory, value: items.append(value),
+    "aten::extend": _extend,
+    "aten::add_": _extend,
+    "aten::insert": lambda items, memory, at, value: items.insert(_key(at), value),
+    "aten::_set_item": lambda items, memory, key, value: items.__setitem__(_key(key), value),
+    "aten::Delete": lambda items, memory, key: items.__delitem__(_key(key)),
+    "aten::pop": lambda items, memory, *at: items.pop(*map(_key, at)),
+    "aten::clear": lambda items, memory: items.clear(),
+    "aten::reverse": lambda items, memory: items.reverse(),
+}
+
+
+def _write_unknown(memory: Memory, node: Any, box: Alias) -> None:
+    """A list of unknown length can only grow at its end."""
+    if node.kind() not in ("aten::append", "aten::extend", "aten::add_"):
+        raise _cannot(node)
+    added = node.inputsAt(1)
+    more = memory.read(added)
+    if node.kind() == "aten::append":
+        more = memory.emit.list([more], box.current.type().getElementType())
+    longer = memory.emit.op("aten::add", memory.now(box), more, type=box.current.type())
+    box.storage.link([memory.alias(added).storage])
+    memory.renew(box, longer)
+    for output in node.outputs():
+        memory.same(output, box)
+
+
+def _cannot(node: Any) -> LoweringError:
+    return LoweringError(
+        f"{node.kind()} changes a container whose content is not known before the model runs",
+        where=ir.source_line(node),
+        fix="build the list or dictionary in one expression, or in a loop with a fixed number of turns",
+    )

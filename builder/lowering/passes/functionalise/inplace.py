@@ -1,0 +1,80 @@
+"""What an in-place operator leaves in the tensor that it writes, as a value of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
+
+import torch
+
+from builder.lowering import ir
+from builder.lowering.passes.functionalise.views import Emit
+
+_INT = torch._C.IntType.get()
+# The functional twin of these answers in another dtype even without a second tensor.
+_ALWAYS_CAST = frozenset(["eq", "ne", "lt", "le", "gt", "ge", "logical_not", "logical_and", "logical_or", "logical_xor", "cumsum", "cumprod"])
+# With these the functional twin already answers in the dtype of the tensor that is written.
+_NEVER_CAST = frozenset(
+    ["masked_fill", "index_put", "index_copy", "index_fill", "index_add", "scatter", "scatter_add", "scatter_reduce", "masked_scatter", "where", "addmm", "addbmm", "baddbmm", "addmv", "addr", "clamp_min", "clamp_max", "relu", "fill", "index_reduce"]
+)
+
+
+def cast_like(emit: Emit, new: Any, old: Any) -> Any:
+    """`new` in the dtype of `old`."""
+    dtype = emit.op("prim::dtype", old, type=_INT)
+    return emit.op("aten::to", new, dtype, False, False, None)
+
+
+def _copy(emit: Emit, node: Any, old: Any) -> Any:
+    return emit.op("aten::expand_as", cast_like(emit, node.inputsAt(1), old), old)
+
+
+def _fill(emit: Emit, node: Any, old: Any) -> Any:
+    value = node.inputsAt(1)
+    if value.type().kind() == "TensorType":
+        return _copy(emit, node, old)
+    return emit.op("aten::full_like", old, value, None, None, None, None, None)
+
+
+def _zero(emit: Emit, node: Any, old: Any) -> Any:
+    return emit.op("aten::zeros_like", old, None, None, None, None, None)
+
+
+_SPECIAL: dict[str, Callable[[Emit, Any, Any], Any]] = {
+    "aten::copy_": _copy,
+    "aten::fill_": _fill,
+    "aten::zero_": _zero,
+}
+
+
+def result(emit: Emit, node: Any, old: Any) -> Any | None:
+    """The new content of the first input of an in-place node; None when there is no functional form."""
+    if node.kind() in _SPECIAL:
+        return _SPECIAL[node.kind()](emit, node, old)
+    twin = functional_twin(node.schema())
+    if twin is None:
+        return None
+    new = emit.op(twin, *node.inputs())
+    return cast_like(emit, new, old) if _changes_dtype(node, twin.removeprefix("aten::")) else new
+
+
+def _changes_dtype(node: Any, name: str) -> bool:
+    second_tensor = any(value.type().kind() == "TensorType" for value in ir.inputs(node)[1:])
+    return name.strip("_") in _ALWAYS_CAST or (second_tensor and name not in _NEVER_CAST)
+
+
+@lru_cache(maxsize=4096)
+def functional_twin(schema_text: str) -> str | None:
+    """The kind of the operator with the same arguments that writes nothing: `aten::add` for `aten::add_`,
+    `aten::__and__` for `aten::__iand__`."""
+    schema = ir.parse_schema(schema_text)
+    name = schema.name.removeprefix("aten::")
+    twin = f"aten::__{name[3:]}" if name.startswith("__i") else schema.name.removesuffix("_")
+    if twin == schema.name or not schema.name.startswith("aten::"):
+        return None
+    for other in torch._C._jit_get_schemas_for_operator(twin):
+        same = [a.name for a in other.arguments] == [a.name for a in schema.arguments]
+        if same and other.overload_name == schema.overload_name:
+            return twin
+    return None

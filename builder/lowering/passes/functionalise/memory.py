@@ -1,0 +1,175 @@
+"""Reads and writes: what a value is now, after every write to the memory that it shares."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from builder.errors import LoweringError
+from builder.lowering import ir
+from builder.lowering.passes.functionalise.alias import Alias, Items, Journal, Storage
+from builder.lowering.passes.functionalise.views import LISTS_OF_VIEWS, VIEWS, Emit
+
+
+def cannot(node: Any, what: str) -> LoweringError:
+    """The error for a write that has no faithful form."""
+    return LoweringError(
+        f"{node.kind()} writes in place and {what}",
+        where=ir.source_line(node),
+        fix="write to a .clone() of the tensor, or assign the result to a new name",
+    )
+
+
+class Memory:
+    """The aliases of all values seen so far; new nodes are inserted before `at`."""
+
+    def __init__(self, graph: Any) -> None:
+        self.graph, self.journal = graph, Journal()
+        self.at: Any = None
+        self._aliases: dict[int, Alias] = {}
+        self.reads: list[set[Storage]] = []  # one set for each loop that we are in
+
+    @property
+    def emit(self) -> Emit:
+        return Emit(self.graph, self.at)
+
+    def alias(self, value: Any) -> Alias:
+        """The alias of a value; one that is met for the first time shares memory with nobody."""
+        found = self._aliases.get(value.unique())
+        return found if found is not None else self.define(value, Storage(constant=ir.is_constant(value)))
+
+    def same(self, value: Any, alias: Alias) -> None:
+        """Say that `value` is the very tensor or container of `alias`."""
+        self._aliases[value.unique()] = alias
+
+    def define(self, value: Any, storage: Storage, parent: Alias | None = None, **rest: Any) -> Alias:
+        """Give `value` an alias of its own in `storage`."""
+        alias = Alias(value, storage, parent, version=storage.version, **rest)
+        storage.root = storage.root or alias
+        self._aliases[value.unique()] = alias
+        return alias
+
+    def container(self, value: Any, items: Items) -> Alias:
+        """A new list, tuple or dictionary with known elements."""
+        return self.define(value, Storage(), items=items, held=self._holding(items))
+
+    def known(self, value: Any) -> bool:
+        return value.unique() in self._aliases
+
+    def linked(self, value: Any, others: list[Any]) -> None:
+        """Say that `value` may share memory with any of `others`."""
+        storage = Storage()
+        storage.link(self.alias(other).storage for other in others)
+        self.define(value, storage)
+
+    def read(self, value: Any) -> Any:
+        """The value to use here and now for `value` of the original graph."""
+        found = self._aliases.get(value.unique())
+        return self.now(found) if found is not None else value
+
+    def now(self, alias: Alias) -> Any:
+        """The current value of an alias, made again from what it views if that was written since."""
+        storage = alias.storage
+        if storage.taint is not None:
+            raise cannot(storage.taint, "a tensor that may share that memory is read afterwards")
+        for reads in self.reads:
+            reads.add(storage)
+        if alias.items is not None:
+            return self._rebuilt(alias)
+        if alias.version != storage.version:
+            self.set(alias, self._again(alias), storage.version)
+        return alias.current
+
+    def set(self, alias: Alias, current: Any, version: int) -> None:
+        self.journal.note(alias)
+        alias.current, alias.version = current, version
+
+    def _again(self, alias: Alias) -> Any:
+        """Make a view again from the present content of its parent."""
+        if alias.parent is None:
+            raise cannot(alias.current.node(), "what it wrote cannot be followed")
+        base = self.now(alias.parent)
+        if alias.element is not None:
+            return self.emit.op("aten::__getitem__", base, alias.element)
+        kind = "aten::reshape" if alias.view.kind() == "aten::view" else alias.view.kind()
+        return self.emit.op(kind, base, *ir.inputs(alias.view)[1:], type=alias.view.output().type())
+
+    def _holding(self, items: Items) -> tuple[int, ...]:
+        values = items.values() if isinstance(items, dict) else items
+        return tuple(self.read(value).unique() for value in values)
+
+    def _rebuilt(self, alias: Alias) -> Any:
+        """A container with the present content of its elements, the same one while nothing changed."""
+        assert alias.items is not None
+        held = self._holding(alias.items)
+        if held != alias.held:
+            current = self._construct(alias)
+            self.journal.note(alias)
+            alias.current, alias.held = current, held
+        return alias.current
+
+    def _construct(self, alias: Alias) -> Any:
+        kind_of = alias.current.type()
+        if isinstance(alias.items, dict):
+            values = [v for key, item in alias.items.items() for v in (self.emit.constant(key), self.read(item))]
+            return ir.insert(self.graph, "prim::DictConstruct", values, self.at, [kind_of]).output()
+        values = [self.read(item) for item in alias.items or ()]
+        kind = "prim::TupleConstruct" if kind_of.kind() == "TupleType" else "prim::ListConstruct"
+        return ir.insert(self.graph, kind, values, self.at, [kind_of]).output()
+
+    def write(self, alias: Alias, new: Any, node: Any) -> None:
+        """Let `alias` hold `new`, and everything that it views with it."""
+        if alias.storage.constant:
+            raise cannot(node, "changes a constant of the model, which would stay changed for the next request")
+        emit, version, storage = self.emit, self.journal.tick(), alias.storage
+        contents = [(alias, new)]
+        while alias.parent is not None:
+            alias, new = self._into_parent(emit, alias, new, node)
+            contents.append((alias, new))
+        self.taint(storage, node)
+        for changed, current in contents:
+            self.set(changed, current, version)
+        storage.version = version
+
+    def _into_parent(self, emit: Emit, alias: Alias, new: Any, node: Any) -> tuple[Alias, Any]:
+        parent = alias.parent
+        assert parent is not None
+        if alias.element is not None:
+            base, holder = parent.parent, parent.view
+            assert base is not None
+            content = LISTS_OF_VIEWS[holder.kind()](emit, holder, self.now(base), new, alias.element)
+        else:
+            base, holder = parent, alias.view
+            content = VIEWS[holder.kind()](emit, holder, self.now(base), new)
+        if content is None:
+            raise cannot(
+                node, f"what it writes is a view made by {holder.kind()}, through which a write cannot be told"
+            )
+        return base, content
+
+    def taint(self, storage: Storage, node: Any) -> None:
+        """Memory that may be `storage` holds nobody knows what from here on."""
+        for other in storage.linked - {storage} if storage.linked else ():
+            if any(other in reads for reads in self.reads):
+                raise cannot(node, "a tensor that may share that memory is read in the same loop")
+            other.taint = node
+
+    def renew(self, root: Alias, current: Any) -> None:
+        """Let a root hold `current`, the whole of its memory; its views are made again when they are read."""
+        version = self.journal.tick()
+        self.set(root, current, version)
+        root.storage.version = version
+
+    def forget_items(self, alias: Alias) -> None:
+        """Make a container one of unknown length, as it stands."""
+        current = self.now(alias)
+        self.journal.note(alias)
+        alias.storage.link(self.alias(item).storage for item in alias.items or ())
+        alias.current, alias.items, alias.version = current, None, alias.storage.version
+
+    def rename(self, alias: Alias, inner: Alias) -> None:
+        """Let the views of `alias` be views of `inner`, which takes its place in the storage."""
+        for other in self._aliases.values():
+            if other.parent is alias:
+                other.parent = inner
+        if alias.storage.root is alias:
+            alias.storage.root = inner

@@ -1,0 +1,53 @@
+"""What the schema of an operator says of memory: what it writes, and with whom its outputs may share."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+from builder.lowering import ir
+from builder.lowering.passes.functionalise.views import UNDECLARED_VIEWS
+
+HOLDERS = frozenset(["TensorType", "OptionalType", "ListType", "TupleType", "DictType"])
+CONSTRUCTORS = frozenset(["prim::ListConstruct", "prim::TupleConstruct", "prim::DictConstruct"])
+_PRIM_READERS = frozenset(["prim::TupleIndex", "prim::TupleUnpack", "prim::ListUnpack", "prim::unchecked_cast"])
+
+
+def holds(value: Any) -> bool:
+    """Whether a value is a tensor or may hold one."""
+    return value.type().kind() in HOLDERS
+
+
+def written(node: Any) -> list[int]:
+    """The indices of the inputs that a node writes in place."""
+    return _written(node.schema())
+
+
+def writes(node: Any) -> bool:
+    """Whether a node writes one of its inputs in place."""
+    return bool(written(node))
+
+
+@lru_cache(maxsize=4096)
+def _written(schema_text: str) -> list[int]:
+    if schema_text == "(no schema)" or "!" not in schema_text:
+        return []
+    arguments = ir.parse_schema(schema_text).arguments
+    return [i for i, a in enumerate(arguments) if a.alias_info is not None and a.alias_info.is_write]
+
+
+@lru_cache(maxsize=4096)
+def _gives_alias(schema_text: str) -> bool:
+    """Whether an output is declared to share memory with an input, or with anything (`*`)."""
+    if schema_text == "(no schema)":
+        return False
+    return any(output.alias_info is not None for output in ir.parse_schema(schema_text).returns)
+
+
+def sources(node: Any) -> list[Any]:
+    """The inputs with which the outputs of a node may share memory."""
+    kind = node.kind()
+    shares = kind in UNDECLARED_VIEWS or kind in _PRIM_READERS or kind in CONSTRUCTORS or _gives_alias(node.schema())
+    if not shares or not any(holds(output) for output in node.outputs()):
+        return []
+    return [value for value in node.inputs() if holds(value)]

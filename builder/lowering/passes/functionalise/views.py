@@ -1,0 +1,208 @@
+"""Views: which operators share memory with their first input, and how a write to the view is a write to what it views.
+
+Each entry puts `new`, the whole new content of the view that `node` made, into `base` and gives the new base. None: it
+cannot be told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from builder.lowering import ir
+
+Inverse = Callable[["Emit", Any, Any, Any], Any]
+_INT_MAX = 2**63 - 1
+
+
+class Emit:
+    """Inserts nodes before `at`, with its place in the source."""
+
+    def __init__(self, graph: Any, at: Any) -> None:
+        self.graph, self.at = graph, at
+
+    def constant(self, value: Any) -> Any:
+        """A constant."""
+        return ir.insert_constant(self.graph, value, self.at)
+
+    def op(self, kind: str, *args: Any, type: Any = None) -> Any:
+        """One operator with one output (a tensor unless `type` says otherwise); Python arguments become constants."""
+        values = [arg if isinstance(arg, torch._C.Value) else self.constant(arg) for arg in args]
+        return ir.insert(self.graph, kind, values, self.at, [type] if type else ()).output()
+
+    def list(self, values: list[Any], element: Any) -> Any:
+        """A list built of values."""
+        return ir.insert(self.graph, "prim::ListConstruct", values, self.at, [torch._C.ListType(element)]).output()
+
+    def size(self, tensor: Any) -> Any:
+        """All sizes of a tensor."""
+        return self.op("aten::size", tensor, type=torch._C.ListType.ofInts())
+
+
+def put_range(emit: Emit, base: Any, new: Any, dim: Any, start: Any, end: Any) -> Any:
+    """`base` with `[start:end]` of `dim` replaced by `new`: the pieces before and after it are concatenated to it.
+
+    Pieces that are known to be empty are left out; None as start or end means the edge.
+    """
+    at_start = start is None or ir.is_none(start) or ir.constant(start) == 0
+    at_end = end is None or ir.is_none(end) or ir.constant(end) == _INT_MAX
+    before = [] if at_start else [emit.op("aten::slice", base, dim, None, start, 1)]
+    after = [] if at_end else [emit.op("aten::slice", base, dim, end, None, 1)]
+    pieces = [*before, new, *after]
+    return new if len(pieces) == 1 else emit.op("aten::cat", emit.list(pieces, torch._C.TensorType.get()), dim)
+
+
+def put_index(emit: Emit, base: Any, new: Any, dim: Any, index: Any) -> Any:
+    """`base` with position `index` of `dim` replaced by `new`, which lacks that dimension."""
+    known = ir.constant(index)
+    if known is None:
+        return emit.op("aten::select_scatter", base, new, dim, index)
+    end = None if known == -1 else emit.constant(known + 1)
+    return put_range(emit, base, emit.op("aten::unsqueeze", new, dim), dim, index, end)
+
+
+def _select(emit: Emit, node: Any, base: Any, new: Any) -> Any:
+    return put_index(emit, base, new, node.inputsAt(1), node.inputsAt(2))
+
+
+def _slice(emit: Emit, node: Any, base: Any, new: Any) -> Any:
+    _, dim, start, end, step = ir.inputs(node)
+    bounds = [ir.constant(value) for value in (start, end)]
+    known = all(ir.is_constant(value) for value in (start, end, step))
+    if ir.constant(step) != 1 or not known or _may_be_empty(*bounds):
+        return emit.op("aten::slice_scatter", base, new, dim, start, end, step)
+    return put_range(emit, base, new, dim, start, end)
+
+
+def _may_be_empty(start: int | None, end: int | None) -> bool:
+    """Whether the end may lie before the start (or the size between them), where the two outer pieces would overlap."""
+    start = start or 0
+    return end is not None and ((start < 0) != (end < 0) or end < start)
+
+
+def _narrow(emit: Emit, node: Any, base: Any, new: Any) -> Any:
+    _, dim, start, length = ir.inputs(node)
+    if not (ir.is_constant(start) and ir.is_constant(length)) or ir.constant(start) < 0:
+        end = emit.op("aten::add", start, length, type=torch._C.IntType.get())
+        return emit.op("aten::slice_scatter", base, new, dim, start, end, 1)
+    return put_range(emit, base, new, dim, start, emit.constant(ir.constant(start) + ir.constant(length)))
+
+
+def _same_sizes(emit: Emit, node: Any, base: Any, new: Any) -> Any:
+    return emit.op("aten::reshape", new, emit.size(base))
+
+
+def _identity(emit: Emit, node: Any, base: Any, new: Any) -> Any:
+    return new
+
+
+def _again(emit: Emit, node: Any, base: Any, new: Any) -> Any:
+    """Operators that are their own inverse."""
+    return emit.op(node.kind(), new, *ir.inputs(node)[1:])
+
+
+def _permute(emit: Emit, node: Any, base: Any, new: Any) -> Any:
+    order = ir.int_list(node.inputsAt(1))
+    if order is None:
+        return None
+    order = [axis % len(order) for axis in order]
+    return emit.op("aten::permute", new, [order.index(axis) for axis in range(len(order))])
+
+
+def _movedim(emit: Emit, node: Any, base: Any, new: Any) -> Any:
+    return emit.op("aten::movedim", new, node.inputsAt(2), node.inputsAt(1))
+
+
+def _unsqueeze(emit: Emit, node: Any, base: Any, new: Any) -> Any:
+    return emit.op("aten::squeeze", new, node.inputsAt(1))
+
+
+def _diagonal(emit: Emit, node: Any, base: Any, new: Any) -> Any:
+    return emit.op("aten::diagonal_scatter", base, new, *ir.inputs(node)[1:])
+
+
+def _unknown(emit: Emit, node: Any, base: Any, new: Any) -> Any:
+    return None
+
+
+VIEWS: dict[str, Inverse] = {
+    "aten::select": _select,
+    "aten::slice": _slice,
+    "aten::narrow": _narrow,
+    "aten::view": _same_sizes,
+    "aten::view_as": _same_sizes,
+    "aten::unflatten": _same_sizes,
+    "aten::squeeze": _same_sizes,
+    "aten::unsqueeze": _unsqueeze,
+    "aten::permute": _permute,
+    "aten::movedim": _movedim,
+    "aten::moveaxis": _movedim,
+    "aten::transpose": _again,
+    "aten::swapaxes": _again,
+    "aten::swapdims": _again,
+    "aten::t": _again,
+    "aten::numpy_T": _again,
+    "aten::detach": _identity,
+    "aten::alias": _identity,
+    "prim::unchecked_cast": _identity,
+    "aten::_unwrap_optional": _identity,
+    "aten::diagonal": _diagonal,
+    "aten::expand": _unknown,  # several positions are one: a write through it has no single meaning
+    "aten::expand_as": _unknown,
+    "aten::unfold": _unknown,
+    "aten::as_strided": _unknown,
+    "aten::real": _unknown,
+    "aten::imag": _unknown,
+}
+
+
+def _put_unbound(emit: Emit, node: Any, base: Any, new: Any, at: int) -> Any:
+    return put_index(emit, base, new, node.inputsAt(1), emit.constant(at))
+
+
+def _put_split(emit: Emit, node: Any, base: Any, new: Any, at: int) -> Any:
+    _, sizes, dim = ir.inputs(node)
+    each, size = ir.int_list(sizes), ir.constant(sizes)
+    if isinstance(size, int):
+        return put_range(emit, base, new, dim, emit.constant(at * size), emit.constant((at + 1) * size))
+    if each is None:
+        return None
+    end = emit.constant(sum(each[: at + 1])) if at + 1 < len(each) else None
+    return put_range(emit, base, new, dim, emit.constant(sum(each[:at])), end)
+
+
+def _put_chunk(emit: Emit, node: Any, base: Any, new: Any, at: int) -> Any:
+    """A chunk is ceil(size / chunks) long, so its bounds are arithmetic on the size."""
+    _, chunks, dim = ir.inputs(node)
+    integer = torch._C.IntType.get()
+    size, count = emit.op("aten::size", base, dim, type=integer), ir.constant(chunks)
+    if count is None:
+        return None
+    rounded = emit.op("aten::add", size, count - 1, type=integer)
+    each = emit.op("aten::floordiv", rounded, count, type=integer)
+    start, end = (emit.op("aten::mul", each, place, type=integer) for place in (at, at + 1))
+    return put_range(emit, base, new, dim, start if at else None, end if at + 1 < count else None)
+
+
+LISTS_OF_VIEWS: dict[str, Callable[[Emit, Any, Any, Any, int], Any]] = {
+    "aten::unbind": _put_unbound,
+    "aten::split": _put_split,
+    "aten::split_with_sizes": _put_split,
+    "aten::unsafe_split": _put_split,
+    "aten::unsafe_split_with_sizes": _put_split,
+    "aten::chunk": _put_chunk,
+    "aten::unsafe_chunk": _put_chunk,
+}
+
+# These may give one of their inputs, or a view of it, though their schema says that they make a new tensor.
+UNDECLARED_VIEWS = frozenset(
+    f"aten::{name}"
+    for name in ["type_as", "atleast_1d", "atleast_2d", "atleast_3d", "broadcast_tensors", "meshgrid", "einsum", "tensor_split", "dropout", "feature_dropout", "alpha_dropout", "feature_alpha_dropout", "reshape_as", "cartesian_prod", "hsplit", "vsplit", "dsplit"]
+)
+
+# In place, but they change how the tensor is seen and not what it holds.
+VIEWS_IN_PLACE = frozenset(
+    f"aten::{n}" for n in ["unsqueeze_", "squeeze_", "transpose_", "t_", "swapaxes_", "swapdims_", "detach_"]
+)

@@ -1,0 +1,132 @@
+"""The walk of functionalisation over blocks, ifs and loops."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from builder.lowering import ir
+from builder.lowering.passes.functionalise import containers, inplace
+from builder.lowering.passes.functionalise.alias import Alias
+from builder.lowering.passes.functionalise.branches import branch
+from builder.lowering.passes.functionalise.loops import loop
+from builder.lowering.passes.functionalise.memory import Memory, cannot
+from builder.lowering.passes.functionalise.sharing import CONSTRUCTORS, sources, writes, written
+from builder.lowering.passes.functionalise.views import LISTS_OF_VIEWS, VIEWS, VIEWS_IN_PLACE
+
+_BOXES = ("ListType", "TupleType", "DictType")
+
+
+class Walk:
+    """Rewrites one graph; `dead` are the in-place nodes that nobody reads any more when it is done."""
+
+    def __init__(self, graph: Any) -> None:
+        self.graph, self.memory = graph, Memory(graph)
+        self.dead: list[Any] = []
+        self.depth = 0
+
+    def run(self) -> None:
+        self.block(self.graph, self.graph.return_node())
+        for node in reversed(self.dead):
+            node.destroy()
+
+    def block(self, block: Any, end: Any) -> list[Any]:
+        """Rewrite the nodes of a block and what it returns; give the values that it returned originally."""
+        for node in list(block.nodes()):
+            self.memory.at = node
+            self.node(node)
+        self.memory.at = end
+        returned = ir.inputs(end)
+        self.refresh(end, returned)
+        return returned
+
+    def refresh(self, node: Any, values: list[Any]) -> None:
+        """Let a node read the present content of its inputs."""
+        for index, value in enumerate(values):
+            if self.memory.known(value):
+                node.replaceInput(index, self.memory.read(value))
+
+    def node(self, node: Any) -> None:
+        kind = node.kind()
+        if kind == "prim::Constant":
+            return
+        if kind == "prim::If":
+            self.refresh(node, ir.inputs(node))
+            return self._inner(branch, node)
+        if kind == "prim::Loop":
+            return self._inner(loop, node)
+        if writes(node):
+            return self._write(node)
+        values = ir.inputs(node)
+        if kind in containers.READERS and self._read_container(kind, node, values):
+            return
+        self.refresh(node, values)
+        if kind in CONSTRUCTORS:
+            return containers.construct(self.memory, node, values)
+        self._define(node, kind, values)
+
+    def _inner(self, rewrite: Any, node: Any) -> None:
+        self.depth += 1
+        rewrite(self, node)
+        self.depth -= 1
+
+    def _read_container(self, kind: str, node: Any, values: list[Any]) -> bool:
+        """Resolve a read of a container with known elements; the node is dead then (it stays for dead code
+        elimination)."""
+        if not values or values[0].type().kind() not in _BOXES:
+            return False
+        box = self.memory.alias(values[0])
+        return box.items is not None and containers.READERS[kind](self.memory, node, box)
+
+    def _define(self, node: Any, kind: str, values: list[Any]) -> None:
+        """Note with whom the outputs of a node share memory."""
+        memory = self.memory
+        if (kind in VIEWS and values[0].type().kind() not in _BOXES) or kind in LISTS_OF_VIEWS:
+            parent = memory.alias(values[0])
+            memory.define(node.output(), parent.storage, parent, view=node)
+        elif kind in ("prim::ListUnpack", "aten::__getitem__") and memory.alias(values[0]).view is not None:
+            self._elements(node, kind, memory.alias(values[0]))
+        elif others := sources(node):
+            for output in node.outputs():
+                memory.linked(output, others)
+
+    def _elements(self, node: Any, kind: str, holder: Alias) -> None:
+        """Elements of a list of views are views themselves; one at an unknown place may be any of them."""
+        memory = self.memory
+        at = 0 if kind == "prim::ListUnpack" else ir.constant(node.inputsAt(1))
+        if at is None or at < 0:
+            return memory.linked(node.output(), [holder.current])
+        for index, output in enumerate(node.outputs(), at):
+            memory.define(output, holder.storage, holder, element=index)
+
+    def _write(self, node: Any) -> None:
+        """Replace one in-place node by the value that it leaves."""
+        memory, target = self.memory, node.inputsAt(0)
+        self.dead.append(node)
+        if target.type().kind() in _BOXES:
+            return containers.write(memory, node)
+        alias = memory.alias(target)
+        if written(node) != [0]:
+            raise cannot(node, "writes an argument other than its first")
+        old = memory.now(alias)
+        self.refresh(node, ir.inputs(node))
+        if node.kind() in VIEWS_IN_PLACE:
+            return self._view_in_place(node, alias, old)
+        new = inplace.result(memory.emit, node, old)
+        if new is None:
+            raise cannot(node, "has no twin that does not")
+        memory.write(alias, new, node)
+        memory.same(node.output(), alias)
+
+    def _view_in_place(self, node: Any, alias: Alias, old: Any) -> None:
+        """`x.unsqueeze_(0)`: every name of this tensor is a view of it from here on."""
+        if self.depth:
+            raise cannot(node, "only in one branch or turn changes how a tensor is seen")
+        kind = node.kind().removesuffix("_")
+        view = ir.insert(self.graph, kind, [old, *ir.inputs(node)[1:]], node)
+        inner = Alias(alias.current, alias.storage, alias.parent, alias.view, alias.element, alias.version)
+        self.memory.rename(alias, inner)
+        new = self.memory.define(view.output(), alias.storage, inner, view=view)
+        self.memory.journal.note(alias)
+        alias.current, alias.parent, alias.view, alias.element = new.current, inner, view, None
+        self.memory.same(view.output(), alias)
+        self.memory.same(node.output(), alias)
