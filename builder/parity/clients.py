@@ -1,0 +1,137 @@
+"""Triton's two protocols behind one small interface."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any, Protocol
+
+import numpy as np
+from google.protobuf import json_format
+from numpy.typing import NDArray
+from tritonclient import grpc as triton_grpc
+from tritonclient import http as triton_http
+from tritonclient.grpc import model_config_pb2 as pb
+
+from builder.triton.dtypes import by_numpy
+
+Arrays = Mapping[str, NDArray[Any]]
+Parameters = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The outputs by name as they came over the wire, and the response's parameters ({} on servers that have none)."""
+
+    outputs: dict[str, NDArray[Any]]
+    parameters: dict[str, Any]
+
+
+class Client(Protocol):
+    """One protocol to one server; every call ends within the timeout it was made with, or raises
+    InferenceServerException.
+    """
+
+    def ready(self, model: str) -> bool:
+        """Whether the server says that the model is ready."""
+
+    def config(self, model: str) -> Any:
+        """The server's own ModelConfig message of the model."""
+
+    def infer(self, model: str, inputs: Arrays, parameters: Parameters | None = None) -> Answer:
+        """All outputs of the model for these inputs."""
+
+    def close(self) -> None:
+        """Close the connection; a server waits for open ones when it stops."""
+
+
+class HttpClient:
+    """KServe v2 over HTTP."""
+
+    def __init__(self, url: str, timeout: float) -> None:
+        self._client: Any = triton_http.InferenceServerClient(url, connection_timeout=timeout, network_timeout=timeout)
+
+    def ready(self, model: str) -> bool:
+        return bool(self._client.is_model_ready(model))
+
+    def config(self, model: str) -> Any:
+        return json_format.ParseDict(self._client.get_model_config(model), pb.ModelConfig())
+
+    def infer(self, model: str, inputs: Arrays, parameters: Parameters | None = None) -> Answer:
+        result = self._client.infer(model, _inputs(triton_http, inputs), parameters=parameters)
+        response = result.get_response()
+        names = [output["name"] for output in response.get("outputs", ())]
+        return Answer({name: result.as_numpy(name) for name in names}, dict(response.get("parameters", {})))
+
+    def close(self) -> None:
+        self._client.close()
+
+
+class GrpcClient:
+    """KServe v2 over gRPC; may be used from several threads."""
+
+    def __init__(self, url: str, timeout: float) -> None:
+        self._client: Any = triton_grpc.InferenceServerClient(url)
+        self._timeout = timeout
+
+    def ready(self, model: str) -> bool:
+        return bool(self._client.is_model_ready(model, client_timeout=self._timeout))
+
+    def config(self, model: str) -> Any:
+        return self._client.get_model_config(model, client_timeout=self._timeout).config
+
+    def infer(self, model: str, inputs: Arrays, parameters: Parameters | None = None) -> Answer:
+        result = self._client.infer(
+            model, _inputs(triton_grpc, inputs), parameters=parameters, client_timeout=self._timeout
+        )
+        response = result.get_response()
+        outputs = {output.name: result.as_numpy(output.name) for output in response.outputs}
+        said = {key: getattr(value, value.WhichOneof("parameter_choice")) for key, value in response.parameters.items()}
+        return Answer(outputs, said)
+
+    def close(self) -> None:
+        self._client.close()
+
+
+def open_clients(http_url: str | None, grpc_url: str | None, timeout: float) -> dict[str, Client]:
+    """The protocols that were given an address."""
+    clients: dict[str, Client] = {}
+    if http_url:
+        clients["http"] = HttpClient(_bare(http_url), timeout)
+    if grpc_url:
+        clients["grpc"] = GrpcClient(_bare(grpc_url), timeout)
+    return clients
+
+
+def describe(client: Client, model: str, inputs: Arrays) -> dict[str, Any]:
+    """Who answers, asked of our Python runtime by a request that it refuses with the facts as JSON; {} where it is not
+    ours.
+    """
+    from tritonclient.utils import InferenceServerException
+
+    try:
+        client.infer(model, inputs, {"trt_build.describe": True})
+    except InferenceServerException as refusal:
+        text = refusal.message() or ""
+        begin = text.find("{")
+        try:
+            return dict(json.loads(text[begin:])) if begin >= 0 else {}
+        except ValueError:
+            return {}
+    return {}
+
+
+def _bare(url: str) -> str:
+    return url.split("://", 1)[-1].rstrip("/")
+
+
+def _inputs(module: ModuleType, arrays: Arrays) -> Sequence[Any]:
+    return [_input(module, name, array) for name, array in arrays.items()]
+
+
+def _input(module: ModuleType, name: str, array: NDArray[Any]) -> Any:
+    known = by_numpy(array.dtype)
+    tensor = module.InferInput(name, list(array.shape), known.wire if known else str(array.dtype))
+    return tensor.set_data_from_numpy(np.ascontiguousarray(array))

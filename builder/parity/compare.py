@@ -1,0 +1,162 @@
+"""One answer against one golden: everything that can be wrong with it, and by how much the numbers differ."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from builder.manifest.spec import Tolerance
+from builder.parity.tolerances import limits
+from builder.triton.artifact import Golden
+from builder.triton.dtypes import by_numpy
+
+Array = NDArray[Any]
+Arrays = Mapping[str, Array]
+DEFAULT = Tolerance()
+
+
+@dataclass(frozen=True)
+class OutputComparison:
+    """One output. Errors are the worst over all elements, each with the index of its element; None where nothing could
+    be compared.
+
+    `relative` is |answer - golden| / |golden| where the golden is not zero; `cosine` of the two as vectors.
+    """
+
+    name: str
+    problem: str | None = None
+    absolute: float | None = None
+    absolute_at: tuple[int, ...] | None = None
+    relative: float | None = None
+    relative_at: tuple[int, ...] | None = None
+    cosine: float | None = None
+    rtol: float | None = None
+    atol: float | None = None
+
+    @property
+    def passed(self) -> bool:
+        """Whether there is nothing to object to."""
+        return self.problem is None
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """All outputs of one answer, in the golden's order, and then the ones that the golden does not have."""
+
+    outputs: tuple[OutputComparison, ...]
+
+    @property
+    def passed(self) -> bool:
+        """Whether every output passed."""
+        return all(output.passed for output in self.outputs)
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """What is wrong, each with the output's name."""
+        return tuple(f"output {output.name!r}: {output.problem}" for output in self.outputs if output.problem)
+
+    def as_dict(self) -> dict[str, Any]:
+        """JSON-able."""
+        return {
+            "passed": self.passed,
+            "outputs": [{**asdict(output), "passed": output.passed} for output in self.outputs],
+        }
+
+
+def compare(
+    answer: Arrays, golden: Golden | Arrays, tolerance: Tolerance = DEFAULT, *, precision: str = "fp32"
+) -> Comparison:
+    """Compare outputs by name; a missing, extra, renamed, wrong-typed, wrong-shaped or newly non-finite output fails.
+
+    Where `tolerance` states nothing, the default of the output's dtype and `precision` holds (see tolerances). NaN
+    passes only for NaN, an infinity only for the same one.
+    """
+    expected = golden.outputs if isinstance(golden, Golden) else golden
+    common = [_output(name, answer, expected, tolerance, precision) for name in expected]
+    extra = [OutputComparison(name, _extra(name, answer, expected)) for name in answer if name not in expected]
+    return Comparison((*common, *extra))
+
+
+def _output(name: str, answer: Arrays, expected: Arrays, tolerance: Tolerance, precision: str) -> OutputComparison:
+    if name not in answer:
+        return OutputComparison(name, _missing(name, answer, expected))
+    got, want = answer[name], expected[name]
+    if got.dtype != want.dtype:
+        return OutputComparison(name, f"the element type is {got.dtype}, not {want.dtype}")
+    if got.shape != want.shape:
+        return OutputComparison(name, f"the shape is {list(got.shape)}, not {list(want.shape)}")
+    return _values(name, got, want, tolerance, precision)
+
+
+def _missing(name: str, answer: Arrays, expected: Arrays) -> str:
+    twins = [other for other in answer if other not in expected and _alike(answer[other], expected[name])]
+    return f"is missing; {twins[0]!r} is like it under another name" if twins else "is missing"
+
+
+def _extra(name: str, answer: Arrays, expected: Arrays) -> str:
+    twins = [other for other in expected if other not in answer and _alike(answer[name], expected[other])]
+    return f"is not the model's; it is like the missing {twins[0]!r}" if twins else "is not the model's"
+
+
+def _alike(one: Array, other: Array) -> bool:
+    return one.dtype == other.dtype and one.shape == other.shape
+
+
+def _values(name: str, got: Array, want: Array, tolerance: Tolerance, precision: str) -> OutputComparison:
+    known = by_numpy(want.dtype)
+    rtol, atol = limits(want, known.name if known else "", tolerance, precision)
+    if not want.size:
+        return OutputComparison(name, None, 0.0, None, 0.0, None, 1.0, rtol, atol)
+    error, magnitude = _error(got, want)
+    passes = error <= atol + rtol * magnitude
+    relative = np.divide(error, magnitude, out=np.zeros_like(error), where=magnitude > 0)
+    absolute_at, relative_at = _worst(error), _worst(relative)
+    problem = None if passes.all() else _excess(got, want, passes, error)
+    return OutputComparison(
+        name,
+        problem,
+        float(error[absolute_at]),
+        absolute_at,
+        float(relative[relative_at]),
+        relative_at,
+        _cosine(got, want),
+        rtol,
+        atol,
+    )
+
+
+def _error(got: Array, want: Array) -> tuple[Array, Array]:
+    """|got - want| in float64, infinite where only one is finite; and |want|, zero where it is not finite."""
+    a, b = got.astype(np.float64), want.astype(np.float64)
+    # float64 holds no int64 above 2**53: equality is asked of the integers themselves.
+    same = (got == want) | (np.isnan(a) & np.isnan(b))
+    finite = np.isfinite(a) & np.isfinite(b)
+    difference = np.abs(np.subtract(a, b, out=np.full(a.shape, np.inf), where=finite))
+    unequal = np.maximum(difference, np.finfo(np.float64).tiny)
+    return np.where(same, 0.0, unequal), np.where(np.isfinite(b), np.abs(b), 0.0)
+
+
+def _worst(error: Array) -> tuple[int, ...]:
+    return tuple(int(i) for i in np.unravel_index(int(np.argmax(error)), error.shape))
+
+
+def _excess(got: Array, want: Array, passes: Array, error: Array) -> str:
+    at = _worst(np.where(passes, 0.0, error))
+    count = int((~passes).sum())
+    text = f"{count} of {passes.size} elements differ too much, worst at {list(at)}: {got[at]} instead of {want[at]}"
+    new = int((~np.isfinite(got.astype(np.float64)) & np.isfinite(want.astype(np.float64))).sum())
+    return f"{text}; {new} are not finite" if new else text
+
+
+def _cosine(got: Array, want: Array) -> float | None:
+    a, b = got.astype(np.float64).ravel(), want.astype(np.float64).ravel()
+    finite = np.isfinite(a) & np.isfinite(b)
+    a, b = a[finite], b[finite]
+    norms = float(np.linalg.norm(a)) * float(np.linalg.norm(b))
+    if not norms:
+        return 1.0 if np.array_equal(a, b) else None
+    return float(np.dot(a, b)) / norms

@@ -1,0 +1,97 @@
+"""Inputs that a model can be asked: the shapes of a profile, and values that suit each element type.
+
+Floats are standard normal. Integers are mostly ids whose range the file does not say, so ranges are tried from wide to
+narrow; bool is mostly a mask, so both polarities are tried, each with at least one True.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from builder.manifest.spec import ModelSpec, Profile, TensorSpec
+
+ID_LIMITS = (1000, 256, 64, 16, 4, 2)
+"""Exclusive upper bounds for int32 and int64 inputs, tried in this order."""
+TRUE_SHARES = (0.25, 0.9)
+"""The share of True in a bool input: a padding mask with few, a validity mask with many."""
+_FULL_RANGE = {torch.uint8: (0, 256), torch.int8: (-128, 128)}
+
+
+@dataclass(frozen=True)
+class Style:
+    """What the values are drawn from: ids below `ids`, a share `true` of True."""
+
+    ids: int = ID_LIMITS[0]
+    true: float = TRUE_SHARES[0]
+
+
+def styles(spec: ModelSpec) -> Iterator[Style]:
+    """Every style that makes a difference for this model's inputs, widest first."""
+    dtypes = {tensor.dtype for tensor in spec.inputs}
+    ids = ID_LIMITS if dtypes & {"int32", "int64"} else ID_LIMITS[:1]
+    shares = TRUE_SHARES if "bool" in dtypes else TRUE_SHARES[:1]
+    yield from itertools.starmap(Style, itertools.product(ids, shares))
+
+
+def draw(tensors: Sequence[TensorSpec], sizes: Mapping[str, int], style: Style, seed: int) -> list[torch.Tensor]:
+    """One CPU tensor for each spec at these axis sizes; the same seed gives the same values."""
+    generator = torch.Generator().manual_seed(seed)
+    return [_draw(tensor, _shape(tensor, sizes), style, generator) for tensor in tensors]
+
+
+def _shape(tensor: TensorSpec, sizes: Mapping[str, int]) -> tuple[int, ...]:
+    return tuple(axis if isinstance(axis, int) else sizes[axis] for axis in tensor.shape)
+
+
+def _draw(tensor: TensorSpec, shape: tuple[int, ...], style: Style, generator: torch.Generator) -> torch.Tensor:
+    dtype: torch.dtype = getattr(torch, tensor.dtype)
+    if dtype == torch.bool:
+        return _mask(shape, style.true, generator)
+    if dtype.is_floating_point:
+        return torch.randn(shape, generator=generator).to(dtype)
+    low, high = _FULL_RANGE.get(dtype, (0, style.ids))
+    return torch.randint(low, high, shape, generator=generator, dtype=dtype)
+
+
+def _mask(shape: tuple[int, ...], share: float, generator: torch.Generator) -> torch.Tensor:
+    """With one True and, where there is room, one False in every row along the last axis: a row all of one kind is
+    often no sense.
+    """
+    mask = torch.rand(shape, generator=generator) < share
+    if mask.dim() and mask.shape[-1]:
+        if mask.shape[-1] > 1 or share < 0.5:
+            mask[..., 0] = False
+        if mask.shape[-1] > 1 or share >= 0.5:
+            mask[..., -1] = True
+    return mask
+
+
+def sizes_of(profile: Profile) -> dict[str, dict[str, int]]:
+    """The axis sizes of the golden kinds min, opt, max and odd of one profile, without those that repeat an earlier
+    one.
+    """
+    kinds = {
+        "opt": {axis: span[1] for axis, span in profile.items()},
+        "min": {axis: span[0] for axis, span in profile.items()},
+        "max": {axis: span[2] for axis, span in profile.items()},
+        "odd": {axis: odd(span) for axis, span in profile.items()},
+    }
+    unique: dict[str, dict[str, int]] = {}
+    for kind, sizes in kinds.items():
+        if sizes not in unique.values():
+            unique[kind] = sizes
+    return unique
+
+
+def odd(span: tuple[int, int, int]) -> int:
+    """A size that nobody tuned for: odd if there is one, none of min, opt and max if there is one, nearest to the
+    middle.
+    """
+    low, _, high = span
+    middle = (low + high) // 2
+    candidates = range(low, high + 1) if high - low < 4096 else range(middle - 2, middle + 3)
+    return min(candidates, key=lambda n: (n in span, n % 2 == 0, abs(n - middle)))

@@ -1,0 +1,163 @@
+"""Goldens: the original module's own answers, recorded on the CPU before anything is done to it."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from builder.errors import ModelFileError, UsageError
+from builder.manifest.spec import ModelSpec, Profile
+from builder.parity import inputs
+from builder.parity.user_inputs import user_inputs
+from builder.triton.artifact import Golden
+
+Module = Any
+"""A torch.jit.ScriptModule, or anything that is called with tensors."""
+
+
+def record(module: Module, spec: ModelSpec, output_names: Sequence[str] | None = None) -> tuple[Golden, ...]:
+    """The module's answers at the opt, min, max and an odd size of each profile, seeded by the model's name, and to the
+    user's npz.
+
+    Where the first axis looks like a batch there is also "p<i>-row": the first row of the opt golden alone, which shows
+    whether rows depend on each other. Outputs, however nested, are flattened in order and named `output_names`, else
+    `spec.outputs`, else output, or output_0, output_1, ... Raises ModelFileError where the module fails on all inputs
+    that we can think of, or returns other things than tensors.
+    """
+    names = tuple(output_names or spec.outputs or ())
+    recorder = _Recorder(module, spec, names)
+    return tuple(recorder.all())
+
+
+class _Recorder:
+    """Remembers which style of values the module took, so that one search serves all goldens."""
+
+    def __init__(self, module: Module, spec: ModelSpec, names: tuple[str, ...]) -> None:
+        self.module, self.spec, self.names = module, spec, names
+        self.styles = list(inputs.styles(spec))
+
+    def all(self) -> Iterator[Golden]:
+        for index, profile in enumerate(self.spec.profiles or ({},)):
+            merged = {**_dims(self.spec), **profile}
+            for kind, sizes in inputs.sizes_of(merged).items():
+                golden = self.golden(f"p{index}-{kind}", sizes)
+                yield golden
+                if kind == "opt" and self._batch_like(merged):
+                    yield self.answer(f"p{index}-row", [_row(tensor) for tensor in self._tensors(golden)])
+        for name, tensors in user_inputs(self.spec):
+            yield self.answer(name, tensors)
+
+    def golden(self, name: str, sizes: Mapping[str, int]) -> Golden:
+        """With the first style that gives finite answers, else the first that gives any."""
+        seed = zlib.crc32(f"{self.spec.name}/{name}".encode())
+        fallback, failure = None, None
+        for position, style in enumerate(self.styles):
+            try:
+                golden = self.answer(name, inputs.draw(self.spec.inputs, sizes, style, seed))
+            except (RuntimeError, IndexError) as error:
+                failure = failure or error
+                continue
+            if _finite(golden):
+                # What worked once is tried first next time.
+                self.styles.insert(0, self.styles.pop(position))
+                return golden
+            fallback = fallback or golden
+        if fallback is None:
+            raise self._failed(name, sizes, failure)
+        return fallback
+
+    def answer(self, name: str, tensors: Sequence[torch.Tensor]) -> Golden:
+        given = {
+            spec.name or f"input_{i}": to_numpy(t)
+            for i, (spec, t) in enumerate(zip(self.spec.inputs, tensors, strict=True))
+        }
+        with _evaluating(self.module), torch.no_grad():
+            outputs = list(_flatten(self.module(*(tensor.clone() for tensor in tensors))))
+        names = self.names or _names(len(outputs))
+        if len(names) != len(outputs):
+            raise UsageError(
+                f"the manifest names {len(names)} outputs, the module returns {len(outputs)}", where=self.spec.name
+            )
+        return Golden(name, given, {n: to_numpy(t) for n, t in zip(names, outputs, strict=True)})
+
+    def _tensors(self, golden: Golden) -> list[torch.Tensor]:
+        return [to_torch(array) for array in golden.inputs.values()]
+
+    def _batch_like(self, profile: Profile) -> bool:
+        firsts = {tensor.shape[0] if tensor.shape else None for tensor in self.spec.inputs}
+        axis = next(iter(firsts)) if len(firsts) == 1 else None
+        return isinstance(axis, str) and profile[axis][0] <= 1 < profile[axis][1]
+
+    def _failed(self, name: str, sizes: Mapping[str, int], failure: Exception | None) -> ModelFileError:
+        reason = (str(failure).strip().splitlines() or [type(failure).__name__])[-1]
+        return ModelFileError(
+            f"the original module fails on every input that we drew for golden {name} (axes {dict(sizes)}): {reason}",
+            where=str(self.spec.path),
+            fix="give inputs of your own (manifest: goldens: FILE.npz), or mend dims and dtypes in the manifest",
+        )
+
+
+class _evaluating:
+    """The module in evaluation mode, and afterwards as it was."""
+
+    def __init__(self, module: Module) -> None:
+        self.module = module
+        self.trained = bool(getattr(module, "training", False))
+
+    def __enter__(self) -> None:
+        if self.trained:
+            self.module.eval()
+
+    def __exit__(self, *_: object) -> None:
+        if self.trained:
+            self.module.train()
+
+
+def _dims(spec: ModelSpec) -> dict[str, tuple[int, int, int]]:
+    return {name: span for tensor in spec.inputs for name, span in tensor.dims.items()}
+
+
+def _flatten(value: Any) -> Iterator[torch.Tensor]:
+    """The tensors of a nested result in order: tuples, lists, named tuples; a dict's by its order; None is left out."""
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, Mapping):
+        yield from _flatten(list(value.values()))
+    elif isinstance(value, (tuple, list)):
+        for part in value:
+            yield from _flatten(part)
+    elif value is not None:
+        raise ModelFileError(f"the module returns a {type(value).__name__}; only tensors can be served")
+
+
+def _names(count: int) -> tuple[str, ...]:
+    return ("output",) if count == 1 else tuple(f"output_{index}" for index in range(count))
+
+
+def _row(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor[:1].contiguous()
+
+
+def _finite(golden: Golden) -> bool:
+    return all(np.isfinite(array.astype(np.float64)).all() for array in golden.outputs.values())
+
+
+def to_numpy(tensor: torch.Tensor) -> NDArray[Any]:
+    """The tensor's values as an array of the same element type (bfloat16: ml_dtypes.bfloat16), a copy."""
+    value = tensor.detach().cpu().contiguous()
+    if value.dtype == torch.bfloat16:
+        return np.array(value.view(torch.int16).numpy()).view(ml_dtypes.bfloat16)
+    return np.array(value.numpy())
+
+
+def to_torch(array: NDArray[Any]) -> torch.Tensor:
+    """The array's values as a CPU tensor of the same element type."""
+    if array.dtype == ml_dtypes.bfloat16:
+        return torch.from_numpy(array.view(np.int16).copy()).view(torch.bfloat16)
+    return torch.from_numpy(np.array(array))

@@ -1,0 +1,77 @@
+"""A published model as verify reads it: its config, its trt-build.json, its goldens, and their form on the wire."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from numpy.typing import NDArray
+
+from builder.errors import UsageError
+from builder.manifest.spec import Tolerance
+from builder.triton import goldens
+from builder.triton.artifact import Golden
+from builder.triton.config import parse
+from builder.triton.dtypes import by_name
+from builder.triton.layout import SIDECAR
+
+
+@dataclass(frozen=True)
+class PublishedModel:
+    """One folder of a repository."""
+
+    name: str
+    config: Any
+    sidecar: dict[str, Any]
+    goldens: tuple[Golden, ...]
+
+    @property
+    def tolerance(self) -> Tolerance:
+        """What the manifest said, None where it said nothing."""
+        return Tolerance(**self.sidecar["tolerance"])
+
+    @property
+    def precision(self) -> str:
+        """The precision that the plan was built with."""
+        return str(self.sidecar["precision"])
+
+    def wire(self, golden: Golden) -> Golden:
+        """The golden as the endpoint has it: served element types, and an axis of 1 where Triton has no tensor without
+        axes.
+        """
+        inputs = {name: self._wire("inputs", name, array) for name, array in golden.inputs.items()}
+        outputs = {name: self._wire("outputs", name, array) for name, array in golden.outputs.items()}
+        return Golden(golden.name, inputs, outputs)
+
+    def _wire(self, side: str, name: str, array: NDArray[Any]) -> NDArray[Any]:
+        declared = next((io for io in self.sidecar[side] if io["name"] == name), None)
+        if declared is None:
+            return array
+        own_type = by_name(declared["dtype"]).numpy == array.dtype
+        served = array.astype(by_name(declared["served_dtype"]).numpy) if own_type else array
+        without_axes = len(declared["shape"]) == (1 if self.config.max_batch_size else 0)
+        return served.reshape(*served.shape, 1) if without_axes else served
+
+
+def names(repository: Path) -> list[str]:
+    """The models of the repository: every folder in it, as Triton has it. UsageError where there is no repository or no
+    model.
+    """
+    if not repository.is_dir():
+        raise UsageError(f"{repository} is no model repository", fix="trt-build repo MODELS --out REPOSITORY")
+    found = sorted(path.name for path in repository.iterdir() if path.is_dir())
+    if not found:
+        raise UsageError(f"{repository} holds no model", fix="trt-build repo MODELS --out REPOSITORY")
+    return found
+
+
+def read(folder: Path) -> PublishedModel:
+    """The model in `folder`; UsageError where a file of it is missing or is not what it should be."""
+    try:
+        config = parse((folder / "config.pbtxt").read_text(), str(folder / "config.pbtxt"))
+        sidecar = json.loads((folder / SIDECAR).read_text())
+        return PublishedModel(folder.name, config, sidecar, goldens.load(folder / goldens.FOLDER))
+    except (OSError, ValueError, EOFError) as error:
+        raise UsageError(f"not a model that trt-build published: {error}", where=str(folder)) from error

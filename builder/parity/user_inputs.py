@@ -1,0 +1,78 @@
+"""The user's own inputs: an .npz whose keys are input names, or "<n>/<input name>" for several sets."""
+
+from __future__ import annotations
+
+import re
+import zipfile
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from builder.errors import UsageError
+from builder.manifest.spec import ModelSpec, Profile, TensorSpec
+from builder.triton.dtypes import by_name
+
+_KEY = re.compile(r"(?:(?P<set>\d+)/)?(?:input:)?(?P<name>.+)")
+Arrays = Mapping[str, NDArray[Any]]
+
+
+def user_inputs(spec: ModelSpec) -> Iterator[tuple[str, list[torch.Tensor]]]:
+    """("user-<n>", tensors in the spec's order) for each set in `spec.goldens`.
+
+    Raises UsageError for a file that is no .npz, a missing or unknown input, a wrong dtype, a shape outside every
+    profile.
+    """
+    if spec.goldens is None:
+        return
+    for number, arrays in sorted(_sets(spec).items()):
+        _check(spec, arrays)
+        yield f"user-{number}", [torch.from_numpy(np.array(arrays[t.name or ""])) for t in spec.inputs]
+
+
+def _sets(spec: ModelSpec) -> dict[int, dict[str, NDArray[Any]]]:
+    sets: dict[int, dict[str, NDArray[Any]]] = defaultdict(dict)
+    try:
+        with np.load(str(spec.goldens), allow_pickle=False) as file:
+            for key in file.files:
+                match = _KEY.fullmatch(key)
+                if match:
+                    sets[int(match["set"] or 0)][match["name"]] = file[key]
+    except (OSError, ValueError, TypeError, AttributeError, zipfile.BadZipFile) as error:
+        raise UsageError(f"not an .npz of plain arrays: {error}", where=str(spec.goldens)) from error
+    return sets
+
+
+def _check(spec: ModelSpec, arrays: Arrays) -> None:
+    names = [tensor.name or "" for tensor in spec.inputs]
+    wrong = sorted(set(names) ^ set(arrays))
+    if wrong:
+        raise UsageError(f"the arrays are {sorted(arrays)}, the inputs {names}", where=str(spec.goldens))
+    for tensor in spec.inputs:
+        _check_one(spec, tensor, arrays[tensor.name or ""])
+    if not any(_inside(spec, profile, arrays) for profile in spec.profiles or ({},)):
+        shapes = {name: list(array.shape) for name, array in arrays.items()}
+        raise UsageError(f"the shapes {shapes} are in no profile of the model", where=str(spec.goldens))
+
+
+def _check_one(spec: ModelSpec, tensor: TensorSpec, array: NDArray[Any]) -> None:
+    if array.dtype != by_name(tensor.dtype).numpy:
+        raise UsageError(f"array {tensor.name!r} is {array.dtype}, the input {tensor.dtype}", where=str(spec.goldens))
+
+
+def _inside(spec: ModelSpec, profile: Profile, arrays: Arrays) -> bool:
+    """Whether all shapes are in the profile, an axis name having one size throughout."""
+    sizes: dict[str, int] = {}
+    for tensor in spec.inputs:
+        shape = arrays[tensor.name or ""].shape
+        if len(shape) != len(tensor.shape):
+            return False
+        spans = {**tensor.dims, **profile}
+        for axis, size in zip(tensor.shape, shape, strict=True):
+            low, _, high = (axis, axis, axis) if isinstance(axis, int) else spans[axis]
+            if not low <= size <= high or sizes.setdefault(str(axis), size) != size:
+                return False
+    return True

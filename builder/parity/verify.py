@@ -1,0 +1,228 @@
+"""Every model of a repository, every golden, over both protocols, against the live endpoint."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from tritonclient.utils import InferenceServerException
+
+from builder.errors import EnvironmentProblem, UsageError
+from builder.parity import config_check, served
+from builder.parity.clients import Answer, Client, describe, open_clients
+from builder.parity.compare import Comparison, compare
+from builder.parity.served import PublishedModel
+from builder.triton.artifact import Golden
+
+REPEAT = 5
+CONCURRENT = 16
+"""Requests sent at once to a model with a dynamic batcher, so that the batches which it forms are compared too."""
+CONCURRENT_MAX_BYTES = 8 << 20
+
+_FAILURES = (InferenceServerException, OSError, TimeoutError)
+
+
+@dataclass(frozen=True)
+class GoldenResult:
+    """One golden over one protocol ("http", "grpc", or "grpc x16": one of many at once); latencies in milliseconds,
+    None if not taken.
+    """
+
+    golden: str
+    protocol: str
+    comparison: Comparison | None
+    error: str | None = None
+    median_ms: float | None = None
+    p95_ms: float | None = None
+
+    @property
+    def passed(self) -> bool:
+        """Whether an answer came and passed."""
+        return self.comparison is not None and self.comparison.passed
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """What is wrong with it, in words."""
+        if self.error:
+            return (self.error,)
+        return self.comparison.problems if self.comparison else ()
+
+
+@dataclass(frozen=True)
+class ModelParity:
+    """One model: what answered (`answered_by` "plan" or "torch", None where nothing says so; `device`; `why`), and
+    every golden's result.
+    """
+
+    name: str
+    platform: str
+    answered_by: str | None
+    device: str | None
+    why: str | None
+    results: tuple[GoldenResult, ...]
+    problems: tuple[str, ...] = ()
+
+    @property
+    def passed(self) -> bool:
+        """Whether every golden passed and nothing else is wrong with the model."""
+        return not self.problems and bool(self.results) and all(result.passed for result in self.results)
+
+    def as_dict(self) -> dict[str, Any]:
+        """JSON-able: everything, with `passed` and `problems` of every level."""
+        results = [_result_dict(result) for result in self.results]
+        return {**asdict(self), "results": results, "passed": self.passed}
+
+
+def verify(
+    repository: Path,
+    http_url: str | None,
+    grpc_url: str | None,
+    models: Sequence[str] | None = None,
+    *,
+    repeat: int = REPEAT,
+    timeout: float = 60.0,
+    extra: Mapping[str, Sequence[Golden]] | None = None,
+) -> list[ModelParity]:
+    """Ask the endpoint (host:port each; None leaves a protocol out) every golden of `models`, or of all, and `extra`
+    ones by model.
+
+    Raises UsageError for an unknown model or no protocol, EnvironmentProblem where nothing listens. Whatever else goes
+    wrong is in the results.
+    """
+    with ExitStack() as stack:
+        clients = open_clients(http_url, grpc_url, timeout)
+        for client in clients.values():
+            stack.enter_context(closing(client))
+        if not clients:
+            raise UsageError(
+                "verify needs the address of an endpoint", fix="--url HOST:PORT, --grpc-url HOST:PORT, or --serve"
+            )
+        return [
+            _model(repository / name, clients, repeat, (extra or {}).get(name, ()))
+            for name in _chosen(repository, models)
+        ]
+
+
+def _chosen(repository: Path, models: Sequence[str] | None) -> Sequence[str]:
+    known = served.names(repository)
+    unknown = [name for name in models or () if name not in known]
+    if unknown:
+        raise UsageError(f"no model {', '.join(map(repr, unknown))} in {repository}", fix=f"one of {', '.join(known)}")
+    return models or known
+
+
+def _model(folder: Path, clients: Mapping[str, Client], repeat: int, extra: Sequence[Golden]) -> ModelParity:
+    try:
+        model = served.read(folder)
+    except UsageError as error:
+        return ModelParity(folder.name, "unknown", None, None, None, (), (str(error),))
+    problems = tuple(_problems(model, clients))
+    goldens = [model.wire(golden) for golden in (*model.goldens, *extra)]
+    if problems or not goldens:
+        return _parity(model, {}, (), problems or ("it has no goldens to verify",))
+    results = [_ask(client, protocol, model, g, repeat) for protocol, client in clients.items() for g in goldens]
+    return _parity(model, _who(model, clients, goldens[0]), (*results, *_at_once(model, clients, goldens)), ())
+
+
+def _parity(
+    model: PublishedModel, who: Mapping[str, Any], results: Sequence[GoldenResult], problems: Sequence[str]
+) -> ModelParity:
+    return ModelParity(
+        name=model.name,
+        platform=str(model.sidecar["serve_as"]),
+        answered_by=who.get("trt_build.answered_by"),
+        device=who.get("trt_build.device"),
+        why=who.get("trt_build.why"),
+        results=tuple(results),
+        problems=tuple(problems),
+    )
+
+
+def _problems(model: PublishedModel, clients: Mapping[str, Client]) -> Iterator[str]:
+    for protocol, client in clients.items():
+        try:
+            if not client.ready(model.name):
+                yield f"{protocol}: the server does not have it ready"
+                continue
+            yield from (
+                f"{protocol}: {text}" for text in config_check.differences(model.config, client.config(model.name))
+            )
+        except _FAILURES as error:
+            if _unreachable(error):
+                raise EnvironmentProblem(
+                    f"no Triton answers over {protocol}: {error}", fix="trt-build serve, or the right --url"
+                ) from error
+            yield f"{protocol}: {error}"
+
+
+def _unreachable(error: Exception) -> bool:
+    status = error.status() if isinstance(error, InferenceServerException) else None
+    return isinstance(error, OSError) or status == "StatusCode.UNAVAILABLE"
+
+
+def _who(model: PublishedModel, clients: Mapping[str, Client], golden: Golden) -> Mapping[str, Any]:
+    """From a response's parameters where the server has them; else by asking the runtime; Triton's own backend runs the
+    plan.
+    """
+    if model.config.backend == "tensorrt":
+        return {"trt_build.answered_by": "plan", "trt_build.why": "Triton's TensorRT backend"}
+    client = next(iter(clients.values()))
+    try:
+        said = client.infer(model.name, golden.inputs).parameters
+        return said if "trt_build.answered_by" in said else describe(client, model.name, golden.inputs)
+    except _FAILURES:
+        return {}
+
+
+def _ask(client: Client, protocol: str, model: PublishedModel, golden: Golden, repeat: int) -> GoldenResult:
+    try:
+        answer = client.infer(model.name, golden.inputs)
+        times = [_timed(client, model.name, golden) for _ in range(repeat)]
+    except _FAILURES as error:
+        return GoldenResult(golden.name, protocol, None, str(error))
+    median, p95 = (float(np.percentile(times, q)) if times else None for q in (50, 95))
+    return GoldenResult(golden.name, protocol, _compare(model, answer, golden), None, median, p95)
+
+
+def _timed(client: Client, model: str, golden: Golden) -> float:
+    begin = time.perf_counter()
+    client.infer(model, golden.inputs)
+    return (time.perf_counter() - begin) * 1e3
+
+
+def _compare(model: PublishedModel, answer: Answer, golden: Golden) -> Comparison:
+    return compare(answer.outputs, golden, model.tolerance, precision=model.precision)
+
+
+def _at_once(model: PublishedModel, clients: Mapping[str, Client], goldens: Sequence[Golden]) -> Iterator[GoldenResult]:
+    """Many requests together over gRPC, for models whose requests Triton batches; the worst result of each golden."""
+    small = [golden for golden in goldens if sum(a.nbytes for a in golden.inputs.values()) <= CONCURRENT_MAX_BYTES]
+    if "grpc" not in clients or not model.config.HasField("dynamic_batching") or not small:
+        return
+    client, name = clients["grpc"], f"grpc x{CONCURRENT}"
+    sent = list(itertools.islice(itertools.cycle(small), max(CONCURRENT, len(small))))
+    with ThreadPoolExecutor(CONCURRENT) as pool:
+        results = list(pool.map(lambda golden: _ask(client, name, model, golden, 0), sent))
+    for golden in small:
+        own = [result for result in results if result.golden == golden.name]
+        yield min(own, key=lambda result: result.passed)
+
+
+def _result_dict(result: GoldenResult) -> dict[str, Any]:
+    compared = result.comparison.as_dict() if result.comparison else None
+    return {
+        "golden": result.golden,
+        "protocol": result.protocol,
+        "passed": result.passed,
+        "problems": list(result.problems),
+        "comparison": compared,
+        "median_ms": result.median_ms,
+        "p95_ms": result.p95_ms,
+    }

@@ -1,0 +1,131 @@
+"""Where a tritonserver is on this machine, and what its process needs around it."""
+
+from __future__ import annotations
+
+import ctypes.util
+import importlib.metadata
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from builder.errors import EnvironmentProblem
+
+STUB = "triton_python_backend_stub"
+VARIABLE = "TRT_BUILD_TRITONSERVER"
+
+
+@dataclass(frozen=True)
+class Installation:
+    """A tritonserver: `source` is "path" or "nvidia-pytriton"; `bundle` the latter's folder; `environment` is set over
+    ours.
+    """
+
+    executable: Path
+    source: str
+    bundle: Path | None = None
+    environment: dict[str, str] = field(default_factory=dict)
+
+    def backend_flags(self, scratch: Path) -> list[str]:
+        """Flags that name the backends; for the bundle, whose stub is not where the server looks, a folder is laid out
+        in `scratch`.
+        """
+        return [f"--backend-directory={_lay_out(self.bundle, scratch)}"] if self.bundle else []
+
+    def supports(self, flag: str) -> bool:
+        """Whether the binary's own help names the flag; an unknown one would stop it."""
+        environment = {**os.environ, **self.environment}
+        command = [str(self.executable), "--help"]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+        return f"{flag} " in done.stdout + done.stderr
+
+
+def find(prefer: str = "auto") -> Installation:
+    """The tritonserver to use: `path` (or $TRT_BUILD_TRITONSERVER), `nvidia-pytriton`, or auto: the first of the two
+    found.
+
+    Raises EnvironmentProblem where there is none, or the bundle has no stub for this Python or no libpython to load.
+    """
+    on_path = os.environ.get(VARIABLE) or shutil.which("tritonserver")
+    if on_path and prefer in ("auto", "path"):
+        return Installation(Path(on_path), "path", environment={"PATH": _path_with_our_python()})
+    spec = importlib.util.find_spec("pytriton") if prefer in ("auto", "nvidia-pytriton") else None
+    if spec is None or spec.origin is None:
+        raise EnvironmentProblem(
+            "no tritonserver was found", fix="pip install 'trt-build[server]', or put tritonserver on the PATH"
+        )
+    return _bundled(Path(spec.origin).parent)
+
+
+def _bundled(package: Path) -> Installation:
+    bundle = package / "tritonserver"
+    stub = _stub(bundle)
+    if not stub.exists():
+        version = ".".join(map(str, sys.version_info[:2]))
+        raise EnvironmentProblem(
+            f"nvidia-pytriton has no stub for Python {version}", fix="use Python 3.10, 3.11 or 3.12"
+        )
+    libraries = [str(package.parent / "nvidia_pytriton.libs"), *_libpython_folder()]
+    environment = {"PATH": _path_with_our_python(), "LD_LIBRARY_PATH": os.pathsep.join([*libraries, *_inherited()])}
+    return Installation(bundle / "bin" / "tritonserver", "nvidia-pytriton", bundle, environment)
+
+
+def _inherited() -> list[str]:
+    return [part for part in os.environ.get("LD_LIBRARY_PATH", "").split(os.pathsep) if part]
+
+
+def _stub(bundle: Path) -> Path:
+    return bundle / "python_backend_stubs" / ".".join(map(str, sys.version_info[:2])) / STUB
+
+
+def _path_with_our_python() -> str:
+    """The stub's interpreter finds its packages through the first `python3` of the PATH: ours, so that it sees our
+    torch.
+    """
+    return os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
+
+
+def _libpython_folder() -> list[str]:
+    """The folder of this Python's shared library, [] where the system's loader knows it anyway."""
+    name = "libpython{}.{}.so.1.0".format(*sys.version_info[:2])
+    folders = [sysconfig.get_config_var("LIBDIR"), f"{sys.base_prefix}/lib", *_multiarch()]
+    for folder in filter(None, folders):
+        if Path(folder, name).exists():
+            return [str(folder)]
+    if ctypes.util.find_library("python{}.{}".format(*sys.version_info[:2])):
+        return []
+    version = "{}.{}".format(*sys.version_info[:2])
+    raise EnvironmentProblem(
+        f"{name} is nowhere on this machine, and Triton's Python backend needs it",
+        fix=f"apt-get install libpython{version} (Debian, Ubuntu), or a Python built with --enable-shared",
+    )
+
+
+def _multiarch() -> list[str]:
+    triple = sysconfig.get_config_var("MULTIARCH")
+    return [f"/usr/lib/{triple}", f"/lib/{triple}"] if triple else []
+
+
+def _lay_out(bundle: Path, scratch: Path) -> Path:
+    """backends/python with the bundle's own files, linked, and the stub for this Python, copied so that it may be
+    executed.
+    """
+    python = scratch / "backends" / "python"
+    python.mkdir(parents=True)
+    for file in (bundle / "backends" / "python").iterdir():
+        if file.is_file():
+            (python / file.name).symlink_to(file)
+    shutil.copy(_stub(bundle), python / STUB)
+    (python / STUB).chmod(0o755)
+    return python.parent
+
+
+def version(installation: Installation) -> str | None:
+    """Which server it is, without starting it (it has no --version): the bundle's package, or what its image says."""
+    if installation.source == "nvidia-pytriton":
+        return f"nvidia-pytriton {importlib.metadata.version('nvidia-pytriton')}"
+    return os.environ.get("TRITON_SERVER_VERSION")

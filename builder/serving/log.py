@@ -1,0 +1,89 @@
+"""Reading tritonserver's log: which models failed, in its own words, and what helps."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+_START = re.compile(r"^[IWEF]\d{4} \d\d:\d\d:\d\d\.\d+ \d+ (?P<source>\S+)\] ", re.MULTILINE)
+_LOAD = re.compile(r"^\"?failed to load '(?P<model>[^']+)' version (?P<version>\d+): (?P<reason>.*?)\"?$", re.DOTALL)
+_POLL = re.compile(r"^\"?Poll failed for model directory '(?P<model>[^']+)': (?P<reason>.*?)\"?$", re.DOTALL)
+_LOADING = re.compile(r"^\"?loading: (?P<model>.+):(?P<version>\d+)\"?$")
+_LOADED = re.compile(r"^\"?successfully loaded '(?P<model>[^']+)'\"?$")
+_FATAL = re.compile(r"^\"?(?P<reason>[Ff]ailed to start .*|failed to .*listen.*|.*failed to load all models.*)\"?$")
+
+HINTS = (
+    ("No module named 'torch'", "the Python that tritonserver finds first has no torch: install trt-build into it"),
+    (
+        "unable to find backend library for backend 'tensorrt'",
+        "this tritonserver has no TensorRT backend: NVIDIA's image, or --serve-as python",
+    ),
+    ("no GPUs are available", "a host with a GPU, or --serve-as python"),
+    (
+        "not compatible with this version of TensorRT",
+        "rebuild with the TensorRT of this server, or serve with the image that .env names",
+    ),
+    ("generated on an incompatible device", "rebuild on this GPU, or serve on the one it was built for"),
+    ("triton_python_backend_stub", "the Python backend's stub did not start: see `trt-build doctor`"),
+    ("CUDA out of memory", "fewer instances, or a smaller profile"),
+)
+
+
+@dataclass(frozen=True)
+class Failure:
+    """One model that did not load, and the log's reason."""
+
+    model: str
+    reason: str
+
+    @property
+    def hint(self) -> str | None:
+        """What helps, for a reason that we know."""
+        return next((hint for text, hint in HINTS if text in self.reason), None)
+
+    def __str__(self) -> str:
+        hint = f"\n    fix: {self.hint}" if self.hint else ""
+        return f"model {self.model!r}: {self.reason}{hint}"
+
+
+def entries(text: str) -> list[str]:
+    """The log's messages without their prefix; one may span several lines."""
+    starts = list(_START.finditer(text))
+    ends = [start.start() for start in starts[1:]] + [len(text)]
+    return [text[start.end() : end].rstrip() for start, end in zip(starts, ends, strict=False)]
+
+
+def failures(text: str) -> tuple[Failure, ...]:
+    """Every model that the log says could not be read or loaded, each once with its last reason."""
+    found: dict[str, str] = {}
+    for entry in entries(text):
+        match = _LOAD.match(entry) or _POLL.match(entry)
+        if match:
+            found[match["model"]] = _tidy(match["reason"])
+    return tuple(Failure(model, reason) for model, reason in found.items())
+
+
+def unfinished(text: str) -> tuple[str, ...]:
+    """Models whose loading began and neither ended nor failed."""
+    began, ended = _models(_LOADING, text), _models(_LOADED, text)
+    failed = {failure.model for failure in failures(text)}
+    return tuple(model for model in began if model not in ended and model not in failed)
+
+
+def fatal(text: str) -> str | None:
+    """The message for which the server as a whole gave up, if one is known."""
+    matches = (_FATAL.match(entry) for entry in entries(text))
+    return next((_tidy(match["reason"]) for match in matches if match), None)
+
+
+def tail(text: str, lines: int = 15) -> str:
+    """The last lines of the log."""
+    return "\n".join(text.splitlines()[-lines:])
+
+
+def _models(pattern: re.Pattern[str], text: str) -> list[str]:
+    return [match["model"] for match in map(pattern.match, entries(text)) if match]
+
+
+def _tidy(reason: str) -> str:
+    return reason.replace("\\n", "\n").strip().strip('"')

@@ -1,0 +1,42 @@
+"""Ports: taken free ones, and a clear word for one that is in use, before a server is started on it."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import socket
+from collections.abc import Mapping
+
+from builder.errors import EnvironmentProblem
+
+
+def settle(address: str, wanted: Mapping[str, int]) -> dict[str, int]:
+    """The port of each flag, 0 replaced by a free one.
+
+    Raises EnvironmentProblem for a port that something already listens on, naming the port and the flag that changes
+    it.
+    """
+    with contextlib.ExitStack() as stack:
+        # All are held open together, so that no two get the same free port.
+        sockets = {flag: stack.enter_context(_bound(address, port, flag)) for flag, port in wanted.items()}
+        return {flag: int(held.getsockname()[1]) for flag, held in sockets.items()}
+
+
+def _bound(address: str, port: int, flag: str) -> socket.socket:
+    held = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET)
+    # As the server itself does: a port that only waits for old connections to fade is free.
+    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        held.bind((address, port))
+    except OSError as error:
+        held.close()
+        raise _refused(error, address, port, flag) from error
+    return held
+
+
+def _refused(error: OSError, address: str, port: int, flag: str) -> EnvironmentProblem:
+    if error.errno == errno.EADDRINUSE:
+        return EnvironmentProblem(
+            f"port {port} on {address} is in use", fix=f"another port with {flag} (0 takes a free one)"
+        )
+    return EnvironmentProblem(f"cannot listen on {address}:{port}: {error.strerror}", fix=f"another port with {flag}")

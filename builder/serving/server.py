@@ -1,0 +1,212 @@
+"""One tritonserver process: started, waited for, asked what failed, stopped without a trace."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+import urllib.request
+import uuid
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from types import TracebackType
+
+from builder.errors import EnvironmentProblem, ServerError, UsageError
+from builder.serving import log, ports
+from builder.serving.installation import Installation, find
+
+READY_TIMEOUT = 180.0
+STOP_TIMEOUT = 20.0
+"""Seconds. The server itself waits for open connections, and Python models for their process."""
+
+HTTP_MAX_BYTES = 1 << 30
+_SHARED_MEMORY = Path("/dev/shm")
+
+
+class Server:
+    """A running tritonserver on `http_url` and `grpc_url` (host:port each); stop() or leaving the `with` ends it."""
+
+    def __init__(
+        self, process: subprocess.Popen[bytes], address: str, port: dict[str, int], scratch: Path, log_path: Path
+    ) -> None:
+        host = f"[{address}]" if ":" in address else address
+        self.process, self.scratch, self.log_path = process, scratch, log_path
+        self.http_url = f"{host}:{port['--http-port']}"
+        self.grpc_url = f"{host}:{port['--grpc-port']}"
+        self.metrics_url = f"{host}:{port['--metrics-port']}"
+
+    def __enter__(self) -> Server:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def log(self) -> str:
+        """Everything that the server has logged so far; "" once it is stopped and its log was not asked to be kept."""
+        return self.log_path.read_text(errors="replace") if self.log_path.exists() else ""
+
+    def ready(self) -> bool:
+        """Whether the server says that all its models are ready."""
+        try:
+            with urllib.request.urlopen(f"http://{self.http_url}/v2/health/ready", timeout=2) as answer:
+                return bool(answer.status == 200)
+        except OSError:
+            return False
+
+    def wait_ready(self, timeout: float) -> None:
+        """Return when all models are ready; ServerError with each failed model and its reason where that does not
+        happen.
+        """
+        deadline = time.monotonic() + timeout
+        while not self.ready():
+            if self.process.poll() is not None:
+                raise ServerError(_why(self.log(), f"tritonserver stopped (exit code {self.process.returncode})"))
+            if time.monotonic() > deadline:
+                raise ServerError(_why(self.log(), f"tritonserver was not ready after {timeout:g} s"))
+            time.sleep(0.1)
+
+    def wait(self) -> int:
+        """Block until the server ends by itself; its exit code."""
+        return self.process.wait()
+
+    def stop(self) -> None:
+        """End the server and its Python processes, kindly, then by force, and remove its shared memory and folder."""
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGINT)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.process.wait(STOP_TIMEOUT)
+        # The server leads a process group of its own: this reaches its stubs, which outlive it when it dies badly.
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+        for region in _SHARED_MEMORY.glob(f"{self.scratch.name}*"):
+            region.unlink(missing_ok=True)
+        shutil.rmtree(self.scratch, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def serve(
+    repository: Path,
+    *,
+    http_port: int = 8000,
+    grpc_port: int = 8001,
+    metrics_port: int = 8002,
+    address: str = "127.0.0.1",
+    log_verbose: int = 0,
+    log_path: Path | None = None,
+    ready_timeout: float = READY_TIMEOUT,
+    explicit: bool = False,
+    models: Sequence[str] = (),
+    installation: Installation | None = None,
+) -> Iterator[Server]:
+    """Serve `repository` for the length of the `with`; it is entered when every model is ready.
+
+    A port of 0 takes a free one. `explicit` loads `models` only, else none, and allows loading by request. Raises
+    EnvironmentProblem for a port in use or no server here, ServerError with every failed model and the log's reason.
+    """
+    server = start(
+        repository,
+        port={"--http-port": http_port, "--grpc-port": grpc_port, "--metrics-port": metrics_port},
+        address=address,
+        flags=[f"--log-verbose={log_verbose}", *_control(explicit, models)],
+        log_path=log_path,
+        installation=installation or find(),
+    )
+    with server:
+        server.wait_ready(ready_timeout)
+        yield server
+
+
+def start(
+    repository: Path,
+    *,
+    port: dict[str, int],
+    address: str,
+    flags: Sequence[str],
+    log_path: Path | None,
+    installation: Installation,
+) -> Server:
+    """Start the process and return at once."""
+    if not repository.is_dir():
+        raise UsageError(f"{repository} is no model repository", fix="trt-build repo MODELS --out REPOSITORY")
+    port = ports.settle(address, port)
+    # The folder's name is unique, and so the prefix of the shared memory, by which only our own is cleaned up.
+    scratch = Path(tempfile.gettempdir(), f"trt-build-{os.getpid()}-{uuid.uuid4().hex[:8]}")
+    scratch.mkdir()
+    try:
+        path = log_path or scratch / "tritonserver.log"
+        command = _command(installation, repository, port, address, scratch, flags)
+        return Server(_launch(command, installation, path), address, port, scratch, path)
+    except BaseException:
+        shutil.rmtree(scratch, ignore_errors=True)
+        raise
+
+
+def _command(
+    installation: Installation,
+    repository: Path,
+    port: dict[str, int],
+    address: str,
+    scratch: Path,
+    flags: Sequence[str],
+) -> list[str]:
+    return [
+        str(installation.executable),
+        f"--model-repository={repository.resolve()}",
+        *(f"{flag}={number}" for flag, number in port.items()),
+        *(f"--{service}-address={address}" for service in ("http", "grpc", "metrics")),
+        "--disable-auto-complete-config",
+        "--strict-readiness=true",
+        "--allow-gpu-metrics=false",
+        f"--backend-config=python,shm-region-prefix-name={scratch.name}",
+        *installation.backend_flags(scratch),
+        *_large_requests(installation),
+        *flags,
+    ]
+
+
+def _large_requests(installation: Installation) -> list[str]:
+    """From 25.06 on HTTP refuses bodies beyond 64 MB, which a profile's maximum easily has; the bundled 24.10 has no
+    limit.
+    """
+    flag = "--http-max-input-size"
+    return [f"{flag}={HTTP_MAX_BYTES}"] if installation.source == "path" and installation.supports(flag) else []
+
+
+def _control(explicit: bool, models: Sequence[str]) -> list[str]:
+    if not explicit:
+        return ["--model-control-mode=none"]
+    return ["--model-control-mode=explicit", *(f"--load-model={name}" for name in models)]
+
+
+def _launch(command: list[str], installation: Installation, log_path: Path) -> subprocess.Popen[bytes]:
+    environment = {**os.environ, **installation.environment}
+    with log_path.open("wb") as log_file:
+        try:
+            # A session of its own: Ctrl-C at the terminal reaches us, and we stop the server in order.
+            return subprocess.Popen(
+                command,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log_file,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise EnvironmentProblem(
+                f"tritonserver cannot be run: {error}", where=str(installation.executable)
+            ) from error
+
+
+def _why(text: str, head: str) -> str:
+    """`head`, then every model that failed or hangs; the log's end where it names none."""
+    reasons = [str(failure) for failure in log.failures(text)]
+    reasons += [f"model {name!r}: its loading neither ended nor failed" for name in log.unfinished(text)]
+    reasons = reasons or [log.fatal(text) or log.tail(text)]
+    return "\n  ".join([f"{head}:", *(reason.replace("\n", "\n    ") for reason in reasons)])

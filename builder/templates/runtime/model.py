@@ -1,0 +1,326 @@
+"""Serves one model of a trt-build repository in Triton's Python backend: its TensorRT plan on a GPU, else torch on the
+CPU.
+
+Everything about the model is read from the files beside this one (plan.json, model.plan, lowered.pt) and from the
+config that Triton hands over; nothing is baked in, and trt-build itself need not be installed. Every response carries
+the parameters `trt_build.answered_by` ("plan" or "torch"), `trt_build.device` and `trt_build.why`, where the server has
+response parameters (25.02 and later). On any server a request with the parameter `trt_build.describe` is answered by an
+error whose text ends in the same facts as JSON; that is all an older Python backend can say beside the outputs.
+"""
+
+# ruff: noqa: B905 (images up to 23.04 have Python 3.8, whose zip knows no strict)
+from __future__ import annotations
+
+import importlib
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+import triton_python_backend_utils as pb_utils
+
+DESCRIBE = "trt_build.describe"
+MODULES = {"tensorrt": "tensorrt", "tensorrt-rtx": "tensorrt_rtx"}
+TENSORRT_TO_TORCH = {
+    "BOOL": torch.bool,
+    "UINT8": torch.uint8,
+    "INT8": torch.int8,
+    "INT32": torch.int32,
+    "INT64": torch.int64,
+    "HALF": torch.float16,
+    "BF16": torch.bfloat16,
+    "FLOAT": torch.float32,
+}
+
+
+class InvalidRequest(Exception):
+    """The client's mistake: a shape outside every profile."""
+
+
+class NoPlan(Exception):
+    """Why the plan cannot run here."""
+
+
+class Description(Exception):
+    """Not a failure: the answer to a request that asks who answers."""
+
+
+class TritonPythonModel:
+    """Triton's entry: one object for each instance, in a process of its own."""
+
+    def initialize(self, args: dict[str, str]) -> None:
+        """Load the plan, or the lowered module and say why not the plan."""
+        folder = Path(args["model_repository"]) / args["model_version"]
+        facts = json.loads((folder / "plan.json").read_text())
+        self.name = args["model_name"]
+        self.batching = int(json.loads(args["model_config"]).get("max_batch_size", 0)) > 0
+        self.tensors = facts["serving"]
+        self.answerer = _answerer(folder, facts, args)
+        self.parameters = {
+            "trt_build.answered_by": self.answerer.kind,
+            "trt_build.device": self.answerer.device,
+            "trt_build.why": self.answerer.why,
+        }
+        pb_utils.Logger.log_info(f"trt-build: model {self.name!r}: {json.dumps(self.parameters)}")
+
+    def execute(self, requests: list[Any]) -> list[Any]:
+        """One response for each request; those that fit together are run as one batch."""
+        responses: list[Any] = [None] * len(requests)
+        groups: dict[Any, list[tuple[int, list[torch.Tensor]]]] = {}
+        for index, request in enumerate(requests):
+            try:
+                self._describe_if_asked(request)
+                tensors = self._inputs(request)
+            except Exception as error:
+                responses[index] = self._failure(error)
+                continue
+            key = tuple(t.shape[1:] for t in tensors) if self.batching else index
+            groups.setdefault(key, []).append((index, tensors))
+        for group in groups.values():
+            for index, answer in self._run_group(group):
+                responses[index] = self._respond(requests[index], answer)
+        return responses
+
+    def finalize(self) -> None:
+        """Let go of the engine before the process ends."""
+        self.answerer = None
+
+    def _run_group(self, group: list[tuple[int, list[torch.Tensor]]]) -> list[tuple[int, Any]]:
+        """(index, tensors or the exception) of each; if a batch fails, each request is tried alone, so that only the
+        bad one fails.
+        """
+        try:
+            return self._run_together(group)
+        except Exception as error:
+            if len(group) == 1:
+                return [(group[0][0], error)]
+        return [answer for one in group for answer in self._run_group([one])]
+
+    def _run_together(self, group: list[tuple[int, list[torch.Tensor]]]) -> list[tuple[int, Any]]:
+        if len(group) == 1:
+            index, tensors = group[0]
+            return [(index, self._run(tensors))]
+        sizes = [tensors[0].shape[0] for _, tensors in group]
+        columns = zip(*(tensors for _, tensors in group))
+        outputs = self._run([torch.cat(column) for column in columns])
+        for declared, output in zip(self.tensors["outputs"], outputs):
+            if output.dim() == 0 or output.shape[0] != sum(sizes):
+                raise RuntimeError(
+                    f"output {declared['name']!r} has shape {list(output.shape)} for a batch of {sum(sizes)}"
+                )
+        rows = zip(*(output.split(sizes) for output in outputs))
+        return [(index, list(row)) for (index, _), row in zip(group, rows)]
+
+    def _run(self, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+        _check_shapes(self.name, self.tensors, tensors)
+        return self.answerer.run(tensors)
+
+    def _describe_if_asked(self, request: Any) -> None:
+        parameters = request.parameters() if hasattr(request, "parameters") else ""
+        if DESCRIBE in parameters and json.loads(parameters).get(DESCRIBE):
+            raise Description(json.dumps(self.parameters))
+
+    def _inputs(self, request: Any) -> list[torch.Tensor]:
+        return [_to_torch(pb_utils.get_input_tensor_by_name(request, t["name"]), t) for t in self.tensors["inputs"]]
+
+    def _respond(self, request: Any, answer: Any) -> Any:
+        if isinstance(answer, Exception):
+            return self._failure(answer)
+        try:
+            wanted = set(request.requested_output_names())
+            pairs = zip(self.tensors["outputs"], answer)
+            tensors = [_from_torch(t["name"], tensor, t) for t, tensor in pairs if t["name"] in wanted]
+        except Exception as error:
+            return self._failure(error)
+        return _response(tensors, self.parameters)
+
+    def _failure(self, error: Exception) -> Any:
+        code = "INTERNAL" if not isinstance(error, (InvalidRequest, Description)) else "INVALID_ARG"
+        text = f"model {self.name!r}: {error}"
+        if code == "INTERNAL":
+            pb_utils.Logger.log_error(f"trt-build: {text}")
+        return pb_utils.InferenceResponse(error=pb_utils.TritonError(text, getattr(pb_utils.TritonError, code)))
+
+
+class TorchAnswerer:
+    """The lowered module on the CPU."""
+
+    kind, device = "torch", "cpu"
+
+    def __init__(self, folder: Path, why: str) -> None:
+        self.why = why
+        self.module = torch.jit.load(str(folder / "lowered.pt"), map_location="cpu").eval()
+
+    def run(self, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+        """Without TorchScript's profiling executor, which recompiles, slowly, for each new shape."""
+        with torch.inference_mode(), torch.jit.optimized_execution(False):
+            answer = self.module(*tensors)
+        return [answer] if isinstance(answer, torch.Tensor) else list(answer)
+
+
+class PlanAnswerer:
+    """The plan on one GPU: a stream, and an execution context for each optimization profile when it is first needed."""
+
+    kind, why = "plan", "a GPU that the plan fits"
+
+    def __init__(self, folder: Path, facts: dict[str, Any], device: str) -> None:
+        self.device, self.tensors = device, facts["serving"]
+        self.trt = importlib.import_module(MODULES[facts["flavour"]])
+        torch.cuda.set_device(device)
+        self.stream = torch.cuda.Stream(device)
+        self.runtime = self.trt.Runtime(self.trt.Logger(self.trt.Logger.WARNING))
+        self.engine = self.runtime.deserialize_cuda_engine((folder / "model.plan").read_bytes())
+        if self.engine is None:
+            raise NoPlan("TensorRT refused the plan; its reason stands above in the server's log")
+        self.contexts: dict[int, Any] = {}
+        self.buffers = {t["name"]: _buffer(self.trt, device) for t in self.tensors["outputs"]}
+
+    def run(self, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+        """Tensors of any device in, CPU tensors of the declared types out; output buffers are used again next time."""
+        with torch.cuda.stream(self.stream):
+            moved = {t["name"]: self._place(t["name"], x) for t, x in zip(self.tensors["inputs"], tensors)}
+            context = self._context(_profile(self.tensors, tensors))
+            for name, tensor in moved.items():
+                if not context.set_input_shape(name, tuple(tensor.shape)):
+                    raise InvalidRequest(f"TensorRT refuses shape {list(tensor.shape)} for input {name!r}")
+                context.set_tensor_address(name, tensor.data_ptr() or self._nothing())
+            for name, buffer in self.buffers.items():
+                context.set_output_allocator(name, buffer)
+            if not context.execute_async_v3(self.stream.cuda_stream):
+                raise RuntimeError("TensorRT could not run the plan; its reason stands above in the server's log")
+            self.stream.synchronize()
+            return [self._take(t) for t in self.tensors["outputs"]]
+
+    def _place(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.to(self.device, self._dtype(name), non_blocking=True).contiguous()
+
+    def _take(self, declared: dict[str, Any]) -> torch.Tensor:
+        name = declared["name"]
+        return self.buffers[name].view(self._dtype(name)).to("cpu", getattr(torch, declared["dtype"]))
+
+    def _dtype(self, name: str) -> torch.dtype:
+        return TENSORRT_TO_TORCH[self.engine.get_tensor_dtype(name).name]
+
+    def _context(self, profile: int) -> Any:
+        if profile not in self.contexts:
+            context = self.engine.create_execution_context()
+            if context is None:
+                raise RuntimeError("TensorRT could not make an execution context (usually: not enough GPU memory)")
+            context.set_optimization_profile_async(profile, self.stream.cuda_stream)
+            self.contexts[profile] = context
+        return self.contexts[profile]
+
+    def _nothing(self) -> int:
+        """An address for a tensor without elements: TensorRT takes no null."""
+        self.one_byte = torch.empty(1, dtype=torch.uint8, device=self.device)
+        return self.one_byte.data_ptr()
+
+
+def _buffer(trt: Any, device: str) -> Any:
+    """An output allocator: one growing torch buffer, and the output's shape, which may depend on the data."""
+
+    class Buffer(trt.IOutputAllocator):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.storage = torch.empty(0, dtype=torch.uint8, device=device)
+            self.shape: tuple[int, ...] = ()
+
+        def reallocate_output(self, name: str, memory: int, size: int, alignment: int) -> int:
+            if self.storage.numel() < max(size, 1):
+                self.storage = torch.empty(max(size, 1), dtype=torch.uint8, device=device)
+            return self.storage.data_ptr()
+
+        def reallocate_output_async(self, name: str, memory: int, size: int, alignment: int, stream: int) -> int:
+            return self.reallocate_output(name, memory, size, alignment)
+
+        def notify_shape(self, name: str, shape: Any) -> None:
+            self.shape = tuple(shape)
+
+        def view(self, dtype: torch.dtype) -> torch.Tensor:
+            size = torch.Size(self.shape).numel() * torch.empty(0, dtype=dtype).element_size()
+            return self.storage[:size].view(dtype).view(self.shape)
+
+    return Buffer()
+
+
+def _answerer(folder: Path, facts: dict[str, Any], args: dict[str, str]) -> Any:
+    try:
+        return PlanAnswerer(folder, facts, _gpu_for(folder, facts, args))
+    except Exception as error:
+        why = str(error) or type(error).__name__
+        if not isinstance(error, NoPlan):
+            pb_utils.Logger.log_warn(f"trt-build: model {args['model_name']!r}: the plan cannot run here: {why}")
+        return TorchAnswerer(folder, why)
+
+
+def _gpu_for(folder: Path, facts: dict[str, Any], args: dict[str, str]) -> str:
+    """The device to run the plan on; NoPlan, with the reason, where there is none."""
+    plan = folder / "model.plan"
+    if not plan.exists() or not plan.stat().st_size:
+        raise NoPlan("no plan was built")
+    if args["model_instance_kind"] == "CPU":
+        raise NoPlan("the instance is of KIND_CPU")
+    if not torch.cuda.is_available():
+        raise NoPlan("torch sees no GPU")
+    if facts.get("flavour") not in MODULES:
+        raise NoPlan(f"plan.json names no known flavour ({facts.get('flavour')!r})")
+    return f"cuda:{args['model_instance_device_id']}"
+
+
+def _check_shapes(model: str, declared: dict[str, Any], tensors: list[torch.Tensor]) -> None:
+    """Refuse what an engine would refuse, whoever answers; InvalidRequest names the axis and its range."""
+    if declared["profiles"] and _profile(declared, tensors) is None:
+        raise InvalidRequest(_outside(declared, tensors))
+
+
+def _profile(declared: dict[str, Any], tensors: list[torch.Tensor]) -> Any:
+    """The index of the profile that holds all shapes and has the nearest opt; None where no profile holds them."""
+    names = [t["name"] for t in declared["inputs"]]
+    shapes = dict(zip(names, (tuple(x.shape) for x in tensors)))
+    fitting = [i for i, p in enumerate(declared["profiles"]) if all(_fits(p[n], s) for n, s in shapes.items())]
+    return min(fitting, key=lambda i: _distance(declared["profiles"][i], shapes), default=None)
+
+
+def _fits(span: dict[str, list[int]], shape: tuple[int, ...]) -> bool:
+    return len(shape) == len(span["min"]) and all(a <= n <= b for a, n, b in zip(span["min"], shape, span["max"]))
+
+
+def _distance(profile: dict[str, Any], shapes: dict[str, tuple[int, ...]]) -> int:
+    return sum(abs(a - b) for name, shape in shapes.items() for a, b in zip(profile[name]["opt"], shape))
+
+
+def _outside(declared: dict[str, Any], tensors: list[torch.Tensor]) -> str:
+    lines = []
+    for tensor, x in zip(declared["inputs"], tensors):
+        spans = [profile[tensor["name"]] for profile in declared["profiles"]]
+        if not any(_fits(span, tuple(x.shape)) for span in spans):
+            allowed = " or ".join(f"{span['min']} to {span['max']}" for span in spans)
+            lines.append(f"input {tensor['name']!r} has shape {list(x.shape)}, and the model was built for {allowed}")
+    together = "; ".join(f"{t['name']!r} {list(x.shape)}" for t, x in zip(declared["inputs"], tensors))
+    return "; ".join(lines) or f"no single optimization profile of the model holds these shapes together: {together}"
+
+
+def _to_torch(tensor: Any, declared: dict[str, Any]) -> torch.Tensor:
+    """Through DLPack, without a copy; bool through numpy, since DLPack has it only from Triton 24.x on."""
+    if tensor is None:
+        raise InvalidRequest(f"input {declared['name']!r} is missing")
+    if declared["dtype"] == "bool":
+        return torch.from_numpy(tensor.as_numpy())
+    value = torch.from_dlpack(tensor.to_dlpack())
+    return value.reshape(()) if not declared["shape"] else value
+
+
+def _from_torch(name: str, tensor: torch.Tensor, declared: dict[str, Any]) -> Any:
+    value = tensor.detach().contiguous()
+    value = value.reshape(1) if value.dim() == 0 else value
+    if value.dtype == torch.bool:
+        return pb_utils.Tensor(name, value.numpy())
+    return pb_utils.Tensor.from_dlpack(name, torch.utils.dlpack.to_dlpack(value))
+
+
+def _response(tensors: list[Any], parameters: dict[str, str]) -> Any:
+    """With parameters where the server's Python backend has them (25.02 and later)."""
+    try:
+        return pb_utils.InferenceResponse(output_tensors=tensors, parameters=parameters)
+    except TypeError:
+        return pb_utils.InferenceResponse(output_tensors=tensors)

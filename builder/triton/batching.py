@@ -1,0 +1,128 @@
+"""Whether Triton may batch a model's requests, and up to which size: shapes propose, goldens confirm."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from builder.errors import UsageError
+from builder.manifest.spec import Range
+from builder.triton.artifact import Golden, ModelArtifact
+
+ROW_RTOL, ROW_ATOL = 1e-2, 1e-3
+"""How far row 0 alone may be from row 0 in a batch: wide enough for another kernel, far too narrow for rows that mix.
+"""
+
+
+@dataclass(frozen=True)
+class BatchChoice:
+    """Triton's max_batch_size (0: the batch is no axis of Triton's) and, in words, why."""
+
+    max_batch_size: int
+    reason: str
+
+
+def choose(artifact: ModelArtifact) -> BatchChoice:
+    """Batch where all inputs share a named first axis, profiles cover it from 1, and the goldens' outputs follow it row
+    by row.
+
+    Raises UsageError where the manifest demands batching that the model does not allow, or a preferred size beyond the
+    maximum.
+    """
+    wanted = artifact.spec.batching
+    if wanted.enabled is False:
+        return BatchChoice(0, "the manifest says batching.enabled: false")
+    obstacle, size = _obstacle(artifact)
+    if obstacle is None:
+        _check_preferred(wanted.preferred, size)
+        return BatchChoice(size, f"axis {_axis(artifact)!r} is first in every tensor; profiles cover 1 to {size}")
+    if wanted.enabled or wanted.preferred:
+        raise UsageError(
+            f"model {artifact.spec.name!r} cannot be batched by Triton: {obstacle}", fix="remove batching.enabled"
+        )
+    return BatchChoice(0, obstacle)
+
+
+def _obstacle(artifact: ModelArtifact) -> tuple[str | None, int]:
+    axis = _axis(artifact)
+    if axis is None:
+        return "the inputs do not share one dynamic, named first axis", 0
+    loose = [io.name for io in artifact.outputs if not io.shape or io.shape[0] != -1]
+    if loose:
+        return f"the first axis of output {', '.join(map(repr, loose))} is not dynamic", 0
+    size = _covered(artifact, axis)
+    if size < 1:
+        return f"the profiles of axis {axis!r} do not begin at 1", 0
+    return _contradiction(artifact), size
+
+
+def _axis(artifact: ModelArtifact) -> str | None:
+    firsts = {spec.shape[0] if spec.shape else None for spec in artifact.spec.inputs}
+    axis = next(iter(firsts)) if len(firsts) == 1 else None
+    return axis if isinstance(axis, str) else None
+
+
+def _covered(artifact: ModelArtifact, axis: str) -> int:
+    """The greatest batch that each combination of the other axes has a profile for, from 1 without a gap."""
+    groups: dict[Any, list[Range]] = defaultdict(list)
+    for profile in artifact.profiles:
+        merged = {**_dims(artifact), **profile}
+        others = tuple(sorted((name, span) for name, span in merged.items() if name != axis))
+        groups[others].append(merged[axis])
+    return min((_reach(spans) for spans in groups.values()), default=0)
+
+
+def _dims(artifact: ModelArtifact) -> Mapping[str, Range]:
+    return {name: span for spec in artifact.spec.inputs for name, span in spec.dims.items()}
+
+
+def _reach(spans: Iterable[Range]) -> int:
+    reach = 0
+    for low, _, high in sorted(spans):
+        reach = max(reach, high) if low <= reach + 1 and (reach or low == 1) else reach
+    return reach
+
+
+def _contradiction(artifact: ModelArtifact) -> str | None:
+    """What a golden shows against batching: an output that does not follow the batch, or a row that depends on the
+    others.
+    """
+    for golden in artifact.goldens:
+        batch = next(iter(golden.inputs.values())).shape[0]
+        for name, array in golden.outputs.items():
+            if array.shape[:1] != (batch,):
+                return f"output {name!r} has shape {list(array.shape)} for a batch of {batch} (golden {golden.name})"
+    return _mixing(artifact.goldens)
+
+
+def _mixing(goldens: tuple[Golden, ...]) -> str | None:
+    whole = {golden.name: golden for golden in goldens}
+    for row in goldens:
+        batch = whole.get(row.name.replace("-row", "-opt"))
+        if not row.name.endswith("-row") or batch is None:
+            continue
+        for name, array in row.outputs.items():
+            if not _same(array, batch.outputs[name][:1]):
+                return f"output {name!r} of a row depends on its batch's other rows (goldens {row.name}, {batch.name})"
+    return None
+
+
+def _same(one: NDArray[Any], other: NDArray[Any]) -> bool:
+    if one.shape != other.shape:
+        return False
+    scale = float(np.nanmax(np.abs(other.astype(np.float64)), initial=0.0))
+    atol = ROW_ATOL * max(scale, 1e-6) if np.isfinite(scale) else ROW_ATOL
+    return np.allclose(one.astype(np.float64), other.astype(np.float64), rtol=ROW_RTOL, atol=atol, equal_nan=True)
+
+
+def _check_preferred(preferred: tuple[int, ...], size: int) -> None:
+    bad = [n for n in preferred if not 1 <= n <= size]
+    if bad:
+        raise UsageError(
+            f"batching.preferred {bad} is outside 1 to {size}", fix=f"sizes up to the profiles' maximum, {size}"
+        )

@@ -1,0 +1,107 @@
+"""What Triton would refuse, or would serve wrongly, found before anything is written: each rule one function.
+
+Stricter than Triton where Triton checks nothing and the failure would come with the first large request.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from tritonclient.grpc import model_config_pb2 as pb
+
+from builder.errors import PublishError
+from builder.triton.artifact import ModelArtifact
+from builder.triton.dtypes import by_config
+
+MODEL_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
+TENSOR_NAME = re.compile(r"[A-Za-z0-9_.:-]+")
+
+
+def validate(config: Any, artifact: ModelArtifact) -> None:
+    """Raise one PublishError that lists every broken rule."""
+    broken = [text for rule in RULES for text in rule(config, artifact)]
+    if broken:
+        raise PublishError("\n  ".join([f"Triton could not serve model {config.name!r}:", *broken]))
+
+
+def _names(config: Any, artifact: ModelArtifact) -> Iterator[str]:
+    """A model's name is a folder's; TensorRT's backend cuts tensor names at a space, files take no slash."""
+    if not MODEL_NAME.fullmatch(config.name):
+        yield f"the name {config.name!r} is no folder name of letters, digits, '_', '-' and '.'"
+    for tensor in (*config.input, *config.output):
+        if not TENSOR_NAME.fullmatch(tensor.name):
+            yield f"tensor name {tensor.name!r} has other characters than letters, digits and _ . : -"
+    names = [tensor.name for tensor in (*config.input, *config.output)]
+    for name in sorted({name for name in names if names.count(name) > 1}):
+        yield f"two tensors are named {name!r}"
+
+
+def _present(config: Any, artifact: ModelArtifact) -> Iterator[str]:
+    for side, tensors in (("input", config.input), ("output", config.output)):
+        if not tensors:
+            yield f"it has no {side}"
+
+
+def _dims(config: Any, artifact: ModelArtifact) -> Iterator[str]:
+    """'dimension must be integer >= 1, or -1 to indicate a variable-size dimension'."""
+    for tensor in (*config.input, *config.output):
+        bad = [dim for dim in tensor.dims if dim < 1 and dim != -1]
+        if bad:
+            yield f"tensor {tensor.name!r} has dims {list(tensor.dims)}; each is at least 1, or -1 for dynamic"
+
+
+def _types(config: Any, artifact: ModelArtifact) -> Iterator[str]:
+    """tensorrt_backend answers 'unsupported datatype' when an instance starts."""
+    if config.backend != "tensorrt":
+        return
+    for tensor in (*config.input, *config.output):
+        dtype = by_config(pb.DataType.Name(tensor.data_type))
+        if not dtype.tensorrt:
+            yield f"tensor {tensor.name!r} is {dtype.name}, which no engine's tensors can be: cast it in the model"
+
+
+def _batch(config: Any, artifact: ModelArtifact) -> Iterator[str]:
+    """Triton never compares max_batch_size with the profiles: the failure would come with the first full batch."""
+    size = config.max_batch_size
+    if not size:
+        return
+    reach = max((spans[2][0] for ranges in artifact.ranges() for spans in ranges.values()), default=0)
+    if size > reach:
+        yield f"max_batch_size {size} is beyond the profiles' maximum, {reach}"
+
+
+def _profiles(config: Any, artifact: ModelArtifact) -> Iterator[str]:
+    """Only a TensorRT model may name profiles, and only ones that the plan has."""
+    for group in config.instance_group:
+        if group.profile and config.backend != "tensorrt":
+            yield "an instance group names profiles, which only TensorRT models may"
+        if any(not p.isdigit() or int(p) >= len(artifact.profiles) for p in group.profile):
+            yield f"profiles {list(group.profile)} are not all among the plan's {len(artifact.profiles)}"
+
+
+def _instances(config: Any, artifact: ModelArtifact) -> Iterator[str]:
+    for group in config.instance_group:
+        if group.kind == pb.ModelInstanceGroup.KIND_CPU and (group.gpus or config.backend == "tensorrt"):
+            yield "an instance group of KIND_CPU lists GPUs, or is to run a TensorRT plan"
+        if group.count < 1:
+            yield f"an instance group has {group.count} instances"
+
+
+def _optional(config: Any, artifact: ModelArtifact) -> Iterator[str]:
+    """tensorrt_backend asks every request for every input of the engine and fails the whole batch without it."""
+    for tensor in config.input:
+        if tensor.optional:
+            yield f"input {tensor.name!r} is optional, which neither a plan nor the runtime can do"
+
+
+def _warmup(config: Any, artifact: ModelArtifact) -> Iterator[str]:
+    """A warm-up that fails makes the load fail."""
+    for sample in config.model_warmup:
+        if sample.batch_size > max(config.max_batch_size, 1):
+            yield f"warm-up {sample.name!r} has batch {sample.batch_size}, max_batch_size is {config.max_batch_size}"
+
+
+Rule = Callable[[Any, ModelArtifact], Iterator[str]]
+RULES: tuple[Rule, ...] = (_names, _present, _dims, _types, _batch, _profiles, _instances, _optional, _warmup)

@@ -1,0 +1,172 @@
+"""A model's ModelConfig: the protobuf message, merged over the base in builder/templates.
+
+Nothing is left to Triton's auto-completion, which would guess the batch from a plan's first axis.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from google.protobuf import text_format
+from tritonclient.grpc import model_config_pb2 as pb
+
+import builder
+from builder.errors import PublishError, UsageError
+from builder.triton import batching, check, dtypes, warmup
+from builder.triton.artifact import IO, SERVE_AS, ModelArtifact
+
+
+def config(artifact: ModelArtifact, *, base: Path | None = None) -> Any:
+    """The checked ModelConfig message; `base`, a .pbtxt of the user's, is merged in before our own fields.
+
+    Raises PublishError where Triton could not serve the model so, UsageError for a base or a manifest that contradicts
+    it.
+    """
+    platform = serve_as(artifact)
+    choice = batching.choose(artifact)
+    message = _template(platform, base)
+    message.name = artifact.spec.name
+    message.max_batch_size = choice.max_batch_size
+    _tensors(message, artifact, platform, choice.max_batch_size)
+    _scheduling(message, artifact)
+    _instances(message, artifact, platform)
+    _provenance(message, artifact, platform)
+    message.model_warmup.extend(warmup.samples(artifact, message))
+    check.validate(message, artifact)
+    return message
+
+
+def config_text(message: Any) -> str:
+    """The message as config.pbtxt has it, max_batch_size stated even where it is 0 (proto3 leaves zeros out)."""
+    text = str(text_format.MessageToString(message))
+    if message.max_batch_size:
+        return text
+    head, tensors = text.split("\ninput {", 1)
+    return f"{head}\nmax_batch_size: 0\ninput {{{tensors}"
+
+
+def parse(text: str, where: str) -> Any:
+    """The message that a config.pbtxt holds; UsageError, with line and column, for text that is none."""
+    try:
+        return text_format.Parse(text, pb.ModelConfig())
+    except text_format.ParseError as error:
+        raise UsageError(f"not a Triton model config: {error}", where=where) from error
+
+
+def serve_as(artifact: ModelArtifact) -> str:
+    """`tensorrt_plan` or `python`; auto takes the plan where Triton has a backend for its flavour (it has none for
+    RTX).
+    """
+    if artifact.serve_as not in SERVE_AS:
+        raise UsageError(f"unknown serve_as {artifact.serve_as!r}", fix=f"one of {', '.join(SERVE_AS)}")
+    flavour = artifact.plan_facts.get("flavour")
+    if artifact.serve_as == "auto":
+        return "tensorrt_plan" if artifact.plan and flavour == "tensorrt" else "python"
+    if artifact.serve_as == "tensorrt_plan" and not artifact.plan:
+        raise PublishError(f"model {artifact.spec.name!r} has no plan to serve", fix="build it, or --serve-as python")
+    return artifact.serve_as
+
+
+def served_dtypes(artifact: ModelArtifact, platform: str) -> dict[str, str]:
+    """The element type of each tensor at the endpoint: the engine's own for a plan, the module's for the Python
+    runtime.
+
+    They differ where TensorRT has no such type: float64, or int64 on 8.6.
+    """
+    declared = {io.name: io.dtype for io in (*artifact.inputs, *artifact.outputs)}
+    if platform == "python":
+        return declared
+    return {**declared, **{name: dtype for name, dtype in _engine_dtypes(artifact).items() if name in declared}}
+
+
+def _engine_dtypes(artifact: ModelArtifact) -> dict[str, str]:
+    facts = [fact for side in ("inputs", "outputs") for fact in artifact.plan_facts.get(side, ())]
+    return {fact["name"]: fact["dtype"] for fact in facts if isinstance(fact, dict)}
+
+
+def _template(platform: str, base: Path | None) -> Any:
+    """The parts merged in order; a later part's single fields win, and its instance group replaces an earlier one."""
+    folder = files("builder") / "templates"
+    texts = {name: (folder / name).read_text() for name in ("base.pbtxt", f"{platform}.pbtxt")}
+    texts |= {str(base): base.read_text()} if base else {}
+    message = pb.ModelConfig()
+    for where, text in texts.items():
+        part = parse(text, where)
+        if part.instance_group:
+            del message.instance_group[:]
+        message.MergeFrom(part)
+    if message.input or message.output:
+        raise UsageError("a base config has no inputs or outputs: they come from the model", where=str(base))
+    return message
+
+
+def _tensors(message: Any, artifact: ModelArtifact, platform: str, max_batch: int) -> None:
+    dtype = served_dtypes(artifact, platform)
+    for ios, field in ((artifact.inputs, message.input), (artifact.outputs, message.output)):
+        for io in ios:
+            _tensor(field.add(), io, dtype[io.name], max_batch, platform)
+
+
+def _tensor(tensor: Any, io: IO, dtype: str, max_batch: int, platform: str) -> None:
+    """Dims without Triton's batch; a rank that leaves none is served as [1] (Triton has no empty dims)."""
+    tensor.name, tensor.data_type = io.name, pb.DataType.Value(dtypes.by_name(dtype).config)
+    dims = io.shape[1:] if max_batch else io.shape
+    tensor.dims.extend(dims or (1,))
+    if not dims and max_batch:
+        tensor.reshape.SetInParent()
+    if not dims and not max_batch and platform == "tensorrt_plan":
+        raise PublishError(
+            f"tensor {io.name!r} has no axes, and Triton's TensorRT backend cannot serve such a tensor without a batch",
+            fix="give it one axis in the model, or --serve-as python",
+        )
+
+
+def _scheduling(message: Any, artifact: ModelArtifact) -> None:
+    if message.max_batch_size < 2:
+        message.ClearField("dynamic_batching")
+        return
+    wanted = artifact.spec.batching
+    message.dynamic_batching.SetInParent()
+    message.dynamic_batching.preferred_batch_size.extend(wanted.preferred)
+    message.dynamic_batching.max_queue_delay_microseconds = wanted.max_queue_delay_us
+
+
+def _instances(message: Any, artifact: ModelArtifact, platform: str) -> None:
+    """Every profile in every group: the scheduler picks an instance without looking at shapes."""
+    for group in message.instance_group:
+        group.count = group.count or artifact.spec.instances
+        if platform == "tensorrt_plan" and len(artifact.profiles) > 1:
+            group.profile[:] = [str(index) for index in range(len(artifact.profiles))]
+
+
+def _provenance(message: Any, artifact: ModelArtifact, platform: str) -> None:
+    facts = artifact.plan_facts
+    stated = {
+        "version": builder.__version__,
+        "serve_as": platform,
+        "precision": artifact.spec.precision,
+        "flavour": facts.get("flavour"),
+        "tensorrt_version": tensorrt_version(facts),
+        "torch_version": importlib.metadata.version("torch"),
+        "plan_sha256": sha256(artifact.plan) if artifact.plan else None,
+        "lowered_sha256": sha256(artifact.lowered),
+        "source_sha256": sha256(artifact.spec.path.read_bytes()) if artifact.spec.path.is_file() else None,
+    }
+    for key, value in stated.items():
+        if value:
+            message.parameters[f"trt_build.{key}"].string_value = str(value)
+
+
+def tensorrt_version(facts: Any) -> str | None:
+    """The version of the library that built the plan, as plan facts name it."""
+    version = facts.get("tensorrt_version") or facts.get("tensorrt")
+    return ".".join(map(str, version)) if isinstance(version, (list, tuple)) else version
+
+
+def sha256(data: bytes) -> str:
+    """The hexadecimal SHA-256 of `data`."""
+    return hashlib.sha256(data).hexdigest()

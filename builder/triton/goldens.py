@@ -1,0 +1,57 @@
+"""Goldens as .npz files beside a model's versions: keys "input:<name>" and "output:<name>"."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+from numpy.typing import NDArray
+
+from builder.triton.artifact import Golden
+
+FOLDER = "goldens"
+BFLOAT16 = "|bfloat16"
+"""Ends the key of a bfloat16 array, which is stored as uint16: the .npy format has no name for it."""
+
+
+def save(goldens: Iterable[Golden], folder: Path) -> None:
+    """Write one uncompressed <name>.npz each (random floats do not compress, and verify reads them often)."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for golden in goldens:
+        arrays = dict(map(_pack, (*_keys("input", golden.inputs), *_keys("output", golden.outputs))))
+        with (folder / f"{golden.name}.npz").open("wb") as file:
+            np.savez(file, **arrays)
+
+
+def load(folder: Path) -> tuple[Golden, ...]:
+    """All goldens of the folder, by name; arrays only, never a pickle."""
+    return tuple(load_one(path) for path in sorted(folder.glob("*.npz")))
+
+
+def load_one(path: Path) -> Golden:
+    """The golden in this file; raises ValueError for a file with pickled objects, OSError for one that is no .npz."""
+    with np.load(path, allow_pickle=False) as file:
+        arrays = dict(_unpack(key, file[key]) for key in file.files)
+    return Golden(path.stem, _side("input:", arrays), _side("output:", arrays))
+
+
+def _keys(side: str, arrays: Mapping[str, NDArray[Any]]) -> list[tuple[str, NDArray[Any]]]:
+    return [(f"{side}:{name}", array) for name, array in arrays.items()]
+
+
+def _pack(item: tuple[str, NDArray[Any]]) -> tuple[str, NDArray[Any]]:
+    key, array = item
+    return (key + BFLOAT16, array.view(np.uint16)) if array.dtype == ml_dtypes.bfloat16 else (key, array)
+
+
+def _unpack(key: str, array: NDArray[Any]) -> tuple[str, NDArray[Any]]:
+    if key.endswith(BFLOAT16):
+        return key[: -len(BFLOAT16)], array.view(ml_dtypes.bfloat16)
+    return key, array
+
+
+def _side(prefix: str, arrays: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+    return {key[len(prefix) :]: array for key, array in arrays.items() if key.startswith(prefix)}

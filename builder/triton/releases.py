@@ -1,0 +1,103 @@
+"""Which TensorRT is in which Triton container, from releases.json, each row with its confidence (A quoted, B derived, C
+recalled).
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import re
+from dataclasses import dataclass
+from importlib.resources import files
+
+_VERSION = re.compile(r"\d+(?:\.\d+)+")
+Version = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Release:
+    """One tag of nvcr.io/nvidia/tritonserver; `tensorrt` is every version that the source names, () where unknown."""
+
+    tag: str
+    triton: str
+    image: str
+    tensorrt: tuple[Version, ...]
+    confidence: str | None
+    source: str | None
+    python: str | None
+
+
+@dataclass(frozen=True)
+class Match:
+    """A release for a TensorRT version; `exact` False: only the first `parts` numbers of the version agree."""
+
+    release: Release
+    parts: int
+    exact: bool
+
+
+@functools.cache
+def releases() -> tuple[Release, ...]:
+    """All known releases, newest first."""
+    rows = json.loads((files("builder") / "triton" / "releases.json").read_text())["releases"]
+    return tuple(sorted(map(_release, rows), key=lambda release: release.tag, reverse=True))
+
+
+def for_tensorrt(version: str) -> Match | None:
+    """The newest release whose TensorRT agrees with `version` in the most numbers; None below major.minor.
+
+    A plan is only sure to load in the very version that built it, so `exact` wants all numbers that both name, three at
+    least.
+    """
+    wanted = _numbers(version)
+    scored = [(_agree(wanted, release), release) for release in releases()]
+    best = max((score for score, _ in scored), default=0)
+    if best < 2:
+        return None
+    release = next(release for score, release in scored if score == best)
+    return Match(release, best, any(_is_exact(wanted, known) for known in release.tensorrt))
+
+
+def newest_known() -> Release:
+    """The newest release whose TensorRT is known at all."""
+    return next(release for release in releases() if release.tensorrt)
+
+
+def _release(row: dict[str, object]) -> Release:
+    tensorrt = row.get("tensorrt")
+    fact: dict[str, str] = tensorrt if isinstance(tensorrt, dict) else {}
+    text = str(fact.get("version") or "")
+    python = row.get("python")
+    return Release(
+        tag=str(row["release"]),
+        triton=str(row["triton_version"]),
+        image=str(row["image"]),
+        tensorrt=tuple(_numbers(found) for found in _VERSION.findall(text)),
+        confidence=fact.get("confidence"),
+        source=fact.get("source"),
+        python=str(python) if python else None,
+    )
+
+
+def _numbers(version: str) -> Version:
+    found = _VERSION.search(version)
+    return tuple(map(int, found.group().split("."))) if found else ()
+
+
+def _agree(wanted: Version, release: Release) -> int:
+    return max((_common(wanted, known) for known in release.tensorrt), default=0)
+
+
+def _common(one: Version, other: Version) -> int:
+    """How many leading numbers agree; 0 where a later number that both have differs is not claimed, only counted."""
+    count = 0
+    for a, b in zip(one, other, strict=False):
+        if a != b:
+            break
+        count += 1
+    return count
+
+
+def _is_exact(wanted: Version, known: Version) -> bool:
+    shorter = min(len(wanted), len(known))
+    return shorter >= 3 and wanted[:shorter] == known[:shorter]

@@ -1,0 +1,59 @@
+"""Warm-up samples: the recorded opt input of each profile, so that ids are in range and shapes usual."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from tritonclient.grpc import model_config_pb2 as pb
+
+from builder.triton.artifact import Golden, ModelArtifact
+from builder.triton.dtypes import by_config
+
+FOLDER = "warmup"
+MAX_BYTES = 64 << 20
+"""Warm-up data is loaded with the model and stored beside it; a model with larger inputs goes without."""
+
+
+def samples(artifact: ModelArtifact, config: Any) -> Iterator[Any]:
+    """One ModelWarmup for each profile's opt golden; data files as `write` names them, dims without Triton's batch."""
+    for golden in _goldens(artifact):
+        batch = next(iter(golden.inputs.values())).shape[0] if config.max_batch_size else 1
+        # The Python runtime gains nothing from a large batch; an engine's usual batch is what its kernels are chosen
+        # for.
+        sample = pb.ModelWarmup(name=golden.name, batch_size=batch if config.backend == "tensorrt" else 1)
+        for tensor in config.input:
+            data = _element(golden.inputs[tensor.name], config)
+            entry = sample.inputs[tensor.name]
+            entry.data_type = tensor.data_type
+            entry.dims.extend(data.shape or (1,))
+            entry.input_data_file = _file(golden, tensor.name)
+        yield sample
+
+
+def write(artifact: ModelArtifact, config: Any, folder: Path) -> None:
+    """The data files of `samples`, in <model>/warmup: raw, row-major, of one request, in the served element type."""
+    names = {sample.name for sample in config.model_warmup}
+    for golden in (g for g in artifact.goldens if g.name in names):
+        (folder / FOLDER).mkdir(exist_ok=True)
+        for tensor in config.input:
+            dtype = by_config(pb.DataType.Name(tensor.data_type)).numpy
+            data = _element(golden.inputs[tensor.name], config).astype(dtype)
+            (folder / FOLDER / _file(golden, tensor.name)).write_bytes(np.ascontiguousarray(data).tobytes())
+
+
+def _goldens(artifact: ModelArtifact) -> list[Golden]:
+    opts = [g for g in artifact.goldens if g.name.startswith("p") and g.name.endswith("-opt")]
+    filled = [g for g in opts if all(array.size for array in g.inputs.values())]
+    return [g for g in filled if sum(array.nbytes for array in g.inputs.values()) <= MAX_BYTES]
+
+
+def _element(array: NDArray[Any], config: Any) -> NDArray[Any]:
+    return array[0] if config.max_batch_size else array
+
+
+def _file(golden: Golden, tensor: str) -> str:
+    return f"{golden.name}-{tensor}.bin"
