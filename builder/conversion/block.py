@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from builder.conversion import precision
 from builder.conversion.arguments import bind
 from builder.conversion.context import ConversionContext, Unconvertible
 from builder.conversion.dynamic import DynamicScalar
@@ -22,8 +23,8 @@ MISSING = object()
 class BlockConverter:
     """Converts blocks into one context's network; collects every operator that cannot be, instead of stopping."""
 
-    def __init__(self, ctx: ConversionContext) -> None:
-        self.ctx = ctx
+    def __init__(self, ctx: ConversionContext, policy: precision.Policy = precision.Policy()) -> None:  # noqa: B008
+        self.ctx, self.policy = ctx, policy
         self.names = LayerNames()
         self.unsupported: list[UnsupportedOperator] = []
         ctx.blocks = self
@@ -71,6 +72,9 @@ class BlockConverter:
 
     def _converted(self, converter: Converter, node: Any, values: list[Any]) -> list[Any]:
         bound = bind(self.ctx, converter, values)
+        dtype = self.policy.dtype(converter.operator, self.names.peek(node), bound)
+        if dtype is not None:
+            precision.apply(self.ctx, bound, dtype, lambda text: self.ctx.warnings.append(f"{where(node)}: {text}"))
         for predicate in converter.when:
             reason = predicate(self.ctx, bound)
             if reason:

@@ -12,6 +12,7 @@ from builder.conversion import converters, dtypes, evaluators
 from builder.conversion.block import MISSING, BlockConverter
 from builder.conversion.context import ConversionContext, axis_symbol
 from builder.conversion.dynamic import DynamicScalar
+from builder.conversion.precision import policy
 from builder.conversion.weights import Weights
 from builder.engine.network import new_network
 from builder.errors import ConversionError, UnsupportedOperators, UsageError
@@ -46,12 +47,14 @@ def convert(
     profiles: Sequence[Profile] | None = None,
     output_names: Sequence[str] | None = None,
     unroll_limit: int = 64,
+    keep_fp32: Sequence[str] = (),
 ) -> Conversion:
     """Lower a ScriptModule or torch._C.Graph (or take a LoweredGraph) and convert it to a TensorRT network.
 
     One TensorSpec an input, in order; a graph's trailing inputs are bound to `params`. Without `profiles` there is one,
-    of all the specs' dims. Raises UnsupportedOperators (all of them), LoweringError, ConversionError (a defect of a
-    converter), and UsageError where the specs do not fit the graph.
+    of all the specs' dims. `keep_fp32` are patterns over layer names that a reduced precision spares.
+    Raises UnsupportedOperators (all of them), LoweringError, ConversionError (a defect of a converter), and UsageError
+    where the specs do not fit the graph.
     """
     lowered = (
         module_or_graph
@@ -65,11 +68,14 @@ def convert(
     graph = lowered.graph
     for value, spec in zip(graph.inputs(), specs, strict=True):
         ctx.values[value.debugName()] = _add_input(ctx, spec)
-    blocks = BlockConverter(ctx)
+    rules = policy(precision, tuple(keep_fp32))
+    blocks = BlockConverter(ctx, rules)
     results = blocks.convert(graph)
     if blocks.unsupported:
         raise UnsupportedOperators(blocks.unsupported)
     names = _output_names(output_names, lowered, len(results))
+    if rules.half and not _has_dtype(lowered, specs, rules.half):
+        results = [_restored(ctx, result, rules.half) for result in results]
     marked = [_mark_output(ctx, result, name) for result, name in zip(results, names, strict=True)]
     return Conversion(
         network, trt_builder, lowered, specs, names, tuple(marked), profiles, precision, ctx.weights, tuple(ctx.warnings)
@@ -129,6 +135,23 @@ def _carried(ctx: ConversionContext, tensor: Any, dtype: torch.dtype) -> Any:
     result = ctx.net.add_cast(tensor, dtypes.to_trt(carrier)).get_output(0)
     ctx.copy_sizes(tensor, result)
     ctx.facts(result).dtype = dtype
+    return result
+
+
+def _has_dtype(lowered: LoweredGraph, specs: Sequence[TensorSpec], dtype: torch.dtype) -> bool:
+    """Whether the module itself uses the dtype: then an output of that dtype is its own, not the policy's."""
+    weights = (node.t("value") for node in lowered.graph.findAllNodes("prim::Constant", True) if _is_tensor(node))
+    return any(getattr(torch, spec.dtype) == dtype for spec in specs) or any(w.dtype == dtype for w in weights)
+
+
+def _is_tensor(node: Any) -> bool:
+    return node.hasAttribute("value") and node.kindOf("value") == "t"
+
+
+def _restored(ctx: ConversionContext, result: Any, half: torch.dtype) -> Any:
+    """An output that the policy made half, in the module's float32 again."""
+    if hasattr(result, "is_shape_tensor") and ctx.dtype(result) == half:
+        return ctx.cast(result, torch.float32)
     return result
 
 

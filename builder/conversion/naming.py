@@ -32,10 +32,18 @@ class LayerNames:
     def __init__(self) -> None:
         self._count: dict[str, int] = {}
 
+    def peek(self, node: Any) -> str:
+        """The name that the node's first layer will get."""
+        stem = _stem(node)
+        return f"{stem}_{self._count.get(stem, 0)}"
+
     def stem(self, node: Any) -> str:
-        """The name of the node's first layer."""
-        module = scope(node)
-        stem = f"{module}/{node.kind()}" if module else node.kind()
-        number = self._count.get(stem, 0)
-        self._count[stem] = number + 1
-        return f"{stem}_{number}"
+        """The name of the node's first layer; the next node of its kind gets the next number."""
+        name, stem = self.peek(node), _stem(node)
+        self._count[stem] = self._count.get(stem, 0) + 1
+        return name
+
+
+def _stem(node: Any) -> str:
+    module = scope(node)
+    return f"{module}/{node.kind()}" if module else str(node.kind())

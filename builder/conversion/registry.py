@@ -34,6 +34,11 @@ class Converter:
     dynamic: frozenset[str]
     note: str
 
+    @property
+    def operator(self) -> str:
+        """The operator's name without namespace and overload: `linear`."""
+        return self.schema.name.rpartition("::")[2]
+
 
 CONVERTERS: dict[str, Converter] = {}
 EVALUATORS: dict[str, Callable[..., Any]] = {}

@@ -1,0 +1,104 @@
+"""The precision policy: which operators compute in half, which stay in float32, which follow their inputs.
+
+TensorRT 10, 11 and RTX keep the dtypes that the network says, so precision is written into the network: before a node
+is converted its floating arguments are cast as the policy says, and the casts are layers. Endpoints keep their dtypes.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+
+from builder.errors import UsageError
+
+HALF = {"fp16": torch.float16, "bf16": torch.bfloat16}
+FULL = ("fp32", "tf32")
+
+REDUCED = frozenset(
+    "_convolution convolution conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d "
+    "linear matmul mm bmm addmm baddbmm addbmm addmv mv dot einsum scaled_dot_product_attention "
+    "lstm gru rnn_tanh rnn_relu lstm_cell gru_cell rnn_tanh_cell rnn_relu_cell".split()
+)
+"""Products: TensorRT accumulates them in float32 whatever their operands are, so half costs one rounding of each."""
+
+KEPT = frozenset(
+    "softmax _softmax log_softmax _log_softmax layer_norm native_layer_norm group_norm instance_norm rms_norm "
+    "sum mean prod cumsum cumprod logsumexp var std var_mean std_mean norm linalg_vector_norm frobenius_norm dist cdist "
+    "cosine_similarity exp exp2 expm1 log log2 log10 log1p pow reciprocal rsqrt erf erfc tan sinh cosh "
+    "grid_sampler grid_sampler_2d grid_sampler_3d affine_grid_generator topk sort argsort".split()
+)
+"""Statistics, long sums, and functions whose error or range half cannot hold: always float32."""
+
+
+@dataclass(frozen=True)
+class Policy:
+    """`half` None: everything stays as the module has it. `keep_fp32`: patterns over layer names (fnmatch)."""
+
+    half: torch.dtype | None = None
+    keep_fp32: tuple[str, ...] = ()
+
+    def dtype(self, operator: str, name: str, arguments: SimpleNamespace) -> torch.dtype | None:
+        """What the floating arguments of `operator` (`linear`), whose first layer is `name`, are cast to; None: nothing."""
+        if self.half is None:
+            return None
+        if operator in KEPT or any(fnmatch.fnmatchcase(name, pattern) for pattern in self.keep_fp32):
+            return torch.float32
+        if operator in REDUCED:
+            return self.half
+        return self.half if any(_dtypes(arguments, self.half)) else None
+
+
+def policy(precision: str, keep_fp32: tuple[str, ...] = ()) -> Policy:
+    """The policy of a manifest's `precision`. Raises UsageError for one that needs quantisation, which is not built."""
+    if precision in FULL:
+        return Policy()
+    if precision in HALF:
+        return Policy(HALF[precision], keep_fp32)
+    raise UsageError(
+        f"precision {precision!r} cannot be built yet", fix=f"one of {', '.join((*FULL, *HALF))}"
+    )
+
+
+def _dtypes(arguments: SimpleNamespace, half: torch.dtype) -> Any:
+    """For each tensor argument that the network computes, whether it is half already."""
+    for value in vars(arguments).values():
+        for tensor in value if isinstance(value, list) else [value]:
+            if hasattr(tensor, "is_shape_tensor"):
+                yield _is(tensor, half)
+
+
+def _is(tensor: Any, half: torch.dtype) -> bool:
+    from builder.conversion import dtypes
+
+    return dtypes.from_trt(tensor.dtype) == half
+
+
+def apply(ctx: Any, arguments: SimpleNamespace, dtype: torch.dtype, warn: Callable[[str], None]) -> None:
+    """Cast the floating tensors among the arguments, in place. A constant that overflows half is named by `warn`."""
+    for name, value in vars(arguments).items():
+        if isinstance(value, list):
+            setattr(arguments, name, [_cast(ctx, v, dtype, warn, name) for v in value])
+        else:
+            setattr(arguments, name, _cast(ctx, value, dtype, warn, name))
+
+
+def _cast(ctx: Any, value: Any, dtype: torch.dtype, warn: Callable[[str], None], name: str) -> Any:
+    if isinstance(value, torch.Tensor):
+        return _constant(value, dtype, warn, name)
+    if hasattr(value, "is_shape_tensor") and ctx.dtype(value).is_floating_point:
+        return ctx.cast(value, dtype)
+    return value
+
+
+def _constant(value: torch.Tensor, dtype: torch.dtype, warn: Callable[[str], None], name: str) -> torch.Tensor:
+    if not value.is_floating_point():
+        return value
+    cast = value.to(dtype)
+    if cast.numel() and bool((torch.isinf(cast) & torch.isfinite(value)).any()):
+        warn(f"`{name}` has values beyond {dtype}'s range ({value.abs().max().item():.3g}): keep this node in float32")
+    return cast

@@ -1,0 +1,66 @@
+"""Reduced precision is written into the network: casts are layers, endpoints keep the module's dtypes."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+import builder
+from builder.engine.flavour import trt
+from builder.errors import UsageError
+
+
+class Classifier(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.second = nn.Linear(16, 32), nn.Linear(32, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.softmax(self.second(torch.relu(self.first(x))), dim=-1)
+
+
+SPEC = builder.TensorSpec("float32", ("batch", 16), dims={"batch": (1, 4, 8)})
+
+
+def layers(conversion: builder.Conversion) -> list[tuple[str, str]]:
+    network = conversion.network
+    return [(network.get_layer(i).type.name, network.get_layer(i).get_output(0).dtype.name) for i in range(network.num_layers)]
+
+
+@pytest.mark.parametrize(("precision", "dtype"), [("fp16", "HALF"), ("bf16", "BF16")])
+def test_products_are_half_and_softmax_is_not(precision: str, dtype: str) -> None:
+    conversion = builder.convert(torch.jit.script(Classifier().eval()), [SPEC], precision=precision)
+    kinds = layers(conversion)
+    assert {d for kind, d in kinds if kind == "MATRIX_MULTIPLY"} == {dtype}
+    assert {d for kind, d in kinds if kind == "SOFTMAX"} == {"FLOAT"}
+    assert conversion.network.get_input(0).dtype == conversion.network.get_output(0).dtype == trt.DataType.FLOAT
+
+
+def test_half_answers_stay_within_halfs_rounding() -> None:
+    """Two products of up to 32 terms, each operand rounded to 2^-11 relative: 5e-3 leaves room for both."""
+    module = torch.jit.script(Classifier().eval())
+    conversion = builder.convert(module, [SPEC], precision="fp16")
+    x = torch.randn(4, 16)
+    torch.testing.assert_close(builder.reference.run(conversion, [x])[0], module(x), rtol=5e-3, atol=1e-3)
+    assert builder.build_engine(conversion)
+
+
+def test_a_pattern_keeps_layers_in_float32() -> None:
+    module = torch.jit.script(Classifier().eval())
+    conversion = builder.convert(module, [SPEC], precision="fp16", keep_fp32=["*aten::linear_0"])
+    assert [d for kind, d in layers(conversion) if kind == "MATRIX_MULTIPLY"] == ["FLOAT", "HALF"]
+
+
+def test_a_weight_beyond_half_is_named() -> None:
+    model = Classifier().eval()
+    model.first.weight.data[0, 0] = 1e6
+    conversion = builder.convert(torch.jit.script(model), [SPEC], precision="fp16")
+    assert any("`weight` has values beyond torch.float16's range" in text for text in conversion.warnings)
+
+
+@pytest.mark.parametrize("precision", ["int8", "fp8", "mixed"])
+def test_precisions_that_need_quantisation_are_refused(precision: str) -> None:
+    with pytest.raises(UsageError, match="cannot be built yet"):
+        builder.convert(torch.jit.script(Classifier().eval()), [SPEC], precision=precision)
