@@ -67,7 +67,7 @@ def convert(
     ctx = ConversionContext(network, profiles, messages)
     graph = lowered.graph
     for value, spec in zip(graph.inputs(), specs, strict=True):
-        ctx.values[value.debugName()] = _add_input(ctx, spec)
+        ctx.values[value.debugName()] = add_input(ctx, spec)
     rules = policy(precision, tuple(keep_fp32))
     blocks = BlockConverter(ctx, rules)
     results = blocks.convert(graph)
@@ -103,7 +103,7 @@ def _output_names(given: Sequence[str] | None, lowered: LoweredGraph, count: int
     return names
 
 
-def _add_input(ctx: ConversionContext, spec: TensorSpec) -> Any:
+def add_input(ctx: ConversionContext, spec: TensorSpec) -> Any:
     """The network input, its dynamic axes named; an axis whose range is one size is static."""
     dtype = getattr(torch, spec.dtype)
     if dtype == torch.float64:

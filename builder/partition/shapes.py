@@ -1,0 +1,124 @@
+"""The shape and dtype of every value of a lowered graph, from the graph and the profiles: no data is made up.
+
+The graph is interpreted on meta tensors, which have shapes and no values, at each profile's min, opt and max and at
+probes where the named axes differ from each other, so that an axis inside the graph is recognised by its name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from builder.conversion.block import MISSING, BlockConverter
+from builder.conversion.context import ConversionContext, Unconvertible
+from builder.lowering import LoweredGraph
+from builder.manifest.spec import Profile, Range, TensorSpec
+
+Sizes = Mapping[str, int]
+"""One concrete size for each named axis."""
+
+
+class ShapeInterpreter(BlockConverter):
+    """Executes nodes on meta tensors; a node whose shape depends on data has MISSING outputs."""
+
+    def __init__(self) -> None:
+        super().__init__(ConversionContext(net=_NoNetwork()))
+
+    def _results(self, node: Any, values: list[Any]) -> list[Any]:
+        try:
+            return super()._results(node, [_without_data(v) for v in values] if _on_meta(values) else values)
+        except Unconvertible:
+            raise
+        except Exception as data_dependent:
+            raise Unconvertible(f"its shape depends on data: {data_dependent}") from data_dependent
+
+
+class _NoNetwork:
+    """Stands where the network would: nothing is ever added to it."""
+
+    num_layers = 0
+
+
+def _on_meta(values: Sequence[Any]) -> bool:
+    return any(_on_meta(v) if isinstance(v, list) else getattr(v, "is_meta", False) for v in values)
+
+
+def _without_data(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_without_data(v) for v in value]
+    return value.to("meta") if isinstance(value, torch.Tensor) else value
+
+
+@dataclass(frozen=True)
+class Shapes:
+    """For each value name its dtype and its shape at every probe; a value that depends on data is absent."""
+
+    probes: tuple[Sizes, ...]
+    known: Mapping[str, tuple[torch.dtype, tuple[tuple[int, ...], ...]]]
+    profiles: tuple[Profile, ...]
+
+    def spec(self, value: str, name: str) -> tuple[TensorSpec, dict[str, Range]] | None:
+        """The TensorSpec of a value as an input `name` of a segment, and the ranges of the axes that have no name of
+        the user's (called `<name>_<axis>`); None where the shape depends on data or the rank changes."""
+        if value not in self.known:
+            return None
+        dtype, shapes = self.known[value]
+        if len({len(shape) for shape in shapes}) != 1:
+            return None
+        axes = [self._axis(sizes, f"{name}_{position}") for position, sizes in enumerate(zip(*shapes, strict=True))]
+        own = {axis: _range(sizes) for axis, sizes in zip(axes, zip(*shapes, strict=True), strict=True) if self._is_own(axis)}
+        dims = {axis: own.get(axis) or self.profiles[0][axis] for axis in axes if isinstance(axis, str)}
+        return TensorSpec(str(dtype).removeprefix("torch."), tuple(axes), dims=dims, name=name), own
+
+    def _axis(self, sizes: Sequence[int], own: str) -> int | str:
+        """A static size, the one named axis that agrees at every probe, or a name of its own."""
+        if len(set(sizes)) == 1:
+            return sizes[0]
+        names = [n for n in self.probes[0] if all(probe[n] == s for probe, s in zip(self.probes, sizes, strict=True))]
+        return names[0] if len(names) == 1 else own
+
+    def _is_own(self, axis: int | str) -> bool:
+        return isinstance(axis, str) and axis not in self.probes[0]
+
+
+def _range(sizes: Sequence[int]) -> Range:
+    """Least, usual, greatest; the second probe is the first profile's opt."""
+    return min(sizes), sizes[1], max(sizes)
+
+
+def infer(lowered: LoweredGraph, specs: Sequence[TensorSpec], profiles: Sequence[Profile]) -> Shapes:
+    """Interpret the graph at every probe. A value is known if every probe could compute it."""
+    points = probes(profiles)
+    runs = [_run(lowered, specs, sizes) for sizes in points]
+    common = set.intersection(*(set(run) for run in runs))
+    known = {name: (runs[0][name].dtype, tuple(tuple(run[name].shape) for run in runs)) for name in common}
+    return Shapes(tuple(points), known, tuple(profiles))
+
+
+def probes(profiles: Sequence[Profile]) -> list[Sizes]:
+    """Each profile's min, opt and max, and two points inside it where the axes differ as far as their ranges allow."""
+    points: list[Sizes] = []
+    for profile in profiles:
+        points += [{name: span[which] for name, span in profile.items()} for which in range(3)]
+        for step in (1, 2):
+            points.append({n: _inside(span, step * k) for k, (n, span) in enumerate(profile.items(), start=1)})
+    return points
+
+
+def _inside(span: Range, offset: int) -> int:
+    low, _, high = span
+    return low + offset % (high - low + 1)
+
+
+def _run(lowered: LoweredGraph, specs: Sequence[TensorSpec], sizes: Sizes) -> dict[str, torch.Tensor]:
+    """The tensors (on meta) of all values, with the named axes at these sizes."""
+    interpreter = ShapeInterpreter()
+    values = interpreter.ctx.values
+    for value, spec in zip(lowered.graph.inputs(), specs, strict=True):
+        shape = [axis if isinstance(axis, int) else sizes[axis] for axis in spec.shape]
+        values[value.debugName()] = torch.empty(shape, dtype=getattr(torch, spec.dtype), device="meta")
+    interpreter.convert(lowered.graph)
+    return {name: v for name, v in values.items() if v is not MISSING and isinstance(v, torch.Tensor)}
