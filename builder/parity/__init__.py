@@ -1,23 +1,39 @@
-"""The parity room: the original module's answers, and whether a live endpoint gives the same."""
+"""The parity room: the original module's answers, and whether a live endpoint gives the same.
+
+The names load on first use: verifying an endpoint needs neither torch nor TensorRT.
+"""
 
 from __future__ import annotations
 
-from builder.parity.bisect import first_difference
-from builder.parity.compare import Comparison, OutputComparison, compare
-from builder.parity.recording import record
-from builder.parity.tolerances import default_tolerance
-from builder.parity.verify import GoldenResult, ModelParity, verify
-from builder.triton.artifact import Golden
+import importlib
+from typing import TYPE_CHECKING, Any
 
-__all__ = [
-    "Comparison",
-    "Golden",
-    "GoldenResult",
-    "ModelParity",
-    "OutputComparison",
-    "compare",
-    "default_tolerance",
-    "first_difference",
-    "record",
-    "verify",
-]
+if TYPE_CHECKING:
+    from builder.parity.bisect import first_difference as first_difference
+    from builder.parity.comparison import Comparison as Comparison
+    from builder.parity.comparison import OutputComparison as OutputComparison
+    from builder.parity.comparison import compare as compare
+    from builder.parity.recording import record as record
+    from builder.parity.tolerances import default_tolerance as default_tolerance
+    from builder.parity.verification import GoldenResult as GoldenResult
+    from builder.parity.verification import ModelParity as ModelParity
+    from builder.triton.artifact import Golden as Golden
+
+_PUBLIC = {
+    "Comparison": "builder.parity.comparison",
+    "Golden": "builder.triton.artifact",
+    "GoldenResult": "builder.parity.verification",
+    "ModelParity": "builder.parity.verification",
+    "OutputComparison": "builder.parity.comparison",
+    "compare": "builder.parity.comparison",
+    "default_tolerance": "builder.parity.tolerances",
+    "first_difference": "builder.parity.bisect",
+    "record": "builder.parity.recording",
+    "verify": "builder.parity.verification",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _PUBLIC:
+        raise AttributeError(f"module 'builder.parity' has no attribute {name!r}")
+    return getattr(importlib.import_module(_PUBLIC[name]), name)

@@ -9,7 +9,7 @@ import torch
 
 from builder import reference
 from builder.manifest.spec import Tolerance
-from builder.parity.compare import compare
+from builder.parity.comparison import compare
 from builder.parity.recording import to_numpy
 
 

@@ -71,9 +71,16 @@ class Server:
                 raise ServerError(_why(self.log(), f"tritonserver was not ready after {timeout:g} s"))
             time.sleep(0.1)
 
-    def wait(self) -> int:
-        """Block until the server ends by itself; its exit code."""
-        return self.process.wait()
+    def block(self) -> None:
+        """Return on Ctrl-C or SIGTERM (main thread only); ServerError where the server ends by itself."""
+        before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+        try:
+            code = self.process.wait()
+        except KeyboardInterrupt:
+            return
+        finally:
+            signal.signal(signal.SIGTERM, before)
+        raise ServerError(_why(self.log(), f"tritonserver stopped (exit code {code})"))
 
     def stop(self) -> None:
         """End the server and its Python processes, kindly, then by force, and remove its shared memory and folder."""

@@ -77,15 +77,22 @@ def served_dtypes(artifact: ModelArtifact, platform: str) -> dict[str, str]:
 
     They differ where TensorRT has no such type: float64, or int64 on 8.6.
     """
-    declared = {io.name: io.dtype for io in (*artifact.inputs, *artifact.outputs)}
-    if platform == "python":
-        return declared
-    return {**declared, **{name: dtype for name, dtype in _engine_dtypes(artifact).items() if name in declared}}
+    declared = module_dtypes(artifact)
+    return declared if platform == "python" else {**declared, **_engine_dtypes(artifact)}
+
+
+def module_dtypes(artifact: ModelArtifact) -> dict[str, str]:
+    """The element type of each tensor in the original module: of the specs, of the recorded outputs, else as given."""
+    dtypes_ = {io.name: io.dtype for io in (*artifact.inputs, *artifact.outputs)}
+    dtypes_ |= {io.name: spec.dtype for io, spec in zip(artifact.inputs, artifact.spec.inputs, strict=True)}
+    recorded = artifact.goldens[0].outputs if artifact.goldens else {}
+    known = {name: dtypes.by_numpy(array.dtype) for name, array in recorded.items() if name in dtypes_}
+    return dtypes_ | {name: entry.name for name, entry in known.items() if entry}
 
 
 def _engine_dtypes(artifact: ModelArtifact) -> dict[str, str]:
     facts = [fact for side in ("inputs", "outputs") for fact in artifact.plan_facts.get(side, ())]
-    return {fact["name"]: fact["dtype"] for fact in facts if isinstance(fact, dict)}
+    return {fact["name"]: dtypes.by_tensorrt(fact["dtype"]).name for fact in facts}
 
 
 def _template(platform: str, base: Path | None) -> Any:

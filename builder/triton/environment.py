@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -16,12 +17,13 @@ _MARK = "# trt-build: "
 _CONFIDENCE = {"A": "A, quoted from a public source", "B": "B, derived", "C": "C, recalled and unverified"}
 
 
-def write_env(path: Path, plan_facts: Iterable[Mapping[str, Any]]) -> Path:
-    """Set TRITON_IMAGE in the .env at `path`, with the reason as comments; every other line of the file stays.
+def write_env(repository: Path, path: Path | None = None) -> Path:
+    """Set TRITON_IMAGE in `path` (.env beside the repository) to the image that fits its plans; every other line stays.
 
-    `plan_facts` are those of all plans in the repository. Raises PublishError where two TensorRT versions built them.
+    The reason stands there as comments. Raises PublishError where two versions of TensorRT built the plans.
     """
-    ours = image_lines(plan_facts)
+    path = path or repository.resolve().parent / ".env"
+    ours = image_lines(json.loads(file.read_text()) for file in sorted(repository.glob("*/*/plan.json")))
     kept = [line for line in _lines(path) if not line.startswith((_MARK, f"{VARIABLE}="))]
     staged = path.with_name(f"{path.name}.{os.getpid()}.tmp")
     try:

@@ -14,7 +14,7 @@ from typing import Any
 import builder
 from builder.triton import batching, goldens, warmup
 from builder.triton.artifact import IO, ModelArtifact
-from builder.triton.config import config, config_text, served_dtypes, tensorrt_version
+from builder.triton.config import config, config_text, module_dtypes, served_dtypes, tensorrt_version
 
 VERSION = "1"
 SIDECAR = "trt-build.json"
@@ -35,7 +35,7 @@ def write(artifact: ModelArtifact, folder: Path, *, base: Path | None = None) ->
 def sidecar(artifact: ModelArtifact, message: Any, hashes: Mapping[str, str]) -> dict[str, Any]:
     """What trt-build.json says: what verify needs, and where everything came from."""
     served = message.parameters["trt_build.serve_as"].string_value
-    dtypes = served_dtypes(artifact, served)
+    own, dtypes = module_dtypes(artifact), served_dtypes(artifact, served)
     spec = artifact.spec
     return {
         "format": FORMAT,
@@ -43,8 +43,8 @@ def sidecar(artifact: ModelArtifact, message: Any, hashes: Mapping[str, str]) ->
         "serve_as": served,
         "precision": spec.precision,
         "tolerance": {"rtol": spec.tolerance.rtol, "atol": spec.tolerance.atol},
-        "inputs": [_io(io, dtypes[io.name]) for io in artifact.inputs],
-        "outputs": [_io(io, dtypes[io.name]) for io in artifact.outputs],
+        "inputs": [_io(io, own[io.name], dtypes[io.name]) for io in artifact.inputs],
+        "outputs": [_io(io, own[io.name], dtypes[io.name]) for io in artifact.outputs],
         "profiles": [_spans(ranges) for ranges in artifact.ranges()],
         "batching": {"max_batch_size": message.max_batch_size, "reason": batching.choose(artifact).reason},
         "source": {
@@ -70,15 +70,16 @@ def _version(artifact: ModelArtifact, message: Any, folder: Path) -> None:
 
 def _serving(artifact: ModelArtifact) -> dict[str, Any]:
     """What the Python runtime reads of plan.json: the module's own tensors, and the shapes it may be given."""
+    own = module_dtypes(artifact)
     return {
-        "inputs": [_io(io, io.dtype) for io in artifact.inputs],
-        "outputs": [_io(io, io.dtype) for io in artifact.outputs],
+        "inputs": [_io(io, own[io.name], own[io.name]) for io in artifact.inputs],
+        "outputs": [_io(io, own[io.name], own[io.name]) for io in artifact.outputs],
         "profiles": [_spans(ranges) for ranges in artifact.ranges()],
     }
 
 
-def _io(io: IO, served: str) -> dict[str, Any]:
-    return {"name": io.name, "dtype": io.dtype, "shape": list(io.shape), "served_dtype": served}
+def _io(io: IO, own: str, served: str) -> dict[str, Any]:
+    return {"name": io.name, "dtype": own, "shape": list(io.shape), "served_dtype": served}
 
 
 def _spans(ranges: Mapping[str, Any]) -> dict[str, dict[str, list[int]]]:

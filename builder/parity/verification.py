@@ -17,7 +17,7 @@ from tritonclient.utils import InferenceServerException
 from builder.errors import EnvironmentProblem, UsageError
 from builder.parity import config_check, served
 from builder.parity.clients import Answer, Client, describe, open_clients
-from builder.parity.compare import Comparison, compare
+from builder.parity.comparison import Comparison, compare
 from builder.parity.served import PublishedModel
 from builder.triton.artifact import Golden
 
