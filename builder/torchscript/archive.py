@@ -10,7 +10,8 @@ from builder.errors import ModelFileError
 from builder.torchscript import kinds, pickles
 from builder.torchscript.facts import ArchiveFacts
 
-REQUIRED = ("data.pkl", "constants.pkl", "version")
+REQUIRED = ("data.pkl", "constants.pkl")
+VERSIONS = (".data/version", "version")  # the first from archive version 10 on: a file with gelu, say
 MAX_COMPRESSED_MEMBERS_UNPACK_TO = 512 << 20  # code and pickles; weights are stored, not compressed
 MAX_PICKLE_BYTES = 128 << 20
 MAX_MEMBERS = 1_000_000
@@ -82,6 +83,7 @@ def _root(path: Path, names: list[str]) -> str:
     folders = {name.partition("/")[0] for name in names}
     root = min(folders, default="")
     whole = all(f"{root}/{part}" in names for part in REQUIRED) and any(n.startswith(f"{root}/code/") for n in names)
+    whole = whole and any(f"{root}/{part}" in names for part in VERSIONS)
     if len(folders) != 1 or not whole:
         kind = kinds.of_members(names)
         raise _refuse(path, f"is not a TorchScript file but {kind.name}", kind.fix)
@@ -124,7 +126,8 @@ def _globals(path: Path, archive: zipfile.ZipFile, root: str) -> set[str]:
 
 
 def _version(path: Path, archive: zipfile.ZipFile, root: str) -> int:
-    text = archive.read(f"{root}/version")[:32].decode("ascii", "replace").strip()
+    member = next(f"{root}/{part}" for part in VERSIONS if f"{root}/{part}" in archive.namelist())
+    text = archive.read(member)[:32].decode("ascii", "replace").strip()
     if not text.isdigit():
         raise _refuse(path, f"has an archive version {text!r} that is no number")
     return int(text)

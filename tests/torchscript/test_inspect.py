@@ -36,6 +36,12 @@ def test_a_traced_file_is_taken_with_its_example_inputs(tmp_path: Path, net: tor
     assert inspect(tmp_path / "t.pt").traced
 
 
+def test_a_file_of_version_10_keeps_it_elsewhere(tmp_path: Path) -> None:
+    """torch writes .data/version instead of version where an operator's schema is that new, as gelu's is."""
+    torch.jit.script(torch.nn.GELU()).save(str(tmp_path / "gelu.pt"))
+    assert inspect(tmp_path / "gelu.pt").format_version == 10
+
+
 def test_everything_that_torch_itself_pickles_is_taken(tmp_path: Path) -> None:
     """Lists, dictionaries, devices, complex numbers, sparse tensors, and attributes of every dtype."""
 
@@ -207,3 +213,16 @@ def test_members_that_lead_out_are_refused(file: Path) -> None:
 def test_a_second_root_is_not_torchscript(file: Path) -> None:
     assert "not one of TorchScript's" not in str(inspect(file))
     assert "is not a TorchScript file" in refused(rewritten(file, {"other/data.pkl": b""}))
+
+
+def test_a_file_of_a_later_format_version_is_taken(tmp_path: Path) -> None:
+    """From version 6 on torch writes `.data/version` in place of `version`; attention and gelu ask for it."""
+
+    class Attends(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.nn.functional.gelu(x)
+
+    torch.jit.script(Attends()).save(str(tmp_path / "attends.pt"))
+    with zipfile.ZipFile(tmp_path / "attends.pt") as archive:
+        assert "attends/.data/version" in archive.namelist()
+    assert inspect(tmp_path / "attends.pt").format_version >= 6
