@@ -21,6 +21,7 @@ from builder.serving.installation import Installation, find
 
 READY_TIMEOUT = 180.0
 STOP_TIMEOUT = 20.0
+HUNG_STOP_TIMEOUT = 2.0
 """Seconds. The server itself waits for open connections, and Python models for their process."""
 
 HTTP_MAX_BYTES = 1 << 30
@@ -35,6 +36,7 @@ class Server:
     ) -> None:
         host = f"[{address}]" if ":" in address else address
         self.process, self.scratch, self.log_path = process, scratch, log_path
+        self.grace = STOP_TIMEOUT
         self.http_url = f"{host}:{port['--http-port']}"
         self.grpc_url = f"{host}:{port['--grpc-port']}"
         self.metrics_url = f"{host}:{port['--metrics-port']}"
@@ -68,6 +70,8 @@ class Server:
             if self.process.poll() is not None:
                 raise ServerError(_why(self.log(), f"tritonserver stopped (exit code {self.process.returncode})"))
             if time.monotonic() > deadline:
+                # A load that hangs (24.10 does where a stub cannot start) hangs the server's own end too.
+                self.grace = HUNG_STOP_TIMEOUT
                 raise ServerError(_why(self.log(), f"tritonserver was not ready after {timeout:g} s"))
             time.sleep(0.1)
 
@@ -87,7 +91,7 @@ class Server:
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGINT)
             with contextlib.suppress(subprocess.TimeoutExpired):
-                self.process.wait(STOP_TIMEOUT)
+                self.process.wait(self.grace)
         # The server leads a process group of its own: this reaches its stubs, which outlive it when it dies badly.
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.process.pid, signal.SIGKILL)

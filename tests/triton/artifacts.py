@@ -1,0 +1,101 @@
+"""Real artifacts made by hand: a small module, scripted, with recorded goldens, and no plan."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from builder.manifest.spec import ModelSpec, TensorSpec
+from builder.parity.recording import record
+from builder.triton import IO, ModelArtifact
+from builder.triton.dtypes import by_numpy
+
+BATCH = {"batch": (1, 4, 8)}
+RTX = {"flavour": "tensorrt-rtx", "tensorrt": "1.7.1.116"}
+TENSORRT = {"flavour": "tensorrt", "tensorrt": "10.13.3.9"}
+
+
+def tensor(name: str, dtype: str, *shape: int | str, **dims: tuple[int, int, int]) -> TensorSpec:
+    used = {axis: span for axis, span in {**BATCH, **dims}.items() if axis in shape}
+    return TensorSpec(dtype, shape, used, name)
+
+
+def lowered(module: torch.nn.Module) -> bytes:
+    buffer = io.BytesIO()
+    torch.jit.save(torch.jit.script(module.eval()), buffer)
+    return buffer.getvalue()
+
+
+def artifact(
+    module: torch.nn.Module,
+    inputs: Sequence[TensorSpec],
+    outputs: Sequence[str],
+    *,
+    name: str = "model",
+    profiles: Sequence[Any] | None = None,
+    plan: bytes | None = None,
+    facts: dict[str, Any] | None = None,
+    serve_as: str = "auto",
+    dynamic: Sequence[int] | None = None,
+    **spec: Any,
+) -> ModelArtifact:
+    """`dynamic`: the output axes that vary; by default the first where the first input's first axis is named."""
+    dims = {axis: span for one in inputs for axis, span in one.dims.items()}
+    chosen = tuple(profiles) if profiles is not None else (dims,)
+    model = ModelSpec(name, Path("/nowhere/model.pt"), tuple(inputs), chosen, tuple(outputs), **spec)
+    goldens = record(module.eval(), model)
+    moving = dynamic if dynamic is not None else ([0] if inputs and isinstance(inputs[0].shape[:1], tuple) else [])
+    return ModelArtifact(
+        spec=model,
+        inputs=tuple(
+            IO(t.name or "", t.dtype, tuple(-1 if isinstance(n, str) else n for n in t.shape)) for t in inputs
+        ),
+        outputs=tuple(_output(n, goldens[0].outputs[n], moving) for n in outputs),
+        profiles=chosen,
+        plan=plan,
+        plan_facts=facts if facts is not None else RTX,
+        lowered=lowered(module),
+        goldens=goldens,
+        serve_as=serve_as,
+    )
+
+
+def _output(name: str, array: Any, dynamic: Sequence[int]) -> IO:
+    known = by_numpy(array.dtype)
+    assert known is not None
+    return IO(name, known.name, tuple(-1 if axis in dynamic else size for axis, size in enumerate(array.shape)))
+
+
+class Scorer(torch.nn.Module):
+    """Two inputs, an embedding that holds ids below 20 only, outputs of rank 2 and 1."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.table = torch.nn.Embedding(20, 6)
+        self.head = torch.nn.Linear(9, 4)
+
+    def forward(self, x: torch.Tensor, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        scores = self.head(torch.cat([x, self.table(ids)], 1))
+        return scores, scores.argmax(1)
+
+
+def scorer(**more: Any) -> ModelArtifact:
+    inputs = (tensor("x", "float32", "batch", 3), tensor("ids", "int64", "batch"))
+    return artifact(Scorer(), inputs, ("scores", "best"), **{"name": "scorer", **more})
+
+
+class Affine(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * 2 + 1
+
+
+class Centred(torch.nn.Module):
+    """Its rows depend on each other, although its shapes look like a batch."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x - x.mean(0, keepdim=True)

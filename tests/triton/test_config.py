@@ -1,0 +1,198 @@
+"""The generated ModelConfig: what becomes Triton's batch, what is stated, and what is refused before Triton would."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from builder.errors import PublishError, UsageError
+from builder.manifest.spec import Batching
+from builder.triton import config, config_text
+from builder.triton.config import parse
+from tests.triton.artifacts import TENSORRT, Affine, Centred, artifact, scorer, tensor
+
+PLAN = {"plan": b"plan", "facts": TENSORRT}
+
+
+def test_a_shared_dynamic_first_axis_becomes_tritons_batch() -> None:
+    message = config(scorer())
+    assert message.max_batch_size == 8
+    assert [list(t.dims) for t in message.input] == [[3], [1]]
+    assert message.HasField("dynamic_batching")
+
+
+def test_a_tensor_that_is_only_a_batch_is_one_column_on_the_wire() -> None:
+    message = config(scorer())
+    ids, best = message.input[1], message.output[1]
+    assert ids.HasField("reshape") and list(ids.reshape.shape) == []
+    assert list(best.dims) == [1] and best.HasField("reshape")
+
+
+def test_the_text_reads_back_as_the_same_message() -> None:
+    message = config(scorer())
+    assert parse(config_text(message), "text") == message
+
+
+def test_without_a_batch_max_batch_size_zero_is_written_all_the_same() -> None:
+    model = artifact(Affine(), (tensor("x", "float32", 2, 3),), ("y",), dynamic=())
+    message = config(model)
+    text = config_text(message)
+    assert "\nmax_batch_size: 0\n" in text and "dynamic_batching" not in text
+    assert list(message.input[0].dims) == [2, 3]
+    assert parse(text, "text") == message
+
+
+def test_rows_that_depend_on_each_other_are_not_batched() -> None:
+    model = artifact(Centred(), (tensor("x", "float32", "batch", 3),), ("y",))
+    assert config(model).max_batch_size == 0
+
+
+def test_an_output_that_does_not_follow_the_batch_is_seen_in_the_goldens() -> None:
+    class Twice(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.cat([x, x])
+
+    assert config(artifact(Twice(), (tensor("x", "float32", "batch", 3),), ("y",))).max_batch_size == 0
+
+
+@pytest.mark.parametrize(
+    ("spans", "expected"),
+    [
+        ([(1, 1, 1), (2, 4, 8), (9, 16, 32)], 32),
+        ([(1, 1, 2), (4, 4, 8)], 2),
+        ([(2, 4, 8)], 0),
+    ],
+)
+def test_profiles_count_as_far_as_they_cover_every_batch_from_one(
+    spans: list[tuple[int, int, int]], expected: int
+) -> None:
+    profiles = [{"batch": span} for span in spans]
+    model = artifact(Affine(), (tensor("x", "float32", "batch", 3),), ("y",), profiles=profiles)
+    assert config(model).max_batch_size == expected
+
+
+def test_the_batch_is_no_larger_than_every_length_has_a_profile_for() -> None:
+    spec = tensor("x", "float32", "batch", "length", length=(1, 8, 64))
+    profiles = [{"batch": (1, 4, 8), "length": (1, 8, 16)}, {"batch": (1, 1, 2), "length": (17, 32, 64)}]
+    model = artifact(Affine(), (spec,), ("y",), profiles=profiles, dynamic=(0, 1))
+    assert config(model).max_batch_size == 2
+
+
+def test_batching_that_the_manifest_demands_and_the_model_forbids_is_a_usage_error() -> None:
+    model = artifact(Affine(), (tensor("x", "float32", 2, 3),), ("y",), dynamic=(), batching=Batching(enabled=True))
+    with pytest.raises(UsageError, match="first axis"):
+        config(model)
+
+
+def test_batching_that_the_manifest_forbids_is_off_and_the_dims_are_whole() -> None:
+    message = config(scorer(batching=Batching(enabled=False)))
+    assert message.max_batch_size == 0
+    assert [list(t.dims) for t in message.input] == [[-1, 3], [-1]]
+
+
+def test_a_preferred_size_beyond_the_profiles_is_a_usage_error() -> None:
+    with pytest.raises(UsageError, match="16"):
+        config(scorer(batching=Batching(preferred=(4, 16))))
+
+
+def test_the_manifests_batching_reaches_the_config() -> None:
+    batcher = config(scorer(batching=Batching(max_queue_delay_us=500, preferred=(4,)))).dynamic_batching
+    assert (list(batcher.preferred_batch_size), batcher.max_queue_delay_microseconds) == ([4], 500)
+
+
+def test_auto_takes_the_plan_only_where_triton_has_a_backend_for_its_flavour() -> None:
+    assert config(scorer(**PLAN)).platform == "tensorrt_plan"
+    assert config(scorer(plan=b"plan")).backend == "python"
+
+
+def test_a_plan_is_served_by_instances_on_the_gpu_that_list_every_profile() -> None:
+    profiles = [{"batch": (1, 1, 1)}, {"batch": (2, 4, 8)}]
+    (group,) = config(scorer(profiles=profiles, instances=2, **PLAN)).instance_group
+    assert (group.kind, group.count, list(group.profile)) == (1, 2, ["0", "1"])
+
+
+def test_the_python_runtime_is_left_to_find_its_kind_of_host_and_names_no_profile() -> None:
+    profiles = [{"batch": (1, 1, 1)}, {"batch": (2, 4, 8)}]
+    (group,) = config(scorer(profiles=profiles)).instance_group
+    assert (group.kind, list(group.profile)) == (0, [])
+
+
+def test_a_plan_that_was_not_built_cannot_be_served() -> None:
+    with pytest.raises(PublishError, match="no plan"):
+        config(scorer(serve_as="tensorrt_plan"))
+
+
+def test_a_plans_own_types_are_served_where_they_differ_from_the_modules() -> None:
+    facts = {**TENSORRT, "inputs": [{"name": "ids", "dtype": "INT32"}], "outputs": [{"name": "best", "dtype": "INT32"}]}
+    message = config(scorer(plan=b"plan", facts=facts))
+    assert [t.data_type for t in (message.input[1], message.output[1])] == [8, 8]
+
+
+def test_a_type_that_no_engine_has_is_refused_for_a_plan_and_served_by_the_runtime() -> None:
+    spec = (tensor("x", "float64", "batch", 3),)
+    with pytest.raises(PublishError, match="float64"):
+        config(artifact(Affine(), spec, ("y",), **PLAN))
+    assert config(artifact(Affine(), spec, ("y",))).input[0].data_type == 12
+
+
+def test_a_tensor_without_axes_is_one_element_for_the_runtime_and_refused_for_a_plan() -> None:
+    spec = (tensor("x", "float32"),)
+    assert list(config(artifact(Affine(), spec, ("y",), dynamic=())).input[0].dims) == [1]
+    with pytest.raises(PublishError, match="no axes"):
+        config(artifact(Affine(), spec, ("y",), dynamic=(), **PLAN))
+
+
+@pytest.mark.parametrize("name", ["a b", "x/y", "ä"])
+def test_a_tensor_name_that_the_backend_would_cut_or_no_file_takes_is_refused(name: str) -> None:
+    with pytest.raises(PublishError, match="tensor name"):
+        config(artifact(Affine(), (tensor(name, "float32", "batch", 3),), ("y",)))
+
+
+def test_all_broken_rules_are_told_at_once() -> None:
+    model = artifact(Affine(), (tensor("a b", "float32", "batch", 3),), ("a b",), name="../up")
+    with pytest.raises(PublishError) as caught:
+        config(model)
+    assert "folder name" in str(caught.value) and "two tensors" in str(caught.value)
+
+
+def test_provenance_is_in_the_parameters() -> None:
+    parameters = config(scorer(**PLAN)).parameters
+    assert parameters["trt_build.tensorrt_version"].string_value == "10.13.3.9"
+    assert len(parameters["trt_build.plan_sha256"].string_value) == 64
+
+
+def test_a_base_of_the_users_is_merged_in_and_may_replace_the_instances(tmp_path: Path) -> None:
+    base = tmp_path / "base.pbtxt"
+    base.write_text(
+        'instance_group { kind: KIND_CPU count: 3 }\nversion_policy { all {} }\nmetric_tags { key: "t" value: "v" }'
+    )
+    message = config(scorer(), base=base)
+    assert [(g.kind, g.count) for g in message.instance_group] == [(2, 3)]
+    assert message.version_policy.HasField("all") and dict(message.metric_tags) == {"t": "v"}
+
+
+def test_a_base_that_is_no_config_is_a_usage_error_with_line_and_column(tmp_path: Path) -> None:
+    base = tmp_path / "base.pbtxt"
+    base.write_text("max_batch_size: 8\nnonsense: 1\n")
+    with pytest.raises(UsageError, match="2:"):
+        config(scorer(), base=base)
+
+
+def test_warm_up_has_the_recorded_ids_and_an_engines_usual_batch() -> None:
+    (sample,) = config(scorer(**PLAN)).model_warmup
+    assert sample.batch_size == 4 and list(sample.inputs["ids"].dims) == [1]
+    assert config(scorer()).model_warmup[0].batch_size == 1
+
+
+def test_a_batch_beyond_the_profiles_is_refused() -> None:
+    from builder.triton.check import validate
+
+    model = scorer()
+    message = config(model)
+    message.max_batch_size = 9
+    with pytest.raises(PublishError, match="beyond"):
+        validate(message, model)
+    validate(config(model), replace(model))

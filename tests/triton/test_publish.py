@@ -1,0 +1,138 @@
+"""Publication: whole or not at all, and nothing left behind."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from builder.errors import PublishError
+from builder.triton import goldens, layout, publish
+from builder.triton import publish as publish_function
+from tests.triton.artifacts import TENSORRT, scorer
+
+publishing = __import__("sys").modules["builder.triton.publish"]
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    return tmp_path / "deep" / "repository"
+
+
+def tree(folder: Path) -> dict[str, str]:
+    files = (p for p in folder.rglob("*") if p.is_file())
+    return {str(p.relative_to(folder)): hashlib.sha256(p.read_bytes()).hexdigest() for p in files}
+
+
+def test_the_layout_is_what_the_contract_says(repository: Path) -> None:
+    folder = publish(scorer(plan=b"plan"), repository)
+    assert folder == repository / "scorer"
+    assert {p.name for p in (folder / "1").iterdir()} == {"model.plan", "plan.json", "model.py", "lowered.pt"}
+    assert {p.stem for p in (folder / "goldens").iterdir()} == {"p0-opt", "p0-row", "p0-min", "p0-max", "p0-odd"}
+    assert (folder / "config.pbtxt").exists() and (folder / "trt-build.json").exists()
+
+
+def test_a_folder_for_tritons_own_backend_has_the_plan_alone(repository: Path) -> None:
+    folder = publish(scorer(plan=b"plan", facts=TENSORRT), repository)
+    assert {p.name for p in (folder / "1").iterdir()} == {"model.plan", "plan.json"}
+
+
+def test_the_sidecar_hashes_every_file(repository: Path) -> None:
+    folder = publish(scorer(), repository)
+    files = json.loads((folder / "trt-build.json").read_text())["files"]
+    assert files == {name: digest for name, digest in tree(folder).items() if name != "trt-build.json"}
+
+
+def test_goldens_come_back_as_they_went(repository: Path) -> None:
+    model = scorer()
+    folder = publish(model, repository)
+    loaded = {g.name: g for g in goldens.load(folder / "goldens")}
+    for golden in model.goldens:
+        for name, array in golden.inputs.items():
+            assert loaded[golden.name].inputs[name].dtype == array.dtype
+            np.testing.assert_array_equal(loaded[golden.name].inputs[name], array)
+
+
+def test_publishing_again_replaces_and_leaves_nothing_beside(repository: Path) -> None:
+    publish(scorer(plan=b"one"), repository)
+    publish(scorer(plan=b"two"), repository)
+    assert (repository / "scorer" / "1" / "model.plan").read_bytes() == b"two"
+    assert [p.name for p in repository.iterdir()] == ["scorer"]
+    assert [p.name for p in repository.parent.iterdir()] == ["repository"]
+
+
+def test_a_reader_finds_a_whole_model_at_every_moment_of_a_replacement(repository: Path) -> None:
+    target = publish(scorer(plan=b"one"), repository) / "1" / "model.plan"
+    missing, done = [], threading.Event()
+
+    def read() -> None:
+        while not done.is_set():
+            missing.extend([1] if not target.exists() else [])
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    for number in range(20):
+        publish(scorer(plan=f"{number}".encode()), repository)
+    done.set()
+    reader.join()
+    assert not missing
+
+
+@pytest.mark.parametrize("failure", [OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), KeyboardInterrupt()])
+@pytest.mark.parametrize("where", ["write", "_sync_tree", "_swap"])
+def test_an_interruption_leaves_what_stood_before(
+    repository: Path, monkeypatch: pytest.MonkeyPatch, failure: BaseException, where: str
+) -> None:
+    publish(scorer(plan=b"one"), repository)
+    before = tree(repository.parent)
+
+    def fail(*_: Any, **__: Any) -> None:
+        raise failure
+
+    monkeypatch.setattr(layout if where == "write" else publishing, where, fail)
+    with pytest.raises((PublishError, KeyboardInterrupt)):
+        publish_function(scorer(plan=b"two"), repository)
+    assert tree(repository.parent) == before
+    assert [p.name for p in repository.parent.iterdir()] == ["repository"]
+
+
+def test_a_first_model_that_fails_leaves_no_repository(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(publishing, "_sync_tree", fail)
+    with pytest.raises(PublishError, match="No space left") as caught:
+        publish(scorer(), repository)
+    assert caught.value.fix == "free disk space"
+    assert not repository.exists() and list(repository.parent.iterdir()) == []
+
+
+def test_where_the_kernel_cannot_exchange_two_renames_do_it(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    publish(scorer(plan=b"one"), repository)
+    monkeypatch.setattr(publishing, "_exchange", lambda *_: False)
+    publish(scorer(plan=b"two"), repository)
+    assert (repository / "scorer" / "1" / "model.plan").read_bytes() == b"two"
+
+
+def test_between_the_two_renames_a_failure_puts_the_old_model_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target, new, old = tmp_path / "target", tmp_path / "new", tmp_path / "old"
+    target.mkdir()
+    (target / "file").write_text("before")
+    with pytest.raises(OSError):
+        publishing._replace(new, target, old)  # `new` does not exist: the second rename fails
+    assert (target / "file").read_text() == "before"
+
+
+def test_an_artifact_that_triton_could_not_serve_writes_nothing(repository: Path) -> None:
+    with pytest.raises(PublishError):
+        publish(scorer(name="not a name"), repository)
+    assert not repository.exists()
