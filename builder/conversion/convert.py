@@ -61,7 +61,7 @@ def convert(
         if isinstance(module_or_graph, LoweredGraph)
         else lower(module_or_graph, params, unroll_limit=unroll_limit)
     )
-    specs = _named(inputs, lowered)
+    specs = named(inputs, lowered)
     profiles = tuple(profiles) if profiles is not None else (_one_profile(specs),)
     trt_builder, network, messages = new_network()
     ctx = ConversionContext(network, profiles, messages)
@@ -82,7 +82,7 @@ def convert(
     )
 
 
-def _named(inputs: Sequence[TensorSpec], lowered: LoweredGraph) -> tuple[TensorSpec, ...]:
+def named(inputs: Sequence[TensorSpec], lowered: LoweredGraph) -> tuple[TensorSpec, ...]:
     """The specs with the names of the graph's inputs where they have none."""
     if len(inputs) != len(lowered.inputs):
         raise UsageError(

@@ -15,7 +15,7 @@ import torch
 from builder.conversion.block import MISSING, BlockConverter
 from builder.conversion.context import ConversionContext, Unconvertible
 from builder.lowering import LoweredGraph
-from builder.manifest.spec import Profile, Range, TensorSpec
+from builder.manifest.spec import DTYPES, Profile, Range, TensorSpec
 
 Sizes = Mapping[str, int]
 """One concrete size for each named axis."""
@@ -62,11 +62,10 @@ class Shapes:
 
     def spec(self, value: str, name: str) -> tuple[TensorSpec, dict[str, Range]] | None:
         """The TensorSpec of a value as an input `name` of a segment, and the ranges of the axes that have no name of
-        the user's (called `<name>_<axis>`); None where the shape depends on data or the rank changes."""
-        if value not in self.known:
-            return None
-        dtype, shapes = self.known[value]
-        if len({len(shape) for shape in shapes}) != 1:
+        the user's (called `<name>_<axis>`); None where the shape depends on data, the rank changes, or the dtype is
+        one that no endpoint has (complex)."""
+        dtype, shapes = self.known.get(value, (None, ()))
+        if str(dtype).removeprefix("torch.") not in DTYPES or len({len(shape) for shape in shapes}) != 1:
             return None
         axes = [self._axis(sizes, f"{name}_{position}") for position, sizes in enumerate(zip(*shapes, strict=True))]
         own = {axis: _range(sizes) for axis, sizes in zip(axes, zip(*shapes, strict=True), strict=True) if self._is_own(axis)}

@@ -63,7 +63,7 @@ class Trial(BlockConverter):
         self.refused.setdefault(self.position, self.unsupported[-1])
 
     def _skip(self, node: Any) -> None:
-        self.refuse(node, "its input's shape is known only when the model runs", None)
+        self.refuse(node, "it reads a value that TensorRT cannot hold, or whose shape depends on data", None)
 
     def _skip_outputs(self, node: Any) -> None:
         for value in node.outputs():

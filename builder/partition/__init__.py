@@ -1,0 +1,5 @@
+"""What TensorRT runs and what stays in torch, as few pieces as the graph allows."""
+
+from builder.partition.split import Partition, Segment, split
+
+__all__ = ["Partition", "Segment", "split"]

@@ -1,0 +1,79 @@
+"""One segment as a graph of its own."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Sequence
+from typing import Any
+
+import torch
+
+from builder.lowering import LoweredGraph
+from builder.partition.view import View, is_free, reads
+
+
+def border_name(value: str) -> str:
+    """A value's debug name as a tensor name that Triton and file systems take: `x.3` is `x_3`, `17` is `t17`."""
+    name = re.sub(r"[^A-Za-z0-9_]", "_", value)
+    return f"t{name}" if name[0].isdigit() else name
+
+
+def closure(view: View, members: Collection[int]) -> list[int]:
+    """The members and the free nodes that they read, directly or not, as sorted indices."""
+    work = set(view.work)
+    needed, stack = set(members), list(members)
+    while stack:
+        for name in reads(view.nodes[stack.pop()]):
+            index = view.producer.get(name)
+            if index is not None and index not in needed and index not in work:
+                needed.add(index)
+                stack.append(index)
+    return sorted(needed)
+
+
+def inputs_of(view: View, indices: Sequence[int]) -> list[str]:
+    """The values that these nodes read and none of them makes, in order of first reading."""
+    made = {value.debugName() for index in indices for value in view.nodes[index].outputs()}
+    return list(dict.fromkeys(n for index in indices for n in reads(view.nodes[index]) if n not in made))
+
+
+def extract(view: View, indices: Sequence[int], inputs: Sequence[str], outputs: Sequence[str]) -> LoweredGraph:
+    """A LoweredGraph of these nodes, cloned, its inputs and outputs called after the values. Weights are shared."""
+    types = view.types
+    graph = torch._C.Graph()
+    mapped: dict[str, Any] = {}
+    for name in inputs:
+        mapped[name] = graph.addInput()
+        mapped[name].setType(types[name])
+    for index in indices:
+        node = view.nodes[index]
+        clone = graph.createClone(node, lambda value: mapped[value.debugName()])
+        graph.appendNode(clone)
+        mapped.update((old.debugName(), new) for old, new in zip(node.outputs(), clone.outputs(), strict=True))
+    for name in outputs:
+        graph.registerOutput(mapped[name])
+    return LoweredGraph(graph, tuple(map(border_name, inputs)), tuple(map(border_name, outputs)))
+
+
+def with_own_outputs(lowered: LoweredGraph) -> LoweredGraph:
+    """The graph with every output made by a work node of its own: an input that is passed through, a constant and a
+    repeated value are cloned. The given graph is not changed."""
+    graph = lowered.graph.copy()
+    inputs = {value.debugName() for value in graph.inputs()}
+    seen: set[str] = set()
+    for position, value in enumerate(list(graph.outputs())):
+        name = value.debugName()
+        if name in inputs or name in seen or is_free(value.node()):
+            graph.return_node().replaceInput(position, _cloned(graph, value))
+        seen.add(name)
+    return LoweredGraph(graph, lowered.inputs, lowered.outputs, lowered.trace)
+
+
+def _cloned(graph: Any, value: Any) -> Any:
+    nothing = graph.create("prim::Constant", 1)
+    nothing.output().setType(torch._C.NoneType.get())
+    clone = graph.create("aten::clone", [value, nothing.output()], 1)
+    clone.output().setType(value.type())
+    for node in (nothing, clone):
+        node.insertBefore(graph.return_node())
+    return clone.output()

@@ -1,0 +1,84 @@
+"""The contraction's promises, on random graphs: whole, acyclic, of one kind, and as few segments as there can be."""
+
+from __future__ import annotations
+
+import itertools
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from builder.partition.segments import TENSORRT, TORCH, assign, melt
+
+Graph = tuple[list[str], list[list[int]]]
+
+
+@st.composite
+def graphs(draw: st.DrawFn, most: int = 40) -> Graph:
+    size = draw(st.integers(1, most))
+    kinds = [draw(st.sampled_from([TENSORRT, TORCH])) for _ in range(size)]
+    parents = [sorted(draw(st.sets(st.integers(0, i - 1), max_size=3))) if i else [] for i in range(size)]
+    return kinds, parents
+
+
+def is_acyclic(segments: list[int], parents: list[list[int]]) -> bool:
+    edges = {(segments[p], s) for s, above in zip(segments, parents, strict=True) for p in above if segments[p] != s}
+    left = set(segments)
+    while left:
+        free = {s for s in left if not any(a in left and b == s for a, b in edges)}
+        if not free:
+            return False
+        left -= free
+    return True
+
+
+def partitions(size: int) -> list[list[int]]:
+    """Every way to put `size` nodes into groups (restricted growth strings)."""
+    result = [[0]]
+    for _ in range(size - 1):
+        result = [[*p, g] for p in result for g in range(max(p) + 2)]
+    return result
+
+
+def fewest(kinds: list[str], parents: list[list[int]]) -> int:
+    """By brute force: the fewest groups of one kind each whose contraction has no cycle."""
+    sound = (
+        p
+        for p in partitions(len(kinds))
+        if all(kinds[a] == kinds[b] for a, b in itertools.combinations(range(len(p)), 2) if p[a] == p[b])
+        and is_acyclic(p, parents)
+    )
+    return min(len(set(p)) for p in sound)
+
+
+@settings(max_examples=300, deadline=None)
+@given(graphs())
+def test_segments_are_of_one_kind_and_acyclic(graph: Graph) -> None:
+    kinds, parents = graph
+    segments = assign(kinds, parents)
+    assert len({(s, k) for s, k in zip(segments, kinds, strict=True)}) == len(set(segments))
+    assert is_acyclic(segments, parents)
+    assert sorted(set(segments)) == list(range(len(set(segments))))
+
+
+@settings(max_examples=60, deadline=None)
+@given(graphs(most=7))
+def test_no_partition_has_fewer_segments(graph: Graph) -> None:
+    """The ratio to the brute-force optimum is 1: the level numbers are optimal."""
+    kinds, parents = graph
+    assert len(set(assign(kinds, parents))) == fewest(kinds, parents)
+
+
+def test_independent_branches_do_not_chop_each_other_up() -> None:
+    """Two chains TensorRT-torch-TensorRT, interleaved in the text: three segments, not six."""
+    kinds = [TENSORRT, TENSORRT, TORCH, TORCH, TENSORRT, TENSORRT]
+    assert assign(kinds, [[], [], [0], [1], [2], [3]]) == [0, 0, 1, 1, 2, 2]
+
+
+@settings(max_examples=100, deadline=None)
+@given(graphs(), st.integers(1, 6))
+def test_melting_leaves_no_light_tensorrt_segment(graph: Graph, least: int) -> None:
+    kinds, parents = graph
+    melted = melt(kinds, parents, [1.0] * len(kinds), least)
+    segments = assign(melted, parents)
+    assert all(segments.count(s) >= least for s, k in zip(segments, melted, strict=True) if k == TENSORRT)
+    assert all(after == before or after == TORCH for before, after in zip(kinds, melted, strict=True))
