@@ -60,7 +60,7 @@ class BlockConverter:
 
     def _results(self, node: Any, values: list[Any]) -> list[Any]:
         key = key_of_node(node)
-        if key in EVALUATORS and (key not in CONVERTERS or not _any_tensor(values)):
+        if key in EVALUATORS and (key not in CONVERTERS or not _any_tensor(values) or _traced_scalars(values)):
             return _listed(EVALUATORS[key](self.ctx, node, *values), node)
         if node.schema() == NO_SCHEMA:
             raise Unconvertible(f"{node.kind()} is not a registered operator")
@@ -186,6 +186,13 @@ def _static(value: Any) -> bool:
 
 def _any_tensor(values: list[Any]) -> bool:
     return any(hasattr(v, "is_shape_tensor") or isinstance(v, torch.Tensor) for v in values)
+
+
+def _traced_scalars(values: list[Any]) -> bool:
+    """Whether every tensor is 0-d and known as a number, and some only to the engine: arithmetic on traced sizes."""
+    tensors = [v for v in values if hasattr(v, "is_shape_tensor") or isinstance(v, torch.Tensor)]
+    zero_dim = all(isinstance(v, torch.Tensor) and v.dim() == 0 for v in tensors)
+    return zero_dim and any(isinstance(v, DynamicScalar) for v in values)
 
 
 def _output_name(node: Any) -> str:

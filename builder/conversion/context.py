@@ -117,7 +117,7 @@ class ConversionContext:
             layer = self.net.add_constant(tuple(value.shape), self.weights.of(carried))
             self.weights.alive.append(value)
             output = layer.get_output(0)
-            self._remember_dtype(output, value.dtype)
+            self.remember_dtype(output, value.dtype)
             self._constants[key] = output
         return self._constants[key]
 
@@ -131,7 +131,8 @@ class ConversionContext:
                 self.warnings.append("an int64 constant outside int32's range is clamped: this TensorRT has no int64")
         return value.to(carrier)
 
-    def _remember_dtype(self, tensor: Any, dtype: torch.dtype) -> None:
+    def remember_dtype(self, tensor: Any, dtype: torch.dtype) -> None:
+        """Note torch's dtype of a new tensor where its carrier is wider."""
         if dtype == torch.float64:
             dtype = torch.float32
         if dtypes.from_trt(tensor.dtype) != dtype:
@@ -155,7 +156,7 @@ class ConversionContext:
         if dtype in (torch.uint8, torch.int8) and own != torch.bool:
             result = self._wrap(result, dtype)
         self.facts(result).dtype = None
-        self._remember_dtype(result, dtype)
+        self.remember_dtype(result, dtype)
         return result
 
     def _wrap(self, tensor: Any, dtype: torch.dtype) -> Any:
@@ -172,7 +173,7 @@ class ConversionContext:
         """The result of integer arithmetic, wrapped around where `dtype` is narrower than its carrier."""
         if dtype in (torch.uint8, torch.int8):
             tensor = self._wrap(tensor, dtype)
-        self._remember_dtype(tensor, dtype)
+        self.remember_dtype(tensor, dtype)
         return tensor
 
     def like_scalar(self, tensor: Any, value: float | int | bool) -> Any:
@@ -223,7 +224,9 @@ class ConversionContext:
         return dtypes.promote(*((self.dtype(v), self._category(v)) for v in values))
 
     def _category(self, value: Any) -> str:
-        if isinstance(value, bool | int | float | DynamicScalar):
+        if isinstance(value, DynamicScalar):
+            return "zero-dim" if value.zero_dim else "number"
+        if isinstance(value, bool | int | float):
             return "number"
         return "dimensioned" if self.rank(value) else "zero-dim"
 
@@ -300,7 +303,7 @@ class ConversionContext:
         """The scalar as a 0-d ITensor that remembers where it came from."""
         result = self.reshape(scalar.tensor, [])
         self.facts(result).scalar = scalar
-        self._remember_dtype(result, scalar.dtype)
+        self.remember_dtype(result, scalar.dtype)
         return result
 
     def scalar(self, tensor: Any) -> DynamicScalar:
@@ -331,7 +334,7 @@ class ConversionContext:
             layer.reshape_dims = trt.Dims(static)
             layer.zero_is_placeholder = any(isinstance(s, DynamicScalar) for s in sizes)
         result = layer.get_output(0)
-        self._remember_dtype(result, self.dtype(tensor))
+        self.remember_dtype(result, self.dtype(tensor))
         return self.set_sizes(result, sizes)
 
     def _without_minus_one(self, tensor: Any, sizes: list[Size]) -> list[Size]:
@@ -403,7 +406,7 @@ class ConversionContext:
             layer = self.net.add_shuffle(tensor)
             layer.set_input(1, self._shape_without_or_with(tensor, axes, insert=method == "add_unsqueeze"))
         result = layer.get_output(0)
-        self._remember_dtype(result, self.dtype(tensor))
+        self.remember_dtype(result, self.dtype(tensor))
         return self.set_sizes(result, exprs)
 
     def _shape_without_or_with(self, tensor: Any, axes: Sequence[int], insert: bool) -> Any:
@@ -422,7 +425,7 @@ class ConversionContext:
         layer = self.net.add_shuffle(tensor)
         layer.first_transpose = trt.Permutation(list(order))
         result = layer.get_output(0)
-        self._remember_dtype(result, self.dtype(tensor))
+        self.remember_dtype(result, self.dtype(tensor))
         return self.set_sizes(result, [self.expr(tensor, axis) for axis in order])
 
     def concatenate(self, tensors: Sequence[Any], axis: int) -> Any:
@@ -430,7 +433,7 @@ class ConversionContext:
         layer = self.net.add_concatenation(list(tensors))
         layer.axis = axis
         result = layer.get_output(0)
-        self._remember_dtype(result, self.dtype(tensors[0]))
+        self.remember_dtype(result, self.dtype(tensors[0]))
         exprs = self._exprs(tensors[0])
         if exprs:
             exprs[axis] = sum((self.expr(t, axis) for t in tensors[1:]), exprs[axis])
@@ -444,7 +447,7 @@ class ConversionContext:
             if any(isinstance(v, DynamicScalar) for v in values):
                 layer.set_input(index, self.shape_tensor(values))
         result = layer.get_output(0)
-        self._remember_dtype(result, self.dtype(tensor))
+        self.remember_dtype(result, self.dtype(tensor))
         return self.set_sizes(result, sizes)
 
     def expand(self, tensor: Any, sizes: Sequence[Size]) -> Any:

@@ -53,6 +53,10 @@ def binary(ctx: Any, operation: str, a: Any, b: Any) -> Any:
     rule = ARITHMETIC[operation]
     if not isinstance(a, DynamicScalar) and not isinstance(b, DynamicScalar):
         return rule.python(a, b)
+    if operation in ("min", "max"):
+        below, above = (decided(ctx, order, a, b) for order in ("le", "ge"))
+        if below or above:
+            return a if (below if operation == "min" else above) else b
     expr = rule.symbolic(expression(a), expression(b)) if rule.symbolic else None
     if expr is not None and expr.is_Integer and _integral(ctx, a, b) and operation != "truediv":
         return int(expr)
@@ -78,16 +82,19 @@ def compare(ctx: Any, operation: str, a: Any, b: Any) -> Any:
     python, layer, negate = COMPARISON[operation]
     if not isinstance(a, DynamicScalar) and not isinstance(b, DynamicScalar):
         return python(a, b)
-    decided = _decided(ctx, operation, a, b)
-    if decided is not None:
-        return decided
+    known = decided(ctx, operation, a, b)
+    if known is not None:
+        return known
     dtype = torch.int64 if _integral(ctx, a, b) else torch.float32
     output = ctx.elementwise(layer, *(vector(ctx, v, dtype) for v in (a, b)))
     output = ctx.unary("NOT", output) if negate else output
     return DynamicScalar(output, _unknown(output), torch.bool)
 
 
-def _decided(ctx: Any, operation: str, a: Any, b: Any) -> bool | None:
+def decided(ctx: Any, operation: str, a: Any, b: Any) -> bool | None:
+    """A comparison that the axes' ranges settle for every shape of the profiles; None where they do not. No layers."""
+    if not isinstance(a, DynamicScalar) and not isinstance(b, DynamicScalar):
+        return COMPARISON[operation][0](a, b)
     if not _integral(ctx, a, b):
         return None
     span = bounds(expression(a) - expression(b), ctx.ranges())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -47,13 +48,15 @@ def dictionary(ctx: ConversionContext, node: Any, *items: Any) -> Any:
     return dict(zip(items[::2], items[1::2], strict=True))
 
 
-@evaluator("prim::NumToTensor", "aten::scalar_tensor", "aten::tensor.int", "aten::tensor.float", "aten::tensor.bool")
+@evaluator("prim::NumToTensor", "prim::NumToTensor.Scalar", "prim::NumToTensor.bool", "aten::scalar_tensor", "aten::tensor.int", "aten::tensor.float", "aten::tensor.bool")
 def number_to_tensor(ctx: ConversionContext, node: Any, value: Any, dtype: int | None = None, *_: Any) -> Any:
     """A 0-d tensor of the number, of torch's dtype for it or of the one asked for."""
     wanted = dtype_of(dtype)
-    if isinstance(value, DynamicScalar):
-        return ctx.tensor(value, wanted)
-    return torch.tensor(value, dtype=wanted)
+    if not isinstance(value, DynamicScalar):
+        return torch.tensor(value, dtype=wanted)
+    if wanted in (None, value.dtype):
+        return replace(value, zero_dim=True)
+    return ctx.tensor(value, wanted)
 
 
 @evaluator("prim::unchecked_cast", "prim::unchecked_unwrap_optional", "aten::_unwrap_optional", "prim::tolist")

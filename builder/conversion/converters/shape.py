@@ -1,0 +1,240 @@
+"""Reshaping, and moving axes: one IShuffleLayer where anything changes, none where nothing does."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from builder.conversion import scalars
+from builder.conversion.context import ConversionContext, Unconvertible
+from builder.conversion.dynamic import Size, expression
+from builder.conversion.registry import converter
+
+
+def reshaped(ctx: ConversionContext, x: Any, sizes: Sequence[Size]) -> Any:
+    """x with these sizes (one may be -1); x itself where they are known to be its own."""
+    own = [ctx.expr(x, axis) for axis in range(ctx.rank(x))]
+    if own == [expression(size) for size in sizes]:
+        return x
+    return ctx.reshape(x, list(sizes))
+
+
+@converter(
+    "aten::view(Tensor(a) self, SymInt[] size) -> Tensor(a)",
+    "aten::reshape(Tensor(a) self, SymInt[] shape) -> Tensor(a)",
+    "aten::_unsafe_view(Tensor self, SymInt[] size) -> Tensor",
+    "aten::_reshape_alias(Tensor(a) self, SymInt[] size, SymInt[] stride) -> Tensor(a)",
+    dynamic=("size", "shape", "stride"),
+)
+def view(ctx: ConversionContext, node: Any, x: Any, sizes: list[Size], *_: Any) -> Any:
+    """The same values in row-major order, with other sizes."""
+    return reshaped(ctx, x, sizes)
+
+
+@converter(
+    "aten::view_as(Tensor(a) self, Tensor other) -> Tensor(a)",
+    "aten::reshape_as(Tensor(a) self, Tensor other) -> Tensor(a)",
+    constants=("other",),
+)
+def view_as(ctx: ConversionContext, node: Any, x: Any, other: Any) -> Any:
+    """self.view(other.size())"""
+    return reshaped(ctx, x, ctx.sizes(other))
+
+
+@converter("aten::flatten.using_ints(Tensor(a) self, int start_dim=0, int end_dim=-1) -> Tensor(a)")
+def flatten(ctx: ConversionContext, node: Any, x: Any, start: int, end: int) -> Any:
+    """The axes from start to end (inclusive) become one; a 0-d tensor becomes 1-d."""
+    if ctx.rank(x) == 0:
+        return ctx.reshape(x, [1])
+    start, end = ctx.axis(x, start), ctx.axis(x, end)
+    if start > end:
+        raise Unconvertible("flatten: start_dim comes after end_dim")
+    return merged(ctx, x, start, end)
+
+
+def merged(ctx: ConversionContext, x: Any, start: int, end: int) -> Any:
+    """Axes start to end, both included, as one axis."""
+    if start == end:
+        return x
+    sizes = ctx.sizes(x)
+    volume: Size = 1
+    for size in sizes[start : end + 1]:
+        volume = ctx.arithmetic("mul", volume, size)
+    return ctx.reshape(x, [*sizes[:start], volume, *sizes[end + 1 :]])
+
+
+@converter("aten::ravel(Tensor(a) self) -> Tensor(a)")
+def ravel(ctx: ConversionContext, node: Any, x: Any) -> Any:
+    """All values in one axis."""
+    return reshaped(ctx, x, [-1])
+
+
+@converter("aten::unflatten.int(Tensor(a) self, int dim, SymInt[] sizes) -> Tensor(a)", dynamic=("sizes",))
+def unflatten(ctx: ConversionContext, node: Any, x: Any, dim: int, sizes: list[Size]) -> Any:
+    """One axis becomes several; one of them may be -1, of the axis's own length and not of the whole tensor's."""
+    axis, own = ctx.axis(x, dim), ctx.sizes(x)
+    open_at = [i for i, size in enumerate(sizes) if isinstance(size, int) and size == -1]
+    if open_at:
+        rest: Size = 1
+        for size in (s for i, s in enumerate(sizes) if i != open_at[0]):
+            rest = ctx.arithmetic("mul", rest, size)
+        sizes[open_at[0]] = ctx.arithmetic("floordiv", own[axis], rest)
+    return reshaped(ctx, x, [*own[:axis], *sizes, *own[axis + 1 :]])
+
+
+def permuted(ctx: ConversionContext, x: Any, order: Sequence[int]) -> Any:
+    """x with its axes in another order; x itself where the order is its own."""
+    return x if list(order) == list(range(len(order))) else ctx.permute(x, order)
+
+
+@converter("aten::permute(Tensor(a) self, int[] dims) -> Tensor(a)")
+def permute(ctx: ConversionContext, node: Any, x: Any, dims: list[int]) -> Any:
+    """Axis i of the result is axis dims[i]."""
+    return permuted(ctx, x, [ctx.axis(x, dim) for dim in dims])
+
+
+@converter(
+    "aten::transpose.int(Tensor(a) self, int dim0, int dim1) -> Tensor(a)",
+    "aten::swapaxes(Tensor(a) self, int axis0, int axis1) -> Tensor(a)",
+    "aten::swapdims(Tensor(a) self, int dim0, int dim1) -> Tensor(a)",
+)
+def transpose(ctx: ConversionContext, node: Any, x: Any, first: int, second: int) -> Any:
+    """Two axes change places."""
+    first, second = ctx.axis(x, first), ctx.axis(x, second)
+    order = list(range(ctx.rank(x)))
+    if order:
+        order[first], order[second] = second, first
+    return permuted(ctx, x, order)
+
+
+def _reversed_axes(ctx: ConversionContext, node: Any, x: Any) -> Any:
+    """All axes in reverse; of a vector or a 0-d tensor, itself."""
+    return permuted(ctx, x, list(range(ctx.rank(x)))[::-1])
+
+
+def _matrix_transpose(ctx: ConversionContext, node: Any, x: Any) -> Any:
+    """The last two axes change places (no complex tensors here: the adjoint is the transpose)."""
+    return transpose(ctx, node, x, -2, -1)
+
+
+for _name, _build in {
+    "t": _reversed_axes,
+    "numpy_T": _reversed_axes,
+    "numpy_T.a": _reversed_axes,
+    "mT": _matrix_transpose,
+    "mT.a": _matrix_transpose,
+    "mH": _matrix_transpose,
+    "mH.a": _matrix_transpose,
+    "adjoint": _matrix_transpose,
+}.items():
+    converter(f"aten::{_name}(Tensor(a) self) -> Tensor(a)")(_build)
+
+
+@converter(
+    "aten::movedim.int(Tensor(a) self, int source, int destination) -> Tensor(a)",
+    "aten::moveaxis.int(Tensor(a) self, int source, int destination) -> Tensor(a)",
+    "aten::movedim.intlist(Tensor(a) self, int[] source, int[] destination) -> Tensor(a)",
+    "aten::moveaxis.intlist(Tensor(a) self, int[] source, int[] destination) -> Tensor(a)",
+)
+def movedim(ctx: ConversionContext, node: Any, x: Any, source: Any, destination: Any) -> Any:
+    """The source axes go to the destinations; the others keep their order in what is left."""
+    pairs = zip(*([v] if isinstance(v, int) else v for v in (source, destination)), strict=True)
+    moved = {ctx.axis(x, to): ctx.axis(x, origin) for origin, to in pairs}
+    others = iter(axis for axis in range(ctx.rank(x)) if axis not in moved.values())
+    return permuted(ctx, x, [moved[i] if i in moved else next(others) for i in range(ctx.rank(x))])
+
+
+@converter("aten::squeeze(Tensor(a) self) -> Tensor(a)")
+def squeeze(ctx: ConversionContext, node: Any, x: Any) -> Any:
+    """Without the axes of size 1. Refused where an axis may or may not be of size 1: the rank would depend on it."""
+    open_axes = [axis for axis, length in enumerate(x.shape) if length < 0 and _may_be_one(ctx, x, axis)]
+    if open_axes:
+        raise Unconvertible(
+            f"squeeze without `dim` may remove the dynamic axis {open_axes[0]}, so the rank is not known",
+            "name the axes: squeeze(dim)",
+        )
+    return ctx.squeeze(x, [axis for axis, length in enumerate(x.shape) if length == 1])
+
+
+def _may_be_one(ctx: ConversionContext, x: Any, axis: int) -> bool:
+    return scalars.decided(ctx, "gt", ctx.size(x, axis), 1) is not True
+
+
+@converter(
+    "aten::squeeze.dim(Tensor(a) self, int dim) -> Tensor(a)",
+    "aten::squeeze.dims(Tensor(a) self, int[] dim) -> Tensor(a)",
+)
+def squeeze_dim(ctx: ConversionContext, node: Any, x: Any, dim: Any) -> Any:
+    """Without those of the given axes that are of size 1; a dynamic one is not of size 1 (its range says more than 1)."""
+    if ctx.rank(x) == 0:
+        return x
+    axes = {ctx.axis(x, d) for d in ([dim] if isinstance(dim, int) else dim)}
+    unsure = [axis for axis in sorted(axes) if x.shape[axis] < 0 and _may_be_one(ctx, x, axis)]
+    if unsure:
+        raise Unconvertible(
+            f"squeeze of the dynamic axis {unsure[0]} ({ctx.expr(x, unsure[0])}): it may or may not be of size 1",
+            "give the axis one size, or a minimum above 1, in the manifest",
+        )
+    return ctx.squeeze(x, [axis for axis in sorted(axes) if x.shape[axis] == 1])
+
+
+@converter("aten::unsqueeze(Tensor(a) self, int dim) -> Tensor(a)")
+def unsqueeze(ctx: ConversionContext, node: Any, x: Any, dim: int) -> Any:
+    """A new axis of size 1."""
+    return ctx.unsqueeze(x, [dim % (ctx.rank(x) + 1)])
+
+
+@converter(
+    "aten::expand(Tensor(a) self, SymInt[] size, *, bool implicit=False) -> Tensor(a)",
+    "aten::broadcast_to(Tensor(a) self, SymInt[] size) -> Tensor(a)",
+    dynamic=("size",),
+)
+def expand(ctx: ConversionContext, node: Any, x: Any, size: list[Size], *_: Any) -> Any:
+    """Axes of size 1 repeat up to `size`; -1 keeps an axis."""
+    return ctx.expand(x, size)
+
+
+@converter("aten::expand_as(Tensor(a) self, Tensor other) -> Tensor(a)", constants=("other",))
+def expand_as(ctx: ConversionContext, node: Any, x: Any, other: Any) -> Any:
+    """self.expand(other.size())"""
+    return ctx.expand(x, ctx.sizes(other))
+
+
+def broadcast_sizes(ctx: ConversionContext, tensors: Sequence[Any]) -> list[Size]:
+    """The sizes that the tensors broadcast to: of each axis the one that is not 1, or the greatest."""
+    rank = max(ctx.rank(t) for t in tensors)
+    result: list[Size] = [1] * rank
+    for tensor in tensors:
+        for axis, size in enumerate(ctx.sizes(tensor), start=rank - ctx.rank(tensor)):
+            result[axis] = _broadcast(ctx, result[axis], size)
+    return result
+
+
+def _broadcast(ctx: ConversionContext, a: Size, b: Size) -> Size:
+    if a == 1 or b == 1:
+        return b if a == 1 else a
+    fixed = next((s for s in (a, b) if isinstance(s, int)), None)
+    return ctx.arithmetic("max", a, b) if fixed is None else fixed
+
+
+@converter("aten::broadcast_tensors(Tensor[] tensors) -> Tensor[]")
+def broadcast_tensors(ctx: ConversionContext, node: Any, tensors: list[Any]) -> list[Any]:
+    """Each tensor expanded to the sizes that all broadcast to."""
+    sizes = broadcast_sizes(ctx, tensors)
+    return [ctx.expand(t, sizes) for t in tensors]
+
+
+def _unchanged(ctx: ConversionContext, node: Any, x: Any, *_: Any) -> Any:
+    """The tensor itself: values have no memory of their own here."""
+    return x
+
+
+for _schema in (
+    "contiguous(Tensor(a) self, *, MemoryFormat memory_format=0) -> Tensor(a)",
+    "clone(Tensor self, *, MemoryFormat? memory_format=None) -> Tensor",
+    "detach(Tensor(a) self) -> Tensor(a)",
+    "alias(Tensor(a) self) -> Tensor(a)",
+    "lift_fresh(Tensor(a) self) -> Tensor(a)",
+    "lift_fresh_copy(Tensor self) -> Tensor",
+):
+    converter(f"aten::{_schema}")(_unchanged)

@@ -1,0 +1,89 @@
+"""Tensor operators on 0-d tensors that hold a traced size: evaluated as numbers, so that sizes stay recognisable.
+
+Tracing writes `x.size(0) // 2` as NumToTensor, floor_divide on 0-d tensors, Int. These evaluators are chosen (block.py)
+where every tensor argument is a DynamicScalar or a static 0-d tensor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from builder.conversion import scalars
+from builder.conversion.context import ConversionContext
+from builder.conversion.dynamic import DynamicScalar
+from builder.conversion.evaluators.prim import dtype_of
+from builder.conversion.registry import evaluator
+
+BINARY = {
+    "mul.Tensor": "mul",
+    "mul.Scalar": "mul",
+    "floor_divide": "floordiv",
+    "floor_divide.Scalar": "floordiv",
+    "div.Tensor": "truediv",
+    "div.Scalar": "truediv",
+    "true_divide.Tensor": "truediv",
+    "maximum": "max",
+    "max.other": "max",
+    "minimum": "min",
+    "min.other": "min",
+}
+SCALED = {"add.Tensor": "add", "add.Scalar": "add", "sub.Tensor": "sub", "sub.Scalar": "sub"}
+
+
+def _number(value: Any) -> Any:
+    return value.item() if isinstance(value, torch.Tensor) else value
+
+
+def _zero_dim(value: Any) -> Any:
+    """A result as torch's 0-d tensor: static, or a DynamicScalar that promotes like one."""
+    return replace(value, zero_dim=True) if isinstance(value, DynamicScalar) else torch.tensor(value)
+
+
+def _register(key: str, compute: Callable[..., Any]) -> None:
+    @evaluator(f"aten::{key}")
+    def evaluate(ctx: ConversionContext, node: Any, *values: Any) -> Any:
+        return _zero_dim(compute(ctx, *(_number(v) for v in values)))
+
+
+def _scaled(ctx: ConversionContext, operation: str, a: Any, b: Any, alpha: Any = 1) -> Any:
+    """a + alpha * b, or a - alpha * b"""
+    return scalars.binary(ctx, operation, a, scalars.binary(ctx, "mul", b, alpha))
+
+
+def _reversed(ctx: ConversionContext, a: Any, b: Any, alpha: Any = 1) -> Any:
+    """b - alpha * a"""
+    return _scaled(ctx, "sub", b, a, alpha)
+
+
+def _negative(ctx: ConversionContext, a: Any) -> Any:
+    return scalars.binary(ctx, "sub", 0, a)
+
+
+for _key, _operation in BINARY.items():
+    _register(_key, lambda ctx, a, b, operation=_operation: scalars.binary(ctx, operation, a, b))
+for _key, _operation in SCALED.items():
+    _register(_key, lambda ctx, *values, operation=_operation: _scaled(ctx, operation, *values))
+for _operation in scalars.COMPARISON:
+    for _overload in ("Tensor", "Scalar"):
+        _register(
+            f"{_operation}.{_overload}", lambda ctx, a, b, operation=_operation: scalars.compare(ctx, operation, a, b)
+        )
+for _key in ("remainder.Tensor", "remainder.Scalar"):
+    _register(_key, scalars.modulo)
+for _key in ("rsub.Tensor", "rsub.Scalar"):
+    _register(_key, _reversed)
+_register("neg", _negative)
+
+
+@evaluator("aten::to.dtype", "aten::to.prim_dtype")
+def to(ctx: ConversionContext, node: Any, value: Any, dtype: Any = None, *_: Any) -> Any:
+    """The number in another dtype; int64 and float32 stay numbers."""
+    wanted = dtype_of(dtype) or value.dtype
+    wanted = torch.float32 if wanted == torch.float64 else wanted
+    if wanted in (torch.int64, torch.float32, torch.bool):
+        return _zero_dim(scalars.convert(ctx, value, wanted))
+    return ctx.tensor(value, wanted)
