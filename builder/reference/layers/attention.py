@@ -71,7 +71,8 @@ def rotary_embedding(layer: Any, x: Tensor, cos: Tensor, sin: Tensor, positions:
     cos, sin = (t if positions is None else t[positions.long()] for t in (cos, sin))
     cos, sin = cos.unsqueeze(1), sin.unsqueeze(1)
     head, rest = x[..., :turned], x[..., turned:]
-    pairs = head.unflatten(-1, (-1, 2)) if layer.interleaved else head.unflatten(-1, (2, -1)).mT
+    half = turned // 2
+    pairs = head.reshape(*head.shape[:-1], half, 2) if layer.interleaved else head.reshape(*head.shape[:-1], 2, half).mT
     a, b = pairs[..., 0], pairs[..., 1]
     rotated = torch.stack([a * cos - b * sin, a * sin + b * cos], dim=-1)
     rotated = rotated if layer.interleaved else rotated.mT

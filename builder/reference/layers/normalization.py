@@ -51,7 +51,7 @@ def lrn(layer: Any, x: Tensor) -> Tensor:
     half = layer.window_size // 2
     squares = torch.nn.functional.pad(x.square().movedim(-3, -1), (half, half)).unfold(-1, layer.window_size, 1)
     sums = squares.sum(-1).movedim(-1, -3)
-    return x / (layer.k + layer.alpha / layer.window_size * sums) ** layer.beta
+    return x / torch.pow(layer.k + layer.alpha / layer.window_size * sums, layer.beta)
 
 
 @evaluates("SCALE")

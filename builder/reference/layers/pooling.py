@@ -28,7 +28,8 @@ def pooling(layer: Any, x: Tensor) -> Tensor:
     average = _average(x, window, stride, pads, beyond, layer.average_count_excludes_padding)
     if kind == "AVERAGE":
         return average
-    return (1 - layer.blend_factor) * _maximum(x, window, stride, pads, beyond) + layer.blend_factor * average
+    blend: float = layer.blend_factor
+    return (1 - blend) * _maximum(x, window, stride, pads, beyond) + blend * average
 
 
 def _maximum(x: Tensor, window: list[int], stride: list[int], pads: Pads, beyond: Pads) -> Tensor:

@@ -51,3 +51,9 @@ def fill(layer: Any, shape: Tensor | None = None, alpha: Tensor | None = None, b
         steps = torch.arange(length, dtype=dtype) * delta
         value = value + steps.reshape([-1 if i == axis else 1 for i in range(len(lengths))])
     return value.contiguous()
+
+
+@evaluates("CONDITIONAL_INPUT")
+def conditional_input(layer: Any, x: Tensor) -> Tensor:
+    """x, on its way into a conditional's branches."""
+    return x

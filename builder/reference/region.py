@@ -1,0 +1,80 @@
+"""Regions: layers in an order in which they can be evaluated, loops and conditionals each folded into one step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Protocol
+
+from builder.errors import NetworkEvaluationError
+from builder.reference import conditionals, loops
+from builder.reference.node import Node, Values
+
+
+class Step(Protocol):
+    """What a region evaluates in turn: a layer, a whole loop, a whole conditional."""
+
+    kind: str
+
+    @property
+    def inputs(self) -> tuple[Any, ...]: ...
+
+    @property
+    def outputs(self) -> tuple[Any, ...]: ...
+
+    def evaluate(self, values: Values) -> None: ...
+
+    def error(self, message: str) -> NetworkEvaluationError: ...
+
+
+class Region:
+    """The steps that the wanted tensors need, and the assertions; others are dead, and TensorRT removes them too.
+
+    Tensors that are only `watched` are computed and kept as well, but a branch of a conditional may still hold them.
+    """
+
+    def __init__(self, nodes: Sequence[Node], wanted: Sequence[Any], watched: Iterable[Any] = ()) -> None:
+        steps: list[Step] = list(loops.fold(nodes, Region))
+        steps = conditionals.fold(steps, wanted, Region)
+        kept = {*wanted, *watched}
+        self.steps = ordered(steps, kept)
+        last_use = {t: i for i, step in enumerate(self.steps) for t in (*step.outputs, *step.inputs) if t not in kept}
+        self.dropped: list[list[Any]] = [[] for _ in self.steps]
+        for tensor, i in last_use.items():
+            self.dropped[i].append(tensor)
+
+    def evaluate(self, values: Values) -> None:
+        """Put the wanted tensors into `values`; every other value goes after its last use."""
+        for step, dropped in zip(self.steps, self.dropped, strict=True):
+            step.evaluate(values)
+            for tensor in dropped:
+                values.pop(tensor, None)
+
+
+def ordered(steps: Sequence[Step], wanted: Iterable[Any]) -> list[Step]:
+    """The steps that make the wanted tensors or have no output at all (assertions), inputs first.
+
+    Raises NetworkEvaluationError where steps wait for one another.
+    """
+    maker = {tensor: step for step in steps for tensor in step.outputs}
+    needed = {id(maker[tensor]) for tensor in wanted if tensor in maker}
+    done: dict[Any, None] = {}
+    for root in steps:
+        if not step_is_root(root, needed):
+            continue
+        path = [root]  # each waits for the next; a list and not recursion, as networks are thousands of layers deep
+        on_path = {root}
+        while path:
+            waits_for = next((maker[t] for t in path[-1].inputs if t in maker and maker[t] not in done), None)
+            if waits_for is None or path[-1] in done:
+                on_path.discard(path[-1])
+                done[path.pop()] = None
+            elif waits_for in on_path:
+                raise waits_for.error("the layer's value depends on itself, outside of any loop")
+            else:
+                path.append(waits_for)
+                on_path.add(waits_for)
+    return list(done)
+
+
+def step_is_root(step: Step, needed: set[int]) -> bool:
+    return id(step) in needed or not step.outputs
