@@ -1,32 +1,266 @@
-"""Matrix products."""
+"""Matrix products: everything that is one IMatrixMultiplyLayer with a few additions."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
+import torch
 
-from builder.conversion.context import ConversionContext
+from builder.conversion.context import ConversionContext, Unconvertible
+from builder.conversion.converters.elementwise import combine
+from builder.conversion.dynamic import DynamicScalar
 from builder.conversion.registry import converter
 from builder.engine.flavour import trt
 
 
-@converter(
-    "aten::linear(Tensor input, Tensor weight, Tensor? bias=None) -> Tensor", constants=("weight", "bias")
-)
+@converter("aten::linear(Tensor input, Tensor weight, Tensor? bias=None) -> Tensor", constants=("weight", "bias"))
 def linear(ctx: ConversionContext, node: Any, x: Any, weight: Any, bias: Any) -> Any:
-    """input @ weight.T + bias"""
-    product = matmul_layer(ctx, x, weight, transpose_b=True)
-    return product if bias is None else ctx.elementwise("SUM", *ctx.broadcast(product, bias))
+    """input @ weight.T + bias; a weight of rank 1 is a vector, as in torch.nn.functional.linear"""
+    product = matmul(ctx, x, weight, transpose_b=ctx.rank(weight) == 2)
+    return product if bias is None else add(ctx, product, bias)
 
 
-def matmul_layer(ctx: ConversionContext, a: Any, b: Any, transpose_b: bool = False) -> Any:
-    """One IMatrixMultiplyLayer; a 1-d operand is a vector, batch axes broadcast."""
+def add(ctx: ConversionContext, a: Any, b: Any) -> Any:
+    """a + b of one dtype, broadcast."""
+    return ctx.elementwise("SUM", *ctx.broadcast(a, b))
+
+
+def scaled(ctx: ConversionContext, x: Any, factor: Any) -> Any:
+    """x * factor in the dtype of x; 1 costs nothing."""
+    if not isinstance(factor, DynamicScalar) and factor == 1:
+        return x
+    if isinstance(x, torch.Tensor) and not isinstance(factor, DynamicScalar):
+        return (x * factor).to(x.dtype)
+    return ctx.elementwise("PROD", *ctx.operands(x, factor, dtype=ctx.dtype(x)))
+
+
+_PRODUCTS = (
+    "matmul(Tensor self, Tensor other) -> Tensor",
+    "linalg_matmul(Tensor self, Tensor other) -> Tensor",
+    "mm(Tensor self, Tensor mat2) -> Tensor",
+    "bmm(Tensor self, Tensor mat2) -> Tensor",
+    "mv(Tensor self, Tensor vec) -> Tensor",
+    "dot(Tensor self, Tensor tensor) -> Tensor",
+    "vdot(Tensor self, Tensor other) -> Tensor",
+)
+
+
+@converter(*(f"aten::{schema}" for schema in _PRODUCTS), constants=("self", "other", "mat2", "vec", "tensor"))
+def product(ctx: ConversionContext, node: Any, a: Any, b: Any) -> Any:
+    """torch.matmul's rules for every rank cover the special cases; integers are multiplied and summed."""
+    return matmul(ctx, a, b)
+
+
+def matmul(ctx: ConversionContext, a: Any, b: Any, transpose_b: bool = False) -> Any:
+    """a @ b of ITensors or static tensors of one dtype; a 1-d operand is a vector, batch axes broadcast."""
+    dtype = ctx.dtype(a)
+    if dtype.is_floating_point or dtype == torch.float64:
+        return _layer(ctx, a, b, transpose_b)
+    return _integer_product(ctx, a, b, transpose_b, dtype)
+
+
+def _layer(ctx: ConversionContext, a: Any, b: Any, transpose_b: bool) -> Any:
     plain, transposed, vector = (getattr(trt.MatrixOperation, n) for n in ("NONE", "TRANSPOSE", "VECTOR"))
-    rank = max(ctx.rank(a), ctx.rank(b))
     op_a = vector if ctx.rank(a) == 1 else plain
     op_b = vector if ctx.rank(b) == 1 else transposed if transpose_b else plain
-    a = ctx.at_rank(a, rank if op_a == plain else rank - 1)
-    b = ctx.at_rank(b, rank - 1 if op_b == vector else rank)
-    return ctx.net.add_matrix_multiply(a, op_a, b, op_b).get_output(0)
+    vectors = ctx.rank(a) == 1 and ctx.rank(b) == 1
+    rank = 1 if vectors else max(ctx.rank(a), ctx.rank(b))
+    a = ctx.at_rank(a, rank - (op_a == vector and not vectors))
+    b = ctx.at_rank(b, rank - (op_b == vector and not vectors))
+    result = ctx.net.add_matrix_multiply(a, op_a, b, op_b).get_output(0)
+    return _note_matrix(ctx, a, b, result, op_a == vector, op_b)
 
 
+def _note_matrix(ctx: ConversionContext, a: Any, b: Any, result: Any, a_vector: bool, op_b: Any) -> Any:
+    """Rows come from a and columns from b; batch axes are followed by sizes.propagate."""
+    exprs = ctx.facts(result).exprs
+    rank = ctx.rank(result)
+    column = {"NONE": -1, "TRANSPOSE": -2}.get(op_b.name)
+    wanted = [] if a_vector else [(a, -2)]
+    wanted += [] if column is None else [(b, column)]
+    for position, (source, axis) in enumerate(wanted):
+        target = rank - len(wanted) + position
+        if target >= 0 and result.shape[target] < 0:
+            exprs[target] = ctx.expr(source, axis % ctx.rank(source))
+    return result
+
+
+def _integer_product(ctx: ConversionContext, a: Any, b: Any, transpose_b: bool, dtype: torch.dtype) -> Any:
+    """TensorRT multiplies floating matrices only: here integers are multiplied with broadcasting, and summed."""
+    computed = torch.int32 if dtype == torch.bool else dtype
+    left, right = ctx.tensor(a), ctx.tensor(b)
+    a_vector, b_vector = ctx.rank(a) == 1, ctx.rank(b) == 1
+    if transpose_b:
+        right = ctx.permute(right, [*range(ctx.rank(b) - 2), ctx.rank(b) - 1, ctx.rank(b) - 2])
+    left = ctx.unsqueeze(left, [0]) if a_vector else left
+    right = ctx.unsqueeze(right, [1]) if b_vector else right
+    left = ctx.unsqueeze(left, [ctx.rank(left)])
+    right = ctx.unsqueeze(right, [ctx.rank(right) - 2])
+    terms = ctx.elementwise("PROD", *ctx.operands(left, right, dtype=computed))
+    axis = ctx.rank(terms) - 2
+    result = total(ctx, terms, [axis])
+    dropped = ([axis - 1] if a_vector else []) + ([axis] if b_vector else [])
+    result = ctx.squeeze(result, dropped)
+    return ctx.cast(result, dtype) if computed != dtype else ctx.wrapped(result, dtype)
+
+
+def total(ctx: ConversionContext, x: Any, axes: Sequence[int], keep: bool = False) -> Any:
+    """The sum over some axes, in the dtype of x."""
+    if not axes:
+        return x
+    mask = sum(1 << axis for axis in axes)
+    result = ctx.net.add_reduce(x, trt.ReduceOperation.SUM, mask, keep).get_output(0)
+    exprs = [1 if axis in axes else ctx.expr(x, axis) for axis in range(ctx.rank(x)) if keep or axis not in axes]
+    return ctx.set_sizes(result, exprs)
+
+
+_ADDED = (
+    "addmm(Tensor self, Tensor mat1, Tensor mat2, *, Scalar beta=1, Scalar alpha=1) -> Tensor",
+    "addmv(Tensor self, Tensor mat, Tensor vec, *, Scalar beta=1, Scalar alpha=1) -> Tensor",
+    "baddbmm(Tensor self, Tensor batch1, Tensor batch2, *, Scalar beta=1, Scalar alpha=1) -> Tensor",
+    "addr(Tensor self, Tensor vec1, Tensor vec2, *, Scalar beta=1, Scalar alpha=1) -> Tensor",
+    "addbmm(Tensor self, Tensor batch1, Tensor batch2, *, Scalar beta=1, Scalar alpha=1) -> Tensor",
+)
+_FACTORS = ("self", "mat1", "mat2", "mat", "vec", "batch1", "batch2", "vec1", "vec2")
+
+
+def _register_added(schema: str) -> None:
+    name = schema[: schema.index("(")]
+
+    @converter(f"aten::{schema}", constants=_FACTORS, dynamic=("beta", "alpha"))
+    def added(ctx: ConversionContext, node: Any, x: Any, a: Any, b: Any, beta: Any, alpha: Any) -> Any:
+        """beta * self + alpha * (a @ b); a beta of 0 ignores self, NaN or not"""
+        result = outer_product(ctx, a, b) if name == "addr" else matmul(ctx, a, b)
+        result = total(ctx, result, [0]) if name == "addbmm" else result
+        result = scaled(ctx, result, alpha)
+        if not isinstance(beta, DynamicScalar) and beta == 0:
+            return result
+        return combine(ctx, "SUM", scaled(ctx, x, beta), result)
+
+
+for _schema in _ADDED:
+    _register_added(_schema)
+
+
+@converter(
+    "aten::outer(Tensor self, Tensor vec2) -> Tensor",
+    "aten::ger(Tensor self, Tensor vec2) -> Tensor",
+    constants=("self", "vec2"),
+)
+def outer(ctx: ConversionContext, node: Any, a: Any, b: Any) -> Any:
+    """self[:, None] * vec2[None, :], promoted"""
+    return outer_product(ctx, a, b)
+
+
+def outer_product(ctx: ConversionContext, a: Any, b: Any) -> Any:
+    """The matrix of all products of two vectors."""
+    column = a.unsqueeze(1) if isinstance(a, torch.Tensor) else ctx.unsqueeze(a, [1])
+    return combine(ctx, "PROD", column, b)
+
+
+@converter("aten::inner(Tensor self, Tensor other) -> Tensor", constants=("self", "other"))
+def inner(ctx: ConversionContext, node: Any, a: Any, b: Any) -> Any:
+    """sum over the last axis of both: tensordot(self, other, [-1], [-1])"""
+    if not ctx.rank(a) or not ctx.rank(b):
+        return combine(ctx, "PROD", a, b)
+    return contract(ctx, a, b, [ctx.rank(a) - 1], [ctx.rank(b) - 1])
+
+
+@converter(
+    "aten::tensordot(Tensor self, Tensor other, int[] dims_self, int[] dims_other) -> Tensor",
+    constants=("self", "other"),
+)
+def tensordot(ctx: ConversionContext, node: Any, a: Any, b: Any, dims_a: list[int], dims_b: list[int]) -> Any:
+    """Sums over pairs of axes; what is left of self comes first"""
+    return contract(ctx, a, b, [ctx.axis(a, d) for d in dims_a], [ctx.axis(b, d) for d in dims_b])
+
+
+def contract(ctx: ConversionContext, a: Any, b: Any, dims_a: list[int], dims_b: list[int]) -> Any:
+    """Both as matrices, contracted axes inmost; one matrix product."""
+    a, b = ctx.tensor(a), ctx.tensor(b)
+    free_a = [axis for axis in range(ctx.rank(a)) if axis not in dims_a]
+    free_b = [axis for axis in range(ctx.rank(b)) if axis not in dims_b]
+    sizes = [ctx.size(a, axis) for axis in free_a] + [ctx.size(b, axis) for axis in free_b]
+    left = _matrix(ctx, a, free_a, dims_a)
+    right = _matrix(ctx, b, dims_b, free_b)
+    return ctx.reshape(matmul(ctx, left, right), sizes)
+
+
+def _matrix(ctx: ConversionContext, x: Any, rows: list[int], columns: list[int]) -> Any:
+    order = [*rows, *columns]
+    sizes = [ctx._product([ctx.size(x, axis) for axis in axes]) for axes in (rows, columns)]
+    x = x if order == sorted(order) else ctx.permute(x, order)
+    return x if len(rows) == len(columns) == 1 else ctx.reshape(x, sizes)
+
+
+@converter(
+    "aten::chain_matmul(Tensor[] matrices) -> Tensor",
+    "aten::linalg_multi_dot(Tensor[] tensors) -> Tensor",
+)
+def chain(ctx: ConversionContext, node: Any, matrices: list[Any]) -> Any:
+    """One product after another from the left: the same value as any order, up to rounding"""
+    result = matrices[0]
+    for matrix in matrices[1:]:
+        result = matmul(ctx, result, matrix)
+    return result
+
+
+@converter("aten::linalg_vecdot(Tensor x, Tensor y, *, int dim=-1) -> Tensor", constants=("x", "y"))
+def vecdot(ctx: ConversionContext, node: Any, x: Any, y: Any, dim: int) -> Any:
+    """sum(x * y, dim) of broadcast tensors"""
+    terms = combine(ctx, "PROD", x, y)
+    return total(ctx, terms, [ctx.axis(terms, dim)])
+
+
+@converter(
+    "aten::linalg_cross(Tensor self, Tensor other, *, int dim=-1) -> Tensor",
+    constants=("self", "other"),
+)
+def linalg_cross(ctx: ConversionContext, node: Any, a: Any, b: Any, dim: int) -> Any:
+    """a x b along an axis of size 3: a[1,2,0] * b[2,0,1] - a[2,0,1] * b[1,2,0]"""
+    a, b = ctx.broadcast(a, b)
+    axis = ctx.axis(a, dim)
+    (a1, a2), (b1, b2) = ([_rolled(ctx, t, axis, order) for order in ((1, 2, 0), (2, 0, 1))] for t in (a, b))
+    return combine(ctx, "SUB", combine(ctx, "PROD", a1, b2), combine(ctx, "PROD", a2, b1))
+
+
+@converter("aten::cross(Tensor self, Tensor other, int? dim=None) -> Tensor", constants=("self", "other"))
+def cross(ctx: ConversionContext, node: Any, a: Any, b: Any, dim: int | None) -> Any:
+    """As linalg.cross; without dim along the first axis of size 3"""
+    if dim is None:
+        dim = next((i for i, n in enumerate(a.shape) if n == 3), None)
+    if dim is None:
+        raise Unconvertible("cross without dim needs an axis that is 3 at build time", "pass dim to torch.cross")
+    return linalg_cross(ctx, node, a, b, dim)
+
+
+def _rolled(ctx: ConversionContext, x: Any, axis: int, order: Sequence[int]) -> Any:
+    return ctx.net.add_gather(x, ctx.constant(torch.tensor(order, dtype=torch.int32)), axis).get_output(0)
+
+
+@converter("aten::kron(Tensor self, Tensor other) -> Tensor", constants=("self", "other"))
+def kron(ctx: ConversionContext, node: Any, a: Any, b: Any) -> Any:
+    """All products of elements: a's axes outside, b's inside, axis by axis"""
+    rank = max(ctx.rank(a), ctx.rank(b))
+    a, b = ctx.at_rank(ctx.tensor(a), rank), ctx.at_rank(ctx.tensor(b), rank)
+    sizes = [ctx.arithmetic("mul", m, n) for m, n in zip(ctx.sizes(a), ctx.sizes(b), strict=True)]
+    outside = ctx.unsqueeze(a, [2 * i + 1 for i in range(rank)])
+    inside = ctx.unsqueeze(b, [2 * i for i in range(rank)])
+    return ctx.reshape(combine(ctx, "PROD", outside, inside), sizes)
+
+
+@converter(
+    "aten::bilinear(Tensor input1, Tensor input2, Tensor weight, Tensor? bias=None) -> Tensor",
+    constants=("weight", "bias"),
+)
+def bilinear(ctx: ConversionContext, node: Any, x: Any, y: Any, weight: Any, bias: Any) -> Any:
+    """y[o] = x^T W[o] y + bias[o]"""
+    features = weight.shape[0]
+    sizes = [*ctx.sizes(x)[:-1], features]
+    rows = ctx.reshape(x, [ctx._product(sizes[:-1]), x.shape[-1]])
+    others = ctx.reshape(y, [ctx._product(sizes[:-1]), y.shape[-1]])
+    left = matmul(ctx, ctx.unsqueeze(rows, [0]), ctx.tensor(weight))  # out, rows, in2
+    terms = total(ctx, ctx.elementwise("PROD", left, ctx.unsqueeze(others, [0])), [2])
+    result = ctx.reshape(ctx.permute(terms, [1, 0]), sizes)
+    return result if bias is None else add(ctx, result, bias)

@@ -1,0 +1,254 @@
+"""Convolutions: 1-D to 3-D, grouped, dilated, transposed; the weight a constant or, after quantisation, a tensor."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from builder.conversion.context import ConversionContext, Unconvertible
+from builder.conversion.registry import converter
+from builder.conversion.spatial import as_image, filled, note_spatial, windows, with_unit
+from builder.engine.flavour import trt
+
+
+@dataclass(frozen=True)
+class Window:
+    """The settings of one convolution, one number a spatial axis; `extra` is output_padding of a transposed one."""
+
+    stride: list[int]
+    before: list[int]
+    after: list[int]
+    dilation: list[int]
+    groups: int
+    extra: list[int] | None = None
+
+    @staticmethod
+    def of(axes: int, stride: Any, padding: Any, dilation: Any, groups: int, extra: Any = None) -> Window:
+        """From PyTorch's arguments, where one number stands for all axes."""
+        pads = filled(padding, axes)
+        return Window(
+            filled(stride, axes), pads, list(pads), filled(dilation, axes), groups,
+            None if extra is None else filled(extra, axes),
+        )  # fmt: skip
+
+
+def kernel_axes(ctx: ConversionContext, weight: Any) -> int:
+    """The number of spatial axes, as the weight tells (an input may lack the batch axis)."""
+    return ctx.rank(weight) - 2
+
+
+_GENERAL = (
+    "aten::_convolution(Tensor input, Tensor weight, Tensor? bias, SymInt[] stride, SymInt[] padding, SymInt[] dilation, "
+    "bool transposed, SymInt[] output_padding, SymInt groups, bool benchmark, bool deterministic, bool cudnn_enabled, "
+    "bool allow_tf32) -> Tensor",
+    "aten::_convolution.deprecated(Tensor input, Tensor weight, Tensor? bias, SymInt[] stride, SymInt[] padding, "
+    "SymInt[] dilation, bool transposed, int[] output_padding, SymInt groups, bool benchmark, bool deterministic, "
+    "bool cudnn_enabled) -> Tensor",
+    "aten::convolution(Tensor input, Tensor weight, Tensor? bias, SymInt[] stride, SymInt[] padding, SymInt[] dilation, "
+    "bool transposed, SymInt[] output_padding, SymInt groups) -> Tensor",
+    "aten::convolution_overrideable(Tensor input, Tensor weight, Tensor? bias, SymInt[] stride, SymInt[] padding, "
+    "SymInt[] dilation, bool transposed, SymInt[] output_padding, SymInt groups) -> Tensor",
+)
+
+
+@converter(*_GENERAL, constants=("weight", "bias"))
+def general(
+    ctx: ConversionContext, node: Any, x: Any, weight: Any, bias: Any, stride: Any, padding: Any, dilation: Any,
+    transposed: bool, output_padding: Any, groups: int, *_: Any,
+) -> Any:  # fmt: skip
+    """The convolution that all others are; the flags at the end choose kernels, not numbers"""
+    window = Window.of(
+        kernel_axes(ctx, weight), stride, padding, dilation, groups, output_padding if transposed else None
+    )
+    return convolve(ctx, x, weight, bias, window)
+
+
+_SIZES = {1: "[1]", 2: "[1, 1]", 3: "[1, 1, 1]"}
+_ZEROS = {1: "[0]", 2: "[0, 0]", 3: "[0, 0, 0]"}
+
+
+def _register_plain(axes: int) -> None:
+    ones, zeros, of = _SIZES[axes], _ZEROS[axes], f"SymInt[{axes}]"
+    head = "(Tensor input, Tensor weight, Tensor? bias=None, "
+
+    @converter(
+        f"aten::conv{axes}d{head}{of} stride={ones}, {of} padding={zeros}, {of} dilation={ones}, SymInt groups=1) -> Tensor",
+        constants=("weight", "bias"),
+    )
+    def plain(
+        ctx: ConversionContext, node: Any, x: Any, weight: Any, bias: Any, stride: Any, padding: Any, dilation: Any,
+        groups: int,
+    ) -> Any:  # fmt: skip
+        return convolve(ctx, x, weight, bias, Window.of(axes, stride, padding, dilation, groups))
+
+    @converter(
+        f'aten::conv{axes}d.padding{head}{of} stride={ones}, str padding="valid", {of} dilation={ones}, SymInt groups=1)'
+        " -> Tensor",
+        constants=("weight", "bias"),
+    )
+    def padded(
+        ctx: ConversionContext, node: Any, x: Any, weight: Any, bias: Any, stride: Any, padding: str, dilation: Any,
+        groups: int,
+    ) -> Any:  # fmt: skip
+        return convolve(ctx, x, weight, bias, named_padding(ctx, weight, stride, padding, dilation, groups))
+
+    overload = "" if axes == 1 else ".input"
+
+    @converter(
+        f"aten::conv_transpose{axes}d{overload}{head}{of} stride={ones}, {of} padding={zeros}, "
+        f"{of} output_padding={zeros}, SymInt groups=1, {of} dilation={ones}) -> Tensor",
+        constants=("weight", "bias"),
+    )
+    def transposed(
+        ctx: ConversionContext, node: Any, x: Any, weight: Any, bias: Any, stride: Any, padding: Any, extra: Any,
+        groups: int, dilation: Any,
+    ) -> Any:  # fmt: skip
+        return convolve(ctx, x, weight, bias, Window.of(axes, stride, padding, dilation, groups, extra))
+
+
+for _axes in _SIZES:
+    _register_plain(_axes)
+
+
+@converter(
+    "aten::_convolution_mode(Tensor input, Tensor weight, Tensor? bias, SymInt[] stride, str padding, "
+    "SymInt[] dilation, SymInt groups) -> Tensor",
+    constants=("weight", "bias"),
+)
+def by_mode(
+    ctx: ConversionContext, node: Any, x: Any, weight: Any, bias: Any, stride: Any, padding: str, dilation: Any,
+    groups: int,
+) -> Any:  # fmt: skip
+    """Padding by name: what a traced convolution with padding="same" records"""
+    return convolve(ctx, x, weight, bias, named_padding(ctx, weight, stride, padding, dilation, groups))
+
+
+@converter(
+    "aten::thnn_conv2d(Tensor self, Tensor weight, SymInt[2] kernel_size, Tensor? bias=None, SymInt[2] stride=[1, 1], "
+    "SymInt[2] padding=[0, 0]) -> Tensor",
+    "aten::slow_conv3d(Tensor self, Tensor weight, SymInt[3] kernel_size, Tensor? bias=None, "
+    "SymInt[3] stride=[1, 1, 1], SymInt[3] padding=[0, 0, 0]) -> Tensor",
+    constants=("weight", "bias"),
+)
+def thnn(
+    ctx: ConversionContext, node: Any, x: Any, weight: Any, kernel: Any, bias: Any, stride: Any, padding: Any
+) -> Any:
+    """The undilated, ungrouped convolution"""
+    return convolve(ctx, x, weight, bias, Window.of(kernel_axes(ctx, weight), stride, padding, 1, 1))
+
+
+@converter(
+    "aten::_conv_depthwise2d(Tensor self, Tensor weight, SymInt[2] kernel_size, Tensor? bias, SymInt[2] stride, "
+    "SymInt[2] padding, SymInt[2] dilation) -> Tensor",
+    "aten::conv_depthwise3d(Tensor self, Tensor weight, SymInt[3] kernel_size, Tensor? bias, SymInt[3] stride, "
+    "SymInt[3] padding, SymInt[3] dilation) -> Tensor",
+    constants=("weight", "bias"),
+)
+def depthwise(
+    ctx: ConversionContext, node: Any, x: Any, weight: Any, kernel: Any, bias: Any, stride: Any, padding: Any,
+    dilation: Any,
+) -> Any:  # fmt: skip
+    """One group a channel"""
+    axes = kernel_axes(ctx, weight)
+    return convolve(ctx, x, weight, bias, Window.of(axes, stride, padding, dilation, x.shape[-axes - 1]))
+
+
+def named_padding(
+    ctx: ConversionContext, weight: Any, stride: Any, padding: str, dilation: Any, groups: int
+) -> Window:
+    """ "valid" pads nothing; "same" keeps the size at stride 1, the odd element of the padding behind."""
+    axes = kernel_axes(ctx, weight)
+    dilation = filled(dilation, axes)
+    whole = [d * (k - 1) if padding == "same" else 0 for d, k in zip(dilation, weight.shape[2:], strict=True)]
+    return Window(filled(stride, axes), [n // 2 for n in whole], [n - n // 2 for n in whole], dilation, groups)
+
+
+def convolve(ctx: ConversionContext, x: Any, weight: Any, bias: Any, window: Window) -> Any:
+    """One (de)convolution layer; x of (N,) C and spatial axes, weight (K, C/groups, ...), transposed (C, K/groups, ...)."""
+    axes = kernel_axes(ctx, weight)
+    image, undo = as_image(ctx, x, axes)
+    layer = _transposed(ctx, image, weight, bias, window) if window.extra is not None else (
+        _direct(ctx, image, weight, bias, window)
+    )  # fmt: skip
+    return undo(layer.get_output(0))
+
+
+def _direct(ctx: ConversionContext, x: Any, weight: Any, bias: Any, window: Window) -> Any:
+    layer = _add(ctx, ctx.net.add_convolution_nd, x, weight, bias, int(weight.shape[0]), window)
+    shape = list(weight.shape[2:])
+
+    def length(i: int, size: Any) -> Any:
+        if i >= len(shape):
+            return size
+        reach = window.dilation[i] * (shape[i] - 1) + 1
+        return windows(size, window.before[i] + window.after[i], reach, window.stride[i])
+
+    note_spatial(ctx, x, layer.get_output(0), length)
+    return layer
+
+
+def _transposed(ctx: ConversionContext, x: Any, weight: Any, bias: Any, window: Window) -> Any:
+    """Output padding is less cropping behind; what cropping cannot give, zeros behind the kernel do: they add rows
+    that nothing reaches."""
+    assert window.extra is not None
+    if any(d > 1 for d in window.dilation):
+        weight, window = _spread(weight, window)
+    missing = [max(extra - after, 0) for extra, after in zip(window.extra, window.after, strict=True)]
+    weight = _lengthened(ctx, weight, missing)
+    after = [a - e + m for a, e, m in zip(window.after, window.extra, missing, strict=True)]
+    shape = list(weight.shape[2:])
+    settled = Window(window.stride, window.before, after, window.dilation, window.groups)
+    maps = int(weight.shape[1]) * window.groups
+    layer = _add(ctx, ctx.net.add_deconvolution_nd, x, weight, bias, maps, settled)
+
+    def length(i: int, size: Any) -> Any:
+        if i >= len(shape):
+            return size
+        return (size - 1) * settled.stride[i] + shape[i] - settled.before[i] - settled.after[i]
+
+    note_spatial(ctx, x, layer.get_output(0), length)
+    return layer
+
+
+def _spread(weight: Any, window: Window) -> tuple[Any, Window]:
+    """A dilated kernel written out with its zeros: TensorRT builds no deconvolution with stride and dilation."""
+    if not isinstance(weight, torch.Tensor):
+        raise Unconvertible("a dilated transposed convolution needs its weight at build time")
+    lengths = [d * (k - 1) + 1 for d, k in zip(window.dilation, weight.shape[2:], strict=True)]
+    spread = weight.new_zeros(*weight.shape[:2], *lengths)
+    spread[(slice(None), slice(None), *(slice(None, None, d) for d in window.dilation))] = weight
+    plain = Window(window.stride, window.before, window.after, [1] * len(lengths), window.groups, window.extra)
+    return spread, plain
+
+
+def _lengthened(ctx: ConversionContext, weight: Any, missing: Sequence[int]) -> Any:
+    if not any(missing):
+        return weight
+    if not isinstance(weight, torch.Tensor):
+        raise Unconvertible("output_padding greater than padding needs the weight at build time")
+    return torch.nn.functional.pad(weight, [n for count in reversed(missing) for n in (0, count)])
+
+
+def _add(
+    ctx: ConversionContext, method: Any, x: Any, weight: Any, bias: Any, maps: int, window: Window
+) -> Any:
+    """The layer, its kernel and bias given as weights where they are static and as inputs where not."""
+    dtype = ctx.dtype(x)
+    shape = with_unit(list(weight.shape[2:]), 1)
+    kernel = ctx.weights.of(weight.to(dtype)) if isinstance(weight, torch.Tensor) else trt.Weights()
+    constant_bias = bias is None or isinstance(bias, torch.Tensor)
+    offsets = ctx.weights.of(bias.to(dtype)) if isinstance(bias, torch.Tensor) else trt.Weights()
+    layer = method(x, maps, trt.Dims(shape), kernel, offsets)
+    layer.stride_nd = trt.Dims(with_unit(window.stride, 1))
+    layer.pre_padding = trt.Dims(with_unit(window.before, 0))
+    layer.post_padding = trt.Dims(with_unit(window.after, 0))
+    layer.dilation_nd = trt.Dims(with_unit(window.dilation, 1))
+    layer.num_groups = window.groups
+    if not isinstance(weight, torch.Tensor):
+        layer.set_input(1, ctx.unsqueeze(weight, [3]) if ctx.rank(weight) == 3 else weight)
+    if not constant_bias:
+        layer.set_input(2, bias)
+    return layer

@@ -1,0 +1,66 @@
+"""Tensors of N, C and spatial axes as TensorRT wants them: always with a batch axis, never with one spatial axis."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from typing import Any
+
+import sympy
+import torch
+
+from builder.conversion.context import ConversionContext
+from builder.conversion.dynamic import DynamicScalar, Size, expression
+
+
+def filled(values: Any, count: int) -> list[int]:
+    """A size argument of `count` axes: PyTorch lets one number stand for all."""
+    values = [values] if isinstance(values, int | DynamicScalar) else list(values)
+    return values * count if len(values) == 1 else values
+
+
+def as_image(ctx: ConversionContext, x: Any, axes: int) -> tuple[Any, Callable[[Any], Any]]:
+    """`x` of (N,) C and `axes` spatial axes with a batch axis and at least two spatial ones, and what undoes it.
+
+    One spatial axis becomes two, the last of size 1: TensorRT's windows are 2-D or 3-D.
+    """
+    unbatched, flat = ctx.rank(x) == axes + 1, axes == 1
+    added = ([0] if unbatched else []) + ([axes + 2] if flat else [])
+    removed = ([0] if unbatched else []) + ([axes + 2] if flat else [])
+    return ctx.unsqueeze(x, added), lambda y: ctx.squeeze(y, removed)
+
+
+def with_unit(values: Sequence[int], unit: int) -> list[int]:
+    """Window settings for two axes or more: `unit` for the axis that `as_image` adds to a single one."""
+    return [*values, unit] if len(values) == 1 else list(values)
+
+
+def note_spatial(ctx: ConversionContext, x: Any, y: Any, length: Callable[[int, sympy.Expr], sympy.Expr]) -> Any:
+    """Remember the symbolic sizes of `y` (N, K, spatial): `length(i, size)` of the i-th spatial axis of `x`."""
+    exprs: list[Any] = [ctx.expr(x, 0), y.shape[1]]
+    for axis in range(2, ctx.rank(y)):
+        exprs.append(length(axis - 2, ctx.expr(x, axis)) if y.shape[axis] < 0 else y.shape[axis])
+    return ctx.set_sizes(y, exprs)
+
+
+@lru_cache(maxsize=4096)
+def windows(length: sympy.Expr, padding: int, window: int, stride: int, up: bool = False) -> sympy.Expr:
+    """The number of windows that fit in an axis, `padding` on both sides together: (I + P - K) / S + 1, rounded."""
+    rest = length + padding - window
+    if stride == 1:
+        return rest + 1
+    return (sympy.ceiling if up else sympy.floor)(rest / stride) + 1
+
+
+def iota(ctx: ConversionContext, length: Size, dtype: torch.dtype = torch.int64) -> Any:
+    """0, 1, ..., length - 1 as a 1-d ITensor."""
+    if isinstance(length, int):
+        return ctx.constant(torch.arange(length, dtype=dtype))
+    from builder.engine.flavour import trt
+
+    start, step = (ctx.constant(torch.tensor(v, dtype=torch.int32)) for v in ([0], [1]))
+    layer = ctx.net.add_fill((1,), trt.FillOperation.LINSPACE, trt.int32)
+    layer.set_input(0, length.tensor)
+    layer.set_input(1, ctx.reshape(start, []))
+    layer.set_input(2, step)
+    return ctx.cast(ctx.set_sizes(layer.get_output(0), [expression(length)]), dtype)
