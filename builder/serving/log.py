@@ -5,7 +5,11 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-_START = re.compile(r"^[IWEF]\d{4} \d\d:\d\d:\d\d\.\d+ \d+ (?P<source>\S+)\] ", re.MULTILINE)
+_START = re.compile(
+    r"^(?:[IWEF]\d{4} \d\d:\d\d:\d+\.\d+ \d+ \S+\] |\[libprotobuf \w+ \S+\] )",
+    re.MULTILINE,
+)
+_PARSE = re.compile(r"^Error parsing text-format \S+: (?P<reason>.*)$", re.DOTALL)
 _LOAD = re.compile(r"^\"?failed to load '(?P<model>[^']+)' version (?P<version>\d+): (?P<reason>.*?)\"?$", re.DOTALL)
 _POLL = re.compile(r"^\"?Poll failed for model directory '(?P<model>[^']+)': (?P<reason>.*?)\"?$", re.DOTALL)
 _LOADING = re.compile(r"^\"?loading: (?P<model>.+):(?P<version>\d+)\"?$")
@@ -56,10 +60,14 @@ def entries(text: str) -> list[str]:
 def failures(text: str) -> tuple[Failure, ...]:
     """Every model that the log says could not be read or loaded, each once with its last reason."""
     found: dict[str, str] = {}
+    parse_error = ""
     for entry in entries(text):
         match = _LOAD.match(entry) or _POLL.match(entry)
         if match:
-            found[match["model"]] = _tidy(match["reason"])
+            found[match["model"]] = f"{_tidy(match['reason'])}{parse_error}"
+        # The parser says line and column just before the server says which file.
+        parsed = _PARSE.match(entry)
+        parse_error = f": {_tidy(parsed['reason'])}" if parsed else ""
     return tuple(Failure(model, reason) for model, reason in found.items())
 
 

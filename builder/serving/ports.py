@@ -28,6 +28,7 @@ def _bound(address: str, port: int, flag: str) -> socket.socket:
     held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         held.bind((address, port))
+        held.listen(1)
     except OSError as error:
         held.close()
         raise _refused(error, address, port, flag) from error

@@ -1,0 +1,59 @@
+"""Finding a tritonserver: the bundle's, or the one on the PATH."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from builder.errors import EnvironmentProblem
+from builder.serving import installation
+
+pytriton = pytest.importorskip("pytriton")
+
+
+def test_the_bundle_gets_libraries_our_python_and_a_stub_it_may_run(tmp_path: Path) -> None:
+    found = installation.find("nvidia-pytriton")
+    assert found.environment["PATH"].split(os.pathsep)[0] == str(Path(sys.executable).parent)
+    assert "nvidia_pytriton.libs" in found.environment["LD_LIBRARY_PATH"]
+    (flag,) = found.backend_flags(tmp_path)
+    folder = Path(flag.removeprefix("--backend-directory=")) / "python"
+    assert os.access(folder / "triton_python_backend_stub", os.X_OK)
+    assert (folder / "libtriton_python.so").exists()
+
+
+def test_one_on_the_path_is_preferred_and_keeps_its_own_backends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    binary = tmp_path / "tritonserver"
+    binary.write_text("#!/bin/sh\necho '  --http-max-input-size <integer>'\nexit 1\n")
+    binary.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    found = installation.find()
+    assert (found.executable, found.source) == (binary, "path")
+    assert found.backend_flags(tmp_path) == []
+    assert found.supports("--http-max-input-size") and not found.supports("--no-such-flag")
+
+
+def test_none_at_all_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(installation.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(EnvironmentProblem, match="no tritonserver") as caught:
+        installation.find()
+    assert "trt-build[server]" in (caught.value.fix or "")
+
+
+def test_a_python_without_a_shared_library_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(installation.Path, "exists", lambda self: "libpython" not in self.name)
+    monkeypatch.setattr(installation.ctypes.util, "find_library", lambda name: None)
+    with pytest.raises(EnvironmentProblem, match="libpython") as caught:
+        installation.find("nvidia-pytriton")
+    assert "apt-get install" in (caught.value.fix or "")
+
+
+def test_a_python_without_a_stub_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(installation, "_stub", lambda bundle: Path("/nowhere/stub"))
+    with pytest.raises(EnvironmentProblem, match="no stub"):
+        installation.find("nvidia-pytriton")

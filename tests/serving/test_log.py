@@ -1,0 +1,41 @@
+# ruff: noqa: E501 (lines of a log)
+"""Reading tritonserver's log; the texts are as 2.51 wrote them."""
+
+from __future__ import annotations
+
+from builder.serving import log
+
+LOG = """\
+W1121 13:59:01.000001 77 pinned_memory_manager.cc:273] "Unable to allocate pinned system memory"
+I1121 13:59:01.100000 77 model_lifecycle.cc:472] "loading: slow:1"
+I1121 13:59:01.100001 77 model_lifecycle.cc:472] "loading: fine:1"
+I1121 13:59:01.100002 77 model_lifecycle.cc:472] "loading: broken:1"
+E1121 13:59:01.200000 77 model_repository_manager.cc:1460] "Poll failed for model directory 'typo': foo: Cannot find field."
+I1121 13:59:02.000000 77 model_lifecycle.cc:839] "successfully loaded 'fine'"
+E1121 13:59:02.300000 77 model_lifecycle.cc:642] "failed to load 'broken' version 1: Internal: ModuleNotFoundError: No module named 'torch'
+
+At:
+  /models/broken/1/model.py(18): <module>
+"
+"""
+
+
+def test_every_failed_model_is_found_with_its_whole_reason() -> None:
+    typo, broken = log.failures(LOG)
+    assert (typo.model, typo.reason) == ("typo", "foo: Cannot find field.")
+    assert broken.model == "broken" and "No module named 'torch'" in broken.reason and "model.py(18)" in broken.reason
+
+
+def test_a_known_reason_has_a_hint() -> None:
+    typo, broken = log.failures(LOG)
+    assert typo.hint is None
+    assert "install trt-build" in (broken.hint or "") and "fix:" in str(broken)
+
+
+def test_a_model_that_neither_loaded_nor_failed_is_unfinished() -> None:
+    assert log.unfinished(LOG) == ("slow",)
+
+
+def test_entries_may_span_lines() -> None:
+    assert len(log.entries(LOG)) == 7
+    assert log.entries("no prefix at all") == []

@@ -1,0 +1,114 @@
+"""Real servers: what they say when a model fails, and that they leave nothing behind."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import socket
+import threading
+import time
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from builder.errors import EnvironmentProblem, ServerError, UsageError
+from builder.serving import serve
+from builder.triton import publish
+from tests.triton.artifacts import scorer
+
+pytestmark = pytest.mark.live
+
+FREE = {"http_port": 0, "grpc_port": 0, "metrics_port": 0}
+
+
+def leftovers() -> set[str]:
+    ours = f"trt-build-{os.getpid()}-*"
+    return {str(p) for folder in ("/dev/shm", "/tmp") for p in Path(folder).glob(ours)}
+
+
+def children() -> set[str]:
+    """Our living child processes, by id."""
+    found = set()
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            state, parent = path.read_text().rpartition(")")[2].split()[:2]
+            found |= {path.parent.name} if parent == str(os.getpid()) and state != "Z" else set()
+    return found
+
+
+def test_it_serves_on_loopback_and_is_gone_afterwards(good: Path) -> None:
+    before = children()
+    with serve(good, **FREE) as server:
+        assert server.ready() and server.http_url.startswith("127.0.0.1:")
+        with urllib.request.urlopen(f"http://{server.metrics_url}/metrics", timeout=5) as answer:
+            assert b"nv_inference_request_success" in answer.read()
+        assert leftovers()
+    assert not server.ready() and server.process.returncode == 0
+    assert leftovers() == set() and children() == before
+
+
+def test_the_log_can_be_kept(good: Path, tmp_path: Path) -> None:
+    with serve(good, log_path=tmp_path / "log", **FREE):
+        pass
+    assert "successfully unloaded 'scorer'" in (tmp_path / "log").read_text()
+
+
+def test_a_port_in_use_is_told_before_anything_starts(good: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(EnvironmentProblem, match=f"port {port}"), serve(good, **{**FREE, "http_port": port}):
+            pass
+    assert leftovers() == set()
+
+
+def test_every_model_that_fails_is_named_with_the_logs_reason(good: Path, tmp_path: Path) -> None:
+    repository = tmp_path / "repository"
+    shutil.copytree(good, repository)
+    for name in ("syntax", "config"):
+        publish(scorer(name=name), repository)
+    (repository / "syntax" / "1" / "model.py").write_text("import no_such_module\n")
+    config = repository / "config" / "config.pbtxt"
+    config.write_text(config.read_text().replace("TYPE_FP32", "FP32", 1))
+    with pytest.raises(ServerError) as caught, serve(repository, **FREE):
+        pass
+    text = str(caught.value)
+    assert "'syntax'" in text and "no_such_module" in text
+    assert "'config'" in text and "FP32" in text
+    assert "'scorer'" not in text
+    assert leftovers() == set()
+
+
+def test_a_load_that_hangs_is_ended_by_force(good: Path, tmp_path: Path) -> None:
+    """24.10 waits for ever for a Python model whose file is missing, and SIGINT does not stop it then."""
+    repository = tmp_path / "repository"
+    shutil.copytree(good, repository)
+    (repository / "scorer" / "1" / "model.py").unlink()
+    before = children()
+    with pytest.raises(ServerError, match="'scorer'"), serve(repository, ready_timeout=4, **FREE):
+        pass
+    assert leftovers() == set() and children() == before
+
+
+def test_what_is_no_repository_is_a_usage_error(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="no model repository"), serve(tmp_path / "nowhere", **FREE):
+        pass
+
+
+def test_blocking_ends_with_sigterm_and_the_server_with_it(good: Path) -> None:
+    with serve(good, **FREE) as server:
+        threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGTERM)).start()
+        begin = time.monotonic()
+        server.block()
+        assert 0.4 < time.monotonic() - begin < 5
+    assert server.process.returncode == 0
+
+
+def test_blocking_tells_when_the_server_ends_by_itself(good: Path) -> None:
+    with serve(good, **FREE) as server:
+        threading.Timer(0.3, server.process.kill).start()
+        with pytest.raises(ServerError, match="stopped"):
+            server.block()
+    assert leftovers() == set()
