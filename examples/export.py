@@ -23,7 +23,7 @@ MODELS = Path(__file__).parent / "models"
 
 def residual_cnn(folder: Path) -> None:
     """Scripted: the control flow of torch's functional layer is in the file, as in most files met in the wild."""
-    model = settle(ResidualCNN(), torch.randn(8, 3, 64, 64))
+    model = settle(ResidualCNN(), torch.rand(8, 3, 64, 64))
     torch.jit.script(model).save(folder / "residual_cnn.pt")
 
 

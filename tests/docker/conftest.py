@@ -1,0 +1,110 @@
+"""One container of the `cpu` profile for all the docker tests, serving the example models."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import builder
+
+ROOT = Path(__file__).parents[2]
+READY_SECONDS = 180
+
+
+def composes() -> list[list[str]]:
+    """The Compose commands of this machine: version 1, version 2, or both."""
+    candidates = (["docker-compose"], ["docker", "compose"])
+    return [command for command in candidates if shutil.which(command[0]) and _runs([*command, "version"])]
+
+
+def _runs(command: Sequence[str]) -> bool:
+    return subprocess.run(command, capture_output=True, check=False).returncode == 0
+
+
+def run(command: Sequence[str], **environment: str) -> str:
+    """What the command prints; its standard error is in the failure."""
+    done = subprocess.run(
+        command, cwd=ROOT, env={**os.environ, **environment}, text=True, capture_output=True, check=False
+    )
+    assert done.returncode == 0, f"{' '.join(command)}\n{done.stdout[-4000:]}\n{done.stderr[-4000:]}"
+    return done.stdout
+
+
+@dataclass(frozen=True)
+class Container:
+    """The server as its clients see it, and Docker's own word on it."""
+
+    id: str
+    repository: Path
+    http_url: str
+    grpc_url: str
+
+    def inspect(self) -> dict[str, Any]:
+        """`docker inspect`."""
+        return json.loads(run(["docker", "inspect", self.id]))[0]
+
+    def execute(self, *command: str) -> subprocess.CompletedProcess[str]:
+        """Run a command inside, as the container's own user."""
+        return subprocess.run(["docker", "exec", self.id, *command], text=True, capture_output=True, check=False)
+
+
+@pytest.fixture(scope="session")
+def example_models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    models = tmp_path_factory.mktemp("examples") / "models"
+    run([sys.executable, str(ROOT / "examples" / "export.py"), "--out", str(models)])
+    for manifest in (ROOT / "examples" / "models").glob("*.yaml"):
+        shutil.copy(manifest, models)
+    return models
+
+
+@pytest.fixture(scope="session")
+def repository(example_models: Path) -> Path:
+    out = example_models.parent / "model_repository"
+    results = builder.build_repository(example_models, out, serve_as="python")
+    assert {result.name: result.error for result in results if not result.ok} == {}
+    return out
+
+
+@pytest.fixture(scope="session")
+def container(repository: Path) -> Iterator[Container]:
+    """Up and healthy; taken down, with whatever it wrote, when the tests are over."""
+    compose = [*composes()[0], "--project-name", f"trt-build-test-{os.getpid()}", "--profile", "cpu"]
+    http, grpc, metrics = free_ports(3)
+    settings = {"HTTP_PORT": http, "GRPC_PORT": grpc, "METRICS_PORT": metrics, "MODEL_REPOSITORY": str(repository)}
+    try:
+        run([*compose, "up", "--detach", "--build"], **settings)
+        identity = run([*compose, "ps", "--quiet", "triton-cpu"], **settings).strip()
+        served = Container(identity, repository, f"127.0.0.1:{http}", f"127.0.0.1:{grpc}")
+        wait_healthy(served)
+        yield served
+    finally:
+        run([*compose, "down", "--volumes"], **settings)
+
+
+def wait_healthy(served: Container) -> None:
+    """Return when Docker's own health check says so."""
+    deadline = time.monotonic() + READY_SECONDS
+    while (state := served.inspect()["State"])["Health"]["Status"] != "healthy":
+        logs = subprocess.run(["docker", "logs", served.id], text=True, capture_output=True, check=False)
+        assert state["Running"] and time.monotonic() < deadline, f"{state}\n{logs.stdout}\n{logs.stderr}"
+        time.sleep(1)
+
+
+def free_ports(count: int) -> list[str]:
+    """Ports of the loopback that nobody listens on."""
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports = [str(taken.getsockname()[1]) for taken in sockets]
+    for taken in sockets:
+        taken.close()
+    return ports

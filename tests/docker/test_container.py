@@ -1,0 +1,86 @@
+"""The containerised server answers as the original modules do, and is locked up as docker-compose.yml says."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import tritonclient.grpc
+import tritonclient.http
+
+from .conftest import Container, composes, run
+
+pytestmark = [pytest.mark.docker, pytest.mark.slow, pytest.mark.timeout(1200)]
+
+MODELS = ("residual_cnn", "silero_vad", "transformer_encoder", "two_tower")
+
+
+def test_every_golden_passes_over_both_protocols(container: Container) -> None:
+    urls = ["--url", container.http_url, "--grpc-url", container.grpc_url]
+    program = [Path(sys.executable).with_name("trt-build"), "verify", container.repository, *urls, "--json"]
+    done = subprocess.run(program, text=True, capture_output=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    models = {model["name"]: model for model in json.loads(done.stdout)["models"]}
+    assert sorted(models) == sorted(MODELS)
+    for model in models.values():
+        assert model["answered_by"] == "torch"
+        assert {"http", "grpc"} <= {result["protocol"] for result in model["results"]}
+
+
+@pytest.mark.parametrize("client", [tritonclient.http, tritonclient.grpc], ids=["http", "grpc"])
+@pytest.mark.parametrize(("batch", "height", "width"), [(3, 61, 83), (7, 33, 160)])
+def test_sizes_that_no_golden_has(
+    container: Container, example_models: Path, client: object, batch: int, height: int, width: int
+) -> None:
+    image = torch.randn(batch, 3, height, width, generator=torch.Generator().manual_seed(batch))
+    with torch.no_grad():
+        expected = torch.jit.load(example_models / "residual_cnn.pt")(image).numpy()
+    answer = infer(client, container, image.numpy())
+    np.testing.assert_allclose(answer, expected, rtol=1e-4, atol=1e-5)
+
+
+def infer(client: object, container: Container, image: np.ndarray) -> np.ndarray:
+    url = container.http_url if client is tritonclient.http else container.grpc_url
+    request = client.InferInput("image", list(image.shape), "FP32")
+    request.set_data_from_numpy(image)
+    connection = client.InferenceServerClient(url)
+    try:
+        return connection.infer("residual_cnn", [request]).as_numpy("logits")
+    finally:
+        connection.close()
+
+
+def test_not_root_and_cannot_write_to_the_repository(container: Container) -> None:
+    assert container.execute("id", "--user").stdout.strip() == "1000"
+    assert "Read-only file system" in container.execute("touch", "/models/x").stderr
+
+
+def test_listens_on_the_loopback_only(container: Container) -> None:
+    bindings = container.inspect()["NetworkSettings"]["Ports"]
+    published = [binding for port in bindings.values() for binding in port or []]
+    assert len(published) == 3
+    assert {binding["HostIp"] for binding in published} == {"127.0.0.1"}
+
+
+def test_what_the_build_was_lent_is_not_in_the_image(container: Container) -> None:
+    assert container.execute("ls", "/local").returncode != 0
+
+
+def test_stops_cleanly_when_asked(container: Container) -> None:
+    """The last of the file: the container is stopped by Docker's signal, not killed after the grace period."""
+    run(["docker", "stop", container.id])
+    state = container.inspect()["State"]
+    assert (state["ExitCode"], state["OOMKilled"]) == (0, False)
+
+
+@pytest.mark.parametrize("compose", composes(), ids=" ".join)
+def test_the_gpu_profile_takes_the_image_that_the_build_names(compose: list[str]) -> None:
+    config = run([*compose, "--profile", "gpu", "config"], TRITON_IMAGE="nvcr.io/nvidia/tritonserver:24.10-py3")
+    assert "image: nvcr.io/nvidia/tritonserver:24.10-py3" in config
+    assert "driver: nvidia" in config
+    assert "/v2/health/ready" in config

@@ -1,0 +1,91 @@
+"""The example models: made without a download, the same each time, dynamic where their manifests say so."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from builder import manifest
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+NAMES = ("residual_cnn", "silero_vad", "transformer_encoder", "two_tower")
+
+
+def export(folder: Path) -> Path:
+    subprocess.run([sys.executable, EXAMPLES / "export.py", "--out", folder], check=True, capture_output=True)
+    for file in (EXAMPLES / "models").glob("*.yaml"):
+        shutil.copy(file, folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return export(tmp_path_factory.mktemp("examples") / "models")
+
+
+def module(models: Path, name: str) -> torch.jit.ScriptModule:
+    loaded = torch.jit.load(models / f"{name}.pt")
+    return loaded._model if name == "silero_vad" else loaded
+
+
+def test_every_manifest_has_its_model_and_its_goldens(models: Path) -> None:
+    specs = {spec.name: spec for spec in manifest.load(models)}
+    assert sorted(specs) == sorted(NAMES)
+    assert {name for name, spec in specs.items() if spec.goldens} == {"silero_vad", "two_tower"}
+
+
+def test_the_weights_are_the_same_each_time(models: Path, tmp_path: Path) -> None:
+    again = export(tmp_path / "models")
+    for name in NAMES:
+        first, second = module(models, name).state_dict(), module(again, name).state_dict()
+        assert first.keys() == second.keys()
+        assert all(torch.equal(first[key], second[key]) for key in first), name
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("which", [0, 1, 2])
+def test_every_shape_of_the_profile_is_taken(models: Path, name: str, which: int) -> None:
+    (spec,) = manifest.load(models, only=[name])
+    torch.manual_seed(which)
+    shapes = [(tensor.at(spec.profiles[0], which), getattr(torch, tensor.dtype)) for tensor in spec.inputs]
+    inputs = [torch.randint(0, 2, shape).to(dtype) for shape, dtype in shapes]
+    with torch.no_grad():
+        outputs = module(models, name)(*inputs)
+    outputs = outputs if isinstance(outputs, tuple) else (outputs,)
+    assert len(outputs) == len(spec.outputs or ())
+    assert all(output.isfinite().all() for output in outputs)
+
+
+def test_batch_norms_statistics_are_not_those_it_starts_with(models: Path) -> None:
+    state = module(models, "residual_cnn").state_dict()
+    means = [value for key, value in state.items() if key.endswith("running_mean")]
+    assert len(means) == 9
+    assert all(mean.abs().max() > 1e-2 for mean in means)
+
+
+def test_a_sentence_answers_the_same_alone_and_padded(models: Path) -> None:
+    """The traced file has neither the batch nor the length of its example in it."""
+    encoder = module(models, "transformer_encoder")
+    tokens = torch.randn(5, 40, 64, generator=torch.Generator().manual_seed(0))
+    padding = torch.zeros(5, 40, dtype=torch.bool)
+    padding[:, 23:] = True
+    with torch.no_grad():
+        hidden, pooled = encoder(tokens, padding)
+        alone, alone_pooled = encoder(tokens[:1, :23], padding[:1, :23])
+    torch.testing.assert_close(hidden[:1, :23], alone, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(pooled[:1], alone_pooled, rtol=1e-4, atol=1e-5)
+
+
+def test_the_detector_hears_the_voices_of_its_goldens(models: Path) -> None:
+    goldens = np.load(models / "silero_vad.npz")
+    detector = module(models, "silero_vad")
+    with torch.no_grad():
+        speech, _ = detector(torch.from_numpy(goldens["audio"]), torch.from_numpy(goldens["state"]))
+        silence, _ = detector(torch.zeros(3, 576), torch.zeros(2, 3, 128))
+    assert speech.min() > 0.5 > silence.max()

@@ -1,0 +1,107 @@
+"""What a fresh checkout promises: README's commands exist, every version is pinned, and the import is light."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from importlib.resources import files
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+ROOT = Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text()
+FREE = {"tensorrt", "trt-build"}
+"""TensorRT must be the one of the server that loads the plans, so no single version is right."""
+
+
+def constraints() -> list[Requirement]:
+    lines = (line.strip() for line in (ROOT / "constraints.txt").read_text().splitlines())
+    return [Requirement(line) for line in lines if line and not line.startswith("#")]
+
+
+def required(package: str, extras: frozenset[str], seen: set[tuple[str, frozenset[str]]]) -> Iterator[str]:
+    """The names of everything that `package[extras]` brings on this machine."""
+    if (package, extras) in seen:
+        return
+    seen.add((package, extras))
+    yield package
+    for text in importlib.metadata.requires(package) or []:
+        requirement = Requirement(text)
+        name = canonicalize_name(requirement.name)
+        wanted = requirement.marker is None or any(
+            requirement.marker.evaluate({"extra": extra}) for extra in ("", *extras)
+        )
+        if wanted and name != "tensorrt":
+            yield from required(name, frozenset(requirement.extras), seen)
+
+
+def test_every_constraint_is_one_exact_public_version() -> None:
+    for requirement in constraints():
+        assert [item.operator for item in requirement.specifier] == ["=="], requirement
+        assert not re.search(r"[*+]", str(requirement.specifier)), requirement
+
+
+def test_every_package_that_an_install_brings_is_pinned_to_what_is_installed() -> None:
+    pinned = {
+        canonicalize_name(item.name): item for item in constraints() if item.marker is None or item.marker.evaluate()
+    }
+    extras = frozenset({"rtx", "server", "examples", "dev"})
+    names = set(required("trt-build", extras, set())) - FREE
+    assert {"torch", "grpcio", "tensorrt-rtx", "nvidia-pytriton", "pyyaml"} <= names
+    assert names - set(pinned) == set()
+    installed = {name: importlib.metadata.version(name).partition("+")[0] for name in names}
+    assert {name for name, version in installed.items() if version not in pinned[name].specifier} == set()
+
+
+@pytest.mark.parametrize("python", ["3.10", "3.11", "3.12"])
+def test_no_package_is_pinned_twice_on_one_python(python: str) -> None:
+    environment = {"python_version": python, "python_full_version": f"{python}.0"}
+    names = [
+        canonicalize_name(item.name)
+        for item in constraints()
+        if item.marker is None or item.marker.evaluate(environment)
+    ]
+    assert sorted(names) == sorted(set(names))
+
+
+def test_the_readmes_make_targets_exist() -> None:
+    named = set(re.findall(r"\bmake ([a-z][a-z-]*)", README)) - {"python"}
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    assert {"demo", "test"} <= named <= targets
+
+
+def test_the_readmes_commands_exist() -> None:
+    import click
+
+    from builder.cli import main
+
+    named = set(re.findall(r"^trt-build ([a-z]+)", README, re.MULTILINE))
+    assert {"repo", "verify"} <= named <= set(main.list_commands(click.Context(main)))
+
+
+def test_the_readmes_links_lead_somewhere() -> None:
+    links = {link for link in re.findall(r"\]\(([^)#]+)", README) if not link.startswith("http")}
+    assert {link for link in links if not (ROOT / link).exists()} == set()
+
+
+def test_ci_runs_the_readmes_two_commands() -> None:
+    script = (ROOT / ".ci" / "run").read_text()
+    assert {"make demo", "make test"} <= set(re.findall(r"make \w+", script))
+
+
+def test_importing_the_package_brings_neither_torch_nor_tensorrt() -> None:
+    heavy = ["torch", "numpy", "tensorrt", "tensorrt_rtx", "polygraphy", "tritonclient", "google.protobuf"]
+    program = f"import sys, builder; print([name for name in {heavy} if name in sys.modules])"
+    assert subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout == "[]\n"
+
+
+def test_data_files_are_in_the_package() -> None:
+    package = files("builder")
+    for name in ("manifest/model.schema.json", "templates/base.pbtxt", "templates/runtime/model.py"):
+        assert (package / name).is_file(), name
