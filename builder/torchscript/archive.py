@@ -7,7 +7,7 @@ import zlib
 from pathlib import Path
 
 from builder.errors import ModelFileError
-from builder.torchscript import kinds, pickles
+from builder.torchscript import kinds, pickles, traced
 from builder.torchscript.facts import ArchiveFacts
 
 REQUIRED = ("data.pkl", "constants.pkl")
@@ -74,7 +74,7 @@ def _inspect(path: Path, archive: zipfile.ZipFile, check_sums: bool) -> ArchiveF
         members=len(members),
         classes=tuple(sorted(classes)),
         globals=tuple(sorted(names - {name for name in names if name.startswith(pickles.CLASSES)})),
-        traced=f"{root}/traced_inputs.pkl" in archive.namelist(),
+        examples=_examples(archive, f"{root}/traced_inputs.pkl"),
     )
 
 
@@ -123,6 +123,10 @@ def _globals(path: Path, archive: zipfile.ZipFile, root: str) -> set[str]:
         message = f"names what TorchScript never names ({words}); Python would run code on unpickling it"
         raise _refuse(path, message, "save the model again with torch.jit.save, from a source that you trust")
     return found
+
+
+def _examples(archive: zipfile.ZipFile, member: str) -> tuple[traced.Example | None, ...]:
+    return traced.examples(archive.read(member)) if member in archive.namelist() else ()
 
 
 def _version(path: Path, archive: zipfile.ZipFile, root: str) -> int:

@@ -61,15 +61,15 @@ def _load(request: dict[str, Any], write_end: int) -> None:
 def _limit(allowed_bytes: int, seconds: int) -> None:
     """Let this process take `allowed_bytes` more memory and `seconds`, write no file and leave no core."""
     data = _data_bytes() + allowed_bytes
-    for limit, value in (
-        (resource.RLIMIT_DATA, data),  # not RLIMIT_AS: a CUDA build of torch maps tens of GiB that it never touches
-        (resource.RLIMIT_CPU, seconds),
-        (resource.RLIMIT_FSIZE, 0),
-        (resource.RLIMIT_CORE, 0),
+    for limit, soft, hard in (
+        (resource.RLIMIT_DATA, data, data),  # not RLIMIT_AS: a CUDA build maps tens of GiB that it never touches
+        (resource.RLIMIT_CPU, seconds, seconds + 5),  # the soft limit's signal says why; the hard one's is SIGKILL
+        (resource.RLIMIT_FSIZE, 0, 0),
+        (resource.RLIMIT_CORE, 0, 0),
     ):
-        hard = resource.getrlimit(limit)[1]
-        value = value if hard == resource.RLIM_INFINITY else min(value, hard)
-        resource.setrlimit(limit, (value, value))
+        before = resource.getrlimit(limit)[1]
+        most = hard if before == resource.RLIM_INFINITY else min(hard, before)
+        resource.setrlimit(limit, (min(soft, most), most))
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.alarm(seconds)  # time asleep does not count as CPU time
 

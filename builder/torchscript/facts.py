@@ -6,12 +6,14 @@ import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 
+from builder.torchscript.traced import Example
+
 
 @dataclass(frozen=True)
 class ArchiveFacts:
     """An archive that passed inspection: sizes in bytes, counts, and the classes and globals that its pickles name.
 
-    `traced`: it carries the example inputs of torch.jit.trace.
+    `examples`: the inputs of torch.jit.trace, None for one that is no tensor; empty for a file that was scripted.
     """
 
     path: Path
@@ -23,7 +25,7 @@ class ArchiveFacts:
     members: int
     classes: tuple[str, ...]
     globals: tuple[str, ...]
-    traced: bool
+    examples: tuple[Example | None, ...]
 
 
 def sha256(path: Path) -> str:

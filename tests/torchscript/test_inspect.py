@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from builder.errors import ModelFileError
-from builder.torchscript import inspect
+from builder.torchscript import Example, inspect
 
 
 def refused(path: Path) -> str:
@@ -24,7 +24,7 @@ def refused(path: Path) -> str:
 
 def test_facts_of_an_archive(file: Path) -> None:
     facts = inspect(file)
-    assert (facts.root, facts.traced) == ("net", False)
+    assert (facts.root, facts.examples) == ("net", ())
     assert any(name.endswith("Net") for name in facts.classes)
     assert facts.file_bytes == file.stat().st_size
     assert facts.weight_bytes == 4 * (4 * 3 + 3 + 3 * 4) + 8  # linear, batch norm's four vectors and its counter
@@ -33,7 +33,17 @@ def test_facts_of_an_archive(file: Path) -> None:
 
 def test_a_traced_file_is_taken_with_its_example_inputs(tmp_path: Path, net: torch.nn.Module) -> None:
     torch.jit.trace(net, torch.ones(2, 4)).save(str(tmp_path / "t.pt"))
-    assert inspect(tmp_path / "t.pt").traced
+    assert inspect(tmp_path / "t.pt").examples == (Example("float32", (2, 4)),)
+
+
+def test_examples_of_every_kind_are_described(tmp_path: Path) -> None:
+    class Takes(torch.nn.Module):
+        def forward(self, ids: torch.Tensor, mask: torch.Tensor, state: tuple[torch.Tensor]) -> torch.Tensor:
+            return ids.float() * mask + state[0]
+
+    given = (torch.ones(2, 3, dtype=torch.int64), torch.tensor(True), (torch.ones(3, dtype=torch.float16),))
+    torch.jit.trace(Takes(), given).save(str(tmp_path / "t.pt"))
+    assert inspect(tmp_path / "t.pt").examples == (Example("int64", (2, 3)), Example("bool", ()), None)
 
 
 def test_a_file_of_version_10_keeps_it_elsewhere(tmp_path: Path) -> None:

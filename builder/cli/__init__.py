@@ -1,0 +1,54 @@
+"""The command line: `trt-build COMMAND`, one file a command, each imported when it is asked for.
+
+Nothing here or at the top of a command's file imports more than click: `trt-build --help` answers at once.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+import click
+
+from builder import __version__
+
+COMMANDS = ("repo", "check", "init", "lower", "inspect", "serve", "verify", "doctor")
+
+EXIT_CODES = """\b
+Exit codes: 0 done, 1 a model failed, 2 usage, 3 parity, 4 environment,
+70 a defect of trt-build, 130 interrupted."""
+
+
+Resolved = tuple[str | None, click.Command | None, list[str]]
+
+
+class LazyGroup(click.Group):
+    """A group whose commands are the modules of the same name."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        found: click.Command = getattr(importlib.import_module(f"builder.cli.{cmd_name}"), f"{cmd_name}_command")
+        return found
+
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> Resolved:
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError as error:
+            raise click.UsageError(error.message + _did_you_mean(args[0]), ctx) from error
+
+
+def _did_you_mean(word: str) -> str:
+    from builder.manifest.suggest import nearest
+
+    match = nearest(word, COMMANDS)
+    return f" Did you mean {match!r}?" if match else ""
+
+
+@click.command(cls=LazyGroup, epilog=EXIT_CODES, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="trt-build")
+def main(**_: Any) -> None:
+    """TorchScript files in, a parity-checked Triton model repository out."""

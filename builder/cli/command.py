@@ -1,0 +1,123 @@
+"""What every command has: --json, --debug, and the one place where an error becomes a message and an exit code."""
+
+from __future__ import annotations
+
+import errno
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
+
+import click
+
+from builder.cli.terminal import Terminal
+from builder.errors import EnvironmentProblem, ManifestError, TrtBuildError
+
+DEFECT = 70  # EX_SOFTWARE of sysexits.h
+INTERRUPTED, TERMINATED = 130, 143
+OUT_OF_RESOURCES = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM)
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM, raised like Ctrl-C so that everything in progress is cleaned up on the way out."""
+
+
+class Command(click.Command):
+    """A command whose function takes a Terminal first (`@click.pass_obj`) and returns the exit code, or None for 0."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.params.append(click.Option(["--json", "as_json"], is_flag=True, help="One JSON document on stdout."))
+        self.params.append(click.Option(["--debug"], is_flag=True, help="Show the traceback of an error."))
+
+    def invoke(self, ctx: click.Context) -> Any:
+        terminal = Terminal(as_json=ctx.params.pop("as_json"))
+        debug = ctx.params.pop("debug")
+        ctx.obj = terminal
+        with _terminable():
+            ctx.exit(self._guarded(ctx, terminal, debug))
+
+    def _guarded(self, ctx: click.Context, terminal: Terminal, debug: bool) -> int:
+        try:
+            return int(super().invoke(ctx) or 0)
+        except (click.ClickException, click.exceptions.Exit, click.Abort, BrokenPipeError):
+            raise
+        except KeyboardInterrupt as stop:
+            terminal.note("interrupted; nothing is left half-written")
+            return TERMINATED if isinstance(stop, Terminated) else INTERRUPTED
+        except BaseException as error:
+            if debug:
+                import traceback
+
+                traceback.print_exc()
+            return report(terminal, error)
+
+
+@contextmanager
+def _terminable() -> Iterator[None]:
+    """Let SIGTERM end the command as Ctrl-C does; only the main thread may say so."""
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        raise Terminated
+
+    try:
+        before = signal.signal(signal.SIGTERM, stop)
+    except ValueError:
+        yield
+        return
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def report(terminal: Terminal, error: BaseException) -> int:
+    """Show the error and give the process's exit code."""
+    error = _as_ours(error)
+    if isinstance(error, TrtBuildError):
+        terminal.failure(str(error), describe(error))
+        return error.exit_code
+    if not isinstance(error, Exception):
+        raise error
+    where, kind = _own_line(error), type(error).__name__
+    terminal.failure(
+        f"this is a defect of trt-build: {kind}: {error}\n  where: {where}\n"
+        "  fix:   please report it, with these lines and what `trt-build doctor` prints; --debug shows the traceback",
+        {"kind": "defect", "message": f"{kind}: {error}", "where": where, "exit_code": DEFECT},
+    )
+    return DEFECT
+
+
+def describe(error: TrtBuildError) -> dict[str, Any]:
+    """The error as JSON has it."""
+    found: dict[str, Any] = {"kind": type(error).__name__, "message": error.message, "exit_code": error.exit_code}
+    found |= {key: value for key, value in (("where", error.where), ("fix", error.fix)) if value}
+    if isinstance(error, ManifestError):
+        found["mistakes"] = [vars(mistake) for mistake in error.mistakes]
+    for operator in getattr(error, "operators", ()):
+        found.setdefault("operators", []).append(vars(operator))
+    return found
+
+
+def _as_ours(error: BaseException) -> BaseException:
+    """What the machine lacks is the environment's problem, wherever it shows."""
+    if isinstance(error, MemoryError):
+        return EnvironmentProblem("there is not enough memory")
+    if isinstance(error, OSError) and error.errno in OUT_OF_RESOURCES:
+        return EnvironmentProblem(error.strerror or str(error), where=error.filename and str(error.filename))
+    if isinstance(error, ModuleNotFoundError) and not (error.name or "").startswith("builder"):
+        return EnvironmentProblem(
+            f"{error.name} is not installed", fix="trt-build doctor shows what is missing for what"
+        )
+    return error
+
+
+def _own_line(error: BaseException) -> str:
+    """The innermost line of ours in the traceback."""
+    import traceback
+
+    frames = traceback.extract_tb(error.__traceback__ or sys.exc_info()[2])
+    ours = [frame for frame in frames if "/builder/" in frame.filename] or list(frames)
+    return f"{ours[-1].filename}:{ours[-1].lineno} in {ours[-1].name}" if ours else "unknown"

@@ -1,0 +1,169 @@
+"""`trt-build doctor`: what is installed here, and what is missing for what."""
+
+from __future__ import annotations
+
+import platform
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import click
+
+from builder import __version__
+from builder.cli.command import Command
+from builder.cli.terminal import Terminal
+from builder.errors import EnvironmentProblem
+
+PACKAGES = ("torch", "numpy", "polygraphy", "tritonclient", "protobuf", "tensorrt-rtx", "tensorrt", "nvidia-pytriton")
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that a task needs: `found` says what is here, else None, and then `fix` how to get it."""
+
+    what: str
+    needed_for: str
+    found: str | None
+    fix: str | None = None
+    essential: bool = False
+
+
+@click.command("doctor", cls=Command, short_help="Say what is installed and what is missing for what.")
+@click.pass_obj
+def doctor_command(terminal: Terminal) -> int:
+    """Look at this machine: TensorRT, GPU, driver, server.
+
+    Exit code 4 where nothing can be built at all.
+    """
+    findings = [probe() for probe in PROBES]
+    data = {
+        "trt-build": __version__,
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "packages": {name: version(name) for name in PACKAGES},
+        "findings": [vars(finding) for finding in findings],
+    }
+    terminal.result(data, lambda: _show(terminal, data, findings))
+    return 4 if any(finding.essential and finding.found is None for finding in findings) else 0
+
+
+def version(package: str) -> str | None:
+    """The installed version of a distribution, None where it is not installed."""
+    import importlib.metadata
+
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _torch() -> Finding:
+    return Finding("torch", "reading models", version("torch"), "pip install torch", essential=True)
+
+
+def _flavour() -> Finding:
+    from builder.engine import flavour
+
+    needs = "building plans"
+    try:
+        name = flavour.resolve()
+    except EnvironmentProblem as error:
+        return Finding("TensorRT", needs, None, error.fix, essential=True)
+    return Finding("TensorRT", needs, f"{name} {version(name) or ''}".strip(), essential=True)
+
+
+def _gpu() -> Finding:
+    gpus = devices()
+    words = "; ".join(f"{gpu['name']}, compute capability {gpu['compute_capability']}, {gpu['memory']}" for gpu in gpus)
+    fix = "without one the Python runtime answers with torch on the CPU, and `tensorrt` plans cannot be built"
+    return Finding("GPU", "running plans", words or None, fix)
+
+
+def _driver() -> Finding:
+    return Finding("NVIDIA driver", "running plans", driver(), "install the NVIDIA driver, or run on a GPU host")
+
+
+def _server() -> Finding:
+    from builder.serving import find
+    from builder.serving.installation import version as server_version
+
+    try:
+        found = find()
+    except EnvironmentProblem as error:
+        return Finding("tritonserver", "serve, verify --serve", None, f"{error.message}: {error.fix}")
+    return Finding("tritonserver", "serve, verify --serve", f"{server_version(found) or ''} {found.executable}".strip())
+
+
+def _docker() -> Finding:
+    import shutil
+
+    found = shutil.which("docker") or shutil.which("docker-compose")
+    return Finding("docker", "serving in NVIDIA's container", found, "install Docker with the compose plugin")
+
+
+def _python() -> Finding:
+    supported = (3, 10) <= sys.version_info[:2] <= (3, 12)
+    found = platform.python_version() if supported else None
+    return Finding("Python 3.10 to 3.12", "all of it", found, "use Python 3.10, 3.11 or 3.12", essential=True)
+
+
+PROBES: tuple[Callable[[], Finding], ...] = (_python, _torch, _flavour, _gpu, _driver, _server, _docker)
+
+
+def devices() -> list[dict[str, Any]]:
+    """The GPUs that the CUDA driver reports, asked directly: no CUDA library but the driver's own need be installed."""
+    import ctypes
+
+    try:
+        cuda = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return []
+    count = ctypes.c_int(0)
+    if cuda.cuInit(0) or cuda.cuDeviceGetCount(ctypes.byref(count)):
+        return []
+    return [_device(cuda, index) for index in range(count.value)]
+
+
+def _device(cuda: Any, index: int) -> dict[str, Any]:
+    import ctypes
+
+    handle, memory = ctypes.c_int(0), ctypes.c_size_t(0)
+    name = ctypes.create_string_buffer(256)
+    cuda.cuDeviceGet(ctypes.byref(handle), index)
+    cuda.cuDeviceGetName(name, len(name), handle)
+    cuda.cuDeviceTotalMem_v2(ctypes.byref(memory), handle)
+    major, minor = (_attribute(cuda, handle, number) for number in (75, 76))  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_*
+    return {
+        "name": name.value.decode(),
+        "compute_capability": f"{major}.{minor}",
+        "memory": f"{memory.value / (1 << 30):.1f} GiB",
+    }
+
+
+def _attribute(cuda: Any, handle: Any, number: int) -> int:
+    import ctypes
+
+    value = ctypes.c_int(0)
+    cuda.cuDeviceGetAttribute(ctypes.byref(value), number, handle)
+    return value.value
+
+
+def driver() -> str | None:
+    """The kernel module's version, as it says itself."""
+    import re
+    from pathlib import Path
+
+    try:
+        text = Path("/proc/driver/nvidia/version").read_text()
+    except OSError:
+        return None
+    found = re.search(r"\s(\d+\.\d+(\.\d+)?)\s", text)
+    return found.group(1) if found else "of unknown version"
+
+
+def _show(terminal: Terminal, data: dict[str, Any], findings: list[Finding]) -> None:
+    terminal.line(f"trt-build {data['trt-build']}, Python {data['python']}, {data['platform']}")
+    rows = [(f.what, "found" if f.found else "MISSING", f.found or f.fix or "", f.needed_for) for f in findings]
+    terminal.table(("what", "", "which, or how to get it", "needed for"), rows)
+    terminal.line("packages: " + ", ".join(f"{name} {found or '-'}" for name, found in data["packages"].items()))

@@ -1,0 +1,126 @@
+"""What a TorchScript file tells of its inputs: example inputs of a trace first, then how its graph uses each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from builder.torchscript import Example
+
+Axis = int | str
+
+RANGES: dict[str, tuple[int, int, int]] = {
+    "batch": (1, 8, 32),
+    "length": (16, 128, 512),
+    "depth": (16, 32, 64),
+    "height": (64, 224, 512),
+    "width": (64, 224, 512),
+}
+"""Ranges to start from, wide enough to be useful; a manifest of init marks them as guesses."""
+
+_SPATIAL = {1: ("length",), 2: ("height", "width"), 3: ("depth", "height", "width")}
+
+
+@dataclass(frozen=True)
+class Guess:
+    """One input; `dtype_from` and `shape_from` say where that is known from, with a question mark where it is not."""
+
+    name: str
+    dtype: str
+    shape: tuple[Axis, ...]
+    dtype_from: str
+    shape_from: str
+
+
+def guesses(file: Path, module: str | None = None) -> tuple[list[Guess], list[str]]:
+    """A guess for every input that the lowered graph has, and the names of its outputs.
+
+    Raises ModelFileError and LoweringError for a file that could not be built whatever its manifest said.
+    """
+    from builder import lowering, torchscript
+
+    loaded = torchscript.load(file, module)
+    lowered = lowering.lower(loaded)
+    examples = {} if module else _examples(torchscript.inspect(file, check_sums=False).examples, loaded)
+    batch = next((example.shape[0] for example in examples.values() if example.shape), None)
+    found = [
+        _of_example(name, examples[name], batch) if name in examples else _of_uses(name, value)
+        for name, value in zip(lowered.inputs, lowered.graph.inputs(), strict=True)
+    ]
+    return found, list(lowered.outputs)
+
+
+def _examples(kept: Sequence[Example | None], module: Any) -> dict[str, Example]:
+    """The example inputs of the trace by argument name; only forward of the whole file has them."""
+    names = [argument.name for argument in module.forward.schema.arguments[1:]]
+    return {name: example for name, example in zip(names, kept, strict=False) if example is not None}
+
+
+def _of_example(name: str, example: Example, batch: int | None) -> Guess:
+    """The first axis is a batch where it has the size of the first input's first axis; the others stay as traced."""
+    shape: tuple[Axis, ...] = example.shape
+    if shape and shape[0] == batch:
+        shape = ("batch", *shape[1:])
+    return Guess(name, example.dtype, shape, "", f"? traced with {list(example.shape)}; name the axes that vary")
+
+
+def _of_uses(name: str, value: Any) -> Guess:
+    """What the first node that tells anything makes of the input."""
+    for use in value.uses():
+        told = _TELLING.get(use.user.kind())
+        guess = told(name, use.user, use.offset) if told else None
+        if guess:
+            return guess
+    return Guess(
+        name, "float32", ("batch",), "? the file does not say", "? the file does not say, not even how many axes"
+    )
+
+
+def _constant(node: Any, index: int) -> Any:
+    inputs = list(node.inputs())
+    return inputs[index].toIValue() if index < len(inputs) and inputs[index].node().kind() == "prim::Constant" else None
+
+
+def _dtype(tensor: Any) -> str:
+    return str(tensor.dtype).removeprefix("torch.")
+
+
+def _convolution(groups: int) -> Callable[[str, Any, int], Guess | None]:
+    """For an operator whose weight is argument 1 and whose group count is argument `groups`."""
+
+    def told(name: str, node: Any, offset: int) -> Guess | None:
+        weight, count = _constant(node, 1), _constant(node, groups)
+        if offset != 0 or weight is None or count is None or weight.dim() - 2 not in _SPATIAL:
+            return None
+        shape = ("batch", weight.shape[1] * count, *_SPATIAL[weight.dim() - 2])
+        return Guess(name, _dtype(weight), shape, "", f"as {node.kind()} needs it")
+
+    return told
+
+
+def _linear(name: str, node: Any, offset: int) -> Guess | None:
+    weight = _constant(node, 1)
+    if offset != 0 or weight is None:
+        return None
+    return Guess(name, _dtype(weight), ("batch", weight.shape[1]), "", f"? as {node.kind()} needs the last axis")
+
+
+def _embedding(name: str, node: Any, offset: int) -> Guess | None:
+    weight = _constant(node, 0)
+    if offset != 1 or weight is None:
+        return None
+    return Guess(name, "int64", ("batch", "length"), f"ids below {weight.shape[0]}", "? the file does not say")
+
+
+_TELLING: dict[str, Callable[[str, Any, int], Guess | None]] = {
+    "aten::conv1d": _convolution(6),
+    "aten::conv2d": _convolution(6),
+    "aten::conv3d": _convolution(6),
+    "aten::_convolution": _convolution(8),
+    "aten::convolution": _convolution(8),
+    "aten::linear": _linear,
+    "aten::embedding": _embedding,
+}

@@ -1,0 +1,181 @@
+"""`trt-build inspect`: the layers of a network, the facts of a plan, or what a repository holds."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+
+from builder.cli import options
+from builder.cli.command import Command
+from builder.cli.repo import size
+from builder.cli.terminal import Terminal
+from builder.errors import UsageError
+
+CONFIG, PLAN_FACTS, SIDECAR = "config.pbtxt", "plan.json", "trt-build.json"
+
+
+@click.command("inspect", cls=Command, short_help="Print a network's layers, a plan's facts, or a repository.")
+@click.argument("target", type=options.PATH)
+@options.inputs
+@options.sample
+@options.precision
+@options.flavour
+@click.pass_obj
+def inspect_command(terminal: Terminal, /, target: Path, **settings: Any) -> None:
+    """Print what TARGET is.
+
+    A model file: the layers of the TensorRT network that it becomes. A model.plan: its facts. A model of a
+    repository: its endpoints and where it came from. A repository: its models.
+    """
+    if not target.exists():
+        raise UsageError(f"there is no {target}")
+    kind = next(kind for tells, kind in KINDS if tells(target))
+    kind(terminal, target, settings)
+
+
+def _network(terminal: Terminal, target: Path, settings: dict[str, Any]) -> None:
+    from builder import conversion, lowering, manifest, torchscript
+    from builder.engine import flavour as flavours
+
+    flavours.select(settings.pop("flavour"))
+    inputs = options.parsed(settings.pop("inputs"))
+    (spec,) = _single(manifest.load(target, inputs=inputs, **settings), target)
+    lowered = lowering.lower(torchscript.load(spec.path, spec.module), unroll_limit=spec.unroll_limit)
+    converted = conversion.convert(
+        lowered, spec.inputs, precision=spec.precision, profiles=spec.profiles, output_names=spec.outputs
+    )
+    network = converted.network
+    layers = [_layer(network.get_layer(index)) for index in range(network.num_layers)]
+    data = {
+        "name": spec.name,
+        "inputs": [_tensor(network.get_input(i)) for i in range(network.num_inputs)],
+        "outputs": [_tensor(network.get_output(i)) for i in range(network.num_outputs)],
+        "layers": layers,
+    }
+    terminal.result(data, lambda: _show_network(terminal, data))
+
+
+def _single(specs: list[Any], target: Path) -> list[Any]:
+    if len(specs) != 1:
+        raise UsageError(f"{target} holds {len(specs)} models", fix=f"one of {', '.join(str(s.path) for s in specs)}")
+    return specs
+
+
+def _tensor(tensor: Any) -> dict[str, Any]:
+    try:
+        shape = list(tensor.shape)
+    except ValueError:  # TensorRT: a rank that is not known has a negative length
+        shape = []
+    return {"name": tensor.name, "dtype": str(tensor.dtype).rpartition(".")[2], "shape": shape}
+
+
+def _layer(layer: Any) -> dict[str, Any]:
+    read = [layer.get_input(i) for i in range(layer.num_inputs)]
+    return {
+        "name": layer.name,
+        "type": str(layer.type).rpartition(".")[2],
+        "inputs": [tensor.name for tensor in read if tensor is not None],
+        "outputs": [_tensor(layer.get_output(i)) for i in range(layer.num_outputs)],
+    }
+
+
+def _show_network(terminal: Terminal, data: dict[str, Any]) -> None:
+    for side in ("inputs", "outputs"):
+        for tensor in data[side]:
+            terminal.line(f"{side[:-1]}  {_signature(tensor)}")
+    rows = [
+        [index, layer["type"], layer["name"], ", ".join(map(_shape, layer["outputs"]))]
+        for index, layer in enumerate(data["layers"])
+    ]
+    terminal.table(("#", "type", "layer", "gives"), rows, numbers=("#",))
+
+
+def _shape(tensor: dict[str, Any]) -> str:
+    return f"{tensor['dtype']}{tensor['shape']}"
+
+
+def _signature(tensor: dict[str, Any]) -> str:
+    return f"{tensor['name']}  {_shape(tensor)}"
+
+
+def _plan(terminal: Terminal, target: Path, settings: dict[str, Any]) -> None:
+    facts = target.with_name(PLAN_FACTS)
+    if not facts.is_file():
+        raise UsageError(f"{target} has no {PLAN_FACTS} beside it", fix="trt-build repo writes both")
+    data = _json(facts)
+    terminal.result(data, lambda: _show_facts(terminal, data))
+
+
+def _json(path: Path) -> dict[str, Any]:
+    try:
+        data: dict[str, Any] = json.loads(path.read_text())
+    except ValueError as error:
+        raise UsageError(f"not JSON: {error}", where=str(path)) from error
+    return data
+
+
+def _show_facts(terminal: Terminal, data: dict[str, Any]) -> None:
+    for key, value in data.items():
+        if key in ("inputs", "outputs") and isinstance(value, list):
+            for tensor in value:
+                terminal.line(f"{key[:-1]:22}{_signature(tensor)}")
+        elif key == "bytes":
+            terminal.line(f"{'size':22}{size(value)}")
+        elif not isinstance(value, dict):
+            terminal.line(f"{key:22}{value}")
+
+
+def _model(terminal: Terminal, target: Path, settings: dict[str, Any]) -> None:
+    sidecar = target / SIDECAR
+    data: dict[str, Any] = _json(sidecar) if sidecar.is_file() else {"name": target.name}
+    data["config"] = (target / CONFIG).read_text()
+    terminal.result(data, lambda: _show_model(terminal, data))
+
+
+def _show_model(terminal: Terminal, data: dict[str, Any]) -> None:
+    _show_facts(terminal, {key: data[key] for key in data if key not in ("config", "format", "profiles")})
+    for key, value in data.get("source", {}).items():
+        terminal.line(f"{f'source {key}':22}{value}")
+    for key, value in data.get("versions", {}).items():
+        terminal.line(f"{f'made with {key}':22}{value}")
+    terminal.line(f"\n{CONFIG}", bold=True)
+    terminal.line(data["config"].rstrip())
+
+
+def _repository(terminal: Terminal, target: Path, settings: dict[str, Any]) -> None:
+    rows = [_summary(folder) for folder in sorted(target.iterdir()) if (folder / CONFIG).is_file()]
+    terminal.result({"repository": target, "models": rows}, lambda: _show_repository(terminal, rows))
+
+
+def _summary(folder: Path) -> dict[str, Any]:
+    said = _json(folder / SIDECAR) if (folder / SIDECAR).is_file() else {}
+    plan = max(folder.glob("*/model.plan"), default=None)
+    return {
+        "name": folder.name,
+        "serve_as": said.get("serve_as", "unknown"),
+        "precision": said.get("precision", ""),
+        "max_batch_size": said.get("batching", {}).get("max_batch_size", ""),
+        "plan_bytes": plan.stat().st_size if plan else 0,
+        "goldens": len(list(folder.glob("goldens/*.npz"))),
+    }
+
+
+def _show_repository(terminal: Terminal, rows: list[dict[str, Any]]) -> None:
+    columns = ("model", "served as", "precision", "batch", "plan", "goldens")
+    cells = [[*list(row.values())[:4], size(row["plan_bytes"]), row["goldens"]] for row in rows]
+    terminal.table(columns, cells, numbers=columns[3:])
+
+
+def _holds_models(target: Path) -> bool:
+    return target.is_dir() and any((child / CONFIG).is_file() for child in target.iterdir())
+
+
+KINDS: tuple[tuple[Any, Any], ...] = (
+    (lambda target: target.suffix == ".plan", _plan),
+    (lambda target: (target / CONFIG).is_file(), _model),
+    (_holds_models, _repository),
+    (lambda target: True, _network),
+)

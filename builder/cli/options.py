@@ -1,0 +1,58 @@
+"""Options that several commands share. Choices are written out: to import the rooms that define them takes time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+PRECISIONS = ("fp32", "tf32", "fp16", "bf16", "int8", "fp8", "mixed")
+FLAVOURS = ("auto", "tensorrt", "tensorrt-rtx")
+SERVE_AS = ("auto", "tensorrt_plan", "python")
+
+Decorator = Callable[[Any], Any]
+
+PATH = click.Path(path_type=Path)
+
+
+def models_options(function: Any) -> Any:
+    """MODELS and everything that changes what is read there."""
+    for decorate in reversed(_MODELS):
+        function = decorate(function)
+    return function
+
+
+only = click.option("--only", multiple=True, metavar="NAME", help="Only this model; may be given several times.")
+inputs = click.option(
+    "--input",
+    "inputs",
+    multiple=True,
+    metavar="SPEC",
+    help="An input of a model without a manifest: image:float32:batch(1,8,32)x3x224x224; once for each argument.",
+)
+sample = click.option("--sample", type=PATH, metavar="NPZ", help="Inputs of a model without a manifest, as arrays.")
+precision = click.option("--precision", type=click.Choice(PRECISIONS), help="In place of what the manifests say.")
+flavour = click.option(
+    "--flavour", type=click.Choice(FLAVOURS), default="auto", show_default=True, help="Which TensorRT."
+)
+serve_as = click.option(
+    "--serve-as", type=click.Choice(SERVE_AS), default="auto", show_default=True, help="What Triton is to run."
+)
+_MODELS: tuple[Decorator, ...] = (
+    click.argument("models", type=PATH),
+    only,
+    inputs,
+    sample,
+    precision,
+    flavour,
+    serve_as,
+)
+
+
+def parsed(inputs: tuple[str, ...]) -> list[Any]:
+    """The TensorSpec of each --input. Raises UsageError."""
+    from builder.manifest import parse_input
+
+    return [parse_input(text) for text in inputs]

@@ -1,0 +1,80 @@
+"""`trt-build repo`: a folder of models becomes a model repository."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from builder.cli import options
+from builder.cli.command import Command, describe
+from builder.cli.terminal import Terminal
+
+if TYPE_CHECKING:
+    from builder.repository import ModelResult
+
+
+@click.command("repo", cls=Command, short_help="Build a Triton model repository from a folder of models.")
+@options.models_options
+@click.option("--out", type=options.PATH, required=True, metavar="DIR", help="The model repository; made if missing.")
+@click.pass_obj
+def repo_command(terminal: Terminal, /, models: Path, out: Path, inputs: tuple[str, ...], **settings: Any) -> int:
+    """Build every model of MODELS (a folder, a model file or a manifest) into the repository DIR.
+
+    A model is published only when its network gives the original module's answers; one that fails does not stop
+    the others.
+    """
+    from builder.repository import build_repository
+
+    with terminal.progress() as progress:
+        results = build_repository(models, out, inputs=options.parsed(inputs), progress=progress, **settings)
+    code = exit_code(results)
+    data = {"repository": out, "ok": code == 0, "models": [as_dict(result) for result in results]}
+    terminal.result(data, lambda: show(terminal, results, out))
+    return code
+
+
+def exit_code(results: list[ModelResult]) -> int:
+    """0, or the code that all failures agree on (3: all of parity), else 1."""
+    codes = {result.error.exit_code if result.error else 1 for result in results if not result.ok}
+    return (codes.pop() if len(codes) == 1 else 1) if codes else 0
+
+
+def as_dict(result: ModelResult) -> dict[str, Any]:
+    """JSON-able."""
+    return {**vars(result), "error": describe(result.error) if result.error else None}
+
+
+def show(terminal: Terminal, results: list[ModelResult], out: Path) -> None:
+    """The table of models, then why any failed."""
+    columns = ("model", "result", "layers", "plan", "seconds")
+    terminal.table(columns, [_row(result) for result in results], numbers=("layers", "plan", "seconds"))
+    for result in results:
+        for warning in result.warnings:
+            terminal.note(f"{result.name}: warning: {warning}")
+        if result.error:
+            terminal.failure(f"{result.name}: {result.error}", None) if not terminal.as_json else None
+    built = sum(result.ok for result in results)
+    terminal.line(f"{built} of {len(results)} models in {out}")
+
+
+def _row(result: ModelResult) -> list[str]:
+    if not result.ok:
+        return [result.name, "FAILED", "", "", f"{sum(result.seconds.values()):.1f}"]
+    return [
+        result.name,
+        "built",
+        str(result.layers),
+        size(result.plan_bytes),
+        f"{sum(result.seconds.values()):.1f}",
+    ]
+
+
+def size(count: float) -> str:
+    """`1.5 MiB` of a number of bytes."""
+    for unit in ("B", "KiB", "MiB"):
+        if count < 1024:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1024
+    return f"{count:.1f} GiB"

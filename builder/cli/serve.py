@@ -1,0 +1,69 @@
+"""`trt-build serve`: a tritonserver for a model repository, until Ctrl-C."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from builder.cli import options
+from builder.cli.command import Command
+from builder.cli.terminal import Terminal
+
+HTTP, GRPC, METRICS = 8000, 8001, 8002
+
+
+@click.command("serve", cls=Command, short_help="Serve a model repository with tritonserver.")
+@click.argument("repository", type=options.PATH)
+@click.option("--port", type=int, help="HTTP here, gRPC on the next port, metrics on the one after. 0: free ones.")
+@click.option("--http-port", type=int, help=f"[default: {HTTP}; 0: a free one]")
+@click.option("--grpc-port", type=int, help=f"[default: {GRPC}; 0: a free one]")
+@click.option("--metrics-port", type=int, help=f"[default: {METRICS}; 0: a free one]")
+@click.option("--address", default="127.0.0.1", show_default=True, help="Where to listen; 0.0.0.0 is everywhere.")
+@click.option("--log-verbose", type=int, default=0, show_default=True, help="tritonserver's own verbosity.")
+@click.option("--log-file", type=options.PATH, help="Keep tritonserver's log here.")
+@click.option("--timeout", type=float, default=180.0, show_default=True, help="Seconds for all models to be ready.")
+@click.pass_obj
+def serve_command(terminal: Terminal, /, repository: Path, address: str, **settings: Any) -> int:
+    """Serve REPOSITORY on the loopback until Ctrl-C, with the tritonserver on the PATH or that of nvidia-pytriton.
+
+    Says which models failed to load, and why.
+    """
+    from builder import serving
+
+    chosen: Any = ports(*(settings[key] for key in ("port", "http_port", "grpc_port", "metrics_port")))
+    with serving.serve(
+        repository,
+        **chosen,
+        address=address,
+        log_verbose=settings["log_verbose"],
+        log_path=settings["log_file"],
+        ready_timeout=settings["timeout"],
+    ) as server:
+        data = {"http": server.http_url, "grpc": server.grpc_url, "metrics": server.metrics_url}
+        terminal.result(data | {"pid": server.process.pid}, lambda: _show(terminal, data))
+        return _until_stopped(terminal, server)
+
+
+def ports(port: int | None, http_port: int | None, grpc_port: int | None, metrics_port: int | None) -> dict[str, int]:
+    """The three ports: each as given, else counted from `port`, else Triton's own."""
+    base = HTTP if port is None else port
+    step = 0 if base == 0 else 1
+    given = {"http_port": http_port, "grpc_port": grpc_port, "metrics_port": metrics_port}
+    return {key: base + index * step if value is None else value for index, (key, value) in enumerate(given.items())}
+
+
+def _show(terminal: Terminal, urls: dict[str, str]) -> None:
+    terminal.line(f"ready: HTTP {urls['http']}, gRPC {urls['grpc']}, metrics {urls['metrics']} (Ctrl-C stops it)")
+
+
+def _until_stopped(terminal: Terminal, server: Any) -> int:
+    """Ctrl-C and SIGTERM are how a server is meant to end; ending by itself is not."""
+    try:
+        code = server.wait()
+    except KeyboardInterrupt:
+        terminal.note("stopping")
+        return 0
+    terminal.note(f"error: tritonserver ended by itself (exit code {code})\n{server.log()[-2000:]}")
+    return 4

@@ -1,0 +1,107 @@
+"""The one place that prints: tables and progress for a terminal, plain lines otherwise, JSON where it was asked for.
+
+Results go to standard output; progress, notes and errors to standard error. rich is imported only where it shows.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, TextIO
+
+import click
+
+Progress = Callable[[str, str], None]
+"""(what is worked on, the phase that begins)."""
+
+
+def is_terminal(stream: TextIO) -> bool:
+    """Whether a person reads the stream and the terminal can do more than lines."""
+    return stream.isatty() and os.environ.get("TERM") != "dumb"
+
+
+def may_color(stream: TextIO) -> bool:
+    """Whether colour is welcome: on a terminal, unless NO_COLOR is set to anything (https://no-color.org)."""
+    return is_terminal(stream) and not os.environ.get("NO_COLOR")
+
+
+class Terminal:
+    """Where a command's words go. `as_json`: standard output carries one JSON document and nothing else."""
+
+    def __init__(self, *, as_json: bool = False) -> None:
+        self.as_json = as_json
+
+    def result(self, data: Any, show: Callable[[], None]) -> None:
+        """The command's answer: `data` as JSON, or what `show` prints."""
+        if self.as_json:
+            import json
+
+            click.echo(json.dumps(data, indent=2, default=str))
+        else:
+            show()
+
+    def line(self, text: str = "", *, color: str | None = None, bold: bool = False) -> None:
+        """One line of the answer."""
+        click.echo(self._styled(text, sys.stdout, color, bold), color=may_color(sys.stdout))
+
+    def note(self, text: str) -> None:
+        """A word beside the answer."""
+        click.echo(text, err=True)
+
+    def failure(self, text: str, data: Any) -> None:
+        """An error that ends the command."""
+        if self.as_json:
+            self.result({"error": data}, lambda: None)
+        head, _, rest = text.partition("\n")
+        prefix = self._styled("error:", sys.stderr, "red", True)
+        click.echo(f"{prefix} {head}" + (f"\n{rest}" if rest else ""), err=True, color=may_color(sys.stderr))
+
+    def table(self, columns: Sequence[str], rows: Sequence[Sequence[object]], *, numbers: Sequence[str] = ()) -> None:
+        """A table; the columns named in `numbers` are right-aligned."""
+        cells = [[str(cell) for cell in row] for row in rows]
+        if is_terminal(sys.stdout):
+            self._rich_table(columns, cells, numbers)
+        else:
+            self._plain_table(columns, cells, numbers)
+
+    def _plain_table(self, columns: Sequence[str], rows: list[list[str]], numbers: Sequence[str]) -> None:
+        widths = [max(map(len, column)) for column in zip(columns, *rows, strict=True)]
+        for row in [list(columns), *rows]:
+            parts = (
+                cell.rjust(width) if name in numbers else cell.ljust(width)
+                for name, cell, width in zip(columns, row, widths, strict=True)
+            )
+            click.echo("  ".join(parts).rstrip())
+
+    def _rich_table(self, columns: Sequence[str], rows: list[list[str]], numbers: Sequence[str]) -> None:
+        from rich.console import Console
+        from rich.table import Table
+        from rich.text import Text
+
+        table = Table(box=None, header_style="bold", pad_edge=False)
+        for name in columns:
+            table.add_column(name, justify="right" if name in numbers else "left", overflow="fold")
+        for row in rows:
+            table.add_row(*map(Text, row))
+        Console().print(table)
+
+    @contextmanager
+    def progress(self) -> Iterator[Progress]:
+        """A callback for long work: a live line on a terminal, else a line a phase; on standard error."""
+        if not is_terminal(sys.stderr):
+            yield lambda subject, phase: self.note(f"{subject}: {phase}")
+            return
+        from rich.console import Console
+        from rich.progress import Progress as Bar
+        from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
+        from rich.text import Text
+
+        columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
+        with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
+            task = bar.add_task("starting", total=None)
+            yield lambda subject, phase: bar.update(task, description=Text(f"{subject}: {phase}").plain)
+
+    def _styled(self, text: str, stream: TextIO, color: str | None, bold: bool) -> str:
+        return click.style(text, fg=color, bold=bold or None) if may_color(stream) and (color or bold) else text

@@ -1,0 +1,63 @@
+"""The example inputs that torch.jit.trace leaves in a file: their element types and shapes (the values are not kept).
+
+torch.jit.load drops them, so the pickle is read here, by an unpickler that can make nothing but these descriptions.
+"""
+
+from __future__ import annotations
+
+import collections
+import io
+import pickle
+from dataclasses import dataclass
+from typing import Any
+
+_STORAGES = {
+    "FloatStorage": "float32", "HalfStorage": "float16", "BFloat16Storage": "bfloat16", "DoubleStorage": "float64",
+    "BoolStorage": "bool", "ByteStorage": "uint8", "CharStorage": "int8", "ShortStorage": "int16",
+    "IntStorage": "int32", "LongStorage": "int64",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Example:
+    """One tensor of the trace."""
+
+    dtype: str
+    shape: tuple[int, ...]
+
+
+def _tensor(dtype: str, offset: int, size: tuple[int, ...], *rest: object) -> Example:
+    return Example(dtype, tuple(size))
+
+
+def _itself(value: Any, *rest: object) -> Any:
+    return value
+
+
+_MEANINGS: dict[tuple[str, str], Any] = {
+    ("torch._utils", "_rebuild_tensor_v2"): _tensor,
+    ("collections", "OrderedDict"): collections.OrderedDict,
+    ("torch.jit._pickle", "restore_type_tag"): _itself,
+    ("torch.jit._pickle", "build_tensorlist"): _itself,
+}
+
+
+class _Descriptions(pickle.Unpickler):
+    def find_class(self, module_name: str, global_name: str) -> Any:
+        if module_name == "torch" and global_name in _STORAGES:
+            return _STORAGES[global_name]
+        if (module_name, global_name) not in _MEANINGS:
+            raise pickle.UnpicklingError(f"{module_name}.{global_name}")
+        return _MEANINGS[module_name, global_name]
+
+    def persistent_load(self, pid: Any) -> Any:
+        return pid[1]
+
+
+def examples(data: bytes, method: str = "forward") -> tuple[Example | None, ...]:
+    """One Example for each argument of the method, None for one that is no tensor; empty where nothing can be read."""
+    try:
+        kept = _Descriptions(io.BytesIO(data)).load()[method]
+        return tuple(value if isinstance(value, Example) else None for value in kept)
+    except Exception:  # a file may hold any bytes here, and without examples nothing is lost but a hint
+        return ()

@@ -1,0 +1,79 @@
+"""Models that a stranger might bring, and the command line run as a process or within this one."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from click.testing import CliRunner, Result
+
+from builder.cli import main
+
+ROOT = Path(__file__).resolve().parents[2]
+PROGRAM = [sys.executable, "-c", "from builder.cli import main; main(prog_name='trt-build')"]
+
+MANIFEST = """\
+inputs:
+  - {name: x, dtype: float32, shape: [batch, 4]}
+dims:
+  batch: {min: 1, opt: 2, max: 8}
+outputs: [y]
+"""
+
+
+class Small(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = torch.nn.Linear(4, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.linear(x).relu()
+
+
+class WantsList(torch.nn.Module):
+    def forward(self, xs: list[torch.Tensor]) -> torch.Tensor:
+        return xs[0] + xs[1]
+
+
+def save(module: torch.nn.Module, path: Path, manifest: str | None = MANIFEST) -> Path:
+    torch.manual_seed(0)
+    torch.jit.script(module).save(str(path))
+    if manifest is not None:
+        path.with_suffix(".yaml").write_text(manifest)
+    return path
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Path:
+    """A models folder with one small model, `small`."""
+    folder = tmp_path / "models"
+    folder.mkdir()
+    save(Small(), folder / "small.pt")
+    return folder
+
+
+@pytest.fixture
+def run() -> Callable[..., Result]:
+    """The command line within this process; `result.output` is both streams, `stdout` and `stderr` are each."""
+
+    def invoke(*arguments: object) -> Result:
+        return CliRunner().invoke(main, [str(argument) for argument in arguments], catch_exceptions=False)
+
+    return invoke
+
+
+def environment(**more: str) -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", **more}
+
+
+def start(*arguments: object, **more: str) -> subprocess.Popen[str]:
+    """The command line as a process of its own, its streams piped."""
+    command = [*PROGRAM, *map(str, arguments)]
+    return subprocess.Popen(
+        command, env=environment(**more), text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd="/"
+    )

@@ -1,0 +1,119 @@
+"""One place turns what went wrong into words and an exit code, for people and as JSON."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import signal
+
+import click
+import pytest
+from click.testing import CliRunner, Result
+
+from builder import errors
+from builder.cli.command import Command
+from builder.cli.terminal import Terminal
+
+
+def raising(error: BaseException, *arguments: str) -> Result:
+    """The outcome of a command that raises `error`."""
+
+    @click.command(cls=Command)
+    @click.pass_obj
+    def failing(terminal: Terminal, /) -> None:
+        raise error
+
+    return CliRunner().invoke(failing, list(arguments))
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (errors.ModelFileError("m"), 1),
+        (errors.LoweringError("m"), 1),
+        (errors.UsageError("m"), 2),
+        (errors.ManifestError([]), 2),
+        (errors.ParityError("m"), 3),
+        (errors.EnvironmentProblem("m"), 4),
+        (errors.ServerError("m"), 4),
+        (OSError(errno.ENOSPC, "No space left on device"), 4),
+        (PermissionError(errno.EACCES, "Permission denied", "/x"), 4),
+        (MemoryError(), 4),
+        (ModuleNotFoundError("No module named 'tensorrt_rtx'", name="tensorrt_rtx"), 4),
+        (KeyError("x"), 70),
+        (OSError(errno.ENOENT, "No such file"), 70),
+        (ModuleNotFoundError("No module named 'builder.x'", name="builder.x"), 70),
+        (KeyboardInterrupt(), 130),
+        (click.UsageError("m"), 2),
+    ],
+)
+def test_every_error_has_its_exit_code(error: BaseException, code: int) -> None:
+    assert raising(error).exit_code == code
+
+
+def test_an_error_says_what_where_and_how_to_mend_it() -> None:
+    result = raising(errors.ModelFileError("it is broken", where="a.pt", fix="save it again"))
+    assert result.stderr == "error: it is broken\n  where: a.pt\n  fix:   save it again\n"
+    assert result.stdout == ""
+
+
+def test_an_error_as_json_is_one_document_on_stdout() -> None:
+    result = raising(errors.ModelFileError("it is broken", where="a.pt", fix="save it again"), "--json")
+    assert json.loads(result.stdout) == {
+        "error": {
+            "kind": "ModelFileError",
+            "message": "it is broken",
+            "exit_code": 1,
+            "where": "a.pt",
+            "fix": "save it again",
+        }
+    }
+
+
+def test_mistakes_and_operators_arrive_in_json_one_by_one() -> None:
+    mistakes = [errors.Mistake("a.yaml", 3, "m", "f"), errors.Mistake("a.yaml", 4, "n")]
+    found = json.loads(raising(errors.ManifestError(mistakes), "--json").stdout)["error"]["mistakes"]
+    assert [(mistake["line"], mistake["message"]) for mistake in found] == [(3, "m"), (4, "n")]
+    operator = errors.UnsupportedOperator("aten::x", "n", "a.py:1", "none", "fix")
+    found = json.loads(raising(errors.UnsupportedOperators([operator]), "--json").stdout)["error"]
+    assert found["operators"] == [vars(operator)]
+
+
+def test_a_defect_asks_to_be_reported_and_shows_no_traceback() -> None:
+    result = raising(KeyError("x"))
+    assert "defect of trt-build: KeyError: 'x'" in result.stderr
+    assert "please report it" in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_debug_shows_the_traceback() -> None:
+    assert "Traceback" in raising(KeyError("x"), "--debug").stderr
+    assert "Traceback" in raising(errors.UsageError("x"), "--debug").stderr
+
+
+def test_sigterm_unwinds_like_ctrl_c_and_leaves_the_handler_as_it_was() -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    cleaned = []
+
+    @click.command(cls=Command)
+    @click.pass_obj
+    def waiting(terminal: Terminal, /) -> None:
+        try:
+            os.kill(os.getpid(), signal.SIGTERM)
+            signal.pause()
+        finally:
+            cleaned.append(True)
+
+    assert CliRunner().invoke(waiting).exit_code == 143
+    assert cleaned == [True]
+    assert signal.getsignal(signal.SIGTERM) == before
+
+
+def test_a_commands_number_is_its_exit_code() -> None:
+    @click.command(cls=Command)
+    @click.pass_obj
+    def partly(terminal: Terminal, /) -> int:
+        return 3
+
+    assert CliRunner().invoke(partly).exit_code == 3

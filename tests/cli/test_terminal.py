@@ -1,0 +1,75 @@
+"""Tables and progress for people, plain lines for pipes, colour only where it is welcome."""
+
+from __future__ import annotations
+
+import os
+import pty
+import re
+import subprocess
+import sys
+
+import pytest
+
+from builder.cli.terminal import Terminal
+from tests.cli.conftest import environment
+
+SCRIPT = """
+from builder.cli.terminal import Terminal
+terminal = Terminal()
+with terminal.progress() as progress:
+    progress("net", "lower")
+    progress("net", "[bold]build")
+terminal.table(("model", "ms"), [["net", 1], ["[red]x", 22]], numbers=("ms",))
+terminal.line("done", color="green")
+"""
+
+
+def on_a_terminal(**more: str) -> str:
+    """What the script writes when both streams are a terminal."""
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-c", SCRIPT], env=environment(**{"TERM": "xterm", **more}), stdout=theirs, stderr=theirs
+    )
+    os.close(theirs)
+    seen = b""
+    while True:
+        try:
+            chunk = os.read(ours, 4096)
+        except OSError:
+            break
+        if not chunk:
+            break
+        seen += chunk
+    os.close(ours)
+    assert process.wait() == 0
+    return seen.decode()
+
+
+def test_a_pipe_gets_plain_lines() -> None:
+    done = subprocess.run([sys.executable, "-c", SCRIPT], env=environment(), capture_output=True, text=True, check=True)
+    assert done.stdout == "model   ms\nnet      1\n[red]x  22\ndone\n"
+    assert done.stderr == "net: lower\nnet: [bold]build\n"
+
+
+def test_a_terminal_gets_colour_and_a_live_line() -> None:
+    seen = on_a_terminal()
+    assert "\x1b[32mdone" in seen
+    assert "net: [bold]build" in seen
+    assert "\x1b[2K" in seen  # the live line is erased
+    assert "[red]x" in seen
+
+
+def test_no_color_is_honoured_on_a_terminal() -> None:
+    seen = on_a_terminal(NO_COLOR="1")
+    assert "done" in seen
+    assert not re.search(r"\x1b\[[0-9;]*(3|4|9)\d", seen), "a colour"
+
+
+def test_a_dumb_terminal_gets_plain_lines() -> None:
+    assert "\x1b" not in on_a_terminal(TERM="dumb")
+
+
+def test_json_is_all_that_stands_on_stdout(capsys: pytest.CaptureFixture[str]) -> None:
+    Terminal(as_json=True).result({"a": 1}, lambda: print("table"))
+    Terminal(as_json=False).result({"a": 1}, lambda: print("table"))
+    assert capsys.readouterr().out == '{\n  "a": 1\n}\ntable\n'
