@@ -17,7 +17,8 @@ def evaluating(module: torch.jit.ScriptModule) -> Iterator[None]:
     """The module in evaluation mode; every submodule's own flag is put back afterwards."""
     flags = [(child, child.training) for child in module.modules()]
     try:
-        yield module.eval() and None
+        module.eval()
+        yield
     finally:
         for child, flag in flags:
             child.training = flag
@@ -37,13 +38,43 @@ def frozen_graph(module: torch.jit.ScriptModule, method: str = "forward") -> tup
         frozen = torch._C._freeze_module(module._c, [method] if method != "forward" else [], True, False)
     graph = frozen._get_method(method).graph.copy()
     _refuse_state(graph)
+    lower_attributes(graph, frozen)
     graph.eraseInput(0)
     return graph, module._c._get_method(method).schema
 
 
+def lower_attributes(graph: Any, module: Any) -> None:
+    """Turn the attribute reads that freezing left (where its alias analysis saw a possible write) into constants.
+
+    A write to one is refused: `_refuse_state` for the attribute itself, functionalisation for what it holds.
+    """
+    owners = {next(iter(graph.inputs())).unique(): module}
+    reads = []
+    for node in ir.walk(graph):
+        if node.kind() == "prim::GetAttr":
+            found = owners[node.inputsAt(0).unique()].getattr(node.s("name"))
+            reads.append(node)
+            if isinstance(found, torch._C.ScriptModule | torch._C.ScriptObject):
+                owners[node.output().unique()] = found
+            else:
+                node.output().replaceAllUsesWith(_constant(graph, node, found))
+    for node in reversed(reads):
+        node.destroy()
+
+
+def _constant(graph: Any, node: Any, found: Any) -> Any:
+    try:
+        return ir.insert_constant(graph, found, node)
+    except (RuntimeError, TypeError) as error:
+        raise LoweringError(
+            f"attribute {node.s('name')!r} holds a {node.output().type().str()}, which no constant can hold",
+            where=ir.source_line(node),
+        ) from error
+
+
 def _refuse_state(graph: Any) -> None:
     """An attribute that survives freezing is written by forward: its value would differ from call to call."""
-    for node in ir.nodes_of(graph, "prim::SetAttr", "prim::GetAttr"):
+    for node in ir.nodes_of(graph, "prim::SetAttr"):
         raise LoweringError(
             f"forward keeps state in the module's attribute {node.s('name')!r}; a served model has none",
             where=ir.source_line(node),

@@ -11,6 +11,7 @@ from typing import Any, BinaryIO
 import torch
 
 from builder.lowering import ir
+from builder.lowering.passes.fallback import fallback_nodes
 from builder.lowering.trace import PassRecord
 
 
@@ -30,7 +31,7 @@ class LoweredGraph:
     def run(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """Execute the graph with torch: tensors in the order of `inputs`, outputs in the order of `outputs`."""
         with torch.no_grad():
-            return tuple(torch._C._jit_interpret_graph(self._packed(), tensors))
+            return tuple(ir.C._jit_interpret_graph(self._packed(), tensors))
 
     def values(self, *tensors: torch.Tensor) -> dict[str, torch.Tensor]:
         """Execute the graph and return the tensor that every top-level node computed, by debug name, in program
@@ -38,14 +39,14 @@ class LoweredGraph:
         graph = self.graph.copy()
         shown = [v for n in graph.nodes() for v in n.outputs() if str(v.type()) == "Tensor" and not ir.is_constant(v)]
         packed = ir.insert(
-            graph, "prim::TupleConstruct", shown, graph.return_node(), [torch._C.TupleType([v.type() for v in shown])]
+            graph, "prim::TupleConstruct", shown, graph.return_node(), [ir.C.TupleType([v.type() for v in shown])]
         )
         names = [value.debugName() for value in shown]
         for _ in list(graph.outputs()):
             graph.eraseOutput(0)
         graph.registerOutput(packed.output())
         with torch.no_grad():
-            return dict(zip(names, torch._C._jit_interpret_graph(graph, tensors), strict=True))
+            return dict(zip(names, ir.C._jit_interpret_graph(graph, tensors), strict=True))
 
     def save(self, target: str | Path | BinaryIO | io.BytesIO) -> None:
         """Write a TorchScript file that runs this graph: flat tensors in, a tuple of tensors out."""
@@ -57,7 +58,7 @@ class LoweredGraph:
 
     def function(self) -> Any:
         """A ScriptFunction of this graph: flat tensors in, a tuple of tensors out."""
-        return torch._C._create_function_from_graph("forward", self._packed())
+        return ir.C._create_function_from_graph("forward", self._packed())
 
     @property
     def text(self) -> str:
@@ -73,15 +74,17 @@ class LoweredGraph:
         for node in ir.nodes_of(self.graph, "prim::Constant"):
             value = node.output().toIValue()
             if isinstance(value, torch.Tensor):
-                total.update(value.contiguous().reshape(-1).view(torch.uint8).numpy())
+                total.update(value.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
         return total.hexdigest()
 
     def _packed(self) -> Any:
         """A copy whose only output is a tuple: a function has one result. The weights are shared with this graph."""
         graph = self.graph.copy()
+        for node in fallback_nodes(graph):
+            node.removeAttribute(ir.FALLBACK)  # a file cannot hold it
         values = list(graph.outputs())
         packed = ir.insert(
-            graph, "prim::TupleConstruct", values, graph.return_node(), [torch._C.TupleType([v.type() for v in values])]
+            graph, "prim::TupleConstruct", values, graph.return_node(), [ir.C.TupleType([v.type() for v in values])]
         )
         for _ in values:
             graph.eraseOutput(0)
@@ -91,4 +94,4 @@ class LoweredGraph:
 
 def canonical(graph: Any) -> str:
     """The text of a graph with its values renumbered in order and without source ranges."""
-    return str(torch._C._jit_pass_canonicalize(graph).str(False))
+    return str(ir.C._jit_pass_canonicalize(graph).str(False))

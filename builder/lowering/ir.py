@@ -20,6 +20,7 @@ Value = Any
 
 C: Any = torch._C  # without types: torch's stubs lack half of what it has
 TENSOR = C.TensorType.get()
+CPU = torch.device("cpu")
 INT = C.IntType.get()
 _FRAME = re.compile(r'File "([^"]+)", line (\d+)')
 
@@ -105,6 +106,13 @@ def inserting(graph: Graph, node: Node, origin: Node | None = None) -> Iterator[
     inherit(before, node, origin or node)
 
 
+def adopt(node: Node, origin: Node) -> None:
+    """Give a new node its origin's place in the source, and its mark when that shall run in torch."""
+    node.copyMetadata(origin)
+    if node.kind() != "prim::Constant" and origin.hasAttribute(FALLBACK):
+        node.i_(FALLBACK, 1)
+
+
 def inherit(first: Node, last: Node, origin: Node) -> None:
     """Give every node strictly between `first` and `last`, and in their blocks, the metadata of `origin`."""
     node = last.prev()
@@ -114,7 +122,7 @@ def inherit(first: Node, last: Node, origin: Node) -> None:
 
 
 def _inherit(node: Node, origin: Node) -> None:
-    node.copyMetadata(origin)
+    adopt(node, origin)
     for block in node.blocks():
         for child in block.nodes():
             _inherit(child, origin)
@@ -129,7 +137,7 @@ def insert(
     declared = list(types) or [torch._C.TensorType.get()]
     node = graph.create(kind, list(args), len(declared))
     node.insertBefore(before)
-    node.copyMetadata(origin or before)
+    adopt(node, origin or before)
     for value, kind_of in zip(node.outputs(), declared, strict=True):
         value.setType(kind_of)
     return node
@@ -170,3 +178,35 @@ def int_list(value: Value) -> list[int] | None:
     if value.node().kind() != "prim::ListConstruct" or not all(is_constant(v) for v in value.node().inputs()):
         return None
     return [v.toIValue() for v in value.node().inputs()]
+
+
+# An attribute of nodes; torch's own passes keep it, and never merge a node that has it with one that has not.
+FALLBACK = "run_in_torch"
+
+
+def in_fallback(node: Node) -> bool:
+    """Whether a node belongs to a module that shall run in torch."""
+    return bool(node.hasAttribute(FALLBACK))
+
+
+def single_use(value: Value) -> bool:
+    """Whether exactly one node reads this value, once."""
+    return len(value.uses()) == 1
+
+
+def list_length(value: Value) -> int | None:
+    """The number of elements of a list that is a constant or built in the graph; None when it is not known."""
+    if value.node().kind() == "prim::ListConstruct":
+        return int(value.node().inputsSize())
+    known = constant(value)
+    return len(known) if isinstance(known, list | tuple) else None
+
+
+def next_node(graph: Graph, node: Node) -> Node:
+    """The node after this one in its block; the block's return node after the last."""
+    block = node.owningBlock()
+    found = block.returnNode().prev()
+    after = block.returnNode()
+    while found != node:
+        found, after = found.prev(), found
+    return after

@@ -36,7 +36,13 @@ def lower(
     be expressed.
     """
     graph, names, defaults = _start(module_or_graph, params, method)
-    context = Context(unroll_limit, tuple(fallback_modules), frozenset(optional_inputs), names, defaults)
+    context = Context(
+        unroll_limit=unroll_limit,
+        fallback_modules=tuple(fallback_modules),
+        optional_inputs=frozenset(optional_inputs),
+        inputs=names,
+        defaults=defaults,
+    )
     trace = run_passes(graph, context, stop_after=stop_after, keep_text=keep_text)
     return LoweredGraph(graph, tuple(context.inputs), tuple(context.outputs), trace)
 

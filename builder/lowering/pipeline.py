@@ -9,24 +9,122 @@ from typing import Any
 from builder.errors import LoweringError
 from builder.lowering import ir
 from builder.lowering.passes import Context, Pass, torch_passes
+from builder.lowering.passes.convolution import unify_convolutions
+from builder.lowering.passes.dtypes import fold_dtypes
+from builder.lowering.passes.environment import resolve_environment
 from builder.lowering.passes.exceptions import eliminate_exceptions
+from builder.lowering.passes.fallback import mark_fallback
 from builder.lowering.passes.functionalise import functionalise
+from builder.lowering.passes.fuse import fuse_addmm_branches, fuse_flatten_linear, fuse_linear
 from builder.lowering.passes.interface import flatten_inputs, flatten_outputs
+from builder.lowering.passes.pad import unpack_pad
+from builder.lowering.passes.precision import precision
+from builder.lowering.passes.removals import (
+    remove_clone,
+    remove_contiguous,
+    remove_detach,
+    remove_dropout,
+    remove_guards,
+    unify_to,
+)
+from builder.lowering.passes.scalars import (
+    fold_neutral_arithmetic,
+    fold_scalar_chains,
+    fold_scalar_tensors,
+    fold_sizes,
+)
+from builder.lowering.passes.unpack import (
+    tile_to_repeat,
+    unpack_addmm,
+    unpack_aliases,
+    unpack_attention,
+    unpack_encoder_layer,
+    unpack_floor_divide,
+    unpack_gelu,
+    unpack_group_norm,
+    unpack_hardsigmoid,
+    unpack_hardswish,
+    unpack_log_softmax,
+    unpack_multi_head,
+    unpack_remainder,
+    unpack_rsqrt,
+    unpack_scatters,
+    unpack_silu,
+    unpack_std,
+    unpack_type_as,
+    unpack_var,
+    view_to_reshape,
+)
+from builder.lowering.passes.unroll import resolve_static_ifs, unroll_loops
 from builder.lowering.trace import PassRecord
 from builder.lowering.verifier import interface, verify
 
 PIPELINE: tuple[Pass, ...] = (
-    flatten_inputs,  # first: everything after may rely on tensors (and constants) only
+    # What the file says, made plain.
+    mark_fallback,  # before anything merges or replaces nodes
+    flatten_inputs,  # everything after may rely on tensors and constants only
     torch_passes.inline,
+    resolve_environment,  # answers make ifs static
     torch_passes.propagate_constants,
+    eliminate_exceptions,  # after constants, which resolve the static guards
+    resolve_static_ifs,
+    remove_guards,
+    torch_passes.peephole_lists,  # the length of a list that is built here is a trip count
+    unroll_loops,
+    # Values instead of memory.
+    remove_dropout,  # before functionalise: it gives its very input, and its schema hides that
+    functionalise,
+    flatten_outputs,  # after it: dictionaries that are filled step by step are whole now
+    torch_passes.lower_tuples,  # needs plain outputs
+    torch_passes.propagate_constants,
+    resolve_static_ifs,
+    # Fewer kinds of node. Views first: after them contiguous and clone mean nothing.
+    view_to_reshape,
+    remove_contiguous,
+    remove_clone,
+    remove_detach,
+    unpack_encoder_layer,  # before its parts, gelu among them
+    unpack_multi_head,
+    unpack_attention,
+    unpack_pad,
+    unify_convolutions,
+    unpack_aliases,
+    unpack_hardswish,
+    unpack_hardsigmoid,
+    unpack_silu,
+    unpack_gelu,
+    unpack_log_softmax,
+    unpack_std,
+    unpack_var,
+    unpack_group_norm,
+    unpack_remainder,
+    unpack_floor_divide,
+    unpack_rsqrt,
+    unpack_scatters,
+    tile_to_repeat,
+    torch_passes.lower_tuples,  # formulas with two results
+    # addmm to linear before it is unpacked; its branches once both are linear.
+    fuse_linear,
+    fuse_addmm_branches,
+    fuse_flatten_linear,
+    unpack_addmm,
+    # Casts, late: all that may ask for a dtype has asked.
+    unpack_type_as,
+    unify_to,
+    torch_passes.eliminate_common_subexpressions,  # `x.dtype` once, so that a cast to its own dtype shows
+    fold_dtypes,
+    # Numbers.
+    fold_scalar_chains,
+    fold_scalar_tensors,
+    fold_sizes,
+    fold_neutral_arithmetic,
+    torch_passes.propagate_constants,  # also the branches of formulas
+    resolve_static_ifs,
     eliminate_exceptions,
     torch_passes.peephole_lists,
-    functionalise,
-    torch_passes.propagate_constants,
-    flatten_outputs,
-    torch_passes.lower_tuples,  # needs plain outputs
-    torch_passes.eliminate_common_subexpressions,
     torch_passes.peephole,
+    precision,  # last of those that change nodes: it sees what conversion will see
+    torch_passes.eliminate_common_subexpressions,
     torch_passes.pool_constants,
     torch_passes.eliminate_dead_code,
 )

@@ -12,6 +12,10 @@ from typing import Any
 Rewrite = Callable[[Any, "Context"], None]
 
 
+# Operators that conversion has a layer or a better composition for, so their formula is not used unless asked for.
+KEPT = frozenset(["aten::gelu", "aten::group_norm", "aten::rms_norm", "aten::hardsigmoid"])
+
+
 @dataclass
 class Context:
     """What a pass may know beside the graph.
@@ -22,11 +26,13 @@ class Context:
     """
 
     unroll_limit: int = 64
+    keep: frozenset[str] = KEPT
     fallback_modules: tuple[str, ...] = ()
     optional_inputs: frozenset[str] = frozenset()
     inputs: list[str] = field(default_factory=list)
     defaults: dict[str, Any] = field(default_factory=dict)
     outputs: list[str] = field(default_factory=list)
+    precision: Callable[[Any], None] | None = None
 
 
 @dataclass(frozen=True)

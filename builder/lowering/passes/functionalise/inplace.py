@@ -13,10 +13,33 @@ from builder.lowering.passes.functionalise.views import Emit
 
 _INT = torch._C.IntType.get()
 # The functional twin of these answers in another dtype even without a second tensor.
-_ALWAYS_CAST = frozenset(["eq", "ne", "lt", "le", "gt", "ge", "logical_not", "logical_and", "logical_or", "logical_xor", "cumsum", "cumprod"])
+_ALWAYS_CAST = frozenset(
+    ["eq", "ne", "lt", "le", "gt", "ge", "logical_not", "logical_and", "logical_or", "logical_xor", "cumsum", "cumprod"]
+)
 # With these the functional twin already answers in the dtype of the tensor that is written.
 _NEVER_CAST = frozenset(
-    ["masked_fill", "index_put", "index_copy", "index_fill", "index_add", "scatter", "scatter_add", "scatter_reduce", "masked_scatter", "where", "addmm", "addbmm", "baddbmm", "addmv", "addr", "clamp_min", "clamp_max", "relu", "fill", "index_reduce"]
+    [
+        "masked_fill",
+        "index_put",
+        "index_copy",
+        "index_fill",
+        "index_add",
+        "scatter",
+        "scatter_add",
+        "scatter_reduce",
+        "masked_scatter",
+        "where",
+        "addmm",
+        "addbmm",
+        "baddbmm",
+        "addmv",
+        "addr",
+        "clamp_min",
+        "clamp_max",
+        "relu",
+        "fill",
+        "index_reduce",
+    ]
 )
 
 

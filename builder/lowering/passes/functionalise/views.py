@@ -199,7 +199,25 @@ LISTS_OF_VIEWS: dict[str, Callable[[Emit, Any, Any, Any, int], Any]] = {
 # These may give one of their inputs, or a view of it, though their schema says that they make a new tensor.
 UNDECLARED_VIEWS = frozenset(
     f"aten::{name}"
-    for name in ["type_as", "atleast_1d", "atleast_2d", "atleast_3d", "broadcast_tensors", "meshgrid", "einsum", "tensor_split", "dropout", "feature_dropout", "alpha_dropout", "feature_alpha_dropout", "reshape_as", "cartesian_prod", "hsplit", "vsplit", "dsplit"]
+    for name in [
+        "type_as",
+        "atleast_1d",
+        "atleast_2d",
+        "atleast_3d",
+        "broadcast_tensors",
+        "meshgrid",
+        "einsum",
+        "tensor_split",
+        "dropout",
+        "feature_dropout",
+        "alpha_dropout",
+        "feature_alpha_dropout",
+        "reshape_as",
+        "cartesian_prod",
+        "hsplit",
+        "vsplit",
+        "dsplit",
+    ]
 )
 
 # In place, but they change how the tensor is seen and not what it holds.

@@ -1,0 +1,70 @@
+"""Every convolution in one form."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from builder.lowering import ir
+from builder.lowering.passes import Context, lowering_pass
+from builder.lowering.passes.functionalise.views import Emit
+
+_PLAIN = {f"aten::conv{n}d": n for n in (1, 2, 3)}
+_TRANSPOSED = {f"aten::conv_transpose{n}d": n for n in (1, 2, 3)}
+
+
+@lowering_pass("unify-convolutions")
+def unify_convolutions(graph: Any, context: Context) -> None:
+    """Write convNd, conv_transposeNd, convolution and the old `_convolution` as `aten::_convolution` with all 13
+    arguments.
+
+    String padding becomes numbers: `valid` is 0, `same` is half of dilation * (kernel - 1) on either side, with one
+    more at the end by an explicit
+    pad where that is odd. The kernel's size must be known for `same`.
+    """
+    for node in ir.nodes_of(graph, *_PLAIN, *_TRANSPOSED, "aten::convolution", "aten::_convolution"):
+        if not ir.in_fallback(node):
+            _rewrite(graph, node)
+
+
+def _rewrite(graph: Any, node: Any) -> None:
+    emit, kind, args = Emit(graph, node), node.kind(), ir.inputs(node)
+    if kind in _TRANSPOSED:
+        x, weight, bias, stride, padding, output_padding, groups, dilation = args
+        core = [x, weight, bias, stride, padding, dilation, emit.constant(True), output_padding, groups]
+    elif kind in _PLAIN:
+        x, weight, bias, stride, padding, dilation, groups = args
+        axes = _PLAIN[kind]
+        if padding.type().kind() == "StringType":
+            known = _string_padding(emit, x, weight, padding, dilation, axes)
+            if known is None:
+                return
+            x, padding = known
+        core = [x, weight, bias, stride, padding, dilation, emit.constant(False), emit.constant([0] * axes), groups]
+    elif len(args) == 13:
+        return
+    else:
+        core = args[:9]
+    _emit(graph, node, core, emit, args)
+
+
+def _emit(graph: Any, node: Any, core: list[Any], emit: Emit, args: list[Any]) -> None:
+    """The flags say nothing about the result: whether to benchmark, be deterministic, use cuDNN, allow tf32."""
+    flags = args[9:12] if node.kind() == "aten::_convolution" else [emit.constant(v) for v in (False, False, True)]
+    ir.replace(node, ir.outputs(ir.insert(graph, "aten::_convolution", [*core, *flags, emit.constant(True)], node)))
+
+
+def _string_padding(emit: Emit, x: Any, weight: Any, padding: Any, dilation: Any, axes: int) -> tuple[Any, Any] | None:
+    """The input (padded where the sides differ) and the padding in numbers; None when the kernel is not known."""
+    if ir.constant(padding) == "valid":
+        return x, emit.constant([0] * axes)
+    steps, kernel = ir.int_list(dilation), ir.constant(weight)
+    if steps is None or not isinstance(kernel, torch.Tensor):
+        return None
+    steps = steps * axes if len(steps) == 1 else steps
+    totals = [step * (size - 1) for step, size in zip(steps, kernel.shape[2:], strict=True)]
+    if any(total % 2 for total in totals):
+        extra = [side for total in reversed(totals) for side in (0, total % 2)]
+        x = emit.op("aten::constant_pad_nd", x, extra, 0)
+    return x, emit.constant([total // 2 for total in totals])

@@ -1,0 +1,39 @@
+"""What a model may ask of the process that it runs in: answered as it is when served."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from builder.lowering import ir
+from builder.lowering.passes import Context, lowering_pass
+
+# Served models run without gradients, autocast, nested tensors, tracing or scripting at work.
+_ANSWERS: dict[str, Any] = {
+    "aten::is_grad_enabled": False,
+    "aten::is_autocast_enabled": False,
+    "aten::is_autocast_cpu_enabled": False,
+    "prim::requires_grad": False,
+    "prim::is_nested": False,
+    "prim::is_quantized": False,
+    "prim::is_sparse": False,
+    "prim::is_mkldnn": False,
+    "aten::is_scripting": True,
+    "aten::is_complex": False,
+}
+
+
+@lowering_pass("resolve-environment", removes=tuple(kind for kind in _ANSWERS if kind != "aten::is_complex"))
+def resolve_environment(graph: Any, context: Context) -> None:
+    """Answer questions about gradients, autocast, nesting and devices as serving does, so that branches on them
+    disappear.
+
+    Devices that the file names (a model traced on a GPU) become the one that it runs on.
+    """
+    for kind, answer in _ANSWERS.items():
+        for node in ir.nodes_of(graph, kind):
+            ir.replace(node, [ir.insert_constant(graph, answer, node)])
+    for node in ir.nodes_of(graph, "prim::device"):
+        ir.replace(node, [ir.insert_constant(graph, ir.CPU, node)])
+    for node in ir.nodes_of(graph, "prim::Constant"):
+        if node.output().type().kind() == "DeviceObjType" and node.output().toIValue() != ir.CPU:
+            ir.replace(node, [ir.insert_constant(graph, ir.CPU, node)])

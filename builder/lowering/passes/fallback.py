@@ -1,0 +1,43 @@
+"""Modules that shall run in torch: marked by name, found again at the end."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from builder.lowering import ir
+from builder.lowering.passes import Context, lowering_pass
+
+_CALL = re.compile(r"([\w.]+)\(([\w.]+)\)")
+
+
+@lowering_pass("mark-fallback")
+def mark_fallback(graph: Any, context: Context) -> None:
+    """Mark the nodes of the modules that `fallback_modules` names: by qualified name (`encoder.layers.0`) or class
+    name (`Swish`).
+
+    The mark is an attribute of the node: torch's common-subexpression elimination never merges a marked node with an
+    unmarked one, formulas leave
+    marked nodes alone, and what is put in a marked node's place is marked.
+    """
+    if not context.fallback_modules:
+        return
+    wanted = frozenset(context.fallback_modules)
+    for node in ir.walk(graph):
+        if node.kind() != "prim::Constant" and belongs(node, wanted):
+            node.i_(ir.FALLBACK, 1)
+
+
+def belongs(node: Any, wanted: frozenset[str]) -> bool:
+    """Whether a node was inlined from a module with one of these names, or from inside one."""
+    path: list[str] = []
+    for name, kind in _CALL.findall(node.getModuleHierarchy()):
+        path.append(name)
+        if kind in wanted or ".".join(path) in wanted:
+            return True
+    return False
+
+
+def fallback_nodes(graph: Any) -> list[Any]:
+    """The marked nodes of a graph, in program order."""
+    return [node for node in ir.walk(graph) if ir.in_fallback(node)]

@@ -1,0 +1,52 @@
+"""pad in all its modes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from builder.lowering import ir
+from builder.lowering.passes import Context, lowering_pass
+from builder.lowering.passes.functionalise.views import Emit
+
+_KINDS = {"reflect": "aten::reflection_pad{}d", "replicate": "aten::replication_pad{}d"}
+
+
+@lowering_pass("unpack-pad")
+def unpack_pad(graph: Any, context: Context) -> None:
+    """`pad` by its mode: constant_pad_nd, reflection_padNd, replication_padNd; circular as a concatenation of the
+    other side's slice, axis by axis."""
+    for node in ir.nodes_of(graph, "aten::pad", "aten::_pad_circular"):
+        pads, mode = node.inputsAt(1), "circular"
+        if node.kind() == "aten::pad":
+            mode = ir.constant(node.inputsAt(2))
+        new = _padded(Emit(graph, node), node, pads, mode)
+        if new is not None:
+            ir.replace(node, [new])
+
+
+def _padded(emit: Emit, node: Any, pads: Any, mode: str | None) -> Any | None:
+    """The padded tensor; None when the mode is not known, or the pads where they must be."""
+    x = node.inputsAt(0)
+    if mode == "constant":
+        value = node.inputsAt(3)
+        return emit.op("aten::constant_pad_nd", x, pads, emit.constant(0) if ir.is_none(value) else value)
+    sides = ir.list_length(pads)
+    if mode in _KINDS and sides is not None:
+        return emit.op(_KINDS[mode].format(sides // 2), x, pads)
+    known = ir.int_list(pads)
+    return _circular(emit, x, known) if mode == "circular" and known is not None else None
+
+
+def _circular(emit: Emit, x: Any, pads: list[int]) -> Any:
+    """The last axis comes first in `pads`. A negative pad crops, and what is cropped does not come round."""
+    for axis, (left, right) in enumerate(zip(pads[::2], pads[1::2], strict=True), 1):
+        if min(left, right) < 0:
+            end = right if right < 0 else None
+            x = emit.op("aten::slice", x, -axis, max(-left, 0), end, 1)
+        pieces = [x]
+        if left > 0:
+            pieces.insert(0, emit.op("aten::slice", x, -axis, -left, None, 1))
+        if right > 0:
+            pieces.append(emit.op("aten::slice", x, -axis, 0, right, 1))
+        x = emit.op("aten::cat", emit.list(pieces, ir.TENSOR), -axis) if len(pieces) > 1 else x
+    return x

@@ -1,0 +1,15 @@
+"""The place of the precision policy."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from builder.lowering.passes import Context, lowering_pass
+
+
+@lowering_pass("precision")
+def precision(graph: Any, context: Context) -> None:
+    """Let the policy write its casts into the graph (`context.precision`); without one, the neutral form, nothing
+    changes."""
+    if context.precision is not None:
+        context.precision(graph)

@@ -1,0 +1,86 @@
+"""Operators that change nothing once nobody writes in place, nobody trains and strides do not matter."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from builder.lowering import ir
+from builder.lowering.passes import Context, lowering_pass
+
+_DROPOUTS = tuple(f"aten::{name}" for name in ("dropout", "feature_dropout", "alpha_dropout", "feature_alpha_dropout"))
+
+
+@lowering_pass("remove-dropout")
+def remove_dropout(graph: Any, context: Context) -> None:
+    """Remove dropout in all its forms where it is not training; it gives the very tensor that it was given, so this
+    comes before functionalise."""
+    for node in ir.nodes_of(graph, *_DROPOUTS, *(f"{kind}_" for kind in _DROPOUTS)):
+        if ir.constant(node.inputsAt(2)) is False or ir.constant(node.inputsAt(1)) == 0:
+            ir.bypass(node)
+
+
+_DEVICES = ("aten::cuda", "aten::cpu", "aten::pin_memory")
+
+
+@lowering_pass("remove-contiguous")
+def remove_contiguous(graph: Any, context: Context) -> None:
+    """Remove contiguous: layout in memory is the engine's business, and views are reshapes by now."""
+    for node in ir.nodes_of(graph, "aten::contiguous"):
+        ir.bypass(node)
+
+
+@lowering_pass("remove-clone")
+def remove_clone(graph: Any, context: Context) -> None:
+    """Remove clone: nobody writes in place any more."""
+    for node in ir.nodes_of(graph, "aten::clone", "aten::lift_fresh", "aten::lift_fresh_copy"):
+        ir.bypass(node)
+
+
+@lowering_pass("remove-detach")
+def remove_detach(graph: Any, context: Context) -> None:
+    """Remove detach, alias and moves between devices: there are no gradients and one device."""
+    kinds = ("aten::detach", "aten::detach_copy", "aten::alias", "aten::requires_grad_", *_DEVICES)
+    for node in ir.nodes_of(graph, *kinds):
+        ir.bypass(node)
+
+
+@lowering_pass("remove-guards")
+def remove_guards(graph: Any, context: Context) -> None:
+    """Remove guards that only refine types or watch over shapes: unchecked_cast to the type that a value has,
+    assertions on metadata."""
+    for node in ir.nodes_of(graph, "prim::unchecked_cast", "aten::_unwrap_optional", "prim::profile", "prim::data"):
+        if node.inputsAt(0).type().str() == node.output().type().str():
+            ir.bypass(node)
+    for node in ir.nodes_of(graph, "aten::_assert_tensor_metadata", "aten::_assert_async", "prim::profile_ivalue"):
+        node.destroy() if not node.outputsSize() else ir.bypass(node)
+
+
+# Where the dtype, and what must be constant false, stand in each overload of `to`; None where it names no dtype.
+_TO_DTYPE = {
+    "aten::to.device": 2,
+    "aten::to.dtype": 1,
+    "aten::to.dtype_layout": 1,
+    "aten::to.prim_Device": 2,
+    "aten::to.prim_dtype": 1,
+    "aten::to.prim_other": None,
+}
+
+
+@lowering_pass("unify-to")
+def unify_to(graph: Any, context: Context) -> None:
+    """Write every form of `to` as `aten::to.dtype(x, dtype, False, False, None)`; one that names a device only
+    disappears."""
+    for node in ir.nodes_of(graph, "aten::to"):
+        schema = ir.schema(node)
+        name = f"{schema.name}.{schema.overload_name}" if schema else ""
+        if name == "aten::to.other":
+            _cast(graph, node, ir.insert(graph, "prim::dtype", [node.inputsAt(1)], node, [ir.INT]).output())
+        elif name in _TO_DTYPE:
+            at = _TO_DTYPE[name]
+            dtype = None if at is None else node.inputsAt(at)
+            ir.bypass(node) if dtype is None or ir.is_none(dtype) else _cast(graph, node, dtype)
+
+
+def _cast(graph: Any, node: Any, dtype: Any) -> None:
+    no, none = ir.insert_constant(graph, False, node), ir.insert_constant(graph, None, node)
+    ir.replace(node, ir.outputs(ir.insert(graph, "aten::to", [node.inputsAt(0), dtype, no, no, none], node)))

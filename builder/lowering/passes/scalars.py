@@ -1,0 +1,154 @@
+"""Arithmetic on sizes that a trace wrote with tensors of no axes goes back to numbers, and static arithmetic is
+done."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from builder.lowering import ir
+from builder.lowering.passes import Context, lowering_pass
+from builder.lowering.passes.functionalise.views import Emit
+
+_TO_NUMBER = (
+    "aten::Int",
+    "aten::Float",
+    "aten::ScalarImplicit",
+    "aten::item",
+    "aten::IntImplicit",
+    "aten::FloatImplicit",
+)
+_SCALAR = {
+    "aten::add": "aten::add",
+    "aten::sub": "aten::sub",
+    "aten::mul": "aten::mul",
+    "aten::floor_divide": "aten::floordiv",
+}
+_ROUNDED = {"floor": "aten::floordiv", "trunc": "aten::__round_to_zero_floordiv"}
+
+
+@lowering_pass("fold-scalar-chains")
+def fold_scalar_chains(graph: Any, context: Context) -> None:
+    """`Int(NumToTensor(n))` is n, through the integer arithmetic between them; so for Float, item and ScalarImplicit.
+
+    Only whole numbers are followed through arithmetic: tensors of no axes that hold fractions may be float32 where a
+    number is float64.
+    """
+    for node in ir.nodes_of(graph, *_TO_NUMBER):
+        source = node.inputsAt(0)
+        if source.type().kind() != "TensorType":
+            continue
+        number = _direct(source, node) or _integer(graph, source)
+        if number is not None:
+            ir.replace(node, [_as_type(graph, node, number)])
+
+
+def _direct(value: Any, node: Any) -> Any | None:
+    """The number that a 0-d tensor was made of."""
+    made = value.node()
+    if made.kind() == "prim::NumToTensor" and made.inputsAt(0).type().kind() in ("IntType", "FloatType", "BoolType"):
+        return made.inputsAt(0)
+    return None
+
+
+def _integer(graph: Any, value: Any) -> Any | None:
+    """A value of type int that equals a 0-d integer tensor, or None; new nodes stand where the tensor's stand."""
+    node = value.node()
+    if node.kind() == "prim::NumToTensor" and node.inputsAt(0).type().kind() == "IntType":
+        return node.inputsAt(0)
+    known = ir.constant(value)
+    if isinstance(known, torch.Tensor):
+        whole = known.dim() == 0 and known.dtype in (torch.int64, torch.int32)
+        after = ir.next_node(graph, node)
+        return ir.insert_constant(graph, int(known), after, node) if whole else None
+    return _arithmetic(graph, node)
+
+
+def _arithmetic(graph: Any, node: Any) -> Any | None:
+    kind, args = node.kind(), ir.inputs(node)
+    operator = _SCALAR.get(kind)
+    if kind == "aten::div" and len(args) == 3:
+        operator = _ROUNDED.get(str(ir.constant(args[2])))
+    elif kind in ("aten::add", "aten::sub") and ir.constant(args[2]) != 1:
+        return None
+    if operator is None or any(arg.type().kind() not in ("TensorType", "IntType") for arg in args[:2]):
+        return None
+    numbers = [arg if arg.type().kind() == "IntType" else _integer(graph, arg) for arg in args[:2]]
+    if any(number is None for number in numbers):
+        return None
+    return Emit(graph, node).op(operator, *numbers, type=ir.INT)
+
+
+def _as_type(graph: Any, node: Any, number: Any) -> Any:
+    """`number` as the node gives it: Int and Float convert, the others hand on what there is."""
+    wanted, kind = node.output().type(), number.type().kind()
+    if wanted.kind() == kind or wanted.kind() == "NumberType":
+        return number
+    convert = {"IntType": "aten::Int", "FloatType": "aten::Float", "BoolType": "aten::Bool"}[wanted.kind()]
+    return Emit(graph, node).op(convert, number, type=wanted)
+
+
+@lowering_pass("fold-sizes")
+def fold_sizes(graph: Any, context: Context) -> None:
+    """Read one size at a time (`x.size()[0]` is `x.size(0)`), and take what is known of constants and of lists that
+    are built here."""
+    for node in ir.nodes_of(graph, "aten::__getitem__"):
+        sizes = node.inputsAt(0).node()
+        if sizes.kind() == "aten::size" and sizes.inputsSize() == 1 and ir.is_constant(node.inputsAt(1)):
+            size = Emit(graph, node).op("aten::size", sizes.inputsAt(0), node.inputsAt(1), type=ir.INT)
+            ir.replace(node, [size])
+    for node in ir.nodes_of(graph, "aten::len"):
+        sizes = node.inputsAt(0).node()
+        if sizes.kind() == "aten::size" and sizes.inputsSize() == 1:
+            ir.replace(node, [Emit(graph, node).op("aten::dim", sizes.inputsAt(0), type=ir.INT)])
+
+
+# x + 0, x - 0, x * 1, x // 1: for whole numbers only.
+_NEUTRAL = {"aten::add": 0, "aten::sub": 0, "aten::mul": 1, "aten::floordiv": 1}
+
+
+@lowering_pass("fold-neutral-arithmetic")
+def fold_neutral_arithmetic(graph: Any, context: Context) -> None:
+    """Remove whole-number arithmetic that changes nothing: `n + 0`, `n * 1`, `n // 1`."""
+    for node in ir.nodes_of(graph, *_NEUTRAL):
+        whole = node.inputsSize() == 2 and all(value.type().kind() == "IntType" for value in node.inputs())
+        if whole and ir.constant(node.inputsAt(1)) == _NEUTRAL[node.kind()]:
+            ir.bypass(node)
+
+
+# With these operators one input certainly is a float tensor with axes, so a 0-d constant cannot raise its dtype.
+_FLOAT_WITH_AXES = frozenset(
+    f"aten::{n}"
+    for n in ("linear", "_convolution", "layer_norm", "batch_norm", "softmax", "group_norm", "embedding", "lstm")
+)
+_WITH_SCALAR = frozenset(["aten::add", "aten::sub", "aten::mul", "aten::div"])
+
+
+@lowering_pass("fold-scalar-tensors")
+def fold_scalar_tensors(graph: Any, context: Context) -> None:
+    """A constant of no axes that meets a float tensor which has axes is a number: `linear(x) * tensor(0.5)` is
+    `linear(x) * 0.5`.
+
+    Where the tensor may have no axes either, or be of integers, the constant's dtype matters, and it stays.
+    """
+    certain: set[int] = set()
+    for node in ir.walk(graph):
+        kind = node.kind()
+        if kind in _FLOAT_WITH_AXES and _float_weights(node):
+            certain.update(value.unique() for value in node.outputs())
+        elif kind in _WITH_SCALAR and node.inputsSize() >= 2 and node.inputsAt(0).unique() in certain:
+            _fold_second(graph, node)
+            certain.update(value.unique() for value in node.outputs())
+
+
+def _float_weights(node: Any) -> bool:
+    weights = [ir.constant(value) for value in node.inputs()]
+    floats = [w.is_floating_point() for w in weights if isinstance(w, torch.Tensor)]
+    return bool(floats) and all(floats)
+
+
+def _fold_second(graph: Any, node: Any) -> None:
+    known = ir.constant(node.inputsAt(1))
+    if isinstance(known, torch.Tensor) and known.dim() == 0 and not known.is_complex():
+        node.replaceInput(1, ir.insert_constant(graph, known.item(), node))

@@ -1,0 +1,77 @@
+"""Loops with a known number of turns, and ifs with a known condition."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from builder.lowering import ir
+from builder.lowering.passes import Context, lowering_pass
+
+
+@lowering_pass("unroll-loops")
+def unroll_loops(graph: Any, context: Context) -> None:
+    """Write the body of a loop once for each turn, where the number of turns is known and at most `unroll_limit`.
+
+    An outer loop goes first: the trip count of an inner one may depend on its counter, which is a constant then.
+    """
+    while loops := [
+        node for node in ir.nodes_of(graph, "prim::Loop") if _turns(node, context.unroll_limit) is not None
+    ]:
+        for node in _outermost(loops):
+            _unroll(graph, node, _turns(node, context.unroll_limit) or 0)
+        ir.C._jit_pass_constant_propagation(graph)
+        ir.C._jit_pass_peephole_list_idioms(graph, refine_list_len=True)
+        ir.C._jit_pass_dce(graph)
+
+
+def _known(node: Any, context: Context) -> bool:
+    return _turns(node, context.unroll_limit) is not None and not ir.in_fallback(node)
+
+
+def _turns(node: Any, limit: int) -> int | None:
+    """The number of turns of a loop when it is known, within the limit, and nothing ends it earlier."""
+    count, start = (ir.constant(node.inputsAt(at)) for at in (0, 1))
+    goes_on = ir.constant(next(iter(next(iter(node.blocks())).outputs())))
+    if start is False:
+        return 0
+    known = count is not None and start is True and goes_on is True
+    return max(count, 0) if known and count <= limit else None
+
+
+def _outermost(loops: list[Any]) -> list[Any]:
+    """Those that no other one contains."""
+    return [node for node in loops if not any(_inside(node, other) for other in loops)]
+
+
+def _inside(node: Any, other: Any) -> bool:
+    block = node.owningBlock()
+    while block.owningNode() is not None:
+        if block.owningNode() == other:
+            return True
+        block = block.owningNode().owningBlock()
+    return False
+
+
+def _unroll(graph: Any, node: Any, turns: int) -> None:
+    body = next(iter(node.blocks()))
+    counter, *params = body.inputs()
+    carried = ir.inputs(node)[2:]
+    for turn in range(turns):
+        now = {counter.unique(): ir.insert_constant(graph, turn, node)}
+        now |= {param.unique(): value for param, value in zip(params, carried, strict=True)}
+        for child in body.nodes():
+            copy = graph.createClone(child, lambda value, now=now: now.get(value.unique(), value))
+            copy.insertBefore(node)
+            ir.adopt(copy, child)
+            now |= {old.unique(): new for old, new in zip(child.outputs(), copy.outputs(), strict=True)}
+        carried = [now.get(value.unique(), value) for value in list(body.outputs())[1:]]
+    ir.replace(node, carried)
+
+
+@lowering_pass("resolve-static-ifs")
+def resolve_static_ifs(graph: Any, context: Context) -> None:
+    """Put the branch that is taken in the place of an if whose condition is a constant."""
+    for node in ir.nodes_of(graph, "prim::If"):
+        taken = ir.constant(node.inputsAt(0))
+        if isinstance(taken, bool):
+            ir.splice(node, list(node.blocks())[0 if taken else 1])
