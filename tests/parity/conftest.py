@@ -1,0 +1,92 @@
+"""One server for the whole room, with models of many kinds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import torch
+
+from builder.manifest.spec import Batching
+from builder.serving import serve
+from builder.triton import ModelArtifact, publish
+from tests.triton.artifacts import Affine, Centred, artifact, scorer, tensor
+
+
+class Masked(torch.nn.Module):
+    """A sequence with a validity mask; without one valid position it has no answer."""
+
+    def forward(self, x: torch.Tensor, valid: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        weight = valid.unsqueeze(-1).to(x.dtype)
+        return (x * weight).sum(1) / weight.sum(1), valid.logical_not()
+
+
+class Scaled(torch.nn.Module):
+    def forward(self, x: torch.Tensor, factor: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return x * factor, (x * factor).sum()
+
+
+class Doubled(torch.nn.Module):
+    """One input and one output of every element type."""
+
+    def forward(
+        self,
+        a: torch.Tensor,
+        b: torch.Tensor,
+        c: torch.Tensor,
+        d: torch.Tensor,
+        e: torch.Tensor,
+        f: torch.Tensor,
+        g: torch.Tensor,
+        h: torch.Tensor,
+    ) -> tuple[
+        torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor
+    ]:
+        return a * 2, b * 2, c * 2, d * 2, e * 2, f * 2, g * 2, h.logical_not()
+
+
+DTYPES = ("float16", "bfloat16", "float32", "float64", "int64", "uint8", "int8", "bool")
+LENGTH = {"length": (2, 7, 16)}
+
+
+def models() -> Iterator[ModelArtifact]:
+    batch3 = (tensor("x", "float32", "batch", 3),)
+    yield scorer()
+    yield artifact(Affine(), batch3, ("y",), name="unbatched", batching=Batching(enabled=False))
+    yield artifact(Centred(), batch3, ("y",), name="mixing")
+    yield artifact(
+        Masked(),
+        (tensor("x", "float32", "batch", "length", 5, **LENGTH), tensor("valid", "bool", "batch", "length", **LENGTH)),
+        ("mean", "padding"),
+        name="masked",
+        dynamic=(0, 1),
+    )
+    yield artifact(
+        Scaled(), (tensor("x", "float32", 2, 3), tensor("factor", "float32")), ("y", "sum"), name="scalars", dynamic=()
+    )
+    yield artifact(
+        Doubled(),
+        tuple(tensor(dtype, dtype, "batch", 3) for dtype in DTYPES),
+        [f"y_{d}" for d in DTYPES],
+        name="dtypes",
+    )
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    repository: Path
+    http_url: str
+    grpc_url: str
+    artifacts: dict[str, ModelArtifact]
+
+
+@pytest.fixture(scope="session")
+def endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Endpoint]:
+    repository = tmp_path_factory.mktemp("parity") / "repository"
+    artifacts = {model.spec.name: model for model in models()}
+    for model in artifacts.values():
+        publish(model, repository)
+    with serve(repository, http_port=0, grpc_port=0, metrics_port=0) as server:
+        yield Endpoint(repository, server.http_url, server.grpc_url, artifacts)

@@ -1,0 +1,125 @@
+"""Everything that can be wrong with an answer is found, and the worst element is named."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from builder.manifest.spec import Tolerance
+from builder.parity import compare
+from builder.parity.tolerances import BY_DTYPE, BY_PRECISION, default_tolerance
+
+GOLDEN = {"y": np.array([[1.0, -2.0], [3.0, 4.0]], dtype=np.float32), "n": np.array([1, 2], dtype=np.int64)}
+
+
+def changed(name: str, value: object) -> dict[str, np.ndarray]:
+    return {**GOLDEN, name: np.asarray(value)}
+
+
+def test_the_same_passes_with_no_error_and_cosine_one() -> None:
+    comparison = compare(GOLDEN, GOLDEN)
+    y, _ = comparison.outputs
+    assert comparison.passed and comparison.problems == ()
+    assert (y.absolute, y.relative) == (0, 0) and y.cosine == pytest.approx(1)
+
+
+def test_a_missing_and_an_extra_output_fail() -> None:
+    assert compare({"y": GOLDEN["y"]}, GOLDEN).problems == ("output 'n': is missing",)
+    assert compare({**GOLDEN, "z": np.zeros(1)}, GOLDEN).problems == ("output 'z': is not the model's",)
+
+
+def test_a_renamed_output_is_seen_as_such() -> None:
+    problems = compare({"y": GOLDEN["y"], "m": GOLDEN["n"]}, GOLDEN).problems
+    assert "'m' is like it under another name" in problems[0] and "like the missing 'n'" in problems[1]
+
+
+def test_a_wrong_type_and_a_wrong_shape_fail() -> None:
+    assert "float64, not float32" in compare(changed("y", GOLDEN["y"].astype(np.float64)), GOLDEN).problems[0]
+    assert "[4], not [2, 2]" in compare(changed("y", GOLDEN["y"].ravel()), GOLDEN).problems[0]
+
+
+def test_the_worst_element_is_named_with_both_values() -> None:
+    wrong = GOLDEN["y"].copy()
+    wrong[1, 0] = 3.5
+    wrong[0, 0] = 1.1
+    y = compare({**GOLDEN, "y": wrong}, GOLDEN).outputs[0]
+    assert not y.passed and "worst at [1, 0]: 3.5 instead of 3.0" in (y.problem or "")
+    assert y.absolute_at == (1, 0) and y.absolute == pytest.approx(0.5)
+    assert y.relative_at == (1, 0) and y.relative == pytest.approx(0.5 / 3)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_a_value_that_is_newly_not_finite_fails(value: float) -> None:
+    wrong = GOLDEN["y"].copy()
+    wrong[0, 1] = value
+    problem = compare({**GOLDEN, "y": wrong}, GOLDEN, Tolerance(1e9, 1e9)).problems
+    assert "not finite" in problem[0]
+
+
+def test_nan_passes_for_nan_and_an_infinity_for_the_same_only() -> None:
+    golden = {"y": np.array([np.nan, np.inf, -np.inf, 1.0], dtype=np.float32)}
+    assert compare(golden, golden).passed
+    for wrong in ([1.0, np.inf, -np.inf, 1.0], [np.nan, -np.inf, -np.inf, 1.0], [np.nan, 9e9, -np.inf, 1.0]):
+        assert not compare({"y": np.array(wrong, dtype=np.float32)}, golden).passed
+
+
+def test_integers_are_exact_beyond_what_a_float_holds() -> None:
+    golden = {"n": np.array([2**60], dtype=np.int64)}
+    assert compare(golden, golden).passed
+    assert not compare({"n": np.array([2**60 + 1], dtype=np.int64)}, golden).passed
+
+
+def test_one_other_truth_value_fails() -> None:
+    golden = {"b": np.array([True, False, True])}
+    assert "[1]" in compare({"b": np.array([True, True, True])}, golden).problems[0]
+
+
+def test_the_manifests_tolerance_is_absolute_and_the_default_follows_the_goldens_size() -> None:
+    golden = {"y": np.full(100, 1e-3, dtype=np.float32)}
+    near = {"y": golden["y"] + np.float32(5e-5)}
+    assert not compare(near, golden).passed
+    assert compare(near, golden, Tolerance(rtol=0.0, atol=1e-4)).passed
+    large = {"y": golden["y"] * 1e6}
+    assert compare({"y": large["y"] + np.float32(0.1)}, large).passed
+
+
+def test_the_wrong_operator_does_not_hide_in_a_tolerance() -> None:
+    """A well-known converter's test of gelu ran relu for years: atol 0.1."""
+    x = np.linspace(-3, 3, 101, dtype=np.float32)
+    silu = {"y": x / (1 + np.exp(-x))}
+    relu = {"y": np.maximum(x, 0)}
+    for precision in BY_PRECISION:
+        assert not compare(relu, silu, precision=precision).passed
+
+
+def test_an_empty_output_passes_and_has_no_index() -> None:
+    golden = {"y": np.zeros((0, 4), dtype=np.float32)}
+    (y,) = compare(golden, golden).outputs
+    assert y.passed and y.absolute_at is None
+
+
+def test_a_tensor_without_axes_has_the_empty_index() -> None:
+    golden = {"y": np.float32(2).reshape(())}
+    (y,) = compare({"y": np.float32(3).reshape(())}, golden).outputs
+    assert not y.passed and y.absolute_at == ()
+
+
+def test_as_dict_is_json() -> None:
+    import json
+
+    assert json.loads(json.dumps(compare({}, GOLDEN).as_dict()))["passed"] is False
+
+
+def test_a_coarser_precision_is_never_held_to_more() -> None:
+    order = ["fp32", "tf32", "fp16", "bf16"]
+    rtols = [default_tolerance("float32", precision).rtol or 0 for precision in order]
+    assert rtols == sorted(rtols)
+    assert default_tolerance("int64", "int8") == Tolerance(0.0, 0.0)
+
+
+def test_the_documentation_has_every_row_with_its_numbers_and_reason() -> None:
+    from pathlib import Path
+
+    text = (Path(__file__).parents[2] / "docs" / "parity.md").read_text()
+    for name, row in {**BY_PRECISION, **BY_DTYPE}.items():
+        assert f"| {name} | {row.rtol:g} | {row.atol:g} | {row.reason} |" in text

@@ -1,0 +1,182 @@
+"""Goldens of the original module: which sizes, which values, and what happens to modules that are picky."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import ml_dtypes
+import numpy as np
+import pytest
+import torch
+
+from builder.errors import ModelFileError, UsageError
+from builder.manifest.spec import ModelSpec, TensorSpec
+from builder.parity import record
+from builder.parity.inputs import odd
+from builder.triton import Golden
+from tests.triton.artifacts import Affine, Scorer, tensor
+
+
+def spec(*inputs: TensorSpec, **more: Any) -> ModelSpec:
+    dims = {axis: span for one in inputs for axis, span in one.dims.items()}
+    return ModelSpec("model", Path("model.pt"), inputs, more.pop("profiles", (dims,)), **more)
+
+
+def by_name(goldens: tuple[Golden, ...]) -> dict[str, Golden]:
+    return {golden.name: golden for golden in goldens}
+
+
+X = tensor("x", "float32", "batch", 3)
+
+
+def test_min_opt_max_and_odd_of_each_profile_and_a_row_of_opt() -> None:
+    profiles = ({"batch": (1, 4, 8)}, {"batch": (9, 16, 32)})
+    goldens = by_name(record(Affine(), spec(X, profiles=profiles)))
+    sizes = {name: golden.inputs["x"].shape[0] for name, golden in goldens.items()}
+    assert sizes == {
+        "p0-opt": 4, "p0-row": 1, "p0-min": 1, "p0-max": 8, "p0-odd": 3,
+        "p1-opt": 16, "p1-min": 9, "p1-max": 32, "p1-odd": 19,
+    }  # fmt: skip
+    np.testing.assert_array_equal(goldens["p0-row"].inputs["x"], goldens["p0-opt"].inputs["x"][:1])
+
+
+def test_a_static_model_has_one_golden() -> None:
+    assert [golden.name for golden in record(Affine(), spec(tensor("x", "float32", 2, 3)))] == ["p0-opt"]
+
+
+@pytest.mark.parametrize(
+    ("span", "size"), [((1, 4, 8), 3), ((64, 224, 512), 287), ((1, 2, 3), 1), ((7, 7, 7), 7), ((0, 1, 2), 1)]
+)
+def test_the_odd_size_is_one_that_nobody_tuned_for(span: tuple[int, int, int], size: int) -> None:
+    assert odd(span) == size
+
+
+def test_the_same_model_gives_the_same_goldens_and_another_name_others() -> None:
+    one, two = record(Affine(), spec(X)), record(Affine(), spec(X))
+    np.testing.assert_array_equal(one[0].inputs["x"], two[0].inputs["x"])
+    other = record(Affine(), ModelSpec("other", Path("o.pt"), (X,), ({"batch": (1, 4, 8)},)))
+    assert not np.array_equal(one[0].inputs["x"], other[0].inputs["x"])
+
+
+def test_ids_shrink_until_the_embedding_holds_them() -> None:
+    goldens = record(torch.jit.script(Scorer()), spec(X, tensor("ids", "int64", "batch"), outputs=("a", "b")))
+    assert len(goldens) == 5
+    assert all(golden.inputs["ids"].min() >= 0 and golden.inputs["ids"].max() < 20 for golden in goldens)
+
+
+@pytest.mark.parametrize("keep", [True, False])
+def test_masks_of_either_meaning_leave_something_to_attend_to(keep: bool) -> None:
+    class Attend(torch.nn.Module):
+        def forward(self, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+            hidden = ~mask if keep else mask
+            return x.masked_fill(hidden, float("-inf")).softmax(1)
+
+    shape = ("batch", "length")
+    span = (1, 5, 9)
+    module = spec(tensor("x", "float32", *shape, length=span), tensor("mask", "bool", *shape, length=span))
+    for golden in record(Attend(), module):
+        assert np.isfinite(golden.outputs["output"]).all(), golden.name
+        assert golden.inputs["mask"].any() or golden.inputs["mask"].shape[1] == 1
+
+
+def test_a_model_that_is_never_finite_is_recorded_all_the_same() -> None:
+    class Log(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x.log()
+
+    assert np.isnan(record(Log(), spec(X))[0].outputs["output"]).any()
+
+
+class Pair(NamedTuple):
+    first: torch.Tensor
+    second: torch.Tensor
+
+
+def test_nested_results_are_flattened_in_order() -> None:
+    class Nested(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> Any:
+            return {"b": [x, x + 1], "a": Pair(x + 2, x + 3)}, None, (x + 4,)
+
+    golden = record(Nested(), spec(X))[0]
+    assert list(golden.outputs) == [f"output_{i}" for i in range(5)]
+    for i, array in enumerate(golden.outputs.values()):
+        np.testing.assert_allclose(array, golden.inputs["x"] + i, rtol=1e-6)
+
+
+def test_names_are_the_callers_then_the_specs() -> None:
+    assert list(record(Affine(), spec(X, outputs=("y",)))[0].outputs) == ["y"]
+    assert list(record(Affine(), spec(X, outputs=("y",)), ["z"])[0].outputs) == ["z"]
+    with pytest.raises(UsageError, match="names 2 outputs, the module returns 1"):
+        record(Affine(), spec(X, outputs=("y", "z")))
+
+
+def test_what_is_no_tensor_cannot_be_served() -> None:
+    class Number(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> int:
+            return x.shape[0]
+
+    with pytest.raises(ModelFileError, match="returns a int"):
+        record(Number(), spec(X))
+
+
+def test_a_module_that_always_fails_is_named_with_its_own_words() -> None:
+    class Broken(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x @ x
+
+    with pytest.raises(ModelFileError, match="cannot be multiplied"):
+        record(Broken(), spec(X))
+
+
+def test_dropout_is_off_and_the_module_is_left_as_it_was() -> None:
+    module = torch.nn.Sequential(torch.nn.Dropout(0.9)).train()
+    golden = record(module, spec(X))[0]
+    np.testing.assert_array_equal(golden.outputs["output"], golden.inputs["x"])
+    assert module.training
+
+
+def test_the_module_may_write_into_its_input_without_spoiling_the_golden() -> None:
+    class InPlace(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x.add_(1)
+
+    golden = record(InPlace(), spec(X))[0]
+    np.testing.assert_allclose(golden.outputs["output"], golden.inputs["x"] + 1)
+
+
+def test_bfloat16_is_recorded_as_such() -> None:
+    golden = record(Affine(), spec(tensor("x", "bfloat16", "batch", 3)))[0]
+    assert golden.inputs["x"].dtype == golden.outputs["output"].dtype == ml_dtypes.bfloat16
+
+
+def npz(folder: Path, **arrays: np.ndarray) -> Path:
+    np.savez(folder / "own.npz", **arrays)
+    return folder / "own.npz"
+
+
+def test_the_users_inputs_are_recorded_beside_ours(tmp_path: Path) -> None:
+    arrays = {"0/x": np.ones((2, 3), np.float32), "1/x": np.zeros((7, 3), np.float32)}
+    goldens = by_name(record(Affine(), spec(X, goldens=npz(tmp_path, **arrays))))
+    assert (goldens["user-0"].outputs["output"] == 3).all() and goldens["user-1"].inputs["x"].shape == (7, 3)
+
+
+@pytest.mark.parametrize(
+    ("arrays", "words"),
+    [
+        ({"y": np.ones((2, 3), np.float32)}, "the inputs"),
+        ({"x": np.ones((2, 3))}, "float64"),
+        ({"x": np.ones((2, 4), np.float32)}, "no profile"),
+        ({"x": np.ones((9, 3), np.float32)}, "no profile"),
+        ({"x": np.ones(3, np.float32)}, "no profile"),
+    ],
+)
+def test_the_users_mistakes_are_usage_errors(tmp_path: Path, arrays: dict[str, np.ndarray], words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        record(Affine(), spec(X, goldens=npz(tmp_path, **arrays)))
+
+
+def test_a_file_that_is_no_npz_is_a_usage_error(tmp_path: Path) -> None:
+    (tmp_path / "own.npz").write_text("not an archive")
+    with pytest.raises(UsageError, match=r"not an \.npz"):
+        record(Affine(), spec(X, goldens=tmp_path / "own.npz"))

@@ -1,0 +1,224 @@
+"""verify against a real server: it passes where the answers hold, and fails where anything was tampered with."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from tritonclient.utils import InferenceServerException
+
+from builder.errors import EnvironmentProblem, UsageError
+from builder.parity import ModelParity, verify
+from builder.parity.clients import GrpcClient, HttpClient
+from builder.triton import Golden, goldens
+from tests.parity.conftest import Endpoint
+from tests.triton.artifacts import Scorer
+
+pytestmark = pytest.mark.live
+
+
+def test_every_model_passes_every_golden_over_both_protocols(endpoint: Endpoint) -> None:
+    results = verify(endpoint.repository, endpoint.http_url, endpoint.grpc_url)
+    assert {r.name for r in results} == set(endpoint.artifacts)
+    for parity in results:
+        assert parity.passed, (parity.name, parity.problems, [r.problems for r in parity.results])
+        assert {"http", "grpc"} <= {r.protocol for r in parity.results}
+        count = len(endpoint.artifacts[parity.name].goldens)
+        assert sum(r.protocol == "http" for r in parity.results) == count
+        assert all(r.median_ms and r.p95_ms and r.median_ms <= r.p95_ms for r in parity.results if r.protocol == "http")
+
+
+def test_it_says_that_torch_answered_and_why(endpoint: Endpoint) -> None:
+    (parity,) = verify(endpoint.repository, endpoint.http_url, None, ["scorer"])
+    assert (parity.platform, parity.answered_by, parity.device) == ("python", "torch", "cpu")
+    assert parity.why == "no plan was built"
+
+
+def test_batched_models_are_also_asked_many_times_at_once(endpoint: Endpoint) -> None:
+    (scorer,) = verify(endpoint.repository, None, endpoint.grpc_url, ["scorer"])
+    assert {r.golden for r in scorer.results if r.protocol == "grpc x16"} == {
+        "p0-opt",
+        "p0-row",
+        "p0-min",
+        "p0-max",
+        "p0-odd",
+    }
+    (mixing,) = verify(endpoint.repository, None, endpoint.grpc_url, ["mixing"])
+    assert {r.protocol for r in mixing.results} == {"grpc"}
+
+
+def test_sizes_that_no_golden_has_can_be_asked_for(endpoint: Endpoint) -> None:
+    x = np.arange(18, dtype=np.float32).reshape(6, 3)
+    extra = Golden("mine", {"x": x}, {"y": x * 2 + 1})
+    (parity,) = verify(
+        endpoint.repository, endpoint.http_url, endpoint.grpc_url, ["unbatched"], extra={"unbatched": [extra]}
+    )
+    assert parity.passed and sum(r.golden == "mine" for r in parity.results) == 2
+
+
+def test_the_result_is_plain_data(endpoint: Endpoint) -> None:
+    (parity,) = verify(endpoint.repository, endpoint.http_url, None, ["scorer"])
+    plain = json.loads(json.dumps(parity.as_dict()))
+    assert plain["passed"] is True and plain["results"][0]["comparison"]["outputs"][0]["name"] == "scores"
+
+
+def tamper_values(folder: Path) -> None:
+    golden = goldens.load_one(folder / "goldens" / "p0-opt.npz")
+    scores = np.array(golden.outputs["scores"])
+    scores[2, 1] += 0.25
+    goldens.save([Golden(golden.name, golden.inputs, {**golden.outputs, "scores": scores})], folder / "goldens")
+
+
+def tamper_names(folder: Path) -> None:
+    golden = goldens.load_one(folder / "goldens" / "p0-opt.npz")
+    renamed = {"points": golden.outputs["scores"], "best": golden.outputs["best"]}
+    goldens.save([Golden(golden.name, golden.inputs, renamed)], folder / "goldens")
+
+
+def tamper_missing(folder: Path) -> None:
+    golden = goldens.load_one(folder / "goldens" / "p0-opt.npz")
+    goldens.save([Golden(golden.name, golden.inputs, {"best": golden.outputs["best"]})], folder / "goldens")
+
+
+def tamper_type(folder: Path) -> None:
+    golden = goldens.load_one(folder / "goldens" / "p0-opt.npz")
+    best = golden.outputs["best"].astype(np.int32)
+    goldens.save([Golden(golden.name, golden.inputs, {**golden.outputs, "best": best})], folder / "goldens")
+
+
+@pytest.mark.parametrize(
+    ("tamper", "words"),
+    [
+        (tamper_values, "worst at [2, 1]"),
+        (tamper_names, "'scores' is like it under another name"),
+        (tamper_missing, "output 'scores': is not the model's"),
+        (tamper_type, "int64, not int32"),
+    ],
+)
+def test_what_was_tampered_with_fails(
+    endpoint: Endpoint, tmp_path: Path, tamper: Callable[[Path], None], words: str
+) -> None:
+    shutil.copytree(endpoint.repository / "scorer", tmp_path / "scorer")
+    tamper(tmp_path / "scorer")
+    (parity,) = verify(tmp_path, endpoint.http_url, endpoint.grpc_url)
+    failed = {r.golden for r in parity.results if not r.passed}
+    assert not parity.passed and failed == {"p0-opt"}
+    assert any(words in text for r in parity.results for text in r.problems)
+
+
+def test_the_manifests_tolerance_holds_where_it_states_one(endpoint: Endpoint, tmp_path: Path) -> None:
+    shutil.copytree(endpoint.repository / "scorer", tmp_path / "scorer")
+    tamper_values(tmp_path / "scorer")
+    sidecar = json.loads((tmp_path / "scorer" / "trt-build.json").read_text())
+    sidecar["tolerance"]["atol"] = 0.5
+    (tmp_path / "scorer" / "trt-build.json").write_text(json.dumps(sidecar))
+    (parity,) = verify(tmp_path, endpoint.http_url, None)
+    assert parity.passed and parity.results[0].comparison is not None
+
+
+def problems_of(endpoint: Endpoint, folder: Path) -> tuple[str, ...]:
+    parity: ModelParity
+    (parity,) = verify(folder, endpoint.http_url, endpoint.grpc_url)
+    assert not parity.passed
+    return parity.problems
+
+
+def test_another_config_than_the_servers_fails(endpoint: Endpoint, tmp_path: Path) -> None:
+    shutil.copytree(endpoint.repository / "scorer", tmp_path / "scorer")
+    config = tmp_path / "scorer" / "config.pbtxt"
+    config.write_text(config.read_text().replace("max_batch_size: 8", "max_batch_size: 4"))
+    assert "http: max_batch_size is 4 in config.pbtxt, the server has 8" in problems_of(endpoint, tmp_path)
+
+
+def test_a_model_that_the_server_has_not_fails(endpoint: Endpoint, tmp_path: Path) -> None:
+    shutil.copytree(endpoint.repository / "scorer", tmp_path / "stranger")
+    assert any("ready" in text or "unknown model" in text for text in problems_of(endpoint, tmp_path))
+
+
+def test_a_model_without_goldens_is_not_verified(endpoint: Endpoint, tmp_path: Path) -> None:
+    shutil.copytree(endpoint.repository / "scorer", tmp_path / "scorer")
+    shutil.rmtree(tmp_path / "scorer" / "goldens")
+    assert problems_of(endpoint, tmp_path) == ("it has no goldens to verify",)
+
+
+def test_a_folder_that_is_not_ours_fails_by_name(endpoint: Endpoint, tmp_path: Path) -> None:
+    (tmp_path / "foreign" / "1").mkdir(parents=True)
+    assert "not a model that trt-build published" in problems_of(endpoint, tmp_path)[0]
+
+
+def test_an_unknown_model_and_an_empty_repository_are_usage_errors(endpoint: Endpoint, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="'nobody'"):
+        verify(endpoint.repository, endpoint.http_url, None, ["nobody"])
+    with pytest.raises(UsageError, match="holds no model"):
+        verify(tmp_path, endpoint.http_url, None)
+    with pytest.raises(UsageError, match="address"):
+        verify(endpoint.repository, None, None)
+
+
+@pytest.mark.parametrize("protocol", ["http", "grpc"])
+def test_where_nobody_listens_it_is_an_environment_problem(endpoint: Endpoint, protocol: str) -> None:
+    nowhere = "127.0.0.1:9"
+    with pytest.raises(EnvironmentProblem, match=protocol):
+        verify(endpoint.repository, *((nowhere, None) if protocol == "http" else (None, nowhere)), ["scorer"])
+
+
+def test_a_shape_outside_every_profile_is_refused_with_its_range(endpoint: Endpoint) -> None:
+    """As an engine would: torch itself could well answer it."""
+    client = HttpClient(endpoint.http_url, 10)
+    try:
+        with pytest.raises(InferenceServerException, match=r"\[9, 3\].*\[1, 3\] to \[8, 3\]"):
+            client.infer("unbatched", {"x": np.zeros((9, 3), np.float32)})
+        with pytest.raises(InferenceServerException, match=r"'x' has shape \[1, 17, 5\].*\[8, 16, 5\]"):
+            client.infer("masked", {"x": np.zeros((1, 17, 5), np.float32), "valid": np.ones((1, 17), bool)})
+    finally:
+        client.close()
+
+
+def test_one_bad_request_does_not_spoil_the_batch_that_it_came_in(endpoint: Endpoint) -> None:
+    client = GrpcClient(endpoint.grpc_url, 30)
+    module = Scorer().eval()
+    x = torch.randn(40, 1, 3, generator=torch.Generator().manual_seed(1))
+
+    def ask(index: int) -> object:
+        ids = 99 if index % 5 == 0 else index % 20
+        try:
+            return client.infer("scorer", {"x": x[index].numpy(), "ids": np.array([[ids]])}).outputs["scores"]
+        except InferenceServerException as error:
+            return error
+
+    with ThreadPoolExecutor(20) as pool:
+        answers = list(pool.map(ask, range(40)))
+    client.close()
+    for index, answer in enumerate(answers):
+        if index % 5 == 0:
+            assert isinstance(answer, InferenceServerException) and "index out of range" in str(answer)
+        else:
+            expected = module(x[index], torch.tensor([index % 20]))[0].detach().numpy()
+            np.testing.assert_allclose(answer, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_an_output_that_is_not_asked_for_does_not_come(endpoint: Endpoint) -> None:
+    from tritonclient import http
+
+    client = http.InferenceServerClient(endpoint.http_url)
+    tensors = [http.InferInput("x", [1, 3], "FP32"), http.InferInput("ids", [1, 1], "INT64")]
+    tensors[0].set_data_from_numpy(np.zeros((1, 3), np.float32))
+    tensors[1].set_data_from_numpy(np.zeros((1, 1), np.int64))
+    result = client.infer("scorer", tensors, outputs=[http.InferRequestedOutput("best")])
+    client.close()
+    assert [output["name"] for output in result.get_response()["outputs"]] == ["best"]
+
+
+def test_every_element_type_travels_as_itself(endpoint: Endpoint) -> None:
+    golden = endpoint.artifacts["dtypes"].goldens[0]
+    for client in (HttpClient(endpoint.http_url, 10), GrpcClient(endpoint.grpc_url, 10)):
+        answer = client.infer("dtypes", golden.inputs)
+        client.close()
+        assert {n: a.dtype for n, a in answer.outputs.items()} == {n: a.dtype for n, a in golden.outputs.items()}
+        assert all((answer.outputs[name] == array).all() for name, array in golden.outputs.items())
