@@ -439,13 +439,28 @@ class ConversionContext:
             exprs[axis] = sum((self.expr(t, axis) for t in tensors[1:]), exprs[axis])
         return self.set_sizes(result, exprs)
 
-    def slice(self, tensor: Any, starts: Sequence[Size], sizes: Sequence[Size], strides: Sequence[Size]) -> Any:
-        """ISliceLayer with any of start, size and stride dynamic; a stride of 0 repeats."""
+    def slice(
+        self,
+        tensor: Any,
+        starts: Sequence[Size],
+        sizes: Sequence[Size],
+        strides: Sequence[Size],
+        mode: str | None = None,
+        fill: Any = None,
+    ) -> Any:
+        """ISliceLayer with any of start, size and stride dynamic; a stride of 0 repeats.
+
+        `mode` is a SampleMode's name for what lies outside the tensor; `fill` the ITensor that FILL puts there.
+        """
         static = [[v if isinstance(v, int) else 0 for v in values] for values in (starts, sizes, strides)]
         layer = self.net.add_slice(tensor, *(trt.Dims(v) for v in static))
         for index, values in enumerate((starts, sizes, strides), start=1):
             if any(isinstance(v, DynamicScalar) for v in values):
                 layer.set_input(index, self.shape_tensor(values))
+        if mode is not None:
+            layer.mode = getattr(trt.SampleMode, mode)
+        if fill is not None:
+            layer.set_input(4, fill)
         result = layer.get_output(0)
         self.remember_dtype(result, self.dtype(tensor))
         return self.set_sizes(result, sizes)

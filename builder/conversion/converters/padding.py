@@ -1,0 +1,94 @@
+"""Padding: one ISliceLayer that starts before an axis and ends after it; its mode says what stands outside."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+from builder.conversion import dtypes
+from builder.conversion.context import ConversionContext, Unconvertible
+from builder.conversion.dynamic import DynamicScalar, Size
+from builder.conversion.registry import converter
+
+import torch
+
+MODES = {"constant": "FILL", "reflect": "REFLECT", "replicate": "CLAMP", "circular": "WRAP"}
+ENUM = ("reflect", "replicate", "circular")
+"""torch's padding_mode numbers of _pad_enum: at::padding_mode."""
+
+
+def padded(ctx: ConversionContext, x: Any, pad: list[Size], mode: str, value: float = 0.0) -> Any:
+    """torch.nn.functional.pad: `pad` is (before, after) of the last axis, then of the one before it; negative crops."""
+    if all(p == 0 for p in pad):
+        return x
+    sizes = ctx.sizes(x)
+    starts: list[Size] = [0] * len(sizes)
+    for index in range(len(pad) // 2):
+        axis = len(sizes) - 1 - index
+        before, after = pad[2 * index : 2 * index + 2]
+        starts[axis] = ctx.arithmetic("sub", 0, before)
+        sizes[axis] = ctx.arithmetic("add", ctx.arithmetic("add", sizes[axis], before), after)
+    return _cut_or_filled(ctx, x, pad, starts, sizes, mode, value)
+
+
+def _cut_or_filled(
+    ctx: ConversionContext, x: Any, pad: list[Size], starts: list[Size], sizes: list[Size], mode: str, value: float
+) -> Any:
+    ones = [1] * len(sizes)
+    if all(isinstance(p, int) and p <= 0 for p in pad):
+        return ctx.slice(x, starts, sizes, ones)
+    filled = mode == "constant" and value != 0
+    fill = ctx.constant(torch.tensor(value).to(dtypes.from_trt(x.dtype))) if filled else None
+    return ctx.slice(x, starts, sizes, ones, MODES[mode], fill)
+
+
+def _fits(ctx: ConversionContext, args: SimpleNamespace) -> str | None:
+    pad = args.pad if hasattr(args, "pad") else args.padding
+    if len(pad) > 2 * ctx.rank(args.self):
+        return f"{len(pad) // 2} axes to pad in a tensor of rank {ctx.rank(args.self)}"
+    return None
+
+
+@converter(
+    "aten::constant_pad_nd(Tensor self, SymInt[] pad, Scalar value=0) -> Tensor", dynamic=("pad",), when=_fits
+)
+def constant_pad_nd(ctx: ConversionContext, node: Any, x: Any, pad: list[Size], value: Any) -> Any:
+    """x with `value` around it"""
+    return padded(ctx, x, pad, "constant", value)
+
+
+def _register(name: str, mode: str, axes: int) -> None:
+    @converter(
+        f"aten::{name}{axes}d(Tensor self, SymInt[{2 * axes}] padding) -> Tensor", dynamic=("padding",), when=_fits
+    )
+    def pad(ctx: ConversionContext, node: Any, x: Any, padding: list[Size]) -> Any:
+        return padded(ctx, x, padding, mode)
+
+
+for _axes in (1, 2, 3):
+    _register("reflection_pad", "reflect", _axes)
+    _register("replication_pad", "replicate", _axes)
+
+
+@converter(
+    "aten::pad(Tensor self, SymInt[] pad, str mode=\"constant\", float? value=None) -> Tensor",
+    dynamic=("pad",),
+    when=_fits,
+)
+def pad(ctx: ConversionContext, node: Any, x: Any, pad: list[Size], mode: str, value: float | None) -> Any:
+    """torch.nn.functional.pad"""
+    return padded(ctx, x, pad, mode, value or 0.0)
+
+
+@converter(
+    "aten::_pad_enum(Tensor self, SymInt[] pad, int mode, float? value=None) -> Tensor", dynamic=("pad",), when=_fits
+)
+def pad_enum(ctx: ConversionContext, node: Any, x: Any, pad: list[Size], mode: int, value: float | None) -> Any:
+    """pad with its mode as a number"""
+    return padded(ctx, x, pad, ("constant", *ENUM)[mode], value or 0.0)
+
+
+@converter("aten::_pad_circular(Tensor self, SymInt[] pad) -> Tensor", dynamic=("pad",), when=_fits)
+def pad_circular(ctx: ConversionContext, node: Any, x: Any, pad: list[Size]) -> Any:
+    """x repeated around itself"""
+    return padded(ctx, x, pad, "circular")
