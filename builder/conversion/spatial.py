@@ -11,6 +11,7 @@ import torch
 
 from builder.conversion.context import ConversionContext
 from builder.conversion.dynamic import DynamicScalar, Size, expression
+from builder.engine.flavour import trt
 
 
 def filled(values: Any, count: int) -> list[int]:
@@ -56,11 +57,20 @@ def iota(ctx: ConversionContext, length: Size, dtype: torch.dtype = torch.int64)
     """0, 1, ..., length - 1 as a 1-d ITensor."""
     if isinstance(length, int):
         return ctx.constant(torch.arange(length, dtype=dtype))
-    from builder.engine.flavour import trt
-
     start, step = (ctx.constant(torch.tensor(v, dtype=torch.int32)) for v in ([0], [1]))
     layer = ctx.net.add_fill((1,), trt.FillOperation.LINSPACE, trt.int32)
     layer.set_input(0, length.tensor)
     layer.set_input(1, ctx.reshape(start, []))
     layer.set_input(2, step)
     return ctx.cast(ctx.set_sizes(layer.get_output(0), [expression(length)]), dtype)
+
+
+def filled_slice(ctx: ConversionContext, x: Any, starts: Sequence[int], sizes: Sequence[Size], value: float | int) -> Any:
+    """A slice that may begin before the tensor and end behind it; there it holds `value`."""
+    static = [v if isinstance(v, int) else 0 for v in sizes]
+    layer = ctx.net.add_slice(x, trt.Dims(starts), trt.Dims(static), trt.Dims([1] * len(sizes)))
+    layer.mode = trt.SampleMode.FILL
+    if any(isinstance(v, DynamicScalar) for v in sizes):
+        layer.set_input(2, ctx.shape_tensor(sizes))
+    layer.set_input(4, ctx.tensor(value, ctx.dtype(x)))
+    return ctx.set_sizes(layer.get_output(0), sizes)
