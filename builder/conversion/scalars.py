@@ -69,7 +69,20 @@ def binary(ctx: Any, operation: str, a: Any, b: Any) -> Any:
         output = ctx.unary("FLOOR", ctx.elementwise("DIV", left, right))
     else:
         output = ctx.elementwise(rule.layer, left, right)
-    return DynamicScalar(output, expr if expr is not None else _unknown(output), dtype)
+    return DynamicScalar(output, expr if expr is not None else unknown(output), dtype)
+
+
+def truncated(ctx: Any, a: Any, b: Any) -> Any:
+    """C's a / b: rounded towards zero, which TensorRT's integer division does; the floor where neither is negative."""
+    if all(decided(ctx, "ge", v, 0) for v in (a, b)):
+        return binary(ctx, "floordiv", a, b)
+    if not isinstance(a, DynamicScalar) and not isinstance(b, DynamicScalar):
+        quotient = abs(a) // abs(b)
+        return quotient if (a < 0) == (b < 0) else -quotient
+    if not _integral(ctx, a, b):
+        return convert(ctx, convert(ctx, binary(ctx, "truediv", a, b), torch.int64), torch.float32)
+    output = ctx.elementwise("DIV", *(vector(ctx, v, torch.int64) for v in (a, b)))
+    return DynamicScalar(output, unknown(output))
 
 
 def modulo(ctx: Any, a: Any, b: Any) -> Any:
@@ -88,7 +101,7 @@ def compare(ctx: Any, operation: str, a: Any, b: Any) -> Any:
     dtype = torch.int64 if _integral(ctx, a, b) else torch.float32
     output = ctx.elementwise(layer, *(vector(ctx, v, dtype) for v in (a, b)))
     output = ctx.unary("NOT", output) if negate else output
-    return DynamicScalar(output, _unknown(output), torch.bool)
+    return DynamicScalar(output, unknown(output), torch.bool)
 
 
 def decided(ctx: Any, operation: str, a: Any, b: Any) -> bool | None:
@@ -125,12 +138,13 @@ def convert(ctx: Any, value: Any, dtype: torch.dtype) -> Any:
         return value
     output = ctx.cast(value.tensor, dtypes.carrier(dtype))
     keeps = value.dtype == torch.int64 and dtype == torch.float32
-    return DynamicScalar(output, value.expr if keeps else _unknown(output), dtype)
+    return DynamicScalar(output, value.expr if keeps else unknown(output), dtype)
 
 
 def _integral(ctx: Any, *values: Any) -> bool:
     return not any(ctx.dtype(v).is_floating_point for v in values)
 
 
-def _unknown(output: Any) -> sympy.Expr:
+def unknown(output: Any) -> sympy.Expr:
+    """A symbol of its own for what the network computes and nothing is known of."""
     return sympy.Symbol(output.name)

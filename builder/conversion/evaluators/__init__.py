@@ -1,5 +1,5 @@
 """Static nodes: evaluated while the network is built; with DynamicScalars they become arithmetic on shape tensors."""
 
-from builder.conversion.evaluators import aten, control, prim, traced
+from builder.conversion.evaluators import aten, control, creation, prim, traced
 
-__all__ = ["aten", "control", "prim", "traced"]
+__all__ = ["aten", "control", "creation", "prim", "traced"]

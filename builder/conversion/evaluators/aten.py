@@ -50,10 +50,8 @@ def remainder(ctx: ConversionContext, node: Any, a: Any, b: Any) -> Any:
 
 @evaluator("aten::__round_to_zero_floordiv.int", "aten::__round_to_zero_floordiv")
 def round_to_zero(ctx: ConversionContext, node: Any, a: Any, b: Any) -> Any:
-    """C's integer division; for dynamic sizes (never negative) it is the floor."""
-    if isinstance(a, DynamicScalar) or isinstance(b, DynamicScalar):
-        return scalars.binary(ctx, "floordiv", a, b)
-    return int(math.copysign(abs(a) // abs(b), a * b)) if a else 0
+    """C's integer division."""
+    return scalars.truncated(ctx, a, b)
 
 
 @evaluator("aten::neg.int", "aten::neg.float", "aten::neg.Scalar")
@@ -69,7 +67,7 @@ def _register_rounding(name: str, python: Callable[[Any], Any]) -> None:
             return python(a)
         if not a.dtype.is_floating_point:
             return a
-        rounded = DynamicScalar(ctx.unary(name.upper(), a.tensor), a.expr * 0 + scalars._unknown(a.tensor), a.dtype)
+        rounded = DynamicScalar(ctx.unary(name.upper(), a.tensor), a.expr * 0 + scalars.unknown(a.tensor), a.dtype)
         return scalars.convert(ctx, rounded, torch.int64)
 
 
@@ -240,7 +238,7 @@ def _truth(ctx: ConversionContext, value: Any) -> Any:
 
 def _logical(ctx: ConversionContext, layer: str, a: Any, b: Any) -> DynamicScalar:
     output = ctx.elementwise(layer, *(scalars.vector(ctx, v, torch.bool) for v in (a, b)))
-    return DynamicScalar(output, scalars._unknown(output), torch.bool)
+    return DynamicScalar(output, scalars.unknown(output), torch.bool)
 
 
 @evaluator("aten::__and__.bool", "aten::__and__.int")
@@ -279,7 +277,7 @@ def negation(ctx: ConversionContext, node: Any, a: Any) -> Any:
     if not isinstance(a, DynamicScalar):
         return not a
     output = ctx.unary("NOT", _truth(ctx, a).tensor)
-    return DynamicScalar(output, scalars._unknown(output), torch.bool)
+    return DynamicScalar(output, scalars.unknown(output), torch.bool)
 
 
 @evaluator("aten::__is__")
@@ -329,4 +327,4 @@ def square_root(ctx: ConversionContext, node: Any, a: Any) -> Any:
     if not isinstance(a, DynamicScalar):
         return math.sqrt(a)
     output = ctx.unary("SQRT", scalars.vector(ctx, a, torch.float32))
-    return DynamicScalar(output, scalars._unknown(output), torch.float32)
+    return DynamicScalar(output, scalars.unknown(output), torch.float32)

@@ -48,7 +48,8 @@ def dictionary(ctx: ConversionContext, node: Any, *items: Any) -> Any:
     return dict(zip(items[::2], items[1::2], strict=True))
 
 
-@evaluator("prim::NumToTensor", "prim::NumToTensor.Scalar", "prim::NumToTensor.bool", "aten::scalar_tensor", "aten::tensor.int", "aten::tensor.float", "aten::tensor.bool")
+@evaluator("prim::NumToTensor", "prim::NumToTensor.Scalar", "prim::NumToTensor.bool", "aten::scalar_tensor", "aten::tensor.int", "aten::tensor.float", "aten::tensor.bool",
+    "aten::as_tensor.int", "aten::as_tensor.float", "aten::as_tensor.bool")
 def number_to_tensor(ctx: ConversionContext, node: Any, value: Any, dtype: int | None = None, *_: Any) -> Any:
     """A 0-d tensor of the number, of torch's dtype for it or of the one asked for."""
     wanted = dtype_of(dtype)

@@ -63,6 +63,15 @@ def _negative(ctx: ConversionContext, a: Any) -> Any:
     return scalars.binary(ctx, "sub", 0, a)
 
 
+def _divided(ctx: ConversionContext, a: Any, b: Any, mode: str | None) -> Any:
+    """a / b, its floor, or the whole number towards zero"""
+    if mode == "trunc":
+        return scalars.truncated(ctx, a, b)
+    return scalars.binary(ctx, "floordiv" if mode == "floor" else "truediv", a, b)
+
+
+for _key in ("div.Tensor_mode", "div.Scalar_mode"):
+    _register(_key, _divided)
 for _key, _operation in BINARY.items():
     _register(_key, lambda ctx, a, b, operation=_operation: scalars.binary(ctx, operation, a, b))
 for _key, _operation in SCALED.items():

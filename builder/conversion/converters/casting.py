@@ -1,0 +1,99 @@
+"""Conversions of dtype; moves between devices do nothing, the engine has one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from builder.conversion.context import ConversionContext, Unconvertible
+from builder.conversion.evaluators.prim import dtype_of
+from builder.conversion.naming import where
+from builder.conversion.registry import converter
+
+SUPPORTED = frozenset(
+    [torch.bool, torch.uint8, torch.int8, torch.int32, torch.int64, torch.float16, torch.bfloat16, torch.float32]
+)
+
+
+def converted(ctx: ConversionContext, node: Any, x: Any, dtype: Any) -> Any:
+    """x.to(dtype), of torch's dtype or TorchScript's code: floats lose their fraction; float64 is narrowed, and said."""
+    wanted = dtype_of(dtype)
+    if wanted is None:
+        return x
+    if wanted == torch.float64:
+        if ctx.dtype(x) != torch.float32:
+            ctx.warnings.append(f"{where(node)}: float64 is narrowed to float32, which is what TensorRT has")
+        wanted = torch.float32
+    if wanted not in SUPPORTED:
+        raise Unconvertible(f"TensorRT has no {str(wanted).removeprefix('torch.')}")
+    return ctx.cast(x, wanted)
+
+
+_TAIL = "bool non_blocking=False, bool copy=False"
+
+
+@converter(
+    f"aten::to.dtype(Tensor(a) self, ScalarType dtype, {_TAIL}, MemoryFormat? memory_format=None) -> Tensor(a)",
+    f"aten::to.prim_dtype(Tensor(a) self, int? dtype=None, {_TAIL}) -> Tensor(b|a)",
+)
+def to_dtype(ctx: ConversionContext, node: Any, x: Any, dtype: int | None, *_: Any) -> Any:
+    """self.to(dtype)"""
+    return converted(ctx, node, x, dtype)
+
+
+@converter(
+    f"aten::to.device(Tensor(a) self, Device device, ScalarType dtype, {_TAIL}, "
+    "MemoryFormat? memory_format=None) -> Tensor(a)",
+    f"aten::to.prim_Device(Tensor(a) self, Device? device, int? dtype=None, {_TAIL}) -> Tensor(b|a)",
+)
+def to_device(ctx: ConversionContext, node: Any, x: Any, device: Any, dtype: int | None, *_: Any) -> Any:
+    """self.to(device, dtype)"""
+    return converted(ctx, node, x, dtype)
+
+
+_FACTORY = "ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None"
+
+
+@converter(
+    f"aten::to.dtype_layout(Tensor(a) self, *, {_FACTORY}, {_TAIL}, MemoryFormat? memory_format=None) -> Tensor(a)",
+    f"aten::_to_copy(Tensor self, *, {_FACTORY}, bool non_blocking=False, MemoryFormat? memory_format=None) -> Tensor",
+)
+def to_copy(ctx: ConversionContext, node: Any, x: Any, dtype: int | None, *_: Any) -> Any:
+    """self.to(dtype, ...)"""
+    return converted(ctx, node, x, dtype)
+
+
+@converter(
+    f"aten::to.other(Tensor(a) self, Tensor other, {_TAIL}, MemoryFormat? memory_format=None) -> Tensor(a)",
+    "aten::type_as(Tensor self, Tensor other) -> Tensor",
+    constants=("other",),
+)
+def to_other(ctx: ConversionContext, node: Any, x: Any, other: Any, *_: Any) -> Any:
+    """self.to(other.dtype)"""
+    return converted(ctx, node, x, ctx.dtype(other))
+
+
+@converter(f"aten::to.prim_other(Tensor(a) self, {_TAIL}) -> Tensor(b|a)")
+def to_nothing(ctx: ConversionContext, node: Any, x: Any, *_: Any) -> Any:
+    """self.to() with neither dtype nor device"""
+    return x
+
+
+def _register_cast(name: str, dtype: torch.dtype) -> None:
+    @converter(f"aten::_cast_{name}(Tensor self, bool non_blocking=False) -> Tensor")
+    def cast(ctx: ConversionContext, node: Any, x: Any, *_: Any) -> Any:
+        return converted(ctx, node, x, dtype)
+
+
+for _name, _dtype in {
+    "Float": torch.float32,
+    "Half": torch.float16,
+    "Int": torch.int32,
+    "Long": torch.int64,
+    "Byte": torch.uint8,
+    "Char": torch.int8,
+    "Double": torch.float64,
+    "Short": torch.int16,
+}.items():
+    _register_cast(_name, _dtype)

@@ -1,0 +1,218 @@
+"""Parts of a tensor at places that other tensors hold: embedding, gather, index and their relatives."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from builder.conversion.context import ConversionContext, Unconvertible
+from builder.conversion.converters.shape import broadcast_sizes
+from builder.conversion.dynamic import Size
+from builder.conversion.registry import converter
+from builder.engine.flavour import trt
+
+Static = torch.Tensor
+
+
+def gathered(ctx: ConversionContext, x: Any, index: Any, axis: int) -> Any:
+    """The values of x at `index` (of any rank, none negative) along an axis: one IGatherLayer."""
+    index = as_index(ctx, index)
+    layer = ctx.net.add_gather(x, index, axis)
+    result = layer.get_output(0)
+    ctx.remember_dtype(result, ctx.dtype(x))
+    own, inner = ([ctx.expr(t, i) for i in range(ctx.rank(t))] for t in (x, index))
+    return ctx.set_sizes(result, [*own[:axis], *inner, *own[axis + 1 :]])
+
+
+def as_index(ctx: ConversionContext, index: Any) -> Any:
+    """An index tensor as an ITensor of int32 or int64; uint8 and bool are masks and never come here."""
+    if isinstance(index, Static):
+        return ctx.constant(index if index.dtype in (torch.int32, torch.int64) else index.to(torch.int64))
+    return index if ctx.dtype(index) in (torch.int32, torch.int64) else ctx.cast(index, torch.int64)
+
+
+def from_the_front(ctx: ConversionContext, index: Any, size: Size) -> Any:
+    """An index whose negative values count from the end, with all of them counted from the front."""
+    if isinstance(index, Static):
+        if not index.numel() or int(index.min()) >= 0:
+            return index
+        if isinstance(size, int):
+            return torch.where(index < 0, index + size, index)
+    index = as_index(ctx, index)
+    length = ctx.at_rank(ctx.tensor(size, ctx.dtype(index)), ctx.rank(index))
+    below = ctx.elementwise("LESS", index, ctx.like_scalar(index, 0))
+    moved = ctx.elementwise("SUM", index, length)
+    return ctx.copy_sizes(index, ctx.net.add_select(below, moved, index).get_output(0))
+
+
+@converter(
+    "aten::embedding(Tensor weight, Tensor indices, SymInt padding_idx=-1, bool scale_grad_by_freq=False, "
+    "bool sparse=False) -> Tensor",
+    constants=("indices",),
+)
+def embedding(ctx: ConversionContext, node: Any, weight: Any, indices: Any, *_: Any) -> Any:
+    """The rows of weight at indices; padding_idx only matters to gradients."""
+    return gathered(ctx, weight, indices, 0)
+
+
+@converter("aten::index_select(Tensor self, int dim, Tensor index) -> Tensor", constants=("index",))
+def index_select(ctx: ConversionContext, node: Any, x: Any, dim: int, index: Any) -> Any:
+    """The values at a vector of places along one axis; a 0-d tensor is its own only value."""
+    if ctx.rank(x) == 0:
+        return x
+    index = index if ctx.rank(index) else ctx.reshape(as_index(ctx, index), [1])
+    return gathered(ctx, x, index, ctx.axis(x, dim))
+
+
+@converter("aten::take(Tensor self, Tensor index) -> Tensor", constants=("index",))
+def take(ctx: ConversionContext, node: Any, x: Any, index: Any) -> Any:
+    """The values at places in row-major order, in the shape of index."""
+    flat = ctx.reshape(x, [-1])
+    return gathered(ctx, flat, from_the_front(ctx, index, ctx.size(flat, 0)), 0)
+
+
+@converter(
+    "aten::gather(Tensor self, int dim, Tensor index, *, bool sparse_grad=False) -> Tensor", constants=("index",)
+)
+def gather(ctx: ConversionContext, node: Any, x: Any, dim: int, index: Any, *_: Any) -> Any:
+    """out[i][j] = self[index[i][j]][j] for dim 0"""
+    if ctx.rank(x) == 0 or ctx.rank(index) == 0:
+        return _gather_zero_dim(ctx, node, x, dim, index)
+    return element_gathered(ctx, x, index, ctx.axis(x, dim))
+
+
+def _gather_zero_dim(ctx: ConversionContext, node: Any, x: Any, dim: int, index: Any) -> Any:
+    """A 0-d tensor counts as a vector of one."""
+    vector = gather(ctx, node, _one_axis(ctx, x), dim, _one_axis(ctx, as_index(ctx, index)))
+    return vector if ctx.rank(index) else ctx.reshape(vector, [])
+
+
+def _one_axis(ctx: ConversionContext, x: Any) -> Any:
+    return x if ctx.rank(x) else ctx.reshape(x, [1])
+
+
+def element_gathered(ctx: ConversionContext, x: Any, index: Any, axis: int) -> Any:
+    """One IGatherLayer in ELEMENT mode; the data is cut to the index's sizes on the other axes, as torch reads it."""
+    index = as_index(ctx, index)
+    sizes = [own if i == axis else asked for i, (own, asked) in enumerate(zip(ctx.sizes(x), ctx.sizes(index), strict=True))]
+    x = cut(ctx, x, sizes)
+    layer = ctx.net.add_gather_v2(x, index, trt.GatherMode.ELEMENT)
+    layer.axis = axis
+    result = layer.get_output(0)
+    ctx.remember_dtype(result, ctx.dtype(x))
+    return ctx.copy_sizes(index, result)
+
+
+def cut(ctx: ConversionContext, x: Any, sizes: Sequence[Size]) -> Any:
+    """The leading values of every axis, up to `sizes`; x itself where those are its own."""
+    own = [ctx.expr(x, axis) for axis in range(ctx.rank(x))]
+    if own == [getattr(size, "expr", size) for size in sizes]:
+        return x
+    return ctx.slice(x, [0] * len(sizes), list(sizes), [1] * len(sizes))
+
+
+@converter("aten::take_along_dim(Tensor self, Tensor indices, int? dim=None) -> Tensor", constants=("indices",))
+def take_along_dim(ctx: ConversionContext, node: Any, x: Any, indices: Any, dim: int | None) -> Any:
+    """gather whose operands broadcast on the other axes, and whose indices may be negative; flat without dim."""
+    if dim is None:
+        return take(ctx, node, x, ctx.reshape(as_index(ctx, indices), [-1]))
+    axis = ctx.axis(x, dim)
+    index = as_index(ctx, from_the_front(ctx, indices, ctx.size(x, axis)))
+    own, asked = ctx.sizes(x), ctx.sizes(index)
+    both = broadcast_sizes(ctx, [x, index]) if own[axis] == asked[axis] else _other_axes(ctx, own, asked, axis)
+    return element_gathered(
+        ctx,
+        ctx.expand(x, [*both[:axis], own[axis], *both[axis + 1 :]]),
+        ctx.expand(index, [*both[:axis], asked[axis], *both[axis + 1 :]]),
+        axis,
+    )
+
+
+def _other_axes(ctx: ConversionContext, own: list[Size], asked: list[Size], axis: int) -> list[Size]:
+    """What the axes but one broadcast to."""
+    result: list[Size] = []
+    for i, (a, b) in enumerate(zip(own, asked, strict=True)):
+        if i == axis or b == 1:
+            result.append(a)
+        else:
+            result.append(b if a == 1 or isinstance(b, int) else a if isinstance(a, int) else ctx.arithmetic("max", a, b))
+    return result
+
+
+@converter("aten::index.Tensor(Tensor self, Tensor?[] indices) -> Tensor", constants=("indices",))
+def index_tensor(ctx: ConversionContext, node: Any, x: Any, indices: list[Any]) -> Any:
+    """self[indices]: integer tensors broadcast against each other, None keeps an axis, a mask stands for its non-zeros."""
+    places = expand_masks(ctx, indices)
+    axes = [axis for axis, index in enumerate(places) if index is not None]
+    if len(axes) == 1:
+        axis = axes[0]
+        return gathered(ctx, x, from_the_front(ctx, places[axis], ctx.size(x, axis)), axis)
+    return _gather_several(ctx, x, places, axes)
+
+
+converter("aten::index.Tensor_hacked_twin(Tensor self, Tensor[] indices) -> Tensor", constants=("indices",))(index_tensor)
+
+
+def expand_masks(ctx: ConversionContext, indices: Sequence[Any]) -> list[Any]:
+    """The indices with each static mask (bool or uint8) replaced by its non-zeros, one index for each of its axes."""
+    result: list[Any] = []
+    for index in indices:
+        if index is None or ctx.dtype(index) not in (torch.bool, torch.uint8):
+            result.append(index)
+        elif isinstance(index, Static):
+            result += list(index.nonzero().unbind(1))
+        else:
+            raise Unconvertible(
+                "a mask that is computed by the network is used as an index: how many values it selects is not known",
+                "use torch.where or masked_fill, which keep the shape",
+            )
+    return result
+
+
+def _gather_several(ctx: ConversionContext, x: Any, places: list[Any], axes: list[int]) -> Any:
+    """The indexed axes as one axis, and one gather at index[0] * size[1] + index[1] along it."""
+    if axes != list(range(axes[0], axes[-1] + 1)):  # torch puts the result in front where they are not adjacent
+        others = [axis for axis in range(ctx.rank(x)) if axis not in axes]
+        x = ctx.permute(x, [*axes, *others])
+        places = [places[axis] for axis in axes]
+        axes = list(range(len(axes)))
+    sizes = ctx.sizes(x)
+    flat = linear_index(ctx, [places[axis] for axis in axes], [sizes[axis] for axis in axes])
+    merged = ctx.reshape(x, [*sizes[: axes[0]], _volume(ctx, [sizes[a] for a in axes]), *sizes[axes[-1] + 1 :]])
+    return gathered(ctx, merged, flat, axes[0])
+
+
+def _volume(ctx: ConversionContext, sizes: Sequence[Size]) -> Size:
+    result: Size = 1
+    for size in sizes:
+        result = ctx.arithmetic("mul", result, size)
+    return result
+
+
+def linear_index(ctx: ConversionContext, places: Sequence[Any], sizes: Sequence[Size]) -> Any:
+    """Several indices, one an axis, as one into the axes merged; static where everything is."""
+    result: Any = None
+    for place, size in zip(places, sizes, strict=True):
+        place = from_the_front(ctx, place, size)
+        result = place if result is None else _plus(ctx, _times(ctx, result, size), place)
+    return result
+
+
+def _times(ctx: ConversionContext, index: Any, size: Size) -> Any:
+    if isinstance(index, Static) and isinstance(size, int):
+        return index.to(torch.int64) * size
+    index = ctx.tensor(index, torch.int64)
+    return ctx.elementwise("PROD", *ctx.operands(index, size, dtype=torch.int64))
+
+
+def _plus(ctx: ConversionContext, a: Any, b: Any) -> Any:
+    if isinstance(a, Static) and isinstance(b, Static):
+        return a + b
+    result = ctx.elementwise("SUM", *ctx.operands(a, b, dtype=torch.int64))
+    return ctx.set_sizes(result, broadcast_sizes(ctx, [a, b])) if _dynamic(result) else result
+
+
+def _dynamic(tensor: Any) -> bool:
+    return any(length < 0 for length in tensor.shape)

@@ -1,0 +1,90 @@
+"""Operators that join tensors: cat, stack and their relatives."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from builder.conversion.context import ConversionContext, Unconvertible
+from builder.conversion.dtypes import promote
+from builder.conversion.registry import converter
+
+
+def joined(ctx: ConversionContext, tensors: Sequence[Any], axis: int) -> Any:
+    """One IConcatenationLayer on the tensors in the dtype that they promote to; a single one is itself."""
+    dtype = promote(*((ctx.dtype(t), "dimensioned" if ctx.rank(t) else "zero-dim") for t in tensors))
+    parts = [ctx.tensor(t, dtype) for t in tensors]
+    return parts[0] if len(parts) == 1 else ctx.concatenate(parts, axis)
+
+
+def _cat(ctx: ConversionContext, node: Any, tensors: list[Any], dim: int) -> Any:
+    """The tensors one after another; an empty 1-d tensor may stand among tensors of any rank, and counts for the dtype."""
+    rank = max(ctx.rank(t) for t in tensors)
+    if rank == 0:
+        raise Unconvertible("zero-dimensional tensors cannot be concatenated")
+    dtype = promote(*((ctx.dtype(t), "dimensioned") for t in tensors))
+    kept = [t for t in tensors if ctx.rank(t) == rank and 0 not in tuple(t.shape)] or tensors[:1]
+    return joined(ctx, [ctx.tensor(t, dtype) for t in kept], ctx.axis(kept[0], dim))
+
+
+for _name in ("cat", "concat", "concatenate"):
+    converter(f"aten::{_name}(Tensor[] tensors, int dim=0) -> Tensor", constants=("tensors",))(_cat)
+
+
+@converter("aten::stack(Tensor[] tensors, int dim=0) -> Tensor", constants=("tensors",))
+def stack(ctx: ConversionContext, node: Any, tensors: list[Any], dim: int) -> Any:
+    """The tensors along a new axis."""
+    axis = dim % (ctx.rank(tensors[0]) + 1)
+    return joined(ctx, [new_axis(ctx, t, axis) for t in tensors], axis)
+
+
+def new_axis(ctx: ConversionContext, x: Any, axis: int) -> Any:
+    """x with an axis of size 1; a static tensor stays static."""
+    return x.unsqueeze(axis) if isinstance(x, torch.Tensor) else ctx.unsqueeze(x, [axis])
+
+
+def at_least(ctx: ConversionContext, x: Any, rank: int) -> Any:
+    """torch.atleast_1d, _2d or _3d: axes of size 1 in front; in 3-d, one behind what has one or two axes."""
+    own = ctx.rank(x)
+    if own >= rank:
+        return x
+    axes = list(range(rank - own))
+    if rank == 3 and own:
+        axes = [0, 2] if own == 1 else [2]
+    for axis in axes:
+        x = new_axis(ctx, x, axis)
+    return x
+
+
+def _register_atleast(rank: int) -> None:
+    @converter(f"aten::atleast_{rank}d(Tensor self) -> Tensor")
+    def one(ctx: ConversionContext, node: Any, x: Any) -> Any:
+        return at_least(ctx, x, rank)
+
+    @converter(f"aten::atleast_{rank}d.Sequence(Tensor[] tensors) -> Tensor[]")
+    def several(ctx: ConversionContext, node: Any, tensors: list[Any]) -> list[Any]:
+        return [at_least(ctx, t, rank) for t in tensors]
+
+
+for _rank in (1, 2, 3):
+    _register_atleast(_rank)
+
+
+def _register_stack(name: str, rank: int, axis: int) -> None:
+    @converter(f"aten::{name}(Tensor[] tensors) -> Tensor", constants=("tensors",))
+    def stacked(ctx: ConversionContext, node: Any, tensors: list[Any]) -> Any:
+        parts = [at_least(ctx, t, rank) for t in tensors]
+        return joined(ctx, parts, 0 if ctx.rank(parts[0]) == 1 else axis)
+
+
+for _name, _rank, _axis in (("hstack", 1, 1), ("vstack", 2, 0), ("row_stack", 2, 0), ("dstack", 3, 2)):
+    _register_stack(_name, _rank, _axis)
+
+
+@converter("aten::column_stack(Tensor[] tensors) -> Tensor", constants=("tensors",))
+def column_stack(ctx: ConversionContext, node: Any, tensors: list[Any]) -> Any:
+    """Vectors and numbers become columns, which stand side by side."""
+    columns = [t if ctx.rank(t) > 1 else new_axis(ctx, at_least(ctx, t, 1), 1) for t in tensors]
+    return joined(ctx, columns, 1)

@@ -1,0 +1,253 @@
+"""Parts of a tensor at places known by number: select, slice, narrow, split, chunk, unbind."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from builder.conversion import scalars
+from builder.conversion.context import ConversionContext, Unconvertible
+from builder.conversion.dynamic import DynamicScalar, Size
+from builder.conversion.registry import converter
+
+END = 2**63 - 1
+"""What TorchScript writes for an end that is left out."""
+
+
+def sliced(ctx: ConversionContext, x: Any, axis: int, start: Size, length: Size, step: Size = 1) -> Any:
+    """`length` values of one axis from `start`, `step` apart; x itself where that is all of it."""
+    sizes = ctx.sizes(x)
+    if start == 0 and step == 1 and scalars.decided(ctx, "eq", length, sizes[axis]):
+        return x
+    starts: list[Size] = [0] * len(sizes)
+    strides: list[Size] = [1] * len(sizes)
+    starts[axis], strides[axis], sizes[axis] = start, step, length
+    return ctx.slice(x, starts, sizes, strides)
+
+
+def bound(ctx: ConversionContext, value: Size | None, size: Size, default: Size) -> Size:
+    """A slice's bound as torch reads it: None is the default, negative counts from the end, beyond the ends is an end."""
+    if value is None or (isinstance(value, int) and value >= END):
+        return default
+    negative = scalars.decided(ctx, "lt", value, 0)
+    if negative is None:
+        raise Unconvertible("a slice's bound may be negative or not, depending on a dynamic axis")
+    if negative:
+        return ctx.arithmetic("max", ctx.arithmetic("add", value, size), 0)  # type: ignore[no-any-return]
+    return ctx.arithmetic("min", value, size)  # type: ignore[no-any-return]
+
+
+def length_between(ctx: ConversionContext, start: Size, end: Size, step: Size) -> Size:
+    """ceil(max(end - start, 0) / step), the number of values of a slice with a positive step."""
+    span = ctx.arithmetic("max", ctx.arithmetic("sub", end, start), 0)
+    if step == 1:
+        return span  # type: ignore[no-any-return]
+    rounded = ctx.arithmetic("add", span, ctx.arithmetic("sub", step, 1))
+    return ctx.arithmetic("floordiv", rounded, step)  # type: ignore[no-any-return]
+
+
+@converter(
+    "aten::slice.Tensor(Tensor(a) self, int dim=0, SymInt? start=None, SymInt? end=None, SymInt step=1) -> Tensor(a)",
+    dynamic=("start", "end", "step"),
+)
+def slice_(ctx: ConversionContext, node: Any, x: Any, dim: int, start: Any, end: Any, step: Any) -> Any:
+    """self[..., start:end:step, ...] on axis dim"""
+    axis = ctx.axis(x, dim)
+    size = ctx.size(x, axis)
+    first, last = bound(ctx, start, size, 0), bound(ctx, end, size, size)
+    return sliced(ctx, x, axis, first, length_between(ctx, first, last, step), step)
+
+
+def position(ctx: ConversionContext, index: Size, size: Size) -> Size:
+    """An index from either end as one from the front; one that the engine computes is taken as it is if never negative."""
+    negative = scalars.decided(ctx, "lt", index, 0)
+    if negative is False:
+        return index
+    moved = ctx.arithmetic("add", index, size)
+    if negative:
+        return moved  # type: ignore[no-any-return]
+    return where_negative(ctx, index, moved)
+
+
+def where_negative(ctx: ConversionContext, index: Any, moved: Size) -> Size:
+    """`moved` where a DynamicScalar is negative, else the scalar itself."""
+    below = ctx.elementwise("LESS", index.tensor, ctx.like_scalar(index.tensor, 0))
+    chosen = ctx.net.add_select(below, scalars.vector(ctx, moved, index.dtype), index.tensor).get_output(0)
+    return DynamicScalar(chosen, scalars.unknown(chosen), index.dtype)
+
+
+@converter("aten::select.int(Tensor(a) self, int dim, SymInt index) -> Tensor(a)", dynamic=("index",))
+def select(ctx: ConversionContext, node: Any, x: Any, dim: int, index: Size) -> Any:
+    """self[..., index, ...] on axis dim, without that axis"""
+    axis = ctx.axis(x, dim)
+    return taken(ctx, x, axis, position(ctx, index, ctx.size(x, axis)))
+
+
+def taken(ctx: ConversionContext, x: Any, axis: int, index: Size) -> Any:
+    """The values at one place of an axis, without the axis."""
+    return ctx.squeeze(sliced(ctx, x, axis, index, 1), [axis])
+
+
+@converter("aten::narrow(Tensor(a) self, int dim, SymInt start, SymInt length) -> Tensor(a)", dynamic=("start", "length"))
+def narrow(ctx: ConversionContext, node: Any, x: Any, dim: int, start: Size, length: Size) -> Any:
+    """`length` values of axis dim from `start` (from the end where it is negative); the axis stays, also of size 1."""
+    axis = ctx.axis(x, dim)
+    return sliced(ctx, x, axis, position(ctx, start, ctx.size(x, axis)), length)
+
+
+@converter(
+    "aten::narrow.Tensor(Tensor(a) self, int dim, Tensor start, SymInt length) -> Tensor(a)",
+    constants=("start",),
+    dynamic=("length",),
+)
+def narrow_tensor(ctx: ConversionContext, node: Any, x: Any, dim: int, start: Any, length: Size) -> Any:
+    """narrow with its start in a 0-d tensor"""
+    number = ctx.scalar(ctx.cast(start, torch.int64)) if hasattr(start, "is_shape_tensor") else int(start)
+    return narrow(ctx, node, x, dim, number, length)
+
+
+def static_length(ctx: ConversionContext, x: Any, axis: int, what: str) -> int:
+    """The axis's length where it must be known, because it says how many tensors there are."""
+    length = ctx.size(x, axis)
+    if isinstance(length, DynamicScalar):
+        raise Unconvertible(
+            f"{what} of the dynamic axis {axis} ({length.expr}): the number of tensors would depend on its size",
+            f"give {length.expr} one size in the manifest: min = opt = max",
+        )
+    return length
+
+
+def pieces(ctx: ConversionContext, x: Any, axis: int, lengths: list[Size]) -> list[Any]:
+    """Consecutive parts of an axis."""
+    start: Size = 0
+    result = []
+    for length in lengths:
+        result.append(sliced(ctx, x, axis, start, length))
+        start = ctx.arithmetic("add", start, length)
+    return result
+
+
+@converter(
+    "aten::split.Tensor(Tensor(a -> *) self, SymInt split_size, int dim=0) -> Tensor(a)[]",
+    "aten::unsafe_split.Tensor(Tensor self, SymInt split_size, int dim=0) -> Tensor[]",
+    dynamic=("split_size",),
+)
+def split(ctx: ConversionContext, node: Any, x: Any, each: Size, dim: int) -> list[Any]:
+    """Parts of `each` values; the last has what is left."""
+    axis = ctx.axis(x, dim)
+    return pieces(ctx, x, axis, _equal_parts(ctx, node, x, axis, each))
+
+
+def _equal_parts(
+    ctx: ConversionContext, node: Any, x: Any, axis: int, each: Size, expected: int | None = None
+) -> list[Size]:
+    """The lengths of parts of `each` values; of a dynamic axis as many as the model unpacks (or `expected`)."""
+    size = ctx.size(x, axis)
+    if isinstance(size, int) and isinstance(each, int):
+        return [min(each, size - at) for at in range(0, size, each)] if size else [0]
+    count = _unpacked(node) or expected
+    if count is None:
+        static_length(ctx, x, axis, f"{node.kind()}")
+        raise Unconvertible("the size of the parts is dynamic, and so is the number of tensors")
+    before = ctx.arithmetic("mul", each, count - 1)
+    return [*([each] * (count - 1)), ctx.arithmetic("sub", size, before)]
+
+
+def _unpacked(node: Any) -> int | None:
+    """Into how many tensors the only reader of a node's list unpacks it: the model itself says the count."""
+    uses = node.output().uses()
+    if len(uses) == 1 and uses[0].user.kind() == "prim::ListUnpack":
+        return int(uses[0].user.outputsSize())
+    return None
+
+
+@converter(
+    "aten::split.sizes(Tensor(a -> *) self, SymInt[] split_size, int dim=0) -> Tensor(a)[]",
+    "aten::split(Tensor(a -> *) self, int[] split_sizes, int dim=0) -> Tensor(a)[]",
+    "aten::split_with_sizes(Tensor(a -> *) self, SymInt[] split_sizes, int dim=0) -> Tensor(a)[]",
+    "aten::unsafe_split_with_sizes(Tensor self, SymInt[] split_sizes, int dim=0) -> Tensor[]",
+    dynamic=("split_size", "split_sizes"),
+)
+def split_with_sizes(ctx: ConversionContext, node: Any, x: Any, sizes: list[Size], dim: int) -> list[Any]:
+    """Parts of the given sizes."""
+    return pieces(ctx, x, ctx.axis(x, dim), sizes)
+
+
+@converter(
+    "aten::chunk(Tensor(a -> *) self, int chunks, int dim=0) -> Tensor(a)[]",
+    "aten::unsafe_chunk(Tensor self, int chunks, int dim=0) -> Tensor[]",
+)
+def chunk(ctx: ConversionContext, node: Any, x: Any, chunks: int, dim: int) -> list[Any]:
+    """At most `chunks` parts of ceil(size / chunks) values each; the last has what is left."""
+    axis = ctx.axis(x, dim)
+    rounded = ctx.arithmetic("add", ctx.size(x, axis), chunks - 1)
+    each = ctx.arithmetic("floordiv", rounded, chunks)
+    if each == 0:
+        return [x] * chunks
+    return pieces(ctx, x, axis, _equal_parts(ctx, node, x, axis, each, chunks))
+
+
+@converter("aten::tensor_split.sections(Tensor(a -> *) self, SymInt sections, int dim=0) -> Tensor(a)[]")
+def tensor_split(ctx: ConversionContext, node: Any, x: Any, sections: int, dim: int) -> list[Any]:
+    """`sections` parts, the first size % sections of them one longer than the others."""
+    axis = ctx.axis(x, dim)
+    size = ctx.size(x, axis)
+    each, longer = ctx.arithmetic("floordiv", size, sections), scalars.modulo(ctx, size, sections)
+    lengths = []
+    for index in range(sections):
+        extra = ctx.arithmetic("min", ctx.arithmetic("max", ctx.arithmetic("sub", longer, index), 0), 1)
+        lengths.append(ctx.arithmetic("add", each, extra))
+    return pieces(ctx, x, axis, lengths)
+
+
+@converter(
+    "aten::tensor_split.indices(Tensor(a -> *) self, SymInt[] indices, int dim=0) -> Tensor(a)[]",
+    dynamic=("indices",),
+)
+def tensor_split_at(ctx: ConversionContext, node: Any, x: Any, indices: list[Size], dim: int) -> list[Any]:
+    """The parts between the indices, each as self[i:j] reads it."""
+    axis = ctx.axis(x, dim)
+    size = ctx.size(x, axis)
+    places = [0, *(bound(ctx, index, size, size) for index in indices), size]
+    return [
+        sliced(ctx, x, axis, first, length_between(ctx, first, last, 1))
+        for first, last in zip(places, places[1:], strict=False)
+    ]
+
+
+@converter(
+    "aten::tensor_split.tensor_indices_or_sections("
+    "Tensor(a -> *) self, Tensor tensor_indices_or_sections, int dim=0) -> Tensor(a)[]",
+    constants=("tensor_indices_or_sections",),
+)
+def tensor_split_tensor(ctx: ConversionContext, node: Any, x: Any, places: Any, dim: int) -> list[Any]:
+    """tensor_split with its sections (0-d) or indices (1-d) in a tensor"""
+    if hasattr(places, "is_shape_tensor"):
+        raise Unconvertible("the places of the split are known only when the engine runs")
+    values = places.tolist()
+    return (tensor_split_at if isinstance(values, list) else tensor_split)(ctx, node, x, values, dim)
+
+
+def _register_axis_split(name: str, axis: int) -> None:
+    def dim(ctx: ConversionContext, x: Any) -> int:
+        return 0 if ctx.rank(x) == 1 else axis
+
+    @converter(f"aten::{name}.int(Tensor(a -> *) self, int sections) -> Tensor(a)[]")
+    def sections(ctx: ConversionContext, node: Any, x: Any, count: int) -> list[Any]:
+        return tensor_split(ctx, node, x, count, dim(ctx, x))
+
+    @converter(f"aten::{name}.array(Tensor(a -> *) self, int[] indices) -> Tensor(a)[]", dynamic=("indices",))
+    def array(ctx: ConversionContext, node: Any, x: Any, indices: list[Size]) -> list[Any]:
+        return tensor_split_at(ctx, node, x, indices, dim(ctx, x))
+
+
+for _name, _axis in (("hsplit", 1), ("vsplit", 0), ("dsplit", 2)):
+    _register_axis_split(_name, _axis)
+
+
+@converter("aten::unbind.int(Tensor(a -> *) self, int dim=0) -> Tensor(a)[]")
+def unbind(ctx: ConversionContext, node: Any, x: Any, dim: int) -> list[Any]:
+    """The slices of an axis, without it."""
+    axis = ctx.axis(x, dim)
+    return [taken(ctx, x, axis, index) for index in range(static_length(ctx, x, axis, "unbind"))]

@@ -1,0 +1,247 @@
+"""Operators that make tensors: static where their sizes are, one expanded constant or one fill layer where they are not."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from builder.conversion import dtypes, scalars
+from builder.conversion.context import ConversionContext, Unconvertible
+from builder.conversion.dynamic import DynamicScalar, Size
+from builder.conversion.evaluators.prim import dtype_of
+from builder.conversion.registry import evaluator
+from builder.engine import flavour
+from builder.engine.flavour import trt
+
+VALUES = {"zeros": 0, "ones": 1, "empty": 0}
+"""An empty tensor has no value of its own: zeros, so that a network gives the same answer twice."""
+
+
+def filled(ctx: ConversionContext, sizes: Sequence[Size], value: Any, dtype: torch.dtype) -> Any:
+    """A tensor of one value; static (and of no memory of its own) where the sizes and the value are."""
+    dtype = torch.float32 if dtype == torch.float64 else dtype
+    if isinstance(value, DynamicScalar):
+        one = ctx.at_rank(ctx.tensor(value, dtype), len(sizes))
+        return ctx.expand(one, sizes)
+    if not any(isinstance(s, DynamicScalar) for s in sizes):
+        return torch.tensor(value, dtype=dtype).expand([int(s) for s in sizes])  # type: ignore[arg-type]
+    one = ctx.constant(torch.full((1,) * len(sizes), value, dtype=dtype))
+    return ctx.expand(one, sizes)
+
+
+def _default(value: Any) -> torch.dtype:
+    """torch.full's dtype without one: that of the number, floats in the default dtype."""
+    dtype: torch.dtype = value.dtype if isinstance(value, DynamicScalar) else dtypes.TORCH_SCALARS[type(value)]
+    return torch.get_default_dtype() if dtype.is_floating_point else dtype
+
+
+def _scalar(value: Any) -> Any:
+    return value.item() if isinstance(value, torch.Tensor) else value
+
+
+def _register_constant(name: str, value: int) -> None:
+    key = f"aten::{name}.memory_format" if name == "empty" else f"aten::{name}"
+
+    @evaluator(key)
+    def of_sizes(ctx: ConversionContext, node: Any, sizes: Any, dtype: Any = None, *_: Any) -> Any:
+        return filled(ctx, sizes, value, dtype_of(dtype) or torch.get_default_dtype())
+
+    @evaluator(f"aten::{name}_like")
+    def like(ctx: ConversionContext, node: Any, x: Any, dtype: Any = None, *_: Any) -> Any:
+        return filled(ctx, ctx.sizes(x), value, dtype_of(dtype) or ctx.dtype(x))
+
+    @evaluator(f"aten::new_{name}")
+    def new(ctx: ConversionContext, node: Any, x: Any, sizes: Any, dtype: Any = None, *_: Any) -> Any:
+        return filled(ctx, sizes, value, dtype_of(dtype) or ctx.dtype(x))
+
+
+for _name, _value in VALUES.items():
+    _register_constant(_name, _value)
+
+
+@evaluator("aten::full")
+def full(ctx: ConversionContext, node: Any, sizes: Any, value: Any, dtype: Any = None, *_: Any) -> Any:
+    """A tensor of one value."""
+    value = _number(ctx, value)
+    return filled(ctx, sizes, value, dtype_of(dtype) or _default(value))
+
+
+@evaluator("aten::full_like", "aten::fill.Scalar", "aten::fill.Tensor")
+def full_like(ctx: ConversionContext, node: Any, x: Any, value: Any, dtype: Any = None, *_: Any) -> Any:
+    """A tensor of one value, of x's sizes and dtype."""
+    return filled(ctx, ctx.sizes(x), _number(ctx, value), dtype_of(dtype) or ctx.dtype(x))
+
+
+@evaluator("aten::new_full")
+def new_full(ctx: ConversionContext, node: Any, x: Any, sizes: Any, value: Any, dtype: Any = None, *_: Any) -> Any:
+    """A tensor of one value, of x's dtype."""
+    return filled(ctx, sizes, _number(ctx, value), dtype_of(dtype) or ctx.dtype(x))
+
+
+def _number(ctx: ConversionContext, value: Any) -> Any:
+    """The number, also of a 0-d tensor."""
+    return ctx.scalar(value) if hasattr(value, "is_shape_tensor") else _scalar(value)
+
+
+@evaluator("aten::empty_strided", "aten::new_empty_strided")
+def empty_strided(ctx: ConversionContext, node: Any, *values: Any) -> Any:
+    """Zeros; strides are none of a network's business."""
+    if node.kind() == "aten::empty_strided":
+        sizes, _, dtype, *_rest = values
+        return filled(ctx, sizes, 0, dtype_of(dtype) or torch.get_default_dtype())
+    x, sizes, _, dtype, *_rest = values
+    return filled(ctx, sizes, 0, dtype_of(dtype) or ctx.dtype(x))
+
+
+def counted(ctx: ConversionContext, start: Any, step: Any, count: Size, dtype: torch.dtype) -> Any:
+    """start, start + step, ... of a dynamic count: one IFillLayer."""
+    carrier = dtypes.carrier(dtype)
+    computed = carrier if carrier in (torch.float32, torch.int32, torch.int64) else torch.float32
+    typed = [dtypes.to_trt(computed)] if flavour.has_int64() else []  # 8.6 takes the type of alpha and beta
+    layer = ctx.net.add_fill((1,), trt.FillOperation.LINSPACE, *typed)
+    layer.set_input(0, ctx.shape_tensor([count]))
+    layer.set_input(1, ctx.reshape(scalars.vector(ctx, start, computed), []))
+    layer.set_input(2, scalars.vector(ctx, step, computed))
+    result = ctx.set_sizes(layer.get_output(0), [count])
+    return ctx.cast(result, dtype)
+
+
+def range_length(ctx: ConversionContext, start: Any, end: Any, step: Any) -> Size:
+    """ceil((end - start) / step), as -floor((start - end) / step); numbers of torch.arange."""
+    back = ctx.arithmetic("sub", start, end)
+    count = ctx.arithmetic("sub", 0, ctx.arithmetic("floordiv", back, step))
+    return scalars.convert(ctx, count, torch.int64)  # type: ignore[no-any-return]
+
+
+def _arange(ctx: ConversionContext, start: Any, end: Any, step: Any, dtype: Any) -> Any:
+    start, end, step = (_number(ctx, v) for v in (start, end, step))
+    wanted = dtype_of(dtype) or _arange_dtype(ctx, start, end, step)
+    if not any(isinstance(v, DynamicScalar) for v in (start, end, step)):
+        return torch.arange(start, end, step, dtype=wanted)
+    return counted(ctx, start, step, range_length(ctx, start, end, step), wanted)
+
+
+def _arange_dtype(ctx: ConversionContext, *numbers: Any) -> torch.dtype:
+    floating = any(ctx.dtype(n).is_floating_point for n in numbers)
+    return torch.get_default_dtype() if floating else torch.int64
+
+
+@evaluator("aten::arange")
+def arange(ctx: ConversionContext, node: Any, end: Any, dtype: Any = None, *_: Any) -> Any:
+    """0, 1, ... below end"""
+    return _arange(ctx, 0, end, 1, dtype)
+
+
+@evaluator("aten::arange.start")
+def arange_start(ctx: ConversionContext, node: Any, start: Any, end: Any, dtype: Any = None, *_: Any) -> Any:
+    """start, start + 1, ... below end"""
+    return _arange(ctx, start, end, 1, dtype)
+
+
+@evaluator("aten::arange.start_step")
+def arange_step(ctx: ConversionContext, node: Any, start: Any, end: Any, step: Any, dtype: Any = None, *_: Any) -> Any:
+    """start, start + step, ... on this side of end"""
+    return _arange(ctx, start, end, step, dtype)
+
+
+@evaluator("aten::linspace", "aten::linspace.Tensor_Tensor", "aten::linspace.Tensor_Scalar", "aten::linspace.Scalar_Tensor")
+def linspace(ctx: ConversionContext, node: Any, start: Any, end: Any, steps: Any, dtype: Any = None, *_: Any) -> Any:
+    """`steps` values from start to end, both included"""
+    start, end = _number(ctx, start), _number(ctx, end)
+    wanted = dtype_of(dtype) or torch.get_default_dtype()
+    if not any(isinstance(v, DynamicScalar) for v in (start, end, steps)):
+        return torch.linspace(start, end, steps, dtype=wanted)
+    if not wanted.is_floating_point:
+        raise Unconvertible("linspace of integers over a dynamic range")
+    gaps = ctx.arithmetic("max", ctx.arithmetic("sub", steps, 1), 1)
+    step = scalars.binary(ctx, "truediv", scalars.binary(ctx, "sub", end, start), gaps)
+    return counted(ctx, start, step, steps, wanted)
+
+
+@evaluator("aten::eye", "aten::eye.m")
+def eye(ctx: ConversionContext, node: Any, *values: Any) -> Any:
+    """Ones where row and column are equal."""
+    rows, *rest = values
+    columns, dtype, *_ = rest if node.schema().startswith("aten::eye.m(") else (rows, *rest)
+    wanted = dtype_of(dtype) or torch.get_default_dtype()
+    if not isinstance(rows, DynamicScalar) and not isinstance(columns, DynamicScalar):
+        return torch.eye(rows, columns, dtype=wanted)
+    down = ctx.unsqueeze(indices(ctx, rows), [1])
+    along = ctx.unsqueeze(indices(ctx, columns), [0])
+    same = ctx.elementwise("EQUAL", down, along)
+    return ctx.cast(ctx.set_sizes(same, [rows, columns]), wanted)
+
+
+def indices(ctx: ConversionContext, count: Size) -> Any:
+    """0, 1, ..., count - 1 as an ITensor of the index dtype."""
+    if isinstance(count, int):
+        return ctx.constant(torch.arange(count, dtype=dtypes.index_dtype()))
+    return counted(ctx, 0, 1, count, dtypes.index_dtype())
+
+
+@evaluator("aten::tensor", "aten::as_tensor.list")
+def tensor_of_list(ctx: ConversionContext, node: Any, data: Any, dtype: Any = None, *_: Any) -> Any:
+    """The (nested) list as a tensor; numbers that only the engine knows are concatenated."""
+    flat, shape = _flattened(data)
+    wanted = dtype_of(dtype) or _list_dtype(ctx, flat)
+    if not any(isinstance(v, DynamicScalar) for v in flat):
+        return torch.tensor(flat, dtype=wanted).reshape(shape)
+    vectors = [scalars.vector(ctx, v, wanted) for v in flat]
+    joined = ctx.concatenate(vectors, 0) if len(vectors) > 1 else vectors[0]
+    result = ctx.cast(joined, wanted)
+    return result if len(shape) == 1 else ctx.reshape(result, shape)
+
+
+def _flattened(data: Any) -> tuple[list[Any], list[int]]:
+    if not isinstance(data, list | tuple):
+        return [data], []
+    parts = [_flattened(item) for item in data]
+    inner = parts[0][1] if parts else []
+    return [value for values, _ in parts for value in values], [len(data), *inner]
+
+
+def _list_dtype(ctx: ConversionContext, flat: list[Any]) -> torch.dtype:
+    known = {ctx.dtype(v) for v in flat}
+    if not known or any(d.is_floating_point for d in known):
+        return torch.get_default_dtype()
+    return torch.bool if known == {torch.bool} else torch.int64
+
+
+@evaluator("aten::as_tensor")
+def as_tensor(ctx: ConversionContext, node: Any, data: Any, dtype: Any = None, *_: Any) -> Any:
+    """The tensor itself, in another dtype where one is asked for."""
+    wanted = dtype_of(dtype)
+    if wanted is None:
+        return data
+    return data.to(wanted) if isinstance(data, torch.Tensor) else ctx.tensor(data, wanted)
+
+
+def _register_indices(name: str) -> None:
+    @evaluator(f"aten::{name}")
+    def of_triangle(ctx: ConversionContext, node: Any, rows: Any, columns: Any, offset: Any = 0, *rest: Any) -> Any:
+        if any(isinstance(v, DynamicScalar) for v in (rows, columns, offset)):
+            raise Unconvertible(f"{name}: how many elements a triangle of dynamic size has is known only at run time")
+        dtype = dtype_of(rest[0] if rest else None) or torch.int64
+        return getattr(torch, name)(rows, columns, offset, dtype=dtype)
+
+
+for _name in ("tril_indices", "triu_indices"):
+    _register_indices(_name)
+
+
+def _refuse_random(ctx: ConversionContext, node: Any, *_: Any) -> Any:
+    raise Unconvertible(
+        f"{node.kind()} gives other numbers each time it runs, so no answer could be checked",
+        "pass the noise in as an input, or keep the operator in torch",
+    )
+
+
+RANDOM = """rand rand.generator randn randn.generator rand_like rand_like.generator randn_like randn_like.generator
+randint randint.generator randint.low randint.low_generator randint_like randint_like.low_dtype bernoulli bernoulli.p
+bernoulli.Tensor multinomial normal.Tensor_float normal.float_Tensor normal.Tensor_Tensor normal.float_float randperm
+randperm.generator rand.names poisson""".split()
+for _key in RANDOM:
+    evaluator(f"aten::{_key}")(_refuse_random)
+

@@ -1,0 +1,113 @@
+"""Selecting, slicing and splitting against torch: negative and open bounds, steps, ends beyond the size, dynamic axes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from builder.errors import UnsupportedOperators
+from tests.conversion.harness import check, convert
+from tests.conversion.test_shape import DTYPES, sample
+
+CASES: dict[str, tuple[Callable[..., Any], tuple[int, ...]]] = {
+    "select": (lambda x: x.select(1, 2), (2, 3, 4)),
+    "select from the end": (lambda x: x.select(-1, -2), (2, 3, 4)),
+    "select of a vector": (lambda x: x[1], (3,)),
+    "select of an axis of one": (lambda x: x[:, 0], (3, 1, 2)),
+    "select, then select": (lambda x: x[1, -1], (2, 3, 4)),
+    "slice": (lambda x: x[1:3], (4, 3)),
+    "slice with negative bounds": (lambda x: x[:, -3:-1], (2, 5)),
+    "slice with a step": (lambda x: x[..., 1:6:2], (2, 7)),
+    "slice with a step to the end": (lambda x: x[::3], (7, 2)),
+    "slice beyond the size": (lambda x: x[-9:9], (4, 3)),
+    "slice of a late start": (lambda x: x[1:99:2], (4, 3)),
+    "slice of all": (lambda x: x[:, :].relu(), (2, 3)),
+    "slice of nothing": (lambda x: torch.cat([x[2:1], x]), (4, 3)),
+    "slices of five axes": (lambda x: x[:, 1:, ::2, :-1, -1:], (2, 3, 4, 3, 2)),
+    "narrow": (lambda x: x.narrow(1, 1, 2), (2, 4)),
+    "narrow from the end": (lambda x: x.narrow(-1, -3, 2), (2, 4)),
+    "narrow to one": (lambda x: x.narrow(0, 0, 1), (2, 4)),
+    "narrow of an axis of one": (lambda x: x.narrow(0, 0, 1).relu(), (1, 4)),
+    "narrow from a tensor": (lambda x: x.narrow(1, torch.tensor(1), 2), (2, 4)),
+    "split": (lambda x: x.split(2), (5, 3)),
+    "split of a negative axis": (lambda x: x.split(2, -1), (2, 4)),
+    "split beyond the size": (lambda x: tuple(p.relu() for p in x.split(9, 1)), (2, 4)),
+    "split by sizes": (lambda x: x.split([1, 3], 1), (2, 4)),
+    "split_with_sizes": (lambda x: torch.split_with_sizes(x, [2, 0, 2][::2], -1), (2, 4)),
+    "unsafe_split": (lambda x: torch.unsafe_split(x, 3, 1), (2, 4)),
+    "unsafe_split_with_sizes": (lambda x: torch.unsafe_split_with_sizes(x, [3, 1], 1), (2, 4)),
+    "chunk": (lambda x: x.chunk(3), (7, 2)),
+    "chunk of a negative axis": (lambda x: x.chunk(2, -1), (2, 3)),
+    "chunk into fewer": (lambda x: x.chunk(4, 1), (2, 6)),
+    "unsafe_chunk": (lambda x: torch.unsafe_chunk(x, 2), (4, 2)),
+    "tensor_split": (lambda x: x.tensor_split(3), (7, 2)),
+    "tensor_split at indices": (lambda x: x.tensor_split((1, -2), 1), (2, 5)),
+    "tensor_split by a tensor": (lambda x: x.tensor_split(torch.tensor([2, 3])), (5, 2)),
+    "hsplit": (lambda x: x.hsplit(2), (2, 4)),
+    "hsplit of a vector": (lambda x: x.hsplit([1, 3]), (5,)),
+    "vsplit": (lambda x: x.vsplit(2), (2, 4)),
+    "dsplit": (lambda x: x.dsplit([1]), (2, 3, 2)),
+    "unbind": (lambda x: x.unbind(), (3, 2)),
+    "unbind of the last axis": (lambda x: x.unbind(-1), (3, 2)),
+    "unbind of one": (lambda x: x.unbind(1), (3, 1)),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_part_that_torch_takes_is_taken(name: str) -> None:
+    function, shape = CASES[name]
+    check(function, sample(*shape), compile=name in ("select", "slice with a step", "slice of nothing", "split", "unbind"))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_every_dtype_can_be_cut(dtype: torch.dtype) -> None:
+    check(lambda x: (x[:, 1], x[-1:, ::2], *x.chunk(2, 1)), sample(2, 4, dtype=dtype))
+
+
+DYNAMIC: dict[str, tuple[Callable[..., Any], tuple[int, ...], list[tuple[int, ...]]]] = {
+    "select from the end": (lambda x: x[-1], (3, 4), [(1, 4), (6, 8)]),
+    "select in the middle": (lambda x: x[:, x.size(1) // 2], (3, 4), [(1, 1), (6, 8)]),
+    "slice to a negative end": (lambda x: x[:-1], (3, 4), [(2, 4), (6, 8)]),
+    "slice from a negative start": (lambda x: x[-2:], (3, 4), [(1, 1), (6, 8)]),
+    "slice beyond what it may have": (lambda x: x[:4, 2:5], (3, 4), [(1, 3), (6, 8)]),
+    "slice with a step": (lambda x: x[::2, 1::3], (3, 4), [(2, 2), (6, 8), (5, 7)]),
+    "slice from half": (lambda x: x[:, x.size(1) // 2 :], (3, 4), [(1, 1), (6, 7)]),
+    "slice to a computed end": (lambda x: x[:, : x.size(1) - 1], (3, 4), [(1, 2), (6, 7)]),
+    "slice by the other axis": (lambda x: x[:, : x.size(0)], (3, 4), [(1, 1), (2, 8), (6, 3)]),
+    "narrow": (lambda x: x.narrow(1, 0, 1), (3, 4), [(1, 1), (6, 8)]),
+    "narrow from a computed start": (lambda x: x.narrow(0, x.size(0) - 1, 1), (3, 4), [(1, 1), (6, 8)]),
+    "narrow to a computed length": (lambda x: x.narrow(1, 0, x.size(1) // 2), (3, 4), [(1, 2), (6, 8)]),
+    "chunk of a dynamic axis": (lambda x: x.chunk(2, 1), (3, 4), [(1, 2), (6, 7)]),
+    "split of a dynamic axis": (lambda x: x.split(4, 1), (3, 6), [(1, 5), (6, 8)]),
+    "split by dynamic sizes": (lambda x: x.split([x.size(1) - 1, 1], 1), (3, 6), [(1, 2), (6, 12)]),
+    "tensor_split of a dynamic axis": (lambda x: x.tensor_split(3, 1), (3, 6), [(1, 4), (6, 11)]),
+    "tensor_split at indices": (lambda x: x.tensor_split((1, -1), 1), (3, 6), [(1, 2), (6, 11)]),
+}
+
+
+@pytest.mark.parametrize("name", DYNAMIC)
+def test_bounds_are_read_against_the_size_that_the_axis_has(name: str) -> None:
+    function, shape, more = DYNAMIC[name]
+    check(function, sample(*shape), dynamic={0: {0: "n", 1: "t"}}, more=[(sample(*m),) for m in more])
+
+
+LISTS = {
+    "unbind": "%l : Tensor[] = aten::unbind(%x, %zero)",
+    "split": "%l : Tensor[] = aten::split(%x, %two, %zero)",
+}
+
+
+@pytest.mark.parametrize("name", LISTS)
+def test_a_number_of_tensors_that_depends_on_a_size_is_refused(name: str) -> None:
+    graph = f"""
+        graph(%x : Tensor):
+          %zero : int = prim::Constant[value=0]()
+          %two : int = prim::Constant[value=2]()
+          {LISTS[name]}
+          %r : Tensor = aten::cat(%l, %zero)
+          return (%r)"""
+    with pytest.raises(UnsupportedOperators, match="dynamic axis 0"):
+        convert(graph, [sample(4, 3)], dynamic={0: {0: "n"}})
