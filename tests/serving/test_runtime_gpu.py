@@ -1,0 +1,119 @@
+"""The Python runtime on a GPU: the plan answers, in each profile, and a plan that does not fit gives way to torch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from builder.engine import flavour
+from builder.engine.flavour import trt
+from builder.parity import verify
+from builder.serving import Server, serve
+from builder.triton import ModelArtifact, publish
+from tests.triton.artifacts import artifact, tensor
+
+pytestmark = [pytest.mark.gpu, pytest.mark.live]
+
+PROFILES = ({"batch": (1, 1, 1)}, {"batch": (2, 4, 8)})
+
+
+class Squares(torch.nn.Module):
+    """int64 beside float32: TensorRT 8.6 has int32 for it, and the endpoint must not show that."""
+
+    def forward(self, x: torch.Tensor, n: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        return x * x + x, n + n, x.sum(1)
+
+
+def squares(**more: Any) -> ModelArtifact:
+    inputs = (tensor("x", "float32", "batch", 3), tensor("n", "int64", "batch", 2))
+    return artifact(Squares(), inputs, ("y", "twice", "sum"), serve_as="python", profiles=PROFILES, **more)
+
+
+def plan_of_squares() -> bytes:
+    """The same by hand, in TensorRT's own API."""
+    builder = trt.Builder(trt.Logger(trt.Logger.ERROR))
+    explicit = getattr(trt.NetworkDefinitionCreationFlag, "EXPLICIT_BATCH", None)
+    network = builder.create_network(1 << int(explicit) if explicit is not None else 0)
+    x = network.add_input("x", trt.float32, (-1, 3))
+    n = network.add_input("n", trt.int64 if flavour.has_int64() else trt.int32, (-1, 2))
+    square = network.add_elementwise(x, x, trt.ElementWiseOperation.PROD).get_output(0)
+    outputs = {
+        "y": network.add_elementwise(square, x, trt.ElementWiseOperation.SUM).get_output(0),
+        "twice": network.add_elementwise(n, n, trt.ElementWiseOperation.SUM).get_output(0),
+        "sum": network.add_reduce(x, trt.ReduceOperation.SUM, 1 << 1, False).get_output(0),
+    }
+    for name, output in outputs.items():
+        output.name = name
+        network.mark_output(output)
+    config = builder.create_builder_config()
+    for profile in PROFILES:
+        shapes = builder.create_optimization_profile()
+        for name, width in (("x", 3), ("n", 2)):
+            shapes.set_shape(name, *((size, width) for size in profile["batch"]))
+        config.add_optimization_profile(shapes)
+    return bytes(builder.build_serialized_network(network, config))
+
+
+@pytest.fixture(scope="module")
+def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    repository = tmp_path_factory.mktemp("gpu") / "repository"
+    facts = {"flavour": flavour.name(), "tensorrt": trt.__version__}
+    publish(squares(name="squares", plan=plan_of_squares(), facts=facts), repository)
+    publish(squares(name="garbage", plan=b"this is no plan", facts=facts), repository)
+    publish(squares(name="unbuilt", facts=facts), repository)
+    return repository
+
+
+@pytest.fixture(scope="module")
+def server(repository: Path) -> Iterator[Server]:
+    with serve(repository, http_port=0, grpc_port=0, metrics_port=0) as running:
+        yield running
+
+
+def test_the_plan_answers_in_every_profile_over_both_protocols(repository: Path, server: Server) -> None:
+    (parity,) = verify(repository, server.http_url, server.grpc_url, ["squares"])
+    assert parity.passed, (parity.problems, [r.problems for r in parity.results], parity.why)
+    assert (parity.answered_by, parity.device) == ("plan", "cuda:0"), parity.why
+    assert {r.golden for r in parity.results} >= {"p0-opt", "p1-opt", "p1-min", "p1-max", "p1-odd"}
+    assert any(r.protocol == "grpc x16" for r in parity.results)
+
+
+@pytest.mark.parametrize(("name", "why"), [("garbage", "refused the plan"), ("unbuilt", "no plan was built")])
+def test_without_a_plan_that_fits_torch_answers_and_says_why(
+    repository: Path, server: Server, name: str, why: str
+) -> None:
+    (parity,) = verify(repository, server.http_url, server.grpc_url, [name])
+    assert parity.passed and (parity.answered_by, parity.device) == ("torch", "cpu")
+    assert why in (parity.why or "")
+
+
+def test_an_instance_of_kind_cpu_leaves_the_gpu_alone(repository: Path, tmp_path: Path) -> None:
+    base = tmp_path / "base.pbtxt"
+    base.write_text("instance_group { kind: KIND_CPU count: 1 }")
+    facts = {"flavour": flavour.name(), "tensorrt": trt.__version__}
+    model = squares(name="squares", plan=plan_of_squares(), facts=facts)
+    publish(model, tmp_path / "repository", base=base)
+    with serve(tmp_path / "repository", http_port=0, grpc_port=0, metrics_port=0) as server:
+        (parity,) = verify(tmp_path / "repository", server.http_url, None)
+    assert parity.passed and parity.answered_by == "torch" and "KIND_CPU" in (parity.why or "")
+
+
+def test_answers_do_not_change_when_the_buffers_are_used_again(server: Server) -> None:
+    from builder.parity.clients import GrpcClient
+
+    client = GrpcClient(server.grpc_url, 30)
+    sizes = (8, 1, 5, 2, 8, 3)
+    inputs = [
+        {"x": np.full((size, 3), number, np.float32), "n": np.full((size, 2), number, np.int64)}
+        for number, size in enumerate(sizes, 1)
+    ]
+    answers = [client.infer("squares", one).outputs for one in inputs]
+    client.close()
+    for number, answer in enumerate(answers, 1):
+        assert (answer["y"] == number * number + number).all() and (answer["twice"] == 2 * number).all()
+        assert answer["twice"].dtype == np.int64
