@@ -121,3 +121,41 @@ def test_the_returned_tensors_share_no_memory_with_the_inputs_or_the_weights():
     c.add_(1)
     exactly(x, torch.ones(2))
     exactly(kept, torch.ones(2))
+
+
+LOOPS = {"TRIP_LIMIT", "RECURRENCE", "ITERATOR", "LOOP_OUTPUT"}
+CONDITIONALS = {"CONDITION", "CONDITIONAL_OUTPUT"}
+WITHOUT = {
+    "PLUGIN": "its meaning is the plugin's own",
+    "PLUGIN_V2": "its meaning is the plugin's own",
+    "PLUGIN_V3": "its meaning is the plugin's own",
+    "DYNAMIC_QUANTIZE": "its blocks are 4-bit floats, which torch cannot hold, or have 8-bit exponents as scales",
+    "DIST_COLLECTIVE": "speaks to other devices",
+    "MOE": "no converter makes one",
+}
+
+
+def test_every_layer_class_of_this_tensorrt_is_evaluated_or_has_a_reason_why_not():
+    kinds = set(trt.LayerType.__members__)
+    assert kinds - set(EVALUATORS) - LOOPS - CONDITIONALS == kinds & set(WITHOUT)
+
+
+def test_inspect_gives_the_named_tensors_between():
+    def build(net, x):
+        layers = [net.add_unary(x, trt.UnaryOperation.NEG)]
+        layers += [net.add_unary(layers[-1].get_output(0), trt.UnaryOperation.ABS)]
+        layers[0].get_output(0).name = "negated"
+        return layers[1]
+
+    _, network = network_of(build, [torch.ones(1)])
+    values = reference.inspect(network, [torch.ones(1)], ["negated", "absent"])
+    assert list(values) == ["negated"]
+    exactly(values["negated"], [-1.0])
+
+
+def test_a_layer_that_no_output_needs_is_not_evaluated():
+    def build(net, x):
+        net.add_fill((2,), trt.FillOperation.RANDOM_UNIFORM, trt.float32)
+        return net.add_identity(x)
+
+    exactly(evaluate(build, torch.ones(1)), [1.0])

@@ -86,6 +86,14 @@ def softmax(layer: Any, x: Tensor) -> Tensor:
     return torch.softmax(x, axis)
 
 
+@evaluates("RAGGED_SOFTMAX")
+@in_float32
+def ragged_softmax(layer: Any, x: Tensor, bounds: Tensor) -> Tensor:
+    """A softmax over the first bounds[..., 0] elements of each row; what lies behind them is 0."""
+    inside = torch.arange(x.shape[-1]) < bounds
+    return torch.softmax(x.masked_fill(~inside, -torch.inf), -1).masked_fill(~inside, 0)
+
+
 @evaluates("TOPK")
 def topk(layer: Any, x: Tensor, k: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """The k largest (smallest) values along the mask's one axis, best first, and their places.

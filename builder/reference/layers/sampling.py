@@ -28,11 +28,12 @@ ROUNDINGS: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 @evaluates("RESIZE")
+@in_float32
 def resize(layer: Any, x: Tensor, shape: Tensor | None = None) -> Tensor:
     """Each axis whose length changes is resampled in turn; the second input, else `shape`, else `scales` says how.
 
-    NEAREST takes one value (any dtype), LINEAR two, CUBIC four, each weighted by its distance; places outside repeat
-    the edge, or weigh nothing where `exclude_outside` is set. Integers are weighted in float32 and rounded to even.
+    NEAREST takes one value, LINEAR two, CUBIC four, each weighted by its distance in float32; places outside repeat the
+    edge, or weigh nothing where `exclude_outside` is set.
     """
     for axis, length in enumerate(_lengths(layer, x, shape)):
         if length == x.shape[axis]:
@@ -49,10 +50,10 @@ def resize(layer: Any, x: Tensor, shape: Tensor | None = None) -> Tensor:
 def _lengths(layer: Any, x: Tensor, shape: Tensor | None) -> list[int]:
     if shape is not None:
         return [int(n) for n in shape]
-    scales = list(layer.scales)
-    if scales:
-        return [math.floor(n * scale) for n, scale in zip(x.shape, scales, strict=True)]
-    return list(layer.shape)
+    lengths = layer.shape  # None where scales are set; asked for first, as TensorRT warns of scales that are not
+    if lengths is not None and len(lengths) == x.dim():
+        return list(lengths)
+    return [math.floor(n * scale) for n, scale in zip(x.shape, layer.scales, strict=True)]
 
 
 def _places(layer: Any, origin: int, resized: int) -> Tensor:
@@ -85,10 +86,8 @@ def _cubic(x: Tensor, a: float) -> Tensor:
 
 def _weighted(x: Tensor, axis: int, index: Tensor, weights: Tensor) -> Tensor:
     view = [-1 if i == axis else 1 for i in range(x.dim())]
-    wide = x.float()
-    parts = [wide.index_select(axis, i) * w.reshape(view) for i, w in zip(index, weights, strict=True)]
-    total = torch.stack(parts).sum(0)
-    return total.to(x.dtype) if x.is_floating_point() else total.round().to(x.dtype)
+    parts = [x.index_select(axis, i) * w.reshape(view) for i, w in zip(index, weights, strict=True)]
+    return torch.stack(parts).sum(0)
 
 
 GRID_MODES = {"NEAREST": "nearest", "LINEAR": "bilinear", "CUBIC": "bicubic"}
