@@ -65,7 +65,9 @@ def iota(ctx: ConversionContext, length: Size, dtype: torch.dtype = torch.int64)
     return ctx.cast(ctx.set_sizes(layer.get_output(0), [expression(length)]), dtype)
 
 
-def filled_slice(ctx: ConversionContext, x: Any, starts: Sequence[int], sizes: Sequence[Size], value: float | int) -> Any:
+def filled_slice(
+    ctx: ConversionContext, x: Any, starts: Sequence[int], sizes: Sequence[Size], value: float | int
+) -> Any:
     """A slice that may begin before the tensor and end behind it; there it holds `value`."""
     static = [v if isinstance(v, int) else 0 for v in sizes]
     layer = ctx.net.add_slice(x, trt.Dims(starts), trt.Dims(static), trt.Dims([1] * len(sizes)))

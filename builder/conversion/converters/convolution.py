@@ -156,9 +156,7 @@ def depthwise(
     return convolve(ctx, x, weight, bias, Window.of(axes, stride, padding, dilation, x.shape[-axes - 1]))
 
 
-def named_padding(
-    ctx: ConversionContext, weight: Any, stride: Any, padding: str, dilation: Any, groups: int
-) -> Window:
+def named_padding(ctx: ConversionContext, weight: Any, stride: Any, padding: str, dilation: Any, groups: int) -> Window:
     """ "valid" pads nothing; "same" keeps the size at stride 1, the odd element of the padding behind."""
     axes = kernel_axes(ctx, weight)
     dilation = filled(dilation, axes)
@@ -232,9 +230,7 @@ def _lengthened(ctx: ConversionContext, weight: Any, missing: Sequence[int]) -> 
     return torch.nn.functional.pad(weight, [n for count in reversed(missing) for n in (0, count)])
 
 
-def _add(
-    ctx: ConversionContext, method: Any, x: Any, weight: Any, bias: Any, maps: int, window: Window
-) -> Any:
+def _add(ctx: ConversionContext, method: Any, x: Any, weight: Any, bias: Any, maps: int, window: Window) -> Any:
     """The layer, its kernel and bias given as weights where they are static and as inputs where not."""
     dtype = ctx.dtype(x)
     shape = with_unit(list(weight.shape[2:]), 1)

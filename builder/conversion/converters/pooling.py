@@ -218,7 +218,9 @@ def _padded(ctx: ConversionContext, x: Any, pool: Pool, lengths: Sequence[Size],
 
 
 def _taps(window: Sequence[int]) -> list[tuple[int, ...]]:
-    return [tuple(int(i) for i in tap) for tap in torch.cartesian_prod(*map(torch.arange, window)).reshape(-1, len(window))]
+    return [
+        tuple(int(i) for i in tap) for tap in torch.cartesian_prod(*map(torch.arange, window)).reshape(-1, len(window))
+    ]
 
 
 def _tap(ctx: ConversionContext, x: Any, pool: Pool, lengths: Sequence[Size], tap: Sequence[int]) -> Any:
@@ -399,4 +401,3 @@ def _gathered_maximum(ctx: ConversionContext, x: Any, first: int, parts: Sequenc
     positions = ctx.net.add_gather(ctx.constant(flat.flatten()), at, 0).get_output(0)
     sizes = [*leading, *(len(starts) for starts, _ in parts)]
     return ctx.reshape(values, sizes), ctx.cast(ctx.reshape(positions, sizes), torch.int64)
-

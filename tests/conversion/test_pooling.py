@@ -1,0 +1,108 @@
+"""Pooling against torch: windows that reach beyond the input, divisors, indices, parts of unequal length."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from tests.conversion.harness import check
+
+NHW = {0: {0: "n", 2: "h", 3: "w"}}
+SPANS = {"h": (5, 5, 20), "w": (5, 5, 20)}
+SIZES = [(7, 8), (8, 8), (9, 7), (5, 6)]
+AVERAGES: list[tuple[Any, ...]] = [
+    (3, 2, 1, False, True),
+    (3, 2, 1, True, True),
+    (3, 2, 1, True, False),
+    (2, 3, 1, True, True),
+    (2, 3, 1, True, False),
+    ((1, 2), (3, 2), 0, True, True),
+    (3, 2, 0, True, True, 5),
+    (3, 1, 1, False, False, 2),
+    (2, 3, 1, True, True, 7),
+]
+MAXIMA: list[tuple[Any, ...]] = [
+    (3, 2, 1, 1, False),
+    (3, 2, 1, 1, True),
+    (2, 3, 1, 1, True),
+    ((1, 2), (3, 1), 0, 1, True),
+    (2, 2, 0, 2, False),
+    (3, 2, 1, 2, True),
+]
+OUTPUTS: list[Any] = [1, 2, 3, 4, (None, 3), (5, 1)]
+
+
+def others() -> list[tuple[torch.Tensor, ...]]:
+    return [(torch.randn(1, 3, 5, 9),), (torch.randn(3, 3, 6, 6),), (torch.randn(4, 3, 20, 20),)]
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("settings", AVERAGES)
+def test_an_average_divides_by_what_pytorch_counts(settings: tuple[Any, ...], size: tuple[int, int]) -> None:
+    x = torch.randn(2, 3, *size)
+    check(lambda x: F.avg_pool2d(x, *settings), x, compile=False)
+    check(lambda x: F.avg_pool2d(x, *settings), x, dynamic=NHW, spans=SPANS, more=others(), compile=size == SIZES[0])
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("indices", [False, True])
+@pytest.mark.parametrize("settings", MAXIMA)
+def test_a_maximum_and_where_it_was(settings: tuple[Any, ...], indices: bool, size: tuple[int, int]) -> None:
+    x = torch.randn(2, 3, *size)
+
+    def pool(x: torch.Tensor) -> Any:
+        return F.max_pool2d(x, *settings, return_indices=indices)
+
+    check(pool, x, compile=False, rtol=0, atol=0)
+    check(pool, x, dynamic=NHW, spans=SPANS, more=others(), compile=size == SIZES[0], rtol=0, atol=0)
+
+
+def test_the_first_of_equal_maxima_gives_the_index() -> None:
+    x = torch.randint(-2, 2, (1, 2, 8, 8)).float()
+    check(lambda x: F.max_pool2d(x, 3, 1, 1, return_indices=True), x, rtol=0, atol=0)
+
+
+def test_integers_have_maxima_too() -> None:
+    check(lambda x: F.max_pool2d(x, 3, 2, 1), torch.randint(-(2**40), 2**40, (1, 2, 6, 6)))
+
+
+@pytest.mark.parametrize("output", OUTPUTS)
+@pytest.mark.parametrize("pool", [F.adaptive_avg_pool2d, F.adaptive_max_pool2d])
+def test_adaptive_parts_of_unequal_length(pool: Any, output: Any) -> None:
+    # means over up to 72 elements in another order: 72 * 6e-8
+    check(lambda x: pool(x, output), torch.randn(2, 3, 8, 7), rtol=1e-5)
+    check(lambda x: pool(x, output), torch.randn(2, 3, 8, 7), dynamic=NHW, rtol=1e-5, more=[(torch.randn(1, 3, 5, 9),)])
+
+
+@pytest.mark.parametrize("output", OUTPUTS)
+def test_adaptive_indices(output: Any) -> None:
+    check(lambda x: F.adaptive_max_pool2d(x, output, return_indices=True), torch.randn(2, 3, 8, 7), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("shape", [(2, 3, 8), (3, 8)])
+def test_one_axis(shape: tuple[int, ...]) -> None:
+    x = torch.randn(shape)
+    for pool in (F.adaptive_avg_pool1d, F.adaptive_max_pool1d):
+        check(lambda x, pool=pool: pool(x, 3), x, compile=False)  # type: ignore[misc]
+    check(lambda x: F.avg_pool1d(x, 3, 2, 1), x)
+    check(lambda x: F.max_pool1d(x, 3, 2, 1, return_indices=True), x)
+
+
+@pytest.mark.parametrize("shape", [(2, 3, 8, 7, 6), (3, 8, 7, 5)])
+def test_three_axes(shape: tuple[int, ...]) -> None:
+    x = torch.randn(shape)
+    for pool in (F.adaptive_avg_pool3d, F.adaptive_max_pool3d):
+        check(lambda x, pool=pool: pool(x, (3, 2, 1)), x, rtol=1e-5, compile=False)  # type: ignore[misc]
+    check(lambda x: F.avg_pool3d(x, 3, 2, 1, True, False, 4), x)
+    check(lambda x: F.max_pool3d(x, 3, 2, 1, return_indices=True), x)
+
+
+def test_dynamic_batch_and_three_dynamic_axes() -> None:
+    dynamic = {0: {0: "n", 2: "d", 3: "h", 4: "w"}}
+    x, y = torch.randn(2, 3, 6, 7, 8), torch.randn(1, 3, 4, 4, 4)
+    spans = {name: (4, 6, 12) for name in "dhw"}
+    check(lambda x: F.adaptive_avg_pool3d(x, 2), x, dynamic=dynamic, spans=spans, more=[(y,)], rtol=1e-5)
+    check(lambda x: F.max_pool3d(x, 3, 2, 1, ceil_mode=True), x, dynamic=dynamic, spans=spans, more=[(y,)])
