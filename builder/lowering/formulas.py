@@ -160,7 +160,7 @@ ATTENTION: Table = {
 def f(query: Tensor, key: Tensor, value: Tensor, attn_mask: Optional[Tensor], dropout_p: float, is_causal: bool,
       scale: Optional[float], enable_gqa: bool):
     if scale is None:
-        factor = 1. / math.sqrt(query.size(-1))
+        factor = float(query.size(-1)) ** -0.5
     else:
         factor = scale
     if enable_gqa:
@@ -195,7 +195,7 @@ def heads(x: Tensor, num_heads: int):
     return x.reshape([x.size(0), x.size(1), num_heads, -1]).transpose(1, 2)
 
 def attend(q: Tensor, k: Tensor, v: Tensor, mask: Optional[Tensor], mask_type: Optional[int]):
-    scores = torch.matmul(q * (1. / math.sqrt(q.size(-1))), k.transpose(-2, -1))
+    scores = torch.matmul(q * float(q.size(-1)) ** -0.5, k.transpose(-2, -1))
     if mask is not None:
         hidden = mask.to(torch.bool)
         if mask_type is not None:
@@ -216,11 +216,11 @@ def f(query: Tensor, key: Tensor, value: Tensor, embed_dim: int, num_head: int, 
       proj_weight: Tensor, proj_bias: Tensor, mask: Optional[Tensor], need_weights: bool, average_attn_weights: bool,
       mask_type: Optional[int]):
     d = embed_dim
-    q = heads(torch.linear(query, qkv_weight[:d], qkv_bias[:d]), num_head)
-    k = heads(torch.linear(key, qkv_weight[d:2 * d], qkv_bias[d:2 * d]), num_head)
-    v = heads(torch.linear(value, qkv_weight[2 * d:], qkv_bias[2 * d:]), num_head)
+    q = heads(torch.ops.aten.linear(query, qkv_weight[:d], qkv_bias[:d]), num_head)
+    k = heads(torch.ops.aten.linear(key, qkv_weight[d:2 * d], qkv_bias[d:2 * d]), num_head)
+    v = heads(torch.ops.aten.linear(value, qkv_weight[2 * d:], qkv_bias[2 * d:]), num_head)
     weights = attend(q, k, v, mask, mask_type)
-    result = torch.linear(merged(weights, v), proj_weight, proj_bias)
+    result = torch.ops.aten.linear(merged(weights, v), proj_weight, proj_bias)
     if need_weights:
         if average_attn_weights:
             shown = torch.mean(weights, [1])
@@ -234,9 +234,9 @@ def f(query: Tensor, key: Tensor, value: Tensor, embed_dim: int, num_head: int, 
 ENCODER_LAYER: Table = {
     "aten::_transformer_encoder_layer_fwd(Tensor src, int embed_dim, int num_heads, "
     "Tensor qkv_weight, Tensor qkv_bias, Tensor proj_weight, Tensor proj_bias, bool use_gelu, bool norm_first, "
-    "float eps, Tensor norm_weight_1, Tensor norm_bias_1, Tensor norm_weight_2, Tensor norm_bias_2, Tensor ffn_weight_1, "
-    "Tensor ffn_bias_1, Tensor ffn_weight_2, Tensor ffn_bias_2, Tensor? mask=None, "
-    "int? mask_type=None) -> Tensor": f"""{_HEADS}
+    "float eps, Tensor norm_weight_1, Tensor norm_bias_1, Tensor norm_weight_2, Tensor norm_bias_2, "
+    "Tensor ffn_weight_1, Tensor ffn_bias_1, Tensor ffn_weight_2, Tensor ffn_bias_2, "
+    "Tensor? mask=None, int? mask_type=None) -> Tensor": f"""{_HEADS}
 def f(src: Tensor, embed_dim: int, num_heads: int, qkv_weight: Tensor, qkv_bias: Tensor, proj_weight: Tensor,
       proj_bias: Tensor, use_gelu: bool, norm_first: bool, eps: float, norm_weight_1: Tensor, norm_bias_1: Tensor,
       norm_weight_2: Tensor, norm_bias_2: Tensor, ffn_weight_1: Tensor, ffn_bias_1: Tensor, ffn_weight_2: Tensor,
@@ -245,22 +245,22 @@ def f(src: Tensor, embed_dim: int, num_heads: int, qkv_weight: Tensor, qkv_bias:
     x = src
     if norm_first:
         x = torch.layer_norm(src, [d], norm_weight_1, norm_bias_1, eps)
-    q = heads(torch.linear(x, qkv_weight[:d], qkv_bias[:d]), num_heads)
-    k = heads(torch.linear(x, qkv_weight[d:2 * d], qkv_bias[d:2 * d]), num_heads)
-    v = heads(torch.linear(x, qkv_weight[2 * d:], qkv_bias[2 * d:]), num_heads)
+    q = heads(torch.ops.aten.linear(x, qkv_weight[:d], qkv_bias[:d]), num_heads)
+    k = heads(torch.ops.aten.linear(x, qkv_weight[d:2 * d], qkv_bias[d:2 * d]), num_heads)
+    v = heads(torch.ops.aten.linear(x, qkv_weight[2 * d:], qkv_bias[2 * d:]), num_heads)
     weights = attend(q, k, v, mask, mask_type)
-    x = src + torch.linear(merged(weights, v), proj_weight, proj_bias)
+    x = src + torch.ops.aten.linear(merged(weights, v), proj_weight, proj_bias)
     if not norm_first:
         x = torch.layer_norm(x, [d], norm_weight_1, norm_bias_1, eps)
     y = x
     if norm_first:
         y = torch.layer_norm(x, [d], norm_weight_2, norm_bias_2, eps)
-    y = torch.linear(y, ffn_weight_1, ffn_bias_1)
+    y = torch.ops.aten.linear(y, ffn_weight_1, ffn_bias_1)
     if use_gelu:
-        y = torch.gelu(y)
+        y = torch.ops.aten.gelu(y)
     else:
         y = torch.relu(y)
-    x = x + torch.linear(y, ffn_weight_2, ffn_bias_2)
+    x = x + torch.ops.aten.linear(y, ffn_weight_2, ffn_bias_2)
     if not norm_first:
         x = torch.layer_norm(x, [d], norm_weight_2, norm_bias_2, eps)
     return x

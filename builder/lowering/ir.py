@@ -200,13 +200,3 @@ def list_length(value: Value) -> int | None:
         return int(value.node().inputsSize())
     known = constant(value)
     return len(known) if isinstance(known, list | tuple) else None
-
-
-def next_node(graph: Graph, node: Node) -> Node:
-    """The node after this one in its block; the block's return node after the last."""
-    block = node.owningBlock()
-    found = block.returnNode().prev()
-    after = block.returnNode()
-    while found != node:
-        found, after = found.prev(), found
-    return after

@@ -11,7 +11,7 @@ from builder.errors import LoweringError
 from builder.lowering import ir
 from builder.lowering.frozen import frozen_graph
 from builder.lowering.graph import LoweredGraph
-from builder.lowering.passes import Context
+from builder.lowering.passes import KEPT, Context
 from builder.lowering.pipeline import run_passes
 
 
@@ -23,6 +23,9 @@ def lower(
     unroll_limit: int = 64,
     fallback_modules: Collection[str] = (),
     optional_inputs: Collection[str] = (),
+    specs: Sequence[Any] = (),
+    keep: Collection[str] = KEPT,
+    precision: Any = None,
     paranoid: Any = None,
     stop_after: str | None = None,
     keep_text: bool = False,
@@ -42,6 +45,9 @@ def lower(
         optional_inputs=frozenset(optional_inputs),
         inputs=names,
         defaults=defaults,
+        specs=tuple(specs),
+        keep=frozenset(keep),
+        precision=precision,
     )
     trace = run_passes(graph, context, stop_after=stop_after, keep_text=keep_text)
     return LoweredGraph(graph, tuple(context.inputs), tuple(context.outputs), trace)

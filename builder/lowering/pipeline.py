@@ -10,8 +10,8 @@ from builder.errors import LoweringError
 from builder.lowering import ir
 from builder.lowering.passes import Context, Pass, torch_passes
 from builder.lowering.passes.convolution import unify_convolutions
-from builder.lowering.passes.dtypes import fold_dtypes
-from builder.lowering.passes.environment import resolve_environment
+from builder.lowering.passes.dtypes import fold_known_facts, remove_casts
+from builder.lowering.passes.environment import refuse_nested_tensors, resolve_environment
 from builder.lowering.passes.exceptions import eliminate_exceptions
 from builder.lowering.passes.fallback import mark_fallback
 from builder.lowering.passes.functionalise import functionalise
@@ -33,6 +33,7 @@ from builder.lowering.passes.scalars import (
     fold_scalar_tensors,
     fold_sizes,
 )
+from builder.lowering.passes.strings import fold_string_lengths
 from builder.lowering.passes.unpack import (
     tile_to_repeat,
     unpack_addmm,
@@ -65,6 +66,7 @@ PIPELINE: tuple[Pass, ...] = (
     flatten_inputs,  # everything after may rely on tensors and constants only
     torch_passes.inline,
     resolve_environment,  # answers make ifs static
+    fold_known_facts,
     torch_passes.propagate_constants,
     eliminate_exceptions,  # after constants, which resolve the static guards
     resolve_static_ifs,
@@ -74,10 +76,15 @@ PIPELINE: tuple[Pass, ...] = (
     # Values instead of memory.
     remove_dropout,  # before functionalise: it gives its very input, and its schema hides that
     functionalise,
+    fold_string_lengths,
+    torch_passes.propagate_constants,  # conditions on what is in a list are static now
+    resolve_static_ifs,
     flatten_outputs,  # after it: dictionaries that are filled step by step are whole now
     torch_passes.lower_tuples,  # needs plain outputs
     torch_passes.propagate_constants,
     resolve_static_ifs,
+    torch_passes.eliminate_dead_code,
+    refuse_nested_tensors,  # before formulas are written for tensors that are not nested
     # Fewer kinds of node. Views first: after them contiguous and clone mean nothing.
     view_to_reshape,
     remove_contiguous,
@@ -112,7 +119,8 @@ PIPELINE: tuple[Pass, ...] = (
     unpack_type_as,
     unify_to,
     torch_passes.eliminate_common_subexpressions,  # `x.dtype` once, so that a cast to its own dtype shows
-    fold_dtypes,
+    fold_known_facts,
+    remove_casts,
     # Numbers.
     fold_scalar_chains,
     fold_scalar_tensors,

@@ -5,7 +5,7 @@ One file a pass, or one table where the same machinery serves many. `builder.low
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,7 +21,8 @@ class Context:
     """What a pass may know beside the graph.
 
     `unroll_limit` is the largest known trip count of a loop that is unrolled; `fallback_modules` are the qualified or
-    class names of modules that shall run in torch; `outputs` collects the output names while the interface is
+    class names of modules that shall run in torch; `specs` describe the graph's inputs in order (`dtype`, `shape`),
+    where the caller knows; `outputs` collects the output names while the interface is
     flattened.
     """
 
@@ -32,6 +33,7 @@ class Context:
     inputs: list[str] = field(default_factory=list)
     defaults: dict[str, Any] = field(default_factory=dict)
     outputs: list[str] = field(default_factory=list)
+    specs: Sequence[Any] = ()
     precision: Callable[[Any], None] | None = None
 
 

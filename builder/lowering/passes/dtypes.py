@@ -1,4 +1,4 @@
-"""What can be told of dtypes without inputs: results of comparisons, of casts, of operators that copy a dtype along."""
+"""Questions about dtypes and axes, answered where the graph or the description of its inputs tells."""
 
 from __future__ import annotations
 
@@ -7,99 +7,128 @@ from typing import Any
 import torch
 
 from builder.lowering import ir
+from builder.lowering.facts import NUMBERS, Facts, dtype_of
 from builder.lowering.passes import Context, lowering_pass
 
-_BOOL = frozenset(
-    f"aten::{name}"
-    for name in (
-        "eq", "ne", "lt", "le", "gt", "ge", "isnan", "isinf", "isfinite", "isposinf", "isneginf",
-        "logical_and", "logical_or", "logical_xor", "logical_not", "any", "all",
-    )
-)  # fmt: skip
-_LONG = frozenset(["aten::argmax", "aten::argmin", "aten::argsort", "aten::nonzero", "aten::bucketize"])
-# These give the dtype of their first input.
-_ALONG = frozenset(
-    f"aten::{name}"
-    for name in (
-        "reshape", "view", "flatten", "unflatten", "squeeze", "unsqueeze", "transpose", "permute", "t", "expand",
-        "expand_as", "repeat", "select", "slice", "narrow", "contiguous", "clone", "detach", "index_select", "flip",
-        "roll", "relu", "neg", "bitwise_not", "tril", "triu", "masked_fill", "gather", "scatter", "index_put",
-        "constant_pad_nd", "movedim", "linear", "_convolution", "layer_norm", "batch_norm", "group_norm", "max_pool2d",
-        "avg_pool2d", "adaptive_avg_pool2d", "hardtanh", "gelu", "matmul", "bmm", "mm",
-    )
-)  # fmt: skip
-_DTYPE_AT = {"aten::to": 1, "aten::zeros": 1, "aten::ones": 1, "aten::full": 2, "aten::softmax": 2}
+
+@lowering_pass("fold-known-facts")
+def fold_known_facts(graph: Any, context: Context) -> None:
+    """Answer `x.dtype`, `x.dim()`, `x.is_floating_point()` and `x is y` where that is known, and drop the branches
+    that are not taken.
+
+    With a description of the inputs (`specs`) that is most of them, for scripted attention modules ask much.
+    """
+    for _ in range(_ROUNDS):
+        if not _fold(graph, _facts(graph, context), context):
+            return
+        ir.C._jit_pass_constant_propagation(graph)
+        for node in ir.nodes_of(graph, "prim::If"):
+            taken = ir.constant(node.inputsAt(0))
+            if isinstance(taken, bool):
+                ir.splice(node, list(node.blocks())[0 if taken else 1])
 
 
-class Dtypes:
-    """The dtype of each value as far as it follows from the graph alone; asked in program order, so each answer is one
-    step."""
-
-    def __init__(self) -> None:
-        self._known: dict[int, torch.dtype | None] = {}
-
-    def of(self, value: Any) -> torch.dtype | None:
-        """The dtype of a tensor, None when it depends on the inputs."""
-        found = self._known.get(value.unique())
-        return found if found is not None else self._constant(value)
-
-    def _constant(self, value: Any) -> torch.dtype | None:
-        known = ir.constant(value)
-        return known.dtype if isinstance(known, torch.Tensor) else None
-
-    def learn(self, node: Any) -> None:
-        """Note the dtypes of a node's outputs."""
-        if node.outputsSize() == 1 and node.output().type().kind() == "TensorType":
-            self._known[node.output().unique()] = self._result(node)
-
-    def _result(self, node: Any) -> torch.dtype | None:
-        kind = node.kind()
-        if kind in _BOOL:
-            return torch.bool
-        if kind in _LONG:
-            return torch.int64
-        if kind in _DTYPE_AT and node.inputsSize() > _DTYPE_AT[kind]:
-            given = ir.constant(node.inputsAt(_DTYPE_AT[kind]))
-            if isinstance(given, int) and not isinstance(given, bool):
-                return dtype_of(given)
-            return self.of(node.inputsAt(0)) if kind == "aten::softmax" and given is None else None
-        return self.of(node.inputsAt(0)) if kind in _ALONG else None
+_ROUNDS = 8  # each resolves the branches that the last one's answers made static; nothing asks deeper than that
 
 
-_BY_NUMBER = {
-    0: torch.uint8, 1: torch.int8, 2: torch.int16, 3: torch.int32, 4: torch.int64, 5: torch.float16, 6: torch.float32,
-    7: torch.float64, 11: torch.bool, 15: torch.bfloat16,
-}  # fmt: skip
-_NUMBERS = {dtype: number for number, dtype in _BY_NUMBER.items()}
+def _facts(graph: Any, context: Context) -> Facts:
+    facts = Facts()
+    for value, spec in zip(graph.inputs(), context.specs, strict=False):
+        facts.know(value, getattr(torch, spec.dtype), len(spec.shape))
+    return facts
 
 
-def dtype_of(number: int) -> torch.dtype | None:
-    """The dtype that a graph writes as this number (c10/core/ScalarType.h)."""
-    return _BY_NUMBER.get(number)
-
-
-@lowering_pass("fold-dtypes")
-def fold_dtypes(graph: Any, context: Context) -> None:
-    """Replace `x.dtype` by a constant where the graph tells it, and remove casts to the dtype that a value already
-    has."""
-    dtypes = Dtypes()
-    for node in ir.walk(graph):
-        kind = node.kind()
-        if kind == "prim::dtype" and (known := dtypes.of(node.inputsAt(0))) is not None:
-            ir.replace(node, [ir.insert_constant(graph, _NUMBERS[known], node)])
-        elif kind == "aten::is_floating_point" and (known := dtypes.of(node.inputsAt(0))) is not None:
-            ir.replace(node, [ir.insert_constant(graph, known.is_floating_point, node)])
-        elif kind == "aten::to" and _same(node, dtypes):
-            ir.bypass(node)
+def _fold(graph: Any, facts: Facts, context: Context) -> bool:
+    """Replace every question that has an answer; whether there was one."""
+    found = False
+    for node in _bottom_up(graph):
+        answer = _answer(node, facts) if node.kind() in _QUESTIONS else None
+        if answer is None:
+            facts.learn(node)
         else:
-            dtypes.learn(node)
+            ir.replace(node, [ir.insert_constant(graph, answer, node)])
+            found = True
+    return found | _fold_sizes(graph, context)
 
 
-def _same(node: Any, dtypes: Dtypes) -> bool:
-    """Whether a cast asks for the dtype that its input has: a known one, or that of the very same tensor."""
+def _bottom_up(block: Any) -> Any:
+    """Every node in program order, an If or Loop after the nodes of its blocks."""
+    for node in list(block.nodes()):
+        for inner in list(node.blocks()):
+            yield from _bottom_up(inner)
+        yield node
+
+
+def _dtype(node: Any, facts: Facts) -> int | None:
+    known = facts.dtype(node.inputsAt(0))
+    return None if known is None else NUMBERS[known]
+
+
+def _is_floating(node: Any, facts: Facts) -> bool | None:
+    known = facts.dtype(node.inputsAt(0))
+    return None if known is None else known.is_floating_point
+
+
+def _is(node: Any, facts: Facts) -> bool | None:
+    """`x is y` for tensors: the same value is the same tensor, two inputs of the graph are two."""
+    one, other = ir.inputs(node)
+    if one.type().kind() != "TensorType" or other.type().kind() != "TensorType":
+        return None
+    if one == other:
+        return True
+    return False if all(_fresh(value) for value in (one, other)) else None
+
+
+def _fresh(value: Any) -> bool:
+    kind = value.node().kind()
+    return (kind == "prim::Param" and value.node().owningBlock().owningNode() is None) or kind in _NEW_OBJECTS
+
+
+_NEW_OBJECTS = frozenset(
+    f"aten::{n}" for n in ("transpose", "unsqueeze", "linear", "add", "mul", "layer_norm", "permute")
+)
+_QUESTIONS = {
+    "prim::dtype": _dtype,
+    "aten::dim": lambda node, facts: facts.rank(node.inputsAt(0)),
+    "aten::is_floating_point": _is_floating,
+    "aten::__is__": _is,
+    "aten::__isnot__": lambda node, facts: None if (same := _is(node, facts)) is None else not same,
+}
+
+
+def _answer(node: Any, facts: Facts) -> Any:
+    return _QUESTIONS[node.kind()](node, facts)
+
+
+def _fold_sizes(graph: Any, context: Context) -> bool:
+    """Static axes of the inputs."""
+    found = False
+    for value, spec in zip(graph.inputs(), context.specs, strict=False):
+        for node in [use.user for use in value.uses() if use.user.kind() == "aten::size"]:
+            axis = ir.constant(node.inputsAt(1)) if node.inputsSize() == 2 else None
+            if (
+                isinstance(axis, int)
+                and -len(spec.shape) <= axis < len(spec.shape)
+                and isinstance(spec.shape[axis], int)
+            ):
+                ir.replace(node, [ir.insert_constant(graph, spec.shape[axis], node)])
+                found = True
+    return found
+
+
+@lowering_pass("remove-casts")
+def remove_casts(graph: Any, context: Context) -> None:
+    """Remove a cast to the dtype that a value already has: a known one, or that of the very same tensor."""
+    facts = _facts(graph, context)
+    for node in _bottom_up(graph):
+        facts.learn(node)
+        if node.kind() == "aten::to" and _same(node, facts):
+            ir.bypass(node)
+
+
+def _same(node: Any, facts: Facts) -> bool:
     wanted = node.inputsAt(1)
     if wanted.node().kind() == "prim::dtype" and wanted.node().inputsAt(0) == node.inputsAt(0):
         return True
-    number = ir.constant(wanted)
-    known = dtypes.of(node.inputsAt(0))
+    number, known = ir.constant(wanted), facts.dtype(node.inputsAt(0))
     return known is not None and isinstance(number, int) and dtype_of(number) is known

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from builder.errors import LoweringError
 from builder.lowering import ir
 from builder.lowering.passes import Context, lowering_pass
 
@@ -19,6 +20,10 @@ _ANSWERS: dict[str, Any] = {
     "prim::is_mkldnn": False,
     "aten::is_scripting": True,
     "aten::is_complex": False,
+    # nn.TransformerEncoder asks this before it packs a padded batch as nested tensors; the dense way gives the same at
+    # every
+    # position that is not padding.
+    "aten::_nested_tensor_from_mask_left_aligned": False,
 }
 
 
@@ -37,3 +42,15 @@ def resolve_environment(graph: Any, context: Context) -> None:
     for node in ir.nodes_of(graph, "prim::Constant"):
         if node.output().type().kind() == "DeviceObjType" and node.output().toIValue() != ir.CPU:
             ir.replace(node, [ir.insert_constant(graph, ir.CPU, node)])
+
+
+@lowering_pass("refuse-nested-tensors")
+def refuse_nested_tensors(graph: Any, context: Context) -> None:
+    """Refuse a model that certainly packs its batch as nested tensors (a trace of nn.TransformerEncoder without
+    gradients may)."""
+    for node in ir.nodes_of(graph, "aten::_nested_tensor_from_mask"):
+        raise LoweringError(
+            "the model packs its batch as nested tensors, which TensorRT does not have",
+            where=ir.source_line(node),
+            fix="build nn.TransformerEncoder with enable_nested_tensor=False, or script it instead of tracing it",
+        )

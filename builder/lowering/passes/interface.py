@@ -124,6 +124,9 @@ def _leaves(graph: Any, value: Any, name: str) -> Iterator[tuple[str, Any]]:
     kind, end = value.type().kind(), graph.return_node()
     if kind == "TensorType":
         yield name, value
+    elif kind == "OptionalType" and not ir.is_none(value):
+        inner = ir.insert(graph, "prim::unchecked_cast", [value], end, [value.type().getElementType()], value.node())
+        yield from _leaves(graph, inner.output(), name)
     elif kind == "TupleType":
         elements = _elements(graph, value, "prim::TupleConstruct", "prim::TupleUnpack")
         yield from _children(graph, zip(field_names(value.type()) or range(len(elements)), elements, strict=True), name)

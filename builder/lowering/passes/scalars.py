@@ -39,7 +39,7 @@ def fold_scalar_chains(graph: Any, context: Context) -> None:
         source = node.inputsAt(0)
         if source.type().kind() != "TensorType":
             continue
-        number = _direct(source, node) or _integer(graph, source)
+        number = _direct(source, node) or _integer(graph, source, node)
         if number is not None:
             ir.replace(node, [_as_type(graph, node, number)])
 
@@ -52,16 +52,16 @@ def _direct(value: Any, node: Any) -> Any | None:
     return None
 
 
-def _integer(graph: Any, value: Any) -> Any | None:
-    """A value of type int that equals a 0-d integer tensor, or None; new nodes stand where the tensor's stand."""
+def _integer(graph: Any, value: Any, at: Any) -> Any | None:
+    """A value of type int that equals a 0-d integer tensor, or None; new nodes stand at `at`, or where the tensor's
+    stand."""
     node = value.node()
     if node.kind() == "prim::NumToTensor" and node.inputsAt(0).type().kind() == "IntType":
         return node.inputsAt(0)
     known = ir.constant(value)
     if isinstance(known, torch.Tensor):
         whole = known.dim() == 0 and known.dtype in (torch.int64, torch.int32)
-        after = ir.next_node(graph, node)
-        return ir.insert_constant(graph, int(known), after, node) if whole else None
+        return ir.insert_constant(graph, int(known), at) if whole else None
     return _arithmetic(graph, node)
 
 
@@ -74,7 +74,7 @@ def _arithmetic(graph: Any, node: Any) -> Any | None:
         return None
     if operator is None or any(arg.type().kind() not in ("TensorType", "IntType") for arg in args[:2]):
         return None
-    numbers = [arg if arg.type().kind() == "IntType" else _integer(graph, arg) for arg in args[:2]]
+    numbers = [arg if arg.type().kind() == "IntType" else _integer(graph, arg, node) for arg in args[:2]]
     if any(number is None for number in numbers):
         return None
     return Emit(graph, node).op(operator, *numbers, type=ir.INT)

@@ -23,7 +23,8 @@ def formula(text: str, numbers: tuple[str, ...]) -> Any:
         text = text.replace("{number}", number) if "{number}" in text else text.replace(": number", f": {number}", 1)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        graph = torch.jit.CompilationUnit(text).f.graph
+        unit = torch.jit.CompilationUnit(text)  # must outlive its functions, which the graph names until it is inlined
+    graph = unit.f.graph.copy()
     ir.C._jit_pass_inline(graph)
     ir.C._jit_pass_erase_shape_information(graph)
     return graph

@@ -41,7 +41,9 @@ class Alias:
 
     `view` is the node that made it from `parent`; `element` the position when `parent` is a list of views. `items` are
     the elements of
-    a container that are known, as values of the original graph; `held` those that `current` was built from.
+    a container that are known, as values of the original graph; `held` those that `current` was built from. `born`
+    orders aliases by age;
+    `siblings` are the other elements of the same list of views, which lie beside this one and never under it.
     """
 
     current: Any
@@ -52,6 +54,8 @@ class Alias:
     version: int = 0
     items: Items | None = None
     held: tuple[int, ...] = ()
+    born: int = 0
+    siblings: list[Alias] = field(default_factory=list)
 
 
 State = tuple[Any, int, Items | None, tuple[int, ...]]

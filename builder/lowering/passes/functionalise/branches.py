@@ -26,11 +26,12 @@ class Final:
 def branch(walk: Walk, node: Any) -> None:
     """Rewrite both branches of an if from the same memory, and join what they leave."""
     memory, ends, finals = walk.memory, [], []
+    age = memory.journal.tick()
     for block in node.blocks():
         mark = memory.journal.mark()
         returned = walk.block(block, block.returnNode())
         ends.append([memory.alias(value) if holds(value) else None for value in returned])
-        finals.append({alias: _final(memory, alias) for alias in memory.journal.changed(mark) if _outlives(alias)})
+        finals.append({alias: _final(memory, alias) for alias in memory.journal.changed(mark) if _outlives(alias, age)})
         memory.journal.undo(mark)
     memory.at = node
     for alias in dict.fromkeys([*finals[0], *finals[1]]):
@@ -39,9 +40,10 @@ def branch(walk: Walk, node: Any) -> None:
         _output(memory, output, one, other)
 
 
-def _outlives(alias: Alias) -> bool:
-    """Views are made again from their root; only roots and containers are joined."""
-    return alias.items is not None or alias.parent is None
+def _outlives(alias: Alias, age: int) -> bool:
+    """Views are made again from their root, so only roots and containers are joined, of those that were there before
+    the if."""
+    return alias.born < age and (alias.items is not None or alias.parent is None)
 
 
 def _final(memory: Memory, alias: Alias) -> Final:

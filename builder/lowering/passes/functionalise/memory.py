@@ -43,7 +43,7 @@ class Memory:
 
     def define(self, value: Any, storage: Storage, parent: Alias | None = None, **rest: Any) -> Alias:
         """Give `value` an alias of its own in `storage`."""
-        alias = Alias(value, storage, parent, version=storage.version, **rest)
+        alias = Alias(value, storage, parent, version=storage.version, born=self.journal.tick(), **rest)
         storage.root = storage.root or alias
         self._aliases[value.unique()] = alias
         return alias
@@ -122,6 +122,7 @@ class Memory:
             raise cannot(node, "changes a constant of the model, which would stay changed for the next request")
         emit, version, storage = self.emit, self.journal.tick(), alias.storage
         contents = [(alias, new)]
+        contents += [(other, other.current) for other in alias.siblings if other.version == storage.version]
         while alias.parent is not None:
             alias, new = self._into_parent(emit, alias, new, node)
             contents.append((alias, new))

@@ -95,8 +95,9 @@ class Walk:
         at = 0 if kind == "prim::ListUnpack" else ir.constant(node.inputsAt(1))
         if at is None or at < 0:
             return memory.linked(node.output(), [holder.current])
-        for index, output in enumerate(node.outputs(), at):
-            memory.define(output, holder.storage, holder, element=index)
+        elements = [memory.define(o, holder.storage, holder, element=i) for i, o in enumerate(node.outputs(), at)]
+        for element in elements:
+            element.siblings = [other for other in elements if other is not element]
 
     def _write(self, node: Any) -> None:
         """Replace one in-place node by the value that it leaves."""

@@ -1,0 +1,215 @@
+"""What follows of dtypes and numbers of axes from the graph alone, and from the inputs when they are described."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from builder.lowering import ir
+
+_BOOL = frozenset(
+    f"aten::{name}"
+    for name in (
+        "eq", "ne", "lt", "le", "gt", "ge", "isnan", "isinf", "isfinite", "isposinf", "isneginf",
+        "logical_and", "logical_or", "logical_xor", "logical_not", "any", "all",
+    )
+)  # fmt: skip
+_LONG = frozenset(["aten::argmax", "aten::argmin", "aten::argsort", "aten::nonzero", "aten::bucketize"])
+# These give the dtype of their first input.
+_ALONG = frozenset(
+    f"aten::{name}"
+    for name in (
+        "reshape", "view", "flatten", "unflatten", "squeeze", "unsqueeze", "transpose", "permute", "t", "expand",
+        "expand_as", "repeat", "select", "slice", "narrow", "contiguous", "clone", "detach", "index_select", "flip",
+        "roll", "relu", "neg", "bitwise_not", "tril", "triu", "masked_fill", "gather", "scatter", "index_put",
+        "constant_pad_nd", "movedim", "linear", "_convolution", "layer_norm", "batch_norm", "group_norm", "max_pool2d",
+        "avg_pool2d", "adaptive_avg_pool2d", "hardtanh", "gelu", "matmul", "bmm", "mm",
+    )
+)  # fmt: skip
+_DTYPE_AT = {"aten::to": 1, "aten::zeros": 1, "aten::ones": 1, "aten::full": 2, "aten::softmax": 2}
+
+# These have as many axes as their first input.
+_SAME_RANK = _ALONG - {
+    f"aten::{n}"
+    for n in (
+        "reshape",
+        "view",
+        "flatten",
+        "unflatten",
+        "squeeze",
+        "unsqueeze",
+        "expand",
+        "expand_as",
+        "repeat",
+        "select",
+        "t",
+        "matmul",
+    )
+} | {
+    f"aten::{n}"
+    for n in (
+        "softmax",
+        "log_softmax",
+        "to",
+        "dropout",
+        "sigmoid",
+        "tanh",
+        "exp",
+        "zeros_like",
+        "ones_like",
+        "full_like",
+        "silu",
+        "logical_not",
+        "contiguous",
+        "cumsum",
+        "sqrt",
+        "rsqrt",
+        "abs",
+        "leaky_relu",
+        "conv1d",
+        "conv2d",
+        "conv3d",
+        "conv_transpose1d",
+        "conv_transpose2d",
+        "conv_transpose3d",
+        "max_pool1d",
+        "max_pool3d",
+        "bitwise_not",
+        "clamp",
+        "t",
+        "isnan",
+        "upsample_nearest2d",
+    )
+}
+_BROADCAST = frozenset(
+    f"aten::{n}"
+    for n in (
+        "add",
+        "sub",
+        "mul",
+        "div",
+        "pow",
+        "eq",
+        "ne",
+        "lt",
+        "le",
+        "gt",
+        "ge",
+        "maximum",
+        "minimum",
+        "logical_and",
+        "logical_or",
+        "where",
+        "masked_fill",
+        "remainder",
+        "fmod",
+        "floor_divide",
+        "atan2",
+    )
+)
+_BY_NUMBER = {
+    0: torch.uint8, 1: torch.int8, 2: torch.int16, 3: torch.int32, 4: torch.int64, 5: torch.float16, 6: torch.float32,
+    7: torch.float64, 11: torch.bool, 15: torch.bfloat16,
+}  # fmt: skip
+NUMBERS = {dtype: number for number, dtype in _BY_NUMBER.items()}
+
+
+def dtype_of(number: int) -> torch.dtype | None:
+    """The dtype that a graph writes as this number (c10/core/ScalarType.h)."""
+    return _BY_NUMBER.get(number)
+
+
+Rank = int | None
+
+
+class Facts:
+    """The dtype and the number of axes of each value, as far as they are known; to be asked in program order."""
+
+    def __init__(self) -> None:
+        self._dtypes: dict[int, torch.dtype | None] = {}
+        self._ranks: dict[int, Rank] = {}
+
+    def know(self, value: Any, dtype: torch.dtype | None, rank: Rank) -> None:
+        """Note what is known of a value from outside."""
+        self._dtypes[value.unique()], self._ranks[value.unique()] = dtype, rank
+
+    def dtype(self, value: Any) -> torch.dtype | None:
+        """The dtype of a tensor, None when it depends on the inputs."""
+        known = ir.constant(value)
+        return known.dtype if isinstance(known, torch.Tensor) else self._dtypes.get(value.unique())
+
+    def rank(self, value: Any) -> Rank:
+        """The number of axes of a tensor, None when it depends on the inputs."""
+        known = ir.constant(value)
+        return known.dim() if isinstance(known, torch.Tensor) else self._ranks.get(value.unique())
+
+    def learn(self, node: Any) -> None:
+        """Note what follows of a node's outputs; the nodes of its blocks must have been learned before."""
+        if node.kind() == "prim::If":
+            return self._join(node)
+        if node.outputsSize() == 1 and node.output().type().kind() == "TensorType" and node.inputsSize():
+            self.know(node.output(), self._dtype_of_result(node), self._rank_of_result(node))
+
+    def _join(self, node: Any) -> None:
+        ends = [list(block.outputs()) for block in node.blocks()]
+        for output, one, other in zip(node.outputs(), *ends, strict=True):
+            dtypes, ranks = [self.dtype(v) for v in (one, other)], [self.rank(v) for v in (one, other)]
+            self.know(output, *(pair[0] if pair[0] == pair[1] else None for pair in (dtypes, ranks)))
+
+    def _dtype_of_result(self, node: Any) -> torch.dtype | None:
+        kind = _functional(node)
+        if kind != node.kind():
+            return self.dtype(node.inputsAt(0))  # in place: neither dtype nor axes change
+        if kind in _BOOL:
+            return torch.bool
+        if kind in _LONG:
+            return torch.int64
+        if kind in _DTYPE_AT and node.inputsSize() > _DTYPE_AT[kind]:
+            given = ir.constant(node.inputsAt(_DTYPE_AT[kind]))
+            if isinstance(given, int) and not isinstance(given, bool):
+                return dtype_of(given)
+            return self.dtype(node.inputsAt(0)) if kind == "aten::softmax" and given is None else None
+        return self.dtype(node.inputsAt(0)) if kind in _ALONG else None
+
+    def _rank_of_result(self, node: Any) -> Rank:
+        kind = _functional(node)
+        if kind in _SAME_RANK or kind != node.kind():
+            return self.rank(node.inputsAt(0))
+        if kind in _BROADCAST:
+            ranks = [self.rank(v) for v in node.inputs() if v.type().kind() == "TensorType"]
+            return max(known) if (known := [r for r in ranks if r is not None]) and len(known) == len(ranks) else None
+        return _RANKS[kind](self, node) if kind in _RANKS else None
+
+
+def _functional(node: Any) -> str:
+    kind = str(node.kind())
+    return kind if kind.endswith("__") or not kind.endswith("_") or kind.startswith("prim::") else kind[:-1]
+
+
+def _listed(at: int) -> Callable[[Facts, Any], Rank]:
+    return lambda facts, node: ir.list_length(node.inputsAt(at))
+
+
+def _plus(extra: int) -> Callable[[Facts, Any], Rank]:
+    def rank(facts: Facts, node: Any) -> Rank:
+        first = facts.rank(node.inputsAt(0))
+        return None if first is None else first + extra
+
+    return rank
+
+
+_RANKS: dict[str, Callable[[Facts, Any], Rank]] = {
+    "aten::reshape": _listed(1),
+    "aten::view": _listed(1),
+    "aten::expand": _listed(1),
+    "aten::repeat": _listed(1),
+    "aten::zeros": _listed(0),
+    "aten::ones": _listed(0),
+    "aten::full": _listed(0),
+    "aten::unsqueeze": _plus(1),
+    "aten::select": _plus(-1),
+    "aten::bmm": _plus(0),
+    "aten::embedding": lambda facts, node: None if (r := facts.rank(node.inputsAt(1))) is None else r + 1,
+}

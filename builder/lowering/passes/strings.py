@@ -1,0 +1,38 @@
+"""Strings that a model writes to itself: nn.MultiheadAttention collects a reason, and asks afterwards whether there is
+one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from builder.lowering import ir
+from builder.lowering.passes import Context, lowering_pass
+
+
+@lowering_pass("fold-string-lengths")
+def fold_string_lengths(graph: Any, context: Context) -> None:
+    """`len(s) > 0` is the condition under which s is not empty; a string with literal text in its format never is."""
+    for node in ir.nodes_of(graph, "aten::gt"):
+        length = node.inputsAt(0).node()
+        asks = length.kind() == "aten::len" and length.inputsAt(0).type().kind() == "StringType"
+        if asks and ir.constant(node.inputsAt(1)) == 0:
+            known = _filled(length.inputsAt(0))
+            if isinstance(known, bool):
+                known = ir.insert_constant(graph, known, node)
+            if known is not None:
+                ir.replace(node, [known])
+
+
+def _filled(value: Any) -> Any:
+    """Whether a string has text in it: a bool, a bool value of the graph, or None when it is not known."""
+    node = value.node()
+    if ir.is_constant(value):
+        return bool(value.toIValue())
+    if node.kind() == "aten::format":
+        return True if str(ir.constant(node.inputsAt(0)) or "").replace("{}", "") else None
+    if node.kind() != "prim::If":
+        return None
+    one, other = (_filled(list(block.outputs())[value.offset()]) for block in node.blocks())
+    if (one, other) == (True, False):
+        return node.inputsAt(0)
+    return one if isinstance(one, bool) and one is other else None
