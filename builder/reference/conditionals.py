@@ -22,7 +22,10 @@ def fold(steps: Sequence[Any], wanted: Sequence[Any], region: Callable[..., Any]
         return list(steps)
     folded = {node for unit in units for node in (*unit.outputs_, unit.condition)}
     rest = [*(step for step in steps if step not in folded), *units]
-    branches = {unit: [_exclusive(rest, unit, branch, wanted) for branch in BRANCHES] for unit in units}
+    readers = readers_of(rest)
+    maker = {tensor: step for step in rest for tensor in step.outputs}
+    kept = set(wanted)
+    branches = {unit: [_exclusive(unit, branch, readers, maker, kept) for branch in BRANCHES] for unit in units}
     inner = {step for parts in branches.values() for part in parts for step in part}
     outermost = [unit for unit in units if unit not in inner]
     for unit in outermost:
@@ -30,10 +33,8 @@ def fold(steps: Sequence[Any], wanted: Sequence[Any], region: Callable[..., Any]
     return [step for step in rest if step not in inner]
 
 
-def _exclusive(steps: Sequence[Any], unit: Conditional, branch: int, wanted: Sequence[Any]) -> list[Any]:
+def _exclusive(unit: Conditional, branch: int, readers: Any, maker: Any, kept: set[Any]) -> list[Any]:
     """The steps that only this branch of the conditional needs, found backwards from its outputs."""
-    readers, kept = readers_of(steps), set(wanted)
-    maker = {tensor: step for step in steps for tensor in step.outputs}
     feeds = set(unit.results(branch))
     found: dict[Any, None] = {}
     pending = [maker[tensor] for tensor in feeds if tensor in maker]

@@ -65,8 +65,22 @@ def _without_numpy(weights: Any) -> Tensor:
     raw = _RawWeights.from_address(address or 0)
     if raw.type != int(weights.dtype) or raw.count != weights.size:
         raise ValueError(f"cannot read {weights.size} weights of {weights.dtype}")
-    data = (ctypes.c_byte * weights.nbytes).from_address(raw.values) if raw.count else bytearray()
-    return torch.frombuffer(data, dtype=torch_dtype(weights.dtype)) if raw.count else torch.empty(0)
+    if not raw.count:
+        return torch.empty(0)
+    if weights.dtype.name == "INT4":  # whose `nbytes` is not to be trusted
+        return _unpacked(_at(raw.values, (raw.count + 1) // 2, torch.int8), raw.count)
+    return _at(raw.values, raw.count, torch_dtype(weights.dtype))
+
+
+def _at(address: int, count: int, dtype: torch.dtype) -> Tensor:
+    data = (ctypes.c_byte * (count * dtype.itemsize)).from_address(address)
+    return torch.frombuffer(data, dtype=dtype)
+
+
+def _unpacked(packed: Tensor, count: int) -> Tensor:
+    """4-bit integers, of which the first of each byte has its low half."""
+    low, high = packed << 4 >> 4, packed >> 4
+    return torch.stack([low, high], dim=-1).reshape(-1)[:count]
 
 
 def axes_of(mask: int) -> tuple[int, ...]:

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from builder.engine.flavour import strongly_typed
 from builder.errors import NetworkEvaluationError, TrtBuildError
 from builder.reference.dtypes import torch_dtype
 from builder.reference.registry import EVALUATORS
@@ -52,7 +53,12 @@ class Node:
         self.put(values, *(result if isinstance(result, tuple) else (result,)))
 
     def put(self, values: Values, *results: Tensor) -> None:
-        """Enter the outputs into `values`; raises unless dtypes and (but for -1) lengths are what TensorRT says."""
+        """Enter the outputs into `values`; raises unless dtypes and (but for -1) lengths are what TensorRT says.
+
+        A weakly typed network (8.6) takes half and float32 for one another, so there a value becomes what it says.
+        """
+        if not strongly_typed():
+            results = tuple(_as_said(value, dtype) for value, (dtype, _) in zip(results, self.expected, strict=True))
         for i, (value, (dtype, shape)) in enumerate(zip(results, self.expected, strict=True)):
             if value.dtype != dtype or not fits(value.shape, shape):
                 found = f"{value.dtype} {tuple(value.shape)}"
@@ -66,6 +72,10 @@ class Node:
             return tuple((torch_dtype(tensor.dtype), tuple(tensor.shape)) for tensor in self.outputs)
         except (KeyError, ValueError, RuntimeError) as error:
             raise self.error(f"TensorRT has no usable shape or dtype for an output: {error}") from error
+
+
+def _as_said(value: Tensor, dtype: torch.dtype) -> Tensor:
+    return value.to(dtype) if value.is_floating_point() and dtype in (torch.float32, torch.float16) else value
 
 
 def fits(lengths: Sequence[int], shape: Sequence[int]) -> bool:

@@ -182,6 +182,23 @@ def test_tensorrt_compiles_a_quantised_product():
     closely(evaluate(build, x), (rounded(x) @ rounded(w)).astype(np.float32), rtol=1e-4, atol=1e-4)
 
 
+def test_four_bit_weights_with_a_scale_for_each_block():
+    values = torch.arange(-8, 8, dtype=torch.int32).repeat(4).reshape(32, 2)
+    pairs = values.reshape(-1, 2)
+    packed = (((pairs[:, 1] & 15) << 4) | (pairs[:, 0] & 15)).to(torch.uint8)
+    scales = torch.tensor([[0.5, 1.0], [2.0, 0.25]])
+
+    def build(net, x):
+        raw = trt.Weights(trt.DataType.INT4, packed.data_ptr(), 64)
+        quantised = net.add_constant((32, 2), raw).get_output(0)
+        wide = net.add_dequantize(quantised, constant(net, scales), trt.float32).get_output(0)
+        return net.add_matrix_multiply(x, trt.MatrixOperation.NONE, wide, trt.MatrixOperation.NONE)
+
+    expected = values.double().numpy() * np.repeat(scales.double().numpy(), 16, axis=0)
+    x = torch.eye(32)
+    closely(evaluate(build, x), expected.astype(np.float32))
+
+
 BOXES = torch.tensor(
     [[[0.0, 0, 10, 10], [0, 0, 10, 9], [20, 20, 30, 30], [10, 10, 0, 0], [20, 20, 30, 29], [50, 50, 60, 60]]]
 )

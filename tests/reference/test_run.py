@@ -132,6 +132,8 @@ WITHOUT = {
     "DYNAMIC_QUANTIZE": "its blocks are 4-bit floats, which torch cannot hold, or have 8-bit exponents as scales",
     "DIST_COLLECTIVE": "speaks to other devices",
     "MOE": "no converter makes one",
+    "FULLY_CONNECTED": "deprecated: a product of matrices takes its place",
+    "RNN_V2": "deprecated: a loop takes its place",
 }
 
 
