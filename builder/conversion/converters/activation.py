@@ -1,33 +1,227 @@
-"""Activations that one IActivationLayer (or a few) express."""
+"""Activations: one IActivationLayer where TensorRT has it, else a few element-wise layers."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
+import torch
+
 from builder.conversion.context import ConversionContext
+from builder.conversion.layers import activate, choose, combine, comparison, expm1, floating
 from builder.conversion.registry import converter
 from builder.engine.flavour import trt
 
-PLAIN = {"relu": "RELU", "sigmoid": "SIGMOID", "tanh": "TANH"}
+PLAIN: dict[str, tuple[str, float | None, float | None]] = {
+    "tanh(Tensor self) -> Tensor": ("TANH", None, None),
+    "sigmoid(Tensor self) -> Tensor": ("SIGMOID", None, None),
+    "selu(Tensor self) -> Tensor": ("SELU", 1.6732632423543772848170429916717, 1.0507009873554804934193349852946),
+    "hardsigmoid(Tensor self) -> Tensor": ("HARD_SIGMOID", 1 / 6, 0.5),
+}
+"""The schema, the ActivationType, alpha and beta; integers are promoted to float32."""
 
 
-def _register(name: str, activation: str) -> None:
-    @converter(f"aten::{name}(Tensor self) -> Tensor")
+def _register(schema: str, activation: str, alpha: float | None, beta: float | None) -> None:
+    @converter(f"aten::{schema}")
     def plain(ctx: ConversionContext, node: Any, x: Any) -> Any:
-        return activate(ctx, x, activation)
+        return activate(ctx, floating(ctx, x), activation, alpha, beta)
 
 
-for _name, _activation in PLAIN.items():
-    _register(_name, _activation)
+for _schema, _arguments in PLAIN.items():
+    _register(_schema, *_arguments)
 
 
-def activate(
-    ctx: ConversionContext, x: Any, activation: str, alpha: float | None = None, beta: float | None = None
-) -> Any:
-    """One IActivationLayer on a floating tensor; `activation` is an ActivationType's name."""
-    layer = ctx.net.add_activation(x, getattr(trt.ActivationType, activation))
-    if alpha is not None:
-        layer.alpha = alpha
-    if beta is not None:
-        layer.beta = beta
-    return layer.get_output(0)
+@converter("aten::relu(Tensor self) -> Tensor")
+def relu(ctx: ConversionContext, node: Any, x: Any) -> Any:
+    """max(x, 0); integers stay integers"""
+    return activate(ctx, x, "RELU") if ctx.dtype(x).is_floating_point else combine(ctx, "MAX", x, 0)
+
+
+@converter(
+    "aten::hardtanh(Tensor self, Scalar min_val=-1, Scalar max_val=1) -> Tensor",
+)
+def hardtanh(ctx: ConversionContext, node: Any, x: Any, min_val: float, max_val: float) -> Any:
+    """x within [min_val, max_val]"""
+    return clip(ctx, x, min_val, max_val)
+
+
+@converter("aten::relu6(Tensor self) -> Tensor")
+def relu6(ctx: ConversionContext, node: Any, x: Any) -> Any:
+    """x within [0, 6]"""
+    return clip(ctx, x, 0, 6)
+
+
+def clip(ctx: ConversionContext, x: Any, low: float, high: float) -> Any:
+    """One CLIP; of integers, which it does not take, MAX and MIN. The upper limit wins over the lower."""
+    if ctx.dtype(x).is_floating_point and low <= high:
+        return activate(ctx, x, "CLIP", low, high)
+    dtype = ctx.dtype(x)
+    low, high = (v if dtype.is_floating_point else int(v) for v in (low, high))
+    return combine(ctx, "MIN", combine(ctx, "MAX", x, low), high)
+
+
+@converter("aten::leaky_relu(Tensor self, Scalar negative_slope=0.01) -> Tensor")
+def leaky_relu(ctx: ConversionContext, node: Any, x: Any, negative_slope: float) -> Any:
+    """x where x > 0, else negative_slope * x"""
+    return activate(ctx, x, "LEAKY_RELU", negative_slope)
+
+
+@converter(
+    "aten::rrelu(Tensor self, Scalar lower=0.125, Scalar upper=0.33333333333333331, bool training=False, "
+    "Generator? generator=None) -> Tensor",
+    when=lambda ctx, a: "the slope is random while training" if a.training else None,
+)
+def rrelu(ctx: ConversionContext, node: Any, x: Any, lower: float, upper: float, training: bool, _: Any) -> Any:
+    """leaky_relu with the mean of the two slopes"""
+    return activate(ctx, x, "LEAKY_RELU", (lower + upper) / 2)
+
+
+@converter(
+    "aten::prelu(Tensor self, Tensor weight) -> Tensor",
+    "aten::_prelu_kernel(Tensor self, Tensor weight) -> Tensor",
+    constants=("weight",),
+)
+def prelu(ctx: ConversionContext, node: Any, x: Any, weight: Any) -> Any:
+    """x where x > 0, else weight * x; one weight, or one for each channel (the second axis)"""
+    if isinstance(weight, torch.Tensor) and weight.numel() == 1:
+        return activate(ctx, x, "LEAKY_RELU", weight.item())
+    if ctx.rank(weight) == 1:  # _prelu_kernel's is of x's rank already
+        sizes = [1] * max(ctx.rank(x), 1)
+        sizes[min(1, len(sizes) - 1)] = ctx.size(weight, 0)
+        weight = weight.reshape(sizes) if isinstance(weight, torch.Tensor) else ctx.reshape(weight, sizes)
+    x, weight = ctx.operands(x, weight, dtype=ctx.dtype(x))
+    return ctx.net.add_parametric_relu(x, weight)
+
+
+@converter("aten::elu(Tensor self, Scalar alpha=1, Scalar scale=1, Scalar input_scale=1) -> Tensor")
+def elu(ctx: ConversionContext, node: Any, x: Any, alpha: float, scale: float, input_scale: float) -> Any:
+    """scale x where x > 0, else scale alpha (exp(input_scale x) - 1)"""
+    if input_scale == 1:
+        result = activate(ctx, x, "ELU", alpha)
+    else:
+        below = combine(ctx, "PROD", expm1(ctx, combine(ctx, "PROD", x, input_scale)), alpha)
+        result = choose(ctx, comparison(ctx, "GREATER", True, x, 0.0), below, x)
+    return result if scale == 1 else combine(ctx, "PROD", result, scale)
+
+
+@converter("aten::celu(Tensor self, Scalar alpha=1.) -> Tensor")
+def celu(ctx: ConversionContext, node: Any, x: Any, alpha: float) -> Any:
+    """x where x > 0, else alpha (exp(x / alpha) - 1)"""
+    if alpha == 1:
+        return activate(ctx, x, "ELU", 1.0)
+    below = combine(ctx, "PROD", expm1(ctx, combine(ctx, "DIV", x, alpha)), alpha)
+    return choose(ctx, comparison(ctx, "GREATER", True, x, 0.0), below, x)
+
+
+@converter("aten::gelu(Tensor self, *, str approximate='none') -> Tensor")
+def gelu(ctx: ConversionContext, node: Any, x: Any, approximate: str) -> Any:
+    """x Phi(x), with erf exactly or by its tanh approximation"""
+    name = "GELU_TANH" if approximate == "tanh" else "GELU_ERF"
+    if hasattr(trt.ActivationType, name):
+        return activate(ctx, x, name)
+    return _COMPOSED_GELU[name](ctx, x)
+
+
+def gelu_erf(ctx: ConversionContext, x: Any) -> Any:
+    """x/2 (1 + erf(x / sqrt 2)): TensorRT 8.6 has no such activation"""
+    erf = ctx.unary("ERF", combine(ctx, "PROD", x, math.sqrt(0.5)))
+    return combine(ctx, "PROD", combine(ctx, "PROD", x, 0.5), combine(ctx, "SUM", erf, 1.0))
+
+
+def gelu_tanh(ctx: ConversionContext, x: Any) -> Any:
+    """x/2 (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3)))"""
+    cube = combine(ctx, "PROD", combine(ctx, "PROD", x, x), combine(ctx, "PROD", x, 0.044715))
+    inner = combine(ctx, "PROD", combine(ctx, "SUM", x, cube), math.sqrt(2 / math.pi))
+    tanh = activate(ctx, inner, "TANH")
+    return combine(ctx, "PROD", combine(ctx, "PROD", x, 0.5), combine(ctx, "SUM", tanh, 1.0))
+
+
+_COMPOSED_GELU: dict[str, Callable[[ConversionContext, Any], Any]] = {"GELU_ERF": gelu_erf, "GELU_TANH": gelu_tanh}
+
+
+@converter("aten::silu(Tensor self) -> Tensor")
+def silu(ctx: ConversionContext, node: Any, x: Any) -> Any:
+    """x sigmoid(x)"""
+    return combine(ctx, "PROD", x, activate(ctx, x, "SIGMOID"))
+
+
+def softplus_of(ctx: ConversionContext, x: Any, beta: float, threshold: float) -> Any:
+    """log(1 + exp(beta x)) / beta; x itself where beta x > threshold, where exp might overflow"""
+    soft = activate(ctx, x, "SOFTPLUS", 1 / beta, beta)
+    scaled = x if beta == 1 else combine(ctx, "PROD", x, beta)
+    return choose(ctx, comparison(ctx, "GREATER", False, scaled, float(threshold)), x, soft)
+
+
+@converter("aten::softplus(Tensor self, Scalar beta=1, Scalar threshold=20) -> Tensor")
+def softplus(ctx: ConversionContext, node: Any, x: Any, beta: float, threshold: float) -> Any:
+    """log(1 + exp(beta x)) / beta"""
+    return softplus_of(ctx, x, beta, threshold)
+
+
+@converter("aten::mish(Tensor self) -> Tensor")
+def mish(ctx: ConversionContext, node: Any, x: Any) -> Any:
+    """x tanh(softplus(x))"""
+    return combine(ctx, "PROD", x, activate(ctx, softplus_of(ctx, x, 1.0, 20.0), "TANH"))
+
+
+@converter("aten::log_sigmoid(Tensor self) -> Tensor")
+def log_sigmoid(ctx: ConversionContext, node: Any, x: Any) -> Any:
+    """min(x, 0) - log(1 + exp(-|x|)), which neither overflows nor takes the logarithm of 0"""
+    soft = activate(ctx, ctx.unary("NEG", ctx.unary("ABS", x)), "SOFTPLUS", 1.0, 1.0)
+    return combine(ctx, "SUB", combine(ctx, "MIN", x, 0.0), soft)
+
+
+@converter("aten::softsign(Tensor self) -> Tensor")
+def softsign(ctx: ConversionContext, node: Any, x: Any) -> Any:
+    """x / (1 + |x|)"""
+    return activate(ctx, floating(ctx, x), "SOFTSIGN")
+
+
+@converter("aten::hardswish(Tensor self) -> Tensor")
+def hardswish(ctx: ConversionContext, node: Any, x: Any) -> Any:
+    """x within(0, x / 6 + 1/2, 1)"""
+    return combine(ctx, "PROD", x, activate(ctx, x, "HARD_SIGMOID", 1 / 6, 0.5))
+
+
+@converter("aten::hardshrink(Tensor self, Scalar lambd=0.5) -> Tensor")
+def hardshrink(ctx: ConversionContext, node: Any, x: Any, lambd: float) -> Any:
+    """0 where |x| <= lambd, else x"""
+    return choose(ctx, comparison(ctx, "GREATER", True, ctx.unary("ABS", x), float(lambd)), 0.0, x)
+
+
+@converter("aten::softshrink(Tensor self, Scalar lambd=0.5) -> Tensor")
+def softshrink(ctx: ConversionContext, node: Any, x: Any, lambd: float) -> Any:
+    """x without its part within [-lambd, lambd]"""
+    return combine(ctx, "SUB", x, clip(ctx, x, -lambd, lambd))
+
+
+@converter("aten::threshold(Tensor self, Scalar threshold, Scalar value) -> Tensor")
+def threshold(ctx: ConversionContext, node: Any, x: Any, threshold: float, value: float) -> Any:
+    """value where x <= threshold, else x"""
+    dtype = ctx.dtype(x)
+    if not dtype.is_floating_point:  # torch casts both to self's dtype
+        threshold, value = int(threshold), int(value)
+    return choose(ctx, comparison(ctx, "GREATER", True, x, threshold), value, x, dtype)
+
+
+def _even_axis(ctx: ConversionContext, arguments: SimpleNamespace) -> str | None:
+    size = ctx.size(arguments.self, arguments.dim)
+    odd = isinstance(size, int) and size % 2
+    return f"axis {arguments.dim} has {size} elements and cannot be halved" if odd else None
+
+
+@converter("aten::glu(Tensor self, int dim=-1) -> Tensor", when=_even_axis)
+def glu(ctx: ConversionContext, node: Any, x: Any, dim: int) -> Any:
+    """a sigmoid(b), a and b the halves of x along `dim`"""
+    axis = ctx.axis(x, dim)
+    sizes = ctx.sizes(x)
+    sizes[axis] = ctx.arithmetic("floordiv", sizes[axis], 2)
+    starts: list[Any] = [0] * len(sizes)
+    first = ctx.slice(x, starts, sizes, [1] * len(sizes))
+    starts[axis] = sizes[axis]
+    second = ctx.slice(x, starts, sizes, [1] * len(sizes))
+    return combine(ctx, "PROD", first, activate(ctx, second, "SIGMOID"))
+
+

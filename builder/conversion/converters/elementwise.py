@@ -8,6 +8,7 @@ import torch
 
 from builder.conversion.context import ConversionContext
 from builder.conversion.dynamic import DynamicScalar
+from builder.conversion.layers import combine, comparison, settle
 from builder.conversion.registry import converter
 
 ARITHMETIC = {
@@ -36,21 +37,6 @@ def _register_arithmetic(schema: str, operation: str) -> None:
 
 for _schema, _operation in ARITHMETIC.items():
     _register_arithmetic(_schema, _operation)
-
-
-def combine(ctx: ConversionContext, operation: str, *values: Any) -> Any:
-    """An ElementWiseOperation on promoted, broadcast operands; bool is computed as integers and cast back."""
-    dtype = ctx.promoted(*values)
-    computed = torch.int32 if dtype == torch.bool else dtype
-    result = ctx.elementwise(operation, *ctx.operands(*values, dtype=computed))
-    return settle(ctx, result, computed, dtype)
-
-
-def settle(ctx: ConversionContext, result: Any, computed: torch.dtype, dtype: torch.dtype) -> Any:
-    """The result in torch's dtype: small integers wrap around, bool is cast back from integers."""
-    if computed != dtype:
-        return ctx.cast(result, dtype)
-    return ctx.wrapped(result, dtype)
 
 
 def _scaled(ctx: ConversionContext, x: Any, alpha: Any, dtype: torch.dtype) -> Any:
@@ -89,6 +75,19 @@ def sub(ctx: ConversionContext, node: Any, x: Any, other: Any, alpha: Any) -> An
     return _linear(ctx, "SUB", x, other, alpha)
 
 
+@converter(
+    "aten::rsub.Tensor(Tensor self, Tensor other, *, Scalar alpha=1) -> Tensor",
+    "aten::rsub.Scalar(Tensor self, Scalar other, Scalar alpha=1) -> Tensor",
+    constants=("self", "other"),
+    dynamic=("other", "alpha"),
+)
+def rsub(ctx: ConversionContext, node: Any, x: Any, other: Any, alpha: Any) -> Any:
+    """other - alpha * self"""
+    dtype = ctx.promoted(x, other)
+    scaled = _scaled(ctx, x, alpha, dtype)
+    return ctx.wrapped(ctx.elementwise("SUB", *ctx.operands(other, scaled, dtype=dtype)), dtype)
+
+
 def _register_comparison(name: str, operation: str, negate: bool) -> None:
     @converter(
         f"aten::{name}.Tensor(Tensor self, Tensor other) -> Tensor",
@@ -102,14 +101,3 @@ def _register_comparison(name: str, operation: str, negate: bool) -> None:
 
 for _name, (_operation, _negate) in COMPARISON.items():
     _register_comparison(_name, _operation, _negate)
-
-
-def comparison(ctx: ConversionContext, operation: str, negate: bool, x: Any, other: Any) -> Any:
-    """A bool tensor; >= is not <, except that NaN compares False with everything but !=."""
-    dtype = ctx.promoted(x, other)
-    a, b = ctx.operands(x, other, dtype=torch.int32 if dtype == torch.bool else dtype)
-    if not negate or operation == "EQUAL" or not dtype.is_floating_point:
-        result = ctx.elementwise(operation, a, b)
-        return ctx.unary("NOT", result) if negate else result
-    strict = {"LESS": "GREATER", "GREATER": "LESS"}[operation]
-    return ctx.elementwise("OR", ctx.elementwise(strict, a, b), ctx.elementwise("EQUAL", a, b))

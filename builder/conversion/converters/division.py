@@ -1,0 +1,208 @@
+"""Quotients, remainders and powers: where integers, floats and rounding modes part ways."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from builder.conversion.context import ConversionContext, Unconvertible
+from builder.conversion.dynamic import DynamicScalar
+from builder.conversion.layers import choose, combine, equal, less, settle, truncated
+from builder.conversion.registry import converter
+
+NOTE_REMAINDER = "of floats as a - q b, q the rounded quotient: where a / b rounds to a whole number, q is that number"
+
+
+@converter(
+    "aten::div.Tensor(Tensor self, Tensor other) -> Tensor",
+    "aten::div.Scalar(Tensor self, Scalar other) -> Tensor",
+    constants=("self", "other"),
+    dynamic=("other",),
+)
+def divide(ctx: ConversionContext, node: Any, x: Any, other: Any) -> Any:
+    """self / other; of integers in float32"""
+    return true_quotient(ctx, x, other)
+
+
+def true_quotient(ctx: ConversionContext, x: Any, other: Any) -> Any:
+    """x / other in the dtype that they promote to, float32 for integers."""
+    dtype = ctx.promoted(x, other)
+    dtype = dtype if dtype.is_floating_point else torch.float32
+    return ctx.elementwise("DIV", *ctx.operands(x, other, dtype=dtype))
+
+
+@converter(
+    "aten::div.Tensor_mode(Tensor self, Tensor other, *, str? rounding_mode) -> Tensor",
+    "aten::div.Scalar_mode(Tensor self, Scalar other, *, str? rounding_mode) -> Tensor",
+    constants=("self", "other"),
+    dynamic=("other",),
+)
+def divide_rounded(ctx: ConversionContext, node: Any, x: Any, other: Any, rounding_mode: str | None) -> Any:
+    """self / other without its fraction ("trunc"), or the next whole number below ("floor")"""
+    if rounding_mode is None:
+        return true_quotient(ctx, x, other)
+    return {"trunc": truncated_quotient, "floor": floored_quotient}[rounding_mode](ctx, x, other)
+
+
+def truncated_quotient(ctx: ConversionContext, x: Any, other: Any) -> Any:
+    """The quotient towards zero; DIV of integers is that already, as in C."""
+    dtype = ctx.promoted(x, other)
+    quotient = ctx.elementwise("DIV", *ctx.operands(x, other, dtype=computed_in(dtype)))
+    return truncated(ctx, quotient) if dtype.is_floating_point else settle(ctx, quotient, computed_in(dtype), dtype)
+
+
+def floored_quotient(ctx: ConversionContext, x: Any, other: Any) -> Any:
+    """The quotient towards minus infinity."""
+    dtype = ctx.promoted(x, other)
+    quotient = ctx.elementwise("FLOOR_DIV", *ctx.operands(x, other, dtype=computed_in(dtype)))
+    return settle(ctx, quotient, computed_in(dtype), dtype)
+
+
+def computed_in(dtype: torch.dtype) -> torch.dtype:
+    """The dtype that arithmetic on bools is done in."""
+    return torch.int32 if dtype == torch.bool else dtype
+
+
+@converter(
+    "aten::floor_divide(Tensor self, Tensor other) -> Tensor",
+    "aten::floor_divide.Scalar(Tensor self, Scalar other) -> Tensor",
+    constants=("self", "other"),
+    dynamic=("other",),
+)
+def floor_divide(ctx: ConversionContext, node: Any, x: Any, other: Any) -> Any:
+    """floor(self / other), of negative integers too"""
+    return floored_quotient(ctx, x, other)
+
+
+@converter(
+    "aten::fmod.Tensor(Tensor self, Tensor other) -> Tensor",
+    "aten::fmod.Scalar(Tensor self, Scalar other) -> Tensor",
+    constants=("self", "other"),
+    dynamic=("other",),
+    note=NOTE_REMAINDER,
+)
+def fmod(ctx: ConversionContext, node: Any, x: Any, other: Any) -> Any:
+    """self - trunc(self / other) other: the sign of self"""
+    return rest(ctx, x, other, truncated_quotient(ctx, x, other))
+
+
+@converter(
+    "aten::remainder.Tensor(Tensor self, Tensor other) -> Tensor",
+    "aten::remainder.Scalar(Tensor self, Scalar other) -> Tensor",
+    "aten::remainder.Scalar_Tensor(Scalar self, Tensor other) -> Tensor",
+    constants=("self", "other"),
+    dynamic=("self", "other"),
+    note=NOTE_REMAINDER,
+)
+def remainder(ctx: ConversionContext, node: Any, x: Any, other: Any) -> Any:
+    """self - floor(self / other) other: the sign of other"""
+    return rest(ctx, x, other, floored_quotient(ctx, x, other))
+
+
+def rest(ctx: ConversionContext, x: Any, other: Any, quotient: Any) -> Any:
+    """x - quotient other, in the dtype that x and other promote to"""
+    dtype = ctx.promoted(x, other)
+    x, other, quotient = ctx.operands(x, other, quotient, dtype=computed_in(dtype))
+    result = ctx.elementwise("SUB", x, ctx.elementwise("PROD", quotient, other))
+    return settle(ctx, result, computed_in(dtype), dtype)
+
+
+@converter("aten::square(Tensor self) -> Tensor")
+def square(ctx: ConversionContext, node: Any, x: Any) -> Any:
+    """x x; of bools as int64"""
+    return combine(ctx, "PROD", x if ctx.dtype(x) != torch.bool else ctx.cast(x, torch.int64), x)
+
+
+@converter(
+    "aten::pow.Tensor_Tensor(Tensor self, Tensor exponent) -> Tensor",
+    "aten::pow.Tensor_Scalar(Tensor self, Scalar exponent) -> Tensor",
+    "aten::pow.Scalar(Scalar self, Tensor exponent) -> Tensor",
+    constants=("self", "exponent"),
+    dynamic=("self", "exponent"),
+)
+def power(ctx: ConversionContext, node: Any, x: Any, exponent: Any) -> Any:
+    """self^exponent: products and roots for the exponents that PyTorch treats so, POW for the others"""
+    dtype = ctx.promoted(x, exponent)
+    if isinstance(exponent, int | float) and not isinstance(x, int | float | DynamicScalar):
+        x = ctx.cast(ctx.tensor(x), dtype)
+        known = known_power(ctx, x, exponent)
+        if known is not None:
+            return known
+    if dtype.is_floating_point:
+        return ctx.elementwise("POW", *ctx.operands(x, exponent, dtype=dtype))
+    return integer_power(ctx, x, exponent, dtype)
+
+
+def known_power(ctx: ConversionContext, x: Any, exponent: float) -> Any:
+    """x^exponent for 1, 2, 3, and on floats their inverses and the square root; None for others."""
+    if exponent == 1:
+        return x
+    if exponent in (2, 3):
+        squared = combine(ctx, "PROD", x, x)
+        return squared if exponent == 2 else combine(ctx, "PROD", squared, x)
+    if not ctx.dtype(x).is_floating_point:
+        return None
+    if exponent == 0.5:
+        return ctx.unary("SQRT", x)
+    if exponent in (-0.5, -1, -2):
+        return ctx.unary("RECIP", known_power(ctx, x, -exponent))
+    return None
+
+
+def integer_power(ctx: ConversionContext, x: Any, exponent: Any, dtype: torch.dtype) -> Any:
+    """Integers to static powers by repeated squaring, exact and wrapping around; others by POW.
+
+    PyTorch raises for a negative static exponent, and gives 1, (-1)^n or 0 for negative elements of a tensor.
+    """
+    if isinstance(exponent, int):
+        if exponent < 0:
+            raise Unconvertible("integers to a negative power are not allowed by PyTorch either")
+        return ctx.wrapped(squarings(ctx, ctx.tensor(x), exponent), dtype)
+    x, exponent = ctx.operands(x, exponent, dtype=dtype)
+    zero = ctx.like_scalar(exponent, 0)
+    result = ctx.elementwise("POW", x, ctx.elementwise("MAX", exponent, zero))
+    odd = ctx.elementwise("SUB", exponent, double_half(ctx, exponent))
+    minus_one = choose(ctx, equal(ctx, odd, 1), -1, 1, dtype)
+    inverse = choose(ctx, equal(ctx, x, -1), minus_one, choose(ctx, equal(ctx, x, 1), 1, 0, dtype), dtype)
+    return ctx.wrapped(choose(ctx, less(ctx, exponent, 0), inverse, result, dtype), dtype)
+
+
+def double_half(ctx: ConversionContext, x: Any) -> Any:
+    """2 floor(x / 2): the even number at or below an integer."""
+    two = ctx.like_scalar(x, 2)
+    return ctx.elementwise("PROD", ctx.elementwise("FLOOR_DIV", x, two), two)
+
+
+def squarings(ctx: ConversionContext, x: Any, exponent: int) -> Any:
+    """x^exponent of integers in the carrier's arithmetic."""
+    if exponent == 0:
+        return ctx.elementwise("SUM", ctx.elementwise("SUB", x, x), ctx.like_scalar(x, 1))
+    result, square = None, x
+    while exponent:
+        if exponent & 1:
+            result = square if result is None else ctx.elementwise("PROD", result, square)
+        exponent >>= 1
+        square = ctx.elementwise("PROD", square, square) if exponent else square
+    return result
+
+
+@converter("aten::atan2(Tensor self, Tensor other) -> Tensor", constants=("self", "other"))
+def atan2(ctx: ConversionContext, node: Any, y: Any, x: Any) -> Any:
+    """The angle of the point (x, y): atan(|y| / |x|), turned into its quadrant; the sign of a zero counts"""
+    dtype = ctx.promoted(y, x)
+    y, x = ctx.operands(y, x, dtype=dtype if dtype.is_floating_point else torch.float32)
+    height, width = ctx.unary("ABS", y), ctx.unary("ABS", x)
+    # |y| = |x| is 45 degrees, also where the quotient would be inf/inf; both 0 is the sign of 0, which is 0.
+    ratio = choose(ctx, equal(ctx, height, width), ctx.unary("SIGN", width), combine(ctx, "DIV", height, width))
+    angle = ctx.unary("ATAN", ratio)
+    turned = combine(ctx, "SUB", ctx.like_scalar(angle, torch.pi), angle)
+    angle = choose(ctx, negative(ctx, x), turned, angle)
+    return choose(ctx, negative(ctx, y), ctx.unary("NEG", angle), angle)
+
+
+def negative(ctx: ConversionContext, x: Any) -> Any:
+    """Whether the sign is minus, that of -0.0 too: its reciprocal is -inf."""
+    return ctx.elementwise("OR", less(ctx, x, 0.0), less(ctx, ctx.unary("RECIP", x), 0.0))
+
+

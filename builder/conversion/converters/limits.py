@@ -1,0 +1,192 @@
+"""Clamps, selections by a mask, and the questions whether a number is finite."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from builder.conversion.context import ConversionContext
+from builder.conversion.converters.activation import clip
+from builder.conversion.layers import choose, combine, equal, is_nan, less
+from builder.conversion.registry import converter
+from builder.engine.flavour import trt
+
+
+@converter(
+    "aten::clamp(Tensor self, Scalar? min=None, Scalar? max=None) -> Tensor",
+    "aten::clamp.Tensor(Tensor self, Tensor? min=None, Tensor? max=None) -> Tensor",
+    "aten::clip(Tensor self, Scalar? min=None, Scalar? max=None) -> Tensor",
+    "aten::clip.Tensor(Tensor self, Tensor? min=None, Tensor? max=None) -> Tensor",
+    constants=("self", "min", "max"),
+    dynamic=("min", "max"),
+)
+def clamp(ctx: ConversionContext, node: Any, x: Any, low: Any, high: Any) -> Any:
+    """min(max(x, low), high), in the dtype that all promote to: integers with fractional limits become floats"""
+    limits = [v for v in (low, high) if v is not None]
+    dtype = ctx.promoted(x, *limits)
+    if dtype.is_floating_point and len(limits) == 2 and all(isinstance(v, int | float) for v in limits):
+        return clip(ctx, ctx.cast(ctx.tensor(x), dtype), low, high)
+    for operation, limit in (("MAX", low), ("MIN", high)):
+        if limit is not None:
+            x = ctx.elementwise(operation, *ctx.operands(x, limit, dtype=dtype))
+            ctx.remember_dtype(x, dtype)
+    return x
+
+
+@converter(
+    "aten::clamp_min(Tensor self, Scalar min) -> Tensor",
+    "aten::clamp_min.Tensor(Tensor self, Tensor min) -> Tensor",
+    constants=("self", "min"),
+    dynamic=("min",),
+)
+def clamp_min(ctx: ConversionContext, node: Any, x: Any, low: Any) -> Any:
+    """max(x, low)"""
+    return combine(ctx, "MAX", x, low)
+
+
+@converter(
+    "aten::clamp_max(Tensor self, Scalar max) -> Tensor",
+    "aten::clamp_max.Tensor(Tensor self, Tensor max) -> Tensor",
+    constants=("self", "max"),
+    dynamic=("max",),
+)
+def clamp_max(ctx: ConversionContext, node: Any, x: Any, high: Any) -> Any:
+    """min(x, high)"""
+    return combine(ctx, "MIN", x, high)
+
+
+@converter(
+    "aten::masked_fill.Scalar(Tensor self, Tensor mask, Scalar value) -> Tensor",
+    "aten::masked_fill.Tensor(Tensor self, Tensor mask, Tensor value) -> Tensor",
+    constants=("self", "mask", "value"),
+    dynamic=("value",),
+)
+def masked_fill(ctx: ConversionContext, node: Any, x: Any, mask: Any, value: Any) -> Any:
+    """value where the mask holds, else x; of x's dtype"""
+    dtype = ctx.dtype(x)
+    if isinstance(value, float) and not dtype.is_floating_point:
+        value = bool(value) if dtype == torch.bool else int(value)
+    return choose(ctx, mask, value, x, dtype)
+
+
+@converter(
+    "aten::where.self(Tensor condition, Tensor self, Tensor other) -> Tensor",
+    "aten::where.ScalarOther(Tensor condition, Tensor self, Scalar other) -> Tensor",
+    "aten::where.ScalarSelf(Tensor condition, Scalar self, Tensor other) -> Tensor",
+    "aten::where.Scalar(Tensor condition, Scalar self, Scalar other) -> Tensor",
+    constants=("condition", "self", "other"),
+    dynamic=("self", "other"),
+)
+def where(ctx: ConversionContext, node: Any, condition: Any, x: Any, other: Any) -> Any:
+    """x where the condition holds, else other"""
+    return choose(ctx, condition, x, other)
+
+
+@converter("aten::isfinite(Tensor self) -> Tensor")
+def isfinite(ctx: ConversionContext, node: Any, x: Any) -> Any:
+    """|x| < inf, which NaN is not; integers always are"""
+    if not ctx.dtype(x).is_floating_point:
+        return constant_answer(ctx, x, True)
+    return less(ctx, ctx.unary("ABS", x), torch.inf)
+
+
+@converter("aten::isnan(Tensor self) -> Tensor")
+def isnan(ctx: ConversionContext, node: Any, x: Any) -> Any:
+    """Whether x is NaN"""
+    return is_nan(ctx, x) if ctx.dtype(x).is_floating_point else constant_answer(ctx, x, False)
+
+
+@converter("aten::isinf(Tensor self) -> Tensor")
+def isinf(ctx: ConversionContext, node: Any, x: Any) -> Any:
+    """Whether x is inf or -inf"""
+    if not ctx.dtype(x).is_floating_point:
+        return constant_answer(ctx, x, False)
+    if hasattr(trt.UnaryOperation, "ISINF"):
+        return ctx.unary("ISINF", x)
+    return equal(ctx, ctx.unary("ABS", x), torch.inf)
+
+
+def _register_signed_infinity(name: str, infinity: float) -> None:
+    @converter(f"aten::{name}(Tensor self) -> Tensor")
+    def is_infinity(ctx: ConversionContext, node: Any, x: Any) -> Any:
+        return equal(ctx, x, infinity) if ctx.dtype(x).is_floating_point else constant_answer(ctx, x, False)
+
+
+for _name, _infinity in (("isposinf", torch.inf), ("isneginf", -torch.inf)):
+    _register_signed_infinity(_name, _infinity)
+
+
+def constant_answer(ctx: ConversionContext, x: Any, answer: bool) -> Any:
+    """A bool tensor of the shape of an integer or bool tensor, all `answer`: x = x, or its negation."""
+    same = ctx.elementwise("EQUAL", x, x)
+    return same if answer else ctx.unary("NOT", same)
+
+
+@converter("aten::nan_to_num(Tensor self, float? nan=None, float? posinf=None, float? neginf=None) -> Tensor")
+def nan_to_num(
+    ctx: ConversionContext, node: Any, x: Any, nan: float | None, posinf: float | None, neginf: float | None
+) -> Any:
+    """x with other numbers for NaN (0), inf and -inf (the dtype's largest and smallest)"""
+    dtype = ctx.dtype(x)
+    if not dtype.is_floating_point:
+        return x
+    limits = torch.finfo(dtype)
+    result = choose(ctx, is_nan(ctx, x), nan or 0.0, x)
+    for infinity, given, default in ((torch.inf, posinf, limits.max), (-torch.inf, neginf, limits.min)):
+        result = choose(ctx, equal(ctx, x, infinity), default if given is None else given, result)
+    return result
+
+
+def _register_nan_aware(name: str, operation: str) -> None:
+    @converter(f"aten::{name}(Tensor self, Tensor other) -> Tensor", constants=("self", "other"))
+    def extreme(ctx: ConversionContext, node: Any, x: Any, other: Any) -> Any:
+        if not ctx.promoted(x, other).is_floating_point:
+            return combine(ctx, operation, x, other)
+        x, other = ctx.operands(x, other)
+        result = choose(ctx, is_nan(ctx, other), x, combine(ctx, operation, x, other))
+        return choose(ctx, is_nan(ctx, x), other, result)
+
+
+for _name, _operation in (("fmax", "MAX"), ("fmin", "MIN")):
+    _register_nan_aware(_name, _operation)
+
+
+@converter(
+    "aten::lerp.Tensor(Tensor self, Tensor end, Tensor weight) -> Tensor",
+    "aten::lerp.Scalar(Tensor self, Tensor end, Scalar weight) -> Tensor",
+    constants=("self", "end", "weight"),
+)
+def lerp(ctx: ConversionContext, node: Any, start: Any, end: Any, weight: Any) -> Any:
+    """start + weight (end - start), from the end that is nearer: at weight 1 it is `end` exactly"""
+    difference = combine(ctx, "SUB", end, start)
+    if isinstance(weight, int | float):
+        base, operation, share = (start, "SUM", weight) if abs(weight) < 0.5 else (end, "SUB", 1 - weight)
+        return combine(ctx, operation, base, combine(ctx, "PROD", difference, share))
+    weight = ctx.tensor(weight)
+    rest = combine(ctx, "SUB", ctx.like_scalar(weight, 1.0), weight)
+    from_start = combine(ctx, "SUM", start, combine(ctx, "PROD", difference, weight))
+    from_end = combine(ctx, "SUB", end, combine(ctx, "PROD", difference, rest))
+    return choose(ctx, less(ctx, ctx.unary("ABS", weight), 0.5), from_start, from_end)
+
+
+@converter(
+    "aten::addcmul(Tensor self, Tensor tensor1, Tensor tensor2, *, Scalar value=1) -> Tensor",
+    constants=("self", "tensor1", "tensor2"),
+)
+def addcmul(ctx: ConversionContext, node: Any, x: Any, a: Any, b: Any, value: float) -> Any:
+    """self + value tensor1 tensor2"""
+    product = combine(ctx, "PROD", a, b)
+    return combine(ctx, "SUM", x, product if value == 1 else combine(ctx, "PROD", product, value))
+
+
+@converter(
+    "aten::addcdiv(Tensor self, Tensor tensor1, Tensor tensor2, *, Scalar value=1) -> Tensor",
+    constants=("self", "tensor1", "tensor2"),
+)
+def addcdiv(ctx: ConversionContext, node: Any, x: Any, a: Any, b: Any, value: float) -> Any:
+    """self + value tensor1 / tensor2"""
+    quotient = combine(ctx, "DIV", a, b)
+    return combine(ctx, "SUM", x, quotient if value == 1 else combine(ctx, "PROD", quotient, value))
+
+

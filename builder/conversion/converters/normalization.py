@@ -1,0 +1,237 @@
+"""Normalisations: one IScaleLayer or INormalizationLayer where the statistics allow it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from builder.conversion.context import ConversionContext, Unconvertible
+from builder.conversion.layers import combine, reduce
+from builder.conversion.registry import converter
+from builder.engine.flavour import trt
+
+Coefficient = Any
+"""A weight of one axis: torch.Tensor, ITensor or None."""
+_BATCH = (
+    "Tensor input, Tensor? weight, Tensor? bias, Tensor? running_mean, Tensor? running_var, bool {flag}, "
+    "float momentum, float eps"
+)
+_STATISTICS = ("weight", "bias", "running_mean", "running_var")
+
+
+@converter(
+    f"aten::batch_norm({_BATCH.format(flag='training')}, bool cudnn_enabled) -> Tensor", constants=_STATISTICS
+)
+def batch_norm(
+    ctx: ConversionContext, node: Any, x: Any, weight: Coefficient, bias: Coefficient, mean: Coefficient,
+    variance: Coefficient, training: bool, momentum: float, eps: float, cudnn: bool,
+) -> Any:  # fmt: skip
+    """(x - mean) / sqrt(variance + eps) * weight + bias for each channel, with the running statistics or the batch's own"""
+    if training or mean is None:
+        axes = [axis for axis in range(ctx.rank(x)) if axis != 1]
+        return affine(ctx, standardised(ctx, x, axes, eps)[0], weight, bias, 1)
+    return by_running_statistics(ctx, x, weight, bias, mean, variance, eps)
+
+
+@converter(
+    "aten::native_batch_norm(Tensor input, Tensor? weight, Tensor? bias, Tensor? running_mean, Tensor? running_var, "
+    "bool training, float momentum, float eps) -> (Tensor, Tensor, Tensor)",
+    constants=_STATISTICS,
+    when=lambda ctx, a: "training updates statistics" if a.training else None,
+)
+def native_batch_norm(
+    ctx: ConversionContext, node: Any, x: Any, weight: Coefficient, bias: Coefficient, mean: Coefficient,
+    variance: Coefficient, training: bool, momentum: float, eps: float,
+) -> Any:  # fmt: skip
+    """batch_norm, and two empty tensors where training would keep the batch's statistics"""
+    return by_running_statistics(ctx, x, weight, bias, mean, variance, eps), torch.empty(0), torch.empty(0)
+
+
+def by_running_statistics(
+    ctx: ConversionContext, x: Any, weight: Coefficient, bias: Coefficient, mean: Any, variance: Any, eps: float
+) -> Any:
+    """One scale and shift a channel, worked out in float64 where all is static."""
+    given = [t for t in (weight, bias, mean, variance) if t is not None]
+    if not all(isinstance(t, torch.Tensor) for t in given):
+        deviation = ctx.unary("SQRT", combine(ctx, "SUM", ctx.tensor(variance), eps))
+        centred = combine(ctx, "SUB", x, per_channel(ctx, mean, x, 1))
+        return affine(ctx, combine(ctx, "DIV", centred, per_channel(ctx, deviation, x, 1)), weight, bias, 1)
+    scale = torch.rsqrt(variance.double() + eps) * (1 if weight is None else weight.double())
+    shift = -mean.double() * scale + (0 if bias is None else bias.double())
+    return scaled(ctx, x, scale, shift)
+
+
+def scaled(ctx: ConversionContext, x: Any, scale: torch.Tensor, shift: torch.Tensor) -> Any:
+    """x * scale + shift for each channel (axis 1): one IScaleLayer, which wants two axes after the channel's."""
+    dtype, rank = ctx.dtype(x), ctx.rank(x)
+    if rank not in (4, 5):
+        scale, shift = (t.to(dtype).reshape(-1, *[1] * (rank - 2)) for t in (scale, shift))
+        return combine(ctx, "SUM", combine(ctx, "PROD", x, scale), shift)
+    weights = [ctx.weights.of(t.to(dtype).contiguous()) for t in (shift, scale)]
+    layer = ctx.net.add_scale_nd(x, trt.ScaleMode.CHANNEL, *weights, trt.Weights(weights[0].dtype), 1)
+    return layer.get_output(0)
+
+
+def per_channel(ctx: ConversionContext, t: Any, x: Any, axis: int) -> Any:
+    """A vector shaped to multiply along `axis` of x."""
+    sizes = [-1] + [1] * (ctx.rank(x) - axis - 1)
+    return t.reshape(sizes) if isinstance(t, torch.Tensor) else ctx.reshape(t, [ctx.size(t, 0), *sizes[1:]])
+
+
+def affine(ctx: ConversionContext, x: Any, weight: Coefficient, bias: Coefficient, axis: int) -> Any:
+    """x * weight + bias along an axis; a missing one changes nothing."""
+    for operation, t in (("PROD", weight), ("SUM", bias)):
+        if t is not None:
+            x = combine(ctx, operation, x, per_channel(ctx, t, x, axis))
+    return x
+
+
+def standardised(ctx: ConversionContext, x: Any, axes: Sequence[int], eps: float) -> tuple[Any, Any, Any]:
+    """(x - mean) / sqrt(variance + eps), the mean, and 1 / sqrt(variance + eps), statistics over `axes` in two passes."""
+    mean = reduce(ctx, "AVG", x, axes, True)
+    centred = combine(ctx, "SUB", x, mean)
+    variance = reduce(ctx, "AVG", combine(ctx, "PROD", centred, centred), axes, True)
+    inverse = ctx.unary("RECIP", ctx.unary("SQRT", combine(ctx, "SUM", variance, eps)))
+    return combine(ctx, "PROD", centred, inverse), mean, inverse
+
+
+@converter(
+    "aten::instance_norm(Tensor input, Tensor? weight, Tensor? bias, Tensor? running_mean, Tensor? running_var, "
+    "bool use_input_stats, float momentum, float eps, bool cudnn_enabled) -> Tensor",
+    constants=_STATISTICS,
+)
+def instance_norm(
+    ctx: ConversionContext, node: Any, x: Any, weight: Coefficient, bias: Coefficient, mean: Coefficient,
+    variance: Coefficient, use_input_stats: bool, momentum: float, eps: float, cudnn: bool,
+) -> Any:  # fmt: skip
+    """Each channel of each sample normalised by itself, or by the running statistics"""
+    if not use_input_stats:
+        return by_running_statistics(ctx, x, weight, bias, mean, variance, eps)
+    return normalised(ctx, x, list(range(2, ctx.rank(x))), weight, bias, 1, eps)
+
+
+def normalised(
+    ctx: ConversionContext, x: Any, axes: Sequence[int], weight: Coefficient, bias: Coefficient, at: int, eps: float
+) -> Any:
+    """INormalizationLayer over `axes`, then weight and bias along axis `at`, or (at < 0) of the shape of the axes."""
+    rank = ctx.rank(x)
+    coefficients = [coefficient(ctx, t, x, axes, at) for t in (weight, bias)]
+    if any(t is None for t in coefficients) or rank < 2:
+        result = standardised(ctx, x, axes, eps)[0]
+        for operation, t in (("PROD", weight), ("SUM", bias)):
+            if t is not None:
+                t = per_channel(ctx, t, x, at) if at >= 0 else t
+                result = combine(ctx, operation, result, t)
+        return result
+    return normalization_layer(ctx, x, *coefficients, axes, eps)
+
+
+def coefficient(ctx: ConversionContext, t: Coefficient, x: Any, axes: Sequence[int], at: int) -> Any:
+    """The weight or bias as a constant of x's rank; ones or zeros come from the caller as None where sizes are dynamic."""
+    dtype, rank = ctx.dtype(x), ctx.rank(x)
+    if t is None:
+        return None
+    if not isinstance(t, torch.Tensor):
+        return None if ctx.dtype(t) != dtype else ctx.at_rank(per_channel(ctx, t, x, at) if at >= 0 else t, rank)
+    shaped = t.reshape([-1] + [1] * (rank - at - 1)) if at >= 0 else t
+    return ctx.constant(shaped.to(dtype).reshape([1] * (rank - shaped.dim()) + list(shaped.shape)))
+
+
+def normalization_layer(
+    ctx: ConversionContext, x: Any, weight: Any, bias: Any, axes: Sequence[int], eps: float, groups: int = 1
+) -> Any:
+    """One INormalizationLayer; the second version where there is one (its group coefficients are one a channel)."""
+    add = getattr(ctx.net, "add_normalization_v2", None) or ctx.net.add_normalization
+    layer = add(x, weight, bias, sum(1 << axis for axis in axes))
+    layer.epsilon = eps
+    if groups != 1:
+        layer.num_groups = groups
+    return ctx.copy_sizes(x, layer.get_output(0))
+
+
+_LAYER = "Tensor input, SymInt[] normalized_shape, Tensor? weight"
+
+
+@converter(
+    f"aten::layer_norm({_LAYER}=None, Tensor? bias=None, float eps=1.0000000000000001e-05, bool cudnn_enable=True)"
+    " -> Tensor",
+    constants=("weight", "bias"),
+    dynamic=("normalized_shape",),
+)
+def layer_norm(
+    ctx: ConversionContext, node: Any, x: Any, shape: list[Any], weight: Coefficient, bias: Coefficient, eps: float,
+    cudnn: bool,
+) -> Any:  # fmt: skip
+    """(x - mean) / sqrt(variance + eps) * weight + bias over the last axes, as many as normalized_shape has"""
+    axes = list(range(ctx.rank(x) - len(shape), ctx.rank(x)))
+    if all(isinstance(size, int) for size in shape):
+        weight = torch.ones(shape) if weight is None else weight
+        bias = torch.zeros(shape) if bias is None else bias
+    return normalised(ctx, x, axes, weight, bias, -1, eps)
+
+
+@converter(
+    f"aten::native_layer_norm({_LAYER}, Tensor? bias, float eps) -> (Tensor, Tensor, Tensor)",
+    constants=("weight", "bias"),
+    dynamic=("normalized_shape",),
+)
+def native_layer_norm(
+    ctx: ConversionContext, node: Any, x: Any, shape: list[Any], weight: Coefficient, bias: Coefficient, eps: float
+) -> Any:
+    """layer_norm, its mean and 1 / sqrt(variance + eps)"""
+    axes = list(range(ctx.rank(x) - len(shape), ctx.rank(x)))
+    result, mean, inverse = standardised(ctx, x, axes, eps)
+    for operation, t in (("PROD", weight), ("SUM", bias)):
+        result = result if t is None else combine(ctx, operation, result, t)
+    return result, mean, inverse
+
+
+@converter(
+    "aten::group_norm(Tensor input, int num_groups, Tensor? weight=None, Tensor? bias=None, "
+    "float eps=1.0000000000000001e-05, bool cudnn_enabled=True) -> Tensor",
+    constants=("weight", "bias"),
+    when=lambda ctx, a: None if isinstance(ctx.size(a.input, 1), int) else "the channels (axis 1) must be static",
+)
+def group_norm(
+    ctx: ConversionContext, node: Any, x: Any, groups: int, weight: Coefficient, bias: Coefficient, eps: float,
+    cudnn: bool,
+) -> Any:  # fmt: skip
+    """Each group of channels of each sample normalised by itself"""
+    channels = ctx.size(x, 1)
+    assert isinstance(channels, int)
+    if channels % groups:
+        raise Unconvertible(f"{channels} channels do not divide into {groups} groups")
+    split = ctx.reshape(x, [ctx.size(x, 0), groups, -1])
+    unit = [ctx.constant(t(1, groups, 1, dtype=ctx.dtype(x))) for t in (torch.ones, torch.zeros)]
+    result = ctx.reshape(normalization_layer(ctx, split, *unit, [2], eps), ctx.sizes(x))
+    return affine(ctx, result, weight, bias, 1)
+
+
+@converter(
+    "aten::rms_norm(Tensor input, SymInt[] normalized_shape, Tensor? weight=None, float? eps=None) -> Tensor",
+    constants=("weight",),
+    dynamic=("normalized_shape",),
+)
+def rms_norm(ctx: ConversionContext, node: Any, x: Any, shape: list[Any], weight: Coefficient, eps: float | None) -> Any:
+    """x / sqrt(mean(x^2) + eps) * weight; half in float32, as PyTorch computes it; eps is the dtype's own by default"""
+    dtype = ctx.dtype(x)
+    wide = ctx.cast(x, torch.float32)
+    axes = list(range(ctx.rank(x) - len(shape), ctx.rank(x)))
+    mean = reduce(ctx, "AVG", combine(ctx, "PROD", wide, wide), axes, True)
+    root = ctx.unary("SQRT", combine(ctx, "SUM", mean, torch.finfo(torch.float32).eps if eps is None else eps))
+    result = combine(ctx, "DIV", wide, root)
+    result = result if weight is None else combine(ctx, "PROD", result, weight)
+    return ctx.cast(result, dtype if weight is None else ctx.promoted(x, weight))
+
+
+@converter(
+    "aten::_weight_norm(Tensor v, Tensor g, int dim=0) -> Tensor", constants=("v", "g"),
+)
+def weight_norm(ctx: ConversionContext, node: Any, v: Any, g: Any, dim: int) -> Any:
+    """v g / |v|, the norm over every axis but `dim` (over all where dim is -1)"""
+    v = ctx.tensor(v)
+    axes = [a for a in range(ctx.rank(v)) if dim == -1 or a != ctx.axis(v, dim)]
+    norm = ctx.unary("SQRT", reduce(ctx, "SUM", combine(ctx, "PROD", v, v), axes, True))
+    return combine(ctx, "PROD", v, combine(ctx, "DIV", g, norm))

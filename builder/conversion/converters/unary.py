@@ -1,0 +1,169 @@
+"""Functions of one tensor, element by element: a table of IUnaryLayers, and the few that are composed of several."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from builder.conversion.context import ConversionContext
+from builder.conversion.layers import choose, combine, equal, expm1, floating, less, log1p, truncated
+from builder.conversion.registry import converter
+
+REAL = {
+    "acos": "ACOS",
+    "acosh": "ACOSH",
+    "asin": "ASIN",
+    "asinh": "ASINH",
+    "atan": "ATAN",
+    "atanh": "ATANH",
+    "cos": "COS",
+    "cosh": "COSH",
+    "erf": "ERF",
+    "exp": "EXP",
+    "log": "LOG",
+    "reciprocal": "RECIP",
+    "sin": "SIN",
+    "sinh": "SINH",
+    "sqrt": "SQRT",
+    "tan": "TAN",
+}
+"""One layer; integers and bools are promoted to float32."""
+ANY_NUMBER = {"abs": "ABS", "neg": "NEG", "sign": "SIGN", "sgn": "SIGN"}
+"""One layer, on integers too, which stay integers."""
+ROUNDING = {"ceil": "CEIL", "floor": "FLOOR", "round": "ROUND"}
+"""One layer; integers are whole already. ROUND takes ties to the even integer, as PyTorch does."""
+SCALED = {
+    "log2": ("LOG", 1 / math.log(2)),
+    "log10": ("LOG", 1 / math.log(10)),
+    "deg2rad": (None, math.pi / 180),
+    "rad2deg": (None, 180 / math.pi),
+}
+"""A layer, or none, times a factor."""
+
+
+def _register_real(name: str, operation: str) -> None:
+    @converter(f"aten::{name}(Tensor self) -> Tensor")
+    def real(ctx: ConversionContext, node: Any, x: Any) -> Any:
+        return ctx.unary(operation, floating(ctx, x))
+
+
+def _register_any_number(name: str, operation: str) -> None:
+    @converter(f"aten::{name}(Tensor self) -> Tensor")
+    def number(ctx: ConversionContext, node: Any, x: Any) -> Any:
+        dtype = ctx.dtype(x)
+        if dtype == torch.bool or (dtype == torch.uint8 and operation == "ABS"):
+            return x
+        return ctx.wrapped(ctx.unary(operation, x), dtype)
+
+
+def _register_rounding(name: str, operation: str) -> None:
+    @converter(f"aten::{name}(Tensor self) -> Tensor")
+    def rounding(ctx: ConversionContext, node: Any, x: Any) -> Any:
+        return ctx.unary(operation, x) if ctx.dtype(x).is_floating_point else x
+
+
+def _register_scaled(name: str, operation: str | None, factor: float) -> None:
+    @converter(f"aten::{name}(Tensor self) -> Tensor")
+    def scaled(ctx: ConversionContext, node: Any, x: Any) -> Any:
+        x = floating(ctx, x)
+        return combine(ctx, "PROD", ctx.unary(operation, x) if operation else x, factor)
+
+
+for _register, _table in ((_register_real, REAL), (_register_any_number, ANY_NUMBER), (_register_rounding, ROUNDING)):
+    for _name, _operation in _table.items():
+        _register(_name, _operation)
+for _name, (_layer, _factor) in SCALED.items():
+    _register_scaled(_name, _layer, _factor)
+
+
+@converter("aten::trunc(Tensor self) -> Tensor", "aten::fix(Tensor self) -> Tensor")
+def trunc(ctx: ConversionContext, node: Any, x: Any) -> Any:
+    """The integer part, towards zero."""
+    return truncated(ctx, x) if ctx.dtype(x).is_floating_point else x
+
+
+@converter("aten::frac(Tensor self) -> Tensor")
+def frac(ctx: ConversionContext, node: Any, x: Any) -> Any:
+    """x - trunc(x)"""
+    return combine(ctx, "SUB", x, truncated(ctx, x))
+
+
+@converter("aten::round.decimals(Tensor self, *, int decimals) -> Tensor")
+def round_decimals(ctx: ConversionContext, node: Any, x: Any, decimals: int) -> Any:
+    """round(x 10^decimals) / 10^decimals"""
+    if not ctx.dtype(x).is_floating_point:
+        return x
+    there, back = ("PROD", "DIV") if decimals >= 0 else ("DIV", "PROD")
+    power = 10.0 ** abs(decimals)
+    return combine(ctx, back, ctx.unary("ROUND", combine(ctx, there, x, power)), power)
+
+
+@converter("aten::rsqrt(Tensor self) -> Tensor")
+def rsqrt(ctx: ConversionContext, node: Any, x: Any) -> Any:
+    """1 / sqrt(x)"""
+    return ctx.unary("RECIP", ctx.unary("SQRT", floating(ctx, x)))
+
+
+@converter("aten::log1p(Tensor self) -> Tensor")
+def log_of_one_plus(ctx: ConversionContext, node: Any, x: Any) -> Any:
+    """log(1 + x) without losing small x"""
+    return log1p(ctx, floating(ctx, x))
+
+
+@converter("aten::expm1(Tensor self) -> Tensor", "aten::special_expm1(Tensor self) -> Tensor")
+def exp_minus_one(ctx: ConversionContext, node: Any, x: Any) -> Any:
+    """exp(x) - 1 without losing small x"""
+    return expm1(ctx, floating(ctx, x))
+
+
+@converter("aten::exp2(Tensor self) -> Tensor", "aten::special_exp2(Tensor self) -> Tensor")
+def exp2(ctx: ConversionContext, node: Any, x: Any) -> Any:
+    """2^x as a power: exp(x ln 2) would multiply the rounding of the product by x"""
+    x = floating(ctx, x)
+    return ctx.elementwise("POW", ctx.like_scalar(x, 2.0), x)
+
+
+@converter("aten::sinc(Tensor self) -> Tensor", "aten::special_sinc(Tensor self) -> Tensor")
+def sinc(ctx: ConversionContext, node: Any, x: Any) -> Any:
+    """sin(pi x) / (pi x), and 1 at 0"""
+    x = floating(ctx, x)
+    angle = combine(ctx, "PROD", x, math.pi)
+    return choose(ctx, equal(ctx, x, 0.0), 1.0, combine(ctx, "DIV", ctx.unary("SIN", angle), angle))
+
+
+@converter("aten::logit(Tensor self, float? eps=None) -> Tensor")
+def logit(ctx: ConversionContext, node: Any, x: Any, eps: float | None) -> Any:
+    """log(z / (1 - z)), z = x within [eps, 1 - eps]"""
+    x = floating(ctx, x)
+    if eps is not None:
+        x = combine(ctx, "MIN", combine(ctx, "MAX", x, eps), 1 - eps)
+    return ctx.unary("LOG", combine(ctx, "DIV", x, combine(ctx, "SUB", ctx.like_scalar(x, 1.0), x)))
+
+
+ERFC = (
+    0.17087277, -0.82215223, 1.48851587, -1.13520398, 0.27886807, -0.18628806, 0.09678418, 0.37409196, 1.00002368,
+    -1.26551223,
+)  # fmt: skip
+"""Highest power first. Source: Press et al., Numerical Recipes, 6.2 (erfcc), relative error below 1.2e-7 everywhere."""
+
+
+@converter("aten::erfc(Tensor self) -> Tensor", "aten::special_erfc(Tensor self) -> Tensor")
+def erfc(ctx: ConversionContext, node: Any, x: Any) -> Any:
+    """t exp(-x^2 + P(t)) with t = 1 / (1 + |x| / 2), 2 minus that for negative x: 1 - erf(x) would cancel"""
+    x = floating(ctx, x)
+    size = ctx.unary("ABS", x)
+    t = ctx.unary("RECIP", combine(ctx, "SUM", combine(ctx, "PROD", size, 0.5), 1.0))
+    exponent = combine(ctx, "SUB", polynomial(ctx, ERFC, t), combine(ctx, "PROD", x, x))
+    tail = combine(ctx, "PROD", t, ctx.unary("EXP", exponent))
+    return choose(ctx, less(ctx, x, 0.0), combine(ctx, "SUB", ctx.like_scalar(x, 2.0), tail), tail)
+
+
+def polynomial(ctx: ConversionContext, coefficients: Sequence[float], x: Any) -> Any:
+    """The polynomial with these coefficients, highest power first, by Horner's rule."""
+    result = combine(ctx, "PROD", x, coefficients[0])
+    for coefficient in coefficients[1:-1]:
+        result = combine(ctx, "PROD", combine(ctx, "SUM", result, coefficient), x)
+    return combine(ctx, "SUM", result, coefficients[-1])

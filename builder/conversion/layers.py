@@ -1,0 +1,113 @@
+"""Small pieces that several families of converters share: promoted arithmetic, comparisons, selections."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from builder.conversion.context import ConversionContext
+from builder.engine.flavour import trt
+
+
+def floating(ctx: ConversionContext, x: Any) -> Any:
+    """The tensor; integers and bools as float32, as PyTorch promotes the input of a function on reals."""
+    return x if ctx.dtype(x).is_floating_point else ctx.cast(x, torch.float32)
+
+
+def combine(ctx: ConversionContext, operation: str, *values: Any) -> Any:
+    """An ElementWiseOperation on promoted, broadcast operands; bool is computed as integers and cast back."""
+    dtype = ctx.promoted(*values)
+    computed = torch.int32 if dtype == torch.bool else dtype
+    result = ctx.elementwise(operation, *ctx.operands(*values, dtype=computed))
+    return settle(ctx, result, computed, dtype)
+
+
+def settle(ctx: ConversionContext, result: Any, computed: torch.dtype, dtype: torch.dtype) -> Any:
+    """The result in torch's dtype: small integers wrap around, bool is cast back from integers."""
+    if computed != dtype:
+        return ctx.cast(result, dtype)
+    return ctx.wrapped(result, dtype)
+
+
+def comparison(ctx: ConversionContext, operation: str, negate: bool, x: Any, other: Any) -> Any:
+    """A bool tensor; >= is not <, except that NaN compares False with everything but !=."""
+    dtype = ctx.promoted(x, other)
+    a, b = ctx.operands(x, other, dtype=torch.int32 if dtype == torch.bool else dtype)
+    if not negate or operation == "EQUAL" or not dtype.is_floating_point:
+        result = ctx.elementwise(operation, a, b)
+        return ctx.unary("NOT", result) if negate else result
+    strict = {"LESS": "GREATER", "GREATER": "LESS"}[operation]
+    return ctx.elementwise("OR", ctx.elementwise(strict, a, b), ctx.elementwise("EQUAL", a, b))
+
+
+def less(ctx: ConversionContext, a: Any, b: Any) -> Any:
+    """a < b"""
+    return comparison(ctx, "LESS", False, a, b)
+
+
+def equal(ctx: ConversionContext, a: Any, b: Any) -> Any:
+    """a == b"""
+    return comparison(ctx, "EQUAL", False, a, b)
+
+
+def choose(ctx: ConversionContext, condition: Any, a: Any, b: Any, dtype: torch.dtype | None = None) -> Any:
+    """a where the bool condition holds, else b; of the dtype that they promote to, or of `dtype`."""
+    dtype = dtype or ctx.promoted(a, b)
+    rank = max(ctx.rank(v) for v in (condition, a, b))
+    a, b = ctx.operands(a, b, dtype=dtype)
+    condition, a, b = (ctx.at_rank(v, rank) for v in (ctx.cast(ctx.tensor(condition), torch.bool), a, b))
+    result = ctx.net.add_select(condition, a, b).get_output(0)
+    ctx.remember_dtype(result, dtype)
+    return result
+
+
+def activate(
+    ctx: ConversionContext, x: Any, activation: str, alpha: float | None = None, beta: float | None = None
+) -> Any:
+    """One IActivationLayer on a floating tensor; `activation` is an ActivationType's name."""
+    layer = ctx.net.add_activation(x, getattr(trt.ActivationType, activation))
+    if alpha is not None:
+        layer.alpha = alpha
+    if beta is not None:
+        layer.beta = beta
+    return ctx.copy_sizes(x, layer.get_output(0))
+
+
+def is_nan(ctx: ConversionContext, x: Any) -> Any:
+    """Whether each element is NaN; 8.6 has no layer for it, and NaN alone differs from itself."""
+    if hasattr(trt.UnaryOperation, "ISNAN"):
+        return ctx.unary("ISNAN", x)
+    return ctx.unary("NOT", ctx.elementwise("EQUAL", x, x))
+
+
+def reduce(ctx: ConversionContext, operation: str, x: Any, axes: Sequence[int], keepdim: bool) -> Any:
+    """One IReduceLayer over these (non-negative) axes; a tensor without axes, or no axes, stays as it is."""
+    if not axes:
+        return x
+    mask = sum(1 << axis for axis in axes)
+    output = ctx.net.add_reduce(x, getattr(trt.ReduceOperation, operation), mask, keepdim).get_output(0)
+    kept = [ctx.expr(x, a) if a not in axes else 1 for a in range(ctx.rank(x)) if keepdim or a not in axes]
+    ctx.remember_dtype(output, ctx.dtype(x))
+    return ctx.set_sizes(output, kept)
+
+
+def expm1(ctx: ConversionContext, x: Any) -> Any:
+    """exp(x) - 1; near 0, where the difference cancels, 2t / (1 - t) with t = tanh(x / 2)."""
+    t = activate(ctx, combine(ctx, "PROD", x, 0.5), "TANH")
+    near = combine(ctx, "DIV", combine(ctx, "PROD", t, 2.0), combine(ctx, "SUB", ctx.like_scalar(t, 1.0), t))
+    far = combine(ctx, "SUB", ctx.unary("EXP", x), 1.0)
+    return choose(ctx, less(ctx, ctx.unary("ABS", x), 0.5), near, far)
+
+
+def log1p(ctx: ConversionContext, x: Any) -> Any:
+    """log(1 + x); near 0, where 1 + x rounds, 2 atanh(x / (2 + x))."""
+    near = ctx.unary("ATANH", combine(ctx, "DIV", x, combine(ctx, "SUM", x, 2.0)))
+    far = ctx.unary("LOG", combine(ctx, "SUM", x, 1.0))
+    return choose(ctx, less(ctx, ctx.unary("ABS", x), 0.5), combine(ctx, "PROD", near, 2.0), far)
+
+
+def truncated(ctx: ConversionContext, x: Any) -> Any:
+    """A floating tensor without its fraction: sign(x) floor(|x|)."""
+    return ctx.elementwise("PROD", ctx.unary("SIGN", x), ctx.unary("FLOOR", ctx.unary("ABS", x)))
