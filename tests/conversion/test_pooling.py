@@ -103,6 +103,6 @@ def test_three_axes(shape: tuple[int, ...]) -> None:
 def test_dynamic_batch_and_three_dynamic_axes() -> None:
     dynamic = {0: {0: "n", 2: "d", 3: "h", 4: "w"}}
     x, y = torch.randn(2, 3, 6, 7, 8), torch.randn(1, 3, 4, 4, 4)
-    spans = {name: (4, 6, 12) for name in "dhw"}
+    spans = dict.fromkeys("dhw", (4, 6, 12))
     check(lambda x: F.adaptive_avg_pool3d(x, 2), x, dynamic=dynamic, spans=spans, more=[(y,)], rtol=1e-5)
     check(lambda x: F.max_pool3d(x, 3, 2, 1, ceil_mode=True), x, dynamic=dynamic, spans=spans, more=[(y,)])

@@ -41,14 +41,14 @@ def kernel_axes(ctx: ConversionContext, weight: Any) -> int:
 
 
 _GENERAL = (
-    "aten::_convolution(Tensor input, Tensor weight, Tensor? bias, SymInt[] stride, SymInt[] padding, SymInt[] dilation, "
-    "bool transposed, SymInt[] output_padding, SymInt groups, bool benchmark, bool deterministic, bool cudnn_enabled, "
-    "bool allow_tf32) -> Tensor",
+    "aten::_convolution(Tensor input, Tensor weight, Tensor? bias, SymInt[] stride, SymInt[] padding, "
+    "SymInt[] dilation, bool transposed, SymInt[] output_padding, SymInt groups, bool benchmark, bool deterministic, "
+    "bool cudnn_enabled, bool allow_tf32) -> Tensor",
     "aten::_convolution.deprecated(Tensor input, Tensor weight, Tensor? bias, SymInt[] stride, SymInt[] padding, "
     "SymInt[] dilation, bool transposed, int[] output_padding, SymInt groups, bool benchmark, bool deterministic, "
     "bool cudnn_enabled) -> Tensor",
-    "aten::convolution(Tensor input, Tensor weight, Tensor? bias, SymInt[] stride, SymInt[] padding, SymInt[] dilation, "
-    "bool transposed, SymInt[] output_padding, SymInt groups) -> Tensor",
+    "aten::convolution(Tensor input, Tensor weight, Tensor? bias, SymInt[] stride, SymInt[] padding, "
+    "SymInt[] dilation, bool transposed, SymInt[] output_padding, SymInt groups) -> Tensor",
     "aten::convolution_overrideable(Tensor input, Tensor weight, Tensor? bias, SymInt[] stride, SymInt[] padding, "
     "SymInt[] dilation, bool transposed, SymInt[] output_padding, SymInt groups) -> Tensor",
 )
@@ -75,7 +75,8 @@ def _register_plain(axes: int) -> None:
     head = "(Tensor input, Tensor weight, Tensor? bias=None, "
 
     @converter(
-        f"aten::conv{axes}d{head}{of} stride={ones}, {of} padding={zeros}, {of} dilation={ones}, SymInt groups=1) -> Tensor",
+        f"aten::conv{axes}d{head}{of} stride={ones}, {of} padding={zeros}, {of} dilation={ones}, "
+        "SymInt groups=1) -> Tensor",
         constants=("weight", "bias"),
     )
     def plain(
@@ -85,8 +86,8 @@ def _register_plain(axes: int) -> None:
         return convolve(ctx, x, weight, bias, Window.of(axes, stride, padding, dilation, groups))
 
     @converter(
-        f'aten::conv{axes}d.padding{head}{of} stride={ones}, str padding="valid", {of} dilation={ones}, SymInt groups=1)'
-        " -> Tensor",
+        f'aten::conv{axes}d.padding{head}{of} stride={ones}, str padding="valid", {of} dilation={ones}, '
+        "SymInt groups=1) -> Tensor",
         constants=("weight", "bias"),
     )
     def padded(
@@ -165,7 +166,7 @@ def named_padding(ctx: ConversionContext, weight: Any, stride: Any, padding: str
 
 
 def convolve(ctx: ConversionContext, x: Any, weight: Any, bias: Any, window: Window) -> Any:
-    """One (de)convolution layer; x of (N,) C and spatial axes, weight (K, C/groups, ...), transposed (C, K/groups, ...)."""
+    """One layer; x of (N,) C and spatial axes, weight (K, C/groups, ...), or transposed (C, K/groups, ...)."""
     axes = kernel_axes(ctx, weight)
     image, undo = as_image(ctx, x, axes)
     layer = _transposed(ctx, image, weight, bias, window) if window.extra is not None else (

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 
 from builder.conversion.context import ConversionContext, Unconvertible
-from builder.conversion.layers import combine
 from builder.conversion.dynamic import DynamicScalar
+from builder.conversion.layers import combine
 from builder.conversion.registry import converter
 from builder.engine.flavour import trt
 

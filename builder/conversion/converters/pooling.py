@@ -111,8 +111,8 @@ def _register_average(axes: int) -> None:
     zero = "0" if axes > 1 else "[0]"
 
     @converter(
-        f"aten::avg_pool{axes}d(Tensor self, int[{axes}] kernel_size, int[{axes}] stride=[], int[{axes}] padding={zero}, "
-        f"bool ceil_mode=False, bool count_include_pad=True{override}) -> Tensor"
+        f"aten::avg_pool{axes}d(Tensor self, int[{axes}] kernel_size, int[{axes}] stride=[], "
+        f"int[{axes}] padding={zero}, bool ceil_mode=False, bool count_include_pad=True{override}) -> Tensor"
     )
     def average(
         ctx: ConversionContext, node: Any, x: Any, window: Any, stride: Any, padding: Any, ceil: bool, include: bool,

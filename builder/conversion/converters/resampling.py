@@ -1,0 +1,317 @@
+"""Upsampling and interpolation, axis by axis where TensorRT's one layer says something else than PyTorch.
+
+IResizeLayer always maps places by the ratio of the two lengths. PyTorch uses the scale factor that it was given, which
+differs where `length * factor` is not whole. Then, and for antialiasing, the interpolation that PyTorch itself does on
+one axis is read off an identity matrix, and the network multiplies by that matrix or gathers those indices.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+import sympy
+import torch
+
+from builder.conversion.arguments import dynamic_value
+from builder.conversion.context import ConversionContext, Unconvertible
+from builder.conversion.converters.pooling import along
+from builder.conversion.dynamic import DynamicScalar, Size, expression
+from builder.conversion.layers import combine
+from builder.conversion.registry import converter
+from builder.conversion.spatial import filled
+from builder.engine.flavour import trt
+
+
+@dataclass(frozen=True)
+class Method:
+    """How IResizeLayer and PyTorch name one interpolation."""
+
+    mode: str
+    coordinates: str
+    rounding: str
+    aten: str
+    align: bool | None = None
+    antialias: bool = False
+
+    def aligned(self, align: bool) -> Method:
+        """The same, with or without aligned corners."""
+        places = "ALIGN_CORNERS" if align else "HALF_PIXEL"
+        return Method(self.mode, places, self.rounding, self.aten, align, self.antialias)
+
+    def on_axis(self, values: torch.Tensor, size: int, scale: float | None) -> torch.Tensor:
+        """PyTorch's own interpolation of the rows of a matrix (1-d signals) to `size` elements."""
+        flags = [] if self.align is None else [self.align]
+        operator = getattr(torch.ops.aten, self.aten)
+        if self.aten.endswith("1d"):
+            return operator(values[None], [size], *flags, scale)[0]  # type: ignore[no-any-return]
+        return operator(values[None, :, None], [1, size], *flags, None, scale)[0, :, 0]  # type: ignore[no-any-return]
+
+
+NEAREST = Method("NEAREST", "ASYMMETRIC", "FLOOR", "upsample_nearest1d")
+EXACT = Method("NEAREST", "HALF_PIXEL", "HALF_UP", "_upsample_nearest_exact1d")
+LINEAR = Method("LINEAR", "HALF_PIXEL", "FLOOR", "upsample_linear1d")
+CUBIC = Method("CUBIC", "HALF_PIXEL", "FLOOR", "upsample_bicubic2d")
+LINEAR_AA = Method("LINEAR", "HALF_PIXEL", "FLOOR", "_upsample_bilinear2d_aa", antialias=True)
+CUBIC_AA = Method("CUBIC", "HALF_PIXEL", "FLOOR", "_upsample_bicubic2d_aa", antialias=True)
+
+OPERATORS: dict[str, tuple[Method, int]] = {
+    **{f"upsample_nearest{axes}d": (NEAREST, axes) for axes in (1, 2, 3)},
+    **{f"_upsample_nearest_exact{axes}d": (EXACT, axes) for axes in (1, 2, 3)},
+    "upsample_linear1d": (LINEAR, 1),
+    "upsample_bilinear2d": (LINEAR, 2),
+    "upsample_trilinear3d": (LINEAR, 3),
+    "upsample_bicubic2d": (CUBIC, 2),
+    "_upsample_bilinear2d_aa": (LINEAR_AA, 2),
+    "_upsample_bicubic2d_aa": (CUBIC_AA, 2),
+}
+_SCALES = {1: ("scales",), 2: ("scales_h", "scales_w"), 3: ("scales_d", "scales_h", "scales_w")}
+
+
+def _register(name: str, method: Method, axes: int) -> None:
+    align = "" if method.mode == "NEAREST" else "bool align_corners, "
+    scales = ", ".join(f"float? {s}=None" for s in _SCALES[axes])
+
+    @converter(
+        f"aten::{name}(Tensor self, SymInt[{axes}] output_size, {align}{scales}) -> Tensor", dynamic=("output_size",)
+    )
+    def to_size(ctx: ConversionContext, node: Any, x: Any, output: Any, *rest: Any) -> Any:
+        chosen = method.aligned(rest[0]) if align else method
+        return resample(ctx, x, chosen, filled(output, axes), rest[1:] if align else rest)
+
+    @converter(
+        f"aten::{name}.vec(Tensor input, SymInt[]? output_size, {align}float[]? scale_factors) -> Tensor",
+        dynamic=("output_size",),
+    )
+    def to_size_or_scale(ctx: ConversionContext, node: Any, x: Any, output: Any, *rest: Any) -> Any:
+        chosen = method.aligned(rest[0]) if align else method
+        scales = [None] * axes if rest[-1] is None else filled_floats(rest[-1], axes)
+        sizes = filled(output, axes) if output is not None else [
+            scaled_length(ctx, ctx.size(x, i - axes), float(s or 1)) for i, s in enumerate(scales)
+        ]  # fmt: skip
+        return resample(ctx, x, chosen, sizes, scales)
+
+
+def filled_floats(values: Sequence[float], count: int) -> list[float | None]:
+    """One factor an axis: a single one stands for all."""
+    return list(values) * count if len(values) == 1 else list(values)
+
+
+for _name, (_method, _axes) in OPERATORS.items():
+    _register(_name, _method, _axes)
+
+
+def scaled_length(ctx: ConversionContext, length: Size, scale: float) -> Size:
+    """floor(length * scale) in double precision, as PyTorch computes output sizes."""
+    if isinstance(length, int):
+        return int(length * scale)
+    ratio = Fraction(scale).limit_denominator(1000)
+    lengths = range(longest(ctx, length) + 1)
+    if all(int(n * scale) == n * ratio.numerator // ratio.denominator for n in lengths):
+        whole = ctx.arithmetic("mul", length, ratio.numerator)
+        return ctx.arithmetic("floordiv", whole, ratio.denominator) if ratio.denominator > 1 else whole
+    table = ctx.constant(torch.tensor([int(n * scale) for n in lengths]))
+    answer = ctx.net.add_gather(table, length.tensor, 0).get_output(0)
+    nearly = sympy.floor(length.expr * sympy.Rational(ratio) - sympy.Rational(1, 10**6))  # names the value, bounds it
+    return DynamicScalar(answer, nearly)
+
+
+def longest(ctx: ConversionContext, length: DynamicScalar) -> int:
+    """At least the greatest value that a size takes over all profiles: sizes grow with the axes that they come from."""
+    ranges = ctx.ranges()
+    if not length.expr.free_symbols <= set(ranges):
+        raise dynamic_value("the length of a resampled axis", length)
+    return max(int(length.expr.subs({s: r[end] for s, r in ranges.items()})) for end in (0, 1)) + 1
+
+
+def resample(
+    ctx: ConversionContext, x: Any, method: Method, sizes: Sequence[Size], scales: Sequence[float | None]
+) -> Any:
+    """The last axes resampled to `sizes`: in one IResizeLayer those that it does as PyTorch does, the others singly."""
+    first = ctx.rank(x) - len(sizes)
+    factors = [None if s is None or s <= 0 or method.align else float(s) for s in scales]
+    plain: dict[int, Size] = {}
+    for i, (size, factor) in enumerate(zip(sizes, factors, strict=True)):
+        axis = first + i
+        length = ctx.size(x, axis)
+        if expression(length) == expression(size) and factor in (None, 1.0):
+            continue
+        if _resizes(ctx, x, method, length, size, factor):
+            plain[axis] = size
+        else:
+            x = _singly(ctx, x, method, axis, size, factor)
+    return _resize(ctx, x, method, plain) if plain else x
+
+
+def _resizes(ctx: ConversionContext, x: Any, method: Method, length: Size, size: Size, factor: float | None) -> bool:
+    """Whether IResizeLayer's ratio of lengths, and its rounding, are what PyTorch computes."""
+    if method.antialias or not ctx.dtype(x).is_floating_point:
+        return False
+    if factor is not None and expression(length) * Fraction(factor) != expression(size):
+        return False
+    if method.mode != "NEAREST":
+        return True
+    if isinstance(length, int) and isinstance(size, int):
+        return (size % length == 0 or length % size == 0) and _ideal(method, length, size, factor)
+    if factor is None:
+        return True  # any ratio may come at run time
+    bound = size if isinstance(size, int) else longest(ctx, size)
+    return factor == int(factor) and _ideal(method, max(bound // int(factor), 1), bound, factor)
+
+
+def _ideal(method: Method, length: int, size: int, factor: float | None) -> bool:
+    """Whether PyTorch's float32 arithmetic picks the elements that exact arithmetic would."""
+    i = torch.arange(size)
+    exact = i * length // size if method is NEAREST else (2 * i + 1) * length // (2 * size)
+    return bool(torch.equal(_picked(method, length, size, factor), exact))
+
+
+def _picked(method: Method, length: int, size: int, factor: float | None) -> torch.Tensor:
+    """Which element PyTorch's nearest interpolation picks for each output (float64 holds any index)."""
+    return method.on_axis(torch.arange(length, dtype=torch.float64)[None], size, factor)[0].long()
+
+
+def _resize(ctx: ConversionContext, x: Any, method: Method, plain: dict[int, Size]) -> Any:
+    layer = ctx.net.add_resize(x)
+    layer.resize_mode = getattr(trt.InterpolationMode, method.mode)
+    layer.coordinate_transformation = getattr(trt.ResizeCoordinateTransformation, method.coordinates)
+    layer.nearest_rounding = getattr(trt.ResizeRoundMode, method.rounding)
+    if method.mode == "CUBIC":
+        layer.cubic_coeff = -0.75
+    sizes = [plain.get(axis, size) for axis, size in enumerate(ctx.sizes(x))]
+    if all(isinstance(size, int) for size in sizes):
+        layer.shape = trt.Dims(sizes)
+    elif (scales := _whole_scales(ctx, x, sizes)) is not None:
+        layer.scales = scales
+    else:
+        layer.set_input(1, ctx.shape_tensor(sizes))
+    return ctx.set_sizes(layer.get_output(0), sizes)
+
+
+def _whole_scales(ctx: ConversionContext, x: Any, sizes: Sequence[Size]) -> list[float] | None:
+    """Factors for all axes, where every one is a whole number: then no shape has to be computed."""
+    ratios = [expression(size) / ctx.expr(x, axis) for axis, size in enumerate(sizes)]
+    return [float(r) for r in ratios] if all(r.is_Integer for r in ratios) else None
+
+
+def _singly(ctx: ConversionContext, x: Any, method: Method, axis: int, size: Size, factor: float | None) -> Any:
+    if method.mode != "NEAREST" and not ctx.dtype(x).is_floating_point:
+        raise Unconvertible(f"{method.aten} of {ctx.dtype(x)} rounds in a way that TensorRT has no layer for")
+    length = ctx.size(x, axis)
+    if isinstance(length, int) and isinstance(size, int):
+        return _static(ctx, x, method, axis, length, size, factor)
+    if factor is None or method.antialias:
+        unknown = length if isinstance(length, DynamicScalar) else size
+        raise dynamic_value(f"the length of axis {axis}, which {method.aten} resamples,", unknown)
+    return _by_table(ctx, x, method, axis, size, factor)
+
+
+def _static(
+    ctx: ConversionContext, x: Any, method: Method, axis: int, length: int, size: int, factor: float | None
+) -> Any:
+    if method.mode == "NEAREST":
+        return _gather(ctx, x, ctx.constant(_picked(method, length, size, factor)), axis)
+    matrix = method.on_axis(torch.eye(length), size, factor)  # the rows are the responses to one element each
+    return along(ctx, matrix.t().contiguous().to(ctx.dtype(x)), x, axis)
+
+
+def _gather(ctx: ConversionContext, x: Any, index: Any, axis: int) -> Any:
+    result = ctx.net.add_gather(x, index, axis).get_output(0)
+    exprs = ctx._exprs(x)
+    exprs[axis] = ctx.expr(index, 0)
+    ctx.remember_dtype(result, ctx.dtype(x))
+    return ctx.set_sizes(result, exprs)
+
+
+def _by_table(ctx: ConversionContext, x: Any, method: Method, axis: int, size: Size, factor: float) -> Any:
+    """A given factor on a dynamic axis: element i depends on the length only where an index is past the end.
+
+    So the indices and weights of the longest profile are constants, cut to the size and clamped to the end.
+    """
+    most = size if isinstance(size, int) else longest(ctx, size)
+    indices, weights = taps(method, most, factor)
+    last = ctx.arithmetic("sub", ctx.size(x, axis), 1)
+    parts = []
+    for index, weight in zip(indices, weights, strict=True):
+        cut = ctx.slice(ctx.constant(index), [0], [size], [1])
+        part = _gather(ctx, x, combine(ctx, "MIN", cut, last), axis)
+        if method.mode != "NEAREST":
+            view = [1] * axis + [size] + [1] * (ctx.rank(x) - axis - 1)
+            row = ctx.slice(ctx.constant(weight.to(ctx.dtype(x))), [0], [size], [1])
+            part = ctx.elementwise("PROD", part, ctx.reshape(row, view))
+        parts.append(part)
+    result = parts[0]
+    for part in parts[1:]:
+        result = ctx.elementwise("SUM", result, part)
+    sizes = ctx._exprs(x)
+    sizes[axis] = expression(size)
+    return ctx.set_sizes(result, sizes)
+
+
+def taps(method: Method, size: int, factor: float) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+    """Indices (not yet clamped at the end) and weights of each tap, from PyTorch's UpSample.h, in float32."""
+    i = torch.arange(size, dtype=torch.float32)
+    scale = torch.tensor(1.0 / factor, dtype=torch.float32)
+    if method.mode == "NEAREST":
+        at = i * scale if method is NEAREST else (i + 0.5) * scale
+        return [at.floor().long()], [torch.ones(size)]
+    at = (i + 0.5) * scale - 0.5
+    if method.mode == "LINEAR":
+        at = at.clamp(min=0)
+    floor = at.floor()
+    t = at - floor
+    offsets = (0, 1) if method.mode == "LINEAR" else (-1, 0, 1, 2)
+    weights = [1 - t, t] if method.mode == "LINEAR" else [_cubic((t - o).abs()) for o in offsets]
+    return [(floor.long() + o).clamp(min=0) for o in offsets], weights
+
+
+def _cubic(x: torch.Tensor, a: float = -0.75) -> torch.Tensor:
+    """Keys' cubic convolution weight at distance x."""
+    near = ((a + 2) * x - (a + 3)) * x * x + 1
+    far = ((a * x - 5 * a) * x + 8 * a) * x - 4 * a
+    return torch.where(x <= 1, near, far)
+
+
+# Sampling at given places
+
+GRID_MODES = ("LINEAR", "NEAREST", "CUBIC")
+GRID_PADDING = ("FILL", "CLAMP", "REFLECT")
+
+
+@converter(
+    *(
+        f"aten::{name}(Tensor input, Tensor grid, int interpolation_mode, int padding_mode, bool align_corners)"
+        " -> Tensor"
+        for name in ("grid_sampler", "grid_sampler_2d", "grid_sampler_3d")
+    )
+)
+def grid_sampler(ctx: ConversionContext, node: Any, x: Any, grid: Any, mode: int, padding: int, align: bool) -> Any:
+    """The input at the places of `grid`, which run from -1 to 1; one IGridSampleLayer"""
+    layer = ctx.net.add_grid_sample(x, grid)
+    if layer is None:
+        raise Unconvertible(f"this TensorRT samples no grids of {ctx.rank(x) - 2} axes")
+    layer.interpolation_mode = getattr(trt.InterpolationMode, GRID_MODES[mode])
+    layer.sample_mode = getattr(trt.SampleMode, GRID_PADDING[padding])
+    layer.align_corners = align
+    exprs = [*ctx._exprs(x)[:2], *ctx._exprs(grid)[1:-1]]
+    return ctx.set_sizes(layer.get_output(0), exprs)
+
+
+@converter("aten::affine_grid_generator(Tensor theta, SymInt[] size, bool align_corners) -> Tensor", dynamic=("size",))
+def affine_grid(ctx: ConversionContext, node: Any, theta: Any, size: Sequence[Size], align: bool) -> Any:
+    """[x, y, (z,) 1] @ theta^T for every place of an image of `size`"""
+    spatial = list(size)[2:]
+    axes = len(spatial)
+    if not all(isinstance(n, int) for n in spatial):
+        unknown = next(n for n in spatial if isinstance(n, DynamicScalar))
+        raise dynamic_value("the size of an affine grid", unknown)
+    identity = torch.eye(axes, axes + 1)[None]
+    places = torch.ops.aten.affine_grid_generator(identity, [1, 1, *spatial], align).reshape(1, -1, axes)
+    base = torch.cat([places, torch.ones_like(places[..., :1])], -1).to(ctx.dtype(theta))
+    none, transpose = trt.MatrixOperation.NONE, trt.MatrixOperation.TRANSPOSE
+    rows = ctx.net.add_matrix_multiply(ctx.constant(base), none, theta, transpose).get_output(0)
+    ctx.set_sizes(rows, [ctx.expr(theta, 0), math.prod(spatial), axes])
+    return ctx.reshape(rows, [ctx.size(theta, 0), *spatial, axes])

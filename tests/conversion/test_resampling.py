@@ -1,0 +1,140 @@
+"""Interpolation against torch: by size, by factor, and by factors that no length is a whole multiple of.
+
+Tolerance: weights are computed in float32 from places up to 40, so each is off by up to 40 ulp, 5e-6 of values of size
+1 to 4.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from builder.errors import UnsupportedOperators
+from tests.conversion.harness import check
+
+CLOSE: dict[str, Any] = {"rtol": 1e-5, "atol": 2e-5}
+EXACT: dict[str, Any] = {"rtol": 0, "atol": 0}
+SPATIAL = {1: (7,), 2: (7, 10), 3: (4, 5, 6)}
+MODES = [
+    (1, "nearest", None), (2, "nearest", None), (3, "nearest", None),
+    (1, "nearest-exact", None), (2, "nearest-exact", None), (3, "nearest-exact", None),
+    (1, "linear", False), (1, "linear", True), (2, "bilinear", False), (2, "bilinear", True),
+    (3, "trilinear", False), (3, "trilinear", True), (2, "bicubic", False), (2, "bicubic", True),
+]  # fmt: skip
+FACTORS = [2, 3.0, 1.5, 0.5, 0.7, 2.3, 1.0, 0.29]
+
+
+def dynamic_axes(axes: int) -> dict[int, dict[int, str]]:
+    return {0: {0: "n"} | {axis + 2: f"s{axis}" for axis in range(axes)}}
+
+
+def tolerance(mode: str) -> dict[str, Any]:
+    return EXACT if mode.startswith("nearest") else CLOSE
+
+
+@pytest.mark.parametrize("factor", FACTORS)
+@pytest.mark.parametrize(("axes", "mode", "align"), MODES)
+def test_by_factor(axes: int, mode: str, align: bool | None, factor: float) -> None:
+    def scale(x: torch.Tensor) -> torch.Tensor:
+        return F.interpolate(x, scale_factor=factor, mode=mode, align_corners=align)
+
+    x = torch.randn(2, 3, *SPATIAL[axes])
+    small, odd = torch.randn(1, 3, *(4 for _ in range(axes))), torch.randn(3, 3, *(2 * n - 1 for n in SPATIAL[axes]))
+    check(scale, x, **tolerance(mode), compile=False)
+    spans = {f"s{i}": (4, n, 2 * n + 90) for i, n in enumerate(SPATIAL[axes])}
+    check(
+        scale, x, dynamic=dynamic_axes(axes), spans=spans,
+        more=[(small,), (odd,)], **tolerance(mode), compile=factor in (2, 1.5),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("size", [3, 5, 14, 1])
+@pytest.mark.parametrize(("axes", "mode", "align"), MODES)
+def test_by_size(axes: int, mode: str, align: bool | None, size: int) -> None:
+    def resize(x: torch.Tensor) -> torch.Tensor:
+        return F.interpolate(x, size=(size,) * axes, mode=mode, align_corners=align)
+
+    x = torch.randn(2, 3, *SPATIAL[axes])
+    check(resize, x, **tolerance(mode), compile=size == 5)
+    check(
+        resize, x, dynamic={0: {0: "n"}}, more=[(torch.randn(1, 3, *SPATIAL[axes]),)], **tolerance(mode), compile=False
+    )
+
+
+@pytest.mark.parametrize(("mode", "align"), [("nearest", None), ("bilinear", False), ("bilinear", True)])
+def test_to_the_size_of_another_input(mode: str, align: bool | None) -> None:
+    class Like(torch.nn.Module):
+        def __init__(self, mode: str, align: bool | None) -> None:
+            super().__init__()
+            self.mode, self.align = mode, align
+
+        def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+            return F.interpolate(x, size=y.shape[2:], mode=self.mode, align_corners=self.align) + y
+
+    x, y = torch.randn(2, 3, 4, 6), torch.randn(2, 3, 8, 12)
+    more = [(torch.randn(1, 3, 2, 3), torch.randn(1, 3, 8, 6)), (torch.randn(4, 3, 8, 12), torch.randn(4, 3, 16, 24))]
+    dynamic = {0: {0: "n", 2: "h", 3: "w"}, 1: {0: "n", 2: "H", 3: "W"}}
+    check(Like(mode, align), x, y, dynamic=dynamic, more=more, **tolerance(mode))
+
+
+def test_a_factor_that_is_recomputed_is_the_ratio_of_the_lengths() -> None:
+    for recompute in (False, True):
+        check(
+            lambda x, r=recompute: F.interpolate(  # type: ignore[misc]
+                x, scale_factor=1.7, mode="bilinear", recompute_scale_factor=r, align_corners=False
+            ),
+            torch.randn(1, 2, 7, 9), **CLOSE,
+        )  # fmt: skip
+
+
+@pytest.mark.parametrize("mode", ["bilinear", "bicubic"])
+@pytest.mark.parametrize("size", [(4, 20), (3, 3), (7, 11)])
+def test_antialiasing(mode: str, size: tuple[int, int]) -> None:
+    x = torch.randn(2, 3, 9, 13)
+    check(lambda x: F.interpolate(x, size=size, mode=mode, antialias=True), x, dynamic={0: {0: "n"}}, **CLOSE)
+
+
+def test_antialiasing_of_a_dynamic_axis_is_refused_by_name() -> None:
+    with pytest.raises(UnsupportedOperators, match="width"):
+        check(
+            lambda x: F.interpolate(x, size=(4, 4), mode="bilinear", antialias=True),
+            torch.randn(1, 2, 8, 8), dynamic={0: {3: "width"}},
+        )  # fmt: skip
+
+
+def test_integers_and_half() -> None:
+    check(lambda x: F.interpolate(x, scale_factor=2), torch.randint(0, 255, (1, 3, 4, 5), dtype=torch.uint8))
+    check(lambda x: F.interpolate(x, scale_factor=2), torch.randn(1, 3, 4, 5).half(), **EXACT)
+    check(lambda x: F.interpolate(x, scale_factor=2, mode="bilinear"), torch.randn(1, 3, 4, 5).half())
+
+
+@pytest.mark.parametrize("align", [False, True])
+@pytest.mark.parametrize("padding", ["zeros", "border", "reflection"])
+@pytest.mark.parametrize("mode", ["bilinear", "nearest", "bicubic"])
+def test_grid_sample(mode: str, padding: str, align: bool) -> None:
+    x, grid = torch.randn(2, 3, 6, 7), torch.rand(2, 4, 5, 2) * 3 - 1.5
+
+    def sample(x: torch.Tensor, grid: torch.Tensor) -> torch.Tensor:
+        return F.grid_sample(x, grid, mode, padding, align)
+
+    dynamic = {0: {0: "n", 2: "h", 3: "w"}, 1: {0: "n", 1: "H"}}
+    check(sample, x, grid, dynamic=dynamic, more=[(torch.randn(1, 3, 9, 8), torch.rand(1, 2, 5, 2) * 3 - 1.5)])
+
+
+def test_grid_sample_of_a_volume() -> None:
+    check(
+        lambda x, g: F.grid_sample(x, g, align_corners=False),
+        torch.randn(2, 3, 4, 5, 6),
+        torch.rand(2, 3, 4, 5, 3) * 2 - 1,
+    )
+
+
+@pytest.mark.parametrize("align", [False, True])
+@pytest.mark.parametrize("size", [(2, 3, 4, 5), (2, 1, 3, 4, 5), (2, 3, 1, 5)])
+def test_affine_grid(size: tuple[int, ...], align: bool) -> None:
+    axes = len(size) - 2
+    theta = torch.randn(2, axes, axes + 1)
+    check(lambda t: F.affine_grid(t, list(size), align), theta, **CLOSE)
