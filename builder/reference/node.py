@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from builder.engine.flavour import strongly_typed
+from builder.engine.network import MESSAGES
 from builder.errors import NetworkEvaluationError, TrtBuildError
 from builder.reference.dtypes import torch_dtype
 from builder.reference.registry import EVALUATORS
@@ -71,7 +72,9 @@ class Node:
         try:
             return tuple((torch_dtype(tensor.dtype), tuple(tensor.shape)) for tensor in self.outputs)
         except (KeyError, ValueError, RuntimeError) as error:
-            raise self.error(f"TensorRT has no usable shape or dtype for an output: {error}") from error
+            # Without a GPU, TensorRT follows every error with one about CUDA: the one before says what is wrong.
+            said = next((m for m in reversed(MESSAGES) if "cudaError" not in m), str(error))
+            raise self.error(f"TensorRT has no usable shape or dtype for an output: {said}") from error
 
 
 def _as_said(value: Tensor, dtype: torch.dtype) -> Tensor:

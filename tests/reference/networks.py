@@ -1,4 +1,8 @@
-"""Small networks made through TensorRT's own API, for tests that compare the reference with written-out formulas."""
+"""Small networks made through TensorRT's own API, for tests that compare the reference with written-out formulas.
+
+Where engines run (the tensorrt flavour on a GPU), each network is also run and must agree with the reference. What
+an older TensorRT lacks, a dtype or a layer, skips the test there.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +10,14 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from torch import Tensor
 
 from builder import reference
+from builder.engine import flavour
 from builder.engine.flavour import trt
+from builder.engine.network import new_network
 
 _KEPT: list[Any] = []  # TensorRT reads weights when it compiles: what add_constant was given has to live until then
 
@@ -26,12 +33,23 @@ DTYPES = {
 }
 
 
+def trt_dtype(dtype: torch.dtype) -> Any:
+    """TensorRT's dtype of that name; skips the test where this TensorRT has none."""
+    if not hasattr(trt.DataType, DTYPES[dtype]):
+        pytest.skip(f"this TensorRT has no {DTYPES[dtype]}")
+    return getattr(trt.DataType, DTYPES[dtype])
+
+
 def constant(network: Any, value: Any, dtype: torch.dtype | None = None) -> Any:
-    """A constant tensor of any of torch's dtypes."""
-    tensor = torch.as_tensor(value, dtype=dtype).contiguous()
-    weights = trt.Weights(getattr(trt.DataType, DTYPES[tensor.dtype]), tensor.data_ptr(), tensor.numel())
+    """A constant tensor of any of torch's dtypes; int64 is int32 where TensorRT has no wider integers."""
+    tensor = narrow(torch.as_tensor(value, dtype=dtype)).contiguous()
+    weights = trt.Weights(trt_dtype(tensor.dtype), tensor.data_ptr(), tensor.numel())
     _KEPT.append(tensor)
     return network.add_constant(tuple(tensor.shape), weights).get_output(0)
+
+
+def narrow(tensor: Tensor) -> Tensor:
+    return tensor.int() if tensor.dtype == torch.int64 and not flavour.has_int64() else tensor
 
 
 def weights(value: Any) -> Any:
@@ -43,43 +61,59 @@ def weights(value: Any) -> Any:
 
 def network_of(build: Callable[..., Any], inputs: Sequence[Tensor], dynamic: bool = False) -> Any:
     """(builder, network) with the outputs that `build(network, *inputs)` returns: a layer, a tensor, or a list."""
-    builder = trt.Builder(trt.Logger(trt.Logger.ERROR))
-    network = builder.create_network(1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED))
+    builder, network, _ = new_network()
     tensors = [
-        network.add_input(
-            f"x{i}", getattr(trt.DataType, DTYPES[x.dtype]), [-1] * x.dim() if dynamic else tuple(x.shape)
-        )
-        for i, x in enumerate(inputs)
+        network.add_input(f"x{i}", trt_dtype(x.dtype), [-1] * x.dim() if dynamic else tuple(x.shape))
+        for i, x in enumerate(map(narrow, inputs))
     ]
-    made = build(network, *tensors)
+    try:
+        made = build(network, *tensors)
+    except AttributeError as missing:
+        if flavour.has_int64():
+            raise
+        pytest.skip(f"this TensorRT lacks what the test makes: {missing}")
     for tensor in made if isinstance(made, (list, tuple)) else [made]:
         network.mark_output(tensor.get_output(0) if hasattr(tensor, "get_output") else tensor)
     return builder, network
 
 
-def compiles(builder: Any, network: Any, inputs: Sequence[Tensor]) -> bool:
-    """Whether TensorRT compiles the network for the shapes of `inputs`."""
+def plan_of(builder: Any, network: Any, inputs: Sequence[Tensor]) -> Any:
+    """The network compiled for the shapes of `inputs`; None where TensorRT does not."""
     config = builder.create_builder_config()
     profile = builder.create_optimization_profile()
     for i, x in enumerate(inputs):
         if -1 in tuple(network.get_input(i).shape):
             profile.set_shape(f"x{i}", tuple(x.shape), tuple(x.shape), tuple(x.shape))
     config.add_optimization_profile(profile)
-    return builder.build_serialized_network(network, config) is not None
+    return builder.build_serialized_network(network, config)
 
 
 def evaluate(build: Callable[..., Any], *inputs: Tensor, compiled: bool = True, dynamic: bool = False) -> Any:
-    """The reference's outputs (one alone is not in a list) of a network that TensorRT compiles too."""
+    """The reference's outputs (one alone is not in a list) of a network that TensorRT compiles, and runs, too."""
     builder, network = network_of(build, inputs, dynamic)
     outputs = reference.run(network, inputs)
     if compiled:
-        assert compiles(builder, network, inputs), "TensorRT does not compile the network"
+        plan = plan_of(builder, network, inputs)
+        assert plan is not None, "TensorRT does not compile the network"
+        if flavour.name() == "tensorrt":
+            agrees(bytes(plan), inputs, outputs)
     return outputs[0] if len(outputs) == 1 else outputs
+
+
+def agrees(plan: bytes, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> None:
+    """Assert that the engine's answers are the reference's, floats within what other orders of summation cost."""
+    from builder.engine.run import Engine
+
+    with Engine(plan) as engine:
+        for answer, expected in zip(engine(*inputs), outputs, strict=True):
+            exact = not expected.is_floating_point()
+            rtol, atol = (0.0, 0.0) if exact else (2e-3, 2e-3) if expected.dtype == torch.float16 else (1e-4, 1e-4)
+            torch.testing.assert_close(answer.cpu(), expected, rtol=rtol, atol=atol, equal_nan=True)
 
 
 def exactly(actual: Tensor, expected: Any) -> None:
     """Assert equal dtype, shape and values (NaN equals NaN)."""
-    torch.testing.assert_close(actual, torch.as_tensor(expected), rtol=0, atol=0, equal_nan=True)
+    torch.testing.assert_close(actual, narrow(torch.as_tensor(expected)), rtol=0, atol=0, equal_nan=True)
 
 
 def closely(actual: Tensor, expected: Any, rtol: float = 2e-6, atol: float = 1e-6) -> None:
