@@ -6,6 +6,8 @@ from __future__ import annotations
 
 from builder.lowering.graph import LoweredGraph
 from builder.lowering.lower import lower
+from builder.lowering.passes.fallback import fallback_nodes
+from builder.lowering.pipeline import PIPELINE
 from builder.lowering.trace import PassRecord, write_sequence
 
-__all__ = ["LoweredGraph", "PassRecord", "lower", "write_sequence"]
+__all__ = ["PIPELINE", "LoweredGraph", "PassRecord", "fallback_nodes", "lower", "write_sequence"]

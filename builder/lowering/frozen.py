@@ -30,6 +30,8 @@ def frozen_graph(module: torch.jit.ScriptModule, method: str = "forward") -> tup
 
     Raises LoweringError when the method keeps state in the module.
     """
+    if method == "forward" and module._c._has_method("forward__0") and not module._c._has_method(method):
+        method = "forward__0"  # a module with overloads, nn.LSTM among them; the first takes plain tensors
     if not module._c._has_method(method):
         raise LoweringError(
             f"the module has no method {method!r}", fix="name one of " + ", ".join(module._c._method_names())

@@ -11,7 +11,7 @@ from typing import Any, BinaryIO
 import torch
 
 from builder.lowering import ir
-from builder.lowering.passes.fallback import fallback_nodes
+from builder.lowering.paranoid import execute, packed
 from builder.lowering.trace import PassRecord
 
 
@@ -31,7 +31,7 @@ class LoweredGraph:
     def run(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """Execute the graph with torch: tensors in the order of `inputs`, outputs in the order of `outputs`."""
         with torch.no_grad():
-            return tuple(ir.C._jit_interpret_graph(self._packed(), tensors))
+            return tuple(execute(self.graph, tensors))
 
     def values(self, *tensors: torch.Tensor) -> dict[str, torch.Tensor]:
         """Execute the graph and return the tensor that every top-level node computed, by debug name, in program
@@ -58,7 +58,7 @@ class LoweredGraph:
 
     def function(self) -> Any:
         """A ScriptFunction of this graph: flat tensors in, a tuple of tensors out."""
-        return ir.C._create_function_from_graph("forward", self._packed())
+        return ir.C._create_function_from_graph("forward", packed(self.graph))
 
     @property
     def text(self) -> str:
@@ -76,20 +76,6 @@ class LoweredGraph:
             if isinstance(value, torch.Tensor):
                 total.update(value.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
         return total.hexdigest()
-
-    def _packed(self) -> Any:
-        """A copy whose only output is a tuple: a function has one result. The weights are shared with this graph."""
-        graph = self.graph.copy()
-        for node in fallback_nodes(graph):
-            node.removeAttribute(ir.FALLBACK)  # a file cannot hold it
-        values = list(graph.outputs())
-        packed = ir.insert(
-            graph, "prim::TupleConstruct", values, graph.return_node(), [ir.C.TupleType([v.type() for v in values])]
-        )
-        for _ in values:
-            graph.eraseOutput(0)
-        graph.registerOutput(packed.output())
-        return graph
 
 
 def canonical(graph: Any) -> str:

@@ -7,10 +7,11 @@ from typing import Any
 
 import torch
 
-from builder.errors import LoweringError
+from builder.errors import LoweringError, UsageError
 from builder.lowering import ir
 from builder.lowering.frozen import frozen_graph
 from builder.lowering.graph import LoweredGraph
+from builder.lowering.paranoid import Paranoid, seeded
 from builder.lowering.passes import KEPT, Context
 from builder.lowering.pipeline import run_passes
 
@@ -35,7 +36,9 @@ def lower(
 
     The module is read in evaluation mode and left as it was; a graph that is given is not changed. An
     Optional[Tensor] argument is bound to None unless `optional_inputs` names it. `stop_after` names the last pass to
-    run, `keep_text` keeps the graph's text in the trace. Raises LoweringError, with the source line, for what cannot
+    run, `keep_text` keeps the graph's text in the trace.
+    `paranoid` (inputs, or True with `specs`) executes the graph after every pass. Raises LoweringError, with the
+    source line, for what cannot
     be expressed.
     """
     graph, names, defaults = _start(module_or_graph, params, method)
@@ -49,14 +52,25 @@ def lower(
         keep=frozenset(keep),
         precision=precision,
     )
-    trace = run_passes(graph, context, stop_after=stop_after, keep_text=keep_text)
+    watch = _paranoid(paranoid, specs)
+    trace = run_passes(graph, context, stop_after=stop_after, keep_text=keep_text, paranoid=watch)
     return LoweredGraph(graph, tuple(context.inputs), tuple(context.outputs), trace)
+
+
+def _paranoid(paranoid: Any, specs: Sequence[Any]) -> Paranoid | None:
+    """`paranoid` is None, True (random inputs that fit `specs`) or the inputs themselves."""
+    if paranoid is None or paranoid is False:
+        return None
+    if paranoid is True and not specs:
+        raise UsageError("paranoid lowering needs inputs to run with", fix="give the inputs themselves, or specs")
+    return Paranoid(seeded(specs) if paranoid is True else paranoid)
 
 
 def _start(module_or_graph: Any, params: Sequence[Any], method: str) -> tuple[Any, list[str], dict[str, Any]]:
     """The graph to rewrite, the names of its inputs, and the defaults of those that have one."""
     if isinstance(module_or_graph, torch._C.Graph):
         graph = module_or_graph.copy()
+        ir.C._jit_pass_erase_shape_information(graph)  # a trace bakes the example's shapes in
         bind(graph, params)
         return graph, [value.debugName().split(".")[0] for value in graph.inputs()], {}
     if isinstance(module_or_graph, torch.jit.ScriptModule):

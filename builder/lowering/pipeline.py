@@ -6,8 +6,9 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from builder.errors import LoweringError
-from builder.lowering import ir
+from builder.errors import UsageError
+from builder.lowering.graph import canonical
+from builder.lowering.paranoid import Paranoid
 from builder.lowering.passes import Context, Pass, torch_passes
 from builder.lowering.passes.convolution import unify_convolutions
 from builder.lowering.passes.dtypes import fold_known_facts, remove_casts
@@ -58,7 +59,7 @@ from builder.lowering.passes.unpack import (
 )
 from builder.lowering.passes.unroll import resolve_static_ifs, unroll_loops
 from builder.lowering.trace import PassRecord
-from builder.lowering.verifier import interface, verify
+from builder.lowering.verifier import Snapshot, verify
 
 PIPELINE: tuple[Pass, ...] = (
     # What the file says, made plain.
@@ -145,15 +146,25 @@ def run_passes(
     *,
     stop_after: str | None = None,
     keep_text: bool = False,
+    paranoid: Paranoid | None = None,
 ) -> tuple[PassRecord, ...]:
     """Run `passes` over `graph` in place, verify after each, and give the record of each.
 
     `stop_after` names the last pass to run (its last occurrence in the list); `keep_text` keeps the graph's text
-    around each pass.
+    around each pass; `paranoid`
+    executes the graph after each.
     """
-    records = []
+    records, before = [], Snapshot(graph)
     for step in _until(passes, stop_after):
-        records.append(_run_one(graph, context, step, keep_text))
+        text, start = canonical(graph) if keep_text else "", time.perf_counter()
+        step(graph, context)
+        seconds = time.perf_counter() - start
+        after = verify(graph, step, before)
+        if paranoid is not None:
+            paranoid.check(graph, step)
+        now = canonical(graph) if keep_text else ""
+        records.append(PassRecord(step.name, before.nodes, after.nodes, seconds, text, now))
+        before = after
     return tuple(records)
 
 
@@ -162,15 +173,5 @@ def _until(passes: Sequence[Pass], stop_after: str | None) -> Sequence[Pass]:
         return passes
     names = [step.name for step in passes]
     if stop_after not in names:
-        raise LoweringError(f"there is no pass {stop_after!r}", fix=f"one of {', '.join(dict.fromkeys(names))}")
+        raise UsageError(f"there is no pass {stop_after!r}", fix=f"one of {', '.join(dict.fromkeys(names))}")
     return passes[: len(names) - names[::-1].index(stop_after)]
-
-
-def _run_one(graph: Any, context: Context, step: Pass, keep_text: bool) -> PassRecord:
-    types, count = interface(graph), ir.count_nodes(graph)
-    text = str(graph) if keep_text else ""
-    start = time.perf_counter()
-    step(graph, context)
-    seconds = time.perf_counter() - start
-    verify(graph, step, types)
-    return PassRecord(step.name, count, ir.count_nodes(graph), seconds, text, str(graph) if keep_text else "")

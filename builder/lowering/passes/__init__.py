@@ -47,6 +47,7 @@ class Pass:
     rewrite: Rewrite
     removes: tuple[str, ...] = ()
     changes_interface: bool = False
+    ours: bool = True
 
     def __call__(self, graph: Any, context: Context | None = None) -> None:
         self.rewrite(graph, context or Context())
@@ -58,11 +59,11 @@ class Pass:
 
 
 def lowering_pass(
-    name: str, *, removes: tuple[str, ...] = (), changes_interface: bool = False
+    name: str, *, removes: tuple[str, ...] = (), changes_interface: bool = False, ours: bool = True
 ) -> Callable[[Rewrite], Pass]:
     """Declare a pass; the decorated name becomes the Pass."""
 
     def declare(rewrite: Rewrite) -> Pass:
-        return Pass(name, rewrite, removes, changes_interface)
+        return Pass(name, rewrite, removes, changes_interface, ours)
 
     return declare

@@ -59,6 +59,8 @@ def _integer(graph: Any, value: Any, at: Any) -> Any | None:
     if node.kind() == "prim::NumToTensor" and node.inputsAt(0).type().kind() == "IntType":
         return node.inputsAt(0)
     known = ir.constant(value)
+    if isinstance(known, int) and not isinstance(known, bool):
+        return ir.insert_constant(graph, known, at)  # a number that a trace wrapped in a tensor reads as a number
     if isinstance(known, torch.Tensor):
         whole = known.dim() == 0 and known.dtype in (torch.int64, torch.int32)
         return ir.insert_constant(graph, int(known), at) if whole else None
@@ -137,9 +139,10 @@ def fold_scalar_tensors(graph: Any, context: Context) -> None:
         kind = node.kind()
         if kind in _FLOAT_WITH_AXES and _float_weights(node):
             certain.update(value.unique() for value in node.outputs())
-        elif kind in _WITH_SCALAR and node.inputsSize() >= 2 and node.inputsAt(0).unique() in certain:
-            _fold_second(graph, node)
-            certain.update(value.unique() for value in node.outputs())
+        elif kind in _WITH_SCALAR and node.inputsSize() >= 2:
+            sure = node.inputsAt(0).unique() in certain
+            _fold_second(graph, node, sure)
+            certain.update(value.unique() for value in node.outputs() if sure)
 
 
 def _float_weights(node: Any) -> bool:
@@ -148,7 +151,18 @@ def _float_weights(node: Any) -> bool:
     return bool(floats) and all(floats)
 
 
-def _fold_second(graph: Any, node: Any) -> None:
-    known = ir.constant(node.inputsAt(1))
-    if isinstance(known, torch.Tensor) and known.dim() == 0 and not known.is_complex():
+def _fold_second(graph: Any, node: Any, sure: bool) -> None:
+    """A number that a trace wrapped (torch reads it back as one) promotes like a number, so it can always be one
+    again."""
+    second = node.inputsAt(1)
+    if (
+        second.type().kind() != "TensorType"
+        or not ir.is_constant(second)
+        or node.inputsAt(0).type().kind() != "TensorType"
+    ):
+        return
+    known = second.toIValue()
+    if not isinstance(known, torch.Tensor):
+        node.replaceInput(1, ir.insert_constant(graph, known, node))
+    elif sure and known.dim() == 0 and not known.is_complex():
         node.replaceInput(1, ir.insert_constant(graph, known.item(), node))

@@ -9,56 +9,58 @@ from builder.lowering.ir import C
 from builder.lowering.passes import Context, lowering_pass
 
 
-@lowering_pass("inline", removes=("prim::CallFunction", "prim::CallMethod"))
+@lowering_pass("inline", removes=("prim::CallFunction", "prim::CallMethod"), ours=False)
 def inline(graph: Any, context: Context) -> None:
     """Put the body of every called function and method in place of the call."""
     C._jit_pass_inline(graph)
 
 
-@lowering_pass("eliminate-dead-code")
+@lowering_pass("eliminate-dead-code", ours=False)
 def eliminate_dead_code(graph: Any, context: Context) -> None:
     """Remove nodes whose results nobody reads; a node with side effects stays."""
     C._jit_pass_dce(graph)
 
 
-@lowering_pass("eliminate-common-subexpressions")
+@lowering_pass("eliminate-common-subexpressions", ours=False)
 def eliminate_common_subexpressions(graph: Any, context: Context) -> None:
     """Compute the same operator on the same values once."""
     C._jit_pass_cse(graph)
 
 
-@lowering_pass("pool-constants")
+@lowering_pass("pool-constants", ours=False)
 def pool_constants(graph: Any, context: Context) -> None:
     """Keep one node for equal constants."""
     C._jit_pass_constant_pooling(graph)
 
 
-@lowering_pass("propagate-constants")
+@lowering_pass("propagate-constants", ours=False)
 def propagate_constants(graph: Any, context: Context) -> None:
     """Compute what only depends on constants, and resolve the ifs whose condition became static."""
     C._jit_pass_constant_propagation(graph)
 
 
-@lowering_pass("peephole")
+@lowering_pass("peephole", ours=False)
 def peephole(graph: Any, context: Context) -> None:
     """Remove what changes nothing: expands to the same size, `x.t().t()`, casts to the type that is known."""
     C._jit_pass_peephole(graph)
 
 
-@lowering_pass("peephole-lists")
+@lowering_pass("peephole-lists", ours=False)
 def peephole_lists(graph: Any, context: Context) -> None:
     """Read elements of a list where it was built: `[a, b][1]` is `b`, `len([a, b])` is 2."""
     C._jit_pass_peephole_list_idioms(graph, refine_list_len=True)
 
 
-@lowering_pass("remove-mutation")
+@lowering_pass("remove-mutation", ours=False)
 def remove_mutation(graph: Any, context: Context) -> None:
     """Replace in-place operators by their functional twins where torch can prove that nobody else looks."""
     C._jit_pass_remove_mutation(graph)
 
 
 @lowering_pass(
-    "lower-tuples", removes=("prim::TupleConstruct", "prim::TupleUnpack", "prim::TupleIndex", "prim::TupleSlice")
+    "lower-tuples",
+    removes=("prim::TupleConstruct", "prim::TupleUnpack", "prim::TupleIndex", "prim::TupleSlice"),
+    ours=False,
 )
 def lower_tuples(graph: Any, context: Context) -> None:
     """Replace every tuple by its elements, through ifs and loops."""

@@ -1,0 +1,90 @@
+"""Paranoid mode: the graph is executed after every pass, and must answer as it did before."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+
+from builder.errors import LoweringError
+from builder.lowering import ir
+from builder.lowering.passes import Pass
+
+# Formulas round differently from the fused operators that they replace, in single and in half precision.
+_RTOL, _ATOL = 1e-3, 1e-4
+
+
+class Paranoid:
+    """Runs the graph on the same inputs again and again; `inputs` are tensors in the order of the lowered graph's
+    inputs."""
+
+    def __init__(self, inputs: Sequence[torch.Tensor]) -> None:
+        self._inputs = tuple(inputs)
+        self._last: list[torch.Tensor] | None = None
+
+    def check(self, graph: Any, step: Pass) -> None:
+        """Compare with the answer before this pass; a LoweringError names the pass that changed it."""
+        if len(list(graph.inputs())) != len(self._inputs):
+            return  # before the inputs are flat there is nothing to run with
+        now, before = self._run(graph), self._last
+        self._last = now
+        if before is None:
+            return
+        try:
+            torch.testing.assert_close(now, before, rtol=_RTOL, atol=_ATOL, equal_nan=True)
+        except AssertionError as error:
+            raise LoweringError(f"pass {step.name} changed the model's answer: {error}") from error
+
+    def _run(self, graph: Any) -> list[torch.Tensor]:
+        with torch.no_grad():
+            return list(_tensors(execute(graph, [value.clone() for value in self._inputs])))
+
+
+def execute(graph: Any, inputs: Sequence[Any]) -> Any:
+    """What a graph gives for these inputs, executed by torch: a tuple when it has several outputs or one tensor."""
+    return ir.C._jit_interpret_graph(packed(graph), tuple(inputs))
+
+
+def packed(graph: Any) -> Any:
+    """A copy whose only output is a tuple: a function has one result. The weights are shared with this graph."""
+    copy = graph.copy()
+    for node in ir.walk(copy):
+        if ir.in_fallback(node):
+            node.removeAttribute(ir.FALLBACK)  # a file cannot hold it
+    values = list(copy.outputs())
+    made = ir.insert(
+        copy, "prim::TupleConstruct", values, copy.return_node(), [ir.C.TupleType([v.type() for v in values])]
+    )
+    for _ in values:
+        copy.eraseOutput(0)
+    copy.registerOutput(made.output())
+    return copy
+
+
+def _tensors(value: Any) -> Iterator[torch.Tensor]:
+    """The tensors inside a result in order, numbers as tensors, None left out: as the interface is flattened."""
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, dict):
+        for item in value.values():
+            yield from _tensors(item)
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from _tensors(item)
+    elif value is not None:
+        yield torch.as_tensor(value)
+
+
+def seeded(specs: Sequence[Any], seed: int = 0) -> list[torch.Tensor]:
+    """Random tensors for the inputs that `specs` describe, each dynamic axis at the usual size of its range."""
+    generator = torch.Generator().manual_seed(seed)
+    return [_random(spec, generator) for spec in specs]
+
+
+def _random(spec: Any, generator: torch.Generator) -> torch.Tensor:
+    shape = tuple(axis if isinstance(axis, int) else spec.dims[axis][1] for axis in spec.shape)
+    dtype = getattr(torch, spec.dtype)
+    if dtype.is_floating_point:
+        return torch.randn(shape, generator=generator).to(dtype)
+    return torch.randint(0, 2, shape, generator=generator).to(dtype)
