@@ -16,7 +16,7 @@ from pathlib import Path
 from types import TracebackType
 
 from builder.errors import EnvironmentProblem, ServerError, UsageError
-from builder.serving import log, ports
+from builder.serving import log, ports, precheck
 from builder.serving.installation import Installation, find
 
 READY_TIMEOUT = 180.0
@@ -128,6 +128,7 @@ def serve(
         flags=[f"--log-verbose={log_verbose}", *_control(explicit, models)],
         log_path=log_path,
         installation=installation or find(),
+        models=models if explicit else None,
     )
     with server:
         server.wait_ready(ready_timeout)
@@ -142,10 +143,12 @@ def start(
     flags: Sequence[str],
     log_path: Path | None,
     installation: Installation,
+    models: Sequence[str] | None = None,
 ) -> Server:
     """Start the process and return at once."""
     if not repository.is_dir():
         raise UsageError(f"{repository} is no model repository", fix="trt-build repo MODELS --out REPOSITORY")
+    precheck.check(repository, models)
     port = ports.settle(address, port)
     # The folder's name is unique, and so the prefix of the shared memory, by which only our own is cleaned up.
     scratch = Path(tempfile.gettempdir(), f"trt-build-{os.getpid()}-{uuid.uuid4().hex[:8]}")

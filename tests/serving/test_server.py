@@ -82,14 +82,29 @@ def test_every_model_that_fails_is_named_with_the_logs_reason(good: Path, tmp_pa
 
 
 def test_a_load_that_hangs_is_ended_by_force(good: Path, tmp_path: Path) -> None:
-    """24.10 waits for ever for a Python model whose file is missing, and SIGINT does not stop it then."""
+    repository = tmp_path / "repository"
+    shutil.copytree(good, repository)
+    (repository / "scorer" / "1" / "model.py").write_text("import time\ntime.sleep(600)\n")
+    before = children()
+    begin = time.monotonic()
+    with (
+        pytest.raises(ServerError, match="'scorer': its loading neither ended"),
+        serve(repository, ready_timeout=3, **FREE),
+    ):
+        pass
+    assert time.monotonic() - begin < 15
+    assert leftovers() == set() and children() == before
+
+
+def test_a_file_that_would_make_it_wait_for_ever_is_missed_before(good: Path, tmp_path: Path) -> None:
+    """24.10 waits without end for a Python model whose file is missing."""
     repository = tmp_path / "repository"
     shutil.copytree(good, repository)
     (repository / "scorer" / "1" / "model.py").unlink()
-    before = children()
-    with pytest.raises(ServerError, match="'scorer'"), serve(repository, ready_timeout=4, **FREE):
+    with pytest.raises(ServerError, match=r"'scorer': 1/model.py is missing"), serve(repository, **FREE):
         pass
-    assert leftovers() == set() and children() == before
+    with serve(repository, explicit=True, **FREE) as server:
+        assert server.ready()
 
 
 def test_what_is_no_repository_is_a_usage_error(tmp_path: Path) -> None:

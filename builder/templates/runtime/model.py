@@ -258,10 +258,10 @@ def _gpu_for(folder: Path, facts: dict[str, Any], args: dict[str, str]) -> str:
     plan = folder / "model.plan"
     if not plan.exists() or not plan.stat().st_size:
         raise NoPlan("no plan was built")
-    if args["model_instance_kind"] == "CPU":
-        raise NoPlan("the instance is of KIND_CPU")
     if not torch.cuda.is_available():
         raise NoPlan("torch sees no GPU")
+    if args["model_instance_kind"] == "CPU":
+        raise NoPlan("the instance is of KIND_CPU")
     if facts.get("flavour") not in MODULES:
         raise NoPlan(f"plan.json names no known flavour ({facts.get('flavour')!r})")
     return f"cuda:{args['model_instance_device_id']}"

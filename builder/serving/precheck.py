@@ -1,0 +1,37 @@
+"""What would make a server wait for ever, found before it is started."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from builder.errors import ServerError, UsageError
+from builder.serving.log import Failure
+from builder.triton.config import parse
+
+
+def check(repository: Path, models: Iterable[str] | None = None) -> None:
+    """Raise ServerError for each Python model whose file is missing: up to 25.07 its load never ends.
+
+    `models` are the ones that will be loaded, None for all. Configs that are no configs are left for the server to judge.
+    """
+    folders = [repository / name for name in models] if models is not None else sorted(repository.iterdir())
+    missing = [str(failure) for folder in folders if folder.is_dir() for failure in _missing(folder)]
+    if missing:
+        raise ServerError(
+            "\n  ".join(["tritonserver was not started:", *missing]), fix="publish them again: trt-build repo"
+        )
+
+
+def _missing(folder: Path) -> Iterator[Failure]:
+    try:
+        config = parse((folder / "config.pbtxt").read_text(), str(folder))
+    except (OSError, ValueError, UsageError):
+        return
+    if config.backend != "python":
+        return
+    versions = [path for path in folder.iterdir() if path.is_dir() and path.name.isdigit()]
+    for version in sorted(versions):
+        file = version / (config.default_model_filename or "model.py")
+        if not file.exists():
+            yield Failure(folder.name, f"{file.relative_to(folder)} is missing")
