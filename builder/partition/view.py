@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from builder.lowering import ir
+
 
 @dataclass
 class View:
@@ -46,7 +48,7 @@ def reads(node: Any) -> Iterator[str]:
     """The names of all values that the node reads from outside, those inside its blocks included."""
     for value in node.inputs():
         yield value.debugName()
-    for block in node.blocks():
+    for block in ir.blocks_of(node):
         yield from _block_reads(block)
 
 
@@ -60,8 +62,10 @@ def _block_reads(block: Any) -> Iterator[str]:
 
 def is_free(node: Any) -> bool:
     """Whether the node is recomputed by each reader: it makes no tensor, or only a list of tensors that are views."""
-    if list(node.blocks()) or node.kind() == "prim::Constant":
-        return node.kind() == "prim::Constant"
+    if node.kind() == "prim::Constant":
+        return True
+    if ir.blocks_of(node):
+        return False
     return not any(is_tensor(value) for value in node.outputs())
 
 
