@@ -143,9 +143,9 @@ class LoopStep:
             raise node.error(f"{len(parts)} iterations do not fit the concatenation length {length}")
         sample = parts[0] if parts else self._sample(node, outer, state)
         parts = parts[::-1] if kind == "REVERSE" else parts
-        return torch.stack([*parts, *[_undefined(sample)] * (length - len(parts)), sample], node.layer.axis).narrow(
-            node.layer.axis, 0, length
-        )
+        filled = [*parts, *[_undefined(sample)] * (length - len(parts))]
+        axis = node.layer.axis
+        return torch.stack(filled, axis) if filled else sample.unsqueeze(axis).narrow(axis, 0, 0)
 
     def _sample(self, node: Node, outer: Values, state: Values) -> Tensor:
         """What an iteration would have contributed, for its shape, where there was none."""

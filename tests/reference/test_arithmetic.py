@@ -235,3 +235,15 @@ def test_elements_of_unequal_ranks_are_refused():
     _, network = network_of(build, inputs)
     with pytest.raises(NetworkEvaluationError, match="ranks"):
         reference.run(network, inputs)
+
+
+def test_more_than_there_is_cannot_be_the_top():
+    def build(net, x, k):
+        layer = net.add_topk(x, trt.TopKOperation.MAX, 1, 1)
+        layer.set_input(1, k)
+        return [layer.get_output(0), layer.get_output(1)]
+
+    inputs = [torch.ones(2), torch.tensor(3, dtype=torch.int32)]
+    _, network = network_of(build, inputs)
+    with pytest.raises(NetworkEvaluationError, match="k is 3, the axis has 2"):
+        reference.run(network, inputs)

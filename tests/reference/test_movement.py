@@ -371,3 +371,17 @@ def test_an_assertion_that_does_not_hold_is_an_error(holds):
     else:
         with pytest.raises(NetworkEvaluationError, match="three, please"):
             reference.run(network, [x])
+
+
+def test_a_squeeze_without_axes_removes_all_of_length_one():
+    assert evaluate(lambda net, x: net.add_squeeze(x, None), torch.ones(1, 2, 1)).shape == (2,)
+
+
+def test_scattering_out_of_bounds_is_an_error():
+    def build(net, data, i, updates):
+        return net.add_scatter(data, i, updates, trt.ScatterMode.ND)
+
+    inputs = [torch.zeros(2, 3), torch.tensor([[2]]), torch.ones(1, 3)]
+    _, network = network_of(build, inputs)
+    with pytest.raises(NetworkEvaluationError, match="out of bounds of 2"):
+        reference.run(network, inputs)
