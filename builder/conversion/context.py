@@ -30,7 +30,7 @@ class Unconvertible(Exception):
 
 @dataclass
 class TensorFacts:
-    """What we know of an ITensor beyond TensorRT: the symbolic size of each axis, and torch's dtype if carried wider."""
+    """What we know of an ITensor beyond TensorRT: the symbolic size of each axis, torch's dtype if carried wider."""
 
     sizes: dict[int, DynamicScalar] = field(default_factory=dict)
     exprs: dict[int, sympy.Expr] = field(default_factory=dict)
@@ -49,6 +49,7 @@ class ConversionContext:
         self.weights = Weights()
         self.warnings: list[str] = []
         self.messages = messages if messages is not None else []
+        self.unroll_limit = 64
         self._facts: dict[str, TensorFacts] = {}
         self._constants: dict[Any, Any] = {}
 
@@ -191,7 +192,7 @@ class ConversionContext:
         return self.net.add_unary(a, getattr(trt.UnaryOperation, operation)).get_output(0)
 
     def broadcast(self, *tensors: Any) -> list[Any]:
-        """The tensors as ITensors of one rank: those of lower rank get leading axes of size 1, as PyTorch broadcasts."""
+        """The tensors as ITensors of one rank: lower ranks get leading axes of size 1, as PyTorch broadcasts."""
         rank = max((self.rank(t) for t in tensors), default=0)
         return [self._operand(t, self.dtype(t), rank) for t in tensors]
 
