@@ -155,8 +155,9 @@ class Facts:
     def _join(self, node: Any) -> None:
         ends = [list(block.outputs()) for block in node.blocks()]
         for output, one, other in zip(node.outputs(), *ends, strict=True):
-            dtypes, ranks = [self.dtype(v) for v in (one, other)], [self.rank(v) for v in (one, other)]
-            self.know(output, *(pair[0] if pair[0] == pair[1] else None for pair in (dtypes, ranks)))
+            dtype, rank = self.dtype(one), self.rank(one)
+            same = dtype if dtype == self.dtype(other) else None
+            self.know(output, same, rank if rank == self.rank(other) else None)
 
     def _dtype_of_result(self, node: Any) -> torch.dtype | None:
         kind = _functional(node)

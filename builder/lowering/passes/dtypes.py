@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -54,7 +55,7 @@ def _fold(graph: Any, facts: Facts, context: Context) -> bool:
 def _bottom_up(block: Any) -> Any:
     """Every node in program order, an If or Loop after the nodes of its blocks."""
     for node in list(block.nodes()):
-        for inner in list(node.blocks()):
+        for inner in ir.blocks_of(node):
             yield from _bottom_up(inner)
         yield node
 
@@ -62,6 +63,10 @@ def _bottom_up(block: Any) -> Any:
 def _dtype(node: Any, facts: Facts) -> int | None:
     known = facts.dtype(node.inputsAt(0))
     return None if known is None else NUMBERS[known]
+
+
+def _rank(node: Any, facts: Facts) -> int | None:
+    return facts.rank(node.inputsAt(0))
 
 
 def _is_floating(node: Any, facts: Facts) -> bool | None:
@@ -79,6 +84,11 @@ def _is(node: Any, facts: Facts) -> bool | None:
     return False if all(_fresh(value) for value in (one, other)) else None
 
 
+def _is_not(node: Any, facts: Facts) -> bool | None:
+    same = _is(node, facts)
+    return None if same is None else not same
+
+
 def _fresh(value: Any) -> bool:
     kind = value.node().kind()
     return (kind == "prim::Param" and value.node().owningBlock().owningNode() is None) or kind in _NEW_OBJECTS
@@ -87,12 +97,12 @@ def _fresh(value: Any) -> bool:
 _NEW_OBJECTS = frozenset(
     f"aten::{n}" for n in ("transpose", "unsqueeze", "linear", "add", "mul", "layer_norm", "permute")
 )
-_QUESTIONS = {
+_QUESTIONS: dict[str, Callable[[Any, Facts], Any]] = {
     "prim::dtype": _dtype,
-    "aten::dim": lambda node, facts: facts.rank(node.inputsAt(0)),
+    "aten::dim": _rank,
     "aten::is_floating_point": _is_floating,
     "aten::__is__": _is,
-    "aten::__isnot__": lambda node, facts: None if (same := _is(node, facts)) is None else not same,
+    "aten::__isnot__": _is_not,
 }
 
 

@@ -51,12 +51,6 @@ def peephole_lists(graph: Any, context: Context) -> None:
     C._jit_pass_peephole_list_idioms(graph, refine_list_len=True)
 
 
-@lowering_pass("remove-mutation", ours=False)
-def remove_mutation(graph: Any, context: Context) -> None:
-    """Replace in-place operators by their functional twins where torch can prove that nobody else looks."""
-    C._jit_pass_remove_mutation(graph)
-
-
 @lowering_pass(
     "lower-tuples",
     removes=("prim::TupleConstruct", "prim::TupleUnpack", "prim::TupleIndex", "prim::TupleSlice"),

@@ -35,7 +35,7 @@ def expand(graph: Any, node: Any, text: str) -> None:
     arguments = ir.inputs(node)
     numbers = tuple(
         "float" if value.type().kind() in ("FloatType", "NumberType") else "int"
-        for value, argument in zip(arguments, ir.schema(node).arguments, strict=True)
+        for value, argument in zip(arguments, ir.parse_schema(node.schema()).arguments, strict=True)
         if "number" in str(argument.type)
     )
     with ir.inserting(graph, node):
@@ -62,7 +62,7 @@ def unpack(name: str, table: formulas.Table, doc: str, when: When = lambda node:
 
 
 def _no_dropout(node: Any) -> bool:
-    return ir.constant(node.inputsAt(4)) == 0
+    return bool(ir.constant(node.inputsAt(4)) == 0)
 
 
 unpack_rsqrt = unpack("unpack-rsqrt", formulas.RSQRT, "`rsqrt(x)` is `1 / sqrt(x)`.")

@@ -62,10 +62,19 @@ def _unroll(graph: Any, node: Any, turns: int) -> None:
         for child in body.nodes():
             copy = graph.createClone(child, lambda value, now=now: now.get(value.unique(), value))
             copy.insertBefore(node)
-            ir.adopt(copy, child)
+            _place(copy, child, node)
             now |= {old.unique(): new for old, new in zip(child.outputs(), copy.outputs(), strict=True)}
         carried = [now.get(value.unique(), value) for value in list(body.outputs())[1:]]
     ir.replace(node, carried)
+
+
+def _place(copy: Any, child: Any, loop: Any) -> None:
+    """A copy stands where its original stands in the source; what the scripting compiler made without a place, where
+    the loop does."""
+    ir.adopt(copy, child)
+    for node in [copy, *(inner for block in copy.blocks() for inner in ir.walk(block))]:
+        if not node.sourceRange():
+            node.copyMetadata(loop)
 
 
 @lowering_pass("resolve-static-ifs")

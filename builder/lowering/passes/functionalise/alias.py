@@ -65,7 +65,7 @@ class Journal:
     """Changes of aliases in order, so that those made inside a block can be taken back when the block ends."""
 
     def __init__(self) -> None:
-        self._entries: list[tuple[Alias, State, Storage, int, Any]] = []
+        self._entries: list[tuple[Alias, State, Storage, int]] = []
         self._clock = 0
 
     def tick(self) -> int:
@@ -77,7 +77,7 @@ class Journal:
         """Remember an alias and its storage as they are, before they change."""
         items = alias.items.copy() if alias.items is not None else None
         state = (alias.current, alias.version, items, alias.held)
-        self._entries.append((alias, state, alias.storage, alias.storage.version, alias.storage.taint))
+        self._entries.append((alias, state, alias.storage, alias.storage.version))
 
     def mark(self) -> int:
         """A point to come back to."""
@@ -91,5 +91,6 @@ class Journal:
         """Put everything back as it was at `mark`; taints stay, for memory that one branch wrote is not known
         afterwards."""
         while len(self._entries) > mark:
-            alias, (alias.current, alias.version, alias.items, alias.held), storage, version, _ = self._entries.pop()
+            alias, state, storage, version = self._entries.pop()
+            alias.current, alias.version, alias.items, alias.held = state
             storage.version = version

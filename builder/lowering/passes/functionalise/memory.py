@@ -89,9 +89,10 @@ class Memory:
             raise cannot(alias.current.node(), "what it wrote cannot be followed")
         base = self.now(alias.parent)
         if alias.element is not None:
-            return self.emit.op("aten::__getitem__", base, alias.element)
+            return Emit(self.graph, self.at, alias.parent.view).op("aten::__getitem__", base, alias.element)
         kind = "aten::reshape" if alias.view.kind() == "aten::view" else alias.view.kind()
-        return self.emit.op(kind, base, *ir.inputs(alias.view)[1:], type=alias.view.output().type())
+        emit = Emit(self.graph, self.at, alias.view)
+        return emit.op(kind, base, *ir.inputs(alias.view)[1:], type=alias.view.output().type())
 
     def _holding(self, items: Items) -> tuple[int, ...]:
         values = items.values() if isinstance(items, dict) else items

@@ -18,19 +18,19 @@ _INT_MAX = 2**63 - 1
 
 
 class Emit:
-    """Inserts nodes before `at`, with its place in the source."""
+    """Inserts nodes before `at`, with the place in the source of `origin` (default: its own)."""
 
-    def __init__(self, graph: Any, at: Any) -> None:
-        self.graph, self.at = graph, at
+    def __init__(self, graph: Any, at: Any, origin: Any = None) -> None:
+        self.graph, self.at, self.origin = graph, at, origin or at
 
     def constant(self, value: Any) -> Any:
         """A constant."""
-        return ir.insert_constant(self.graph, value, self.at)
+        return ir.insert_constant(self.graph, value, self.at, self.origin)
 
     def op(self, kind: str, *args: Any, type: Any = None) -> Any:
         """One operator with one output (a tensor unless `type` says otherwise); Python arguments become constants."""
         values = [arg if isinstance(arg, torch._C.Value) else self.constant(arg) for arg in args]
-        return ir.insert(self.graph, kind, values, self.at, [type] if type else ()).output()
+        return ir.insert(self.graph, kind, values, self.at, [type] if type else (), self.origin).output()
 
     def list(self, values: list[Any], element: Any) -> Any:
         """A list built of values."""

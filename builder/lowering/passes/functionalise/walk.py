@@ -10,7 +10,7 @@ from builder.lowering.passes.functionalise.alias import Alias
 from builder.lowering.passes.functionalise.branches import branch
 from builder.lowering.passes.functionalise.loops import loop
 from builder.lowering.passes.functionalise.memory import Memory, cannot
-from builder.lowering.passes.functionalise.sharing import CONSTRUCTORS, sources, writes, written
+from builder.lowering.passes.functionalise.sharing import CONSTRUCTORS, holds, sources, writes, written
 from builder.lowering.passes.functionalise.views import LISTS_OF_VIEWS, VIEWS, VIEWS_IN_PLACE
 
 _BOXES = ("ListType", "TupleType", "DictType")
@@ -25,6 +25,7 @@ class Walk:
         self.depth = 0
 
     def run(self) -> None:
+        self._fresh(self.graph.inputs())
         self.block(self.graph, self.graph.return_node())
         for node in reversed(self.dead):
             node.destroy()
@@ -88,6 +89,14 @@ class Walk:
         elif others := sources(node):
             for output in node.outputs():
                 memory.linked(output, others)
+        else:
+            self._fresh(node.outputs())
+
+    def _fresh(self, values: Any) -> None:
+        """Values that share memory with nobody; their age says in which block they were made."""
+        for value in values:
+            if holds(value):
+                self.memory.alias(value)
 
     def _elements(self, node: Any, kind: str, holder: Alias) -> None:
         """Elements of a list of views are views themselves; one at an unknown place may be any of them."""

@@ -1,0 +1,243 @@
+"""Functionalisation: whoever shares memory sees the write, through views, branches, loops and containers, or it is
+refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+import builder
+from builder.errors import LoweringError
+from builder.lowering import ir
+
+
+def slice_assignment(x):
+    y = x.clone()
+    y[:, 0] = 5
+    y[-1] = 0
+    y[:, 1:-1] = 7.0
+    y[..., ::2] = x[..., ::2] * 3
+    return y + 1
+
+
+def view_sees_write_to_base(x):
+    y = x.clone()
+    z = y[0]
+    y += 1
+    return z * 2, y
+
+
+def base_sees_write_to_view_of_view(x):
+    y = x.clone()
+    z = y.view(-1)
+    z[1:3].mul_(3)
+    return y, z
+
+
+def sibling_chunks(x):
+    a, b = x.clone().chunk(2, 1)
+    a.mul_(b)
+    b.add_(a)
+    return a, b
+
+
+def split_and_its_base(x):
+    y = x.clone()
+    a, b = y.split([1, 3], 1)
+    a.zero_()
+    b.add_(1)
+    return y, a
+
+
+def unbound_rows(x):
+    y = x.clone()
+    rows = y.unbind(0)
+    rows[1].fill_(3)
+    return y, rows[0], rows[1]
+
+
+def transposed_and_permuted(x):
+    y = x.clone()
+    y.transpose(0, 1)[1:].fill_(2)
+    y.permute(1, 0)[0] = 9
+    y.unsqueeze(0).squeeze(0).t().select(0, 2).neg_()
+    return y
+
+
+def seen_anew_in_place(x):
+    y = x.clone()
+    z = y[0]
+    y.unsqueeze_(0)
+    y.relu_()
+    return y, z
+
+
+def keeps_dtype(x):
+    y = (x * 3).int()
+    y.add_(torch.tensor(3))
+    z = y > 0
+    y.eq_(1)
+    h = (x * 3).half()
+    h.mul_(x.double())
+    return y, z, h
+
+
+def masks(x):
+    y = x.clone()
+    y[x > 0] = 0.5
+    y.masked_fill_(y > 1, 1.0)
+    y.index_put_([torch.tensor([0, 2])], x[1], accumulate=True)
+    y.scatter_(1, torch.zeros(3, 1, dtype=torch.long), 4.0)
+    return y
+
+
+def copies(x):
+    y = torch.zeros(3, 4)
+    y.copy_(x[0])
+    y[1].copy_(torch.ones(4, dtype=torch.long))
+    return y
+
+
+def written_in_a_branch(x):
+    y = x.clone()
+    z = y[1]
+    if bool(x.sum() > 0):
+        y[0] = 1
+        if bool(x.sum() > 2):
+            z += 1
+    else:
+        y.zero_()
+    return y, z
+
+
+def written_in_a_loop(x):
+    y = torch.zeros_like(x)
+    for i in range(2):
+        y[i] = x[i] * i
+    return y
+
+
+def written_in_a_loop_of_unknown_length(x):
+    y = x.clone()
+    z = y[0]
+    seen = [x]
+    for i in range(int(x.sum().item()) % 5 + 2):
+        y.add_(i)
+        seen.append(y * 2)
+    return y, z, torch.stack(seen)
+
+
+def recurrent(x):
+    rows = x.unbind(0)
+    out = torch.zeros_like(x)
+    h = rows[0]
+    for i in range(x.size(0)):
+        h = torch.tanh(h + rows[i])
+        out[i] = h
+    return out, h
+
+
+def endless(x):
+    y = x.clone()
+    turns = 0
+    while bool(y.sum() < 100):
+        y[0] += 10
+        turns += 1
+    return y, turns
+
+
+def lists(x):
+    held = [x]
+    held.append(x + 1)
+    held[0] = x * 2
+    held += [x]
+    held.insert(0, x - 1)
+    last = held.pop()
+    return torch.cat(held), last
+
+
+def element_of_a_list(x):
+    y = x.clone()
+    held = [y, x]
+    held[0].add_(1)
+    return y, torch.stack(held)
+
+
+def list_grown_in_a_branch(x):
+    held = [x]
+    if x.size(0) > 1:
+        held.append(x + 1)
+    else:
+        held.append(x * 2)
+    return held[1]
+
+
+def dictionary(x):
+    found = {"a": x}
+    found["b"] = x + 1
+    found["b"].add_(1)
+    return found["a"], found["b"]
+
+
+def dropout_gives_its_input(x):
+    y = x.clone()
+    z = torch.dropout(y, 0.5, False)
+    z.add_(1)
+    return y, z
+
+
+FAITHFUL = [
+    slice_assignment, view_sees_write_to_base, base_sees_write_to_view_of_view, sibling_chunks, split_and_its_base,
+    unbound_rows, transposed_and_permuted, seen_anew_in_place, keeps_dtype, masks, copies, written_in_a_branch,
+    written_in_a_loop, written_in_a_loop_of_unknown_length, recurrent, endless, lists, element_of_a_list,
+    list_grown_in_a_branch, dictionary, dropout_gives_its_input,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("function", FAITHFUL, ids=lambda f: f.__name__)
+def test_answers_are_those_of_the_original(function: Callable[..., Any]) -> None:
+    lowered = builder.lower(torch.jit.script(function).graph)
+    for scale in (-1, 0.3, 2):
+        x = torch.randn(3, 4, generator=torch.Generator().manual_seed(1)) * scale
+        expected = function(x.clone())
+        expected = expected if isinstance(expected, tuple) else (expected,)
+        for got, want in zip(lowered.run(x.clone()), map(torch.as_tensor, expected), strict=True):
+            torch.testing.assert_close(got, want, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("function", FAITHFUL, ids=lambda f: f.__name__)
+def test_nothing_writes_in_place_any_more(function: Callable[..., Any]) -> None:
+    graph = builder.lower(torch.jit.script(function).graph).graph
+    assert not [node.kind() for node in ir.walk(graph) if "!" in node.schema()]
+
+
+def reshaped_then_base_read(x):
+    y = x.reshape(-1)
+    y.add_(1)
+    return x
+
+
+def through_an_expanded_view(x):
+    y = x.sum(0, keepdim=True).expand(3, 4)
+    y += 1
+    return y
+
+
+def _weight_plus(x, w):
+    w += 1
+    return x + w
+
+
+@pytest.mark.parametrize("function", [reshaped_then_base_read, through_an_expanded_view], ids=lambda f: f.__name__)
+def test_what_cannot_be_told_is_refused_with_its_line(function: Callable[..., Any]) -> None:
+    with pytest.raises(LoweringError, match="aten::add_ writes in place") as caught:
+        builder.lower(torch.jit.script(function).graph)
+    assert "test_functionalise.py" in caught.value.where and "clone" in caught.value.fix
+
+
+def test_a_constant_is_not_written() -> None:
+    with pytest.raises(LoweringError, match="changes a constant"):
+        builder.lower(torch.jit.script(_weight_plus).graph, params=[torch.ones(4)])
