@@ -124,7 +124,7 @@ class BlockConverter:
                 layer.metadata = source
 
     def _name(self, layer: Any, name: str) -> None:
-        """Name a layer, and the tensors that have no name yet: TensorRT would rename those with the layer, behind us."""
+        """Name a layer, and its tensors that have no name yet: TensorRT would rename those with the layer."""
         for index in range(layer.num_outputs):
             output = layer.get_output(index)
             if output.name.startswith("(Unnamed"):
@@ -196,7 +196,7 @@ def _traced_scalars(values: list[Any]) -> bool:
 
 
 def _output_name(node: Any) -> str:
-    return node.outputsAt(0).debugName() if node.outputsSize() else node.kind()
+    return str(node.outputsAt(0).debugName() if node.outputsSize() else node.kind())
 
 
 def _fallback_fix(node: Any) -> str:

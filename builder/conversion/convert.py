@@ -65,6 +65,7 @@ def convert(
     profiles = tuple(profiles) if profiles is not None else (_one_profile(specs),)
     trt_builder, network, messages = new_network()
     ctx = ConversionContext(network, profiles, messages)
+    ctx.unroll_limit = unroll_limit
     graph = lowered.graph
     for value, spec in zip(graph.inputs(), specs, strict=True):
         ctx.values[value.debugName()] = add_input(ctx, spec)
@@ -78,7 +79,16 @@ def convert(
         results = [_restored(ctx, result, rules.half) for result in results]
     marked = [_mark_output(ctx, result, name) for result, name in zip(results, names, strict=True)]
     return Conversion(
-        network, trt_builder, lowered, specs, names, tuple(marked), profiles, precision, ctx.weights, tuple(ctx.warnings)
+        network,
+        trt_builder,
+        lowered,
+        specs,
+        names,
+        tuple(marked),
+        profiles,
+        precision,
+        ctx.weights,
+        tuple(ctx.warnings),
     )
 
 
@@ -145,7 +155,7 @@ def _has_dtype(lowered: LoweredGraph, specs: Sequence[TensorSpec], dtype: torch.
 
 
 def _is_tensor(node: Any) -> bool:
-    return node.hasAttribute("value") and node.kindOf("value") == "t"
+    return bool(node.hasAttribute("value") and node.kindOf("value") == "t")
 
 
 def _restored(ctx: ConversionContext, result: Any, half: torch.dtype) -> Any:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
+from math import floor
 from typing import Any
 
 import sympy
@@ -39,15 +42,75 @@ def same(a: Size, b: Size) -> bool:
     return bool(expression(a) == expression(b))
 
 
-def bounds(expr: sympy.Expr, ranges: dict[sympy.Symbol, tuple[int, int]]) -> tuple[int, int] | None:
-    """The least and greatest value of a linear expression over the profile's ranges; None where it is not linear."""
-    low = high = 0
-    for term, coefficient in expr.as_coefficients_dict().items():
-        if not coefficient.is_integer:
-            return None
-        span = (1, 1) if term == 1 else ranges.get(term)
-        if span is None:
-            return None
-        ends = sorted((int(coefficient) * span[0], int(coefficient) * span[1]))
-        low, high = low + ends[0], high + ends[1]
+Span = tuple[Any, Any]
+"""The least and the greatest value; fractions on the way, infinite where nothing is known."""
+
+_INFINITY = float("inf")
+
+
+def bounds(expr: sympy.Expr, ranges: Mapping[sympy.Symbol, tuple[int, int]]) -> Span | None:
+    """Between which values an expression lies for all sizes in the ranges; None where that is not known.
+
+    Interval arithmetic, and once more with each floor(e) as a value of its own between e - 1 and e, which keeps what
+    the terms of `n - n // 2` share; the narrower ends count.
+    """
+    spans = [s for s in (_interval(expr, ranges), _relaxed(expr, ranges)) if s is not None]
+    if not spans:
+        return None
+    low, high = max(s[0] for s in spans), min(s[1] for s in spans)
+    return None if (low, high) == (-_INFINITY, _INFINITY) else (low, high)
+
+
+def _interval(expr: sympy.Expr, ranges: Mapping[sympy.Symbol, tuple[int, int]]) -> Span | None:
+    """Interval arithmetic over sums, products, floors, minima and maxima."""
+    if expr.is_Number:
+        value = Fraction(int(expr.p), int(expr.q)) if expr.is_Rational else float(expr)
+        return value, value
+    if expr.is_Symbol:
+        return ranges.get(expr) or ((0, _INFINITY) if expr.is_nonnegative else None)
+    if expr.is_Pow and expr.exp.is_Integer and expr.exp > 0:
+        base = _interval(expr.base, ranges)
+        return None if base is None else _product([base] * int(expr.exp))
+    combine = _COMBINE.get(expr.func)
+    spans = [_interval(argument, ranges) for argument in expr.args]
+    if combine is None or any(span is None for span in spans):
+        return None
+    return combine(spans)
+
+
+def _product(spans: Sequence[Any]) -> Span:
+    low, high = spans[0]
+    for span in spans[1:]:
+        ends = [_times(a, b) for a in (low, high) for b in span]
+        low, high = min(ends), max(ends)
     return low, high
+
+
+def _times(a: Any, b: Any) -> Any:
+    return 0 if a == 0 or b == 0 else a * b  # 0 * inf is 0: the axis's own length is finite
+
+
+def _floor(spans: Sequence[Any]) -> Span:
+    low, high = (v if abs(v) == _INFINITY else floor(v) for v in spans[0])
+    return low, high
+
+
+_COMBINE: dict[Any, Callable[[Sequence[Any]], Span]] = {
+    sympy.Add: lambda spans: (sum(s[0] for s in spans), sum(s[1] for s in spans)),
+    sympy.Mul: _product,
+    sympy.floor: _floor,
+    sympy.Min: lambda spans: (min(s[0] for s in spans), min(s[1] for s in spans)),
+    sympy.Max: lambda spans: (max(s[0] for s in spans), max(s[1] for s in spans)),
+}
+
+
+def _relaxed(expr: sympy.Expr, ranges: Mapping[sympy.Symbol, tuple[int, int]]) -> Span | None:
+    """The interval of a sum with each floor(e) replaced by e, and by e - 1, as its coefficient's sign asks."""
+    floors = [term for term in expr.as_coefficients_dict() if term.func is sympy.floor]
+    if not floors:
+        return None
+    ends = []
+    for upper in (False, True):
+        swaps = {f: f.args[0] - (1 if (expr.coeff(f) > 0) != upper else 0) for f in floors}
+        ends.append(_interval(sympy.expand(expr.xreplace(swaps)), ranges))
+    return None if None in ends else (ends[0][0], ends[1][1])  # type: ignore[index]

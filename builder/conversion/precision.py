@@ -28,8 +28,8 @@ REDUCED = frozenset(
 
 KEPT = frozenset(
     "softmax _softmax log_softmax _log_softmax layer_norm native_layer_norm group_norm instance_norm rms_norm "
-    "sum mean prod cumsum cumprod logsumexp var std var_mean std_mean norm linalg_vector_norm frobenius_norm dist cdist "
-    "cosine_similarity exp exp2 expm1 log log2 log10 log1p pow reciprocal rsqrt erf erfc tan sinh cosh "
+    "sum mean prod cumsum cumprod logsumexp var std var_mean std_mean norm linalg_vector_norm frobenius_norm dist "
+    "cdist cosine_similarity exp exp2 expm1 log log2 log10 log1p pow reciprocal rsqrt erf erfc tan sinh cosh "
     "grid_sampler grid_sampler_2d grid_sampler_3d affine_grid_generator topk sort argsort".split()
 )
 """Statistics, long sums, and functions whose error or range half cannot hold: always float32."""
@@ -43,7 +43,7 @@ class Policy:
     keep_fp32: tuple[str, ...] = ()
 
     def dtype(self, operator: str, name: str, arguments: SimpleNamespace) -> torch.dtype | None:
-        """What the floating arguments of `operator` (`linear`), whose first layer is `name`, are cast to; None: nothing."""
+        """What the floating arguments of `operator` (`linear`) with first layer `name` are cast to; None: nothing."""
         if self.half is None:
             return None
         if operator in KEPT or any(fnmatch.fnmatchcase(name, pattern) for pattern in self.keep_fp32):
@@ -59,9 +59,7 @@ def policy(precision: str, keep_fp32: tuple[str, ...] = ()) -> Policy:
         return Policy()
     if precision in HALF:
         return Policy(HALF[precision], keep_fp32)
-    raise UsageError(
-        f"precision {precision!r} cannot be built yet", fix=f"one of {', '.join((*FULL, *HALF))}"
-    )
+    raise UsageError(f"precision {precision!r} cannot be built yet", fix=f"one of {', '.join((*FULL, *HALF))}")
 
 
 def _dtypes(arguments: SimpleNamespace, half: torch.dtype) -> Any:

@@ -68,9 +68,7 @@ def converter(
             if key in CONVERTERS:
                 raise ValueError(f"{key} has two converters")
             schema = torch._C.parse_schema(text)
-            CONVERTERS[key] = Converter(
-                key, schema, build, predicates, frozenset(constants), frozenset(dynamic), note
-            )
+            CONVERTERS[key] = Converter(key, schema, build, predicates, frozenset(constants), frozenset(dynamic), note)
         return build
 
     return register

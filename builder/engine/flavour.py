@@ -40,7 +40,7 @@ def select(name: str = "auto") -> str:
 
 
 def resolve(name: str = "auto") -> str:
-    """The flavour that `name` means on this machine: auto takes `tensorrt` where it imports and a GPU answers, else RTX."""
+    """The flavour that `name` means here: auto takes `tensorrt` where it imports and a GPU answers, else RTX."""
     name = os.environ.get(ENVIRONMENT_VARIABLE, "auto") if name == "auto" else name
     here = installed()
     if name == "auto":

@@ -29,7 +29,7 @@ def logger() -> Any:
 
 
 def new_network() -> tuple[Any, Any, list[str]]:
-    """(trt.Builder, INetworkDefinition, TensorRT's messages); strongly typed where the flavour can be, else explicit batch."""
+    """(trt.Builder, INetworkDefinition, TensorRT's messages); strongly typed where the flavour can be."""
     builder = trt.Builder(logger())
     if not builder:
         from builder.errors import EnvironmentProblem

@@ -26,7 +26,9 @@ def first_difference(conversion: Any, inputs: Sequence[torch.Tensor], tolerance:
         answer = answers.get(f"%{name}")
         if answer is None:
             continue
-        comparison = compare({name: to_numpy(answer)}, {name: to_numpy(wanted)}, tolerance, precision=conversion.precision)
+        comparison = compare(
+            {name: to_numpy(answer)}, {name: to_numpy(wanted)}, tolerance, precision=conversion.precision
+        )
         if not comparison.passed:
             return f"{_place(conversion, name)}: {comparison.problems[0]}"
     return "the outputs themselves: every named value before them agrees"

@@ -31,7 +31,8 @@ class _Counting(ShapeInterpreter):
 
     def __init__(self, counter: FlopCounterMode) -> None:
         super().__init__()
-        self.counter, self.flops = counter, []
+        self.counter = counter
+        self.flops: list[int] = []
 
     def run(self, graph: Any) -> list[int]:
         for node in graph.nodes():

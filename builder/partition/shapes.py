@@ -68,7 +68,8 @@ class Shapes:
         if str(dtype).removeprefix("torch.") not in DTYPES or len({len(shape) for shape in shapes}) != 1:
             return None
         axes = [self._axis(sizes, f"{name}_{position}") for position, sizes in enumerate(zip(*shapes, strict=True))]
-        own = {axis: _range(sizes) for axis, sizes in zip(axes, zip(*shapes, strict=True), strict=True) if self._is_own(axis)}
+        spans = zip(axes, zip(*shapes, strict=True), strict=True)
+        own = {str(axis): _range(sizes) for axis, sizes in spans if self._is_own(axis)}
         dims = {axis: own.get(axis) or self.profiles[0][axis] for axis in axes if isinstance(axis, str)}
         return TensorSpec(str(dtype).removeprefix("torch."), tuple(axes), dims=dims, name=name), own
 

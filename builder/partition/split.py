@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+
 from builder.conversion.convert import named
 from builder.errors import UnsupportedOperator, UnsupportedOperators
 from builder.lowering import LoweredGraph

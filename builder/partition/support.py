@@ -88,7 +88,7 @@ def support(
     ops: Collection[str] = (),
     kept: Collection[int] = (),
 ) -> Support:
-    """Try every node. `ops` are patterns over node kinds that shall stay in torch, `kept` indices of nodes that shall."""
+    """Try every node; `ops` are patterns over node kinds that stay in torch, `kept` indices of nodes that do."""
     _, network, messages = new_network()
     ctx = ConversionContext(network, profiles, messages)
     for value, spec in zip(lowered.graph.inputs(), specs, strict=True):

@@ -58,8 +58,12 @@ def spec_of(tensor: torch.Tensor, axes: Mapping[int, str], spans: Mapping[str, t
 
 
 def convert(
-    source: Any, inputs: Sequence[torch.Tensor], params: Sequence[Any] = (), dynamic: Dynamic | None = None,
-    spans: Mapping[str, tuple[int, int, int]] | None = None, trace: bool = False,
+    source: Any,
+    inputs: Sequence[torch.Tensor],
+    params: Sequence[Any] = (),
+    dynamic: Dynamic | None = None,
+    spans: Mapping[str, tuple[int, int, int]] | None = None,
+    trace: bool = False,
 ) -> builder.Conversion:
     """Convert with specs taken from the sample inputs; a dynamic axis ranges from 1 to twice its sample's size."""
     dynamic = dynamic or {}
@@ -75,9 +79,16 @@ def convert(
 
 
 def check(
-    source: Any, *inputs: torch.Tensor, params: Sequence[Any] = (), dynamic: Dynamic | None = None,
-    spans: Mapping[str, tuple[int, int, int]] | None = None, more: Sequence[Sequence[torch.Tensor]] = (),
-    rtol: float | None = None, atol: float | None = None, trace: bool = False, compile: bool = True,
+    source: Any,
+    *inputs: torch.Tensor,
+    params: Sequence[Any] = (),
+    dynamic: Dynamic | None = None,
+    spans: Mapping[str, tuple[int, int, int]] | None = None,
+    more: Sequence[Sequence[torch.Tensor]] = (),
+    rtol: float | None = None,
+    atol: float | None = None,
+    trace: bool = False,
+    compile: bool = True,
     expected: Callable[..., Any] | None = None,
 ) -> builder.Conversion:
     """Convert `source`, evaluate it at `inputs` and at each of `more`, and compare with torch; compile the plan.
@@ -121,7 +132,8 @@ def _compare(got: Sequence[Any], wanted: Sequence[Any], conversion: Any, rtol: A
             truth = truth.to(torch.int32)
         exact = not truth.dtype.is_floating_point
         torch.testing.assert_close(
-            answer.cpu(), truth,
+            answer.cpu(),
+            truth,
             rtol=0 if exact else FLOAT_RTOL[truth.dtype] if rtol is None else rtol,
             atol=0 if exact else FLOAT_ATOL[truth.dtype] if atol is None else atol,
             equal_nan=True,

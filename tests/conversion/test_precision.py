@@ -26,7 +26,10 @@ SPEC = builder.TensorSpec("float32", ("batch", 16), dims={"batch": (1, 4, 8)})
 
 def layers(conversion: builder.Conversion) -> list[tuple[str, str]]:
     network = conversion.network
-    return [(network.get_layer(i).type.name, network.get_layer(i).get_output(0).dtype.name) for i in range(network.num_layers)]
+    return [
+        (network.get_layer(i).type.name, network.get_layer(i).get_output(0).dtype.name)
+        for i in range(network.num_layers)
+    ]
 
 
 @pytest.mark.parametrize(("precision", "dtype"), [("fp16", "HALF"), ("bf16", "BF16")])

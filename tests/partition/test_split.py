@@ -60,7 +60,9 @@ def test_pieces_give_the_answers_of_the_whole() -> None:
 def test_axes_keep_their_names_across_borders() -> None:
     """A border's TensorSpec names the same dynamic axes that the manifest names."""
     _, pieces = partition(Spectral())
-    assert {axis for s in pieces.segments for spec in s.specs if spec for axis in spec.shape if isinstance(axis, str)} == {"b", "s"}
+    assert {
+        axis for s in pieces.segments for spec in s.specs if spec for axis in spec.shape if isinstance(axis, str)
+    } == {"b", "s"}
 
 
 def test_tensorrt_segments_convert_and_agree() -> None:
