@@ -349,7 +349,7 @@ def f(self: Tensor, other: Tensor):
 TILE: Table = {
     "aten::tile(Tensor self, SymInt[] dims) -> Tensor": """
 def f(self: Tensor, dims: List[int]):
-    return self.repeat([1] * (self.dim() - len(dims)) + dims)
+    return self.repeat([1] * max(self.dim() - len(dims), 0) + dims)
 """,
 }
 

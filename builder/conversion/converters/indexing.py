@@ -204,7 +204,7 @@ def _times(ctx: ConversionContext, index: Any, size: Size) -> Any:
     if isinstance(index, Static) and isinstance(size, int):
         return index.to(torch.int64) * size
     index = ctx.tensor(index, torch.int64)
-    return ctx.elementwise("PROD", *ctx.operands(index, size, dtype=torch.int64))
+    return ctx.copy_sizes(index, ctx.elementwise("PROD", *ctx.operands(index, size, dtype=torch.int64)))
 
 
 def _plus(ctx: ConversionContext, a: Any, b: Any) -> Any:

@@ -5,15 +5,15 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from builder.conversion import dtypes
-from builder.conversion.context import ConversionContext, Unconvertible
-from builder.conversion.dynamic import DynamicScalar, Size
-from builder.conversion.registry import converter
-
 import torch
 
+from builder.conversion import dtypes
+from builder.conversion.context import ConversionContext
+from builder.conversion.dynamic import Size
+from builder.conversion.registry import converter
+
 MODES = {"constant": "FILL", "reflect": "REFLECT", "replicate": "CLAMP", "circular": "WRAP"}
-ENUM = ("reflect", "replicate", "circular")
+ENUM = ("reflect", "replicate", "circular", "constant")
 """torch's padding_mode numbers of _pad_enum: at::padding_mode."""
 
 
@@ -85,7 +85,7 @@ def pad(ctx: ConversionContext, node: Any, x: Any, pad: list[Size], mode: str, v
 )
 def pad_enum(ctx: ConversionContext, node: Any, x: Any, pad: list[Size], mode: int, value: float | None) -> Any:
     """pad with its mode as a number"""
-    return padded(ctx, x, pad, ("constant", *ENUM)[mode], value or 0.0)
+    return padded(ctx, x, pad, ENUM[mode], value or 0.0)
 
 
 @converter("aten::_pad_circular(Tensor self, SymInt[] pad) -> Tensor", dynamic=("pad",), when=_fits)

@@ -31,11 +31,11 @@ def bound(ctx: ConversionContext, value: Size | None, size: Size, default: Size)
     if value is None or (isinstance(value, int) and value >= END):
         return default
     negative = scalars.decided(ctx, "lt", value, 0)
-    if negative is None:
-        raise Unconvertible("a slice's bound may be negative or not, depending on a dynamic axis")
-    if negative:
-        return ctx.arithmetic("max", ctx.arithmetic("add", value, size), 0)  # type: ignore[no-any-return]
-    return ctx.arithmetic("min", value, size)  # type: ignore[no-any-return]
+    if negative is not False:
+        value = position(ctx, value, size)
+    if negative is not True:
+        value = ctx.arithmetic("min", value, size)
+    return value if negative is False else ctx.arithmetic("max", value, 0)  # type: ignore[no-any-return]
 
 
 def length_between(ctx: ConversionContext, start: Size, end: Size, step: Size) -> Size:

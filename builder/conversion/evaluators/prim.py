@@ -48,7 +48,7 @@ def dictionary(ctx: ConversionContext, node: Any, *items: Any) -> Any:
     return dict(zip(items[::2], items[1::2], strict=True))
 
 
-@evaluator("prim::NumToTensor", "prim::NumToTensor.Scalar", "prim::NumToTensor.bool", "aten::scalar_tensor", "aten::tensor.int", "aten::tensor.float", "aten::tensor.bool",
+@evaluator("prim::NumToTensor", "prim::NumToTensor.Scalar", "prim::NumToTensor.bool", "aten::tensor.int", "aten::tensor.float", "aten::tensor.bool",
     "aten::as_tensor.int", "aten::as_tensor.float", "aten::as_tensor.bool")
 def number_to_tensor(ctx: ConversionContext, node: Any, value: Any, dtype: int | None = None, *_: Any) -> Any:
     """A 0-d tensor of the number, of torch's dtype for it or of the one asked for."""
@@ -58,6 +58,12 @@ def number_to_tensor(ctx: ConversionContext, node: Any, value: Any, dtype: int |
     if wanted in (None, value.dtype):
         return replace(value, zero_dim=True)
     return ctx.tensor(value, wanted)
+
+
+@evaluator("aten::scalar_tensor")
+def scalar_tensor(ctx: ConversionContext, node: Any, value: Any, dtype: int | None = None, *_: Any) -> Any:
+    """A 0-d tensor of the default dtype, unless another is asked for: also of an int or a bool."""
+    return number_to_tensor(ctx, node, value, dtype_of(dtype) or torch.get_default_dtype())
 
 
 @evaluator("prim::unchecked_cast", "prim::unchecked_unwrap_optional", "aten::_unwrap_optional", "prim::tolist")

@@ -1,0 +1,207 @@
+"""Repeating and rearranging the values of whole axes: repeat, flip, roll, meshgrid, pixel and channel shuffles."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+
+from builder.conversion.context import ConversionContext, Unconvertible
+from builder.conversion.converters.indexing import gathered
+from builder.conversion.converters.shape import merged, permuted, reshaped
+from builder.conversion.dynamic import Size
+from builder.conversion.registry import converter
+
+
+@converter("aten::repeat(Tensor self, SymInt[] repeats) -> Tensor", dynamic=("repeats",))
+def repeat(ctx: ConversionContext, node: Any, x: Any, repeats: list[Size]) -> Any:
+    """The tensor side by side with itself, `repeats` times on each axis: one slice that wraps around."""
+    x = ctx.at_rank(x, len(repeats))
+    if all(r == 1 for r in repeats):
+        return x
+    own = ctx.sizes(x)
+    sizes = [ctx.arithmetic("mul", size, times) for size, times in zip(own, repeats, strict=True)]
+    return ctx.slice(x, [0] * len(own), sizes, [1] * len(own), "WRAP")
+
+
+@converter("aten::tile(Tensor self, SymInt[] dims) -> Tensor", dynamic=("dims",))
+def tile(ctx: ConversionContext, node: Any, x: Any, dims: list[Size]) -> Any:
+    """repeat, with ones in front where there are fewer numbers than axes"""
+    return repeat(ctx, node, x, [*([1] * (ctx.rank(x) - len(dims))), *dims])
+
+
+@converter(
+    "aten::repeat_interleave.self_int(Tensor self, SymInt repeats, int? dim=None, *, SymInt? output_size=None) -> Tensor",
+    dynamic=("repeats", "output_size"),
+)
+def repeat_interleave(ctx: ConversionContext, node: Any, x: Any, repeats: Size, dim: int | None, *_: Any) -> Any:
+    """Each value of an axis `repeats` times in a row; without dim, of the flat tensor."""
+    x, axis = _interleaved_axis(ctx, x, dim)
+    size = ctx.size(x, axis)
+    if isinstance(size, int) and isinstance(repeats, int):
+        return gathered(ctx, x, torch.arange(size).repeat_interleave(repeats), axis)
+    sizes = ctx.sizes(x)
+    wide = ctx.expand(ctx.unsqueeze(x, [axis + 1]), [*sizes[: axis + 1], repeats, *sizes[axis + 1 :]])
+    return merged(ctx, wide, axis, axis + 1)
+
+
+def _interleaved_axis(ctx: ConversionContext, x: Any, dim: int | None) -> tuple[Any, int]:
+    return (reshaped(ctx, x, [-1]), 0) if dim is None else (x, ctx.axis(x, dim))
+
+
+@converter(
+    "aten::repeat_interleave.self_Tensor("
+    "Tensor self, Tensor repeats, int? dim=None, *, SymInt? output_size=None) -> Tensor",
+    constants=("repeats",),
+    dynamic=("output_size",),
+)
+def repeat_interleave_each(ctx: ConversionContext, node: Any, x: Any, repeats: Any, dim: int | None, *_: Any) -> Any:
+    """Value i of an axis repeats[i] times in a row."""
+    if 1 in tuple(repeats.shape) or ctx.rank(repeats) == 0:
+        times = int(repeats) if isinstance(repeats, torch.Tensor) else ctx.scalar(ctx.cast(repeats, torch.int64))
+        return repeat_interleave(ctx, node, x, times, dim)
+    if not isinstance(repeats, torch.Tensor):
+        raise Unconvertible("the network computes how often each value repeats, so the size is not known before it runs")
+    x, axis = _interleaved_axis(ctx, x, dim)
+    return gathered(ctx, x, torch.arange(repeats.numel()).repeat_interleave(repeats), axis)
+
+
+def flipped(ctx: ConversionContext, x: Any, axes: Sequence[int]) -> Any:
+    """The axes backwards: one slice with steps of -1 from their ends."""
+    if not axes:
+        return x
+    sizes = ctx.sizes(x)
+    starts = [ctx.arithmetic("sub", s, 1) if axis in axes else 0 for axis, s in enumerate(sizes)]
+    return ctx.slice(x, starts, sizes, [-1 if axis in axes else 1 for axis in range(len(sizes))])
+
+
+@converter("aten::flip(Tensor self, int[] dims) -> Tensor")
+def flip(ctx: ConversionContext, node: Any, x: Any, dims: list[int]) -> Any:
+    """The given axes backwards"""
+    return flipped(ctx, x, ctx.axes(x, dims) if dims and ctx.rank(x) else [])
+
+
+for _name, _axis in (("fliplr", 1), ("flipud", 0)):
+    converter(f"aten::{_name}(Tensor self) -> Tensor")(lambda ctx, node, x, axis=_axis: flipped(ctx, x, [axis]))
+
+
+@converter("aten::roll(Tensor self, SymInt[1] shifts, int[1] dims=[]) -> Tensor", dynamic=("shifts",))
+def roll(ctx: ConversionContext, node: Any, x: Any, shifts: list[Size], dims: list[int]) -> Any:
+    """Value i of an axis goes to i + shift, around its end: one slice that wraps. Without dims, of the flat tensor."""
+    if not dims:
+        flat = roll(ctx, node, reshaped(ctx, x, [-1]), shifts, [0])
+        return reshaped(ctx, flat, ctx.sizes(x))
+    sizes = ctx.sizes(x)
+    starts: list[Size] = [0] * len(sizes)
+    for shift, axis in zip(shifts, (ctx.axis(x, d) for d in dims), strict=True):
+        starts[axis] = ctx.arithmetic("sub", starts[axis], shift)
+    starts = [s % n if isinstance(s, int) and isinstance(n, int) and n else s for s, n in zip(starts, sizes, strict=True)]
+    return ctx.slice(x, starts, sizes, [1] * len(sizes), "WRAP") if any(s != 0 for s in starts) else x
+
+
+@converter("aten::rot90(Tensor self, int k=1, int[] dims=[0, 1]) -> Tensor")
+def rot90(ctx: ConversionContext, node: Any, x: Any, turns: int, dims: list[int]) -> Any:
+    """A quarter turn from the first of the axes towards the second, k times"""
+    first, second = (ctx.axis(x, d) for d in dims)
+    turns %= 4
+    if turns % 2 == 0:
+        return flipped(ctx, x, [first, second] if turns else [])
+    order = list(range(ctx.rank(x)))
+    order[first], order[second] = second, first
+    return ctx.permute(flipped(ctx, x, [second if turns == 1 else first]), order)
+
+
+@converter("aten::meshgrid(Tensor[] tensors) -> Tensor[]")
+def meshgrid(ctx: ConversionContext, node: Any, tensors: list[Any]) -> list[Any]:
+    """Tensor i varies along axis i of every result"""
+    return _grid(ctx, tensors, list(range(len(tensors))))
+
+
+@converter("aten::meshgrid.indexing(Tensor[] tensors, *, str indexing) -> Tensor[]")
+def meshgrid_indexing(ctx: ConversionContext, node: Any, tensors: list[Any], indexing: str) -> list[Any]:
+    """meshgrid; with "xy" the first two tensors vary along axes 1 and 0"""
+    axes = list(range(len(tensors)))
+    if indexing == "xy" and len(axes) > 1:
+        axes[:2] = [1, 0]
+    return _grid(ctx, tensors, axes)
+
+
+def _grid(ctx: ConversionContext, tensors: list[Any], axes: list[int]) -> list[Any]:
+    vectors = [t if ctx.rank(t) else ctx.reshape(t, [1]) for t in tensors]
+    lengths = dict(zip(axes, (ctx.size(v, 0) for v in vectors), strict=True))
+    sizes = [lengths[axis] for axis in range(len(axes))]
+    return [
+        ctx.expand(ctx.unsqueeze(v, [a for a in range(len(axes)) if a != axis]), sizes)
+        for v, axis in zip(vectors, axes, strict=True)
+    ]
+
+
+@converter("aten::cartesian_prod(Tensor[] tensors) -> Tensor")
+def cartesian_prod(ctx: ConversionContext, node: Any, tensors: list[Any]) -> Any:
+    """[a], [b], ... -> [a b ..., tensors]: every row one choice of a value from each; one vector is itself"""
+    if len(tensors) == 1:
+        return tensors[0]
+    columns = [ctx.unsqueeze(reshaped(ctx, g, [-1]), [1]) for g in meshgrid(ctx, node, tensors)]
+    return ctx.concatenate(columns, 1)
+
+
+def _split_axes(ctx: ConversionContext, x: Any, sizes: list[Size], order: list[int], final: list[Size]) -> Any:
+    return ctx.reshape(ctx.permute(ctx.reshape(x, sizes), order), final)
+
+
+def _divided(ctx: ConversionContext, size: Size, by: int) -> Size:
+    return ctx.arithmetic("floordiv", size, by)  # type: ignore[no-any-return]
+
+
+@converter("aten::pixel_shuffle(Tensor self, int upscale_factor) -> Tensor")
+def pixel_shuffle(ctx: ConversionContext, node: Any, x: Any, factor: int) -> Any:
+    """[*, C r^2, H, W] -> [*, C, H r, W r]"""
+    *lead, channels, height, width = ctx.sizes(x)
+    n, depth = len(lead), _divided(ctx, channels, factor**2)
+    return _split_axes(
+        ctx,
+        x,
+        [*lead, depth, factor, factor, height, width],
+        [*range(n + 1), n + 3, n + 1, n + 4, n + 2],
+        [*lead, depth, ctx.arithmetic("mul", height, factor), ctx.arithmetic("mul", width, factor)],
+    )
+
+
+@converter("aten::pixel_unshuffle(Tensor self, int downscale_factor) -> Tensor")
+def pixel_unshuffle(ctx: ConversionContext, node: Any, x: Any, factor: int) -> Any:
+    """[*, C, H r, W r] -> [*, C r^2, H, W]"""
+    *lead, channels, height, width = ctx.sizes(x)
+    n, (height, width) = len(lead), (_divided(ctx, height, factor), _divided(ctx, width, factor))
+    return _split_axes(
+        ctx,
+        x,
+        [*lead, channels, height, factor, width, factor],
+        [*range(n + 1), n + 2, n + 4, n + 1, n + 3],
+        [*lead, ctx.arithmetic("mul", channels, factor**2), height, width],
+    )
+
+
+@converter("aten::channel_shuffle(Tensor self, SymInt groups) -> Tensor")
+def channel_shuffle(ctx: ConversionContext, node: Any, x: Any, groups: int) -> Any:
+    """[N, g c, *] -> [N, c g, *]"""
+    sizes = ctx.sizes(x)
+    batch, channels, *rest = sizes
+    split = [batch, groups, _divided(ctx, channels, groups), *rest]
+    return _split_axes(ctx, x, split, [0, 2, 1, *range(3, len(split))], sizes)
+
+
+def _no_strides(ctx: ConversionContext, args: SimpleNamespace) -> str | None:
+    return "as_strided reads memory as torch laid it out; a network's tensors have no strides to read by"
+
+
+@converter(
+    "aten::as_strided(Tensor(a) self, SymInt[] size, SymInt[] stride, SymInt? storage_offset=None) -> Tensor(a)",
+    dynamic=("size", "stride", "storage_offset"),
+    when=_no_strides,
+    note="of a constant it is computed while the network is built; otherwise the node stays in torch",
+)
+def as_strided(ctx: ConversionContext, node: Any, x: Any, *_: Any) -> Any:
+    """Refused by its capability."""
+    return permuted(ctx, x, range(ctx.rank(x)))

@@ -1,0 +1,116 @@
+"""Diagonals and triangles of matrices; on the flat matrix a diagonal is a slice with steps of width + 1."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import torch
+
+from builder.conversion.context import ConversionContext, Unconvertible
+from builder.conversion.converters.indexing import gathered
+from builder.conversion.converters.padding import padded
+from builder.conversion.converters.select import sliced, static_length
+from builder.conversion.converters.shape import permuted
+from builder.conversion.dynamic import DynamicScalar, Size
+from builder.conversion.evaluators.creation import counted, indices
+from builder.conversion.registry import converter
+
+
+def matrix_last(ctx: ConversionContext, x: Any, first: int, second: int) -> tuple[Any, list[int]]:
+    """x with two axes moved to the end, and the order that brings them back."""
+    first, second = ctx.axis(x, first), ctx.axis(x, second)
+    order = [*(axis for axis in range(ctx.rank(x)) if axis not in (first, second)), first, second]
+    return permuted(ctx, x, order), [order.index(axis) for axis in range(len(order))]
+
+
+def diagonal_span(ctx: ConversionContext, height: Size, width: Size, offset: int) -> tuple[Size, Size]:
+    """Where a diagonal starts in the flat matrix, and how long it is."""
+    below = ctx.arithmetic("sub", height, max(-offset, 0))
+    right = ctx.arithmetic("sub", width, max(offset, 0))
+    length = ctx.arithmetic("max", ctx.arithmetic("min", below, right), 0)
+    start = offset if offset >= 0 else ctx.arithmetic("mul", width, -offset)
+    return (0 if length == 0 else start), length
+
+
+@converter("aten::diagonal(Tensor(a) self, int offset=0, int dim1=0, int dim2=1) -> Tensor(a)")
+def diagonal(ctx: ConversionContext, node: Any, x: Any, offset: int, first: int, second: int) -> Any:
+    """The values at row i, column i + offset of the matrix of two axes, as a new last axis"""
+    x, _ = matrix_last(ctx, x, first, second)
+    *lead, height, width = ctx.sizes(x)
+    start, length = diagonal_span(ctx, height, width, offset)
+    flat = ctx.reshape(x, [*lead, ctx.arithmetic("mul", height, width)])
+    return sliced(ctx, flat, len(lead), start, length, ctx.arithmetic("add", width, 1))
+
+
+@converter("aten::diag_embed(Tensor self, int offset=0, int dim1=-2, int dim2=-1) -> Tensor")
+def diag_embed(ctx: ConversionContext, node: Any, x: Any, offset: int, first: int, second: int) -> Any:
+    """The last axis as a diagonal of a square matrix of zeros, which has the axes dim1 and dim2"""
+    *lead, length = ctx.sizes(x)
+    side = ctx.arithmetic("add", length, abs(offset))
+    wide = padded(ctx, ctx.unsqueeze(x, [len(lead) + 1]), [0, side], "constant")  # rows of side + 1 shift by one each
+    flat = ctx.reshape(wide, [*lead, ctx.arithmetic("mul", length, ctx.arithmetic("add", side, 1))])
+    start, _ = diagonal_span(ctx, side, side, offset)
+    behind = ctx.arithmetic("sub", ctx.arithmetic("mul", side, side), ctx.arithmetic("add", start, ctx.size(flat, len(lead))))
+    square = ctx.reshape(padded(ctx, flat, [start, behind], "constant"), [*lead, side, side])
+    rank = len(lead) + 2
+    return permuted(ctx, square, _inserted(rank, first % rank, second % rank))
+
+
+def _inserted(rank: int, first: int, second: int) -> list[int]:
+    """The order that puts the last two axes at two places, the others around them."""
+    others = iter(range(rank - 2))
+    return [rank - 2 if axis == first else rank - 1 if axis == second else next(others) for axis in range(rank)]
+
+
+@converter("aten::diag(Tensor self, int diagonal=0) -> Tensor")
+def diag(ctx: ConversionContext, node: Any, x: Any, offset: int) -> Any:
+    """A vector as the diagonal of a matrix; of a matrix, its diagonal"""
+    return diag_embed(ctx, node, x, offset, 0, 1) if ctx.rank(x) == 1 else diagonal(ctx, node, x, offset, 0, 1)
+
+
+def left_of(ctx: ConversionContext, x: Any, offset: Size) -> Any:
+    """[.., H, W] bools of the rank of x: whether the column is less than the row plus offset."""
+    height, width = ctx.sizes(x)[-2:]
+    rank = ctx.rank(x)
+    if not any(isinstance(v, DynamicScalar) for v in (height, width, offset)):
+        mask = torch.ones(height, width, dtype=torch.bool).tril(offset - 1)  # type: ignore[operator]
+        return ctx.at_rank(mask, rank)
+    rows = ctx.unsqueeze(counted(ctx, offset, 1, height, torch.int64), [1])
+    columns = ctx.unsqueeze(ctx.cast(indices(ctx, width), torch.int64), [0])
+    mask = ctx.set_sizes(ctx.elementwise("LESS", columns, rows), [height, width])
+    return ctx.at_rank(mask, rank)
+
+
+def _zeros(ctx: ConversionContext, x: Any) -> Any:
+    return ctx.like_scalar(x, 0)
+
+
+@converter("aten::tril(Tensor self, SymInt diagonal=0) -> Tensor", dynamic=("diagonal",))
+def tril(ctx: ConversionContext, node: Any, x: Any, offset: Size) -> Any:
+    """x where column <= row + diagonal, else 0"""
+    mask = left_of(ctx, x, ctx.arithmetic("add", offset, 1))
+    return _selected(ctx, x, mask, x, _zeros(ctx, x))
+
+
+@converter("aten::triu(Tensor self, SymInt diagonal=0) -> Tensor", dynamic=("diagonal",))
+def triu(ctx: ConversionContext, node: Any, x: Any, offset: Size) -> Any:
+    """x where column >= row + diagonal, else 0"""
+    return _selected(ctx, x, left_of(ctx, x, offset), _zeros(ctx, x), x)
+
+
+def _selected(ctx: ConversionContext, x: Any, mask: Any, a: Any, b: Any) -> Any:
+    result = ctx.net.add_select(mask, a, b).get_output(0)
+    ctx.remember_dtype(result, ctx.dtype(x))
+    return ctx.copy_sizes(x, result)
+
+
+@converter("aten::combinations(Tensor self, int r=2, bool with_replacement=False) -> Tensor")
+def combinations(ctx: ConversionContext, node: Any, x: Any, r: int, with_replacement: bool) -> Any:
+    """[n] -> [n over r, r], in the order of itertools.combinations"""
+    choose = itertools.combinations_with_replacement if with_replacement else itertools.combinations
+    length = static_length(ctx, x, 0, "combinations")
+    if r == 0:
+        raise Unconvertible("combinations of nothing is an empty tensor")
+    places = torch.tensor(list(choose(range(length), r)), dtype=torch.int64).reshape(-1, r)
+    return gathered(ctx, x, places, 0)

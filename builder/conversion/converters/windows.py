@@ -1,0 +1,138 @@
+"""Sliding windows: Tensor.unfold, im2col (nn.Unfold) and col2im (nn.Fold)."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+
+from builder.conversion.context import ConversionContext
+from builder.conversion.converters.indexing import gathered
+from builder.conversion.converters.padding import padded
+from builder.conversion.dynamic import Size
+from builder.conversion.evaluators.creation import counted
+from builder.conversion.registry import converter
+from builder.engine.flavour import trt
+
+
+@converter("aten::unfold(Tensor(a) self, int dimension, int size, int step) -> Tensor(a)")
+def unfold(ctx: ConversionContext, node: Any, x: Any, dimension: int, size: int, step: int) -> Any:
+    """All windows of `size` values, `step` apart, of one axis; what is in a window becomes the last axis."""
+    if ctx.rank(x) == 0:
+        return ctx.reshape(x, [1])
+    axis = ctx.axis(x, dimension)
+    windows = _windows(ctx, ctx.size(x, axis), size, 1, step)
+    rank = ctx.rank(x)
+    return ctx.permute(gathered(ctx, x, windows, axis), [*range(axis + 1), *range(axis + 2, rank + 1), axis + 1])
+
+
+def _windows(ctx: ConversionContext, length: Size, kernel: int, dilation: int, stride: int) -> Any:
+    """[windows, kernel]: which values of an axis each window reads."""
+    inside = torch.arange(kernel) * dilation
+    count = window_count(ctx, length, kernel, dilation, stride)
+    if isinstance(count, int):
+        return (torch.arange(count) * stride)[:, None] + inside
+    first = ctx.unsqueeze(counted(ctx, 0, stride, count, torch.int64), [1])
+    result = ctx.elementwise("SUM", *ctx.operands(first, inside[None], dtype=torch.int64))
+    return ctx.set_sizes(result, [count, kernel])
+
+
+def window_count(ctx: ConversionContext, length: Size, kernel: int, dilation: int, stride: int) -> Size:
+    """(length - dilation * (kernel - 1) - 1) // stride + 1"""
+    span = ctx.arithmetic("sub", length, dilation * (kernel - 1) + 1)
+    return ctx.arithmetic("add", ctx.arithmetic("floordiv", span, stride), 1)  # type: ignore[no-any-return]
+
+
+@converter(
+    "aten::im2col(Tensor self, int[2] kernel_size, int[2] dilation, int[2] padding, int[2] stride) -> Tensor"
+)
+def im2col(
+    ctx: ConversionContext, node: Any, x: Any, kernel: list[int], dilation: list[int], padding: list[int], stride: list[int]
+) -> Any:
+    """[N, C, H, W] -> [N, C kh kw, windows]: two gathers, exact for every value, infinities included."""
+    lead = ctx.rank(x) - 3
+    x = padded(ctx, x, [padding[1], padding[1], padding[0], padding[0]], "constant")
+    for axis in (1, 0):
+        windows = _windows(ctx, ctx.size(x, lead + 1 + axis), kernel[axis], dilation[axis], stride[axis])
+        x = gathered(ctx, x, windows, lead + 1 + axis)  # [.., oh, kh, ow, kw] when both are done
+    order = [*range(lead + 1), lead + 2, lead + 4, lead + 1, lead + 3]
+    x = ctx.permute(x, order)
+    sizes = ctx.sizes(x)
+    *front, channels, high, wide, rows, columns = sizes
+    return ctx.reshape(x, [*front, _times(ctx, channels, high, wide), _times(ctx, rows, columns)])
+
+
+def _times(ctx: ConversionContext, *sizes: Size) -> Size:
+    result: Size = 1
+    for size in sizes:
+        result = ctx.arithmetic("mul", result, size)
+    return result
+
+
+def _floating(ctx: ConversionContext, args: SimpleNamespace) -> str | None:
+    if not ctx.dtype(args.self).is_floating_point:
+        return "col2im of integers: TensorRT's deconvolution is for floating tensors"
+    channels = args.self.shape[ctx.rank(args.self) - 2]
+    return "col2im with a dynamic number of channels" if channels < 0 else None
+
+
+@converter(
+    "aten::col2im(Tensor self, SymInt[2] output_size, int[2] kernel_size, int[2] dilation, int[2] padding, "
+    "int[2] stride) -> Tensor",
+    dynamic=("output_size",),
+    when=_floating,
+)
+def col2im(
+    ctx: ConversionContext,
+    node: Any,
+    x: Any,
+    output: list[Size],
+    kernel: list[int],
+    dilation: list[int],
+    padding: list[int],
+    stride: list[int],
+) -> Any:
+    """[N, C kh kw, windows] -> [N, C, H, W], overlaps added up: a grouped deconvolution that puts each value in place."""
+    *lead, columns, _ = ctx.sizes(x)
+    counts = [
+        window_count(ctx, ctx.arithmetic("add", output[i], 2 * padding[i]), kernel[i], dilation[i], stride[i])
+        for i in (0, 1)
+    ]
+    images = ctx.reshape(x, [*(lead or [1]), columns, *counts])
+    whole = _placed(ctx, images, kernel, dilation, stride)
+    pads = [_around(ctx, output[i], ctx.size(whole, 2 + i), padding[i]) for i in (1, 0)]
+    result = padded(ctx, whole, [p for pair in pads for p in pair], "constant")
+    return result if lead else ctx.squeeze(result, [0])
+
+
+def _around(ctx: ConversionContext, wanted: Size, whole: Size, padding: int) -> tuple[Size, Size]:
+    """Cut the padding off in front; at the end, cut or fill up to the size that is asked for."""
+    return -padding, ctx.arithmetic("sub", ctx.arithmetic("add", wanted, padding), whole)
+
+
+def _placed(ctx: ConversionContext, images: Any, kernel: list[int], dilation: list[int], stride: list[int]) -> Any:
+    channels = images.shape[1] // (kernel[0] * kernel[1])
+    weight = _one_place_each(kernel, dilation).to(ctx.dtype(images)).repeat(channels, 1, 1, 1)
+    window = list(weight.shape[2:])
+    weights = (ctx.weights.of(weight), ctx.weights.of(None))
+    layer = ctx.net.add_deconvolution_nd(images, channels, trt.Dims(window), *weights)
+    layer.stride_nd, layer.num_groups = trt.Dims(stride), channels
+    reach = [_reach(ctx, ctx.size(images, 2 + i), kernel[i], dilation[i], stride[i]) for i in (0, 1)]
+    return ctx.set_sizes(layer.get_output(0), [ctx.size(images, 0), channels, *reach])
+
+
+def _one_place_each(kernel: list[int], dilation: list[int]) -> torch.Tensor:
+    """[kh kw, 1, h, w]: window i has its one at place i; zeros between stand for the dilation, which TensorRT refuses
+    together with a stride.
+    """
+    inside = kernel[0] * kernel[1]
+    spread = torch.zeros(inside, 1, *(d * (k - 1) + 1 for k, d in zip(kernel, dilation, strict=True)))
+    spread[:, :, :: dilation[0], :: dilation[1]] = torch.eye(inside).reshape(inside, 1, *kernel)
+    return spread
+
+
+def _reach(ctx: ConversionContext, count: Size, kernel: int, dilation: int, stride: int) -> Size:
+    """(count - 1) * stride + dilation * (kernel - 1) + 1"""
+    steps = ctx.arithmetic("mul", ctx.arithmetic("sub", count, 1), stride)
+    return ctx.arithmetic("add", steps, dilation * (kernel - 1) + 1)  # type: ignore[no-any-return]

@@ -1,0 +1,125 @@
+"""Tensors made of sizes and numbers against torch: static ones are folded, dynamic ones are layers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from builder.errors import UnsupportedOperators
+from tests.conversion.harness import check, convert
+from tests.conversion.test_shape import sample
+
+CASES: dict[str, Callable[..., Any]] = {
+    "zeros": lambda x: torch.zeros(x.size(0), 3),
+    "zeros of int": lambda x: torch.zeros(x.shape, dtype=torch.int32),
+    "ones": lambda x: torch.ones(2, x.size(1)),
+    "ones of bool": lambda x: torch.ones(x.size(1), dtype=torch.bool),
+    "full": lambda x: torch.full((x.size(0), 2), 1.5),
+    "full of an int": lambda x: torch.full((x.size(0),), 7),
+    "full of float16": lambda x: torch.full((x.size(0),), 2, dtype=torch.float16),
+    "full of a size": lambda x: torch.full((x.size(0),), x.size(1)),
+    "zeros_like": lambda x: torch.zeros_like(x),
+    "zeros_like of int64": lambda x: torch.zeros_like(x, dtype=torch.int64),
+    "ones_like": lambda x: torch.ones_like(x),
+    "full_like": lambda x: torch.full_like(x, -2.5),
+    "new_zeros": lambda x: x.new_zeros(x.size(1)),
+    "new_ones": lambda x: x.new_ones((x.size(1), 2), dtype=torch.uint8),
+    "new_full": lambda x: x.new_full((x.size(1),), 3),
+    "arange": lambda x: torch.arange(x.size(1)),
+    "arange of float": lambda x: torch.arange(x.size(1), dtype=torch.float32),
+    "arange of int32": lambda x: torch.arange(x.size(1), dtype=torch.int32),
+    "arange of float16": lambda x: torch.arange(x.size(1), dtype=torch.float16),
+    "arange from a start": lambda x: torch.arange(-2, x.size(1)),
+    "arange with a step": lambda x: torch.arange(1, x.size(1) + 1, 3),
+    "arange backwards": lambda x: torch.arange(x.size(1) - 1, -1, -1),
+    "arange with a float step": lambda x: torch.arange(0, x.size(1), 0.5),
+    "arange of a float end": lambda x: torch.arange(x.size(1) + 0.5),
+    "arange of a product": lambda x: torch.arange(x.size(0) * x.size(1)).view(x.size(0), x.size(1)),
+    "arange of a half": lambda x: torch.arange(x.size(1) // 2),
+    "linspace": lambda x: torch.linspace(0, 1, x.size(1) + 1),
+    "linspace to a size": lambda x: torch.linspace(-1, x.size(1), 5),
+    "eye": lambda x: torch.eye(x.size(1)),
+    "eye of rows and columns": lambda x: torch.eye(x.size(0), x.size(1), dtype=torch.int64),
+    "clone": lambda x: torch.zeros(x.size(0)).clone(),
+    "fill_": lambda x: torch.empty(x.size(0), 2).fill_(3),
+    "empty that is overwritten": lambda x: torch.empty_like(x).copy_(x),
+}
+
+
+@pytest.mark.parametrize("static", [True, False], ids=["static", "dynamic"])
+@pytest.mark.parametrize("name", CASES)
+def test_the_tensor_that_torch_makes_is_made_at_every_size(name: str, static: bool) -> None:
+    function = CASES[name]
+    dynamic = {} if static else {0: {0: "n", 1: "w"}}
+    more = [] if static else [(sample(1, 1),), (sample(4, 8),), (sample(3, 5),)]
+    check(function, sample(2, 4), dynamic=dynamic, more=more, compile=not static)
+
+
+
+
+class Scripted(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+        n, w = x.size(0), x.size(1)
+        return (
+            torch.tensor([[n, w], [w, 1]]),
+            torch.tensor([n * 0.5, 2.0]),
+            torch.tensor(w),
+            torch.scalar_tensor(n),
+            torch.tensor([1.0, 2.0], dtype=torch.float16),
+        )
+
+
+FILLS = {
+    "fill": "%r : Tensor = aten::fill(%x, %two)",
+    "fill of a tensor": """%t : Tensor = aten::select(%x, %zero, %zero)
+          %s : Tensor = aten::select(%t, %zero, %zero)
+          %r : Tensor = aten::fill(%x, %s)""",
+}
+
+
+@pytest.mark.parametrize("name", FILLS)
+def test_fills_that_tracing_cannot_record(name: str) -> None:
+    graph = f"""
+        graph(%x : Tensor):
+          %zero : int = prim::Constant[value=0]()
+          %two : int = prim::Constant[value=2]()
+          {FILLS[name]}
+          return (%r)"""
+    check(graph, sample(2, 4), dynamic={0: {0: "n", 1: "w"}}, more=[(sample(1, 1),), (sample(4, 8),)])
+
+
+def test_lists_of_sizes_become_tensors() -> None:
+    check(Scripted(), sample(2, 4), dynamic={0: {0: "n", 1: "w"}}, more=[(sample(1, 1),), (sample(4, 8),)])
+
+
+class Positions(torch.nn.Module):
+    def forward(self, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        positions = torch.arange(x.size(1)).unsqueeze(0).expand(x.size(0), -1)
+        causal = torch.full((x.size(1), x.size(1)), float("-inf")).triu(1)
+        return x.unsqueeze(1) + causal + positions.unsqueeze(1) * mask.unsqueeze(1)
+
+
+def test_positions_and_causal_masks_of_a_dynamic_length() -> None:
+    check(
+        Positions(),
+        sample(2, 4),
+        torch.ones(2, 4),
+        dynamic={0: {0: "n", 1: "t"}, 1: {0: "n", 1: "t"}},
+        more=[(sample(1, 1), torch.ones(1, 1)), (sample(4, 8), torch.zeros(4, 8))],
+    )
+
+
+@pytest.mark.parametrize(
+    ("function", "words"),
+    [
+        (lambda x: torch.rand_like(x), "other numbers each time"),
+        (lambda x: x + torch.randn(x.size(0), 3), "other numbers each time"),
+        (lambda x: torch.tril_indices(x.size(0), x.size(0)), "only at run time"),
+    ],
+)
+def test_what_cannot_be_is_refused_with_a_reason(function: Callable[..., Any], words: str) -> None:
+    with pytest.raises(UnsupportedOperators, match=words):
+        convert(function, [sample(2, 3)], dynamic={0: {0: "n"}})
