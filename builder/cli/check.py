@@ -11,12 +11,12 @@ import click
 from builder.cli import options
 from builder.cli.command import Command, describe
 from builder.cli.terminal import Progress, Terminal
-from builder.errors import EnvironmentProblem, TrtBuildError, UnsupportedOperators
+from builder.errors import EnvironmentProblem, ParityError, TrtBuildError, UnsupportedOperators
 
 
 @click.command("check", cls=Command, short_help="Do everything but the build, and say what it would give.")
 @options.models_options
-@click.option("--paranoid", is_flag=True, help="Execute the graph before and after every pass, and the network too.")
+@click.option("--paranoid", is_flag=True, help="Execute the graphs and the network on seeded inputs and compare.")
 @click.option("--config/--no-config", "with_config", default=True, help="Show the config.pbtxt that would be written.")
 @click.pass_obj
 def check_command(
@@ -55,14 +55,26 @@ def examine(spec: Any, serve_as: str, paranoid: bool, progress: Progress) -> dic
             phase(report, spec, serve_as, paranoid)
     except EnvironmentProblem:
         raise
-    except UnsupportedOperators as error:
-        report["operators"]["unsupported"] = [vars(operator) for operator in error.operators]
-        report["error"] = describe(error)
     except TrtBuildError as error:
         report["error"] = describe(error)
+        if isinstance(error, UnsupportedOperators):
+            report["operators"]["unsupported"] = [vars(operator) for operator in error.operators]
+            report["fallback"] = _fallback(report["_lowered"], spec)
     for key in [key for key in report if key.startswith("_")]:
         del report[key]  # objects that the phases hand on
     return report
+
+
+def _fallback(lowered: Any, spec: Any) -> dict[str, Any] | None:
+    """What would run where, if what TensorRT cannot take stayed in torch; None where that cannot be said."""
+    from builder import partition
+
+    try:
+        parts = partition.split(lowered, spec.inputs, spec.profiles, spec.fallback)
+    except TrtBuildError:
+        return None
+    segments = [{"runs_in": part.kind, "nodes": part.nodes, "flops": part.flops} for part in parts.segments]
+    return {"summary": parts.summary(), "segments": segments}
 
 
 def _read(report: dict[str, Any], spec: Any, serve_as: str, paranoid: bool) -> None:
@@ -113,12 +125,26 @@ def _convert(report: dict[str, Any], spec: Any, serve_as: str, paranoid: bool) -
 
 
 def _compare(report: dict[str, Any], spec: Any, serve_as: str, paranoid: bool) -> None:
-    """With --paranoid: the network, evaluated on the CPU, against the original module."""
+    """With --paranoid: the lowered graph, and the network evaluated on the CPU, against the original module."""
     if paranoid:
         from builder import parity, repository
 
         goldens = parity.record(report["_module"], spec, report["_conversion"].outputs)
+        for golden in goldens:
+            _check_lowered(report["_lowered"], golden, spec)
         repository.check_reference(report["_conversion"], goldens, spec)
+
+
+def _check_lowered(lowered: Any, golden: Any, spec: Any) -> None:
+    from builder import parity
+    from builder.parity.recording import to_numpy, to_torch
+
+    answers = lowered.run(*(to_torch(array) for array in golden.inputs.values()))
+    answer = {name: to_numpy(tensor) for name, tensor in zip(golden.outputs, answers, strict=True)}
+    comparison = parity.compare(answer, golden, spec.tolerance)
+    if not comparison.passed:
+        message = f"golden {golden.name}: the lowered graph differs from the module: {'; '.join(comparison.problems)}"
+        raise ParityError(message, fix="this is a defect of a pass: please report it; `trt-build lower --trace` helps")
 
 
 def _config(report: dict[str, Any], spec: Any, serve_as: str, paranoid: bool) -> None:
@@ -138,7 +164,10 @@ def _config(report: dict[str, Any], spec: Any, serve_as: str, paranoid: bool) ->
         lowered=b"",
         serve_as=serve_as,
     )
-    report["config"] = triton.config_text(triton.config(artifact))
+    message = triton.config(artifact)
+    for unknown in ("plan_sha256", "lowered_sha256"):
+        message.parameters.pop(f"trt_build.{unknown}", None)
+    report["config"] = triton.config_text(message)
 
 
 def show(terminal: Terminal, reports: list[dict[str, Any]], with_config: bool) -> None:
@@ -150,13 +179,15 @@ def show(terminal: Terminal, reports: list[dict[str, Any]], with_config: bool) -
             terminal.line(f"{report['name']}: warning: {warning}")
         if report["error"]:
             terminal.line(f"\n{report['name']}: {_words(report['error'])}", color="red")
+            if report.get("fallback"):
+                terminal.line(f"  with these in torch: {report['fallback']['summary']}")
         elif with_config:
             terminal.line(f"\n{report['name']}/config.pbtxt", bold=True)
             terminal.line(report["config"].rstrip())
 
 
 def _words(error: dict[str, Any]) -> str:
-    lines = [error["message"], *(f"  {key}: {error[key]}" for key in ("where", "fix") if key in error)]
+    lines = [error["message"], *(f"  {key + ':':6} {error[key]}" for key in ("where", "fix") if key in error)]
     return "\n".join(lines)
 
 

@@ -25,10 +25,10 @@ HTTP, GRPC, METRICS = 8000, 8001, 8002
 @click.option("--log-file", type=options.PATH, help="Keep tritonserver's log here.")
 @click.option("--timeout", type=float, default=180.0, show_default=True, help="Seconds for all models to be ready.")
 @click.pass_obj
-def serve_command(terminal: Terminal, /, repository: Path, address: str, **settings: Any) -> int:
+def serve_command(terminal: Terminal, /, repository: Path, address: str, **settings: Any) -> None:
     """Serve REPOSITORY on the loopback until Ctrl-C, with the tritonserver on the PATH or that of nvidia-pytriton.
 
-    Says which models failed to load, and why.
+    Says which models failed to load, and why. Ctrl-C and SIGTERM are how it is meant to end: exit code 0.
     """
     from builder import serving
 
@@ -43,7 +43,8 @@ def serve_command(terminal: Terminal, /, repository: Path, address: str, **setti
     ) as server:
         data = {"http": server.http_url, "grpc": server.grpc_url, "metrics": server.metrics_url}
         terminal.result(data | {"pid": server.process.pid}, lambda: _show(terminal, data))
-        return _until_stopped(terminal, server)
+        server.block()
+        terminal.note("stopping")
 
 
 def ports(port: int | None, http_port: int | None, grpc_port: int | None, metrics_port: int | None) -> dict[str, int]:
@@ -56,14 +57,3 @@ def ports(port: int | None, http_port: int | None, grpc_port: int | None, metric
 
 def _show(terminal: Terminal, urls: dict[str, str]) -> None:
     terminal.line(f"ready: HTTP {urls['http']}, gRPC {urls['grpc']}, metrics {urls['metrics']} (Ctrl-C stops it)")
-
-
-def _until_stopped(terminal: Terminal, server: Any) -> int:
-    """Ctrl-C and SIGTERM are how a server is meant to end; ending by itself is not."""
-    try:
-        code = server.wait()
-    except KeyboardInterrupt:
-        terminal.note("stopping")
-        return 0
-    terminal.note(f"error: tritonserver ended by itself (exit code {code})\n{server.log()[-2000:]}")
-    return 4

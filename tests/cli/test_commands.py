@@ -1,0 +1,338 @@
+"""What a stranger meets: each command on real files, right ones and wrong ones."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy
+import pytest
+import torch
+from click.testing import Result
+
+from builder.cli.serve import ports
+from builder.manifest import load
+from tests.cli.conftest import MANIFEST, Small, WantsList, save, start
+
+Run = Callable[..., Result]
+
+
+def leftovers(folder: Path) -> set[str]:
+    return {path.name for path in folder.iterdir()}
+
+
+@pytest.fixture
+def published(small: Path, tmp_path: Path, run: Run) -> Path:
+    out = tmp_path / "repository"
+    assert run("repo", small, "--out", out).exit_code == 0
+    return out
+
+
+def test_repo_builds_and_says_so(small: Path, tmp_path: Path, run: Run) -> None:
+    result = run("repo", small, "--out", tmp_path / "out")
+    assert result.exit_code == 0, result.output
+    assert "1 of 1 models" in result.stdout
+    assert "small: build" in result.stderr
+    assert (tmp_path / "out" / "small" / "config.pbtxt").is_file()
+
+
+def test_repo_as_json_is_one_document(small: Path, tmp_path: Path, run: Run) -> None:
+    data = json.loads(run("repo", small, "--out", tmp_path / "out", "--json").stdout)
+    assert data["ok"]
+    assert data["models"][0]["name"] == "small"
+    assert data["models"][0]["plan_bytes"] > 0
+    assert {"load", "lower", "build"} <= set(data["models"][0]["seconds"])
+
+
+@pytest.mark.parametrize("given", ["input", "sample"])
+def test_repo_takes_inputs_in_place_of_a_manifest(tmp_path: Path, run: Run, given: str) -> None:
+    file = save(Small(), tmp_path / "net.pt", None)
+    if given == "input":
+        words = ["--input", "x:float32:batch(1,2,8)x4"]
+    else:
+        numpy.savez(tmp_path / "s.npz", x=numpy.ones((2, 4), "float32"))
+        words = ["--sample", str(tmp_path / "s.npz")]
+    result = run("repo", file, "--out", tmp_path / "out", *words)
+    assert result.exit_code == 0, result.output
+    assert (tmp_path / "out" / "net" / "1" / "model.plan").is_file()
+
+
+def test_five_mistakes_show_and_nothing_is_written(small: Path, tmp_path: Path, run: Run) -> None:
+    (small / "small.yaml").write_text(
+        "inputs:\n- name: x\n  dtype: float\n  shape: [bacth, 4]\ndims:\n  batch: {min: 4, opt: 2, max: 8}\n"
+        "instances: two\nprecison: fp16\n"
+    )
+    before = leftovers(tmp_path)
+    result = run("repo", small, "--out", tmp_path / "out")
+    assert result.exit_code == 2
+    for line, words in [(3, "'float32'?"), (4, "'batch'?"), (6, "min 4"), (7, "whole number"), (8, "'precision'?")]:
+        assert any(f"small.yaml:{line}:" in text and words in text for text in result.stderr.splitlines())
+    assert leftovers(tmp_path) == before
+
+
+@pytest.mark.parametrize("command", ["repo", "check", "lower", "init", "inspect"])
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [("checkpoint", "a checkpoint of torch.save"), ("truncated", "truncated or damaged"), ("empty", "is empty")],
+)
+def test_a_file_that_is_not_torchscript(tmp_path: Path, run: Run, command: str, kind: str, words: str) -> None:
+    file = save(Small(), tmp_path / "net.pt")
+    if kind == "checkpoint":
+        torch.save(Small().state_dict(), file)
+    else:
+        file.write_bytes(file.read_bytes()[: 2000 if kind == "truncated" else 0])
+    options = {"repo": ["--out", tmp_path / "out"], "init": ["--force"]}.get(command, [])
+    before = leftovers(tmp_path)
+    result = run(command, file, *options)
+    assert result.exit_code == 1
+    assert words in result.output
+    assert "Traceback" not in result.output
+    assert leftovers(tmp_path) == before
+
+
+def test_a_bad_model_does_not_stop_the_others(small: Path, tmp_path: Path, run: Run) -> None:
+    (small / "broken.pt").write_bytes(b"PK\x03\x04 not much of a zip")
+    (small / "broken.yaml").write_text(MANIFEST)
+    result = run("repo", small, "--out", tmp_path / "out")
+    assert result.exit_code == 1
+    assert leftovers(tmp_path / "out") == {"small"}
+    assert "broken.pt is a truncated or damaged archive" in result.stderr
+    assert "1 of 2 models" in result.stdout
+
+
+@pytest.mark.parametrize("command", ["repo", "check", "init"])
+def test_a_forward_that_wants_a_list(tmp_path: Path, run: Run, command: str) -> None:
+    file = save(WantsList(), tmp_path / "net.pt")
+    options = {"repo": ["--out", tmp_path / "out"], "init": ["--force"]}.get(command, [])
+    result = run(command, file, *options)
+    assert result.exit_code == 1
+    assert "argument 'xs' of forward is a List[Tensor]" in result.output
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_missing_file_and_an_empty_folder(tmp_path: Path, run: Run) -> None:
+    save(Small(), tmp_path / "resnet.pt")
+    result = run("repo", tmp_path / "resent.pt", "--out", tmp_path / "out")
+    assert result.exit_code == 2
+    assert "did you mean 'resnet.pt'?" in result.stderr
+    (tmp_path / "none").mkdir()
+    assert run("check", tmp_path / "none").exit_code == 2
+    assert run("lower", tmp_path / "none.pt").exit_code == 1
+
+
+def test_check_tells_operators_and_config_and_writes_nothing(small: Path, tmp_path: Path, run: Run) -> None:
+    before = leftovers(tmp_path) | leftovers(small)
+    result = run("check", small, "--paranoid")
+    assert result.exit_code == 0, result.output
+    assert "max_batch_size: 8" in result.stdout
+    assert leftovers(tmp_path) | leftovers(small) == before
+    report = json.loads(run("check", small, "--json").stdout)["models"][0]
+    assert sum(report["operators"]["used"].values()) > 0
+    assert report["operators"]["unsupported"] == []
+    assert report["layers"] > 0
+
+
+def test_check_names_what_tensorrt_cannot_take_and_what_would_run_where(tmp_path: Path, run: Run) -> None:
+    class Odd(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.linalg.svdvals(x * 2)
+
+    result = run("check", save(Odd(), tmp_path / "odd.pt"), "--json")
+    assert result.exit_code == 1
+    report = json.loads(result.stdout)["models"][0]
+    (operator,) = report["operators"]["unsupported"]
+    assert operator["schema"].startswith("aten::linalg_svdvals")
+    assert "test_commands.py" in operator["where"]
+    assert report["fallback"]["segments"]
+
+
+def test_init_writes_a_manifest_that_builds(tmp_path: Path, run: Run) -> None:
+    file = save(Small(), tmp_path / "net.pt", None)
+    result = run("init", file)
+    assert result.exit_code == 0, result.output
+    (spec,) = load(file)
+    assert [(i.name, i.dtype, i.shape) for i in spec.inputs] == [("x", "float32", ("batch", 4))]
+    assert run("repo", file, "--out", tmp_path / "out").exit_code == 0
+
+
+def test_init_reads_the_example_of_a_trace(tmp_path: Path, run: Run) -> None:
+    class Takes(torch.nn.Module):
+        def forward(self, ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+            return ids.float() * mask
+
+    given = (torch.ones(2, 3, dtype=torch.int64), torch.ones(2, 1, dtype=torch.bool))
+    torch.jit.trace(Takes(), given).save(str(tmp_path / "net.pt"))
+    assert run("init", tmp_path / "net.pt").exit_code == 0
+    (spec,) = load(tmp_path / "net.pt")
+    assert [(i.name, i.dtype, i.shape) for i in spec.inputs] == [
+        ("ids", "int64", ("batch", 3)),
+        ("mask", "bool", ("batch", 1)),
+    ]
+
+
+def test_init_reads_convolutions_and_embeddings(tmp_path: Path, run: Run) -> None:
+    class Sees(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv, self.table = torch.nn.Conv2d(6, 4, 3, groups=2), torch.nn.Embedding(10, 4)
+
+        def forward(self, image: torch.Tensor, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            return self.conv(image), self.table(ids)
+
+    assert run("init", save(Sees(), tmp_path / "net.pt", None)).exit_code == 0
+    (spec,) = load(tmp_path / "net.pt")
+    assert [(i.dtype, i.shape) for i in spec.inputs] == [
+        ("float32", ("batch", 6, "height", "width")),
+        ("int64", ("batch", "length")),
+    ]
+
+
+def test_init_does_not_overwrite_what_someone_wrote(small: Path, run: Run) -> None:
+    result = run("init", small / "small.pt")
+    assert result.exit_code == 2
+    assert "--force" in result.stderr
+    assert (small / "small.yaml").read_text() == MANIFEST
+    assert run("init", small / "small.pt", "--force").exit_code == 0
+    assert leftovers(small) == {"small.pt", "small.yaml"}
+
+
+def test_lower_prints_the_graph_the_passes_and_a_diff(small: Path, tmp_path: Path, run: Run) -> None:
+    file = small / "small.pt"
+    graph = run("lower", file).stdout
+    assert graph.startswith("# x -> output\ngraph(")
+    assert "aten::relu" in graph
+    traced = run("lower", file, "--trace").stdout
+    assert "flatten-inputs" in traced
+    data = json.loads(run("lower", file, "--json", "--out", tmp_path / "seq").stdout)
+    assert {"name", "nodes_before", "nodes_after", "seconds"} == set(data["passes"][0])
+    assert (tmp_path / "seq" / "00-start.txt").is_file()
+    lowered = torch.jit.load(str(tmp_path / "seq" / "lowered.pt"))
+    x = torch.randn(2, 4)
+    assert torch.equal(lowered(x)[0], torch.jit.load(str(file))(x))
+
+
+def test_lower_stops_where_it_is_told_and_names_the_pass_that_was_meant(small: Path, run: Run) -> None:
+    stopped = json.loads(run("lower", small / "small.pt", "--stop-after", "inline", "--json").stdout)
+    assert stopped["passes"][-1]["name"] == "inline"
+    result = run("lower", small / "small.pt", "--show", "inlin")
+    assert result.exit_code == 2
+    assert "did you mean 'inline'?" in result.stderr
+
+
+def test_inspect_prints_a_network_a_plan_a_model_and_a_repository(small: Path, published: Path, run: Run) -> None:
+    layers = json.loads(run("inspect", small, "--json").stdout)["layers"]
+    assert "ACTIVATION" in [layer["type"] for layer in layers]
+    assert "aten::relu" in run("inspect", small / "small.pt").stdout
+    facts = json.loads(run("inspect", published / "small" / "1" / "model.plan", "--json").stdout)
+    assert facts["outputs"][0]["name"] == "y"
+    assert "max_batch_size: 8" in run("inspect", published / "small").stdout
+    assert json.loads(run("inspect", published, "--json").stdout)["models"][0]["goldens"] >= 3
+    assert "small" in run("inspect", published).stdout
+
+
+def test_doctor_says_what_is_here_and_what_is_missing_for_what(run: Run) -> None:
+    result = run("doctor", "--json")
+    data = json.loads(result.stdout)
+    findings = {finding["what"]: finding for finding in data["findings"]}
+    assert findings["torch"]["found"] == torch.__version__
+    assert all(finding["found"] or finding["fix"] for finding in findings.values())
+    assert all(finding["needed_for"] for finding in findings.values())
+    assert result.exit_code == 0
+    assert "needed for" in run("doctor").stdout
+
+
+def test_doctor_says_with_four_that_nothing_can_be_built(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    from builder.engine import flavour
+
+    monkeypatch.setattr(flavour, "installed", list)
+    result = run("doctor")
+    assert result.exit_code == 4
+    assert "MISSING" in result.stdout
+
+
+def test_ctrl_c_during_a_build_leaves_no_half_of_anything(small: Path, tmp_path: Path) -> None:
+    """Interrupted at the start of each phase that writes or works long: 130, and a repository that is whole or none."""
+    for phase in ("convert", "build", "publish"):
+        out = tmp_path / phase / "out"
+        out.parent.mkdir()
+        process = start("repo", small, "--out", out)
+        assert process.stderr is not None
+        for line in process.stderr:
+            if line.strip() == f"small: {phase}":
+                process.send_signal(signal.SIGINT)
+                break
+        _, rest = process.communicate(timeout=120)
+        assert process.returncode in (130, 0), rest  # 0: it was done before the signal could be heard
+        whole = {"config.pbtxt", "1", "goldens", "trt-build.json"}
+        assert {name for name in leftovers(out.parent) if name not in ("out", ".env")} == set()
+        assert not out.exists() or leftovers(out / "small") >= whole
+        if phase == "convert":
+            assert process.returncode == 130
+            assert "interrupted" in rest
+            assert not out.exists()
+
+
+def test_ports_are_counted_from_the_first_and_each_can_be_its_own() -> None:
+    assert ports(None, None, None, None) == {"http_port": 8000, "grpc_port": 8001, "metrics_port": 8002}
+    assert ports(9000, None, 7, None) == {"http_port": 9000, "grpc_port": 7, "metrics_port": 9002}
+    assert ports(0, None, None, None) == {"http_port": 0, "grpc_port": 0, "metrics_port": 0}
+
+
+def test_serve_of_no_repository_is_usage(tmp_path: Path, run: Run) -> None:
+    assert run("serve", tmp_path / "none").exit_code == 2
+    assert run("verify", tmp_path / "none", "--url", "localhost:1").exit_code == 2
+
+
+def test_verify_of_no_endpoint_is_environment_and_of_no_address_usage(published: Path, run: Run) -> None:
+    assert run("verify", published).exit_code == 2
+    assert run("verify", published, "--url", "127.0.0.1:1", "--grpc-url", "127.0.0.1:2").exit_code == 4
+
+
+@pytest.mark.live
+def test_verify_serves_compares_and_fails_with_three(published: Path, run: Run) -> None:
+    result = run("verify", published, "--serve")
+    assert result.exit_code == 0, result.output
+    assert "p0-opt" in result.stdout
+    assert "1 of 1 models passed" in result.stdout
+    golden = published / "small" / "goldens" / "p0-opt.npz"
+    with numpy.load(golden) as arrays:
+        changed = {key: arrays[key] + (1 if key.startswith("output") else 0) for key in arrays.files}
+    numpy.savez(golden, **changed)
+    result = run("verify", published, "--serve", "--json")
+    assert result.exit_code == 3
+    data = json.loads(result.stdout)
+    assert not data["passed"]
+    failed = {r["golden"] for r in data["models"][0]["results"] if not r["passed"]}
+    assert failed == {"p0-opt"}
+
+
+@pytest.mark.live
+@pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM])
+def test_serve_answers_until_it_is_told_to_stop(published: Path, run: Run, stop: signal.Signals) -> None:
+    process = start("serve", published, "--port", "0", "--json")
+    assert process.stdout is not None
+    said = json.loads("".join(iter(process.stdout.readline, "}\n")) + "}")
+    result = run("verify", published, "--url", said["http"], "--grpc-url", said["grpc"], "--repeat", "0")
+    assert result.exit_code == 0, result.output
+    process.send_signal(stop)
+    process.communicate(timeout=60)
+    assert process.returncode == 0
+    time.sleep(0.1)
+    with pytest.raises(ProcessLookupError):
+        os.kill(said["pid"], 0)
+
+
+@pytest.mark.live
+def test_a_port_in_use_is_environment(published: Path, run: Run) -> None:
+    import socket
+
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        held.listen()
+        result = run("serve", published, "--port", "0", "--http-port", held.getsockname()[1])
+    assert result.exit_code == 4
+    assert "in use" in result.stderr
