@@ -11,6 +11,8 @@ TORCH_INDEX ?=
 MODELS ?= examples/models
 REPOSITORY ?= model_repository
 PYTEST_ARGS ?=
+# A file of tests stays in one process: those that share a live server share one.
+PARALLEL := -n auto --dist loadfile
 
 BIN := .venv/bin
 READY := .venv/.ready
@@ -28,10 +30,10 @@ demo: $(READY)
 	$(BIN)/trt-build verify $(REPOSITORY) --serve
 
 test: $(READY)
-	$(BIN)/python -m pytest -n auto -m "not docker and not gpu" $(PYTEST_ARGS)
+	$(BIN)/python -m pytest $(PARALLEL) -m "not docker and not gpu" $(PYTEST_ARGS)
 
 check: lint
-	$(BIN)/python -m pytest -n auto -m "not docker and not gpu" --cov --cov-report=term $(PYTEST_ARGS)
+	$(BIN)/python -m pytest $(PARALLEL) -m "not docker and not gpu" --cov --cov-report=term $(PYTEST_ARGS)
 
 lint: $(READY)
 	$(BIN)/ruff check .
