@@ -1,0 +1,123 @@
+"""torch.einsum: one IEinsumLayer, after the equation is put into the form that it takes."""
+
+from __future__ import annotations
+
+import string
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from builder.conversion.context import ConversionContext, Unconvertible
+from builder.conversion.layers import choose, combine, reduce
+from builder.conversion.registry import converter
+
+
+@dataclass(frozen=True)
+class Equation:
+    """Subscripts of each operand and of the result, one letter an axis: no ellipsis, nothing implied."""
+
+    terms: list[str]
+    result: str
+
+
+def parsed(equation: str, ranks: Sequence[int]) -> Equation:
+    """The equation with ellipses written out, and a missing right side in einsum's order. Source: torch.einsum."""
+    left, arrow, right = equation.replace(" ", "").partition("->")
+    terms = left.split(",")
+    used = {c for c in equation if c.isalpha()}
+    spare = [c for c in string.ascii_letters if c not in used]
+    longest = max((n - len(t.replace("...", "")) for t, n in zip(terms, ranks, strict=True) if "..." in t), default=0)
+    dots = "".join(spare[:longest])
+    full = [_written_out(t, n, dots) for t, n in zip(terms, ranks, strict=True)]
+    if not arrow:
+        counts = "".join(t.replace("...", "") for t in terms)
+        right = "..." + "".join(sorted(c for c in set(counts) if counts.count(c) == 1))
+    return Equation(full, right.replace("...", dots))
+
+
+def _written_out(term: str, rank: int, dots: str) -> str:
+    if "..." not in term:
+        return term
+    count = rank - len(term.replace("...", ""))
+    return term.replace("...", dots[len(dots) - count :])
+
+
+@converter("aten::einsum(str equation, Tensor[] tensors, *, int[]? path=None) -> Tensor")
+def einsum(ctx: ConversionContext, node: Any, equation: str, tensors: list[Any], path: Any) -> Any:
+    """Products summed over the axes that the result does not have; the path changes only the order"""
+    form = parsed(equation, [ctx.rank(t) for t in tensors])
+    operands = [_diagonal(ctx, t, term) for t, term in zip(tensors, form.terms, strict=True)]
+    lengths = _lengths(operands)
+    operands = [_without_units(ctx, t, term, lengths) for t, term in operands]
+    missing = [c for c in form.result if not any(c in term for _, term in operands)]
+    result = "".join(c for c in form.result if c not in missing)
+    output = _contract(ctx, operands, result)
+    return ctx.unsqueeze(output, [form.result.index(c) for c in missing])
+
+
+Operand = tuple[Any, str]
+
+
+def _diagonal(ctx: ConversionContext, x: Any, term: str) -> Operand:
+    """A letter that stands twice in one term selects a diagonal: all else becomes 0 and is summed away."""
+    while len(set(term)) < len(term):
+        first = next(i for i, c in enumerate(term) if term.index(c) != i)
+        other, length = term.index(term[first]), x.shape[first]
+        if length < 0:
+            raise Unconvertible(f"einsum takes the diagonal of axis {first}, whose length is dynamic")
+        view = [length if i in (first, other) else 1 for i in range(len(term))]
+        zero = torch.zeros((), dtype=ctx.dtype(x))
+        x = choose(ctx, ctx.constant(torch.eye(length, dtype=torch.bool).reshape(view)), x, zero)
+        x, term = reduce(ctx, "SUM", x, [first], False), term[:first] + term[first + 1 :]
+    return x, term
+
+
+def _lengths(operands: Sequence[Operand]) -> dict[str, int]:
+    """The greatest static length of each letter; -1 where only dynamic axes have it."""
+    lengths: dict[str, int] = {}
+    for tensor, term in operands:
+        for letter, length in zip(term, tensor.shape, strict=True):
+            lengths[letter] = max(lengths.get(letter, -1), int(length))
+    dynamic = {c for tensor, term in operands for c, n in zip(term, tensor.shape, strict=True) if n < 0}
+    return {c: -1 if c in dynamic else n for c, n in lengths.items()}
+
+
+def _without_units(ctx: ConversionContext, x: Any, term: str, lengths: dict[str, int]) -> Operand:
+    """Axes of size 1 whose letter is longer elsewhere broadcast: without the axis the layer does the same."""
+    units = [i for i, c in enumerate(term) if x.shape[i] == 1 and lengths[c] != 1]
+    return ctx.squeeze(x, units), "".join(c for i, c in enumerate(term) if i not in units)
+
+
+def _contract(ctx: ConversionContext, operands: Sequence[Operand], result: str) -> Any:
+    """Floats in one IEinsumLayer for each pair, from the left; integers, which it lacks, multiplied and summed."""
+    if not ctx.dtype(operands[0][0]).is_floating_point:
+        return _by_products(ctx, operands, result)
+    (x, term), *rest = operands
+    for i, (y, other) in enumerate(rest):
+        later = result + "".join(t for _, t in rest[i + 1 :])
+        kept = result if i == len(rest) - 1 else "".join(c for c in dict.fromkeys(term + other) if c in later)
+        x, term = _layer(ctx, [(x, term), (y, other)], kept), kept
+    return _layer(ctx, [(x, term)], result) if term != result else x
+
+
+def _layer(ctx: ConversionContext, operands: Sequence[Operand], result: str) -> Any:
+    names = {c: string.ascii_lowercase[i] for i, c in enumerate(dict.fromkeys("".join(t for _, t in operands)))}
+    terms = ["".join(names[c] for c in t) for t in (*(term for _, term in operands), result)]
+    layer = ctx.net.add_einsum([t for t, _ in operands], f"{','.join(terms[:-1])}->{terms[-1]}")
+    sizes = {c: ctx.expr(tensor, i) for tensor, term in reversed(operands) for i, c in enumerate(term)}
+    return ctx.set_sizes(layer.get_output(0), [sizes[c] for c in result])
+
+
+def _by_products(ctx: ConversionContext, operands: Sequence[Operand], result: str) -> Any:
+    letters = result + "".join(dict.fromkeys(c for _, t in operands for c in t if c not in result))
+    views = []
+    for x, term in operands:
+        order = sorted(range(len(term)), key=lambda i, term=term: letters.index(term[i]))  # type: ignore[misc]
+        x = x if order == sorted(order) and order == list(range(len(term))) else ctx.permute(x, order)
+        views.append(ctx.unsqueeze(x, [i for i, c in enumerate(letters) if c not in term]))
+    product = views[0]
+    for view in views[1:]:
+        product = combine(ctx, "PROD", product, view)
+    return reduce(ctx, "SUM", product, list(range(len(result), len(letters))), False)
