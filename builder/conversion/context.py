@@ -212,7 +212,8 @@ class ConversionContext:
     def _operand(self, value: Any, dtype: torch.dtype, rank: int) -> Any:
         """Static values are cast and reshaped before they become constants: no layers for it."""
         if isinstance(value, bool | int | float):
-            value = torch.tensor(value, dtype=dtype)
+            whole = isinstance(value, int) and not dtype.is_floating_point
+            value = torch.tensor(value).to(dtype) if whole else torch.tensor(value, dtype=dtype)  # 300 wraps in uint8
         if isinstance(value, torch.Tensor):
             shape = (1,) * (rank - value.dim()) + tuple(value.shape)
             return self.constant(value.to(dtype).reshape(shape))

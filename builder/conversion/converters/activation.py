@@ -173,12 +173,6 @@ def log_sigmoid(ctx: ConversionContext, node: Any, x: Any) -> Any:
     return combine(ctx, "SUB", combine(ctx, "MIN", x, 0.0), soft)
 
 
-@converter("aten::softsign(Tensor self) -> Tensor")
-def softsign(ctx: ConversionContext, node: Any, x: Any) -> Any:
-    """x / (1 + |x|)"""
-    return activate(ctx, floating(ctx, x), "SOFTSIGN")
-
-
 @converter("aten::hardswish(Tensor self) -> Tensor")
 def hardswish(ctx: ConversionContext, node: Any, x: Any) -> Any:
     """x within(0, x / 6 + 1/2, 1)"""
@@ -223,5 +217,3 @@ def glu(ctx: ConversionContext, node: Any, x: Any, dim: int) -> Any:
     starts[axis] = sizes[axis]
     second = ctx.slice(x, starts, sizes, [1] * len(sizes))
     return combine(ctx, "PROD", first, activate(ctx, second, "SIGMOID"))
-
-

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -11,7 +12,7 @@ from builder.conversion.dynamic import DynamicScalar
 from builder.conversion.layers import choose, combine, equal, less, settle, truncated
 from builder.conversion.registry import converter
 
-NOTE_REMAINDER = "of floats as a - q b, q the rounded quotient: where a / b rounds to a whole number, q is that number"
+NOTE_REMAINDER = "of floats exact for quotients below 2^24"
 
 
 @converter(
@@ -55,6 +56,8 @@ def truncated_quotient(ctx: ConversionContext, x: Any, other: Any) -> Any:
 def floored_quotient(ctx: ConversionContext, x: Any, other: Any) -> Any:
     """The quotient towards minus infinity."""
     dtype = ctx.promoted(x, other)
+    if dtype.is_floating_point and not power_of_two(other):
+        return ctx.cast(floored(ctx, x, other)[0], dtype)
     quotient = ctx.elementwise("FLOOR_DIV", *ctx.operands(x, other, dtype=computed_in(dtype)))
     return settle(ctx, quotient, computed_in(dtype), dtype)
 
@@ -84,7 +87,12 @@ def floor_divide(ctx: ConversionContext, node: Any, x: Any, other: Any) -> Any:
 )
 def fmod(ctx: ConversionContext, node: Any, x: Any, other: Any) -> Any:
     """self - trunc(self / other) other: the sign of self"""
-    return rest(ctx, x, other, truncated_quotient(ctx, x, other))
+    dtype = ctx.promoted(x, other)
+    if not dtype.is_floating_point:
+        return rest(ctx, x, other, truncated_quotient(ctx, x, other))
+    a, b = ctx.operands(x, other, dtype=torch.float32)
+    sizes = [ctx.unary("ABS", t) for t in (a, b)]  # the rest of the sizes, with the sign of self
+    return ctx.cast(ctx.elementwise("PROD", floored(ctx, *sizes)[1], ctx.unary("SIGN", a)), dtype)
 
 
 @converter(
@@ -97,6 +105,9 @@ def fmod(ctx: ConversionContext, node: Any, x: Any, other: Any) -> Any:
 )
 def remainder(ctx: ConversionContext, node: Any, x: Any, other: Any) -> Any:
     """self - floor(self / other) other: the sign of other"""
+    dtype = ctx.promoted(x, other)
+    if dtype.is_floating_point and not power_of_two(other):
+        return ctx.cast(floored(ctx, x, other)[1], dtype)
     return rest(ctx, x, other, floored_quotient(ctx, x, other))
 
 
@@ -106,6 +117,39 @@ def rest(ctx: ConversionContext, x: Any, other: Any, quotient: Any) -> Any:
     x, other, quotient = ctx.operands(x, other, quotient, dtype=computed_in(dtype))
     result = ctx.elementwise("SUB", x, ctx.elementwise("PROD", quotient, other))
     return settle(ctx, result, computed_in(dtype), dtype)
+
+
+def power_of_two(divisor: Any) -> bool:
+    """Whether a static divisor is a power of two: quotients and products by it are exact."""
+    return isinstance(divisor, int | float) and divisor != 0 and math.frexp(abs(divisor))[0] == 0.5
+
+
+def floored(ctx: ConversionContext, x: Any, other: Any) -> tuple[Any, Any]:
+    """Quotient towards minus infinity and rest of floats, in float32.
+
+    7 / -0.7 is -10 when rounded, but -0.7 is a little less in size, so the floor is -11: the rest x - q other, exact by
+    `exact_rest`, has the wrong sign then, and tells.
+    """
+    a, b = ctx.operands(x, other, dtype=torch.float32)
+    quotient = ctx.elementwise("FLOOR_DIV", a, b)
+    found = exact_rest(ctx, a, quotient, b)
+    over = less(ctx, ctx.elementwise("PROD", ctx.unary("SIGN", found), ctx.unary("SIGN", b)), 0.0)
+    smaller = ctx.elementwise("SUB", quotient, ctx.like_scalar(quotient, 1.0))
+    return choose(ctx, over, smaller, quotient), choose(ctx, over, ctx.elementwise("SUM", found, b), found)
+
+
+def exact_rest(ctx: ConversionContext, a: Any, quotient: Any, b: Any) -> Any:
+    """a - quotient b, each factor split into halves of 12 bits, whose products are exact (Veltkamp, Dekker)."""
+    high = ctx.unary("ROUND", ctx.elementwise("PROD", quotient, ctx.like_scalar(quotient, 2.0**-12)))
+    high = ctx.elementwise("PROD", high, ctx.like_scalar(high, 2.0**12))
+    low = ctx.elementwise("SUB", quotient, high)
+    swollen = ctx.elementwise("PROD", b, ctx.like_scalar(b, 2.0**12 + 1))
+    b_high = ctx.elementwise("SUB", swollen, ctx.elementwise("SUB", swollen, b))
+    b_low = ctx.elementwise("SUB", b, b_high)
+    for part in (high, low):
+        for b_part in (b_high, b_low):
+            a = ctx.elementwise("SUB", a, ctx.elementwise("PROD", part, b_part))
+    return a
 
 
 @converter("aten::square(Tensor self) -> Tensor")
@@ -204,5 +248,3 @@ def atan2(ctx: ConversionContext, node: Any, y: Any, x: Any) -> Any:
 def negative(ctx: ConversionContext, x: Any) -> Any:
     """Whether the sign is minus, that of -0.0 too: its reciprocal is -inf."""
     return ctx.elementwise("OR", less(ctx, x, 0.0), less(ctx, ctx.unary("RECIP", x), 0.0))
-
-

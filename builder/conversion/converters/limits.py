@@ -188,5 +188,3 @@ def addcdiv(ctx: ConversionContext, node: Any, x: Any, a: Any, b: Any, value: fl
     """self + value tensor1 / tensor2"""
     quotient = combine(ctx, "DIV", a, b)
     return combine(ctx, "SUM", x, quotient if value == 1 else combine(ctx, "PROD", quotient, value))
-
-

@@ -21,14 +21,12 @@ _BATCH = (
 _STATISTICS = ("weight", "bias", "running_mean", "running_var")
 
 
-@converter(
-    f"aten::batch_norm({_BATCH.format(flag='training')}, bool cudnn_enabled) -> Tensor", constants=_STATISTICS
-)
+@converter(f"aten::batch_norm({_BATCH.format(flag='training')}, bool cudnn_enabled) -> Tensor", constants=_STATISTICS)
 def batch_norm(
     ctx: ConversionContext, node: Any, x: Any, weight: Coefficient, bias: Coefficient, mean: Coefficient,
     variance: Coefficient, training: bool, momentum: float, eps: float, cudnn: bool,
 ) -> Any:  # fmt: skip
-    """(x - mean) / sqrt(variance + eps) * weight + bias for each channel, with the running statistics or the batch's own"""
+    """(x - mean) / sqrt(variance + eps) * weight + bias, by the running statistics or the batch's own"""
     if training or mean is None:
         axes = [axis for axis in range(ctx.rank(x)) if axis != 1]
         return affine(ctx, standardised(ctx, x, axes, eps)[0], weight, bias, 1)
@@ -89,7 +87,7 @@ def affine(ctx: ConversionContext, x: Any, weight: Coefficient, bias: Coefficien
 
 
 def standardised(ctx: ConversionContext, x: Any, axes: Sequence[int], eps: float) -> tuple[Any, Any, Any]:
-    """(x - mean) / sqrt(variance + eps), the mean, and 1 / sqrt(variance + eps), statistics over `axes` in two passes."""
+    """(x - mean) / sqrt(variance + eps), mean and 1 / sqrt(variance + eps), over `axes` in two passes."""
     mean = reduce(ctx, "AVG", x, axes, True)
     centred = combine(ctx, "SUB", x, mean)
     variance = reduce(ctx, "AVG", combine(ctx, "PROD", centred, centred), axes, True)
@@ -129,7 +127,7 @@ def normalised(
 
 
 def coefficient(ctx: ConversionContext, t: Coefficient, x: Any, axes: Sequence[int], at: int) -> Any:
-    """The weight or bias as a constant of x's rank; ones or zeros come from the caller as None where sizes are dynamic."""
+    """The weight or bias as an ITensor of x's rank and dtype; None where it has another dtype."""
     dtype, rank = ctx.dtype(x), ctx.rank(x)
     if t is None:
         return None
@@ -214,7 +212,9 @@ def group_norm(
     constants=("weight",),
     dynamic=("normalized_shape",),
 )
-def rms_norm(ctx: ConversionContext, node: Any, x: Any, shape: list[Any], weight: Coefficient, eps: float | None) -> Any:
+def rms_norm(
+    ctx: ConversionContext, node: Any, x: Any, shape: list[Any], weight: Coefficient, eps: float | None
+) -> Any:
     """x / sqrt(mean(x^2) + eps) * weight; half in float32, as PyTorch computes it; eps is the dtype's own by default"""
     dtype = ctx.dtype(x)
     wide = ctx.cast(x, torch.float32)
@@ -227,7 +227,8 @@ def rms_norm(ctx: ConversionContext, node: Any, x: Any, shape: list[Any], weight
 
 
 @converter(
-    "aten::_weight_norm(Tensor v, Tensor g, int dim=0) -> Tensor", constants=("v", "g"),
+    "aten::_weight_norm(Tensor v, Tensor g, int dim=0) -> Tensor",
+    constants=("v", "g"),
 )
 def weight_norm(ctx: ConversionContext, node: Any, v: Any, g: Any, dim: int) -> Any:
     """v g / |v|, the norm over every axis but `dim` (over all where dim is -1)"""

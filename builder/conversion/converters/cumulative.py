@@ -1,0 +1,59 @@
+"""Running sums and products along an axis."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+
+from builder.conversion.context import ConversionContext, Unconvertible
+from builder.conversion.converters.ordering import at_most
+from builder.conversion.converters.reduction import accumulated
+from builder.conversion.registry import converter
+from builder.engine.flavour import trt
+
+
+@converter("aten::cumsum(Tensor self, int dim, *, ScalarType? dtype=None) -> Tensor")
+def cumsum(ctx: ConversionContext, node: Any, x: Any, dim: int, dtype: int | None) -> Any:
+    """The sum of all elements up to each, along an axis: ICumulativeLayer, or doubling steps on 8.6, which has none"""
+    x = accumulated(ctx, x, dtype)
+    if ctx.rank(x) == 0:
+        return x
+    axis = ctx.axis(x, dim)
+    if not hasattr(ctx.net, "add_cumulative"):
+        return doubling(ctx, "SUM", x, axis, 0)
+    along = ctx.constant(torch.tensor(axis, dtype=torch.int32))
+    layer = ctx.net.add_cumulative(x, along, trt.CumulativeOperation.SUM, False, False)
+    ctx.remember_dtype(layer.get_output(0), ctx.dtype(x))
+    return layer.get_output(0)
+
+
+@converter("aten::cumprod(Tensor self, int dim, *, ScalarType? dtype=None) -> Tensor")
+def cumprod(ctx: ConversionContext, node: Any, x: Any, dim: int, dtype: int | None) -> Any:
+    """The product of all elements up to each, along an axis"""
+    x = accumulated(ctx, x, dtype)
+    return doubling(ctx, "PROD", x, ctx.axis(x, dim), 1) if ctx.rank(x) else x
+
+
+def doubling(ctx: ConversionContext, operation: str, x: Any, axis: int, neutral: int) -> Any:
+    """A scan by Hillis and Steele: combined with itself moved by 1, 2, 4, ... places, log2 of the length times."""
+    length = at_most(ctx, ctx.size(x, axis))
+    if length is None:
+        raise Unconvertible(f"the length of axis {axis} is not bounded by the profiles")
+    result = x
+    for step in range(math.ceil(math.log2(max(length, 1)))):
+        result = ctx.elementwise(operation, result, moved(ctx, result, axis, 1 << step, neutral))
+        ctx.remember_dtype(ctx.copy_sizes(x, result), ctx.dtype(x))
+    return result
+
+
+def moved(ctx: ConversionContext, x: Any, axis: int, places: int, fill: int) -> Any:
+    """x moved towards the end of an axis, what comes in being `fill`."""
+    sizes = ctx.sizes(x)
+    starts = [-places if a == axis else 0 for a in range(len(sizes))]
+    result = ctx.slice(x, starts, sizes, [1] * len(sizes))
+    layer = ctx.net.get_layer(ctx.net.num_layers - 1)
+    layer.mode = trt.SampleMode.FILL
+    layer.set_input(4, ctx.constant(torch.tensor(fill, dtype=ctx.dtype(x))))
+    return result

@@ -1,0 +1,45 @@
+"""Distances and angles between vectors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from builder.conversion.context import ConversionContext
+from builder.conversion.converters.moments import vector_norm
+from builder.conversion.layers import combine, floating, reduce
+from builder.conversion.registry import converter
+
+
+@converter("aten::cosine_similarity(Tensor x1, Tensor x2, int dim=1, float eps=1e-08) -> Tensor")
+def cosine_similarity(ctx: ConversionContext, node: Any, a: Any, b: Any, dim: int, eps: float) -> Any:
+    """The sum of the products of a and b, each over the larger of its norm and eps"""
+    a, b = ctx.operands(floating(ctx, a), floating(ctx, b))
+    axis = [ctx.axis(a, dim)]
+    units = [combine(ctx, "DIV", t, combine(ctx, "MAX", vector_norm(ctx, t, 2, axis, True), eps)) for t in (a, b)]
+    return reduce(ctx, "SUM", combine(ctx, "PROD", *units), axis, False)
+
+
+@converter("aten::dist(Tensor self, Tensor other, Scalar p=2) -> Tensor")
+def dist(ctx: ConversionContext, node: Any, a: Any, b: Any, p: float) -> Any:
+    """The p-norm of the difference"""
+    return vector_norm(ctx, combine(ctx, "SUB", a, b), p, None, False)
+
+
+@converter("aten::pairwise_distance(Tensor x1, Tensor x2, float p=2, float eps=1e-06, bool keepdim=False) -> Tensor")
+def pairwise_distance(ctx: ConversionContext, node: Any, a: Any, b: Any, p: float, eps: float, keepdim: bool) -> Any:
+    """The p-norm of a - b + eps along the last axis"""
+    difference = combine(ctx, "SUM", combine(ctx, "SUB", a, b), eps)
+    return vector_norm(ctx, difference, p, [ctx.rank(difference) - 1], keepdim)
+
+
+@converter(
+    "aten::cdist(Tensor x1, Tensor x2, float p=2., int? compute_mode=None) -> Tensor",
+    "aten::_cdist_forward(Tensor x1, Tensor x2, float p, int? compute_mode) -> Tensor",
+    note="from the differences themselves (P R M values), which are exact where PyTorch's matrix product cancels",
+)
+def cdist(ctx: ConversionContext, node: Any, a: Any, b: Any, p: float, compute_mode: int | None) -> Any:
+    """The p-norm of the difference of every row of a with every row of b"""
+    a, b = ctx.operands(a, b)
+    rank = ctx.rank(a)
+    difference = combine(ctx, "SUB", ctx.unsqueeze(a, [rank - 1]), ctx.unsqueeze(b, [rank - 2]))
+    return vector_norm(ctx, difference, p, [rank], False)

@@ -1,0 +1,160 @@
+"""Logic on truths, and on the bits of integers, which TensorRT has no layer for: arithmetic does it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from builder.conversion import dtypes
+from builder.conversion.context import ConversionContext
+from builder.conversion.layers import choose, less, reduce
+from builder.conversion.registry import converter
+
+OPERATIONS = {"and": "AND", "or": "OR", "xor": "XOR"}
+
+
+def _register_logical(name: str, operation: str) -> None:
+    @converter(f"aten::logical_{name}(Tensor self, Tensor other) -> Tensor", constants=("self", "other"))
+    def logical(ctx: ConversionContext, node: Any, x: Any, other: Any) -> Any:
+        truths = (ctx.cast(ctx.tensor(v), torch.bool) for v in (x, other))
+        return ctx.elementwise(operation, *ctx.broadcast(*truths))
+
+
+def _register_bitwise(name: str, operation: str) -> None:
+    @converter(
+        f"aten::bitwise_{name}.Tensor(Tensor self, Tensor other) -> Tensor",
+        f"aten::bitwise_{name}.Scalar(Tensor self, Scalar other) -> Tensor",
+        f"aten::bitwise_{name}.Scalar_Tensor(Scalar self, Tensor other) -> Tensor",
+        f"aten::__{name}__.Tensor(Tensor self, Tensor other) -> Tensor",
+        f"aten::__{name}__.Scalar(Tensor self, Scalar other) -> Tensor",
+        constants=("self", "other"),
+    )
+    def bitwise(ctx: ConversionContext, node: Any, x: Any, other: Any) -> Any:
+        dtype = ctx.promoted(x, other)
+        a, b = ctx.operands(x, other, dtype=dtype)
+        if dtype == torch.bool:
+            return ctx.elementwise(operation, a, b)
+        mask = next((v for v in (x, other) if isinstance(v, int)), None)
+        if operation == "AND" and mask is not None and mask >= 0 and mask & (mask + 1) == 0:
+            return low_bits(ctx, b if mask is x else a, mask, dtype)
+        return by_bits(ctx, operation, a, b, dtype)
+
+
+for _name, _operation in OPERATIONS.items():
+    _register_logical(_name, _operation)
+    _register_bitwise(_name, _operation)
+
+
+@converter("aten::logical_not(Tensor self) -> Tensor")
+def logical_not(ctx: ConversionContext, node: Any, x: Any) -> Any:
+    """x is 0"""
+    if ctx.dtype(x) == torch.bool:
+        return ctx.unary("NOT", x)
+    return ctx.elementwise("EQUAL", x, ctx.like_scalar(x, 0))
+
+
+@converter("aten::bitwise_not(Tensor self) -> Tensor")
+def bitwise_not(ctx: ConversionContext, node: Any, x: Any) -> Any:
+    """Every bit inverted: -1 - x in two's complement"""
+    dtype = ctx.dtype(x)
+    if dtype == torch.bool:
+        return ctx.unary("NOT", x)
+    return ctx.wrapped(ctx.elementwise("SUB", ctx.like_scalar(x, -1), x), dtype)
+
+
+def low_bits(ctx: ConversionContext, x: Any, mask: int, dtype: torch.dtype) -> Any:
+    """x & (2^n - 1): the remainder of the floored division by 2^n."""
+    if mask == torch.iinfo(dtypes.carrier(dtype)).max:
+        mask >>= 1  # 2^n would not fit; bit n - 1 is handled by two steps
+        high = by_bits(ctx, "AND", x, ctx.like_scalar(x, mask + 1), dtype)
+        return ctx.elementwise("SUM", high, low_bits(ctx, x, mask, dtype))
+    size = ctx.like_scalar(x, mask + 1)
+    base = ctx.elementwise("PROD", ctx.elementwise("FLOOR_DIV", x, size), size)
+    return ctx.wrapped(ctx.elementwise("SUB", x, base), dtype)
+
+
+def by_bits(ctx: ConversionContext, operation: str, a: Any, b: Any, dtype: torch.dtype) -> Any:
+    """Integers taken apart into an axis of bits, combined there, and summed with their weights."""
+    rank, carrier = ctx.rank(a), dtypes.carrier(dtype)
+    left, right = (bits(ctx, ctx.unsqueeze(t, [rank]), carrier) for t in (a, b))
+    both = ctx.elementwise(operation, left, right)
+    weights = ctx.constant(bit_weights(carrier).reshape([1] * rank + [-1]))
+    weighed = ctx.elementwise("PROD", ctx.cast(both, carrier), weights)
+    return ctx.wrapped(reduce(ctx, "SUM", weighed, [rank], False), dtype)
+
+
+def bit_weights(carrier: torch.dtype) -> torch.Tensor:
+    """1, 2, 4, ... and the sign bit's: the least integer, in two's complement."""
+    count = torch.iinfo(carrier).bits
+    return torch.tensor([*(1 << i for i in range(count - 1)), -(1 << (count - 1))], dtype=carrier)
+
+
+def bits(ctx: ConversionContext, x: Any, carrier: torch.dtype) -> Any:
+    """Bit i along the last axis (of size 1): floor(x / 2^i) is odd; the last one is the sign."""
+    rank = ctx.rank(x)
+    places = bit_weights(carrier)
+    places[-1] = places[-2]  # 2^31 is no int32: its bit is the sign of what remains of 2^30
+    shifted = ctx.elementwise("FLOOR_DIV", x, ctx.constant(places.reshape([1] * (rank - 1) + [-1])))
+    halves = torch.ones(len(places), dtype=carrier)
+    halves[-1] = 2
+    shifted = ctx.elementwise("FLOOR_DIV", shifted, ctx.constant(halves.reshape([1] * (rank - 1) + [-1])))
+    two = ctx.like_scalar(shifted, 2)
+    even = ctx.elementwise("PROD", ctx.elementwise("FLOOR_DIV", shifted, two), two)
+    return ctx.unary("NOT", ctx.elementwise("EQUAL", shifted, even))
+
+
+def _register_shift(direction: str, short: str) -> None:
+    @converter(
+        f"aten::bitwise_{direction}_shift.Tensor(Tensor self, Tensor other) -> Tensor",
+        f"aten::bitwise_{direction}_shift.Tensor_Scalar(Tensor self, Scalar other) -> Tensor",
+        f"aten::bitwise_{direction}_shift.Scalar_Tensor(Scalar self, Tensor other) -> Tensor",
+        f"aten::__{short}__.Scalar(Tensor self, Scalar other) -> Tensor",
+        f"aten::__{short}__.Tensor(Tensor self, Tensor other) -> Tensor",
+        constants=("self", "other"),
+    )
+    def shift(ctx: ConversionContext, node: Any, x: Any, other: Any) -> Any:
+        dtype = ctx.promoted(x, other)
+        a, places = ctx.operands(x, other, dtype=dtype)
+        return SHIFTS[direction](ctx, a, places, dtype)
+
+
+def powers(ctx: ConversionContext, exponents: Any, carrier: torch.dtype) -> Any:
+    """2^exponent from a table, for exponents within it; the last entry, the sign bit's, is the least integer."""
+    table = ctx.constant(bit_weights(carrier))
+    result = ctx.net.add_gather(table, ctx.cast(exponents, torch.int32), 0).get_output(0)
+    return ctx.copy_sizes(exponents, result)
+
+
+def left(ctx: ConversionContext, x: Any, places: Any, dtype: torch.dtype) -> Any:
+    """x 2^places, wrapped around; by as many places as x has bits, or a negative number of them, 0"""
+    bits, carrier = torch.iinfo(dtype).bits, dtypes.carrier(dtype)
+    product = ctx.elementwise("PROD", x, powers(ctx, within(ctx, places, bits - 1), carrier))
+    outside = ctx.elementwise("OR", less(ctx, places, 0), ctx.unary("NOT", less(ctx, places, bits)))
+    return choose(ctx, outside, 0, ctx.wrapped(product, dtype), dtype)
+
+
+def right(ctx: ConversionContext, x: Any, places: Any, dtype: torch.dtype) -> Any:
+    """floor(x / 2^places); beyond the bits that x has, or by a negative number of places, only the sign remains"""
+    bits, carrier = torch.iinfo(dtype).bits, dtypes.carrier(dtype)
+    most = bits - 1 if dtype.is_signed else bits
+    places = choose(ctx, less(ctx, places, 0), most, places, dtype)
+    places = within(ctx, places, most)
+    first = ctx.elementwise("MIN", places, ctx.like_scalar(places, torch.iinfo(carrier).bits - 2))
+    rest = ctx.elementwise("SUB", places, first)  # 2^31 is no int32: the last place is a second step
+    for step in (first, rest):
+        x = ctx.elementwise("FLOOR_DIV", x, powers(ctx, step, carrier))
+    return ctx.wrapped(x, dtype)
+
+
+def within(ctx: ConversionContext, places: Any, most: int) -> Any:
+    """places limited to 0..most"""
+    limited = ctx.elementwise(
+        "MIN", ctx.elementwise("MAX", places, ctx.like_scalar(places, 0)), ctx.like_scalar(places, most)
+    )
+    return ctx.copy_sizes(places, limited)
+
+
+SHIFTS = {"left": left, "right": right}
+for _direction, _short in (("left", "lshift"), ("right", "rshift")):
+    _register_shift(_direction, _short)

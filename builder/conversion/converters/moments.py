@@ -1,0 +1,188 @@
+"""Variance, deviation and norms."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from builder.conversion import scalars
+from builder.conversion.context import ConversionContext, Unconvertible
+from builder.conversion.converters.reduction import Axes, over
+from builder.conversion.dynamic import DynamicScalar
+from builder.conversion.evaluators.prim import dtype_of
+from builder.conversion.layers import choose, combine, equal, floating, reduce
+from builder.conversion.registry import converter
+
+RESULTS = {"var": "Tensor", "std": "Tensor", "var_mean": "(Tensor, Tensor)", "std_mean": "(Tensor, Tensor)"}
+
+
+def _register(name: str, returns: str) -> None:
+    def results(ctx: ConversionContext, x: Any, dim: Axes, correction: Any, keepdim: bool) -> Any:
+        spread, mean = moments(ctx, x, dim, 1 if correction is None else correction, keepdim)
+        spread = ctx.unary("SQRT", spread) if name.startswith("std") else spread
+        return (spread, mean) if name.endswith("mean") else spread
+
+    @converter(f"aten::{name}(Tensor self, bool unbiased=True) -> {returns}")
+    def of_all(ctx: ConversionContext, node: Any, x: Any, unbiased: bool) -> Any:
+        return results(ctx, x, None, int(unbiased), False)
+
+    @converter(f"aten::{name}.dim(Tensor self, int[1]? dim, bool unbiased=True, bool keepdim=False) -> {returns}")
+    def by_axes(ctx: ConversionContext, node: Any, x: Any, dim: Axes, unbiased: bool, keepdim: bool) -> Any:
+        return results(ctx, x, dim, int(unbiased), keepdim)
+
+    @converter(
+        f"aten::{name}.correction(Tensor self, int[1]? dim=None, *, Scalar? correction=None, bool keepdim=False)"
+        f" -> {returns}"
+    )
+    def corrected(ctx: ConversionContext, node: Any, x: Any, dim: Axes, correction: Any, keepdim: bool) -> Any:
+        return results(ctx, x, dim, correction, keepdim)
+
+
+for _name, _returns in RESULTS.items():
+    _register(_name, _returns)
+
+
+def moments(ctx: ConversionContext, x: Any, dim: Axes, correction: float, keepdim: bool) -> tuple[Any, Any]:
+    """Variance (sum of squared differences from the mean over n - correction, in two passes) and mean."""
+    axes = ctx.axes(x, dim) if ctx.rank(x) else []
+    mean = reduce(ctx, "AVG", x, axes, True)
+    centred = combine(ctx, "SUB", x, mean)
+    squares = combine(ctx, "PROD", centred, centred)
+    if correction == 0:
+        variance = reduce(ctx, "AVG", squares, axes, keepdim)
+    else:
+        variance = combine(ctx, "DIV", reduce(ctx, "SUM", squares, axes, keepdim), degrees(ctx, x, axes, correction))
+    return variance, mean if keepdim else ctx.squeeze(mean, axes)
+
+
+def degrees(ctx: ConversionContext, x: Any, axes: list[int], correction: float) -> Any:
+    """max(n - correction, 0) of the number n of elements of the axes, as a float or DynamicScalar."""
+    count: Any = 1
+    for axis in axes:
+        count = ctx.arithmetic("mul", count, ctx.size(x, axis))
+    if isinstance(count, DynamicScalar):
+        return scalars.convert(ctx, ctx.arithmetic("max", ctx.arithmetic("sub", count, correction), 0), torch.float32)
+    return float(max(count - correction, 0))
+
+
+def vector_norm(ctx: ConversionContext, x: Any, order: float, dim: Axes, keepdim: bool) -> Any:
+    """(sum |x|^order)^(1/order), the largest or smallest |x| for inf and -inf, how many are not 0 for 0."""
+    x = floating(ctx, x)
+    if order == 2:
+        return ctx.unary("SQRT", over(ctx, "SUM", combine(ctx, "PROD", x, x), dim, keepdim))
+    size = ctx.unary("ABS", x)
+    if order in (torch.inf, -torch.inf):
+        return over(ctx, "MAX" if order > 0 else "MIN", size, dim, keepdim)
+    if order == 0:
+        return over(ctx, "SUM", choose(ctx, equal(ctx, x, 0.0), 0.0, 1.0, ctx.dtype(x)), dim, keepdim)
+    if order == 1:
+        return over(ctx, "SUM", size, dim, keepdim)
+    total = over(ctx, "SUM", combine(ctx, "POW", size, float(order)), dim, keepdim)
+    return combine(ctx, "POW", total, 1 / order)
+
+
+_LINALG = "int[1]? dim=None, bool keepdim=False, *, ScalarType? dtype=None) -> Tensor"
+
+
+@converter(f"aten::linalg_vector_norm(Tensor self, Scalar ord=2, {_LINALG}")
+def linalg_vector_norm(
+    ctx: ConversionContext, node: Any, x: Any, order: float, dim: Axes, keepdim: bool, dtype: int | None
+) -> Any:
+    """The order-norm over axes"""
+    return vector_norm(ctx, _in(ctx, x, dtype), order, dim, keepdim)
+
+
+def _in(ctx: ConversionContext, x: Any, dtype: int | None) -> Any:
+    wanted = dtype_of(dtype)
+    return x if wanted is None else ctx.cast(x, wanted)
+
+
+@converter("aten::norm.Scalar(Tensor self, Scalar p=2) -> Tensor")
+def norm(ctx: ConversionContext, node: Any, x: Any, p: float) -> Any:
+    """The p-norm of all elements"""
+    return vector_norm(ctx, x, p, None, False)
+
+
+@converter("aten::norm.ScalarOpt_dtype(Tensor self, Scalar? p, *, ScalarType dtype) -> Tensor")
+def norm_in(ctx: ConversionContext, node: Any, x: Any, p: float | None, dtype: int) -> Any:
+    """The p-norm of all elements, computed in `dtype`"""
+    return vector_norm(ctx, _in(ctx, x, dtype), 2 if p is None else p, None, False)
+
+
+@converter("aten::norm.ScalarOpt_dim(Tensor self, Scalar? p, int[1] dim, bool keepdim=False) -> Tensor")
+def norm_over(ctx: ConversionContext, node: Any, x: Any, p: float | None, dim: Axes, keepdim: bool) -> Any:
+    """The p-norm over axes"""
+    return vector_norm(ctx, x, 2 if p is None else p, dim, keepdim)
+
+
+@converter(
+    "aten::norm.ScalarOpt_dim_dtype(Tensor self, Scalar? p, int[1] dim, bool keepdim, *, ScalarType dtype) -> Tensor"
+)
+def norm_over_in(
+    ctx: ConversionContext, node: Any, x: Any, p: float | None, dim: Axes, keepdim: bool, dtype: int
+) -> Any:
+    """The p-norm over axes, computed in `dtype`"""
+    return vector_norm(ctx, _in(ctx, x, dtype), 2 if p is None else p, dim, keepdim)
+
+
+@converter("aten::frobenius_norm.dim(Tensor self, int[1] dim, bool keepdim=False) -> Tensor")
+def frobenius_norm(ctx: ConversionContext, node: Any, x: Any, dim: Axes, keepdim: bool) -> Any:
+    """The square root of the sum of squares over axes"""
+    return vector_norm(ctx, x, 2, dim, keepdim)
+
+
+@converter(f"aten::linalg_norm(Tensor self, Scalar? ord=None, {_LINALG}")
+def linalg_norm(
+    ctx: ConversionContext, node: Any, x: Any, order: float | None, dim: Axes, keepdim: bool, dtype: int | None
+) -> Any:
+    """A vector norm of one axis (of all elements without `ord`), a matrix norm of two"""
+    x = _in(ctx, x, dtype)
+    if order is None:
+        return vector_norm(ctx, x, 2, dim, keepdim)
+    axes = ctx.axes(x, None) if dim is None else [ctx.axis(x, d) for d in ([dim] if isinstance(dim, int) else dim)]
+    return vector_norm(ctx, x, order, axes, keepdim) if len(axes) == 1 else matrix_norm(ctx, x, order, axes, keepdim)
+
+
+@converter(f"aten::linalg_norm.ord_str(Tensor self, str ord, {_LINALG}")
+def linalg_norm_by_name(
+    ctx: ConversionContext, node: Any, x: Any, order: str, dim: Axes, keepdim: bool, dtype: int | None
+) -> Any:
+    """The Frobenius norm; the nuclear norm needs singular values"""
+    return _frobenius(ctx, _in(ctx, x, dtype), order, dim, keepdim)
+
+
+_MATRIX = "int[] dim=[-2,-1], bool keepdim=False, *, ScalarType? dtype=None) -> Tensor"
+
+
+@converter(f"aten::linalg_matrix_norm(Tensor self, Scalar ord, {_MATRIX}")
+def linalg_matrix_norm(
+    ctx: ConversionContext, node: Any, x: Any, order: float, dim: list[int], keepdim: bool, dtype: int | None
+) -> Any:
+    """The largest or smallest sum of sizes of a row (inf) or column (1)"""
+    return matrix_norm(ctx, _in(ctx, x, dtype), order, [ctx.axis(x, d) for d in dim], keepdim)
+
+
+@converter(f"aten::linalg_matrix_norm.str_ord(Tensor self, str ord='fro', {_MATRIX}")
+def linalg_matrix_norm_by_name(
+    ctx: ConversionContext, node: Any, x: Any, order: str, dim: list[int], keepdim: bool, dtype: int | None
+) -> Any:
+    """The Frobenius norm"""
+    return _frobenius(ctx, _in(ctx, x, dtype), order, dim, keepdim)
+
+
+def _frobenius(ctx: ConversionContext, x: Any, order: str, dim: Axes, keepdim: bool) -> Any:
+    if order != "fro":
+        raise Unconvertible(f"the norm {order!r} needs singular values, which TensorRT has no layer for")
+    return vector_norm(ctx, x, 2, dim, keepdim)
+
+
+def matrix_norm(ctx: ConversionContext, x: Any, order: float, axes: list[int], keepdim: bool) -> Any:
+    """The norms of a matrix that are sums and extremes; axes are (rows, columns)."""
+    if abs(order) not in (1, torch.inf):
+        raise Unconvertible(f"the matrix norm of order {order} needs singular values, which TensorRT has no layer for")
+    summed = axes[0] if abs(order) == 1 else axes[1]
+    other = axes[1] if abs(order) == 1 else axes[0]
+    sums = reduce(ctx, "SUM", ctx.unary("ABS", floating(ctx, x)), [summed], True)
+    result = reduce(ctx, "MAX" if order > 0 else "MIN", sums, [other], True)
+    return result if keepdim else ctx.squeeze(result, axes)

@@ -1,0 +1,194 @@
+"""Which elements are the largest or smallest, and in what order: ITopKLayer.
+
+TensorRT keeps at most 3840 elements, and states no order among equal values (the reference takes the earlier first, as
+PyTorch's argmax does).
+"""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+
+from builder.conversion import dtypes
+from builder.conversion.context import ConversionContext
+from builder.conversion.dynamic import DynamicScalar, Size, bounds
+from builder.conversion.layers import reduce
+from builder.conversion.registry import Predicate, converter
+from builder.engine.flavour import trt
+
+LIMIT = 3840
+"""INetworkDefinition.add_topk: "Currently only values of K up to 3840 are supported"."""
+TIES = "among equal values TensorRT states no order; PyTorch returns the first for argmax, argmin, max and min"
+
+
+def at_most(ctx: ConversionContext, size: Size) -> int | None:
+    """The largest value of a size over the profiles; None where it is not known."""
+    if isinstance(size, int):
+        return size
+    span = bounds(size.expr, dict(ctx.ranges()))
+    return None if span is None else span[1]
+
+
+def within_limit(count: Any) -> Predicate:
+    """A predicate: `count(ctx, arguments)` elements, at most, are kept."""
+
+    def check(ctx: Any, arguments: SimpleNamespace) -> str | None:
+        most = at_most(ctx, count(ctx, arguments))
+        if most is None:
+            return "how many elements are kept is not bounded by the profiles"
+        return f"TensorRT's top-k keeps at most {LIMIT} elements, this keeps {most}" if most > LIMIT else None
+
+    return check
+
+
+def _length(ctx: ConversionContext, arguments: SimpleNamespace) -> Size:
+    x = arguments.self
+    return ctx.size(x, arguments.dim) if ctx.rank(x) else 1
+
+
+def best(ctx: ConversionContext, x: Any, k: Size, axis: int, largest: bool) -> tuple[Any, Any]:
+    """The k best values along an axis, best first, and their places as int64; a vector is a matrix of one row."""
+    dtype = ctx.dtype(x)
+    if ctx.rank(x) < 2:
+        values, places = best(ctx, ctx.at_rank(x, 2), k, 1, largest)
+        axes = list(range(2 - ctx.rank(x)))
+        return ctx.squeeze(values, axes), ctx.squeeze(places, axes)
+    if axis < ctx.rank(x) - 4:  # "it must be one of the last four dimensions"
+        order = [a for a in range(ctx.rank(x)) if a != axis] + [axis]
+        back = [order.index(a) for a in range(ctx.rank(x))]
+        found = best(ctx, ctx.permute(x, order), k, ctx.rank(x) - 1, largest)
+        return ctx.permute(found[0], back), ctx.permute(found[1], back)
+    values, places = _layer(ctx, ctx.cast(x, torch.int32) if dtype == torch.bool else x, k, axis, largest)
+    sizes = [k if a == axis else size for a, size in enumerate(ctx.sizes(x))]
+    ctx.remember_dtype(values, torch.int32 if dtype == torch.bool else dtype)
+    values = ctx.cast(ctx.set_sizes(values, sizes), dtype)
+    return values, ctx.cast(ctx.set_sizes(places, sizes), torch.int64)
+
+
+def _layer(ctx: ConversionContext, x: Any, k: Size, axis: int, largest: bool) -> tuple[Any, Any]:
+    operation = trt.TopKOperation.MAX if largest else trt.TopKOperation.MIN
+    layer = ctx.net.add_topk(x, operation, k if isinstance(k, int) else 1, 1 << axis)
+    if isinstance(k, DynamicScalar):
+        layer.set_input(1, ctx.tensor(k))
+    if hasattr(layer, "indices_type"):  # spares a cast
+        layer.indices_type = dtypes.to_trt(dtypes.index_dtype())
+    return layer.get_output(0), layer.get_output(1)
+
+
+@converter(
+    "aten::topk(Tensor self, SymInt k, int dim=-1, bool largest=True, bool sorted=True)"
+    " -> (Tensor values, Tensor indices)",
+    dynamic=("k",),
+    when=within_limit(lambda ctx, a: a.k),
+    note=TIES,
+)
+def topk(ctx: ConversionContext, node: Any, x: Any, k: Size, dim: int, largest: bool, is_sorted: bool) -> Any:
+    """The k largest or smallest along an axis, sorted, and their places"""
+    if ctx.rank(x) == 0:
+        return x, torch.tensor(0)
+    return best(ctx, x, k, ctx.axis(x, dim), largest)
+
+
+def ordered(ctx: ConversionContext, x: Any, dim: int, descending: bool) -> tuple[Any, Any]:
+    """All values along an axis in order, and their places."""
+    if ctx.rank(x) == 0:
+        return x, ctx.tensor(torch.tensor(0))
+    return best(ctx, x, ctx.size(x, dim), ctx.axis(x, dim), descending)
+
+
+_SORTED = "int dim=-1, bool descending=False"
+_whole_axis = within_limit(_length)
+
+
+@converter(f"aten::sort(Tensor self, {_SORTED}) -> (Tensor values, Tensor indices)", when=_whole_axis, note=TIES)
+def sort(ctx: ConversionContext, node: Any, x: Any, dim: int, descending: bool) -> Any:
+    """The values in order, and their places"""
+    return ordered(ctx, x, dim, descending)
+
+
+@converter(
+    f"aten::sort.stable(Tensor self, *, bool? stable, {_SORTED}) -> (Tensor values, Tensor indices)",
+    when=_whole_axis,
+    note=TIES,
+)
+def sort_stable(ctx: ConversionContext, node: Any, x: Any, stable: bool, dim: int, descending: bool) -> Any:
+    """The values in order, and their places"""
+    return ordered(ctx, x, dim, descending)
+
+
+@converter(f"aten::argsort(Tensor self, {_SORTED}) -> Tensor", when=_whole_axis, note=TIES)
+def argsort(ctx: ConversionContext, node: Any, x: Any, dim: int, descending: bool) -> Any:
+    """The places of the values in order"""
+    return ordered(ctx, x, dim, descending)[1]
+
+
+@converter(f"aten::argsort.stable(Tensor self, *, bool stable, {_SORTED}) -> Tensor", when=_whole_axis, note=TIES)
+def argsort_stable(ctx: ConversionContext, node: Any, x: Any, stable: bool, dim: int, descending: bool) -> Any:
+    """The places of the values in order"""
+    return ordered(ctx, x, dim, descending)[1]
+
+
+@converter("aten::msort(Tensor self) -> Tensor", when=within_limit(lambda ctx, a: ctx.size(a.self, 0)))
+def msort(ctx: ConversionContext, node: Any, x: Any) -> Any:
+    """The values in order along the first axis"""
+    return ordered(ctx, x, 0, False)[0]
+
+
+def extreme(ctx: ConversionContext, x: Any, dim: int | None, keepdim: bool, largest: bool) -> tuple[Any, Any]:
+    """The best value along an axis (over the flattened tensor for None), and its place."""
+    rank = ctx.rank(x)
+    if rank == 0:
+        return x, ctx.tensor(torch.tensor(0))
+    axis = 0 if dim is None else ctx.axis(x, dim)
+    found = best(ctx, ctx.reshape(x, [-1]) if dim is None else x, 1, axis, largest)
+    if dim is None:
+        return tuple(ctx.reshape(t, [1] * rank if keepdim else []) for t in found)  # type: ignore[return-value]
+    return found if keepdim else (ctx.squeeze(found[0], [axis]), ctx.squeeze(found[1], [axis]))
+
+
+def _register_extreme(name: str, largest: bool) -> None:
+    @converter(f"aten::arg{name}(Tensor self, int? dim=None, bool keepdim=False) -> Tensor", note=TIES)
+    def place(ctx: ConversionContext, node: Any, x: Any, dim: int | None, keepdim: bool) -> Any:
+        return extreme(ctx, x, dim, keepdim, largest)[1]
+
+    @converter(
+        f"aten::{name}.dim(Tensor self, int dim, bool keepdim=False) -> (Tensor values, Tensor indices)", note=TIES
+    )
+    def value_and_place(ctx: ConversionContext, node: Any, x: Any, dim: int, keepdim: bool) -> Any:
+        if node.outputsAt(1).uses() or ctx.dtype(x) == torch.bool or not ctx.rank(x):
+            return extreme(ctx, x, dim, keepdim, largest)
+        # Nobody asks for the place: a reduction is cheaper. The place's value is never read.
+        return reduce(ctx, name.upper(), x, [ctx.axis(x, dim)], keepdim), torch.tensor(0)
+
+
+for _name, _largest in (("max", True), ("min", False)):
+    _register_extreme(_name, _largest)
+
+
+@converter(
+    "aten::kthvalue(Tensor self, SymInt k, int dim=-1, bool keepdim=False) -> (Tensor values, Tensor indices)",
+    when=within_limit(lambda ctx, a: a.k),
+    note=TIES,
+)
+def kthvalue(ctx: ConversionContext, node: Any, x: Any, k: int, dim: int, keepdim: bool) -> Any:
+    """The k-th smallest along an axis, and its place"""
+    return kth(ctx, x, k, dim, keepdim)
+
+
+def kth(ctx: ConversionContext, x: Any, k: int, dim: int, keepdim: bool) -> tuple[Any, Any]:
+    """The k-th smallest: the last of the k smallest."""
+    if ctx.rank(x) == 0:
+        return x, ctx.tensor(torch.tensor(0))
+    axis = ctx.axis(x, dim)
+    last = [_last(ctx, t, k, axis) for t in best(ctx, x, k, axis, False)]
+    first, second = last if keepdim else [ctx.squeeze(t, [axis]) for t in last]
+    return first, second
+
+
+def _last(ctx: ConversionContext, x: Any, k: int, axis: int) -> Any:
+    sizes = ctx.sizes(x)
+    sizes[axis] = 1
+    starts = [k - 1 if a == axis else 0 for a in range(len(sizes))]
+    return ctx.slice(x, starts, sizes, [1] * len(sizes))

@@ -1,0 +1,138 @@
+"""Sums, products, means, extremes and truths over axes: one IReduceLayer each."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from builder.conversion.context import ConversionContext
+from builder.conversion.evaluators.prim import dtype_of
+from builder.conversion.layers import combine, floating, reduce
+from builder.conversion.registry import converter
+
+Axes = list[int] | int | None
+
+_SUM_SCHEMAS = {
+    "sum": (
+        "sum(Tensor self, *, ScalarType? dtype=None) -> Tensor",
+        "sum.dim_IntList(Tensor self, int[1]? dim, bool keepdim=False, *, ScalarType? dtype=None) -> Tensor",
+    ),
+    "prod": (
+        "prod(Tensor self, *, ScalarType? dtype=None) -> Tensor",
+        "prod.dim_int(Tensor self, int dim, bool keepdim=False, *, ScalarType? dtype=None) -> Tensor",
+    ),
+    "mean": (
+        "mean(Tensor self, *, ScalarType? dtype=None) -> Tensor",
+        "mean.dim(Tensor self, int[1]? dim, bool keepdim=False, *, ScalarType? dtype=None) -> Tensor",
+    ),
+}
+LAYERS = {"sum": "SUM", "prod": "PROD", "mean": "AVG"}
+
+
+def _register(name: str) -> None:
+    whole, along = _SUM_SCHEMAS[name]
+
+    @converter(f"aten::{whole}")
+    def total(ctx: ConversionContext, node: Any, x: Any, dtype: int | None) -> Any:
+        return over(ctx, LAYERS[name], accumulated(ctx, x, dtype), None, False)
+
+    @converter(f"aten::{along}")
+    def by_axes(ctx: ConversionContext, node: Any, x: Any, dim: Axes, keepdim: bool, dtype: int | None) -> Any:
+        return over(ctx, LAYERS[name], accumulated(ctx, x, dtype), dim, keepdim)
+
+
+for _name in LAYERS:
+    _register(_name)
+
+
+def accumulated(ctx: ConversionContext, x: Any, dtype: int | torch.dtype | None) -> Any:
+    """x in the dtype asked for; otherwise integers and bools are summed as int64, as in PyTorch."""
+    wanted = dtype_of(dtype)
+    if wanted is None and not ctx.dtype(x).is_floating_point:
+        wanted = torch.int64
+    return x if wanted is None else ctx.cast(x, wanted)
+
+
+def over(ctx: ConversionContext, operation: str, x: Any, dim: Axes, keepdim: bool) -> Any:
+    """The reduction over the axes of `dim`, over all for None and []; bools are computed as int32; 0-d tensors pass."""
+    dtype = ctx.dtype(x)
+    axes = ctx.axes(x, dim) if ctx.rank(x) else []
+    if dtype != torch.bool:
+        return reduce(ctx, operation, x, axes, keepdim)
+    return ctx.cast(reduce(ctx, operation, ctx.cast(x, torch.int32), axes, keepdim), dtype)
+
+
+@converter("aten::amax(Tensor self, int[1] dim=[], bool keepdim=False) -> Tensor")
+def amax(ctx: ConversionContext, node: Any, x: Any, dim: Axes, keepdim: bool) -> Any:
+    """The largest over axes"""
+    return over(ctx, "MAX", x, dim, keepdim)
+
+
+@converter("aten::amin(Tensor self, int[1] dim=[], bool keepdim=False) -> Tensor")
+def amin(ctx: ConversionContext, node: Any, x: Any, dim: Axes, keepdim: bool) -> Any:
+    """The smallest over axes"""
+    return over(ctx, "MIN", x, dim, keepdim)
+
+
+@converter("aten::aminmax(Tensor self, *, int? dim=None, bool keepdim=False) -> (Tensor min, Tensor max)")
+def aminmax(ctx: ConversionContext, node: Any, x: Any, dim: Axes, keepdim: bool) -> Any:
+    """The smallest and the largest, over one axis or all"""
+    return over(ctx, "MIN", x, dim, keepdim), over(ctx, "MAX", x, dim, keepdim)
+
+
+@converter("aten::max(Tensor self) -> Tensor")
+def max_of_all(ctx: ConversionContext, node: Any, x: Any) -> Any:
+    """The largest element"""
+    return over(ctx, "MAX", x, None, False)
+
+
+@converter("aten::min(Tensor self) -> Tensor")
+def min_of_all(ctx: ConversionContext, node: Any, x: Any) -> Any:
+    """The smallest element"""
+    return over(ctx, "MIN", x, None, False)
+
+
+def _register_truth(name: str, operation: str) -> None:
+    @converter(
+        f"aten::{name}.dim(Tensor self, int dim, bool keepdim=False) -> Tensor",
+        f"aten::{name}.dims(Tensor self, int[]? dim=None, bool keepdim=False) -> Tensor",
+    )
+    def by_axes(ctx: ConversionContext, node: Any, x: Any, dim: Axes, keepdim: bool) -> Any:
+        return truth(ctx, operation, x, dim, keepdim)
+
+    @converter(f"aten::{name}(Tensor self) -> Tensor")
+    def of_all(ctx: ConversionContext, node: Any, x: Any) -> Any:
+        return truth(ctx, operation, x, None, False)
+
+
+for _name, _operation in (("any", "MAX"), ("all", "MIN")):
+    _register_truth(_name, _operation)
+
+
+def truth(ctx: ConversionContext, operation: str, x: Any, dim: Axes, keepdim: bool) -> Any:
+    """Whether one is (MAX), or all are (MIN) not 0: of 1 and -1 too, which a sum would cancel; uint8 stays uint8."""
+    result = over(ctx, operation, ctx.cast(x, torch.bool), dim, keepdim)
+    return ctx.cast(result, torch.uint8) if ctx.dtype(x) == torch.uint8 else result
+
+
+@converter(
+    "aten::count_nonzero(Tensor self, int? dim=None) -> Tensor",
+    "aten::count_nonzero.dim_IntList(Tensor self, int[] dim) -> Tensor",
+)
+def count_nonzero(ctx: ConversionContext, node: Any, x: Any, dim: Axes) -> Any:
+    """How many are not 0"""
+    return over(ctx, "SUM", ctx.cast(ctx.cast(x, torch.bool), torch.int64), dim, False)
+
+
+@converter("aten::logsumexp(Tensor self, int[1] dim, bool keepdim=False) -> Tensor")
+def logsumexp(ctx: ConversionContext, node: Any, x: Any, dim: Axes, keepdim: bool) -> Any:
+    """m + log(sum(exp(x - m))), m the largest: exp cannot overflow; an infinite m counts as 0, lest inf - inf be NaN"""
+    x = floating(ctx, x)
+    finite = torch.finfo(ctx.dtype(x))
+    # Clamping an infinite maximum keeps x - m at -inf or inf: the result is what PyTorch's replacement by 0 gives.
+    largest = combine(ctx, "MIN", combine(ctx, "MAX", over(ctx, "MAX", x, dim, True), finite.min), finite.max)
+    total = over(ctx, "SUM", ctx.unary("EXP", combine(ctx, "SUB", x, largest)), dim, True)
+    result = combine(ctx, "SUM", ctx.unary("LOG", total), largest)
+    axes = ctx.axes(x, dim) if ctx.rank(x) else []
+    return result if keepdim else ctx.squeeze(result, axes)
