@@ -25,6 +25,7 @@ from builder.lowering.passes.removals import (
     remove_contiguous,
     remove_detach,
     remove_dropout,
+    remove_full_slices,
     remove_guards,
     unify_to,
 )
@@ -91,6 +92,7 @@ PIPELINE: tuple[Pass, ...] = (
     remove_contiguous,
     remove_clone,
     remove_detach,
+    remove_full_slices,
     unpack_encoder_layer,  # before its parts, gelu among them
     unpack_multi_head,
     unpack_attention,

@@ -84,3 +84,22 @@ def unify_to(graph: Any, context: Context) -> None:
 def _cast(graph: Any, node: Any, dtype: Any) -> None:
     no, none = ir.insert_constant(graph, False, node), ir.insert_constant(graph, None, node)
     ir.replace(node, ir.outputs(ir.insert(graph, "aten::to", [node.inputsAt(0), dtype, no, no, none], node)))
+
+
+@lowering_pass("remove-full-slices")
+def remove_full_slices(graph: Any, context: Context) -> None:
+    """Remove a slice from the first to the last element by ones: `x[:, 0]` slices its first axis whole before it
+    selects."""
+    for node in ir.nodes_of(graph, "aten::slice"):
+        whole = node.inputsSize() == 5 and node.inputsAt(0).type().kind() == "TensorType"
+        if whole and _whole(*(value for value in ir.inputs(node)[2:])):
+            ir.bypass(node)
+
+
+def _whole(start: Any, end: Any, step: Any) -> bool:
+    from_first = ir.is_none(start) or ir.constant(start) == 0
+    to_last = ir.is_none(end) or ir.constant(end) == _INT_MAX
+    return from_first and to_last and ir.constant(step) == 1
+
+
+_INT_MAX = 2**63 - 1  # how the scripting compiler writes an open end

@@ -1,0 +1,563 @@
+"""One case for each pass: source IR, the IR expected after it, and inputs on which both must answer the same.
+
+docs/lowering.md is generated from these (`python -m tests.lowering.cases` prints what each pass really makes of its
+source).
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+
+from builder.lowering.graph import canonical
+from builder.lowering.passes import Context
+from builder.lowering.pipeline import PIPELINE
+
+PASSES = {step.name: step for step in PIPELINE}
+
+
+def floats(*shape: int) -> torch.Tensor:
+    """The same random tensor every time."""
+    return torch.randn(shape, generator=torch.Generator().manual_seed(sum(shape)))
+
+
+@dataclass(frozen=True)
+class Case:
+    """`source` is IR text or a function to script; `params` are bound to its trailing inputs; `raw` skips what earlier
+    passes do."""
+
+    step: str
+    source: str | Callable[..., Any]
+    inputs: tuple[Any, ...]
+    gone: tuple[str, ...]
+    there: tuple[str, ...]
+    params: tuple[Any, ...] = ()
+    context: Context = field(default_factory=Context)
+    name: str = ""
+    raw: bool = False
+
+    def graph(self) -> Any:
+        """The source as a graph, cleaned as earlier passes leave it."""
+        from builder.lowering.lower import bind
+
+        if isinstance(self.source, str):
+            graph = torch._C.parse_ir(self.source)
+        else:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                graph = torch.jit.script(self.source).graph.copy()
+        bind(graph, self.params)
+        torch._C._jit_pass_inline(graph)
+        if not self.raw:
+            torch._C._jit_pass_constant_propagation(graph)
+        return graph
+
+    def lowered(self) -> Any:
+        """The graph after the pass, with the branches of formulas resolved and what nobody reads removed."""
+        graph = self.graph()
+        PASSES[self.step](graph, self.fresh())
+        for tidy in ("lower-tuples", "propagate-constants", "pool-constants", "eliminate-dead-code"):
+            if tidy != self.step and not (tidy == "lower-tuples" and "flatten" in self.step):
+                PASSES[tidy](graph)
+        return graph
+
+    def fresh(self) -> Context:
+        """The context with its own lists, which the interface passes fill."""
+        return replace(self.context, inputs=[], outputs=[])
+
+    def text(self, *, lowered: bool) -> str:
+        """The canonical text before or after the pass."""
+        return canonical(self.lowered() if lowered else self.graph())
+
+
+def plain(*args: Any, **kwargs: Any) -> Case:
+    return Case(*args, **kwargs)
+
+
+def guarded(x):
+    if x.dim() != 2:
+        raise ValueError("two axes, please")
+    return x + 1
+
+
+def nested_guard(x):
+    if x.dim() > 1:  # noqa: SIM102
+        if x.size(0) > 100:
+            raise ValueError("too many")
+    assert x.size(1) == 4, "four columns"
+    return x + 1
+
+
+def asks(x):
+    if torch.is_grad_enabled() or x.requires_grad:
+        return x * 2
+    return x.to(x.device) + 1
+
+
+def optional(x, y: torch.Tensor | None = None):
+    if y is not None:
+        return x + y
+    return x
+
+
+def pair(x, state: tuple[torch.Tensor, torch.Tensor]):
+    return x + state[0] * state[1]
+
+
+def structured(x):
+    return {"hidden": x, "states": (x + 1, x + 2)}
+
+
+def looped(x):
+    for i in range(3):
+        x = x * 2 + i
+    return x
+
+
+def nested_loops(x):
+    for i in range(2):
+        for j in range(i + 1):
+            x = x + i * j
+    return x
+
+
+def constant_sum(x):
+    return x + torch.tensor(2) * 3
+
+
+def hardswish(x):
+    return torch.nn.functional.hardswish(x)
+
+
+def hardsigmoid(x):
+    return torch.ops.aten.hardsigmoid(x)
+
+
+def silu(x):
+    return torch.nn.functional.silu(x)
+
+
+def rsqrt(x):
+    return torch.rsqrt(x)
+
+
+def in_place(x):
+    y = x.clone()
+    y[:, 0] = 5
+    return y
+
+
+def full_slice(x):
+    return x[:, 1]
+
+
+def twice(x):
+    return torch.relu(x) + torch.relu(x)
+
+
+def tuples(x):
+    both = (x + 1, x + 2) if bool(x.sum() > 0) else (x, x * 2)
+    return both[0] * both[1]
+
+
+def listed(x):
+    both = [x + 1, x + 2]
+    return both[1] * len(both)
+
+
+def reason(x):
+    why = ""
+    if x.dim() != 2:
+        why = f"{x.dim()} axes"
+    if len(why) > 0:
+        return x * 2
+    return x
+
+
+def size_chain(x):
+    return x.reshape(x.size()[0] * 1, -1)
+
+
+def compares(x):
+    mask = x > 0
+    if mask.dtype == torch.bool:
+        return mask.logical_not()
+    return mask
+
+
+def attention(q, k, v):
+    return torch.nn.functional.scaled_dot_product_attention(q, k, v, scale=0.3)
+
+
+def attention_causal(q, k, v):
+    return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+
+
+def attention_masked(q, k, v, mask):
+    return torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+
+
+def attention_grouped(q, k, v):
+    return torch.nn.functional.scaled_dot_product_attention(q, k, v, enable_gqa=True)
+
+
+def pad_constant(x):
+    return torch.nn.functional.pad(x, [1, 2], "constant", 3.0)
+
+
+def pad_reflect_3d(x):
+    return torch.nn.functional.pad(x, [1, 1, 1, 0, 0, 1], "reflect")
+
+
+def pad_replicate(x):
+    return torch.nn.functional.pad(x, [1, 0, 2, 1], "replicate")
+
+
+def pad_circular(x):
+    return torch.nn.functional.pad(x, [1, 2, 2, 0], "circular")
+
+
+def pad_circular_cropping(x):
+    return torch.nn.functional.pad(x, [-1, 2, 1, -1], "circular")
+
+
+def conv1d_same(x, w):
+    return torch.conv1d(x, w, None, 1, "same", 1, 1)
+
+
+def conv2d_grouped(x, w, b):
+    return torch.conv2d(x, w, b, [2, 1], [1, 0], [1, 2], 2)
+
+
+def conv3d_valid(x, w):
+    return torch.conv3d(x, w, None, 1, "valid", 1, 1)
+
+
+def conv_transposed(x, w, b):
+    return torch.conv_transpose2d(x, w, b, [2, 2], [1, 1], [1, 0], 1, [1, 2])
+
+
+def matmul_bias(x, w, b):
+    return torch.matmul(x, w) + b
+
+
+def addmm_plain(x, w, b):
+    return torch.addmm(b, x, w)
+
+
+def addmm_scaled(x, y, b):
+    return torch.addmm(b, x, y, beta=0.5, alpha=2)
+
+
+def addmm_without(x, y, b):
+    return torch.addmm(b, x, y, beta=0)
+
+
+def old_linear(x, w, b):
+    if x.dim() == 2:  # noqa: SIM108
+        y = torch.nn.functional.linear(x, w, b)
+    else:
+        y = torch.nn.functional.linear(x, w, b)
+    return y
+
+
+def flat_flat(x, w):
+    return torch.nn.functional.linear(x.flatten(2).flatten(1), w)
+
+
+def std_two_axes(x):
+    return torch.std(x, [0, -1], correction=2, keepdim=True)
+
+
+def var_all(x):
+    return torch.var(x)
+
+
+def var_far(x):
+    return torch.var(x + 1e4, 1, unbiased=False)
+
+
+def std_mean_pair(x):
+    a, b = torch.std_mean(x, 1)
+    return a + b
+
+
+def casts(x, y):
+    return x.to(y) + x.to("cpu") + x.float() + x.to(dtype=torch.float64).to(torch.float32)
+
+
+def same_casts(x):
+    return (x > 0).to(torch.bool), x.to(x.dtype)
+
+
+def as_type(x, y):
+    return x.type_as(y) + y
+
+
+def tiled(x):
+    return x.tile([2]) + x.tile([1, 2])
+
+
+def views(x, y):
+    return x.view(-1) + y.view_as(x).reshape_as(x).view(-1)
+
+
+def log_soft(x):
+    return torch.log_softmax(x, -1)
+
+
+def remainders(x, y):
+    return torch.remainder(x, y) + torch.remainder(x, -3) + x % 3
+
+
+def floors(x, y):
+    return torch.floor_divide(x, y) + x // -3
+
+
+def native_attention(q, wi, bi, wo, bo):
+    a, b = torch._native_multi_head_attention(q, q, q, 8, 2, wi, bi, wo, bo, None, True, True, None)
+    return a, b
+
+
+def copied(x):
+    return x.clone() + x.contiguous() + x.detach()
+
+
+def dropped(x):
+    y = torch.feature_dropout(torch.dropout(x, 0.5, False), 0.1, False)
+    return torch.alpha_dropout(y, 0.0, True)
+
+
+def set_unknown(x, y, i: int):
+    return torch.select_scatter(x, y, 0, i)
+
+
+def groups(x, w, b):
+    return torch.group_norm(x, 2, w, b)
+
+
+def gelus(x):
+    return torch.nn.functional.gelu(x) + torch.nn.functional.gelu(x, approximate="tanh")
+
+
+MAT, VEC = floats(4, 3), floats(3)
+ALL = Context(keep=frozenset())
+_Q = tuple(floats(2, 4, 5, 8) for _ in range(3))
+_GROUPED = (floats(2, 4, 5, 8), floats(2, 2, 6, 8), floats(2, 2, 6, 8))
+_MASK = torch.tensor([[True, False, True, True, False], [False] * 5, [True] * 5, [True] * 5, [True] * 5])
+_INTS = (torch.tensor([7, -7, 6, -6, 0]), torch.tensor([3, 3, -4, -4, 5]))
+_X = floats(3, 4)
+_NATIVE = (floats(24, 8), floats(24), floats(8, 8), floats(8))
+
+UNROLLED = "prim::Loop"
+CASES = (
+    plain("remove-full-slices", full_slice, (_X,), ("aten::slice",), ("aten::select",)),
+    plain("flatten-inputs", optional, (_X,), (), (), name="optional input"),
+    plain("flatten-inputs", pair, (_X, _X, _X), (), ("prim::TupleConstruct",), name="tuple"),
+    plain("flatten-outputs", structured, (_X,), ("prim::DictConstruct",), ("aten::add",)),
+    plain("resolve-environment", asks, (_X,), ("is_grad_enabled", "requires_grad(", "prim::device"), ("aten::add",)),
+    plain("propagate-constants", constant_sum, (_X,), ("aten::mul",), ("aten::add",), raw=True),
+    plain("eliminate-exceptions", guarded, (_X,), ("prim::If", "RaiseException"), ("aten::add",)),
+    plain("eliminate-exceptions", nested_guard, (_X,), ("prim::If", "RaiseException"), ("aten::add",), name="nested"),
+    plain(
+        "resolve-static-ifs",
+        """graph(%x : Tensor):
+          %yes : bool = prim::Constant[value=1]()
+          %y : Tensor = prim::If(%yes)
+            block0():
+              %a : Tensor = aten::relu(%x)
+              -> (%a)
+            block1():
+              -> (%x)
+          return (%y)""",
+        (_X,),
+        ("prim::If",),
+        ("aten::relu",),
+        raw=True,
+    ),
+    plain("unroll-loops", looped, (_X,), (UNROLLED,), ("aten::mul",)),
+    plain("unroll-loops", nested_loops, (_X,), (UNROLLED,), ("aten::add",), name="nested"),
+    plain("unroll-loops", looped, (_X,), (), (UNROLLED,), context=Context(unroll_limit=2), name="beyond the limit"),
+    plain("remove-dropout", dropped, (_X,), ("dropout",), ()),
+    plain("functionalise", in_place, (_X,), ("copy_",), ("aten::cat",)),
+    plain("peephole-lists", listed, (_X,), ("__getitem__", "aten::len"), ("aten::mul",)),
+    plain("fold-string-lengths", reason, (_X,), ("aten::len",), ("aten::ne",)),
+    plain("lower-tuples", tuples, (_X,), ("Tuple",), ("aten::mul",)),
+    plain("eliminate-common-subexpressions", twice, (_X,), (), ("aten::relu",)),
+    plain(
+        "eliminate-dead-code",
+        """graph(%x : Tensor):
+          %y : Tensor = aten::relu(%x)
+          %z : Tensor = aten::mul(%y, %y)
+          return (%y)""",
+        (_X,),
+        ("aten::mul",),
+        ("aten::relu",),
+        raw=True,
+    ),
+    plain("view-to-reshape", views, (floats(3, 4), floats(12)), ("aten::view", "reshape_as"), ("aten::reshape",)),
+    plain("remove-contiguous", copied, (_X,), ("contiguous",), ("aten::clone",)),
+    plain("remove-clone", copied, (_X,), ("clone",), ("aten::detach",)),
+    plain("remove-detach", copied, (_X,), ("detach",), ("aten::clone",)),
+    plain(
+        "unpack-native-multi-head-attention",
+        native_attention,
+        (floats(2, 3, 8),),
+        ("_native",),
+        ("aten::softmax",),
+        _NATIVE,
+    ),
+    plain("unpack-scaled-dot-product-attention", attention, _Q, ("scaled_dot",), ("aten::softmax",), name="scale"),
+    plain(
+        "unpack-scaled-dot-product-attention", attention_causal, _Q, ("scaled_dot",), ("aten::softmax",), name="causal"
+    ),
+    plain(
+        "unpack-scaled-dot-product-attention",
+        attention_masked,
+        (*_Q, _MASK),
+        ("scaled_dot",),
+        ("softmax",),
+        name="bool mask",
+    ),
+    plain(
+        "unpack-scaled-dot-product-attention",
+        attention_masked,
+        (*_Q, floats(5, 5)),
+        ("scaled_dot",),
+        (),
+        name="float mask",
+    ),
+    plain("unpack-scaled-dot-product-attention", attention_grouped, _GROUPED, ("scaled_dot",), (), name="grouped"),
+    plain("unpack-pad", pad_constant, (_X,), ("aten::pad",), ("constant_pad_nd",), name="constant"),
+    plain(
+        "unpack-pad", pad_reflect_3d, (floats(1, 2, 3, 4, 5),), ("aten::pad",), ("reflection_pad3d",), name="reflect"
+    ),
+    plain("unpack-pad", pad_replicate, (floats(1, 2, 3, 4),), ("aten::pad",), ("replication_pad2d",), name="replicate"),
+    plain("unpack-pad", pad_circular, (floats(1, 2, 3, 4),), ("aten::pad",), ("aten::cat",), name="circular"),
+    plain(
+        "unpack-pad",
+        pad_circular_cropping,
+        (floats(1, 2, 3, 4),),
+        ("aten::pad",),
+        ("aten::cat",),
+        name="circular, cropping",
+    ),
+    plain(
+        "unify-convolutions",
+        conv1d_same,
+        (floats(1, 2, 9),),
+        ("conv1d",),
+        ("_convolution",),
+        (floats(3, 2, 4),),
+        name="same",
+    ),
+    plain(
+        "unify-convolutions",
+        conv2d_grouped,
+        (floats(1, 4, 9, 9),),
+        ("conv2d",),
+        ("_convolution",),
+        (floats(6, 2, 3, 3), floats(6)),
+    ),
+    plain(
+        "unify-convolutions",
+        conv3d_valid,
+        (floats(1, 2, 4, 4, 4),),
+        ("conv3d",),
+        ("_convolution",),
+        (floats(3, 2, 2, 2, 2),),
+    ),
+    plain(
+        "unify-convolutions",
+        conv_transposed,
+        (floats(1, 2, 5, 5),),
+        ("transpose2d",),
+        ("_convolution",),
+        (floats(2, 3, 3, 3), floats(3)),
+    ),
+    plain(
+        "unpack-aliases",
+        """graph(%x : Tensor, %y : Tensor):
+          %z : Tensor = aten::multiply(%x, %y)
+          %w : Tensor = aten::true_divide(%z, %y)
+          return (%w)""",
+        (_X, floats(3, 4)),
+        ("true_divide", "multiply"),
+        ("aten::div", "aten::mul"),
+    ),
+    plain("unpack-hardswish", hardswish, (_X * 4,), ("hardswish",), ("aten::clamp",)),
+    plain(
+        "unpack-hardsigmoid",
+        hardsigmoid,
+        (_X * 4,),
+        ("hardsigmoid",),
+        ("aten::clamp",),
+        context=ALL,
+    ),
+    plain("unpack-silu", silu, (_X,), ("silu",), ("aten::sigmoid",)),
+    plain("unpack-gelu", gelus, (_X,), ("gelu",), ("aten::erf", "aten::tanh"), context=ALL),
+    plain("unpack-log-softmax", log_soft, (_X,), ("log_softmax",), ("aten::amax",)),
+    plain("unpack-log-softmax", log_soft, (_X * 1000,), ("log_softmax",), (), name="underflow"),
+    plain("unpack-std", std_two_axes, (floats(3, 4, 5),), ("aten::std",), ("aten::sqrt",)),
+    plain("unpack-std", std_mean_pair, (floats(3, 4, 5),), ("aten::std",), ("aten::sqrt",), name="with mean"),
+    plain("unpack-var", var_all, (floats(3, 4),), ("aten::var",), ("aten::mean",)),
+    plain("unpack-var", var_far, (floats(3, 4),), ("aten::var",), ("aten::mean",), name="no cancellation"),
+    plain(
+        "unpack-group-norm",
+        groups,
+        (floats(2, 4, 5),),
+        ("group_norm",),
+        ("aten::mean",),
+        (floats(4), floats(4)),
+        context=ALL,
+    ),
+    plain("unpack-remainder", remainders, _INTS, ("remainder",), ("aten::fmod",), name="integers"),
+    plain("unpack-remainder", remainders, (floats(9) * 9, floats(9)), ("remainder",), ("aten::fmod",)),
+    plain("unpack-floor-divide", floors, _INTS, ("floor_divide",), ("aten::div",), name="integers"),
+    plain("unpack-rsqrt", rsqrt, (floats(4).abs(),), ("rsqrt",), ("aten::reciprocal",)),
+    plain("unpack-select-scatter", set_unknown, (_X, floats(4), -1), ("select_scatter",), ("aten::cat",)),
+    plain("tile-to-repeat", tiled, (_X,), ("aten::tile",), ("aten::repeat",)),
+    plain("fuse-linear", matmul_bias, (floats(2, 5, 4),), ("aten::add",), ("aten::linear",), (MAT, VEC)),
+    plain("fuse-linear", addmm_plain, (_X,), ("aten::addmm",), ("aten::linear",), (MAT, VEC), name="addmm"),
+    plain("fuse-addmm-branches", old_linear, (_X,), ("prim::If",), ("aten::linear",), (MAT.t(), VEC)),
+    plain("fuse-flatten-linear", flat_flat, (floats(2, 2, 2, 2),), (), ("aten::linear",), (floats(3, 8),)),
+    plain("unpack-addmm", addmm_scaled, (_X, MAT, VEC), ("addmm",), ("aten::matmul",)),
+    plain("unpack-addmm", addmm_without, (_X, MAT, VEC * float("nan")), ("addmm",), ("aten::matmul",), name="beta 0"),
+    plain("unpack-type-as", as_type, (_X, _X.double()), ("type_as",), ("aten::to",)),
+    plain("unify-to", casts, (_X, _X.double()), ("Device",), ("aten::to",)),
+    plain("fold-known-facts", compares, (_X,), ("prim::If",), ("logical_not",)),
+    plain("remove-casts", same_casts, (_X,), ("aten::to",), ("aten::gt",)),
+    plain(
+        "fold-scalar-chains",
+        """graph(%x : Tensor, %two : Tensor):
+          %zero : int = prim::Constant[value=0]()
+          %n : int = aten::size(%x, %zero)
+          %t : Tensor = prim::NumToTensor(%n)
+          %m : Tensor = aten::mul(%t, %two)
+          %k : int = aten::Int(%m)
+          %y : Tensor = aten::mul(%x, %k)
+          return (%y)""",
+        (_X,),
+        ("NumToTensor", "aten::Int"),
+        ("aten::mul",),
+        (torch.tensor(2),),
+    ),
+    plain(
+        "fold-scalar-tensors",
+        """graph(%x : Tensor, %w : Tensor, %half : Tensor):
+          %none : NoneType = prim::Constant()
+          %y : Tensor = aten::linear(%x, %w, %none)
+          %z : Tensor = aten::mul(%y, %half)
+          return (%z)""",
+        (_X,),
+        ("device=cpu) = prim::Constant[value={0.5}]",),
+        ("float = prim::Constant[value=0.5]",),
+        (MAT.t(), torch.tensor(0.5)),
+    ),
+    plain("fold-sizes", size_chain, (_X,), ("__getitem__",), ("aten::size",)),
+    plain("fold-neutral-arithmetic", size_chain, (_X,), ("aten::mul",), ("aten::size",)),
+)
