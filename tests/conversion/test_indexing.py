@@ -121,5 +121,5 @@ def test_indices_are_read_against_the_size_that_the_axis_has(name: str) -> None:
 
 
 def test_a_mask_that_the_network_computes_is_refused_and_never_read_as_integers() -> None:
-    with pytest.raises(UnsupportedOperators, match="how many values it selects"):
+    with pytest.raises(UnsupportedOperators, match="mask that the network computes"):
         convert(lambda x: x[x > 0], [sample(4)])

@@ -7,7 +7,9 @@ from typing import Any
 
 import torch
 
+from builder.conversion import nonzero
 from builder.conversion.context import ConversionContext, Unconvertible
+from builder.conversion.converters.select import taken
 from builder.conversion.converters.shape import broadcast_sizes
 from builder.conversion.dynamic import Size
 from builder.conversion.registry import converter
@@ -156,7 +158,7 @@ converter("aten::index.Tensor_hacked_twin(Tensor self, Tensor[] indices) -> Tens
 
 
 def expand_masks(ctx: ConversionContext, indices: Sequence[Any]) -> list[Any]:
-    """The indices with each static mask (bool or uint8) replaced by its non-zeros, one index for each of its axes."""
+    """The indices with each mask (bool or uint8) replaced by the places of its non-zeros, one index for each axis."""
     result: list[Any] = []
     for index in indices:
         if index is None or ctx.dtype(index) not in (torch.bool, torch.uint8):
@@ -164,11 +166,19 @@ def expand_masks(ctx: ConversionContext, indices: Sequence[Any]) -> list[Any]:
         elif isinstance(index, Static):
             result += list(index.nonzero().unbind(1))
         else:
-            raise Unconvertible(
-                "a mask that is computed by the network is used as an index: how many values it selects is not known",
-                "use torch.where or masked_fill, which keep the shape",
-            )
+            result += _computed_places(ctx, index)
     return result
+
+
+def _computed_places(ctx: ConversionContext, mask: Any) -> list[Any]:
+    reason = nonzero.data_dependent(ctx)
+    if reason:
+        raise Unconvertible(
+            f"a mask that the network computes is used as an index: {reason}",
+            "use torch.where or masked_fill, which keep the shape",
+        )
+    places = nonzero.places(ctx, mask)
+    return [taken(ctx, places, 1, axis) for axis in range(ctx.rank(mask))]
 
 
 def _gather_several(ctx: ConversionContext, x: Any, places: list[Any], axes: list[int]) -> Any:

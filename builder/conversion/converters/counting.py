@@ -1,0 +1,123 @@
+"""Counting and finding: one_hot, bucketize, searchsorted, and what has a size that the data decides."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+
+from builder.conversion import nonzero
+from builder.conversion.context import ConversionContext
+from builder.conversion.converters.indexing import element_gathered
+from builder.conversion.converters.select import taken
+from builder.conversion.converters.shape import broadcast_sizes
+from builder.conversion.layers import comparison, reduce
+from builder.conversion.registry import converter
+from builder.engine.flavour import trt
+
+
+def _classes_known(ctx: ConversionContext, args: SimpleNamespace) -> str | None:
+    if args.num_classes < 0:
+        return "one_hot without num_classes has as many columns as the greatest value says, which is not known before"
+    return None
+
+
+@converter("aten::one_hot(Tensor self, int num_classes=-1) -> Tensor", when=_classes_known)
+def one_hot(ctx: ConversionContext, node: Any, x: Any, classes: int) -> Any:
+    """[*] -> [*, classes]: 1 in the column that the value names"""
+    rank = ctx.rank(x)
+    column = ctx.unsqueeze(x, [rank])
+    numbers = torch.arange(classes, dtype=ctx.dtype(x)).reshape([1] * rank + [classes])
+    same = ctx.elementwise("EQUAL", column, ctx.constant(numbers))
+    return ctx.cast(ctx.set_sizes(same, [*ctx.sizes(x), classes]), torch.int64)
+
+
+def _places(ctx: ConversionContext, sequence: Any, values: Any, right: bool, int32: bool) -> Any:
+    """[*, m]: how many of sequence [*, n] come before each of values [*, m]; NaN comes last, as torch sorts it."""
+    dtype = torch.int32 if int32 else torch.int64
+    operation, negate = ("GREATER", False) if right else ("LESS", True)
+    rank = ctx.rank(values)
+    column = ctx.unsqueeze(values, [rank])
+    row = ctx.at_rank(sequence, rank + 1) if ctx.rank(sequence) == 1 else ctx.unsqueeze(sequence, [rank - 1])
+    after = comparison(ctx, operation, negate, row, column)
+    sizes = [*ctx.sizes(values), ctx.size(sequence, ctx.rank(sequence) - 1)]
+    before = ctx.cast(ctx.set_sizes(ctx.unary("NOT", ctx.set_sizes(after, sizes)), sizes), dtype)
+    return reduce(ctx, "SUM", before, [rank], False)
+
+
+_OUT = "*, bool out_int32=False, bool right=False"
+
+
+@converter(f"aten::bucketize.Tensor(Tensor self, Tensor boundaries, {_OUT}) -> Tensor")
+def bucketize(ctx: ConversionContext, node: Any, x: Any, boundaries: Any, int32: bool, right: bool) -> Any:
+    """How many boundaries are below each value (with right: below or equal)"""
+    return _flat_places(ctx, boundaries, x, right, int32)
+
+
+def _flat_places(ctx: ConversionContext, sequence: Any, values: Any, right: bool, int32: bool) -> Any:
+    if ctx.rank(values):
+        return _places(ctx, sequence, values, right, int32)
+    return ctx.reshape(_places(ctx, sequence, ctx.reshape(values, [1]), right, int32), [])
+
+
+@converter(f"aten::bucketize.Scalar(Scalar self, Tensor boundaries, {_OUT}) -> Tensor", dynamic=("self",))
+def bucketize_scalar(ctx: ConversionContext, node: Any, x: Any, boundaries: Any, int32: bool, right: bool) -> Any:
+    """bucketize of one number"""
+    return _flat_places(ctx, boundaries, ctx.tensor(x), right, int32)
+
+
+_SORTED = f"{_OUT}, str? side=None, Tensor? sorter=None"
+
+
+@converter(f"aten::searchsorted.Tensor(Tensor sorted_sequence, Tensor self, {_SORTED}) -> Tensor")
+def searchsorted(
+    ctx: ConversionContext, node: Any, sequence: Any, x: Any, int32: bool, right: bool, side: str | None, sorter: Any
+) -> Any:
+    """Where each value would go into the sorted last axis of sequence, before (or with right, behind) its equals"""
+    if sorter is not None:
+        sequence = element_gathered(ctx, sequence, sorter, ctx.rank(sequence) - 1)
+    return _flat_places(ctx, sequence, x, right or side == "right", int32)
+
+
+@converter(f"aten::searchsorted.Scalar(Tensor sorted_sequence, Scalar self, {_SORTED}) -> Tensor", dynamic=("self",))
+def searchsorted_scalar(
+    ctx: ConversionContext, node: Any, sequence: Any, x: Any, int32: bool, right: bool, side: str | None, sorter: Any
+) -> Any:
+    """searchsorted of one number"""
+    return searchsorted(ctx, node, sequence, ctx.tensor(x), int32, right, side, sorter)
+
+
+_DATA = "its size depends on the data: needs TensorRT (not RTX) and, served, Triton 23.09 or newer"
+
+
+@converter(
+    "aten::nonzero(Tensor self) -> Tensor",
+    "aten::argwhere(Tensor self) -> Tensor",
+    when=nonzero.data_dependent,
+    note=_DATA,
+)
+def find(ctx: ConversionContext, node: Any, x: Any) -> Any:
+    """[found, rank]: the places of the elements that are not zero"""
+    return nonzero.places(ctx, x)
+
+
+@converter("aten::nonzero_numpy(Tensor self) -> Tensor[]", when=nonzero.data_dependent, note=_DATA)
+def nonzero_numpy(ctx: ConversionContext, node: Any, x: Any) -> list[Any]:
+    """nonzero, one vector for each axis"""
+    places = nonzero.places(ctx, x)
+    return [taken(ctx, places, 1, axis) for axis in range(ctx.rank(x))]
+
+
+@converter("aten::masked_select(Tensor self, Tensor mask) -> Tensor", when=nonzero.data_dependent, note=_DATA)
+def masked_select(ctx: ConversionContext, node: Any, x: Any, mask: Any) -> Any:
+    """The values where mask is true, in order"""
+    sizes = broadcast_sizes(ctx, [x, mask])
+    return values_at(ctx, ctx.expand(x, sizes), nonzero.places(ctx, ctx.expand(mask, sizes)))
+
+
+def values_at(ctx: ConversionContext, x: Any, places: Any) -> Any:
+    """x's values (or rows) at coordinate tuples [found, axes]: one IGatherLayer in ND mode."""
+    result = ctx.net.add_gather_v2(x, places, trt.GatherMode.ND).get_output(0)
+    ctx.remember_dtype(result, ctx.dtype(x))
+    return result

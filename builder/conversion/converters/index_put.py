@@ -1,0 +1,170 @@
+"""x[indices] = values, masked writes, and writes into views (slice_scatter, diagonal_scatter)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from builder.conversion import scalars
+from builder.conversion.context import ConversionContext, Unconvertible
+from builder.conversion.converters.diagonals import diagonal_span, matrix_last
+from builder.conversion.converters.indexing import as_index, expand_masks, gathered, linear_index
+from builder.conversion.converters.scattering import accumulated, in_steps, spliced
+from builder.conversion.converters.select import bound, length_between, position
+from builder.conversion.converters.shape import broadcast_sizes, permuted
+from builder.conversion.dynamic import Size
+from builder.conversion.layers import choose
+from builder.conversion.registry import converter
+from builder.engine.flavour import trt
+
+
+@converter(
+    "aten::index_put(Tensor self, Tensor?[] indices, Tensor values, bool accumulate=False) -> Tensor",
+    "aten::index_put.hacked_twin(Tensor self, Tensor[] indices, Tensor values, bool accumulate=False) -> Tensor",
+    "aten::_unsafe_index_put(Tensor self, Tensor?[] indices, Tensor values, bool accumulate=False) -> Tensor",
+    constants=("indices",),
+)
+def index_put(ctx: ConversionContext, node: Any, x: Any, indices: list[Any], values: Any, accumulate: bool) -> Any:
+    """self[indices] = values, or += with accumulate; a mask that the network computes selects, it is never an index."""
+    masks = [i for i in indices if i is not None and not isinstance(i, torch.Tensor) and ctx.dtype(i) == torch.bool]
+    if masks:
+        return _put_masked(ctx, x, indices, values, accumulate)
+    places = expand_masks(ctx, indices)
+    axes = [axis for axis, index in enumerate(places) if index is not None]
+    return _put_at(ctx, x, places, axes, values, accumulate)
+
+
+def _put_masked(ctx: ConversionContext, x: Any, indices: list[Any], values: Any, accumulate: bool) -> Any:
+    """The values that a mask selects, in order; one value (or one row) for all of them is a plain selection."""
+    if len([i for i in indices if i is not None]) > 1 or accumulate:
+        raise Unconvertible("a mask that the network computes beside other indices, or accumulated")
+    first = next(i for i, index in enumerate(indices) if index is not None)
+    mask = indices[first]
+    behind = ctx.rank(x) - first - ctx.rank(mask)
+    wide = ctx.unsqueeze(mask, list(range(ctx.rank(mask), ctx.rank(mask) + behind)))
+    if ctx.rank(values) > behind and not (values.shape[ctx.rank(values) - behind - 1] == 1):
+        if first:
+            raise Unconvertible("one value for each that a mask selects, on axes behind others")
+        values = _nth_selected(ctx, mask, values, behind)
+    elif ctx.rank(values) > behind and first == 0:
+        values = ctx.reshape(values, ctx.sizes(values)[ctx.rank(values) - behind :])
+    return ctx.copy_sizes(x, choose(ctx, wide, values, x, ctx.dtype(x)))
+
+
+def _nth_selected(ctx: ConversionContext, mask: Any, values: Any, behind: int) -> Any:
+    """values [selected, *behind] spread over the mask's axes: place p takes row (selected before p)."""
+    row = ctx.reshape(count_before(ctx, mask), ctx.sizes(mask))
+    return gathered(ctx, ctx.at_rank(values, behind + 1), row, 0)
+
+
+def count_before(ctx: ConversionContext, mask: Any) -> Any:
+    """[elements] int64: for each element of the flat mask, how many before it are true (never more than are true - 1
+    at a true one): an exclusive running sum.
+    """
+    if not hasattr(ctx.net, "add_cumulative"):
+        raise Unconvertible("this TensorRT has no running sum, which places masked values", "use torch.where")
+    flat = ctx.cast(ctx.reshape(mask, [-1]), torch.int64)
+    axis = ctx.constant(torch.tensor(0, dtype=torch.int32))
+    layer = ctx.net.add_cumulative(flat, axis, trt.CumulativeOperation.SUM, True, False)
+    return ctx.copy_sizes(flat, layer.get_output(0))
+
+
+def _put_at(
+    ctx: ConversionContext, x: Any, places: list[Any], axes: list[int], values: Any, accumulate: bool
+) -> Any:
+    """The indexed axes moved to the front and merged, one IScatterLayer of rows (ND), and everything back."""
+    others = [axis for axis in range(ctx.rank(x)) if axis not in axes]
+    order = [*axes, *others]
+    front = permuted(ctx, x, order)
+    sizes = ctx.sizes(front)
+    volume: Size = 1
+    for size in sizes[: len(axes)]:
+        volume = ctx.arithmetic("mul", volume, size)
+    rows = front if len(axes) == 1 else ctx.reshape(front, [volume, *sizes[len(axes) :]])
+    index = as_index(ctx, linear_index(ctx, [places[a] for a in axes], sizes[: len(axes)]))
+    values = _values_in_front(ctx, x, values, index, axes, others)
+    done = _rows_written(ctx, rows, index, values, accumulate)
+    done = done if len(axes) == 1 else ctx.reshape(done, sizes)
+    return permuted(ctx, done, [order.index(axis) for axis in range(len(order))])
+
+
+def _values_in_front(
+    ctx: ConversionContext, x: Any, values: Any, index: Any, axes: list[int], others: list[int]
+) -> Any:
+    """values broadcast to what x[indices] is, with the index's axes first."""
+    picked, rest = ctx.sizes(index), [ctx.size(x, a) for a in others]
+    adjacent = axes == list(range(axes[0], axes[-1] + 1))
+    before = sum(axis < axes[0] for axis in others) if adjacent else 0
+    sizes = [*rest[:before], *picked, *rest[before:]]
+    values = ctx.expand(ctx.tensor(values, ctx.dtype(x)), sizes)
+    count = len(picked)
+    order = [*range(before, before + count), *range(before), *range(before + count, len(sizes))]
+    return permuted(ctx, values, order)
+
+
+def _rows_written(ctx: ConversionContext, rows: Any, index: Any, values: Any, accumulate: bool) -> Any:
+    if accumulate:
+        flat = ctx.reshape(index, [-1])
+        behind = ctx.sizes(rows)[1:]
+        lined = ctx.reshape(values, [ctx.size(flat, 0), *behind])
+        column = ctx.reshape(flat, [ctx.size(flat, 0), *([1] * len(behind))])
+        return accumulated(ctx, rows, 0, column, lined, "sum")
+    places = ctx.unsqueeze(index, [ctx.rank(index)])
+    result = ctx.net.add_scatter(rows, places, values, trt.ScatterMode.ND).get_output(0)
+    ctx.remember_dtype(result, ctx.dtype(rows))
+    return ctx.copy_sizes(rows, result)
+
+
+@converter("aten::masked_scatter(Tensor self, Tensor mask, Tensor source) -> Tensor")
+def masked_scatter(ctx: ConversionContext, node: Any, x: Any, mask: Any, source: Any) -> Any:
+    """self with the true places of mask filled by the values of source, in order"""
+    sizes = broadcast_sizes(ctx, [x, mask])
+    whole, mask = ctx.expand(x, sizes), ctx.expand(mask, sizes)
+    row = count_before(ctx, mask)
+    flat = ctx.reshape(source, [-1])
+    last = ctx.arithmetic("sub", ctx.size(flat, 0), 1)
+    row = ctx.elementwise("MIN", *ctx.operands(row, last, dtype=torch.int64))  # behind the last true place
+    values = ctx.reshape(gathered(ctx, flat, row, 0), sizes)
+    return ctx.set_sizes(choose(ctx, mask, values, whole, ctx.dtype(x)), sizes)
+
+
+@converter(
+    "aten::slice_scatter(Tensor self, Tensor src, int dim=0, SymInt? start=None, SymInt? end=None, SymInt step=1)"
+    " -> Tensor",
+    dynamic=("start", "end", "step"),
+)
+def slice_scatter(
+    ctx: ConversionContext, node: Any, x: Any, src: Any, dim: int, start: Any, end: Any, step: Any
+) -> Any:
+    """self with self[start:end:step] of an axis replaced by src"""
+    axis = ctx.axis(x, dim)
+    size = ctx.size(x, axis)
+    first, last = bound(ctx, start, size, 0), bound(ctx, end, size, size)
+    if step != 1:
+        return in_steps(ctx, x, src, axis, first, step)
+    length = length_between(ctx, first, last, 1)
+    if scalars.decided(ctx, "eq", length, 0):
+        return x
+    return spliced(ctx, x, src, axis, first, ctx.arithmetic("add", first, length))
+
+
+@converter("aten::select_scatter(Tensor self, Tensor src, int dim, SymInt index) -> Tensor", dynamic=("index",))
+def select_scatter(ctx: ConversionContext, node: Any, x: Any, src: Any, dim: int, index: Size) -> Any:
+    """self with self.select(dim, index) replaced by src"""
+    axis = ctx.axis(x, dim)
+    first = position(ctx, index, ctx.size(x, axis))
+    return spliced(ctx, x, ctx.unsqueeze(src, [axis]), axis, first, ctx.arithmetic("add", first, 1))
+
+
+@converter("aten::diagonal_scatter(Tensor self, Tensor src, int offset=0, int dim1=0, int dim2=1) -> Tensor")
+def diagonal_scatter(ctx: ConversionContext, node: Any, x: Any, src: Any, offset: int, first: int, second: int) -> Any:
+    """self with a diagonal replaced by src"""
+    matrix, back = matrix_last(ctx, x, first, second)
+    *lead, height, width = ctx.sizes(matrix)
+    start, length = diagonal_span(ctx, height, width, offset)
+    if scalars.decided(ctx, "eq", length, 0):
+        return x
+    flat = ctx.reshape(matrix, [*lead, ctx.arithmetic("mul", height, width)])
+    done = in_steps(ctx, flat, src, len(lead), start, ctx.arithmetic("add", width, 1))
+    return permuted(ctx, ctx.reshape(done, [*lead, height, width]), back)

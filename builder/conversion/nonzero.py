@@ -1,0 +1,26 @@
+"""Which elements are not zero: the one layer whose size the data decides, and where it can run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from builder.conversion.context import ConversionContext
+from builder.engine import flavour
+
+
+def available() -> bool:
+    """Whether the flavour computes it: TensorRT-RTX 1.x has the layer and no kernel ("no runners that implement it")."""
+    return flavour.name() == "tensorrt"
+
+
+def data_dependent(ctx: ConversionContext, args: Any = None) -> str | None:
+    """A capability: the reason against operators whose size the data decides, where the flavour cannot run them."""
+    return None if available() else "its size depends on the data, and TensorRT-RTX has no kernel for that (NonZero)"
+
+
+def places(ctx: ConversionContext, x: Any) -> Any:
+    """[found, rank] int64: the places of the elements that are not zero, in row-major order."""
+    found = ctx.net.add_non_zero(ctx.cast(x, torch.bool)).get_output(0)  # [rank, found], int32
+    return ctx.cast(ctx.permute(found, [1, 0]), torch.int64)
