@@ -1,0 +1,99 @@
+"""Lowering and conversion against the road that a user takes today: torch.onnx.export and TensorRT's ONNX parser.
+
+    python benchmarks/convert.py [--only resnet50] [--runs 5] [--linear] [--json]
+
+Both roads take the same traced module to an INetworkDefinition of the same flavour, alternately and in this process,
+after one warm-up; the ratio is that of the medians. ONNX's is the TorchScript exporter (dynamo=False): the other one
+takes no TorchScript. --linear measures our cost per node on chains of 500, 2,000 and 8,000 operators instead.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import json
+import statistics
+import time
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+import builder
+from benchmarks.networks import NETWORKS, Chain, Network
+from builder.engine.flavour import trt
+from builder.engine.network import logger, new_network
+
+DEFAULT = ("resnet50", "bert_base_128", "efficientnet_b0", "chain_4000")
+
+
+def seconds(call: Callable[[], Any]) -> float:
+    """The wall time of one call."""
+    start = time.perf_counter()
+    call()
+    return time.perf_counter() - start
+
+
+def ours(traced: Any, network: Network) -> Any:
+    """lower + convert."""
+    return builder.convert(traced, [network.spec])
+
+
+def onnx_road(traced: Any, network: Network, sample: torch.Tensor) -> Any:
+    """Export and parse; the network must have parsed whole."""
+    buffer = io.BytesIO()
+    axes = {"x": {0: "batch"}}
+    torch.onnx.export(traced, (sample,), buffer, dynamo=False, input_names=["x"], output_names=["y"],
+                      dynamic_axes=axes, opset_version=17)  # fmt: skip
+    made = new_network()
+    parser = trt.OnnxParser(made[1], logger())
+    assert parser.parse(buffer.getvalue()), parser.get_error(0).desc()
+    return made, parser
+
+
+def compare(name: str, runs: int) -> dict[str, Any]:
+    """Medians of both roads in seconds, their ratio, and where our time goes."""
+    network = NETWORKS[name]
+    sample = network.sample(2)
+    traced = torch.jit.trace(network.module(), sample, check_trace=False)
+    layers = ours(traced, network).network.num_layers
+    parsed = onnx_road(traced, network, sample)[0][1].num_layers
+    pairs = [
+        (seconds(lambda: ours(traced, network)), seconds(lambda: onnx_road(traced, network, sample)))
+        for _ in range(runs)
+    ]
+    mine, theirs = (statistics.median(times) for times in zip(*pairs, strict=True))
+    lowering = statistics.median(seconds(lambda: builder.lower(traced)) for _ in range(runs))
+    return {"network": name, "ours": mine, "lowering": lowering, "onnx": theirs, "ratio": mine / theirs,
+            "layers": layers, "onnx_layers": parsed}  # fmt: skip
+
+
+def linear(runs: int) -> list[dict[str, Any]]:
+    """Our cost per node on chains of three sizes."""
+    rows = []
+    for depth in (167, 667, 2667):
+        network = Network(lambda depth=depth: Chain(depth), NETWORKS["chain_4000"].spec)
+        traced = torch.jit.trace(network.module(), network.sample(2), check_trace=False)
+        times = [seconds(lambda traced=traced, network=network: ours(traced, network)) for _ in range(runs)]
+        rows.append({"nodes": 3 * depth, "seconds": min(times), "microseconds_per_node": min(times) / 3 / depth * 1e6})
+    return rows
+
+
+def main() -> None:
+    """Print a table, or JSON."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--only", action="append", choices=sorted(NETWORKS))
+    parser.add_argument("--runs", type=int, default=5)
+    parser.add_argument("--linear", action="store_true")
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args()
+    warnings.simplefilter("ignore")
+    rows = linear(options.runs) if options.linear else [compare(n, options.runs) for n in options.only or DEFAULT]
+    for row in rows:
+        shown = (f"{key} {value:.4g}" if isinstance(value, float) else f"{key} {value}" for key, value in row.items())
+        print(json.dumps(row) if options.json else "  ".join(shown), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,184 @@
+"""How long lowering takes for graphs of 500, 2,000 and 8,000 nodes, and how much memory it takes for a model with 1 GB of weights.
+
+    python benchmarks/lowering.py [--memory] [--json]
+
+Seconds are the best of three runs on one thread. The cost per node at 8,000 nodes must be at most 1.3 times that at 500: exit code 1 if not.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import json
+import resource
+import sys
+import time
+import warnings
+from typing import Any
+
+import torch
+
+import builder
+from builder.lowering import ir
+
+SIZES = (500, 2000, 8000)
+LIMIT = 1.3
+
+# One block each; {i} is the value that comes in, {o} the one that goes out, {p} a prefix that keeps names apart.
+CONV = """
+  %{p}c : Tensor = aten::conv2d(%{i}, %w, %b, %two, %two, %two, %one)
+  %{p}n : Tensor = aten::batch_norm(%{p}c, %g, %g, %g, %g, %no, %eps, %eps, %no)
+  %{p}d : Tensor = aten::dropout(%{p}n, %eps, %no)
+  %{p}s : Tensor = aten::add_(%{p}d, %{i}, %one)
+  %{o} : Tensor = aten::relu_(%{p}s)"""
+CONV_HEAD = """graph(%x : Tensor, %w : Tensor, %b : Tensor, %g : Tensor):
+  %one : int = prim::Constant[value=1]()
+  %two : int[] = prim::Constant[value=[1, 1]]()
+  %no : bool = prim::Constant[value=0]()
+  %eps : float = prim::Constant[value=0.001]()"""
+CONV_WEIGHTS = (torch.ones(2, 2, 3, 3), torch.ones(2), torch.ones(2))
+
+BLOCK = """
+  %{p}n : Tensor = aten::layer_norm(%{i}, %width, %g, %g, %eps, %no)
+  %{p}q : Tensor = aten::linear(%{p}n, %w, %b)
+  %{p}b : int = aten::size(%{p}q, %zero)
+  %{p}t : int = aten::size(%{p}q, %one)
+  %{p}l : int[] = prim::ListConstruct(%{p}b, %{p}t, %heads, %minus)
+  %{p}v : Tensor = aten::view(%{p}q, %{p}l)
+  %{p}h : Tensor = aten::transpose(%{p}v, %one, %heads)
+  %{p}a : Tensor = aten::scaled_dot_product_attention(%{p}h, %{p}h, %{p}h, %none, %nil, %no, %none, %no)
+  %{p}y : Tensor = aten::transpose(%{p}a, %one, %heads)
+  %{p}z : Tensor = aten::reshape(%{p}y, %flat)
+  %{p}k : Tensor = aten::contiguous(%{p}z, %zero)
+  %{p}o : Tensor = aten::linear(%{p}k, %w, %b)
+  %{p}r : Tensor = aten::add_(%{p}o, %{i}, %one)
+  %{p}f : Tensor = aten::addmm(%b, %{p}r, %w, %one, %one)
+  %{p}e : Tensor = aten::silu(%{p}f)
+  %{o} : Tensor = aten::add(%{p}e, %{p}r, %one)"""
+BLOCK_HEAD = """graph(%x : Tensor, %w : Tensor, %b : Tensor, %g : Tensor):
+  %zero : int = prim::Constant[value=0]()
+  %one : int = prim::Constant[value=1]()
+  %heads : int = prim::Constant[value=2]()
+  %minus : int = prim::Constant[value=-1]()
+  %no : bool = prim::Constant[value=0]()
+  %none : NoneType = prim::Constant()
+  %nil : float = prim::Constant[value=0.]()
+  %eps : float = prim::Constant[value=0.001]()
+  %width : int[] = prim::Constant[value=[8]]()
+  %flat : int[] = prim::Constant[value=[-1, 8]]()"""
+BLOCK_WEIGHTS = (torch.ones(8, 8), torch.ones(8), torch.ones(8))
+
+KINDS = {"conv-bn-relu": (CONV_HEAD, CONV, CONV_WEIGHTS), "transformer": (BLOCK_HEAD, BLOCK, BLOCK_WEIGHTS)}
+
+
+def synthetic(kind: str, nodes: int) -> tuple[Any, tuple[torch.Tensor, ...]]:
+    """A graph of about `nodes` nodes, and the weights to bind to its trailing inputs."""
+    head, block, weights = KINDS[kind]
+    lines, value = [head], "x"
+    for number in range(nodes // (block.count("\n") or 1)):
+        lines.append(block.format(i=value, o=f"v{number}", p=f"p{number}"))
+        value = f"v{number}"
+    return ir.C.parse_ir("".join(lines) + f"\n  return (%{value})"), weights
+
+
+def measure(kind: str, nodes: int, runs: int = 3) -> dict[str, Any]:
+    """Seconds of the fastest run, and microseconds for each node of the graph that went in."""
+    graph, params = synthetic(kind, nodes)
+    count = ir.count_nodes(graph)
+    seconds = min(_timed(graph, params) for _ in range(runs))
+    lowered = ir.count_nodes(builder.lower(graph, params).graph)
+    return {"kind": kind, "nodes": count, "lowered": lowered, "seconds": seconds, "us_per_node": seconds / count * 1e6}
+
+
+def _timed(graph: Any, params: tuple[torch.Tensor, ...]) -> float:
+    start = time.perf_counter()
+    builder.lower(graph, params)
+    return time.perf_counter() - start
+
+
+def memory(megabytes: int = 1024, layers: int = 16) -> dict[str, float]:
+    """Peak resident memory while a scripted model with this much weight is lowered, beyond what it takes when loaded, in MB."""
+    width = int((megabytes / layers * 2**20 / 4) ** 0.5)
+    model = torch.nn.Sequential(*(torch.nn.Linear(width, width, bias=False) for _ in range(layers)))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        buffer = io.BytesIO()
+        torch.jit.script(model).save(buffer)
+        del model
+        buffer.seek(0)
+        module = torch.jit.load(buffer)
+    del buffer
+    before = _resident()
+    _reset_peak()
+    lowered = builder.lower(module)
+    peak = _peak()
+    assert lowered.outputs == ("output",)
+    return {
+        "weights_mb": layers * width * width * 4 / 2**20,
+        "before_mb": before,
+        "peak_mb": peak,
+        "extra_mb": peak - before,
+    }
+
+
+def _resident() -> float:
+    return _status("VmRSS")
+
+
+def _peak() -> float:
+    return _status("VmHWM")
+
+
+def _status(key: str) -> float:
+    with open("/proc/self/status", encoding="ascii") as status:
+        return next(int(line.split()[1]) / 1024 for line in status if line.startswith(key))
+
+
+def _reset_peak() -> None:
+    """Let the kernel count the peak anew (Linux, /proc/self/clear_refs 5)."""
+    try:
+        with open("/proc/self/clear_refs", "w", encoding="ascii") as refs:
+            refs.write("5")
+    except OSError:
+        print(
+            f"peak counted since start: {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:.0f} MB",
+            file=sys.stderr,
+        )
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--memory", action="store_true", help="measure memory for 1 GB of weights as well")
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    measure("conv-bn-relu", 100, 1)  # formulas are compiled once for each process
+    measure("transformer", 100, 1)
+    rows = [measure(kind, nodes) for kind in KINDS for nodes in SIZES]
+    ratios = {k: _ratio([row for row in rows if row["kind"] == k]) for k in KINDS}
+    report: dict[str, Any] = {"rows": rows, "ratios": ratios}
+    if options.memory:
+        report["memory"] = memory()
+    print(json.dumps(report, indent=2) if options.json else _table(report))
+    return int(max(ratios.values()) > LIMIT)
+
+
+def _ratio(rows: list[dict[str, Any]]) -> float:
+    return float(rows[-1]["us_per_node"] / rows[0]["us_per_node"])
+
+
+def _table(report: dict[str, Any]) -> str:
+    lines = [f"{'graph':14} {'nodes':>6} {'lowered':>8} {'seconds':>8} {'us/node':>8}"]
+    for row in report["rows"]:
+        lines.append("{kind:14} {nodes:6} {lowered:8} {seconds:8.3f} {us_per_node:8.1f}".format(**row))
+    lines += [
+        f"{kind}: cost per node at 8,000 is {ratio:.2f} times that at 500" for kind, ratio in report["ratios"].items()
+    ]
+    if "memory" in report:
+        line = "{weights_mb:.0f} MB of weights: {before_mb:.0f} MB loaded, {peak_mb:.0f} MB at the peak, {extra_mb:.0f} MB more"
+        lines.append(line.format(**report["memory"]))
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

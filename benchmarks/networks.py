@@ -1,0 +1,271 @@
+"""The networks that the benchmarks measure, written with torch.nn alone and random weights: nothing is downloaded.
+
+Each entry of NETWORKS makes a module in evaluation mode and says its inputs; dynamic axes are named.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import builder
+
+BATCH = {"batch": (1, 8, 32)}
+
+
+def normalised(inputs: int, outputs: int, size: int, stride: int = 1, groups: int = 1) -> nn.Sequential:
+    """A convolution without bias and its batch normalisation."""
+    convolution = nn.Conv2d(inputs, outputs, size, stride, size // 2, groups=groups, bias=False)
+    return nn.Sequential(convolution, nn.BatchNorm2d(outputs))
+
+
+class Bottleneck(nn.Module):
+    """1x1, 3x3, 1x1 convolutions beside a shortcut."""
+
+    def __init__(self, channels: int, width: int, stride: int) -> None:
+        super().__init__()
+        out = 4 * width
+        self.parts = nn.ModuleList([normalised(channels, width, 1), normalised(width, width, 3, stride)])
+        self.last = normalised(width, out, 1)
+        changes = stride != 1 or channels != out
+        self.shortcut = normalised(channels, out, 1, stride) if changes else nn.Identity()
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = x
+        for part in self.parts:
+            y = torch.relu(part(y))
+        return torch.relu(self.last(y) + self.shortcut(x))
+
+
+class ResNet50(nn.Module):
+    """He et al. 2015, table 1, with the stride in the 3x3 convolution as everybody has it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = normalised(3, 64, 7, 2)
+        self.pool = nn.MaxPool2d(3, 2, 1)
+        blocks, channels = [], 64
+        for width, count in zip((64, 128, 256, 512), (3, 4, 6, 3), strict=True):
+            for i in range(count):
+                blocks.append(Bottleneck(channels, width, 2 if i == 0 and width != 64 else 1))
+                channels = 4 * width
+        self.blocks = nn.Sequential(*blocks)
+        self.head = nn.Linear(channels, 1000)
+
+    def forward(self, x: Tensor) -> Tensor:
+        features = self.blocks(self.pool(torch.relu(self.stem(x))))
+        return self.head(features.mean((2, 3)))
+
+
+class InvertedResidual(nn.Module):
+    """Expand, depthwise, squeeze-and-excite, project (Sandler et al. 2018, Tan and Le 2019)."""
+
+    def __init__(self, inputs: int, outputs: int, size: int, stride: int, expand: int) -> None:
+        super().__init__()
+        inner, squeezed = inputs * expand, max(1, inputs // 4)
+        self.expand = normalised(inputs, inner, 1) if expand != 1 else nn.Identity()
+        self.depthwise = normalised(inner, inner, size, stride, groups=inner)
+        self.squeeze, self.excite = nn.Conv2d(inner, squeezed, 1), nn.Conv2d(squeezed, inner, 1)
+        self.project = normalised(inner, outputs, 1)
+        self.expands, self.residual = expand != 1, stride == 1 and inputs == outputs
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = F.silu(self.expand(x)) if self.expands else x
+        y = F.silu(self.depthwise(y))
+        y = y * torch.sigmoid(self.excite(F.silu(self.squeeze(F.adaptive_avg_pool2d(y, 1)))))
+        y = self.project(y)
+        return y + x if self.residual else y
+
+
+class EfficientNetB0(nn.Module):
+    """Tan and Le 2019, table 1."""
+
+    STAGES = ((1, 16, 1, 3, 1), (6, 24, 2, 3, 2), (6, 40, 2, 5, 2), (6, 80, 3, 3, 2), (6, 112, 3, 5, 1),
+              (6, 192, 4, 5, 2), (6, 320, 1, 3, 1))  # fmt: skip
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = normalised(3, 32, 3, 2)
+        blocks, channels = [], 32
+        for expand, outputs, count, size, stride in self.STAGES:
+            for i in range(count):
+                blocks.append(InvertedResidual(channels, outputs, size, stride if i == 0 else 1, expand))
+                channels = outputs
+        self.blocks, self.top, self.head = nn.Sequential(*blocks), normalised(channels, 1280, 1), nn.Linear(1280, 1000)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = F.silu(self.top(self.blocks(F.silu(self.stem(x)))))
+        return self.head(F.adaptive_avg_pool2d(y, 1).flatten(1))
+
+
+class Attention(nn.Module):
+    """Multi-head self-attention, written out as BERT's and ViT's implementations do."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.query, self.key, self.value, self.out = (nn.Linear(width, width) for _ in range(4))
+        self.heads, self.size = heads, width // heads
+
+    def forward(self, x: Tensor) -> Tensor:
+        batch, length, width = x.size(0), x.size(1), x.size(2)
+        q, k, v = (
+            part(x).view(batch, length, self.heads, self.size).transpose(1, 2)
+            for part in (self.query, self.key, self.value)
+        )
+        weights = torch.softmax(torch.matmul(q, k.transpose(-1, -2)) / self.size**0.5, dim=-1)
+        return self.out(torch.matmul(weights, v).transpose(1, 2).reshape(batch, length, width))
+
+
+class Block(nn.Module):
+    """Attention and a feed-forward part; normalised after (BERT) or before (ViT)."""
+
+    def __init__(self, width: int, heads: int, before: bool) -> None:
+        super().__init__()
+        self.attention, self.one, self.two = Attention(width, heads), nn.LayerNorm(width), nn.LayerNorm(width)
+        self.up, self.down, self.before = nn.Linear(width, 4 * width), nn.Linear(4 * width, width), before
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.before:
+            x = x + self.attention(self.one(x))
+            return x + self.down(F.gelu(self.up(self.two(x))))
+        x = self.one(x + self.attention(x))
+        return self.two(x + self.down(F.gelu(self.up(x))))
+
+
+class Bert(nn.Module):
+    """BERT-base: 12 layers of width 768 (Devlin et al. 2019), token and position embeddings, the last hidden state."""
+
+    def __init__(self, layers: int = 12, width: int = 768, heads: int = 12) -> None:
+        super().__init__()
+        self.words, self.places = nn.Embedding(30522, width), nn.Embedding(512, width)
+        self.norm = nn.LayerNorm(width)
+        self.blocks = nn.Sequential(*(Block(width, heads, before=False) for _ in range(layers)))
+
+    def forward(self, ids: Tensor) -> Tensor:
+        places = torch.arange(ids.size(1), device=ids.device)
+        return self.blocks(self.norm(self.words(ids) + self.places(places)))
+
+
+class VisionTransformer(nn.Module):
+    """ViT-B/16 at 224 x 224 (Dosovitskiy et al. 2021)."""
+
+    def __init__(self, layers: int = 12, width: int = 768, heads: int = 12) -> None:
+        super().__init__()
+        self.patches = nn.Conv2d(3, width, 16, 16)
+        self.cls, self.places = nn.Parameter(torch.randn(1, 1, width)), nn.Parameter(torch.randn(1, 197, width))
+        self.blocks = nn.Sequential(*(Block(width, heads, before=True) for _ in range(layers)))
+        self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, 1000)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.patches(x).flatten(2).transpose(1, 2)
+        y = torch.cat([self.cls.expand(y.size(0), -1, -1), y], dim=1) + self.places
+        return self.head(self.norm(self.blocks(y))[:, 0])
+
+
+class UNet(nn.Module):
+    """Ronneberger et al. 2015, with padding and batch normalisation."""
+
+    WIDTHS = (32, 64, 128, 256)
+
+    def __init__(self) -> None:
+        super().__init__()
+        pairs = zip((3, *self.WIDTHS), self.WIDTHS, strict=False)
+        self.down = nn.ModuleList(self._two(a, b) for a, b in pairs)
+        self.up = nn.ModuleList(
+            nn.ConvTranspose2d(b, a, 2, 2) for a, b in zip(self.WIDTHS, self.WIDTHS[1:], strict=False)
+        )
+        self.join = nn.ModuleList(self._two(2 * a, a) for a in self.WIDTHS[:-1])
+        self.last = nn.Conv2d(self.WIDTHS[0], 2, 1)
+
+    @staticmethod
+    def _two(inputs: int, outputs: int) -> nn.Sequential:
+        return nn.Sequential(normalised(inputs, outputs, 3), nn.ReLU(), normalised(outputs, outputs, 3), nn.ReLU())
+
+    def forward(self, x: Tensor) -> Tensor:
+        kept = [self.down[0](x)]
+        for part in self.down[1:]:
+            kept.append(part(F.max_pool2d(kept[-1], 2)))
+        y = kept.pop()
+        for up, join in zip(reversed(self.up), reversed(self.join), strict=True):
+            y = join(torch.cat([kept.pop(), up(y)], dim=1))
+        return self.last(y)
+
+
+class Tagger(nn.Module):
+    """Embedding, two LSTM layers in both directions, a linear head for each token."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words = nn.Embedding(10000, 128)
+        self.lstm = nn.LSTM(128, 256, num_layers=2, batch_first=True, bidirectional=True)
+        self.head = nn.Linear(512, 20)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        return self.head(self.lstm(self.words(ids))[0])
+
+
+class Chain(nn.Module):
+    """`depth` times convolution, batch normalisation and ReLU: a graph of 3 * depth operators."""
+
+    def __init__(self, depth: int) -> None:
+        super().__init__()
+        self.parts = nn.Sequential(*(nn.Sequential(normalised(8, 8, 3), nn.ReLU()) for _ in range(depth)))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.parts(x)
+
+
+@dataclass(frozen=True)
+class Network:
+    """A module and one input: `sample(batch)` draws it, `spec` describes it for builder.convert."""
+
+    make: Callable[[], nn.Module]
+    spec: builder.TensorSpec
+    high: int = 0
+    """Ids below this; 0: normally distributed floats."""
+
+    def module(self) -> nn.Module:
+        """The module in evaluation mode, seeded, its batch-norm statistics not trivial."""
+        torch.manual_seed(0)
+        module = self.make().eval()
+        for part in module.modules():
+            if isinstance(part, nn.BatchNorm2d):
+                part.running_mean.normal_(0, 0.1)
+                part.running_var.uniform_(0.5, 1.5)
+        return module.requires_grad_(False)
+
+    def sample(self, batch: int) -> Tensor:
+        """A seeded input of that batch size."""
+        generator = torch.Generator().manual_seed(batch)
+        shape = [batch, *self.spec.shape[1:]]
+        if self.high:
+            return torch.randint(0, self.high, shape, generator=generator)
+        return torch.randn(shape, generator=generator)
+
+
+def image(size: int = 224) -> builder.TensorSpec:
+    """A batch of RGB images."""
+    return builder.TensorSpec("float32", ("batch", 3, size, size), dims=BATCH, name="x")
+
+
+def ids(length: int) -> builder.TensorSpec:
+    """A batch of token sequences."""
+    return builder.TensorSpec("int64", ("batch", length), dims=BATCH, name="x")
+
+
+NETWORKS = {
+    "resnet50": Network(ResNet50, image()),
+    "efficientnet_b0": Network(EfficientNetB0, image()),
+    "bert_base_128": Network(Bert, ids(128), high=30522),
+    "bert_base_384": Network(Bert, ids(384), high=30522),
+    "vit_b": Network(VisionTransformer, image()),
+    "unet": Network(UNet, image(256)),
+    "lstm": Network(Tagger, ids(32), high=10000),
+    "chain_4000": Network(
+        lambda: Chain(1333), builder.TensorSpec("float32", ("batch", 8, 8, 8), dims={"batch": (1, 2, 4)}, name="x")
+    ),
+}
