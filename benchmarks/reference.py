@@ -2,8 +2,9 @@
 
     python -m benchmarks.reference [--runs 15] [--json]
 
-The network is what builder.convert makes of the module, with random weights. Both run alternately on the same input and threads, after a warm-up; the ratio is that of the medians, and
-reading the network back is part of every run of the reference. The aim is a ratio below 3; exit status 1 above it.
+The network is what builder.convert makes of the module, with random weights. Both run alternately on the same input
+and threads, after a warm-up; the ratio is that of the medians, and reading the network back is part of every run of the
+reference. The aim is a ratio below 3; exit status 1 above it.
 """
 
 from __future__ import annotations
