@@ -1,0 +1,190 @@
+"""Branches and loops whose course only the engine knows, against torch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import builder
+from builder.errors import UnsupportedOperators
+from tests.conversion.harness import check
+from tests.conversion.test_recurrent import layer_kinds
+
+
+class BySign(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        if bool(x.sum() > 0):  # noqa: SIM108  (a statement is what is tested)
+            y = x * 2
+        else:
+            y = -x.relu() + 1
+        return y + 1
+
+
+class BySize(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        if x.size(0) > 2:
+            return x.exp()
+        return x.neg()
+
+
+class Nested(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(3), requires_grad=False)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        flag = x.max() > 1
+        if bool(flag):
+            a = x + self.weight
+            b = self.weight if bool(x.min() > -1) else self.weight * x[0]
+        else:
+            a, b = x, self.weight
+        return a, b
+
+
+class Number(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        factor = 2.0 if bool(x.sum() > 0) else 0.5
+        return x * factor
+
+
+@pytest.mark.parametrize("axes", [None, {0: "n"}])
+@pytest.mark.parametrize("module", [BySign(), Nested(), Number()])
+def test_a_branch_on_data(module: nn.Module, axes: dict[int, str] | None) -> None:
+    x = torch.randn(4, 3)
+    cases = [(x.abs(),), (-x.abs(),), (x * 0.01,), (x * 10,)]
+    conversion = check(module, x, dynamic={0: axes} if axes else None, more=cases)
+    assert "CONDITION" in layer_kinds(conversion)
+
+
+def test_a_branch_on_a_dynamic_size() -> None:
+    cases = [(torch.randn(n, 3),) for n in (1, 2, 3, 8)]
+    conversion = check(BySize(), torch.randn(4, 3), dynamic={0: {0: "n"}}, more=cases)
+    assert "CONDITION" in layer_kinds(conversion)
+    static = check(BySize(), torch.randn(4, 3), dynamic={0: {0: "n"}}, spans={"n": (3, 4, 8)})
+    assert "CONDITION" not in layer_kinds(static)
+
+
+def test_arms_of_two_dtypes_are_refused_with_the_reason() -> None:
+    class Two(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return x if bool(x.sum() > 0) else x.int()
+
+    with pytest.raises(UnsupportedOperators, match="two dtypes"):
+        check(Two(), torch.randn(3))
+
+
+def test_an_arm_that_cannot_be_converted_reports_its_operators() -> None:
+    class Fails(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            if bool(x.sum() > 0):
+                return torch.linalg.inv(x)
+            return x
+
+    with pytest.raises(UnsupportedOperators, match="linalg_inv") as caught:
+        check(Fails(), torch.randn(3, 3))
+    assert "prim::If" not in str(caught.value)
+
+
+class Counted(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        total = torch.zeros_like(x[0])
+        for i in range(x.size(0)):
+            total = total * 0.5 + x[i]
+        return total
+
+
+class While(nn.Module):
+    def forward(self, x: Tensor) -> tuple[Tensor, int]:
+        steps = 0
+        while bool(x.abs().max() > 1):
+            x = x * 0.5
+            steps += 1
+        return x, steps
+
+
+class Number2(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        n = 1
+        for i in range(x.size(0)):
+            n = n + i
+        return x * n
+
+
+class Early(nn.Module):
+    def forward(self, x: Tensor, limit: Tensor) -> Tensor:
+        total = torch.zeros_like(x[0])
+        i = 0
+        while i < x.size(0) and bool(total.sum() < limit):
+            total = total + x[i]
+            i += 1
+        return total
+
+
+class BranchInLoop(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        y = x[0]
+        for i in range(x.size(0)):
+            if bool(x[i].sum() > 0):  # noqa: SIM108
+                y = y + x[i]
+            else:
+                y = y * 0.5
+        return y
+
+
+def rows(*counts: int) -> list[tuple[Tensor, ...]]:
+    return [(torch.randn(n, 3),) for n in counts]
+
+
+@pytest.mark.parametrize("module", [Counted(), Number2(), BranchInLoop()])
+def test_a_loop_over_a_dynamic_axis(module: nn.Module) -> None:
+    conversion = check(module, torch.randn(4, 3), dynamic={0: {0: "t"}}, more=rows(1, 3, 8), rtol=1e-5, atol=1e-5)
+    assert "RECURRENCE" in layer_kinds(conversion)
+
+
+def test_a_loop_until_the_data_says_stop() -> None:
+    class Tensors(While):
+        def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+            while bool(x.abs().max() > 1):
+                x = x * 0.5
+            return x, x + 1
+
+    check(
+        Tensors(),
+        torch.randn(4, 3) * 20,
+        dynamic={0: {0: "n"}},
+        more=[(torch.zeros(2, 3),), (torch.ones(1, 3) * 1000,)],
+    )
+
+
+def test_a_while_that_counts() -> None:
+    class Steps(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            steps = 0
+            while bool(x.abs().max() > 1):
+                x = x * 0.5
+                steps += 1
+            return x * steps
+
+    check(Steps(), torch.randn(4, 3) * 20, more=[(torch.zeros(4, 3),), (torch.ones(4, 3) * 1000,)])
+
+
+def test_two_conditions_at_once() -> None:
+    x = torch.rand(6, 3)
+    more: list[Any] = [(x, torch.tensor(2.0)), (x, torch.tensor(-1.0))]
+    check(Early(), x, torch.tensor(100.0), more=more, rtol=1e-5)
+
+
+def test_a_carried_value_that_changes_its_shape_is_refused() -> None:
+    class Grows(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            y = x[0:1]
+            for _ in range(x.size(0)):
+                y = torch.cat([y, y])
+            return y
+
+    with pytest.raises(UnsupportedOperators, match="before a trip"):
+        builder.convert(torch.jit.script(Grows()), [builder.TensorSpec("float32", ("n", 3), dims={"n": (1, 4, 8)})])
