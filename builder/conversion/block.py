@@ -79,7 +79,11 @@ class BlockConverter:
             reason = predicate(self.ctx, bound)
             if reason:
                 raise Unconvertible(reason, _fallback_fix(node))
-        return _listed(converter.build(self.ctx, node, *vars(bound).values()), node)
+        keep, first = self.policy.constrains(converter.operator, self.names.peek(node)), self.ctx.net.num_layers
+        results = _listed(converter.build(self.ctx, node, *vars(bound).values()), node)
+        if keep:
+            precision.constrain(self.ctx.net, first)
+        return results
 
     def bind_outputs(self, node: Any, results: list[Any]) -> None:
         """Record the results as the values of the node's outputs, and name the tensors after them."""

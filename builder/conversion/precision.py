@@ -2,6 +2,8 @@
 
 TensorRT 10, 11 and RTX keep the dtypes that the network says, so precision is written into the network: before a node
 is converted its floating arguments are cast as the policy says, and the casts are layers. Endpoints keep their dtypes.
+TensorRT 8.6 chooses precisions itself where a builder flag lets it; there the network stays float32, and the layers that
+the policy keeps in float32 are told so.
 """
 
 from __future__ import annotations
@@ -14,6 +16,8 @@ from typing import Any
 
 import torch
 
+from builder.engine import flavour
+from builder.engine.flavour import trt
 from builder.errors import UsageError
 
 HALF = {"fp16": torch.float16, "bf16": torch.bfloat16}
@@ -37,20 +41,29 @@ KEPT = frozenset(
 
 @dataclass(frozen=True)
 class Policy:
-    """`half` None: everything stays as the module has it. `keep_fp32`: patterns over layer names (fnmatch)."""
+    """`half` None: everything stays as the module has it. `keep_fp32`: patterns over layer names (fnmatch). `typed`:
+    whether the network's dtypes bind TensorRT, so that casts say the precision; else layers are constrained."""
 
     half: torch.dtype | None = None
     keep_fp32: tuple[str, ...] = ()
+    typed: bool = True
 
     def dtype(self, operator: str, name: str, arguments: SimpleNamespace) -> torch.dtype | None:
         """What the floating arguments of `operator` (`linear`) with first layer `name` are cast to; None: nothing."""
-        if self.half is None:
+        if self.half is None or not self.typed:
             return None
-        if operator in KEPT or any(fnmatch.fnmatchcase(name, pattern) for pattern in self.keep_fp32):
+        if self._kept(operator, name):
             return torch.float32
         if operator in REDUCED:
             return self.half
         return self.half if any(_dtypes(arguments, self.half)) else None
+
+    def constrains(self, operator: str, name: str) -> bool:
+        """Whether the layers of `operator` must be told to stay in float32."""
+        return self.half is not None and not self.typed and self._kept(operator, name)
+
+    def _kept(self, operator: str, name: str) -> bool:
+        return operator in KEPT or any(fnmatch.fnmatchcase(name, pattern) for pattern in self.keep_fp32)
 
 
 def policy(precision: str, keep_fp32: tuple[str, ...] = ()) -> Policy:
@@ -58,8 +71,16 @@ def policy(precision: str, keep_fp32: tuple[str, ...] = ()) -> Policy:
     if precision in FULL:
         return Policy()
     if precision in HALF:
-        return Policy(HALF[precision], keep_fp32)
+        return Policy(HALF[precision], keep_fp32, flavour.strongly_typed())
     raise UsageError(f"precision {precision!r} cannot be built yet", fix=f"one of {', '.join((*FULL, *HALF))}")
+
+
+def constrain(net: Any, first: int) -> None:
+    """Keep the floating layers from index `first` on in float32, on a TensorRT that chooses precisions itself."""
+    for index in range(first, net.num_layers):
+        layer = net.get_layer(index)
+        if layer.type != trt.LayerType.CONSTANT and layer.get_output(0).dtype == trt.DataType.FLOAT:
+            layer.precision = trt.DataType.FLOAT
 
 
 def _dtypes(arguments: SimpleNamespace, half: torch.dtype) -> Any:
