@@ -49,7 +49,9 @@ def test_mixed_dtypes_and_dynamic_broadcasting(name: str) -> None:
     check(
         BINARY[name], ints, reals, dynamic={0: {0: "n"}, 1: {0: "m"}}, more=[(ints[:1], reals)],
     )  # fmt: skip
-    check(BINARY[name], torch.tensor([5, 200], dtype=torch.uint8), torch.tensor([3, 7], dtype=torch.uint8), compile=False)
+    check(
+        BINARY[name], torch.tensor([5, 200], dtype=torch.uint8), torch.tensor([3, 7], dtype=torch.uint8), compile=False
+    )
 
 
 @pytest.mark.parametrize("name", ["floor_divide", "remainder", "fmod"])

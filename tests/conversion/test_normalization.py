@@ -67,7 +67,9 @@ def test_instance_norm(shape: tuple[int, ...], affine: bool, track: bool) -> Non
     check(module, sample(*shape), dynamic=dynamic, rtol=SUMS, atol=SUMS, trace=True, spans={"w": (2, 3, 8)})
 
 
-@pytest.mark.parametrize(("shape", "normal"), [((7,), (7,)), ((3, 7), (7,)), ((2, 1, 3, 5), (3, 5)), ((2, 3, 2, 2, 4), (4,))])
+@pytest.mark.parametrize(
+    ("shape", "normal"), [((7,), (7,)), ((3, 7), (7,)), ((2, 1, 3, 5), (3, 5)), ((2, 3, 2, 2, 4), (4,))]
+)
 @pytest.mark.parametrize("affine", [True, False])
 def test_layer_norm(shape: tuple[int, ...], normal: tuple[int, ...], affine: bool) -> None:
     weight, bias = (sample(*normal, seed=s) if affine else None for s in (1, 2))
@@ -95,8 +97,10 @@ def test_native_layer_norm_gives_its_statistics() -> None:
 def test_native_batch_norm() -> None:
     mean, variance = sample(3), sample(3).abs()
     check(
-        lambda x: torch.native_batch_norm(x, None, None, mean, variance, False, 0.1, 1e-5)[0], sample(2, 3, 4, 4),
-        rtol=SUMS, atol=SUMS,
+        lambda x: torch.native_batch_norm(x, None, None, mean, variance, False, 0.1, 1e-5)[0],
+        sample(2, 3, 4, 4),
+        rtol=SUMS,
+        atol=SUMS,
     )
 
 
@@ -107,15 +111,23 @@ def test_group_norm(shape: tuple[int, ...], groups: int) -> None:
         return  # one value a group: torch gives 0 / 0.003, all rounding
     weight, bias = sample(6, seed=1), sample(6, seed=2)
     check(
-        lambda x: F.group_norm(x, groups, weight, bias), sample(*shape), dynamic={0: {0: "n"}},
-        more=[(sample(1, *shape[1:]),)], rtol=SUMS, atol=SUMS,
+        lambda x: F.group_norm(x, groups, weight, bias),
+        sample(*shape),
+        dynamic={0: {0: "n"}},
+        more=[(sample(1, *shape[1:]),)],
+        rtol=SUMS,
+        atol=SUMS,
     )
 
 
 def test_group_norm_of_dynamic_height_and_width() -> None:
     check(
-        lambda x: F.group_norm(x, 3), sample(2, 6, 4, 5), dynamic={0: {0: "n", 2: "h", 3: "w"}},
-        more=[(sample(1, 6, 2, 9),)], rtol=SUMS, atol=SUMS,
+        lambda x: F.group_norm(x, 3),
+        sample(2, 6, 4, 5),
+        dynamic={0: {0: "n", 2: "h", 3: "w"}},
+        more=[(sample(1, 6, 2, 9),)],
+        rtol=SUMS,
+        atol=SUMS,
     )
 
 

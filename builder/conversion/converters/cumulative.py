@@ -52,8 +52,5 @@ def moved(ctx: ConversionContext, x: Any, axis: int, places: int, fill: int) -> 
     """x moved towards the end of an axis, what comes in being `fill`."""
     sizes = ctx.sizes(x)
     starts = [-places if a == axis else 0 for a in range(len(sizes))]
-    result = ctx.slice(x, starts, sizes, [1] * len(sizes))
-    layer = ctx.net.get_layer(ctx.net.num_layers - 1)
-    layer.mode = trt.SampleMode.FILL
-    layer.set_input(4, ctx.constant(torch.tensor(fill, dtype=ctx.dtype(x))))
-    return result
+    outside = ctx.constant(torch.tensor(fill, dtype=ctx.dtype(x)))
+    return ctx.slice(x, starts, sizes, [1] * len(sizes), mode="FILL", fill=outside)

@@ -111,8 +111,11 @@ for _name, _operation in (("any", "MAX"), ("all", "MIN")):
 
 
 def truth(ctx: ConversionContext, operation: str, x: Any, dim: Axes, keepdim: bool) -> Any:
-    """Whether one is (MAX), or all are (MIN) not 0: of 1 and -1 too, which a sum would cancel; uint8 stays uint8."""
-    result = over(ctx, operation, ctx.cast(x, torch.bool), dim, keepdim)
+    """Whether one is (MAX), or all are (MIN) not 0: of 1 and -1 too, which a sum would cancel; uint8 stays uint8.
+
+    An empty list is no axis here, unlike in the other reductions; that is PyTorch's doing.
+    """
+    result = ctx.cast(x, torch.bool) if dim == [] else over(ctx, operation, ctx.cast(x, torch.bool), dim, keepdim)
     return ctx.cast(result, torch.uint8) if ctx.dtype(x) == torch.uint8 else result
 
 

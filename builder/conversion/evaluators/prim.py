@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 
-from builder.conversion import scalars
 from builder.conversion.context import ConversionContext, Unconvertible
 from builder.conversion.dynamic import DynamicScalar
 from builder.conversion.registry import evaluator
@@ -48,7 +47,7 @@ def dictionary(ctx: ConversionContext, node: Any, *items: Any) -> Any:
     return dict(zip(items[::2], items[1::2], strict=True))
 
 
-@evaluator("prim::NumToTensor", "prim::NumToTensor.Scalar", "prim::NumToTensor.bool", "aten::tensor.int", "aten::tensor.float", "aten::tensor.bool",
+@evaluator("prim::NumToTensor.Scalar", "prim::NumToTensor.bool", "aten::tensor.int", "aten::tensor.float", "aten::tensor.bool",
     "aten::as_tensor.int", "aten::as_tensor.float", "aten::as_tensor.bool")
 def number_to_tensor(ctx: ConversionContext, node: Any, value: Any, dtype: int | None = None, *_: Any) -> Any:
     """A 0-d tensor of the number, of torch's dtype for it or of the one asked for."""
@@ -82,67 +81,6 @@ def uninitialized(ctx: ConversionContext, node: Any) -> Any:
 def raise_exception(ctx: ConversionContext, node: Any, message: Any, *_: Any) -> Any:
     """Reached on a path that is taken for every input: the model always raises for these shapes."""
     raise Unconvertible(f"the model raises here for the shapes of the manifest: {message}", "mend the shapes")
-
-
-@evaluator("prim::dtype")
-def dtype(ctx: ConversionContext, node: Any, tensor: Any) -> int:
-    """The dtype as TorchScript's integer code."""
-    return code_of(ctx.dtype(tensor))
-
-
-@evaluator("prim::device")
-def device(ctx: ConversionContext, node: Any, tensor: Any) -> torch.device:
-    """Always the CPU: the engine has one device, and comparisons of devices hold."""
-    return torch.device("cpu")
-
-
-@evaluator("prim::layout")
-def layout(ctx: ConversionContext, node: Any, tensor: Any) -> int:
-    """Always strided (0)."""
-    return 0
-
-
-@evaluator("prim::is_cuda", "prim::requires_grad", "prim::is_quantized", "prim::is_sparse", "prim::is_nested")
-def no(ctx: ConversionContext, node: Any, tensor: Any) -> bool:
-    """A model in inference on plain tensors: never."""
-    return False
-
-
-@evaluator("prim::shape")
-def shape(ctx: ConversionContext, node: Any, tensor: Any) -> list[Any]:
-    """The size of every axis."""
-    return ctx.sizes(tensor)
-
-
-@evaluator("prim::min.int", "prim::min.float")
-def minimum(ctx: ConversionContext, node: Any, a: Any, b: Any) -> Any:
-    """Python's min of two numbers."""
-    return scalars.binary(ctx, "min", a, b)
-
-
-@evaluator("prim::max.int", "prim::max.float")
-def maximum(ctx: ConversionContext, node: Any, a: Any, b: Any) -> Any:
-    """Python's max of two numbers."""
-    return scalars.binary(ctx, "max", a, b)
-
-
-def _self_extremum(ctx: ConversionContext, operation: str, values: list[Any]) -> Any:
-    result = values[0]
-    for value in values[1:]:
-        result = scalars.binary(ctx, operation, result, value)
-    return result
-
-
-@evaluator("prim::min.self_int", "prim::min.self_float")
-def minimum_of(ctx: ConversionContext, node: Any, values: list[Any]) -> Any:
-    """Python's min of a list."""
-    return _self_extremum(ctx, "min", values)
-
-
-@evaluator("prim::max.self_int", "prim::max.self_float")
-def maximum_of(ctx: ConversionContext, node: Any, values: list[Any]) -> Any:
-    """Python's max of a list."""
-    return _self_extremum(ctx, "max", values)
 
 
 CODES = (

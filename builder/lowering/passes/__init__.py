@@ -13,7 +13,8 @@ Rewrite = Callable[[Any, "Context"], None]
 
 
 # Operators that conversion has a layer or a better composition for, so their formula is not used unless asked for.
-KEPT = frozenset(["aten::gelu", "aten::group_norm", "aten::rms_norm", "aten::hardsigmoid"])
+_KEPT = "gelu group_norm rms_norm hardsigmoid hardswish var std var_mean std_mean remainder"
+KEPT = frozenset(f"aten::{name}" for name in _KEPT.split())
 
 
 @dataclass
