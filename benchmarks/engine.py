@@ -3,10 +3,11 @@
     python -m benchmarks.engine --export FOLDER --only resnet50        writes the ONNX files (where onnx is installed)
     python -m benchmarks.engine --onnx FOLDER --only resnet50 [--precision fp16] [--budget 500]
 
-One engine for each network, road and precision (profile 1 to 32), timed at batch 1, 8 and 32. All contenders of a row are
-timed alternately in the same run, with CUDA events after a warm-up, over several input sets, with and without CUDA
-graphs for the engines; medians in milliseconds. Rows are appended to benchmarks/results/engine.jsonl with host, versions
-and date; a row that stands there for this GPU and TensorRT is not measured again, so a run that was cut off goes on.
+One engine for each network, road and precision (profile 1 to 32), timed at batch 1, 8 and 32. All contenders of a row
+are timed alternately in the same run, with CUDA events after a warm-up, over several input sets, with and without CUDA
+graphs for the engines; medians in milliseconds. Rows are appended to benchmarks/results/engine.jsonl with host,
+versions and date; a row that stands there for this GPU and TensorRT is not measured again, so a run that was cut off
+goes on.
 """
 
 from __future__ import annotations
@@ -37,8 +38,9 @@ def export(folder: Path, names: list[str]) -> None:
     for name in names:
         network = NETWORKS[name]
         traced = torch.jit.trace(network.module(), network.sample(2), check_trace=False)
+        axes = {"x": {0: "batch"}, "y": {0: "batch"}}
         torch.onnx.export(traced, (network.sample(2),), folder / f"{name}.onnx", dynamo=False, opset_version=17,
-                          input_names=["x"], output_names=["y"], dynamic_axes={"x": {0: "batch"}, "y": {0: "batch"}})  # fmt: skip
+                          input_names=["x"], output_names=["y"], dynamic_axes=axes)  # fmt: skip
 
 
 class Timed:
