@@ -10,6 +10,7 @@ import click
 
 PRECISIONS = ("fp32", "tf32", "fp16", "bf16", "int8", "fp8", "mixed")
 FLAVOURS = ("auto", "tensorrt", "tensorrt-rtx")
+LAYOUTS = ("auto", "ensemble", "fused")
 SERVE_AS = ("auto", "tensorrt_plan", "python")
 
 Decorator = Callable[[Any], Any]
@@ -39,6 +40,13 @@ flavour = click.option(
 )
 serve_as = click.option(
     "--serve-as", type=click.Choice(SERVE_AS), default="auto", show_default=True, help="What Triton is to run."
+)
+layout = click.option(
+    "--layout",
+    type=click.Choice(LAYOUTS),
+    default="auto",
+    show_default=True,
+    help="How a model is served that TensorRT runs only in part: all pieces in one process, or a Triton ensemble.",
 )
 _MODELS: tuple[Decorator, ...] = (
     click.argument("models", type=PATH),

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 @click.command("repo", cls=Command, short_help="Build a Triton model repository from a folder of models.")
 @options.models_options
+@options.layout
 @click.option("--out", type=options.PATH, required=True, metavar="DIR", help="The model repository; made if missing.")
 @click.pass_obj
 def repo_command(terminal: Terminal, /, models: Path, out: Path, inputs: tuple[str, ...], **settings: Any) -> int:

@@ -26,6 +26,7 @@ class PublishedModel:
     config: Any
     sidecar: dict[str, Any]
     goldens: tuple[Golden, ...]
+    folder: Path = Path()
 
     @property
     def tolerance(self) -> Tolerance:
@@ -72,6 +73,6 @@ def read(folder: Path) -> PublishedModel:
     try:
         config = parse((folder / "config.pbtxt").read_text(), str(folder / "config.pbtxt"))
         sidecar = json.loads((folder / SIDECAR).read_text())
-        return PublishedModel(folder.name, config, sidecar, goldens.load(folder / goldens.FOLDER))
+        return PublishedModel(folder.name, config, sidecar, goldens.load(folder / goldens.FOLDER), folder)
     except (OSError, ValueError, EOFError) as error:
         raise UsageError(f"not a model that trt-build published: {error}", where=str(folder)) from error

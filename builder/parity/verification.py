@@ -26,6 +26,7 @@ CONCURRENT = 16
 """Requests sent at once to a model with a dynamic batcher, so that the batches which it forms are compared too."""
 CONCURRENT_MAX_BYTES = 8 << 20
 
+_ANSWER = ("trt_build.answered_by", "trt_build.device", "trt_build.why")
 _FAILURES = (InferenceServerException, OSError, TimeoutError)
 
 
@@ -174,11 +175,26 @@ def _who(model: PublishedModel, clients: Mapping[str, Client], golden: Golden) -
     if model.config.backend == "tensorrt":
         return {"trt_build.answered_by": "plan", "trt_build.why": "Triton's TensorRT backend"}
     client = next(iter(clients.values()))
+    if model.config.HasField("ensemble_scheduling"):
+        return _who_of_steps(model, clients)
     try:
         said = client.infer(model.name, golden.inputs).parameters
         return said if "trt_build.answered_by" in said else describe(client, model.name, golden.inputs)
     except _FAILURES:
         return {}
+
+
+def _who_of_steps(model: PublishedModel, clients: Mapping[str, Client]) -> Mapping[str, Any]:
+    """What the steps say of themselves, together: an ensemble's own answer has nothing of it."""
+    folders = [model.folder.parent / step.model_name for step in model.config.ensemble_scheduling.step]
+    steps = [served.read(folder) for folder in folders if folder.is_dir()]
+    said = [_who(step, clients, step.wire(step.goldens[0])) for step in steps if step.goldens]
+    joined = {key: dict.fromkeys(s[key] for s in said if s.get(key)) for key in _ANSWER}
+    return {
+        key: "+".join(sorted({one for v in values for one in v.split("+")})) if key == _ANSWER[0] else ", ".join(values)
+        for key, values in joined.items()
+        if values
+    }
 
 
 def _ask(client: Client, protocol: str, model: PublishedModel, golden: Golden, repeat: int) -> GoldenResult:
@@ -204,7 +220,8 @@ def _compare(model: PublishedModel, answer: Answer, golden: Golden) -> Compariso
 def _at_once(model: PublishedModel, clients: Mapping[str, Client], goldens: Sequence[Golden]) -> Iterator[GoldenResult]:
     """Many requests together over gRPC, for models whose requests Triton batches; the worst result of each golden."""
     small = [golden for golden in goldens if sum(a.nbytes for a in golden.inputs.values()) <= CONCURRENT_MAX_BYTES]
-    if "grpc" not in clients or not model.config.HasField("dynamic_batching") or not small:
+    batched = model.config.HasField("dynamic_batching") or model.config.HasField("ensemble_scheduling")
+    if "grpc" not in clients or not batched or not small:
         return
     client, name = clients["grpc"], f"grpc x{CONCURRENT}"
     sent = list(itertools.islice(itertools.cycle(small), max(CONCURRENT, len(small))))

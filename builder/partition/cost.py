@@ -64,3 +64,22 @@ def seconds_saved(nodes: int, flops: int, crossing_bytes: int) -> float:
     """What an island of TensorRT between torch nodes saves, less what its two hand-overs cost."""
     saved = nodes * LAUNCH_SECONDS + flops / FLOPS_SAVED_PER_SECOND
     return saved - 2 * HANDOVER_SECONDS - crossing_bytes / BYTES_PER_SECOND
+
+
+STEP_SECONDS = 1e-3
+"""What a step of an ensemble costs besides its work: queueing, and for torch steps the way to the Python process and
+back (benchmarks/partition.py measures it)."""
+STEP_SHARE = 0.1
+"""How much of a model's work its steps may cost before one process is better."""
+FLOPS_PER_SECOND = 50e12
+"""What an engine does in a second, roughly, on a data-centre GPU in float32 with TF32 or in half."""
+
+
+def step_seconds(steps: int, crossing_bytes: int) -> float:
+    """What an ensemble of so many steps costs a request beside the work of one process."""
+    return steps * STEP_SECONDS + crossing_bytes / BYTES_PER_SECOND
+
+
+def compute_seconds(flops: int) -> float:
+    """The work itself, roughly."""
+    return flops / FLOPS_PER_SECOND

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Collection, Sequence
 from typing import Any
@@ -16,6 +17,24 @@ def border_name(value: str) -> str:
     """A value's debug name as a tensor name that Triton and file systems take: `x.3` is `x_3`, `17` is `t17`."""
     name = re.sub(r"[^A-Za-z0-9_]", "_", value)
     return f"t{name}" if name[0].isdigit() else name
+
+
+class TensorNames(dict[str, str]):
+    """By a value's debug name its tensor name: the model's own for its inputs and outputs, else one after the value's
+    that nothing else has, given when it is first asked for."""
+
+    def __init__(self, lowered: LoweredGraph) -> None:
+        super().__init__((v.debugName(), n) for v, n in zip(lowered.graph.inputs(), lowered.inputs, strict=True))
+        self.update((v.debugName(), n) for v, n in zip(lowered.graph.outputs(), lowered.outputs, strict=True))
+        self.taken = set(self.values())
+
+    def __missing__(self, value: str) -> str:
+        stem = border_name(value)
+        candidates = itertools.chain([stem], (f"{stem}_{count}" for count in itertools.count(2)))
+        name = next(name for name in candidates if name not in self.taken)
+        self.taken.add(name)
+        self[value] = name
+        return name
 
 
 def closure(view: View, members: Collection[int]) -> list[int]:
@@ -37,10 +56,12 @@ def inputs_of(view: View, indices: Sequence[int]) -> list[str]:
     return list(dict.fromkeys(n for index in indices for n in reads(view.nodes[index]) if n not in made))
 
 
-def extract(view: View, indices: Sequence[int], inputs: Sequence[str], outputs: Sequence[str]) -> LoweredGraph:
-    """A LoweredGraph of these nodes, cloned, its inputs and outputs called after the values. Weights are shared."""
+def extract(
+    view: View, indices: Sequence[int], inputs: Sequence[str], outputs: Sequence[str], names: TensorNames
+) -> LoweredGraph:
+    """A LoweredGraph of these nodes, cloned, from and to these values. Weights are shared."""
     types = view.types
-    graph = torch._C.Graph()
+    graph: Any = torch._C.Graph()
     mapped: dict[str, Any] = {}
     for name in inputs:
         mapped[name] = graph.addInput()
@@ -52,7 +73,7 @@ def extract(view: View, indices: Sequence[int], inputs: Sequence[str], outputs: 
         mapped.update((old.debugName(), new) for old, new in zip(node.outputs(), clone.outputs(), strict=True))
     for name in outputs:
         graph.registerOutput(mapped[name])
-    return LoweredGraph(graph, tuple(map(border_name, inputs)), tuple(map(border_name, outputs)))
+    return LoweredGraph(graph, tuple(names[n] for n in inputs), tuple(names[n] for n in outputs))
 
 
 def with_own_outputs(lowered: LoweredGraph) -> LoweredGraph:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from builder.conversion.convert import named
 from builder.errors import UnsupportedOperator, UnsupportedOperators
 from builder.lowering import LoweredGraph
 from builder.manifest.spec import Fallback, Profile, Range, TensorSpec
 from builder.partition import cost
-from builder.partition.extract import border_name, closure, extract, inputs_of, with_own_outputs
+from builder.partition.extract import TensorNames, closure, extract, inputs_of, with_own_outputs
 from builder.partition.segments import TENSORRT, TORCH, assign, melt
 from builder.partition.shapes import Shapes, infer
 from builder.partition.support import support
@@ -19,15 +19,19 @@ from builder.partition.view import View, view
 
 @dataclass(frozen=True)
 class Segment:
-    """One piece: `kind` is "tensorrt" or "torch"; `inputs` and `outputs` are names of values that cross, of the model's
-    inputs, or of its outputs. `specs` are the inputs' (None where a shape depends on data: torch only)."""
+    """One piece: `kind` is "tensorrt" or "torch"; `inputs` and `outputs` are names of tensors: the model's own, or of
+    values that cross; no two values of a model share one. `specs` are the inputs', `output_specs` the outputs' (None
+    where a shape depends on data, or no endpoint has the dtype: torch only). `indices` are the places in the model's
+    graph of the segment's nodes, in its graph's order."""
 
     kind: str
     lowered: LoweredGraph
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     specs: tuple[TensorSpec | None, ...]
+    output_specs: tuple[TensorSpec | None, ...]
     profiles: tuple[Profile, ...]
+    indices: tuple[int, ...]
     nodes: int
     flops: int
     crossing_bytes: int
@@ -40,8 +44,9 @@ class Partition:
     segments: tuple[Segment, ...]
     refused: tuple[UnsupportedOperator, ...]
     warnings: tuple[str, ...]
+    inputs: tuple[str, ...]
     outputs: tuple[str, ...]
-    """For each output of the model the name of the value that it is, in the model's order."""
+    """The model's inputs and outputs by the names that the segments have for them, in the model's order."""
 
     def summary(self) -> str:
         """`3 segments: TensorRT 96.4 % of the flops, 2 hand-overs, 1.2 MB at opt`."""
@@ -79,9 +84,10 @@ def split(
     kinds = melt(kinds, seen.parents, [1.0] * len(kinds), fallback.min_block_size)
     if fallback.min_block_size > 1:
         kinds = _melt_islands(seen, kinds, flops, shapes)
-    segments = _Crossing(seen, lowered, shapes, profiles, flops).segments(_members(seen, kinds))
-    outputs = tuple(v.debugName() for v in lowered.graph.outputs())
-    return Partition(segments, tuple(found.refused.values()), found.warnings, outputs)
+    inputs = tuple(str(spec.name) for spec in specs)
+    crossing = _Crossing(seen, replace(lowered, inputs=inputs), shapes, profiles, flops)
+    segments = crossing.segments(_members(seen, kinds))
+    return Partition(segments, tuple(found.refused.values()), found.warnings, inputs, lowered.outputs)
 
 
 def _members(seen: View, kinds: Sequence[str]) -> list[tuple[str, list[int]]]:
@@ -116,7 +122,8 @@ class _Crossing:
         self, seen: View, lowered: LoweredGraph, shapes: Shapes, profiles: Sequence[Profile], flops: Sequence[int]
     ) -> None:
         self.seen, self.shapes, self.profiles, self.flops = seen, shapes, tuple(profiles), flops
-        self.names = {v.debugName(): n for v, n in zip(lowered.graph.inputs(), lowered.inputs, strict=True)}
+        self.names = TensorNames(lowered)
+        self.model_inputs = frozenset(lowered.inputs)
         self.wanted = {value.debugName() for value in lowered.graph.outputs()}
 
     def segments(self, groups: Sequence[tuple[str, list[int]]]) -> tuple[Segment, ...]:
@@ -129,16 +136,26 @@ class _Crossing:
     def _segment(self, kind: str, members: list[int], indices: list[int], inputs: list[str]) -> Segment:
         produced = [v.debugName() for index in members for v in self.seen.nodes[index].outputs()]
         outputs = [name for name in produced if name in self.wanted]
-        found = [self.shapes.spec(name, self.names.get(name, border_name(name))) for name in inputs]
-        own: dict[str, Range] = {axis: span for f in found if f for axis, span in f[1].items()}
+        own: dict[str, Range] = {}
+        lowered = extract(self.seen, indices, inputs, outputs, self.names)
         return Segment(
             kind,
-            extract(self.seen, indices, inputs, outputs),
-            tuple(inputs),
-            tuple(outputs),
-            tuple(f[0] if f else None for f in found),
+            lowered,
+            lowered.inputs,
+            lowered.outputs,
+            tuple(self._spec(name, own) for name in inputs),
+            tuple(self._spec(name, {}) for name in outputs),
             tuple({**profile, **own} for profile in self.profiles),
+            tuple(indices),
             len(members),
             sum(self.flops[i] for i in members),
-            sum(cost.size_in_bytes(self.shapes, n) for n in inputs if n not in self.names),
+            sum(cost.size_in_bytes(self.shapes, n) for n in inputs if self.names[n] not in self.model_inputs),
         )
+
+    def _spec(self, value: str, own: dict[str, Range]) -> TensorSpec | None:
+        """The value's spec; the ranges of axes that are not the user's go into `own`."""
+        found = self.shapes.spec(value, self.names[value])
+        if found is None:
+            return None
+        own.update(found[1])
+        return found[0]

@@ -72,4 +72,6 @@ def is_free(node: Any) -> bool:
 def is_tensor(value: Any) -> bool:
     """Whether the value is one tensor (optional or with a known shape too), not a list of tensors."""
     kind = value.type().kind()
-    return kind == "TensorType" or (kind == "OptionalType" and value.type().getElementType().kind() == "TensorType")
+    return bool(
+        kind == "TensorType" or (kind == "OptionalType" and value.type().getElementType().kind() == "TensorType")
+    )

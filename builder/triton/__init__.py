@@ -2,9 +2,22 @@
 
 from __future__ import annotations
 
-from builder.triton.artifact import IO, SERVE_AS, Golden, ModelArtifact
+from builder.triton.artifact import IO, SERVE_AS, EnsembleArtifact, Golden, ModelArtifact, SegmentFiles
 from builder.triton.config import config, config_text, serve_as
 from builder.triton.environment import write_env
-from builder.triton.publish import publish
+from builder.triton.publish import publish, publish_ensemble
 
-__all__ = ["IO", "SERVE_AS", "Golden", "ModelArtifact", "config", "config_text", "publish", "serve_as", "write_env"]
+__all__ = [
+    "IO",
+    "SERVE_AS",
+    "EnsembleArtifact",
+    "Golden",
+    "ModelArtifact",
+    "SegmentFiles",
+    "config",
+    "config_text",
+    "publish",
+    "publish_ensemble",
+    "serve_as",
+    "write_env",
+]

@@ -39,12 +39,30 @@ class Golden:
 
 
 @dataclass(frozen=True)
+class SegmentFiles:
+    """One piece of a model that is served fused: `kind` "tensorrt" or "torch", the TorchScript archive of its graph,
+    and for TensorRT its plan. `inputs` and `outputs` are tensors by names that the whole model knows, in the graph's
+    order; `ranges` the shapes of a plan's inputs in each profile."""
+
+    kind: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    lowered: bytes
+    plan: bytes | None = None
+    plan_facts: Mapping[str, Any] = field(default_factory=dict)
+    dtypes: Mapping[str, str] = field(default_factory=dict)
+    """Of a plan's tensors: the element type that the other pieces expect, by torch's name."""
+    ranges: tuple[Ranges, ...] = ()
+
+
+@dataclass(frozen=True)
 class ModelArtifact:
     """Everything that becomes one folder of a model repository.
 
     `inputs` stand in the order of `spec.inputs`, `outputs` in the order of the lowered graph's results; `lowered` is
     the TorchScript archive of the lowered graph (flat tensors in, tuple of tensors out); `plan` None or empty: nothing
-    was compiled.
+    was compiled. Where there are `segments`, they take the place of both. `step_of` names the ensemble that the model
+    is an internal step of.
     """
 
     spec: ModelSpec
@@ -57,6 +75,8 @@ class ModelArtifact:
     goldens: tuple[Golden, ...] = ()
     serve_as: str = "auto"
     notes: Mapping[str, str] = field(default_factory=dict)
+    segments: tuple[SegmentFiles, ...] = ()
+    step_of: str | None = None
 
     def ranges(self) -> tuple[Ranges, ...]:
         """For each profile the shapes of every input at min, opt and max."""
@@ -66,3 +86,17 @@ class ModelArtifact:
         pairs = zip(self.inputs, self.spec.inputs, strict=True)
         merged = ((io.name, spec, {**spec.dims, **profile}) for io, spec in pairs)
         return {name: (spec.at(dims, 0), spec.at(dims, 1), spec.at(dims, 2)) for name, spec, dims in merged}
+
+
+@dataclass(frozen=True)
+class EnsembleArtifact:
+    """One model as a Triton ensemble: `steps` in running order; a tensor has one name wherever it stands, so that the
+    steps fit by name. `inputs` and `outputs` are the model's; goldens are the whole's, each step has its own."""
+
+    spec: ModelSpec
+    inputs: tuple[IO, ...]
+    outputs: tuple[IO, ...]
+    profiles: tuple[Profile, ...]
+    steps: tuple[ModelArtifact, ...]
+    goldens: tuple[Golden, ...] = ()
+    notes: Mapping[str, str] = field(default_factory=dict)

@@ -28,7 +28,7 @@ def config(artifact: ModelArtifact, *, base: Path | None = None) -> Any:
     """
     platform = serve_as(artifact)
     choice = batching.choose(artifact)
-    message = _template(platform, base)
+    message = template("base.pbtxt", f"{platform}.pbtxt", base=base)
     message.name = artifact.spec.name
     message.max_batch_size = choice.max_batch_size
     _tensors(message, artifact, platform, choice.max_batch_size)
@@ -64,6 +64,13 @@ def serve_as(artifact: ModelArtifact) -> str:
     if artifact.serve_as not in SERVE_AS:
         raise UsageError(f"unknown serve_as {artifact.serve_as!r}", fix=f"one of {', '.join(SERVE_AS)}")
     flavour = artifact.plan_facts.get("flavour")
+    if artifact.segments and artifact.serve_as == "tensorrt_plan":
+        raise PublishError(
+            f"model {artifact.spec.name!r} runs in {len(artifact.segments)} pieces, which no single plan holds",
+            fix="--layout ensemble serves each engine by Triton's TensorRT backend; or --serve-as python",
+        )
+    if artifact.segments:
+        return "python"
     if artifact.serve_as == "auto":
         return "tensorrt_plan" if artifact.plan and flavour == "tensorrt" else "python"
     if artifact.serve_as == "tensorrt_plan" and not artifact.plan:
@@ -95,10 +102,11 @@ def _engine_dtypes(artifact: ModelArtifact) -> dict[str, str]:
     return {fact["name"]: dtypes.by_tensorrt(fact["dtype"]).name for fact in facts}
 
 
-def _template(platform: str, base: Path | None) -> Any:
-    """The parts merged in order; a later part's single fields win, and its instance group replaces an earlier one."""
+def template(*names: str, base: Path | None = None) -> Any:
+    """The parts of builder/templates merged in order, then `base`; a later part's single fields win, and its instance
+    group replaces an earlier one."""
     folder = files("builder") / "templates"
-    texts = {name: (folder / name).read_text() for name in ("base.pbtxt", f"{platform}.pbtxt")}
+    texts = {name: (folder / name).read_text() for name in names}
     texts |= {str(base): base.read_text()} if base else {}
     message = pb.ModelConfig()
     for where, text in texts.items():

@@ -11,10 +11,14 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+from tritonclient.grpc import model_config_pb2 as pb
+
 import builder
-from builder.triton import batching, goldens, warmup
-from builder.triton.artifact import IO, ModelArtifact
+from builder.manifest.spec import ModelSpec
+from builder.triton import batching, ensemble, goldens, warmup
+from builder.triton.artifact import IO, EnsembleArtifact, ModelArtifact, Ranges, SegmentFiles
 from builder.triton.config import config, config_text, module_dtypes, served_dtypes, tensorrt_version
+from builder.triton.dtypes import by_config
 
 VERSION = "1"
 SIDECAR = "trt-build.json"
@@ -32,40 +36,104 @@ def write(artifact: ModelArtifact, folder: Path, *, base: Path | None = None) ->
     _json(folder / SIDECAR, sidecar(artifact, message, _hashes(folder)))
 
 
+def write_ensemble(artifact: EnsembleArtifact, folder: Path, *, base: Path | None = None) -> None:
+    """Write the folder of the ensemble itself; its steps' folders are models like any other. `base` is the steps'."""
+    steps = {step.spec.name: config(step, base=base) for step in artifact.steps}
+    message = ensemble.config(artifact, steps)
+    (folder / VERSION).mkdir()
+    # Triton wants a version's folder, and object stores hold no empty ones.
+    _json(folder / VERSION / "steps.json", list(steps))
+    (folder / "config.pbtxt").write_text(config_text(message))
+    goldens.save(artifact.goldens, folder / goldens.FOLDER)
+    _json(folder / SIDECAR, ensemble_sidecar(artifact, message, steps, _hashes(folder)))
+
+
+def ensemble_sidecar(
+    artifact: EnsembleArtifact, message: Any, steps: Mapping[str, Any], hashes: Mapping[str, str]
+) -> dict[str, Any]:
+    """What trt-build.json says of an ensemble: as of any model, and `steps`."""
+    whole = ModelArtifact(
+        artifact.spec, artifact.inputs, artifact.outputs, artifact.profiles, None, {}, b"", artifact.goldens
+    )
+    facts = next((step.plan_facts for step in artifact.steps if step.plan), {})
+    own = module_dtypes(whole)
+    served = {t.name: by_config(pb.DataType.Name(t.data_type)).name for t in (*message.input, *message.output)}
+    without = [name for name, step in steps.items() if not step.max_batch_size]
+    reason = f"not every step batches: {', '.join(without)}" if without else "every step batches"
+    return {
+        **_common(artifact.spec, message),
+        "serve_as": "ensemble",
+        "inputs": [_io(io, own[io.name], served[io.name]) for io in artifact.inputs],
+        "outputs": [_io(io, own[io.name], served[io.name]) for io in artifact.outputs],
+        "profiles": [_spans(ranges) for ranges in whole.ranges()],
+        "batching": {"max_batch_size": message.max_batch_size, "reason": reason},
+        "versions": versions(facts),
+        "notes": dict(artifact.notes),
+        "steps": list(steps),
+        "files": dict(hashes),
+    }
+
+
 def sidecar(artifact: ModelArtifact, message: Any, hashes: Mapping[str, str]) -> dict[str, Any]:
     """What trt-build.json says: what verify needs, and where everything came from."""
     served = message.parameters["trt_build.serve_as"].string_value
     own, dtypes = module_dtypes(artifact), served_dtypes(artifact, served)
-    spec = artifact.spec
     return {
-        "format": FORMAT,
-        "name": spec.name,
+        **_common(artifact.spec, message),
         "serve_as": served,
-        "precision": spec.precision,
-        "tolerance": {"rtol": spec.tolerance.rtol, "atol": spec.tolerance.atol},
         "inputs": [_io(io, own[io.name], dtypes[io.name]) for io in artifact.inputs],
         "outputs": [_io(io, own[io.name], dtypes[io.name]) for io in artifact.outputs],
         "profiles": [_spans(ranges) for ranges in artifact.ranges()],
         "batching": {"max_batch_size": message.max_batch_size, "reason": batching.choose(artifact).reason},
+        "versions": versions(artifact.plan_facts),
+        "notes": dict(artifact.notes),
+        "segments": [segment.kind for segment in artifact.segments],
+        "step_of": artifact.step_of,
+        "internal": artifact.step_of is not None,
+        "files": dict(hashes),
+    }
+
+
+def _common(spec: ModelSpec, message: Any) -> dict[str, Any]:
+    return {
+        "format": FORMAT,
+        "name": spec.name,
+        "precision": spec.precision,
+        "tolerance": {"rtol": spec.tolerance.rtol, "atol": spec.tolerance.atol},
         "source": {
             "file": spec.path.name,
             "module": spec.module,
             "sha256": message.parameters["trt_build.source_sha256"].string_value or None,
         },
-        "versions": _versions(artifact),
-        "notes": dict(artifact.notes),
-        "files": dict(hashes),
     }
 
 
 def _version(artifact: ModelArtifact, message: Any, folder: Path) -> None:
     """A plan alone where Triton's TensorRT backend serves it: object stores fetch the whole folder on each load."""
+    facts = {**artifact.plan_facts, "serving": _serving(artifact)}
+    if artifact.segments:
+        facts["segments"] = [_segment(segment, n, folder) for n, segment in enumerate(artifact.segments)]
     if artifact.plan:
         (folder / "model.plan").write_bytes(artifact.plan)
-    _json(folder / "plan.json", {**artifact.plan_facts, "serving": _serving(artifact)})
+    _json(folder / "plan.json", facts)
     if message.backend == "python":
-        (folder / "lowered.pt").write_bytes(artifact.lowered)
         (folder / "model.py").write_bytes((files("builder") / "templates" / "runtime" / "model.py").read_bytes())
+    if message.backend == "python" and not artifact.segments:
+        (folder / "lowered.pt").write_bytes(artifact.lowered)
+
+
+def _segment(segment: SegmentFiles, number: int, folder: Path) -> dict[str, Any]:
+    """Write one piece's files, and what the runtime must know of it."""
+    (folder / f"segment_{number}.pt").write_bytes(segment.lowered)
+    if segment.plan:
+        (folder / f"segment_{number}.plan").write_bytes(segment.plan)
+    sides = {"inputs": segment.inputs, "outputs": segment.outputs}
+    return {
+        "kind": segment.kind,
+        **{side: [{"name": n, "dtype": segment.dtypes.get(n)} for n in names] for side, names in sides.items()},
+        "profiles": [_spans(ranges) for ranges in segment.ranges],
+        "plan": dict(segment.plan_facts),
+    }
 
 
 def _serving(artifact: ModelArtifact) -> dict[str, Any]:
@@ -82,17 +150,18 @@ def _io(io: IO, own: str, served: str) -> dict[str, Any]:
     return {"name": io.name, "dtype": own, "shape": list(io.shape), "served_dtype": served}
 
 
-def _spans(ranges: Mapping[str, Any]) -> dict[str, dict[str, list[int]]]:
+def _spans(ranges: Ranges) -> dict[str, dict[str, list[int]]]:
     return {name: dict(zip(("min", "opt", "max"), map(list, spans), strict=True)) for name, spans in ranges.items()}
 
 
-def _versions(artifact: ModelArtifact) -> dict[str, str | None]:
+def versions(plan_facts: Mapping[str, Any]) -> dict[str, str | None]:
+    """What made the model: of this program, Python, torch and TensorRT."""
     return {
         "trt_build": builder.__version__,
         "python": host.python_version(),
         "torch": importlib.metadata.version("torch"),
-        "flavour": artifact.plan_facts.get("flavour"),
-        "tensorrt": tensorrt_version(artifact.plan_facts),
+        "flavour": plan_facts.get("flavour"),
+        "tensorrt": tensorrt_version(plan_facts),
     }
 
 

@@ -9,40 +9,109 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import errno
+import functools
+import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
 from builder.errors import PublishError
 from builder.triton import layout
-from builder.triton.artifact import ModelArtifact
+from builder.triton.artifact import EnsembleArtifact, ModelArtifact
 
 _AT_FDCWD, _RENAME_EXCHANGE = -100, 2
 _NO_EXCHANGE = (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP)
 
 
+Writer = Callable[[Path], None]
+"""Fills the empty folder of one model."""
+
+
 def publish(artifact: ModelArtifact, repository: Path, *, base: Path | None = None) -> Path:
     """Write the model into `repository` (made if missing), in place of one of the same name; returns its folder.
 
-    Interrupted or out of space, it leaves what stood before and nothing else. Raises PublishError, UsageError (see
-    config).
+    Steps that the model had as an ensemble are taken away. Interrupted or out of space, it leaves what stood before and
+    nothing else. Raises PublishError, UsageError (see config).
     """
-    target = repository / artifact.spec.name
+    name = artifact.spec.name
+    return _publish(name, {name: lambda folder: layout.write(artifact, folder, base=base)}, repository)
+
+
+def publish_ensemble(artifact: EnsembleArtifact, repository: Path, *, base: Path | None = None) -> Path:
+    """Write an ensemble and its steps: all are written before any is moved in, then the steps one by one and the
+    ensemble last; where one cannot be, those before it are moved out again. Otherwise as publish."""
+    name = artifact.spec.name
+    writers: dict[str, Writer] = {
+        step.spec.name: functools.partial(layout.write, step, base=base) for step in artifact.steps
+    }
+    writers[name] = lambda folder: layout.write_ensemble(artifact, folder, base=base)
+    return _publish(name, writers, repository)
+
+
+def _publish(name: str, writers: Mapping[str, Writer], repository: Path) -> Path:
+    target = repository / name
     try:
         with _repository(repository), _staging(repository) as staging:
-            new = staging / artifact.spec.name
-            new.mkdir()
-            layout.write(artifact, new, base=base)
-            _sync_tree(new)
-            _swap(new, target, staging / "old")
+            _not_foreign(name, writers, repository)
+            for model, write in writers.items():
+                (staging / model).mkdir()
+                write(staging / model)
+                _sync_tree(staging / model)
+            _swap_all(writers, repository, staging)
+            for stale in _steps(name, repository) - set(writers):
+                (repository / stale).rename(staging / f"stale {stale}")
             _sync(repository)
     except OSError as error:
-        raise PublishError(
-            f"model {artifact.spec.name!r} was not published: {error}", where=str(target), fix=_fix(error)
-        ) from error
+        raise PublishError(f"model {name!r} was not published: {error}", where=str(target), fix=_fix(error)) from error
     return target
+
+
+def _not_foreign(name: str, models: Iterable[str], repository: Path) -> None:
+    """A step's folder replaces nothing but the same model's step."""
+    own = _steps(name, repository)
+    for model in models:
+        if model != name and (repository / model).exists() and model not in own:
+            raise PublishError(
+                f"{model!r} is the name of a step of {name!r}, and a model of its own in the repository",
+                where=str(repository / model),
+                fix="rename that model, or --layout fused",
+            )
+
+
+def _steps(name: str, repository: Path) -> set[str]:
+    """The models of the repository that are steps of the ensemble `name`."""
+    return {path.parent.name for path in repository.glob(f"*/{layout.SIDECAR}") if _step_of(path) == name}
+
+
+def _step_of(sidecar: Path) -> str | None:
+    try:
+        said = json.loads(sidecar.read_text())
+    except ValueError:
+        return None
+    return said.get("step_of") if isinstance(said, dict) else None
+
+
+def _swap_all(models: Iterable[str], repository: Path, staging: Path) -> None:
+    """Move every model in, in order; if one cannot be, those that were are put back as they stood."""
+    done: list[tuple[str, bool]] = []
+    try:
+        for model in models:
+            existed = (repository / model).exists()
+            _swap(staging / model, repository / model, staging / f"old {model}")
+            done.append((model, existed))
+    except BaseException:
+        for model, existed in reversed(done):
+            _put_back(model, existed, repository, staging)
+        raise
+
+
+def _put_back(model: str, existed: bool, repository: Path, staging: Path) -> None:
+    (repository / model).rename(staging / f"withdrawn {model}")
+    if existed:
+        old = staging / f"old {model}"
+        (old if old.exists() else staging / model).rename(repository / model)
 
 
 @contextlib.contextmanager

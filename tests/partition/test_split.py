@@ -41,9 +41,7 @@ def partition(module: nn.Module, shape: tuple[Any, ...] = ("b", "s", 8), **fallb
 
 def run(pieces: Partition, *inputs: torch.Tensor) -> list[torch.Tensor]:
     """Every segment by torch, in order."""
-    first = dict.fromkeys(name for s in pieces.segments for name in s.inputs)
-    made = {name for s in pieces.segments for name in s.outputs}
-    values = dict(zip([name for name in first if name not in made], inputs, strict=True))
+    values = dict(zip(pieces.inputs, inputs, strict=True))
     for segment in pieces.segments:
         values.update(zip(segment.outputs, segment.lowered.run(*(values[n] for n in segment.inputs)), strict=True))
     return [values[name] for name in pieces.outputs]

@@ -1,9 +1,10 @@
 """Serves one model of a trt-build repository in Triton's Python backend: its TensorRT plan on a GPU, else torch on the
-CPU.
+CPU; or, where it is cut into segments, all of them in this one process.
 
-Everything about the model is read from the files beside this one (plan.json, model.plan, lowered.pt) and from the
-config that Triton hands over; nothing is baked in, and trt-build itself need not be installed. Every response carries
-the parameters `trt_build.answered_by` ("plan" or "torch"), `trt_build.device` and `trt_build.why`, where the server has
+Everything about the model is read from the files beside this one (plan.json, model.plan, lowered.pt, segment_<n>.plan,
+segment_<n>.pt) and from the config that Triton hands over; nothing is baked in, and trt-build itself need not be
+installed. Every response carries the parameters `trt_build.answered_by` ("plan", "torch", "plan+torch"),
+`trt_build.device`, `trt_build.why`, and for segments `trt_build.segments` (which answered each), where the server has
 response parameters (25.02 and later). On any server a request with the parameter `trt_build.describe` is answered by an
 error whose text ends in the same facts as JSON; that is all an older Python backend can say beside the outputs.
 """
@@ -61,6 +62,8 @@ class TritonPythonModel:
             "trt_build.device": self.answerer.device,
             "trt_build.why": self.answerer.why,
         }
+        if hasattr(self.answerer, "told"):
+            self.parameters["trt_build.segments"] = self.answerer.told
         pb_utils.Logger.log_info(f"trt-build: model {self.name!r}: {json.dumps(self.parameters)}")
 
     def execute(self, requests: list[Any]) -> list[Any]:
@@ -143,13 +146,15 @@ class TritonPythonModel:
 
 
 class TorchAnswerer:
-    """The lowered module on the CPU."""
+    """A graph in TorchScript, on the CPU unless told otherwise."""
 
     kind, device = "torch", "cpu"
 
-    def __init__(self, folder: Path, why: str) -> None:
-        self.why = why
-        self.module = torch.jit.load(str(folder / "lowered.pt"), map_location="cpu").eval()
+    def __init__(self, path: Path, why: str, device: str = "cpu") -> None:
+        self.why, self.device = why, device
+        self.module = torch.jit.load(str(path), map_location=device).eval()
+        if device != "cpu":
+            _move_constants(self.module.graph, device)
 
     def run(self, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
         """Without TorchScript's profiling executor, which recompiles, slowly, for each new shape."""
@@ -158,45 +163,47 @@ class TorchAnswerer:
         return [answer] if isinstance(answer, torch.Tensor) else list(answer)
 
 
-class PlanAnswerer:
-    """The plan on one GPU: a stream, and an execution context for each optimization profile when it is first needed."""
+def _move_constants(graph: Any, device: str) -> None:
+    """Devices that stand in the graph (of torch.arange, of .to) are the CPU, where the model was loaded and checked."""
+    for node in graph.findAllNodes("prim::Constant", True):
+        if str(node.output().type()) == "Device":
+            node.s_("value", device)
 
-    kind, why = "plan", "a GPU that the plan fits"
 
-    def __init__(self, folder: Path, facts: dict[str, Any], device: str) -> None:
-        self.device, self.tensors = device, facts["serving"]
-        self.trt = importlib.import_module(MODULES[facts["flavour"]])
-        torch.cuda.set_device(device)
-        self.stream = torch.cuda.Stream(device)
+class Engine:
+    """One plan on one GPU and stream: CUDA tensors in and out; an execution context for each optimization profile when
+    it is first needed. Output buffers are used again by the next run."""
+
+    def __init__(self, path: Path, flavour: str, tensors: dict[str, Any], device: str, stream: Any) -> None:
+        self.device, self.tensors, self.stream = device, tensors, stream
+        self.trt = importlib.import_module(MODULES[flavour])
         self.runtime = self.trt.Runtime(self.trt.Logger(self.trt.Logger.WARNING))
-        self.engine = self.runtime.deserialize_cuda_engine((folder / "model.plan").read_bytes())
+        self.engine = self.runtime.deserialize_cuda_engine(path.read_bytes())
         if self.engine is None:
             raise NoPlan("TensorRT refused the plan; its reason stands above in the server's log")
         self.contexts: dict[int, Any] = {}
         self.buffers = {t["name"]: _buffer(self.trt, device) for t in self.tensors["outputs"]}
 
     def run(self, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
-        """Tensors of any device in, CPU tensors of the declared types out; output buffers are used again next time."""
-        with torch.cuda.stream(self.stream):
-            moved = {t["name"]: self._place(t["name"], x) for t, x in zip(self.tensors["inputs"], tensors)}
-            context = self._context(_profile(self.tensors, tensors))
-            for name, tensor in moved.items():
-                if not context.set_input_shape(name, tuple(tensor.shape)):
-                    raise InvalidRequest(f"TensorRT refuses shape {list(tensor.shape)} for input {name!r}")
-                context.set_tensor_address(name, tensor.data_ptr() or self._nothing())
-            for name, buffer in self.buffers.items():
-                context.set_output_allocator(name, buffer)
-            if not context.execute_async_v3(self.stream.cuda_stream):
-                raise RuntimeError("TensorRT could not run the plan; its reason stands above in the server's log")
-            self.stream.synchronize()
-            return [self._take(t) for t in self.tensors["outputs"]]
+        """Enqueue on the stream, which is the current one; the outputs have the module's element types."""
+        moved = {t["name"]: self._place(t["name"], x) for t, x in zip(self.tensors["inputs"], tensors)}
+        context = self._context(_profile(self.tensors, tensors))
+        for name, tensor in moved.items():
+            if not context.set_input_shape(name, tuple(tensor.shape)):
+                raise InvalidRequest(f"TensorRT refuses shape {list(tensor.shape)} for input {name!r}")
+            context.set_tensor_address(name, tensor.data_ptr() or self._nothing())
+        for name, buffer in self.buffers.items():
+            context.set_output_allocator(name, buffer)
+        if not context.execute_async_v3(self.stream.cuda_stream):
+            raise RuntimeError("TensorRT could not run the plan; its reason stands above in the server's log")
+        return [self._take(t) for t in self.tensors["outputs"]]
 
     def _place(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
         return tensor.to(self.device, self._dtype(name), non_blocking=True).contiguous()
 
     def _take(self, declared: dict[str, Any]) -> torch.Tensor:
         name = declared["name"]
-        return self.buffers[name].view(self._dtype(name)).to("cpu", getattr(torch, declared["dtype"]))
+        return self.buffers[name].view(self._dtype(name)).to(getattr(torch, declared["dtype"]))
 
     def _dtype(self, name: str) -> torch.dtype:
         return TENSORRT_TO_TORCH[self.engine.get_tensor_dtype(name).name]
@@ -214,6 +221,80 @@ class PlanAnswerer:
         """An address for a tensor without elements: TensorRT takes no null."""
         self.one_byte = torch.empty(1, dtype=torch.uint8, device=self.device)
         return self.one_byte.data_ptr()
+
+
+class PlanAnswerer:
+    """The plan of a whole model on one GPU, on a stream of its own."""
+
+    kind, why = "plan", "a GPU that the plan fits"
+
+    def __init__(self, folder: Path, facts: dict[str, Any], device: str) -> None:
+        self.device = device
+        torch.cuda.set_device(device)
+        self.stream = torch.cuda.Stream(device)
+        self.engine = Engine(folder / "model.plan", facts["flavour"], facts["serving"], device, self.stream)
+
+    def run(self, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+        """Tensors of any device in, CPU tensors out."""
+        with torch.cuda.stream(self.stream):
+            outputs = self.engine.run(tensors)
+            self.stream.synchronize()
+            return [output.cpu() for output in outputs]
+
+
+class SegmentsAnswerer:
+    """The pieces of a model one after another, in this process; on a GPU all on one stream. Tensors go from one piece
+    to the next as they are, without a copy, and are let go after their last reader."""
+
+    def __init__(self, folder: Path, facts: dict[str, Any], args: dict[str, str]) -> None:
+        self.tensors, self.segments = facts["serving"], facts["segments"]
+        self.device, self.why = _device(args)
+        self.stream = None
+        if self.device != "cpu":
+            torch.cuda.set_device(self.device)
+            self.stream = torch.cuda.Stream(self.device)
+        self.runners = [self._runner(folder, number, segment) for number, segment in enumerate(self.segments)]
+        self.last_reader = {t["name"]: n for n, segment in enumerate(self.segments) for t in segment["inputs"]}
+        answered = ["plan" if isinstance(runner, Engine) else "torch" for runner in self.runners]
+        self.kind = "+".join(sorted(set(answered)))
+        self.told = " ".join(f"{n}.{s['kind']}:{a}" for n, (s, a) in enumerate(zip(self.segments, answered)))
+
+    def _runner(self, folder: Path, number: int, segment: dict[str, Any]) -> Any:
+        """The segment's plan where it has one and a GPU takes it, else its graph by torch on the same device."""
+        stem, plan = folder / f"segment_{number}", folder / f"segment_{number}.plan"
+        if self.stream is not None and plan.exists():
+            try:
+                return Engine(plan, segment["plan"]["flavour"], segment, self.device, self.stream)
+            except Exception as error:
+                self.why = f"segment {number}: the plan cannot run here: {error}"
+                pb_utils.Logger.log_warn(f"trt-build: {self.why}")
+        return TorchAnswerer(stem.with_suffix(".pt"), self.why, self.device)
+
+    def run(self, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+        """Tensors of any device in, CPU tensors out."""
+        if self.stream is None:
+            return self._run(tensors)
+        with torch.cuda.stream(self.stream):
+            return [output.cpu() for output in self._run([tensor.to(self.device) for tensor in tensors])]
+
+    def _run(self, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+        wanted = [t["name"] for t in self.tensors["outputs"]]
+        values = dict(zip((t["name"] for t in self.tensors["inputs"]), tensors))
+        for number, (segment, runner) in enumerate(zip(self.segments, self.runners)):
+            answers = runner.run([values[t["name"]] for t in segment["inputs"]])
+            values.update(zip((t["name"] for t in segment["outputs"]), answers))
+            for name in [n for n in values if n not in wanted and self.last_reader.get(n, -1) <= number]:
+                del values[name]
+        return [values[name] for name in wanted]
+
+
+def _device(args: dict[str, str]) -> tuple[str, str]:
+    """The device of all segments, and why that one."""
+    if not torch.cuda.is_available():
+        return "cpu", "torch sees no GPU"
+    if args["model_instance_kind"] == "CPU":
+        return "cpu", "the instance is of KIND_CPU"
+    return f"cuda:{args['model_instance_device_id']}", "a GPU"
 
 
 def _buffer(trt: Any, device: str) -> Any:
@@ -244,13 +325,15 @@ def _buffer(trt: Any, device: str) -> Any:
 
 
 def _answerer(folder: Path, facts: dict[str, Any], args: dict[str, str]) -> Any:
+    if "segments" in facts:
+        return SegmentsAnswerer(folder, facts, args)
     try:
         return PlanAnswerer(folder, facts, _gpu_for(folder, facts, args))
     except Exception as error:
         why = str(error) or type(error).__name__
         if not isinstance(error, NoPlan):
             pb_utils.Logger.log_warn(f"trt-build: model {args['model_name']!r}: the plan cannot run here: {why}")
-        return TorchAnswerer(folder, why)
+        return TorchAnswerer(folder / "lowered.pt", why)
 
 
 def _gpu_for(folder: Path, facts: dict[str, Any], args: dict[str, str]) -> str:

@@ -1,0 +1,11 @@
+"""The orchestrator: every model of a folder through all rooms, into a Triton repository."""
+
+from __future__ import annotations
+
+from builder.repository.build import PHASES, ModelResult, build_repository
+from builder.repository.hops import check_reference
+from builder.repository.single import endpoints
+
+_endpoints = endpoints
+
+__all__ = ["PHASES", "ModelResult", "build_repository", "check_reference", "endpoints"]

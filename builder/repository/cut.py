@@ -1,0 +1,161 @@
+"""Whether one engine can run a model, and into which pieces it is cut where none can."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from builder.errors import ConversionError, UnsupportedOperators
+from builder.manifest.spec import ModelSpec
+
+if TYPE_CHECKING:
+    from builder.conversion import Conversion
+    from builder.errors import UnsupportedOperator
+    from builder.lowering import LoweredGraph
+    from builder.partition import Partition, Segment
+
+ROUNDS = 4
+"""How often a segment that does not convert after all is cut anew at the node that refused; then it is torch whole."""
+TENSORRT = "tensorrt"
+
+
+@dataclass(frozen=True)
+class Pieces:
+    """A partition with the conversion of each segment, None where torch runs it; `warnings` say what stays in torch."""
+
+    partition: Partition
+    conversions: tuple[Conversion | None, ...]
+    warnings: tuple[str, ...]
+
+
+def convert_or_cut(lowered: LoweredGraph, spec: ModelSpec, names: Sequence[str]) -> Conversion | Pieces:
+    """One conversion of the whole graph where TensorRT takes it all and the manifest keeps nothing in torch, else the
+    pieces. `names` are the outputs'. Raises UnsupportedOperators or ConversionError where `fallback.require_full`."""
+    lowered = replace(lowered, outputs=tuple(names))
+    wishes = spec.fallback
+    kept = kept_nodes(lowered)
+    if not (wishes.ops or kept) or wishes.require_full:
+        try:
+            return _convert(lowered, spec)
+        except UnsupportedOperators:
+            if wishes.require_full:
+                raise
+            defects: tuple[str, ...] = ()
+        except ConversionError as defect:
+            if wishes.require_full:
+                raise
+            defects = (str(defect),)
+    else:
+        defects = ()
+    return _Cutter(lowered, spec, kept, list(defects)).run()
+
+
+def _convert(lowered: LoweredGraph, spec: ModelSpec) -> Conversion:
+    from builder import conversion
+
+    return conversion.convert(
+        lowered, spec.inputs, precision=spec.precision, profiles=spec.profiles, output_names=lowered.outputs
+    )
+
+
+def kept_nodes(lowered: LoweredGraph) -> set[int]:
+    """The places of the top-level nodes that belong to a module which the manifest keeps in torch."""
+    from builder.lowering import ir
+
+    nodes = enumerate(lowered.graph.nodes())
+    return {index for index, node in nodes if any(ir.in_fallback(inner) for inner in _with_inner(node))}
+
+
+def _with_inner(node: Any) -> Iterator[Any]:
+    from builder.lowering import ir
+
+    yield node
+    for block in ir.blocks_of(node):
+        yield from ir.walk(block)
+
+
+class _Cutter:
+    """Cuts, converts every TensorRT segment, and cuts again where one refuses after all."""
+
+    def __init__(self, lowered: LoweredGraph, spec: ModelSpec, kept: set[int], defects: list[str]) -> None:
+        self.lowered, self.spec, self.kept, self.defects = lowered, spec, kept, defects
+        self.late: list[UnsupportedOperator] = []
+
+    def run(self) -> Conversion | Pieces:
+        from builder import partition
+
+        for left in reversed(range(ROUNDS + 1)):
+            parts = partition.split(
+                self.lowered, self.spec.inputs, self.spec.profiles, self.spec.fallback, kept=self.kept
+            )
+            pieces = self._convert_all(parts, whole=left < 2)
+            if pieces is not None:
+                return pieces
+        nothing = replace(self.spec.fallback, ops=("*",))
+        parts = partition.split(self.lowered, self.spec.inputs, self.spec.profiles, nothing)
+        return self._pieces(parts, [None] * len(parts.segments))
+
+    def _convert_all(self, parts: Partition, *, whole: bool) -> Conversion | Pieces | None:
+        """None where a segment refuses: its node, or with `whole` all of it, is kept in torch from now on."""
+        conversions = [self._try(segment, whole) if segment.kind == TENSORRT else None for segment in parts.segments]
+        refused = any(c is None and s.kind == TENSORRT for c, s in zip(conversions, parts.segments, strict=True))
+        if refused:
+            return None
+        if len(parts.segments) == 1 and conversions[0] is not None:
+            return self._one_engine() or self._pieces(parts, conversions)
+        return self._pieces(parts, conversions)
+
+    def _one_engine(self) -> Conversion | None:
+        """The whole graph after all, with the model's inputs in the model's order."""
+        try:
+            return _convert(self.lowered, self.spec)
+        except (UnsupportedOperators, ConversionError):
+            return None
+
+    def _try(self, segment: Segment, whole: bool) -> Conversion | None:
+        from builder import conversion
+
+        specs = [spec for spec in segment.specs if spec is not None]
+        try:
+            return conversion.convert(
+                segment.lowered,
+                specs,
+                precision=self.spec.precision,
+                profiles=segment.profiles,
+                output_names=segment.outputs,
+            )
+        except UnsupportedOperators as refusal:
+            self.late += refusal.operators
+            named = {operator.node for operator in refusal.operators}
+        except ConversionError as defect:
+            self.defects.append(str(defect))
+            named = {(defect.where or "").partition(" at ")[0].removeprefix("%")}
+        places = _places(segment, named) - self.kept
+        self.kept |= set(segment.indices) if whole or not places else places
+        return None
+
+    def _pieces(self, parts: Partition, conversions: Sequence[Conversion | None]) -> Pieces:
+        converted = [text for c in conversions if c is not None for text in c.warnings]
+        warnings = [*_why(parts, self.late), *dict.fromkeys([*self.defects, *parts.warnings]), *converted]
+        return Pieces(parts, tuple(conversions), tuple(warnings))
+
+
+def _places(segment: Segment, names: set[str]) -> set[int]:
+    """Where in the model's graph the top-level nodes stand that make (or hold the nodes that make) these values."""
+    nodes = zip(segment.indices, segment.lowered.graph.nodes(), strict=True)
+    return {place for place, node in nodes if names & {v.debugName() for n in _with_inner(node) for v in n.outputs()}}
+
+
+def _why(parts: Partition, late: Sequence[UnsupportedOperator]) -> Iterator[str]:
+    """What stays in torch and what would change that."""
+    if all(segment.kind != TENSORRT for segment in parts.segments):
+        yield "torch alone serves this model: TensorRT runs no part of it that is worth a hand-over"
+    else:
+        yield f"served in pieces: {parts.summary()}"
+    groups = Counter((o.schema.partition("(")[0], o.reason, o.fix) for o in (*parts.refused, *late))
+    for (operator, reason, fix), count in groups.items():
+        times = f" ({count} nodes)" if count > 1 else ""
+        change = "" if "fallback" in fix else f"; {fix}"
+        yield f"in torch: {operator}{times}: {reason}{change}"

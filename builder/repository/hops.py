@@ -1,0 +1,87 @@
+"""Parity at every hop: what each piece of a model computes on the goldens, and whether its network does the same."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from builder.errors import ParityError
+from builder.manifest.spec import ModelSpec
+
+if TYPE_CHECKING:
+    from builder.conversion import Conversion
+    from builder.partition import Partition, Segment
+    from builder.triton import Golden
+
+Goldens = tuple["Golden", ...]
+
+
+def record_hops(partition: Partition, goldens: Sequence[Golden], spec: ModelSpec) -> list[Goldens]:
+    """For each segment the goldens of its own inputs and outputs: torch runs the segments one after another on the
+    original module's inputs. Raises ParityError where their last answers are not the original module's."""
+    chains = [_chain(partition, golden, spec) for golden in goldens]
+    return [tuple(chain[number] for chain in chains) for number in range(len(partition.segments))]
+
+
+def _chain(partition: Partition, golden: Golden, spec: ModelSpec) -> list[Golden]:
+    from builder import parity
+    from builder.parity.recording import to_numpy, to_torch
+    from builder.triton import Golden
+
+    values = {name: to_torch(golden.inputs[name]) for name in partition.inputs}
+    hops = []
+    for segment in partition.segments:
+        given = {name: values[name] for name in segment.inputs}
+        made = dict(zip(segment.outputs, segment.lowered.run(*given.values()), strict=True))
+        values.update(made)
+        hops.append(Golden(golden.name, *({n: to_numpy(t) for n, t in side.items()} for side in (given, made))))
+    answer = {name: to_numpy(values[name]) for name in partition.outputs}
+    _raise_unless(
+        parity.compare(answer, golden, spec.tolerance),
+        f"golden {golden.name}: the segments, run by torch, differ from the module",
+        _kinds(partition.segments),
+    )
+    return hops
+
+
+def _kinds(segments: Sequence[Segment]) -> str:
+    return ", ".join(f"{number}.{segment.kind}" for number, segment in enumerate(segments))
+
+
+def _raise_unless(comparison: Any, message: str, where: str) -> None:
+    if not comparison.passed:
+        raise ParityError(
+            f"{message}: {'; '.join(comparison.problems)}",
+            where=where,
+            fix="this is a defect of trt-build: please report it with the model's graph (`trt-build lower`)",
+        )
+
+
+def check_reference(
+    conversion: Conversion, goldens: Sequence[Golden], spec: ModelSpec, *, of: str = "the network"
+) -> None:
+    """Raise ParityError where the network, evaluated on the CPU, differs from a golden: names where it begins."""
+    from builder import parity, reference
+    from builder.parity.recording import to_numpy, to_torch
+
+    for golden in goldens:
+        tensors = [to_torch(golden.inputs[str(s.name)]) for s in conversion.inputs]
+        answers = reference.run(conversion, tensors)
+        answer = {n: _widened(to_numpy(t), golden, n) for n, t in zip(conversion.outputs, answers, strict=True)}
+        comparison = parity.compare(answer, golden, spec.tolerance, precision=spec.precision)
+        if not comparison.passed:
+            raise ParityError(
+                f"golden {golden.name}: {of} differs from the module: {'; '.join(comparison.problems)}",
+                where=parity.first_difference(conversion, tensors),
+                fix="this is a defect of a converter: please report it; `fallback` keeps the operator in torch",
+            )
+
+
+NARROWED = {("float64", "float32"), ("int64", "int32")}
+"""(module's dtype, network's dtype) where TensorRT has no dtype of the module's: the endpoint widens it again."""
+
+
+def _widened(answer: Any, golden: Golden, name: str) -> Any:
+    """The array in the golden's dtype where the network could only hold a narrower one."""
+    wanted = golden.outputs[name].dtype if name in golden.outputs else answer.dtype
+    return answer.astype(wanted) if (str(wanted), str(answer.dtype)) in NARROWED else answer

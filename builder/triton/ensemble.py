@@ -1,0 +1,185 @@
+"""One model as a Triton ensemble: its config, made from its steps' configs, and Triton's own checks of such a graph.
+
+What fails here would fail when the server loads the ensemble; the words are Triton's, so that they can be looked up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from tritonclient.grpc import model_config_pb2 as pb
+
+import builder
+from builder.errors import PublishError, UsageError
+from builder.triton.artifact import EnsembleArtifact
+from builder.triton.check import MODEL_NAME, TENSOR_NAME
+from builder.triton.config import sha256, template
+
+Configs = Mapping[str, Any]
+"""The ModelConfig message of each step, by model name, in running order."""
+
+
+def config(ensemble: EnsembleArtifact, steps: Configs) -> Any:
+    """The checked ModelConfig message. Its batch is the least of its steps', 0 where one of them does not batch.
+
+    Raises PublishError, with every broken rule, where Triton would refuse the graph; UsageError where the manifest
+    demands batching that a step cannot give.
+    """
+    message = template("base.pbtxt")
+    message.name, message.platform = ensemble.spec.name, "ensemble"
+    message.max_batch_size = min(step.max_batch_size for step in steps.values())
+    _demanded(ensemble, steps, message.max_batch_size)
+    for names, field, side in (
+        ([io.name for io in ensemble.inputs], message.input, "input"),
+        ([io.name for io in ensemble.outputs], message.output, "output"),
+    ):
+        for name in names:
+            _endpoint(field.add(), name, side, message.max_batch_size, steps)
+    for name, step in steps.items():
+        _step(message.ensemble_scheduling.step.add(), name, step)
+    _provenance(message, ensemble)
+    check(message, steps)
+    return message
+
+
+def _demanded(ensemble: EnsembleArtifact, steps: Configs, batch: int) -> None:
+    if ensemble.spec.batching.enabled and not batch:
+        without = [name for name, step in steps.items() if not step.max_batch_size]
+        raise UsageError(
+            f"model {ensemble.spec.name!r} cannot be batched by Triton: its steps {', '.join(without)} cannot",
+            fix="remove batching.enabled, or --layout fused",
+        )
+
+
+def _endpoint(tensor: Any, name: str, side: str, batch: int, steps: Configs) -> None:
+    """The ensemble's own tensor, as the step that reads or makes it has it."""
+    for step in steps.values():
+        for found in getattr(step, side):
+            if found.name == name:
+                tensor.name, tensor.data_type = name, found.data_type
+                tensor.dims.extend(found.dims if batch else full_dims(step, found))
+                return
+    raise PublishError(f"ensemble tensor {name!r} of model {side} is no tensor of a step")
+
+
+def full_dims(step: Any, tensor: Any) -> list[int]:
+    """The dims with Triton's batch in front where the step batches."""
+    return [-1, *tensor.dims] if step.max_batch_size else list(tensor.dims)
+
+
+def _step(entry: Any, name: str, step: Any) -> None:
+    entry.model_name, entry.model_version = name, -1
+    for tensors, mapping in ((step.input, entry.input_map), (step.output, entry.output_map)):
+        for tensor in tensors:
+            mapping[tensor.name] = tensor.name
+
+
+def _provenance(message: Any, ensemble: EnsembleArtifact) -> None:
+    path = ensemble.spec.path
+    stated = {
+        "version": builder.__version__,
+        "serve_as": "ensemble",
+        "precision": ensemble.spec.precision,
+        "source_sha256": sha256(path.read_bytes()) if path.is_file() else "",
+    }
+    for key, value in stated.items():
+        if value:
+            message.parameters[f"trt_build.{key}"].string_value = value
+
+
+def check(message: Any, steps: Configs) -> None:
+    """Raise one PublishError that lists every rule of Triton's ensembles that the graph breaks."""
+    broken = [text for rule in RULES for text in rule(message, steps)]
+    if broken:
+        raise PublishError("\n  ".join([f"Triton could not serve ensemble {message.name!r}:", *broken]))
+
+
+def _names(message: Any, steps: Configs) -> Iterator[str]:
+    for name in (message.name, *steps):
+        if not MODEL_NAME.fullmatch(name):
+            yield f"the name {name!r} is no folder name of letters, digits, '_', '-' and '.'"
+    for tensor in sorted({value for _, value, _ in _edges(message, steps)}):
+        if not TENSOR_NAME.fullmatch(tensor):
+            yield f"tensor name {tensor!r} has other characters than letters, digits and _ . : -"
+
+
+def _no_schedulers(message: Any, steps: Configs) -> Iterator[str]:
+    for field in ("instance_group", "model_warmup"):
+        if getattr(message, field):
+            yield f"{field} must not be set for ensemble '{message.name}'"
+    if message.HasField("optimization"):
+        yield f"optimization must not be set for ensemble '{message.name}'"
+
+
+def _mapped(message: Any, steps: Configs) -> Iterator[str]:
+    for step in message.ensemble_scheduling.step:
+        if not step.input_map:
+            yield f"must specify 'input_map' in step of ensemble '{message.name}' for model '{step.model_name}'"
+        if not step.output_map:
+            yield f"must specify 'output_map' in step of ensemble '{message.name}' for model '{step.model_name}'"
+        missing = {t.name for t in steps[step.model_name].input} - set(step.input_map)
+        for name in sorted(missing):
+            yield f"ensemble step for model '{step.model_name}' does not map its input '{name}'"
+
+
+def _connected(message: Any, steps: Configs) -> Iterator[str]:
+    """Every input read, every output made, no tensor made twice, unread, or read before it is made."""
+    given, wanted = {t.name for t in message.input}, {t.name for t in message.output}
+    made, read = set(given), set()
+    for step in message.ensemble_scheduling.step:
+        for name in step.input_map.values():
+            read.add(name)
+            if name not in made:
+                yield f"ensemble tensor '{name}' is read by '{step.model_name}' and no step before it makes it"
+        for name in step.output_map.values():
+            if name in made:
+                yield f"ensemble tensor '{name}' can appear in an output map only once"
+            made.add(name)
+    for name in sorted(made - read - wanted):
+        yield f"ensemble tensor '{name}' is unused in ensemble '{message.name}'"
+    for name in sorted(wanted - made):
+        yield f"ensemble output '{name}' is not made by any step"
+
+
+def _batches(message: Any, steps: Configs) -> Iterator[str]:
+    for name, step in steps.items():
+        if 0 < step.max_batch_size < message.max_batch_size:
+            yield (
+                f"ensemble {message.name} allows maximum batch size {message.max_batch_size}, but it contains model "
+                f"{name} which only allows maximum batch size to be {step.max_batch_size}"
+            )
+
+
+def _agreeing(message: Any, steps: Configs) -> Iterator[str]:
+    """'inconsistent data type', 'inconsistent shape': dims, or dims with the batch, agree but for -1."""
+    first: dict[str, tuple[Any, Any]] = {t.name: (message, t) for t in (*message.input, *message.output)}
+    for owner, name, tensor in _edges(message, steps):
+        other_owner, other = first.setdefault(name, (owner, tensor))
+        if tensor.data_type != other.data_type:
+            types = pb.DataType.Name(other.data_type), pb.DataType.Name(tensor.data_type)
+            yield (
+                f"in ensemble {message.name}, ensemble tensor {name}: inconsistent data type: {types[0]} is inferred "
+                f"from model {other_owner.name} while {types[1]} is inferred from model {owner.name}"
+            )
+        if not (_fit(other.dims, tensor.dims) or _fit(full_dims(other_owner, other), full_dims(owner, tensor))):
+            yield (
+                f"in ensemble {message.name}, ensemble tensor {name}: inconsistent shape: {list(other.dims)} is "
+                f"inferred from model {other_owner.name} while {list(tensor.dims)} is inferred from model {owner.name}"
+            )
+
+
+def _fit(one: Sequence[int], other: Sequence[int]) -> bool:
+    return len(one) == len(other) and all(a == b or -1 in (a, b) for a, b in zip(one, other, strict=True))
+
+
+def _edges(message: Any, steps: Configs) -> Iterator[tuple[Any, str, Any]]:
+    """(the step's config, the ensemble's tensor name, the step's tensor) of every input and output of every step."""
+    for step in message.ensemble_scheduling.step:
+        config = steps[step.model_name]
+        for tensors, mapping in ((config.input, step.input_map), (config.output, step.output_map)):
+            yield from ((config, mapping[t.name], t) for t in tensors if t.name in mapping)
+
+
+Rule = Callable[[Any, Configs], Iterator[str]]
+RULES: tuple[Rule, ...] = (_names, _no_schedulers, _mapped, _connected, _batches, _agreeing)
