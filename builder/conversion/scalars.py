@@ -90,6 +90,12 @@ def modulo(ctx: Any, a: Any, b: Any) -> Any:
     return binary(ctx, "sub", a, binary(ctx, "mul", binary(ctx, "floordiv", a, b), b))
 
 
+def unary(ctx: Any, operation: str, a: DynamicScalar) -> DynamicScalar:
+    """One IUnaryLayer on a DynamicScalar; `operation` is a UnaryOperation's name."""
+    output = ctx.unary(operation, a.tensor)
+    return DynamicScalar(output, unknown(output), a.dtype)
+
+
 def compare(ctx: Any, operation: str, a: Any, b: Any) -> Any:
     """A bool; static where the axes' ranges decide it for every shape of the profiles."""
     python, layer, negate = COMPARISON[operation]

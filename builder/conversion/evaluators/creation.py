@@ -241,7 +241,7 @@ def _refuse_random(ctx: ConversionContext, node: Any, *_: Any) -> Any:
 RANDOM = """rand rand.generator randn randn.generator rand_like rand_like.generator randn_like randn_like.generator
 randint randint.generator randint.low randint.low_generator randint_like randint_like.low_dtype bernoulli bernoulli.p
 bernoulli.Tensor multinomial normal.Tensor_float normal.float_Tensor normal.Tensor_Tensor normal.float_float randperm
-randperm.generator rand.names poisson""".split()
+randperm.generator poisson""".split()
 for _key in RANDOM:
     evaluator(f"aten::{_key}")(_refuse_random)
 

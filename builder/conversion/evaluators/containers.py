@@ -1,0 +1,156 @@
+"""Operators on lists and dictionaries: they are Python's own, of values that may be tensors.
+
+A list that a graph changes in place is the same Python list for all its readers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from builder.conversion import scalars
+from builder.conversion.arguments import static
+from builder.conversion.context import ConversionContext
+from builder.conversion.overloads import of_dict, of_list, overloads
+from builder.conversion.registry import evaluator
+
+
+def _delete(values: Any, key: Any) -> None:
+    del values[key]
+
+
+def _set(values: Any, key: Any, value: Any) -> Any:
+    values[key] = value
+    return values
+
+
+def _append(values: list[Any], value: Any) -> list[Any]:
+    values.append(value)
+    return values
+
+
+def _extend(values: list[Any], more: list[Any]) -> list[Any]:
+    values.extend(more)
+    return values
+
+
+LISTS: dict[str, Callable[..., Any]] = {
+    "len": len,
+    "append": _append,
+    "extend": _extend,
+    "add": lambda a, b: a + b,
+    "add_": _extend,
+    "list": list,
+    "copy": list,
+    "clear": list.clear,
+    "reverse": list.reverse,
+    "insert": list.insert,
+    "pop": list.pop,
+    "Delete": _delete,
+    "_set_item": _set,
+}
+"""Of these only positions must be static, not the elements."""
+
+POSITIONS = frozenset(["insert", "pop", "Delete", "_set_item"])
+
+DICTIONARIES: dict[str, Callable[..., Any]] = {
+    "len": len,
+    "__getitem__": lambda values, key: values[key],
+    "__contains__": lambda values, key: key in values,
+    "get": dict.get,
+    "keys": list,
+    "values": lambda values: list(values.values()),
+    "items": lambda values: [list(pair) for pair in values.items()],
+    "copy": dict,
+    "dict": dict,
+    "clear": dict.clear,
+    "pop": dict.pop,
+    "setdefault": dict.setdefault,
+    "update": dict.update,
+    "Delete": _delete,
+    "_set_item": _set,
+}
+
+
+def _register(keys: list[str], work: Callable[..., Any], static_key: bool) -> None:
+    @evaluator(*keys)
+    def container(ctx: ConversionContext, node: Any, values: Any, *arguments: Any) -> Any:
+        if static_key and arguments:
+            arguments = (static(arguments[0], "the position or key"), *arguments[1:])
+        return work(values, *arguments)
+
+
+for _name, _work in LISTS.items():
+    _register(of_list(f"aten::{_name}"), _work, _name in POSITIONS)
+for _name, _work in DICTIONARIES.items():
+    _register(of_dict(f"aten::{_name}"), _work, True)
+_register(overloads("aten::dict", lambda types: types[:1] != [] and types[0].startswith("List[Tuple")), dict, False)
+_register(overloads("aten::len", lambda types: types == ["str"]), len, False)
+
+
+@evaluator("aten::dict")
+def empty_dict(ctx: ConversionContext, node: Any) -> dict[Any, Any]:
+    """{}"""
+    return {}
+
+
+@evaluator("aten::__getitem__.t", "aten::__getitem__.str", "aten::select.t")
+def get_item(ctx: ConversionContext, node: Any, values: Any, index: Any) -> Any:
+    """values[index] of a list or a string"""
+    return values[static(index, "the index")]
+
+
+@evaluator("aten::mul.left_t", "aten::mul_.t", "aten::mul.right_")
+def repeat_list(ctx: ConversionContext, node: Any, a: Any, b: Any) -> list[Any]:
+    """values * times, in either order; in place for *= """
+    values, times = (a, b) if isinstance(a, list) else (b, a)
+    repeated = values * static(times, "the repeat count")
+    if node.kind() == "aten::mul_":
+        values[:] = repeated
+        return values  # type: ignore[no-any-return]
+    return repeated  # type: ignore[no-any-return]
+
+
+@evaluator("aten::slice.t", "aten::slice.str")
+def slice_list(ctx: ConversionContext, node: Any, values: Any, start: Any, end: Any, step: Any) -> Any:
+    """values[start:end:step]"""
+    bounds = (None if v is None else static(v, "a slice bound") for v in (start, end, step))
+    return values[slice(*bounds)]
+
+
+@evaluator("aten::__contains__.int_list", "aten::__contains__.str_list", "aten::__contains__.float_list")
+def contains(ctx: ConversionContext, node: Any, values: list[Any], value: Any) -> bool:
+    """value in values"""
+    return bool(static(value, "the element") in static(values, "an element"))
+
+
+_COMPARED = ("List[int]", "List[float]", "List[bool]", "List[str]")
+
+
+@evaluator(*overloads("aten::eq", lambda types: types[0] in _COMPARED))
+def equal_lists(ctx: ConversionContext, node: Any, a: list[Any], b: list[Any]) -> Any:
+    """a == b, element by element"""
+    if len(a) != len(b):
+        return False
+    return all(static(scalars.compare(ctx, "eq", x, y), "a comparison") for x, y in zip(a, b, strict=True))
+
+
+@evaluator(*overloads("aten::ne", lambda types: types[0] in _COMPARED))
+def unequal_lists(ctx: ConversionContext, node: Any, a: list[Any], b: list[Any]) -> Any:
+    """a != b"""
+    return not equal_lists(ctx, node, a, b)
+
+
+def _fold(operation: str) -> Callable[..., Any]:
+    def fold(ctx: ConversionContext, node: Any, values: list[Any]) -> Any:
+        result = values[0] if values else 0
+        for value in values[1:]:
+            result = scalars.binary(ctx, operation, result, value)
+        return result
+
+    return fold
+
+
+_NUMBER_LISTS = (["List[int]"], ["List[float]"], ["List[bool]"])
+for _name, _operation in (("prim::min", "min"), ("prim::max", "max"), ("aten::sum", "add")):
+    evaluator(*overloads(_name, lambda types: types in _NUMBER_LISTS))(_fold(_operation))

@@ -1,0 +1,113 @@
+"""What a graph asks of a tensor beside its values: sizes, rank, dtype, device, layout."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from builder.conversion.arguments import static
+from builder.conversion.context import ConversionContext
+from builder.conversion.dynamic import same
+from builder.conversion.evaluators.prim import code_of
+from builder.conversion.registry import evaluator
+
+
+@evaluator("aten::size", "aten::sym_size", "prim::shape")
+def sizes(ctx: ConversionContext, node: Any, tensor: Any) -> list[Any]:
+    """The sizes of all axes; a dynamic one is a DynamicScalar, never -1."""
+    return ctx.sizes(tensor)
+
+
+@evaluator("aten::size.int", "aten::sym_size.int")
+def size_of_axis(ctx: ConversionContext, node: Any, tensor: Any, dim: Any) -> Any:
+    """The size of one axis."""
+    return ctx.size(tensor, static(dim, "`dim`"))
+
+
+@evaluator("aten::numel", "aten::sym_numel")
+def numel(ctx: ConversionContext, node: Any, tensor: Any) -> Any:
+    """The product of the sizes."""
+    result: Any = 1
+    for size in ctx.sizes(tensor):
+        result = ctx.arithmetic("mul", result, size)
+    return result
+
+
+@evaluator("aten::dim")
+def dim(ctx: ConversionContext, node: Any, tensor: Any) -> int:
+    """The rank."""
+    return ctx.rank(tensor)
+
+
+@evaluator("aten::len.Tensor")
+def len_of_tensor(ctx: ConversionContext, node: Any, tensor: Any) -> Any:
+    """The size of the first axis."""
+    return ctx.size(tensor, 0)
+
+
+@evaluator("aten::is_floating_point")
+def is_floating_point(ctx: ConversionContext, node: Any, tensor: Any) -> bool:
+    """Whether the dtype is a floating one."""
+    return ctx.dtype(tensor).is_floating_point
+
+
+@evaluator("aten::is_signed")
+def is_signed(ctx: ConversionContext, node: Any, tensor: Any) -> bool:
+    """Whether the dtype has negative values."""
+    return ctx.dtype(tensor).is_signed
+
+
+@evaluator("aten::element_size")
+def element_size(ctx: ConversionContext, node: Any, tensor: Any) -> int:
+    """The bytes of one element, in torch's dtype."""
+    return ctx.dtype(tensor).itemsize
+
+
+@evaluator("aten::is_contiguous", "aten::is_contiguous.memory_format")
+def is_contiguous(ctx: ConversionContext, node: Any, tensor: Any, *_: Any) -> bool:
+    """Always: a network's tensors have no strides, and every value is where a contiguous tensor has it."""
+    return True
+
+
+@evaluator("aten::is_same_size")
+def is_same_size(ctx: ConversionContext, node: Any, a: Any, b: Any) -> bool:
+    """Whether all sizes are equal, as far as is known."""
+    pairs = zip(ctx.sizes(a), ctx.sizes(b), strict=False)
+    return ctx.rank(a) == ctx.rank(b) and all(same(x, y) for x, y in pairs)
+
+
+@evaluator("prim::dtype")
+def dtype(ctx: ConversionContext, node: Any, tensor: Any) -> int:
+    """The dtype as TorchScript's integer code."""
+    return code_of(ctx.dtype(tensor))
+
+
+@evaluator("prim::device")
+def device(ctx: ConversionContext, node: Any, tensor: Any) -> torch.device:
+    """Always the CPU: the engine has one device, and comparisons of devices hold."""
+    return torch.device("cpu")
+
+
+@evaluator("prim::is_cpu")
+def yes(ctx: ConversionContext, node: Any, tensor: Any) -> bool:
+    """Devices are read as the CPU everywhere, so that comparisons of them hold."""
+    return True
+
+
+@evaluator("prim::layout", "aten::get_device")
+def number_of(ctx: ConversionContext, node: Any, tensor: Any) -> int:
+    """The layout is strided (0); a tensor on the CPU has no device number (-1)."""
+    return 0 if node.kind() == "prim::layout" else -1
+
+
+NEVER = (
+    "prim::is_cuda prim::requires_grad prim::is_quantized prim::is_sparse prim::is_nested prim::is_mkldnn prim::is_xpu "
+    "prim::is_mps prim::is_vulkan prim::is_meta prim::is_sparse_csr aten::is_complex"
+).split()
+
+
+@evaluator(*NEVER)
+def no(ctx: ConversionContext, node: Any, tensor: Any) -> bool:
+    """Real, dense tensors of an inference on one device: never."""
+    return False

@@ -1,0 +1,227 @@
+"""Operators on Python numbers: every overload that PyTorch registers, static or with DynamicScalars."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from builder.conversion import scalars
+from builder.conversion.arguments import static
+from builder.conversion.context import ConversionContext, Unconvertible
+from builder.conversion.dynamic import DynamicScalar
+from builder.conversion.overloads import NUMBERS, numeric, overloads
+from builder.conversion.registry import evaluator
+
+BINARY = {
+    "aten::add": "add",
+    "aten::sub": "sub",
+    "aten::mul": "mul",
+    "aten::floordiv": "floordiv",
+    "aten::div": "truediv",
+    "prim::min": "min",
+    "prim::max": "max",
+}
+
+
+def _register_binary(name: str, operation: str) -> None:
+    @evaluator(*numeric(name))
+    def binary(ctx: ConversionContext, node: Any, a: Any, b: Any) -> Any:
+        return scalars.binary(ctx, operation, a, b)
+
+
+for _name, _operation in BINARY.items():
+    _register_binary(_name, _operation)
+
+
+def _register_comparison(name: str) -> None:
+    @evaluator(*numeric(f"aten::{name}"))
+    def compare(ctx: ConversionContext, node: Any, a: Any, b: Any) -> Any:
+        return scalars.compare(ctx, name, a, b)
+
+
+for _name in scalars.COMPARISON:
+    _register_comparison(_name)
+
+
+@evaluator(*numeric("aten::remainder"))
+def remainder(ctx: ConversionContext, node: Any, a: Any, b: Any) -> Any:
+    """Python's a % b."""
+    return scalars.modulo(ctx, a, b)
+
+
+@evaluator(*numeric("aten::__round_to_zero_floordiv"))
+def round_to_zero(ctx: ConversionContext, node: Any, a: Any, b: Any) -> Any:
+    """C's integer division."""
+    return scalars.truncated(ctx, a, b)
+
+
+@evaluator(*numeric("aten::neg"))
+def negative(ctx: ConversionContext, node: Any, a: Any) -> Any:
+    """-a"""
+    return scalars.binary(ctx, "sub", 0, a)
+
+
+@evaluator(*numeric("prim::abs"))
+def absolute(ctx: ConversionContext, node: Any, a: Any) -> Any:
+    """abs(a)"""
+    return scalars.binary(ctx, "max", a, scalars.binary(ctx, "sub", 0, a))
+
+
+@evaluator(*numeric("aten::pow"))
+def power(ctx: ConversionContext, node: Any, a: Any, b: Any) -> Any:
+    """a ** b: a product for a small whole exponent, exact for sizes; else in float32"""
+    kind = str(node.output().type())
+    if not isinstance(a, DynamicScalar) and not isinstance(b, DynamicScalar):
+        return float(a**b) if kind == "float" else a**b
+    if isinstance(b, int) and 0 <= b <= 8:
+        result: Any = 1
+        for _ in range(b):
+            result = scalars.binary(ctx, "mul", result, a)
+    else:
+        result = scalars.binary(ctx, "pow", *(scalars.convert(ctx, v, torch.float32) for v in (a, b)))
+    return result if kind == "int" else scalars.convert(ctx, result, torch.float32)
+
+
+def _register_rounding(name: str, python: Callable[[Any], Any]) -> None:
+    @evaluator(*numeric(f"aten::{name}"))
+    def rounding(ctx: ConversionContext, node: Any, a: Any) -> Any:
+        if not isinstance(a, DynamicScalar):
+            return python(a)
+        whole = a if not a.dtype.is_floating_point else scalars.unary(ctx, name.upper(), a)
+        return scalars.convert(ctx, whole, torch.float32 if name == "round" else torch.int64)
+
+
+for _name, _python in (("floor", math.floor), ("ceil", math.ceil), ("round", lambda a: float(round(a)))):
+    _register_rounding(_name, _python)
+
+
+def _register_function(name: str, layer: str) -> None:
+    @evaluator(*overloads(f"aten::{name}", lambda types: len(types) == 1 and types[0] in NUMBERS))
+    def function(ctx: ConversionContext, node: Any, a: Any) -> Any:
+        if not isinstance(a, DynamicScalar):
+            return getattr(math, name)(a)
+        return scalars.unary(ctx, layer, scalars.convert(ctx, a, torch.float32))
+
+
+for _name in "sqrt exp log sin cos tan asin acos atan sinh cosh asinh acosh atanh".split():
+    _register_function(_name, _name.upper())
+
+
+def _register_conversion(name: str, dtype: torch.dtype) -> None:
+    keys = overloads(f"aten::{name}", lambda types: types in (["Tensor"], ["int"], ["float"], ["bool"], ["number"]))
+    implicit = overloads(f"aten::{name}Implicit", lambda types: types == ["Tensor"])
+
+    @evaluator(*keys, *implicit)
+    def number(ctx: ConversionContext, node: Any, value: Any) -> Any:
+        return scalars.convert(ctx, item(ctx, node, value), dtype)
+
+
+for _name, _dtype in (("Int", torch.int64), ("Float", torch.float32), ("Bool", torch.bool)):
+    _register_conversion(_name, _dtype)
+
+
+@evaluator("aten::item", "aten::ScalarImplicit")
+def item(ctx: ConversionContext, node: Any, value: Any) -> Any:
+    """The number in a one-element tensor; a number passes."""
+    if isinstance(value, torch.Tensor):
+        return value.item()
+    return ctx.scalar(value) if hasattr(value, "is_shape_tensor") else value
+
+
+def _register_logic(name: str, layer: str, python: Callable[[Any, Any], Any], decisive: bool | None) -> None:
+    """`decisive` is the static operand that settles the result; the other one leaves it as it is."""
+
+    @evaluator(*numeric(f"aten::{name}"))
+    def logic(ctx: ConversionContext, node: Any, a: Any, b: Any) -> Any:
+        if not isinstance(a, DynamicScalar) and not isinstance(b, DynamicScalar):
+            return python(a, b)
+        if any(ctx.dtype(v) != torch.bool for v in (a, b)):
+            raise Unconvertible(f"{name} of the bits of a number that only the engine knows")
+        known, other = (b, a) if isinstance(a, DynamicScalar) else (a, b)
+        if not isinstance(known, DynamicScalar) and decisive is not None:
+            return known if known == decisive else other
+        output = ctx.elementwise(layer, *(scalars.vector(ctx, v, torch.bool) for v in (a, b)))
+        return DynamicScalar(output, scalars.unknown(output), torch.bool)
+
+
+for _entry in (
+    ("__and__", "AND", lambda a, b: a & b, False),
+    ("__or__", "OR", lambda a, b: a | b, True),
+    ("__xor__", "XOR", lambda a, b: a ^ b, None),
+):
+    _register_logic(*_entry)
+
+
+@evaluator("aten::__not__")
+def negation(ctx: ConversionContext, node: Any, a: Any) -> Any:
+    """not a"""
+    if not isinstance(a, DynamicScalar):
+        return not a
+    output = ctx.unary("NOT", scalars.convert(ctx, a, torch.bool).tensor)
+    return DynamicScalar(output, scalars.unknown(output), torch.bool)
+
+
+@evaluator("aten::__is__")
+def identical(ctx: ConversionContext, node: Any, a: Any, b: Any) -> bool:
+    """`is`, which TorchScript uses to compare with None."""
+    return a is b
+
+
+@evaluator("aten::__isnot__")
+def not_identical(ctx: ConversionContext, node: Any, a: Any, b: Any) -> bool:
+    """`is not`"""
+    return a is not b
+
+
+_PLAIN = ("str", "Device", "AnyEnumType")
+
+
+@evaluator(*overloads("aten::eq", lambda types: types[0] in _PLAIN))
+def equal(ctx: ConversionContext, node: Any, a: Any, b: Any) -> Any:
+    """a == b of static values"""
+    return static(a, "an operand") == static(b, "an operand")
+
+
+@evaluator(*overloads("aten::ne", lambda types: types[0] in _PLAIN))
+def unequal(ctx: ConversionContext, node: Any, a: Any, b: Any) -> Any:
+    """a != b of static values"""
+    return static(a, "an operand") != static(b, "an operand")
+
+
+@evaluator("aten::format")
+def format_text(ctx: ConversionContext, node: Any, text: str, *values: Any) -> str:
+    """str.format; what is not static shows as its type's name."""
+    shown = [v if isinstance(v, str | int | float | bool | list) else type(v).__name__ for v in values]
+    return text.format(*shown)
+
+
+@evaluator("aten::str")
+def text_of(ctx: ConversionContext, node: Any, value: Any) -> str:
+    """str(value) of a static value"""
+    return str(static(value, "the value"))
+
+
+@evaluator("aten::warn", "prim::Print")
+def silent(ctx: ConversionContext, node: Any, *_: Any) -> None:
+    """Nothing for an engine to do."""
+
+
+@evaluator("aten::__range_length")
+def range_length(ctx: ConversionContext, node: Any, low: Any, high: Any, step: Any) -> Any:
+    """The number of elements of range(low, high, step)."""
+    if not any(isinstance(v, DynamicScalar) for v in (low, high, step)):
+        return len(range(low, high, step))
+    if not isinstance(step, int) or step == 0:
+        raise Unconvertible("a range of dynamic length needs a static step")
+    low, high = (low, high) if step > 0 else (high, low)
+    span = scalars.binary(ctx, "add", scalars.binary(ctx, "sub", high, low), abs(step) - 1)
+    return scalars.binary(ctx, "max", scalars.binary(ctx, "floordiv", span, abs(step)), 0)
+
+
+@evaluator("aten::__derive_index")
+def derive_index(ctx: ConversionContext, node: Any, index: Any, start: Any, step: Any) -> Any:
+    """start + index * step"""
+    return scalars.binary(ctx, "add", start, scalars.binary(ctx, "mul", index, step))
