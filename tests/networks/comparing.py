@@ -1,0 +1,97 @@
+"""A whole network, scripted or traced, at several shapes: torch against the network's reference; the plan compiles."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+import builder
+from tests.conversion.harness import spec_of
+
+Sizes = Mapping[str, int]
+Axes = Mapping[int, Mapping[int, str]]
+
+
+@dataclass(frozen=True)
+class Network:
+    """What to build, and at which sizes of its named axes to compare: the first is the sample that traces it."""
+
+    make: Callable[[], torch.nn.Module]
+    inputs: Callable[[Sizes], tuple[torch.Tensor, ...]]
+    axes: Axes
+    cases: tuple[Sizes, ...]
+    scripted: bool = True
+    traced: bool = True
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Layers, seconds of each part, and the greatest error relative to the greatest magnitude of that output."""
+
+    layers: int
+    convert_seconds: float
+    build_seconds: float | None
+    errors: tuple[float, ...] = field(default=())
+
+
+def module_of(network: Network, mode: str) -> torch.jit.ScriptModule:
+    """The network with random weights of a fixed seed, in evaluation mode."""
+    torch.manual_seed(0)
+    module = network.make().eval()
+    if mode == "scripted":
+        return torch.jit.script(module)  # type: ignore[no-any-return]
+    with torch.no_grad():
+        return torch.jit.trace(module, network.inputs(network.cases[0]), check_trace=False)  # type: ignore[no-any-return]
+
+
+def specs_of(network: Network) -> list[builder.TensorSpec]:
+    """One spec an input; each named axis ranges over the cases."""
+    names = network.cases[0]
+    spans = {n: tuple(sorted(case[n] for case in network.cases)) for n in names}
+    spans = {n: (s[0], s[len(s) // 2], s[-1]) for n, s in spans.items()}
+    samples = network.inputs(network.cases[0])
+    return [spec_of(sample, network.axes.get(i, {}), spans) for i, sample in enumerate(samples)]  # type: ignore[arg-type]
+
+
+def measure(network: Network, mode: str, compile: bool = True) -> Measured:
+    """Convert, compile and compare at every case. Raises what the parts raise."""
+    module = module_of(network, mode)
+    start = time.perf_counter()
+    conversion = builder.convert(module, specs_of(network))
+    converted = time.perf_counter()
+    if compile:
+        builder.build_engine(conversion)
+    built = time.perf_counter()
+    errors = tuple(_error(conversion, module, network.inputs(case)) for case in network.cases)
+    seconds = built - converted if compile else None
+    return Measured(conversion.network.num_layers, converted - start, seconds, errors)
+
+
+def _error(conversion: Any, module: Any, inputs: Sequence[torch.Tensor]) -> float:
+    with torch.no_grad():
+        wanted = flat(module(*inputs))
+    got = builder.reference.run(conversion, list(inputs))
+    assert len(got) == len(wanted)
+    return max(relative(a, b) for a, b in zip(got, wanted, strict=True))
+
+
+def flat(value: Any) -> list[torch.Tensor]:
+    """The tensors of a nested output, in order."""
+    if isinstance(value, torch.Tensor):
+        return [value]
+    values = value.values() if isinstance(value, dict) else value
+    return [tensor for item in values if item is not None for tensor in flat(item)]
+
+
+def relative(answer: torch.Tensor, truth: torch.Tensor) -> float:
+    """The greatest difference over the greatest magnitude; infinite for another shape, or integers that differ."""
+    if answer.shape != truth.shape:
+        return float("inf")
+    if not truth.is_floating_point():
+        return 0.0 if torch.equal(answer, truth.to(answer.dtype)) else float("inf")
+    scale = float(truth.abs().max()) or 1.0
+    return float((answer - truth).abs().max()) / scale

@@ -1,0 +1,20 @@
+"""Whole networks without fallback: scripted and traced, every axis dynamic that may be, at three shapes.
+
+Tolerance: errors of sums accumulate over the depth: fifty layers of a few ulp each, 2e-5 of the output's magnitude.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.networks.comparing import measure
+from tests.networks.small import NETWORKS
+
+LIMIT = 2e-5
+
+
+@pytest.mark.parametrize("mode", ["scripted", "traced"])
+@pytest.mark.parametrize("name", NETWORKS)
+def test_a_network_answers_as_torch_does(name: str, mode: str) -> None:
+    measured = measure(NETWORKS[name], mode, compile=mode == "scripted")
+    assert max(measured.errors) <= LIMIT
