@@ -11,7 +11,7 @@ from builder.engine import flavour
 
 
 def available() -> bool:
-    """Whether the flavour computes it: TensorRT-RTX 1.x has the layer and no kernel ("no runners that implement it")."""
+    """Whether the flavour computes it: TensorRT-RTX 1.x has the layer, and "no runners that implement it"."""
     return flavour.name() == "tensorrt"
 
 

@@ -65,7 +65,10 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[int, ...]]] = {
     "im2col with everything": (lambda x: torch.nn.functional.unfold(x, (2, 3), (2, 1), (1, 2), (2, 1)), (2, 2, 6, 5)),
     "im2col of one image": (lambda x: torch.nn.functional.unfold(x, 3, padding=1), (2, 3, 4)),
     "col2im": (lambda x: torch.nn.functional.fold(x, (4, 5), 2), (2, 12, 12)),
-    "col2im with everything": (lambda x: torch.nn.functional.fold(x, (6, 5), (2, 3), (2, 1), (1, 2), (2, 1)), (2, 12, 21)),
+    "col2im with everything": (
+        lambda x: torch.nn.functional.fold(x, (6, 5), (2, 3), (2, 1), (1, 2), (2, 1)),
+        (2, 12, 21),
+    ),
     "col2im with rows that no window reaches": (lambda x: torch.nn.functional.fold(x, (5, 4), 2, stride=2), (1, 4, 4)),
     "col2im of one image": (lambda x: torch.nn.functional.fold(x, (3, 3), 3, padding=1), (18, 9)),
     "diagonal": (lambda x: x.diagonal(), (3, 4)),
@@ -87,7 +90,16 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[int, ...]]] = {
     "tril above": (lambda x: x.tril(1), (2, 1, 3, 4)),
     "tril below": (lambda x: x.tril(-2), (4, 3)),
 }
-COMPILED = ("repeat", "flip", "roll of two axes", "unfold", "col2im with everything", "diag_embed below", "triu", "im2col")
+COMPILED = (
+    "repeat",
+    "flip",
+    "roll of two axes",
+    "unfold",
+    "col2im with everything",
+    "diag_embed below",
+    "triu",
+    "im2col",
+)
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -23,7 +23,9 @@ def test_every_dtype_becomes_every_other_as_torch_converts_it(source: torch.dtyp
     check(lambda x: x.to(target), values.to(source), compile=target in (torch.bool, torch.uint8) and source != target)
 
 
-@pytest.mark.parametrize(("source", "target"), [(torch.int64, torch.uint8), (torch.int32, torch.int8), (torch.int8, torch.uint8)])
+@pytest.mark.parametrize(
+    ("source", "target"), [(torch.int64, torch.uint8), (torch.int32, torch.int8), (torch.int8, torch.uint8)]
+)
 def test_integers_wrap_around(source: torch.dtype, target: torch.dtype) -> None:
     check(lambda x: x.to(target), torch.tensor([-129, -128, -1, 0, 127, 128, 255, 256, 300]).to(source))
 

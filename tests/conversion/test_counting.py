@@ -79,7 +79,9 @@ DATA: dict[str, Callable[..., Any]] = {
 @pytest.mark.parametrize("name", DATA)
 def test_sizes_that_the_data_decides(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nonzero, "available", lambda: True)
-    check(DATA[name], sample(2, 4), dynamic={0: {0: "n"}}, more=[(sample(1, 4),), (-sample(3, 4).abs(),)], compile=False)
+    check(
+        DATA[name], sample(2, 4), dynamic={0: {0: "n"}}, more=[(sample(1, 4),), (-sample(3, 4).abs(),)], compile=False
+    )
 
 
 @pytest.mark.parametrize("name", ["nonzero", "masked_select", "a mask as an index"])

@@ -58,8 +58,6 @@ def test_the_tensor_that_torch_makes_is_made_at_every_size(name: str, static: bo
     check(function, sample(2, 4), dynamic=dynamic, more=more, compile=not static)
 
 
-
-
 class Scripted(torch.nn.Module):
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
         n, w = x.size(0), x.size(1)

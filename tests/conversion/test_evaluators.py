@@ -1,4 +1,4 @@
-"""Numbers, lists, dictionaries and metadata: each snippet with static sizes, and with the sizes known to the engine only."""
+"""Numbers, lists, dictionaries and metadata: each snippet with static sizes, and with sizes that the engine knows."""
 
 from __future__ import annotations
 
@@ -19,8 +19,7 @@ from tests.conversion.test_shape import sample
 _ = converters, evaluators
 
 NODE_KINDS = frozenset(
-    f"prim::{k}"
-    for k in "If Loop Constant ListConstruct TupleConstruct ListUnpack DictConstruct shape".split()
+    f"prim::{k}" for k in "If Loop Constant ListConstruct TupleConstruct ListUnpack DictConstruct shape".split()
 )
 """Node kinds that TorchScript builds without a schema (prim::shape is what older versions write for aten::size)."""
 
@@ -50,20 +49,24 @@ NUMBERS = {
     "functions": "return math.sqrt(n), math.exp(n / 8), math.log(w), math.sqrt(float(n * w))",
     "conversions": "return int(n), float(n), bool(n - 1), float(n > 2), int(w > 2)",
     "comparisons": "return n == 3, n != 3, n < w, n <= 2, n > 2, n >= w, n == 2.0, n > 1.5",
-    "logic": "return n > 1 and w > 3, n > 1 or w > 3, not n > 2, (n > 1) ^ (w > 2), (n > 1) & (w > 2), (n > 1) | (w > 2)",
+    "logic": "return n > 1 and w > 3, n > 1 or w > 3, not n > 2",
+    "logic of bits": "return (n > 1) ^ (w > 2), (n > 1) & (w > 2), (n > 1) | (w > 2)",
     "sizes of a range": "return len([i for i in range(2)]), n",
     "sums": "return sum([n, w, 1]), n",
 }
 LISTS = {
     "building": "l = [n, w]\n    l.append(3)\n    l.extend([n])\n    l.insert(1, 7)\n    return torch.tensor(l)",
-    "taking apart": "l = [n, w, 5, 6]\n    a = l.pop()\n    l.reverse()\n    del l[0]\n    return torch.tensor(l), a, l[-1], len(l)",
+    "taking apart": (
+        "l = [n, w, 5, 6]\n    a = l.pop()\n    l.reverse()\n    del l[0]\n    return torch.tensor(l), a, l[-1], len(l)"
+    ),
     "slices": "l = [n, w, 5, 6][1:3]\n    return torch.tensor(l + [1] * 2), torch.tensor(l.copy())",
     "setting": "l = [n, w]\n    l[0] = l[1] + 1\n    return torch.tensor(l)",
     "membership": "return 3 in [1, 2, 3], 'a' in ['b'], n",
     "equality": "return [1, 2] == [1, 2], [1.5] != [1.5], n",
     "lists of tensors": "l = [x]\n    l.append(x * 2)\n    l[0] = x + 1\n    return torch.cat(l), len(l)",
     "dictionaries": (
-        "d = {'a': x}\n    d['b'] = x * 2\n    d['c'] = x + 1\n    return d['a'], d.get('b'), d.pop('c'), len(d), 'z' in d"
+        "d = {'a': x}\n    d['b'] = x * 2\n    d['c'] = x + 1\n"
+        "    return d['a'], d.get('b'), d.pop('c'), len(d), 'z' in d"
     ),
     "dictionaries in order": "d = {'a': n, 'b': w}\n    return torch.tensor(list(d.values())), len(d.keys())",
     "dictionaries of numbers": "d = {1: n, 2: w}\n    return d[2], d.get(7, 5)",

@@ -1,4 +1,4 @@
-"""Embedding, gather, index and their relatives against torch: negative indices, several of them, None between, masks."""
+"""Embedding, gather, index and their relatives against torch: negative ones, several, None between, masks."""
 
 from __future__ import annotations
 
@@ -27,7 +27,10 @@ CASES: dict[str, tuple[Callable[..., Any], Tensors]] = {
         (ids(1, 4, dtype=torch.int32),),
     ),
     "embedding of a 0-d index": (lambda i: torch.nn.functional.embedding(i, sample(5, 3)), (torch.tensor(3),)),
-    "embedding of a computed weight": (lambda i, w: torch.nn.functional.embedding(i, w.relu()), (ids(1, 0), sample(3, 2))),
+    "embedding of a computed weight": (
+        lambda i, w: torch.nn.functional.embedding(i, w.relu()),
+        (ids(1, 0), sample(3, 2)),
+    ),
     "index_select": (lambda x, i: x.index_select(1, i), (sample(2, 4), ids(3, 0, 0))),
     "index_select by a constant": (lambda x: x.index_select(-1, torch.tensor([2, 1])), (sample(2, 4),)),
     "index_select by int32": (lambda x, i: x.index_select(0, i), (sample(4, 2), ids(3, 1, dtype=torch.int32))),
@@ -77,9 +80,7 @@ def test_the_values_at_the_places_that_torch_reads(name: str) -> None:
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_every_dtype_can_be_gathered(dtype: torch.dtype) -> None:
-    check(
-        lambda x, i: (x[i, i], x.index_select(0, i), x.gather(1, i.view(2, 1))), sample(2, 4, dtype=dtype), ids(1, 0)
-    )
+    check(lambda x, i: (x[i, i], x.index_select(0, i), x.gather(1, i.view(2, 1))), sample(2, 4, dtype=dtype), ids(1, 0))
 
 
 DYNAMIC: dict[str, tuple[Callable[..., Any], Tensors, list[Tensors]]] = {
@@ -98,7 +99,11 @@ DYNAMIC: dict[str, tuple[Callable[..., Any], Tensors, list[Tensors]]] = {
         (sample(5, 4), ids([[0, -1], [2, 3]])),
         [(sample(3, 8), ids([[2, -3]]))],
     ),
-    "a constant negative index": (lambda x, i: x[:, [-1, 0]] + i[0, 0], (sample(5, 4), ids([[0]])), [(sample(3, 8), ids([[1]]))]),
+    "a constant negative index": (
+        lambda x, i: x[:, [-1, 0]] + i[0, 0],
+        (sample(5, 4), ids([[0]])),
+        [(sample(3, 8), ids([[1]]))],
+    ),
     "gather": (lambda x, i: x.gather(1, i), (sample(2, 4), ids([[0, 3], [1, 1]])), [(sample(3, 8), ids([[7, 0, 1]]))]),
     "take_along_dim": (
         lambda x, i: x.take_along_dim(i, 1),

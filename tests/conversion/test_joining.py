@@ -18,9 +18,18 @@ CASES: dict[str, tuple[Callable[..., torch.Tensor], Tensors]] = {
     "cat of one": (lambda x: torch.cat([x]).relu(), (sample(2, 3),)),
     "cat with a constant": (lambda x: torch.cat([x, torch.ones(2, 2)], 1), (sample(2, 3),)),
     "cat of int64 and float32": (lambda x, y: torch.cat([x, y]), (sample(2, 3, dtype=torch.int64), sample(2, 3))),
-    "cat of int32 and int64": (lambda x, y: torch.cat([x, y]), (sample(3, dtype=torch.int32), sample(2, dtype=torch.int64))),
-    "cat of bool and uint8": (lambda x, y: torch.cat([x, y]), (sample(3, dtype=torch.bool), sample(2, dtype=torch.uint8))),
-    "cat of float16 and int64": (lambda x, y: torch.cat([x, y]), (sample(3, dtype=torch.float16), sample(2, dtype=torch.int64))),
+    "cat of int32 and int64": (
+        lambda x, y: torch.cat([x, y]),
+        (sample(3, dtype=torch.int32), sample(2, dtype=torch.int64)),
+    ),
+    "cat of bool and uint8": (
+        lambda x, y: torch.cat([x, y]),
+        (sample(3, dtype=torch.bool), sample(2, dtype=torch.uint8)),
+    ),
+    "cat of float16 and int64": (
+        lambda x, y: torch.cat([x, y]),
+        (sample(3, dtype=torch.float16), sample(2, dtype=torch.int64)),
+    ),
     "cat with an empty vector": (lambda x: torch.cat([torch.zeros(0), x], 1), (sample(2, 3),)),
     "cat with an empty axis": (lambda x: torch.cat([x[:, :0], x], 1), (sample(2, 3),)),
     "cat of the same tensor": (lambda x: torch.cat([x, x, x], 1), (sample(2, 3),)),
@@ -62,5 +71,10 @@ def test_dynamic_axes_are_joined_at_every_size() -> None:
 
 
 def test_dynamic_axes_are_stacked() -> None:
-    check(lambda x, y: torch.stack([x, y], 1), sample(2, 3), sample(2, 3), dynamic={0: {0: "n"}, 1: {0: "n"}},
-          more=[(sample(1, 3), sample(1, 3))])
+    check(
+        lambda x, y: torch.stack([x, y], 1),
+        sample(2, 3),
+        sample(2, 3),
+        dynamic={0: {0: "n"}, 1: {0: "n"}},
+        more=[(sample(1, 3), sample(1, 3))],
+    )

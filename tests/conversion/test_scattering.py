@@ -1,4 +1,4 @@
-"""Writes at places against torch: scatter, index_put, masks, and what adds up where several values fall on one place."""
+"""Writes at places against torch: scatter, index_put, masks, and what adds up where several fall on one place."""
 
 from __future__ import annotations
 
@@ -31,7 +31,10 @@ CASES: dict[str, tuple[Callable[..., Any], Tensors]] = {
     "scatter": (lambda x, i, s: x.scatter(1, i, s), (sample(2, 4), ids([[3, 0], [1, 2]]), sample(2, 2) + 99)),
     "scatter of fewer rows": (lambda x, i, s: x.scatter(0, i, s), (sample(3, 4), ids([[2, 0]]), sample(2, 4) + 99)),
     "scatter of a negative axis": (lambda x, i, s: x.scatter(-1, i, s), (sample(2, 4), ids([[3], [1]]), sample(2, 1))),
-    "scatter at constant places": (lambda x, s: x.scatter(1, torch.tensor([[3], [1]]), s), (sample(2, 4), sample(2, 1))),
+    "scatter at constant places": (
+        lambda x, s: x.scatter(1, torch.tensor([[3], [1]]), s),
+        (sample(2, 4), sample(2, 1)),
+    ),
     "scatter of a value": (lambda x, i: x.scatter(1, i, 7.5), (sample(2, 4), ids([[3, 0], [1, 2]]))),
     "scatter of three axes": (
         lambda x, i, s: x.scatter(1, i, s),
@@ -39,12 +42,18 @@ CASES: dict[str, tuple[Callable[..., Any], Tensors]] = {
     ),
     "scatter of 0-d": (lambda x, i, s: x.scatter(0, i, s), (sample(), torch.tensor(0), sample() + 5)),
     "scatter_add": (lambda x, i, s: x.scatter_add(1, i, s), (sample(2, 4), ids([[3, 3, 0], [1, 1, 1]]), sample(2, 3))),
-    "scatter_add of fewer rows": (lambda x, i, s: x.scatter_add(0, i, s), (sample(3, 4), ids([[2, 0], [2, 1]]), sample(2, 4))),
+    "scatter_add of fewer rows": (
+        lambda x, i, s: x.scatter_add(0, i, s),
+        (sample(3, 4), ids([[2, 0], [2, 1]]), sample(2, 4)),
+    ),
     "scatter with reduce": (
         lambda x, i, s: x.scatter(1, i, s, reduce="multiply"),
         (sample(2, 4), ids([[3, 3, 0], [1, 1, 1]]), sample(2, 3)),
     ),
-    "scatter of a value with reduce": (lambda x, i: x.scatter(1, i, 2.0, reduce="add"), (sample(2, 4), ids([[3, 3], [1, 0]]))),
+    "scatter of a value with reduce": (
+        lambda x, i: x.scatter(1, i, 2.0, reduce="add"),
+        (sample(2, 4), ids([[3, 3], [1, 0]])),
+    ),
     "index_add": (lambda x, i, s: x.index_add(0, i, s), (sample(3, 4), ids(2, 0, 2, 2), sample(4, 4))),
     "index_add with alpha": (lambda x, i, s: x.index_add(1, i, s, alpha=-2), (sample(3, 4), ids(2, 2), sample(3, 2))),
     "index_add of three axes": (lambda x, i, s: x.index_add(1, i, s), (sample(2, 3, 2), ids(2, 2), sample(2, 2, 2))),
@@ -62,8 +71,14 @@ CASES: dict[str, tuple[Callable[..., Any], Tensors]] = {
     "index_put of a negative index": (lambda x, i, v: put(x, [i], v), (sample(4, 2), ids(-1, 0), sample(2, 2) + 99)),
     "index_put of one row": (lambda x, i, v: put(x, [i], v), (sample(4, 2), ids(3, 0), sample(2) + 99)),
     "index_put of a number": (lambda x, i: written(x, i, 9), (sample(4, 2), ids([[3], [0]]))),
-    "index_put of two indices": (lambda x, i, j, v: put(x, [i, j], v), (sample(3, 4), ids([[0], [2]]), ids(3, -2), sample(2, 2))),
-    "index_put behind": (lambda x, i, v: written(x, (slice(None), i), v), (sample(2, 4, 3), ids(3, 0), sample(2, 2, 3) + 99)),
+    "index_put of two indices": (
+        lambda x, i, j, v: put(x, [i, j], v),
+        (sample(3, 4), ids([[0], [2]]), ids(3, -2), sample(2, 2)),
+    ),
+    "index_put behind": (
+        lambda x, i, v: written(x, (slice(None), i), v),
+        (sample(2, 4, 3), ids(3, 0), sample(2, 2, 3) + 99),
+    ),
     "index_put of two behind": (
         lambda x, i, j, v: written(x, (slice(None), i, j), v),
         (sample(2, 3, 4), ids(2, 0), ids(3, 1), sample(2, 2) + 99),
@@ -73,7 +88,10 @@ CASES: dict[str, tuple[Callable[..., Any], Tensors]] = {
         (sample(2, 3, 4), ids(0, 1), ids(3, 1), sample(2, 3) + 99),
     ),
     "index_put of a constant mask": (lambda x: written(x, MASK, 5.0), (sample(3, 2),)),
-    "index_put that adds": (lambda x, i, v: put(x, [i], v, True), (sample(4, 2), ids([[3, 0], [3, 3]]), sample(2, 2, 2))),
+    "index_put that adds": (
+        lambda x, i, v: put(x, [i], v, True),
+        (sample(4, 2), ids([[3, 0], [3, 3]]), sample(2, 2, 2)),
+    ),
     "index_put that adds at two indices": (
         lambda x, i, j, v: put(x, [i, j], v, True),
         (sample(3, 4), ids(0, 2, 0), ids(3, 1, 3), sample(3)),
@@ -99,7 +117,10 @@ CASES: dict[str, tuple[Callable[..., Any], Tensors]] = {
         (sample(2, 3), torch.tensor([True, False, True]), sample(2, 3) + 99),
     ),
     "slice_scatter": (lambda x, s: torch.slice_scatter(x, s, 1, 1, -1), (sample(2, 5), sample(2, 3) + 99)),
-    "slice_scatter with a step": (lambda x, s: torch.slice_scatter(x, s, 0, 1, 5, 2), (sample(5, 2), sample(2, 2) + 99)),
+    "slice_scatter with a step": (
+        lambda x, s: torch.slice_scatter(x, s, 0, 1, 5, 2),
+        (sample(5, 2), sample(2, 2) + 99),
+    ),
     "slice_scatter of everything": (lambda x, s: torch.slice_scatter(x, s, 0), (sample(2, 2), sample(2, 2) + 99)),
     "select_scatter": (lambda x, s: torch.select_scatter(x, s, 1, -2), (sample(2, 4), sample(2) + 99)),
     "diagonal_scatter": (lambda x, s: torch.diagonal_scatter(x, s), (sample(3, 4), sample(3) + 99)),
@@ -108,7 +129,14 @@ CASES: dict[str, tuple[Callable[..., Any], Tensors]] = {
         (sample(3, 2, 4), sample(2, 3) + 99),
     ),
 }
-COMPILED = ("scatter", "scatter_add", "index_put of two indices", "a mask and a value for each", "masked_scatter", "index_add")
+COMPILED = (
+    "scatter",
+    "scatter_add",
+    "index_put of two indices",
+    "a mask and a value for each",
+    "masked_scatter",
+    "index_add",
+)
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -208,4 +236,6 @@ def test_dynamic_axes_are_written_at_every_size(name: str) -> None:
 
 def test_more_comparisons_than_memory_holds_are_refused() -> None:
     with pytest.raises(UnsupportedOperators, match="comparisons in memory"):
-        convert(lambda x, i: x.scatter_add(0, i, i.float()), [torch.zeros(100000), torch.zeros(100000, dtype=torch.int64)])
+        convert(
+            lambda x, i: x.scatter_add(0, i, i.float()), [torch.zeros(100000), torch.zeros(100000, dtype=torch.int64)]
+        )

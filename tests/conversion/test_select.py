@@ -1,4 +1,4 @@
-"""Selecting, slicing and splitting against torch: negative and open bounds, steps, ends beyond the size, dynamic axes."""
+"""Selecting, slicing and splitting against torch: negative and open bounds, steps, late ends, dynamic axes."""
 
 from __future__ import annotations
 
@@ -59,7 +59,9 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[int, ...]]] = {
 @pytest.mark.parametrize("name", CASES)
 def test_the_part_that_torch_takes_is_taken(name: str) -> None:
     function, shape = CASES[name]
-    check(function, sample(*shape), compile=name in ("select", "slice with a step", "slice of nothing", "split", "unbind"))
+    check(
+        function, sample(*shape), compile=name in ("select", "slice with a step", "slice of nothing", "split", "unbind")
+    )
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

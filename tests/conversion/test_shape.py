@@ -16,9 +16,11 @@ DTYPES = [torch.float32, torch.float16, torch.int64, torch.int32, torch.bool, to
 
 def sample(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
     """Values that are all different (modulo what the dtype holds)."""
-    return (torch.arange(int(torch.tensor(shape).prod())) * 3 % 251 - (0 if dtype == torch.uint8 else 7)).reshape(
-        shape
-    ).to(dtype)
+    return (
+        (torch.arange(int(torch.tensor(shape).prod())) * 3 % 251 - (0 if dtype == torch.uint8 else 7))
+        .reshape(shape)
+        .to(dtype)
+    )
 
 
 RESHAPES: dict[str, tuple[Callable[..., torch.Tensor], tuple[int, ...]]] = {
@@ -68,7 +70,7 @@ RESHAPES: dict[str, tuple[Callable[..., torch.Tensor], tuple[int, ...]]] = {
     "expand of 0-d": (lambda x: x.expand(2, 2), ()),
     "expand_as": (lambda x: x.expand_as(torch.zeros(3, 2, 4)), (2, 1)),
     "broadcast_to": (lambda x: x.broadcast_to(3, 2, 4), (2, 1)),
-    "contiguous": (lambda x: x.transpose(0, 1).contiguous() , (2, 3)),
+    "contiguous": (lambda x: x.transpose(0, 1).contiguous(), (2, 3)),
     "clone": (lambda x: x.clone(), (2, 3)),
     "detach": (lambda x: x.detach().t(), (2, 3)),
 }

@@ -33,7 +33,8 @@ def tile(ctx: ConversionContext, node: Any, x: Any, dims: list[Size]) -> Any:
 
 
 @converter(
-    "aten::repeat_interleave.self_int(Tensor self, SymInt repeats, int? dim=None, *, SymInt? output_size=None) -> Tensor",
+    "aten::repeat_interleave.self_int("
+    "Tensor self, SymInt repeats, int? dim=None, *, SymInt? output_size=None) -> Tensor",
     dynamic=("repeats", "output_size"),
 )
 def repeat_interleave(ctx: ConversionContext, node: Any, x: Any, repeats: Size, dim: int | None, *_: Any) -> Any:
@@ -63,7 +64,9 @@ def repeat_interleave_each(ctx: ConversionContext, node: Any, x: Any, repeats: A
         times = int(repeats) if isinstance(repeats, torch.Tensor) else ctx.scalar(ctx.cast(repeats, torch.int64))
         return repeat_interleave(ctx, node, x, times, dim)
     if not isinstance(repeats, torch.Tensor):
-        raise Unconvertible("the network computes how often each value repeats, so the size is not known before it runs")
+        raise Unconvertible(
+            "the network computes how often each value repeats, so the size is not known before it runs"
+        )
     x, axis = _interleaved_axis(ctx, x, dim)
     return gathered(ctx, x, torch.arange(repeats.numel()).repeat_interleave(repeats), axis)
 
@@ -97,7 +100,9 @@ def roll(ctx: ConversionContext, node: Any, x: Any, shifts: list[Size], dims: li
     starts: list[Size] = [0] * len(sizes)
     for shift, axis in zip(shifts, (ctx.axis(x, d) for d in dims), strict=True):
         starts[axis] = ctx.arithmetic("sub", starts[axis], shift)
-    starts = [s % n if isinstance(s, int) and isinstance(n, int) and n else s for s, n in zip(starts, sizes, strict=True)]
+    starts = [
+        s % n if isinstance(s, int) and isinstance(n, int) and n else s for s, n in zip(starts, sizes, strict=True)
+    ]
     return ctx.slice(x, starts, sizes, [1] * len(sizes), "WRAP") if any(s != 0 for s in starts) else x
 
 

@@ -17,7 +17,7 @@ SUPPORTED = frozenset(
 
 
 def converted(ctx: ConversionContext, node: Any, x: Any, dtype: Any) -> Any:
-    """x.to(dtype), of torch's dtype or TorchScript's code: floats lose their fraction; float64 is narrowed, and said."""
+    """x.to(dtype), a torch.dtype or TorchScript's code: floats lose their fraction, float64 is narrowed and said so."""
     wanted = dtype_of(dtype)
     if wanted is None:
         return x

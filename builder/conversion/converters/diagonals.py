@@ -12,7 +12,7 @@ from builder.conversion.converters.indexing import gathered
 from builder.conversion.converters.padding import padded
 from builder.conversion.converters.select import sliced, static_length
 from builder.conversion.converters.shape import permuted
-from builder.conversion.dynamic import DynamicScalar, Size
+from builder.conversion.dynamic import Size
 from builder.conversion.evaluators.creation import counted, indices
 from builder.conversion.registry import converter
 
@@ -51,7 +51,9 @@ def diag_embed(ctx: ConversionContext, node: Any, x: Any, offset: int, first: in
     wide = padded(ctx, ctx.unsqueeze(x, [len(lead) + 1]), [0, side], "constant")  # rows of side + 1 shift by one each
     flat = ctx.reshape(wide, [*lead, ctx.arithmetic("mul", length, ctx.arithmetic("add", side, 1))])
     start, _ = diagonal_span(ctx, side, side, offset)
-    behind = ctx.arithmetic("sub", ctx.arithmetic("mul", side, side), ctx.arithmetic("add", start, ctx.size(flat, len(lead))))
+    behind = ctx.arithmetic(
+        "sub", ctx.arithmetic("mul", side, side), ctx.arithmetic("add", start, ctx.size(flat, len(lead)))
+    )
     square = ctx.reshape(padded(ctx, flat, [start, behind], "constant"), [*lead, side, side])
     rank = len(lead) + 2
     return permuted(ctx, square, _inserted(rank, first % rank, second % rank))
@@ -73,8 +75,8 @@ def left_of(ctx: ConversionContext, x: Any, offset: Size) -> Any:
     """[.., H, W] bools of the rank of x: whether the column is less than the row plus offset."""
     height, width = ctx.sizes(x)[-2:]
     rank = ctx.rank(x)
-    if not any(isinstance(v, DynamicScalar) for v in (height, width, offset)):
-        mask = torch.ones(height, width, dtype=torch.bool).tril(offset - 1)  # type: ignore[operator]
+    if isinstance(height, int) and isinstance(width, int) and isinstance(offset, int):
+        mask = torch.ones(height, width, dtype=torch.bool).tril(offset - 1)
         return ctx.at_rank(mask, rank)
     rows = ctx.unsqueeze(counted(ctx, offset, 1, height, torch.int64), [1])
     columns = ctx.unsqueeze(ctx.cast(indices(ctx, width), torch.int64), [0])

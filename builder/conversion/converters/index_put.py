@@ -43,7 +43,7 @@ def _put_masked(ctx: ConversionContext, x: Any, indices: list[Any], values: Any,
     mask = indices[first]
     behind = ctx.rank(x) - first - ctx.rank(mask)
     wide = ctx.unsqueeze(mask, list(range(ctx.rank(mask), ctx.rank(mask) + behind)))
-    if ctx.rank(values) > behind and not (values.shape[ctx.rank(values) - behind - 1] == 1):
+    if ctx.rank(values) > behind and values.shape[ctx.rank(values) - behind - 1] != 1:
         if first:
             raise Unconvertible("one value for each that a mask selects, on axes behind others")
         values = _nth_selected(ctx, mask, values, behind)
@@ -70,9 +70,7 @@ def count_before(ctx: ConversionContext, mask: Any) -> Any:
     return ctx.copy_sizes(flat, layer.get_output(0))
 
 
-def _put_at(
-    ctx: ConversionContext, x: Any, places: list[Any], axes: list[int], values: Any, accumulate: bool
-) -> Any:
+def _put_at(ctx: ConversionContext, x: Any, places: list[Any], axes: list[int], values: Any, accumulate: bool) -> Any:
     """The indexed axes moved to the front and merged, one IScatterLayer of rows (ND), and everything back."""
     others = [axis for axis in range(ctx.rank(x)) if axis not in axes]
     order = [*axes, *others]

@@ -98,7 +98,9 @@ def _one_axis(ctx: ConversionContext, x: Any) -> Any:
 def element_gathered(ctx: ConversionContext, x: Any, index: Any, axis: int) -> Any:
     """One IGatherLayer in ELEMENT mode; the data is cut to the index's sizes on the other axes, as torch reads it."""
     index = as_index(ctx, index)
-    sizes = [own if i == axis else asked for i, (own, asked) in enumerate(zip(ctx.sizes(x), ctx.sizes(index), strict=True))]
+    sizes = [
+        own if i == axis else asked for i, (own, asked) in enumerate(zip(ctx.sizes(x), ctx.sizes(index), strict=True))
+    ]
     x = cut(ctx, x, sizes)
     layer = ctx.net.add_gather_v2(x, index, trt.GatherMode.ELEMENT)
     layer.axis = axis
@@ -139,13 +141,15 @@ def _other_axes(ctx: ConversionContext, own: list[Size], asked: list[Size], axis
         if i == axis or b == 1:
             result.append(a)
         else:
-            result.append(b if a == 1 or isinstance(b, int) else a if isinstance(a, int) else ctx.arithmetic("max", a, b))
+            result.append(
+                b if a == 1 or isinstance(b, int) else a if isinstance(a, int) else ctx.arithmetic("max", a, b)
+            )
     return result
 
 
 @converter("aten::index.Tensor(Tensor self, Tensor?[] indices) -> Tensor", constants=("indices",))
 def index_tensor(ctx: ConversionContext, node: Any, x: Any, indices: list[Any]) -> Any:
-    """self[indices]: integer tensors broadcast against each other, None keeps an axis, a mask stands for its non-zeros."""
+    """self[indices]: integer tensors broadcast together, None keeps an axis, a mask stands for its non-zeros."""
     places = expand_masks(ctx, indices)
     axes = [axis for axis, index in enumerate(places) if index is not None]
     if len(axes) == 1:
@@ -154,7 +158,9 @@ def index_tensor(ctx: ConversionContext, node: Any, x: Any, indices: list[Any]) 
     return _gather_several(ctx, x, places, axes)
 
 
-converter("aten::index.Tensor_hacked_twin(Tensor self, Tensor[] indices) -> Tensor", constants=("indices",))(index_tensor)
+converter("aten::index.Tensor_hacked_twin(Tensor self, Tensor[] indices) -> Tensor", constants=("indices",))(
+    index_tensor
+)
 
 
 def expand_masks(ctx: ConversionContext, indices: Sequence[Any]) -> list[Any]:

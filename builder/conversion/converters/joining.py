@@ -20,7 +20,7 @@ def joined(ctx: ConversionContext, tensors: Sequence[Any], axis: int) -> Any:
 
 
 def _cat(ctx: ConversionContext, node: Any, tensors: list[Any], dim: int) -> Any:
-    """The tensors one after another; an empty 1-d tensor may stand among tensors of any rank, and counts for the dtype."""
+    """The tensors one after another; an empty vector may stand among tensors of any rank, and counts for the dtype."""
     rank = max(ctx.rank(t) for t in tensors)
     if rank == 0:
         raise Unconvertible("zero-dimensional tensors cannot be concatenated")

@@ -49,9 +49,7 @@ def _fits(ctx: ConversionContext, args: SimpleNamespace) -> str | None:
     return None
 
 
-@converter(
-    "aten::constant_pad_nd(Tensor self, SymInt[] pad, Scalar value=0) -> Tensor", dynamic=("pad",), when=_fits
-)
+@converter("aten::constant_pad_nd(Tensor self, SymInt[] pad, Scalar value=0) -> Tensor", dynamic=("pad",), when=_fits)
 def constant_pad_nd(ctx: ConversionContext, node: Any, x: Any, pad: list[Size], value: Any) -> Any:
     """x with `value` around it"""
     return padded(ctx, x, pad, "constant", value)
@@ -71,7 +69,7 @@ for _axes in (1, 2, 3):
 
 
 @converter(
-    "aten::pad(Tensor self, SymInt[] pad, str mode=\"constant\", float? value=None) -> Tensor",
+    'aten::pad(Tensor self, SymInt[] pad, str mode="constant", float? value=None) -> Tensor',
     dynamic=("pad",),
     when=_fits,
 )

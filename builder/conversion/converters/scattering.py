@@ -1,11 +1,12 @@
 """Writing values at places: scatter, index_put and their relatives.
 
-TensorRT's IScatterLayer overwrites. Where torch adds, multiplies or takes the greatest of what falls on one place, every
-place is compared with every index and the reduction runs over the indices (`accumulated`).
+TensorRT's IScatterLayer overwrites. Where torch adds, multiplies or takes the greatest of what falls on one place,
+every place is compared with every index and the reduction runs over the indices (`accumulated`).
 """
 
 from __future__ import annotations
 
+from math import isfinite
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,7 +15,8 @@ import torch
 from builder.conversion.context import ConversionContext
 from builder.conversion.converters.indexing import as_index, cut, from_the_front
 from builder.conversion.converters.padding import padded
-from builder.conversion.dynamic import DynamicScalar, Size
+from builder.conversion.converters.select import sliced
+from builder.conversion.dynamic import DynamicScalar, Size, bounds, expression
 from builder.conversion.evaluators.creation import counted, filled, indices
 from builder.conversion.layers import choose, combine, less, reduce
 from builder.conversion.registry import converter
@@ -89,7 +91,9 @@ def accumulated(
     found = _to_whole(ctx, found, x, neutral)
     count = None if include_self and reduction != "mean" else _count(ctx, mask, src, x, axis, computed)
     result = _with_self(ctx, x, found, count, reduction, include_self)
-    return ctx.cast(ctx.copy_sizes(x, result), dtype) if computed != dtype else ctx.wrapped(_like(ctx, x, result), dtype)
+    return (
+        ctx.cast(ctx.copy_sizes(x, result), dtype) if computed != dtype else ctx.wrapped(_like(ctx, x, result), dtype)
+    )
 
 
 def _mask(ctx: ConversionContext, places: Size, index: Any, axis: int, rank: int) -> Any:
@@ -143,15 +147,19 @@ def _with_self(ctx: ConversionContext, x: Any, found: Any, count: Any, reduction
 
 
 def _affordable(ctx: ConversionContext, args: SimpleNamespace) -> str | None:
-    index = getattr(args, "index", None)
-    lengths = [*tuple(index.shape), *tuple(args.self.shape)[:0]]
-    places = tuple(args.self.shape)[ctx.axis(args.self, args.dim)] if ctx.rank(args.self) else 1
+    places = _greatest(ctx, args.self, ctx.axis(args.self, args.dim)) if ctx.rank(args.self) else 1
     volume = places
-    for length in lengths:
-        volume *= length if length > 0 else 1
+    for axis in range(ctx.rank(args.index)):
+        volume *= _greatest(ctx, args.index, axis)
     if volume > MOST_COMPARISONS:
-        return f"adding up at {places} places from {volume // places} indices needs {volume} comparisons in memory"
+        return f"adding up at {places} places from {volume // places} indices takes {volume} comparisons in memory"
     return None
+
+
+def _greatest(ctx: ConversionContext, x: Any, axis: int) -> int:
+    """The greatest length that the profiles give an axis; 1 where nothing is known of it."""
+    span = bounds(ctx.expr(x, axis) if not isinstance(x, torch.Tensor) else expression(x.shape[axis]), ctx.ranges())
+    return int(span[1]) if span is not None and isfinite(span[1]) else 1
 
 
 _NOTE = "compares every place with every index: memory grows with their product"
@@ -193,9 +201,7 @@ def scatter_reduce(
     when=_affordable,
     note=_NOTE,
 )
-def scatter_value_reduce(
-    ctx: ConversionContext, node: Any, x: Any, dim: int, index: Any, value: Any, how: str
-) -> Any:
+def scatter_value_reduce(ctx: ConversionContext, node: Any, x: Any, dim: int, index: Any, value: Any, how: str) -> Any:
     """scatter of one value, added or multiplied"""
     src = ctx.tensor(filled(ctx, ctx.sizes(index), value, ctx.dtype(x)))
     return scatter_reduce(ctx, node, x, dim, index, src, how)
@@ -241,9 +247,7 @@ def index_reduce(
     return result if ctx.rank(x) else ctx.reshape(result, [])
 
 
-@converter(
-    "aten::index_copy(Tensor self, int dim, Tensor index, Tensor source) -> Tensor", constants=("index",)
-)
+@converter("aten::index_copy(Tensor self, int dim, Tensor index, Tensor source) -> Tensor", constants=("index",))
 def index_copy(ctx: ConversionContext, node: Any, x: Any, dim: int, index: Any, source: Any) -> Any:
     """self[index[i]] = source[i] along dim"""
     whole, source = _ranked(ctx, x, source)
@@ -276,9 +280,7 @@ def index_fill(ctx: ConversionContext, node: Any, x: Any, dim: int, index: Any, 
     return ctx.copy_sizes(x, choose(ctx, mask, value, x, ctx.dtype(x)))
 
 
-@converter(
-    "aten::put(Tensor self, Tensor index, Tensor source, bool accumulate=False) -> Tensor", constants=("index",)
-)
+@converter("aten::put(Tensor self, Tensor index, Tensor source, bool accumulate=False) -> Tensor", constants=("index",))
 def put(ctx: ConversionContext, node: Any, x: Any, index: Any, source: Any, accumulate: bool) -> Any:
     """self.view(-1)[index] = source, or += with accumulate"""
     sizes = ctx.sizes(x)
@@ -290,16 +292,10 @@ def put(ctx: ConversionContext, node: Any, x: Any, index: Any, source: Any, accu
 
 def spliced(ctx: ConversionContext, x: Any, src: Any, axis: int, start: Size, end: Size) -> Any:
     """x with [start:end] of an axis replaced by src."""
-    size = ctx.size(x, axis)
-    sizes, rank = ctx.sizes(x), ctx.rank(x)
-    parts = []
-    for first, length in ((0, start), (None, None), (end, ctx.arithmetic("sub", size, end))):
-        if first is None:
-            parts.append(ctx.tensor(src, ctx.dtype(x)))
-        elif not (isinstance(length, int) and length == 0):
-            starts = [first if i == axis else 0 for i in range(rank)]
-            lengths = [length if i == axis else n for i, n in enumerate(sizes)]
-            parts.append(ctx.slice(x, starts, lengths, [1] * rank))
+    behind = ctx.arithmetic("sub", ctx.size(x, axis), end)
+    before = [] if start == 0 else [sliced(ctx, x, axis, 0, start)]
+    after = [] if behind == 0 else [sliced(ctx, x, axis, end, behind)]
+    parts = [*before, ctx.tensor(src, ctx.dtype(x)), *after]
     return parts[0] if len(parts) == 1 else ctx.copy_sizes(x, ctx.concatenate(parts, axis))
 
 
@@ -312,5 +308,3 @@ def in_steps(ctx: ConversionContext, x: Any, src: Any, axis: int, start: Size, s
         places = counted(ctx, start, step, count, torch.int64)
     index = ctx.expand(as_index(ctx, _along(ctx, places, axis, ctx.rank(x))), ctx.sizes(src))
     return written(ctx, x, index, src, axis)
-
-

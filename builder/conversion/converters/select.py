@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -27,7 +28,7 @@ def sliced(ctx: ConversionContext, x: Any, axis: int, start: Size, length: Size,
 
 
 def bound(ctx: ConversionContext, value: Size | None, size: Size, default: Size) -> Size:
-    """A slice's bound as torch reads it: None is the default, negative counts from the end, beyond the ends is an end."""
+    """A slice's bound as torch reads it: None is the default, negative counts from the end, beyond an end is that."""
     if value is None or (isinstance(value, int) and value >= END):
         return default
     negative = scalars.decided(ctx, "lt", value, 0)
@@ -35,7 +36,7 @@ def bound(ctx: ConversionContext, value: Size | None, size: Size, default: Size)
         value = position(ctx, value, size)
     if negative is not True:
         value = ctx.arithmetic("min", value, size)
-    return value if negative is False else ctx.arithmetic("max", value, 0)  # type: ignore[no-any-return]
+    return value if negative is False else ctx.arithmetic("max", value, 0)
 
 
 def length_between(ctx: ConversionContext, start: Size, end: Size, step: Size) -> Size:
@@ -60,7 +61,7 @@ def slice_(ctx: ConversionContext, node: Any, x: Any, dim: int, start: Any, end:
 
 
 def position(ctx: ConversionContext, index: Size, size: Size) -> Size:
-    """An index from either end as one from the front; one that the engine computes is taken as it is if never negative."""
+    """An index from either end as one from the front: no layer where its sign is known and not negative."""
     negative = scalars.decided(ctx, "lt", index, 0)
     if negative is False:
         return index
@@ -94,7 +95,9 @@ def taken(ctx: ConversionContext, x: Any, axis: int, index: Size) -> Any:
     return ctx.squeeze(sliced(ctx, x, axis, index, 1), [axis])
 
 
-@converter("aten::narrow(Tensor(a) self, int dim, SymInt start, SymInt length) -> Tensor(a)", dynamic=("start", "length"))
+@converter(
+    "aten::narrow(Tensor(a) self, int dim, SymInt start, SymInt length) -> Tensor(a)", dynamic=("start", "length")
+)
 def narrow(ctx: ConversionContext, node: Any, x: Any, dim: int, start: Size, length: Size) -> Any:
     """`length` values of axis dim from `start` (from the end where it is negative); the axis stays, also of size 1."""
     axis = ctx.axis(x, dim)
@@ -215,10 +218,7 @@ def tensor_split_at(ctx: ConversionContext, node: Any, x: Any, indices: list[Siz
     axis = ctx.axis(x, dim)
     size = ctx.size(x, axis)
     places = [0, *(bound(ctx, index, size, size) for index in indices), size]
-    return [
-        sliced(ctx, x, axis, first, length_between(ctx, first, last, 1))
-        for first, last in zip(places, places[1:], strict=False)
-    ]
+    return [sliced(ctx, x, axis, first, length_between(ctx, first, last, 1)) for first, last in pairwise(places)]
 
 
 @converter(
@@ -231,7 +231,8 @@ def tensor_split_tensor(ctx: ConversionContext, node: Any, x: Any, places: Any, 
     if hasattr(places, "is_shape_tensor"):
         raise Unconvertible("the places of the split are known only when the engine runs")
     values = places.tolist()
-    return (tensor_split_at if isinstance(values, list) else tensor_split)(ctx, node, x, values, dim)
+    split_by = tensor_split_at if isinstance(values, list) else tensor_split
+    return list(split_by(ctx, node, x, values, dim))
 
 
 def _register_axis_split(name: str, axis: int) -> None:
@@ -240,11 +241,11 @@ def _register_axis_split(name: str, axis: int) -> None:
 
     @converter(f"aten::{name}.int(Tensor(a -> *) self, int sections) -> Tensor(a)[]")
     def sections(ctx: ConversionContext, node: Any, x: Any, count: int) -> list[Any]:
-        return tensor_split(ctx, node, x, count, dim(ctx, x))
+        return list(tensor_split(ctx, node, x, count, dim(ctx, x)))
 
     @converter(f"aten::{name}.array(Tensor(a -> *) self, int[] indices) -> Tensor(a)[]", dynamic=("indices",))
     def array(ctx: ConversionContext, node: Any, x: Any, indices: list[Size]) -> list[Any]:
-        return tensor_split_at(ctx, node, x, indices, dim(ctx, x))
+        return list(tensor_split_at(ctx, node, x, indices, dim(ctx, x)))
 
 
 for _name, _axis in (("hsplit", 1), ("vsplit", 0), ("dsplit", 2)):

@@ -165,7 +165,7 @@ def _may_be_one(ctx: ConversionContext, x: Any, axis: int) -> bool:
     "aten::squeeze.dims(Tensor(a) self, int[] dim) -> Tensor(a)",
 )
 def squeeze_dim(ctx: ConversionContext, node: Any, x: Any, dim: Any) -> Any:
-    """Without those of the given axes that are of size 1; a dynamic one is not of size 1 (its range says more than 1)."""
+    """Without those of the given axes that are of size 1; a dynamic one stays (its range says more than 1)."""
     if ctx.rank(x) == 0:
         return x
     axes = {ctx.axis(x, d) for d in ([dim] if isinstance(dim, int) else dim)}

@@ -44,11 +44,15 @@ def window_count(ctx: ConversionContext, length: Size, kernel: int, dilation: in
     return ctx.arithmetic("add", ctx.arithmetic("floordiv", span, stride), 1)  # type: ignore[no-any-return]
 
 
-@converter(
-    "aten::im2col(Tensor self, int[2] kernel_size, int[2] dilation, int[2] padding, int[2] stride) -> Tensor"
-)
+@converter("aten::im2col(Tensor self, int[2] kernel_size, int[2] dilation, int[2] padding, int[2] stride) -> Tensor")
 def im2col(
-    ctx: ConversionContext, node: Any, x: Any, kernel: list[int], dilation: list[int], padding: list[int], stride: list[int]
+    ctx: ConversionContext,
+    node: Any,
+    x: Any,
+    kernel: list[int],
+    dilation: list[int],
+    padding: list[int],
+    stride: list[int],
 ) -> Any:
     """[N, C, H, W] -> [N, C kh kw, windows]: two gathers, exact for every value, infinities included."""
     lead = ctx.rank(x) - 3
@@ -93,7 +97,7 @@ def col2im(
     padding: list[int],
     stride: list[int],
 ) -> Any:
-    """[N, C kh kw, windows] -> [N, C, H, W], overlaps added up: a grouped deconvolution that puts each value in place."""
+    """[N, C kh kw, windows] -> [N, C, H, W], overlaps added up: a deconvolution puts each value in place."""
     *lead, columns, _ = ctx.sizes(x)
     counts = [
         window_count(ctx, ctx.arithmetic("add", output[i], 2 * padding[i]), kernel[i], dilation[i], stride[i])

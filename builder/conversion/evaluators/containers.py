@@ -102,12 +102,12 @@ def get_item(ctx: ConversionContext, node: Any, values: Any, index: Any) -> Any:
 
 @evaluator("aten::mul.left_t", "aten::mul_.t", "aten::mul.right_")
 def repeat_list(ctx: ConversionContext, node: Any, a: Any, b: Any) -> list[Any]:
-    """values * times, in either order; in place for *= """
+    """values * times, in either order; in place for *="""
     values, times = (a, b) if isinstance(a, list) else (b, a)
     repeated = values * static(times, "the repeat count")
     if node.kind() == "aten::mul_":
         values[:] = repeated
-        return values  # type: ignore[no-any-return]
+        return values
     return repeated  # type: ignore[no-any-return]
 
 

@@ -1,4 +1,4 @@
-"""Operators that make tensors: static where their sizes are, one expanded constant or one fill layer where they are not."""
+"""Operators that make tensors: static where their sizes are, else one expanded constant or one fill layer."""
 
 from __future__ import annotations
 
@@ -146,7 +146,9 @@ def arange_step(ctx: ConversionContext, node: Any, start: Any, end: Any, step: A
     return _arange(ctx, start, end, step, dtype)
 
 
-@evaluator("aten::linspace", "aten::linspace.Tensor_Tensor", "aten::linspace.Tensor_Scalar", "aten::linspace.Scalar_Tensor")
+@evaluator(
+    "aten::linspace", "aten::linspace.Tensor_Tensor", "aten::linspace.Tensor_Scalar", "aten::linspace.Scalar_Tensor"
+)
 def linspace(ctx: ConversionContext, node: Any, start: Any, end: Any, steps: Any, dtype: Any = None, *_: Any) -> Any:
     """`steps` values from start to end, both included"""
     start, end = _number(ctx, start), _number(ctx, end)
@@ -244,4 +246,3 @@ bernoulli.Tensor multinomial normal.Tensor_float normal.float_Tensor normal.Tens
 randperm.generator poisson""".split()
 for _key in RANDOM:
     evaluator(f"aten::{_key}")(_refuse_random)
-

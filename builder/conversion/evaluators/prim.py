@@ -47,8 +47,16 @@ def dictionary(ctx: ConversionContext, node: Any, *items: Any) -> Any:
     return dict(zip(items[::2], items[1::2], strict=True))
 
 
-@evaluator("prim::NumToTensor.Scalar", "prim::NumToTensor.bool", "aten::tensor.int", "aten::tensor.float", "aten::tensor.bool",
-    "aten::as_tensor.int", "aten::as_tensor.float", "aten::as_tensor.bool")
+@evaluator(
+    "prim::NumToTensor.Scalar",
+    "prim::NumToTensor.bool",
+    "aten::tensor.int",
+    "aten::tensor.float",
+    "aten::tensor.bool",
+    "aten::as_tensor.int",
+    "aten::as_tensor.float",
+    "aten::as_tensor.bool",
+)
 def number_to_tensor(ctx: ConversionContext, node: Any, value: Any, dtype: int | None = None, *_: Any) -> Any:
     """A 0-d tensor of the number, of torch's dtype for it or of the one asked for."""
     wanted = dtype_of(dtype)
@@ -84,7 +92,8 @@ def raise_exception(ctx: ConversionContext, node: Any, message: Any, *_: Any) ->
 
 
 CODES = (
-    "uint8 int8 int16 int32 int64 float16 float32 float64 complex32 complex64 complex128 bool qint8 quint8 qint32 bfloat16"
+    "uint8 int8 int16 int32 int64 float16 float32 float64 complex32 complex64 complex128 bool qint8 quint8 qint32 "
+    "bfloat16"
 ).split()
 """c10/core/ScalarType.h: TorchScript passes dtypes as these numbers."""
 
