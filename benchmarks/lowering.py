@@ -1,8 +1,10 @@
-"""How long lowering takes for graphs of 500, 2,000 and 8,000 nodes, and how much memory it takes for a model with 1 GB of weights.
+"""How long lowering takes for graphs of 500, 2,000 and 8,000 nodes, and how much memory it takes for a model with 1 GB
+of weights.
 
     python benchmarks/lowering.py [--memory] [--json]
 
-Seconds are the best of three runs on one thread. The cost per node at 8,000 nodes must be at most 1.3 times that at 500: exit code 1 if not.
+Seconds are the best of three runs on one thread. The cost per node at 8,000 nodes must be at most 1.3 times that at
+500: exit code 1 if not.
 """
 
 from __future__ import annotations
@@ -97,7 +99,8 @@ def _timed(graph: Any, params: tuple[torch.Tensor, ...]) -> float:
 
 
 def memory(megabytes: int = 1024, layers: int = 16) -> dict[str, float]:
-    """Peak resident memory while a scripted model with this much weight is lowered, beyond what it takes when loaded, in MB."""
+    """Peak resident memory while a scripted model with this much weight is lowered, beyond what it takes when loaded,
+    in MB."""
     width = int((megabytes / layers * 2**20 / 4) ** 0.5)
     model = torch.nn.Sequential(*(torch.nn.Linear(width, width, bias=False) for _ in range(layers)))
     with warnings.catch_warnings():

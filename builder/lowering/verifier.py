@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from builder.errors import LoweringError
@@ -11,17 +12,22 @@ from builder.lowering.passes import Pass
 Types = tuple[tuple[str, ...], tuple[str, ...]]
 
 
+_NODE = re.compile(r"^ +(?:%.*)?= (?!prim::Constant\b)\w+::\w+", re.MULTILINE)
+_WITHOUT_PLACE = re.compile(r"^ +%[^#\n]*= aten::[^#\n]*$", re.MULTILINE)
+
+
 class Snapshot:
-    """What a pass must preserve: the types of inputs and outputs, the number of nodes, and which nodes were there."""
+    """What a pass must preserve: the types of inputs and outputs, the number of nodes, how many operators have no
+    place in the source.
+
+    All of it is read from the graph's text, which torch writes many times faster than Python walks a graph.
+    """
 
     def __init__(self, graph: Any) -> None:
+        self.text = str(graph)
         self.types: Types = (_types(graph.inputs()), _types(graph.outputs()))
-        self.nodes = 0
-        self.newest = -1
-        for node in ir.walk(graph):
-            self.nodes += node.kind() != "prim::Constant"
-            for value in node.outputs():
-                self.newest = max(self.newest, value.unique())
+        self.nodes = len(_NODE.findall(self.text))
+        self.without_place = len(_WITHOUT_PLACE.findall(self.text))
 
 
 def _types(values: Any) -> tuple[str, ...]:
@@ -32,6 +38,9 @@ def _types(values: Any) -> tuple[str, ...]:
 def verify(graph: Any, step: Pass, before: Snapshot) -> Snapshot:
     """The snapshot after a pass; a LoweringError that names the pass when it broke the graph, its interface or its
     promise."""
+    if str(graph) == before.text:
+        _check_promise(graph, step)
+        return before
     try:
         graph.lint()
     except RuntimeError as error:
@@ -39,26 +48,28 @@ def verify(graph: Any, step: Pass, before: Snapshot) -> Snapshot:
     after = Snapshot(graph)
     if not step.changes_interface and after.types != before.types:
         raise _broken(step, f"inputs or outputs changed from {before.types} to {after.types}")
-    for kind in step.removes:
-        if left := graph.findNode(kind, True):
-            raise _broken(step, f"{kind} is left", where=ir.source_line(left))
-    if after.newest > before.newest:
-        _check_ranges(graph, step, before.newest)
+    _check_promise(graph, step)
+    if after.without_place > before.without_place:
+        if step.ours and not before.without_place:  # what replaces a node without a place has none to inherit
+            raise _broken(step, "an operator that it inserted has lost its place in the source")
+        return _give_places(graph)
     return after
 
 
-def _check_ranges(graph: Any, step: Pass, newest: int) -> None:
-    """Operators that a pass inserted have a place in the source, if those beside them have one.
+def _check_promise(graph: Any, step: Pass) -> None:
+    for kind in step.removes:
+        if left := graph.findNode(kind, True):
+            raise _broken(step, f"{kind} is left", where=ir.source_line(left))
 
-    A node that torch's own rewriters made without one takes the place of the node that feeds it.
-    """
+
+def _give_places(graph: Any) -> Snapshot:
+    """torch's own rewriters make operators without a place in the source: they take that of a node that feeds them."""
     for node in ir.walk(graph):
-        made = node.outputsSize() and node.outputsAt(0).unique() > newest and node.kind().startswith("aten::")
-        if made and not node.sourceRange():
-            if feeder := next((v.node() for v in node.inputs() if v.node().sourceRange()), None):
+        if node.kind().startswith("aten::") and not node.sourceRange():
+            feeder = next((v.node() for v in node.inputs() if v.node().sourceRange()), None)
+            if feeder is not None:
                 node.copyMetadata(feeder)
-            if step.ours and feeder:
-                raise _broken(step, f"{node.kind()} has lost its place in the source", where=ir.source_line(feeder))
+    return Snapshot(graph)
 
 
 def _broken(step: Pass, what: str, where: str | None = None) -> LoweringError:
