@@ -17,7 +17,10 @@ from typing import Any
 import torch
 
 import builder
-from builder.engine import flavour
+from builder.engine import BuildOptions, flavour
+
+QUICK = BuildOptions(optimization_level=0)
+"""Numbers are the question here, not speed: TensorRT times as few tactics as it can."""
 
 FLOAT_RTOL = {torch.float32: 2e-6, torch.float16: 2e-3, torch.bfloat16: 1.6e-2}
 """A few ulp of one operation: 2^-23 is 1.2e-7 (float32, with room for another order of summation in a handful of
@@ -102,7 +105,7 @@ def check(
             wanted = _flat(module_of(source, case, trace)(*case))  # the module itself, not what lowering made of it
         _compare(builder.reference.run(conversion, case), wanted, conversion, rtol, atol)
     if compile and os.environ.get("TRT_BUILD_TEST_COMPILE", "1") != "0":
-        plan = builder.build_engine(conversion)
+        plan = builder.build_engine(conversion, QUICK)
         assert len(plan) > 1000
         if flavour.name() == "tensorrt":
             _check_engine(plan, conversion, (inputs, *more), rtol, atol)
