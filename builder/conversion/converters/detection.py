@@ -1,0 +1,118 @@
+"""torchvision's detection operators, converted where the file's own process has registered them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import sympy
+import torch
+
+from builder.conversion.context import ConversionContext, Unconvertible
+from builder.conversion.dynamic import DynamicScalar
+from builder.conversion.layers import choose, combine, comparison, reduce
+from builder.conversion.registry import converter
+from builder.engine import flavour
+from builder.engine.flavour import trt
+
+MOST_BOXES = 5000
+"""INMSLayer's topk_box_limit: it looks at no more candidates."""
+
+
+def _absent(ctx: ConversionContext, call: Any) -> str | None:
+    if flavour.name() == "tensorrt-rtx":
+        return "TensorRT for RTX defines INMSLayer but has no kernel that implements it (1.7)"
+    return None
+
+
+def _too_many(ctx: ConversionContext, call: Any) -> str | None:
+    boxes = ctx.size(call.dets, 0)
+    if isinstance(boxes, DynamicScalar):
+        ranges = ctx.ranges()
+        known = boxes.expr.free_symbols <= set(ranges)
+        boxes = int(boxes.expr.subs({s: r[1] for s, r in ranges.items()})) if known else 0
+    return f"INMSLayer looks at {MOST_BOXES} boxes at most, here are up to {boxes}" if boxes > MOST_BOXES else None
+
+
+@converter(
+    "torchvision::nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
+    when=(_absent, _too_many),
+    note="boxes of equal score may come in another order; the number of boxes kept depends on the data",
+)
+def nms(ctx: ConversionContext, node: Any, boxes: Any, scores: Any, threshold: float) -> Any:
+    """The boxes that no better one overlaps by more than the threshold, by falling score; one INMSLayer"""
+    count = ctx.scalar(ctx.tensor(ctx.size(boxes, 0))) if boxes.shape[0] < 0 else boxes.shape[0]
+    most = ctx.reshape(ctx.cast(count.tensor, torch.int32), []) if isinstance(count, DynamicScalar) else (
+        ctx.constant(torch.tensor(count, dtype=torch.int32))
+    )  # fmt: skip
+    layer = ctx.net.add_nms(ctx.unsqueeze(boxes, [0]), ctx.unsqueeze(scores, [0, 2]), most)
+    layer.bounding_box_format = trt.BoundingBoxFormat.CORNER_PAIRS
+    layer.topk_box_limit = MOST_BOXES
+    layer.set_input(3, ctx.constant(torch.tensor(threshold, dtype=torch.float32)))
+    layer.set_input(4, ctx.constant(torch.tensor(torch.finfo(torch.float32).min)))  # its own default drops scores <= 0
+    rows = layer.get_output(0)
+    kept = ctx.net.add_gather(rows, ctx.constant(torch.tensor(2, dtype=torch.int32)), 1).get_output(0)
+    ctx.set_sizes(kept, [sympy.Symbol(f"{kept.name}[0]", integer=True, nonnegative=True)])
+    return ctx.cast(kept, torch.int64)
+
+
+def _adaptive(ctx: ConversionContext, call: Any) -> str | None:
+    if call.sampling_ratio > 0:
+        return None
+    return "without a sampling_ratio each box has its own number of samples, which no network's shapes can follow"
+
+
+@converter(
+    "torchvision::roi_align(Tensor input, Tensor rois, float spatial_scale, SymInt pooled_height, SymInt pooled_width, "
+    "int sampling_ratio, bool aligned) -> Tensor",
+    when=_adaptive,
+    note="needs a sampling_ratio; composed of a gather of the boxes' images, a grid sample and a mean",
+)
+def roi_align(
+    ctx: ConversionContext, node: Any, x: Any, rois: Any, scale: float, height: int, width: int, ratio: int,
+    aligned: bool,
+) -> Any:  # fmt: skip
+    """The mean of ratio x ratio bilinear samples in each cell of each box (image, x1, y1, x2, y2)"""
+    image = ctx.cast(_column(ctx, rois, 0), torch.int32)
+    images = ctx.net.add_gather(x, ctx.squeeze(image, [1]), 0).get_output(0)
+    ctx.set_sizes(images, [ctx.expr(rois, 0), *ctx._exprs(x)[1:]])
+    ys, inside_y = _places(ctx, rois, (2, 4), scale, height, ratio, aligned, ctx.size(x, 2))
+    xs, inside_x = _places(ctx, rois, (1, 3), scale, width, ratio, aligned, ctx.size(x, 3))
+    boxes = ctx.size(rois, 0)
+    full = [boxes, height * ratio, width * ratio, 1]
+    parts = [ctx.expand(ctx.unsqueeze(t, axes), full) for t, axes in ((xs, [1, 3]), (ys, [2, 3]))]
+    layer = ctx.net.add_grid_sample(images, ctx.concatenate(parts, 3))
+    if layer is None:
+        raise Unconvertible("this TensorRT has no grid sample")
+    layer.sample_mode, layer.align_corners = trt.SampleMode.CLAMP, True
+    samples = ctx.set_sizes(layer.get_output(0), [boxes, x.shape[1], *full[1:3]])
+    inside = ctx.elementwise("AND", ctx.unsqueeze(inside_y, [1, 3]), ctx.unsqueeze(inside_x, [1, 2]))
+    samples = choose(ctx, inside, samples, 0.0, ctx.dtype(x))
+    cells = ctx.reshape(samples, [boxes, x.shape[1], height, ratio, width, ratio])
+    return reduce(ctx, "AVG", cells, [3, 5], False)
+
+
+def _column(ctx: ConversionContext, rois: Any, index: int) -> Any:
+    """Column `index` of [boxes, 5] as [boxes, 1]."""
+    places = ctx.constant(torch.tensor([index], dtype=torch.int32))
+    return ctx.set_sizes(ctx.net.add_gather(rois, places, 1).get_output(0), [ctx.expr(rois, 0), 1])
+
+
+def _places(
+    ctx: ConversionContext, rois: Any, columns: tuple[int, int], scale: float, cells: int, ratio: int, aligned: bool,
+    length: Any,
+) -> tuple[Any, Any]:  # fmt: skip
+    """Where the samples of one axis lie, [boxes, cells * ratio], in grid sampling's -1 to 1, and which count at all.
+
+    Source: torchvision's roi_align_common.h: places beyond one pixel outside weigh nothing, nearer ones are clamped.
+    """
+    shift = 0.5 if aligned else 0.0
+    start, end = (combine(ctx, "SUB", combine(ctx, "PROD", _column(ctx, rois, c), scale), shift) for c in columns)
+    extent = combine(ctx, "SUB", end, start)
+    extent = extent if aligned else combine(ctx, "MAX", extent, 1.0)
+    steps = (torch.arange(cells * ratio, dtype=torch.float32) + 0.5) / (cells * ratio)
+    at = combine(ctx, "SUM", start, combine(ctx, "PROD", extent, steps[None].to(ctx.dtype(rois))))
+    below = comparison(ctx, "LESS", True, at, -1.0)
+    above = comparison(ctx, "GREATER", True, at, length)
+    last = ctx.arithmetic("max", ctx.arithmetic("sub", length, 1), 1)
+    grid = combine(ctx, "SUB", combine(ctx, "DIV", combine(ctx, "PROD", at, 2.0), last), 1.0)
+    return grid, ctx.elementwise("AND", below, above)

@@ -1,0 +1,126 @@
+"""Published networks at full size with random weights, from pytorchcv 0.0.67 and transformers (no test needs them).
+
+Both are traced only: torch.jit.script itself refuses their modules (attributes that only some settings have).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from tests.networks.comparing import Network, Sizes
+
+
+def _vision(name: str, *hw: tuple[int, int], **options: Any) -> Network:
+    """A pytorchcv model; one size of image is a static one, three are dynamic height and width."""
+
+    def make() -> nn.Module:
+        import numpy as np
+        from pytorchcv.model_provider import get_model
+
+        np.int = int  # type: ignore[attr-defined]  # pytorchcv is older than NumPy 1.24
+        net = get_model(name, pretrained=False, **options)
+        if len(hw) > 1 and hasattr(net.features, "final_pool"):
+            net.features.final_pool = nn.AdaptiveAvgPool2d(1)  # as everyone else ends; theirs is for 224 pixels
+        return net  # type: ignore[no-any-return]
+
+    if len(hw) == 1:
+        (h, w), cases = hw[0], ({"n": 2}, {"n": 1}, {"n": 3})
+        return Network(make, lambda s: (torch.randn(s["n"], 3, h, w),), {0: {0: "n"}}, cases, scripted=False)
+    cases = tuple({"n": n, "h": h, "w": w} for n, (h, w) in zip((2, 1, 1), hw, strict=True))
+    axes = {0: {0: "n", 2: "h", 3: "w"}}
+    return Network(make, lambda s: (torch.randn(s["n"], 3, s["h"], s["w"]),), axes, cases, scripted=False)
+
+
+FREE = ((224, 224), (160, 192), (225, 257))
+
+
+class First(nn.Module):
+    """A transformers model with the tensors of its output in a tuple, and chosen arguments fixed."""
+
+    def __init__(self, inner: nn.Module, **fixed: Any) -> None:
+        super().__init__()
+        self.inner, self.fixed = inner, fixed
+
+    def forward(self, *inputs: Tensor) -> Any:
+        answer = self.inner(*inputs, return_dict=False, **self.fixed)
+        return tuple(t for t in answer if isinstance(t, Tensor))
+
+
+def _transformer(
+    model: str, config: str, options: dict[str, Any], fixed: dict[str, Any] | None = None
+) -> Callable[[], nn.Module]:
+    def make() -> nn.Module:
+        import transformers
+
+        settings = getattr(transformers, config)(**options)
+        return First(getattr(transformers, model)(settings), **(fixed or {}))
+
+    return make
+
+
+def _text(
+    model: str, config: str, options: dict[str, Any], fixed: dict[str, Any] | None = None, mask: bool = True
+) -> Network:
+    def inputs(sizes: Sizes) -> tuple[Tensor, ...]:
+        tokens = torch.randint(0, 1000, (sizes["n"], sizes["t"]))
+        lengths = torch.arange(sizes["t"]) < sizes["t"] - torch.arange(sizes["n"])[:, None]
+        return (tokens, lengths.long()) if mask else (tokens,)
+
+    axes = {i: {0: "n", 1: "t"} for i in range(2 if mask else 1)}
+    cases = ({"n": 2, "t": 32}, {"n": 1, "t": 7}, {"n": 3, "t": 64})
+    return Network(_transformer(model, config, options, fixed), inputs, axes, cases, scripted=False)
+
+
+def _pictures(model: str, config: str, options: dict[str, Any]) -> Network:
+    make = _transformer(model, config, options)
+    cases = ({"n": 2}, {"n": 1}, {"n": 3})
+    return Network(make, lambda s: (torch.randn(s["n"], 3, 224, 224),), {0: {0: "n"}}, cases, scripted=False)
+
+
+class Whisper(nn.Module):
+    """The encoder alone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        import transformers
+
+        config = transformers.WhisperConfig(d_model=384, encoder_layers=4, decoder_layers=1, encoder_attention_heads=6)
+        self.encoder = transformers.WhisperModel(config).encoder
+
+    def forward(self, x: Tensor) -> Any:
+        return self.encoder(x, return_dict=False)[0]
+
+
+NETWORKS: dict[str, Network] = {
+    "ResNet-18": _vision("resnet18", *FREE),
+    "ResNet-50": _vision("resnet50", *FREE),
+    "MobileNetV2": _vision("mobilenetv2_w1", *FREE),
+    "MobileNetV3": _vision("mobilenetv3_large_w1", *FREE),
+    "EfficientNet-B0": _vision("efficientnet_b0", *FREE),
+    "DenseNet-121": _vision("densenet121", *FREE),
+    "Inception-v3": _vision("inceptionv3", (299, 299)),
+    "ShuffleNetV2": _vision("shufflenetv2_w1", *FREE),
+    "SE-ResNet-50": _vision("seresnet50", *FREE),
+    "RegNetX-400MF": _vision("regnetx004", *FREE),
+    "VGG-16": _vision("vgg16", (224, 224)),
+    "U-Net": _vision("unet_cub", (224, 224)),
+    "DeepLabV3": _vision("deeplabv3_resnetd50b_voc", (480, 480)),
+    "CenterNet": _vision("centernet_resnet18_coco", (512, 512)),
+    "BERT-base": _text("BertModel", "BertConfig", {}),
+    "DistilBERT": _text("DistilBertModel", "DistilBertConfig", {}),
+    "GPT-2 (one step)": _text("GPT2Model", "GPT2Config", {}, {"use_cache": False}, mask=False),
+    "T5 encoder": _text("T5EncoderModel", "T5Config", {"d_model": 512, "num_layers": 6}),
+    "ViT-base": _pictures("ViTModel", "ViTConfig", {}),
+    "Swin-tiny": _pictures("SwinModel", "SwinConfig", {}),
+    "Whisper-tiny encoder": Network(
+        Whisper,
+        lambda s: (torch.randn(s["n"], 80, 3000),),
+        {0: {0: "n"}},
+        ({"n": 1}, {"n": 2}, {"n": 2}),
+        scripted=False,
+    ),
+}

@@ -1,0 +1,124 @@
+"""Runs every network and writes the table of docs/networks.md.
+
+    python -m tests.networks.zoo                      every network, each in a process of its own
+    python -m tests.networks.zoo "ResNet-50" --modes traced
+
+Results are kept in docs/networks.json, so that a run of some networks updates their rows only.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+TABLE, STORE = ROOT / "docs/networks.md", ROOT / "docs/networks.json"
+LIMIT = 1e-4
+"""Of the output's greatest magnitude: errors of a hundred layers of sums of thousands of products (each a few ulp)."""
+HEAD = """# Networks
+
+Written by `python -m tests.networks.zoo`. Every network is converted whole, without fallback, at float32 with random
+weights, from TorchScript that was scripted or traced; its named axes are dynamic. The network's reference (TensorRT's
+documented semantics, evaluated on the CPU) is compared with torch at three shapes, and the plan is compiled.
+
+The error is the greatest difference over the greatest magnitude of that output, over all shapes; up to {limit:g}
+passes.
+
+| network | from | dynamic axes | layers | convert (s) | compile (s) | error | result |
+| --- | --- | --- | ---: | ---: | ---: | ---: | --- |
+"""
+
+
+def networks() -> dict[str, Any]:
+    """The published networks, then the small ones of other families."""
+    from tests.networks import published, small
+
+    return published.NETWORKS | {f"{name} (small)": network for name, network in small.NETWORKS.items()}
+
+
+def run_one(name: str, mode: str) -> dict[str, Any]:
+    """One row's facts; an exception becomes the row's result."""
+    from tests.networks.comparing import measure
+
+    warnings.simplefilter("ignore")
+    network = networks()[name]
+    axes = sorted({a for named in network.axes.values() for a in named.values()})
+    row: dict[str, Any] = {"network": name, "mode": mode, "axes": axes}
+    try:
+        measured = measure(network, mode)
+    except Exception as error:
+        words = str(error).strip().splitlines() or [""]
+        reason = next((line.split("why:")[1].strip() for line in words if "why:" in line), words[0])
+        schema = next((line.split("(")[0].strip() for line in words if line.strip().startswith("aten::")), "")
+        return row | {"result": f"{type(error).__name__}: {schema} {reason}"[:300]}
+    worst = max(measured.errors)
+    return row | {
+        "layers": measured.layers, "convert": measured.convert_seconds, "build": measured.build_seconds, "error": worst,
+        "result": "passed" if worst <= LIMIT else "another answer",
+    }  # fmt: skip
+
+
+def write(rows: dict[str, Any]) -> None:
+    """The store and the table."""
+    STORE.write_text(json.dumps(rows, indent=1) + "\n")
+    lines = [_line(row) for row in sorted(rows.values(), key=_order)]
+    TABLE.write_text(HEAD.format(limit=LIMIT) + "\n".join(lines) + "\n")
+
+
+def _order(row: dict[str, Any]) -> tuple[int, str]:
+    names = list(networks())
+    return (names.index(row["network"]) if row["network"] in names else len(names), row["mode"])
+
+
+def _line(row: dict[str, Any]) -> str:
+    figures = [row.get("layers", ""), *(f"{row[k]:.1f}" if k in row else "" for k in ("convert", "build"))]
+    error = f"{row['error']:.1e}" if "error" in row else ""
+    cells = [row["network"], row["mode"], ", ".join(row["axes"]), *figures, error, row["result"].replace("|", "/")]
+    return "| " + " | ".join(str(cell) for cell in cells) + " |"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("names", nargs="*", help="networks (default: all)")
+    parser.add_argument("--modes", nargs="*", choices=["scripted", "traced"], default=["scripted", "traced"])
+    parser.add_argument("--timeout", type=float, default=600, help="seconds for one network")
+    parser.add_argument("--one", action="store_true", help="print one network's row as JSON (used by the others)")
+    options = parser.parse_args()
+    if options.one:
+        print(json.dumps(run_one(options.names[0], options.modes[0])))
+        return
+    rows = json.loads(STORE.read_text()) if STORE.exists() else {}
+    for name, network in networks().items():
+        for mode in options.modes:
+            if (options.names and name not in options.names) or not getattr(network, mode):
+                continue
+            row = _apart(name, mode, options.timeout)
+            rows[f"{name}/{mode}"] = row
+            print(_line(row), flush=True)
+            write(rows)
+
+
+def _apart(name: str, mode: str, timeout: float) -> dict[str, Any]:
+    """The row, measured in a process of its own: a crash or a hang is that network's result only."""
+    command = [sys.executable, "-m", "tests.networks.zoo", name, "--modes", mode, "--one"]
+    axes = sorted({a for named in networks()[name].axes.values() for a in named.values()})
+    failed = {"network": name, "mode": mode, "axes": axes}
+    try:
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=timeout)
+    except subprocess.TimeoutExpired:
+        return failed | {"result": f"not done within {timeout:g} s"}
+    if done.returncode:
+        return failed | {
+            "result": f"ended with {done.returncode}: {(done.stderr.strip().splitlines() or [''])[-1][:200]}"
+        }
+    row: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
+    return row
+
+
+if __name__ == "__main__":
+    main()
