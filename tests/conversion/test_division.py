@@ -56,7 +56,7 @@ def test_mixed_dtypes_and_dynamic_broadcasting(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["floor_divide", "remainder", "fmod"])
 def test_quotients_that_round_to_a_whole_number(name: str) -> None:
-    """7 / 0.7 and 1 / 0.1 round to 10 although the divisors are not quite those: torch's floor and rest are the exact ones."""
+    """7 / 0.7 and 1 / 0.1 round to 10 although the divisors are a little off: torch takes the exact floor and rest."""
     a, b = torch.tensor([7.0, 1.0, -7.0, 1.0, 0.9, 6.3]), torch.tensor([-0.7, 0.1, 0.7, -0.1, 0.3, 0.9])
     check(BINARY[name], a, b, atol=0)
     check(lambda x: BINARY[name](x, 0.1), torch.linspace(-5, 5, 101), atol=0)

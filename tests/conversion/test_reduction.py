@@ -1,4 +1,4 @@
-"""Reductions, softmax, norms and moments: ranks, axes, dtypes, empty lists, and where naive formulas lose everything."""
+"""Reductions, softmax, norms and moments: ranks, axes, dtypes, empty lists, and where naive formulas lose all."""
 
 from __future__ import annotations
 

@@ -91,8 +91,9 @@ def prelu(ctx: ConversionContext, node: Any, x: Any, weight: Any) -> Any:
         sizes = [1] * max(ctx.rank(x), 1)
         sizes[min(1, len(sizes) - 1)] = ctx.size(weight, 0)
         weight = weight.reshape(sizes) if isinstance(weight, torch.Tensor) else ctx.reshape(weight, sizes)
-    x, weight = ctx.operands(x, weight, dtype=ctx.dtype(x))
-    return ctx.net.add_parametric_relu(x, weight)
+    wide, weight = ctx.operands(x, weight, dtype=ctx.dtype(x))
+    result = ctx.net.add_parametric_relu(wide, weight).get_output(0)
+    return result if ctx.rank(x) else ctx.squeeze(result, [0])
 
 
 @converter("aten::elu(Tensor self, Scalar alpha=1, Scalar scale=1, Scalar input_scale=1) -> Tensor")

@@ -6,6 +6,7 @@ from typing import Any
 
 from builder.conversion.context import ConversionContext
 from builder.conversion.converters.moments import vector_norm
+from builder.conversion.dynamic import same
 from builder.conversion.layers import combine, floating, reduce
 from builder.conversion.registry import converter
 
@@ -14,9 +15,19 @@ from builder.conversion.registry import converter
 def cosine_similarity(ctx: ConversionContext, node: Any, a: Any, b: Any, dim: int, eps: float) -> Any:
     """The sum of the products of a and b, each over the larger of its norm and eps"""
     a, b = ctx.operands(floating(ctx, a), floating(ctx, b))
-    axis = [ctx.axis(a, dim)]
-    units = [combine(ctx, "DIV", t, combine(ctx, "MAX", vector_norm(ctx, t, 2, axis, True), eps)) for t in (a, b)]
-    return reduce(ctx, "SUM", combine(ctx, "PROD", *units), axis, False)
+    axes = [ctx.axis(a, dim)] if ctx.rank(a) else []
+    a, b = (as_long(ctx, t, other, axes) for t, other in ((a, b), (b, a)))
+    units = [combine(ctx, "DIV", t, combine(ctx, "MAX", vector_norm(ctx, t, 2, axes, True), eps)) for t in (a, b)]
+    return reduce(ctx, "SUM", combine(ctx, "PROD", *units), axes, False)
+
+
+def as_long(ctx: ConversionContext, x: Any, other: Any, axes: list[int]) -> Any:
+    """x with these axes broadcast to the other's length: the norm is that of the broadcast vector."""
+    sizes: list[Any] = [-1] * ctx.rank(x)
+    for axis in axes:
+        own, wanted = ctx.size(x, axis), ctx.size(other, axis)
+        sizes[axis] = own if same(own, wanted) else ctx.arithmetic("max", own, wanted)
+    return ctx.expand(x, sizes)
 
 
 @converter("aten::dist(Tensor self, Tensor other, Scalar p=2) -> Tensor")

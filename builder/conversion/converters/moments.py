@@ -185,4 +185,6 @@ def matrix_norm(ctx: ConversionContext, x: Any, order: float, axes: list[int], k
     other = axes[1] if abs(order) == 1 else axes[0]
     sums = reduce(ctx, "SUM", ctx.unary("ABS", floating(ctx, x)), [summed], True)
     result = reduce(ctx, "MAX" if order > 0 else "MIN", sums, [other], True)
+    if ctx.size(sums, other) == 0 and order > 0:  # the largest of nothing is -inf, the norm of nothing 0
+        result = combine(ctx, "MAX", result, 0.0)
     return result if keepdim else ctx.squeeze(result, axes)

@@ -37,14 +37,20 @@ def batch_norm(
     "aten::native_batch_norm(Tensor input, Tensor? weight, Tensor? bias, Tensor? running_mean, Tensor? running_var, "
     "bool training, float momentum, float eps) -> (Tensor, Tensor, Tensor)",
     constants=_STATISTICS,
-    when=lambda ctx, a: "training updates statistics" if a.training else None,
+    when=lambda ctx, a: (
+        "training updates the running statistics" if a.training and a.running_mean is not None else None
+    ),
 )
 def native_batch_norm(
     ctx: ConversionContext, node: Any, x: Any, weight: Coefficient, bias: Coefficient, mean: Coefficient,
     variance: Coefficient, training: bool, momentum: float, eps: float,
 ) -> Any:  # fmt: skip
-    """batch_norm, and two empty tensors where training would keep the batch's statistics"""
-    return by_running_statistics(ctx, x, weight, bias, mean, variance, eps), torch.empty(0), torch.empty(0)
+    """batch_norm, and while training the batch's mean and 1 / sqrt(variance + eps); empty tensors otherwise"""
+    if not training:
+        return by_running_statistics(ctx, x, weight, bias, mean, variance, eps), torch.empty(0), torch.empty(0)
+    axes = [axis for axis in range(ctx.rank(x)) if axis != 1]
+    result, average, inverse = standardised(ctx, x, axes, eps)
+    return affine(ctx, result, weight, bias, 1), ctx.squeeze(average, axes), ctx.squeeze(inverse, axes)
 
 
 def by_running_statistics(

@@ -79,6 +79,12 @@ for _name, (_layer, _factor) in SCALED.items():
     _register_scaled(_name, _layer, _factor)
 
 
+@converter("aten::positive(Tensor self) -> Tensor")
+def positive(ctx: ConversionContext, node: Any, x: Any) -> Any:
+    """x itself"""
+    return x
+
+
 @converter("aten::trunc(Tensor self) -> Tensor", "aten::fix(Tensor self) -> Tensor")
 def trunc(ctx: ConversionContext, node: Any, x: Any) -> Any:
     """The integer part, towards zero."""

@@ -50,13 +50,13 @@ def _gather_axis(data: Tensor, index: Tensor, outside: Tensor | None, axis: int,
         values = torch.stack(rows) if rows else data.new_empty(shape)
     elif data.shape[axis]:
         values = data.index_select(axis, index.reshape(-1))
-        values = values.reshape(*data.shape[:axis], *index.shape, *data.shape[axis + 1 :])
+        values = values.reshape([*data.shape[:axis], *index.shape, *data.shape[axis + 1 :]])
     else:
-        values = data.new_zeros(*data.shape[:axis], *index.shape, *data.shape[axis + 1 :])
+        values = data.new_zeros([*data.shape[:axis], *index.shape, *data.shape[axis + 1 :]])
     if outside is None:
         return values
     outside = outside.reshape(
-        *outside.shape[:batch], *[1] * (axis - batch), *outside.shape[batch:], *[1] * (data.dim() - axis - 1)
+        [*outside.shape[:batch], *[1] * (axis - batch), *outside.shape[batch:], *[1] * (data.dim() - axis - 1)]
     )
     return values.masked_fill(outside, 0)
 

@@ -1,0 +1,279 @@
+"""torch's own operator database as a source of samples that nobody here chose.
+
+    python -m tests.conversion.opinfo [family or operator ...]      prints a line an operator, and what failed
+
+Each operator of FAMILIES that `op_db` knows is run over its samples in float32, int64 and bool: the tensors of a sample
+become inputs, the rest constants; the traced function is converted and the network's reference compared with torch.
+"""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+
+import torch
+
+import builder
+from builder.errors import LoweringError, TrtBuildError, UnsupportedOperators
+from tests.conversion.harness import spec_of
+
+DTYPES = (torch.float32, torch.int64, torch.bool)
+RTOL = ATOL = 2e-5
+"""Sums of up to 200 terms in another order than torch's (200 * 2^-24 is 1.2e-5), and a few ulp for the rest."""
+WIDER: dict[str, float] = {}
+"""Operators whose samples need more, each with its reason beside it."""
+ANY_OF_EQUALS = ("kthvalue", "topk")
+"""torch documents no rule for which place it gives among equal values: the second output is not compared."""
+
+FAMILIES: dict[str, str] = {
+    "elementwise": """
+        __radd__ __rand__ __rdiv__ __rmod__ __rmul__ __ror__ __rpow__ __rsub__ __rxor__ add addcdiv addcmul atan2
+        bitwise_and bitwise_left_shift bitwise_not bitwise_or bitwise_right_shift bitwise_xor clamp clamp_max clamp_min
+        div eq floor_divide fmax fmin fmod ge gt isfinite isinf isnan isneginf isposinf le lerp logical_and logical_not
+        logical_or logical_xor lt masked_fill maximum max minimum min mul nan_to_num ne pow remainder rsub sub
+        true_divide where""",
+    "unary": """
+        abs acos acosh asin asinh atan atanh ceil cos cosh deg2rad erf erfc exp exp2 expm1 floor frac log log10 log1p
+        log2 logit neg positive rad2deg reciprocal round rsqrt sgn sigmoid sign sin sinc sinh sqrt square tan tanh
+        trunc""",
+    "activation": """
+        nn.functional.celu nn.functional.elu nn.functional.gelu nn.functional.glu nn.functional.hardshrink
+        nn.functional.hardsigmoid nn.functional.hardswish nn.functional.hardtanh nn.functional.leaky_relu
+        nn.functional.logsigmoid nn.functional.mish nn.functional.prelu nn.functional.relu nn.functional.relu6
+        nn.functional.selu nn.functional.silu nn.functional.softplus nn.functional.softshrink nn.functional.softsign
+        nn.functional.tanhshrink nn.functional.threshold""",
+    "reduction": """
+        all amax amin aminmax any argmax argmin argsort cdist count_nonzero cumprod cumsum dist kthvalue linalg.norm
+        linalg.matrix_norm linalg.vector_norm log_softmax logsumexp mean msort nn.functional.cosine_similarity
+        nn.functional.normalize nn.functional.pairwise_distance nn.functional.softmin norm prod softmax sort std
+        std_mean sum topk var var_mean""",
+    "normalization": """
+        native_batch_norm native_layer_norm nn.functional.batch_norm nn.functional.group_norm
+        nn.functional.instance_norm nn.functional.layer_norm nn.functional.local_response_norm
+        nn.functional.rms_norm""",
+    "shape": """
+        atleast_1d atleast_2d atleast_3d block_diag broadcast_tensors broadcast_to cat chunk column_stack
+        constant_pad_nd cross linalg.cross diag_embed diagonal diff dsplit dstack expand expand_as flatten flip fliplr
+        flipud hsplit hstack meshgrid movedim narrow nn.functional.channel_shuffle nn.functional.pad
+        nn.functional.pixel_shuffle nn.functional.pixel_unshuffle nn.functional.unfold permute ravel repeat
+        repeat_interleave reshape reshape_as roll rot90 split split_with_sizes squeeze stack t tensor_split tile
+        transpose tril triu unbind unflatten unfold unsafe_chunk unsafe_split unsqueeze view view_as vsplit vstack""",
+    "selecting": """
+        bucketize gather index_add index_copy index_fill index_put index_select masked_select
+        nn.functional.embedding nn.functional.one_hot nonzero scatter scatter_add scatter_reduce searchsorted select
+        select_scatter slice slice_scatter take take_along_dim __getitem__""",
+    "creation and casting": """
+        bool byte char clone contiguous eye fill float full full_like half int long new_full new_ones
+        new_zeros ones ones_like to zeros zeros_like arange linspace""",
+    "linear": """
+        __rmatmul__ addbmm addmm addmv addr baddbmm bmm dot einsum inner linalg.multi_dot linalg.vecdot matmul mm mv
+        nn.functional.bilinear nn.functional.linear outer tensordot vdot kron""",
+    "convolution and pooling": """
+        nn.functional.adaptive_avg_pool1d nn.functional.adaptive_avg_pool2d nn.functional.adaptive_avg_pool3d
+        nn.functional.adaptive_max_pool1d nn.functional.adaptive_max_pool2d nn.functional.adaptive_max_pool3d
+        nn.functional.avg_pool1d nn.functional.avg_pool2d nn.functional.avg_pool3d nn.functional.conv1d
+        nn.functional.conv2d nn.functional.conv3d nn.functional.conv_transpose1d nn.functional.conv_transpose2d
+        nn.functional.conv_transpose3d nn.functional.max_pool1d nn.functional.max_pool2d nn.functional.max_pool3d
+        nn.functional.grid_sample nn.functional.interpolate nn.functional.upsample_bilinear
+        nn.functional.upsample_nearest _upsample_bilinear2d_aa grid_sampler_2d""",
+    "attention": "nn.functional.scaled_dot_product_attention nn.functional.multi_head_attention_forward",
+}
+
+
+@dataclass
+class Result:
+    """What became of an operator's samples: how many passed, why others are unsupported, how others failed."""
+
+    name: str
+    passed: int = 0
+    unsupported: Counter[str] = field(default_factory=Counter)
+    failed: Counter[str] = field(default_factory=Counter)
+    skipped: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def verdict(self) -> str:
+        """`failed` if a sample failed, else `passed` if one passed, else `unsupported` (or `no sample`)."""
+        if self.failed:
+            return "failed"
+        return "passed" if self.passed else "unsupported" if self.unsupported else "no sample"
+
+
+def operators(family: str | None = None) -> tuple[str, ...]:
+    """The names of the operators of a family, or of all."""
+    return tuple(name for key, names in FAMILIES.items() if family in (None, key) for name in names.split())
+
+
+@lru_cache
+def _database() -> dict[str, list[Any]]:
+    """The entries of op_db by name; an operator may have several (div has one a rounding mode)."""
+    from torch.testing._internal.common_methods_invocations import op_db
+
+    entries: dict[str, list[Any]] = {}
+    for entry in op_db:
+        entries.setdefault(entry.name, []).append(entry)
+    return entries
+
+
+def run(name: str, limit: int | None = None) -> Result:
+    """Run an operator over its samples; at most `limit` of each entry and dtype, evenly spread. KeyError: unknown."""
+    result = Result(name)
+    for entry in _database()[name]:
+        for dtype in DTYPES:
+            if dtype in entry.supported_dtypes("cpu"):
+                for sample in _spread(_samples(entry, dtype), limit):
+                    _judge(result, entry, sample)
+    return result
+
+
+def _samples(entry: Any, dtype: torch.dtype) -> list[Any]:
+    torch.manual_seed(0)
+    return list(entry.sample_inputs("cpu", dtype, requires_grad=False))
+
+
+def _spread(samples: list[Any], limit: int | None) -> list[Any]:
+    if limit is None or len(samples) <= limit:
+        return samples
+    return [samples[i * (len(samples) - 1) // max(limit - 1, 1)] for i in range(limit)]
+
+
+def _judge(result: Result, entry: Any, sample: Any) -> None:
+    """Count one sample. What torch itself cannot trace or run, and what no network can hold, is skipped."""
+    function, tensors = _as_function(entry, sample)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            wanted = _tensors(function(*(t.clone() for t in tensors)))
+            traced = torch.jit.trace(_Module(function), tuple(tensors), check_trace=False)
+        reason = _unfit(tensors, wanted)
+    except Exception as error:
+        reason = f"torch: {str(error).splitlines()[0][:80]}"
+    if reason:
+        result.skipped[reason] += 1
+        return
+    try:
+        _compare(result.name, traced, tensors, wanted)
+    except UnsupportedOperators as error:
+        result.unsupported.update({o.reason for o in error.operators})
+    except LoweringError as error:
+        result.unsupported[str(error).splitlines()[0]] += 1
+    except (TrtBuildError, AssertionError, RuntimeError, ValueError) as error:
+        result.failed[f"{_words(sample)}: {type(error).__name__}: {' '.join(str(error).split())[:300]}"] += 1
+    else:
+        result.passed += 1
+
+
+def _compare(name: str, traced: Any, tensors: Sequence[torch.Tensor], wanted: Sequence[torch.Tensor]) -> None:
+    conversion = builder.convert(traced, [spec_of(t, {}, {}) for t in tensors])
+    answers = builder.reference.run(conversion, tensors)
+    assert len(answers) == len(wanted), f"{len(answers)} outputs for {len(wanted)}"
+    tolerance = WIDER.get(name, RTOL)
+    count = 1 if name in ANY_OF_EQUALS else len(wanted)
+    for answer, truth in zip(answers[:count], wanted[:count], strict=True):
+        truth = truth.float() if truth.dtype == torch.float64 else truth
+        exact = not truth.dtype.is_floating_point
+        torch.testing.assert_close(
+            answer, truth, rtol=0 if exact else tolerance, atol=0 if exact else max(ATOL, tolerance), equal_nan=True
+        )
+
+
+class _Module(torch.nn.Module):
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, *tensors: torch.Tensor) -> Any:
+        return tuple(_tensors(self.function(*tensors)))
+
+
+def _as_function(entry: Any, sample: Any) -> tuple[Callable[..., Any], list[torch.Tensor]]:
+    """The operator as a function of the sample's tensors, and those."""
+    tree = (sample.input, tuple(sample.args), dict(sample.kwargs))
+    tensors = list(_tensors_in(tree))
+
+    def function(*given: torch.Tensor) -> Any:
+        left = iter(given)
+        first, args, kwargs = _replaced(tree, left)
+        return entry.op(first, *args, **kwargs)
+
+    return function, [t.detach().clone() for t in tensors]
+
+
+def _tensors_in(tree: Any) -> Iterator[torch.Tensor]:
+    if isinstance(tree, torch.Tensor):
+        yield tree
+    elif isinstance(tree, dict):
+        for value in tree.values():
+            yield from _tensors_in(value)
+    elif isinstance(tree, list | tuple):
+        for value in tree:
+            yield from _tensors_in(value)
+
+
+def _replaced(tree: Any, left: Iterator[torch.Tensor]) -> Any:
+    if isinstance(tree, torch.Tensor):
+        return next(left)
+    if isinstance(tree, dict):
+        return {key: _replaced(value, left) for key, value in tree.items()}
+    if isinstance(tree, list | tuple) and not isinstance(tree, torch.Size):
+        return type(tree)(_replaced(value, left) for value in tree)
+    return tree
+
+
+def _tensors(value: Any) -> list[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        return [value]
+    if isinstance(value, list | tuple):
+        return [t for item in value for t in _tensors(item)]
+    raise TypeError(f"an output is a {type(value).__name__}")
+
+
+def _unfit(tensors: Sequence[torch.Tensor], wanted: Sequence[torch.Tensor]) -> str | None:
+    """Why a sample cannot be a network's at all, or None."""
+    if not tensors:
+        return "no tensor among the arguments"
+    for t in tensors:
+        if t.dtype in (torch.float64, torch.complex64, torch.complex128, torch.int16):
+            return f"an input is {t.dtype}"
+    return "an output is complex" if any(t.dtype.is_complex for t in wanted) else None
+
+
+def _words(sample: Any) -> str:
+    def show(value: Any) -> Any:
+        if isinstance(value, torch.Tensor):
+            return f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)}"
+        return [show(v) for v in value] if isinstance(value, list | tuple) else value
+
+    kwargs = {key: show(value) for key, value in sample.kwargs.items()}
+    return f"{show(sample.input)} {[show(a) for a in sample.args]} {kwargs}"
+
+
+def table(names: Sequence[str] | None = None, limit: int | None = None) -> list[Result]:
+    """The results of many operators (all by default): what docs/operators.md shows; unknown names are left out."""
+    return [run(name, limit) for name in names or operators() if name in _database()]
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Print the results of the families or operators named; 1 where a sample failed."""
+    names = [n for a in arguments or FAMILIES for n in (operators(a) if a in FAMILIES else (a,))]
+    failed = 0
+    for name in names:
+        if name not in _database():
+            print(f"{name:45} not in op_db")
+            continue
+        result = run(name)
+        failed += result.verdict == "failed"
+        counts = {kind: sum(getattr(result, kind).values()) for kind in ("unsupported", "failed", "skipped")}
+        print(f"{name:45} {result.verdict:12} passed {result.passed}", *(f"{k} {n}" for k, n in counts.items()))
+        for kind in (result.unsupported, result.failed, result.skipped):
+            for text, count in kind.most_common(4):
+                print(f"        {count} x {'FAILED ' if kind is result.failed else ''}{text}")
+    return int(failed > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
