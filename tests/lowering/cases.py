@@ -503,7 +503,9 @@ CASES = (
     plain("unpack-log-softmax", log_soft, (_X,), ("log_softmax",), ("aten::amax",)),
     plain("unpack-log-softmax", log_soft, (_X * 1000,), ("log_softmax",), (), name="underflow"),
     plain("unpack-std", std_two_axes, (floats(3, 4, 5),), ("aten::std",), ("aten::sqrt",), context=ALL),
-    plain("unpack-std", std_mean_pair, (floats(3, 4, 5),), ("aten::std",), ("aten::sqrt",), name="with mean", context=ALL),
+    plain(
+        "unpack-std", std_mean_pair, (floats(3, 4, 5),), ("aten::std",), ("aten::sqrt",), name="with mean", context=ALL
+    ),
     plain("unpack-var", var_all, (floats(3, 4),), ("aten::var",), ("aten::mean",), context=ALL),
     plain("unpack-var", var_far, (floats(3, 4),), ("aten::var",), ("aten::mean",), name="no cancellation", context=ALL),
     plain(

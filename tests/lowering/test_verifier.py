@@ -1,0 +1,88 @@
+"""The verifier: a pass that breaks the graph, its interface or its promise is named."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from builder.errors import LoweringError
+from builder.lowering import ir
+from builder.lowering.graph import canonical
+from builder.lowering.paranoid import Paranoid
+from builder.lowering.passes import Context, Pass, lowering_pass
+from builder.lowering.pipeline import run_passes
+from builder.lowering.scoping import out_of_scope
+
+
+def _graph() -> Any:
+    def f(x):
+        if bool(x.sum() > 0):
+            x = torch.relu(x)
+        return torch.tanh(x) * 2
+
+    return torch.jit.script(f).graph.copy()
+
+
+def _run(rewrite: Any, **promises: Any) -> None:
+    run_passes(_graph(), Context(), [Pass("broken", rewrite, **promises)])
+
+
+def test_a_broken_promise_is_named() -> None:
+    with pytest.raises(LoweringError, match=r"pass broken is defective: aten::tanh is left") as caught:
+        _run(lambda graph, context: None, removes=("aten::tanh",))
+    assert "test_verifier.py" in caught.value.where
+
+
+def test_a_changed_interface_is_named() -> None:
+    def rewrite(graph: Any, context: Context) -> None:
+        graph.registerOutput(next(iter(graph.inputs())))
+
+    with pytest.raises(LoweringError, match="inputs or outputs changed"):
+        _run(rewrite)
+    _run(rewrite, changes_interface=True)
+
+
+def test_an_operator_without_a_place_is_named() -> None:
+    def rewrite(graph: Any, context: Context) -> None:
+        node = graph.findNode("aten::tanh")
+        new = graph.create("aten::sinh", list(node.inputs()), 1)
+        new.insertBefore(node)
+        ir.replace(node, [new.output()])
+
+    with pytest.raises(LoweringError, match="lost its place in the source"):
+        _run(rewrite)
+    _run(rewrite, ours=False)
+
+
+def test_a_value_out_of_scope_is_named() -> None:
+    def rewrite(graph: Any, context: Context) -> None:
+        hidden = graph.findNode("aten::relu", True).output()
+        graph.findNode("aten::tanh").replaceInput(0, hidden)
+
+    with pytest.raises(LoweringError, match="read where nobody made it"):
+        _run(rewrite)
+
+
+def test_scopes_are_read_from_the_text() -> None:
+    assert out_of_scope(str(_graph())) is None
+    assert "%y" in out_of_scope("graph(%x : Tensor):\n  %z : Tensor = aten::relu(%y)\n  return (%z)\n")
+
+
+def test_paranoid_names_the_pass_that_changed_the_answer() -> None:
+    @lowering_pass("wrong")
+    def wrong(graph: Any, context: Context) -> None:
+        node = graph.findNode("aten::tanh")
+        ir.replace(node, ir.outputs(ir.insert(graph, "aten::sin", node.inputs(), node)))
+
+    @lowering_pass("right")
+    def right(graph: Any, context: Context) -> None:
+        return None
+
+    with pytest.raises(LoweringError, match="pass wrong changed the model's answer"):
+        run_passes(_graph(), Context(), [right, wrong], paranoid=Paranoid([torch.ones(3)]))
+
+
+def test_text_is_canonical() -> None:
+    assert canonical(_graph()) == canonical(_graph())
