@@ -42,7 +42,7 @@ lint: $(READY)
 	$(BIN)/lint-imports --no-cache
 
 test-docker: $(READY)
-	$(BIN)/python -m pytest -m docker $(PYTEST_ARGS)
+	$(BIN)/python -m pytest tests/docker -m docker $(PYTEST_ARGS)
 
 test-gpu: $(READY)
 	$(BIN)/python -m pytest -m gpu $(PYTEST_ARGS)
