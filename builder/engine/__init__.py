@@ -1,5 +1,6 @@
 """The only room that imports TensorRT: the flavour, an empty network, and the build of a plan."""
 
-from builder.engine.build import BuildOptions, Plan, build, build_engine
+from builder.engine.build import Plan, build, build_engine
+from builder.engine.options import BuildOptions
 
 __all__ = ["BuildOptions", "Plan", "build", "build_engine"]

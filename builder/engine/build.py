@@ -4,25 +4,19 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from builder.engine import flavour
+from builder.engine import caches, config, flavour, gpu, memory, progress
 from builder.engine.flavour import trt
 from builder.engine.network import MESSAGES
+from builder.engine.options import BuildOptions
 from builder.errors import EngineError
 
+__all__ = ["BuildOptions", "Plan", "build", "build_engine", "plan_facts", "quiet"]
 
-@dataclass(frozen=True)
-class BuildOptions:
-    """What changes a plan besides the network: RTX's target `compute_capabilities` ((8, 9), ...; empty: all that it
-    knows), the workspace limit in bytes, TensorRT's optimization level 0 to 5."""
-
-    compute_capabilities: tuple[tuple[int, int], ...] = ()
-    workspace_bytes: int | None = None
-    optimization_level: int | None = None
+DEFAULT = BuildOptions()
 
 
 @dataclass(frozen=True)
@@ -33,24 +27,52 @@ class Plan:
     facts: dict[str, Any] = field(default_factory=dict)
 
 
-def build(conversion: Any, options: BuildOptions = BuildOptions()) -> Plan:
-    """Compile a Conversion. Raises EngineError with TensorRT's own words where it refuses the network."""
-    from polygraphy.backend.trt import EngineBytesFromNetwork
+def build(conversion: Any, options: BuildOptions = DEFAULT, report: progress.Report | None = None) -> Plan:
+    """Compile a Conversion; `report` is told where TensorRT stands.
 
+    Raises EngineError with TensorRT's own words where it refuses the network, or memory cannot suffice; UsageError for
+    options that the flavour lacks; BuildCancelled (a KeyboardInterrupt) when progress.CANCEL was set.
+    """
+    monitor = progress.monitor(report)  # must outlive the build
+    settings = config.create(conversion, options, monitor)
+    memory.check(conversion)
     started = time.monotonic()
     MESSAGES.clear()
-    with quiet():
-        try:
-            data = EngineBytesFromNetwork(
-                (conversion.builder, conversion.network), config=_config(conversion, options)
-            )()
-        except Exception as refusal:
-            raise EngineError(_reason(refusal), fix="`trt-build inspect` shows the network's layers") from refusal
-    facts = plan_facts(conversion, options, bytes(data), time.monotonic() - started)
-    return Plan(bytes(data), facts)
+    with quiet(), _alone():
+        data = _compile(conversion, settings, config.timing_cache(options))
+    facts = plan_facts(conversion, options, data, time.monotonic() - started)
+    return Plan(data, facts)
 
 
-def build_engine(conversion: Any, options: BuildOptions = BuildOptions()) -> bytes:
+def _compile(conversion: Any, settings: Any, timing_cache: Any) -> bytes:
+    from polygraphy.backend.trt import EngineBytesFromNetwork
+
+    network = (conversion.builder, conversion.network)
+    save = str(timing_cache) if timing_cache else None
+    try:
+        return bytes(EngineBytesFromNetwork(network, config=settings, save_timing_cache=save)())
+    except Exception as refusal:
+        if progress.CANCEL.is_set():
+            raise progress.BuildCancelled("the build was cancelled") from refusal
+        raise EngineError(_reason(refusal), fix="`trt-build inspect` shows the network's layers") from refusal
+
+
+@contextmanager
+def _alone() -> Any:
+    """One build at a time on a GPU, over all processes of the machine: it times tactics, and two would disturb each
+    other. RTX measures nothing and waits for nobody."""
+    if flavour.name() == "tensorrt-rtx":
+        yield
+        return
+    from filelock import FileLock
+
+    path = caches.gpu_lock()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(path):
+        yield
+
+
+def build_engine(conversion: Any, options: BuildOptions = DEFAULT) -> bytes:
     """The bytes of a compiled plan of the Conversion; see build()."""
     return build(conversion, options).data
 
@@ -69,44 +91,6 @@ def _reason(refusal: Exception) -> str:
     return f"TensorRT could not build the network: {words}"
 
 
-def _config(conversion: Any, options: BuildOptions) -> Any:
-    """Polygraphy's CreateConfig of the flavour in use; TF32 only where the precision asks for it."""
-    from polygraphy.backend.trt import CreateConfig, PostprocessConfig
-
-    common = {
-        "profiles": [_profile(conversion, profile) for profile in conversion.profiles],
-        "builder_optimization_level": options.optimization_level,
-        "memory_pool_limits": _pools(options),
-    }
-    if flavour.name() == "tensorrt-rtx":
-        from polygraphy.backend.tensorrt_rtx import CreateConfigRTX
-
-        capabilities: Sequence[tuple[int, int]] | None = options.compute_capabilities or None
-        create = CreateConfigRTX(compute_capabilities=capabilities, **common)
-    else:
-        create = CreateConfig(**common)
-    return PostprocessConfig(create, lambda builder, network, config: _set_tf32(config, conversion.precision == "tf32"))
-
-
-def _set_tf32(config: Any, wanted: bool) -> None:
-    """TF32 is on in a fresh config; float32 means float32 here unless the precision asks for it."""
-    (config.set_flag if wanted else config.clear_flag)(trt.BuilderFlag.TF32)
-
-
-def _pools(options: BuildOptions) -> dict[Any, int] | None:
-    return {trt.MemoryPoolType.WORKSPACE: options.workspace_bytes} if options.workspace_bytes else None
-
-
-def _profile(conversion: Any, profile: Any) -> Any:
-    """Polygraphy's Profile with the concrete min, opt and max shape of every input."""
-    from polygraphy.backend.trt import Profile
-
-    result = Profile()
-    for spec in conversion.inputs:
-        result.add(spec.name, *(spec.at(profile, which) for which in range(3)))
-    return result
-
-
 def plan_facts(conversion: Any, options: BuildOptions, data: bytes, seconds: float) -> dict[str, Any]:
     """What plan.json says of a plan: what it was built with and for, its endpoints, and its hash."""
     network = conversion.network
@@ -115,7 +99,8 @@ def plan_facts(conversion: Any, options: BuildOptions, data: bytes, seconds: flo
     return {
         "flavour": flavour.name(),
         "tensorrt": trt.__version__,
-        "compute_capabilities": [f"{major}.{minor}" for major, minor in options.compute_capabilities],
+        "compute_capabilities": [f"{major}.{minor}" for major, minor in _targets(options)],
+        "options": {name: str(v) if name == "timing_cache" else v for name, v in options.set().items()},
         "precision": conversion.precision,
         "inputs": [_endpoint(t) for t in inputs],
         "outputs": [_endpoint(t) for t in outputs],
@@ -125,6 +110,12 @@ def plan_facts(conversion: Any, options: BuildOptions, data: bytes, seconds: flo
         "sha256": hashlib.sha256(data).hexdigest(),
         "build_seconds": round(seconds, 3),
     }
+
+
+def _targets(options: BuildOptions) -> list[tuple[int, int]]:
+    """The compute capabilities that the plan is for: those asked for, or of the GPU that it was built on."""
+    device = None if flavour.name() == "tensorrt-rtx" else gpu.current()
+    return [device.capability] if device else list(options.compute_capabilities)
 
 
 def _shapes(conversion: Any, profile: Any) -> dict[str, list[list[int]]]:

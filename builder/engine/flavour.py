@@ -6,9 +6,13 @@ it is settled when `trt` is first touched. Every other file of trt-build says `f
 
 from __future__ import annotations
 
+import contextlib
 import importlib
+import importlib.metadata
 import importlib.util
 import os
+import re
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -60,21 +64,32 @@ def resolve(name: str = "auto") -> str:
 
 def gpu_answers() -> bool:
     """Whether the CUDA driver reports at least one device; asks the driver itself, so torch is not imported."""
-    import ctypes
+    from builder.engine import gpu
 
-    try:
-        driver = ctypes.CDLL("libcuda.so.1")
-    except OSError:
-        return False
-    count = ctypes.c_int(0)
-    return driver.cuInit(0) == 0 and driver.cuDeviceGetCount(ctypes.byref(count)) == 0 and count.value > 0
+    return gpu.driver() is not None
+
+
+def chosen() -> str:
+    """The flavour that this process uses or would use, without loading it."""
+    return _wanted or resolve()
+
+
+def installed_version(name: str) -> str | None:
+    """The version of a flavour's package without importing it; None where it is not installed."""
+    spec = importlib.util.find_spec(MODULES[name])
+    for distribution in (MODULES[name], *(f"{MODULES[name]}_cu{cuda}" for cuda in (13, 12, 11))):
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            return importlib.metadata.version(distribution)
+    source = Path(spec.origin) if spec and spec.origin else None
+    said = re.search(r"^__version__ *= *[\"']([^\"']+)", source.read_text() if source else "", re.MULTILINE)
+    return said[1] if said else None  # unpacked without its metadata
 
 
 def load() -> ModuleType:
     """The chosen TensorRT module; Polygraphy is told of the choice before it looks for one itself."""
     global _loaded
     if _loaded is None:
-        name = _wanted or resolve()
+        name = chosen()
         if name == "tensorrt-rtx":
             os.environ["POLYGRAPHY_USE_TENSORRT_RTX"] = "1"
             import polygraphy.config

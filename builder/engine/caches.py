@@ -1,0 +1,34 @@
+"""Folders and files that outlive a run on this machine: the cache folder, the timing cache of this GPU, locks."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+from builder.engine import flavour, gpu
+
+CACHE_VARIABLE = "TRT_BUILD_CACHE"
+
+
+def cache_folder() -> Path:
+    """TRT_BUILD_CACHE, else trt-build in the user's cache folder (XDG_CACHE_HOME, ~/.cache); it may not exist yet."""
+    own = os.environ.get(CACHE_VARIABLE)
+    if own:
+        return Path(own)
+    home = os.environ.get("XDG_CACHE_HOME")
+    return (Path(home) if home else Path.home() / ".cache") / "trt-build"
+
+
+def timing_cache() -> Path:
+    """The timing cache of this GPU, driver and TensorRT: measurements of one mean nothing for another."""
+    here = gpu.identity() or {"name": "no-gpu"}
+    words = [*map(str, here.values()), "tensorrt", flavour.installed_version(flavour.chosen()) or "unknown"]
+    name = re.sub(r"[^A-Za-z0-9.]+", "-", "-".join(words)).strip("-").lower()
+    return cache_folder() / "timing" / f"{name}.cache"
+
+
+def gpu_lock() -> Path:
+    """The file whose lock means that a build times tactics on this GPU: two at once would spoil each other's times."""
+    device = gpu.current()
+    return cache_folder() / "locks" / f"gpu-{device.uuid if device else 'none'}.lock"

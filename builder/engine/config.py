@@ -1,0 +1,97 @@
+"""Polygraphy's CreateConfig of the flavour in use, from a Conversion and its BuildOptions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from builder.engine import caches, flavour, options
+from builder.engine.flavour import trt
+from builder.engine.options import BuildOptions
+
+
+def create(conversion: Any, chosen: BuildOptions, monitor: Any = None) -> Any:
+    """A function (builder, network) -> IBuilderConfig. Raises UsageError for what this flavour does not have.
+
+    TF32 is on only where the precision asks for it: in a fresh config it is on.
+    """
+    from polygraphy.backend.trt import CreateConfig, PostprocessConfig
+
+    options.check(chosen, flavour.name(), trt, trt.__version__)
+    common = {
+        "profiles": [profile(conversion, one) for one in conversion.profiles],
+        "builder_optimization_level": chosen.optimization_level,
+        "memory_pool_limits": pools(chosen) or None,
+        "sparse_weights": chosen.sparse_weights,
+        "refittable": chosen.refit,
+        "strip_plan": chosen.strip_plan,
+        "version_compatible": chosen.version_compatible,
+        "error_on_timing_cache_miss": chosen.error_on_timing_cache_miss,
+        "progress_monitor": monitor,
+        "profiling_verbosity": _member("ProfilingVerbosity", chosen.profiling_verbosity, "profiling_verbosity"),
+    }
+    if flavour.name() == "tensorrt-rtx":
+        from polygraphy.backend.tensorrt_rtx import CreateConfigRTX
+
+        targets: Sequence[tuple[int, int]] | None = chosen.compute_capabilities or None
+        made = CreateConfigRTX(compute_capabilities=targets, **common)
+    else:
+        made = CreateConfig(**common, **_measured(chosen), **_flags(conversion.precision))
+    return PostprocessConfig(made, lambda builder, network, config: set_tf32(config, conversion.precision == "tf32"))
+
+
+def timing_cache(chosen: BuildOptions) -> Path | None:
+    """The timing cache that a build uses; None where the flavour measures nothing. Its folder is made."""
+    if flavour.name() == "tensorrt-rtx":
+        return None
+    path = chosen.timing_cache or caches.timing_cache()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return path
+
+
+def _measured(chosen: BuildOptions) -> dict[str, Any]:
+    """The settings of a flavour that times tactics."""
+    cache = timing_cache(chosen)
+    sources = chosen.tactic_sources
+    return {
+        "load_timing_cache": str(cache) if cache and cache.is_file() else None,
+        "tactic_sources": None if sources is None else [_member("TacticSource", s, "tactic_sources") for s in sources],
+        "hardware_compatibility_level": _member(
+            "HardwareCompatibilityLevel", chosen.hardware_compatible, "hardware_compatible"
+        ),
+    }
+
+
+def _flags(precision: str) -> dict[str, Any]:
+    """8.6 chooses precisions itself: it may take half where the policy does not forbid it, layer by layer."""
+    if flavour.strongly_typed() or precision not in ("fp16", "bf16"):
+        return {}
+    return {precision: True, "precision_constraints": "obey"}
+
+
+def _member(enumeration: str, name: str | None, option: str) -> Any:
+    return None if name is None else options.member(trt, enumeration, name, option)
+
+
+def set_tf32(config: Any, wanted: bool) -> None:
+    """TF32 is on in a fresh config; float32 means float32 here unless the precision asks for it."""
+    (config.set_flag if wanted else config.clear_flag)(trt.BuilderFlag.TF32)
+
+
+def pools(chosen: BuildOptions) -> dict[Any, int]:
+    """TensorRT's limit in bytes for each memory pool that has one."""
+    said = dict(chosen.memory_pools)
+    if chosen.workspace_bytes:
+        said["workspace"] = chosen.workspace_bytes
+    return {_member("MemoryPoolType", name, "memory_pools"): limit for name, limit in said.items()}
+
+
+def profile(conversion: Any, sizes: Any) -> Any:
+    """Polygraphy's Profile with the concrete min, opt and max shape of every input."""
+    from polygraphy.backend.trt import Profile
+
+    result = Profile()
+    for spec in conversion.inputs:
+        result.add(spec.name, *(spec.at(sizes, which) for which in range(3)))
+    return result

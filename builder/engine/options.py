@@ -1,0 +1,113 @@
+"""What changes a plan besides the network, and which flavour has which of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any
+
+from builder.errors import UsageError
+
+Capability = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class BuildOptions:
+    """TensorRT's builder settings; what is left out is TensorRT's default.
+
+    `compute_capabilities` ((8, 9), ...) are RTX's targets, all that it knows where empty. `memory_pools` holds bytes by
+    pool (`tactic_dram`); the workspace has its own field. `hardware_compatible` is `ampere_plus` or
+    `same_compute_capability`. `timing_cache` is a file, by default one for each GPU, driver and TensorRT.
+    """
+
+    compute_capabilities: tuple[Capability, ...] = ()
+    workspace_bytes: int | None = None
+    memory_pools: Mapping[str, int] = field(default_factory=dict)
+    optimization_level: int | None = None
+    tactic_sources: tuple[str, ...] | None = None
+    sparse_weights: bool = False
+    refit: bool = False
+    strip_plan: bool = False
+    version_compatible: bool = False
+    hardware_compatible: str | None = None
+    profiling_verbosity: str | None = None
+    timing_cache: Path | None = None
+    error_on_timing_cache_miss: bool = False
+
+    def set(self) -> dict[str, Any]:
+        """The fields that are not at their default."""
+        default = BuildOptions()
+        return {f.name: v for f in fields(self) if (v := getattr(self, f.name)) != getattr(default, f.name)}
+
+    def over(self, manifest: Mapping[str, Any]) -> BuildOptions:
+        """These options where they are set, else what the manifest's `build` section says."""
+        return replace(from_manifest(manifest), **self.set())
+
+
+def from_manifest(build: Mapping[str, Any]) -> BuildOptions:
+    """The options of a manifest's checked `build` section."""
+    said = dict(build)
+    if "compute_capabilities" in said:
+        said["compute_capabilities"] = tuple(capability(text) for text in said["compute_capabilities"])
+    if "tactic_sources" in said:
+        said["tactic_sources"] = tuple(said["tactic_sources"])
+    return BuildOptions(**said)
+
+
+def capability(text: str) -> Capability:
+    """(8, 9) of `8.9`, `sm_89` or `89`. Raises UsageError."""
+    digits = text.lower().removeprefix("sm").removeprefix("_").replace(".", "")
+    if not digits.isdigit() or len(digits) < 2:
+        raise UsageError(f"{text!r} is not a compute capability", fix="as in sm_89 or 8.9")
+    return int(digits[:-1]), int(digits[-1])
+
+
+LACKS = {
+    "tensorrt-rtx": {
+        "timing_cache": "RTX compiles without measuring",
+        "error_on_timing_cache_miss": "RTX compiles without measuring",
+        "tactic_sources": "RTX has kernels of its own only",
+        "hardware_compatible": "name the GPUs with --target: one RTX plan is for several",
+        "version_compatible": "its package has no lean runtime",
+    },
+    "tensorrt": {"compute_capabilities": "a plan is for the GPU that it is built on: build on each, then merge"},
+}
+"""By flavour the options that it does not have, each with what to do or why."""
+
+NEEDED = {
+    "strip_plan": ("BuilderFlag", "STRIP_PLAN"),
+    "refit": ("BuilderFlag", "REFIT"),
+    "sparse_weights": ("BuilderFlag", "SPARSE_WEIGHTS"),
+    "version_compatible": ("BuilderFlag", "VERSION_COMPATIBLE"),
+    "error_on_timing_cache_miss": ("BuilderFlag", "ERROR_ON_TIMING_CACHE_MISS"),
+    "hardware_compatible": ("HardwareCompatibilityLevel",),
+    "profiling_verbosity": ("ProfilingVerbosity",),
+}
+"""What of the library an option needs: versions before it lack the option."""
+
+
+def check(options: BuildOptions, flavour: str, library: Any, version: str) -> None:
+    """Raise UsageError for an option that the flavour, or this version of it, does not have."""
+    for name in options.set():
+        if name in LACKS[flavour]:
+            raise UsageError(f"{flavour} has no {name.replace('_', ' ')}", fix=LACKS[flavour][name])
+        if not _has(library, NEEDED.get(name, ())):
+            raise UsageError(f"{flavour} {version} has no {name.replace('_', ' ')}", fix="a newer TensorRT has it")
+
+
+def member(library: Any, enumeration: str, name: str, option: str) -> Any:
+    """The enumeration's member of this name, in any case. Raises UsageError with the members that there are."""
+    found = getattr(library, enumeration)
+    if name.upper() not in found.__members__:
+        known = ", ".join(key.lower() for key in found.__members__)
+        raise UsageError(f"{option}: TensorRT here has no {name!r}", fix=f"one of {known}")
+    return found.__members__[name.upper()]
+
+
+def _has(library: Any, path: tuple[str, ...]) -> bool:
+    for step in path:
+        if not hasattr(library, step):
+            return False
+        library = getattr(library, step)
+    return True

@@ -1,0 +1,59 @@
+"""Which parts of a key changed, in words."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+_HASH = re.compile(r"[0-9a-f]{16}|[0-9a-f]{64}")
+_LONGEST = 60
+ABSENT = "none"
+
+
+def changes(before: Mapping[str, Any], after: Mapping[str, Any], derived: Sequence[str] = ()) -> list[str]:
+    """`precision fp32 -> fp16`, one for each part that differs; a part that is a hash reads `source changed`.
+
+    `derived` names parts that only follow others: they are told where nothing else is.
+    """
+    old, new = dict(flat(before)), dict(flat(after))
+    names = [name for name in dict.fromkeys([*old, *new]) if old.get(name, ABSENT) != new.get(name, ABSENT)]
+    primary = [name for name in names if name.split(".")[0] not in derived]
+    return [_change(name, old.get(name, ABSENT), new.get(name, ABSENT)) for name in primary or names]
+
+
+def because(before: Mapping[str, Any] | None, after: Mapping[str, Any], derived: Sequence[str] = ()) -> str:
+    """The changes in one line; `there was none before` without a `before`, empty where nothing changed."""
+    return "there was none before" if before is None else ", ".join(changes(before, after, derived))
+
+
+def flat(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """(`inputs.image.dtype`, value) of every leaf that is not empty; members of a list go by their `name`, if any."""
+    if value is None or value in ({}, [], ()):
+        return  # what is empty is as good as absent
+    if isinstance(value, Mapping):
+        for key, inner in value.items():
+            yield from flat(inner, f"{path}.{key}" if path else str(key))
+    elif isinstance(value, list) and any(isinstance(item, Mapping) for item in value):
+        for index, item in enumerate(value):
+            name = item.get("name") if isinstance(item, Mapping) else None
+            yield from flat(item, f"{path}.{name or index}")
+    else:
+        yield path, value
+
+
+def shown(value: Any) -> str:
+    """The value as people read it: a hash by its beginning, text without quotes, nothing as `none`."""
+    if value is None:
+        return ABSENT
+    text = value if isinstance(value, str) else json.dumps(value)
+    if _HASH.fullmatch(text):
+        return text[:12]
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
+
+
+def _change(name: str, old: Any, new: Any) -> str:
+    if all(isinstance(value, str) and _HASH.fullmatch(value) for value in (old, new)):
+        return f"{name} changed"
+    return f"{name} {shown(old)} -> {shown(new)}"

@@ -1,0 +1,72 @@
+"""SHA-256 of files, remembered by what the file system says of them, as git's index does."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import time
+from pathlib import Path
+from typing import BinaryIO
+
+from builder.engine.caches import cache_folder
+
+RACY_SECONDS = 2.0
+"""A file that changed this recently may change again within the file system's clock tick: it is not remembered."""
+
+
+class Hashes:
+    """Hashes files; those whose size, times and inode are the remembered ones are not read again.
+
+    The change time (ctime) is compared as well: unlike the modification time nobody can set it back. A context manager
+    that writes what it learnt on the way out; a cache that cannot be read or written costs time only.
+    """
+
+    def __init__(self, file: Path | None = None) -> None:
+        self.file = file or cache_folder() / "hashes.json"
+        self._known: dict[str, list[int | str]] = {}
+        self._learnt = False
+        with contextlib.suppress(OSError, ValueError):
+            read = json.loads(self.file.read_text())
+            self._known = read if isinstance(read, dict) else {}
+
+    def sha256(self, path: Path) -> str:
+        """The file's hash in hexadecimal. Raises OSError where it cannot be read."""
+        path = path.resolve()
+        state = _state(path)
+        known = self._known.get(str(path))
+        if known and known[:-1] == state:
+            return str(known[-1])
+        with path.open("rb") as stream:
+            found = _digest(stream)
+        if _state(path) == state and time.time() - max(state[1], state[2]) / 1e9 > RACY_SECONDS:
+            self._known[str(path)] = [*state, found]
+            self._learnt = True
+        return found
+
+    def __enter__(self) -> Hashes:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._learnt:
+            with contextlib.suppress(OSError):
+                self._write()
+
+    def _write(self) -> None:
+        self.file.parent.mkdir(parents=True, exist_ok=True)
+        staged = self.file.with_name(f"{self.file.name}.{os.getpid()}.tmp")
+        staged.write_text(json.dumps(self._known))
+        staged.replace(self.file)
+
+
+def _digest(stream: BinaryIO) -> str:
+    found = hashlib.sha256()
+    for block in iter(lambda: stream.read(1 << 20), b""):
+        found.update(block)
+    return found.hexdigest()
+
+
+def _state(path: Path) -> list[int]:
+    status = path.stat()
+    return [status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino]

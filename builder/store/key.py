@@ -1,0 +1,123 @@
+"""The key of a plan: every part that can change what TensorRT builds, taken after conversion.
+
+docs/store.md says for each part why it is there, and for what is left out why it need not be.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import importlib.metadata
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+
+from builder.conversion import Conversion
+from builder.conversion.block import key_of_node
+from builder.conversion.registry import CONVERTERS, EVALUATORS
+from builder.engine import BuildOptions
+from builder.lowering import ir
+from builder.store import sources
+from builder.store.canonical import digest, plain
+from builder.store.request import machine
+
+DERIVED = ("network",)
+"""Parts that follow others: named as a reason only where they changed alone."""
+
+ALWAYS = ("builder.conversion.convert", "builder.conversion.block", "builder.engine.build")
+"""Code that every plan is made by, beside the converters of its operators."""
+
+
+def parts(conversion: Conversion, options: BuildOptions) -> dict[str, Any]:
+    """The key's parts, JSON-able; their digest is the key."""
+    graph = conversion.lowered.graph
+    here = machine()
+    if options.hardware_compatible:
+        here["gpu"] = options.hardware_compatible  # such a plan is for every GPU of the level
+    found: dict[str, Any] = plain(
+        {
+            "graph": hashlib.sha256(conversion.lowered.text.encode()).hexdigest(),
+            "weights": weights_digest(graph),
+            "network": network_digest(conversion.network),
+            "inputs": [dataclasses.asdict(spec) for spec in conversion.inputs],
+            "outputs": list(conversion.outputs),
+            "profiles": [dict(profile) for profile in conversion.profiles],
+            "precision": conversion.precision,
+            "options": option_parts(options),
+            **here,
+            "polygraphy": importlib.metadata.version("polygraphy"),
+            "converters": converter_versions(graph),
+            "core": {module: sources.version(module) for module in ALWAYS},
+        }
+    )
+    return found
+
+
+def key(parts: Mapping[str, Any]) -> str:
+    """The key itself, 64 hexadecimal digits."""
+    return digest(parts)
+
+
+def option_parts(options: BuildOptions) -> dict[str, Any]:
+    """The build options that are set; the timing cache by its content, and only where tactics must come from it.
+
+    Any other time a cache saves measuring: whichever tactic was faster on the day makes an equally right plan.
+    """
+    said = {name: value for name, value in dataclasses.asdict(options).items() if value not in (None, (), {}, False)}
+    cache = said.pop("timing_cache", None)
+    if cache and options.error_on_timing_cache_miss:
+        said["timing_cache"] = _file_digest(cache)
+    return said
+
+
+def weights_digest(graph: Any) -> str:
+    """SHA-256 over dtype, shape and bytes of every weight, in the graph's order."""
+    found = hashlib.sha256()
+    for node in ir.nodes_of(graph, "prim::Constant"):
+        for tensor in _tensors(node.output().toIValue()):
+            found.update(f"{tensor.dtype}{tuple(tensor.shape)}".encode())
+            found.update(tensor.detach().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+    return found.hexdigest()
+
+
+def network_digest(network: Any) -> str:
+    """SHA-256 over each layer's name, type, precision and outputs' dtypes: what the policy made of the graph."""
+    found = hashlib.sha256()
+    for index in range(network.num_layers):
+        layer = network.get_layer(index)
+        outputs = [layer.get_output(i) for i in range(layer.num_outputs)]
+        described = [(t.name, t.dtype.name) for t in outputs]
+        precision = str(getattr(layer, "precision", None))  # 8.6 is told so; strongly typed networks have casts
+        found.update(repr((layer.name, layer.type.name, precision, described)).encode())
+    return found.hexdigest()
+
+
+def converter_versions(graph: Any) -> dict[str, str]:
+    """The version of the converter and the evaluator of each kind of node in the graph, by the node's key."""
+    kinds = sorted({key_of_node(node) for node in ir.walk(graph)})
+    found = {kind: "+".join(_versions(kind)) for kind in kinds}
+    return {kind: version for kind, version in found.items() if version}
+
+
+def _versions(kind: str) -> Iterator[str]:
+    for build in (CONVERTERS[kind].build if kind in CONVERTERS else None, EVALUATORS.get(kind)):
+        if build is not None:
+            module = build.__module__
+            yield sources.version(module) if module.startswith("builder.") else sources.foreign(module)
+
+
+def _tensors(value: Any) -> Iterator[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from _tensors(item)
+
+
+def _file_digest(path: Any) -> str | None:
+    try:
+        with open(path, "rb") as stream:
+            return hashlib.sha256(stream.read()).hexdigest()
+    except OSError:
+        return None

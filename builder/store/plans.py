@@ -1,0 +1,73 @@
+"""Builds a plan, or takes it from the store: the one place where a key is asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from builder.engine import BuildOptions, Plan
+from builder.errors import TrtBuildError
+from builder.store import key as keys
+from builder.store.differences import because
+from builder.store.storage import Entry, Store
+
+Compile = Callable[[], Plan]
+
+
+@dataclass(frozen=True)
+class Made:
+    """One plan: its `key` and `parts`, whether it was `found` in the store, and else why it was built."""
+
+    key: str
+    parts: Mapping[str, Any]
+    found: bool
+    because: str
+
+
+class Plans:
+    """The plans of one model. `last` holds the parts of each by label, as the model's last build recorded them.
+
+    `store` None keeps nothing and finds nothing. `rebuild` builds all, and keeps them. A store that fails costs a
+    warning, never the build.
+    """
+
+    def __init__(
+        self, store: Store | None, last: Mapping[str, Mapping[str, Any]] | None = None, *, rebuild: bool = False
+    ) -> None:
+        self.store, self.last, self.rebuild = store, last or {}, rebuild
+        self.made: dict[str, Made] = {}
+        self.warnings: list[str] = []
+
+    def build(self, conversion: Any, options: BuildOptions, compile: Compile, label: str = "model") -> Plan:
+        """The plan of this conversion: from the store, else what `compile` makes, which is then kept."""
+        parts = keys.parts(conversion, options)
+        key = keys.key(parts)
+        entry: Entry | None = None if self.rebuild else self._guarded("read", lambda store: store.get(key))
+        if entry is not None:
+            self.made[label] = Made(key, parts, True, "")
+            return entry.plan
+        plan = compile()
+        self._guarded("written", lambda store: store.put(key, parts, plan))
+        self.made[label] = Made(key, parts, False, self._reason(label, parts))
+        return plan
+
+    def record(self) -> dict[str, Any]:
+        """JSON-able, for the model's trt-build.json and the store: by label the key, its parts, and the reason."""
+        return {label: {**vars(made), "parts": dict(made.parts)} for label, made in self.made.items()}
+
+    def _reason(self, label: str, parts: Mapping[str, Any]) -> str:
+        if self.rebuild:
+            return "--rebuild"
+        return because(self.last.get(label), parts, keys.DERIVED) or "its plan was not in the store"
+
+    def _guarded(self, done: str, act: Callable[[Store], Any]) -> Any:
+        if self.store is None:
+            return None
+        try:
+            return act(self.store)
+        except TrtBuildError:
+            raise
+        except Exception as failure:  # each backend of fsspec raises its own
+            self.warnings.append(f"the store {self.store.url} could not be {done}: {failure}")
+            return None

@@ -1,0 +1,70 @@
+"""What a model is to be built from, known without torch: the key of what is published.
+
+It covers more than the plan's key, for it also decides goldens, config and runtime, and it is coarser: a version of all
+of our code, the file's bytes instead of the graph in it. Equal requests publish equal models; where they differ, the
+plan's own key may still be found.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.metadata
+import platform
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from builder.engine import BuildOptions, flavour, gpu
+from builder.manifest.spec import ModelSpec
+from builder.store import sources
+from builder.store.canonical import plain
+from builder.store.hashes import Hashes
+
+ELSEWHERE = ("name", "path", "manifest", "goldens")
+"""Fields of a spec that say where something is; what is there is covered by hash."""
+
+PACKAGES = ("torch", "polygraphy", "tritonclient", "numpy")
+
+
+def request(
+    spec: ModelSpec,
+    hashes: Hashes,
+    *,
+    serve_as: str = "auto",
+    layout: str = "auto",
+    options: BuildOptions | None = None,
+    plugins: Sequence[str] = (),
+) -> dict[str, Any]:
+    """The parts, JSON-able: file, manifest, options, versions, flavour and GPU. Raises OSError for a missing file."""
+    said = {name: value for name, value in dataclasses.asdict(spec).items() if name not in ELSEWHERE}
+    parts = {
+        "source": hashes.sha256(spec.path),
+        **said,
+        "goldens": hashes.sha256(spec.goldens) if spec.goldens else None,
+        "serve_as": serve_as,
+        "layout": layout,
+        "options": dataclasses.asdict(options or BuildOptions()),
+        "plugins": {plugin: _plugin(plugin, hashes) for plugin in plugins},
+        **machine(),
+        "trt_build": sources.everything(),
+        "packages": {name: importlib.metadata.version(name) for name in PACKAGES},
+        "python": platform.python_version(),
+    }
+    found: dict[str, Any] = plain(parts)
+    return found
+
+
+def machine() -> dict[str, Any]:
+    """The parts that this machine decides: the flavour, its TensorRT, and the GPU that a plan is built for."""
+    name = flavour.chosen()
+    return {
+        "flavour": name,
+        "tensorrt": flavour.installed_version(name),
+        "gpu": gpu.identity() if name == "tensorrt" else None,
+        "platform": f"{platform.system()}-{platform.machine()}".lower(),
+    }
+
+
+def _plugin(plugin: str, hashes: Hashes) -> str:
+    """A file's hash; of a module, the name alone: its version is its owner's to change."""
+    return hashes.sha256(Path(plugin)) if Path(plugin).is_file() else plugin

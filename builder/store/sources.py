@@ -1,0 +1,75 @@
+"""Versions of our own code, as digests of the source files that can change a result.
+
+A file counts with every file of ours that it imports, so a helper that a converter shares is part of its version.
+Only modules are followed, not packages: what `builder.conversion` exports is data that the key covers by its content.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import sys
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+UNSEEN = ("cli", "serving", "store", "__pycache__")
+"""Rooms that no published file comes from."""
+
+_IMPORT = re.compile(r"^[ \t]*from (builder[\w.]*) import (\([^)]*\)|[^\n]+)", re.MULTILINE)
+
+
+@cache
+def everything() -> str:
+    """The version of all of our code and templates that may change what is published."""
+    found = hashlib.sha256()
+    for path in sorted(p for p in ROOT.rglob("*") if p.is_file() and not set(p.relative_to(ROOT).parts) & set(UNSEEN)):
+        found.update(f"{path.relative_to(ROOT)}\0{path.stat().st_size}\0".encode() + path.read_bytes())
+    return found.hexdigest()
+
+
+@cache
+def version(module: str) -> str:
+    """The version of a module of ours with all that it imports of us: 16 hexadecimal digits."""
+    found = hashlib.sha256()
+    for name in sorted(_closure(module)):
+        found.update(f"{name}\0".encode() + _text(name).encode() + b"\0")
+    return found.hexdigest()[:16]
+
+
+def foreign(module: str) -> str:
+    """The version of a module that is not ours (a plugin's): its own file's hash."""
+    file = getattr(sys.modules.get(module), "__file__", None)
+    return hashlib.sha256(Path(file).read_bytes() if file else module.encode()).hexdigest()[:16]
+
+
+def _closure(module: str) -> set[str]:
+    seen, waiting = set[str](), [module]
+    while waiting:
+        name = waiting.pop()
+        if name not in seen:
+            seen.add(name)
+            waiting.extend(_imports(name))
+    return seen
+
+
+@cache
+def _imports(module: str) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(_imported(_text(module))))
+
+
+def _imported(source: str) -> Iterator[str]:
+    for package, names in _IMPORT.findall(source):
+        words = re.findall(r"\w+", re.sub(r"#[^\n]*| as \w+", "", names))
+        for name in (package, *(f"{package}.{word}" for word in words)):
+            if _path(name).is_file():
+                yield name
+
+
+def _text(module: str) -> str:
+    return _path(module).read_text()
+
+
+def _path(module: str) -> Path:
+    return ROOT.joinpath(*module.split(".")[1:]).with_suffix(".py")

@@ -1,0 +1,117 @@
+"""The store itself: a directory, or any URL that fsspec knows (s3://, gs://, memory://).
+
+    <root>/plans/<2 digits>/<key>/<sha256 of the plan>.plan     written first
+    <root>/plans/<2 digits>/<key>/record.json                   written last: an entry exists when this does
+    <root>/models/<name>.json                                   what was last built under that name, for `explain`
+
+The record names its plan by hash and seals itself by one, so a truncated or altered file is never taken for an entry.
+Two builders of one key write two plans (TensorRT's are not reproducible) and the later record wins; either is right.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import posixpath
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from builder.engine import Plan
+from builder.errors import EnvironmentProblem, UsageError
+from builder.store.canonical import digest, plain, text
+
+FORMAT = 1
+MOVING = ("file", "local", "sftp", "ssh", "smb", "hdfs", "webhdfs")
+"""Protocols whose files show while they are written: there, a file is written under another name and moved. On the
+others (object stores) an upload shows whole, when it ends."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A plan that was found, and its key's parts as they were recorded."""
+
+    plan: Plan
+    parts: Mapping[str, Any]
+
+
+class Store:
+    """Plans by key. Raises UsageError for a URL that is none, EnvironmentProblem where its package is missing."""
+
+    def __init__(self, url: str) -> None:
+        from fsspec.core import url_to_fs
+
+        self.url = url
+        try:
+            self.fs, self.root = url_to_fs(url)
+        except ValueError as error:
+            raise UsageError(f"--store {url}: {error}", fix="a folder, or a URL such as s3://bucket/plans") from error
+        except ImportError as error:
+            raise EnvironmentProblem(f"--store {url}: {error}", fix="install the package that it names") from error
+        protocols = self.fs.protocol if isinstance(self.fs.protocol, tuple | list) else (self.fs.protocol,)
+        self._moves = any(protocol in MOVING for protocol in protocols)
+
+    def get(self, key: str) -> Entry | None:
+        """The entry of this key; None where there is none, or what is there is damaged."""
+        record = self._sealed(self._path("plans", key[:2], key, "record.json"))
+        if record is None or record["key"] != key:
+            return None
+        data = self._read(self._path("plans", key[:2], key, f"{record['sha256']}.plan"))
+        if data is None or hashlib.sha256(data).hexdigest() != record["sha256"]:
+            return None
+        return Entry(Plan(data, record["facts"]), record["parts"])
+
+    def put(self, key: str, parts: Mapping[str, Any], plan: Plan) -> None:
+        """Keep a plan under its key: the data, then the record."""
+        sha256 = hashlib.sha256(plan.data).hexdigest()
+        self._write(self._path("plans", key[:2], key, f"{sha256}.plan"), plan.data)
+        record = {"key": key, "sha256": sha256, "parts": parts, "facts": plan.facts}
+        self._write(self._path("plans", key[:2], key, "record.json"), _seal(record))
+
+    def last(self, name: str) -> dict[str, Any] | None:
+        """What `remember` was last told of a model of this name, by anybody; None where nothing was."""
+        return self._sealed(self._path("models", f"{name}.json"))
+
+    def remember(self, name: str, record: Mapping[str, Any]) -> None:
+        """Keep what was built under this name."""
+        self._write(self._path("models", f"{name}.json"), _seal(record))
+
+    def _path(self, *parts: str) -> str:
+        return posixpath.join(self.root, *parts)
+
+    def _read(self, path: str) -> bytes | None:
+        try:
+            return bytes(self.fs.cat_file(path))
+        except FileNotFoundError:
+            return None
+
+    def _write(self, path: str, data: bytes) -> None:
+        self.fs.makedirs(posixpath.dirname(path), exist_ok=True)
+        if not self._moves:
+            self.fs.pipe_file(path, data)
+            return
+        staged = f"{path}.{uuid.uuid4().hex}.tmp"
+        try:
+            self.fs.pipe_file(staged, data)
+            self.fs.mv(staged, path)
+        except BaseException:
+            if self.fs.exists(staged):
+                self.fs.rm_file(staged)
+            raise
+
+    def _sealed(self, path: str) -> dict[str, Any] | None:
+        """The record in the file; None where there is none, or it is not as it was written."""
+        try:
+            read = json.loads(self._read(path) or b"null")
+        except ValueError:
+            return None
+        if not isinstance(read, dict) or read.pop("format", None) != FORMAT:
+            return None
+        seal = read.pop("seal", None)
+        return read if seal == digest(read) else None
+
+
+def _seal(record: Mapping[str, Any]) -> bytes:
+    said = plain(record)
+    return text({**said, "format": FORMAT, "seal": digest(said)}).encode()

@@ -1,0 +1,151 @@
+"""A key is the same for the same plan and another for any other: each part that changes a plan changes it, by name."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from builder.conversion import convert, registry
+from builder.engine import BuildOptions, flavour
+from builder.manifest.spec import TensorSpec
+from builder.store import because, key, sources
+from builder.store.canonical import digest
+from tests.store.conftest import small
+
+DEFAULT = BuildOptions()
+
+
+def reason(before: Any, after: Any) -> str:
+    return because(before, after, key.DERIVED)
+
+
+def test_equal_conversions_have_equal_keys() -> None:
+    first, second = key.parts(small(), DEFAULT), key.parts(small(), DEFAULT)
+    assert first == second
+    assert key.key(first) == key.key(second) == digest(first)
+    assert len(key.key(first)) == 64
+
+
+def test_the_key_is_the_same_in_another_process(conversion: Any) -> None:
+    """No address, no order of a set, no count of what this process did before may be in it."""
+    program = (
+        "from tests.store.conftest import small\nfrom builder.store import key\n"
+        "from builder.engine import BuildOptions\nprint(key.key(key.parts(small(), BuildOptions())))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=Path(__file__).parents[2]
+    )
+    assert done.stdout.strip() == key.key(key.parts(conversion, DEFAULT))
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"scale": 1.5}, "weights changed"),
+        ({"precision": "fp16"}, "precision fp32 -> fp16"),
+        ({"batch": (1, 2, 16)}, "inputs.x.dims.batch [1, 2, 8] -> [1, 2, 16]"),
+        ({"output_names": ["y"]}, 'outputs ["output"] -> ["y"]'),
+    ],
+)
+def test_what_changes_a_plan_changes_its_key_and_is_named(conversion: Any, changed: dict[str, Any], words: str) -> None:
+    before, after = key.parts(conversion, DEFAULT), key.parts(small(**changed), DEFAULT)
+    assert key.key(before) != key.key(after)
+    assert reason(before, after).startswith(words)
+
+
+def test_keep_fp32_shows_in_the_network_that_it_changed() -> None:
+    kept = key.parts(small(precision="fp16", keep_fp32=["*linear*"]), DEFAULT)
+    half = key.parts(small(precision="fp16"), DEFAULT)
+    assert reason(half, kept) == "network changed"
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (BuildOptions(optimization_level=1), "options.optimization_level none -> 1"),
+        (BuildOptions(compute_capabilities=((8, 9),)), "options.compute_capabilities none -> [[8, 9]]"),
+        (BuildOptions(sparse_weights=True), "options.sparse_weights none -> true"),
+        (BuildOptions(memory_pools={"tactic_dram": 9}), "options.memory_pools.tactic_dram none -> 9"),
+    ],
+)
+def test_every_build_option_is_in_the_key(conversion: Any, options: BuildOptions, words: str) -> None:
+    assert words in reason(key.parts(conversion, DEFAULT), key.parts(conversion, options))
+
+
+def test_every_field_of_the_options_reaches_the_key() -> None:
+    """A field that is added later cannot be forgotten: all of them are taken, but for the timing cache, see below."""
+    values = {"timing_cache": Path("/none"), "compute_capabilities": ((8, 6),), "memory_pools": {"a": 1}}
+    for name in BuildOptions.__dataclass_fields__:
+        parts = key.option_parts(BuildOptions(**{name: values.get(name, "x")}))
+        assert (name in parts) == (name != "timing_cache")
+
+
+def test_a_timing_cache_counts_where_tactics_must_come_from_it(tmp_path: Path) -> None:
+    cache = tmp_path / "a.cache"
+    cache.write_bytes(b"one")
+    assert key.option_parts(BuildOptions(timing_cache=cache)) == {}
+    strict = BuildOptions(timing_cache=cache, error_on_timing_cache_miss=True)
+    first = key.option_parts(strict)
+    cache.write_bytes(b"two")
+    assert key.option_parts(strict) != first
+
+
+def test_equal_bytes_of_another_shape_or_dtype_are_other_weights() -> None:
+    zeros = [torch.zeros(60), torch.zeros(6, 10), torch.zeros(60, dtype=torch.int32)]
+    graphs = [torch._C.Graph() for _ in zeros]
+    for graph, tensor in zip(graphs, zeros, strict=True):
+        graph.registerOutput(graph.insertConstant(tensor))
+    assert len({key.weights_digest(graph) for graph in graphs}) == 3
+
+
+def test_only_converters_of_the_models_own_operators_count(conversion: Any) -> None:
+    versions = key.parts(conversion, DEFAULT)["converters"]
+    assert {"aten::linear", "aten::relu"} <= set(versions)
+    assert not any("conv2d" in name for name in versions)
+
+
+def test_a_converter_that_changed_is_named(conversion: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = key.parts(conversion, DEFAULT)
+    module = registry.CONVERTERS["aten::relu"].build.__module__
+    real = sources.version
+    monkeypatch.setattr(sources, "version", lambda name: "0" * 16 if name == module else real(name))
+    after = key.parts(conversion, DEFAULT)
+    assert "converters.aten::relu changed" in reason(before, after)
+    assert "aten::linear" not in reason(before, after)
+
+
+def test_a_plugins_converter_counts_with_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plugin = tmp_path / "plugin.py"
+    plugin.write_text("one = 1\n")
+    monkeypatch.setitem(sys.modules, "plugin", type(sys)("plugin"))
+    sys.modules["plugin"].__file__ = str(plugin)
+    first = sources.foreign("plugin")
+    plugin.write_text("one = 2\n")
+    assert sources.foreign("plugin") != first
+
+
+def test_a_helper_that_a_converter_imports_is_part_of_its_version() -> None:
+    assert "builder.conversion.context" in sources._closure("builder.conversion.convert")
+    assert "builder.engine.config" in sources._closure("builder.engine.build")
+    assert "builder.cli.repo" not in sources._closure("builder.conversion.convert")
+
+
+def test_the_version_of_the_flavour_is_known_without_importing_it() -> None:
+    name = flavour.resolve()
+    assert flavour.installed_version(name) == flavour.load().__version__
+
+
+def test_a_constant_of_another_value_is_another_graph() -> None:
+    def parts(value: str) -> dict[str, Any]:
+        graph = torch._C.parse_ir(
+            f"graph(%x : Tensor):\n  %c : float = prim::Constant[value={value}]()\n"
+            "  %y : Tensor = aten::mul(%x, %c)\n  return (%y)"
+        )
+        return key.parts(convert(graph, [TensorSpec("float32", (2,))]), DEFAULT)
+
+    assert "graph changed" in reason(parts("0.10000000000000001"), parts("0.10000000000000002"))

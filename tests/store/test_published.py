@@ -1,0 +1,158 @@
+"""What was published is trusted only while everything that it was built from, and every file of it, is the same."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from builder.manifest import load
+from builder.manifest.spec import ModelSpec, Tolerance
+from builder.store import Hashes, published, record, request, stale
+
+MANIFEST = "inputs:\n  - {name: x, dtype: float32, shape: [batch, 4]}\ndims:\n  batch: {min: 1, opt: 2, max: 8}\n"
+
+
+@pytest.fixture
+def models(tmp_path: Path) -> Path:
+    """A folder with one model, old enough to be remembered by its times; what the file holds does not matter here."""
+    folder = tmp_path / "models"
+    folder.mkdir()
+    (folder / "net.pt").write_bytes(b"weights")
+    (folder / "net.yaml").write_text(MANIFEST)
+    return folder
+
+
+@pytest.fixture
+def hashes(tmp_path: Path) -> Hashes:
+    return Hashes(tmp_path / "hashes.json")
+
+
+def spec_of(models: Path) -> ModelSpec:
+    return load(models)[0]
+
+
+def published_model(folder: Path, wanted: dict[str, Any], steps: list[str] | None = None) -> Path:
+    (folder / "1").mkdir(parents=True)
+    (folder / "1" / "model.plan").write_bytes(b"plan")
+    files = {"1/model.plan": hashlib.sha256(b"plan").hexdigest()}
+    (folder / published.SIDECAR).write_text(json.dumps({"name": folder.name, "files": files, "steps": steps or []}))
+    record(folder, wanted, {"model": {"key": "0"}})
+    return folder
+
+
+def test_the_same_request_is_unchanged(models: Path, tmp_path: Path, hashes: Hashes) -> None:
+    wanted = request(spec_of(models), hashes)
+    folder = published_model(tmp_path / "out" / "net", wanted)
+    assert stale(folder, request(spec_of(models), hashes), hashes) is None
+    assert json.loads((folder / published.SIDECAR).read_text())["name"] == "net"
+    assert {path.name for path in folder.iterdir()} == {"1", published.SIDECAR}
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda m: (m / "net.pt").write_bytes(b"others"), "source changed"),
+        (lambda m: (m / "net.yaml").write_text(MANIFEST + "precision: fp16\n"), "precision fp32 -> fp16"),
+        (lambda m: (m / "net.yaml").write_text(MANIFEST.replace("max: 8", "max: 9")), "[1, 2, 8] -> [1, 2, 9]"),
+        (lambda m: (m / "net.yaml").write_text(MANIFEST + "tolerance: {rtol: 0.1}\n"), "tolerance.rtol none -> 0.1"),
+        (lambda m: (m / "net.yaml").write_text(MANIFEST + "# a comment\n"), None),
+    ],
+)
+def test_a_change_of_file_or_manifest_is_named(
+    models: Path, tmp_path: Path, hashes: Hashes, change: Callable[[Path], Any], words: str | None
+) -> None:
+    folder = published_model(tmp_path / "out" / "net", request(spec_of(models), hashes))
+    change(models)
+    reason = stale(folder, request(spec_of(models), hashes), hashes)
+    assert reason is None if words is None else words in str(reason)
+
+
+def test_goldens_count_by_content_and_places_do_not(models: Path, tmp_path: Path, hashes: Hashes) -> None:
+    import dataclasses
+
+    import numpy
+
+    numpy.savez(models / "g.npz", x=numpy.ones((2, 4), "float32"))
+    spec = dataclasses.replace(spec_of(models), goldens=models / "g.npz")
+    first = request(spec, hashes)
+    assert request(dataclasses.replace(spec, name="other", manifest=None), hashes) == first
+    numpy.savez(models / "g.npz", x=numpy.zeros((2, 4), "float32"))
+    assert request(spec, hashes)["goldens"] != first["goldens"]
+
+
+def test_every_field_of_a_spec_is_in_the_request(models: Path, hashes: Hashes) -> None:
+    """A key that is added to the manifest later cannot be forgotten."""
+    known = set(request(spec_of(models), hashes))
+    assert set(ModelSpec.__dataclass_fields__) - {"name", "path", "manifest"} <= known
+
+
+def test_options_flavour_versions_and_our_code_are_in_the_request(models: Path, hashes: Hashes) -> None:
+    wanted = request(spec_of(models), hashes, serve_as="python", layout="fused")
+    assert (wanted["serve_as"], wanted["layout"]) == ("python", "fused")
+    assert wanted["tensorrt"]
+    assert {"torch", "polygraphy"} <= set(wanted["packages"])
+    assert len(wanted["trt_build"]) == 64
+    assert json.loads(json.dumps(wanted)) == wanted
+    assert Tolerance().rtol is None
+    assert wanted["tolerance"] == {"rtol": None, "atol": None}
+
+
+@pytest.mark.parametrize("damage", ["altered", "removed", "step"])
+def test_a_damaged_publication_is_built_again(models: Path, tmp_path: Path, hashes: Hashes, damage: str) -> None:
+    wanted = request(spec_of(models), hashes)
+    step = published_model(tmp_path / "out" / "net_0", {})
+    folder = published_model(tmp_path / "out" / "net", wanted, ["net_0"])
+    assert stale(folder, wanted, hashes) is None
+    if damage == "altered":
+        (folder / "1" / "model.plan").write_bytes(b"PLAN")
+    elif damage == "removed":
+        (folder / "1" / "model.plan").unlink()
+    else:
+        (step / published.SIDECAR).unlink()
+    assert "is damaged" in str(stale(folder, wanted, hashes))
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"request": 3}'])
+def test_a_sidecar_that_says_nothing_is_no_publication(tmp_path: Path, hashes: Hashes, text: str) -> None:
+    assert stale(tmp_path, {}, hashes) == "there was none before"
+    (tmp_path / published.SIDECAR).write_text(text)
+    assert stale(tmp_path, {}, hashes) == "there was none before"
+
+
+def test_hashes_are_remembered_until_the_file_changes(tmp_path: Path) -> None:
+    file, cache = tmp_path / "file", tmp_path / "cache" / "hashes.json"
+    file.write_bytes(b"one")
+    with Hashes(cache) as hashes:
+        first = hashes.sha256(file)
+    assert not cache.exists()  # too fresh to trust its times
+    _age(file)
+    time.sleep(2.1)  # the change time is the clock's: only waiting makes it old
+    with Hashes(cache) as hashes:
+        assert hashes.sha256(file) == first
+    remembered = json.loads(cache.read_text())
+    assert remembered[str(file)][-1] == first
+    remembered[str(file)][-1] = "from the cache"
+    cache.write_text(json.dumps(remembered))
+    assert Hashes(cache).sha256(file) == "from the cache"
+    before = file.stat()
+    file.write_bytes(b"two")
+    os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))  # as tar and rsync do
+    assert Hashes(cache).sha256(file) == hashlib.sha256(b"two").hexdigest()
+
+
+def _age(file: Path) -> None:
+    os.utime(file, (1_000_000_000, 1_000_000_000))
+
+
+@pytest.mark.parametrize("text", ["", "null", "[1]", '{"/x": 3'])
+def test_a_broken_cache_of_hashes_is_ignored(tmp_path: Path, text: str) -> None:
+    (tmp_path / "hashes.json").write_text(text)
+    (tmp_path / "file").write_bytes(b"one")
+    assert Hashes(tmp_path / "hashes.json").sha256(tmp_path / "file") == hashlib.sha256(b"one").hexdigest()

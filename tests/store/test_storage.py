@@ -1,0 +1,162 @@
+"""An entry is whole or not there: damage is detected, and nobody ever sees half of one."""
+
+from __future__ import annotations
+
+import json
+import threading
+import uuid
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from builder.engine import BuildOptions, Plan
+from builder.errors import EnvironmentProblem, UsageError
+from builder.store import Store, because
+from builder.store.plans import Plans
+
+KEY = "ab" + "0" * 62
+PLAN = Plan(b"a plan" * 100, {"flavour": "tensorrt-rtx"})
+PARTS = {"precision": "fp32"}
+
+
+@pytest.fixture(params=["directory", "memory"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
+    return Store(str(tmp_path / "store") if request.param == "directory" else f"memory://{uuid.uuid4().hex}")
+
+
+def files(store: Store) -> list[str]:
+    return [str(path) for path in store.fs.find(store.root)]
+
+
+def test_what_is_put_is_found_with_its_parts_and_facts(store: Store) -> None:
+    assert store.get(KEY) is None
+    store.put(KEY, PARTS, PLAN)
+    entry = Store(store.url).get(KEY)
+    assert entry is not None
+    assert (entry.plan, entry.parts) == (PLAN, PARTS)
+    assert store.get("ab" + "1" * 62) is None
+
+
+@pytest.mark.parametrize("which", ["plan", "json"])
+@pytest.mark.parametrize("damage", ["truncated", "altered", "emptied", "removed"])
+def test_damage_is_no_entry_and_is_mended_by_the_next_build(store: Store, which: str, damage: str) -> None:
+    store.put(KEY, PARTS, PLAN)
+    path = next(name for name in files(store) if name.endswith(which))
+    data = store.fs.cat_file(path)
+    if damage == "removed":
+        store.fs.rm_file(path)
+    else:
+        middle = len(data) // 2
+        broken = {"truncated": data[:middle], "altered": data[:middle] + b"#" + data[middle + 1 :], "emptied": b""}
+        store.fs.pipe_file(path, broken[damage])
+    assert store.get(KEY) is None
+    store.put(KEY, PARTS, PLAN)
+    assert store.get(KEY) is not None
+
+
+def test_a_record_under_another_key_is_not_taken_for_it(tmp_path: Path) -> None:
+    store = Store(str(tmp_path))
+    store.put(KEY, PARTS, PLAN)
+    (tmp_path / "plans" / "ab" / KEY).rename(tmp_path / "plans" / "ab" / ("ab" + "2" * 62))
+    assert store.get("ab" + "2" * 62) is None
+
+
+def test_an_upload_that_fails_leaves_no_entry_and_no_litter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Interrupted after each write in turn: the data comes first, the record last."""
+    store = Store(str(tmp_path))
+    real = store.fs.mv
+    for allowed in (0, 1):
+        count = iter(range(10))
+
+        def move(source: str, target: str, count: Any = count, allowed: int = allowed) -> None:
+            if next(count) >= allowed:
+                raise KeyboardInterrupt
+            real(source, target)
+
+        monkeypatch.setattr(store.fs, "mv", move)
+        with pytest.raises(KeyboardInterrupt):
+            store.put(KEY, PARTS, PLAN)
+        assert store.get(KEY) is None
+        assert not [name for name in files(store) if name.endswith(".tmp")]
+        assert [Path(name).suffix for name in files(store)] == [".plan"] * allowed
+
+
+def test_readers_beside_builders_see_a_whole_entry_or_none(tmp_path: Path) -> None:
+    """TensorRT's plans differ from build to build, so the builders write different plans under one key."""
+    store, done, seen = Store(str(tmp_path)), threading.Event(), []
+
+    def build(number: int) -> None:
+        for turn in range(30):
+            store.put(KEY, PARTS, Plan(bytes([number]) * (200_000 + turn), {"by": number}))
+
+    def read() -> None:
+        while not done.is_set():
+            entry = store.get(KEY)
+            if entry is not None:
+                seen.append(set(entry.plan.data) == {entry.plan.facts["by"]})
+
+    builders = [threading.Thread(target=build, args=(number,)) for number in (1, 2)]
+    readers = [threading.Thread(target=read) for _ in range(2)]
+    for thread in (*readers, *builders):
+        thread.start()
+    for thread in builders:
+        thread.join()
+    done.set()
+    for thread in readers:
+        thread.join()
+    assert len(seen) > 10
+    assert all(seen)
+
+
+def test_a_url_that_is_none_and_a_package_that_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(UsageError, match="--store nonsense://x"):
+        Store("nonsense://x")
+    monkeypatch.setitem(__import__("sys").modules, "s3fs", None)
+    with pytest.raises(EnvironmentProblem, match="s3fs"):
+        Store("s3://bucket/plans")
+
+
+def test_plans_are_compiled_once_and_then_found(store: Store, conversion: Any) -> None:
+    built = []
+
+    def compile() -> Plan:
+        built.append(1)
+        return PLAN
+
+    first, again = Plans(store), Plans(store)
+    assert first.build(conversion, BuildOptions(), compile) == again.build(conversion, BuildOptions(), compile) == PLAN
+    assert len(built) == 1
+    assert [first.made["model"].found, again.made["model"].found] == [False, True]
+    assert first.made["model"].because == "there was none before"
+    assert Plans(store, rebuild=True).build(conversion, BuildOptions(), compile) == PLAN
+    assert len(built) == 2
+    json.dumps(again.record())
+
+
+def test_the_reason_names_the_part_that_changed_since_the_last_plan(conversion: Any) -> None:
+    plans = Plans(None)
+    plans.build(conversion, BuildOptions(), lambda: PLAN)
+    later = Plans(None, {"model": plans.record()["model"]["parts"]})
+    later.build(conversion, BuildOptions(optimization_level=2), lambda: PLAN)
+    assert later.made["model"].because == "options.optimization_level none -> 2"
+    same = Plans(None, {"model": plans.record()["model"]["parts"]})
+    same.build(conversion, BuildOptions(), lambda: PLAN)
+    assert same.made["model"].because == "its plan was not in the store"
+
+
+def test_a_store_that_fails_costs_a_warning_and_not_the_build(tmp_path: Path, conversion: Any) -> None:
+    (tmp_path / "file").write_text("")
+    plans = Plans(Store(str(tmp_path / "file")))
+    assert plans.build(conversion, BuildOptions(), lambda: PLAN) == PLAN
+    assert "could not be written" in plans.warnings[-1]
+
+
+def test_reasons_are_words() -> None:
+    before = {"precision": "fp32", "source": "a" * 64, "inputs": [{"name": "x", "dtype": "float32"}], "gpu": None}
+    after = {"precision": "fp16", "source": "b" * 64, "inputs": [{"name": "x", "dtype": "int8"}], "gpu": {"sm": "90"}}
+    assert because(before, after) == (
+        "precision fp32 -> fp16, source changed, inputs.x.dtype float32 -> int8, gpu.sm none -> 90"
+    )
+    assert because(before, before) == ""
+    assert because(None, after) == "there was none before"
