@@ -16,7 +16,7 @@ def available() -> bool:
 
 
 def data_dependent(ctx: ConversionContext, args: Any = None) -> str | None:
-    """A capability: the reason against operators whose size the data decides, where the flavour cannot run them."""
+    """not on TensorRT-RTX"""
     return None if available() else "its size depends on the data, and TensorRT-RTX has no kernel for that (NonZero)"
 
 

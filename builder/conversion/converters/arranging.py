@@ -198,6 +198,7 @@ def channel_shuffle(ctx: ConversionContext, node: Any, x: Any, groups: int) -> A
 
 
 def _no_strides(ctx: ConversionContext, args: SimpleNamespace) -> str | None:
+    """refused: a network's tensors have no strides"""
     return "as_strided reads memory as torch laid it out; a network's tensors have no strides to read by"
 
 

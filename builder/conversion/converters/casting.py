@@ -83,6 +83,7 @@ def to_nothing(ctx: ConversionContext, node: Any, x: Any, *_: Any) -> Any:
 def _register_cast(name: str, dtype: torch.dtype) -> None:
     @converter(f"aten::_cast_{name}(Tensor self, bool non_blocking=False) -> Tensor")
     def cast(ctx: ConversionContext, node: Any, x: Any, *_: Any) -> Any:
+        """self.to the dtype of the name"""
         return converted(ctx, node, x, dtype)
 
 

@@ -18,6 +18,7 @@ from builder.engine.flavour import trt
 
 
 def _classes_known(ctx: ConversionContext, args: SimpleNamespace) -> str | None:
+    """with num_classes"""
     if args.num_classes < 0:
         return "one_hot without num_classes has as many columns as the greatest value says, which is not known before"
     return None

@@ -9,6 +9,7 @@ import torch
 
 from builder.conversion.context import ConversionContext, Unconvertible
 from builder.conversion.converters.indexing import gathered
+from builder.conversion.converters.joining import at_least, joined
 from builder.conversion.converters.padding import padded
 from builder.conversion.converters.select import sliced, static_length
 from builder.conversion.converters.shape import permuted
@@ -116,3 +117,19 @@ def combinations(ctx: ConversionContext, node: Any, x: Any, r: int, with_replace
         raise Unconvertible("combinations of nothing is an empty tensor")
     places = torch.tensor(list(choose(range(length), r)), dtype=torch.int64).reshape(-1, r)
     return gathered(ctx, x, places, 0)
+
+
+@converter("aten::block_diag(Tensor[] tensors) -> Tensor")
+def block_diag(ctx: ConversionContext, node: Any, tensors: list[Any]) -> Any:
+    """The matrices down the diagonal of one, zeros elsewhere; vectors are rows"""
+    matrices = [at_least(ctx, t, 2) for t in tensors]
+    width: Size = 0
+    for matrix in matrices:
+        width = ctx.arithmetic("add", width, ctx.size(matrix, 1))
+    rows, left = [], 0
+    for matrix in matrices:
+        own = ctx.size(matrix, 1)
+        right = ctx.arithmetic("sub", ctx.arithmetic("sub", width, left), own)
+        rows.append(padded(ctx, matrix, [left, right], "constant"))
+        left = ctx.arithmetic("add", left, own)
+    return joined(ctx, rows, 0)

@@ -25,8 +25,10 @@ def _cat(ctx: ConversionContext, node: Any, tensors: list[Any], dim: int) -> Any
     if rank == 0:
         raise Unconvertible("zero-dimensional tensors cannot be concatenated")
     dtype = promote(*((ctx.dtype(t), "dimensioned") for t in tensors))
-    kept = [t for t in tensors if ctx.rank(t) == rank and 0 not in tuple(t.shape)] or tensors[:1]
-    return joined(ctx, [ctx.tensor(t, dtype) for t in kept], ctx.axis(kept[0], dim))
+    axis = ctx.axis(next(t for t in tensors if ctx.rank(t) == rank), dim)
+    filled = [t for t in tensors if ctx.rank(t) == rank and t.shape[axis] != 0]
+    kept = filled or [t for t in tensors if ctx.rank(t) == rank][:1]
+    return joined(ctx, [ctx.tensor(t, dtype) for t in kept], axis)
 
 
 for _name in ("cat", "concat", "concatenate"):
@@ -61,10 +63,12 @@ def at_least(ctx: ConversionContext, x: Any, rank: int) -> Any:
 def _register_atleast(rank: int) -> None:
     @converter(f"aten::atleast_{rank}d(Tensor self) -> Tensor")
     def one(ctx: ConversionContext, node: Any, x: Any) -> Any:
+        """Axes of size 1 up to this rank"""
         return at_least(ctx, x, rank)
 
     @converter(f"aten::atleast_{rank}d.Sequence(Tensor[] tensors) -> Tensor[]")
     def several(ctx: ConversionContext, node: Any, tensors: list[Any]) -> list[Any]:
+        """Axes of size 1 up to this rank, of each tensor"""
         return [at_least(ctx, t, rank) for t in tensors]
 
 
@@ -75,6 +79,7 @@ for _rank in (1, 2, 3):
 def _register_stack(name: str, rank: int, axis: int) -> None:
     @converter(f"aten::{name}(Tensor[] tensors) -> Tensor", constants=("tensors",))
     def stacked(ctx: ConversionContext, node: Any, tensors: list[Any]) -> Any:
+        """The tensors side by side, after atleast_1d, _2d or _3d"""
         parts = [at_least(ctx, t, rank) for t in tensors]
         return joined(ctx, parts, 0 if ctx.rank(parts[0]) == 1 else axis)
 

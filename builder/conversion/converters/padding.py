@@ -43,6 +43,7 @@ def _cut_or_filled(
 
 
 def _fits(ctx: ConversionContext, args: SimpleNamespace) -> str | None:
+    """no more pads than axes"""
     pad = args.pad if hasattr(args, "pad") else args.padding
     if len(pad) > 2 * ctx.rank(args.self):
         return f"{len(pad) // 2} axes to pad in a tensor of rank {ctx.rank(args.self)}"
@@ -60,6 +61,7 @@ def _register(name: str, mode: str, axes: int) -> None:
         f"aten::{name}{axes}d(Tensor self, SymInt[{2 * axes}] padding) -> Tensor", dynamic=("padding",), when=_fits
     )
     def pad(ctx: ConversionContext, node: Any, x: Any, padding: list[Size]) -> Any:
+        """The tensor itself around it: mirrored at its edges, or its edges repeated"""
         return padded(ctx, x, padding, mode)
 
 

@@ -147,6 +147,7 @@ def _with_self(ctx: ConversionContext, x: Any, found: Any, count: Any, reduction
 
 
 def _affordable(ctx: ConversionContext, args: SimpleNamespace) -> str | None:
+    """at most 2^28 comparisons"""
     places = _greatest(ctx, args.self, ctx.axis(args.self, args.dim)) if ctx.rank(args.self) else 1
     volume = places
     for axis in range(ctx.rank(args.index)):

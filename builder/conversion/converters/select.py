@@ -241,10 +241,12 @@ def _register_axis_split(name: str, axis: int) -> None:
 
     @converter(f"aten::{name}.int(Tensor(a -> *) self, int sections) -> Tensor(a)[]")
     def sections(ctx: ConversionContext, node: Any, x: Any, count: int) -> list[Any]:
+        """tensor_split of a fixed axis"""
         return list(tensor_split(ctx, node, x, count, dim(ctx, x)))
 
     @converter(f"aten::{name}.array(Tensor(a -> *) self, int[] indices) -> Tensor(a)[]", dynamic=("indices",))
     def array(ctx: ConversionContext, node: Any, x: Any, indices: list[Size]) -> list[Any]:
+        """tensor_split of a fixed axis"""
         return list(tensor_split_at(ctx, node, x, indices, dim(ctx, x)))
 
 

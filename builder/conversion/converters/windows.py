@@ -75,6 +75,7 @@ def _times(ctx: ConversionContext, *sizes: Size) -> Size:
 
 
 def _floating(ctx: ConversionContext, args: SimpleNamespace) -> str | None:
+    """floating tensors with a static number of channels"""
     if not ctx.dtype(args.self).is_floating_point:
         return "col2im of integers: TensorRT's deconvolution is for floating tensors"
     channels = args.self.shape[ctx.rank(args.self) - 2]
