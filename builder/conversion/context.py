@@ -50,6 +50,7 @@ class ConversionContext:
         self.warnings: list[str] = []
         self.messages = messages if messages is not None else []
         self.unroll_limit = 64
+        self.blocks: Any = None
         self._facts: dict[str, TensorFacts] = {}
         self._constants: dict[Any, Any] = {}
 

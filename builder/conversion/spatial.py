@@ -16,8 +16,8 @@ from builder.engine.flavour import trt
 
 def filled(values: Any, count: int) -> list[int]:
     """A size argument of `count` axes: PyTorch lets one number stand for all."""
-    values = [values] if isinstance(values, int | DynamicScalar) else list(values)
-    return values * count if len(values) == 1 else values
+    each: list[Any] = [values] if isinstance(values, int | DynamicScalar) else list(values)
+    return each * count if len(each) == 1 else each
 
 
 def as_image(ctx: ConversionContext, x: Any, axes: int) -> tuple[Any, Callable[[Any], Any]]:

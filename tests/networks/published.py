@@ -107,7 +107,7 @@ NETWORKS: dict[str, Network] = {
     "SE-ResNet-50": _vision("seresnet50", *FREE),
     "RegNetX-400MF": _vision("regnetx004", *FREE),
     "VGG-16": _vision("vgg16", (224, 224)),
-    "U-Net": _vision("unet_cub", (224, 224)),
+    "U-Net": _vision("unet_cityscapes", (256, 512)),
     "DeepLabV3": _vision("deeplabv3_resnetd50b_voc", (480, 480)),
     "CenterNet": _vision("centernet_resnet18_coco", (512, 512)),
     "BERT-base": _text("BertModel", "BertConfig", {}),

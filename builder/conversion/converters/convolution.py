@@ -192,12 +192,11 @@ def _direct(ctx: ConversionContext, x: Any, weight: Any, bias: Any, window: Wind
 def _transposed(ctx: ConversionContext, x: Any, weight: Any, bias: Any, window: Window) -> Any:
     """Output padding is less cropping behind; what cropping cannot give, zeros behind the kernel do: they add rows
     that nothing reaches."""
-    assert window.extra is not None
     if any(d > 1 for d in window.dilation):
         weight, window = _spread(weight, window)
-    missing = [max(extra - after, 0) for extra, after in zip(window.extra, window.after, strict=True)]
+    missing = [max(extra - after, 0) for extra, after in zip(window.extra or [], window.after, strict=True)]
     weight = _lengthened(ctx, weight, missing)
-    after = [a - e + m for a, e, m in zip(window.after, window.extra, missing, strict=True)]
+    after = [a - e + m for a, e, m in zip(window.after, window.extra or [], missing, strict=True)]
     shape = list(weight.shape[2:])
     settled = Window(window.stride, window.before, after, window.dilation, window.groups)
     maps = int(weight.shape[1]) * window.groups
@@ -218,7 +217,8 @@ def _spread(weight: Any, window: Window) -> tuple[Any, Window]:
         raise Unconvertible("a dilated transposed convolution needs its weight at build time")
     lengths = [d * (k - 1) + 1 for d, k in zip(window.dilation, weight.shape[2:], strict=True)]
     spread = weight.new_zeros(*weight.shape[:2], *lengths)
-    spread[(slice(None), slice(None), *(slice(None, None, d) for d in window.dilation))] = weight
+    holes = tuple(slice(None, None, d) for d in (1, 1, *window.dilation))
+    spread[holes] = weight
     plain = Window(window.stride, window.before, window.after, [1] * len(lengths), window.groups, window.extra)
     return spread, plain
 

@@ -49,9 +49,9 @@ def output_length(ctx: ConversionContext, pool: Pool, axis: int, length: Size) -
     rest = ctx.arithmetic("add", length, 2 * pad - span + more)
     count = ctx.arithmetic("add", rest if step == 1 else ctx.arithmetic("floordiv", rest, step), 1)
     if not pool.ceil or pad + step <= span:  # the last window then always starts within the input
-        return count
+        return count  # type: ignore[no-any-return]
     starting = ctx.arithmetic("add", ctx.arithmetic("floordiv", ctx.arithmetic("add", length, pad - 1), step), 1)
-    return ctx.arithmetic("min", count, starting)
+    return ctx.arithmetic("min", count, starting)  # type: ignore[no-any-return]
 
 
 def _may_drop(pool: Pool) -> list[int]:
@@ -320,7 +320,7 @@ def _bounds(ctx: ConversionContext, length: Size, size: Size) -> tuple[Any, Any]
 def _member(ctx: ConversionContext, length: Size, size: Size) -> Any:
     """[size, length], true where element j is of part i; a torch.Tensor where it is static."""
     starts, ends = _bounds(ctx, length, size)
-    if isinstance(starts, torch.Tensor):
+    if isinstance(starts, torch.Tensor) and isinstance(length, int):
         j = torch.arange(length)
         return (j >= starts[:, None]) & (j < ends[:, None])
     j = ctx.unsqueeze(iota(ctx, length), [0])

@@ -7,7 +7,6 @@ one axis is read off an identity matrix, and the network multiplies by that matr
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -97,7 +96,8 @@ def _register(name: str, method: Method, axes: int) -> None:
 
 def filled_floats(values: Sequence[float], count: int) -> list[float | None]:
     """One factor an axis: a single one stands for all."""
-    return list(values) * count if len(values) == 1 else list(values)
+    each: list[float | None] = list(values)
+    return each * count if len(each) == 1 else each
 
 
 for _name, (_method, _axes) in OPERATORS.items():
@@ -112,7 +112,7 @@ def scaled_length(ctx: ConversionContext, length: Size, scale: float) -> Size:
     lengths = range(longest(ctx, length) + 1)
     if all(int(n * scale) == n * ratio.numerator // ratio.denominator for n in lengths):
         whole = ctx.arithmetic("mul", length, ratio.numerator)
-        return ctx.arithmetic("floordiv", whole, ratio.denominator) if ratio.denominator > 1 else whole
+        return ctx.arithmetic("floordiv", whole, ratio.denominator)  # type: ignore[no-any-return]
     table = ctx.constant(torch.tensor([int(n * scale) for n in lengths]))
     answer = ctx.net.add_gather(table, length.tensor, 0).get_output(0)
     nearly = sympy.floor(length.expr * sympy.Rational(ratio) - sympy.Rational(1, 10**6))  # names the value, bounds it
@@ -204,7 +204,7 @@ def _singly(ctx: ConversionContext, x: Any, method: Method, axis: int, size: Siz
     if isinstance(length, int) and isinstance(size, int):
         return _static(ctx, x, method, axis, length, size, factor)
     if factor is None or method.antialias:
-        unknown = length if isinstance(length, DynamicScalar) else size
+        unknown = next(n for n in (length, size) if isinstance(n, DynamicScalar))
         raise dynamic_value(f"the length of axis {axis}, which {method.aten} resamples,", unknown)
     return _by_table(ctx, x, method, axis, size, factor)
 
@@ -305,13 +305,13 @@ def affine_grid(ctx: ConversionContext, node: Any, theta: Any, size: Sequence[Si
     """[x, y, (z,) 1] @ theta^T for every place of an image of `size`"""
     spatial = list(size)[2:]
     axes = len(spatial)
-    if not all(isinstance(n, int) for n in spatial):
-        unknown = next(n for n in spatial if isinstance(n, DynamicScalar))
+    unknown = next((n for n in spatial if isinstance(n, DynamicScalar)), None)
+    if unknown is not None:
         raise dynamic_value("the size of an affine grid", unknown)
     identity = torch.eye(axes, axes + 1)[None]
     places = torch.ops.aten.affine_grid_generator(identity, [1, 1, *spatial], align).reshape(1, -1, axes)
     base = torch.cat([places, torch.ones_like(places[..., :1])], -1).to(ctx.dtype(theta))
     none, transpose = trt.MatrixOperation.NONE, trt.MatrixOperation.TRANSPOSE
     rows = ctx.net.add_matrix_multiply(ctx.constant(base), none, theta, transpose).get_output(0)
-    ctx.set_sizes(rows, [ctx.expr(theta, 0), math.prod(spatial), axes])
+    ctx.set_sizes(rows, [ctx.expr(theta, 0), places.shape[1], axes])
     return ctx.reshape(rows, [ctx.size(theta, 0), *spatial, axes])
