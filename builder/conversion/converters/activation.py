@@ -88,7 +88,7 @@ def prelu(ctx: ConversionContext, node: Any, x: Any, weight: Any) -> Any:
     if isinstance(weight, torch.Tensor) and weight.numel() == 1:
         return activate(ctx, x, "LEAKY_RELU", weight.item())
     if ctx.rank(weight) == 1:  # _prelu_kernel's is of x's rank already
-        sizes = [1] * max(ctx.rank(x), 1)
+        sizes: list[Any] = [1] * max(ctx.rank(x), 1)
         sizes[min(1, len(sizes) - 1)] = ctx.size(weight, 0)
         weight = weight.reshape(sizes) if isinstance(weight, torch.Tensor) else ctx.reshape(weight, sizes)
     wide, weight = ctx.operands(x, weight, dtype=ctx.dtype(x))

@@ -129,7 +129,7 @@ def normalised(
                 t = per_channel(ctx, t, x, at) if at >= 0 else t
                 result = combine(ctx, operation, result, t)
         return result
-    return normalization_layer(ctx, x, *coefficients, axes, eps)
+    return normalization_layer(ctx, x, coefficients[0], coefficients[1], axes, eps)
 
 
 def coefficient(ctx: ConversionContext, t: Coefficient, x: Any, axes: Sequence[int], at: int) -> Any:
@@ -209,7 +209,7 @@ def group_norm(
         raise Unconvertible(f"{channels} channels do not divide into {groups} groups")
     split = ctx.reshape(x, [ctx.size(x, 0), groups, -1])
     unit = [ctx.constant(t(1, groups, 1, dtype=ctx.dtype(x))) for t in (torch.ones, torch.zeros)]
-    result = ctx.reshape(normalization_layer(ctx, split, *unit, [2], eps), ctx.sizes(x))
+    result = ctx.reshape(normalization_layer(ctx, split, unit[0], unit[1], [2], eps), ctx.sizes(x))
     return affine(ctx, result, weight, bias, 1)
 
 

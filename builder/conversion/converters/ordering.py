@@ -144,7 +144,7 @@ def extreme(ctx: ConversionContext, x: Any, dim: int | None, keepdim: bool, larg
     axis = 0 if dim is None else ctx.axis(x, dim)
     found = best(ctx, ctx.reshape(x, [-1]) if dim is None else x, 1, axis, largest)
     if dim is None:
-        return tuple(ctx.reshape(t, [1] * rank if keepdim else []) for t in found)  # type: ignore[return-value]
+        return tuple(ctx.reshape(t, [1] * rank if keepdim else []) for t in found)
     return found if keepdim else (ctx.squeeze(found[0], [axis]), ctx.squeeze(found[1], [axis]))
 
 
