@@ -46,6 +46,7 @@ class BlockConverter:
             self._skip(node)
             return
         first = self.ctx.net.num_layers
+        self.ctx.node = node
         try:
             results = self._results(node, values)
         except Unconvertible as refusal:

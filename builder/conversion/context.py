@@ -15,6 +15,7 @@ import torch
 
 from builder.conversion import dtypes
 from builder.conversion.dynamic import DynamicScalar, Size, expression
+from builder.conversion.naming import where
 from builder.conversion.weights import Weights
 from builder.engine.flavour import trt
 from builder.manifest.spec import Profile
@@ -50,6 +51,7 @@ class ConversionContext:
         self.warnings: list[str] = []
         self.messages = messages if messages is not None else []
         self.unroll_limit = 64
+        self.node: Any = None
         self.blocks: Any = None
         self._facts: dict[str, TensorFacts] = {}
         self._constants: dict[Any, Any] = {}
@@ -125,13 +127,17 @@ class ConversionContext:
 
     def _narrowed(self, value: torch.Tensor, carrier: torch.dtype) -> torch.Tensor:
         if value.dtype == torch.float64:
-            self.warnings.append(f"a float64 constant of shape {tuple(value.shape)} is narrowed to float32")
+            self.warn(f"a float64 constant of shape {tuple(value.shape)} is narrowed to float32")
         if value.dtype == torch.int64 and carrier == torch.int32 and value.numel():
             limits = torch.iinfo(torch.int32)
             if int(value.max()) > limits.max or int(value.min()) < limits.min:
                 value = value.clamp(limits.min, limits.max)
-                self.warnings.append("an int64 constant outside int32's range is clamped: this TensorRT has no int64")
+                self.warn("an int64 constant outside int32's range is clamped: this TensorRT has no int64")
         return value.to(carrier)
+
+    def warn(self, words: str) -> None:
+        """Note a warning, with the line of the model that the node at hand comes from."""
+        self.warnings.append(f"{where(self.node)}: {words}" if self.node is not None else words)
 
     def remember_dtype(self, tensor: Any, dtype: torch.dtype) -> None:
         """Note torch's dtype of a new tensor where its carrier is wider."""

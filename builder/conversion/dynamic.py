@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import lru_cache
 from math import floor
 from typing import Any
 
@@ -54,6 +55,12 @@ def bounds(expr: sympy.Expr, ranges: Mapping[sympy.Symbol, tuple[int, int]]) -> 
     Interval arithmetic, and once more with each floor(e) as a value of its own between e - 1 and e, which keeps what
     the terms of `n - n // 2` share; the narrower ends count.
     """
+    return _bounds(expr, frozenset(ranges.items()))
+
+
+@lru_cache(maxsize=65536)
+def _bounds(expr: sympy.Expr, items: frozenset[tuple[sympy.Symbol, tuple[int, int]]]) -> Span | None:
+    ranges = dict(items)
     spans = [s for s in (_interval(expr, ranges), _relaxed(expr, ranges)) if s is not None]
     if not spans:
         return None

@@ -77,6 +77,20 @@ def test_float64_is_narrowed_with_a_warning_that_names_the_line() -> None:
     assert any("float64" in w and "graph" in w for w in conversion.warnings)
 
 
+class Third(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("third", torch.ones(2, 3, dtype=torch.float64) / 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return (x * self.third).float()
+
+
+def test_a_float64_constant_is_narrowed_with_a_warning_that_names_the_line() -> None:
+    conversion = check(Third(), sample(2, 3), compile=False)
+    assert any("test_casting.py" in w and "self.third" in w and "float64" in w for w in conversion.warnings)
+
+
 def test_dtypes_that_tensorrt_lacks_are_refused() -> None:
     with pytest.raises(UnsupportedOperators, match="no complex64"):
         convert(lambda x: torch.view_as_real(x.to(torch.complex64)), [sample(2, 3)])

@@ -8,7 +8,6 @@ import torch
 
 from builder.conversion.context import ConversionContext, Unconvertible
 from builder.conversion.evaluators.prim import dtype_of
-from builder.conversion.naming import where
 from builder.conversion.registry import converter
 
 SUPPORTED = frozenset(
@@ -23,7 +22,7 @@ def converted(ctx: ConversionContext, node: Any, x: Any, dtype: Any) -> Any:
         return x
     if wanted == torch.float64:
         if ctx.dtype(x) != torch.float32:
-            ctx.warnings.append(f"{where(node)}: float64 is narrowed to float32, which is what TensorRT has")
+            ctx.warn("float64 is narrowed to float32, which is what TensorRT has")
         wanted = torch.float32
     if wanted not in SUPPORTED:
         raise Unconvertible(f"TensorRT has no {str(wanted).removeprefix('torch.')}")

@@ -1,0 +1,31 @@
+"""Differences between neighbours along an axis."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from builder.conversion.context import ConversionContext
+from builder.conversion.converters.joining import joined
+from builder.conversion.converters.select import sliced
+from builder.conversion.layers import combine
+from builder.conversion.registry import converter
+
+
+@converter("aten::diff(Tensor self, int n=1, int dim=-1, Tensor? prepend=None, Tensor? append=None) -> Tensor")
+def diff(ctx: ConversionContext, node: Any, x: Any, n: int, dim: int, prepend: Any, append: Any) -> Any:
+    """x[1:] - x[:-1] along an axis, n times over; of bools, whether they differ"""
+    axis = ctx.axis(x, dim)
+    if n:
+        x = joined(ctx, [t for t in (prepend, x, append) if t is not None], axis)
+    for _ in range(n):
+        less = ctx.arithmetic("max", ctx.arithmetic("sub", ctx.size(x, axis), 1), 0)
+        x = _difference(ctx, sliced(ctx, x, axis, 1, less), sliced(ctx, x, axis, 0, less))
+    return x
+
+
+def _difference(ctx: ConversionContext, later: Any, earlier: Any) -> Any:
+    if ctx.dtype(later) == torch.bool:
+        return ctx.copy_sizes(later, ctx.elementwise("XOR", later, earlier))
+    return ctx.copy_sizes(later, combine(ctx, "SUB", later, earlier))
