@@ -126,14 +126,18 @@ class ConversionContext:
         return self._constants[key]
 
     def _narrowed(self, value: torch.Tensor, carrier: torch.dtype) -> torch.Tensor:
-        if value.dtype == torch.float64:
-            self.warn(f"a float64 constant of shape {tuple(value.shape)} is narrowed to float32")
+        self._tell_narrowing(value)
         if value.dtype == torch.int64 and carrier == torch.int32 and value.numel():
             limits = torch.iinfo(torch.int32)
             if int(value.max()) > limits.max or int(value.min()) < limits.min:
                 value = value.clamp(limits.min, limits.max)
                 self.warn("an int64 constant outside int32's range is clamped: this TensorRT has no int64")
         return value.to(carrier)
+
+    def _tell_narrowing(self, value: torch.Tensor) -> None:
+        """A warning for a float64 tensor; a 0-d one is how tracing writes a number, which torch narrows as well."""
+        if value.dtype == torch.float64 and value.dim():
+            self.warn(f"a float64 constant of shape {tuple(value.shape)} is narrowed to float32")
 
     def warn(self, words: str) -> None:
         """Note a warning, with the line of the model that the node at hand comes from."""
@@ -222,6 +226,7 @@ class ConversionContext:
             whole = isinstance(value, int) and not dtype.is_floating_point
             value = torch.tensor(value).to(dtype) if whole else torch.tensor(value, dtype=dtype)  # 300 wraps in uint8
         if isinstance(value, torch.Tensor):
+            self._tell_narrowing(value)
             shape = (1,) * (rank - value.dim()) + tuple(value.shape)
             return self.constant(value.to(dtype).reshape(shape))
         if isinstance(value, DynamicScalar):
