@@ -10,7 +10,7 @@ import torch
 
 from builder.conversion.context import ConversionContext, Unconvertible
 from builder.conversion.registry import converter
-from builder.conversion.spatial import as_image, filled, note_spatial, windows, with_unit
+from builder.conversion.spatial import as_image, filled, floats_only, note_spatial, windows, with_unit
 from builder.engine.flavour import trt
 
 
@@ -40,6 +40,13 @@ def kernel_axes(ctx: ConversionContext, weight: Any) -> int:
     return ctx.rank(weight) - 2
 
 
+def floats(ctx: ConversionContext, call: Any) -> str | None:
+    """Refuses integer inputs."""
+    x = getattr(call, "input", None)
+    dtype = ctx.dtype(call.self if x is None else x)
+    return None if dtype.is_floating_point else f"TensorRT convolves floating tensors only, the input is {dtype}"
+
+
 _GENERAL = (
     "aten::_convolution(Tensor input, Tensor weight, Tensor? bias, SymInt[] stride, SymInt[] padding, "
     "SymInt[] dilation, bool transposed, SymInt[] output_padding, SymInt groups, bool benchmark, bool deterministic, "
@@ -54,7 +61,7 @@ _GENERAL = (
 )
 
 
-@converter(*_GENERAL, constants=("weight", "bias"))
+@converter(*_GENERAL, constants=("weight", "bias"), when=floats)
 def general(
     ctx: ConversionContext, node: Any, x: Any, weight: Any, bias: Any, stride: Any, padding: Any, dilation: Any,
     transposed: bool, output_padding: Any, groups: int, *_: Any,
@@ -78,6 +85,7 @@ def _register_plain(axes: int) -> None:
         f"aten::conv{axes}d{head}{of} stride={ones}, {of} padding={zeros}, {of} dilation={ones}, "
         "SymInt groups=1) -> Tensor",
         constants=("weight", "bias"),
+        when=floats,
     )
     def plain(
         ctx: ConversionContext, node: Any, x: Any, weight: Any, bias: Any, stride: Any, padding: Any, dilation: Any,
@@ -89,6 +97,7 @@ def _register_plain(axes: int) -> None:
         f'aten::conv{axes}d.padding{head}{of} stride={ones}, str padding="valid", {of} dilation={ones}, '
         "SymInt groups=1) -> Tensor",
         constants=("weight", "bias"),
+        when=floats,
     )
     def padded(
         ctx: ConversionContext, node: Any, x: Any, weight: Any, bias: Any, stride: Any, padding: str, dilation: Any,
@@ -102,6 +111,7 @@ def _register_plain(axes: int) -> None:
         f"aten::conv_transpose{axes}d{overload}{head}{of} stride={ones}, {of} padding={zeros}, "
         f"{of} output_padding={zeros}, SymInt groups=1, {of} dilation={ones}) -> Tensor",
         constants=("weight", "bias"),
+        when=floats,
     )
     def transposed(
         ctx: ConversionContext, node: Any, x: Any, weight: Any, bias: Any, stride: Any, padding: Any, extra: Any,
@@ -118,6 +128,7 @@ for _axes in _SIZES:
     "aten::_convolution_mode(Tensor input, Tensor weight, Tensor? bias, SymInt[] stride, str padding, "
     "SymInt[] dilation, SymInt groups) -> Tensor",
     constants=("weight", "bias"),
+    when=floats,
 )
 def by_mode(
     ctx: ConversionContext, node: Any, x: Any, weight: Any, bias: Any, stride: Any, padding: str, dilation: Any,
@@ -133,6 +144,7 @@ def by_mode(
     "aten::slow_conv3d(Tensor self, Tensor weight, SymInt[3] kernel_size, Tensor? bias=None, "
     "SymInt[3] stride=[1, 1, 1], SymInt[3] padding=[0, 0, 0]) -> Tensor",
     constants=("weight", "bias"),
+    when=floats,
 )
 def thnn(
     ctx: ConversionContext, node: Any, x: Any, weight: Any, kernel: Any, bias: Any, stride: Any, padding: Any
@@ -147,6 +159,7 @@ def thnn(
     "aten::conv_depthwise3d(Tensor self, Tensor weight, SymInt[3] kernel_size, Tensor? bias, SymInt[3] stride, "
     "SymInt[3] padding, SymInt[3] dilation) -> Tensor",
     constants=("weight", "bias"),
+    when=floats,
 )
 def depthwise(
     ctx: ConversionContext, node: Any, x: Any, weight: Any, kernel: Any, bias: Any, stride: Any, padding: Any,
@@ -167,6 +180,7 @@ def named_padding(ctx: ConversionContext, weight: Any, stride: Any, padding: str
 
 def convolve(ctx: ConversionContext, x: Any, weight: Any, bias: Any, window: Window) -> Any:
     """One layer; x of (N,) C and spatial axes, weight (K, C/groups, ...), or transposed (C, K/groups, ...)."""
+    floats_only(ctx, x, "convolves")
     axes = kernel_axes(ctx, weight)
     image, undo = as_image(ctx, x, axes)
     layer = _transposed(ctx, image, weight, bias, window) if window.extra is not None else (
@@ -192,7 +206,7 @@ def _direct(ctx: ConversionContext, x: Any, weight: Any, bias: Any, window: Wind
 def _transposed(ctx: ConversionContext, x: Any, weight: Any, bias: Any, window: Window) -> Any:
     """Output padding is less cropping behind; what cropping cannot give, zeros behind the kernel do: they add rows
     that nothing reaches."""
-    if any(d > 1 for d in window.dilation):
+    if any(d > 1 for d in window.dilation) and (isinstance(weight, torch.Tensor) or max(window.stride) > 1):
         weight, window = _spread(weight, window)
     missing = [max(extra - after, 0) for extra, after in zip(window.extra or [], window.after, strict=True)]
     weight = _lengthened(ctx, weight, missing)
@@ -214,7 +228,9 @@ def _transposed(ctx: ConversionContext, x: Any, weight: Any, bias: Any, window: 
 def _spread(weight: Any, window: Window) -> tuple[Any, Window]:
     """A dilated kernel written out with its zeros: TensorRT builds no deconvolution with stride and dilation."""
     if not isinstance(weight, torch.Tensor):
-        raise Unconvertible("a dilated transposed convolution needs its weight at build time")
+        raise Unconvertible(
+            "TensorRT has no deconvolution with stride and dilation, unless the weight is known at build time"
+        )
     lengths = [d * (k - 1) + 1 for d, k in zip(window.dilation, weight.shape[2:], strict=True)]
     spread = weight.new_zeros(*weight.shape[:2], *lengths)
     holes = tuple(slice(None, None, d) for d in (1, 1, *window.dilation))

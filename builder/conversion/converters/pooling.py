@@ -15,7 +15,16 @@ from builder.conversion.context import ConversionContext
 from builder.conversion.dynamic import DynamicScalar, Size
 from builder.conversion.layers import choose, combine, less, reduce
 from builder.conversion.registry import converter
-from builder.conversion.spatial import as_image, filled, filled_slice, iota, note_spatial, windows, with_unit
+from builder.conversion.spatial import (
+    as_image,
+    filled,
+    filled_slice,
+    floats_only,
+    iota,
+    note_spatial,
+    windows,
+    with_unit,
+)
 from builder.engine.flavour import trt
 
 
@@ -64,6 +73,8 @@ def pooled(ctx: ConversionContext, x: Any, kind: str, pool: Pool, counted: str =
     `counted` says what an average is divided by: the elements "inside" the input, those of the "padded" input, or the
     whole "window".
     """
+    if kind == "AVERAGE":
+        floats_only(ctx, x, "averages")
     layer = ctx.net.add_pooling_nd(x, getattr(trt.PoolingType, kind), trt.Dims(pool.window))
     layer.stride_nd = trt.Dims(pool.stride)
     layer.pre_padding = trt.Dims(pool.padding)
@@ -106,13 +117,20 @@ def _without_dropped(ctx: ConversionContext, y: Any, x: Any, pool: Pool) -> Any:
 # Averages
 
 
+def floats(ctx: ConversionContext, call: Any) -> str | None:
+    """Refuses integers."""
+    dtype = ctx.dtype(call.self)
+    return None if dtype.is_floating_point else f"TensorRT averages floating tensors only, the input is {dtype}"
+
+
 def _register_average(axes: int) -> None:
     override = ", int? divisor_override=None" if axes > 1 else ""
     zero = "0" if axes > 1 else "[0]"
 
     @converter(
         f"aten::avg_pool{axes}d(Tensor self, int[{axes}] kernel_size, int[{axes}] stride=[], "
-        f"int[{axes}] padding={zero}, bool ceil_mode=False, bool count_include_pad=True{override}) -> Tensor"
+        f"int[{axes}] padding={zero}, bool ceil_mode=False, bool count_include_pad=True{override}) -> Tensor",
+        when=floats,
     )
     def average(
         ctx: ConversionContext, node: Any, x: Any, window: Any, stride: Any, padding: Any, ceil: bool, include: bool,
@@ -245,7 +263,7 @@ ADAPTIVE_AVERAGE = {
 
 
 def _register_adaptive_average(schema: str, axes: int) -> None:
-    @converter(f"aten::{schema}", dynamic=("output_size",))
+    @converter(f"aten::{schema}", dynamic=("output_size",), when=floats)
     def adaptive_average(ctx: ConversionContext, node: Any, x: Any, output: Any) -> Any:
         """The mean of each of the output_size parts that an axis is divided into"""
         return _adaptive(ctx, x, axes, filled(output, axes), "AVERAGE")
