@@ -16,17 +16,11 @@ import torch
 from builder.conversion import dtypes
 from builder.conversion.dynamic import DynamicScalar, Size, expression
 from builder.conversion.naming import where
+from builder.conversion.unconvertible import Unconvertible
 from builder.conversion.weights import Weights
 from builder.engine.flavour import trt
+from builder.engine.typed import typed
 from builder.manifest.spec import Profile
-
-
-class Unconvertible(Exception):
-    """This node, with these arguments, cannot become TensorRT layers: the reason, and what the user can do."""
-
-    def __init__(self, reason: str, fix: str | None = None) -> None:
-        super().__init__(reason)
-        self.reason, self.fix = reason, fix
 
 
 @dataclass
@@ -44,7 +38,7 @@ class ConversionContext:
     """The network `net`, the value of each graph value, and the helpers that every converter shares."""
 
     def __init__(self, net: Any, profiles: Sequence[Profile] = ({},), messages: list[str] | None = None) -> None:
-        self.net = net
+        self.net = typed(net)
         self.profiles = tuple(profiles)
         self.values: dict[str, Any] = {}
         self.weights = Weights()

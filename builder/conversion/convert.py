@@ -13,7 +13,9 @@ from builder.conversion.block import MISSING, BlockConverter
 from builder.conversion.context import ConversionContext, axis_symbol
 from builder.conversion.dynamic import DynamicScalar
 from builder.conversion.precision import policy
+from builder.conversion.unconvertible import Unconvertible
 from builder.conversion.weights import Weights
+from builder.engine import flavour
 from builder.engine.network import new_network
 from builder.errors import ConversionError, UnsupportedOperators, UsageError
 from builder.lowering import LoweredGraph, lower
@@ -122,7 +124,10 @@ def add_input(ctx: ConversionContext, spec: TensorSpec) -> Any:
         )
     shape = [axis if isinstance(axis, int) else _fixed(ctx, axis) for axis in spec.shape]
     endpoint = dtype if dtype in (torch.uint8, torch.int8) else dtypes.carrier(dtype)
-    tensor = ctx.net.add_input(spec.name, dtypes.to_trt(endpoint), shape)
+    try:
+        tensor = ctx.net.add_input(spec.name, dtypes.to_trt(endpoint), shape)
+    except Unconvertible as missing:
+        raise UsageError(f"input {spec.name}: {missing.reason}", fix="declare float32 or float16") from missing
     for position, (axis, length) in enumerate(zip(spec.shape, shape, strict=True)):
         if length < 0:
             tensor.set_dimension_name(position, str(axis))
@@ -142,6 +147,8 @@ def _carried(ctx: ConversionContext, tensor: Any, dtype: torch.dtype) -> Any:
         if carrier != dtype:
             ctx.facts(tensor).dtype = dtype
         return tensor
+    if not flavour.strongly_typed():  # 8.6 casts small integers to and from float32 only
+        tensor = ctx.copy_sizes(tensor, ctx.net.add_cast(tensor, dtypes.to_trt(torch.float32)).get_output(0))
     result = ctx.net.add_cast(tensor, dtypes.to_trt(carrier)).get_output(0)
     ctx.copy_sizes(tensor, result)
     ctx.facts(result).dtype = dtype
@@ -173,6 +180,8 @@ def _mark_output(ctx: ConversionContext, result: Any, name: str) -> torch.dtype:
     dtype = ctx.dtype(result if isinstance(result, DynamicScalar) else tensor)
     endpoint = dtype if dtype in (torch.uint8, torch.int8) else dtypes.carrier(dtype)
     if dtypes.from_trt(tensor.dtype) != endpoint:
+        if not flavour.strongly_typed():
+            tensor = ctx.net.add_cast(tensor, dtypes.to_trt(torch.float32)).get_output(0)
         tensor = ctx.net.add_cast(tensor, dtypes.to_trt(endpoint)).get_output(0)
     else:
         tensor = ctx.net.add_identity(tensor).get_output(0) if _taken(ctx, tensor) else tensor

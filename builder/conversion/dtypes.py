@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from builder.conversion.unconvertible import Unconvertible
 from builder.engine import flavour
 from builder.engine.flavour import trt
 
@@ -43,8 +44,11 @@ def carrier(dtype: torch.dtype) -> torch.dtype:
 
 @lru_cache
 def to_trt(dtype: torch.dtype) -> Any:
-    """TensorRT's DataType of exactly that torch dtype; KeyError or AttributeError where the flavour has none."""
-    return getattr(trt.DataType, NAMES[dtype])
+    """TensorRT's DataType of exactly that torch dtype. Raises Unconvertible where the flavour has none."""
+    name = NAMES.get(dtype, "")
+    if not hasattr(trt.DataType, name):
+        raise Unconvertible(f"TensorRT {trt.__version__} has no {str(dtype).removeprefix('torch.')}")
+    return getattr(trt.DataType, name)
 
 
 @lru_cache

@@ -2,8 +2,8 @@
 
 TensorRT 10, 11 and RTX keep the dtypes that the network says, so precision is written into the network: before a node
 is converted its floating arguments are cast as the policy says, and the casts are layers. Endpoints keep their dtypes.
-TensorRT 8.6 chooses precisions itself where a builder flag lets it; there the network stays float32, and the layers that
-the policy keeps in float32 are told so.
+TensorRT 8.6 chooses precisions itself where a builder flag lets it; there the network stays float32, and the layers
+that the policy keeps in float32 are told so.
 """
 
 from __future__ import annotations

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from builder.conversion import dtypes
+from builder.engine import flavour
 from builder.engine.flavour import trt
 
 
@@ -14,7 +15,7 @@ class Weights:
     """TensorRT reads a network's weights when it builds, so every tensor handed over is held here until then."""
 
     def __init__(self) -> None:
-        self.alive: list[torch.Tensor] = []
+        self.alive: list[Any] = []
 
     def of(self, tensor: torch.Tensor | None) -> Any:
         """trt.Weights over the tensor's own memory (made contiguous first); empty Weights for None."""
@@ -22,4 +23,7 @@ class Weights:
             return trt.Weights()
         tensor = tensor.detach().contiguous()
         self.alive.append(tensor)
-        return trt.Weights(dtypes.to_trt(tensor.dtype), tensor.data_ptr(), tensor.numel())
+        if flavour.strongly_typed():
+            return trt.Weights(dtypes.to_trt(tensor.dtype), tensor.data_ptr(), tensor.numel())
+        self.alive.append(tensor.numpy())  # 8.6 takes no address; the array is a view of the same memory
+        return trt.Weights(self.alive[-1])

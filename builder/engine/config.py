@@ -9,6 +9,7 @@ from typing import Any
 from builder.engine import caches, flavour, options
 from builder.engine.flavour import trt
 from builder.engine.options import BuildOptions
+from builder.engine.typed import has_half
 
 
 def create(conversion: Any, chosen: BuildOptions, monitor: Any = None) -> Any:
@@ -37,7 +38,7 @@ def create(conversion: Any, chosen: BuildOptions, monitor: Any = None) -> Any:
         targets: Sequence[tuple[int, int]] | None = chosen.compute_capabilities or None
         made = CreateConfigRTX(compute_capabilities=targets, **common)
     else:
-        made = CreateConfig(**common, **_measured(chosen), **_flags(conversion.precision))
+        made = CreateConfig(**common, **_measured(chosen), **_flags(conversion))
     return PostprocessConfig(made, lambda builder, network, config: set_tf32(config, conversion.precision == "tf32"))
 
 
@@ -63,11 +64,11 @@ def _measured(chosen: BuildOptions) -> dict[str, Any]:
     }
 
 
-def _flags(precision: str) -> dict[str, Any]:
+def _flags(conversion: Any) -> dict[str, Any]:
     """8.6 chooses precisions itself: it may take half where the policy does not forbid it, layer by layer."""
-    if flavour.strongly_typed() or precision not in ("fp16", "bf16"):
+    if flavour.strongly_typed() or not (conversion.precision == "fp16" or has_half(conversion.network)):
         return {}
-    return {precision: True, "precision_constraints": "obey"}
+    return {"fp16": True, "precision_constraints": "obey"}
 
 
 def _member(enumeration: str, name: str | None, option: str) -> Any:

@@ -14,6 +14,7 @@ import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import pytest
 import torch
 
 import builder
@@ -26,6 +27,10 @@ FLOAT_RTOL = {torch.float32: 2e-6, torch.float16: 2e-3, torch.bfloat16: 1.6e-2}
 """A few ulp of one operation: 2^-23 is 1.2e-7 (float32, with room for another order of summation in a handful of
 terms), 2^-10 is 9.8e-4 (float16), 2^-7 is 7.8e-3 (bfloat16)."""
 FLOAT_ATOL = {torch.float32: 1e-6, torch.float16: 1e-3, torch.bfloat16: 8e-3}
+
+ENGINE_SLACK = 8
+"""How many times the tolerance an engine gets: its kernels use CUDA's fast intrinsics (a few ulp each, CUDA programming
+guide, "Intrinsic functions") and sum in another order. TensorRT documents no propagation of NaN, so it is not asked."""
 
 Dynamic = Mapping[int, Mapping[int, str]]
 """For each input, the axes that are dynamic and their names; axes of one name are equal."""
@@ -98,7 +103,7 @@ def check(
 
     `expected` replaces the graph's own execution by torch as the truth. Returns the conversion.
     """
-    conversion = convert(source, inputs, params, dynamic, spans, trace)
+    conversion = _converted_or_skipped(source, inputs, params, dynamic, spans, trace)
     for case in (inputs, *more):
         wanted = _flat(expected(*case)) if expected else list(conversion.lowered.run(*case))
         if not isinstance(source, str | torch._C.Graph) and not expected:
@@ -112,12 +117,23 @@ def check(
     return conversion
 
 
+def _converted_or_skipped(*arguments: Any) -> builder.Conversion:
+    """The conversion; the test is skipped where the flavour lacks a dtype (8.6 has no bfloat16)."""
+    try:
+        return convert(*arguments)
+    except builder.TrtBuildError as error:
+        if " has no bfloat16" in str(error):
+            pytest.skip(error.message)
+        raise
+
+
 def _check_engine(plan: bytes, conversion: Any, cases: Sequence[Sequence[torch.Tensor]], rtol: Any, atol: Any) -> None:
     from builder.engine.run import Engine
 
     with Engine(plan) as engine:
         for case in cases:
-            _compare(engine(*case), list(conversion.lowered.run(*case)), conversion, rtol, atol)
+            if not any(t.is_floating_point() and t.isnan().any() for t in case):
+                _compare(engine(*case), list(conversion.lowered.run(*case)), conversion, rtol, atol, slack=ENGINE_SLACK)
 
 
 def _flat(value: Any) -> list[torch.Tensor]:
@@ -127,7 +143,9 @@ def _flat(value: Any) -> list[torch.Tensor]:
     return [tensor for item in values for tensor in _flat(item)]
 
 
-def _compare(got: Sequence[Any], wanted: Sequence[Any], conversion: Any, rtol: Any, atol: Any) -> None:
+def _compare(
+    got: Sequence[Any], wanted: Sequence[Any], conversion: Any, rtol: Any, atol: Any, slack: float = 1
+) -> None:
     assert len(got) == len(wanted)
     for answer, truth in zip(got, wanted, strict=True):
         truth = truth.to(torch.float32) if truth.dtype == torch.float64 else truth
@@ -137,7 +155,7 @@ def _compare(got: Sequence[Any], wanted: Sequence[Any], conversion: Any, rtol: A
         torch.testing.assert_close(
             answer.cpu(),
             truth,
-            rtol=0 if exact else FLOAT_RTOL[truth.dtype] if rtol is None else rtol,
-            atol=0 if exact else FLOAT_ATOL[truth.dtype] if atol is None else atol,
+            rtol=0 if exact else slack * (FLOAT_RTOL[truth.dtype] if rtol is None else rtol),
+            atol=0 if exact else slack * (FLOAT_ATOL[truth.dtype] if atol is None else atol),
             equal_nan=True,
         )

@@ -24,9 +24,9 @@ def _reshape_dims(layer: Any) -> list[int] | None:
     """The static dims; None where there is no reshape (8.6 raises instead, its rank is then negative)."""
     try:
         dims = layer.reshape_dims
+        return None if dims is None else list(dims)
     except ValueError:
         return None
-    return None if dims is None else list(dims)
 
 
 def resolve_dims(x: Tensor, wanted: list[int], zero_is_placeholder: bool) -> list[int]:
