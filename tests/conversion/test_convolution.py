@@ -13,6 +13,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from builder.errors import UnsupportedOperators
 from tests.conversion.harness import check
 
 TOLERANCE: dict[str, Any] = {"rtol": 1e-5, "atol": 1e-5}
@@ -114,3 +115,17 @@ def test_each_general_overload(schema: str) -> None:
       %r : Tensor = {schema}
       return (%r)"""
     check(graph, torch.randn(1, 2, 5, 5), params=[torch.randn(3, 2, 3, 3)], **TOLERANCE, compile=False)
+
+
+def test_a_dilated_transposed_convolution_with_a_tensor_for_weight() -> None:
+    x, weight = torch.randn(2, 4, 7, 7), torch.randn(4, 6, 3, 3)
+    check(lambda x, w: F.conv_transpose2d(x, w, dilation=2), x, weight, **TOLERANCE)
+    with pytest.raises(UnsupportedOperators, match="stride and dilation"):
+        check(lambda x, w: F.conv_transpose2d(x, w, stride=2, dilation=2), x, weight)
+
+
+def test_integers_are_refused_with_the_reason() -> None:
+    with pytest.raises(UnsupportedOperators, match="floating tensors only"):
+        check(lambda x: F.conv1d(x, torch.ones(1, 2, 3, dtype=torch.int64)), torch.ones(1, 2, 8, dtype=torch.int64))
+    with pytest.raises(UnsupportedOperators, match="floating tensors only"):
+        check(lambda x: F.avg_pool1d(x, 2), torch.ones(1, 2, 8, dtype=torch.int64))

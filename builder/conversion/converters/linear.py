@@ -30,6 +30,8 @@ def scaled(ctx: ConversionContext, x: Any, factor: Any) -> Any:
     """x * factor in the dtype of x; 1 costs nothing."""
     if not isinstance(factor, DynamicScalar) and factor == 1:
         return x
+    if ctx.dtype(x) == torch.bool and not isinstance(factor, DynamicScalar):  # as PyTorch: logical
+        return x if factor else ctx.elementwise("AND", ctx.tensor(x), ctx.like_scalar(ctx.tensor(x), False))
     if isinstance(x, torch.Tensor) and not isinstance(factor, DynamicScalar):
         return (x * factor).to(x.dtype)
     return ctx.elementwise("PROD", *ctx.operands(x, factor, dtype=ctx.dtype(x)))
@@ -179,12 +181,19 @@ def tensordot(ctx: ConversionContext, node: Any, a: Any, b: Any, dims_a: list[in
 def contract(ctx: ConversionContext, a: Any, b: Any, dims_a: list[int], dims_b: list[int]) -> Any:
     """Both as matrices, contracted axes inmost; one matrix product."""
     a, b = ctx.tensor(a), ctx.tensor(b)
+    a, b = _summed(ctx, a, b, dims_a, dims_b), _summed(ctx, b, a, dims_b, dims_a)
     free_a = [axis for axis in range(ctx.rank(a)) if axis not in dims_a]
     free_b = [axis for axis in range(ctx.rank(b)) if axis not in dims_b]
     sizes = [ctx.size(a, axis) for axis in free_a] + [ctx.size(b, axis) for axis in free_b]
     left = _matrix(ctx, a, free_a, dims_a)
     right = _matrix(ctx, b, dims_b, free_b)
     return ctx.reshape(matmul(ctx, left, right), sizes)
+
+
+def _summed(ctx: ConversionContext, x: Any, other: Any, own: list[int], others: list[int]) -> Any:
+    """Where the other side of a pair has size 1 it broadcasts: this side's axis is summed beforehand."""
+    axes = [i for i, j in zip(own, others, strict=True) if other.shape[j] == 1 and x.shape[i] != 1]
+    return total(ctx, x, axes, keep=True)
 
 
 def _matrix(ctx: ConversionContext, x: Any, rows: list[int], columns: list[int]) -> Any:
