@@ -16,7 +16,7 @@ import torch
 from builder.conversion import dtypes
 from builder.conversion.dynamic import DynamicScalar, Size, expression
 from builder.conversion.naming import where
-from builder.conversion.unconvertible import Unconvertible
+from builder.conversion.unconvertible import Unconvertible as Unconvertible
 from builder.conversion.weights import Weights
 from builder.engine.flavour import trt
 from builder.engine.typed import typed
