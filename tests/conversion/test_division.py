@@ -106,3 +106,10 @@ def test_atan2_in_every_quadrant_and_on_every_axis() -> None:
 def test_square_keeps_integers() -> None:
     for dtype in (torch.float32, torch.int32, torch.int64, torch.uint8, torch.bool):
         check(torch.square, torch.tensor([0, 1, 3, 20]).to(dtype), compile=False)
+
+
+@pytest.mark.parametrize("name", BINARY)
+def test_by_a_size_that_only_the_engine_knows(name: str) -> None:
+    x = torch.arange(-6.0, 6.0).reshape(6, 2)
+    for sample in (x, x.long()):
+        check(lambda x: BINARY[name](x, x.size(0)), sample, dynamic={0: {0: "n"}}, more=[(sample[:4],)])

@@ -121,3 +121,22 @@ def test_comparisons(name: str) -> None:
     check(compare, INTEGERS > 0, INTEGERS > 3, compile=False)
     check(compare, INTEGERS, ODD[:6], compile=False)
     check(lambda x: compare(x, 300), torch.tensor([3, 255], dtype=torch.uint8), compile=False)
+
+
+@pytest.mark.parametrize("name", ["isnan", "isinf", "isfinite", "nan_to_num", "fmax"])
+def test_the_same_without_tensorrts_own_layers(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """TensorRT 8.6 has no ISNAN: NaN alone differs from itself."""
+    from builder.conversion import layers
+    from builder.conversion.converters import limits
+
+    for module in (layers, limits):
+        monkeypatch.setattr(module, "hasattr", lambda *_: False, raising=False)
+    inputs = (ODD, OTHERS) if name == "fmax" else (ODD,)
+    check(lambda *x: getattr(torch, name)(*x), *inputs)
+
+
+def test_limits_that_only_the_engine_knows() -> None:
+    check(
+        lambda x: torch.clamp(x, max=x.size(0) - 2), torch.arange(12.0).reshape(6, 2), dynamic={0: {0: "n"}},
+        more=[(torch.arange(6.0).reshape(3, 2),)],
+    )  # fmt: skip
