@@ -9,7 +9,7 @@ from typing import Any
 import sympy
 import torch
 
-from builder.conversion.context import ConversionContext, Unconvertible
+from builder.conversion.context import ConversionContext
 from builder.conversion.dynamic import DynamicScalar, Size, expression
 from builder.engine.flavour import trt
 
@@ -18,13 +18,6 @@ def filled(values: Any, count: int) -> list[int]:
     """A size argument of `count` axes: PyTorch lets one number stand for all."""
     each: list[Any] = [values] if isinstance(values, int | DynamicScalar) else list(values)
     return each * count if len(each) == 1 else each
-
-
-def floats_only(ctx: ConversionContext, x: Any, does: str) -> None:
-    """Refuse a tensor of integers: TensorRT's windows take floats."""
-    dtype = ctx.dtype(x)
-    if not dtype.is_floating_point:
-        raise Unconvertible(f"TensorRT {does} floats only, this is {dtype}", "cast the tensor to float in the model")
 
 
 def as_image(ctx: ConversionContext, x: Any, axes: int) -> tuple[Any, Callable[[Any], Any]]:

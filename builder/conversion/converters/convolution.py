@@ -10,7 +10,7 @@ import torch
 
 from builder.conversion.context import ConversionContext, Unconvertible
 from builder.conversion.registry import converter
-from builder.conversion.spatial import as_image, filled, floats_only, note_spatial, windows, with_unit
+from builder.conversion.spatial import as_image, filled, note_spatial, windows, with_unit
 from builder.engine.flavour import trt
 
 
@@ -180,7 +180,6 @@ def named_padding(ctx: ConversionContext, weight: Any, stride: Any, padding: str
 
 def convolve(ctx: ConversionContext, x: Any, weight: Any, bias: Any, window: Window) -> Any:
     """One layer; x of (N,) C and spatial axes, weight (K, C/groups, ...), or transposed (C, K/groups, ...)."""
-    floats_only(ctx, x, "convolves")
     axes = kernel_axes(ctx, weight)
     image, undo = as_image(ctx, x, axes)
     layer = _transposed(ctx, image, weight, bias, window) if window.extra is not None else (

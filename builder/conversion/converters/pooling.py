@@ -19,7 +19,6 @@ from builder.conversion.spatial import (
     as_image,
     filled,
     filled_slice,
-    floats_only,
     iota,
     note_spatial,
     windows,
@@ -73,8 +72,6 @@ def pooled(ctx: ConversionContext, x: Any, kind: str, pool: Pool, counted: str =
     `counted` says what an average is divided by: the elements "inside" the input, those of the "padded" input, or the
     whole "window".
     """
-    if kind == "AVERAGE":
-        floats_only(ctx, x, "averages")
     layer = ctx.net.add_pooling_nd(x, getattr(trt.PoolingType, kind), trt.Dims(pool.window))
     layer.stride_nd = trt.Dims(pool.stride)
     layer.pre_padding = trt.Dims(pool.padding)
