@@ -22,6 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 
 class TrtBuildError(Exception):
@@ -33,6 +34,10 @@ class TrtBuildError(Exception):
         super().__init__(message)
         self.message, self.where, self.fix = message, where, fix
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Errors travel between processes: rebuilt from what they hold, not by calling their `__init__` again."""
+        return _rebuilt, (type(self), self.args, self.__dict__)
+
     def __str__(self) -> str:
         lines = [self.message]
         if self.where:
@@ -40,6 +45,13 @@ class TrtBuildError(Exception):
         if self.fix:
             lines.append(f"  fix:   {self.fix}")
         return "\n".join(lines)
+
+
+def _rebuilt(kind: type[TrtBuildError], args: tuple[Any, ...], state: dict[str, Any]) -> TrtBuildError:
+    error = kind.__new__(kind, *args)
+    error.args = args
+    error.__dict__.update(state)
+    return error
 
 
 class ModelError(TrtBuildError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -41,6 +42,13 @@ flavour = click.option(
 serve_as = click.option(
     "--serve-as", type=click.Choice(SERVE_AS), default="auto", show_default=True, help="What Triton is to run."
 )
+plugins = click.option(
+    "--plugin",
+    "plugins",
+    multiple=True,
+    metavar="FILE",
+    help="Python (a file or a module's name) that is imported first: it may register converters and operators.",
+)
 layout = click.option(
     "--layout",
     type=click.Choice(LAYOUTS),
@@ -57,6 +65,20 @@ _MODELS: tuple[Decorator, ...] = (
     flavour,
     serve_as,
 )
+
+
+def store(function: Any) -> Any:
+    """`--store URL`, `--no-store`: the command's `store`, None where there is to be none."""
+    asked = click.option("--store", metavar="URL", help="Where plans are kept: a folder, or s3://, gs://, memory://.")
+    none = click.option("--no-store", is_flag=True, help="Keep no plan, and take none.")
+
+    @functools.wraps(function)
+    def command(*arguments: Any, store: str | None, no_store: bool, **settings: Any) -> Any:
+        from builder.store import default_url
+
+        return function(*arguments, store=None if no_store else store or default_url(), **settings)
+
+    return asked(none(command))
 
 
 def parsed(inputs: tuple[str, ...]) -> list[Any]:

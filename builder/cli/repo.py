@@ -7,29 +7,40 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from builder.cli import options
+from builder.cli import build_options, options
 from builder.cli.command import Command, describe
 from builder.cli.terminal import Terminal
 
 if TYPE_CHECKING:
     from builder.repository import ModelResult
 
+NEW = "there was none before"
+
 
 @click.command("repo", cls=Command, short_help="Build a Triton model repository from a folder of models.")
 @options.models_options
 @options.layout
+@build_options.build_options
+@options.store
+@options.plugins
+@click.option("--rebuild", is_flag=True, help="Build every model anew, unchanged or not.")
+@click.option("--jobs", type=click.IntRange(0), default=0, help="Models at a time; 0: as the machine allows.")
+@click.option("--isolate/--no-isolate", default=True, help="Build each model in a process of its own.")
 @click.option("--out", type=options.PATH, required=True, metavar="DIR", help="The model repository; made if missing.")
 @click.pass_obj
-def repo_command(terminal: Terminal, /, models: Path, out: Path, inputs: tuple[str, ...], **settings: Any) -> int:
+def repo_command(
+    terminal: Terminal, /, models: Path, out: Path, inputs: tuple[str, ...], store: str | None, **settings: Any
+) -> int:
     """Build every model of MODELS (a folder, a model file or a manifest) into the repository DIR.
 
     A model is published only when its network gives the original module's answers; one that fails does not stop
-    the others.
+    the others, and one that has not changed is left as it is.
     """
     from builder.repository import build_repository
 
+    settings |= {"options": build_options.taken(settings), "store": store, "inputs": options.parsed(inputs)}
     with terminal.progress() as progress:
-        results = build_repository(models, out, inputs=options.parsed(inputs), progress=progress, **settings)
+        results = build_repository(models, out, progress=progress, **settings)
     code = exit_code(results)
     data = {"repository": out, "ok": code == 0, "models": [as_dict(result) for result in results]}
     terminal.result(data, lambda: show(terminal, results, out))
@@ -56,6 +67,8 @@ def show(terminal: Terminal, results: list[ModelResult], out: Path) -> None:
             terminal.note(f"{result.name}: warning: {warning}")
         if result.error:
             terminal.failure(f"{result.name}: {result.error}", None) if not terminal.as_json else None
+        if result.state != "unchanged" and result.because not in ("", NEW):
+            terminal.note(f"{result.name}: rebuilt because: {result.because}")
     built = sum(result.ok for result in results)
     terminal.line(f"{built} of {len(results)} models in {out}")
 
@@ -65,7 +78,7 @@ def _row(result: ModelResult) -> list[str]:
         return [result.name, "FAILED", "", "", f"{sum(result.seconds.values()):.1f}"]
     return [
         result.name,
-        "built",
+        result.state,
         str(result.layers),
         size(result.plan_bytes),
         f"{sum(result.seconds.values()):.1f}",

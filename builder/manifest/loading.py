@@ -78,11 +78,13 @@ def from_data(one: folder.Found, data: Mapping[str, Any]) -> ModelSpec:
     """The spec of a manifest's checked data."""
     assert one.model is not None and one.manifest is not None
     profiles = _profiles(data)
-    plain = {key: data[key] for key in ("module", "precision", "instances", "unroll_limit") if key in data}
+    plain = {key: data[key] for key in ("module", "precision", "instances", "unroll_limit", "build") if key in data}
     if "outputs" in data:
         plain["outputs"] = tuple(data["outputs"])
     if "goldens" in data:
         plain["goldens"] = one.manifest.parent / data["goldens"]
+    if "libraries" in data:
+        plain["libraries"] = tuple(one.manifest.parent / name for name in data["libraries"])
     return ModelSpec(
         name=one.name,
         path=one.model,

@@ -24,6 +24,7 @@ def check(document: Document, folder: Path) -> None:
     for rule in _RULES:
         rule(document)
     _goldens_exist(document, folder)
+    _libraries_exist(document, folder)
 
 
 def _mapping(value: Any) -> dict[str, Any]:
@@ -119,6 +120,12 @@ def _goldens_exist(document: Document, folder: Path) -> None:
         beside = sorted(str(path.relative_to(folder)) for path in folder.glob("*.npz"))
         fix = did_you_mean(goldens, beside, otherwise_list=False)
         document.add(("goldens",), f"there is no file {folder / goldens}", fix)
+
+
+def _libraries_exist(document: Document, folder: Path) -> None:
+    for index, name in enumerate(_list(document.data.get("libraries"))):
+        if isinstance(name, str) and not (folder / name).is_file():
+            document.add(("libraries", index), f"there is no file {folder / name}", None)
 
 
 _RULES: tuple[Callable[[Document], None], ...] = (

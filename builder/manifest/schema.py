@@ -114,6 +114,8 @@ def _wrong_pattern(error: Any, route: Route) -> Iterator[Finding]:
         yield route, f"{label(route)} must be an .npz file, not {error.instance!r}", None, False
     elif "::" in str(error.validator_value):
         yield route, f"{label(route)}: {error.instance!r} is not an operator's name", "as in 'aten::nonzero'", False
+    elif route[-2:-1] == ("compute_capabilities",):
+        yield route, f"{label(route)}: {error.instance!r} is not a compute capability", "as in '8.9'", False
     else:
         yield route, f"{label(route)}: {error.instance!r} is not a name", "letters, digits and _", False
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 Range = tuple[int, int, int]
 """The least, the usual and the greatest size of a dynamic axis: TensorRT's min, opt, max."""
@@ -84,4 +85,7 @@ class ModelSpec:
     fallback: Fallback = Fallback()
     goldens: Path | None = None
     unroll_limit: int = 64
+    build: Mapping[str, Any] = field(default_factory=dict)
+    """Options of TensorRT's builder, by the names of builder.engine's BuildOptions."""
+    libraries: tuple[Path, ...] = ()
     manifest: Path | None = None

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from builder.repository.build import PHASES, ModelResult, build_repository
+from builder.repository.build import build_repository
 from builder.repository.hops import check_reference
+from builder.repository.result import PHASES, ModelResult
 from builder.repository.single import endpoints
 
 _endpoints = endpoints

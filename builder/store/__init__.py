@@ -11,6 +11,6 @@ from builder.store.hashes import Hashes
 from builder.store.location import default_url
 from builder.store.published import record, sidecar, stale
 from builder.store.request import request
-from builder.store.storage import Store
+from builder.store.storage import Store, last
 
-__all__ = ["Hashes", "Store", "because", "changes", "default_url", "record", "request", "sidecar", "stale"]
+__all__ = ["Hashes", "Store", "because", "changes", "default_url", "last", "record", "request", "sidecar", "stale"]

@@ -12,8 +12,8 @@ from builder.store.canonical import plain
 from builder.store.hashes import Hashes
 
 SIDECAR = "trt-build.json"
-REQUEST, PLANS = "request", "plans"
-"""The sidecar's keys for what was asked, and for the keys of the plans that came of it."""
+REQUEST, PLANS, RESULT = "request", "plans", "result"
+"""The sidecar's keys for what was asked, the keys of the plans that came of it, and what the build said of it."""
 
 
 def sidecar(folder: Path) -> dict[str, Any] | None:
@@ -25,12 +25,12 @@ def sidecar(folder: Path) -> dict[str, Any] | None:
     return read if isinstance(read, dict) else None
 
 
-def record(folder: Path, request: Mapping[str, Any], plans: Mapping[str, Any]) -> None:
-    """Add to a published model's trt-build.json what it was built from. Raises OSError.
+def record(folder: Path, request: Mapping[str, Any], plans: Mapping[str, Any], result: Mapping[str, Any]) -> None:
+    """Add to a published model's trt-build.json what it was built from, and what to tell of it. Raises OSError.
 
     A model that was published and never recorded is built again: that is safe, the other way round would not be.
     """
-    said = {**(sidecar(folder) or {}), REQUEST: plain(request), PLANS: plain(plans)}
+    said = {**(sidecar(folder) or {}), REQUEST: plain(request), PLANS: plain(plans), RESULT: plain(result)}
     staged = folder / f".{SIDECAR}.{os.getpid()}.tmp"
     try:
         staged.write_text(json.dumps(said, indent=2) + "\n")

@@ -20,7 +20,7 @@ from builder.store import sources
 from builder.store.canonical import plain
 from builder.store.hashes import Hashes
 
-ELSEWHERE = ("name", "path", "manifest", "goldens")
+ELSEWHERE = ("name", "path", "manifest", "goldens", "libraries")
 """Fields of a spec that say where something is; what is there is covered by hash."""
 
 PACKAGES = ("torch", "polygraphy", "tritonclient", "numpy")
@@ -41,6 +41,7 @@ def request(
         "source": hashes.sha256(spec.path),
         **said,
         "goldens": hashes.sha256(spec.goldens) if spec.goldens else None,
+        "libraries": [hashes.sha256(path) for path in spec.libraries],
         "serve_as": serve_as,
         "layout": layout,
         "options": dataclasses.asdict(options or BuildOptions()),

@@ -10,6 +10,7 @@ Two builders of one key write two plans (TensorRT's are not reproducible) and th
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import posixpath
@@ -26,6 +27,14 @@ FORMAT = 1
 MOVING = ("file", "local", "sftp", "ssh", "smb", "hdfs", "webhdfs")
 """Protocols whose files show while they are written: there, a file is written under another name and moved. On the
 others (object stores) an upload shows whole, when it ends."""
+
+
+def last(url: str, name: str) -> dict[str, Any] | None:
+    """What the store at `url` was last told of a model of this name; None where it cannot say."""
+    store = Store(url)
+    with contextlib.suppress(Exception):  # each backend of fsspec raises its own, and this is for words only
+        return store.last(name)
+    return None
 
 
 @dataclass(frozen=True)

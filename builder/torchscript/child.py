@@ -27,18 +27,23 @@ def main() -> None:
     os.dup2(2, 1)  # whatever a library prints must not stand among the answers
     print(json.dumps({"ready": True}), file=answers, flush=True)
     for line in sys.stdin:
-        print(json.dumps(_answer(json.loads(line))), file=answers, flush=True)
+        print(json.dumps(answer(json.loads(line))), file=answers, flush=True)
 
 
-def _answer(request: dict[str, Any]) -> dict[str, Any]:
+def answer(request: dict[str, Any]) -> dict[str, Any]:
+    """Fork, load the file there, and say how that ended. For processes that have imported torch and done no more."""
     read_end, write_end = os.pipe()
     pid = os.fork()
     if pid == 0:
         _load(request, write_end)  # never returns
     os.close(write_end)
-    with os.fdopen(read_end) as words:
-        error = words.read()
-    _, status = os.waitpid(pid, 0)
+    try:
+        with os.fdopen(read_end) as words:
+            error = words.read()
+        _, status = os.waitpid(pid, 0)
+    except BaseException:
+        os.kill(pid, signal.SIGKILL)  # interrupted: it must not go on alone
+        raise
     code = os.waitstatus_to_exitcode(status)
     return {"ok": code == ANSWERED and not error, "error": error, "signal": -code if code < 0 else 0, "code": code}
 
@@ -49,6 +54,10 @@ def _load(request: dict[str, Any], write_end: int) -> None:
         _limit(request["bytes"], request["seconds"])
         import torch
 
+        from builder.torchscript.libraries import load_libraries
+
+        sys.dont_write_bytecode = True  # this process may write no file
+        load_libraries(map(Path, request.get("libraries", ())))
         torch.jit.load(request["path"], map_location="cpu")  # type: ignore[no-untyped-call]
     except MemoryError:
         words = "not enough memory"

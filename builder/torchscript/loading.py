@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from builder.errors import ModelFileError
 from builder.torchscript import trial
 from builder.torchscript.archive import inspect
+from builder.torchscript.libraries import load_libraries
 from builder.torchscript.method import as_module, methods
 
 if TYPE_CHECKING:
@@ -17,16 +19,20 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-def load(path: Path | str, module: str | None = None, *, check_in_child: bool = True) -> torch.jit.ScriptModule:
+def load(
+    path: Path | str, module: str | None = None, *, check_in_child: bool = True, libraries: Sequence[Path] = ()
+) -> torch.jit.ScriptModule:
     """The file's module, or the submodule (`encoder.0`) or method (`forward_features`) of it that `module` names.
 
     The archive is inspected, then loaded in a child process with limits of memory and time (once for each SHA-256;
     not at all with `check_in_child=False`), then here. A method comes back as a module whose forward it is.
+    `libraries` bring the custom operators that the file uses (see load_libraries).
     Raises ModelFileError where the file is not TorchScript or cannot be loaded, or has no such part.
     """
     facts = inspect(path)
     if check_in_child:
-        trial.check(facts)
+        trial.check(facts, libraries)
+    load_libraries(libraries)
     loaded = _load(facts.path)
     loaded.eval()
     part = _part(loaded, module.split("."), facts.path) if module else loaded

@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -31,12 +32,15 @@ _REASONS = {
     signal.SIGABRT: "crashes torch when it is loaded, or needs more than {memory} MiB for that",
 }
 
+FORKS = False
+"""Set in a process that has imported torch and done nothing else yet: it forks itself instead of starting a helper."""
+
 _known_good: set[str] = set()
 _lock = threading.Lock()
 _helper: subprocess.Popen[str] | None = None
 
 
-def check(facts: ArchiveFacts) -> None:
+def check(facts: ArchiveFacts, libraries: Sequence[Path] = ()) -> None:
     """Load the file in a child process unless a file of the same SHA-256 has passed in this process.
 
     The child may use the weights' size twice and 2 GiB, and 60 s and 10 s for each GiB.
@@ -48,7 +52,14 @@ def check(facts: ArchiveFacts) -> None:
     seconds = SECONDS + SECONDS_PER_GIB * (facts.unpacked_bytes >> 30)
     memory = MEMORY_BESIDE_WEIGHTS + 2 * facts.unpacked_bytes
     with _lock:
-        answer = _ask({"path": str(facts.path.resolve()), "bytes": memory, "seconds": seconds})
+        answer = _ask(
+            {
+                "path": str(facts.path.resolve()),
+                "libraries": [str(path.resolve()) for path in libraries],
+                "bytes": memory,
+                "seconds": seconds,
+            }
+        )
     if not answer["ok"]:
         raise _refusal(facts.path, answer, seconds, memory)
     _known_good.add(digest)
@@ -69,6 +80,10 @@ def _first_lines(words: str, most: int = 12) -> str:
 
 
 def _ask(request: dict[str, Any]) -> dict[str, Any]:
+    if FORKS:
+        from builder.torchscript import child
+
+        return child.answer(request)
     helper = _started()
     assert helper.stdin is not None and helper.stdout is not None
     try:

@@ -43,7 +43,7 @@ def published_model(folder: Path, wanted: dict[str, Any], steps: list[str] | Non
     (folder / "1" / "model.plan").write_bytes(b"plan")
     files = {"1/model.plan": hashlib.sha256(b"plan").hexdigest()}
     (folder / published.SIDECAR).write_text(json.dumps({"name": folder.name, "files": files, "steps": steps or []}))
-    record(folder, wanted, {"model": {"key": "0"}})
+    record(folder, wanted, {"model": {"key": "0"}}, {"layers": 3})
     return folder
 
 

@@ -1,0 +1,154 @@
+"""One model through all rooms, published only when its numbers hold."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from builder.errors import EnvironmentProblem, TrtBuildError
+from builder.manifest.spec import ModelSpec
+from builder.repository import hops
+from builder.repository.orders import Order
+from builder.repository.result import SHOWN, ModelResult, Progress
+
+if TYPE_CHECKING:
+    from builder.lowering import LoweredGraph
+    from builder.repository.cut import Pieces
+    from builder.triton import Golden
+
+REPORT_SECONDS = 5.0
+"""How often a long build says where it is."""
+
+
+def perform(order: Order, progress: Progress) -> ModelResult:
+    """The model of the order, built and published; its own errors end in the result, the machine's go through."""
+    result = ModelResult(order.spec.name, because=order.because)
+    try:
+        _prepare(order)
+        _Build(order, result, progress).run()
+        result.ok = True
+    except EnvironmentProblem:
+        raise
+    except TrtBuildError as error:
+        result.error = error
+    return result
+
+
+def _prepare(order: Order) -> None:
+    from builder.engine import flavour
+    from builder.repository import plugins
+
+    flavour.select(order.flavour)
+    plugins.load(order.plugins)
+    if order.threads:
+        import torch
+
+        torch.set_num_threads(order.threads)
+
+
+class _Build:
+    """The phases of one model; each is timed and told to `progress`."""
+
+    def __init__(self, order: Order, result: ModelResult, progress: Progress) -> None:
+        from builder.store import Store
+        from builder.store.plans import Plans
+
+        self.order, self.spec, self.result, self.progress = order, order.spec, result, progress
+        self.plans = Plans(Store(order.store) if order.store else None, order.last, rebuild=order.rebuild)
+
+    def run(self) -> None:
+        from builder import lowering, parity, torchscript
+        from builder.repository import cut, single
+
+        spec = self.spec
+        with self.phase("load"):
+            module = torchscript.load(spec.path, spec.module, libraries=spec.libraries)
+        with self.phase("lower"):
+            lowered = lowering.lower(module, unroll_limit=spec.unroll_limit, fallback_modules=spec.fallback.modules)
+        names = spec.outputs or lowered.outputs
+        with self.phase("goldens"):
+            goldens = parity.record(module, spec, names)
+        with self.phase("convert"):
+            found = cut.convert_or_cut(lowered, spec, names)
+        self.result.warnings = (*_unknown_modules(spec, lowered), *found.warnings)
+        if isinstance(found, cut.Pieces):
+            self._in_pieces(found, goldens)
+            return
+        with self.phase("reference"):
+            hops.check_reference(found, goldens, spec)
+        plan = self._build(found, "model")
+        self.result.layers, self.result.plan_bytes = plan.facts["layers"], len(plan.data)
+        self._publish(single.artifact(spec, found, plan, goldens, self.order.serve_as))
+
+    def _in_pieces(self, pieces: Pieces, goldens: tuple[Golden, ...]) -> None:
+        from builder.repository import layouts
+
+        with self.phase("reference"):
+            recorded = hops.record_hops(pieces.partition, goldens, self.spec)
+            for number, conversion in enumerate(pieces.conversions):
+                if conversion is not None:
+                    hops.check_reference(conversion, recorded[number], self.spec, of=f"segment {number}")
+        plans = tuple(
+            None if conversion is None else self._build(conversion, f"segment {number}")
+            for number, conversion in enumerate(pieces.conversions)
+        )
+        cut = layouts.Cut(self.spec, pieces, plans, goldens, tuple(recorded))
+        artifact, reason = layouts.artifact(cut, self.order.layout, self.order.serve_as)
+        self.result.layers, self.result.plan_bytes = layouts.layers(cut), layouts.plan_bytes(cut)
+        self.result.layout = "ensemble" if hasattr(artifact, "steps") else "fused"
+        self.result.segments = tuple(segment.kind for segment in pieces.partition.segments)
+        self.result.layout_reason = reason
+        self._publish(artifact)
+
+    def _build(self, conversion: Any, label: str) -> Any:
+        """The plan from the store, else from TensorRT."""
+        from builder import engine
+
+        options = self.order.options
+        with self.phase("build"):
+            return self.plans.build(
+                conversion, options, lambda: engine.build(conversion, options, self._watch()), label
+            )
+
+    def _watch(self) -> Any:
+        """What TensorRT is told to call: it is heard every few seconds only."""
+        last = time.monotonic()
+
+        def report(phase: str, step: int, steps: int) -> None:
+            nonlocal last
+            if time.monotonic() - last > REPORT_SECONDS:
+                last = time.monotonic()
+                self.progress(self.spec.name, f"build: {phase} ({step} of {steps})")
+
+        return report
+
+    def _publish(self, artifact: Any) -> None:
+        from builder import store, triton
+
+        publish = triton.publish_ensemble if isinstance(artifact, triton.EnsembleArtifact) else triton.publish
+        result, made = self.result, self.plans.made.values()
+        with self.phase("publish"):
+            result.path = publish(artifact, self.order.out)
+            result.state = "reused" if made and all(one.found for one in made) else "built"
+            result.warnings = (*result.warnings, *self.plans.warnings)
+            shown = {name: getattr(result, name) for name in SHOWN}
+            store.record(result.path, self.order.request, self.plans.record(), shown)
+            self.plans.remember(self.spec.name, self.order.request)
+
+    @contextmanager
+    def phase(self, name: str) -> Any:
+        self.progress(self.spec.name, name)
+        started = time.monotonic()
+        yield
+        before = self.result.seconds.get(name, 0.0)
+        self.result.seconds[name] = round(before + time.monotonic() - started, 3)
+
+
+def _unknown_modules(spec: ModelSpec, lowered: LoweredGraph) -> Iterator[str]:
+    """A name under fallback.modules that marks nothing is most likely misspelt."""
+    from builder.repository import cut
+
+    if spec.fallback.modules and not cut.kept_nodes(lowered):
+        yield f"fallback.modules names no module of this model: {', '.join(spec.fallback.modules)}"

@@ -1,0 +1,124 @@
+"""What is to be built, decided without torch: which models are unchanged, and an order for each of the others."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from builder import store
+from builder.engine import BuildOptions, flavour, gpu, workers
+from builder.manifest.spec import ModelSpec, TensorSpec
+from builder.repository.result import SHOWN, ModelResult, Progress
+
+PERFORM = "builder.repository.model:perform"
+
+
+@dataclass(frozen=True)
+class Order:
+    """One model to build, picklable: `request` is what it is built from, `last` the parts of its last plans by label,
+    `because` why it must be built, `threads` how many torch may use (0: all)."""
+
+    spec: ModelSpec
+    out: Path
+    serve_as: str = "auto"
+    layout: str = "auto"
+    flavour: str = "auto"
+    options: BuildOptions = field(default_factory=BuildOptions)
+    store: str | None = None
+    rebuild: bool = False
+    plugins: tuple[str, ...] = ()
+    request: Mapping[str, Any] = field(default_factory=dict)
+    last: Mapping[str, Any] = field(default_factory=dict)
+    because: str = ""
+    threads: int = 0
+
+    @property
+    def reproduce(self) -> str:
+        """The command that builds this model alone, in the process that a debugger starts."""
+        given = [] if self.spec.manifest else [f"--input={_written(tensor)}" for tensor in self.spec.inputs]
+        words = ["trt-build", "repo", str(self.spec.path), "--out", str(self.out), "--rebuild", "--no-isolate", *given]
+        words += ["--precision", self.spec.precision, "--flavour", self.flavour, *_flags(self)]
+        return shlex.join(words)
+
+
+def settled(order: Order, hashes: store.Hashes) -> Order | ModelResult:
+    """The order with its request, and why it must be built; or the result, where what is published is unchanged."""
+    folder, spec = order.out / order.spec.name, order.spec
+    options = order.options.over(spec.build)
+    wanted = store.request(
+        spec, hashes, serve_as=order.serve_as, layout=order.layout, options=options, plugins=order.plugins
+    )
+    said = store.sidecar(folder) or {}
+    reason = "--rebuild" if order.rebuild else store.stale(folder, wanted, hashes)
+    if reason is None:
+        shown = {key: _tuple(said.get("result", {}).get(key, getattr(ModelResult, key))) for key in SHOWN}
+        return ModelResult(spec.name, ok=True, path=folder, state="unchanged", **shown)
+    last = said.get("plans") or {}
+    if "request" not in said and order.store and not order.rebuild:
+        known = store.last(order.store, spec.name) or {}
+        reason, last = store.because(known.get("request"), wanted) or reason, known.get("plans", {})
+    parts = {label: made["parts"] for label, made in last.items()}
+    return _replaced(order, options=options, request=wanted, because=reason, last=parts)
+
+
+def perform(orders: Sequence[Order], progress: Progress, jobs: int, isolate: bool) -> list[ModelResult]:
+    """The orders' results, each built in a process of its own unless told otherwise."""
+    if not orders:
+        return []
+    if not isolate:
+        from builder.repository import model
+
+        return [model.perform(order, progress) for order in orders]
+    jobs = jobs or default_jobs()
+    threads = max(1, (os.cpu_count() or 1) // jobs) if jobs > 1 else 0
+    tasks = [workers.Task(PERFORM, (_replaced(order, threads=threads),), progress, order.reproduce) for order in orders]
+    answers = workers.run(tasks, jobs, environments())
+    return [_result(order, answer) for order, answer in zip(orders, answers, strict=True)]
+
+
+def default_jobs() -> int:
+    """Two on each GPU that plans are timed on, so that one model is converted while another is built; else by cores."""
+    if flavour.chosen() == "tensorrt":
+        return 2 * max(1, len(gpu.devices()))
+    return max(1, (os.cpu_count() or 1) // 4)
+
+
+def environments() -> list[dict[str, str]]:
+    """What pins a worker to its GPU: one for each GPU of the host, by uuid, so that an order of theirs is no matter."""
+    if flavour.chosen() != "tensorrt":
+        return [{}]
+    return [{"CUDA_VISIBLE_DEVICES": device.uuid} for device in gpu.devices()] or [{}]
+
+
+def _result(order: Order, answer: Any) -> ModelResult:
+    if isinstance(answer, ModelResult):
+        return answer
+    return ModelResult(order.spec.name, error=answer, because=order.because)
+
+
+def _tuple(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
+
+
+def _replaced(order: Order, **changes: Any) -> Order:
+    from dataclasses import replace
+
+    return replace(order, **changes)
+
+
+def _flags(order: Order) -> list[str]:
+    plugins = [word for plugin in order.plugins for word in ("--plugin", plugin)]
+    return ["--serve-as", order.serve_as, "--layout", order.layout, *plugins]
+
+
+def _written(tensor: TensorSpec) -> str:
+    """The spec as --input takes it."""
+    axes = (
+        str(axis) if isinstance(axis, int) else f"{axis}({','.join(map(str, tensor.dims[axis]))})"
+        for axis in tensor.shape
+    )
+    return ":".join(filter(None, [tensor.name, tensor.dtype])) + ":" + "x".join(axes)
