@@ -107,7 +107,7 @@ def memory(megabytes: int = 1024, layers: int = 16) -> dict[str, float]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         buffer = io.BytesIO()
-        torch.jit.script(model).save(buffer)
+        torch.jit.save(torch.jit.script(model), buffer)
         del model
         buffer.seek(0)
         module = torch.jit.load(buffer)

@@ -29,6 +29,9 @@ _ALONG = frozenset(
     )
 )  # fmt: skip
 _DTYPE_AT = {"aten::to": 1, "aten::zeros": 1, "aten::ones": 1, "aten::full": 2, "aten::softmax": 2}
+# No dtype given means that of the first input.
+_LIKE = {"aten::softmax": 2, "aten::zeros_like": 1, "aten::ones_like": 1, "aten::full_like": 2}
+_DTYPE_AT |= _LIKE
 
 # These have as many axes as their first input.
 _SAME_RANK = _ALONG - {
@@ -171,7 +174,7 @@ class Facts:
             given = ir.constant(node.inputsAt(_DTYPE_AT[kind]))
             if isinstance(given, int) and not isinstance(given, bool):
                 return dtype_of(given)
-            return self.dtype(node.inputsAt(0)) if kind == "aten::softmax" and given is None else None
+            return self.dtype(node.inputsAt(0)) if kind in _LIKE and ir.is_none(node.inputsAt(_DTYPE_AT[kind])) else None
         return self.dtype(node.inputsAt(0)) if kind in _ALONG else None
 
     def _rank_of_result(self, node: Any) -> Rank:

@@ -1,4 +1,11 @@
-"""From a module to a graph without `self`: evaluation mode, freezing, and attribute reads turned into constants."""
+"""From a module to a graph without `self`: evaluation mode, everything inlined, and attribute reads turned into
+constants.
+
+torch's own freezing runs common-subexpression elimination, which merges a node of a module that shall run in torch
+with an equal one
+elsewhere, and it copies the module; so it only does the work for modules that hide behind an interface. Constants
+share the module's memory.
+"""
 
 from __future__ import annotations
 
@@ -26,42 +33,48 @@ def evaluating(module: torch.jit.ScriptModule) -> Iterator[None]:
 
 def frozen_graph(module: torch.jit.ScriptModule, method: str = "forward") -> tuple[Any, Any]:
     """The graph of `method` with attributes folded to constants, and its schema. Nothing is folded that changes
-    numbers (no conv-bn folding).
+    numbers.
 
-    Raises LoweringError when the method keeps state in the module.
+    Raises LoweringError when the method keeps state in the module, or there is no such method.
     """
     if method == "forward" and module._c._has_method("forward__0") and not module._c._has_method(method):
         method = "forward__0"  # a module with overloads, nn.LSTM among them; the first takes plain tensors
     if not module._c._has_method(method):
-        raise LoweringError(
-            f"the module has no method {method!r}", fix="name one of " + ", ".join(module._c._method_names())
-        )
+        names = ", ".join(module._c._method_names())
+        raise LoweringError(f"the module has no method {method!r}", fix=f"name one of {names}")
     with evaluating(module):
-        frozen = torch._C._freeze_module(module._c, [method] if method != "forward" else [], True, False)
-    graph = frozen._get_method(method).graph.copy()
-    _refuse_state(graph)
-    lower_attributes(graph, frozen)
-    graph.eraseInput(0)
+        source = module._c
+        graph = _inlined(source, method)
+        if ir.nodes_of(graph, "prim::CallMethod"):  # through an interface, whose type does not tell what is called
+            source = ir.C._freeze_module(source, [method] if method != "forward" else [], True, False)
+            graph = _inlined(source, method)
+        lower_attributes(graph, source)
+    ir.C._jit_pass_constant_propagation(graph)  # what is left of `if self.training`
+    _drop_self(graph)
     return graph, module._c._get_method(method).schema
 
 
-def lower_attributes(graph: Any, module: Any) -> None:
-    """Turn the attribute reads that freezing left (where its alias analysis saw a possible write) into constants.
+def _inlined(module: Any, method: str) -> Any:
+    graph = module._get_method(method).graph.copy()
+    ir.C._jit_pass_inline(graph)
+    ir.C._jit_pass_erase_shape_information(graph)  # a trace that was never saved has its example's shapes in it
+    ir.split_uninitialized(graph)
+    for node in ir.nodes_of(graph, "prim::SetAttr"):
+        if not node.sourceRange():
+            node.copyMetadata(node.inputsAt(1).node())  # the place of the value, for the error
+    return graph
 
-    A write to one is refused: `_refuse_state` for the attribute itself, functionalisation for what it holds.
-    """
+
+def lower_attributes(graph: Any, module: Any) -> None:
+    """Turn every attribute read into a constant that shares the module's memory."""
     owners = {next(iter(graph.inputs())).unique(): module}
-    reads = []
     for node in ir.walk(graph):
-        if node.kind() == "prim::GetAttr":
+        if node.kind() == "prim::GetAttr" and node.inputsAt(0).unique() in owners:
             found = owners[node.inputsAt(0).unique()].getattr(node.s("name"))
-            reads.append(node)
-            if isinstance(found, torch._C.ScriptModule | torch._C.ScriptObject):
+            if isinstance(found, torch._C.ScriptModule):
                 owners[node.output().unique()] = found
-            else:
+            elif node.hasUses():
                 node.output().replaceAllUsesWith(_constant(graph, node, found))
-    for node in reversed(reads):
-        node.destroy()
 
 
 def _constant(graph: Any, node: Any, found: Any) -> Any:
@@ -74,11 +87,19 @@ def _constant(graph: Any, node: Any, found: Any) -> Any:
         ) from error
 
 
-def _refuse_state(graph: Any) -> None:
-    """An attribute that survives freezing is written by forward: its value would differ from call to call."""
+def _drop_self(graph: Any) -> None:
+    """Remove the first input. An attribute that is still written would differ from call to call: refused."""
     for node in ir.nodes_of(graph, "prim::SetAttr"):
         raise LoweringError(
             f"forward keeps state in the module's attribute {node.s('name')!r}; a served model has none",
             where=ir.source_line(node),
             fix="pass the state in as an argument and return it",
         )
+    for node in reversed(ir.nodes_of(graph, "prim::GetAttr")):
+        if node.hasUses():
+            raise LoweringError(
+                f"attribute {node.s('name')!r} is read from a module that is chosen while the model runs",
+                where=ir.source_line(node),
+            )
+        node.destroy()
+    graph.eraseInput(0)

@@ -205,3 +205,15 @@ def list_length(value: Value) -> int | None:
         return int(value.node().inputsSize())
     known = constant(value)
     return len(known) if isinstance(known, list | tuple) else None
+
+
+def split_uninitialized(graph: Graph) -> None:
+    """Give every uninitialised value a node of its own.
+
+    torch's tuple lowering leaves one node with an output for each element, and its interpreter then reads past its
+    stack.
+    """
+    for node in nodes_of(graph, "prim::Uninitialized"):
+        if node.outputsSize() > 1:
+            alone = [insert(graph, node.kind(), (), node, [value.type()]).output() for value in node.outputs()]
+            replace(node, alone)

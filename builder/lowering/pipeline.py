@@ -129,6 +129,7 @@ PIPELINE: tuple[Pass, ...] = (
     fold_scalar_tensors,
     fold_sizes,
     fold_neutral_arithmetic,
+    torch_passes.peephole,  # a tensor is not None
     torch_passes.propagate_constants,  # also the branches of formulas
     resolve_static_ifs,
     eliminate_exceptions,

@@ -77,6 +77,9 @@ def _is_floating(node: Any, facts: Facts) -> bool | None:
 def _is(node: Any, facts: Facts) -> bool | None:
     """`x is y` for tensors: the same value is the same tensor, two inputs of the graph are two."""
     one, other = ir.inputs(node)
+    kinds = {one.type().kind(), other.type().kind()}
+    if kinds == {"TensorType", "NoneType"}:
+        return False
     if one.type().kind() != "TensorType" or other.type().kind() != "TensorType":
         return None
     if one == other:

@@ -59,8 +59,4 @@ def peephole_lists(graph: Any, context: Context) -> None:
 def lower_tuples(graph: Any, context: Context) -> None:
     """Replace every tuple by its elements, through ifs and loops."""
     C._jit_pass_lower_all_tuples(graph)
-    for node in ir.nodes_of(graph, "prim::Uninitialized"):
-        # torch leaves one node with an output for each element, and its interpreter then reads past its stack
-        if node.outputsSize() > 1:
-            alone = [ir.insert(graph, node.kind(), (), node, [value.type()]).output() for value in node.outputs()]
-            ir.replace(node, alone)
+    ir.split_uninitialized(graph)

@@ -17,7 +17,7 @@ _BOXES = ("ListType", "TupleType", "DictType")
 
 
 class Walk:
-    """Rewrites one graph; `dead` are the in-place nodes that nobody reads any more when it is done."""
+    """Rewrites one graph; `dead` are the nodes that nobody reads any more when it is done."""
 
     def __init__(self, graph: Any) -> None:
         self.graph, self.memory = graph, Memory(graph)
@@ -76,7 +76,10 @@ class Walk:
         if not values or values[0].type().kind() not in _BOXES:
             return False
         box = self.memory.alias(values[0])
-        return box.items is not None and containers.READERS[kind](self.memory, node, box)
+        known = box.items is not None and containers.READERS[kind](self.memory, node, box)
+        if known:
+            self.dead.append(node)
+        return known
 
     def _define(self, node: Any, kind: str, values: list[Any]) -> None:
         """Note with whom the outputs of a node share memory."""

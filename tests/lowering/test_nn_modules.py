@@ -1,0 +1,20 @@
+"""Every module of torch.nn.modules answers the same after lowering, scripted and traced where torch allows."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from tests.lowering.nn_modules import LEFT_OUT, MODULES, results
+
+
+@pytest.mark.parametrize("name", sorted(MODULES))
+def test_module_answers_the_same(name: str) -> None:
+    found = results(name)
+    assert set(found.values()) <= {"equal", "torch cannot"}, found
+    assert "equal" in found.values() or name == "MaxUnpool2d"
+
+
+def test_every_module_is_in_the_table() -> None:
+    every = {name for name in torch.nn.modules.__all__ if not name.startswith("Lazy")}
+    assert every - LEFT_OUT <= set(MODULES), sorted(every - LEFT_OUT - set(MODULES))

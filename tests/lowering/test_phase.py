@@ -1,0 +1,119 @@
+"""The phase as a whole: deterministic, linear, traced, transformers in every guise, and models that keep shapes out of
+the graph."""
+
+from __future__ import annotations
+
+import io
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+import builder
+from benchmarks import lowering as benchmark
+from builder.errors import UsageError
+from builder.lowering import ir, write_sequence
+from builder.manifest.spec import TensorSpec
+
+SPEC = TensorSpec("float32", ("batch", "time", 8), dims={"batch": (1, 2, 4), "time": (1, 5, 9)})
+
+
+def _saved(module: nn.Module) -> bytes:
+    buffer = io.BytesIO()
+    torch.jit.save(torch.jit.script(module.eval()), buffer)
+    return buffer.getvalue()
+
+
+def test_the_same_file_gives_the_same_text_in_another_process(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    file = tmp_path / "model.pt"
+    file.write_bytes(_saved(nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)))
+    code = f"import torch, builder; l = builder.lower(torch.jit.load({str(file)!r})); print(l.digest); print(l.text)"
+    runs = {
+        subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, check=True).stdout
+        for _ in range(2)
+    }
+    assert len(runs) == 1 and len(next(iter(runs))) > 1000
+
+
+def test_the_digest_knows_the_weights() -> None:
+    one, other = (builder.lower(torch.jit.script(nn.Linear(30, 30).eval())) for _ in range(2))
+    assert one.text == other.text and one.digest != other.digest
+
+
+def test_a_traced_graph_does_not_keep_the_shapes_of_its_example() -> None:
+    def f(x):
+        return x.view(x.size(0), x.size(1) * 2, -1).expand(x.size(0), x.size(1) * 2, -1)
+
+    lowered = builder.lower(torch.jit.trace(f, torch.randn(2, 3, 4), check_trace=False).graph)
+    x = torch.randn(5, 7, 6)
+    torch.testing.assert_close(lowered.run(x)[0], f(x), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("norm_first", [True, False])
+@pytest.mark.parametrize("how", ["script", "trace"])
+def test_encoder_layers_with_a_padding_mask(norm_first: bool, how: str) -> None:
+    class Padded(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True, norm_first=norm_first, activation="gelu")
+            self.encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+
+        def forward(self, x, padding):
+            return self.encoder(x, src_key_padding_mask=padding)
+
+    torch.manual_seed(1)
+    model, x = Padded().eval(), torch.randn(2, 5, 8)
+    padding = torch.tensor([[False, False, False, True, True], [False] * 5])
+    with torch.no_grad():
+        module = torch.jit.script(model) if how == "script" else torch.jit.trace(model, (x, padding), check_trace=False)
+        expected = model(x, padding)
+    mask = TensorSpec("bool", ("batch", "time"), dims=SPEC.dims)
+    lowered = builder.lower(module, specs=[SPEC, mask], paranoid=[x, padding])
+    torch.testing.assert_close(lowered.run(x, padding)[0], expected, rtol=1e-4, atol=1e-5)
+    assert not ir.nodes_of(lowered.graph, "prim::If", "aten::_transformer_encoder_layer_fwd")
+
+
+def test_scripted_attention_is_straight_when_the_inputs_are_described() -> None:
+    class Attention(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.attention = nn.MultiheadAttention(8, 2, batch_first=True)
+
+        def forward(self, x, y):
+            return self.attention(x, y, y)[0]
+
+    module = torch.jit.script(Attention().eval())
+    lowered = builder.lower(module, specs=[SPEC, SPEC], paranoid=True)
+    assert not ir.nodes_of(lowered.graph, "prim::If", "prim::Loop")
+    x, y = torch.randn(3, 4, 8), torch.randn(3, 6, 8)
+    torch.testing.assert_close(lowered.run(x, y)[0], module(x, y), rtol=1e-4, atol=1e-5)
+
+
+def test_trace_stops_where_it_is_told_and_shows_what_changed(tmp_path: Path) -> None:
+    module = torch.jit.script(nn.Sequential(nn.Linear(4, 4), nn.SiLU(), nn.Dropout()).eval())
+    lowered = builder.lower(module, stop_after="unpack-silu", keep_text=True)
+    record = lowered.trace[-1]
+    assert record.name == "unpack-silu" and record.changed and record.nodes_after == record.nodes_before + 1
+    assert "-  %7 : Tensor = aten::silu" in record.diff() or "aten::silu" in record.diff()
+    assert "\x1b[31m" in record.diff(color=True)
+    files = write_sequence(lowered.trace, tmp_path / "sequence")
+    assert files[0].name == "00-start.txt" and any(file.name.endswith("-unpack-silu.txt") for file in files)
+    assert "aten::sigmoid" in files[-1].read_text()
+
+
+def test_an_unknown_pass_is_a_usage_error_with_the_names() -> None:
+    with pytest.raises(UsageError, match="no pass 'fuse-everything'") as caught:
+        builder.lower(torch.jit.script(nn.ReLU()), stop_after="fuse-everything")
+    assert "unpack-silu" in caught.value.fix
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", benchmark.KINDS)
+def test_cost_per_node_does_not_grow(kind: str) -> None:
+    benchmark.measure(kind, 100, 1)
+    small, large = (benchmark.measure(kind, nodes, 2)["us_per_node"] for nodes in (500, 4000))
+    assert large <= 1.6 * small, (small, large)
