@@ -80,7 +80,7 @@ def _fallback(lowered: Any, spec: Any) -> dict[str, Any] | None:
 def _read(report: dict[str, Any], spec: Any, serve_as: str, paranoid: bool) -> None:
     from builder import torchscript
 
-    report["_module"] = torchscript.load(spec.path, spec.module)
+    report["_module"] = torchscript.load(spec.path, spec.module, libraries=spec.libraries)
 
 
 def _lower(report: dict[str, Any], spec: Any, serve_as: str, paranoid: bool) -> None:

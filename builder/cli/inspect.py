@@ -43,7 +43,7 @@ def _network(terminal: Terminal, target: Path, settings: dict[str, Any]) -> None
     flavours.select(settings.pop("flavour"))
     inputs = options.parsed(settings.pop("inputs"))
     (spec,) = _single(manifest.load(target, inputs=inputs, **settings), target)
-    lowered = lowering.lower(torchscript.load(spec.path, spec.module), unroll_limit=spec.unroll_limit)
+    lowered = lowering.lower(torchscript.load(spec.path, spec.module, libraries=spec.libraries), unroll_limit=spec.unroll_limit)
     converted = conversion.convert(
         lowered, spec.inputs, precision=spec.precision, profiles=spec.profiles, output_names=spec.outputs
     )

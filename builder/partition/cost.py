@@ -14,7 +14,8 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from builder.lowering import LoweredGraph
 from builder.manifest.spec import Profile, TensorSpec
-from builder.partition.shapes import ShapeInterpreter, Shapes
+from builder.partition.interpreter import ShapeInterpreter
+from builder.partition.shapes import Shapes
 
 LAUNCH_SECONDS = 5e-6
 """What one eager torch operator costs to launch, which a fused engine does not pay (CUDA launches take some 5 us)."""

@@ -8,48 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
-from builder.conversion.block import MISSING, BlockConverter
-from builder.conversion.context import ConversionContext, Unconvertible
 from builder.lowering import LoweredGraph
 from builder.manifest.spec import DTYPES, Profile, Range, TensorSpec
+from builder.partition.interpreter import ShapeInterpreter, is_unknown
 
 Sizes = Mapping[str, int]
 """One concrete size for each named axis."""
-
-
-class ShapeInterpreter(BlockConverter):
-    """Executes nodes on meta tensors; a node whose shape depends on data has MISSING outputs."""
-
-    def __init__(self) -> None:
-        super().__init__(ConversionContext(net=_NoNetwork()))
-
-    def _results(self, node: Any, values: list[Any]) -> list[Any]:
-        try:
-            return super()._results(node, [_without_data(v) for v in values] if _on_meta(values) else values)
-        except Unconvertible:
-            raise
-        except Exception as data_dependent:
-            raise Unconvertible(f"its shape depends on data: {data_dependent}") from data_dependent
-
-
-class _NoNetwork:
-    """Stands where the network would: nothing is ever added to it."""
-
-    num_layers = 0
-
-
-def _on_meta(values: Sequence[Any]) -> bool:
-    return any(_on_meta(v) if isinstance(v, list) else getattr(v, "is_meta", False) for v in values)
-
-
-def _without_data(value: Any) -> Any:
-    if isinstance(value, list):
-        return [_without_data(v) for v in value]
-    return value.to("meta") if isinstance(value, torch.Tensor) else value
 
 
 @dataclass(frozen=True)
@@ -121,4 +88,4 @@ def _run(lowered: LoweredGraph, specs: Sequence[TensorSpec], sizes: Sizes) -> di
         shape = [axis if isinstance(axis, int) else sizes[axis] for axis in spec.shape]
         values[value.debugName()] = torch.empty(shape, dtype=getattr(torch, spec.dtype), device="meta")
     interpreter.convert(lowered.graph)
-    return {name: v for name, v in values.items() if v is not MISSING and isinstance(v, torch.Tensor)}
+    return {name: v for name, v in values.items() if isinstance(v, torch.Tensor) and not is_unknown(v)}

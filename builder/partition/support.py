@@ -18,6 +18,8 @@ from builder.lowering import LoweredGraph
 from builder.manifest.spec import Profile, TensorSpec
 from builder.partition.shapes import Shapes
 
+READS_OTHERS = "it reads a value that TensorRT cannot hold, or whose shape depends on data"
+
 
 @dataclass(frozen=True)
 class Support:
@@ -63,7 +65,7 @@ class Trial(BlockConverter):
         self.refused.setdefault(self.position, self.unsupported[-1])
 
     def _skip(self, node: Any) -> None:
-        self.refuse(node, "it reads a value that TensorRT cannot hold, or whose shape depends on data", None)
+        self.refuse(node, READS_OTHERS, None)
 
     def _skip_outputs(self, node: Any) -> None:
         for value in node.outputs():

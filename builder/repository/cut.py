@@ -150,12 +150,17 @@ def _places(segment: Segment, names: set[str]) -> set[int]:
 
 def _why(parts: Partition, late: Sequence[UnsupportedOperator]) -> Iterator[str]:
     """What stays in torch and what would change that."""
+    from builder.partition.support import READS_OTHERS
+
     if all(segment.kind != TENSORRT for segment in parts.segments):
         yield "torch alone serves this model: TensorRT runs no part of it that is worth a hand-over"
     else:
         yield f"served in pieces: {parts.summary()}"
-    groups = Counter((o.schema.partition("(")[0], o.reason, o.fix) for o in (*parts.refused, *late))
+    told = [o for o in (*parts.refused, *late) if o.reason != READS_OTHERS]
+    groups = Counter((o.schema.partition("(")[0], o.reason, o.fix) for o in told)
     for (operator, reason, fix), count in groups.items():
         times = f" ({count} nodes)" if count > 1 else ""
         change = "" if "fallback" in fix else f"; {fix}"
         yield f"in torch: {operator}{times}: {reason}{change}"
+    if followers := len(parts.refused) + len(late) - len(told):
+        yield f"in torch with them: {followers} that read what they make, of a shape or kind that TensorRT cannot hold"

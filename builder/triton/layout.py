@@ -113,6 +113,8 @@ def _version(artifact: ModelArtifact, message: Any, folder: Path) -> None:
     facts = {**artifact.plan_facts, "serving": _serving(artifact)}
     if artifact.segments:
         facts["segments"] = [_segment(segment, n, folder) for n, segment in enumerate(artifact.segments)]
+    if artifact.spec.libraries and message.backend == "python":
+        facts["libraries"] = _libraries(artifact.spec, folder)
     if artifact.plan:
         (folder / "model.plan").write_bytes(artifact.plan)
     _json(folder / "plan.json", facts)
@@ -120,6 +122,15 @@ def _version(artifact: ModelArtifact, message: Any, folder: Path) -> None:
         (folder / "model.py").write_bytes((files("builder") / "templates" / "runtime" / "model.py").read_bytes())
     if message.backend == "python" and not artifact.segments:
         (folder / "lowered.pt").write_bytes(artifact.lowered)
+
+
+def _libraries(spec: ModelSpec, folder: Path) -> list[str]:
+    """Copy what brings the custom operators; the names in the order of loading."""
+    (folder / "libraries").mkdir()
+    names = [f"{number}_{path.name}" for number, path in enumerate(spec.libraries)]
+    for name, path in zip(names, spec.libraries, strict=True):
+        (folder / "libraries" / name).write_bytes(path.read_bytes())
+    return names
 
 
 def _segment(segment: SegmentFiles, number: int, folder: Path) -> dict[str, Any]:

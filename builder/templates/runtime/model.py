@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import runpy
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +57,8 @@ class TritonPythonModel:
         self.name = args["model_name"]
         self.batching = int(json.loads(args["model_config"]).get("max_batch_size", 0)) > 0
         self.tensors = facts["serving"]
+        for name in facts.get("libraries", ()):
+            _load_library(folder / "libraries" / name)
         self.answerer = _answerer(folder, facts, args)
         self.parameters = {
             "trt_build.answered_by": self.answerer.kind,
@@ -143,6 +146,14 @@ class TritonPythonModel:
         if code == "INTERNAL":
             pb_utils.Logger.log_error(f"trt-build: {text}")
         return pb_utils.InferenceResponse(error=pb_utils.TritonError(text, getattr(pb_utils.TritonError, code)))
+
+
+def _load_library(path: Path) -> None:
+    """Custom operators: a shared library, or a Python file that registers them by torch.library."""
+    if path.suffix == ".py":
+        runpy.run_path(str(path), run_name=path.stem)
+    else:
+        torch.ops.load_library(str(path))
 
 
 class TorchAnswerer:
@@ -387,9 +398,8 @@ def _to_torch(tensor: Any, declared: dict[str, Any]) -> torch.Tensor:
     """Through DLPack, without a copy; bool through numpy, since DLPack has it only from Triton 24.x on."""
     if tensor is None:
         raise InvalidRequest(f"input {declared['name']!r} is missing")
-    if declared["dtype"] == "bool":
-        return torch.from_numpy(tensor.as_numpy())
-    value = torch.from_dlpack(tensor.to_dlpack())
+    is_bool = declared["dtype"] == "bool"
+    value = torch.from_numpy(tensor.as_numpy()) if is_bool else torch.from_dlpack(tensor.to_dlpack())
     return value.reshape(()) if not declared["shape"] else value
 
 

@@ -1,0 +1,145 @@
+"""A lowered graph executed on tensors that have shapes and no values."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
+from torch.utils._python_dispatch import _disable_current_modes
+
+from builder.conversion.block import MISSING, BlockConverter, fold, key_of_node
+from builder.conversion.context import ConversionContext, Unconvertible
+from builder.conversion.registry import EVALUATORS
+
+MOST_TRIPS = 64
+"""As many trips of a loop are followed one by one."""
+_IN_PYTHON: dict[str, Callable[[Any], Any]] = {"aten::numel": lambda values: values[0].numel()}
+"""What torch's operators refuse to tell of a tensor with unknown sizes, and its Python class tells."""
+
+
+class ShapeInterpreter(BlockConverter):
+    """Executes nodes on meta tensors. A size that depends on data is an unknown, as in torch.export, and lives as long
+    as the shapes of later values need it; a node of which not even that can be said has MISSING outputs."""
+
+    def __init__(self) -> None:
+        super().__init__(ConversionContext(net=_NoNetwork()))
+        self.unknowns = FakeTensorMode(shape_env=ShapeEnv())
+
+    def _results(self, node: Any, values: list[Any]) -> list[Any]:
+        if node.kind() == "prim::Loop":
+            return self._loop(node, *values)
+        try:
+            if is_unknown(values) and key_of_node(node) not in EVALUATORS:
+                return self._with_unknowns(node, values)
+            return super()._results(node, [_without_data(v) for v in values] if _on_meta(values) else values)
+        except Exception as reason:
+            if node.kind() == "prim::If":
+                return self._branch(node)
+            if isinstance(reason, Unconvertible):
+                raise
+            return self._with_unknowns(node, values)
+
+    def _skip(self, node: Any) -> None:
+        """A branch or loop on data can still tell shapes."""
+        decided = {"prim::If": self._branch, "prim::Loop": self._loop}.get(node.kind())
+        if decided is None:
+            super()._skip(node)
+        else:
+            self.bind_outputs(node, decided(node))
+
+    def _with_unknowns(self, node: Any, values: list[Any]) -> list[Any]:
+        """The node's outputs with sizes that are numbers or unknowns."""
+        key = key_of_node(node)
+        try:
+            with _disable_current_modes(), self.unknowns:
+                result = _IN_PYTHON.get(key, functools.partial(fold, key))([_fake(v) for v in values])
+                return [_settled(r) for r in (result if node.outputsSize() > 1 else [result])]
+        except Exception as data_dependent:
+            raise Unconvertible(f"its shape depends on data: {data_dependent}") from data_dependent
+
+    def _branch(self, node: Any) -> list[Any]:
+        """Where the data decide: what both arms agree on."""
+        yes, no = (self.convert(arm) for arm in node.blocks())
+        return [_common(a, b) for a, b in zip(yes, no, strict=True)]
+
+    def _loop(self, node: Any, trips: Any = MISSING, condition: Any = MISSING, *carried: Any) -> list[Any]:
+        """Trip by trip while the shapes alone decide that it goes on, but not for long."""
+        body, values = next(iter(node.blocks())), list(carried)
+        for trip in range(MOST_TRIPS):
+            if not (isinstance(trips, int) and isinstance(condition, bool)) or is_unknown(values):
+                break
+            if trip >= trips or not condition:
+                return values
+            condition, *values = self._trip(body, [trip, *values])
+        return self._any_trips(body, [self.value(v) for v in list(node.inputs())[2:]])
+
+    def _any_trips(self, body: Any, carried: list[Any]) -> list[Any]:
+        """However often it runs: the carried values whose shapes no trip changes."""
+        while True:
+            after = [_common(a, b) for a, b in zip(carried, self._trip(body, [MISSING, *carried])[1:], strict=True)]
+            if [v is MISSING for v in after] == [v is MISSING for v in carried]:
+                return after
+            carried = after
+
+    def _trip(self, body: Any, inputs: list[Any]) -> list[Any]:
+        self.ctx.values.update(zip((v.debugName() for v in body.inputs()), inputs, strict=True))
+        return self.convert(body)
+
+
+class _NoNetwork:
+    """Stands where the network would: nothing is ever added to it."""
+
+    num_layers = 0
+
+
+def is_unknown(value: Any) -> bool:
+    """Whether a size in the value depends on data."""
+    if isinstance(value, list | tuple):
+        return any(is_unknown(v) for v in value)
+    return isinstance(value, FakeTensor | torch.SymInt | torch.SymFloat | torch.SymBool)
+
+
+def _common(one: Any, other: Any) -> Any:
+    """The value if both are the same as far as shapes go, else MISSING."""
+    if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
+        same = not is_unknown([one, other]) and one.shape == other.shape and one.dtype == other.dtype
+        return _without_data(one) if same else MISSING
+    return one if type(one) is type(other) and isinstance(one, bool | int | float) and one == other else MISSING
+
+
+def _on_meta(values: Sequence[Any]) -> bool:
+    return any(_on_meta(v) if isinstance(v, list) else getattr(v, "is_meta", False) for v in values)
+
+
+def _without_data(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_without_data(v) for v in value]
+    return value.to("meta") if isinstance(value, torch.Tensor) and not isinstance(value, FakeTensor) else value
+
+
+def _fake(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_fake(v) for v in value]
+    if isinstance(value, torch.Tensor) and not isinstance(value, FakeTensor):
+        return torch.empty(value.shape, dtype=value.dtype)
+    return value
+
+
+def _settled(value: Any) -> Any:
+    """Without the unknowns where none of the sizes is one. An unknown size is taken not to be 0 or 1, as in
+    torch.export: these change what an operator does (broadcasting), and hardly ever the shape that it gives."""
+    if isinstance(value, list | tuple):
+        return [_settled(v) for v in value]
+    if not isinstance(value, FakeTensor):
+        return value
+    unknown = [size for size in value.shape if isinstance(size, torch.SymInt)]
+    for size in unknown:
+        with contextlib.suppress(RuntimeError):  # what is made of one element has no two
+            torch._check(size >= 2)  # type: ignore[no-untyped-call]
+    with _disable_current_modes():
+        return value if unknown else torch.empty(value.shape, dtype=value.dtype, device="meta")

@@ -1,0 +1,191 @@
+"""Models that TensorRT runs only in part, as their owners write them; each with its manifest."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+from torch import Tensor, nn
+
+from builder.torchscript.libraries import load_libraries
+
+
+class SalientCnn(nn.Module):
+    """A data-dependent operator in the middle of a CNN: how many activations stand out decides a gain."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.ReLU(), nn.Conv2d(8, 8, 3, padding=1), nn.ReLU())
+        self.head = nn.Sequential(nn.Conv2d(8, 8, 3, padding=1), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 64, 10))
+
+    def forward(self, image: Tensor) -> Tensor:
+        y = self.stem(image)
+        salient = torch.unique(torch.masked_select(y, y > 0.2))
+        return self.head(y + (salient - salient.mean()).abs().cumsum(0)[-1] / 100)
+
+
+class Detector(nn.Module):
+    """A head over a CNN, and greedy non-maximum suppression in a loop at its end."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.features = nn.Sequential(
+            nn.Conv2d(3, 8, 3, stride=2, padding=1), nn.ReLU(), nn.Conv2d(8, 8, 3, padding=1), nn.ReLU()
+        )
+        self.boxes, self.scores = nn.Conv2d(8, 4, 1), nn.Conv2d(8, 1, 1)
+
+    def forward(self, image: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        y = self.features(image)
+        corners = torch.sigmoid(self.boxes(y)).flatten(2).transpose(1, 2)[0]
+        scores = torch.sigmoid(self.scores(y)).flatten()
+        boxes = torch.cat([corners[:, :2], corners[:, :2] + corners[:, 2:] + 0.1], 1)
+        keep = suppress(boxes, scores)
+        return boxes[keep], scores[keep], keep
+
+
+def suppress(boxes: Tensor, scores: Tensor) -> Tensor:
+    """Indices of the boxes that no better box overlaps by half, best first."""
+    order = torch.argsort(scores, descending=True)
+    kept: list[Tensor] = []
+    while order.numel() > 0:
+        best = order[0]
+        kept.append(best)
+        rest = order[1:]
+        low = torch.maximum(boxes[best, :2], boxes[rest, :2])
+        high = torch.minimum(boxes[best, 2:], boxes[rest, 2:])
+        overlap = (high - low).clamp(min=0).prod(1)
+        area = (boxes[:, 2:] - boxes[:, :2]).prod(1)
+        order = rest[overlap / (area[best] + area[rest] - overlap) < 0.5]
+    return torch.stack(kept)
+
+
+class Gated(nn.Module):
+    """A transformer layer behind a branch on data, scripted as prim::If; ids are bounded by the vocabulary."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(20, 16)
+        self.query, self.key, self.value = nn.Linear(16, 16), nn.Linear(16, 16), nn.Linear(16, 16)
+        self.feed = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 16))
+        self.out = nn.Sequential(nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 5))
+
+    def forward(self, ids: Tensor) -> Tensor:
+        x = self.embed(ids)
+        scores = torch.matmul(self.query(x), self.key(x).transpose(1, 2)) / 4.0
+        x = x + torch.matmul(torch.sigmoid(scores), self.value(x))
+        x = x + self.feed(x)
+        if bool((ids == 3).any()):
+            x = torch.fft.irfft(torch.fft.rfft(x, dim=-1), n=16, dim=-1) * 2
+        else:
+            x = x - torch.unique(ids).numel()
+        return self.out(x)
+
+
+class Decoder(nn.Module):
+    """A loop in the manner of T5: an encoder once, then greedy decoding until the end token or eight steps."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(20, 16)
+        self.encoder = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 16), nn.ReLU(), nn.Linear(16, 16))
+        self.step, self.head = nn.Linear(32, 16), nn.Linear(16, 20)
+
+    def forward(self, ids: Tensor) -> tuple[Tensor, Tensor]:
+        memory = self.encoder(self.embed(ids)).sum(1)
+        state = torch.zeros_like(memory)
+        token = torch.zeros([ids.size(0)], dtype=torch.long)
+        tokens = [token]
+        while len(tokens) < 8 and not bool((token == 1).all()):
+            state = torch.tanh(self.step(torch.cat([memory + state, self.embed(token)], 1)))
+            token = self.head(state).argmax(1)
+            tokens.append(token)
+        return torch.stack(tokens, 1), memory
+
+
+class Crossings(nn.Module):
+    """What crosses: 0-d, bool and int64 tensors; what comes out: a passed-through input, a repeated value, a constant,
+    and a view of another output."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(8, 8), nn.Linear(8, 8)
+        self.register_buffer("scale", torch.tensor([1.5, -2.0]))
+
+    def forward(self, x: Tensor, n: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+        y = torch.relu(self.first(x) * 2 + 1)
+        mask, total, count = y > 0.5, y.sum(), n + n * 3
+        spectrum = torch.fft.rfft(y.masked_fill(mask, 0.0) + total + count, dim=-1).abs()
+        z = self.second(torch.relu(spectrum.sum() + y) * total + count)
+        return z, x, z, self.scale, z[:, :2], mask
+
+
+STAMP = '''
+import torch
+
+library = torch.library.Library("trt_build_tests", "FRAGMENT")
+library.define("stamp(Tensor x, float strength) -> Tensor")
+library.impl("stamp", lambda x, strength: x + strength * torch.sin(x.cumsum(-1)), "CompositeExplicitAutograd")
+torch.library.register_fake("trt_build_tests::stamp", lambda x, strength: torch.empty_like(x), lib=library)
+'''
+"""A custom operator as a library of its own, which the serving process loads too."""
+
+
+class Watermarked(nn.Module):
+    """A custom torch.library operator in the middle."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.before = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 16), nn.ReLU())
+        self.after = nn.Sequential(nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.after(torch.ops.trt_build_tests.stamp(self.before(x), 0.5))
+
+
+@dataclass(frozen=True)
+class Case:
+    module: Callable[[], nn.Module]
+    inputs: list[dict[str, Any]]
+    dims: dict[str, tuple[int, int, int]] = field(default_factory=dict)
+    more: dict[str, Any] = field(default_factory=dict)
+
+
+IMAGE = {"name": "image", "dtype": "float32", "shape": [1, 3, 8, 8]}
+IDS = {"name": "ids", "dtype": "int64", "shape": ["batch", "length"]}
+TEXT = {"batch": (1, 2, 4), "length": (1, 5, 9)}
+CASES = {
+    "salient": Case(SalientCnn, [{**IMAGE, "shape": ["batch", 3, 8, 8]}], {"batch": (1, 2, 4)}),
+    "detector": Case(Detector, [IMAGE], more={"outputs": ["boxes", "scores", "keep"]}),
+    "gated": Case(Gated, [IDS], TEXT),
+    "decoder": Case(Decoder, [IDS], TEXT, {"outputs": ["tokens", "memory"]}),
+    "crossings": Case(
+        Crossings,
+        [{"name": "x", "dtype": "float32", "shape": ["batch", 8]}, {"name": "n", "dtype": "int64", "shape": [1]}],
+        {"batch": (1, 2, 4)},
+        {"fallback": {"min_block_size": 1}},
+    ),
+    "watermarked": Case(
+        Watermarked,
+        [{"name": "x", "dtype": "float32", "shape": ["batch", 8]}],
+        {"batch": (1, 2, 4)},
+        {"libraries": ["stamp.py"]},
+    ),
+}
+
+
+def write(folder: Path, names: list[str] | None = None) -> None:
+    """Each case as `<name>.pt` and `<name>.yaml` in the folder."""
+    (folder / "stamp.py").write_text(STAMP)
+    if not hasattr(torch.ops.trt_build_tests, "stamp"):
+        load_libraries([folder / "stamp.py"])
+    for name in names or CASES:
+        case = CASES[name]
+        torch.manual_seed(0)
+        torch.jit.script(case.module().eval()).save(str(folder / f"{name}.pt"))
+        dims = {axis: dict(zip(("min", "opt", "max"), span, strict=True)) for axis, span in case.dims.items()}
+        manifest = {"inputs": case.inputs, **({"dims": dims} if dims else {}), **case.more}
+        (folder / f"{name}.yaml").write_text(yaml.safe_dump(manifest))

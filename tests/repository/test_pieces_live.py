@@ -1,0 +1,71 @@
+"""Models in pieces on a real server, in both layouts, over both protocols."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from builder.parity import ModelParity, verify
+from builder.repository import ModelResult, build_repository
+from builder.serving import serve
+from tests.repository import networks
+
+pytestmark = [pytest.mark.live, pytest.mark.slow]
+
+KINDS = {
+    "salient": ("tensorrt", "torch", "tensorrt"),
+    "detector": ("tensorrt", "torch"),
+    "gated": ("tensorrt", "torch", "tensorrt"),
+    "decoder": ("tensorrt", "torch"),
+    "crossings": ("tensorrt", "torch", "tensorrt"),
+    "watermarked": ("tensorrt", "torch", "tensorrt"),
+}
+
+
+@dataclass(frozen=True)
+class Served:
+    layout: str
+    repository: Path
+    built: dict[str, ModelResult]
+    verified: dict[str, ModelParity]
+
+
+@pytest.fixture(scope="module", params=["fused", "ensemble"])
+def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    models = tmp_path_factory.mktemp("models")
+    networks.write(models)
+    repository = tmp_path_factory.mktemp("served") / "repository"
+    built = {result.name: result for result in build_repository(models, repository, layout=request.param)}
+    with serve(repository, http_port=0, grpc_port=0, metrics_port=0) as server:
+        found = verify(repository, server.http_url, server.grpc_url, repeat=0)
+    yield Served(request.param, repository, built, {parity.name: parity for parity in found})
+
+
+def test_every_model_is_built_in_pieces(served: Served) -> None:
+    assert {name: (r.ok, str(r.error or "")) for name, r in served.built.items()} == dict.fromkeys(KINDS, (True, ""))
+    assert {name: result.segments for name, result in served.built.items()} == KINDS
+    assert {result.layout for result in served.built.values()} == {served.layout}
+
+
+def test_every_model_and_step_gives_the_modules_answers(served: Served) -> None:
+    for parity in served.verified.values():
+        assert parity.passed, (parity.name, parity.problems, [r.problems for r in parity.results if not r.passed])
+        assert {"http", "grpc"} <= {result.protocol for result in parity.results}
+        assert parity.answered_by == "torch" and parity.why == "torch sees no GPU"
+
+
+def test_the_repository_holds_the_models_and_in_an_ensemble_their_steps(served: Served) -> None:
+    steps = {f"{name}.{n}.{kind}" for name, kinds in KINDS.items() for n, kind in enumerate(kinds)}
+    assert set(served.verified) == set(KINDS) | (steps if served.layout == "ensemble" else set())
+    for name in set(served.verified) - set(KINDS):
+        sidecar = json.loads((served.repository / name / "trt-build.json").read_text())
+        assert sidecar["internal"] and sidecar["step_of"] == name.split(".")[0]
+
+
+def test_warnings_say_what_stays_in_torch(served: Served) -> None:
+    assert any("masked_select" in text for text in served.built["salient"].warnings)
+    assert any("prim::Loop" in text for text in served.built["decoder"].warnings)
