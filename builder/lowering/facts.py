@@ -174,7 +174,9 @@ class Facts:
             given = ir.constant(node.inputsAt(_DTYPE_AT[kind]))
             if isinstance(given, int) and not isinstance(given, bool):
                 return dtype_of(given)
-            return self.dtype(node.inputsAt(0)) if kind in _LIKE and ir.is_none(node.inputsAt(_DTYPE_AT[kind])) else None
+            return (
+                self.dtype(node.inputsAt(0)) if kind in _LIKE and ir.is_none(node.inputsAt(_DTYPE_AT[kind])) else None
+            )
         return self.dtype(node.inputsAt(0)) if kind in _ALONG else None
 
     def _rank_of_result(self, node: Any) -> Rank:

@@ -17,6 +17,7 @@ import torch
 
 from builder.errors import LoweringError
 from builder.lowering import ir
+from builder.lowering.marking import inline_and_mark
 
 
 @contextmanager
@@ -31,11 +32,14 @@ def evaluating(module: torch.jit.ScriptModule) -> Iterator[None]:
             child.training = flag
 
 
-def frozen_graph(module: torch.jit.ScriptModule, method: str = "forward") -> tuple[Any, Any]:
+def frozen_graph(
+    module: torch.jit.ScriptModule, method: str = "forward", fallback_modules: frozenset[str] = frozenset()
+) -> tuple[Any, Any]:
     """The graph of `method` with attributes folded to constants, and its schema. Nothing is folded that changes
     numbers.
 
-    Raises LoweringError when the method keeps state in the module, or there is no such method.
+    What comes from `fallback_modules` is marked. Raises LoweringError when the method keeps state in the module, or
+    there is no such method.
     """
     if method == "forward" and module._c._has_method("forward__0") and not module._c._has_method(method):
         method = "forward__0"  # a module with overloads, nn.LSTM among them; the first takes plain tensors
@@ -44,18 +48,20 @@ def frozen_graph(module: torch.jit.ScriptModule, method: str = "forward") -> tup
         raise LoweringError(f"the module has no method {method!r}", fix=f"name one of {names}")
     with evaluating(module):
         source = module._c
-        graph = _inlined(source, method)
+        graph = _inlined(source, method, fallback_modules)
         if ir.nodes_of(graph, "prim::CallMethod"):  # through an interface, whose type does not tell what is called
             source = ir.C._freeze_module(source, [method] if method != "forward" else [], True, False)
-            graph = _inlined(source, method)
+            graph = _inlined(source, method, fallback_modules)
         lower_attributes(graph, source)
     ir.C._jit_pass_constant_propagation(graph)  # what is left of `if self.training`
     _drop_self(graph)
     return graph, module._c._get_method(method).schema
 
 
-def _inlined(module: Any, method: str) -> Any:
+def _inlined(module: Any, method: str, fallback_modules: frozenset[str]) -> Any:
     graph = module._get_method(method).graph.copy()
+    if fallback_modules:
+        inline_and_mark(graph, module, fallback_modules)
     ir.C._jit_pass_inline(graph)
     ir.C._jit_pass_erase_shape_information(graph)  # a trace that was never saved has its example's shapes in it
     ir.split_uninitialized(graph)

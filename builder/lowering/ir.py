@@ -114,8 +114,8 @@ def inserting(graph: Graph, node: Node, origin: Node | None = None) -> Iterator[
 def adopt(node: Node, origin: Node) -> None:
     """Give a new node its origin's place in the source, and its mark when that shall run in torch."""
     node.copyMetadata(origin)
-    if node.kind() != "prim::Constant" and origin.hasAttribute(FALLBACK):
-        node.i_(FALLBACK, 1)
+    if origin.hasAttribute(FALLBACK):
+        mark(node)
 
 
 def inherit(first: Node, last: Node, origin: Node) -> None:
@@ -187,6 +187,13 @@ def int_list(value: Value) -> list[int] | None:
 
 # An attribute of nodes; torch's own passes keep it, and never merge a node that has it with one that has not.
 FALLBACK = "run_in_torch"
+
+
+def mark(node: Node) -> None:
+    """Say that a node shall run in torch. Constants belong to nobody, and calls of functions are marked until they are
+    inlined."""
+    if node.kind() != "prim::Constant":
+        node.i_(FALLBACK, 1)
 
 
 def in_fallback(node: Node) -> bool:

@@ -41,7 +41,7 @@ def lower(
     source line, for what cannot
     be expressed.
     """
-    graph, names, defaults = _start(module_or_graph, params, method)
+    graph, names, defaults = _start(module_or_graph, params, method, frozenset(fallback_modules))
     context = Context(
         unroll_limit=unroll_limit,
         fallback_modules=tuple(fallback_modules),
@@ -66,7 +66,9 @@ def _paranoid(paranoid: Any, specs: Sequence[Any]) -> Paranoid | None:
     return Paranoid(seeded(specs) if paranoid is True else paranoid)
 
 
-def _start(module_or_graph: Any, params: Sequence[Any], method: str) -> tuple[Any, list[str], dict[str, Any]]:
+def _start(
+    module_or_graph: Any, params: Sequence[Any], method: str, fallback_modules: frozenset[str]
+) -> tuple[Any, list[str], dict[str, Any]]:
     """The graph to rewrite, the names of its inputs, and the defaults of those that have one."""
     if isinstance(module_or_graph, torch._C.Graph):
         graph = module_or_graph.copy()
@@ -74,7 +76,7 @@ def _start(module_or_graph: Any, params: Sequence[Any], method: str) -> tuple[An
         bind(graph, params)
         return graph, [value.debugName().split(".")[0] for value in graph.inputs()], {}
     if isinstance(module_or_graph, torch.jit.ScriptModule):
-        graph, schema = frozen_graph(module_or_graph, method)
+        graph, schema = frozen_graph(module_or_graph, method, fallback_modules)
         arguments = schema.arguments[1:]
         return graph, [a.name for a in arguments], {a.name: a.default_value for a in arguments if a.has_default_value()}
     raise LoweringError(

@@ -16,7 +16,10 @@ def mark_fallback(graph: Any, context: Context) -> None:
     """Mark the nodes of the modules that `fallback_modules` names: by qualified name (`encoder.layers.0`) or class
     name (`Swish`).
 
-    The mark is an attribute of the node: torch's common-subexpression elimination never merges a marked node with an
+    A module is marked while its calls are inlined (`builder.lowering.marking`), this pass marks what was inlined
+    before: a graph's nodes, by the
+    call stack that they carry. The mark is an attribute of the node: torch's common-subexpression elimination never
+    merges a marked node with an
     unmarked one, formulas leave
     marked nodes alone, and what is put in a marked node's place is marked.
     """
@@ -24,8 +27,8 @@ def mark_fallback(graph: Any, context: Context) -> None:
         return
     wanted = frozenset(context.fallback_modules)
     for node in ir.walk(graph):
-        if node.kind() != "prim::Constant" and belongs(node, wanted):
-            node.i_(ir.FALLBACK, 1)
+        if belongs(node, wanted):
+            ir.mark(node)
 
 
 def belongs(node: Any, wanted: frozenset[str]) -> bool:

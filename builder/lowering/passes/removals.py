@@ -99,7 +99,7 @@ def remove_full_slices(graph: Any, context: Context) -> None:
 def _whole(start: Any, end: Any, step: Any) -> bool:
     from_first = ir.is_none(start) or ir.constant(start) == 0
     to_last = ir.is_none(end) or ir.constant(end) == _INT_MAX
-    return from_first and to_last and ir.constant(step) == 1
+    return bool(from_first and to_last and ir.constant(step) == 1)
 
 
 _INT_MAX = 2**63 - 1  # how the scripting compiler writes an open end
