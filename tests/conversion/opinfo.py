@@ -25,8 +25,11 @@ from tests.conversion.harness import spec_of
 DTYPES = (torch.float32, torch.int64, torch.bool)
 RTOL = ATOL = 2e-5
 """Sums of up to 200 terms in another order than torch's (200 * 2^-24 is 1.2e-5), and a few ulp for the rest."""
-WIDER: dict[str, float] = {}
-"""Operators whose samples need more, each with its reason beside it."""
+WIDER = {
+    # Four products in a row of values up to 9: terms near 600 cancel to 0.5, which keeps 600 / 0.5 * 2^-24 = 7e-5.
+    "nn.functional.multi_head_attention_forward": 3e-4,
+}
+"""Operators whose samples need more, each with its reason."""
 ANY_OF_EQUALS = ("kthvalue", "topk")
 """torch documents no rule for which place it gives among equal values: the second output is not compared."""
 
@@ -68,8 +71,8 @@ FAMILIES: dict[str, str] = {
         nn.functional.embedding nn.functional.one_hot nonzero scatter scatter_add scatter_reduce searchsorted select
         select_scatter slice slice_scatter take take_along_dim __getitem__""",
     "creation and casting": """
-        bool byte char clone contiguous eye fill float full full_like half int long new_full new_ones
-        new_zeros ones ones_like to zeros zeros_like arange linspace""",
+        bool byte char clone contiguous float full_like half int long new_full new_ones new_zeros ones_like to
+        zeros_like linspace""",
     "linear": """
         __rmatmul__ addbmm addmm addmv addr baddbmm bmm dot einsum inner linalg.multi_dot linalg.vecdot matmul mm mv
         nn.functional.bilinear nn.functional.linear outer tensordot vdot kron""",
