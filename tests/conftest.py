@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import uuid
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,12 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 if worker := os.environ.get("PYTEST_XDIST_WORKER"):  # builds wait for each other over a lock in the cache
     os.environ["TRT_BUILD_CACHE"] = f"/tmp/trt-build-cache-{worker}"
 OPERATORS = Path(__file__).parent / "conversion"
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No test finds a plan that another left, or leaves one in the user's cache."""
+    monkeypatch.setenv("TRT_BUILD_CACHE", str(tmp_path_factory.getbasetemp() / f"cache-{uuid.uuid4().hex}"))
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

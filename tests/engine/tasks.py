@@ -1,0 +1,55 @@
+"""What the workers of test_workers are told to do."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from typing import Any
+
+
+def square(number: int, report: Any) -> int:
+    report("squaring", number)
+    return number * number
+
+
+def loaded(report: Any) -> tuple[int, bool, bool]:
+    return os.getpid(), "torch" in sys.modules, any(name in sys.modules for name in ("tensorrt", "tensorrt_rtx"))
+
+
+def crash(number: int, report: Any) -> None:
+    os.kill(os.getpid(), number)
+
+
+def leave(report: Any) -> None:
+    os._exit(7)
+
+
+def unsendable(report: Any) -> Any:
+    return lambda: None
+
+
+def fail(error: Exception, report: Any) -> None:
+    raise error
+
+
+def divide(number: int, report: Any) -> float:
+    return 1 / number
+
+
+def variable(name: str, report: Any) -> str:
+    time.sleep(0.3)
+    return os.environ[name]
+
+
+def sleep(report: Any) -> None:
+    report(os.getpid())
+    time.sleep(120)
+
+
+def stubborn(report: Any) -> None:
+    """A library that never returns to Python's signal handlers, as far as anybody outside can tell."""
+    report(os.getpid())
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    time.sleep(120)

@@ -1,0 +1,135 @@
+"""Each task has a process of its own: what happens to one, however bad, happens to it alone."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import time
+from typing import Any
+
+import pytest
+
+from builder.engine import workers
+from builder.errors import EngineError, ManifestError, Mistake, UnsupportedOperator, UnsupportedOperators, UsageError
+
+HERE = "tests.engine.tasks"
+
+
+def task(name: str, *arguments: Any, report: Any = lambda *_: None) -> workers.Task:
+    return workers.Task(f"{HERE}:{name}", arguments, report, "trt-build repo x.pt")
+
+
+def test_results_come_in_order_and_words_on_the_way() -> None:
+    said: list[tuple[Any, ...]] = []
+    tasks = [task("square", n, report=lambda *words: said.append(words)) for n in range(5)]
+    assert workers.run(tasks, jobs=2) == [0, 1, 4, 9, 16]
+    assert sorted(said) == [("squaring", n) for n in range(5)]
+    assert workers.run([]) == []
+
+
+def test_every_task_has_a_process_of_its_own_with_torch_and_without_tensorrt() -> None:
+    pids, torch, tensorrt = zip(*workers.run([task("loaded")] * 3), strict=True)
+    assert len({os.getpid(), *pids}) == 4
+    assert torch == (True,) * 3
+    assert tensorrt == (False,) * 3
+
+
+@pytest.mark.parametrize("number", [signal.SIGSEGV, signal.SIGABRT, signal.SIGKILL])
+def test_a_crash_fails_its_task_alone_and_says_how_to_reproduce_it(number: signal.Signals) -> None:
+    before, crashed, after = workers.run([task("square", 2), task("crash", number), task("square", 3)])
+    assert (before, after) == (4, 9)
+    assert isinstance(crashed, EngineError)
+    assert number.name in crashed.message
+    assert "trt-build repo x.pt" in str(crashed.fix)
+    if number == signal.SIGKILL:
+        assert "out of memory" in crashed.message
+
+
+def test_exits_and_answers_that_cannot_be_sent_are_not_waited_for() -> None:
+    (exited,) = workers.run([task("leave")])
+    assert "exit code 7" in exited.message
+    with pytest.raises(RuntimeError, match="cannot be sent"):
+        workers.run([task("unsendable")])
+
+
+def test_our_errors_arrive_as_they_were_raised() -> None:
+    operators = [UnsupportedOperator("aten::x", "y", "f.py:1", "no converter", "write one")]
+    mistakes = [Mistake("a.yaml", 3, "wrong")]
+    for error in (UsageError("no", where="here", fix="this"), UnsupportedOperators(operators), ManifestError(mistakes)):
+        with pytest.raises(type(error)) as caught:
+            workers.run([task("fail", error)])
+        assert str(caught.value) == str(error)
+        assert vars(caught.value) == vars(error)
+
+
+def test_a_defect_carries_the_traceback_of_its_process() -> None:
+    with pytest.raises(ZeroDivisionError) as caught:
+        workers.run([task("divide", 0)])
+    assert "in divide" in str(caught.value.__cause__)
+
+
+def test_what_one_raises_ends_the_others() -> None:
+    pids: list[int] = []
+    began = time.monotonic()
+    with pytest.raises(UsageError):
+        workers.run([task("sleep", report=pids.append), task("fail", UsageError("no"))], jobs=2)
+    assert time.monotonic() - began < 30
+    assert gone(pids)
+
+
+@pytest.mark.parametrize("kind", ["sleep", "stubborn"])
+def test_ctrl_c_ends_every_process(kind: str) -> None:
+    """One that sits in a library and hears nothing is killed after the grace."""
+    pids: list[int] = []
+
+    def report(pid: int) -> None:
+        pids.append(pid)
+        if len(pids) == 2:
+            threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT)).start()
+
+    with pytest.raises(KeyboardInterrupt):
+        workers.run([task(kind, report=report)] * 2, jobs=2)
+    assert len(pids) == 2
+    assert gone(pids)
+    assert workers.run([task("square", 2)]) == [4]
+
+
+def test_slots_take_the_environments_in_turn() -> None:
+    found = workers.run([task("variable", "ONE")] * 4, 2, [{"ONE": "a"}, {"ONE": "b"}])
+    assert set(found) == {"a", "b"}
+    assert "ONE" not in os.environ
+
+
+def test_a_zygote_that_was_killed_is_replaced() -> None:
+    assert workers.run([task("square", 2)]) == [4]
+    process = workers._zygote.process
+    assert process is not None
+    process.kill()
+    process.wait()
+    assert workers.run([task("square", 3)]) == [9]
+
+
+def gone(pids: list[int]) -> bool:
+    def ended(pid: int) -> bool:
+        try:
+            os.kill(pid, 0)
+        except ProcessLookupError:
+            return True
+        return False
+
+    until = time.monotonic() + 5
+    while time.monotonic() < until and not all(map(ended, pids)):
+        time.sleep(0.05)
+    return all(map(ended, pids))
+
+
+def test_nothing_heavy_is_needed_to_run_tasks() -> None:
+    code = (
+        "import sys, builder.engine.workers; print([n for n in ('torch', 'numpy', 'tensorrt_rtx') if n in sys.modules])"
+    )
+    import subprocess
+
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"

@@ -1,0 +1,239 @@
+"""What has not changed is left alone, what has is built with the reason said, and a crash stays with its model."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from builder import build_repository
+from builder.repository import ModelResult
+from tests.cli.conftest import MANIFEST, PROGRAM, ROOT, Small, environment, save
+
+CRASH = """
+import os, signal
+from dataclasses import replace
+from builder.conversion import registry
+
+def crash(ctx, node, *arguments):
+    os.kill(os.getpid(), signal.SIGSEGV)
+
+registry.CONVERTERS["aten::tanh"] = replace(registry.CONVERTERS["aten::tanh"], build=crash)
+"""
+
+
+class Tanh(Small):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.linear(x).tanh()
+
+
+@pytest.fixture
+def models(tmp_path: Path) -> Path:
+    folder = tmp_path / "models"
+    folder.mkdir()
+    save(Small(), folder / "small.pt")
+    return folder
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> dict[str, Any]:
+    return {"out": tmp_path / "out", "store": tmp_path / "store"}
+
+
+def build(models: Path, **settings: Any) -> ModelResult:
+    (result,) = build_repository(models, **settings)
+    assert result.error is None
+    return result
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+def test_a_second_build_changes_nothing_and_tells_the_same(models: Path, settings: dict[str, Any]) -> None:
+    first = build(models, **settings)
+    before = contents(settings["out"])
+    again = build(models, **settings)
+    assert (first.state, first.because) == ("built", "there was none before")
+    assert (again.state, again.because) == ("unchanged", "")
+    assert (again.layers, again.plan_bytes, again.path) == (first.layers, first.plan_bytes, first.path)
+    assert contents(settings["out"]) == before
+
+
+def test_the_reason_of_a_rebuild_is_what_the_user_changed(models: Path, settings: dict[str, Any]) -> None:
+    build(models, **settings)
+    changed = build(models, **settings, precision="fp16")
+    assert (changed.state, changed.because) == ("built", "precision fp32 -> fp16")
+    back = build(models, **settings)
+    assert (back.state, back.because) == ("reused", "precision fp16 -> fp32")
+    said = json.loads((settings["out"] / "small" / "trt-build.json").read_text())
+    assert said["plans"]["model"]["found"]
+    assert said["request"]["precision"] == "fp32"
+
+
+def test_a_plan_from_the_store_is_the_plan_that_was_built(
+    models: Path, settings: dict[str, Any], tmp_path: Path
+) -> None:
+    build(models, **settings)
+    plan = (settings["out"] / "small" / "1" / "model.plan").read_bytes()
+    other = build(models, out=tmp_path / "elsewhere", store=settings["store"])
+    assert other.state == "reused"
+    assert (tmp_path / "elsewhere" / "small" / "1" / "model.plan").read_bytes() == plan
+
+
+def test_without_a_store_every_model_that_changed_is_built(models: Path, tmp_path: Path) -> None:
+    build(models, out=tmp_path / "a")
+    assert build(models, out=tmp_path / "b").state == "built"
+    assert not (tmp_path / "store").exists()
+
+
+def test_rebuild_builds_what_is_unchanged_and_known(models: Path, settings: dict[str, Any]) -> None:
+    build(models, **settings)
+    again = build(models, **settings, rebuild=True)
+    assert (again.state, again.because) == ("built", "--rebuild")
+
+
+@pytest.mark.parametrize("where", ["store", "published"])
+def test_damage_is_found_and_mended(models: Path, settings: dict[str, Any], where: str) -> None:
+    build(models, **settings)
+    folder = settings["store"] if where == "store" else settings["out"] / "small"
+    for plan in folder.rglob("*.plan"):
+        plan.write_bytes(plan.read_bytes()[:-10])
+    if where == "store":
+        shutil.rmtree(settings["out"])
+    result = build(models, **settings)
+    assert result.state == ("built" if where == "store" else "reused")
+    if where == "published":
+        assert result.because == "1/model.plan of the published model is damaged"
+    assert build(models, **settings).state == "unchanged"
+
+
+def test_the_reason_is_known_on_another_machine_from_the_store(
+    models: Path, settings: dict[str, Any], tmp_path: Path
+) -> None:
+    build(models, **settings)
+    (models / "small.yaml").write_text(MANIFEST.replace("max: 8", "max: 16"))
+    result = build(models, out=tmp_path / "elsewhere", store=settings["store"])
+    assert result.because.startswith("inputs.x.dims.batch [1, 2, 8] -> [1, 2, 16]")
+
+
+def test_options_of_the_manifest_reach_tensorrt_and_the_command_line_overrides_them(
+    models: Path, settings: dict[str, Any]
+) -> None:
+    from builder.engine import BuildOptions
+
+    (models / "small.yaml").write_text(MANIFEST + 'build: {optimization_level: 1, compute_capabilities: ["8.6"]}\n')
+    build(models, **settings)
+    facts = json.loads((settings["out"] / "small" / "1" / "plan.json").read_text())
+    assert facts["options"] == {"compute_capabilities": [[8, 6]], "optimization_level": 1}
+    changed = build(models, **settings, options=BuildOptions(optimization_level=2))
+    assert changed.because == "options.optimization_level 1 -> 2"
+
+
+def test_options_that_the_flavour_lacks_fail_as_usage(models: Path, settings: dict[str, Any]) -> None:
+    from builder.engine import BuildOptions
+    from builder.errors import UsageError
+
+    (result,) = build_repository(models, **settings, options=BuildOptions(hardware_compatible="ampere_plus"))
+    assert isinstance(result.error, UsageError)
+    assert "has no hardware compatible" in result.error.message
+
+
+def test_a_crash_in_a_converter_fails_one_model_and_says_how_to_reproduce_it(
+    models: Path, settings: dict[str, Any], tmp_path: Path
+) -> None:
+    save(Tanh(), models / "crashing.pt")
+    save(Small(), models / "zebra.pt")
+    plugin = tmp_path / "plugin.py"
+    plugin.write_text(CRASH)
+    crashed, small, zebra = build_repository(models, **settings, plugins=[str(plugin)])
+    assert (small.ok, zebra.ok) == (True, True)
+    assert crashed.name == "crashing"
+    assert "SIGSEGV" in str(crashed.error)
+    assert {path.name for path in settings["out"].iterdir()} == {"small", "zebra"}
+    assert crashed.error is not None
+    words = shlex.split(str(crashed.error.fix).partition("trt-build ")[2])
+    reproduced = subprocess.run([*PROGRAM, *words], env=environment(), capture_output=True)
+    assert reproduced.returncode == -11
+
+
+def test_a_plugin_that_fails_is_usage(models: Path, settings: dict[str, Any], tmp_path: Path) -> None:
+    (tmp_path / "bad.py").write_text("import nothing_of_that_name")
+    (result,) = build_repository(models, **settings, plugins=[str(tmp_path / "bad.py")])
+    assert result.error is not None
+    assert result.error.exit_code == 2
+    assert "nothing_of_that_name" in str(result.error)
+
+
+def test_without_isolation_it_is_built_here(models: Path, settings: dict[str, Any]) -> None:
+    from builder.engine import workers
+
+    workers._zygote.close()
+    assert build(models, **settings, isolate=False).state == "built"
+    assert workers._zygote.process is None
+
+
+def test_two_builders_of_one_store_both_publish(models: Path, tmp_path: Path) -> None:
+    program = (
+        "import sys; from builder import build_repository; "
+        "(r,) = build_repository(sys.argv[1], sys.argv[2], store=sys.argv[3]); assert r.ok, r.error"
+    )
+    command = [sys.executable, "-c", program, str(models)]
+    both = [
+        subprocess.Popen([*command, str(tmp_path / name), str(tmp_path / "store")], env=environment()) for name in "ab"
+    ]
+    assert [process.wait() for process in both] == [0, 0]
+    assert build(models, out=tmp_path / "c", store=tmp_path / "store").state == "reused"
+
+
+def test_fifty_unchanged_models_take_less_than_two_seconds_and_no_torch(tmp_path: Path, models: Path) -> None:
+    """In processor time, for the machine may do other things; the process is a whole `trt-build repo`."""
+    out = tmp_path / "out"
+    build(models, out=out)
+    for number in range(50):
+        _copy(models, out, f"m{number}")
+    (models / "small.pt").unlink()
+    (models / "small.yaml").unlink()
+    program = (
+        "import sys, time, json; from builder.cli import main\n"
+        f"main(['repo', {str(models)!r}, '--out', {str(out)!r}, '--no-store', '--json'], standalone_mode=False)\n"
+        "assert not {'torch', 'numpy', 'tensorrt', 'tensorrt_rtx', 'google.protobuf'} & set(sys.modules)\n"
+        "print(time.process_time(), file=sys.stderr)"
+    )
+    command = [sys.executable, "-c", program]
+    done = [
+        subprocess.run(command, env=environment(), capture_output=True, text=True, check=True, cwd=ROOT)
+        for _ in range(2)
+    ]
+    states = [model["state"] for model in json.loads(done[-1].stdout)["models"]]
+    assert states == ["unchanged"] * 50
+    assert float(done[-1].stderr) < 2
+
+
+def _copy(models: Path, out: Path, name: str) -> None:
+    """A model and its publication under another name, as 50 builds would have left them."""
+    for suffix in (".pt", ".yaml"):
+        shutil.copy(models / f"small{suffix}", models / f"{name}{suffix}")
+    shutil.copytree(out / "small", out / name)
+
+
+def test_the_cache_is_not_needed(models: Path, settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRT_BUILD_CACHE", "/proc/nowhere")
+    assert build(models, **settings).state == "built"
+    assert build(models, **settings).state == "unchanged"
+
+
+def test_long_builds_say_where_they_are(monkeypatch: pytest.MonkeyPatch, models: Path, tmp_path: Path) -> None:
+    from builder.repository import model
+
+    monkeypatch.setattr(model, "REPORT_SECONDS", 0.0)
+    said: list[str] = []
+    build_repository(models, tmp_path / "out", isolate=False, progress=lambda name, phase: said.append(phase))
+    assert any(text.startswith("build: ") and " of " in text for text in said)
