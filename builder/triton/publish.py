@@ -118,8 +118,8 @@ def _put_back(model: str, existed: bool, repository: Path, staging: Path) -> Non
 def _repository(repository: Path) -> Iterator[None]:
     """The repository's folder; taken away again if we made it and then failed."""
     made = not repository.exists()
-    repository.mkdir(parents=True, exist_ok=True)
-    try:
+    try:  # around mkdir too: an interrupt may arrive within it
+        repository.mkdir(parents=True, exist_ok=True)
         yield
     except BaseException:
         if made:
