@@ -47,7 +47,7 @@ def _number_or_list(ctx: ConversionContext, value: Any) -> Any:
         return [_number_or_list(ctx, v) for v in value]
     if isinstance(value, torch.Tensor):
         return value.item()
-    if hasattr(value, "is_shape_tensor"):  # an ITensor
+    if hasattr(value, "is_network_input"):  # an ITensor
         return ctx.scalar(value)
     return value
 

@@ -91,7 +91,7 @@ class BlockConverter:
         for value, result in zip(node.outputs(), results, strict=True):
             name = value.debugName()
             self.ctx.values[name] = result
-            if hasattr(result, "is_shape_tensor") and result.name.startswith("(Unnamed"):
+            if hasattr(result, "is_network_input") and result.name.startswith("(Unnamed"):
                 self.ctx.rename(result, f"%{name}")
 
     def refuse(self, node: Any, reason: str, fix: str | None) -> None:
@@ -186,16 +186,16 @@ def _all_static(values: list[Any]) -> bool:
 def _static(value: Any) -> bool:
     if isinstance(value, list | tuple):
         return all(_static(v) for v in value)
-    return not (isinstance(value, DynamicScalar) or hasattr(value, "is_shape_tensor"))
+    return not (isinstance(value, DynamicScalar) or hasattr(value, "is_network_input"))
 
 
 def _any_tensor(values: list[Any]) -> bool:
-    return any(hasattr(v, "is_shape_tensor") or isinstance(v, torch.Tensor) for v in values)
+    return any(hasattr(v, "is_network_input") or isinstance(v, torch.Tensor) for v in values)
 
 
 def _traced_scalars(values: list[Any]) -> bool:
     """Whether every tensor is 0-d and known as a number, and some only to the engine: arithmetic on traced sizes."""
-    tensors = [v for v in values if hasattr(v, "is_shape_tensor") or isinstance(v, torch.Tensor)]
+    tensors = [v for v in values if hasattr(v, "is_network_input") or isinstance(v, torch.Tensor)]
     zero_dim = all(isinstance(v, torch.Tensor) and v.dim() == 0 for v in tensors)
     return zero_dim and any(isinstance(v, DynamicScalar) for v in values)
 

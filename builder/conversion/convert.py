@@ -167,7 +167,7 @@ def _is_tensor(node: Any) -> bool:
 
 def _restored(ctx: ConversionContext, result: Any, half: torch.dtype) -> Any:
     """An output that the policy made half, in the module's float32 again."""
-    if hasattr(result, "is_shape_tensor") and ctx.dtype(result) == half:
+    if hasattr(result, "is_network_input") and ctx.dtype(result) == half:
         return ctx.cast(result, torch.float32)
     return result
 

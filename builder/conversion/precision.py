@@ -87,7 +87,7 @@ def _dtypes(arguments: SimpleNamespace, half: torch.dtype) -> Any:
     """For each tensor argument that the network computes, whether it is half already."""
     for value in vars(arguments).values():
         for tensor in value if isinstance(value, list) else [value]:
-            if hasattr(tensor, "is_shape_tensor"):
+            if hasattr(tensor, "is_network_input"):
                 yield _is(tensor, half)
 
 
@@ -109,7 +109,7 @@ def apply(ctx: Any, arguments: SimpleNamespace, dtype: torch.dtype, warn: Callab
 def _cast(ctx: Any, value: Any, dtype: torch.dtype, warn: Callable[[str], None], name: str) -> Any:
     if isinstance(value, torch.Tensor):
         return _constant(value, dtype, warn, name)
-    if hasattr(value, "is_shape_tensor") and ctx.dtype(value).is_floating_point:
+    if hasattr(value, "is_network_input") and ctx.dtype(value).is_floating_point:
         return ctx.cast(value, dtype)
     return value
 

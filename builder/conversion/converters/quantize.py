@@ -51,7 +51,7 @@ def per_channel(
 
 
 def _unknown(value: Any) -> bool:
-    return isinstance(value, DynamicScalar) or hasattr(value, "is_shape_tensor")
+    return isinstance(value, DynamicScalar) or hasattr(value, "is_network_input")
 
 
 def _one(ctx: ConversionContext, value: Any) -> Any:

@@ -111,7 +111,7 @@ def narrow(ctx: ConversionContext, node: Any, x: Any, dim: int, start: Size, len
 )
 def narrow_tensor(ctx: ConversionContext, node: Any, x: Any, dim: int, start: Any, length: Size) -> Any:
     """narrow with its start in a 0-d tensor"""
-    number = ctx.scalar(ctx.cast(start, torch.int64)) if hasattr(start, "is_shape_tensor") else int(start)
+    number = ctx.scalar(ctx.cast(start, torch.int64)) if hasattr(start, "is_network_input") else int(start)
     return narrow(ctx, node, x, dim, number, length)
 
 
@@ -228,7 +228,7 @@ def tensor_split_at(ctx: ConversionContext, node: Any, x: Any, indices: list[Siz
 )
 def tensor_split_tensor(ctx: ConversionContext, node: Any, x: Any, places: Any, dim: int) -> list[Any]:
     """tensor_split with its sections (0-d) or indices (1-d) in a tensor"""
-    if hasattr(places, "is_shape_tensor"):
+    if hasattr(places, "is_network_input"):
         raise Unconvertible("the places of the split are known only when the engine runs")
     values = places.tolist()
     split_by = tensor_split_at if isinstance(values, list) else tensor_split

@@ -20,7 +20,7 @@ ENDLESS = 2**31 - 1
 
 
 def _is_tensor(value: Any) -> bool:
-    return hasattr(value, "is_shape_tensor")
+    return hasattr(value, "is_network_input")
 
 
 def _unknown(value: Any) -> bool:

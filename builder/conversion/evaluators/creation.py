@@ -82,7 +82,7 @@ def new_full(ctx: ConversionContext, node: Any, x: Any, sizes: Any, value: Any, 
 
 def _number(ctx: ConversionContext, value: Any) -> Any:
     """The number, also of a 0-d tensor."""
-    return ctx.scalar(value) if hasattr(value, "is_shape_tensor") else _scalar(value)
+    return ctx.scalar(value) if hasattr(value, "is_network_input") else _scalar(value)
 
 
 @evaluator("aten::empty_strided", "aten::new_empty_strided")

@@ -128,7 +128,7 @@ def item(ctx: ConversionContext, node: Any, value: Any) -> Any:
     """The number in a one-element tensor; a number passes."""
     if isinstance(value, torch.Tensor):
         return value.item()
-    return ctx.scalar(value) if hasattr(value, "is_shape_tensor") else value
+    return ctx.scalar(value) if hasattr(value, "is_network_input") else value
 
 
 def _register_logic(name: str, layer: str, python: Callable[[Any, Any], Any], decisive: bool | None) -> None:
