@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from builder.errors import UsageError
@@ -19,6 +21,7 @@ from builder.lowering.passes.functionalise import functionalise
 from builder.lowering.passes.fuse import fuse_addmm_branches, fuse_flatten_linear, fuse_linear
 from builder.lowering.passes.interface import flatten_inputs, flatten_outputs
 from builder.lowering.passes.pad import unpack_pad
+from builder.lowering.passes.peephole import peephole
 from builder.lowering.passes.precision import precision
 from builder.lowering.passes.removals import (
     remove_clone,
@@ -129,12 +132,11 @@ PIPELINE: tuple[Pass, ...] = (
     fold_scalar_tensors,
     fold_sizes,
     fold_neutral_arithmetic,
-    torch_passes.peephole,  # a tensor is not None
+    peephole,
     torch_passes.propagate_constants,  # also the branches of formulas
     resolve_static_ifs,
     eliminate_exceptions,
     torch_passes.peephole_lists,
-    torch_passes.peephole,
     precision,  # last of those that change nodes: it sees what conversion will see
     torch_passes.eliminate_common_subexpressions,
     torch_passes.pool_constants,
@@ -157,8 +159,32 @@ def run_passes(
     around each pass; `paranoid`
     executes the graph after each.
     """
-    records, before = [], Snapshot(graph)
-    for step in _until(passes, stop_after):
+    with _collector_paused():
+        return tuple(_records(graph, context, _until(passes, stop_after), keep_text, paranoid))
+
+
+@contextmanager
+def _collector_paused() -> Iterator[None]:
+    """Without Python's cycle collector, which would walk the wrappers of all nodes again and again: a cost that grows
+    with the graph."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+def _records(
+    graph: Any, context: Context, passes: Sequence[Pass], keep_text: bool, paranoid: Paranoid | None
+) -> Iterator[PassRecord]:
+    before = Snapshot(graph)
+    for step in passes:
+        if not step.applies(graph):
+            text = canonical(graph) if keep_text else ""
+            yield PassRecord(step.name, before.nodes, before.nodes, 0.0, text, text)
+            continue
         text, start = canonical(graph) if keep_text else "", time.perf_counter()
         step(graph, context)
         seconds = time.perf_counter() - start
@@ -166,9 +192,8 @@ def run_passes(
         if paranoid is not None:
             paranoid.check(graph, step)
         now = canonical(graph) if keep_text else ""
-        records.append(PassRecord(step.name, before.nodes, after.nodes, seconds, text, now))
+        yield PassRecord(step.name, before.nodes, after.nodes, seconds, text, now)
         before = after
-    return tuple(records)
 
 
 def _until(passes: Sequence[Pass], stop_after: str | None) -> Sequence[Pass]:

@@ -47,10 +47,12 @@ def verify(graph: Any, step: Pass, before: Snapshot) -> Snapshot:
     if not step.changes_interface and after.types != before.types:
         raise _broken(step, f"inputs or outputs changed from {before.types} to {after.types}")
     _check_promise(graph, step)
-    if after.without_place > before.without_place:
-        if step.ours and not before.without_place:  # what replaces a node without a place has none to inherit
-            raise _broken(step, "an operator that it inserted has lost its place in the source")
+    if after.without_place <= before.without_place:
+        return after
+    if not step.ours:
         return _give_places(graph)
+    if not before.without_place:  # what replaces a node without a place has none to inherit
+        raise _broken(step, "an operator that it inserted has lost its place in the source")
     return after
 
 

@@ -155,6 +155,11 @@ def full_slice(x):
     return x[:, 1]
 
 
+def undone(x):
+    y = x.t().t().transpose(0, 1).transpose(1, 0).permute(1, 0).permute(1, 0).neg().neg()
+    return y.expand(-1, -1).reshape(4, 3).reshape(2, 6)
+
+
 def twice(x):
     return torch.relu(x) + torch.relu(x)
 
@@ -355,6 +360,7 @@ _NATIVE = (floats(24, 8), floats(24), floats(8, 8), floats(8))
 
 UNROLLED = "prim::Loop"
 CASES = (
+    plain("peephole", undone, (_X,), ("aten::t(", "transpose", "permute", "neg", "expand"), ("aten::reshape",)),
     plain("remove-full-slices", full_slice, (_X,), ("aten::slice",), ("aten::select",)),
     plain("flatten-inputs", optional, (_X,), (), (), name="optional input"),
     plain("flatten-inputs", pair, (_X, _X, _X), (), ("prim::TupleConstruct",), name="tuple"),

@@ -27,8 +27,9 @@ def _ids(*shape: int, most: int = 4) -> torch.Tensor:
 
 X1, X2, X3, SEQ = _r(2, 4, 9), _r(2, 4, 8, 8), _r(2, 4, 8, 8, 8), _r(3, 2, 8)
 _PLAIN = (
-    "ReLU ReLU6 Sigmoid Tanh Softsign Tanhshrink Softplus Softshrink Hardshrink Hardsigmoid Hardswish "
-    "Hardtanh ELU CELU SELU GELU SiLU Mish LeakyReLU LogSigmoid PReLU RReLU Softmin Identity Flatten Dropout AlphaDropout FeatureAlphaDropout"
+    "ReLU ReLU6 Sigmoid Tanh Softsign Tanhshrink Softplus Softshrink Hardshrink Hardsigmoid Hardswish Hardtanh "
+    "ELU CELU SELU GELU SiLU Mish LeakyReLU LogSigmoid PReLU RReLU Softmin Identity Flatten Dropout "
+    "AlphaDropout FeatureAlphaDropout "
 )
 MODULES: dict[str, Made] = {name: (getattr(nn, name), (X2,)) for name in _PLAIN.split()}
 MODULES |= {

@@ -38,8 +38,8 @@ Things worth knowing:
 
 - The module is read in evaluation mode, whatever mode it is in, and is not changed. The lowered graph shares its
 weights.
-- An `Optional[Tensor]` argument is bound to None unless it is asked for (`optional_inputs`); numbers and lists are bound to the default
-  that `forward` gives them. A list of tensors cannot be an argument: the error says what to do.
+- An `Optional[Tensor]` argument is bound to None unless it is asked for (`optional_inputs`); numbers and lists are bound
+  to the default that `forward` gives them. A list of tensors cannot be an argument: the error says what to do.
 - A write in place becomes a value that later readers of the same memory read, through views, branches and loops. Where
 it cannot be
   known who shares the memory (a `reshape` that perhaps copies) and somebody reads it afterwards, the error names the

@@ -49,6 +49,11 @@ class Pass:
     removes: tuple[str, ...] = ()
     changes_interface: bool = False
     ours: bool = True
+    touches: tuple[str, ...] = ()
+
+    def applies(self, graph: Any) -> bool:
+        """Whether the graph has a node that this pass could do something about."""
+        return not self.touches or any(graph.findNode(kind, True) is not None for kind in self.touches)
 
     def __call__(self, graph: Any, context: Context | None = None) -> None:
         self.rewrite(graph, context or Context())
@@ -60,11 +65,16 @@ class Pass:
 
 
 def lowering_pass(
-    name: str, *, removes: tuple[str, ...] = (), changes_interface: bool = False, ours: bool = True
+    name: str,
+    *,
+    removes: tuple[str, ...] = (),
+    changes_interface: bool = False,
+    ours: bool = True,
+    touches: tuple[str, ...] = (),
 ) -> Callable[[Rewrite], Pass]:
     """Declare a pass; the decorated name becomes the Pass."""
 
     def declare(rewrite: Rewrite) -> Pass:
-        return Pass(name, rewrite, removes, changes_interface, ours)
+        return Pass(name, rewrite, removes, changes_interface, ours, touches)
 
     return declare

@@ -14,7 +14,7 @@ _PLAIN = {f"aten::conv{n}d": n for n in (1, 2, 3)}
 _TRANSPOSED = {f"aten::conv_transpose{n}d": n for n in (1, 2, 3)}
 
 
-@lowering_pass("unify-convolutions")
+@lowering_pass("unify-convolutions", touches=(*_PLAIN, *_TRANSPOSED, "aten::convolution", "aten::_convolution"))
 def unify_convolutions(graph: Any, context: Context) -> None:
     """Write convNd, conv_transposeNd, convolution and the old `_convolution` as `aten::_convolution` with all 13
     arguments.

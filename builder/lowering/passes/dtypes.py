@@ -11,8 +11,10 @@ from builder.lowering import ir
 from builder.lowering.facts import NUMBERS, Facts, dtype_of
 from builder.lowering.passes import Context, lowering_pass
 
+_ASKS = tuple(f"aten::{name}" for name in ("dim", "is_floating_point", "__is__", "__isnot__"))
 
-@lowering_pass("fold-known-facts")
+
+@lowering_pass("fold-known-facts", touches=("prim::dtype", *_ASKS, "aten::size"))
 def fold_known_facts(graph: Any, context: Context) -> None:
     """Answer `x.dtype`, `x.dim()`, `x.is_floating_point()` and `x is y` where that is known, and drop the branches
     that are not taken.
@@ -20,6 +22,8 @@ def fold_known_facts(graph: Any, context: Context) -> None:
     With a description of the inputs (`specs`) that is most of them, for scripted attention modules ask much.
     """
     for _ in range(_ROUNDS):
+        if not context.specs and not ir.nodes_of(graph, "prim::dtype", *_ASKS):
+            return
         if not _fold(graph, _facts(graph, context), context):
             return
         ir.C._jit_pass_constant_propagation(graph)
@@ -129,7 +133,7 @@ def _fold_sizes(graph: Any, context: Context) -> bool:
     return found
 
 
-@lowering_pass("remove-casts")
+@lowering_pass("remove-casts", touches=("aten::to",))
 def remove_casts(graph: Any, context: Context) -> None:
     """Remove a cast to the dtype that a value already has: a known one, or that of the very same tensor."""
     facts = _facts(graph, context)

@@ -44,7 +44,7 @@ def resolve_environment(graph: Any, context: Context) -> None:
             ir.replace(node, [ir.insert_constant(graph, ir.CPU, node)])
 
 
-@lowering_pass("refuse-nested-tensors")
+@lowering_pass("refuse-nested-tensors", touches=("aten::_nested_tensor_from_mask",))
 def refuse_nested_tensors(graph: Any, context: Context) -> None:
     """Refuse a model that certainly packs its batch as nested tensors (a trace of nn.TransformerEncoder without
     gradients may)."""

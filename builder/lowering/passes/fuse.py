@@ -35,7 +35,7 @@ def _linear(graph: Any, node: Any, x: Any, matrix: torch.Tensor, bias: Any) -> N
     ir.replace(node, ir.outputs(ir.insert(graph, "aten::linear", [x, weight, bias], node)))
 
 
-@lowering_pass("fuse-linear")
+@lowering_pass("fuse-linear", touches=("aten::addmm", "aten::matmul", "aten::mm"))
 def fuse_linear(graph: Any, context: Context) -> None:
     """Turn addmm, and matmul or mm with or without a sum, back to linear, where the matrix is a constant and the sum a
     vector of its width.
@@ -65,7 +65,7 @@ def _fuse_product(graph: Any, node: Any, matrix: torch.Tensor) -> None:
     return _linear(graph, node, node.inputsAt(0), matrix, none)
 
 
-@lowering_pass("fuse-addmm-branches")
+@lowering_pass("fuse-addmm-branches", touches=("prim::If",))
 def fuse_addmm_branches(graph: Any, context: Context) -> None:
     """An if on the number of axes that computes the same linear in both branches (as older files write it) is that
     linear."""
@@ -93,7 +93,7 @@ def _identity(value: Any) -> tuple[Any, ...]:
 _FLAT = "aten::flatten"
 
 
-@lowering_pass("fuse-flatten-linear")
+@lowering_pass("fuse-flatten-linear", touches=("aten::flatten",))
 def fuse_flatten_linear(graph: Any, context: Context) -> None:
     """The flattens in front of a linear become one: `flatten(flatten(x, 2), 1)` is `flatten(x, 1)`."""
     for node in ir.nodes_of(graph, "aten::linear"):

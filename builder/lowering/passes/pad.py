@@ -11,7 +11,7 @@ from builder.lowering.passes.functionalise.views import Emit
 _KINDS = {"reflect": "aten::reflection_pad{}d", "replicate": "aten::replication_pad{}d"}
 
 
-@lowering_pass("unpack-pad")
+@lowering_pass("unpack-pad", touches=("aten::pad", "aten::_pad_circular"))
 def unpack_pad(graph: Any, context: Context) -> None:
     """`pad` by its mode: constant_pad_nd, reflection_padNd, replication_padNd; circular as a concatenation of the
     other side's slice, axis by axis."""

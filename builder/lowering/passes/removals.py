@@ -10,7 +10,7 @@ from builder.lowering.passes import Context, lowering_pass
 _DROPOUTS = tuple(f"aten::{name}" for name in ("dropout", "feature_dropout", "alpha_dropout", "feature_alpha_dropout"))
 
 
-@lowering_pass("remove-dropout")
+@lowering_pass("remove-dropout", touches=(*_DROPOUTS, *(f"{kind}_" for kind in _DROPOUTS)))
 def remove_dropout(graph: Any, context: Context) -> None:
     """Remove dropout in all its forms where it is not training; it gives the very tensor that it was given, so this
     comes before functionalise."""
@@ -22,14 +22,14 @@ def remove_dropout(graph: Any, context: Context) -> None:
 _DEVICES = ("aten::cuda", "aten::cpu", "aten::pin_memory")
 
 
-@lowering_pass("remove-contiguous")
+@lowering_pass("remove-contiguous", touches=("aten::contiguous",))
 def remove_contiguous(graph: Any, context: Context) -> None:
     """Remove contiguous: layout in memory is the engine's business, and views are reshapes by now."""
     for node in ir.nodes_of(graph, "aten::contiguous"):
         ir.bypass(node)
 
 
-@lowering_pass("remove-clone")
+@lowering_pass("remove-clone", touches=("aten::clone", "aten::lift_fresh", "aten::lift_fresh_copy"))
 def remove_clone(graph: Any, context: Context) -> None:
     """Remove clone: nobody writes in place any more."""
     for node in ir.nodes_of(graph, "aten::clone", "aten::lift_fresh", "aten::lift_fresh_copy"):
@@ -66,7 +66,7 @@ _TO_DTYPE = {
 }
 
 
-@lowering_pass("unify-to")
+@lowering_pass("unify-to", touches=("aten::to",))
 def unify_to(graph: Any, context: Context) -> None:
     """Write every form of `to` as `aten::to.dtype(x, dtype, False, False, None)`; one that names a device only
     disappears."""
@@ -86,7 +86,7 @@ def _cast(graph: Any, node: Any, dtype: Any) -> None:
     ir.replace(node, ir.outputs(ir.insert(graph, "aten::to", [node.inputsAt(0), dtype, no, no, none], node)))
 
 
-@lowering_pass("remove-full-slices")
+@lowering_pass("remove-full-slices", touches=("aten::slice",))
 def remove_full_slices(graph: Any, context: Context) -> None:
     """Remove a slice from the first to the last element by ones: `x[:, 0]` slices its first axis whole before it
     selects."""

@@ -28,7 +28,7 @@ _SCALAR = {
 _ROUNDED = {"floor": "aten::floordiv", "trunc": "aten::__round_to_zero_floordiv"}
 
 
-@lowering_pass("fold-scalar-chains")
+@lowering_pass("fold-scalar-chains", touches=_TO_NUMBER)
 def fold_scalar_chains(graph: Any, context: Context) -> None:
     """`Int(NumToTensor(n))` is n, through the integer arithmetic between them; so for Float, item and ScalarImplicit.
 
@@ -91,7 +91,7 @@ def _as_type(graph: Any, node: Any, number: Any) -> Any:
     return Emit(graph, node).op(convert, number, type=wanted)
 
 
-@lowering_pass("fold-sizes")
+@lowering_pass("fold-sizes", touches=("aten::__getitem__", "aten::len"))
 def fold_sizes(graph: Any, context: Context) -> None:
     """Read one size at a time (`x.size()[0]` is `x.size(0)`), and take what is known of constants and of lists that
     are built here."""
@@ -110,7 +110,7 @@ def fold_sizes(graph: Any, context: Context) -> None:
 _NEUTRAL = {"aten::add": 0, "aten::sub": 0, "aten::mul": 1, "aten::floordiv": 1}
 
 
-@lowering_pass("fold-neutral-arithmetic")
+@lowering_pass("fold-neutral-arithmetic", touches=tuple(_NEUTRAL))
 def fold_neutral_arithmetic(graph: Any, context: Context) -> None:
     """Remove whole-number arithmetic that changes nothing: `n + 0`, `n * 1`, `n // 1`."""
     for node in ir.nodes_of(graph, *_NEUTRAL):
@@ -127,7 +127,7 @@ _FLOAT_WITH_AXES = frozenset(
 _WITH_SCALAR = frozenset(["aten::add", "aten::sub", "aten::mul", "aten::div"])
 
 
-@lowering_pass("fold-scalar-tensors")
+@lowering_pass("fold-scalar-tensors", touches=tuple(_WITH_SCALAR))
 def fold_scalar_tensors(graph: Any, context: Context) -> None:
     """A constant of no axes that meets a float tensor which has axes is a number: `linear(x) * tensor(0.5)` is
     `linear(x) * 0.5`.

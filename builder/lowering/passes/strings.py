@@ -9,7 +9,7 @@ from builder.lowering import ir
 from builder.lowering.passes import Context, lowering_pass
 
 
-@lowering_pass("fold-string-lengths")
+@lowering_pass("fold-string-lengths", touches=("aten::len",))
 def fold_string_lengths(graph: Any, context: Context) -> None:
     """`len(s) > 0` is the condition under which s is not empty; a string with literal text in its format never is."""
     for node in ir.nodes_of(graph, "aten::gt"):

@@ -8,8 +8,10 @@ from builder.lowering import ir
 from builder.lowering.ir import C
 from builder.lowering.passes import Context, lowering_pass
 
+_CALLS = ("prim::CallFunction", "prim::CallMethod")
 
-@lowering_pass("inline", removes=("prim::CallFunction", "prim::CallMethod"), ours=False)
+
+@lowering_pass("inline", removes=_CALLS, ours=False, touches=_CALLS)
 def inline(graph: Any, context: Context) -> None:
     """Put the body of every called function and method in place of the call."""
     C._jit_pass_inline(graph)
@@ -39,22 +41,20 @@ def propagate_constants(graph: Any, context: Context) -> None:
     C._jit_pass_constant_propagation(graph)
 
 
-@lowering_pass("peephole", ours=False)
-def peephole(graph: Any, context: Context) -> None:
-    """Remove what changes nothing: expands to the same size, `x.t().t()`, casts to the type that is known."""
-    C._jit_pass_peephole(graph)
-
-
 @lowering_pass("peephole-lists", ours=False)
 def peephole_lists(graph: Any, context: Context) -> None:
     """Read elements of a list where it was built: `[a, b][1]` is `b`, `len([a, b])` is 2."""
     C._jit_pass_peephole_list_idioms(graph, refine_list_len=True)
 
 
+_TUPLES = ("prim::TupleConstruct", "prim::TupleUnpack", "prim::TupleIndex", "prim::TupleSlice")
+
+
 @lowering_pass(
     "lower-tuples",
-    removes=("prim::TupleConstruct", "prim::TupleUnpack", "prim::TupleIndex", "prim::TupleSlice"),
+    removes=_TUPLES,
     ours=False,
+    touches=(*_TUPLES, "prim::Constant"),  # a constant may be a tuple
 )
 def lower_tuples(graph: Any, context: Context) -> None:
     """Replace every tuple by its elements, through ifs and loops."""

@@ -58,7 +58,7 @@ def unpack(name: str, table: formulas.Table, doc: str, when: When = lambda node:
                 expand(graph, node, text)
 
     rewrite.__doc__ = doc
-    return Pass(name, rewrite)
+    return Pass(name, rewrite, touches=kinds)
 
 
 def _no_dropout(node: Any) -> bool:

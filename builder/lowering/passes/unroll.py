@@ -8,7 +8,7 @@ from builder.lowering import ir
 from builder.lowering.passes import Context, lowering_pass
 
 
-@lowering_pass("unroll-loops")
+@lowering_pass("unroll-loops", touches=("prim::Loop",))
 def unroll_loops(graph: Any, context: Context) -> None:
     """Write the body of a loop once for each turn, where the number of turns is known and at most `unroll_limit`.
 
@@ -77,7 +77,7 @@ def _place(copy: Any, child: Any, loop: Any) -> None:
             node.copyMetadata(loop)
 
 
-@lowering_pass("resolve-static-ifs")
+@lowering_pass("resolve-static-ifs", touches=("prim::If",))
 def resolve_static_ifs(graph: Any, context: Context) -> None:
     """Put the branch that is taken in the place of an if whose condition is a constant."""
     for node in ir.nodes_of(graph, "prim::If"):
