@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from builder.repository.build import build_repository
+from builder.repository.explain import explain
 from builder.repository.hops import check_reference
 from builder.repository.result import PHASES, ModelResult
 from builder.repository.single import endpoints
 
 _endpoints = endpoints
 
-__all__ = ["PHASES", "ModelResult", "build_repository", "check_reference", "endpoints"]
+__all__ = ["PHASES", "ModelResult", "build_repository", "check_reference", "endpoints", "explain"]

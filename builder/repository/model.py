@@ -133,9 +133,9 @@ class _Build:
             result.path = publish(artifact, self.order.out)
             result.state = "reused" if made and all(one.found for one in made) else "built"
             result.warnings = (*result.warnings, *self.plans.warnings)
-            shown = {name: getattr(result, name) for name in SHOWN}
+            shown = {name: getattr(result, name) for name in (*SHOWN, "because", "state")}
             store.record(result.path, self.order.request, self.plans.record(), shown)
-            self.plans.remember(self.spec.name, self.order.request)
+            self.plans.remember(self.spec.name, self.order.request, shown)
 
     @contextmanager
     def phase(self, name: str) -> Any:

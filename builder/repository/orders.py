@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +37,11 @@ class Order:
     threads: int = 0
 
     @property
+    def folder(self) -> Path:
+        """Where the model is published."""
+        return self.out / self.spec.name
+
+    @property
     def reproduce(self) -> str:
         """The command that builds this model alone, in the process that a debugger starts."""
         given = [] if self.spec.manifest else [f"--input={_written(tensor)}" for tensor in self.spec.inputs]
@@ -47,22 +52,40 @@ class Order:
 
 def settled(order: Order, hashes: store.Hashes) -> Order | ModelResult:
     """The order with its request, and why it must be built; or the result, where what is published is unchanged."""
-    folder, spec = order.out / order.spec.name, order.spec
-    options = order.options.over(spec.build)
-    wanted = store.request(
-        spec, hashes, serve_as=order.serve_as, layout=order.layout, options=options, plugins=order.plugins
-    )
-    said = store.sidecar(folder) or {}
-    reason = "--rebuild" if order.rebuild else store.stale(folder, wanted, hashes)
+    said, wanted = recorded(order), request_of(order, hashes)
+    reason = "--rebuild" if order.rebuild else stale_because(order, wanted, said, hashes)
     if reason is None:
         shown = {key: _tuple(said.get("result", {}).get(key, getattr(ModelResult, key))) for key in SHOWN}
-        return ModelResult(spec.name, ok=True, path=folder, state="unchanged", **shown)
-    last = said.get("plans") or {}
-    if "request" not in said and order.store and not order.rebuild:
-        known = store.last(order.store, spec.name) or {}
-        reason, last = store.because(known.get("request"), wanted) or reason, known.get("plans", {})
-    parts = {label: made["parts"] for label, made in last.items()}
-    return _replaced(order, options=options, request=wanted, because=reason, last=parts)
+        return ModelResult(order.spec.name, ok=True, path=order.folder, state="unchanged", **shown)
+    parts = {label: made["parts"] for label, made in (said.get("plans") or {}).items()}
+    options = order.options.over(order.spec.build)
+    return replace(order, options=options, request=wanted, because=reason, last=parts)
+
+
+def request_of(order: Order, hashes: store.Hashes) -> dict[str, Any]:
+    """What the order's model is to be built from."""
+    return store.request(
+        order.spec,
+        hashes,
+        serve_as=order.serve_as,
+        layout=order.layout,
+        options=order.options.over(order.spec.build),
+        plugins=order.plugins,
+    )
+
+
+def recorded(order: Order) -> dict[str, Any]:
+    """What was last built: as the published model records it, else as the store was told; empty where neither knows."""
+    said = store.sidecar(order.folder) or {}
+    return said if "request" in said or not order.store else (store.last(order.store, order.spec.name) or {})
+
+
+def stale_because(order: Order, wanted: Mapping[str, Any], said: Mapping[str, Any], hashes: store.Hashes) -> str | None:
+    """Why the model must be built, in words; None where what is published is what is wanted."""
+    reason = store.stale(order.folder, wanted, hashes)
+    if reason is None or store.recorded_request(order.folder) is not None:
+        return reason
+    return store.because(said.get("request"), wanted) or "it is not published"
 
 
 def perform(orders: Sequence[Order], progress: Progress, jobs: int, isolate: bool) -> list[ModelResult]:
@@ -75,7 +98,7 @@ def perform(orders: Sequence[Order], progress: Progress, jobs: int, isolate: boo
         return [model.perform(order, progress) for order in orders]
     jobs = jobs or default_jobs()
     threads = max(1, (os.cpu_count() or 1) // jobs) if jobs > 1 else 0
-    tasks = [workers.Task(PERFORM, (_replaced(order, threads=threads),), progress, order.reproduce) for order in orders]
+    tasks = [workers.Task(PERFORM, (replace(order, threads=threads),), progress, order.reproduce) for order in orders]
     answers = workers.run(tasks, jobs, environments())
     return [_result(order, answer) for order, answer in zip(orders, answers, strict=True)]
 
@@ -102,12 +125,6 @@ def _result(order: Order, answer: Any) -> ModelResult:
 
 def _tuple(value: Any) -> Any:
     return tuple(value) if isinstance(value, list) else value
-
-
-def _replaced(order: Order, **changes: Any) -> Order:
-    from dataclasses import replace
-
-    return replace(order, **changes)
 
 
 def _flags(order: Order) -> list[str]:

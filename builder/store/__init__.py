@@ -9,8 +9,20 @@ from __future__ import annotations
 from builder.store.differences import because, changes
 from builder.store.hashes import Hashes
 from builder.store.location import default_url
-from builder.store.published import record, sidecar, stale
+from builder.store.published import record, recorded_request, sidecar, stale
 from builder.store.request import request
 from builder.store.storage import Store, last
 
-__all__ = ["Hashes", "Store", "because", "changes", "default_url", "last", "record", "request", "sidecar", "stale"]
+__all__ = [
+    "Hashes",
+    "Store",
+    "because",
+    "changes",
+    "default_url",
+    "last",
+    "record",
+    "recorded_request",
+    "request",
+    "sidecar",
+    "stale",
+]

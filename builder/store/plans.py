@@ -56,9 +56,9 @@ class Plans:
         """JSON-able, for the model's trt-build.json and the store: by label the key, its parts, and the reason."""
         return {label: {**vars(made), "parts": dict(made.parts)} for label, made in self.made.items()}
 
-    def remember(self, name: str, request: Mapping[str, Any]) -> None:
+    def remember(self, name: str, request: Mapping[str, Any], result: Mapping[str, Any]) -> None:
         """Keep in the store what was built under this name, for the reason of the next build elsewhere."""
-        record = {"request": request, "plans": self.record()}
+        record = {"request": request, "plans": self.record(), "result": result}
         self._guarded("written", lambda store: store.remember(name, record))
 
     def _reason(self, label: str, parts: Mapping[str, Any]) -> str:

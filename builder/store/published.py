@@ -25,6 +25,12 @@ def sidecar(folder: Path) -> dict[str, Any] | None:
     return read if isinstance(read, dict) else None
 
 
+def recorded_request(folder: Path) -> dict[str, Any] | None:
+    """The request that the published model was built from; None where it is not known."""
+    found = (sidecar(folder) or {}).get(REQUEST)
+    return found if isinstance(found, dict) else None
+
+
 def record(folder: Path, request: Mapping[str, Any], plans: Mapping[str, Any], result: Mapping[str, Any]) -> None:
     """Add to a published model's trt-build.json what it was built from, and what to tell of it. Raises OSError.
 
@@ -46,13 +52,10 @@ def stale(folder: Path, wanted: Mapping[str, Any], hashes: Hashes) -> str | None
     """
     from builder.store.differences import because
 
-    said = sidecar(folder)
-    before = (said or {}).get(REQUEST)
-    if said is None or not isinstance(before, dict):
-        return because(None, wanted)
-    if before != wanted:
+    before = recorded_request(folder)
+    if before is None or before != wanted:
         return because(before, wanted)
-    broken = list(_damaged(folder, said, hashes))
+    broken = list(_damaged(folder, sidecar(folder) or {}, hashes))
     return f"{broken[0]} of the published model is damaged" if broken else None
 
 

@@ -1,0 +1,58 @@
+"""`trt-build explain`: the parts of a model's key, and which of them changed since its last plan."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from builder.cli import build_options, options
+from builder.cli.command import Command
+from builder.cli.terminal import Terminal
+
+
+@click.command("explain", cls=Command, short_help="Say why a model would be built again, or would not.")
+@options.models_options
+@options.layout
+@build_options.build_options
+@options.store
+@options.plugins
+@click.option("--out", type=options.PATH, metavar="DIR", help="The model repository to compare with; else the store.")
+@click.pass_obj
+def explain_command(
+    terminal: Terminal, /, models: Path, out: Path | None, inputs: tuple[str, ...], store: str | None, **settings: Any
+) -> None:
+    """Print what the plans of MODELS depend on, part by part, and what changed since they were last built.
+
+    MODELS is what `repo` takes, with `repo`'s options; or the folder of a published model. Nothing is built, and
+    nothing is loaded that is slow to load.
+    """
+    from builder.repository import explain
+
+    chosen = build_options.taken(settings)
+    reports = explain(models, out, options=chosen, store=store, inputs=options.parsed(inputs), **settings)
+    terminal.result({"models": reports}, lambda: show_all(terminal, reports))
+
+
+def show_all(terminal: Terminal, reports: list[dict[str, Any]]) -> None:
+    """Every model, one after another."""
+    for report in reports:
+        show(terminal, report)
+
+
+def show(terminal: Terminal, report: dict[str, Any]) -> None:
+    """One model: the verdict, what is asked for, and the key of each plan that there is."""
+    from builder.store.differences import flat, shown
+
+    terminal.line(f"{report['name']}: {report['verdict']}", bold=True)
+    if report["last_because"]:
+        terminal.line(f"  built last because: {report['last_because']}")
+    terminal.line("  asked for:")
+    for name, value in flat(report["request"]):
+        terminal.line(f"    {name:30} {shown(value)}")
+    for label, plan in report["plans"].items():
+        where = {True: "in the store", False: "not in the store", None: "no store"}[plan["stored"]]
+        terminal.line(f"  plan of the {label}: {plan['key'][:16]}, {where}")
+        for name, value in flat(plan["parts"]):
+            terminal.line(f"    {name:30} {shown(value)}")

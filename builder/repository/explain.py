@@ -1,0 +1,84 @@
+"""Why a model would be built again: its request against what was last built, without torch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from builder import store as stores
+from builder.engine import BuildOptions
+from builder.engine import flavour as flavours
+from builder.manifest import load as load_manifests
+from builder.manifest.spec import TensorSpec
+from builder.repository import orders
+
+
+def explain(
+    models: Path | str,
+    out: Path | str | None = None,
+    *,
+    serve_as: str = "auto",
+    layout: str = "auto",
+    flavour: str = "auto",
+    only: Sequence[str] = (),
+    inputs: Sequence[TensorSpec] = (),
+    sample: Path | str | None = None,
+    precision: str | None = None,
+    options: BuildOptions | None = None,
+    store: Path | str | None = None,
+    plugins: Sequence[str] = (),
+) -> list[dict[str, Any]]:
+    """For each model `name`, `verdict` and `because` in words, its `request`, and the `plans` of its last build by
+    label, each with `key`, `parts` and whether it is `stored`; all JSON-able.
+
+    The settings are those of build_repository. `out` None compares with what the store was last told under the name.
+    `models` may be the folder of a published model, of which is told what it was built from.
+    """
+    folder = Path(models)
+    kept = stores.Store(str(store)) if store else None
+    if stores.sidecar(folder) is not None:
+        return [_published(folder, kept)]
+    sample = Path(sample) if sample is not None else None
+    specs = load_manifests(folder, only=only, inputs=inputs, sample=sample, precision=precision)
+    common: dict[str, Any] = {
+        "serve_as": serve_as,
+        "layout": layout,
+        "flavour": flavours.select(flavour),
+        "options": options or BuildOptions(),
+        "store": str(store) if store else None,
+        "plugins": tuple(plugins),
+    }
+    nowhere = Path(out) if out is not None else Path("/nonexistent")
+    with stores.Hashes() as hashes:
+        return [_report(orders.Order(spec, nowhere, **common), hashes, kept) for spec in specs]
+
+
+def _report(order: orders.Order, hashes: stores.Hashes, kept: stores.Store | None) -> dict[str, Any]:
+    """What `repo` would do, and of what was last built."""
+    said = orders.recorded(order)
+    wanted = orders.request_of(order, hashes)
+    reason = orders.stale_because(order, wanted, said, hashes)
+    verdict = "unchanged" if reason is None else f"would be built because: {reason}"
+    return {"name": order.spec.name, "verdict": verdict, "because": reason, "request": wanted, **_last(said, kept)}
+
+
+def _published(folder: Path, kept: stores.Store | None) -> dict[str, Any]:
+    said = stores.sidecar(folder) or {}
+    return {
+        "name": folder.resolve().name,
+        "verdict": "published",
+        "because": None,
+        "request": said.get("request", {}),
+        **_last(said, kept),
+    }
+
+
+def _last(said: Mapping[str, Any], kept: stores.Store | None) -> dict[str, Any]:
+    plans = {label: _plan(made, kept) for label, made in (said.get("plans") or {}).items()}
+    return {"last_because": (said.get("result") or {}).get("because"), "plans": plans}
+
+
+def _plan(made: Mapping[str, Any], kept: stores.Store | None) -> dict[str, Any]:
+    stored = kept.get(made["key"]) is not None if kept else None
+    return {"key": made["key"], "stored": stored, "because": made["because"], "parts": made["parts"]}

@@ -1,0 +1,58 @@
+"""`trt-build explain` says which part of the key changed, for models and for what is published."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from click.testing import Result
+
+from tests.cli.conftest import MANIFEST
+from tests.cli.test_startup import imported
+
+Run = Callable[..., Result]
+
+
+def test_before_and_after_a_build_and_a_change(small: Path, tmp_path: Path, run: Run) -> None:
+    out = tmp_path / "out"
+    assert "small: would be built because: there was none before" in run("explain", small, "--out", out).stdout
+    assert run("repo", small, "--out", out).exit_code == 0
+    text = run("explain", small, "--out", out).stdout
+    assert text.startswith("small: unchanged\n")
+    assert "built last because: there was none before" in text
+    assert "in the store" in text
+    for part in ("precision", "weights", "converters.aten::linear", "tensorrt", "source"):
+        assert f"\n    {part} " in text
+    text = run("explain", small, "--out", out, "--precision", "fp16").stdout
+    assert "small: would be built because: precision fp32 -> fp16" in text
+
+
+def test_repo_says_why_it_built_again(small: Path, tmp_path: Path, run: Run) -> None:
+    out = tmp_path / "out"
+    assert "rebuilt because" not in run("repo", small, "--out", out).stderr
+    result = run("repo", small, "--out", out, "--precision", "fp16")
+    assert "small: rebuilt because: precision fp32 -> fp16" in result.stderr
+    assert "\nsmall  built " in result.stdout
+    assert "\nsmall  reused " in run("repo", small, "--out", out).stdout
+    unchanged = run("repo", small, "--out", out)
+    assert "\nsmall  unchanged " in unchanged.stdout
+    assert "rebuilt because" not in unchanged.stderr
+    assert "because: precision fp16 -> fp32" in run("explain", out / "small").stdout
+
+
+def test_without_a_repository_the_store_knows(small: Path, tmp_path: Path, run: Run) -> None:
+    store = tmp_path / "store"
+    run("repo", small, "--out", tmp_path / "out", "--store", store)
+    (small / "small.yaml").write_text(MANIFEST.replace("max: 8", "max: 9"))
+    (report,) = json.loads(run("explain", small, "--store", store, "--json").stdout)["models"]
+    assert "inputs.x.dims.batch [1, 2, 8] -> [1, 2, 9]" in report["because"]
+    assert report["plans"]["model"]["stored"] is True
+    (report,) = json.loads(run("explain", small, "--no-store", "--json").stdout)["models"]
+    assert report["because"] == "there was none before"
+
+
+def test_explain_imports_neither_torch_nor_tensorrt(small: Path) -> None:
+    assert not {"torch", "tensorrt", "tensorrt_rtx", "numpy"} & imported("explain", str(small), "--no-store")
+    assert "torch" in sys.modules
