@@ -6,15 +6,7 @@ These are estimates, to tell a matrix product from a bias between two torch oper
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Any
 
-import torch
-from torch.utils.flop_counter import FlopCounterMode
-
-from builder.lowering import LoweredGraph
-from builder.manifest.spec import Profile, TensorSpec
-from builder.partition.interpreter import ShapeInterpreter
 from builder.partition.shapes import Shapes
 
 LAUNCH_SECONDS = 5e-6
@@ -25,32 +17,6 @@ BYTES_PER_SECOND = 10e9
 """What crosses between Triton steps at worst: through host memory, over PCIe."""
 FLOPS_SAVED_PER_SECOND = 20e12
 """Flops that cost one second less in an engine than in eager float32, roughly, on a data-centre GPU."""
-
-
-class _Counting(ShapeInterpreter):
-    """Notes the flops of each top-level node, as torch's own counter sees them on meta tensors."""
-
-    def __init__(self, counter: FlopCounterMode) -> None:
-        super().__init__()
-        self.counter = counter
-        self.flops: list[int] = []
-
-    def run(self, graph: Any) -> list[int]:
-        for node in graph.nodes():
-            before = self.counter.get_total_flops()
-            self.node(node)
-            self.flops.append(self.counter.get_total_flops() - before)
-        return self.flops
-
-
-def flops(lowered: LoweredGraph, specs: Sequence[TensorSpec], profile: Profile) -> list[int]:
-    """The floating-point operations of each top-level node at the profile's opt; 0 where torch's counter knows none."""
-    with FlopCounterMode(display=False) as counter:
-        interpreter = _Counting(counter)
-        for value, spec in zip(lowered.graph.inputs(), specs, strict=True):
-            tensor = torch.empty(spec.at(profile, 1), dtype=getattr(torch, spec.dtype), device="meta")
-            interpreter.ctx.values[value.debugName()] = tensor
-        return interpreter.run(lowered.graph)
 
 
 def size_in_bytes(shapes: Shapes, value: str) -> int:

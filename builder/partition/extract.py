@@ -39,7 +39,7 @@ class TensorNames(dict[str, str]):
 
 def closure(view: View, members: Collection[int]) -> list[int]:
     """The members and the free nodes that they read, directly or not, as sorted indices."""
-    work = set(view.work)
+    work = view.works
     needed, stack = set(members), list(members)
     while stack:
         for name in reads(view.nodes[stack.pop()]):

@@ -5,16 +5,18 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.utils._python_dispatch import _disable_current_modes
+from torch.utils.flop_counter import FlopCounterMode
 
 from builder.conversion.block import MISSING, BlockConverter, fold, key_of_node
 from builder.conversion.context import ConversionContext, Unconvertible
-from builder.conversion.registry import EVALUATORS
+from builder.conversion.registry import CONVERTERS, EVALUATORS
 
 MOST_TRIPS = 64
 """As many trips of a loop are followed one by one."""
@@ -22,21 +24,105 @@ _IN_PYTHON: dict[str, Callable[[Any], Any]] = {"aten::numel": lambda values: val
 """What torch's operators refuse to tell of a tensor with unknown sizes, and its Python class tells."""
 
 
+class Memory:
+    """What operators gave for which shapes: the layers of a model repeat, and shapes are slow to work out."""
+
+    def __init__(self) -> None:
+        self.known: dict[Any, tuple[list[Any], int]] = {}
+        self.counter = FlopCounterMode(display=False)
+
+    def call(self, key: str, outputs: int, values: list[Any]) -> tuple[list[Any], int]:
+        """The operator's outputs on meta tensors, and its floating-point operations as torch's own counter has them."""
+        signature = (key, tuple(map(_signature, values)))
+        if signature not in self.known:
+            with self.counter:
+                result = fold(key, values)
+                flops = int(self.counter.get_total_flops())
+            self.known[signature] = (list(result) if outputs > 1 else [result], flops)
+        return self.known[signature]
+
+
+@dataclass(frozen=True)
+class Step:
+    """A node as it is executed several times: asking torch for its values each time takes longer than to execute it."""
+
+    node: Any
+    key: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    is_operator: bool
+
+
+def program(graph: Any) -> list[Step]:
+    """The top-level nodes of a graph."""
+    steps = []
+    for node in graph.nodes():
+        key = key_of_node(node)
+        inputs, outputs = (tuple(v.debugName() for v in side) for side in (node.inputs(), node.outputs()))
+        known = key in EVALUATORS and key not in CONVERTERS
+        steps.append(Step(node, key, inputs, outputs, not known and not key.startswith("prim::")))
+    return steps
+
+
+def _signature(value: Any) -> Any:
+    """Hashable, and the same for values of which an operator makes the same shapes."""
+    if isinstance(value, torch.Tensor):
+        return value.shape, value.stride(), value.dtype
+    if isinstance(value, list | tuple):
+        return (type(value), *map(_signature, value))
+    return type(value), value
+
+
 class ShapeInterpreter(BlockConverter):
     """Executes nodes on meta tensors. A size that depends on data is an unknown, as in torch.export, and lives as long
     as the shapes of later values need it; a node of which not even that can be said has MISSING outputs."""
 
-    def __init__(self) -> None:
+    def __init__(self, memory: Memory | None = None) -> None:
         super().__init__(ConversionContext(net=_NoNetwork()))
         self.unknowns = FakeTensorMode(shape_env=ShapeEnv())
+        self.memory = memory if memory is not None else Memory()
+        self.flops = 0
+
+    def run(self, program: Sequence[Step]) -> list[int]:
+        """Execute every top-level node in order; the floating-point operations of each."""
+        counts = []
+        for step in program:
+            self.flops = 0
+            values = [self.ctx.values[name] for name in step.inputs] if step.is_operator else []
+            if _on_meta(values) and not any(v is MISSING for v in values) and not is_unknown(values):
+                self._known_shapes(step, values)
+            else:
+                self.node(step.node)
+            counts.append(self.flops)
+        return counts
+
+    def _known_shapes(self, step: Step, values: list[Any]) -> None:
+        """What most nodes are: an operator on tensors whose shapes are known."""
+        try:
+            results, self.flops = self.memory.call(step.key, len(step.outputs), [_without_data(v) for v in values])
+        except Exception:
+            self.node(step.node)
+        else:
+            self.ctx.values.update(zip(step.outputs, results, strict=True))
+
+    def bind_outputs(self, node: Any, results: list[Any]) -> None:
+        """Record the results as the values of the node's outputs."""
+        self.ctx.values.update((v.debugName(), result) for v, result in zip(node.outputs(), results, strict=True))
 
     def _results(self, node: Any, values: list[Any]) -> list[Any]:
         if node.kind() == "prim::Loop":
             return self._loop(node, *values)
         try:
-            if is_unknown(values) and key_of_node(node) not in EVALUATORS:
+            if not _on_meta(values) and not is_unknown(values):
+                return super()._results(node, values)
+            key = key_of_node(node)
+            if key in EVALUATORS and key not in CONVERTERS:
+                return super()._results(node, [_without_data(v) for v in values])
+            if is_unknown(values):
                 return self._with_unknowns(node, values)
-            return super()._results(node, [_without_data(v) for v in values] if _on_meta(values) else values)
+            results, flops = self.memory.call(key, node.outputsSize(), [_without_data(v) for v in values])
+            self.flops += flops
+            return results
         except Exception as reason:
             if node.kind() == "prim::If":
                 return self._branch(node)
@@ -119,6 +205,8 @@ def _on_meta(values: Sequence[Any]) -> bool:
 def _without_data(value: Any) -> Any:
     if isinstance(value, list):
         return [_without_data(v) for v in value]
+    if isinstance(value, torch.Tensor) and value.is_meta:
+        return value
     return value.to("meta") if isinstance(value, torch.Tensor) and not isinstance(value, FakeTensor) else value
 
 

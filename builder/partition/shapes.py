@@ -13,7 +13,7 @@ import torch
 
 from builder.lowering import LoweredGraph
 from builder.manifest.spec import DTYPES, Profile, Range, TensorSpec
-from builder.partition.interpreter import ShapeInterpreter, is_unknown
+from builder.partition.interpreter import Memory, ShapeInterpreter, Step, is_unknown, program
 
 Sizes = Mapping[str, int]
 """One concrete size for each named axis."""
@@ -26,6 +26,8 @@ class Shapes:
     probes: tuple[Sizes, ...]
     known: Mapping[str, tuple[torch.dtype, tuple[tuple[int, ...], ...]]]
     profiles: tuple[Profile, ...]
+    flops: tuple[int, ...] = ()
+    """Of each top-level node at the first profile's opt; 0 where torch's counter knows none."""
 
     def spec(self, value: str, name: str) -> tuple[TensorSpec, dict[str, Range]] | None:
         """The TensorSpec of a value as an input `name` of a segment, and the ranges of the axes that have no name of
@@ -58,11 +60,15 @@ def _range(sizes: Sequence[int]) -> Range:
 
 def infer(lowered: LoweredGraph, specs: Sequence[TensorSpec], profiles: Sequence[Profile]) -> Shapes:
     """Interpret the graph at every probe. A value is known if every probe could compute it."""
-    points = probes(profiles)
-    runs = [_run(lowered, specs, sizes) for sizes in points]
+    points, memory, steps = probes(profiles), Memory(), program(lowered.graph)
+    runs, flops = [], []
+    for sizes in points:
+        values, counts = _run(lowered, specs, sizes, memory, steps)
+        runs.append(values)
+        flops.append(tuple(counts))
     common = set.intersection(*(set(run) for run in runs))
     known = {name: (runs[0][name].dtype, tuple(tuple(run[name].shape) for run in runs)) for name in common}
-    return Shapes(tuple(points), known, tuple(profiles))
+    return Shapes(tuple(points), known, tuple(profiles), flops[1])
 
 
 def probes(profiles: Sequence[Profile]) -> list[Sizes]:
@@ -80,12 +86,14 @@ def _inside(span: Range, offset: int) -> int:
     return low + offset % (high - low + 1)
 
 
-def _run(lowered: LoweredGraph, specs: Sequence[TensorSpec], sizes: Sizes) -> dict[str, torch.Tensor]:
-    """The tensors (on meta) of all values, with the named axes at these sizes."""
-    interpreter = ShapeInterpreter()
+def _run(
+    lowered: LoweredGraph, specs: Sequence[TensorSpec], sizes: Sizes, memory: Memory, steps: Sequence[Step]
+) -> tuple[dict[str, torch.Tensor], list[int]]:
+    """The tensors (on meta) of all values, with the named axes at these sizes, and the flops of each node."""
+    interpreter = ShapeInterpreter(memory)
     values = interpreter.ctx.values
     for value, spec in zip(lowered.graph.inputs(), specs, strict=True):
         shape = [axis if isinstance(axis, int) else sizes[axis] for axis in spec.shape]
         values[value.debugName()] = torch.empty(shape, dtype=getattr(torch, spec.dtype), device="meta")
-    interpreter.convert(lowered.graph)
-    return {name: v for name, v in values.items() if isinstance(v, torch.Tensor) and not is_unknown(v)}
+    flops = interpreter.run(steps)
+    return {name: v for name, v in values.items() if isinstance(v, torch.Tensor) and not is_unknown(v)}, flops

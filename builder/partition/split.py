@@ -79,7 +79,7 @@ def split(
     if found.refused and fallback.require_full:
         raise UnsupportedOperators(list(found.refused.values()))
     seen = view(lowered.graph)
-    flops = cost.flops(lowered, specs, profiles[0])
+    flops = shapes.flops
     kinds = [TORCH if index in found.refused else TENSORRT for index in seen.work]
     kinds = melt(kinds, seen.parents, [1.0] * len(kinds), fallback.min_block_size)
     if fallback.min_block_size > 1:

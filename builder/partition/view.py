@@ -22,6 +22,8 @@ class View:
     producer: dict[str, int] = field(default_factory=dict)
     """The index in the graph of the node that makes a value; graph inputs are not in it."""
     types: dict[str, Any] = field(default_factory=dict)
+    works: set[int] = field(default_factory=set)
+    """`work` as a set."""
 
 
 def view(graph: Any) -> View:
@@ -38,6 +40,7 @@ def view(graph: Any) -> View:
             position[index] = len(result.work)
             behind.append(frozenset((position[index],)))
             result.work.append(index)
+            result.works.add(index)
             result.parents.append(sorted(sources))
         result.producer.update((value.debugName(), index) for value in node.outputs())
         result.types.update((value.debugName(), value.type()) for value in node.outputs())
