@@ -22,7 +22,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # One thread a process: the tests and the server's instances share the cores better than torch's pools do.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: demo test check lint test-docker test-gpu format clean venv
+.PHONY: demo test check lint test-slow test-docker test-gpu format clean venv
 
 demo: $(READY)
 	$(BIN)/python examples/export.py
@@ -30,10 +30,13 @@ demo: $(READY)
 	$(BIN)/trt-build verify $(REPOSITORY) --serve
 
 test: $(READY)
-	$(BIN)/python -m pytest $(PARALLEL) -m "not docker and not gpu" $(PYTEST_ARGS)
+	$(BIN)/python -m pytest $(PARALLEL) -m "not slow and not docker and not gpu" $(PYTEST_ARGS)
+
+test-slow: $(READY)
+	$(BIN)/python -m pytest $(PARALLEL) -m "slow and not docker and not gpu" $(PYTEST_ARGS)
 
 check: lint
-	$(BIN)/python -m pytest $(PARALLEL) -m "not docker and not gpu" --cov --cov-report=term $(PYTEST_ARGS)
+	$(BIN)/python -m pytest $(PARALLEL) -m "not slow and not docker and not gpu" --cov --cov-report=term $(PYTEST_ARGS)
 
 lint: $(READY)
 	$(BIN)/ruff check .
