@@ -123,14 +123,14 @@ class Crossings(nn.Module):
         return z, x, z, self.scale, z[:, :2], mask
 
 
-STAMP = '''
+STAMP = """
 import torch
 
 library = torch.library.Library("trt_build_tests", "FRAGMENT")
 library.define("stamp(Tensor x, float strength) -> Tensor")
 library.impl("stamp", lambda x, strength: x + strength * torch.sin(x.cumsum(-1)), "CompositeExplicitAutograd")
 torch.library.register_fake("trt_build_tests::stamp", lambda x, strength: torch.empty_like(x), lib=library)
-'''
+"""
 """A custom operator as a library of its own, which the serving process loads too."""
 
 

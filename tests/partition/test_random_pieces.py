@@ -1,0 +1,87 @@
+"""On random graphs, cut by random support masks: the pieces together are the whole."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from builder.lowering import LoweredGraph
+from builder.manifest.spec import Fallback, TensorSpec
+from builder.partition import Partition, split
+
+BATCH = {"b": (1, 2, 3)}
+SPECS = (TensorSpec("float32", ("b", 4), BATCH, "x"), TensorSpec("int64", ("b", 4), BATCH, "n"))
+UNARY = ("aten::relu({})", "aten::neg({})", "aten::abs({})", "aten::clone({}, %none)")
+BINARY = ("aten::add({}, {}, %one)", "aten::mul({}, {})", "aten::maximum({}, {})")
+
+
+@st.composite
+def programs(draw: st.DrawFn) -> tuple[LoweredGraph, set[int]]:
+    """A graph over a float and an int64 input, with lists, sizes, repeated and passed-through outputs; and the nodes
+    that shall stay in torch."""
+    lines = ["graph(%x : Tensor, %n : Tensor):", "  %one : int = prim::Constant[value=1]()"]
+    lines += ["  %none : NoneType = prim::Constant()", "  %zero : int = prim::Constant[value=0]()"]
+    values = ["%x", "%n"]
+    for index in range(draw(st.integers(1, 14))):
+        operands = [draw(st.sampled_from(values)) for _ in range(2)]
+        form = draw(st.sampled_from([*UNARY, *BINARY, "list", "size"]))
+        if form == "list":
+            lines.append(f"  %l{index} : Tensor[] = prim::ListConstruct({', '.join(operands)})")
+            lines.append(f"  %c{index} : Tensor = aten::cat(%l{index}, %one)")
+            lines.append(f"  %v{index} : Tensor = aten::narrow(%c{index}, %one, %one, %four)")
+        elif form == "size":
+            lines.append(f"  %s{index} : int = aten::size({operands[0]}, %zero)")
+            lines.append(f"  %v{index} : Tensor = aten::add({operands[1]}, %s{index}, %one)")
+        else:
+            call = form.format(*operands[: form.count("{}")])
+            lines.append(f"  %v{index} : Tensor = {call}")
+        values.append(f"%v{index}")
+    lines.insert(1, "  %four : int = prim::Constant[value=4]()")
+    outputs = draw(st.lists(st.sampled_from(values), min_size=1, max_size=4))
+    graph = torch._C.parse_ir("\n".join([*lines, f"  return ({', '.join(outputs)})"]))
+    count = len(list(graph.nodes()))
+    kept = draw(st.sets(st.integers(0, count - 1)))
+    return LoweredGraph(graph, ("x", "n"), tuple(f"out{i}" for i in range(len(outputs)))), kept
+
+
+def run(parts: Partition, inputs: dict[str, torch.Tensor]) -> list[torch.Tensor]:
+    values = dict(inputs)
+    for segment in parts.segments:
+        answers = segment.lowered.run(*(values[name] for name in segment.inputs))
+        values.update(zip(segment.outputs, answers, strict=True))
+    return [values[name] for name in parts.outputs]
+
+
+@settings(max_examples=60, deadline=None)
+@given(programs(), st.integers(1, 3))
+def test_running_the_pieces_is_running_the_whole(program: tuple[LoweredGraph, set[int]], least: int) -> None:
+    lowered, kept = program
+    parts = split(lowered, SPECS, (BATCH,), Fallback(min_block_size=least), kept=kept)
+    inputs = {"x": torch.randn(3, 4), "n": torch.randint(-5, 5, (3, 4))}
+    wanted = lowered.run(*inputs.values())
+    for got, expected in zip(run(parts, inputs), wanted, strict=True):
+        assert got.dtype == expected.dtype
+        torch.testing.assert_close(got, expected, rtol=0, atol=0)
+
+
+@settings(max_examples=60, deadline=None)
+@given(programs())
+def test_what_the_user_keeps_is_in_no_engine_and_every_border_is_known(
+    program: tuple[LoweredGraph, set[int]],
+) -> None:
+    lowered, kept = program
+    parts = split(lowered, SPECS, (BATCH,), Fallback(min_block_size=1), kept=kept)
+    work = [index for segment in parts.segments for index in segment.indices if _makes_a_tensor(lowered, index)]
+    assert max(Counter(work).values(), default=0) <= 1, "a node that computes a tensor is in one segment"
+    for segment in parts.segments:
+        assert all(spec is not None for spec in (*segment.specs, *segment.output_specs))
+        if segment.kind == "tensorrt":
+            assert not [i for i in segment.indices if i in kept and _makes_a_tensor(lowered, i)]
+
+
+def _makes_a_tensor(lowered: LoweredGraph, index: int) -> bool:
+    nodes = list(lowered.graph.nodes())
+    return index < len(nodes) and any(str(v.type()) == "Tensor" for v in nodes[index].outputs())

@@ -1,0 +1,129 @@
+"""Which models are cut, into what, and what they are told: without a server."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+from torch import Tensor, nn
+
+from builder.errors import UnsupportedOperators, UsageError
+from builder.repository import ModelResult, build_repository
+
+
+class Fourier(nn.Module):
+    """Nothing of it converts."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.fft.fft(x).abs()
+
+
+class Swish(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x * torch.sigmoid(x) + 1
+
+
+class Mlp(nn.Module):
+    """All of it converts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.act, self.last = nn.Linear(8, 8), Swish(), nn.Linear(8, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.relu(self.last(torch.relu(self.act(torch.relu(self.first(x)))))) + 1
+
+
+class Middle(Mlp):
+    """An FFT in the middle."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = torch.relu(self.act(self.first(x)))
+        return torch.relu(self.last(torch.fft.fft(y).abs()) * 2) + 1
+
+
+class Complex(Mlp):
+    """A complex tensor crosses from one torch piece to the next: no Triton tensor can be one."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        spectrum = torch.fft.fft(x)
+        y = torch.relu(self.act(self.first(spectrum.abs())))
+        return (spectrum * torch.fft.fft(y)).abs()
+
+
+class Unread(Middle):
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        z = torch.relu(self.act(self.first(x)))
+        return torch.relu(self.last(torch.fft.fft(z).abs()) * 2) + 1
+
+
+def build(folder: Path, module: nn.Module, inputs: int = 1, layout: str = "auto", **manifest: object) -> ModelResult:
+    (folder / "models").mkdir(exist_ok=True)
+    torch.jit.script(module.eval()).save(str(folder / "models" / "m.pt"))
+    names = ["x", "y"][:inputs]
+    said = {
+        "inputs": [{"name": n, "dtype": "float32", "shape": ["batch", 8]} for n in names],
+        "dims": {"batch": {"min": 1, "opt": 2, "max": 4}},
+        **manifest,
+    }
+    (folder / "models" / "m.yaml").write_text(yaml.safe_dump(said))
+    (result,) = build_repository(folder / "models", folder / "out", layout=layout, isolate=False)
+    return result
+
+
+def models(folder: Path) -> set[str]:
+    return {path.name for path in (folder / "out").iterdir()}
+
+
+def test_what_converts_is_one_plain_engine(tmp_path: Path) -> None:
+    result = build(tmp_path, Mlp())
+    assert (result.ok, result.layout, result.segments) == (True, "single", ())
+    assert models(tmp_path) == {"m"} and (tmp_path / "out/m/1/model.plan").exists()
+
+
+def test_where_nothing_converts_torch_serves_it_and_the_warning_says_why(tmp_path: Path) -> None:
+    result = build(tmp_path, Fourier())
+    assert (result.ok, result.segments, result.plan_bytes) == (True, ("torch",), 0)
+    assert "torch alone" in result.warnings[0] and any("aten::fft_fft" in text for text in result.warnings)
+    assert not list((tmp_path / "out").glob("*/1/*.plan"))
+
+
+def test_require_full_fails_instead(tmp_path: Path) -> None:
+    result = build(tmp_path, Middle(), fallback={"require_full": True})
+    assert isinstance(result.error, UnsupportedOperators)
+
+
+def test_the_manifest_keeps_operators_and_modules_in_torch(tmp_path: Path) -> None:
+    by_operator = build(tmp_path, Mlp(), fallback={"ops": ["aten::sigmoid"], "min_block_size": 1})
+    assert by_operator.segments == ("tensorrt", "torch", "tensorrt")
+    by_module = build(tmp_path, Mlp(), fallback={"modules": ["act"], "min_block_size": 1})
+    assert by_module.segments == ("tensorrt", "torch", "tensorrt")
+    misspelt = build(tmp_path, Mlp(), fallback={"modules": ["akt"], "min_block_size": 1})
+    assert misspelt.layout == "single" and "names no module" in misspelt.warnings[0]
+
+
+def test_changing_the_layout_leaves_no_step_behind(tmp_path: Path) -> None:
+    steps = {"m.0.tensorrt", "m.1.torch", "m.2.tensorrt"}
+    assert build(tmp_path, Middle(), layout="ensemble", fallback={"min_block_size": 1}).ok
+    assert models(tmp_path) == {"m"} | steps
+    assert build(tmp_path, Middle(), layout="fused", fallback={"min_block_size": 1}).ok
+    assert models(tmp_path) == {"m"}
+
+
+def test_a_step_never_replaces_a_model_of_the_users(tmp_path: Path) -> None:
+    (tmp_path / "out/m.1.torch/1").mkdir(parents=True)
+    result = build(tmp_path, Middle(), layout="ensemble", fallback={"min_block_size": 1})
+    assert not result.ok and "a model of its own" in str(result.error)
+    assert models(tmp_path) == {"m.1.torch"}
+
+
+@pytest.mark.parametrize(("module", "inputs", "words"), [(Complex(), 1, "element type"), (Unread(), 2, "input y")])
+def test_what_cannot_cross_is_fused_and_never_an_ensemble(
+    tmp_path: Path, module: nn.Module, inputs: int, words: str
+) -> None:
+    demanded = build(tmp_path, module, inputs, "ensemble", fallback={"min_block_size": 1})
+    assert isinstance(demanded.error, UsageError) and words in str(demanded.error)
+    assert build(tmp_path, module, inputs, "auto", fallback={"min_block_size": 1}).layout == "fused"
