@@ -1,10 +1,9 @@
 """Decompositions as data: the schema of an operator, and TorchScript that means the same in operators that have
 converters.
 
-A branch on an argument is resolved while lowering when the argument is a constant. Where a formula needs the number of
-axes or a dtype
-that the graph does not tell, it asks with `dim()` or `dtype`, which conversion evaluates. Arguments come in the
-schema's order.
+A branch on an argument is resolved while lowering when the argument is a constant. Where a formula needs the number
+of axes or a dtype that the graph does not tell, it asks with `dim()` or `dtype`, which conversion evaluates.
+Arguments come in the schema's order.
 """
 
 from __future__ import annotations

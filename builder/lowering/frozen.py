@@ -2,9 +2,8 @@
 constants.
 
 torch's own freezing runs common-subexpression elimination, which merges a node of a module that shall run in torch
-with an equal one
-elsewhere, and it copies the module; so it only does the work for modules that hide behind an interface. Constants
-share the module's memory.
+with an equal one elsewhere, and it copies the module; so it only does the work for modules that hide behind an
+interface. Constants share the module's memory.
 """
 
 from __future__ import annotations
@@ -84,13 +83,24 @@ def lower_attributes(graph: Any, module: Any) -> None:
 
 
 def _constant(graph: Any, node: Any, found: Any) -> Any:
+    """A value of the graph that holds an attribute: a constant, or a list or dictionary that is built of constants."""
+    kind = node.output().type()
+    if isinstance(found, list | dict) and any(isinstance(item, torch.Tensor) for item in _items(found)):
+        pairs = isinstance(found, dict)
+        values = [ir.insert_constant(graph, item, node) for item in _items(found)]
+        made = ir.insert(graph, "prim::DictConstruct" if pairs else "prim::ListConstruct", values, node, [kind])
+        return made.output()
     try:
         return ir.insert_constant(graph, found, node)
     except (RuntimeError, TypeError) as error:
         raise LoweringError(
-            f"attribute {node.s('name')!r} holds a {node.output().type().str()}, which no constant can hold",
-            where=ir.source_line(node),
+            f"attribute {node.s('name')!r} holds a {kind.str()}, which no constant can hold", where=ir.source_line(node)
         ) from error
+
+
+def _items(found: list[Any] | dict[Any, Any]) -> list[Any]:
+    """The elements of a list; the keys and values of a dictionary in turn."""
+    return [part for pair in found.items() for part in pair] if isinstance(found, dict) else list(found)
 
 
 def _drop_self(graph: Any) -> None:

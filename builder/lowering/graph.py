@@ -19,8 +19,8 @@ from builder.lowering.trace import PassRecord
 class LoweredGraph:
     """One block of nodes over tensors; weights are `prim::Constant` tensors.
 
-    `inputs` are the names of forward's arguments, `outputs` those that the structure of its result gives, both in the
-    graph's order.
+    `inputs` are the names of forward's arguments, `outputs` those that the structure of its result gives, both in
+    the graph's order.
     """
 
     graph: Any
@@ -35,7 +35,8 @@ class LoweredGraph:
 
     def values(self, *tensors: torch.Tensor) -> dict[str, torch.Tensor]:
         """Execute the graph and return the tensor that every top-level node computed, by debug name, in program
-        order."""
+        order.
+        """
         graph = self.graph.copy()
         shown = [v for n in graph.nodes() for v in n.outputs() if str(v.type()) == "Tensor" and not ir.is_constant(v)]
         packed = ir.insert(
@@ -62,8 +63,8 @@ class LoweredGraph:
 
     @property
     def text(self) -> str:
-        """The canonical text: the same file gives the same text, byte for byte. Large weights show as `<Tensor>`, see
-        `digest`.
+        """The canonical text: the same file gives the same text, byte for byte. Large weights show as `<Tensor>`,
+        see `digest`.
         """
         return canonical(self.graph)
 

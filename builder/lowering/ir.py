@@ -190,8 +190,9 @@ FALLBACK = "run_in_torch"
 
 
 def mark(node: Node) -> None:
-    """Say that a node shall run in torch. Constants belong to nobody, and calls of functions are marked until they are
-    inlined."""
+    """Say that a node shall run in torch. Constants belong to nobody, and calls of functions are marked until they
+    are inlined.
+    """
     if node.kind() != "prim::Constant":
         node.i_(FALLBACK, 1)
 

@@ -35,11 +35,9 @@ def lower(
     values).
 
     The module is read in evaluation mode and left as it was; a graph that is given is not changed. An
-    Optional[Tensor] argument is bound to None unless `optional_inputs` names it. `stop_after` names the last pass to
-    run, `keep_text` keeps the graph's text in the trace.
-    `paranoid` (inputs, or True with `specs`) executes the graph after every pass. Raises LoweringError, with the
-    source line, for what cannot
-    be expressed.
+    Optional[Tensor] argument is bound to None unless `optional_inputs` names it. `stop_after` names the last pass
+    to run, `keep_text` keeps the graph's text in the trace. `paranoid` (inputs, or True with `specs`) executes the
+    graph after every pass. Raises LoweringError, with the source line, for what cannot be expressed.
     """
     graph, names, defaults = _start(module_or_graph, params, method, frozenset(fallback_modules))
     context = Context(

@@ -1,6 +1,7 @@
 """Inlining that remembers: the nodes of modules that shall run in torch are marked as their calls are inlined.
 
-The qualified name of a module is only known at its call: the graphs of two instances of a class are one and the same.
+The qualified name of a module is only known at its call: the graphs of two instances of a class are one and the
+same.
 """
 
 from __future__ import annotations
@@ -15,11 +16,11 @@ _EDGE = "builder.lowering.marking"
 
 
 def inline_and_mark(graph: Any, module: Any, wanted: frozenset[str]) -> None:
-    """Inline every call in `graph`, whose first input is `module`, and mark what comes from the modules that `wanted`
-    names.
+    """Inline every call in `graph`, whose first input is `module`, and mark what comes from the modules that
+    `wanted` names.
 
-    A name is a qualified name (`layers.0.act`) or a class name (`Swish`); what is inside a wanted module is marked as
-    well.
+    A name is a qualified name (`layers.0.act`) or a class name (`Swish`); what is inside a wanted module is marked
+    as well.
     """
     _Marker(graph, {next(iter(graph.inputs())).unique(): ("", module)}, wanted).block(list(graph.nodes()))
     for node in ir.nodes_of(graph, "prim::CallFunction"):

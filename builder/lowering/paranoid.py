@@ -17,7 +17,8 @@ _RTOL, _ATOL = 1e-3, 1e-4
 
 class Paranoid:
     """Runs the graph on the same inputs again and again; `inputs` are tensors in the order of the lowered graph's
-    inputs."""
+    inputs.
+    """
 
     def __init__(self, inputs: Sequence[torch.Tensor]) -> None:
         self._inputs = tuple(inputs)

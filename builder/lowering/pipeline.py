@@ -156,8 +156,7 @@ def run_passes(
     """Run `passes` over `graph` in place, verify after each, and give the record of each.
 
     `stop_after` names the last pass to run (its last occurrence in the list); `keep_text` keeps the graph's text
-    around each pass; `paranoid`
-    executes the graph after each.
+    around each pass; `paranoid` executes the graph after each.
     """
     with _collector_paused():
         return tuple(_records(graph, context, _until(passes, stop_after), keep_text, paranoid))
@@ -165,8 +164,9 @@ def run_passes(
 
 @contextmanager
 def _collector_paused() -> Iterator[None]:
-    """Without Python's cycle collector, which would walk the wrappers of all nodes again and again: a cost that grows
-    with the graph."""
+    """Without Python's cycle collector, which would walk the wrappers of all nodes again and again: a cost that
+    grows with the graph.
+    """
     enabled = gc.isenabled()
     gc.disable()
     try:

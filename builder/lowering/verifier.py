@@ -38,7 +38,8 @@ def _types(values: Any) -> tuple[str, ...]:
 
 def verify(graph: Any, step: Pass, before: Snapshot) -> Snapshot:
     """The snapshot after a pass; a LoweringError that names the pass when it broke the graph, its interface or its
-    promise."""
+    promise.
+    """
     if str(graph) == before.text:
         _check_promise(graph, step)
         return before

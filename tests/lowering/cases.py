@@ -27,8 +27,9 @@ def floats(*shape: int) -> torch.Tensor:
 
 @dataclass(frozen=True)
 class Case:
-    """`source` is IR text or a function to script; `params` are bound to its trailing inputs; `raw` skips what earlier
-    passes do."""
+    """`source` is IR text or a function to script; `params` are bound to its trailing inputs; `raw` skips what
+    earlier passes do.
+    """
 
     step: str
     source: str | Callable[..., Any]

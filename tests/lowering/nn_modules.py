@@ -1,5 +1,6 @@
-"""Every module of torch.nn.modules, how to make it and what to feed it. `python -m tests.lowering.nn_modules` prints
-the table."""
+"""Every module of torch.nn.modules, how to make it and what to feed it. `python -m tests.lowering.nn_modules`
+prints the table.
+"""
 
 from __future__ import annotations
 
@@ -106,6 +107,7 @@ MODULES |= {
     "BCELoss": (nn.BCELoss, (_r(3, 5).sigmoid(), _r(3, 5).sigmoid())),
     "BCEWithLogitsLoss": (nn.BCEWithLogitsLoss, (_r(3, 5), _r(3, 5).sigmoid())),
     "CrossEntropyLoss": (nn.CrossEntropyLoss, (_r(3, 5), _ids(3))),
+    "LinearCrossEntropyLoss": (lambda: nn.LinearCrossEntropyLoss(5, 4), (_r(3, 5), _ids(3))),
     "NLLLoss": (nn.NLLLoss, (_r(3, 5), _ids(3))),
     "MultiMarginLoss": (nn.MultiMarginLoss, (_r(3, 5), _ids(3))),
     "MultiLabelMarginLoss": (nn.MultiLabelMarginLoss, (_r(3, 5), _ids(3, 5))),
@@ -120,7 +122,8 @@ MODULES |= {
 # Containers hold other modules, lazy ones become one of the above, and these others are covered by their two-axes form.
 LEFT_OUT = {
     "Module", "ModuleDict", "ModuleList", "ParameterDict", "ParameterList", "Container", "SyncBatchNorm", "NLLLoss2d",
-    "MaxUnpool1d", "MaxUnpool3d", "FractionalMaxPool3d", "LPPool3d",
+    "LinearCrossEntropyOptions", "RNNBase", "RNNCellBase", "MaxUnpool1d", "MaxUnpool3d", "FractionalMaxPool3d",
+    "LPPool3d",
 }  # fmt: skip
 
 

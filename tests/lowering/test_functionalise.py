@@ -1,5 +1,6 @@
 """Functionalisation: whoever shares memory sees the write, through views, branches, loops and containers, or it is
-refused."""
+refused.
+"""
 
 from __future__ import annotations
 

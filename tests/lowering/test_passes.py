@@ -1,5 +1,6 @@
 """Each pass by itself: what it promised to remove is gone, what replaces it is there, and the graph answers as
-before."""
+before.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""The phase as a whole: deterministic, linear, traced, transformers in every guise, and models that keep shapes out of
-the graph."""
+"""The phase as a whole: deterministic, linear, traced, transformers in every guise, and models that keep shapes out
+of the graph.
+"""
 
 from __future__ import annotations
 

@@ -121,9 +121,9 @@ def program(seed: int, length: int = 8) -> str:
 
 
 def check(seed: int) -> str:
-    """`equal`, `refused` where a write cannot be told, `invalid` where torch itself fails; an AssertionError with the
-    program where the answers
-    differ."""
+    """`equal`, `refused` where a write cannot be told, `invalid` where torch itself fails; an AssertionError with
+    the program where the answers differ.
+    """
     source = program(seed).replace("F.", "torch.nn.functional.")
     names = {"torch": torch, "Tensor": torch.Tensor, "__name__": __name__}
     with warnings.catch_warnings():

@@ -21,10 +21,9 @@ KEPT = frozenset(f"aten::{name}" for name in _KEPT.split())
 class Context:
     """What a pass may know beside the graph.
 
-    `unroll_limit` is the largest known trip count of a loop that is unrolled; `fallback_modules` are the qualified or
-    class names of modules that shall run in torch; `specs` describe the graph's inputs in order (`dtype`, `shape`),
-    where the caller knows; `outputs` collects the output names while the interface is
-    flattened.
+    `unroll_limit` is the largest known trip count of a loop that is unrolled; `fallback_modules` are the qualified
+    or class names of modules that shall run in torch; `specs` describe the graph's inputs in order (`dtype`,
+    `shape`), where the caller knows; `outputs` collects the output names while the interface is flattened.
     """
 
     unroll_limit: int = 64

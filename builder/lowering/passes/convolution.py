@@ -20,8 +20,7 @@ def unify_convolutions(graph: Any, context: Context) -> None:
     arguments.
 
     String padding becomes numbers: `valid` is 0, `same` is half of dilation * (kernel - 1) on either side, with one
-    more at the end by an explicit
-    pad where that is odd. The kernel's size must be known for `same`.
+    more at the end by an explicit pad where that is odd. The kernel's size must be known for `same`.
     """
     for node in ir.nodes_of(graph, *_PLAIN, *_TRANSPOSED, "aten::convolution", "aten::_convolution"):
         if not ir.in_fallback(node):

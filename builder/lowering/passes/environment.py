@@ -47,7 +47,8 @@ def resolve_environment(graph: Any, context: Context) -> None:
 @lowering_pass("refuse-nested-tensors", touches=("aten::_nested_tensor_from_mask",))
 def refuse_nested_tensors(graph: Any, context: Context) -> None:
     """Refuse a model that certainly packs its batch as nested tensors (a trace of nn.TransformerEncoder without
-    gradients may)."""
+    gradients may).
+    """
     for node in ir.nodes_of(graph, "aten::_nested_tensor_from_mask"):
         raise LoweringError(
             "the model packs its batch as nested tensors, which TensorRT does not have",

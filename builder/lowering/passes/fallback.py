@@ -17,11 +17,9 @@ def mark_fallback(graph: Any, context: Context) -> None:
     name (`Swish`).
 
     A module is marked while its calls are inlined (`builder.lowering.marking`), this pass marks what was inlined
-    before: a graph's nodes, by the
-    call stack that they carry. The mark is an attribute of the node: torch's common-subexpression elimination never
-    merges a marked node with an
-    unmarked one, formulas leave
-    marked nodes alone, and what is put in a marked node's place is marked.
+    before: a graph's nodes, by the call stack that they carry. The mark is an attribute of the node: torch's
+    common-subexpression elimination never merges a marked node with an unmarked one, formulas leave marked nodes
+    alone, and what is put in a marked node's place is marked.
     """
     if not context.fallback_modules:
         return

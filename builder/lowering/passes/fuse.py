@@ -37,8 +37,8 @@ def _linear(graph: Any, node: Any, x: Any, matrix: torch.Tensor, bias: Any) -> N
 
 @lowering_pass("fuse-linear", touches=("aten::addmm", "aten::matmul", "aten::mm"))
 def fuse_linear(graph: Any, context: Context) -> None:
-    """Turn addmm, and matmul or mm with or without a sum, back to linear, where the matrix is a constant and the sum a
-    vector of its width.
+    """Turn addmm, and matmul or mm with or without a sum, back to linear, where the matrix is a constant and the
+    sum a vector of its width.
 
     addmm with a beta or alpha other than 1 is left to unpack-addmm.
     """
@@ -68,7 +68,8 @@ def _fuse_product(graph: Any, node: Any, matrix: torch.Tensor) -> None:
 @lowering_pass("fuse-addmm-branches", touches=("prim::If",))
 def fuse_addmm_branches(graph: Any, context: Context) -> None:
     """An if on the number of axes that computes the same linear in both branches (as older files write it) is that
-    linear."""
+    linear.
+    """
     for node in reversed(ir.nodes_of(graph, "prim::If")):
         sides = [_only_linear(block) for block in node.blocks()]
         if None not in sides and sides[0] == sides[1]:

@@ -41,8 +41,8 @@ def flatten_inputs(graph: Any, context: Context) -> None:
     """Make every input of the graph a tensor.
 
     Tuples and named tuples become their elements (`state_0`, `state.hidden`). An Optional[Tensor] is bound to None
-    unless it is named in `optional_inputs`, then it is a tensor. Numbers, strings and lists are bound to the default
-    that forward gives them. A LoweringError names an argument that is none of these.
+    unless it is named in `optional_inputs`, then it is a tensor. Numbers, strings and lists are bound to the
+    default that forward gives them. A LoweringError names an argument that is none of these.
     """
     names = context.inputs or [value.debugName().split(".")[0] for value in graph.inputs()]
     flat: list[str] = []
@@ -106,8 +106,8 @@ def flatten_outputs(graph: Any, context: Context) -> None:
     """Make every output of the graph a tensor, named by the structure that held it.
 
     Tuples and lists give indices (`boxes_0`), dictionaries their keys and named tuples their fields
-    (`encoder_out.hidden`). A number becomes a 0-d tensor, None is left out. A list or dictionary whose length is not
-    known is a LoweringError.
+    (`encoder_out.hidden`). A number becomes a 0-d tensor, None is left out. A list or dictionary whose length is
+    not known is a LoweringError.
     """
     values = list(graph.outputs())
     prefix = [""] if len(values) == 1 else [f"output_{i}" for i in range(len(values))]

@@ -14,7 +14,8 @@ _KINDS = {"reflect": "aten::reflection_pad{}d", "replicate": "aten::replication_
 @lowering_pass("unpack-pad", touches=("aten::pad", "aten::_pad_circular"))
 def unpack_pad(graph: Any, context: Context) -> None:
     """`pad` by its mode: constant_pad_nd, reflection_padNd, replication_padNd; circular as a concatenation of the
-    other side's slice, axis by axis."""
+    other side's slice, axis by axis.
+    """
     for node in ir.nodes_of(graph, "aten::pad", "aten::_pad_circular"):
         pads, mode = node.inputsAt(1), "circular"
         if node.kind() == "aten::pad":

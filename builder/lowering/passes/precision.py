@@ -10,6 +10,7 @@ from builder.lowering.passes import Context, lowering_pass
 @lowering_pass("precision")
 def precision(graph: Any, context: Context) -> None:
     """Let the policy write its casts into the graph (`context.precision`); without one, the neutral form, nothing
-    changes."""
+    changes.
+    """
     if context.precision is not None:
         context.precision(graph)

@@ -13,7 +13,8 @@ _DROPOUTS = tuple(f"aten::{name}" for name in ("dropout", "feature_dropout", "al
 @lowering_pass("remove-dropout", touches=(*_DROPOUTS, *(f"{kind}_" for kind in _DROPOUTS)))
 def remove_dropout(graph: Any, context: Context) -> None:
     """Remove dropout in all its forms where it is not training; it gives the very tensor that it was given, so this
-    comes before functionalise."""
+    comes before functionalise.
+    """
     for node in ir.nodes_of(graph, *_DROPOUTS, *(f"{kind}_" for kind in _DROPOUTS)):
         if ir.constant(node.inputsAt(2)) is False or ir.constant(node.inputsAt(1)) == 0:
             ir.bypass(node)
@@ -47,7 +48,8 @@ def remove_detach(graph: Any, context: Context) -> None:
 @lowering_pass("remove-guards")
 def remove_guards(graph: Any, context: Context) -> None:
     """Remove guards that only refine types or watch over shapes: unchecked_cast to the type that a value has,
-    assertions on metadata."""
+    assertions on metadata.
+    """
     for node in ir.nodes_of(graph, "prim::unchecked_cast", "aten::_unwrap_optional", "prim::profile", "prim::data"):
         if node.inputsAt(0).type().str() == node.output().type().str():
             ir.bypass(node)
@@ -69,7 +71,8 @@ _TO_DTYPE = {
 @lowering_pass("unify-to", touches=("aten::to",))
 def unify_to(graph: Any, context: Context) -> None:
     """Write every form of `to` as `aten::to.dtype(x, dtype, False, False, None)`; one that names a device only
-    disappears."""
+    disappears.
+    """
     for node in ir.nodes_of(graph, "aten::to"):
         schema = ir.schema(node)
         name = f"{schema.name}.{schema.overload_name}" if schema else ""
@@ -89,7 +92,8 @@ def _cast(graph: Any, node: Any, dtype: Any) -> None:
 @lowering_pass("remove-full-slices", touches=("aten::slice",))
 def remove_full_slices(graph: Any, context: Context) -> None:
     """Remove a slice from the first to the last element by ones: `x[:, 0]` slices its first axis whole before it
-    selects."""
+    selects.
+    """
     for node in ir.nodes_of(graph, "aten::slice"):
         whole = node.inputsSize() == 5 and node.inputsAt(0).type().kind() == "TensorType"
         if whole and _whole(*(value for value in ir.inputs(node)[2:])):

@@ -1,5 +1,6 @@
 """Arithmetic on sizes that a trace wrote with tensors of no axes goes back to numbers, and static arithmetic is
-done."""
+done.
+"""
 
 from __future__ import annotations
 
@@ -30,10 +31,11 @@ _ROUNDED = {"floor": "aten::floordiv", "trunc": "aten::__round_to_zero_floordiv"
 
 @lowering_pass("fold-scalar-chains", touches=_TO_NUMBER)
 def fold_scalar_chains(graph: Any, context: Context) -> None:
-    """`Int(NumToTensor(n))` is n, through the integer arithmetic between them; so for Float, item and ScalarImplicit.
+    """`Int(NumToTensor(n))` is n, through the integer arithmetic between them; so for Float, item and
+    ScalarImplicit.
 
-    Only whole numbers are followed through arithmetic: tensors of no axes that hold fractions may be float32 where a
-    number is float64.
+    Only whole numbers are followed through arithmetic: tensors of no axes that hold fractions may be float32 where
+    a number is float64.
     """
     for node in ir.nodes_of(graph, *_TO_NUMBER):
         source = node.inputsAt(0)
@@ -54,7 +56,8 @@ def _direct(value: Any, node: Any) -> Any | None:
 
 def _integer(graph: Any, value: Any, at: Any) -> Any | None:
     """A value of type int that equals a 0-d integer tensor, or None; new nodes stand at `at`, or where the tensor's
-    stand."""
+    stand.
+    """
     node = value.node()
     if node.kind() == "prim::NumToTensor" and node.inputsAt(0).type().kind() == "IntType":
         return node.inputsAt(0)
@@ -94,7 +97,8 @@ def _as_type(graph: Any, node: Any, number: Any) -> Any:
 @lowering_pass("fold-sizes", touches=("aten::__getitem__", "aten::len"))
 def fold_sizes(graph: Any, context: Context) -> None:
     """Read one size at a time (`x.size()[0]` is `x.size(0)`), and take what is known of constants and of lists that
-    are built here."""
+    are built here.
+    """
     for node in ir.nodes_of(graph, "aten::__getitem__"):
         sizes = node.inputsAt(0).node()
         if sizes.kind() == "aten::size" and sizes.inputsSize() == 1 and ir.is_constant(node.inputsAt(1)):
@@ -153,7 +157,8 @@ def _float_weights(node: Any) -> bool:
 
 def _fold_second(graph: Any, node: Any, sure: bool) -> None:
     """A number that a trace wrapped (torch reads it back as one) promotes like a number, so it can always be one
-    again."""
+    again.
+    """
     second = node.inputsAt(1)
     if (
         second.type().kind() != "TensorType"

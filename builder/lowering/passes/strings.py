@@ -1,5 +1,6 @@
-"""Strings that a model writes to itself: nn.MultiheadAttention collects a reason, and asks afterwards whether there is
-one."""
+"""Strings that a model writes to itself: nn.MultiheadAttention collects a reason, and asks afterwards whether there
+is one.
+"""
 
 from __future__ import annotations
 

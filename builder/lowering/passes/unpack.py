@@ -17,8 +17,9 @@ When = Callable[[Any], bool]
 
 @lru_cache(maxsize=256)
 def formula(text: str, numbers: tuple[str, ...]) -> Any:
-    """The inlined graph of a formula; each `number` in its signature becomes the type that the node's argument really
-    has."""
+    """The inlined graph of a formula; each `number` in its signature becomes the type that the node's argument
+    really has.
+    """
     for number in numbers:
         text = text.replace("{number}", number) if "{number}" in text else text.replace(": number", f": {number}", 1)
     with warnings.catch_warnings():
@@ -48,7 +49,8 @@ def expand(graph: Any, node: Any, text: str) -> None:
 
 def unpack(name: str, table: formulas.Table, doc: str, when: When = lambda node: True) -> Pass:
     """A pass that replaces every operator of `table`, but for those that `context.keep` names or that shall run in
-    torch."""
+    torch.
+    """
     kinds = tuple(dict.fromkeys(schema.split("(")[0].split(".")[0] for schema in table))
 
     def rewrite(graph: Any, context: Context) -> None:

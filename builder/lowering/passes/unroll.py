@@ -69,8 +69,9 @@ def _unroll(graph: Any, node: Any, turns: int) -> None:
 
 
 def _place(copy: Any, child: Any, loop: Any) -> None:
-    """A copy stands where its original stands in the source; what the scripting compiler made without a place, where
-    the loop does."""
+    """A copy stands where its original stands in the source; what the scripting compiler made without a place,
+    where the loop does.
+    """
     ir.adopt(copy, child)
     for node in [copy, *(inner for block in copy.blocks() for inner in ir.walk(block))]:
         if not node.sourceRange():

@@ -41,8 +41,9 @@ def branch(walk: Walk, node: Any) -> None:
 
 
 def _outlives(alias: Alias, age: int) -> bool:
-    """Views are made again from their root, so only roots and containers are joined, of those that were there before
-    the if."""
+    """Views are made again from their root, so only roots and containers are joined, of those that were there
+    before the if.
+    """
     return alias.born < age and (alias.items is not None or alias.parent is None)
 
 

@@ -1,5 +1,6 @@
 """Lists, tuples and dictionaries whose elements are known: their operators are done here and now, on Python
-containers."""
+containers.
+"""
 
 from __future__ import annotations
 

@@ -90,7 +90,8 @@ def _changes_dtype(node: Any, name: str) -> bool:
 @lru_cache(maxsize=4096)
 def functional_twin(schema_text: str) -> str | None:
     """The kind of the operator with the same arguments that writes nothing: `aten::add` for `aten::add_`,
-    `aten::__and__` for `aten::__iand__`."""
+    `aten::__and__` for `aten::__iand__`.
+    """
     schema = ir.parse_schema(schema_text)
     name = schema.name.removeprefix("aten::")
     twin = f"aten::__{name[3:]}" if name.startswith("__i") else schema.name.removesuffix("_")

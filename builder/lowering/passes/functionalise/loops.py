@@ -66,8 +66,9 @@ def _same_object(value: Any, param: Any) -> bool:
 
 
 def _written_roots(memory: Memory, node: Any) -> list[Alias]:
-    """The memory from outside of a loop that its body writes, found by following each written value to where it comes
-    from."""
+    """The memory from outside of a loop that its body writes, found by following each written value to where it
+    comes from.
+    """
     body = list(ir.walk(next(iter(node.blocks()))))
     targets = [inner.inputsAt(0) for inner in body if writes(inner)]
     if not targets:

@@ -1,7 +1,8 @@
-"""Views: which operators share memory with their first input, and how a write to the view is a write to what it views.
+"""Views: which operators share memory with their first input, and how a write to the view is a write to what it
+views.
 
-Each entry puts `new`, the whole new content of the view that `node` made, into `base` and gives the new base. None: it
-cannot be told.
+Each entry puts `new`, the whole new content of the view that `node` made, into `base` and gives the new base. None:
+it cannot be told.
 """
 
 from __future__ import annotations

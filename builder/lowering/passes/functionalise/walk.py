@@ -72,7 +72,8 @@ class Walk:
 
     def _read_container(self, kind: str, node: Any, values: list[Any]) -> bool:
         """Resolve a read of a container with known elements; the node is dead then (it stays for dead code
-        elimination)."""
+        elimination).
+        """
         if not values or values[0].type().kind() not in _BOXES:
             return False
         box = self.memory.alias(values[0])
