@@ -1,0 +1,109 @@
+"""A build tells where it stands, can be stopped, and does not begin where it cannot end."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from builder.engine import build, caches, flavour, gpu, memory, progress
+from builder.engine.flavour import trt
+from builder.errors import EngineError
+from tests.store.conftest import small
+
+
+@pytest.fixture(autouse=True)
+def not_cancelled() -> Iterator[None]:
+    yield
+    progress.CANCEL.clear()
+
+
+needs_monitor = pytest.mark.skipif(not hasattr(trt, "IProgressMonitor"), reason="8.6 has no progress monitor")
+
+
+@needs_monitor
+def test_a_build_reports_every_step_of_every_phase() -> None:
+    said: list[tuple[str, int, int]] = []
+    build(small(), report=lambda *words: said.append(words))
+    assert len({phase for phase, _, _ in said}) > 3
+    assert all(1 <= step <= steps for _, step, steps in said if steps)
+
+
+@needs_monitor
+@pytest.mark.parametrize("after", [0, 20])
+def test_a_cancelled_build_ends_at_tensorrts_next_step(after: int) -> None:
+    said: list[str] = []
+
+    def report(phase: str, step: int, steps: int) -> None:
+        said.append(phase)
+        if len(said) > after:
+            progress.CANCEL.set()
+
+    with pytest.raises(progress.BuildCancelled):
+        build(small(), report=report)
+    assert after < len(said) < after + 5
+    assert issubclass(progress.BuildCancelled, KeyboardInterrupt)
+    assert threading.active_count() < 50
+    progress.CANCEL.clear()
+    assert build(small()).data
+
+
+def test_a_build_that_cannot_fit_is_not_begun(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "host_available", lambda: 100)
+    with pytest.raises(EngineError, match="at least 0 MiB of host memory, and 0 MiB are free"):
+        build(small())
+
+
+def test_memory_counts_every_weight_and_the_greatest_inputs() -> None:
+    conversion = small()
+    assert memory.weights_bytes(conversion.lowered.graph) >= 4 * (4 * 40 + 40)
+    assert memory.endpoint_bytes(conversion) == 8 * 4 * 4
+
+
+@pytest.mark.parametrize(
+    ("cgroup", "expected"),
+    [
+        ({}, 4096 * 1024),
+        ({"memory.max": "max\n", "memory.current": "5\n", "memory.stat": "file 1\n"}, 4096 * 1024),
+        ({"memory.max": "3000000\n", "memory.current": "2000000\n", "memory.stat": "anon 1\nfile 500000\n"}, 1_500_000),
+    ],
+)
+def test_free_host_memory_is_the_machines_or_the_containers(
+    tmp_path: Path, cgroup: dict[str, str], expected: int
+) -> None:
+    (tmp_path / "proc").mkdir()
+    (tmp_path / "proc" / "meminfo").write_text("MemTotal: 9000 kB\nMemAvailable:    4096 kB\n")
+    (tmp_path / "sys" / "fs" / "cgroup").mkdir(parents=True)
+    for name, text in cgroup.items():
+        (tmp_path / "sys" / "fs" / "cgroup" / name).write_text(text)
+    assert memory.host_available(tmp_path) == expected
+    assert memory.host_available(tmp_path / "nothing") is None
+
+
+def test_caches_are_named_after_what_their_content_depends_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(caches.CACHE_VARIABLE, str(tmp_path))
+    here = {"name": "NVIDIA H100 80GB", "architecture": "sm_90", "cuda": "13.0"}
+    monkeypatch.setattr(gpu, "identity", lambda: here)
+    path = caches.timing_cache()
+    version = flavour.installed_version(flavour.chosen())
+    assert path == tmp_path / "timing" / f"nvidia-h100-80gb-sm-90-13.0-tensorrt-{version}.cache"
+    here["cuda"] = "13.1"
+    assert caches.timing_cache() != path
+
+
+def test_the_cache_folder_follows_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv(caches.CACHE_VARIABLE)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert caches.cache_folder() == tmp_path / "trt-build"
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    assert caches.cache_folder() == tmp_path / "home" / ".cache" / "trt-build"
+
+
+@pytest.mark.skipif(gpu.driver() is not None, reason="there is a GPU here")
+def test_without_a_gpu_everything_about_it_is_unknown() -> None:
+    assert gpu.devices() == []
+    assert gpu.current() is gpu.identity() is gpu.driver_version() is gpu.free_memory() is None
+    assert not flavour.gpu_answers()

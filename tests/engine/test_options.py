@@ -1,0 +1,124 @@
+"""Every builder option reaches TensorRT's config, or is refused with words: none is dropped in silence."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from builder.engine import BuildOptions, build, config, flavour, options
+from builder.engine.flavour import trt
+from builder.errors import UsageError
+from tests.store.conftest import small
+
+GIVEN: dict[str, Any] = {
+    "compute_capabilities": ((8, 6), (8, 9)),
+    "workspace_bytes": 1 << 30,
+    "memory_pools": {"tactic_dram": 1 << 28},
+    "optimization_level": 2,
+    "tactic_sources": ("jit_convolutions",),
+    "hardware_compatible": "ampere_plus",
+    "profiling_verbosity": "none",
+    "timing_cache": Path("/tmp/none.cache"),
+}
+"""A value that is not the default, for each option; the others are switches."""
+
+SHOWS = {
+    "compute_capabilities": lambda c: c.num_compute_capabilities == 2,
+    "workspace_bytes": lambda c: c.get_memory_pool_limit(trt.MemoryPoolType.WORKSPACE) == 1 << 30,
+    "memory_pools": lambda c: c.get_memory_pool_limit(trt.MemoryPoolType.TACTIC_DRAM) == 1 << 28,
+    "optimization_level": lambda c: c.builder_optimization_level == 2,
+    "sparse_weights": lambda c: c.get_flag(trt.BuilderFlag.SPARSE_WEIGHTS),
+    "refit": lambda c: c.get_flag(trt.BuilderFlag.REFIT),
+    "strip_plan": lambda c: c.get_flag(trt.BuilderFlag.STRIP_PLAN),
+    "profiling_verbosity": lambda c: c.profiling_verbosity == trt.ProfilingVerbosity.NONE,
+}
+"""How each option that RTX has is seen in the config."""
+
+
+def one(name: str) -> BuildOptions:
+    return BuildOptions(**{name: GIVEN.get(name, True)})
+
+
+@pytest.mark.skipif(flavour.resolve() != "tensorrt-rtx", reason="what RTX has and has not")
+@pytest.mark.parametrize("name", [field.name for field in fields(BuildOptions)])
+def test_every_option_reaches_the_config_or_is_refused(name: str) -> None:
+    conversion = small()
+    if name not in SHOWS:
+        with pytest.raises(UsageError, match=name.replace("_", " ")):
+            build(conversion, one(name))
+        return
+    made = config.create(conversion, one(name))(conversion.builder, conversion.network)
+    assert SHOWS[name](made)
+    plain = config.create(conversion, BuildOptions())(conversion.builder, conversion.network)
+    assert not SHOWS[name](plain)
+
+
+@pytest.mark.parametrize("which", ["tensorrt", "tensorrt-rtx"])
+def test_what_a_flavour_lacks_is_refused_with_what_to_do(which: str) -> None:
+    for name in options.LACKS[which]:
+        with pytest.raises(UsageError, match=f"{which} has no {name.replace('_', ' ')}") as caught:
+            options.check(one(name), which, trt, "1.0")
+        assert caught.value.fix
+
+
+def test_what_a_version_lacks_is_refused() -> None:
+    old = SimpleNamespace(BuilderFlag=SimpleNamespace(REFIT=1), ProfilingVerbosity=object())
+    options.check(BuildOptions(refit=True, profiling_verbosity="detailed"), "tensorrt", old, "8.5")
+    for name in ("strip_plan", "hardware_compatible", "version_compatible", "error_on_timing_cache_miss"):
+        with pytest.raises(UsageError, match=r"tensorrt 8\.5 has no"):
+            options.check(one(name), "tensorrt", old, "8.5")
+
+
+def test_members_are_named_in_any_case_and_the_known_ones_are_listed() -> None:
+    assert options.member(trt, "MemoryPoolType", "Workspace", "x") == trt.MemoryPoolType.WORKSPACE
+    with pytest.raises(UsageError, match="memory_pools: TensorRT here has no 'heap'") as caught:
+        build(small(), BuildOptions(memory_pools={"heap": 1}))
+    assert "workspace" in str(caught.value.fix)
+
+
+@pytest.mark.parametrize("text", ["8.9", "sm_89", "SM89", "89"])
+def test_capabilities_are_read_as_people_write_them(text: str) -> None:
+    assert options.capability(text) == (8, 9)
+    assert options.capability("sm_120") == (12, 0)
+
+
+@pytest.mark.parametrize("text", ["", "sm", "hopper", "9"])
+def test_what_is_no_capability_is_usage(text: str) -> None:
+    with pytest.raises(UsageError, match="not a compute capability"):
+        options.capability(text)
+
+
+def test_the_command_line_overrides_the_manifest_option_by_option() -> None:
+    manifest = {"optimization_level": 1, "compute_capabilities": ["8.6"], "tactic_sources": ["cublas"]}
+    merged = BuildOptions(optimization_level=4, refit=True).over(manifest)
+    assert merged == BuildOptions(
+        optimization_level=4, refit=True, compute_capabilities=((8, 6),), tactic_sources=("cublas",)
+    )
+    assert BuildOptions().over({}) == BuildOptions()
+
+
+def test_the_schemas_build_section_is_the_options() -> None:
+    """But for what belongs to a machine and not to a model: where its timing cache is."""
+    from builder.manifest.schema import schema
+
+    known = set(schema()["properties"]["build"]["properties"])
+    assert {field.name for field in fields(BuildOptions)} - known == {"timing_cache", "error_on_timing_cache_miss"}
+    assert known <= {field.name for field in fields(BuildOptions)}
+
+
+@pytest.mark.gpu
+def test_the_timing_cache_is_kept_and_read(tmp_path: Path) -> None:
+    from builder.engine.caches import timing_cache
+
+    path = tmp_path / "a.cache"
+    build(small(), BuildOptions(timing_cache=path))
+    size = path.stat().st_size
+    assert size > 0
+    build(small(), BuildOptions(timing_cache=path))
+    assert path.stat().st_size == size
+    build(small())
+    assert timing_cache().is_file()
