@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,18 @@ from builder.cli.terminal import Progress, Terminal
 from builder.errors import EnvironmentProblem, ParityError, TrtBuildError, UnsupportedOperators
 
 
+@dataclass(frozen=True)
+class _Asked:
+    """What was asked of every model."""
+
+    serve_as: str
+    layout: str
+    paranoid: bool
+
+
 @click.command("check", cls=Command, short_help="Do everything but the build, and say what it would give.")
 @options.models_options
+@options.layout
 @click.option("--paranoid", is_flag=True, help="Execute the graphs and the network on seeded inputs and compare.")
 @click.option("--config/--no-config", "with_config", default=True, help="Show the config.pbtxt that would be written.")
 @click.pass_obj
@@ -26,6 +37,7 @@ def check_command(
     inputs: tuple[str, ...],
     flavour: str,
     serve_as: str,
+    layout: str,
     paranoid: bool,
     with_config: bool,
     **chosen: Any,
@@ -40,54 +52,47 @@ def check_command(
     specs = manifest.load(models, inputs=options.parsed(inputs), **chosen)
     flavours.select(flavour)
     with terminal.progress() as progress:
-        reports = [examine(spec, serve_as, paranoid, progress) for spec in specs]
+        asked = _Asked(serve_as, layout, paranoid)
+        reports = [examine(spec, asked, progress) for spec in specs]
     failed = [report["error"]["exit_code"] for report in reports if report["error"]]
     terminal.result({"ok": not failed, "models": reports}, lambda: show(terminal, reports, with_config))
     return (failed[0] if len(set(failed)) == 1 else 1) if failed else 0
 
 
-def examine(spec: Any, serve_as: str, paranoid: bool, progress: Progress) -> dict[str, Any]:
+def examine(spec: Any, asked: _Asked, progress: Progress) -> dict[str, Any]:
     """What is found of one model; `error` tells where it ended."""
     report: dict[str, Any] = {"name": spec.name, "file": str(spec.path), "error": None, "config": None}
     try:
         for phase in (_read, _lower, _convert, _compare, _config):
             progress(spec.name, phase.__name__.strip("_"))
-            phase(report, spec, serve_as, paranoid)
+            phase(report, spec, asked)
     except EnvironmentProblem:
         raise
     except TrtBuildError as error:
         report["error"] = describe(error)
         if isinstance(error, UnsupportedOperators):
             report["operators"]["unsupported"] = [vars(operator) for operator in error.operators]
-            report["fallback"] = _fallback(report["_lowered"], spec)
     for key in [key for key in report if key.startswith("_")]:
         del report[key]  # objects that the phases hand on
     return report
 
 
-def _fallback(lowered: Any, spec: Any) -> dict[str, Any] | None:
-    """What would run where, if what TensorRT cannot take stayed in torch; None where that cannot be said."""
-    from builder import partition
-
-    try:
-        parts = partition.split(lowered, spec.inputs, spec.profiles, spec.fallback)
-    except TrtBuildError:
-        return None
-    segments = [{"runs_in": part.kind, "nodes": part.nodes, "flops": part.flops} for part in parts.segments]
-    return {"summary": parts.summary(), "segments": segments}
-
-
-def _read(report: dict[str, Any], spec: Any, serve_as: str, paranoid: bool) -> None:
+def _read(report: dict[str, Any], spec: Any, asked: _Asked) -> None:
     from builder import torchscript
 
     report["_module"] = torchscript.load(spec.path, spec.module, libraries=spec.libraries)
 
 
-def _lower(report: dict[str, Any], spec: Any, serve_as: str, paranoid: bool) -> None:
+def _lower(report: dict[str, Any], spec: Any, asked: _Asked) -> None:
     from builder import lowering
 
-    examples = _examples(spec) if paranoid else None
-    lowered = lowering.lower(report["_module"], unroll_limit=spec.unroll_limit, paranoid=examples)
+    examples = _examples(spec) if asked.paranoid else None
+    lowered = lowering.lower(
+        report["_module"],
+        unroll_limit=spec.unroll_limit,
+        fallback_modules=spec.fallback.modules,
+        paranoid=examples,
+    )
     report["_lowered"] = lowered
     report["passes"] = len(lowered.trace)
     report["operators"] = {"used": dict(sorted(used(lowered.graph).items())), "unsupported": []}
@@ -112,27 +117,55 @@ def used(block: Any) -> Counter[str]:
     return found
 
 
-def _convert(report: dict[str, Any], spec: Any, serve_as: str, paranoid: bool) -> None:
-    from builder import conversion
+def _convert(report: dict[str, Any], spec: Any, asked: _Asked) -> None:
+    """One engine, or the pieces that the model is cut into."""
+    from builder.repository import cut
 
     names = spec.outputs or report["_lowered"].outputs
-    converted = conversion.convert(
-        report["_lowered"], spec.inputs, precision=spec.precision, profiles=spec.profiles, output_names=names
+    found = cut.convert_or_cut(report["_lowered"], spec, names)
+    report["_found"], report["warnings"] = found, list(found.warnings)
+    if not isinstance(found, cut.Pieces):
+        report["layers"] = found.network.num_layers
+        return
+    report["layers"] = sum(c.network.num_layers for c in found.conversions if c)
+    report["operators"]["unsupported"] = [vars(operator) for operator in found.partition.refused]
+    parts = found.partition
+    segments = [
+        {
+            "runs_in": part.kind,
+            "nodes": part.nodes,
+            "flops": part.flops,
+            "crossing_bytes": part.crossing_bytes,
+            "inputs": part.inputs,
+            "outputs": part.outputs,
+        }
+        for part in parts.segments
+    ]
+    report["fallback"] = {"summary": parts.summary(), "segments": segments}
+
+
+def _compare(report: dict[str, Any], spec: Any, asked: _Asked) -> None:
+    """With --paranoid: the lowered graph, and every network evaluated on the CPU, against the original module."""
+    from builder import parity
+    from builder.repository import cut, hops
+
+    found = report["_found"]
+    in_pieces = isinstance(found, cut.Pieces)
+    if not (asked.paranoid or in_pieces):
+        return
+    report["_goldens"] = goldens = parity.record(
+        report["_module"], spec, found.partition.outputs if in_pieces else found.outputs
     )
-    report["_conversion"] = converted
-    report["layers"] = converted.network.num_layers
-    report["warnings"] = list(converted.warnings)
-
-
-def _compare(report: dict[str, Any], spec: Any, serve_as: str, paranoid: bool) -> None:
-    """With --paranoid: the lowered graph, and the network evaluated on the CPU, against the original module."""
-    if paranoid:
-        from builder import parity, repository
-
-        goldens = parity.record(report["_module"], spec, report["_conversion"].outputs)
-        for golden in goldens:
-            _check_lowered(report["_lowered"], golden, spec)
-        repository.check_reference(report["_conversion"], goldens, spec)
+    if in_pieces:
+        report["_hops"] = hops.record_hops(found.partition, goldens, spec)
+    if not asked.paranoid:
+        return
+    for golden in goldens:
+        _check_lowered(report["_lowered"], golden, spec)
+    pairs = zip(found.conversions, report["_hops"], strict=True) if in_pieces else [(found, goldens)]
+    for conversion, recorded in pairs:
+        if conversion is not None:
+            hops.check_reference(conversion, recorded, spec)
 
 
 def _check_lowered(lowered: Any, golden: Any, spec: Any) -> None:
@@ -147,27 +180,42 @@ def _check_lowered(lowered: Any, golden: Any, spec: Any) -> None:
         raise ParityError(message, fix="this is a defect of a pass: please report it; `trt-build lower --trace` helps")
 
 
-def _config(report: dict[str, Any], spec: Any, serve_as: str, paranoid: bool) -> None:
-    from dataclasses import replace
+def _config(report: dict[str, Any], spec: Any, asked: _Asked) -> None:
+    """The configs that would be written: the model's, and where it is an ensemble those of its steps."""
+    from builder import triton
+    from builder.repository import cut, layouts, single
+    from builder.triton import ensemble
 
-    from builder import engine, repository, triton
+    found = report["_found"]
+    if isinstance(found, cut.Pieces):
+        plans = tuple(None if c is None else _unbuilt(c) for c in found.conversions)
+        pieces = layouts.Cut(spec, found, plans, report["_goldens"], tuple(report["_hops"]))
+        artifact, reason = layouts.artifact(pieces, asked.layout, asked.serve_as)
+        report["fallback"] |= {"layout": "ensemble" if hasattr(artifact, "steps") else "fused", "reason": reason}
+    else:
+        artifact = single.artifact(spec, found, _unbuilt(found), (), asked.serve_as)
+    if isinstance(artifact, triton.EnsembleArtifact):
+        steps = {step.spec.name: triton.config(step) for step in artifact.steps}
+        report["config"] = _text(ensemble.config(artifact, steps))
+        report["steps"] = {name: _text(message) for name, message in steps.items()}
+    else:
+        report["config"] = _text(triton.config(artifact))
+
+
+def _unbuilt(conversion: Any) -> Any:
+    """A plan as far as a config needs it."""
+    from builder import engine
     from builder.engine.build import plan_facts
 
-    converted = report["_conversion"]
-    artifact = triton.ModelArtifact(
-        spec=replace(spec, inputs=converted.inputs),
-        inputs=repository._endpoints(converted.network, "input"),
-        outputs=repository._endpoints(converted.network, "output"),
-        profiles=converted.profiles,
-        plan=b"not built",
-        plan_facts=plan_facts(converted, engine.BuildOptions(), b"", 0.0),
-        lowered=b"",
-        serve_as=serve_as,
-    )
-    message = triton.config(artifact)
+    return engine.Plan(b"not built", plan_facts(conversion, engine.BuildOptions(), b"", 0.0))
+
+
+def _text(message: Any) -> str:
+    from builder import triton
+
     for unknown in ("plan_sha256", "lowered_sha256"):
         message.parameters.pop(f"trt_build.{unknown}", None)
-    report["config"] = triton.config_text(message)
+    return str(triton.config_text(message))
 
 
 def show(terminal: Terminal, reports: list[dict[str, Any]], with_config: bool) -> None:
@@ -179,11 +227,24 @@ def show(terminal: Terminal, reports: list[dict[str, Any]], with_config: bool) -
             terminal.line(f"{report['name']}: warning: {warning}")
         if report["error"]:
             terminal.line(f"\n{report['name']}: {_words(report['error'])}", color="red")
-            if report.get("fallback"):
-                terminal.line(f"  with these in torch: {report['fallback']['summary']}")
-        elif with_config:
+            continue
+        if report.get("fallback"):
+            _show_pieces(terminal, report)
+        if with_config:
             terminal.line(f"\n{report['name']}/config.pbtxt", bold=True)
             terminal.line(report["config"].rstrip())
+
+
+def _show_pieces(terminal: Terminal, report: dict[str, Any]) -> None:
+    """What runs where, and what crosses."""
+    found = report["fallback"]
+    layout = f"; {found['layout']}: {found['reason']}" if "layout" in found else ""
+    terminal.line(f"\n{report['name']}: {found['summary']}{layout}")
+    rows = [
+        [number, part["runs_in"], part["nodes"], part["flops"], part["crossing_bytes"], ", ".join(part["inputs"])]
+        for number, part in enumerate(found["segments"])
+    ]
+    terminal.table(("#", "runs in", "nodes", "flops", "bytes in", "reads"), rows, numbers=("#", "nodes", "flops"))
 
 
 def _words(error: dict[str, Any]) -> str:
@@ -195,7 +256,7 @@ def _row(report: dict[str, Any]) -> list[object]:
     operators = report.get("operators")
     return [
         report["name"],
-        "FAILED" if report["error"] else "ok",
+        "FAILED" if report["error"] else "in pieces" if report.get("fallback") else "ok",
         report.get("passes", ""),
         sum(operators["used"].values()) if operators else "",
         len(operators["unsupported"]) if operators else "",

@@ -23,6 +23,7 @@ CONFIG, PLAN_FACTS, SIDECAR = "config.pbtxt", "plan.json", "trt-build.json"
 @options.sample
 @options.precision
 @options.flavour
+@click.option("--graph", type=options.PATH, metavar="SVG", help="Draw what of a model file runs where.")
 @click.pass_obj
 def inspect_command(terminal: Terminal, /, target: Path, **settings: Any) -> None:
     """Print what TARGET is.
@@ -41,9 +42,14 @@ def _network(terminal: Terminal, target: Path, settings: dict[str, Any]) -> None
     from builder.engine import flavour as flavours
 
     flavours.select(settings.pop("flavour"))
+    picture: Path | None = settings.pop("graph")
     inputs = options.parsed(settings.pop("inputs"))
     (spec,) = _single(manifest.load(target, inputs=inputs, **settings), target)
-    lowered = lowering.lower(torchscript.load(spec.path, spec.module, libraries=spec.libraries), unroll_limit=spec.unroll_limit)
+    module = torchscript.load(spec.path, spec.module, libraries=spec.libraries)
+    lowered = lowering.lower(module, unroll_limit=spec.unroll_limit, fallback_modules=spec.fallback.modules)
+    if picture is not None:
+        _draw(terminal, lowered, spec, picture)
+        return
     converted = conversion.convert(
         lowered, spec.inputs, precision=spec.precision, profiles=spec.profiles, output_names=spec.outputs
     )
@@ -56,6 +62,20 @@ def _network(terminal: Terminal, target: Path, settings: dict[str, Any]) -> None
         "layers": layers,
     }
     terminal.result(data, lambda: _show_network(terminal, data))
+
+
+def _draw(terminal: Terminal, lowered: Any, spec: Any, picture: Path) -> None:
+    """Write the picture of the model's segments; one that TensorRT runs whole is one segment."""
+    from dataclasses import replace
+
+    from builder import partition
+    from builder.repository import cut
+
+    lowered = replace(lowered, outputs=tuple(spec.outputs or lowered.outputs))
+    parts = partition.split(lowered, spec.inputs, spec.profiles, spec.fallback, kept=cut.kept_nodes(lowered))
+    picture.write_text(partition.svg(parts))
+    data = {"picture": picture, "summary": parts.summary()}
+    terminal.result(data, lambda: terminal.line(f"{picture}: {parts.summary()}"))
 
 
 def _single(specs: list[Any], target: Path) -> list[Any]:

@@ -142,7 +142,7 @@ def test_check_names_what_tensorrt_cannot_take_and_what_would_run_where(tmp_path
             return torch.linalg.svdvals(x * 2)
 
     result = run("check", save(Odd(), tmp_path / "odd.pt"), "--json")
-    assert result.exit_code == 1
+    assert result.exit_code == 0, "it would be served, by torch"
     report = json.loads(result.stdout)["models"][0]
     (operator,) = report["operators"]["unsupported"]
     assert operator["schema"].startswith("aten::linalg_svdvals")

@@ -1,0 +1,137 @@
+"""A partition as a picture: each segment a box with its operators, each value that crosses an arrow with its shape.
+
+Drawn from the top down in running order, which needs no layout program. A box lists its nodes one by one while they are
+few, and by operator with their number when they are many, so that a graph of thousands of nodes stays one page.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from xml.etree import ElementTree
+
+from builder.conversion.naming import scope
+from builder.manifest.spec import TensorSpec
+from builder.partition.split import Partition, Segment
+from builder.partition.view import is_free
+
+MOST_LINES = 40
+LINE, PADDING, GAP, WIDTH, LANE, MARGIN = 16, 12, 56, 520, 14, 24
+COLOURS = {"tensorrt": ("#eaf5e3", "#4a8f29"), "torch": ("#fdeee6", "#d5541f"), "end": ("#eef2f7", "#5b6b7f")}
+
+
+@dataclass
+class Box:
+    """One segment, or the model's inputs or outputs; `y` is where its top lies."""
+
+    kind: str
+    title: str
+    lines: list[str]
+    reads: tuple[str, ...]
+    makes: tuple[str, ...]
+    y: int = 0
+
+    @property
+    def height(self) -> int:
+        return 2 * PADDING + LINE * (1 + len(self.lines))
+
+
+def svg(partition: Partition) -> str:
+    """The picture as the text of an SVG file."""
+    specs = _specs(partition)
+    boxes = list(_boxes(partition, specs))
+    y = MARGIN
+    for box in boxes:
+        box.y = y
+        y += box.height + GAP
+    arrows = list(_arrows(boxes))
+    lanes = max((lane for *_, lane in arrows), default=0)
+    width = 2 * MARGIN + WIDTH + LANE * (lanes + 1) + 280
+    root = ElementTree.Element(
+        "svg", xmlns="http://www.w3.org/2000/svg", width=str(width), height=str(y), viewBox=f"0 0 {width} {y}"
+    )
+    style = "text{font:12px ui-monospace,monospace;fill:#1c2430}.t{font-weight:bold}path{fill:none;stroke:#5b6b7f}"
+    ElementTree.SubElement(root, "style").text = style
+    for box in boxes:
+        _draw_box(root, box)
+    for source, target, names, lane in arrows:
+        _draw_arrow(root, boxes[source], boxes[target], [_told(name, specs) for name in names], lane)
+    return ElementTree.tostring(root, encoding="unicode") + "\n"
+
+
+def _specs(partition: Partition) -> dict[str, TensorSpec | None]:
+    found: dict[str, TensorSpec | None] = {}
+    for segment in partition.segments:
+        found.update(zip(segment.inputs, segment.specs, strict=True))
+        found.update(zip(segment.outputs, segment.output_specs, strict=True))
+    return found
+
+
+def _told(name: str, specs: dict[str, TensorSpec | None]) -> str:
+    spec = specs.get(name)
+    return f"{name}: {spec.dtype}[{', '.join(map(str, spec.shape))}]" if spec else f"{name}: depends on data"
+
+
+def _boxes(partition: Partition, specs: dict[str, TensorSpec | None]) -> Iterator[Box]:
+    yield Box("end", "inputs", [_told(name, specs) for name in partition.inputs], (), partition.inputs)
+    for number, segment in enumerate(partition.segments):
+        title = f"{number}  {segment.kind}   {segment.nodes} nodes, {segment.flops / 1e6:.3g} Mflop at opt"
+        yield Box(segment.kind, title, _lines(segment), segment.inputs, segment.outputs)
+    yield Box("end", "outputs", [_told(name, specs) for name in partition.outputs], partition.outputs, ())
+
+
+def _lines(segment: Segment) -> list[str]:
+    nodes = [node for node in segment.lowered.graph.nodes() if not is_free(node)]
+    if len(nodes) <= MOST_LINES:
+        return [f"{node.kind()}  {scope(node)}".rstrip() for node in nodes]
+    counts = Counter(node.kind() for node in nodes).most_common()
+    lines = [f"{count:5d} x {kind}" for kind, count in counts[:MOST_LINES]]
+    return lines + ([f"      and {len(counts) - MOST_LINES} operators more"] if len(counts) > MOST_LINES else [])
+
+
+def _arrows(boxes: Sequence[Box]) -> Iterator[tuple[int, int, list[str], int]]:
+    """(from, to, the values, lane): lane 0 runs straight down to the next box, others beside the boxes between."""
+    maker = {name: number for number, box in enumerate(boxes) for name in box.makes}
+    lanes: list[int] = []
+    for number, box in enumerate(boxes):
+        groups: dict[int, list[str]] = {}
+        for name in box.reads:
+            groups.setdefault(maker[name], []).append(name)
+        for source, names in sorted(groups.items(), reverse=True):
+            lane = 0 if source == number - 1 else next((i for i, end in enumerate(lanes) if end <= source), len(lanes))
+            if source != number - 1:
+                lanes[lane : lane + 1] = [number]
+                lane += 1
+            yield source, number, names, lane
+
+
+def _draw_box(root: ElementTree.Element, box: Box) -> None:
+    fill, stroke = COLOURS[box.kind]
+    place = {"x": MARGIN, "y": box.y, "width": WIDTH, "height": box.height, "rx": 6}
+    ElementTree.SubElement(root, "rect", {k: str(v) for k, v in place.items()}, fill=fill, stroke=stroke)
+    for row, line in enumerate([box.title, *box.lines]):
+        _text(root, MARGIN + PADDING, box.y + PADDING + LINE * row + 11, line, "t" if row == 0 else "")
+
+
+def _draw_arrow(root: ElementTree.Element, source: Box, target: Box, told: Sequence[str], lane: int) -> None:
+    top, bottom = source.y + source.height, target.y
+    if lane == 0:
+        x = MARGIN + WIDTH // 4
+        path, label = f"M{x} {top} L{x} {bottom}", (x + 8, top + 14)
+        head = f"{x - 4},{bottom - 7} {x + 4},{bottom - 7} {x},{bottom}"
+    else:
+        x, edge = MARGIN + WIDTH + LANE * lane, MARGIN + WIDTH
+        start, end = top - PADDING, bottom + PADDING
+        path, label = f"M{edge} {start} L{x} {start} L{x} {end} L{edge} {end}", (x + 6, end - 6)
+        head = f"{edge + 7},{end - 4} {edge + 7},{end + 4} {edge},{end}"
+    ElementTree.SubElement(root, "path", d=path)
+    ElementTree.SubElement(root, "polygon", points=head, fill="#5b6b7f")
+    shown = [*told[:2], f"and {len(told) - 2} values more"] if len(told) > 3 else list(told)
+    for row, line in enumerate(shown):
+        _text(root, label[0], label[1] + 13 * row, line)
+
+
+def _text(root: ElementTree.Element, x: int, y: int, words: str, style: str = "") -> None:
+    element = ElementTree.SubElement(root, "text", {"x": str(x), "y": str(y)} | ({"class": style} if style else {}))
+    element.text = words
