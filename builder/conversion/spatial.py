@@ -11,6 +11,7 @@ import torch
 
 from builder.conversion.context import ConversionContext
 from builder.conversion.dynamic import DynamicScalar, Size, expression
+from builder.engine import flavour
 from builder.engine.flavour import trt
 
 
@@ -58,7 +59,8 @@ def iota(ctx: ConversionContext, length: Size, dtype: torch.dtype = torch.int64)
     if isinstance(length, int):
         return ctx.constant(torch.arange(length, dtype=dtype))
     start, step = (ctx.constant(torch.tensor(v, dtype=torch.int32)) for v in ([0], [1]))
-    layer = ctx.net.add_fill((1,), trt.FillOperation.LINSPACE, trt.int32)
+    typed = [trt.int32] if flavour.has_int64() else []  # 8.6 takes the type of alpha and beta
+    layer = ctx.net.add_fill((1,), trt.FillOperation.LINSPACE, *typed)
     layer.set_input(0, length.tensor)
     layer.set_input(1, ctx.reshape(start, []))
     layer.set_input(2, step)

@@ -1,0 +1,163 @@
+"""Everything that we ask of TensorRT exists in 8.6, 10 and 11, with the arguments that we give.
+
+They cannot be installed here, so their interfaces stand in api/*.json, as extract.py beside those reads them from the
+published bindings. What differs on purpose stands in ABSENT: there the code asks first.
+"""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import builder
+from tests.engine.uses import Use, uses
+
+API = Path(__file__).parent / "api"
+ROOT = Path(builder.__file__).parent
+VERSIONS = sorted((path.stem for path in API.glob("*.json")), key=lambda v: [int(part) for part in v.split(".")])
+
+OLD, TEN = ("8.6.1",), ("8.6.1", "10.0.1")
+NEW = ("11.0.0.114", "11.4.0.106")
+ABSENT = {
+    # asked for with hasattr, or only where has_int64() or strongly_typed() says so
+    "trt.IProgressMonitor": OLD,
+    "type NetworkDefinitionCreationFlag.STRONGLY_TYPED": OLD,
+    "type NetworkDefinitionCreationFlag.EXPLICIT_BATCH": NEW,
+    "ILayer.precision": NEW,
+    "ILayer+.precision": NEW,
+    "ILayer+.set_output_type": NEW,
+    "INetworkDefinition.add_cumulative": TEN,
+    "ICumulativeLayer.get_output": TEN,
+    "trt.CumulativeOperation": TEN,
+    "type CumulativeOperation.SUM": TEN,
+    "ITopKLayer.indices_type": TEN,
+    # the reference reads them of layers that only later versions make
+    "ILayer+.attention": TEN,
+    "ILayer+.exclusive": TEN,
+    "ILayer+.interleaved": TEN,
+    "ILayer+.rotary_embedding_dim": TEN,
+    "ILayer+.update_form": (*TEN, "10.16.1.11"),
+}
+"""What we use although these versions do not have it."""
+
+
+class Interface:
+    """One version's classes and functions."""
+
+    def __init__(self, version: str) -> None:
+        read = json.loads((API / f"{version}.json").read_text())
+        self.classes, self.functions = read["classes"], read["functions"]
+
+    def member(self, owner: str, name: str) -> list[Any] | None:
+        """The overloads of a member, empty for what is no function; None where there is none."""
+        if owner == "":
+            return [] if name in self.classes else self.functions.get(name)
+        if owner == "ILayer+":
+            return next((m for kind in self._layers() if (m := self.member(kind, name)) is not None), None)
+        kind = self.classes.get(owner.removeprefix("type "))
+        if kind is None:
+            return None
+        inherited = (self.member(base, name) for base in kind["bases"])
+        found = kind["members"].get(name)
+        return found if found is not None else next((m for m in inherited if m is not None), None)
+
+    def returned(self, owner: str, name: str) -> str | None:
+        """The class that a method returns, where all its overloads agree and it is a class of TensorRT's."""
+        kinds = {overload["returns"] for overload in self.member(owner, name) or ()} & set(self.classes)
+        return kinds.pop() if len(kinds) == 1 else None
+
+    def _layers(self) -> list[str]:
+        """Classes are looked through in no matter what order: the question is whether any has the member."""
+        return [name for name in self.classes if name in ("ILoop", "IIfConditional") or self._is_layer(name)]
+
+    def _is_layer(self, name: str) -> bool:
+        return name == "ILayer" or any(map(self._is_layer, self.classes.get(name, {"bases": ()})["bases"]))
+
+    def problem(self, use: Use) -> str | None:
+        """Why the use fails in this version; None where it does not."""
+        found = self.member(use.owner, use.name)
+        if found is None:
+            return f"{use.owner or 'trt'}.{use.name} does not exist"
+        if use.call is None or not found or any(fits(overload, use.call) for overload in found):
+            return None
+        return f"{use.owner}.{use.name} does not take {use.call[0]} arguments and {list(use.call[1])}"
+
+
+def fits(overload: Any, call: tuple[int, tuple[str, ...]]) -> bool:
+    """Whether positional arguments and keywords can be bound to the parameters after self."""
+    count, keywords = call
+    parameters = [p for p in overload["parameters"] if p[0] != "self"]
+    rest = dict(map(tuple, parameters[count:]))
+    needed = {name for name, has_default in rest.items() if not has_default}
+    return count <= len(parameters) and needed <= set(keywords) <= set(rest)
+
+
+@cache
+def interface(version: str) -> Interface:
+    return Interface(version)
+
+
+@cache
+def all_uses() -> tuple[Use, ...]:
+    return tuple(uses(ROOT, interface(VERSIONS[-1])))
+
+
+def test_every_name_and_call_exists_where_it_is_used() -> None:
+    """Exactly what ABSENT says is missing, no more, and no less: a stale line there would hide a later mistake."""
+    missing: dict[str, list[str]] = {}
+    places: dict[str, str] = {}
+    for version in VERSIONS:
+        for problem, where in {p: use.where for use in all_uses() if (p := interface(version).problem(use))}.items():
+            subject = problem.partition(" does ")[0]
+            places[subject] = f"{where}: {problem}"
+            missing.setdefault(subject, [])
+            missing[subject] += [version] if version not in missing[subject] else []
+    unexpected = {subject: places[subject] for subject in missing if tuple(missing[subject]) != ABSENT.get(subject)}
+    assert unexpected == {}
+    assert set(ABSENT) == set(missing)
+
+
+def test_the_uses_are_really_found() -> None:
+    """Some of each kind, or the test above would hold for want of anything to look at."""
+    found = {(use.owner, use.name) for use in all_uses()}
+    wanted = {("INetworkDefinition", "add_convolution_nd"), ("", "BuilderFlag"), ("type DataType", "HALF")}
+    assert wanted <= found
+    assert {"IGatherLayer", "ITensor", "ISliceLayer", "ILayer+"} <= {owner for owner, _ in found}
+    assert len(all_uses()) > 400
+    assert sum(use.call is not None for use in all_uses()) > 100
+
+
+@pytest.mark.parametrize(
+    ("code", "problem"),
+    [
+        ("ctx.net.add_unarry(x, 1)", "INetworkDefinition.add_unarry does not exist"),
+        ("ctx.net.add_unary(x)", "INetworkDefinition.add_unary does not take 1 arguments and []"),
+        ("ctx.net.add_unary(x, operation=1)", "does not take 1 arguments and ['operation']"),
+        ("trt.UnaryOperation.SQURE", "type UnaryOperation.SQURE does not exist"),
+        ("trt.Unary", "trt.Unary does not exist"),
+        ("layer = net.add_unary(x, 1)\nlayer.axes = 1", "IUnaryLayer.axes does not exist"),
+        ("net.add_topk(x, op, 1, 1).get_output(0).size", "ITensor.size does not exist"),
+        ("layer.colour", "ILayer+.colour does not exist"),
+    ],
+)
+def test_a_mistake_is_found(tmp_path: Path, code: str, problem: str) -> None:
+    (tmp_path / "conversion").mkdir()
+    (tmp_path / "conversion" / "new.py").write_text(code)
+    newest = interface(VERSIONS[-1])
+    problems = [p for use in uses(tmp_path, newest) if (p := newest.problem(use))]
+    assert any(problem in p for p in problems), problems
+
+
+def test_the_installed_flavour_has_the_interface_that_the_method_would_record() -> None:
+    """The way of reading is checked against a library that is here: what extract.py reads of it is what it has."""
+    from builder.engine.flavour import trt
+    from tests.engine.api.extract import _class
+
+    read = _class(trt.INetworkDefinition)["members"]
+    assert read["add_unary"][0]["parameters"] == [["self", False], ["input", False], ["op", False]]
+    assert read["add_unary"][0]["returns"] == "IUnaryLayer"
+    assert read["num_layers"] == []

@@ -1,0 +1,109 @@
+"""What our code asks of TensorRT's Python interface, read from its source: names, members, calls.
+
+Types are followed as far as an expression shows them: `trt.X`, `ctx.net` and `network` (INetworkDefinition), `layer`
+where nothing better is known (any layer, loop or conditional), and whatever a call on a known class returns by TensorRT's
+own signature.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+ROOMS = ("conversion", "engine", "reference", "store", "repository")
+KNOWN = {"net": "INetworkDefinition", "network": "INetworkDefinition", "layer": "ILayer+"}
+"""By the name of a variable or attribute; `ILayer+` is any layer, loop or conditional."""
+
+
+@dataclass(frozen=True)
+class Use:
+    """`owner` is a class, "" the module; `call` is (positional arguments, keywords), None where it is no call."""
+
+    where: str
+    owner: str
+    name: str
+    call: tuple[int, tuple[str, ...]] | None = None
+
+
+def uses(root: Path, interface: Any) -> Iterator[Use]:
+    """Every use in the rooms that speak to TensorRT. `interface` gives the types of results."""
+    for room in ROOMS:
+        for path in sorted((root / room).rglob("*.py")):
+            for scope in _scopes(ast.parse(path.read_text())):
+                yield from _Scope(f"{path.relative_to(root)}", interface).read(scope)
+
+
+def _scopes(tree: ast.Module) -> Iterator[list[ast.stmt]]:
+    """The module's own statements, and those of each function, without the functions within."""
+    yield tree.body
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef):
+            yield node.body
+
+
+@dataclass
+class _Scope:
+    file: str
+    interface: Any
+    types: dict[str, str] = field(default_factory=dict)
+
+    def read(self, body: list[ast.stmt]) -> Iterator[Use]:
+        nodes = [node for statement in body for node in _own(statement)]
+        for node in nodes:
+            if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
+                self._assign(node.targets[0].id, self.type(node.value))
+        calls = {id(node.func): node for node in nodes if isinstance(node, ast.Call)}
+        for node in nodes:
+            if isinstance(node, ast.Attribute):
+                owner = self.type(node.value)
+                if owner is not None and not node.attr.startswith("__"):
+                    yield Use(f"{self.file}:{node.lineno}", owner, node.attr, _call(calls.get(id(node))))
+
+    def _assign(self, name: str, kind: str | None) -> None:
+        """A name that stands for two types in one scope is known by neither."""
+        if kind is None or self.types.setdefault(name, kind) != kind:
+            self.types[name] = "?"
+
+    def type(self, node: ast.expr) -> str | None:
+        """The class of an expression's value; "" for the module itself; None where it is not known."""
+        if isinstance(node, ast.Name):
+            if node.id == "trt":
+                return ""
+            known = self.types.get(node.id, KNOWN.get(node.id))
+            return None if known == "?" else known
+        if isinstance(node, ast.Attribute):
+            owner = self.type(node.value)
+            if owner == "":
+                return f"type {node.attr}"
+            return KNOWN.get(node.attr) if owner is None else None
+        if isinstance(node, ast.Call):
+            return self._returned(node)
+        return None
+
+    def _returned(self, node: ast.Call) -> str | None:
+        kind = self.type(node.func) if isinstance(node.func, ast.Attribute) else None
+        if kind is not None and kind.startswith("type "):
+            return kind.removeprefix("type ")
+        if isinstance(node.func, ast.Attribute):
+            owner = self.type(node.func.value)
+            return self.interface.returned(owner, node.func.attr) if owner else None
+        return None
+
+
+def _own(statement: ast.AST) -> Iterator[ast.AST]:
+    """The nodes below a statement, but not those of functions defined there."""
+    if isinstance(statement, ast.FunctionDef):
+        return
+    yield statement
+    for child in ast.iter_child_nodes(statement):
+        yield from _own(child)
+
+
+def _call(node: ast.Call | None) -> tuple[int, tuple[str, ...]] | None:
+    """Positional arguments and keywords; None for no call, or one with stars."""
+    if node is None or any(isinstance(a, ast.Starred) for a in node.args) or any(k.arg is None for k in node.keywords):
+        return None
+    return len(node.args), tuple(str(keyword.arg) for keyword in node.keywords)
