@@ -41,11 +41,29 @@ class Measured:
 def module_of(network: Network, mode: str) -> torch.jit.ScriptModule:
     """The network with random weights of a fixed seed, in evaluation mode."""
     torch.manual_seed(0)
-    module = network.make().eval()
+    module = trained(network.make().eval(), network.inputs(network.cases[0]))
     if mode == "scripted":
         return torch.jit.script(module)  # type: ignore[no-any-return]
     with torch.no_grad():
         return torch.jit.trace(module, network.inputs(network.cases[0]), check_trace=False)  # type: ignore[no-any-return]
+
+
+def trained(module: torch.nn.Module, inputs: Sequence[torch.Tensor]) -> torch.nn.Module:
+    """The module with batch norms as training leaves them: statistics of a real batch, weights and biases of their own.
+
+    Fresh ones do nothing (mean 0, variance 1), and let the activations of a deep network grow until rounding decides.
+    """
+    norms = [m for m in module.modules() if isinstance(m, torch.nn.BatchNorm1d | torch.nn.BatchNorm2d)]
+    with torch.no_grad():
+        for norm in (n for n in norms if n.affine):
+            norm.weight.uniform_(0.5, 1.5)
+            norm.bias.normal_(0, 0.2)
+        for norm in norms:
+            norm.momentum = 1.0
+            norm.train()
+        if norms:
+            module(*inputs)
+    return module.eval()
 
 
 def specs_of(network: Network) -> list[builder.TensorSpec]:
@@ -79,6 +97,20 @@ def _error(conversion: Any, module: Any, inputs: Sequence[torch.Tensor]) -> floa
     return max(relative(a, b) for a, b in zip(got, wanted, strict=True))
 
 
+def own_error(network: Network) -> float:
+    """How far torch in float32 is from torch in float64 at the worst case: what these weights make of rounding."""
+    worst = 0.0
+    for case in network.cases:
+        torch.manual_seed(0)
+        module = trained(network.make().eval(), network.inputs(network.cases[0]))
+        inputs = network.inputs(case)
+        with torch.no_grad():
+            single = flat(module(*inputs))
+            double = flat(module.double()(*(t.double() if t.is_floating_point() else t for t in inputs)))
+        worst = max(worst, *(relative(a, b) for a, b in zip(single, double, strict=True)))
+    return worst
+
+
 def flat(value: Any) -> list[torch.Tensor]:
     """The tensors of a nested output, in order."""
     if isinstance(value, torch.Tensor):
@@ -88,10 +120,11 @@ def flat(value: Any) -> list[torch.Tensor]:
 
 
 def relative(answer: torch.Tensor, truth: torch.Tensor) -> float:
-    """The greatest difference over the greatest magnitude; infinite for another shape, or integers that differ."""
-    if answer.shape != truth.shape:
+    """The greatest difference over the greatest magnitude; infinite for another shape, other integers, and NaN."""
+    if answer.shape != truth.shape or not bool(answer.isfinite().all() and truth.isfinite().all()):
         return float("inf")
     if not truth.is_floating_point():
         return 0.0 if torch.equal(answer, truth.to(answer.dtype)) else float("inf")
-    scale = float(truth.abs().max()) or 1.0
+    scale = float(truth.abs().max())
+    assert scale > 0, "an output of zeros shows nothing"
     return float((answer - truth).abs().max()) / scale

@@ -25,9 +25,11 @@ HEAD = """# Networks
 Written by `python -m tests.networks.zoo`. Every network is converted whole, without fallback, at float32 with random
 weights, from TorchScript that was scripted or traced; its named axes are dynamic. The network's reference (TensorRT's
 documented semantics, evaluated on the CPU) is compared with torch at three shapes, and the plan is compiled.
+Batch norms have the statistics of a batch, as after training.
 
 The error is the greatest difference over the greatest magnitude of that output, over all shapes; up to {limit:g}
-passes.
+passes. `float32 itself` stands where random weights amplify rounding (near-equal scores, pooled images of equal values): torch in float32 is
+then as far from torch in float64 as the figure says, and our error is within four times that.
 
 | network | from | dynamic axes | layers | convert (s) | compile (s) | error | result |
 | --- | --- | --- | ---: | ---: | ---: | ---: | --- |
@@ -43,7 +45,7 @@ def networks() -> dict[str, Any]:
 
 def run_one(name: str, mode: str) -> dict[str, Any]:
     """One row's facts; an exception becomes the row's result."""
-    from tests.networks.comparing import measure
+    from tests.networks.comparing import measure, own_error
 
     warnings.simplefilter("ignore")
     network = networks()[name]
@@ -57,9 +59,11 @@ def run_one(name: str, mode: str) -> dict[str, Any]:
         schema = next((line.split("(")[0].strip() for line in words if line.strip().startswith("aten::")), "")
         return row | {"result": f"{type(error).__name__}: {schema} {reason}"[:300]}
     worst = max(measured.errors)
+    own = own_error(network) if worst > LIMIT else 0.0
+    verdict = "passed" if worst <= LIMIT else f"float32 itself: {own:.1e}" if worst <= 4 * own else "another answer"
     return row | {
         "layers": measured.layers, "convert": measured.convert_seconds, "build": measured.build_seconds, "error": worst,
-        "result": "passed" if worst <= LIMIT else "another answer",
+        "result": verdict,
     }  # fmt: skip
 
 
