@@ -28,7 +28,7 @@ documented semantics, evaluated on the CPU) is compared with torch at three shap
 Batch norms have the statistics of a batch, as after training.
 
 The error is the greatest difference over the greatest magnitude of that output, over all shapes; up to {limit:g}
-passes. `float32 itself` stands where random weights amplify rounding (near-equal scores, pooled images of equal values): torch in float32 is
+passes. `float32 itself` stands where random weights amplify rounding: torch in float32 is
 then as far from torch in float64 as the figure says, and our error is within four times that.
 
 | network | from | dynamic axes | layers | convert (s) | compile (s) | error | result |
