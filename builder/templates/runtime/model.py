@@ -165,7 +165,7 @@ class TorchAnswerer:
         self.why, self.device = why, device
         self.module = torch.jit.load(str(path), map_location=device).eval()
         if device != "cpu":
-            _move_constants(self.module.graph, device)
+            _move(self.module.graph, device)
 
     def run(self, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
         """Without TorchScript's profiling executor, which recompiles, slowly, for each new shape."""
@@ -174,11 +174,25 @@ class TorchAnswerer:
         return [answer] if isinstance(answer, torch.Tensor) else list(answer)
 
 
-def _move_constants(graph: Any, device: str) -> None:
-    """Devices that stand in the graph (of torch.arange, of .to) are the CPU, where the model was loaded and checked."""
-    for node in graph.findAllNodes("prim::Constant", True):
-        if str(node.output().type()) == "Device":
+def _move(graph: Any, device: str) -> None:
+    """Let the graph make its tensors on the device. Devices that stand in it (torch.arange, .to) are the CPU, where it
+    was loaded and checked; where none stands (torch.zeros) it would be the CPU too.
+    """
+    for node in _nodes(graph):
+        if node.kind() == "prim::Constant" and str(node.output().type()) == "Device":
             node.s_("value", device)
+        elif node.kind().startswith("aten::") and not any(str(v.type()) == "Tensor" for v in node.inputs()):
+            names = [argument.name for argument in torch._C.parse_schema(node.schema()).arguments]
+            if "device" in names and str(node.inputsAt(names.index("device")).type()) == "NoneType":
+                graph.setInsertPoint(node)
+                node.replaceInput(names.index("device"), graph.insertConstant(torch.device(device)))
+
+
+def _nodes(block: Any) -> Any:
+    for node in list(block.nodes()):
+        yield node
+        for inner in node.blocks():
+            yield from _nodes(inner)
 
 
 class Engine:
