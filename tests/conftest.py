@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it, and so would our children
 if worker := os.environ.get("PYTEST_XDIST_WORKER"):  # builds wait for each other over a lock in the cache
     os.environ["TRT_BUILD_CACHE"] = f"/tmp/trt-build-cache-{worker}"
 OPERATORS = Path(__file__).parent / "conversion"
