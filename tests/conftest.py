@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+import signal
 import uuid
 from pathlib import Path
 
 import pytest
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
-signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it, and so would our children
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job ignores it, and so would our children
 if worker := os.environ.get("PYTEST_XDIST_WORKER"):  # builds wait for each other over a lock in the cache
     os.environ["TRT_BUILD_CACHE"] = f"/tmp/trt-build-cache-{worker}"
 OPERATORS = Path(__file__).parent / "conversion"
