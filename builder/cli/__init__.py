@@ -12,7 +12,7 @@ import click
 
 from builder import __version__
 
-COMMANDS = ("repo", "explain", "check", "init", "lower", "inspect", "serve", "verify", "doctor")
+COMMANDS = ("repo", "explain", "check", "init", "lower", "inspect", "serve", "verify", "merge", "doctor")
 
 EXIT_CODES = """\b
 Exit codes: 0 done, 1 a model failed, 2 usage, 3 parity, 4 environment,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from builder.triton.artifact import IO, SERVE_AS, EnsembleArtifact, Golden, ModelArtifact, SegmentFiles
 from builder.triton.config import config, config_text, serve_as
 from builder.triton.environment import write_env
+from builder.triton.merge import merge
 from builder.triton.publish import publish, publish_ensemble
 
 __all__ = [
@@ -16,6 +17,7 @@ __all__ = [
     "SegmentFiles",
     "config",
     "config_text",
+    "merge",
     "publish",
     "publish_ensemble",
     "serve_as",

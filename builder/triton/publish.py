@@ -50,6 +50,11 @@ def publish_ensemble(artifact: EnsembleArtifact, repository: Path, *, base: Path
     return _publish(name, writers, repository)
 
 
+def publish_folder(name: str, write: Writer, repository: Path) -> Path:
+    """Put a model that `write` fills the folder of into `repository`, as publish does."""
+    return _publish(name, {name: write}, repository)
+
+
 def _publish(name: str, writers: Mapping[str, Writer], repository: Path) -> Path:
     target = repository / name
     try:

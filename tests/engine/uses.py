@@ -1,8 +1,8 @@
 """What our code asks of TensorRT's Python interface, read from its source: names, members, calls.
 
 Types are followed as far as an expression shows them: `trt.X`, `ctx.net` and `network` (INetworkDefinition), `layer`
-where nothing better is known (any layer, loop or conditional), and whatever a call on a known class returns by TensorRT's
-own signature.
+where nothing better is known (any layer, loop or conditional), and what a call on a known class returns as TensorRT's
+own signature says.
 """
 
 from __future__ import annotations

@@ -1,0 +1,30 @@
+"""`trt-build merge`: repositories that were built on different GPUs become one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from builder.cli import options
+from builder.cli.command import Command
+from builder.cli.terminal import Terminal
+
+
+@click.command("merge", cls=Command, short_help="Join repositories that were built on different GPUs.")
+@click.argument("repositories", type=options.PATH, nargs=-1, required=True, metavar="REPOSITORY...")
+@click.option("--out", type=options.PATH, required=True, metavar="DIR", help="The repository; made if missing.")
+@click.pass_obj
+def merge_command(terminal: Terminal, /, repositories: tuple[Path, ...], out: Path) -> None:
+    """Write the models of all REPOSITORIES into DIR, each with one plan for every compute capability that it was built
+    for (Triton's cc_model_filenames), so that one repository serves a mixed fleet.
+
+    A model must have the same file, interface and TensorRT in each. A GPU without a plan fails by name.
+    """
+    from builder import triton
+
+    merged = triton.merge(repositories, out)
+    triton.write_env(out)
+    data = [{"name": name, "compute_capabilities": capabilities} for name, capabilities in merged]
+    rows = [[name, ", ".join(capabilities) or "any"] for name, capabilities in merged]
+    terminal.result({"repository": out, "models": data}, lambda: terminal.table(("model", "GPUs"), rows))

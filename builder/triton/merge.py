@@ -1,0 +1,171 @@
+"""Several repositories as one for a mixed fleet: each model with a plan for every kind of GPU, as cc_model_filenames.
+
+Triton looks an instance's compute capability up there and, where it is missing, silently takes the default file, which
+another GPU's plan must not be: so the default is a file that does not exist, and its name is what Triton's log says.
+It never compares the plans with each other either; here nothing is merged that does not have one interface.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tritonclient.grpc import model_config_pb2 as pb
+
+from builder.errors import PublishError, UsageError
+from builder.triton.config import config_text, parse
+from builder.triton.layout import SIDECAR, VERSION
+from builder.triton.publish import publish_folder
+
+NO_PLAN = "no-plan-for-this-gpu.plan"
+OWN = ("plan_sha256", "version", "torch_version")
+"""Provenance that may differ between the hosts that built the plans."""
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One model of one repository: its config, and by compute capability ("9.0") the plan's file and facts."""
+
+    folder: Path
+    config: Any
+    plans: dict[str, tuple[Path, dict[str, Any]]]
+
+
+def merge(repositories: Sequence[Path], out: Path) -> list[tuple[str, tuple[str, ...]]]:
+    """Write every model of the repositories into `out`; gives each name with the compute capabilities that it serves
+    (none: one repository alone has it, or no plan of it is Triton's to load, and it is copied).
+
+    A later repository's plan for the same capability is taken. Raises UsageError where a folder is no repository,
+    PublishError where two models of one name cannot be one.
+    """
+    found: dict[str, list[Path]] = {}
+    for repository in repositories:
+        folders = sorted(path.parent for path in repository.glob(f"*/{SIDECAR}"))
+        if not folders:
+            raise UsageError(
+                f"{repository} holds no models of trt-build", fix="name folders that `trt-build repo` wrote"
+            )
+        for folder in folders:
+            found.setdefault(folder.name, []).append(folder)
+    ready = {
+        name: _joined(folders) for name, folders in found.items()
+    }  # every refusal comes before anything is written
+    return [(name, _publish(name, variants, out)) for name, variants in ready.items()]
+
+
+def _joined(folders: Sequence[Path]) -> list[Variant]:
+    variants = [_variant(folder) for folder in folders]
+    for other in variants[1:]:
+        _must_fit(variants[0], other)
+    return variants
+
+
+def _variant(folder: Path) -> Variant:
+    message = parse((folder / "config.pbtxt").read_text(), str(folder / "config.pbtxt"))
+    facts = _json(folder / VERSION / "plan.json")
+    if message.backend != "tensorrt" and message.platform != "tensorrt_plan":
+        return Variant(folder, message, {})
+    named = dict(message.cc_model_filenames)
+    if named:
+        return Variant(
+            folder, message, {cc: (folder / VERSION / file, facts["plans"][cc]) for cc, file in named.items()}
+        )
+    capabilities = facts.get("compute_capabilities") or []
+    if len(capabilities) != 1:
+        raise PublishError(
+            f"the plan of {folder.name!r} does not say for which GPU it is",
+            where=str(folder),
+            fix="build it again: plan.json then has its compute capability",
+        )
+    return Variant(folder, message, {capabilities[0]: (folder / VERSION / "model.plan", facts)})
+
+
+def _must_fit(one: Variant, other: Variant) -> None:
+    """Raise PublishError, with what differs, where the two cannot be served as one model."""
+    where = f"{one.folder} and {other.folder}"
+    if not (one.plans and other.plans):
+        raise PublishError(
+            f"model {one.folder.name!r} stands in two repositories, and Triton does not load its plan itself",
+            where=where,
+            fix="build it with --serve-as tensorrt_plan: the Python runtime has one plan",
+        )
+    ours, theirs = _comparable(one.config), _comparable(other.config)
+    for field in sorted({*ours, *theirs}):
+        a, b = ours.get(field), theirs.get(field)
+        if a != b:
+            raise PublishError(
+                f"model {one.folder.name!r} is not the same in both: {field}: {a} and {b}",
+                where=where,
+                fix="build both from the same file, manifest and TensorRT",
+            )
+
+
+def _comparable(message: Any) -> dict[str, str]:
+    """The config's fields as text, without what may differ between hosts; each provenance parameter by itself."""
+    copy = pb.ModelConfig()
+    copy.CopyFrom(message)
+    copy.ClearField("cc_model_filenames")
+    copy.ClearField("default_model_filename")
+    parameters = {key.removeprefix("trt_build."): value.string_value for key, value in copy.parameters.items()}
+    copy.ClearField("parameters")
+    fields = {field.name: str(value).strip().replace("\n", " ") for field, value in copy.ListFields()}
+    return {**fields, **{key: value for key, value in parameters.items() if key not in OWN}}
+
+
+def _publish(name: str, variants: Sequence[Variant], out: Path) -> tuple[str, ...]:
+    plans = {cc: plan for variant in variants for cc, plan in variant.plans.items()}
+    if len(variants) == 1:
+        publish_folder(name, lambda folder: _copy(variants[0].folder, folder), out)
+        return tuple(sorted(variants[0].plans))
+    publish_folder(name, lambda folder: _write(variants[0], plans, folder), out)
+    return tuple(sorted(plans))
+
+
+def _write(first: Variant, plans: dict[str, tuple[Path, dict[str, Any]]], folder: Path) -> None:
+    """The first variant's folder with everybody's plans; the sidecar's record of one build is no longer true."""
+    _copy(first.folder, folder)
+    message = pb.ModelConfig()
+    message.CopyFrom(first.config)
+    message.default_model_filename = NO_PLAN
+    message.cc_model_filenames.clear()
+    message.parameters.pop("trt_build.plan_sha256", None)
+    for old in (folder / VERSION).glob("*.plan"):
+        old.unlink()
+    for capability, (path, _) in sorted(plans.items()):
+        file = f"model_sm{capability.replace('.', '')}.plan"
+        shutil.copyfile(path, folder / VERSION / file)
+        message.cc_model_filenames[capability] = file
+    (folder / "config.pbtxt").write_text(config_text(message))
+    facts = {capability: facts for capability, (_, facts) in sorted(plans.items())}
+    base = {**_json(folder / VERSION / "plan.json"), "compute_capabilities": sorted(plans), "plans": facts}
+    _save(folder / VERSION / "plan.json", base)
+    said = {key: value for key, value in _json(folder / SIDECAR).items() if key not in ("request", "plans")}
+    said["files"] = {
+        path.relative_to(folder).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and path.name != SIDECAR
+    }
+    _save(folder / SIDECAR, said)
+
+
+def _copy(source: Path, folder: Path) -> None:
+    shutil.copytree(source, folder, dirs_exist_ok=True)
+
+
+def _json(path: Path) -> dict[str, Any]:
+    try:
+        read = json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise PublishError(
+            f"{path.name} cannot be read: {error}", where=str(path), fix="build the model again"
+        ) from error
+    return read if isinstance(read, dict) else {}
+
+
+def _save(path: Path, value: dict[str, Any]) -> None:
+    path.write_text(json.dumps(value, indent=2) + "\n")

@@ -1,0 +1,125 @@
+"""One repository for a mixed fleet: a plan for each GPU, and nothing merged that is not the same model."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from builder.cli import main
+from builder.errors import PublishError, UsageError
+from builder.store import Hashes, record, stale
+from builder.triton import merge, publish
+from builder.triton.config import parse
+from builder.triton.merge import NO_PLAN
+from tests.triton.artifacts import TENSORRT, scorer
+
+
+def endpoints(capability: str, version: str) -> dict[str, Any]:
+    inputs = [{"name": "x", "dtype": "FLOAT"}, {"name": "ids", "dtype": "INT64"}]
+    outputs = [{"name": "scores", "dtype": "FLOAT"}, {"name": "best", "dtype": "INT64"}]
+    facts = {**TENSORRT, "tensorrt": version, "compute_capabilities": [capability]}
+    return {**facts, "inputs": inputs, "outputs": outputs}
+
+
+@pytest.fixture
+def built(tmp_path: Path) -> Callable[..., Path]:
+    """A repository as a host with such a GPU writes it; the plan is text, since nothing here loads it."""
+
+    def build(name: str, capability: str, version: str = "10.13.3.9", **more: Any) -> Path:
+        plan = f"plan for {capability} of {name}".encode()
+        publish(scorer(plan=plan, facts=endpoints(capability, version), **more), tmp_path / name / "repository")
+        return tmp_path / name / "repository"
+
+    return build
+
+
+def config_of(folder: Path) -> Any:
+    return parse((folder / "config.pbtxt").read_text(), "merged")
+
+
+def test_each_gpu_finds_its_plan_and_others_fail_by_name(built: Callable[..., Path], tmp_path: Path) -> None:
+    merged = merge([built("a", "8.0"), built("b", "9.0")], tmp_path / "out")
+    assert merged == [("scorer", ("8.0", "9.0"))]
+    folder = tmp_path / "out" / "scorer"
+    message = config_of(folder)
+    assert dict(message.cc_model_filenames) == {"8.0": "model_sm80.plan", "9.0": "model_sm90.plan"}
+    assert message.default_model_filename == NO_PLAN
+    assert {path.name for path in (folder / "1").iterdir()} == {"model_sm80.plan", "model_sm90.plan", "plan.json"}
+    assert (folder / "1" / "model_sm90.plan").read_bytes() == b"plan for 9.0 of b"
+    facts = json.loads((folder / "1" / "plan.json").read_text())
+    assert facts["compute_capabilities"] == ["8.0", "9.0"]
+    assert facts["plans"]["9.0"]["compute_capabilities"] == ["9.0"]
+
+
+def test_the_merged_model_is_as_its_sidecar_says_and_is_no_build(built: Callable[..., Path], tmp_path: Path) -> None:
+    a, b = built("a", "8.0"), built("b", "9.0")
+    record(a / "scorer", {"precision": "fp32"}, {}, {})
+    merge([a, b], tmp_path / "out")
+    assert stale(tmp_path / "out" / "scorer", {"precision": "fp32"}, Hashes(tmp_path / "h")) == "there was none before"
+    record(tmp_path / "out" / "scorer", {}, {}, {})
+    assert stale(tmp_path / "out" / "scorer", {}, Hashes(tmp_path / "h")) is None
+
+
+def test_a_merged_repository_takes_a_third_and_a_newer(built: Callable[..., Path], tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    merge([built("a", "8.0"), built("b", "9.0")], out)
+    assert merge([out, built("c", "12.0"), built("d", "9.0")], out) == [("scorer", ("12.0", "8.0", "9.0"))]
+    assert (out / "scorer" / "1" / "model_sm90.plan").read_bytes() == b"plan for 9.0 of d"
+    assert (out / "scorer" / "1" / "model_sm80.plan").read_bytes() == b"plan for 8.0 of a"
+    assert config_of(out / "scorer").cc_model_filenames["12.0"] == "model_sm120.plan"
+
+
+def test_a_model_of_one_repository_is_copied(built: Callable[..., Path], tmp_path: Path) -> None:
+    other = scorer(name="other", plan=None)
+    publish(other, tmp_path / "b" / "repository")
+    merged = merge([built("a", "8.0"), tmp_path / "b" / "repository"], tmp_path / "out")
+    assert merged == [("scorer", ("8.0",)), ("other", ())]
+    assert (tmp_path / "out" / "scorer" / "1" / "model.plan").read_bytes() == b"plan for 8.0 of a"
+    assert config_of(tmp_path / "out" / "other").backend == "python"
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        ({"version": "10.9.0.34"}, "tensorrt_version: 10.13.3.9 and 10.9.0.34"),
+        ({"precision": "fp16"}, "precision: fp32 and fp16"),
+        ({"instances": 3}, "instance_group"),
+    ],
+)
+def test_what_is_not_one_model_is_refused_and_nothing_is_written(
+    built: Callable[..., Path], tmp_path: Path, more: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(PublishError, match=words):
+        merge([built("a", "8.0"), built("b", "9.0", **more)], tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_plans_of_the_python_runtime_are_not_merged(built: Callable[..., Path], tmp_path: Path) -> None:
+    with pytest.raises(PublishError, match="Triton does not load its plan itself"):
+        merge([built("a", "8.0"), built("b", "9.0", serve_as="python")], tmp_path / "out")
+
+
+def test_a_plan_that_says_no_gpu_is_refused(built: Callable[..., Path], tmp_path: Path) -> None:
+    a = built("a", "8.0")
+    path = a / "scorer" / "1" / "plan.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "compute_capabilities": []}))
+    with pytest.raises(PublishError, match="for which GPU"):
+        merge([a, built("b", "9.0")], tmp_path / "out")
+
+
+def test_a_folder_without_models_is_usage(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="holds no models"):
+        merge([tmp_path], tmp_path / "out")
+
+
+def test_the_command_says_which_gpus_each_model_serves(built: Callable[..., Path], tmp_path: Path) -> None:
+    words = ["merge", str(built("a", "8.0")), str(built("b", "9.0")), "--out", str(tmp_path / "m" / "out")]
+    result = CliRunner().invoke(main, words, catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    assert "scorer  8.0, 9.0" in result.stdout
+    assert "TRITON_IMAGE" in (tmp_path / "m" / ".env").read_text()
