@@ -31,9 +31,12 @@ class Snapshot:
         self.without_place = len(_WITHOUT_PLACE.findall(self.text))
 
 
+_TENSOR = re.compile(r"\b(?:Float|Double|Half|BFloat16|Long|Int|Short|Char|Byte|Bool)\([^()]*\)")
+
+
 def _types(values: Any) -> tuple[str, ...]:
-    """Tensors without shapes: a pass may learn one, or forget it."""
-    return tuple("Tensor" if v.type().kind() == "TensorType" else v.type().str() for v in values)
+    """Tensors without shapes, in tuples as well: a pass may learn a shape, or forget it."""
+    return tuple("Tensor" if v.type().kind() == "TensorType" else _TENSOR.sub("Tensor", v.type().str()) for v in values)
 
 
 def verify(graph: Any, step: Pass, before: Snapshot) -> Snapshot:

@@ -242,3 +242,14 @@ def test_what_cannot_be_told_is_refused_with_its_line(function: Callable[..., An
 def test_a_constant_is_not_written() -> None:
     with pytest.raises(LoweringError, match="changes a constant"):
         builder.lower(torch.jit.script(_weight_plus).graph, params=[torch.ones(4)])
+
+
+def test_a_list_takes_a_constant_list() -> None:
+    def f(x):
+        shape = [x.size(0)]
+        shape.extend([2, 2])
+        shape += [1]
+        return x.reshape(shape)
+
+    x = torch.randn(3, 4)
+    torch.testing.assert_close(builder.lower(torch.jit.script(f).graph).run(x)[0], f(x), rtol=0, atol=0)

@@ -118,3 +118,17 @@ def test_cost_per_node_does_not_grow(kind: str) -> None:
     benchmark.measure(kind, 100, 1)
     small, large = (benchmark.measure(kind, nodes, 2)["us_per_node"] for nodes in (500, 4000))
     assert large <= 1.6 * small, (small, large)
+
+
+def test_a_cell_with_given_states() -> None:
+    class Stepped(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.cell = nn.LSTMCell(6, 4)
+
+        def forward(self, x, h, c):
+            return self.cell(x, (h, c))
+
+    module, inputs = torch.jit.script(Stepped().eval()), (torch.randn(2, 6), torch.randn(2, 4), torch.randn(2, 4))
+    for got, want in zip(builder.lower(module).run(*inputs), module(*inputs), strict=True):
+        torch.testing.assert_close(got, want)

@@ -79,16 +79,19 @@ def _is_floating(node: Any, facts: Facts) -> bool | None:
 
 
 def _is(node: Any, facts: Facts) -> bool | None:
-    """`x is y` for tensors: the same value is the same tensor, two inputs of the graph are two."""
+    """`x is y` for tensors: the same value is the same tensor, two inputs of the graph are two. None is only None."""
     one, other = ir.inputs(node)
     kinds = {one.type().kind(), other.type().kind()}
-    if kinds == {"TensorType", "NoneType"}:
+    if "NoneType" in kinds and not kinds & _MAY_BE_NONE and len(kinds) > 1:
         return False
     if one.type().kind() != "TensorType" or other.type().kind() != "TensorType":
         return None
     if one == other:
         return True
     return False if all(_fresh(value) for value in (one, other)) else None
+
+
+_MAY_BE_NONE = frozenset(["OptionalType", "UnionType", "AnyType"])
 
 
 def _is_not(node: Any, facts: Facts) -> bool | None:

@@ -35,7 +35,17 @@ class Memory:
     def alias(self, value: Any) -> Alias:
         """The alias of a value; one that is met for the first time shares memory with nobody."""
         found = self._aliases.get(value.unique())
-        return found if found is not None else self.define(value, Storage(constant=ir.is_constant(value)))
+        if found is not None:
+            return found
+        items = self._constant_items(value)
+        return self.define(value, Storage(constant=ir.is_constant(value)), items=items, held=self._holding(items or []))
+
+    def _constant_items(self, value: Any) -> Items | None:
+        """The elements of a constant list, as constants beside it."""
+        if not ir.is_constant(value) or value.type().kind() != "ListType":
+            return None
+        known = value.toIValue()
+        return [ir.insert_constant(self.graph, element, value.node()) for element in known]
 
     def same(self, value: Any, alias: Alias) -> None:
         """Say that `value` is the very tensor or container of `alias`."""
