@@ -61,7 +61,7 @@ def convert(
     lowered = (
         module_or_graph
         if isinstance(module_or_graph, LoweredGraph)
-        else lower(module_or_graph, params, unroll_limit=unroll_limit)
+        else lower(module_or_graph, params, unroll_limit=unroll_limit, specs=inputs)
     )
     specs = named(inputs, lowered)
     profiles = tuple(profiles) if profiles is not None else (_one_profile(specs),)
