@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -18,6 +19,7 @@ from builder.store.canonical import digest
 from tests.store.conftest import small
 
 DEFAULT = BuildOptions()
+ROOT = Path(__file__).parents[2]
 
 
 def reason(before: Any, after: Any) -> str:
@@ -31,16 +33,22 @@ def test_equal_conversions_have_equal_keys() -> None:
     assert len(key.key(first)) == 64
 
 
-def test_the_key_is_the_same_in_another_process(conversion: Any) -> None:
-    """No address, no order of a set, no count of what this process did before may be in it."""
+def test_the_key_is_the_same_in_every_process() -> None:
+    """No address, no order of a set, no count of what a process did before may be in it."""
     program = (
         "from tests.store.conftest import small\nfrom builder.store import key\n"
-        "from builder.engine import BuildOptions\nprint(key.key(key.parts(small(), BuildOptions())))"
+        "from builder.engine import BuildOptions\n{before}\nprint(key.key(key.parts(small(), BuildOptions())))"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=Path(__file__).parents[2]
-    )
-    assert done.stdout.strip() == key.key(key.parts(conversion, DEFAULT))
+    both = [
+        subprocess.Popen(
+            [sys.executable, "-c", program.format(before=before)],
+            stdout=subprocess.PIPE, text=True, cwd=ROOT, env={**os.environ, "PYTHONHASHSEED": seed},
+        )
+        for seed, before in (("1", ""), ("2", "small(2.0, precision='fp16')"))
+    ]  # fmt: skip
+    answers = [process.communicate()[0].strip() for process in both]
+    assert len(answers[0]) == 64
+    assert answers[0] == answers[1]
 
 
 @pytest.mark.parametrize(
