@@ -79,8 +79,7 @@ def from_data(one: folder.Found, data: Mapping[str, Any]) -> ModelSpec:
     assert one.model is not None and one.manifest is not None
     profiles = _profiles(data)
     plain = {key: data[key] for key in ("module", "precision", "instances", "unroll_limit", "build") if key in data}
-    if "outputs" in data:
-        plain["outputs"] = tuple(data["outputs"])
+    plain |= {key: tuple(data[key]) for key in ("outputs", "keep_fp32") if key in data}
     if "goldens" in data:
         plain["goldens"] = one.manifest.parent / data["goldens"]
     if "libraries" in data:

@@ -85,6 +85,8 @@ class ModelSpec:
     fallback: Fallback = Fallback()
     goldens: Path | None = None
     unroll_limit: int = 64
+    keep_fp32: tuple[str, ...] = ()
+    """Patterns (fnmatch) over layer names that a reduced precision spares."""
     build: Mapping[str, Any] = field(default_factory=dict)
     """Options of TensorRT's builder, by the names of builder.engine's BuildOptions."""
     libraries: tuple[Path, ...] = ()

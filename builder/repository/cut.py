@@ -56,7 +56,12 @@ def _convert(lowered: LoweredGraph, spec: ModelSpec) -> Conversion:
     from builder import conversion
 
     return conversion.convert(
-        lowered, spec.inputs, precision=spec.precision, profiles=spec.profiles, output_names=lowered.outputs
+        lowered,
+        spec.inputs,
+        precision=spec.precision,
+        profiles=spec.profiles,
+        output_names=lowered.outputs,
+        keep_fp32=spec.keep_fp32,
     )
 
 
@@ -123,6 +128,7 @@ class _Cutter:
                 segment.lowered,
                 specs,
                 precision=self.spec.precision,
+                keep_fp32=self.spec.keep_fp32,
                 profiles=segment.profiles,
                 output_names=segment.outputs,
             )

@@ -106,15 +106,21 @@ def perform(orders: Sequence[Order], progress: Progress, jobs: int, isolate: boo
 def default_jobs() -> int:
     """Two on each GPU that plans are timed on, so that one model is converted while another is built; else by cores."""
     if flavour.chosen() == "tensorrt":
-        return 2 * max(1, len(gpu.devices()))
+        return 2 * max(1, len(same_kind()))
     return max(1, (os.cpu_count() or 1) // 4)
 
 
 def environments() -> list[dict[str, str]]:
-    """What pins a worker to its GPU: one for each GPU of the host, by uuid, so that an order of theirs is no matter."""
+    """What pins a worker to its GPU, by uuid: one for each GPU of the first one's kind, for a plan is for one kind."""
     if flavour.chosen() != "tensorrt":
         return [{}]
-    return [{"CUDA_VISIBLE_DEVICES": device.uuid} for device in gpu.devices()] or [{}]
+    return [{"CUDA_VISIBLE_DEVICES": device.uuid} for device in same_kind()] or [{}]
+
+
+def same_kind() -> list[gpu.Device]:
+    """The GPUs that are of the kind of CUDA's first, which is the one that keys name."""
+    devices = gpu.devices()
+    return [d for d in devices if (d.name, d.capability) == (devices[0].name, devices[0].capability)]
 
 
 def _result(order: Order, answer: Any) -> ModelResult:

@@ -137,6 +137,21 @@ def test_options_of_the_manifest_reach_tensorrt_and_the_command_line_overrides_t
     assert changed.because == "options.optimization_level 1 -> 2"
 
 
+def test_keep_fp32_of_the_manifest_reaches_the_network(models: Path, settings: dict[str, Any]) -> None:
+    def told() -> dict[str, Any]:
+        plans = json.loads((settings["out"] / "small" / "trt-build.json").read_text())["plans"]
+        return {"layers": build(models, **settings).layers, "network": plans["model"]["parts"]["network"]}
+
+    (models / "small.yaml").write_text(MANIFEST + "precision: fp16\n")
+    build(models, **settings)
+    half = told()
+    (models / "small.yaml").write_text(MANIFEST + 'precision: fp16\nkeep_fp32: ["*linear*"]\n')
+    changed = build(models, **settings)
+    assert (changed.state, changed.because) == ("built", 'keep_fp32 none -> ["*linear*"]')
+    assert told()["network"] != half["network"]
+    assert told()["layers"] < half["layers"]  # no casts
+
+
 def test_options_that_the_flavour_lacks_fail_as_usage(models: Path, settings: dict[str, Any]) -> None:
     from builder.engine import BuildOptions
     from builder.errors import UsageError
@@ -178,6 +193,22 @@ def test_without_isolation_it_is_built_here(models: Path, settings: dict[str, An
     workers._zygote.close()
     assert build(models, **settings, isolate=False).state == "built"
     assert workers._zygote.process is None
+
+
+def test_workers_are_pinned_to_the_gpus_of_one_kind(monkeypatch: pytest.MonkeyPatch) -> None:
+    from builder.engine import flavour, gpu
+    from builder.repository import orders
+
+    kinds = [("H100", (9, 0)), ("A100", (8, 0)), ("H100", (9, 0))]
+    devices = [gpu.Device(i, name, capability, 1 << 36, f"GPU-{i}") for i, (name, capability) in enumerate(kinds)]
+    monkeypatch.setattr(flavour, "chosen", lambda: "tensorrt-rtx")
+    assert orders.environments() == [{}]
+    monkeypatch.setattr(flavour, "chosen", lambda: "tensorrt")
+    monkeypatch.setattr(gpu, "devices", lambda: devices)
+    assert orders.environments() == [{"CUDA_VISIBLE_DEVICES": "GPU-0"}, {"CUDA_VISIBLE_DEVICES": "GPU-2"}]
+    assert orders.default_jobs() == 4
+    monkeypatch.setattr(gpu, "devices", list)
+    assert orders.environments() == [{}]
 
 
 def test_two_builders_of_one_store_both_publish(models: Path, tmp_path: Path) -> None:
