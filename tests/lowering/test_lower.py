@@ -96,3 +96,13 @@ def test_state_kept_in_the_module_is_an_error_with_its_line() -> None:
     with pytest.raises(LoweringError, match="'seen'") as caught:
         builder.lower(torch.jit.script(Counts()))
     assert "test_lower.py" in caught.value.where
+
+
+def test_a_convolution_without_a_batch_stays_one_that_torch_can_run() -> None:
+    """aten::_convolution takes no unbatched input: such a lowered graph would crash the runtime."""
+    module = torch.jit.script(torch.nn.Conv2d(3, 4, 3).eval())
+    image = torch.randn(3, 8, 9)
+    spec = builder.TensorSpec("float32", (3, 8, 9))
+    lowered = builder.lower(module, specs=[spec])
+    torch.testing.assert_close(lowered.run(image)[0], module(image), rtol=0, atol=0)
+    assert builder.convert(module, [spec]).network.get_output(0).shape == (4, 6, 7)

@@ -8,6 +8,7 @@ import torch
 
 from builder.lowering import ir
 from builder.lowering.passes import Context, lowering_pass
+from builder.lowering.passes.dtypes import bottom_up, input_facts
 from builder.lowering.passes.functionalise.views import Emit
 
 _PLAIN = {f"aten::conv{n}d": n for n in (1, 2, 3)}
@@ -20,11 +21,24 @@ def unify_convolutions(graph: Any, context: Context) -> None:
     arguments.
 
     String padding becomes numbers: `valid` is 0, `same` is half of dilation * (kernel - 1) on either side, with one
-    more at the end by an explicit pad where that is odd. The kernel's size must be known for `same`.
+    more at the end by an explicit pad where that is odd. The kernel's size must be known for `same`. An input that is
+    known to have no batch stays with convNd: `_convolution` does not take it.
     """
+    unbatched = _unbatched(graph, context)
     for node in ir.nodes_of(graph, *_PLAIN, *_TRANSPOSED, "aten::convolution", "aten::_convolution"):
-        if not ir.in_fallback(node):
+        if not ir.in_fallback(node) and node.output().unique() not in unbatched:
             _rewrite(graph, node)
+
+
+def _unbatched(graph: Any, context: Context) -> set[int]:
+    """The outputs of convolutions whose input has one axis less than a batch has."""
+    facts, found = input_facts(graph, context), set()
+    for node in bottom_up(graph):
+        axes = _PLAIN.get(node.kind()) or _TRANSPOSED.get(node.kind())
+        if axes and facts.rank(node.inputsAt(0)) == axes + 1:
+            found.add(node.output().unique())
+        facts.learn(node)
+    return found
 
 
 def _rewrite(graph: Any, node: Any) -> None:

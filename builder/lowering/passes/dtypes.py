@@ -24,7 +24,7 @@ def fold_known_facts(graph: Any, context: Context) -> None:
     for _ in range(_ROUNDS):
         if not context.specs and not ir.nodes_of(graph, "prim::dtype", *_ASKS):
             return
-        if not _fold(graph, _facts(graph, context), context):
+        if not _fold(graph, input_facts(graph, context), context):
             return
         ir.C._jit_pass_constant_propagation(graph)
         for node in ir.nodes_of(graph, "prim::If"):
@@ -36,7 +36,8 @@ def fold_known_facts(graph: Any, context: Context) -> None:
 _ROUNDS = 8  # each resolves the branches that the last one's answers made static; nothing asks deeper than that
 
 
-def _facts(graph: Any, context: Context) -> Facts:
+def input_facts(graph: Any, context: Context) -> Facts:
+    """What the specs say of the graph's inputs."""
     facts = Facts()
     for value, spec in zip(graph.inputs(), context.specs, strict=False):
         facts.know(value, getattr(torch, spec.dtype), len(spec.shape))
@@ -46,7 +47,7 @@ def _facts(graph: Any, context: Context) -> Facts:
 def _fold(graph: Any, facts: Facts, context: Context) -> bool:
     """Replace every question that has an answer; whether there was one."""
     found = False
-    for node in _bottom_up(graph):
+    for node in bottom_up(graph):
         answer = _answer(node, facts) if node.kind() in _QUESTIONS else None
         if answer is None:
             facts.learn(node)
@@ -56,11 +57,11 @@ def _fold(graph: Any, facts: Facts, context: Context) -> bool:
     return found | _fold_sizes(graph, context)
 
 
-def _bottom_up(block: Any) -> Any:
+def bottom_up(block: Any) -> Any:
     """Every node in program order, an If or Loop after the nodes of its blocks."""
     for node in list(block.nodes()):
         for inner in ir.blocks_of(node):
-            yield from _bottom_up(inner)
+            yield from bottom_up(inner)
         yield node
 
 
@@ -139,8 +140,8 @@ def _fold_sizes(graph: Any, context: Context) -> bool:
 @lowering_pass("remove-casts", touches=("aten::to",))
 def remove_casts(graph: Any, context: Context) -> None:
     """Remove a cast to the dtype that a value already has: a known one, or that of the very same tensor."""
-    facts = _facts(graph, context)
-    for node in _bottom_up(graph):
+    facts = input_facts(graph, context)
+    for node in bottom_up(graph):
         facts.learn(node)
         if node.kind() == "aten::to" and _same(node, facts):
             ir.bypass(node)
