@@ -115,9 +115,14 @@ def _as_ours(error: BaseException) -> BaseException:
 
 
 def _own_line(error: BaseException) -> str:
-    """The innermost line of ours in the traceback."""
+    """The innermost line of ours in the traceback; of a worker's, which comes as the text of the cause."""
+    import re
     import traceback
 
+    told = re.findall(r'File "([^"]*/builder/[^"]+)", line (\d+), in (\w+)', str(error.__cause__ or ""))
+    if told:
+        file, line, function = told[-1]
+        return f"{file}:{line} in {function}"
     frames = traceback.extract_tb(error.__traceback__ or sys.exc_info()[2])
     ours = [frame for frame in frames if "/builder/" in frame.filename] or list(frames)
     return f"{ours[-1].filename}:{ours[-1].lineno} in {ours[-1].name}" if ours else "unknown"

@@ -46,7 +46,8 @@ class Crashed(EngineError):
 
     def __init__(self, code: int, trace: str, reproduce: str) -> None:
         name = signal.Signals(-code).name if code < 0 else f"exit code {code}"
-        line = next((text.strip() for text in trace.splitlines() if "/builder/" in text), None)
+        stack = trace.partition("Current thread")[2].splitlines()  # innermost first; other threads stand before it
+        line = next((text.strip() for text in stack if "/builder/" in text), None)
         hint = " (killed: most often by the kernel, out of memory)" if code == -signal.SIGKILL else ""
         super().__init__(
             f"the process that built the model crashed with {name}{hint}",

@@ -43,6 +43,9 @@ def test_a_crash_fails_its_task_alone_and_says_how_to_reproduce_it(number: signa
     assert isinstance(crashed, EngineError)
     assert number.name in crashed.message
     assert "trt-build repo x.pt" in str(crashed.fix)
+    if number != signal.SIGKILL:  # which leaves no time to say where
+        assert "builder/engine/zygote.py" in str(crashed.where)
+        assert "in _run" in str(crashed.where)
     if number == signal.SIGKILL:
         assert "out of memory" in crashed.message
 

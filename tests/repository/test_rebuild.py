@@ -172,6 +172,7 @@ def test_a_crash_in_a_converter_fails_one_model_and_says_how_to_reproduce_it(
     assert (small.ok, zebra.ok) == (True, True)
     assert crashed.name == "crashing"
     assert "SIGSEGV" in str(crashed.error)
+    assert "builder/conversion/block.py" in str(crashed.error)
     assert {path.name for path in settings["out"].iterdir()} == {"small", "zebra"}
     assert crashed.error is not None
     words = shlex.split(str(crashed.error.fix).partition("trt-build ")[2])
