@@ -89,6 +89,7 @@ def _lower(report: dict[str, Any], spec: Any, asked: _Asked) -> None:
     examples = _examples(spec) if asked.paranoid else None
     lowered = lowering.lower(
         report["_module"],
+        specs=spec.inputs,
         unroll_limit=spec.unroll_limit,
         fallback_modules=spec.fallback.modules,
         paranoid=examples,

@@ -46,7 +46,9 @@ def _network(terminal: Terminal, target: Path, settings: dict[str, Any]) -> None
     inputs = options.parsed(settings.pop("inputs"))
     (spec,) = _single(manifest.load(target, inputs=inputs, **settings), target)
     module = torchscript.load(spec.path, spec.module, libraries=spec.libraries)
-    lowered = lowering.lower(module, unroll_limit=spec.unroll_limit, fallback_modules=spec.fallback.modules)
+    lowered = lowering.lower(
+        module, specs=spec.inputs, unroll_limit=spec.unroll_limit, fallback_modules=spec.fallback.modules
+    )
     if picture is not None:
         _draw(terminal, lowered, spec, picture)
         return

@@ -66,7 +66,9 @@ class _Build:
         with self.phase("load"):
             module = torchscript.load(spec.path, spec.module, libraries=spec.libraries)
         with self.phase("lower"):
-            lowered = lowering.lower(module, unroll_limit=spec.unroll_limit, fallback_modules=spec.fallback.modules)
+            lowered = lowering.lower(
+                module, specs=spec.inputs, unroll_limit=spec.unroll_limit, fallback_modules=spec.fallback.modules
+            )
         names = spec.outputs or lowered.outputs
         with self.phase("goldens"):
             goldens = parity.record(module, spec, names)
