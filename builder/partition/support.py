@@ -12,6 +12,7 @@ import torch
 from builder.conversion.block import MISSING, BlockConverter
 from builder.conversion.context import ConversionContext, Unconvertible
 from builder.conversion.convert import add_input
+from builder.conversion.sizes import propagate
 from builder.engine.network import new_network
 from builder.errors import ConversionError, UnsupportedOperator
 from builder.lowering import LoweredGraph
@@ -63,6 +64,11 @@ class Trial(BlockConverter):
         """Remember the first reason for the top-level node, and go on."""
         super().refuse(node, reason, fix)
         self.refused.setdefault(self.position, self.unsupported[-1])
+
+    def _finish(self, node: Any, first: int) -> None:
+        """Sizes only: nobody will read the names and source lines of a scratch network, and they take longest."""
+        for index in range(first, self.ctx.net.num_layers):
+            propagate(self.ctx, self.ctx.net.get_layer(index))
 
     def _skip(self, node: Any) -> None:
         self.refuse(node, READS_OTHERS, None)
