@@ -28,6 +28,6 @@ def read_layer(layer: Any) -> Node:
 @lru_cache(maxsize=1)
 def _layer_classes() -> dict[str, Any]:
     load()  # tells Polygraphy which flavour this process uses, before it imports one itself
-    from polygraphy.backend.trt.util import get_layer_class_mapping  # type: ignore[import-untyped]
+    from polygraphy.backend.trt.util import get_layer_class_mapping
 
     return {layer_type.name: layer_class for layer_type, layer_class in get_layer_class_mapping().items()}

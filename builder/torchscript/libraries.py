@@ -31,7 +31,7 @@ def _load(path: Path) -> None:
     import torch
 
     if path.suffix != ".py":
-        torch.ops.load_library(str(path))
+        torch.ops.load_library(str(path))  # type: ignore[no-untyped-call]
         return
     name = f"trt_build_library_{path.stem}_{len(_loaded)}"
     spec = importlib.util.spec_from_file_location(name, path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from xml.etree import ElementTree
 
 import pytest
@@ -63,6 +64,6 @@ def test_it_stays_a_page(length: int) -> None:
 def test_boxes_do_not_overlap_and_arrows_lead_down() -> None:
     _, root = drawn(8)
     boxes = [(int(r.attrib["y"]), int(r.attrib["height"])) for r in root.iter(f"{SVG}rect")]
-    assert all(y + height < below for (y, height), (below, _) in zip(boxes, boxes[1:], strict=False))
+    assert all(y + height < below for (y, height), (below, _) in itertools.pairwise(boxes))
     skips = [path.attrib["d"] for path in root.iter(f"{SVG}path") if path.attrib["d"].count("L") == 3]
     assert skips, "the input that is read again at the end passes beside the boxes between"
