@@ -13,7 +13,7 @@ import functools
 import json
 import os
 import shutil
-import tempfile
+import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
@@ -136,8 +136,9 @@ def _repository(repository: Path) -> Iterator[None]:
 @contextlib.contextmanager
 def _staging(repository: Path) -> Iterator[Path]:
     root = repository.resolve()
-    folder = Path(tempfile.mkdtemp(prefix=f".{root.name}.staging-", dir=root.parent))
-    try:
+    folder = root.parent / f".{root.name}.staging-{uuid.uuid4().hex}"
+    try:  # named before it is made: mkdtemp may be interrupted when the folder is there and its name is not known yet
+        folder.mkdir(0o700)
         if folder.stat().st_dev != root.stat().st_dev:
             raise PublishError(
                 f"{root} is a mount of its own, so nothing beside it can be moved into it whole",
