@@ -155,7 +155,7 @@ def driver() -> str | None:
     from pathlib import Path
 
     try:
-        text = Path("/proc/driver/nvidia/version").read_text()
+        text = Path("/proc/driver/nvidia/version").read_text(encoding="utf-8")
     except OSError:
         return None
     found = re.search(r"\s(\d+\.\d+(\.\d+)?)\s", text)

@@ -133,7 +133,7 @@ def _plan(terminal: Terminal, target: Path, settings: dict[str, Any]) -> None:
 
 def _json(path: Path) -> dict[str, Any]:
     try:
-        data: dict[str, Any] = json.loads(path.read_text())
+        data: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
         raise UsageError(f"not JSON: {error}", where=str(path)) from error
     return data
@@ -153,7 +153,7 @@ def _show_facts(terminal: Terminal, data: dict[str, Any]) -> None:
 def _model(terminal: Terminal, target: Path, settings: dict[str, Any]) -> None:
     sidecar = target / SIDECAR
     data: dict[str, Any] = _json(sidecar) if sidecar.is_file() else {"name": target.name}
-    data["config"] = (target / CONFIG).read_text()
+    data["config"] = (target / CONFIG).read_text(encoding="utf-8")
     terminal.result(data, lambda: _show_model(terminal, data))
 
 

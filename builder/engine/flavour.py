@@ -81,7 +81,9 @@ def installed_version(name: str) -> str | None:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             return importlib.metadata.version(distribution)
     source = Path(spec.origin) if spec and spec.origin else None
-    said = re.search(r"^__version__ *= *[\"']([^\"']+)", source.read_text() if source else "", re.MULTILINE)
+    said = re.search(
+        r"^__version__ *= *[\"']([^\"']+)", source.read_text(encoding="utf-8") if source else "", re.MULTILINE
+    )
     return said[1] if said else None  # unpacked without its metadata
 
 

@@ -30,7 +30,7 @@ _PYTHON_NOUNS = {bool: "boolean", int: "integer", float: "number", str: "string"
 @functools.cache
 def schema() -> dict[str, Any]:
     """The schema itself, parsed."""
-    loaded: dict[str, Any] = json.loads(SCHEMA_PATH.read_text())
+    loaded: dict[str, Any] = json.loads(SCHEMA_PATH.read_text(encoding="utf-8"))
     return loaded
 
 

@@ -71,8 +71,8 @@ def names(repository: Path) -> list[str]:
 def read(folder: Path) -> PublishedModel:
     """The model in `folder`; UsageError where a file of it is missing or is not what it should be."""
     try:
-        config = parse((folder / "config.pbtxt").read_text(), str(folder / "config.pbtxt"))
-        sidecar = json.loads((folder / SIDECAR).read_text())
+        config = parse((folder / "config.pbtxt").read_text(encoding="utf-8"), str(folder / "config.pbtxt"))
+        sidecar = json.loads((folder / SIDECAR).read_text(encoding="utf-8"))
         return PublishedModel(folder.name, config, sidecar, goldens.load(folder / goldens.FOLDER), folder)
     except (OSError, ValueError, EOFError) as error:
         raise UsageError(f"not a model that trt-build published: {error}", where=str(folder)) from error

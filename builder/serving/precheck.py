@@ -25,7 +25,7 @@ def check(repository: Path, models: Iterable[str] | None = None) -> None:
 
 def _missing(folder: Path) -> Iterator[Failure]:
     try:
-        config = parse((folder / "config.pbtxt").read_text(), str(folder))
+        config = parse((folder / "config.pbtxt").read_text(encoding="utf-8"), str(folder))
     except (OSError, ValueError, UsageError):
         return
     if config.backend != "python":

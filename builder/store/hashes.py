@@ -28,7 +28,7 @@ class Hashes:
         self._known: dict[str, list[int | str]] = {}
         self._learnt = False
         with contextlib.suppress(OSError, ValueError):
-            read = json.loads(self.file.read_text())
+            read = json.loads(self.file.read_text(encoding="utf-8"))
             self._known = read if isinstance(read, dict) else {}
 
     def sha256(self, path: Path) -> str:

@@ -19,7 +19,7 @@ REQUEST, PLANS, RESULT = "request", "plans", "result"
 def sidecar(folder: Path) -> dict[str, Any] | None:
     """What the model's trt-build.json says; None where there is none that can be read."""
     try:
-        read = json.loads((folder / SIDECAR).read_text())
+        read = json.loads((folder / SIDECAR).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
     return read if isinstance(read, dict) else None

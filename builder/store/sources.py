@@ -68,7 +68,7 @@ def _imported(source: str) -> Iterator[str]:
 
 
 def _text(module: str) -> str:
-    return _path(module).read_text()
+    return _path(module).read_text(encoding="utf-8")
 
 
 def _path(module: str) -> Path:

@@ -85,7 +85,7 @@ def _limit(allowed_bytes: int, seconds: int) -> None:
 
 def _data_bytes() -> int:
     """Private writable memory mapped so far, which RLIMIT_DATA counts."""
-    for line in Path("/proc/self/status").read_text().splitlines():
+    for line in Path("/proc/self/status").read_text(encoding="utf-8").splitlines():
         if line.startswith("VmData:"):
             return int(line.split()[1]) * 1024
     return 0

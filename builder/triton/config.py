@@ -106,8 +106,8 @@ def template(*names: str, base: Path | None = None) -> Any:
     """The parts of builder/templates merged in order, then `base`; a later part's single fields win, and its instance
     group replaces an earlier one."""
     folder = files("builder") / "templates"
-    texts = {name: (folder / name).read_text() for name in names}
-    texts |= {str(base): base.read_text()} if base else {}
+    texts = {name: (folder / name).read_text(encoding="utf-8") for name in names}
+    texts |= {str(base): base.read_text(encoding="utf-8")} if base else {}
     message = pb.ModelConfig()
     for where, text in texts.items():
         part = parse(text, where)

@@ -23,7 +23,9 @@ def write_env(repository: Path, path: Path | None = None) -> Path:
     The reason stands there as comments. Raises PublishError where two versions of TensorRT built the plans.
     """
     path = path or repository.resolve().parent / ".env"
-    ours = image_lines(json.loads(file.read_text()) for file in sorted(repository.glob("*/*/plan.json")))
+    ours = image_lines(
+        json.loads(file.read_text(encoding="utf-8")) for file in sorted(repository.glob("*/*/plan.json"))
+    )
     kept = [line for line in _lines(path) if not line.startswith((_MARK, f"{VARIABLE}="))]
     staged = path.with_name(f"{path.name}.{os.getpid()}.tmp")
     try:
@@ -74,4 +76,4 @@ def _without_backend() -> list[str]:
 
 
 def _lines(path: Path) -> list[str]:
-    return path.read_text().splitlines() if path.exists() else []
+    return path.read_text(encoding="utf-8").splitlines() if path.exists() else []

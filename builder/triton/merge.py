@@ -66,7 +66,7 @@ def _joined(folders: Sequence[Path]) -> list[Variant]:
 
 
 def _variant(folder: Path) -> Variant:
-    message = parse((folder / "config.pbtxt").read_text(), str(folder / "config.pbtxt"))
+    message = parse((folder / "config.pbtxt").read_text(encoding="utf-8"), str(folder / "config.pbtxt"))
     facts = _json(folder / VERSION / "plan.json")
     if message.backend != "tensorrt" and message.platform != "tensorrt_plan":
         return Variant(folder, message, {})
@@ -159,7 +159,7 @@ def _copy(source: Path, folder: Path) -> None:
 
 def _json(path: Path) -> dict[str, Any]:
     try:
-        read = json.loads(path.read_text())
+        read = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise PublishError(
             f"{path.name} cannot be read: {error}", where=str(path), fix="build the model again"

@@ -92,7 +92,7 @@ def _steps(name: str, repository: Path) -> set[str]:
 
 def _step_of(sidecar: Path) -> str | None:
     try:
-        said = json.loads(sidecar.read_text())
+        said = json.loads(sidecar.read_text(encoding="utf-8"))
     except ValueError:
         return None
     return said.get("step_of") if isinstance(said, dict) else None

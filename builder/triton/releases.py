@@ -39,7 +39,7 @@ class Match:
 @functools.cache
 def releases() -> tuple[Release, ...]:
     """All known releases, newest first."""
-    rows = json.loads((files("builder") / "triton" / "releases.json").read_text())["releases"]
+    rows = json.loads((files("builder") / "triton" / "releases.json").read_text(encoding="utf-8"))["releases"]
     return tuple(sorted(map(_release, rows), key=lambda release: release.tag, reverse=True))
 
 

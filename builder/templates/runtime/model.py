@@ -53,7 +53,7 @@ class TritonPythonModel:
     def initialize(self, args: dict[str, str]) -> None:
         """Load the plan, or the lowered module and say why not the plan."""
         folder = Path(args["model_repository"]) / args["model_version"]
-        facts = json.loads((folder / "plan.json").read_text())
+        facts = json.loads((folder / "plan.json").read_text(encoding="utf-8"))
         self.name = args["model_name"]
         self.batching = int(json.loads(args["model_config"]).get("max_batch_size", 0)) > 0
         self.tensors = facts["serving"]
