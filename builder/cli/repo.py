@@ -23,13 +23,26 @@ NEW = "there was none before"
 @build_options.build_options
 @options.store
 @options.plugins
+@click.option(
+    "--log-level",
+    type=click.Choice(["info", "graph"]),
+    default="info",
+    help="graph: write each model's graph before and after every pass to DIR.graphs, beside the repository.",
+)
 @click.option("--rebuild", is_flag=True, help="Build every model anew, unchanged or not.")
 @click.option("--jobs", type=click.IntRange(0), default=0, help="Models at a time; 0: as the machine allows.")
 @click.option("--isolate/--no-isolate", default=True, help="Build each model in a process of its own.")
 @click.option("--out", type=options.PATH, required=True, metavar="DIR", help="The model repository; made if missing.")
 @click.pass_obj
 def repo_command(
-    terminal: Terminal, /, models: Path, out: Path, inputs: tuple[str, ...], store: str | None, **settings: Any
+    terminal: Terminal,
+    /,
+    models: Path,
+    out: Path,
+    inputs: tuple[str, ...],
+    store: str | None,
+    log_level: str,
+    **settings: Any,
 ) -> int:
     """Build every model of MODELS (a folder, a model file or a manifest) into the repository DIR.
 
@@ -39,11 +52,14 @@ def repo_command(
     from builder.repository import build_repository
 
     settings |= {"options": build_options.taken(settings), "store": store, "inputs": options.parsed(inputs)}
+    graphs = out.resolve().with_name(f"{out.resolve().name}.graphs") if log_level == "graph" else None
     with terminal.progress() as progress:
-        results = build_repository(models, out, progress=progress, **settings)
+        results = build_repository(models, out, progress=progress, graphs=graphs, **settings)
     code = exit_code(results)
     data = {"repository": out, "ok": code == 0, "models": [as_dict(result) for result in results]}
     terminal.result(data, lambda: show(terminal, results, out))
+    if graphs is not None:
+        terminal.note(f"the graphs, pass by pass, are in {graphs}")
     return code
 
 

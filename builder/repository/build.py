@@ -31,6 +31,7 @@ def build_repository(
     jobs: int = 0,
     isolate: bool = True,
     plugins: Sequence[str] = (),
+    graphs: Path | str | None = None,
     progress: Progress | None = None,
 ) -> list[ModelResult]:
     """Build every model of the folder `models` into the Triton repository `out`; the results, one a model.
@@ -43,7 +44,8 @@ def build_repository(
     A model whose file, manifest, options and versions are those that it was published with is left as it is, which
     needs no torch; `rebuild` builds it all the same. Plans are kept in `store` (a folder or any URL of fsspec) and
     taken from there. `jobs` models are built at a time (0: as the machine allows), each in a process of its own unless
-    `isolate` is False; `plugins` are Python files or modules that are imported there first.
+    `isolate` is False; `plugins` are Python files or modules that are imported there first. With a folder `graphs`
+    every model is built, and its graph before and after each pass is written to `graphs`/<model>.
 
     Raises ManifestError and UsageError before anything is built, and EnvironmentProblem where this machine cannot build
     at all.
@@ -65,8 +67,9 @@ def build_repository(
             chosen,
             options or BuildOptions(),
             str(store) if store else None,
-            rebuild,
+            rebuild or graphs is not None,
             tuple(plugins),
+            graphs=Path(graphs) if graphs is not None else None,
         )
         for spec in specs
     ]

@@ -67,8 +67,14 @@ class _Build:
             module = torchscript.load(spec.path, spec.module, libraries=spec.libraries)
         with self.phase("lower"):
             lowered = lowering.lower(
-                module, specs=spec.inputs, unroll_limit=spec.unroll_limit, fallback_modules=spec.fallback.modules
+                module,
+                specs=spec.inputs,
+                unroll_limit=spec.unroll_limit,
+                fallback_modules=spec.fallback.modules,
+                keep_text=self.order.graphs is not None,
             )
+        if self.order.graphs is not None:
+            lowering.write_sequence(lowered.trace, self.order.graphs / spec.name)
         names = spec.outputs or lowered.outputs
         with self.phase("goldens"):
             goldens = parity.record(module, spec, names)

@@ -20,7 +20,8 @@ PERFORM = "builder.repository.model:perform"
 @dataclass(frozen=True)
 class Order:
     """One model to build, picklable: `request` is what it is built from, `last` the parts of its last plans by label,
-    `because` why it must be built, `threads` how many torch may use (0: all)."""
+    `because` why it must be built, `threads` how many torch may use (0: all),
+    `graphs` the folder for the sequence of lowered graphs."""
 
     spec: ModelSpec
     out: Path
@@ -35,6 +36,7 @@ class Order:
     last: Mapping[str, Any] = field(default_factory=dict)
     because: str = ""
     threads: int = 0
+    graphs: Path | None = None
 
     @property
     def folder(self) -> Path:

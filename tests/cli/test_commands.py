@@ -40,6 +40,13 @@ def test_repo_builds_and_says_so(small: Path, tmp_path: Path, run: Run) -> None:
     assert (tmp_path / "out" / "small" / "config.pbtxt").is_file()
 
 
+def test_log_level_graph_writes_the_sequence_of_lowering(small: Path, tmp_path: Path, run: Run) -> None:
+    result = run("repo", small, "--out", tmp_path / "out", "--log-level", "graph")
+    files = sorted((tmp_path / "out.graphs" / "small").iterdir())
+    assert result.exit_code == 0 and files[0].name == "00-start.txt" and len(files) > 1
+    assert "graph(" in files[-1].read_text()
+
+
 def test_repo_as_json_is_one_document(small: Path, tmp_path: Path, run: Run) -> None:
     data = json.loads(run("repo", small, "--out", tmp_path / "out", "--json").stdout)
     assert data["ok"]

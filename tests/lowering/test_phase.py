@@ -14,7 +14,6 @@ import torch
 from torch import nn
 
 import builder
-from benchmarks import lowering as benchmark
 from builder.errors import UsageError
 from builder.lowering import ir, write_sequence
 from builder.manifest.spec import TensorSpec
@@ -110,14 +109,6 @@ def test_an_unknown_pass_is_a_usage_error_with_the_names() -> None:
     with pytest.raises(UsageError, match="no pass 'fuse-everything'") as caught:
         builder.lower(torch.jit.script(nn.ReLU()), stop_after="fuse-everything")
     assert "unpack-silu" in caught.value.fix
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", benchmark.KINDS)
-def test_cost_per_node_does_not_grow(kind: str) -> None:
-    benchmark.measure(kind, 100, 1)
-    small, large = (benchmark.measure(kind, nodes, 2)["us_per_node"] for nodes in (500, 4000))
-    assert large <= 1.6 * small, (small, large)
 
 
 def test_a_cell_with_given_states() -> None:
