@@ -24,9 +24,24 @@ pytestmark = pytest.mark.live
 FREE = {"http_port": 0, "grpc_port": 0, "metrics_port": 0}
 
 
-def leftovers() -> set[str]:
+STANDING: set[str] = set()
+"""What servers of other tests, of this process too, had when the test began."""
+
+
+def belongings() -> set[str]:
     ours = f"trt-build-{os.getpid()}-*"
     return {str(p) for folder in ("/dev/shm", "/tmp") for p in Path(folder).glob(ours)}
+
+
+@pytest.fixture(autouse=True)
+def standing() -> None:
+    STANDING.clear()
+    STANDING.update(belongings())
+
+
+def leftovers() -> set[str]:
+    """What this test's servers have left behind."""
+    return belongings() - STANDING
 
 
 def children() -> set[str]:
