@@ -20,6 +20,10 @@ MISSING = object()
 """The value of an output whose node could not be converted; whoever reads it is skipped."""
 
 
+FALLBACK_FIX = "rewrite the line for one whole engine; `trt-build repo` runs it in torch unless fallback.require_full"
+"""What a user can do about an operator that TensorRT does not run."""
+
+
 class BlockConverter:
     """Converts blocks into one context's network; collects every operator that cannot be, instead of stopping."""
 
@@ -68,7 +72,7 @@ class BlockConverter:
         if _all_static(values) and not node.isNondeterministic():
             return _listed(fold(key, values), node)
         if key not in CONVERTERS:
-            raise Unconvertible("no converter is registered for this operator", _fallback_fix(node))
+            raise Unconvertible("no converter is registered for this operator", FALLBACK_FIX)
         return self._converted(CONVERTERS[key], node, values)
 
     def _converted(self, converter: Converter, node: Any, values: list[Any]) -> list[Any]:
@@ -79,7 +83,7 @@ class BlockConverter:
         for predicate in converter.when:
             reason = predicate(self.ctx, bound)
             if reason:
-                raise Unconvertible(reason, _fallback_fix(node))
+                raise Unconvertible(reason, FALLBACK_FIX)
         keep, first = self.policy.constrains(converter.operator, self.names.peek(node)), self.ctx.net.num_layers
         results = _listed(converter.build(self.ctx, node, *vars(bound).values()), node)
         if keep:
@@ -97,7 +101,7 @@ class BlockConverter:
     def refuse(self, node: Any, reason: str, fix: str | None) -> None:
         """Note that the node cannot be converted; its outputs are MISSING."""
         schema = node.schema() if node.schema() != NO_SCHEMA else node.kind()
-        fix = fix or _fallback_fix(node)
+        fix = fix or FALLBACK_FIX
         self.unsupported.append(UnsupportedOperator(schema, _output_name(node), where(node), reason, fix))
         self._skip_outputs(node)
 
@@ -202,7 +206,3 @@ def _traced_scalars(values: list[Any]) -> bool:
 
 def _output_name(node: Any) -> str:
     return str(node.outputsAt(0).debugName() if node.outputsSize() else node.kind())
-
-
-def _fallback_fix(node: Any) -> str:
-    return f"keep it in torch with `fallback: {{ops: [{node.kind()}]}}` in the manifest, or rewrite the line"

@@ -68,6 +68,8 @@ def _start(
     module_or_graph: Any, params: Sequence[Any], method: str, fallback_modules: frozenset[str]
 ) -> tuple[Any, list[str], dict[str, Any]]:
     """The graph to rewrite, the names of its inputs, and the defaults of those that have one."""
+    if isinstance(module_or_graph, torch.jit.ScriptFunction):
+        module_or_graph = module_or_graph.inlined_graph
     if isinstance(module_or_graph, torch._C.Graph):
         graph = module_or_graph.copy()
         ir.C._jit_pass_erase_shape_information(graph)  # a trace bakes the example's shapes in

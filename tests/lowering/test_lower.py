@@ -106,3 +106,14 @@ def test_a_convolution_without_a_batch_stays_one_that_torch_can_run() -> None:
     lowered = builder.lower(module, specs=[spec])
     torch.testing.assert_close(lowered.run(image)[0], module(image), rtol=0, atol=0)
     assert builder.convert(module, [spec]).network.get_output(0).shape == (4, 6, 7)
+
+
+def test_a_scripted_or_traced_function_is_lowered_too() -> None:
+    def half_relu(x: torch.Tensor) -> torch.Tensor:
+        return torch.relu(x) * 0.5
+
+    x = torch.randn(2, 3)
+    for function in (torch.jit.script(half_relu), torch.jit.trace(half_relu, x)):
+        lowered = builder.lower(function)
+        assert lowered.inputs == ("x",)
+        torch.testing.assert_close(lowered.run(x)[0], half_relu(x), rtol=0, atol=0)
