@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -71,6 +70,3 @@ def dynamic_value(what: str, value: DynamicScalar) -> Unconvertible:
 def static(value: Any, what: str) -> Any:
     """The value, refused with Unconvertible where only the engine will know it."""
     return _static(what, value)
-
-
-Reader = Callable[[ConversionContext, Any], Any]

@@ -79,7 +79,7 @@ class BlockConverter:
         bound = bind(self.ctx, converter, values)
         dtype = self.policy.dtype(converter.operator, self.names.peek(node), bound)
         if dtype is not None:
-            precision.apply(self.ctx, bound, dtype, lambda text: self.ctx.warnings.append(f"{where(node)}: {text}"))
+            precision.apply(self.ctx, bound, dtype)
         for predicate in converter.when:
             reason = predicate(self.ctx, bound)
             if reason:

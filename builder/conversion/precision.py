@@ -9,7 +9,6 @@ that the policy keeps in float32 are told so.
 from __future__ import annotations
 
 import fnmatch
-from collections.abc import Callable
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
@@ -97,27 +96,28 @@ def _is(tensor: Any, half: torch.dtype) -> bool:
     return dtypes.from_trt(tensor.dtype) == half
 
 
-def apply(ctx: Any, arguments: SimpleNamespace, dtype: torch.dtype, warn: Callable[[str], None]) -> None:
-    """Cast the floating tensors among the arguments, in place. A constant that overflows half is named by `warn`."""
+def apply(ctx: Any, arguments: SimpleNamespace, dtype: torch.dtype) -> None:
+    """Cast the floating tensors among the arguments, in place; a warning names a constant that overflows half."""
     for name, value in vars(arguments).items():
         if isinstance(value, list):
-            setattr(arguments, name, [_cast(ctx, v, dtype, warn, name) for v in value])
+            setattr(arguments, name, [_cast(ctx, v, dtype, name) for v in value])
         else:
-            setattr(arguments, name, _cast(ctx, value, dtype, warn, name))
+            setattr(arguments, name, _cast(ctx, value, dtype, name))
 
 
-def _cast(ctx: Any, value: Any, dtype: torch.dtype, warn: Callable[[str], None], name: str) -> Any:
+def _cast(ctx: Any, value: Any, dtype: torch.dtype, name: str) -> Any:
     if isinstance(value, torch.Tensor):
-        return _constant(value, dtype, warn, name)
+        return _constant(ctx, value, dtype, name)
     if hasattr(value, "is_network_input") and ctx.dtype(value).is_floating_point:
         return ctx.cast(value, dtype)
     return value
 
 
-def _constant(value: torch.Tensor, dtype: torch.dtype, warn: Callable[[str], None], name: str) -> torch.Tensor:
+def _constant(ctx: Any, value: torch.Tensor, dtype: torch.dtype, name: str) -> torch.Tensor:
     if not value.is_floating_point():
         return value
     cast = value.to(dtype)
     if cast.numel() and bool((torch.isinf(cast) & torch.isfinite(value)).any()):
-        warn(f"`{name}` has values beyond {dtype}'s range ({value.abs().max().item():.3g}): keep this node in float32")
+        most = value.abs().max().item()
+        ctx.warn(f"`{name}` has values beyond {dtype}'s range ({most:.3g}): keep this node in float32")
     return cast

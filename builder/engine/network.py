@@ -7,6 +7,7 @@ from typing import Any
 
 from builder.engine import flavour
 from builder.engine.flavour import trt
+from builder.errors import EnvironmentProblem
 
 MESSAGES: list[str] = []
 """What TensorRT said at warning level or worse, newest last; errors quote its end."""
@@ -32,8 +33,6 @@ def new_network() -> tuple[Any, Any, list[str]]:
     """(trt.Builder, INetworkDefinition, TensorRT's messages); strongly typed where the flavour can be."""
     builder = trt.Builder(logger())
     if not builder:
-        from builder.errors import EnvironmentProblem
-
         raise EnvironmentProblem(
             f"TensorRT's builder did not start: {MESSAGES[-1] if MESSAGES else 'no reason given'}",
             fix="the tensorrt flavour needs a GPU and its driver; tensorrt-rtx builds without one",

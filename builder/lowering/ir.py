@@ -202,11 +202,6 @@ def in_fallback(node: Node) -> bool:
     return bool(node.hasAttribute(FALLBACK))
 
 
-def single_use(value: Value) -> bool:
-    """Whether exactly one node reads this value, once."""
-    return len(value.uses()) == 1
-
-
 def list_length(value: Value) -> int | None:
     """The number of elements of a list that is a constant or built in the graph; None when it is not known."""
     if value.node().kind() == "prim::ListConstruct":
