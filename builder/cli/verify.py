@@ -29,6 +29,14 @@ NUMBERS = ("abs error", "rel error", "cosine", "median", "p95")
 @click.option("--serve", is_flag=True, help="Start a tritonserver for the occasion, on free ports.")
 @options.only
 @click.option("--repeat", type=click.IntRange(0), default=5, show_default=True, help="Timed requests for each golden.")
+@click.option(
+    "--shared-memory",
+    type=click.Choice(("none", "system", "cuda")),
+    multiple=True,
+    default=("none",),
+    show_default=True,
+    help="Where tensors lie: in the requests, or in shared memory of this host. May be given several times.",
+)
 @click.option("--timeout", type=float, default=60.0, show_default=True, help="Seconds to wait for an answer.")
 @click.pass_obj
 def verify_command(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, Protocol
@@ -15,7 +16,8 @@ from tritonclient import grpc as triton_grpc
 from tritonclient import http as triton_http
 from tritonclient.grpc import model_config_pb2 as pb
 
-from builder.triton.dtypes import by_numpy
+from builder.parity.shared_memory import BODY, Regions, wire
+from builder.triton.artifact import Golden
 
 Arrays = Mapping[str, NDArray[Any]]
 Parameters = Mapping[str, Any]
@@ -40,8 +42,13 @@ class Client(Protocol):
     def config(self, model: str) -> Any:
         """The server's own ModelConfig message of the model."""
 
-    def infer(self, model: str, inputs: Arrays, parameters: Parameters | None = None) -> Answer:
-        """All outputs of the model for these inputs."""
+    def infer(
+        self, model: str, inputs: Arrays, parameters: Parameters | None = None, regions: Regions | None = None
+    ) -> Answer:
+        """All outputs of the model for these inputs; with `regions` the tensors that lie there, of one golden."""
+
+    def regions(self, kind: str, golden: Golden) -> AbstractContextManager[Regions | None]:
+        """The golden's tensors in shared memory of this kind ("none": in the requests), for the length of a `with`."""
 
     def close(self) -> None:
         """Close the connection; a server waits for open ones when it stops."""
@@ -59,11 +66,19 @@ class HttpClient:
     def config(self, model: str) -> Any:
         return json_format.ParseDict(self._client.get_model_config(model), pb.ModelConfig())
 
-    def infer(self, model: str, inputs: Arrays, parameters: Parameters | None = None) -> Answer:
-        result = self._client.infer(model, _inputs(triton_http, inputs), parameters=parameters)
+    def infer(
+        self, model: str, inputs: Arrays, parameters: Parameters | None = None, regions: Regions | None = None
+    ) -> Answer:
+        result = self._client.infer(model, parameters=parameters, **_tensors(triton_http, inputs, regions))
         response = result.get_response()
-        names = [output["name"] for output in response.get("outputs", ())]
-        return Answer({name: result.as_numpy(name) for name in names}, dict(response.get("parameters", {})))
+        outputs = {
+            o["name"]: regions.read(o["name"], o["datatype"], o["shape"]) if regions else result.as_numpy(o["name"])
+            for o in response.get("outputs", ())
+        }
+        return Answer(outputs, dict(response.get("parameters", {})))
+
+    def regions(self, kind: str, golden: Golden) -> AbstractContextManager[Regions | None]:
+        return nullcontext() if kind == BODY else Regions(kind, self._client, golden)
 
     def close(self) -> None:
         self._client.close()
@@ -82,14 +97,21 @@ class GrpcClient:
     def config(self, model: str) -> Any:
         return self._client.get_model_config(model, client_timeout=self._timeout).config
 
-    def infer(self, model: str, inputs: Arrays, parameters: Parameters | None = None) -> Answer:
-        result = self._client.infer(
-            model, _inputs(triton_grpc, inputs), parameters=parameters, client_timeout=self._timeout
-        )
+    def infer(
+        self, model: str, inputs: Arrays, parameters: Parameters | None = None, regions: Regions | None = None
+    ) -> Answer:
+        tensors = _tensors(triton_grpc, inputs, regions)
+        result = self._client.infer(model, parameters=parameters, client_timeout=self._timeout, **tensors)
         response = result.get_response()
-        outputs = {output.name: result.as_numpy(output.name) for output in response.outputs}
+        outputs = {
+            o.name: regions.read(o.name, o.datatype, o.shape) if regions else result.as_numpy(o.name)
+            for o in response.outputs
+        }
         said = {key: getattr(value, value.WhichOneof("parameter_choice")) for key, value in response.parameters.items()}
         return Answer(outputs, said)
+
+    def regions(self, kind: str, golden: Golden) -> AbstractContextManager[Regions | None]:
+        return nullcontext() if kind == BODY else Regions(kind, self._client, golden)
 
     def close(self) -> None:
         self._client.close()
@@ -127,11 +149,13 @@ def _bare(url: str) -> str:
     return url.split("://", 1)[-1].rstrip("/")
 
 
-def _inputs(module: ModuleType, arrays: Arrays) -> Sequence[Any]:
-    return [_input(module, name, array) for name, array in arrays.items()]
+def _tensors(module: ModuleType, arrays: Arrays, regions: Regions | None) -> dict[str, Sequence[Any]]:
+    """What tritonclient's `infer` is given: the arrays themselves, or the regions that hold them."""
+    if regions:
+        return {"inputs": regions.inputs(module), "outputs": regions.outputs(module)}
+    return {"inputs": [_input(module, name, array) for name, array in arrays.items()]}
 
 
 def _input(module: ModuleType, name: str, array: NDArray[Any]) -> Any:
-    known = by_numpy(array.dtype)
-    tensor = module.InferInput(name, list(array.shape), known.wire if known else str(array.dtype))
+    tensor = module.InferInput(name, list(array.shape), wire(array))
     return tensor.set_data_from_numpy(np.ascontiguousarray(array))

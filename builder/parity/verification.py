@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,8 @@ from builder.parity import config_check, served
 from builder.parity.clients import Answer, Client, describe, open_clients
 from builder.parity.comparison import Comparison, compare
 from builder.parity.served import PublishedModel
+from builder.parity.shared_memory import BODY
+from builder.parity.shared_memory import check as check_memory
 from builder.triton.artifact import Golden
 
 REPEAT = 5
@@ -32,8 +35,8 @@ _FAILURES = (InferenceServerException, OSError, TimeoutError)
 
 @dataclass(frozen=True)
 class GoldenResult:
-    """One golden over one protocol ("http", "grpc", or "grpc x16": one of many at once); latencies in milliseconds,
-    None if not taken.
+    """One golden over one protocol ("http", "grpc", "grpc x16": one of many at once, "http system", "grpc cuda":
+    tensors in shared memory); latencies in milliseconds, None if not taken.
     """
 
     golden: str
@@ -90,13 +93,15 @@ def verify(
     repeat: int = REPEAT,
     timeout: float = 60.0,
     extra: Mapping[str, Sequence[Golden]] | None = None,
+    shared_memory: Sequence[str] = (BODY,),
 ) -> list[ModelParity]:
     """Ask the endpoint (host:port each; None leaves a protocol out) every golden of `models`, or of all, and `extra`
-    ones by model.
+    ones by model: in each way of `shared_memory` ("none": in the requests, "system", "cuda").
 
-    Raises UsageError for an unknown model or no protocol, EnvironmentProblem where nothing listens. Whatever else goes
-    wrong is in the results.
+    Raises UsageError for an unknown model or no protocol, EnvironmentProblem where nothing listens or there is no such
+    memory here. Whatever else goes wrong is in the results.
     """
+    check_memory(shared_memory)
     with ExitStack() as stack:
         clients = open_clients(http_url, grpc_url, timeout)
         for client in clients.values():
@@ -106,7 +111,7 @@ def verify(
                 "verify needs the address of an endpoint", fix="--url HOST:PORT, --grpc-url HOST:PORT, or --serve"
             )
         return [
-            _model(repository / name, clients, repeat, (extra or {}).get(name, ()))
+            _model(repository / name, clients, repeat, (extra or {}).get(name, ()), shared_memory)
             for name in _chosen(repository, models)
         ]
 
@@ -119,7 +124,9 @@ def _chosen(repository: Path, models: Sequence[str] | None) -> Sequence[str]:
     return models or known
 
 
-def _model(folder: Path, clients: Mapping[str, Client], repeat: int, extra: Sequence[Golden]) -> ModelParity:
+def _model(
+    folder: Path, clients: Mapping[str, Client], repeat: int, extra: Sequence[Golden], memories: Sequence[str]
+) -> ModelParity:
     try:
         model = served.read(folder)
     except UsageError as error:
@@ -128,8 +135,15 @@ def _model(folder: Path, clients: Mapping[str, Client], repeat: int, extra: Sequ
     goldens = [model.wire(golden) for golden in (*model.goldens, *extra)]
     if problems or not goldens:
         return _parity(model, {}, (), problems or ("it has no goldens to verify",))
-    results = [_ask(client, protocol, model, g, repeat) for protocol, client in clients.items() for g in goldens]
-    return _parity(model, _who(model, clients, goldens[0]), (*results, *_at_once(model, clients, goldens)), ())
+    results = [
+        _ask(client, protocol, model, golden, repeat, memory)
+        for memory in memories
+        for protocol, client in clients.items()
+        for golden in goldens
+    ]
+    if BODY in memories:
+        results += _at_once(model, clients, goldens)
+    return _parity(model, _who(model, clients, goldens[0]), results, ())
 
 
 def _parity(
@@ -197,19 +211,29 @@ def _who_of_steps(model: PublishedModel, clients: Mapping[str, Client]) -> Mappi
     }
 
 
-def _ask(client: Client, protocol: str, model: PublishedModel, golden: Golden, repeat: int) -> GoldenResult:
+def _ask(
+    client: Client,
+    protocol: str,
+    model: PublishedModel,
+    golden: Golden,
+    repeat: int,
+    memory: str = BODY,
+) -> GoldenResult:
+    way = protocol if memory == BODY else f"{protocol} {memory}"
     try:
-        answer = client.infer(model.name, golden.inputs)
-        times = [_timed(client, model.name, golden) for _ in range(repeat)]
+        with client.regions(memory, golden) as regions:
+            ask = partial(client.infer, model.name, golden.inputs, regions=regions)
+            answer = ask()
+            times = [_timed(ask) for _ in range(repeat)]
     except _FAILURES as error:
-        return GoldenResult(golden.name, protocol, None, str(error))
+        return GoldenResult(golden.name, way, None, str(error))
     median, p95 = (float(np.percentile(times, q)) if times else None for q in (50, 95))
-    return GoldenResult(golden.name, protocol, _compare(model, answer, golden), None, median, p95)
+    return GoldenResult(golden.name, way, _compare(model, answer, golden), None, median, p95)
 
 
-def _timed(client: Client, model: str, golden: Golden) -> float:
+def _timed(ask: Callable[[], Answer]) -> float:
     begin = time.perf_counter()
-    client.infer(model, golden.inputs)
+    ask()
     return (time.perf_counter() - begin) * 1e3
 
 

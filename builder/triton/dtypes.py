@@ -40,6 +40,7 @@ _BY_NAME = {entry.name: entry for entry in TABLE}
 _BY_CONFIG = {entry.config: entry for entry in TABLE}
 _BY_TENSORRT = {entry.tensorrt: entry for entry in TABLE if entry.tensorrt}
 _BY_NUMPY = {entry.numpy: entry for entry in TABLE}
+_BY_WIRE = {entry.wire: entry for entry in TABLE}
 
 
 def by_name(name: str) -> Dtype:
@@ -52,6 +53,11 @@ def by_name(name: str) -> Dtype:
 def by_config(name: str) -> Dtype:
     """The entry of a config's name for it, e.g. "TYPE_FP32"."""
     return _BY_CONFIG[name]
+
+
+def by_wire(name: str) -> Dtype:
+    """The entry of a request's or response's name for it, e.g. "FP32"."""
+    return _BY_WIRE[name]
 
 
 def by_numpy(dtype: np.dtype[Any]) -> Dtype | None:

@@ -1,0 +1,189 @@
+"""Tensors in shared memory: regions made for one golden, registered with the server, and always taken back.
+
+Server and client must be on one host (containers with one /dev/shm: `--ipc=host`). CUDA regions never leave the GPU.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from types import ModuleType, TracebackType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from tritonclient.utils import InferenceServerException
+
+from builder.errors import EnvironmentProblem, UsageError
+from builder.triton.artifact import Golden
+from builder.triton.dtypes import by_wire
+
+CUDA_DEVICE = 0
+"""Regions lie on the first GPU that this process sees; Triton copies where the instance runs on another."""
+
+
+@dataclass(frozen=True)
+class Memory:
+    """One kind of shared memory, by tritonclient's own functions; a handle is what `create` gives."""
+
+    create: Callable[[str, int], Any]
+    write: Callable[[Any, Sequence[NDArray[Any]]], None]
+    read: Callable[[Any, Any, Sequence[int]], NDArray[Any]]
+    destroy: Callable[[Any], None]
+    register: Callable[[Any, str, Any, int], None]
+    unregister: Callable[[Any, str], None]
+
+
+def _system() -> Memory:
+    from tritonclient.utils import shared_memory as library
+
+    return Memory(
+        create=lambda name, size: library.create_shared_memory_region(name, f"/{name}", size, create_only=True),
+        write=library.set_shared_memory_region,
+        read=library.get_contents_as_numpy,
+        destroy=library.destroy_shared_memory_region,
+        register=lambda client, name, handle, size: client.register_system_shared_memory(name, f"/{name}", size),
+        unregister=lambda client, name: client.unregister_system_shared_memory(name),
+    )
+
+
+def _cuda() -> Memory:
+    try:
+        from tritonclient.utils import cuda_shared_memory as library
+    except (RuntimeError, ImportError) as missing:
+        raise EnvironmentProblem(
+            "CUDA shared memory needs the package cuda-bindings", fix="pip install cuda-bindings"
+        ) from missing
+    return Memory(
+        create=lambda name, size: library.create_shared_memory_region(name, size, CUDA_DEVICE),
+        write=library.set_shared_memory_region,
+        read=library.get_contents_as_numpy,
+        destroy=library.destroy_shared_memory_region,
+        register=lambda client, name, handle, size: client.register_cuda_shared_memory(
+            name, library.get_raw_handle(handle), CUDA_DEVICE, size
+        ),
+        unregister=lambda client, name: client.unregister_cuda_shared_memory(name),
+    )
+
+
+RELEASE_SECONDS = 10.0
+IN_USE = "currently in use"
+
+KINDS: dict[str, Callable[[], Memory]] = {"system": _system, "cuda": _cuda}
+BODY = "none"
+"""Tensors travel in the requests and answers themselves."""
+
+
+def check(kinds: Sequence[str]) -> None:
+    """Raise UsageError for an unknown kind, EnvironmentProblem where this machine has no such memory."""
+    from builder.engine import flavour
+
+    for kind in kinds:
+        if kind != BODY and kind not in KINDS:
+            raise UsageError(f"no shared memory is called {kind!r}", fix=f"one of {', '.join((BODY, *KINDS))}")
+        if kind == "cuda" and not flavour.gpu_answers():
+            raise EnvironmentProblem(
+                "CUDA shared memory needs a GPU, and none answers here", fix="see trt-build doctor"
+            )
+        if kind != BODY:
+            KINDS[kind]()
+
+
+@dataclass(frozen=True)
+class _Region:
+    name: str
+    handle: Any
+    size: int
+
+
+class Regions:
+    """The tensors of one golden, each in a region of its own, the inputs written; `client` is a tritonclient client.
+
+    A context manager: once it is left, by an error or Ctrl-C too, the server knows none of the regions and none exists.
+    Raises InferenceServerException where the server does not take one: it is not on this host, or has no GPU.
+    """
+
+    def __init__(self, kind: str, client: Any, golden: Golden) -> None:
+        self.kind, self._client, self._golden = kind, client, golden
+        self._memory = KINDS[kind]()
+        self._inputs: dict[str, _Region] = {}
+        self._outputs: dict[str, _Region] = {}
+
+    def __enter__(self) -> Regions:
+        with ExitStack() as stack:
+            for name, array in self._golden.inputs.items():
+                self._inputs[name] = region = self._open(stack, array)
+                if array.size:
+                    self._memory.write(region.handle, [_bytes(array)])
+            for name, array in self._golden.outputs.items():
+                self._outputs[name] = self._open(stack, array)
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stack.close()
+
+    def _open(self, stack: ExitStack, array: NDArray[Any]) -> _Region:
+        name, size = f"trt-build-tensor-{os.getpid()}-{uuid.uuid4().hex}", max(array.nbytes, 1)
+        handle = self._memory.create(name, size)
+        stack.callback(self._memory.destroy, handle)
+        stack.callback(self._withdraw, name)  # first, for an interrupt may come between; unknown names do no harm
+        self._memory.register(self._client, name, handle, size)
+        return _Region(name, handle, array.nbytes)
+
+    def _withdraw(self, name: str) -> None:
+        """Triton 24.09 to 24.11 refuse while a request has the region, which they let go shortly after its answer;
+        later ones unregister by themselves then. A server that is gone knows no region."""
+        until = time.monotonic() + RELEASE_SECONDS
+        while time.monotonic() < until:
+            try:
+                return self._memory.unregister(self._client, name)
+            except (InferenceServerException, OSError) as refusal:
+                if IN_USE not in str(refusal):
+                    return None
+            time.sleep(0.01)
+        return None
+
+    def inputs(self, module: ModuleType) -> list[Any]:
+        """InferInputs of `module` (tritonclient.http or .grpc) that name the regions."""
+        return [self._input(module, name, region) for name, region in self._inputs.items()]
+
+    def _input(self, module: ModuleType, name: str, region: _Region) -> Any:
+        array = self._golden.inputs[name]
+        tensor = module.InferInput(name, list(array.shape), wire(array))
+        tensor.set_shared_memory(region.name, region.size)
+        return tensor
+
+    def outputs(self, module: ModuleType) -> list[Any]:
+        """InferRequestedOutputs that name the regions; each has room for what the golden has."""
+        return [self._output(module, name, region) for name, region in self._outputs.items()]
+
+    def _output(self, module: ModuleType, name: str, region: _Region) -> Any:
+        asked = module.InferRequestedOutput(name)
+        asked.set_shared_memory(region.name, max(region.size, 1))
+        return asked
+
+    def read(self, name: str, datatype: str, shape: Sequence[int]) -> NDArray[Any]:
+        """A copy of the output that the server wrote, of the element type and shape that it says."""
+        dtype = by_wire(datatype).numpy
+        count = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+        raw = self._memory.read(self._outputs[name].handle, np.uint8, [count])
+        return np.frombuffer(raw.tobytes(), dtype).reshape(tuple(shape))
+
+
+def wire(array: NDArray[Any]) -> str:
+    """The array's element type as requests name it."""
+    from builder.triton.dtypes import by_numpy
+
+    known = by_numpy(array.dtype)
+    return known.wire if known else str(array.dtype)
+
+
+def _bytes(array: NDArray[Any]) -> NDArray[Any]:
+    return np.frombuffer(array.tobytes(), np.uint8)
