@@ -26,6 +26,7 @@ _ALONG = frozenset(
         "roll", "relu", "neg", "bitwise_not", "tril", "triu", "masked_fill", "gather", "scatter", "index_put",
         "constant_pad_nd", "movedim", "linear", "_convolution", "layer_norm", "batch_norm", "group_norm", "max_pool2d",
         "avg_pool2d", "adaptive_avg_pool2d", "hardtanh", "gelu", "matmul", "bmm", "mm",
+        "fake_quantize_per_tensor_affine", "fake_quantize_per_channel_affine",
     )
 )  # fmt: skip
 _DTYPE_AT = {"aten::to": 1, "aten::zeros": 1, "aten::ones": 1, "aten::full": 2, "aten::softmax": 2}

@@ -16,6 +16,7 @@ import torch
 
 from builder.errors import LoweringError
 from builder.lowering import ir
+from builder.lowering.folding import propagate_constants
 from builder.lowering.marking import inline_and_mark
 
 
@@ -52,7 +53,7 @@ def frozen_graph(
             source = ir.C._freeze_module(source, [method] if method != "forward" else [], True, False)
             graph = _inlined(source, method, fallback_modules)
         lower_attributes(graph, source)
-    ir.C._jit_pass_constant_propagation(graph)  # what is left of `if self.training`
+    propagate_constants(graph)  # what is left of `if self.training`
     _drop_self(graph)
     return graph, module._c._get_method(method).schema
 
@@ -83,7 +84,10 @@ def lower_attributes(graph: Any, module: Any) -> None:
 
 
 def _constant(graph: Any, node: Any, found: Any) -> Any:
-    """A value of the graph that holds an attribute: a constant, or a list or dictionary that is built of constants."""
+    """A value of the graph that holds an attribute: a constant, or a list or dictionary that is built of constants.
+
+    A tensor's stands at the top of the graph, where it is in sight even if only a branch writes it.
+    """
     kind = node.output().type()
     if isinstance(found, list | dict) and any(isinstance(item, torch.Tensor) for item in _items(found)):
         pairs = isinstance(found, dict)
@@ -91,7 +95,8 @@ def _constant(graph: Any, node: Any, found: Any) -> Any:
         made = ir.insert(graph, "prim::DictConstruct" if pairs else "prim::ListConstruct", values, node, [kind])
         return made.output()
     try:
-        return ir.insert_constant(graph, found, node)
+        top = next(iter(graph.nodes())) if isinstance(found, torch.Tensor) else node
+        return ir.insert_constant(graph, found, top, origin=node)
     except (RuntimeError, TypeError) as error:
         raise LoweringError(
             f"attribute {node.s('name')!r} holds a {kind.str()}, which no constant can hold", where=ir.source_line(node)

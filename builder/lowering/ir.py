@@ -97,7 +97,10 @@ def source_line(node: Node) -> str:
     near = [node, *(value.node() for value in reversed(inputs(node))), node.prev()]
     frames = (_FRAME.search(candidate.sourceRange()) for candidate in near)
     frame = next(filter(None, frames), None)
-    return f"{frame[1]}:{frame[2]}" if frame else f"a node of kind {node.kind()} (the file carries no source for it)"
+    if frame:
+        return f"{frame[1]}:{frame[2]}"
+    module = node.scopeName().rsplit("/", 1)[-1].replace("__module.", "")
+    return f"a node of kind {node.kind()}{module and f' in module {module}'} (the file carries no source for it)"
 
 
 @contextmanager

@@ -23,6 +23,7 @@ from builder.lowering.passes.interface import flatten_inputs, flatten_outputs
 from builder.lowering.passes.pad import unpack_pad
 from builder.lowering.passes.peephole import peephole
 from builder.lowering.passes.precision import precision
+from builder.lowering.passes.quantization import unify_fake_quantize
 from builder.lowering.passes.removals import (
     remove_clone,
     remove_contiguous,
@@ -80,6 +81,7 @@ PIPELINE: tuple[Pass, ...] = (
     unroll_loops,
     # Values instead of memory.
     remove_dropout,  # before functionalise: it gives its very input, and its schema hides that
+    unify_fake_quantize,  # before functionalise: an observer says that it writes, and one that is off does not
     functionalise,
     fold_string_lengths,
     torch_passes.propagate_constants,  # conditions on what is in a list are static now

@@ -350,6 +350,10 @@ def gelus(x):
     return torch.nn.functional.gelu(x) + torch.nn.functional.gelu(x, approximate="tanh")
 
 
+def fake_quantized(x, scale, zero_point):
+    return torch.fake_quantize_per_tensor_affine(x, scale, zero_point, 0, 255)
+
+
 MAT, VEC = floats(4, 3), floats(3)
 ALL = Context(keep=frozenset())
 _Q = tuple(floats(2, 4, 5, 8) for _ in range(3))
@@ -390,6 +394,14 @@ CASES = (
     plain("unroll-loops", nested_loops, (_X,), (UNROLLED,), ("aten::add",), name="nested"),
     plain("unroll-loops", looped, (_X,), (), (UNROLLED,), context=Context(unroll_limit=2), name="beyond the limit"),
     plain("remove-dropout", dropped, (_X,), ("dropout",), ()),
+    plain(
+        "unify-fake-quantize",
+        fake_quantized,
+        (_X,),
+        ("Float(1",),
+        ("float = prim::Constant[value=0.25]", "fake_quantize_per_tensor_affine"),
+        (torch.tensor([0.25]), torch.tensor([3], dtype=torch.int32)),
+    ),
     plain("functionalise", in_place, (_X,), ("copy_",), ("aten::cat",)),
     plain("peephole-lists", listed, (_X,), ("__getitem__", "aten::len"), ("aten::mul",)),
     plain("fold-string-lengths", reason, (_X,), ("aten::len",), ("aten::ne",)),

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from builder.lowering import ir
+from builder.lowering.folding import QUANTIZERS
 from builder.lowering.passes import Context, lowering_pass
 from builder.lowering.passes.dtypes import bottom_up, input_facts
 from builder.lowering.passes.functionalise.views import Emit
@@ -15,7 +16,11 @@ _PLAIN = {f"aten::conv{n}d": n for n in (1, 2, 3)}
 _TRANSPOSED = {f"aten::conv_transpose{n}d": n for n in (1, 2, 3)}
 
 
-@lowering_pass("unify-convolutions", touches=(*_PLAIN, *_TRANSPOSED, "aten::convolution", "aten::_convolution"))
+_MODE = "aten::_convolution_mode"  # how a trace writes a string padding
+_KINDS = (*_PLAIN, *_TRANSPOSED, _MODE, "aten::convolution", "aten::_convolution")
+
+
+@lowering_pass("unify-convolutions", touches=_KINDS)
 def unify_convolutions(graph: Any, context: Context) -> None:
     """Write convNd, conv_transposeNd, convolution and the old `_convolution` as `aten::_convolution` with all 13
     arguments.
@@ -25,7 +30,7 @@ def unify_convolutions(graph: Any, context: Context) -> None:
     known to have no batch stays with convNd: `_convolution` does not take it.
     """
     unbatched = _unbatched(graph, context)
-    for node in ir.nodes_of(graph, *_PLAIN, *_TRANSPOSED, "aten::convolution", "aten::_convolution"):
+    for node in ir.nodes_of(graph, *_KINDS):
         if not ir.in_fallback(node) and node.output().unique() not in unbatched:
             _rewrite(graph, node)
 
@@ -46,9 +51,11 @@ def _rewrite(graph: Any, node: Any) -> None:
     if kind in _TRANSPOSED:
         x, weight, bias, stride, padding, output_padding, groups, dilation = args
         core = [x, weight, bias, stride, padding, dilation, emit.constant(True), output_padding, groups]
-    elif kind in _PLAIN:
+    elif kind in _PLAIN or kind == _MODE:
         x, weight, bias, stride, padding, dilation, groups = args
-        axes = _PLAIN[kind]
+        axes = _PLAIN.get(kind) or _axes(weight)
+        if axes is None:
+            return
         if padding.type().kind() == "StringType":
             known = _string_padding(emit, x, weight, padding, dilation, axes)
             if known is None:
@@ -68,11 +75,22 @@ def _emit(graph: Any, node: Any, core: list[Any], emit: Emit, args: list[Any]) -
     ir.replace(node, ir.outputs(ir.insert(graph, "aten::_convolution", [*core, *flags, emit.constant(True)], node)))
 
 
+def _axes(weight: Any) -> int | None:
+    """How many axes a kernel moves along; None when the weight is not known."""
+    kernel = ir.constant(_unquantized(weight))
+    return kernel.dim() - 2 if isinstance(kernel, torch.Tensor) else None
+
+
+def _unquantized(weight: Any) -> Any:
+    """The weight behind its fake quantisation, which has the same shape."""
+    return weight.node().inputsAt(0) if weight.node().kind() in QUANTIZERS else weight
+
+
 def _string_padding(emit: Emit, x: Any, weight: Any, padding: Any, dilation: Any, axes: int) -> tuple[Any, Any] | None:
     """The input (padded where the sides differ) and the padding in numbers; None when the kernel is not known."""
     if ir.constant(padding) == "valid":
         return x, emit.constant([0] * axes)
-    steps, kernel = ir.int_list(dilation), ir.constant(weight)
+    steps, kernel = ir.int_list(dilation), ir.constant(_unquantized(weight))
     if steps is None or not isinstance(kernel, torch.Tensor):
         return None
     steps = steps * axes if len(steps) == 1 else steps

@@ -9,6 +9,7 @@ import torch
 
 from builder.lowering import ir
 from builder.lowering.facts import NUMBERS, Facts, dtype_of
+from builder.lowering.folding import propagate_constants
 from builder.lowering.passes import Context, lowering_pass
 
 _ASKS = tuple(f"aten::{name}" for name in ("dim", "is_floating_point", "__is__", "__isnot__"))
@@ -26,7 +27,7 @@ def fold_known_facts(graph: Any, context: Context) -> None:
             return
         if not _fold(graph, input_facts(graph, context), context):
             return
-        ir.C._jit_pass_constant_propagation(graph)
+        propagate_constants(graph)
         for node in ir.nodes_of(graph, "prim::If"):
             taken = ir.constant(node.inputsAt(0))
             if isinstance(taken, bool):

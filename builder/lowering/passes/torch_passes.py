@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from builder.lowering import ir
+from builder.lowering import folding, ir
 from builder.lowering.ir import C
 from builder.lowering.passes import Context, lowering_pass
 
@@ -37,8 +37,10 @@ def pool_constants(graph: Any, context: Context) -> None:
 
 @lowering_pass("propagate-constants", ours=False)
 def propagate_constants(graph: Any, context: Context) -> None:
-    """Compute what only depends on constants, and resolve the ifs whose condition became static."""
-    C._jit_pass_constant_propagation(graph)
+    """Compute what only depends on constants, and resolve the ifs whose condition became static.
+
+    Quantisation of a constant stays as the file says it: the engine's int8 weights are made of it."""
+    folding.propagate_constants(graph)
 
 
 @lowering_pass("peephole-lists", ours=False)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from builder.lowering import ir
+from builder.lowering.folding import eliminate_dead_code, propagate_constants
 from builder.lowering.passes import Context, lowering_pass
 
 
@@ -19,9 +20,9 @@ def unroll_loops(graph: Any, context: Context) -> None:
     ]:
         for node in _outermost(loops):
             _unroll(graph, node, _turns(node, context.unroll_limit) or 0)
-        ir.C._jit_pass_constant_propagation(graph)
+        propagate_constants(graph)
         ir.C._jit_pass_peephole_list_idioms(graph, refine_list_len=True)
-        ir.C._jit_pass_dce(graph)
+        eliminate_dead_code(graph)
 
 
 def _known(node: Any, context: Context) -> bool:

@@ -6,17 +6,17 @@ from typing import Any
 
 from builder.errors import LoweringError
 from builder.lowering import ir
+from builder.lowering.folding import QUANTIZERS
 from builder.lowering.passes.functionalise.alias import Alias, Items, Journal, Storage
 from builder.lowering.passes.functionalise.views import LISTS_OF_VIEWS, VIEWS, Emit
+from builder.lowering.passes.quantization import DISABLE_OBSERVERS
+
+_FIX = "write to a .clone() of the tensor, or assign the result to a new name"
 
 
-def cannot(node: Any, what: str) -> LoweringError:
+def cannot(node: Any, what: str, fix: str = _FIX) -> LoweringError:
     """The error for a write that has no faithful form."""
-    return LoweringError(
-        f"{node.kind()} writes in place and {what}",
-        where=ir.source_line(node),
-        fix="write to a .clone() of the tensor, or assign the result to a new name",
-    )
+    return LoweringError(f"{node.kind()} writes in place and {what}", where=ir.source_line(node), fix=fix)
 
 
 class Memory:
@@ -130,7 +130,9 @@ class Memory:
     def write(self, alias: Alias, new: Any, node: Any) -> None:
         """Let `alias` hold `new`, and everything that it views with it."""
         if alias.storage.constant:
-            raise cannot(node, "changes a constant of the model, which would stay changed for the next request")
+            quantized = any(self.graph.findNode(kind, True) is not None for kind in QUANTIZERS)
+            what = "changes a constant of the model, which would stay changed for the next request"
+            raise cannot(node, what, f"{DISABLE_OBSERVERS}, or {_FIX}" if quantized else _FIX)
         emit, version, storage = self.emit, self.journal.tick(), alias.storage
         contents = [(alias, new)]
         contents += [(other, other.current) for other in alias.siblings if other.version == storage.version]

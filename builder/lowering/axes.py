@@ -1,0 +1,42 @@
+"""Another order of a graph's inputs and outputs: the batch first, for those who can only say it so."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from builder.lowering import ir
+from builder.lowering.graph import LoweredGraph
+
+Axes = Mapping[int, tuple[int, int]]
+"""By place among the inputs or outputs: (the axis that is to be first, the tensor's rank)."""
+
+
+def first(lowered: LoweredGraph, inputs: Axes, outputs: Axes) -> LoweredGraph:
+    """The same computation with these axes of these inputs and outputs moved to the front; the others keep their order.
+
+    A permutation stands at each border, so that nothing within the graph changes.
+    """
+    graph = lowered.graph.copy()
+    given = list(graph.inputs())
+    for index, (axis, rank) in inputs.items():
+        _permute_input(graph, given[index], axis, rank)
+    for index, (axis, rank) in outputs.items():
+        _permute_output(graph, index, axis, rank)
+    return replace(lowered, graph=graph)
+
+
+def _permute_input(graph: Any, value: Any, axis: int, rank: int) -> None:
+    """Every reader of the input reads it with the first axis back in its place."""
+    back = [*range(1, axis + 1), 0, *range(axis + 1, rank)]
+    before = next(iter(graph.nodes()), graph.return_node())
+    order = ir.insert_constant(graph, back, before)
+    node = ir.insert(graph, "aten::permute", [value, order], before)
+    value.replaceAllUsesAfterNodeWith(node, node.output())
+
+
+def _permute_output(graph: Any, index: int, axis: int, rank: int) -> None:
+    order = ir.insert_constant(graph, [axis, *range(axis), *range(axis + 1, rank)], graph.return_node())
+    node = ir.insert(graph, "aten::permute", [graph.return_node().inputsAt(index), order], graph.return_node())
+    graph.return_node().replaceInput(index, node.output())

@@ -1,0 +1,125 @@
+"""Constant propagation that leaves quantisation alone: an int8 engine is built from the weights and their scales,
+not from weights that were rounded already.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import lru_cache
+from typing import Any
+
+from builder.lowering import ir
+
+# What rounds a tensor to few levels; torch would do it to every weight, for all of its inputs are constants.
+QUANTIZERS = tuple(
+    f"aten::{name}"
+    for name in (
+        "fake_quantize_per_tensor_affine",
+        "fake_quantize_per_tensor_affine_cachemask",
+        "_fake_quantize_per_tensor_affine_cachemask_tensor_qparams",
+        "fake_quantize_per_channel_affine",
+        "fake_quantize_per_channel_affine_cachemask",
+        "_fake_quantize_learnable_per_tensor_affine",
+        "_fake_quantize_learnable_per_channel_affine",
+        "fused_moving_avg_obs_fake_quant",
+        "_fused_moving_avg_obs_fq_helper",
+        "_fused_moving_avg_obs_fq_helper_functional",
+        "quantize_per_tensor",
+        "quantize_per_channel",
+        "quantize_per_tensor_dynamic",
+        "dequantize",
+    )
+)
+
+
+def propagate_constants(graph: Any) -> None:
+    """Compute what only depends on constants, but for quantisation and what is computed from its results.
+
+    A write to a constant stays, for functionalise to refuse: torch takes it for dead when nobody reads that very
+    constant, though it is the module's state.
+    """
+    with _unknown_to_torch(graph), _state_in_sight(graph):
+        ir.C._jit_pass_constant_propagation(graph)
+
+
+def eliminate_dead_code(graph: Any) -> None:
+    """Remove nodes whose results nobody reads, but for writes to constants."""
+    with _state_in_sight(graph):
+        ir.C._jit_pass_dce(graph)
+
+
+@contextmanager
+def _state_in_sight(graph: Any) -> Iterator[None]:
+    """While inside, every constant that is written is an output of the graph."""
+    state, count = _written_constants(graph), sum(1 for _ in graph.outputs())
+    for value in state:
+        graph.registerOutput(value)
+    yield
+    for _ in state:
+        graph.eraseOutput(count)
+
+
+def _written_constants(graph: Any) -> list[Any]:
+    """The constants behind the first inputs of nodes that write; all of them where that is not plain to see."""
+    found = {}
+    for node in ir.walk(graph):
+        if may_write(node.kind()) and node.inputsSize():
+            origin = _origin(node.inputsAt(0))
+            if _joined(origin.node()):
+                return [n.output() for n in graph.nodes() if n.kind() == "prim::Constant" and _is_tensor(n.output())]
+            if ir.is_constant(origin) and _is_tensor(origin):
+                found[origin.unique()] = origin
+    return [value for value in found.values() if value.node().owningBlock().owningNode() is None]
+
+
+_JOINS = ("prim::If", "prim::Loop", "prim::Param")
+
+
+def _joined(node: Any) -> bool:
+    """Whether a node gives what several others may have made; the inputs of the graph itself are made outside."""
+    return node.kind() in _JOINS and not (node.kind() == "prim::Param" and node.owningBlock().owningNode() is None)
+
+
+def _origin(value: Any) -> Any:
+    """The value at the start of a chain of first inputs."""
+    while value.node().kind() not in _JOINS and value.node().inputsSize():
+        value = value.node().inputsAt(0)
+    return value
+
+
+def _is_tensor(value: Any) -> bool:
+    return bool(value.type().kind() == "TensorType")
+
+
+@lru_cache(maxsize=4096)
+def may_write(kind: str) -> bool:
+    """Whether an operator writes its first input in place, by the way it is named."""
+    return kind.startswith("aten::") and (kind.endswith("_") or kind.startswith("aten::__i"))
+
+
+@contextmanager
+def _unknown_to_torch(graph: Any) -> Iterator[None]:
+    """While inside, each quantizer reads one of its whole numbers (a bound, a dtype) from an input of the graph, so
+    torch cannot compute it; what feeds it still can be.
+    """
+    first, known = sum(1 for _ in graph.inputs()), []
+    for node in ir.nodes_of(graph, *QUANTIZERS):
+        at = _whole_number(node)
+        if at is not None:
+            known.append(node.inputsAt(at).toIValue())
+            stand_in = graph.addInput()
+            stand_in.setType(ir.INT)
+            node.replaceInput(at, stand_in)
+    yield
+    for stand_in, number in zip(list(graph.inputs())[first:], known, strict=True):
+        for use in stand_in.uses():  # none where the quantizer stood in a branch that is not taken
+            use.user.replaceInput(use.offset, ir.insert_constant(graph, number, use.user))
+    for _ in known:
+        graph.eraseInput(first)
+
+
+def _whole_number(node: Any) -> int | None:
+    """The place of an argument that is a constant int."""
+    places = range(node.inputsSize())
+    return next((i for i in places if isinstance(ir.constant(node.inputsAt(i)), int)), None)

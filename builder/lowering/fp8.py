@@ -1,0 +1,43 @@
+"""Fake quantisation to float8 (E4M3): one node while we work, plain operators in the file that is served.
+
+torch has no such operator, so this one is ours; `trt_build` need not be installed where a lowered file runs, so what is
+saved has the formula in its place.
+"""
+
+from __future__ import annotations
+
+import torch
+
+SCHEMA = "trt_build::fake_quantize_fp8(Tensor self, Tensor scale, int? axis=None) -> Tensor"
+KIND = SCHEMA.partition("(")[0]
+LIMIT = 448.0
+"""The greatest finite float8_e4m3fn; beyond it torch's cast gives NaN where TensorRT saturates."""
+
+_ORDINAL = 24
+"""torch.float8_e4m3fn as TorchScript writes a dtype (c10::ScalarType::Float8_e4m3fn)."""
+
+FORMULA = {
+    SCHEMA: f"""
+def f(self: Tensor, scale: Tensor, axis: Optional[int]):
+    factor = scale
+    if axis is not None:
+        shape = [1] * self.dim()
+        shape[axis] = -1
+        factor = scale.reshape(shape)
+    steps = torch.clamp(self.to(torch.float) / factor, -{LIMIT}, {LIMIT})
+    return (steps.to({_ORDINAL}).to(torch.float) * factor).to(self.dtype)
+"""
+}
+
+
+def fake_quantize_fp8(x: torch.Tensor, scale: torch.Tensor, axis: int | None = None) -> torch.Tensor:
+    """x rounded to float8_e4m3fn times `scale` (float32: one element, or one for each place of `axis`), ties to even
+    and saturated; in the dtype of x."""
+    factor = scale if axis is None else scale.reshape([-1 if i == axis % x.dim() else 1 for i in range(x.dim())])
+    steps = (x.float() / factor).clamp(-LIMIT, LIMIT)
+    return (steps.to(torch.float8_e4m3fn).float() * factor).to(x.dtype)
+
+
+_LIBRARY = torch.library.Library("trt_build", "FRAGMENT")
+_LIBRARY.define(SCHEMA.partition("::")[2])
+_LIBRARY.impl("fake_quantize_fp8", fake_quantize_fp8, "CompositeExplicitAutograd")

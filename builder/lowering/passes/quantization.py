@@ -1,0 +1,107 @@
+"""Simulated quantisation (QAT) in as few forms as conversion has to know: one per tensor, one per channel."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from builder.errors import LoweringError
+from builder.lowering import ir
+from builder.lowering.passes import Context, lowering_pass
+
+DISABLE_OBSERVERS = "disable observers: model.apply(torch.ao.quantization.disable_observer)"
+_TENSOR, _CHANNEL = "aten::fake_quantize_per_tensor_affine", "aten::fake_quantize_per_channel_affine"
+_OBSERVING = (
+    "aten::fused_moving_avg_obs_fake_quant",
+    "aten::_fused_moving_avg_obs_fq_helper",
+    "aten::_fused_moving_avg_obs_fq_helper_functional",
+)
+_SWITCHED = "aten::_fake_quantize_per_tensor_affine_cachemask_tensor_qparams"
+_LEARNABLE = {
+    "aten::_fake_quantize_learnable_per_tensor_affine": _TENSOR,
+    "aten::_fake_quantize_learnable_per_channel_affine": _CHANNEL,
+}
+_MASKED = {f"{_TENSOR}_cachemask": _TENSOR, f"{_CHANNEL}_cachemask": _CHANNEL}
+
+
+@lowering_pass("unify-fake-quantize", touches=(*_OBSERVING, _SWITCHED, *_LEARNABLE, *_MASKED, _TENSOR))
+def unify_fake_quantize(graph: Any, context: Context) -> None:
+    """Write fake quantisation in all its forms as `fake_quantize_per_tensor_affine(x, scale, zero_point, min, max)`,
+    with numbers where they are known, or as `fake_quantize_per_channel_affine`.
+
+    What also observes (`fused_moving_avg_obs_fake_quant`) must have its observer switched off by a constant: a
+    LoweringError names the line of one that is on, for it would change its scale with every request. Comes before
+    functionalise, because the schema of an observer says that it writes.
+    """
+    for node in ir.nodes_of(graph, *_OBSERVING):
+        _without_observer(graph, node)
+    for node in _ours(graph, _SWITCHED):
+        x, scale, zero_point, switch, *bounds = ir.inputs(node)
+        _switched(graph, node, _TENSOR, [x, scale, zero_point, *bounds], switch)
+    for node in _ours(graph, *_MASKED):
+        _put(graph, node, _MASKED[node.kind()], ir.inputs(node))
+    for node in _ours(graph, *_LEARNABLE):
+        _learned(graph, node)
+    for node in _ours(graph, _TENSOR):
+        _with_numbers(graph, node)
+
+
+def _ours(graph: Any, *kinds: str) -> list[Any]:
+    return [node for node in ir.nodes_of(graph, *kinds) if not ir.in_fallback(node)]
+
+
+def _put(graph: Any, node: Any, kind: str, arguments: list[Any]) -> None:
+    """One operator in the node's place, unless somebody reads the node's mask too."""
+    first, *masks = ir.outputs(node)
+    if not any(mask.uses() for mask in masks):
+        first.replaceAllUsesWith(ir.insert(graph, kind, arguments, node).output())
+        node.destroy()
+
+
+def _without_observer(graph: Any, node: Any) -> None:
+    """The fake quantisation of an observer that is switched off."""
+    x, observes, switch, _, _, scale, zero_point, _, low, high, axis, by_row = ir.inputs(node)[:12]
+    if _flag(observes) is not False:
+        raise LoweringError(
+            f"{node.kind()} observes: it would change its scale with every request",
+            where=ir.source_line(node),
+            fix=DISABLE_OBSERVERS,
+        )
+    if ir.constant(by_row):
+        _switched(graph, node, _CHANNEL, [x, scale, zero_point, axis, low, high], switch)
+    else:
+        _switched(graph, node, _TENSOR, [x, scale, zero_point, low, high], switch)
+
+
+def _switched(graph: Any, node: Any, kind: str, arguments: list[Any], switch: Any) -> None:
+    on = _flag(switch)
+    if on:
+        _put(graph, node, kind, arguments)
+    elif on is False and not any(mask.uses() for mask in ir.outputs(node)[1:]):
+        ir.outputs(node)[0].replaceAllUsesWith(arguments[0])
+        node.destroy()
+
+
+def _flag(value: Any) -> bool | None:
+    """Whether a switch is on; None when it is not known."""
+    known = ir.constant(value)
+    return bool(known.reshape(-1)[0]) if isinstance(known, torch.Tensor) and known.numel() else None
+
+
+def _learned(graph: Any, node: Any) -> None:
+    """A learned zero point is a fraction: torch rounds it, half to even, and keeps it within the bounds."""
+    x, scale, zero_point, *rest = ir.inputs(node)[:-1]
+    known, (low, high) = ir.constant(zero_point), (ir.constant(bound) for bound in rest[-2:])
+    if isinstance(known, torch.Tensor) and isinstance(low, int) and isinstance(high, int):
+        whole = ir.insert_constant(graph, known.detach().round().clamp(low, high).to(torch.int32), node)
+        _put(graph, node, _LEARNABLE[node.kind()], [x, scale, whole, *rest])
+
+
+def _with_numbers(graph: Any, node: Any) -> None:
+    """Scale and zero point of one known element are numbers."""
+    scale, zero_point = (ir.constant(node.inputsAt(at)) for at in (1, 2))
+    tensors = [v for v in (scale, zero_point) if isinstance(v, torch.Tensor) and v.numel() == 1]
+    if len(tensors) == 2:
+        node.replaceInput(1, ir.insert_constant(graph, float(scale), node))
+        node.replaceInput(2, ir.insert_constant(graph, int(zero_point), node))
