@@ -69,7 +69,8 @@ class BlockConverter:
             return _listed(EVALUATORS[key](self.ctx, node, *values), node)
         if node.schema() == NO_SCHEMA:
             raise Unconvertible(f"{node.kind()} is not a registered operator")
-        if _all_static(values) and not node.isNondeterministic():
+        folds = key not in CONVERTERS or CONVERTERS[key].folds
+        if folds and _all_static(values) and not node.isNondeterministic():
             return _listed(fold(key, values), node)
         if key not in CONVERTERS:
             raise Unconvertible("no converter is registered for this operator", FALLBACK_FIX)

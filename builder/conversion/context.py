@@ -25,13 +25,16 @@ from builder.manifest.spec import Profile
 
 @dataclass
 class TensorFacts:
-    """What we know of an ITensor beyond TensorRT: the symbolic size of each axis, torch's dtype if carried wider."""
+    """What we know of an ITensor beyond TensorRT: the symbolic size of each axis, torch's dtype if carried wider; the
+    8-bit tensor that it is read from (`quantised`), the half tensor that it is a cast of (`wide_of`)."""
 
     sizes: dict[int, DynamicScalar] = field(default_factory=dict)
     exprs: dict[int, sympy.Expr] = field(default_factory=dict)
     dtype: torch.dtype | None = None
     shape: Any = None
     scalar: DynamicScalar | None = None
+    quantised: Any = None
+    wide_of: Any = None
 
 
 class ConversionContext:
@@ -163,6 +166,8 @@ class ConversionContext:
             result = self._wrap(result, dtype)
         self.facts(result).dtype = None
         self.remember_dtype(result, dtype)
+        if dtype == torch.float32 and own in (torch.float16, torch.bfloat16):
+            self.facts(result).wide_of = tensor
         return result
 
     def _wrap(self, tensor: Any, dtype: torch.dtype) -> Any:

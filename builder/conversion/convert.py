@@ -12,7 +12,7 @@ from builder.conversion import converters, dtypes, evaluators
 from builder.conversion.block import MISSING, BlockConverter
 from builder.conversion.context import ConversionContext, axis_symbol
 from builder.conversion.dynamic import DynamicScalar
-from builder.conversion.precision import policy
+from builder.conversion.precision import SCHEMES, policy, quantises
 from builder.conversion.unconvertible import Unconvertible
 from builder.conversion.weights import Weights
 from builder.engine import flavour
@@ -56,7 +56,7 @@ def convert(
     One TensorSpec an input, in order; a graph's trailing inputs are bound to `params`. Without `profiles` there is one,
     of all the specs' dims. `keep_fp32` are patterns over layer names that a reduced precision spares.
     Raises UnsupportedOperators (all of them), LoweringError, ConversionError (a defect of a converter), and UsageError
-    where the specs do not fit the graph.
+    where the specs do not fit the graph, or an 8-bit precision is asked for of a module that is not quantised.
     """
     lowered = (
         module_or_graph
@@ -72,6 +72,11 @@ def convert(
     for value, spec in zip(graph.inputs(), specs, strict=True):
         ctx.values[value.debugName()] = add_input(ctx, spec)
     rules = policy(precision, tuple(keep_fp32))
+    if precision in SCHEMES and lowered is not module_or_graph and not quantises(graph):
+        raise UsageError(
+            f"precision {precision!r}: nothing in this graph is quantised",
+            fix="builder.quantize(builder.lower(module), ...) first; in a manifest the key is `calibration`",
+        )
     blocks = BlockConverter(ctx, rules)
     results = blocks.convert(graph)
     if blocks.unsupported:

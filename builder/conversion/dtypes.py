@@ -25,6 +25,7 @@ NAMES = {
     torch.float16: "HALF",
     torch.bfloat16: "BF16",
     torch.float32: "FLOAT",
+    torch.float8_e4m3fn: "FP8",  # quantised tensors only
 }
 FLOATS = (torch.float16, torch.bfloat16, torch.float32)
 INTEGERS = (torch.uint8, torch.int8, torch.int32, torch.int64)

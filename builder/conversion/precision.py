@@ -3,7 +3,8 @@
 TensorRT 10, 11 and RTX keep the dtypes that the network says, so precision is written into the network: before a node
 is converted its floating arguments are cast as the policy says, and the casts are layers. Endpoints keep their dtypes.
 TensorRT 8.6 chooses precisions itself where a builder flag lets it; there the network stays float32, and the layers
-that the policy keeps in float32 are told so.
+that the policy keeps in float32 are told so. 8 bits come from pairs of quantising nodes in the graph, which
+builder.quantization inserts and converters/quantize.py writes.
 """
 
 from __future__ import annotations
@@ -18,9 +19,27 @@ import torch
 from builder.engine import flavour
 from builder.engine.flavour import trt
 from builder.errors import UsageError
+from builder.lowering.fp8 import KIND as FP8_KIND
 
 HALF = {"fp16": torch.float16, "bf16": torch.bfloat16}
 FULL = ("fp32", "tf32")
+
+
+@dataclass(frozen=True)
+class Scheme:
+    """A precision of 8 bits: the products' operands are rounded to `dtype`, everything else computes in `rest`. A
+    product whose own rounding leaves less than `least_sqnr` dB between signal and error is left to `rest`."""
+
+    dtype: torch.dtype
+    rest: str
+    least_sqnr: float | None = None
+
+
+SCHEMES = {
+    "int8": Scheme(torch.int8, "fp32"),
+    "fp8": Scheme(torch.float8_e4m3fn, "fp32"),
+    "mixed": Scheme(torch.int8, "fp16", least_sqnr=30.0),
+}
 
 REDUCED = frozenset(
     "_convolution convolution conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d "
@@ -37,6 +56,9 @@ KEPT = frozenset(
 )
 """Statistics, long sums, and functions whose error or range half cannot hold: always float32."""
 
+QUANTISING = frozenset("fake_quantize_per_tensor_affine fake_quantize_per_channel_affine fake_quantize_fp8".split())
+"""They take what comes and give what their reader computes in: a cast on either side would hide the pair."""
+
 
 @dataclass(frozen=True)
 class Policy:
@@ -49,7 +71,7 @@ class Policy:
 
     def dtype(self, operator: str, name: str, arguments: SimpleNamespace) -> torch.dtype | None:
         """What the floating arguments of `operator` (`linear`) with first layer `name` are cast to; None: nothing."""
-        if self.half is None or not self.typed:
+        if self.half is None or not self.typed or operator in QUANTISING:
             return None
         if self._kept(operator, name):
             return torch.float32
@@ -66,12 +88,25 @@ class Policy:
 
 
 def policy(precision: str, keep_fp32: tuple[str, ...] = ()) -> Policy:
-    """The policy of a manifest's `precision`. Raises UsageError for one that needs quantisation, which is not built."""
-    if precision in FULL:
+    """The policy of a manifest's `precision`. Raises UsageError for one that this TensorRT does not have."""
+    from builder.conversion import quantised
+
+    scheme = SCHEMES.get(precision)
+    reason = quantised.missing(scheme.dtype) if scheme else None
+    if reason:
+        raise UsageError(f"precision {precision!r}: {reason}", fix="precision: int8 or mixed, or another --flavour")
+    rest = scheme.rest if scheme else precision
+    if rest in FULL:
         return Policy()
-    if precision in HALF:
-        return Policy(HALF[precision], keep_fp32, flavour.strongly_typed())
-    raise UsageError(f"precision {precision!r} cannot be built yet", fix=f"one of {', '.join((*FULL, *HALF))}")
+    if rest in HALF:
+        return Policy(HALF[rest], keep_fp32, flavour.strongly_typed())
+    raise UsageError(f"unknown precision {precision!r}", fix=f"one of {', '.join((*FULL, *HALF, *SCHEMES))}")
+
+
+def quantises(graph: Any) -> bool:
+    """Whether anything in the graph is rounded to 8 bits."""
+    kinds = ("aten::fake_quantize_per_tensor_affine", "aten::fake_quantize_per_channel_affine", FP8_KIND)
+    return any(graph.findNode(kind, True) is not None for kind in kinds)
 
 
 def constrain(net: Any, first: int) -> None:
@@ -109,8 +144,21 @@ def _cast(ctx: Any, value: Any, dtype: torch.dtype, name: str) -> Any:
     if isinstance(value, torch.Tensor):
         return _constant(ctx, value, dtype, name)
     if hasattr(value, "is_network_input") and ctx.dtype(value).is_floating_point:
-        return ctx.cast(value, dtype)
+        return _tensor(ctx, value, dtype)
     return value
+
+
+def _tensor(ctx: Any, tensor: Any, dtype: torch.dtype) -> Any:
+    """The tensor in `dtype`: as it was before it was widened, or read from its 8 bits again, else a cast layer."""
+    from builder.conversion import quantised
+
+    if ctx.dtype(tensor) == dtype:
+        return tensor
+    narrow = ctx.facts(tensor).wide_of
+    if narrow is not None and ctx.dtype(narrow) == dtype:
+        return narrow
+    read = quantised.again(ctx, tensor, dtype)
+    return ctx.cast(tensor, dtype) if read is None else read
 
 
 def _constant(ctx: Any, value: torch.Tensor, dtype: torch.dtype, name: str) -> torch.Tensor:

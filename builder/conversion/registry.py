@@ -6,7 +6,8 @@
 The schema string is the key, and its types unwrap the arguments: `Tensor` arrives as an ITensor (a constant becomes a
 layer), `int`, `float`, `bool`, `str` and lists of them as Python values. What is declared differently is data too:
 `constants` names tensors that arrive as torch.Tensor where they are static; `dynamic` names numbers that may arrive as
-a DynamicScalar; `when` holds predicates that look at the bound arguments and return None or the reason against.
+a DynamicScalar; `when` holds predicates that look at the bound arguments and return None or the reason against. A node
+whose inputs are all static is computed by torch, unless its converter says `folds=False`.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ class Converter:
     constants: frozenset[str]
     dynamic: frozenset[str]
     note: str
+    folds: bool = True
 
     @property
     def operator(self) -> str:
@@ -55,6 +57,7 @@ def converter(
     constants: tuple[str, ...] = (),
     dynamic: tuple[str, ...] = (),
     note: str = "",
+    folds: bool = True,
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Register a function `(ctx, node, *arguments) -> ITensor | ILayer | tuple` for the schemas given.
 
@@ -68,7 +71,8 @@ def converter(
             if key in CONVERTERS:
                 raise ValueError(f"{key} has two converters")
             schema = torch._C.parse_schema(text)
-            CONVERTERS[key] = Converter(key, schema, build, predicates, frozenset(constants), frozenset(dynamic), note)
+            named = frozenset(constants), frozenset(dynamic)
+            CONVERTERS[key] = Converter(key, schema, build, predicates, *named, note, folds)
         return build
 
     return register

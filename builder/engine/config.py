@@ -9,7 +9,7 @@ from typing import Any
 from builder.engine import caches, flavour, options
 from builder.engine.flavour import trt
 from builder.engine.options import BuildOptions
-from builder.engine.typed import has_half
+from builder.engine.typed import has_half, has_int8
 
 
 def create(conversion: Any, chosen: BuildOptions, monitor: Any = None) -> Any:
@@ -64,11 +64,17 @@ def _measured(chosen: BuildOptions) -> dict[str, Any]:
     }
 
 
+HALF_ALLOWED = ("fp16", "mixed")
+"""Precisions in which 8.6 may take half wherever the policy does not forbid it, layer by layer."""
+
+
 def _flags(conversion: Any) -> dict[str, Any]:
-    """8.6 chooses precisions itself: it may take half where the policy does not forbid it, layer by layer."""
-    if flavour.strongly_typed() or not (conversion.precision == "fp16" or has_half(conversion.network)):
+    """8.6 chooses precisions itself, among those that it is allowed; int8 it takes where the network quantises."""
+    if flavour.strongly_typed():
         return {}
-    return {"fp16": True, "precision_constraints": "obey"}
+    half = conversion.precision in HALF_ALLOWED or has_half(conversion.network)
+    found = {"fp16": half, "int8": has_int8(conversion.network)}
+    return {**found, "precision_constraints": "obey" if half else None}
 
 
 def _member(enumeration: str, name: str | None, option: str) -> Any:

@@ -49,6 +49,12 @@ def has_half(network: Any) -> bool:
     return any(tensor.dtype == trt.DataType.HALF for source in (inputs, outputs) for tensor in source)
 
 
+def has_int8(network: Any) -> bool:
+    """Whether any layer quantises: then the builder must be allowed to compute in int8."""
+    kind = trt.LayerType.QUANTIZE
+    return any(trt.ILayer.type.__get__(network.get_layer(i)) == kind for i in range(network.num_layers))
+
+
 def _typing(add: Callable[..., Any]) -> Callable[..., Any]:
     def added(*arguments: Any, **named: Any) -> Any:
         layer = add(*arguments, **named)

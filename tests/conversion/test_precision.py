@@ -7,6 +7,8 @@ import torch
 from torch import nn
 
 import builder
+from builder.conversion.precision import policy
+from builder.conversion.quantised import FP8, missing
 from builder.engine.flavour import trt
 from builder.errors import UsageError
 
@@ -64,6 +66,31 @@ def test_a_weight_beyond_half_is_named() -> None:
 
 
 @pytest.mark.parametrize("precision", ["int8", "fp8", "mixed"])
-def test_precisions_that_need_quantisation_are_refused(precision: str) -> None:
-    with pytest.raises(UsageError, match="cannot be built yet"):
+def test_a_module_that_is_not_quantised_is_refused(precision: str) -> None:
+    if precision == "fp8" and missing(FP8):
+        pytest.skip(str(missing(FP8)))
+    with pytest.raises(UsageError, match="nothing in this graph is quantised") as refused:
         builder.convert(torch.jit.script(Classifier().eval()), [SPEC], precision=precision)
+    assert "builder.quantize" in str(refused.value.fix) and "calibration" in str(refused.value.fix)
+
+
+def test_fp8_is_refused_with_the_reason_where_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    """8.6 has no strongly typed networks, and with them no FP8."""
+    monkeypatch.setattr("builder.engine.flavour.strongly_typed", lambda: False)
+    with pytest.raises(UsageError, match="quantises to int8 only: FP8 needs TensorRT 10, 11 or RTX"):
+        policy("fp8")
+
+
+class Widened(nn.Module):
+    """A half tensor that is widened and then multiplied."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.matmul(x.float(), x.float())
+
+
+def test_a_widened_half_tensor_is_not_narrowed_again() -> None:
+    """HALF -> FLOAT -> HALF in front of a product are two layers for nothing."""
+    spec = builder.TensorSpec("float16", (8, 8))
+    conversion = builder.convert(torch.jit.script(Widened()), [spec], precision="fp16")
+    casts = [dtype for kind, dtype in layers(conversion) if kind == "CAST"]
+    assert "HALF" not in casts

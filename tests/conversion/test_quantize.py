@@ -5,10 +5,18 @@ The answers are multiples of the scale: equal to a few ulp, or off by a whole st
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 import torch
+from torch.nn import functional as F
 
-from tests.conversion.harness import check
+import builder
+from builder.conversion.quantised import FP8, missing
+from builder.conversion.sizes import kind_of
+from builder.engine import flavour
+from builder.parity import compare
+from tests.conversion.harness import check, module_of
 
 RANGES = [(0, -128, 127), (0, -127, 127), (3, -128, 127), (-5, -127, 127), (128, 0, 255), (0, 0, 15), (7, 0, 15)]
 
@@ -42,3 +50,140 @@ def test_ties_go_to_even() -> None:
     x = torch.arange(-8, 8) * 0.25
     check(lambda x: torch.fake_quantize_per_tensor_affine(x, 0.5, 0, -128, 127), x)
     check(lambda x: torch.fake_quantize_per_tensor_affine(x, 0.5, 1, -128, 127), x)
+
+
+def kinds(conversion: builder.Conversion) -> Counter[str]:
+    """The network's layers by type."""
+    network = conversion.network
+    return Counter(kind_of(network.get_layer(i)) for i in range(network.num_layers))
+
+
+SHIFTED = [(128, 0, 255), (5, 0, 127), (-3, -127, 120), (0, 0, 127)]
+"""(zero point, quant_min, quant_max) whose range, seen from the zero point, lies within int8's."""
+
+
+@pytest.mark.parametrize(("zero", "low", "high"), SHIFTED)
+def test_a_zero_point_that_only_shifts_int8_is_quantised(zero: int, low: int, high: int) -> None:
+    """Only quant_min - zero_point and quant_max - zero_point say what is kept of x."""
+    x = torch.randn(2, 3, 4) * 6
+    conversion = check(lambda x: torch.fake_quantize_per_tensor_affine(x, 0.0375, zero, low, high), x)
+    assert kinds(conversion)["QUANTIZE"] == kinds(conversion)["DEQUANTIZE"] == 1
+
+
+class Unsigned(torch.nn.Module):
+    """What torch's default observers make of a tensor behind a ReLU."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.fake_quantize_per_tensor_affine(x, 0.0375, 0, 0, 255)
+
+
+def test_a_range_beyond_int8_is_rounded_in_float_and_says_so() -> None:
+    conversion = check(Unsigned(), torch.randn(2, 3).abs())
+    assert not kinds(conversion)["QUANTIZE"]
+    [warning] = conversion.warnings
+    assert "0..255" in warning and "test_quantize.py" in warning
+
+
+def convolution(x: torch.Tensor, weight: torch.Tensor, scale: torch.Tensor, axis: int = 0) -> torch.Tensor:
+    """A convolution as QAT writes it."""
+    zeros = torch.zeros(scale.shape[0], dtype=torch.int32)
+    weight = torch.fake_quantize_per_channel_affine(weight, scale, zeros, axis, -127, 127)
+    return F.conv2d(torch.fake_quantize_per_tensor_affine(x, 0.03, 0, -128, 127), weight)
+
+
+def test_the_weight_of_a_product_keeps_its_pair_of_layers() -> None:
+    """TensorRT computes in int8 only where it sees both operands quantised; the weight's channels have their scales."""
+    weight = torch.randn(8, 4, 3, 3)
+    scale = weight.abs().amax((1, 2, 3)) / 127
+    conversion = check(lambda x: convolution(x, weight, scale), torch.randn(2, 4, 8, 8), dynamic={0: {0: "n"}})
+    assert kinds(conversion)["QUANTIZE"] == kinds(conversion)["DEQUANTIZE"] == 2
+    layers = [conversion.network.get_layer(i) for i in range(conversion.network.num_layers)]
+    scales = [tuple(layer.get_input(1).shape) for layer in layers if kind_of(layer) == "QUANTIZE"]
+    assert sorted(scales) == [(), (8,)]
+
+
+def test_a_transposed_convolution_has_its_channels_on_the_second_axis() -> None:
+    weight = torch.randn(4, 8, 3, 3)
+    scale, zeros = weight.abs().amax((0, 2, 3)) / 127, torch.zeros(8, dtype=torch.int32)
+
+    def upsample(x: torch.Tensor) -> torch.Tensor:
+        kernel = torch.fake_quantize_per_channel_affine(weight, scale, zeros, 1, -127, 127)
+        return F.conv_transpose2d(torch.fake_quantize_per_tensor_affine(x, 0.03, 0, -128, 127), kernel, stride=2)
+
+    check(upsample, torch.randn(2, 4, 6, 6))
+
+
+def test_a_static_tensor_that_no_product_reads_is_rounded_by_torch() -> None:
+    table = torch.randn(10, 4)
+    rounded = lambda i: F.embedding(i, torch.fake_quantize_per_tensor_affine(table, 0.05, 0, -128, 127))  # noqa: E731
+    assert not kinds(check(rounded, torch.tensor([1, 9]), compile=False))["QUANTIZE"]
+
+
+FP8_GRAPH = """
+graph(%x : Tensor, %scale : Tensor, %axis : int?):
+  %r : Tensor = trt_build::fake_quantize_fp8(%x, %scale, %axis)
+  return (%r)
+"""
+
+
+@pytest.mark.skipif(missing(FP8) is not None, reason="this TensorRT has no FP8")
+@pytest.mark.parametrize(("axis", "scale"), [(None, torch.tensor(0.01)), (1, torch.tensor([0.01, 0.3, 2.0]))])
+def test_fp8_rounds_to_even_and_saturates(axis: int | None, scale: torch.Tensor) -> None:
+    """The numbers by hand: E4M3 has 3 bits of mantissa, so 17 lies between 16 and 18, 19 between 18 and 20."""
+    x = torch.tensor([17.0, 19.0, 1e4, -1e4, 0.0]).reshape(5, 1) * scale.reshape(1, -1)
+    conversion = check(FP8_GRAPH, x, params=[scale, axis], dynamic={0: {0: "n"}})
+    steps = builder.reference.run(conversion, [x])[0] / scale.reshape(1, -1)
+    torch.testing.assert_close(steps[:, 0], torch.tensor([16.0, 20.0, 448.0, -448.0, 0.0]))
+    assert kinds(conversion)["QUANTIZE"] == kinds(conversion)["DEQUANTIZE"] == 1
+
+
+@pytest.mark.skipif(not flavour.strongly_typed(), reason="8.6 chooses half itself")
+def test_under_half_the_pair_reads_back_in_half_without_casts() -> None:
+    weight = torch.randn(8, 4, 3, 3)
+    scale = weight.abs().amax((1, 2, 3)) / 127
+    module = module_of(lambda x: convolution(x, weight, scale), [torch.randn(2, 4, 8, 8)])
+    conversion = builder.convert(module, [builder.TensorSpec("float32", (2, 4, 8, 8))], precision="mixed")
+    assert kinds(conversion)["CAST"] == 1  # the output, which stays float32
+    dtypes = {
+        kind_of(layer): layer.get_output(0).dtype.name
+        for layer in map(conversion.network.get_layer, range(conversion.network.num_layers))
+    }
+    assert (dtypes["QUANTIZE"], dtypes["DEQUANTIZE"], dtypes["CONVOLUTION"]) == ("INT8", "HALF", "HALF")
+    x = torch.randn(2, 4, 8, 8)
+    answer, truth = builder.reference.run(conversion, [x])[0], module(x)
+    assert (answer - truth).norm() < 2e-3 * truth.norm()  # 36 products of half operands, and steps that flip
+    assert builder.build_engine(conversion)
+
+
+@pytest.mark.skipif(not flavour.strongly_typed(), reason="8.6 chooses half itself")
+def test_a_scale_beyond_half_is_named_and_kept_in_float32() -> None:
+    weight = torch.randn(8, 4, 3, 3) * 1e-7
+    scale = weight.abs().amax((1, 2, 3)) / 127  # 2e-9: half's least positive number is 6e-8
+    module = module_of(lambda x: convolution(x, weight, scale), [torch.randn(2, 4, 8, 8)])
+    conversion = builder.convert(module, [builder.TensorSpec("float32", (2, 4, 8, 8))], precision="mixed")
+    assert any("beyond torch.float16" in warning for warning in conversion.warnings)
+
+
+MUTANTS = [(0.5, 0), (30.0, 0), (1.0, 1)]
+"""(factor on the scale, axis): each is wrong, and must show."""
+
+
+@pytest.mark.parametrize(("factor", "axis"), MUTANTS)
+def test_a_wrong_scale_or_axis_is_another_answer(factor: float, axis: int) -> None:
+    weight = torch.randn(4, 4, 3, 3) * torch.tensor([0.1, 1.0, 5.0, 20.0]).reshape(4, 1, 1, 1)
+    scale = weight.abs().amax((1, 2, 3)) / 127
+    x = torch.randn(2, 4, 8, 8)
+    module = module_of(lambda x: convolution(x, weight, scale * factor, axis), [x])
+    conversion = builder.convert(module, [builder.TensorSpec("float32", (2, 4, 8, 8))], precision="int8")
+    answer, truth = builder.reference.run(conversion, [x])[0], F.conv2d(x, weight)
+    assert compare({"y": answer.numpy()}, {"y": truth.numpy()}, precision="int8").problems
+
+
+def test_the_right_scale_and_axis_are_the_answer() -> None:
+    """The tolerance that the mutants break."""
+    weight = torch.randn(4, 4, 3, 3) * torch.tensor([0.1, 1.0, 5.0, 20.0]).reshape(4, 1, 1, 1)
+    x = torch.randn(2, 4, 8, 8)
+    module = module_of(lambda x: convolution(x, weight, weight.abs().amax((1, 2, 3)) / 127), [x])
+    conversion = builder.convert(module, [builder.TensorSpec("float32", (2, 4, 8, 8))], precision="int8")
+    answer, truth = builder.reference.run(conversion, [x])[0], F.conv2d(x, weight)
+    assert not compare({"y": answer.numpy()}, {"y": truth.numpy()}, precision="int8").problems

@@ -6,11 +6,20 @@ from typing import Any
 
 import torch
 
+from builder.conversion import quantised
 from builder.conversion.context import ConversionContext
 from builder.conversion.dynamic import DynamicScalar
 from builder.conversion.layers import activate, combine
+from builder.conversion.precision import REDUCED
+from builder.conversion.quantised import FP8, INT8
 from builder.conversion.registry import converter
-from builder.engine.flavour import trt
+from builder.engine import flavour
+from builder.lowering.fp8 import SCHEMA as FP8_SCHEMA
+
+NOTE = (
+    "IQuantizeLayer and IDequantizeLayer where the range, seen from the zero point, lies within -128..127; others are "
+    "rounded in float"
+)
 
 
 @converter(
@@ -18,36 +27,60 @@ from builder.engine.flavour import trt
     " -> Tensor",
     "aten::fake_quantize_per_tensor_affine.tensor_qparams(Tensor self, Tensor scale, Tensor zero_point, int quant_min, "
     "int quant_max) -> Tensor",
-    constants=("scale", "zero_point"),
+    constants=("self", "scale", "zero_point"),
     dynamic=("scale", "zero_point"),
-    note="a zero point of 0 is IQuantizeLayer and IDequantizeLayer; others are rounded in float",
+    note=NOTE,
+    folds=False,
 )
 def per_tensor(ctx: ConversionContext, node: Any, x: Any, scale: Any, zero: Any, low: int, high: int) -> Any:
     """(clamp(round(x / scale) + zero_point, quant_min, quant_max) - zero_point) * scale"""
     if _unknown(scale) or _unknown(zero):
         return _rounded_by_tensors(ctx, x, _one(ctx, scale), _one(ctx, zero), low, high)
     scale = torch.as_tensor(scale, dtype=torch.float32).reshape(-1)[0]
-    return fake_quantize(ctx, x, scale, int(torch.as_tensor(zero).reshape(-1)[0]), low, high, None)
+    zero = torch.as_tensor(zero).reshape(-1)[0].float()
+    if _folds(ctx, node, x):
+        return torch.fake_quantize_per_tensor_affine(x, float(scale), int(zero), low, high)
+    return fake_quantize(ctx, node, x, scale, zero, low, high, None)
 
 
 @converter(
     "aten::fake_quantize_per_channel_affine(Tensor self, Tensor scale, Tensor zero_point, int axis, int quant_min, "
     "int quant_max) -> Tensor",
-    constants=("scale", "zero_point"),
-    note="zero points of 0 are IQuantizeLayer and IDequantizeLayer; others are rounded in float",
+    constants=("self", "scale", "zero_point"),
+    note=NOTE,
+    folds=False,
 )
 def per_channel(
     ctx: ConversionContext, node: Any, x: Any, scale: Any, zero: Any, axis: int, low: int, high: int
 ) -> Any:
     """The same with one scale and zero point for each place of an axis"""
     axis = ctx.axis(x, axis)
-    view = [-1 if i == axis else 1 for i in range(ctx.rank(x))]
+    view = _view(ctx, x, axis)
     if _unknown(scale) or _unknown(zero):
         scale, zero = (ctx.reshape(ctx.tensor(t), [t.shape[0] if n < 0 else n for n in view]) for t in (scale, zero))
         return _rounded_by_tensors(ctx, x, scale, zero, low, high)
-    if bool((zero == 0).all()):
-        return fake_quantize(ctx, x, scale.float(), 0, low, high, axis)
-    return _rounded(ctx, x, scale.float().reshape(view), zero.float().reshape(view), low, high)
+    if _folds(ctx, node, x):
+        return torch.fake_quantize_per_channel_affine(x, scale, zero, axis, low, high)
+    return fake_quantize(ctx, node, x, scale.float(), zero.float(), low, high, axis)
+
+
+def _no_fp8(ctx: ConversionContext, call: Any) -> str | None:
+    return quantised.missing(FP8)
+
+
+@converter(FP8_SCHEMA, constants=("self", "scale"), when=_no_fp8, note="what `precision: fp8` inserts", folds=False)
+def fp8(ctx: ConversionContext, node: Any, x: Any, scale: torch.Tensor, axis: int | None) -> Any:
+    """float8_e4m3(clamp(x / scale, -448, 448)) * scale, one scale, or one for each place of an axis"""
+    return _pair(ctx, node, x, scale, axis, FP8)
+
+
+def _folds(ctx: ConversionContext, node: Any, x: Any) -> bool:
+    """Whether torch rounds a static tensor: TensorRT must see the pair of layers only where a product reads it."""
+    return isinstance(x, torch.Tensor) and not any(_operator(use.user) in REDUCED for use in node.output().uses())
+
+
+def _operator(node: Any) -> str:
+    return str(node.kind()).rpartition("::")[2]
 
 
 def _unknown(value: Any) -> bool:
@@ -60,44 +93,84 @@ def _one(ctx: ConversionContext, value: Any) -> Any:
     return ctx.reshape(tensor, []) if ctx.rank(tensor) else tensor
 
 
+def _view(ctx: ConversionContext, x: Any, axis: int | None) -> list[int]:
+    return [-1 if i == axis else 1 for i in range(ctx.rank(x))] if axis is not None else []
+
+
 def fake_quantize(
-    ctx: ConversionContext, x: Any, scale: torch.Tensor, zero: int, low: int, high: int, axis: int | None
+    ctx: ConversionContext,
+    node: Any,
+    x: Any,
+    scale: torch.Tensor,
+    zero: torch.Tensor,
+    low: int,
+    high: int,
+    axis: int | None,
 ) -> Any:
-    """Static scales: quantise and dequantise layers where TensorRT's int8 (zero point 0) holds the range."""
-    view = [-1 if i == axis else 1 for i in range(ctx.rank(x))] if axis is not None else []
-    if zero != 0 or low < -128 or high > 127 or ctx.dtype(x) != torch.float32:
-        return _rounded(ctx, x, scale.reshape(view), torch.tensor(float(zero)), low, high)
-    if (low, high) != (-128, 127):  # a narrow range saturates before int8 does
-        x = _limited(ctx, x, scale.reshape(view) * low, scale.reshape(view) * high)
-    factor = ctx.constant(scale)
-    quantized = ctx.net.add_quantize(x, factor, *_of("int8"))
-    back = ctx.net.add_dequantize(quantized.get_output(0), factor, *_of("float32"))
-    for layer in (quantized, back) if axis is not None else ():
-        layer.axis = axis
-    return ctx.copy_sizes(x, back.get_output(0))
+    """Static scales and zero points: what is kept of x only depends on the range as seen from the zero point."""
+    view = _view(ctx, x, axis)
+    least, most = low - zero, high - zero
+    if least.min() < -128 or most.max() > 127:
+        ctx.warn(f"the range {low}..{high} around {int(zero.flatten()[0])} is not int8's around 0: rounded in float")
+        return _rounded(ctx, x, scale.reshape(view), least.reshape(view), most.reshape(view))
+    if not _takes(ctx, x):
+        return _rounded(ctx, x, scale.reshape(view), least.reshape(view), most.reshape(view))
+    if bool((least > -128).any() or (most < 127).any()):  # a narrow range saturates before int8 does
+        x = _limited(ctx, x, (scale * least).reshape(view), (scale * most).reshape(view))
+    return _pair(ctx, node, x, scale, axis, INT8)
 
 
-def _of(dtype: str) -> tuple[Any, ...]:
-    """The output's dtype, which 8.6 does not ask for: it knows one only."""
-    return (getattr(trt, dtype),) if hasattr(trt.NetworkDefinitionCreationFlag, "STRONGLY_TYPED") else ()
+def _takes(ctx: ConversionContext, x: Any) -> bool:
+    """8.6 treats half as a wish, so a half tensor might be quantised from float32; elsewhere any float will do."""
+    return ctx.dtype(x) == torch.float32 or flavour.strongly_typed()
+
+
+def _pair(ctx: ConversionContext, node: Any, x: Any, scale: torch.Tensor, axis: int | None, dtype: torch.dtype) -> Any:
+    """Quantised, and read back in the dtype that the products behind compute in. The policy's half is quantised as it
+    is; a module's own half is widened first, since a scale rounded to half moves values to other steps."""
+    own, computed = ctx.dtype(x), _computed(ctx, node, x)
+    half = ctx.blocks.policy.half if flavour.strongly_typed() else None
+    if half and not all(quantised.fits(scale, wanted) for wanted in (own, computed)):
+        ctx.warn(f"a scale of {_extreme(scale):.3g} is beyond {half}: quantised in float32")
+        half, computed = None, torch.float32
+    if half and half in (own, computed):
+        scale = scale.to(half).float()  # both layers must mean the same grid
+    elif not isinstance(x, torch.Tensor):
+        x = ctx.cast(x, torch.float32)
+    found = quantised.dequantise(ctx, quantised.quantise(ctx, x, scale, axis, dtype), computed)
+    return found if computed != torch.float32 or own == torch.float32 else ctx.cast(found, own)
+
+
+def _computed(ctx: ConversionContext, node: Any, x: Any) -> torch.dtype:
+    """The policy's half where only its products read the result; else the dtype of x."""
+    half = ctx.blocks.policy.half if flavour.strongly_typed() else None
+    products = all(_operator(use.user) in REDUCED for use in node.output().uses())
+    return half if half and products else ctx.dtype(x)
+
+
+def _extreme(scale: torch.Tensor) -> float:
+    """The scale that is furthest from 1."""
+    return float(scale.flatten()[scale.log().abs().argmax()])
 
 
 def _limited(ctx: ConversionContext, x: Any, low: torch.Tensor, high: torch.Tensor) -> Any:
+    if isinstance(x, torch.Tensor):
+        return torch.minimum(torch.maximum(x, low), high)
     if low.numel() == 1:
         return activate(ctx, x, "CLIP", float(low), float(high))
     return combine(ctx, "MIN", combine(ctx, "MAX", x, low), high)
 
 
-def _rounded(ctx: ConversionContext, x: Any, scale: torch.Tensor, zero: torch.Tensor, low: int, high: int) -> Any:
-    """In float: clamp(round(x * (1 / scale)), low - zero, high - zero) * scale, as PyTorch's kernel multiplies."""
-    dtype = ctx.dtype(x)
+def _rounded(ctx: ConversionContext, x: Any, scale: torch.Tensor, least: torch.Tensor, most: torch.Tensor) -> Any:
+    """In float: clamp(round(x * (1 / scale)), least, most) * scale, as PyTorch's kernel multiplies."""
+    x, dtype = ctx.tensor(x), ctx.dtype(x)
     steps = ctx.unary("ROUND", combine(ctx, "PROD", ctx.cast(x, torch.float32), 1 / scale))
-    return ctx.cast(combine(ctx, "PROD", _limited(ctx, steps, low - zero, high - zero), scale), dtype)
+    return ctx.cast(combine(ctx, "PROD", _limited(ctx, steps, least, most), scale), dtype)
 
 
 def _rounded_by_tensors(ctx: ConversionContext, x: Any, scale: Any, zero: Any, low: int, high: int) -> Any:
     """The same for scales and zero points that the network computes."""
-    dtype = ctx.dtype(x)
+    x, dtype = ctx.tensor(x), ctx.dtype(x)
     inverse = combine(ctx, "DIV", 1.0, scale)
     steps = ctx.unary("ROUND", combine(ctx, "PROD", ctx.cast(x, torch.float32), inverse))
     zero = ctx.cast(ctx.tensor(zero), torch.float32)

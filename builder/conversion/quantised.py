@@ -1,0 +1,73 @@
+"""IQuantizeLayer and IDequantizeLayer: how a tensor is rounded to 8 bits, and read back in the dtype that computes.
+
+TensorRT takes the pair in front of a convolution or a product as the order to compute it in 8 bits. On 10, 11 and RTX
+a scale has the dtype of the floating side of its layer ("Data Types" of the operators Quantize and Dequantize); on 8.6
+it is float32. Zero points are 0 everywhere.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from builder.conversion import dtypes
+from builder.engine import flavour
+from builder.engine.flavour import trt
+
+INT8, FP8 = torch.int8, torch.float8_e4m3fn
+
+
+@dataclass(frozen=True)
+class Quantised:
+    """A tensor of 8-bit values and their scale: float32, rank 0, or rank 1 with one for each place of `axis`."""
+
+    tensor: Any
+    scale: torch.Tensor
+    axis: int | None
+
+
+def missing(dtype: torch.dtype) -> str | None:
+    """Why this TensorRT has no quantisation to `dtype`; None where it has."""
+    if dtype == FP8 and not (flavour.strongly_typed() and hasattr(trt.DataType, "FP8")):
+        return f"TensorRT {trt.__version__} quantises to int8 only: FP8 needs TensorRT 10, 11 or RTX"
+    return None
+
+
+def fits(scale: torch.Tensor, dtype: torch.dtype) -> bool:
+    """Whether the floating dtype holds each scale to within 1/256: half a step of the outmost of 127 levels."""
+    return bool(((scale.to(dtype).float() / scale - 1).abs() < 2**-8).all())
+
+
+def quantise(ctx: Any, x: Any, scale: torch.Tensor, axis: int | None, dtype: torch.dtype = INT8) -> Quantised:
+    """round(x / scale), ties to even, saturated, in the 8-bit dtype; x an ITensor or a static torch.Tensor."""
+    own = ctx.dtype(x) if not isinstance(x, torch.Tensor) else torch.float32
+    factor = ctx.constant(scale.to(own))
+    layer = ctx.net.add_quantize(ctx.tensor(x, own), factor, *_of(dtype))
+    if axis is not None:
+        layer.axis = axis
+    return Quantised(ctx.copy_sizes(layer.get_input(0), layer.get_output(0)), scale, axis)
+
+
+def dequantise(ctx: Any, quantised: Quantised, dtype: torch.dtype) -> Any:
+    """values * scale in the floating dtype; the tensor remembers what it was read from."""
+    factor = ctx.constant(quantised.scale.to(dtype))
+    layer = ctx.net.add_dequantize(quantised.tensor, factor, *_of(dtype))
+    if quantised.axis is not None:
+        layer.axis = quantised.axis
+    result = ctx.copy_sizes(quantised.tensor, layer.get_output(0))
+    ctx.facts(result).quantised = quantised
+    return result
+
+
+def again(ctx: Any, tensor: Any, dtype: torch.dtype) -> Any:
+    """A dequantised tensor read back in another dtype: a cast behind it would hide it from TensorRT. None where the
+    tensor is not dequantised, or its scale does not fit the dtype."""
+    quantised = ctx.facts(tensor).quantised
+    return dequantise(ctx, quantised, dtype) if quantised and fits(quantised.scale, dtype) else None
+
+
+def _of(dtype: torch.dtype) -> tuple[Any, ...]:
+    """The output's dtype, which 8.6 does not ask for: it knows one only."""
+    return (dtypes.to_trt(dtype),) if flavour.strongly_typed() else ()

@@ -1,0 +1,8 @@
+"""Post-training quantisation: a lowered graph and calibration batches in, a graph with quantising nodes out."""
+
+from __future__ import annotations
+
+from builder.quantization.quantize import Layer, Quantised, quantize
+from builder.quantization.ranges import METHODS
+
+__all__ = ["METHODS", "Layer", "Quantised", "quantize"]

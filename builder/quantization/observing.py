@@ -1,0 +1,62 @@
+"""Running a graph with observers in it: nodes that look at a tensor and hand it on.
+
+An observer sees its tensor while the graph runs, so no more memory is needed than the graph needs itself, and what
+stands in loops and branches is seen too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import torch
+
+from builder.lowering import ir
+from builder.lowering.paranoid import execute
+
+Observer = Callable[..., None]
+_observers: list[Observer] = []
+"""Those of the run at hand; a node names its own by place."""
+
+_LIBRARY = torch.library.Library("trt_build", "FRAGMENT")
+_LIBRARY.define("observe(Tensor(a) x, int observer) -> Tensor(a)")
+_LIBRARY.define("observe_both(Tensor(a) x, Tensor other, int observer) -> Tensor(a)")
+
+
+def _observe(x: torch.Tensor, observer: int) -> torch.Tensor:
+    _observers[observer](x)
+    return x
+
+
+def _observe_both(x: torch.Tensor, other: torch.Tensor, observer: int) -> torch.Tensor:
+    _observers[observer](x, other)
+    return x
+
+
+_LIBRARY.impl("observe", _observe, "CompositeExplicitAutograd")
+_LIBRARY.impl("observe_both", _observe_both, "CompositeExplicitAutograd")
+
+
+def watch_input(graph: Any, node: Any, place: int, observer: int) -> None:
+    """Let an observer see an input of the node whenever the node runs."""
+    args = [node.inputsAt(place), ir.insert_constant(graph, observer, node)]
+    node.replaceInput(place, ir.insert(graph, "trt_build::observe", args, node).output())
+
+
+def watch_both(graph: Any, node: Any, other: Any, observer: int) -> None:
+    """Let an observer see the output of the node, and of another that stands behind it, together."""
+    args = [node.output(), other.output(), ir.insert_constant(graph, observer, node)]
+    seen = graph.create("trt_build::observe_both", args, 1)
+    seen.insertAfter(other)
+    node.output().replaceAllUsesAfterNodeWith(seen, seen.output())
+
+
+def run(graph: Any, observers: Sequence[Observer], batches: Iterable[Sequence[torch.Tensor]]) -> None:
+    """Run the graph once for each batch; its observers are called on the way."""
+    _observers[:] = observers
+    try:
+        with torch.no_grad():
+            for batch in batches:
+                execute(graph, batch)
+    finally:
+        _observers.clear()

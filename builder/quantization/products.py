@@ -1,0 +1,84 @@
+"""The operators whose operands are rounded to 8 bits, as data: where the operands stand, and a weight's channels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from builder.conversion.naming import LayerNames
+from builder.lowering import ir
+from builder.lowering.fp8 import KIND as FP8_KIND
+
+FAKE = ("aten::fake_quantize_per_tensor_affine", "aten::fake_quantize_per_channel_affine", FP8_KIND)
+
+Channels = Callable[[Any, torch.Tensor], "int | None"]
+"""(node, weight) -> the axis that has a scale for each of its places; None: one scale for all."""
+
+
+def _outputs_first(node: Any, weight: torch.Tensor) -> int | None:
+    return 0 if weight.dim() > 1 else None
+
+
+def _of_convolution(node: Any, weight: torch.Tensor) -> int | None:
+    """A transposed weight is (in, out / groups, ...): its channels are an axis only where there is one group."""
+    transposed, groups = ir.constant(node.inputsAt(6)), ir.constant(node.inputsAt(8))
+    if not transposed:
+        return 0
+    return 1 if groups == 1 else None
+
+
+def _columns(node: Any, weight: torch.Tensor) -> int | None:
+    return 1 if weight.dim() == 2 else None
+
+
+PRODUCTS: dict[str, tuple[int, int, Channels]] = {
+    "aten::_convolution": (0, 1, _of_convolution),
+    **dict.fromkeys(("aten::conv1d", "aten::conv2d", "aten::conv3d", "aten::linear"), (0, 1, _outputs_first)),
+    **dict.fromkeys(("aten::matmul", "aten::mm", "aten::bmm"), (0, 1, _columns)),
+    **dict.fromkeys(("aten::addmm", "aten::baddbmm"), (1, 2, _columns)),
+}
+"""By kind: the places of the two operands, and the channels of the second where it is a weight. What else multiplies
+(recurrent cells, einsum, cdist) has no 8-bit kernels in TensorRT, or hides its products in loops."""
+
+
+@dataclass(frozen=True)
+class Operand:
+    """An operand that is to be rounded: `weight` where it is static, with the axis of its channels."""
+
+    place: int
+    weight: torch.Tensor | None = None
+    axis: int | None = None
+
+
+@dataclass(frozen=True)
+class Product:
+    """A node of the graph that multiplies; `name` is the name of its layer."""
+
+    node: Any
+    name: str
+    operands: tuple[Operand, ...]
+
+
+def products(graph: Any) -> list[Product]:
+    """Every product of the graph in program order, with those of its operands that no fake quantisation makes."""
+    names, found = LayerNames(), []
+    for node in ir.walk(graph):
+        if node.kind() in PRODUCTS:
+            found.append(Product(node, names.stem(node), tuple(_operands(node))))
+    return found
+
+
+def _operands(node: Any) -> Any:
+    left, right, channels = PRODUCTS[node.kind()]
+    for place in (left, right):
+        value = node.inputsAt(place)
+        weight = ir.constant(value)
+        if value.node().kind() in FAKE:
+            continue
+        if isinstance(weight, torch.Tensor):
+            yield Operand(place, weight, channels(node, weight) if place == right else None)
+        else:
+            yield Operand(place)

@@ -1,0 +1,70 @@
+"""What is gathered of tensors while calibration runs."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+
+from builder.quantization.ranges import BINS, Counts
+
+FLOATS = (torch.float32, torch.float16, torch.bfloat16)
+
+
+@dataclass
+class Range:
+    """The greatest magnitude of a tensor over all batches; `dtype` None where it never came by."""
+
+    dtype: torch.dtype | None = None
+    greatest: float = 0.0
+
+    def __call__(self, x: torch.Tensor) -> None:
+        self.dtype = x.dtype
+        if x.dtype in FLOATS and x.numel():
+            self.greatest = max(self.greatest, float(x.abs().max()))  # NaN is greater than nothing: see `problem`
+            if bool(x.isnan().any()):
+                self.greatest = math.nan
+
+    @property
+    def problem(self) -> str | None:
+        """Why the tensor cannot be given a grid."""
+        if self.dtype is None:
+            return "calibration never reached it"
+        if self.dtype not in FLOATS:
+            return f"it multiplies {str(self.dtype).removeprefix('torch.')}"
+        if not math.isfinite(self.greatest):
+            return "calibration met values that are not finite"
+        return None
+
+
+@dataclass
+class Histogram:
+    """How the magnitudes of a tensor are spread from 0 to `greatest`."""
+
+    greatest: float
+    counts: Counts = field(default_factory=lambda: np.zeros(BINS))
+
+    def __call__(self, x: torch.Tensor) -> None:
+        if self.greatest:
+            self.counts += torch.histc(x.float().abs(), BINS, 0, self.greatest).double().numpy()
+
+
+@dataclass
+class Error:
+    """The energy of a tensor, and of its difference from what rounded operands give."""
+
+    signal: float = 0.0
+    noise: float = 0.0
+
+    def __call__(self, x: torch.Tensor, rounded: torch.Tensor) -> None:
+        self.signal += float(x.double().square().sum())
+        self.noise += float((x.double() - rounded.double()).square().sum())
+
+    @property
+    def sqnr(self) -> float:
+        """Signal to quantisation noise in dB: 20 is an error of a tenth, 40 of a hundredth."""
+        if not self.noise:
+            return math.inf
+        return 10 * math.log10(self.signal / self.noise) if self.signal else -math.inf
