@@ -12,9 +12,11 @@ error whose text ends in the same facts as JSON; that is all an older Python bac
 # ruff: noqa: B905 (images up to 23.04 have Python 3.8, whose zip knows no strict)
 from __future__ import annotations
 
+import contextlib
 import importlib
 import json
 import runpy
+from collections import OrderedDict
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +59,7 @@ class TritonPythonModel:
         self.name = args["model_name"]
         self.batching = int(json.loads(args["model_config"]).get("max_batch_size", 0)) > 0
         self.tensors = facts["serving"]
+        self.memory = Memory(folder.parent, self.tensors, self.batching)
         for name in facts.get("libraries", ()):
             _load_library(folder / "libraries" / name)
         self.answerer = _answerer(folder, facts, args)
@@ -71,6 +74,11 @@ class TritonPythonModel:
 
     def execute(self, requests: list[Any]) -> list[Any]:
         """One response for each request; those that fit together are run as one batch."""
+        self.answerer.lends = len(requests) == 1
+        with torch.cuda.stream(self.answerer.stream) if self.answerer.stream else contextlib.nullcontext():
+            return self._execute(requests)
+
+    def _execute(self, requests: list[Any]) -> list[Any]:
         responses: list[Any] = [None] * len(requests)
         groups: dict[Any, list[tuple[int, list[torch.Tensor]]]] = {}
         for index, request in enumerate(requests):
@@ -84,6 +92,7 @@ class TritonPythonModel:
             groups.setdefault(key, []).append((index, tensors))
         for group in groups.values():
             for index, answer in self._run_group(group):
+                self.memory.keep(requests[index], answer)
                 responses[index] = self._respond(requests[index], answer)
         return responses
 
@@ -127,7 +136,10 @@ class TritonPythonModel:
             raise Description(json.dumps(self.parameters))
 
     def _inputs(self, request: Any) -> list[torch.Tensor]:
-        return [_to_torch(pb_utils.get_input_tensor_by_name(request, t["name"]), t) for t in self.tensors["inputs"]]
+        kept = self.memory.of(request)
+        sent = [t for t in self.tensors["inputs"] if t["name"] not in kept]
+        given = {t["name"]: _to_torch(pb_utils.get_input_tensor_by_name(request, t["name"]), t) for t in sent}
+        return [{**given, **kept}[t["name"]] for t in self.tensors["inputs"]]
 
     def _respond(self, request: Any, answer: Any) -> Any:
         if isinstance(answer, Exception):
@@ -156,13 +168,68 @@ def _load_library(path: Path) -> None:
         torch.ops.load_library(str(path))
 
 
+class Memory:
+    """The state of every open sequence of this instance, by correlation id; nothing where the model has no state.
+
+    Triton hands all requests of a sequence to one instance, in order, at most one of them in a batch, and refuses a
+    sequence that does not begin with a start. It does not say when it ends one that was silent for too long: such are
+    the least recently used, and make room when more are kept than can be open.
+    """
+
+    def __init__(self, folder: Path, tensors: dict[str, Any], batching: bool) -> None:
+        self.states = tensors.get("state", ())
+        self.limit = tensors.get("max_sequences", 0)
+        self.places = {t["name"]: place for place, t in enumerate(tensors["outputs"])}
+        self.start = {s["input"]: _start(folder, s, batching) for s in self.states}
+        self.sequences: OrderedDict[Any, dict[str, torch.Tensor]] = OrderedDict()
+
+    def of(self, request: Any) -> dict[str, torch.Tensor]:
+        """The state that the request finds, by input name. A start forgets what the sequence had."""
+        if not self.states:
+            return {}
+        if request.flags() & pb_utils.TRITONSERVER_REQUEST_FLAG_SEQUENCE_START:
+            self.sequences.pop(request.correlation_id(), None)
+            return self.start
+        if request.correlation_id() not in self.sequences:
+            raise InvalidRequest(
+                f"sequence {request.correlation_id()} has no state: its start failed, so start it anew"
+            )
+        return self.sequences[request.correlation_id()]
+
+    def keep(self, request: Any, answer: Any) -> None:
+        """Remember what the request leaves; one that failed leaves what it found."""
+        if not self.states:
+            return
+        sequence = request.correlation_id()
+        if not isinstance(answer, Exception):
+            self.sequences[sequence] = {s["input"]: self._copy(answer, s["output"]) for s in self.states}
+            self.sequences.move_to_end(sequence)
+        if request.flags() & pb_utils.TRITONSERVER_REQUEST_FLAG_SEQUENCE_END:
+            self.sequences.pop(sequence, None)
+        while len(self.sequences) > self.limit:
+            self.sequences.popitem(last=False)
+
+    def _copy(self, answer: list[torch.Tensor], output: str) -> torch.Tensor:
+        """Its own memory: the answer may be a row of a batch, or a buffer that the next run uses again. On the CPU, so
+        that sequences whose clients are there and elsewhere still make one batch."""
+        return answer[self.places[output]].detach().to("cpu", copy=True).contiguous()
+
+
+def _start(folder: Path, state: dict[str, Any], batching: bool) -> torch.Tensor:
+    """What a sequence starts from, of the model's shape: zeros, or the raw values of a file."""
+    dtype, shape = getattr(torch, state["dtype"]), ([1] if batching else []) + state["shape"]
+    if state["initial"] == "zeros":
+        return torch.zeros(shape, dtype=dtype)
+    return torch.frombuffer(bytearray((folder / state["initial"]).read_bytes()), dtype=dtype).reshape(shape)
+
+
 class TorchAnswerer:
     """A graph in TorchScript, on the CPU unless told otherwise."""
 
     kind, device = "torch", "cpu"
 
     def __init__(self, path: Path, why: str, device: str = "cpu") -> None:
-        self.why, self.device = why, device
+        self.why, self.device, self.stream = why, device, None
         self.module = torch.jit.load(str(path), map_location=device).eval()
         if device != "cpu":
             _move(self.module.graph, device)
@@ -170,7 +237,7 @@ class TorchAnswerer:
     def run(self, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
         """Without TorchScript's profiling executor, which recompiles, slowly, for each new shape."""
         with torch.inference_mode(), torch.jit.optimized_execution(False):
-            answer = self.module(*tensors)
+            answer = self.module(*(tensor.to(self.device) for tensor in tensors))
         return [answer] if isinstance(answer, torch.Tensor) else list(answer)
 
 
@@ -249,9 +316,10 @@ class Engine:
 
 
 class PlanAnswerer:
-    """The plan of a whole model on one GPU, on a stream of its own."""
+    """The plan of a whole model on one GPU, on a stream of its own, which is the current one when it runs."""
 
     kind, why = "plan", "a GPU that the plan fits"
+    lends = False
 
     def __init__(self, folder: Path, facts: dict[str, Any], device: str) -> None:
         self.device = device
@@ -260,11 +328,8 @@ class PlanAnswerer:
         self.engine = Engine(folder / "model.plan", facts["flavour"], facts["serving"], device, self.stream)
 
     def run(self, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
-        """Tensors of any device in, CPU tensors out."""
-        with torch.cuda.stream(self.stream):
-            outputs = self.engine.run(tensors)
-            self.stream.synchronize()
-            return [output.cpu() for output in outputs]
+        """Tensors of any device in; see _handed_out for the outputs."""
+        return _handed_out(self.engine.run(tensors), tensors, self.stream, self.lends)
 
 
 class SegmentsAnswerer:
@@ -296,11 +361,11 @@ class SegmentsAnswerer:
         return TorchAnswerer(stem.with_suffix(".pt"), self.why, self.device)
 
     def run(self, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
-        """Tensors of any device in, CPU tensors out."""
+        """Tensors of any device in; CPU tensors out, or see _handed_out."""
         if self.stream is None:
             return self._run(tensors)
-        with torch.cuda.stream(self.stream):
-            return [output.cpu() for output in self._run([tensor.to(self.device) for tensor in tensors])]
+        outputs = self._run([tensor.to(self.device) for tensor in tensors])
+        return _handed_out(outputs, tensors, self.stream, lends=False)  # a piece may hand an input on
 
     def _run(self, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
         wanted = [t["name"] for t in self.tensors["outputs"]]
@@ -311,6 +376,20 @@ class SegmentsAnswerer:
             for name in [n for n in values if n not in wanted and self.last_reader.get(n, -1) <= number]:
                 del values[name]
         return [values[name] for name in wanted]
+
+
+def _handed_out(
+    outputs: list[torch.Tensor], inputs: list[torch.Tensor], stream: torch.cuda.Stream, lends: bool
+) -> list[torch.Tensor]:
+    """The outputs once the stream has made them. Where an input came on the GPU (CUDA shared memory, an ensemble) they
+    stay there, and nothing goes through the host; else they go to the CPU, where the answer is wanted. Triton copies
+    them after `execute` and before the next one: the engine's own buffers are lent for one request, copied for more.
+    """
+    if not any(tensor.is_cuda for tensor in inputs):
+        return [output.cpu() for output in outputs]
+    kept = outputs if lends else [output.clone() for output in outputs]
+    stream.synchronize()
+    return kept
 
 
 def _device(args: dict[str, str]) -> tuple[str, str]:
@@ -412,15 +491,15 @@ def _to_torch(tensor: Any, declared: dict[str, Any]) -> torch.Tensor:
     """Through DLPack, without a copy; bool through numpy, since DLPack has it only from Triton 24.x on."""
     if tensor is None:
         raise InvalidRequest(f"input {declared['name']!r} is missing")
-    is_bool = declared["dtype"] == "bool"
-    value = torch.from_numpy(tensor.as_numpy()) if is_bool else torch.from_dlpack(tensor.to_dlpack())
+    by_numpy = declared["dtype"] == "bool" and tensor.is_cpu()
+    value = torch.from_numpy(tensor.as_numpy()) if by_numpy else torch.from_dlpack(tensor.to_dlpack())
     return value.reshape(()) if not declared["shape"] else value
 
 
 def _from_torch(name: str, tensor: torch.Tensor, declared: dict[str, Any]) -> Any:
     value = tensor.detach().contiguous()
     value = value.reshape(1) if value.dim() == 0 else value
-    if value.dtype == torch.bool:
+    if value.dtype == torch.bool and not value.is_cuda:
         return pb_utils.Tensor(name, value.numpy())
     return pb_utils.Tensor.from_dlpack(name, torch.utils.dlpack.to_dlpack(value))
 
