@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from builder.conversion.context import ConversionContext, Unconvertible
+from builder.conversion.folding import channel_scale, folded
 from builder.conversion.layers import combine, reduce
 from builder.conversion.registry import converter
 from builder.engine.flavour import trt
@@ -30,6 +31,9 @@ def batch_norm(
     if training or mean is None:
         axes = [axis for axis in range(ctx.rank(x)) if axis != 1]
         return affine(ctx, standardised(ctx, x, axes, eps)[0], weight, bias, 1)
+    into_convolution = folded(ctx, node, x)
+    if into_convolution is not None:
+        return into_convolution
     return by_running_statistics(ctx, x, weight, bias, mean, variance, eps)
 
 
@@ -62,9 +66,7 @@ def by_running_statistics(
         deviation = ctx.unary("SQRT", combine(ctx, "SUM", ctx.tensor(variance), eps))
         centred = combine(ctx, "SUB", x, per_channel(ctx, mean, x, 1))
         return affine(ctx, combine(ctx, "DIV", centred, per_channel(ctx, deviation, x, 1)), weight, bias, 1)
-    scale = torch.rsqrt(variance.double() + eps) * (1 if weight is None else weight.double())
-    shift = -mean.double() * scale + (0 if bias is None else bias.double())
-    return scaled(ctx, x, scale, shift)
+    return scaled(ctx, x, *channel_scale(weight, bias, mean, variance, eps=eps))
 
 
 def scaled(ctx: ConversionContext, x: Any, scale: torch.Tensor, shift: torch.Tensor) -> Any:

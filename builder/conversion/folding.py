@@ -1,0 +1,77 @@
+"""A batch normalisation by running statistics, taken into the weights of the convolution before it.
+
+TensorRT folds such a scale layer itself, but sees one layer less to fuse across, and the weights are scaled here in
+float64 before they are rounded to half, once.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from builder.conversion.context import ConversionContext
+from builder.engine.flavour import trt
+
+_CONVOLUTIONS = frozenset(f"aten::{name}" for name in ("_convolution", "conv1d", "conv2d", "conv3d"))
+_TRANSPOSED = 6
+"""The place of `transposed` among the arguments of aten::_convolution."""
+
+
+def folded(ctx: ConversionContext, node: Any, x: Any) -> Any:
+    """x, when the network's last layer is the convolution that made it and could take the batch normalisation `node`
+    into its weights; else None, and nothing has changed. Nothing but the normalisation may read the convolution, and
+    all their weights must be static and of one dtype."""
+    layer = _last_layer(ctx)
+    if layer is None or layer.get_output(0).name != x.name or not _reads_alone(node):
+        return None
+    convolution = node.inputsAt(0).node()
+    weight, bias = (_static(ctx, convolution.inputsAt(i)) for i in (1, 2))
+    statistics = [_static(ctx, node.inputsAt(i)) for i in range(1, 5)]
+    if weight is None or (bias is None and not _is_none(ctx, convolution.inputsAt(2))) or statistics[2] is None:
+        return None
+    if any(s is None and not _is_none(ctx, node.inputsAt(i)) for i, s in enumerate(statistics, 1)):
+        return None
+    scale, shift = channel_scale(*statistics, eps=ctx.values[node.inputsAt(7).debugName()])
+    kernel = weight.double() * scale.reshape(-1, *[1] * (weight.dim() - 1))
+    offset = shift if bias is None else shift + bias.double() * scale
+    dtype = ctx.dtype(x)
+    layer.kernel, layer.bias = ctx.weights.of(kernel.to(dtype)), ctx.weights.of(offset.to(dtype))
+    return x
+
+
+def channel_scale(
+    weight: torch.Tensor | None, bias: torch.Tensor | None, mean: torch.Tensor, variance: torch.Tensor, *, eps: float
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """What a normalisation by statistics multiplies each channel by, and adds then; float64."""
+    scale = torch.rsqrt(variance.double() + eps) * (1 if weight is None else weight.double())
+    return scale, -mean.double() * scale + (0 if bias is None else bias.double())
+
+
+def _last_layer(ctx: ConversionContext) -> Any:
+    """The network's last layer where it is a convolution whose weights are its own."""
+    index = ctx.net.num_layers - 1
+    layer = ctx.net.get_layer(index) if index >= 0 else None
+    if layer is None or layer.type != trt.LayerType.CONVOLUTION or layer.num_inputs != 1:
+        return None
+    layer.__class__ = trt.IConvolutionLayer  # get_layer gives the base class
+    return layer
+
+
+def _reads_alone(node: Any) -> bool:
+    """Whether a convolution that is not transposed makes the node's input, and nothing else reads it."""
+    source = node.inputsAt(0)
+    maker = source.node()
+    if maker.kind() not in _CONVOLUTIONS or len(source.uses()) != 1:
+        return False
+    return maker.kind() != "aten::_convolution" or maker.inputsAt(_TRANSPOSED).toIValue() is False
+
+
+def _static(ctx: ConversionContext, value: Any) -> torch.Tensor | None:
+    """The value as the model has it, before a precision policy has rounded it."""
+    known = ctx.values[value.debugName()]
+    return known if isinstance(known, torch.Tensor) else None
+
+
+def _is_none(ctx: ConversionContext, value: Any) -> bool:
+    return ctx.values[value.debugName()] is None
