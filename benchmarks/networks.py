@@ -102,6 +102,60 @@ class EfficientNetB0(nn.Module):
         return self.head(F.adaptive_avg_pool2d(y, 1).flatten(1))
 
 
+class SqueezeExcite(nn.Module):
+    """Each channel scaled by what two 1x1 convolutions make of all channels' means."""
+
+    def __init__(self, channels: int, squeezed: int) -> None:
+        super().__init__()
+        self.squeeze, self.excite = nn.Conv2d(channels, squeezed, 1), nn.Conv2d(squeezed, channels, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * F.hardsigmoid(self.excite(F.relu(self.squeeze(F.adaptive_avg_pool2d(x, 1)))))
+
+
+class MobileBlock(nn.Module):
+    """Expand, depthwise, perhaps squeeze-and-excite, project (Howard et al. 2019)."""
+
+    def __init__(self, inputs: int, inner: int, outputs: int, size: int, stride: int, se: bool, hard: bool) -> None:
+        super().__init__()
+        activation = nn.Hardswish if hard else nn.ReLU
+        parts: list[nn.Module] = [normalised(inputs, inner, 1), activation()] if inner != inputs else []
+        parts += [normalised(inner, inner, size, stride, groups=inner), activation()]
+        parts += [SqueezeExcite(inner, 8 * round(inner / 32))] if se else []
+        self.parts = nn.Sequential(*parts, normalised(inner, outputs, 1))
+        self.residual = stride == 1 and inputs == outputs
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.parts(x) + x if self.residual else self.parts(x)
+
+
+class MobileNetV3(nn.Module):
+    """Howard et al. 2019, table 1 (Large)."""
+
+    BLOCKS = (
+        (16, 16, 3, 1, False, False), (64, 24, 3, 2, False, False), (72, 24, 3, 1, False, False),
+        (72, 40, 5, 2, True, False), (120, 40, 5, 1, True, False), (120, 40, 5, 1, True, False),
+        (240, 80, 3, 2, False, True), (200, 80, 3, 1, False, True), (184, 80, 3, 1, False, True),
+        (184, 80, 3, 1, False, True), (480, 112, 3, 1, True, True), (672, 112, 3, 1, True, True),
+        (672, 160, 5, 2, True, True), (960, 160, 5, 1, True, True), (960, 160, 5, 1, True, True),
+    )  # fmt: skip
+    """inner and output channels, kernel, stride, squeeze-and-excite, hard swish"""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = normalised(3, 16, 3, 2)
+        blocks, channels = [], 16
+        for inner, outputs, *rest in self.BLOCKS:
+            blocks.append(MobileBlock(channels, inner, outputs, *rest))
+            channels = outputs
+        self.blocks, self.top = nn.Sequential(*blocks), normalised(channels, 960, 1)
+        self.hidden, self.head = nn.Linear(960, 1280), nn.Linear(1280, 1000)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = F.hardswish(self.top(self.blocks(F.hardswish(self.stem(x)))))
+        return self.head(F.hardswish(self.hidden(F.adaptive_avg_pool2d(y, 1).flatten(1))))
+
+
 class Attention(nn.Module):
     """Multi-head self-attention, written out as BERT's and ViT's implementations do."""
 
@@ -260,6 +314,7 @@ def ids(length: int) -> builder.TensorSpec:
 NETWORKS = {
     "resnet50": Network(ResNet50, image()),
     "efficientnet_b0": Network(EfficientNetB0, image()),
+    "mobilenet_v3": Network(MobileNetV3, image()),
     "bert_base_128": Network(Bert, ids(128), high=30522),
     "bert_base_384": Network(Bert, ids(384), high=30522),
     "vit_b": Network(VisionTransformer, image()),

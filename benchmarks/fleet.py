@@ -1,0 +1,68 @@
+"""Jobs shared by one worker process a GPU: each worker takes the next job that nobody has taken."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+Job = tuple[str, str]
+"""A network and a precision."""
+
+FAILED = 3
+"""The exit code of a worker that lived to the end and had jobs that failed."""
+RESTARTS = 6
+
+
+def taken(jobs: Iterable[Job], claims: Path | None, deadline: float) -> Iterator[Job]:
+    """The jobs, in order, that this process is the first to take; none is begun after `deadline` (time.time())."""
+    for job in jobs:
+        if time.time() > deadline:
+            print(f"out of budget before {' '.join(job)}", flush=True)
+            return
+        if claims is None or _claim(claims / "-".join(job)):
+            yield job
+
+
+def _claim(path: Path) -> bool:
+    try:
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL))
+    except FileExistsError:
+        return False
+    return True
+
+
+def run(module: str, arguments: list[str], uuids: list[str], deadline: float) -> int:
+    """One `python -m module ARGUMENTS` a GPU, pinned to it, until the jobs are done; the number that ended badly.
+
+    A worker that dies loses its job and is replaced by one that goes on with the next, as long as there is time.
+    """
+    with tempfile.TemporaryDirectory() as claims:
+        command = [sys.executable, "-m", module, *arguments, "--claims", claims, "--until", str(deadline)]
+        start = [(uuid, _start(command, uuid)) for uuid in uuids]
+        return _watch(command, dict(start), deadline)
+
+
+def _start(command: list[str], uuid: str) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(command, env={**os.environ, "CUDA_VISIBLE_DEVICES": uuid})
+
+
+def _watch(command: list[str], workers: dict[str, subprocess.Popen[bytes]], deadline: float) -> int:
+    died = 0
+    while workers:
+        for uuid, worker in list(workers.items()):
+            code = worker.poll()
+            if code is None:
+                continue
+            del workers[uuid]
+            died += code != 0
+            if code not in (0, FAILED):
+                print(f"the worker of {uuid} ended with {code}", flush=True)
+                if time.time() < deadline and died <= RESTARTS:
+                    workers[uuid] = _start(command, uuid)
+        time.sleep(0.5)
+    return died

@@ -1,0 +1,70 @@
+"""The measured rows: benchmarks/results/*.jsonl, one JSON object a line, appended under a file lock, newest last."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import os
+import platform
+import shutil
+import socket
+import subprocess
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+Row = dict[str, Any]
+
+RESULTS = Path(__file__).parent / "results"
+ENGINES, TORCH = RESULTS / "engine.jsonl", RESULTS / "torch.jsonl"
+METHOD = 2
+"""How a row was timed. 1 (or none said): on the default stream, where TensorRT waits for the GPU after each call.
+2: on a stream of its own."""
+KEY = ("gpu", "tensorrt", "torch", "network", "precision", "batch", "settings")
+"""What two rows of the same measurement have in common."""
+
+
+def append(path: Path, rows: Iterable[Row]) -> None:
+    """Append to `path`, and to the file of the same name in $OUT where that is set."""
+    from filelock import FileLock
+
+    lines = "".join(json.dumps(row) + "\n" for row in rows)
+    out = os.environ.get("OUT")
+    for file in {path, Path(out or path.parent) / path.name}:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with FileLock(f"/tmp/{file.name}.lock"), file.open("a", encoding="utf-8") as open_file:
+            open_file.write(lines)
+
+
+def read(path: Path) -> list[Row]:
+    """Every row of the file, oldest first; none where it does not exist."""
+    return [json.loads(line) for line in path.read_text("utf-8").splitlines()] if path.exists() else []
+
+
+def key(row: Row) -> tuple[Any, ...]:
+    """What the row measures; rows of one key supersede each other."""
+    return tuple(row.get(part, "") for part in KEY)
+
+
+def newest(rows: Iterable[Row]) -> list[Row]:
+    """The last row of each key, in the order in which the keys first stood there."""
+    return list({key(row): row for row in rows}.values())
+
+
+def host() -> Row:
+    """Machine, GPU, driver, versions and date; `tensorrt` only where the process has loaded one."""
+    import torch
+
+    return {"host": socket.gethostname(), "cores": os.cpu_count(), "gpu": torch.cuda.get_device_name(),
+            "driver": driver(), "cuda": torch.version.cuda, "torch": torch.__version__,
+            "python": platform.python_version(), "date": datetime.date.today().isoformat(),
+            "method": METHOD}  # fmt: skip
+
+
+def driver() -> str:
+    """The NVIDIA driver's version."""
+    program = shutil.which("nvidia-smi")
+    if program is None:
+        return "unknown"
+    command = [program, "--query-gpu=driver_version", "--format=csv,noheader"]
+    return subprocess.run(command, capture_output=True, text=True, check=False).stdout.split("\n")[0].strip()

@@ -1,0 +1,98 @@
+"""The two roads from a module to a plan: ours, and torch.onnx.export with TensorRT's own ONNX parser."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks.networks import NETWORKS, Chain, Network, normalised
+
+Made = tuple[bytes, dict[str, Any]]
+"""A plan, and what is said of it: layers of the network, layers of the engine, seconds."""
+
+
+def export(folder: Path, name: str) -> Path:
+    """The network's ONNX file (opset 17, dynamic batch, the same seeded weights), written where it is not there yet."""
+    from filelock import FileLock
+
+    folder.mkdir(parents=True, exist_ok=True)
+    path, network = folder / f"{name}.onnx", NETWORKS[name]
+    with FileLock(f"{path}.lock"):
+        if not path.exists():
+            traced, sample = trace(network), network.sample(2)
+            axes = {"x": {0: "batch"}, "y": {0: "batch"}}
+            torch.onnx.export(traced, (sample,), f"{path}.part", dynamo=False, opset_version=17, input_names=["x"],
+                              output_names=["y"], dynamic_axes=axes)  # fmt: skip
+            os.replace(f"{path}.part", path)
+    return path
+
+
+def trace(network: Network) -> Any:
+    """The traced module: what both roads begin with."""
+    return torch.jit.trace(network.module(), network.sample(2), check_trace=False)
+
+
+def warm_up() -> None:
+    """Start CUDA, load TensorRT's libraries and ours: seconds that belong to no network."""
+    import builder
+    from builder.engine import build
+
+    image = builder.TensorSpec("float32", (1, 8, 8, 8), name="x")
+    chain = torch.jit.trace(torch.nn.Sequential(Chain(1), normalised(8, 8, 1)).eval(), torch.randn(1, 8, 8, 8))
+    build(builder.convert(chain, [image]))
+
+
+def ours(network: Network, precision: str, level: int | None, cache: Path) -> Made:
+    """Lower, convert, build; the timing cache is read where it is there, and what was measured is merged into it."""
+    import builder
+    from builder.engine import build
+    from builder.engine.build import BuildOptions
+
+    traced, warm = trace(network), cache.exists()
+    started = time.monotonic()
+    conversion = builder.convert(traced, [network.spec], precision=precision)
+    converted = time.monotonic() - started
+    plan = build(conversion, BuildOptions(timing_cache=cache, optimization_level=level))
+    seconds = {"convert_s": round(converted, 3), "warm_s" if warm else "cold_s": plan.facts["build_seconds"]}
+    return plan.data, {"layers": conversion.network.num_layers, **seconds}
+
+
+def onnx(path: Path, network: Network, precision: str, level: int | None, cache: Path) -> Made:
+    """The parser's network, with the same profile, flags and timing cache: what both networks share is then built from
+    the same tactics, and a difference in time is one of the networks."""
+    from builder.engine import flavour
+    from builder.engine.flavour import trt
+    from builder.engine.network import logger, new_network
+
+    trt_builder, net, _ = new_network()
+    parser = trt.OnnxParser(net, logger())
+    assert parser.parse(path.read_bytes()), parser.get_error(0).desc()
+    config = trt_builder.create_builder_config()
+    (config.set_flag if precision == "tf32" else config.clear_flag)(trt.BuilderFlag.TF32)
+    if precision == "fp16" and not flavour.strongly_typed():
+        config.set_flag(trt.BuilderFlag.FP16)
+    if level is not None:
+        config.builder_optimization_level = level
+    profile = trt_builder.create_optimization_profile()
+    profile.set_shape("x", *(network.spec.at(network.spec.dims, which) for which in range(3)))
+    config.add_optimization_profile(profile)
+    measured = config.create_timing_cache(cache.read_bytes() if cache.exists() else b"")
+    config.set_timing_cache(measured, ignore_mismatch=False)
+    started = time.monotonic()
+    plan = bytes(trt_builder.build_serialized_network(net, config))
+    seconds = round(time.monotonic() - started, 3)
+    cache.write_bytes(bytes(config.get_timing_cache().serialize()))
+    return plan, {"layers": net.num_layers, "shared_cache_s": seconds}
+
+
+def engine_layers(engine: Any) -> list[str]:
+    """The names of the layers of a built engine, after TensorRT's fusions."""
+    from builder.engine.flavour import trt
+
+    said = json.loads(engine.create_engine_inspector().get_engine_information(trt.LayerInformationFormat.JSON))
+    return [layer if isinstance(layer, str) else layer["Name"] for layer in said["Layers"]]

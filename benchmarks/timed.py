@@ -1,0 +1,171 @@
+"""Contenders timed alternately on one GPU with CUDA events, on a stream of its own."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+WARM_UP, ROUNDS, CALLS, ROUND_MS = 20, 15, 20, 10.0
+"""Calls before the first measurement; measurements of each contender and input; calls in one measurement, at most, and
+fewer where they take longer than so many milliseconds together."""
+
+Call = Callable[[], Any]
+Make = Callable[[torch.Tensor], Call]
+"""What makes a call on this input; it may raise, and then the contender is out of the row."""
+
+
+def medians(contenders: dict[str, Make], inputs: Sequence[torch.Tensor]) -> tuple[dict[str, float], dict[str, str]]:
+    """Median milliseconds of one call of each contender over all inputs, and why a contender has none."""
+    times: dict[str, list[float]] = {name: [] for name in contenders}
+    failed: dict[str, str] = {}
+    torch.cuda.synchronize()
+    with torch.inference_mode(), torch.cuda.stream(torch.cuda.Stream()):
+        for x in inputs:
+            left = {name: make for name, make in contenders.items() if name not in failed}
+            calls = {name: call for name, make in left.items() if (call := _prepared(name, make, x, failed))}
+            for _ in range(ROUNDS):
+                for name, (call, count) in calls.items():
+                    times[name].append(milliseconds(call, count))
+    return {name: statistics.median(values) for name, values in times.items() if name not in failed}, failed
+
+
+def _prepared(name: str, make: Make, x: torch.Tensor, failed: dict[str, str]) -> tuple[Call, int] | None:
+    """The call, warmed up, and how many of it one measurement takes."""
+    try:
+        call = make(x)
+        milliseconds(call, 2)
+        once = milliseconds(call, 1)
+        milliseconds(call, max(2, min(WARM_UP, int(20 * ROUND_MS / once))))
+    except Exception as refusal:
+        failed[name] = f"{type(refusal).__name__}: {str(refusal).strip().splitlines()[0][:200] if str(refusal) else ''}"
+        return None
+    return call, max(1, min(CALLS, int(ROUND_MS / once)))
+
+
+def milliseconds(call: Call, count: int) -> float:
+    """The mean time of `count` calls in a row, in milliseconds of the GPU."""
+    first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    torch.cuda.synchronize()
+    first.record()
+    for _ in range(count):
+        call()
+    last.record()
+    torch.cuda.synchronize()
+    return first.elapsed_time(last) / count
+
+
+def eager(module: torch.nn.Module) -> Make:
+    """The module itself."""
+    return lambda x: lambda: module(x)
+
+
+def torchscript(module: torch.nn.Module, example: torch.Tensor) -> Make:
+    """The module traced and frozen, as a user of TorchScript runs it on a GPU."""
+
+    def make(x: torch.Tensor) -> Call:
+        if not made:
+            made.append(torch.jit.freeze(torch.jit.trace(module, example, check_trace=False)))
+        return lambda: made[0](x)
+
+    made: list[Any] = []
+    return make
+
+
+def compiled(module: torch.nn.Module) -> Make:
+    """torch.compile with inductor, a kernel set for each shape; fails with the reason where there is no triton."""
+
+    def make(x: torch.Tensor) -> Call:
+        import triton
+
+        assert triton
+        if not made:
+            made.append(torch.compile(module, dynamic=False))
+        return lambda: made[0](x)
+
+    made: list[Any] = []
+    return make
+
+
+class Engine:
+    """A deserialised plan with one input and one output, with device buffers of its own."""
+
+    def __init__(self, plan: bytes) -> None:
+        from builder.engine.flavour import trt
+        from builder.engine.network import logger
+
+        self.runtime = trt.Runtime(logger())
+        self.engine = self.runtime.deserialize_cuda_engine(plan)
+        self.context = self.engine.create_execution_context()
+        names = [self.engine.get_tensor_name(i) for i in range(self.engine.num_io_tensors)]
+        modes = {name: self.engine.get_tensor_mode(name) == trt.TensorIOMode.INPUT for name in names}
+        self.input, self.output = (next(n for n in names if modes[n] == kind) for kind in (True, False))
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        """The plan's answer, computed once."""
+        self.bound(x)()
+        torch.cuda.synchronize()
+        return self.y
+
+    def bound(self, x: torch.Tensor) -> Call:
+        """A call on this input, written to the same output each time."""
+        self._bind(self.context, x)
+        return self._run
+
+    def graph(self, x: torch.Tensor) -> Call:
+        """The same call as a CUDA graph."""
+        run = self.bound(x)
+        run()
+        torch.cuda.synchronize()
+        captured = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(captured):
+            run()
+        return captured.replay
+
+    def layers(self, x: torch.Tensor, calls: int = 20) -> dict[str, float]:
+        """Mean milliseconds of each layer of the engine by TensorRT's profiler, the slowest first."""
+        profiler = _profiler()
+        context = self.engine.create_execution_context()
+        self._bind(context, x)
+        self._launch(context)
+        torch.cuda.synchronize()
+        context.profiler = profiler
+        for _ in range(calls):
+            self._launch(context)
+            torch.cuda.synchronize()
+        slowest = sorted(profiler.total.items(), key=lambda item: -item[1])
+        return {name: total / calls for name, total in slowest}
+
+    def _bind(self, context: Any, x: torch.Tensor) -> None:
+        from builder.conversion.dtypes import from_trt
+
+        self.x = x.to(from_trt(self.engine.get_tensor_dtype(self.input))).contiguous()
+        context.set_input_shape(self.input, tuple(x.shape))
+        shape = tuple(context.get_tensor_shape(self.output))
+        self.y = torch.empty(shape, dtype=from_trt(self.engine.get_tensor_dtype(self.output)), device="cuda")
+        context.set_tensor_address(self.input, self.x.data_ptr())
+        context.set_tensor_address(self.output, self.y.data_ptr())
+
+    def _run(self) -> None:
+        self._launch(self.context)
+
+    def _launch(self, context: Any) -> None:
+        if not context.execute_async_v3(torch.cuda.current_stream().cuda_stream):
+            raise RuntimeError("TensorRT refused to run the engine")
+
+
+def _profiler() -> Any:
+    """A trt.IProfiler that adds up in `total` what each layer took, in milliseconds."""
+    from builder.engine.flavour import trt
+
+    class Profiler(trt.IProfiler):  # type: ignore[misc]
+        def __init__(self) -> None:
+            trt.IProfiler.__init__(self)
+            self.total: dict[str, float] = {}
+
+        def report_layer_time(self, name: str, spent: float) -> None:
+            self.total[name] = self.total.get(name, 0.0) + spent
+
+    return Profiler()

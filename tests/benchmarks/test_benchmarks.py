@@ -1,0 +1,94 @@
+"""What of the benchmarks runs without a GPU: sharing jobs, keeping rows, the command line, the networks, both roads."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from benchmarks import engine, fleet, layers, records, roads
+from benchmarks.networks import NETWORKS
+
+
+def _done(folder: Path, jobs: list[str], gpus: list[str], deadline: float = 60.0) -> tuple[int, list[list[str]]]:
+    (folder / "jobs.txt").write_text(" ".join(jobs))
+    died = fleet.run("tests.benchmarks.worker", [str(folder)], gpus, time.time() + deadline)
+    done = folder / "done.txt"
+    return died, [line.split() for line in done.read_text().splitlines()] if done.exists() else []
+
+
+def test_each_job_is_done_once_and_both_gpus_work(tmp_path: Path) -> None:
+    jobs = [f"job{i}" for i in range(12)]
+    died, done = _done(tmp_path, jobs, ["GPU-a", "GPU-b"])
+    assert died == 0
+    assert sorted(name for name, _ in done) == sorted(jobs)
+    assert {gpu for _, gpu in done} == {"GPU-a", "GPU-b"}
+
+
+def test_a_crash_costs_its_own_job_only(tmp_path: Path) -> None:
+    died, done = _done(tmp_path, ["one", "crash", "two", "three"], ["GPU-a"])
+    assert died == 1
+    assert [name for name, _ in done] == ["one", "two", "three"]
+
+
+def test_no_job_is_begun_after_the_deadline(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert list(fleet.taken([("unet", "fp16")], tmp_path, time.time() - 1)) == []
+    assert "out of budget before unet fp16" in capsys.readouterr().out
+
+
+def test_rows_are_appended_and_the_newest_of_a_key_stands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OUT", str(tmp_path / "out"))
+    path = tmp_path / "rows.jsonl"
+    one, two = {"gpu": "H100", "network": "unet", "batch": 1}, {"gpu": "H100", "network": "unet", "batch": 8}
+    for row in ({**one, "v": 1}, {**two, "v": 2}, {**one, "v": 3}):
+        records.append(path, [row])
+    assert [row["v"] for row in records.newest(records.read(path))] == [3, 2]
+    assert (tmp_path / "out/rows.jsonl").read_text() == path.read_text()
+
+
+def test_rows_of_another_gpu_method_or_setting_do_not_stand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    host = {"gpu": "H100", "tensorrt": "8.6.0", "torch": "2.11", "settings": ""}
+    row = {**host, "network": "unet", "precision": "fp16", "batch": 1, "method": records.METHOD}
+    monkeypatch.setattr(records, "ENGINES", tmp_path / "engine.jsonl")
+    for other in ({"gpu": "H200"}, {"method": 1}, {"settings": "builder_optimization_level=5"}, {"batch": 8}):
+        records.append(records.ENGINES, [{**row, **other}])
+    assert not engine._stands(host, "unet", "fp16", 1)
+    records.append(records.ENGINES, [row])
+    assert engine._stands(host, "unet", "fp16", 1)
+
+
+def test_a_constant_can_be_changed_and_must_exist(monkeypatch: pytest.MonkeyPatch) -> None:
+    from builder.conversion.converters import recurrent
+
+    monkeypatch.setattr(recurrent, "WRITTEN_OUT", recurrent.WRITTEN_OUT)
+    engine.change("builder.conversion.converters.recurrent.WRITTEN_OUT=99")
+    assert recurrent.WRITTEN_OUT == 99
+    with pytest.raises(SystemExit):
+        engine.change("builder.conversion.converters.recurrent.NO_SUCH=1")
+
+
+def test_fp16_comes_first_for_every_network() -> None:
+    assert engine.PRECISIONS[0] == "fp16"
+    assert set(engine.ORDER) == set(NETWORKS) - {"chain_4000"}
+
+
+@pytest.mark.parametrize("name", ["mobilenet_v3", "unet", "lstm"])
+def test_our_network_has_no_more_layers_than_the_onnx_parsers(name: str, tmp_path: Path) -> None:
+    pytest.importorskip("onnx")
+    own = layers.count(layers.ours(name, "fp32").network).total()
+    assert own <= layers.count(layers.theirs(roads.export(tmp_path, name))[1]).total()
+
+
+def test_mobilenet_has_the_published_number_of_weights() -> None:
+    module = NETWORKS["mobilenet_v3"].module()
+    assert abs(sum(p.numel() for p in module.parameters()) - 5.4e6) < 0.1e6  # Howard et al. 2019, table 3
+    assert module(torch.randn(1, 3, 224, 224)).shape == (1, 1000)
+
+
+def test_the_stored_rows_are_whole() -> None:
+    for row in records.read(records.ENGINES):
+        assert {"gpu", "tensorrt", "torch", "date", "network", "precision", "batch"} <= row.keys(), json.dumps(row)
+        assert row["ours_by_onnx"] == pytest.approx(row["milliseconds"]["ours"] / row["milliseconds"]["onnx"])
