@@ -61,11 +61,11 @@ def check_command(
 
 def examine(spec: Any, asked: _Asked, progress: Progress) -> dict[str, Any]:
     """What is found of one model; `error` tells where it ended."""
-    report: dict[str, Any] = {"name": spec.name, "file": str(spec.path), "error": None, "config": None}
+    report: dict[str, Any] = {"name": spec.name, "file": str(spec.path), "error": None, "config": None, "_spec": spec}
     try:
-        for phase in (_read, _lower, _convert, _compare, _config):
+        for phase in (_read, _lower, _state, _convert, _compare, _config):
             progress(spec.name, phase.__name__.strip("_"))
-            phase(report, spec, asked)
+            phase(report, report["_spec"], asked)
     except EnvironmentProblem:
         raise
     except TrtBuildError as error:
@@ -97,6 +97,26 @@ def _lower(report: dict[str, Any], spec: Any, asked: _Asked) -> None:
     report["_lowered"] = lowered
     report["passes"] = len(lowered.trace)
     report["operators"] = {"used": dict(sorted(used(lowered.graph).items())), "unsupported": []}
+
+
+def _state(report: dict[str, Any], spec: Any, asked: _Asked) -> None:
+    """Whether the module gives its state back as it takes it; from here on the model has the batch first in it."""
+    from builder import parity
+    from builder.repository import stateful
+
+    if not spec.state:
+        return
+    names = spec.outputs or report["_lowered"].outputs
+    stateful.check(spec, names)
+    goldens = parity.record(report["_module"], spec, names)
+    shapes = {tensor.name: list(tensor.shape) for tensor in spec.inputs}
+    report["state"] = [
+        {"input": s.input, "output": s.output, "shape": shapes[s.input], "kept": spec.sequences.mode}
+        for s in spec.state
+    ]
+    report["_spec"], report["_lowered"], report["_goldens"] = stateful.batch_first(
+        spec, report["_lowered"], names, goldens
+    )
 
 
 def _examples(spec: Any) -> tuple[Any, ...]:
@@ -154,9 +174,10 @@ def _compare(report: dict[str, Any], spec: Any, asked: _Asked) -> None:
     in_pieces = isinstance(found, cut.Pieces)
     if not (asked.paranoid or in_pieces):
         return
-    report["_goldens"] = goldens = parity.record(
-        report["_module"], spec, found.partition.outputs if in_pieces else found.outputs
-    )
+    if "_goldens" not in report:
+        names = found.partition.outputs if in_pieces else found.outputs
+        report["_goldens"] = parity.record(report["_module"], spec, names)
+    goldens = report["_goldens"]
     if in_pieces:
         report["_hops"] = hops.record_hops(found.partition, goldens, spec)
     if not asked.paranoid:
@@ -171,7 +192,7 @@ def _compare(report: dict[str, Any], spec: Any, asked: _Asked) -> None:
 
 def _check_lowered(lowered: Any, golden: Any, spec: Any) -> None:
     from builder import parity
-    from builder.parity.recording import to_numpy, to_torch
+    from builder.parity.arrays import to_numpy, to_torch
 
     answers = lowered.run(*(to_torch(array) for array in golden.inputs.values()))
     answer = {name: to_numpy(tensor) for name, tensor in zip(golden.outputs, answers, strict=True)}
@@ -194,7 +215,8 @@ def _config(report: dict[str, Any], spec: Any, asked: _Asked) -> None:
         artifact, reason = layouts.artifact(pieces, asked.layout, asked.serve_as)
         report["fallback"] |= {"layout": "ensemble" if hasattr(artifact, "steps") else "fused", "reason": reason}
     else:
-        artifact = single.artifact(spec, found, _unbuilt(found), (), asked.serve_as)
+        goldens = report["_goldens"] if spec.state else ()
+        artifact = single.artifact(spec, found, _unbuilt(found), goldens, asked.serve_as)
     if isinstance(artifact, triton.EnsembleArtifact):
         steps = {step.spec.name: triton.config(step) for step in artifact.steps}
         report["config"] = _text(ensemble.config(artifact, steps))
@@ -229,6 +251,10 @@ def show(terminal: Terminal, reports: list[dict[str, Any]], with_config: bool) -
         if report["error"]:
             terminal.line(f"\n{report['name']}: {_words(report['error'])}", color="red")
             continue
+        for state in report.get("state", ()):
+            who = "the server" if state["kept"] == "implicit" else "the client"
+            shape = ", ".join(map(str, state["shape"]))
+            terminal.line(f"{report['name']}: state {state['input']} <- {state['output']} [{shape}], kept by {who}")
         if report.get("fallback"):
             _show_pieces(terminal, report)
         if with_config:

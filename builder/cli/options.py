@@ -12,6 +12,7 @@ import click
 PRECISIONS = ("fp32", "tf32", "fp16", "bf16", "int8", "fp8", "mixed")
 FLAVOURS = ("auto", "tensorrt", "tensorrt-rtx")
 LAYOUTS = ("auto", "ensemble", "fused")
+STATE_MODES = ("implicit", "explicit")
 SERVE_AS = ("auto", "tensorrt_plan", "python")
 
 Decorator = Callable[[Any], Any]
@@ -56,6 +57,11 @@ layout = click.option(
     show_default=True,
     help="How a model is served that TensorRT runs only in part: all pieces in one process, or a Triton ensemble.",
 )
+state = click.option(
+    "--state",
+    type=click.Choice(STATE_MODES),
+    help="Who keeps the state of models that have some, in place of the manifests: the server, or the client.",
+)
 _MODELS: tuple[Decorator, ...] = (
     click.argument("models", type=PATH),
     only,
@@ -64,6 +70,7 @@ _MODELS: tuple[Decorator, ...] = (
     precision,
     flavour,
     serve_as,
+    state,
 )
 
 

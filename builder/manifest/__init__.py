@@ -3,9 +3,19 @@
 from __future__ import annotations
 
 from builder.manifest.inputs import merged_profile, parse_input, specs_from_sample
-from builder.manifest.loading import load
+from builder.manifest.loading import load, place
 from builder.manifest.schema import SCHEMA_PATH
-from builder.manifest.spec import Batching, Fallback, ModelSpec, Profile, Range, TensorSpec, Tolerance
+from builder.manifest.spec import (
+    Batching,
+    Fallback,
+    ModelSpec,
+    Profile,
+    Range,
+    Sequences,
+    State,
+    TensorSpec,
+    Tolerance,
+)
 
 __all__ = [
     "SCHEMA_PATH",
@@ -14,10 +24,13 @@ __all__ = [
     "ModelSpec",
     "Profile",
     "Range",
+    "Sequences",
+    "State",
     "TensorSpec",
     "Tolerance",
     "load",
     "merged_profile",
     "parse_input",
+    "place",
     "specs_from_sample",
 ]

@@ -10,8 +10,10 @@ from typing import Any
 from builder.errors import ManifestError, Mistake, UsageError
 from builder.manifest import document, folder, meaning, schema
 from builder.manifest.inputs import merged_profile, specs_from_sample
-from builder.manifest.spec import Batching, Fallback, ModelSpec, Profile, TensorSpec, Tolerance
+from builder.manifest.spec import Batching, Fallback, ModelSpec, Profile, Sequences, State, TensorSpec, Tolerance
 from builder.manifest.suggest import did_you_mean
+
+ZEROS = "zeros"
 
 
 def load(
@@ -21,11 +23,13 @@ def load(
     inputs: Sequence[TensorSpec] = (),
     sample: Path | None = None,
     precision: str | None = None,
+    state: str | None = None,
 ) -> list[ModelSpec]:
     """The models at `path`, by name: a folder, a model's own folder, a model file, or a manifest.
 
     `only` keeps models of these names; `inputs` or a `sample` .npz stand in for a manifest where there is none
-    (the sample is also the model's golden input); `precision` overrides every manifest's.
+    (the sample is also the model's golden input); `precision`, and `state` ("implicit", "explicit"), override every
+    manifest's.
     Raises ManifestError with every mistake, UsageError where nothing is there to read.
     """
     found = _chosen(folder.find(Path(path)), only)
@@ -34,7 +38,20 @@ def load(
     if mistakes:
         raise ManifestError(sorted(mistakes, key=lambda mistake: (mistake.file, mistake.line)))
     ready = [spec for spec in specs if spec is not None]
-    return [replace(spec, precision=precision) for spec in ready] if precision else ready
+    return [_overridden(spec, precision, state) for spec in ready]
+
+
+def _overridden(spec: ModelSpec, precision: str | None, state: str | None) -> ModelSpec:
+    if state and spec.state:
+        spec = replace(spec, sequences=replace(spec.sequences, mode=state))
+    return replace(spec, precision=precision) if precision else spec
+
+
+def place(spec: ModelSpec, *route: str | int) -> str:
+    """`models/vad.yaml:7`, where the spec's manifest has the value at `route`; the model's file where there is none."""
+    if spec.manifest is None:
+        return str(spec.path)
+    return f"{spec.manifest}:{document.read(spec.manifest).line(route)}"
 
 
 def _chosen(found: list[folder.Found], only: Sequence[str]) -> list[folder.Found]:
@@ -93,8 +110,15 @@ def from_data(one: folder.Found, data: Mapping[str, Any]) -> ModelSpec:
         batching=Batching(**_tuples(data.get("batching", {}))),
         fallback=Fallback(**_tuples(data.get("fallback", {}))),
         manifest=one.manifest,
+        state=tuple(_state(item, one.manifest.parent) for item in data.get("state", ())),
+        sequences=Sequences(**data.get("sequences", {})),
         **plain,
     )
+
+
+def _state(item: Mapping[str, Any], folder: Path) -> State:
+    initial = item.get("initial", ZEROS)
+    return State(item["input"], item["output"], None if initial == ZEROS else folder / initial)
 
 
 def _tuples(section: Mapping[str, Any]) -> dict[str, Any]:

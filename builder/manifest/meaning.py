@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from builder.manifest import states
 from builder.manifest.document import Document, Route
 from builder.manifest.schema import label
 from builder.manifest.suggest import did_you_mean, nearest
@@ -24,6 +25,7 @@ def check(document: Document, folder: Path) -> None:
     for rule in _RULES:
         rule(document)
     _goldens_exist(document, folder)
+    states.initial_exist(document, folder)
     _libraries_exist(document, folder)
 
 
@@ -102,7 +104,9 @@ def _names_are_unique(document: Document) -> None:
 
 def _batch_is_possible(document: Document) -> None:
     batching = _mapping(document.data.get("batching"))
-    first = {str(next(iter(_list(item.get("shape"))), None)) for item in _inputs(document)}
+    kept = {item.get("input") for item in states.written(document)}
+    stateless = [item for item in _inputs(document) if item.get("name") not in kept]
+    first = {str(next(iter(_list(item.get("shape"))), None)) for item in stateless}
     axes = {axis for _, axis in _axes(document)}
     if batching.get("enabled") is True and not (len(first) == 1 and first <= axes):
         fix = "name it in every shape, as [batch, ...], or leave 'enabled' out"
@@ -134,4 +138,6 @@ _RULES: tuple[Callable[[Document], None], ...] = (
     _axes_have_ranges,
     _ranges_are_used,
     _batch_is_possible,
+    states.are_tensors,
+    states.need_no_sequences,
 )

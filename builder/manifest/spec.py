@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ Profile = Mapping[str, Range]
 
 DTYPES = ("bool", "uint8", "int8", "int32", "int64", "float16", "bfloat16", "float32", "float64")
 PRECISIONS = ("fp32", "tf32", "fp16", "bf16", "int8", "fp8", "mixed")
+STATE_MODES = ("implicit", "explicit")
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,13 @@ class TensorSpec:
     def at(self, profile: Profile, which: int) -> tuple[int, ...]:
         """The concrete shape at the profile's min (0), opt (1) or max (2)."""
         return tuple(axis if isinstance(axis, int) else profile[axis][which] for axis in self.shape)
+
+
+def shared_first_axis(tensors: Iterable[TensorSpec]) -> str | None:
+    """The dynamic axis that is first in all of them, if there is one: what looks like a batch."""
+    firsts = {tensor.shape[0] if tensor.shape else None for tensor in tensors}
+    axis = next(iter(firsts)) if len(firsts) == 1 else None
+    return axis if isinstance(axis, str) else None
 
 
 @dataclass(frozen=True)
@@ -69,6 +77,32 @@ class Fallback:
 
 
 @dataclass(frozen=True)
+class State:
+    """A pair of tensors: what the model gives out as `output` is its `input` in the sequence's next request.
+
+    `initial` is an .npy file with what a sequence starts from: of the input's dtype and shape, 1 where an axis is
+    dynamic. None: zeros.
+    """
+
+    input: str
+    output: str
+    initial: Path | None = None
+
+
+@dataclass(frozen=True)
+class Sequences:
+    """How state is kept: "implicit" on the server, by correlation id; "explicit" by the client, as tensors.
+
+    At most `max` sequences are open at once in each instance, and one that is silent for `idle_us` microseconds is
+    ended.
+    """
+
+    mode: str = "implicit"
+    max: int = 128
+    idle_us: int = 60_000_000
+
+
+@dataclass(frozen=True)
 class ModelSpec:
     """One model of the folder: its file and everything that its manifest says, defaults filled in."""
 
@@ -91,3 +125,16 @@ class ModelSpec:
     """Options of TensorRT's builder, by the names of builder.engine's BuildOptions."""
     libraries: tuple[Path, ...] = ()
     manifest: Path | None = None
+    state: tuple[State, ...] = ()
+    sequences: Sequences = Sequences()
+
+    @property
+    def stateless_inputs(self) -> tuple[TensorSpec, ...]:
+        """What a client sends with each request of a sequence."""
+        kept = {state.input for state in self.state}
+        return tuple(tensor for tensor in self.inputs if tensor.name not in kept)
+
+    @property
+    def server_state(self) -> tuple[State, ...]:
+        """The pairs that the server keeps and no client sees; none where clients hand the state themselves."""
+        return self.state if self.sequences.mode == "implicit" else ()

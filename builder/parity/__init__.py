@@ -14,16 +14,16 @@ if TYPE_CHECKING:
     from builder.parity.comparison import OutputComparison as OutputComparison
     from builder.parity.comparison import compare as compare
     from builder.parity.recording import record as record
+    from builder.parity.results import GoldenResult as GoldenResult
+    from builder.parity.results import ModelParity as ModelParity
     from builder.parity.tolerances import default_tolerance as default_tolerance
-    from builder.parity.verification import GoldenResult as GoldenResult
-    from builder.parity.verification import ModelParity as ModelParity
     from builder.triton.artifact import Golden as Golden
 
 _PUBLIC = {
     "Comparison": "builder.parity.comparison",
     "Golden": "builder.triton.artifact",
-    "GoldenResult": "builder.parity.verification",
-    "ModelParity": "builder.parity.verification",
+    "GoldenResult": "builder.parity.results",
+    "ModelParity": "builder.parity.results",
     "OutputComparison": "builder.parity.comparison",
     "compare": "builder.parity.comparison",
     "default_tolerance": "builder.parity.tolerances",

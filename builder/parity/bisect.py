@@ -9,8 +9,8 @@ import torch
 
 from builder import reference
 from builder.manifest.spec import Tolerance
+from builder.parity.arrays import to_numpy
 from builder.parity.comparison import compare
-from builder.parity.recording import to_numpy
 
 
 def first_difference(conversion: Any, inputs: Sequence[torch.Tensor], tolerance: Tolerance = Tolerance()) -> str:  # noqa: B008

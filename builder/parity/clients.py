@@ -31,6 +31,19 @@ class Answer:
     parameters: dict[str, Any]
 
 
+@dataclass(frozen=True)
+class Turn:
+    """Where a request stands in its sequence: `id` is the correlation id."""
+
+    id: int | str
+    start: bool
+    end: bool
+
+    def options(self) -> dict[str, Any]:
+        """What tritonclient's `infer` takes."""
+        return {"sequence_id": self.id, "sequence_start": self.start, "sequence_end": self.end}
+
+
 class Client(Protocol):
     """One protocol to one server; every call ends within the timeout it was made with, or raises
     InferenceServerException.
@@ -43,9 +56,15 @@ class Client(Protocol):
         """The server's own ModelConfig message of the model."""
 
     def infer(
-        self, model: str, inputs: Arrays, parameters: Parameters | None = None, regions: Regions | None = None
+        self,
+        model: str,
+        inputs: Arrays,
+        parameters: Parameters | None = None,
+        regions: Regions | None = None,
+        turn: Turn | None = None,
     ) -> Answer:
-        """All outputs of the model for these inputs; with `regions` the tensors that lie there, of one golden."""
+        """All outputs of the model for these inputs; with `regions` the tensors that lie there, of one golden; with
+        `turn` as a request of that sequence."""
 
     def regions(self, kind: str, golden: Golden) -> AbstractContextManager[Regions | None]:
         """The golden's tensors in shared memory of this kind ("none": in the requests), for the length of a `with`."""
@@ -67,9 +86,15 @@ class HttpClient:
         return json_format.ParseDict(self._client.get_model_config(model), pb.ModelConfig())
 
     def infer(
-        self, model: str, inputs: Arrays, parameters: Parameters | None = None, regions: Regions | None = None
+        self,
+        model: str,
+        inputs: Arrays,
+        parameters: Parameters | None = None,
+        regions: Regions | None = None,
+        turn: Turn | None = None,
     ) -> Answer:
-        result = self._client.infer(model, parameters=parameters, **_tensors(triton_http, inputs, regions))
+        options = {**_tensors(triton_http, inputs, regions), **(turn.options() if turn else {})}
+        result = self._client.infer(model, parameters=parameters, **options)
         response = result.get_response()
         outputs = {
             o["name"]: regions.read(o["name"], o["datatype"], o["shape"]) if regions else result.as_numpy(o["name"])
@@ -98,10 +123,15 @@ class GrpcClient:
         return self._client.get_model_config(model, client_timeout=self._timeout).config
 
     def infer(
-        self, model: str, inputs: Arrays, parameters: Parameters | None = None, regions: Regions | None = None
+        self,
+        model: str,
+        inputs: Arrays,
+        parameters: Parameters | None = None,
+        regions: Regions | None = None,
+        turn: Turn | None = None,
     ) -> Answer:
-        tensors = _tensors(triton_grpc, inputs, regions)
-        result = self._client.infer(model, parameters=parameters, client_timeout=self._timeout, **tensors)
+        options = {**_tensors(triton_grpc, inputs, regions), **(turn.options() if turn else {})}
+        result = self._client.infer(model, parameters=parameters, client_timeout=self._timeout, **options)
         response = result.get_response()
         outputs = {
             o.name: regions.read(o.name, o.datatype, o.shape) if regions else result.as_numpy(o.name)
@@ -127,14 +157,14 @@ def open_clients(http_url: str | None, grpc_url: str | None, timeout: float) -> 
     return clients
 
 
-def describe(client: Client, model: str, inputs: Arrays) -> dict[str, Any]:
+def describe(client: Client, model: str, inputs: Arrays, turn: Turn | None = None) -> dict[str, Any]:
     """Who answers, asked of our Python runtime by a request that it refuses with the facts as JSON; {} where it is not
     ours.
     """
     from tritonclient.utils import InferenceServerException
 
     try:
-        client.infer(model, inputs, {"trt_build.describe": True})
+        client.infer(model, inputs, {"trt_build.describe": True}, turn=turn)
     except InferenceServerException as refusal:
         text = refusal.message() or ""
         begin = text.find("{")

@@ -6,14 +6,13 @@ import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from builder.errors import ModelFileError, UsageError
-from builder.manifest.spec import ModelSpec, Profile
-from builder.parity import inputs
+from builder.manifest.spec import ModelSpec, Profile, shared_first_axis
+from builder.parity import inputs, sequences
+from builder.parity.arrays import to_numpy, to_torch
 from builder.parity.user_inputs import user_inputs
 from builder.triton.artifact import Golden
 
@@ -23,7 +22,7 @@ Module = Any
 
 def record(module: Module, spec: ModelSpec, output_names: Sequence[str] | None = None) -> tuple[Golden, ...]:
     """The module's answers at the opt, min, max and an odd size of each profile, seeded by the model's name, and to the
-    user's npz.
+    user's npz; of a model with state also its answers to whole sequences (see sequences).
 
     Where the first axis looks like a batch there is also "p<i>-row": the first row of the opt golden alone, which shows
     whether rows depend on each other. Outputs, however nested, are flattened in order and named `output_names`, else
@@ -41,6 +40,7 @@ class _Recorder:
     def __init__(self, module: Module, spec: ModelSpec, names: tuple[str, ...]) -> None:
         self.module, self.spec, self.names = module, spec, names
         self.styles = list(inputs.styles(spec))
+        self.batch = shared_first_axis(spec.stateless_inputs if spec.server_state else spec.inputs)
 
     def all(self) -> Iterator[Golden]:
         for index, profile in enumerate(self.spec.profiles or ({},)):
@@ -49,7 +49,8 @@ class _Recorder:
                 golden = self.golden(f"p{index}-{kind}", sizes)
                 yield golden
                 if kind == "opt" and self._batch_like(merged):
-                    yield self.answer(f"p{index}-row", [_row(tensor) for tensor in self._tensors(golden)])
+                    yield self.answer(f"p{index}-row", self._rows(golden))
+        yield from sequences.record(self.spec, self.answer, self.styles[0])
         for name, tensors in user_inputs(self.spec):
             yield self.answer(name, tensors)
 
@@ -89,10 +90,15 @@ class _Recorder:
     def _tensors(self, golden: Golden) -> list[torch.Tensor]:
         return [to_torch(array) for array in golden.inputs.values()]
 
+    def _rows(self, golden: Golden) -> list[torch.Tensor]:
+        """The first row of each tensor; state that the server keeps has its batch on any axis, or none."""
+        pairs = zip(self.spec.inputs, self._tensors(golden), strict=True)
+        return [
+            t.narrow(s.shape.index(self.batch), 0, 1).contiguous() if self.batch in s.shape else t for s, t in pairs
+        ]
+
     def _batch_like(self, profile: Profile) -> bool:
-        firsts = {tensor.shape[0] if tensor.shape else None for tensor in self.spec.inputs}
-        axis = next(iter(firsts)) if len(firsts) == 1 else None
-        return isinstance(axis, str) and profile[axis][0] <= 1 < profile[axis][1]
+        return self.batch is not None and profile[self.batch][0] <= 1 < profile[self.batch][1]
 
     def _failed(self, name: str, sizes: Mapping[str, int], failure: Exception | None) -> ModelFileError:
         reason = (str(failure).strip().splitlines() or [type(failure).__name__])[-1]
@@ -140,24 +146,5 @@ def _names(count: int) -> tuple[str, ...]:
     return ("output",) if count == 1 else tuple(f"output_{index}" for index in range(count))
 
 
-def _row(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor[:1].contiguous()
-
-
 def _finite(golden: Golden) -> bool:
     return all(np.isfinite(array.astype(np.float64)).all() for array in golden.outputs.values())
-
-
-def to_numpy(tensor: torch.Tensor) -> NDArray[Any]:
-    """The tensor's values as an array of the same element type (bfloat16: ml_dtypes.bfloat16), a copy."""
-    value = tensor.detach().cpu().contiguous()
-    if value.dtype == torch.bfloat16:
-        return np.array(value.view(torch.int16).numpy()).view(ml_dtypes.bfloat16)
-    return np.array(value.numpy())
-
-
-def to_torch(array: NDArray[Any]) -> torch.Tensor:
-    """The array's values as a CPU tensor of the same element type."""
-    if array.dtype == ml_dtypes.bfloat16:
-        return torch.from_numpy(array.view(np.int16).copy()).view(torch.bfloat16)
-    return torch.from_numpy(np.array(array))

@@ -38,6 +38,17 @@ class PublishedModel:
         """The precision that the plan was built with."""
         return str(self.sidecar["precision"])
 
+    @property
+    def keeps_state(self) -> bool:
+        """Whether the server keeps state between the requests of a sequence."""
+        return bool(self.config.HasField("sequence_batching"))
+
+    def without_state(self, golden: Golden) -> Golden:
+        """The golden as a client has it: without what the server keeps."""
+        kept = {state[side] for state in self.sidecar.get("state", ()) for side in ("input", "output")}
+        sides = ({n: a for n, a in side.items() if n not in kept} for side in (golden.inputs, golden.outputs))
+        return Golden(golden.name, *sides)
+
     def wire(self, golden: Golden) -> Golden:
         """The golden as the endpoint has it: served element types, and an axis of 1 where Triton has no tensor without
         axes.

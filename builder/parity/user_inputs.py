@@ -1,11 +1,15 @@
-"""The user's own inputs: an .npz whose keys are input names, or "<n>/<input name>" for several sets."""
+"""The user's own inputs: an .npz whose keys are input names, or "<n>/<input name>" for several sets.
+
+A set that leaves out the state of a model that has some is a sequence: each array has one more axis in front, the
+requests.
+"""
 
 from __future__ import annotations
 
 import re
 import zipfile
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -29,8 +33,31 @@ def user_inputs(spec: ModelSpec) -> Iterator[tuple[str, list[torch.Tensor]]]:
     if spec.goldens is None:
         return
     for number, arrays in sorted(_sets(spec).items()):
-        _check(spec, arrays)
+        if _is_sequence(spec, arrays):
+            continue
+        _check(spec, spec.inputs, arrays)
         yield f"user-{number}", [torch.from_numpy(np.array(arrays[t.name or ""])) for t in spec.inputs]
+
+
+def user_sequences(spec: ModelSpec) -> Iterator[tuple[str, list[dict[str, torch.Tensor]]]]:
+    """("user-<n>", the requests, each by input name) for each set that is a sequence. Raises UsageError as above."""
+    for number, arrays in sorted(_sets(spec).items()) if spec.goldens else ():
+        if not _is_sequence(spec, arrays):
+            continue
+        counts = {array.shape[:1] for array in arrays.values()}
+        if len(counts) != 1 or counts <= {(), (0,)}:
+            shapes = {name: list(array.shape) for name, array in arrays.items()}
+            raise UsageError(
+                f"a sequence's arrays have one count of requests in front: {shapes}", where=str(spec.goldens)
+            )
+        requests = [{name: array[at] for name, array in arrays.items()} for at in range(*counts.pop())]
+        for request in requests:
+            _check(spec, spec.stateless_inputs, request)
+        yield f"user-{number}", [{n: torch.from_numpy(np.array(a)) for n, a in one.items()} for one in requests]
+
+
+def _is_sequence(spec: ModelSpec, arrays: Arrays) -> bool:
+    return bool(spec.state) and not any(state.input in arrays for state in spec.state)
 
 
 def _sets(spec: ModelSpec) -> dict[int, dict[str, NDArray[Any]]]:
@@ -46,14 +73,14 @@ def _sets(spec: ModelSpec) -> dict[int, dict[str, NDArray[Any]]]:
     return sets
 
 
-def _check(spec: ModelSpec, arrays: Arrays) -> None:
-    names = [tensor.name or "" for tensor in spec.inputs]
+def _check(spec: ModelSpec, tensors: Sequence[TensorSpec], arrays: Arrays) -> None:
+    names = [tensor.name or "" for tensor in tensors]
     wrong = sorted(set(names) ^ set(arrays))
     if wrong:
         raise UsageError(f"the arrays are {sorted(arrays)}, the inputs {names}", where=str(spec.goldens))
-    for tensor in spec.inputs:
+    for tensor in tensors:
         _check_one(spec, tensor, arrays[tensor.name or ""])
-    if not any(_inside(spec, profile, arrays) for profile in spec.profiles or ({},)):
+    if not any(_inside(tensors, profile, arrays) for profile in spec.profiles or ({},)):
         shapes = {name: list(array.shape) for name, array in arrays.items()}
         raise UsageError(f"the shapes {shapes} are in no profile of the model", where=str(spec.goldens))
 
@@ -63,10 +90,10 @@ def _check_one(spec: ModelSpec, tensor: TensorSpec, array: NDArray[Any]) -> None
         raise UsageError(f"array {tensor.name!r} is {array.dtype}, the input {tensor.dtype}", where=str(spec.goldens))
 
 
-def _inside(spec: ModelSpec, profile: Profile, arrays: Arrays) -> bool:
+def _inside(tensors: Sequence[TensorSpec], profile: Profile, arrays: Arrays) -> bool:
     """Whether all shapes are in the profile, an axis name having one size throughout."""
     sizes: dict[str, int] = {}
-    for tensor in spec.inputs:
+    for tensor in tensors:
         shape = arrays[tensor.name or ""].shape
         if len(shape) != len(tensor.shape):
             return False

@@ -7,18 +7,17 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
-from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from tritonclient.utils import InferenceServerException
 
 from builder.errors import EnvironmentProblem, UsageError
-from builder.parity import config_check, served
+from builder.parity import config_check, served, streams
 from builder.parity.clients import Answer, Client, describe, open_clients
 from builder.parity.comparison import Comparison, compare
+from builder.parity.results import FAILURES, GoldenResult, ModelParity, percentiles
 from builder.parity.served import PublishedModel
 from builder.parity.shared_memory import BODY
 from builder.parity.shared_memory import check as check_memory
@@ -30,58 +29,6 @@ CONCURRENT = 16
 CONCURRENT_MAX_BYTES = 8 << 20
 
 _ANSWER = ("trt_build.answered_by", "trt_build.device", "trt_build.why")
-_FAILURES = (InferenceServerException, OSError, TimeoutError)
-
-
-@dataclass(frozen=True)
-class GoldenResult:
-    """One golden over one protocol ("http", "grpc", "grpc x16": one of many at once, "http system", "grpc cuda":
-    tensors in shared memory); latencies in milliseconds, None if not taken.
-    """
-
-    golden: str
-    protocol: str
-    comparison: Comparison | None
-    error: str | None = None
-    median_ms: float | None = None
-    p95_ms: float | None = None
-
-    @property
-    def passed(self) -> bool:
-        """Whether an answer came and passed."""
-        return self.comparison is not None and self.comparison.passed
-
-    @property
-    def problems(self) -> tuple[str, ...]:
-        """What is wrong with it, in words."""
-        if self.error:
-            return (self.error,)
-        return self.comparison.problems if self.comparison else ()
-
-
-@dataclass(frozen=True)
-class ModelParity:
-    """One model: what answered (`answered_by` "plan" or "torch", None where nothing says so; `device`; `why`), and
-    every golden's result.
-    """
-
-    name: str
-    platform: str
-    answered_by: str | None
-    device: str | None
-    why: str | None
-    results: tuple[GoldenResult, ...]
-    problems: tuple[str, ...] = ()
-
-    @property
-    def passed(self) -> bool:
-        """Whether every golden passed and nothing else is wrong with the model."""
-        return not self.problems and bool(self.results) and all(result.passed for result in self.results)
-
-    def as_dict(self) -> dict[str, Any]:
-        """JSON-able: everything, with `passed` and `problems` of every level."""
-        results = [_result_dict(result) for result in self.results]
-        return {**asdict(self), "results": results, "passed": self.passed}
 
 
 def verify(
@@ -135,6 +82,8 @@ def _model(
     goldens = [model.wire(golden) for golden in (*model.goldens, *extra)]
     if problems or not goldens:
         return _parity(model, {}, (), problems or ("it has no goldens to verify",))
+    if model.keeps_state:
+        return _stateful(model, clients, goldens, memories)
     results = [
         _ask(client, protocol, model, golden, repeat, memory)
         for memory in memories
@@ -144,6 +93,17 @@ def _model(
     if BODY in memories:
         results += _at_once(model, clients, goldens)
     return _parity(model, _who(model, clients, goldens[0]), results, ())
+
+
+def _stateful(
+    model: PublishedModel, clients: Mapping[str, Client], goldens: Sequence[Golden], memories: Sequence[str]
+) -> ModelParity:
+    """Whole sequences: only their requests can be asked, since no client has a state to send."""
+    recorded = streams.streams(model, goldens)
+    if not recorded:
+        return _parity(model, {}, (), ("it keeps state, and has no sequences to verify",))
+    results = tuple(streams.ask_all(model, clients, recorded, memories))
+    return _parity(model, _who(model, clients, recorded[0].requests[0]), results, ())
 
 
 def _parity(
@@ -169,7 +129,7 @@ def _problems(model: PublishedModel, clients: Mapping[str, Client]) -> Iterator[
             yield from (
                 f"{protocol}: {text}" for text in config_check.differences(model.config, client.config(model.name))
             )
-        except _FAILURES as error:
+        except FAILURES as error:
             if _unreachable(error):
                 raise EnvironmentProblem(
                     f"no Triton answers over {protocol}: {error}", fix="trt-build serve, or the right --url"
@@ -191,10 +151,11 @@ def _who(model: PublishedModel, clients: Mapping[str, Client], golden: Golden) -
     client = next(iter(clients.values()))
     if model.config.HasField("ensemble_scheduling"):
         return _who_of_steps(model, clients)
+    turn = streams.alone() if model.keeps_state else None
     try:
-        said = client.infer(model.name, golden.inputs).parameters
-        return said if "trt_build.answered_by" in said else describe(client, model.name, golden.inputs)
-    except _FAILURES:
+        said = client.infer(model.name, golden.inputs, turn=turn).parameters
+        return said if "trt_build.answered_by" in said else describe(client, model.name, golden.inputs, turn)
+    except FAILURES:
         return {}
 
 
@@ -225,10 +186,9 @@ def _ask(
             ask = partial(client.infer, model.name, golden.inputs, regions=regions)
             answer = ask()
             times = [_timed(ask) for _ in range(repeat)]
-    except _FAILURES as error:
+    except FAILURES as error:
         return GoldenResult(golden.name, way, None, str(error))
-    median, p95 = (float(np.percentile(times, q)) if times else None for q in (50, 95))
-    return GoldenResult(golden.name, way, _compare(model, answer, golden), None, median, p95)
+    return GoldenResult(golden.name, way, _compare(model, answer, golden), None, *percentiles(times))
 
 
 def _timed(ask: Callable[[], Answer]) -> float:
@@ -254,16 +214,3 @@ def _at_once(model: PublishedModel, clients: Mapping[str, Client], goldens: Sequ
     for golden in small:
         own = [result for result in results if result.golden == golden.name]
         yield min(own, key=lambda result: result.passed)
-
-
-def _result_dict(result: GoldenResult) -> dict[str, Any]:
-    compared = result.comparison.as_dict() if result.comparison else None
-    return {
-        "golden": result.golden,
-        "protocol": result.protocol,
-        "passed": result.passed,
-        "problems": list(result.problems),
-        "comparison": compared,
-        "median_ms": result.median_ms,
-        "p95_ms": result.p95_ms,
-    }

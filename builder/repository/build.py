@@ -25,6 +25,7 @@ def build_repository(
     inputs: Sequence[TensorSpec] = (),
     sample: Path | str | None = None,
     precision: str | None = None,
+    state: str | None = None,
     options: BuildOptions | None = None,
     store: Path | str | None = None,
     rebuild: bool = False,
@@ -36,10 +37,11 @@ def build_repository(
 ) -> list[ModelResult]:
     """Build every model of the folder `models` into the Triton repository `out`; the results, one a model.
 
-    `inputs` (or the arrays of the npz `sample`) stand in for a manifest that is missing; `precision` and what is set of
-    `options` override the manifests'. A model that TensorRT runs only in part is served in pieces: `layout` "fused" in
-    one process, "ensemble" as a Triton ensemble, "auto" as is cheaper. A model that fails does not stop the others, and
-    leaves what the repository had of it. Beside `out` a `.env` names the container that fits the plans.
+    `inputs` (or the arrays of the npz `sample`) stand in for a manifest that is missing; `precision`, `state`
+    ("implicit", "explicit") and what is set of `options` override the manifests'. A model that TensorRT runs only in
+    part is served in pieces: `layout` "fused" in one process, "ensemble" as a Triton ensemble, "auto" as is cheaper. A
+    model that fails does not stop the others, and leaves what the repository had of it. Beside `out` a `.env` names the
+    container that fits the plans.
 
     A model whose file, manifest, options and versions are those that it was published with is left as it is, which
     needs no torch; `rebuild` builds it all the same. Plans are kept in `store` (a folder or any URL of fsspec) and
@@ -56,7 +58,7 @@ def build_repository(
     from builder.store import Hashes
 
     sample = Path(sample) if sample is not None else None
-    specs = load_manifests(Path(models), only=only, inputs=inputs, sample=sample, precision=precision)
+    specs = load_manifests(Path(models), only=only, inputs=inputs, sample=sample, precision=precision, state=state)
     chosen = flavours.select(flavour)
     asked = [
         orders.Order(

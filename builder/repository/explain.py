@@ -25,6 +25,7 @@ def explain(
     inputs: Sequence[TensorSpec] = (),
     sample: Path | str | None = None,
     precision: str | None = None,
+    state: str | None = None,
     options: BuildOptions | None = None,
     store: Path | str | None = None,
     plugins: Sequence[str] = (),
@@ -40,7 +41,7 @@ def explain(
     if stores.sidecar(folder) is not None:
         return [_published(folder, kept)]
     sample = Path(sample) if sample is not None else None
-    specs = load_manifests(folder, only=only, inputs=inputs, sample=sample, precision=precision)
+    specs = load_manifests(folder, only=only, inputs=inputs, sample=sample, precision=precision, state=state)
     common: dict[str, Any] = {
         "serve_as": serve_as,
         "layout": layout,

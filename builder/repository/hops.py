@@ -25,7 +25,7 @@ def record_hops(partition: Partition, goldens: Sequence[Golden], spec: ModelSpec
 
 def _chain(partition: Partition, golden: Golden, spec: ModelSpec) -> list[Golden]:
     from builder import parity
-    from builder.parity.recording import to_numpy, to_torch
+    from builder.parity.arrays import to_numpy, to_torch
     from builder.triton import Golden
 
     values = {name: to_torch(golden.inputs[name]) for name in partition.inputs}
@@ -62,7 +62,7 @@ def check_reference(
 ) -> None:
     """Raise ParityError where the network, evaluated on the CPU, differs from a golden: names where it begins."""
     from builder import parity, reference
-    from builder.parity.recording import to_numpy, to_torch
+    from builder.parity.arrays import to_numpy, to_torch
 
     for golden in goldens:
         tensors = [to_torch(golden.inputs[str(s.name)]) for s in conversion.inputs]

@@ -58,6 +58,9 @@ def why_not_ensemble(cut: Cut) -> str | None:
     """What keeps Triton from passing this model's values from one model to the next."""
     if len(cut.segments) == 1:
         return "it is one piece"
+    if cut.spec.server_state:
+        names = ", ".join(state.input for state in cut.spec.server_state)
+        return f"the server keeps its state ({names}), which one process must hold; --state explicit allows it"
     for number, segment in enumerate(cut.segments):
         loose = [name for name, spec in zip(segment.inputs, segment.specs, strict=True) if spec is None]
         if loose:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from builder.errors import EnvironmentProblem, TrtBuildError
 from builder.manifest.spec import ModelSpec
-from builder.repository import hops
+from builder.repository import hops, stateful
 from builder.repository.orders import Order
 from builder.repository.result import SHOWN, ModelResult, Progress
 
@@ -77,7 +77,10 @@ class _Build:
             lowering.write_sequence(lowered.trace, self.order.graphs / spec.name)
         names = spec.outputs or lowered.outputs
         with self.phase("goldens"):
+            stateful.check(spec, names)
             goldens = parity.record(module, spec, names)
+        spec, lowered, goldens = stateful.batch_first(spec, lowered, names, goldens)
+        self.spec = spec
         with self.phase("convert"):
             found = cut.convert_or_cut(lowered, spec, names)
         self.result.warnings = (*_unknown_modules(spec, lowered), *found.warnings)

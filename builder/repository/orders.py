@@ -137,7 +137,8 @@ def _tuple(value: Any) -> Any:
 
 def _flags(order: Order) -> list[str]:
     plugins = [word for plugin in order.plugins for word in ("--plugin", plugin)]
-    return ["--serve-as", order.serve_as, "--layout", order.layout, *plugins]
+    state = ["--state", order.spec.sequences.mode] if order.spec.state else []
+    return ["--serve-as", order.serve_as, "--layout", order.layout, *state, *plugins]
 
 
 def _written(tensor: TensorSpec) -> str:

@@ -42,6 +42,7 @@ def request(
         **said,
         "goldens": hashes.sha256(spec.goldens) if spec.goldens else None,
         "libraries": [hashes.sha256(path) for path in spec.libraries],
+        "state": [(s.input, s.output, hashes.sha256(s.initial) if s.initial else None) for s in spec.state],
         "serve_as": serve_as,
         "layout": layout,
         "options": dataclasses.asdict(options or BuildOptions()),

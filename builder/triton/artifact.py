@@ -78,6 +78,16 @@ class ModelArtifact:
     segments: tuple[SegmentFiles, ...] = ()
     step_of: str | None = None
 
+    def client_inputs(self) -> tuple[IO, ...]:
+        """What a request carries: every input but the state that the server keeps."""
+        kept = {state.input for state in self.spec.server_state}
+        return tuple(io for io in self.inputs if io.name not in kept)
+
+    def client_outputs(self) -> tuple[IO, ...]:
+        """What a response carries."""
+        kept = {state.output for state in self.spec.server_state}
+        return tuple(io for io in self.outputs if io.name not in kept)
+
     def ranges(self) -> tuple[Ranges, ...]:
         """For each profile the shapes of every input at min, opt and max."""
         return tuple(self._ranges(profile) for profile in self.profiles or ({},))

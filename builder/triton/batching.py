@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from builder.errors import UsageError
-from builder.manifest.spec import Range
+from builder.manifest.spec import Range, shared_first_axis
 from builder.triton.artifact import Golden, ModelArtifact
 
 ROW_RTOL, ROW_ATOL = 1e-2, 1e-3
@@ -62,9 +62,7 @@ def _obstacle(artifact: ModelArtifact) -> tuple[str | None, int]:
 
 
 def _axis(artifact: ModelArtifact) -> str | None:
-    firsts = {spec.shape[0] if spec.shape else None for spec in artifact.spec.inputs}
-    axis = next(iter(firsts)) if len(firsts) == 1 else None
-    return axis if isinstance(axis, str) else None
+    return shared_first_axis(artifact.spec.inputs)
 
 
 def _covered(artifact: ModelArtifact, axis: str) -> int:

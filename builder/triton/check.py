@@ -12,6 +12,7 @@ from typing import Any
 from tritonclient.grpc import model_config_pb2 as pb
 
 from builder.errors import PublishError
+from builder.triton import batching, sequences
 from builder.triton.artifact import ModelArtifact
 from builder.triton.dtypes import by_config
 
@@ -41,7 +42,7 @@ def _names(config: Any, artifact: ModelArtifact) -> Iterator[str]:
 def _present(config: Any, artifact: ModelArtifact) -> Iterator[str]:
     for side, tensors in (("input", config.input), ("output", config.output)):
         if not tensors:
-            yield f"it has no {side}"
+            yield f"it has no {side}{' that is no state' if artifact.spec.server_state else ''}"
 
 
 def _dims(config: Any, artifact: ModelArtifact) -> Iterator[str]:
@@ -103,5 +104,34 @@ def _warmup(config: Any, artifact: ModelArtifact) -> Iterator[str]:
             yield f"warm-up {sample.name!r} has batch {sample.batch_size}, max_batch_size is {config.max_batch_size}"
 
 
+def _states(config: Any, artifact: ModelArtifact) -> Iterator[str]:
+    """A state is kept in a buffer of one size; a plan's state has no reshape, so it needs an axis beside the batch."""
+    for state, io in sequences.pairs(artifact):
+        dims = sequences.row(io, config.max_batch_size)
+        if any(dim < 1 for dim in dims):
+            batched = f": {batching.choose(artifact).reason}" if not config.max_batch_size else ""
+            yield (
+                f"state {state.input!r} has shape {list(io.shape)}, of which a server can keep no one size{batched}; "
+                "fix its axes in the manifest, or sequences: {mode: explicit}"
+            )
+        if config.backend == "tensorrt" and not dims:
+            yield f"state {state.input!r} has no axis beside the batch: give it one in the model, or --serve-as python"
+    for state in config.sequence_batching.state:
+        dtype = by_config(pb.DataType.Name(state.data_type))
+        if not dtype.tensorrt:
+            yield f"state {state.input_name!r} is {dtype.name}, which no engine's tensors can be: cast it in the model"
+
+
 Rule = Callable[[Any, ModelArtifact], Iterator[str]]
-RULES: tuple[Rule, ...] = (_names, _present, _dims, _types, _batch, _profiles, _instances, _optional, _warmup)
+RULES: tuple[Rule, ...] = (
+    _names,
+    _present,
+    _dims,
+    _types,
+    _batch,
+    _profiles,
+    _instances,
+    _optional,
+    _warmup,
+    _states,
+)

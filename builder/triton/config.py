@@ -16,7 +16,7 @@ from tritonclient.grpc import model_config_pb2 as pb
 
 import builder
 from builder.errors import PublishError, UsageError
-from builder.triton import batching, check, dtypes, warmup
+from builder.triton import batching, check, dtypes, sequences, warmup
 from builder.triton.artifact import IO, SERVE_AS, ModelArtifact
 
 
@@ -32,7 +32,7 @@ def config(artifact: ModelArtifact, *, base: Path | None = None) -> Any:
     message.name = artifact.spec.name
     message.max_batch_size = choice.max_batch_size
     _tensors(message, artifact, platform, choice.max_batch_size)
-    _scheduling(message, artifact)
+    _scheduling(message, artifact, platform)
     _instances(message, artifact, platform)
     _provenance(message, artifact, platform)
     message.model_warmup.extend(warmup.samples(artifact, message))
@@ -121,7 +121,8 @@ def template(*names: str, base: Path | None = None) -> Any:
 
 def _tensors(message: Any, artifact: ModelArtifact, platform: str, max_batch: int) -> None:
     dtype = served_dtypes(artifact, platform)
-    for ios, field in ((artifact.inputs, message.input), (artifact.outputs, message.output)):
+    sides = ((artifact.client_inputs(), message.input), (artifact.client_outputs(), message.output))
+    for ios, field in sides:
         for io in ios:
             _tensor(field.add(), io, dtype[io.name], max_batch, platform)
 
@@ -140,7 +141,11 @@ def _tensor(tensor: Any, io: IO, dtype: str, max_batch: int, platform: str) -> N
         )
 
 
-def _scheduling(message: Any, artifact: ModelArtifact) -> None:
+def _scheduling(message: Any, artifact: ModelArtifact, platform: str) -> None:
+    if artifact.spec.server_state:
+        message.ClearField("dynamic_batching")
+        sequences.batching(message, artifact, served_dtypes(artifact, platform), platform)
+        return
     if message.max_batch_size < 2:
         message.ClearField("dynamic_batching")
         return

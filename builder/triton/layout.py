@@ -15,7 +15,7 @@ from tritonclient.grpc import model_config_pb2 as pb
 
 import builder
 from builder.manifest.spec import ModelSpec
-from builder.triton import batching, ensemble, goldens, warmup
+from builder.triton import batching, ensemble, goldens, sequences, warmup
 from builder.triton.artifact import IO, EnsembleArtifact, ModelArtifact, Ranges, SegmentFiles
 from builder.triton.config import config, config_text, module_dtypes, served_dtypes, tensorrt_version
 from builder.triton.dtypes import by_config
@@ -32,6 +32,8 @@ def write(artifact: ModelArtifact, folder: Path, *, base: Path | None = None) ->
     (folder / "config.pbtxt").write_text(config_text(message))
     _version(artifact, message, folder / VERSION)
     warmup.write(artifact, message, folder)
+    platform = message.parameters["trt_build.serve_as"].string_value
+    sequences.write(artifact, served_dtypes(artifact, platform), message.max_batch_size, folder)
     goldens.save(artifact.goldens, folder / goldens.FOLDER)
     _json(folder / SIDECAR, sidecar(artifact, message, _hashes(folder)))
 
@@ -81,8 +83,9 @@ def sidecar(artifact: ModelArtifact, message: Any, hashes: Mapping[str, str]) ->
     return {
         **_common(artifact.spec, message),
         "serve_as": served,
-        "inputs": [_io(io, own[io.name], dtypes[io.name]) for io in artifact.inputs],
-        "outputs": [_io(io, own[io.name], dtypes[io.name]) for io in artifact.outputs],
+        "inputs": [_io(io, own[io.name], dtypes[io.name]) for io in artifact.client_inputs()],
+        "outputs": [_io(io, own[io.name], dtypes[io.name]) for io in artifact.client_outputs()],
+        "state": sequences.described(artifact, dtypes, message.max_batch_size),
         "profiles": [_spans(ranges) for ranges in artifact.ranges()],
         "batching": {"max_batch_size": message.max_batch_size, "reason": batching.choose(artifact).reason},
         "versions": versions(artifact.plan_facts),
@@ -110,7 +113,7 @@ def _common(spec: ModelSpec, message: Any) -> dict[str, Any]:
 
 def _version(artifact: ModelArtifact, message: Any, folder: Path) -> None:
     """A plan alone where Triton's TensorRT backend serves it: object stores fetch the whole folder on each load."""
-    facts = {**artifact.plan_facts, "serving": _serving(artifact)}
+    facts = {**artifact.plan_facts, "serving": _serving(artifact, message.max_batch_size)}
     if artifact.segments:
         facts["segments"] = [_segment(segment, n, folder) for n, segment in enumerate(artifact.segments)]
     if artifact.spec.libraries and message.backend == "python":
@@ -147,10 +150,13 @@ def _segment(segment: SegmentFiles, number: int, folder: Path) -> dict[str, Any]
     }
 
 
-def _serving(artifact: ModelArtifact) -> dict[str, Any]:
-    """What the Python runtime reads of plan.json: the module's own tensors, and the shapes it may be given."""
+def _serving(artifact: ModelArtifact, max_batch: int) -> dict[str, Any]:
+    """What the Python runtime reads of plan.json: the module's own tensors, the shapes it may be given, and which of
+    them it keeps for how many sequences."""
     own = module_dtypes(artifact)
+    state = sequences.described(artifact, own, max_batch)
     return {
+        **({"state": state, "max_sequences": artifact.spec.sequences.max} if state else {}),
         "inputs": [_io(io, own[io.name], own[io.name]) for io in artifact.inputs],
         "outputs": [_io(io, own[io.name], own[io.name]) for io in artifact.outputs],
         "profiles": [_spans(ranges) for ranges in artifact.ranges()],

@@ -19,7 +19,12 @@ MAX_BYTES = 64 << 20
 
 
 def samples(artifact: ModelArtifact, config: Any) -> Iterator[Any]:
-    """One ModelWarmup for each profile's opt golden; data files as `write` names them, dims without Triton's batch."""
+    """One ModelWarmup for each profile's opt golden; data files as `write` names them, dims without Triton's batch.
+
+    None for a model with state on the server: a warm-up request belongs to no sequence.
+    """
+    if artifact.spec.server_state:
+        return
     for golden in _goldens(artifact):
         batch = next(iter(golden.inputs.values())).shape[0] if config.max_batch_size else 1
         # The Python runtime gains nothing from a large batch; an engine's usual batch is what its kernels are chosen

@@ -11,7 +11,7 @@ import torch
 from builder import build_repository, convert, manifest
 from builder.parity import verify
 from builder.parity.inputs import draw, styles
-from builder.parity.recording import to_numpy
+from builder.parity.arrays import to_numpy
 from builder.repository.hops import check_reference
 from builder.serving import serve
 from builder.torchscript import load

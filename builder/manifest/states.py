@@ -1,0 +1,60 @@
+"""What a manifest says of state, held against its inputs and outputs; the rest is checked against the model itself."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from builder.manifest.document import Document
+from builder.manifest.schema import label
+from builder.manifest.suggest import did_you_mean
+
+
+def written(document: Document) -> list[dict[str, Any]]:
+    """The pairs as they stand in the manifest; what is no mapping is an empty one."""
+    return _mappings(document.data.get("state"))
+
+
+def are_tensors(document: Document) -> None:
+    """Each names an input, and an output where the manifest names those; no tensor twice."""
+    inputs = [item.get("name") for item in _mappings(document.data.get("inputs"))]
+    _name_tensors(document, "input", _texts(inputs))
+    _name_tensors(document, "output", _texts(document.data.get("outputs")))
+
+
+def _name_tensors(document: Document, side: str, known: list[str]) -> None:
+    seen: dict[str, int] = {}
+    for index, name in enumerate(item.get(side) for item in written(document)):
+        route = ("state", index, side)
+        if not isinstance(name, str):
+            continue
+        if name in seen:
+            document.add(route, f"{side} {name!r} is the state twice", f"first by state[{seen[name]}]")
+        elif known and name not in known:
+            document.add(route, f"{label(route)}: no {side} is called {name!r}", did_you_mean(name, known))
+        seen.setdefault(name, index)
+
+
+def need_no_sequences(document: Document) -> None:
+    """Without state there is nothing that `sequences` could say."""
+    if "sequences" in document.data and not written(document):
+        fix = "state: [{input: h0, output: hn}]"
+        document.add(("sequences",), "'sequences' says how state is kept, and there is no 'state'", fix, key=True)
+
+
+def initial_exist(document: Document, folder: Path) -> None:
+    """Every file that a sequence starts from is there."""
+    for index, item in enumerate(written(document)):
+        name = item.get("initial")
+        if isinstance(name, str) and name.endswith(".npy") and not (folder / name).is_file():
+            beside = sorted(str(path.relative_to(folder)) for path in folder.glob("*.npy"))
+            fix = did_you_mean(name, beside, otherwise_list=False)
+            document.add(("state", index, "initial"), f"there is no file {folder / name}", fix)
+
+
+def _mappings(value: Any) -> list[dict[str, Any]]:
+    return [item if isinstance(item, dict) else {} for item in value] if isinstance(value, list) else []
+
+
+def _texts(value: Any) -> list[str]:
+    return [item for item in value if isinstance(item, str)] if isinstance(value, list) else []

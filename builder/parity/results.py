@@ -1,0 +1,84 @@
+"""What verify finds: of one golden, and of one model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from tritonclient.utils import InferenceServerException
+
+from builder.parity.comparison import Comparison
+
+FAILURES = (InferenceServerException, OSError, TimeoutError)
+"""What a request may end in."""
+
+
+@dataclass(frozen=True)
+class GoldenResult:
+    """One golden, or one sequence of them, over one protocol ("http", "grpc", "grpc x16": one of many at once,
+    "http system", "grpc cuda": tensors in shared memory); latencies in milliseconds, None if not taken.
+    """
+
+    golden: str
+    protocol: str
+    comparison: Comparison | None
+    error: str | None = None
+    median_ms: float | None = None
+    p95_ms: float | None = None
+
+    @property
+    def passed(self) -> bool:
+        """Whether an answer came and passed."""
+        return self.comparison is not None and self.comparison.passed
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """What is wrong with it, in words."""
+        if self.error:
+            return (self.error,)
+        return self.comparison.problems if self.comparison else ()
+
+
+@dataclass(frozen=True)
+class ModelParity:
+    """One model: what answered (`answered_by` "plan" or "torch", None where nothing says so; `device`; `why`), and
+    every golden's result.
+    """
+
+    name: str
+    platform: str
+    answered_by: str | None
+    device: str | None
+    why: str | None
+    results: tuple[GoldenResult, ...]
+    problems: tuple[str, ...] = ()
+
+    @property
+    def passed(self) -> bool:
+        """Whether every golden passed and nothing else is wrong with the model."""
+        return not self.problems and bool(self.results) and all(result.passed for result in self.results)
+
+    def as_dict(self) -> dict[str, Any]:
+        """JSON-able: everything, with `passed` and `problems` of every level."""
+        results = [_result_dict(result) for result in self.results]
+        return {**asdict(self), "results": results, "passed": self.passed}
+
+
+def percentiles(times: Sequence[float]) -> tuple[float | None, float | None]:
+    """Median and 95th percentile; None where nothing was timed."""
+    return (float(np.percentile(times, 50)), float(np.percentile(times, 95))) if times else (None, None)
+
+
+def _result_dict(result: GoldenResult) -> dict[str, Any]:
+    compared = result.comparison.as_dict() if result.comparison else None
+    return {
+        "golden": result.golden,
+        "protocol": result.protocol,
+        "passed": result.passed,
+        "problems": list(result.problems),
+        "comparison": compared,
+        "median_ms": result.median_ms,
+        "p95_ms": result.p95_ms,
+    }

@@ -1,0 +1,158 @@
+"""Goldens of a model with state: whole sequences, by calling the module in a loop that hands its state back to it.
+
+Each request of a sequence is a golden of its own, `<sequence>.<number>`, with the state that it was given and the state
+that it gave: so every hop that compares single answers compares these too, and `verify` puts them together again.
+"""
+
+from __future__ import annotations
+
+import re
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from builder.errors import UsageError
+from builder.manifest import place
+from builder.manifest.spec import ModelSpec, State, TensorSpec, shared_first_axis
+from builder.parity import inputs
+from builder.parity.arrays import to_torch
+from builder.parity.inputs import Style
+from builder.parity.user_inputs import user_sequences
+from builder.triton.artifact import Golden
+from builder.triton.dtypes import by_name
+
+LENGTHS = (6, 4, 5)
+"""Requests of each recorded sequence; unequal, so that some end while others go on."""
+NAME = re.compile(r"(?P<sequence>.+)\.(?P<number>\d{3,})")
+
+Ask = Callable[[str, Sequence[torch.Tensor]], Golden]
+"""The module's answer to these tensors, in the order of the spec's inputs, as a golden of that name."""
+Request = Mapping[str, torch.Tensor]
+"""What a client sends: every input that is no state, by name."""
+
+
+def record(spec: ModelSpec, ask: Ask, style: Style) -> Iterator[Golden]:
+    """The goldens of all sequences: drawn ones, and the user's. None for a model without state, or whose state changes
+    its size on the way.
+
+    Raises UsageError, with the line of the manifest, where state does not fit: another dtype or shape out than in.
+    """
+    if not spec.state or loose_axes(spec):
+        return
+    for number, length in enumerate(LENGTHS):
+        name = f"sequence-{number}"
+        yield from play(spec, ask, name, [_drawn(spec, name, number, at, style) for at in range(length)])
+    for name, requests in user_sequences(spec):
+        _one_row(spec, requests)
+        yield from play(spec, ask, name, requests)
+
+
+def play(spec: ModelSpec, ask: Ask, name: str, requests: Sequence[Request]) -> Iterator[Golden]:
+    """The module in a loop: each request with the state that the one before left."""
+    sizes = _sizes(spec, requests[0])
+    kept = {state.input: initial(spec, state, sizes) for state in spec.state}
+    for number, request in enumerate(requests):
+        given = {**request, **kept}
+        golden = ask(f"{name}.{number:03}", [given[str(tensor.name)] for tensor in spec.inputs])
+        check(spec, golden)
+        yield golden
+        kept = {state.input: to_torch(golden.outputs[state.output]) for state in spec.state}
+
+
+def check(spec: ModelSpec, golden: Golden) -> None:
+    """Raise UsageError where an output cannot be the next request's state: it is missing, or of another kind."""
+    for index, state in enumerate(spec.state):
+        if state.output not in golden.outputs:
+            known = ", ".join(golden.outputs)
+            raise UsageError(
+                f"state[{index}].output: the model has no output {state.output!r}",
+                where=place(spec, "state", index, "output"),
+                fix=f"one of {known}",
+            )
+        given, made = golden.inputs[state.input], golden.outputs[state.output]
+        if given.dtype != made.dtype or given.shape != made.shape:
+            raise UsageError(
+                f"output {state.output!r} is {_kind(made)}, and input {state.input!r}, which it is to become, "
+                f"{_kind(given)} (golden {golden.name})",
+                where=place(spec, "state", index),
+                fix="the right pair, or a model that gives its state back as it takes it",
+            )
+
+
+def initial(spec: ModelSpec, state: State, sizes: Mapping[str, int]) -> torch.Tensor:
+    """What a sequence of these axis sizes starts from. Raises UsageError for a file that does not hold it."""
+    tensor = next(one for one in spec.inputs if one.name == state.input)
+    shape = tuple(axis if isinstance(axis, int) else sizes[axis] for axis in tensor.shape)
+    if state.initial is None:
+        return torch.zeros(shape, dtype=getattr(torch, tensor.dtype))
+    return to_torch(_read(spec, state, tensor)).expand(shape).contiguous()
+
+
+def loose_axes(spec: ModelSpec) -> dict[str, str]:
+    """By state input an axis that varies and is no batch: such a state has no one size that a server could keep."""
+    batch = shared_first_axis(spec.stateless_inputs)
+    kept = {state.input for state in spec.state}
+    tensors = [tensor for tensor in spec.inputs if tensor.name in kept]
+    found = {str(t.name): [a for a in t.shape if isinstance(a, str) and a != batch] for t in tensors}
+    return {name: axes[0] for name, axes in found.items() if axes}
+
+
+def _read(spec: ModelSpec, state: State, tensor: TensorSpec) -> np.ndarray[Any, Any]:
+    wanted = tuple(1 if isinstance(axis, str) else axis for axis in tensor.shape)
+    index = spec.state.index(state)
+    where = place(spec, "state", index, "initial")
+    try:
+        array: np.ndarray[Any, Any] = np.load(str(state.initial), allow_pickle=False)
+    except (OSError, ValueError, EOFError) as error:
+        raise UsageError(f"state[{index}].initial is no .npy file of a plain array: {error}", where=where) from error
+    if array.shape != wanted or array.dtype != by_name(tensor.dtype).numpy:
+        raise UsageError(
+            f"state[{index}].initial is {_kind(array)}; input {state.input!r} starts from {tensor.dtype}{list(wanted)}",
+            where=where,
+        )
+    return array
+
+
+def _drawn(spec: ModelSpec, name: str, sequence: int, number: int, style: Style) -> Request:
+    """The first sequence at the usual sizes, the others at changing ones; one sequence is one row of the batch."""
+    profile = {**{axis: span for tensor in spec.inputs for axis, span in tensor.dims.items()}, **spec.profiles[0]}
+    kinds = list(inputs.sizes_of(profile).values())
+    sizes = dict(kinds[(sequence + number) % len(kinds)] if sequence else kinds[0])
+    if batch := sequence_axis(spec):
+        sizes[batch] = max(1, profile[batch][0])
+    seed = zlib.crc32(f"{spec.name}/{name}.{number}".encode())
+    tensors = inputs.draw(spec.stateless_inputs, sizes, style, seed)
+    return {str(one.name): tensor for one, tensor in zip(spec.stateless_inputs, tensors, strict=True)}
+
+
+def sequence_axis(spec: ModelSpec) -> str | None:
+    """The axis on which Triton may put several sequences side by side: a batch that every state has too."""
+    batch = shared_first_axis(spec.stateless_inputs)
+    kept = {state.input for state in spec.state}
+    return batch if all(batch in tensor.shape for tensor in spec.inputs if tensor.name in kept) else None
+
+
+def _one_row(spec: ModelSpec, requests: Sequence[Request]) -> None:
+    """Raise UsageError where requests of a sequence that the server batches have several rows: Triton refuses such."""
+    batch = sequence_axis(spec) if spec.server_state else None
+    wrong = {_sizes(spec, request).get(str(batch), 1) for request in requests} - {1}
+    if wrong:
+        raise UsageError(
+            f"a request of a sequence has one row; axis {batch!r} of the golden inputs has {max(wrong)}",
+            where=str(spec.goldens),
+            fix="one set of arrays for each sequence: 0/<name>, 1/<name>, ...",
+        )
+
+
+def _sizes(spec: ModelSpec, request: Request) -> dict[str, int]:
+    pairs = [(tensor.shape, request[str(tensor.name)].shape) for tensor in spec.stateless_inputs]
+    return {
+        axis: size for shape, sizes in pairs for axis, size in zip(shape, sizes, strict=True) if isinstance(axis, str)
+    }
+
+
+def _kind(array: np.ndarray[Any, Any]) -> str:
+    return f"{array.dtype}{list(array.shape)}"

@@ -1,0 +1,159 @@
+"""Sequences against a live endpoint: each request with the correlation id of its sequence, none with a state.
+
+Each alone, then started again on an id whose sequence has not ended, then all of them interleaved, then many at once.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+import re
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+
+from builder.parity.clients import Client, Turn
+from builder.parity.comparison import Comparison, compare
+from builder.parity.results import FAILURES, GoldenResult, percentiles
+from builder.parity.served import PublishedModel
+from builder.parity.shared_memory import BODY
+from builder.triton.artifact import Golden
+
+NAME = re.compile(r"(?P<stream>.+)\.(?P<number>\d{3,})")
+"""A golden that is a request of a sequence, as the recorder names it."""
+CONCURRENT = 16
+
+_ids = itertools.count(random.getrandbits(48) + 1)
+"""Correlation ids that no other client of the endpoint is likely to use."""
+
+
+@dataclass(frozen=True)
+class Stream:
+    """One sequence: its requests in order, as the endpoint has them."""
+
+    name: str
+    requests: tuple[Golden, ...]
+
+
+def streams(model: PublishedModel, goldens: Sequence[Golden]) -> tuple[Stream, ...]:
+    """The sequences among the goldens, by name."""
+    found: dict[str, list[tuple[int, Golden]]] = defaultdict(list)
+    for golden in goldens:
+        if match := NAME.fullmatch(golden.name):
+            found[match["stream"]].append((int(match["number"]), model.without_state(golden)))
+    ordered = {name: sorted(requests, key=lambda one: one[0]) for name, requests in sorted(found.items())}
+    return tuple(Stream(name, tuple(golden for _, golden in requests)) for name, requests in ordered.items())
+
+
+def alone() -> Turn:
+    """A sequence of one request."""
+    return Turn(next(_ids), True, True)
+
+
+def ask_all(
+    model: PublishedModel, clients: Mapping[str, Client], recorded: Sequence[Stream], memories: Sequence[str]
+) -> Iterator[GoldenResult]:
+    """Every sequence in every way."""
+    for memory, (protocol, client) in itertools.product(memories, clients.items()):
+        way = protocol if memory == BODY else f"{protocol} {memory}"
+        yield from (_Player(model, client, stream, way, memory).whole() for stream in recorded)
+    if BODY in memories:
+        for protocol, client in clients.items():
+            yield _restarted(model, client, recorded, f"{protocol} restarted")
+            yield from _interleaved(model, client, recorded, f"{protocol} interleaved")
+        yield from _at_once(model, clients, recorded)
+
+
+@dataclass
+class _Player:
+    """Plays one sequence, request by request, and compares every answer."""
+
+    model: PublishedModel
+    client: Client
+    stream: Stream
+    way: str
+    memory: str = BODY
+    id: int = field(default_factory=lambda: next(_ids))
+    outputs: list[Comparison] = field(default_factory=list)
+    times: list[float] = field(default_factory=list)
+    error: str | None = None
+
+    def whole(self) -> GoldenResult:
+        while not self.done:
+            self.next()
+        return self.result()
+
+    @property
+    def done(self) -> bool:
+        return self.error is not None or len(self.outputs) == len(self.stream.requests)
+
+    def next(self) -> None:
+        number = len(self.outputs)
+        golden = self.stream.requests[number]
+        turn = Turn(self.id, number == 0, number == len(self.stream.requests) - 1)
+        try:
+            with self.client.regions(self.memory, golden) as regions:
+                begin = time.perf_counter()
+                answer = self.client.infer(self.model.name, golden.inputs, regions=regions, turn=turn)
+                self.times.append((time.perf_counter() - begin) * 1e3)
+        except FAILURES as error:
+            self.error = f"request {number}: {error}"
+            return
+        found = compare(answer.outputs, golden, self.model.tolerance, precision=self.model.precision)
+        self.outputs.append(_numbered(found, number))
+
+    def result(self) -> GoldenResult:
+        whole = Comparison(tuple(output for one in self.outputs for output in one.outputs))
+        if self.error:
+            return GoldenResult(self.stream.name, self.way, None, self.error)
+        return GoldenResult(self.stream.name, self.way, whole, None, *percentiles(self.times))
+
+
+def _numbered(comparison: Comparison, number: int) -> Comparison:
+    """The outputs by the names `speech@3`: of the request with that number."""
+    return Comparison(tuple(replace(output, name=f"{output.name}@{number}") for output in comparison.outputs))
+
+
+def _restarted(model: PublishedModel, client: Client, recorded: Sequence[Stream], way: str) -> GoldenResult:
+    """A sequence that is left open, and then another from its start on under the same id: nothing of the first may be
+    left."""
+    left = _Player(model, client, max(recorded, key=lambda stream: len(stream.requests)), way)
+    left.next()
+    while not left.done and len(left.outputs) < len(left.stream.requests) - 1:
+        left.next()
+    return _Player(model, client, recorded[-1], way, id=left.id).whole()
+
+
+def _interleaved(model: PublishedModel, client: Client, recorded: Sequence[Stream], way: str) -> Iterator[GoldenResult]:
+    """A request of each in turn; each begins one round after the one before it."""
+    players = [_Player(model, client, stream, way) for stream in recorded[: _open_at_once(model)]]
+    for turn in itertools.count(1):
+        for player in players[:turn]:
+            if not player.done:
+                player.next()
+        if turn >= len(players) and all(player.done for player in players):
+            break
+    return (player.result() for player in players)
+
+
+def _at_once(
+    model: PublishedModel, clients: Mapping[str, Client], recorded: Sequence[Stream]
+) -> Iterator[GoldenResult]:
+    """Many sequences together over gRPC, each from a thread of its own, so that Triton makes batches of them; the worst
+    result of each."""
+    if "grpc" not in clients:
+        return
+    count = max(min(CONCURRENT, _open_at_once(model)), 1)
+    chosen = list(itertools.islice(itertools.cycle(recorded), max(count, len(recorded))))
+    players = [_Player(model, clients["grpc"], stream, f"grpc x{count}") for stream in chosen]
+    with ThreadPoolExecutor(count) as pool:
+        results = list(pool.map(_Player.whole, players))
+    for stream in recorded:
+        yield min((one for one in results if one.golden == stream.name), key=lambda result: result.passed)
+
+
+def _open_at_once(model: PublishedModel) -> int:
+    """How many sequences can be open: a further one would wait, and we with it, until another ends."""
+    return int(model.config.sequence_batching.oldest.max_candidate_sequences)

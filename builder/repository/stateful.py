@@ -1,0 +1,113 @@
+"""Models with state that the server keeps: what must hold of them, and their form with the batch first.
+
+Triton puts the batch first in every tensor, in a state too; an LSTM's has it second. So a model whose states have the
+batch elsewhere is served as the same graph with a permutation at its borders: goldens are recorded from the module as
+it is, and everything behind them (conversion, segments, plan, goldens on disk) has the batch first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from builder.errors import UsageError
+from builder.manifest import place
+from builder.manifest.spec import ModelSpec, TensorSpec
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from builder.lowering import LoweredGraph
+    from builder.triton import Golden
+
+EXPLICIT = "sequences: {mode: explicit}, where clients send the state and get the next"
+
+
+def check(spec: ModelSpec, names: Sequence[str]) -> None:
+    """Raise UsageError, with the line of the manifest, where a server could not keep this model's state. `names` are
+    the outputs'."""
+    kept = spec.server_state
+    for index, state in enumerate(kept):
+        if state.output not in names:
+            raise UsageError(
+                f"state[{index}].output: the model has no output {state.output!r}",
+                where=place(spec, "state", index, "output"),
+                fix=f"one of {', '.join(names)}",
+            )
+    if kept:
+        _of_one_size(spec)
+        _left_for_clients(spec, "send", {str(t.name) for t in spec.inputs} - {state.input for state in kept})
+        _left_for_clients(spec, "read", set(names) - {state.output for state in kept})
+
+
+def _of_one_size(spec: ModelSpec) -> None:
+    from builder.parity.sequences import loose_axes
+
+    loose = loose_axes(spec)
+    for index, state in enumerate(spec.server_state):
+        if state.input in loose:
+            raise UsageError(
+                f"state {state.input!r} changes its size: axis {loose[state.input]!r} varies, and is not the batch, "
+                "the first axis of every other input",
+                where=place(spec, "state", index),
+                fix=f"a fixed size for the axis; or {EXPLICIT}",
+            )
+
+
+def _left_for_clients(spec: ModelSpec, verb: str, names: set[str]) -> None:
+    if not names:
+        raise UsageError(
+            f"all that a client would {verb} is state, which the server keeps", where=place(spec, "state"), fix=EXPLICIT
+        )
+
+
+def batch_first(
+    spec: ModelSpec, lowered: LoweredGraph, names: Sequence[str], goldens: Sequence[Golden]
+) -> tuple[ModelSpec, LoweredGraph, tuple[Golden, ...]]:
+    """The model with the batch first in every state that the server keeps; as it is where it is first already.
+    `names` are the outputs'."""
+    from builder.lowering import axes
+
+    moved = state_axes(spec)
+    if not moved:
+        return spec, lowered, tuple(goldens)
+    ranks = {str(tensor.name): len(tensor.shape) for tensor in spec.inputs}
+    places = {str(tensor.name): place for place, tensor in enumerate(spec.inputs)}
+    inputs = {places[name]: (axis, ranks[name]) for name, axis in moved.items()}
+    partners = {state.input: state.output for state in spec.server_state}
+    outputs = {list(names).index(partners[name]): (axis, ranks[name]) for name, axis in moved.items()}
+    tensors = moved | {partners[name]: axis for name, axis in moved.items()}
+    return (
+        replace(spec, inputs=tuple(_first(tensor, moved) for tensor in spec.inputs)),
+        axes.first(lowered, inputs, outputs),
+        tuple(_golden(golden, tensors) for golden in goldens),
+    )
+
+
+def state_axes(spec: ModelSpec) -> dict[str, int]:
+    """By state input where its batch is, for those that have it elsewhere than first."""
+    from builder.parity.sequences import sequence_axis
+
+    kept, batch = {state.input for state in spec.server_state}, sequence_axis(spec)
+    found = {str(t.name): t.shape.index(batch) for t in spec.inputs if t.name in kept and batch in t.shape}
+    return {name: axis for name, axis in found.items() if axis}
+
+
+def _first(tensor: TensorSpec, moved: Mapping[str, int]) -> TensorSpec:
+    shape, axis = tensor.shape, moved.get(str(tensor.name), 0)
+    return replace(tensor, shape=(shape[axis], *shape[:axis], *shape[axis + 1 :]))
+
+
+def _golden(golden: Golden, moved: Mapping[str, int]) -> Golden:
+    inputs, outputs = (
+        {name: _moved(array, moved.get(name, 0)) for name, array in side.items()}
+        for side in (golden.inputs, golden.outputs)
+    )
+    return replace(golden, inputs=inputs, outputs=outputs)
+
+
+def _moved(array: NDArray[Any], axis: int) -> NDArray[Any]:
+    import numpy as np
+
+    return np.ascontiguousarray(np.moveaxis(array, axis, 0)) if axis else array

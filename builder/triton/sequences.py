@@ -1,0 +1,92 @@
+"""Triton's sequence batching for models that keep state between requests, and the files that sequences start from.
+
+The oldest strategy, not direct: in a direct batch every open sequence holds a row, and rows without a request are run
+all the same, so that an engine needs a READY input and a mask to leave their state alone. The oldest strategy batches
+only sequences that have a request waiting, at most one request of each; nothing is asked of the model, and streams that
+pause cost nothing. A state with an initial value needs no START input either, and START, END and the correlation id
+are part of every request that the Python backend sees: so no control tensor is made at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from tritonclient.grpc import model_config_pb2 as pb
+
+from builder.manifest.spec import State
+from builder.triton import dtypes
+from builder.triton.artifact import IO, ModelArtifact
+
+FOLDER = "initial_state"
+
+
+def batching(message: Any, artifact: ModelArtifact, served: Mapping[str, str], platform: str) -> None:
+    """Fill in `sequence_batching`. Only a plan's state is Triton's to keep (implicit state): the Python backend is
+    given the state of a sequence's start again and again, for it has no way to hand back another; there our runtime
+    keeps it."""
+    sequences, wanted = message.sequence_batching, artifact.spec.sequences
+    sequences.max_sequence_idle_microseconds = wanted.idle_us
+    sequences.oldest.max_candidate_sequences = wanted.max
+    sequences.oldest.preferred_batch_size.extend(artifact.spec.batching.preferred)
+    sequences.oldest.max_queue_delay_microseconds = artifact.spec.batching.max_queue_delay_us
+    if platform == "tensorrt_plan":
+        for state, io in pairs(artifact):
+            _state(sequences.state.add(), state, io, served[io.name], message.max_batch_size)
+
+
+def _state(entry: Any, state: State, io: IO, dtype: str, max_batch: int) -> None:
+    dims = row(io, max_batch)
+    data_type = pb.DataType.Value(dtypes.by_name(dtype).config)
+    entry.input_name, entry.output_name, entry.data_type = state.input, state.output, data_type
+    entry.dims.extend(dims)
+    start = entry.initial_state.add(name=state.input, data_type=data_type)
+    start.dims.extend(dims)
+    if state.initial is None:
+        start.zero_data = True
+    else:
+        start.data_file = state.input
+
+
+def pairs(artifact: ModelArtifact) -> Iterator[tuple[State, IO]]:
+    """Each state that the server keeps, with its input."""
+    inputs = {io.name: io for io in artifact.inputs}
+    return ((state, inputs[state.input]) for state in artifact.spec.server_state)
+
+
+def row(io: IO, max_batch: int) -> tuple[int, ...]:
+    """The shape of one sequence's state: without Triton's batch."""
+    return io.shape[1:] if max_batch else io.shape
+
+
+def write(artifact: ModelArtifact, served: Mapping[str, str], max_batch: int, folder: Path) -> None:
+    """The files of `initial_state` in a model's folder: raw, row-major, of one sequence, in the served element type."""
+    for state, io in pairs(artifact):
+        if state.initial is None:
+            continue
+        (folder / FOLDER).mkdir(exist_ok=True)
+        data = start(state, io, max_batch).astype(dtypes.by_name(served[io.name]).numpy)
+        (folder / FOLDER / state.input).write_bytes(np.ascontiguousarray(data).tobytes())
+
+
+def start(state: State, io: IO, max_batch: int) -> NDArray[Any]:
+    """What the file holds, in the shape of one sequence's state: the axis of one is the batch, wherever it was."""
+    array: NDArray[Any] = np.load(str(state.initial), allow_pickle=False)
+    return array.reshape(row(io, max_batch))
+
+
+def described(artifact: ModelArtifact, dtype: Mapping[str, str], max_batch: int) -> list[dict[str, Any]]:
+    """The states as plan.json and trt-build.json tell of them; `shape` is one sequence's."""
+    return [
+        {
+            "input": state.input,
+            "output": state.output,
+            "dtype": dtype[io.name],
+            "shape": list(row(io, max_batch)),
+            "initial": f"{FOLDER}/{state.input}" if state.initial else "zeros",
+        }
+        for state, io in pairs(artifact)
+    ]
