@@ -24,8 +24,10 @@ class Network:
     inputs: Callable[[Sizes], tuple[torch.Tensor, ...]]
     axes: Axes
     cases: tuple[Sizes, ...]
-    scripted: bool = True
-    traced: bool = True
+    unscriptable: str = ""
+    """Why torch.jit.script refuses the module; then it is only traced."""
+    prepare: Callable[[torch.nn.Module], torch.nn.Module] = field(default=lambda module: module)
+    """What torch.jit.script needs done to the module first."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +45,7 @@ def module_of(network: Network, mode: str) -> torch.jit.ScriptModule:
     torch.manual_seed(0)
     module = trained(network.make().eval(), network.inputs(network.cases[0]))
     if mode == "scripted":
-        return torch.jit.script(module)  # type: ignore[no-any-return]
+        return torch.jit.script(network.prepare(module))  # type: ignore[no-any-return]
     with torch.no_grad():
         return torch.jit.trace(module, network.inputs(network.cases[0]), check_trace=False)  # type: ignore[no-any-return]
 

@@ -1,17 +1,24 @@
-"""Published networks at full size with random weights, from pytorchcv 0.0.67 and transformers (no test needs them).
+"""Published networks with random weights, from pytorchcv 0.0.67 and transformers (no test needs them).
 
-Both are traced only: torch.jit.script itself refuses their modules (attributes that only some settings have).
+pytorchcv's are scripted too, with what scriptable.py does to them. transformers' are traced only: torch.jit.script
+refuses every model there for its configuration class (NotSupportedError: `**kwargs` in a compiled function); small.py
+has the same architectures in plain torch.nn, scripted.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from tests.networks.comparing import Network, Sizes
+from tests.networks.scriptable import prepare
+
+CONFIGURED = "NotSupportedError: `**kwargs` of the configuration class that the module holds"
 
 
 def _vision(name: str, *hw: tuple[int, int], **options: Any) -> Network:
@@ -23,19 +30,21 @@ def _vision(name: str, *hw: tuple[int, int], **options: Any) -> Network:
 
         np.int = int  # type: ignore[attr-defined]  # pytorchcv is older than NumPy 1.24
         net = get_model(name, pretrained=False, **options)
-        if len(hw) > 1 and hasattr(net.features, "final_pool"):
+        if len(hw) > 1 and hasattr(getattr(net, "features", None), "final_pool"):
             net.features.final_pool = nn.AdaptiveAvgPool2d(1)  # as everyone else ends; theirs is for 224 pixels
         return net  # type: ignore[no-any-return]
 
     if len(hw) == 1:
         (h, w), cases = hw[0], ({"n": 2}, {"n": 1}, {"n": 3})
-        return Network(make, lambda s: (torch.randn(s["n"], 3, h, w),), {0: {0: "n"}}, cases, scripted=False)
+        return Network(make, lambda s: (torch.randn(s["n"], 3, h, w),), {0: {0: "n"}}, cases, prepare=prepare)
     cases = tuple({"n": n, "h": h, "w": w} for n, (h, w) in zip((2, 1, 1), hw, strict=True))
     axes = {0: {0: "n", 2: "h", 3: "w"}}
-    return Network(make, lambda s: (torch.randn(s["n"], 3, s["h"], s["w"]),), axes, cases, scripted=False)
+    return Network(make, lambda s: (torch.randn(s["n"], 3, s["h"], s["w"]),), axes, cases, prepare=prepare)
 
 
 FREE = ((224, 224), (160, 192), (225, 257))
+EVEN = ((224, 224), (160, 192), (256, 288))
+"""Multiples of 32, where a skip connection must meet what was halved and doubled again."""
 
 
 class First(nn.Module):
@@ -72,29 +81,44 @@ def _text(
 
     axes = {i: {0: "n", 1: "t"} for i in range(2 if mask else 1)}
     cases = ({"n": 2, "t": 32}, {"n": 1, "t": 7}, {"n": 3, "t": 64})
-    return Network(_transformer(model, config, options, fixed), inputs, axes, cases, scripted=False)
+    return Network(_transformer(model, config, options, fixed), inputs, axes, cases, unscriptable=CONFIGURED)
 
 
-def _pictures(model: str, config: str, options: dict[str, Any]) -> Network:
+def _pictures(model: str, config: str, options: dict[str, Any], size: int = 224) -> Network:
     make = _transformer(model, config, options)
     cases = ({"n": 2}, {"n": 1}, {"n": 3})
-    return Network(make, lambda s: (torch.randn(s["n"], 3, 224, 224),), {0: {0: "n"}}, cases, scripted=False)
+    return Network(make, lambda s: (torch.randn(s["n"], 3, size, size),), {0: {0: "n"}}, cases, unscriptable=CONFIGURED)
 
 
-class Gpt2(nn.Module):
-    """The next token's logits; the causal mask is given, because transformers' own (a vmap) cannot be traced."""
+class Causal(nn.Module):
+    """A decoder; its causal mask is given, because transformers' own (a vmap) cannot be traced."""
 
-    def __init__(self) -> None:
+    def __init__(self, model: str, config: str, **options: Any) -> None:
         super().__init__()
         import transformers
 
-        self.inner = transformers.GPT2LMHeadModel(transformers.GPT2Config(attn_implementation="eager"))
+        settings = getattr(transformers, config)(attn_implementation="eager", **options)
+        self.inner = getattr(transformers, model)(settings)
 
     def forward(self, tokens: Tensor) -> Tensor:
         length = tokens.shape[1]
         mask = torch.full((length, length), -1e4).triu(1)[None, None]
-        logits = self.inner(tokens, attention_mask=mask, use_cache=False, return_dict=False)[0]
-        return logits[:, -1]  # type: ignore[no-any-return]
+        return self.inner(tokens, attention_mask=mask, use_cache=False, return_dict=False)[0][:, -1]  # type: ignore[no-any-return]
+
+
+def _detr() -> Network:
+    import transformers
+
+    backbone = transformers.ResNetConfig(out_features=["stage4"])
+    options = {"use_timm_backbone": False, "use_pretrained_backbone": False, "backbone_config": backbone}
+    return _pictures("DetrModel", "DetrConfig", {**options, "encoder_layers": 2, "decoder_layers": 2}, 256)
+
+
+TOKENS: tuple[Any, ...] = (
+    lambda s: (torch.randint(0, 1000, (s["n"], s["t"])),),
+    {0: {0: "n", 1: "t"}},
+    ({"n": 2, "t": 32}, {"n": 1, "t": 7}, {"n": 3, "t": 64}),
+)
 
 
 class Whisper(nn.Module):
@@ -118,23 +142,22 @@ NETWORKS: dict[str, Network] = {
     "MobileNetV3": _vision("mobilenetv3_large_w1", *FREE),
     "EfficientNet-B0": _vision("efficientnet_b0", *FREE),
     "DenseNet-121": _vision("densenet121", *FREE),
-    "Inception-v3": _vision("inceptionv3", (299, 299)),
+    "Inception-v3": _vision("inceptionv3", (299, 299), (203, 235), (312, 300)),
     "ShuffleNetV2": _vision("shufflenetv2_w1", *FREE),
     "SE-ResNet-50": _vision("seresnet50", *FREE),
     "RegNetX-400MF": _vision("regnetx004", *FREE),
     "VGG-16": _vision("vgg16", (224, 224)),
-    "U-Net": _vision("unet_cityscapes", (256, 512)),
-    "DeepLabV3": _vision("deeplabv3_resnetd50b_voc", (480, 480)),
-    "CenterNet": _vision("centernet_resnet18_coco", (512, 512)),
+    "U-Net": _vision("unet_cityscapes", *EVEN),
+    "DeepLabV3": _vision("deeplabv3_resnetd50b_voc", *EVEN, fixed_size=False),
+    "CenterNet": _vision("centernet_resnet18_coco", *EVEN),
+    "HRNet-W18": replace(
+        _vision("hrnet_w18_small_v1", *EVEN), unscriptable="RuntimeError: a list of modules is indexed by a variable"
+    ),
+    "DarkNet-53": _vision("darknet53", *FREE),
+    "GhostNet": _vision("ghostnet", *FREE),
     "BERT-base": _text("BertModel", "BertConfig", {}),
     "DistilBERT": _text("DistilBertModel", "DistilBertConfig", {}),
-    "GPT-2 (one step)": Network(
-        Gpt2,
-        lambda s: (torch.randint(0, 1000, (s["n"], s["t"])),),
-        {0: {0: "n", 1: "t"}},
-        ({"n": 2, "t": 32}, {"n": 1, "t": 7}, {"n": 3, "t": 64}),
-        scripted=False,
-    ),
+    "GPT-2 (one step)": Network(partial(Causal, "GPT2LMHeadModel", "GPT2Config"), *TOKENS, unscriptable=CONFIGURED),
     "T5 encoder": _text("T5EncoderModel", "T5Config", {"d_model": 512, "num_layers": 6}),
     "ViT-base": _pictures("ViTModel", "ViTConfig", {}),
     "Swin-tiny": _pictures("SwinModel", "SwinConfig", {}),
@@ -143,6 +166,66 @@ NETWORKS: dict[str, Network] = {
         lambda s: (torch.randn(s["n"], 80, 3000),),
         {0: {0: "n"}},
         ({"n": 1}, {"n": 2}, {"n": 2}),
-        scripted=False,
+        unscriptable=CONFIGURED,
+    ),
+    "Llama (2 layers)": Network(
+        partial(
+            Causal,
+            "LlamaModel",
+            "LlamaConfig",
+            num_hidden_layers=2,
+            hidden_size=512,
+            intermediate_size=1024,
+            num_attention_heads=8,
+            num_key_value_heads=2,
+            vocab_size=1000,
+        ),
+        *TOKENS,
+        unscriptable=CONFIGURED,
+    ),
+    "GPT-NeoX (2 layers)": Network(
+        partial(
+            Causal,
+            "GPTNeoXModel",
+            "GPTNeoXConfig",
+            num_hidden_layers=2,
+            hidden_size=512,
+            intermediate_size=1024,
+            num_attention_heads=8,
+            vocab_size=1000,
+        ),
+        *TOKENS,
+        unscriptable=CONFIGURED,
+    ),
+    "ALBERT-base": _text(
+        "AlbertModel", "AlbertConfig", {"hidden_size": 768, "num_attention_heads": 12, "intermediate_size": 3072}
+    ),
+    "DeBERTa-v2 (3 layers)": _text(
+        "DebertaV2Model",
+        "DebertaV2Config",
+        {
+            "num_hidden_layers": 3,
+            "hidden_size": 256,
+            "num_attention_heads": 4,
+            "relative_attention": True,
+            "pos_att_type": ["c2p", "p2c"],
+            "position_buckets": 32,
+            "norm_rel_ebd": "layer_norm",
+            "share_att_key": True,
+        },
+    ),
+    "CLIP text": _text("CLIPTextModel", "CLIPTextConfig", {}),
+    "CLIP vision": _pictures("CLIPVisionModel", "CLIPVisionConfig", {}),
+    "ConvNeXt-tiny": _pictures("ConvNextModel", "ConvNextConfig", {}),
+    "MobileViT": _pictures("MobileViTModel", "MobileViTConfig", {}, 256),
+    "SegFormer-B0": _pictures("SegformerForSemanticSegmentation", "SegformerConfig", {}, 256),
+    "DPT": _pictures("DPTForDepthEstimation", "DPTConfig", {"image_size": 224}),
+    "DETR (2 + 2 layers)": _detr(),
+    "wav2vec2-base": Network(
+        _transformer("Wav2Vec2Model", "Wav2Vec2Config", {}),
+        lambda s: (torch.randn(s["n"], s["t"]),),
+        {0: {0: "n", 1: "t"}},
+        ({"n": 2, "t": 16000}, {"n": 1, "t": 8000}, {"n": 1, "t": 12345}),
+        unscriptable=CONFIGURED,
     ),
 }

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import torch
 
-from tests.networks import nets
+from tests.networks import attending, nets, seeing
 from tests.networks.comparing import Network, Sizes
 
 NHW = {0: {0: "n", 2: "h", 3: "w"}}
@@ -33,6 +33,15 @@ def _images(make: Callable[[], torch.nn.Module], *hw: tuple[int, int]) -> Networ
 def _sequences(make: Callable[[], torch.nn.Module], inputs: Callable[[Sizes], tuple[torch.Tensor, ...]]) -> Network:
     cases = ({"n": 2, "t": 12}, {"n": 1, "t": 3}, {"n": 4, "t": 30})
     return Network(make, inputs, {0: {0: "n", 1: "t"}}, cases)
+
+
+def _masked(sizes: Sizes) -> tuple[torch.Tensor, ...]:
+    lengths = torch.arange(sizes["t"]) < sizes["t"] - torch.arange(sizes["n"])[:, None].clamp(max=sizes["t"] - 1)
+    return (*tokens(sizes), lengths.long())
+
+
+MASKED = {0: {0: "n", 1: "t"}, 1: {0: "n", 1: "t"}}
+TEXTS = ({"n": 2, "t": 12}, {"n": 1, "t": 3}, {"n": 4, "t": 30})
 
 
 NETWORKS: dict[str, Network] = {
@@ -67,5 +76,58 @@ NETWORKS: dict[str, Network] = {
         lambda s: (*image(s), torch.randint(0, 1000, (s["n"],))),
         {**NHW, 1: {0: "n"}},
         ({"n": 2, "h": 16, "w": 16}, {"n": 1, "h": 8, "w": 12}, {"n": 3, "h": 24, "w": 16}),
+    ),
+    "GPT (one step)": _sequences(attending.Gpt, tokens),
+    "GPT with a cache": Network(
+        attending.GptWithCache,
+        lambda s: (torch.randint(0, 50, (s["n"], 1)), *(torch.randn(s["n"], 4, s["t"], 8) for _ in range(2))),
+        {0: {0: "n"}, 1: {0: "n", 2: "t"}, 2: {0: "n", 2: "t"}},
+        TEXTS,
+    ),
+    "Llama": _sequences(attending.Llama, tokens),
+    "T5 encoder": Network(attending.T5Encoder, _masked, MASKED, TEXTS),
+    "DistilBERT": Network(attending.DistilBert, _masked, MASKED, TEXTS),
+    "Swin": _images(attending.Swin, (32, 32), (64, 32), (32, 96)),
+    "Whisper encoder": Network(
+        attending.WhisperEncoder,
+        lambda s: (torch.randn(s["n"], 8, s["t"]),),
+        {0: {0: "n", 2: "t"}},
+        ({"n": 2, "t": 24}, {"n": 1, "t": 7}, {"n": 3, "t": 100}),
+    ),
+    "Translator": Network(
+        attending.Translator,
+        lambda s: (torch.randint(0, 60, (s["n"], s["s"])), torch.randint(0, 60, (s["n"], s["t"]))),
+        {0: {0: "n", 1: "s"}, 1: {0: "n", 1: "t"}},
+        ({"n": 2, "s": 9, "t": 6}, {"n": 1, "s": 3, "t": 2}, {"n": 3, "s": 12, "t": 15}),
+    ),
+    "Mixture of experts": _sequences(attending.Experts, lambda s: (torch.randn(s["n"], s["t"], 32),)),
+    "ConvNeXt": _images(seeing.ConvNeXt),
+    "YOLO": _images(seeing.Yolo, (64, 64), (48, 80), (40, 56)),
+    "Feature pyramid": _images(seeing.Pyramid),
+    "PointNet": Network(
+        seeing.PointNet,
+        lambda s: (torch.randn(s["n"], s["p"], 3),),
+        {0: {0: "n", 1: "p"}},
+        ({"n": 2, "p": 40}, {"n": 1, "p": 1}, {"n": 3, "p": 100}),
+    ),
+    "Graph network": Network(
+        seeing.GraphNet,
+        lambda s: (torch.randn(s["nodes"], 6), torch.randint(0, s["nodes"], (2, s["edges"]))),
+        {0: {0: "nodes"}, 1: {1: "edges"}},
+        ({"nodes": 10, "edges": 30}, {"nodes": 3, "edges": 1}, {"nodes": 20, "edges": 70}),
+    ),
+    "Recommender": Network(
+        seeing.Recommender,
+        lambda s: (torch.randn(s["n"], 5), torch.randint(0, 20, (s["n"], 3))),
+        {0: {0: "n"}, 1: {0: "n"}},
+        ({"n": 4}, {"n": 1}, {"n": 9}),
+    ),
+    "Super-resolution": _images(seeing.SuperResolution),
+    "Forecaster": _sequences(seeing.Forecaster, lambda s: (torch.randn(s["n"], s["t"], 2),)),
+    "Autoencoder of volumes": Network(
+        seeing.Autoencoder3d,
+        lambda s: (torch.randn(s["n"], 1, s["h"], s["h"], s["w"]),),
+        {0: {0: "n", 4: "w"}},
+        ({"n": 2, "h": 8, "w": 8}, {"n": 1, "h": 8, "w": 4}, {"n": 3, "h": 8, "w": 14}),
     ),
 }

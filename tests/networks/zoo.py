@@ -43,14 +43,19 @@ def networks() -> dict[str, Any]:
     return published.NETWORKS | {f"{name} (small)": network for name, network in small.NETWORKS.items()}
 
 
+def _head(name: str, mode: str) -> dict[str, Any]:
+    """What stands in a row before anything is measured."""
+    axes = sorted({a for named in networks()[name].axes.values() for a in named.values()})
+    return {"network": name, "mode": mode, "axes": axes}
+
+
 def run_one(name: str, mode: str) -> dict[str, Any]:
     """One row's facts; an exception becomes the row's result."""
     from tests.networks.comparing import measure, own_error
 
     warnings.simplefilter("ignore")
     network = networks()[name]
-    axes = sorted({a for named in network.axes.values() for a in named.values()})
-    row: dict[str, Any] = {"network": name, "mode": mode, "axes": axes}
+    row = _head(name, mode)
     try:
         measured = measure(network, mode)
     except Exception as error:
@@ -99,9 +104,11 @@ def main() -> None:
     rows = json.loads(STORE.read_text()) if STORE.exists() else {}
     for name, network in networks().items():
         for mode in options.modes:
-            if (options.names and name not in options.names) or not getattr(network, mode):
+            if options.names and name not in options.names:
                 continue
-            row = _apart(name, mode, options.timeout)
+            refused = mode == "scripted" and network.unscriptable
+            row = {**_head(name, mode), "result": f"not scriptable: {refused}"} if refused else None
+            row = row or _apart(name, mode, options.timeout)
             rows[f"{name}/{mode}"] = row
             print(_line(row), flush=True)
             write(rows)
@@ -110,8 +117,7 @@ def main() -> None:
 def _apart(name: str, mode: str, timeout: float) -> dict[str, Any]:
     """The row, measured in a process of its own: a crash or a hang is that network's result only."""
     command = [sys.executable, "-m", "tests.networks.zoo", name, "--modes", mode, "--one"]
-    axes = sorted({a for named in networks()[name].axes.values() for a in named.values()})
-    failed = {"network": name, "mode": mode, "axes": axes}
+    failed = _head(name, mode)
     try:
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=timeout)
     except subprocess.TimeoutExpired:
