@@ -51,10 +51,12 @@ def shared_first_axis(tensors: Iterable[TensorSpec]) -> str | None:
 
 @dataclass(frozen=True)
 class Tolerance:
-    """An answer passes where |answer - golden| <= atol + rtol * |golden|, elementwise. None: the dtype's default."""
+    """An answer passes where |answer - golden| <= atol + rtol * |golden|, elementwise, and the error's root mean square
+    is at most `noise` times the golden's. None: the default of dtype and precision."""
 
     rtol: float | None = None
     atol: float | None = None
+    noise: float | None = None
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from builder.manifest.spec import Tolerance
-from builder.parity.tolerances import limits
+from builder.parity.tolerances import limits, noise_limit, scale
 from builder.triton.artifact import Golden
 from builder.triton.dtypes import by_numpy
 
@@ -24,7 +24,8 @@ class OutputComparison:
     """One output. Errors are the worst over all elements, each with the index of its element; None where nothing could
     be compared.
 
-    `relative` is |answer - golden| / |golden| where the golden is not zero; `cosine` of the two as vectors.
+    `relative` is |answer - golden| / |golden| where the golden is not zero; `cosine` of the two as vectors; `noise` the
+    root mean square of the error, relative to the golden's.
     """
 
     name: str
@@ -36,6 +37,7 @@ class OutputComparison:
     cosine: float | None = None
     rtol: float | None = None
     atol: float | None = None
+    noise: float | None = None
 
     @property
     def passed(self) -> bool:
@@ -115,7 +117,11 @@ def _values(name: str, got: Array, want: Array, tolerance: Tolerance, precision:
     passes = error <= atol + rtol * magnitude
     relative = np.divide(error, magnitude, out=np.zeros_like(error), where=magnitude > 0)
     absolute_at, relative_at = _worst(error), _worst(relative)
+    noise = _noise(error, want)
     problem = None if passes.all() else _excess(got, want, passes, error)
+    most = noise_limit(known.name if known else "", tolerance, precision)
+    if problem is None and most is not None and noise > most:
+        problem = f"the error's root mean square is {noise:.3g} of the golden's, more than {most:g}"
     return OutputComparison(
         name,
         problem,
@@ -126,7 +132,14 @@ def _values(name: str, got: Array, want: Array, tolerance: Tolerance, precision:
         _cosine(got, want),
         rtol,
         atol,
+        noise,
     )
+
+
+def _noise(error: Array, want: Array) -> float:
+    """Over the elements whose error is finite."""
+    finite = error[np.isfinite(error)]
+    return float(np.sqrt(np.mean(np.square(finite)))) / scale(want) if finite.size else 0.0
 
 
 def _error(got: Array, want: Array) -> tuple[Array, Array]:

@@ -102,7 +102,7 @@ def _common(spec: ModelSpec, message: Any) -> dict[str, Any]:
         "format": FORMAT,
         "name": spec.name,
         "precision": spec.precision,
-        "tolerance": {"rtol": spec.tolerance.rtol, "atol": spec.tolerance.atol},
+        "tolerance": {"rtol": spec.tolerance.rtol, "atol": spec.tolerance.atol, "noise": spec.tolerance.noise},
         "source": {
             "file": spec.path.name,
             "module": spec.module,

@@ -151,7 +151,8 @@ def test_under_half_the_pair_reads_back_in_half_without_casts() -> None:
     assert (dtypes["QUANTIZE"], dtypes["DEQUANTIZE"], dtypes["CONVOLUTION"]) == ("INT8", "HALF", "HALF")
     x = torch.randn(2, 4, 8, 8)
     answer, truth = builder.reference.run(conversion, [x])[0], module(x)
-    assert (answer - truth).norm() < 2e-3 * truth.norm()  # 36 products of half operands, and steps that flip
+    # A scale rounded to half (5e-4) moves the outmost of 127 levels by 0.06 of a step: so many values take another one.
+    assert (answer - truth).norm() < 1e-2 * truth.norm()
     assert builder.build_engine(conversion)
 
 

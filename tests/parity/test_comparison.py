@@ -117,6 +117,26 @@ def test_a_coarser_precision_is_never_held_to_more() -> None:
     assert default_tolerance("int64", "int8") == Tolerance(0.0, 0.0)
 
 
+@pytest.mark.parametrize("precision", ["int8", "fp8", "mixed"])
+def test_noise_is_bounded_where_every_element_passes(precision: str) -> None:
+    """Errors of a fifth of the golden's size everywhere: each is within its band, together they are another answer."""
+    golden = {"y": np.where(np.arange(1000) % 2, 1.0, -1.0).astype(np.float32)}
+    answer = {"y": (golden["y"] + np.float32(0.2)).astype(np.float32)}
+    comparison = compare(answer, golden, precision=precision)
+    assert "root mean square is 0.2 of the golden's" in comparison.problems[0]
+    assert comparison.outputs[0].noise == pytest.approx(0.2)
+    near = {"y": (golden["y"] + np.float32(0.04)).astype(np.float32)}
+    assert compare(near, golden, precision=precision).passed
+
+
+def test_the_manifest_bounds_the_noise() -> None:
+    golden = {"y": np.ones(100, dtype=np.float32)}
+    answer = {"y": golden["y"] * np.float32(1.2)}
+    assert compare(answer, golden, Tolerance(noise=0.3), precision="int8").passed
+    assert not compare(answer, golden, Tolerance(rtol=1.0, noise=0.1)).passed
+    assert compare(answer, golden, Tolerance(rtol=1.0), precision="int8").passed
+
+
 def test_the_documentation_has_every_row_with_its_numbers_and_reason() -> None:
     from pathlib import Path
 
