@@ -18,13 +18,15 @@ class DynamicScalar:
     """An int, float or bool that the network computes: `tensor` holds it with shape [1].
 
     `expr` says what it is in terms of the named axes (sympy, exact for integers); equal expressions are equal values.
-    `zero_dim` says that torch has a 0-d tensor here (a traced size), which promotes above a plain number.
+    `zero_dim` says that torch has a 0-d tensor here (a traced size), which promotes above a plain number; `doubles`,
+    what a float is in double precision (see doubles.py).
     """
 
     tensor: Any
     expr: sympy.Expr
     dtype: torch.dtype = torch.int64
     zero_dim: bool = False
+    doubles: Any = None
 
 
 Size = int | DynamicScalar

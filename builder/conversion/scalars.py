@@ -11,7 +11,7 @@ from typing import Any
 import sympy
 import torch
 
-from builder.conversion import dtypes
+from builder.conversion import doubles, dtypes
 from builder.conversion.dynamic import DynamicScalar, bounds, expression
 
 
@@ -69,7 +69,8 @@ def binary(ctx: Any, operation: str, a: Any, b: Any) -> Any:
         output = ctx.unary("FLOOR", ctx.elementwise("DIV", left, right))
     else:
         output = ctx.elementwise(rule.layer, left, right)
-    return DynamicScalar(output, expr if expr is not None else unknown(output), dtype)
+    exact = doubles.binary(ctx, operation, a, b) if dtype.is_floating_point else None
+    return DynamicScalar(output, expr if expr is not None else unknown(output), dtype, doubles=exact)
 
 
 def truncated(ctx: Any, a: Any, b: Any) -> Any:
@@ -91,9 +92,11 @@ def modulo(ctx: Any, a: Any, b: Any) -> Any:
 
 
 def unary(ctx: Any, operation: str, a: DynamicScalar) -> DynamicScalar:
-    """One IUnaryLayer on a DynamicScalar; `operation` is a UnaryOperation's name."""
+    """One IUnaryLayer on a DynamicScalar; `operation` is a UnaryOperation's name, and torch's in lower case."""
     output = ctx.unary(operation, a.tensor)
-    return DynamicScalar(output, unknown(output), a.dtype)
+    return DynamicScalar(
+        output, unknown(output), a.dtype, doubles=doubles.mapped(ctx, a, getattr(torch, operation.lower()))
+    )
 
 
 def compare(ctx: Any, operation: str, a: Any, b: Any) -> Any:
@@ -142,9 +145,12 @@ def convert(ctx: Any, value: Any, dtype: torch.dtype) -> Any:
         return bool(value) if dtype == torch.bool else float(value)
     if value.dtype == dtype:
         return value
+    if value.doubles is not None and dtype == torch.int64:
+        return doubles.whole(ctx, value.doubles)
     output = ctx.cast(value.tensor, dtypes.carrier(dtype))
     keeps = value.dtype == torch.int64 and dtype == torch.float32
-    return DynamicScalar(output, value.expr if keeps else unknown(output), dtype)
+    exact = doubles.of(ctx, value) if keeps else None
+    return DynamicScalar(output, value.expr if keeps else unknown(output), dtype, doubles=exact)
 
 
 def _integral(ctx: Any, *values: Any) -> bool:

@@ -4,11 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
+from builder.conversion.dynamic import bounds
+from builder.engine.flavour import trt
+
 SAME_SHAPE = frozenset(
     "ACTIVATION UNARY CAST IDENTITY SCALE SOFTMAX NORMALIZATION LRN CUMULATIVE QUANTIZE DEQUANTIZE".split()
 )
 BROADCAST = frozenset("ELEMENTWISE SELECT PARAMETRIC_RELU".split())
 LEADING_AXIS = frozenset("CONVOLUTION DECONVOLUTION POOLING RESIZE".split())
+
+
+def kind_of(layer: Any) -> str:
+    """The layer's type; an IActivationLayer's or IPoolingLayer's own `type` is its function, and hides it."""
+    return str(trt.ILayer.type.__get__(layer).name)
 
 
 def propagate(ctx: Any, layer: Any) -> None:
@@ -20,7 +28,7 @@ def propagate(ctx: Any, layer: Any) -> None:
 
 
 def _output(ctx: Any, layer: Any, output: Any) -> None:
-    kind = layer.type.name
+    kind = kind_of(layer)
     known = ctx.facts(output).exprs
     if kind in SAME_SHAPE:
         axes = range(len(output.shape))
@@ -43,17 +51,24 @@ def _output(ctx: Any, layer: Any, output: Any) -> None:
 
 
 def _broadcast(ctx: Any, layer: Any, output: Any, axis: int) -> None:
-    """The one size that all inputs agree on, or that those of another size than 1 have; unknown otherwise."""
+    """The one size that all inputs agree on, or one that is surely more than 1, which no other then differs from."""
     inputs = (layer.get_input(i) for i in range(layer.num_inputs))
-    sizes = {ctx.expr(t, axis) for t in inputs if t.shape[axis] != 1}
-    if len(sizes) == 1:
-        ctx.facts(output).exprs[axis] = sizes.pop()
+    sizes = list(dict.fromkeys(ctx.expr(t, axis) for t in inputs if t.shape[axis] != 1))
+    if len(sizes) > 1:
+        sizes = [size for size in sizes if _more_than_one(ctx, size)][:1]
+    if sizes:
+        ctx.facts(output).exprs[axis] = sizes[0]
+
+
+def _more_than_one(ctx: Any, size: Any) -> bool:
+    span = bounds(size, ctx.ranges())
+    return span is not None and span[0] > 1
 
 
 def _same_rank_axes(ctx: Any, layer: Any, output: Any) -> None:
     """Matrix products keep the batch axes; reductions with kept axes keep all that they do not reduce."""
     known = ctx.facts(output).exprs
-    kind = layer.type.name
+    kind = kind_of(layer)
     source = layer.get_input(0)
     if kind == "REDUCE" and len(source.shape) == len(output.shape):
         for axis, length in enumerate(output.shape):

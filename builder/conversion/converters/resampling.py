@@ -8,17 +8,18 @@ one axis is read off an identity matrix, and the network multiplies by that matr
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
+from math import frexp
 from typing import Any
 
-import sympy
 import torch
 
+from builder.conversion import doubles
 from builder.conversion.arguments import dynamic_value
 from builder.conversion.context import ConversionContext, Unconvertible
 from builder.conversion.converters.pooling import along
-from builder.conversion.dynamic import DynamicScalar, Size, expression
+from builder.conversion.dynamic import DynamicScalar, Size, bounds, expression
 from builder.conversion.layers import combine
 from builder.conversion.registry import converter
 from builder.conversion.spatial import filled
@@ -108,23 +109,21 @@ def scaled_length(ctx: ConversionContext, length: Size, scale: float) -> Size:
     """floor(length * scale) in double precision, as PyTorch computes output sizes."""
     if isinstance(length, int):
         return int(length * scale)
-    ratio = Fraction(scale).limit_denominator(1000)
-    lengths = range(longest(ctx, length) + 1)
-    if all(int(n * scale) == n * ratio.numerator // ratio.denominator for n in lengths):
-        whole = ctx.arithmetic("mul", length, ratio.numerator)
-        return ctx.arithmetic("floordiv", whole, ratio.denominator)  # type: ignore[no-any-return]
-    table = ctx.constant(torch.tensor([int(n * scale) for n in lengths]))
-    answer = ctx.net.add_gather(table, length.tensor, 0).get_output(0)
-    nearly = sympy.floor(length.expr * sympy.Rational(ratio) - sympy.Rational(1, 10**6))  # names the value, bounds it
-    return DynamicScalar(answer, nearly)
+    ratio = Fraction(scale)
+    if ratio.denominator <= 512 and scale < 1024:  # 2, 0.5, 1.25: never rounds, whatever the length
+        return ctx.arithmetic("floordiv", ctx.arithmetic("mul", length, ratio.numerator), ratio.denominator)  # type: ignore[no-any-return]
+    table = doubles.of_length(ctx, length)
+    if table is None:
+        raise dynamic_value("the length of a resampled axis", length)
+    return doubles.whole(ctx, replace(table, values=table.values * scale))
 
 
 def longest(ctx: ConversionContext, length: DynamicScalar) -> int:
-    """At least the greatest value that a size takes over all profiles: sizes grow with the axes that they come from."""
-    ranges = ctx.ranges()
-    if not length.expr.free_symbols <= set(ranges):
+    """The greatest value that a size takes over all profiles."""
+    span = bounds(length.expr, ctx.ranges())
+    if span is None or span[1] == float("inf"):
         raise dynamic_value("the length of a resampled axis", length)
-    return max(int(length.expr.subs({s: r[end] for s, r in ranges.items()})) for end in (0, 1)) + 1
+    return int(span[1]) + 1
 
 
 def resample(
@@ -156,8 +155,8 @@ def _resizes(ctx: ConversionContext, x: Any, method: Method, length: Size, size:
         return True
     if isinstance(length, int) and isinstance(size, int):
         return (size % length == 0 or length % size == 0) and _ideal(method, length, size, factor)
-    if factor is None:
-        return True  # any ratio may come at run time
+    if factor is None or frexp(factor)[0] == 0.5:
+        return True  # any ratio may come at run time; places are exact where the factor is a power of two
     bound = size if isinstance(size, int) else longest(ctx, size)
     return factor == int(factor) and _ideal(method, max(bound // int(factor), 1), bound, factor)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -116,7 +117,9 @@ def _register_conversion(name: str, dtype: torch.dtype) -> None:
 
     @evaluator(*keys, *implicit)
     def number(ctx: ConversionContext, node: Any, value: Any) -> Any:
-        return scalars.convert(ctx, item(ctx, node, value), dtype)
+        single = item(ctx, node, value)
+        plain = replace(single, zero_dim=False) if isinstance(single, DynamicScalar) else single
+        return scalars.convert(ctx, plain, dtype)
 
 
 for _name, _dtype in (("Int", torch.int64), ("Float", torch.float32), ("Bool", torch.bool)):

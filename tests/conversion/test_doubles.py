@@ -1,0 +1,77 @@
+"""Sizes computed by way of floats: TorchScript's are doubles, and the last bit decides a length."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from tests.conversion.harness import check, convert
+
+
+class Scaled(nn.Module):
+    """The first int(length * factor) elements."""
+
+    def __init__(self, factor: float) -> None:
+        super().__init__()
+        self.factor = factor
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x[:, : int(x.size(1) * self.factor)]
+
+
+class Ceiled(Scaled):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x[:, : math.ceil(x.size(1) / self.factor)]
+
+
+class Floored(Scaled):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x[:, : math.floor(float(x.size(1)) / 2 - self.factor)]
+
+
+class Rooted(nn.Module):
+    """Patches in a row, put back in a square."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        side = int(math.sqrt(x.size(1)))
+        return x.view(x.size(0), side, side)
+
+
+class Powered(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        side = int(x.size(1) ** 0.5)
+        return x.reshape(-1, side, side).transpose(1, 2)
+
+
+LENGTHS = (10, 1, 3, 7, 20, 29, 49, 50, 70, 90, 99, 100)
+
+
+@pytest.mark.parametrize("factor", [0.7, 0.29, 0.1, 1 / 3, 0.57, 0.999999999, 0.5, 1.0])
+@pytest.mark.parametrize("kind", [Scaled, Ceiled, Floored])
+def test_a_length_is_what_doubles_make_of_it(kind: type[Scaled], factor: float) -> None:
+    first, *others = (torch.arange(2.0 * n).view(2, n) for n in LENGTHS if kind is not Floored or n > 3)
+    if kind is Ceiled and factor < 1:
+        factor = 1 / factor
+    more = [(x,) for x in others]
+    check(kind(factor), first, dynamic={0: {1: "n"}}, spans={"n": (1, 10, 100)}, more=more, compile=factor == 0.7)
+
+
+@pytest.mark.parametrize("kind", [Rooted, Powered])
+def test_a_square_root_of_a_length(kind: type[nn.Module]) -> None:
+    first, *others = (torch.arange(2.0 * n).view(2, n) for n in (16, 1, 4, 49, 10000))
+    check(kind(), first, dynamic={0: {1: "n"}}, spans={"n": (1, 16, 10000)}, more=[(x,) for x in others])
+
+
+def test_float32_would_have_said_something_else() -> None:
+    """Lengths where the float32 product falls on the other side of a whole number."""
+    differing = [n for n in range(1, 101) for f in (0.29, 0.57) if int(n * f) != int(torch.tensor(n * 1.0) * f)]
+    assert differing
+
+
+def test_a_simple_ratio_stays_arithmetic_that_other_sizes_are_recognised_by() -> None:
+    conversion = convert(Scaled(0.5), [torch.randn(2, 8)], dynamic={0: {1: "n"}})
+    kinds = {type(conversion.network.get_layer(i)).__name__ for i in range(conversion.network.num_layers)}
+    assert "IGatherLayer" not in kinds
