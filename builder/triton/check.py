@@ -116,10 +116,23 @@ def _states(config: Any, artifact: ModelArtifact) -> Iterator[str]:
             )
         if config.backend == "tensorrt" and not dims:
             yield f"state {state.input!r} has no axis beside the batch: give it one in the model, or --serve-as python"
-    for state in config.sequence_batching.state:
+
+
+def _implicit_states(config: Any, artifact: ModelArtifact) -> Iterator[str]:
+    """Triton's core gives the n-th output by name to the n-th input by name, whatever pairs the config says, and so
+    swaps states without an error (triton-inference-server/server issue 8586, open at 25.12)."""
+    states = config.sequence_batching.state
+    for state in states:
         dtype = by_config(pb.DataType.Name(state.data_type))
         if not dtype.tensorrt:
             yield f"state {state.input_name!r} is {dtype.name}, which no engine's tensors can be: cast it in the model"
+    inputs = sorted(state.input_name for state in states)
+    partners = {state.output_name: state.input_name for state in states}
+    if [partners[output] for output in sorted(partners)] != inputs:
+        yield (
+            f"Triton pairs states by the order of their names, {', '.join(inputs)} with {', '.join(sorted(partners))}: "
+            "give them names of one order in the manifest (a_in, a_out, b_in, b_out), or --serve-as python"
+        )
 
 
 Rule = Callable[[Any, ModelArtifact], Iterator[str]]
@@ -134,4 +147,5 @@ RULES: tuple[Rule, ...] = (
     _optional,
     _warmup,
     _states,
+    _implicit_states,
 )

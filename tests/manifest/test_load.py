@@ -10,7 +10,18 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from builder.errors import ManifestError, UsageError
-from builder.manifest import SCHEMA_PATH, Batching, Fallback, ModelSpec, TensorSpec, Tolerance, load
+from builder.manifest import (
+    SCHEMA_PATH,
+    Batching,
+    Fallback,
+    ModelSpec,
+    Sequences,
+    State,
+    TensorSpec,
+    Tolerance,
+    load,
+    place,
+)
 
 MANIFEST = """\
 inputs:
@@ -68,7 +79,7 @@ def test_the_schemas_defaults_are_the_dataclasses() -> None:
     spec = ModelSpec("x", Path("x"), ())
     for key in ("precision", "instances", "unroll_limit"):
         assert properties[key]["default"] == getattr(spec, key)
-    for key, section in (("batching", Batching()), ("fallback", Fallback())):
+    for key, section in (("batching", Batching()), ("fallback", Fallback()), ("sequences", Sequences())):
         for name, part in properties[key]["properties"].items():
             if "default" in part:
                 assert part["default"] == getattr(section, name)
@@ -106,6 +117,33 @@ unroll_limit: 8
     assert spec.batching == Batching(False, 100, (4, 8))
     assert spec.fallback == Fallback(("aten::nonzero",), ("Head",), 5, True)
     assert spec.goldens == tmp_path / "own.npz"
+
+
+STATEFUL = """\
+inputs: [{name: x, dtype: float32, shape: [n, 3]}, {name: h, dtype: float32, shape: [2, n, 5]}]
+dims: {n: {min: 1, opt: 2, max: 4}}
+state:
+- {input: h, output: hn, initial: h0.npy}
+"""
+
+
+def test_state_and_how_it_is_kept_arrive(tmp_path: Path) -> None:
+    (tmp_path / "h0.npy").touch()
+    path = model(tmp_path / "net.pt", STATEFUL + "sequences: {max: 4, idle_us: 1000}\n")
+    (spec,) = load(path)
+    assert spec.state == spec.server_state == (State("h", "hn", tmp_path / "h0.npy"),)
+    assert spec.sequences == Sequences("implicit", 4, 1000)
+    assert [tensor.name for tensor in spec.stateless_inputs] == ["x"]
+    assert place(spec, "state", 0) == f"{spec.manifest}:4"
+
+
+def test_who_keeps_the_state_can_be_said_on_the_command_line(tmp_path: Path) -> None:
+    (tmp_path / "h0.npy").touch()
+    stateful, stateless = model(tmp_path / "a.pt", STATEFUL), model(tmp_path / "b.pt")
+    specs = load(tmp_path, state="explicit")
+    assert [spec.path for spec in specs] == [stateful, stateless]
+    assert specs[0].state and not specs[0].server_state
+    assert specs[1].sequences == Sequences()
 
 
 def test_several_profiles_span_the_inputs_range(tmp_path: Path) -> None:

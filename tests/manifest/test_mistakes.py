@@ -20,6 +20,16 @@ dims:
   batch: {min: 1, opt: 8, max: 32}
 """
 
+STATE = """\
+inputs:
+- {name: x, dtype: float32, shape: [batch, 3]}
+- {name: h, dtype: float32, shape: [2, batch, 5]}
+dims: {batch: {min: 1, opt: 8, max: 32}}
+outputs: [y, hn]
+state:
+- {input: h, output: hn}
+"""
+
 
 def mistakes(folder: Path, text: str) -> list[tuple[int, str]]:
     """(line, message and fix) of every mistake in the manifest's text."""
@@ -93,6 +103,26 @@ CASES = {
     "batching without a dynamic first axis": (
         "inputs: [{name: x, dtype: bool, shape: [1]}]\nbatching: {enabled: true}\n",
         2,
+        "batching needs one dynamic first axis",
+    ),
+    "state of no input": (STATE.replace("input: h", "input: hidden"), 7, "state[0].input: no input is called 'hidden'"),
+    "state of no output": (STATE.replace("output: hn", "output: hnn"), 7, "did you mean 'hn'?"),
+    "an input that is state twice": (
+        STATE + "- {input: h, output: y}\n",
+        8,
+        "'h' is the state twice / first by state[0]",
+    ),
+    "an initial state that is no array": (
+        STATE.replace("hn}", "hn, initial: ones}"),
+        7,
+        "must be zeros or an .npy file",
+    ),
+    "an initial state that is not there": (STATE.replace("hn}", "hn, initial: h0.npy}"), 7, "there is no file"),
+    "sequences without state": (GOOD + "sequences: {max: 4}\n", 7, "there is no 'state' / state: [{input: h0"),
+    "an unknown way to keep state": (STATE + "sequences: {mode: implict}\n", 8, "did you mean 'implicit'?"),
+    "batching where an input that is no state has no batch": (
+        STATE.replace("[batch, 3]", "[3, batch]") + "batching: {enabled: true}\n",
+        8,
         "batching needs one dynamic first axis",
     ),
     "an alias that contains itself": ("inputs: &a [*a]\n", 1, "once its aliases are expanded"),

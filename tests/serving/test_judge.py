@@ -3,18 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 
-from builder.manifest.spec import Batching
+from builder.manifest.spec import Batching, Sequences, State
 from builder.serving import Judge, judging
 from builder.triton import ModelArtifact, config, config_text
-from tests.triton.artifacts import TENSORRT, Affine, artifact, scorer, tensor
+from tests.triton.artifacts import TENSORRT, Affine, artifact, cell, scorer, tensor
 
 pytestmark = pytest.mark.live
 
 PLAN: dict[str, Any] = {"plan": b"plan", "facts": TENSORRT}
+
+
+class Affine3(torch.nn.Module):
+    def forward(
+        self, x: torch.Tensor, a: torch.Tensor, b: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        return x + a * b, a + 1, b + 1
+
+
 IMAGE = tensor("image", "float32", "batch", 3, "h", "w", h=(8, 16, 32), w=(8, 16, 32))
 
 
@@ -35,6 +47,10 @@ CONFIGS = {
     "two profiles": lambda: scorer(profiles=[{"batch": (1, 1, 1)}, {"batch": (2, 4, 8)}], **PLAN),
     "preferred sizes and a delay": lambda: scorer(batching=Batching(None, 100, (4, 8)), **PLAN),
     "several instances": lambda: scorer(instances=3, **PLAN),
+    "state": lambda: cell(**PLAN),
+    "state, and wishes": lambda: cell(
+        sequences=Sequences(max=4), batching=Batching(None, 500, (2, 8)), instances=2, **PLAN
+    ),
     "a batch of one": lambda: affine("float32", "batch", 3, profiles=[{"batch": (1, 1, 1)}]),
 }
 
@@ -49,6 +65,15 @@ def judge() -> Iterator[Judge]:
 def test_triton_takes_every_config_that_we_generate(judge: Judge, name: str) -> None:
     message = config(CONFIGS[name]())
     assert message.platform == "tensorrt_plan"
+    assert judge(config_text(message)) is None
+
+
+def test_triton_takes_a_state_without_a_batch_and_with_a_start_of_its_own(judge: Judge, tmp_path: Path) -> None:
+    np.save(tmp_path / "a.npy", np.ones((2, 5), np.float32))
+    inputs = tuple(tensor(name, "float32", 2, 5) for name in ("x", "a", "b"))
+    states = (State("a", "a_next", tmp_path / "a.npy"), State("b", "b_next"))
+    message = config(artifact(Affine3(), inputs, ("y", "a_next", "b_next"), dynamic=(), state=states, **PLAN))
+    assert message.max_batch_size == 0 and list(message.sequence_batching.state[0].dims) == [2, 5]
     assert judge(config_text(message)) is None
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from builder.manifest.spec import ModelSpec, TensorSpec
+from builder.manifest.spec import ModelSpec, State, TensorSpec
 from builder.parity.recording import record
 from builder.triton import IO, ModelArtifact
 from builder.triton.dtypes import by_numpy
@@ -99,3 +99,26 @@ class Centred(torch.nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return x - x.mean(0, keepdim=True)
+
+
+class Cell(torch.nn.Module):
+    """Two states of one shape, so that a swap of them would pass every check of shapes."""
+
+    def forward(
+        self, x: torch.Tensor, a: torch.Tensor, b: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        new = a + x.unsqueeze(1)
+        return x + a[:, 0] - b[:, 1], new, b * 2
+
+
+CELL_INPUTS = (
+    tensor("x", "float32", "batch", 5),
+    tensor("a", "float32", "batch", 2, 5),
+    tensor("b", "float32", "batch", 2, 5),
+)
+
+
+def cell(*outputs: str, initial: Path | None = None, **more: Any) -> ModelArtifact:
+    names = outputs or ("y", "a_next", "b_next")
+    state = (State("a", names[1], initial), State("b", names[2]))
+    return artifact(Cell(), CELL_INPUTS, names, name="cell", **{"state": state, **more})
