@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from builder.lowering import LoweredGraph
-from builder.partition.view import View, is_free, reads
+from builder.partition.view import View, is_free
 
 
 def border_name(value: str) -> str:
@@ -39,12 +39,10 @@ class TensorNames(dict[str, str]):
 
 def closure(view: View, members: Collection[int]) -> list[int]:
     """The members and the free nodes that they read, directly or not, as sorted indices."""
-    work = view.works
     needed, stack = set(members), list(members)
     while stack:
-        for name in reads(view.nodes[stack.pop()]):
-            index = view.producer.get(name)
-            if index is not None and index not in needed and index not in work:
+        for index in view.parents[stack.pop()]:
+            if index not in needed and view.steps[index].is_free:
                 needed.add(index)
                 stack.append(index)
     return sorted(needed)
@@ -52,25 +50,24 @@ def closure(view: View, members: Collection[int]) -> list[int]:
 
 def inputs_of(view: View, indices: Sequence[int]) -> list[str]:
     """The values that these nodes read and none of them makes, in order of first reading."""
-    made = {value.debugName() for index in indices for value in view.nodes[index].outputs()}
-    return list(dict.fromkeys(n for index in indices for n in reads(view.nodes[index]) if n not in made))
+    made = {name for index in indices for name in view.steps[index].outputs}
+    return list(dict.fromkeys(n for index in indices for n in view.steps[index].reads if n not in made))
 
 
 def extract(
     view: View, indices: Sequence[int], inputs: Sequence[str], outputs: Sequence[str], names: TensorNames
 ) -> LoweredGraph:
     """A LoweredGraph of these nodes, cloned, from and to these values. Weights are shared."""
-    types = view.types
     graph: Any = torch._C.Graph()
     mapped: dict[str, Any] = {}
     for name in inputs:
         mapped[name] = graph.addInput()
-        mapped[name].setType(types[name])
+        mapped[name].setType(view.type_of(name))
     for index in indices:
-        node = view.nodes[index]
-        clone = graph.createClone(node, lambda value: mapped[value.debugName()])
+        step = view.steps[index]
+        clone = graph.createClone(step.node, lambda value: mapped[value.debugName()])
         graph.appendNode(clone)
-        mapped.update((old.debugName(), new) for old, new in zip(node.outputs(), clone.outputs(), strict=True))
+        mapped.update(zip(step.outputs, clone.outputs(), strict=True))
     for name in outputs:
         graph.registerOutput(mapped[name])
     return LoweredGraph(graph, tuple(names[n] for n in inputs), tuple(names[n] for n in outputs))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -17,6 +16,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from builder.conversion.block import MISSING, BlockConverter, fold, key_of_node
 from builder.conversion.context import ConversionContext, Unconvertible
 from builder.conversion.registry import CONVERTERS, EVALUATORS
+from builder.partition.view import Step
 
 MOST_TRIPS = 64
 """As many trips of a loop are followed one by one."""
@@ -33,43 +33,21 @@ class Memory:
 
     def call(self, key: str, outputs: int, values: list[Any]) -> tuple[list[Any], int]:
         """The operator's outputs on meta tensors, and its floating-point operations as torch's own counter has them."""
-        signature = (key, tuple(map(_signature, values)))
-        if signature not in self.known:
+        known_by = (key, *map(signature, values))
+        if known_by not in self.known:
             with self.counter:
                 result = fold(key, values)
                 flops = int(self.counter.get_total_flops())
-            self.known[signature] = (list(result) if outputs > 1 else [result], flops)
-        return self.known[signature]
+            self.known[known_by] = (list(result) if outputs > 1 else [result], flops)
+        return self.known[known_by]
 
 
-@dataclass(frozen=True)
-class Step:
-    """A node as it is executed several times: asking torch for its values each time takes longer than to execute it."""
-
-    node: Any
-    key: str
-    inputs: tuple[str, ...]
-    outputs: tuple[str, ...]
-    is_operator: bool
-
-
-def program(graph: Any) -> list[Step]:
-    """The top-level nodes of a graph."""
-    steps = []
-    for node in graph.nodes():
-        key = key_of_node(node)
-        inputs, outputs = (tuple(v.debugName() for v in side) for side in (node.inputs(), node.outputs()))
-        known = key in EVALUATORS and key not in CONVERTERS
-        steps.append(Step(node, key, inputs, outputs, not known and not key.startswith("prim::")))
-    return steps
-
-
-def _signature(value: Any) -> Any:
+def signature(value: Any) -> Any:
     """Hashable, and the same for values of which an operator makes the same shapes."""
     if isinstance(value, torch.Tensor):
-        return value.shape, value.stride(), value.dtype
+        return value.is_meta, value.shape, value.stride(), value.dtype
     if isinstance(value, list | tuple):
-        return (type(value), *map(_signature, value))
+        return (type(value), *map(signature, value))
     return type(value), value
 
 
@@ -83,27 +61,26 @@ class ShapeInterpreter(BlockConverter):
         self.memory = memory if memory is not None else Memory()
         self.flops = 0
 
-    def run(self, program: Sequence[Step]) -> list[int]:
-        """Execute every top-level node in order; the floating-point operations of each."""
-        counts = []
-        for step in program:
-            self.flops = 0
-            values = [self.ctx.values[name] for name in step.inputs] if step.is_operator else []
-            if _on_meta(values) and not any(v is MISSING for v in values) and not is_unknown(values):
-                self._known_shapes(step, values)
-            else:
-                self.node(step.node)
-            counts.append(self.flops)
-        return counts
+    def execute(self, step: Step, *, shapes_are_known: bool) -> bool:
+        """Execute a top-level node; whether its outputs follow from the shapes of its inputs alone. Its floating-point
+        operations are `flops` then."""
+        self.flops = 0
+        if shapes_are_known and self._by_shapes(step):
+            return True
+        self.node(step.node)
+        return False
 
-    def _known_shapes(self, step: Step, values: list[Any]) -> None:
-        """What most nodes are: an operator on tensors whose shapes are known."""
+    def _by_shapes(self, step: Step) -> bool:
+        """What most nodes are: an operator on tensors whose shapes are known. Whether it could be told."""
+        values = [self.ctx.values[name] for name in step.inputs]
+        if not _on_meta(values):
+            return False
         try:
             results, self.flops = self.memory.call(step.key, len(step.outputs), [_without_data(v) for v in values])
         except Exception:
-            self.node(step.node)
-        else:
-            self.ctx.values.update(zip(step.outputs, results, strict=True))
+            return False
+        self.ctx.values.update(zip(step.outputs, results, strict=True))
+        return True
 
     def bind_outputs(self, node: Any, results: list[Any]) -> None:
         """Record the results as the values of the node's outputs."""
@@ -200,6 +177,13 @@ def _common(one: Any, other: Any) -> Any:
 
 def _on_meta(values: Sequence[Any]) -> bool:
     return any(_on_meta(v) if isinstance(v, list) else getattr(v, "is_meta", False) for v in values)
+
+
+def has_data(value: Any) -> bool:
+    """Whether the value is, or holds, a tensor with elements."""
+    if isinstance(value, list):
+        return any(map(has_data, value))
+    return isinstance(value, torch.Tensor) and not value.is_meta
 
 
 def _without_data(value: Any) -> Any:

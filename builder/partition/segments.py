@@ -7,7 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-TENSORRT, TORCH = "tensorrt", "torch"
+TENSORRT, TORCH, FREE = "tensorrt", "torch", "free"
+"""What runs a node; a free one belongs to no segment: each reader recomputes it, so what is behind it is read through
+it."""
+NOWHERE = -1
+"""The segment of a free node."""
 
 
 def assign(kinds: Sequence[str], parents: Sequence[Sequence[int]]) -> list[int]:
@@ -16,36 +20,59 @@ def assign(kinds: Sequence[str], parents: Sequence[Sequence[int]]) -> list[int]:
     A node's level is the greatest number of changes of kind on any path to it; nodes of one level are of one kind and
     form one segment. Edges never lead to a lower level, so the contraction has no cycle. No partition has fewer
     segments: put any valid one in topological order, merge neighbours of one kind, and the kinds alternate; level
-    numbers are the earliest place in such an order, for each of the two kinds that it can begin with. Linear time.
+    numbers are the earliest place in such an order, for each of the two kinds that it can begin with. Linear in nodes
+    and edges: a free node hands on two numbers, however much is behind it.
     """
     candidates = [_levels(kinds, parents, first) for first in (TENSORRT, TORCH)]
-    levels = min(candidates, key=lambda levels: len(set(levels)))
-    used = {level: number for number, level in enumerate(sorted(set(levels)))}
-    return [used[level] for level in levels]
+    levels = min(candidates, key=lambda levels: len(set(levels) - {NOWHERE}))
+    used = {level: number for number, level in enumerate(sorted(set(levels) - {NOWHERE}))}
+    return [used.get(level, NOWHERE) for level in levels]
 
 
 def _levels(kinds: Sequence[str], parents: Sequence[Sequence[int]], first: str) -> list[int]:
+    """Levels are even for the kind `first` and odd for the other one; a free node has none."""
+    reached: list[tuple[int, int]] = []
+    """For each node the greatest even and the greatest odd level at or behind it that its readers must not precede."""
     levels: list[int] = []
     for kind, above in zip(kinds, parents, strict=True):
-        start = 0 if kind == first else 1
-        after = (levels[p] if kinds[p] == kind else levels[p] + 1 for p in above)
-        levels.append(max([start, *after]))
+        even = odd = NOWHERE
+        for parent in above:
+            even, odd = max(even, reached[parent][0]), max(odd, reached[parent][1])
+        if kind == FREE:
+            levels.append(NOWHERE)
+            reached.append((even, odd))
+        elif kind == first:
+            levels.append(max(0, even, odd + 1))
+            reached.append((levels[-1], NOWHERE))
+        else:
+            levels.append(max(1, even + 1, odd))
+            reached.append((NOWHERE, levels[-1]))
     return levels
 
 
-def melt(kinds: Sequence[str], parents: Sequence[Sequence[int]], weights: Sequence[float], least: float) -> list[str]:
-    """The kinds after every TensorRT segment that weighs less than `least` has gone to torch, smallest first.
+ROUNDS = 64
+"""As often segments are formed anew to melt only the lighter half of the light ones; then all of them melt at once."""
 
-    Melting one segment can join its neighbours, so the segments are formed anew until none is too light.
+
+def melt(kinds: Sequence[str], parents: Sequence[Sequence[int]], weights: Sequence[float], least: float) -> list[str]:
+    """The kinds after every TensorRT segment that weighs less than `least` has gone to torch, the lighter ones first.
+
+    Melting one segment can join its neighbours, so the segments are formed anew until none is too light; each time the
+    lighter half of them melts, which takes a logarithmic number of rounds, not one for each segment.
     """
     kinds = list(kinds)
-    while True:
-        segments = assign(kinds, parents)
-        total: dict[int, float] = {}
-        for segment, kind, weight in zip(segments, kinds, weights, strict=True):
-            if kind == TENSORRT:
-                total[segment] = total.get(segment, 0.0) + weight
-        light = min(total, key=lambda s: (total[s], s), default=None)
-        if light is None or total[light] >= least:
-            return kinds
-        kinds = [TORCH if s == light else k for s, k in zip(segments, kinds, strict=True)]
+    turn = 0
+    while light := _light(segments := assign(kinds, parents), kinds, weights, least):
+        turn += 1
+        chosen = set(light[: (len(light) + 1) // 2 if turn < ROUNDS else None])
+        kinds = [TORCH if s in chosen else k for s, k in zip(segments, kinds, strict=True)]
+    return kinds
+
+
+def _light(segments: Sequence[int], kinds: Sequence[str], weights: Sequence[float], least: float) -> list[int]:
+    """The TensorRT segments that weigh too little, lightest first."""
+    total: dict[int, float] = {}
+    for segment, kind, weight in zip(segments, kinds, weights, strict=True):
+        if kind == TENSORRT:
+            total[segment] = total.get(segment, 0.0) + weight
+    return sorted((s for s in total if total[s] < least), key=lambda s: (total[s], s))

@@ -13,7 +13,10 @@ import torch
 
 from builder.lowering import LoweredGraph
 from builder.manifest.spec import DTYPES, Profile, Range, TensorSpec
-from builder.partition.interpreter import Memory, ShapeInterpreter, Step, is_unknown, program
+from builder.partition import view
+from builder.partition.interpreter import Memory, ShapeInterpreter, is_unknown
+from builder.partition.lockstep import Lockstep
+from builder.partition.view import Step
 
 Sizes = Mapping[str, int]
 """One concrete size for each named axis."""
@@ -58,17 +61,21 @@ def _range(sizes: Sequence[int]) -> Range:
     return min(sizes), sizes[1], max(sizes)
 
 
-def infer(lowered: LoweredGraph, specs: Sequence[TensorSpec], profiles: Sequence[Profile]) -> Shapes:
-    """Interpret the graph at every probe. A value is known if every probe could compute it."""
-    points, memory, steps = probes(profiles), Memory(), program(lowered.graph)
-    runs, flops = [], []
-    for sizes in points:
-        values, counts = _run(lowered, specs, sizes, memory, steps)
-        runs.append(values)
-        flops.append(tuple(counts))
+def infer(
+    lowered: LoweredGraph,
+    specs: Sequence[TensorSpec],
+    profiles: Sequence[Profile],
+    steps: Sequence[Step] | None = None,
+) -> Shapes:
+    """Interpret the graph at every probe; `steps` are its nodes where they have been read already. A value is known if
+    every probe could compute it."""
+    points, memory = probes(profiles), Memory()
+    interpreters = [_interpreter(lowered, specs, sizes, memory) for sizes in points]
+    flops = Lockstep(interpreters).run(view.steps(lowered.graph) if steps is None else steps)
+    runs = [_known(interpreter) for interpreter in interpreters]
     common = set.intersection(*(set(run) for run in runs))
     known = {name: (runs[0][name].dtype, tuple(tuple(run[name].shape) for run in runs)) for name in common}
-    return Shapes(tuple(points), known, tuple(profiles), flops[1])
+    return Shapes(tuple(points), known, tuple(profiles), tuple(counts[1] for counts in flops))
 
 
 def probes(profiles: Sequence[Profile]) -> list[Sizes]:
@@ -86,14 +93,17 @@ def _inside(span: Range, offset: int) -> int:
     return low + offset % (high - low + 1)
 
 
-def _run(
-    lowered: LoweredGraph, specs: Sequence[TensorSpec], sizes: Sizes, memory: Memory, steps: Sequence[Step]
-) -> tuple[dict[str, torch.Tensor], list[int]]:
-    """The tensors (on meta) of all values, with the named axes at these sizes, and the flops of each node."""
+def _interpreter(lowered: LoweredGraph, specs: Sequence[TensorSpec], sizes: Sizes, memory: Memory) -> ShapeInterpreter:
+    """One that holds the graph's inputs (on meta), with the named axes at these sizes."""
     interpreter = ShapeInterpreter(memory)
-    values = interpreter.ctx.values
     for value, spec in zip(lowered.graph.inputs(), specs, strict=True):
         shape = [axis if isinstance(axis, int) else sizes[axis] for axis in spec.shape]
-        values[value.debugName()] = torch.empty(shape, dtype=getattr(torch, spec.dtype), device="meta")
-    flops = interpreter.run(steps)
-    return {name: v for name, v in values.items() if isinstance(v, torch.Tensor) and not is_unknown(v)}, flops
+        tensor = torch.empty(shape, dtype=getattr(torch, spec.dtype), device="meta")
+        interpreter.ctx.values[value.debugName()] = tensor
+    return interpreter
+
+
+def _known(interpreter: ShapeInterpreter) -> dict[str, torch.Tensor]:
+    """The tensors of all values whose shapes do not depend on data."""
+    values = interpreter.ctx.values.items()
+    return {name: v for name, v in values if isinstance(v, torch.Tensor) and not is_unknown(v)}

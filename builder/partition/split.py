@@ -11,10 +11,10 @@ from builder.lowering import LoweredGraph
 from builder.manifest.spec import Fallback, Profile, Range, TensorSpec
 from builder.partition import cost
 from builder.partition.extract import TensorNames, closure, extract, inputs_of, with_own_outputs
-from builder.partition.segments import TENSORRT, TORCH, assign, melt
+from builder.partition.segments import FREE, NOWHERE, TENSORRT, TORCH, assign, melt
 from builder.partition.shapes import Shapes, infer
-from builder.partition.support import support
-from builder.partition.view import View, view
+from builder.partition.support import Support, support
+from builder.partition.view import Step, View, view
 
 
 @dataclass(frozen=True)
@@ -74,54 +74,56 @@ def split(
     UnsupportedOperators where `fallback.require_full` asks for one engine and a node cannot convert.
     """
     lowered, specs = with_own_outputs(lowered), named(specs, lowered)
-    shapes = infer(lowered, specs, profiles)
-    found = support(lowered, specs, profiles, shapes, ops=fallback.ops, kept=kept)
+    seen = view(lowered.graph)
+    shapes = infer(lowered, specs, profiles, seen.steps)
+    found = support(lowered, specs, profiles, shapes, ops=fallback.ops, kept=kept, steps=seen.steps)
     if found.refused and fallback.require_full:
         raise UnsupportedOperators(list(found.refused.values()))
-    seen = view(lowered.graph)
-    flops = shapes.flops
-    kinds = [TORCH if index in found.refused else TENSORRT for index in seen.work]
+    kinds = [_kind(step, index, found) for index, step in enumerate(seen.steps)]
     kinds = melt(kinds, seen.parents, [1.0] * len(kinds), fallback.min_block_size)
     if fallback.min_block_size > 1:
-        kinds = _melt_islands(seen, kinds, flops, shapes)
+        kinds = _melt_islands(seen, kinds, shapes)
     inputs = tuple(str(spec.name) for spec in specs)
-    crossing = _Crossing(seen, replace(lowered, inputs=inputs), shapes, profiles, flops)
+    crossing = _Crossing(seen, replace(lowered, inputs=inputs), shapes, profiles)
     segments = crossing.segments(_members(seen, kinds))
     return Partition(segments, tuple(found.refused.values()), found.warnings, inputs, lowered.outputs)
+
+
+def _kind(step: Step, index: int, found: Support) -> str:
+    if step.is_free:
+        return FREE
+    return TORCH if index in found.refused else TENSORRT
 
 
 def _members(seen: View, kinds: Sequence[str]) -> list[tuple[str, list[int]]]:
     """(kind, indices of the work nodes) of each segment, in running order."""
     groups: dict[int, list[int]] = {}
-    kind_of: dict[int, str] = {}
-    for index, kind, number in zip(seen.work, kinds, assign(kinds, seen.parents), strict=True):
-        groups.setdefault(number, []).append(index)
-        kind_of[number] = kind
-    return [(kind_of[number], groups[number]) for number in sorted(groups)]
+    for index, number in enumerate(assign(kinds, seen.parents)):
+        if number != NOWHERE:
+            groups.setdefault(number, []).append(index)
+    return [(kinds[groups[number][0]], groups[number]) for number in sorted(groups)]
 
 
-def _melt_islands(seen: View, kinds: list[str], flops: Sequence[int], shapes: Shapes) -> list[str]:
+def _melt_islands(seen: View, kinds: list[str], shapes: Shapes) -> list[str]:
     """TensorRT segments with torch on both sides whose hand-overs cost more than they save go to torch."""
     members = _members(seen, kinds)
-    position = {index: place for place, index in enumerate(seen.work)}
-    for number in range(1, len(members) - 1):
-        kind, indices = members[number]
-        if kind != TENSORRT:
-            continue
-        crossing = sum(cost.size_in_bytes(shapes, name) for name in inputs_of(seen, closure(seen, indices)))
-        if cost.seconds_saved(len(indices), sum(flops[i] for i in indices), crossing) < 0:
+    inputs = [inputs_of(seen, closure(seen, indices)) for _, indices in members]
+    wanted = {name for names in inputs for name in names} | {v.debugName() for v in seen.graph.outputs()}
+    for (kind, indices), read in list(zip(members, inputs, strict=True))[1:-1]:
+        made = (name for index in indices for name in seen.steps[index].outputs if name in wanted)
+        crossing = sum(cost.size_in_bytes(shapes, name) for name in (*read, *made))
+        flops = sum(shapes.flops[index] for index in indices)
+        if kind == TENSORRT and cost.seconds_saved(len(indices), flops, crossing) < 0:
             for index in indices:
-                kinds[position[index]] = TORCH
+                kinds[index] = TORCH
     return kinds
 
 
 class _Crossing:
     """What each segment reads and what others read of it."""
 
-    def __init__(
-        self, seen: View, lowered: LoweredGraph, shapes: Shapes, profiles: Sequence[Profile], flops: Sequence[int]
-    ) -> None:
-        self.seen, self.shapes, self.profiles, self.flops = seen, shapes, tuple(profiles), flops
+    def __init__(self, seen: View, lowered: LoweredGraph, shapes: Shapes, profiles: Sequence[Profile]) -> None:
+        self.seen, self.shapes, self.profiles, self.flops = seen, shapes, tuple(profiles), shapes.flops
         self.names = TensorNames(lowered)
         self.model_inputs = frozenset(lowered.inputs)
         self.wanted = {value.debugName() for value in lowered.graph.outputs()}
@@ -134,7 +136,7 @@ class _Crossing:
         return tuple(self._segment(*group, c, i) for group, c, i in zip(groups, closures, inputs, strict=True))
 
     def _segment(self, kind: str, members: list[int], indices: list[int], inputs: list[str]) -> Segment:
-        produced = [v.debugName() for index in members for v in self.seen.nodes[index].outputs()]
+        produced = [name for index in members for name in self.seen.steps[index].outputs]
         outputs = [name for name in produced if name in self.wanted]
         own: dict[str, Range] = {}
         lowered = extract(self.seen, indices, inputs, outputs, self.names)

@@ -3,23 +3,33 @@
 from __future__ import annotations
 
 import fnmatch
+from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from builder.conversion.block import MISSING, BlockConverter
+from builder.conversion.block import FALLBACK_FIX, MISSING, NO_SCHEMA, BlockConverter
 from builder.conversion.context import ConversionContext, Unconvertible
 from builder.conversion.convert import add_input
+from builder.conversion.naming import where
 from builder.conversion.sizes import propagate
 from builder.engine.network import new_network
 from builder.errors import ConversionError, UnsupportedOperator
 from builder.lowering import LoweredGraph
-from builder.manifest.spec import Profile, TensorSpec
+from builder.manifest.spec import Profile, Range, TensorSpec
+from builder.partition import view
+from builder.partition.repeats import Repeats
 from builder.partition.shapes import Shapes
+from builder.partition.view import Step
 
 READS_OTHERS = "it reads a value that TensorRT cannot hold, or whose shape depends on data"
+
+
+MOST_TOLD = 100
+"""Of as many nodes with one schema and reason the source line is looked up, which takes torch as long as its text is.
+"""
 
 
 @dataclass(frozen=True)
@@ -35,15 +45,38 @@ class Trial(BlockConverter):
 
     def __init__(self, ctx: ConversionContext, shapes: Shapes, ops: Collection[str], kept: Collection[int]) -> None:
         super().__init__(ctx)
+        # Their own, to be added to: copies for each of thousands of placeholders would cost the square of it.
+        self.profiles: tuple[dict[str, Range], ...] = tuple(dict(profile) for profile in ctx.profiles)
+        ctx.profiles = self.profiles
         self.shapes, self.ops, self.kept = shapes, ops, kept
         self.refused: dict[int, UnsupportedOperator] = {}
         self.defects: list[str] = []
         self.position = 0
+        self.repeats = Repeats(ctx)
+        self.placeholders: dict[Any, Any] = {}
+        """By dtype and shape, where nothing else can tell one from another: TensorRT is slow with thousands of inputs.
+        """
+        self.told: Counter[tuple[str, str]] = Counter()
 
-    def run(self, graph: Any) -> None:
+    def run(self, steps: Sequence[Step]) -> None:
         """Try every top-level node in order."""
-        for self.position, node in enumerate(graph.nodes()):
-            self.node(node)
+        for self.position, step in enumerate(steps):
+            if step.kind.startswith("prim::") or self._is_kept(step.kind):
+                self.node(step.node)
+            else:
+                self._try(step)
+
+    def _try(self, step: Step) -> None:
+        signature, stand_ins = self.repeats.find(step)
+        if stand_ins is not None:
+            self.ctx.values.update(zip(step.outputs, stand_ins, strict=True))
+            return
+        self.node(step.node)
+        if signature is not None and self.position not in self.refused:
+            self.repeats.remember(signature, step)
+
+    def _is_kept(self, kind: str) -> bool:
+        return self.position in self.kept or any(fnmatch.fnmatchcase(kind, pattern) for pattern in self.ops)
 
     def node(self, node: Any) -> None:
         """As in conversion, but a converter's defect falls back too, with a warning."""
@@ -62,8 +95,13 @@ class Trial(BlockConverter):
 
     def refuse(self, node: Any, reason: str, fix: str | None) -> None:
         """Remember the first reason for the top-level node, and go on."""
-        super().refuse(node, reason, fix)
-        self.refused.setdefault(self.position, self.unsupported[-1])
+        if self.position not in self.refused:
+            schema = node.schema() if node.schema() != NO_SCHEMA else node.kind()
+            self.told[schema, reason] += 1
+            place = where(node) if self.told[schema, reason] <= MOST_TOLD and reason != READS_OTHERS else "graph"
+            name = next((value.debugName() for value in node.outputs()), "")
+            self.refused[self.position] = UnsupportedOperator(schema, name, place, reason, fix or FALLBACK_FIX)
+        self._skip_outputs(node)
 
     def _finish(self, node: Any, first: int) -> None:
         """Sizes only: nobody will read the names and source lines of a scratch network, and they take longest."""
@@ -83,8 +121,15 @@ class Trial(BlockConverter):
         if found is None or found[0].dtype == "float64":
             return MISSING
         spec, own = found
-        self.ctx.profiles = tuple({**profile, **own} for profile in self.ctx.profiles)
-        return add_input(self.ctx, spec)
+        key = None if own or "int" in spec.dtype else (spec.dtype, spec.shape)
+        if key in self.placeholders:
+            return self.placeholders[key]
+        for profile in self.profiles:
+            profile.update(own)
+        made = add_input(self.ctx, spec)
+        if key is not None:
+            self.placeholders[key] = made
+        return made
 
 
 def support(
@@ -95,13 +140,15 @@ def support(
     *,
     ops: Collection[str] = (),
     kept: Collection[int] = (),
+    steps: Sequence[Step] | None = None,
 ) -> Support:
-    """Try every node; `ops` are patterns over node kinds that stay in torch, `kept` indices of nodes that do."""
+    """Try every node (`steps`, where they have been read); `ops` are patterns over node kinds that stay in torch,
+    `kept` indices of nodes that do."""
     _, network, messages = new_network()
     ctx = ConversionContext(network, profiles, messages)
     for value, spec in zip(lowered.graph.inputs(), specs, strict=True):
         unsupported_dtype = getattr(torch, spec.dtype) == torch.float64
         ctx.values[value.debugName()] = MISSING if unsupported_dtype else add_input(ctx, spec)
     trial = Trial(ctx, shapes, ops, kept)
-    trial.run(lowered.graph)
+    trial.run(view.steps(lowered.graph) if steps is None else steps)
     return Support(trial.refused, tuple(trial.defects))

@@ -1,50 +1,84 @@
-"""A lowered graph as the partition sees it: work, and what is recomputed wherever it is needed."""
+"""A lowered graph as the partition sees it: work, and what is recomputed wherever it is needed.
+
+torch answers a question about a node in microseconds, so every node is asked once, and all stages read the answers.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
+from builder.conversion.block import NO_SCHEMA
+from builder.conversion.registry import key_of
 from builder.lowering import ir
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One top-level node: `key` is the converters' registry's, `reads` are the values that it reads from outside, those
+    inside its blocks included; `is_free` says that each reader recomputes it (see is_free)."""
+
+    node: Any
+    kind: str
+    key: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    reads: tuple[str, ...]
+    is_free: bool
+
+
+def steps(graph: Any) -> list[Step]:
+    """Every top-level node in program order; linear in nodes and edges."""
+    return [_step(node) for node in graph.nodes()]
+
+
+def _step(node: Any) -> Step:
+    kind, schema = node.kind(), node.schema()
+    inputs = tuple(value.debugName() for value in node.inputs())
+    outputs = list(node.outputs())
+    blocks = ir.blocks_of(node)
+    inner = tuple(name for block in blocks for name in _block_reads(block))
+    free = kind == "prim::Constant" or not (blocks or any(map(is_tensor, outputs)))
+    key = kind if schema == NO_SCHEMA else key_of(schema)
+    return Step(node, kind, key, inputs, tuple(value.debugName() for value in outputs), inputs + inner, free)
 
 
 @dataclass
 class View:
-    """`work`: nodes that compute tensors, in program order (their index in the graph); `parents` as positions in
-    `work`. All other nodes are free: constants, sizes and numbers, and lists of tensors. They are cloned into every
-    segment that reads them, so that only tensors cross."""
+    """`steps`: every node; those that are not free compute tensors: the work. All others (constants, sizes and numbers,
+    lists of tensors) are cloned into every segment that reads them, so that only tensors cross."""
 
     graph: Any
-    nodes: list[Any] = field(default_factory=list)
-    work: list[int] = field(default_factory=list)
-    parents: list[list[int]] = field(default_factory=list)
-    producer: dict[str, int] = field(default_factory=dict)
-    """The index in the graph of the node that makes a value; graph inputs are not in it."""
-    types: dict[str, Any] = field(default_factory=dict)
-    works: set[int] = field(default_factory=set)
-    """`work` as a set."""
+    steps: list[Step] = field(default_factory=list)
+
+    @cached_property
+    def producer(self) -> dict[str, int]:
+        """The index of the node that makes a value; graph inputs are not in it."""
+        return {name: index for index, step in enumerate(self.steps) for name in step.outputs}
+
+    @cached_property
+    def parents(self) -> list[list[int]]:
+        """For each node the indices of those that it reads of, free ones too."""
+        producer = self.producer
+        return [[producer[name] for name in step.reads if name in producer] for step in self.steps]
+
+    @cached_property
+    def _inputs(self) -> dict[str, Any]:
+        return {value.debugName(): value for value in self.graph.inputs()}
+
+    def type_of(self, name: str) -> Any:
+        """The type of a value."""
+        index = self.producer.get(name)
+        if index is None:
+            return self._inputs[name].type()
+        return list(self.steps[index].node.outputs())[self.steps[index].outputs.index(name)].type()
 
 
 def view(graph: Any) -> View:
-    """Read the graph once; linear in its nodes and edges."""
-    result = View(graph, list(graph.nodes()))
-    result.types.update((value.debugName(), value.type()) for value in graph.inputs())
-    position: dict[int, int] = {}
-    behind: list[frozenset[int]] = []
-    for index, node in enumerate(result.nodes):
-        sources = frozenset().union(*(behind[result.producer[v]] for v in reads(node) if v in result.producer))
-        if is_free(node):
-            behind.append(sources)
-        else:
-            position[index] = len(result.work)
-            behind.append(frozenset((position[index],)))
-            result.work.append(index)
-            result.works.add(index)
-            result.parents.append(sorted(sources))
-        result.producer.update((value.debugName(), index) for value in node.outputs())
-        result.types.update((value.debugName(), value.type()) for value in node.outputs())
-    return result
+    """Read the graph once."""
+    return View(graph, steps(graph))
 
 
 def reads(node: Any) -> Iterator[str]:
@@ -67,9 +101,7 @@ def is_free(node: Any) -> bool:
     """Whether the node is recomputed by each reader: it makes no tensor, or only a list of tensors that are views."""
     if node.kind() == "prim::Constant":
         return True
-    if ir.blocks_of(node):
-        return False
-    return not any(is_tensor(value) for value in node.outputs())
+    return not (ir.blocks_of(node) or any(is_tensor(value) for value in node.outputs()))
 
 
 def is_tensor(value: Any) -> bool:

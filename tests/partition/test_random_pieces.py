@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import unittest.mock
 from collections import Counter
 
 import torch
@@ -11,6 +12,9 @@ from hypothesis import strategies as st
 from builder.lowering import LoweredGraph
 from builder.manifest.spec import Fallback, TensorSpec
 from builder.partition import Partition, split
+from builder.partition.repeats import Repeats
+from builder.partition.shapes import infer
+from builder.partition.support import support
 
 BATCH = {"b": (1, 2, 3)}
 SPECS = (TensorSpec("float32", ("b", 4), BATCH, "x"), TensorSpec("int64", ("b", 4), BATCH, "n"))
@@ -80,6 +84,19 @@ def test_what_the_user_keeps_is_in_no_engine_and_every_border_is_known(
         assert all(spec is not None for spec in (*segment.specs, *segment.output_specs))
         if segment.kind == "tensorrt":
             assert not [i for i in segment.indices if i in kept and _makes_a_tensor(lowered, i)]
+
+
+@settings(max_examples=60, deadline=None)
+@given(programs())
+def test_a_node_that_repeats_an_earlier_one_is_decided_as_if_it_were_tried(
+    program: tuple[LoweredGraph, set[int]],
+) -> None:
+    lowered, kept = program
+    shapes = infer(lowered, SPECS, (BATCH,))
+    decided = support(lowered, SPECS, (BATCH,), shapes, kept=kept).refused
+    with unittest.mock.patch.object(Repeats, "find", return_value=(None, None)):
+        tried = support(lowered, SPECS, (BATCH,), shapes, kept=kept).refused
+    assert decided.keys() == tried.keys()
 
 
 def _makes_a_tensor(lowered: LoweredGraph, index: int) -> bool:

@@ -7,7 +7,7 @@ import itertools
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from builder.partition.segments import TENSORRT, TORCH, assign, melt
+from builder.partition.segments import FREE, NOWHERE, TENSORRT, TORCH, assign, melt
 
 Graph = tuple[list[str], list[list[int]]]
 
@@ -18,6 +18,17 @@ def graphs(draw: st.DrawFn, most: int = 40) -> Graph:
     kinds = [draw(st.sampled_from([TENSORRT, TORCH])) for _ in range(size)]
     parents = [sorted(draw(st.sets(st.integers(0, i - 1), max_size=3))) if i else [] for i in range(size)]
     return kinds, parents
+
+
+def without_free(kinds: list[str], parents: list[list[int]]) -> Graph:
+    """The same graph of its work alone: what a node reads through free nodes are parents of its own."""
+    behind: list[set[int]] = []
+    for index, above in enumerate(parents):
+        sources = set().union(*(behind[p] if kinds[p] == FREE else {p} for p in above))
+        behind.append(sources if kinds[index] == FREE else {index})
+        parents = [*parents[:index], sorted(sources), *parents[index + 1 :]]
+    place = {index: number for number, index in enumerate(i for i, kind in enumerate(kinds) if kind != FREE)}
+    return [kinds[i] for i in place], [[place[p] for p in parents[i]] for i in place]
 
 
 def is_acyclic(segments: list[int], parents: list[list[int]]) -> bool:
@@ -82,3 +93,15 @@ def test_melting_leaves_no_light_tensorrt_segment(graph: Graph, least: int) -> N
     segments = assign(melted, parents)
     assert all(segments.count(s) >= least for s, k in zip(segments, melted, strict=True) if k == TENSORRT)
     assert all(after in (before, TORCH) for before, after in zip(kinds, melted, strict=True))
+
+
+@settings(max_examples=200, deadline=None)
+@given(graphs(), st.data())
+def test_free_nodes_are_seen_through(graph: Graph, data: st.DataObject) -> None:
+    """With constants, sizes and lists between, the segments are those of the graph without them."""
+    kinds, parents = graph
+    free = data.draw(st.sets(st.integers(0, len(kinds) - 1)))
+    kinds = [FREE if index in free else kind for index, kind in enumerate(kinds)]
+    segments = assign(kinds, parents)
+    assert [s for s, k in zip(segments, kinds, strict=True) if k != FREE] == assign(*without_free(kinds, parents))
+    assert all((s == NOWHERE) == (k == FREE) for s, k in zip(segments, kinds, strict=True))

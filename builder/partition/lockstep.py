@@ -1,0 +1,84 @@
+"""Several interpreters of one graph, node by node: each sees other sizes, and what a node makes of them is asked once.
+
+The layers of a model repeat. A node with the same operator on the same shapes as an earlier one, at every probe, makes
+what that one made; to see that takes one look-up, however many probes there are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from builder.conversion.block import MISSING
+from builder.conversion.registry import CONVERTERS, EVALUATORS
+from builder.partition.interpreter import ShapeInterpreter, has_data, is_unknown, signature
+from builder.partition.view import Step
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """What a node made: by interpreter the outputs, for each output what it is known by, and the operations of each."""
+
+    results: list[list[Any]]
+    numbers: list[int | None]
+    flops: list[int]
+
+
+class Lockstep:
+    """Executes every top-level node in each interpreter before the next one."""
+
+    def __init__(self, interpreters: Sequence[ShapeInterpreter]) -> None:
+        self.interpreters = interpreters
+        self.made: dict[tuple[Any, ...], Made] = {}
+        self.numbers: dict[str, int | None] = {}
+        """Of every value that was read: equal for values of equal shapes at every probe, None where one is unknown."""
+        self.with_data: set[str] = set()
+        """Values that were read and are tensors with data: their shape does not tell what an evaluator makes of them.
+        """
+        self.signatures: dict[Any, int] = {}
+
+    def run(self, steps: Sequence[Step]) -> list[list[int]]:
+        """The floating-point operations of every node, in each interpreter."""
+        return [self._step(step) for step in steps]
+
+    def _step(self, step: Step) -> list[int]:
+        key = None if step.kind.startswith("prim::") else self._key(step)
+        made = self.made.get(key) if key is not None else None
+        if made is None:
+            return self._execute(step, key)
+        for interpreter, results in zip(self.interpreters, made.results, strict=True):
+            interpreter.ctx.values.update(zip(step.outputs, results, strict=True))
+        self.numbers.update(zip(step.outputs, made.numbers, strict=True))
+        return made.flops
+
+    def _key(self, step: Step) -> tuple[Any, ...] | None:
+        for name in step.inputs:
+            if name not in self.numbers:
+                self.numbers[name] = self._number(name)
+        key = (step.key, *map(self.numbers.__getitem__, step.inputs))
+        if None in key or (_is_evaluated(step) and not self.with_data.isdisjoint(step.inputs)):
+            return None
+        return key
+
+    def _number(self, name: str) -> int | None:
+        values = [interpreter.ctx.values[name] for interpreter in self.interpreters]
+        if any(value is MISSING or is_unknown(value) for value in values):
+            return None
+        if has_data(values[0]):
+            self.with_data.add(name)
+        return self.signatures.setdefault(tuple(map(signature, values)), len(self.signatures))
+
+    def _execute(self, step: Step, key: tuple[Any, ...] | None) -> list[int]:
+        evaluated = _is_evaluated(step)
+        known = [i.execute(step, shapes_are_known=key is not None and not evaluated) for i in self.interpreters]
+        flops = [interpreter.flops for interpreter in self.interpreters]
+        if key is not None and (evaluated or all(known)):
+            results = [[i.ctx.values[name] for name in step.outputs] for i in self.interpreters]
+            self.made[key] = Made(results, [self._number(name) for name in step.outputs], flops)
+        return flops
+
+
+def _is_evaluated(step: Step) -> bool:
+    """Whether the node computes with numbers and sizes and no operator of torch's is needed."""
+    return step.key in EVALUATORS and step.key not in CONVERTERS

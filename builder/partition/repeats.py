@@ -1,0 +1,83 @@
+"""Nodes that a trial need not try again: the layers of a model repeat, and TensorRT takes its time for each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from builder.conversion.context import ConversionContext
+from builder.partition.view import Step
+
+MOST_VALUES = 16
+"""Whole-number constants up to this size are told apart by their values, which can be axes and sizes; larger ones are
+never taken for each other."""
+
+
+class Repeats:
+    """What was converted for which arguments. A node with the same operator, dtypes, symbolic shapes and numbers as an
+    earlier one gets that one's tensors as stand-ins: whether the next nodes convert depends on no more than that.
+
+    Weights count by shape alone. Not remembered is what gives whole numbers, which can become sizes, and what gives
+    axes of its own, which differ from node to node. Should a node refuse after all, its segment is cut anew there.
+    """
+
+    def __init__(self, ctx: ConversionContext) -> None:
+        self.ctx = ctx
+        self.known: dict[Any, list[Any]] = {}
+        self.signatures: dict[str, Any] = {}
+        """Of each value that was read; None for one that is never taken for another."""
+
+    def find(self, step: Step) -> tuple[Any, list[Any] | None]:
+        """(what the node is known by, or None; the stand-ins for its outputs, or None)."""
+        signatures = self.signatures
+        for name in step.inputs:
+            if name not in signatures:
+                signatures[name] = _signature(self.ctx, self.ctx.values[name])
+        signature = (step.key, *map(signatures.__getitem__, step.inputs))
+        return (None, None) if None in signature else (signature, self.known.get(signature))
+
+    def remember(self, signature: Any, step: Step) -> None:
+        """The node was converted: its outputs stand in for those of the next one that is known by the same."""
+        results = [self.ctx.values[name] for name in step.outputs]
+        given = set().union(*(self._symbols(self.ctx.values[name]) for name in step.inputs))
+        if all(_is_tensor(r) and not _is_whole(self.ctx, r) and self._symbols(r) <= given for r in results):
+            self.known[signature] = results
+
+    def _symbols(self, value: Any) -> set[Any]:
+        if isinstance(value, list):
+            return set().union(*map(self._symbols, value))
+        return set().union(*(e.free_symbols for e in _exprs(self.ctx, value))) if _is_tensor(value) else set()
+
+
+def _signature(ctx: ConversionContext, value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return _constant(value)
+    if _is_tensor(value):
+        facts = ctx.facts(value)
+        whole = (tuple(value.shape), value.dtype, ctx.dtype(value), *_exprs(ctx, value))
+        return None if facts.scalar is not None else whole
+    if isinstance(value, list):
+        inner = [_signature(ctx, v) for v in value]
+        return None if None in inner else (list, *inner)
+    return (type(value), value) if isinstance(value, bool | int | float | str | None) else None
+
+
+def _constant(value: torch.Tensor) -> Any:
+    if value.is_floating_point():
+        return value.shape, value.dtype
+    return (value.shape, value.dtype, *value.flatten().tolist()) if value.numel() <= MOST_VALUES else None
+
+
+def _exprs(ctx: ConversionContext, tensor: Any) -> Sequence[Any]:
+    return [ctx.expr(tensor, axis) for axis, length in enumerate(tensor.shape) if length < 0]
+
+
+def _is_tensor(value: Any) -> bool:
+    return hasattr(value, "is_network_input")
+
+
+def _is_whole(ctx: ConversionContext, tensor: Any) -> bool:
+    dtype = ctx.dtype(tensor)
+    return not dtype.is_floating_point and dtype != torch.bool
