@@ -257,11 +257,29 @@ class ConversionContext:
         return facts.sizes[axis]
 
     def _dynamic_size(self, tensor: Any, axis: int) -> DynamicScalar:
+        source = self._input_axis(self.expr(tensor, axis))
+        if source is not None and source != (tensor.name, axis):
+            size = self.size(self._input(source[0]), source[1])  # one shape layer for all tensors of a batch
+            assert isinstance(size, DynamicScalar)
+            return size
         facts = self.facts(tensor)
         if facts.shape is None:
             facts.shape = self.net.add_shape(tensor).get_output(0)
         piece = self.net.add_slice(facts.shape, (axis,), (1,), (1,)).get_output(0)
         return DynamicScalar(piece, self.expr(tensor, axis))
+
+    def _input_axis(self, expr: sympy.Expr) -> tuple[str, int] | None:
+        """The network input's name and axis whose length this is; None where the length is of none."""
+        for index in range(self.net.num_inputs):
+            tensor = self.net.get_input(index)
+            for axis, length in enumerate(tensor.shape):
+                if length < 0 and self.expr(tensor, axis) == expr:
+                    return tensor.name, axis
+        return None
+
+    def _input(self, name: str) -> Any:
+        inputs = (self.net.get_input(index) for index in range(self.net.num_inputs))
+        return next(tensor for tensor in inputs if tensor.name == name)
 
     def expr(self, tensor: Any, axis: int) -> sympy.Expr:
         """The symbolic length of an axis; an axis of unknown origin is a symbol of its own."""

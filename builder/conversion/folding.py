@@ -27,7 +27,7 @@ def folded(ctx: ConversionContext, node: Any, x: Any) -> Any:
         return None
     convolution = node.inputsAt(0).node()
     weight, bias = (_static(ctx, convolution.inputsAt(i)) for i in (1, 2))
-    statistics = [_static(ctx, node.inputsAt(i)) for i in range(1, 5)]
+    statistics: list[Any] = [_static(ctx, node.inputsAt(i)) for i in range(1, 5)]
     if weight is None or (bias is None and not _is_none(ctx, convolution.inputsAt(2))) or statistics[2] is None:
         return None
     if any(s is None and not _is_none(ctx, node.inputsAt(i)) for i, s in enumerate(statistics, 1)):

@@ -145,3 +145,18 @@ def test_a_packed_sequence_is_refused_with_the_reason() -> None:
 
     with pytest.raises(UnsupportedOperators, match="packed"):
         check(Packed(), torch.randn(4, 2, 5), torch.tensor([4, 2]), trace=True)
+
+
+class Output(Alone):
+    """The layer's output without its final states."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.inner(x)[0]
+
+
+@pytest.mark.parametrize("steps", [5, 40])
+def test_both_directions_take_their_steps_together(steps: int) -> None:
+    module = Output(nn.LSTM(3, 4, num_layers=2, bidirectional=True))
+    kinds = layer_kinds(check(module, torch.randn(steps, 2, 3), **CLOSE, compile=False))
+    assert kinds.count("MATRIX_MULTIPLY") == 2 + 2 * (steps if steps <= 16 else 1)
+    assert kinds.count("LOOP_OUTPUT") == (0 if steps <= 16 else 2)  # none for final states, which nobody reads

@@ -1,7 +1,8 @@
 """Recurrent layers and cells: LSTM, GRU and plain RNN.
 
 The input's part of every gate is one matrix product over the whole sequence. The steps are written out where the
-sequence is static and short, and are an ILoop otherwise.
+sequence is static and short, and are an ILoop otherwise. Both directions of a layer take their steps together: the
+sequence of the second is turned round, and the products are batched.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ directions over 64 steps is 3,949 layers and compiles in 19 s, as a loop 126 lay
 
 @dataclass(frozen=True)
 class Weights:
-    """One direction of one layer: rows of w_ih and w_hh are gates; w_hr projects the state of an LSTM."""
+    """One direction of one layer: rows of w_ih and w_hh are gates; w_hr projects the state of an LSTM. For two
+    directions at once the state's weights have a leading axis of two, and w_ih the second one's rows below."""
 
     w_ih: Any
     w_hh: Any
@@ -37,26 +39,29 @@ class Weights:
     @property
     def gate(self) -> int:
         """The width of one gate, for a cell of `gates` of them: that of the cell state."""
-        return int(self.w_hh.shape[0])
+        return int(self.w_hh.shape[-2])
 
 
 State = tuple[Any, ...]
-"""(h,) or (h, c), each [batch, width]."""
+"""(h,) or (h, c), each [batch, width], or [2, batch, width] for two directions."""
 
 
 class Cell:
-    """One step: `inputs` [batch, gates * width] is the input's part of the gates, `state` what the last step left."""
+    """One step: `inputs` [batch, gates * width] is the input's part of the gates, `state` what the last step left; both
+    with an axis of two in front where two directions take their steps together."""
 
     gates = 1
+    cuts: tuple[int, ...] = ()
+    """How many gates are cut out of their tensor at once."""
 
     def __init__(self, ctx: ConversionContext, weights: Weights, batch: Size) -> None:
         self.ctx, self.weights = ctx, weights
         self.width = weights.gate // self.gates
-        self.batch = batch
+        self.lead: list[Size] = [2, batch] if ctx.rank(weights.w_hh) == 3 else [batch]
         self.shape: dict[int, Any] = {}
         if isinstance(batch, DynamicScalar):  # made here, so that a loop's body need not compute shapes
-            for count in (1, 2):
-                self.shape[count] = ctx.shape_tensor([batch, count * self.width])
+            for count in self.cuts:
+                self.shape[count] = ctx.shape_tensor([*self.lead, count * self.width])
 
     def project(self, x: Any) -> Any:
         """The input's part of the gates: x @ w_ih^T + bias, for one step or a whole sequence."""
@@ -70,7 +75,7 @@ class Cell:
         if b_ih is None or b_hh is None:
             return b_hh if b_ih is None else b_ih
         if isinstance(b_ih, torch.Tensor) and isinstance(b_hh, torch.Tensor):
-            return b_ih + b_hh
+            return b_ih + b_hh.reshape(b_ih.shape)
         return add(self.ctx, b_ih, b_hh)
 
     def recur(self, h: Any) -> Any:
@@ -78,12 +83,14 @@ class Cell:
         return matmul(self.ctx, h, self.weights.w_hh, transpose_b=True)
 
     def cut(self, x: Any, first: int, count: int = 1) -> Any:
-        """Gates `first` to `first + count` of [batch, gates * width]."""
-        batch = 0 if isinstance(self.batch, DynamicScalar) else self.batch
-        layer = self.ctx.net.add_slice(x, (0, first * self.width), (batch, count * self.width), (1, 1))
+        """Gates `first` to `first + count` of [..., gates * width]."""
+        sizes = [*self.lead, count * self.width]
+        start = [0] * len(self.lead) + [first * self.width]
+        static = [0 if isinstance(size, DynamicScalar) else size for size in sizes]
+        layer = self.ctx.net.add_slice(x, trt.Dims(start), trt.Dims(static), trt.Dims([1] * len(sizes)))
         if self.shape:
             layer.set_input(2, self.shape[count])
-        return self.ctx.set_sizes(layer.get_output(0), [self.batch, count * self.width])
+        return self.ctx.set_sizes(layer.get_output(0), sizes)
 
     def product(self, a: Any, b: Any) -> Any:
         return self.ctx.elementwise("PROD", a, b)
@@ -112,6 +119,7 @@ class LSTM(Cell):
     """i, f, g, o = gates; c' = sigmoid(f) c + sigmoid(i) tanh(g); h' = sigmoid(o) tanh(c'), then projected"""
 
     gates = 4
+    cuts = (1,)
 
     def step(self, inputs: Any, state: State) -> State:
         h, c = state
@@ -128,6 +136,7 @@ class GRU(Cell):
     """r, z = sigmoid(gates); n = tanh(W_in x + b_in + r (W_hn h + b_hn)); h' = n + z (h - n)"""
 
     gates = 3
+    cuts = (1, 2)
 
     def input_bias(self) -> Any:
         return self.weights.b_ih
@@ -194,6 +203,11 @@ def _dropout(ctx: ConversionContext, call: Any) -> str | None:
     return "dropout in training draws random numbers" if call.train and call.dropout > 0 else None
 
 
+def _reads_states(node: Any) -> bool:
+    """Whether anything reads the final states: what nobody reads is not computed."""
+    return any(value.uses() for value in list(node.outputs())[1:])
+
+
 def _packed(ctx: ConversionContext, call: Any) -> str:
     return "a packed sequence has as many rows in each step as the data says, which no network's shapes can follow"
 
@@ -205,7 +219,8 @@ def lstm(
     train: bool, bidirectional: bool, batch_first: bool,
 ) -> Any:  # fmt: skip
     """torch.nn.LSTM: stacked, in both directions, from any initial state, with projections"""
-    return sequence(ctx, LSTM, x, tuple(hx), weights_of(params, biases, layers, bidirectional), batch_first)
+    stacked = weights_of(params, biases, layers, bidirectional)
+    return sequence(ctx, LSTM, x, tuple(hx), stacked, batch_first, _reads_states(node))
 
 
 def _register_sequence(name: str, kind: type[Cell]) -> None:
@@ -215,7 +230,8 @@ def _register_sequence(name: str, kind: type[Cell]) -> None:
         ctx: ConversionContext, node: Any, x: Any, hx: Any, params: Any, biases: bool, layers: int, dropout: float,
         train: bool, bidirectional: bool, batch_first: bool,
     ) -> Any:  # fmt: skip
-        return sequence(ctx, kind, x, (hx,), weights_of(params, biases, layers, bidirectional), batch_first)
+        stacked = weights_of(params, biases, layers, bidirectional)
+        return sequence(ctx, kind, x, (hx,), stacked, batch_first, _reads_states(node))
 
     @converter(f"aten::{name}.data({_PACKED.format('Tensor hx')} -> (Tensor, Tensor)", when=_packed)
     def packed(ctx: ConversionContext, node: Any, *_: Any) -> Any: ...
@@ -256,21 +272,79 @@ def _one(group: list[Any], biases: bool) -> Weights:
 
 
 def sequence(
-    ctx: ConversionContext, kind: type[Cell], x: Any, initial: State, weights: list[list[Weights]], batch_first: bool
-) -> tuple[Any, ...]:
-    """(output, final states...) of stacked layers; x is [time, batch, features], or batch first."""
+    ctx: ConversionContext, kind: type[Cell], x: Any, initial: State, weights: list[list[Weights]], batch_first: bool,
+    states: bool = True,
+) -> tuple[Any, ...]:  # fmt: skip
+    """(output, final states...) of stacked layers; x is [time, batch, features], or batch first. Without `states` the
+    final states are None."""
     x = ctx.permute(x, [1, 0, 2]) if batch_first else x
     finals: list[State] = []
     for layer, directions in enumerate(weights):
         outputs = []
-        for reverse, weight in enumerate(directions):
-            start = tuple(pick(ctx, s, layer * len(directions) + reverse) for s in initial)
-            output, final = direction(ctx, kind, x, start, weight, bool(reverse))
-            outputs.append(output)
+        first = layer * len(directions)
+        if len(directions) == 2 and (both := together(directions)):
+            start = tuple(_rows(ctx, s, first, 2) for s in initial)
+            x, final = two_directions(ctx, kind, x, start, both, states)
             finals.append(final)
+            continue
+        for reverse, weight in enumerate(directions):
+            start = tuple(pick(ctx, s, first + reverse) for s in initial)
+            output, final = direction(ctx, kind, x, start, weight, bool(reverse), states)
+            outputs.append(output)
+            finals.append(tuple(ctx.unsqueeze(s, [0]) for s in final))
         x = outputs[0] if len(outputs) == 1 else ctx.concatenate(outputs, 2)
     x = ctx.permute(x, [1, 0, 2]) if batch_first else x
-    return x, *(stack(ctx, parts) for parts in zip(*finals, strict=True))
+    last = [_joined(ctx, parts) for parts in zip(*finals, strict=True)] if states else [None] * len(initial)
+    return x, *last
+
+
+def together(directions: list[Weights]) -> Weights | None:
+    """The weights of both directions of a layer as one; None where some are only known to the engine."""
+    pairs = {name: tuple(getattr(d, name) for d in directions) for name in vars(directions[0])}
+    if not all(t is None or isinstance(t, torch.Tensor) for pair in pairs.values() for t in pair):
+        return None
+    joined: dict[str, Any] = {name: None if pair[0] is None else torch.stack(pair) for name, pair in pairs.items()}
+    for name in ("w_ih", "b_ih"):
+        joined[name] = None if joined[name] is None else joined[name].flatten(0, 1)
+    if joined["b_hh"] is not None:
+        joined["b_hh"] = joined["b_hh"].unsqueeze(1)  # to add to [2, batch, gates]
+    return Weights(**joined)
+
+
+def two_directions(
+    ctx: ConversionContext, kind: type[Cell], x: Any, start: State, weights: Weights, states: bool
+) -> tuple[Any, State]:
+    """Both directions of a layer: [time, batch, 2 * width] and the final states [2, batch, width]."""
+    cell = kind(ctx, weights, ctx.size(x, 1))
+    steps, batch = ctx.size(x, 0), ctx.size(x, 1)
+    gates = cell.project(x)
+    sizes = [steps, batch, weights.gate]
+    halves = [_along_time(ctx, gates, [0, i * weights.gate], sizes, i) for i in range(2)]
+    inputs = ctx.concatenate([ctx.unsqueeze(half, [1]) for half in halves], 1)
+    output, final = steps_of(ctx, cell, inputs, start, steps, False, states)
+    sizes = [steps, 1, batch, output.shape[-1]]
+    both = [ctx.squeeze(_along_time(ctx, output, [i, 0, 0], sizes, i), [1]) for i in range(2)]
+    return ctx.concatenate(both, 2), final
+
+
+def _along_time(ctx: ConversionContext, x: Any, start: list[Size], sizes: list[Size], back: int) -> Any:
+    """A part of x, `start` saying where on the axes after time; from the last step to the first where `back`."""
+    first = ctx.arithmetic("sub", sizes[0], 1) if back else 0
+    return ctx.slice(x, [first, *start], sizes, [-1 if back else 1] + [1] * len(start))
+
+
+def _rows(ctx: ConversionContext, x: Any, first: int, count: int) -> Any:
+    """x[first : first + count]"""
+    if isinstance(x, torch.Tensor):
+        return ctx.constant(x[first : first + count])
+    if x.shape[0] == count:
+        return x
+    sizes = [count, *ctx.sizes(x)[1:]]
+    return ctx.slice(x, [first, 0, 0], sizes, [1, 1, 1])
+
+
+def _joined(ctx: ConversionContext, parts: Sequence[Any]) -> Any:
+    return parts[0] if len(parts) == 1 else ctx.concatenate(parts, 0)
 
 
 def pick(ctx: ConversionContext, x: Any, index: int) -> Any:
@@ -290,15 +364,20 @@ def stack(ctx: ConversionContext, parts: Sequence[Any]) -> Any:
 
 
 def direction(
-    ctx: ConversionContext, kind: type[Cell], x: Any, start: State, weights: Weights, reverse: bool
+    ctx: ConversionContext, kind: type[Cell], x: Any, start: State, weights: Weights, reverse: bool, states: bool
 ) -> tuple[Any, State]:
     """One direction of one layer: [time, batch, width] and the final state."""
     cell = kind(ctx, weights, ctx.size(x, 1))
-    inputs = cell.project(x)
-    steps = ctx.size(x, 0)
+    return steps_of(ctx, cell, cell.project(x), start, ctx.size(x, 0), reverse, states)
+
+
+def steps_of(
+    ctx: ConversionContext, cell: Cell, inputs: Any, start: State, steps: Size, reverse: bool, states: bool
+) -> tuple[Any, State]:
+    """All steps over `inputs` [time, ...]: the state h after each, and the final state (empty without `states`)."""
     if isinstance(steps, int) and 0 < steps <= min(WRITTEN_OUT, ctx.unroll_limit):
         return unrolled(ctx, cell, inputs, start, steps, reverse)
-    return looped(ctx, cell, inputs, start, steps, reverse)
+    return looped(ctx, cell, inputs, start, steps, reverse, states)
 
 
 def unrolled(
@@ -313,7 +392,7 @@ def unrolled(
 
 
 def looped(
-    ctx: ConversionContext, cell: Cell, inputs: Any, start: State, steps: Size, reverse: bool
+    ctx: ConversionContext, cell: Cell, inputs: Any, start: State, steps: Size, reverse: bool, states: bool
 ) -> tuple[Any, State]:
     """An ILoop: an iterator over the gates' inputs, recurrences for the state, outputs concatenated."""
     loop = ctx.net.add_loop()
@@ -328,6 +407,8 @@ def looped(
     gather = loop.add_loop_output(following[0], trt.LoopOutput.REVERSE if reverse else trt.LoopOutput.CONCATENATE, 0)
     gather.set_input(1, count)
     output = ctx.set_sizes(gather.get_output(0), [steps, *ctx._exprs(following[0])])
+    if not states:
+        return output, ()
     lasts = (loop.add_loop_output(s, trt.LoopOutput.LAST_VALUE, 0).get_output(0) for s in state)
     return output, tuple(ctx.copy_sizes(s, last) for s, last in zip(start, lasts, strict=True))
 
