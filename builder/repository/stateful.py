@@ -36,9 +36,9 @@ def check(spec: ModelSpec, names: Sequence[str]) -> None:
                 fix=f"one of {', '.join(names)}",
             )
     if kept:
-        _of_one_size(spec)
         _left_for_clients(spec, "send", {str(t.name) for t in spec.inputs} - {state.input for state in kept})
         _left_for_clients(spec, "read", set(names) - {state.output for state in kept})
+        _of_one_size(spec)
 
 
 def _of_one_size(spec: ModelSpec) -> None:
