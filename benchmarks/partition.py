@@ -1,25 +1,40 @@
-"""Latency of a model in pieces on the CPU server here: fused, as an ensemble, and by torch alone.
+"""Latency of a model in pieces on a live server: fused, as an ensemble, and by torch alone.
 
-`python benchmarks/partition.py [--requests N]`. One client, one request at a time over gRPC, the opt golden; torch
-alone is the same model with everything kept in torch, served by the same runtime. Milliseconds.
+    python -m benchmarks.partition [--requests N] [--case NAME ...] [--budget SECONDS] [--keep]
+    python -m benchmarks.partition --table
+
+One client, one request at a time over gRPC, the opt golden; torch alone is the same model with everything kept in
+torch, served by the same runtime. Milliseconds. With a GPU and the `tensorrt` flavour the plans answer there; without,
+torch answers everywhere, and only the layouts differ. Both layouts take their plans from one store. No case begins
+after the budget. `--keep` appends a row each to benchmarks/results/partition.jsonl, `--table` prints what stands there
+as docs/partition.md has it.
 """
 
 from __future__ import annotations
 
 import argparse
+import datetime
+import json
+import os
+import platform
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 import yaml
 from torch import Tensor, nn
 
-from builder.parity.clients import GrpcClient
+from builder.engine import flavour
+from builder.parity.clients import GrpcClient, describe
 from builder.parity.served import read
 from builder.repository import build_repository
 from builder.serving import serve
+
+RESULTS = Path(__file__).parent / "results" / "partition.jsonl"
 
 
 class Spectral(nn.Module):
@@ -44,15 +59,17 @@ class Spectral(nn.Module):
 
 CASES = {
     "small, 1 cut": (8, 1, 16),
-    "small, 3 cuts": (8, 3, 16),
     "large, 1 cut": (32, 1, 64),
+    "small, 3 cuts": (8, 3, 16),
     "large, 3 cuts": (32, 3, 64),
+    "wide, 1 cut": (128, 1, 128),
 }
+"""(channels, FFTs, pixels along an edge)."""
 WAYS = {"torch alone": ("auto", {"ops": ["aten::*"]}), "fused": ("fused", {}), "ensemble": ("ensemble", {})}
 
 
-def publish(folder: Path, case: str, way: str) -> Path:
-    """The repository of one case, served one way."""
+def publish(folder: Path, case: str, way: str, store: Path) -> tuple[Path, int]:
+    """The repository of one case, served one way, and into how many segments it was cut."""
     channels, cuts, size = CASES[case]
     layout, fallback = WAYS[way]
     folder.mkdir(parents=True)
@@ -61,14 +78,14 @@ def publish(folder: Path, case: str, way: str) -> Path:
     inputs = [{"name": "image", "dtype": "float32", "shape": ["batch", 3, size, size]}]
     dims = {"batch": {"min": 1, "opt": 1, "max": 2}}
     (folder / "m.yaml").write_text(yaml.safe_dump({"inputs": inputs, "dims": dims, "fallback": fallback}))
-    (result,) = build_repository(folder, folder / "out", layout=layout)
+    (result,) = build_repository(folder, folder / "out", layout=layout, serve_as="python", store=store, isolate=False)
     if result.error:
         raise result.error
-    return folder / "out"
+    return folder / "out", len(result.segments)
 
 
-def measure(repository: Path, requests: int) -> tuple[float, float]:
-    """Median and 95th percentile of one request's milliseconds."""
+def measure(repository: Path, requests: int) -> dict[str, Any]:
+    """Median and 95th percentile of one request's milliseconds; what answered."""
     golden = next(g for g in read(repository / "m").goldens if g.name == "p0-opt")
     with serve(repository, http_port=0, grpc_port=0, metrics_port=0) as server:
         client = GrpcClient(server.grpc_url, 60)
@@ -77,23 +94,92 @@ def measure(repository: Path, requests: int) -> tuple[float, float]:
             begin = time.perf_counter()
             client.infer("m", golden.inputs)
             times.append((time.perf_counter() - begin) * 1e3)
+        steps = sorted(path.name for path in repository.iterdir() if path.name.startswith("m."))
+        said = [describe(client, name, read(repository / name).goldens[0].inputs) for name in steps or ["m"]]
         client.close()
     median, late = np.percentile(times[10:], (50, 95))
-    return float(median), float(late)
+    answered = "+".join(sorted({part for one in said for part in one["trt_build.answered_by"].split("+")}))
+    return {
+        "median_ms": round(float(median), 3),
+        "p95_ms": round(float(late), 3),
+        "answered_by": answered,
+        "device": said[0]["trt_build.device"],
+    }
+
+
+def host() -> dict[str, Any]:
+    """Where and when a row was measured, and with what."""
+    from importlib.metadata import version
+
+    gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else None
+    return {
+        "gpu": gpu,
+        "cores": os.cpu_count(),
+        "load": round(os.getloadavg()[0], 1),
+        "flavour": flavour.name(),
+        "tensorrt": flavour.trt.__version__,
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "tritonserver_of": f"nvidia-pytriton {_version(version)}",
+        "date": datetime.date.today().isoformat(),
+    }
+
+
+def _version(version: Any) -> str:
+    try:
+        return str(version("nvidia-pytriton"))
+    except Exception:  # a host that has its files without its metadata
+        return "(unknown)"
+
+
+def rows(cases: list[str], requests: int, budget: float) -> Iterator[dict[str, Any]]:
+    """One for each case and way."""
+    begin = time.monotonic()
+    with tempfile.TemporaryDirectory() as scratch:
+        for case in cases:
+            if time.monotonic() - begin > budget:
+                print(f"{case}: left out, the budget of {budget:g} s is spent")
+                continue
+            for way in WAYS:
+                folder = Path(scratch, case.replace(" ", "_"), way.replace(" ", "_"))
+                repository, segments = publish(folder, case, way, Path(scratch, "store"))
+                yield {"case": case, "way": way, "segments": segments, **measure(repository, requests), **host()}
+
+
+def table(results: Path = RESULTS) -> str:
+    """The newest row of each case, way and machine, as Markdown."""
+    newest: dict[tuple[str, str, str], dict[str, Any]] = {}
+    for line in results.read_text().splitlines():
+        row = json.loads(line)
+        where = row["gpu"] or f"CPU, {row['cores']} cores"
+        newest[where, row["case"], row["way"]] = row
+    lines = ["| where | model | segments | " + " | ".join(WAYS) + " | measured |", "|---" * (4 + len(WAYS)) + "|"]
+    for where, case in dict.fromkeys(key[:2] for key in newest):
+        found = [newest.get((where, case, way)) for way in WAYS]
+        last = next(row for row in reversed(found) if row)
+        medians = [f"{row['median_ms']:.2f}" if row else "" for row in found]
+        versions = f"{last['date']}, {last['flavour']} {last['tensorrt']}, torch {last['torch']}"
+        lines.append(f"| {where} | {case} | {last['segments']} | {' | '.join(medians)} | {versions} |")
+    return "\n".join(lines)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--requests", type=int, default=200)
     parser.add_argument("--case", choices=CASES, action="append")
+    parser.add_argument("--budget", type=float, default=600.0, help="seconds")
+    parser.add_argument("--keep", action="store_true")
+    parser.add_argument("--table", action="store_true")
     chosen = parser.parse_args()
-    print(f"{'case':14} {'way':12} {'median':>8} {'p95':>8}")
-    with tempfile.TemporaryDirectory() as scratch:
-        for case in chosen.case or CASES:
-            for way in WAYS:
-                repository = publish(Path(scratch, case.replace(" ", "_"), way.replace(" ", "_")), case, way)
-                median, late = measure(repository, chosen.requests)
-                print(f"{case:14} {way:12} {median:8.2f} {late:8.2f}", flush=True)
+    if chosen.table:
+        print(table())
+        return
+    print(f"{'case':14} {'way':12} {'median':>8} {'p95':>8}  answered by")
+    for row in rows(chosen.case or list(CASES), chosen.requests, chosen.budget):
+        print(f"{row['case']:14} {row['way']:12} {row['median_ms']:8.2f} {row['p95_ms']:8.2f}  {row['answered_by']}")
+        if chosen.keep:
+            with RESULTS.open("a") as results:
+                results.write(json.dumps(row) + "\n")
 
 
 if __name__ == "__main__":

@@ -139,7 +139,9 @@ class TritonPythonModel:
         kept = self.memory.of(request)
         sent = [t for t in self.tensors["inputs"] if t["name"] not in kept]
         given = {t["name"]: _to_torch(pb_utils.get_input_tensor_by_name(request, t["name"]), t) for t in sent}
-        return [{**given, **kept}[t["name"]] for t in self.tensors["inputs"]]
+        tensors = [{**given, **kept}[t["name"]] for t in self.tensors["inputs"]]
+        self.parameters["trt_build.inputs_on"] = "+".join(sorted({tensor.device.type for tensor in tensors}))
+        return tensors
 
     def _respond(self, request: Any, answer: Any) -> Any:
         if isinstance(answer, Exception):
@@ -326,10 +328,12 @@ class PlanAnswerer:
         torch.cuda.set_device(device)
         self.stream = torch.cuda.Stream(device)
         self.engine = Engine(folder / "model.plan", facts["flavour"], facts["serving"], device, self.stream)
+        self.stays = bool(facts.get("step_of"))
 
     def run(self, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
         """Tensors of any device in; see _handed_out for the outputs."""
-        return _handed_out(self.engine.run(tensors), tensors, self.stream, self.lends)
+        stays = self.stays or any(tensor.is_cuda for tensor in tensors)
+        return _handed_out(self.engine.run(tensors), self.stream, stays, self.lends)
 
 
 class SegmentsAnswerer:
@@ -337,7 +341,7 @@ class SegmentsAnswerer:
     to the next as they are, without a copy, and are let go after their last reader."""
 
     def __init__(self, folder: Path, facts: dict[str, Any], args: dict[str, str]) -> None:
-        self.tensors, self.segments = facts["serving"], facts["segments"]
+        self.tensors, self.segments, self.stays = facts["serving"], facts["segments"], bool(facts.get("step_of"))
         self.device, self.why = _device(args)
         self.stream = None
         if self.device != "cpu":
@@ -365,7 +369,8 @@ class SegmentsAnswerer:
         if self.stream is None:
             return self._run(tensors)
         outputs = self._run([tensor.to(self.device) for tensor in tensors])
-        return _handed_out(outputs, tensors, self.stream, lends=False)  # a piece may hand an input on
+        stays = self.stays or any(tensor.is_cuda for tensor in tensors)
+        return _handed_out(outputs, self.stream, stays, lends=False)  # a piece may hand an input on
 
     def _run(self, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
         wanted = [t["name"] for t in self.tensors["outputs"]]
@@ -378,14 +383,13 @@ class SegmentsAnswerer:
         return [values[name] for name in wanted]
 
 
-def _handed_out(
-    outputs: list[torch.Tensor], inputs: list[torch.Tensor], stream: torch.cuda.Stream, lends: bool
-) -> list[torch.Tensor]:
-    """The outputs once the stream has made them. Where an input came on the GPU (CUDA shared memory, an ensemble) they
-    stay there, and nothing goes through the host; else they go to the CPU, where the answer is wanted. Triton copies
-    them after `execute` and before the next one: the engine's own buffers are lent for one request, copied for more.
+def _handed_out(outputs: list[torch.Tensor], stream: torch.cuda.Stream, stays: bool, lends: bool) -> list[torch.Tensor]:
+    """The outputs once the stream has made them. In a step of an ensemble, and where an input came on the GPU (CUDA
+    shared memory), they stay there, and nothing goes through the host; else they go to the CPU, where the answer is
+    wanted. Triton copies them after `execute` and before the next one: the engine's own buffers are lent for one
+    request, copied for more.
     """
-    if not any(tensor.is_cuda for tensor in inputs):
+    if not stays:
         return [output.cpu() for output in outputs]
     kept = outputs if lends else [output.clone() for output in outputs]
     stream.synchronize()

@@ -1,0 +1,71 @@
+"""Models in pieces on a GPU: plans answer in both layouts, and what crosses between an ensemble's steps stays there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from builder.parity import ModelParity, verify
+from builder.parity.clients import GrpcClient, describe
+from builder.parity.served import read
+from builder.repository import ModelResult, build_repository
+from builder.serving import Server, serve
+from tests.repository import networks
+
+pytestmark = [pytest.mark.gpu, pytest.mark.live]
+
+MODELS = ["salient", "gated", "crossings", "watermarked"]
+
+
+@dataclass(frozen=True)
+class Served:
+    repository: Path
+    server: Server
+    built: dict[str, ModelResult]
+    verified: dict[str, ModelParity]
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("models")
+    networks.write(folder, MODELS)
+    return folder
+
+
+@pytest.fixture(scope="module", params=["fused", "ensemble"])
+def served(request: pytest.FixtureRequest, models: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """Both layouts take their plans from one store: they are built once."""
+    folder = tmp_path_factory.mktemp("served")
+    results = build_repository(
+        models, folder / "out", layout=request.param, serve_as="python", store=models.parent / "store", jobs=1
+    )
+    with serve(folder / "out", http_port=0, grpc_port=0, metrics_port=0) as server:
+        found = verify(folder / "out", server.http_url, server.grpc_url, repeat=0)
+        yield Served(folder / "out", server, {r.name: r for r in results}, {p.name: p for p in found})
+
+
+def test_every_plan_answers_on_the_gpu(served: Served) -> None:
+    assert {name: str(r.error or "") for name, r in served.built.items()} == dict.fromkeys(MODELS, "")
+    for name, parity in served.verified.items():
+        assert parity.passed, (name, parity.problems, [r.problems for r in parity.results])
+        if ".tensorrt" in name:
+            assert (parity.answered_by, parity.device) == ("plan", "cuda:0"), (name, parity.why)
+        elif parity.answered_by and ".torch" not in name:
+            assert (parity.answered_by, parity.device) == ("plan+torch", "cuda:0"), (name, parity.why)
+
+
+def test_what_crosses_between_the_steps_of_an_ensemble_stays_on_the_gpu(served: Served) -> None:
+    steps = sorted(path.name for path in served.repository.glob("*.[1-9].*"))
+    if not steps:
+        pytest.skip("the fused layout has no steps")
+    client = GrpcClient(served.server.grpc_url, 60)
+    for name in steps:
+        model = name.split(".")[0]
+        client.infer(model, read(served.repository / model).goldens[0].inputs)
+        own = next(iter(read(served.repository / name).goldens))
+        said = describe(client, name, read(served.repository / name).wire(own).inputs)
+        assert "cuda" in said["trt_build.inputs_on"], (name, said)
+    client.close()
