@@ -85,10 +85,11 @@ class BlockConverter:
             reason = predicate(self.ctx, bound)
             if reason:
                 raise Unconvertible(reason, FALLBACK_FIX)
-        keep, first = self.policy.constrains(converter.operator, self.names.peek(node)), self.ctx.net.num_layers
+        name, first = self.names.peek(node), self.ctx.net.num_layers
+        keep = self.policy.constrains(converter.operator, name)
         results = _listed(converter.build(self.ctx, node, *vars(bound).values()), node)
         if keep:
-            precision.constrain(self.ctx.net, first)
+            precision.constrain(self.ctx.net, first, self.policy.spared(name))
         return results
 
     def bind_outputs(self, node: Any, results: list[Any]) -> None:

@@ -56,6 +56,11 @@ KEPT = frozenset(
 )
 """Statistics, long sums, and functions whose error or range half cannot hold: always float32."""
 
+SELF_KEPT = ("NORMALIZATION", "SOFTMAX")
+"""Layer types that TensorRT computes in float32 whatever dtype goes in and comes out (INormalizationLayer's
+compute_precision is FLOAT unless asked otherwise; softmax sums in float32). Where TensorRT chooses precisions, to hold
+their endpoints in float32 too would only keep them out of the kernels that fuse attention."""
+
 QUANTISING = frozenset("fake_quantize_per_tensor_affine fake_quantize_per_channel_affine fake_quantize_fp8".split())
 """They take what comes and give what their reader computes in: a cast on either side would hide the pair."""
 
@@ -83,8 +88,15 @@ class Policy:
         """Whether the layers of `operator` must be told to stay in float32."""
         return self.half is not None and not self.typed and self._kept(operator, name)
 
+    def spared(self, name: str) -> tuple[str, ...]:
+        """The layer types that `constrain` leaves alone; none where the user asked for float32 by name."""
+        return () if self._named(name) else SELF_KEPT
+
     def _kept(self, operator: str, name: str) -> bool:
-        return operator in KEPT or any(fnmatch.fnmatchcase(name, pattern) for pattern in self.keep_fp32)
+        return operator in KEPT or self._named(name)
+
+    def _named(self, name: str) -> bool:
+        return any(fnmatch.fnmatchcase(name, pattern) for pattern in self.keep_fp32)
 
 
 def policy(precision: str, keep_fp32: tuple[str, ...] = ()) -> Policy:
@@ -109,11 +121,13 @@ def quantises(graph: Any) -> bool:
     return any(graph.findNode(kind, True) is not None for kind in kinds)
 
 
-def constrain(net: Any, first: int) -> None:
-    """Keep the floating layers from index `first` on in float32, on a TensorRT that chooses precisions itself."""
+def constrain(net: Any, first: int, spared: tuple[str, ...] = ()) -> None:
+    """Keep the floating layers from index `first` on in float32, on a TensorRT that chooses precisions itself; those of
+    the types `spared` may choose."""
     for index in range(first, net.num_layers):
         layer = net.get_layer(index)
-        if layer.type != trt.LayerType.CONSTANT and layer.get_output(0).dtype == trt.DataType.FLOAT:
+        free = layer.type.name in ("CONSTANT", *spared)
+        if not free and layer.get_output(0).dtype == trt.DataType.FLOAT:
             layer.precision = trt.DataType.FLOAT
 
 
@@ -165,7 +179,8 @@ def _constant(ctx: Any, value: torch.Tensor, dtype: torch.dtype, name: str) -> t
     if not value.is_floating_point():
         return value
     cast = value.to(dtype)
-    if cast.numel() and bool((torch.isinf(cast) & torch.isfinite(value)).any()):
-        most = value.abs().max().item()
+    low, high = (v.item() for v in value.aminmax()) if cast.numel() else (0.0, 0.0)  # no copies of large weights
+    most = max(-low, high)
+    if not most <= torch.finfo(dtype).max and bool((torch.isinf(cast) & torch.isfinite(value)).any()):
         ctx.warn(f"`{name}` has values beyond {dtype}'s range ({most:.3g}): keep this node in float32")
     return cast

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from torch import nn
 
 import builder
-from builder.conversion.precision import policy
+from builder.conversion.precision import Policy, constrain, policy
 from builder.conversion.quantised import FP8, missing
 from builder.engine.flavour import trt
 from builder.errors import UsageError
@@ -94,3 +96,38 @@ def test_a_widened_half_tensor_is_not_narrowed_again() -> None:
     conversion = builder.convert(torch.jit.script(Widened()), [spec], precision="fp16")
     casts = [dtype for kind, dtype in layers(conversion) if kind == "CAST"]
     assert "HALF" not in casts
+
+
+class _Layers:
+    """As much of a weakly typed network (TensorRT 8.6) as `constrain` looks at."""
+
+    def __init__(self, *kinds: str) -> None:
+        dtypes = {kind: trt.DataType.INT32 if kind == "SHAPE" else trt.DataType.FLOAT for kind in kinds}
+        self.layers = [
+            SimpleNamespace(
+                type=trt.LayerType.__members__[kind],
+                precision=None,
+                get_output=lambda _, kind=kind: SimpleNamespace(dtype=dtypes[kind]),
+            )
+            for kind in kinds
+        ]
+        self.num_layers = len(kinds)
+
+    def get_layer(self, index: int) -> SimpleNamespace:
+        return self.layers[index]
+
+
+@pytest.mark.parametrize(
+    ("patterns", "kept"),
+    [((), ["UNARY", "REDUCE"]), (("aten::softmax*",), ["NORMALIZATION", "SOFTMAX", "UNARY", "REDUCE"])],
+)
+def test_where_tensorrt_chooses_it_is_told_what_it_would_not_do_itself(
+    patterns: tuple[str, ...], kept: list[str]
+) -> None:
+    rules, net = Policy(torch.float16, patterns, typed=False), _Layers(*KINDS)
+    assert rules.constrains("softmax", "aten::softmax_0") and not rules.constrains("linear", "aten::linear_0")
+    constrain(net, 0, rules.spared("aten::softmax_0"))
+    assert [layer.type.name for layer in net.layers if layer.precision == trt.DataType.FLOAT] == kept
+
+
+KINDS = ("CONSTANT", "NORMALIZATION", "SOFTMAX", "UNARY", "SHAPE", "REDUCE")
