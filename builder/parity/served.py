@@ -50,8 +50,8 @@ class PublishedModel:
         return Golden(golden.name, *sides)
 
     def wire(self, golden: Golden) -> Golden:
-        """The golden as the endpoint has it: served element types, and an axis of 1 where Triton has no tensor without
-        axes.
+        """The golden as the endpoint has it: served element types, an axis of 1 where Triton has no tensor without
+        axes, and no more rows than Triton takes: other sizes may have profiles of smaller batches only.
         """
         inputs = {name: self._wire("inputs", name, array) for name, array in golden.inputs.items()}
         outputs = {name: self._wire("outputs", name, array) for name, array in golden.outputs.items()}
@@ -63,7 +63,9 @@ class PublishedModel:
             return array
         own_type = by_name(declared["dtype"]).numpy == array.dtype
         served = array.astype(by_name(declared["served_dtype"]).numpy) if own_type else array
-        without_axes = len(declared["shape"]) == (1 if self.config.max_batch_size else 0)
+        most = self.config.max_batch_size
+        served = served[:most] if most else served
+        without_axes = len(declared["shape"]) == (1 if most else 0)
         return served.reshape(*served.shape, 1) if without_axes else served
 
 

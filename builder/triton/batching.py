@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -67,12 +66,18 @@ def _axis(artifact: ModelArtifact) -> str | None:
 
 def _covered(artifact: ModelArtifact, axis: str) -> int:
     """The greatest batch that each combination of the other axes has a profile for, from 1 without a gap."""
-    groups: dict[Any, list[Range]] = defaultdict(list)
-    for profile in artifact.profiles:
-        merged = {**_dims(artifact), **profile}
-        others = tuple(sorted((name, span) for name, span in merged.items() if name != axis))
-        groups[others].append(merged[axis])
-    return min((_reach(spans) for spans in groups.values()), default=0)
+    profiles = [{**_dims(artifact), **profile} for profile in artifact.profiles]
+    others = [{name: span for name, span in profile.items() if name != axis} for profile in profiles]
+    reaches = (
+        _reach(profile[axis] for profile, other in zip(profiles, others, strict=True) if _holds(other, wanted))
+        for wanted in others
+    )
+    return min(reaches, default=0)
+
+
+def _holds(spans: Mapping[str, Range], inner: Mapping[str, Range]) -> bool:
+    """Whether every size of `inner` is one of `spans`."""
+    return all(spans[name][0] <= low and high <= spans[name][2] for name, (low, _, high) in inner.items())
 
 
 def _dims(artifact: ModelArtifact) -> Mapping[str, Range]:

@@ -67,6 +67,14 @@ def models() -> Iterator[ModelArtifact]:
         Scaled(), (tensor("x", "float32", 2, 3), tensor("factor", "float32")), ("y", "sum"), name="scalars", dynamic=()
     )
     yield artifact(
+        Affine(),
+        (tensor("x", "float32", "batch", "length", length=(1, 8, 64)),),
+        ("y",),
+        name="lengths",
+        profiles=[{"batch": (1, 4, 8), "length": (1, 8, 16)}, {"batch": (1, 1, 2), "length": (17, 32, 64)}],
+        dynamic=(0, 1),
+    )
+    yield artifact(
         Doubled(),
         tuple(tensor(dtype, dtype, "batch", 3) for dtype in DTYPES),
         [f"y_{d}" for d in DTYPES],

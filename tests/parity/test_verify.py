@@ -53,6 +53,13 @@ def test_batched_models_are_also_asked_many_times_at_once(endpoint: Endpoint) ->
     assert {r.protocol for r in mixing.results} == {"grpc"}
 
 
+def test_a_golden_is_asked_no_more_rows_than_triton_takes(endpoint: Endpoint) -> None:
+    """Eight rows of a short sequence have a profile, but Triton takes two of any length."""
+    (parity,) = verify(endpoint.repository, endpoint.http_url, None, ["lengths"])
+    assert parity.passed, [r.problems for r in parity.results]
+    assert "p0-max" in {r.golden for r in parity.results}
+
+
 def test_sizes_that_no_golden_has_can_be_asked_for(endpoint: Endpoint) -> None:
     x = np.arange(18, dtype=np.float32).reshape(6, 3)
     extra = Golden("mine", {"x": x}, {"y": x * 2 + 1})

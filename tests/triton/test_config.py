@@ -81,6 +81,13 @@ def test_the_batch_is_no_larger_than_every_length_has_a_profile_for() -> None:
     assert config(model).max_batch_size == 2
 
 
+def test_a_profile_of_wider_lengths_serves_the_narrower_ones_too() -> None:
+    spec = tensor("x", "float32", "batch", "length", length=(1, 8, 64))
+    profiles = [{"batch": (1, 1, 1), "length": (1, 8, 16)}, {"batch": (1, 4, 8), "length": (1, 16, 64)}]
+    model = artifact(Affine(), (spec,), ("y",), profiles=profiles, dynamic=(0, 1))
+    assert config(model).max_batch_size == 8
+
+
 def test_batching_that_the_manifest_demands_and_the_model_forbids_is_a_usage_error() -> None:
     model = artifact(Affine(), (tensor("x", "float32", 2, 3),), ("y",), dynamic=(), batching=Batching(enabled=True))
     with pytest.raises(UsageError, match="first axis"):

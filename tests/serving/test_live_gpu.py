@@ -1,0 +1,167 @@
+"""A repository of ours served on the GPU by the Python runtime: every way in, and nothing through the host.
+
+A wrapper around the published model.py writes down what the runtime is given and gives back.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tritonclient import grpc
+
+from builder.parity import verify
+from builder.parity.shared_memory import Regions
+from builder.repository import build_repository
+from builder.serving import Server, serve
+from builder.triton import Golden
+
+pytestmark = [pytest.mark.gpu, pytest.mark.live]
+
+MANIFEST = """\
+inputs:
+  - {name: x, dtype: float32, shape: [batch, 3, side, side]}
+profiles:
+  - {batch: {min: 1, opt: 1, max: 1}, side: {min: 8, opt: 16, max: 16}}
+  - {batch: {min: 1, opt: 4, max: 8}, side: {min: 8, opt: 16, max: 32}}
+outputs: [scores, best]
+instances: 2
+batching: {max_queue_delay_us: 5000}
+"""
+
+WRAPPER = """
+import importlib.util, json, os
+from pathlib import Path
+spec = importlib.util.spec_from_file_location("trt_build_runtime", Path(__file__).with_name("runtime.py"))
+runtime = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(runtime)
+
+class TritonPythonModel(runtime.TritonPythonModel):
+    def execute(self, requests):
+        inputs = [tensor.is_cpu() for request in requests for tensor in request.inputs()]
+        responses = super().execute(requests)
+        outputs = [tensor.is_cpu() for response in responses for tensor in response.output_tensors()]
+        engine = self.answerer.engine
+        said = {"pid": os.getpid(), "requests": len(requests), "inputs_on_cpu": inputs, "outputs_on_cpu": outputs,
+                "stream": self.answerer.stream.cuda_stream,
+                "buffers": [buffer.storage.data_ptr() for buffer in engine.buffers.values()]}
+        with open(os.environ["TRT_BUILD_SAID"], "a") as log:
+            log.write(json.dumps(said) + chr(10))
+        return responses
+"""
+
+
+class Scores(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.convolution, self.head = torch.nn.Conv2d(3, 8, 3, padding=1), torch.nn.Linear(8, 5)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        scores = self.head(self.convolution(x).relu().mean((2, 3)))
+        return scores, scores > 0
+
+
+@pytest.fixture(scope="module")
+def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    models = tmp_path_factory.mktemp("live-gpu") / "models"
+    models.mkdir()
+    torch.jit.script(Scores().eval()).save(str(models / "scores.pt"))
+    (models / "scores.yaml").write_text(MANIFEST)
+    out = models.parent / "repository"
+    (result,) = build_repository(models, out, serve_as="python", isolate=False)
+    assert result.ok, result.error
+    version = out / "scores" / "1"
+    (version / "model.py").rename(version / "runtime.py")
+    (version / "model.py").write_text(WRAPPER)
+    return out
+
+
+@pytest.fixture(scope="module")
+def log(repository: Path) -> Path:
+    return repository.parent / "said.jsonl"
+
+
+@pytest.fixture(scope="module")
+def server(repository: Path, log: Path) -> Iterator[Server]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TRT_BUILD_SAID", str(log))
+        with serve(repository, http_port=0, grpc_port=0, metrics_port=0) as running:
+            yield running
+
+
+@pytest.fixture
+def client(server: Server) -> Iterator[Any]:
+    connected = grpc.InferenceServerClient(server.grpc_url)
+    yield connected
+    connected.close()
+
+
+def golden(batch: int, side: int, seed: int) -> Golden:
+    x = torch.randn(batch, 3, side, side, generator=torch.Generator().manual_seed(seed))
+    scores, best = Scores().eval()(x)
+    return Golden(f"{batch}x{side}", {"x": x.numpy()}, {"scores": scores.detach().numpy(), "best": best.numpy()})
+
+
+def ask(client: Any, kind: str, one: Golden, log: Path) -> list[dict[str, Any]]:
+    """The answer is right; what the runtime wrote down of it."""
+    log.unlink(missing_ok=True)
+    with Regions(kind, client, one) as regions:
+        result = client.infer("scores", regions.inputs(grpc), outputs=regions.outputs(grpc))
+        found = {o.name: regions.read(o.name, o.datatype, o.shape) for o in result.get_response().outputs}
+    np.testing.assert_allclose(found["scores"], one.outputs["scores"], rtol=1e-3, atol=1e-4)
+    np.testing.assert_array_equal(found["best"], one.outputs["best"])
+    return [json.loads(line) for line in log.read_text().splitlines()]
+
+
+@pytest.mark.parametrize("memory", ["none", "system", "cuda"])
+def test_every_golden_passes_in_every_way(repository: Path, server: Server, memory: str) -> None:
+    (parity,) = verify(repository, server.http_url, server.grpc_url, repeat=2, shared_memory=[memory])
+    assert parity.passed, (parity.problems, [r.problems for r in parity.results], parity.why)
+    assert (parity.answered_by, parity.device) == ("plan", "cuda:0"), parity.why
+    assert {r.golden for r in parity.results} >= {"p0-opt", "p0-min", "p1-opt", "p1-min", "p1-max", "p1-odd"}
+
+
+def test_no_region_stays_registered(client: Any) -> None:
+    assert not client.get_cuda_shared_memory_status().regions
+    assert not client.get_system_shared_memory_status().regions
+
+
+def test_what_comes_on_the_gpu_stays_there(client: Any, log: Path) -> None:
+    (said,) = ask(client, "cuda", golden(4, 16, 1), log)
+    assert said["inputs_on_cpu"] == [False] and said["outputs_on_cpu"] == [False, False]
+    (said,) = ask(client, "system", golden(4, 16, 2), log)
+    assert said["inputs_on_cpu"] == [True] and said["outputs_on_cpu"] == [True, True]
+
+
+def test_each_instance_has_a_stream_of_its_own_and_uses_its_buffers_again(client: Any, log: Path) -> None:
+    said = [line for seed in range(12) for line in ask(client, "cuda", golden(8, 16 + seed, seed), log)]
+    for pid in {line["pid"] for line in said}:
+        own = [line for line in said if line["pid"] == pid]
+        assert len({line["stream"] for line in own}) == 1 and own[0]["stream"] != 0
+        assert len({tuple(line["buffers"]) for line in own}) == 1
+
+
+def test_requests_that_came_on_the_gpu_are_batched_there(client: Any, log: Path) -> None:
+    """Sixteen at once, so that some are run together: each gets its own rows, from buffers that are not lent twice."""
+    from concurrent.futures import ThreadPoolExecutor
+    from contextlib import ExitStack
+
+    asked = [golden(2, 16, seed) for seed in range(16)]
+    log.unlink(missing_ok=True)
+    with ExitStack() as stack, ThreadPoolExecutor(16) as pool:
+        regions = [stack.enter_context(Regions("cuda", client, one)) for one in asked]
+        for _ in range(5):
+            sent = [pool.submit(client.infer, "scores", one.inputs(grpc), outputs=one.outputs(grpc)) for one in regions]
+            for one, wanted, answer in zip(regions, asked, sent, strict=True):
+                outputs = answer.result().get_response().outputs
+                found = {o.name: one.read(o.name, o.datatype, o.shape) for o in outputs}
+                np.testing.assert_allclose(found["scores"], wanted.outputs["scores"], rtol=1e-3, atol=1e-4)
+    said = [json.loads(line) for line in log.read_text().splitlines()]
+    assert max(line["requests"] for line in said) > 1
+    assert not any(on_cpu for line in said for on_cpu in line["outputs_on_cpu"])
