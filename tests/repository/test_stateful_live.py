@@ -1,0 +1,209 @@
+"""Models with state on a real server: sequences by correlation id, interleaved, restarted, over both protocols."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import shutil
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from tritonclient.utils import InferenceServerException
+
+from builder.engine import flavour
+from builder.parity import verify
+from builder.parity.clients import Client, GrpcClient, HttpClient, Turn
+from builder.repository import build_repository
+from builder.serving import serve
+from builder.triton import goldens
+from tests.repository import stateful as models
+
+pytestmark = [pytest.mark.live, pytest.mark.slow]
+
+IDS = itertools.count(1)
+WAYS = ("http", "grpc", "http restarted", "grpc restarted", "http interleaved", "grpc interleaved")
+
+
+@dataclass(frozen=True)
+class Served:
+    models: Path
+    repository: Path
+    http_url: str
+    grpc_url: str
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    folder = models.write(tmp_path_factory.mktemp("stateful"))
+    repository = tmp_path_factory.mktemp("served") / "repository"
+    results = build_repository(folder, repository, serve_as="python")
+    assert all(result.ok for result in results), [str(result.error) for result in results]
+    with serve(repository, http_port=0, grpc_port=0, metrics_port=0) as server:
+        yield Served(folder, repository, server.http_url, server.grpc_url)
+
+
+@pytest.fixture(params=["http", "grpc"])
+def client(request: pytest.FixtureRequest, served: Served) -> Iterator[Client]:
+    made: Client = HttpClient(served.http_url, 30) if request.param == "http" else GrpcClient(served.grpc_url, 30)
+    yield made
+    made.close()
+
+
+def test_every_sequence_answers_as_the_module_in_a_loop(served: Served) -> None:
+    gpu = "tensorrt" in flavour.installed() and flavour.gpu_answers()
+    memories = ("none", "system", "cuda") if gpu else ("none", "system")
+    for parity in verify(served.repository, served.http_url, served.grpc_url, shared_memory=memories):
+        assert parity.passed, (parity.name, parity.problems, [r.problems for r in parity.results if not r.passed])
+        asked = {(result.golden, result.protocol) for result in parity.results}
+        assert {(f"sequence-{n}", way) for n in range(3) for way in ("http", "grpc", "http system")} <= asked
+        assert set(WAYS) <= {way for _, way in asked}
+        assert parity.answered_by in (("plan", "plan+torch") if gpu else ("torch",)), parity.why
+
+
+def ask(client: Client, model: str, turn: Turn, **inputs: np.ndarray) -> np.ndarray:  # type: ignore[type-arg]
+    return client.infer(model, inputs, turn=turn).outputs["y"]
+
+
+def count(client: Client, sequence: int | str, value: int, *, start: bool = False, end: bool = False) -> int:
+    """What the counter has summed up, by what it multiplies a one with."""
+    x = np.array([[1, value - 1, 0]])
+    return int(ask(client, "counter", Turn(sequence, start, end), x=x)[0, 0])
+
+
+def test_a_sequence_begins_where_the_manifest_says_and_a_start_forgets_it(client: Client) -> None:
+    one, other = next(IDS), f"stream-{next(IDS)}"
+    assert count(client, one, 5, start=True) == 1005
+    assert count(client, other, 7, start=True) == 1007
+    assert [count(client, one, 5), count(client, other, 7), count(client, one, 5)] == [1010, 1014, 1015]
+    assert count(client, one, 1, start=True) == 1001
+    assert count(client, one, 1, end=True) == 1002
+    assert count(client, other, 7, end=True) == 1021
+
+
+def test_nothing_goes_on_without_a_start_or_after_the_end(client: Client) -> None:
+    sequence = next(IDS)
+    with pytest.raises(InferenceServerException, match="must specify the START flag"):
+        count(client, sequence, 5)
+    assert count(client, sequence, 5, start=True, end=True) == 1005
+    with pytest.raises(InferenceServerException, match="must specify the START flag"):
+        count(client, sequence, 5)
+    with pytest.raises(InferenceServerException, match="correlation ID"):
+        client.infer("counter", {"x": np.ones((1, 3), np.int64)})
+
+
+def test_a_request_that_fails_leaves_the_state_as_it_was(served: Served, client: Client) -> None:
+    sequence, module = next(IDS), models.module("recogniser")
+    h, c = torch.from_numpy(np.load(served.models / "h0.npy")), torch.zeros(2, 1, 5)
+    for number in range(3):
+        x = torch.randn(1, 2, 6, generator=torch.Generator().manual_seed(number))
+        with torch.no_grad():
+            y, h, c = module(x, h, c)
+        turn = Turn(sequence, number == 0, number == 2)
+        np.testing.assert_allclose(ask(client, "recogniser", turn, x=x.numpy()), y.numpy(), rtol=1e-4, atol=1e-5)
+        if number < 2:
+            with pytest.raises(InferenceServerException, match=r"\[1, 9, 6\]"):
+                ask(client, "recogniser", Turn(sequence, False, False), x=np.zeros((1, 9, 6), np.float32))
+
+
+def test_a_start_that_fails_leaves_nothing_behind(client: Client) -> None:
+    sequence, wrong = next(IDS), np.zeros((1, 9, 6), np.float32)
+    ask(client, "recogniser", Turn(sequence, True, False), x=np.ones((1, 2, 6), np.float32))
+    with pytest.raises(InferenceServerException, match=r"\[1, 9, 6\]"):
+        ask(client, "recogniser", Turn(sequence, True, False), x=wrong)
+    with pytest.raises(InferenceServerException, match="its start failed"):
+        ask(client, "recogniser", Turn(sequence, False, True), x=np.ones((1, 2, 6), np.float32))
+
+
+def test_more_sequences_than_may_be_open_wait_and_lose_nothing(served: Served) -> None:
+    """`max: 2`: the others' starts wait until a place is free; threads, since each of them then waits."""
+    client = GrpcClient(served.grpc_url, 60)
+
+    def whole(number: int) -> list[int]:
+        sequence = 10_000 + number
+        return [count(client, sequence, number, start=at == 0, end=at == 4) for at in range(5)]
+
+    with ThreadPoolExecutor(12) as pool:
+        answers = list(pool.map(whole, range(1, 13)))
+    client.close()
+    assert answers == [[1000 + number * (at + 1) for at in range(5)] for number in range(1, 13)]
+
+
+def test_explicit_state_goes_through_the_clients_hands(served: Served, tmp_path: Path) -> None:
+    """The same models, stateless: goldens are single requests, and a client that hands the state on is the loop."""
+    results = build_repository(served.models, tmp_path / "repository", serve_as="python", state="explicit")
+    assert all(result.ok for result in results), [str(result.error) for result in results]
+    with serve(tmp_path / "repository", http_port=0, grpc_port=0, metrics_port=0) as server:
+        for parity in verify(tmp_path / "repository", server.http_url, server.grpc_url, repeat=0):
+            assert parity.passed and {"p0-opt", "sequence-1.003"} <= {result.golden for result in parity.results}
+        client = HttpClient(server.http_url, 30)
+        module = models.module("recogniser")
+        kept = {"h0": np.load(served.models / "h0.npy"), "c0": np.zeros((2, 1, 5), np.float32)}
+        h, c = (torch.from_numpy(array) for array in kept.values())
+        for number in range(4):
+            x = torch.randn(1, 3, 6, generator=torch.Generator().manual_seed(number))
+            with torch.no_grad():
+                y, h, c = module(x, h, c)
+            answer = client.infer("recogniser", {"x": x.numpy(), **kept}).outputs
+            np.testing.assert_allclose(answer["y"], y.numpy(), rtol=1e-4, atol=1e-5)
+            kept = {"h0": answer["hn"], "c0": answer["cn"]}
+        client.close()
+
+
+def test_a_client_neither_sees_nor_sends_the_state(served: Served) -> None:
+    for name in models.MODULES:
+        sidecar = json.loads((served.repository / name / "trt-build.json").read_text())
+        assert [tensor["name"] for tensor in (*sidecar["inputs"], *sidecar["outputs"])] == ["x", "y"]
+        assert sidecar["state"]
+
+
+def tampered(served: Served, folder: Path, name: str, number: int) -> Path:
+    """A copy of one model whose golden of one request says another answer."""
+    shutil.copytree(served.repository / name, folder / name)
+    file = folder / name / "goldens" / f"sequence-1.{number:03}.npz"
+    golden = goldens.load_one(file)
+    outputs = {**golden.outputs, "y": golden.outputs["y"] + 1}
+    goldens.save([type(golden)(golden.name, golden.inputs, outputs)], file.parent)
+    return folder
+
+
+def test_one_wrong_answer_in_a_sequence_fails_it(served: Served, tmp_path: Path) -> None:
+    (parity,) = verify(tampered(served, tmp_path, "filter", 2), served.http_url, served.grpc_url)
+    failed = [result for result in parity.results if not result.passed]
+    assert not parity.passed and {result.golden for result in failed} == {"sequence-1"}
+    assert all("y@2" in text for result in failed for text in result.problems)
+
+
+WRONG = {
+    "one that forgets": ('self._copy(answer, s["output"])', 'self.start[s["input"]]'),
+    "one that never starts anew": (
+        "SEQUENCE_START:",
+        "SEQUENCE_START and request.correlation_id() not in self.sequences:",
+    ),
+    "one state for all": ("request.correlation_id()", "0"),
+}
+
+
+@pytest.mark.parametrize("how", WRONG)
+def test_a_server_that_keeps_state_wrongly_does_not_pass(served: Served, tmp_path: Path, how: str) -> None:
+    shutil.copytree(served.repository / "filter", tmp_path / "repository" / "filter")
+    runtime = tmp_path / "repository" / "filter" / "1" / "model.py"
+    old, new = WRONG[how]
+    assert old in runtime.read_text()
+    runtime.write_text(runtime.read_text().replace(old, new))
+    with serve(tmp_path / "repository", http_port=0, grpc_port=0, metrics_port=0) as server:
+        (parity,) = verify(tmp_path / "repository", server.http_url, server.grpc_url)
+    assert not parity.passed
+    wrong = {result.protocol for result in parity.results if not result.passed}
+    assert wrong >= CAUGHT[how]
+
+
+CAUGHT = {
+    "one that forgets": {"http", "grpc"},
+    "one that never starts anew": {"http restarted", "grpc restarted"},
+    "one state for all": {"http interleaved", "grpc interleaved"},
+}
