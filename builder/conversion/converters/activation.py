@@ -126,9 +126,10 @@ def gelu(ctx: ConversionContext, node: Any, x: Any, approximate: str) -> Any:
 
 
 def gelu_erf(ctx: ConversionContext, x: Any) -> Any:
-    """x/2 (1 + erf(x / sqrt 2)): TensorRT 8.6 has no such activation"""
-    erf = ctx.unary("ERF", combine(ctx, "PROD", x, math.sqrt(0.5)))
-    return combine(ctx, "PROD", combine(ctx, "PROD", x, 0.5), combine(ctx, "SUM", erf, 1.0))
+    """x (1 + erf(x / sqrt 2)) / 2, in the order in which ONNX exporters write it and TensorRT's fuser knows it: 8.6 has
+    no such activation"""
+    erf = ctx.unary("ERF", combine(ctx, "DIV", x, math.sqrt(2.0)))
+    return combine(ctx, "PROD", combine(ctx, "PROD", x, combine(ctx, "SUM", erf, 1.0)), 0.5)
 
 
 def gelu_tanh(ctx: ConversionContext, x: Any) -> Any:
