@@ -33,11 +33,21 @@ def folded(ctx: ConversionContext, node: Any, x: Any) -> Any:
     if any(s is None and not _is_none(ctx, node.inputsAt(i)) for i, s in enumerate(statistics, 1)):
         return None
     scale, shift = channel_scale(*statistics, eps=ctx.values[node.inputsAt(7).debugName()])
-    kernel = weight.double() * scale.reshape(-1, *[1] * (weight.dim() - 1))
     offset = shift if bias is None else shift + bias.double() * scale
     dtype = ctx.dtype(x)
-    layer.kernel, layer.bias = ctx.weights.of(kernel.to(dtype)), ctx.weights.of(offset.to(dtype))
+    layer.kernel, layer.bias = ctx.weights.of(_scaled(weight, scale, dtype)), ctx.weights.of(offset.to(dtype))
     return x
+
+
+def _scaled(weight: torch.Tensor, scale: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """Each channel of the weight (its first axis) times its scale, rounded once to `dtype`; a few channels at a time,
+    for no large float64 copy ever to stand beside the weights."""
+    result = torch.empty(weight.shape, dtype=dtype)
+    channels = max(2**18 // max(weight[0].numel(), 1), 1)
+    factors = scale.reshape(-1, *[1] * (weight.dim() - 1))
+    for into, rows, factor in zip(*(t.split(channels) for t in (result, weight, factors)), strict=True):
+        into.copy_(rows.double() * factor)
+    return result
 
 
 def channel_scale(

@@ -1,4 +1,4 @@
-"""What is known of dynamic sizes after a layer: only what TensorRT documents, and whatever object asks for the layer."""
+"""What is known of dynamic sizes after a layer: what TensorRT documents, whatever object asks for the layer."""
 
 from __future__ import annotations
 

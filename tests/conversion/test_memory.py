@@ -1,0 +1,38 @@
+"""A network converts within one and a half times its weights above the module's own memory."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from benchmarks.memory import NETWORKS, apart
+
+MEGABYTES = 256
+LIMIT = 1.5
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the peak is read from /proc")
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+@pytest.mark.parametrize("name", NETWORKS)
+def test_weights_are_copied_once_at_most(name: str, precision: str) -> None:
+    row = apart(name, MEGABYTES, precision)
+    assert row["weights_mb"] > MEGABYTES / 2
+    assert row["extra_per_weight"] <= LIMIT, row
+
+
+def test_a_copy_too_many_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The measure itself: a module whose conversion is made to hold two copies."""
+    import builder
+    from benchmarks import memory
+
+    kept = []
+    convert = builder.convert
+
+    def hoarding(module, *arguments, **named):  # type: ignore[no-untyped-def]
+        kept.extend(p.clone() for p in module.parameters() for _ in range(2))
+        return convert(module, *arguments, **named)
+
+    monkeypatch.setattr(builder, "convert", hoarding)
+    assert memory.measure("linear", 64, "fp32")["extra_per_weight"] > LIMIT
