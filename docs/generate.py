@@ -1,8 +1,9 @@
-"""Writes the documents that are generated: `python docs/generate.py operators [--check] [--samples]`.
+"""Writes the documents that are generated: `python docs/generate.py operators|performance [--check] [--samples]`.
 
-docs/operators.md comes from the registries: what converters, evaluators and formulas say of themselves. `--check`
-writes nothing and fails where the file is not current; `--samples` first runs torch's operator database (minutes) and
-keeps its verdicts in docs/operators.json.
+docs/operators.md comes from the registries: what converters, evaluators and formulas say of themselves.
+docs/performance.md comes from the measured rows in benchmarks/results. `--check` writes nothing and fails where the
+file is not current; `--samples` first runs torch's operator database (minutes) and keeps its verdicts in
+docs/operators.json.
 """
 
 from __future__ import annotations
@@ -10,13 +11,14 @@ from __future__ import annotations
 import json
 import sys
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE, STORE = ROOT / "docs/operators.md", ROOT / "docs/operators.json"
+PERFORMANCE = ROOT / "docs/performance.md"
 
 HEAD = """# Operators
 
@@ -178,23 +180,33 @@ def run_samples() -> None:
     STORE.write_text(json.dumps(kept, indent=1, sort_keys=True) + "\n")
 
 
+def performance() -> str:
+    """The text of docs/performance.md."""
+    return str(import_module("benchmarks.page").text())
+
+
 def main(arguments: list[str]) -> int:
-    """Write or check the page; 1 where it is not current."""
-    if "operators" not in arguments:
+    """Write or check the pages that are named; 1 where one is not current."""
+    pages = {"operators": (PAGE, page), "performance": (PERFORMANCE, performance)}
+    named = [pages[name] for name in pages if name in arguments]
+    if not named:
         print(__doc__)
         return 2
     if "--samples" in arguments:
         run_samples()
-    text = page()
-    if "--check" in arguments:
-        current = PAGE.exists() and PAGE.read_text() == text
-        print(
-            f"{PAGE.relative_to(ROOT)} is "
-            + ("current" if current else "not current: python docs/generate.py operators")
-        )
-        return 0 if current else 1
-    PAGE.write_text(text)
+    return max([_check(*one) if "--check" in arguments else _write(*one) for one in named])
+
+
+def _write(path: Path, make: Callable[[], str]) -> int:
+    path.write_text(make(), encoding="utf-8")
     return 0
+
+
+def _check(path: Path, make: Callable[[], str]) -> int:
+    current = path.exists() and path.read_text(encoding="utf-8") == make()
+    state = "current" if current else f"not current: python docs/generate.py {path.stem}"
+    print(f"{path.relative_to(ROOT)} is {state}")
+    return 0 if current else 1
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarks import engine, fleet, layers, records, roads
+from benchmarks import engine, fleet, layers, page, records, roads
 from benchmarks.networks import NETWORKS
 
 
@@ -92,3 +92,30 @@ def test_the_stored_rows_are_whole() -> None:
     for row in records.read(records.ENGINES):
         assert {"gpu", "tensorrt", "torch", "date", "network", "precision", "batch"} <= row.keys(), json.dumps(row)
         assert row["ours_by_onnx"] == pytest.approx(row["milliseconds"]["ours"] / row["milliseconds"]["onnx"])
+
+
+def test_the_page_of_performance_is_current() -> None:
+    said = (Path(__file__).resolve().parents[2] / "docs/performance.md").read_text("utf-8")
+    assert said == page.text(), "run: python docs/generate.py performance"
+
+
+def _row(batch: int, ratio: float, **more: object) -> records.Row:
+    return {"gpu": "G", "tensorrt": "8.6.0", "torch": "2.11", "date": "2026-11-21", "network": "unet",
+            "precision": "fp16", "batch": batch, "method": records.METHOD,
+            "milliseconds": {"ours": ratio, "onnx": 1.0}, "ours_by_onnx": ratio, "error": 1e-3,
+            "ours": {"layers": 38, "cold_s": 40.0, "warm_s": 8.0}, "onnx": {"layers": 38}, **more}  # fmt: skip
+
+
+def test_the_page_says_the_mean_what_is_above_the_limit_and_what_was_tried(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(records, "ENGINES", tmp_path / "engine.jsonl")
+    monkeypatch.setattr(records, "TORCH", tmp_path / "torch.jsonl")
+    superseded, tried = _row(1, 9.0), _row(8, 0.5, settings="x=1")
+    records.append(records.ENGINES, [superseded, _row(1, 1.25), _row(8, 0.8), tried])
+    said = page.text()
+    assert "| all | 2 | 1.000 |  | 1 |" in said  # the square root of 1.25 * 0.8
+    assert "Above 1.03: unet fp16 batch 1 (1.250)." in said
+    assert "| `x=1` | unet | fp16 | 8 | 0.500 | 0.800 |" in said
+    assert "| 40.0 | 8.0 | 20% |" in said
+    assert "9.000" not in said
