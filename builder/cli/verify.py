@@ -27,6 +27,7 @@ NUMBERS = ("abs error", "rel error", "cosine", "median", "p95")
 @click.option("--url", metavar="HOST:PORT", help="The endpoint's HTTP address, as localhost:8000.")
 @click.option("--grpc-url", metavar="HOST:PORT", help="The endpoint's gRPC address, as localhost:8001.")
 @click.option("--serve", is_flag=True, help="Start a tritonserver for the occasion, on free ports.")
+@click.option("--engine", is_flag=True, help="Ask the plans themselves on this machine's GPU: no server.")
 @options.only
 @click.option("--repeat", type=click.IntRange(0), default=5, show_default=True, help="Timed requests for each golden.")
 @click.option(
@@ -40,9 +41,17 @@ NUMBERS = ("abs error", "rel error", "cosine", "median", "p95")
 @click.option("--timeout", type=float, default=60.0, show_default=True, help="Seconds to wait for an answer.")
 @click.pass_obj
 def verify_command(
-    terminal: Terminal, /, repository: Path, url: str | None, grpc_url: str | None, serve: bool, **settings: Any
+    terminal: Terminal,
+    /,
+    repository: Path,
+    url: str | None,
+    grpc_url: str | None,
+    serve: bool,
+    engine: bool,
+    **settings: Any,
 ) -> int:
-    """Ask every model of REPOSITORY every golden, over HTTP and gRPC, and compare the answers.
+    """Ask every model of REPOSITORY every golden, over HTTP and gRPC, and compare the answers. With --engine no server
+    is asked but each plan itself, in every profile; without a GPU that ends with exit code 4.
 
     Errors are the worst over all elements, with the index of the element; latencies are in milliseconds.
     """
@@ -50,9 +59,14 @@ def verify_command(
 
     if serve and (url or grpc_url):
         raise click.UsageError("--serve starts an endpoint of its own: leave --url and --grpc-url out")
+    if engine and (serve or url or grpc_url or settings["shared_memory"] != ("none",)):
+        raise click.UsageError("--engine asks no server: leave --serve, --url, --grpc-url and --shared-memory out")
     asked = {"models": list(settings.pop("only")) or None, **settings}
-    with _serving(repository) if serve else nullcontext((url, grpc_url)) as (http, grpc):
-        models = parity.verify(repository, http, grpc, **asked)
+    if engine:
+        models = parity.verify_engines(repository, asked["models"], repeat=asked["repeat"])
+    else:
+        with _serving(repository) if serve else nullcontext((url, grpc_url)) as (http, grpc):
+            models = parity.verify(repository, http, grpc, **asked)
     passed = all(model.passed for model in models)
     data = {"repository": repository, "passed": passed, "models": [model.as_dict() for model in models]}
     terminal.result(data, lambda: show(terminal, models))

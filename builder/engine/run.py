@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -43,14 +44,22 @@ class Engine:
         int64 is narrowed where the engine takes int32. The first optimization profile that holds the shapes is used.
         Raises EngineError where no profile does, or the run fails.
         """
+        return [tensor.clone() for tensor in self._run(tensors, None, to_host=True)]
+
+    def infer(self, tensors: Sequence[torch.Tensor], profile: int | None = None) -> list[torch.Tensor]:
+        """As a call, but the outputs are CUDA tensors, which the next run overwrites, and CUDA tensors of the engine's
+        own dtypes are read where they are: no copies. With `profile` in that optimization profile and no other."""
+        return self._run(tensors, profile, to_host=False)
+
+    def _run(self, tensors: Sequence[torch.Tensor], profile: int | None, *, to_host: bool) -> list[torch.Tensor]:
         feed = {name: self._ready(name, tensor) for name, tensor in zip(self.inputs, tensors, strict=True)}
-        self._choose_profile(feed)
+        self._choose_profile(feed, range(self.engine.num_optimization_profiles) if profile is None else [profile])
         with quiet():
             try:
-                results = self._runner.infer(feed, check_inputs=False, copy_outputs_to_host=True)
+                results = self._runner.infer(feed, check_inputs=False, copy_outputs_to_host=to_host)
             except Exception as failure:
                 raise EngineError(f"the engine failed: {'; '.join(MESSAGES[-3:]) or failure}") from failure
-        return [torch.as_tensor(results[name]).clone() for name in self.outputs]
+        return [torch.as_tensor(results[name]) for name in self.outputs]
 
     def _ready(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
         from polygraphy.datatype import DataType
@@ -58,14 +67,14 @@ class Engine:
         dtype = DataType.to_dtype(DataType.from_dtype(self.engine.get_tensor_dtype(name)), "torch")
         return tensor.to(device="cuda", dtype=dtype).contiguous()
 
-    def _choose_profile(self, feed: dict[str, torch.Tensor]) -> None:
-        for index in range(self.engine.num_optimization_profiles):
+    def _choose_profile(self, feed: dict[str, torch.Tensor], allowed: Iterable[int]) -> None:
+        for index in allowed:
             if all(self._fits(name, index, tensor.shape) for name, tensor in feed.items()):
                 if index != self._runner.context.active_optimization_profile:
                     self._runner.set_profile(index)
                 return
         shapes = {name: tuple(tensor.shape) for name, tensor in feed.items()}
-        raise EngineError(f"no optimization profile holds the shapes {shapes}")
+        raise EngineError(f"no optimization profile of {list(allowed)} holds the shapes {shapes}")
 
     def _fits(self, name: str, profile: int, shape: Any) -> bool:
         least, _, most = self.engine.get_tensor_profile_shape(name, profile)

@@ -30,6 +30,7 @@ _PUBLIC = {
     "first_difference": "builder.parity.bisect",
     "record": "builder.parity.recording",
     "verify": "builder.parity.verification",
+    "verify_engines": "builder.parity.engines",
 }
 
 

@@ -83,6 +83,15 @@ def compare(
     return Comparison((*common, *extra))
 
 
+NARROWED = {("float64", "float32"), ("int64", "int32")}
+"""(module's dtype, network's dtype) where TensorRT has no dtype of the module's: the endpoint widens it again."""
+
+
+def widened(array: Array, wanted: np.dtype[Any]) -> Array:
+    """The array in the module's dtype where the network could only hold a narrower one."""
+    return array.astype(wanted) if (str(wanted), str(array.dtype)) in NARROWED else array
+
+
 def _output(name: str, answer: Arrays, expected: Arrays, tolerance: Tolerance, precision: str) -> OutputComparison:
     if name not in answer:
         return OutputComparison(name, _missing(name, answer, expected))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -79,6 +80,15 @@ def names(repository: Path) -> list[str]:
     if not found:
         raise UsageError(f"{repository} holds no model", fix="trt-build repo MODELS --out REPOSITORY")
     return found
+
+
+def chosen(repository: Path, models: Sequence[str] | None) -> Sequence[str]:
+    """`models`, or all of the repository. UsageError for one that it does not have."""
+    known = names(repository)
+    unknown = [name for name in models or () if name not in known]
+    if unknown:
+        raise UsageError(f"no model {', '.join(map(repr, unknown))} in {repository}", fix=f"one of {', '.join(known)}")
+    return models or known
 
 
 def read(folder: Path) -> PublishedModel:

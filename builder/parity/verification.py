@@ -59,16 +59,8 @@ def verify(
             )
         return [
             _model(repository / name, clients, repeat, (extra or {}).get(name, ()), shared_memory)
-            for name in _chosen(repository, models)
+            for name in served.chosen(repository, models)
         ]
-
-
-def _chosen(repository: Path, models: Sequence[str] | None) -> Sequence[str]:
-    known = served.names(repository)
-    unknown = [name for name in models or () if name not in known]
-    if unknown:
-        raise UsageError(f"no model {', '.join(map(repr, unknown))} in {repository}", fix=f"one of {', '.join(known)}")
-    return models or known
 
 
 def _model(

@@ -1,0 +1,74 @@
+"""The goldens on real engines: every profile, every precision that needs no calibration, without a server."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from click.testing import CliRunner
+
+from builder.cli import main
+from builder.parity import verify_engines
+from builder.repository import build_repository
+
+pytestmark = pytest.mark.gpu
+
+MANIFEST = """\
+inputs:
+  - {name: x, dtype: float32, shape: [batch, 3, 16, 16]}
+  - {name: ids, dtype: int64, shape: [batch]}
+profiles:
+  - {batch: {min: 1, opt: 1, max: 1}}
+  - {batch: {min: 2, opt: 4, max: 8}}
+outputs: [scores, best]
+"""
+
+
+class Scores(torch.nn.Module):
+    """int64 in and out: 8.6 holds them as int32, and the comparison widens them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.convolution = torch.nn.Conv2d(3, 32, 3, padding=1)
+        self.words, self.head = torch.nn.Embedding(20, 32), torch.nn.Linear(32, 5)
+
+    def forward(self, x: torch.Tensor, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        features = self.convolution(x).relu().mean((2, 3)) + self.words(ids)
+        return self.head(features), ids + 1
+
+
+@pytest.fixture(scope="module", params=["fp32", "tf32", "fp16"])
+def repository(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    models = tmp_path_factory.mktemp("engines") / "models"
+    models.mkdir()
+    torch.jit.script(Scores().eval()).save(str(models / "scores.pt"))
+    (models / "scores.yaml").write_text(f"{MANIFEST}precision: {request.param}\n")
+    (result,) = build_repository(models, models.parent / "repository", isolate=False)
+    assert result.ok, result.error
+    return models.parent / "repository"
+
+
+def test_every_golden_passes_on_the_engine_alone(repository: Path) -> None:
+    (parity,) = verify_engines(repository)
+    assert parity.passed, (parity.problems, [r.problems for r in parity.results])
+    assert {r.golden for r in parity.results} == {"p0-opt", "p1-opt", "p1-min", "p1-max", "p1-odd"}
+    assert all(r.median_ms for r in parity.results)
+
+
+def test_the_command_says_so(repository: Path) -> None:
+    result = CliRunner().invoke(main, ["verify", str(repository), "--engine", "--json"], catch_exceptions=False)
+    data = json.loads(result.stdout)
+    assert result.exit_code == 0 and data["passed"]
+    assert {r["protocol"] for model in data["models"] for r in model["results"]} == {"engine"}
+
+
+def test_a_plan_that_is_none_is_the_models_problem(repository: Path, tmp_path: Path) -> None:
+    import shutil
+
+    shutil.copytree(repository, tmp_path / "repository")
+    (tmp_path / "repository" / "scores" / "1" / "model.plan").write_bytes(b"this is no plan")
+    (parity,) = verify_engines(tmp_path / "repository")
+    assert not parity.passed and "refused the plan" in parity.problems[0]
