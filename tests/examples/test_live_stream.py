@@ -1,0 +1,128 @@
+"""silero-vad as it is used: voices that stream at once, each by a correlation id, heard as by the wheel itself."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from builder import build_repository
+from builder.parity import verify
+from builder.parity.clients import Client, GrpcClient, HttpClient, Turn
+from builder.serving import Server, serve
+from tests.examples.test_export import EXAMPLES, export
+
+pytestmark = [pytest.mark.live, pytest.mark.slow]
+
+VOICES = range(10, 18)
+"""Seeds that no golden has."""
+IDS = itertools.count(1)
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return export(tmp_path_factory.mktemp("stream") / "models")
+
+
+@pytest.fixture(scope="module")
+def repository(models: Path) -> Path:
+    results = build_repository(models, models.parent / "repository", only=["silero_vad"])
+    assert all(result.ok and not result.segments for result in results), [str(r.error) for r in results]
+    return models.parent / "repository"
+
+
+@pytest.fixture(scope="module")
+def server(repository: Path) -> Iterator[Server]:
+    with serve(repository, http_port=0, grpc_port=0, metrics_port=0) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def audio() -> dict[int, torch.Tensor]:
+    """Each voice, of another length."""
+    sys.path.insert(0, str(EXAMPLES))
+    import speech
+
+    sys.path.remove(str(EXAMPLES))
+    return {seed: speech.synthetic_speech(1.0 + 0.1 * (seed % 5), seed) for seed in VOICES}
+
+
+@pytest.fixture(scope="module")
+def heard(models: Path, audio: dict[int, torch.Tensor]) -> dict[int, list[float]]:
+    """What the wheel's own file says, chunk by chunk, with the context and the state that it keeps itself."""
+    detector = torch.jit.load(models / "silero_vad.pt")
+
+    def listen(samples: torch.Tensor) -> list[float]:
+        detector.reset_states()
+        with torch.no_grad():
+            return [detector(chunk.unsqueeze(0), 16_000).item() for chunk in chunks(samples)]
+
+    return {seed: listen(samples) for seed, samples in audio.items()}
+
+
+def chunks(samples: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    return samples[: len(samples) // 512 * 512].split(512)
+
+
+def stream(client: Client, samples: torch.Tensor) -> Iterator[float]:
+    """As a client does it: each chunk behind the last 64 samples of the one before."""
+    sequence, context, whole = next(IDS), torch.zeros(64), chunks(samples)
+    for number, chunk in enumerate(whole):
+        frame = torch.cat([context, chunk]).unsqueeze(0)
+        context = chunk[-64:]
+        turn = Turn(sequence, number == 0, number == len(whole) - 1)
+        yield float(client.infer("silero_vad", {"audio": frame.numpy()}, turn=turn).outputs["speech"][0, 0])
+
+
+def test_every_golden_passes(repository: Path, server: Server) -> None:
+    (parity,) = verify(repository, server.http_url, server.grpc_url)
+    assert parity.passed, [result.problems for result in parity.results]
+    assert {f"user-{voice}" for voice in range(3)} <= {result.golden for result in parity.results}
+
+
+@pytest.mark.parametrize("client_of", [HttpClient, GrpcClient])
+def test_voices_in_turn_are_heard_as_by_the_wheel(
+    server: Server, audio: dict[int, torch.Tensor], heard: dict[int, list[float]], client_of: type
+) -> None:
+    client = client_of(server.http_url if client_of is HttpClient else server.grpc_url, 30)
+    streams = {seed: stream(client, samples) for seed, samples in audio.items()}
+    answers: dict[int, list[float]] = {seed: [] for seed in audio}
+    while streams:
+        for seed in list(streams):
+            answer = next(streams[seed], None)
+            if answer is None:
+                del streams[seed]
+            else:
+                answers[seed].append(answer)
+    client.close()
+    for seed, expected in heard.items():
+        np.testing.assert_allclose(answers[seed], expected, rtol=1e-3, atol=1e-4)
+
+
+def test_voices_at_once_are_heard_as_by_the_wheel(
+    server: Server, audio: dict[int, torch.Tensor], heard: dict[int, list[float]]
+) -> None:
+    client = GrpcClient(server.grpc_url, 60)
+    with ThreadPoolExecutor(len(audio)) as pool:
+        answers = list(pool.map(lambda samples: list(stream(client, samples)), audio.values()))
+    client.close()
+    for answer, expected in zip(answers, heard.values(), strict=True):
+        np.testing.assert_allclose(answer, expected, rtol=1e-3, atol=1e-4)
+
+
+def test_without_the_state_they_would_not_be(
+    models: Path, audio: dict[int, torch.Tensor], heard: dict[int, list[float]]
+) -> None:
+    detector, samples = torch.jit.load(models / "silero_vad.pt"), audio[VOICES[0]]
+    with torch.no_grad():
+        deaf = []
+        for chunk in chunks(samples):
+            detector.reset_states()
+            deaf.append(detector(chunk.unsqueeze(0), 16_000).item())
+    assert np.abs(np.array(deaf) - heard[VOICES[0]]).max() > 0.1
