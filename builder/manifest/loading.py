@@ -108,7 +108,7 @@ def from_data(one: folder.Found, data: Mapping[str, Any]) -> ModelSpec:
         profiles=profiles,
         tolerance=Tolerance(**data.get("tolerance", {})),
         batching=Batching(**_tuples(data.get("batching", {}))),
-        fallback=Fallback(**_tuples(data.get("fallback", {}))),
+        fallback=_fallback(data.get("fallback", {})),
         manifest=one.manifest,
         state=tuple(_state(item, one.manifest.parent) for item in data.get("state", ())),
         sequences=Sequences(**data.get("sequences", {})),
@@ -121,13 +121,21 @@ def _state(item: Mapping[str, Any], folder: Path) -> State:
     return State(item["input"], item["output"], None if initial == ZEROS else folder / initial)
 
 
+def _fallback(section: Mapping[str, Any]) -> Fallback:
+    return Fallback(**{**_tuples(section), "ranges": _ranges(section.get("ranges", {}))})
+
+
 def _tuples(section: Mapping[str, Any]) -> dict[str, Any]:
     return {key: tuple(value) if isinstance(value, list) else value for key, value in section.items()}
 
 
 def _profiles(data: Mapping[str, Any]) -> tuple[Profile, ...]:
     written = data.get("profiles", [data.get("dims", {})])
-    return tuple({axis: (r["min"], r["opt"], r["max"]) for axis, r in profile.items()} for profile in written)
+    return tuple(map(_ranges, written))
+
+
+def _ranges(written: Mapping[str, Any]) -> Profile:
+    return {axis: (r["min"], r["opt"], r["max"]) for axis, r in written.items()}
 
 
 def _tensor(item: Mapping[str, Any], profiles: tuple[Profile, ...]) -> TensorSpec:

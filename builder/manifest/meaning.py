@@ -58,7 +58,8 @@ def _profiles(document: Document) -> list[tuple[Route, dict[str, Any]]]:
 
 
 def _ranges_are_ordered(document: Document) -> None:
-    for route, profile in _profiles(document):
+    by_data = _mapping(_mapping(document.data.get("fallback")).get("ranges"))
+    for route, profile in [*_profiles(document), (("fallback", "ranges"), by_data)]:
         for axis, sizes in profile.items():
             values: list[Any] = [_mapping(sizes).get(size) for size in _SIZES]
             if all(isinstance(value, int) and not isinstance(value, bool) and value >= 0 for value in values):

@@ -70,12 +70,17 @@ class Batching:
 
 @dataclass(frozen=True)
 class Fallback:
-    """What stays in torch: operators and modules by name, and how small a TensorRT segment may be, in nodes."""
+    """What stays in torch: operators and modules by name, and how small a TensorRT segment may be, in nodes.
+
+    `ranges`: by operator (patterns are allowed) or tensor the range of its sizes that depend on data, so that TensorRT
+    can run what follows it.
+    """
 
     ops: tuple[str, ...] = ()
     modules: tuple[str, ...] = ()
     min_block_size: int = 3
     require_full: bool = False
+    ranges: Mapping[str, Range] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -55,8 +55,12 @@ class ShapeInterpreter(BlockConverter):
     """Executes nodes on meta tensors. A size that depends on data is an unknown, as in torch.export, and lives as long
     as the shapes of later values need it; a node of which not even that can be said has MISSING outputs."""
 
-    def __init__(self, memory: Memory | None = None) -> None:
+    def __init__(self, memory: Memory | None = None, sizes: Mapping[str, int] | None = None) -> None:
+        """`sizes`: by value the length of its axes that depend on data, where the user has told a range."""
         super().__init__(ConversionContext(net=_NoNetwork()))
+        self.sizes = sizes or {}
+        self.sources: dict[str, Any] = {}
+        """By name the values whose shapes depend on data first, with their nodes: those behind them follow."""
         self.unknowns = FakeTensorMode(shape_env=ShapeEnv())
         self.memory = memory if memory is not None else Memory()
         self.flops = 0
@@ -121,9 +125,16 @@ class ShapeInterpreter(BlockConverter):
         try:
             with _disable_current_modes(), self.unknowns:
                 result = _IN_PYTHON.get(key, functools.partial(fold, key))([_fake(v) for v in values])
-                return [_settled(r) for r in (result if node.outputsSize() > 1 else [result])]
+                results = [_settled(r) for r in (result if node.outputsSize() > 1 else [result])]
         except Exception as data_dependent:
             raise Unconvertible(f"its shape depends on data: {data_dependent}") from data_dependent
+        return results if is_unknown(values) else self._ranged(node, results)
+
+    def _ranged(self, node: Any, results: list[Any]) -> list[Any]:
+        """The results of a node that reads what is known; sizes that depend on data as the user's range has them."""
+        names = [value.debugName() for value in node.outputs()]
+        self.sources.update((n, node) for n, r in zip(names, results, strict=True) if isinstance(r, FakeTensor))
+        return [_at(r, self.sizes[n]) if n in self.sizes else r for n, r in zip(names, results, strict=True)]
 
     def _branch(self, node: Any) -> list[Any]:
         """Where the data decide: what both arms agree on."""
@@ -200,6 +211,14 @@ def _fake(value: Any) -> Any:
     if isinstance(value, torch.Tensor) and not isinstance(value, FakeTensor):
         return torch.empty(value.shape, dtype=value.dtype)
     return value
+
+
+def _at(value: Any, size: int) -> Any:
+    """The tensor with its unknown sizes known."""
+    if not isinstance(value, FakeTensor):
+        return value
+    shape = [size if isinstance(axis, torch.SymInt) else int(axis) for axis in value.shape]
+    return torch.empty(shape, dtype=value.dtype, device="meta")
 
 
 def _settled(value: Any) -> Any:

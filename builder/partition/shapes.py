@@ -7,13 +7,13 @@ probes where the named axes differ from each other, so that an axis inside the g
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 
 from builder.lowering import LoweredGraph
 from builder.manifest.spec import DTYPES, Profile, Range, TensorSpec
-from builder.partition import view
+from builder.partition import bounds, view
 from builder.partition.interpreter import Memory, ShapeInterpreter, is_unknown
 from builder.partition.lockstep import Lockstep
 from builder.partition.view import Step
@@ -31,6 +31,9 @@ class Shapes:
     profiles: tuple[Profile, ...]
     flops: tuple[int, ...] = ()
     """Of each top-level node at the first profile's opt; 0 where torch's counter knows none."""
+    open: Mapping[str, str] = field(default_factory=dict)
+    """By name the values whose shapes depend on data first, with the kind of node that makes each; those that a range
+    was given for too."""
 
     def spec(self, value: str, name: str) -> tuple[TensorSpec, dict[str, Range]] | None:
         """The TensorSpec of a value as an input `name` of a segment, and the ranges of the axes that have no name of
@@ -66,16 +69,23 @@ def infer(
     specs: Sequence[TensorSpec],
     profiles: Sequence[Profile],
     steps: Sequence[Step] | None = None,
+    ranges: Mapping[str, Range] | None = None,
 ) -> Shapes:
     """Interpret the graph at every probe; `steps` are its nodes where they have been read already. A value is known if
-    every probe could compute it."""
+    every probe could compute it. `ranges` are those of sizes that depend on data (Fallback.ranges); the axes that they
+    give are in the result's profiles."""
+    steps = view.steps(lowered.graph) if steps is None else steps
+    axes = bounds.axes(steps, ranges or {}, profiles)
+    profiles = [{**profile, **{axis.name: axis.range for axis in axes.values()}} for profile in profiles]
     points, memory = probes(profiles), Memory()
-    interpreters = [_interpreter(lowered, specs, sizes, memory) for sizes in points]
-    flops = Lockstep(interpreters).run(view.steps(lowered.graph) if steps is None else steps)
+    interpreters = [_interpreter(lowered, specs, sizes, memory, axes) for sizes in points]
+    flops = Lockstep(interpreters).run(steps)
     runs = [_known(interpreter) for interpreter in interpreters]
     common = set.intersection(*(set(run) for run in runs))
     known = {name: (runs[0][name].dtype, tuple(tuple(run[name].shape) for run in runs)) for name in common}
-    return Shapes(tuple(points), known, tuple(profiles), tuple(counts[1] for counts in flops))
+    opened = {name: node.kind() for name, node in interpreters[0].sources.items()}
+    bounds.check(ranges or {}, opened)
+    return Shapes(tuple(points), known, tuple(profiles), tuple(counts[1] for counts in flops), opened)
 
 
 def probes(profiles: Sequence[Profile]) -> list[Sizes]:
@@ -93,9 +103,15 @@ def _inside(span: Range, offset: int) -> int:
     return low + offset % (high - low + 1)
 
 
-def _interpreter(lowered: LoweredGraph, specs: Sequence[TensorSpec], sizes: Sizes, memory: Memory) -> ShapeInterpreter:
+def _interpreter(
+    lowered: LoweredGraph,
+    specs: Sequence[TensorSpec],
+    sizes: Sizes,
+    memory: Memory,
+    axes: Mapping[str, bounds.Axis],
+) -> ShapeInterpreter:
     """One that holds the graph's inputs (on meta), with the named axes at these sizes."""
-    interpreter = ShapeInterpreter(memory)
+    interpreter = ShapeInterpreter(memory, {value: sizes[axis.name] for value, axis in axes.items()})
     for value, spec in zip(lowered.graph.inputs(), specs, strict=True):
         shape = [axis if isinstance(axis, int) else sizes[axis] for axis in spec.shape]
         tensor = torch.empty(shape, dtype=getattr(torch, spec.dtype), device="meta")

@@ -10,7 +10,8 @@ from builder.errors import UnsupportedOperator, UnsupportedOperators
 from builder.lowering import LoweredGraph
 from builder.manifest.spec import Fallback, Profile, Range, TensorSpec
 from builder.partition import cost
-from builder.partition.extract import TensorNames, closure, extract, inputs_of, with_own_outputs
+from builder.partition.extract import closure, extract, inputs_of, with_own_outputs
+from builder.partition.naming import TensorNames, border_name
 from builder.partition.segments import FREE, NOWHERE, TENSORRT, TORCH, assign, melt
 from builder.partition.shapes import Shapes, infer
 from builder.partition.support import Support, support
@@ -47,6 +48,8 @@ class Partition:
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     """The model's inputs and outputs by the names that the segments have for them, in the model's order."""
+    open: tuple[tuple[str, str], ...] = ()
+    """(operator, tensor) of each tensor whose shape depends on data first and has no range in the manifest."""
 
     def summary(self) -> str:
         """`3 segments: TensorRT 96.4 % of the flops, 2 hand-overs, 1.2 MB at opt`."""
@@ -75,7 +78,8 @@ def split(
     """
     lowered, specs = with_own_outputs(lowered), named(specs, lowered)
     seen = view(lowered.graph)
-    shapes = infer(lowered, specs, profiles, seen.steps)
+    shapes = infer(lowered, specs, profiles, seen.steps, fallback.ranges)
+    profiles = shapes.profiles
     found = support(lowered, specs, profiles, shapes, ops=fallback.ops, kept=kept, steps=seen.steps)
     if found.refused and fallback.require_full:
         raise UnsupportedOperators(list(found.refused.values()))
@@ -86,7 +90,8 @@ def split(
     inputs = tuple(str(spec.name) for spec in specs)
     crossing = _Crossing(seen, replace(lowered, inputs=inputs), shapes, profiles)
     segments = crossing.segments(_members(seen, kinds))
-    return Partition(segments, tuple(found.refused.values()), found.warnings, inputs, lowered.outputs)
+    unbounded = tuple((kind, border_name(name)) for name, kind in shapes.open.items() if name not in shapes.known)
+    return Partition(segments, tuple(found.refused.values()), found.warnings, inputs, lowered.outputs, unbounded)
 
 
 def _kind(step: Step, index: int, found: Support) -> str:

@@ -170,3 +170,9 @@ def _why(parts: Partition, late: Sequence[UnsupportedOperator]) -> Iterator[str]
         yield f"in torch: {operator}{times}: {reason}{change}"
     if followers := len(parts.refused) + len(late) - len(told):
         yield f"in torch with them: {followers} that read what they make, of a shape or kind that TensorRT cannot hold"
+    if followers and parts.open:
+        sources = ", ".join(f"{tensor} (of {operator})" for operator, tensor in parts.open)
+        yield (
+            f"sizes depend on data from {sources} on; where they have bounds, say so, and engines can follow: "
+            f"`fallback: {{ranges: {{{parts.open[0][1]}: {{min: 1, opt: 100, max: 1000}}}}}}`"
+        )

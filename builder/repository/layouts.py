@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -39,8 +39,10 @@ class Cut:
 def artifact(cut: Cut, layout: str, serve_as: str) -> tuple[ModelArtifact | EnsembleArtifact, str]:
     """What is published for the layout, and in words why that one.
 
-    Raises UsageError where an ensemble is demanded of a model whose values cannot cross between Triton models.
+    Raises UsageError where an ensemble is demanded of a model whose values cannot cross between Triton models, and
+    where a golden is outside of what `fallback.ranges` says.
     """
+    _within_ranges(cut)
     reason = why_not_ensemble(cut)
     if layout == "ensemble" and reason:
         raise UsageError(
@@ -52,6 +54,22 @@ def artifact(cut: Cut, layout: str, serve_as: str) -> tuple[ModelArtifact | Ense
     if reason:
         return fused(cut, serve_as), reason
     return ensemble(cut, serve_as), "the hand-overs cost little beside the engines' work"
+
+
+def _within_ranges(cut: Cut) -> None:
+    """The sizes that the goldens really have at the borders, against what the segments were cut for."""
+    for segment, goldens in zip(cut.segments, cut.hops, strict=True):
+        for spec in (spec for spec in segment.specs if spec is not None):
+            for golden in goldens:
+                for axis, size in zip(spec.shape, golden.inputs[str(spec.name)].shape, strict=True):
+                    spans = [{**spec.dims, **profile}[axis] for profile in segment.profiles if isinstance(axis, str)]
+                    if spans and not any(low <= size <= high for low, _, high in spans):
+                        allowed = " or ".join(f"{low} to {high}" for low, _, high in spans)
+                        raise UsageError(
+                            f"model {cut.spec.name!r}: axis {axis} of {spec.name} is {size} long in golden "
+                            f"{golden.name}, and what is said of it is {allowed}",
+                            fix="widen the range in fallback.ranges",
+                        )
 
 
 def why_not_ensemble(cut: Cut) -> str | None:
@@ -148,7 +166,7 @@ def ensemble(cut: Cut, serve_as: str) -> EnsembleArtifact:
         inputs=_inputs(cut),
         outputs=_outputs(cut),
         profiles=cut.spec.profiles,
-        steps=tuple(_batched(steps, cut.spec.batching)),
+        steps=tuple(_batched(steps, cut.spec.batching, {axis for p in cut.spec.profiles for axis in p})),
         goldens=cut.goldens,
     )
     return result
@@ -186,17 +204,28 @@ def _torch_step(cut: Cut, number: int, spec: ModelSpec) -> ModelArtifact:
     )
 
 
-def _batched(steps: list[ModelArtifact], wanted: Batching) -> list[ModelArtifact]:
-    """The steps with the manifest's wishes where each can batch. Where not all can, the batch is an axis like any other
-    between them, which Triton cannot say of a tensor that has no other: a step with one does not batch then."""
+def _batched(steps: list[ModelArtifact], wanted: Batching, axes: Collection[str]) -> list[ModelArtifact]:
+    """The steps with the manifest's wishes where each can batch, by one of the model's own `axes`.
+
+    Where not all can, the batch is an axis like any other between them, which Triton cannot say of a tensor that has no
+    other: a step with one does not batch then.
+    """
     from builder.triton import batching
 
-    able = [wanted.enabled is not False and batching.choose(step).max_batch_size > 0 for step in steps]
+    able = [
+        wanted.enabled is not False and _by_own_axis(step, axes) and batching.choose(step).max_batch_size > 0
+        for step in steps
+    ]
     whole = all(able)
     return [
         replace(step, spec=replace(step.spec, batching=_wishes(step, wanted, can, whole)))
         for step, can in zip(steps, able, strict=True)
     ]
+
+
+def _by_own_axis(step: ModelArtifact, axes: Collection[str]) -> bool:
+    """Not by one that is made inside the model, as of what was found: requests are no rows of that."""
+    return all(spec.shape and spec.shape[0] in axes for spec in step.spec.inputs)
 
 
 def _wishes(step: ModelArtifact, wanted: Batching, can: bool, whole: bool) -> Batching:

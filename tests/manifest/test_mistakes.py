@@ -202,3 +202,10 @@ def test_no_document_brings_the_checks_down(tmp_path_factory: pytest.TempPathFac
         assert load(folder)[0].name == "net"
     except ManifestError as error:
         assert all(mistake.line >= 1 for mistake in error.mistakes)
+
+
+def test_ranges_of_what_depends_on_data_are_checked_like_others(tmp_path: Path) -> None:
+    ((line, text),) = mistakes(tmp_path, GOOD + "fallback:\n  ranges:\n    aten::nonzero: {min: 9, opt: 4, max: 32}\n")
+    assert line == 9 and "min 9 is greater than opt 4" in text
+    ((line, text),) = mistakes(tmp_path, GOOD + "fallback:\n  range:\n    aten::nonzero: {min: 1, opt: 4, max: 32}\n")
+    assert line == 8 and "did you mean 'ranges'" in text

@@ -123,6 +123,24 @@ class Crossings(nn.Module):
         return z, x, z, self.scale, z[:, :2], mask
 
 
+class Regions(nn.Module):
+    """Candidates found by data in the middle of a detector, and a second stage that judges each."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.features = nn.Sequential(
+            nn.Conv2d(3, 8, 3, padding=1), nn.ReLU(), nn.Conv2d(8, 8, 3, padding=1), nn.ReLU()
+        )
+        self.judge = nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, 32), nn.ReLU(), nn.Linear(32, 5))
+
+    def forward(self, image: Tensor) -> tuple[Tensor, Tensor]:
+        y = self.features(image)[0]
+        strength = y.mean(0)
+        found = torch.nonzero(strength > strength.mean())
+        candidates = y[:, found[:, 0], found[:, 1]].transpose(0, 1)
+        return torch.softmax(self.judge(candidates), 1), found
+
+
 STAMP = """
 import torch
 
@@ -157,10 +175,16 @@ class Case:
 IMAGE = {"name": "image", "dtype": "float32", "shape": [1, 3, 8, 8]}
 IDS = {"name": "ids", "dtype": "int64", "shape": ["batch", "length"]}
 TEXT = {"batch": (1, 2, 4), "length": (1, 5, 9)}
+FOUND = {"ops": ["aten::nonzero"], "ranges": {"aten::nonzero": {"min": 1, "opt": 24, "max": 64}}}
 CASES = {
     "salient": Case(SalientCnn, [{**IMAGE, "shape": ["batch", 3, 8, 8]}], {"batch": (1, 2, 4)}),
     "detector": Case(Detector, [IMAGE], more={"outputs": ["boxes", "scores", "keep"]}),
     "gated": Case(Gated, [IDS], TEXT),
+    "regions": Case(
+        Regions,
+        [IMAGE],
+        more={"outputs": ["scores", "places"], "fallback": FOUND},
+    ),
     "decoder": Case(Decoder, [IDS], TEXT, {"outputs": ["tokens", "memory"]}),
     "crossings": Case(
         Crossings,

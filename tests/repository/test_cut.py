@@ -127,3 +127,45 @@ def test_what_cannot_cross_is_fused_and_never_an_ensemble(
     demanded = build(tmp_path, module, inputs, "ensemble", fallback={"min_block_size": 1})
     assert isinstance(demanded.error, UsageError) and words in str(demanded.error)
     assert build(tmp_path, module, inputs, "auto", fallback={"min_block_size": 1}).layout == "fused"
+
+
+class Found(Middle):
+    """Rows that the data choose, in the middle."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = torch.relu(self.act(self.first(x)))
+        rows = y[torch.nonzero(y.sum(1) > -1e9)[:, 0]]
+        return torch.relu(self.last(rows) * 2) + 1
+
+
+def found(folder: Path, **ranges: tuple[int, int, int]) -> ModelResult:
+    spans = {
+        key.replace("__", "::"): dict(zip(("min", "opt", "max"), span, strict=True)) for key, span in ranges.items()
+    }
+    return build(folder, Found(), fallback={"ops": ["aten::nonzero"], "min_block_size": 1, "ranges": spans})
+
+
+def test_what_follows_a_size_that_depends_on_data_is_an_engine_where_its_range_is_told(tmp_path: Path) -> None:
+    without = found(tmp_path)
+    assert without.ok and without.segments[-1] == "torch"
+    advice = next(text for text in without.warnings if "ranges" in text)
+    assert "aten::nonzero" in advice
+    told = found(tmp_path, aten__nonzero=(1, 2, 4))
+    assert told.ok and told.segments == ("tensorrt", "torch", "tensorrt"), told.error
+    assert not any("ranges" in text for text in told.warnings)
+
+
+def test_the_tensor_that_the_advice_names_takes_the_range_too(tmp_path: Path) -> None:
+    advice = next(text for text in found(tmp_path).warnings if "ranges" in text)
+    tensor = advice.partition(" from ")[2].partition(" (of ")[0]
+    assert found(tmp_path, **{tensor: (1, 2, 4)}).segments == ("tensorrt", "torch", "tensorrt")
+
+
+def test_a_range_for_nothing_says_what_there_is(tmp_path: Path) -> None:
+    result = found(tmp_path, aten__nonzeros=(1, 2, 4))
+    assert isinstance(result.error, UsageError) and "did you mean 'aten::nonzero'" in str(result.error)
+
+
+def test_a_golden_outside_the_range_is_an_error_that_says_by_how_much(tmp_path: Path) -> None:
+    result = found(tmp_path, aten__nonzero=(1, 2, 3))
+    assert isinstance(result.error, UsageError) and "4 long in golden p0-max" in str(result.error)

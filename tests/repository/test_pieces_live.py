@@ -21,6 +21,7 @@ KINDS = {
     "salient": ("tensorrt", "torch", "tensorrt"),
     "detector": ("tensorrt", "torch"),
     "gated": ("tensorrt", "torch", "tensorrt"),
+    "regions": ("tensorrt", "torch", "tensorrt"),
     "decoder": ("tensorrt", "torch"),
     "crossings": ("tensorrt", "torch", "tensorrt"),
     "watermarked": ("tensorrt", "torch", "tensorrt"),

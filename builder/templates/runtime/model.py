@@ -342,6 +342,7 @@ class SegmentsAnswerer:
 
     def __init__(self, folder: Path, facts: dict[str, Any], args: dict[str, str]) -> None:
         self.tensors, self.segments, self.stays = facts["serving"], facts["segments"], bool(facts.get("step_of"))
+        self.folder, self.instead = folder, {}
         self.device, self.why = _device(args)
         self.stream = None
         if self.device != "cpu":
@@ -364,6 +365,13 @@ class SegmentsAnswerer:
                 pb_utils.Logger.log_warn(f"trt-build: {self.why}")
         return TorchAnswerer(stem.with_suffix(".pt"), self.why, self.device)
 
+    def _instead(self, number: int) -> TorchAnswerer:
+        """torch for a segment whose plan does not take what the data made this time."""
+        if number not in self.instead:
+            path = self.folder / f"segment_{number}.pt"
+            self.instead[number] = TorchAnswerer(path, "a shape outside every profile", self.device)
+        return self.instead[number]
+
     def run(self, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
         """Tensors of any device in; CPU tensors out, or see _handed_out."""
         if self.stream is None:
@@ -376,7 +384,10 @@ class SegmentsAnswerer:
         wanted = [t["name"] for t in self.tensors["outputs"]]
         values = dict(zip((t["name"] for t in self.tensors["inputs"]), tensors))
         for number, (segment, runner) in enumerate(zip(self.segments, self.runners)):
-            answers = runner.run([values[t["name"]] for t in segment["inputs"]])
+            given = [values[t["name"]] for t in segment["inputs"]]
+            if isinstance(runner, Engine) and _profile(segment, given) is None:
+                runner = self._instead(number)
+            answers = runner.run(given)
             values.update(zip((t["name"] for t in segment["outputs"]), answers))
             for name in [n for n in values if n not in wanted and self.last_reader.get(n, -1) <= number]:
                 del values[name]

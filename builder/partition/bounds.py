@@ -1,0 +1,51 @@
+"""The ranges that the user tells of sizes which depend on data: for which values, and the names of their axes."""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from builder.errors import UsageError
+from builder.manifest.spec import Profile, Range
+from builder.manifest.suggest import did_you_mean
+from builder.partition.naming import border_name
+from builder.partition.view import Step
+
+
+@dataclass(frozen=True)
+class Axis:
+    """An axis whose length the data decide, within a range."""
+
+    name: str
+    range: Range
+
+
+def axes(steps: Sequence[Step], ranges: Mapping[str, Range], profiles: Sequence[Profile]) -> dict[str, Axis]:
+    """By value the axis that its sizes which depend on data are; of one node all are one axis."""
+    found: dict[str, Axis] = {}
+    taken = {name for profile in profiles for name in profile}
+    for step in steps if ranges else ():
+        key = next((key for key in ranges if any(_names(key, step.kind, value) for value in step.outputs)), None)
+        if key is not None and not step.is_free:
+            name = f"{border_name(step.outputs[0])}_size"
+            while name in taken:
+                name += "_"
+            taken.add(name)
+            found.update(dict.fromkeys(step.outputs, Axis(name, ranges[key])))
+    return found
+
+
+def check(ranges: Mapping[str, Range], opened: Mapping[str, str]) -> None:
+    """Raise UsageError for a range that is for nothing; `opened` are the values that it could be for, and of what."""
+    for key in ranges:
+        if not any(_names(key, kind, value) for value, kind in opened.items()):
+            known = [*dict.fromkeys(opened.values()), *map(border_name, opened)]
+            raise UsageError(
+                f"fallback.ranges: {key!r} makes no tensor of this model whose shape depends on data first",
+                fix=did_you_mean(key, known) or "remove it: no shape of this model depends on data",
+            )
+
+
+def _names(key: str, kind: str, value: str) -> bool:
+    return key in (value, border_name(value)) or fnmatch.fnmatchcase(kind, key)
