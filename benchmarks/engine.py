@@ -59,15 +59,17 @@ def rows(name: str, precision: str, options: argparse.Namespace, left: list[int]
                **_measured(network, precision, engines, modules, batch, options.compile), **facts}  # fmt: skip
     if options.layers:
         of = {"network": name, "precision": precision, "settings": _settings(options)}
-        _write_layers(options.layers, of, engines)
+        _write_layers(options, of, engines)
 
 
-def _write_layers(path: Path, of: dict[str, Any], engines: dict[str, timed.Engine]) -> None:
-    """Where the time goes at batch 8: TensorRT's layers and the GPU's kernels, of both engines."""
+def _write_layers(options: argparse.Namespace, of: dict[str, Any], engines: dict[str, timed.Engine]) -> None:
+    """Where the time goes at batch 8: TensorRT's layers, and the GPU's kernels, of both engines."""
     x = NETWORKS[of["network"]].sample(8).cuda()
     for road, engine in engines.items():
-        row = {**of, "road": road, "batch": 8, "layers": engine.layers(x), "kernels": engine.kernels(x)}
-        with path.open("a", encoding="utf-8") as file:
+        row = {**of, "road": road, "batch": 8, "layers": engine.layers(x)}
+        if options.kernels:
+            row["kernels"] = engine.kernels(x)
+        with options.layers.open("a", encoding="utf-8") as file:
             file.write(json.dumps(row) + "\n")
 
 
@@ -181,9 +183,8 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--warm", action="append", choices=[*PRECISIONS, "none"], help="measure warm builds of; fp16")
     parser.add_argument("--onnx", type=Path, default=Path("/tmp/onnx"), help="folder of the ONNX files")
     parser.add_argument("--timing", type=Path, default=Path("/tmp/timing"), help="folder of the timing caches")
-    parser.add_argument(
-        "--layers", type=Path, help="append each engine's layers and kernels with their times to this file"
-    )
+    parser.add_argument("--layers", type=Path, help="append each engine's layers with their times to this file")
+    parser.add_argument("--kernels", action="store_true", help="kernels, too; slows what is timed after")
     parser.add_argument("--export", action="store_true", help="write the ONNX files, and no more")
     parser.add_argument("--again", action="store_true", help="measure what stands in the results, too")
     parser.add_argument("--compile", action="store_true", help="torch.compile, too")
