@@ -69,17 +69,29 @@ class Document:
 
 def read(path: Path) -> Document:
     """The file's data and lines; what cannot be read as YAML is a mistake in it, never an exception."""
-    document = Document(str(path))
     try:
-        text = _text(path)
-        node = yaml.compose(text, Loader=_Loader)
+        return parsed(_text(path), str(path))
     except (OSError, UnicodeDecodeError, ValueError) as error:
+        document = Document(str(path))
         document.add((), f"cannot be read: {error}")
+        return document
+
+
+def parsed(text: str, file: str) -> Document:
+    """As read, of a text; `file` is what mistakes call it."""
+    document = Document(file)
+    try:
+        node = compose(text)
     except yaml.YAMLError as error:
         document.mistakes.append(_syntax_mistake(document.file, error))
     else:
         _Walk(document).fill(node)
     return document
+
+
+def compose(text: str) -> yaml.Node | None:
+    """The text's nodes, which know where they stand. Raises yaml.YAMLError."""
+    return yaml.compose(text, Loader=_Loader)
 
 
 def _text(path: Path) -> str:

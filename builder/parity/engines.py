@@ -127,7 +127,7 @@ def on_gpu(stack: ExitStack, piece: Piece) -> Run:
 
 
 def _on_cpu(piece: Piece) -> Run:
-    module = torch.jit.load(str(piece.path), map_location="cpu").eval()
+    module = torch.jit.load(str(piece.path), map_location="cpu").eval()  # type: ignore[no-untyped-call]
 
     def run(tensors: Tensors, profile: int | None) -> Tensors:
         with torch.inference_mode():

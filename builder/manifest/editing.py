@@ -1,0 +1,119 @@
+"""Changes single values of a manifest in place: every other byte, comments and order too, stays as it was written."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from builder.errors import UsageError
+from builder.manifest import document
+
+
+def edit(path: Path, values: Mapping[str, Any]) -> bool:
+    """Set top-level keys of the manifest to scalars or lists of text, and write it whole or not at all; whether that
+    changed anything. An empty list takes the key away.
+
+    Raises UsageError, with what to write by hand, where the text cannot be changed so that it says this and nothing
+    else (a manifest in braces, several documents, a value behind an anchor), and OSError where it cannot be written.
+    """
+    with path.open(encoding="utf-8", newline="") as stream:
+        text = stream.read()
+    wanted = {key: value for key, value in values.items() if value != []}
+    before = _data(text, path)
+    after = {**{key: value for key, value in before.items() if key not in values}, **wanted}
+    if after == before:
+        return False
+    changed = _changed(text, values)
+    if changed is None or document.parsed(changed, str(path)).data != after:
+        raise _refusal(path, values)
+    _write(path.resolve(), changed)
+    return True
+
+
+def _changed(text: str, values: Mapping[str, Any]) -> str | None:
+    """The text with the keys set, one after another; None where it has no place for one."""
+    for key, value in values.items():
+        try:
+            root = document.compose(text)
+        except yaml.YAMLError:  # an earlier change broke it
+            return None
+        if not isinstance(root, yaml.MappingNode) or root.flow_style or not root.value:
+            return None
+        text = _set(text, root, key, value)
+    return text
+
+
+def _data(text: str, path: Path) -> dict[str, Any]:
+    found = document.parsed(text, str(path))
+    if found.mistakes or not isinstance(found.data, dict):
+        raise UsageError(f"{path} cannot be changed: it is not a manifest without mistakes")
+    return found.data
+
+
+def _set(text: str, root: yaml.MappingNode, key: str, value: Any) -> str:
+    """The text with one key set: in place of its old value, on a line of its own after the last, or without it."""
+    found = next((pair for pair in root.value if pair[0].value == key), None)
+    newline = "\r\n" if "\r\n" in text else "\n"
+    if found is None:
+        return text if value == [] else _appended(text, root, f"{key}: {_yaml(value)}", newline)
+    begin, end = found[0].start_mark.index, _end(found[1])
+    if value == []:
+        end = text.find("\n", end) + 1 or len(text)
+        return text[:begin] + text[end:]
+    head = text[: found[1].start_mark.index]
+    return f"{head}{' ' * head.endswith(':')}{_yaml(value)}{text[end:]}"
+
+
+def _appended(text: str, root: yaml.MappingNode, line: str, newline: str) -> str:
+    """With a line after the last value, and what stands behind that on its line."""
+    last = text.find("\n", _end(root))
+    at = len(text) if last < 0 else last + 1
+    indent = " " * root.value[0][0].start_mark.column
+    head = text[:at] if text[:at].endswith("\n") else text[:at] + newline
+    return f"{head}{indent}{line}{newline}{text[at:]}"
+
+
+def _end(node: yaml.Node) -> int:
+    """Where the value's own text ends: a block's mark stands behind the comments that follow it."""
+    if isinstance(node, yaml.ScalarNode) or node.flow_style or not node.value:
+        return int(node.end_mark.index)
+    last = node.value[-1]
+    return _end(last[1] if isinstance(last, tuple) else last)
+
+
+def _yaml(value: Any) -> str:
+    """Text of plain letters as it is, else as JSON has it, which is YAML too."""
+    if isinstance(value, list):
+        return json.dumps(value, ensure_ascii=False)
+    return value if str(value).isalnum() and not str(value).isdigit() else json.dumps(value, ensure_ascii=False)
+
+
+def _refusal(path: Path, values: Mapping[str, Any]) -> UsageError:
+    lines = "; ".join(f"{key}: {_yaml(value)}" for key, value in values.items() if value != [])
+    return UsageError(
+        "the manifest cannot be changed without changing what else it says",
+        where=str(path),
+        fix=f"write there: {lines}",
+    )
+
+
+def _write(path: Path, text: str) -> None:
+    """By one rename, with the old file's permissions."""
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8", newline="") as stream:
+            stream.write(text)
+            stream.flush()
+            os.fsync(stream.fileno())
+        shutil.copymode(path, name)
+        os.replace(name, path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise

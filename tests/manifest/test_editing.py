@@ -1,0 +1,127 @@
+"""Values of a manifest changed in place: nothing else moves, and what cannot be changed so is refused."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from builder.errors import UsageError
+from builder.manifest import document
+from builder.manifest.editing import edit
+
+FOUND = {"precision": "fp16", "keep_fp32": ["big/aten::linear_0", "a [b]"]}
+HEAD = "# why\ninputs:\n  - {name: x, dtype: float32, shape: [batch, 4]}  # rows\n"
+TAIL = "dims:\n  batch: {min: 1, opt: 2, max: 8}\n# the end\n"
+WRITTEN = 'keep_fp32: ["big/aten::linear_0", "a [b]"]\n'
+
+
+def changed(folder: Path, text: str, values: dict[str, Any] = FOUND) -> str:
+    path = folder / "net.yaml"
+    path.write_bytes(text.encode())
+    edit(path, values)
+    return path.read_bytes().decode()
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (HEAD + TAIL, HEAD + TAIL.replace("# the end", "precision: fp16\n" + WRITTEN + "# the end")),
+        (HEAD + "precision: fp32  # for now\n" + TAIL, HEAD + "precision: fp16  # for now\n" + TAIL.replace(
+            "# the end", WRITTEN + "# the end")),
+        (HEAD + "keep_fp32: [a]   # one\nprecision: bf16\n" + TAIL,
+         HEAD + WRITTEN.rstrip() + "   # one\nprecision: fp16\n" + TAIL),
+        (HEAD + "precision: fp16\nkeep_fp32:\n  - a  # one\n  - b\n# dims\n" + TAIL,
+         HEAD + "precision: fp16\nkeep_fp32:\n  " + WRITTEN.removeprefix("keep_fp32: ") + "# dims\n" + TAIL),
+        ("inputs: []", "inputs: []\nprecision: fp16\n" + WRITTEN),
+        ("inputs: []\r\n# x\r\n", "inputs: []\r\nprecision: fp16\r\n" + WRITTEN.strip() + "\r\n# x\r\n"),
+        ("inputs: []\n...\n", "inputs: []\nprecision: fp16\n" + WRITTEN + "...\n"),
+        ("  inputs: []\n", "  inputs: []\n  precision: fp16\n  " + WRITTEN),
+    ],
+)  # fmt: skip
+def test_only_the_values_change(tmp_path: Path, before: str, after: str) -> None:
+    assert changed(tmp_path, before) == after
+
+
+def test_an_empty_list_takes_the_key_away(tmp_path: Path) -> None:
+    before = HEAD + "keep_fp32: [a]  # one\n" + TAIL
+    after = changed(tmp_path, before, {"precision": "fp32", "keep_fp32": []})
+    assert after == HEAD + TAIL.replace("# the end", "precision: fp32\n# the end")
+
+
+def test_what_is_said_already_is_not_written_again(tmp_path: Path) -> None:
+    path = tmp_path / "net.yaml"
+    path.write_text(HEAD + "precision: fp16\n")
+    before = path.stat().st_mtime_ns
+    assert edit(path, {"precision": "fp16", "keep_fp32": []}) is False
+    assert path.stat().st_mtime_ns == before
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{inputs: [], precision: fp32}\n",
+        "inputs: []\nprecision: &p fp32\nmodule: *p\n",
+        "--- {inputs: []}\n",
+    ],
+)
+def test_what_cannot_be_changed_alone_is_refused_and_left(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "net.yaml"
+    path.write_text(text)
+    with pytest.raises(UsageError, match="cannot be changed") as refusal:
+        edit(path, FOUND)
+    assert "precision: fp16; keep_fp32:" in str(refusal.value)
+    assert path.read_text() == text and [p.name for p in tmp_path.iterdir()] == ["net.yaml"]
+
+
+def test_a_manifest_with_mistakes_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="without mistakes"):
+        changed(tmp_path, "inputs: []\ninputs: []\n")
+
+
+def test_permissions_and_links_stay(tmp_path: Path) -> None:
+    real, link = tmp_path / "real.yaml", tmp_path / "net.yaml"
+    real.write_text(HEAD)
+    real.chmod(0o640)
+    link.symlink_to(real)
+    assert edit(link, FOUND)
+    assert link.is_symlink() and real.stat().st_mode & 0o777 == 0o640
+    assert document.read(real).data["keep_fp32"] == FOUND["keep_fp32"]
+
+
+def test_nothing_is_left_where_it_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "replace", full)
+    with pytest.raises(OSError, match="No space"):
+        changed(tmp_path, HEAD)
+    assert [p.name for p in tmp_path.iterdir()] == ["net.yaml"] and (tmp_path / "net.yaml").read_text() == HEAD
+
+
+PLAIN = st.recursive(
+    st.text("ab# :", max_size=5) | st.integers(0, 9) | st.booleans(),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.sampled_from("pqr"), inner, max_size=2),
+    max_leaves=5,
+)
+
+
+@given(st.dictionaries(st.sampled_from(["inputs", "precision", "keep_fp32", "dims"]), PLAIN, min_size=1), st.booleans())
+def test_whatever_a_manifest_says_it_says_it_afterwards_too(
+    tmp_path_factory: pytest.TempPathFactory, data: dict[str, Any], flow: bool
+) -> None:
+    """Or it is refused; what YAML's writer makes of any data, in blocks or in braces within."""
+    path = tmp_path_factory.mktemp("any") / "net.yaml"
+    path.write_text(yaml.safe_dump(data, default_flow_style=None if flow else False, sort_keys=False))
+    before = document.read(path).data
+    try:
+        edit(path, FOUND)
+    except UsageError:
+        assert document.read(path).data == before
+    else:
+        assert document.read(path).data == {**before, **FOUND}
