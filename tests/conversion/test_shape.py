@@ -177,3 +177,14 @@ def test_a_view_with_one_open_axis_needs_no_shape_tensor() -> None:
     conversion = convert(lambda x: x.view(x.size(0), -1).relu(), [sample(2, 3, 4)], dynamic={0: {0: "n"}})
     shuffle = next(i for i, kind in enumerate(kinds(conversion)) if kind == "SHUFFLE")
     assert conversion.network.get_layer(shuffle).num_inputs == 1
+
+
+def test_one_shape_layer_serves_every_tensor_of_the_same_batch() -> None:
+    def two(x: torch.Tensor) -> torch.Tensor:
+        y = x.relu()
+        z = y.sigmoid()
+        return y.repeat(1, y.size(0)) + z.repeat(1, z.size(0))
+
+    network = check(two, torch.randn(3, 4), dynamic={0: {0: "n"}}).network
+    kinds = [network.get_layer(index).type.name for index in range(network.num_layers)]
+    assert kinds.count("SHAPE") == 1
