@@ -35,22 +35,29 @@ class Guess:
     shape_from: str
 
 
-def guesses(file: Path, module: str | None = None) -> tuple[list[Guess], list[str]]:
-    """A guess for every input that the lowered graph has, and the names of its outputs.
+def guesses(file: Path, module: str | None = None) -> tuple[list[Guess], list[str], list[tuple[str, str]]]:
+    """A guess for every input that the lowered graph has, the names of its outputs, and which (input, output) may be
+    state.
 
     Raises ModelFileError and LoweringError for a file that could not be built whatever its manifest said.
     """
     from builder import lowering, torchscript
+    from builder.cli import guess_state
 
     loaded = torchscript.load(file, module)
     lowered = lowering.lower(loaded)
     examples = {} if module else _examples(torchscript.inspect(file, check_sums=False).examples, loaded)
     batch = next((example.shape[0] for example in examples.values() if example.shape), None)
+    hidden = guess_state.shapes(lowered)
     found = [
-        _of_example(name, examples[name], batch) if name in examples else _of_uses(name, value)
+        _of_example(name, examples[name], batch)
+        if name in examples
+        else _of_recurrent(name, hidden[name])
+        if name in hidden
+        else _of_uses(name, value)
         for name, value in zip(lowered.inputs, lowered.graph.inputs(), strict=True)
     ]
-    return found, list(lowered.outputs)
+    return found, list(lowered.outputs), guess_state.pairs(lowered)
 
 
 def _examples(kept: Sequence[Example | None], module: Any) -> dict[str, Example]:
@@ -65,6 +72,10 @@ def _of_example(name: str, example: Example, batch: int | None) -> Guess:
     if shape and shape[0] == batch:
         shape = ("batch", *shape[1:])
     return Guess(name, example.dtype, shape, "", f"? traced with {list(example.shape)}; name the axes that vary")
+
+
+def _of_recurrent(name: str, shape: tuple[Axis, ...]) -> Guess:
+    return Guess(name, "float32", shape, "", "as the recurrent layer needs it")
 
 
 def _of_uses(name: str, value: Any) -> Guess:

@@ -34,10 +34,11 @@ def init_command(terminal: Terminal, /, file: Path, module: str | None, out: Pat
         raise UsageError(f"{out} is there already", fix="--force replaces it, --out writes elsewhere")
     from builder.cli.guess import guesses
 
-    inputs, outputs = guesses(file, module)
-    text = manifest(file.name, inputs, outputs, module)
+    inputs, outputs, states = guesses(file, module)
+    text = manifest(file.name, inputs, outputs, module) + state(states)
     _write(out, text)
-    data = {"manifest": out, "inputs": [vars(guess) for guess in inputs], "outputs": outputs}
+    pairs = [{"input": given, "output": made} for given, made in states]
+    data = {"manifest": out, "inputs": [vars(guess) for guess in inputs], "outputs": outputs, "state": pairs}
     terminal.result(data, lambda: _show(terminal, out, text))
 
 
@@ -57,6 +58,14 @@ def manifest(name: str, inputs: list[Guess], outputs: list[str], module: str | N
         lines.append(f"  {axis}: {{min: {low}, opt: {usual}, max: {high}}}  # ?")
     lines.append(f"outputs: [{', '.join(outputs)}]")
     return "\n".join(lines) + "\n"
+
+
+def state(pairs: list[tuple[str, str]]) -> str:
+    """What may be state, as a comment: to keep it on the server changes what clients send."""
+    if not pairs:
+        return ""
+    head = "# ? What the server keeps between the requests of a sequence (docs/state.md), without the comment signs:\n"
+    return f"{head}# state:\n" + "".join(f"#   - {{input: {given}, output: {made}}}\n" for given, made in pairs)
 
 
 def _comment(source: str) -> str:

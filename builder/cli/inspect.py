@@ -40,6 +40,7 @@ def inspect_command(terminal: Terminal, /, target: Path, **settings: Any) -> Non
 def _network(terminal: Terminal, target: Path, settings: dict[str, Any]) -> None:
     from builder import conversion, lowering, manifest, torchscript
     from builder.engine import flavour as flavours
+    from builder.repository import stateful
 
     flavours.select(settings.pop("flavour"))
     picture: Path | None = settings.pop("graph")
@@ -49,6 +50,7 @@ def _network(terminal: Terminal, target: Path, settings: dict[str, Any]) -> None
     lowered = lowering.lower(
         module, specs=spec.inputs, unroll_limit=spec.unroll_limit, fallback_modules=spec.fallback.modules
     )
+    spec, lowered, _ = stateful.batch_first(spec, lowered, spec.outputs or lowered.outputs, ())
     if picture is not None:
         _draw(terminal, lowered, spec, picture)
         return
@@ -144,6 +146,11 @@ def _show_facts(terminal: Terminal, data: dict[str, Any]) -> None:
         if key in ("inputs", "outputs") and isinstance(value, list):
             for tensor in value:
                 terminal.line(f"{key[:-1]:22}{_signature(tensor)}")
+        elif key == "state":
+            for state in value:
+                start = "zeros" if state["initial"] == "zeros" else f"the file {state['initial']}"
+                kept = f"{state['input']} <- {state['output']}  {_shape(state)}, from {start}"
+                terminal.line(f"{'state':22}{kept}")
         elif key == "bytes":
             terminal.line(f"{'size':22}{size(value)}")
         elif not isinstance(value, dict):
@@ -182,12 +189,15 @@ def _summary(folder: Path) -> dict[str, Any]:
         "max_batch_size": said.get("batching", {}).get("max_batch_size", ""),
         "plan_bytes": plan.stat().st_size if plan else 0,
         "goldens": len(list(folder.glob("goldens/*.npz"))),
+        "states": len(said.get("state", ())),
     }
 
 
 def _show_repository(terminal: Terminal, rows: list[dict[str, Any]]) -> None:
     columns = ("model", "served as", "precision", "batch", "plan", "goldens")
     cells = [[*list(row.values())[:4], size(row["plan_bytes"]), row["goldens"]] for row in rows]
+    for row, line in zip(rows, cells, strict=True):
+        line[1] += ", keeps state" if row["states"] else ""
     terminal.table(columns, cells, numbers=columns[3:])
 
 

@@ -1,0 +1,93 @@
+"""Which inputs of a model are likely the state that its outputs give back: by recurrent operators, else by name."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+RECURRENT = {"aten::lstm": 2, "aten::gru": 1, "aten::rnn_tanh": 1, "aten::rnn_relu": 1}
+"""How many states each has: the first so many of hx, and so many outputs after the first."""
+_HANDED_ON = {
+    f"aten::{name}" for name in "unsqueeze squeeze permute transpose contiguous clone to expand view reshape".split()
+}
+_AFFIX = re.compile(r"^(?:next|new|out|updated)_|_(?:next|new|out|in|n|0|prev)$")
+_WEIGHTS, _LAYERS, _BOTH_WAYS, _BATCH_FIRST = 2, 4, 7, 8
+"""Places of params, num_layers, bidirectional and batch_first among a recurrent operator's arguments."""
+
+
+def pairs(lowered: Any) -> list[tuple[str, str]]:
+    """(input, output) of each state that can be told, in the order of the inputs."""
+    found = dict([*_by_name(lowered.inputs, lowered.outputs), *_by_operator(lowered)])
+    once = {output: name for name, output in reversed(found.items())}  # an output is one input's, the first one's
+    return sorted(((name, output) for output, name in once.items()), key=lambda pair: lowered.inputs.index(pair[0]))
+
+
+def shapes(lowered: Any) -> dict[str, tuple[int | str, ...]]:
+    """The shape of each input that a recurrent operator reads: [layers, batch, size] of a state."""
+    return {name: shape for node in _recurrent(lowered.graph) for name, shape in _shapes(lowered, node)}
+
+
+def _by_name(inputs: Sequence[str], outputs: Sequence[str]) -> Iterator[tuple[str, str]]:
+    bare = {_AFFIX.sub("", name): name for name in outputs}
+    for name in inputs:
+        stem = _AFFIX.sub("", name)
+        if stem in bare and bare[stem] != name:
+            yield name, bare[stem]
+
+
+def _by_operator(lowered: Any) -> Iterator[tuple[str, str]]:
+    made = {name: _origins(value) for name, value in zip(lowered.outputs, lowered.graph.outputs(), strict=True)}
+    for node in _recurrent(lowered.graph):
+        for number, given in enumerate(_states(node)):
+            inputs = _inputs_of(lowered, given)
+            state = node.outputsAt(number + 1).debugName()
+            yield from ((name, output) for name in inputs for output, origins in made.items() if state in origins)
+
+
+def _shapes(lowered: Any, node: Any) -> Iterator[tuple[str, tuple[int | str, ...]]]:
+    weights = _tensors(node.inputsAt(_WEIGHTS))
+    layers, both, batch_first = (node.inputsAt(place).toIValue() for place in (_LAYERS, _BOTH_WAYS, _BATCH_FIRST))
+    if len(weights) < 2 or not isinstance(layers, int):
+        return
+    axes = ("batch", "length") if batch_first else ("length", "batch")
+    for name in _inputs_of(lowered, node.inputsAt(0)):
+        yield name, (*axes, int(weights[0].shape[1]))
+    for given in _states(node):
+        for name in _inputs_of(lowered, given):
+            yield name, (layers * (2 if both else 1), "batch", int(weights[1].shape[1]))
+
+
+def _recurrent(block: Any) -> Iterator[Any]:
+    for node in block.nodes():
+        if node.kind() in RECURRENT:
+            yield node
+        for inner in node.blocks():
+            yield from _recurrent(inner)
+
+
+def _states(node: Any) -> list[Any]:
+    """The values of hx."""
+    given = node.inputsAt(1)
+    several = given.node().kind() == "prim::ListConstruct"
+    return list(given.node().inputs())[: RECURRENT[node.kind()]] if several else [given]
+
+
+def _tensors(value: Any) -> list[Any]:
+    if value.node().kind() == "prim::ListConstruct":
+        return [one.toIValue() for one in value.node().inputs() if one.node().kind() == "prim::Constant"]
+    return list(value.toIValue() or ()) if value.node().kind() == "prim::Constant" else []
+
+
+def _inputs_of(lowered: Any, value: Any) -> list[str]:
+    origins, given = _origins(value), zip(lowered.inputs, lowered.graph.inputs(), strict=True)
+    return [name for name, one in given if one.debugName() in origins]
+
+
+def _origins(value: Any) -> set[str]:
+    """The values that this one is, but for its axes: through branches, both ways."""
+    node = value.node()
+    if node.kind() == "prim::If":
+        place = [one.debugName() for one in node.outputs()].index(value.debugName())
+        return {name for block in node.blocks() for name in _origins(list(block.outputs())[place])}
+    return _origins(node.inputsAt(0)) if node.kind() in _HANDED_ON else {value.debugName()}

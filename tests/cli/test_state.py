@@ -1,0 +1,79 @@
+"""What the commands say of state: init guesses it, check and inspect show it, --state says who keeps it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from click.testing import Result
+
+from builder.manifest import load
+from tests.repository import stateful as models
+
+Run = Callable[..., Result]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return models.write(tmp_path, "recogniser")
+
+
+def test_init_guesses_a_recurrent_layers_state(folder: Path, run: Run) -> None:
+    """What it writes builds as it is, and with the state once its comment is taken away."""
+    assert run("init", folder / "recogniser.pt", "--force").exit_code == 0
+    text = (folder / "recogniser.yaml").read_text()
+    (spec,) = load(folder)
+    assert [tensor.shape for tensor in spec.inputs] == [("batch", "length", 6), (2, "batch", 5), (2, "batch", 5)]
+    assert not spec.state
+    (folder / "recogniser.yaml").write_text(text.replace("# state", "state").replace("#   -", "  -"))
+    (spec,) = load(folder)
+    assert [(state.input, state.output) for state in spec.state] == [("h0", "output_1"), ("c0", "output_2")]
+    assert run("check", folder).exit_code == 0
+
+
+def test_init_guesses_by_names_too(tmp_path: Path, run: Run) -> None:
+    class Cached(torch.nn.Module):
+        def forward(self, x: torch.Tensor, cache: torch.Tensor) -> dict[str, torch.Tensor]:
+            return {"y": x + cache, "next_cache": x, "x_norm": x.norm()}
+
+    torch.jit.script(Cached()).save(tmp_path / "cached.pt")
+    data = json.loads(run("init", tmp_path / "cached.pt", "--json").stdout)
+    assert data["state"] == [{"input": "cache", "output": "next_cache"}]
+
+
+def test_init_guesses_no_state_where_there_is_none(tmp_path: Path, run: Run) -> None:
+    torch.jit.script(torch.nn.Linear(3, 3)).save(tmp_path / "plain.pt")
+    assert json.loads(run("init", tmp_path / "plain.pt", "--json").stdout)["state"] == []
+    assert "state" not in (tmp_path / "plain.yaml").read_text()
+
+
+def test_check_shows_who_keeps_the_state_and_the_config(folder: Path, run: Run) -> None:
+    result = run("check", folder)
+    assert result.exit_code == 0
+    assert "state h0 <- hn [2, streams, 5], kept by the server" in result.stdout
+    assert "sequence_batching {" in result.stdout
+    explicit = run("check", folder, "--state", "explicit")
+    assert "kept by the client" in explicit.stdout and "sequence_batching" not in explicit.stdout
+    (report,) = json.loads(run("check", folder, "--paranoid", "--json").stdout)["models"]
+    assert report["error"] is None
+    assert [state["kept"] for state in report["state"]] == ["implicit", "implicit"]
+
+
+def test_check_tells_of_state_that_does_not_fit_with_its_line(folder: Path, run: Run) -> None:
+    manifest = folder / "recogniser.yaml"
+    manifest.write_text(manifest.read_text().replace("output: cn}", "output: y}"))
+    result = run("check", folder)
+    assert result.exit_code == 2
+    assert f"{manifest}:11" in result.stdout and "output 'y' is float32[1, 3, 3]" in result.stdout
+
+
+def test_inspect_shows_state_and_the_network_that_serves_it(folder: Path, run: Run) -> None:
+    assert run("repo", folder, "--out", folder / "out").exit_code == 0
+    shown = run("inspect", folder / "out" / "recogniser").stdout
+    assert "h0 <- hn  float32[2, 5], from the file initial_state/h0" in shown
+    assert "c0 <- cn  float32[2, 5], from zeros" in shown
+    assert "python, keeps state" in run("inspect", folder / "out").stdout
+    assert "input  h0  FLOAT[-1, 2, 5]" in run("inspect", folder / "recogniser.yaml").stdout
