@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -126,35 +127,45 @@ def dtype_of(number: int) -> torch.dtype | None:
 
 
 Rank = int | None
+Fact = tuple[torch.dtype | None, Rank]
 
 
 class Facts:
     """The dtype and the number of axes of each value, as far as they are known; to be asked in program order."""
 
     def __init__(self) -> None:
-        self._dtypes: dict[int, torch.dtype | None] = {}
-        self._ranks: dict[int, Rank] = {}
+        self._facts: dict[int, Fact] = {}
 
     def know(self, value: Any, dtype: torch.dtype | None, rank: Rank) -> None:
         """Note what is known of a value from outside."""
-        self._dtypes[value.unique()], self._ranks[value.unique()] = dtype, rank
+        self._facts[value.unique()] = (dtype, rank)
 
     def dtype(self, value: Any) -> torch.dtype | None:
         """The dtype of a tensor, None when it depends on the inputs."""
-        known = ir.constant(value)
-        return known.dtype if isinstance(known, torch.Tensor) else self._dtypes.get(value.unique())
+        return self._fact(value)[0]
 
     def rank(self, value: Any) -> Rank:
         """The number of axes of a tensor, None when it depends on the inputs."""
-        known = ir.constant(value)
-        return known.dim() if isinstance(known, torch.Tensor) else self._ranks.get(value.unique())
+        return self._fact(value)[1]
+
+    def _fact(self, value: Any) -> Fact:
+        """What was learned of a value; a constant tells it by itself, and is asked once."""
+        fact = self._facts.get(value.unique())
+        if fact is None:
+            known = ir.constant(value)
+            fact = (known.dtype, known.dim()) if isinstance(known, torch.Tensor) else (None, None)
+            self._facts[value.unique()] = fact
+        return fact
 
     def learn(self, node: Any) -> None:
         """Note what follows of a node's outputs; the nodes of its blocks must have been learned before."""
-        if node.kind() == "prim::If":
+        kind = node.kind()
+        if kind == "prim::If":
             return self._join(node)
-        if node.outputsSize() == 1 and node.output().type().kind() == "TensorType" and node.inputsSize():
-            self.know(node.output(), self._dtype_of_result(node), self._rank_of_result(node))
+        told = _tells(kind)
+        if any(told) and node.outputsSize() == 1 and node.inputsSize():
+            dtype = self._dtype_of_result(node) if told[0] else None
+            self.know(node.output(), dtype, self._rank_of_result(node) if told[1] else None)
 
     def _join(self, node: Any) -> None:
         ends = [list(block.outputs()) for block in node.blocks()]
@@ -190,8 +201,19 @@ class Facts:
         return _RANKS[kind](self, node) if kind in _RANKS else None
 
 
+@lru_cache(maxsize=4096)
+def _tells(kind: str) -> tuple[bool, bool]:
+    """Whether an operator of this kind tells the dtype and the number of axes of its result."""
+    functional = _functional_kind(kind)
+    dtype = functional != kind or kind in _BOOL | _LONG | _ALONG or kind in _DTYPE_AT
+    return dtype, functional != kind or kind in _SAME_RANK | _BROADCAST or kind in _RANKS
+
+
 def _functional(node: Any) -> str:
-    kind = str(node.kind())
+    return _functional_kind(node.kind())
+
+
+def _functional_kind(kind: str) -> str:
     return kind if kind.endswith("__") or not kind.endswith("_") or kind.startswith("prim::") else kind[:-1]
 
 

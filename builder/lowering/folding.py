@@ -5,8 +5,7 @@ not from weights that were rounded already.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
-from functools import lru_cache
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 from builder.lowering import ir
@@ -33,13 +32,13 @@ QUANTIZERS = tuple(
 )
 
 
-def propagate_constants(graph: Any) -> None:
+def propagate_constants(graph: Any, writes: bool = True) -> None:
     """Compute what only depends on constants, but for quantisation and what is computed from its results.
 
     A write to a constant stays, for functionalise to refuse: torch takes it for dead when nobody reads that very
-    constant, though it is the module's state.
+    constant, though it is the module's state. `writes` may be false where no node writes in place.
     """
-    with _unknown_to_torch(graph), _state_in_sight(graph):
+    with _unknown_to_torch(graph), _state_in_sight(graph) if writes else nullcontext():
         ir.C._jit_pass_constant_propagation(graph)
 
 
@@ -62,10 +61,13 @@ def _state_in_sight(graph: Any) -> Iterator[None]:
 
 def _written_constants(graph: Any) -> list[Any]:
     """The constants behind the first inputs of nodes that write; all of them where that is not plain to see."""
-    found = {}
+    if "_(%" not in str(graph):  # the name of what writes ends so; torch's text is faster than a walk
+        return []
+    found: dict[int, Any] = {}
+    known: dict[int, Any] = {}
     for node in ir.walk(graph):
         if may_write(node.kind()) and node.inputsSize():
-            origin = _origin(node.inputsAt(0))
+            origin = _origin(node.inputsAt(0), known)
             if _joined(origin.node()):
                 return [n.output() for n in graph.nodes() if n.kind() == "prim::Constant" and _is_tensor(n.output())]
             if ir.is_constant(origin) and _is_tensor(origin):
@@ -81,21 +83,27 @@ def _joined(node: Any) -> bool:
     return node.kind() in _JOINS and not (node.kind() == "prim::Param" and node.owningBlock().owningNode() is None)
 
 
-def _origin(value: Any) -> Any:
-    """The value at the start of a chain of first inputs."""
-    while value.node().kind() not in _JOINS and value.node().inputsSize():
+def _origin(value: Any, known: dict[int, Any]) -> Any:
+    """The value at the start of a chain of first inputs; `known` keeps the answers, for chains share their parts."""
+    passed = []
+    while value.unique() not in known and value.node().kind() not in _JOINS and value.node().inputsSize():
+        passed.append(value.unique())
         value = value.node().inputsAt(0)
-    return value
+    origin = known.get(value.unique(), value)
+    known.update(dict.fromkeys(passed, origin))
+    return origin
 
 
 def _is_tensor(value: Any) -> bool:
     return bool(value.type().kind() == "TensorType")
 
 
-@lru_cache(maxsize=4096)
+_AUGMENTED = frozenset(f"aten::__i{name}__" for name in ("and", "or", "xor", "lshift", "rshift"))
+
+
 def may_write(kind: str) -> bool:
     """Whether an operator writes its first input in place, by the way it is named."""
-    return kind.startswith("aten::") and (kind.endswith("_") or kind.startswith("aten::__i"))
+    return (kind.startswith("aten::") and kind.endswith("_") and not kind.startswith("aten::__")) or kind in _AUGMENTED
 
 
 @contextmanager

@@ -6,6 +6,8 @@ saved has the formula in its place.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 SCHEMA = "trt_build::fake_quantize_fp8(Tensor self, Tensor scale, int? axis=None) -> Tensor"
@@ -38,6 +40,7 @@ def fake_quantize_fp8(x: torch.Tensor, scale: torch.Tensor, axis: int | None = N
     return (steps.to(torch.float8_e4m3fn).float() * factor).to(x.dtype)
 
 
-_LIBRARY = torch.library.Library("trt_build", "FRAGMENT")
+_TORCH: Any = torch.library  # without types
+_LIBRARY = _TORCH.Library("trt_build", "FRAGMENT")
 _LIBRARY.define(SCHEMA.partition("::")[2])
 _LIBRARY.impl("fake_quantize_fp8", fake_quantize_fp8, "CompositeExplicitAutograd")

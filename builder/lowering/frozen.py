@@ -46,13 +46,13 @@ def frozen_graph(
     if not module._c._has_method(method):
         names = ", ".join(module._c._method_names())
         raise LoweringError(f"the module has no method {method!r}", fix=f"name one of {names}")
-    with evaluating(module):
-        source = module._c
-        graph = _inlined(source, method, fallback_modules)
-        if ir.nodes_of(graph, "prim::CallMethod"):  # through an interface, whose type does not tell what is called
+    source = module._c
+    graph = _inlined(source, method, fallback_modules)
+    if ir.nodes_of(graph, "prim::CallMethod"):  # through an interface, whose type does not tell what is called
+        with evaluating(module):
             source = ir.C._freeze_module(source, [method] if method != "forward" else [], True, False)
-            graph = _inlined(source, method, fallback_modules)
-        lower_attributes(graph, source)
+        graph = _inlined(source, method, fallback_modules)
+    lower_attributes(graph, source)
     propagate_constants(graph)  # what is left of `if self.training`
     _drop_self(graph)
     return graph, module._c._get_method(method).schema
@@ -72,21 +72,28 @@ def _inlined(module: Any, method: str, fallback_modules: frozenset[str]) -> Any:
 
 
 def lower_attributes(graph: Any, module: Any) -> None:
-    """Turn every attribute read into a constant that shares the module's memory."""
+    """Turn every attribute that is read into a constant; `module` is the graph's first input.
+
+    `training` reads as false, whatever the module's mode is.
+    """
     owners = {next(iter(graph.inputs())).unique(): module}
-    for node in ir.walk(graph):
-        if node.kind() == "prim::GetAttr" and node.inputsAt(0).unique() in owners:
-            found = owners[node.inputsAt(0).unique()].getattr(node.s("name"))
-            if isinstance(found, torch._C.ScriptModule):
-                owners[node.output().unique()] = found
-            elif node.hasUses():
-                node.output().replaceAllUsesWith(_constant(graph, node, found))
+    for node in ir.nodes_of(graph, "prim::GetAttr"):  # in program order: an owner comes before what it owns
+        owner = owners.get(node.inputsAt(0).unique())
+        if owner is None:
+            continue
+        name = node.s("name")
+        found = owner.getattr(name)
+        if isinstance(found, torch._C.ScriptModule):
+            owners[node.output().unique()] = found
+        elif node.hasUses():
+            constant = _constant(graph, node, False if name == "training" and found is True else found)
+            node.output().replaceAllUsesWith(constant)
 
 
 def _constant(graph: Any, node: Any, found: Any) -> Any:
     """A value of the graph that holds an attribute: a constant, or a list or dictionary that is built of constants.
 
-    A tensor's stands at the top of the graph, where it is in sight even if only a branch writes it.
+    A tensor's never stands in a branch: it must be in sight even if only a branch writes it.
     """
     kind = node.output().type()
     if isinstance(found, list | dict) and any(isinstance(item, torch.Tensor) for item in _items(found)):
@@ -95,8 +102,8 @@ def _constant(graph: Any, node: Any, found: Any) -> Any:
         made = ir.insert(graph, "prim::DictConstruct" if pairs else "prim::ListConstruct", values, node, [kind])
         return made.output()
     try:
-        top = next(iter(graph.nodes())) if isinstance(found, torch.Tensor) else node
-        return ir.insert_constant(graph, found, top, origin=node)
+        nested = isinstance(found, torch.Tensor) and node.owningBlock().owningNode() is not None
+        return ir.insert_constant(graph, found, next(iter(graph.nodes())) if nested else node, origin=node)
     except (RuntimeError, TypeError) as error:
         raise LoweringError(
             f"attribute {node.s('name')!r} holds a {kind.str()}, which no constant can hold", where=ir.source_line(node)

@@ -10,8 +10,9 @@ from typing import Any, BinaryIO
 
 import torch
 
-from builder.lowering import ir
+from builder.lowering import fp8, ir
 from builder.lowering.paranoid import execute, packed
+from builder.lowering.passes.unpack import expand
 from builder.lowering.trace import PassRecord
 
 
@@ -59,7 +60,10 @@ class LoweredGraph:
 
     def function(self) -> Any:
         """A ScriptFunction of this graph: flat tensors in, a tuple of tensors out."""
-        return ir.C._create_function_from_graph("forward", packed(self.graph))
+        graph = packed(self.graph)
+        for node in ir.nodes_of(graph, fp8.KIND):
+            expand(graph, node, fp8.FORMULA[fp8.SCHEMA])  # trt-build need not be installed where the file runs
+        return ir.C._create_function_from_graph("forward", graph)
 
     @property
     def text(self) -> str:

@@ -92,5 +92,5 @@ def bind(graph: Any, params: Sequence[Any]) -> None:
     first = next(iter(graph.nodes()), graph.return_node())
     for value, param in zip(list(graph.inputs())[count:], params, strict=True):
         value.replaceAllUsesWith(ir.insert_constant(graph, param, first))
-    for _ in params:
-        graph.eraseInput(count)
+    for place in reversed(range(count, count + len(params))):
+        graph.eraseInput(place)

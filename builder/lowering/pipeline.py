@@ -6,6 +6,7 @@ import gc
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 from builder.errors import UsageError
@@ -20,6 +21,7 @@ from builder.lowering.passes.fallback import mark_fallback
 from builder.lowering.passes.functionalise import functionalise
 from builder.lowering.passes.fuse import fuse_addmm_branches, fuse_flatten_linear, fuse_linear
 from builder.lowering.passes.interface import flatten_inputs, flatten_outputs
+from builder.lowering.passes.merging import eliminate_common_subexpressions, pool_constants
 from builder.lowering.passes.pad import unpack_pad
 from builder.lowering.passes.peephole import peephole
 from builder.lowering.passes.precision import precision
@@ -126,7 +128,7 @@ PIPELINE: tuple[Pass, ...] = (
     # Casts, late: all that may ask for a dtype has asked.
     unpack_type_as,
     unify_to,
-    torch_passes.eliminate_common_subexpressions,  # `x.dtype` once, so that a cast to its own dtype shows
+    replace(eliminate_common_subexpressions, touches=("prim::dtype",)),  # once: so a cast to its own dtype shows
     fold_known_facts,
     remove_casts,
     # Numbers.
@@ -140,8 +142,8 @@ PIPELINE: tuple[Pass, ...] = (
     eliminate_exceptions,
     torch_passes.peephole_lists,
     precision,  # last of those that change nodes: it sees what conversion will see
-    torch_passes.eliminate_common_subexpressions,
-    torch_passes.pool_constants,
+    pool_constants,  # before it: operators are equal whose constants are one
+    eliminate_common_subexpressions,
     torch_passes.eliminate_dead_code,
 )
 
@@ -183,7 +185,7 @@ def _records(
 ) -> Iterator[PassRecord]:
     before = Snapshot(graph)
     for step in passes:
-        if not step.applies(graph):
+        if not step.applies(before.kinds, context):
             text = canonical(graph) if keep_text else ""
             yield PassRecord(step.name, before.nodes, before.nodes, 0.0, text, text)
             continue

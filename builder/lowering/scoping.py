@@ -1,43 +1,70 @@
-"""Whether every value is made before it is read, in a block that can see it: read from the graph's text in one go.
+"""What the lines of a graph's text say: which values they make and read, so that scopes can be checked in one go.
 
 torch's own lint looks at every use of a constant for each of its uses, which is quadratic where thousands of nodes
-share one.
+share one. A line is taken apart once: a pass leaves most lines of the text as they were.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
+from typing import NamedTuple
 
 _STRING = re.compile(r'"(?:[^"\\]|\\.)*"')
 _NAME = re.compile(r"%[\w.]+")
-_BLOCK = re.compile(r"^ *block\d+\(")
 
 
-def out_of_scope(text: str) -> str | None:
-    """The first value that is read where nobody made it, with its line; None when there is none."""
+class Line(NamedTuple):
+    """One line of a graph's text: how deep it stands, whether it opens a block, the names that it makes and reads,
+    the kind of its node (empty where there is none), and whether it is an operator without a place in the source.
+    """
+
+    indent: int
+    opens: bool
+    made: tuple[str, ...]
+    read: tuple[str, ...]
+    kind: str
+    without_place: bool
+
+
+class Lines(dict[str, Line]):
+    """The lines met so far, taken apart; one that is missing is taken apart when it is asked for."""
+
+    def __missing__(self, text: str) -> Line:
+        line = self[text] = _taken_apart(text)
+        return line
+
+
+def _taken_apart(text: str) -> Line:
+    plain = _STRING.sub("", text) if '"' in text else text
+    line, placed, _ = plain.partition(" # ")
+    body = line.lstrip()
+    indent = len(line) - len(body)
+    left, equals, right = line.partition("= ")
+    if not equals:
+        header = body.startswith(("block", "graph(")) or (indent == 6 and body.startswith("%"))
+        names = tuple(_NAME.findall(line))
+        return Line(indent, body.startswith("block"), names if header else (), () if header else names, "", False)
+    made, read = tuple(_NAME.findall(left)), tuple(_NAME.findall(right))
+    kind = right.partition("(")[0].partition("[")[0]
+    return Line(indent, False, made, read, kind, bool(made) and not placed and kind.startswith("aten::"))
+
+
+def out_of_scope(lines: Iterable[Line]) -> str | None:
+    """The first value that is read where nobody made it; None when there is none.
+
+    A value is seen from where it is made to the end of its block.
+    """
     seen: set[str] = set()
-    scopes: list[tuple[int, list[str]]] = [(0, [])]
-    for line in _STRING.sub("", text).splitlines():
-        indent = len(line) - len(line.lstrip())
-        line = line.split(" # ")[0]
-        opens = bool(_BLOCK.match(line))
-        while len(scopes) > 1 and scopes[-1][0] > indent:
-            seen.difference_update(scopes.pop()[1])
-        made, read = _made_and_read(line, opens)
-        for name in read:
-            if name not in seen:
-                return f"{name} in {line.strip()}"
+    blocks: list[tuple[int, list[str]]] = []
+    for indent, opens, made, read, _, _ in lines:
+        while blocks and blocks[-1][0] > indent:
+            seen.difference_update(blocks.pop()[1])
+        if not seen.issuperset(read):
+            return next(name for name in read if name not in seen)
         if opens:
-            scopes.append((indent + 2, made))
-        else:
-            scopes[-1][1].extend(made)
+            blocks.append((indent + 2, list(made)))
+        elif blocks:
+            blocks[-1][1].extend(made)
         seen.update(made)
     return None
-
-
-def _made_and_read(line: str, opens: bool) -> tuple[list[str], list[str]]:
-    """The names that a line makes, and those that it reads."""
-    if opens or line.startswith("graph(") or (" = " not in line and line.startswith("      %")):
-        return _NAME.findall(line), []
-    left, found, right = line.partition(" = ")
-    return (_NAME.findall(left), _NAME.findall(right)) if found else ([], _NAME.findall(line))

@@ -3,32 +3,33 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from typing import Any
 
 from builder.errors import LoweringError
 from builder.lowering import ir
 from builder.lowering.passes import Pass
-from builder.lowering.scoping import out_of_scope
+from builder.lowering.scoping import Lines, out_of_scope
 
 Types = tuple[tuple[str, ...], tuple[str, ...]]
 
 
-_NODE = re.compile(r"^ +(?:%.*)?= (?!prim::Constant\b)\w+::\w+", re.MULTILINE)
-_WITHOUT_PLACE = re.compile(r"^ +%[^#\n]*= aten::[^#\n]*$", re.MULTILINE)
-
-
 class Snapshot:
-    """What a pass must preserve: the types of inputs and outputs, the number of nodes, how many operators have no
-    place in the source.
+    """What a pass must preserve: the types of inputs and outputs, the number of nodes and of those of each kind, how
+    many operators have no place in the source.
 
-    All of it is read from the graph's text, which torch writes many times faster than Python walks a graph.
+    All of it is read from the graph's text, which torch writes many times faster than Python walks a graph; `known`
+    are the lines that earlier snapshots of this graph took apart.
     """
 
-    def __init__(self, graph: Any) -> None:
-        self.text = str(graph)
+    def __init__(self, graph: Any, known: Lines | None = None, text: str | None = None) -> None:
+        self.known = Lines() if known is None else known
+        self.text = str(graph) if text is None else text
+        self.lines = list(map(self.known.__getitem__, self.text.splitlines()))
         self.types: Types = (_types(graph.inputs()), _types(graph.outputs()))
-        self.nodes = len(_NODE.findall(self.text))
-        self.without_place = len(_WITHOUT_PLACE.findall(self.text))
+        self.kinds = Counter(line.kind for line in self.lines)
+        self.nodes = len(self.lines) - self.kinds["prim::Constant"] - self.kinds[""]
+        self.without_place = sum(line.without_place for line in self.lines)
 
 
 _TENSOR = re.compile(r"\b(?:Float|Double|Half|BFloat16|Long|Int|Short|Char|Byte|Bool)\([^()]*\)")
@@ -43,25 +44,26 @@ def verify(graph: Any, step: Pass, before: Snapshot) -> Snapshot:
     """The snapshot after a pass; a LoweringError that names the pass when it broke the graph, its interface or its
     promise.
     """
-    if str(graph) == before.text:
-        _check_promise(graph, step)
+    text = str(graph)
+    if text == before.text:
+        _check_promise(graph, step, before)
         return before
-    after = Snapshot(graph)
+    after = Snapshot(graph, before.known, text)
     _lint(graph, step, after)
     if not step.changes_interface and after.types != before.types:
         raise _broken(step, f"inputs or outputs changed from {before.types} to {after.types}")
-    _check_promise(graph, step)
+    _check_promise(graph, step, after)
     if after.without_place <= before.without_place:
         return after
     if not step.ours:
-        return _give_places(graph)
+        return _give_places(graph, before.known)
     if not before.without_place:  # what replaces a node without a place has none to inherit
         raise _broken(step, "an operator that it inserted has lost its place in the source")
     return after
 
 
 def _lint(graph: Any, step: Pass, after: Snapshot) -> None:
-    if unknown := out_of_scope(after.text):
+    if unknown := out_of_scope(after.lines):
         raise _broken(step, f"a value is read where nobody made it: {unknown}")
     if after.nodes > _LINT_UP_TO:
         return
@@ -75,20 +77,20 @@ def _lint(graph: Any, step: Pass, after: Snapshot) -> None:
 _LINT_UP_TO = 400
 
 
-def _check_promise(graph: Any, step: Pass) -> None:
+def _check_promise(graph: Any, step: Pass, after: Snapshot) -> None:
     for kind in step.removes:
-        if left := graph.findNode(kind, True):
-            raise _broken(step, f"{kind} is left", where=ir.source_line(left))
+        if after.kinds[kind]:
+            raise _broken(step, f"{kind} is left", where=ir.source_line(graph.findNode(kind, True)))
 
 
-def _give_places(graph: Any) -> Snapshot:
+def _give_places(graph: Any, known: Lines) -> Snapshot:
     """torch's own rewriters make operators without a place in the source: they take that of a node that feeds them."""
     for node in ir.walk(graph):
         if node.kind().startswith("aten::") and not node.sourceRange():
             feeder = next((v.node() for v in node.inputs() if v.node().sourceRange()), None)
             if feeder is not None:
                 node.copyMetadata(feeder)
-    return Snapshot(graph)
+    return Snapshot(graph, known)
 
 
 def _broken(step: Pass, what: str, where: str | None = None) -> LoweringError:

@@ -13,7 +13,7 @@ from builder.lowering.graph import canonical
 from builder.lowering.paranoid import Paranoid
 from builder.lowering.passes import Context, Pass, lowering_pass
 from builder.lowering.pipeline import run_passes
-from builder.lowering.scoping import out_of_scope
+from builder.lowering.scoping import Lines, out_of_scope
 
 
 def _graph() -> Any:
@@ -66,8 +66,23 @@ def test_a_value_out_of_scope_is_named() -> None:
 
 
 def test_scopes_are_read_from_the_text() -> None:
-    assert out_of_scope(str(_graph())) is None
-    assert "%y" in out_of_scope("graph(%x : Tensor):\n  %z : Tensor = aten::relu(%y)\n  return (%z)\n")
+    assert _out_of_scope(str(_graph())) is None
+    assert _out_of_scope("graph(%x : Tensor):\n  %z : Tensor = aten::relu(%y)\n  return (%z)\n") == "%y"
+
+
+def test_a_line_is_taken_apart_once_and_says_what_it_makes_and_reads() -> None:
+    lines = Lines()
+    line = lines['  %a.1 : str, %b : int = aten::format(%c, "%d # = x") # m.py:3:1']
+    assert (line.made, line.read, line.kind, line.without_place) == (("%a.1", "%b"), ("%c",), "aten::format", False)
+    assert lines["  %y : Tensor = aten::relu(%x)"].without_place and len(lines) == 2
+    assert (
+        lines["    block0(%i : int):"].opens
+        and lines["  %1 : int = prim::Constant[value=1]()"].kind == "prim::Constant"
+    )
+
+
+def _out_of_scope(text: str) -> str | None:
+    return out_of_scope(map(Lines().__getitem__, text.splitlines()))
 
 
 def test_paranoid_names_the_pass_that_changed_the_answer() -> None:

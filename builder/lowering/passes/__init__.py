@@ -5,7 +5,7 @@ One file a pass, or one table where the same machinery serves many. `builder.low
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,7 +23,8 @@ class Context:
 
     `unroll_limit` is the largest known trip count of a loop that is unrolled; `fallback_modules` are the qualified
     or class names of modules that shall run in torch; `specs` describe the graph's inputs in order (`dtype`,
-    `shape`), where the caller knows; `outputs` collects the output names while the interface is flattened.
+    `shape`), where the caller knows; `outputs` collects the output names while the interface is flattened;
+    `functional` says that functionalise is done, so that no node writes in place.
     """
 
     unroll_limit: int = 64
@@ -35,6 +36,7 @@ class Context:
     outputs: list[str] = field(default_factory=list)
     specs: Sequence[Any] = ()
     precision: Callable[[Any], None] | None = None
+    functional: bool = False
 
 
 @dataclass(frozen=True)
@@ -49,10 +51,15 @@ class Pass:
     changes_interface: bool = False
     ours: bool = True
     touches: tuple[str, ...] = ()
+    asked: Callable[[Context], bool] | None = None
 
-    def applies(self, graph: Any) -> bool:
-        """Whether the graph has a node that this pass could do something about."""
-        return not self.touches or any(graph.findNode(kind, True) is not None for kind in self.touches)
+    def applies(self, kinds: Mapping[str, int], context: Context) -> bool:
+        """Whether this pass was asked for, and there are nodes that it could do something about; `kinds` counts the
+        graph's nodes.
+        """
+        if self.asked is not None and not self.asked(context):
+            return False
+        return not self.touches or any(kinds.get(kind) for kind in self.touches)
 
     def __call__(self, graph: Any, context: Context | None = None) -> None:
         self.rewrite(graph, context or Context())
@@ -70,10 +77,11 @@ def lowering_pass(
     changes_interface: bool = False,
     ours: bool = True,
     touches: tuple[str, ...] = (),
+    asked: Callable[[Context], bool] | None = None,
 ) -> Callable[[Rewrite], Pass]:
     """Declare a pass; the decorated name becomes the Pass."""
 
     def declare(rewrite: Rewrite) -> Pass:
-        return Pass(name, rewrite, removes, changes_interface, ours, touches)
+        return Pass(name, rewrite, removes, changes_interface, ours, touches, asked)
 
     return declare

@@ -9,8 +9,10 @@ from typing import Any
 from builder.lowering import ir
 from builder.lowering.passes import Context, lowering_pass
 
+_ASSERTIONS = ("aten::_assert_async", "aten::warn", "prim::Print")
 
-@lowering_pass("eliminate-exceptions")
+
+@lowering_pass("eliminate-exceptions", touches=("prim::RaiseException", *_ASSERTIONS))
 def eliminate_exceptions(graph: Any, context: Context) -> None:
     """Remove ifs that only guard: one branch raises, so the other one stands in the if's place; assertions go the
     same way.
@@ -21,7 +23,7 @@ def eliminate_exceptions(graph: Any, context: Context) -> None:
         raising = [_raises(block) for block in node.blocks()]
         if raising.count(True) == 1:
             ir.splice(node, list(node.blocks())[raising.index(False)])
-    for node in ir.nodes_of(graph, "aten::_assert_async", "aten::warn", "prim::Print"):
+    for node in ir.nodes_of(graph, *_ASSERTIONS):
         node.destroy()
 
 

@@ -11,7 +11,7 @@ from builder.lowering.passes import Context, lowering_pass
 _CALL = re.compile(r"([\w.]+)\(([\w.]+)\)")
 
 
-@lowering_pass("mark-fallback")
+@lowering_pass("mark-fallback", asked=lambda context: bool(context.fallback_modules))
 def mark_fallback(graph: Any, context: Context) -> None:
     """Mark the nodes of the modules that `fallback_modules` names: by qualified name (`encoder.layers.0`) or class
     name (`Swish`).

@@ -20,7 +20,9 @@ def remove_dropout(graph: Any, context: Context) -> None:
             ir.bypass(node)
 
 
-_DEVICES = ("aten::cuda", "aten::cpu", "aten::pin_memory")
+_SAME_TENSOR = tuple(
+    f"aten::{name}" for name in ("detach", "detach_copy", "alias", "requires_grad_", "cuda", "cpu", "pin_memory")
+)
 
 
 @lowering_pass("remove-contiguous", touches=("aten::contiguous",))
@@ -37,23 +39,26 @@ def remove_clone(graph: Any, context: Context) -> None:
         ir.bypass(node)
 
 
-@lowering_pass("remove-detach")
+@lowering_pass("remove-detach", touches=_SAME_TENSOR)
 def remove_detach(graph: Any, context: Context) -> None:
     """Remove detach, alias and moves between devices: there are no gradients and one device."""
-    kinds = ("aten::detach", "aten::detach_copy", "aten::alias", "aten::requires_grad_", *_DEVICES)
-    for node in ir.nodes_of(graph, *kinds):
+    for node in ir.nodes_of(graph, *_SAME_TENSOR):
         ir.bypass(node)
 
 
-@lowering_pass("remove-guards")
+_REFINEMENTS = ("prim::unchecked_cast", "aten::_unwrap_optional", "prim::profile", "prim::data")
+_ASSERTIONS = ("aten::_assert_tensor_metadata", "aten::_assert_async", "prim::profile_ivalue")
+
+
+@lowering_pass("remove-guards", touches=(*_REFINEMENTS, *_ASSERTIONS))
 def remove_guards(graph: Any, context: Context) -> None:
     """Remove guards that only refine types or watch over shapes: unchecked_cast to the type that a value has,
     assertions on metadata.
     """
-    for node in ir.nodes_of(graph, "prim::unchecked_cast", "aten::_unwrap_optional", "prim::profile", "prim::data"):
+    for node in ir.nodes_of(graph, *_REFINEMENTS):
         if node.inputsAt(0).type().str() == node.output().type().str():
             ir.bypass(node)
-    for node in ir.nodes_of(graph, "aten::_assert_tensor_metadata", "aten::_assert_async", "prim::profile_ivalue"):
+    for node in ir.nodes_of(graph, *_ASSERTIONS):
         node.destroy() if not node.outputsSize() else ir.bypass(node)
 
 

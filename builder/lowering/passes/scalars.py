@@ -138,6 +138,8 @@ def fold_scalar_tensors(graph: Any, context: Context) -> None:
 
     Where the tensor may have no axes either, or be of integers, the constant's dtype matters, and it stays.
     """
+    if not any(map(_second_is_constant, ir.nodes_of(graph, *_WITH_SCALAR))):
+        return
     certain: set[int] = set()
     for node in ir.walk(graph):
         kind = node.kind()
@@ -147,6 +149,12 @@ def fold_scalar_tensors(graph: Any, context: Context) -> None:
             sure = node.inputsAt(0).unique() in certain
             _fold_second(graph, node, sure)
             certain.update(value.unique() for value in node.outputs() if sure)
+
+
+def _second_is_constant(node: Any) -> bool:
+    """Whether there is a constant in a tensor's place."""
+    second = node.inputsAt(1)
+    return bool(ir.is_constant(second) and second.type().kind() == "TensorType")
 
 
 def _float_weights(node: Any) -> bool:
@@ -159,14 +167,9 @@ def _fold_second(graph: Any, node: Any, sure: bool) -> None:
     """A number that a trace wrapped (torch reads it back as one) promotes like a number, so it can always be one
     again.
     """
-    second = node.inputsAt(1)
-    if (
-        second.type().kind() != "TensorType"
-        or not ir.is_constant(second)
-        or node.inputsAt(0).type().kind() != "TensorType"
-    ):
+    if not _second_is_constant(node) or node.inputsAt(0).type().kind() != "TensorType":
         return
-    known = second.toIValue()
+    known = node.inputsAt(1).toIValue()
     if not isinstance(known, torch.Tensor):
         node.replaceInput(1, ir.insert_constant(graph, known, node))
     elif sure and known.dim() == 0 and not known.is_complex():

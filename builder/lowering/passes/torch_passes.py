@@ -23,27 +23,18 @@ def eliminate_dead_code(graph: Any, context: Context) -> None:
     C._jit_pass_dce(graph)
 
 
-@lowering_pass("eliminate-common-subexpressions", ours=False)
-def eliminate_common_subexpressions(graph: Any, context: Context) -> None:
-    """Compute the same operator on the same values once."""
-    C._jit_pass_cse(graph)
-
-
-@lowering_pass("pool-constants", ours=False)
-def pool_constants(graph: Any, context: Context) -> None:
-    """Keep one node for equal constants."""
-    C._jit_pass_constant_pooling(graph)
-
-
 @lowering_pass("propagate-constants", ours=False)
 def propagate_constants(graph: Any, context: Context) -> None:
     """Compute what only depends on constants, and resolve the ifs whose condition became static.
 
     Quantisation of a constant stays as the file says it: the engine's int8 weights are made of it."""
-    folding.propagate_constants(graph)
+    folding.propagate_constants(graph, writes=not context.functional)
 
 
-@lowering_pass("peephole-lists", ours=False)
+_LIST_READERS = ("aten::__getitem__", "aten::len", "aten::slice", "aten::add", "prim::ListUnpack")
+
+
+@lowering_pass("peephole-lists", ours=False, touches=_LIST_READERS)
 def peephole_lists(graph: Any, context: Context) -> None:
     """Read elements of a list where it was built: `[a, b][1]` is `b`, `len([a, b])` is 2."""
     C._jit_pass_peephole_list_idioms(graph, refine_list_len=True)

@@ -22,3 +22,4 @@ def functionalise(graph: Any, context: Context) -> None:
     """
     if any(writes(node) for node in ir.walk(graph)):
         Walk(graph).run()
+    context.functional = True

@@ -73,6 +73,14 @@ def _concatenate(memory: Memory, node: Any, box: Alias) -> bool:
     return _new(memory, node, [*box.items, *other])
 
 
+def _repeat(memory: Memory, node: Any, box: Alias) -> bool:
+    """`[1] * 4`"""
+    times = ir.constant(node.inputsAt(1))
+    if not isinstance(box.items, list) or not isinstance(times, int):
+        return False
+    return _new(memory, node, box.items * times)
+
+
 def _contains(memory: Memory, node: Any, box: Alias) -> bool:
     key = ir.constant(node.inputsAt(1))
     if not isinstance(box.items, dict) or key is None:
@@ -98,6 +106,7 @@ READERS: dict[str, Handler] = {
     "aten::copy": _copy,
     "aten::slice": _slice,
     "aten::add": _concatenate,
+    "aten::mul": _repeat,
     "aten::__contains__": _contains,
     "aten::values": _views(lambda items: list(items.values())),
 }
