@@ -97,13 +97,23 @@ def _measured(
     sets = wide if network.high else [x.to(next(module.parameters()).dtype) for x in wide]
     contenders: dict[str, timed.Make] = {
         **{road: engine.bound for road, engine in engines.items()},
-        **{f"{road}_graph": engine.graph for road, engine in engines.items()},
         "eager": timed.eager(module),
         "torchscript": timed.torchscript(module, sets[0]),
         **({"compile": timed.compiled(module)} if with_compile else {}),
     }
     found, failed = timed.medians(contenders, sets)
+    graphs, refused = _graphs(engines, sets)  # apart: a capture that fails may leave the context unusable
+    found, failed = {**found, **graphs}, {**failed, **refused}
     return {"milliseconds": found, "failed": failed, **_ratios(found), **error}
+
+
+def _graphs(engines: dict[str, timed.Engine], sets: list[torch.Tensor]) -> tuple[dict[str, float], dict[str, str]]:
+    """Both engines as CUDA graphs."""
+    graphs: dict[str, timed.Make] = {f"{road}_graph": engine.graph for road, engine in engines.items()}
+    try:
+        return timed.medians(graphs, sets)
+    except RuntimeError as refusal:
+        return {}, dict.fromkeys(graphs, f"{type(refusal).__name__}: {str(refusal).splitlines()[0][:200]}")
 
 
 def set_tf32(allowed: bool) -> None:
