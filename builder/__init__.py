@@ -16,13 +16,25 @@ _PUBLIC = {
     "lower": "builder.lowering",
     "LoweredGraph": "builder.lowering",
     "convert": "builder.conversion",
+    "quantize": "builder.quantization",
     "Conversion": "builder.conversion",
     "build_engine": "builder.engine",
     "build_repository": "builder.repository",
     "TrtBuildError": "builder.errors",
     "UnsupportedOperators": "builder.errors",
 }
-_ROOMS = ("reference", "parity", "serving", "triton", "engine", "conversion", "lowering", "manifest", "errors")
+_ROOMS = (
+    "reference",
+    "parity",
+    "serving",
+    "triton",
+    "quantization",
+    "engine",
+    "conversion",
+    "lowering",
+    "manifest",
+    "errors",
+)
 
 __all__ = sorted([*_PUBLIC, "reference"])
 

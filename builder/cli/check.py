@@ -63,7 +63,7 @@ def examine(spec: Any, asked: _Asked, progress: Progress) -> dict[str, Any]:
     """What is found of one model; `error` tells where it ended."""
     report: dict[str, Any] = {"name": spec.name, "file": str(spec.path), "error": None, "config": None, "_spec": spec}
     try:
-        for phase in (_read, _lower, _state, _convert, _compare, _config):
+        for phase in (_read, _lower, _reduce, _state, _convert, _compare, _config):
             progress(spec.name, phase.__name__.strip("_"))
             phase(report, report["_spec"], asked)
     except EnvironmentProblem:
@@ -102,13 +102,27 @@ def _lower(report: dict[str, Any], spec: Any, asked: _Asked) -> None:
 def _state(report: dict[str, Any], spec: Any, asked: _Asked) -> None:
     """Whether the module gives its state back as it takes it; from here on the model has the batch first in it."""
     from builder import parity
+def _reduce(report: dict[str, Any], spec: Any, asked: _Asked) -> None:
+    """8 bits by calibration, and endpoints in float16, where the manifest asks for them."""
+    from builder import parity
+    from builder.repository import reduced
+
+    if not reduced.wanted(spec):
+        return
+    names = spec.outputs or report["_lowered"].outputs
+    report["_goldens"] = parity.record(report["_module"], spec, names)
+    fewer = reduced.reduced(spec, report["_lowered"], report["_goldens"])
+    report["_spec"], report["_lowered"], report["_reduced"] = fewer.spec, fewer.lowered, fewer.warnings
+    report["quantised"] = reduced.as_data(fewer.quantised)
+
+
     from builder.repository import stateful
 
     if not spec.state:
         return
     names = spec.outputs or report["_lowered"].outputs
     stateful.check(spec, names)
-    goldens = parity.record(report["_module"], spec, names)
+    goldens = report.get("_goldens") or parity.record(report["_module"], spec, names)
     shapes = {tensor.name: list(tensor.shape) for tensor in spec.inputs}
     report["state"] = [
         {"input": s.input, "output": s.output, "shape": shapes[s.input], "kept": spec.sequences.mode}
@@ -144,7 +158,7 @@ def _convert(report: dict[str, Any], spec: Any, asked: _Asked) -> None:
 
     names = spec.outputs or report["_lowered"].outputs
     found = cut.convert_or_cut(report["_lowered"], spec, names)
-    report["_found"], report["warnings"] = found, list(found.warnings)
+    report["_found"], report["warnings"] = found, [*report.get("_reduced", ()), *found.warnings]
     if not isinstance(found, cut.Pieces):
         report["layers"] = found.network.num_layers
         return
@@ -196,7 +210,8 @@ def _check_lowered(lowered: Any, golden: Any, spec: Any) -> None:
 
     answers = lowered.run(*(to_torch(array) for array in golden.inputs.values()))
     answer = {name: to_numpy(tensor) for name, tensor in zip(golden.outputs, answers, strict=True)}
-    comparison = parity.compare(answer, golden, spec.tolerance)
+    from builder.repository import hops
+    comparison = parity.compare(answer, golden, spec.tolerance, precision=hops.torch_precision(spec))
     if not comparison.passed:
         message = f"golden {golden.name}: the lowered graph differs from the module: {'; '.join(comparison.problems)}"
         raise ParityError(message, fix="this is a defect of a pass: please report it; `trt-build lower --trace` helps")
@@ -215,7 +230,7 @@ def _config(report: dict[str, Any], spec: Any, asked: _Asked) -> None:
         artifact, reason = layouts.artifact(pieces, asked.layout, asked.serve_as)
         report["fallback"] |= {"layout": "ensemble" if hasattr(artifact, "steps") else "fused", "reason": reason}
     else:
-        goldens = report["_goldens"] if spec.state else ()
+        goldens = report.get("_goldens", ()) if spec.state or spec.io != "module" else ()
         artifact = single.artifact(spec, found, _unbuilt(found), goldens, asked.serve_as)
     if isinstance(artifact, triton.EnsembleArtifact):
         steps = {step.spec.name: triton.config(step) for step in artifact.steps}
@@ -258,6 +273,8 @@ def show(terminal: Terminal, reports: list[dict[str, Any]], with_config: bool) -
         if report.get("fallback"):
             _show_pieces(terminal, report)
         if with_config:
+        if report.get("quantised"):
+            show_quantised(terminal, report["name"], report["quantised"])
             terminal.line(f"\n{report['name']}/config.pbtxt", bold=True)
             terminal.line(report["config"].rstrip())
 
@@ -265,6 +282,21 @@ def show(terminal: Terminal, reports: list[dict[str, Any]], with_config: bool) -
 def _show_pieces(terminal: Terminal, report: dict[str, Any]) -> None:
     """What runs where, and what crosses."""
     found = report["fallback"]
+def show_quantised(terminal: Terminal, name: str, found: dict[str, Any]) -> None:
+    """Each product, what its own rounding leaves, and why it was left alone where it was."""
+    terminal.line(f"\n{name}: {found['summary']}")
+    rows = [
+        [
+            layer["name"],
+            "8 bits" if layer["quantised"] else "",
+            "" if layer["sqnr"] is None else f"{layer['sqnr']:.1f}",
+            layer["reason"],
+        ]
+        for layer in found["layers"]
+    ]
+    terminal.table(("product", "computes in", "SQNR dB", "because"), rows, numbers=("SQNR dB",))
+
+
     layout = f"; {found['layout']}: {found['reason']}" if "layout" in found else ""
     terminal.line(f"\n{report['name']}: {found['summary']}{layout}")
     rows = [

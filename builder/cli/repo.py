@@ -82,6 +82,8 @@ def show(terminal: Terminal, results: list[ModelResult], out: Path) -> None:
         for warning in result.warnings:
             terminal.note(f"{result.name}: warning: {warning}")
         if result.error:
+        if result.quantised:
+            terminal.note(f"{result.name}: {result.quantised['summary']}")
             terminal.failure(f"{result.name}: {result.error}", None) if not terminal.as_json else None
         if result.state != "unchanged" and result.because not in ("", NEW):
             terminal.note(f"{result.name}: rebuilt because: {result.because}")

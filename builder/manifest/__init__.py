@@ -7,6 +7,7 @@ from builder.manifest.loading import load, place
 from builder.manifest.schema import SCHEMA_PATH
 from builder.manifest.spec import (
     Batching,
+    Calibration,
     Fallback,
     ModelSpec,
     Profile,
@@ -20,6 +21,7 @@ from builder.manifest.spec import (
 __all__ = [
     "SCHEMA_PATH",
     "Batching",
+    "Calibration",
     "Fallback",
     "ModelSpec",
     "Profile",

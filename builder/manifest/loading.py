@@ -10,10 +10,23 @@ from typing import Any
 from builder.errors import ManifestError, Mistake, UsageError
 from builder.manifest import document, folder, meaning, schema
 from builder.manifest.inputs import merged_profile, specs_from_sample
-from builder.manifest.spec import Batching, Fallback, ModelSpec, Profile, Sequences, State, TensorSpec, Tolerance
+from builder.manifest.spec import (
+    GOLDENS,
+    Batching,
+    Calibration,
+    Fallback,
+    ModelSpec,
+    Profile,
+    Sequences,
+    State,
+    TensorSpec,
+    Tolerance,
+)
 from builder.manifest.suggest import did_you_mean
 
 ZEROS = "zeros"
+_PLAIN = ("module", "precision", "io", "instances", "unroll_limit", "build")
+"""Keys whose value is what the spec holds."""
 
 
 def load(
@@ -95,7 +108,7 @@ def from_data(one: folder.Found, data: Mapping[str, Any]) -> ModelSpec:
     """The spec of a manifest's checked data."""
     assert one.model is not None and one.manifest is not None
     profiles = _profiles(data)
-    plain = {key: data[key] for key in ("module", "precision", "instances", "unroll_limit", "build") if key in data}
+    plain = {key: data[key] for key in _PLAIN if key in data}
     plain |= {key: tuple(data[key]) for key in ("outputs", "keep_fp32") if key in data}
     if "goldens" in data:
         plain["goldens"] = one.manifest.parent / data["goldens"]
@@ -112,8 +125,14 @@ def from_data(one: folder.Found, data: Mapping[str, Any]) -> ModelSpec:
         manifest=one.manifest,
         state=tuple(_state(item, one.manifest.parent) for item in data.get("state", ())),
         sequences=Sequences(**data.get("sequences", {})),
+        calibration=_calibration(data["calibration"], one.manifest.parent) if "calibration" in data else None,
         **plain,
     )
+
+
+def _calibration(section: Mapping[str, Any], folder: Path) -> Calibration:
+    files = tuple(name if name == GOLDENS else folder / name for name in section["data"])
+    return Calibration(**{**_tuples(section), "data": files})
 
 
 def _state(item: Mapping[str, Any], folder: Path) -> State:

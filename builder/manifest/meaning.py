@@ -27,6 +27,7 @@ def check(document: Document, folder: Path) -> None:
     _goldens_exist(document, folder)
     states.initial_exist(document, folder)
     _libraries_exist(document, folder)
+    _calibration_exists(document, folder)
 
 
 def _mapping(value: Any) -> dict[str, Any]:
@@ -125,6 +126,16 @@ def _goldens_exist(document: Document, folder: Path) -> None:
         beside = sorted(str(path.relative_to(folder)) for path in folder.glob("*.npz"))
         fix = did_you_mean(goldens, beside, otherwise_list=False)
         document.add(("goldens",), f"there is no file {folder / goldens}", fix)
+
+
+def _calibration_exists(document: Document, folder: Path) -> None:
+    names = _list(_mapping(document.data.get("calibration")).get("data"))
+    for index, name in enumerate(names):
+        route = ("calibration", "data", index)
+        if isinstance(name, str) and name.endswith((".npz", ".npy")) and not (folder / name).is_file():
+            document.add(route, f"there is no file {folder / name}", None)
+        elif isinstance(name, str) and name.endswith(".npy") and len(_inputs(document)) > 1:
+            document.add(route, f"an .npy is one array, the model has {len(_inputs(document))} inputs", "an .npz")
 
 
 def _libraries_exist(document: Document, folder: Path) -> None:

@@ -112,6 +112,8 @@ def _too_small(error: Any, route: Route) -> Iterator[Finding]:
 def _wrong_pattern(error: Any, route: Route) -> Iterator[Finding]:
     if str(error.validator_value).startswith(r"\.npz"):
         yield route, f"{label(route)} must be an .npz file, not {error.instance!r}", None, False
+    elif route[-2:-1] == ("data",):
+        yield route, f"{label(route)} must be goldens, an .npz or an .npy file, not {error.instance!r}", None, False
     elif route[-1:] == ("initial",):
         yield route, f"{label(route)} must be zeros or an .npy file, not {error.instance!r}", None, False
     elif "::" in str(error.validator_value):

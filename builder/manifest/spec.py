@@ -16,6 +16,7 @@ Profile = Mapping[str, Range]
 DTYPES = ("bool", "uint8", "int8", "int32", "int64", "float16", "bfloat16", "float32", "float64")
 PRECISIONS = ("fp32", "tf32", "fp16", "bf16", "int8", "fp8", "mixed")
 STATE_MODES = ("implicit", "explicit")
+ENDPOINTS = ("module", "fp16")
 
 
 @dataclass(frozen=True)
@@ -109,6 +110,25 @@ class Sequences:
     idle_us: int = 60_000_000
 
 
+GOLDENS = "goldens"
+"""Stands for the goldens' inputs among calibration data."""
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """What the ranges of 8-bit activations are taken from: files (.npz with an array for each input's name, or
+    "<n>/<name>" for several batches; .npy of the only input), or the goldens' inputs.
+
+    `method` is "max", "percentile" (of the magnitudes, `percentile` per cent of which fit) or "entropy"; `skip` are
+    patterns (fnmatch) over layer names that are not rounded to 8 bits.
+    """
+
+    data: tuple[Path | str, ...]
+    method: str = "max"
+    percentile: float = 99.99
+    skip: tuple[str, ...] = ()
+
+
 @dataclass(frozen=True)
 class ModelSpec:
     """One model of the folder: its file and everything that its manifest says, defaults filled in."""
@@ -134,12 +154,23 @@ class ModelSpec:
     manifest: Path | None = None
     state: tuple[State, ...] = ()
     sequences: Sequences = Sequences()
+    calibration: Calibration | None = None
+    io: str = "module"
+    """The element type of float32 inputs and outputs at the endpoint: the "module"'s own, or "fp16"."""
 
     @property
     def stateless_inputs(self) -> tuple[TensorSpec, ...]:
         """What a client sends with each request of a sequence."""
         kept = {state.input for state in self.state}
         return tuple(tensor for tensor in self.inputs if tensor.name not in kept)
+
+    @property
+    def narrowed(self) -> frozenset[str]:
+        """The inputs that the endpoint takes in float16 where the module takes float32. State stays as it is: it is
+        rounded once a request, and would drift."""
+        kept = {state.input for state in self.state}
+        wide = (t.name or "" for t in self.inputs if t.dtype == "float32") if self.io == "fp16" else ()
+        return frozenset(wide) - kept
 
     @property
     def server_state(self) -> tuple[State, ...]:

@@ -9,6 +9,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from builder.errors import UsageError
+
 
 def to_numpy(tensor: torch.Tensor) -> NDArray[Any]:
     """The tensor's values as an array of the same element type (bfloat16: ml_dtypes.bfloat16), a copy."""
@@ -23,3 +25,15 @@ def to_torch(array: NDArray[Any]) -> torch.Tensor:
     if array.dtype == ml_dtypes.bfloat16:
         return torch.from_numpy(array.view(np.int16).copy()).view(torch.bfloat16)
     return torch.from_numpy(np.array(array))
+
+
+def narrow(tensor: torch.Tensor, name: str = "") -> torch.Tensor:
+    """A float32 tensor in float16, any other as it is. Raises UsageError, for the output `name`, where a value is
+    beyond float16's range."""
+    if tensor.dtype != torch.float32:
+        return tensor
+    half = tensor.to(torch.float16)
+    if bool((half.isinf() & tensor.isfinite()).any()):
+        most = tensor[tensor.isfinite()].abs().max().item()
+        raise UsageError(f"io: fp16: {name or 'an input'} reaches {most:.4g}, beyond float16's 65504", fix="io: module")
+    return half

@@ -10,9 +10,9 @@ import numpy as np
 import torch
 
 from builder.errors import ModelFileError, UsageError
-from builder.manifest.spec import ModelSpec, Profile, shared_first_axis
+from builder.manifest.spec import ModelSpec, Profile, TensorSpec, shared_first_axis
 from builder.parity import inputs, sequences
-from builder.parity.arrays import to_numpy, to_torch
+from builder.parity.arrays import narrow, to_numpy, to_torch
 from builder.parity.user_inputs import user_inputs
 from builder.triton.artifact import Golden
 
@@ -74,10 +74,11 @@ class _Recorder:
         return fallback
 
     def answer(self, name: str, tensors: Sequence[torch.Tensor]) -> Golden:
+        sent = [self._received(t, s) for t, s in zip(tensors, self.spec.inputs, strict=True)]
         given = {
-            spec.name or f"input_{i}": to_numpy(t)
-            for i, (spec, t) in enumerate(zip(self.spec.inputs, tensors, strict=True))
+            s.name or f"input_{i}": to_numpy(t) for i, (s, t) in enumerate(zip(self.spec.inputs, sent, strict=True))
         }
+        tensors = [t.to(getattr(torch, s.dtype)) for s, t in zip(self.spec.inputs, sent, strict=True)]
         with _evaluating(self.module), torch.no_grad():
             outputs = list(_flatten(self.module(*(tensor.clone() for tensor in tensors))))
         names = self.names or _names(len(outputs))
@@ -85,7 +86,18 @@ class _Recorder:
             raise UsageError(
                 f"the manifest names {len(names)} outputs, the module returns {len(outputs)}", where=self.spec.name
             )
-        return Golden(name, given, {n: to_numpy(t) for n, t in zip(names, outputs, strict=True)})
+        answers = dict(zip(names, outputs, strict=True))
+        return Golden(name, given, {n: to_numpy(self._sent(n, t)) for n, t in answers.items()})
+
+    def _received(self, tensor: torch.Tensor, spec: TensorSpec) -> torch.Tensor:
+        """An input as the endpoint takes it."""
+        return narrow(tensor) if spec.name in self.spec.narrowed else tensor
+
+    def _sent(self, name: str, answer: torch.Tensor) -> torch.Tensor:
+        """An output as the endpoint gives it."""
+        if self.spec.io != "fp16" or name in {state.output for state in self.spec.state}:
+            return answer
+        return narrow(answer, name)
 
     def _tensors(self, golden: Golden) -> list[torch.Tensor]:
         return [to_torch(array) for array in golden.inputs.values()]

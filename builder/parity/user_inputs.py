@@ -10,6 +10,7 @@ import re
 import zipfile
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -61,16 +62,21 @@ def _is_sequence(spec: ModelSpec, arrays: Arrays) -> bool:
 
 
 def _sets(spec: ModelSpec) -> dict[int, dict[str, NDArray[Any]]]:
-    sets: dict[int, dict[str, NDArray[Any]]] = defaultdict(dict)
+    return sets(Path(str(spec.goldens)))
+
+
+def sets(path: Path) -> dict[int, dict[str, NDArray[Any]]]:
+    """The arrays of an .npz by set and name. Raises UsageError for a file that is none."""
+    found: dict[int, dict[str, NDArray[Any]]] = defaultdict(dict)
     try:
-        with np.load(str(spec.goldens), allow_pickle=False) as file:
+        with np.load(str(path), allow_pickle=False) as file:
             for key in file.files:
                 match = _KEY.fullmatch(key)
                 if match:
-                    sets[int(match["set"] or 0)][match["name"]] = file[key]
+                    found[int(match["set"] or 0)][match["name"]] = file[key]
     except (OSError, ValueError, TypeError, AttributeError, zipfile.BadZipFile) as error:
-        raise UsageError(f"not an .npz of plain arrays: {error}", where=str(spec.goldens)) from error
-    return sets
+        raise UsageError(f"not an .npz of plain arrays: {error}", where=str(path)) from error
+    return found
 
 
 def _check(spec: ModelSpec, tensors: Sequence[TensorSpec], arrays: Arrays) -> None:

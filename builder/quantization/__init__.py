@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from builder.quantization.quantize import Layer, Quantised, quantize
+from builder.quantization.quantize import Layer, Quantised, own, quantize
 from builder.quantization.ranges import METHODS
 
-__all__ = ["METHODS", "Layer", "Quantised", "quantize"]
+__all__ = ["METHODS", "Layer", "Quantised", "own", "quantize"]

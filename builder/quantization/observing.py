@@ -18,7 +18,8 @@ Observer = Callable[..., None]
 _observers: list[Observer] = []
 """Those of the run at hand; a node names its own by place."""
 
-_LIBRARY = torch.library.Library("trt_build", "FRAGMENT")
+_TORCH: Any = torch.library  # without types
+_LIBRARY = _TORCH.Library("trt_build", "FRAGMENT")
 _LIBRARY.define("observe(Tensor(a) x, int observer) -> Tensor(a)")
 _LIBRARY.define("observe_both(Tensor(a) x, Tensor other, int observer) -> Tensor(a)")
 

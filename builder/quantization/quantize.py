@@ -10,13 +10,12 @@ from typing import Any
 import torch
 
 from builder.conversion.naming import where
-from builder.conversion.precision import SCHEMES, Scheme
+from builder.conversion.precision import SCHEMES, Scheme, quantises
 from builder.errors import UsageError
 from builder.lowering import LoweredGraph, ir
-from builder.lowering.passes import Context, torch_passes
-from builder.lowering.passes.precision import precision as precision_pass
-from builder.lowering.pipeline import run_passes
-from builder.quantization import nodes, observing
+from builder.lowering.passes import Context
+from builder.lowering.pipeline import PIPELINE, run_passes
+from builder.quantization import batch_norm, nodes, observing
 from builder.quantization.products import Product, products
 from builder.quantization.ranges import METHODS
 from builder.quantization.statistics import Error, Histogram, Range
@@ -25,12 +24,10 @@ Batches = Sequence[Sequence[torch.Tensor]]
 Places = Mapping[tuple[int, int], Any]
 """By (number of the product, place of the operand)."""
 
-PASSES = (
-    precision_pass,
-    torch_passes.eliminate_common_subexpressions,  # one rounding for all readers of a tensor
-    torch_passes.pool_constants,
-    torch_passes.eliminate_dead_code,
-)
+OWN = "the module quantises it itself"
+
+PASSES = PIPELINE[[step.name for step in PIPELINE].index("precision") :]
+"""The end of lowering, from the place of the precision policy: what is rounded for two readers is rounded once."""
 
 
 @dataclass(frozen=True)
@@ -75,12 +72,27 @@ def quantize(
 
     `batches` are tensors in the order of the graph's inputs; they are run with torch two to four times. `method` is how
     the range of an activation is taken from them; weights have a scale for each output channel, from their maximum.
-    `skip` are patterns (fnmatch) over layer names. What is quantised already is left as it is. The given graph is not
-    changed. Raises UsageError for an unknown method or precision, or no batches.
+    `skip` are patterns (fnmatch) over layer names. Batch normalisations are folded first. What is quantised already is
+    left as it is. The given graph is not changed. Raises UsageError for an unknown method or precision, or no batches.
     """
     scheme = _scheme(precision, method, batches)
+    graph = lowered.graph.copy()
+    batch_norm.fold(graph)
+    lowered = replace(lowered, graph=graph)
     work = _Work(lowered, batches, scheme, method, percentile, tuple(skip))
     return work.run()
+
+
+def own(lowered: LoweredGraph) -> Quantised | None:
+    """The graph as it is, with what its own fake quantisation makes of its products; None where it has none."""
+    if not quantises(lowered.graph):
+        return None
+    layers = []
+    for product in products(lowered.graph):
+        reason = OWN if not product.operands else "the module does not quantise its operands"
+        place = where(product.node)
+        layers.append(Layer(product.name, product.node.kind(), place, not product.operands, None, reason))
+    return Quantised(lowered, tuple(layers))
 
 
 def _scheme(precision: str, method: str, batches: Batches) -> Scheme:
@@ -131,7 +143,7 @@ class _Work:
         if ir.in_fallback(product.node):
             return "it runs in torch"
         if not product.operands:
-            return "already"
+            return OWN
         return ""
 
     def _wanted(self, graph: Any) -> Iterable[tuple[int, Product]]:
@@ -163,7 +175,8 @@ class _Work:
 
     def _observed(self, make: Any) -> dict[tuple[int, int], Any]:
         """One run over the batches with an observer, that `make(key)` gives, at every activation."""
-        graph, observers = self.lowered.graph.copy(), {}
+        graph = self.lowered.graph.copy()
+        observers: dict[tuple[int, int], Any] = {}
         for number, product in self._wanted(graph):
             for operand in product.operands:
                 if operand.weight is None:
@@ -174,7 +187,8 @@ class _Work:
 
     def errors(self, scales: Places) -> dict[int, Error]:
         """What rounding the operands of a product does to its result, each product seen by itself."""
-        graph, observers = self.lowered.graph.copy(), {}
+        graph = self.lowered.graph.copy()
+        observers: dict[int, Error] = {}
         for number, product in self._wanted(graph):
             twin = graph.createClone(product.node, lambda value: value)
             twin.insertAfter(product.node)
@@ -198,4 +212,4 @@ class _Work:
         reason = self.reasons.get(number, "")
         sqnr = errors[number].sqnr if number in errors else None
         place = where(product.node)
-        return Layer(product.name, product.node.kind(), place, reason in ("", "already"), sqnr, reason)
+        return Layer(product.name, product.node.kind(), place, reason in ("", OWN), sqnr, reason)

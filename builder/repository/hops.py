@@ -37,7 +37,7 @@ def _chain(partition: Partition, golden: Golden, spec: ModelSpec) -> list[Golden
         hops.append(Golden(golden.name, *({n: to_numpy(t) for n, t in side.items()} for side in (given, made))))
     answer = {name: to_numpy(values[name]) for name in partition.outputs}
     _raise_unless(
-        parity.compare(answer, golden, spec.tolerance),
+        parity.compare(answer, golden, spec.tolerance, precision=torch_precision(spec)),
         f"golden {golden.name}: the segments, run by torch, differ from the module",
         _kinds(partition.segments),
     )
@@ -57,6 +57,25 @@ def _raise_unless(comparison: Any, message: str, where: str) -> None:
         )
 
 
+_FIX = "this is a defect of a converter: please report it; `fallback` keeps the operator in torch"
+_FIX_8_BITS = (
+    "name its layers of least SQNR (`trt-build check`) in keep_fp32, calibrate with more data or another method, "
+    "or state what may be lost in tolerance: {noise: ...}"
+)
+
+
+def eight_bits(spec: ModelSpec) -> bool:
+    """Whether rounding to 8 bits, rather than a defect, is the likely reason for a difference."""
+    from builder.conversion.precision import SCHEMES
+
+    return spec.precision in SCHEMES
+
+
+def torch_precision(spec: ModelSpec) -> str:
+    """What torch's run of the lowered graph is held to: its quantising nodes round, all else is float32."""
+    return spec.precision if eight_bits(spec) else "fp32"
+
+
 def check_reference(
     conversion: Conversion, goldens: Sequence[Golden], spec: ModelSpec, *, of: str = "the network"
 ) -> None:
@@ -73,7 +92,7 @@ def check_reference(
             raise ParityError(
                 f"golden {golden.name}: {of} differs from the module: {'; '.join(comparison.problems)}",
                 where=parity.first_difference(conversion, tensors),
-                fix="this is a defect of a converter: please report it; `fallback` keeps the operator in torch",
+                fix=_FIX_8_BITS if eight_bits(spec) else _FIX,
             )
 
 

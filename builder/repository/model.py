@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from builder.errors import EnvironmentProblem, TrtBuildError
 from builder.manifest.spec import ModelSpec
-from builder.repository import hops, stateful
+from builder.repository import hops, reduced, stateful
 from builder.repository.orders import Order
 from builder.repository.result import SHOWN, ModelResult, Progress
 
@@ -79,11 +79,16 @@ class _Build:
         with self.phase("goldens"):
             stateful.check(spec, names)
             goldens = parity.record(module, spec, names)
+        if reduced.wanted(spec):
+            with self.phase("calibrate"):
+                fewer = reduced.reduced(spec, lowered, goldens)
+            spec, lowered, self.result.quantised = fewer.spec, fewer.lowered, reduced.as_data(fewer.quantised)
+            self.result.warnings = fewer.warnings
         spec, lowered, goldens = stateful.batch_first(spec, lowered, names, goldens)
         self.spec = spec
         with self.phase("convert"):
             found = cut.convert_or_cut(lowered, spec, names)
-        self.result.warnings = (*_unknown_modules(spec, lowered), *found.warnings)
+        self.result.warnings = (*self.result.warnings, *_unknown_modules(spec, lowered), *found.warnings)
         if isinstance(found, cut.Pieces):
             self._in_pieces(found, goldens)
             return

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from builder.errors import TrtBuildError
 
-PHASES = ("load", "goldens", "lower", "convert", "reference", "build", "publish")
+PHASES = ("load", "lower", "goldens", "calibrate", "convert", "reference", "build", "publish")
 """What `progress` is told, in order."""
 
 Progress = Callable[[str, str], None]
@@ -33,9 +34,12 @@ class ModelResult:
     segments: tuple[str, ...] = ()
     state: str = "built"
     """"built"; "reused": published anew with plans from the store; "unchanged": what is published is what is wanted."""
+    quantised: dict[str, Any] | None = None
+    """Where the precision has 8 bits: the `summary`, and of each of the `layers` that could be quantised its name,
+    whether it is, its SQNR in dB, and the reason where it is not."""
     because: str = ""
     """Why it was not unchanged: "precision fp32 -> fp16"."""
 
 
-SHOWN = ("layers", "plan_bytes", "warnings", "layout", "layout_reason", "segments")
+SHOWN = ("layers", "plan_bytes", "warnings", "layout", "layout_reason", "segments", "quantised")
 """What is recorded of a result, so that an unchanged model can be told of like a built one."""

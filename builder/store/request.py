@@ -44,6 +44,7 @@ def request(
         "libraries": [hashes.sha256(path) for path in spec.libraries],
         "state": [(s.input, s.output, hashes.sha256(s.initial) if s.initial else None) for s in spec.state],
         "serve_as": serve_as,
+        "calibration": _calibration(spec, hashes),
         "layout": layout,
         "options": dataclasses.asdict(options or BuildOptions()),
         "plugins": {plugin: _plugin(plugin, hashes) for plugin in plugins},
@@ -58,6 +59,14 @@ def request(
 
 def machine() -> dict[str, Any]:
     """The parts that this machine decides: the flavour, its TensorRT, and the GPU that a plan is built for."""
+def _calibration(spec: ModelSpec, hashes: Hashes) -> dict[str, Any] | None:
+    """How ranges are taken, and the files' bytes in place of their names."""
+    if spec.calibration is None:
+        return None
+    data = [hashes.sha256(item) if isinstance(item, Path) else item for item in spec.calibration.data]
+    return {**dataclasses.asdict(spec.calibration), "data": data}
+
+
     name = flavour.chosen()
     return {
         "flavour": name,

@@ -15,6 +15,7 @@ from builder.conversion.quantised import FP8, INT8
 from builder.conversion.registry import converter
 from builder.engine import flavour
 from builder.lowering.fp8 import SCHEMA as FP8_SCHEMA
+from builder.lowering.fp8 import fake_quantize_fp8
 
 NOTE = (
     "IQuantizeLayer and IDequantizeLayer where the range, seen from the zero point, lies within -128..127; others are "
@@ -38,8 +39,10 @@ def per_tensor(ctx: ConversionContext, node: Any, x: Any, scale: Any, zero: Any,
         return _rounded_by_tensors(ctx, x, _one(ctx, scale), _one(ctx, zero), low, high)
     scale = torch.as_tensor(scale, dtype=torch.float32).reshape(-1)[0]
     zero = torch.as_tensor(zero).reshape(-1)[0].float()
-    if _folds(ctx, node, x):
-        return torch.fake_quantize_per_tensor_affine(x, float(scale), int(zero), low, high)
+    if isinstance(x, torch.Tensor):
+        x = torch.fake_quantize_per_tensor_affine(x, float(scale), int(zero), low, high)
+        if _folds(node):
+            return x
     return fake_quantize(ctx, node, x, scale, zero, low, high, None)
 
 
@@ -59,8 +62,10 @@ def per_channel(
     if _unknown(scale) or _unknown(zero):
         scale, zero = (ctx.reshape(ctx.tensor(t), [t.shape[0] if n < 0 else n for n in view]) for t in (scale, zero))
         return _rounded_by_tensors(ctx, x, scale, zero, low, high)
-    if _folds(ctx, node, x):
-        return torch.fake_quantize_per_channel_affine(x, scale, zero, axis, low, high)
+    if isinstance(x, torch.Tensor):
+        x = torch.fake_quantize_per_channel_affine(x, scale, zero, axis, low, high)
+        if _folds(node):
+            return x
     return fake_quantize(ctx, node, x, scale.float(), zero.float(), low, high, axis)
 
 
@@ -71,12 +76,18 @@ def _no_fp8(ctx: ConversionContext, call: Any) -> str | None:
 @converter(FP8_SCHEMA, constants=("self", "scale"), when=_no_fp8, note="what `precision: fp8` inserts", folds=False)
 def fp8(ctx: ConversionContext, node: Any, x: Any, scale: torch.Tensor, axis: int | None) -> Any:
     """float8_e4m3(clamp(x / scale, -448, 448)) * scale, one scale, or one for each place of an axis"""
-    return _pair(ctx, node, x, scale, axis, FP8)
+    if isinstance(x, torch.Tensor):
+        x = fake_quantize_fp8(x, scale, axis)
+    return x if isinstance(x, torch.Tensor) and _folds(node) else _pair(ctx, node, x, scale, axis, FP8)
 
 
-def _folds(ctx: ConversionContext, node: Any, x: Any) -> bool:
-    """Whether torch rounds a static tensor: TensorRT must see the pair of layers only where a product reads it."""
-    return isinstance(x, torch.Tensor) and not any(_operator(use.user) in REDUCED for use in node.output().uses())
+def _folds(node: Any) -> bool:
+    """Whether a static tensor, which torch has rounded, needs no layers: only a product must see the pair of them.
+
+    What they then round is on the grid already, so TensorRT's x / scale and torch's x * (1 / scale) cannot differ; and
+    they would: torch's own scales are the greatest weight over 127.5, whose steps lie on the border.
+    """
+    return not any(_operator(use.user) in REDUCED for use in node.output().uses())
 
 
 def _operator(node: Any) -> str:
@@ -110,12 +121,14 @@ def fake_quantize(
     """Static scales and zero points: what is kept of x only depends on the range as seen from the zero point."""
     view = _view(ctx, x, axis)
     least, most = low - zero, high - zero
-    if least.min() < -128 or most.max() > 127:
+    within = bool(least.min() >= -128 and most.max() <= 127)
+    if not within:
         ctx.warn(f"the range {low}..{high} around {int(zero.flatten()[0])} is not int8's around 0: rounded in float")
-        return _rounded(ctx, x, scale.reshape(view), least.reshape(view), most.reshape(view))
-    if not _takes(ctx, x):
-        return _rounded(ctx, x, scale.reshape(view), least.reshape(view), most.reshape(view))
-    if bool((least > -128).any() or (most < 127).any()):  # a narrow range saturates before int8 does
+    if not (within and _takes(ctx, x)):
+        bounds = scale.reshape(view), least.reshape(view), most.reshape(view)
+        return x if isinstance(x, torch.Tensor) else _rounded(ctx, x, *bounds)
+    narrow = bool((least > -128).any() or (most < 127).any())
+    if narrow and not isinstance(x, torch.Tensor):  # which saturates before int8 does
         x = _limited(ctx, x, (scale * least).reshape(view), (scale * most).reshape(view))
     return _pair(ctx, node, x, scale, axis, INT8)
 
@@ -154,8 +167,6 @@ def _extreme(scale: torch.Tensor) -> float:
 
 
 def _limited(ctx: ConversionContext, x: Any, low: torch.Tensor, high: torch.Tensor) -> Any:
-    if isinstance(x, torch.Tensor):
-        return torch.minimum(torch.maximum(x, low), high)
     if low.numel() == 1:
         return activate(ctx, x, "CLIP", float(low), float(high))
     return combine(ctx, "MIN", combine(ctx, "MAX", x, low), high)

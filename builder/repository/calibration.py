@@ -1,0 +1,76 @@
+"""The batches that calibration runs, read from where the manifest says."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from builder.errors import UsageError
+from builder.manifest import place
+from builder.manifest.spec import Calibration, ModelSpec, TensorSpec, shared_first_axis
+
+if TYPE_CHECKING:
+    import torch
+
+    from builder.triton import Golden
+
+Arrays = Mapping[str, Any]
+
+
+def batches(spec: ModelSpec, calibration: Calibration, goldens: Sequence[Golden]) -> list[list[torch.Tensor]]:
+    """Tensors in the order of the spec's inputs, of its dtypes; none larger than the usual size of a shared batch axis.
+
+    Raises UsageError, with the line of the manifest, for a file that does not have the model's inputs.
+    """
+    found: list[list[torch.Tensor]] = []
+    for index, item in enumerate(calibration.data):
+        where = place(spec, "calibration", "data", index)
+        for arrays in _sets(spec, item, where) if isinstance(item, Path) else (golden.inputs for golden in goldens):
+            found += _pieces(spec, [_tensor(tensor, arrays, where) for tensor in spec.inputs])
+    return found
+
+
+def _sets(spec: ModelSpec, path: Path, where: str) -> Iterator[Arrays]:
+    import numpy as np
+
+    from builder.parity.user_inputs import sets
+
+    if path.suffix == ".npz":
+        yield from sets(path).values()
+        return
+    try:
+        yield {str(spec.inputs[0].name): np.load(path, allow_pickle=False)}
+    except (OSError, ValueError, EOFError) as error:
+        raise UsageError(f"{path} is not an .npy of plain numbers: {error}", where=where) from error
+
+
+def _tensor(spec: TensorSpec, arrays: Arrays, where: str) -> torch.Tensor:
+    import torch
+
+    from builder.parity.arrays import to_torch
+
+    name = str(spec.name)
+    if name not in arrays:
+        raise UsageError(f"no array is called {name!r}; there are {sorted(arrays)}", where=where)
+    tensor, dtype = to_torch(arrays[name]), getattr(torch, spec.dtype)
+    if tensor.dtype != dtype and not (tensor.is_floating_point() and dtype.is_floating_point):
+        raise UsageError(f"array {name!r} is {tensor.dtype}, the input {spec.dtype}", where=where)
+    lengths = [axis if isinstance(axis, int) else None for axis in spec.shape]
+    same = all(length in (None, size) for length, size in zip(lengths, tensor.shape, strict=False))
+    if tensor.dim() != len(lengths) or not same:
+        raise UsageError(
+            f"array {name!r} has shape {list(tensor.shape)}, the input {list(spec.shape)}", where=where
+        )
+    return tensor.to(dtype)
+
+
+def _pieces(spec: ModelSpec, tensors: Sequence[torch.Tensor]) -> list[list[torch.Tensor]]:
+    """The batch cut into such as the engine is tuned for: activations of a whole file at once may not fit in memory."""
+    import torch
+
+    axis = shared_first_axis(spec.inputs)
+    if axis is None:
+        return [list(tensors)]
+    usual = max(spec.inputs[0].dims[axis][1], 1)
+    return [list(rows) for rows in zip(*(torch.split(tensor, usual) for tensor in tensors), strict=True)]

@@ -1,0 +1,100 @@
+"""What the manifest wants of fewer bits: products in 8 bits by calibration, endpoints in float16."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from builder.errors import UsageError
+from builder.manifest import place
+from builder.manifest.spec import ModelSpec
+from builder.repository import calibration
+
+if TYPE_CHECKING:
+    from builder.lowering import LoweredGraph
+    from builder.quantization import Quantised
+    from builder.triton import Golden
+
+FIX = (
+    "calibration: {data: [inputs.npz]}, inputs as the model will meet them; [goldens] takes those of the goldens; "
+    "or train the module with fake quantisation"
+)
+
+
+@dataclass(frozen=True)
+class Reduced:
+    """The model as it is converted and served; `quantised` None where its precision has no 8 bits."""
+
+    spec: ModelSpec
+    lowered: LoweredGraph
+    quantised: Quantised | None
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """That nothing was quantised, and why."""
+        if self.quantised is None or any(layer.quantised for layer in self.quantised.layers):
+            return ()
+        reasons = dict.fromkeys(layer.reason for layer in self.quantised.layers)
+        return (f"nothing computes in 8 bits: {'; '.join(reasons) or 'the model multiplies nothing'}",)
+
+
+def wanted(spec: ModelSpec) -> bool:
+    """Whether there is anything to do."""
+    from builder.conversion.precision import SCHEMES
+
+    return spec.precision in SCHEMES or spec.io != "module"
+
+
+def reduced(spec: ModelSpec, lowered: LoweredGraph, goldens: Sequence[Golden]) -> Reduced:
+    """The lowered graph with quantising nodes and casts at its borders, as the spec asks; goldens as recorded for it.
+
+    Raises UsageError where 8 bits are asked for and nothing says the ranges.
+    """
+    from builder.conversion.precision import SCHEMES
+
+    found = quantised(spec, lowered, goldens) if spec.precision in SCHEMES else None
+    spec, lowered = _endpoints(spec, found.lowered if found else lowered, goldens)
+    return Reduced(spec, lowered, found)
+
+
+def quantised(spec: ModelSpec, lowered: LoweredGraph, goldens: Sequence[Golden]) -> Quantised:
+    """By calibration; a module that brings its own fake quantisation may go without."""
+    from builder import quantization
+
+    chosen = spec.calibration
+    if chosen is None:
+        own = quantization.own(lowered)
+        if own is None:
+            message = f"precision {spec.precision} needs calibration data: nothing in the model says its ranges"
+            raise UsageError(message, where=place(spec, "precision"), fix=FIX)
+        return own
+    return quantization.quantize(
+        lowered,
+        calibration.batches(spec, chosen, goldens),
+        spec.precision,
+        method=chosen.method,
+        percentile=chosen.percentile,
+        skip=(*chosen.skip, *spec.keep_fp32),
+    )
+
+
+def _endpoints(spec: ModelSpec, lowered: LoweredGraph, goldens: Sequence[Golden]) -> tuple[ModelSpec, LoweredGraph]:
+    """Casts at the borders; which outputs are narrowed, the goldens tell that were recorded with the same spec."""
+    from builder.lowering import endpoints
+
+    if spec.io != "fp16":
+        return spec, lowered
+    kept = {state.output for state in spec.state}
+    inputs = {at for at, tensor in enumerate(spec.inputs) if tensor.name in spec.narrowed}
+    outputs = goldens[0].outputs.items() if goldens else ()
+    half = {at for at, (name, array) in enumerate(outputs) if str(array.dtype) == "float16" and name not in kept}
+    served = [replace(t, dtype="float16") if at in inputs else t for at, t in enumerate(spec.inputs)]
+    return replace(spec, inputs=tuple(served)), endpoints.half(lowered, inputs, half)
+
+
+def as_data(found: Quantised | None) -> dict[str, Any] | None:
+    """JSON-able: the summary, and every product with what became of it."""
+    if found is None:
+        return None
+    return {"summary": found.summary, "layers": [vars(layer) for layer in found.layers]}

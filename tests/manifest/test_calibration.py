@@ -1,0 +1,71 @@
+"""The keys of few bits: `calibration`, `io`, and the noise of a tolerance."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from builder.manifest import load
+from builder.manifest.spec import Calibration, ModelSpec, Tolerance
+from tests.manifest.test_mistakes import GOOD, mistakes
+
+TWO_INPUTS = """\
+inputs:
+- {name: a, dtype: float32, shape: [3]}
+- {name: b, dtype: int64, shape: [3]}
+"""
+
+
+def spec(folder: Path, text: str) -> ModelSpec:
+    (folder / "net.pt").touch()
+    (folder / "net.yaml").write_text(text)
+    (one,) = load(folder)
+    return one
+
+
+def test_calibration_is_read_with_its_defaults(tmp_path: Path) -> None:
+    (tmp_path / "some.npz").touch()
+    found = spec(tmp_path, GOOD + "precision: int8\ncalibration: {data: [some.npz, goldens]}\n")
+    assert found.calibration == Calibration((tmp_path / "some.npz", "goldens"), "max", 99.99, ())
+    assert spec(tmp_path, GOOD).calibration is None
+
+
+def test_every_key_of_calibration(tmp_path: Path) -> None:
+    text = "calibration: {data: [goldens], method: percentile, percentile: 99.9, skip: [head/*]}\n"
+    assert spec(tmp_path, GOOD + text).calibration == Calibration(("goldens",), "percentile", 99.9, ("head/*",))
+
+
+def test_endpoints_and_noise(tmp_path: Path) -> None:
+    found = spec(tmp_path, GOOD + "io: fp16\ntolerance: {noise: 0.2}\n")
+    assert (found.io, found.narrowed) == ("fp16", {"image"})
+    assert found.tolerance == Tolerance(noise=0.2)
+    assert spec(tmp_path, GOOD).narrowed == frozenset()
+    assert spec(tmp_path, TWO_INPUTS + "io: fp16\n").narrowed == {"a"}
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "words"),
+    [
+        ("calibration: {}", 7, "calibration has no 'data'"),
+        ("calibration: {data: []}", 7, "calibration.data is empty"),
+        ("calibration: {data: golden}", 7, "must be a list"),
+        ("calibration: {data: [golden]}", 7, "must be goldens, an .npz or an .npy file, not 'golden'"),
+        ("calibration: {data: [none.npz]}", 7, "there is no file"),
+        ("calibration: {data: [goldens], method: minmax}", 7, "did you mean 'max'"),
+        ("calibration: {data: [goldens], percentile: 10}", 7, "must be at least 50"),
+        ("calibration: {data: [goldens], methd: max}", 7, "did you mean 'method'"),
+        ("io: fp32", 7, "one of module, fp16"),
+        ("tolerance: {noise: -1}", 7, "must be at least 0"),
+        ("skip: [a]", 7, "it belongs under 'calibration'"),
+    ],
+)
+def test_mistakes(tmp_path: Path, text: str, line: int, words: str) -> None:
+    ((at, said),) = mistakes(tmp_path, f"{GOOD}{text}\n")
+    assert at == line and words in said
+
+
+def test_an_npy_is_one_array(tmp_path: Path) -> None:
+    (tmp_path / "a.npy").touch()
+    ((line, said),) = mistakes(tmp_path, TWO_INPUTS + "calibration:\n  data:\n  - a.npy\n")
+    assert line == 6 and "the model has 2 inputs" in said

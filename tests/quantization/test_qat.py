@@ -1,0 +1,87 @@
+"""Modules trained with fake quantisation, traced and scripted: the network has their very numbers."""
+
+from __future__ import annotations
+
+import warnings
+from collections import Counter
+
+import pytest
+import torch
+
+import builder
+from builder.conversion.sizes import kind_of
+from builder.engine import flavour
+from builder.parity import compare
+from tests.quantization.networks import MLP, SmallCNN, trained
+
+MODELS = {"cnn": (SmallCNN, (4, 3, 16, 16)), "mlp": (MLP, (4, 12))}
+
+
+def exported(name: str, config: str, how: str) -> tuple[torch.jit.ScriptModule, torch.Tensor]:
+    torch.manual_seed(0)
+    make, shape = MODELS[name]
+    x = torch.randn(shape)
+    model = trained(make(), config, x, graph_mode=how == "script")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        module = torch.jit.script(model) if how == "script" else torch.jit.trace(model, x, check_trace=False)
+    return module, x
+
+
+def spec_of(name: str) -> builder.TensorSpec:
+    return builder.TensorSpec("float32", ("batch", *MODELS[name][1][1:]), dims={"batch": (1, 4, 8)})
+
+
+def kinds(conversion: builder.Conversion) -> Counter[str]:
+    network = conversion.network
+    return Counter(kind_of(network.get_layer(i)) for i in range(network.num_layers))
+
+
+@pytest.mark.parametrize("precision", ["fp32", "int8"])
+@pytest.mark.parametrize("how", ["trace", "script"])
+@pytest.mark.parametrize("name", list(MODELS))
+def test_symmetric_quantisation_becomes_layers(name: str, how: str, precision: str) -> None:
+    """A value on the border of two steps may take the other one: that is a step of one layer, averaged by the next."""
+    module, x = exported(name, "symmetric", how)
+    conversion = builder.convert(module, [spec_of(name)], precision=precision)
+    products = 3 if name == "cnn" else 2
+    assert kinds(conversion)["QUANTIZE"] == kinds(conversion)["DEQUANTIZE"] >= 2 * products
+    truth, answer = module(x), builder.reference.run(conversion, [x])[0]
+    assert (answer - truth).norm() < 5e-3 * truth.norm()
+    assert builder.build_engine(conversion)
+
+
+@pytest.mark.parametrize("name", list(MODELS))
+def test_unsigned_quantisation_keeps_its_numbers_and_says_what_it_costs(name: str) -> None:
+    """torch's default: activations of 0..127 or 0..255 with a zero point, by an observer that is fused."""
+    module, x = exported(name, "default", "trace")
+    conversion = builder.convert(module, [spec_of(name)], precision="fp32")
+    truth, answer = module(x), builder.reference.run(conversion, [x])[0]
+    assert (answer - truth).norm() < 5e-3 * truth.norm()
+    assert not conversion.warnings or all("rounded in float" in words for words in conversion.warnings)
+
+
+@pytest.mark.skipif(not flavour.strongly_typed(), reason="8.6 chooses half itself")
+def test_mixed_computes_the_rest_in_half() -> None:
+    module, x = exported("cnn", "symmetric", "script")
+    conversion = builder.convert(module, [spec_of("cnn")], precision="mixed")
+    convolutions = [
+        layer.get_output(0).dtype.name
+        for layer in map(conversion.network.get_layer, range(conversion.network.num_layers))
+        if kind_of(layer) == "CONVOLUTION"
+    ]
+    assert convolutions == ["HALF", "HALF"]
+    answer = builder.reference.run(conversion, [x])[0]
+    assert compare({"y": answer.numpy()}, {"y": module(x).detach().numpy()}, precision="mixed").passed
+
+
+@pytest.mark.gpu
+def test_the_engine_computes_qat_in_int8() -> None:
+    """On the GPU: the engine's answers, within the tolerance of int8."""
+    from builder.engine.run import Engine
+
+    module, x = exported("cnn", "symmetric", "script")
+    conversion = builder.convert(module, [spec_of("cnn")], precision="int8")
+    with Engine(builder.build_engine(conversion)) as engine:
+        answer = engine(x)[0].cpu()
+    assert compare({"y": answer.numpy()}, {"y": module(x).detach().numpy()}, precision="int8").passed

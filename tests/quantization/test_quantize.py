@@ -1,0 +1,323 @@
+"""Post-training quantisation: what is rounded, by which scale, what is left alone and why."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import builder
+from builder.conversion.quantised import FP8, missing
+from builder.conversion.sizes import kind_of
+from builder.engine import flavour
+from builder.errors import UsageError
+from builder.lowering import ir, lower
+from builder.parity import compare
+from builder.quantization import METHODS, quantize
+from builder.quantization.products import FAKE
+from examples.networks import ResidualCNN, TransformerEncoder, settle
+
+PRECISIONS = ["int8", "fp8", "mixed"]
+NO_FP8 = missing(FP8)
+
+
+def supported(precision: str) -> None:
+    if precision == "fp8" and NO_FP8:
+        pytest.skip(NO_FP8)
+
+
+class Products(nn.Module):
+    """One product of each kind; the convolution's channels differ in size by up to a thousand."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.up = nn.Conv1d(4, 6, 3, padding=1), nn.ConvTranspose1d(6, 4, 2, stride=2)
+        self.linear = nn.Linear(4, 4)
+        self.matrix = nn.Parameter(torch.randn(4, 5))
+        with torch.no_grad():
+            self.conv.weight *= torch.logspace(-2.5, 0.5, 6).reshape(6, 1, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.linear(self.up(self.conv(x)).transpose(1, 2))
+        return torch.softmax(torch.matmul(y, y.transpose(1, 2)), dim=-1) @ (y @ self.matrix)
+
+
+def products() -> tuple[torch.jit.ScriptModule, list[Tensor], builder.TensorSpec]:
+    torch.manual_seed(0)
+    spec = builder.TensorSpec("float32", ("batch", 4, 8), dims={"batch": (1, 2, 8)})
+    return torch.jit.script(Products().eval()), [torch.randn(2, 4, 8)], spec
+
+
+def example(name: str) -> tuple[torch.jit.ScriptModule, list[builder.TensorSpec], list[list[Tensor]], list[Tensor]]:
+    """(module, specs, calibration batches, one batch that calibration has not seen) of a network of examples/."""
+    torch.manual_seed(0)
+    if name == "residual_cnn":
+        module = torch.jit.script(settle(ResidualCNN(), torch.randn(8, 3, 64, 64)))
+        specs = [builder.TensorSpec("float32", ("batch", 3, 64, 64), dims={"batch": (1, 4, 8)})]
+        batches = [[torch.randn(4, 3, 64, 64)] for _ in range(5)]
+    else:
+        inputs = [[torch.randn(4, 16, 64), torch.rand(4, 16) < 0.2] for _ in range(5)]
+        module = torch.jit.trace(TransformerEncoder().eval(), inputs[0], check_trace=False)
+        dims = {"batch": (1, 4, 8)}
+        specs = [
+            builder.TensorSpec("float32", ("batch", 16, 64), dims=dims),
+            builder.TensorSpec("bool", ("batch", 16), dims=dims),
+        ]
+        batches = inputs
+    return module, specs, batches[1:], batches[0]
+
+
+def kinds(conversion: builder.Conversion) -> Counter[str]:
+    network = conversion.network
+    return Counter(kind_of(network.get_layer(i)) for i in range(network.num_layers))
+
+
+def judged(answers: list[Tensor], truths: list[Tensor], precision: str) -> tuple[str, ...]:
+    named = [{str(i): t.detach().numpy() for i, t in enumerate(ts)} for ts in (answers, truths)]
+    return compare(*named, precision=precision).problems
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("name", ["residual_cnn", "transformer_encoder"])
+def test_examples_stay_within_their_tolerance(name: str, precision: str) -> None:
+    """On inputs that calibration has not seen, as torch runs the lowered graph and as the network computes it."""
+    supported(precision)
+    module, specs, batches, unseen = example(name)
+    found = quantize(lower(module, specs=specs), batches, precision)
+    conversion = builder.convert(found.lowered, specs, precision=precision)
+    truth = module(*unseen)
+    truths = [truth] if isinstance(truth, Tensor) else list(truth)
+    assert not judged(list(found.lowered.run(*unseen)), truths, precision)
+    assert not judged(builder.reference.run(conversion, unseen), truths, precision)
+    assert all(layer.quantised for layer in found.layers) and len(found.layers) == (10 if len(specs) == 1 else 12)
+    assert kinds(conversion)["QUANTIZE"] > len(found.layers)
+    assert builder.build_engine(conversion)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("precision", ["int8", "mixed"])
+@pytest.mark.parametrize("name", ["residual_cnn", "transformer_encoder"])
+def test_engines_of_examples_stay_within_their_tolerance(name: str, precision: str) -> None:
+    from builder.engine.run import Engine
+
+    module, specs, batches, unseen = example(name)
+    found = quantize(lower(module, specs=specs), batches, precision)
+    conversion = builder.convert(found.lowered, specs, precision=precision)
+    truth = module(*unseen)
+    with Engine(builder.build_engine(conversion)) as engine:
+        answers = [t.cpu() for t in engine(*unseen)]
+    assert not judged(answers, [truth] if isinstance(truth, Tensor) else list(truth), precision)
+
+
+@pytest.mark.parametrize("method", list(METHODS))
+def test_every_method_calibrates(method: str) -> None:
+    module, specs, batches, unseen = example("residual_cnn")
+    found = quantize(lower(module, specs=specs), batches, "int8", method=method)
+    assert not judged(list(found.lowered.run(*unseen)), [module(*unseen)], "int8")
+
+
+def test_weights_have_a_scale_for_each_channel_on_the_axis_of_their_product() -> None:
+    module, x, _ = products()
+    graph = quantize(lower(module), [x]).lowered.graph
+    axes = [
+        (tuple(node.inputsAt(0).toIValue().shape), node.inputsAt(3).toIValue())
+        for node in ir.nodes_of(graph, "aten::fake_quantize_per_channel_affine")
+    ]
+    assert axes == [((6, 4, 3), 0), ((6, 4, 2), 1), ((4, 4), 0), ((5, 4), 0)]
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_every_kind_of_product_converts_and_compiles(precision: str) -> None:
+    """mixed leaves some to half by its own bound; the others round them all."""
+    supported(precision)
+    module, x, spec = products()
+    found = quantize(lower(module), [x], precision)
+    kinds_of = ["_convolution", "_convolution", "linear", "matmul", "linear", "matmul"]
+    assert [layer.operator.removeprefix("aten::") for layer in found.layers] == kinds_of
+    conversion = builder.convert(found.lowered, [spec], precision=precision)
+    assert not judged(builder.reference.run(conversion, x), [module(*x)], precision)
+    assert builder.build_engine(conversion)
+
+
+def test_a_tensor_that_two_products_read_is_rounded_once() -> None:
+    class Twice(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a, self.b = nn.Linear(4, 4), nn.Linear(4, 4)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.a(x) + self.b(x)
+
+    found = quantize(lower(torch.jit.script(Twice().eval())), [[torch.randn(3, 4)]])
+    assert len(ir.nodes_of(found.lowered.graph, "aten::fake_quantize_per_tensor_affine")) == 1
+
+
+def test_batch_normalisation_is_in_the_weights_before_they_are_rounded() -> None:
+    module, specs, batches, _ = example("residual_cnn")
+    lowered = lower(module, specs=specs)
+    found = quantize(lowered, batches)
+    assert ir.nodes_of(lowered.graph, "aten::batch_norm")
+    assert not ir.nodes_of(found.lowered.graph, "aten::batch_norm")
+
+
+def test_patterns_spare_layers_and_say_so() -> None:
+    module, x, _ = products()
+    found = quantize(lower(module), [x], skip=["*_convolution_1", "aten::lin*_0"])
+    spared = [layer.name for layer in found.layers if not layer.quantised]
+    assert spared == ["aten::_convolution_1", "aten::linear_0"]
+    assert {layer.reason for layer in found.layers if not layer.quantised} == {"a pattern names it"}
+    assert "8 bits in 4 of 6 products" in found.summary
+
+
+def test_a_name_is_the_one_that_the_layer_has() -> None:
+    """What `skip` and `keep_fp32` name is what `trt-build inspect` prints."""
+    module, x, spec = products()
+    found = quantize(lower(module), [x])
+    conversion = builder.convert(found.lowered, [spec], precision="int8")
+    names = {conversion.network.get_layer(i).name for i in range(conversion.network.num_layers)}
+    assert {layer.name for layer in found.layers} <= names
+
+
+class Outlier(nn.Module):
+    """The first product's input has one value that is ten thousand times the others: max leaves them no level."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(64, 64), nn.Linear(64, 64)
+        with torch.no_grad():
+            self.first.weight[:, 0] = 0.0  # nor does the answer need it
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.first(x)[:, 1:] @ self.second(torch.tanh(x)).transpose(0, 1)[1:]
+
+
+def test_mixed_leaves_to_half_what_would_lose_too_much() -> None:
+    torch.manual_seed(0)
+    x = torch.randn(32, 64)
+    x[0, 0] = 1e4
+    found = quantize(lower(torch.jit.script(Outlier().eval())), [[x]], "mixed")
+    first = found.layers[0]
+    assert not first.quantised and first.sqnr is not None and "below 30 dB" in first.reason
+    assert found.layers[1].quantised and (found.layers[1].sqnr or 0) > 30
+
+
+def test_what_cannot_be_calibrated_is_left_alone_with_its_reason() -> None:
+    class Odd(nn.Module):
+        def forward(self, x: Tensor, n: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+            endless = torch.exp(x * 1000) @ x
+            return x @ x, n @ n, endless
+
+    x, n = torch.eye(3) + 1, torch.ones(3, 3, dtype=torch.int32)
+    found = quantize(lower(torch.jit.script(Odd())), [[x, n]])
+    by_reason = {layer.reason: layer.quantised for layer in found.layers}
+    assert by_reason == {"": True, "it multiplies int32": False, "calibration met values that are not finite": False}
+
+
+def test_a_module_that_quantises_itself_keeps_its_scales() -> None:
+    class Own(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(4, 4)
+
+        def forward(self, x: Tensor) -> Tensor:
+            w = torch.fake_quantize_per_tensor_affine(self.linear.weight, 0.01, 0, -128, 127)
+            y = torch.nn.functional.linear(torch.fake_quantize_per_tensor_affine(x, 0.05, 0, -128, 127), w)
+            return self.linear(y)
+
+    lowered = lower(torch.jit.script(Own().eval()))
+    found = quantize(lowered, [[torch.randn(2, 4)]])
+    assert [layer.reason for layer in found.layers] == ["the module quantises it itself", ""]
+    scales = [node.inputsAt(1).toIValue() for node in ir.nodes_of(found.lowered.graph, FAKE[0])]
+    assert {0.01, 0.05} < set(scales) and len(scales) == 3
+
+
+def test_the_given_graph_is_not_changed_and_the_pass_is_recorded() -> None:
+    module, x, _ = products()
+    lowered = lower(module)
+    text = lowered.text
+    found = quantize(lowered, [x])
+    assert lowered.text == text != found.lowered.text
+    assert "precision" in [record.name for record in found.lowered.trace[len(lowered.trace) :]]
+
+
+def test_calibration_is_a_function_of_its_batches() -> None:
+    module, x, _ = products()
+    assert quantize(lower(module), [x]).lowered.digest == quantize(lower(module), [x]).lowered.digest
+    assert quantize(lower(module), [x]).lowered.digest != quantize(lower(module), [[x[0] * 2]]).lowered.digest
+
+
+@pytest.mark.parametrize(
+    ("mistake", "words"),
+    [
+        ({"precision": "fp16"}, "quantises nothing"),
+        ({"method": "minmax"}, "unknown calibration method"),
+        ({"precision": "fp8", "method": "entropy"}, "int8's levels"),
+        ({"batches": []}, "nothing to calibrate with"),
+    ],
+)
+def test_mistakes_are_usage(mistake: dict[str, object], words: str) -> None:
+    module, x, _ = products()
+    arguments: dict[str, object] = {"batches": [x], "precision": "int8", **mistake}
+    with pytest.raises(UsageError, match=words):
+        quantize(lower(module), **arguments)  # type: ignore[arg-type]
+
+
+def test_an_fp8_file_runs_where_trt_build_is_not(tmp_path: Path) -> None:
+    module, x, _ = products()
+    found = quantize(lower(module), [x], "fp8")
+    found.lowered.save(tmp_path / "lowered.pt")
+    torch.save((x[0], found.lowered.run(*x)[0]), tmp_path / "case.pt")
+    code = (
+        "import sys, torch; x, y = torch.load('case.pt'); z = torch.jit.load('lowered.pt')(x)[0];"
+        "assert 'builder' not in sys.modules; torch.testing.assert_close(z, y)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def _mutated(lowered: builder.LoweredGraph, place: int, change: object) -> None:
+    """Another argument in the first per-channel node: `change` of its value."""
+    graph = lowered.graph
+    node = ir.nodes_of(graph, "aten::fake_quantize_per_channel_affine")[0]
+    node.replaceInput(place, ir.insert_constant(graph, change(node.inputsAt(place).toIValue()), node))  # type: ignore[operator]
+
+
+MUTATIONS = {
+    "a scale too small": (1, lambda scale: scale / 4),
+    "a scale too large": (1, lambda scale: scale * 200),
+    "the scales of other channels": (1, lambda scale: scale.flip(0)),
+}
+
+
+@pytest.mark.parametrize("name", list(MUTATIONS))
+def test_a_wrong_scale_breaks_the_tolerance(name: str) -> None:
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 36, 4)).eval()
+    with torch.no_grad():
+        net[0].weight *= torch.logspace(-1, 1, 8).reshape(8, 1, 1, 1)
+    module, x = torch.jit.script(net), torch.randn(4, 3, 8, 8)
+    spec = builder.TensorSpec("float32", (4, 3, 8, 8))
+    found = quantize(lower(module), [[x]])
+    right = builder.reference.run(builder.convert(found.lowered, [spec], precision="int8"), [x])
+    assert not judged(right, [module(x)], "int8")
+    _mutated(found.lowered, *MUTATIONS[name])
+    wrong = builder.reference.run(builder.convert(found.lowered, [spec], precision="int8"), [x])
+    assert judged(wrong, [module(x)], "int8")
+
+
+@pytest.mark.skipif(not flavour.strongly_typed(), reason="8.6 has no channels on another axis to be wrong about")
+def test_a_wrong_axis_is_refused_or_breaks_the_tolerance() -> None:
+    torch.manual_seed(0)
+    linear = nn.Linear(8, 8).eval()
+    with torch.no_grad():
+        linear.weight *= torch.logspace(-2, 1, 8).reshape(8, 1)
+    module, x = torch.jit.script(linear), torch.randn(4, 8)
+    found = quantize(lower(module), [[x]])
+    _mutated(found.lowered, 3, lambda axis: 1)
+    conversion = builder.convert(found.lowered, [builder.TensorSpec("float32", (4, 8))], precision="int8")
+    assert judged(builder.reference.run(conversion, [x]), [module(x)], "int8")

@@ -1,0 +1,65 @@
+"""How far a grid reaches, from a histogram of magnitudes."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from builder.quantization.ranges import BINS, METHODS
+from builder.quantization.statistics import Error, Histogram, Range
+
+
+def counts(values: torch.Tensor) -> np.ndarray:
+    histogram = Histogram(float(values.abs().max()))
+    histogram(values)
+    return histogram.counts
+
+
+def test_a_histogram_counts_every_element_of_every_batch() -> None:
+    histogram = Histogram(2.0)
+    histogram(torch.tensor([-2.0, 0.0, 1.0]))
+    histogram(torch.tensor([2.0]))
+    assert histogram.counts.sum() == 4
+    assert (histogram.counts[0], histogram.counts[BINS // 2], histogram.counts[-1]) == (1, 1, 2)
+
+
+def test_max_reaches_all_of_it() -> None:
+    assert METHODS["max"](counts(torch.randn(1000)), 99.0) == 1.0
+
+
+@pytest.mark.parametrize("percentile", [50.0, 90.0, 99.9])
+def test_a_percentile_leaves_its_share_outside(percentile: float) -> None:
+    values = torch.rand(100_000)
+    share = METHODS["percentile"](counts(values), percentile)
+    assert share == pytest.approx(percentile / 100, abs=1 / BINS + 0.005)
+
+
+def test_entropy_cuts_off_a_lone_outlier_and_keeps_a_uniform_range() -> None:
+    torch.manual_seed(0)
+    values = torch.randn(100_000)
+    values[0] = 400.0  # a hundred times the rest: at max, 128 levels would leave the rest but one or two
+    assert METHODS["entropy"](counts(values), 0.0) < 0.1
+    assert METHODS["entropy"](counts(torch.rand(100_000)), 0.0) > 0.9
+
+
+def test_a_range_tells_why_it_is_none() -> None:
+    seen = Range()
+    assert seen.problem == "calibration never reached it"
+    seen(torch.tensor([1, 2]))
+    assert seen.problem == "it multiplies int64"
+    for bad in (float("nan"), float("inf")):
+        other = Range()
+        other(torch.tensor([bad, 1.0]))
+        other(torch.tensor([5.0]))  # a later batch does not hide it
+        assert other.problem == "calibration met values that are not finite"
+    good = Range()
+    good(torch.tensor([-3.0, 1.0]))
+    assert (good.greatest, good.problem) == (3.0, None)
+
+
+def test_sqnr_is_20_db_for_an_error_of_a_tenth() -> None:
+    error, x = Error(), torch.randn(1000)
+    error(x, x * 1.1)
+    assert error.sqnr == pytest.approx(20.0, abs=1e-3)
+    assert Error().sqnr == float("inf")

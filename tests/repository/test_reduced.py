@@ -1,0 +1,201 @@
+"""Models that a manifest wants in 8 bits, or with endpoints in float16, from the file to what is published."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from click.testing import CliRunner
+from torch import nn
+
+from builder import build_repository
+from builder.cli import main
+from builder.errors import ParityError, UsageError
+from builder.manifest import load
+from builder.parity import record
+from builder.repository import ModelResult, calibration
+from tests.cli.conftest import save
+
+MANIFEST = """\
+inputs:
+  - {name: x, dtype: float32, shape: [batch, 8]}
+dims:
+  batch: {min: 1, opt: 4, max: 8}
+outputs: [y]
+"""
+
+
+class Two(nn.Module):
+    """x [batch, 8] -> [batch, 8]"""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.second = nn.Linear(8, 32), nn.Linear(32, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.second(torch.relu(self.first(x)))
+
+
+class Normed(Two):
+    """Every row ends with norm 1, whatever comes in."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.second(torch.relu(self.first(x)))
+        return y * 1e6
+
+
+class Branches(nn.Module):
+    """A part that TensorRT does not run between two products."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.second = nn.Linear(8, 32), nn.Linear(32, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = torch.special.i0(torch.sigmoid(self.first(x)))
+        return self.second(torch.relu(y - 1.0))
+
+
+def build(folder: Path, model: nn.Module, more: str, **settings: Any) -> ModelResult:
+    models = folder / "models"
+    models.mkdir(exist_ok=True)
+    save(model, models / "net.pt", MANIFEST + more)
+    rng = np.random.default_rng(0)
+    np.savez(models / "own.npz", x=rng.standard_normal((50, 8), np.float32))
+    (result,) = build_repository(models, folder / "out", isolate=False, **settings)
+    return result
+
+
+@pytest.mark.parametrize("precision", ["int8", "mixed"])
+@pytest.mark.parametrize("data", ["own.npz", "goldens"])
+def test_a_plain_model_is_quantised_and_says_what(tmp_path: Path, precision: str, data: str) -> None:
+    result = build(tmp_path, Two(), f"precision: {precision}\ncalibration: {{data: [{data}]}}\n")
+    assert result.error is None and result.quantised is not None
+    assert result.quantised["summary"].startswith("8 bits in 2 of 2 products; least SQNR")
+    assert [layer["name"] for layer in result.quantised["layers"]] == ["aten::linear_0", "aten::linear_1"]
+    lowered = torch.jit.load(tmp_path / "out/net/1/lowered.pt")
+    assert "fake_quantize" in str(lowered.graph)
+    again = build_repository(tmp_path / "models", tmp_path / "out", isolate=False)[0]
+    assert (again.state, again.quantised) == ("unchanged", json.loads(json.dumps(result.quantised)))
+
+
+def test_what_calibrates_is_part_of_what_is_built(tmp_path: Path) -> None:
+    text = "precision: int8\ncalibration: {data: [own.npz]}\n"
+    build(tmp_path, Two(), text)
+    np.savez(tmp_path / "models/own.npz", x=np.ones((4, 8), np.float32))
+    changed = build_repository(tmp_path / "models", tmp_path / "out", isolate=False)[0]
+    assert changed.state == "built" and "calibration" in changed.because
+
+
+def test_without_data_the_key_to_add_is_named_with_the_line(tmp_path: Path) -> None:
+    error = build(tmp_path, Two(), "precision: int8\n").error
+    assert isinstance(error, UsageError)
+    assert "needs calibration data" in str(error) and "calibration: {data:" in str(error.fix)
+    assert str(error.where).endswith("net.yaml:6")
+
+
+@pytest.mark.parametrize(
+    ("arrays", "words"),
+    [
+        ({"z": np.zeros((4, 8), np.float32)}, "no array is called 'x'"),
+        ({"x": np.zeros((4, 8), np.int64)}, "is torch.int64, the input float32"),
+        ({"x": np.zeros((4, 9), np.float32)}, r"has shape \[4, 9\]"),
+        ({"x": np.zeros(8, np.float32)}, r"has shape \[8\]"),
+    ],
+)
+def test_arrays_that_are_not_the_models_inputs(tmp_path: Path, arrays: dict[str, Any], words: str) -> None:
+    save(Two(), tmp_path / "net.pt", MANIFEST + "calibration: {data: [own.npz]}\n")
+    np.savez(tmp_path / "own.npz", **arrays)
+    (spec,) = load(tmp_path)
+    with pytest.raises(UsageError, match=words) as refused:
+        calibration.batches(spec, spec.calibration, ())
+    assert str(refused.value.where).endswith("net.yaml:6")
+
+
+def test_batches_are_cut_to_the_usual_size(tmp_path: Path) -> None:
+    save(Two(), tmp_path / "net.pt", MANIFEST + "calibration: {data: [a.npy, b.npz]}\n")
+    np.save(tmp_path / "a.npy", np.zeros((10, 8), np.float32))
+    np.savez(tmp_path / "b.npz", **{"0/x": np.ones((4, 8), np.float16), "1/x": np.ones((2, 8), np.float32)})
+    (spec,) = load(tmp_path)
+    found = calibration.batches(spec, spec.calibration, ())
+    assert [tensor.shape[0] for (tensor,) in found] == [4, 4, 2, 4, 2]
+    assert {tensor.dtype for (tensor,) in found} == {torch.float32}
+
+
+def test_a_model_in_pieces_is_quantised_before_it_is_cut(tmp_path: Path) -> None:
+    text = "precision: int8\ncalibration: {data: [own.npz]}\nfallback: {min_block_size: 1}\n"
+    result = build(tmp_path, Branches(), text)
+    assert result.error is None and result.layout == "fused"
+    assert result.quantised is not None and "2 of 2" in result.quantised["summary"]
+
+
+def test_what_the_tolerance_does_not_allow_is_not_published(tmp_path: Path) -> None:
+    text = "precision: int8\ncalibration: {data: [own.npz]}\ntolerance: {noise: 1.0e-6}\n"
+    result = build(tmp_path, Two(), text)
+    assert isinstance(result.error, ParityError) and "root mean square" in str(result.error)
+    assert "keep_fp32" in str(result.error.fix) and not (tmp_path / "out/net").exists()
+
+
+def test_layers_kept_in_float32_are_not_quantised(tmp_path: Path) -> None:
+    text = 'precision: int8\ncalibration: {data: [own.npz]}\nkeep_fp32: ["*linear_0"]\n'
+    result = build(tmp_path, Two(), text)
+    assert result.quantised is not None and "1 of 2" in result.quantised["summary"]
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+def test_endpoints_in_float16(tmp_path: Path, precision: str) -> None:
+    """Config, plan, goldens and the file that torch runs agree; the module answered what half can carry."""
+    result = build(tmp_path, Two(), f"precision: {precision}\nio: fp16\n")
+    assert result.error is None
+    config = (tmp_path / "out/net/config.pbtxt").read_text()
+    assert config.count("TYPE_FP16") >= 2 and "TYPE_FP32" not in config
+    facts = json.loads((tmp_path / "out/net/1/plan.json").read_text())
+    assert {side["dtype"] for side in (*facts["inputs"], *facts["outputs"])} == {"HALF"}
+    golden = np.load(tmp_path / "out/net/goldens/p0-opt.npz")
+    assert golden["input:x"].dtype == golden["output:y"].dtype == np.float16
+    x = torch.from_numpy(golden["input:x"])
+    (answer,) = torch.jit.load(tmp_path / "out/net/1/lowered.pt")(x)
+    assert answer.dtype == torch.float16
+    truth = Two()(x.float()).half()
+    torch.testing.assert_close(torch.from_numpy(golden["output:y"]), truth)
+    torch.testing.assert_close(answer, truth)
+
+
+def test_endpoints_in_float16_spare_the_casts_that_half_needs_not(tmp_path: Path) -> None:
+    """Under fp16 the input goes to the first product as it comes."""
+    from builder.conversion import convert
+    from builder.engine.flavour import trt
+    from builder.lowering import lower
+    from builder.repository.reduced import reduced
+
+    save(Two(), tmp_path / "net.pt", MANIFEST + "precision: fp16\nio: fp16\n")
+    (spec,) = load(tmp_path)
+    module = torch.jit.load(spec.path)
+    found = reduced(spec, lower(module, specs=spec.inputs), record(module, spec, ("y",)))
+    network = convert(found.lowered, found.spec.inputs, precision="fp16").network
+    products = (layer for layer in map(network.get_layer, range(network.num_layers)) if layer.num_inputs == 2)
+    first = next(layer for layer in products if layer.type == trt.LayerType.MATRIX_MULTIPLY)
+    assert first.get_input(0).name == "x"
+
+
+def test_an_answer_beyond_half_is_refused_by_name(tmp_path: Path) -> None:
+    error = build(tmp_path, Normed(), "io: fp16\n").error
+    assert isinstance(error, UsageError) and "y reaches" in str(error) and "io: module" in str(error.fix)
+
+
+def test_check_shows_every_product(tmp_path: Path) -> None:
+    text = 'precision: int8\nio: fp16\ncalibration: {data: [goldens], skip: ["*linear_1"]}\n'
+    save(Two(), tmp_path / "net.pt", MANIFEST + text)
+    shown = CliRunner().invoke(main, ["check", str(tmp_path), "--paranoid"], catch_exceptions=False)
+    assert shown.exit_code == 0, shown.output
+    assert "8 bits in 1 of 2 products" in shown.output and "a pattern names it" in shown.output
+    said = CliRunner().invoke(main, ["check", str(tmp_path), "--json"], catch_exceptions=False).stdout
+    report = json.loads(said)["models"][0]
+    assert [layer["quantised"] for layer in report["quantised"]["layers"]] == [True, False]
+    assert "TYPE_FP16" in report["config"]
