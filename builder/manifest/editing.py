@@ -23,8 +23,7 @@ def edit(path: Path, values: Mapping[str, Any]) -> bool:
     Raises UsageError, with what to write by hand, where the text cannot be changed so that it says this and nothing
     else (a manifest in braces, several documents, a value behind an anchor), and OSError where it cannot be written.
     """
-    with path.open(encoding="utf-8", newline="") as stream:
-        text = stream.read()
+    text = _read(path)
     wanted = {key: value for key, value in values.items() if value != []}
     before = _data(text, path)
     after = {**{key: value for key, value in before.items() if key not in values}, **wanted}
@@ -48,6 +47,19 @@ def _changed(text: str, values: Mapping[str, Any]) -> str | None:
             return None
         text = _set(text, root, key, value)
     return text
+
+
+def check(path: Path) -> None:
+    """Raise UsageError where the manifest is none that `edit` could change."""
+    text = _read(path)
+    _data(text, path)
+    if _changed(text, {"precision": "fp16"}) is None:
+        raise _refusal(path, {"precision": "..."})
+
+
+def _read(path: Path) -> str:
+    with path.open(encoding="utf-8", newline="") as stream:
+        return stream.read()
 
 
 def _data(text: str, path: Path) -> dict[str, Any]:
@@ -80,7 +92,7 @@ def _appended(text: str, root: yaml.MappingNode, line: str, newline: str) -> str
     return f"{head}{indent}{line}{newline}{text[at:]}"
 
 
-def _end(node: yaml.Node) -> int:
+def _end(node: Any) -> int:
     """Where the value's own text ends: a block's mark stands behind the comments that follow it."""
     if isinstance(node, yaml.ScalarNode) or node.flow_style or not node.value:
         return int(node.end_mark.index)

@@ -1,0 +1,34 @@
+"""QuickXplain (Junker, AAAI 2004): a smallest set that passes, in few tests."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+T = TypeVar("T")
+Passes = Callable[[Sequence[T]], bool]
+
+
+def minimal(items: Sequence[T], passes: Passes[T]) -> list[T]:
+    """A subset that passes and of which nothing can be left out, in the order of `items`; all of them must pass.
+
+    k of n take about 2k(log2(n/k) + 1) tests, where a superset of what passes passes too. Where that does not hold the
+    result passes all the same.
+    """
+    if passes([]):
+        return []
+    found = _needed([], [], list(items), passes)
+    ordered = [item for item in items if item in set(found)]
+    return ordered if passes(ordered) else list(items)
+
+
+def _needed(given: list[T], new: list[T], items: list[T], passes: Passes[T]) -> list[T]:
+    """What of `items` must be added to `given`, whose last addition was `new`."""
+    if new and passes(given):
+        return []
+    if len(items) <= 1:
+        return items
+    half = len(items) // 2
+    first, second = items[:half], items[half:]
+    late = _needed([*given, *first], first, second, passes)
+    return [*_needed([*given, *late], late, first, passes), *late]

@@ -1,0 +1,165 @@
+"""The search for precision keeps in float32 what must stay there, and nothing else."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from builder.errors import ParityError, UsageError
+from builder.manifest import load
+from builder.repository.minimal import minimal
+from builder.repository.search import Search, literal, patterns, search_precision
+from builder.triton import Golden
+
+MANIFEST = """\
+# what the vendor sent
+inputs:
+  - {name: x, dtype: float32, shape: [batch, 16]}
+dims:
+  batch: {min: 1, opt: 2, max: 4}
+outputs: [y]
+"""
+
+
+class Overflowing(torch.nn.Module):
+    """Six layers, of which the middle ones reach 1e6: half ends at 65504."""
+
+    def __init__(self, scale: float = 1e6, large: Sequence[int] = (2,)) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.layers = torch.nn.ModuleList(torch.nn.Linear(16, 16) for _ in range(6))
+        self.scales = [scale if i in large else 1.0 for i in range(6)]
+        for layer, factor in zip(self.layers, self.scales, strict=True):
+            layer.weight.data.mul_(factor)
+            layer.bias.data.mul_(factor)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for layer, scale in zip(self.layers, self.scales):  # noqa: B905  TorchScript's zip
+            x = torch.tanh(layer(x) / scale) * 2.0
+        return x
+
+
+def save(folder: Path, module: torch.nn.Module, manifest: str = MANIFEST, name: str = "net") -> Path:
+    folder.mkdir(exist_ok=True)
+    torch.jit.trace(module.eval(), torch.zeros(2, 16), check_trace=False).save(str(folder / f"{name}.pt"))
+    (folder / f"{name}.yaml").write_text(manifest)
+    return folder
+
+
+def search(models: Path, **settings: Any) -> Search:
+    (found,) = search_precision(models, isolate=False, **settings)
+    return found
+
+
+def test_only_the_layer_that_overflows_is_kept(tmp_path: Path) -> None:
+    models = save(tmp_path / "models", Overflowing())
+    found = search(models)
+    assert found.error is None and (found.precision, found.judge) == ("fp16", "reference")
+    assert found.keep_fp32 == ("aten::linear_2",)
+    assert "not finite" in found.problem or "differ too much" in found.problem
+    assert found.tried[0] == (0, False) and found.tried[1] == (found.layers, True)
+    text = (models / "net.yaml").read_text()
+    assert text == MANIFEST + 'precision: fp16\nkeep_fp32: ["aten::linear_2"]\n' and found.written
+    (spec,) = load(models)
+    assert (spec.precision, spec.keep_fp32) == ("fp16", found.keep_fp32)
+
+
+def test_what_was_found_builds_and_is_found_again(tmp_path: Path) -> None:
+    from builder.repository import build_repository
+
+    models = save(tmp_path / "models", Overflowing(large=(1, 4)))
+    first = search(models)
+    assert first.keep_fp32 == ("aten::linear_1", "aten::linear_4")
+    (result,) = build_repository(models, tmp_path / "out", isolate=False)
+    assert result.ok, result.error
+    second = search(models)
+    assert (second.keep_fp32, second.trials, second.written) == (first.keep_fp32, 1, False)
+
+
+def test_a_model_that_takes_half_whole_keeps_nothing(tmp_path: Path) -> None:
+    models = save(tmp_path / "models", Overflowing(scale=1.0))
+    found = search(models, precision="bf16")
+    assert (found.precision, found.keep_fp32, found.trials) == ("bf16", (), 1)
+    assert (models / "net.yaml").read_text() == MANIFEST + "precision: bf16\n"
+
+
+def test_where_no_layer_can_be_reduced_it_is_float32(tmp_path: Path) -> None:
+    exact = MANIFEST + "precision: fp16\ntolerance: {rtol: 1e-6, atol: 1e-6}\n"
+    found = search(save(tmp_path / "models", Overflowing(scale=1.0), exact))
+    assert (found.precision, found.keep_fp32) == ("fp32", ())
+    assert "precision: fp32\n" in (tmp_path / "models" / "net.yaml").read_text()
+
+
+def test_a_difference_that_is_not_precisions_is_an_error_and_nothing_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from builder.parity import recording
+
+    def wrong(*arguments: Any) -> tuple[Golden, ...]:
+        goldens = real(*arguments)
+        return tuple(Golden(g.name, g.inputs, {"y": g.outputs["y"] + np.float32(1)}) for g in goldens)
+
+    real = recording.record
+    monkeypatch.setattr(recording, "record", wrong)
+    found = search(save(tmp_path / "models", Overflowing(scale=1.0)))
+    assert isinstance(found.error, ParityError) and "even with every layer in float32" in found.error.message
+    assert (tmp_path / "models" / "net.yaml").read_text() == MANIFEST and not found.written
+
+
+def test_a_manifest_that_cannot_be_changed_is_refused_before_anything_is_tried(tmp_path: Path) -> None:
+    models = save(tmp_path / "models", Overflowing(), json.dumps({"inputs": [
+        {"name": "x", "dtype": "float32", "shape": ["batch", 16]}], "dims": {"batch": {"min": 1, "opt": 2, "max": 4}},
+    }))  # fmt: skip
+    said: list[str] = []
+    with pytest.raises(UsageError, match="cannot be changed"):
+        search(models, progress=lambda model, phase: said.append(phase))
+    assert not said
+    (models / "net.yaml").unlink()
+    with pytest.raises(UsageError, match="has no manifest"):
+        search(models)
+
+
+@given(st.integers(0, 40), st.data())
+def test_the_smallest_set_is_found_in_few_tests(count: int, data: st.DataObject) -> None:
+    items = list(range(count))
+    needed = set(data.draw(st.lists(st.sampled_from(items), unique=True, max_size=5))) if items else set()
+    tests = 0
+
+    def passes(kept: Sequence[int]) -> bool:
+        nonlocal tests
+        tests += 1
+        return needed <= set(kept)
+
+    assert set(minimal(items, passes)) == needed
+    k = max(len(needed), 1)
+    assert tests <= 2 * k * (math.log2(max(count / k, 1)) + 2) + 2
+
+
+@given(st.lists(st.booleans(), min_size=1, max_size=12), st.randoms())
+def test_what_is_found_passes_even_where_more_is_not_better(answers: list[bool], random: Any) -> None:
+    items = list(range(len(answers)))
+    known: dict[frozenset[int], bool] = {frozenset(items): True}
+
+    def passes(kept: Sequence[int]) -> bool:
+        return known.setdefault(frozenset(kept), random.random() < 0.5)
+
+    assert passes(minimal(items, passes))
+
+
+def test_a_scope_that_is_kept_whole_is_one_pattern() -> None:
+    layers = ["a/aten::linear_0", "a/aten::relu_0", "b/aten::linear_0", "b/aten::relu_0", "aten::add_0", "c/aten::mm_0"]
+    assert patterns(layers[:3] + layers[4:], layers) == ["a/*", "b/aten::linear_0", "aten::add_0", "c/aten::mm_0"]
+    import fnmatch
+
+    assert fnmatch.fnmatchcase("a[0]*/x?", literal("a[0]*/x?")) and not fnmatch.fnmatchcase(
+        "a0b/xy", literal("a[0]*/x?")
+    )
