@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from builder.cli import build_options, options
+from builder.cli import build_options, options, search
 from builder.cli.command import Command, describe
 from builder.cli.terminal import Terminal
 
@@ -29,6 +29,11 @@ NEW = "there was none before"
     default="info",
     help="graph: write each model's graph before and after every pass to DIR.graphs, beside the repository.",
 )
+@click.option(
+    "--search-precision",
+    is_flag=True,
+    help="First find the cheapest precision within each tolerance, and write it into the manifests.",
+)
 @click.option("--rebuild", is_flag=True, help="Build every model anew, unchanged or not.")
 @click.option("--jobs", type=click.IntRange(0), default=0, help="Models at a time; 0: as the machine allows.")
 @click.option("--isolate/--no-isolate", default=True, help="Build each model in a process of its own.")
@@ -42,6 +47,7 @@ def repo_command(
     inputs: tuple[str, ...],
     store: str | None,
     log_level: str,
+    search_precision: bool,
     **settings: Any,
 ) -> int:
     """Build every model of MODELS (a folder, a model file or a manifest) into the repository DIR.
@@ -54,9 +60,12 @@ def repo_command(
     settings |= {"options": build_options.taken(settings), "store": store, "inputs": options.parsed(inputs)}
     graphs = out.resolve().with_name(f"{out.resolve().name}.graphs") if log_level == "graph" else None
     with terminal.progress() as progress:
+        found = search.run(terminal, models, settings, progress) if search_precision else []
         results = build_repository(models, out, progress=progress, graphs=graphs, **settings)
     code = exit_code(results)
     data = {"repository": out, "ok": code == 0, "models": [as_dict(result) for result in results]}
+    if search_precision:
+        data["search"] = [search.as_dict(one) for one in found]
     terminal.result(data, lambda: show(terminal, results, out))
     if graphs is not None:
         terminal.note(f"the graphs, pass by pass, are in {graphs}")
@@ -81,9 +90,9 @@ def show(terminal: Terminal, results: list[ModelResult], out: Path) -> None:
     for result in results:
         for warning in result.warnings:
             terminal.note(f"{result.name}: warning: {warning}")
-        if result.error:
         if result.quantised:
             terminal.note(f"{result.name}: {result.quantised['summary']}")
+        if result.error:
             terminal.failure(f"{result.name}: {result.error}", None) if not terminal.as_json else None
         if result.state != "unchanged" and result.because not in ("", NEW):
             terminal.note(f"{result.name}: rebuilt because: {result.because}")
