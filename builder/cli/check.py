@@ -22,11 +22,13 @@ class _Asked:
     serve_as: str
     layout: str
     paranoid: bool
+    torch_steps: str = "auto"
 
 
 @click.command("check", cls=Command, short_help="Do everything but the build, and say what it would give.")
 @options.models_options
 @options.layout
+@options.torch_steps
 @click.option("--paranoid", is_flag=True, help="Execute the graphs and the network on seeded inputs and compare.")
 @click.option("--config/--no-config", "with_config", default=True, help="Show the config.pbtxt that would be written.")
 @click.pass_obj
@@ -38,6 +40,7 @@ def check_command(
     flavour: str,
     serve_as: str,
     layout: str,
+    torch_steps: str,
     paranoid: bool,
     with_config: bool,
     **chosen: Any,
@@ -52,7 +55,7 @@ def check_command(
     specs = manifest.load(models, inputs=options.parsed(inputs), **chosen)
     flavours.select(flavour)
     with terminal.progress() as progress:
-        asked = _Asked(serve_as, layout, paranoid)
+        asked = _Asked(serve_as, layout, paranoid, torch_steps)
         reports = [examine(spec, asked, progress) for spec in specs]
     failed = [report["error"]["exit_code"] for report in reports if report["error"]]
     terminal.result({"ok": not failed, "models": reports}, lambda: show(terminal, reports, with_config))
@@ -227,7 +230,7 @@ def _config(report: dict[str, Any], spec: Any, asked: _Asked) -> None:
     if isinstance(found, cut.Pieces):
         plans = tuple(None if c is None else _unbuilt(c) for c in found.conversions)
         pieces = layouts.Cut(spec, found, plans, report["_goldens"], tuple(report["_hops"]))
-        artifact, reason = layouts.artifact(pieces, asked.layout, asked.serve_as)
+        artifact, reason = layouts.artifact(pieces, asked.layout, asked.serve_as, asked.torch_steps)
         report["fallback"] |= {"layout": "ensemble" if hasattr(artifact, "steps") else "fused", "reason": reason}
     else:
         goldens = report.get("_goldens", ()) if spec.state or spec.io != "module" else ()

@@ -15,6 +15,7 @@ from builder.cli.terminal import Terminal
 @click.command("explain", cls=Command, short_help="Say why a model would be built again, or would not.")
 @options.models_options
 @options.layout
+@options.torch_steps
 @build_options.build_options
 @options.store
 @options.plugins

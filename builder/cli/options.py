@@ -12,6 +12,7 @@ import click
 PRECISIONS = ("fp32", "tf32", "fp16", "bf16", "int8", "fp8", "mixed")
 FLAVOURS = ("auto", "tensorrt", "tensorrt-rtx")
 LAYOUTS = ("auto", "ensemble", "fused")
+TORCH_STEPS = ("auto", "python", "pytorch")
 STATE_MODES = ("implicit", "explicit")
 SERVE_AS = ("auto", "tensorrt_plan", "python")
 
@@ -56,6 +57,13 @@ layout = click.option(
     default="auto",
     show_default=True,
     help="How a model is served that TensorRT runs only in part: all pieces in one process, or a Triton ensemble.",
+)
+torch_steps = click.option(
+    "--torch-steps",
+    type=click.Choice(TORCH_STEPS),
+    default="auto",
+    show_default=True,
+    help="What serves the torch steps of an ensemble: our Python runtime, or Triton's PyTorch (libtorch) backend.",
 )
 state = click.option(
     "--state",

@@ -20,6 +20,7 @@ NEW = "there was none before"
 @click.command("repo", cls=Command, short_help="Build a Triton model repository from a folder of models.")
 @options.models_options
 @options.layout
+@options.torch_steps
 @build_options.build_options
 @options.store
 @options.plugins

@@ -140,6 +140,8 @@ def _who(model: PublishedModel, clients: Mapping[str, Client], golden: Golden) -
     """
     if model.config.backend == "tensorrt":
         return {"trt_build.answered_by": "plan", "trt_build.why": "Triton's TensorRT backend"}
+    if model.config.backend == "pytorch":
+        return {"trt_build.answered_by": "torch", "trt_build.why": "Triton's PyTorch backend"}
     client = next(iter(clients.values()))
     if model.config.HasField("ensemble_scheduling"):
         return _who_of_steps(model, clients)

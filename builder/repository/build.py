@@ -33,15 +33,17 @@ def build_repository(
     isolate: bool = True,
     plugins: Sequence[str] = (),
     graphs: Path | str | None = None,
+    torch_steps: str = "auto",
     progress: Progress | None = None,
 ) -> list[ModelResult]:
     """Build every model of the folder `models` into the Triton repository `out`; the results, one a model.
 
-    `inputs` (or the arrays of the npz `sample`) stand in for a manifest that is missing; `precision`, `state`
-    ("implicit", "explicit") and what is set of `options` override the manifests'. A model that TensorRT runs only in
-    part is served in pieces: `layout` "fused" in one process, "ensemble" as a Triton ensemble, "auto" as is cheaper. A
-    model that fails does not stop the others, and leaves what the repository had of it. Beside `out` a `.env` names the
-    container that fits the plans.
+    `inputs` (or the arrays of the npz `sample`) stand in for a manifest that is missing; `precision`, `state` and what
+    is set of `options` override the manifests'. A model that TensorRT runs only in part is served in pieces: `layout`
+    "fused" in one process, "ensemble" as a Triton ensemble, "auto" as is cheaper. `torch_steps` says what serves an
+    ensemble's torch steps: "python" our runtime, "pytorch" Triton's PyTorch backend, "auto" the latter where Triton's
+    own backend serves the engines beside them. A model that fails does not stop the others, and leaves what the
+    repository had of it. Beside `out` a `.env` names the container that fits the plans.
 
     A model whose file, manifest, options and versions are those that it was published with is left as it is, which
     needs no torch; `rebuild` builds it all the same. Plans are kept in `store` (a folder or any URL of fsspec) and
@@ -72,6 +74,7 @@ def build_repository(
             rebuild or graphs is not None,
             tuple(plugins),
             graphs=Path(graphs) if graphs is not None else None,
+            torch_steps=torch_steps,
         )
         for spec in specs
     ]

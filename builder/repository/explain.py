@@ -20,6 +20,7 @@ def explain(
     *,
     serve_as: str = "auto",
     layout: str = "auto",
+    torch_steps: str = "auto",
     flavour: str = "auto",
     only: Sequence[str] = (),
     inputs: Sequence[TensorSpec] = (),
@@ -45,6 +46,7 @@ def explain(
     common: dict[str, Any] = {
         "serve_as": serve_as,
         "layout": layout,
+        "torch_steps": torch_steps,
         "flavour": flavours.select(flavour),
         "options": options or BuildOptions(),
         "store": str(store) if store else None,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from builder.errors import PublishError, UsageError
 from builder.manifest.spec import Batching, ModelSpec, Profile, TensorSpec
-from builder.repository import single
+from builder.repository import libtorch, single
 from builder.repository.cut import Pieces
 
 if TYPE_CHECKING:
@@ -36,7 +36,9 @@ class Cut:
         return self.pieces.partition.segments
 
 
-def artifact(cut: Cut, layout: str, serve_as: str) -> tuple[ModelArtifact | EnsembleArtifact, str]:
+def artifact(
+    cut: Cut, layout: str, serve_as: str, torch_steps: str = "auto"
+) -> tuple[ModelArtifact | EnsembleArtifact, str]:
     """What is published for the layout, and in words why that one.
 
     Raises UsageError where an ensemble is demanded of a model whose values cannot cross between Triton models, and
@@ -49,11 +51,11 @@ def artifact(cut: Cut, layout: str, serve_as: str) -> tuple[ModelArtifact | Ense
             f"model {cut.spec.name!r} cannot be an ensemble: {reason}", fix="--layout fused, which serves it in one"
         )
     if layout == "ensemble":
-        return ensemble(cut, serve_as), "as demanded"
-    reason = reason or ("as demanded" if layout == "fused" else why_fused(cut, serve_as))
+        return ensemble(cut, serve_as, torch_steps), "as demanded"
+    reason = reason or ("as demanded" if layout == "fused" else why_fused(cut, serve_as, torch_steps))
     if reason:
         return fused(cut, serve_as), reason
-    return ensemble(cut, serve_as), "the hand-overs cost little beside the engines' work"
+    return ensemble(cut, serve_as, torch_steps), "the hand-overs cost little beside the engines' work"
 
 
 def _within_ranges(cut: Cut) -> None:
@@ -93,7 +95,7 @@ def why_not_ensemble(cut: Cut) -> str | None:
     return f"no segment reads input {', '.join(unread)}, and an ensemble must use every input" if unread else None
 
 
-def why_fused(cut: Cut, serve_as: str) -> str | None:
+def why_fused(cut: Cut, serve_as: str, torch_steps: str = "auto") -> str | None:
     """The rule of `auto` (docs/partition.md): fused, unless Triton's own TensorRT backend serves the engines and what
     the hand-overs cost is less than a tenth of what the model computes."""
     from builder.partition import cost
@@ -106,7 +108,7 @@ def why_fused(cut: Cut, serve_as: str) -> str | None:
     if hands_over > cost.STEP_SHARE * computes:
         return f"{len(cut.segments)} steps would cost {hands_over * 1e3:.2g} ms, its work {computes * 1e3:.2g} ms"
     try:
-        ensemble(cut, serve_as)
+        ensemble(cut, serve_as, torch_steps)
     except PublishError as refusal:
         return f"Triton could not serve its steps: {refusal.message}"
     return None
@@ -156,17 +158,24 @@ def _ranges(specs: Sequence[TensorSpec], profile: Profile) -> dict[str, Any]:
     return {str(spec.name): (spec.at(profile, 0), spec.at(profile, 1), spec.at(profile, 2)) for spec in specs}
 
 
-def ensemble(cut: Cut, serve_as: str) -> EnsembleArtifact:
-    """The steps `<model>.<number>.<kind>`, each a model of its own, and what joins them."""
+def ensemble(cut: Cut, serve_as: str, torch_steps: str = "auto") -> EnsembleArtifact:
+    """The steps `<model>.<number>.<kind>`, each a model of its own, and what joins them.
+
+    `torch_steps` says what serves those of torch: "pytorch" Triton's PyTorch backend (UsageError for one that it cannot
+    serve), "python" our runtime, "auto" the former where it can and Triton's TensorRT backend serves the engines.
+    """
     from builder import triton
 
     steps = [_step(cut, number, serve_as) for number in range(len(cut.segments))]
+    steps = _batched(steps, cut.spec.batching, {axis for p in cut.spec.profiles for axis in p})
+    native = serve_as != "python" and any(plan and plan.facts.get("flavour") == "tensorrt" for plan in cut.plans)
+    steps = [_by_backend(cut, step, number, torch_steps, native) for number, step in enumerate(steps)]
     result = triton.EnsembleArtifact(
         spec=_named(cut),
         inputs=_inputs(cut),
         outputs=_outputs(cut),
         profiles=cut.spec.profiles,
-        steps=tuple(_batched(steps, cut.spec.batching, {axis for p in cut.spec.profiles for axis in p})),
+        steps=tuple(steps),
         goldens=cut.goldens,
     )
     return result
@@ -182,6 +191,23 @@ def _step(cut: Cut, number: int, serve_as: str) -> ModelArtifact:
     if conversion is not None and plan is not None:
         return replace(single.artifact(spec, conversion, plan, cut.hops[number], serve_as), step_of=cut.spec.name)
     return _torch_step(cut, number, spec)
+
+
+def _by_backend(cut: Cut, step: ModelArtifact, number: int, torch_steps: str, native: bool) -> ModelArtifact:
+    """A torch step as a model of the backend that is to serve it; others as they are. `native`: Triton's TensorRT
+    backend serves the engines."""
+    segment = cut.segments[number]
+    if step.plan or torch_steps == "python" or (torch_steps == "auto" and not native):
+        return step
+    reason = libtorch.why_not(step, segment.lowered)
+    if reason is None:
+        return libtorch.converted(step, segment.lowered)
+    if torch_steps == "auto":
+        return step
+    raise UsageError(
+        f"model {cut.spec.name!r}: Triton's PyTorch backend cannot serve step {step.spec.name}: {reason}",
+        fix="--torch-steps auto, which lets our Python runtime serve such a step",
+    )
 
 
 def _torch_step(cut: Cut, number: int, spec: ModelSpec) -> ModelArtifact:

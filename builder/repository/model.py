@@ -111,7 +111,9 @@ class _Build:
             for number, conversion in enumerate(pieces.conversions)
         )
         cut = layouts.Cut(self.spec, pieces, plans, goldens, tuple(recorded))
-        artifact, reason = layouts.artifact(cut, self.order.layout, self.order.serve_as)
+        artifact, reason = layouts.artifact(
+            cut, self.order.layout, self.order.serve_as, self.order.torch_steps
+        )
         self.result.layers, self.result.plan_bytes = layouts.layers(cut), layouts.plan_bytes(cut)
         self.result.layout = "ensemble" if hasattr(artifact, "steps") else "fused"
         self.result.segments = tuple(segment.kind for segment in pieces.partition.segments)

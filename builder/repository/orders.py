@@ -37,6 +37,7 @@ class Order:
     because: str = ""
     threads: int = 0
     graphs: Path | None = None
+    torch_steps: str = "auto"
 
     @property
     def folder(self) -> Path:
@@ -71,6 +72,7 @@ def request_of(order: Order, hashes: store.Hashes) -> dict[str, Any]:
         hashes,
         serve_as=order.serve_as,
         layout=order.layout,
+        torch_steps=order.torch_steps,
         options=order.options.over(order.spec.build),
         plugins=order.plugins,
     )
@@ -138,7 +140,11 @@ def _tuple(value: Any) -> Any:
 def _flags(order: Order) -> list[str]:
     plugins = [word for plugin in order.plugins for word in ("--plugin", plugin)]
     state = ["--state", order.spec.sequences.mode] if order.spec.state else []
-    return ["--serve-as", order.serve_as, "--layout", order.layout, *state, *plugins]
+    return ["--serve-as", order.serve_as, "--layout", order.layout, *_unless_auto(order), *state, *plugins]
+
+
+def _unless_auto(order: Order) -> list[str]:
+    return [] if order.torch_steps == "auto" else ["--torch-steps", order.torch_steps]
 
 
 def _written(tensor: TensorSpec) -> str:

@@ -23,7 +23,7 @@ from builder.serving import log
 from builder.serving.server import Server, serve
 from builder.triton.config import parse
 
-ACCEPTED = "unable to find backend library for backend 'tensorrt'"
+ACCEPTED = "unable to find backend library for backend"
 
 
 class Judge:
@@ -33,7 +33,7 @@ class Judge:
         self.server = server
 
     def __call__(self, config_text: str) -> str | None:
-        """None where Triton takes this config.pbtxt of a tensorrt_plan model, else its reason, as its log has it."""
+        """None where Triton takes this config.pbtxt of a model whose backend it has not, else its reason, as its log has it."""
         message = parse(config_text, "config")
         before = len(self.server.log())
         with contextlib.closing(

@@ -32,6 +32,7 @@ def request(
     *,
     serve_as: str = "auto",
     layout: str = "auto",
+    torch_steps: str = "auto",
     options: BuildOptions | None = None,
     plugins: Sequence[str] = (),
 ) -> dict[str, Any]:
@@ -46,6 +47,7 @@ def request(
         "serve_as": serve_as,
         "calibration": _calibration(spec, hashes),
         "layout": layout,
+        "torch_steps": torch_steps,
         "options": dataclasses.asdict(options or BuildOptions()),
         "plugins": {plugin: _plugin(plugin, hashes) for plugin in plugins},
         **machine(),

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from builder.manifest.spec import ModelSpec, Profile
 
-SERVE_AS = ("auto", "tensorrt_plan", "python")
+SERVE_AS = ("auto", "tensorrt_plan", "python", "pytorch_libtorch")
 
 Shape = tuple[int, ...]
 Ranges = dict[str, tuple[Shape, Shape, Shape]]
@@ -61,8 +61,8 @@ class ModelArtifact:
 
     `inputs` stand in the order of `spec.inputs`, `outputs` in the order of the lowered graph's results; `lowered` is
     the TorchScript archive of the lowered graph (flat tensors in, tuple of tensors out); `plan` None or empty: nothing
-    was compiled. Where there are `segments`, they take the place of both. `step_of` names the ensemble that the model
-    is an internal step of.
+    was compiled. `serve_as` "pytorch_libtorch" serves `lowered` by Triton's PyTorch backend. Where there are
+    `segments`, they take the place of both. `step_of` names the ensemble that the model is an internal step of.
     """
 
     spec: ModelSpec
@@ -77,6 +77,8 @@ class ModelArtifact:
     notes: Mapping[str, str] = field(default_factory=dict)
     segments: tuple[SegmentFiles, ...] = ()
     step_of: str | None = None
+    ensemble_names: Mapping[str, str] = field(default_factory=dict)
+    """Of a step: what the ensemble calls a tensor, where the step must call it otherwise (INPUT__0)."""
 
     def client_inputs(self) -> tuple[IO, ...]:
         """What a request carries: every input but the state that the server keeps."""

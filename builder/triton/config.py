@@ -85,7 +85,7 @@ def served_dtypes(artifact: ModelArtifact, platform: str) -> dict[str, str]:
     They differ where TensorRT has no such type: float64, or int64 on 8.6.
     """
     declared = module_dtypes(artifact)
-    return declared if platform == "python" else {**declared, **_engine_dtypes(artifact)}
+    return {**declared, **_engine_dtypes(artifact)} if platform == "tensorrt_plan" else declared
 
 
 def module_dtypes(artifact: ModelArtifact) -> dict[str, str]:

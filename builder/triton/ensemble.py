@@ -18,6 +18,8 @@ from builder.triton.config import sha256, template
 
 Configs = Mapping[str, Any]
 """The ModelConfig message of each step, by model name, in running order."""
+Names = Mapping[str, Mapping[str, str]]
+"""By step what the ensemble calls those of its tensors that have another name there."""
 
 
 def config(ensemble: EnsembleArtifact, steps: Configs) -> Any:
@@ -30,14 +32,15 @@ def config(ensemble: EnsembleArtifact, steps: Configs) -> Any:
     message.name, message.platform = ensemble.spec.name, "ensemble"
     message.max_batch_size = min(step.max_batch_size for step in steps.values())
     _demanded(ensemble, steps, message.max_batch_size)
+    called = {step.spec.name: step.ensemble_names for step in ensemble.steps}
     for names, field, side in (
         ([io.name for io in ensemble.inputs], message.input, "input"),
         ([io.name for io in ensemble.outputs], message.output, "output"),
     ):
         for name in names:
-            _endpoint(field.add(), name, side, message.max_batch_size, steps)
+            _endpoint(field.add(), name, side, message.max_batch_size, steps, called)
     for name, step in steps.items():
-        _step(message.ensemble_scheduling.step.add(), name, step)
+        _step(message.ensemble_scheduling.step.add(), name, step, called[name])
     _provenance(message, ensemble)
     check(message, steps)
     return message
@@ -52,11 +55,11 @@ def _demanded(ensemble: EnsembleArtifact, steps: Configs, batch: int) -> None:
         )
 
 
-def _endpoint(tensor: Any, name: str, side: str, batch: int, steps: Configs) -> None:
+def _endpoint(tensor: Any, name: str, side: str, batch: int, steps: Configs, called: Names) -> None:
     """The ensemble's own tensor, as the step that reads or makes it has it."""
     for step in steps.values():
         for found in getattr(step, side):
-            if found.name == name:
+            if called[step.name].get(found.name, found.name) == name:
                 tensor.name, tensor.data_type = name, found.data_type
                 tensor.dims.extend(found.dims if batch else full_dims(step, found))
                 return
@@ -68,11 +71,11 @@ def full_dims(step: Any, tensor: Any) -> list[int]:
     return [-1, *tensor.dims] if step.max_batch_size else list(tensor.dims)
 
 
-def _step(entry: Any, name: str, step: Any) -> None:
+def _step(entry: Any, name: str, step: Any, called: Mapping[str, str]) -> None:
     entry.model_name, entry.model_version = name, -1
     for tensors, mapping in ((step.input, entry.input_map), (step.output, entry.output_map)):
         for tensor in tensors:
-            mapping[tensor.name] = tensor.name
+            mapping[tensor.name] = called.get(tensor.name, tensor.name)
 
 
 def _provenance(message: Any, ensemble: EnsembleArtifact) -> None:

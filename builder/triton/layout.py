@@ -123,6 +123,8 @@ def _version(artifact: ModelArtifact, message: Any, folder: Path) -> None:
     _json(folder / "plan.json", facts)
     if message.backend == "python":
         (folder / "model.py").write_bytes((files("builder") / "templates" / "runtime" / "model.py").read_bytes())
+    if message.backend == "pytorch":
+        (folder / "model.pt").write_bytes(artifact.lowered)
     if message.backend == "python" and not artifact.segments:
         (folder / "lowered.pt").write_bytes(artifact.lowered)
 

@@ -342,7 +342,8 @@ class SegmentsAnswerer:
 
     def __init__(self, folder: Path, facts: dict[str, Any], args: dict[str, str]) -> None:
         self.tensors, self.segments, self.stays = facts["serving"], facts["segments"], bool(facts.get("step_of"))
-        self.folder, self.instead = folder, {}
+        self.folder = folder
+        self.instead: dict[int, TorchAnswerer] = {}
         self.device, self.why = _device(args)
         self.stream = None
         if self.device != "cpu":

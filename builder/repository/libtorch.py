@@ -1,0 +1,93 @@
+"""A torch segment as a model of Triton's PyTorch backend: tensors by position, INPUT__0 and OUTPUT__0, and model.pt."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from builder.manifest.spec import DTYPES
+
+if TYPE_CHECKING:
+    from builder.lowering import LoweredGraph
+    from builder.triton import IO, Golden, ModelArtifact
+
+SERVE_AS = "pytorch_libtorch"
+TORCH_STEPS = ("auto", "python", "pytorch")
+TYPES = frozenset(DTYPES) - {"bfloat16"}
+"""What its tensors can be (ConvertDataTypeToTorchType)."""
+
+
+def why_not(step: ModelArtifact, lowered: LoweredGraph) -> str | None:
+    """What keeps the backend from serving the step; None where nothing does."""
+    if step.spec.libraries:
+        return "it calls custom operators, whose libraries that backend does not load (LD_PRELOAD would)"
+    loose = sorted({io.dtype for io in (*step.inputs, *step.outputs)} - TYPES)
+    if loose:
+        return f"the backend has no {', '.join(loose)}"
+    maker = _maker(lowered.graph)
+    return f"{maker} makes tensors on the CPU, and the backend may run it on a GPU" if maker else None
+
+
+def _maker(block: Any) -> str | None:
+    """The first operator that makes a tensor of none: the device that it makes it on stands in the file."""
+    from builder.lowering import ir
+
+    for node in ir.walk(block):
+        types = {str(value.type()) for value in node.inputs()}
+        if "Device" in types or ("Device? device" in node.schema() and "Tensor" not in types):
+            return str(node.kind())
+    return None
+
+
+def converted(step: ModelArtifact, lowered: LoweredGraph) -> ModelArtifact:
+    """The step for the PyTorch backend; `ensemble_names` lead back to the tensors of the model."""
+    inputs = {tensor.name: f"INPUT__{index}" for index, tensor in enumerate(step.inputs)}
+    outputs = {tensor.name: f"OUTPUT__{index}" for index, tensor in enumerate(step.outputs)}
+    specs = tuple(replace(spec, name=inputs[str(spec.name)]) for spec in step.spec.inputs)
+    return replace(
+        step,
+        spec=replace(step.spec, inputs=specs, outputs=tuple(outputs.values())),
+        inputs=tuple(replace(tensor, name=inputs[tensor.name]) for tensor in step.inputs),
+        outputs=tuple(replace(tensor, name=outputs[tensor.name]) for tensor in step.outputs),
+        goldens=tuple(_renamed(golden, inputs, outputs) for golden in step.goldens),
+        lowered=saved(lowered, step.inputs, step.outputs),
+        segments=(),
+        serve_as=SERVE_AS,
+        ensemble_names={new: old for names in (inputs, outputs) for old, new in names.items()},
+    )
+
+
+def _renamed(golden: Golden, inputs: Mapping[str, str], outputs: Mapping[str, str]) -> Golden:
+    given = {inputs[name]: array for name, array in golden.inputs.items()}
+    return replace(golden, inputs=given, outputs={outputs[name]: array for name, array in golden.outputs.items()})
+
+
+def saved(lowered: LoweredGraph, inputs: Sequence[IO], outputs: Sequence[IO]) -> bytes:
+    """model.pt: the graph in TorchScript. A tensor without axes crosses with one axis of 1, for Triton has none."""
+    graph = lowered.graph.copy()
+    for value, tensor in zip(list(graph.inputs()), inputs, strict=True):
+        if not tensor.shape:
+            scalar = _reshaped(graph, value, [], before=next(iter(graph.nodes()), graph.return_node()))
+            value.replaceAllUsesAfterNodeWith(scalar.node(), scalar)
+    for position, (value, tensor) in enumerate(zip(list(graph.outputs()), outputs, strict=True)):
+        if not tensor.shape:
+            graph.return_node().replaceInput(position, _reshaped(graph, value, [1], before=graph.return_node()))
+    buffer = io.BytesIO()
+    replace(lowered, graph=graph).save(buffer)
+    return buffer.getvalue()
+
+
+def _reshaped(graph: Any, value: Any, shape: list[int], before: Any) -> Any:
+    """A new value in front of a node: this one in another shape."""
+    import torch
+
+    graph.setInsertPoint(before)
+    sizes = graph.create("prim::ListConstruct", [graph.insertConstant(size) for size in shape], 1)
+    sizes.output().setType(torch._C.ListType.ofInts())
+    node = graph.create("aten::reshape", [value, sizes.output()], 1)
+    node.output().setType(value.type())
+    for new in (sizes, node):
+        new.insertBefore(before)
+    return node.output()

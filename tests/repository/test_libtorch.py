@@ -1,0 +1,88 @@
+"""Torch steps for Triton's PyTorch backend, which no server here has: its config by Triton's own parser and validator,
+its file run by torch on every golden.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from builder.errors import UsageError
+from builder.parity.served import PublishedModel, read
+from builder.repository import ModelResult, build_repository
+from builder.serving import judging
+from tests.repository import networks
+
+MODELS = ["gated", "crossings", "salient", "watermarked"]
+"""Of `gated` a 0-d bool crosses, of `crossings` a 0-d float, bool and int64 tensors too."""
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("models")
+    networks.write(folder, MODELS)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def built(models: Path) -> dict[str, ModelResult]:
+    out = models.parent / f"{models.name}-out"
+    results = build_repository(models, out, layout="ensemble", torch_steps="pytorch", isolate=False)
+    return {result.name: result for result in results}
+
+
+def steps(built: dict[str, ModelResult]) -> list[PublishedModel]:
+    folders = {result.path.parent for result in built.values() if result.path}
+    return [read(path) for folder in folders for path in sorted(folder.glob("*.torch"))]
+
+
+def test_its_tensors_are_named_by_position_and_the_ensemble_maps_them(built: dict[str, ModelResult]) -> None:
+    found = steps(built)
+    assert [step.name for step in found] == ["crossings.1.torch", "gated.1.torch", "salient.1.torch"]
+    for step in found:
+        config = step.config
+        assert (config.backend, config.platform, config.default_model_filename) == (
+            "pytorch",
+            "pytorch_libtorch",
+            "model.pt",
+        )
+        assert [t.name for t in config.input] == [f"INPUT__{i}" for i in range(len(config.input))]
+        assert [t.name for t in config.output] == [f"OUTPUT__{i}" for i in range(len(config.output))]
+        whole = read(step.folder.parent / step.name.split(".")[0]).config
+        (entry,) = [s for s in whole.ensemble_scheduling.step if s.model_name == step.name]
+        assert set(entry.input_map) == {t.name for t in config.input}
+        assert not any("__" in name for name in (*entry.input_map.values(), *entry.output_map.values()))
+
+
+def test_its_file_gives_the_goldens_with_the_dims_and_types_of_the_config(built: dict[str, ModelResult]) -> None:
+    for step in steps(built):
+        module = torch.jit.load(str(step.folder / "1" / "model.pt"))
+        for golden in map(step.wire, step.goldens):
+            answers = module(*(torch.from_numpy(np.array(array)) for array in golden.inputs.values()))
+            for answer, (name, wanted) in zip(answers, golden.outputs.items(), strict=True):
+                assert (tuple(answer.shape), answer.numpy().dtype) == (wanted.shape, wanted.dtype), (step.name, name)
+                np.testing.assert_allclose(answer.numpy(), wanted, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.live
+def test_triton_takes_the_configs_up_to_the_backend_that_it_has_not(built: dict[str, ModelResult]) -> None:
+    with judging() as judge:
+        for step in steps(built):
+            text = (step.folder / "config.pbtxt").read_text()
+            assert judge(text) is None, step.name
+            assert (
+                "dimension must be integer" in str(judge(text.replace("dims: 8", "dims: 0", 1)))
+                or "dims: 8" not in text
+            )
+
+
+def test_a_step_that_the_backend_cannot_serve_says_why_and_auto_leaves_it_to_our_runtime(
+    built: dict[str, ModelResult], models: Path, tmp_path: Path
+) -> None:
+    refused = built["watermarked"]
+    assert isinstance(refused.error, UsageError) and "custom operators" in str(refused.error)
+    (result,) = build_repository(models, tmp_path / "out", layout="ensemble", only=["watermarked"], isolate=False)
+    assert result.ok and read(tmp_path / "out" / "watermarked.1.torch").config.backend == "python"
