@@ -4,8 +4,9 @@ not from weights that were rounded already.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+import re
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from builder.lowering import ir
@@ -32,26 +33,35 @@ QUANTIZERS = tuple(
 )
 
 
-def propagate_constants(graph: Any, writes: bool = True) -> None:
+def propagate_constants(graph: Any, kinds: Collection[str] | None = None) -> None:
     """Compute what only depends on constants, but for quantisation and what is computed from its results.
 
     A write to a constant stays, for functionalise to refuse: torch takes it for dead when nobody reads that very
-    constant, though it is the module's state. `writes` may be false where no node writes in place.
+    constant, though it is the module's state. `kinds` are those of the graph's nodes, where they are known.
     """
-    with _unknown_to_torch(graph), _state_in_sight(graph) if writes else nullcontext():
+    kinds = kinds_of(graph) if kinds is None else kinds
+    with _unknown_to_torch(graph, kinds), _state_in_sight(graph, kinds):
         ir.C._jit_pass_constant_propagation(graph)
 
 
 def eliminate_dead_code(graph: Any) -> None:
     """Remove nodes whose results nobody reads, but for writes to constants."""
-    with _state_in_sight(graph):
+    with _state_in_sight(graph, kinds_of(graph)):
         ir.C._jit_pass_dce(graph)
 
 
+def kinds_of(graph: Any) -> frozenset[str]:
+    """The kinds of all nodes, read from the text, which torch writes faster than Python walks a graph."""
+    return frozenset(_KIND.findall(str(graph)))
+
+
+_KIND = re.compile(r"= (\w+::\w+)")
+
+
 @contextmanager
-def _state_in_sight(graph: Any) -> Iterator[None]:
+def _state_in_sight(graph: Any, kinds: Collection[str]) -> Iterator[None]:
     """While inside, every constant that is written is an output of the graph."""
-    state, count = _written_constants(graph), sum(1 for _ in graph.outputs())
+    state, count = _written_constants(graph, kinds), sum(1 for _ in graph.outputs())
     for value in state:
         graph.registerOutput(value)
     yield
@@ -59,9 +69,9 @@ def _state_in_sight(graph: Any) -> Iterator[None]:
         graph.eraseOutput(count)
 
 
-def _written_constants(graph: Any) -> list[Any]:
+def _written_constants(graph: Any, kinds: Collection[str]) -> list[Any]:
     """The constants behind the first inputs of nodes that write; all of them where that is not plain to see."""
-    if "_(%" not in str(graph):  # the name of what writes ends so; torch's text is faster than a walk
+    if not any(map(may_write, kinds)):
         return []
     found: dict[int, Any] = {}
     known: dict[int, Any] = {}
@@ -107,12 +117,12 @@ def may_write(kind: str) -> bool:
 
 
 @contextmanager
-def _unknown_to_torch(graph: Any) -> Iterator[None]:
+def _unknown_to_torch(graph: Any, kinds: Collection[str]) -> Iterator[None]:
     """While inside, each quantizer reads one of its whole numbers (a bound, a dtype) from an input of the graph, so
     torch cannot compute it; what feeds it still can be.
     """
     first, known = sum(1 for _ in graph.inputs()), []
-    for node in ir.nodes_of(graph, *QUANTIZERS):
+    for node in ir.nodes_of(graph, *(kind for kind in QUANTIZERS if kind in kinds)):
         at = _whole_number(node)
         if at is not None:
             known.append(node.inputsAt(at).toIValue())

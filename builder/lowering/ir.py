@@ -6,7 +6,7 @@ torch gives graphs, nodes and values without Python types worth checking, so the
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any
@@ -164,6 +164,36 @@ def insert_constant(graph: Graph, value: Any, before: Node, origin: Node | None 
         inserted = graph.insertConstant(value.detach() if isinstance(value, torch.Tensor) else value)
     inserted.node().copyMetadata(origin or before)
     return inserted
+
+
+def insert_constants(graph: Graph, values: Sequence[Any], before: Node) -> list[Value]:
+    """Insert many constants before `before`, in order.
+
+    The middle one first: torch numbers nodes by halving the gap between neighbours, and numbers the whole graph anew
+    when a gap is used up, which happens after 40 insertions at one place.
+    """
+    if not values:
+        return []
+    half = len(values) // 2
+    middle = insert_constant(graph, values[half], before)
+    left = insert_constants(graph, values[:half], middle.node())
+    return [*left, middle, *insert_constants(graph, values[half + 1 :], before)]
+
+
+class Constants:
+    """Constants at the top of a graph that a pass needs again and again, each made once."""
+
+    def __init__(self, graph: Graph) -> None:
+        self._graph = graph
+        self._made: dict[str, Value] = {}
+
+    def __call__(self, value: Any) -> Value:
+        """The value of a constant; numbers, strings, None and lists of them."""
+        made = self._made.get(repr(value))
+        if made is None:
+            top = next(iter(self._graph.nodes()), self._graph.return_node())
+            made = self._made[repr(value)] = insert_constant(self._graph, value, top)
+        return made
 
 
 def replace(node: Node, values: Iterable[Value]) -> None:

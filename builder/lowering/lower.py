@@ -90,7 +90,8 @@ def bind(graph: Any, params: Sequence[Any]) -> None:
     if count < 0:
         raise LoweringError(f"{len(params)} params for a graph with {count + len(params)} inputs")
     first = next(iter(graph.nodes()), graph.return_node())
-    for value, param in zip(list(graph.inputs())[count:], params, strict=True):
-        value.replaceAllUsesWith(ir.insert_constant(graph, param, first))
+    constants = ir.insert_constants(graph, params, first)
+    for value, constant in zip(list(graph.inputs())[count:], constants, strict=True):
+        value.replaceAllUsesWith(constant)
     for place in reversed(range(count, count + len(params))):
         graph.eraseInput(place)

@@ -119,7 +119,7 @@ PIPELINE: tuple[Pass, ...] = (
     unpack_rsqrt,
     unpack_scatters,
     tile_to_repeat,
-    torch_passes.lower_tuples,  # formulas with two results
+    replace(torch_passes.lower_tuples, touches=torch_passes.TUPLES),  # formulas with two results
     # addmm to linear before it is unpacked; its branches once both are linear.
     fuse_linear,
     fuse_addmm_branches,
@@ -183,9 +183,11 @@ def _collector_paused() -> Iterator[None]:
 def _records(
     graph: Any, context: Context, passes: Sequence[Pass], keep_text: bool, paranoid: Paranoid | None
 ) -> Iterator[PassRecord]:
-    before = Snapshot(graph)
+    before, left = Snapshot(graph), dict[str, Snapshot]()
     for step in passes:
-        if not step.applies(before.kinds, context):
+        context.kinds = before.kinds
+        # A pass has nothing to do on a graph that is as it left it.
+        if left.get(step.name) is before or not step.applies(before.kinds, context):
             text = canonical(graph) if keep_text else ""
             yield PassRecord(step.name, before.nodes, before.nodes, 0.0, text, text)
             continue
@@ -197,7 +199,8 @@ def _records(
             paranoid.check(graph, step)
         now = canonical(graph) if keep_text else ""
         yield PassRecord(step.name, before.nodes, after.nodes, seconds, text, now)
-        before = after
+        before = left[step.name] = after
+    context.kinds = None
 
 
 def _until(passes: Sequence[Pass], stop_after: str | None) -> Sequence[Pass]:

@@ -24,7 +24,7 @@ class Context:
     `unroll_limit` is the largest known trip count of a loop that is unrolled; `fallback_modules` are the qualified
     or class names of modules that shall run in torch; `specs` describe the graph's inputs in order (`dtype`,
     `shape`), where the caller knows; `outputs` collects the output names while the interface is flattened;
-    `functional` says that functionalise is done, so that no node writes in place.
+    `kinds` counts the nodes of the graph before a pass, by kind, while passes run one after the other.
     """
 
     unroll_limit: int = 64
@@ -36,7 +36,7 @@ class Context:
     outputs: list[str] = field(default_factory=list)
     specs: Sequence[Any] = ()
     precision: Callable[[Any], None] | None = None
-    functional: bool = False
+    kinds: Mapping[str, int] | None = None
 
 
 @dataclass(frozen=True)

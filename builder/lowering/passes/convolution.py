@@ -29,10 +29,10 @@ def unify_convolutions(graph: Any, context: Context) -> None:
     more at the end by an explicit pad where that is odd. The kernel's size must be known for `same`. An input that is
     known to have no batch stays with convNd: `_convolution` does not take it.
     """
-    unbatched = _unbatched(graph, context)
+    unbatched, shared = _unbatched(graph, context), ir.Constants(graph)
     for node in ir.nodes_of(graph, *_KINDS):
         if not ir.in_fallback(node) and node.output().unique() not in unbatched:
-            _rewrite(graph, node)
+            _rewrite(graph, node, shared)
 
 
 def _unbatched(graph: Any, context: Context) -> set[int]:
@@ -46,11 +46,11 @@ def _unbatched(graph: Any, context: Context) -> set[int]:
     return found
 
 
-def _rewrite(graph: Any, node: Any) -> None:
+def _rewrite(graph: Any, node: Any, shared: ir.Constants) -> None:
     emit, kind, args = Emit(graph, node), node.kind(), ir.inputs(node)
     if kind in _TRANSPOSED:
         x, weight, bias, stride, padding, output_padding, groups, dilation = args
-        core = [x, weight, bias, stride, padding, dilation, emit.constant(True), output_padding, groups]
+        core = [x, weight, bias, stride, padding, dilation, shared(True), output_padding, groups]
     elif kind in _PLAIN or kind == _MODE:
         x, weight, bias, stride, padding, dilation, groups = args
         axes = _PLAIN.get(kind) or _axes(weight)
@@ -61,18 +61,18 @@ def _rewrite(graph: Any, node: Any) -> None:
             if known is None:
                 return
             x, padding = known
-        core = [x, weight, bias, stride, padding, dilation, emit.constant(False), emit.constant([0] * axes), groups]
+        core = [x, weight, bias, stride, padding, dilation, shared(False), shared([0] * axes), groups]
     elif len(args) == 13:
         return
     else:
         core = args[:9]
-    _emit(graph, node, core, emit, args)
+    _emit(graph, node, core, shared, args)
 
 
-def _emit(graph: Any, node: Any, core: list[Any], emit: Emit, args: list[Any]) -> None:
+def _emit(graph: Any, node: Any, core: list[Any], shared: ir.Constants, args: list[Any]) -> None:
     """The flags say nothing about the result: whether to benchmark, be deterministic, use cuDNN, allow tf32."""
-    flags = args[9:12] if node.kind() == "aten::_convolution" else [emit.constant(v) for v in (False, False, True)]
-    ir.replace(node, ir.outputs(ir.insert(graph, "aten::_convolution", [*core, *flags, emit.constant(True)], node)))
+    flags = args[9:12] if node.kind() == "aten::_convolution" else [shared(v) for v in (False, False, True)]
+    ir.replace(node, ir.outputs(ir.insert(graph, "aten::_convolution", [*core, *flags, shared(True)], node)))
 
 
 def _axes(weight: Any) -> int | None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import ctypes
 import re
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -89,7 +89,6 @@ def _same_bytes(one: torch.Tensor, other: torch.Tensor) -> bool:
 
 _OPERATOR = re.compile(r"^ *(%.+?) = ((?:aten|prim)::\w+)((?:\[[^\]]*\])?\([^)]*\))")
 _NEVER = frozenset(f"prim::{name}" for name in ("Constant", "If", "Loop", "Uninitialized", "PythonOp", "GetAttr"))
-_BLOCK = re.compile(r"^ *block\d+\(")
 
 
 @lowering_pass("eliminate-common-subexpressions")
@@ -97,50 +96,69 @@ def eliminate_common_subexpressions(graph: Any, context: Context) -> None:
     """Compute the same operator on the same values once, but for what is random; two outputs of the graph stay two
     values. A graph that still writes in place is left to torch.
     """
-    lines = [line for line in str(graph).splitlines() if " = " in line or line.lstrip().startswith(("block", "return"))]
-    found = [match for line in lines if (match := _OPERATOR.match(line)) and match[2] not in _NEVER]
-    if any(may_write(match[2]) for match in found):
+    lines = [_parsed(line) for line in str(graph).splitlines()]
+    kinds = {line.kind for line in lines}
+    if any(map(may_write, kinds)):
         ir.C._jit_pass_cse(graph)
-    elif len({match[2] + match[3] for match in found}) < len(found):
+    elif len({line.key for line in lines if line.key}) < sum(bool(line.key) for line in lines):
         _merge(graph, lines)
 
 
-def _merge(graph: Any, lines: list[str]) -> None:
-    """Replace each node by an equal one before it that it can see."""
+class _Line(NamedTuple):
+    """One line of the text: `key` is equal for equal operators on the same values, empty for what is never merged."""
+
+    text: str
+    kind: str = ""
+    made: str = ""
+    key: str = ""
+
+
+def _parsed(line: str) -> _Line:
+    match = _OPERATOR.match(line)
+    if match is None:
+        return _Line(line, "prim::" if "= " in line else "")
+    made, kind, arguments = match.groups()
+    return _Line(line, kind, made, "" if kind in _NEVER else kind + arguments)
+
+
+def _merge(graph: Any, lines: list[_Line]) -> None:
+    """Replace each node by an equal one before it that it can see; what is random is never equal."""
     nodes = list(ir.walk(graph))
-    returned = set(_VALUE.findall(lines[-1]))
+    returned = set(_VALUE.findall(next(line.text for line in reversed(lines) if "return" in line.text)))
     for at, first in list(_equal(nodes, lines, returned)):
         ir.replace(nodes[at], ir.outputs(nodes[first]))
 
 
-def _equal(nodes: list[Any], lines: list[str], returned: set[str]) -> Iterator[tuple[int, int]]:
+def _equal(nodes: list[Any], lines: list[_Line], returned: set[str]) -> Iterator[tuple[int, int]]:
     """The places of a node and of the equal one before it, in program order."""
     renamed: dict[str, str] = {}
-    seen: dict[str, tuple[int, list[str]]] = {}
+    seen: dict[str, tuple[int, str]] = {}
     scopes: list[tuple[int, list[str]]] = [(0, [])]
     place = -1
     for line in lines:
-        place += " = " in line
-        _leave(line, scopes, seen)
-        match = _OPERATOR.match(line)
-        if match is None or match[2] in _NEVER or nodes[place].isNondeterministic():
+        place += bool(line.kind)
+        _leave(line.text, scopes, seen)
+        if not line.key:
             continue
-        made = _VALUE.findall(match[1])
-        arguments = _VALUE.sub(lambda name: renamed.get(name[0], name[0]), match[3]) if renamed else match[3]
-        key = _VALUE.sub("", match[1]) + match[2] + arguments
-        first, names = seen.setdefault(key, (place, made))
+        key = _VALUE.sub(lambda name: renamed.get(name[0], name[0]), line.key) if renamed else line.key
+        if line.kind.startswith("prim::"):
+            key += _VALUE.sub("", line.made)  # two empty lists of different types
+        first, made = seen.setdefault(key, (place, line.made))
         if first == place:
             scopes[-1][1].append(key)
-        elif not (returned.intersection(made) and returned.intersection(names)):
-            renamed.update(zip(made, names, strict=True))
-            yield place, first
+        elif not nodes[place].isNondeterministic():
+            pairs = list(zip(_VALUE.findall(line.made), _VALUE.findall(made), strict=True))
+            if not any(returned.issuperset(pair) for pair in pairs):
+                renamed.update(pairs)
+                yield place, first
 
 
 def _leave(line: str, scopes: list[tuple[int, list[str]]], seen: dict[str, Any]) -> None:
     """Forget what was made in blocks that end before this line; enter the one that begins with it."""
-    indent = len(line) - len(line.lstrip())
+    body = line.lstrip()
+    indent = len(line) - len(body)
     while scopes[-1][0] > indent:
         for key in scopes.pop()[1]:
             del seen[key]
-    if _BLOCK.match(line):
+    if body.startswith("block"):
         scopes.append((indent + 2, []))

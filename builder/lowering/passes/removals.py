@@ -78,20 +78,21 @@ def unify_to(graph: Any, context: Context) -> None:
     """Write every form of `to` as `aten::to.dtype(x, dtype, False, False, None)`; one that names a device only
     disappears.
     """
+    shared = ir.Constants(graph)
     for node in ir.nodes_of(graph, "aten::to"):
         schema = ir.schema(node)
         name = f"{schema.name}.{schema.overload_name}" if schema else ""
         if name == "aten::to.other":
-            _cast(graph, node, ir.insert(graph, "prim::dtype", [node.inputsAt(1)], node, [ir.INT]).output())
+            _cast(graph, shared, node, ir.insert(graph, "prim::dtype", [node.inputsAt(1)], node, [ir.INT]).output())
         elif name in _TO_DTYPE:
             at = _TO_DTYPE[name]
             dtype = None if at is None else node.inputsAt(at)
-            ir.bypass(node) if dtype is None or ir.is_none(dtype) else _cast(graph, node, dtype)
+            ir.bypass(node) if dtype is None or ir.is_none(dtype) else _cast(graph, shared, node, dtype)
 
 
-def _cast(graph: Any, node: Any, dtype: Any) -> None:
-    no, none = ir.insert_constant(graph, False, node), ir.insert_constant(graph, None, node)
-    ir.replace(node, ir.outputs(ir.insert(graph, "aten::to", [node.inputsAt(0), dtype, no, no, none], node)))
+def _cast(graph: Any, shared: ir.Constants, node: Any, dtype: Any) -> None:
+    arguments = [node.inputsAt(0), dtype, shared(False), shared(False), shared(None)]
+    ir.replace(node, ir.outputs(ir.insert(graph, "aten::to", arguments, node)))
 
 
 @lowering_pass("remove-full-slices", touches=("aten::slice",))

@@ -28,7 +28,7 @@ def propagate_constants(graph: Any, context: Context) -> None:
     """Compute what only depends on constants, and resolve the ifs whose condition became static.
 
     Quantisation of a constant stays as the file says it: the engine's int8 weights are made of it."""
-    folding.propagate_constants(graph, writes=not context.functional)
+    folding.propagate_constants(graph, context.kinds)
 
 
 _LIST_READERS = ("aten::__getitem__", "aten::len", "aten::slice", "aten::add", "prim::ListUnpack")
@@ -40,14 +40,14 @@ def peephole_lists(graph: Any, context: Context) -> None:
     C._jit_pass_peephole_list_idioms(graph, refine_list_len=True)
 
 
-_TUPLES = ("prim::TupleConstruct", "prim::TupleUnpack", "prim::TupleIndex", "prim::TupleSlice")
+TUPLES = ("prim::TupleConstruct", "prim::TupleUnpack", "prim::TupleIndex", "prim::TupleSlice")
 
 
 @lowering_pass(
     "lower-tuples",
-    removes=_TUPLES,
+    removes=TUPLES,
     ours=False,
-    touches=(*_TUPLES, "prim::Constant"),  # a constant may be a tuple
+    touches=(*TUPLES, "prim::Constant"),  # a constant may be a tuple
 )
 def lower_tuples(graph: Any, context: Context) -> None:
     """Replace every tuple by its elements, through ifs and loops."""

@@ -22,4 +22,3 @@ def functionalise(graph: Any, context: Context) -> None:
     """
     if any(writes(node) for node in ir.walk(graph)):
         Walk(graph).run()
-    context.functional = True

@@ -23,14 +23,14 @@ class Memory:
     """The aliases of all values seen so far; new nodes are inserted before `at`."""
 
     def __init__(self, graph: Any) -> None:
-        self.graph, self.journal = graph, Journal()
+        self.graph, self.journal, self.shared = graph, Journal(), ir.Constants(graph)
         self.at: Any = None
         self._aliases: dict[int, Alias] = {}
         self.reads: list[set[Storage]] = []  # one set for each loop that we are in
 
     @property
     def emit(self) -> Emit:
-        return Emit(self.graph, self.at)
+        return Emit(self.graph, self.at, shared=self.shared)
 
     def alias(self, value: Any) -> Alias:
         """The alias of a value; one that is met for the first time shares memory with nobody."""
@@ -99,9 +99,11 @@ class Memory:
             raise cannot(alias.current.node(), "what it wrote cannot be followed")
         base = self.now(alias.parent)
         if alias.element is not None:
-            return Emit(self.graph, self.at, alias.parent.view).op("aten::__getitem__", base, alias.element)
+            return Emit(self.graph, self.at, alias.parent.view, self.shared).op(
+                "aten::__getitem__", base, alias.element
+            )
         kind = "aten::reshape" if alias.view.kind() == "aten::view" else alias.view.kind()
-        emit = Emit(self.graph, self.at, alias.view)
+        emit = Emit(self.graph, self.at, alias.view, self.shared)
         return emit.op(kind, base, *ir.inputs(alias.view)[1:], type=alias.view.output().type())
 
     def _holding(self, items: Items) -> tuple[int, ...]:

@@ -19,13 +19,17 @@ _INT_MAX = 2**63 - 1
 
 
 class Emit:
-    """Inserts nodes before `at`, with the place in the source of `origin` (default: its own)."""
+    """Inserts nodes before `at`, with the place in the source of `origin` (default: its own); constants come from
+    `shared` where there is one.
+    """
 
-    def __init__(self, graph: Any, at: Any, origin: Any = None) -> None:
-        self.graph, self.at, self.origin = graph, at, origin or at
+    def __init__(self, graph: Any, at: Any, origin: Any = None, shared: ir.Constants | None = None) -> None:
+        self.graph, self.at, self.origin, self.shared = graph, at, origin or at, shared
 
     def constant(self, value: Any) -> Any:
-        """A constant."""
+        """A constant: a number, a string, None or a list of them."""
+        if self.shared is not None:
+            return self.shared(value)
         return ir.insert_constant(self.graph, value, self.at, self.origin)
 
     def op(self, kind: str, *args: Any, type: Any = None) -> Any:
