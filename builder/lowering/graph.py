@@ -11,7 +11,7 @@ from typing import Any, BinaryIO
 import torch
 
 from builder.lowering import fp8, ir
-from builder.lowering.paranoid import execute, packed
+from builder.lowering.paranoid import _tensors, execute, packed
 from builder.lowering.passes.unpack import expand
 from builder.lowering.trace import PassRecord
 
@@ -74,13 +74,31 @@ class LoweredGraph:
 
     @property
     def digest(self) -> str:
-        """SHA-256 over the canonical text and the bytes of every weight, in hexadecimal."""
+        """SHA-256 over the canonical text and every weight's dtype, shape and bytes, in hexadecimal.
+
+        The text alone does not tell a weight's dtype and shape where it is an element of a list.
+        """
         total = hashlib.sha256(self.text.encode())
         for node in ir.nodes_of(self.graph, "prim::Constant"):
-            value = node.output().toIValue()
-            if isinstance(value, torch.Tensor):
-                total.update(value.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+            for tensor in _tensors(node.output().toIValue()):
+                _hash(total, tensor)
         return total.hexdigest()
+
+
+def _hash(total: Any, tensor: torch.Tensor) -> None:
+    """What a tensor holds; a quantised one holds integers and what they stand for."""
+    total.update(f"{tensor.dtype} {tuple(tensor.shape)} ".encode())
+    if tensor.is_quantized:
+        total.update(_scales(tensor).encode())
+        tensor = tensor.int_repr()
+    total.update(memoryview(tensor.detach().contiguous().reshape(-1).view(torch.uint8).numpy()))
+
+
+def _scales(tensor: torch.Tensor) -> str:
+    if tensor.qscheme() in (torch.per_tensor_affine, torch.per_tensor_symmetric):
+        return f"{tensor.q_scale()!r} {tensor.q_zero_point()} "
+    scales, zero_points = tensor.q_per_channel_scales().tolist(), tensor.q_per_channel_zero_points().tolist()
+    return f"{scales} {zero_points} {tensor.q_per_channel_axis()} "
 
 
 def canonical(graph: Any) -> str:

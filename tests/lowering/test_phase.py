@@ -44,6 +44,40 @@ def test_the_digest_knows_the_weights() -> None:
     assert one.text == other.text and one.digest != other.digest
 
 
+_AS_FLOATS = torch.tensor([[1.0, 2.0], [3.0, 4.0]])
+_SAME_BYTES = {
+    "another shape": _AS_FLOATS.reshape(4, 1),
+    "another dtype": _AS_FLOATS.view(torch.int32),
+    "flat": _AS_FLOATS.reshape(4),
+    "quantised": torch._make_per_tensor_quantized_tensor(_AS_FLOATS.view(torch.int8), 0.5, 0),
+}
+
+
+@pytest.mark.parametrize("other", _SAME_BYTES)
+def test_the_digest_knows_dtype_and_shape(other: str) -> None:
+    """The text is the same on purpose: constants inside a list are not shown."""
+
+    def digest(weight: torch.Tensor) -> str:
+        graph = torch._C.parse_ir("graph(%x : Tensor):\n  return (%x)")
+        ir.insert_constant(graph, [weight], graph.return_node())
+        lowered = builder.LoweredGraph(graph, ("x",), ("output",))
+        assert "int8" not in lowered.text and "Float(" not in lowered.text
+        return lowered.digest
+
+    assert digest(_AS_FLOATS) != digest(_SAME_BYTES[other])
+    assert digest(_SAME_BYTES[other]) == digest(_SAME_BYTES[other].clone())
+
+
+def test_the_digest_knows_the_scale_of_a_quantised_weight() -> None:
+    digests = set()
+    for scale, zero_point in ((0.5, 0), (0.25, 0), (0.5, 1)):
+        graph = torch._C.parse_ir("graph(%x : Tensor):\n  return (%x)")
+        weight = torch._make_per_tensor_quantized_tensor(torch.ones(30, dtype=torch.int8), scale, zero_point)
+        ir.insert_constant(graph, weight, graph.return_node())
+        digests.add(builder.LoweredGraph(graph, ("x",), ("output",)).digest)
+    assert len(digests) == 3
+
+
 def test_a_traced_graph_does_not_keep_the_shapes_of_its_example() -> None:
     def f(x):
         return x.view(x.size(0), x.size(1) * 2, -1).expand(x.size(0), x.size(1) * 2, -1)
