@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from builder.errors import UsageError
+from builder.errors import ModelFileError, UsageError
 from builder.manifest import place
 from builder.manifest.spec import ModelSpec, State, TensorSpec, shared_first_axis
 from builder.parity import inputs
@@ -56,10 +56,22 @@ def play(spec: ModelSpec, ask: Ask, name: str, requests: Sequence[Request]) -> I
     kept = {state.input: initial(spec, state, sizes) for state in spec.state}
     for number, request in enumerate(requests):
         given = {**request, **kept}
-        golden = ask(f"{name}.{number:03}", [given[str(tensor.name)] for tensor in spec.inputs])
+        golden = _asked(spec, ask, f"{name}.{number:03}", [given[str(tensor.name)] for tensor in spec.inputs])
         check(spec, golden)
         yield golden
         kept = {state.input: to_torch(golden.outputs[state.output]) for state in spec.state}
+
+
+def _asked(spec: ModelSpec, ask: Ask, name: str, tensors: Sequence[torch.Tensor]) -> Golden:
+    try:
+        return ask(name, tensors)
+    except (RuntimeError, IndexError) as failure:
+        reason = (str(failure).strip().splitlines() or [type(failure).__name__])[-1]
+        raise ModelFileError(
+            f"the original module fails on request {name} of a sequence, with the state that it gave: {reason}",
+            where=place(spec, "state"),
+            fix="the right pairs under 'state', or sequences of your own in 'goldens'",
+        ) from failure
 
 
 def check(spec: ModelSpec, golden: Golden) -> None:
@@ -93,7 +105,7 @@ def initial(spec: ModelSpec, state: State, sizes: Mapping[str, int]) -> torch.Te
 
 def loose_axes(spec: ModelSpec) -> dict[str, str]:
     """By state input an axis that varies and is no batch: such a state has no one size that a server could keep."""
-    batch = shared_first_axis(spec.stateless_inputs)
+    batch = sequence_axis(spec)
     kept = {state.input for state in spec.state}
     tensors = [tensor for tensor in spec.inputs if tensor.name in kept]
     found = {str(t.name): [a for a in t.shape if isinstance(a, str) and a != batch] for t in tensors}

@@ -49,7 +49,7 @@ def _of_one_size(spec: ModelSpec) -> None:
         if state.input in loose:
             raise UsageError(
                 f"state {state.input!r} changes its size: axis {loose[state.input]!r} varies, and is not the batch, "
-                "the first axis of every other input",
+                "which is first in every other input and somewhere in every state",
                 where=place(spec, "state", index),
                 fix=f"a fixed size for the axis; or {EXPLICIT}",
             )

@@ -182,6 +182,11 @@ def test_mistakes_of_all_manifests_show_together(tmp_path: Path) -> None:
                         "max",
                         "batching",
                         "enabled",
+                        "state",
+                        "input",
+                        "output",
+                        "initial",
+                        "sequences",
                     ]
                 ),
                 inner,

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from builder import manifest, parity
-from builder.errors import UsageError
+from builder.errors import ModelFileError, UsageError
 from builder.parity.sequences import LENGTHS
 from builder.repository import build_repository, stateful
 from builder.torchscript import load
@@ -108,6 +108,12 @@ MISTAKES: dict[str, tuple[str, list[tuple[str, str]], int, str]] = {
         12,
         "axis 'past' varies",
     ),
+    "a batch that one of the states has not": (
+        "recogniser",
+        [("{name: h0, dtype: float32, shape: [2, streams, 5]}", "{name: h0, dtype: float32, shape: [2, 4, 5]}")],
+        11,
+        "axis 'streams' varies",
+    ),
     "a start of another kind": ("recogniser", [("h0.npy", "total.npy")], 10, "state[0].initial is int64[1]"),
     "nothing but state for the client to send": (
         "recogniser",
@@ -125,6 +131,18 @@ def test_state_that_does_not_fit_is_told_with_its_line(tmp_path: Path, name: str
     (result,) = build_repository(tmp_path, tmp_path / "out", only=[model], isolate=False)
     assert isinstance(result.error, UsageError) and words in result.error.message, result.error
     assert result.error.where == f"{tmp_path / f'{model}.yaml'}:{line}"
+
+
+def test_a_module_that_does_not_take_its_own_state_is_told_of_by_name(tmp_path: Path) -> None:
+    spec = spec_of(tmp_path, "recogniser")
+
+    def fails(x: torch.Tensor, h0: torch.Tensor, c0: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        if x.shape[0] == 1 and h0.abs().max() > 0 and c0.abs().max() == 0:
+            raise RuntimeError("only warm")
+        return (x, h0, c0)
+
+    with pytest.raises(ModelFileError, match=r"request sequence-0.000 .*only warm"):
+        list(parity.record(fails, spec))
 
 
 def test_a_state_of_no_one_size_may_be_explicit(tmp_path: Path) -> None:
