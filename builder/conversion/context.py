@@ -53,6 +53,7 @@ class ConversionContext:
         self.blocks: Any = None
         self._facts: dict[str, TensorFacts] = {}
         self._constants: dict[Any, Any] = {}
+        self._shapes: dict[tuple[Any, ...], tuple[Any, list[Size]]] = {}
 
     # What is known of a tensor
 
@@ -312,7 +313,14 @@ class ConversionContext:
         return target
 
     def shape_tensor(self, sizes: Sequence[Size]) -> Any:
-        """A 1-d ITensor of the index dtype that holds the sizes, for layers that take a shape as an input."""
+        """A 1-d ITensor of the index dtype that holds the sizes, for layers that take a shape as an input; the same
+        sizes are put together once."""
+        key = tuple(("engine", id(size)) if isinstance(size, DynamicScalar) else size for size in sizes)
+        if key not in self._shapes:
+            self._shapes[key] = (self._shape_of(sizes), list(sizes))  # held, so that no other gets their ids
+        return self._shapes[key][0]
+
+    def _shape_of(self, sizes: Sequence[Size]) -> Any:
         pieces: list[Any] = []
         run: list[int] = []
         for size in sizes:
