@@ -82,10 +82,12 @@ def test_every_command_has_help_and_json(run: Callable[..., Result], name: str) 
 
 def test_choices_are_those_of_the_rooms() -> None:
     """They are written out in the command line so that help need not import the rooms."""
+    from builder.manifest.spec import STATE_MODES
     from builder.triton import SERVE_AS
 
     assert options.PRECISIONS == PRECISIONS
     assert options.SERVE_AS == SERVE_AS
+    assert options.STATE_MODES == STATE_MODES
     assert ("auto", *flavour.MODULES) == options.FLAVOURS
 
 
