@@ -14,6 +14,9 @@ from builder.conversion.layers import combine
 from builder.conversion.registry import converter
 from builder.engine.flavour import trt
 
+COLUMNS = False
+"""Whether a static weight is written as [in, out] in place of PyTorch's own [out, in] and a transposing product."""
+
 
 @converter("aten::linear(Tensor input, Tensor weight, Tensor? bias=None) -> Tensor", constants=("weight", "bias"))
 def linear(ctx: ConversionContext, node: Any, x: Any, weight: Any, bias: Any) -> Any:
@@ -23,7 +26,8 @@ def linear(ctx: ConversionContext, node: Any, x: Any, weight: Any, bias: Any) ->
     together = merging.siblings(ctx, node)
     if together:
         weight, bias = merging.joined(ctx, together, ctx.dtype(x))
-    product = matmul(ctx, x, weight, transpose_b=ctx.rank(weight) == 2)
+    rows = ctx.rank(weight) == 2 and not (COLUMNS and isinstance(weight, torch.Tensor))
+    product = matmul(ctx, x, weight if rows or ctx.rank(weight) != 2 else weight.t().contiguous(), transpose_b=rows)
     product = product if bias is None else add(ctx, product, bias)
     return merging.apart(ctx, together, product) if together else product
 
