@@ -20,8 +20,9 @@ def siblings(ctx: ConversionContext, node: Any) -> list[Any]:
     biases are static and of one dtype and each of them may be computed with the others; else nothing."""
     if not MERGED or ctx.blocks.policy.keep_fp32:  # a pattern may spare one of them
         return []
-    users = [use.user for use in node.inputsAt(0).uses() if use.offset == 0 and use.user.kind() == "aten::linear"]
-    same = [user for user in users if user.owningBlock() == node.owningBlock()]
+    readers = [use.user for use in node.inputsAt(0).uses() if use.offset == 0]  # in no order
+    others = [user for user in readers if user.kind() == "aten::linear" and user != node]
+    same = [node, *(user for user in others if user.owningBlock() == node.owningBlock())]
     known = [_weights(ctx, user) for user in same]
     kinds = {(w.dtype, w.shape[-1], None if b is None else b.dtype) for w, b in known if w is not None}
     fits = len(same) > 1 and len(kinds) == 1 and all(w is not None and w.dim() == 2 for w, _ in known)
@@ -29,7 +30,11 @@ def siblings(ctx: ConversionContext, node: Any) -> list[Any]:
 
 
 def _weights(ctx: ConversionContext, node: Any) -> tuple[Any, Any]:
-    weight, bias = (ctx.values.get(node.inputsAt(i).debugName(), ctx) for i in (1, 2))
+    """A linear's weight, or None where it is not static, and its bias; constants may stand behind the node at hand."""
+    weight, bias = (
+        ctx.values.get(value.debugName(), value.toIValue() if value.node().kind() == "prim::Constant" else ctx)
+        for value in (node.inputsAt(1), node.inputsAt(2))
+    )
     return (weight if isinstance(weight, torch.Tensor) else None), bias
 
 
