@@ -44,9 +44,9 @@ def joined(ctx: ConversionContext, nodes: list[Any], dtype: torch.dtype) -> tupl
     return torch.cat(weights).to(dtype), None if biases[0] is None else torch.cat(biases).to(dtype)
 
 
-def apart(ctx: ConversionContext, nodes: list[Any], product: Any) -> Any:
-    """Each node's columns of the product: the first one's are returned, the others' kept in ctx.merged by name."""
-    lead, start = ctx.sizes(product)[:-1], 0
+def apart(ctx: ConversionContext, nodes: list[Any], x: Any, product: Any) -> Any:
+    """Each node's columns of the product of x: the first one's are returned, the others' kept in ctx.merged by name."""
+    lead, start = ctx.sizes(x)[:-1], 0
     for node in nodes:
         width = int(_weights(ctx, node)[0].shape[0])
         sizes = [*lead, width]

@@ -29,7 +29,7 @@ def linear(ctx: ConversionContext, node: Any, x: Any, weight: Any, bias: Any) ->
     rows = ctx.rank(weight) == 2 and not (COLUMNS and isinstance(weight, torch.Tensor))
     product = matmul(ctx, x, weight if rows or ctx.rank(weight) != 2 else weight.t().contiguous(), transpose_b=rows)
     product = product if bias is None else add(ctx, product, bias)
-    return merging.apart(ctx, together, product) if together else product
+    return merging.apart(ctx, together, x, product) if together else product
 
 
 def add(ctx: ConversionContext, a: Any, b: Any) -> Any:
