@@ -13,8 +13,7 @@ from typing import Any
 import torch
 
 from builder.conversion import dtypes
-from builder.engine import flavour
-from builder.engine.flavour import trt
+from builder.engine import flavour, fp8
 
 INT8, FP8 = torch.int8, torch.float8_e4m3fn
 
@@ -30,9 +29,7 @@ class Quantised:
 
 def missing(dtype: torch.dtype) -> str | None:
     """Why this TensorRT has no quantisation to `dtype`; None where it has."""
-    if dtype == FP8 and not (flavour.strongly_typed() and hasattr(trt.DataType, "FP8")):
-        return f"TensorRT {trt.__version__} quantises to int8 only: FP8 needs TensorRT 10, 11 or RTX"
-    return None
+    return fp8.missing() if dtype == FP8 else None
 
 
 def fits(scale: torch.Tensor, dtype: torch.dtype) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from builder.engine import caches, flavour, options
+from builder.engine import caches, flavour, fp8, options
 from builder.engine.flavour import trt
 from builder.engine.options import BuildOptions
 from builder.engine.typed import has_half, has_int8
@@ -20,6 +20,7 @@ def create(conversion: Any, chosen: BuildOptions, monitor: Any = None) -> Any:
     from polygraphy.backend.trt import CreateConfig, PostprocessConfig
 
     options.check(chosen, flavour.name(), trt, trt.__version__)
+    fp8.check_targets(conversion.precision, chosen.compute_capabilities)
     common = {
         "profiles": [profile(conversion, one) for one in conversion.profiles],
         "builder_optimization_level": chosen.optimization_level,

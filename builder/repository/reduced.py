@@ -33,9 +33,9 @@ class Reduced:
     @property
     def warnings(self) -> tuple[str, ...]:
         """That nothing was quantised, and why."""
-        if self.quantised is None or any(layer.quantised for layer in self.quantised.layers):
+        if self.quantised is None or any(one.quantised for one in self.quantised.layers):
             return ()
-        reasons = dict.fromkeys(layer.reason for layer in self.quantised.layers)
+        reasons = dict.fromkeys(one.reason for one in self.quantised.layers)
         return (f"nothing computes in 8 bits: {'; '.join(reasons) or 'the model multiplies nothing'}",)
 
 
@@ -97,4 +97,4 @@ def as_data(found: Quantised | None) -> dict[str, Any] | None:
     """JSON-able: the summary, and every product with what became of it."""
     if found is None:
         return None
-    return {"summary": found.summary, "layers": [vars(layer) for layer in found.layers]}
+    return {"summary": found.summary, "layers": [vars(one) for one in found.layers]}

@@ -131,3 +131,13 @@ def test_where_tensorrt_chooses_it_is_told_what_it_would_not_do_itself(
 
 
 KINDS = ("CONSTANT", "NORMALIZATION", "SOFTMAX", "UNARY", "SHAPE", "REDUCE")
+
+
+def test_fp8_is_refused_for_gpus_that_have_none() -> None:
+    """An RTX plan may be for several; the oldest decides."""
+    from builder.engine import fp8
+
+    fp8.check_targets("fp8", [(8, 9), (12, 0)])
+    fp8.check_targets("int8", [(8, 6)])
+    with pytest.raises(UsageError, match=r"compute capability 8\.0, 8\.6 have no FP8"):
+        fp8.check_targets("fp8", [(8, 0), (8, 6), (8, 9)])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -87,7 +88,16 @@ def _folds(node: Any) -> bool:
     What they then round is on the grid already, so TensorRT's x / scale and torch's x * (1 / scale) cannot differ; and
     they would: torch's own scales are the greatest weight over 127.5, whose steps lie on the border.
     """
-    return not any(_operator(use.user) in REDUCED for use in node.output().uses())
+    return not any(_operator(reader) in REDUCED for reader in readers(node))
+
+
+def readers(node: Any) -> Iterator[Any]:
+    """The nodes that read the node's output; behind `dequantize`, which does nothing here, those that read its."""
+    for use in node.output().uses():
+        if use.user.kind() == "aten::dequantize":
+            yield from readers(use.user)
+        else:
+            yield use.user
 
 
 def _operator(node: Any) -> str:
@@ -157,7 +167,7 @@ def _pair(ctx: ConversionContext, node: Any, x: Any, scale: torch.Tensor, axis: 
 def _computed(ctx: ConversionContext, node: Any, x: Any) -> torch.dtype:
     """The policy's half where only its products read the result; else the dtype of x."""
     half = ctx.blocks.policy.half if flavour.strongly_typed() else None
-    products = all(_operator(use.user) in REDUCED for use in node.output().uses())
+    products = all(_operator(reader) in REDUCED for reader in readers(node))
     return half if half and products else ctx.dtype(x)
 
 
