@@ -15,7 +15,7 @@ RANGES = {12: (-128, 127), 13: (0, 255)}
 """By torch.qint8 and torch.quint8 as TorchScript writes a dtype (c10::ScalarType), the integers that it holds."""
 
 
-def _a_pair(ctx: ConversionContext, call: SimpleNamespace) -> str | None:
+def _only_dequantised(ctx: ConversionContext, call: SimpleNamespace) -> str | None:
     """Refuses arithmetic on the integers: packed int8 kernels are torch's own."""
     others = [use.user.kind() for use in ctx.node.output().uses() if use.user.kind() != "aten::dequantize"]
     if others:
@@ -31,7 +31,7 @@ def _a_pair(ctx: ConversionContext, call: SimpleNamespace) -> str | None:
     "-> Tensor",
     constants=("self", "scale", "zero_point"),
     dynamic=("scale", "zero_point"),
-    when=_a_pair,
+    when=_only_dequantised,
     note="where only `dequantize` reads it",
     folds=False,
 )
@@ -43,7 +43,7 @@ def per_tensor(ctx: ConversionContext, node: Any, x: Any, scale: Any, zero: Any,
 @converter(
     "aten::quantize_per_channel(Tensor self, Tensor scales, Tensor zero_points, int axis, ScalarType dtype) -> Tensor",
     constants=("self", "scales", "zero_points"),
-    when=_a_pair,
+    when=_only_dequantised,
     note="where only `dequantize` reads it",
     folds=False,
 )

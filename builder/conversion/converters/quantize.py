@@ -70,11 +70,11 @@ def per_channel(
     return fake_quantize(ctx, node, x, scale.float(), zero.float(), low, high, axis)
 
 
-def _no_fp8(ctx: ConversionContext, call: Any) -> str | None:
+def _has_fp8(ctx: ConversionContext, call: Any) -> str | None:
     return quantised.missing(FP8)
 
 
-@converter(FP8_SCHEMA, constants=("self", "scale"), when=_no_fp8, note="what `precision: fp8` inserts", folds=False)
+@converter(FP8_SCHEMA, constants=("self", "scale"), when=_has_fp8, note="what `precision: fp8` inserts", folds=False)
 def fp8(ctx: ConversionContext, node: Any, x: Any, scale: torch.Tensor, axis: int | None) -> Any:
     """float8_e4m3(clamp(x / scale, -448, 448)) * scale, one scale, or one for each place of an axis"""
     if isinstance(x, torch.Tensor):

@@ -1,0 +1,34 @@
+"""docs/precision.md says what the tables say."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from builder.conversion.precision import SCHEMES
+from builder.engine import fp8
+from builder.manifest.spec import PRECISIONS, Calibration
+from builder.quantization import METHODS
+
+TEXT = (Path(__file__).parents[2] / "docs" / "precision.md").read_text(encoding="utf-8")
+
+
+def test_every_precision_has_a_row() -> None:
+    first = [line.split("|")[1] for line in TEXT.splitlines() if line.startswith("| `")]
+    assert set(re.findall(r"`(\w+)`", " ".join(first))) >= set(PRECISIONS)
+
+
+@pytest.mark.parametrize("precision", list(SCHEMES))
+def test_a_row_says_the_schemes_bound(precision: str) -> None:
+    scheme = SCHEMES[precision]
+    row = next(line for line in TEXT.splitlines() if line.startswith(f"| `{precision}`"))
+    assert ("30 dB" in row) == (scheme.least_sqnr == 30.0)
+    assert ("float32" in row.split("|")[3]) == (scheme.rest == "fp32")
+
+
+def test_methods_defaults_and_gpus() -> None:
+    assert all(f"`{method}`" in TEXT for method in METHODS)
+    assert f"({Calibration(()).percentile} unless told)" in TEXT and f"method: {Calibration(()).method} " in TEXT
+    assert f"compute capability {fp8.SINCE[0]}.{fp8.SINCE[1]} or newer" in TEXT
