@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -11,7 +12,7 @@ from typing import Any, BinaryIO
 import torch
 
 from builder.lowering import fp8, ir
-from builder.lowering.paranoid import _tensors, execute, packed
+from builder.lowering.paranoid import execute, packed
 from builder.lowering.passes.unpack import expand
 from builder.lowering.trace import PassRecord
 
@@ -83,6 +84,15 @@ class LoweredGraph:
             for tensor in _tensors(node.output().toIValue()):
                 _hash(total, tensor)
         return total.hexdigest()
+
+
+def _tensors(value: Any) -> Iterator[torch.Tensor]:
+    """The tensors that a constant holds."""
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, list | tuple | dict):
+        for item in value.values() if isinstance(value, dict) else value:
+            yield from _tensors(item)
 
 
 def _hash(total: Any, tensor: torch.Tensor) -> None:

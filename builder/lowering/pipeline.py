@@ -88,6 +88,7 @@ PIPELINE: tuple[Pass, ...] = (
     fold_string_lengths,
     torch_passes.propagate_constants,  # conditions on what is in a list are static now
     resolve_static_ifs,
+    unroll_loops,  # over a dictionary: how many items it has is known now
     flatten_outputs,  # after it: dictionaries that are filled step by step are whole now
     torch_passes.lower_tuples,  # needs plain outputs
     torch_passes.propagate_constants,

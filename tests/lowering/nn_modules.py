@@ -65,6 +65,7 @@ MODULES |= {
     "UpsamplingBilinear2d": (lambda: nn.UpsamplingBilinear2d(size=(5, 7)), (X2,)),
     "FractionalMaxPool2d": (lambda: nn.FractionalMaxPool2d(2, output_size=3), (X2,)),
     "MaxUnpool2d": (lambda: nn.MaxUnpool2d(2), nn.MaxPool2d(2, return_indices=True)(X2)),
+    "MaxUnpool2d (its operator)": (lambda: _Unpool(), nn.MaxPool2d(2, return_indices=True)(X2)),
     "MultiheadAttention": (lambda: nn.MultiheadAttention(8, 2), (SEQ, SEQ, SEQ)),
     "Transformer": (lambda: nn.Transformer(8, 2, 1, 1, 16), (SEQ, SEQ)),
     "TransformerEncoder": (lambda: nn.TransformerEncoder(_encoder_layer(), 2, enable_nested_tensor=False), (SEQ,)),
@@ -79,6 +80,13 @@ MODULES |= {
     "GRUCell": (lambda: nn.GRUCell(8, 5), (SEQ[0],)),
     "Sequential": (lambda: nn.Sequential(nn.Linear(8, 8), nn.ReLU(inplace=True)), (X2,)),
 }
+
+
+class _Unpool(nn.Module):
+    """What nn.MaxUnpool2d(2) computes: torch 2.13 can neither script nor trace the module itself."""
+
+    def forward(self, x: torch.Tensor, indices: torch.Tensor) -> torch.Tensor:
+        return torch.ops.aten.max_unpool2d(x, indices, [x.size(2) * 2, x.size(3) * 2])
 
 
 def _encoder_layer() -> nn.Module:

@@ -183,6 +183,44 @@ def dictionary(x):
     return found["a"], found["b"]
 
 
+def constant_lists(x):
+    shape = [1, 2]
+    shape += [4]
+    same = shape
+    same += same
+    return x * shape[2] + len(shape), torch.zeros(shape[:2])
+
+
+def dictionary_updated(x):
+    found = {"a": x}
+    more = {"b": x + 1, "a": x * 2}
+    found.update(more)
+    found.setdefault("c", x - 1).add_(1)
+    found["b"].mul_(2)
+    return more["b"], found["a"], found["c"], len(found)
+
+
+def dictionary_copied_and_asked(x):
+    found = {"a": x, "b": x + 1}
+    copy = found.copy()
+    copy["a"] = x * 2
+    found.clear()
+    found.update({"q": copy.pop("a")})
+    return found["q"], copy["b"], found.get("zz", x), "a" in copy
+
+
+def dictionary_walked(x):
+    weights = {"a": 1, "b": 2}
+    weights.update({"a": 5})
+    total = torch.zeros_like(x)
+    for key, weight in weights.items():
+        if key != "b":
+            total = total + x * weight
+    for value in weights.values():
+        total = total + value
+    return total, len(weights.keys())
+
+
 def dropout_gives_its_input(x):
     y = x.clone()
     z = torch.dropout(y, 0.5, False)
@@ -194,7 +232,8 @@ FAITHFUL = [
     slice_assignment, view_sees_write_to_base, base_sees_write_to_view_of_view, sibling_chunks, split_and_its_base,
     unbound_rows, transposed_and_permuted, seen_anew_in_place, keeps_dtype, masks, copies, written_in_a_branch,
     written_in_a_loop, written_in_a_loop_of_unknown_length, recurrent, endless, lists, element_of_a_list,
-    list_grown_in_a_branch, dictionary, dropout_gives_its_input,
+    list_grown_in_a_branch, dictionary, dropout_gives_its_input, constant_lists,
+    dictionary_updated, dictionary_copied_and_asked, dictionary_walked,
 ]  # fmt: skip
 
 
@@ -242,6 +281,33 @@ def test_what_cannot_be_told_is_refused_with_its_line(function: Callable[..., An
 def test_a_constant_is_not_written() -> None:
     with pytest.raises(LoweringError, match="changes a constant"):
         builder.lower(torch.jit.script(_weight_plus).graph, params=[torch.ones(4)])
+
+
+class _GrowingList(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.sizes = torch.jit.Attribute([1, 2], torch.jit.annotations.List[int])
+
+    def forward(self, x):
+        sizes = self.sizes
+        sizes += [3]
+        return x * len(sizes)
+
+
+def test_a_list_of_the_model_is_not_changed() -> None:
+    with pytest.raises(LoweringError, match="changes a list of the model"):
+        builder.lower(torch.jit.script(_GrowingList()))
+
+
+def test_a_tuple_from_a_list_of_them_is_refused_where_the_choice_is_open() -> None:
+    def f(x):
+        pairs = [(x, 1), (x + 1, 2)]
+        chosen = pairs[int(x.sum()) % 2]
+        return chosen[0] * chosen[1]
+
+    with pytest.raises(LoweringError, match="a tuple is chosen from a list") as caught:
+        builder.lower(torch.jit.script(f).graph)
+    assert "test_functionalise.py" in caught.value.where
 
 
 def test_a_list_takes_a_constant_list() -> None:

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 import builder
-from builder.errors import UsageError
+from builder.errors import LoweringError, UnsupportedOperators, UsageError
 from builder.lowering import ir, write_sequence
 from builder.manifest.spec import TensorSpec
 
@@ -109,6 +109,45 @@ def test_encoder_layers_with_a_padding_mask(norm_first: bool, how: str) -> None:
     lowered = builder.lower(module, specs=[SPEC, mask], paranoid=[x, padding])
     torch.testing.assert_close(lowered.run(x, padding)[0], expected, rtol=1e-4, atol=1e-5)
     assert not ir.nodes_of(lowered.graph, "prim::If", "aten::_transformer_encoder_layer_fwd")
+
+
+class _Packed(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+        self.encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=True)
+
+    def forward(self, x, padding):
+        return self.encoder(x, src_key_padding_mask=padding)
+
+
+def test_an_encoder_that_may_pack_its_batch_computes_the_dense_form() -> None:
+    """Where a position is padding it gives no zeros: nobody reads those."""
+    torch.manual_seed(1)
+    model, x = _Packed().eval(), torch.randn(2, 5, 8)
+    padding = torch.tensor([[False, False, False, True, True], [False] * 5])
+    lowered = builder.lower(torch.jit.script(model))
+    with torch.no_grad():
+        got, want = lowered.run(x, padding)[0], model(x, padding)
+    torch.testing.assert_close(got[~padding], want[~padding], rtol=1e-4, atol=1e-5)
+
+
+def test_an_encoder_that_certainly_packs_its_batch_is_refused_with_the_way_out() -> None:
+    padding = torch.tensor([[False, False, False, True, True], [False] * 5])
+    with torch.no_grad():
+        traced = torch.jit.trace(_Packed().eval(), (torch.randn(2, 5, 8), padding), check_trace=False)
+    with pytest.raises(LoweringError, match="packs its batch as nested tensors") as caught:
+        builder.lower(traced)
+    assert "enable_nested_tensor=False" in caught.value.fix and "in module encoder" in caught.value.where
+
+
+def test_attention_that_drops_weights_is_refused_with_its_line() -> None:
+    def f(q):
+        return nn.functional.scaled_dot_product_attention(q, q, q, dropout_p=0.3)
+
+    with pytest.raises(UnsupportedOperators, match="at random") as caught:
+        builder.convert(torch.jit.script(f).graph, [TensorSpec("float32", (1, 2, 4, 8))])
+    assert "test_phase.py" in str(caught.value) and "dropout_p=self.p if self.training" in str(caught.value)
 
 
 def test_scripted_attention_is_straight_when_the_inputs_are_described() -> None:

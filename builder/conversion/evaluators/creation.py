@@ -246,3 +246,12 @@ bernoulli.Tensor multinomial normal.Tensor_float normal.float_Tensor normal.Tens
 randperm.generator poisson""".split()
 for _key in RANDOM:
     evaluator(f"aten::{_key}")(_refuse_random)
+
+
+@evaluator("aten::scaled_dot_product_attention")
+def _refuse_dropout(ctx: ConversionContext, node: Any, *_: Any) -> Any:
+    """Lowering unpacks attention without dropout."""
+    raise Unconvertible(
+        f"{node.kind()} with dropout_p > 0 drops weights at random, so no answer could be checked",
+        "call it with dropout_p=self.p if self.training else 0.0",
+    )

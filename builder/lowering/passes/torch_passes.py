@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from builder.errors import LoweringError
 from builder.lowering import folding, ir
 from builder.lowering.ir import C
 from builder.lowering.passes import Context, lowering_pass
@@ -50,6 +51,17 @@ TUPLES = ("prim::TupleConstruct", "prim::TupleUnpack", "prim::TupleIndex", "prim
     touches=(*TUPLES, "prim::Constant"),  # a constant may be a tuple
 )
 def lower_tuples(graph: Any, context: Context) -> None:
-    """Replace every tuple by its elements, through ifs and loops."""
+    """Replace every tuple by its elements, through ifs and loops.
+
+    A tuple that is chosen from a list while the model runs has no elements to speak of, and torch would make a node of
+    it that cannot run: a LoweringError names the line.
+    """
+    for node in ir.nodes_of(graph, "aten::__getitem__"):
+        if node.output().type().kind() == "TupleType":
+            raise LoweringError(
+                "a tuple is chosen from a list while the model runs",
+                where=ir.source_line(node),
+                fix="choose with a number that is known, or let a loop have a fixed number of turns",
+            )
     C._jit_pass_lower_all_tuples(graph)
     ir.split_uninitialized(graph)

@@ -10,7 +10,7 @@ from typing import Any
 from builder.errors import LoweringError
 from builder.lowering import ir
 from builder.lowering.passes.functionalise.alias import Alias
-from builder.lowering.passes.functionalise.memory import Memory
+from builder.lowering.passes.functionalise.memory import Memory, cannot
 
 Handler = Callable[[Memory, Any, Alias], bool]
 
@@ -48,7 +48,17 @@ def _length(memory: Memory, node: Any, box: Alias) -> bool:
 
 
 def _copy(memory: Memory, node: Any, box: Alias) -> bool:
+    if isinstance(box.items, dict):
+        return _new_dict(memory, node, dict(box.items))
     return _new(memory, node, list(box.items or ()))
+
+
+def _new_dict(memory: Memory, node: Any, items: dict[Any, Any]) -> bool:
+    """A new dictionary in the place of the node's output."""
+    pairs = [value for key, item in items.items() for value in (memory.emit.constant(key), memory.read(item))]
+    fresh = ir.insert(memory.graph, "prim::DictConstruct", pairs, memory.at, [node.output().type()]).output()
+    memory.same(node.output(), memory.container(fresh, items))
+    return True
 
 
 def _new(memory: Memory, node: Any, items: list[Any]) -> bool:
@@ -89,6 +99,35 @@ def _contains(memory: Memory, node: Any, box: Alias) -> bool:
     return True
 
 
+def _get_or(memory: Memory, node: Any, box: Alias) -> bool:
+    """`dict.get(key)`, with a default or None."""
+    key, *default = ir.inputs(node)[1:]
+    if not isinstance(box.items, dict) or not ir.is_constant(key):
+        return False
+    missing = default[0] if default else memory.emit.constant(None)
+    memory.same(node.output(), memory.alias(box.items.get(key.toIValue(), missing)))
+    return True
+
+
+def _keys(memory: Memory, node: Any, box: Alias) -> bool:
+    return isinstance(box.items, dict) and _new(memory, node, [memory.emit.constant(key) for key in box.items])
+
+
+def _pairs(memory: Memory, node: Any, box: Alias) -> bool:
+    """`dict.items()`: a list of tuples whose elements are known as well."""
+    if not isinstance(box.items, dict):
+        return False
+    pair = node.output().type().getElementType()
+    pairs = []
+    for key, item in box.items.items():
+        parts = [memory.emit.constant(key), item]
+        values = [memory.read(part) for part in parts]
+        made = ir.insert(memory.graph, "prim::TupleConstruct", values, memory.at, [pair]).output()
+        memory.container(made, parts)
+        pairs.append(made)
+    return _new(memory, node, pairs)
+
+
 def _views(of: Callable[[dict[Any, Any]], list[Any]]) -> Handler:
     def handler(memory: Memory, node: Any, box: Alias) -> bool:
         return isinstance(box.items, dict) and _new(memory, node, of(box.items))
@@ -108,6 +147,9 @@ READERS: dict[str, Handler] = {
     "aten::add": _concatenate,
     "aten::mul": _repeat,
     "aten::__contains__": _contains,
+    "aten::get": _get_or,
+    "aten::keys": _keys,
+    "aten::items": _pairs,
     "aten::values": _views(lambda items: list(items.values())),
 }
 
@@ -115,6 +157,8 @@ READERS: dict[str, Handler] = {
 def write(memory: Memory, node: Any) -> None:
     """Do what a node does to a container; a LoweringError where that depends on what is not known."""
     box = memory.alias(node.inputsAt(0))
+    if box.storage.constant:
+        raise cannot(node, "changes a list of the model, which would stay changed for the next request")
     if box.items is None:
         return _write_unknown(memory, node, box)
     arguments = ir.inputs(node)[1:]
@@ -134,6 +178,12 @@ def _key(value: Any) -> Any:
     return value.toIValue()
 
 
+def _dict(items: Any) -> dict[Any, Any]:
+    if not isinstance(items, dict):
+        raise TypeError("a dictionary whose keys are not known")
+    return items
+
+
 def _extend(items: Any, memory: Memory, other: Any) -> None:
     items.extend(memory.alias(other).items)
 
@@ -142,6 +192,8 @@ _WRITERS: dict[str, Callable[..., Any]] = {
     "aten::append": lambda items, memory, value: items.append(value),
     "aten::extend": _extend,
     "aten::add_": _extend,
+    "aten::update": lambda items, memory, other: items.update(_dict(memory.alias(other).items)),
+    "aten::setdefault": lambda items, memory, key, value: items.setdefault(_key(key), value),
     "aten::insert": lambda items, memory, at, value: items.insert(_key(at), value),
     "aten::_set_item": lambda items, memory, key, value: items.__setitem__(_key(key), value),
     "aten::Delete": lambda items, memory, key: items.__delitem__(_key(key)),

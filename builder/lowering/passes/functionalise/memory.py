@@ -41,10 +41,12 @@ class Memory:
         return self.define(value, Storage(constant=ir.is_constant(value)), items=items, held=self._holding(items or []))
 
     def _constant_items(self, value: Any) -> Items | None:
-        """The elements of a constant list, as constants beside it."""
-        if not ir.is_constant(value) or value.type().kind() != "ListType":
+        """The elements of a constant list or dictionary, as constants beside it."""
+        if not ir.is_constant(value) or value.type().kind() not in ("ListType", "DictType"):
             return None
         known = value.toIValue()
+        if isinstance(known, dict):
+            return {key: ir.insert_constant(self.graph, element, value.node()) for key, element in known.items()}
         return [ir.insert_constant(self.graph, element, value.node()) for element in known]
 
     def same(self, value: Any, alias: Alias) -> None:
