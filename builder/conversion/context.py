@@ -18,6 +18,7 @@ from builder.conversion.dynamic import DynamicScalar, Size, expression
 from builder.conversion.naming import where
 from builder.conversion.unconvertible import Unconvertible as Unconvertible
 from builder.conversion.weights import Weights
+from builder.engine import dialect
 from builder.engine.flavour import trt
 from builder.engine.typed import typed
 from builder.manifest.spec import Profile
@@ -200,7 +201,9 @@ class ConversionContext:
         return output
 
     def unary(self, operation: str, a: Any) -> Any:
-        """One IUnaryLayer; `operation` is a UnaryOperation's name."""
+        """One IUnaryLayer; `operation` is a UnaryOperation's name. Where it does not negate integers, 0 - a."""
+        if operation == "NEG" and not dialect.takes("UNARY.NEG", a.dtype.name):
+            return self.elementwise("SUB", self.like_scalar(a, 0), a)
         return self.net.add_unary(a, getattr(trt.UnaryOperation, operation)).get_output(0)
 
     def broadcast(self, *tensors: Any) -> list[Any]:
@@ -492,6 +495,10 @@ class ConversionContext:
 
         `mode` is a SampleMode's name for what lies outside the tensor; `fill` the ITensor that FILL puts there.
         """
+        if mode is not None and not dialect.takes(f"SLICE.{mode}", tensor.dtype.name):  # bools, as integers
+            wide = self.cast(tensor, torch.int32)
+            filled = fill if fill is None else self.cast(fill, torch.int32)
+            return self.cast(self.slice(wide, starts, sizes, strides, mode, filled), torch.bool)
         static = [[v if isinstance(v, int) else 0 for v in values] for values in (starts, sizes, strides)]
         layer = self.net.add_slice(tensor, *(trt.Dims(v) for v in static))
         for index, values in enumerate((starts, sizes, strides), start=1):

@@ -17,6 +17,7 @@ from builder.conversion.unconvertible import Unconvertible
 from builder.conversion.weights import Weights
 from builder.engine import flavour
 from builder.engine.network import new_network
+from builder.engine.typed import pin
 from builder.errors import ConversionError, UnsupportedOperators, UsageError
 from builder.lowering import LoweredGraph, lower
 from builder.manifest.spec import Profile, TensorSpec
@@ -85,6 +86,8 @@ def convert(
     if rules.half and not _has_dtype(lowered, specs, rules.half):
         results = [_restored(ctx, result, rules.half) for result in results]
     marked = [_mark_output(ctx, result, name) for result, name in zip(results, names, strict=True)]
+    if not rules.half:
+        pin(network)
     return Conversion(
         network,
         trt_builder,
@@ -128,9 +131,8 @@ def add_input(ctx: ConversionContext, spec: TensorSpec) -> Any:
             f"input {spec.name}: TensorRT has no float64", fix="declare float32, and cast in the model if it needs more"
         )
     shape = [axis if isinstance(axis, int) else _fixed(ctx, axis) for axis in spec.shape]
-    endpoint = dtype if dtype in (torch.uint8, torch.int8) else dtypes.carrier(dtype)
     try:
-        tensor = ctx.net.add_input(spec.name, dtypes.to_trt(endpoint), shape)
+        tensor = ctx.net.add_input(spec.name, dtypes.to_trt(dtypes.endpoint(dtype)), shape)
     except Unconvertible as missing:
         raise UsageError(f"input {spec.name}: {missing.reason}", fix="declare float32 or float16") from missing
     for position, (axis, length) in enumerate(zip(spec.shape, shape, strict=True)):
@@ -183,7 +185,7 @@ def _mark_output(ctx: ConversionContext, result: Any, name: str) -> torch.dtype:
         raise ConversionError(f"output {name} is not a tensor", where=name)
     tensor = ctx.tensor(result)
     dtype = ctx.dtype(result if isinstance(result, DynamicScalar) else tensor)
-    endpoint = dtype if dtype in (torch.uint8, torch.int8) else dtypes.carrier(dtype)
+    endpoint = dtypes.endpoint(dtype)
     if dtypes.from_trt(tensor.dtype) != endpoint:
         if not flavour.strongly_typed():
             tensor = ctx.net.add_cast(tensor, dtypes.to_trt(torch.float32)).get_output(0)

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from builder.conversion.unconvertible import Unconvertible
-from builder.engine import flavour
+from builder.engine import dialect, flavour
 from builder.engine.flavour import trt
 
 NAMES = {
@@ -41,6 +41,14 @@ def carrier(dtype: torch.dtype) -> torch.dtype:
     if dtype == torch.int64 and not flavour.has_int64():
         return torch.int32
     return torch.float32 if dtype == torch.float64 else dtype
+
+
+@lru_cache
+def endpoint(dtype: torch.dtype) -> torch.dtype:
+    """The dtype of a network's input or output of torch's `dtype`: the small integers as themselves, but int8 as int32
+    on 8.6, where an INT8 endpoint means a quantised tensor with a range."""
+    small = dtype in (torch.uint8, torch.int8) and dialect.takes("ENDPOINT", NAMES[dtype])
+    return dtype if small else carrier(dtype)
 
 
 @lru_cache

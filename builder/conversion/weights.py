@@ -25,5 +25,7 @@ class Weights:
         self.alive.append(tensor)
         if flavour.strongly_typed():
             return trt.Weights(dtypes.to_trt(tensor.dtype), tensor.data_ptr(), tensor.numel())
+        if not tensor.numel():
+            return trt.Weights(dtypes.to_trt(tensor.dtype))  # it wants no values, where numpy gives an address
         self.alive.append(tensor.numpy())  # 8.6 takes no address; the array is a view of the same memory
         return trt.Weights(self.alive[-1])

@@ -1,7 +1,7 @@
 """TensorRT 8.6's network made to keep dtypes as the strongly typed networks of 10, 11 and RTX do.
 
-8.6 treats a half tensor as a wish: a layer's output counts as float32 until it is told otherwise. So each new layer is
-told, by the dtype of the input that its output follows, and what converters read back is what they wrote.
+8.6 treats a half tensor as a wish: a layer's output counts as float32 until it is told otherwise, a half constant and a
+cast to half too. So each new layer is told, and what converters read back is what they wrote.
 """
 
 from __future__ import annotations
@@ -9,24 +9,30 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from builder.engine import flavour
+from builder.engine import dialect, flavour
 from builder.engine.flavour import trt
 
 FOLLOWS = {
     "ISelectLayer": 1,
+    "IOneHotLayer": 1,
     **dict.fromkeys(
         "IActivationLayer IPoolingLayer ILRNLayer IScaleLayer ISoftMaxLayer IConvolutionLayer IDeconvolutionLayer "
         "IConcatenationLayer IElementWiseLayer IUnaryLayer IPaddingLayer IShuffleLayer IReduceLayer ITopKLayer "
         "IGatherLayer IMatrixMultiplyLayer IIdentityLayer ISliceLayer IParametricReLULayer IResizeLayer IScatterLayer "
-        "IEinsumLayer IGridSampleLayer IReverseSequenceLayer INormalizationLayer".split(),
+        "IEinsumLayer IGridSampleLayer IReverseSequenceLayer INormalizationLayer IRecurrenceLayer IIteratorLayer "
+        "ILoopOutputLayer".split(),
         0,
     ),
 }
 """By layer class, the input whose dtype the first output has."""
+CARRYING = ("IRecurrenceLayer", "IIteratorLayer", "ILoopOutputLayer")
+"""A loop's own layers, told only where 8.6 does not know it from what they carry."""
+UNCOMPUTED = ("IConstantLayer", *CARRYING)
+"""Layers that compute nothing: their output has a type, they themselves have no precision."""
 
 
 class TypedNetwork:
-    """An INetworkDefinition whose add_* methods set the precision and the output type of half layers."""
+    """An INetworkDefinition (or a loop of one) whose add_* methods say the type of half outputs."""
 
     def __init__(self, network: Any) -> None:
         self._network = network
@@ -35,10 +41,42 @@ class TypedNetwork:
         attribute = getattr(self._network, name)
         return _typing(attribute) if name.startswith("add_") else attribute
 
+    def add_loop(self) -> Any:
+        """A loop whose own layers are told as well."""
+        return TypedNetwork(self._network.add_loop())
+
+    def add_cast(self, tensor: Any, dtype: Any) -> Any:
+        """A cast; where 8.6 casts to no such type, the identity layer that is documented to convert to it."""
+        taken = dialect.takes("CAST.TO", dtype.name)
+        layer = self._network.add_cast(tensor, dtype) if taken else self._network.add_identity(tensor)
+        if not taken or dtype == trt.DataType.HALF:
+            layer.set_output_type(0, dtype)
+        return layer
+
 
 def typed(network: Any) -> Any:
     """The network itself where it keeps dtypes, else the wrapper that makes it."""
     return network if flavour.strongly_typed() or network is None else TypedNetwork(network)
+
+
+def pin(network: Any) -> None:
+    """Where a module itself mixes half with float32, tell each float32 layer to stay: what may be half, 8.6 makes half.
+
+    A network that keeps dtypes needs none of it, and one without half is built without leave to use it.
+    """
+    if flavour.strongly_typed() or not has_half(network):
+        return
+    for layer in map(network.get_layer, range(network.num_layers)):
+        if layer.num_outputs and _kind(layer) not in SILENT and layer.get_output(0).dtype == trt.DataType.FLOAT:
+            layer.precision = trt.DataType.FLOAT
+            layer.set_output_type(0, trt.DataType.FLOAT)
+
+
+SILENT = frozenset(
+    "CONSTANT CAST QUANTIZE DEQUANTIZE RECURRENCE ITERATOR LOOP_OUTPUT TRIP_LIMIT CONDITION CONDITIONAL_INPUT "
+    "CONDITIONAL_OUTPUT SHAPE".split()
+)
+"""Layers whose type follows from what they hold or carry."""
 
 
 def has_half(network: Any) -> bool:
@@ -51,23 +89,38 @@ def has_half(network: Any) -> bool:
 
 def has_int8(network: Any) -> bool:
     """Whether any layer quantises: then the builder must be allowed to compute in int8."""
-    kind = trt.LayerType.QUANTIZE
-    return any(trt.ILayer.type.__get__(network.get_layer(i)) == kind for i in range(network.num_layers))
+    return any(_kind(network.get_layer(i)) == "QUANTIZE" for i in range(network.num_layers))
+
+
+def _kind(layer: Any) -> str:
+    """The LayerType's name, through the base class: IActivationLayer hides it behind a `type` of its own."""
+    return str(trt.ILayer.type.__get__(layer).name)
 
 
 def _typing(add: Callable[..., Any]) -> Callable[..., Any]:
     def added(*arguments: Any, **named: Any) -> Any:
         layer = add(*arguments, **named)
-        follows = FOLLOWS.get(type(layer).__name__)
-        if follows is not None:
-            _set(layer, follows)
+        if _source(layer, arguments) == trt.DataType.HALF:
+            _declare(layer)
         return layer
 
     return added
 
 
-def _set(layer: Any, follows: int) -> None:
-    source = layer.get_input(follows)
-    if source.dtype == trt.DataType.HALF and layer.get_output(0).dtype == trt.DataType.FLOAT:
+def _source(layer: Any, arguments: tuple[Any, ...]) -> Any:
+    """The type that the layer's output has in PyTorch's eyes; None where no rule says it."""
+    kind = type(layer).__name__
+    if kind == "IConstantLayer":
+        return arguments[1].dtype
+    follows = FOLLOWS.get(kind)
+    return None if follows is None else layer.get_input(follows).dtype
+
+
+def _declare(layer: Any) -> None:
+    """Say half, whatever 8.6 says at the moment: an unsaid type is looked up again when the network changes."""
+    now, kind = layer.get_output(0).dtype, type(layer).__name__
+    if now not in (trt.DataType.FLOAT, trt.DataType.HALF) or (now == trt.DataType.HALF and kind in CARRYING):
+        return  # a comparison, or known
+    if kind not in UNCOMPUTED:
         layer.precision = trt.DataType.HALF
-        layer.set_output_type(0, trt.DataType.HALF)
+    layer.set_output_type(0, trt.DataType.HALF)

@@ -11,7 +11,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from builder.engine.flavour import trt
 from builder.reference.registry import Evaluator
 
 # INT4 has no torch dtype with arithmetic: its values are held in int8, within -8..7.
@@ -102,8 +101,3 @@ def in_float32(evaluator: Evaluator) -> Evaluator:
         return evaluator(layer, *widened).to(x.dtype)
 
     return wide
-
-
-def shape_dtype() -> torch.dtype:
-    """The dtype of shape tensors that TensorRT itself makes: int64, or int32 where a flavour has no INT64."""
-    return torch.int64 if hasattr(trt.DataType, "INT64") else torch.int32

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from builder.engine.flavour import strongly_typed
+from builder.engine import flavour
 from builder.engine.network import MESSAGES
 from builder.errors import NetworkEvaluationError, TrtBuildError
 from builder.reference.dtypes import torch_dtype
@@ -19,6 +19,10 @@ from builder.reference.registry import EVALUATORS
 # The value of each tensor. Tensors are compared by identity: pybind11 gives one Python object for one ITensor as long
 # as somebody holds it, and the nodes hold all of them.
 Values = dict[Any, Tensor]
+
+
+UNSAID = {"QUANTIZE": torch.int8}
+"""By layer, what 8.6 gives as output although it says FLOAT."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,7 +62,7 @@ class Node:
 
         A weakly typed network (8.6) takes half and float32 for one another, so there a value becomes what it says.
         """
-        if not strongly_typed():
+        if not flavour.strongly_typed():
             results = tuple(_as_said(value, dtype) for value, (dtype, _) in zip(results, self.expected, strict=True))
         for i, (value, (dtype, shape)) in enumerate(zip(results, self.expected, strict=True)):
             if value.dtype != dtype or not fits(value.shape, shape):
@@ -70,7 +74,8 @@ class Node:
     def expected(self) -> tuple[tuple[torch.dtype, tuple[int, ...]], ...]:
         """dtype and shape (-1 for any length) that TensorRT gives to each output."""
         try:
-            return tuple((torch_dtype(tensor.dtype), tuple(tensor.shape)) for tensor in self.outputs)
+            unsaid = None if flavour.strongly_typed() else UNSAID.get(self.kind)
+            return tuple((unsaid or torch_dtype(tensor.dtype), tuple(tensor.shape)) for tensor in self.outputs)
         except (KeyError, ValueError, RuntimeError) as error:
             # Without a GPU, TensorRT follows every error with one about CUDA: the one before says what is wrong.
             said = next((m for m in reversed(MESSAGES) if "cudaError" not in m), str(error))

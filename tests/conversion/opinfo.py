@@ -20,7 +20,7 @@ import torch
 
 import builder
 from builder.errors import LoweringError, TrtBuildError, UnsupportedOperators
-from tests.conversion.harness import spec_of
+from tests.conversion.harness import carried, spec_of
 
 DTYPES = (torch.float32, torch.int64, torch.bool)
 RTOL = ATOL = 2e-5
@@ -177,7 +177,7 @@ def _compare(name: str, traced: Any, tensors: Sequence[torch.Tensor], wanted: Se
     tolerance = WIDER.get(name, RTOL)
     count = 1 if name in ANY_OF_EQUALS else len(wanted)
     for answer, truth in zip(answers[:count], wanted[:count], strict=True):
-        truth = truth.float() if truth.dtype == torch.float64 else truth
+        truth = truth.to(carried(truth.dtype))
         exact = not truth.dtype.is_floating_point
         torch.testing.assert_close(
             answer, truth, rtol=0 if exact else tolerance, atol=0 if exact else max(ATOL, tolerance), equal_nan=True

@@ -11,6 +11,7 @@ from builder.conversion.context import ConversionContext, Unconvertible
 from builder.conversion.dynamic import DynamicScalar
 from builder.conversion.layers import choose, combine, equal, less, settle, truncated
 from builder.conversion.registry import converter
+from builder.engine import dialect
 
 NOTE_REMAINDER = "of floats exact for quotients below 2^24"
 
@@ -195,7 +196,8 @@ def known_power(ctx: ConversionContext, x: Any, exponent: float) -> Any:
 
 
 def integer_power(ctx: ConversionContext, x: Any, exponent: Any, dtype: torch.dtype) -> Any:
-    """Integers to static powers by repeated squaring, exact and wrapping around; others by POW.
+    """Integers to static powers by repeated squaring, exact and wrapping around; others by POW, or where that takes
+    floats only by the bits of the exponent.
 
     PyTorch raises for a negative static exponent, and gives 1, (-1)^n or 0 for negative elements of a tensor.
     """
@@ -205,17 +207,32 @@ def integer_power(ctx: ConversionContext, x: Any, exponent: Any, dtype: torch.dt
         return ctx.wrapped(squarings(ctx, ctx.tensor(x), exponent), dtype)
     x, exponent = ctx.operands(x, exponent, dtype=dtype)
     zero = ctx.like_scalar(exponent, 0)
-    result = ctx.elementwise("POW", x, ctx.elementwise("MAX", exponent, zero))
-    odd = ctx.elementwise("SUB", exponent, double_half(ctx, exponent))
+    odd, natural = low_bit(ctx, exponent), ctx.elementwise("MAX", exponent, zero)
+    has_layer = dialect.takes("ELEMENTWISE.POW", x.dtype.name)
+    result = ctx.elementwise("POW", x, natural) if has_layer else power_by_bits(ctx, x, natural, odd)
     minus_one = choose(ctx, equal(ctx, odd, 1), -1, 1, dtype)
     inverse = choose(ctx, equal(ctx, x, -1), minus_one, choose(ctx, equal(ctx, x, 1), 1, 0, dtype), dtype)
     return ctx.wrapped(choose(ctx, less(ctx, exponent, 0), inverse, result, dtype), dtype)
 
 
-def double_half(ctx: ConversionContext, x: Any) -> Any:
-    """2 floor(x / 2): the even number at or below an integer."""
+def low_bit(ctx: ConversionContext, x: Any) -> Any:
+    """x - 2 floor(x / 2): 1 where an integer is odd."""
     two = ctx.like_scalar(x, 2)
-    return ctx.elementwise("PROD", ctx.elementwise("FLOOR_DIV", x, two), two)
+    return ctx.elementwise("SUB", x, ctx.elementwise("PROD", ctx.elementwise("FLOOR_DIV", x, two), two))
+
+
+def power_by_bits(ctx: ConversionContext, x: Any, exponent: Any, odd: Any) -> Any:
+    """x^exponent of int32, as the product of x^(2^b) for each bit b of the exponent: five of them. An exponent of 32 or
+    more stays within int32 for -1, 0 and 1 only, to whom just its last bit (`odd`) matters."""
+    over = ctx.elementwise("SUM", odd, ctx.like_scalar(odd, 30))
+    exponent = ctx.net.add_select(less(ctx, exponent, 32), exponent, over).get_output(0)
+    one = ctx.like_scalar(x, 1)
+    result, square = one, x
+    for _ in range(5):
+        factor = ctx.net.add_select(equal(ctx, low_bit(ctx, exponent), 1), square, one).get_output(0)
+        result, square = ctx.elementwise("PROD", result, factor), ctx.elementwise("PROD", square, square)
+        exponent = ctx.elementwise("FLOOR_DIV", exponent, ctx.like_scalar(exponent, 2))
+    return result
 
 
 def squarings(ctx: ConversionContext, x: Any, exponent: int) -> Any:

@@ -12,10 +12,12 @@ from typing import Any
 import torch
 
 from builder.conversion import dtypes
-from builder.conversion.context import ConversionContext
+from builder.conversion.context import ConversionContext, Unconvertible
 from builder.conversion.dynamic import DynamicScalar, Size, bounds
 from builder.conversion.layers import reduce
 from builder.conversion.registry import Predicate, converter
+from builder.conversion.spatial import iota
+from builder.engine import dialect
 from builder.engine.flavour import trt
 
 LIMIT = 3840
@@ -60,11 +62,48 @@ def best(ctx: ConversionContext, x: Any, k: Size, axis: int, largest: bool) -> t
         back = [order.index(a) for a in range(ctx.rank(x))]
         found = best(ctx, ctx.permute(x, order), k, ctx.rank(x) - 1, largest)
         return ctx.permute(found[0], back), ctx.permute(found[1], back)
-    values, places = _layer(ctx, ctx.cast(x, torch.int32) if dtype == torch.bool else x, k, axis, largest)
+    x = ctx.cast(x, torch.int32) if dtype == torch.bool else x
+    found = _layer if dialect.takes("TOPK", x.dtype.name) else _of_integers
+    values, places = found(ctx, x, k, axis, largest)
     sizes = [k if a == axis else size for a, size in enumerate(ctx.sizes(x))]
     ctx.remember_dtype(values, torch.int32 if dtype == torch.bool else dtype)
     values = ctx.cast(ctx.set_sizes(values, sizes), dtype)
     return values, ctx.cast(ctx.set_sizes(places, sizes), torch.int64)
+
+
+RANKED_AT_MOST = 4096
+"""Each element is compared with each other: 16 million bools for a row of so many."""
+
+
+def _of_integers(ctx: ConversionContext, x: Any, k: Size, axis: int, largest: bool) -> tuple[Any, Any]:
+    """The same of int32 where the layer takes floats only, exactly: small integers as float32; one of the others as
+    where the extreme stands; several by their rank."""
+    if ctx.dtype(x) in (torch.bool, torch.uint8, torch.int8):
+        values, places = _layer(ctx, ctx.cast(x, torch.float32), k, axis, largest)
+        return ctx.cast(values, torch.int32), places
+    if k == 1:
+        values = reduce(ctx, "MAX" if largest else "MIN", x, [axis], True)
+        key = ctx.elementwise("EQUAL", x, values)
+        return values, _layer(ctx, ctx.cast(key, torch.float32), 1, axis, True)[1]
+    places = _layer(ctx, ctx.cast(_ranks(ctx, x, axis, largest), torch.float32), k, axis, False)[1]
+    layer = ctx.net.add_gather_v2(x, places, trt.GatherMode.ELEMENT)
+    layer.axis = axis
+    return layer.get_output(0), places
+
+
+def _ranks(ctx: ConversionContext, x: Any, axis: int, largest: bool) -> Any:
+    """How many elements along an axis come before each: the better ones, and the equal ones in front of it."""
+    length, last = ctx.size(x, axis), ctx.rank(x)
+    most = at_most(ctx, length)
+    if most is None or most > RANKED_AT_MOST:
+        raise Unconvertible(f"this TensorRT sorts floats only, and integers here up to {RANKED_AT_MOST} of them")
+    own, other = ctx.unsqueeze(x, [axis + 1]), ctx.unsqueeze(x, [axis])  # [..., i, j, ...]
+    position = iota(ctx, length, torch.int32)
+    i, j = (ctx.reshape(position, [length if a == place else 1 for a in range(last + 1)]) for place in (axis, axis + 1))
+    better = ctx.elementwise("GREATER" if largest else "LESS", other, own)
+    tied = ctx.elementwise("AND", ctx.elementwise("EQUAL", other, own), ctx.elementwise("LESS", j, i))
+    before = ctx.copy_sizes(better, ctx.elementwise("OR", better, tied))
+    return ctx.copy_sizes(x, reduce(ctx, "SUM", ctx.cast(before, torch.int32), [axis + 1], False))
 
 
 def _layer(ctx: ConversionContext, x: Any, k: Size, axis: int, largest: bool) -> tuple[Any, Any]:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import Tensor
 
+from builder.engine import flavour
 from builder.reference.dtypes import output_dtype
 from builder.reference.registry import evaluates
 
@@ -15,12 +17,12 @@ RANGES = {"INT8": (-128, 127), "INT4": (-8, 7), "FP8": (-448, 448)}
 @evaluates("QUANTIZE")
 def quantize(layer: Any, x: Tensor, scale: Tensor, zero: Tensor | None = None) -> Tensor:
     """x / scale, computed in float32, rounded to the nearest value of the output's dtype (ties to even), saturated."""
-    kind = layer.get_output(0).dtype.name
+    kind = layer.get_output(0).dtype.name if flavour.strongly_typed() else "INT8"  # 8.6 says FLOAT, and has no other
     low, high = RANGES[kind]
     scaled = x.float() / _spread(scale, x, layer.axis)
     shifted = scaled if kind == "FP8" else scaled.round()
     shifted = shifted if zero is None else shifted + _spread(zero, x, layer.axis)
-    return shifted.clamp(low, high).to(output_dtype(layer))
+    return shifted.clamp(low, high).to(output_dtype(layer) if flavour.strongly_typed() else torch.int8)
 
 
 @evaluates("DEQUANTIZE")

@@ -50,10 +50,18 @@ def resize(layer: Any, x: Tensor, shape: Tensor | None = None) -> Tensor:
 def _lengths(layer: Any, x: Tensor, shape: Tensor | None) -> list[int]:
     if shape is not None:
         return [int(n) for n in shape]
-    lengths = layer.shape  # None where scales are set; asked for first, as TensorRT warns of scales that are not
+    lengths = _shape(layer)  # asked for first, as TensorRT warns of scales that are not set
     if lengths is not None and len(lengths) == x.dim():
         return list(lengths)
     return [math.floor(n * scale) for n, scale in zip(x.shape, layer.scales, strict=True)]
+
+
+def _shape(layer: Any) -> Any:
+    """None where scales are set instead, of which 8.6's bindings make an error: the Dims have -1 axes."""
+    try:
+        return layer.shape
+    except ValueError:
+        return None
 
 
 def _places(layer: Any, origin: int, resized: int) -> Tensor:

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from builder.reference.dtypes import output_dtype, shape_dtype, torch_dtype, weights_tensor
+from builder.reference.dtypes import output_dtype, torch_dtype, weights_tensor
 from builder.reference.registry import evaluates
 
 
@@ -20,7 +20,7 @@ def constant(layer: Any) -> Tensor | None:
 @evaluates("SHAPE")
 def shape(layer: Any, x: Tensor) -> Tensor:
     """x's lengths: a vector of int64 (int32 on 8.6)."""
-    return torch.tensor(x.shape, dtype=shape_dtype())
+    return torch.tensor(x.shape, dtype=output_dtype(layer))
 
 
 @evaluates("CAST")

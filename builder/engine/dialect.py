@@ -1,0 +1,28 @@
+"""What TensorRT 8.6 refuses of the layers that it shares with 10, 11 and RTX: one table, asked by dtype.
+
+Seen on an H100 with 8.6.0, whose builder or network said so; the converters ask `takes` and compose what it does not.
+"""
+
+from __future__ import annotations
+
+from builder.engine import flavour
+
+WHOLE = frozenset({"INT32"})
+TRUTHS = frozenset({"BOOL"})
+
+REFUSED: dict[str, frozenset[str]] = {
+    "TOPK": WHOLE,  # "only activation types allowed as input to this layer"
+    "UNARY.NEG": WHOLE,  # "operation NEG not allowed on type Int32"
+    "ELEMENTWISE.POW": WHOLE,  # "operation POW requires inputs with activation type"
+    # "No support for kREFLECT, kFILL, kCLAMP slice mode with Myelin", which alone has bools
+    **dict.fromkeys(("SLICE.FILL", "SLICE.CLAMP", "SLICE.REFLECT"), TRUTHS),
+    "CAST.TO": frozenset({"UINT8"}),  # "output type can not be computed"; IIdentityLayer documents the conversion
+    # "input/output with DataType Int8 in network without Q/DQ layers must have dynamic range set"
+    "ENDPOINT": frozenset({"INT8"}),
+}
+"""By layer (and operation or mode), the DataTypes, by name, that 8.6 does not take."""
+
+
+def takes(layer: str, dtype: str) -> bool:
+    """Whether the TensorRT in use takes a DataType, by name, in a layer (`TOPK`, `UNARY.NEG`, ...)."""
+    return flavour.strongly_typed() or dtype not in REFUSED.get(layer, frozenset())

@@ -1,0 +1,18 @@
+"""`TRT_BUILD_TEST_DIALECT=8.6 pytest tests/conversion` runs the whole suite with networks written for TensorRT 8.6."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import pytest
+
+from tests.conversion import old
+
+
+@pytest.fixture(autouse=os.environ.get("TRT_BUILD_TEST_DIALECT") == "8.6")
+def old_dialect(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The test's conversions are written for 8.6."""
+    old.play(monkeypatch)
+    yield
+    old.forget()

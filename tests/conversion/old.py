@@ -1,0 +1,169 @@
+"""TensorRT 8.6's dialect played on the flavour at hand, so that what is written for 8.6 runs where there is no GPU.
+
+The network is the flavour's own; hidden are the layers, operations and types that 8.6 has not, refused is what
+builder.engine.dialect says, and shapes and indices come as INT32. Only an engine of 8.6 shows what its builder says.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from builder.conversion import context, dtypes
+from builder.engine import dialect, flavour
+from builder.engine.typed import TypedNetwork
+
+HIDDEN = {
+    "ActivationType": ("GELU_ERF", "GELU_TANH"),
+    "UnaryOperation": ("ISNAN",),
+    "DataType": ("BF16", "INT64"),
+}
+"""By enumeration, members that came after 8.6."""
+LATER = "add_squeeze add_unsqueeze add_cumulative add_attention add_dynamic_quantize add_rotary_embedding".split()
+"""INetworkDefinition's methods that came after 8.6."""
+
+
+class _Enumeration:
+    """An enumeration without some of its members."""
+
+    def __init__(self, own: Any, hidden: tuple[str, ...]) -> None:
+        self._own, self._hidden = own, hidden
+
+    def __getattr__(self, name: str) -> Any:
+        if name in self._hidden:
+            raise AttributeError(name)
+        return getattr(self._own, name)
+
+
+class _Flags:
+    """8.6 has no strongly typed network; a network of explicit batch is played by one."""
+
+    def __init__(self, own: Any) -> None:
+        self.EXPLICIT_BATCH = own.STRONGLY_TYPED
+
+
+class _Module:
+    def __init__(self, own: Any) -> None:
+        self._own = own
+        self.NetworkDefinitionCreationFlag = _Flags(own.NetworkDefinitionCreationFlag)
+        for name, hidden in HIDDEN.items():
+            setattr(self, name, _Enumeration(getattr(own, name), hidden))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._own, name)
+
+
+class _Late:
+    """A layer that is added when its output is asked for: 8.6 settles its type by what it is given until then."""
+
+    def __init__(self, network: Any) -> None:
+        self.network, self.inputs, self.made = network, {}, None
+
+    def set_input(self, index: int, tensor: Any) -> None:
+        self.inputs[index] = tensor
+
+    def get_output(self, index: int) -> Any:
+        self.made = self.made or self.make()
+        return self.made.get_output(index)
+
+
+class _Fill(_Late):
+    def __init__(self, network: Any, shape: Any, operation: Any) -> None:
+        super().__init__(network)
+        self.arguments = (shape, operation)
+
+    def make(self) -> Any:
+        layer = self.network.add_fill(*self.arguments, self.inputs[1].dtype)
+        for index, tensor in self.inputs.items():
+            layer.set_input(index, tensor)
+        return layer
+
+
+class IIdentityLayer(_Late):
+    """An identity that converts once it is told a type."""
+
+    def __init__(self, network: Any, tensor: Any) -> None:
+        super().__init__(network)
+        self.tensor, self.dtype, self.precision = tensor, tensor.dtype, None
+
+    def get_input(self, index: int) -> Any:
+        return self.tensor
+
+    def set_output_type(self, index: int, dtype: Any) -> None:
+        assert self.made is None or dtype == self.dtype, "told too late"
+        self.dtype = dtype
+
+    def make(self) -> Any:
+        converts = self.dtype != self.tensor.dtype
+        return self.network.add_cast(self.tensor, self.dtype) if converts else self.network.add_identity(self.tensor)
+
+
+class Old:
+    """The flavour's network behind the interface of 8.6."""
+
+    def __init__(self, network: Any, trt: Any) -> None:
+        self._network, self._trt = network, trt
+
+    def __getattr__(self, name: str) -> Any:
+        if name in LATER:
+            raise AttributeError(name)
+        return getattr(self._network, name)
+
+    def _narrow(self, layer: Any) -> Any:
+        return self._network.add_cast(layer.get_output(0), self._trt.DataType.INT32)
+
+    def add_shape(self, tensor: Any) -> Any:
+        return self._narrow(self._network.add_shape(tensor))
+
+    def add_non_zero(self, tensor: Any) -> Any:
+        return self._narrow(self._network.add_non_zero(tensor))
+
+    def add_fill(self, shape: Any, operation: Any) -> Any:
+        return _Fill(self._network, shape, operation)
+
+    def add_identity(self, tensor: Any) -> Any:
+        return IIdentityLayer(self._network, tensor)
+
+    def add_quantize(self, tensor: Any, scale: Any) -> Any:
+        return self._network.add_quantize(tensor, scale, self._trt.DataType.INT8)
+
+    def add_dequantize(self, tensor: Any, scale: Any) -> Any:
+        return self._network.add_dequantize(tensor, scale, self._trt.DataType.FLOAT)
+
+
+def _told(layer: Any, index: int, dtype: Any) -> None:
+    assert layer.get_output(index).dtype == dtype, f"{layer.name} gives {layer.get_output(index).dtype}, told {dtype}"
+
+
+def play(patch: pytest.MonkeyPatch) -> None:
+    """Until `patch` is undone, conversion writes for 8.6; nothing happens where 8.6 itself is in use."""
+    if not flavour.strongly_typed():
+        return
+    own = flavour.load()
+    patch.setattr(flavour, "_loaded", _Module(own))
+    patch.setattr(flavour, "strongly_typed", lambda: False)
+    patch.setattr(flavour, "has_int64", lambda: False)
+    patch.setattr(context, "typed", lambda network: TypedNetwork(Old(network, own)))
+    patch.setattr(own.ILayer, "set_output_type", _told, raising=False)
+    patch.setattr(own.ILayer, "precision", property(lambda layer: None, lambda layer, dtype: None), raising=False)
+    forget()
+
+
+def forget() -> None:
+    """Drop what the tables of dtypes remember of another dialect."""
+    for table in (dtypes.carrier, dtypes.endpoint, dtypes.to_trt, dtypes._from_trt):
+        table.cache_clear()
+
+
+def refused(network: Any) -> list[str]:
+    """What 8.6 would not take of a network's layers, by dialect.REFUSED."""
+    from builder.reference.network import read_layer
+
+    found = []
+    for node in (read_layer(network.get_layer(i)) for i in range(network.num_layers)):
+        settings = (getattr(node.layer, name, None) for name in ("op", "mode"))
+        names = [node.kind, *(f"{node.kind}.{s.name}" for s in settings if hasattr(s, "name"))]
+        read = node.inputs[0].dtype.name if node.inputs else ""
+        found += [f"{node.layer.name}: {name} of {read}" for name in names if read in dialect.REFUSED.get(name, ())]
+    return found
