@@ -12,7 +12,7 @@ from builder.errors import UsageError
 if TYPE_CHECKING:
     from builder.repository.search import Search
 
-ASKED = ("flavour", "only", "precision", "options", "plugins", "jobs", "isolate")
+ASKED = ("flavour", "only", "precision", "state", "options", "plugins", "jobs", "isolate")
 """Of `repo`'s settings those that the search takes too."""
 
 

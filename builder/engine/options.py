@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
@@ -94,6 +95,20 @@ def check(options: BuildOptions, flavour: str, library: Any, version: str) -> No
             raise UsageError(f"{flavour} has no {name.replace('_', ' ')}", fix=LACKS[flavour][name])
         if not _has(library, NEEDED.get(name, ())):
             raise UsageError(f"{flavour} {version} has no {name.replace('_', ' ')}", fix="a newer TensorRT has it")
+    _check_targets(options.compute_capabilities, library, f"{flavour} {version}")
+
+
+def _check_targets(targets: tuple[Capability, ...], library: Any, which: str) -> None:
+    """Raise UsageError for a GPU that RTX compiles nothing for: those of data centres from Hopper on."""
+    known = sorted(
+        int(n[2:]) for n in getattr(library, "ComputeCapability", object).__dict__ if re.fullmatch(r"SM\d+", n)
+    )
+    unknown = [f"sm_{major}{minor}" for major, minor in targets if 10 * major + minor not in known]
+    if unknown:
+        raise UsageError(
+            f"{which} builds nothing for {', '.join(unknown)}",
+            fix=f"one of {', '.join(f'sm_{n}' for n in known)}; for others --flavour tensorrt on a host that has one",
+        )
 
 
 def member(library: Any, enumeration: str, name: str, option: str) -> Any:

@@ -2,59 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from builder import store as stores
-from builder.engine import BuildOptions
-from builder.engine import flavour as flavours
-from builder.manifest import load as load_manifests
-from builder.manifest.spec import TensorSpec
 from builder.repository import orders
+from builder.repository.settings import Settings, settled
 
 
 def explain(
-    models: Path | str,
-    out: Path | str | None = None,
-    *,
-    serve_as: str = "auto",
-    layout: str = "auto",
-    torch_steps: str = "auto",
-    flavour: str = "auto",
-    only: Sequence[str] = (),
-    inputs: Sequence[TensorSpec] = (),
-    sample: Path | str | None = None,
-    precision: str | None = None,
-    state: str | None = None,
-    options: BuildOptions | None = None,
-    store: Path | str | None = None,
-    plugins: Sequence[str] = (),
+    models: Path | str, out: Path | str | None = None, settings: Settings | None = None, **keywords: Any
 ) -> list[dict[str, Any]]:
     """For each model `name`, `verdict` and `because` in words, its `request`, and the `plans` of its last build by
     label, each with `key`, `parts` and whether it is `stored`; all JSON-able.
 
-    The settings are those of build_repository. `out` None compares with what the store was last told under the name.
-    `models` may be the folder of a published model, of which is told what it was built from.
+    Settings and `keywords` are those of build_repository. `out` None compares with what the store was last told under
+    the name. `models` may be the folder of a published model, of which is told what it was built from.
     """
-    folder = Path(models)
-    kept = stores.Store(str(store)) if store else None
+    chosen, folder = settled(settings, keywords), Path(models)
+    kept = stores.Store(str(chosen.store)) if chosen.store else None
     if stores.sidecar(folder) is not None:
         return [_published(folder, kept)]
-    sample = Path(sample) if sample is not None else None
-    specs = load_manifests(folder, only=only, inputs=inputs, sample=sample, precision=precision, state=state)
-    common: dict[str, Any] = {
-        "serve_as": serve_as,
-        "layout": layout,
-        "torch_steps": torch_steps,
-        "flavour": flavours.select(flavour),
-        "options": options or BuildOptions(),
-        "store": str(store) if store else None,
-        "plugins": tuple(plugins),
-    }
-    nowhere = Path(out) if out is not None else Path("/nonexistent")
+    asked = chosen.orders(chosen.specs(folder), Path(out) if out is not None else Path("/nonexistent"))
     with stores.Hashes() as hashes:
-        return [_report(orders.Order(spec, nowhere, **common), hashes, kept) for spec in specs]
+        return [_report(order, hashes, kept) for order in asked]
 
 
 def _report(order: orders.Order, hashes: stores.Hashes, kept: stores.Store | None) -> dict[str, Any]:

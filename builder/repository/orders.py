@@ -12,6 +12,7 @@ from typing import Any
 from builder import store
 from builder.engine import BuildOptions, flavour, gpu, workers
 from builder.manifest.spec import ModelSpec, TensorSpec
+from builder.repository import targets
 from builder.repository.result import SHOWN, ModelResult, Progress
 
 PERFORM = "builder.repository.model:perform"
@@ -61,8 +62,12 @@ def settled(order: Order, hashes: store.Hashes) -> Order | ModelResult:
         shown = {key: _tuple(said.get("result", {}).get(key, getattr(ModelResult, key))) for key in SHOWN}
         return ModelResult(order.spec.name, ok=True, path=order.folder, state="unchanged", **shown)
     parts = {label: made["parts"] for label, made in (said.get("plans") or {}).items()}
-    options = order.options.over(order.spec.build)
-    return replace(order, options=options, request=wanted, because=reason, last=parts)
+    return replace(order, options=options_of(order), request=wanted, because=reason, last=parts)
+
+
+def options_of(order: Order) -> BuildOptions:
+    """The manifest's options under the order's, as this host builds with them. Raises UsageError."""
+    return targets.here(order.options.over(order.spec.build), order.flavour)
 
 
 def request_of(order: Order, hashes: store.Hashes) -> dict[str, Any]:
@@ -73,7 +78,7 @@ def request_of(order: Order, hashes: store.Hashes) -> dict[str, Any]:
         serve_as=order.serve_as,
         layout=order.layout,
         torch_steps=order.torch_steps,
-        options=order.options.over(order.spec.build),
+        options=options_of(order),
         plugins=order.plugins,
     )
 

@@ -17,16 +17,15 @@ from typing import TYPE_CHECKING, Any
 from builder.engine import workers
 from builder.errors import EngineError, EnvironmentProblem, ParityError, TrtBuildError, UsageError
 from builder.manifest import editing
-from builder.manifest import load as load_manifests
 from builder.manifest.spec import ModelSpec
 from builder.repository import hops, orders
 from builder.repository.minimal import minimal
 from builder.repository.orders import Order
 from builder.repository.result import Progress
+from builder.repository.settings import Settings, settled
 
 if TYPE_CHECKING:
     from builder.conversion import Conversion
-    from builder.engine import BuildOptions
     from builder.triton import Golden
 
 PERFORM = "builder.repository.search:perform"
@@ -67,31 +66,26 @@ def wanted(spec: ModelSpec, precision: str | None) -> ModelSpec:
 
 def search_precision(
     models: Path | str,
+    settings: Settings | None = None,
     *,
-    flavour: str = "auto",
-    only: Sequence[str] = (),
-    precision: str | None = None,
-    options: BuildOptions | None = None,
-    plugins: Sequence[str] = (),
     jobs: int = 0,
     isolate: bool = True,
     progress: Progress | None = None,
+    **keywords: Any,
 ) -> list[Search]:
     """Find for every model of `models` the cheapest precision within its tolerance, and write it into its manifest.
 
-    What is tried is `precision`, else the manifest's, else fp16: first for every layer that the policy reduces, then
-    with as few layers kept in float32 (`keep_fp32`) as let all goldens pass; fp32 where no layer can be reduced. A
-    model that fails, with its `error`, does not stop the others. Raises UsageError where a model has no manifest, or
-    one that cannot be changed, and what build_repository raises.
+    What is tried is the setting `precision`, else the manifest's, else fp16: first for every layer that the policy
+    reduces, then with as few layers kept in float32 (`keep_fp32`) as let all goldens pass; fp32 where no layer can be
+    reduced. A model that fails, with its `error`, does not stop the others. Settings and `keywords` are those of
+    build_repository. Raises UsageError where a model has no manifest, or one that cannot be changed, and what
+    build_repository raises.
     """
-    from builder.engine import BuildOptions
-    from builder.engine import flavour as flavours
-
-    specs = [wanted(spec, precision) for spec in load_manifests(Path(models), only=only)]
+    chosen = settled(settings, keywords)
+    specs = [wanted(spec, chosen.precision) for spec in replace(chosen, precision=None).specs(models)]
     for spec in specs:
         editing.check(_manifest(spec))
-    common: dict[str, Any] = {"flavour": flavours.select(flavour), "options": options or BuildOptions()}
-    asked = [Order(spec, Path(), **common, plugins=tuple(plugins)) for spec in specs]
+    asked = chosen.orders(specs, Path())
     found = perform_all(asked, progress or (lambda model, phase: None), jobs, isolate)
     for one in found:
         if one.error is None and one.manifest is not None:
@@ -238,7 +232,7 @@ class _Trials:
         if self.found.judge == "reference":
             yield lambda *tensors: reference.run(conversion, tensors)
         else:
-            with Engine(engine.build(conversion, self.order.options.over(self.spec.build)).data) as built:
+            with Engine(engine.build(conversion, orders.options_of(self.order)).data) as built:
                 yield built
 
 

@@ -1,0 +1,73 @@
+"""What build_repository, explain and search_precision are told alike."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from builder.manifest import load as load_manifests
+from builder.manifest.spec import ModelSpec, TensorSpec
+
+if TYPE_CHECKING:
+    from builder.engine import BuildOptions
+    from builder.repository.orders import Order
+
+
+@dataclass(frozen=True)
+class Settings:
+    """`inputs` (or the arrays of the npz `sample`) stand in for a manifest that is missing; `precision`, `state` and
+    what is set of `options` override the manifests'.
+
+    A model that TensorRT runs only in part is served in pieces: `layout` "fused" in one process, "ensemble" as a Triton
+    ensemble, "auto" as is cheaper. `torch_steps` says what serves an ensemble's torch steps: "python" our runtime,
+    "pytorch" Triton's PyTorch backend, "auto" the latter where Triton's own backend serves the engines beside them.
+    Plans are kept in `store` (a folder or any URL of fsspec) and taken from there; `plugins` are Python files or
+    modules that are imported before a model is. `only` keeps models of these names.
+    """
+
+    serve_as: str = "auto"
+    layout: str = "auto"
+    torch_steps: str = "auto"
+    flavour: str = "auto"
+    only: Sequence[str] = ()
+    inputs: Sequence[TensorSpec] = ()
+    sample: Path | str | None = None
+    precision: str | None = None
+    state: str | None = None
+    options: BuildOptions | None = None
+    store: Path | str | None = None
+    plugins: Sequence[str] = ()
+
+    def specs(self, models: Path | str) -> list[ModelSpec]:
+        """The models. Raises ManifestError and UsageError."""
+        return load_manifests(
+            Path(models),
+            only=self.only,
+            inputs=self.inputs,
+            sample=Path(self.sample) if self.sample is not None else None,
+            precision=self.precision,
+            state=self.state,
+        )
+
+    def orders(self, specs: Sequence[ModelSpec], out: Path, **more: Any) -> list[Order]:
+        """An order for each model. Raises EnvironmentProblem where no such flavour is here."""
+        from builder.engine import BuildOptions, flavour
+        from builder.repository.orders import Order
+
+        common: dict[str, Any] = {
+            "serve_as": self.serve_as,
+            "layout": self.layout,
+            "torch_steps": self.torch_steps,
+            "flavour": flavour.select(self.flavour),
+            "options": self.options or BuildOptions(),
+            "store": str(self.store) if self.store else None,
+            "plugins": tuple(self.plugins),
+        }
+        return [Order(spec, out, **common, **more) for spec in specs]
+
+
+def settled(settings: Settings | None, keywords: Mapping[str, Any]) -> Settings:
+    """The settings with those of `keywords` over them. Raises TypeError for one that there is not."""
+    return replace(settings or Settings(), **keywords)

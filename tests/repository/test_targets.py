@@ -1,0 +1,81 @@
+"""Several targets: RTX takes them all at once, TensorRT the host's own, and says how the others get theirs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from builder.engine import BuildOptions, gpu
+from builder.errors import UsageError
+from builder.repository import Settings, build_repository, targets
+from tests.repository.test_rebuild import models  # noqa: F401  (a fixture)
+
+A100, H100 = (8, 0), (9, 0)
+
+
+@pytest.fixture
+def host(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two GPUs, CUDA's first an H100."""
+    devices = [gpu.Device(i, f"GPU{i}", cc, 1 << 36, f"GPU-{i}") for i, cc in enumerate([H100, A100])]
+    monkeypatch.setattr(gpu, "devices", lambda: devices)
+
+
+def options(*capabilities: tuple[int, int], **more: str) -> BuildOptions:
+    return BuildOptions(compute_capabilities=capabilities, **more)  # type: ignore[arg-type]
+
+
+def test_one_rtx_plan_is_for_all_targets(models: Path, tmp_path: Path) -> None:  # noqa: F811
+    (result,) = build_repository(models, tmp_path / "out", options=options(A100, (8, 9)), isolate=False)
+    assert result.ok and result.warnings == ()
+    facts = json.loads((tmp_path / "out" / "small" / "1" / "plan.json").read_text())
+    assert facts["compute_capabilities"] == ["8.0", "8.9"]
+
+
+def test_a_gpu_that_rtx_knows_nothing_of_is_usage(models: Path, tmp_path: Path) -> None:  # noqa: F811
+    (result,) = build_repository(models, tmp_path / "out", options=options(A100, H100), isolate=False)
+    assert isinstance(result.error, UsageError)
+    assert "builds nothing for sm_90" in str(result.error) and "sm_120" in str(result.error.fix)
+
+
+@pytest.mark.usefixtures("host")
+def test_tensorrt_builds_for_the_gpu_that_is_here_and_names_the_others() -> None:
+    asked = options(A100, H100, (12, 0))
+    assert targets.here(asked, "tensorrt") == BuildOptions()
+    told = list(targets.missing(asked, "tensorrt", "models", "out"))
+    assert len(told) == 2
+    assert "`trt-build repo models --out sm_80 --target sm_80`" in told[0]
+    assert "`trt-build merge out sm_80 --out MERGED`" in told[0] and "sm_120" in told[1]
+    assert targets.here(asked, "tensorrt-rtx") == asked and not list(targets.missing(asked, "tensorrt-rtx", "", ""))
+
+
+@pytest.mark.usefixtures("host")
+def test_a_plan_for_ampere_and_later_serves_the_others_too() -> None:
+    compatible = options(A100, H100, (7, 5), hardware_compatible="ampere_plus")
+    assert targets.here(compatible, "tensorrt") == BuildOptions(hardware_compatible="ampere_plus")
+    (told,) = targets.missing(compatible, "tensorrt", "models", "out")
+    assert "sm_75" in told
+
+
+@pytest.mark.usefixtures("host")
+def test_a_target_that_is_not_cudas_first_gpu_is_made_so() -> None:
+    with pytest.raises(UsageError, match=r"GPU0 is sm_90(.|\n)*CUDA_VISIBLE_DEVICES=GPU-1"):
+        targets.here(options(A100), "tensorrt")
+    with pytest.raises(UsageError, match=r"trt-build merge"):
+        targets.here(options((7, 5)), "tensorrt")
+
+
+@pytest.mark.usefixtures("host")
+def test_without_targets_nothing_is_said() -> None:
+    assert targets.here(BuildOptions(refit=True), "tensorrt") == BuildOptions(refit=True)
+    assert not list(targets.missing(BuildOptions(), "tensorrt", "models", "out"))
+
+
+def test_settings_stand_under_keywords_and_know_their_names(models: Path, tmp_path: Path) -> None:  # noqa: F811
+    settings = Settings(precision="fp16", only=["small"])
+    (result,) = build_repository(models, tmp_path / "out", settings, precision="bf16", isolate=False)
+    facts = json.loads((tmp_path / "out" / "small" / "1" / "plan.json").read_text())
+    assert result.ok and facts["precision"] == "bf16"
+    with pytest.raises(TypeError, match="precison"):
+        build_repository(models, tmp_path / "out", precison="fp16")
