@@ -102,9 +102,6 @@ def _lower(report: dict[str, Any], spec: Any, asked: _Asked) -> None:
     report["operators"] = {"used": dict(sorted(used(lowered.graph).items())), "unsupported": []}
 
 
-def _state(report: dict[str, Any], spec: Any, asked: _Asked) -> None:
-    """Whether the module gives its state back as it takes it; from here on the model has the batch first in it."""
-    from builder import parity
 def _reduce(report: dict[str, Any], spec: Any, asked: _Asked) -> None:
     """8 bits by calibration, and endpoints in float16, where the manifest asks for them."""
     from builder import parity
@@ -119,6 +116,9 @@ def _reduce(report: dict[str, Any], spec: Any, asked: _Asked) -> None:
     report["quantised"] = reduced.as_data(fewer.quantised)
 
 
+def _state(report: dict[str, Any], spec: Any, asked: _Asked) -> None:
+    """Whether the module gives its state back as it takes it; from here on the model has the batch first in it."""
+    from builder import parity
     from builder.repository import stateful
 
     if not spec.state:
@@ -210,10 +210,10 @@ def _compare(report: dict[str, Any], spec: Any, asked: _Asked) -> None:
 def _check_lowered(lowered: Any, golden: Any, spec: Any) -> None:
     from builder import parity
     from builder.parity.arrays import to_numpy, to_torch
+    from builder.repository import hops
 
     answers = lowered.run(*(to_torch(array) for array in golden.inputs.values()))
     answer = {name: to_numpy(tensor) for name, tensor in zip(golden.outputs, answers, strict=True)}
-    from builder.repository import hops
     comparison = parity.compare(answer, golden, spec.tolerance, precision=hops.torch_precision(spec))
     if not comparison.passed:
         message = f"golden {golden.name}: the lowered graph differs from the module: {'; '.join(comparison.problems)}"
@@ -273,18 +273,15 @@ def show(terminal: Terminal, reports: list[dict[str, Any]], with_config: bool) -
             who = "the server" if state["kept"] == "implicit" else "the client"
             shape = ", ".join(map(str, state["shape"]))
             terminal.line(f"{report['name']}: state {state['input']} <- {state['output']} [{shape}], kept by {who}")
+        if report.get("quantised"):
+            show_quantised(terminal, report["name"], report["quantised"])
         if report.get("fallback"):
             _show_pieces(terminal, report)
         if with_config:
-        if report.get("quantised"):
-            show_quantised(terminal, report["name"], report["quantised"])
             terminal.line(f"\n{report['name']}/config.pbtxt", bold=True)
             terminal.line(report["config"].rstrip())
 
 
-def _show_pieces(terminal: Terminal, report: dict[str, Any]) -> None:
-    """What runs where, and what crosses."""
-    found = report["fallback"]
 def show_quantised(terminal: Terminal, name: str, found: dict[str, Any]) -> None:
     """Each product, what its own rounding leaves, and why it was left alone where it was."""
     terminal.line(f"\n{name}: {found['summary']}")
@@ -300,6 +297,9 @@ def show_quantised(terminal: Terminal, name: str, found: dict[str, Any]) -> None
     terminal.table(("product", "computes in", "SQNR dB", "because"), rows, numbers=("SQNR dB",))
 
 
+def _show_pieces(terminal: Terminal, report: dict[str, Any]) -> None:
+    """What runs where, and what crosses."""
+    found = report["fallback"]
     layout = f"; {found['layout']}: {found['reason']}" if "layout" in found else ""
     terminal.line(f"\n{report['name']}: {found['summary']}{layout}")
     rows = [
