@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 import torch
 
+from builder.conversion.block import MISSING
 from builder.lowering import LoweredGraph
 from builder.manifest.spec import DTYPES, Profile, Range, TensorSpec
 from builder.partition import bounds, view
@@ -66,14 +67,14 @@ def _range(sizes: Sequence[int]) -> Range:
 
 def infer(
     lowered: LoweredGraph,
-    specs: Sequence[TensorSpec],
+    specs: Sequence[TensorSpec | None],
     profiles: Sequence[Profile],
     steps: Sequence[Step] | None = None,
     ranges: Mapping[str, Range] | None = None,
 ) -> Shapes:
     """Interpret the graph at every probe; `steps` are its nodes where they have been read already. A value is known if
     every probe could compute it. `ranges` are those of sizes that depend on data (Fallback.ranges); the axes that they
-    give are in the result's profiles."""
+    give are in the result's profiles. A spec of None is an input of unknown shape."""
     steps = view.steps(lowered.graph) if steps is None else steps
     axes = bounds.axes(steps, ranges or {}, profiles)
     profiles = [{**profile, **{axis.name: axis.range for axis in axes.values()}} for profile in profiles]
@@ -105,7 +106,7 @@ def _inside(span: Range, offset: int) -> int:
 
 def _interpreter(
     lowered: LoweredGraph,
-    specs: Sequence[TensorSpec],
+    specs: Sequence[TensorSpec | None],
     sizes: Sizes,
     memory: Memory,
     axes: Mapping[str, bounds.Axis],
@@ -113,6 +114,9 @@ def _interpreter(
     """One that holds the graph's inputs (on meta), with the named axes at these sizes."""
     interpreter = ShapeInterpreter(memory, {value: sizes[axis.name] for value, axis in axes.items()})
     for value, spec in zip(lowered.graph.inputs(), specs, strict=True):
+        if spec is None:
+            interpreter.ctx.values[value.debugName()] = MISSING
+            continue
         shape = [axis if isinstance(axis, int) else sizes[axis] for axis in spec.shape]
         tensor = torch.empty(shape, dtype=getattr(torch, spec.dtype), device="meta")
         interpreter.ctx.values[value.debugName()] = tensor

@@ -39,8 +39,8 @@ def _step(node: Any) -> Step:
     inputs = tuple(value.debugName() for value in node.inputs())
     outputs = list(node.outputs())
     blocks = ir.blocks_of(node)
-    inner = tuple(name for block in blocks for name in _block_reads(block))
-    free = kind == "prim::Constant" or not (blocks or any(map(is_tensor, outputs)))
+    inner = tuple(name for block in blocks for name in block_reads(block))
+    free = kind == "prim::Constant" or not (any(map(is_tensor, outputs)) or (blocks and not outputs))
     key = kind if schema == NO_SCHEMA else key_of(schema)
     return Step(node, kind, key, inputs, tuple(value.debugName() for value in outputs), inputs + inner, free)
 
@@ -86,10 +86,11 @@ def reads(node: Any) -> Iterator[str]:
     for value in node.inputs():
         yield value.debugName()
     for block in ir.blocks_of(node):
-        yield from _block_reads(block)
+        yield from block_reads(block)
 
 
-def _block_reads(block: Any) -> Iterator[str]:
+def block_reads(block: Any) -> Iterator[str]:
+    """The names of all values that the block reads from outside."""
     inside = {value.debugName() for value in block.inputs()}
     for node in block.nodes():
         yield from (name for name in reads(node) if name not in inside)
@@ -98,10 +99,11 @@ def _block_reads(block: Any) -> Iterator[str]:
 
 
 def is_free(node: Any) -> bool:
-    """Whether the node is recomputed by each reader: it makes no tensor, or only a list of tensors that are views."""
-    if node.kind() == "prim::Constant":
-        return True
-    return not (ir.blocks_of(node) or any(is_tensor(value) for value in node.outputs()))
+    """Whether the node is recomputed by each reader: it makes no tensor, or only a list of tensors that are views.
+
+    So is a branch that makes a number (`a and b`): neither can cross.
+    """
+    return _step(node).is_free
 
 
 def is_tensor(value: Any) -> bool:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from builder.errors import ConversionError, UnsupportedOperators
 from builder.manifest.spec import ModelSpec
+from builder.repository import arms
 
 if TYPE_CHECKING:
     from builder.conversion import Conversion
@@ -23,11 +24,16 @@ TENSORRT = "tensorrt"
 
 @dataclass(frozen=True)
 class Pieces:
-    """A partition with the conversion of each segment, None where torch runs it; `warnings` say what stays in torch."""
+    """A partition with the conversion of each segment, None where torch runs it; `warnings` say what stays in torch.
+
+    `parts` are those of torch segments that hold branches with engines in their arms, by the segment's number: the
+    fused layout runs these in place of the segment's graph.
+    """
 
     partition: Partition
     conversions: tuple[Conversion | None, ...]
     warnings: tuple[str, ...]
+    parts: Mapping[int, tuple[LoweredGraph | arms.Taken, ...]] = field(default_factory=dict)
 
 
 def convert_or_cut(lowered: LoweredGraph, spec: ModelSpec, names: Sequence[str]) -> Conversion | Pieces:
@@ -84,8 +90,10 @@ def _with_inner(node: Any) -> Iterator[Any]:
 class _Cutter:
     """Cuts, converts every TensorRT segment, and cuts again where one refuses after all."""
 
-    def __init__(self, lowered: LoweredGraph, spec: ModelSpec, kept: set[int], defects: list[str]) -> None:
-        self.lowered, self.spec, self.kept, self.defects = lowered, spec, kept, defects
+    def __init__(
+        self, lowered: LoweredGraph, spec: ModelSpec, kept: set[int], defects: list[str], *, is_arm: bool = False
+    ) -> None:
+        self.lowered, self.spec, self.kept, self.defects, self.is_arm = lowered, spec, kept, defects, is_arm
         self.late: list[UnsupportedOperator] = []
 
     def run(self) -> Conversion | Pieces:
@@ -108,7 +116,7 @@ class _Cutter:
         refused = any(c is None and s.kind == TENSORRT for c, s in zip(conversions, parts.segments, strict=True))
         if refused:
             return None
-        if len(parts.segments) == 1 and conversions[0] is not None:
+        if len(parts.segments) == 1 and conversions[0] is not None and not self.is_arm:
             return self._one_engine() or self._pieces(parts, conversions)
         return self._pieces(parts, conversions)
 
@@ -144,8 +152,35 @@ class _Cutter:
 
     def _pieces(self, parts: Partition, conversions: Sequence[Conversion | None]) -> Pieces:
         converted = [text for c in conversions if c is not None for text in c.warnings]
-        warnings = [*_why(parts, self.late), *dict.fromkeys([*self.defects, *parts.warnings]), *converted]
-        return Pieces(parts, tuple(conversions), tuple(warnings))
+        inner = {
+            number: found
+            for number, segment in enumerate(parts.segments)
+            if segment.kind != TENSORRT and (found := arms.parts(segment, self.spec, _arm))
+        }
+        warnings = [
+            *_why(parts, self.late),
+            *_of_arms(inner),
+            *dict.fromkeys([*self.defects, *parts.warnings]),
+            *converted,
+        ]
+        return Pieces(parts, tuple(conversions), tuple(warnings), inner)
+
+
+def _arm(lowered: LoweredGraph, spec: ModelSpec) -> Pieces:
+    """The graph of an arm in pieces, one piece where it converts whole."""
+    found = _Cutter(lowered, spec, kept_nodes(lowered), [], is_arm=True).run()
+    assert isinstance(found, Pieces)
+    return found
+
+
+def _of_arms(inner: Mapping[int, Sequence[LoweredGraph | arms.Taken]]) -> Iterator[str]:
+    for number, found in inner.items():
+        taken = [part for part in found if isinstance(part, arms.Taken)]
+        count = sum(c is not None for part in taken for arm in part.arms for c in arm.conversions)
+        yield (
+            f"in torch segment {number}: {len(taken)} branch{'es' * (len(taken) != 1)} on data with {count} "
+            f"engine{'s' * (count != 1)} in the arms, which the fused layout runs when an arm is taken"
+        )
 
 
 def _places(segment: Segment, names: set[str]) -> set[int]:

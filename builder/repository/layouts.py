@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from builder.errors import PublishError, UsageError
 from builder.manifest.spec import Batching, ModelSpec, Profile, TensorSpec
-from builder.repository import libtorch, single
+from builder.repository import arms, libtorch, single
 from builder.repository.cut import Pieces
 
 if TYPE_CHECKING:
     from builder.conversion import Conversion
     from builder.engine import Plan
+    from builder.lowering import LoweredGraph
     from builder.partition import Segment
-    from builder.triton import IO, EnsembleArtifact, Golden, ModelArtifact, SegmentFiles
+    from builder.triton import IO, BranchFiles, EnsembleArtifact, Golden, ModelArtifact, SegmentFiles
 
 LAYOUTS = ("auto", "ensemble", "fused")
 
@@ -30,6 +31,8 @@ class Cut:
     plans: tuple[Plan | None, ...]
     goldens: tuple[Golden, ...]
     hops: tuple[tuple[Golden, ...], ...]
+    arm_plans: Mapping[arms.Place, Plan] = field(default_factory=dict)
+    """Of the engines in the arms of branches; the fused layout alone has them."""
 
     @property
     def segments(self) -> tuple[Segment, ...]:
@@ -100,6 +103,8 @@ def why_fused(cut: Cut, serve_as: str, torch_steps: str = "auto") -> str | None:
     the hand-overs cost is less than a tenth of what the model computes."""
     from builder.partition import cost
 
+    if cut.pieces.parts:
+        return "the arms of its branches hold engines, and only one process can choose between them"
     flavours = {plan.facts.get("flavour") for plan in cut.plans if plan}
     if serve_as == "python" or "tensorrt" not in flavours:
         return "Triton's TensorRT backend would serve none of its steps"
@@ -118,7 +123,7 @@ def fused(cut: Cut, serve_as: str) -> ModelArtifact:
     """One model whose runtime runs all segments in one process."""
     from builder import triton
 
-    facts = next((plan.facts for plan in cut.plans if plan), {})
+    facts = next((plan.facts for plan in (*cut.plans, *cut.arm_plans.values()) if plan), {})
     return triton.ModelArtifact(
         spec=_named(cut),
         inputs=_inputs(cut),
@@ -129,8 +134,41 @@ def fused(cut: Cut, serve_as: str) -> ModelArtifact:
         lowered=b"",
         goldens=cut.goldens,
         serve_as=serve_as,
-        segments=tuple(map(_files, cut.segments, cut.pieces.conversions, cut.plans)),
+        segments=_pieces(cut.pieces, cut.plans, cut.arm_plans),
     )
+
+
+def _pieces(
+    pieces: Pieces, plans: Sequence[Plan | None], arm_plans: Mapping[arms.Place, Plan], place: arms.Place = ()
+) -> tuple[SegmentFiles, ...]:
+    """Every segment's files; of torch segments with engines in the arms of branches, those of their parts."""
+    found = map(_files, pieces.partition.segments, pieces.conversions, plans)
+    return tuple(
+        replace(files, parts=_parts(pieces.parts.get(number, ()), arm_plans, (*place, number)))
+        for number, files in enumerate(found)
+    )
+
+
+def _parts(
+    parts: Sequence[LoweredGraph | arms.Taken], plans: Mapping[arms.Place, Plan], place: arms.Place
+) -> tuple[SegmentFiles | BranchFiles, ...]:
+    from builder.triton import BranchFiles, SegmentFiles
+
+    found: list[SegmentFiles | BranchFiles] = []
+    for number, part in enumerate(parts):
+        if not isinstance(part, arms.Taken):
+            found.append(SegmentFiles("torch", part.inputs, part.outputs, single.saved(part)))
+            continue
+        condition, read = part.branch.condition, tuple(part.branch.values)
+        both = [_arm(arm, plans, (*place, number, index)) for index, arm in enumerate(part.arms)]
+        outputs = part.branch.outputs
+        found.append(BranchFiles(single.saved(condition), condition.inputs, read, outputs, (both[0], both[1])))
+    return tuple(found)
+
+
+def _arm(pieces: Pieces, plans: Mapping[arms.Place, Plan], place: arms.Place) -> tuple[SegmentFiles, ...]:
+    own = [plans.get((*place, number)) for number in range(len(pieces.conversions))]
+    return _pieces(pieces, own, plans, place)
 
 
 def _files(segment: Segment, conversion: Conversion | None, plan: Plan | None) -> SegmentFiles:
@@ -296,9 +334,9 @@ def _io(spec: TensorSpec | None, name: str, goldens: Sequence[Golden]) -> IO:
 
 def plan_bytes(cut: Cut) -> int:
     """Of all plans."""
-    return sum(len(plan.data) for plan in cut.plans if plan)
+    return sum(len(plan.data) for plan in (*cut.plans, *cut.arm_plans.values()) if plan)
 
 
 def layers(cut: Cut) -> int:
     """Of all networks."""
-    return sum(int(plan.facts["layers"]) for plan in cut.plans if plan)
+    return sum(int(plan.facts["layers"]) for plan in (*cut.plans, *cut.arm_plans.values()) if plan)

@@ -99,21 +99,26 @@ class _Build:
         self._publish(single.artifact(spec, found, plan, goldens, self.order.serve_as))
 
     def _in_pieces(self, pieces: Pieces, goldens: tuple[Golden, ...]) -> None:
-        from builder.repository import layouts
+        from builder.repository import arms, layouts
 
+        inner = [] if self.order.layout == "ensemble" else list(arms.engines(pieces))
         with self.phase("reference"):
             recorded = hops.record_hops(pieces.partition, goldens, self.spec)
             for number, conversion in enumerate(pieces.conversions):
                 if conversion is not None:
                     hops.check_reference(conversion, recorded[number], self.spec, of=f"segment {number}")
+            of_arms = arms.record(pieces, recorded, self.spec) if inner else {}
+            for place, conversion in inner:
+                hops.check_reference(conversion, of_arms.get(place, ()), self.spec, of=arms.label(place))
         plans = tuple(
             None if conversion is None else self._build(conversion, f"segment {number}")
             for number, conversion in enumerate(pieces.conversions)
         )
-        cut = layouts.Cut(self.spec, pieces, plans, goldens, tuple(recorded))
-        artifact, reason = layouts.artifact(
-            cut, self.order.layout, self.order.serve_as, self.order.torch_steps
-        )
+        arm_plans = {place: self._build(conversion, arms.label(place)) for place, conversion in inner}
+        unchecked = [arms.label(place) for place in arm_plans if not of_arms.get(place)]
+        self.result.warnings += tuple(f"no golden could run {name}: add one (goldens: ...)" for name in unchecked)
+        cut = layouts.Cut(self.spec, pieces, plans, goldens, tuple(recorded), arm_plans)
+        artifact, reason = layouts.artifact(cut, self.order.layout, self.order.serve_as, self.order.torch_steps)
         self.result.layers, self.result.plan_bytes = layouts.layers(cut), layouts.plan_bytes(cut)
         self.result.layout = "ensemble" if hasattr(artifact, "steps") else "fused"
         self.result.segments = tuple(segment.kind for segment in pieces.partition.segments)

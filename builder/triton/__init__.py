@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from builder.triton.artifact import IO, SERVE_AS, EnsembleArtifact, Golden, ModelArtifact, SegmentFiles
+from builder.triton.artifact import IO, SERVE_AS, BranchFiles, EnsembleArtifact, Golden, ModelArtifact, SegmentFiles
 from builder.triton.config import config, config_text, serve_as
 from builder.triton.environment import write_env
 from builder.triton.merge import merge
@@ -11,6 +11,7 @@ from builder.triton.publish import publish, publish_ensemble
 __all__ = [
     "IO",
     "SERVE_AS",
+    "BranchFiles",
     "EnsembleArtifact",
     "Golden",
     "ModelArtifact",

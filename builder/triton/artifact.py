@@ -53,6 +53,20 @@ class SegmentFiles:
     dtypes: Mapping[str, str] = field(default_factory=dict)
     """Of a plan's tensors: the element type that the other pieces expect, by torch's name."""
     ranges: tuple[Ranges, ...] = ()
+    parts: tuple[SegmentFiles | BranchFiles, ...] = ()
+    """What runs in place of the segment's own graph, which is not written then."""
+
+
+@dataclass(frozen=True)
+class BranchFiles:
+    """Two arms of which the data choose one: `condition` is the archive of a graph from the tensors `reads` to one bool
+    tensor, true for the first of `arms`. `inputs` are what it and the arms read, `outputs` what each arm makes."""
+
+    condition: bytes
+    reads: tuple[str, ...]
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    arms: tuple[tuple[SegmentFiles, ...], tuple[SegmentFiles, ...]]
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from tritonclient.grpc import model_config_pb2 as pb
 import builder
 from builder.manifest.spec import ModelSpec
 from builder.triton import batching, ensemble, goldens, sequences, warmup
-from builder.triton.artifact import IO, EnsembleArtifact, ModelArtifact, Ranges, SegmentFiles
+from builder.triton.artifact import IO, BranchFiles, EnsembleArtifact, ModelArtifact, Ranges, SegmentFiles
 from builder.triton.config import config, config_text, module_dtypes, served_dtypes, tensorrt_version
 from builder.triton.dtypes import by_config
 
@@ -115,7 +115,7 @@ def _version(artifact: ModelArtifact, message: Any, folder: Path) -> None:
     """A plan alone where Triton's TensorRT backend serves it: object stores fetch the whole folder on each load."""
     facts = {**artifact.plan_facts, "serving": _serving(artifact, message.max_batch_size)}
     if artifact.segments:
-        facts["segments"] = [_segment(segment, n, folder) for n, segment in enumerate(artifact.segments)]
+        facts["segments"] = [_segment(s, f"segment_{n}", folder) for n, s in enumerate(artifact.segments)]
     if artifact.spec.libraries and message.backend == "python":
         facts["libraries"] = _libraries(artifact.spec, folder)
     if artifact.plan:
@@ -138,17 +138,27 @@ def _libraries(spec: ModelSpec, folder: Path) -> list[str]:
     return names
 
 
-def _segment(segment: SegmentFiles, number: int, folder: Path) -> dict[str, Any]:
+def _segment(segment: SegmentFiles | BranchFiles, stem: str, folder: Path) -> dict[str, Any]:
     """Write one piece's files, and what the runtime must know of it."""
-    (folder / f"segment_{number}.pt").write_bytes(segment.lowered)
-    if segment.plan:
-        (folder / f"segment_{number}.plan").write_bytes(segment.plan)
     sides = {"inputs": segment.inputs, "outputs": segment.outputs}
+    if isinstance(segment, BranchFiles):
+        (folder / f"{stem}_condition.pt").write_bytes(segment.condition)
+        arms = [
+            [_segment(piece, f"{stem}_{name}_{number}", folder) for number, piece in enumerate(arm)]
+            for name, arm in zip(("yes", "no"), segment.arms, strict=True)
+        ]
+        named = {side: [{"name": name} for name in names] for side, names in sides.items()}
+        return {"kind": "branch", **named, "condition": [{"name": name} for name in segment.reads], "arms": arms}
+    if not segment.parts:
+        (folder / f"{stem}.pt").write_bytes(segment.lowered)
+    if segment.plan:
+        (folder / f"{stem}.plan").write_bytes(segment.plan)
     return {
         "kind": segment.kind,
         **{side: [{"name": n, "dtype": segment.dtypes.get(n)} for n in names] for side, names in sides.items()},
         "profiles": [_spans(ranges) for ranges in segment.ranges],
         "plan": dict(segment.plan_facts),
+        "parts": [_segment(part, f"{stem}_{number}", folder) for number, part in enumerate(segment.parts)],
     }
 
 

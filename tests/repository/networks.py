@@ -85,6 +85,26 @@ class Gated(nn.Module):
         return self.out(x)
 
 
+class Mixture(nn.Module):
+    """Two experts, of which the data choose one, behind an operator that TensorRT has not; one has a branch too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, 16), nn.ReLU(), nn.Linear(16, 8))
+        self.left = nn.Sequential(nn.Linear(8, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 8))
+        self.right = nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, 32), nn.ReLU(), nn.Linear(32, 8))
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = torch.fft.fft(self.stem(x)).real
+        if bool(y.sum() + 9 * x.sum() > 0) and bool(x.sum() > -100):
+            z = self.left(y) * x.size(0)
+        else:
+            z = self.right(torch.fft.fft(y).real)
+            if bool(x.sum() < 0):
+                z = self.left(z + 1)
+        return torch.fft.fft(z + y).abs()
+
+
 class Decoder(nn.Module):
     """A loop in the manner of T5: an encoder once, then greedy decoding until the end token or eight steps."""
 
@@ -184,6 +204,12 @@ CASES = {
         Regions,
         [IMAGE],
         more={"outputs": ["scores", "places"], "fallback": FOUND},
+    ),
+    "mixture": Case(
+        Mixture,
+        [{"name": "x", "dtype": "float32", "shape": ["batch", 8]}],
+        {"batch": (1, 2, 4)},
+        {"fallback": {"min_block_size": 1}},
     ),
     "decoder": Case(Decoder, [IDS], TEXT, {"outputs": ["tokens", "memory"]}),
     "crossings": Case(

@@ -22,6 +22,7 @@ KINDS = {
     "detector": ("tensorrt", "torch"),
     "gated": ("tensorrt", "torch", "tensorrt"),
     "regions": ("tensorrt", "torch", "tensorrt"),
+    "mixture": ("tensorrt", "torch", "tensorrt", "torch", "tensorrt", "torch"),
     "decoder": ("tensorrt", "torch"),
     "crossings": ("tensorrt", "torch", "tensorrt"),
     "watermarked": ("tensorrt", "torch", "tensorrt"),

@@ -337,62 +337,107 @@ class PlanAnswerer:
 
 
 class SegmentsAnswerer:
-    """The pieces of a model one after another, in this process; on a GPU all on one stream. Tensors go from one piece
-    to the next as they are, without a copy, and are let go after their last reader."""
+    """The pieces of a model one after another, in this process; on a GPU all on one stream."""
 
     def __init__(self, folder: Path, facts: dict[str, Any], args: dict[str, str]) -> None:
-        self.tensors, self.segments, self.stays = facts["serving"], facts["segments"], bool(facts.get("step_of"))
-        self.folder = folder
-        self.instead: dict[int, TorchAnswerer] = {}
+        self.folder, self.stays = folder, bool(facts.get("step_of"))
         self.device, self.why = _device(args)
         self.stream = None
         if self.device != "cpu":
             torch.cuda.set_device(self.device)
             self.stream = torch.cuda.Stream(self.device)
-        self.runners = [self._runner(folder, number, segment) for number, segment in enumerate(self.segments)]
-        self.last_reader = {t["name"]: n for n, segment in enumerate(self.segments) for t in segment["inputs"]}
-        answered = ["plan" if isinstance(runner, Engine) else "torch" for runner in self.runners]
-        self.kind = "+".join(sorted(set(answered)))
-        self.told = " ".join(f"{n}.{s['kind']}:{a}" for n, (s, a) in enumerate(zip(self.segments, answered)))
+        sides = ([t["name"] for t in facts["serving"][side]] for side in ("inputs", "outputs"))
+        self.pieces = Pieces(self, "segment", facts["segments"], *sides)
+        answered = dict(self.pieces.answered(""))
+        self.kind = "+".join(sorted(set(answered.values())))
+        self.told = " ".join(f"{piece}:{who}" for piece, who in answered.items())
 
-    def _runner(self, folder: Path, number: int, segment: dict[str, Any]) -> Any:
-        """The segment's plan where it has one and a GPU takes it, else its graph by torch on the same device."""
-        stem, plan = folder / f"segment_{number}", folder / f"segment_{number}.plan"
+    def by_torch(self, stem: str) -> TorchAnswerer:
+        """The graph of that name, by torch on the device of all pieces."""
+        return TorchAnswerer(self.folder / f"{stem}.pt", self.why, self.device)
+
+    def runner(self, stem: str, piece: dict[str, Any]) -> Any:
+        """The piece's plan where it has one and a GPU takes it, else its graph by torch; a branch; or its parts."""
+        if piece["kind"] == "branch":
+            return Branch(self, stem, piece)
+        if piece.get("parts"):
+            return Pieces(self, stem, piece["parts"], *([t["name"] for t in piece[s]] for s in ("inputs", "outputs")))
+        plan = self.folder / f"{stem}.plan"
         if self.stream is not None and plan.exists():
             try:
-                return Engine(plan, segment["plan"]["flavour"], segment, self.device, self.stream)
+                return Engine(plan, piece["plan"]["flavour"], piece, self.device, self.stream)
             except Exception as error:
-                self.why = f"segment {number}: the plan cannot run here: {error}"
+                self.why = f"{stem.replace('_', ' ')}: the plan cannot run here: {error}"
                 pb_utils.Logger.log_warn(f"trt-build: {self.why}")
-        return TorchAnswerer(stem.with_suffix(".pt"), self.why, self.device)
-
-    def _instead(self, number: int) -> TorchAnswerer:
-        """torch for a segment whose plan does not take what the data made this time."""
-        if number not in self.instead:
-            path = self.folder / f"segment_{number}.pt"
-            self.instead[number] = TorchAnswerer(path, "a shape outside every profile", self.device)
-        return self.instead[number]
+        return self.by_torch(stem)
 
     def run(self, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
         """Tensors of any device in; CPU tensors out, or see _handed_out."""
         if self.stream is None:
-            return self._run(tensors)
-        outputs = self._run([tensor.to(self.device) for tensor in tensors])
+            return self.pieces.run(tensors)
+        outputs = self.pieces.run([tensor.to(self.device) for tensor in tensors])
         stays = self.stays or any(tensor.is_cuda for tensor in tensors)
         return _handed_out(outputs, self.stream, stays, lends=False)  # a piece may hand an input on
 
-    def _run(self, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
-        wanted = [t["name"] for t in self.tensors["outputs"]]
-        values = dict(zip((t["name"] for t in self.tensors["inputs"]), tensors))
-        for number, (segment, runner) in enumerate(zip(self.segments, self.runners)):
-            given = [values[t["name"]] for t in segment["inputs"]]
-            if isinstance(runner, Engine) and _profile(segment, given) is None:
+
+class Pieces:
+    """Pieces one after another. Tensors go from one to the next as they are, without a copy, and are let go after their
+    last reader."""
+
+    def __init__(
+        self, owner: SegmentsAnswerer, stem: str, pieces: list[dict[str, Any]], inputs: list[str], outputs: list[str]
+    ) -> None:
+        self.owner, self.stem, self.pieces, self.inputs, self.outputs = owner, stem, pieces, inputs, outputs
+        self.runners = [owner.runner(f"{stem}_{number}", piece) for number, piece in enumerate(pieces)]
+        self.last_reader = {t["name"]: n for n, piece in enumerate(pieces) for t in piece["inputs"]}
+        self.instead: dict[int, TorchAnswerer] = {}
+
+    def answered(self, path: str) -> Any:
+        """(the piece, "plan" or "torch") of each, at any depth."""
+        for number, (piece, runner) in enumerate(zip(self.pieces, self.runners)):
+            if hasattr(runner, "answered"):
+                yield from runner.answered(f"{path}{number}.")
+            else:
+                yield f"{path}{number}.{piece['kind']}", "plan" if isinstance(runner, Engine) else "torch"
+
+    def run(self, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+        """The tensors `outputs` of the tensors `inputs`."""
+        values = dict(zip(self.inputs, tensors))
+        for number, (piece, runner) in enumerate(zip(self.pieces, self.runners)):
+            given = [values[t["name"]] for t in piece["inputs"]]
+            if isinstance(runner, Engine) and _profile(piece, given) is None:
                 runner = self._instead(number)
-            answers = runner.run(given)
-            values.update(zip((t["name"] for t in segment["outputs"]), answers))
-            for name in [n for n in values if n not in wanted and self.last_reader.get(n, -1) <= number]:
+            values.update(zip((t["name"] for t in piece["outputs"]), runner.run(given)))
+            for name in [n for n in values if n not in self.outputs and self.last_reader.get(n, -1) <= number]:
                 del values[name]
-        return [values[name] for name in wanted]
+        return [values[name] for name in self.outputs]
+
+    def _instead(self, number: int) -> TorchAnswerer:
+        """torch for a piece whose plan does not take what the data made this time."""
+        if number not in self.instead:
+            self.instead[number] = self.owner.by_torch(f"{self.stem}_{number}")
+        return self.instead[number]
+
+
+class Branch:
+    """One of two arms, as the data decide; the other one does not run."""
+
+    def __init__(self, owner: SegmentsAnswerer, stem: str, piece: dict[str, Any]) -> None:
+        inputs, outputs = ([t["name"] for t in piece[side]] for side in ("inputs", "outputs"))
+        self.reads = [inputs.index(t["name"]) for t in piece["condition"]]
+        self.condition = owner.by_torch(f"{stem}_condition")
+        named = zip(("yes", "no"), piece["arms"])
+        self.arms = {name: Pieces(owner, f"{stem}_{name}", arm, inputs, outputs) for name, arm in named}
+
+    def answered(self, path: str) -> Any:
+        """As of Pieces, of both arms."""
+        for name, arm in self.arms.items():
+            yield from arm.answered(f"{path}{name}.")
+
+    def run(self, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+        """The arm's answer."""
+        decided = bool(self.condition.run([tensors[index] for index in self.reads])[0])
+        return self.arms["yes" if decided else "no"].run(tensors)
 
 
 def _handed_out(outputs: list[torch.Tensor], stream: torch.cuda.Stream, stays: bool, lends: bool) -> list[torch.Tensor]:

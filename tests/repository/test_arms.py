@@ -1,0 +1,50 @@
+"""Engines in the arms of a branch on data, on a live server: each way through gives the module's answers."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from builder.parity.clients import GrpcClient, describe
+from builder.repository import build_repository
+from builder.serving import serve
+from tests.repository import networks
+
+pytestmark = pytest.mark.live
+
+
+def test_the_arm_that_the_data_choose_answers(tmp_path: Path) -> None:
+    networks.write(tmp_path, ["mixture"])
+    (result,) = build_repository(tmp_path, tmp_path / "out", layout="fused", isolate=False)
+    assert result.ok, result.error
+    assert any("2 engines in the arms" in text for text in result.warnings)
+    module = torch.jit.load(str(tmp_path / "mixture.pt"))
+    with serve(tmp_path / "out", http_port=0, grpc_port=0, metrics_port=0) as server:
+        client = GrpcClient(server.grpc_url, 60)
+        ways = set()
+        for seed in range(12):
+            x = torch.randn(3, 8, generator=torch.Generator().manual_seed(seed)) * (1 + seed)
+            answer = client.infer("mixture", {"x": x.numpy()}).outputs["output"]
+            np.testing.assert_allclose(answer, module(x).detach().numpy(), rtol=1e-4, atol=1e-4)
+            ways.add(bool(torch.fft.fft(module.stem(x)).real.sum() + 9 * x.sum() > 0))
+        said = describe(client, "mixture", {"x": np.zeros((1, 8), np.float32)})
+        client.close()
+    assert ways == {True, False}
+    assert {"3.0.yes.0.tensorrt", "3.0.no.1.tensorrt"} <= {
+        part.split(":")[0] for part in said["trt_build.segments"].split()
+    }
+    files = {path.name for path in (tmp_path / "out/mixture/1").iterdir()}
+    facts = json.loads((tmp_path / "out/mixture/1/plan.json").read_text())
+    assert "segment_3.pt" not in files and {"segment_3_0_yes_0.plan", "segment_3_0_condition.pt"} <= files
+    assert facts["segments"][3]["parts"][0]["kind"] == "branch"
+
+
+def test_arms_too_small_for_an_engine_stay_in_torch(tmp_path: Path) -> None:
+    networks.write(tmp_path, ["gated"])
+    (result,) = build_repository(tmp_path, tmp_path / "out", layout="fused", isolate=False)
+    assert result.ok and not any("in the arms" in text for text in result.warnings)
+    assert not list((tmp_path / "out/gated/1").glob("*condition*"))
