@@ -154,11 +154,15 @@ def lowered() -> Iterator[str]:
 def refused() -> Iterator[str]:
     """Operators that are known and never converted."""
     from builder.conversion.evaluators.creation import RANDOM
+    from builder.conversion.refusals import REASONS
 
     yield "\n## Refused\n"
-    names = ", ".join(f"`{name}`" for name in dict.fromkeys(split_key(key)[0] for key in RANDOM))
-    reason = "other numbers each time it runs, so no answer could be checked"
-    yield from table(["operator", "reason"], [(names, reason), ("complex dtypes", "TensorRT has none")])
+    groups: dict[str, list[str]] = {"other numbers each time it runs, so no answer could be checked": []}
+    groups[next(iter(groups))] += dict.fromkeys(split_key(key)[0] for key in RANDOM)
+    for name, reason in REASONS.items():
+        groups.setdefault(reason, []).append(name)
+    rows = [(", ".join(f"`{name}`" for name in names), reason) for reason, names in groups.items()]
+    yield from table(["operator", "reason"], [*rows, ("complex dtypes", "TensorRT has none")])
 
 
 def page() -> str:

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from builder.conversion import precision
+from builder.conversion import precision, refusals
 from builder.conversion.arguments import bind
 from builder.conversion.context import ConversionContext, Unconvertible
 from builder.conversion.dynamic import DynamicScalar
@@ -73,7 +73,7 @@ class BlockConverter:
         if folds and _all_static(values) and not node.isNondeterministic():
             return _listed(fold(key, values), node)
         if key not in CONVERTERS:
-            raise Unconvertible("no converter is registered for this operator", FALLBACK_FIX)
+            raise Unconvertible(refusals.reason(key), FALLBACK_FIX)
         return self._converted(CONVERTERS[key], node, values)
 
     def _converted(self, converter: Converter, node: Any, values: list[Any]) -> list[Any]:
@@ -111,7 +111,7 @@ class BlockConverter:
         """An input is missing: nothing can be said but whether the operator is known at all."""
         key = key_of_node(node)
         if key not in CONVERTERS and key not in EVALUATORS:
-            self.refuse(node, "no converter is registered for this operator", None)
+            self.refuse(node, refusals.reason(key), None)
         else:
             self._skip_outputs(node)
 

@@ -30,7 +30,7 @@ WIDER = {
     "nn.functional.multi_head_attention_forward": 3e-4,
 }
 """Operators whose samples need more, each with its reason."""
-ANY_OF_EQUALS = ("kthvalue", "topk")
+ANY_OF_EQUALS = ("kthvalue", "median", "mode", "nanmedian", "topk")
 """torch documents no rule for which place it gives among equal values: the second output is not compared."""
 
 FAMILIES: dict[str, str] = {
@@ -84,6 +84,25 @@ FAMILIES: dict[str, str] = {
         nn.functional.conv_transpose3d nn.functional.max_pool1d nn.functional.max_pool2d nn.functional.max_pool3d
         nn.functional.grid_sample nn.functional.interpolate nn.functional.upsample_bilinear
         nn.functional.upsample_nearest _upsample_bilinear2d_aa grid_sampler_2d""",
+    "losses": """
+        nn.functional.binary_cross_entropy nn.functional.binary_cross_entropy_with_logits
+        nn.functional.cosine_embedding_loss nn.functional.cross_entropy nn.functional.gaussian_nll_loss
+        nn.functional.hinge_embedding_loss nn.functional.huber_loss nn.functional.kl_div nn.functional.l1_loss
+        nn.functional.margin_ranking_loss nn.functional.mse_loss nn.functional.multi_margin_loss
+        nn.functional.multilabel_soft_margin_loss nn.functional.nll_loss nn.functional.poisson_nll_loss
+        nn.functional.smooth_l1_loss nn.functional.soft_margin_loss nn.functional.triplet_margin_loss""",
+    "composed": """
+        H T angle argwhere cartesian_prod combinations conj conj_physical copysign cov cummax cummin diag diagflat
+        grid_sampler_3d heaviside hypot index_reduce isclose isin isreal ldexp linalg.diagonal linalg.matrix_power
+        logaddexp logaddexp2 logcumsumexp mH mT masked_scatter median mode nanmean nanmedian nansum
+        native_group_norm nn.functional.dropout nn.functional.embedding_bag nn.functional.max_unpool1d
+        nn.functional.max_unpool2d nn.functional.max_unpool3d put quantile real resolve_conj resolve_neg signbit
+        special.entr special.log_ndtr special.ndtr special.xlog1py sum_to_size torch.ops.aten._safe_softmax.default
+        trace trapezoid trapz unravel_index xlogy""",
+    "refused": """
+        as_strided bernoulli bincount cholesky digamma erfinv float_power gcd geqrf histc i0 igamma lcm lgamma
+        linalg.inv linalg.solve matrix_exp multinomial nextafter nn.functional.ctc_loss nn.functional.pdist polygamma
+        qr randn_like renorm to_sparse triangular_solve unique unique_consecutive""",
     "attention": "nn.functional.scaled_dot_product_attention nn.functional.multi_head_attention_forward",
 }
 
@@ -242,6 +261,8 @@ def _unfit(tensors: Sequence[torch.Tensor], wanted: Sequence[torch.Tensor]) -> s
     for t in tensors:
         if t.dtype in (torch.float64, torch.complex64, torch.complex128, torch.int16):
             return f"an input is {t.dtype}"
+    if not wanted:
+        return "no output at all"
     return "an output is complex" if any(t.dtype.is_complex for t in wanted) else None
 
 

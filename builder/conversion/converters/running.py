@@ -1,0 +1,71 @@
+"""Running extremes and sums of exponentials along an axis: no layer does it, so they are scanned in doubling steps."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from builder.conversion.composing import walked
+from builder.conversion.context import ConversionContext, Unconvertible
+from builder.conversion.converters.cumulative import moved
+from builder.conversion.converters.ordering import at_most
+from builder.conversion.layers import choose, equal, floating
+from builder.conversion.registry import converter
+from builder.conversion.spatial import iota
+
+Combine = Callable[[Any, Any], Any]
+
+
+def scanned(ctx: ConversionContext, x: Any, axis: int, neutral: float | int, combine: Combine) -> Any:
+    """Each element combined with all before it (Hillis and Steele): log2 of the length steps."""
+    length = at_most(ctx, ctx.size(x, axis))
+    if length is None:
+        raise Unconvertible(f"the length of axis {axis} is not bounded by the profiles")
+    for step in range(math.ceil(math.log2(max(length, 1)))):
+        x = ctx.copy_sizes(x, combine(x, moved(ctx, x, axis, 1 << step, neutral)))
+    return x
+
+
+def extremes(ctx: ConversionContext, x: Any, dim: int, operation: str) -> tuple[Any, Any]:
+    """The largest or smallest so far, and the last place where it stood (NaN is not looked for)."""
+    dtype = ctx.dtype(x)
+    if ctx.rank(x) == 0:
+        return x, ctx.tensor(torch.tensor(0))
+    axis = ctx.axis(x, dim)
+    own = ctx.cast(x, torch.int32) if not dtype.is_floating_point and dtype != torch.int64 else x
+    limits = torch.finfo(ctx.dtype(own)) if dtype.is_floating_point else torch.iinfo(ctx.dtype(own))
+    worst = (-math.inf if operation == "MAX" else math.inf) if dtype.is_floating_point else (
+        limits.min if operation == "MAX" else limits.max)  # fmt: skip
+    best = scanned(ctx, own, axis, worst, lambda a, b: ctx.elementwise(operation, a, b))
+    shape = [ctx.size(x, axis) if a == axis else 1 for a in range(ctx.rank(x))]
+    places = ctx.reshape(iota(ctx, ctx.size(x, axis), torch.int32), shape)
+    here = ctx.copy_sizes(x, choose(ctx, equal(ctx, own, best), places, 0, torch.int32))
+    last = scanned(ctx, here, axis, 0, lambda a, b: ctx.elementwise("MAX", a, b))
+    return ctx.cast(best, dtype), ctx.cast(last, torch.int64)
+
+
+@converter("aten::cummax(Tensor self, int dim) -> (Tensor values, Tensor indices)")
+def cummax(ctx: ConversionContext, node: Any, x: Any, dim: int) -> Any:
+    """The largest so far along an axis, and the last place where it stood"""
+    return extremes(ctx, x, dim, "MAX")
+
+
+@converter("aten::cummin(Tensor self, int dim) -> (Tensor values, Tensor indices)")
+def cummin(ctx: ConversionContext, node: Any, x: Any, dim: int) -> Any:
+    """The smallest so far along an axis, and the last place where it stood"""
+    return extremes(ctx, x, dim, "MIN")
+
+
+SUM_OF_EXPONENTIALS = "def f(self: Tensor, other: Tensor):\n    return torch.logaddexp(self, other)\n"
+
+
+@converter("aten::logcumsumexp(Tensor self, int dim) -> Tensor")
+def logcumsumexp(ctx: ConversionContext, node: Any, x: Any, dim: int) -> Any:
+    """log of the sum of exp of all elements up to each, in doubling steps of logaddexp"""
+    x = floating(ctx, x)
+    if ctx.rank(x) == 0:
+        return x
+    return scanned(ctx, x, ctx.axis(x, dim), -math.inf, lambda a, b: walked(ctx, SUM_OF_EXPONENTIALS, (a, b)))
