@@ -38,7 +38,7 @@ class Variant:
 
 def merge(repositories: Sequence[Path], out: Path) -> list[tuple[str, tuple[str, ...]]]:
     """Write every model of the repositories into `out`; gives each name with the compute capabilities that it serves
-    (none: one repository alone has it, or no plan of it is Triton's to load, and it is copied).
+    (none: no plan of it is Triton's to load, and it is copied: the later one where several repositories have it).
 
     A later repository's plan for the same capability is taken. Raises UsageError where a folder is no repository,
     PublishError where two models of one name cannot be one.
@@ -67,9 +67,9 @@ def _joined(folders: Sequence[Path]) -> list[Variant]:
 
 def _variant(folder: Path) -> Variant:
     message = parse((folder / "config.pbtxt").read_text(encoding="utf-8"), str(folder / "config.pbtxt"))
-    facts = _json(folder / VERSION / "plan.json")
     if message.backend != "tensorrt" and message.platform != "tensorrt_plan":
         return Variant(folder, message, {})
+    facts = _json(folder / VERSION / "plan.json")
     named = dict(message.cc_model_filenames)
     if named:
         return Variant(
@@ -88,11 +88,11 @@ def _variant(folder: Path) -> Variant:
 def _must_fit(one: Variant, other: Variant) -> None:
     """Raise PublishError, with what differs, where the two cannot be served as one model."""
     where = f"{one.folder} and {other.folder}"
-    if not (one.plans and other.plans):
+    if not (one.plans and other.plans) and any(_has_plan(variant) for variant in (one, other)):
         raise PublishError(
             f"model {one.folder.name!r} stands in two repositories, and Triton does not load its plan itself",
             where=where,
-            fix="build it with --serve-as tensorrt_plan: the Python runtime has one plan",
+            fix=_ONE_RTX_PLAN if _flavour(one) == "tensorrt-rtx" else _NO_RUNTIME,
         )
     ours, theirs = _comparable(one.config), _comparable(other.config)
     for field in sorted({*ours, *theirs}):
@@ -103,6 +103,18 @@ def _must_fit(one: Variant, other: Variant) -> None:
                 where=where,
                 fix="build both from the same file, manifest and TensorRT",
             )
+
+
+_NO_RUNTIME = "build it with --serve-as tensorrt_plan: the Python runtime has one plan"
+_ONE_RTX_PLAN = "build it once with a --target for each GPU: one RTX plan is for several"
+
+
+def _has_plan(variant: Variant) -> bool:
+    return any((variant.folder / VERSION).glob("*.plan"))
+
+
+def _flavour(variant: Variant) -> Any:
+    return _json(variant.folder / VERSION / "plan.json").get("flavour")
 
 
 def _comparable(message: Any) -> dict[str, str]:
@@ -119,9 +131,9 @@ def _comparable(message: Any) -> dict[str, str]:
 
 def _publish(name: str, variants: Sequence[Variant], out: Path) -> tuple[str, ...]:
     plans = {cc: plan for variant in variants for cc, plan in variant.plans.items()}
-    if len(variants) == 1:
-        publish_folder(name, lambda folder: _copy(variants[0].folder, folder), out)
-        return tuple(sorted(variants[0].plans))
+    if len(variants) == 1 or not plans:  # torch runs it anywhere, or it is an ensemble of others
+        publish_folder(name, lambda folder: _copy(variants[-1].folder, folder), out)
+        return tuple(sorted(plans))
     publish_folder(name, lambda folder: _write(variants[0], plans, folder), out)
     return tuple(sorted(plans))
 

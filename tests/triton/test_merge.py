@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,10 @@ from click.testing import CliRunner
 from builder.cli import main
 from builder.errors import PublishError, UsageError
 from builder.store import Hashes, record, stale
-from builder.triton import merge, publish
+from builder.triton import EnsembleArtifact, merge, publish, publish_ensemble
 from builder.triton.config import parse
 from builder.triton.merge import NO_PLAN
-from tests.triton.artifacts import TENSORRT, scorer
+from tests.triton.artifacts import RTX, TENSORRT, scorer
 
 
 def endpoints(capability: str, version: str) -> dict[str, Any]:
@@ -102,6 +103,37 @@ def test_what_is_not_one_model_is_refused_and_nothing_is_written(
 def test_plans_of_the_python_runtime_are_not_merged(built: Callable[..., Path], tmp_path: Path) -> None:
     with pytest.raises(PublishError, match="Triton does not load its plan itself"):
         merge([built("a", "8.0"), built("b", "9.0", serve_as="python")], tmp_path / "out")
+
+
+def test_one_rtx_plan_is_asked_for_in_place_of_two(tmp_path: Path) -> None:
+    for name in "ab":
+        publish(scorer(plan=b"plan", facts=RTX), tmp_path / name / "repository")
+    with pytest.raises(PublishError, match="a --target for each GPU"):
+        merge([tmp_path / "a" / "repository", tmp_path / "b" / "repository"], tmp_path / "out")
+
+
+def test_what_torch_runs_is_taken_once_where_it_is_the_same(tmp_path: Path) -> None:
+    for name in "ab":
+        publish(scorer(plan=None), tmp_path / name / "repository")
+    repositories = [tmp_path / name / "repository" for name in "ab"]
+    (repositories[1] / "scorer" / "1" / "marker").write_text("later")
+    assert merge(repositories, tmp_path / "out") == [("scorer", ())]
+    assert (tmp_path / "out" / "scorer" / "1" / "marker").read_text() == "later"
+    publish(scorer(plan=None, instances=3), repositories[0])
+    with pytest.raises(PublishError, match="instance_group"):
+        merge(repositories, tmp_path / "other")
+
+
+def test_an_ensemble_is_taken_once_and_its_engines_are_joined(tmp_path: Path) -> None:
+    for capability in ("8.0", "9.0"):
+        facts = endpoints(capability, "10.13.3.9")
+        step = replace(scorer(name="whole.0.tensorrt", plan=capability.encode(), facts=facts), step_of="whole")
+        whole = replace(step.spec, name="whole")
+        ensemble = EnsembleArtifact(whole, step.inputs, step.outputs, step.profiles, (step,), step.goldens)
+        publish_ensemble(ensemble, tmp_path / capability / "repository")
+    merged = merge([tmp_path / cc / "repository" for cc in ("8.0", "9.0")], tmp_path / "out")
+    assert merged == [("whole", ()), ("whole.0.tensorrt", ("8.0", "9.0"))]
+    assert config_of(tmp_path / "out" / "whole").ensemble_scheduling.step[0].model_name == "whole.0.tensorrt"
 
 
 def test_a_plan_that_says_no_gpu_is_refused(built: Callable[..., Path], tmp_path: Path) -> None:
