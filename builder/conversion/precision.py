@@ -159,7 +159,13 @@ def _cast(ctx: Any, value: Any, dtype: torch.dtype, name: str) -> Any:
         return _constant(ctx, value, dtype, name)
     if hasattr(value, "is_network_input") and ctx.dtype(value).is_floating_point:
         return _tensor(ctx, value, dtype)
+    if isinstance(value, float) or (isinstance(value, int) and name in OPERANDS):
+        _constant(ctx, torch.tensor(float(value)), dtype, name)  # it becomes a constant of the tensors' dtype
     return value
+
+
+OPERANDS = ("other", "value")
+"""Arguments that are operands where they are whole numbers too; other whole numbers are axes and sizes."""
 
 
 def _tensor(ctx: Any, tensor: Any, dtype: torch.dtype) -> Any:

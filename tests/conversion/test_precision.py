@@ -11,6 +11,7 @@ from torch import nn
 import builder
 from builder.conversion.precision import Policy, constrain, policy
 from builder.conversion.quantised import FP8, missing
+from builder.engine import flavour
 from builder.engine.flavour import trt
 from builder.errors import UsageError
 
@@ -36,6 +37,7 @@ def layers(conversion: builder.Conversion) -> list[tuple[str, str]]:
     ]
 
 
+@pytest.mark.skipif(not flavour.strongly_typed(), reason="8.6 chooses half itself, within `constrain` below")
 @pytest.mark.parametrize(("precision", "dtype"), [("fp16", "HALF"), ("bf16", "BF16")])
 def test_products_are_half_and_softmax_is_not(precision: str, dtype: str) -> None:
     conversion = builder.convert(torch.jit.script(Classifier().eval()), [SPEC], precision=precision)
@@ -54,12 +56,14 @@ def test_half_answers_stay_within_halfs_rounding() -> None:
     assert builder.build_engine(conversion)
 
 
+@pytest.mark.skipif(not flavour.strongly_typed(), reason="8.6 chooses half itself, within `constrain` below")
 def test_a_pattern_keeps_layers_in_float32() -> None:
     module = torch.jit.script(Classifier().eval())
     conversion = builder.convert(module, [SPEC], precision="fp16", keep_fp32=["*aten::linear_0"])
     assert [d for kind, d in layers(conversion) if kind == "MATRIX_MULTIPLY"] == ["FLOAT", "HALF"]
 
 
+@pytest.mark.skipif(not flavour.strongly_typed(), reason="8.6 chooses half itself, within `constrain` below")
 def test_a_weight_beyond_half_is_named() -> None:
     model = Classifier().eval()
     model.first.weight.data[0, 0] = 1e6
@@ -141,3 +145,19 @@ def test_fp8_is_refused_for_gpus_that_have_none() -> None:
     fp8.check_targets("int8", [(8, 6)])
     with pytest.raises(UsageError, match=r"compute capability 8\.0, 8\.6 have no FP8"):
         fp8.check_targets("fp8", [(8, 0), (8, 6), (8, 9)])
+
+
+class Masked(nn.Module):
+    """A mask as attention has it: a number that float32 holds and half does not."""
+
+    def forward(self, x: torch.Tensor, hidden: torch.Tensor) -> torch.Tensor:
+        return torch.matmul(x, x).masked_fill(hidden, -1e9)
+
+
+@pytest.mark.skipif(not flavour.strongly_typed(), reason="8.6 chooses half itself")
+def test_a_number_beyond_half_is_named_with_its_line() -> None:
+    specs = [builder.TensorSpec("float32", (4, 4)), builder.TensorSpec("bool", (4, 4))]
+    module = torch.jit.script(Masked())
+    [warning] = builder.convert(module, specs, precision="fp16").warnings
+    assert "`value` has values beyond torch.float16's range (1e+09)" in warning and "masked_fill" in warning
+    assert not builder.convert(module, specs, precision="bf16").warnings
