@@ -1,7 +1,6 @@
-"""One case for each pass: source IR, the IR expected after it, and inputs on which both must answer the same.
+"""Cases for each pass: a source graph, and inputs on which it must answer the same after the pass.
 
-docs/lowering.md is generated from these (`python -m tests.lowering.cases` prints what each pass really makes of its
-source).
+The text of both graphs stands in `expected/` (`tests.lowering.expected`), docs/lowering.md is generated from it.
 """
 
 from __future__ import annotations
@@ -15,7 +14,9 @@ import torch
 
 from builder.lowering.graph import canonical
 from builder.lowering.passes import Context
+from builder.lowering.passes.functionalise.views import Emit
 from builder.lowering.pipeline import PIPELINE
+from builder.manifest.spec import TensorSpec
 
 PASSES = {step.name: step for step in PIPELINE}
 
@@ -28,7 +29,7 @@ def floats(*shape: int) -> torch.Tensor:
 @dataclass(frozen=True)
 class Case:
     """`source` is IR text or a function to script; `params` are bound to its trailing inputs; `raw` skips what
-    earlier passes do.
+    earlier passes do, `calls` leaves calls of functions, and `alone` shows what the pass leaves before it is tidied.
     """
 
     step: str
@@ -40,6 +41,8 @@ class Case:
     context: Context = field(default_factory=Context)
     name: str = ""
     raw: bool = False
+    calls: bool = False
+    alone: bool = False
 
     def graph(self) -> Any:
         """The source as a graph, cleaned as earlier passes leave it."""
@@ -52,7 +55,8 @@ class Case:
                 warnings.simplefilter("ignore")
                 graph = torch.jit.script(self.source).graph.copy()
         bind(graph, self.params)
-        torch._C._jit_pass_inline(graph)
+        if not self.calls:
+            torch._C._jit_pass_inline(graph)
         if not self.raw:
             torch._C._jit_pass_constant_propagation(graph)
         return graph
@@ -61,6 +65,8 @@ class Case:
         """The graph after the pass, with the branches of formulas resolved and what nobody reads removed."""
         graph = self.graph()
         PASSES[self.step](graph, self.fresh())
+        if self.alone:
+            return graph
         for tidy in ("lower-tuples", "propagate-constants", "pool-constants", "eliminate-dead-code"):
             if tidy != self.step and not (tidy == "lower-tuples" and "flatten" in self.step):
                 PASSES[tidy](graph)
@@ -243,6 +249,54 @@ def conv3d_valid(x, w):
     return torch.conv3d(x, w, None, 1, "valid", 1, 1)
 
 
+def conv1d_unbatched(x, w):
+    return torch.conv1d(x, w, None, 1, "same", 1, 1)
+
+
+def conv_transpose1d(x, w):
+    return torch.conv_transpose1d(x, w, None, 2, 1, 0, 1, 1)
+
+
+def addmm_whole(x, y, b):
+    return torch.addmm(b, x, y, beta=2, alpha=3)
+
+
+def matmul_of_integers(x, w):
+    return torch.matmul(x, w)
+
+
+def std_without(x):
+    return torch.std(x, None, correction=0) + torch.std(x, [-1, 0], False)
+
+
+def var_correction(x):
+    return torch.var(x, [1], correction=0, keepdim=True) + torch.var(x, unbiased=False)
+
+
+def pad_reflect_1d(x):
+    return torch.nn.functional.pad(x, [2, 1], "reflect")
+
+
+def pad_whole(x):
+    return torch.nn.functional.pad(x, [1, 0, 0, 1])
+
+
+def gelu_half(x):
+    return torch.nn.functional.gelu(x)
+
+
+def log_soft_cast(x):
+    return torch.log_softmax(x, 0, dtype=torch.float32)
+
+
+def groups_plain(x):
+    return torch.group_norm(x, 2)
+
+
+def tile_known(x):
+    return x.tile([2, 3]) + x.tile([2, 3])
+
+
 def conv_transposed(x, w, b):
     return torch.conv_transpose2d(x, w, b, [2, 2], [1, 1], [1, 0], 1, [1, 2])
 
@@ -350,8 +404,37 @@ def gelus(x):
     return torch.nn.functional.gelu(x) + torch.nn.functional.gelu(x, approximate="tanh")
 
 
+def silu_and_relu(x):
+    return torch.relu(torch.nn.functional.silu(x))
+
+
 def fake_quantized(x, scale, zero_point):
     return torch.fake_quantize_per_tensor_affine(x, scale, zero_point, 0, 255)
+
+
+def helped(x):
+    return _helper(x) * _helper(x + 1)
+
+
+def _helper(x):
+    return torch.relu(x) + 1
+
+
+def encoder_layer(x, wi, bi, wo, bo, n, w1, b1, w2, b2):
+    return torch._transformer_encoder_layer_fwd(
+        x, 8, 2, wi, bi, wo, bo, True, False, 1e-5, n, n, n, n, w1, b1, w2, b2, None, None
+    )
+
+
+def half_and_back(graph):
+    """A policy that computes every relu in half precision."""
+    for node in graph.findAllNodes("aten::relu", True):
+        if node.inputsAt(0).node().kind() != "aten::to":
+            emit = Emit(graph, node)
+            half = emit.op("aten::to", node.inputsAt(0), 5, False, False, None)
+            back = emit.op("aten::to", emit.op("aten::relu", half), 6, False, False, None)
+            node.output().replaceAllUsesWith(back)
+            node.destroy()
 
 
 MAT, VEC = floats(4, 3), floats(3)
@@ -361,10 +444,75 @@ _GROUPED = (floats(2, 4, 5, 8), floats(2, 2, 6, 8), floats(2, 2, 6, 8))
 _MASK = torch.tensor([[True, False, True, True, False], [False] * 5, [True] * 5, [True] * 5, [True] * 5])
 _INTS = (torch.tensor([7, -7, 6, -6, 0]), torch.tensor([3, 3, -4, -4, 5]))
 _X = floats(3, 4)
+_W = torch.tensor([[1, 2, 3], [4, 5, 6]])
+_LAYER = (
+    floats(24, 8),
+    floats(24),
+    floats(8, 8),
+    floats(8),
+    floats(8),
+    floats(16, 8),
+    floats(16),
+    floats(8, 16),
+    floats(8),
+)
 _NATIVE = (floats(24, 8), floats(24), floats(8, 8), floats(8))
 
 UNROLLED = "prim::Loop"
 CASES = (
+    plain("inline", helped, (_X,), ("prim::CallFunction",), ("aten::relu",), calls=True, raw=True, alone=True),
+    plain(
+        "mark-fallback",
+        """graph(%x : Tensor):
+          %y : Tensor = aten::relu(%x)
+          return (%y)""",
+        (_X,),
+        (),
+        ("aten::relu(",),
+        name="a graph that names no module",
+        context=Context(fallback_modules=("Swish",)),
+        alone=True,
+    ),
+    plain(
+        "remove-guards",
+        """graph(%x : Tensor):
+          %y : Tensor = prim::unchecked_cast(%x)
+          %z : Tensor = aten::relu(%y)
+          return (%z)""",
+        (_X,),
+        ("unchecked_cast",),
+        ("aten::relu",),
+        alone=True,
+    ),
+    plain(
+        "precision", silu_and_relu, (_X,), (), ("aten::to",), context=Context(precision=half_and_back), name="a policy"
+    ),
+    plain("precision", silu_and_relu, (_X,), (), ("aten::silu",), name="no policy"),
+    plain(
+        "pool-constants",
+        """graph(%x : Tensor, %v : Tensor, %w : Tensor):
+          %one : int = prim::Constant[value=1]()
+          %uno : int = prim::Constant[value=1]()
+          %half : float = prim::Constant[value=0.5]()
+          %y : Tensor = aten::add(%x, %v, %one)
+          %z : Tensor = aten::add(%y, %w, %uno)
+          %u : Tensor = aten::mul(%z, %half)
+          return (%u)""",
+        (_X,),
+        (),
+        ("aten::add",),
+        (torch.ones(4), torch.ones(4)),
+        raw=True,
+        alone=True,
+    ),
+    plain(
+        "unpack-transformer-encoder-layer",
+        encoder_layer,
+        (floats(2, 3, 8),),
+        ("_transformer_encoder_layer_fwd",),
+        ("aten::layer_norm", "aten::softmax"),
+        _LAYER,
+    ),
     plain("peephole", undone, (_X,), ("aten::t(", "transpose", "permute", "neg", "expand"), ("aten::reshape",)),
     plain("remove-full-slices", full_slice, (_X,), ("aten::slice",), ("aten::select",)),
     plain("flatten-inputs", optional, (_X,), (), (), name="optional input"),
@@ -482,6 +630,45 @@ CASES = (
         ("_convolution",),
         (floats(6, 2, 3, 3), floats(6)),
     ),
+    plain(
+        "unify-convolutions",
+        conv2d_grouped,
+        (floats(4, 9, 9),),
+        (),
+        ("aten::conv2d",),
+        (floats(6, 2, 3, 3), floats(6)),
+        context=Context(specs=(TensorSpec("float32", (4, 9, 9)),)),
+        name="no batch",
+    ),
+    plain(
+        "unify-convolutions",
+        conv1d_unbatched,
+        (floats(2, 9).double(),),
+        (),
+        ("aten::conv1d",),
+        (floats(3, 2, 4).double(),),
+        context=Context(specs=(TensorSpec("float64", (2, 9)),)),
+        name="no batch, float64",
+    ),
+    plain(
+        "unify-convolutions",
+        conv_transpose1d,
+        (floats(2, 3, 5),),
+        ("conv_transpose1d",),
+        ("_convolution",),
+        (floats(3, 2, 4),),
+    ),
+    plain("unpack-addmm", addmm_whole, (_W, _W.t(), torch.ones(2, 2, dtype=torch.int64)), ("addmm",), ("matmul",)),
+    plain("fuse-linear", matmul_of_integers, (_W,), (), ("aten::matmul",), (_W.t(),), name="whole numbers stay"),
+    plain("fuse-linear", matmul_bias, (_X,), (), ("aten::linear", "aten::add"), (MAT, floats(1, 3)), name="no bias"),
+    plain("unpack-std", std_without, (floats(2, 3, 4),), ("aten::std",), ("aten::sqrt",), context=ALL),
+    plain("unpack-var", var_correction, (floats(2, 3, 4).double(),), ("aten::var",), ("aten::mean",), context=ALL),
+    plain("unpack-pad", pad_reflect_1d, (floats(2, 3, 4),), ("aten::pad",), ("reflection_pad1d",), name="reflect 1-D"),
+    plain("unpack-pad", pad_whole, (torch.tensor([[1, 2]]),), ("aten::pad",), ("constant_pad",), name="whole numbers"),
+    plain("unpack-gelu", gelu_half, (_X.half(),), ("gelu",), ("aten::erf",), context=ALL),
+    plain("unpack-log-softmax", log_soft_cast, (_X.half(),), ("log_softmax",), ("aten::to", "aten::amax"), name="cast"),
+    plain("unpack-group-norm", groups_plain, (floats(2, 4),), ("group_norm",), ("aten::mean",), context=ALL),
+    plain("tile-to-repeat", tile_known, (floats(4),), ("aten::tile",), ("aten::repeat",)),
     plain(
         "unify-convolutions",
         conv3d_valid,

@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 
 from builder.lowering.pipeline import PIPELINE
-from tests.lowering.cases import CASES
+from tests.lowering.expected import read
 from tests.lowering.nn_modules import table
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
@@ -67,19 +67,14 @@ def _sections() -> Iterator[str]:
         yield f"## {step.name}\n\n{_flow(step.doc)}\n"
         if step.removes:
             yield "Gone after it: " + ", ".join(f"`{kind}`" for kind in step.removes) + ".\n"
-        for case in [case for case in CASES if case.step == step.name][:1]:
-            yield f"Before:\n\n```\n{_shown(case.text(lowered=False))}\n```\n"
-            yield f"After:\n\n```\n{_shown(case.text(lowered=True))}\n```\n"
+        for before, after in list(read(step.name).values())[:1]:
+            yield f"Before:\n\n```\n{before}```\n"
+            yield f"After:\n\n```\n{after}```\n"
 
 
 def _flow(doc: str) -> str:
     """A docstring without its indentation."""
     return re.sub(r"\n {4}", "\n", doc)
-
-
-def _shown(text: str) -> str:
-    """IR without the places of this machine's files."""
-    return re.sub(r" # [^\n]*", "", text).strip()
 
 
 PAGES: dict[str, Callable[[], str]] = {"lowering.md": lowering, "lowering-modules.md": lambda: table() + "\n"}

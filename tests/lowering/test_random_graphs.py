@@ -52,6 +52,8 @@ VALUES = [
     "{x} = torch.softmax({y}, -1) + {n}",
     "{x} = {y}.view(4, 3).reshape(3, 4).clone()",
     "{x} = {y}.to(torch.float64).to(torch.float32)",
+    "{x} = torch.fake_quantize_per_tensor_affine({y}, 0.25, {k}, -128, 127)",
+    "{x} = F.linear({y}, torch.fake_quantize_per_tensor_affine(w, 0.01, 0, -128, 127))",
 ]
 WRITES = [
     "{x}.add_({y})",
@@ -87,6 +89,10 @@ VIEWS = [
 LISTS = [
     "held = [{x}, {y}]\n    held.append({x} + 1)\n    {y} = held[{k}] + held[-1]",
     "held = [{x}]\n    held[0].add_(1)\n    {y} = torch.cat(held)",
+    'named = {{"p": {x}}}\n    named.update({{"q": {y}, "p": {x} + 1}})\n    {y} = named["q"] + named["p"]',
+    'kept = {{"p": {x}}}\n    kept["p"].add_({n})\n    {y} = kept.copy()["p"] * kept.setdefault("q", {y})',
+    'many = {{"p": {x}, "q": {y}}}\n    for one in many.values():\n        {x} = {x} + one',
+    "sizes = [3]\n    sizes += [4]\n    {x} = {y}.t().reshape(sizes)",
 ]
 
 

@@ -1,0 +1,67 @@
+"""The graph before and after each pass as text, one file a pass: `expected/<pass>.ir`.
+
+A test compares them exactly, docs/lowering.md shows the first of each. `python -m tests.lowering.expected` writes them
+anew: read what changed before it is committed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from tests.lowering.cases import CASES, Case
+
+FOLDER = Path(__file__).parent / "expected"
+_CASE = re.compile(r"^=== ([^\n]*)\n--- before\n(.*?)--- after\n(.*?)(?=^=== |\Z)", re.MULTILINE | re.DOTALL)
+
+
+class Texts(NamedTuple):
+    """The canonical text of a graph before and after a pass."""
+
+    before: str
+    after: str
+
+
+def title(case: Case) -> str:
+    """What a case is called within its pass."""
+    return case.name or getattr(case.source, "__name__", "graph").replace("_", " ")
+
+
+def made(case: Case) -> Texts:
+    """What the code makes of a case now."""
+    return Texts(*(_without_places(case.text(lowered=lowered)) for lowered in (False, True)))
+
+
+def _without_places(text: str) -> str:
+    """IR without the places of this machine's files."""
+    return re.sub(r" # [^\n]*", "", text).strip() + "\n"
+
+
+def read(step: str) -> dict[str, Texts]:
+    """What is expected of a pass, by the title of the case."""
+    file = FOLDER / f"{step}.ir"
+    found = _CASE.findall(file.read_text(encoding="utf-8")) if file.exists() else []
+    return {name: Texts(before, after) for name, before, after in found}
+
+
+def written(step: str) -> str:
+    """The file of a pass."""
+    return "".join(_sections(step))
+
+
+def _sections(step: str) -> Iterator[str]:
+    for case in (case for case in CASES if case.step == step):
+        before, after = made(case)
+        yield f"=== {title(case)}\n--- before\n{before}--- after\n{after}"
+
+
+def main() -> None:
+    FOLDER.mkdir(exist_ok=True)
+    for step in dict.fromkeys(case.step for case in CASES):
+        (FOLDER / f"{step}.ir").write_text(written(step), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
