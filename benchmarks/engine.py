@@ -52,7 +52,7 @@ def rows(name: str, precision: str, options: argparse.Namespace, left: list[int]
         facts["ours"].update(_warm(network, precision, options, cache))
     engines = {road: timed.Engine(plan) for road, (plan, _) in made.items()}
     for road, engine in engines.items():
-        facts[road]["engine_layers"] = len(roads.engine_layers(engine.engine))
+        facts[road]["engine_layers"] = engine.engine.num_layers
     modules = _modules(network, precision)
     for batch in left:
         yield {"network": name, "precision": precision, "batch": batch, "settings": _settings(options), **_host(),

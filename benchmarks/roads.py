@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from pathlib import Path
@@ -88,11 +87,3 @@ def onnx(path: Path, network: Network, precision: str, level: int | None, cache:
     seconds = round(time.monotonic() - started, 3)
     cache.write_bytes(bytes(config.get_timing_cache().serialize()))
     return plan, {"layers": net.num_layers, "shared_cache_s": seconds}
-
-
-def engine_layers(engine: Any) -> list[str]:
-    """The names of the layers of a built engine, after TensorRT's fusions."""
-    from builder.engine.flavour import trt
-
-    said = json.loads(engine.create_engine_inspector().get_engine_information(trt.LayerInformationFormat.JSON))
-    return [layer if isinstance(layer, str) else layer["Name"] for layer in said["Layers"]]
