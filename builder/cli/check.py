@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from builder.cli import options
+from builder.cli import build_options, options
 from builder.cli.command import Command, describe
 from builder.cli.terminal import Progress, Terminal
 from builder.errors import EnvironmentProblem, ParityError, TrtBuildError, UnsupportedOperators
@@ -17,18 +17,18 @@ from builder.errors import EnvironmentProblem, ParityError, TrtBuildError, Unsup
 
 @dataclass(frozen=True)
 class _Asked:
-    """What was asked of every model."""
+    """What was asked of a model: the order as `repo` would have it."""
 
-    serve_as: str
-    layout: str
+    order: Any
     paranoid: bool
-    torch_steps: str = "auto"
 
 
 @click.command("check", cls=Command, short_help="Do everything but the build, and say what it would give.")
 @options.models_options
 @options.layout
 @options.torch_steps
+@build_options.build_options
+@options.plugins
 @click.option("--paranoid", is_flag=True, help="Execute the graphs and the network on seeded inputs and compare.")
 @click.option("--config/--no-config", "with_config", default=True, help="Show the config.pbtxt that would be written.")
 @click.pass_obj
@@ -37,26 +37,23 @@ def check_command(
     /,
     models: Path,
     inputs: tuple[str, ...],
-    flavour: str,
-    serve_as: str,
-    layout: str,
-    torch_steps: str,
     paranoid: bool,
     with_config: bool,
-    **chosen: Any,
+    **given: Any,
 ) -> int:
-    """Read, lower and convert every model of MODELS; say which operators TensorRT cannot take and what would be served.
+    """Read, lower and convert every model of MODELS; say which operators TensorRT cannot take, which of the builder's
+    options it has not, and what would be served.
 
     Nothing is compiled and nothing is written.
     """
-    from builder import manifest
-    from builder.engine import flavour as flavours
+    from builder.repository import Settings, plugins
 
-    specs = manifest.load(models, inputs=options.parsed(inputs), **chosen)
-    flavours.select(flavour)
+    chosen = build_options.taken(given)
+    settings = Settings(options=chosen, inputs=options.parsed(inputs), **given)
+    orders = settings.orders(settings.specs(models), models)
+    plugins.load(settings.plugins)
     with terminal.progress() as progress:
-        asked = _Asked(serve_as, layout, paranoid, torch_steps)
-        reports = [examine(spec, asked, progress) for spec in specs]
+        reports = [examine(order.spec, _Asked(order, paranoid), progress) for order in orders]
     failed = [report["error"]["exit_code"] for report in reports if report["error"]]
     terminal.result({"ok": not failed, "models": reports}, lambda: show(terminal, reports, with_config))
     return (failed[0] if len(set(failed)) == 1 else 1) if failed else 0
@@ -66,7 +63,7 @@ def examine(spec: Any, asked: _Asked, progress: Progress) -> dict[str, Any]:
     """What is found of one model; `error` tells where it ended."""
     report: dict[str, Any] = {"name": spec.name, "file": str(spec.path), "error": None, "config": None, "_spec": spec}
     try:
-        for phase in (_read, _lower, _reduce, _state, _convert, _compare, _config):
+        for phase in (_options, _read, _lower, _reduce, _state, _convert, _compare, _config):
             progress(spec.name, phase.__name__.strip("_"))
             phase(report, report["_spec"], asked)
     except EnvironmentProblem:
@@ -78,6 +75,18 @@ def examine(spec: Any, asked: _Asked, progress: Progress) -> dict[str, Any]:
     for key in [key for key in report if key.startswith("_")]:
         del report[key]  # objects that the phases hand on
     return report
+
+
+def _options(report: dict[str, Any], spec: Any, asked: _Asked) -> None:
+    """Refuse what `repo` would refuse of the builder's options, the manifest's own among them."""
+    from builder.engine import config, flavour
+    from builder.engine import options as engine_options
+    from builder.engine.flavour import trt
+    from builder.repository import orders
+
+    report["_options"] = orders.options_of(asked.order)
+    engine_options.check(report["_options"], flavour.name(), trt, trt.__version__)
+    config.pools(report["_options"])
 
 
 def _read(report: dict[str, Any], spec: Any, asked: _Asked) -> None:
@@ -226,15 +235,15 @@ def _config(report: dict[str, Any], spec: Any, asked: _Asked) -> None:
     from builder.repository import cut, layouts, single
     from builder.triton import ensemble
 
-    found = report["_found"]
+    found, order = report["_found"], asked.order
     if isinstance(found, cut.Pieces):
-        plans = tuple(None if c is None else _unbuilt(c) for c in found.conversions)
+        plans = tuple(None if c is None else _unbuilt(c, report["_options"]) for c in found.conversions)
         pieces = layouts.Cut(spec, found, plans, report["_goldens"], tuple(report["_hops"]))
-        artifact, reason = layouts.artifact(pieces, asked.layout, asked.serve_as, asked.torch_steps)
+        artifact, reason = layouts.artifact(pieces, order.layout, order.serve_as, order.torch_steps)
         report["fallback"] |= {"layout": "ensemble" if hasattr(artifact, "steps") else "fused", "reason": reason}
     else:
         goldens = report.get("_goldens", ()) if spec.state or spec.io != "module" else ()
-        artifact = single.artifact(spec, found, _unbuilt(found), goldens, asked.serve_as)
+        artifact = single.artifact(spec, found, _unbuilt(found, report["_options"]), goldens, order.serve_as)
     if isinstance(artifact, triton.EnsembleArtifact):
         steps = {step.spec.name: triton.config(step) for step in artifact.steps}
         report["config"] = _text(ensemble.config(artifact, steps))
@@ -243,12 +252,12 @@ def _config(report: dict[str, Any], spec: Any, asked: _Asked) -> None:
         report["config"] = _text(triton.config(artifact))
 
 
-def _unbuilt(conversion: Any) -> Any:
+def _unbuilt(conversion: Any, chosen: Any) -> Any:
     """A plan as far as a config needs it."""
     from builder import engine
     from builder.engine.build import plan_facts
 
-    return engine.Plan(b"not built", plan_facts(conversion, engine.BuildOptions(), b"", 0.0))
+    return engine.Plan(b"not built", plan_facts(conversion, chosen, b"", 0.0))
 
 
 def _text(message: Any) -> str:

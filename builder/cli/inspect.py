@@ -23,6 +23,7 @@ CONFIG, PLAN_FACTS, SIDECAR = "config.pbtxt", "plan.json", "trt-build.json"
 @options.sample
 @options.precision
 @options.flavour
+@options.plugins
 @click.option("--graph", type=options.PATH, metavar="SVG", help="Draw what of a model file runs where.")
 @click.pass_obj
 def inspect_command(terminal: Terminal, /, target: Path, **settings: Any) -> None:
@@ -40,9 +41,10 @@ def inspect_command(terminal: Terminal, /, target: Path, **settings: Any) -> Non
 def _network(terminal: Terminal, target: Path, settings: dict[str, Any]) -> None:
     from builder import conversion, lowering, manifest, torchscript
     from builder.engine import flavour as flavours
-    from builder.repository import stateful
+    from builder.repository import plugins, stateful
 
     flavours.select(settings.pop("flavour"))
+    plugins.load(settings.pop("plugins"))
     picture: Path | None = settings.pop("graph")
     inputs = options.parsed(settings.pop("inputs"))
     (spec,) = _single(manifest.load(target, inputs=inputs, **settings), target)
@@ -55,7 +57,12 @@ def _network(terminal: Terminal, target: Path, settings: dict[str, Any]) -> None
         _draw(terminal, lowered, spec, picture)
         return
     converted = conversion.convert(
-        lowered, spec.inputs, precision=spec.precision, profiles=spec.profiles, output_names=spec.outputs
+        lowered,
+        spec.inputs,
+        precision=spec.precision,
+        keep_fp32=spec.keep_fp32,
+        profiles=spec.profiles,
+        output_names=spec.outputs,
     )
     network = converted.network
     layers = [_layer(network.get_layer(index)) for index in range(network.num_layers)]

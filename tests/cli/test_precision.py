@@ -1,0 +1,79 @@
+"""Precision and the builder's options on the command line: searched for, checked before a build, shown by inspect."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from click.testing import Result
+
+from tests.cli.conftest import MANIFEST
+from tests.repository.test_search import MANIFEST as SIXTEEN
+from tests.repository.test_search import Overflowing, save
+
+Run = Callable[..., Result]
+
+
+def test_repo_searches_writes_the_manifest_and_builds(tmp_path: Path, run: Run) -> None:
+    models = save(tmp_path / "models", Overflowing())
+    result = run(
+        "repo", models, "--out", tmp_path / "out", "--search-precision", "--no-isolate", "--no-store", "--json"
+    )
+    data = json.loads(result.stdout)
+    assert result.exit_code == 0 and data["ok"]
+    (found,) = data["search"]
+    assert (found["precision"], found["keep_fp32"], found["written"]) == ("fp16", ["aten::linear_2"], True)
+    assert found["trials"] == len(found["tried"]) > 2 and found["error"] is None
+    assert "net: trial 1: 0 layers kept in float32" in result.stderr
+    assert "fp16, in float32: aten::linear_2" in result.stderr and "written into" in result.stderr
+    facts = json.loads((tmp_path / "out" / "net" / "trt-build.json").read_text())
+    assert facts["precision"] == "fp16"
+
+
+def test_a_search_that_cannot_be_written_is_usage(tmp_path: Path, run: Run) -> None:
+    models = save(tmp_path / "models", Overflowing())
+    (models / "net.yaml").unlink()
+    words = ["repo", models, "--out", tmp_path / "out", "--search-precision", "--no-isolate"]
+    result = run(*words, "--input", "x:float32:batch(1,2,4)x16")
+    assert result.exit_code == 2 and "stand in for one" in result.stderr
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--hardware-compatible", "ampere_plus"], "has no hardware compatible"),
+        (["--target", "sm_89", "--target", "sm_90"], "builds nothing for sm_90"),
+        (["--pool", "nonsense=1M"], "memory_pools: TensorRT here has no 'nonsense'"),
+    ],
+)
+def test_check_takes_the_builders_options(small: Path, run: Run, words: list[str], said: str) -> None:
+    result = run("check", small, "--flavour", "tensorrt-rtx", *words)
+    assert result.exit_code == 2 and said in result.output
+    assert (
+        run("check", small, "--flavour", "tensorrt-rtx", "--target", "sm_89", "--pool", "workspace=1M").exit_code == 0
+    )
+
+
+def test_check_finds_options_of_the_manifest_that_are_not_there(small: Path, run: Run) -> None:
+    (small / "small.yaml").write_text(MANIFEST + "build: {hardware_compatible: ampere_plus}\n")
+    result = run("check", small, "--flavour", "tensorrt-rtx", "--json")
+    (model,) = json.loads(result.stdout)["models"]
+    assert result.exit_code == 2 and "hardware compatible" in model["error"]["message"]
+
+
+@pytest.mark.parametrize("command", ["check", "inspect"])
+def test_plugins_are_imported_first(small: Path, tmp_path: Path, run: Run, command: str) -> None:
+    plugin = tmp_path / "plugin.py"
+    plugin.write_text(f"open({str(tmp_path / 'seen')!r}, 'w')")
+    assert run(command, small, "--plugin", plugin).exit_code == 0
+    assert (tmp_path / "seen").exists()
+
+
+def test_inspect_shows_what_is_kept_in_float32(tmp_path: Path, run: Run) -> None:
+    models = save(tmp_path / "models", Overflowing(), SIXTEEN + 'precision: fp16\nkeep_fp32: ["aten::linear_2"]\n')
+    data = json.loads(run("inspect", models, "--json").stdout)
+    products = [layer for layer in data["layers"] if layer["type"] == "MATRIX_MULTIPLY"]
+    assert [layer["outputs"][0]["dtype"] for layer in products] == ["HALF", "HALF", "FLOAT", "HALF", "HALF", "HALF"]
