@@ -87,9 +87,10 @@ NARROWED = {("float64", "float32"), ("int64", "int32")}
 """(module's dtype, network's dtype) where TensorRT has no dtype of the module's: the endpoint widens it again."""
 
 
-def widened(array: Array, wanted: np.dtype[Any]) -> Array:
-    """The array in the module's dtype where the network could only hold a narrower one."""
-    return array.astype(wanted) if (str(wanted), str(array.dtype)) in NARROWED else array
+def widened(answer: Arrays, golden: Golden) -> dict[str, Array]:
+    """The answer with each output in the golden's dtype where the network could only hold a narrower one."""
+    pairs = ((name, array, golden.outputs.get(name, array).dtype) for name, array in answer.items())
+    return {n: a.astype(wanted) if (str(wanted), str(a.dtype)) in NARROWED else a for n, a, wanted in pairs}
 
 
 def _output(name: str, answer: Arrays, expected: Arrays, tolerance: Tolerance, precision: str) -> OutputComparison:

@@ -82,11 +82,12 @@ def check_reference(
     """Raise ParityError where the network, evaluated on the CPU, differs from a golden: names where it begins."""
     from builder import parity, reference
     from builder.parity.arrays import to_numpy, to_torch
+    from builder.parity.comparison import widened
 
     for golden in goldens:
         tensors = [to_torch(golden.inputs[str(s.name)]) for s in conversion.inputs]
         answers = reference.run(conversion, tensors)
-        answer = {n: _widened(to_numpy(t), golden, n) for n, t in zip(conversion.outputs, answers, strict=True)}
+        answer = widened(dict(zip(conversion.outputs, map(to_numpy, answers), strict=True)), golden)
         comparison = parity.compare(answer, golden, spec.tolerance, precision=spec.precision)
         if not comparison.passed:
             raise ParityError(
@@ -94,13 +95,3 @@ def check_reference(
                 where=parity.first_difference(conversion, tensors),
                 fix=_FIX_8_BITS if eight_bits(spec) else _FIX,
             )
-
-
-NARROWED = {("float64", "float32"), ("int64", "int32")}
-"""(module's dtype, network's dtype) where TensorRT has no dtype of the module's: the endpoint widens it again."""
-
-
-def _widened(answer: Any, golden: Golden, name: str) -> Any:
-    """The array in the golden's dtype where the network could only hold a narrower one."""
-    wanted = golden.outputs[name].dtype if name in golden.outputs else answer.dtype
-    return answer.astype(wanted) if (str(wanted), str(answer.dtype)) in NARROWED else answer

@@ -26,7 +26,7 @@ def perform(order: Order, progress: Progress) -> ModelResult:
     """The model of the order, built and published; its own errors end in the result, the machine's go through."""
     result = ModelResult(order.spec.name, because=order.because)
     try:
-        _prepare(order)
+        prepare(order)
         _Build(order, result, progress).run()
         result.ok = True
     except EnvironmentProblem:
@@ -36,7 +36,8 @@ def perform(order: Order, progress: Progress) -> ModelResult:
     return result
 
 
-def _prepare(order: Order) -> None:
+def prepare(order: Order) -> None:
+    """Make this process ready for the order: its flavour, its plugins, its share of the cores."""
     from builder.engine import flavour
     from builder.repository import plugins
 

@@ -111,12 +111,12 @@ def _manifest(spec: ModelSpec) -> Path:
 
 def perform(order: Order, progress: Progress) -> Search:
     """Search for the model of the order; its own errors end in the result, the machine's go through."""
-    from builder.repository.model import _prepare
+    from builder.repository.model import prepare
 
     found = Search(order.spec.name, order.spec.manifest)
     started = time.monotonic()
     try:
-        _prepare(order)
+        prepare(order)
         _Trials(order, found, progress).run()
     except EnvironmentProblem:
         raise
@@ -242,8 +242,7 @@ def _differences(run: Callable[..., Sequence[Any]], conversion: Conversion, gold
     from builder.parity.comparison import widened
 
     tensors = [to_torch(golden.inputs[str(s.name)]) for s in conversion.inputs]
-    made = dict(zip(conversion.outputs, map(to_numpy, run(*tensors)), strict=True))
-    answer = {name: widened(array, golden.outputs[name].dtype) for name, array in made.items()}
+    answer = widened(dict(zip(conversion.outputs, map(to_numpy, run(*tensors)), strict=True)), golden)
     return parity.compare(answer, golden, spec.tolerance, precision=spec.precision).problems
 
 
