@@ -71,6 +71,7 @@ def per_channel(
 
 
 def _has_fp8(ctx: ConversionContext, call: Any) -> str | None:
+    """Refuses TensorRT 8.6, and GPUs before compute capability 8.9"""
     return quantised.missing(FP8)
 
 
