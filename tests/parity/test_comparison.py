@@ -137,6 +137,23 @@ def test_the_manifest_bounds_the_noise() -> None:
     assert compare(answer, golden, Tolerance(rtol=1.0), precision="int8").passed
 
 
+@pytest.mark.parametrize(
+    ("arithmetic", "passes", "fails"), [("tf32", "tf32", "fp32"), ("fp16", "fp16", "fp32"), ("bf16", "bf16", "tf32")]
+)
+def test_each_precision_takes_its_own_rounding_and_not_a_coarser_one(arithmetic: str, passes: str, fails: str) -> None:
+    """A product of 512 terms whose operands are rounded as the precision rounds them: TF32 left on is not fp32."""
+    import torch
+
+    from benchmarks.tolerances import rounded
+
+    generator = torch.Generator().manual_seed(0)
+    x, w = (torch.randn(512, 512, generator=generator) for _ in range(2))
+    golden = {"y": (x @ w).numpy()}
+    answer = {"y": (rounded(x, arithmetic) @ rounded(w, arithmetic)).numpy()}
+    assert compare(answer, golden, precision=passes).passed
+    assert not compare(answer, golden, precision=fails).passed
+
+
 def test_the_documentation_has_every_row_with_its_numbers_and_reason() -> None:
     from pathlib import Path
 
