@@ -27,7 +27,8 @@ from builder.manifest.spec import Profile
 @dataclass
 class TensorFacts:
     """What we know of an ITensor beyond TensorRT: the symbolic size of each axis, torch's dtype if carried wider; the
-    8-bit tensor that it is read from (`quantised`), the half tensor that it is a cast of (`wide_of`)."""
+    8-bit tensor that it is read from (`quantised`), the half tensor that it is a cast of (`wide_of`), the one element
+    that it repeats (`splat`, all axes 1)."""
 
     sizes: dict[int, DynamicScalar] = field(default_factory=dict)
     exprs: dict[int, sympy.Expr] = field(default_factory=dict)
@@ -36,6 +37,7 @@ class TensorFacts:
     scalar: DynamicScalar | None = None
     quantised: Any = None
     wide_of: Any = None
+    splat: Any = None
 
 
 class ConversionContext:

@@ -9,6 +9,7 @@ from builder.engine import flavour
 
 WHOLE = frozenset({"INT32"})
 TRUTHS = frozenset({"BOOL"})
+REALS = frozenset({"FLOAT", "HALF"})
 
 REFUSED: dict[str, frozenset[str]] = {
     "TOPK": WHOLE,  # "only activation types allowed as input to this layer"
@@ -16,6 +17,8 @@ REFUSED: dict[str, frozenset[str]] = {
     "ELEMENTWISE.POW": WHOLE,  # "operation POW requires inputs with activation type"
     # "No support for kREFLECT, kFILL, kCLAMP slice mode with Myelin", which alone has bools
     **dict.fromkeys(("SLICE.FILL", "SLICE.CLAMP", "SLICE.REFLECT"), TRUTHS),
+    "POOLING.PADDED_UP": REALS,  # an average that rounds up divides by the whole window, beyond the padding too
+    "CONDITIONAL.IN_LOOP": TRUTHS,  # one that gives a bool within a loop ends the process
     "CAST.TO": frozenset({"UINT8"}),  # "output type can not be computed"; IIdentityLayer documents the conversion
     # "input/output with DataType Int8 in network without Q/DQ layers must have dynamic range set"
     "ENDPOINT": frozenset({"INT8"}),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from builder.engine import flavour
 from tests.conversion.harness import check
 
 A = torch.tensor([[0, 1, -1, 12], [-128, 127, 100, -77]])
@@ -35,6 +36,7 @@ def test_bits(name: str, dtype: torch.dtype) -> None:
             check(lambda x, m=mask: operation(x, m), A.to(dtype), compile=False)
 
 
+@pytest.mark.skipif(not flavour.has_int64(), reason="8.6 has no int64")
 def test_all_64_bits() -> None:
     for name in ("bitwise_and", "bitwise_or", "bitwise_xor"):
         check(getattr(torch, name), WIDE, WIDE.flip(0))

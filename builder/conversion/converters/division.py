@@ -256,7 +256,7 @@ def atan2(ctx: ConversionContext, node: Any, y: Any, x: Any) -> Any:
     height, width = ctx.unary("ABS", y), ctx.unary("ABS", x)
     # |y| = |x| is 45 degrees, also where the quotient would be inf/inf; both 0 is the sign of 0, which is 0.
     ratio = choose(ctx, equal(ctx, height, width), ctx.unary("SIGN", width), combine(ctx, "DIV", height, width))
-    angle = ctx.unary("ATAN", ratio)
+    angle = ctx.unary("ABS", ctx.unary("ATAN", ratio))  # 8.6's |0| may be -0, whose quotient is -inf
     turned = combine(ctx, "SUB", ctx.like_scalar(angle, torch.pi), angle)
     angle = choose(ctx, negative(ctx, x), turned, angle)
     return choose(ctx, negative(ctx, y), ctx.unary("NEG", angle), angle)

@@ -8,6 +8,7 @@ import torch
 
 from builder.conversion import scalars
 from builder.conversion.context import ConversionContext, Unconvertible
+from builder.conversion.converters.cumulative import doubling
 from builder.conversion.converters.diagonals import diagonal_span, matrix_last
 from builder.conversion.converters.indexing import as_index, expand_masks, gathered, linear_index
 from builder.conversion.converters.scattering import accumulated, in_steps, spliced
@@ -62,9 +63,9 @@ def count_before(ctx: ConversionContext, mask: Any) -> Any:
     """[elements] int64: for each element of the flat mask, how many before it are true (never more than are true - 1
     at a true one): an exclusive running sum.
     """
-    if not hasattr(ctx.net, "add_cumulative"):
-        raise Unconvertible("this TensorRT has no running sum, which places masked values", "use torch.where")
     flat = ctx.cast(ctx.reshape(mask, [-1]), torch.int64)
+    if not hasattr(ctx.net, "add_cumulative"):
+        return ctx.copy_sizes(flat, ctx.elementwise("SUB", doubling(ctx, "SUM", flat, 0, 0), flat))
     axis = ctx.constant(torch.tensor(0, dtype=torch.int32))
     layer = ctx.net.add_cumulative(flat, axis, trt.CumulativeOperation.SUM, True, False)
     return ctx.copy_sizes(flat, layer.get_output(0))

@@ -126,9 +126,14 @@ def powers(ctx: ConversionContext, exponents: Any, carrier: torch.dtype) -> Any:
     return ctx.copy_sizes(exponents, result)
 
 
+def own_bits(dtype: torch.dtype) -> int:
+    """How many bits of the dtype are there: int64 has those of int32 on 8.6."""
+    return min(torch.iinfo(dtype).bits, torch.iinfo(dtypes.carrier(dtype)).bits)
+
+
 def left(ctx: ConversionContext, x: Any, places: Any, dtype: torch.dtype) -> Any:
     """x 2^places, wrapped around; by as many places as x has bits, or a negative number of them, 0"""
-    bits, carrier = torch.iinfo(dtype).bits, dtypes.carrier(dtype)
+    bits, carrier = own_bits(dtype), dtypes.carrier(dtype)
     product = ctx.elementwise("PROD", x, powers(ctx, within(ctx, places, bits - 1), carrier))
     outside = ctx.elementwise("OR", less(ctx, places, 0), ctx.unary("NOT", less(ctx, places, bits)))
     return choose(ctx, outside, 0, ctx.wrapped(product, dtype), dtype)
@@ -136,7 +141,7 @@ def left(ctx: ConversionContext, x: Any, places: Any, dtype: torch.dtype) -> Any
 
 def right(ctx: ConversionContext, x: Any, places: Any, dtype: torch.dtype) -> Any:
     """floor(x / 2^places); beyond the bits that x has, or by a negative number of places, only the sign remains"""
-    bits, carrier = torch.iinfo(dtype).bits, dtypes.carrier(dtype)
+    bits, carrier = own_bits(dtype), dtypes.carrier(dtype)
     most = bits - 1 if dtype.is_signed else bits
     places = choose(ctx, less(ctx, places, 0), most, places, dtype)
     places = within(ctx, places, most)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import sympy
@@ -24,6 +24,7 @@ from builder.conversion.spatial import (
     windows,
     with_unit,
 )
+from builder.engine import dialect
 from builder.engine.flavour import trt
 
 
@@ -114,6 +115,19 @@ def _without_dropped(ctx: ConversionContext, y: Any, x: Any, pool: Pool) -> Any:
 # Averages
 
 
+def _of_padded(ctx: ConversionContext, x: Any, pool: Pool) -> Any:
+    """Averages over the part of each window in the padded input, from averages over whole windows: these divided by
+    the same averages of ones."""
+    means = pooled(ctx, x, "AVERAGE", pool, "window")
+    sizes = [ctx.arithmetic("add", ctx.size(x, a + 2), 2 * pad) for a, pad in enumerate(pool.padding)]
+    one = ctx.constant(torch.ones([1] * ctx.rank(x), dtype=ctx.dtype(x)))
+    ones = ctx.expand(one, [1, 1, *sizes])
+    parts = pooled(ctx, ones, "AVERAGE", replace(pool, padding=[0] * len(sizes)), "window")
+    kept = [1, 1, *ctx.sizes(means)[2:]]
+    parts = ctx.slice(parts, [0] * len(kept), kept, [1] * len(kept))
+    return ctx.copy_sizes(means, ctx.elementwise("DIV", means, parts))
+
+
 def floats(ctx: ConversionContext, call: Any) -> str | None:
     """Refuses integers."""
     dtype = ctx.dtype(call.self)
@@ -138,7 +152,9 @@ def _register_average(axes: int) -> None:
         pool = Pool.of(axes, window, stride, padding, 1, ceil)
         padded = any(pool.padding) or ceil
         if divisor is None:
-            return undo(pooled(ctx, image, "AVERAGE", pool, "padded" if include or not padded else "inside"))
+            counted = "padded" if include or not padded else "inside"
+            whole = counted == "padded" and ceil and not dialect.takes("POOLING.PADDED_UP", image.dtype.name)
+            return undo(_of_padded(ctx, image, pool) if whole else pooled(ctx, image, "AVERAGE", pool, counted))
         means = pooled(ctx, image, "AVERAGE", pool, "window")
         return undo(combine(ctx, "PROD", means, math.prod(pool.window) / divisor))
 

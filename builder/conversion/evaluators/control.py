@@ -13,6 +13,7 @@ from builder.conversion.block import MISSING
 from builder.conversion.context import ConversionContext, Unconvertible
 from builder.conversion.dynamic import DynamicScalar, expression
 from builder.conversion.registry import evaluator
+from builder.engine import dialect
 from builder.engine.flavour import trt
 
 ENDLESS = 2**31 - 1
@@ -43,7 +44,40 @@ def branch(ctx: ConversionContext, node: Any, condition: Any) -> Any:
     arms = list(node.blocks())
     if not _unknown(condition):
         return _one(ctx.blocks.convert(arms[0 if condition else 1]))
+    if _decides_a_loop(node) and not dialect.takes("CONDITIONAL.IN_LOOP", "BOOL"):
+        return _one(_selected(ctx, condition, arms))
     return _one(_conditional(ctx, node, condition, arms))
+
+
+CHEAP = frozenset(
+    "prim::Constant prim::NumToTensor aten::Bool aten::Int aten::Float aten::item aten::lt aten::gt aten::le aten::ge "
+    "aten::eq aten::ne aten::add aten::sub aten::mul aten::abs aten::neg aten::sum aten::max aten::min aten::mean "
+    "aten::all aten::any aten::logical_and aten::logical_or aten::logical_not aten::__not__ aten::size".split()
+)
+"""What may be computed although nobody asks for it: it reads nothing out of bounds, and costs little."""
+
+
+def _decides_a_loop(node: Any) -> bool:
+    """Whether a branch of one bool (`a and b`) stands in a loop."""
+    if [str(v.type()) for v in node.outputs()] != ["bool"]:
+        return False
+    around = node.owningBlock().owningNode()
+    while around is not None and around.kind() != "prim::Loop":
+        around = around.owningBlock().owningNode()
+    return around is not None
+
+
+def _selected(ctx: ConversionContext, condition: Any, arms: list[Any]) -> list[Any]:
+    """Both arms of `a and b`, computed, and one bool chosen."""
+    costly = next((n.kind() for arm in arms for n in arm.nodes() if n.kind() not in CHEAP), None)
+    if costly:
+        raise Unconvertible(f"a branch in a loop decides a condition: 8.6 cannot build it, nor is {costly} free to run")
+    ((yes,), (no,)) = (ctx.blocks.convert(arm) for arm in arms)
+    if yes is MISSING or no is MISSING:
+        return [MISSING]
+    flag, a, b = (_flag(ctx, v) if _unknown(v) else ctx.constant(torch.tensor(bool(v))) for v in (condition, yes, no))
+    both, otherwise = ctx.elementwise("AND", flag, a), ctx.elementwise("AND", ctx.unary("NOT", flag), b)
+    return [ctx.scalar(ctx.elementwise("OR", both, otherwise))]
 
 
 def _conditional(ctx: ConversionContext, node: Any, condition: Any, arms: list[Any]) -> list[Any]:

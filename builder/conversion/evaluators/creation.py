@@ -28,7 +28,10 @@ def filled(ctx: ConversionContext, sizes: Sequence[Size], value: Any, dtype: tor
     if not any(isinstance(s, DynamicScalar) for s in sizes):
         return torch.tensor(value, dtype=dtype).expand([int(s) for s in sizes])  # type: ignore[arg-type]
     one = ctx.constant(torch.full((1,) * len(sizes), value, dtype=dtype))
-    return ctx.expand(one, sizes)
+    result = ctx.expand(one, sizes)
+    if result is not one:
+        ctx.facts(result).splat = one
+    return result
 
 
 def _default(value: Any) -> torch.dtype:
