@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import re
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
+from functools import lru_cache
+from importlib.resources import files
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import torch
@@ -16,7 +21,7 @@ import torch
 from builder.errors import EngineError, EnvironmentProblem, UsageError
 from builder.parity import served
 from builder.parity.arrays import to_numpy, to_torch
-from builder.parity.comparison import Comparison, compare, widened
+from builder.parity.comparison import compare, widened
 from builder.parity.results import GoldenResult, ModelParity, percentiles
 from builder.parity.served import PublishedModel
 from builder.triton.artifact import Golden
@@ -29,22 +34,27 @@ Run = Callable[[Tensors, "int | None"], Tensors]
 
 
 @dataclass(frozen=True)
-class Piece:
-    """A plan, or a graph that torch runs between plans; tensors by the names that the whole model has."""
+class Planned:
+    """A model that has plans: `plan` is its only one, None where it runs in pieces."""
 
-    path: Path
+    folder: Path
     facts: Mapping[str, Any]
+    plan: Path | None
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
 
-    @property
-    def is_plan(self) -> bool:
-        """Whether TensorRT runs it."""
-        return self.path.suffix == ".plan"
+
+@dataclass(frozen=True)
+class Opened:
+    """What runs a model; `kind` is "plan", or "torch" or "plan+torch" for one in pieces, `why` so."""
+
+    run: Run
+    kind: str
+    why: str
 
 
-Open = Callable[[ExitStack, Piece], Run]
-"""Makes a plan ready to run; what must be closed goes on the stack."""
+Open = Callable[[ExitStack, Planned], Opened]
+"""Makes a model ready to run; what must be closed goes on the stack."""
 
 
 def verify_engines(
@@ -52,20 +62,20 @@ def verify_engines(
 ) -> list[ModelParity]:
     """Run every golden of `models`, or of all, on the model's own plans: each in the profile that it was recorded for.
 
-    Pieces of a model that torch runs are run on the CPU. Models without a plan, and ensembles (whose steps are models),
-    are left out. Raises EnvironmentProblem where no GPU answers or the plans' TensorRT is not installed, UsageError for
-    an unknown model. `open_plan` stands in for the GPU in tests.
+    Models without a plan, and ensembles (whose steps are models), are left out. Raises EnvironmentProblem where no GPU
+    answers or the plans' TensorRT is not installed, UsageError for an unknown model, or where none has a plan.
+    `open_plan` stands in for the GPU in tests.
     """
-    chosen = [(name, _pieces(repository / name)) for name in served.chosen(repository, models)]
-    with_plan = [(name, pieces) for name, pieces in chosen if any(piece.is_plan for piece in pieces)]
-    if not with_plan:
+    found = [_planned(repository / name) for name in served.chosen(repository, models)]
+    planned = [one for one in found if one is not None]
+    if not planned:
         raise UsageError(f"no model of {repository} has a plan", fix="`trt-build verify --serve` asks torch too")
     if open_plan is None:
-        _settle([piece for _, pieces in with_plan for piece in pieces])
-    return [_model(repository / name, pieces, repeat, open_plan or on_gpu) for name, pieces in with_plan]
+        _settle(planned)
+    return [_model(one, repeat, open_plan or on_gpu) for one in planned]
 
 
-def _settle(pieces: Sequence[Piece]) -> None:
+def _settle(planned: Sequence[Planned]) -> None:
     """Raise EnvironmentProblem where nothing here can run the plans; else take their flavour."""
     from builder.engine import flavour
 
@@ -74,23 +84,25 @@ def _settle(pieces: Sequence[Piece]) -> None:
             "an engine runs on a GPU only, and none answers here",
             fix="`trt-build verify REPOSITORY --serve` asks a server, which answers with torch; see `trt-build doctor`",
         )
-    flavours = sorted({str(piece.facts.get("flavour")) for piece in pieces if piece.is_plan})
+    flavours = sorted({str(one.facts.get("flavour")) for one in planned})
     if len(flavours) > 1:
         raise UsageError(f"the plans are of {' and '.join(flavours)}, one process uses one", fix="--only NAME")
     flavour.select(flavours[0])
 
 
-def _pieces(folder: Path) -> list[Piece]:
-    """What runs the model, in order; empty where there is no plan.json of ours."""
+def _planned(folder: Path) -> Planned | None:
+    """The model with its plans; None where it has none, or no plan.json of ours."""
     try:
         facts = json.loads((folder / VERSION / "plan.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
-        return []
-    if "segments" in facts:
-        return [_segment(folder / VERSION, number, said) for number, said in enumerate(facts["segments"])]
-    path, own = _plan_for_this_gpu(folder, facts)
+        return None
+    if not any((folder / VERSION).glob("*.plan")):
+        return None
     names = [tuple(t["name"] for t in facts["serving"][side]) for side in ("inputs", "outputs")]
-    return [Piece(path, own, *names)] if path.is_file() else []
+    if "segments" in facts:
+        return Planned(folder, facts, None, *names)
+    plan, own = _plan_for_this_gpu(folder, facts)
+    return Planned(folder, own, plan, *names)
 
 
 def _plan_for_this_gpu(folder: Path, facts: Mapping[str, Any]) -> tuple[Path, Mapping[str, Any]]:
@@ -107,62 +119,85 @@ def _plan_for_this_gpu(folder: Path, facts: Mapping[str, Any]) -> tuple[Path, Ma
     return folder / VERSION / file, facts["plans"][capability]
 
 
-def _segment(folder: Path, number: int, said: Mapping[str, Any]) -> Piece:
-    plan = folder / f"segment_{number}.plan"
-    names = [tuple(t["name"] for t in said[side]) for side in ("inputs", "outputs")]
-    return Piece(plan if plan.is_file() else plan.with_suffix(".pt"), said.get("plan", {}), *names)
-
-
-def on_gpu(stack: ExitStack, piece: Piece) -> Run:
-    """The plan through Polygraphy's runner: CUDA tensors are read where they are, outputs stay in its buffers."""
+def on_gpu(stack: ExitStack, model: Planned) -> Opened:
+    """A plan through Polygraphy's runner: CUDA tensors are read where they are, outputs stay in its buffers."""
     from builder.engine.run import Engine
 
-    engine = stack.enter_context(Engine(piece.path.read_bytes()))
+    if model.plan is None:
+        return by_runtime(stack, model)
+    engine = stack.enter_context(Engine(model.plan.read_bytes()))
 
     def run(tensors: Tensors, profile: int | None) -> Tensors:
         made = engine.infer([tensors[name] for name in engine.inputs], profile)
         return dict(zip(engine.outputs, made, strict=True))
 
-    return run
+    return Opened(run, "plan", f"the plan of {model.facts.get('flavour')} {model.facts.get('tensorrt')} alone")
 
 
-def _on_cpu(piece: Piece) -> Run:
-    module = torch.jit.load(str(piece.path), map_location="cpu").eval()  # type: ignore[no-untyped-call]
+def by_runtime(stack: ExitStack, model: Planned) -> Opened:
+    """The pieces of a model by the code that serves them, in this process."""
+    runtime = _runtime()
+    for name in model.facts.get("libraries", ()):
+        runtime._load_library(model.folder / VERSION / "libraries" / name)
+    instance = {"model_instance_kind": "GPU", "model_instance_device_id": "0"}
+    answerer = runtime.SegmentsAnswerer(model.folder / VERSION, model.facts, instance)
 
     def run(tensors: Tensors, profile: int | None) -> Tensors:
-        with torch.inference_mode():
-            made = module(*(tensors[name].cpu() for name in piece.inputs))
-        made = [made] if isinstance(made, torch.Tensor) else made
-        return dict(zip(piece.outputs, made, strict=True))
+        with torch.cuda.stream(answerer.stream) if answerer.stream else nullcontext():
+            made = answerer.run([tensors[name] for name in model.inputs])
+        return dict(zip(model.outputs, made, strict=True))
 
-    return run
+    return Opened(run, answerer.kind, f"{answerer.told}: {answerer.why}")
 
 
-def _model(folder: Path, pieces: Sequence[Piece], repeat: int, open_plan: Open) -> ModelParity:
-    model = served.read(folder)
-    kinds = "+".join(sorted({"plan" if piece.is_plan else "torch" for piece in pieces}))
-    facts = next(piece.facts for piece in pieces if piece.is_plan)
-    why = f"the plan of {facts.get('flavour')} {facts.get('tensorrt')} alone"
+@lru_cache(maxsize=1)
+def _runtime() -> Any:
+    """The runtime that is published with every model, outside Triton."""
+    triton = ModuleType("triton_python_backend_utils")
+    triton.Logger = SimpleNamespace(log_info=_silent, log_warn=_silent)  # type: ignore[attr-defined]
+    path = files("builder") / "templates" / "runtime" / "model.py"
+    spec = importlib.util.spec_from_file_location("trt_build_runtime", str(path))
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[triton.__name__] = triton
+    try:
+        spec.loader.exec_module(module)
+    finally:
+        del sys.modules[triton.__name__]
+    return module
+
+
+def _silent(message: str) -> None:
+    """What the runtime would log is in the result."""
+
+
+def _model(planned: Planned, repeat: int, open_plan: Open) -> ModelParity:
+    model = served.read(planned.folder)
     results: list[GoldenResult] = []
     problems: tuple[str, ...] = () if model.goldens else ("it has no goldens to verify",)
+    opened = None
     with ExitStack() as stack:
         try:
-            runs = [open_plan(stack, piece) if piece.is_plan else _on_cpu(piece) for piece in pieces]
-            results = [_ask(model, runs, golden, repeat) for golden in model.goldens]
+            opened = open_plan(stack, planned)
+            results = [_ask(model, opened.run, golden, repeat) for golden in model.goldens]
         except EngineError as refusal:
             problems = (refusal.message,)
-    return ModelParity(model.name, str(model.sidecar["serve_as"]), kinds, "cuda:0", why, tuple(results), problems)
+    kind, why = (opened.kind, opened.why) if opened else (None, None)
+    if kind == "torch":
+        problems = (*problems, f"no plan of it ran: {why}")
+    return ModelParity(model.name, str(model.sidecar["serve_as"]), kind, "cuda:0", why, tuple(results), problems)
 
 
-def _ask(model: PublishedModel, runs: Sequence[Run], golden: Golden, repeat: int) -> GoldenResult:
-    profile = _profile(golden) if len(runs) == 1 else None
+def _ask(model: PublishedModel, run: Run, golden: Golden, repeat: int) -> GoldenResult:
+    profile = _profile(golden)
     try:
         inputs = {name: _placed(to_torch(array)) for name, array in golden.inputs.items()}
-        answer = {name: to_numpy(tensor) for name, tensor in _chain(runs, inputs, profile).items()}
-        times = [_timed(runs, inputs, profile) for _ in range(repeat)]
+        answer = {name: to_numpy(tensor) for name, tensor in run(inputs, profile).items()}
+        times = [_timed(run, inputs, profile) for _ in range(repeat)]
     except EngineError as failure:
         return GoldenResult(golden.name, "engine", None, failure.message)
-    return GoldenResult(golden.name, "engine", _compare(model, answer, golden), None, *percentiles(times))
+    comparison = compare(widened(answer, golden), golden, model.tolerance, precision=model.precision)
+    return GoldenResult(golden.name, "engine", comparison, None, *percentiles(times))
 
 
 def _profile(golden: Golden) -> int | None:
@@ -175,23 +210,7 @@ def _placed(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.cuda() if torch.cuda.is_available() else tensor
 
 
-def _chain(runs: Sequence[Run], inputs: Tensors, profile: int | None) -> Tensors:
-    """Every value that the pieces made, in order."""
-    values, made = dict(inputs), {}
-    for run in runs:
-        outputs = {name: tensor.clone() if len(runs) > 1 else tensor for name, tensor in run(values, profile).items()}
-        values.update(outputs)
-        made.update(outputs)
-    return made
-
-
-def _timed(runs: Sequence[Run], inputs: Tensors, profile: int | None) -> float:
+def _timed(run: Run, inputs: Tensors, profile: int | None) -> float:
     begin = time.perf_counter()
-    _chain(runs, inputs, profile)
+    run(inputs, profile)
     return (time.perf_counter() - begin) * 1e3
-
-
-def _compare(model: PublishedModel, answer: Mapping[str, Any], golden: Golden) -> Comparison:
-    """Only the model's own outputs: pieces make others too."""
-    own = {name: array for name, array in answer.items() if name in golden.outputs}
-    return compare(widened(own, golden), golden, model.tolerance, precision=model.precision)
