@@ -5,11 +5,12 @@ not from weights that were rounded already.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from builder.lowering import ir
+from builder.lowering.scoping import Line
 
 # What rounds a tensor to few levels; torch would do it to every weight, for all of its inputs are constants.
 QUANTIZERS = tuple(
@@ -42,6 +43,17 @@ def propagate_constants(graph: Any, kinds: Collection[str] | None = None) -> Non
     kinds = kinds_of(graph) if kinds is None else kinds
     with _unknown_to_torch(graph, kinds), _state_in_sight(graph, kinds):
         ir.C._jit_pass_constant_propagation(graph)
+
+
+def foldable(lines: Iterable[Line]) -> bool:
+    """Whether constants could be propagated: there is a branch, a loop, or a node that reads nothing but constants."""
+    constants: set[str] = set()
+    for line in lines:
+        if line.kind == "prim::Constant":
+            constants.update(line.made)
+        elif line.kind in ("prim::If", "prim::Loop") or (line.kind and constants.issuperset(line.read)):
+            return True
+    return False
 
 
 def eliminate_dead_code(graph: Any) -> None:

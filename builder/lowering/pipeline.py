@@ -186,7 +186,7 @@ def _records(
 ) -> Iterator[PassRecord]:
     before, left = Snapshot(graph), dict[str, Snapshot]()
     for step in passes:
-        context.kinds = before.kinds
+        context.lines, context.kinds = before.lines, before.kinds
         # A pass has nothing to do on a graph that is as it left it.
         if left.get(step.name) is before or not step.applies(before.kinds, context):
             text = canonical(graph) if keep_text else ""
@@ -201,7 +201,7 @@ def _records(
         now = canonical(graph) if keep_text else ""
         yield PassRecord(step.name, before.nodes, after.nodes, seconds, text, now)
         before = left[step.name] = after
-    context.kinds = None
+    context.lines = context.kinds = None
 
 
 def _until(passes: Sequence[Pass], stop_after: str | None) -> Sequence[Pass]:

@@ -9,6 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from builder.lowering.scoping import Line
+
 Rewrite = Callable[[Any, "Context"], None]
 
 
@@ -24,7 +26,8 @@ class Context:
     `unroll_limit` is the largest known trip count of a loop that is unrolled; `fallback_modules` are the qualified
     or class names of modules that shall run in torch; `specs` describe the graph's inputs in order (`dtype`,
     `shape`), where the caller knows; `outputs` collects the output names while the interface is flattened;
-    `kinds` counts the nodes of the graph before a pass, by kind, while passes run one after the other.
+    `lines` are those of the graph's text before a pass and `kinds` counts its nodes, while passes run one after the
+    other.
     """
 
     unroll_limit: int = 64
@@ -36,7 +39,14 @@ class Context:
     outputs: list[str] = field(default_factory=list)
     specs: Sequence[Any] = ()
     precision: Callable[[Any], None] | None = None
+    lines: Sequence[Line] | None = None
     kinds: Mapping[str, int] | None = None
+
+    def present(self, *kinds: str) -> tuple[str, ...]:
+        """Those of `kinds` of which the graph has nodes, or all of them when that is not known: each kind costs a
+        search through the whole graph.
+        """
+        return kinds if self.kinds is None else tuple(kind for kind in kinds if self.kinds.get(kind))
 
 
 @dataclass(frozen=True)

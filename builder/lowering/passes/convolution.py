@@ -30,7 +30,7 @@ def unify_convolutions(graph: Any, context: Context) -> None:
     known to have no batch stays with convNd: `_convolution` does not take it.
     """
     unbatched, shared = _unbatched(graph, context), ir.Constants(graph)
-    for node in ir.nodes_of(graph, *_KINDS):
+    for node in ir.nodes_of(graph, *context.present(*_KINDS)):
         if not ir.in_fallback(node) and node.output().unique() not in unbatched:
             _rewrite(graph, node, shared)
 

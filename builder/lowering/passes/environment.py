@@ -34,10 +34,9 @@ def resolve_environment(graph: Any, context: Context) -> None:
 
     Devices that the file names (a model traced on a GPU) become the one that it runs on.
     """
-    for kind, answer in _ANSWERS.items():
-        for node in ir.nodes_of(graph, kind):
-            ir.replace(node, [ir.insert_constant(graph, answer, node)])
-    for node in ir.nodes_of(graph, "prim::device"):
+    for node in ir.nodes_of(graph, *context.present(*_ANSWERS)):
+        ir.replace(node, [ir.insert_constant(graph, _ANSWERS[node.kind()], node)])
+    for node in ir.nodes_of(graph, *context.present("prim::device")):
         ir.replace(node, [ir.insert_constant(graph, ir.CPU, node)])
     for node in ir.nodes_of(graph, "prim::Constant"):
         if node.output().type().kind() == "DeviceObjType" and node.output().toIValue() != ir.CPU:

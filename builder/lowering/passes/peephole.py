@@ -59,14 +59,14 @@ def peephole(graph: Any, context: Context) -> None:
     """Remove what changes nothing: `x.t().t()`, two transposes or permutations that undo each other, two negations,
     an expand to -1, and a reshape whose result is only reshaped.
     """
-    for node in ir.nodes_of(graph, *_TWICE):
+    for node in ir.nodes_of(graph, *context.present(*_TWICE)):
         inner = node.inputsAt(0).node()
         if inner.kind() == node.kind() and _TWICE[node.kind()](node, inner):
             ir.replace(node, [inner.inputsAt(0)])
-    for node in ir.nodes_of(graph, "aten::expand"):
+    for node in ir.nodes_of(graph, *context.present("aten::expand")):
         if _keeps_all(node):
             ir.bypass(node)
-    for node in ir.nodes_of(graph, "aten::reshape"):
+    for node in ir.nodes_of(graph, *context.present("aten::reshape")):
         inner = node.inputsAt(0).node()
         if inner.kind() == "aten::reshape" and not ir.in_fallback(inner) and not ir.in_fallback(node):
             node.replaceInput(0, inner.inputsAt(0))

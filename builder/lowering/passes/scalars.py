@@ -37,7 +37,7 @@ def fold_scalar_chains(graph: Any, context: Context) -> None:
     Only whole numbers are followed through arithmetic: tensors of no axes that hold fractions may be float32 where
     a number is float64.
     """
-    for node in ir.nodes_of(graph, *_TO_NUMBER):
+    for node in ir.nodes_of(graph, *context.present(*_TO_NUMBER)):
         source = node.inputsAt(0)
         if source.type().kind() != "TensorType":
             continue
@@ -117,7 +117,7 @@ _NEUTRAL = {"aten::add": 0, "aten::sub": 0, "aten::mul": 1, "aten::floordiv": 1}
 @lowering_pass("fold-neutral-arithmetic", touches=tuple(_NEUTRAL))
 def fold_neutral_arithmetic(graph: Any, context: Context) -> None:
     """Remove whole-number arithmetic that changes nothing: `n + 0`, `n * 1`, `n // 1`."""
-    for node in ir.nodes_of(graph, *_NEUTRAL):
+    for node in ir.nodes_of(graph, *context.present(*_NEUTRAL)):
         whole = node.inputsSize() == 2 and all(value.type().kind() == "IntType" for value in node.inputs())
         if whole and ir.constant(node.inputsAt(1)) == _NEUTRAL[node.kind()]:
             ir.bypass(node)
@@ -138,7 +138,7 @@ def fold_scalar_tensors(graph: Any, context: Context) -> None:
 
     Where the tensor may have no axes either, or be of integers, the constant's dtype matters, and it stays.
     """
-    if not any(map(_second_is_constant, ir.nodes_of(graph, *_WITH_SCALAR))):
+    if not any(map(_second_is_constant, ir.nodes_of(graph, *context.present(*_WITH_SCALAR)))):
         return
     certain: set[int] = set()
     for node in ir.walk(graph):

@@ -29,7 +29,8 @@ def propagate_constants(graph: Any, context: Context) -> None:
     """Compute what only depends on constants, and resolve the ifs whose condition became static.
 
     Quantisation of a constant stays as the file says it: the engine's int8 weights are made of it."""
-    folding.propagate_constants(graph, context.kinds)
+    if context.lines is None or folding.foldable(context.lines):
+        folding.propagate_constants(graph, context.kinds)
 
 
 _LIST_READERS = ("aten::__getitem__", "aten::len", "aten::slice", "aten::add", "prim::ListUnpack")
@@ -38,7 +39,13 @@ _LIST_READERS = ("aten::__getitem__", "aten::len", "aten::slice", "aten::add", "
 @lowering_pass("peephole-lists", ours=False, touches=_LIST_READERS)
 def peephole_lists(graph: Any, context: Context) -> None:
     """Read elements of a list where it was built: `[a, b][1]` is `b`, `len([a, b])` is 2."""
-    C._jit_pass_peephole_list_idioms(graph, refine_list_len=True)
+    of_lists = context.present("aten::__getitem__", "aten::len", "prim::ListUnpack")
+    if of_lists or any(map(_gives_list, ir.nodes_of(graph, *context.present("aten::slice", "aten::add")))):
+        C._jit_pass_peephole_list_idioms(graph, refine_list_len=True)
+
+
+def _gives_list(node: Any) -> bool:
+    return bool(node.output().type().kind() == "ListType")
 
 
 TUPLES = ("prim::TupleConstruct", "prim::TupleUnpack", "prim::TupleIndex", "prim::TupleSlice")

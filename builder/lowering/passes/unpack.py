@@ -54,7 +54,7 @@ def unpack(name: str, table: formulas.Table, doc: str, when: When = lambda node:
     kinds = tuple(dict.fromkeys(schema.split("(")[0].split(".")[0] for schema in table))
 
     def rewrite(graph: Any, context: Context) -> None:
-        for node in ir.nodes_of(graph, *(kind for kind in kinds if kind not in context.keep)):
+        for node in ir.nodes_of(graph, *context.present(*(kind for kind in kinds if kind not in context.keep))):
             text = table.get(node.schema())
             if text and when(node) and not ir.in_fallback(node):
                 expand(graph, node, text)

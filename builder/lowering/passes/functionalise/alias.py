@@ -7,14 +7,14 @@ tainted value must not be read again.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 Items = list[Any] | dict[Any, Any]
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, slots=True)
 class Storage:
     """Memory that a family of views shares; `version` changes with every write, `taint` is a node that may have
     written it.
@@ -23,7 +23,7 @@ class Storage:
     version: int = 0
     constant: bool = False
     taint: Any = None
-    linked: set[Storage] = field(default_factory=set)
+    linked: set[Storage] | None = None
     root: Alias | None = None
 
     def link(self, others: Iterable[Storage]) -> None:
@@ -35,7 +35,7 @@ class Storage:
             member.linked = family
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, slots=True)
 class Alias:
     """A tensor or a container as it is now: `current` holds it as of `version` of its storage.
 
@@ -54,7 +54,7 @@ class Alias:
     items: Items | None = None
     held: tuple[int, ...] = ()
     born: int = 0
-    siblings: list[Alias] = field(default_factory=list)
+    siblings: Sequence[Alias] = ()
 
 
 State = tuple[Any, int, Items | None, tuple[int, ...]]

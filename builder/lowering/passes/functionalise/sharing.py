@@ -50,4 +50,13 @@ def sources(node: Any) -> list[Any]:
     shares = kind in UNDECLARED_VIEWS or kind in _PRIM_READERS or kind in CONSTRUCTORS or _gives_alias(node.schema())
     if not shares or not any(holds(output) for output in node.outputs()):
         return []
-    return [value for value in node.inputs() if holds(value)]
+    boxes = any(output.type().kind() != "TensorType" for output in node.outputs())
+    return [value for value in node.inputs() if (holds(value) if boxes else _holds_tensor(value.type()))]
+
+
+def _holds_tensor(kind_of: Any) -> bool:
+    """Whether a tensor may be in a value of this type: a list of sizes shares memory with no tensor."""
+    kind = kind_of.kind()
+    if kind in ("OptionalType", "ListType"):
+        return _holds_tensor(kind_of.getElementType())
+    return kind in HOLDERS

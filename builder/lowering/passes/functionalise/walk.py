@@ -43,8 +43,9 @@ class Walk:
     def refresh(self, node: Any, values: list[Any]) -> None:
         """Let a node read the present content of its inputs."""
         for index, value in enumerate(values):
-            if self.memory.known(value):
-                node.replaceInput(index, self.memory.read(value))
+            now = self.memory.read(value)
+            if now != value:
+                node.replaceInput(index, now)
 
     def node(self, node: Any) -> None:
         kind = node.kind()
