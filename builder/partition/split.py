@@ -15,6 +15,7 @@ from builder.partition.naming import TensorNames, border_name
 from builder.partition.segments import FREE, NOWHERE, TENSORRT, TORCH, assign, melt
 from builder.partition.shapes import Shapes, infer
 from builder.partition.support import Support, support
+from builder.partition.together import together
 from builder.partition.view import Step, View, view
 
 
@@ -87,6 +88,7 @@ def split(
     kinds = melt(kinds, seen.parents, [1.0] * len(kinds), fallback.min_block_size)
     if fallback.min_block_size > 1:
         kinds = _melt_islands(seen, kinds, shapes)
+    kinds = together(seen, kinds)
     inputs = tuple(str(spec.name) for spec in specs)
     crossing = _Crossing(seen, replace(lowered, inputs=inputs), shapes, profiles)
     segments = crossing.segments(_members(seen, kinds))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from builder.errors import PublishError, UsageError
 from builder.manifest.spec import Batching, ModelSpec, Profile, TensorSpec
-from builder.repository import arms, libtorch, single
+from builder.repository import arms, libtorch, mixing, single
 from builder.repository.cut import Pieces
 
 if TYPE_CHECKING:
@@ -135,6 +135,7 @@ def fused(cut: Cut, serve_as: str) -> ModelArtifact:
         goldens=cut.goldens,
         serve_as=serve_as,
         segments=_pieces(cut.pieces, cut.plans, cut.arm_plans),
+        mixes=_mixes(cut, cut.segments),
     )
 
 
@@ -227,7 +228,8 @@ def _step(cut: Cut, number: int, serve_as: str) -> ModelArtifact:
         cut.spec, name=name, inputs=specs, outputs=segment.outputs, profiles=segment.profiles, batching=Batching()
     )
     if conversion is not None and plan is not None:
-        return replace(single.artifact(spec, conversion, plan, cut.hops[number], serve_as), step_of=cut.spec.name)
+        made = single.artifact(spec, conversion, plan, cut.hops[number], serve_as)
+        return replace(made, step_of=cut.spec.name, mixes=_mixes(cut, [segment]))
     return _torch_step(cut, number, spec)
 
 
@@ -265,7 +267,15 @@ def _torch_step(cut: Cut, number: int, spec: ModelSpec) -> ModelArtifact:
         serve_as="python",
         segments=(_files(segment, None, None),),
         step_of=cut.spec.name,
+        mixes=_mixes(cut, [segment]),
     )
+
+
+def _mixes(cut: Cut, segments: Sequence[Segment]) -> str | None:
+    """Why requests must not be joined, unless the manifest asks for it in so many words."""
+    if cut.spec.batching.enabled:
+        return None
+    return next(filter(None, (mixing.decision_on_data(segment.lowered.graph) for segment in segments)), None)
 
 
 def _batched(steps: list[ModelArtifact], wanted: Batching, axes: Collection[str]) -> list[ModelArtifact]:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from builder.manifest.spec import ModelSpec
+from builder.repository import mixing
 
 if TYPE_CHECKING:
     from builder.conversion import Conversion
@@ -30,6 +31,7 @@ def artifact(
         lowered=saved(conversion.lowered),
         goldens=goldens,
         serve_as=serve_as,
+        mixes=None if spec.state else mixing.decision_on_data(conversion.lowered.graph),
     )
 
 

@@ -93,6 +93,8 @@ class ModelArtifact:
     step_of: str | None = None
     ensemble_names: Mapping[str, str] = field(default_factory=dict)
     """Of a step: what the ensemble calls a tensor, where the step must call it otherwise (INPUT__0)."""
+    mixes: str | None = None
+    """Why requests must not be joined to a batch, where the model's graph shows it and a golden may not."""
 
     def client_inputs(self) -> tuple[IO, ...]:
         """What a request carries: every input but the state that the server keeps."""

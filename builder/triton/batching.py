@@ -49,6 +49,8 @@ def choose(artifact: ModelArtifact) -> BatchChoice:
 
 def _obstacle(artifact: ModelArtifact) -> tuple[str | None, int]:
     axis = _axis(artifact)
+    if artifact.mixes and not artifact.spec.batching.enabled:
+        return artifact.mixes, 0
     if axis is None:
         return "the inputs do not share one dynamic, named first axis", 0
     loose = [io.name for io in artifact.outputs if not io.shape or io.shape[0] != -1]

@@ -112,3 +112,53 @@ def test_lists_and_sizes_are_recomputed_in_their_readers() -> None:
     script, pieces = partition(Lists())
     x = torch.randn(2, 4, 8)
     torch.testing.assert_close(run(pieces, x)[0], script(x), rtol=0, atol=0)
+
+
+class Numbers(nn.Module):
+    """Numbers that a branch and a loop on data make, read on both sides of a TensorRT segment."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.second = nn.Linear(8, 8), nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        y = torch.fft.fft(x).abs()
+        n = 2 if bool(y.sum() > 40) else 3
+        z = torch.relu(self.first(y))
+        w = torch.fft.fft(z).abs() * n
+        total = 0
+        while total < 5 and bool(y[0, 0] * total < 9):
+            total += 2
+        return torch.relu(self.second(w)) + total, torch.fft.fft(w).abs() + n + total
+
+
+class Listed(nn.Module):
+    """A list that a loop makes beside a tensor, and to which something of a TensorRT segment is added."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.second = nn.Linear(8, 8), nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        before = torch.relu(self.first(x))
+        state, found = torch.fft.fft(before).abs(), [x]
+        while len(found) < 4 and bool(state.sum() < 400):
+            state = state * 2
+            found.append(state)
+        after = torch.relu(self.second(state))
+        found.append(after)
+        return torch.cat(found, dim=1).sum(1), after
+
+
+@pytest.mark.parametrize("module", [Numbers(), Listed()])
+def test_numbers_and_lists_of_branches_and_loops_never_cross(module: nn.Module) -> None:
+    """Numbers are computed again, a list stays on one side."""
+    script, pieces = partition(module, ("b", 8))
+    assert len({s.kind for s in pieces.segments}) == 2
+    for x in (torch.randn(3, 8), torch.full((2, 8), 9.0), torch.zeros(1, 8)):
+        for got, wanted in zip(run(pieces, x), script(x), strict=True):
+            torch.testing.assert_close(got, wanted, rtol=0, atol=0)
+    types = {str(v.type()) for s in pieces.segments for v in (*s.lowered.graph.inputs(), *s.lowered.graph.outputs())}
+    assert types == {"Tensor"}

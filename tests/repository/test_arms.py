@@ -8,8 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+import yaml
 
 from builder.parity.clients import GrpcClient, describe
+from builder.parity.served import read
 from builder.repository import build_repository
 from builder.serving import serve
 from tests.repository import networks
@@ -48,3 +50,16 @@ def test_arms_too_small_for_an_engine_stay_in_torch(tmp_path: Path) -> None:
     (result,) = build_repository(tmp_path, tmp_path / "out", layout="fused", isolate=False)
     assert result.ok and not any("in the arms" in text for text in result.warnings)
     assert not list((tmp_path / "out/gated/1").glob("*condition*"))
+
+
+def test_requests_are_not_joined_where_data_decide_for_a_whole_batch(tmp_path: Path) -> None:
+    """The goldens need not show it: one batch takes one arm for all its rows."""
+    networks.write(tmp_path, ["mixture", "salient"])
+    results = build_repository(tmp_path, tmp_path / "out", layout="fused", isolate=False)
+    assert all(result.ok for result in results), [result.error for result in results]
+    said = read(tmp_path / "out/mixture").sidecar["batching"]
+    assert said["max_batch_size"] == 0 and "a branch on data" in said["reason"]
+    manifest = yaml.safe_load((tmp_path / "mixture.yaml").read_text())
+    (tmp_path / "mixture.yaml").write_text(yaml.safe_dump({**manifest, "batching": {"enabled": True}}))
+    build_repository(tmp_path, tmp_path / "out", layout="fused", only=["mixture"], isolate=False)
+    assert read(tmp_path / "out/mixture").sidecar["batching"]["max_batch_size"] == 4, "unless the manifest insists"

@@ -1,0 +1,48 @@
+"""Whether requests that Triton joins to one batch could change each other's answers by a decision on data.
+
+Goldens show most models whose rows depend on each other. A branch or loop on data need not show: one batch decides once
+for all its rows, and the recorded rows may by chance have decided alike.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from builder.lowering import ir
+
+READS_DATA = frozenset(
+    f"aten::{name}"
+    for name in "Bool Int Float item is_nonzero equal allclose _local_scalar_dense "
+    "ScalarImplicit IntImplicit FloatImplicit tolist".split()
+)
+"""Operators that make a number of a tensor's data."""
+
+BATCH = "the whole batch, so that requests joined to one could change each other's answers"
+
+
+def decision_on_data(block: Any) -> str | None:
+    """What decides once for a whole batch: a branch, or a loop's length, that a tensor's data decide; None for none."""
+    for node in ir.walk(block):
+        if node.kind() == "prim::If" and _of_data(node.inputsAt(0)):
+            return f"a branch on data decides once for {BATCH}"
+        if node.kind() == "prim::Loop":
+            (body,) = node.blocks()
+            if _of_data(next(iter(body.outputs()))) or any(_of_data(node.inputsAt(i)) for i in (0, 1)):
+                return f"a loop on data goes on as one for {BATCH}"
+    return None
+
+
+def _of_data(value: Any) -> bool:
+    """Whether a number comes from a tensor's data."""
+    stack, seen = [value], set()
+    while stack:
+        current = stack.pop()
+        if current.debugName() in seen or str(current.type()) == "Tensor":
+            continue
+        seen.add(current.debugName())
+        node = current.node()
+        if node.kind() in READS_DATA and any(str(v.type()) == "Tensor" for v in node.inputs()):
+            return True
+        stack += node.inputs()
+        stack += [v for inner in ir.blocks_of(node) for v in inner.outputs()]
+    return False
