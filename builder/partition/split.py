@@ -53,14 +53,14 @@ class Partition:
     """(operator, tensor) of each tensor whose shape depends on data first and has no range in the manifest."""
 
     def summary(self) -> str:
-        """`3 segments: TensorRT 96.4 % of the flops, 2 hand-overs, 1.2 MB at opt`."""
+        """`3 segments: TensorRT 96.4 % of the flops, 2 hand-overs, 1.2 MB each at opt` (on average)."""
         total = sum(s.flops for s in self.segments) or 1
         share = 100 * sum(s.flops for s in self.segments if s.kind == TENSORRT) / total
-        crossing = sum(s.crossing_bytes for s in self.segments) / 1e6
         count = len(self.segments)
+        crossing = sum(s.crossing_bytes for s in self.segments) / 1e6 / max(count - 1, 1)
         return (
             f"{count} segment{'s' if count != 1 else ''}: TensorRT {share:.1f} % of the flops, "
-            f"{count - 1} hand-over{'s' if count != 2 else ''}, {crossing:.3g} MB at opt"
+            f"{count - 1} hand-over{'s' if count != 2 else ''}, {crossing:.3g} MB{' each' if count > 2 else ''} at opt"
         )
 
 

@@ -18,7 +18,7 @@ from tests.repository import networks
 
 pytestmark = [pytest.mark.gpu, pytest.mark.live]
 
-MODELS = ["salient", "gated", "regions", "mixture", "crossings", "watermarked"]
+MODELS = list(networks.CASES)
 QUICK = BuildOptions(optimization_level=1)
 """Speed is not the question here."""
 
