@@ -13,7 +13,8 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job ignores it, and so would our children
 if worker := os.environ.get("PYTEST_XDIST_WORKER"):  # builds wait for each other over a lock in the cache
     os.environ["TRT_BUILD_CACHE"] = f"/tmp/trt-build-cache-{worker}"
-OPERATORS = Path(__file__).parent / "conversion"
+ON_ENGINES = {Path(__file__).parent / room for room in ("conversion", "reference")}
+"""Rooms whose tests also run an engine where one can be built."""
 
 
 @pytest.fixture(autouse=True)
@@ -23,13 +24,13 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Monk
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Where the tensorrt flavour can build, the operator suite runs on the engine too, so it counts as `gpu`;
+    """Where the tensorrt flavour can build, operators and the reference run on the engine too, so they count as `gpu`;
     elsewhere, tests marked `gpu` are skipped with the reason."""
     from builder.engine import flavour
 
     engine_here = "tensorrt" in flavour.installed() and flavour.gpu_answers()
     for item in items:
-        if engine_here and OPERATORS in Path(item.path).parents:
+        if engine_here and ON_ENGINES & set(Path(item.path).parents):
             item.add_marker(pytest.mark.gpu)
         elif not engine_here and item.get_closest_marker("gpu"):
             item.add_marker(pytest.mark.skip(reason="needs a GPU and the tensorrt package"))

@@ -6,7 +6,7 @@ an older TensorRT lacks, a dtype or a layer, skips the test there.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,7 @@ from builder import reference
 from builder.engine import flavour
 from builder.engine.flavour import trt
 from builder.engine.network import new_network
+from builder.engine.typed import has_half, has_int8, typed
 
 _KEPT: list[Any] = []  # TensorRT reads weights when it compiles: what add_constant was given has to live until then
 
@@ -43,8 +44,13 @@ def trt_dtype(dtype: torch.dtype) -> Any:
 def constant(network: Any, value: Any, dtype: torch.dtype | None = None) -> Any:
     """A constant tensor of any of torch's dtypes; int64 is int32 where TensorRT has no wider integers."""
     tensor = narrow(torch.as_tensor(value, dtype=dtype)).contiguous()
-    weights = trt.Weights(trt_dtype(tensor.dtype), tensor.data_ptr(), tensor.numel())
+    kind = trt_dtype(tensor.dtype)
     _KEPT.append(tensor)
+    if flavour.strongly_typed():
+        weights = trt.Weights(kind, tensor.data_ptr(), tensor.numel())
+    else:  # 8.6 takes no address, and no array of no values
+        _KEPT.append(tensor.numpy())
+        weights = trt.Weights(_KEPT[-1]) if tensor.numel() else trt.Weights(kind)
     return network.add_constant(tuple(tensor.shape), weights).get_output(0)
 
 
@@ -67,7 +73,7 @@ def network_of(build: Callable[..., Any], inputs: Sequence[Tensor], dynamic: boo
         for i, x in enumerate(map(narrow, inputs))
     ]
     try:
-        made = build(network, *tensors)
+        made = build(typed(network), *tensors)
     except AttributeError as missing:
         if flavour.has_int64():
             raise
@@ -85,6 +91,11 @@ def plan_of(builder: Any, network: Any, inputs: Sequence[Tensor]) -> Any:
         if -1 in tuple(network.get_input(i).shape):
             profile.set_shape(f"x{i}", tuple(x.shape), tuple(x.shape), tuple(x.shape))
     config.add_optimization_profile(profile)
+    if not flavour.strongly_typed():  # which computes in what it is allowed to
+        flags = {"FP16": has_half(network), "INT8": has_int8(network), "OBEY_PRECISION_CONSTRAINTS": has_half(network)}
+        for flag in (name for name, wanted in flags.items() if wanted):
+            config.set_flag(getattr(trt.BuilderFlag, flag))
+        config.clear_flag(trt.BuilderFlag.TF32)
     return builder.build_serialized_network(network, config)
 
 
@@ -96,16 +107,19 @@ def evaluate(build: Callable[..., Any], *inputs: Tensor, compiled: bool = True, 
         plan = plan_of(builder, network, inputs)
         assert plan is not None, "TensorRT does not compile the network"
         if flavour.name() == "tensorrt":
-            agrees(bytes(plan), inputs, outputs)
+            names = [network.get_output(i).name for i in range(network.num_outputs)]
+            agrees(bytes(plan), inputs, dict(zip(names, outputs, strict=True)))
     return outputs[0] if len(outputs) == 1 else outputs
 
 
-def agrees(plan: bytes, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> None:
-    """Assert that the engine's answers are the reference's, floats within what other orders of summation cost."""
+def agrees(plan: bytes, inputs: Sequence[Tensor], outputs: Mapping[str, Tensor]) -> None:
+    """Assert that the engine's answers are the reference's, by name (8.6 lists them in an order of its own), floats
+    within what other orders of summation cost."""
     from builder.engine.run import Engine
 
     with Engine(plan) as engine:
-        for answer, expected in zip(engine(*inputs), outputs, strict=True):
+        for name, answer in zip(engine.outputs, engine(*inputs), strict=True):
+            expected = outputs[name]
             exact = not expected.is_floating_point()
             rtol, atol = (0.0, 0.0) if exact else (2e-3, 2e-3) if expected.dtype == torch.float16 else (1e-4, 1e-4)
             torch.testing.assert_close(answer.cpu(), expected, rtol=rtol, atol=atol, equal_nan=True)
