@@ -554,6 +554,8 @@ def _to_torch(tensor: Any, declared: dict[str, Any]) -> torch.Tensor:
         raise InvalidRequest(f"input {declared['name']!r} is missing")
     by_numpy = declared["dtype"] == "bool" and tensor.is_cpu()
     value = torch.from_numpy(tensor.as_numpy()) if by_numpy else torch.from_dlpack(tensor.to_dlpack())
+    if declared["dtype"] == "bool" and value.dtype != torch.bool:
+        value = value.view(torch.bool)  # DLPack had no bool when the server was made: a byte each
     return value.reshape(()) if not declared["shape"] else value
 
 
@@ -562,7 +564,12 @@ def _from_torch(name: str, tensor: torch.Tensor, declared: dict[str, Any]) -> An
     value = value.reshape(1) if value.dim() == 0 else value
     if value.dtype == torch.bool and not value.is_cuda:
         return pb_utils.Tensor(name, value.numpy())
-    return pb_utils.Tensor.from_dlpack(name, torch.utils.dlpack.to_dlpack(value))
+    try:
+        return pb_utils.Tensor.from_dlpack(name, torch.utils.dlpack.to_dlpack(value))
+    except Exception:
+        if value.dtype != torch.bool:
+            raise
+        return pb_utils.Tensor(name, value.cpu().numpy())  # a server whose DLPack has no bool
 
 
 def _response(tensors: list[Any], parameters: dict[str, str]) -> Any:
