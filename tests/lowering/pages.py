@@ -42,10 +42,15 @@ Things worth knowing:
   it afterwards, the error names the line.
 - `nn.TransformerEncoder` with a padding mask may pack its batch as nested tensors and give zeros at padded
   positions; lowered, it computes the dense form, which gives the same at every position that is not padding.
+- Quantisation that the file simulates (QAT) stays: the weight, its scale and its zero point are constants, and
+  `fake_quantize` of them is not computed while lowering. An observer that is still at work is refused.
+- A forward that writes a buffer or a list of the model keeps state, and is refused, whether anybody reads it or
+  not.
 - torch's own lint is quadratic in the uses of a shared constant, so graphs of more than a few hundred nodes
   are checked for scopes only.
 
-Every module of `torch.nn` was run through it: [the table](lowering-modules.md).
+What a pass makes of a graph is written out, line by line, in `tests/lowering/expected/`; a first one of each is
+below. Every module of `torch.nn` was run through it: [the table](lowering-modules.md).
 
 ## Passes in order
 
