@@ -27,9 +27,14 @@ FALLBACK_FIX = "rewrite the line for one whole engine; `trt-build repo` runs it 
 class BlockConverter:
     """Converts blocks into one context's network; collects every operator that cannot be, instead of stopping."""
 
-    def __init__(self, ctx: ConversionContext, policy: precision.Policy = precision.Policy()) -> None:  # noqa: B008
+    def __init__(
+        self,
+        ctx: ConversionContext,
+        policy: precision.Policy = precision.Policy(),  # noqa: B008
+        names: LayerNames | None = None,
+    ) -> None:
         self.ctx, self.policy = ctx, policy
-        self.names = LayerNames()
+        self.names = names or LayerNames()
         self.unsupported: list[UnsupportedOperator] = []
         ctx.blocks = self
 

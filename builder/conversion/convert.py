@@ -12,6 +12,7 @@ from builder.conversion import converters, dtypes, evaluators
 from builder.conversion.block import MISSING, BlockConverter
 from builder.conversion.context import ConversionContext, axis_symbol
 from builder.conversion.dynamic import DynamicScalar
+from builder.conversion.naming import LayerNames
 from builder.conversion.precision import SCHEMES, policy, quantises
 from builder.conversion.unconvertible import Unconvertible
 from builder.conversion.weights import Weights
@@ -78,7 +79,7 @@ def convert(
             f"precision {precision!r}: nothing in this graph is quantised",
             fix="builder.quantize(builder.lower(module), ...) first; in a manifest the key is `calibration`",
         )
-    blocks = BlockConverter(ctx, rules)
+    blocks = BlockConverter(ctx, rules, LayerNames(lowered.containers))
     results = blocks.convert(graph)
     if blocks.unsupported:
         raise UnsupportedOperators(blocks.unsupported)

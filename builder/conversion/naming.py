@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import re
+from types import MappingProxyType
 from typing import Any
+
+from builder.lowering.containers import Containers, path_of
 
 _FILE_LINE = re.compile(r'File "([^"]+)", line (\d+)')
 _MARKER = re.compile(r"^\s*~+\s*<--- HERE|^\s*~[~.]*\s*$|^\s*~+")
@@ -20,30 +23,36 @@ def where(node: Any) -> str:
     return f"{location}: {source}" if source else location
 
 
-def scope(node: Any) -> str:
-    """The module that the node came from, as `encoder.layers.3.self_attn`; empty where the file does not tell."""
-    names = [part.rsplit("::", 1)[-1] for part in node.scopeName().split("/") if part]
-    return ".".join(name for name in names if name and not name.startswith("__module"))
+def scope(node: Any, containers: Containers = MappingProxyType({})) -> str:
+    """The module that the node came from, as `encoder.layers.3.self_attn`; empty where the file does not tell.
+
+    A trace in memory says the whole path. Of a script, and of a file, torch keeps the name under which each module was
+    called, and `containers` the lists that hold them. A module that was frozen and saved has neither.
+    """
+    innermost = node.scopeName().rsplit("/", 1)[-1].rsplit("::", 1)[-1]
+    if innermost:
+        return innermost.removeprefix("__module").removeprefix(".")  # type: ignore[no-any-return]
+    return path_of(node.getModuleHierarchy(), containers)
 
 
 class LayerNames:
     """Unique layer names `scope/kind_k`; k counts within the scope and kind, and a node's further layers get .1, .2."""
 
-    def __init__(self) -> None:
+    def __init__(self, containers: Containers = MappingProxyType({})) -> None:
         self._count: dict[str, int] = {}
+        self._containers = containers
 
     def peek(self, node: Any) -> str:
         """The name that the node's first layer will get."""
-        stem = _stem(node)
+        stem = self._stem(node)
         return f"{stem}_{self._count.get(stem, 0)}"
 
     def stem(self, node: Any) -> str:
         """The name of the node's first layer; the next node of its kind gets the next number."""
-        name, stem = self.peek(node), _stem(node)
+        name, stem = self.peek(node), self._stem(node)
         self._count[stem] = self._count.get(stem, 0) + 1
         return name
 
-
-def _stem(node: Any) -> str:
-    module = scope(node)
-    return f"{module}/{node.kind()}" if module else str(node.kind())
+    def _stem(self, node: Any) -> str:
+        module = scope(node, self._containers)
+        return f"{module}/{node.kind()}" if module else str(node.kind())

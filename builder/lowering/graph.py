@@ -12,6 +12,7 @@ from typing import Any, BinaryIO
 import torch
 
 from builder.lowering import fp8, ir
+from builder.lowering.containers import Containers
 from builder.lowering.paranoid import execute, packed
 from builder.lowering.passes.unpack import expand
 from builder.lowering.trace import PassRecord
@@ -29,6 +30,8 @@ class LoweredGraph:
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     trace: tuple[PassRecord, ...] = field(default=(), compare=False)
+    containers: Containers = field(default_factory=dict, compare=False, repr=False)
+    """Where the module's lists of layers stand, for the names of what is made from the nodes."""
 
     def run(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """Execute the graph with torch: tensors in the order of `inputs`, outputs in the order of `outputs`."""
@@ -101,7 +104,7 @@ def _hash(total: Any, tensor: torch.Tensor) -> None:
     if tensor.is_quantized:
         total.update(_scales(tensor).encode())
         tensor = tensor.int_repr()
-    total.update(memoryview(tensor.detach().contiguous().reshape(-1).view(torch.uint8).numpy()))
+    total.update(tensor.detach().contiguous().reshape(-1).view(torch.uint8).numpy().data)
 
 
 def _scales(tensor: torch.Tensor) -> str:

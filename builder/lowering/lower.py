@@ -9,6 +9,7 @@ import torch
 
 from builder.errors import LoweringError, UsageError
 from builder.lowering import ir
+from builder.lowering.containers import containers
 from builder.lowering.frozen import frozen_graph
 from builder.lowering.graph import LoweredGraph
 from builder.lowering.paranoid import Paranoid, seeded
@@ -52,7 +53,8 @@ def lower(
     )
     watch = _paranoid(paranoid, specs)
     trace = run_passes(graph, context, stop_after=stop_after, keep_text=keep_text, paranoid=watch)
-    return LoweredGraph(graph, tuple(context.inputs), tuple(context.outputs), trace)
+    lists = containers(module_or_graph) if isinstance(module_or_graph, torch.jit.ScriptModule) else {}
+    return LoweredGraph(graph, tuple(context.inputs), tuple(context.outputs), trace, lists)
 
 
 def _paranoid(paranoid: Any, specs: Sequence[Any]) -> Paranoid | None:

@@ -84,7 +84,7 @@ def _boxes(partition: Partition, specs: dict[str, TensorSpec | None]) -> Iterato
 def _lines(segment: Segment) -> list[str]:
     nodes = [node for node in segment.lowered.graph.nodes() if not is_free(node)]
     if len(nodes) <= MOST_LINES:
-        return [f"{node.kind()}  {scope(node)}".rstrip() for node in nodes]
+        return [f"{node.kind()}  {scope(node, segment.lowered.containers)}".rstrip() for node in nodes]
     counts = Counter(node.kind() for node in nodes).most_common()
     lines = [f"{count:5d} x {kind}" for kind, count in counts[:MOST_LINES]]
     return lines + ([f"      and {len(counts) - MOST_LINES} operators more"] if len(counts) > MOST_LINES else [])

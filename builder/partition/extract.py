@@ -59,7 +59,7 @@ def with_own_outputs(lowered: LoweredGraph) -> LoweredGraph:
         if name in inputs or name in seen or is_free(value.node()):
             graph.return_node().replaceInput(position, _cloned(graph, value))
         seen.add(name)
-    return LoweredGraph(graph, lowered.inputs, lowered.outputs, lowered.trace)
+    return LoweredGraph(graph, lowered.inputs, lowered.outputs, lowered.trace, lowered.containers)
 
 
 def _cloned(graph: Any, value: Any) -> Any:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import torch
 
 from builder.conversion.naming import LayerNames
 from builder.lowering import ir
+from builder.lowering.containers import Containers
 from builder.lowering.fp8 import KIND as FP8_KIND
 
 FAKE = ("aten::fake_quantize_per_tensor_affine", "aten::fake_quantize_per_channel_affine", FP8_KIND)
@@ -62,9 +64,9 @@ class Product:
     operands: tuple[Operand, ...]
 
 
-def products(graph: Any) -> list[Product]:
+def products(graph: Any, containers: Containers = MappingProxyType({})) -> list[Product]:
     """Every product of the graph in program order, with those of its operands that no fake quantisation makes."""
-    names, found = LayerNames(), []
+    names, found = LayerNames(containers), []
     for node in ir.walk(graph):
         if node.kind() in PRODUCTS:
             found.append(Product(node, names.stem(node), tuple(_operands(node))))

@@ -88,7 +88,7 @@ def own(lowered: LoweredGraph) -> Quantised | None:
     if not quantises(lowered.graph):
         return None
     layers = []
-    for product in products(lowered.graph):
+    for product in products(lowered.graph, lowered.containers):
         reason = OWN if not product.operands else "the module does not quantise its operands"
         place = where(product.node)
         layers.append(Layer(product.name, product.node.kind(), place, not product.operands, None, reason))
@@ -121,7 +121,7 @@ class _Work:
     ) -> None:
         self.lowered, self.batches, self.scheme = lowered, batches, scheme
         self.method, self.percentile, self.skip = method, percentile, skip
-        self.products = products(lowered.graph)
+        self.products = products(lowered.graph, lowered.containers)
         self.reasons = {n: r for n, p in enumerate(self.products) if (r := self._left_alone(p))}
 
     def run(self) -> Quantised:

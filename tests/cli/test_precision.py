@@ -24,10 +24,10 @@ def test_repo_searches_writes_the_manifest_and_builds(tmp_path: Path, run: Run) 
     data = json.loads(result.stdout)
     assert result.exit_code == 0 and data["ok"]
     (found,) = data["search"]
-    assert (found["precision"], found["keep_fp32"], found["written"]) == ("fp16", ["aten::linear_2"], True)
+    assert (found["precision"], found["keep_fp32"], found["written"]) == ("fp16", ["layers.2/aten::linear_0"], True)
     assert found["trials"] == len(found["tried"]) > 2 and found["error"] is None
     assert "net: trial 1: 0 layers kept in float32" in result.stderr
-    assert "fp16, in float32: aten::linear_2" in result.stderr and "written into" in result.stderr
+    assert "fp16, in float32: layers.2/aten::linear_0" in result.stderr and "written into" in result.stderr
     facts = json.loads((tmp_path / "out" / "net" / "trt-build.json").read_text())
     assert facts["precision"] == "fp16"
 
@@ -73,7 +73,9 @@ def test_plugins_are_imported_first(small: Path, tmp_path: Path, run: Run, comma
 
 
 def test_inspect_shows_what_is_kept_in_float32(tmp_path: Path, run: Run) -> None:
-    models = save(tmp_path / "models", Overflowing(), SIXTEEN + 'precision: fp16\nkeep_fp32: ["aten::linear_2"]\n')
+    models = save(
+        tmp_path / "models", Overflowing(), SIXTEEN + 'precision: fp16\nkeep_fp32: ["layers.2/aten::linear_0"]\n'
+    )
     data = json.loads(run("inspect", models, "--json").stdout)
     products = [layer for layer in data["layers"] if layer["type"] == "MATRIX_MULTIPLY"]
     assert [layer["outputs"][0]["dtype"] for layer in products] == ["HALF", "HALF", "FLOAT", "HALF", "HALF", "HALF"]

@@ -46,5 +46,5 @@ def test_a_linear_without_bias_stays_apart() -> None:
 def test_patterns_of_a_precision_keep_them_apart() -> None:
     spec = builder.TensorSpec("float32", (2, 8))
     module = torch.jit.script(Three().eval())
-    assert products(builder.convert(module, [spec], precision="fp16", keep_fp32=["*linear_1"])) == 3
+    assert products(builder.convert(module, [spec], precision="fp16", keep_fp32=["parts.1/*"])) == 3
     assert products(builder.convert(module, [spec], precision="fp16")) == 1

@@ -59,7 +59,7 @@ def test_half_answers_stay_within_halfs_rounding() -> None:
 @pytest.mark.skipif(not flavour.strongly_typed(), reason="8.6 chooses half itself, within `constrain` below")
 def test_a_pattern_keeps_layers_in_float32() -> None:
     module = torch.jit.script(Classifier().eval())
-    conversion = builder.convert(module, [SPEC], precision="fp16", keep_fp32=["*aten::linear_0"])
+    conversion = builder.convert(module, [SPEC], precision="fp16", keep_fp32=["first/aten::linear_0"])
     assert [d for kind, d in layers(conversion) if kind == "MATRIX_MULTIPLY"] == ["FLOAT", "HALF"]
 
 

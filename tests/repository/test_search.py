@@ -64,11 +64,11 @@ def test_only_the_layer_that_overflows_is_kept(tmp_path: Path) -> None:
     models = save(tmp_path / "models", Overflowing())
     found = search(models)
     assert found.error is None and (found.precision, found.judge) == ("fp16", "reference")
-    assert found.keep_fp32 == ("aten::linear_2",)
+    assert found.keep_fp32 == ("layers.2/aten::linear_0",)
     assert "not finite" in found.problem or "differ too much" in found.problem
     assert found.tried[0] == (0, False) and found.tried[1] == (found.layers, True)
     text = (models / "net.yaml").read_text()
-    assert text == MANIFEST + 'precision: fp16\nkeep_fp32: ["aten::linear_2"]\n' and found.written
+    assert text == MANIFEST + 'precision: fp16\nkeep_fp32: ["layers.2/aten::linear_0"]\n' and found.written
     (spec,) = load(models)
     assert (spec.precision, spec.keep_fp32) == ("fp16", found.keep_fp32)
 
@@ -78,7 +78,7 @@ def test_what_was_found_builds_and_is_found_again(tmp_path: Path) -> None:
 
     models = save(tmp_path / "models", Overflowing(large=(1, 4)))
     first = search(models)
-    assert first.keep_fp32 == ("aten::linear_1", "aten::linear_4")
+    assert first.keep_fp32 == ("layers.1/aten::linear_0", "layers.4/aten::linear_0")
     (result,) = build_repository(models, tmp_path / "out", isolate=False)
     assert result.ok, result.error
     second = search(models)
