@@ -18,6 +18,7 @@ REFUSED: dict[str, frozenset[str]] = {
     # "No support for kREFLECT, kFILL, kCLAMP slice mode with Myelin", which alone has bools
     **dict.fromkeys(("SLICE.FILL", "SLICE.CLAMP", "SLICE.REFLECT"), TRUTHS),
     "POOLING.PADDED_UP": REALS,  # an average that rounds up divides by the whole window, beyond the padding too
+    "QUANTIZE.CHANNELS": REALS,  # "only per-tensor quantization for activation tensors" (developer guide)
     "CONDITIONAL.IN_LOOP": TRUTHS,  # one that gives a bool within a loop ends the process
     "CAST.TO": frozenset({"UINT8"}),  # "output type can not be computed"; IIdentityLayer documents the conversion
     # "input/output with DataType Int8 in network without Q/DQ layers must have dynamic range set"

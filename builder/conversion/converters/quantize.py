@@ -14,7 +14,7 @@ from builder.conversion.layers import activate, combine
 from builder.conversion.precision import REDUCED
 from builder.conversion.quantised import FP8, INT8
 from builder.conversion.registry import converter
-from builder.engine import flavour
+from builder.engine import dialect, flavour
 from builder.lowering.fp8 import SCHEMA as FP8_SCHEMA
 from builder.lowering.fp8 import fake_quantize_fp8
 
@@ -135,7 +135,7 @@ def fake_quantize(
     within = bool(least.min() >= -128 and most.max() <= 127)
     if not within:
         ctx.warn(f"the range {low}..{high} around {int(zero.flatten()[0])} is not int8's around 0: rounded in float")
-    if not (within and _takes(ctx, x)):
+    if not (within and _takes(ctx, x, axis)):
         bounds = scale.reshape(view), least.reshape(view), most.reshape(view)
         return x if isinstance(x, torch.Tensor) else _rounded(ctx, x, *bounds)
     narrow = bool((least > -128).any() or (most < 127).any())
@@ -144,8 +144,11 @@ def fake_quantize(
     return _pair(ctx, node, x, scale, axis, INT8)
 
 
-def _takes(ctx: ConversionContext, x: Any) -> bool:
-    """8.6 treats half as a wish, so a half tensor might be quantised from float32; elsewhere any float will do."""
+def _takes(ctx: ConversionContext, x: Any, axis: int | None) -> bool:
+    """Elsewhere any float will do. 8.6 treats half as a wish, so a half tensor might be quantised from float32; and
+    what the network computes has one scale there."""
+    if axis is not None and not isinstance(x, torch.Tensor) and not dialect.takes("QUANTIZE.CHANNELS", "FLOAT"):
+        return False
     return ctx.dtype(x) == torch.float32 or flavour.strongly_typed()
 
 
