@@ -6,8 +6,8 @@
 One client, one request at a time over gRPC, the opt golden; torch alone is the same model with everything kept in
 torch, served by the same runtime. Milliseconds. With a GPU and the `tensorrt` flavour the plans answer there; without,
 torch answers everywhere, and only the layouts differ. Both layouts take their plans from one store. No case begins
-after the budget. `--keep` appends a row each to benchmarks/results/partition.jsonl, `--table` prints what stands there
-as docs/partition.md has it.
+after the budget. `--keep` appends a row each to benchmarks/results/partition.jsonl, `--table` writes what stands there
+(and in partition_linear.jsonl) into docs/partition.md.
 """
 
 from __future__ import annotations
@@ -35,6 +35,8 @@ from builder.repository import build_repository
 from builder.serving import serve
 
 RESULTS = Path(__file__).parent / "results" / "partition.jsonl"
+LINEAR = RESULTS.with_name("partition_linear.jsonl")
+PAGE = Path(__file__).parent.parent / "docs" / "partition.md"
 
 
 class Spectral(nn.Module):
@@ -65,7 +67,9 @@ CASES = {
     "wide, 1 cut": (128, 1, 128),
 }
 """(channels, FFTs, pixels along an edge)."""
-WAYS = {"torch alone": ("auto", {"ops": ["aten::*"]}), "fused": ("fused", {}), "ensemble": ("ensemble", {})}
+ALL = {"min_block_size": 1}
+"""Every engine, worth its hand-overs or not: the layouts are compared, not the rule that melts small segments."""
+WAYS = {"torch alone": ("auto", {"ops": ["aten::*"]}), "fused": ("fused", ALL), "ensemble": ("ensemble", ALL)}
 
 
 def publish(folder: Path, case: str, way: str, store: Path) -> tuple[Path, int]:
@@ -163,6 +167,27 @@ def table(results: Path = RESULTS) -> str:
     return "\n".join(lines)
 
 
+def linear_table(results: Path = LINEAR) -> str:
+    """The newest row of each kind of graph and size, as Markdown."""
+    rows = [json.loads(line) for line in results.read_text().splitlines()]
+    newest = {(row["graph"], row["nodes"]): row for row in rows}
+    lines = ["| graph | nodes | segments | seconds | CPU seconds | CPU us a node | load | measured |", "|---" * 8 + "|"]
+    for (graph, nodes), row in sorted(newest.items()):
+        figures = f"{row['split_s']:.2f} | {row['split_cpu_s']:.2f} | {row['cpu_us_a_node']:.0f} | {row['load']}"
+        where = f"{row['date']}, {row['host']}, torch {row['torch']}"
+        lines.append(f"| {graph} | {nodes:,} | {row['segments']} | {figures} | {where} |")
+    return "\n".join(lines)
+
+
+def page(text: str) -> str:
+    """The page with its two tables as the results have them; they stand between marks."""
+    for mark, made in (("partition", table()), ("partition_linear", linear_table())):
+        begin, end = f"<!-- {mark}.jsonl -->\n", f"<!-- end of {mark}.jsonl -->"
+        head, _, rest = text.partition(begin)
+        text = f"{head}{begin}\n{made}\n\n{end}{rest.partition(end)[2]}"
+    return text
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--requests", type=int, default=200)
@@ -172,7 +197,7 @@ def main() -> None:
     parser.add_argument("--table", action="store_true")
     chosen = parser.parse_args()
     if chosen.table:
-        print(table())
+        PAGE.write_text(page(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
         return
     print(f"{'case':14} {'way':12} {'median':>8} {'p95':>8}  answered by")
     for row in rows(chosen.case or list(CASES), chosen.requests, chosen.budget):
