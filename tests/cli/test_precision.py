@@ -11,11 +11,12 @@ from click.testing import Result
 
 from tests.cli.conftest import MANIFEST
 from tests.repository.test_search import MANIFEST as SIXTEEN
-from tests.repository.test_search import Overflowing, save
+from tests.repository.test_search import Overflowing, by_reference, save
 
 Run = Callable[..., Result]
 
 
+@by_reference
 def test_repo_searches_writes_the_manifest_and_builds(tmp_path: Path, run: Run) -> None:
     models = save(tmp_path / "models", Overflowing())
     result = run(

@@ -14,12 +14,15 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from builder.engine import BuildOptions, flavour
 from builder.errors import ParityError, UsageError
 from builder.manifest import load
 from builder.repository.minimal import minimal
 from builder.repository.search import Search, literal, patterns, search_precision
 from builder.triton import Golden
 
+ENGINE = "tensorrt" in flavour.installed() and flavour.gpu_answers()
+by_reference = pytest.mark.skipif(ENGINE, reason="the judge is the engine here")
 MANIFEST = """\
 # what the vendor sent
 inputs:
@@ -31,13 +34,13 @@ outputs: [y]
 
 
 class Overflowing(torch.nn.Module):
-    """Six layers, of which the middle ones reach 1e6: half ends at 65504."""
+    """Layers of which the `large` ones reach 1e6: half ends at 65504."""
 
-    def __init__(self, scale: float = 1e6, large: Sequence[int] = (2,)) -> None:
+    def __init__(self, scale: float = 1e6, large: Sequence[int] = (2,), depth: int = 6) -> None:
         super().__init__()
         torch.manual_seed(0)
-        self.layers = torch.nn.ModuleList(torch.nn.Linear(16, 16) for _ in range(6))
-        self.scales = [scale if i in large else 1.0 for i in range(6)]
+        self.layers = torch.nn.ModuleList(torch.nn.Linear(16, 16) for _ in range(depth))
+        self.scales = [scale if i in large else 1.0 for i in range(depth)]
         for layer, factor in zip(self.layers, self.scales, strict=True):
             layer.weight.data.mul_(factor)
             layer.bias.data.mul_(factor)
@@ -60,6 +63,7 @@ def search(models: Path, **settings: Any) -> Search:
     return found
 
 
+@by_reference
 def test_only_the_layer_that_overflows_is_kept(tmp_path: Path) -> None:
     models = save(tmp_path / "models", Overflowing())
     found = search(models)
@@ -73,6 +77,7 @@ def test_only_the_layer_that_overflows_is_kept(tmp_path: Path) -> None:
     assert (spec.precision, spec.keep_fp32) == ("fp16", found.keep_fp32)
 
 
+@by_reference
 def test_what_was_found_builds_and_is_found_again(tmp_path: Path) -> None:
     from builder.repository import build_repository
 
@@ -85,6 +90,7 @@ def test_what_was_found_builds_and_is_found_again(tmp_path: Path) -> None:
     assert (second.keep_fp32, second.trials, second.written) == (first.keep_fp32, 1, False)
 
 
+@by_reference
 def test_a_model_that_takes_half_whole_keeps_nothing(tmp_path: Path) -> None:
     models = save(tmp_path / "models", Overflowing(scale=1.0))
     found = search(models, precision="bf16")
@@ -92,6 +98,7 @@ def test_a_model_that_takes_half_whole_keeps_nothing(tmp_path: Path) -> None:
     assert (models / "net.yaml").read_text() == MANIFEST + "precision: bf16\n"
 
 
+@by_reference
 def test_where_no_layer_can_be_reduced_it_is_float32(tmp_path: Path) -> None:
     exact = MANIFEST + "precision: fp16\ntolerance: {rtol: 1e-6, atol: 1e-6}\n"
     found = search(save(tmp_path / "models", Overflowing(scale=1.0), exact))
@@ -113,6 +120,24 @@ def test_a_difference_that_is_not_precisions_is_an_error_and_nothing_is_written(
     found = search(save(tmp_path / "models", Overflowing(scale=1.0)))
     assert isinstance(found.error, ParityError) and "even with every layer in float32" in found.error.message
     assert (tmp_path / "models" / "net.yaml").read_text() == MANIFEST and not found.written
+
+
+@pytest.mark.gpu
+def test_on_a_gpu_the_engine_judges(tmp_path: Path) -> None:
+    """8.6 may compute a layer in float32 of its own accord, and may hold a float32 layer's result in half: whether the
+    large layer must be kept, and what reads it too, is TensorRT's choice; that what was found holds is not."""
+    from builder.parity import verify_engines
+    from builder.repository import build_repository
+
+    models = save(tmp_path / "models", Overflowing(large=(1,), depth=3))
+    quick = BuildOptions(optimization_level=0)
+    found = search(models, options=quick)
+    assert found.error is None and (found.judge, found.precision) == ("engine", "fp16")
+    assert bool(found.problem) == bool(found.keep_fp32) and len(found.keep_fp32) <= 4, found.keep_fp32
+    (result,) = build_repository(models, tmp_path / "out", options=quick, isolate=False)
+    assert result.ok, result.error
+    (parity,) = verify_engines(tmp_path / "out", repeat=0)
+    assert parity.passed, [r.problems for r in parity.results]
 
 
 def test_a_manifest_that_cannot_be_changed_is_refused_before_anything_is_tried(tmp_path: Path) -> None:
