@@ -167,9 +167,9 @@ def test_batch_normalisation_is_in_the_weights_before_they_are_rounded() -> None
 
 def test_patterns_spare_layers_and_say_so() -> None:
     module, x, _ = products()
-    found = quantize(lower(module), [x], skip=["*_convolution_1", "aten::lin*_0"])
+    found = quantize(lower(module), [x], skip=["up/*", "lin*aten::linear_0"])
     spared = [layer.name for layer in found.layers if not layer.quantised]
-    assert spared == ["aten::_convolution_1", "aten::linear_0"]
+    assert spared == ["up/aten::_convolution_0", "linear/aten::linear_0"]
     assert {layer.reason for layer in found.layers if not layer.quantised} == {"a pattern names it"}
     assert "8 bits in 4 of 6 products" in found.summary
 
@@ -321,3 +321,50 @@ def test_a_wrong_axis_is_refused_or_breaks_the_tolerance() -> None:
     _mutated(found.lowered, 3, lambda axis: 1)
     conversion = builder.convert(found.lowered, [builder.TensorSpec("float32", (4, 8))], precision="int8")
     assert judged(builder.reference.run(conversion, [x]), [module(x)], "int8")
+
+
+class Steps(nn.Module):
+    """A loop whose number of turns is the input's length."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cell = nn.Linear(8, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        state = x[:, 0]
+        for step in range(x.size(1)):
+            state = torch.tanh(self.cell(state) + x[:, step])
+        return state
+
+
+class Choice(nn.Module):
+    """A branch on the data, of which calibration sees one side."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.yes, self.no = nn.Linear(8, 8), nn.Linear(8, 8)
+
+    def forward(self, x: Tensor, flag: Tensor) -> Tensor:
+        return self.yes(x) if bool(flag) else self.no(x)
+
+
+def test_products_in_loops_are_seen_in_every_turn() -> None:
+    torch.manual_seed(0)
+    module, x = torch.jit.script(Steps().eval()), torch.randn(2, 6, 8)
+    spec = builder.TensorSpec("float32", (2, "steps", 8), dims={"steps": (1, 4, 8)})
+    found = quantize(lower(module, specs=[spec]), [[torch.randn(2, 5, 8)]])
+    assert [(layer.name, layer.quantised) for layer in found.layers] == [("cell/aten::linear_0", True)]
+    conversion = builder.convert(found.lowered, [spec], precision="int8")
+    assert not judged(builder.reference.run(conversion, [x]), [module(x)], "int8")
+    assert builder.build_engine(conversion)
+
+
+def test_products_in_branches_that_calibration_never_took_are_left_alone() -> None:
+    module, case = torch.jit.script(Choice().eval()), [torch.randn(2, 8), torch.tensor(True)]
+    specs = [builder.TensorSpec("float32", (2, 8)), builder.TensorSpec("bool", ())]
+    found = quantize(lower(module, specs=specs), [case])
+    assert [layer.reason for layer in found.layers] == ["", "calibration never reached it"]
+    conversion = builder.convert(found.lowered, specs, precision="int8")
+    assert not judged(builder.reference.run(conversion, case), [module(*case)], "int8")
+    other = [case[0], torch.tensor(False)]
+    torch.testing.assert_close(builder.reference.run(conversion, other)[0], module(*other))

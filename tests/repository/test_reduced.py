@@ -78,7 +78,7 @@ def test_a_plain_model_is_quantised_and_says_what(tmp_path: Path, precision: str
     result = build(tmp_path, Two(), f"precision: {precision}\ncalibration: {{data: [{data}]}}\n")
     assert result.error is None and result.quantised is not None
     assert result.quantised["summary"].startswith("8 bits in 2 of 2 products; least SQNR")
-    assert [layer["name"] for layer in result.quantised["layers"]] == ["aten::linear_0", "aten::linear_1"]
+    assert [layer["name"] for layer in result.quantised["layers"]] == ["first/aten::linear_0", "second/aten::linear_0"]
     lowered = torch.jit.load(tmp_path / "out/net/1/lowered.pt")
     assert "fake_quantize" in str(lowered.graph)
     again = build_repository(tmp_path / "models", tmp_path / "out", isolate=False)[0]
@@ -143,7 +143,7 @@ def test_what_the_tolerance_does_not_allow_is_not_published(tmp_path: Path) -> N
 
 
 def test_layers_kept_in_float32_are_not_quantised(tmp_path: Path) -> None:
-    text = 'precision: int8\ncalibration: {data: [own.npz]}\nkeep_fp32: ["*linear_0"]\n'
+    text = 'precision: int8\ncalibration: {data: [own.npz]}\nkeep_fp32: ["first/*"]\n'
     result = build(tmp_path, Two(), text)
     assert result.quantised is not None and "1 of 2" in result.quantised["summary"]
 
@@ -190,7 +190,7 @@ def test_an_answer_beyond_half_is_refused_by_name(tmp_path: Path) -> None:
 
 
 def test_check_shows_every_product(tmp_path: Path) -> None:
-    text = 'precision: int8\nio: fp16\ncalibration: {data: [goldens], skip: ["*linear_1"]}\n'
+    text = 'precision: int8\nio: fp16\ncalibration: {data: [goldens], skip: ["second/*"]}\n'
     save(Two(), tmp_path / "net.pt", MANIFEST + text)
     shown = CliRunner().invoke(main, ["check", str(tmp_path), "--paranoid"], catch_exceptions=False)
     assert shown.exit_code == 0, shown.output
