@@ -44,8 +44,8 @@ def request(
         "goldens": hashes.sha256(spec.goldens) if spec.goldens else None,
         "libraries": [hashes.sha256(path) for path in spec.libraries],
         "state": [(s.input, s.output, hashes.sha256(s.initial) if s.initial else None) for s in spec.state],
-        "serve_as": serve_as,
         "calibration": _calibration(spec, hashes),
+        "serve_as": serve_as,
         "layout": layout,
         "torch_steps": torch_steps,
         "options": dataclasses.asdict(options or BuildOptions()),
@@ -59,8 +59,6 @@ def request(
     return found
 
 
-def machine() -> dict[str, Any]:
-    """The parts that this machine decides: the flavour, its TensorRT, and the GPU that a plan is built for."""
 def _calibration(spec: ModelSpec, hashes: Hashes) -> dict[str, Any] | None:
     """How ranges are taken, and the files' bytes in place of their names."""
     if spec.calibration is None:
@@ -69,6 +67,8 @@ def _calibration(spec: ModelSpec, hashes: Hashes) -> dict[str, Any] | None:
     return {**dataclasses.asdict(spec.calibration), "data": data}
 
 
+def machine() -> dict[str, Any]:
+    """The parts that this machine decides: the flavour, its TensorRT, and the GPU that a plan is built for."""
     name = flavour.chosen()
     return {
         "flavour": name,
