@@ -63,8 +63,8 @@ def best(ctx: ConversionContext, x: Any, k: Size, axis: int, largest: bool) -> t
         found = best(ctx, ctx.permute(x, order), k, ctx.rank(x) - 1, largest)
         return ctx.permute(found[0], back), ctx.permute(found[1], back)
     x = ctx.cast(x, torch.int32) if dtype == torch.bool else x
-    found = _layer if dialect.takes("TOPK", x.dtype.name) else _of_integers
-    values, places = found(ctx, x, k, axis, largest)
+    select = _layer if dialect.takes("TOPK", x.dtype.name) else _of_integers
+    values, places = select(ctx, x, k, axis, largest)
     sizes = [k if a == axis else size for a, size in enumerate(ctx.sizes(x))]
     ctx.remember_dtype(values, torch.int32 if dtype == torch.bool else dtype)
     values = ctx.cast(ctx.set_sizes(values, sizes), dtype)
