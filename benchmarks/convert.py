@@ -1,10 +1,12 @@
 """Lowering and conversion against the road that a user takes today: torch.onnx.export and TensorRT's ONNX parser.
 
-    python benchmarks/convert.py [--only resnet50] [--runs 5] [--linear] [--json]
+    python benchmarks/convert.py [--only resnet50] [--runs 5] [--linear] [--clock cpu] [--json]
 
 Both roads take the same traced module to an INetworkDefinition of the same flavour, alternately and in this process,
-after one warm-up; the ratio is that of the medians. ONNX's is the TorchScript exporter (dynamo=False): the other one
-takes no TorchScript. --linear measures our cost per node on chains of 500, 2,000 and 8,000 operators instead.
+after one warm-up; the ratio is that of the medians. --clock cpu counts what the process itself took, for a machine that
+others use as well (with OMP_NUM_THREADS=1: several threads would count several times). ONNX's exporter is that of
+TorchScript (dynamo=False): the other one takes no TorchScript. --linear measures our cost per node on chains of 500,
+2,000 and 8,000 operators instead; benchmarks/memory.py measures what conversion holds above the module.
 """
 
 from __future__ import annotations
@@ -28,11 +30,14 @@ from builder.engine.network import logger, new_network
 DEFAULT = ("resnet50", "bert_base_128", "efficientnet_b0", "chain_4000")
 
 
-def seconds(call: Callable[[], Any]) -> float:
-    """The wall time of one call."""
-    start = time.perf_counter()
+CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}
+
+
+def seconds(call: Callable[[], Any], clock: str = "wall") -> float:
+    """The time of one call, by the wall's clock or that of this process on its cores."""
+    start = CLOCKS[clock]()
     call()
-    return time.perf_counter() - start
+    return CLOCKS[clock]() - start
 
 
 def ours(traced: Any, network: Network) -> Any:
@@ -52,7 +57,7 @@ def onnx_road(traced: Any, network: Network, sample: torch.Tensor) -> Any:
     return made, parser
 
 
-def compare(name: str, runs: int) -> dict[str, Any]:
+def compare(name: str, runs: int, clock: str) -> dict[str, Any]:
     """Medians of both roads in seconds, their ratio, and where our time goes."""
     network = NETWORKS[name]
     sample = network.sample(2)
@@ -60,22 +65,22 @@ def compare(name: str, runs: int) -> dict[str, Any]:
     layers = ours(traced, network).network.num_layers
     parsed = onnx_road(traced, network, sample)[0][1].num_layers
     pairs = [
-        (seconds(lambda: ours(traced, network)), seconds(lambda: onnx_road(traced, network, sample)))
+        (seconds(lambda: ours(traced, network), clock), seconds(lambda: onnx_road(traced, network, sample), clock))
         for _ in range(runs)
     ]
     mine, theirs = (statistics.median(times) for times in zip(*pairs, strict=True))
-    lowering = statistics.median(seconds(lambda: builder.lower(traced)) for _ in range(runs))
+    lowering = statistics.median(seconds(lambda: builder.lower(traced), clock) for _ in range(runs))
     return {"network": name, "ours": mine, "lowering": lowering, "onnx": theirs, "ratio": mine / theirs,
             "layers": layers, "onnx_layers": parsed}  # fmt: skip
 
 
-def linear(runs: int) -> list[dict[str, Any]]:
+def linear(runs: int, clock: str) -> list[dict[str, Any]]:
     """Our cost per node on chains of three sizes."""
     rows = []
     for depth in (167, 667, 2667):
         network = Network(lambda depth=depth: Chain(depth), NETWORKS["chain_4000"].spec)
         traced = torch.jit.trace(network.module(), network.sample(2), check_trace=False)
-        times = [seconds(lambda traced=traced, network=network: ours(traced, network)) for _ in range(runs)]
+        times = [seconds(lambda traced=traced, network=network: ours(traced, network), clock) for _ in range(runs)]
         rows.append({"nodes": 3 * depth, "seconds": min(times), "microseconds_per_node": min(times) / 3 / depth * 1e6})
     return rows
 
@@ -86,10 +91,12 @@ def main() -> None:
     parser.add_argument("--only", action="append", choices=sorted(NETWORKS))
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--linear", action="store_true")
+    parser.add_argument("--clock", choices=CLOCKS, default="wall")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     warnings.simplefilter("ignore")
-    rows = linear(options.runs) if options.linear else [compare(n, options.runs) for n in options.only or DEFAULT]
+    names, runs, clock = options.only or DEFAULT, options.runs, options.clock
+    rows = linear(runs, clock) if options.linear else (compare(name, runs, clock) for name in names)
     for row in rows:
         shown = (f"{key} {value:.4g}" if isinstance(value, float) else f"{key} {value}" for key, value in row.items())
         print(json.dumps(row) if options.json else "  ".join(shown), flush=True)

@@ -83,7 +83,8 @@ class BlockConverter:
 
     def _converted(self, converter: Converter, node: Any, values: list[Any]) -> list[Any]:
         bound = bind(self.ctx, converter, values)
-        dtype = self.policy.dtype(converter.operator, self.names.peek(node), bound)
+        name = self.names.peek(node) if self.policy.half is not None else ""  # no other policy asks for it
+        dtype = self.policy.dtype(converter.operator, name, bound)
         if dtype is not None:
             precision.apply(self.ctx, bound, dtype)
         for predicate in converter.when:

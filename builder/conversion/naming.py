@@ -45,13 +45,13 @@ class LayerNames:
     def peek(self, node: Any) -> str:
         """The name that the node's first layer will get."""
         stem = self._stem(node)
-        return f"{stem}_{self._count.get(stem, 0)}"
+        return f"{stem}_{self._count.get(stem, -1) + 1}"
 
     def stem(self, node: Any) -> str:
         """The name of the node's first layer; the next node of its kind gets the next number."""
-        name, stem = self.peek(node), self._stem(node)
-        self._count[stem] = self._count.get(stem, 0) + 1
-        return name
+        stem = self._stem(node)
+        count = self._count[stem] = self._count.get(stem, -1) + 1
+        return f"{stem}_{count}"
 
     def _stem(self, node: Any) -> str:
         module = scope(node, self._containers)
