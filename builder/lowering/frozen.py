@@ -53,7 +53,8 @@ def frozen_graph(
             source = ir.C._freeze_module(source, [method] if method != "forward" else [], True, False)
         graph = _inlined(source, method, fallback_modules)
     lower_attributes(graph, source)
-    propagate_constants(graph)  # what is left of `if self.training`
+    if any(graph.findNode(kind, True) is not None for kind in ("prim::If", "prim::Loop", "prim::SetAttr")):
+        propagate_constants(graph)  # what is left of `if self.training`
     _drop_self(graph)
     return graph, module._c._get_method(method).schema
 

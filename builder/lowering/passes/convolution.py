@@ -29,10 +29,16 @@ def unify_convolutions(graph: Any, context: Context) -> None:
     more at the end by an explicit pad where that is odd. The kernel's size must be known for `same`. An input that is
     known to have no batch stays with convNd: `_convolution` does not take it.
     """
+    nodes = [node for node in ir.nodes_of(graph, *context.present(*_KINDS)) if node.inputsSize() != _ARGUMENTS]
+    if not nodes:
+        return
     unbatched, shared = _unbatched(graph, context), ir.Constants(graph)
-    for node in ir.nodes_of(graph, *context.present(*_KINDS)):
+    for node in nodes:
         if not ir.in_fallback(node) and node.output().unique() not in unbatched:
             _rewrite(graph, node, shared)
+
+
+_ARGUMENTS = 13  # of `_convolution` in the form that everything gets
 
 
 def _unbatched(graph: Any, context: Context) -> set[int]:
@@ -62,8 +68,6 @@ def _rewrite(graph: Any, node: Any, shared: ir.Constants) -> None:
                 return
             x, padding = known
         core = [x, weight, bias, stride, padding, dilation, shared(False), shared([0] * axes), groups]
-    elif len(args) == 13:
-        return
     else:
         core = args[:9]
     _emit(graph, node, core, shared, args)

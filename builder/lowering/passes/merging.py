@@ -40,7 +40,8 @@ def pool_constants(graph: Any, context: Context) -> None:
         key = (kind, value) if kind in _SHOWN else tensors.key(node.output().toIValue(), node)
         first = kept.setdefault(key, node)
         if first is not node:
-            ir.replace(node, [first.output()])
+            node.output().replaceAllUsesWith(first.output())
+            node.destroy()
         elif node.owningBlock().owningNode() is not None:
             node.moveBefore(top)
 
