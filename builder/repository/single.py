@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from builder.manifest.spec import ModelSpec
-from builder.repository import mixing
 
 if TYPE_CHECKING:
     from builder.conversion import Conversion
@@ -20,6 +19,7 @@ def artifact(
 ) -> ModelArtifact:
     """The conversion and its plan, with the tensors that the network really has."""
     from builder import triton
+    from builder.repository import mixing
 
     return triton.ModelArtifact(
         spec=replace(spec, inputs=conversion.inputs),
