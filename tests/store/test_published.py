@@ -101,7 +101,7 @@ def test_options_flavour_versions_and_our_code_are_in_the_request(models: Path, 
     assert len(wanted["trt_build"]) == 64
     assert json.loads(json.dumps(wanted)) == wanted
     assert Tolerance().rtol is None
-    assert wanted["tolerance"] == {"rtol": None, "atol": None}
+    assert wanted["tolerance"] == {"rtol": None, "atol": None, "noise": None}
 
 
 @pytest.mark.parametrize("damage", ["altered", "removed", "step"])
