@@ -13,7 +13,7 @@ from builder.parity import ModelParity, verify
 from builder.parity.clients import GrpcClient, describe
 from builder.parity.served import read
 from builder.repository import ModelResult, build_repository
-from builder.serving import Server, serve
+from builder.serving import Server, judging, serve
 from tests.repository import networks
 
 pytestmark = [pytest.mark.gpu, pytest.mark.live]
@@ -89,3 +89,23 @@ def test_what_crosses_between_the_steps_of_an_ensemble_stays_on_the_gpu(served: 
         said = describe(client, name, read(served.repository / name).wire(own).inputs)
         assert "cuda" in said["trt_build.inputs_on"], (name, said)
     client.close()
+
+
+def test_an_ensemble_for_tritons_own_backends_is_taken_by_its_parser_and_validator(
+    models: Path, tmp_path: Path
+) -> None:
+    """Neither backend is here; each config gets as far as looking for its library."""
+    settings = {"only": ["salient"], "options": QUICK, "store": models.parent / "store", "isolate": False}
+    (result,) = build_repository(models, tmp_path / "out", layout="ensemble", **settings)
+    assert result.ok, result.error
+    configs = {path.name: read(path).config for path in (tmp_path / "out").iterdir()}
+    platforms = {name: config.platform for name, config in configs.items()}
+    assert platforms == {
+        "salient": "ensemble",
+        "salient.0.tensorrt": "tensorrt_plan",
+        "salient.1.torch": "pytorch_libtorch",
+        "salient.2.tensorrt": "tensorrt_plan",
+    }
+    with judging() as judge:
+        for name in set(platforms) - {"salient"}:
+            assert judge((tmp_path / "out" / name / "config.pbtxt").read_text()) is None, name
