@@ -18,7 +18,8 @@ from builder.engine import BuildOptions, flavour
 from builder.errors import ParityError, UsageError
 from builder.manifest import load
 from builder.repository.minimal import minimal
-from builder.repository.search import Search, literal, patterns, search_precision
+from builder.repository.search import Search, search_precision
+from builder.repository.trials import literal, patterns
 from builder.triton import Golden
 
 ENGINE = "tensorrt" in flavour.installed() and flavour.gpu_answers()
