@@ -14,24 +14,23 @@ from builder.conversion.registry import Converter
 
 def bind(ctx: ConversionContext, converter: Converter, values: list[Any]) -> SimpleNamespace:
     """The values by argument name, unwrapped by type. Raises Unconvertible where a static one is needed and is not."""
-    arguments = converter.schema.arguments
-    bound = {a.name: _unwrap(ctx, converter, a, v) for a, v in zip(arguments, values, strict=False)}
-    for argument in arguments[len(values) :]:  # a graph's node may leave out what has a default
-        bound[argument.name] = argument.default_value
+    arguments = converter.arguments
+    bound = {
+        name: None if value is None else _unwrap(ctx, converter, name, kind, value)
+        for (name, kind), value in zip(arguments, values, strict=False)
+    }
+    if len(values) < len(arguments):  # a graph's node may leave out what has a default
+        bound |= {a.name: a.default_value for a in converter.schema.arguments[len(values) :]}
     return SimpleNamespace(**bound)
 
 
-def _unwrap(ctx: ConversionContext, converter: Converter, argument: Any, value: Any) -> Any:
-    if value is None:
-        return None
-    kind = str(argument.type).replace("Optional[", "").rstrip("]")
-    if kind == "Tensor":
-        return _tensor(ctx, converter, argument.name, value)
-    if kind == "List[Tensor":
-        return [v if v is None else _tensor(ctx, converter, argument.name, v) for v in value]
-    if argument.name in converter.dynamic:
-        return _number_or_list(ctx, value)
-    return _static(argument.name, _number_or_list(ctx, value))
+def _unwrap(ctx: ConversionContext, converter: Converter, name: str, kind: str, value: Any) -> Any:
+    if kind == "tensor":
+        return _tensor(ctx, converter, name, value)
+    if kind == "tensors":
+        return [v if v is None else _tensor(ctx, converter, name, v) for v in value]
+    number = _number_or_list(ctx, value)
+    return number if kind == "dynamic" else _static(name, number)
 
 
 def _tensor(ctx: ConversionContext, converter: Converter, name: str, value: Any) -> Any:
@@ -52,6 +51,8 @@ def _number_or_list(ctx: ConversionContext, value: Any) -> Any:
 
 
 def _static(name: str, value: Any) -> Any:
+    if isinstance(value, bool | int | float | str):
+        return value
     unknown = next((v for v in (value if isinstance(value, list) else [value]) if isinstance(v, DynamicScalar)), None)
     if unknown is not None:
         raise dynamic_value(f"`{name}`", unknown)

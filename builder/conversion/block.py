@@ -91,7 +91,7 @@ class BlockConverter:
             reason = predicate(self.ctx, bound)
             if reason:
                 raise Unconvertible(reason, FALLBACK_FIX)
-        name, first = self.names.peek(node), self.ctx.net.num_layers
+        first = self.ctx.net.num_layers
         keep = self.policy.constrains(converter.operator, name)
         results = _listed(converter.build(self.ctx, node, *vars(bound).values()), node)
         if keep:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from types import SimpleNamespace
 from typing import Any
 
@@ -36,7 +37,18 @@ class Converter:
     note: str
     folds: bool = True
 
-    @property
+    @cached_property
+    def arguments(self) -> tuple[tuple[str, str], ...]:
+        """Each argument's name, and how its value is unwrapped: `tensor`, `tensors`, `dynamic` or `static`."""
+        return tuple((a.name, self._kind(a)) for a in self.schema.arguments)
+
+    def _kind(self, argument: Any) -> str:
+        kind = str(argument.type).replace("Optional[", "").rstrip("]")
+        if kind in ("Tensor", "List[Tensor"):
+            return "tensor" if kind == "Tensor" else "tensors"
+        return "dynamic" if argument.name in self.dynamic else "static"
+
+    @cached_property
     def operator(self) -> str:
         """The operator's name without namespace and overload: `linear`."""
         return self.schema.name.rpartition("::")[2]
