@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
-from builder.conversion.composing import walked
 from builder.conversion import dtypes
+from builder.conversion.composing import walked
 from builder.conversion.context import ConversionContext, Unconvertible
 from builder.conversion.converters.cumulative import moved
 from builder.conversion.converters.ordering import at_most
