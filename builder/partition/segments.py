@@ -37,7 +37,8 @@ def _levels(kinds: Sequence[str], parents: Sequence[Sequence[int]], first: str) 
     for kind, above in zip(kinds, parents, strict=True):
         even = odd = NOWHERE
         for parent in above:
-            even, odd = max(even, reached[parent][0]), max(odd, reached[parent][1])
+            one, other = reached[parent]
+            even, odd = one if one > even else even, other if other > odd else odd
         if kind == FREE:
             levels.append(NOWHERE)
             reached.append((even, odd))

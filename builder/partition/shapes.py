@@ -10,12 +10,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 
 from builder.conversion.block import MISSING
 from builder.lowering import LoweredGraph
 from builder.manifest.spec import DTYPES, Profile, Range, TensorSpec
 from builder.partition import bounds, view
-from builder.partition.interpreter import Memory, ShapeInterpreter, is_unknown
+from builder.partition.interpreter import Memory, ShapeInterpreter
 from builder.partition.lockstep import Lockstep
 from builder.partition.view import Step
 
@@ -126,4 +127,4 @@ def _interpreter(
 def _known(interpreter: ShapeInterpreter) -> dict[str, torch.Tensor]:
     """The tensors of all values whose shapes do not depend on data."""
     values = interpreter.ctx.values.items()
-    return {name: v for name, v in values if isinstance(v, torch.Tensor) and not is_unknown(v)}
+    return {name: v for name, v in values if isinstance(v, torch.Tensor) and not isinstance(v, FakeTensor)}
