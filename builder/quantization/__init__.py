@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from builder.quantization.quantize import Layer, Quantised, own, quantize
+from builder.quantization.quantize import quantize
 from builder.quantization.ranges import METHODS
+from builder.quantization.results import Layer, Quantised, own
 
 __all__ = ["METHODS", "Layer", "Quantised", "own", "quantize"]

@@ -36,4 +36,3 @@ def _fold(graph: Any, convolution: Any, node: Any) -> None:
         convolution.replaceInput(place, ir.insert_constant(graph, value.to(kernel.dtype), convolution))
     node.output().replaceAllUsesWith(convolution.output())
     node.destroy()
-

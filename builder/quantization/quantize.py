@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import fnmatch
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
 
 from builder.conversion.naming import where
-from builder.conversion.precision import SCHEMES, Scheme, quantises
+from builder.conversion.precision import SCHEMES, Scheme
 from builder.errors import UsageError
 from builder.lowering import LoweredGraph, ir
 from builder.lowering.passes import Context
@@ -18,45 +18,15 @@ from builder.lowering.pipeline import PIPELINE, run_passes
 from builder.quantization import batch_norm, nodes, observing
 from builder.quantization.products import Product, products
 from builder.quantization.ranges import METHODS
+from builder.quantization.results import OWN, Layer, Quantised
 from builder.quantization.statistics import Error, Histogram, Range
 
 Batches = Sequence[Sequence[torch.Tensor]]
 Places = Mapping[tuple[int, int], Any]
 """By (number of the product, place of the operand)."""
 
-OWN = "the module quantises it itself"
-
 PASSES = PIPELINE[[step.name for step in PIPELINE].index("precision") :]
 """The end of lowering, from the place of the precision policy: what is rounded for two readers is rounded once."""
-
-
-@dataclass(frozen=True)
-class Layer:
-    """What became of one product: `sqnr` in dB is what its own rounding leaves, `reason` why it was left alone."""
-
-    name: str
-    operator: str
-    where: str
-    quantised: bool
-    sqnr: float | None = None
-    reason: str = ""
-
-
-@dataclass(frozen=True)
-class Quantised:
-    """The graph with quantising nodes, and what became of each of its products, in program order."""
-
-    lowered: LoweredGraph
-    layers: tuple[Layer, ...]
-
-    @property
-    def summary(self) -> str:
-        """`int8 in 20 of 21 products; least SQNR 31.2 dB in head/aten::linear_0`"""
-        done = [layer for layer in self.layers if layer.quantised]
-        measured = [layer for layer in done if layer.sqnr is not None]
-        worst = min(measured, key=lambda layer: layer.sqnr or 0.0, default=None)
-        least = f"; least SQNR {worst.sqnr:.1f} dB in {worst.name}" if worst else ""
-        return f"8 bits in {len(done)} of {len(self.layers)} products{least}"
 
 
 def quantize(
@@ -81,18 +51,6 @@ def quantize(
     lowered = replace(lowered, graph=graph)
     work = _Work(lowered, batches, scheme, method, percentile, tuple(skip))
     return work.run()
-
-
-def own(lowered: LoweredGraph) -> Quantised | None:
-    """The graph as it is, with what its own fake quantisation makes of its products; None where it has none."""
-    if not quantises(lowered.graph):
-        return None
-    layers = []
-    for product in products(lowered.graph, lowered.containers):
-        reason = OWN if not product.operands else "the module does not quantise its operands"
-        place = where(product.node)
-        layers.append(Layer(product.name, product.node.kind(), place, not product.operands, None, reason))
-    return Quantised(lowered, tuple(layers))
 
 
 def _scheme(precision: str, method: str, batches: Batches) -> Scheme:

@@ -59,9 +59,7 @@ def _tensor(spec: TensorSpec, arrays: Arrays, where: str) -> torch.Tensor:
     lengths = [axis if isinstance(axis, int) else None for axis in spec.shape]
     same = all(length in (None, size) for length, size in zip(lengths, tensor.shape, strict=False))
     if tensor.dim() != len(lengths) or not same:
-        raise UsageError(
-            f"array {name!r} has shape {list(tensor.shape)}, the input {list(spec.shape)}", where=where
-        )
+        raise UsageError(f"array {name!r} has shape {list(tensor.shape)}, the input {list(spec.shape)}", where=where)
     return tensor.to(dtype)
 
 

@@ -1,0 +1,53 @@
+"""What became of each product of a graph."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from builder.conversion.naming import where
+from builder.conversion.precision import quantises
+from builder.lowering import LoweredGraph
+from builder.quantization.products import products
+
+OWN = "the module quantises it itself"
+
+
+@dataclass(frozen=True)
+class Layer:
+    """What became of one product: `sqnr` in dB is what its own rounding leaves, `reason` why it was left alone."""
+
+    name: str
+    operator: str
+    where: str
+    quantised: bool
+    sqnr: float | None = None
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class Quantised:
+    """The graph with quantising nodes, and what became of each of its products, in program order."""
+
+    lowered: LoweredGraph
+    layers: tuple[Layer, ...]
+
+    @property
+    def summary(self) -> str:
+        """`int8 in 20 of 21 products; least SQNR 31.2 dB in head/aten::linear_0`"""
+        done = [layer for layer in self.layers if layer.quantised]
+        measured = [layer for layer in done if layer.sqnr is not None]
+        worst = min(measured, key=lambda layer: layer.sqnr or 0.0, default=None)
+        least = f"; least SQNR {worst.sqnr:.1f} dB in {worst.name}" if worst else ""
+        return f"8 bits in {len(done)} of {len(self.layers)} products{least}"
+
+
+def own(lowered: LoweredGraph) -> Quantised | None:
+    """The graph as it is, with what its own fake quantisation makes of its products; None where it has none."""
+    if not quantises(lowered.graph):
+        return None
+    layers = []
+    for product in products(lowered.graph, lowered.containers):
+        reason = OWN if not product.operands else "the module does not quantise its operands"
+        place = where(product.node)
+        layers.append(Layer(product.name, product.node.kind(), place, not product.operands, None, reason))
+    return Quantised(lowered, tuple(layers))
