@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from types import ModuleType
 from typing import Any, Protocol
 
@@ -77,7 +78,10 @@ class HttpClient:
     """KServe v2 over HTTP."""
 
     def __init__(self, url: str, timeout: float) -> None:
-        self._client: Any = triton_http.InferenceServerClient(url, connection_timeout=timeout, network_timeout=timeout)
+        self._connect = partial(
+            triton_http.InferenceServerClient, url, connection_timeout=timeout, network_timeout=timeout
+        )
+        self._client: Any = self._connect()
 
     def ready(self, model: str) -> bool:
         return bool(self._client.is_model_ready(model))
@@ -103,7 +107,7 @@ class HttpClient:
         return Answer(outputs, dict(response.get("parameters", {})))
 
     def regions(self, kind: str, golden: Golden) -> AbstractContextManager[Regions | None]:
-        return nullcontext() if kind == BODY else Regions(kind, self._client, golden)
+        return nullcontext() if kind == BODY else Regions(kind, self._client, golden, self._connect)
 
     def close(self) -> None:
         self._client.close()

@@ -9,7 +9,7 @@ import os
 import time
 import uuid
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from types import ModuleType, TracebackType
 from typing import Any
@@ -104,30 +104,45 @@ class Regions:
     """The tensors of one golden, each in a region of its own, the inputs written; `client` is a tritonclient client.
 
     A context manager: once it is left, by an error or Ctrl-C too, the server knows none of the regions and none exists.
+    `again` makes another client: the HTTP one waits forever for the connection of a request that was interrupted.
     Raises InferenceServerException where the server does not take one: it is not on this host, or has no GPU.
     """
 
-    def __init__(self, kind: str, client: Any, golden: Golden) -> None:
+    def __init__(self, kind: str, client: Any, golden: Golden, again: Callable[[], Any] | None = None) -> None:
         self.kind, self._client, self._golden = kind, client, golden
+        self._again = again
         self._memory = KINDS[kind]()
         self._inputs: dict[str, _Region] = {}
         self._outputs: dict[str, _Region] = {}
 
     def __enter__(self) -> Regions:
-        with ExitStack() as stack:
-            for name, array in self._golden.inputs.items():
-                self._inputs[name] = region = self._open(stack, array)
-                if array.size:
-                    self._memory.write(region.handle, [_bytes(array)])
-            for name, array in self._golden.outputs.items():
-                self._outputs[name] = self._open(stack, array)
-            self._stack = stack.pop_all()
+        self._stack = ExitStack()
+        try:
+            self._fill(self._stack)
+        except BaseException as error:
+            self._give_back(type(error))
+            raise
         return self
+
+    def _fill(self, stack: ExitStack) -> None:
+        for name, array in self._golden.inputs.items():
+            self._inputs[name] = region = self._open(stack, array)
+            if array.size:
+                self._memory.write(region.handle, [_bytes(array)])
+        for name, array in self._golden.outputs.items():
+            self._outputs[name] = self._open(stack, array)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._stack.close()
+        self._give_back(kind)
+
+    def _give_back(self, kind: type[BaseException] | None) -> None:
+        if self._again is None or kind is None or issubclass(kind, Exception):
+            self._stack.close()
+            return
+        with closing(self._again()) as self._client:
+            self._stack.close()
 
     def _open(self, stack: ExitStack, array: NDArray[Any]) -> _Region:
         name, size = f"trt-build-tensor-{os.getpid()}-{uuid.uuid4().hex}", max(array.nbytes, 1)
