@@ -12,6 +12,7 @@ TorchScript (dynamo=False): the other one takes no TorchScript. --linear measure
 from __future__ import annotations
 
 import argparse
+import gc
 import io
 import json
 import statistics
@@ -64,6 +65,8 @@ def compare(name: str, runs: int, clock: str) -> dict[str, Any]:
     traced = torch.jit.trace(network.module(), sample, check_trace=False)
     layers = ours(traced, network).network.num_layers
     parsed = onnx_road(traced, network, sample)[0][1].num_layers
+    gc.collect()
+    gc.freeze()  # what the exporter imports is a burden on every collection, and none of ours
     pairs = [
         (seconds(lambda: ours(traced, network), clock), seconds(lambda: onnx_road(traced, network, sample), clock))
         for _ in range(runs)

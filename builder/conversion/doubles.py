@@ -43,7 +43,7 @@ class Doubles:
 def of(ctx: Any, number: Any) -> Doubles | None:
     """The table of a float, or of a length itself; None for 0-d tensors (float32 in torch too) and unknown lengths."""
     if number.zero_dim or number.doubles is not None:
-        return None if number.zero_dim else number.doubles  # type: ignore[no-any-return]
+        return None if number.zero_dim else number.doubles
     return of_length(ctx, number) if number.dtype == torch.int64 else None
 
 

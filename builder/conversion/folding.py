@@ -45,8 +45,9 @@ def _scaled(weight: torch.Tensor, scale: torch.Tensor, dtype: torch.dtype) -> to
     result = torch.empty(weight.shape, dtype=dtype)
     channels = max(2**18 // max(weight[0].numel(), 1), 1)
     factors = scale.reshape(-1, *[1] * (weight.dim() - 1))
-    for into, rows, factor in zip(*(t.split(channels) for t in (result, weight, factors)), strict=True):
-        into.copy_(rows.double() * factor)
+    for first in range(0, weight.shape[0], channels):
+        rows = slice(first, first + channels)
+        result[rows] = weight[rows].double() * factors[rows]
     return result
 
 

@@ -31,7 +31,7 @@ def containers(module: torch.jit.ScriptModule) -> Containers:
     for place, owner in enumerate(module.modules()):
         kind = owner.original_name if place else ""
         for path, child in _listed(owner, ""):
-            key = (kind, path.rpartition(".")[2], child.original_name)
+            key = (str(kind), path.rpartition(".")[2], str(child.original_name))
             if found.setdefault(key, path) != path:
                 doubtful.add(key)
     return {key: path for key, path in found.items() if key not in doubtful}

@@ -48,7 +48,7 @@ def doubling(ctx: ConversionContext, operation: str, x: Any, axis: int, neutral:
     return result
 
 
-def moved(ctx: ConversionContext, x: Any, axis: int, places: int, fill: int) -> Any:
+def moved(ctx: ConversionContext, x: Any, axis: int, places: int, fill: float) -> Any:
     """x moved towards the end of an axis, what comes in being `fill`."""
     sizes = ctx.sizes(x)
     starts = [-places if a == axis else 0 for a in range(len(sizes))]
