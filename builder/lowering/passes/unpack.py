@@ -31,6 +31,38 @@ def formula(text: str, numbers: tuple[str, ...]) -> Any:
     return graph
 
 
+_RESOLVED: dict[tuple[str, tuple[str, ...], str], Any] = {}
+_MOST = 512
+
+
+def _resolved(text: str, numbers: tuple[str, ...], arguments: list[Any]) -> Any:
+    """The formula with its branches resolved for the arguments that are constants, kept for the next such node.
+
+    To resolve them in the whole graph costs more: torch numbers all of its nodes anew when many are moved.
+    """
+    known = [(value.toIValue(),) if _plain(value) else () for value in arguments]
+    key = (text, numbers, repr(known))
+    if key not in _RESOLVED:
+        graph = formula(text, numbers).copy()
+        for value, constant in zip(list(graph.inputs()), known, strict=True):
+            if constant:
+                top = next(iter(graph.nodes()), graph.return_node())
+                value.replaceAllUsesWith(ir.insert_constant(graph, constant[0], top))
+        ir.C._jit_pass_constant_propagation(graph)
+        if len(_RESOLVED) >= _MOST:
+            _RESOLVED.clear()
+        _RESOLVED[key] = graph
+    return _RESOLVED[key]
+
+
+def _plain(value: Any) -> bool:
+    """Whether a value is a constant that its text tells whole."""
+    return ir.is_constant(value) and isinstance(value.toIValue(), _PLAIN)
+
+
+_PLAIN = (bool, int, float, str, type(None))
+
+
 def expand(graph: Any, node: Any, text: str) -> None:
     """Put a formula in a node's place; what it inserts has the node's place in the source."""
     arguments = ir.inputs(node)
@@ -40,7 +72,7 @@ def expand(graph: Any, node: Any, text: str) -> None:
         if "number" in str(argument.type)
     )
     with ir.inserting(graph, node):
-        results = graph.insertGraph(formula(text, numbers), arguments)
+        results = graph.insertGraph(_resolved(text, numbers, arguments), arguments)
     if len(results) != node.outputsSize():
         unpacked = ir.insert(graph, "prim::TupleUnpack", results, node, [v.type() for v in node.outputs()])
         results = ir.outputs(unpacked)
