@@ -5,7 +5,7 @@ not from weights that were rounded already.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -54,6 +54,17 @@ def foldable(lines: Iterable[Line]) -> bool:
         elif line.kind in ("prim::If", "prim::Loop") or (line.kind and constants.issuperset(line.read)):
             return True
     return False
+
+
+def unread(lines: Sequence[Line]) -> bool:
+    """Whether there is a node or a value that nobody reads, or a branch or a loop, whose blocks may have more than is read."""
+    read: set[str] = set()
+    for line in lines:
+        read.update(line.read)
+    return any(
+        line.kind in ("prim::If", "prim::Loop") or (line.kind and not (line.made and read.issuperset(line.made)))
+        for line in lines
+    )
 
 
 def eliminate_dead_code(graph: Any) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from sys import intern
 from typing import NamedTuple
 
 _STRING = re.compile(r'"(?:[^"\\]|\\.)*"')
@@ -43,11 +44,16 @@ def _taken_apart(text: str) -> Line:
     left, equals, right = line.partition("= ")
     if not equals:
         header = body.startswith(("block", "graph(")) or (indent == 6 and body.startswith("%"))
-        names = tuple(_NAME.findall(line))
+        names = _names(line)
         return Line(indent, body.startswith("block"), names if header else (), () if header else names, "", False)
-    made, read = tuple(_NAME.findall(left)), tuple(_NAME.findall(right))
-    kind = right.partition("(")[0].partition("[")[0]
+    made, read = _names(left), _names(right)
+    kind = intern(right.partition("(")[0].partition("[")[0])
     return Line(indent, False, made, read, kind, bool(made) and not placed and kind.startswith("aten::"))
+
+
+def _names(text: str) -> tuple[str, ...]:
+    """The values that are named, each name one object: thousands of lines say the same few, and memory is slow."""
+    return tuple(map(intern, _NAME.findall(text)))
 
 
 def out_of_scope(lines: Iterable[Line]) -> str | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from operator import attrgetter
 from typing import Any
 
 from builder.errors import LoweringError
@@ -27,9 +28,9 @@ class Snapshot:
         self.text = str(graph) if text is None else text
         self.lines = list(map(self.known.__getitem__, self.text.splitlines()))
         self.types: Types = (_types(graph.inputs()), _types(graph.outputs()))
-        self.kinds = Counter(line.kind for line in self.lines)
+        self.kinds = Counter(map(attrgetter("kind"), self.lines))
         self.nodes = len(self.lines) - self.kinds["prim::Constant"] - self.kinds[""]
-        self.without_place = sum(line.without_place for line in self.lines)
+        self.without_place = sum(map(attrgetter("without_place"), self.lines))
 
 
 _TENSOR = re.compile(r"\b(?:Float|Double|Half|BFloat16|Long|Int|Short|Char|Byte|Bool)\([^()]*\)")

@@ -32,8 +32,8 @@ VALUES = [
     "{x} = F.log_softmax({y}, dim={k})",
     "{x} = {y} - torch.std({x}, {k}, keepdim=True)",
     "{x} = {y} / (1 + torch.var({x}, 1, unbiased=False, keepdim=True))",
-    "{x} = torch.remainder({y}, {n} + 0.5)",
-    "{x} = {y} // 0.7",
+    "{x} = torch.remainder({y} + 0.1234, {n} + 0.5)",  # off the steps, where rounding decides which side it is
+    "{x} = ({y} + 0.1234) // 0.7",
     "{x} = torch.rsqrt({y}.abs() + 0.1)",
     "{x} = {y}.clone()",
     "{x} = {y}.contiguous().clone()",
@@ -166,7 +166,8 @@ def _script(source: str, names: dict, seed: int):
     return torch.jit.script(scope["f"]).graph
 
 
-SEEDS: list[int] = []
+# 7638: attention over equal values gave 1 but for rounding, and remainder by 0.5 stepped there.
+SEEDS: list[int] = [7638]
 
 
 @pytest.mark.parametrize("seed", [*range(60), *SEEDS])

@@ -18,19 +18,26 @@ def inline(graph: Any, context: Context) -> None:
     C._jit_pass_inline(graph)
 
 
-@lowering_pass("eliminate-dead-code", ours=False)
+def _unread(context: Context) -> bool:
+    return context.lines is None or folding.unread(context.lines)
+
+
+def _foldable(context: Context) -> bool:
+    return context.lines is None or folding.foldable(context.lines)
+
+
+@lowering_pass("eliminate-dead-code", ours=False, asked=_unread)
 def eliminate_dead_code(graph: Any, context: Context) -> None:
     """Remove nodes whose results nobody reads; a node with side effects stays."""
     C._jit_pass_dce(graph)
 
 
-@lowering_pass("propagate-constants", ours=False)
+@lowering_pass("propagate-constants", ours=False, asked=_foldable)
 def propagate_constants(graph: Any, context: Context) -> None:
     """Compute what only depends on constants, and resolve the ifs whose condition became static.
 
     Quantisation of a constant stays as the file says it: the engine's int8 weights are made of it."""
-    if context.lines is None or folding.foldable(context.lines):
-        folding.propagate_constants(graph, context.kinds)
+    folding.propagate_constants(graph, context.kinds)
 
 
 _LIST_READERS = ("aten::__getitem__", "aten::len", "aten::slice", "aten::add", "prim::ListUnpack")
