@@ -57,7 +57,7 @@ def foldable(lines: Iterable[Line]) -> bool:
 
 
 def unread(lines: Sequence[Line]) -> bool:
-    """Whether there is a node or a value that nobody reads, or a branch or a loop, whose blocks may have more than is read."""
+    """Whether there is a node or a value that nobody reads, or a branch or a loop, which may give more than is read."""
     read: set[str] = set()
     for line in lines:
         read.update(line.read)
