@@ -2,11 +2,12 @@
 
     python benchmarks/convert.py [--only resnet50] [--runs 5] [--linear] [--clock cpu] [--json]
 
-Both roads take the same traced module to an INetworkDefinition of the same flavour, alternately and in this process,
-after one warm-up; the ratio is that of the medians. --clock cpu counts what the process itself took, for a machine that
-others use as well (with OMP_NUM_THREADS=1: several threads would count several times). ONNX's exporter is that of
-TorchScript (dynamo=False): the other one takes no TorchScript. --linear measures our cost per node on chains of 500,
-2,000 and 8,000 operators instead; benchmarks/memory.py measures what conversion holds above the module.
+Both roads take the same traced file, loaded for each run (which is not counted), to an INetworkDefinition of the same
+flavour, alternately and in this process, after one warm-up; the ratio is that of the medians. --clock cpu counts what
+the process itself took, for a machine that others use as well (with OMP_NUM_THREADS=1: several threads would count
+several times). ONNX's exporter is that of TorchScript (dynamo=False): the other one takes no TorchScript. --linear
+measures our cost per node on chains of 500, 2,000 and 8,000 operators instead; benchmarks/memory.py measures what
+conversion holds above the module.
 """
 
 from __future__ import annotations
@@ -58,21 +59,30 @@ def onnx_road(traced: Any, network: Network, sample: torch.Tensor) -> Any:
     return made, parser
 
 
+def file_of(network: Network) -> bytes:
+    """The network traced and saved."""
+    buffer = io.BytesIO()
+    torch.jit.save(torch.jit.trace(network.module(), network.sample(2), check_trace=False), buffer)
+    return buffer.getvalue()
+
+
 def compare(name: str, runs: int, clock: str) -> dict[str, Any]:
     """Medians of both roads in seconds, their ratio, and where our time goes."""
-    network = NETWORKS[name]
-    sample = network.sample(2)
-    traced = torch.jit.trace(network.module(), sample, check_trace=False)
-    layers = ours(traced, network).network.num_layers
-    parsed = onnx_road(traced, network, sample)[0][1].num_layers
+    network, times = NETWORKS[name], []
+    sample, file = network.sample(2), file_of(network)
+
+    def timed(road: Callable[..., Any], *arguments: Any) -> float:
+        """On a module of its own: the exporter leaves more in it each time than it found."""
+        module = torch.jit.load(io.BytesIO(file))
+        return seconds(lambda: road(module, *arguments), clock)
+
+    layers = ours(torch.jit.load(io.BytesIO(file)), network).network.num_layers
+    parsed = onnx_road(torch.jit.load(io.BytesIO(file)), network, sample)[0][1].num_layers
     gc.collect()
     gc.freeze()  # what the exporter imports is a burden on every collection, and none of ours
-    pairs = [
-        (seconds(lambda: ours(traced, network), clock), seconds(lambda: onnx_road(traced, network, sample), clock))
-        for _ in range(runs)
-    ]
-    mine, theirs = (statistics.median(times) for times in zip(*pairs, strict=True))
-    lowering = statistics.median(seconds(lambda: builder.lower(traced), clock) for _ in range(runs))
+    for _ in range(runs):
+        times.append((timed(ours, network), timed(builder.lower), timed(onnx_road, network, sample)))
+    mine, lowering, theirs = (statistics.median(column) for column in zip(*times, strict=True))
     return {"network": name, "ours": mine, "lowering": lowering, "onnx": theirs, "ratio": mine / theirs,
             "layers": layers, "onnx_layers": parsed}  # fmt: skip
 

@@ -28,23 +28,19 @@ def containers(module: torch.jit.ScriptModule) -> Containers:
     """
     found: dict[tuple[str, str, str], str] = {}
     doubtful: set[tuple[str, str, str]] = set()
-    for place, owner in enumerate(module.modules()):
-        kind = owner.original_name if place else ""
-        for path, child in _listed(owner, ""):
-            key = (str(kind), path.rpartition(".")[2], str(child.original_name))
-            if found.setdefault(key, path) != path:
-                doubtful.add(key)
+    for key, path in _listed(module, "", ""):
+        if found.setdefault(key, path) != path:
+            doubtful.add(key)
     return {key: path for key, path in found.items() if key not in doubtful}
 
 
-def _listed(owner: Any, prefix: str) -> Iterator[tuple[str, Any]]:
-    """The layers in the lists of a module, and in lists within them, by their paths."""
-    for name, child in owner.named_children():
-        path = f"{prefix}{name}"
+def _listed(module: Any, kind: str, prefix: str) -> Iterator[tuple[tuple[str, str, str], str]]:
+    """The layers in the lists of all modules; `prefix` is the path from the last that is no list, of class `kind`."""
+    for name, child in module.named_children():
+        own = str(child.original_name)
         if prefix:
-            yield path, child
-        if child.original_name in LISTS:
-            yield from _listed(child, f"{path}.")
+            yield (kind, name, own), prefix + name
+        yield from _listed(child, kind, f"{prefix}{name}.") if own in LISTS else _listed(child, own, "")
 
 
 def path_of(hierarchy: str, known: Containers) -> str:

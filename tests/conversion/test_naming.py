@@ -82,7 +82,8 @@ def layers(module: torch.jit.ScriptModule) -> list[Any]:
 
 @pytest.mark.parametrize("way", WAYS)
 def test_layers_are_named_after_module_and_node(way: str) -> None:
-    made = layers(WAYS[way](Model().eval()))
+    module = WAYS[way](Model().eval())
+    made = layers(module)
     names = [layer.name for layer in made]
     assert len(set(names)) == len(names)
     for i, j in itertools.product(range(2), range(2)):
@@ -90,7 +91,9 @@ def test_layers_are_named_after_module_and_node(way: str) -> None:
         assert f"encoder.layers.{i}.self_attn.key/aten::linear_{j}" in names
     assert {"encoder.layers.1/aten::matmul_0", "head.0/aten::linear_0", "head.1/aten::relu_0"} <= set(names)
     places = {layer.metadata for layer in made if "head.0" in layer.name}
-    assert not [place for place in places if "linear.py" not in place]
+    told = any("linear.py" in node.sourceRange() for node in module.inlined_graph.nodes())
+    assert told or "traced" in way  # torch may record no stack while it traces
+    assert not told or not [place for place in places if "linear.py" not in place]
 
 
 def test_what_was_frozen_and_saved_still_has_its_places_in_the_source() -> None:
