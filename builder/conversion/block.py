@@ -16,6 +16,8 @@ from builder.conversion.sizes import propagate
 from builder.errors import ConversionError, UnsupportedOperator, UnsupportedOperators
 
 NO_SCHEMA = "(no schema)"
+MOST_METADATA = 4000
+"""Characters: TensorRT drops metadata of 4096 or more without a word, and a trace's stack can be as long."""
 MISSING = object()
 """The value of an output whose node could not be converted; whoever reads it is skipped."""
 
@@ -138,7 +140,7 @@ class BlockConverter:
             propagate(self.ctx, layer)
             self._name(layer, stem if index == first else f"{stem}.{index - first}")
             if hasattr(layer, "metadata"):
-                layer.metadata = source
+                layer.metadata = source[:MOST_METADATA]
 
     def _name(self, layer: Any, name: str) -> None:
         """Name a layer, and its tensors that have no name yet: TensorRT would rename those with the layer."""

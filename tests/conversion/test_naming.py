@@ -90,7 +90,7 @@ def test_layers_are_named_after_module_and_node(way: str) -> None:
         assert f"encoder.layers.{i}.self_attn/aten::matmul_{j}" in names
         assert f"encoder.layers.{i}.self_attn.key/aten::linear_{j}" in names
     assert {"encoder.layers.1/aten::matmul_0", "head.0/aten::linear_0", "head.1/aten::relu_0"} <= set(names)
-    places = {layer.metadata for layer in made if "head.0" in layer.name}
+    places = {layer.metadata or layer.name for layer in made if "head.0" in layer.name}
     told = any("linear.py" in node.sourceRange() for node in module.inlined_graph.nodes())
     assert told or "traced" in way  # torch may record no stack while it traces
     assert not told or not [place for place in places if "linear.py" not in place]
@@ -121,6 +121,14 @@ def test_a_name_that_may_be_from_two_lists_keeps_to_what_is_known() -> None:
     names = [layer.name for layer in layers(torch.jit.script(Ambiguous().eval()))]
     assert "0/aten::linear_0" in names and "0/aten::linear_1" in names
     assert len(set(names)) == len(names)
+
+
+def test_a_place_behind_a_deep_stack_is_kept_as_far_as_tensorrt_takes_it() -> None:
+    def deep(levels: int) -> torch.jit.ScriptModule:
+        return deep(levels - 1) if levels else traced(Model().eval())
+
+    made = layers(deep(100))
+    assert all("linear.py" in layer.metadata for layer in made if "head.0" in layer.name)
 
 
 def test_a_path_is_read_off_torchs_record_of_calls() -> None:
