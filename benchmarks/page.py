@@ -36,6 +36,7 @@ def text() -> str:
     """The page."""
     engines = records.newest(records.read(records.ENGINES))
     parts = [HEAD, *_engines(engines), *_torch(records.newest(records.read(records.TORCH)))]
+    parts += _serving(records.newest(records.read(records.SERVING)))
     if NOTES.exists():
         parts.append(NOTES.read_text("utf-8"))
     return "\n".join(parts).replace("\n\n\n", "\n\n").rstrip() + "\n"
@@ -86,7 +87,7 @@ def _summary(rows: Sequence[Row]) -> Iterator[str]:
         lines.append([name[0], str(len(part)), *means, str(above)])
     yield f"Ours by ONNX's, geometric mean (to reach: at most {REACH}; no row above {LIMIT}):\n"
     yield from _table(["precision", "rows", "plain", "graphs", f"rows above {LIMIT}"], lines)
-    above = [f"{_name(row)} ({row['ours_by_onnx']:.3f})" for row in rows if row["ours_by_onnx"] > LIMIT]
+    above = [f"{_name(row)} ({row['ours_by_onnx']:.3f})" for row in rows if row.get("ours_by_onnx", 0) > LIMIT]
     yield f"\nAbove {LIMIT}: {', '.join(above) or 'none'}.\n"
 
 
@@ -131,7 +132,7 @@ def _builds(rows: Sequence[Row]) -> Iterator[str]:
 
 
 def _build(name: str, precision: str, row: Row) -> list[str]:
-    ours, onnx = row["ours"], row["onnx"]
+    ours, onnx = row["ours"], row.get("onnx", {})
     cold, warm = ours.get("cold_s", ours.get("build_s")), ours.get("warm_s")
     share = f"{warm / cold:.0%}" if warm and cold else ""
     converted = ours.get("convert_again_s", ours.get("convert_s"))
@@ -177,3 +178,24 @@ def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
     yield "|" + "---|" * len(head)
     for row in rows:
         yield "| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |"
+
+
+_SERVING = """
+## What serving costs
+
+`python -m benchmarks.serving`: milliseconds a call of a live tritonserver whose Python runtime runs the plan, beside
+the engine alone, timed in turns in one run; `none`, `system` and `cuda` are how tensors travel (in the request, or
+through shared memory). *Compute* is Triton's `compute_infer`, all that the runtime itself takes; *overhead* is
+compute / engine - 1.
+"""
+
+
+def _serving(rows: Sequence[Row]) -> Iterator[str]:
+    if not rows:
+        return
+    yield _SERVING
+    head = ["GPU", "network", "precision", "batch", "way", "engine", "compute", "input", "output", "client", "overhead"]
+    names = ("engine", "compute_infer", "compute_input", "compute_output", "client")
+    yield from _table(head, (
+        [row["gpu"], row["network"], row["precision"], str(row["batch"]), row["way"],
+         *(f"{row[name]:.3f}" for name in names), f"{row['overhead']:.0%}"] for row in rows))  # fmt: skip

@@ -16,11 +16,11 @@ from typing import Any
 Row = dict[str, Any]
 
 RESULTS = Path(__file__).parent / "results"
-ENGINES, TORCH = RESULTS / "engine.jsonl", RESULTS / "torch.jsonl"
+ENGINES, TORCH, SERVING = (RESULTS / f"{name}.jsonl" for name in ("engine", "torch", "serving"))
 METHOD = 2
 """How a row was timed. 1 (or none said): on the default stream, where TensorRT waits for the GPU after each call.
 2: on a stream of its own."""
-KEY = ("gpu", "tensorrt", "torch", "network", "precision", "batch", "settings")
+KEY = ("gpu", "tensorrt", "torch", "network", "precision", "batch", "way", "settings")
 """What two rows of the same measurement have in common."""
 
 

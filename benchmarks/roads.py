@@ -15,6 +15,10 @@ Made = tuple[bytes, dict[str, Any]]
 """A plan, and what is said of it: layers of the network, layers of the engine, seconds."""
 
 
+class Refused(Exception):
+    """TensorRT built no engine of its own parser's network; the text says why."""
+
+
 def export(folder: Path, name: str) -> Path:
     """The network's ONNX file (opset 17, dynamic batch, the same seeded weights), written where it is not there yet."""
     from filelock import FileLock
@@ -68,7 +72,7 @@ def onnx(path: Path, network: Network, precision: str, level: int | None, cache:
     from builder.engine.flavour import trt
     from builder.engine.network import logger, new_network
 
-    trt_builder, net, _ = new_network()
+    trt_builder, net, messages = new_network()
     parser = trt.OnnxParser(net, logger())
     assert parser.parse(path.read_bytes()), parser.get_error(0).desc()
     config = trt_builder.create_builder_config()
@@ -83,7 +87,9 @@ def onnx(path: Path, network: Network, precision: str, level: int | None, cache:
     measured = config.create_timing_cache(cache.read_bytes() if cache.exists() else b"")
     config.set_timing_cache(measured, ignore_mismatch=False)
     started = time.monotonic()
-    plan = bytes(trt_builder.build_serialized_network(net, config))
+    plan = trt_builder.build_serialized_network(net, config)
+    if plan is None:
+        raise Refused(next((said for said in reversed(messages) if "cuda" not in said.lower()), "no engine, no reason"))
     seconds = round(time.monotonic() - started, 3)
     cache.write_bytes(bytes(config.get_timing_cache().serialize()))
-    return plan, {"layers": net.num_layers, "shared_cache_s": seconds}
+    return bytes(plan), {"layers": net.num_layers, "shared_cache_s": seconds}

@@ -7,7 +7,7 @@ runtime, served, verified in every way in which tensors can travel, and then tim
 in this process and of requests to the server take turns. The server's times are of Triton's statistics (compute_infer
 is what the runtime itself takes; input and output are Triton's copies), means over a round; the table has the medians
 over the rounds, in milliseconds. `engine` is one call of the engine, its end awaited, which is what a server does too;
-`gpu` is the share of it that the GPU works, of CUDA events around calls in a row. A row a batch size and way is
+`gpu_work` is the share of it that the GPU works, of CUDA events around calls in a row. A row a batch size and way is
 appended to benchmarks/results/serving.jsonl. Where no GPU answers the server's own times are printed, of torch.
 """
 
@@ -38,7 +38,6 @@ from builder.serving import serve
 from builder.store import Store
 from builder.store.plans import Plans
 
-SERVING = records.RESULTS / "serving.jsonl"
 GOLDENS = {8: "p0-opt", 32: "p0-max"}
 WARM_UP, ROUNDS, REQUESTS = 10, 7, 30
 COMPUTE = ("compute_input", "compute_infer", "compute_output")
@@ -73,7 +72,7 @@ def alone(plan: bytes, x: torch.Tensor) -> Callable[[], dict[str, float]]:
                 call()
                 stream.synchronize()
             awaited = (time.perf_counter() - started) / REQUESTS
-            return {"engine": awaited * 1e3, "gpu": milliseconds(call, REQUESTS)}
+            return {"engine": awaited * 1e3, "gpu_work": milliseconds(call, REQUESTS)}
 
     return measured
 
@@ -153,7 +152,7 @@ def main() -> None:
         said = {**row, "precision": asked.precision, "settings": asked.optimization_level}
         if gpu:
             said |= {"overhead": row["compute_infer"] / row["engine"] - 1, "tensorrt": trt.__version__}
-            records.append(SERVING, [{**said, **records.host()}])
+            records.append(records.SERVING, [{**said, **records.host()}])
         shown = {key: round(value, 3) if isinstance(value, float) else value for key, value in said.items()}
         print(json.dumps(shown), flush=True)
     print(f"done after {time.monotonic() - started:.1f} s")

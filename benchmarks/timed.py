@@ -127,6 +127,7 @@ class Engine:
     def layers(self, x: torch.Tensor, calls: int = 20) -> dict[str, float]:
         """Mean milliseconds of each layer of the engine by TensorRT's profiler, the slowest first."""
         profiler = _profiler()
+        self.context = None  # 8.6 gives a profile to one context at a time
         context = self.engine.create_execution_context()
         self._bind(context, x)
         self._launch(context)
@@ -135,6 +136,8 @@ class Engine:
         for _ in range(calls):
             self._launch(context)
             torch.cuda.synchronize()
+        del context
+        self.context = self.engine.create_execution_context()
         slowest = sorted(profiler.total.items(), key=lambda item: -item[1])
         return {name: total / calls for name, total in slowest}
 

@@ -18,9 +18,10 @@ from builder.conversion.unconvertible import Unconvertible
 from builder.conversion.weights import Weights
 from builder.engine import flavour
 from builder.engine.network import new_network
-from builder.engine.typed import pin
+from builder.engine.typed import pin, say
 from builder.errors import ConversionError, UnsupportedOperators, UsageError
 from builder.lowering import LoweredGraph, lower
+from builder.lowering.facts import dtype_of
 from builder.manifest.spec import Profile, TensorSpec
 
 _ = converters, evaluators  # imported for what they register
@@ -84,8 +85,8 @@ def convert(
     if blocks.unsupported:
         raise UnsupportedOperators(blocks.unsupported)
     names = _output_names(output_names, lowered, len(results))
-    if rules.half and not _has_dtype(lowered, specs, rules.half):
-        results = [_restored(ctx, result, rules.half) for result in results]
+    if rules.half and not _has_dtype(graph, specs, rules.half):
+        results = [_restored(ctx, *pair, rules.half) for pair in zip(graph.outputs(), results, strict=True)]
     marked = [_mark_output(ctx, result, name) for result, name in zip(results, names, strict=True)]
     if not rules.half:
         pin(network)
@@ -133,7 +134,7 @@ def add_input(ctx: ConversionContext, spec: TensorSpec) -> Any:
         )
     shape = [axis if isinstance(axis, int) else _fixed(ctx, axis) for axis in spec.shape]
     try:
-        tensor = ctx.net.add_input(spec.name, dtypes.to_trt(dtypes.endpoint(dtype)), shape)
+        tensor = ctx.net.add_input(spec.name, dtypes.to_trt(dtypes.endpoint(dtype, "INPUT")), shape)
     except Unconvertible as missing:
         raise UsageError(f"input {spec.name}: {missing.reason}", fix="declare float32 or float16") from missing
     for position, (axis, length) in enumerate(zip(spec.shape, shape, strict=True)):
@@ -163,21 +164,35 @@ def _carried(ctx: ConversionContext, tensor: Any, dtype: torch.dtype) -> Any:
     return result
 
 
-def _has_dtype(lowered: LoweredGraph, specs: Sequence[TensorSpec], dtype: torch.dtype) -> bool:
-    """Whether the module itself uses the dtype: then an output of that dtype is its own, not the policy's."""
-    weights = (node.t("value") for node in lowered.graph.findAllNodes("prim::Constant", True) if _is_tensor(node))
-    return any(getattr(torch, spec.dtype) == dtype for spec in specs) or any(w.dtype == dtype for w in weights)
+def _has_dtype(graph: Any, specs: Sequence[TensorSpec], dtype: torch.dtype) -> bool:
+    """Whether the module itself uses the dtype: then an output of that dtype is its own, not the policy's.
+
+    An input of it that is only widened is the border's (`io: fp16`).
+    """
+    weights = (node.t("value") for node in graph.findAllNodes("prim::Constant", True) if _is_tensor(node))
+    inputs = (v for v, spec in zip(graph.inputs(), specs, strict=True) if getattr(torch, spec.dtype) == dtype)
+    return any(w.dtype == dtype for w in weights) or any(not _only_widened(value) for value in inputs)
 
 
 def _is_tensor(node: Any) -> bool:
     return bool(node.hasAttribute("value") and node.kindOf("value") == "t")
 
 
-def _restored(ctx: ConversionContext, result: Any, half: torch.dtype) -> Any:
-    """An output that the policy made half, in the module's float32 again."""
-    if hasattr(result, "is_network_input") and ctx.dtype(result) == half:
-        return ctx.cast(result, torch.float32)
-    return result
+def _only_widened(value: Any) -> bool:
+    return all(_cast_to(use.user) == torch.float32 for use in value.uses())
+
+
+def _cast_to(node: Any) -> torch.dtype | None:
+    """The dtype of a cast that says it, as a number."""
+    if node.kind() != "aten::to" or not isinstance(node.inputsAt(1).toIValue(), int):
+        return None
+    return dtype_of(node.inputsAt(1).toIValue())
+
+
+def _restored(ctx: ConversionContext, value: Any, result: Any, half: torch.dtype) -> Any:
+    """An output that the policy made half, in the module's float32 again; one that the graph casts to half stays."""
+    policys = hasattr(result, "is_network_input") and ctx.dtype(result) == half and _cast_to(value.node()) != half
+    return ctx.cast(result, torch.float32) if policys else result
 
 
 def _mark_output(ctx: ConversionContext, result: Any, name: str) -> torch.dtype:
@@ -186,15 +201,14 @@ def _mark_output(ctx: ConversionContext, result: Any, name: str) -> torch.dtype:
         raise ConversionError(f"output {name} is not a tensor", where=name)
     tensor = ctx.tensor(result)
     dtype = ctx.dtype(result if isinstance(result, DynamicScalar) else tensor)
-    endpoint = dtypes.endpoint(dtype)
+    endpoint = dtypes.endpoint(dtype, "OUTPUT")
     if dtypes.from_trt(tensor.dtype) != endpoint:
-        if not flavour.strongly_typed():
-            tensor = ctx.net.add_cast(tensor, dtypes.to_trt(torch.float32)).get_output(0)
         tensor = ctx.net.add_cast(tensor, dtypes.to_trt(endpoint)).get_output(0)
     else:
         tensor = ctx.net.add_identity(tensor).get_output(0) if _taken(ctx, tensor) else tensor
     ctx.rename(tensor, name)
     ctx.net.mark_output(tensor)
+    say(tensor, dtypes.to_trt(endpoint))
     return dtype
 
 

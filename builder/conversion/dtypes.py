@@ -44,10 +44,10 @@ def carrier(dtype: torch.dtype) -> torch.dtype:
 
 
 @lru_cache
-def endpoint(dtype: torch.dtype) -> torch.dtype:
-    """The dtype of a network's input or output of torch's `dtype`: the small integers as themselves, but int8 as int32
-    on 8.6, where an INT8 endpoint means a quantised tensor with a range."""
-    small = dtype in (torch.uint8, torch.int8) and dialect.takes("ENDPOINT", NAMES[dtype])
+def endpoint(dtype: torch.dtype, side: str) -> torch.dtype:
+    """The dtype of a network's INPUT or OUTPUT of torch's `dtype`: the small integers as themselves, but int32 where
+    8.6 does not take them."""
+    small = dtype in (torch.uint8, torch.int8) and dialect.takes(side, NAMES[dtype])
     return dtype if small else carrier(dtype)
 
 

@@ -20,9 +20,11 @@ REFUSED: dict[str, frozenset[str]] = {
     "POOLING.PADDED_UP": REALS,  # an average that rounds up divides by the whole window, beyond the padding too
     "QUANTIZE.CHANNELS": REALS,  # "only per-tensor quantization for activation tensors" (developer guide)
     "CONDITIONAL.IN_LOOP": TRUTHS,  # one that gives a bool within a loop ends the process
-    "CAST.TO": frozenset({"UINT8"}),  # "output type can not be computed"; IIdentityLayer documents the conversion
+    "QUANTIZE.CLIPPED": REALS,  # a CLIP before a quantisation is answered as if the scale were 1
     # "input/output with DataType Int8 in network without Q/DQ layers must have dynamic range set"
-    "ENDPOINT": frozenset({"INT8"}),
+    "INPUT": frozenset({"INT8"}),
+    # "output type can not be computed", of a cast to UINT8 and of an identity that is told so
+    "OUTPUT": frozenset({"INT8", "UINT8"}),
 }
 """By layer (and operation or mode), the DataTypes, by name, that 8.6 does not take."""
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from builder.engine import dialect, flavour
+from builder.engine import flavour
 from builder.engine.flavour import trt
 
 FOLLOWS = {
@@ -46,10 +46,9 @@ class TypedNetwork:
         return TypedNetwork(self._network.add_loop())
 
     def add_cast(self, tensor: Any, dtype: Any) -> Any:
-        """A cast; where 8.6 casts to no such type, the identity layer that is documented to convert to it."""
-        taken = dialect.takes("CAST.TO", dtype.name)
-        layer = self._network.add_cast(tensor, dtype) if taken else self._network.add_identity(tensor)
-        if not taken or dtype == trt.DataType.HALF:
+        """A cast, told its type where that is half."""
+        layer = self._network.add_cast(tensor, dtype)
+        if dtype == trt.DataType.HALF:
             layer.set_output_type(0, dtype)
         return layer
 
@@ -57,6 +56,12 @@ class TypedNetwork:
 def typed(network: Any) -> Any:
     """The network itself where it keeps dtypes, else the wrapper that makes it."""
     return network if flavour.strongly_typed() or network is None else TypedNetwork(network)
+
+
+def say(tensor: Any, dtype: Any) -> None:
+    """Tell 8.6 the type of an output of the network: of a constant or an identity it says float32, told or not."""
+    if tensor.dtype != dtype:
+        tensor.dtype = dtype
 
 
 def pin(network: Any) -> None:

@@ -6,11 +6,11 @@ from collections.abc import Collection
 from dataclasses import replace
 from typing import Any
 
-from builder.lowering import ir
-from builder.lowering.graph import LoweredGraph
+import torch
 
-_FLOAT16, _FLOAT32 = 5, 6
-"""As TorchScript writes dtypes (c10::ScalarType)."""
+from builder.lowering import ir
+from builder.lowering.facts import NUMBERS
+from builder.lowering.graph import LoweredGraph
 
 
 def half(lowered: LoweredGraph, inputs: Collection[int], outputs: Collection[int]) -> LoweredGraph:
@@ -19,14 +19,14 @@ def half(lowered: LoweredGraph, inputs: Collection[int], outputs: Collection[int
     given = list(graph.inputs())
     for index in sorted(inputs):
         before = next(iter(graph.nodes()), graph.return_node())
-        cast = _cast(graph, given[index], _FLOAT32, before)
+        cast = _cast(graph, given[index], torch.float32, before)
         given[index].replaceAllUsesAfterNodeWith(cast, cast.output())
     for index in sorted(outputs):
-        cast = _cast(graph, graph.return_node().inputsAt(index), _FLOAT16, graph.return_node())
+        cast = _cast(graph, graph.return_node().inputsAt(index), torch.float16, graph.return_node())
         graph.return_node().replaceInput(index, cast.output())
     return replace(lowered, graph=graph)
 
 
-def _cast(graph: Any, value: Any, dtype: int, before: Any) -> Any:
-    rest = [ir.insert_constant(graph, argument, before) for argument in (dtype, False, False, None)]
+def _cast(graph: Any, value: Any, dtype: torch.dtype, before: Any) -> Any:
+    rest = [ir.insert_constant(graph, argument, before) for argument in (NUMBERS[dtype], False, False, None)]
     return ir.insert(graph, "aten::to", [value, *rest], before)

@@ -48,7 +48,7 @@ class Node:
         evaluator = EVALUATORS.get(self.kind)
         if evaluator is None:
             raise self.error(f"the reference has no evaluation of {self.kind} layers")
-        operands = [None if tensor is None else values[tensor] for tensor in self.inputs]
+        operands = _agreed([None if tensor is None else values[tensor] for tensor in self.inputs])
         try:
             result = evaluator(self.layer, *operands)
         except TrtBuildError:
@@ -80,6 +80,13 @@ class Node:
             # Without a GPU, TensorRT follows every error with one about CUDA: the one before says what is wrong.
             said = next((m for m in reversed(MESSAGES) if "cudaError" not in m), str(error))
             raise self.error(f"TensorRT has no usable shape or dtype for an output: {said}") from error
+
+
+def _agreed(operands: list[Tensor | None]) -> list[Tensor | None]:
+    """The operands; where half and float32 are taken for one another (8.6), the half ones widened beside float32."""
+    if flavour.strongly_typed() or not any(x is not None and x.dtype == torch.float32 for x in operands):
+        return operands
+    return [x.float() if x is not None and x.dtype == torch.float16 else x for x in operands]
 
 
 def _as_said(value: Tensor, dtype: torch.dtype) -> Tensor:

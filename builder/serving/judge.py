@@ -33,7 +33,7 @@ class Judge:
         self.server = server
 
     def __call__(self, config_text: str) -> str | None:
-        """None where Triton takes this config.pbtxt of a model whose backend it has not, else its reason, as its log has it."""
+        """None where Triton takes this config.pbtxt of a model whose backend it has not, else its log's reason."""
         message = parse(config_text, "config")
         before = len(self.server.log())
         with contextlib.closing(

@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 
 from builder.manifest.spec import ModelSpec, Profile
 
-SERVE_AS = ("auto", "tensorrt_plan", "python", "pytorch_libtorch")
+SERVE_AS = ("auto", "tensorrt_plan", "python")
+"""What a user may ask Triton to run."""
 
 Shape = tuple[int, ...]
 Ranges = dict[str, tuple[Shape, Shape, Shape]]

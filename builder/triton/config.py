@@ -61,7 +61,7 @@ def serve_as(artifact: ModelArtifact) -> str:
     """`tensorrt_plan` or `python`; auto takes the plan where Triton has a backend for its flavour (it has none for
     RTX).
     """
-    if artifact.serve_as not in SERVE_AS:
+    if artifact.serve_as not in (*SERVE_AS, "pytorch_libtorch"):  # as which an ensemble's torch steps may be served
         raise UsageError(f"unknown serve_as {artifact.serve_as!r}", fix=f"one of {', '.join(SERVE_AS)}")
     flavour = artifact.plan_facts.get("flavour")
     if artifact.segments and artifact.serve_as == "tensorrt_plan":

@@ -40,9 +40,16 @@ def test_repo_builds_and_says_so(small: Path, tmp_path: Path, run: Run) -> None:
     assert (tmp_path / "out" / "small" / "config.pbtxt").is_file()
 
 
-def test_log_level_graph_writes_the_sequence_of_lowering(small: Path, tmp_path: Path, run: Run) -> None:
-    result = run("repo", small, "--out", tmp_path / "out", "--log-level", "graph")
-    files = sorted((tmp_path / "out.graphs" / "small").iterdir())
+class Doubled(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.relu() + x.relu()  # which a pass makes one
+
+
+def test_log_level_graph_writes_the_sequence_of_lowering(tmp_path: Path, run: Run) -> None:
+    (tmp_path / "models").mkdir()
+    save(Doubled(), tmp_path / "models" / "doubled.pt")
+    result = run("repo", tmp_path / "models", "--out", tmp_path / "out", "--log-level", "graph")
+    files = sorted((tmp_path / "out.graphs" / "doubled").iterdir())
     assert result.exit_code == 0 and files[0].name == "00-start.txt" and len(files) > 1
     assert "graph(" in files[-1].read_text()
 

@@ -150,8 +150,8 @@ def _flat(value: Any) -> list[torch.Tensor]:
 
 def carried(dtype: torch.dtype) -> torch.dtype:
     """The dtype in which an output of torch's `dtype` comes (docs/engine.md): there is no float64 anywhere, and on 8.6
-    neither int64 nor plain int8, which are int32 there."""
-    return torch.float32 if dtype == torch.float64 else dtypes.endpoint(dtype)
+    neither int64 nor small integers, which are int32 there."""
+    return torch.float32 if dtype == torch.float64 else dtypes.endpoint(dtype, "OUTPUT")
 
 
 def _compare(

@@ -139,9 +139,12 @@ def fake_quantize(
         bounds = scale.reshape(view), least.reshape(view), most.reshape(view)
         return x if isinstance(x, torch.Tensor) else _rounded(ctx, x, *bounds)
     narrow = bool((least > -128).any() or (most < 127).any())
-    if narrow and not isinstance(x, torch.Tensor):  # which saturates before int8 does
-        x = _limited(ctx, x, (scale * least).reshape(view), (scale * most).reshape(view))
-    return _pair(ctx, node, x, scale, axis, INT8)
+    if isinstance(x, torch.Tensor) or not narrow:
+        return _pair(ctx, node, x, scale, axis, INT8)
+    limits = (scale * least).reshape(view), (scale * most).reshape(view)  # which saturates before int8 does
+    if not dialect.takes("QUANTIZE.CLIPPED", "FLOAT"):  # the same numbers, but no product sees the pair
+        return _limited(ctx, _pair(ctx, node, x, scale, axis, INT8), *limits)
+    return _pair(ctx, node, _limited(ctx, x, *limits), scale, axis, INT8)
 
 
 def _takes(ctx: ConversionContext, x: Any, axis: int | None) -> bool:

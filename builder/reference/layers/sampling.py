@@ -52,14 +52,14 @@ def _lengths(layer: Any, x: Tensor, shape: Tensor | None) -> list[int]:
         return [int(n) for n in shape]
     lengths = _shape(layer)  # asked for first, as TensorRT warns of scales that are not set
     if lengths is not None and len(lengths) == x.dim():
-        return list(lengths)
+        return lengths
     return [math.floor(n * scale) for n, scale in zip(x.shape, layer.scales, strict=True)]
 
 
-def _shape(layer: Any) -> Any:
-    """None where scales are set instead, of which 8.6's bindings make an error: the Dims have -1 axes."""
+def _shape(layer: Any) -> list[int] | None:
+    """None where scales are set instead: 8.6 then gives Dims of -1 axes, which cannot even be counted."""
     try:
-        return layer.shape
+        return None if layer.shape is None else list(layer.shape)
     except ValueError:
         return None
 
