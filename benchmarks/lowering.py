@@ -4,9 +4,8 @@ of weights.
     python benchmarks/lowering.py [--memory] [--rounds 5] [--json]
 
 Processor time on one thread. Each round times every size once more, the small graphs as often as it takes to lower as
-many nodes as the large one has; what counts is the least time of any round, for whatever else the machine does only
-adds to it. Every layer has weights of its own. The cost per node at 8,000 nodes must be at most 1.3 times that at 500:
-exit code 1 if not.
+many nodes as the large one has; what counts is the median of the rounds. Every layer has weights of its own. The cost
+per node at 8,000 nodes must be at most 1.3 times that at 500: exit code 1 if not.
 """
 
 from __future__ import annotations
@@ -16,6 +15,7 @@ import gc
 import io
 import json
 import resource
+import statistics
 import sys
 import time
 import warnings
@@ -90,13 +90,17 @@ def synthetic(kind: str, nodes: int) -> tuple[Any, list[torch.Tensor]]:
 
 
 def measure(kind: str, rounds: int) -> list[dict[str, Any]]:
-    """For each size: seconds of the fastest run, and microseconds for each node of the graph that went in."""
+    """For each size: median seconds of a run, and microseconds for each node of the graph that went in.
+
+    The sizes take turns, and each lowers as many nodes in a round as the others (the least of many short runs would
+    not be the like of the least of few long ones).
+    """
     made = [synthetic(kind, nodes) for nodes in SIZES]
-    best = [float("inf")] * len(SIZES)
-    for _ in range(rounds):
-        for at, (graph, params) in enumerate(made):
-            best[at] = min(best[at], *(_timed(graph, params) for _ in range(SIZES[-1] // SIZES[at])))
-    return [_row(kind, graph, params, seconds) for (graph, params), seconds in zip(made, best, strict=True)]
+    runs = [SIZES[-1] // size for size in SIZES]
+    found = [[sum(_timed(*one) for _ in range(count)) / count for one, count in zip(made, runs, strict=True)]
+             for _ in range(rounds)]  # fmt: skip
+    medians = map(statistics.median, zip(*found, strict=True))
+    return [_row(kind, graph, params, seconds) for (graph, params), seconds in zip(made, medians, strict=True)]
 
 
 def _row(kind: str, graph: Any, params: list[torch.Tensor], seconds: float) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from builder.conversion.quantised import FP8, missing
 from builder.engine import flavour
 from builder.engine.flavour import trt
 from builder.errors import UsageError
+from builder.lowering.endpoints import half
 
 
 class Classifier(nn.Module):
@@ -100,6 +101,20 @@ def test_a_widened_half_tensor_is_not_narrowed_again() -> None:
     conversion = builder.convert(torch.jit.script(Widened()), [spec], precision="fp16")
     casts = [dtype for kind, dtype in layers(conversion) if kind == "CAST"]
     assert "HALF" not in casts
+
+
+class Kept(torch.nn.Module):
+    def forward(self, x: torch.Tensor, state: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        new = torch.matmul(x, state)
+        return new.relu(), new
+
+
+def test_an_output_that_no_border_narrows_is_restored_beside_one_that_is() -> None:
+    """`io: fp16` with `precision: fp16` and a state, which keeps the module's float32."""
+    lowered = half(builder.lower(torch.jit.script(Kept())), inputs=[0], outputs=[0])
+    specs = [builder.TensorSpec(dtype, (4, 4)) for dtype in ("float16", "float32")]
+    network = builder.convert(lowered, specs, precision="fp16").network
+    assert [network.get_output(i).dtype for i in range(2)] == [trt.DataType.HALF, trt.DataType.FLOAT]
 
 
 class _Layers:
