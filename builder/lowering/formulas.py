@@ -121,7 +121,7 @@ STD = _moments("std", "torch.sqrt(variance)", "Tensor") | _moments(
     "std_mean", "torch.sqrt(variance), mean", "(Tensor, Tensor)"
 )
 
-# The result has the sign of the divisor; fmod has that of the dividend.
+# The result has the sign of the divisor, which in uint8 is never negative; fmod has that of the dividend.
 _REMAINDER = """
     rest = torch.fmod(self, other)
     return torch.where(torch.logical_and(rest != 0, torch.ne(rest < 0, other < 0)), rest + other, rest)
@@ -133,11 +133,8 @@ def f(self: Tensor, other: Tensor):
     "aten::remainder.Scalar(Tensor self, Scalar other) -> Tensor": """
 def f(self: Tensor, other: number):
     rest = torch.fmod(self, other)
-    if other < 0:
-        result = torch.where(rest > 0, rest + other, rest)
-    else:
-        result = torch.where(rest < 0, rest + other, rest)
-    return result
+    divisor = torch.full_like(rest, other)
+    return torch.where(torch.logical_and(rest != 0, torch.ne(rest < 0, divisor < 0)), rest + divisor, rest)
 """,
 }
 

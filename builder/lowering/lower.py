@@ -79,6 +79,10 @@ def _start(
         return graph, [value.debugName().split(".")[0] for value in graph.inputs()], {}
     if isinstance(module_or_graph, torch.jit.ScriptModule):
         graph, schema = frozen_graph(module_or_graph, method, fallback_modules)
+        if all(str(returned.type) in ("NoneType", "Tuple[()]", "()") for returned in schema.returns):
+            raise LoweringError(
+                f"{method} returns nothing", fix="return a tensor, or a tuple, list or dictionary of them"
+            )
         arguments = schema.arguments[1:]
         return graph, [a.name for a in arguments], {a.name: a.default_value for a in arguments if a.has_default_value()}
     raise LoweringError(

@@ -41,7 +41,7 @@ CORNERS: dict[str, list[Inputs]] = {
     "unpack-hardswish": _elementwise(_HALF, _DOUBLE),
     "unpack-hardsigmoid": _elementwise(_HALF, _DOUBLE),
     "unpack-rsqrt": [(x.abs() + 1,) for (x,) in _elementwise(_HALF, _DOUBLE)] + [(_ints(torch.int64, 1, 4, 9),)],
-    "unpack-remainder": _PAIRS,
+    "unpack-remainder": [*_PAIRS, (_ints(torch.uint8, 0, 7, 250, 255), _ints(torch.uint8, 3, 3, 4, 253))],
     "unpack-floor-divide": _PAIRS,
     "unpack-log-softmax": [
         (torch.tensor(3.0),), (floats(5) * 200,), (floats(0, 2),), (floats(2, 1, 3, 4).to(_DOUBLE),),

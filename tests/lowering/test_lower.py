@@ -73,6 +73,22 @@ def test_graph_binds_trailing_params() -> None:
     assert len(list(graph.inputs())) == 3
 
 
+class Silent(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> None:
+        assert x.dim() > 0
+
+
+class Empty(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> tuple[()]:
+        return ()
+
+
+@pytest.mark.parametrize("module", [Silent(), Empty()])
+def test_a_module_that_returns_nothing_is_refused(module: torch.nn.Module) -> None:
+    with pytest.raises(LoweringError, match="forward returns nothing"):
+        builder.lower(torch.jit.script(module))
+
+
 def test_list_argument_is_an_error_that_names_it() -> None:
     class Wants(torch.nn.Module):
         def forward(self, images: list[torch.Tensor]):
