@@ -106,7 +106,7 @@ def _names_are_unique(document: Document) -> None:
 
 def _batch_is_possible(document: Document) -> None:
     batching = _mapping(document.data.get("batching"))
-    kept = {item.get("input") for item in states.written(document)}
+    kept = [item.get("input") for item in states.written(document)]  # anything at all, a list too
     stateless = [item for item in _inputs(document) if item.get("name") not in kept]
     first = {str(next(iter(_list(item.get("shape"))), None)) for item in stateless}
     axes = {axis for _, axis in _axes(document)}

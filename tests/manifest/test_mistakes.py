@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from builder.errors import ManifestError
@@ -196,6 +196,7 @@ def test_mistakes_of_all_manifests_show_together(tmp_path: Path) -> None:
         max_leaves=20,
     )
 )
+@example({"inputs": [{"name": []}], "state": [{"input": {}, "output": []}]})
 def test_no_document_brings_the_checks_down(tmp_path_factory: pytest.TempPathFactory, data: object) -> None:
     """Whatever a manifest holds, the answer is a list of mistakes or a model, never another exception."""
     import yaml
