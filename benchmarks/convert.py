@@ -26,6 +26,7 @@ from typing import Any
 import torch
 
 import builder
+from benchmarks import sizes
 from benchmarks.networks import NETWORKS, Chain, Network
 from builder.engine.flavour import trt
 from builder.engine.network import logger, new_network
@@ -93,10 +94,7 @@ def linear(runs: int, clock: str) -> list[dict[str, Any]]:
     depths = (167, 667, 2667)
     networks = [Network(lambda depth=depth: Chain(depth), NETWORKS["chain_4000"].spec) for depth in depths]
     roads = [functools.partial(ours, torch.jit.trace(n.module(), n.sample(2), check_trace=False), n) for n in networks]
-    repeats = [depths[-1] // depth for depth in depths]
-    work = list(zip(roads, repeats, strict=True))
-    rounds = [[sum(seconds(road, clock) for _ in range(n)) / n for road, n in work] for _ in range(runs)]
-    medians = [statistics.median(times) for times in zip(*rounds, strict=True)]
+    medians = sizes.medians([functools.partial(seconds, road, clock) for road in roads], depths, runs)
     return [{"nodes": 3 * depth, "seconds": median, "microseconds_per_node": median / 3 / depth * 1e6}
             for depth, median in zip(depths, medians, strict=True)]  # fmt: skip
 

@@ -1,7 +1,7 @@
 """How long lowering takes for graphs of 500, 2,000 and 8,000 nodes, and how much memory it takes for a model with 1 GB
 of weights.
 
-    python benchmarks/lowering.py [--memory] [--rounds 5] [--json]
+    python -m benchmarks.lowering [--memory] [--rounds 5] [--json]
 
 Processor time on one thread. Each round times every size once more, the small graphs as often as it takes to lower as
 many nodes as the large one has; what counts is the median of the rounds. Every layer has weights of its own. The cost
@@ -11,11 +11,10 @@ per node at 8,000 nodes must be at most 1.3 times that at 500: exit code 1 if no
 from __future__ import annotations
 
 import argparse
+import functools
 import gc
 import io
 import json
-import resource
-import statistics
 import sys
 import time
 import warnings
@@ -24,6 +23,8 @@ from typing import Any
 import torch
 
 import builder
+from benchmarks import sizes
+from benchmarks.memory import reset_peak, resident
 from builder.lowering import ir
 
 SIZES = (500, 2000, 8000)
@@ -90,16 +91,9 @@ def synthetic(kind: str, nodes: int) -> tuple[Any, list[torch.Tensor]]:
 
 
 def measure(kind: str, rounds: int) -> list[dict[str, Any]]:
-    """For each size: median seconds of a run, and microseconds for each node of the graph that went in.
-
-    The sizes take turns, and each lowers as many nodes in a round as the others (the least of many short runs would
-    not be the like of the least of few long ones).
-    """
+    """For each size: median seconds of a run, and microseconds for each node of the graph that went in."""
     made = [synthetic(kind, nodes) for nodes in SIZES]
-    runs = [SIZES[-1] // size for size in SIZES]
-    found = [[sum(_timed(*one) for _ in range(count)) / count for one, count in zip(made, runs, strict=True)]
-             for _ in range(rounds)]  # fmt: skip
-    medians = map(statistics.median, zip(*found, strict=True))
+    medians = sizes.medians([functools.partial(_timed, *one) for one in made], SIZES, rounds)
     return [_row(kind, graph, params, seconds) for (graph, params), seconds in zip(made, medians, strict=True)]
 
 
@@ -129,10 +123,10 @@ def memory(megabytes: int = 1024, layers: int = 16) -> dict[str, float]:
         buffer.seek(0)
         module = torch.jit.load(buffer)
     del buffer
-    before = _resident()
-    _reset_peak()
+    reset_peak()
+    before = resident()[0] / 2**20
     lowered = builder.lower(module)
-    peak = _peak()
+    peak = resident()[1] / 2**20
     assert lowered.outputs == ("output",)
     return {
         "weights_mb": layers * width * width * 4 / 2**20,
@@ -140,31 +134,6 @@ def memory(megabytes: int = 1024, layers: int = 16) -> dict[str, float]:
         "peak_mb": peak,
         "extra_mb": peak - before,
     }
-
-
-def _resident() -> float:
-    return _status("VmRSS")
-
-
-def _peak() -> float:
-    return _status("VmHWM")
-
-
-def _status(key: str) -> float:
-    with open("/proc/self/status", encoding="ascii") as status:
-        return next(int(line.split()[1]) / 1024 for line in status if line.startswith(key))
-
-
-def _reset_peak() -> None:
-    """Let the kernel count the peak anew (Linux, /proc/self/clear_refs 5)."""
-    try:
-        with open("/proc/self/clear_refs", "w", encoding="ascii") as refs:
-            refs.write("5")
-    except OSError:
-        print(
-            f"peak counted since start: {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:.0f} MB",
-            file=sys.stderr,
-        )
 
 
 def main() -> int:

@@ -13,10 +13,7 @@ after the budget. `--keep` appends a row each to benchmarks/results/partition.js
 from __future__ import annotations
 
 import argparse
-import datetime
-import json
 import os
-import platform
 import tempfile
 import time
 from collections.abc import Iterator
@@ -28,13 +25,14 @@ import torch
 import yaml
 from torch import Tensor, nn
 
+from benchmarks import records
 from builder.engine import flavour
 from builder.parity.clients import GrpcClient, describe
 from builder.parity.served import read
 from builder.repository import build_repository
 from builder.serving import serve
 
-RESULTS = Path(__file__).parent / "results" / "partition.jsonl"
+RESULTS = records.RESULTS / "partition.jsonl"
 LINEAR = RESULTS.with_name("partition_linear.jsonl")
 PAGE = Path(__file__).parent.parent / "docs" / "partition.md"
 
@@ -122,10 +120,8 @@ def host() -> dict[str, Any]:
         "load": round(os.getloadavg()[0], 1),
         "flavour": flavour.name(),
         "tensorrt": flavour.trt.__version__,
-        "torch": torch.__version__,
-        "python": platform.python_version(),
         "tritonserver_of": f"nvidia-pytriton {_version(version)}",
-        "date": datetime.date.today().isoformat(),
+        **records.software(),
     }
 
 
@@ -153,8 +149,7 @@ def rows(cases: list[str], requests: int, budget: float) -> Iterator[dict[str, A
 def table(results: Path = RESULTS) -> str:
     """The newest row of each case, way and machine, as Markdown."""
     newest: dict[tuple[str, str, str], dict[str, Any]] = {}
-    for line in results.read_text().splitlines():
-        row = json.loads(line)
+    for row in records.read(results):
         where = row["gpu"] or f"CPU, {row['cores']} cores"
         newest[where, row["case"], row["way"]] = row
     lines = ["| where | model | segments | " + " | ".join(WAYS) + " | measured |", "|---" * (4 + len(WAYS)) + "|"]
@@ -169,8 +164,7 @@ def table(results: Path = RESULTS) -> str:
 
 def linear_table(results: Path = LINEAR) -> str:
     """The newest row of each kind of graph and size, as Markdown."""
-    rows = [json.loads(line) for line in results.read_text().splitlines()]
-    newest = {(row["graph"], row["nodes"]): row for row in rows}
+    newest = {(row["graph"], row["nodes"]): row for row in records.read(results)}
     lines = ["| graph | nodes | segments | seconds | CPU seconds | CPU us a node | load | measured |", "|---" * 8 + "|"]
     for (graph, nodes), row in sorted(newest.items()):
         figures = f"{row['split_s']:.2f} | {row['split_cpu_s']:.2f} | {row['cpu_us_a_node']:.0f} | {row['load']}"
@@ -203,8 +197,7 @@ def main() -> None:
     for row in rows(chosen.case or list(CASES), chosen.requests, chosen.budget):
         print(f"{row['case']:14} {row['way']:12} {row['median_ms']:8.2f} {row['p95_ms']:8.2f}  {row['answered_by']}")
         if chosen.keep:
-            with RESULTS.open("a") as results:
-                results.write(json.dumps(row) + "\n")
+            records.append(RESULTS, [row])
 
 
 if __name__ == "__main__":

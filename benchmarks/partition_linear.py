@@ -10,17 +10,15 @@ node; `--keep` appends the rows to benchmarks/results/partition_linear.jsonl.
 from __future__ import annotations
 
 import argparse
-import datetime
-import json
 import os
 import platform
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import torch
 
+from benchmarks import records
 from builder.lowering import LoweredGraph
 from builder.manifest.spec import TensorSpec
 from builder.partition import split
@@ -31,7 +29,7 @@ BATCH = {"batch": (1, 4, 8)}
 SPECS = (TensorSpec("float32", ("batch", 8), BATCH, "x"),)
 GRAPHS = {"chain": (1, 50, False), "branches": (4, 50, False), "sizes": (1, 50, True), "islands": (1, 3, False)}
 """Of each kind: how many chains, an FFT after how many pairs of nodes, whether sizes are summed up."""
-RESULTS = Path(__file__).parent / "results" / "partition_linear.jsonl"
+RESULTS = records.RESULTS / "partition_linear.jsonl"
 
 
 def graph(nodes: int, kind: str = "chain") -> LoweredGraph:
@@ -99,9 +97,7 @@ def host() -> dict[str, Any]:
     return {
         "host": f"{platform.machine()}, {os.cpu_count()} cores",
         "load": round(os.getloadavg()[0], 1),
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "date": datetime.date.today().isoformat(),
+        **records.software(),
     }
 
 
@@ -121,8 +117,7 @@ def main() -> None:
             stages = " ".join(f"{row[key]:7.2f}" for key in ("shapes_s", "trial_s", "split_s", "split_cpu_s"))
             print(f"{kind:9} {nodes:6d} {row['segments']:8d} {stages} {row['cpu_us_a_node']:8.0f}", flush=True)
             if chosen.keep:
-                with RESULTS.open("a") as results:
-                    results.write(json.dumps({**row, **host()}) + "\n")
+                records.append(RESULTS, [{**row, **host()}])
 
 
 if __name__ == "__main__":

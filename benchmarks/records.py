@@ -56,9 +56,15 @@ def host() -> Row:
     import torch
 
     return {"host": socket.gethostname(), "cores": os.cpu_count(), "gpu": torch.cuda.get_device_name(),
-            "driver": driver(), "cuda": torch.version.cuda, "torch": torch.__version__,
-            "python": platform.python_version(), "date": datetime.date.today().isoformat(),
-            "method": METHOD}  # fmt: skip
+            "driver": driver(), "cuda": torch.version.cuda, **software(), "method": METHOD}  # fmt: skip
+
+
+def software() -> Row:
+    """Versions and date, which every row has."""
+    import torch
+
+    return {"torch": torch.__version__, "python": platform.python_version(),
+            "date": datetime.date.today().isoformat()}  # fmt: skip
 
 
 def driver() -> str:

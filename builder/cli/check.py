@@ -90,22 +90,16 @@ def _options(report: dict[str, Any], spec: Any, asked: _Asked) -> None:
 
 
 def _read(report: dict[str, Any], spec: Any, asked: _Asked) -> None:
-    from builder import torchscript
+    from builder.repository import reading
 
-    report["_module"] = torchscript.load(spec.path, spec.module, libraries=spec.libraries)
+    report["_module"] = reading.load(spec)
 
 
 def _lower(report: dict[str, Any], spec: Any, asked: _Asked) -> None:
-    from builder import lowering
+    from builder.repository import reading
 
     examples = _examples(spec) if asked.paranoid else None
-    lowered = lowering.lower(
-        report["_module"],
-        specs=spec.inputs,
-        unroll_limit=spec.unroll_limit,
-        fallback_modules=spec.fallback.modules,
-        paranoid=examples,
-    )
+    lowered = reading.lower(report["_module"], spec, paranoid=examples)
     report["_lowered"] = lowered
     report["passes"] = len(lowered.trace)
     report["operators"] = {"used": dict(sorted(used(lowered.graph).items())), "unsupported": []}

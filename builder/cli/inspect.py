@@ -39,31 +39,21 @@ def inspect_command(terminal: Terminal, /, target: Path, **settings: Any) -> Non
 
 
 def _network(terminal: Terminal, target: Path, settings: dict[str, Any]) -> None:
-    from builder import conversion, lowering, manifest, torchscript
+    from builder import manifest
     from builder.engine import flavour as flavours
-    from builder.repository import plugins, stateful
+    from builder.repository import plugins, reading, stateful
 
     flavours.select(settings.pop("flavour"))
     plugins.load(settings.pop("plugins"))
     picture: Path | None = settings.pop("graph")
     inputs = options.parsed(settings.pop("inputs"))
     (spec,) = _single(manifest.load(target, inputs=inputs, **settings), target)
-    module = torchscript.load(spec.path, spec.module, libraries=spec.libraries)
-    lowered = lowering.lower(
-        module, specs=spec.inputs, unroll_limit=spec.unroll_limit, fallback_modules=spec.fallback.modules
-    )
+    lowered = reading.lower(reading.load(spec), spec)
     spec, lowered, _ = stateful.batch_first(spec, lowered, spec.outputs or lowered.outputs, ())
     if picture is not None:
         _draw(terminal, lowered, spec, picture)
         return
-    converted = conversion.convert(
-        lowered,
-        spec.inputs,
-        precision=spec.precision,
-        keep_fp32=spec.keep_fp32,
-        profiles=spec.profiles,
-        output_names=spec.outputs,
-    )
+    converted = reading.convert(lowered, spec, spec.outputs)
     network = converted.network
     layers = [_layer(network.get_layer(index)) for index in range(network.num_layers)]
     data = {

@@ -23,7 +23,7 @@ def folded(ctx: ConversionContext, node: Any, x: Any) -> Any:
     into its weights; else None, and nothing has changed. Nothing but the normalisation may read the convolution, and
     all their weights must be static and of one dtype."""
     layer = _last_layer(ctx)
-    if layer is None or layer.get_output(0).name != x.name or not _reads_alone(node):
+    if layer is None or layer.get_output(0).name != x.name or not reads_alone(node):
         return None
     convolution = node.inputsAt(0).node()
     weight, bias = (_static(ctx, convolution.inputsAt(i)) for i in (1, 2))
@@ -35,11 +35,11 @@ def folded(ctx: ConversionContext, node: Any, x: Any) -> Any:
     scale, shift = channel_scale(*statistics, eps=ctx.values[node.inputsAt(7).debugName()])
     offset = shift if bias is None else shift + bias.double() * scale
     dtype = ctx.dtype(x)
-    layer.kernel, layer.bias = ctx.weights.of(_scaled(weight, scale, dtype)), ctx.weights.of(offset.to(dtype))
+    layer.kernel, layer.bias = ctx.weights.of(scaled(weight, scale, dtype)), ctx.weights.of(offset.to(dtype))
     return x
 
 
-def _scaled(weight: torch.Tensor, scale: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+def scaled(weight: torch.Tensor, scale: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     """Each channel of the weight (its first axis) times its scale, rounded once to `dtype`; a few channels at a time,
     for no large float64 copy ever to stand beside the weights."""
     result = torch.empty(weight.shape, dtype=dtype)
@@ -69,7 +69,7 @@ def _last_layer(ctx: ConversionContext) -> Any:
     return layer
 
 
-def _reads_alone(node: Any) -> bool:
+def reads_alone(node: Any) -> bool:
     """Whether a convolution that is not transposed makes the node's input, and nothing else reads it."""
     source = node.inputsAt(0)
     maker = source.node()

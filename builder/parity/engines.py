@@ -6,11 +6,10 @@ import importlib.util
 import json
 import re
 import sys
-import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from importlib.resources import files
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -22,7 +21,7 @@ from builder.errors import EngineError, EnvironmentProblem, UsageError
 from builder.parity import served
 from builder.parity.arrays import to_numpy, to_torch
 from builder.parity.comparison import compare, widened
-from builder.parity.results import GoldenResult, ModelParity, percentiles
+from builder.parity.results import GoldenResult, ModelParity, milliseconds, percentiles
 from builder.parity.served import PublishedModel
 from builder.triton.artifact import Golden
 from builder.triton.layout import VERSION
@@ -193,7 +192,7 @@ def _ask(model: PublishedModel, run: Run, golden: Golden, repeat: int) -> Golden
     try:
         inputs = {name: _placed(to_torch(array)) for name, array in golden.inputs.items()}
         answer = {name: to_numpy(tensor) for name, tensor in run(inputs, profile).items()}
-        times = [_timed(run, inputs, profile) for _ in range(repeat)]
+        times = [milliseconds(partial(run, inputs, profile)) for _ in range(repeat)]
     except EngineError as failure:
         return GoldenResult(golden.name, "engine", None, failure.message)
     comparison = compare(widened(answer, golden), golden, model.tolerance, precision=model.precision)
@@ -208,9 +207,3 @@ def _profile(golden: Golden) -> int | None:
 
 def _placed(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.cuda() if torch.cuda.is_available() else tensor
-
-
-def _timed(run: Run, inputs: Tensors, profile: int | None) -> float:
-    begin = time.perf_counter()
-    run(inputs, profile)
-    return (time.perf_counter() - begin) * 1e3

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -10,6 +11,7 @@ import numpy as np
 from tritonclient.utils import InferenceServerException
 
 from builder.parity.comparison import Comparison
+from builder.parity.shared_memory import BODY
 
 FAILURES = (InferenceServerException, OSError, TimeoutError)
 """What a request may end in."""
@@ -64,6 +66,18 @@ class ModelParity:
         """JSON-able: everything, with `passed` and `problems` of every level."""
         results = [_result_dict(result) for result in self.results]
         return {**asdict(self), "results": results, "passed": self.passed}
+
+
+def way(protocol: str, memory: str) -> str:
+    """How a golden was asked: the protocol, and the shared memory that its tensors lay in."""
+    return protocol if memory == BODY else f"{protocol} {memory}"
+
+
+def milliseconds(call: Callable[[], Any]) -> float:
+    """How long one call took."""
+    begin = time.perf_counter()
+    call()
+    return (time.perf_counter() - begin) * 1e3
 
 
 def percentiles(times: Sequence[float]) -> tuple[float | None, float | None]:

@@ -6,7 +6,6 @@ that it gave: so every hop that compares single answers compares these too, and 
 
 from __future__ import annotations
 
-import re
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -26,7 +25,6 @@ from builder.triton.dtypes import by_name
 
 LENGTHS = (6, 4, 5)
 """Requests of each recorded sequence; unequal, so that some end while others go on."""
-NAME = re.compile(r"(?P<sequence>.+)\.(?P<number>\d{3,})")
 
 Ask = Callable[[str, Sequence[torch.Tensor]], Golden]
 """The module's answer to these tensors, in the order of the spec's inputs, as a golden of that name."""

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 
 from builder.parity.clients import Client, Turn
 from builder.parity.comparison import Comparison, compare
-from builder.parity.results import FAILURES, GoldenResult, percentiles
+from builder.parity.results import FAILURES, GoldenResult, percentiles, way
 from builder.parity.served import PublishedModel
 from builder.parity.shared_memory import BODY
 from builder.triton.artifact import Golden
@@ -57,8 +57,8 @@ def ask_all(
 ) -> Iterator[GoldenResult]:
     """Every sequence in every way."""
     for memory, (protocol, client) in itertools.product(memories, clients.items()):
-        way = protocol if memory == BODY else f"{protocol} {memory}"
-        yield from (_Player(model, client, stream, way, memory).whole() for stream in recorded)
+        said = way(protocol, memory)
+        yield from (_Player(model, client, stream, said, memory).whole() for stream in recorded)
     if BODY in memories:
         for protocol, client in clients.items():
             yield _restarted(model, client, recorded, f"{protocol} restarted")

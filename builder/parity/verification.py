@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import itertools
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from functools import partial
@@ -17,7 +16,7 @@ from builder.errors import EnvironmentProblem, UsageError
 from builder.parity import config_check, served, streams
 from builder.parity.clients import Answer, Client, describe, open_clients
 from builder.parity.comparison import Comparison, compare
-from builder.parity.results import FAILURES, GoldenResult, ModelParity, percentiles
+from builder.parity.results import FAILURES, GoldenResult, ModelParity, milliseconds, percentiles, way
 from builder.parity.served import PublishedModel
 from builder.parity.shared_memory import BODY
 from builder.parity.shared_memory import check as check_memory
@@ -174,21 +173,15 @@ def _ask(
     repeat: int,
     memory: str = BODY,
 ) -> GoldenResult:
-    way = protocol if memory == BODY else f"{protocol} {memory}"
     try:
         with client.regions(memory, golden) as regions:
             ask = partial(client.infer, model.name, golden.inputs, regions=regions)
             answer = ask()
-            times = [_timed(ask) for _ in range(repeat)]
+            times = [milliseconds(ask) for _ in range(repeat)]
     except FAILURES as error:
-        return GoldenResult(golden.name, way, None, str(error))
-    return GoldenResult(golden.name, way, _compare(model, answer, golden), None, *percentiles(times))
-
-
-def _timed(ask: Callable[[], Answer]) -> float:
-    begin = time.perf_counter()
-    ask()
-    return (time.perf_counter() - begin) * 1e3
+        return GoldenResult(golden.name, way(protocol, memory), None, str(error))
+    comparison = _compare(model, answer, golden)
+    return GoldenResult(golden.name, way(protocol, memory), comparison, None, *percentiles(times))
 
 
 def _compare(model: PublishedModel, answer: Answer, golden: Golden) -> Comparison:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from builder.errors import ConversionError, UnsupportedOperators
 from builder.manifest.spec import ModelSpec
-from builder.repository import arms
+from builder.repository import arms, reading
 
 if TYPE_CHECKING:
     from builder.conversion import Conversion
@@ -44,7 +44,7 @@ def convert_or_cut(lowered: LoweredGraph, spec: ModelSpec, names: Sequence[str])
     kept = kept_nodes(lowered)
     if not (wishes.ops or kept) or wishes.require_full:
         try:
-            return _convert(lowered, spec)
+            return reading.convert(lowered, spec, lowered.outputs)
         except UnsupportedOperators:
             if wishes.require_full:
                 raise
@@ -56,19 +56,6 @@ def convert_or_cut(lowered: LoweredGraph, spec: ModelSpec, names: Sequence[str])
     else:
         defects = ()
     return _Cutter(lowered, spec, kept, list(defects)).run()
-
-
-def _convert(lowered: LoweredGraph, spec: ModelSpec) -> Conversion:
-    from builder import conversion
-
-    return conversion.convert(
-        lowered,
-        spec.inputs,
-        precision=spec.precision,
-        profiles=spec.profiles,
-        output_names=lowered.outputs,
-        keep_fp32=spec.keep_fp32,
-    )
 
 
 def kept_nodes(lowered: LoweredGraph) -> set[int]:
@@ -123,23 +110,14 @@ class _Cutter:
     def _one_engine(self) -> Conversion | None:
         """The whole graph after all, with the model's inputs in the model's order."""
         try:
-            return _convert(self.lowered, self.spec)
+            return reading.convert(self.lowered, self.spec, self.lowered.outputs)
         except (UnsupportedOperators, ConversionError):
             return None
 
     def _try(self, segment: Segment, whole: bool) -> Conversion | None:
-        from builder import conversion
-
         specs = [spec for spec in segment.specs if spec is not None]
         try:
-            return conversion.convert(
-                segment.lowered,
-                specs,
-                precision=self.spec.precision,
-                keep_fp32=self.spec.keep_fp32,
-                profiles=segment.profiles,
-                output_names=segment.outputs,
-            )
+            return reading.convert(segment.lowered, self.spec, segment.outputs, specs, segment.profiles)
         except UnsupportedOperators as refusal:
             self.late += refusal.operators
             named = {operator.node for operator in refusal.operators}

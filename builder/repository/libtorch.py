@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from builder.manifest.spec import DTYPES
+from builder.repository import single
 
 if TYPE_CHECKING:
     from builder.lowering import LoweredGraph
@@ -74,20 +74,13 @@ def saved(lowered: LoweredGraph, inputs: Sequence[IO], outputs: Sequence[IO]) ->
     for position, (value, tensor) in enumerate(zip(list(graph.outputs()), outputs, strict=True)):
         if not tensor.shape:
             graph.return_node().replaceInput(position, _reshaped(graph, value, [1], before=graph.return_node()))
-    buffer = io.BytesIO()
-    replace(lowered, graph=graph).save(buffer)
-    return buffer.getvalue()
+    return single.saved(replace(lowered, graph=graph))
 
 
 def _reshaped(graph: Any, value: Any, shape: list[int], before: Any) -> Any:
     """A new value in front of a node: this one in another shape."""
-    import torch
+    from builder.lowering import ir
 
-    graph.setInsertPoint(before)
-    sizes = graph.create("prim::ListConstruct", [graph.insertConstant(size) for size in shape], 1)
-    sizes.output().setType(torch._C.ListType.ofInts())
-    node = graph.create("aten::reshape", [value, sizes.output()], 1)
-    node.output().setType(value.type())
-    for new in (sizes, node):
-        new.insertBefore(before)
-    return node.output()
+    lengths = [ir.insert_constant(graph, length, before) for length in shape]  # an empty list is no constant to torch
+    sizes = ir.insert(graph, "prim::ListConstruct", lengths, before, types=[ir.C.ListType.ofInts()])
+    return ir.insert(graph, "aten::reshape", [value, sizes.output()], before).output()

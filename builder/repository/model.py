@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from builder.errors import EnvironmentProblem, TrtBuildError
 from builder.manifest.spec import ModelSpec
-from builder.repository import hops, reduced, stateful
+from builder.repository import hops, reading, reduced, stateful
 from builder.repository.orders import Order
 from builder.repository.result import SHOWN, ModelResult, Progress
 
@@ -60,20 +60,14 @@ class _Build:
         self.plans = Plans(Store(order.store) if order.store else None, order.last, rebuild=order.rebuild)
 
     def run(self) -> None:
-        from builder import lowering, parity, torchscript
+        from builder import lowering, parity
         from builder.repository import cut, single
 
         spec = self.spec
         with self.phase("load"):
-            module = torchscript.load(spec.path, spec.module, libraries=spec.libraries)
+            module = reading.load(spec)
         with self.phase("lower"):
-            lowered = lowering.lower(
-                module,
-                specs=spec.inputs,
-                unroll_limit=spec.unroll_limit,
-                fallback_modules=spec.fallback.modules,
-                keep_text=self.order.graphs is not None,
-            )
+            lowered = reading.lower(module, spec, keep_text=self.order.graphs is not None)
         if self.order.graphs is not None:
             lowering.write_sequence(lowered.trace, self.order.graphs / spec.name)
         names = spec.outputs or lowered.outputs

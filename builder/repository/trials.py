@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from builder.errors import EngineError, EnvironmentProblem, ParityError, TrtBuildError
 from builder.manifest.spec import ModelSpec
-from builder.repository import hops, orders
+from builder.repository import hops, orders, reading
 from builder.repository.minimal import minimal
 from builder.repository.orders import Order
 from builder.repository.result import Progress
@@ -43,15 +43,13 @@ class _Trials:
     """One model, loaded once and converted for every trial."""
 
     def __init__(self, order: Order, found: Search, progress: Progress) -> None:
-        from builder import lowering, parity, torchscript
+        from builder import parity
         from builder.engine import flavour
 
         self.order, self.spec, self.found, self.progress = order, order.spec, found, progress
         spec = self.spec
-        module = torchscript.load(spec.path, spec.module, libraries=spec.libraries)
-        self.lowered = lowering.lower(
-            module, specs=spec.inputs, unroll_limit=spec.unroll_limit, fallback_modules=spec.fallback.modules
-        )
+        module = reading.load(spec)
+        self.lowered = reading.lower(module, spec)
         self.names = spec.outputs or self.lowered.outputs
         recorded = parity.record(module, spec, self.names)
         self.goldens = sorted(recorded, key=lambda golden: sum(a.nbytes for a in golden.inputs.values()))
