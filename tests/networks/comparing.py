@@ -40,10 +40,19 @@ class Measured:
     errors: tuple[float, ...] = field(default=())
 
 
-def module_of(network: Network, mode: str) -> torch.jit.ScriptModule:
+def eager_of(network: Network) -> torch.nn.Module:
     """The network with random weights of a fixed seed, in evaluation mode."""
     torch.manual_seed(0)
-    module = trained(network.make().eval(), network.inputs(network.cases[0]))
+    return trained(network.make().eval(), network.inputs(network.cases[0]))
+
+
+def module_of(network: Network, mode: str) -> torch.jit.ScriptModule:
+    """eager_of's module, scripted or traced."""
+    return scripted_of(network, eager_of(network), mode)
+
+
+def scripted_of(network: Network, module: torch.nn.Module, mode: str) -> torch.jit.ScriptModule:
+    """The module scripted (which changes it, where the network has to `prepare` it) or traced."""
     if mode == "scripted":
         return torch.jit.script(network.prepare(module))  # type: ignore[no-any-return]
     with torch.no_grad():
@@ -103,8 +112,7 @@ def own_error(network: Network) -> float:
     """How far torch in float32 is from torch in float64 at the worst case: what these weights make of rounding."""
     worst = 0.0
     for case in network.cases:
-        torch.manual_seed(0)
-        module = trained(network.make().eval(), network.inputs(network.cases[0]))
+        module = eager_of(network)
         inputs = network.inputs(case)
         with torch.no_grad():
             single = flat(module(*inputs))

@@ -72,6 +72,11 @@ def run_one(name: str, mode: str) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def kept() -> dict[str, Any]:
+    """The rows that were measured last, by network and mode."""
+    return dict(json.loads(STORE.read_text())) if STORE.exists() else {}
+
+
 def write(rows: dict[str, Any]) -> None:
     """The store and the table."""
     STORE.write_text(json.dumps(rows, indent=1) + "\n")
@@ -101,7 +106,7 @@ def main() -> None:
     if options.one:
         print(json.dumps(run_one(options.names[0], options.modes[0])))
         return
-    rows = json.loads(STORE.read_text()) if STORE.exists() else {}
+    rows = kept()
     for name, network in networks().items():
         for mode in options.modes:
             if options.names and name not in options.names:

@@ -1,0 +1,158 @@
+"""Every network on engines of this machine's GPUs, in each precision, against torch in float32 on the CPU.
+
+    python -m tests.networks.engines                            all, the small ones first; goes on where it was cut off
+    python -m tests.networks.engines "ResNet-50" --precision fp16 --again all
+    python -m tests.networks.engines --by reference --out rows.jsonl "GRU (small)"      without a GPU
+
+Rows are appended to benchmarks/results/networks.jsonl as they are measured (and to the file of that name in $OUT); then
+`python docs/generate.py networks-gpu` writes docs/networks-gpu.md. Each network and precision has a process of its own:
+a crash, or one that hangs, costs its row only. Engines are built side by side on a GPU, since nothing is timed here.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import time
+import warnings
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks import records
+from builder.engine import gpu, workers
+from tests.networks import zoo
+
+ROWS = records.RESULTS / "networks.jsonl"
+PRECISIONS = ("fp32", "tf32", "fp16")
+KEY = ("by", "gpu", "tensorrt", "network", "mode", "precision")
+LEAST_SECONDS = 5
+"""Less time than this is not worth a start."""
+Job = tuple[str, str, str]
+"""Network, mode, precision."""
+
+
+def in_order(names: Sequence[str], mode: str, precisions: Sequence[str]) -> list[Job]:
+    """The small networks first, in all precisions; then the others, those first that take longest to compile."""
+    seconds = {row["network"]: row.get("build") or 0.0 for row in zoo.kept().values()}
+    known = [n for n in zoo.networks() if not names or n in names]
+    ordered = sorted(known, key=lambda n: (0, 0.0) if n.endswith("(small)") else (1, -seconds.get(n, 0.0)))
+    return [(name, _mode(name, mode), precision) for name in ordered for precision in precisions]
+
+
+def _mode(name: str, wanted: str) -> str:
+    return "traced" if zoo.networks()[name].unscriptable else wanted
+
+
+def newest(rows: Iterable[records.Row]) -> dict[tuple[Any, ...], records.Row]:
+    """The last row of each network, mode and precision on each machine."""
+    return {key(row): row for row in rows}
+
+
+def key(row: records.Row) -> tuple[Any, ...]:
+    """What a row is of; rows of one key supersede each other."""
+    return tuple(row.get(part) for part in KEY)
+
+
+def host(by: str) -> records.Row:
+    """What every row says of the machine that it is from; of the reference, which is torch's, versions alone."""
+    from builder.engine.flavour import trt
+
+    return {"by": by, **(records.host() if by == "engine" else records.software()), "tensorrt": trt.__version__}
+
+
+def head(job: Job, where: records.Row) -> records.Row:
+    """What stands in a row before anything is measured."""
+    return {**dict(zip(("network", "mode", "precision"), job, strict=True)), **where}
+
+
+def measure(job: Job, where: records.Row, out: str, ends: float, limit: float, threads: int, report: Any) -> bool:
+    """In a process of its own: append the job's row. False where no time is left."""
+    import torch
+
+    left = min(ends - time.time(), limit)
+    if left < LEAST_SECONDS:
+        return False
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)  # ends the process, wherever it hangs
+    signal.alarm(int(left))
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(threads)
+    started = time.time()
+    row = {**head(job, where), **_judged(job, where["by"])}
+    records.append(Path(out), [{**row, "seconds": round(time.time() - started, 1)}])
+    return True
+
+
+def _judged(job: Job, by: str) -> dict[str, Any]:
+    from tests.networks import judging
+
+    name, mode, precision = job
+    try:
+        if os.environ.get("TRT_BUILD_TEST_DIALECT") == "8.6":
+            judging.play_8_6()
+        return judging.judge(zoo.networks()[name], mode, precision, by)
+    except Exception as error:
+        words = " / ".join(line.strip() for line in str(error).splitlines() if line.strip())
+        return {"result": "failed", "problem": f"{type(error).__name__}: {words}"[:600]}
+
+
+def run(jobs: Sequence[Job], where: records.Row, out: Path, count: int, budget: float, limit: float) -> list[Job]:
+    """Measure the jobs, `count` at a time over all GPUs; those for which no time was left."""
+    ends, threads = time.time() + budget, max(1, (os.cpu_count() or 1) // count)
+    target = "tests.networks.engines:measure"
+    tasks = [workers.Task(target, (j, where, str(out), ends, limit, threads), lambda *_: None) for j in jobs]
+    results = dict(zip(jobs, workers.run(tasks, count, environments(count)), strict=True))
+    crashed = {job: result for job, result in results.items() if isinstance(result, Exception)}
+    records.append(out, [{**head(j, where), "result": "failed", "problem": _words(e)} for j, e in crashed.items()])
+    return [job for job, result in results.items() if result is False]
+
+
+def _words(crash: Exception) -> str:
+    return "not done in time" if "SIGALRM" in str(crash) else " / ".join(str(crash).splitlines())[:300]
+
+
+def environments(count: int) -> list[dict[str, str]]:
+    """One a slot: its GPU, and a cache of its own, so that builds on one GPU wait for no lock."""
+    pins = [{"CUDA_VISIBLE_DEVICES": device.uuid} for device in gpu.devices()] or [{}]
+    return [{"TRT_BUILD_CACHE": f"/tmp/trt-build-networks-{i}", **pins[i % len(pins)]} for i in range(count)]
+
+
+def main() -> None:
+    """Measure what has no row yet, and say what came of it."""
+    options = _options()
+    where = host(options.by)
+    before = newest(records.read(options.out))
+    jobs = [
+        job
+        for job in in_order(options.names, options.mode, options.precision or PRECISIONS)
+        if _wanted(before.get(key(head(job, where))), options.again)
+    ]
+    left = run(jobs, where, options.out, options.workers, options.budget, options.timeout)
+    after = newest(records.read(options.out))
+    for job in jobs:
+        row = after.get(key(head(job, where)))
+        print(*job, *(f"{row.get(n)}" for n in ("share", "noise", "result", "problem") if row), sep="  ")
+    print(f"{len(jobs)} to do, {len(left)} left for want of time")
+
+
+def _wanted(row: records.Row | None, again: str) -> bool:
+    return row is None or again == "all" or (again == "failed" and row["result"] in ("failed", "another answer"))
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", help="networks (default: all)")
+    parser.add_argument("--precision", action="append", choices=PRECISIONS)
+    parser.add_argument("--mode", choices=["traced", "scripted"], default="traced")
+    parser.add_argument("--by", choices=["engine", "reference"], default="engine", help="what answers")
+    parser.add_argument("--workers", type=int, default=max(1, (os.cpu_count() or 1) - 2))
+    parser.add_argument("--budget", type=float, default=3600, help="seconds after which nothing more is begun")
+    parser.add_argument("--timeout", type=float, default=120, help="seconds for one network in one precision")
+    parser.add_argument("--again", choices=["none", "failed", "all"], default="none")
+    parser.add_argument("--out", type=Path, default=ROWS)
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,149 @@
+"""One network in one precision: the engine's answers against torch's in float32 on the CPU, by parity's own rules."""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import builder
+from builder.engine import BuildOptions, build
+from builder.parity.arrays import to_numpy
+from builder.parity.comparison import Comparison, compare, widened
+from builder.triton.artifact import Golden
+from tests.conversion import old
+from tests.networks import rivals
+from tests.networks.comparing import Network, eager_of, flat, scripted_of, specs_of
+
+FACTOR = 4
+"""How many times torch's own error ours may be, where torch in that precision is beyond the tolerance too. Both are
+the same roundings in another order, amplified by the same weights: their noise is alike, and the worst of some thousand
+elements of two such samples differs by a small factor."""
+LEVEL = int(os.environ.get("TRT_BUILD_TEST_LEVEL", "0"))
+"""TensorRT's builder optimization level: numbers are the question, not speed, so few tactics are timed."""
+
+
+@dataclass(frozen=True)
+class Error:
+    """The greatest share of the tolerance that an element uses (infinite for another integer, shape or NaN), and the
+    root mean square of the error, relative to the output's."""
+
+    share: float
+    noise: float
+
+    def __or__(self, other: Error) -> Error:
+        return Error(max(self.share, other.share), max(self.noise, other.noise))
+
+    def within(self, other: Error) -> bool:
+        """Whether it is at most FACTOR times the other."""
+        return self.share <= FACTOR * other.share and self.noise <= FACTOR * other.noise
+
+
+def judge(network: Network, mode: str, precision: str, by: str = "engine") -> dict[str, Any]:
+    """The figures of a row: layers, seconds, `share` and `noise`, the worst over all shapes and outputs, the `result`.
+
+    `by` "reference" asks the network's reference on the CPU in place of an engine. Raises what the parts raise.
+    """
+    eager = eager_of(network)
+    module = scripted_of(network, eager, mode)
+    cases = [_inputs(network, i) for i in range(len(network.cases))]
+    with torch.no_grad():
+        truth = [[t.clone() for t in flat(module(*case))] for case in cases]
+    started = time.perf_counter()
+    conversion = builder.convert(module, specs_of(network), precision=precision)
+    converted = time.perf_counter()
+    row: dict[str, Any] = {"layers": conversion.network.num_layers, "convert": round(converted - started, 2)}
+    answers = _answers(conversion, cases, by, row)
+    compared = [_compared(conversion, a, t, precision) for a, t in zip(answers, truth, strict=True)]
+    ours = _errors(compared, answers, truth)
+    row |= _figures(ours)
+    if all(c.passed for c in compared):
+        return row | {"result": "passed"}
+    row["problem"] = next(c.problems[0] for c in compared if not c.passed)[:300]
+    return row | _excused(ours, conversion, eager, cases, truth, precision)
+
+
+def play_8_6() -> None:
+    """From now on this process converts for TensorRT 8.6 (tests/conversion/old.py)."""
+    old.play(pytest.MonkeyPatch())
+
+
+def _inputs(network: Network, index: int) -> tuple[torch.Tensor, ...]:
+    torch.manual_seed(1 + index)
+    return network.inputs(network.cases[index])
+
+
+def _answers(conversion: Any, cases: Sequence[Any], by: str, row: dict[str, Any]) -> list[list[torch.Tensor]]:
+    """The outputs at each of the cases, in the conversion's order."""
+    if by == "reference":
+        return [list(builder.reference.run(conversion, list(case))) for case in cases]
+    from builder.engine.run import Engine
+
+    plan = build(conversion, BuildOptions(optimization_level=LEVEL))
+    row["build"] = round(plan.facts["build_seconds"], 2)
+    with Engine(plan.data) as engine:
+        named = [dict(zip(engine.outputs, engine(*_ordered(conversion, engine, case)), strict=True)) for case in cases]
+    return [[answer[name] for name in conversion.outputs] for answer in named]
+
+
+def _ordered(conversion: Any, engine: Any, case: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """The inputs in the engine's order; 8.6 lists them in its own."""
+    given = {spec.name: tensor for spec, tensor in zip(conversion.inputs, case, strict=True)}
+    return [given[name] for name in engine.inputs]
+
+
+def _compared(conversion: Any, answer: Sequence[Any], truth: Sequence[Any], precision: str) -> Comparison:
+    golden = Golden("", {}, _named(conversion, truth))
+    return compare(widened(_named(conversion, answer), golden), golden, precision=precision)
+
+
+def _named(conversion: Any, tensors: Sequence[torch.Tensor]) -> dict[str, Any]:
+    return {name: to_numpy(tensor) for name, tensor in zip(conversion.outputs, tensors, strict=True)}
+
+
+def _errors(compared: Sequence[Comparison], answers: Any, truth: Any) -> dict[str, Error]:
+    """By output, the worst over the cases."""
+    found: dict[str, Error] = {}
+    for comparison, answer, wanted in zip(compared, answers, truth, strict=True):
+        for output, got, want in zip(comparison.outputs, answer, wanted, strict=True):
+            found[output.name] = found.get(output.name, Error(0.0, 0.0)) | _error(output, to_numpy(got), to_numpy(want))
+    return found
+
+
+def _error(output: Any, got: Any, want: Any) -> Error:
+    if output.rtol is None or got.shape != want.shape:
+        return Error(math.inf, math.inf)
+    wrong, size = np.abs(got.astype(np.float64) - want), np.abs(want.astype(np.float64))
+    same = (got == want) | (np.isnan(got) & np.isnan(want))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        shares = np.where(same, 0.0, wrong / (output.atol + output.rtol * size))
+    return Error(float(np.nan_to_num(shares, nan=np.inf).max(initial=0.0)), output.noise or 0.0)
+
+
+def _figures(errors: dict[str, Error], whose: str = "") -> dict[str, Any]:
+    worst = Error(max(e.share for e in errors.values()), max(e.noise for e in errors.values()))
+    return {f"{whose}share": _number(worst.share), f"{whose}noise": _number(worst.noise)}
+
+
+def _number(value: float) -> float | None:
+    """Three digits; None for an infinity, which JSON has not."""
+    return float(f"{value:.3g}") if math.isfinite(value) else None
+
+
+def _excused(
+    ours: dict[str, Error], conversion: Any, eager: Any, cases: Any, truth: Any, precision: str
+) -> dict[str, Any]:
+    """The verdict beyond the tolerance: "fp16 itself" where torch is there too, and every such output of ours within
+    FACTOR of torch's own."""
+    name, theirs = rivals.answers(eager, cases, precision)
+    compared = [_compared(conversion, a, t, precision) for a, t in zip(theirs, truth, strict=True)]
+    own = _errors(compared, theirs, truth)
+    excused = all(e.share <= 1 or (own[n].share > 1 and e.within(own[n])) for n, e in ours.items())
+    return _figures(own, "own_") | {"own": name, "result": f"{precision} itself" if excused else "another answer"}
