@@ -1,0 +1,45 @@
+"""Every example on a real engine in each precision: the goldens that its manifest and its own inputs record."""
+
+from __future__ import annotations
+
+import importlib.util
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from builder.engine import BuildOptions
+from builder.parity import verify_engines
+from builder.repository import build_repository
+
+pytestmark = pytest.mark.gpu
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+NAMES = sorted(path.stem for path in (EXAMPLES / "models").glob("*.yaml"))
+QUICK = BuildOptions(optimization_level=0)
+"""Numbers are the question here, not speed."""
+
+
+def exported(name: str, folder: Path) -> Path:
+    """A folder with that example alone; the test is skipped where its file comes from a wheel that is not here."""
+    if name == "silero_vad" and not importlib.util.find_spec(name):
+        pytest.skip("the silero-vad wheel is not installed")
+    folder.mkdir()
+    shutil.copy(EXAMPLES / "models" / f"{name}.yaml", folder)
+    subprocess.run([sys.executable, EXAMPLES / "export.py", "--out", folder, "--only", name], check=True)
+    return folder
+
+
+@pytest.mark.parametrize("precision", ["fp32", "tf32", "fp16"])
+@pytest.mark.parametrize("name", NAMES)
+def test_an_example_answers_within_the_default_of_its_precision(name: str, precision: str, tmp_path: Path) -> None:
+    models = exported(name, tmp_path / "models")
+    (result,) = build_repository(
+        models, tmp_path / "repository", precision=precision, options=QUICK, serve_as="python", isolate=False
+    )
+    assert result.ok, result.error
+    (parity,) = verify_engines(tmp_path / "repository", repeat=0)
+    assert parity.passed, (parity.problems, [(r.golden, r.error, r.problems) for r in parity.results if not r.passed])
+    assert parity.results and "plan" in str(parity.answered_by)
