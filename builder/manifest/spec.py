@@ -110,6 +110,18 @@ class Sequences:
     idle_us: int = 60_000_000
 
 
+@dataclass(frozen=True)
+class Runtime:
+    """How our Python runtime runs plans on a GPU.
+
+    `cuda_graphs`: calls whose shapes stay the same are captured and replayed. `keep_mapped`: so many inputs that came
+    in CUDA shared memory stay mapped for the requests after, for clients that use their regions again.
+    """
+
+    cuda_graphs: bool = True
+    keep_mapped: int = 0
+
+
 GOLDENS = "goldens"
 """Stands for the goldens' inputs among calibration data."""
 
@@ -155,6 +167,7 @@ class ModelSpec:
     state: tuple[State, ...] = ()
     sequences: Sequences = Sequences()
     calibration: Calibration | None = None
+    runtime: Runtime = Runtime()
     io: str = "module"
     """The element type of float32 inputs and outputs at the endpoint: the "module"'s own, or "fp16"."""
 

@@ -137,7 +137,7 @@ def by_runtime(stack: ExitStack, model: Planned) -> Opened:
     """The pieces of a model by the code that serves them, in this process."""
     runtime = _runtime()
     for name in model.facts.get("libraries", ()):
-        runtime._load_library(model.folder / VERSION / "libraries" / name)
+        runtime.load_library(model.folder / VERSION / "libraries" / name)
     instance = {"model_instance_kind": "GPU", "model_instance_device_id": "0"}
     answerer = runtime.SegmentsAnswerer(model.folder / VERSION, model.facts, instance)
 
@@ -155,7 +155,7 @@ def _runtime() -> Any:
     triton = ModuleType("triton_python_backend_utils")
     triton.Logger = SimpleNamespace(log_info=_silent, log_warn=_silent)  # type: ignore[attr-defined]
     path = files("builder") / "templates" / "runtime" / "model.py"
-    spec = importlib.util.spec_from_file_location("trt_build_runtime", str(path))
+    spec = importlib.util.spec_from_file_location("trt_build_model", str(path))
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[triton.__name__] = triton

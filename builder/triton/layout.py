@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import importlib.metadata
 import json
@@ -22,6 +23,8 @@ from builder.triton.dtypes import by_config
 
 VERSION = "1"
 SIDECAR = "trt-build.json"
+RUNTIME = "trt_build_runtime"
+"""The package of the Python runtime that stands beside its model.py."""
 FORMAT = 1
 
 
@@ -118,15 +121,27 @@ def _version(artifact: ModelArtifact, message: Any, folder: Path) -> None:
         facts["segments"] = [_segment(s, f"segment_{n}", folder) for n, s in enumerate(artifact.segments)]
     if artifact.spec.libraries and message.backend == "python":
         facts["libraries"] = _libraries(artifact.spec, folder)
+    if message.backend == "python":
+        facts["runtime"] = dataclasses.asdict(artifact.spec.runtime)
     if artifact.plan:
         (folder / "model.plan").write_bytes(artifact.plan)
     _json(folder / "plan.json", facts)
     if message.backend == "python":
-        (folder / "model.py").write_bytes((files("builder") / "templates" / "runtime" / "model.py").read_bytes())
+        _runtime(folder)
     if message.backend == "pytorch":
         (folder / "model.pt").write_bytes(artifact.lowered)
     if message.backend == "python" and not artifact.segments:
         (folder / "lowered.pt").write_bytes(artifact.lowered)
+
+
+def _runtime(folder: Path) -> None:
+    """The Python runtime: model.py and the package beside it."""
+    runtime = files("builder") / "templates" / "runtime"
+    for source in (runtime, runtime / RUNTIME):
+        to = folder if source is runtime else folder / RUNTIME
+        to.mkdir(exist_ok=True)
+        for file in (one for one in source.iterdir() if one.name.endswith(".py")):
+            (to / file.name).write_bytes(file.read_bytes())
 
 
 def _libraries(spec: ModelSpec, folder: Path) -> list[str]:

@@ -103,5 +103,10 @@ def test_importing_the_package_brings_neither_torch_nor_tensorrt() -> None:
 
 def test_data_files_are_in_the_package() -> None:
     package = files("builder")
-    for name in ("manifest/model.schema.json", "templates/base.pbtxt", "templates/runtime/model.py"):
+    for name in (
+        "manifest/model.schema.json",
+        "templates/base.pbtxt",
+        "templates/runtime/model.py",
+        "templates/runtime/trt_build_runtime/engine.py",
+    ):
         assert (package / name).is_file(), name

@@ -191,7 +191,7 @@ WRONG = {
 @pytest.mark.parametrize("how", WRONG)
 def test_a_server_that_keeps_state_wrongly_does_not_pass(served: Served, tmp_path: Path, how: str) -> None:
     shutil.copytree(served.repository / "filter", tmp_path / "repository" / "filter")
-    runtime = tmp_path / "repository" / "filter" / "1" / "model.py"
+    runtime = tmp_path / "repository" / "filter" / "1" / "trt_build_runtime" / "state.py"
     old, new = WRONG[how]
     assert old in runtime.read_text()
     runtime.write_text(runtime.read_text().replace(old, new))

@@ -34,7 +34,8 @@ def tree(folder: Path) -> dict[str, str]:
 def test_the_layout_is_what_the_contract_says(repository: Path) -> None:
     folder = publish(scorer(plan=b"plan"), repository)
     assert folder == repository / "scorer"
-    assert {p.name for p in (folder / "1").iterdir()} == {"model.plan", "plan.json", "model.py", "lowered.pt"}
+    files = {"model.plan", "plan.json", "model.py", "trt_build_runtime", "lowered.pt"}
+    assert {p.name for p in (folder / "1").iterdir()} == files
     assert {p.stem for p in (folder / "goldens").iterdir()} == {"p0-opt", "p0-row", "p0-min", "p0-max", "p0-odd"}
     assert (folder / "config.pbtxt").exists() and (folder / "trt-build.json").exists()
 

@@ -1,0 +1,64 @@
+"""Who answers: the plan on a GPU, pieces, or torch, and why."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+import triton_python_backend_utils as pb_utils
+
+from .by_torch import TorchAnswerer
+from .engine import MODULES, Engine
+from .errors import NoPlan
+from .handing import handed_out
+from .options import graphs
+from .pieces import SegmentsAnswerer
+
+
+class PlanAnswerer:
+    """The plan of a whole model on one GPU, on a stream of its own, which is the current one when it runs."""
+
+    kind, why = "plan", "a GPU that the plan fits"
+    lends = False
+
+    def __init__(self, folder: Path, facts: dict[str, Any], device: str) -> None:
+        self.device = device
+        torch.cuda.set_device(device)
+        self.stream = torch.cuda.Stream(device)
+        self.engine = Engine(
+            folder / "model.plan", facts["flavour"], facts["serving"], device, self.stream, graphs(facts)
+        )
+        self.stays = bool(facts.get("step_of"))
+
+    def run(self, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+        """Tensors of any device in; see handed_out for the outputs."""
+        stays = self.stays or any(tensor.is_cuda for tensor in tensors)
+        return handed_out(self.engine.run(tensors), self.stream, stays, self.lends)
+
+
+def answerer(folder: Path, facts: dict[str, Any], args: dict[str, str]) -> Any:
+    """What runs the model of `folder` here: it has `run`, `kind`, `device`, `why` and `stream`."""
+    if "segments" in facts:
+        return SegmentsAnswerer(folder, facts, args)
+    try:
+        return PlanAnswerer(folder, facts, _gpu_for(folder, facts, args))
+    except Exception as error:
+        why = str(error) or type(error).__name__
+        if not isinstance(error, NoPlan):
+            pb_utils.Logger.log_warn(f"trt-build: model {args['model_name']!r}: the plan cannot run here: {why}")
+        return TorchAnswerer(folder / "lowered.pt", why)
+
+
+def _gpu_for(folder: Path, facts: dict[str, Any], args: dict[str, str]) -> str:
+    """The device to run the plan on; NoPlan, with the reason, where there is none."""
+    plan = folder / "model.plan"
+    if not plan.exists() or not plan.stat().st_size:
+        raise NoPlan("no plan was built")
+    if not torch.cuda.is_available():
+        raise NoPlan("torch sees no GPU")
+    if args["model_instance_kind"] == "CPU":
+        raise NoPlan("the instance is of KIND_CPU")
+    if facts.get("flavour") not in MODULES:
+        raise NoPlan(f"plan.json names no known flavour ({facts.get('flavour')!r})")
+    return f"cuda:{args['model_instance_device_id']}"

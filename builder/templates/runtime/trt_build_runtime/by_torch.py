@@ -1,0 +1,47 @@
+"""A graph answered by torch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+
+class TorchAnswerer:
+    """A graph in TorchScript, on the CPU unless told otherwise."""
+
+    kind, device = "torch", "cpu"
+
+    def __init__(self, path: Path, why: str, device: str = "cpu") -> None:
+        self.why, self.device, self.stream = why, device, None
+        self.module = torch.jit.load(str(path), map_location=device).eval()
+        if device != "cpu":
+            _move(self.module.graph, device)
+
+    def run(self, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+        """Without TorchScript's profiling executor, which recompiles, slowly, for each new shape."""
+        with torch.inference_mode(), torch.jit.optimized_execution(False):
+            answer = self.module(*(tensor.to(self.device) for tensor in tensors))
+        return [answer] if isinstance(answer, torch.Tensor) else list(answer)
+
+
+def _move(graph: Any, device: str) -> None:
+    """Let the graph make its tensors on the device. Devices that stand in it (torch.arange, .to) are the CPU, where it
+    was loaded and checked; where none stands (torch.zeros) it would be the CPU too.
+    """
+    for node in _nodes(graph):
+        if node.kind() == "prim::Constant" and str(node.output().type()) == "Device":
+            node.s_("value", device)
+        elif node.kind().startswith("aten::") and not any(str(v.type()) == "Tensor" for v in node.inputs()):
+            names = [argument.name for argument in torch._C.parse_schema(node.schema()).arguments]
+            if "device" in names and str(node.inputsAt(names.index("device")).type()) == "NoneType":
+                graph.setInsertPoint(node)
+                node.replaceInput(names.index("device"), graph.insertConstant(torch.device(device)))
+
+
+def _nodes(block: Any) -> Any:
+    for node in list(block.nodes()):
+        yield node
+        for inner in node.blocks():
+            yield from _nodes(inner)

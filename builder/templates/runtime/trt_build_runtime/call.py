@@ -1,0 +1,101 @@
+"""What a call of an engine with inputs of these shapes needs, found out once."""
+
+# ruff: noqa: B905 (images up to 23.04 have Python 3.8, whose zip knows no strict)
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from . import graphs
+from .memory import Storage
+
+FAILED = "TensorRT could not run the plan; its reason stands above in the server's log"
+
+
+class Input:
+    """One input: its memory of our own, for what does not come as the engine needs it, and the address in use."""
+
+    def __init__(self, name: str, dtype: torch.dtype, storage: Storage) -> None:
+        self.name, self.dtype, self.storage = name, dtype, storage
+        self.address = 0
+        self.own: Any = None
+
+    def place(self, tensor: torch.Tensor, device: torch.device, own: bool) -> torch.Tensor:
+        """The tensor itself where the engine can read it and `own` does not ask for our memory, else a copy there."""
+        if not own and tensor.dtype is self.dtype and tensor.device == device and tensor.is_contiguous():
+            return tensor
+        if self.own is None:
+            self.own = self.storage.view(tuple(tensor.shape), self.dtype)
+        return self.own.copy_(tensor, non_blocking=True)
+
+
+class Output:
+    """One output: `view` is where it is written; None where its shape depends on the data."""
+
+    def __init__(self, name: str, dtype: torch.dtype, wanted: torch.dtype) -> None:
+        self.name, self.dtype, self.wanted = name, dtype, wanted
+        self.view: Any = None
+
+
+class Call:
+    """A call bound to its execution context. The context belongs to it until another one is bound there."""
+
+    def __init__(self, profile: int, shapes: tuple[torch.Size, ...]) -> None:
+        self.profile, self.shapes = profile, shapes
+        self.inputs: list[Input] = []
+        self.outputs: list[Output] = []
+        self.graph: Any = None
+        self.seen = 0
+
+    def run(self, engine: Any, context: Any, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+        """Enqueue on the engine's stream, which is the current one; the outputs have the module's element types."""
+        if self.graph is not None:
+            for one, tensor in zip(self.inputs, tensors):
+                one.own.copy_(tensor, non_blocking=True)
+            self.graph.launch(engine.handle)
+        else:
+            self.seen += 1
+            captures = self.seen == engine.steady and all(one.view is not None for one in self.outputs)
+            self._enqueue(engine, context, tensors, captures)
+            if captures:
+                self._capture(engine, context)
+        return [self._take(engine, one) for one in self.outputs]
+
+    def unbind(self) -> None:
+        """The context takes other shapes: what was captured of it holds no more."""
+        if self.graph is not None:
+            self.graph.close()
+        self.graph, self.seen = None, 0
+
+    def _enqueue(self, engine: Any, context: Any, tensors: list[torch.Tensor], own: bool) -> None:
+        for one, tensor in zip(self.inputs, tensors):
+            placed = one.place(tensor, engine.device, own)
+            address = placed.data_ptr() or engine.nothing.reserve(1)
+            if address != one.address:
+                context.set_tensor_address(one.name, address)
+                one.address = address
+        if not context.execute_async_v3(engine.handle):
+            raise RuntimeError(FAILED)
+
+    def _capture(self, engine: Any, context: Any) -> None:
+        """From now on as a CUDA graph, if it can be captured and its first replay gives the very same answer."""
+        views = [one.view.reshape(-1).view(torch.uint8) for one in self.outputs if one.view.numel()]
+        plain = [view.clone() for view in views]
+        try:
+            graph = graphs.capture(engine.handle, lambda: context.execute_async_v3(engine.handle))
+            graph.launch(engine.handle)
+            if not all(torch.equal(*pair) for pair in zip(plain, views)):
+                graph.close()
+                raise graphs.CannotCapture("the captured graph gives another answer")
+            self.graph = graph
+        except Exception as reason:
+            engine.no_graphs(reason)
+            for view, answer in zip(views, plain):
+                view.copy_(answer)
+
+    def _take(self, engine: Any, one: Output) -> torch.Tensor:
+        value = one.view
+        if value is None:
+            value = engine.buffers[one.name].view(engine.allocators[one.name].shape, one.dtype)
+        return value if one.dtype is one.wanted else value.to(one.wanted)

@@ -1,0 +1,129 @@
+"""One TensorRT plan on one GPU and stream."""
+
+# ruff: noqa: B905 (images up to 23.04 have Python 3.8, whose zip knows no strict)
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+from typing import Any
+
+import torch
+import triton_python_backend_utils as pb_utils
+
+from .call import Call, Input, Output
+from .errors import InvalidRequest, NoPlan
+from .memory import Storage, allocator
+from .recent import Recent
+from .shapes import Profiles
+
+MODULES = {"tensorrt": "tensorrt", "tensorrt-rtx": "tensorrt_rtx"}
+TENSORRT_TO_TORCH = {
+    "BOOL": torch.bool,
+    "UINT8": torch.uint8,
+    "INT8": torch.int8,
+    "INT32": torch.int32,
+    "INT64": torch.int64,
+    "HALF": torch.float16,
+    "BF16": torch.bfloat16,
+    "FLOAT": torch.float32,
+}
+CALLS = 64
+"""Sets of input shapes whose calls are remembered."""
+STEADY = 20
+"""The call in a row with the same shapes from which on it is a CUDA graph: capturing takes as long as many calls save,
+and a context that takes other shapes loses its graph (TensorRT wants a context to be captured anew then)."""
+
+
+class Engine:
+    """CUDA tensors in and out; an execution context for each optimization profile when it is first needed. Output
+    buffers are used again by the next run."""
+
+    def __init__(
+        self, path: Path, flavour: str, tensors: dict[str, Any], device: str, stream: Any, graphs: bool = False
+    ) -> None:
+        self.device, self.tensors, self.handle, self.path = torch.device(device), tensors, stream.cuda_stream, path
+        self.trt = importlib.import_module(MODULES[flavour])
+        self.runtime = self.trt.Runtime(self.trt.Logger(self.trt.Logger.WARNING))
+        self.engine = self.runtime.deserialize_cuda_engine(path.read_bytes())
+        if self.engine is None:
+            raise NoPlan("TensorRT refused the plan; its reason stands above in the server's log")
+        # RTX compiles kernels for new shapes while it serves, and captures graphs by itself where it is asked to.
+        self.steady = STEADY if graphs and flavour == "tensorrt" else 0
+        self.profiles, self.calls = Profiles(tensors), Recent(CALLS)
+        self.contexts: dict[int, Any] = {}
+        self.bound: dict[int, Call] = {}
+        self.allocated: set[tuple[int, str]] = set()
+        self._reserve()
+
+    def _reserve(self) -> None:
+        """Memory for each tensor, empty yet."""
+        sides = ([t["name"] for t in self.tensors[side]] for side in ("inputs", "outputs"))
+        self.places, self.buffers = ({name: Storage(self.device) for name in names} for names in sides)
+        self.allocators = {name: allocator(self.trt, buffer) for name, buffer in self.buffers.items()}
+        self.nothing = Storage(self.device)
+        self.by_value = any(self.engine.is_shape_inference_io(name) for name in self.places)
+
+    def run(self, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+        """Enqueue on the stream, which is the current one; the outputs have the module's element types."""
+        shapes = tuple([tensor.shape for tensor in tensors])
+        call = self.calls.get(shapes)
+        if call is None:
+            call = self.calls.put(shapes, Call(self.profiles.find(tensors), shapes))
+        if self.bound.get(call.profile) is not call:
+            self._bind(call)
+        return call.run(self, self.contexts[call.profile], tensors)
+
+    def no_graphs(self, reason: Exception) -> None:
+        """Give up capturing."""
+        self.steady = 0
+        pb_utils.Logger.log_warn(f"trt-build: {self.path.name} runs without CUDA graphs: {reason}")
+
+    def _bind(self, call: Call) -> None:
+        """Give the context of the call's profile its shapes and addresses."""
+        before = self.bound.pop(call.profile, None)
+        if before is not None:
+            before.unbind()
+        context = self._context(call.profile)
+        names = [t["name"] for t in self.tensors["inputs"]]
+        for name, shape in zip(names, call.shapes):
+            if not context.set_input_shape(name, tuple(shape)):
+                raise InvalidRequest(f"TensorRT refuses shape {list(shape)} for input {name!r}")
+        call.inputs = [Input(name, self._dtype(name), self.places[name]) for name in names]
+        call.outputs = [self._output(call.profile, t) for t in self.tensors["outputs"]]
+        self.bound[call.profile] = call
+
+    def _output(self, profile: int, declared: dict[str, Any]) -> Output:
+        """Bound to memory of its size where TensorRT knows the shape already, else to an allocator."""
+        name, context = declared["name"], self.contexts[profile]
+        output, shape = Output(name, self._dtype(name), getattr(torch, declared["dtype"])), self._shape(context, name)
+        if shape is None:
+            context.set_output_allocator(name, self.allocators[name])
+            self.allocated.add((profile, name))
+            return output
+        if (profile, name) in self.allocated:
+            context.set_output_allocator(name, None)
+        output.view = self.buffers[name].view(shape, output.dtype)
+        context.set_tensor_address(name, self.buffers[name].reserve(1))
+        return output
+
+    def _shape(self, context: Any, name: str) -> tuple[int, ...] | None:
+        """The output's shape as it follows from the inputs' shapes; None where it depends on what they hold."""
+        if self.by_value:
+            return None
+        try:
+            shape = tuple(context.get_tensor_shape(name))
+        except ValueError:  # not even the number of axes is known
+            return None
+        return None if any(size < 0 for size in shape) else shape
+
+    def _dtype(self, name: str) -> torch.dtype:
+        return TENSORRT_TO_TORCH[self.engine.get_tensor_dtype(name).name]
+
+    def _context(self, profile: int) -> Any:
+        if profile not in self.contexts:
+            context = self.engine.create_execution_context()
+            if context is None:
+                raise RuntimeError("TensorRT could not make an execution context (usually: not enough GPU memory)")
+            context.set_optimization_profile_async(profile, self.handle)
+            self.contexts[profile] = context
+        return self.contexts[profile]

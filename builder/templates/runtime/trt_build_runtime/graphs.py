@@ -1,0 +1,75 @@
+"""CUDA graphs through the driver's own library, which is wherever a GPU works.
+
+Not torch.cuda.CUDAGraph: it routes torch's allocator into a pool of its own while it captures, and keeps that up after
+a capture that failed. What is captured here allocates nothing.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
+
+THREAD_LOCAL = 1
+"""Of CUstreamCaptureMode: what is unsafe to capture is refused in this thread; other threads go on undisturbed."""
+
+
+class CannotCapture(Exception):
+    """Why there is no graph. The stream is as it was before."""
+
+
+class Graph:
+    """Work that was captured from a stream, ready to be launched again."""
+
+    def __init__(self, executable: Any) -> None:
+        self.executable = executable
+        self.enqueue = driver().cuGraphLaunch
+
+    def launch(self, stream: int) -> None:
+        """Enqueue the whole of it. RuntimeError where the driver refuses."""
+        code = self.enqueue(self.executable, stream)
+        if code:
+            raise RuntimeError(f"the driver could not launch a CUDA graph: error {code}")
+
+    def close(self) -> None:
+        """Let go of it; what of it still runs on the GPU goes on."""
+        driver().cuGraphExecDestroy(self.executable)
+
+
+def capture(stream: int, enqueue: Callable[[], bool]) -> Graph:
+    """The graph of what `enqueue` puts on the stream (not the default one), which does not run. CannotCapture."""
+    cuda, graph, executable = driver(), ctypes.c_void_p(), ctypes.c_void_p()
+    _check("cuStreamBeginCapture", cuda.cuStreamBeginCapture_v2(stream, THREAD_LOCAL))
+    try:
+        enqueued = enqueue()
+    finally:  # also ends a capture that something in `enqueue` made invalid
+        ended = cuda.cuStreamEndCapture(stream, ctypes.byref(graph))
+    try:
+        _check("cuStreamEndCapture", ended)
+        if not enqueued:
+            raise CannotCapture("TensorRT refused to be captured")
+        _check("cuGraphInstantiate", cuda.cuGraphInstantiateWithFlags(ctypes.byref(executable), graph, 0))
+    finally:
+        if graph:
+            cuda.cuGraphDestroy(graph)
+    return Graph(executable)
+
+
+def _check(call: str, code: int) -> None:
+    if code:
+        raise CannotCapture(f"{call} gave error {code}")
+
+
+@lru_cache(maxsize=1)
+def driver() -> Any:
+    """libcuda, whose functions return 0 or an error's number."""
+    cuda = ctypes.CDLL("libcuda.so.1")
+    handle, place = ctypes.c_void_p, ctypes.POINTER(ctypes.c_void_p)
+    cuda.cuStreamBeginCapture_v2.argtypes = (handle, ctypes.c_int)
+    cuda.cuStreamEndCapture.argtypes = (handle, place)
+    cuda.cuGraphInstantiateWithFlags.argtypes = (place, handle, ctypes.c_ulonglong)
+    cuda.cuGraphLaunch.argtypes = (handle, handle)
+    cuda.cuGraphExecDestroy.argtypes = (handle,)
+    cuda.cuGraphDestroy.argtypes = (handle,)
+    return cuda

@@ -1,0 +1,128 @@
+"""A model that is cut into pieces, all of them in this one process."""
+
+# ruff: noqa: B905 (images up to 23.04 have Python 3.8, whose zip knows no strict)
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+import triton_python_backend_utils as pb_utils
+
+from .by_torch import TorchAnswerer
+from .engine import Engine
+from .handing import handed_out
+from .options import graphs
+
+
+class SegmentsAnswerer:
+    """The pieces of a model one after another, in this process; on a GPU all on one stream."""
+
+    def __init__(self, folder: Path, facts: dict[str, Any], args: dict[str, str]) -> None:
+        self.folder, self.stays, self.graphs = folder, bool(facts.get("step_of")), graphs(facts)
+        self.device, self.why = _device(args)
+        self.stream = None
+        if self.device != "cpu":
+            torch.cuda.set_device(self.device)
+            self.stream = torch.cuda.Stream(self.device)
+        sides = ([t["name"] for t in facts["serving"][side]] for side in ("inputs", "outputs"))
+        self.pieces = Pieces(self, "segment", facts["segments"], *sides)
+        answered = dict(self.pieces.answered(""))
+        self.kind = "+".join(sorted(set(answered.values())))
+        self.told = " ".join(f"{piece}:{who}" for piece, who in answered.items())
+
+    def by_torch(self, stem: str) -> TorchAnswerer:
+        """The graph of that name, by torch on the device of all pieces."""
+        return TorchAnswerer(self.folder / f"{stem}.pt", self.why, self.device)
+
+    def runner(self, stem: str, piece: dict[str, Any]) -> Any:
+        """The piece's plan where it has one and a GPU takes it, else its graph by torch; a branch; or its parts."""
+        if piece["kind"] == "branch":
+            return Branch(self, stem, piece)
+        if piece.get("parts"):
+            return Pieces(self, stem, piece["parts"], *([t["name"] for t in piece[s]] for s in ("inputs", "outputs")))
+        plan = self.folder / f"{stem}.plan"
+        if self.stream is not None and plan.exists():
+            try:
+                return Engine(plan, piece["plan"]["flavour"], piece, self.device, self.stream, self.graphs)
+            except Exception as error:
+                self.why = f"{stem.replace('_', ' ')}: the plan cannot run here: {error}"
+                pb_utils.Logger.log_warn(f"trt-build: {self.why}")
+        return self.by_torch(stem)
+
+    def run(self, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+        """Tensors of any device in; CPU tensors out, or see handed_out."""
+        if self.stream is None:
+            return self.pieces.run(tensors)
+        outputs = self.pieces.run([tensor.to(self.device) for tensor in tensors])
+        stays = self.stays or any(tensor.is_cuda for tensor in tensors)
+        return handed_out(outputs, self.stream, stays, lends=False)  # a piece may hand an input on
+
+
+class Pieces:
+    """Pieces one after another. Tensors go from one to the next as they are, without a copy, and are let go after their
+    last reader."""
+
+    def __init__(
+        self, owner: SegmentsAnswerer, stem: str, pieces: list[dict[str, Any]], inputs: list[str], outputs: list[str]
+    ) -> None:
+        self.owner, self.stem, self.pieces, self.inputs, self.outputs = owner, stem, pieces, inputs, outputs
+        self.runners = [owner.runner(f"{stem}_{number}", piece) for number, piece in enumerate(pieces)]
+        self.last_reader = {t["name"]: n for n, piece in enumerate(pieces) for t in piece["inputs"]}
+        self.instead: dict[int, TorchAnswerer] = {}
+
+    def answered(self, path: str) -> Any:
+        """(the piece, "plan" or "torch") of each, at any depth."""
+        for number, (piece, runner) in enumerate(zip(self.pieces, self.runners)):
+            if hasattr(runner, "answered"):
+                yield from runner.answered(f"{path}{number}.")
+            else:
+                yield f"{path}{number}.{piece['kind']}", "plan" if isinstance(runner, Engine) else "torch"
+
+    def run(self, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+        """The tensors `outputs` of the tensors `inputs`."""
+        values = dict(zip(self.inputs, tensors))
+        for number, (piece, runner) in enumerate(zip(self.pieces, self.runners)):
+            given = [values[t["name"]] for t in piece["inputs"]]
+            if isinstance(runner, Engine) and runner.profiles.find(given) is None:
+                runner = self._instead(number)
+            values.update(zip((t["name"] for t in piece["outputs"]), runner.run(given)))
+            for name in [n for n in values if n not in self.outputs and self.last_reader.get(n, -1) <= number]:
+                del values[name]
+        return [values[name] for name in self.outputs]
+
+    def _instead(self, number: int) -> TorchAnswerer:
+        """torch for a piece whose plan does not take what the data made this time."""
+        if number not in self.instead:
+            self.instead[number] = self.owner.by_torch(f"{self.stem}_{number}")
+        return self.instead[number]
+
+
+class Branch:
+    """One of two arms, as the data decide; the other one does not run."""
+
+    def __init__(self, owner: SegmentsAnswerer, stem: str, piece: dict[str, Any]) -> None:
+        inputs, outputs = ([t["name"] for t in piece[side]] for side in ("inputs", "outputs"))
+        self.reads = [inputs.index(t["name"]) for t in piece["condition"]]
+        self.condition = owner.by_torch(f"{stem}_condition")
+        named = zip(("yes", "no"), piece["arms"])
+        self.arms = {name: Pieces(owner, f"{stem}_{name}", arm, inputs, outputs) for name, arm in named}
+
+    def answered(self, path: str) -> Any:
+        """As of Pieces, of both arms."""
+        for name, arm in self.arms.items():
+            yield from arm.answered(f"{path}{name}.")
+
+    def run(self, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+        """The arm's answer."""
+        decided = bool(self.condition.run([tensors[index] for index in self.reads])[0])
+        return self.arms["yes" if decided else "no"].run(tensors)
+
+
+def _device(args: dict[str, str]) -> tuple[str, str]:
+    """The device of all segments, and why that one."""
+    if not torch.cuda.is_available():
+        return "cpu", "torch sees no GPU"
+    if args["model_instance_kind"] == "CPU":
+        return "cpu", "the instance is of KIND_CPU"
+    return f"cuda:{args['model_instance_device_id']}", "a GPU"

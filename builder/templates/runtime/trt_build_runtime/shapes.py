@@ -1,0 +1,64 @@
+"""Which optimization profile holds the shapes of a request; what to say where none does."""
+
+# ruff: noqa: B905 (images up to 23.04 have Python 3.8, whose zip knows no strict)
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from .errors import InvalidRequest
+from .recent import Recent
+
+SHAPES = 256
+"""How many sets of input shapes are remembered as ones that fit: looking a set up costs a tenth of checking it."""
+
+
+class Profiles:
+    """The optimization profiles of one engine or model, `declared` as plan.json has them."""
+
+    def __init__(self, declared: dict[str, Any]) -> None:
+        self.declared = declared
+        self.known = Recent(SHAPES)
+
+    def check(self, tensors: list[torch.Tensor]) -> None:
+        """Refuse what an engine would refuse, whoever answers; InvalidRequest names the axis and its range."""
+        if self.declared["profiles"] and self.find(tensors) is None:
+            raise InvalidRequest(outside(self.declared, tensors))
+
+    def find(self, tensors: list[torch.Tensor]) -> Any:
+        """The index of the profile that holds all shapes and has the nearest opt; None where no profile holds them."""
+        shapes = tuple([tensor.shape for tensor in tensors])
+        found = self.known.get(shapes)
+        if found is None:
+            index = _profile(self.declared, shapes)
+            if index is None:
+                return None
+            found = self.known.put(shapes, (index,))
+        return found[0]
+
+
+def _profile(declared: dict[str, Any], shapes: tuple[tuple[int, ...], ...]) -> Any:
+    named = {t["name"]: shape for t, shape in zip(declared["inputs"], shapes)}
+    fitting = [i for i, p in enumerate(declared["profiles"]) if all(_fits(p[n], s) for n, s in named.items())]
+    return min(fitting, key=lambda i: _distance(declared["profiles"][i], named), default=None)
+
+
+def _fits(span: dict[str, list[int]], shape: tuple[int, ...]) -> bool:
+    return len(shape) == len(span["min"]) and all(a <= n <= b for a, n, b in zip(span["min"], shape, span["max"]))
+
+
+def _distance(profile: dict[str, Any], shapes: dict[str, tuple[int, ...]]) -> int:
+    return sum(abs(a - b) for name, shape in shapes.items() for a, b in zip(profile[name]["opt"], shape))
+
+
+def outside(declared: dict[str, Any], tensors: list[torch.Tensor]) -> str:
+    """Which input has which shape, and what the model was built for."""
+    lines = []
+    for tensor, x in zip(declared["inputs"], tensors):
+        spans = [profile[tensor["name"]] for profile in declared["profiles"]]
+        if not any(_fits(span, tuple(x.shape)) for span in spans):
+            allowed = " or ".join(f"{span['min']} to {span['max']}" for span in spans)
+            lines.append(f"input {tensor['name']!r} has shape {list(x.shape)}, and the model was built for {allowed}")
+    together = "; ".join(f"{t['name']!r} {list(x.shape)}" for t, x in zip(declared["inputs"], tensors))
+    return "; ".join(lines) or f"no single optimization profile of the model holds these shapes together: {together}"

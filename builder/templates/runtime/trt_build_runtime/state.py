@@ -1,0 +1,67 @@
+"""The state that a model keeps between the requests of a sequence."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from pathlib import Path
+from typing import Any
+
+import torch
+import triton_python_backend_utils as pb_utils
+
+from .errors import InvalidRequest
+
+
+class Memory:
+    """The state of every open sequence of this instance, by correlation id; nothing where the model has no state.
+
+    Triton hands all requests of a sequence to one instance, in order, at most one of them in a batch, and refuses a
+    sequence that does not begin with a start. It does not say when it ends one that was silent for too long: such are
+    the least recently used, and make room when more are kept than can be open.
+    """
+
+    def __init__(self, folder: Path, tensors: dict[str, Any], batching: bool) -> None:
+        self.states = tensors.get("state", ())
+        self.limit = tensors.get("max_sequences", 0)
+        self.places = {t["name"]: place for place, t in enumerate(tensors["outputs"])}
+        self.start = {s["input"]: _start(folder, s, batching) for s in self.states}
+        self.sequences: OrderedDict[Any, dict[str, torch.Tensor]] = OrderedDict()
+
+    def of(self, request: Any) -> dict[str, torch.Tensor]:
+        """The state that the request finds, by input name. A start forgets what the sequence had."""
+        if not self.states:
+            return {}
+        if request.flags() & pb_utils.TRITONSERVER_REQUEST_FLAG_SEQUENCE_START:
+            self.sequences.pop(request.correlation_id(), None)
+            return self.start
+        if request.correlation_id() not in self.sequences:
+            raise InvalidRequest(
+                f"sequence {request.correlation_id()} has no state: its start failed, so start it anew"
+            )
+        return self.sequences[request.correlation_id()]
+
+    def keep(self, request: Any, answer: Any) -> None:
+        """Remember what the request leaves; one that failed leaves what it found."""
+        if not self.states:
+            return
+        sequence = request.correlation_id()
+        if not isinstance(answer, Exception):
+            self.sequences[sequence] = {s["input"]: self._copy(answer, s["output"]) for s in self.states}
+            self.sequences.move_to_end(sequence)
+        if request.flags() & pb_utils.TRITONSERVER_REQUEST_FLAG_SEQUENCE_END:
+            self.sequences.pop(sequence, None)
+        while len(self.sequences) > self.limit:
+            self.sequences.popitem(last=False)
+
+    def _copy(self, answer: list[torch.Tensor], output: str) -> torch.Tensor:
+        """Its own memory: the answer may be a row of a batch, or a buffer that the next run uses again. On the CPU, so
+        that sequences whose clients are there and elsewhere still make one batch."""
+        return answer[self.places[output]].detach().to("cpu", copy=True).contiguous()
+
+
+def _start(folder: Path, state: dict[str, Any], batching: bool) -> torch.Tensor:
+    """What a sequence starts from, of the model's shape: zeros, or the raw values of a file."""
+    dtype, shape = getattr(torch, state["dtype"]), ([1] if batching else []) + state["shape"]
+    if state["initial"] == "zeros":
+        return torch.zeros(shape, dtype=dtype)
+    return torch.frombuffer(bytearray((folder / state["initial"]).read_bytes()), dtype=dtype).reshape(shape)

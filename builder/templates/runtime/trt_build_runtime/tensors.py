@@ -1,0 +1,38 @@
+"""Triton's tensors as torch's and back, without a copy where DLPack can say what they are."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import triton_python_backend_utils as pb_utils
+from torch.utils.dlpack import from_dlpack, to_dlpack
+
+from .errors import InvalidRequest
+
+
+def to_torch(tensor: Any, declared: dict[str, Any]) -> torch.Tensor:
+    """Through DLPack, without a copy; bool through numpy, since DLPack has it only from Triton 24.x on."""
+    if tensor is None:
+        raise InvalidRequest(f"input {declared['name']!r} is missing")
+    value = _bool(tensor) if declared["dtype"] == "bool" else from_dlpack(tensor.to_dlpack())
+    return value if declared["shape"] else value.reshape(())
+
+
+def _bool(tensor: Any) -> torch.Tensor:
+    value = torch.from_numpy(tensor.as_numpy()) if tensor.is_cpu() else from_dlpack(tensor.to_dlpack())
+    return value if value.dtype == torch.bool else value.view(torch.bool)  # older servers: a byte each
+
+
+def from_torch(name: str, tensor: torch.Tensor) -> Any:
+    """Triton's tensor of that name. It holds the memory of this one."""
+    value = tensor.detach().contiguous()
+    value = value.reshape(1) if value.dim() == 0 else value
+    if value.dtype == torch.bool and not value.is_cuda:
+        return pb_utils.Tensor(name, value.numpy())
+    try:
+        return pb_utils.Tensor.from_dlpack(name, to_dlpack(value))
+    except Exception:
+        if value.dtype != torch.bool:
+            raise
+        return pb_utils.Tensor(name, value.cpu().numpy())  # a server whose DLPack has no bool
