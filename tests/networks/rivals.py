@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -15,13 +15,25 @@ Inputs = Sequence[torch.Tensor]
 Answers = list[list[torch.Tensor]]
 
 
-def answers(module: torch.nn.Module, cases: Sequence[Inputs], precision: str) -> tuple[str, Answers]:
-    """(what it is, its outputs at each of the cases, in float32 where they are floats).
+UNITS = {"fp32": 2.0**-24, "tf32": 2.0**-11, "fp16": 2.0**-11}
+"""What one rounding to nearest may change a number by, relative to it."""
+DRAWS = 6
 
-    fp32: torch in float64 on the CPU, since float32 there is the truth that others are held against. tf32 and fp16:
-    torch eager on the GPU, with TF32 allowed, or all in half; autocast where the module mixes float32 with half
-    itself. Without a GPU, torch on the CPU with its arithmetic rounded as the precision rounds it.
+
+def variants(module: torch.nn.Module, cases: Sequence[Inputs], precision: str) -> tuple[str, list[Answers]]:
+    """(what computed them, the outputs at each of the cases, several times), in float32 where they are floats.
+
+    First torch in that precision: for fp32 in float64 on the CPU, since float32 there is the truth that others are
+    held against; for tf32 and fp16 eager on the GPU, with TF32 allowed, or all in half (autocast where the module mixes
+    float32 with half itself); without a GPU on the CPU, with its arithmetic rounded as the precision rounds it. Then
+    torch in float32 with every weight and input off by up to one rounding of the precision: that no engine can avoid,
+    and it shows which decisions (a topk of nearly equal scores) are not settled in the precision.
     """
+    name, first = _computed(module, cases, precision)
+    return name, [first, *(_off(module, cases, UNITS[precision], draw) for draw in range(DRAWS))]
+
+
+def _computed(module: torch.nn.Module, cases: Sequence[Inputs], precision: str) -> tuple[str, Answers]:
     if precision == "fp32":
         return "torch in float64", _eager(module, cases, torch.float64, "cpu")
     if not torch.cuda.is_available():
@@ -37,6 +49,20 @@ def answers(module: torch.nn.Module, cases: Sequence[Inputs], precision: str) ->
         on_gpu = copy.deepcopy(module).cuda()
         cast: AbstractContextManager[Any] = torch.autocast("cuda", torch.float16)
         return "torch autocast on the GPU", _asked(on_gpu, [_moved(c, None, "cuda") for c in cases], cast, "cuda")
+
+
+def _off(module: torch.nn.Module, cases: Sequence[Inputs], unit: float, draw: int) -> Answers:
+    torch.manual_seed(draw)
+    changed = copy.deepcopy(module)
+    with torch.no_grad():
+        for tensor in (*changed.parameters(), *changed.buffers()):
+            if tensor.is_floating_point():
+                tensor.copy_(_jittered(tensor, unit))
+    return _asked(changed, [[_jittered(t, unit) for t in case] for case in cases], nullcontext())
+
+
+def _jittered(tensor: torch.Tensor, unit: float) -> torch.Tensor:
+    return tensor * (1 + unit * (2 * torch.rand_like(tensor) - 1)) if tensor.is_floating_point() else tensor
 
 
 def _eager(module: torch.nn.Module, cases: Sequence[Inputs], dtype: torch.dtype, device: str) -> Answers:
