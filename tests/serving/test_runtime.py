@@ -1,0 +1,226 @@
+"""How the runtime calls an engine: what it asks once, what each time, and when as a CUDA graph."""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from tests.serving import fakes
+
+PROFILES = ((1, 1, 1), (2, 4, 8))
+
+
+@pytest.fixture
+def driver(monkeypatch: pytest.MonkeyPatch) -> fakes.Driver:
+    made = fakes.Driver()
+    monkeypatch.setitem(sys.modules, "tensorrt", fakes.tensorrt(made))
+    fakes.LOG.clear()
+    fakes.PLAN.clear()
+    return made
+
+
+@pytest.fixture
+def modules(driver: fakes.Driver) -> dict[str, Any]:
+    model, found = fakes.runtime()
+    found["graphs"].driver = lambda: driver
+    return {**found, "model": model}
+
+
+def declared(plan: fakes.Plan, wide: Sequence[str] = ()) -> dict[str, Any]:
+    """plan.json's `serving` of a plan whose inputs are [batch, 3]; `wide` are int64 in the module."""
+    names = {"FLOAT": "float32", "INT32": "int32", "BOOL": "bool"}
+    sides = {
+        side: [{"name": n, "dtype": "int64" if n in wide else names[d], "shape": [-1, 3]} for n, d in tensors.items()]
+        for side, tensors in (("inputs", plan.inputs), ("outputs", plan.outputs))
+    }
+    profiles = [{n: dict(zip(("min", "opt", "max"), ([b, 3] for b in p), strict=True)) for n in plan.inputs}
+                for p in PROFILES]  # fmt: skip
+    return {**sides, "profiles": profiles}
+
+
+def engine(modules: dict[str, Any], plan: fakes.Plan, tmp_path: Path, wide: Sequence[str] = (), steady: int = 3) -> Any:
+    fakes.PLAN.append(plan)
+    (tmp_path / "model.plan").write_bytes(b"plan")
+    stream = SimpleNamespace(cuda_stream=7)
+    made = modules["engine"].Engine(tmp_path / "model.plan", "tensorrt", declared(plan, wide), "cpu", stream, True)
+    made.steady = steady
+    return made
+
+
+def doubling(**more: Any) -> fakes.Plan:
+    return fakes.Plan({"x": "FLOAT"}, {"y": "FLOAT"}, lambda x: [x * 2], lambda shape: [shape], **more)
+
+
+def ask(one: Any, batch: int, seed: int) -> None:
+    x = torch.full((batch, 3), float(seed))
+    (y,) = one.run([x])
+    assert y.shape == x.shape and bool((y == 2 * seed).all()), (batch, seed, y)
+
+
+def test_every_shape_is_answered_rightly_in_turns_with_and_without_graphs(
+    modules: dict[str, Any], driver: fakes.Driver, tmp_path: Path
+) -> None:
+    one = engine(modules, doubling(), tmp_path)
+    for seed, batch in enumerate([1, 4, 8, 2, 1, 1, 1, 1, 4, 4, 4, 4, 4, 1, 8, 8, 8, 8, 2, 1, 8, 4] * 2, 1):
+        ask(one, batch, seed)
+    assert driver.launched > 8 and one.steady == 3
+
+
+def test_a_steady_call_asks_tensorrt_for_nothing_but_to_run(
+    modules: dict[str, Any], driver: fakes.Driver, tmp_path: Path
+) -> None:
+    one = engine(modules, plan := doubling(), tmp_path, steady=0)
+    x = torch.ones(4, 3)
+    one.run([x])
+    plan.asked.clear()
+    for _ in range(5):
+        one.run([x])
+    assert plan.asked == {"execute": 5} and not driver.made
+
+
+def test_a_captured_call_does_not_run_the_context_again(
+    modules: dict[str, Any], driver: fakes.Driver, tmp_path: Path
+) -> None:
+    one = engine(modules, plan := doubling(), tmp_path)
+    for seed in range(10):
+        ask(one, 4, seed)
+    assert plan.asked["execute"] == 3 + 1, "three plain ones and the captured one"
+    assert driver.launched == 1 + 7, "the one that is compared, and seven answers"
+
+
+def test_a_context_that_takes_other_shapes_loses_its_graph_and_the_other_profile_keeps_its_own(
+    modules: dict[str, Any], driver: fakes.Driver, tmp_path: Path
+) -> None:
+    one = engine(modules, doubling(), tmp_path)
+    for seed in range(4):
+        ask(one, 1, seed)
+        ask(one, 4, seed)
+    assert len(driver.graphs) == 2
+    ask(one, 8, 5)
+    assert len(driver.graphs) == 1
+    launched = driver.launched
+    ask(one, 1, 6)
+    assert driver.launched == launched + 1
+
+
+@pytest.mark.parametrize("how", ["refused by TensorRT", "made invalid", "another answer"])
+def test_what_cannot_be_captured_goes_on_without(
+    modules: dict[str, Any], driver: fakes.Driver, tmp_path: Path, how: str
+) -> None:
+    calls = iter(range(100))
+    drifting = fakes.Plan({"x": "FLOAT"}, {"y": "FLOAT"}, lambda x: [x * 2 + next(calls)], lambda shape: [shape])
+    plan = drifting if how == "another answer" else doubling()
+    one = engine(modules, plan, tmp_path)
+    driver.takes_captures, driver.refuses = how != "refused by TensorRT", 900 * (how == "made invalid")
+    answers = [one.run([torch.zeros(4, 3)])[0][0, 0].item() for _ in range(8)]
+    assert answers == ([0, 1, 2, 4, 5, 6, 7, 8] if plan is drifting else [0] * 8)
+    assert driver.made == 1 and driver.capturing is None and not driver.graphs
+    assert ["without CUDA graphs" in line for line in fakes.LOG] == [True]
+
+
+def test_shapes_that_depend_on_data_come_through_an_allocator_and_are_not_captured(
+    modules: dict[str, Any], driver: fakes.Driver, tmp_path: Path
+) -> None:
+    plan = fakes.Plan(
+        {"x": "FLOAT"},
+        {"kept": "FLOAT", "y": "FLOAT"},
+        lambda x: [x[x[:, 0] > 0], x * 2],
+        lambda shape: [(-1, 3), shape],
+    )
+    one = engine(modules, plan, tmp_path)
+    for step in range(8):
+        x = torch.ones(8, 3)
+        x[: step % 5] = -1
+        kept, y = one.run([x])
+        assert kept.shape == (8 - step % 5, 3) and bool((y == 2 * x).all())
+    assert not driver.made
+
+
+def test_outputs_that_depend_on_what_inputs_hold_are_never_bound_before(
+    modules: dict[str, Any], driver: fakes.Driver, tmp_path: Path
+) -> None:
+    one = engine(modules, plan := doubling(by_value=True), tmp_path)
+    for seed in range(5):
+        ask(one, 4, seed)
+    assert not driver.made and plan.asked["set_output_allocator"] == 1
+
+
+def test_int64_is_narrowed_going_in_and_widened_coming_out(
+    modules: dict[str, Any], driver: fakes.Driver, tmp_path: Path
+) -> None:
+    plan = fakes.Plan({"n": "INT32"}, {"m": "INT32"}, lambda n: [n + 1], lambda shape: [shape])
+    one = engine(modules, plan, tmp_path, wide=("n", "m"))
+    for value in range(6):
+        (m,) = one.run([torch.full((2, 3), value)])
+        assert m.dtype == torch.int64 and bool((m == value + 1).all())
+    assert driver.launched
+
+
+def test_tensors_that_do_not_lie_in_a_row_are_laid_so(
+    modules: dict[str, Any], driver: fakes.Driver, tmp_path: Path
+) -> None:
+    one = engine(modules, doubling(), tmp_path, steady=0)
+    x = torch.arange(12.0).view(3, 4).t()
+    (y,) = one.run([x])
+    assert bool((y == 2 * x).all())
+
+
+def test_calls_are_remembered_in_a_bounded_number(
+    modules: dict[str, Any], driver: fakes.Driver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(modules["engine"], "CALLS", 2)
+    one = engine(modules, doubling(), tmp_path)
+    for seed, batch in enumerate([2, 3, 4, 5, 2, 3, 2, 2, 2, 2, 5], 1):
+        ask(one, batch, seed)
+        assert len(one.calls.values) <= 2 and len(driver.graphs) <= 1
+
+
+def model(modules: dict[str, Any], plan: fakes.Plan, tmp_path: Path, **runtime: Any) -> Any:
+    """The whole of model.py, answered by the fake plan on the CPU."""
+    made = engine(modules, plan, tmp_path)
+    answering = modules["answering"]
+    folder = tmp_path / "served" / "1"
+    folder.mkdir(parents=True)
+    facts = {"serving": declared(plan), "flavour": "tensorrt", "runtime": runtime}
+    (folder / "plan.json").write_text(json.dumps(facts))
+    answerer = answering.PlanAnswerer.__new__(answering.PlanAnswerer)
+    answerer.device, answerer.engine, answerer.stays = "cpu", made, True
+    answerer.stream = SimpleNamespace(synchronize=lambda: None)
+    modules["model"].answerer = lambda *_: answerer
+    served = modules["model"].TritonPythonModel()
+    served.initialize({"model_repository": str(folder.parent), "model_version": "1", "model_name": "m",
+                       "model_config": '{"max_batch_size": 8}'})  # fmt: skip
+    served.thread = threading.get_ident()  # there is no stream to take
+    return served
+
+
+def test_requests_are_answered_alone_and_in_batches_and_a_bad_one_fails_alone(
+    modules: dict[str, Any], driver: fakes.Driver, tmp_path: Path
+) -> None:
+    served = model(modules, doubling(), tmp_path)
+    for seed in range(6):
+        (response,) = served.execute([fakes.Request(["y"], x=torch.full((4, 3), float(seed)))])
+        assert bool((response.tensors["y"] == 2 * seed).all())
+        sent = [fakes.Request(["y"], x=torch.full((2, 3), float(seed + n))) for n in range(3)]
+        bad = fakes.Request(["y"], x=torch.ones(9, 3))
+        *good, refused = served.execute([*sent, bad])
+        assert [bool((one.tensors["y"] == 2 * (seed + n)).all()) for n, one in enumerate(good)] == [True] * 3
+        assert "input 'x' has shape [9, 3]" in refused.error
+
+
+def test_a_server_without_parameters_of_responses_is_asked_once(
+    modules: dict[str, Any], driver: fakes.Driver, tmp_path: Path
+) -> None:
+    served = model(modules, doubling(), tmp_path)
+    fakes.Response.refused = 0
+    for _ in range(4):
+        served.execute([fakes.Request([], x=torch.ones(1, 3))])
+    assert fakes.Response.refused == 1
