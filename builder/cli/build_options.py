@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import click
@@ -28,18 +29,35 @@ class Size(click.ParamType[int]):
             return value
         number = value.upper().removesuffix("B").removesuffix("I")
         unit = number[-1:] if number[-1:] in ("K", "M", "G") else ""
-        try:
-            return int(float(number.removesuffix(unit)) * UNITS[unit])
-        except ValueError:
-            self.fail(f"{value!r} is not a size, as in 512M or 2GiB", param, ctx)
+        with contextlib.suppress(ValueError, OverflowError):
+            size = int(float(number.removesuffix(unit)) * UNITS[unit])
+            if size > 0:
+                return size
+        self.fail(f"{value!r} is not a size, as in 512M or 2GiB", param, ctx)
+
+
+class Pool(click.ParamType[tuple[str, int]]):
+    """A memory pool and its limit: `tactic_dram=1GiB`."""
+
+    name = "NAME=SIZE"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, int]:
+        name, equals, size = value.partition("=")
+        if not (name and equals):
+            self.fail(f"{value!r} is no pool with its limit, as in tactic_dram=1GiB", param, ctx)
+        return name.lower(), Size().convert(size, param, ctx)
 
 
 _OPTIONS = (
     click.option(
-        "--target", "targets", multiple=True, metavar="SM", help="A GPU that the plan is for: sm_89. RTX only."
+        "--target",
+        "targets",
+        multiple=True,
+        metavar="SM",
+        help="A GPU that the model is for, as sm_89; several times for several. TensorRT builds for this host's alone.",
     ),
     click.option("--workspace", "workspace_bytes", type=Size(), help="Scratch memory of the engine, at most."),
-    click.option("--pool", "pools", multiple=True, metavar="NAME=SIZE", help="The limit of another memory pool."),
+    click.option("--pool", "pools", type=Pool(), multiple=True, help="The limit of another memory pool."),
     click.option("--optimization-level", type=click.IntRange(0, 5), help="0 builds fastest, 5 searches longest."),
     click.option("--tactic-source", "sources", multiple=True, metavar="NAME", help="The only libraries of kernels."),
     click.option(
@@ -66,11 +84,7 @@ def taken(settings: dict[str, Any]) -> Any:
 
     names = ("workspace_bytes", "optimization_level", "hardware_compatible", "timing_cache", *FLAGS)
     said = {name: settings.pop(name) for name in names}
-    sources, pools = settings.pop("sources"), dict(_pool(text) for text in settings.pop("pools"))
+    sources, pools = settings.pop("sources"), dict(settings.pop("pools"))
     targets = tuple(capability(text) for text in settings.pop("targets"))
     return BuildOptions(**said, compute_capabilities=targets, tactic_sources=sources or None, memory_pools=pools)
 
-
-def _pool(text: str) -> tuple[str, int]:
-    name, _, size = text.partition("=")
-    return name.lower(), Size().convert(size, None, None)

@@ -79,14 +79,11 @@ def examine(spec: Any, asked: _Asked, progress: Progress) -> dict[str, Any]:
 
 def _options(report: dict[str, Any], spec: Any, asked: _Asked) -> None:
     """Refuse what `repo` would refuse of the builder's options, the manifest's own among them."""
-    from builder.engine import config, flavour
-    from builder.engine import options as engine_options
-    from builder.engine.flavour import trt
+    from builder.engine import config
     from builder.repository import orders
 
     report["_options"] = orders.options_of(asked.order)
-    engine_options.check(report["_options"], flavour.name(), trt, trt.__version__)
-    config.pools(report["_options"])
+    config.check(report["_options"])
 
 
 def _read(report: dict[str, Any], spec: Any, asked: _Asked) -> None:

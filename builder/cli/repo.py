@@ -95,7 +95,7 @@ def show(terminal: Terminal, results: list[ModelResult], out: Path) -> None:
             terminal.note(f"{result.name}: {result.quantised['summary']}")
         if result.error:
             terminal.failure(f"{result.name}: {result.error}", None) if not terminal.as_json else None
-        if result.state != "unchanged" and result.because not in ("", NEW):
+        if result.ok and result.state != "unchanged" and result.because not in ("", NEW):
             terminal.note(f"{result.name}: rebuilt because: {result.because}")
     built = sum(result.ok for result in results)
     terminal.line(f"{built} of {len(results)} models in {out}")

@@ -34,6 +34,7 @@ def build(conversion: Any, options: BuildOptions = DEFAULT, report: progress.Rep
     options that the flavour lacks; BuildCancelled (a KeyboardInterrupt) when progress.CANCEL was set.
     """
     monitor = progress.monitor(report)  # must outlive the build
+    config.check(options)
     settings = config.create(conversion, options, monitor)
     memory.check(conversion)
     started = time.monotonic()

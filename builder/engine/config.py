@@ -43,6 +43,13 @@ def create(conversion: Any, chosen: BuildOptions, monitor: Any = None) -> Any:
     return PostprocessConfig(made, lambda builder, network, config: set_tf32(config, conversion.precision == "tf32"))
 
 
+def check(chosen: BuildOptions) -> None:
+    """Raise UsageError for an option that this flavour, its version or this machine does not have."""
+    options.check(chosen, flavour.name(), trt, trt.__version__)
+    options.check_host(chosen, flavour.name(), flavour.gpu_answers())
+    pools(chosen)
+
+
 def timing_cache(chosen: BuildOptions) -> Path | None:
     """The timing cache that a build uses; None where the flavour measures nothing. Its folder is made."""
     if flavour.name() == "tensorrt-rtx":

@@ -87,6 +87,19 @@ NEEDED = {
 }
 """What of the library an option needs: versions before it lack the option."""
 
+NEEDS_GPU = {"tensorrt-rtx": ("refit", "strip_plan")}
+"""By flavour the options that are built only where a GPU answers: RTX 1.7 ends with a failed CUDA call without one."""
+
+
+def check_host(options: BuildOptions, flavour: str, has_gpu: bool) -> None:
+    """Raise UsageError for an option that a machine without a GPU cannot build with."""
+    for name in NEEDS_GPU.get(flavour, ()) if not has_gpu else ():
+        if name in options.set():
+            raise UsageError(
+                f"{flavour} builds with {name.replace('_', ' ')} only where a GPU answers, and none does here",
+                fix="build on a host that has a GPU, or without this option",
+            )
+
 
 def check(options: BuildOptions, flavour: str, library: Any, version: str) -> None:
     """Raise UsageError for an option that the flavour, or this version of it, does not have."""

@@ -37,11 +37,13 @@ def perform(order: Order, progress: Progress) -> ModelResult:
 
 
 def prepare(order: Order) -> None:
-    """Make this process ready for the order: its flavour, its plugins, its share of the cores."""
-    from builder.engine import flavour
-    from builder.repository import plugins
+    """Make this process ready for the order: its flavour, its plugins, its share of the cores. Raises UsageError for a
+    builder's option that is not to be had here: a plan from the store would hide that it was ignored."""
+    from builder.engine import config, flavour
+    from builder.repository import orders, plugins
 
     flavour.select(order.flavour)
+    config.check(orders.options_of(order))
     plugins.load(order.plugins)
     if order.threads:
         import torch

@@ -1,0 +1,55 @@
+"""The builder's options on the command line: each reaches TensorRT, or is refused with words that help."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from click.testing import Result
+
+from builder.engine import flavour
+
+Run = Callable[..., Result]
+RTX = ("--flavour", "tensorrt-rtx")
+
+
+@pytest.mark.parametrize("size", ["", "0", "-1G", "inf", "nan", "1e400", "much", "0.1"])
+@pytest.mark.parametrize("option", ["--workspace", "--pool"])
+def test_what_is_no_size_is_usage(small: Path, tmp_path: Path, run: Run, option: str, size: str) -> None:
+    given = size if option == "--workspace" else f"tactic_dram={size}"
+    result = run("repo", small, "--out", tmp_path / "out", option, given)
+    assert result.exit_code == 2
+    assert f"'{option}': {size!r} is not a size, as in 512M or 2GiB" in result.output
+
+
+@pytest.mark.parametrize("pool", ["tactic_dram", "=1G", ""])
+def test_a_pool_has_a_name_and_a_limit(small: Path, tmp_path: Path, run: Run, pool: str) -> None:
+    result = run("repo", small, "--out", tmp_path / "out", "--pool", pool)
+    assert result.exit_code == 2
+    assert "no pool with its limit, as in tactic_dram=1GiB" in result.output
+
+
+def test_an_option_that_the_flavour_lacks_is_refused_though_the_plan_is_in_the_store(
+    small: Path, tmp_path: Path, run: Run
+) -> None:
+    """The timing cache is in no key: where a plan was found, TensorRT never saw the option."""
+    asked = ("repo", small, "--out", tmp_path / "out", "--store", tmp_path / "store", *RTX)
+    assert run(*asked).exit_code == 0
+    refused = run(*asked, "--timing-cache", tmp_path / "a.cache")
+    assert refused.exit_code == 2
+    assert "tensorrt-rtx has no timing cache" in refused.output
+    assert "rebuilt" not in refused.output
+
+
+@pytest.mark.skipif(flavour.gpu_answers(), reason="there is a GPU here")
+@pytest.mark.parametrize("option", ["--refit", "--strip-plan"])
+@pytest.mark.parametrize("command", ["repo", "check"])
+def test_what_needs_a_gpu_is_refused_before_anything_is_lowered(
+    small: Path, tmp_path: Path, run: Run, option: str, command: str
+) -> None:
+    more = ("--out", tmp_path / "out") if command == "repo" else ()
+    result = run(command, small, *more, *RTX, option)
+    assert result.exit_code == 2
+    assert f"builds with {option[2:].replace('-', ' ')} only where a GPU answers" in result.output
+    assert "lower" not in result.stderr
