@@ -87,4 +87,3 @@ def taken(settings: dict[str, Any]) -> Any:
     sources, pools = settings.pop("sources"), dict(settings.pop("pools"))
     targets = tuple(capability(text) for text in settings.pop("targets"))
     return BuildOptions(**said, compute_capabilities=targets, tactic_sources=sources or None, memory_pools=pools)
-
