@@ -111,8 +111,20 @@ def policy(precision: str, keep_fp32: tuple[str, ...] = ()) -> Policy:
     if rest in FULL:
         return Policy()
     if rest in HALF:
-        return Policy(HALF[rest], keep_fp32, flavour.strongly_typed())
+        return Policy(_half(precision, HALF[rest]), keep_fp32, flavour.strongly_typed())
     raise UsageError(f"unknown precision {precision!r}", fix=f"one of {', '.join((*FULL, *HALF, *SCHEMES))}")
+
+
+def _half(precision: str, dtype: torch.dtype) -> torch.dtype:
+    """The dtype, where this TensorRT has it: 8.6 has no bfloat16, and would silently compute in float32."""
+    from builder.conversion import dtypes
+    from builder.conversion.unconvertible import Unconvertible
+
+    try:
+        dtypes.to_trt(dtype)
+    except Unconvertible as missing:
+        raise UsageError(f"precision {precision!r}: {missing.reason}", fix="precision: fp16") from missing
+    return dtype
 
 
 def quantises(graph: Any) -> bool:

@@ -9,8 +9,9 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+import builder
 from builder.engine import flavour
-from builder.errors import UnsupportedOperators
+from builder.errors import UnsupportedOperators, UsageError
 from tests.conversion import old
 from tests.conversion.harness import check, convert
 
@@ -59,6 +60,13 @@ def test_with_dynamic_axes(name: str) -> None:
 def test_integers_that_are_too_many_to_rank_are_refused() -> None:
     with pytest.raises(UnsupportedOperators, match="sorts floats only"):
         convert(lambda x: x.topk(5), [torch.zeros(5000, dtype=torch.int32)])
+
+
+def test_bfloat16_is_refused_with_the_reason() -> None:
+    """It would say nothing and compute in float32: only a strongly typed network has the casts."""
+    module = torch.jit.script(torch.nn.Linear(4, 4))
+    with pytest.raises(UsageError, match=r"precision 'bf16': TensorRT .* has no bfloat16"):
+        builder.convert(module, [builder.TensorSpec("float32", (2, 4))], precision="bf16")
 
 
 @pytest.mark.skipif(not flavour.strongly_typed(), reason="8.6 itself refuses them")
