@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 from pathlib import Path
@@ -26,6 +27,14 @@ def timing_cache() -> Path:
     words = [*map(str, here.values()), "tensorrt", flavour.installed_version(flavour.chosen()) or "unknown"]
     name = re.sub(r"[^A-Za-z0-9.]+", "-", "-".join(words)).strip("-").lower()
     return cache_folder() / "timing" / f"{name}.cache"
+
+
+def digest(path: Path) -> str | None:
+    """SHA-256 of a timing cache in hexadecimal; None where there is none yet."""
+    try:
+        return hashlib.sha256(path.read_bytes()).hexdigest()
+    except OSError:
+        return None
 
 
 def gpu_lock() -> Path:

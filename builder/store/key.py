@@ -16,7 +16,7 @@ import torch
 from builder.conversion import Conversion
 from builder.conversion.block import key_of_node
 from builder.conversion.registry import CONVERTERS, EVALUATORS
-from builder.engine import BuildOptions
+from builder.engine import BuildOptions, caches
 from builder.lowering import ir
 from builder.store import sources
 from builder.store.canonical import digest, plain
@@ -65,9 +65,9 @@ def option_parts(options: BuildOptions) -> dict[str, Any]:
     Any other time a cache saves measuring: whichever tactic was faster on the day makes an equally right plan.
     """
     said = {name: value for name, value in dataclasses.asdict(options).items() if value not in (None, (), {}, False)}
-    cache = said.pop("timing_cache", None)
-    if cache and options.error_on_timing_cache_miss:
-        said["timing_cache"] = _file_digest(cache)
+    said.pop("timing_cache", None)
+    if options.error_on_timing_cache_miss:
+        said["timing_cache"] = caches.digest(options.timing_cache or caches.timing_cache())
     return said
 
 
@@ -113,11 +113,3 @@ def _tensors(value: Any) -> Iterator[torch.Tensor]:
     elif isinstance(value, list | tuple):
         for item in value:
             yield from _tensors(item)
-
-
-def _file_digest(path: Any) -> str | None:
-    try:
-        with open(path, "rb") as stream:
-            return hashlib.sha256(stream.read()).hexdigest()
-    except OSError:
-        return None

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from builder.engine import BuildOptions, flavour, gpu
+from builder.engine import BuildOptions, caches, flavour, gpu
 from builder.manifest.spec import ModelSpec
 from builder.store import sources
 from builder.store.canonical import plain
@@ -48,7 +48,7 @@ def request(
         "serve_as": serve_as,
         "layout": layout,
         "torch_steps": torch_steps,
-        "options": dataclasses.asdict(options or BuildOptions()),
+        "options": _options(options or BuildOptions()),
         "plugins": {plugin: _plugin(plugin, hashes) for plugin in plugins},
         **machine(),
         "trt_build": sources.everything(),
@@ -57,6 +57,14 @@ def request(
     }
     found: dict[str, Any] = plain(parts)
     return found
+
+
+def _options(options: BuildOptions) -> dict[str, Any]:
+    """All of them; the timing cache by its content where tactics must come from it, else by its place."""
+    said = dataclasses.asdict(options)
+    if options.error_on_timing_cache_miss:
+        said["timing_cache"] = caches.digest(options.timing_cache or caches.timing_cache())
+    return said
 
 
 def _calibration(spec: ModelSpec, hashes: Hashes) -> dict[str, Any] | None:

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from builder.conversion import convert, registry
-from builder.engine import BuildOptions, flavour
+from builder.engine import BuildOptions, caches, flavour
 from builder.manifest.spec import TensorSpec
 from builder.store import because, key, sources
 from builder.store.canonical import digest
@@ -101,6 +101,19 @@ def test_a_timing_cache_counts_where_tactics_must_come_from_it(tmp_path: Path) -
     first = key.option_parts(strict)
     cache.write_bytes(b"two")
     assert key.option_parts(strict) != first
+
+
+def test_the_timing_cache_of_the_machine_counts_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without --timing-cache tactics come from the one in the cache folder: a plan that another gave is another."""
+    monkeypatch.setenv(caches.CACHE_VARIABLE, str(tmp_path))
+    strict = BuildOptions(error_on_timing_cache_miss=True)
+    none = key.option_parts(strict)
+    caches.timing_cache().parent.mkdir()
+    caches.timing_cache().write_bytes(b"one")
+    first = key.option_parts(strict)
+    caches.timing_cache().write_bytes(b"two")
+    assert len({digest(parts) for parts in (none, first, key.option_parts(strict))}) == 3
+    assert key.option_parts(BuildOptions()) == {}
 
 
 def test_equal_bytes_of_another_shape_or_dtype_are_other_weights() -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from builder.engine import BuildOptions
 from builder.manifest import load
 from builder.manifest.spec import ModelSpec, Tolerance
 from builder.store import Hashes, published, record, request, stale
@@ -102,6 +103,17 @@ def test_options_flavour_versions_and_our_code_are_in_the_request(models: Path, 
     assert json.loads(json.dumps(wanted)) == wanted
     assert Tolerance().rtol is None
     assert wanted["tolerance"] == {"rtol": None, "atol": None, "noise": None}
+
+
+def test_a_request_that_tactics_must_come_from_a_cache_covers_what_is_in_it(
+    models: Path, tmp_path: Path, hashes: Hashes
+) -> None:
+    cache = tmp_path / "a.cache"
+    cache.write_bytes(b"one")
+    strict = BuildOptions(timing_cache=cache, error_on_timing_cache_miss=True)
+    first = request(spec_of(models), hashes, options=strict)
+    cache.write_bytes(b"two")
+    assert request(spec_of(models), hashes, options=strict) != first
 
 
 @pytest.mark.parametrize("damage", ["altered", "removed", "step"])
