@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -145,11 +145,27 @@ def _tuple(value: Any) -> Any:
 def _flags(order: Order) -> list[str]:
     plugins = [word for plugin in order.plugins for word in ("--plugin", plugin)]
     state = ["--state", order.spec.sequences.mode] if order.spec.state else []
-    return ["--serve-as", order.serve_as, "--layout", order.layout, *_unless_auto(order), *state, *plugins]
+    given = [*_unless_auto(order), *state, *plugins, *_written_options(order.options)]
+    return ["--serve-as", order.serve_as, "--layout", order.layout, *given]
 
 
 def _unless_auto(order: Order) -> list[str]:
     return [] if order.torch_steps == "auto" else ["--torch-steps", order.torch_steps]
+
+
+SPELLED = {"compute_capabilities": "target", "workspace_bytes": "workspace", "tactic_sources": "tactic-source"}
+"""Builder's options whose name on the command line is another."""
+
+
+def _written_options(options: BuildOptions) -> Iterator[str]:
+    """What is set of the builder's options as the command line takes it."""
+    said = {name: value for name, value in options.set().items() if name != "profiling_verbosity"}  # the manifest's
+    said["compute_capabilities"] = [f"{major}.{minor}" for major, minor in options.compute_capabilities]
+    pools = said.pop("memory_pools", {})
+    for name, value in (*said.items(), *(("pool", f"{pool}={limit}") for pool, limit in pools.items())):
+        flag = f"--{SPELLED.get(name, name).replace('_', '-')}"
+        for one in value if isinstance(value, list | tuple) else [value]:
+            yield flag if one is True else f"{flag}={one}"
 
 
 def _written(tensor: TensorSpec) -> str:

@@ -92,7 +92,7 @@ def perform_all(asked: Sequence[Order], progress: Progress, jobs: int, isolate: 
         from builder.repository.trials import perform
 
         return [perform(order, progress) for order in asked]
-    tasks = [workers.Task(PERFORM, (order,), progress, "") for order in asked]
+    tasks = [workers.Task(PERFORM, (order,), progress, f"{order.reproduce} --search-precision") for order in asked]
     answers = workers.run(tasks, jobs or orders.default_jobs(), orders.environments())
     pairs = zip(asked, answers, strict=True)
     return [a if isinstance(a, Search) else Search(o.spec.name, o.spec.manifest, error=a) for o, a in pairs]

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable
+from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
 from click.testing import Result
 
-from builder.engine import flavour
+from builder.cli import build_options
+from builder.cli.repo import repo_command
+from builder.engine import BuildOptions, flavour
+from builder.manifest import load
+from builder.repository.orders import Order
 
 Run = Callable[..., Result]
 RTX = ("--flavour", "tensorrt-rtx")
@@ -53,3 +59,25 @@ def test_what_needs_a_gpu_is_refused_before_anything_is_lowered(
     assert result.exit_code == 2
     assert f"builds with {option[2:].replace('-', ' ')} only where a GPU answers" in result.output
     assert "lower" not in result.stderr
+
+
+GIVEN = {
+    "compute_capabilities": ((8, 6), (12, 0)),
+    "workspace_bytes": 1 << 30,
+    "memory_pools": {"tactic_dram": 1 << 28, "dla_local_dram": 9},
+    "optimization_level": 0,
+    "tactic_sources": ("cublas", "cudnn"),
+    "hardware_compatible": "ampere_plus",
+    "timing_cache": Path("a b.cache"),
+}
+
+
+@pytest.mark.parametrize("name", sorted({field.name for field in fields(BuildOptions)} - {"profiling_verbosity"}))
+def test_the_command_that_reproduces_a_crash_has_every_option(small: Path, name: str) -> None:
+    """It is read back by the command line itself; profiling_verbosity stands in manifests alone."""
+    chosen = BuildOptions(**{name: GIVEN.get(name, True)})
+    (spec,) = load(small)
+    words = shlex.split(replace(Order(spec, Path("out")), flavour="tensorrt-rtx", options=chosen).reproduce)
+    assert words[:2] == ["trt-build", "repo"]
+    context = repo_command.make_context("repo", words[2:])
+    assert build_options.taken(dict(context.params)) == chosen

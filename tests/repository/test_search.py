@@ -123,6 +123,16 @@ def test_a_difference_that_is_not_precisions_is_an_error_and_nothing_is_written(
     assert (tmp_path / "models" / "net.yaml").read_text() == MANIFEST and not found.written
 
 
+def test_a_crash_fails_the_search_of_one_model_and_says_how_to_reproduce_it(tmp_path: Path) -> None:
+    plugin = tmp_path / "plugin.py"
+    plugin.write_text("import os, signal\nos.kill(os.getpid(), signal.SIGABRT)\n")
+    models = save(tmp_path / "models", Overflowing(scale=1.0))
+    (found,) = search_precision(models, plugins=[str(plugin)])
+    assert found.error is not None and "SIGABRT" in found.error.message
+    command = str(found.error.fix).removeprefix("reproduce it with: ")
+    assert command.startswith(f"trt-build repo {models / 'net.pt'}") and command.endswith("--search-precision")
+
+
 @pytest.mark.gpu
 def test_on_a_gpu_the_engine_judges(tmp_path: Path) -> None:
     """8.6 may compute a layer in float32 of its own accord, and may hold a float32 layer's result in half: whether the
