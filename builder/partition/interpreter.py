@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Mapping, Sequence
+import logging
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -15,13 +16,32 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from builder.conversion.block import MISSING, BlockConverter, fold, key_of_node
 from builder.conversion.context import ConversionContext, Unconvertible
+from builder.conversion.evaluators.prim import dtype_of
 from builder.conversion.registry import CONVERTERS, EVALUATORS
+from builder.partition.standins import at, common, fake, is_unknown, on_meta, settled, signature, without_data
 from builder.partition.view import Step
 
 MOST_TRIPS = 64
 """As many trips of a loop are followed one by one."""
-_IN_PYTHON: dict[str, Callable[[Any], Any]] = {"aten::numel": lambda values: values[0].numel()}
+
+
+def _scalar(default: torch.dtype) -> Callable[[Any], Any]:
+    return lambda values: torch.scalar_tensor(values[0], dtype=dtype_of(values[1]) or default)
+
+
+_IN_PYTHON: dict[str, Callable[[Any], Any]] = {
+    "aten::numel": lambda values: values[0].numel(),
+    "aten::tensor.int": _scalar(torch.int64),
+    "aten::tensor.float": _scalar(torch.float32),
+    "aten::tensor.bool": _scalar(torch.bool),
+}
 """What torch's operators refuse to tell of a tensor with unknown sizes, and its Python class tells."""
+_NUMBERS: dict[str, Callable[[Any], Any]] = {
+    "IntType": ShapeEnv.create_unbacked_symint,
+    "FloatType": ShapeEnv.create_unbacked_symfloat,
+    "BoolType": ShapeEnv.create_unbacked_symbool,
+}
+"""What makes a number that the data decide, by the kind of its type."""
 
 
 class Memory:
@@ -40,15 +60,6 @@ class Memory:
                 flops = int(self.counter.get_total_flops())
             self.known[known_by] = (list(result) if outputs > 1 else [result], flops)
         return self.known[known_by]
-
-
-def signature(value: Any) -> Any:
-    """Hashable, and the same for values of which an operator makes the same shapes."""
-    if isinstance(value, torch.Tensor):
-        return value.is_meta, value.shape, value.stride(), value.dtype
-    if isinstance(value, list | tuple):
-        return (type(value), *map(signature, value))
-    return type(value), value
 
 
 class ShapeInterpreter(BlockConverter):
@@ -77,10 +88,10 @@ class ShapeInterpreter(BlockConverter):
     def _by_shapes(self, step: Step) -> bool:
         """What most nodes are: an operator on tensors whose shapes are known. Whether it could be told."""
         values = [self.ctx.values[name] for name in step.inputs]
-        if not _on_meta(values):
+        if not on_meta(values):
             return False
         try:
-            results, self.flops = self.memory.call(step.key, len(step.outputs), [_without_data(v) for v in values])
+            results, self.flops = self.memory.call(step.key, len(step.outputs), [without_data(v) for v in values])
         except Exception:
             return False
         self.ctx.values.update(zip(step.outputs, results, strict=True))
@@ -94,14 +105,16 @@ class ShapeInterpreter(BlockConverter):
         if node.kind() == "prim::Loop":
             return self._loop(node, *values)
         try:
-            if not _on_meta(values) and not is_unknown(values):
+            if not on_meta(values) and not is_unknown(values):
                 return super()._results(node, values)
             key = key_of_node(node)
+            if is_unknown(values) and key in _IN_PYTHON:
+                return self._with_unknowns(node, values)
             if key in EVALUATORS and key not in CONVERTERS:
-                return super()._results(node, [_without_data(v) for v in values])
+                return super()._results(node, [without_data(v) for v in values])
             if is_unknown(values):
                 return self._with_unknowns(node, values)
-            results, flops = self.memory.call(key, node.outputsSize(), [_without_data(v) for v in values])
+            results, flops = self.memory.call(key, node.outputsSize(), [without_data(v) for v in values])
             self.flops += flops
             return results
         except Exception as reason:
@@ -123,10 +136,12 @@ class ShapeInterpreter(BlockConverter):
         """The node's outputs with sizes that are numbers or unknowns."""
         key = key_of_node(node)
         try:
-            with _disable_current_modes(), self.unknowns:
-                result = _IN_PYTHON.get(key, functools.partial(fold, key))([_fake(v) for v in values])
-                results = [_settled(r) for r in (result if node.outputsSize() > 1 else [result])]
+            with _disable_current_modes(), _without_words(), self.unknowns:
+                result = _IN_PYTHON.get(key, functools.partial(fold, key))([fake(v) for v in values])
+                results = [settled(r) for r in (result if node.outputsSize() > 1 else [result])]
         except Exception as data_dependent:
+            if all(value.type().kind() in _NUMBERS for value in node.outputs()):
+                return self._or_numbers(node, [MISSING] * node.outputsSize())
             raise Unconvertible(f"its shape depends on data: {data_dependent}") from data_dependent
         return results if is_unknown(values) else self._ranged(node, results)
 
@@ -134,12 +149,18 @@ class ShapeInterpreter(BlockConverter):
         """The results of a node that reads what is known; sizes that depend on data as the user's range has them."""
         names = [value.debugName() for value in node.outputs()]
         self.sources.update((n, node) for n, r in zip(names, results, strict=True) if isinstance(r, FakeTensor))
-        return [_at(r, self.sizes[n]) if n in self.sizes else r for n, r in zip(names, results, strict=True)]
+        return [at(r, self.sizes[n]) if n in self.sizes else r for n, r in zip(names, results, strict=True)]
 
     def _branch(self, node: Any) -> list[Any]:
         """Where the data decide: what both arms agree on."""
         yes, no = (self.convert(arm) for arm in node.blocks())
-        return [_common(a, b) for a, b in zip(yes, no, strict=True)]
+        return self._or_numbers(node, [common(a, b) for a, b in zip(yes, no, strict=True)])
+
+    def _or_numbers(self, node: Any, results: list[Any]) -> list[Any]:
+        """The results, a number that the data decide as an unknown: a tensor to which it is added keeps its shape."""
+        makers = (_NUMBERS.get(value.type().kind()) for value in node.outputs())
+        known_of = zip(results, makers, strict=True)
+        return [make(self.unknowns.shape_env) if r is MISSING and make else r for r, make in known_of]
 
     def _loop(self, node: Any, trips: Any = MISSING, condition: Any = MISSING, *carried: Any) -> list[Any]:
         """Trip by trip while the shapes alone decide that it goes on, but not for long."""
@@ -150,12 +171,12 @@ class ShapeInterpreter(BlockConverter):
             if trip >= trips or not condition:
                 return values
             condition, *values = self._trip(body, [trip, *values])
-        return self._any_trips(body, [self.value(v) for v in list(node.inputs())[2:]])
+        return self._or_numbers(node, self._any_trips(body, [self.value(v) for v in list(node.inputs())[2:]]))
 
     def _any_trips(self, body: Any, carried: list[Any]) -> list[Any]:
         """However often it runs: the carried values whose shapes no trip changes."""
         while True:
-            after = [_common(a, b) for a, b in zip(carried, self._trip(body, [MISSING, *carried])[1:], strict=True)]
+            after = [common(a, b) for a, b in zip(carried, self._trip(body, [MISSING, *carried])[1:], strict=True)]
             if [v is MISSING for v in after] == [v is MISSING for v in carried]:
                 return after
             carried = after
@@ -165,72 +186,18 @@ class ShapeInterpreter(BlockConverter):
         return self.convert(body)
 
 
+@contextlib.contextmanager
+def _without_words() -> Iterator[None]:
+    """torch logs a page for each operator that cannot tell a shape, which here is an answer like any other."""
+    log = logging.getLogger("torch._subclasses.fake_tensor")
+    before, log.disabled = log.disabled, True
+    try:
+        yield
+    finally:
+        log.disabled = before
+
+
 class _NoNetwork:
     """Stands where the network would: nothing is ever added to it."""
 
     num_layers = 0
-
-
-def is_unknown(value: Any) -> bool:
-    """Whether a size in the value depends on data."""
-    if isinstance(value, list | tuple):
-        return any(is_unknown(v) for v in value)
-    return isinstance(value, FakeTensor | torch.SymInt | torch.SymFloat | torch.SymBool)
-
-
-def _common(one: Any, other: Any) -> Any:
-    """The value if both are the same as far as shapes go, else MISSING."""
-    if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
-        same = not is_unknown([one, other]) and one.shape == other.shape and one.dtype == other.dtype
-        return _without_data(one) if same else MISSING
-    return one if type(one) is type(other) and isinstance(one, bool | int | float) and one == other else MISSING
-
-
-def _on_meta(values: Sequence[Any]) -> bool:
-    return any(_on_meta(v) if isinstance(v, list) else getattr(v, "is_meta", False) for v in values)
-
-
-def has_data(value: Any) -> bool:
-    """Whether the value is, or holds, a tensor with elements."""
-    if isinstance(value, list):
-        return any(map(has_data, value))
-    return isinstance(value, torch.Tensor) and not value.is_meta
-
-
-def _without_data(value: Any) -> Any:
-    if isinstance(value, list):
-        return [_without_data(v) for v in value]
-    if isinstance(value, torch.Tensor) and value.is_meta:
-        return value
-    return value.to("meta") if isinstance(value, torch.Tensor) and not isinstance(value, FakeTensor) else value
-
-
-def _fake(value: Any) -> Any:
-    if isinstance(value, list):
-        return [_fake(v) for v in value]
-    if isinstance(value, torch.Tensor) and not isinstance(value, FakeTensor):
-        return torch.empty(value.shape, dtype=value.dtype)
-    return value
-
-
-def _at(value: Any, size: int) -> Any:
-    """The tensor with its unknown sizes known."""
-    if not isinstance(value, FakeTensor):
-        return value
-    shape = [size if isinstance(axis, torch.SymInt) else int(axis) for axis in value.shape]
-    return torch.empty(shape, dtype=value.dtype, device="meta")
-
-
-def _settled(value: Any) -> Any:
-    """Without the unknowns where none of the sizes is one. An unknown size is taken not to be 0 or 1, as in
-    torch.export: these change what an operator does (broadcasting), and hardly ever the shape that it gives."""
-    if isinstance(value, list | tuple):
-        return [_settled(v) for v in value]
-    if not isinstance(value, FakeTensor):
-        return value
-    unknown = [size for size in value.shape if isinstance(size, torch.SymInt)]
-    for size in unknown:
-        with contextlib.suppress(RuntimeError):  # what is made of one element has no two
-            torch._check(size >= 2)  # type: ignore[no-untyped-call]
-    with _disable_current_modes():
-        return value if unknown else torch.empty(value.shape, dtype=value.dtype, device="meta")

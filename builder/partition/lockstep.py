@@ -12,7 +12,8 @@ from typing import Any
 
 from builder.conversion.block import MISSING
 from builder.conversion.registry import CONVERTERS, EVALUATORS
-from builder.partition.interpreter import ShapeInterpreter, has_data, is_unknown, signature
+from builder.partition.interpreter import ShapeInterpreter
+from builder.partition.standins import has_data, is_unknown, signature
 from builder.partition.view import Step
 
 

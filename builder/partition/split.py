@@ -12,10 +12,11 @@ from builder.manifest.spec import Fallback, Profile, Range, TensorSpec
 from builder.partition import cost
 from builder.partition.extract import closure, extract, inputs_of, with_own_outputs
 from builder.partition.naming import TensorNames, border_name
-from builder.partition.segments import FREE, NOWHERE, TENSORRT, TORCH, assign, melt
+from builder.partition.numbers import hand_over
+from builder.partition.segments import FREE, TENSORRT, TORCH
+from builder.partition.settling import members, settled
 from builder.partition.shapes import Shapes, infer
 from builder.partition.support import Support, support
-from builder.partition.together import together
 from builder.partition.view import Step, View, view
 
 
@@ -24,7 +25,7 @@ class Segment:
     """One piece: `kind` is "tensorrt" or "torch"; `inputs` and `outputs` are names of tensors: the model's own, or of
     values that cross; no two values of a model share one. `specs` are the inputs', `output_specs` the outputs' (None
     where a shape depends on data, or no endpoint has the dtype: torch only). `indices` are the places in the model's
-    graph of the segment's nodes, in its graph's order."""
+    graph of the segment's nodes, in its graph's order; a node that hands on a number has the place of who makes it."""
 
     kind: str
     lowered: LoweredGraph
@@ -78,6 +79,8 @@ def split(
     UnsupportedOperators where `fallback.require_full` asks for one engine and a node cannot convert.
     """
     lowered, specs = with_own_outputs(lowered), named(specs, lowered)
+    places = hand_over(lowered.graph)
+    kept = {now for now, place in enumerate(places) if place in kept and place not in places[now - 1 : now]}
     seen = view(lowered.graph)
     shapes = infer(lowered, specs, profiles, seen.steps, fallback.ranges)
     profiles = shapes.profiles
@@ -85,13 +88,10 @@ def split(
     if found.refused and fallback.require_full:
         raise UnsupportedOperators(list(found.refused.values()))
     kinds = [_kind(step, index, found) for index, step in enumerate(seen.steps)]
-    kinds = melt(kinds, seen.parents, [1.0] * len(kinds), fallback.min_block_size)
-    if fallback.min_block_size > 1:
-        kinds = _melt_islands(seen, kinds, shapes)
-    kinds = together(seen, kinds)
+    kinds = settled(seen, kinds, shapes, fallback.min_block_size)
     inputs = tuple(str(spec.name) for spec in specs)
-    crossing = _Crossing(seen, replace(lowered, inputs=inputs), shapes, profiles)
-    segments = crossing.segments(_members(seen, kinds))
+    crossing = _Crossing(seen, replace(lowered, inputs=inputs), shapes, profiles, places)
+    segments = crossing.segments(members(seen, kinds))
     unbounded = tuple((kind, border_name(name)) for name, kind in shapes.open.items() if name not in shapes.known)
     return Partition(segments, tuple(found.refused.values()), found.warnings, inputs, lowered.outputs, unbounded)
 
@@ -102,35 +102,14 @@ def _kind(step: Step, index: int, found: Support) -> str:
     return TORCH if index in found.refused else TENSORRT
 
 
-def _members(seen: View, kinds: Sequence[str]) -> list[tuple[str, list[int]]]:
-    """(kind, indices of the work nodes) of each segment, in running order."""
-    groups: dict[int, list[int]] = {}
-    for index, number in enumerate(assign(kinds, seen.parents)):
-        if number != NOWHERE:
-            groups.setdefault(number, []).append(index)
-    return [(kinds[groups[number][0]], groups[number]) for number in sorted(groups)]
-
-
-def _melt_islands(seen: View, kinds: list[str], shapes: Shapes) -> list[str]:
-    """TensorRT segments with torch on both sides whose hand-overs cost more than they save go to torch."""
-    members = _members(seen, kinds)
-    inputs = [inputs_of(seen, closure(seen, indices)) for _, indices in members]
-    wanted = {name for names in inputs for name in names} | {v.debugName() for v in seen.graph.outputs()}
-    for (kind, indices), read in list(zip(members, inputs, strict=True))[1:-1]:
-        made = (name for index in indices for name in seen.steps[index].outputs if name in wanted)
-        crossing = sum(cost.size_in_bytes(shapes, name) for name in (*read, *made))
-        flops = sum(shapes.flops[index] for index in indices)
-        if kind == TENSORRT and cost.seconds_saved(len(indices), flops, crossing) < 0:
-            for index in indices:
-                kinds[index] = TORCH
-    return kinds
-
-
 class _Crossing:
     """What each segment reads and what others read of it."""
 
-    def __init__(self, seen: View, lowered: LoweredGraph, shapes: Shapes, profiles: Sequence[Profile]) -> None:
+    def __init__(
+        self, seen: View, lowered: LoweredGraph, shapes: Shapes, profiles: Sequence[Profile], places: Sequence[int]
+    ) -> None:
         self.seen, self.shapes, self.profiles, self.flops = seen, shapes, tuple(profiles), shapes.flops
+        self.places = places
         self.names = TensorNames(lowered)
         self.model_inputs = frozenset(lowered.inputs)
         self.wanted = {value.debugName() for value in lowered.graph.outputs()}
@@ -155,7 +134,7 @@ class _Crossing:
             tuple(self._spec(name, own) for name in inputs),
             tuple(self._spec(name, {}) for name in outputs),
             tuple({**profile, **own} for profile in self.profiles),
-            tuple(indices),
+            tuple(self.places[i] for i in indices),
             len(members),
             sum(self.flops[i] for i in members),
             sum(cost.size_in_bytes(self.shapes, n) for n in inputs if self.names[n] not in self.model_inputs),

@@ -63,8 +63,15 @@ class Trial(BlockConverter):
         for self.position, step in enumerate(steps):
             if step.kind.startswith("prim::") or self._is_kept(step.kind):
                 self.node(step.node)
+                self._forget(step)
             else:
                 self._try(step)
+
+    def _forget(self, step: Step) -> None:
+        """A branch or loop that stays in torch for what is in it: what others read crosses, as what it is known to be,
+        not as the trial made it in spite of the refusal."""
+        if self.position in self.refused:
+            self._skip_outputs(step.node)
 
     def _try(self, step: Step) -> None:
         signature, stand_ins = self.repeats.find(step)

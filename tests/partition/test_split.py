@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 import pytest
@@ -162,3 +163,88 @@ def test_numbers_and_lists_of_branches_and_loops_never_cross(module: nn.Module) 
             torch.testing.assert_close(got, wanted, rtol=0, atol=0)
     types = {str(v.type()) for s in pieces.segments for v in (*s.lowered.graph.inputs(), *s.lowered.graph.outputs())}
     assert types == {"Tensor"}
+
+
+class Counted(nn.Module):
+    """A loop on data that makes a tensor, an int, a float and a bool, and a head that reads all of them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.second = nn.Linear(8, 8), nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        y, count, scale, small = x, 0, 1.0, False
+        while count < 9 and bool(y.norm() > 1.0):
+            y = torch.fft.fft(self.first(y)).abs() * 0.1
+            count, scale, small = count + 1, scale / 3, bool(y.max() < 0.3)
+        head = torch.relu(self.second(y)) * 2 + count
+        halves = head * scale
+        return torch.softmax(head, -1), halves + 1 if small else halves - 1
+
+
+def test_numbers_that_a_loop_makes_beside_a_tensor_cross_as_0d_tensors() -> None:
+    """What reads them can be an engine; no digit of a float is lost."""
+    script, pieces = partition(Counted(), ("b", 8))
+    (head,) = (s for s in pieces.segments if any(n.kind() == "aten::softmax" for n in s.lowered.graph.nodes()))
+    assert head.kind == "tensorrt"
+    assert [spec.dtype for spec in head.specs if spec and not spec.shape] == ["int64"]
+    assert all(spec is not None for s in pieces.segments for spec in (*s.specs, *s.output_specs))
+    for x in (torch.randn(3, 8) * 9, torch.zeros(2, 8), torch.full((1, 8), 4.0)):
+        for got, wanted in zip(run(pieces, x), script(x), strict=True):
+            torch.testing.assert_close(got, wanted, rtol=0, atol=0)
+
+
+class Tail(nn.Module):
+    """Beside the reader of a loop's list, which pulls what it reads into torch, one operator is left."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first = nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        state, found = torch.fft.fft(x).abs(), [x]
+        while len(found) < 4 and bool(state.sum() < 400):
+            state = state * 2
+            found.append(state)
+        worth_an_engine = state
+        for _ in range(4):
+            worth_an_engine = torch.relu(self.first(worth_an_engine)) * 2
+        found.append(worth_an_engine)
+        return torch.cat(found, dim=1).sum(1), torch.relu(state)
+
+
+def test_what_a_list_leaves_too_small_melts_too() -> None:
+    script, pieces = partition(Tail(), ("b", 8), min_block_size=3)
+    assert all(segment.nodes >= 3 for segment in pieces.segments if segment.kind == "tensorrt")
+    for got, wanted in zip(run(pieces, torch.ones(2, 8)), script(torch.ones(2, 8)), strict=True):
+        torch.testing.assert_close(got, wanted, rtol=0, atol=0)
+
+
+def test_no_engine_reads_what_has_no_range_where_tensorrt_itself_finds_the_rows(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A flavour with a nonzero of its own holds the rows within an engine; across a border they would need a range."""
+
+    class Rows(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            rows = torch.relu(x)[torch.nonzero(x[:, 0] > 0).squeeze(1)]
+            return torch.relu(rows.sum() + rows) * 2
+
+    monkeypatch.setattr("builder.conversion.nonzero.available", lambda: True)
+    _, pieces = partition(Rows(), ("b", 8), ops=("aten::sum",))
+    assert pieces.segments[0].kind == "tensorrt"
+    assert all(spec is not None for s in pieces.segments if s.kind == "tensorrt" for spec in s.specs)
+    torch.testing.assert_close(run(pieces, torch.randn(5, 8).abs())[0].shape, torch.Size([5, 8]))
+
+
+def test_an_operator_that_cannot_tell_its_shape_brings_no_page_of_torchs_log(caplog: pytest.LogCaptureFixture) -> None:
+    class Found(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            found = x[torch.nonzero(x[:, 0] > 0).squeeze(1)]
+            return torch.relu(torch.fft.fft(found).abs().sum() + x) * 2
+
+    _, pieces = partition(Found(), ("b", 8))
+    assert [segment.kind for segment in pieces.segments] == ["tensorrt", "torch"]
+    assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
