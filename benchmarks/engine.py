@@ -153,7 +153,7 @@ def _settings(options: argparse.Namespace) -> str:
 
 
 def change(assignment: str) -> None:
-    """Set a constant of a module: `builder.conversion.converters.recurrent.WRITTEN_OUT=64`."""
+    """Set a constant of a module: `builder.conversion.converters.sequences.WRITTEN_OUT=64`."""
     target, _, value = assignment.partition("=")
     module, _, name = target.rpartition(".")
     owner = importlib.import_module(module)

@@ -186,7 +186,29 @@ _SERVING = """
 `python -m benchmarks.serving`: milliseconds a call of a live tritonserver whose Python runtime runs the plan, beside
 the engine alone, timed in turns in one run; `none`, `system` and `cuda` are how tensors travel (in the request, or
 through shared memory). *Compute* is Triton's `compute_infer`, all that the runtime itself takes; *overhead* is
-compute / engine - 1.
+compute / engine - 1. Of compute, *execute* is what the runtime takes in its process, and *call* of that the engine
+with its end awaited; *floor* is the compute of a model that does nothing with tensors of the same sizes: the messages
+between Triton and a Python model's process, and the mapping of CUDA shared memory there. *Graph* is the engine alone as
+a CUDA graph. The setting is the manifest's `runtime` section: `default`, `plain` (no CUDA graphs), `mapped`
+(`keep_mapped: 16`); rows without one are of an older runtime.
+"""
+
+_ASKED = ("GPU", "network", "precision", "batch", "way", "setting")
+_SERVING_COLUMNS = {
+    "engine": "engine",
+    "graph": "engine_graph",
+    "compute": "compute_infer",
+    "execute": "execute",
+    "call": "run",
+    "floor": "floor",
+    "input": "compute_input",
+    "output": "compute_output",
+    "client": "client",
+}
+
+_SEVERAL = """
+With `--concurrent`, requests a second that several clients get of several instances, whose messages overlap each
+other's work; *engine* is the calls a second that one engine alone does, each awaited:
 """
 
 
@@ -194,8 +216,27 @@ def _serving(rows: Sequence[Row]) -> Iterator[str]:
     if not rows:
         return
     yield _SERVING
-    head = ["GPU", "network", "precision", "batch", "way", "engine", "compute", "input", "output", "client", "overhead"]
-    names = ("engine", "compute_infer", "compute_input", "compute_output", "client")
-    yield from _table(head, (
-        [row["gpu"], row["network"], row["precision"], str(row["batch"]), row["way"],
-         *(f"{row[name]:.3f}" for name in names), f"{row['overhead']:.0%}"] for row in rows))  # fmt: skip
+    single = [row for row in rows if "clients" not in row]
+    yield from _table(
+        [*_ASKED, *_SERVING_COLUMNS, "overhead"],
+        ([*_asked(row), *_numbers(row), f"{row['overhead']:.0%}"] for row in single),
+    )
+    several = [row for row in rows if "clients" in row]
+    if several:
+        yield _SEVERAL
+        yield from _table(
+            [*_ASKED, "clients", "instances", "requests/s", "engine", "ratio"], (_rate(row) for row in several)
+        )
+
+
+def _asked(row: Row) -> list[str]:
+    return [row["gpu"], row["network"], row["precision"], str(row["batch"]), row["way"], row.get("setting", "")]
+
+
+def _numbers(row: Row) -> list[str]:
+    return [f"{row[name]:.3f}" if name in row else "" for name in _SERVING_COLUMNS.values()]
+
+
+def _rate(row: Row) -> list[str]:
+    rates = [f"{row['requests_s']:.0f}", f"{1e3 / row['engine']:.0f}", f"{row['throughput']:.2f}"]
+    return [*_asked(row), str(row["clients"]), str(row["instances"]), *rates]

@@ -20,7 +20,7 @@ ENGINES, TORCH, SERVING = (RESULTS / f"{name}.jsonl" for name in ("engine", "tor
 METHOD = 2
 """How a row was timed. 1 (or none said): on the default stream, where TensorRT waits for the GPU after each call.
 2: on a stream of its own."""
-KEY = ("gpu", "tensorrt", "torch", "network", "precision", "batch", "way", "settings")
+KEY = ("gpu", "tensorrt", "torch", "network", "precision", "batch", "way", "settings", "setting", "clients")
 """What two rows of the same measurement have in common."""
 
 

@@ -1,14 +1,23 @@
 """What serving costs: a live tritonserver's own compute time against the engine alone, on this machine's GPU.
 
-    python -m benchmarks.serving [--network resnet50] [--precision fp16] [--optimization-level N] [--folder DIR]
+    python -m benchmarks.serving [--network resnet50 --network unet] [--precision fp16] [--batch 8] [--setting plain]
+                                 [--concurrent] [--again] [--optimization-level N] [--folder DIR]
 
-The network is built once (its plan is kept in DIR/store, so a run that was cut off goes on), published for the Python
-runtime, served, verified in every way in which tensors can travel, and then timed: rounds of calls of the engine alone
-in this process and of requests to the server take turns. The server's times are of Triton's statistics (compute_infer
-is what the runtime itself takes; input and output are Triton's copies), means over a round; the table has the medians
-over the rounds, in milliseconds. `engine` is one call of the engine, its end awaited, which is what a server does too;
-`gpu_work` is the share of it that the GPU works, of CUDA events around calls in a row. A row a batch size and way is
-appended to benchmarks/results/serving.jsonl. Where no GPU answers the server's own times are printed, of torch.
+Each network is built once (its plan is kept in DIR/store, so a run that was cut off goes on), published for the Python
+runtime in several settings (SETTINGS), served, verified in every way in which tensors can travel, and then timed:
+rounds of calls of the engine alone in this process, of requests to the server, and of requests to a model that does
+nothing with tensors of the same sizes take turns. Medians over the rounds, in milliseconds:
+
+    engine          one call of the engine, its end awaited, which is what a server does too; `engine_graph` as a CUDA
+                    graph; `gpu_work` the share of it that the GPU works, of CUDA events around calls in a row
+    compute_infer   of Triton's statistics: what the runtime takes, with the messages between Triton and its process;
+                    compute_input and compute_output are Triton's copies
+    execute, run    of compute_infer: the runtime's `execute`, and of that the call of the engine with its end
+    floor           compute_infer of the model that does nothing: what any model of the Python backend pays
+
+A row a batch size, way and setting is appended to benchmarks/results/serving.jsonl; rows that stand there for this GPU
+and TensorRT are not measured again. `--concurrent` measures instead how many requests two instances answer in a second
+when four clients ask them, against the engine alone. Where no GPU answers the server's own times are printed, of torch.
 """
 
 from __future__ import annotations
@@ -18,20 +27,22 @@ import json
 import statistics
 import time
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, nullcontext
 from pathlib import Path
 from typing import Any
 
 import torch
 from tritonclient import grpc
 
-from benchmarks import records
+from benchmarks import models, records
 from benchmarks.networks import NETWORKS
 from builder import conversion, engine, parity, triton
 from builder.engine import flavour
 from builder.engine.flavour import trt
 from builder.manifest.spec import ModelSpec
+from builder.parity.clients import GrpcClient, describe
 from builder.parity.shared_memory import BODY, Regions, wire
 from builder.repository import single
 from builder.serving import serve
@@ -39,12 +50,23 @@ from builder.store import Store
 from builder.store.plans import Plans
 
 GOLDENS = {8: "p0-opt", 32: "p0-max"}
-WARM_UP, ROUNDS, REQUESTS = 10, 7, 30
+WARM_UP, ROUNDS, REQUESTS = 25, 7, 30
+"""Calls before the first round: more than the runtime takes until it captures a graph; rounds; calls of one."""
+CLIENTS, INSTANCES, SECONDS = 4, 2, 3.0
 COMPUTE = ("compute_input", "compute_infer", "compute_output")
+SETTINGS: dict[str, dict[str, Any]] = {
+    "default": {},
+    "plain": {"cuda_graphs": False},
+    "mapped": {"keep_mapped": 16},
+}
+"""By name: what the manifest's `runtime` section says. `mapped` differs for CUDA shared memory only."""
+Measure = Callable[[], dict[str, float]]
+Stands = Callable[[dict[str, Any]], bool]
+"""Whether a row about this was measured before."""
 
 
 def published(name: str, precision: str, options: Any, folder: Path) -> tuple[Path, bytes, tuple[Any, ...]]:
-    """The repository with the network's plan, the plan, and the goldens."""
+    """The network's folder in a repository, its plan, and the goldens."""
     network = NETWORKS[name]
     traced = torch.jit.trace(network.module(), network.sample(2), check_trace=False)
     path = folder / f"{name}.pt"
@@ -53,49 +75,68 @@ def published(name: str, precision: str, options: Any, folder: Path) -> tuple[Pa
     converted = conversion.convert(traced, spec.inputs, precision=precision, output_names=spec.outputs)
     plan = Plans(Store(str(folder / "store"))).build(converted, options, lambda: engine.build(converted, options))
     goldens = parity.record(traced, spec, spec.outputs)
-    triton.publish(single.artifact(spec, converted, plan, goldens, "python"), folder / "repository")
-    return folder / "repository", plan.data, goldens
+    model = single.artifact(spec, converted, plan, goldens, "python")
+    return triton.publish(model, folder / "repository"), plan.data, goldens
 
 
-def alone(plan: bytes, x: torch.Tensor) -> Callable[[], dict[str, float]]:
+def alone(plan: bytes, x: torch.Tensor) -> Measure:
     """A round of the engine alone on this input: milliseconds a call, awaited one by one, and of the GPU's work."""
     from benchmarks.timed import Engine, milliseconds
 
-    built, stream = Engine(plan), torch.cuda.Stream()
+    built, replayed, stream = Engine(plan), Engine(plan), torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        graph = replayed.graph(x)
 
     def measured() -> dict[str, float]:
         with torch.cuda.stream(stream):
             call = built.bound(x)
             milliseconds(call, WARM_UP)
-            started = time.perf_counter()
-            for _ in range(REQUESTS):
-                call()
-                stream.synchronize()
-            awaited = (time.perf_counter() - started) / REQUESTS
-            return {"engine": awaited * 1e3, "gpu_work": milliseconds(call, REQUESTS)}
+            return {"engine": awaited(call), "engine_graph": awaited(graph), "gpu_work": milliseconds(call, REQUESTS)}
+
+    def awaited(call: Callable[[], Any]) -> float:
+        stream.synchronize()
+        started = time.perf_counter()
+        for _ in range(REQUESTS):
+            call()
+            stream.synchronize()
+        return (time.perf_counter() - started) / REQUESTS * 1e3
 
     return measured
 
 
-def served(client: Any, model: str, golden: Any, regions: Regions | None) -> Callable[[], dict[str, float]]:
-    """A round of requests of this golden: milliseconds a request, as Triton's statistics have it and as we see it."""
-    tensors = {"inputs": regions.inputs(grpc), "outputs": regions.outputs(grpc)} if regions else _bodies(golden)
+def served(url: str, model: str, floor: str, golden: Any, regions: Regions | None) -> Measure:
+    """A round of requests of this golden: milliseconds a request, as Triton's statistics have it, the runtime, and we.
+    In turns with it the floor."""
+    client, asking = grpc.InferenceServerClient(url), GrpcClient(url, 60)
+    tensors = tensors_of(golden, regions)
 
     def measured() -> dict[str, float]:
-        for _ in range(WARM_UP):
-            client.infer(model, **tensors)
-        before, started = _statistics(client, model), time.perf_counter()
-        for _ in range(REQUESTS):
-            client.infer(model, **tensors)
-        seconds, after = time.perf_counter() - started, _statistics(client, model)
-        return {"client": seconds / REQUESTS * 1e3, **{k: (after[k] - before[k]) / REQUESTS / 1e6 for k in COMPUTE}}
+        for name in (model, floor):
+            for _ in range(WARM_UP):
+                client.infer(name, **tensors)
+        describe(asking, model, golden.inputs)
+        found = _round(client, model, tensors)
+        times = json.loads(describe(asking, model, golden.inputs)["times"])
+        own = {name: times[name] / times["calls"] / 1e6 for name in ("execute", "run")}
+        return {**found, **own, "floor": _round(client, floor, tensors)["compute_infer"]}
 
     return measured
 
 
-def _bodies(golden: Any) -> dict[str, Any]:
+def tensors_of(golden: Any, regions: Regions | None) -> dict[str, Any]:
+    """What `infer` is given: the golden's tensors in their regions, or as they are."""
+    if regions:
+        return {"inputs": regions.inputs(grpc), "outputs": regions.outputs(grpc)}
     inputs = [grpc.InferInput(name, list(a.shape), wire(a)).set_data_from_numpy(a) for name, a in golden.inputs.items()]
     return {"inputs": inputs}
+
+
+def _round(client: Any, model: str, tensors: dict[str, Any]) -> dict[str, float]:
+    before, started = _statistics(client, model), time.perf_counter()
+    for _ in range(REQUESTS):
+        client.infer(model, **tensors)
+    seconds, after = time.perf_counter() - started, _statistics(client, model)
+    return {"client": seconds / REQUESTS * 1e3, **{k: (after[k] - before[k]) / REQUESTS / 1e6 for k in COMPUTE}}
 
 
 def _statistics(client: Any, model: str) -> dict[str, int]:
@@ -103,59 +144,166 @@ def _statistics(client: Any, model: str) -> dict[str, int]:
     return {name: getattr(stats.inference_stats, name).ns for name in COMPUTE}
 
 
-def rows(name: str, repository: Path, plan: bytes, goldens: tuple[Any, ...], gpu: bool) -> Iterator[dict[str, Any]]:
-    """One row a batch size and way, each with the medians of its rounds."""
-    with serve(repository, http_port=0, grpc_port=0, metrics_port=0) as server:
-        wanted = (BODY, "system", "cuda") if gpu else (BODY, "system")
-        found = {way: _verified(repository, server.grpc_url, name, way) for way in wanted}
-        ways = [way for way, verified in found.items() if verified.passed]
-        client = grpc.InferenceServerClient(server.grpc_url)
-        for batch, kind in GOLDENS.items():
-            golden = next(one for one in goldens if one.name == kind)
-            for way in ways:
-                with Regions(way, client, golden) if way != BODY else nullcontext() as regions:
-                    contenders = [served(client, name, golden, regions)]
+def in_turns(contenders: Sequence[Measure]) -> dict[str, float]:
+    """The medians of all rounds, in which each contender has its turn."""
+    rounds = [{k: v for measured in contenders for k, v in measured().items()} for _ in range(ROUNDS)]
+    return {key: statistics.median(one[key] for one in rounds) for key in rounds[0]}
+
+
+def rows(
+    name: str, made: Any, settings: Sequence[str], batches: Sequence[int], stands: Stands
+) -> Iterator[dict[str, Any]]:
+    """One row a batch size, way and setting."""
+    folder, plan, goldens = made
+    gpu = torch.cuda.is_available()
+    variants = {setting: models.variant(folder, setting, runtime=SETTINGS[setting]) for setting in settings}
+    floor = models.floor(folder)
+    with serve(folder.parent, explicit=True, models=[*variants.values(), floor], **_FREE) as server:
+        for setting, model in variants.items():
+            ways = _ways(folder.parent, server.grpc_url, model, WAYS[setting], gpu)
+            for batch, way in ((batch, way) for batch in batches for way in ways):
+                about = {"network": name, "batch": batch, "way": way, "setting": setting}
+                if not stands(about):
+                    times = _timed(server.grpc_url, model, floor, _golden(goldens, batch), way, plan if gpu else None)
+                    yield {**about, "answered_by": ways[way], **times}
+
+
+_FREE: dict[str, Any] = {"http_port": 0, "grpc_port": 0, "metrics_port": 0}
+WAYS = {"default": (BODY, "system", "cuda"), "plain": ("system", "cuda"), "mapped": ("cuda",)}
+"""How tensors travel in each setting."""
+
+
+def _golden(goldens: tuple[Any, ...], batch: int) -> Any:
+    return next(one for one in goldens if one.name == GOLDENS[batch])
+
+
+def _timed(url: str, model: str, floor: str, golden: Any, way: str, plan: bytes | None) -> dict[str, float]:
+    with ExitStack() as stack:
+        client = grpc.InferenceServerClient(url)
+        regions = stack.enter_context(Regions(way, client, golden)) if way != BODY else None
+        contenders = [served(url, model, floor, golden, regions)]
+        if plan is not None:
+            (x,) = (torch.from_numpy(array).cuda() for array in golden.inputs.values())
+            contenders.append(alone(plan, x))
+        return in_turns(contenders)
+
+
+def _ways(repository: Path, url: str, model: str, wanted: Sequence[str], gpu: bool) -> dict[str, Any]:
+    """The ways in which verify passes, each with who answered; where one fails it is not timed, and why is printed."""
+    found = {}
+    for way in [way for way in wanted if gpu or way != "cuda"]:
+        (verified,) = parity.verify(repository, None, url, [model], repeat=0, shared_memory=[way])
+        if verified.passed:
+            found[way] = verified.answered_by
+        else:
+            problems = [text for result in verified.results for text in result.problems]
+            print(f"{model} {way}: not timed: {verified.problems} {problems[:2]} {verified.why}", flush=True)
+    return found
+
+
+def concurrent(
+    name: str, made: Any, settings: Sequence[str], batches: Sequence[int], stands: Stands
+) -> Iterator[dict[str, Any]]:
+    """How many requests a second several clients get of several instances, and how many calls the engine alone does."""
+    folder, plan, goldens = made
+    gpu = torch.cuda.is_available()
+    variants = {
+        s: models.variant(folder, f"{s}.{INSTANCES}", runtime=SETTINGS[s], instances=INSTANCES) for s in settings
+    }
+    with serve(folder.parent, explicit=True, models=list(variants.values()), **_FREE) as server:
+        for setting, model in variants.items():
+            ways = _ways(folder.parent, server.grpc_url, model, ("cuda",) if gpu else ("system",), gpu)
+            for batch, way in ((batch, way) for batch in batches for way in ways):
+                about = {"network": name, "batch": batch, "way": way, "setting": setting, "clients": CLIENTS}
+                if not stands(about):
+                    golden = _golden(goldens, batch)
+                    row = {**about, "instances": INSTANCES, "answered_by": ways[way]}
+                    row["requests_s"] = _rate(server.grpc_url, model, golden, way)
                     if gpu:
                         (x,) = (torch.from_numpy(array).cuda() for array in golden.inputs.values())
-                        contenders.append(alone(plan, x))
-                    rounds = [{k: v for measured in contenders for k, v in measured().items()} for _ in range(ROUNDS)]
-                times = {key: statistics.median(one[key] for one in rounds) for key in rounds[0]}
-                yield {"network": name, "batch": batch, "way": way, "answered_by": found[way].answered_by, **times}
+                        row |= in_turns([alone(plan, x)])
+                        row["throughput"] = row["requests_s"] * row["engine"] / 1e3
+                    yield row
+
+
+def _rate(url: str, model: str, golden: Any, way: str) -> float:
+    """Requests a second of CLIENTS threads, each with regions of its own, after a warm-up."""
+
+    def ask(until: float) -> int:
+        client = grpc.InferenceServerClient(url)
+        with Regions(way, client, golden) if way != BODY else nullcontext() as regions:
+            tensors, count = tensors_of(golden, regions), 0
+            for _ in range(WARM_UP):
+                client.infer(model, **tensors)
+            while time.perf_counter() < until - SECONDS:
+                client.infer(model, **tensors)
+            while time.perf_counter() < until:
+                client.infer(model, **tensors)
+                count += 1
         client.close()
+        return count
+
+    until = time.perf_counter() + 2 * SECONDS
+    with ThreadPoolExecutor(CLIENTS) as pool:
+        return sum(pool.map(ask, [until] * CLIENTS)) / SECONDS
 
 
-def _verified(repository: Path, grpc_url: str, name: str, way: str) -> Any:
-    """What verify finds this way; where it fails the way is not timed, and why is printed."""
-    (verified,) = parity.verify(repository, None, grpc_url, [name], repeat=0, shared_memory=[way])
-    if not verified.passed:
-        problems = [text for result in verified.results for text in result.problems]
-        print(f"{way}: not timed: {verified.problems} {problems[:2]} {verified.why}", flush=True)
-    return verified
+def standing(asked: argparse.Namespace) -> Stands:
+    """Whether such a row was measured here before."""
+    if asked.again or not torch.cuda.is_available():
+        return lambda about: False
+    host = {**records.host(), "tensorrt": trt.__version__}
+    common = {"precision": asked.precision, "settings": asked.optimization_level}
+    known = {records.key(row) for row in records.read(records.SERVING) if row.get("method") == records.METHOD}
+    return lambda about: records.key({**host, **common, **about}) in known
+
+
+def wanted(name: str, settings: Sequence[str], batches: Sequence[int], several: bool) -> Iterator[dict[str, Any]]:
+    """What each row of a run is about."""
+    for setting, batch in ((setting, batch) for setting in settings for batch in batches):
+        for way in ("cuda",) if several else WAYS[setting]:
+            more = {"clients": CLIENTS} if several else {}
+            yield {"network": name, "batch": batch, "way": way, "setting": setting, **more}
 
 
 def main() -> None:
     """Print a row as it is measured, and keep it where a plan answered."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--network", choices=sorted(NETWORKS), default="resnet50")
+    parser.add_argument("--network", choices=sorted(NETWORKS), action="append")
     parser.add_argument("--precision", choices=("fp32", "tf32", "fp16"), default="fp16")
+    parser.add_argument("--batch", type=int, choices=sorted(GOLDENS), action="append")
+    parser.add_argument("--setting", choices=list(SETTINGS), action="append")
+    parser.add_argument("--concurrent", action="store_true", help="requests a second of several clients")
+    parser.add_argument("--again", action="store_true", help="measure what stands in the results too")
     parser.add_argument("--optimization-level", type=int, choices=range(6), help="of TensorRT's builder")
     parser.add_argument("--folder", type=Path, default=Path("/tmp/trt-build-serving"))
     asked = parser.parse_args()
     warnings.simplefilter("ignore")
     asked.folder.mkdir(parents=True, exist_ok=True)
-    gpu = flavour.name() == "tensorrt" and torch.cuda.is_available()
+    for name in asked.network or ["resnet50"]:
+        _network(name, asked, flavour.name() == "tensorrt" and torch.cuda.is_available())
+
+
+def _network(name: str, asked: argparse.Namespace, gpu: bool) -> None:
+    started, settings, batches = time.monotonic(), asked.setting or list(SETTINGS), asked.batch or list(GOLDENS)
+    stands = standing(asked)
+    if all(stands(about) for about in wanted(name, settings, batches, asked.concurrent)):
+        print(f"{name}: measured before (--again)")
+        return
     options = engine.BuildOptions(optimization_level=asked.optimization_level)
-    started = time.monotonic()
-    repository, plan, goldens = published(asked.network, asked.precision, options, asked.folder)
-    print(f"published after {time.monotonic() - started:.1f} s", flush=True)
-    for row in rows(asked.network, repository, plan, goldens, gpu):
+    made = published(name, asked.precision, options, asked.folder)
+    print(f"{name}: published after {time.monotonic() - started:.1f} s", flush=True)
+    measure = concurrent if asked.concurrent else rows
+    for row in measure(name, made, settings, batches, stands):
         said = {**row, "precision": asked.precision, "settings": asked.optimization_level}
         if gpu:
-            said |= {"overhead": row["compute_infer"] / row["engine"] - 1, "tensorrt": trt.__version__}
+            if "compute_infer" in row:
+                said["overhead"] = row["compute_infer"] / row["engine"] - 1
+            said["tensorrt"] = trt.__version__
             records.append(records.SERVING, [{**said, **records.host()}])
         shown = {key: round(value, 3) if isinstance(value, float) else value for key, value in said.items()}
         print(json.dumps(shown), flush=True)
-    print(f"done after {time.monotonic() - started:.1f} s")
+    print(f"{name}: done after {time.monotonic() - started:.1f} s", flush=True)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import time
 from pathlib import Path
@@ -61,13 +62,13 @@ def test_rows_of_another_gpu_method_or_setting_do_not_stand(tmp_path: Path, monk
 
 
 def test_a_constant_can_be_changed_and_must_exist(monkeypatch: pytest.MonkeyPatch) -> None:
-    from builder.conversion.converters import recurrent
+    from builder.conversion.converters import sequences
 
-    monkeypatch.setattr(recurrent, "WRITTEN_OUT", recurrent.WRITTEN_OUT)
-    engine.change("builder.conversion.converters.recurrent.WRITTEN_OUT=99")
-    assert recurrent.WRITTEN_OUT == 99
+    monkeypatch.setattr(sequences, "WRITTEN_OUT", sequences.WRITTEN_OUT)
+    engine.change("builder.conversion.converters.sequences.WRITTEN_OUT=99")
+    assert sequences.WRITTEN_OUT == 99
     with pytest.raises(SystemExit):
-        engine.change("builder.conversion.converters.recurrent.NO_SUCH=1")
+        engine.change("builder.conversion.converters.sequences.NO_SUCH=1")
 
 
 def test_fp16_comes_first_for_every_network() -> None:
@@ -119,3 +120,36 @@ def test_the_page_says_the_mean_what_is_above_the_limit_and_what_was_tried(
     assert "| `x=1` | unet | fp16 | 8 | 0.500 | 0.800 |" in said
     assert "| 40.0 | 8.0 | 20% |" in said
     assert "9.000" not in said
+
+
+def _served(**more: object) -> dict[str, object]:
+    about = {"gpu": "H200", "network": "unet", "precision": "fp16", "batch": 8, "way": "cuda"}
+    times = dict.fromkeys(("engine", "compute_infer", "compute_input", "compute_output", "client"), 0.5)
+    return {**about, **times, "overhead": 0.25, **more}
+
+
+def test_the_page_has_what_serving_costs_old_rows_new_ones_and_several_clients() -> None:
+    new = _served(setting="plain", execute=0.4, run=0.3, floor=0.2, engine_graph=0.1)
+    several = _served(setting="default", clients=4, instances=2, requests_s=3000.0, throughput=1.5)
+    lines = "\n".join(page._serving([_served(), new, several])).splitlines()
+    assert "| H200 | unet | fp16 | 8 | cuda |  | 0.500 |  | 0.500 |  |  |  | 0.500 | 0.500 | 0.500 | 25% |" in lines
+    assert any("| plain | 0.500 | 0.100 | 0.500 | 0.400 | 0.300 | 0.200 |" in line for line in lines)
+    assert "| H200 | unet | fp16 | 8 | cuda | default | 4 | 2 | 3000 | 2000 | 1.50 |" in lines
+
+
+def test_what_stands_of_serving_is_not_measured_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from benchmarks import serving
+
+    monkeypatch.setattr(records, "SERVING", tmp_path / "serving.jsonl")
+    monkeypatch.setattr(records, "host", lambda: {"gpu": "H200", "torch": "2.11", "method": records.METHOD})
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    asked = argparse.Namespace(again=False, precision="fp16", optimization_level=None)
+    rows = list(serving.wanted("unet", ["default", "mapped"], [8, 32], several=False))
+    assert [(row["setting"], row["batch"], row["way"]) for row in rows[:3]] == [
+        ("default", 8, "none"), ("default", 8, "system"), ("default", 8, "cuda")]  # fmt: skip
+    assert len(rows) == 8 and not any(map(serving.standing(asked), rows))
+    common = {**records.host(), "tensorrt": serving.trt.__version__, "precision": "fp16", "settings": None}
+    records.append(records.SERVING, [{**common, **row} for row in rows])
+    assert all(map(serving.standing(asked), rows))
+    several = list(serving.wanted("unet", ["default"], [8], several=True))
+    assert not any(map(serving.standing(asked), several))

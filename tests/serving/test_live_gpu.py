@@ -47,7 +47,9 @@ class TritonPythonModel(runtime.TritonPythonModel):
         responses = super().execute(requests)
         outputs = [tensor.is_cpu() for response in responses for tensor in response.output_tensors()]
         engine = self.answerer.engine
+        graphs = [call.graph is not None for call in engine.bound.values()]
         said = {"pid": os.getpid(), "requests": len(requests), "inputs_on_cpu": inputs, "outputs_on_cpu": outputs,
+                "graphs": graphs,
                 "stream": self.answerer.stream.cuda_stream,
                 "buffers": [buffer.storage.data_ptr() for buffer in engine.buffers.values()]}
         with open(os.environ["TRT_BUILD_SAID"], "a") as log:
@@ -165,3 +167,20 @@ def test_requests_that_came_on_the_gpu_are_batched_there(client: Any, log: Path)
     said = [json.loads(line) for line in log.read_text().splitlines()]
     assert max(line["requests"] for line in said) > 1
     assert not any(on_cpu for line in said for on_cpu in line["outputs_on_cpu"])
+
+
+def test_calls_in_a_row_become_graphs_and_answers_stay_right_when_shapes_and_profiles_change(
+    client: Any, log: Path
+) -> None:
+    """As many in a row that each of two instances has captured, other data each time; then shapes in turns, twice each,
+    and another profile between."""
+    said = [line for seed in range(100) for line in ask(client, "cuda", golden(4, 16, seed), log)]
+    assert any(any(line["graphs"]) for line in said), "no call became a graph"
+    assert sum(any(line["graphs"]) for line in said) > 20
+    for seed in range(3):
+        for batch, side in ((4, 16), (8, 32), (1, 16), (4, 16), (2, 8), (1, 8)):
+            for again in range(2):
+                for memory in ("cuda", "system"):
+                    ask(client, memory, golden(batch, side, 1000 + 10 * seed + again), log)
+    said = [line for seed in range(100) for line in ask(client, "system", golden(8, 32, seed), log)]
+    assert any(any(line["graphs"]) for line in said), "no call with inputs in system memory became a graph"
