@@ -60,6 +60,9 @@ def _tensor(spec: TensorSpec, arrays: Arrays, where: str) -> torch.Tensor:
     same = all(length in (None, size) for length, size in zip(lengths, tensor.shape, strict=False))
     if tensor.dim() != len(lengths) or not same:
         raise UsageError(f"array {name!r} has shape {list(tensor.shape)}, the input {list(spec.shape)}", where=where)
+    if not tensor.numel() or bool(tensor.isnan().any()):
+        told = "has values that are no numbers (NaN)" if tensor.numel() else "is empty"
+        raise UsageError(f"array {name!r} {told}: no range can be taken from it", where=where)
     return tensor.to(dtype)
 
 
