@@ -157,11 +157,12 @@ def used(block: Any) -> Counter[str]:
 
 def _convert(report: dict[str, Any], spec: Any, asked: _Asked) -> None:
     """One engine, or the pieces that the model is cut into."""
-    from builder.repository import cut
+    from builder.repository import cut, patterns
 
     names = spec.outputs or report["_lowered"].outputs
     found = cut.convert_or_cut(report["_lowered"], spec, names)
-    report["_found"], report["warnings"] = found, [*report.get("_reduced", ()), *found.warnings]
+    warnings = [*report.get("_reduced", ()), *patterns.unmatched(spec, found), *found.warnings]
+    report["_found"], report["warnings"] = found, warnings
     if not isinstance(found, cut.Pieces):
         report["layers"] = found.network.num_layers
         return

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from builder.errors import EnvironmentProblem, TrtBuildError
 from builder.manifest.spec import ModelSpec
-from builder.repository import hops, reading, reduced, stateful
+from builder.repository import hops, patterns, reading, reduced, stateful
 from builder.repository.orders import Order
 from builder.repository.result import SHOWN, ModelResult, Progress
 
@@ -85,7 +85,8 @@ class _Build:
         self.spec = spec
         with self.phase("convert"):
             found = cut.convert_or_cut(lowered, spec, names)
-        self.result.warnings = (*self.result.warnings, *_unknown_modules(spec, lowered), *found.warnings)
+        idle = (*_unknown_modules(spec, lowered), *patterns.unmatched(spec, found))
+        self.result.warnings = (*self.result.warnings, *idle, *found.warnings)
         if isinstance(found, cut.Pieces):
             self._in_pieces(found, goldens)
             return

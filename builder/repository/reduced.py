@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import fnmatch
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -32,11 +33,23 @@ class Reduced:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """That nothing was quantised, and why."""
-        if self.quantised is None or any(one.quantised for one in self.quantised.layers):
+        """That nothing was quantised, and why; patterns to skip that name no product."""
+        if self.quantised is None:
             return ()
-        reasons = dict.fromkeys(one.reason for one in self.quantised.layers)
-        return (f"nothing computes in 8 bits: {'; '.join(reasons) or 'the model multiplies nothing'}",)
+        return (*_idle(self.spec, self.quantised), *_nothing(self.quantised))
+
+
+def _nothing(found: Quantised) -> Iterator[str]:
+    if not any(one.quantised for one in found.layers):
+        reasons = dict.fromkeys(one.reason for one in found.layers)
+        yield f"nothing computes in 8 bits: {'; '.join(reasons) or 'the model multiplies nothing'}"
+
+
+def _idle(spec: ModelSpec, found: Quantised) -> Iterator[str]:
+    names = [one.name for one in found.layers]
+    idle = [p for p in (spec.calibration.skip if spec.calibration else ()) if not fnmatch.filter(names, p)]
+    if idle:
+        yield f"calibration.skip names no product of this model: {', '.join(idle)} (`trt-build check` lists them)"
 
 
 def wanted(spec: ModelSpec) -> bool:

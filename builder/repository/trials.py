@@ -14,6 +14,7 @@ from builder.manifest.spec import ModelSpec
 from builder.repository import hops, orders, reading
 from builder.repository.minimal import minimal
 from builder.repository.orders import Order
+from builder.repository.patterns import layer_names
 from builder.repository.result import Progress
 from builder.repository.search import Search
 
@@ -63,7 +64,7 @@ class _Trials:
         if not found.problem:
             found.keep_fp32 = self.spec.keep_fp32
             return
-        layers = list(layer_names(self.converted(self.spec)))
+        layers = list(layer_names(c for c, _ in self.converted(self.spec)))
         found.layers = len(layers)
         if still := self.problem(layers):
             raise ParityError(
@@ -155,18 +156,6 @@ def _differences(run: Callable[..., Sequence[Any]], conversion: Conversion, gold
     tensors = [to_torch(golden.inputs[str(s.name)]) for s in conversion.inputs]
     answer = widened(dict(zip(conversion.outputs, map(to_numpy, run(*tensors)), strict=True)), golden)
     return parity.compare(answer, golden, spec.tolerance, precision=spec.precision).problems
-
-
-def layer_names(converted: Sequence[tuple[Conversion, Any]]) -> Iterator[str]:
-    """The name of each node's first layer, in program order: what keep_fp32 takes."""
-    seen: set[str] = set()
-    for conversion, _ in converted:
-        network = conversion.network
-        for index in range(network.num_layers):
-            name = re.sub(r"(_\d+)\.\d+$", r"\1", network.get_layer(index).name)
-            if "::" in name and name not in seen:
-                seen.add(name)
-                yield name
 
 
 def literal(name: str) -> str:

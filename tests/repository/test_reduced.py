@@ -85,6 +85,26 @@ def test_a_plain_model_is_quantised_and_says_what(tmp_path: Path, precision: str
     assert (again.state, again.quantised) == ("unchanged", json.loads(json.dumps(result.quantised)))
 
 
+@pytest.mark.parametrize("precision", ["int8", "fp16", "fp32"])
+def test_patterns_that_name_nothing_are_told(tmp_path: Path, precision: str) -> None:
+    text = f"precision: {precision}\ncalibration: {{data: [own.npz], skip: [frist/*, second/*]}}\n"
+    result = build(tmp_path, Two(), f'{text}keep_fp32: ["first/*", "*layernorm*", "third/*"]\n')
+    assert result.error is None
+    skipped = "calibration.skip names no product of this model: frist/* (`trt-build check` lists them)"
+    kept = "keep_fp32 names no layer of this model: *layernorm*, third/* (`trt-build inspect` prints the names)"
+    assert kept in result.warnings
+    assert (skipped in result.warnings) == (precision == "int8")
+    said = CliRunner().invoke(main, ["check", str(tmp_path / "models"), "--json"])
+    assert kept in json.loads(said.stdout)["models"][0]["warnings"]
+
+
+def test_patterns_count_through_all_pieces(tmp_path: Path) -> None:
+    kept = 'precision: fp16\nkeep_fp32: ["first/*", "second/*"]\nfallback: {min_block_size: 1}\n'
+    result = build(tmp_path, Branches(), kept)
+    assert result.layout != "single"
+    assert not [text for text in result.warnings if "keep_fp32" in text]
+
+
 def test_what_calibrates_is_part_of_what_is_built(tmp_path: Path) -> None:
     text = "precision: int8\ncalibration: {data: [own.npz]}\n"
     build(tmp_path, Two(), text)
@@ -107,6 +127,8 @@ def test_without_data_the_key_to_add_is_named_with_the_line(tmp_path: Path) -> N
         ({"x": np.zeros((4, 8), np.int64)}, "is torch.int64, the input float32"),
         ({"x": np.zeros((4, 9), np.float32)}, r"has shape \[4, 9\]"),
         ({"x": np.zeros(8, np.float32)}, r"has shape \[8\]"),
+        ({"x": np.zeros((0, 8), np.float32)}, "is empty: no range can be taken"),
+        ({"x": np.full((4, 8), np.nan, np.float32)}, "no numbers"),
     ],
 )
 def test_arrays_that_are_not_the_models_inputs(tmp_path: Path, arrays: dict[str, Any], words: str) -> None:

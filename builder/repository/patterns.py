@@ -1,0 +1,34 @@
+"""Patterns over layer names: what `keep_fp32` names, and what it does not."""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from builder.manifest.spec import ModelSpec
+
+if TYPE_CHECKING:
+    from builder.conversion import Conversion
+
+
+def layer_names(conversions: Iterable[Conversion]) -> Iterator[str]:
+    """The name of each node's first layer, in program order: what keep_fp32 takes."""
+    seen: set[str] = set()
+    for conversion in conversions:
+        network = conversion.network
+        for index in range(network.num_layers):
+            name = re.sub(r"(_\d+)\.\d+$", r"\1", network.get_layer(index).name)
+            if "::" in name and name not in seen:
+                seen.add(name)
+                yield name
+
+
+def unmatched(spec: ModelSpec, found: Any) -> Iterator[str]:
+    """A warning where patterns of keep_fp32 name no layer of what was found, a Conversion or Pieces: most likely they
+    are misspelt."""
+    names = list(layer_names(c for c in getattr(found, "conversions", (found,)) if c is not None))
+    idle = [pattern for pattern in spec.keep_fp32 if not fnmatch.filter(names, pattern)]
+    if idle:
+        yield f"keep_fp32 names no layer of this model: {', '.join(idle)} (`trt-build inspect` prints the names)"
