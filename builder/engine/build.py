@@ -39,7 +39,7 @@ def build(conversion: Any, options: BuildOptions = DEFAULT, report: progress.Rep
     memory.check(conversion)
     started = time.monotonic()
     MESSAGES.clear()
-    with quiet(), _alone():
+    with quiet(), _alone(), progress.building(monitor is not None):
         data = _compile(conversion, settings, config.timing_cache(options))
     facts = plan_facts(conversion, options, data, time.monotonic() - started)
     return Plan(data, facts)
@@ -53,8 +53,6 @@ def _compile(conversion: Any, settings: Any, timing_cache: Any) -> bytes:
     try:
         return bytes(EngineBytesFromNetwork(network, config=settings, save_timing_cache=save)())
     except Exception as refusal:
-        if progress.CANCEL.is_set():
-            raise progress.BuildCancelled("the build was cancelled") from refusal
         raise EngineError(_reason(refusal), fix="`trt-build inspect` shows the network's layers") from refusal
 
 
@@ -80,10 +78,10 @@ def build_engine(conversion: Any, options: BuildOptions = DEFAULT) -> bytes:
 
 @contextmanager
 def quiet() -> Any:
-    """Polygraphy's own log shows errors only: ours carries what matters."""
+    """Polygraphy's own log is silent, critical errors too: it raises them, and our error carries what matters."""
     from polygraphy.logger import G_LOGGER
 
-    with G_LOGGER.verbosity(G_LOGGER.CRITICAL):
+    with G_LOGGER.verbosity(G_LOGGER.CRITICAL + 1):
         yield
 
 

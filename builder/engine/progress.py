@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from builder.engine.flavour import trt
@@ -15,8 +16,27 @@ CANCEL = threading.Event()
 """Set, it ends the build that runs in this process at TensorRT's next step; the build then raises BuildCancelled."""
 
 
+BUILDING = threading.Event()
+"""Set while TensorRT builds and looks at CANCEL itself: an exception that a signal raised then would surface in one of
+its callbacks, which prints it and goes on."""
+
+
 class BuildCancelled(KeyboardInterrupt):
     """The build was stopped, as Ctrl-C stops anything else."""
+
+
+@contextmanager
+def building(watched: bool) -> Iterator[None]:
+    """Around a build; `watched`: whether a monitor looks at CANCEL. Raises BuildCancelled after one that was told to
+    stop, whatever it made of it."""
+    if watched:
+        BUILDING.set()
+    try:
+        yield
+    finally:
+        BUILDING.clear()
+        if CANCEL.is_set():
+            raise BuildCancelled("the build was cancelled")
 
 
 def monitor(report: Report | None) -> Any:

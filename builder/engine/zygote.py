@@ -114,7 +114,10 @@ def _listen(connection: Connection) -> None:
 
 
 def _stop(number: int, frame: FrameType | None) -> None:
-    raise KeyboardInterrupt
+    from builder.engine import progress
+
+    if not progress.BUILDING.is_set():
+        raise KeyboardInterrupt
 
 
 if __name__ == "__main__":

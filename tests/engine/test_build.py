@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import signal
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from builder.engine import build, caches, flavour, gpu, memory, progress
+from builder.engine import build, caches, flavour, gpu, memory, progress, zygote
 from builder.engine.flavour import trt
 from builder.errors import EngineError
 from tests.store.conftest import small
@@ -48,6 +49,34 @@ def test_a_cancelled_build_ends_at_tensorrts_next_step(after: int) -> None:
     assert threading.active_count() < 50
     progress.CANCEL.clear()
     assert build(small()).data
+
+
+@needs_monitor
+def test_a_signal_during_a_build_shows_in_none_of_tensorrts_callbacks(capfd: pytest.CaptureFixture[str]) -> None:
+    """What a handler raises there is printed with a traceback, and forgotten: TensorRT is told by its monitor."""
+    before = signal.signal(signal.SIGTERM, zygote._stop)
+
+    def report(phase: str, step: int, steps: int) -> None:
+        progress.CANCEL.set()
+        signal.raise_signal(signal.SIGTERM)
+
+    try:
+        with pytest.raises(progress.BuildCancelled):
+            build(small(), report=report)
+        assert "".join(capfd.readouterr()) == ""
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGTERM)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def test_a_refused_build_says_so_once(capfd: pytest.CaptureFixture[str]) -> None:
+    """In our error; not as Polygraphy's own lines too."""
+    conversion = small()
+    conversion.network.unmark_output(conversion.network.get_output(0))
+    with pytest.raises(EngineError, match="could not build the network"):
+        build(conversion)
+    assert "".join(capfd.readouterr()) == ""
 
 
 def test_a_build_that_cannot_fit_is_not_begun(monkeypatch: pytest.MonkeyPatch) -> None:
