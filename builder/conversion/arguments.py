@@ -9,6 +9,7 @@ import torch
 
 from builder.conversion.context import ConversionContext, Unconvertible
 from builder.conversion.dynamic import DynamicScalar
+from builder.conversion.packing import is_packed
 from builder.conversion.registry import Converter
 
 
@@ -34,7 +35,7 @@ def _unwrap(ctx: ConversionContext, converter: Converter, name: str, kind: str, 
 
 
 def _tensor(ctx: ConversionContext, converter: Converter, name: str, value: Any) -> Any:
-    if isinstance(value, torch.Tensor) and name in converter.constants:
+    if (isinstance(value, torch.Tensor) and name in converter.constants) or is_packed(value):
         return value
     return ctx.tensor(value)
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import torch
 
-from builder.conversion import precision, refusals
+from builder.conversion import packing, precision, refusals
 from builder.conversion.arguments import bind
 from builder.conversion.context import ConversionContext, Unconvertible
 from builder.conversion.dynamic import DynamicScalar
@@ -72,6 +73,8 @@ class BlockConverter:
 
     def _results(self, node: Any, values: list[Any]) -> list[Any]:
         key = key_of_node(node)
+        if packing.is_packed(values) and not self._takes_packed(key, values):
+            return _listed(packing.answer(self.ctx, node, key, values, partial(self._results, node)), node)
         if key in EVALUATORS and (key not in CONVERTERS or not _any_tensor(values) or _traced_scalars(values)):
             return _listed(EVALUATORS[key](self.ctx, node, *values), node)
         if node.schema() == NO_SCHEMA:
@@ -82,6 +85,14 @@ class BlockConverter:
         if key not in CONVERTERS:
             raise Unconvertible(refusals.reason(key), FALLBACK_FIX)
         return self._converted(CONVERTERS[key], node, values)
+
+    def _takes_packed(self, key: str, values: list[Any]) -> bool:
+        """Whether the node is one that knows what to do with a part of a packed sequence wherever it reads one."""
+        if key not in CONVERTERS:
+            return key in packing.HOLDERS
+        converter = CONVERTERS[key]
+        names = (name for (name, _), v in zip(converter.arguments, values, strict=False) if packing.is_packed(v))
+        return all(name in converter.packed for name in names)
 
     def _converted(self, converter: Converter, node: Any, values: list[Any]) -> list[Any]:
         bound = bind(self.ctx, converter, values)
@@ -200,7 +211,7 @@ def _all_static(values: list[Any]) -> bool:
 def _static(value: Any) -> bool:
     if isinstance(value, list | tuple):
         return all(_static(v) for v in value)
-    return not (isinstance(value, DynamicScalar) or hasattr(value, "is_network_input"))
+    return not (isinstance(value, DynamicScalar | packing.Packed) or hasattr(value, "is_network_input"))
 
 
 def _any_tensor(values: list[Any]) -> bool:

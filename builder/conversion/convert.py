@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from builder.conversion import converters, dtypes, evaluators
+from builder.conversion import converters, dtypes, evaluators, packing
 from builder.conversion.block import MISSING, BlockConverter
 from builder.conversion.context import ConversionContext, axis_symbol
 from builder.conversion.dynamic import DynamicScalar
@@ -82,6 +82,9 @@ def convert(
         )
     blocks = BlockConverter(ctx, rules, LayerNames(lowered.containers))
     results = blocks.convert(graph)
+    for value, result in zip(graph.outputs(), results, strict=True):
+        if packing.is_packed(result):
+            blocks.refuse(value.node(), "a part of a packed sequence is an output of the model", packing.UNPACK)
     if blocks.unsupported:
         raise UnsupportedOperators(blocks.unsupported)
     names = _output_names(output_names, lowered, len(results))

@@ -10,12 +10,13 @@ builder.quantization inserts and converters/quantize.py writes.
 from __future__ import annotations
 
 import fnmatch
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any
 
 import torch
 
+from builder.conversion.packing import Rows
 from builder.engine import flavour
 from builder.engine.flavour import trt
 from builder.errors import UsageError
@@ -146,7 +147,8 @@ def constrain(net: Any, first: int, spared: tuple[str, ...] = ()) -> None:
 def _dtypes(arguments: SimpleNamespace, half: torch.dtype) -> Any:
     """For each tensor argument that the network computes, whether it is half already."""
     for value in vars(arguments).values():
-        for tensor in value if isinstance(value, list) else [value]:
+        for item in value if isinstance(value, list) else [value]:
+            tensor = item.padded if isinstance(item, Rows) else item
             if hasattr(tensor, "is_network_input"):
                 yield _is(tensor, half)
 
@@ -169,6 +171,8 @@ def apply(ctx: Any, arguments: SimpleNamespace, dtype: torch.dtype) -> None:
 def _cast(ctx: Any, value: Any, dtype: torch.dtype, name: str) -> Any:
     if isinstance(value, torch.Tensor):
         return _constant(ctx, value, dtype, name)
+    if isinstance(value, Rows):
+        return replace(value, padded=_cast(ctx, value.padded, dtype, name))
     if hasattr(value, "is_network_input") and ctx.dtype(value).is_floating_point:
         return _tensor(ctx, value, dtype)
     if isinstance(value, float) or (isinstance(value, int) and name in OPERANDS):

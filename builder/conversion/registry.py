@@ -6,8 +6,9 @@
 The schema string is the key, and its types unwrap the arguments: `Tensor` arrives as an ITensor (a constant becomes a
 layer), `int`, `float`, `bool`, `str` and lists of them as Python values. What is declared differently is data too:
 `constants` names tensors that arrive as torch.Tensor where they are static; `dynamic` names numbers that may arrive as
-a DynamicScalar; `when` holds predicates that look at the bound arguments and return None or the reason against. A node
-whose inputs are all static is computed by torch, unless its converter says `folds=False`.
+a DynamicScalar; `packed`, tensors that may be a part of a packed sequence (packing.py); `when` holds predicates that
+look at the bound arguments and return None or the reason against. A node whose inputs are all static is computed by
+torch, unless its converter says `folds=False`.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ class Converter:
     dynamic: frozenset[str]
     note: str
     folds: bool = True
+    packed: frozenset[str] = frozenset()
 
     @cached_property
     def arguments(self) -> tuple[tuple[str, str], ...]:
@@ -68,6 +70,7 @@ def converter(
     when: Predicate | tuple[Predicate, ...] = (),
     constants: tuple[str, ...] = (),
     dynamic: tuple[str, ...] = (),
+    packed: tuple[str, ...] = (),
     note: str = "",
     folds: bool = True,
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -84,7 +87,7 @@ def converter(
                 raise ValueError(f"{key} has two converters")
             schema = torch._C.parse_schema(text)
             named = frozenset(constants), frozenset(dynamic)
-            CONVERTERS[key] = Converter(key, schema, build, predicates, *named, note, folds)
+            CONVERTERS[key] = Converter(key, schema, build, predicates, *named, note, folds, frozenset(packed))
         return build
 
     return register

@@ -12,7 +12,6 @@ import torch
 from torch import Tensor, nn
 
 import builder
-from builder.errors import UnsupportedOperators
 from tests.conversion.harness import check
 
 CLOSE: dict[str, Any] = {"rtol": 1e-5, "atol": 1e-5}
@@ -131,20 +130,6 @@ def test_a_cell_in_a_loop_over_the_sequence() -> None:
             return h
 
     check(Steps(), torch.randn(2, 4, 5), torch.randn(2, 6), dynamic={0: {0: "n"}, 1: {0: "n"}}, **CLOSE)
-
-
-def test_a_packed_sequence_is_refused_with_the_reason() -> None:
-    class Packed(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.rnn = nn.GRU(5, 6)
-
-        def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
-            packed = nn.utils.rnn.pack_padded_sequence(x, lengths)
-            return self.rnn(packed)[1]
-
-    with pytest.raises(UnsupportedOperators, match="packed"):
-        check(Packed(), torch.randn(4, 2, 5), torch.tensor([4, 2]), trace=True)
 
 
 class Output(Alone):

@@ -12,6 +12,7 @@ import torch
 from builder.conversion.block import MISSING
 from builder.conversion.context import ConversionContext, Unconvertible
 from builder.conversion.dynamic import DynamicScalar, expression
+from builder.conversion.packing import UNPACK, Packed, is_packed
 from builder.conversion.registry import evaluator
 from builder.engine import dialect
 from builder.engine.flavour import trt
@@ -117,7 +118,7 @@ def _merge(ctx: ConversionContext, conditional: Any, yes: Any, no: Any, name: st
     """The output layer of two values of one dtype and rank; equal static values stay static."""
     if not _unknown(yes) and not _unknown(no) and _same(yes, no):
         return yes
-    if any(isinstance(v, list | dict | str) or v is None for v in (yes, no)):
+    if any(isinstance(v, list | dict | str | Packed) or v is None for v in (yes, no)):
         raise Unconvertible(f"the branch decides what %{name} is at run time, and it is not a tensor or a number")
     numbers = [isinstance(v, DynamicScalar | bool | int | float) for v in (yes, no)]
     if all(numbers):
@@ -176,7 +177,7 @@ def _free(block: Any) -> list[str]:
 @contextmanager
 def _entering(ctx: ConversionContext, names: Sequence[str], enter: Callable[[Any], Any]) -> Iterator[None]:
     """Within, every tensor among the named values is replaced by `enter(tensor)`, lists and sizes included."""
-    outside = {name: ctx.values[name] for name in names}
+    outside = _outside(ctx, names)
     entered: dict[str, Any] = {}
 
     def inside(value: Any) -> Any:
@@ -195,6 +196,14 @@ def _entering(ctx: ConversionContext, names: Sequence[str], enter: Callable[[Any
         yield
     finally:
         ctx.values.update(outside)
+
+
+def _outside(ctx: ConversionContext, names: Sequence[str]) -> dict[str, Any]:
+    """The named values, none of them packed: the layers that first ask for its mask would stand inside, for all."""
+    values = {name: ctx.values[name] for name in names}
+    if any(map(is_packed, values.values())):
+        raise Unconvertible("a branch or loop that the data decide reads a packed sequence", UNPACK)
+    return values
 
 
 # Loops
@@ -243,6 +252,7 @@ def _iteration(ctx: ConversionContext, body: Any, inputs: list[Any]) -> list[Any
 
 def _looped(ctx: ConversionContext, node: Any, body: Any, trips: Any, condition: Any, carried: list[Any]) -> list[Any]:
     """An ILoop; the trip number and each carried value that changes are recurrences."""
+    _outside(ctx, _free(body))
     layer = ctx.net.add_loop()
     _limit(ctx, layer, trips)
     inputs, outputs = list(body.inputs()), list(body.outputs())
@@ -297,7 +307,7 @@ class _Carried:
         self.inside = value
         if output.debugName() == self.name:
             return
-        if isinstance(value, list | dict | str) or value is None:
+        if isinstance(value, list | dict | str | Packed) or value is None:
             raise Unconvertible(f"the loop carries %{self.name}, which is not a tensor or a number, through its trips")
         self.start = self._tensor(value)
         self.recurrence = layer.add_recurrence(self.start)

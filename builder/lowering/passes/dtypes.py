@@ -12,13 +12,13 @@ from builder.lowering.facts import NUMBERS, Facts, dtype_of
 from builder.lowering.folding import propagate_constants
 from builder.lowering.passes import Context, lowering_pass
 
-_ASKS = tuple(f"aten::{name}" for name in ("dim", "is_floating_point", "__is__", "__isnot__"))
+_ASKS = ("prim::isinstance", *(f"aten::{name}" for name in ("dim", "is_floating_point", "__is__", "__isnot__")))
 
 
 @lowering_pass("fold-known-facts", touches=("prim::dtype", *_ASKS, "aten::size"))
 def fold_known_facts(graph: Any, context: Context) -> None:
-    """Answer `x.dtype`, `x.dim()`, `x.is_floating_point()` and `x is y` where that is known, and drop the branches
-    that are not taken.
+    """Answer `x.dtype`, `x.dim()`, `x.is_floating_point()`, `x is y` and `isinstance(x, T)` where that is known, and
+    drop the branches that are not taken.
 
     With a description of the inputs (`specs`) that is most of them, for scripted attention modules ask much.
     """
@@ -106,6 +106,14 @@ def _fresh(value: Any) -> bool:
     return (kind == "prim::Param" and value.node().owningBlock().owningNode() is None) or kind in _NEW_OBJECTS
 
 
+def _is_instance(node: Any, facts: Facts) -> bool | None:
+    """By the value's type: one for a union is a plain tensor or list once the function that asks is inlined."""
+    own, asked = node.input().type(), node.tys("types")
+    if any(own.isSubtypeOf(kind) for kind in asked):
+        return True
+    return None if any(kind.isSubtypeOf(own) for kind in asked) else False
+
+
 _NEW_OBJECTS = frozenset(
     f"aten::{n}" for n in ("transpose", "unsqueeze", "linear", "add", "mul", "layer_norm", "permute")
 )
@@ -115,6 +123,7 @@ _QUESTIONS: dict[str, Callable[[Any, Facts], Any]] = {
     "aten::is_floating_point": _is_floating,
     "aten::__is__": _is,
     "aten::__isnot__": _is_not,
+    "prim::isinstance": _is_instance,
 }
 
 

@@ -29,6 +29,10 @@ def field_names(tuple_type: Any) -> list[str] | None:
     return names
 
 
+def _is_packed_sequence(tuple_type: Any) -> bool:
+    return field_names(tuple_type) == ["data", "batch_sizes", "sorted_indices", "unsorted_indices"]
+
+
 def _join(prefix: str, part: str | int) -> str:
     """`encoder_out` + `hidden` is `encoder_out.hidden`; `boxes` + 0 is `boxes_0`; a bare index is `output_0`."""
     if isinstance(part, int):
@@ -83,6 +87,12 @@ def _bind(graph: Any, index: int, default: Any) -> None:
 
 def _flatten_tuple_input(graph: Any, index: int, name: str, context: Context) -> list[str]:
     value = list(graph.inputs())[index]
+    if _is_packed_sequence(value.type()):
+        raise LoweringError(
+            f"argument {name!r} of forward is a PackedSequence: how many rows it has depends on the data",
+            where=f"forward({name}: PackedSequence)",
+            fix="take the padded tensor and the lengths, and call pack_padded_sequence in forward",
+        )
     elements = value.type().elements()
     parts = field_names(value.type()) or range(len(elements))
     order = list(graph.inputs())
@@ -127,6 +137,12 @@ def _leaves(graph: Any, value: Any, name: str) -> Iterator[tuple[str, Any]]:
     elif kind == "OptionalType" and not ir.is_none(value):
         inner = ir.insert(graph, "prim::unchecked_cast", [value], end, [value.type().getElementType()], value.node())
         yield from _leaves(graph, inner.output(), name)
+    elif kind == "TupleType" and _is_packed_sequence(value.type()):
+        raise LoweringError(
+            f"output {name or 'output'!r} is a PackedSequence: how many rows it has depends on the data",
+            where=ir.source_line(value.node()),
+            fix="return pad_packed_sequence(packed, total_length=x.size(1)) of it",
+        )
     elif kind == "TupleType":
         elements = _elements(graph, value, "prim::TupleConstruct", "prim::TupleUnpack")
         yield from _children(graph, zip(field_names(value.type()) or range(len(elements)), elements, strict=True), name)

@@ -1,0 +1,174 @@
+"""One step of a recurrent layer: LSTM, GRU and plain RNN, with the weights of one direction or of both at once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from builder.conversion.context import ConversionContext
+from builder.conversion.converters.linear import add, matmul
+from builder.conversion.dynamic import DynamicScalar, Size
+from builder.conversion.layers import activate
+from builder.engine.flavour import trt
+
+
+@dataclass(frozen=True)
+class Weights:
+    """One direction of one layer: rows of w_ih and w_hh are gates; w_hr projects the state of an LSTM. For two
+    directions at once the state's weights have a leading axis of two, and w_ih the second one's rows below."""
+
+    w_ih: Any
+    w_hh: Any
+    b_ih: Any = None
+    b_hh: Any = None
+    w_hr: Any = None
+
+    @property
+    def gate(self) -> int:
+        """The width of one gate, for a cell of `gates` of them: that of the cell state."""
+        return int(self.w_hh.shape[-2])
+
+
+def weights_of(params: Sequence[Any], biases: bool, layers: int, bidirectional: bool) -> list[list[Weights]]:
+    """PyTorch's flat list as [layer][direction]; what is left over by the count of directions are projections."""
+    directions = 2 if bidirectional else 1
+    each = len(params) // (layers * directions)
+    groups = [list(params[i : i + each]) for i in range(0, len(params), each)]
+    made = [_one(group, biases) for group in groups]
+    return [made[i : i + directions] for i in range(0, len(made), directions)]
+
+
+def _one(group: list[Any], biases: bool) -> Weights:
+    projection = group[-1] if len(group) % 2 else None
+    b_ih, b_hh = group[2:4] if biases else (None, None)
+    return Weights(group[0], group[1], b_ih, b_hh, projection)
+
+
+def together(directions: list[Weights]) -> Weights | None:
+    """The weights of both directions of a layer as one; None where some are only known to the engine."""
+    pairs = {name: tuple(getattr(d, name) for d in directions) for name in vars(directions[0])}
+    if not all(t is None or isinstance(t, torch.Tensor) for pair in pairs.values() for t in pair):
+        return None
+    joined: dict[str, Any] = {name: None if pair[0] is None else torch.stack(pair) for name, pair in pairs.items()}
+    for name in ("w_ih", "b_ih"):
+        joined[name] = None if joined[name] is None else joined[name].flatten(0, 1)
+    if joined["b_hh"] is not None:
+        joined["b_hh"] = joined["b_hh"].unsqueeze(1)  # to add to [2, batch, gates]
+    return Weights(**joined)
+
+
+State = tuple[Any, ...]
+"""(h,) or (h, c), each [batch, width], or [2, batch, width] for two directions."""
+
+
+class Cell:
+    """One step: `inputs` [batch, gates * width] is the input's part of the gates, `state` what the last step left; both
+    with an axis of two in front where two directions take their steps together."""
+
+    gates = 1
+    cuts: tuple[int, ...] = ()
+    """How many gates are cut out of their tensor at once."""
+
+    def __init__(self, ctx: ConversionContext, weights: Weights, batch: Size) -> None:
+        self.ctx, self.weights = ctx, weights
+        self.width = weights.gate // self.gates
+        self.lead: list[Size] = [2, batch] if ctx.rank(weights.w_hh) == 3 else [batch]
+        self.shape: dict[int, Any] = {}
+        if isinstance(batch, DynamicScalar):  # made here, so that a loop's body need not compute shapes
+            for count in self.cuts:
+                self.shape[count] = ctx.shape_tensor([*self.lead, count * self.width])
+
+    def project(self, x: Any) -> Any:
+        """The input's part of the gates: x @ w_ih^T + bias, for one step or a whole sequence."""
+        bias = self.input_bias()
+        gates = matmul(self.ctx, x, self.weights.w_ih, transpose_b=True)
+        return gates if bias is None else add(self.ctx, gates, bias)
+
+    def input_bias(self) -> Any:
+        """Both biases at once, where the state's part is only ever added to the input's."""
+        b_ih, b_hh = self.weights.b_ih, self.weights.b_hh
+        if b_ih is None or b_hh is None:
+            return b_hh if b_ih is None else b_ih
+        if isinstance(b_ih, torch.Tensor) and isinstance(b_hh, torch.Tensor):
+            return b_ih + b_hh.reshape(b_ih.shape)
+        return add(self.ctx, b_ih, b_hh)
+
+    def recur(self, h: Any) -> Any:
+        """The state's part of the gates."""
+        return matmul(self.ctx, h, self.weights.w_hh, transpose_b=True)
+
+    def cut(self, x: Any, first: int, count: int = 1) -> Any:
+        """Gates `first` to `first + count` of [..., gates * width]."""
+        sizes = [*self.lead, count * self.width]
+        start = [0] * len(self.lead) + [first * self.width]
+        static = [0 if isinstance(size, DynamicScalar) else size for size in sizes]
+        layer = self.ctx.net.add_slice(x, trt.Dims(start), trt.Dims(static), trt.Dims([1] * len(sizes)))
+        if self.shape:
+            layer.set_input(2, self.shape[count])
+        return self.ctx.set_sizes(layer.get_output(0), sizes)
+
+    def product(self, a: Any, b: Any) -> Any:
+        return self.ctx.elementwise("PROD", a, b)
+
+    def step(self, inputs: Any, state: State) -> State:
+        """The next state."""
+        raise NotImplementedError
+
+
+class Tanh(Cell):
+    """h' = tanh(W_ih x + b_ih + W_hh h + b_hh)"""
+
+    activation = "TANH"
+
+    def step(self, inputs: Any, state: State) -> State:
+        return (activate(self.ctx, add(self.ctx, inputs, self.recur(state[0])), self.activation),)
+
+
+class Relu(Tanh):
+    """h' = relu(W_ih x + b_ih + W_hh h + b_hh)"""
+
+    activation = "RELU"
+
+
+class LSTM(Cell):
+    """i, f, g, o = gates; c' = sigmoid(f) c + sigmoid(i) tanh(g); h' = sigmoid(o) tanh(c'), then projected"""
+
+    gates = 4
+    cuts = (1,)
+
+    def step(self, inputs: Any, state: State) -> State:
+        h, c = state
+        gates = add(self.ctx, inputs, self.recur(h))
+        open_ = activate(self.ctx, gates, "SIGMOID")  # of g too: one layer less than one for each
+        i, f, o = (self.cut(open_, k) for k in (0, 1, 3))
+        g = activate(self.ctx, self.cut(gates, 2), "TANH")
+        c = self.ctx.elementwise("SUM", self.product(f, c), self.product(i, g))
+        h = self.product(o, activate(self.ctx, c, "TANH"))
+        return (h if self.weights.w_hr is None else matmul(self.ctx, h, self.weights.w_hr, transpose_b=True)), c
+
+
+class GRU(Cell):
+    """r, z = sigmoid(gates); n = tanh(W_in x + b_in + r (W_hn h + b_hn)); h' = n + z (h - n)"""
+
+    gates = 3
+    cuts = (1, 2)
+
+    def input_bias(self) -> Any:
+        return self.weights.b_ih
+
+    def recur(self, h: Any) -> Any:
+        gates = super().recur(h)
+        return gates if self.weights.b_hh is None else add(self.ctx, gates, self.weights.b_hh)
+
+    def step(self, inputs: Any, state: State) -> State:
+        (h,) = state
+        recurrent = self.recur(h)
+        sums = add(self.ctx, self.cut(inputs, 0, 2), self.cut(recurrent, 0, 2))
+        open_ = activate(self.ctx, sums, "SIGMOID")
+        r, z = self.cut(open_, 0), self.cut(open_, 1)
+        n = add(self.ctx, self.cut(inputs, 2), self.product(r, self.cut(recurrent, 2)))
+        n = activate(self.ctx, n, "TANH")
+        return (add(self.ctx, n, self.product(z, self.ctx.elementwise("SUB", h, n))),)

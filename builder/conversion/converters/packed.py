@@ -1,0 +1,109 @@
+"""Packed sequences: recurrent layers over a padded batch whose rows end where their lengths say.
+
+`torch.nn.utils.rnn.pack_padded_sequence` and `pad_packed_sequence`, with or without `enforce_sorted`. The tensors of
+the PackedSequence between them are never made (see conversion/packing.py).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from builder.conversion import dtypes
+from builder.conversion.context import ConversionContext, Unconvertible
+from builder.conversion.converters.cells import GRU, LSTM, Cell, Relu, State, Tanh, weights_of
+from builder.conversion.converters.recurrent import CONSTANTS, dropout_in_training, reads_states
+from builder.conversion.converters.sequences import sequence
+from builder.conversion.dynamic import Size
+from builder.conversion.extent import Lengths
+from builder.conversion.layers import choose
+from builder.conversion.packing import BatchSizes, Rows
+from builder.conversion.registry import converter
+
+_ARGUMENTS = (
+    "Tensor data, Tensor batch_sizes, {}, Tensor[] params, bool has_biases, int num_layers, float dropout, bool train, "
+    "bool bidirectional)"
+)
+_PACKED = ("data", "batch_sizes")
+
+
+def _packed_here(ctx: ConversionContext, call: Any) -> str | None:
+    """Its PackedSequence is made within the model, by pack_padded_sequence"""
+    ours = isinstance(call.data, Rows) and isinstance(call.batch_sizes, BatchSizes)
+    if ours and call.data.lengths is call.batch_sizes.lengths:
+        return None
+    return "only a sequence that pack_padded_sequence packs within the model is known by its lengths"
+
+
+@converter(
+    "aten::_pack_padded_sequence(Tensor input, Tensor lengths, bool batch_first) -> (Tensor, Tensor)",
+    constants=("lengths",),
+    note="a length is brought into 1 to the padded length, where torch raises",
+    folds=False,
+)
+def pack(ctx: ConversionContext, node: Any, x: Any, lengths: Any, batch_first: bool) -> tuple[Rows, BatchSizes]:
+    """The padded tensor and the lengths, in place of the packed data and their batch sizes"""
+    x = ctx.permute(x, [1, 0, *range(2, ctx.rank(x))]) if batch_first else x
+    extent = Lengths(ctx, lengths, ctx.size(x, 0), ctx.size(x, 1))
+    return Rows(x, extent), BatchSizes(extent)
+
+
+@converter(
+    "aten::_pad_packed_sequence(Tensor data, Tensor batch_sizes, bool batch_first, Scalar padding_value, "
+    "int total_length) -> (Tensor, Tensor)",
+    when=_packed_here,
+    dynamic=("total_length",),
+    packed=_PACKED,
+    note="without total_length the size depends on the data: not on TensorRT-RTX",
+)
+def pad(
+    ctx: ConversionContext, node: Any, data: Rows, sizes: BatchSizes, batch_first: bool, value: float, length: Size
+) -> tuple[Any, Any]:
+    """The padded tensor with padding_value behind each row's length, and the lengths"""
+    extent, rank = data.lengths, ctx.rank(data.padded)
+    mask = ctx.unsqueeze(extent.mask, list(range(2, rank)))
+    x = ctx.set_sizes(choose(ctx, mask, data.padded, value, ctx.dtype(data.padded)), ctx.sizes(data.padded))
+    fill = ctx.constant(torch.tensor(value).to(dtypes.from_trt(x.dtype)))
+    x = extent.stretched(ctx, x, length, fill)
+    lengths = ctx.tensor(extent.given, torch.int64)
+    return (ctx.permute(x, [1, 0, *range(2, rank)]) if batch_first else x), lengths
+
+
+def _layers(
+    ctx: ConversionContext, node: Any, kind: type[Cell], data: Rows, state: State, params: Any, biases: bool,
+    layers: int, bidirectional: bool,
+) -> Any:  # fmt: skip
+    if ctx.rank(data.padded) != 3:
+        raise Unconvertible(
+            f"packed data of rank {ctx.rank(data.padded) - 1}; a recurrent layer takes rows of features"
+        )
+    stacked, extent = weights_of(params, biases, layers, bidirectional), data.lengths
+    output, *finals = sequence(ctx, kind, data.padded, state, stacked, False, reads_states(node), extent)
+    return Rows(output, extent), *finals
+
+
+@converter(f"aten::lstm.data({_ARGUMENTS.format('Tensor[] hx')} -> (Tensor, Tensor, Tensor)", constants=CONSTANTS,
+           when=(dropout_in_training, _packed_here), packed=_PACKED)  # fmt: skip
+def lstm(
+    ctx: ConversionContext, node: Any, data: Any, sizes: Any, hx: Any, params: Any, biases: bool, layers: int,
+    dropout: float, train: bool, bidirectional: bool,
+) -> Any:  # fmt: skip
+    """torch.nn.LSTM of a PackedSequence"""
+    return _layers(ctx, node, LSTM, data, tuple(hx), params, biases, layers, bidirectional)
+
+
+def _register(name: str, kind: type[Cell]) -> None:
+    @converter(f"aten::{name}.data({_ARGUMENTS.format('Tensor hx')} -> (Tensor, Tensor)", constants=CONSTANTS,
+               when=(dropout_in_training, _packed_here), packed=_PACKED)  # fmt: skip
+    def layer(
+        ctx: ConversionContext, node: Any, data: Any, sizes: Any, hx: Any, params: Any, biases: bool, layers: int,
+        dropout: float, train: bool, bidirectional: bool,
+    ) -> Any:  # fmt: skip
+        return _layers(ctx, node, kind, data, (hx,), params, biases, layers, bidirectional)
+
+    layer.__doc__ = f"torch.nn.{'GRU' if kind is GRU else 'RNN'} of a PackedSequence"
+
+
+for _name, _kind in {"gru": GRU, "rnn_tanh": Tanh, "rnn_relu": Relu}.items():
+    _register(_name, _kind)

@@ -1,0 +1,150 @@
+"""How many steps each row of a batch lasts: all of them, or as many as its length says.
+
+Where rows end early no step needs a mask: what a recurrent layer makes of a row's steps does not depend on those behind
+them, so only the final state is looked up at the row's end, and the second direction reads each row from there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any
+
+import torch
+
+from builder.conversion import dtypes, nonzero, scalars
+from builder.conversion.context import ConversionContext, Unconvertible
+from builder.conversion.dynamic import DynamicScalar, Size, same
+from builder.conversion.layers import less, reduce
+from builder.engine.flavour import trt
+
+NEEDS_TOTAL = "pass total_length=x.size(1) to pad_packed_sequence (x.size(0) where time is first)"
+
+
+class Extent:
+    """Every row lasts for all steps."""
+
+    ragged = False
+
+    def part(self, ctx: ConversionContext, x: Any, start: Sequence[Size], sizes: Sequence[Size], back: bool) -> Any:
+        """A part of x as [time, batch, width]: `start` says where on the axes after time, `sizes` all of them (with
+        an axis of one before batch or not); each row from its last step to its first where `back`."""
+        first = ctx.arithmetic("sub", sizes[0], 1) if back else 0
+        taken = ctx.slice(x, [first, *start], sizes, [-1 if back else 1] + [1] * len(start))
+        return taken if len(sizes) == 3 else ctx.squeeze(taken, [1])
+
+    def turned(self, ctx: ConversionContext, x: Any) -> Any:
+        """x [time, batch, width] with each row from its last step to its first."""
+        return self.part(ctx, x, [0, 0], ctx.sizes(x), True)
+
+    def ends(self, ctx: ConversionContext, x: Any) -> Any:
+        """x [time, ..., batch, width] at each row's last step: [..., batch, width]."""
+        raise NotImplementedError
+
+
+class Lengths(Extent):
+    """Row b lasts for `lengths[b]` steps, at least one and at most `steps`; `given` is the tensor that says so."""
+
+    ragged = True
+
+    def __init__(self, ctx: ConversionContext, given: Any, steps: Size, batch: Size) -> None:
+        self.ctx, self.given, self.steps, self.batch = ctx, given, steps, batch
+
+    @cached_property
+    def lengths(self) -> Any:
+        """[1, batch] of the index dtype. torch raises at a length that does not fit; here it is brought into range, so
+        that nothing is read out of bounds."""
+        ctx, dtype = self.ctx, dtypes.index_dtype()
+        lengths = ctx.unsqueeze(ctx.tensor(self.given, dtype), [0])
+        lengths = ctx.elementwise("MAX", lengths, _number(ctx, 1))
+        return ctx.set_sizes(ctx.elementwise("MIN", lengths, _number(ctx, self.steps)), [1, self.batch])
+
+    @cached_property
+    def longest(self) -> Size:
+        """The greatest length. Raises Unconvertible where only the data tell it, and TensorRT has no size of them."""
+        if isinstance(self.given, torch.Tensor):
+            return int(self.given.max())
+        return self.ctx.size(self._alive, 0)
+
+    @cached_property
+    def _alive(self) -> Any:
+        """0, 1, ... below the greatest length: a tensor whose size depends on the data."""
+        ctx = self.ctx
+        reason = nonzero.data_dependent(ctx)
+        if reason:
+            raise Unconvertible(f"only the data tell how long the longest sequence is: {reason}", NEEDS_TOTAL)
+        greatest = reduce(ctx, "MAX", self.lengths, [1], True)
+        alive = ctx.squeeze(less(ctx, self._steps, greatest), [1])
+        return ctx.squeeze(nonzero.places(ctx, alive), [1])
+
+    @cached_property
+    def _steps(self) -> Any:
+        from builder.conversion.evaluators.creation import indices
+
+        return self.ctx.unsqueeze(indices(self.ctx, self.steps), [1])  # [time, 1]
+
+    @cached_property
+    def mask(self) -> Any:
+        """[time, batch] bool: the steps that a row lasts."""
+        return self.ctx.set_sizes(less(self.ctx, self._steps, self.lengths), [self.steps, self.batch])
+
+    @cached_property
+    def _last(self) -> Any:
+        """[1, batch]: the last step of each row."""
+        last = self.ctx.elementwise("SUB", self.lengths, _number(self.ctx, 1))
+        return self.ctx.set_sizes(last, [1, self.batch])
+
+    @cached_property
+    def _from_the_end(self) -> Any:
+        """[time, batch]: the place in [time * batch] of the step that stands as far from the row's end as time says."""
+        back = self.ctx.elementwise("SUB", self._last, self._steps)
+        return self._places(self.ctx.elementwise("MAX", back, _number(self.ctx, 0)), self.steps)
+
+    def _places(self, step: Any, rows: Size) -> Any:
+        """[rows, batch]: the places in [time * batch], flat, of these steps of each row."""
+        from builder.conversion.evaluators.creation import indices
+
+        ctx = self.ctx
+        before = ctx.elementwise("PROD", step, _number(ctx, self.batch))
+        return ctx.set_sizes(
+            ctx.elementwise("SUM", before, ctx.unsqueeze(indices(ctx, self.batch), [0])), [rows, self.batch]
+        )
+
+    def part(self, ctx: ConversionContext, x: Any, start: Sequence[Size], sizes: Sequence[Size], back: bool) -> Any:
+        taken = super().part(ctx, x, start, sizes, False)
+        return self.turned(ctx, taken) if back else taken
+
+    def turned(self, ctx: ConversionContext, x: Any) -> Any:
+        return _rows_at(ctx, x, self._from_the_end)
+
+    def ends(self, ctx: ConversionContext, x: Any) -> Any:
+        """Also of [time, 2, batch, width]."""
+        if ctx.rank(x) == 3:
+            return ctx.squeeze(_rows_at(ctx, x, self._places(self._last, 1)), [0])
+        each = ctx.constant(torch.arange(2, dtype=dtypes.index_dtype())[:, None])
+        doubled = ctx.elementwise("PROD", self._last, _number(ctx, 2))
+        return _rows_at(ctx, x, self._places(ctx.elementwise("SUM", doubled, each), 2))
+
+    def stretched(self, ctx: ConversionContext, x: Any, length: Size, fill: Any) -> Any:
+        """x [time, ...] at another length: cut off, or with `fill` (0-d) behind."""
+        if same(length, self.steps):
+            return x
+        sizes = ctx.sizes(x)
+        if isinstance(length, DynamicScalar) and length is vars(self).get("longest"):
+            layer = ctx.net.add_gather(x, self._alive, 0)
+            ctx.remember_dtype(layer.get_output(0), ctx.dtype(x))
+            return ctx.set_sizes(layer.get_output(0), [length, *sizes[1:]])
+        return ctx.slice(x, [0] * len(sizes), [length, *sizes[1:]], [1] * len(sizes), "FILL", fill)
+
+
+def _number(ctx: ConversionContext, value: Size) -> Any:
+    """[1, 1] of the index dtype."""
+    return ctx.at_rank(scalars.vector(ctx, value, torch.int64), 2)
+
+
+def _rows_at(ctx: ConversionContext, x: Any, places: Any) -> Any:
+    """x [..., batch, width] flat but for its width, at `places` [rows, batch]: [rows, batch, width]."""
+    flat = ctx.net.add_shuffle(x)
+    flat.reshape_dims = trt.Dims([-1, x.shape[-1]])
+    result = ctx.net.add_gather(flat.get_output(0), places, 0).get_output(0)
+    return ctx.set_sizes(result, [*ctx._exprs(places), x.shape[-1]])
