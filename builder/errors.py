@@ -9,6 +9,7 @@
     │   ├── NetworkEvaluationError            the reference cannot evaluate the network, or disagrees with TensorRT
     │   ├── EngineError                       TensorRT refused the network
     │   └── PublishError                      the repository could not be written
+    │       └── PublishBlocked            4   for want of space or permission
     ├── UsageError                        2   the command line, the manifest
     │   └── ManifestError                     every mistake of a manifest, each with its line
     ├── ParityError                       3   an answer differs from the original module's
@@ -111,6 +112,12 @@ class EngineError(ModelError):
 
 class PublishError(ModelError):
     """The model repository could not be written; what stood there before stands unchanged."""
+
+
+class PublishBlocked(PublishError):
+    """This machine was in the way: no space, no permission, a file system that is read-only."""
+
+    exit_code = 4
 
 
 class UsageError(TrtBuildError):

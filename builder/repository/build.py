@@ -34,9 +34,9 @@ def build_repository(
     written to `graphs`/<model>. Beside `out` a `.env` names the container that fits the plans.
 
     Raises ManifestError and UsageError before anything is built, and EnvironmentProblem where this machine cannot build
-    at all.
+    at all, or not write to `out`.
     """
-    from builder.repository import orders, targets
+    from builder.repository import orders, places, targets
     from builder.store import Hashes
 
     chosen = settled(settings, keywords)
@@ -49,6 +49,8 @@ def build_repository(
     with Hashes() as hashes:
         found = [orders.settled(order, hashes) for order in asked]
     wanted = [one for one in found if isinstance(one, orders.Order)]
+    if wanted:
+        places.check(Path(out))
     built = iter(orders.perform(wanted, progress or _silent, jobs, isolate))
     results = [next(built) if isinstance(one, orders.Order) else one for one in found]
     for order, result in zip(asked, results, strict=True):

@@ -17,12 +17,17 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
-from builder.errors import PublishError
+from builder.errors import PublishBlocked, PublishError
 from builder.triton import layout
 from builder.triton.artifact import EnsembleArtifact, ModelArtifact
 
 _AT_FDCWD, _RENAME_EXCHANGE = -100, 2
 _NO_EXCHANGE = (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP)
+FIXES = {
+    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT), "free disk space"),
+    **dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS), "a folder that you may write to"),
+}
+"""What the machine may refuse, and what to do."""
 
 
 Writer = Callable[[Path], None]
@@ -69,7 +74,9 @@ def _publish(name: str, writers: Mapping[str, Writer], repository: Path) -> Path
                 (repository / stale).rename(staging / f"stale {stale}")
             _sync(repository)
     except OSError as error:
-        raise PublishError(f"model {name!r} was not published: {error}", where=str(target), fix=_fix(error)) from error
+        kind = PublishBlocked if error.errno in FIXES else PublishError
+        fix = FIXES.get(error.errno or 0)
+        raise kind(f"model {name!r} was not published: {error}", where=str(target), fix=fix) from error
     return target
 
 
@@ -193,7 +200,3 @@ def _sync(path: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
-
-
-def _fix(error: OSError) -> str | None:
-    return {errno.ENOSPC: "free disk space", errno.EACCES: "a folder that you may write to"}.get(error.errno or 0)

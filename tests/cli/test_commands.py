@@ -268,6 +268,23 @@ def test_doctor_says_with_four_that_nothing_can_be_built(run: Run, monkeypatch: 
     assert "MISSING" in result.stdout
 
 
+@pytest.mark.parametrize("below", ["", "deeper/out"])
+def test_a_repository_that_cannot_be_written_is_said_before_anything_is_built(
+    small: Path, tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch, below: str
+) -> None:
+    """Root may write anywhere, so what the system says of permission is played."""
+    (tmp_path / "file").write_text("")
+    blocked = run("repo", small, "--out", tmp_path / "file" / below)
+    assert (blocked.exit_code, "load" in blocked.stderr) == (2, False)
+    assert f"{tmp_path / 'file'} is no folder" in blocked.stderr
+    (tmp_path / "closed").mkdir()
+    real = os.access
+    monkeypatch.setattr(os, "access", lambda path, mode: Path(path) != tmp_path / "closed" and real(path, mode))
+    refused = run("repo", small, "--out", tmp_path / "closed" / (below or "out"))
+    assert (refused.exit_code, "load" in refused.stderr) == (4, False)
+    assert f"nothing can be written into {tmp_path / 'closed'}" in refused.stderr
+
+
 def test_ctrl_c_during_a_build_leaves_no_half_of_anything(small: Path, tmp_path: Path) -> None:
     """Interrupted at the start of each phase that writes or works long: 130, and a repository that is whole or none."""
     for phase in ("convert", "build", "publish"):
