@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import torch
 
-from tests.networks import attending, nets, seeing
+from tests.networks import attending, nets, packed, seeing
 from tests.networks.comparing import Network, Sizes
 
 NHW = {0: {0: "n", 2: "h", 3: "w"}}
@@ -40,6 +40,19 @@ def _masked(sizes: Sizes) -> tuple[torch.Tensor, ...]:
     return (*tokens(sizes), lengths.long())
 
 
+def _uneven(sizes: Sizes) -> tuple[torch.Tensor, ...]:
+    """A padded batch, how long each row is (the longest first, and shorter than the padding where it may), a state."""
+    lengths = torch.linspace(max(sizes["t"] - 1, 1), 1, sizes["n"]).long()
+    return torch.randn(sizes["n"], sizes["t"], 10), lengths, torch.randn(2, sizes["n"], 12)
+
+
+def _sentences(sizes: Sizes) -> tuple[torch.Tensor, ...]:
+    """Words, zeros behind the end of each sentence, in no order of length."""
+    (words,) = tokens(sizes)
+    lengths = torch.randint(1, sizes["t"] + 1, (sizes["n"], 1))
+    return (torch.where(torch.arange(sizes["t"]) < lengths, words.clamp(1), 0),)
+
+
 MASKED = {0: {0: "n", 1: "t"}, 1: {0: "n", 1: "t"}}
 TEXTS = ({"n": 2, "t": 12}, {"n": 1, "t": 3}, {"n": 4, "t": 30})
 
@@ -57,6 +70,8 @@ NETWORKS: dict[str, Network] = {
         {0: {0: "n", 1: "t"}, 1: {1: "n"}},
         ({"n": 2, "t": 12}, {"n": 1, "t": 3}, {"n": 4, "t": 30}),
     ),
+    "GRU with packed state": Network(packed.PackedGru, _uneven, {0: {0: "n", 1: "t"}, 1: {0: "n"}, 2: {1: "n"}}, TEXTS),
+    "Packed LSTM tagger": _sequences(packed.PackedTagger, _sentences),
     "ViT": Network(nets.ViT, square, {0: {0: "n"}}, ({"n": 2}, {"n": 1}, {"n": 5})),
     "BERT": Network(
         nets.Bert,
