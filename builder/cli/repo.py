@@ -56,15 +56,20 @@ def repo_command(
     A model is published only when its network gives the original module's answers; one that fails does not stop
     the others, and one that has not changed is left as it is.
     """
+    from builder.engine import flavour
     from builder.repository import build_repository
 
+    used = flavour.resolve(settings["flavour"])
+    which = {"name": used, "version": flavour.installed_version(used), "because": flavour.because(settings["flavour"])}
+    if settings["flavour"] == "auto":
+        terminal.note(f"{which['name']} {which['version']}: {which['because']}")
     settings |= {"options": build_options.taken(settings), "store": store, "inputs": options.parsed(inputs)}
     graphs = out.resolve().with_name(f"{out.resolve().name}.graphs") if log_level == "graph" else None
     with terminal.progress() as progress:
         found = search.run(terminal, models, settings, progress) if search_precision else []
         results = build_repository(models, out, progress=progress, graphs=graphs, **settings)
     code = exit_code(results)
-    data = {"repository": out, "ok": code == 0, "models": [as_dict(result) for result in results]}
+    data = {"repository": out, "ok": code == 0, "flavour": which, "models": [as_dict(result) for result in results]}
     if search_precision:
         data["search"] = [search.as_dict(one) for one in found]
     terminal.result(data, lambda: show(terminal, results, out))

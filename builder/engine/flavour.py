@@ -62,6 +62,17 @@ def resolve(name: str = "auto") -> str:
     return name
 
 
+def because(asked: str = "auto") -> str:
+    """Why `resolve` takes what it takes, in words."""
+    if asked != "auto":
+        return "as asked for"
+    if os.environ.get(ENVIRONMENT_VARIABLE, "auto") != "auto":
+        return f"${ENVIRONMENT_VARIABLE} says so"
+    if resolve() == "tensorrt":
+        return "a GPU answers here"
+    return "tensorrt is not installed here" if "tensorrt" not in installed() else "no GPU answers here"
+
+
 def gpu_answers() -> bool:
     """Whether the CUDA driver reports at least one device; asks the driver itself, so torch is not imported."""
     from builder.engine import gpu

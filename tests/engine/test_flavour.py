@@ -1,0 +1,70 @@
+"""Which TensorRT `auto` takes, and that it says why."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from builder.cli import main
+from builder.engine import flavour
+from builder.errors import EnvironmentProblem
+from tests.cli.conftest import Small, save
+
+BOTH = ["tensorrt", "tensorrt-rtx"]
+
+
+@pytest.fixture
+def host(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """A machine with these flavours, and a GPU or none."""
+    monkeypatch.delenv(flavour.ENVIRONMENT_VARIABLE, raising=False)
+
+    def play(installed: list[str], gpu: bool) -> None:
+        monkeypatch.setattr(flavour, "installed", lambda: installed)
+        monkeypatch.setattr(flavour, "gpu_answers", lambda: gpu)
+
+    return play
+
+
+@pytest.mark.parametrize(
+    ("installed", "gpu", "taken", "because"),
+    [
+        (BOTH, True, "tensorrt", "a GPU answers here"),
+        (BOTH, False, "tensorrt-rtx", "no GPU answers here"),
+        (BOTH[1:], True, "tensorrt-rtx", "tensorrt is not installed here"),
+        (BOTH[:1], True, "tensorrt", "a GPU answers here"),
+    ],
+)
+def test_auto_takes_what_can_build_here_and_says_why(
+    host: Callable[..., None], installed: list[str], gpu: bool, taken: str, because: str
+) -> None:
+    host(installed, gpu)
+    assert (flavour.resolve(), flavour.because()) == (taken, because)
+    assert flavour.because(taken) == "as asked for"
+
+
+def test_the_environment_settles_auto(host: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
+    host(BOTH, True)
+    monkeypatch.setenv(flavour.ENVIRONMENT_VARIABLE, "tensorrt-rtx")
+    assert (flavour.resolve(), flavour.because()) == ("tensorrt-rtx", "$TRT_BUILD_FLAVOUR says so")
+
+
+@pytest.mark.parametrize(("installed", "gpu"), [([], True), (BOTH[:1], False)])
+def test_where_nothing_can_build_it_is_the_environments(
+    host: Callable[..., None], installed: list[str], gpu: bool
+) -> None:
+    host(installed, gpu)
+    with pytest.raises(EnvironmentProblem, match="no TensorRT that can build here"):
+        flavour.resolve()
+
+
+def test_repo_says_which_and_why(tmp_path: Path) -> None:
+    save(Small(), tmp_path / "small.pt")
+    asked = ["repo", str(tmp_path), "--out", str(tmp_path / "out"), "--json", "--no-isolate", "--no-store"]
+    done = CliRunner().invoke(main, asked)
+    used = json.loads(done.stdout)["flavour"]
+    assert used == {"name": flavour.resolve(), "version": flavour.load().__version__, "because": flavour.because()}
+    assert f"{used['name']} {used['version']}: {used['because']}" in done.stderr
