@@ -18,6 +18,10 @@ from builder.partition.view import is_free
 
 MOST_LINES = 40
 LINE, PADDING, GAP, WIDTH, LANE, MARGIN = 16, 12, 56, 520, 14, 24
+LETTER = 7.3
+"""How wide a letter of the 12 pixel monospace font is, at most."""
+LONGEST = 480
+"""So many pixels a line beside the boxes has; a longer one loses its middle."""
 COLOURS = {"tensorrt": ("#eaf5e3", "#4a8f29"), "torch": ("#fdeee6", "#d5541f"), "end": ("#eef2f7", "#5b6b7f")}
 
 
@@ -31,32 +35,48 @@ class Box:
     reads: tuple[str, ...]
     makes: tuple[str, ...]
     y: int = 0
+    name: str = ""
+    side: int = 0
+    """How many lines stand at its right, of what comes from boxes further up."""
 
     @property
     def height(self) -> int:
-        return 2 * PADDING + LINE * (1 + len(self.lines))
+        return 2 * PADDING + LINE * max(1 + len(self.lines), self.side)
+
+
+@dataclass(frozen=True)
+class Arrow:
+    """Values from one box to a later one: lane 0 runs straight down to the next box, others beside those between, and
+    enter at line `row` of the target's right side."""
+
+    source: int
+    target: int
+    told: list[str]
+    lane: int
+    row: int = 0
 
 
 def svg(partition: Partition) -> str:
     """The picture as the text of an SVG file."""
     specs = _specs(partition)
     boxes = list(_boxes(partition, specs))
+    arrows = list(_arrows(boxes, specs))
     y = MARGIN
     for box in boxes:
         box.y = y
         y += box.height + GAP
-    arrows = list(_arrows(boxes))
-    lanes = max((lane for *_, lane in arrows), default=0)
-    width = 2 * MARGIN + WIDTH + LANE * (lanes + 1) + 280
+    column = MARGIN + WIDTH + LANE * (max((arrow.lane for arrow in arrows), default=0) + 1)
+    longest = max((LETTER * len(line) for arrow in arrows if arrow.lane for line in arrow.told), default=0.0)
+    width = column + int(min(longest, LONGEST)) + MARGIN
     root = ElementTree.Element(
         "svg", xmlns="http://www.w3.org/2000/svg", width=str(width), height=str(y), viewBox=f"0 0 {width} {y}"
     )
-    style = "text{font:12px ui-monospace,monospace;fill:#1c2430}.t{font-weight:bold}path{fill:none;stroke:#5b6b7f}"
-    ElementTree.SubElement(root, "style").text = style
+    style = "text{font:12px ui-monospace,monospace;fill:#1c2430;white-space:pre}.t{font-weight:bold}"
+    ElementTree.SubElement(root, "style").text = style + "path{fill:none;stroke:#5b6b7f}"
     for box in boxes:
         _draw_box(root, box)
-    for source, target, names, lane in arrows:
-        _draw_arrow(root, boxes[source], boxes[target], [_told(name, specs) for name in names], lane)
+    for arrow in arrows:
+        _draw_arrow(root, boxes[arrow.source], boxes[arrow.target], arrow, column)
     return ElementTree.tostring(root, encoding="unicode") + "\n"
 
 
@@ -74,10 +94,12 @@ def _told(name: str, specs: dict[str, TensorSpec | None]) -> str:
 
 
 def _boxes(partition: Partition, specs: dict[str, TensorSpec | None]) -> Iterator[Box]:
-    yield Box("end", "inputs", [_told(name, specs) for name in partition.inputs], (), partition.inputs)
+    yield Box(
+        "end", "inputs", [_told(name, specs) for name in partition.inputs], (), partition.inputs, name="the inputs"
+    )
     for number, segment in enumerate(partition.segments):
         title = f"{number}  {segment.kind}   {segment.nodes} nodes, {segment.flops / 1e6:.3g} Mflop at opt"
-        yield Box(segment.kind, title, _lines(segment), segment.inputs, segment.outputs)
+        yield Box(segment.kind, title, _lines(segment), segment.inputs, segment.outputs, name=str(number))
     yield Box("end", "outputs", [_told(name, specs) for name in partition.outputs], partition.outputs, ())
 
 
@@ -90,20 +112,23 @@ def _lines(segment: Segment) -> list[str]:
     return lines + ([f"      and {len(counts) - MOST_LINES} operators more"] if len(counts) > MOST_LINES else [])
 
 
-def _arrows(boxes: Sequence[Box]) -> Iterator[tuple[int, int, list[str], int]]:
-    """(from, to, the values, lane): lane 0 runs straight down to the next box, others beside the boxes between."""
+def _arrows(boxes: Sequence[Box], specs: dict[str, TensorSpec | None]) -> Iterator[Arrow]:
+    """Every arrow; the boxes learn how many lines stand at their sides."""
     maker = {name: number for number, box in enumerate(boxes) for name in box.makes}
     lanes: list[int] = []
     for number, box in enumerate(boxes):
         groups: dict[int, list[str]] = {}
         for name in box.reads:
-            groups.setdefault(maker[name], []).append(name)
-        for source, names in sorted(groups.items(), reverse=True):
-            lane = 0 if source == number - 1 else next((i for i, end in enumerate(lanes) if end <= source), len(lanes))
-            if source != number - 1:
-                lanes[lane : lane + 1] = [number]
-                lane += 1
-            yield source, number, names, lane
+            groups.setdefault(maker[name], []).append(_told(name, specs))
+        for source, told in sorted(groups.items(), reverse=True):
+            shown = [*told[:2], f"and {len(told) - 2} values more"] if len(told) > 3 else told
+            if source == number - 1:
+                yield Arrow(source, number, shown, 0)
+                continue
+            lane = next((i for i, end in enumerate(lanes) if end <= source), len(lanes))
+            lanes[lane : lane + 1] = [number]
+            yield Arrow(source, number, [f"{line}   from {boxes[source].name}" for line in shown], lane + 1, box.side)
+            box.side += len(shown)
 
 
 def _draw_box(root: ElementTree.Element, box: Box) -> None:
@@ -111,25 +136,31 @@ def _draw_box(root: ElementTree.Element, box: Box) -> None:
     place = {"x": MARGIN, "y": box.y, "width": WIDTH, "height": box.height, "rx": 6}
     ElementTree.SubElement(root, "rect", {k: str(v) for k, v in place.items()}, fill=fill, stroke=stroke)
     for row, line in enumerate([box.title, *box.lines]):
-        _text(root, MARGIN + PADDING, box.y + PADDING + LINE * row + 11, line, "t" if row == 0 else "")
+        shown = _fit(line, WIDTH - 2 * PADDING)
+        _text(root, MARGIN + PADDING, box.y + PADDING + LINE * row + 11, shown, "t" if row == 0 else "")
 
 
-def _draw_arrow(root: ElementTree.Element, source: Box, target: Box, told: Sequence[str], lane: int) -> None:
-    top, bottom = source.y + source.height, target.y
-    if lane == 0:
+def _draw_arrow(root: ElementTree.Element, source: Box, target: Box, arrow: Arrow, column: int) -> None:
+    """Straight down with the values beside it, or around the right with them in the column beyond all lanes."""
+    top, bottom, edge = source.y + source.height, target.y, MARGIN + WIDTH
+    if arrow.lane == 0:
         x = MARGIN + WIDTH // 4
-        path, label = f"M{x} {top} L{x} {bottom}", (x + 8, top + 14)
+        path, (left, first), step, room = f"M{x} {top} L{x} {bottom}", (x + 8, top + 14), 13, edge - x - 8
         head = f"{x - 4},{bottom - 7} {x + 4},{bottom - 7} {x},{bottom}"
     else:
-        x, edge = MARGIN + WIDTH + LANE * lane, MARGIN + WIDTH
-        start, end = top - PADDING, bottom + PADDING
-        path, label = f"M{edge} {start} L{x} {start} L{x} {end} L{edge} {end}", (x + 6, end - 6)
-        head = f"{edge + 7},{end - 4} {edge + 7},{end + 4} {edge},{end}"
+        x, start, end = edge + LANE * arrow.lane, top - PADDING, bottom + PADDING + LINE * arrow.row + 7
+        path, (left, first), step = f"M{edge} {start} L{x} {start} L{x} {end} L{edge} {end}", (column, end + 4), LINE
+        head, room = f"{edge + 7},{end - 4} {edge + 7},{end + 4} {edge},{end}", LONGEST
     ElementTree.SubElement(root, "path", d=path)
     ElementTree.SubElement(root, "polygon", points=head, fill="#5b6b7f")
-    shown = [*told[:2], f"and {len(told) - 2} values more"] if len(told) > 3 else list(told)
-    for row, line in enumerate(shown):
-        _text(root, label[0], label[1] + 13 * row, line)
+    for row, line in enumerate(arrow.told):
+        _text(root, left, first + step * row, _fit(line, room))
+
+
+def _fit(words: str, room: float) -> str:
+    """The words, without their middle where they are wider than so many pixels."""
+    most = int(room / LETTER)
+    return words if len(words) <= most else f"{words[: most // 2 - 1]}\u2026{words[len(words) - most // 2 :]}"
 
 
 def _text(root: ElementTree.Element, x: int, y: int, words: str, style: str = "") -> None:
