@@ -1,9 +1,11 @@
-"""Writes the documents that are generated: `python docs/generate.py operators|performance [--check] [--samples]`.
+"""Writes the documents that are generated:
+
+    python docs/generate.py operators|performance|networks-gpu [--check] [--samples]
 
 docs/operators.md comes from the registries: what converters, evaluators and formulas say of themselves.
-docs/performance.md comes from the measured rows in benchmarks/results. `--check` writes nothing and fails where the
-file is not current; `--samples` first runs torch's operator database (minutes) and keeps its verdicts in
-docs/operators.json.
+docs/performance.md and docs/networks-gpu.md come from the measured rows in benchmarks/results. `--check` writes nothing
+and fails where the file is not current; `--samples` first runs torch's operator database (minutes) and keeps its
+verdicts in docs/operators.json.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE, STORE = ROOT / "docs/operators.md", ROOT / "docs/operators.json"
-PERFORMANCE = ROOT / "docs/performance.md"
+PERFORMANCE, NETWORKS = ROOT / "docs/performance.md", ROOT / "docs/networks-gpu.md"
 
 HEAD = """# Operators
 
@@ -189,9 +191,14 @@ def performance() -> str:
     return str(import_module("benchmarks.page").text())
 
 
+def networks() -> str:
+    """The text of docs/networks-gpu.md."""
+    return str(import_module("tests.networks.page").text())
+
+
 def main(arguments: list[str]) -> int:
     """Write or check the pages that are named; 1 where one is not current."""
-    pages = {"operators": (PAGE, page), "performance": (PERFORMANCE, performance)}
+    pages = {"operators": (PAGE, page), "performance": (PERFORMANCE, performance), "networks-gpu": (NETWORKS, networks)}
     named = [pages[name] for name in pages if name in arguments]
     if not named:
         print(__doc__)

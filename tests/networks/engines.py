@@ -27,6 +27,7 @@ from tests.networks import zoo
 ROWS = records.RESULTS / "networks.jsonl"
 PRECISIONS = ("fp32", "tf32", "fp16")
 KEY = ("by", "gpu", "tensorrt", "network", "mode", "precision")
+MEASURE = "tests.networks.engines:measure"
 LEAST_SECONDS = 5
 """Less time than this is not worth a start."""
 Job = tuple[str, str, str]
@@ -35,7 +36,9 @@ Job = tuple[str, str, str]
 
 def in_order(names: Sequence[str], mode: str, precisions: Sequence[str]) -> list[Job]:
     """The small networks first, in all precisions; then the others, those first that take longest to compile."""
-    seconds = {row["network"]: row.get("build") or 0.0 for row in zoo.kept().values()}
+    seconds: dict[str, float] = {}
+    for row in zoo.kept().values():
+        seconds[row["network"]] = max(seconds.get(row["network"], 0.0), row.get("build") or 0.0)
     known = [n for n in zoo.networks() if not names or n in names]
     ordered = sorted(known, key=lambda n: (0, 0.0) if n.endswith("(small)") else (1, -seconds.get(n, 0.0)))
     return [(name, _mode(name, mode), precision) for name in ordered for precision in precisions]
@@ -100,8 +103,7 @@ def _judged(job: Job, by: str) -> dict[str, Any]:
 def run(jobs: Sequence[Job], where: records.Row, out: Path, count: int, budget: float, limit: float) -> list[Job]:
     """Measure the jobs, `count` at a time over all GPUs; those for which no time was left."""
     ends, threads = time.time() + budget, max(1, (os.cpu_count() or 1) // count)
-    target = "tests.networks.engines:measure"
-    tasks = [workers.Task(target, (j, where, str(out), ends, limit, threads), lambda *_: None) for j in jobs]
+    tasks = [workers.Task(MEASURE, (j, where, str(out), ends, limit, threads), lambda *_: None) for j in jobs]
     results = dict(zip(jobs, workers.run(tasks, count, environments(count)), strict=True))
     crashed = {job: result for job, result in results.items() if isinstance(result, Exception)}
     records.append(out, [{**head(j, where), "result": "failed", "problem": _words(e)} for j, e in crashed.items()])

@@ -1,0 +1,112 @@
+"""The program that runs the networks on engines, with the reference in the engine's place; its page is current."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from benchmarks import records
+from builder.engine import flavour
+from tests.networks import engines, judging, page, rivals
+from tests.networks.small import NETWORKS
+
+HERE = {"by": "reference", "torch": "2", "tensorrt": "1"}
+
+
+def asked(tmp_path: Path, *jobs: engines.Job, budget: float = 100, limit: float = 100) -> list[records.Row]:
+    engines.run(jobs, HERE, tmp_path / "rows.jsonl", 2, budget, limit)
+    return records.read(tmp_path / "rows.jsonl")
+
+
+def test_each_network_and_precision_is_a_row_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OUT", raising=False)
+    jobs = [
+        ("GRU (small)", "traced", "fp32"),
+        ("Recommender (small)", "scripted", "fp16"),
+        ("no such", "traced", "fp32"),
+    ]
+    rows = {row["network"]: row for row in asked(tmp_path, *jobs)}
+    assert [rows[job[0]]["result"] for job in jobs] == ["passed", "passed", "failed"]
+    assert 0 < rows["GRU (small)"]["share"] < 1 and 0 < rows["GRU (small)"]["noise"] < 1e-5
+    assert rows["Recommender (small)"]["noise"] > 1e-5 and rows["Recommender (small)"]["mode"] == "scripted"
+    assert "KeyError" in rows["no such"]["problem"]
+
+
+def test_what_hangs_costs_its_row_and_what_has_no_time_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OUT", raising=False)
+    monkeypatch.setattr(engines, "MEASURE", "tests.networks.test_engines:hang")
+    (row,) = asked(tmp_path, ("GRU (small)", "traced", "fp32"))
+    assert (row["result"], row["problem"]) == ("failed", "not done in time")
+    monkeypatch.undo()
+    monkeypatch.delenv("OUT", raising=False)
+    left = engines.run([("GRU (small)", "traced", "fp32")], HERE, tmp_path / "none.jsonl", 1, 0, 100)
+    assert left == [("GRU (small)", "traced", "fp32")] and not records.read(tmp_path / "none.jsonl")
+
+
+def hang(*_: Any) -> None:
+    """What measure() does to itself when its time is over."""
+    import os
+    import signal
+
+    os.kill(os.getpid(), signal.SIGALRM)
+
+
+def test_small_ones_come_first_and_what_is_there_is_not_asked_again() -> None:
+    jobs = engines.in_order(["ResNet-18", "BERT-base", "GRU (small)"], "scripted", ["fp32", "fp16"])
+    assert [job[0] for job in jobs[::2]] == ["GRU (small)", "BERT-base", "ResNet-18"]
+    assert {job[0]: job[1] for job in jobs} == {
+        "GRU (small)": "scripted", "BERT-base": "traced", "ResNet-18": "scripted",
+    }  # fmt: skip
+    assert engines._wanted(None, "none") and not engines._wanted({"result": "failed"}, "none")
+    assert engines._wanted({"result": "failed"}, "failed") and not engines._wanted({"result": "passed"}, "failed")
+
+
+@pytest.mark.skipif(not flavour.strongly_typed(), reason="the reference rounds as the network's dtypes say")
+@pytest.mark.parametrize(("noise", "verdict"), [(0.0, "fp16 itself"), (3.0, "another answer")])
+def test_what_the_precision_leaves_undecided_is_told_from_another_answer(
+    noise: float, verdict: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The detections of random weights are nearly equal: half orders them otherwise, and so does torch in half."""
+    own = judging._answers
+
+    def worse(*arguments: Any) -> list[list[torch.Tensor]]:
+        return [[t + noise if t.is_floating_point() else t for t in answer] for answer in own(*arguments)]
+
+    monkeypatch.setattr(judging, "_answers", worse)
+    row = judging.judge(NETWORKS["CenterNet"], "traced", "fp16", "reference")
+    assert row["result"] == verdict and "elements differ too much" in row["problem"]
+    assert row["own_noise"] is not None and row["own"].startswith("torch")
+
+
+def test_torch_in_another_precision_is_another_answer_and_leaves_the_module_alone() -> None:
+    module, x = torch.nn.Linear(8, 4), torch.randn(3, 8)
+    with torch.no_grad():
+        truth = module(x)
+    for precision in engines.PRECISIONS:
+        _, variants = rivals.variants(module, [(x,)], precision)
+        errors = [float((answers[0][0] - truth).detach().abs().max()) for answers in variants]
+        assert all(error <= 20 * rivals.UNITS[precision] for error in errors) and any(errors), precision
+    assert torch.get_default_dtype() == module.weight.dtype == torch.float32
+
+
+def test_a_row_says_what_was_used_and_what_torch_would_have() -> None:
+    row = {"network": "N", "mode": "traced", "precision": "fp16", "layers": 3, "share": 0.034, "noise": 2e-7}
+    beyond = {**row, "share": 3.0, "result": "fp16 itself", "own_share": None, "own_noise": 0.1}
+    assert page._cell({**row, "result": "passed"}) == "3.4 %, 2.0e-07"
+    assert page._cell(beyond) == "itself: 300 %, 2.0e-07 (torch any, 1.0e-01)"
+    lines = list(page._machine(("G", "8.6.0"), [{**beyond, "result": "another answer", "problem": "why",
+                                                "date": "d", "torch": "t", "driver": "v"}]))  # fmt: skip
+    assert "| fp16 | 1 | 0 | 0 | 1 | 0 |" in lines and lines[-1] == "- N, traced, fp16: why"
+
+
+def test_the_page_is_current() -> None:
+    path = Path(__file__).resolve().parents[2] / "docs/generate.py"
+    spec = importlib.util.spec_from_file_location("generate", path)
+    assert spec is not None and spec.loader is not None
+    generate = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(generate)
+    assert generate.NETWORKS.read_text() == generate.networks(), "run: python docs/generate.py networks-gpu"
