@@ -25,7 +25,7 @@ spec.loader.exec_module(published)
 class TritonPythonModel(published.TritonPythonModel):
     def initialize(self, args):
         super().initialize(args)
-        self.times = {"calls": 0, "execute": 0, "run": 0}
+        self.times, self.asked = {"calls": 0, "execute": 0, "run": 0}, False
         self.inner, self.answerer.run = self.answerer.run, self.timed_run
 
     def timed_run(self, tensors):
@@ -39,12 +39,14 @@ class TritonPythonModel(published.TritonPythonModel):
         responses = super().execute(requests)
         self.times["execute"] += time.perf_counter_ns() - started
         self.times["calls"] += 1
+        if self.asked:
+            self.times, self.asked = {"calls": 0, "execute": 0, "run": 0}, False
         return responses
 
     def _describe_if_asked(self, request):
         if published.DESCRIBE in request.parameters():
             self.parameters["times"] = json.dumps(self.times)
-            self.times = {"calls": -1, "execute": 0, "run": 0}
+            self.asked = True
         super()._describe_if_asked(request)
 """
 """The published runtime, saying of its calls since it was last asked who it is: how many, and nanoseconds in all."""

@@ -70,12 +70,12 @@ def run(one: Any, x: torch.Tensor) -> list[torch.Tensor]:
 @pytest.mark.parametrize("where", ["cuda", "cpu"])
 def test_answers_are_right_in_every_order_of_shapes(tmp_path: Path, where: str) -> None:
     module = Residual().eval()
-    spec = TensorSpec("float32", ("batch", 8, 16, 16), {"batch": (1, 4, 8)}, "x")
+    spec = TensorSpec("float32", ("batch", 8, 96, 96), {"batch": (1, 4, 8)}, "x")
     one = runtime_engine(module, spec, (("scores", "float32"), ("best", "int64")), tmp_path)
     graphs = 0
     row = [size for a, b in itertools.permutations((1, 2, 4, 8), 2) for size in (a, a, b, b, a, a, a, a, a, b)]
     for seed, batch in enumerate(row):
-        x = torch.randn(batch, 8, 16, 16, generator=torch.Generator().manual_seed(seed))
+        x = torch.randn(batch, 8, 96, 96, generator=torch.Generator().manual_seed(seed))
         scores, best = run(one, x.to(where))
         wanted = module(x)
         torch.testing.assert_close(scores, wanted[0], rtol=1e-3, atol=1e-3)

@@ -192,7 +192,7 @@ def model(modules: dict[str, Any], plan: fakes.Plan, tmp_path: Path, **runtime: 
     facts = {"serving": declared(plan), "flavour": "tensorrt", "runtime": runtime}
     (folder / "plan.json").write_text(json.dumps(facts))
     answerer = answering.PlanAnswerer.__new__(answering.PlanAnswerer)
-    answerer.device, answerer.engine, answerer.stays = "cpu", made, True
+    answerer.device, answerer.engine, answerer.stays, answerer.landing = "cpu", made, True, None
     answerer.stream = SimpleNamespace(synchronize=lambda: None)
     modules["model"].answerer = lambda *_: answerer
     served = modules["model"].TritonPythonModel()
@@ -224,3 +224,17 @@ def test_a_server_without_parameters_of_responses_is_asked_once(
     for _ in range(4):
         served.execute([fakes.Request([], x=torch.ones(1, 3))])
     assert fakes.Response.refused == 1
+
+
+@pytest.mark.parametrize("shape", [(), (0, 3), (5,), (3, 1 << 19), (1, (1 << 20) + 1)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bool, torch.int64])
+def test_staging_brings_all_of_a_tensor_there_and_back(
+    modules: dict[str, Any], shape: tuple[int, ...], dtype: torch.dtype
+) -> None:
+    staging = modules["memory"].Staging(pinned=False)
+    for seed in range(2):
+        source = torch.randint(0, 2, shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
+        target = torch.zeros(shape, dtype=dtype)
+        staging.upload(target, source)
+        assert torch.equal(target, source)
+        assert torch.equal(staging.download(target), source)

@@ -11,7 +11,7 @@ import triton_python_backend_utils as pb_utils
 from .by_torch import TorchAnswerer
 from .engine import MODULES, Engine
 from .errors import NoPlan
-from .handing import handed_out
+from .handing import Landing, handed_out
 from .options import graphs
 from .pieces import SegmentsAnswerer
 
@@ -29,12 +29,12 @@ class PlanAnswerer:
         self.engine = Engine(
             folder / "model.plan", facts["flavour"], facts["serving"], device, self.stream, graphs(facts)
         )
-        self.stays = bool(facts.get("step_of"))
+        self.stays, self.landing = bool(facts.get("step_of")), Landing()
 
     def run(self, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
         """Tensors of any device in; see handed_out for the outputs."""
         stays = self.stays or any(tensor.is_cuda for tensor in tensors)
-        return handed_out(self.engine.run(tensors), self.stream, stays, self.lends)
+        return handed_out(self.engine.run(tensors), self.stream, stays, self.lends, self.landing)
 
 
 def answerer(folder: Path, facts: dict[str, Any], args: dict[str, str]) -> Any:

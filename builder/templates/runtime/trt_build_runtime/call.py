@@ -16,10 +16,10 @@ FAILED = "TensorRT could not run the plan; its reason stands above in the server
 class Input:
     """One input: its memory of our own, for what does not come as the engine needs it, and the address in use."""
 
-    def __init__(self, name: str, dtype: torch.dtype, storage: Storage) -> None:
-        self.name, self.dtype, self.storage = name, dtype, storage
+    def __init__(self, name: str, dtype: torch.dtype, storage: Storage, staging: Any) -> None:
+        self.name, self.dtype, self.storage, self.staging = name, dtype, storage, staging
         self.address = 0
-        self.own: Any = None
+        self.own: Any = None  # a tensor, once it is needed
 
     def place(self, tensor: torch.Tensor, device: torch.device, own: bool) -> torch.Tensor:
         """The tensor itself where the engine can read it and `own` does not ask for our memory, else a copy there."""
@@ -27,7 +27,14 @@ class Input:
             return tensor
         if self.own is None:
             self.own = self.storage.view(tuple(tensor.shape), self.dtype)
-        return self.own.copy_(tensor, non_blocking=True)
+        return self.fill(tensor)
+
+    def fill(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Our memory with the tensor in it; what comes from the host goes through page-locked memory."""
+        if self.staging is None or tensor.is_cuda or tensor.dtype is not self.dtype or not tensor.is_contiguous():
+            return self.own.copy_(tensor, non_blocking=True)
+        self.staging.upload(self.own, tensor)
+        return self.own
 
 
 class Output:
@@ -52,7 +59,7 @@ class Call:
         """Enqueue on the engine's stream, which is the current one; the outputs have the module's element types."""
         if self.graph is not None:
             for one, tensor in zip(self.inputs, tensors):
-                one.own.copy_(tensor, non_blocking=True)
+                one.fill(tensor)
             self.graph.launch(engine.handle)
         else:
             self.seen += 1

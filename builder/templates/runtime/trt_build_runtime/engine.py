@@ -12,7 +12,7 @@ import triton_python_backend_utils as pb_utils
 
 from .call import Call, Input, Output
 from .errors import InvalidRequest, NoPlan
-from .memory import Storage, allocator
+from .memory import Staging, Storage, allocator
 from .recent import Recent
 from .shapes import Profiles
 
@@ -29,6 +29,8 @@ TENSORRT_TO_TORCH = {
 }
 CALLS = 64
 """Sets of input shapes whose calls are remembered."""
+SMALL = 1 << 16
+"""Bytes up to which CUDA copies from any memory of the host as fast as from page-locked memory."""
 STEADY = 20
 """The call in a row with the same shapes from which on it is a CUDA graph: capturing takes as long as many calls save,
 and a context that takes other shapes loses its graph (TensorRT wants a context to be captured anew then)."""
@@ -61,6 +63,7 @@ class Engine:
         self.places, self.buffers = ({name: Storage(self.device) for name in names} for names in sides)
         self.allocators = {name: allocator(self.trt, buffer) for name, buffer in self.buffers.items()}
         self.nothing = Storage(self.device)
+        self.staging = {name: Staging() for name in self.places} if self.device.type == "cuda" else {}
         self.by_value = any(self.engine.is_shape_inference_io(name) for name in self.places)
 
     def run(self, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
@@ -88,9 +91,14 @@ class Engine:
         for name, shape in zip(names, call.shapes):
             if not context.set_input_shape(name, tuple(shape)):
                 raise InvalidRequest(f"TensorRT refuses shape {list(shape)} for input {name!r}")
-        call.inputs = [Input(name, self._dtype(name), self.places[name]) for name in names]
+        call.inputs = [self._input(name, shape) for name, shape in zip(names, call.shapes)]
         call.outputs = [self._output(call.profile, t) for t in self.tensors["outputs"]]
         self.bound[call.profile] = call
+
+    def _input(self, name: str, shape: torch.Size) -> Input:
+        dtype = self._dtype(name)
+        large = shape.numel() * torch.empty(0, dtype=dtype).element_size() > SMALL
+        return Input(name, dtype, self.places[name], self.staging.get(name) if large else None)
 
     def _output(self, profile: int, declared: dict[str, Any]) -> Output:
         """Bound to memory of its size where TensorRT knows the shape already, else to an allocator."""

@@ -2,17 +2,36 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
+from .memory import Staging
 
-def handed_out(outputs: list[torch.Tensor], stream: torch.cuda.Stream, stays: bool, lends: bool) -> list[torch.Tensor]:
+
+class Landing:
+    """Page-locked memory of the host for each output of one model, used again by the next request."""
+
+    def __init__(self) -> None:
+        self.places: dict[int, Staging] = {}
+
+    def land(self, outputs: list[torch.Tensor], stream: Any) -> list[torch.Tensor]:
+        """The outputs on the host, lent until the next call."""
+        landed = [self.places.setdefault(n, Staging()).download(output) for n, output in enumerate(outputs)]
+        stream.synchronize()
+        return landed
+
+
+def handed_out(
+    outputs: list[torch.Tensor], stream: Any, stays: bool, lends: bool, landing: Landing | None = None
+) -> list[torch.Tensor]:
     """The outputs once the stream has made them. In a step of an ensemble, and where an input came on the GPU (CUDA
     shared memory), they stay there, and nothing goes through the host; else they go to the CPU, where the answer is
-    wanted. Triton copies them after `execute` and before the next one: the engine's own buffers are lent for one
-    request, copied for more.
+    wanted. Triton copies them after `execute` and before the next one: the engine's own buffers, and where they land on
+    the host, are lent for one request, copied for more.
     """
     if not stays:
-        return [output.cpu() for output in outputs]
+        return landing.land(outputs, stream) if landing and lends else [output.cpu() for output in outputs]
     kept = outputs if lends else [output.clone() for output in outputs]
     stream.synchronize()
     return kept

@@ -1,4 +1,4 @@
-"""The memory that an engine reads its inputs from and writes its outputs to."""
+"""The memory that tensors of an engine lie in, and the way between the CPU's and the GPU's."""
 
 from __future__ import annotations
 
@@ -6,17 +6,25 @@ from typing import Any
 
 import torch
 
+CHUNK = 1 << 20
+"""Bytes that are copied at once: while the GPU fetches one piece the next is laid ready."""
+
 
 class Storage:
-    """One growing piece of the GPU's memory, used again by each call. What was viewed before it grew stays valid."""
+    """One growing piece of memory, used again by each call. What was viewed before it grew stays valid.
 
-    def __init__(self, device: Any) -> None:
+    `pinned`: of the host and page-locked, which the GPU reads and writes by itself, several times as fast as other
+    memory of the host.
+    """
+
+    def __init__(self, device: Any, pinned: bool = False) -> None:
+        self.device, self.pinned = device, pinned
         self.storage = torch.empty(0, dtype=torch.uint8, device=device)
 
     def reserve(self, size: int) -> int:
         """The address of `size` bytes at least, never null: TensorRT takes none."""
         if self.storage.numel() < max(size, 1):
-            self.storage = torch.empty(max(size, 1), dtype=torch.uint8, device=self.storage.device)
+            self.storage = torch.empty(max(size, 1), dtype=torch.uint8, device=self.device, pin_memory=self.pinned)
         return self.storage.data_ptr()
 
     def view(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
@@ -24,6 +32,27 @@ class Storage:
         size = torch.Size(shape).numel() * torch.empty(0, dtype=dtype).element_size()
         self.reserve(size)
         return self.storage[:size].view(dtype).view(shape)
+
+
+class Staging:
+    """Page-locked memory between the host's tensors and the GPU. Used again by the next call, so the stream must have
+    been awaited before."""
+
+    def __init__(self, pinned: bool = True) -> None:
+        self.ready = Storage("cpu", pinned)
+
+    def upload(self, target: torch.Tensor, source: torch.Tensor) -> None:
+        """Enqueue the copy of a host's tensor of the same dtype and shape, both without gaps, on the current stream."""
+        to, of = (tensor.reshape(-1).view(torch.uint8) for tensor in (target, source))
+        staged = self.ready.view(tuple(of.shape), torch.uint8)
+        for begin in range(0, of.numel(), CHUNK):
+            piece = slice(begin, begin + CHUNK)
+            staged[piece].copy_(of[piece])
+            to[piece].copy_(staged[piece], non_blocking=True)
+
+    def download(self, source: torch.Tensor) -> torch.Tensor:
+        """Where the GPU's tensor will be on the host once the stream is there."""
+        return self.ready.view(tuple(source.shape), source.dtype).copy_(source, non_blocking=True)
 
 
 def allocator(trt: Any, buffer: Storage) -> Any:
