@@ -111,7 +111,8 @@ class _Taken:
         tensor = graph.appendNode(graph.create("aten::tensor", [mapped[name], *rest], 1)).output()
         tensor.setType(torch._C.TensorType.get())
         graph.registerOutput(tensor)
-        return LoweredGraph(graph, tuple(self.names[n] for n in inputs_of(self.seen, needed)), ("condition",))
+        read = tuple(self.names[n] for n in inputs_of(self.seen, needed))
+        return LoweredGraph(graph, read, ("condition",), containers=self.names.containers)
 
     def _arm(self, block: Any, outputs: tuple[str, ...]) -> LoweredGraph:
         read = list(dict.fromkeys(block_reads(block)))
@@ -124,7 +125,8 @@ class _Taken:
             mapped.update((old.debugName(), new) for old, new in zip(node.outputs(), clone.outputs(), strict=True))
         for value in block.outputs():
             graph.registerOutput(mapped[value.debugName()])
-        return LoweredGraph(graph, tuple(self.names[name] for name in given), outputs)
+        inputs = tuple(self.names[name] for name in given)
+        return LoweredGraph(graph, inputs, outputs, containers=self.names.containers)
 
     def _begun(self, needed: Sequence[int], given: Sequence[str]) -> tuple[Any, dict[str, Any]]:
         """A graph of these inputs and free nodes, and its values by the names that they have in the segment."""

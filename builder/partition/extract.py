@@ -45,7 +45,8 @@ def extract(
         mapped.update(zip(step.outputs, clone.outputs(), strict=True))
     for name in outputs:
         graph.registerOutput(mapped[name])
-    return LoweredGraph(graph, tuple(names[n] for n in inputs), tuple(names[n] for n in outputs))
+    inner = tuple(names[n] for n in inputs), tuple(names[n] for n in outputs)
+    return LoweredGraph(graph, *inner, containers=names.containers)
 
 
 def with_own_outputs(lowered: LoweredGraph) -> LoweredGraph:

@@ -18,6 +18,7 @@ from builder.conversion.block import MISSING, BlockConverter, fold, key_of_node
 from builder.conversion.context import ConversionContext, Unconvertible
 from builder.conversion.evaluators.prim import dtype_of
 from builder.conversion.registry import CONVERTERS, EVALUATORS
+from builder.partition import packed
 from builder.partition.standins import at, common, fake, is_unknown, on_meta, settled, signature, without_data
 from builder.partition.view import Step
 
@@ -88,7 +89,7 @@ class ShapeInterpreter(BlockConverter):
     def _by_shapes(self, step: Step) -> bool:
         """What most nodes are: an operator on tensors whose shapes are known. Whether it could be told."""
         values = [self.ctx.values[name] for name in step.inputs]
-        if not on_meta(values):
+        if not on_meta(values) or step.key == packed.PACK:
             return False
         try:
             results, self.flops = self.memory.call(step.key, len(step.outputs), [without_data(v) for v in values])
@@ -105,6 +106,9 @@ class ShapeInterpreter(BlockConverter):
         if node.kind() == "prim::Loop":
             return self._loop(node, *values)
         try:
+            sequence = self._of_packed(node, values)
+            if sequence is not None:
+                return sequence
             if not on_meta(values) and not is_unknown(values):
                 return super()._results(node, values)
             key = key_of_node(node)
@@ -123,6 +127,16 @@ class ShapeInterpreter(BlockConverter):
             if isinstance(reason, Unconvertible):
                 raise
             return self._with_unknowns(node, values)
+
+    def _of_packed(self, node: Any, values: list[Any]) -> list[Any] | None:
+        """What torch cannot tell, or tells wrongly, of the shapes of packed sequences."""
+        key = key_of_node(node)
+        with _disable_current_modes(), self.unknowns:
+            results = packed.shapes(key, values, functools.partial(_NUMBERS["IntType"], self.unknowns.shape_env))
+            if results is None:
+                return None
+            results = [settled(r) for r in results]
+        return self._ranged(node, results) if key == packed.PAD else results
 
     def _skip(self, node: Any) -> None:
         """A branch or loop on data can still tell shapes."""

@@ -16,12 +16,13 @@ def border_name(value: str) -> str:
 
 class TensorNames(dict[str, str]):
     """By a value's debug name its tensor name: the model's own for its inputs and outputs, else one after the value's
-    that nothing else has, given when it is first asked for."""
+    that nothing else has, given when it is first asked for. `containers` name the layers that pieces are made of."""
 
     def __init__(self, lowered: LoweredGraph) -> None:
         super().__init__((v.debugName(), n) for v, n in zip(lowered.graph.inputs(), lowered.inputs, strict=True))
         self.update((v.debugName(), n) for v, n in zip(lowered.graph.outputs(), lowered.outputs, strict=True))
         self.taken = set(self.values())
+        self.containers = lowered.containers
 
     def __missing__(self, value: str) -> str:
         stem = border_name(value)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from builder.partition import cost
 from builder.partition.extract import closure, inputs_of
+from builder.partition.packed import kept_whole
 from builder.partition.segments import NOWHERE, TENSORRT, TORCH, assign, melt
 from builder.partition.shapes import Shapes
 from builder.partition.together import together
@@ -34,7 +35,7 @@ def settled(seen: View, kinds: Sequence[str], shapes: Shapes, least: int) -> lis
         now = melt(now, seen.parents, [1.0] * len(now), least)
         if least > 1:
             now = _without_islands(seen, now, shapes)
-        now = together(seen, _with_known_borders(seen, now, shapes))
+        now = together(seen, kept_whole(seen, _with_known_borders(seen, now, shapes)))
     return now
 
 

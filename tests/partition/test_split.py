@@ -248,3 +248,25 @@ def test_an_operator_that_cannot_tell_its_shape_brings_no_page_of_torchs_log(cap
     _, pieces = partition(Found(), ("b", 8))
     assert [segment.kind for segment in pieces.segments] == ["tensorrt", "torch"]
     assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
+
+
+class Stages(nn.Module):
+    """Layers in a list, called around an FFT."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stages = nn.ModuleList([nn.Linear(8, 8), nn.Linear(8, 8)])
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for stage in self.stages:
+            x = torch.fft.fft(torch.relu(stage(x))).abs()
+        return x
+
+
+def test_layers_of_a_segment_are_named_with_the_list_that_holds_them() -> None:
+    """As in one engine, so that `keep_fp32: [stages.1/*]` means the same."""
+    _, pieces = partition(Stages(), ("b", 8))
+    engines = [s for s in pieces.segments if s.kind == "tensorrt"]
+    made = [builder.convert(s.lowered, s.specs, profiles=s.profiles).network for s in engines]
+    names = [network.get_layer(index).name for network in made for index in range(network.num_layers)]
+    assert {name.partition("/")[0] for name in names if "/aten::linear" in name} == {"stages.0", "stages.1"}
