@@ -115,9 +115,10 @@ def _batch_is_possible(document: Document) -> None:
         document.add(("batching", "enabled"), "batching needs one dynamic first axis that every input shares", fix)
     tops = [_mapping(profile.get(next(iter(first), ""))).get("max") for _, profile in _profiles(document)]
     limit = max((top for top in tops if isinstance(top, int)), default=None)
-    for index, size in enumerate(_list(batching.get("preferred"))):
-        if isinstance(size, int) and limit is not None and size > limit:
-            document.add(("batching", "preferred", index), f"preferred batch {size} is above the axis's max {limit}")
+    for key, kind in (("preferred", "preferred batch"), ("graphs", "batch of a graph")):
+        for index, size in enumerate(_list(batching.get(key))):
+            if isinstance(size, int) and limit is not None and size > limit:
+                document.add(("batching", key, index), f"{kind} {size} is above the axis's max {limit}")
 
 
 def _goldens_exist(document: Document, folder: Path) -> None:

@@ -62,11 +62,13 @@ class Tolerance:
 
 @dataclass(frozen=True)
 class Batching:
-    """Triton's dynamic batcher: `enabled` None lets the shapes decide; the delay is in microseconds."""
+    """Triton's dynamic batcher: `enabled` None lets the shapes decide; the delay is in microseconds. `graphs`: batch
+    sizes at which Triton's TensorRT backend launches the plan as a CUDA graph."""
 
     enabled: bool | None = None
     max_queue_delay_us: int = 0
     preferred: tuple[int, ...] = ()
+    graphs: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)

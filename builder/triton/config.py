@@ -16,7 +16,7 @@ from tritonclient.grpc import model_config_pb2 as pb
 
 import builder
 from builder.errors import PublishError, UsageError
-from builder.triton import batching, check, dtypes, sequences, warmup
+from builder.triton import batching, check, dtypes, graphs, sequences, warmup
 from builder.triton.artifact import IO, SERVE_AS, ModelArtifact
 
 
@@ -34,6 +34,7 @@ def config(artifact: ModelArtifact, *, base: Path | None = None) -> Any:
     _tensors(message, artifact, platform, choice.max_batch_size)
     _scheduling(message, artifact, platform)
     _instances(message, artifact, platform)
+    graphs.add(message, artifact, platform)
     _provenance(message, artifact, platform)
     message.model_warmup.extend(warmup.samples(artifact, message))
     check.validate(message, artifact)

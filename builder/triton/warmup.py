@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tritonclient.grpc import model_config_pb2 as pb
 
+from builder.triton import graphs
 from builder.triton.artifact import Golden, ModelArtifact
 from builder.triton.dtypes import by_config
 
@@ -26,17 +27,29 @@ def samples(artifact: ModelArtifact, config: Any) -> Iterator[Any]:
     if artifact.spec.server_state:
         return
     for golden in _goldens(artifact):
-        batch = next(iter(golden.inputs.values())).shape[0] if config.max_batch_size else 1
-        # The Python runtime gains nothing from a large batch; an engine's usual batch is what its kernels are chosen
-        # for.
-        sample = pb.ModelWarmup(name=golden.name, batch_size=batch if config.backend == "tensorrt" else 1)
-        for tensor in config.input:
-            data = _element(golden.inputs[tensor.name], config)
-            entry = sample.inputs[tensor.name]
-            entry.data_type = tensor.data_type
-            entry.dims.extend(data.shape or (1,))
-            entry.input_data_file = _file(golden, tensor.name)
-        yield sample
+        for name, batch in _batches(golden, config, artifact):
+            sample = pb.ModelWarmup(name=name, batch_size=batch)
+            for tensor in config.input:
+                data = _element(golden.inputs[tensor.name], config)
+                entry = sample.inputs[tensor.name]
+                entry.data_type = tensor.data_type
+                entry.dims.extend(data.shape or (1,))
+                entry.input_data_file = _file(golden, tensor.name)
+            yield sample
+
+
+def _batches(golden: Golden, config: Any, artifact: ModelArtifact) -> Iterator[tuple[str, int]]:
+    """(sample, batch): an engine's usual batch is what its kernels are chosen for, and each graph that the golden's
+    profile has is launched once; the Python runtime gains nothing from a large batch."""
+    if config.backend != "tensorrt" or not config.max_batch_size:
+        yield golden.name, 1
+        return
+    usual = next(iter(golden.inputs.values())).shape[0]
+    yield golden.name, usual
+    ranges = artifact.ranges()[int(golden.name.removeprefix("p").partition("-")[0])]
+    for size in sorted({spec.batch_size for spec in config.optimization.cuda.graph_spec} - {usual}):
+        if graphs.holds(ranges, size):
+            yield f"{golden.name}-graph-{size}", size
 
 
 def write(artifact: ModelArtifact, config: Any, folder: Path) -> None:

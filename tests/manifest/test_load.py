@@ -103,7 +103,7 @@ outputs: [scores, boxes.xy]
 module: encoder.0
 precision: fp16
 tolerance: {rtol: 1e-3, atol: 0}
-batching: {enabled: false, max_queue_delay_us: 100, preferred: [4, 8]}
+batching: {enabled: false, max_queue_delay_us: 100, preferred: [4, 8], graphs: [1]}
 instances: 2
 fallback: {ops: ["aten::nonzero"], modules: [Head], min_block_size: 5, require_full: true}
 goldens: own.npz
@@ -114,7 +114,7 @@ unroll_limit: 8
     assert spec.outputs == ("scores", "boxes.xy")
     assert (spec.module, spec.precision, spec.instances, spec.unroll_limit) == ("encoder.0", "fp16", 2, 8)
     assert spec.tolerance == Tolerance(rtol=0.001, atol=0)
-    assert spec.batching == Batching(False, 100, (4, 8))
+    assert spec.batching == Batching(False, 100, (4, 8), (1,))
     assert spec.fallback == Fallback(("aten::nonzero",), ("Head",), 5, True)
     assert spec.goldens == tmp_path / "own.npz"
 

@@ -73,6 +73,7 @@ CASES = {
     "an unknown key of a section": (GOOD + "fallback:\n  op: [aten::add]\n", 8, "did you mean 'ops'?"),
     "a range without opt": (GOOD.replace("opt: 8, ", ""), 6, "dims.batch has no 'opt'"),
     "min below zero": (GOOD.replace("min: 1", "min: -1"), 6, "dims.batch.min must be at least 0"),
+    "a graph beyond max": (GOOD + "batching: {graphs: [8, 64]}\n", 7, "batch of a graph 64 is above the axis's max 32"),
     "opt above max": (GOOD.replace("max: 32", "max: 4"), 6, "opt 8 is greater than max 4"),
     "a size in quotes": (GOOD.replace("opt: 8", 'opt: "8"'), 6, "without the quotes"),
     "-1 for a dynamic axis": (GOOD.replace("224, 224", "-1, 224"), 4, "name the axis and give its range"),

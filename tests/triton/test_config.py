@@ -121,6 +121,33 @@ def test_a_plan_is_served_by_instances_on_the_gpu_that_list_every_profile() -> N
     assert (group.kind, group.count, list(group.profile)) == (1, 2, ["0", "1"])
 
 
+def test_a_plan_is_launched_as_a_graph_at_the_batches_that_are_named() -> None:
+    """One spec for each size and profile that has it, with all inputs without their batch, and each warmed up."""
+    spec = tensor("x", "float32", "batch", "length", length=(1, 8, 64))
+    profiles = [{"batch": (1, 2, 4), "length": (1, 8, 16)}, {"batch": (1, 4, 8), "length": (1, 16, 64)}]
+    model = artifact(
+        Affine(), (spec,), ("y",), profiles=profiles, dynamic=(0, 1), batching=Batching(graphs=(8, 2, 2)), **PLAN
+    )
+    message = config(model)
+    assert message.optimization.cuda.graphs
+    specs = [(s.batch_size, list(s.input["x"].dim)) for s in message.optimization.cuda.graph_spec]
+    assert specs == [(2, [8]), (2, [16]), (8, [16])]
+    warmed = {sample.name: sample.batch_size for sample in message.model_warmup}
+    assert warmed == {"p0-opt": 2, "p1-opt": 4, "p1-opt-graph-2": 2, "p1-opt-graph-8": 8}
+    assert not config(replace(model, serve_as="python")).HasField("optimization")
+    assert not config(scorer(**PLAN)).HasField("optimization")
+
+
+def test_a_graph_without_or_beyond_the_batch_is_a_usage_error() -> None:
+    with pytest.raises(UsageError, match=r"batching.graphs \[9\] is beyond the model's batch, 8"):
+        config(scorer(batching=Batching(graphs=(1, 9)), **PLAN))
+    single = artifact(
+        Affine(), (tensor("x", "float32", 2, 3),), ("y",), dynamic=(), batching=Batching(graphs=(1,)), **PLAN
+    )
+    with pytest.raises(UsageError, match=r"beyond the model's batch, 0"):
+        config(single)
+
+
 def test_the_python_runtime_is_left_to_find_its_kind_of_host_and_names_no_profile() -> None:
     profiles = [{"batch": (1, 1, 1)}, {"batch": (2, 4, 8)}]
     (group,) = config(scorer(profiles=profiles)).instance_group
