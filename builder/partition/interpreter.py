@@ -131,11 +131,12 @@ class ShapeInterpreter(BlockConverter):
     def _of_packed(self, node: Any, values: list[Any]) -> list[Any] | None:
         """What torch cannot tell, or tells wrongly, of the shapes of packed sequences."""
         key = key_of_node(node)
+        rule = packed.rule(key, values)
+        if rule is None:
+            return None
         with _disable_current_modes(), self.unknowns:
-            results = packed.shapes(key, values, functools.partial(_NUMBERS["IntType"], self.unknowns.shape_env))
-            if results is None:
-                return None
-            results = [settled(r) for r in results]
+            made = rule(values, functools.partial(_NUMBERS["IntType"], self.unknowns.shape_env))
+            results = [settled(r) for r in made]
         return self._ranged(node, results) if key == packed.PAD else results
 
     def _skip(self, node: Any) -> None:

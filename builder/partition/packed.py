@@ -1,0 +1,103 @@
+"""Packed sequences: the shapes of what is made of one, and that a piece has all of it or nothing.
+
+Within an engine a packed sequence is a padded tensor and its lengths, in torch it is packed: it cannot cross.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from builder.conversion.packing import BY_ROW
+from builder.partition.extract import closure, inputs_of
+from builder.partition.segments import TENSORRT, TORCH, assign
+from builder.partition.standins import without_data
+from builder.partition.view import Step, View
+
+PACK, PAD = "aten::_pack_padded_sequence", "aten::_pad_packed_sequence"
+LAYERS = frozenset(f"aten::{name}.data" for name in ("lstm", "gru", "rnn_tanh", "rnn_relu"))
+
+# Shapes
+
+NewSize = Callable[[], Any]
+"""Makes a size that the data decide."""
+Rule = Callable[[list[Any], NewSize], list[Any]]
+"""Gives a node's outputs for these inputs, with the sizes that they have, and no data."""
+
+
+def rule(key: str, values: list[Any]) -> Rule | None:
+    """The rule for a node that packs, unpacks, or reads what is packed; None where torch itself can tell. Its own for
+    packing takes the padded tensor's size for that of the data."""
+    if key == "aten::select.int":
+        return _first if hasattr(values[0], "batch") and values[1:] == [0, 0] else None
+    if key == PAD and not hasattr(values[1], "batch"):
+        return None
+    return _RULES.get(key)
+
+
+def _pack(values: list[Any], unknown: NewSize) -> list[Any]:
+    x, _, batch_first = values
+    sizes = torch.empty(unknown(), dtype=torch.int64)
+    sizes.batch = x.shape[0 if batch_first else 1]  # type: ignore[attr-defined]
+    return [torch.empty((unknown(), *x.shape[2:]), dtype=x.dtype), sizes]
+
+
+def _first(values: list[Any], unknown: NewSize) -> list[Any]:
+    """batch_sizes[0]"""
+    return [torch.tensor(values[0].batch)]
+
+
+def _layer(values: list[Any], unknown: NewSize) -> list[Any]:
+    data, _, hx, *_, bidirectional = values
+    states = hx if isinstance(hx, list) else [hx]
+    width = states[0].shape[-1] * (2 if bidirectional else 1)
+    return [torch.empty((data.shape[0], width), dtype=data.dtype), *map(without_data, states)]
+
+
+def _pad(values: list[Any], unknown: NewSize) -> list[Any]:
+    data, sizes, batch_first, _, length = values
+    lead = (sizes.batch, length) if batch_first else (length, sizes.batch)
+    return [torch.empty((*lead, *data.shape[1:]), dtype=data.dtype), torch.empty(sizes.batch, dtype=torch.int64)]
+
+
+_RULES: dict[str, Rule] = {PACK: _pack, PAD: _pad, **dict.fromkeys(LAYERS, _layer)}
+
+# Pieces
+
+
+def kept_whole(seen: View, kinds: Sequence[str]) -> list[str]:
+    """The kinds with those nodes in torch that hand a part of a packed sequence to another segment, or read it from
+    one; so are those that read a number of it, which would be a size that an input's data decide."""
+    kinds, parts = list(kinds), _parts(seen)
+    if not parts:
+        return kinds
+    segments = assign(kinds, seen.parents)
+    given = {value.debugName() for value in seen.graph.outputs()} & parts
+    for index, step in enumerate(seen.steps):
+        read = set() if step.is_free else set(inputs_of(seen, closure(seen, [index]))) & parts
+        crossing = {name for name in read if segments[seen.producer[name]] != segments[index]}
+        if crossing and kinds[index] == TENSORRT:
+            kinds[index] = TORCH
+        given |= crossing
+    for name in given:
+        if kinds[seen.producer[name]] == TENSORRT:
+            kinds[seen.producer[name]] = TORCH
+    return kinds
+
+
+def _parts(seen: View) -> set[str]:
+    """The values that are a part of a packed sequence, or the number of its rows."""
+    parts: set[str] = set()
+    for step in seen.steps:
+        parts.update(_made(step, parts))
+    return parts
+
+
+def _made(step: Step, parts: set[str]) -> Sequence[str]:
+    if step.key == PACK:
+        return step.outputs
+    reads = bool(step.inputs) and step.inputs[0] in parts
+    name = step.kind.removeprefix("aten::")
+    return step.outputs[:1] if step.key in LAYERS or (reads and (name in BY_ROW or name == "select")) else ()

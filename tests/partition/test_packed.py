@@ -1,0 +1,149 @@
+"""A model with packed sequences in pieces: no piece hands on a part of one to an engine, or from one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
+
+import builder
+from builder.conversion import nonzero
+from builder.manifest.spec import Fallback
+from builder.partition import Partition, split
+
+DIMS = {"n": (1, 3, 6), "t": (1, 4, 8)}
+INPUTS = ("float32", ("n", "t", 5)), ("int64", ("n",))
+
+
+def refused(x: Tensor) -> Tensor:
+    """What TensorRT cannot compute."""
+    return torch.linalg.matrix_exp(x[..., None] * x[..., None, :] / 10)[..., 0]
+
+
+class Model(nn.Module):
+    """Something before, a packed layer or two, something after; `between` and `after` are called where they say."""
+
+    def __init__(self, between: Callable[..., Any] | None = None, after: Callable[..., Any] | None = None) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.before = nn.Sequential(nn.Linear(5, 5), nn.ReLU(), nn.Linear(5, 5))
+        self.first, self.second = nn.GRU(5, 6, batch_first=True), nn.GRU(6, 6)
+        self.head = nn.Sequential(nn.Linear(6, 6), nn.ReLU(), nn.Linear(6, 2))
+        self.between, self.after = between, after
+
+    def forward(self, x: Tensor, lengths: Tensor) -> tuple[Tensor, ...]:
+        x = self.before(x)
+        packed, h = self.first(pack_padded_sequence(x, lengths.cpu(), batch_first=True, enforce_sorted=False))
+        if self.between:
+            packed, h = self.between(self, packed, h)
+        y, _ = pad_packed_sequence(packed, batch_first=True, total_length=x.size(1))
+        return self.head(self.after(y) if self.after else y), self.head(h)
+
+
+class ToTheLongest(Model):
+    def forward(self, x: Tensor, lengths: Tensor) -> tuple[Tensor, ...]:
+        x = self.before(x)
+        packed, h = self.first(pack_padded_sequence(x, lengths.cpu(), batch_first=True, enforce_sorted=False))
+        y, given = pad_packed_sequence(packed, batch_first=True)
+        return self.head(y), self.head(h), given
+
+
+class GivesData(Model):
+    def forward(self, x: Tensor, lengths: Tensor) -> tuple[Tensor, ...]:
+        packed, h = self.first(pack_padded_sequence(self.before(x), lengths, batch_first=True, enforce_sorted=False))
+        return torch.relu(packed.data), self.head(h)
+
+
+def of_states(model: Any, packed: PackedSequence, h: Tensor) -> Any:
+    """A second layer from what torch alone makes of the first one's state."""
+    return model.second(packed, refused(h))
+
+
+def of_data(model: Any, packed: PackedSequence, h: Tensor) -> Any:
+    """A second layer of what torch alone makes of the packed rows."""
+    rows = PackedSequence(refused(packed.data), packed.batch_sizes, packed.sorted_indices, packed.unsorted_indices)
+    return model.second(rows)
+
+
+def sample(*lengths: int, steps: int) -> tuple[Tensor, Tensor]:
+    return torch.randn(len(lengths), steps, 5), torch.tensor(lengths)
+
+
+def cut(model: nn.Module, **fallback: Any) -> tuple[Any, Partition]:
+    """The traced model and its pieces."""
+    traced = torch.jit.trace(model.eval(), sample(2, 4, 1, steps=4), check_trace=False)
+    specs = [
+        builder.TensorSpec(dtype, shape, dims={a: DIMS[a] for a in shape if isinstance(a, str)})
+        for dtype, shape in INPUTS
+    ]
+    return traced, split(builder.lower(traced, specs=specs), specs, [DIMS], Fallback(min_block_size=1, **fallback))
+
+
+def run(pieces: Partition, *inputs: Tensor) -> list[Tensor]:
+    """Every segment in order: torch's by torch, TensorRT's by the network's reference."""
+    values = dict(zip(pieces.inputs, inputs, strict=True))
+    for segment in pieces.segments:
+        given = [values[name] for name in segment.inputs]
+        if segment.kind == "torch":
+            made = segment.lowered.run(*given)
+        else:
+            conversion = builder.convert(segment.lowered, segment.specs, profiles=segment.profiles)
+            made = builder.reference.run(conversion, given)
+        values.update(zip(segment.outputs, made, strict=True))
+    return [values[name] for name in pieces.outputs]
+
+
+def kinds(pieces: Partition, operator: str) -> set[str]:
+    """Which segments have the operator."""
+    return {s.kind for s in pieces.segments if s.lowered.graph.findAllNodes(operator)}
+
+
+CASES: dict[str, tuple[Callable[[], nn.Module], str]] = {
+    "something behind": (lambda: Model(after=refused), "tensorrt"),
+    "a state on the way": (lambda: Model(between=of_states), "torch"),
+    "rows on the way": (lambda: Model(between=of_data), "torch"),
+    "no total_length": (ToTheLongest, "torch"),
+    "packed data as an output": (GivesData, "torch"),
+}
+"""By what torch must do, the model, and where its packed sequences are then."""
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_packed_sequence_is_in_an_engine_whole_or_not_at_all(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nonzero, "available", lambda: False)
+    make, where = CASES[case]
+    traced, pieces = cut(make())
+    for operator in ("aten::_pack_padded_sequence", "aten::gru"):
+        assert kinds(pieces, operator) == {where}
+    assert pieces.segments[0].kind == "tensorrt"  # what is before
+    assert all(
+        spec is not None for s in pieces.segments if s.kind == "tensorrt" for spec in (*s.specs, *s.output_specs)
+    )
+    for inputs in (sample(2, 4, 1, steps=4), sample(3, steps=6), sample(1, 5, 5, 2, steps=5)):
+        for got, wanted in zip(run(pieces, *inputs), traced(*inputs), strict=True):
+            torch.testing.assert_close(got, wanted, rtol=1e-4, atol=1e-5)
+
+
+def test_an_operator_that_the_user_keeps_takes_its_sequence_along() -> None:
+    traced, pieces = cut(Model(), ops=("aten::gru",))
+    assert [s.kind for s in pieces.segments] == ["tensorrt", "torch", "tensorrt"]
+    assert kinds(pieces, "aten::_pad_packed_sequence") == {"torch"}
+    inputs = sample(2, 4, 1, steps=5)
+    for got, wanted in zip(run(pieces, *inputs), traced(*inputs), strict=True):
+        torch.testing.assert_close(got, wanted, rtol=1e-5, atol=1e-6)
+
+
+def test_a_range_for_the_longest_brings_what_is_behind_it_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nonzero, "available", lambda: False)
+    _, without = cut(ToTheLongest())
+    assert without.open == (("aten::_pad_packed_sequence", "padded_output"),)
+    traced, pieces = cut(ToTheLongest(), ranges={"aten::_pad_packed_sequence": (1, 4, 8)})
+    assert [s.kind for s in pieces.segments] == ["tensorrt", "torch", "tensorrt"]
+    assert kinds(pieces, "aten::linear") == {"tensorrt"}
+    inputs = sample(2, 3, 1, steps=6)
+    for got, wanted in zip(run(pieces, *inputs), traced(*inputs), strict=True):
+        torch.testing.assert_close(got, wanted, rtol=1e-5, atol=1e-6)
