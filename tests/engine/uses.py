@@ -13,9 +13,24 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-ROOMS = ("conversion", "engine", "reference", "store", "repository")
-KNOWN = {"net": "INetworkDefinition", "network": "INetworkDefinition", "layer": "ILayer+"}
+ROOMS = ("conversion", "engine", "reference", "store", "repository", "partition", "parity", "cli", "templates")
+KNOWN = {
+    "trt": "",
+    "net": "INetworkDefinition",
+    "network": "INetworkDefinition",
+    "layer": "ILayer+",
+    "conditional": "IIfConditional",
+}
 """By the name of a variable or attribute; `ILayer+` is any layer, loop or conditional."""
+RUNTIME = {"engine": "ICudaEngine", "context": "IExecutionContext", "runtime": "Runtime"}
+HERE = {
+    "engine/config.py": {"config": "IBuilderConfig"},
+    "engine/run.py": RUNTIME,
+    "conversion/convert.py": {"tensor": "ITensor"},
+    "templates/runtime/trt_build_runtime/engine.py": RUNTIME,
+    "templates/runtime/trt_build_runtime/call.py": {"context": "IExecutionContext"},
+}
+"""The same for names that stand for a class of TensorRT's in these files only."""
 
 
 @dataclass(frozen=True)
@@ -32,8 +47,16 @@ def uses(root: Path, interface: Any) -> Iterator[Use]:
     """Every use in the rooms that speak to TensorRT. `interface` gives the types of results."""
     for room in ROOMS:
         for path in sorted((root / room).rglob("*.py")):
+            file = str(path.relative_to(root))
             for scope in _scopes(ast.parse(path.read_text())):
-                yield from _Scope(f"{path.relative_to(root)}", interface).read(scope)
+                yield from _Scope(file, interface, {**KNOWN, **HERE.get(file, {})}).read(scope)
+
+
+def attributes(root: Path) -> Iterator[str]:
+    """Every name that the rooms read of anything at all."""
+    for room in ROOMS:
+        for path in sorted((root / room).rglob("*.py")):
+            yield from (node.attr for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Attribute))
 
 
 def _scopes(tree: ast.Module) -> Iterator[list[ast.stmt]]:
@@ -48,6 +71,7 @@ def _scopes(tree: ast.Module) -> Iterator[list[ast.stmt]]:
 class _Scope:
     file: str
     interface: Any
+    known: dict[str, str]
     types: dict[str, str] = field(default_factory=dict)
 
     def read(self, body: list[ast.stmt]) -> Iterator[Use]:
@@ -63,22 +87,22 @@ class _Scope:
                     yield Use(f"{self.file}:{node.lineno}", owner, node.attr, _call(calls.get(id(node))))
 
     def _assign(self, name: str, kind: str | None) -> None:
-        """A name that stands for two types in one scope is known by neither."""
+        """A name that stands for two types in one scope is what such names are, or known by neither."""
         if kind is None or self.types.setdefault(name, kind) != kind:
-            self.types[name] = "?"
+            self.types[name] = self.known.get(name, "?")
 
     def type(self, node: ast.expr) -> str | None:
         """The class of an expression's value; "" for the module itself; None where it is not known."""
         if isinstance(node, ast.Name):
-            if node.id == "trt":
-                return ""
-            known = self.types.get(node.id, KNOWN.get(node.id))
+            known = self.types.get(node.id, self.known.get(node.id))
             return None if known == "?" else known
         if isinstance(node, ast.Attribute):
             owner = self.type(node.value)
             if owner == "":
                 return f"type {node.attr}"
-            return KNOWN.get(node.attr) if owner is None else None
+            if owner is not None and owner.startswith("type ") and node.attr[:1].isupper():
+                return owner  # of an enumeration within a class: pybind11 exports its values to the class
+            return self.known.get(node.attr) if owner is None else None
         if isinstance(node, ast.Call):
             return self._returned(node)
         return None
