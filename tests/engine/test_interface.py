@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import builder
-from tests.engine.uses import HERE, Use, attributes, uses
+from tests.engine.uses import ANY, HERE, Use, attributes, uses
 
 API = Path(__file__).parent / "api"
 ROOT = Path(builder.__file__).parent
@@ -22,6 +22,10 @@ VERSIONS = sorted((path.stem for path in API.glob("*.json")), key=lambda v: [int
 
 OLD, TEN = ("8.6.1",), ("8.6.1", "10.0.1")
 NEW = ("11.0.0.114", "11.4.0.106")
+SINCE_TEN = "GELU_ERF GELU_TANH INT64 BF16 INT4 STRONGLY_TYPED STRIP_PLAN ERROR_ON_TIMING_CACHE_MISS".split()
+SINCE_LATER = (
+    "ISNAN E8M0 CUMULATIVE SQUEEZE UNSQUEEZE ROTARY_EMBEDDING KV_CACHE_UPDATE ATTENTION_INPUT ATTENTION_OUTPUT".split()
+)
 ABSENT = {
     # asked for with hasattr, or only where has_int64() or strongly_typed() says so
     "trt.IProgressMonitor": OLD,
@@ -35,6 +39,11 @@ ABSENT = {
     "trt.CumulativeOperation": TEN,
     "type CumulativeOperation.SUM": TEN,
     "ITopKLayer.indices_type": TEN,
+    # named in text: asked for with hasattr, or read of layers and tensors that only later versions make
+    **dict.fromkeys((f"{ANY}.{name}" for name in SINCE_TEN), OLD),
+    **dict.fromkeys((f"{ANY}.{name}" for name in SINCE_LATER), TEN),
+    **dict.fromkeys((f"{ANY}.{name}" for name in ("UPPER_LEFT", "LOWER_RIGHT", "PADDED_BHND")), (*TEN, "10.16.1.11")),
+    f"{ANY}.GRU": ("10.0.1", "10.16.1.11", *NEW),  # our own word, which 8.6 has too
     # the reference reads them of layers that only later versions make
     "ILayer+.attention": TEN,
     "ILayer+.exclusive": TEN,
@@ -56,6 +65,8 @@ class Interface:
         """The overloads of a member, empty for what is no function; None where there is none."""
         if owner == "":
             return [] if name in self.classes else self.functions.get(name)
+        if owner == ANY:
+            return next((kind["members"][name] for kind in self.classes.values() if name in kind["members"]), None)
         if owner == "ILayer+":
             return next((m for kind in self._layers() if (m := self.member(kind, name)) is not None), None)
         kind = self.classes.get(owner.removeprefix("type "))
@@ -64,6 +75,10 @@ class Interface:
         inherited = (self.member(base, name) for base in kind["bases"])
         found = kind["members"].get(name)
         return found if found is not None else next((m for m in inherited if m is not None), None)
+
+    def anywhere(self, name: str) -> bool:
+        """Whether a class of any version has the member: text of the same look is none of TensorRT's."""
+        return any(interface(version).member(ANY, name) is not None for version in VERSIONS)
 
     def returned(self, owner: str, name: str) -> str | None:
         """The class that a method returns, where all its overloads agree and it is a class of TensorRT's."""
@@ -172,6 +187,14 @@ def test_a_mistake_is_found(tmp_path: Path, code: str, problem: str) -> None:
     newest = interface(VERSIONS[-1])
     problems = [p for use in uses(tmp_path, newest) if (p := newest.problem(use))]
     assert any(problem in p for p in problems), problems
+
+
+def test_a_member_that_is_named_in_text_is_missed_where_a_version_lacks_it(tmp_path: Path) -> None:
+    (tmp_path / "conversion").mkdir()
+    (tmp_path / "conversion" / "new.py").write_text("ctx.unary('ISINF', x); say('HELLO_YOU'); ctx.unary('ISNAN', x)")
+    found = [use for use in uses(tmp_path, interface(VERSIONS[-1])) if use.owner == ANY]
+    assert [use.name for use in found] == ["ISINF", "ISNAN"]
+    assert [bool(interface("8.6.1").problem(use)) for use in found] == [False, True]
 
 
 def test_the_installed_flavour_has_the_interface_that_the_method_would_record() -> None:

@@ -8,6 +8,7 @@ own signature says.
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -33,6 +34,10 @@ HERE = {
 """The same for names that stand for a class of TensorRT's in these files only."""
 
 
+ANY = "an enumeration's"
+SPELLED = re.compile(r"[A-Z][A-Z0-9_]+")
+
+
 @dataclass(frozen=True)
 class Use:
     """`owner` is a class, "" the module; `call` is (positional arguments, keywords), None where it is no call."""
@@ -48,8 +53,17 @@ def uses(root: Path, interface: Any) -> Iterator[Use]:
     for room in ROOMS:
         for path in sorted((root / room).rglob("*.py")):
             file = str(path.relative_to(root))
-            for scope in _scopes(ast.parse(path.read_text())):
+            tree = ast.parse(path.read_text())
+            for scope in _scopes(tree):
                 yield from _Scope(file, interface, {**KNOWN, **HERE.get(file, {})}).read(scope)
+            yield from (Use(f"{file}:{line}", ANY, name) for name, line in _spelled(tree) if interface.anywhere(name))
+
+
+def _spelled(tree: ast.Module) -> Iterator[tuple[str, int]]:
+    """Members of enumerations that are named in text, as `"ELU"`, for getattr."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and SPELLED.fullmatch(node.value):
+            yield node.value, node.lineno
 
 
 def attributes(root: Path) -> Iterator[str]:
