@@ -69,7 +69,7 @@ def _provenance(rows: Sequence[Row]) -> str:
     return f"{len(rows)} rows: {'; '.join(words)}.{late}\n"
 
 
-_OLD = "timed on the default stream, where TensorRT waits after each call, each engine built by measurements of its own"
+_OLD = "timed always in one order, ours behind TorchScript; the H100's on the default stream, too, where TensorRT waits"
 
 
 def geometric_mean(values: Sequence[float]) -> float:

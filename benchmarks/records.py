@@ -17,9 +17,10 @@ Row = dict[str, Any]
 
 RESULTS = Path(__file__).parent / "results"
 ENGINES, TORCH, SERVING = (RESULTS / f"{name}.jsonl" for name in ("engine", "torch", "serving"))
-METHOD = 2
+METHOD = 3
 """How a row was timed. 1 (or none said): on the default stream, where TensorRT waits for the GPU after each call.
-2: on a stream of its own."""
+2: on a stream of its own, the contenders
+always in one order, ours behind TorchScript. 3: in an order of each round's own."""
 KEY = ("gpu", "tensorrt", "torch", "network", "precision", "batch", "way", "settings", "setting", "clients")
 """What two rows of the same measurement have in common."""
 

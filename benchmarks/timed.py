@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import statistics
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -18,17 +19,21 @@ Make = Callable[[torch.Tensor], Call]
 
 
 def medians(contenders: dict[str, Make], inputs: Sequence[torch.Tensor]) -> tuple[dict[str, float], dict[str, str]]:
-    """Median milliseconds of one call of each contender over all inputs, and why a contender has none."""
+    """Median milliseconds of one call of each contender over all inputs, and why a contender has none.
+
+    Each round has an order of its own, so that nobody always comes behind the same one and finds its clocks and caches.
+    """
     times: dict[str, list[float]] = {name: [] for name in contenders}
     failed: dict[str, str] = {}
+    order = random.Random(0)
     torch.cuda.synchronize()
     with torch.inference_mode(), torch.cuda.stream(torch.cuda.Stream()):
         for x in inputs:
             left = {name: make for name, make in contenders.items() if name not in failed}
             calls = {name: call for name, make in left.items() if (call := _prepared(name, make, x, failed))}
             for _ in range(ROUNDS):
-                for name, (call, count) in calls.items():
-                    times[name].append(milliseconds(call, count))
+                for name in order.sample(list(calls), len(calls)):
+                    times[name].append(milliseconds(*calls[name]))
     return {name: statistics.median(values) for name, values in times.items() if name not in failed}, failed
 
 

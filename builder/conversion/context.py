@@ -47,7 +47,6 @@ class ConversionContext:
         self.net = typed(net)
         self.profiles = tuple(profiles)
         self.values: dict[str, Any] = {}
-        self.merged: dict[str, Any] = {}
         self.weights = Weights()
         self.warnings: list[str] = []
         self.messages = messages if messages is not None else []

@@ -92,6 +92,9 @@ def test_mobilenet_has_the_published_number_of_weights() -> None:
 def test_the_stored_rows_are_whole() -> None:
     for row in records.read(records.ENGINES):
         assert {"gpu", "tensorrt", "torch", "date", "network", "precision", "batch"} <= row.keys(), json.dumps(row)
+        if "onnx" in row.get("failed", {}):  # TensorRT built no engine of its own parser's network, and said why
+            assert row["failed"]["onnx"] and "ours_by_onnx" not in row
+            continue
         assert row["ours_by_onnx"] == pytest.approx(row["milliseconds"]["ours"] / row["milliseconds"]["onnx"])
 
 

@@ -7,29 +7,18 @@ from typing import Any
 
 import torch
 
-from builder.conversion import merging
 from builder.conversion.context import ConversionContext, Unconvertible
 from builder.conversion.dynamic import DynamicScalar
 from builder.conversion.layers import combine
 from builder.conversion.registry import converter
 from builder.engine.flavour import trt
 
-COLUMNS = False
-"""Whether a static weight is written as [in, out] in place of PyTorch's own [out, in] and a transposing product."""
-
 
 @converter("aten::linear(Tensor input, Tensor weight, Tensor? bias=None) -> Tensor", constants=("weight", "bias"))
 def linear(ctx: ConversionContext, node: Any, x: Any, weight: Any, bias: Any) -> Any:
     """input @ weight.T + bias; a weight of rank 1 is a vector, as in torch.nn.functional.linear"""
-    if node.output().debugName() in ctx.merged:
-        return ctx.merged.pop(node.output().debugName())
-    together = merging.siblings(ctx, node)
-    if together:
-        weight, bias = merging.joined(ctx, together, ctx.dtype(x))
-    rows = ctx.rank(weight) == 2 and not (COLUMNS and isinstance(weight, torch.Tensor))
-    product = matmul(ctx, x, weight if rows or ctx.rank(weight) != 2 else weight.t().contiguous(), transpose_b=rows)
-    product = product if bias is None else add(ctx, product, bias)
-    return merging.apart(ctx, together, x, product) if together else product
+    product = matmul(ctx, x, weight, transpose_b=ctx.rank(weight) == 2)
+    return product if bias is None else add(ctx, product, bias)
 
 
 def add(ctx: ConversionContext, a: Any, b: Any) -> Any:
