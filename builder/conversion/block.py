@@ -10,6 +10,7 @@ import torch
 from builder.conversion import packing, precision, refusals
 from builder.conversion.arguments import bind
 from builder.conversion.context import ConversionContext, Unconvertible
+from builder.conversion.deciding import DecidingInputs
 from builder.conversion.dynamic import DynamicScalar
 from builder.conversion.naming import LayerNames, where
 from builder.conversion.registry import CONVERTERS, EVALUATORS, Converter, key_of
@@ -39,6 +40,7 @@ class BlockConverter:
         self.ctx, self.policy = ctx, policy
         self.names = names or LayerNames()
         self.unsupported: list[UnsupportedOperator] = []
+        self.deciding = DecidingInputs()
         ctx.blocks = self
 
     def convert(self, block: Any) -> list[Any]:
@@ -61,6 +63,8 @@ class BlockConverter:
         self.ctx.node = node
         try:
             results = self._results(node, values)
+            if self.ctx.net.num_layers > first:
+                self.deciding.check(self.ctx.net)
         except Unconvertible as refusal:
             self.refuse(node, refusal.reason, refusal.fix)
             return
