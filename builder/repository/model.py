@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fnmatch
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -85,7 +86,7 @@ class _Build:
         self.spec = spec
         with self.phase("convert"):
             found = cut.convert_or_cut(lowered, spec, names)
-        idle = (*_unknown_modules(spec, lowered), *patterns.unmatched(spec, found))
+        idle = (*_unknown_modules(spec, lowered), *_unknown_operators(spec, lowered), *patterns.unmatched(spec, found))
         self.result.warnings = (*self.result.warnings, *idle, *found.warnings)
         if isinstance(found, cut.Pieces):
             self._in_pieces(found, goldens)
@@ -173,3 +174,15 @@ def _unknown_modules(spec: ModelSpec, lowered: LoweredGraph) -> Iterator[str]:
 
     if spec.fallback.modules and not cut.kept_nodes(lowered):
         yield f"fallback.modules names no module of this model: {', '.join(spec.fallback.modules)}"
+
+
+def _unknown_operators(spec: ModelSpec, lowered: LoweredGraph) -> Iterator[str]:
+    """A pattern under fallback.ops that no node has is misspelt, or lowering wrote its operator in others."""
+    from builder.lowering import ir
+    from builder.manifest.suggest import did_you_mean
+
+    kinds = sorted({node.kind() for node in ir.walk(lowered.graph)}) if spec.fallback.ops else []
+    for pattern in spec.fallback.ops:
+        if not fnmatch.filter(kinds, pattern):
+            meant = did_you_mean(pattern, kinds, otherwise_list=False) or "`trt-build lower` shows the lowered graph"
+            yield f"fallback.ops names no operator of the lowered graph: {pattern} ({meant})"

@@ -105,6 +105,12 @@ def test_the_manifest_keeps_operators_and_modules_in_torch(tmp_path: Path) -> No
     assert misspelt.layout == "single" and "names no module" in misspelt.warnings[0]
 
 
+def test_an_operator_that_the_model_has_not_is_told(tmp_path: Path) -> None:
+    result = build(tmp_path, Mlp(), fallback={"ops": ["aten::sigmiod", "aten::re*"]})
+    (told,) = (text for text in result.warnings if "fallback.ops" in text)
+    assert "aten::sigmiod" in told and "did you mean 'aten::sigmoid'" in told
+
+
 def test_changing_the_layout_leaves_no_step_behind(tmp_path: Path) -> None:
     steps = {"m.0.tensorrt", "m.1.torch", "m.2.tensorrt"}
     assert build(tmp_path, Middle(), layout="ensemble", fallback={"min_block_size": 1}).ok
@@ -169,3 +175,26 @@ def test_a_range_for_nothing_says_what_there_is(tmp_path: Path) -> None:
 def test_a_golden_outside_the_range_is_an_error_that_says_by_how_much(tmp_path: Path) -> None:
     result = found(tmp_path, aten__nonzero=(1, 2, 3))
     assert isinstance(result.error, UsageError) and "4 long in golden p0-max" in str(result.error)
+
+
+class Sized(Middle):
+    """A number that the client sends says how much is read."""
+
+    def forward(self, x: Tensor, n: Tensor) -> Tensor:
+        y = torch.relu(self.first(x)) * 2
+        return torch.relu(self.last(y)[:, : int(n.clamp(1, 4))]) + 1
+
+
+def test_what_a_value_decides_the_size_of_runs_in_torch(tmp_path: Path) -> None:
+    """TensorRT would want a range of the values of such an input, and failed the whole model in the builder."""
+    torch.jit.script(Sized().eval()).save(str(tmp_path / "m.pt"))
+    inputs = [
+        {"name": "x", "dtype": "float32", "shape": ["b", 8]},
+        {"name": "n", "dtype": "int64", "shape": []},
+    ]
+    manifest = {"inputs": inputs, "dims": {"b": {"min": 1, "opt": 2, "max": 4}}, "fallback": {"min_block_size": 1}}
+    (tmp_path / "m.yaml").write_text(yaml.safe_dump(manifest))
+    (result,) = build_repository(tmp_path, tmp_path / "out", isolate=False)
+    assert result.ok, result.error
+    assert result.segments == ("tensorrt", "torch")
+    assert any("aten::slice" in text and "a value of an input decides a size" in text for text in result.warnings)
