@@ -1,7 +1,8 @@
 """Inputs that a model can be asked: the shapes of a profile, and values that suit each element type.
 
 Floats are standard normal. Integers are mostly ids whose range the file does not say, so ranges are tried from wide to
-narrow; bool is mostly a mask, so both polarities are tried, each with at least one True.
+narrow; what takes none of them may take lengths of the rows of another input. bool is mostly a mask, so both polarities
+are tried, each with at least one True.
 """
 
 from __future__ import annotations
@@ -23,10 +24,13 @@ _FULL_RANGE = {torch.uint8: (0, 256), torch.int8: (-128, 128)}
 
 @dataclass(frozen=True)
 class Style:
-    """What the values are drawn from: ids below `ids`, a share `true` of True."""
+    """What the values are drawn from: ids below `ids`, a share `true` of True; whole numbers of rank 1 are lengths, the
+    greatest first, of up to the size of the axis `lengths`, where one is named.
+    """
 
     ids: int = ID_LIMITS[0]
     true: float = TRUE_SHARES[0]
+    lengths: int | str | None = None
 
 
 def styles(spec: ModelSpec) -> Iterator[Style]:
@@ -34,13 +38,36 @@ def styles(spec: ModelSpec) -> Iterator[Style]:
     dtypes = {tensor.dtype for tensor in spec.inputs}
     ids = ID_LIMITS if dtypes & {"int32", "int64"} else ID_LIMITS[:1]
     shares = TRUE_SHARES if "bool" in dtypes else TRUE_SHARES[:1]
-    yield from itertools.starmap(Style, itertools.product(ids, shares))
+    for axis in (None, *_measured(spec)):
+        yield from (Style(*style, axis) for style in itertools.product(ids, shares))
+
+
+def _measured(spec: ModelSpec) -> list[int | str]:
+    """The axes that an input of whole numbers and rank 1 may count along: any beside its own, varying ones first."""
+    rows = {tensor.shape[0] for tensor in spec.inputs if _may_be_lengths(tensor)}
+    others = {axis: None for tensor in spec.inputs for axis in tensor.shape if axis not in rows} if rows else {}
+    return sorted(others, key=lambda axis: isinstance(axis, int))
+
+
+def _may_be_lengths(tensor: TensorSpec) -> bool:
+    return tensor.dtype in ("int32", "int64") and len(tensor.shape) == 1
 
 
 def draw(tensors: Sequence[TensorSpec], sizes: Mapping[str, int], style: Style, seed: int) -> list[torch.Tensor]:
     """One CPU tensor for each spec at these axis sizes; the same seed gives the same values."""
     generator = torch.Generator().manual_seed(seed)
-    return [_draw(tensor, _shape(tensor, sizes), style, generator) for tensor in tensors]
+    longest = sizes.get(style.lengths) if isinstance(style.lengths, str) else style.lengths
+    return [
+        _lengths(tensor, _shape(tensor, sizes), longest, generator)
+        if longest and _may_be_lengths(tensor)
+        else _draw(tensor, _shape(tensor, sizes), style, generator)
+        for tensor in tensors
+    ]
+
+
+def _lengths(tensor: TensorSpec, shape: tuple[int, ...], longest: int, generator: torch.Generator) -> torch.Tensor:
+    drawn = torch.randint(1, longest + 1, shape, generator=generator, dtype=getattr(torch, tensor.dtype))
+    return drawn.sort(descending=True).values
 
 
 def _shape(tensor: TensorSpec, sizes: Mapping[str, int]) -> tuple[int, ...]:

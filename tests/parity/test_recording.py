@@ -65,6 +65,34 @@ def test_ids_shrink_until_the_embedding_holds_them() -> None:
     assert all(golden.inputs["ids"].min() >= 0 and golden.inputs["ids"].max() < 20 for golden in goldens)
 
 
+class Lengths(torch.nn.Module):
+    """Packs rows in the order of their lengths, as torch.nn.utils.rnn asks for; an id below 4 goes with each."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rnn, self.embedding = torch.nn.GRU(3, 2, batch_first=True), torch.nn.Embedding(4, 2)
+
+    def forward(self, x: torch.Tensor, lengths: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
+        packed = torch.nn.utils.rnn.pack_padded_sequence(x, lengths, batch_first=True)
+        return self.rnn(packed)[1][0] + self.embedding(ids)[:, 0]
+
+
+@pytest.mark.parametrize("time", ["time", 7])
+def test_whole_numbers_become_lengths_where_no_ids_do(time: Any) -> None:
+    span = {"time": (2, 7, 9)} if time == "time" else {}
+    inputs = (
+        tensor("x", "float32", "batch", time, 3, **span),
+        tensor("lengths", "int64", "batch"),
+        tensor("ids", "int64", "batch", 2),
+    )
+    for golden in record(Lengths(), spec(*inputs)):
+        lengths, steps = golden.inputs["lengths"], golden.inputs["x"].shape[1]
+        assert 1 <= lengths.min() <= lengths.max() <= steps
+        assert (np.diff(lengths) <= 0).all()
+        assert golden.inputs["ids"].max() < 4
+    assert len(set(lengths.tolist())) > 1
+
+
 @pytest.mark.parametrize("keep", [True, False])
 def test_masks_of_either_meaning_leave_something_to_attend_to(keep: bool) -> None:
     class Attend(torch.nn.Module):
