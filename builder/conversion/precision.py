@@ -180,7 +180,9 @@ def _cast(ctx: Any, value: Any, dtype: torch.dtype, name: str) -> Any:
     if hasattr(value, "is_network_input") and ctx.dtype(value).is_floating_point:
         return _tensor(ctx, value, dtype)
     if isinstance(value, float) or (isinstance(value, int) and name in OPERANDS):
-        _constant(ctx, torch.tensor(float(value)), dtype, name)  # it becomes a constant of the tensors' dtype
+        wide = torch.tensor(float(value))  # it becomes a constant of the tensors' dtype
+        narrow = _constant(ctx, wide, dtype, name)
+        return narrow.item() if bool(wide.isfinite()) and abs(float(value)) > torch.finfo(dtype).max else value
     return value
 
 
@@ -209,4 +211,12 @@ def _constant(ctx: Any, value: torch.Tensor, dtype: torch.dtype, name: str) -> t
     most = max(-low, high)
     if not most <= torch.finfo(dtype).max and bool((torch.isinf(cast) & torch.isfinite(value)).any()):
         ctx.warn(f"`{name}` has values beyond {dtype}'s range ({most:.3g}): keep this node in float32")
+        return _saturated(value, dtype)
     return cast
+
+
+def _saturated(value: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """Finite values beyond the range of `dtype` as its greatest: attention masks by the least number of float32, and
+    the softmax of a row of infinities, all masked, would be NaN where the module's is not."""
+    most = torch.finfo(dtype).max
+    return torch.where(value.isinf(), value, value.clamp(-most, most)).to(dtype)

@@ -176,3 +176,20 @@ def test_a_number_beyond_half_is_named_with_its_line() -> None:
     [warning] = builder.convert(module, specs, precision="fp16").warnings
     assert "`value` has values beyond torch.float16's range (1e+09)" in warning and "masked_fill" in warning
     assert not builder.convert(module, specs, precision="bf16").warnings
+
+
+@pytest.mark.skipif(not flavour.strongly_typed(), reason="8.6 chooses half itself, and what it makes of such a number")
+def test_a_row_that_is_masked_throughout_stays_finite() -> None:
+    """Masks are written with the least number of float32; as -inf in half, the softmax of such a row would be NaN."""
+
+    class Attention(nn.Module):
+        def forward(self, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+            scores = torch.matmul(x, x.transpose(-1, -2))
+            return torch.softmax(scores.masked_fill(mask, torch.finfo(torch.float32).min), -1)
+
+    x, mask = torch.randn(2, 3, 4), torch.tensor([[[False, True, False]], [[True, True, True]]])
+    specs = [builder.TensorSpec("float32", (2, 3, 4)), builder.TensorSpec("bool", (2, 1, 3))]
+    module = torch.jit.trace(Attention(), (x, mask))
+    conversion = builder.convert(module, specs, precision="fp16")
+    torch.testing.assert_close(builder.reference.run(conversion, [x, mask])[0], module(x, mask), rtol=2e-2, atol=2e-3)
+    assert any("beyond torch.float16's range" in text for text in conversion.warnings)

@@ -40,10 +40,10 @@ class Measured:
     errors: tuple[float, ...] = field(default=())
 
 
-def eager_of(network: Network) -> torch.nn.Module:
-    """The network with random weights of a fixed seed, in evaluation mode."""
+def eager_of(network: Network, shift: float = 0.0) -> torch.nn.Module:
+    """The network with random weights of a fixed seed, in evaluation mode; `shift` is that of its batch norms."""
     torch.manual_seed(0)
-    return trained(network.make().eval(), network.inputs(network.cases[0]))
+    return trained(network.make().eval(), network.inputs(network.cases[0]), shift)
 
 
 def module_of(network: Network, mode: str) -> torch.jit.ScriptModule:
@@ -59,8 +59,9 @@ def scripted_of(network: Network, module: torch.nn.Module, mode: str) -> torch.j
         return torch.jit.trace(module, network.inputs(network.cases[0]), check_trace=False)  # type: ignore[no-any-return]
 
 
-def trained(module: torch.nn.Module, inputs: Sequence[torch.Tensor]) -> torch.nn.Module:
-    """The module with batch norms as training leaves them: statistics of a real batch, weights and biases of their own.
+def trained(module: torch.nn.Module, inputs: Sequence[torch.Tensor], shift: float = 0.0) -> torch.nn.Module:
+    """The module with batch norms as training leaves them: statistics of a real batch, weights and biases of their own,
+    the latter around `shift`.
 
     Fresh ones do nothing (mean 0, variance 1), and let the activations of a deep network grow until rounding decides.
     """
@@ -68,7 +69,7 @@ def trained(module: torch.nn.Module, inputs: Sequence[torch.Tensor]) -> torch.nn
     with torch.no_grad():
         for norm in (n for n in norms if n.affine):
             norm.weight.uniform_(0.5, 1.5)
-            norm.bias.normal_(0, 0.2)
+            norm.bias.normal_(shift, 0.2)
         for norm in norms:
             norm.momentum = 1.0
             norm.train()

@@ -26,6 +26,10 @@ FACTOR = 4
 """How many times torch's own error (rivals.py) ours may be, where that is beyond the tolerance too. Both are the same
 roundings in another order, amplified by the same weights: their noise is alike, and the worst of some thousand elements
 of two such samples differs by a small factor."""
+SHIFT = 1.0
+"""What batch norms add, in standard deviations: five of six values pass the rectifier behind. Around 0, where one of
+two does, every block of random weights amplifies a perturbation by a fifth (Yang et al. 2019, "A Mean Field Theory of
+Batch Normalization"), in fifty blocks beyond what half can hold; trained networks do not."""
 LEVEL = int(os.environ.get("TRT_BUILD_TEST_LEVEL", "0"))
 """TensorRT's builder optimization level: numbers are the question, not speed, so few tactics are timed."""
 
@@ -51,7 +55,7 @@ def judge(network: Network, mode: str, precision: str, by: str = "engine") -> di
 
     `by` "reference" asks the network's reference on the CPU in place of an engine. Raises what the parts raise.
     """
-    eager = eager_of(network)
+    eager = eager_of(network, SHIFT)
     module = scripted_of(network, eager, mode)
     cases = [_inputs(network, i) for i in range(len(network.cases))]
     with torch.no_grad():
@@ -67,7 +71,10 @@ def judge(network: Network, mode: str, precision: str, by: str = "engine") -> di
     if all(c.passed for c in compared):
         return row | {"result": "passed"}
     row["problem"] = next(c.problems[0] for c in compared if not c.passed)[:300]
-    return row | _excused(ours, conversion, eager, cases, truth, precision)
+    excused = _excused(ours, conversion, eager, cases, truth, precision)
+    if any("are not finite" in problem for c in compared for problem in c.problems):
+        excused["result"] = "another answer"  # whatever torch does: what overflows is no rounding
+    return row | excused
 
 
 def play_8_6() -> None:

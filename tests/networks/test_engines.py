@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import math
 from pathlib import Path
 from typing import Any
 
@@ -66,7 +67,9 @@ def test_small_ones_come_first_and_what_is_there_is_not_asked_again() -> None:
 
 
 @pytest.mark.skipif(not flavour.strongly_typed(), reason="the reference rounds as the network's dtypes say")
-@pytest.mark.parametrize(("noise", "verdict"), [(0.0, "fp16 itself"), (3.0, "another answer")])
+@pytest.mark.parametrize(
+    ("noise", "verdict"), [(0.0, "fp16 itself"), (3.0, "another answer"), (math.nan, "another answer")]
+)
 def test_what_the_precision_leaves_undecided_is_told_from_another_answer(
     noise: float, verdict: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
