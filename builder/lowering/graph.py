@@ -42,12 +42,12 @@ class LoweredGraph:
         """Execute the graph and return the tensor that every top-level node computed, by debug name, in program
         order.
         """
-        graph = self.graph.copy()
-        shown = [v for n in graph.nodes() for v in n.outputs() if str(v.type()) == "Tensor" and not ir.is_constant(v)]
+        graph = self.graph.copy()  # which numbers its values anew: names are those of the graph itself
+        own, shown = _computed(self.graph), _computed(graph)
         packed = ir.insert(
             graph, "prim::TupleConstruct", shown, graph.return_node(), [ir.C.TupleType([v.type() for v in shown])]
         )
-        names = [value.debugName() for value in shown]
+        names = [value.debugName() for value in own]
         for _ in list(graph.outputs()):
             graph.eraseOutput(0)
         graph.registerOutput(packed.output())
@@ -117,3 +117,9 @@ def _scales(tensor: torch.Tensor) -> str:
 def canonical(graph: Any) -> str:
     """The text of a graph with its values renumbered in order and without source ranges."""
     return str(ir.C._jit_pass_canonicalize(graph).str(False))
+
+
+def _computed(graph: Any) -> list[Any]:
+    """The tensors that the top-level nodes compute, in program order; constants are none."""
+    found = (value for node in graph.nodes() for value in node.outputs() if str(value.type()) == "Tensor")
+    return [value for value in found if not ir.is_constant(value)]

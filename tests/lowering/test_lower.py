@@ -133,3 +133,22 @@ def test_a_scripted_or_traced_function_is_lowered_too() -> None:
         lowered = builder.lower(function)
         assert lowered.inputs == ("x",)
         torch.testing.assert_close(lowered.run(x)[0], half_relu(x), rtol=0, atol=0)
+
+
+def test_values_go_by_the_graphs_own_names() -> None:
+    """A copy of a graph numbers its values anew: each name must give what the graph computes under it."""
+
+    class Tanhs(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            for _ in range(3):
+                x = torch.tanh(x + 1.0) * 2.0
+            return x
+
+    x = torch.randn(2, 3)
+    lowered = builder.lower(torch.jit.trace(Tanhs(), x))
+    values = lowered.values(x)
+    (output,) = lowered.graph.outputs()
+    assert torch.equal(values[output.debugName()], lowered.run(x)[0])
+    named = {v.debugName(): n.kind() for n in lowered.graph.nodes() for v in n.outputs()}
+    tanhs = [value for name, value in values.items() if named[name] == "aten::tanh"]
+    assert len(tanhs) == 3 and all(bool((value.abs() <= 1).all()) for value in tanhs)
