@@ -26,12 +26,18 @@ def first_difference(conversion: Any, inputs: Sequence[torch.Tensor], tolerance:
         answer = answers.get(f"%{name}")
         if answer is None:
             continue
+        answer = answer.to(wanted.dtype) if _alike(answer.dtype, wanted.dtype) else answer
         comparison = compare(
             {name: to_numpy(answer)}, {name: to_numpy(wanted)}, tolerance, precision=conversion.precision
         )
         if not comparison.passed:
             return f"{_place(conversion, name)}: {comparison.problems[0]}"
     return "the outputs themselves: every named value before them agrees"
+
+
+def _alike(one: torch.dtype, other: torch.dtype) -> bool:
+    """Whether the one may stand for the other within a network: half for float32, int32 for int64."""
+    return torch.bool not in (one, other) and one.is_floating_point == other.is_floating_point
 
 
 def _place(conversion: Any, name: str) -> str:

@@ -58,6 +58,9 @@ def _raise_unless(comparison: Any, message: str, where: str) -> None:
 
 
 _FIX = "this is a defect of a converter: please report it; `fallback` keeps the operator in torch"
+_FIX_HALF = (
+    "keep_fp32 spares layers that half cannot hold (`--search-precision` finds and writes them), or precision: fp32"
+)
 _FIX_8_BITS = (
     "name its layers of least SQNR (`trt-build check`) in keep_fp32, calibrate with more data or another method, "
     "or state what may be lost in tolerance: {noise: ...}"
@@ -69,6 +72,12 @@ def eight_bits(spec: ModelSpec) -> bool:
     from builder.conversion.precision import SCHEMES
 
     return spec.precision in SCHEMES
+
+
+def _fix(spec: ModelSpec) -> str:
+    from builder.conversion.precision import HALF
+
+    return _FIX_8_BITS if eight_bits(spec) else _FIX_HALF if spec.precision in HALF else _FIX
 
 
 def torch_precision(spec: ModelSpec) -> str:
@@ -93,5 +102,5 @@ def check_reference(
             raise ParityError(
                 f"golden {golden.name}: {of} differs from the module: {'; '.join(comparison.problems)}",
                 where=parity.first_difference(conversion, tensors),
-                fix=_FIX_8_BITS if eight_bits(spec) else _FIX,
+                fix=_fix(spec),
             )

@@ -79,6 +79,18 @@ def test_only_the_layer_that_overflows_is_kept(tmp_path: Path) -> None:
 
 
 @by_reference
+def test_what_half_cannot_hold_is_told_by_its_layer_and_no_defect(tmp_path: Path) -> None:
+    from builder.repository import build_repository
+
+    models = save(tmp_path / "models", Overflowing(), MANIFEST + "precision: fp16\n")
+    (result,) = build_repository(models, tmp_path / "out", isolate=False)
+    assert isinstance(result.error, ParityError)
+    assert "aten::linear" in str(result.error.where) and "not finite" in str(result.error.where)
+    assert "keep_fp32" in str(result.error.fix) and "--search-precision" in str(result.error.fix)
+    assert any("`weight` has values beyond torch.float16's range" in text for text in result.warnings)
+
+
+@by_reference
 def test_what_was_found_builds_and_is_found_again(tmp_path: Path) -> None:
     from builder.repository import build_repository
 
