@@ -65,9 +65,7 @@ def _alone() -> Any:
         return
     from filelock import FileLock
 
-    path = caches.gpu_lock()
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with FileLock(path):
+    with FileLock(caches.beside(caches.gpu_lock())):
         yield
 
 

@@ -8,8 +8,10 @@ import re
 from pathlib import Path
 
 from builder.engine import flavour, gpu
+from builder.errors import EnvironmentProblem
 
 CACHE_VARIABLE = "TRT_BUILD_CACHE"
+FIX = f"{CACHE_VARIABLE} names a folder that you may write to: the timing cache and the GPU's lock are there"
 
 
 def cache_folder() -> Path:
@@ -19,6 +21,17 @@ def cache_folder() -> Path:
         return Path(own)
     home = os.environ.get("XDG_CACHE_HOME")
     return (Path(home) if home else Path.home() / ".cache") / "trt-build"
+
+
+def beside(path: Path) -> Path:
+    """The path, whose folder is there now. Raises EnvironmentProblem where it cannot be made or written to."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise EnvironmentProblem(f"{path.parent} cannot be made: {error.strerror}", fix=FIX) from error
+    if not os.access(path.parent, os.W_OK | os.X_OK):
+        raise EnvironmentProblem(f"nothing can be written into {path.parent}", fix=FIX)
+    return path
 
 
 def timing_cache() -> Path:

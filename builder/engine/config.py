@@ -51,12 +51,12 @@ def check(chosen: BuildOptions) -> None:
 
 
 def timing_cache(chosen: BuildOptions) -> Path | None:
-    """The timing cache that a build uses; None where the flavour measures nothing. Its folder is made."""
+    """The timing cache that a build uses; None where the flavour measures nothing. Its folder is made.
+
+    Raises EnvironmentProblem where nothing can be written there."""
     if flavour.name() == "tensorrt-rtx":
         return None
-    path = chosen.timing_cache or caches.timing_cache()
-    path.parent.mkdir(parents=True, exist_ok=True)
-    return path
+    return caches.beside(chosen.timing_cache or caches.timing_cache())
 
 
 def _measured(chosen: BuildOptions) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 from collections.abc import Iterator
@@ -9,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from builder.engine import build, caches, flavour, gpu, memory, progress, zygote
+from builder.engine import BuildOptions, build, caches, config, flavour, gpu, memory, progress, zygote
+from builder.engine.build import _alone as alone
 from builder.engine.flavour import trt
-from builder.errors import EngineError
+from builder.errors import EngineError, EnvironmentProblem
 from tests.store.conftest import small
 
 
@@ -120,6 +122,29 @@ def test_caches_are_named_after_what_their_content_depends_on(tmp_path: Path, mo
     assert path == tmp_path / "timing" / f"nvidia-h100-80gb-sm-90-13.0-tensorrt-{version}.cache"
     here["cuda"] = "13.1"
     assert caches.timing_cache() != path
+
+
+@pytest.mark.parametrize("closed", ["file", "folder"])
+def test_a_cache_folder_that_cannot_be_written_is_the_environments(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, closed: str
+) -> None:
+    """Tactics are timed under a lock, and kept: neither can be without the folder. Root may write anywhere, so what the
+    system says of permission is played."""
+    folder = tmp_path / "cache"
+    monkeypatch.setenv(caches.CACHE_VARIABLE, str(folder))
+    monkeypatch.setattr(flavour, "name", lambda: "tensorrt")
+    if closed == "file":
+        folder.write_text("")
+    else:
+        monkeypatch.setattr(os, "access", lambda path, mode: False)
+    for path in (caches.gpu_lock(), caches.timing_cache()):
+        with pytest.raises(EnvironmentProblem, match=str(folder)) as caught:
+            caches.beside(path)
+        assert caches.CACHE_VARIABLE in str(caught.value.fix)
+    with pytest.raises(EnvironmentProblem, match=str(folder)):
+        config.timing_cache(BuildOptions())
+    with pytest.raises(EnvironmentProblem, match=str(folder)), alone():
+        pass
 
 
 def test_the_cache_folder_follows_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
