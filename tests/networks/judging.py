@@ -131,7 +131,7 @@ def _error(output: Any, got: Any, want: Any) -> Error:
     same = (got == want) | (np.isnan(got) & np.isnan(want))
     with np.errstate(divide="ignore", invalid="ignore"):
         shares = np.where(same, 0.0, wrong / (output.atol + output.rtol * size))
-    return Error(float(np.nan_to_num(shares, nan=np.inf).max(initial=0.0)), output.noise or 0.0)
+    return Error(float(np.nan_to_num(shares, nan=np.inf, posinf=np.inf).max(initial=0.0)), output.noise or 0.0)
 
 
 def _figures(errors: dict[str, Error], whose: str = "") -> dict[str, Any]:
