@@ -48,12 +48,14 @@ def guesses(file: Path, module: str | None = None) -> tuple[list[Guess], list[st
     lowered = lowering.lower(loaded)
     examples = {} if module else _examples(torchscript.inspect(file, check_sums=False).examples, loaded)
     batch = next((example.shape[0] for example in examples.values() if example.shape), None)
-    hidden = guess_state.shapes(lowered)
+    hidden, lengths = guess_state.shapes(lowered), guess_state.lengths(lowered)
     found = [
         _of_example(name, examples[name], batch)
         if name in examples
         else _of_recurrent(name, hidden[name])
         if name in hidden
+        else _of_lengths(name)
+        if name in lengths
         else _of_uses(name, value)
         for name, value in zip(lowered.inputs, lowered.graph.inputs(), strict=True)
     ]
@@ -76,6 +78,10 @@ def _of_example(name: str, example: Example, batch: int | None) -> Guess:
 
 def _of_recurrent(name: str, shape: tuple[Axis, ...]) -> Guess:
     return Guess(name, "float32", shape, "", "as the recurrent layer needs it")
+
+
+def _of_lengths(name: str) -> Guess:
+    return Guess(name, "int64", ("batch",), "", "the length of each row that is packed")
 
 
 def _of_uses(name: str, value: Any) -> Guess:

@@ -8,12 +8,15 @@ from typing import Any
 
 RECURRENT = {"aten::lstm": 2, "aten::gru": 1, "aten::rnn_tanh": 1, "aten::rnn_relu": 1}
 """How many states each has: the first so many of hx, and so many outputs after the first."""
+PACK = "aten::_pack_padded_sequence"
 _HANDED_ON = {
-    f"aten::{name}" for name in "unsqueeze squeeze permute transpose contiguous clone to expand view reshape".split()
+    f"aten::{name}"
+    for name in "unsqueeze squeeze permute transpose contiguous clone to expand view reshape index_select".split()
 }
 _AFFIX = re.compile(r"^(?:next|new|out|updated)_|_(?:next|new|out|in|n|0|prev)$")
 _WEIGHTS, _LAYERS, _BOTH_WAYS, _BATCH_FIRST = 2, 4, 7, 8
-"""Places of params, num_layers, bidirectional and batch_first among a recurrent operator's arguments."""
+"""Places of params, num_layers, bidirectional and batch_first among a recurrent operator's arguments; of a packed
+sequence's all stand one later, and there is no batch_first."""
 
 
 def pairs(lowered: Any) -> list[tuple[str, str]]:
@@ -26,6 +29,13 @@ def pairs(lowered: Any) -> list[tuple[str, str]]:
 def shapes(lowered: Any) -> dict[str, tuple[int | str, ...]]:
     """The shape of each input that a recurrent operator reads: [layers, batch, size] of a state."""
     return {name: shape for node in _recurrent(lowered.graph) for name, shape in _shapes(lowered, node)}
+
+
+def lengths(lowered: Any) -> set[str]:
+    """The inputs that say how long the rows of a packed sequence are, sorted before or not."""
+    given = [node.inputsAt(1) for node in lowered.graph.findAllNodes(PACK, True)]
+    given = [value.node().inputsAt(0) if value.node().kind() == "aten::sort" else value for value in given]
+    return {name for value in given for name in _inputs_of(lowered, value)}
 
 
 def _by_name(inputs: Sequence[str], outputs: Sequence[str]) -> Iterator[tuple[str, str]]:
@@ -46,12 +56,14 @@ def _by_operator(lowered: Any) -> Iterator[tuple[str, str]]:
 
 
 def _shapes(lowered: Any, node: Any) -> Iterator[tuple[str, tuple[int | str, ...]]]:
-    weights = _tensors(node.inputsAt(_WEIGHTS))
-    layers, both, batch_first = (node.inputsAt(place).toIValue() for place in (_LAYERS, _BOTH_WAYS, _BATCH_FIRST))
+    later, (sequence, order) = _packed(node), _sequence(node)
+    weights = _tensors(node.inputsAt(_WEIGHTS + later))
+    flags = node.inputsAt(_LAYERS + later), node.inputsAt(_BOTH_WAYS + later), order
+    layers, both, batch_first = (value.toIValue() for value in flags)
     if len(weights) < 2 or not isinstance(layers, int):
         return
     axes = ("batch", "length") if batch_first else ("length", "batch")
-    for name in _inputs_of(lowered, node.inputsAt(0)):
+    for name in _inputs_of(lowered, sequence):
         yield name, (*axes, int(weights[0].shape[1]))
     for given in _states(node):
         for name in _inputs_of(lowered, given):
@@ -66,9 +78,21 @@ def _recurrent(block: Any) -> Iterator[Any]:
             yield from _recurrent(inner)
 
 
+def _packed(node: Any) -> bool:
+    return str(node.schema()).partition("(")[0].endswith(".data")
+
+
+def _sequence(node: Any) -> tuple[Any, Any]:
+    """What the operator reads step by step, and the flag that says whether its batch comes first: of what is packed."""
+    maker = node.inputsAt(0).node()
+    if _packed(node) and maker.kind() == PACK:
+        return maker.inputsAt(0), maker.inputsAt(2)
+    return node.inputsAt(0), node.inputsAt(_BATCH_FIRST)
+
+
 def _states(node: Any) -> list[Any]:
     """The values of hx."""
-    given = node.inputsAt(1)
+    given = node.inputsAt(1 + _packed(node))
     several = given.node().kind() == "prim::ListConstruct"
     return list(given.node().inputs())[: RECURRENT[node.kind()]] if several else [given]
 

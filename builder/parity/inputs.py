@@ -39,7 +39,7 @@ def styles(spec: ModelSpec) -> Iterator[Style]:
     ids = ID_LIMITS if dtypes & {"int32", "int64"} else ID_LIMITS[:1]
     shares = TRUE_SHARES if "bool" in dtypes else TRUE_SHARES[:1]
     for axis in (None, *_measured(spec)):
-        yield from (Style(*style, axis) for style in itertools.product(ids, shares))
+        yield from (Style(limit, share, axis) for limit, share in itertools.product(ids, shares))
 
 
 def _measured(spec: ModelSpec) -> list[int | str]:

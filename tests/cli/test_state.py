@@ -34,6 +34,36 @@ def test_init_guesses_a_recurrent_layers_state(folder: Path, run: Run) -> None:
     assert run("check", folder).exit_code == 0
 
 
+class Packed(torch.nn.Module):
+    """Two layers over a packed sequence, the first from a given state."""
+
+    def __init__(self, enforce_sorted: bool) -> None:
+        super().__init__()
+        self.first, self.second = torch.nn.GRU(6, 5, 2, batch_first=True), torch.nn.GRU(5, 4)
+        self.enforce_sorted = enforce_sorted
+
+    def forward(
+        self, x: torch.Tensor, lengths: torch.Tensor, h0: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        packed = torch.nn.utils.rnn.pack_padded_sequence(x, lengths.cpu(), True, self.enforce_sorted)
+        packed, h = self.first(packed, h0)
+        packed, last = self.second(packed)
+        y, _ = torch.nn.utils.rnn.pad_packed_sequence(packed, True, 0.0, x.size(1))
+        return y, h, last
+
+
+@pytest.mark.parametrize("enforce_sorted", [False, True])
+def test_init_guesses_packed_sequences(tmp_path: Path, run: Run, enforce_sorted: bool) -> None:
+    torch.jit.script(Packed(enforce_sorted)).save(tmp_path / "packed.pt")
+    assert json.loads(run("init", tmp_path / "packed.pt", "--json").stdout)["state"] == [
+        {"input": "h0", "output": "output_1"}
+    ]
+    (spec,) = load(tmp_path)
+    assert [tensor.shape for tensor in spec.inputs] == [("batch", "length", 6), ("batch",), (2, "batch", 5)]
+    assert [tensor.dtype for tensor in spec.inputs] == ["float32", "int64", "float32"]
+    assert run("check", tmp_path).exit_code == 0
+
+
 def test_init_guesses_by_names_too(tmp_path: Path, run: Run) -> None:
     class Cached(torch.nn.Module):
         def forward(self, x: torch.Tensor, cache: torch.Tensor) -> dict[str, torch.Tensor]:
