@@ -77,6 +77,8 @@ def measure(job: Job, where: records.Row, out: str, ends: float, limit: float, t
     left = min(ends - time.time(), limit)
     if left < LEAST_SECONDS:
         return False
+    if left < limit:
+        report(job)
     signal.signal(signal.SIGALRM, signal.SIG_DFL)  # ends the process, wherever it hangs
     signal.alarm(int(left))
     warnings.simplefilter("ignore")
@@ -103,15 +105,21 @@ def _judged(job: Job, by: str) -> dict[str, Any]:
 def run(jobs: Sequence[Job], where: records.Row, out: Path, count: int, budget: float, limit: float) -> list[Job]:
     """Measure the jobs, `count` at a time over all GPUs; those for which no time was left."""
     ends, threads = time.time() + budget, max(1, (os.cpu_count() or 1) // count)
-    tasks = [workers.Task(MEASURE, (j, where, str(out), ends, limit, threads), lambda *_: None) for j in jobs]
+    hurried: set[Job] = set()  # had less than their limit: what is cut off then has not failed
+    tasks = [workers.Task(MEASURE, (j, where, str(out), ends, limit, threads), hurried.add) for j in jobs]
     results = dict(zip(jobs, workers.run(tasks, count, environments(count)), strict=True))
-    crashed = {job: result for job, result in results.items() if isinstance(result, Exception)}
-    records.append(out, [{**head(j, where), "result": "failed", "problem": _words(e)} for j, e in crashed.items()])
-    return [job for job, result in results.items() if result is False]
+    crashed = {job: _words(result) for job, result in results.items() if isinstance(result, Exception)}
+    cut = [job for job, words in crashed.items() if words == CUT and job in hurried]
+    rows = [{**head(j, where), "result": "failed", "problem": w} for j, w in crashed.items() if j not in cut]
+    records.append(out, rows)
+    return [*cut, *(job for job, result in results.items() if result is False)]
+
+
+CUT = "not done in time"
 
 
 def _words(crash: Exception) -> str:
-    return "not done in time" if "SIGALRM" in str(crash) else " / ".join(str(crash).splitlines())[:300]
+    return CUT if "SIGALRM" in str(crash) else " / ".join(str(crash).splitlines())[:300]
 
 
 def environments(count: int) -> list[dict[str, str]]:

@@ -45,7 +45,11 @@ def test_what_hangs_costs_its_row_and_what_has_no_time_none(tmp_path: Path, monk
     monkeypatch.undo()
     monkeypatch.delenv("OUT", raising=False)
     left = engines.run([("GRU (small)", "traced", "fp32")], HERE, tmp_path / "none.jsonl", 1, 0, 100)
-    assert left == [("GRU (small)", "traced", "fp32")] and not records.read(tmp_path / "none.jsonl")
+    monkeypatch.setattr(engines, "MEASURE", "tests.networks.test_engines:cut")
+    left += engines.run([("BERT (small)", "traced", "fp32")], HERE, tmp_path / "none.jsonl", 1, 50, 100)
+    assert left == [(f"{name} (small)", "traced", "fp32") for name in ("GRU", "BERT")] and not records.read(
+        tmp_path / "none.jsonl"
+    )
 
 
 def hang(*_: Any) -> None:
@@ -54,6 +58,12 @@ def hang(*_: Any) -> None:
     import signal
 
     os.kill(os.getpid(), signal.SIGALRM)
+
+
+def cut(*arguments: Any) -> None:
+    """The same, where the run's time ends before its own."""
+    arguments[-1](arguments[0])
+    hang()
 
 
 def test_small_ones_come_first_and_what_is_there_is_not_asked_again() -> None:
