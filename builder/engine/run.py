@@ -37,6 +37,7 @@ class Engine:
         inputs = {n for n in names if self.engine.get_tensor_mode(n) == trt.TensorIOMode.INPUT}
         self.inputs = [n for n in names if n in inputs]
         self.outputs = [n for n in names if n not in inputs]
+        self._one_byte = torch.empty(1, dtype=torch.uint8, device="cuda")
 
     def __call__(self, *tensors: torch.Tensor) -> list[torch.Tensor]:
         """Tensors in the engine's input order, on any device; the outputs on the CPU, in the engine's output order.
@@ -61,13 +62,17 @@ class Engine:
                 raise EngineError(f"the engine failed: {'; '.join(MESSAGES[-3:]) or failure}") from failure
         return [torch.as_tensor(results[name]) for name in self.outputs]
 
-    def _ready(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
+    def _ready(self, name: str, tensor: torch.Tensor) -> Any:
+        """On the GPU in the engine's dtype. A tensor without elements has no address, and TensorRT takes no null."""
+        from polygraphy.cuda import DeviceView
         from polygraphy.datatype import DataType
 
-        dtype = DataType.to_dtype(DataType.from_dtype(self.engine.get_tensor_dtype(name)), "torch")
-        return tensor.to(device="cuda", dtype=dtype).contiguous()
+        dtype = DataType.from_dtype(self.engine.get_tensor_dtype(name))
+        if not tensor.numel():
+            return DeviceView(self._one_byte.data_ptr(), tuple(tensor.shape), dtype)
+        return tensor.to(device="cuda", dtype=DataType.to_dtype(dtype, "torch")).contiguous()
 
-    def _choose_profile(self, feed: dict[str, torch.Tensor], allowed: Iterable[int]) -> None:
+    def _choose_profile(self, feed: dict[str, Any], allowed: Iterable[int]) -> None:
         for index in allowed:
             if all(self._fits(name, index, tensor.shape) for name, tensor in feed.items()):
                 if index != self._runner.context.active_optimization_profile:

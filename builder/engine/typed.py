@@ -59,8 +59,8 @@ def typed(network: Any) -> Any:
 
 
 def say(tensor: Any, dtype: Any) -> None:
-    """Tell 8.6 the type of an output of the network: of a constant or an identity it says float32, told or not."""
-    if tensor.dtype != dtype:
+    """Tell 8.6 the type of an output of the network: what a layer was told counts no more once its tensor is one."""
+    if not flavour.strongly_typed() or tensor.dtype != dtype:
         tensor.dtype = dtype
 
 

@@ -136,6 +136,10 @@ def _told(layer: Any, index: int, dtype: Any) -> None:
     assert layer.get_output(index).dtype == dtype, f"{layer.name} gives {layer.get_output(index).dtype}, told {dtype}"
 
 
+def _said(tensor: Any, dtype: Any) -> None:
+    assert tensor.dtype == dtype, f"{tensor.name} is {tensor.dtype}, said to be {dtype}"
+
+
 def play(patch: pytest.MonkeyPatch) -> None:
     """Until `patch` is undone, conversion writes for 8.6; nothing happens where 8.6 itself is in use."""
     if not flavour.strongly_typed():
@@ -146,6 +150,7 @@ def play(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(flavour, "has_int64", lambda: False)
     patch.setattr(context, "typed", lambda network: TypedNetwork(Old(network, own)))
     patch.setattr(own.ILayer, "set_output_type", _told, raising=False)
+    patch.setattr(own.ITensor, "dtype", property(own.ITensor.dtype.fget, _said))
     patch.setattr(own.ILayer, "precision", property(lambda layer: None, lambda layer, dtype: None), raising=False)
     forget()
 

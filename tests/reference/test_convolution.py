@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 import torch
 
+from builder.engine import flavour
 from builder.engine.flavour import trt
-from networks import closely, constant, evaluate, exactly, weights
+from networks import closely, constant, evaluate, exactly, held, weights
 
 MODES = ["EXPLICIT_ROUND_DOWN", "EXPLICIT_ROUND_UP", "SAME_UPPER", "SAME_LOWER"]
 RANDOM = np.random.default_rng(0)
@@ -90,8 +91,7 @@ def test_a_half_convolution_accumulates_in_single_precision():
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_kernels_of_reduced_precision_are_read_back(dtype):
     x, w = torch.randn(1, 2, 3, 3).to(dtype), torch.randn(2, 2, 3, 3).to(dtype)
-    kind = {torch.float16: trt.DataType.HALF, torch.bfloat16: trt.DataType.BF16}[dtype]
-    build = lambda net, t: net.add_convolution_nd(t, 2, (3, 3), trt.Weights(kind, w.data_ptr(), w.numel()))  # noqa: E731
+    build = lambda net, t: net.add_convolution_nd(t, 2, (3, 3), held(w))  # noqa: E731
     expected = (x.double() * w.double()).sum((1, 2, 3))[None, :, None, None].to(dtype)
     torch.testing.assert_close(evaluate(build, x), expected, rtol=1e-2, atol=1e-2)
 
@@ -182,7 +182,9 @@ def test_pooling(mode, kind, excludes, shape, window, stride, pre, post):
         return layer
 
     expected = naive_pooling(x, kind, window, stride, mode, pre, post, excludes, 0.25)
-    closely(evaluate(build, torch.from_numpy(x)), expected, atol=2e-6)
+    otherwise = mode == "EXPLICIT_ROUND_UP" and kind != "MAX" and not excludes  # in 8.6, so nothing is converted to it
+    ran = flavour.has_int64() or not otherwise
+    closely(evaluate(build, torch.from_numpy(x), ran=ran), expected, atol=2e-6)
 
 
 @pytest.mark.parametrize(
@@ -198,4 +200,5 @@ def test_the_documentations_example_of_pooled_lengths(mode, expected):
         layer.pre_padding, layer.post_padding = (3, 3), (2, 2)
         return layer
 
-    assert evaluate(build, torch.zeros(1, 1, 6, 6)).shape[2:] == (expected, expected)
+    pooled = evaluate(build, torch.zeros(1, 1, 6, 6), ran=False)  # the maximum of padding alone is not documented
+    assert pooled.shape[2:] == (expected, expected)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from builder.engine import flavour
 from builder.engine.flavour import trt
 from networks import constant, evaluate, exactly
 
@@ -77,8 +78,12 @@ CASES = {
 }
 
 
+UNCOMPILED_BY_8_6 = {"scatter of nothing"}
+
+
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_empty_axes(case, dynamic):
     build, expected = CASES[case]
-    exactly(evaluate(build, EMPTY, dynamic=dynamic), expected)
+    compiled = flavour.has_int64() or case not in UNCOMPILED_BY_8_6
+    exactly(evaluate(build, EMPTY, dynamic=dynamic, compiled=compiled), expected)

@@ -136,7 +136,7 @@ def gelu_erf(ctx: ConversionContext, x: Any) -> Any:
 
 
 LOGISTIC = (1.59501576, 7.40112951e-2, -7.03034053e-4)
-"""log(Phi(x) / Phi(-x)) / x as a polynomial in x^2, fitted for |x| <= 8 to the least worst error of x Phi(x): 2.6e-5."""
+"""log(Phi(x) / Phi(-x)) / x as a polynomial in x^2, fitted for |x| <= 8 to the least error of x Phi(x): 2.6e-5."""
 
 
 def gelu_logistic(ctx: ConversionContext, x: Any) -> Any:
