@@ -131,6 +131,8 @@ def environments(count: int) -> list[dict[str, str]]:
 def main() -> None:
     """Measure what has no row yet, and say what came of it."""
     options = _options()
+    if options.by == "engine" and not gpu.devices():
+        raise SystemExit("an engine runs on a GPU only, and none answers here: --by reference needs none")
     where = host(options.by)
     before = newest(records.read(options.out))
     jobs = [
