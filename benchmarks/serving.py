@@ -109,11 +109,10 @@ def served(url: str, model: str, floor: str, golden: Any, regions: Regions | Non
     In turns with it the floor."""
     client, asking = grpc.InferenceServerClient(url), GrpcClient(url, 60)
     tensors = tensors_of(golden, regions)
+    for name in [model, floor] * WARM_UP:
+        client.infer(name, **tensors)
 
     def measured() -> dict[str, float]:
-        for name in (model, floor):
-            for _ in range(WARM_UP):
-                client.infer(name, **tensors)
         describe(asking, model, golden.inputs)
         found = _round(client, model, tensors)
         times = json.loads(describe(asking, model, golden.inputs)["times"])

@@ -22,6 +22,7 @@ from builder.manifest import (
     load,
     place,
 )
+from builder.manifest.spec import Runtime
 
 MANIFEST = """\
 inputs:
@@ -117,6 +118,13 @@ unroll_limit: 8
     assert spec.batching == Batching(False, 100, (4, 8), (1,))
     assert spec.fallback == Fallback(("aten::nonzero",), ("Head",), 5, True)
     assert spec.goldens == tmp_path / "own.npz"
+
+
+def test_how_the_runtime_runs_plans_arrives(tmp_path: Path) -> None:
+    (spec,) = load(model(tmp_path / "net.pt", MANIFEST + DIMS + "runtime: {cuda_graphs: false, keep_mapped: 4}\n"))
+    assert spec.runtime == Runtime(cuda_graphs=False, keep_mapped=4)
+    (spec,) = load(model(tmp_path / "net.pt", MANIFEST + DIMS))
+    assert spec.runtime == Runtime(cuda_graphs=True, keep_mapped=0)
 
 
 STATEFUL = """\

@@ -14,8 +14,10 @@ import numpy as np
 import pytest
 
 from builder.errors import PublishError
+from builder.manifest.spec import Runtime
 from builder.triton import goldens, layout, publish
 from builder.triton import publish as publish_function
+from tests.serving import fakes
 from tests.triton.artifacts import TENSORRT, scorer
 
 publishing = __import__("sys").modules["builder.triton.publish"]
@@ -38,6 +40,14 @@ def test_the_layout_is_what_the_contract_says(repository: Path) -> None:
     assert {p.name for p in (folder / "1").iterdir()} == files
     assert {p.stem for p in (folder / "goldens").iterdir()} == {"p0-opt", "p0-row", "p0-min", "p0-max", "p0-odd"}
     assert (folder / "config.pbtxt").exists() and (folder / "trt-build.json").exists()
+
+
+def test_what_the_manifest_says_of_the_runtime_reaches_the_runtime(repository: Path) -> None:
+    folder = publish(scorer(runtime=Runtime(cuda_graphs=False, keep_mapped=3)), repository)
+    facts = json.loads((folder / "1" / "plan.json").read_text())
+    _, modules = fakes.runtime()
+    assert (modules["options"].graphs(facts), modules["options"].keep_mapped(facts)) == (False, 3)
+    assert (modules["options"].graphs({}), modules["options"].keep_mapped({})) == (True, 0)
 
 
 def test_a_folder_for_tritons_own_backend_has_the_plan_alone(repository: Path) -> None:

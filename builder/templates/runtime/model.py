@@ -53,6 +53,7 @@ class TritonPythonModel:
         self.memory = Memory(folder.parent, self.tensors, self.batching)
         self.mapped: Any = deque(maxlen=options.keep_mapped(facts))
         self.thread, self.says_parameters = 0, True
+        self.devices: list[torch.device] = []
         for name in facts.get("libraries", ()):
             load_library(folder / "libraries" / name)
         self.answerer = answerer(folder, facts, args)
@@ -69,6 +70,24 @@ class TritonPythonModel:
         """One response for each request; those that fit together are run as one batch."""
         self._take_stream()
         self.answerer.lends = len(requests) == 1
+        return [self._alone(requests[0])] if len(requests) == 1 else self._several(requests)
+
+    def _alone(self, request: Any) -> Any:
+        """As _several of one request, which most calls are, in fewer steps."""
+        try:
+            self._describe_if_asked(request)
+            tensors = self._inputs(request)
+        except Exception as error:
+            return self._failure(error)
+        answer: Any
+        try:
+            answer = self._run(tensors)
+        except Exception as error:
+            answer = error
+        self.memory.keep(request, answer)
+        return self._respond(request, answer)
+
+    def _several(self, requests: list[Any]) -> list[Any]:
         responses: list[Any] = [None] * len(requests)
         groups: dict[Any, list[tuple[int, list[torch.Tensor]]]] = {}
         for index, request in enumerate(requests):
@@ -78,7 +97,7 @@ class TritonPythonModel:
             except Exception as error:
                 responses[index] = self._failure(error)
                 continue
-            key = tuple([t.shape[1:] for t in tensors]) if self.batching and len(requests) > 1 else index
+            key = tuple([t.shape[1:] for t in tensors]) if self.batching else index
             groups.setdefault(key, []).append((index, tensors))
         for group in groups.values():
             for index, answer in self._run_group(group):
@@ -125,20 +144,28 @@ class TritonPythonModel:
         return [(index, list(row)) for (index, _), row in zip(group, rows)]
 
     def _run(self, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
-        self.profiles.check(tensors)
+        if not self.answerer.checks:
+            self.profiles.check(tensors)
         outputs: list[torch.Tensor] = self.answerer.run(tensors)
         return outputs
 
     def _describe_if_asked(self, request: Any) -> None:
-        parameters = request.parameters() if hasattr(request, "parameters") else ""
+        asked = getattr(request, "parameters", None)
+        parameters = asked() if asked is not None else ""
         if DESCRIBE in parameters and json.loads(parameters).get(DESCRIBE):
-            raise Description(json.dumps(self.parameters))
+            raise Description(json.dumps(self._facts()))
 
     def _inputs(self, request: Any) -> list[torch.Tensor]:
         kept = self.memory.of(request)
-        tensors = [kept[t["name"]] if t["name"] in kept else self._input(request, t) for t in self.tensors["inputs"]]
-        self.parameters["trt_build.inputs_on"] = "+".join(sorted({tensor.device.type for tensor in tensors}))
+        inputs = self.tensors["inputs"]
+        tensors = [self._input(request, t) if t["name"] not in kept else kept[t["name"]] for t in inputs]
+        self.devices = [tensor.device for tensor in tensors]
         return tensors
+
+    def _facts(self) -> dict[str, str]:
+        """Who answers, and where the inputs of the last request lay."""
+        on = "+".join(sorted({device.type for device in self.devices}))
+        return {**self.parameters, "trt_build.inputs_on": on} if on else self.parameters
 
     def _input(self, request: Any, declared: dict[str, Any]) -> torch.Tensor:
         given = pb_utils.get_input_tensor_by_name(request, declared["name"])
@@ -163,7 +190,7 @@ class TritonPythonModel:
         once: pybind11 refuses an argument slowly."""
         if self.says_parameters:
             try:
-                return pb_utils.InferenceResponse(output_tensors=tensors, parameters=self.parameters)
+                return pb_utils.InferenceResponse(output_tensors=tensors, parameters=self._facts())
             except TypeError:
                 self.says_parameters = False
         return pb_utils.InferenceResponse(output_tensors=tensors)

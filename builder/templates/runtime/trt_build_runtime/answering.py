@@ -21,6 +21,8 @@ class PlanAnswerer:
 
     kind, why = "plan", "a GPU that the plan fits"
     lends = False
+    checks = True
+    """It refuses shapes outside of every profile itself."""
 
     def __init__(self, folder: Path, facts: dict[str, Any], device: str) -> None:
         self.device = device

@@ -67,10 +67,12 @@ class Engine:
         self.by_value = any(self.engine.is_shape_inference_io(name) for name in self.places)
 
     def run(self, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
-        """Enqueue on the stream, which is the current one; the outputs have the module's element types."""
+        """Enqueue on the stream, which is the current one; the outputs have the module's element types. InvalidRequest
+        for shapes outside of every profile."""
         shapes = tuple([tensor.shape for tensor in tensors])
         call = self.calls.get(shapes)
         if call is None:
+            self.profiles.check(tensors)
             call = self.calls.put(shapes, Call(self.profiles.find(tensors), shapes))
         if self.bound.get(call.profile) is not call:
             self._bind(call)

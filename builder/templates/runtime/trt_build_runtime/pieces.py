@@ -18,6 +18,8 @@ from .options import graphs
 class SegmentsAnswerer:
     """The pieces of a model one after another, in this process; on a GPU all on one stream."""
 
+    checks = False
+
     def __init__(self, folder: Path, facts: dict[str, Any], args: dict[str, str]) -> None:
         self.folder, self.stays, self.graphs = folder, bool(facts.get("step_of")), graphs(facts)
         self.device, self.why = _device(args)

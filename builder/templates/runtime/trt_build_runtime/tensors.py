@@ -26,8 +26,8 @@ def _bool(tensor: Any) -> torch.Tensor:
 
 def from_torch(name: str, tensor: torch.Tensor) -> Any:
     """Triton's tensor of that name. It holds the memory of this one."""
-    value = tensor.detach().contiguous()
-    value = value.reshape(1) if value.dim() == 0 else value
+    value = tensor.detach() if tensor.requires_grad else tensor
+    value = value.contiguous() if value.dim() else value.reshape(1)
     if value.dtype == torch.bool and not value.is_cuda:
         return pb_utils.Tensor(name, value.numpy())
     try:
