@@ -46,6 +46,13 @@ CONFIGS = {
     "only a batch": lambda: affine("float32", "batch"),
     "two profiles": lambda: scorer(profiles=[{"batch": (1, 1, 1)}, {"batch": (2, 4, 8)}], **PLAN),
     "preferred sizes and a delay": lambda: scorer(batching=Batching(None, 100, (4, 8)), **PLAN),
+    "graphs": lambda: scorer(
+        profiles=[{"batch": (1, 1, 4)}, {"batch": (2, 4, 8)}], batching=Batching(graphs=(1, 4, 8)), **PLAN
+    ),
+    "graphs of images": lambda: artifact(
+        Affine(), (IMAGE,), ("y",), dynamic=(0, 2, 3), batching=Batching(graphs=(1, 8)), **PLAN
+    ),
+    "graphs, and state": lambda: cell(batching=Batching(graphs=(2,)), **PLAN),
     "several instances": lambda: scorer(instances=3, **PLAN),
     "state": lambda: cell(**PLAN),
     "state, and wishes": lambda: cell(
