@@ -39,7 +39,7 @@ def build(conversion: Any, options: BuildOptions = DEFAULT, report: progress.Rep
     memory.check(conversion)
     started = time.monotonic()
     MESSAGES.clear()
-    with quiet(), _alone(), progress.building(monitor is not None):
+    with quiet(), _alone(), progress.building():
         data = _compile(conversion, settings, config.timing_cache(options))
     facts = plan_facts(conversion, options, data, time.monotonic() - started)
     return Plan(data, facts)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import FrameType
 from typing import Any
 
 from builder.engine.flavour import trt
@@ -16,9 +18,7 @@ CANCEL = threading.Event()
 """Set, it ends the build that runs in this process at TensorRT's next step; the build then raises BuildCancelled."""
 
 
-BUILDING = threading.Event()
-"""Set while TensorRT builds and looks at CANCEL itself: an exception that a signal raised then would surface in one of
-its callbacks, which prints it and goes on."""
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class BuildCancelled(KeyboardInterrupt):
@@ -26,15 +26,27 @@ class BuildCancelled(KeyboardInterrupt):
 
 
 @contextmanager
-def building(watched: bool) -> Iterator[None]:
-    """Around a build; `watched`: whether a monitor looks at CANCEL. Raises BuildCancelled after one that was told to
-    stop, whatever it made of it."""
-    if watched:
-        BUILDING.set()
+def building() -> Iterator[None]:
+    """Around a build: a signal sets CANCEL and is handled when TensorRT is back, for what a handler raises in one of
+    its callbacks is printed and forgotten. Raises what the handler does, and BuildCancelled where CANCEL was set."""
+    heard: list[int] = []
+
+    def note(number: int, frame: FrameType | None) -> None:
+        heard.append(number)
+        CANCEL.set()
+
+    main = threading.current_thread() is threading.main_thread()  # no other may say what a signal does
+    before = {one: own for one in SIGNALS if main and callable(own := signal.getsignal(one))}
     try:
+        for one in before:
+            signal.signal(one, note)
         yield
     finally:
-        BUILDING.clear()
+        for one, own in before.items():
+            signal.signal(one, own)
+        for number in heard:
+            CANCEL.clear()
+            before[signal.Signals(number)](number, None)
         if CANCEL.is_set():
             raise BuildCancelled("the build was cancelled")
 

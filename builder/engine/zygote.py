@@ -114,10 +114,7 @@ def _listen(connection: Connection) -> None:
 
 
 def _stop(number: int, frame: FrameType | None) -> None:
-    from builder.engine import progress
-
-    if not progress.BUILDING.is_set():
-        raise KeyboardInterrupt
+    raise KeyboardInterrupt
 
 
 if __name__ == "__main__":

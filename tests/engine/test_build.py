@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from builder.engine import BuildOptions, build, caches, config, flavour, gpu, memory, progress, zygote
+from builder.engine import BuildOptions, build, caches, config, flavour, gpu, memory, progress
 from builder.engine.build import _alone as alone
 from builder.engine.flavour import trt
 from builder.errors import EngineError, EnvironmentProblem
@@ -54,22 +54,35 @@ def test_a_cancelled_build_ends_at_tensorrts_next_step(after: int) -> None:
 
 
 @needs_monitor
-def test_a_signal_during_a_build_shows_in_none_of_tensorrts_callbacks(capfd: pytest.CaptureFixture[str]) -> None:
-    """What a handler raises there is printed with a traceback, and forgotten: TensorRT is told by its monitor."""
-    before = signal.signal(signal.SIGTERM, zygote._stop)
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_during_a_build_stops_it_and_shows_in_none_of_tensorrts_callbacks(
+    capfd: pytest.CaptureFixture[str], number: signal.Signals
+) -> None:
+    """What a handler raises there is printed with a traceback, and the build goes on: TensorRT is told by its monitor,
+    and the handler raises when it is back."""
+    said: list[str] = []
+
+    class Stopped(KeyboardInterrupt):
+        pass
+
+    def stop(number: int, frame: object) -> None:
+        raise Stopped
 
     def report(phase: str, step: int, steps: int) -> None:
-        progress.CANCEL.set()
-        signal.raise_signal(signal.SIGTERM)
+        said.append(phase)
+        signal.raise_signal(number)
 
+    before = signal.signal(number, stop)
     try:
-        with pytest.raises(progress.BuildCancelled):
+        with pytest.raises(Stopped):
             build(small(), report=report)
+        assert len(said) < 5
         assert "".join(capfd.readouterr()) == ""
-        with pytest.raises(KeyboardInterrupt):
-            signal.raise_signal(signal.SIGTERM)
+        with pytest.raises(Stopped):
+            signal.raise_signal(number)
     finally:
-        signal.signal(signal.SIGTERM, before)
+        signal.signal(number, before)
+    assert build(small()).data
 
 
 def test_a_refused_build_says_so_once(capfd: pytest.CaptureFixture[str]) -> None:
