@@ -40,6 +40,28 @@ def test_structure_becomes_names_and_defaults_are_bound() -> None:
     torch.testing.assert_close(lowered.run(x, x, x)[1], expected["state"].hidden, rtol=0, atol=0)
 
 
+class Part(NamedTuple):
+    x: torch.Tensor
+    mask: Optional[torch.Tensor]  # noqa: UP045
+
+
+class Handed(torch.nn.Module):
+    """None in a tuple that another function made."""
+
+    def made(self, x: torch.Tensor, mask: Optional[torch.Tensor]) -> Part:  # noqa: UP045
+        return Part(x + 1, mask)
+
+    def forward(self, x: torch.Tensor) -> Part:
+        x, mask = self.made(x, None)
+        return Part(x * 2, mask)
+
+
+def test_none_in_a_tuple_that_is_taken_apart_is_left_out() -> None:
+    lowered = builder.lower(torch.jit.script(Handed()))
+    assert lowered.outputs == ("x",)
+    torch.testing.assert_close(lowered.run(torch.ones(2))[0], torch.full((2,), 4.0), rtol=0, atol=0)
+
+
 def test_optional_input_becomes_a_tensor_when_named() -> None:
     lowered = builder.lower(torch.jit.script(Nested()), optional_inputs=["shift"])
     assert lowered.inputs == ("x", "state.hidden", "state.cell", "shift")

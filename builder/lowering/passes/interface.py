@@ -131,6 +131,7 @@ def flatten_outputs(graph: Any, context: Context) -> None:
 
 def _leaves(graph: Any, value: Any, name: str) -> Iterator[tuple[str, Any]]:
     """The tensors inside one output with their names, in order."""
+    value = _unpacked(value)
     kind, end = value.type().kind(), graph.return_node()
     if kind == "TensorType":
         yield name, value
@@ -152,6 +153,15 @@ def _leaves(graph: Any, value: Any, name: str) -> Iterator[tuple[str, Any]]:
         yield name, ir.insert(graph, "prim::NumToTensor", [value], end, origin=value.node()).output()
     elif kind != "NoneType" and not ir.is_none(value):
         raise _not_a_tensor(value, name)
+
+
+def _unpacked(value: Any) -> Any:
+    """The value itself where a tuple is built and taken apart again: a None in one is known to be None then."""
+    node = value.node()
+    if node.kind() != "prim::TupleUnpack" or node.input().node().kind() != "prim::TupleConstruct":
+        return value
+    place = [output.debugName() for output in node.outputs()].index(value.debugName())
+    return _unpacked(list(node.input().node().inputs())[place])
 
 
 def _children(graph: Any, children: Any, name: str) -> Iterator[tuple[str, Any]]:
