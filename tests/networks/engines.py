@@ -5,18 +5,20 @@
     python -m tests.networks.engines --by reference --out rows.jsonl "GRU (small)"      without a GPU
 
 Rows are appended to benchmarks/results/networks.jsonl as they are measured (and to the file of that name in $OUT); then
-`python docs/generate.py networks-gpu` writes docs/networks-gpu.md. Each network and precision has a process of its own:
-a crash, or one that hangs, costs its row only. Engines are built side by side on a GPU, since nothing is timed here.
+`python docs/generate.py networks-gpu` writes docs/networks-gpu.md. Each network has a process of its own: a crash, or a
+precision that hangs, costs its row only. Engines are built side by side on a GPU, since nothing is timed here.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import os
 import signal
 import time
 import warnings
 from collections.abc import Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -70,23 +72,27 @@ def head(job: Job, where: records.Row) -> records.Row:
     return {**dict(zip(("network", "mode", "precision"), job, strict=True)), **where}
 
 
-def measure(job: Job, where: records.Row, out: str, ends: float, limit: float, threads: int, report: Any) -> bool:
-    """In a process of its own: append the job's row. False where no time is left."""
+def measure(
+    jobs: Sequence[Job], where: records.Row, out: str, ends: float, limit: float, threads: int, report: Any
+) -> list[Job]:
+    """In a process of its own: append the rows of the jobs, each reported as (job, whether it has less than its limit)
+    when it begins. Those for which no time is left."""
     import torch
 
-    left = min(ends - time.time(), limit)
-    if left < LEAST_SECONDS:
-        return False
-    if left < limit:
-        report(job)
-    signal.signal(signal.SIGALRM, signal.SIG_DFL)  # ends the process, wherever it hangs
-    signal.alarm(int(left))
     warnings.simplefilter("ignore")
     torch.set_num_threads(threads)
-    started = time.time()
-    row = {**head(job, where), **_judged(job, where["by"])}
-    records.append(Path(out), [{**row, "seconds": round(time.time() - started, 1)}])
-    return True
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)  # ends the process, wherever it hangs
+    for place, job in enumerate(jobs):
+        left = min(ends - time.time(), limit)
+        if left < LEAST_SECONDS:
+            return list(jobs[place:])
+        report((job, left < limit))
+        signal.alarm(int(left))
+        started = time.time()
+        row = {**head(job, where), **_judged(job, where["by"])}
+        records.append(Path(out), [{**row, "seconds": round(time.time() - started, 1)}])
+    signal.alarm(0)
+    return []
 
 
 def _judged(job: Job, by: str) -> dict[str, Any]:
@@ -103,16 +109,33 @@ def _judged(job: Job, by: str) -> dict[str, Any]:
 
 
 def run(jobs: Sequence[Job], where: records.Row, out: Path, count: int, budget: float, limit: float) -> list[Job]:
-    """Measure the jobs, `count` at a time over all GPUs; those for which no time was left."""
+    """Measure the jobs, `count` processes at a time over all GPUs; those for which no time was left.
+
+    The precisions of a network share a process, since a start takes longer than most builds; what stands behind one
+    that crashed gets another.
+    """
     ends, threads = time.time() + budget, max(1, (os.cpu_count() or 1) // count)
-    hurried: set[Job] = set()  # had less than their limit: what is cut off then has not failed
-    tasks = [workers.Task(MEASURE, (j, where, str(out), ends, limit, threads), hurried.add) for j in jobs]
-    results = dict(zip(jobs, workers.run(tasks, count, environments(count)), strict=True))
-    crashed = {job: _words(result) for job, result in results.items() if isinstance(result, Exception)}
-    cut = [job for job, words in crashed.items() if words == CUT and job in hurried]
-    rows = [{**head(j, where), "result": "failed", "problem": w} for j, w in crashed.items() if j not in cut]
-    records.append(out, rows)
-    return [*cut, *(job for job, result in results.items() if result is False)]
+    pending, left = [list(group) for _, group in itertools.groupby(jobs, lambda job: job[:2])], []
+    while pending:
+        begun: dict[int, tuple[Job, bool]] = {}
+        tasks = [
+            workers.Task(MEASURE, (group, where, str(out), ends, limit, threads), partial(begun.__setitem__, number))
+            for number, group in enumerate(pending)
+        ]
+        results = workers.run(tasks, count, environments(count))
+        groups, pending = pending, []
+        for number, (group, result) in enumerate(zip(groups, results, strict=True)):
+            if not isinstance(result, Exception):
+                left += result
+                continue
+            job, hurried = begun.get(number, (group[0], False))
+            behind, words = group[group.index(job) + 1 :], _words(result)
+            if hurried and words == CUT:  # what is cut off then has not failed
+                left += [job, *behind]
+                continue
+            records.append(out, [{**head(job, where), "result": "failed", "problem": words}])
+            pending += [behind] if behind else []
+    return left
 
 
 CUT = "not done in time"

@@ -52,6 +52,29 @@ def test_what_hangs_costs_its_row_and_what_has_no_time_none(tmp_path: Path, monk
     )
 
 
+def test_a_precision_that_crashes_leaves_the_others_of_its_network(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("OUT", raising=False)
+    monkeypatch.setattr(engines, "MEASURE", "tests.networks.test_engines:crash")
+    jobs = [("GRU (small)", "traced", precision) for precision in ("fp32", "tf32", "fp16")]
+    assert engines.run(jobs, HERE, tmp_path / "rows.jsonl", 1, 100, 100) == []
+    rows = {row["precision"]: row["result"] for row in records.read(tmp_path / "rows.jsonl")}
+    assert rows == {"fp32": "passed", "tf32": "failed", "fp16": "passed"}
+
+
+def crash(jobs: Any, where: Any, out: str, *rest: Any) -> list[Any]:
+    """measure(), where TensorRT dies of tf32."""
+    import os
+
+    for job in jobs:
+        rest[-1]((job, False))
+        if job[2] == "tf32":
+            os.abort()
+        records.append(Path(out), [{**engines.head(job, where), "result": "passed"}])
+    return []
+
+
 def hang(*_: Any) -> None:
     """What measure() does to itself when its time is over."""
     import os
@@ -62,7 +85,7 @@ def hang(*_: Any) -> None:
 
 def cut(*arguments: Any) -> None:
     """The same, where the run's time ends before its own."""
-    arguments[-1](arguments[0])
+    arguments[-1]((arguments[0][0], True))
     hang()
 
 
