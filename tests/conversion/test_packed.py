@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
+from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pack_sequence, pad_packed_sequence, pad_sequence
 
 import builder
 from builder.conversion import nonzero
@@ -159,6 +159,45 @@ def test_int32_lengths() -> None:
     check(Packed(layer("GRU")), x, lengths.int(), dynamic=DYNAMIC, **CLOSE, compile=False)
 
 
+class OfAList(nn.Module):
+    def forward(self, first: Tensor, second: Tensor, third: Tensor) -> tuple[Tensor, Tensor]:
+        return pad_packed_sequence(pack_sequence([first, second, third], enforce_sorted=False))
+
+
+def test_a_list_of_sequences() -> None:
+    check(OfAList(), torch.randn(2, 3), torch.randn(4, 3), torch.randn(1, 3), trace=True, compile=False)
+
+
+class Padded(nn.Module):
+    def __init__(self, batch_first: bool, value: float, side: str) -> None:
+        super().__init__()
+        self.batch_first, self.value, self.side = batch_first, value, side
+
+    def forward(self, first: Tensor, second: Tensor) -> Tensor:
+        return pad_sequence([first, second], self.batch_first, self.value, self.side)
+
+
+@pytest.mark.parametrize("axes", [None, {0: {0: "a"}}, {0: {0: "a"}, 1: {0: "b"}}])
+@pytest.mark.parametrize("side", ["left", "right"])
+@pytest.mark.parametrize("batch_first", [False, True])
+def test_padding_a_list(batch_first: bool, side: str, axes: Any) -> None:
+    def pair(a: int, b: int) -> tuple[Tensor, Tensor]:
+        return torch.randn(a, 2), torch.randn(b, 2)
+
+    more = [pair(1, 4), pair(6, 4)] if axes else []
+    more += [pair(2, 1), pair(3, 3)] if axes and 1 in axes else []
+    check(Padded(batch_first, -1.5, side), *pair(3, 4), dynamic=axes, more=more, compile=axes is not None)
+
+
+def test_padding_of_other_ranks_and_types() -> None:
+    def function(a: Tensor, b: Tensor) -> Tensor:
+        return pad_sequence([a, b], padding_value=3.0)
+
+    for shape, dtype in (((), torch.int64), ((2, 3), torch.float16), ((1,), torch.uint8)):
+        a, b = (torch.zeros(n, *shape).to(dtype) for n in (3, 5))
+        check(function, a, b, dynamic={0: {0: "n"}}, compile=False)
+
+
 def test_constant_lengths() -> None:
     lengths = torch.tensor([2, 5, 3])
 
@@ -221,10 +260,11 @@ class ToTheLongest(nn.Module):
 
 @pytest.mark.parametrize("trace", [False, True])
 def test_without_total_length_the_size_depends_on_the_data(monkeypatch: pytest.MonkeyPatch, trace: bool) -> None:
+    here = nonzero.available()
     monkeypatch.setattr(nonzero, "available", lambda: True)
     more = [sample(2, 2), sample(1, 4, steps=9)]
-    check(ToTheLongest(), *sample(2, 4, 1, steps=6), dynamic=DYNAMIC, spans=BOTH, more=more, trace=trace, compile=False,
-          **CLOSE)  # fmt: skip
+    x, lengths = sample(2, 4, 1, steps=6)
+    check(ToTheLongest(), x, lengths, dynamic=DYNAMIC, spans=BOTH, more=more, trace=trace, compile=here, **CLOSE)
 
 
 @pytest.mark.parametrize("trace", [False, True])

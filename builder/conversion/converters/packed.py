@@ -6,6 +6,7 @@ the PackedSequence between them are never made (see conversion/packing.py).
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import torch
@@ -15,7 +16,7 @@ from builder.conversion.context import ConversionContext, Unconvertible
 from builder.conversion.converters.cells import GRU, LSTM, Cell, Relu, State, Tanh, weights_of
 from builder.conversion.converters.recurrent import CONSTANTS, dropout_in_training, reads_states
 from builder.conversion.converters.sequences import sequence
-from builder.conversion.dynamic import Size
+from builder.conversion.dynamic import Size, same
 from builder.conversion.extent import Lengths
 from builder.conversion.layers import choose
 from builder.conversion.packing import BatchSizes, Rows
@@ -107,3 +108,26 @@ def _register(name: str, kind: type[Cell]) -> None:
 
 for _name, _kind in {"gru": GRU, "rnn_tanh": Tanh, "rnn_relu": Relu}.items():
     _register(_name, _kind)
+
+
+@converter(
+    'aten::pad_sequence(Tensor[] sequences, bool batch_first=False, float padding_value=0., str padding_side="right") '
+    "-> Tensor"
+)
+def pad_sequence(
+    ctx: ConversionContext, node: Any, sequences: list[Any], batch_first: bool, value: float, side: str
+) -> Any:
+    """The sequences [steps, ...] side by side, each with padding_value up to the steps of the longest"""
+    longest = functools.reduce(lambda a, b: ctx.arithmetic("max", a, b), (ctx.size(x, 0) for x in sequences))
+    fill = ctx.constant(torch.tensor(value).to(dtypes.from_trt(sequences[0].dtype)))
+    axis = 0 if batch_first else 1
+    padded = (_lengthened(ctx, x, longest, fill, side == "left") for x in sequences)
+    return ctx.concatenate([ctx.unsqueeze(x, [axis]) for x in padded], axis)
+
+
+def _lengthened(ctx: ConversionContext, x: Any, steps: Size, fill: Any, in_front: bool) -> Any:
+    own, *others = ctx.sizes(x)
+    if same(own, steps):
+        return x
+    first = ctx.arithmetic("sub", own, steps) if in_front else 0
+    return ctx.slice(x, [first] + [0] * len(others), [steps, *others], [1] * (1 + len(others)), "FILL", fill)
