@@ -10,7 +10,7 @@ import torch
 from builder.conversion import packing, precision, refusals
 from builder.conversion.arguments import bind
 from builder.conversion.context import ConversionContext, Unconvertible
-from builder.conversion.deciding import DecidingInputs
+from builder.conversion.deciding import DECIDES, DecidingInputs
 from builder.conversion.dynamic import DynamicScalar
 from builder.conversion.naming import LayerNames, where
 from builder.conversion.registry import CONVERTERS, EVALUATORS, Converter, key_of
@@ -63,8 +63,9 @@ class BlockConverter:
         self.ctx.node = node
         try:
             results = self._results(node, values)
-            if self.ctx.net.num_layers > first:
-                self.deciding.check(self.ctx.net)
+            if self.ctx.net.num_layers > first and self.deciding.are_new(self.ctx.net):
+                self._lose_numbers(node)
+                raise Unconvertible(DECIDES, "take the size from the shape of an input")
         except Unconvertible as refusal:
             self.refuse(node, refusal.reason, refusal.fix)
             return
@@ -74,6 +75,13 @@ class BlockConverter:
             raise self._defect(node, defect) from defect
         self.bind_outputs(node, results)
         self._finish(node, first)
+
+    def _lose_numbers(self, node: Any) -> None:
+        """What else reads the numbers that decided a size here would do so too, which TensorRT no longer tells."""
+        for value in node.inputs():
+            known = self.value(value)
+            if any(isinstance(number, DynamicScalar) for number in (known if isinstance(known, list) else [known])):
+                self.ctx.values[value.debugName()] = MISSING
 
     def _results(self, node: Any, values: list[Any]) -> list[Any]:
         key = key_of_node(node)

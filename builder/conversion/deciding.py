@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from builder.conversion.context import Unconvertible
+DECIDES = "a value of an input decides a size, and TensorRT would need a range of it"
 
 
 class DecidingInputs:
@@ -14,16 +14,12 @@ class DecidingInputs:
         self._seen = 0
         self._could: list[Any] = []
 
-    def check(self, network: Any) -> None:
-        """Raise Unconvertible for one that the layers made since the last check have turned into a shape tensor."""
+    def are_new(self, network: Any) -> bool:
+        """Whether the layers made since the last call have turned one into a shape tensor."""
         for index in range(self._seen, network.num_inputs):
             tensor = network.get_input(index)
             if len(tensor.shape) < 2 and -1 not in tuple(tensor.shape):
                 self._could.append(tensor)
         self._seen = network.num_inputs
         could, self._could = self._could, [tensor for tensor in self._could if not tensor.is_shape_tensor]
-        if len(could) != len(self._could):
-            raise Unconvertible(
-                "a value of an input decides a size, and TensorRT would need a range of it",
-                "take the size from the shape of an input",
-            )
+        return len(could) != len(self._could)

@@ -24,6 +24,7 @@ from builder.partition.repeats import Repeats
 from builder.partition.shapes import Shapes
 from builder.partition.view import Step
 
+BY_MODULE = "the manifest keeps its module in torch (fallback: modules)"
 READS_OTHERS = "it reads a value that TensorRT cannot hold, or whose shape depends on data"
 
 
@@ -95,7 +96,7 @@ class Trial(BlockConverter):
 
     def _results(self, node: Any, values: list[Any]) -> list[Any]:
         if self.position in self.kept:
-            raise Unconvertible("the manifest keeps its module in torch (fallback: modules)")
+            raise Unconvertible(BY_MODULE)
         if any(fnmatch.fnmatchcase(node.kind(), pattern) for pattern in self.ops):
             raise Unconvertible("the manifest keeps it in torch (fallback: ops)")
         return super()._results(node, values)

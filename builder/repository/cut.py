@@ -81,6 +81,7 @@ class _Cutter:
         self, lowered: LoweredGraph, spec: ModelSpec, kept: set[int], defects: list[str], *, is_arm: bool = False
     ) -> None:
         self.lowered, self.spec, self.kept, self.defects, self.is_arm = lowered, spec, kept, defects, is_arm
+        self.by_manifest = bool(kept)
         self.late: list[UnsupportedOperator] = []
 
     def run(self) -> Conversion | Pieces:
@@ -136,7 +137,7 @@ class _Cutter:
             if segment.kind != TENSORRT and (found := arms.parts(segment, self.spec, _arm))
         }
         warnings = [
-            *_why(parts, self.late),
+            *_why(parts, self.late, by_manifest=self.by_manifest),
             *_of_arms(inner),
             *dict.fromkeys([*self.defects, *parts.warnings]),
             *converted,
@@ -167,21 +168,22 @@ def _places(segment: Segment, names: set[str]) -> set[int]:
     return {place for place, node in nodes if names & {v.debugName() for n in _with_inner(node) for v in n.outputs()}}
 
 
-def _why(parts: Partition, late: Sequence[UnsupportedOperator]) -> Iterator[str]:
-    """What stays in torch and what would change that."""
-    from builder.partition.support import READS_OTHERS
+def _why(parts: Partition, late: Sequence[UnsupportedOperator], *, by_manifest: bool) -> Iterator[str]:
+    """What stays in torch and what would change that; what refused late is told once, with its own reason."""
+    from builder.partition.support import BY_MODULE, READS_OTHERS
 
     if all(segment.kind != TENSORRT for segment in parts.segments):
         yield "torch alone serves this model: TensorRT runs no part of it that is worth a hand-over"
     else:
         yield f"served in pieces: {parts.summary()}"
-    told = [o for o in (*parts.refused, *late) if o.reason != READS_OTHERS]
+    refused = [o for o in parts.refused if by_manifest or o.reason != BY_MODULE]
+    told = [o for o in (*refused, *late) if o.reason != READS_OTHERS]
     groups = Counter((o.schema.partition("(")[0], o.reason, o.fix) for o in told)
     for (operator, reason, fix), count in groups.items():
         times = f" ({count} nodes)" if count > 1 else ""
         change = "" if "fallback" in fix else f"; {fix}"
         yield f"in torch: {operator}{times}: {reason}{change}"
-    if followers := len(parts.refused) + len(late) - len(told):
+    if followers := len(refused) + len(late) - len(told):
         yield f"in torch with them: {followers} that read what they make, of a shape or kind that TensorRT cannot hold"
     if followers and parts.open:
         sources = ", ".join(f"{tensor} (of {operator})" for operator, tensor in parts.open)
