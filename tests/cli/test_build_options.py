@@ -18,6 +18,7 @@ from builder.repository.orders import Order
 
 Run = Callable[..., Result]
 RTX = ("--flavour", "tensorrt-rtx")
+on_rtx = pytest.mark.skipif(flavour.resolve() != "tensorrt-rtx", reason="what RTX has and has not")
 
 
 @pytest.mark.parametrize("size", ["", "0", "-1G", "inf", "nan", "1e400", "much", "0.1"])
@@ -36,6 +37,7 @@ def test_a_pool_has_a_name_and_a_limit(small: Path, tmp_path: Path, run: Run, po
     assert "no pool with its limit, as in tactic_dram=1GiB" in result.output
 
 
+@on_rtx
 def test_an_option_that_the_flavour_lacks_is_refused_though_the_plan_is_in_the_store(
     small: Path, tmp_path: Path, run: Run
 ) -> None:
@@ -48,6 +50,7 @@ def test_an_option_that_the_flavour_lacks_is_refused_though_the_plan_is_in_the_s
     assert "rebuilt" not in refused.output
 
 
+@on_rtx
 @pytest.mark.skipif(flavour.gpu_answers(), reason="there is a GPU here")
 @pytest.mark.parametrize("option", ["--refit", "--strip-plan"])
 @pytest.mark.parametrize("command", ["repo", "check"])
