@@ -239,6 +239,21 @@ def test_no_engine_reads_what_has_no_range_where_tensorrt_itself_finds_the_rows(
     torch.testing.assert_close(run(pieces, torch.randn(5, 8).abs())[0].shape, torch.Size([5, 8]))
 
 
+def test_what_torch_alone_reads_of_unknown_shape_is_made_by_torch_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An engine could hand it on within one process; an ensemble has no dims for it."""
+
+    class Salient(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            y = torch.relu(x) * 2
+            return y + torch.unique(torch.abs(torch.masked_select(y, y > 0.2))).sum()
+
+    monkeypatch.setattr("builder.conversion.nonzero.available", lambda: True)
+    _, pieces = partition(Salient(), ("b", 8), min_block_size=1)
+    kinds = [{n.kind() for n in segment.lowered.graph.nodes()} for segment in pieces.segments]
+    assert {"aten::masked_select", "aten::abs", "aten::_unique2"} <= kinds[1] and "aten::relu" in kinds[0]
+    assert all(None not in (*segment.specs, *segment.output_specs) for segment in pieces.segments)
+
+
 def test_an_operator_that_cannot_tell_its_shape_brings_no_page_of_torchs_log(caplog: pytest.LogCaptureFixture) -> None:
     class Found(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
