@@ -15,6 +15,7 @@ from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pack_sequen
 
 import builder
 from builder.conversion import nonzero
+from builder.conversion.extent import Extent, Lengths
 from builder.errors import TrtBuildError, UnsupportedOperators
 from tests.conversion.harness import check, convert
 from tests.conversion.test_recurrent import CLOSE, layer_kinds
@@ -361,3 +362,31 @@ def test_a_packed_sequence_as_an_endpoint_is_refused(module: type[nn.Module]) ->
     with pytest.raises(TrtBuildError, match=r"(?s)PackedSequence.*p(ack|ad)_pa") as refused:
         builder.lower(torch.jit.script(module().eval()))
     assert not isinstance(refused.value, UnsupportedOperators)
+
+
+# The tests can fail
+
+
+def _turned_from_the_padding(self: Lengths, ctx: Any, x: Any) -> Any:
+    return Extent().part(ctx, x, [0, 0], ctx.sizes(x), True)
+
+
+def _at_the_padding(self: Lengths, ctx: Any, x: Any) -> Any:
+    last = ctx.slice(x, [4] + [0] * (ctx.rank(x) - 1), [1, *ctx.sizes(x)[1:]], [1] * ctx.rank(x))
+    return ctx.squeeze(last, [0])
+
+
+BROKEN: dict[str, tuple[str, Any]] = {
+    "the second direction begins at the padding": ("turned", _turned_from_the_padding),
+    "final states are those of the last step": ("ends", _at_the_padding),
+    "a row lasts one step more": ("_steps", property(lambda self: self.ctx.constant(torch.arange(-1, 4)[:, None]))),
+}
+
+
+@pytest.mark.parametrize("what", BROKEN)
+def test_a_converter_broken_on_purpose_is_caught(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    module, inputs = Packed(layer("LSTM", bidirectional=True)), sample(4, 3, 1, steps=5)
+    check(module, *inputs, **CLOSE, compile=False)
+    monkeypatch.setattr(Lengths, *BROKEN[what])
+    with pytest.raises(AssertionError, match="not close"):
+        check(module, *inputs, **CLOSE, compile=False)
