@@ -117,6 +117,8 @@ def _common(spec: ModelSpec, message: Any) -> dict[str, Any]:
 def _version(artifact: ModelArtifact, message: Any, folder: Path) -> None:
     """A plan alone where Triton's TensorRT backend serves it: object stores fetch the whole folder on each load."""
     facts = {**artifact.plan_facts, "serving": _serving(artifact, message.max_batch_size)}
+    if artifact.step_of:  # its runtime leaves what it hands on where it is
+        facts["step_of"] = artifact.step_of
     if artifact.segments:
         facts["segments"] = [_segment(s, f"segment_{n}", folder) for n, s in enumerate(artifact.segments)]
     if artifact.spec.libraries and message.backend == "python":

@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +49,14 @@ def test_what_the_manifest_says_of_the_runtime_reaches_the_runtime(repository: P
     _, modules = fakes.runtime()
     assert (modules["options"].graphs(facts), modules["options"].keep_mapped(facts)) == (False, 3)
     assert (modules["options"].graphs({}), modules["options"].keep_mapped({})) == (True, 0)
+
+
+def test_the_runtime_of_an_ensembles_step_knows_that_it_is_one(repository: Path) -> None:
+    """Then it leaves on the GPU what it hands on."""
+    folder = publish(replace(scorer(name="whole.0.tensorrt", serve_as="python"), step_of="whole"), repository)
+    assert json.loads((folder / "1" / "plan.json").read_text())["step_of"] == "whole"
+    other = publish(scorer(name="other", serve_as="python"), repository)
+    assert "step_of" not in json.loads((other / "1" / "plan.json").read_text())
 
 
 def test_a_folder_for_tritons_own_backend_has_the_plan_alone(repository: Path) -> None:
