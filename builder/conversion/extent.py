@@ -100,6 +100,18 @@ class Lengths(Extent):
         back = self.ctx.elementwise("SUB", self._last, self._steps)
         return self._places(self.ctx.elementwise("MAX", back, _number(self.ctx, 0)), self.steps)
 
+    @cached_property
+    def _end(self) -> Any:
+        """[1, batch]: the place in [time * batch] of each row's last step."""
+        return self._places(self._last, 1)
+
+    @cached_property
+    def _both_ends(self) -> Any:
+        """[2, batch]: the places in [time * 2 * batch] of each row's last step in two directions."""
+        each = self.ctx.constant(torch.arange(2, dtype=dtypes.index_dtype())[:, None])
+        doubled = self.ctx.elementwise("PROD", self._last, _number(self.ctx, 2))
+        return self._places(self.ctx.elementwise("SUM", doubled, each), 2)
+
     def _places(self, step: Any, rows: Size) -> Any:
         """[rows, batch]: the places in [time * batch], flat, of these steps of each row."""
         from builder.conversion.evaluators.creation import indices
@@ -118,12 +130,9 @@ class Lengths(Extent):
         return _rows_at(ctx, x, self._from_the_end)
 
     def ends(self, ctx: ConversionContext, x: Any) -> Any:
-        """Also of [time, 2, batch, width]."""
         if ctx.rank(x) == 3:
-            return ctx.squeeze(_rows_at(ctx, x, self._places(self._last, 1)), [0])
-        each = ctx.constant(torch.arange(2, dtype=dtypes.index_dtype())[:, None])
-        doubled = ctx.elementwise("PROD", self._last, _number(ctx, 2))
-        return _rows_at(ctx, x, self._places(ctx.elementwise("SUM", doubled, each), 2))
+            return ctx.squeeze(_rows_at(ctx, x, self._end), [0])
+        return _rows_at(ctx, x, self._both_ends)
 
     def stretched(self, ctx: ConversionContext, x: Any, length: Size, fill: Any) -> Any:
         """x [time, ...] at another length: cut off, or with `fill` (0-d) behind."""
