@@ -219,4 +219,4 @@ def _taken(ctx: ConversionContext, tensor: Any) -> bool:
     """Whether the tensor is a network input, an output already, or a constant (which cannot be an output itself)."""
     if tensor.is_network_input or tensor.is_network_output:
         return True
-    return any(tensor is constant for constant in ctx._constants.values())
+    return ctx.is_constant(tensor)

@@ -156,4 +156,4 @@ def _rows_at(ctx: ConversionContext, x: Any, places: Any) -> Any:
     flat = ctx.net.add_shuffle(x)
     flat.reshape_dims = trt.Dims([-1, x.shape[-1]])
     result = ctx.net.add_gather(flat.get_output(0), places, 0).get_output(0)
-    return ctx.set_sizes(result, [*ctx._exprs(places), x.shape[-1]])
+    return ctx.set_sizes(result, [*ctx.exprs(places), x.shape[-1]])

@@ -74,7 +74,7 @@ def roi_align(
     """The mean of ratio x ratio bilinear samples in each cell of each box (image, x1, y1, x2, y2)"""
     image = ctx.cast(_column(ctx, rois, 0), torch.int32)
     images = ctx.net.add_gather(x, ctx.squeeze(image, [1]), 0).get_output(0)
-    ctx.set_sizes(images, [ctx.expr(rois, 0), *ctx._exprs(x)[1:]])
+    ctx.set_sizes(images, [ctx.expr(rois, 0), *ctx.exprs(x)[1:]])
     ys, inside_y = _places(ctx, rois, (2, 4), scale, height, ratio, aligned, ctx.size(x, 2))
     xs, inside_x = _places(ctx, rois, (1, 3), scale, width, ratio, aligned, ctx.size(x, 3))
     boxes = ctx.size(rois, 0)

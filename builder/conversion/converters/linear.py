@@ -198,7 +198,7 @@ def _summed(ctx: ConversionContext, x: Any, other: Any, own: list[int], others: 
 
 def _matrix(ctx: ConversionContext, x: Any, rows: list[int], columns: list[int]) -> Any:
     order = [*rows, *columns]
-    sizes = [ctx._product([ctx.size(x, axis) for axis in axes]) for axes in (rows, columns)]
+    sizes = [ctx.product([ctx.size(x, axis) for axis in axes]) for axes in (rows, columns)]
     x = x if order == sorted(order) else ctx.permute(x, order)
     return x if len(rows) == len(columns) == 1 else ctx.reshape(x, sizes)
 
@@ -267,8 +267,8 @@ def bilinear(ctx: ConversionContext, node: Any, x: Any, y: Any, weight: Any, bia
     """y[o] = x^T W[o] y + bias[o]"""
     features = weight.shape[0]
     sizes = [*ctx.sizes(x)[:-1], features]
-    rows = ctx.reshape(x, [ctx._product(sizes[:-1]), x.shape[-1]])
-    others = ctx.reshape(y, [ctx._product(sizes[:-1]), y.shape[-1]])
+    rows = ctx.reshape(x, [ctx.product(sizes[:-1]), x.shape[-1]])
+    others = ctx.reshape(y, [ctx.product(sizes[:-1]), y.shape[-1]])
     left = matmul(ctx, ctx.unsqueeze(rows, [0]), ctx.tensor(weight))  # out, rows, in2
     terms = total(ctx, ctx.elementwise("PROD", left, ctx.unsqueeze(others, [0])), [2])
     result = ctx.reshape(ctx.permute(terms, [1, 0]), sizes)

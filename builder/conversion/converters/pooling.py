@@ -235,7 +235,7 @@ def lowest(dtype: torch.dtype) -> float | int:
 def _places(ctx: ConversionContext, x: Any) -> Any:
     """The position of each element in the flattened spatial axes, with axes of size 1 for N and C."""
     lengths = ctx.sizes(x)[2:]
-    return ctx.reshape(iota(ctx, ctx._product(lengths)), [1, 1, *lengths])
+    return ctx.reshape(iota(ctx, ctx.product(lengths)), [1, 1, *lengths])
 
 
 def _padded(ctx: ConversionContext, x: Any, pool: Pool, lengths: Sequence[Size], value: float | int) -> Any:
@@ -377,12 +377,12 @@ def along(ctx: ConversionContext, matrix: Any, x: Any, axis: int) -> Any:
     none, transpose = trt.MatrixOperation.NONE, trt.MatrixOperation.TRANSPOSE
     if axis == rank - 1:
         y = ctx.net.add_matrix_multiply(x, none, ctx.at_rank(matrix, rank), transpose).get_output(0)
-        return ctx.set_sizes(y, [*ctx._exprs(x)[:-1], ctx.expr(matrix, 0)] if ctx.rank(y) else [])
+        return ctx.set_sizes(y, [*ctx.exprs(x)[:-1], ctx.expr(matrix, 0)] if ctx.rank(y) else [])
     if axis == rank - 2:
         y = ctx.net.add_matrix_multiply(ctx.at_rank(matrix, rank), none, x, none).get_output(0)
-        return ctx.set_sizes(y, [*ctx._exprs(x)[:-2], ctx.expr(matrix, 0), ctx.expr(x, rank - 1)])
+        return ctx.set_sizes(y, [*ctx.exprs(x)[:-2], ctx.expr(matrix, 0), ctx.expr(x, rank - 1)])
     sizes = ctx.sizes(x)
-    flat = ctx.reshape(x, [*sizes[: axis + 1], ctx._product(sizes[axis + 1 :])])
+    flat = ctx.reshape(x, [*sizes[: axis + 1], ctx.product(sizes[axis + 1 :])])
     y = along(ctx, matrix, flat, axis)
     return ctx.reshape(y, [*sizes[:axis], ctx.size(matrix, 0), *sizes[axis + 1 :]])
 

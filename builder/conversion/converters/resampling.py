@@ -219,7 +219,7 @@ def _static(
 
 def _gather(ctx: ConversionContext, x: Any, index: Any, axis: int) -> Any:
     result = ctx.net.add_gather(x, index, axis).get_output(0)
-    exprs = ctx._exprs(x)
+    exprs = ctx.exprs(x)
     exprs[axis] = ctx.expr(index, 0)
     ctx.remember_dtype(result, ctx.dtype(x))
     return ctx.set_sizes(result, exprs)
@@ -245,7 +245,7 @@ def _by_table(ctx: ConversionContext, x: Any, method: Method, axis: int, size: S
     result = parts[0]
     for part in parts[1:]:
         result = ctx.elementwise("SUM", result, part)
-    sizes = ctx._exprs(x)
+    sizes = ctx.exprs(x)
     sizes[axis] = expression(size)
     return ctx.set_sizes(result, sizes)
 
@@ -295,7 +295,7 @@ def grid_sampler(ctx: ConversionContext, node: Any, x: Any, grid: Any, mode: int
     layer.interpolation_mode = getattr(trt.InterpolationMode, GRID_MODES[mode])
     layer.sample_mode = getattr(trt.SampleMode, GRID_PADDING[padding])
     layer.align_corners = align
-    exprs = [*ctx._exprs(x)[:2], *ctx._exprs(grid)[1:-1]]
+    exprs = [*ctx.exprs(x)[:2], *ctx.exprs(grid)[1:-1]]
     return ctx.set_sizes(layer.get_output(0), exprs)
 
 

@@ -88,7 +88,7 @@ def select(ctx: ConversionContext, node: Any, x: Any, dim: int, index: Size) -> 
 def taken(ctx: ConversionContext, x: Any, axis: int, index: Size) -> Any:
     """The values at one place of an axis, without the axis."""
     if isinstance(index, DynamicScalar):  # a gather: TensorRT builds no slice whose start changes within a loop
-        sizes = [e for i, e in enumerate(ctx._exprs(x)) if i != axis]
+        sizes = [e for i, e in enumerate(ctx.exprs(x)) if i != axis]
         rows = ctx.net.add_gather(x, ctx.reshape(index.tensor, []), axis).get_output(0)
         ctx.remember_dtype(rows, ctx.dtype(x))
         return ctx.set_sizes(rows, sizes)

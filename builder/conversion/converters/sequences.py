@@ -87,7 +87,7 @@ def pick(ctx: ConversionContext, x: Any, index: int) -> Any:
     if x.shape[0] == 1:
         return ctx.squeeze(x, [0])
     place = ctx.constant(torch.tensor(index, dtype=torch.int32))
-    return ctx.set_sizes(ctx.net.add_gather(x, place, 0).get_output(0), ctx._exprs(x)[1:])
+    return ctx.set_sizes(ctx.net.add_gather(x, place, 0).get_output(0), ctx.exprs(x)[1:])
 
 
 def stack(ctx: ConversionContext, parts: Sequence[Any]) -> Any:
@@ -145,7 +145,7 @@ def looped(
     recurrences = [loop.add_recurrence(s) for s in start]
     state = tuple(ctx.copy_sizes(s, r.get_output(0)) for s, r in zip(start, recurrences, strict=True))
     item = loop.add_iterator(inputs, 0, reverse).get_output(0)
-    following = cell.step(ctx.set_sizes(item, ctx._exprs(inputs)[1:]), state)
+    following = cell.step(ctx.set_sizes(item, ctx.exprs(inputs)[1:]), state)
     for recurrence, value in zip(recurrences, following, strict=True):
         recurrence.set_input(1, value)
     order = trt.LoopOutput.REVERSE if reverse else trt.LoopOutput.CONCATENATE
@@ -158,7 +158,7 @@ def _course(ctx: ConversionContext, loop: Any, value: Any, order: Any, count: An
     """[time, ...]: what the value is after each step."""
     gather = loop.add_loop_output(value, order, 0)
     gather.set_input(1, count)
-    return ctx.set_sizes(gather.get_output(0), [steps, *ctx._exprs(value)])
+    return ctx.set_sizes(gather.get_output(0), [steps, *ctx.exprs(value)])
 
 
 def scalar_tensor(ctx: ConversionContext, size: Size) -> Any:

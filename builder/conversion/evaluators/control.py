@@ -135,7 +135,7 @@ def _merge(ctx: ConversionContext, conditional: Any, yes: Any, no: Any, name: st
 
 def _owned(ctx: ConversionContext, tensor: Any) -> Any:
     """A layer of the arm's own for what it only passes on: a constant may be shared with the other arm."""
-    shared = any(tensor is constant for constant in ctx._constants.values())
+    shared = ctx.is_constant(tensor)
     return _like(ctx, tensor, ctx.net.add_identity(tensor).get_output(0)) if shared else tensor
 
 

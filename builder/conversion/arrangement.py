@@ -1,0 +1,166 @@
+"""The elements of a tensor under other axes: reshaped, permuted, sliced, repeated."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import sympy
+import torch
+
+from builder.conversion.dynamic import DynamicScalar, Size, expression
+from builder.conversion.lengths import Lengths
+from builder.engine import dialect
+from builder.engine.flavour import trt
+
+
+class Arrangement(Lengths):
+    """Layers that move elements and compute nothing; each notes the sizes of what it makes."""
+
+    def reshape(self, tensor: Any, sizes: Sequence[Size]) -> Any:
+        """The tensor with other sizes of the same volume; one of them may be -1, as in torch.reshape."""
+        sizes = self._without_minus_one(tensor, list(sizes))
+        layer = self.net.add_shuffle(tensor)
+        static = self._static_reshape(tensor, sizes)
+        if static is None:
+            layer.set_input(1, self.shape_tensor(sizes))
+            layer.zero_is_placeholder = False
+        else:
+            layer.reshape_dims = trt.Dims(static)
+            layer.zero_is_placeholder = any(isinstance(s, DynamicScalar) for s in sizes)
+        result = layer.get_output(0)
+        self.remember_dtype(result, self.dtype(tensor))
+        return self.set_sizes(result, sizes)
+
+    def _without_minus_one(self, tensor: Any, sizes: list[Size]) -> list[Size]:
+        if -1 not in [s for s in sizes if isinstance(s, int)]:
+            return sizes
+        at = sizes.index(-1)
+        own, others = self.sizes(tensor), sizes[:at] + sizes[at + 1 :]
+        for size in list(others):  # cancel what stands on both sides, so that equal axes stay recognised
+            match = next((o for o in own if expression(o) == expression(size)), None)
+            if match is not None and match in own:
+                own.remove(match)
+                others.remove(size)
+        total, rest = self.product(own), self.product(others)
+        sizes[at] = self.arithmetic("floordiv", total, rest) if rest != 0 else 0
+        return sizes
+
+    def _static_reshape(self, tensor: Any, sizes: Sequence[Size]) -> list[int] | None:
+        """reshape_dims that say the same without a shape tensor (0 copies an axis, -1 is worked out), or None."""
+        dims: list[int] = []
+        open_axes = 0
+        has_dynamic = any(isinstance(s, DynamicScalar) for s in sizes)
+        for axis, size in enumerate(sizes):
+            if isinstance(size, int):
+                if size == 0 and has_dynamic:
+                    return None
+                dims.append(size)
+            elif axis < self.rank(tensor) and self.expr(tensor, axis) == size.expr:
+                dims.append(0)
+            else:
+                dims.append(-1)
+                open_axes += 1
+        return dims if open_axes <= 1 else None
+
+    def unsqueeze(self, tensor: Any, axes: Sequence[int]) -> Any:
+        """New axes of size 1 at these positions of the result."""
+        sizes = self.exprs(tensor)
+        for axis in sorted(axes):
+            sizes.insert(axis, sympy.Integer(1))
+        return self._rearranged(tensor, sizes, "add_unsqueeze", axes)
+
+    def squeeze(self, tensor: Any, axes: Sequence[int]) -> Any:
+        """The tensor without these axes, each of size 1."""
+        sizes = [e for axis, e in enumerate(self.exprs(tensor)) if axis not in axes]
+        return self._rearranged(tensor, sizes, "add_squeeze", axes)
+
+    def _rearranged(self, tensor: Any, exprs: list[sympy.Expr], method: str, axes: Sequence[int]) -> Any:
+        if not axes:
+            return tensor
+        dynamic = sum(not e.is_Integer for e in exprs)
+        if dynamic <= 1:  # a shuffle of static dims is what TensorRT fuses best
+            layer = self.net.add_shuffle(tensor)
+            layer.reshape_dims = trt.Dims([int(e) if e.is_Integer else -1 for e in exprs])
+            layer.zero_is_placeholder = False
+        elif hasattr(self.net, method):
+            layer = getattr(self.net, method)(tensor, self._index_constant(list(axes)))
+        else:
+            layer = self.net.add_shuffle(tensor)
+            layer.set_input(1, self._shape_without_or_with(tensor, axes, insert=method == "add_unsqueeze"))
+        result = layer.get_output(0)
+        self.remember_dtype(result, self.dtype(tensor))
+        return self.set_sizes(result, exprs)
+
+    def _shape_without_or_with(self, tensor: Any, axes: Sequence[int], insert: bool) -> Any:
+        sizes = self.sizes(tensor)
+        if not insert:
+            return self.shape_tensor([s for axis, s in enumerate(sizes) if axis not in axes])
+        for axis in sorted(axes):
+            sizes.insert(axis, 1)
+        return self.shape_tensor(sizes)
+
+    def at_rank(self, tensor: Any, rank: int) -> Any:
+        """The tensor with leading axes of size 1 up to `rank`."""
+        if isinstance(tensor, torch.Tensor):
+            return self._constant_at_rank(tensor, tensor.dtype, max(rank, tensor.dim()))
+        missing = rank - self.rank(tensor)
+        return self.unsqueeze(tensor, list(range(missing))) if missing > 0 else tensor
+
+    def permute(self, tensor: Any, order: Sequence[int]) -> Any:
+        """The axes in another order."""
+        layer = self.net.add_shuffle(tensor)
+        layer.first_transpose = trt.Permutation(list(order))
+        result = layer.get_output(0)
+        self.remember_dtype(result, self.dtype(tensor))
+        return self.set_sizes(result, [self.expr(tensor, axis) for axis in order])
+
+    def slice(
+        self,
+        tensor: Any,
+        starts: Sequence[Size],
+        sizes: Sequence[Size],
+        strides: Sequence[Size],
+        mode: str | None = None,
+        fill: Any = None,
+    ) -> Any:
+        """ISliceLayer with any of start, size and stride dynamic; a stride of 0 repeats.
+
+        `mode` is a SampleMode's name for what lies outside the tensor; `fill` the ITensor that FILL puts there.
+        """
+        if mode is not None and not dialect.takes(f"SLICE.{mode}", tensor.dtype.name):  # bools, as integers
+            wide = self.cast(tensor, torch.int32)
+            filled = fill if fill is None else self.cast(fill, torch.int32)
+            return self.cast(self.slice(wide, starts, sizes, strides, mode, filled), torch.bool)
+        static = [[v if isinstance(v, int) else 0 for v in values] for values in (starts, sizes, strides)]
+        layer = self.net.add_slice(tensor, *(trt.Dims(v) for v in static))
+        for index, values in enumerate((starts, sizes, strides), start=1):
+            if any(isinstance(v, DynamicScalar) for v in values):
+                layer.set_input(index, self.shape_tensor(values))
+        if mode is not None:
+            layer.mode = getattr(trt.SampleMode, mode)
+        if fill is not None:
+            layer.set_input(4, fill)
+        result = layer.get_output(0)
+        self.remember_dtype(result, self.dtype(tensor))
+        return self.set_sizes(result, sizes)
+
+    def expand(self, tensor: Any, sizes: Sequence[Size]) -> Any:
+        """torch.Tensor.expand: axes of size 1 repeat up to `sizes`; -1 keeps an axis; new axes stand in front."""
+        tensor = self.at_rank(tensor, len(sizes))
+        own = self.sizes(tensor)
+        target = [o if isinstance(s, int) and s == -1 else s for s, o in zip(sizes, own, strict=True)]
+        if all(expression(o) == expression(t) for o, t in zip(own, target, strict=True)):
+            return tensor
+        strides = [self._expand_stride(o, t) for o, t in zip(own, target, strict=True)]
+        return self.slice(tensor, [0] * len(target), target, strides)
+
+    def _expand_stride(self, own: Size, target: Size) -> Size:
+        """0 where an axis of size 1 repeats, 1 where it stays: min(own - 1, 1) where only the engine will know."""
+        if isinstance(own, int):
+            return 0 if own == 1 else 1
+        if own.expr == expression(target):
+            return 1
+        less = self.arithmetic("sub", own, 1)
+        stride: Size = self.arithmetic("min", less, 1)
+        return stride

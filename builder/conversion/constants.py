@@ -1,0 +1,116 @@
+"""Constants, casts, and the element-wise layers that casts are made of."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from builder.conversion import dtypes
+from builder.conversion.facts import Facts
+from builder.engine import dialect
+from builder.engine.flavour import trt
+
+
+class Constants(Facts):
+    """Static tensors in the network, and ITensors of another dtype."""
+
+    def constant(self, value: torch.Tensor) -> Any:
+        """A constant layer's output over the tensor's own memory; the same small tensor is added once."""
+        carrier = dtypes.carrier(value.dtype)
+        key: Any = (value.data_ptr(), tuple(value.shape), value.stride(), value.dtype)
+        if value.numel() <= 16 and value.device.type == "cpu":
+            key = (tuple(value.flatten().tolist()), str(value.dtype), tuple(value.shape))
+            key = (repr(key[0]), *key[1:])  # tells -0.0 from 0.0 and equates NaNs
+        if key not in self._constants:
+            carried = self._narrowed(value, carrier)
+            layer = self.net.add_constant(tuple(value.shape), self.weights.of(carried))
+            self.weights.alive.append(value)
+            output = layer.get_output(0)
+            self.remember_dtype(output, value.dtype)
+            self._constants[key] = output
+        return self._constants[key]
+
+    def is_constant(self, tensor: Any) -> bool:
+        """Whether the ITensor is a constant layer's output, which several may read and which cannot be an output."""
+        return any(tensor is constant for constant in self._constants.values())
+
+    def _narrowed(self, value: torch.Tensor, carrier: torch.dtype) -> torch.Tensor:
+        self._tell_narrowing(value)
+        if value.dtype == torch.int64 and carrier == torch.int32 and value.numel():
+            limits = torch.iinfo(torch.int32)
+            if int(value.max()) > limits.max or int(value.min()) < limits.min:
+                value = value.clamp(limits.min, limits.max)
+                self.warn("an int64 constant outside int32's range is clamped: this TensorRT has no int64")
+        return value.to(carrier)
+
+    def _tell_narrowing(self, value: torch.Tensor) -> None:
+        """A warning for a float64 tensor; a 0-d one is how tracing writes a number, which torch narrows as well."""
+        if value.dtype == torch.float64 and value.dim():
+            self.warn(f"a float64 constant of shape {tuple(value.shape)} is narrowed to float32")
+
+    def _constant_at_rank(self, value: torch.Tensor, dtype: torch.dtype, rank: int) -> Any:
+        """Cast and reshaped before it becomes a constant: no layers for it."""
+        self._tell_narrowing(value)
+        shape = (1,) * (rank - value.dim()) + tuple(value.shape)
+        return self.constant(value.to(dtype).reshape(shape))
+
+    def _index_constant(self, values: Sequence[int]) -> Any:
+        return self.constant(torch.tensor(list(values), dtype=dtypes.index_dtype()))
+
+    def like_scalar(self, tensor: Any, value: float | int | bool) -> Any:
+        """A constant of the tensor's carrier dtype and rank with every axis 1, ready for an element-wise layer."""
+        dtype = dtypes.from_trt(tensor.dtype)
+        return self.constant(torch.full((1,) * self.rank(tensor), value, dtype=dtype))
+
+    def cast(self, tensor: Any, dtype: torch.dtype) -> Any:
+        """An ITensor converted as `tensor.to(dtype)` converts: a cast layer, and wrap-around for the small integers."""
+        own = self.dtype(tensor)
+        if own == dtype:
+            return tensor
+        carrier = dtypes.carrier(dtype)
+        result = tensor
+        if own.is_floating_point and dtype == torch.bool:
+            result = self.elementwise("EQUAL", tensor, self.like_scalar(tensor, 0.0))
+            result = self.net.add_unary(result, trt.UnaryOperation.NOT).get_output(0)
+        elif dtypes.from_trt(tensor.dtype) != carrier:
+            result = self.net.add_cast(tensor, dtypes.to_trt(carrier)).get_output(0)
+        elif self.facts(tensor).dtype is not None or dtypes.from_trt(tensor.dtype) != dtype:
+            result = self.net.add_identity(tensor).get_output(0)  # another torch dtype on the same carrier
+        self.copy_sizes(tensor, result)
+        if dtype in (torch.uint8, torch.int8) and own != torch.bool:
+            result = self._wrap(result, dtype)
+        self.facts(result).dtype = None
+        self.remember_dtype(result, dtype)
+        if dtype == torch.float32 and own in (torch.float16, torch.bfloat16):
+            self.facts(result).wide_of = tensor
+        return result
+
+    def _wrap(self, tensor: Any, dtype: torch.dtype) -> Any:
+        """Two's-complement wrap-around of an int32 carrier, as C's conversion that PyTorch documents for .to()."""
+        low = torch.iinfo(dtype).min
+        shifted = self.elementwise("SUB", tensor, self.like_scalar(tensor, low)) if low else tensor
+        quotient = self.elementwise("FLOOR_DIV", shifted, self.like_scalar(tensor, 256))
+        base = self.elementwise("PROD", quotient, self.like_scalar(tensor, 256))
+        result = self.elementwise("SUB", tensor, base)
+        self.copy_sizes(tensor, result)
+        return result
+
+    def wrapped(self, tensor: Any, dtype: torch.dtype) -> Any:
+        """The result of integer arithmetic, wrapped around where `dtype` is narrower than its carrier."""
+        if dtype in (torch.uint8, torch.int8):
+            tensor = self._wrap(tensor, dtype)
+        self.remember_dtype(tensor, dtype)
+        return tensor
+
+    def elementwise(self, operation: str, a: Any, b: Any) -> Any:
+        """One IElementWiseLayer on tensors of equal rank and dtype; `operation` is an ElementWiseOperation's name."""
+        output = self.net.add_elementwise(a, b, getattr(trt.ElementWiseOperation, operation)).get_output(0)
+        return output
+
+    def unary(self, operation: str, a: Any) -> Any:
+        """One IUnaryLayer; `operation` is a UnaryOperation's name. Where it does not negate integers, 0 - a."""
+        if operation == "NEG" and not dialect.takes("UNARY.NEG", a.dtype.name):
+            return self.elementwise("SUB", self.like_scalar(a, 0), a)
+        return self.net.add_unary(a, getattr(trt.UnaryOperation, operation)).get_output(0)

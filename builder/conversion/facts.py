@@ -1,0 +1,144 @@
+"""What is known of the tensors of the network under construction: names, dtypes, axes and their symbolic lengths."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import sympy
+import torch
+
+from builder.conversion import dtypes
+from builder.conversion.dynamic import DynamicScalar, Size, expression
+from builder.conversion.naming import where
+from builder.conversion.unconvertible import Unconvertible
+from builder.conversion.weights import Weights
+from builder.engine.typed import typed
+from builder.manifest.spec import Profile
+
+
+@dataclass
+class TensorFacts:
+    """What we know of an ITensor beyond TensorRT: the symbolic size of each axis, torch's dtype if carried wider; the
+    8-bit tensor that it is read from (`quantised`), the half tensor that it is a cast of (`wide_of`), the one element
+    that it repeats (`splat`, all axes 1)."""
+
+    sizes: dict[int, DynamicScalar] = field(default_factory=dict)
+    exprs: dict[int, sympy.Expr] = field(default_factory=dict)
+    dtype: torch.dtype | None = None
+    shape: Any = None
+    scalar: DynamicScalar | None = None
+    quantised: Any = None
+    wide_of: Any = None
+    splat: Any = None
+
+
+class Facts:
+    """The state of a conversion, and what can be told of a value without a layer."""
+
+    def __init__(self, net: Any, profiles: Sequence[Profile] = ({},), messages: list[str] | None = None) -> None:
+        self.net = typed(net)
+        self.profiles = tuple(profiles)
+        self.values: dict[str, Any] = {}
+        self.weights = Weights()
+        self.warnings: list[str] = []
+        self.messages = messages if messages is not None else []
+        self.unroll_limit = 64
+        self.node: Any = None
+        self.blocks: Any = None
+        self._facts: dict[str, TensorFacts] = {}
+        self._constants: dict[Any, Any] = {}
+        self._shapes: dict[tuple[Any, ...], tuple[Any, list[Size]]] = {}
+
+    def facts(self, tensor: Any) -> TensorFacts:
+        """The facts of an ITensor, kept under its name."""
+        return self._facts.setdefault(tensor.name, TensorFacts())
+
+    def rename(self, tensor: Any, name: str) -> None:
+        """Give an ITensor another name; its facts go with it."""
+        facts = self._facts.pop(tensor.name, None)
+        tensor.name = name
+        if facts is not None:
+            self._facts[tensor.name] = facts
+
+    def warn(self, words: str) -> None:
+        """Note a warning, with the line of the model that the node at hand comes from."""
+        self.warnings.append(f"{where(self.node)}: {words}" if self.node is not None else words)
+
+    def dtype(self, value: Any) -> torch.dtype:
+        """torch's dtype of a tensor, DynamicScalar or Python number."""
+        if isinstance(value, torch.Tensor | DynamicScalar):
+            return value.dtype
+        if isinstance(value, bool | int | float):
+            return dtypes.TORCH_SCALARS[type(value)]
+        facts = self._facts.get(value.name)
+        return (facts and facts.dtype) or dtypes.from_trt(value.dtype)
+
+    def remember_dtype(self, tensor: Any, dtype: torch.dtype) -> None:
+        """Note torch's dtype of a new tensor where its carrier is wider."""
+        if dtype == torch.float64:
+            dtype = torch.float32
+        if dtypes.from_trt(tensor.dtype) != dtype:
+            self.facts(tensor).dtype = dtype
+
+    def rank(self, value: Any) -> int:
+        """The number of axes of a tensor; 0 for a scalar."""
+        return len(value.shape) if hasattr(value, "shape") else 0
+
+    def axis(self, value: Any, axis: int) -> int:
+        """`axis` of a tensor as a non-negative number; a 0-d tensor counts as having one axis, as in PyTorch."""
+        rank = max(self.rank(value), 1)
+        if not -rank <= axis < rank:
+            raise Unconvertible(f"axis {axis} is out of range for a tensor of rank {rank}")
+        return axis % rank
+
+    def axes(self, value: Any, axes: Sequence[int] | int | None) -> list[int]:
+        """Several axes, non-negative and sorted; all of them for None or an empty list."""
+        if axes is None or axes == []:
+            return list(range(self.rank(value)))
+        return sorted({self.axis(value, a) for a in ([axes] if isinstance(axes, int) else axes)})
+
+    def expr(self, tensor: Any, axis: int) -> sympy.Expr:
+        """The symbolic length of an axis; an axis of unknown origin is a symbol of its own."""
+        static = tensor.shape[axis]
+        if static >= 0:
+            return sympy.Integer(static)
+        exprs = self.facts(tensor).exprs
+        if axis not in exprs:
+            exprs[axis] = sympy.Symbol(f"{tensor.name}[{axis}]", integer=True, nonnegative=True)
+        return exprs[axis]
+
+    def exprs(self, tensor: Any) -> list[sympy.Expr]:
+        """The symbolic length of every axis."""
+        return [self.expr(tensor, axis) for axis in range(self.rank(tensor))]
+
+    def set_sizes(self, tensor: Any, sizes: Sequence[Size | sympy.Expr]) -> Any:
+        """Remember what the dynamic axes of a new tensor are in terms of known ones; returns the tensor."""
+        exprs = self.facts(tensor).exprs
+        for axis, size in enumerate(sizes):
+            if tensor.shape[axis] < 0:
+                exprs[axis] = expression(size)
+        return tensor
+
+    def copy_sizes(self, source: Any, target: Any) -> Any:
+        """`target` has the shape of `source`; returns target."""
+        for axis, length in enumerate(target.shape):
+            if length < 0:
+                self.facts(target).exprs[axis] = self.expr(source, axis)
+        return target
+
+    def ranges(self) -> Mapping[sympy.Symbol, tuple[int, int]]:
+        """The least and greatest size of each named axis over all profiles."""
+        spans: dict[sympy.Symbol, tuple[int, int]] = {}
+        for profile in self.profiles:
+            for name, (low, _, high) in profile.items():
+                symbol = axis_symbol(name)
+                old = spans.get(symbol, (low, high))
+                spans[symbol] = (min(low, old[0]), max(high, old[1]))
+        return spans
+
+
+def axis_symbol(name: str) -> sympy.Symbol:
+    """The symbol of a named axis."""
+    return sympy.Symbol(name, integer=True, nonnegative=True)

@@ -1,0 +1,102 @@
+"""The lengths of axes: numbers where they are static, DynamicScalars where not, and as tensors for layers to read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import sympy
+
+from builder.conversion.constants import Constants
+from builder.conversion.dynamic import DynamicScalar, Size
+from builder.conversion.scalars import binary
+
+
+class Lengths(Constants):
+    """What converters ask of a tensor's sizes, and what they reckon with them."""
+
+    def size(self, value: Any, axis: int) -> Size:
+        """The length of an axis: an int where it is static, else a DynamicScalar."""
+        axis = self.axis(value, axis)
+        static = value.shape[axis]
+        if static >= 0:
+            return int(static)
+        facts = self.facts(value)
+        if axis not in facts.sizes:
+            facts.sizes[axis] = self._dynamic_size(value, axis)
+        return facts.sizes[axis]
+
+    def sizes(self, value: Any) -> list[Size]:
+        """The length of every axis."""
+        return [self.size(value, axis) for axis in range(self.rank(value))]
+
+    def _dynamic_size(self, tensor: Any, axis: int) -> DynamicScalar:
+        source = self._input_axis(self.expr(tensor, axis))
+        if source is not None and source != (tensor.name, axis):
+            size = self.size(self._input(source[0]), source[1])  # one shape layer for all tensors of a batch
+            assert isinstance(size, DynamicScalar)
+            return size
+        facts = self.facts(tensor)
+        if facts.shape is None:
+            facts.shape = self.net.add_shape(tensor).get_output(0)
+        piece = self.net.add_slice(facts.shape, (axis,), (1,), (1,)).get_output(0)
+        return DynamicScalar(piece, self.expr(tensor, axis))
+
+    def _input_axis(self, expr: sympy.Expr) -> tuple[str, int] | None:
+        """The network input's name and axis whose length this is; None where the length is of none."""
+        for index in range(self.net.num_inputs):
+            tensor = self.net.get_input(index)
+            for axis, length in enumerate(tensor.shape):
+                if length < 0 and self.expr(tensor, axis) == expr:
+                    return tensor.name, axis
+        return None
+
+    def _input(self, name: str) -> Any:
+        inputs = (self.net.get_input(index) for index in range(self.net.num_inputs))
+        return next(tensor for tensor in inputs if tensor.name == name)
+
+    def arithmetic(self, operation: str, a: Any, b: Any) -> Any:
+        """Integer arithmetic on sizes; Python's where both are static."""
+        return binary(self, operation, a, b)
+
+    def product(self, sizes: Sequence[Size]) -> Size:
+        """The number of elements of a tensor with these sizes."""
+        result: Size = 1
+        for size in sizes:
+            result = self.arithmetic("mul", result, size)
+        return result
+
+    def shape_tensor(self, sizes: Sequence[Size]) -> Any:
+        """A 1-d ITensor of the index dtype that holds the sizes, for layers that take a shape as an input; the same
+        sizes are put together once."""
+        key = tuple(("engine", id(size)) if isinstance(size, DynamicScalar) else size for size in sizes)
+        if key not in self._shapes:
+            self._shapes[key] = (self._shape_of(sizes), list(sizes))  # held, so that no other gets their ids
+        return self._shapes[key][0]
+
+    def _shape_of(self, sizes: Sequence[Size]) -> Any:
+        pieces: list[Any] = []
+        run: list[int] = []
+        for size in sizes:
+            if isinstance(size, DynamicScalar):
+                pieces += [self._index_constant(run)] if run else []
+                pieces.append(size.tensor)
+                run = []
+            else:
+                run.append(size)
+        if run or not pieces:
+            pieces.append(self._index_constant(run))
+        if len(pieces) == 1:
+            return pieces[0]
+        return self.concatenate(pieces, 0)
+
+    def concatenate(self, tensors: Sequence[Any], axis: int) -> Any:
+        """The ITensors (of one dtype and rank) one after another along an axis."""
+        layer = self.net.add_concatenation(list(tensors))
+        layer.axis = axis
+        result = layer.get_output(0)
+        self.remember_dtype(result, self.dtype(tensors[0]))
+        exprs = self.exprs(tensors[0])
+        if exprs:
+            exprs[axis] = sum((self.expr(t, axis) for t in tensors[1:]), exprs[axis])
+        return self.set_sizes(result, exprs)
