@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from builder.conversion import context, dtypes
+from builder.conversion import dtypes, facts
 from builder.engine import dialect, flavour
 from builder.engine.typed import TypedNetwork
 
@@ -148,7 +148,7 @@ def play(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(flavour, "_loaded", _Module(own))
     patch.setattr(flavour, "strongly_typed", lambda: False)
     patch.setattr(flavour, "has_int64", lambda: False)
-    patch.setattr(context, "typed", lambda network: TypedNetwork(Old(network, own)))
+    patch.setattr(facts, "typed", lambda network: TypedNetwork(Old(network, own)))
     patch.setattr(own.ILayer, "set_output_type", _told, raising=False)
     patch.setattr(own.ITensor, "dtype", property(own.ITensor.dtype.fget, _said))
     patch.setattr(own.ILayer, "precision", property(lambda layer: None, lambda layer, dtype: None), raising=False)
