@@ -111,3 +111,19 @@ def log1p(ctx: ConversionContext, x: Any) -> Any:
 def truncated(ctx: ConversionContext, x: Any) -> Any:
     """A floating tensor without its fraction: sign(x) floor(|x|)."""
     return ctx.elementwise("PROD", ctx.unary("SIGN", x), ctx.unary("FLOOR", ctx.unary("ABS", x)))
+
+
+def along(ctx: ConversionContext, matrix: Any, x: Any, axis: int) -> Any:
+    """The matrix product over one axis of x: result[..., o, ...] = sum_i matrix[o, i] x[..., i, ...]."""
+    rank = ctx.rank(x)
+    none, transpose = trt.MatrixOperation.NONE, trt.MatrixOperation.TRANSPOSE
+    if axis == rank - 1:
+        y = ctx.net.add_matrix_multiply(x, none, ctx.at_rank(matrix, rank), transpose).get_output(0)
+        return ctx.set_sizes(y, [*ctx.exprs(x)[:-1], ctx.expr(matrix, 0)] if ctx.rank(y) else [])
+    if axis == rank - 2:
+        y = ctx.net.add_matrix_multiply(ctx.at_rank(matrix, rank), none, x, none).get_output(0)
+        return ctx.set_sizes(y, [*ctx.exprs(x)[:-2], ctx.expr(matrix, 0), ctx.expr(x, rank - 1)])
+    sizes = ctx.sizes(x)
+    flat = ctx.reshape(x, [*sizes[: axis + 1], ctx.product(sizes[axis + 1 :])])
+    y = along(ctx, matrix, flat, axis)
+    return ctx.reshape(y, [*sizes[:axis], ctx.size(matrix, 0), *sizes[axis + 1 :]])

@@ -18,9 +18,8 @@ import torch
 from builder.conversion import doubles
 from builder.conversion.arguments import dynamic_value
 from builder.conversion.context import ConversionContext, Unconvertible
-from builder.conversion.converters.pooling import along
 from builder.conversion.dynamic import DynamicScalar, Size, bounds, expression
-from builder.conversion.layers import combine
+from builder.conversion.layers import along, combine
 from builder.conversion.registry import converter
 from builder.conversion.spatial import filled
 from builder.engine.flavour import trt

@@ -1,0 +1,170 @@
+"""Adaptive pooling: output i of O covers floor(i I / O) up to ceil((i + 1) I / O)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from builder.conversion.arguments import dynamic_value
+from builder.conversion.context import ConversionContext
+from builder.conversion.converters.pooling import floats
+from builder.conversion.dynamic import DynamicScalar, Size
+from builder.conversion.layers import along, choose, combine, less, reduce
+from builder.conversion.pools import Pool, lowest, pooled
+from builder.conversion.registry import converter
+from builder.conversion.spatial import as_image, filled, iota
+from builder.engine.flavour import trt
+
+ADAPTIVE_AVERAGE = {
+    "adaptive_avg_pool1d(Tensor self, int[1] output_size) -> Tensor": 1,
+    "adaptive_avg_pool2d(Tensor self, SymInt[2] output_size) -> Tensor": 2,
+    "adaptive_avg_pool3d(Tensor self, SymInt[3] output_size) -> Tensor": 3,
+    "_adaptive_avg_pool2d(Tensor self, SymInt[2] output_size) -> Tensor": 2,
+    "_adaptive_avg_pool3d(Tensor self, SymInt[3] output_size) -> Tensor": 3,
+}
+
+
+def _register_adaptive_average(schema: str, axes: int) -> None:
+    @converter(f"aten::{schema}", dynamic=("output_size",), when=floats)
+    def adaptive_average(ctx: ConversionContext, node: Any, x: Any, output: Any) -> Any:
+        """The mean of each of the output_size parts that an axis is divided into"""
+        return _adaptive(ctx, x, axes, filled(output, axes), "AVERAGE")
+
+
+for _schema, _axes in ADAPTIVE_AVERAGE.items():
+    _register_adaptive_average(_schema, _axes)
+
+
+def _register_adaptive_maximum(axes: int) -> None:
+    @converter(
+        f"aten::adaptive_max_pool{axes}d(Tensor self, int[{axes}] output_size) -> (Tensor, Tensor)",
+        dynamic=("output_size",),
+    )
+    def adaptive_maximum(ctx: ConversionContext, node: Any, x: Any, output: Any) -> Any:
+        """The maximum of each part, and its position where somebody reads it"""
+        sizes = filled(output, axes)
+        if not node.outputsAt(1).uses():
+            return _adaptive(ctx, x, axes, sizes, "MAX"), None
+        return _adaptive_with_indices(ctx, x, axes, sizes)
+
+
+for _axes in (1, 2, 3):
+    _register_adaptive_maximum(_axes)
+
+
+def _adaptive(ctx: ConversionContext, x: Any, axes: int, sizes: Sequence[Size], kind: str) -> Any:
+    """Axes that become 1 are reduced; those with parts of one length are pooled; the others one axis at a time."""
+    first = ctx.rank(x) - axes
+    wanted = {first + i: size for i, size in enumerate(sizes) if not _keeps(ctx, x, first + i, size)}
+    ones = [axis for axis, size in wanted.items() if isinstance(size, int) and size == 1]
+    x = reduce(ctx, "AVG" if kind == "AVERAGE" else "MAX", x, ones, True)
+    even = {a: s for a, s in wanted.items() if a not in ones and _is_even(x, a, s)}
+    if even:
+        x = _even(ctx, x, axes, even, kind)
+    for axis, size in wanted.items():
+        if axis not in ones and axis not in even:
+            x = (_average_parts if kind == "AVERAGE" else _maximum_parts)(ctx, x, axis, size)
+    return x
+
+
+def _keeps(ctx: ConversionContext, x: Any, axis: int, size: Size) -> bool:
+    own = ctx.size(x, axis)
+    if isinstance(own, int) or isinstance(size, int):
+        return bool(own == size) if isinstance(own, int) and isinstance(size, int) else False
+    return bool(own.expr == size.expr)
+
+
+def _is_even(x: Any, axis: int, size: Size) -> bool:
+    return isinstance(size, int) and x.shape[axis] > 0 and x.shape[axis] % size == 0
+
+
+def _even(ctx: ConversionContext, x: Any, axes: int, even: dict[int, Any], kind: str) -> Any:
+    first = ctx.rank(x) - axes
+    window = [x.shape[first + i] // even[first + i] if first + i in even else 1 for i in range(axes)]
+    image, undo = as_image(ctx, x, axes)
+    return undo(pooled(ctx, image, kind, Pool.of(axes, window, [], 0, 1, False)))
+
+
+def _bounds(ctx: ConversionContext, length: Size, size: Size) -> tuple[Any, Any]:
+    """Where each part starts, and where it ends: 1-d, static where both sizes are."""
+    if isinstance(length, int) and isinstance(size, int):
+        i = torch.arange(size)
+        return i * length // size, -((-(i + 1) * length) // size)
+    index = iota(ctx, size)
+    starts = combine(ctx, "FLOOR_DIV", combine(ctx, "PROD", index, length), size)
+    ends = combine(ctx, "PROD", combine(ctx, "SUM", index, 1), length)
+    ends = combine(ctx, "FLOOR_DIV", combine(ctx, "SUM", ends, ctx.arithmetic("sub", size, 1)), size)
+    return starts, ends
+
+
+def _member(ctx: ConversionContext, length: Size, size: Size) -> Any:
+    """[size, length], true where element j is of part i; a torch.Tensor where it is static."""
+    starts, ends = _bounds(ctx, length, size)
+    if isinstance(starts, torch.Tensor) and isinstance(length, int):
+        j = torch.arange(length)
+        return (j >= starts[:, None]) & (j < ends[:, None])
+    j = ctx.unsqueeze(iota(ctx, length), [0])
+    starts, ends = (ctx.unsqueeze(t, [1]) for t in (starts, ends))
+    return ctx.elementwise("AND", less(ctx, combine(ctx, "SUB", starts, 1), j), less(ctx, j, ends))
+
+
+def _average_parts(ctx: ConversionContext, x: Any, axis: int, size: Size) -> Any:
+    """A matrix product with the rows 1 / count over each part."""
+    member = _member(ctx, ctx.size(x, axis), size)
+    if isinstance(member, torch.Tensor):
+        matrix = member.double()
+        matrix = (matrix / matrix.sum(1, keepdim=True)).to(ctx.dtype(x))
+    else:
+        ones = ctx.cast(member, ctx.dtype(x))
+        matrix = combine(ctx, "DIV", ones, reduce(ctx, "SUM", ones, [1], True))
+    return along(ctx, matrix, x, axis)
+
+
+def _maximum_parts(ctx: ConversionContext, x: Any, axis: int, size: Size) -> Any:
+    """Static: each part gathered up to the longest, its last element repeated. Dynamic: the others masked by -inf."""
+    length = ctx.size(x, axis)
+    if isinstance(length, int) and isinstance(size, int):
+        starts, ends = _bounds(ctx, length, size)
+        index = torch.minimum(starts[:, None] + torch.arange(int((ends - starts).max())), ends[:, None] - 1)
+        parts = ctx.net.add_gather(x, ctx.constant(index), axis).get_output(0)
+        return reduce(ctx, "MAX", parts, [axis + 1], False)
+    member = _member(ctx, length, size)
+    trailing = ctx.rank(x) - axis - 1
+    sizes = [1] * axis + [size, length] + [1] * trailing
+    masked = choose(ctx, ctx.reshape(member, sizes), ctx.unsqueeze(x, [axis]), lowest(ctx.dtype(x)), ctx.dtype(x))
+    ctx.set_sizes(masked, [*ctx.sizes(x)[:axis], size, *ctx.sizes(x)[axis:]])
+    return reduce(ctx, "MAX", masked, [axis + 1], False)
+
+
+def _adaptive_with_indices(ctx: ConversionContext, x: Any, axes: int, sizes: Sequence[Size]) -> Any:
+    """Parts of one static length are windows; the index is that of the windowed maximum."""
+    first = ctx.rank(x) - axes
+    for i, size in enumerate(sizes):
+        if not _is_even(x, first + i, size):
+            length = ctx.size(x, first + i)
+            if isinstance(length, DynamicScalar):
+                raise dynamic_value(f"axis {first + i}, whose positions adaptive_max_pool{axes}d returns,", length)
+    parts = [_bounds(ctx, ctx.size(x, first + i), size) for i, size in enumerate(sizes)]
+    return _gathered_maximum(ctx, x, first, parts)
+
+
+def _gathered_maximum(ctx: ConversionContext, x: Any, first: int, parts: Sequence[tuple[Any, Any]]) -> Any:
+    """Every part's elements, gathered by their flat positions [outputs, longest]; TopK gives value and place."""
+    lengths = [int(n) for n in x.shape[first:]]
+    flat = torch.zeros(1, 1, dtype=torch.int64)
+    for length, (starts, ends) in zip(lengths, parts, strict=True):
+        index = torch.minimum(starts[:, None] + torch.arange(int((ends - starts).max())), ends[:, None] - 1)
+        flat = (flat[:, None, :, None] * length + index[None, :, None, :]).flatten(0, 1).flatten(1, 2)
+    leading = ctx.sizes(x)[:first]
+    rows = ctx.reshape(x, [*leading, math.prod(lengths)])
+    gathered = ctx.net.add_gather(rows, ctx.constant(flat), first).get_output(0)
+    layer = ctx.net.add_topk(gathered, trt.TopKOperation.MAX, 1, 1 << (first + 1))
+    values, place = layer.get_output(0), ctx.cast(layer.get_output(1), torch.int64)
+    base = (torch.arange(flat.shape[0]) * flat.shape[1])[:, None]
+    at = combine(ctx, "SUM", place, base)
+    positions = ctx.net.add_gather(ctx.constant(flat.flatten()), at, 0).get_output(0)
+    sizes = [*leading, *(len(starts) for starts, _ in parts)]
+    return ctx.reshape(values, sizes), ctx.cast(ctx.reshape(positions, sizes), torch.int64)

@@ -1,0 +1,104 @@
+"""One pooling as PyTorch means it: its settings, how many windows it has, and the one IPoolingLayer that does it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import sympy
+import torch
+
+from builder.conversion.context import ConversionContext
+from builder.conversion.dynamic import Size
+from builder.conversion.spatial import filled, note_spatial, windows, with_unit
+from builder.engine.flavour import trt
+
+
+@dataclass(frozen=True)
+class Pool:
+    """The settings of one pooling, one number a spatial axis; an empty stride is the window itself."""
+
+    window: list[int]
+    stride: list[int]
+    padding: list[int]
+    dilation: list[int]
+    ceil: bool
+
+    @staticmethod
+    def of(axes: int, window: Any, stride: Any, padding: Any, dilation: Any, ceil: bool) -> Pool:
+        """From PyTorch's arguments, with the unit axis that one-dimensional pooling gets."""
+        sizes = filled(window, axes)
+        steps = filled(stride, axes) if stride not in ([], None) else sizes
+        pads, spread = filled(padding, axes), filled(dilation, axes)
+        return Pool(with_unit(sizes, 1), with_unit(steps, 1), with_unit(pads, 0), with_unit(spread, 1), ceil)
+
+    def reach(self, axis: int) -> int:
+        """How many elements one window spans."""
+        return self.dilation[axis] * (self.window[axis] - 1) + 1
+
+
+def output_length(ctx: ConversionContext, pool: Pool, axis: int, length: Size) -> Size:
+    """PyTorch's number of windows: rounding up, a window that starts in the padding behind is dropped."""
+    span, step, pad = pool.reach(axis), pool.stride[axis], pool.padding[axis]
+    more = step - 1 if pool.ceil else 0
+    rest = ctx.arithmetic("add", length, 2 * pad - span + more)
+    count = ctx.arithmetic("add", rest if step == 1 else ctx.arithmetic("floordiv", rest, step), 1)
+    if not pool.ceil or pad + step <= span:  # the last window then always starts within the input
+        return count  # type: ignore[no-any-return]
+    starting = ctx.arithmetic("add", ctx.arithmetic("floordiv", ctx.arithmetic("add", length, pad - 1), step), 1)
+    return ctx.arithmetic("min", count, starting)  # type: ignore[no-any-return]
+
+
+def _may_drop(pool: Pool) -> list[int]:
+    return [a for a, n in enumerate(pool.window) if pool.ceil and pool.padding[a] + pool.stride[a] > pool.reach(a)]
+
+
+def pooled(ctx: ConversionContext, x: Any, kind: str, pool: Pool, counted: str = "inside") -> Any:
+    """One IPoolingLayer over (N, C, spatial); windows that PyTorch drops are cut off behind.
+
+    `counted` says what an average is divided by: the elements "inside" the input, those of the "padded" input, or the
+    whole "window".
+    """
+    layer = ctx.net.add_pooling_nd(x, getattr(trt.PoolingType, kind), trt.Dims(pool.window))
+    layer.stride_nd = trt.Dims(pool.stride)
+    layer.pre_padding = trt.Dims(pool.padding)
+    whole = counted == "window" and pool.ceil
+    after = [p + (s - 1 if whole else 0) for p, s in zip(pool.padding, pool.stride, strict=True)]
+    layer.post_padding = trt.Dims(after)
+    up = pool.ceil and not whole and not _all_dropped(pool, x)
+    layer.padding_mode = getattr(trt.PaddingMode, "EXPLICIT_ROUND_UP" if up else "EXPLICIT_ROUND_DOWN")
+    if kind == "AVERAGE":
+        layer.average_count_excludes_padding = counted == "inside"
+    y = layer.get_output(0)
+
+    def length(i: int, size: sympy.Expr) -> sympy.Expr:
+        return windows(size, pool.padding[i] + after[i], pool.window[i], pool.stride[i], up)
+
+    return _without_dropped(ctx, note_spatial(ctx, x, y, length), x, pool)
+
+
+def _all_dropped(pool: Pool, x: Any) -> bool:
+    """Whether rounding down gives PyTorch's length on every axis, so that nothing need be cut off."""
+    for axis, length in enumerate(x.shape[2:]):
+        if length < 0:
+            return False
+        rest = length + 2 * pool.padding[axis] - pool.window[axis]
+        up = -(-rest // pool.stride[axis])
+        if up != rest // pool.stride[axis] and up * pool.stride[axis] < length + pool.padding[axis]:
+            return False
+    return True
+
+
+def _without_dropped(ctx: ConversionContext, y: Any, x: Any, pool: Pool) -> Any:
+    """Cuts what TensorRT has more than PyTorch where rounding up leaves a window in the padding."""
+    lengths = {a + 2: output_length(ctx, pool, a, ctx.size(x, a + 2)) for a in _may_drop(pool)}
+    if all(y.shape[axis] == size for axis, size in lengths.items()):
+        return y
+    sizes = [lengths.get(axis, ctx.size(y, axis)) for axis in range(ctx.rank(y))]
+    return ctx.slice(y, [0] * len(sizes), sizes, [1] * len(sizes))
+
+
+def lowest(dtype: torch.dtype) -> float | int:
+    """What loses against everything."""
+    return -math.inf if dtype.is_floating_point else int(torch.iinfo(dtype).min)
