@@ -9,6 +9,7 @@ import torch
 
 from builder.conversion.context import ConversionContext, Unconvertible
 from builder.conversion.dynamic import DynamicScalar
+from builder.conversion.facts import is_tensor
 from builder.conversion.packing import is_packed
 from builder.conversion.registry import Converter
 
@@ -46,7 +47,7 @@ def _number_or_list(ctx: ConversionContext, value: Any) -> Any:
         return [_number_or_list(ctx, v) for v in value]
     if isinstance(value, torch.Tensor):
         return value.item()
-    if hasattr(value, "is_network_input"):  # an ITensor
+    if is_tensor(value):
         return ctx.scalar(value)
     return value
 

@@ -12,6 +12,7 @@ from builder.conversion.arguments import bind
 from builder.conversion.context import ConversionContext, Unconvertible
 from builder.conversion.deciding import DECIDES, DecidingInputs
 from builder.conversion.dynamic import DynamicScalar
+from builder.conversion.facts import is_tensor
 from builder.conversion.naming import LayerNames, where
 from builder.conversion.registry import CONVERTERS, EVALUATORS, Converter, key_of
 from builder.conversion.sizes import propagate
@@ -128,7 +129,7 @@ class BlockConverter:
         for value, result in zip(node.outputs(), results, strict=True):
             name = value.debugName()
             self.ctx.values[name] = result
-            if hasattr(result, "is_network_input") and result.name.startswith("(Unnamed"):
+            if is_tensor(result) and result.name.startswith("(Unnamed"):
                 self.ctx.rename(result, f"%{name}")
 
     def refuse(self, node: Any, reason: str, fix: str | None) -> None:
@@ -223,16 +224,16 @@ def _all_static(values: list[Any]) -> bool:
 def _static(value: Any) -> bool:
     if isinstance(value, list | tuple):
         return all(_static(v) for v in value)
-    return not (isinstance(value, DynamicScalar | packing.Packed) or hasattr(value, "is_network_input"))
+    return not (isinstance(value, DynamicScalar | packing.Packed) or is_tensor(value))
 
 
 def _any_tensor(values: list[Any]) -> bool:
-    return any(hasattr(v, "is_network_input") or isinstance(v, torch.Tensor) for v in values)
+    return any(is_tensor(v) or isinstance(v, torch.Tensor) for v in values)
 
 
 def _traced_scalars(values: list[Any]) -> bool:
     """Whether every tensor is 0-d and known as a number, and some only to the engine: arithmetic on traced sizes."""
-    tensors = [v for v in values if hasattr(v, "is_network_input") or isinstance(v, torch.Tensor)]
+    tensors = [v for v in values if is_tensor(v) or isinstance(v, torch.Tensor)]
     zero_dim = all(isinstance(v, torch.Tensor) and v.dim() == 0 for v in tensors)
     return zero_dim and any(isinstance(v, DynamicScalar) for v in values)
 

@@ -18,6 +18,11 @@ from builder.engine.typed import typed
 from builder.manifest.spec import Profile
 
 
+def is_tensor(value: Any) -> bool:
+    """Whether the value is an ITensor."""
+    return hasattr(value, "is_network_input")
+
+
 @dataclass
 class TensorFacts:
     """What we know of an ITensor beyond TensorRT: the symbolic size of each axis, torch's dtype if carried wider; the

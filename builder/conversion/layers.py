@@ -11,6 +11,12 @@ from builder.conversion.context import ConversionContext
 from builder.engine.flavour import trt
 
 
+def alike(ctx: ConversionContext, source: Any, target: Any) -> Any:
+    """`target` carries what is known of `source`: dtype and sizes."""
+    ctx.remember_dtype(target, ctx.dtype(source))
+    return ctx.copy_sizes(source, target)
+
+
 def floating(ctx: ConversionContext, x: Any) -> Any:
     """The tensor; integers and bools as float32, as PyTorch promotes the input of a function on reals."""
     return x if ctx.dtype(x).is_floating_point else ctx.cast(x, torch.float32)

@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from builder.conversion.facts import is_tensor
 from builder.conversion.packing import Rows
 from builder.engine import flavour
 from builder.engine.flavour import trt
@@ -153,7 +154,7 @@ def _dtypes(arguments: SimpleNamespace, half: torch.dtype) -> Any:
     for value in vars(arguments).values():
         for item in value if isinstance(value, list) else [value]:
             tensor = item.padded if isinstance(item, Rows) else item
-            if hasattr(tensor, "is_network_input"):
+            if is_tensor(tensor):
                 yield _is(tensor, half)
 
 
@@ -177,7 +178,7 @@ def _cast(ctx: Any, value: Any, dtype: torch.dtype, name: str) -> Any:
         return _constant(ctx, value, dtype, name)
     if isinstance(value, Rows):
         return replace(value, padded=_cast(ctx, value.padded, dtype, name))
-    if hasattr(value, "is_network_input") and ctx.dtype(value).is_floating_point:
+    if is_tensor(value) and ctx.dtype(value).is_floating_point:
         return _tensor(ctx, value, dtype)
     if isinstance(value, float) or (isinstance(value, int) and name in OPERANDS):
         wide = torch.tensor(float(value))  # it becomes a constant of the tensors' dtype

@@ -1,4 +1,4 @@
-"""Operators composed of others that are of no family: conjugates, membership, sums to a shape, group norms, unpooling."""
+"""Operators composed of others, of no family: conjugates, membership, sums to a shape, group norms, unpooling."""
 
 from __future__ import annotations
 

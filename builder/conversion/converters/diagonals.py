@@ -15,6 +15,7 @@ from builder.conversion.converters.select import sliced, static_length
 from builder.conversion.converters.shape import permuted
 from builder.conversion.dynamic import Size
 from builder.conversion.evaluators.creation import counted, indices
+from builder.conversion.layers import alike
 from builder.conversion.registry import converter
 
 
@@ -108,8 +109,7 @@ def _selected(ctx: ConversionContext, x: Any, mask: Any, a: Any, b: Any) -> Any:
     if ctx.rank(x) == 2:
         a, b = (t if ctx.facts(t).splat is None else ctx.facts(t).splat for t in (a, b))
     result = ctx.net.add_select(mask, a, b).get_output(0)
-    ctx.remember_dtype(result, ctx.dtype(x))
-    return ctx.copy_sizes(x, result)
+    return alike(ctx, x, result)
 
 
 @converter("aten::combinations(Tensor self, int r=2, bool with_replacement=False) -> Tensor")

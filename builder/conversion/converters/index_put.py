@@ -15,7 +15,7 @@ from builder.conversion.converters.scattering import accumulated, in_steps, spli
 from builder.conversion.converters.select import bound, length_between, position
 from builder.conversion.converters.shape import broadcast_sizes, permuted
 from builder.conversion.dynamic import Size
-from builder.conversion.layers import choose
+from builder.conversion.layers import alike, choose
 from builder.conversion.registry import converter
 from builder.engine.flavour import trt
 
@@ -111,8 +111,7 @@ def _rows_written(ctx: ConversionContext, rows: Any, index: Any, values: Any, ac
         return accumulated(ctx, rows, 0, column, lined, "sum")
     places = ctx.unsqueeze(index, [ctx.rank(index)])
     result = ctx.net.add_scatter(rows, places, values, trt.ScatterMode.ND).get_output(0)
-    ctx.remember_dtype(result, ctx.dtype(rows))
-    return ctx.copy_sizes(rows, result)
+    return alike(ctx, rows, result)
 
 
 @converter("aten::masked_scatter(Tensor self, Tensor mask, Tensor source) -> Tensor")

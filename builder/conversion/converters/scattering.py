@@ -18,7 +18,7 @@ from builder.conversion.converters.padding import padded
 from builder.conversion.converters.select import sliced
 from builder.conversion.dynamic import DynamicScalar, Size, bounds, expression
 from builder.conversion.evaluators.creation import counted, filled, indices
-from builder.conversion.layers import choose, combine, less, reduce
+from builder.conversion.layers import alike, choose, combine, less, reduce
 from builder.conversion.registry import converter
 from builder.engine.flavour import trt
 
@@ -41,12 +41,7 @@ def written(ctx: ConversionContext, x: Any, index: Any, updates: Any, axis: int)
     """x with updates[i] at index[i] along an axis, element by element: one IScatterLayer."""
     layer = ctx.net.add_scatter(x, as_index(ctx, index), ctx.tensor(updates, ctx.dtype(x)), trt.ScatterMode.ELEMENT)
     layer.axis = axis
-    return _like(ctx, x, layer.get_output(0))
-
-
-def _like(ctx: ConversionContext, x: Any, result: Any) -> Any:
-    ctx.remember_dtype(result, ctx.dtype(x))
-    return ctx.copy_sizes(x, result)
+    return alike(ctx, x, layer.get_output(0))
 
 
 def _ranked(ctx: ConversionContext, *values: Any) -> list[Any]:
@@ -92,7 +87,7 @@ def accumulated(
     count = None if include_self and reduction != "mean" else _count(ctx, mask, src, x, axis, computed)
     result = _with_self(ctx, x, found, count, reduction, include_self)
     return (
-        ctx.cast(ctx.copy_sizes(x, result), dtype) if computed != dtype else ctx.wrapped(_like(ctx, x, result), dtype)
+        ctx.cast(ctx.copy_sizes(x, result), dtype) if computed != dtype else ctx.wrapped(alike(ctx, x, result), dtype)
     )
 
 

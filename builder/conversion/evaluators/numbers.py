@@ -13,6 +13,7 @@ from builder.conversion import scalars
 from builder.conversion.arguments import static
 from builder.conversion.context import ConversionContext, Unconvertible
 from builder.conversion.dynamic import DynamicScalar
+from builder.conversion.facts import is_tensor
 from builder.conversion.overloads import NUMBERS, numeric, overloads
 from builder.conversion.registry import evaluator
 
@@ -131,7 +132,7 @@ def item(ctx: ConversionContext, node: Any, value: Any) -> Any:
     """The number in a one-element tensor; a number passes."""
     if isinstance(value, torch.Tensor):
         return value.item()
-    return ctx.scalar(value) if hasattr(value, "is_network_input") else value
+    return ctx.scalar(value) if is_tensor(value) else value
 
 
 def _register_logic(name: str, layer: str, python: Callable[[Any, Any], Any], decisive: bool | None) -> None:

@@ -1,0 +1,151 @@
+"""prim::If: a static one is resolved here; the others become an IIfConditional."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import sympy
+import torch
+
+from builder.conversion.block import MISSING
+from builder.conversion.context import ConversionContext, Unconvertible
+from builder.conversion.dynamic import DynamicScalar
+from builder.conversion.facts import is_tensor
+from builder.conversion.layers import alike
+from builder.conversion.nested import agree, as_flag, is_unknown, one_or_all, read_outside, values_outside
+from builder.conversion.packing import Packed
+from builder.conversion.registry import evaluator
+from builder.engine import dialect
+
+
+@evaluator("prim::If")
+def branch(ctx: ConversionContext, node: Any, condition: Any) -> Any:
+    """The values of the arm that a static condition takes; else a conditional with both arms."""
+    if isinstance(condition, torch.Tensor):
+        condition = bool(condition)
+    arms = list(node.blocks())
+    if not is_unknown(condition):
+        return one_or_all(ctx.blocks.convert(arms[0 if condition else 1]))
+    if _decides_a_loop(node) and not dialect.takes("CONDITIONAL.IN_LOOP", "BOOL"):
+        return one_or_all(_selected(ctx, condition, arms))
+    return one_or_all(_conditional(ctx, node, condition, arms))
+
+
+CHEAP = frozenset(
+    "prim::Constant prim::NumToTensor aten::Bool aten::Int aten::Float aten::item aten::lt aten::gt aten::le aten::ge "
+    "aten::eq aten::ne aten::add aten::sub aten::mul aten::abs aten::neg aten::sum aten::max aten::min aten::mean "
+    "aten::all aten::any aten::logical_and aten::logical_or aten::logical_not aten::__not__ aten::size".split()
+)
+"""What may be computed although nobody asks for it: it reads nothing out of bounds, and costs little."""
+
+
+def _decides_a_loop(node: Any) -> bool:
+    """Whether a branch of one bool (`a and b`) stands in a loop."""
+    if [str(v.type()) for v in node.outputs()] != ["bool"]:
+        return False
+    around = node.owningBlock().owningNode()
+    while around is not None and around.kind() != "prim::Loop":
+        around = around.owningBlock().owningNode()
+    return around is not None
+
+
+def _selected(ctx: ConversionContext, condition: Any, arms: list[Any]) -> list[Any]:
+    """Both arms of `a and b`, computed, and one bool chosen."""
+    costly = next((n.kind() for arm in arms for n in arm.nodes() if n.kind() not in CHEAP), None)
+    if costly:
+        raise Unconvertible(f"a branch in a loop decides a condition: 8.6 cannot build it, nor is {costly} free to run")
+    ((yes,), (no,)) = (ctx.blocks.convert(arm) for arm in arms)
+    if yes is MISSING or no is MISSING:
+        return [MISSING]
+    flag, a, b = (
+        as_flag(ctx, v) if is_unknown(v) else ctx.constant(torch.tensor(bool(v))) for v in (condition, yes, no)
+    )
+    both, otherwise = ctx.elementwise("AND", flag, a), ctx.elementwise("AND", ctx.unary("NOT", flag), b)
+    return [ctx.scalar(ctx.elementwise("OR", both, otherwise))]
+
+
+def _conditional(ctx: ConversionContext, node: Any, condition: Any, arms: list[Any]) -> list[Any]:
+    """Both arms as layers of one IIfConditional; what they read from outside comes through its input layers."""
+    conditional = ctx.net.add_if_conditional()
+    conditional.set_condition(as_flag(ctx, condition))
+    results = []
+    with _entering(ctx, [v for arm in arms for v in read_outside(arm)], _gate(ctx, conditional)):
+        for arm in arms:
+            results.append(ctx.blocks.convert(arm))
+    if any(value is MISSING for values in results for value in values):
+        return [MISSING] * node.outputsSize()  # the operators inside are reported already
+    merged = zip(*results, node.outputs(), strict=True)
+    return [_merge(ctx, conditional, yes, no, value.debugName()) for yes, no, value in merged]
+
+
+def _gate(ctx: ConversionContext, conditional: Any) -> Callable[[Any], Any]:
+    def enter(tensor: Any) -> Any:
+        return alike(ctx, tensor, conditional.add_input(tensor).get_output(0))
+
+    return enter
+
+
+def _merge(ctx: ConversionContext, conditional: Any, yes: Any, no: Any, name: str) -> Any:
+    """The output layer of two values of one dtype and rank; equal static values stay static."""
+    if not is_unknown(yes) and not is_unknown(no) and _same(yes, no):
+        return yes
+    if any(isinstance(v, list | dict | str | Packed) or v is None for v in (yes, no)):
+        raise Unconvertible(f"the branch decides what %{name} is at run time, and it is not a tensor or a number")
+    numbers = [isinstance(v, DynamicScalar | bool | int | float) for v in (yes, no)]
+    if all(numbers):
+        return _merge_numbers(ctx, conditional, yes, no)
+    yes, no = ctx.tensor(yes), ctx.tensor(no)
+    agree(ctx, yes, no, f"the arms of the branch give %{name}")
+    output = conditional.add_output(_owned(ctx, yes), _owned(ctx, no)).get_output(0)
+    ctx.remember_dtype(output, ctx.dtype(yes))
+    for axis in range(ctx.rank(yes)):
+        if output.shape[axis] < 0 and ctx.expr(yes, axis) == ctx.expr(no, axis):
+            ctx.facts(output).exprs[axis] = ctx.expr(yes, axis)
+    return output
+
+
+def _owned(ctx: ConversionContext, tensor: Any) -> Any:
+    """A layer of the arm's own for what it only passes on: a constant may be shared with the other arm."""
+    shared = ctx.is_constant(tensor)
+    return alike(ctx, tensor, ctx.net.add_identity(tensor).get_output(0)) if shared else tensor
+
+
+def _same(a: Any, b: Any) -> bool:
+    if isinstance(a, torch.Tensor) or isinstance(b, torch.Tensor):
+        return a is b
+    return type(a) is type(b) and bool(a == b)
+
+
+def _merge_numbers(ctx: ConversionContext, conditional: Any, yes: Any, no: Any) -> DynamicScalar:
+    from builder.conversion.scalars import vector
+
+    dtype = torch.promote_types(ctx.dtype(yes), ctx.dtype(no))
+    pair = (_owned(ctx, vector(ctx, v, dtype)) for v in (yes, no))
+    output = conditional.add_output(*pair).get_output(0)
+    return DynamicScalar(output, sympy.Symbol(output.name), dtype)
+
+
+@contextmanager
+def _entering(ctx: ConversionContext, names: Sequence[str], enter: Callable[[Any], Any]) -> Iterator[None]:
+    """Within, every tensor among the named values is replaced by `enter(tensor)`, lists and sizes included."""
+    outside = values_outside(ctx, names)
+    entered: dict[str, Any] = {}
+
+    def inside(value: Any) -> Any:
+        if isinstance(value, list):
+            return [inside(v) for v in value]
+        if isinstance(value, DynamicScalar):
+            return DynamicScalar(inside(value.tensor), value.expr, value.dtype)
+        if not is_tensor(value):
+            return value
+        if value.name not in entered:
+            entered[value.name] = enter(value)
+        return entered[value.name]
+
+    ctx.values.update({name: inside(value) for name, value in outside.items()})
+    try:
+        yield
+    finally:
+        ctx.values.update(outside)

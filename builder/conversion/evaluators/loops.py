@@ -1,0 +1,159 @@
+"""prim::Loop: a static one is written out here; the others become an ILoop."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import sympy
+import torch
+
+from builder.conversion.block import MISSING
+from builder.conversion.context import ConversionContext, Unconvertible
+from builder.conversion.dynamic import DynamicScalar, expression
+from builder.conversion.layers import alike
+from builder.conversion.nested import agree, as_flag, is_unknown, one_or_all, read_outside, values_outside
+from builder.conversion.packing import Packed
+from builder.conversion.registry import evaluator
+from builder.engine.flavour import trt
+
+ENDLESS = 2**31 - 1
+"""Trip counts of `while` loops are the greatest int64, those of TensorRT an int32 that is never reached."""
+
+
+@evaluator("prim::Loop")
+def loop(ctx: ConversionContext, node: Any, trips: Any, condition: Any, *carried: Any) -> Any:
+    """The loop written out for a static trip count and condition; else an ILoop."""
+    body = next(iter(node.blocks()))
+    if isinstance(condition, torch.Tensor):
+        condition = bool(condition)
+    if is_unknown(trips) or is_unknown(condition) or (condition and _long(ctx, trips, body)):
+        return one_or_all(_looped(ctx, node, body, trips, condition, list(carried)))
+    values, trip = list(carried), 0
+    while condition and trip < trips:
+        condition, *values = _iteration(ctx, body, [trip, *values])
+        if condition is MISSING:
+            return one_or_all([MISSING] * len(values))
+        if is_unknown(condition):
+            raise Unconvertible("the loop's condition becomes unknown after some trips")
+        trip += 1
+    return one_or_all(values)
+
+
+def _long(ctx: ConversionContext, trips: int, body: Any) -> bool:
+    """Whether the loop would be written out more often than the unroll limit, or ends where the engine decides."""
+    goes_on = next(iter(body.outputs()))
+    constant = goes_on.node().kind() == "prim::Constant"
+    return trips > ctx.unroll_limit if constant else _depends_on_tensors(goes_on)
+
+
+def _depends_on_tensors(value: Any) -> bool:
+    """Whether a tensor's element takes part in the computation of a value within its block."""
+    node = value.node()
+    if node.kind() in ("aten::Bool", "aten::item", "aten::Int", "aten::Float") and node.inputsSize():
+        return str(node.inputsAt(0).type()) == "Tensor"
+    return any(_depends_on_tensors(v) for v in node.inputs() if v.node().kind() not in ("prim::Param", "prim::Loop"))
+
+
+def _iteration(ctx: ConversionContext, body: Any, inputs: list[Any]) -> list[Any]:
+    """The outputs of the body (condition first) for the trip number and the carried values."""
+    ctx.values.update(zip((v.debugName() for v in body.inputs()), inputs, strict=True))
+    values: list[Any] = ctx.blocks.convert(body)
+    return values
+
+
+def _looped(ctx: ConversionContext, node: Any, body: Any, trips: Any, condition: Any, carried: list[Any]) -> list[Any]:
+    """An ILoop; the trip number and each carried value that changes are recurrences."""
+    values_outside(ctx, read_outside(body))
+    layer = ctx.net.add_loop()
+    _limit(ctx, layer, trips)
+    inputs, outputs = list(body.inputs()), list(body.outputs())
+    state = [_Carried(ctx, layer, v, inputs[i + 1], outputs[i + 1]) for i, v in enumerate(carried)]
+    counter = _counter(ctx, layer) if inputs[0].uses() else 0
+    going = _while(ctx, layer, condition, outputs[0])
+    goes_on, *following = _iteration(ctx, body, [counter, *(s.inside for s in state)])
+    if any(value is MISSING for value in (goes_on, *following)):
+        return [MISSING] * node.outputsSize()
+    if going is not None:
+        going.set_input(1, as_flag(ctx, goes_on))
+    for item, value in zip(state, following, strict=True):
+        item.follow(value)
+    return [item.last() for item in state]
+
+
+def _limit(ctx: ConversionContext, layer: Any, trips: Any) -> None:
+    """The greatest number of trips, unless there is none: a `while` counts up to the greatest integer."""
+    if isinstance(trips, DynamicScalar):
+        layer.add_trip_limit(ctx.reshape(trips.tensor, []), trt.TripLimit.COUNT)
+    elif trips < ENDLESS:
+        layer.add_trip_limit(ctx.constant(torch.tensor(trips, dtype=torch.int32)), trt.TripLimit.COUNT)
+
+
+def _while(ctx: ConversionContext, layer: Any, condition: Any, goes_on: Any) -> Any:
+    """The recurrence of the condition; None for a loop that only counts."""
+    always = goes_on.node().kind() == "prim::Constant" and bool(goes_on.toIValue())
+    if always and condition is True:
+        return None
+    flag = ctx.constant(torch.tensor(condition)) if isinstance(condition, bool) else as_flag(ctx, condition)
+    recurrence = layer.add_recurrence(flag)
+    layer.add_trip_limit(recurrence.get_output(0), trt.TripLimit.WHILE)
+    return recurrence
+
+
+def _counter(ctx: ConversionContext, layer: Any) -> DynamicScalar:
+    """The trip number, counted by a recurrence."""
+    zero, one = (ctx.constant(torch.tensor([n])) for n in (0, 1))
+    recurrence = layer.add_recurrence(zero)
+    number = recurrence.get_output(0)
+    recurrence.set_input(1, ctx.elementwise("SUM", number, one))
+    return DynamicScalar(number, sympy.Symbol(number.name, integer=True, nonnegative=True))
+
+
+class _Carried:
+    """One value that a loop hands from trip to trip; one that the body passes on unchanged needs no recurrence."""
+
+    def __init__(self, ctx: ConversionContext, layer: Any, value: Any, parameter: Any, output: Any) -> None:
+        self.ctx, self.layer, self.value = ctx, layer, value
+        self.name = parameter.debugName()
+        self.recurrence = None
+        self.inside = value
+        if output.debugName() == self.name:
+            return
+        if isinstance(value, list | dict | str | Packed) or value is None:
+            raise Unconvertible(f"the loop carries %{self.name}, which is not a tensor or a number, through its trips")
+        self.start = self._tensor(value)
+        self.recurrence = layer.add_recurrence(self.start)
+        self.inside = self._value(alike(ctx, self.start, self.recurrence.get_output(0)))
+
+    def _is_number(self) -> bool:
+        return isinstance(self.value, DynamicScalar | bool | int | float)
+
+    def _tensor(self, value: Any) -> Any:
+        from builder.conversion.scalars import vector
+
+        return vector(self.ctx, value, self.ctx.dtype(self.value)) if self._is_number() else self.ctx.tensor(value)
+
+    def _value(self, tensor: Any) -> Any:
+        if not self._is_number():
+            return tensor
+        return DynamicScalar(tensor, sympy.Symbol(tensor.name, integer=True), self.ctx.dtype(self.value))
+
+    def follow(self, value: Any) -> None:
+        """Hand `value` on to the next trip. Refuses one of another dtype or shape: engines keep one for all trips."""
+        if self.recurrence is None:
+            return
+        following = self._tensor(value)
+        agree(self.ctx, self.start, following, f"the loop carries %{self.name}")
+        for axis in range(self.ctx.rank(self.start)):
+            before, after = (self.ctx.expr(t, axis) for t in (self.start, following))
+            if before.is_Integer and after.is_Integer and expression(before) != expression(after):
+                raise Unconvertible(
+                    f"axis {axis} of %{self.name} is {before} before a trip of the loop and {after} after"
+                )
+        self.recurrence.set_input(1, following)
+
+    def last(self) -> Any:
+        """The value after the last trip."""
+        if self.recurrence is None:
+            return self.value
+        output = self.layer.add_loop_output(self.recurrence.get_output(0), trt.LoopOutput.LAST_VALUE, 0).get_output(0)
+        return self._value(alike(self.ctx, self.start, output))

@@ -1,0 +1,57 @@
+"""What branches and loops share: the values that their blocks read from outside, and tensors that stand in for them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from builder.conversion.context import ConversionContext, Unconvertible
+from builder.conversion.dynamic import DynamicScalar
+from builder.conversion.facts import is_tensor
+from builder.conversion.packing import UNPACK, is_packed
+
+
+def is_unknown(value: Any) -> bool:
+    """Whether the engine computes the value."""
+    return isinstance(value, DynamicScalar) or is_tensor(value)
+
+
+def one_or_all(values: list[Any]) -> Any:
+    """A node of one output has the value itself; one of several has a list."""
+    return values[0] if len(values) == 1 else values
+
+
+def as_flag(ctx: ConversionContext, condition: Any) -> Any:
+    """The condition as a 0-d bool tensor."""
+    tensor = condition.tensor if isinstance(condition, DynamicScalar) else ctx.tensor(condition)
+    return ctx.reshape(ctx.cast(tensor, torch.bool), [])
+
+
+def agree(ctx: ConversionContext, a: Any, b: Any, what: str) -> None:
+    """Refuses tensors of different dtype or rank."""
+    if ctx.dtype(a) != ctx.dtype(b):
+        raise Unconvertible(f"{what} of two dtypes, {ctx.dtype(a)} and {ctx.dtype(b)}", "cast both to one dtype")
+    if ctx.rank(a) != ctx.rank(b):
+        raise Unconvertible(f"{what} of two ranks, {ctx.rank(a)} and {ctx.rank(b)}")
+
+
+def read_outside(block: Any) -> list[str]:
+    """The names of the values that a block reads from outside, inner blocks included."""
+    own = {v.debugName() for v in block.inputs()}
+    names: dict[str, None] = {}
+    for node in block.nodes():
+        read = [v.debugName() for v in node.inputs()] + [n for inner in node.blocks() for n in read_outside(inner)]
+        names.update(dict.fromkeys(n for n in read if n not in own))
+        own |= {v.debugName() for v in node.outputs()}
+    names.update(dict.fromkeys(v.debugName() for v in block.outputs() if v.debugName() not in own))
+    return list(names)
+
+
+def values_outside(ctx: ConversionContext, names: Sequence[str]) -> dict[str, Any]:
+    """The named values, none of them packed: the layers that first ask for its mask would stand inside, for all."""
+    values = {name: ctx.values[name] for name in names}
+    if any(map(is_packed, values.values())):
+        raise Unconvertible("a branch or loop that the data decide reads a packed sequence", UNPACK)
+    return values
