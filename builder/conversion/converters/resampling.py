@@ -8,7 +8,7 @@ one axis is read off an identity matrix, and the network multiplies by that matr
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from fractions import Fraction
 from math import frexp
 from typing import Any
@@ -19,43 +19,22 @@ from builder.conversion import doubles
 from builder.conversion.arguments import dynamic_value
 from builder.conversion.context import ConversionContext, Unconvertible
 from builder.conversion.dynamic import DynamicScalar, Size, bounds, expression
+from builder.conversion.interpolation import (
+    CUBIC,
+    CUBIC_AA,
+    EXACT,
+    LINEAR,
+    LINEAR_AA,
+    NEAREST,
+    Method,
+    ideal,
+    picked,
+    taps,
+)
 from builder.conversion.layers import along, combine
 from builder.conversion.registry import converter
 from builder.conversion.spatial import filled
 from builder.engine.flavour import trt
-
-
-@dataclass(frozen=True)
-class Method:
-    """How IResizeLayer and PyTorch name one interpolation."""
-
-    mode: str
-    coordinates: str
-    rounding: str
-    aten: str
-    align: bool | None = None
-    antialias: bool = False
-
-    def aligned(self, align: bool) -> Method:
-        """The same, with or without aligned corners."""
-        places = "ALIGN_CORNERS" if align else "HALF_PIXEL"
-        return Method(self.mode, places, self.rounding, self.aten, align, self.antialias)
-
-    def on_axis(self, values: torch.Tensor, size: int, scale: float | None) -> torch.Tensor:
-        """PyTorch's own interpolation of the rows of a matrix (1-d signals) to `size` elements."""
-        flags = [] if self.align is None else [self.align]
-        operator = getattr(torch.ops.aten, self.aten)
-        if self.aten.endswith("1d"):
-            return operator(values[None], [size], *flags, scale)[0]  # type: ignore[no-any-return]
-        return operator(values[None, :, None], [1, size], *flags, None, scale)[0, :, 0]  # type: ignore[no-any-return]
-
-
-NEAREST = Method("NEAREST", "ASYMMETRIC", "FLOOR", "upsample_nearest1d")
-EXACT = Method("NEAREST", "HALF_PIXEL", "HALF_UP", "_upsample_nearest_exact1d")
-LINEAR = Method("LINEAR", "HALF_PIXEL", "FLOOR", "upsample_linear1d")
-CUBIC = Method("CUBIC", "HALF_PIXEL", "FLOOR", "upsample_bicubic2d")
-LINEAR_AA = Method("LINEAR", "HALF_PIXEL", "FLOOR", "_upsample_bilinear2d_aa", antialias=True)
-CUBIC_AA = Method("CUBIC", "HALF_PIXEL", "FLOOR", "_upsample_bicubic2d_aa", antialias=True)
 
 OPERATORS: dict[str, tuple[Method, int]] = {
     **{f"upsample_nearest{axes}d": (NEAREST, axes) for axes in (1, 2, 3)},
@@ -153,23 +132,11 @@ def _resizes(ctx: ConversionContext, x: Any, method: Method, length: Size, size:
     if method.mode != "NEAREST":
         return True
     if isinstance(length, int) and isinstance(size, int):
-        return (size % length == 0 or length % size == 0) and _ideal(method, length, size, factor)
+        return (size % length == 0 or length % size == 0) and ideal(method, length, size, factor)
     if factor is None or frexp(factor)[0] == 0.5:
         return True  # any ratio may come at run time; places are exact where the factor is a power of two
     bound = size if isinstance(size, int) else longest(ctx, size)
-    return factor == int(factor) and _ideal(method, max(bound // int(factor), 1), bound, factor)
-
-
-def _ideal(method: Method, length: int, size: int, factor: float | None) -> bool:
-    """Whether PyTorch's float32 arithmetic picks the elements that exact arithmetic would."""
-    i = torch.arange(size)
-    exact = i * length // size if method is NEAREST else (2 * i + 1) * length // (2 * size)
-    return bool(torch.equal(_picked(method, length, size, factor), exact))
-
-
-def _picked(method: Method, length: int, size: int, factor: float | None) -> torch.Tensor:
-    """Which element PyTorch's nearest interpolation picks for each output (float64 holds any index)."""
-    return method.on_axis(torch.arange(length, dtype=torch.float64)[None], size, factor)[0].long()
+    return factor == int(factor) and ideal(method, max(bound // int(factor), 1), bound, factor)
 
 
 def _resize(ctx: ConversionContext, x: Any, method: Method, plain: dict[int, Size]) -> Any:
@@ -211,7 +178,7 @@ def _static(
     ctx: ConversionContext, x: Any, method: Method, axis: int, length: int, size: int, factor: float | None
 ) -> Any:
     if method.mode == "NEAREST":
-        return _gather(ctx, x, ctx.constant(_picked(method, length, size, factor)), axis)
+        return _gather(ctx, x, ctx.constant(picked(method, length, size, factor)), axis)
     matrix = method.on_axis(torch.eye(length), size, factor)  # the rows are the responses to one element each
     return along(ctx, matrix.t().contiguous().to(ctx.dtype(x)), x, axis)
 
@@ -247,69 +214,3 @@ def _by_table(ctx: ConversionContext, x: Any, method: Method, axis: int, size: S
     sizes = ctx.exprs(x)
     sizes[axis] = expression(size)
     return ctx.set_sizes(result, sizes)
-
-
-def taps(method: Method, size: int, factor: float) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-    """Indices (not yet clamped at the end) and weights of each tap, from PyTorch's UpSample.h, in float32."""
-    i = torch.arange(size, dtype=torch.float32)
-    scale = torch.tensor(1.0 / factor, dtype=torch.float32)
-    if method.mode == "NEAREST":
-        at = i * scale if method is NEAREST else (i + 0.5) * scale
-        return [at.floor().long()], [torch.ones(size)]
-    at = (i + 0.5) * scale - 0.5
-    if method.mode == "LINEAR":
-        at = at.clamp(min=0)
-    floor = at.floor()
-    t = at - floor
-    offsets = (0, 1) if method.mode == "LINEAR" else (-1, 0, 1, 2)
-    weights = [1 - t, t] if method.mode == "LINEAR" else [_cubic((t - o).abs()) for o in offsets]
-    return [(floor.long() + o).clamp(min=0) for o in offsets], weights
-
-
-def _cubic(x: torch.Tensor, a: float = -0.75) -> torch.Tensor:
-    """Keys' cubic convolution weight at distance x."""
-    near = ((a + 2) * x - (a + 3)) * x * x + 1
-    far = ((a * x - 5 * a) * x + 8 * a) * x - 4 * a
-    return torch.where(x <= 1, near, far)
-
-
-# Sampling at given places
-
-GRID_MODES = ("LINEAR", "NEAREST", "CUBIC")
-GRID_PADDING = ("FILL", "CLAMP", "REFLECT")
-
-
-@converter(
-    *(
-        f"aten::{name}(Tensor input, Tensor grid, int interpolation_mode, int padding_mode, bool align_corners)"
-        " -> Tensor"
-        for name in ("grid_sampler", "grid_sampler_2d", "grid_sampler_3d")
-    )
-)
-def grid_sampler(ctx: ConversionContext, node: Any, x: Any, grid: Any, mode: int, padding: int, align: bool) -> Any:
-    """The input at the places of `grid`, which run from -1 to 1; one IGridSampleLayer"""
-    layer = ctx.net.add_grid_sample(x, grid)
-    if layer is None:
-        raise Unconvertible(f"this TensorRT samples no grids of {ctx.rank(x) - 2} axes")
-    layer.interpolation_mode = getattr(trt.InterpolationMode, GRID_MODES[mode])
-    layer.sample_mode = getattr(trt.SampleMode, GRID_PADDING[padding])
-    layer.align_corners = align
-    exprs = [*ctx.exprs(x)[:2], *ctx.exprs(grid)[1:-1]]
-    return ctx.set_sizes(layer.get_output(0), exprs)
-
-
-@converter("aten::affine_grid_generator(Tensor theta, SymInt[] size, bool align_corners) -> Tensor", dynamic=("size",))
-def affine_grid(ctx: ConversionContext, node: Any, theta: Any, size: Sequence[Size], align: bool) -> Any:
-    """[x, y, (z,) 1] @ theta^T for every place of an image of `size`"""
-    spatial = list(size)[2:]
-    axes = len(spatial)
-    unknown = next((n for n in spatial if isinstance(n, DynamicScalar)), None)
-    if unknown is not None:
-        raise dynamic_value("the size of an affine grid", unknown)
-    identity = torch.eye(axes, axes + 1)[None]
-    places = torch.ops.aten.affine_grid_generator(identity, [1, 1, *spatial], align).reshape(1, -1, axes)
-    base = torch.cat([places, torch.ones_like(places[..., :1])], -1).to(ctx.dtype(theta))
-    none, transpose = trt.MatrixOperation.NONE, trt.MatrixOperation.TRANSPOSE
-    rows = ctx.net.add_matrix_multiply(ctx.constant(base), none, theta, transpose).get_output(0)
-    ctx.set_sizes(rows, [ctx.expr(theta, 0), places.shape[1], axes])
-    return ctx.reshape(rows, [ctx.size(theta, 0), *spatial, axes])

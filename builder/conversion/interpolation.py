@@ -1,0 +1,76 @@
+"""PyTorch's interpolations on one axis: their names, which elements they read, and with what weights."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+
+@dataclass(frozen=True)
+class Method:
+    """How IResizeLayer and PyTorch name one interpolation."""
+
+    mode: str
+    coordinates: str
+    rounding: str
+    aten: str
+    align: bool | None = None
+    antialias: bool = False
+
+    def aligned(self, align: bool) -> Method:
+        """The same, with or without aligned corners."""
+        places = "ALIGN_CORNERS" if align else "HALF_PIXEL"
+        return Method(self.mode, places, self.rounding, self.aten, align, self.antialias)
+
+    def on_axis(self, values: torch.Tensor, size: int, scale: float | None) -> torch.Tensor:
+        """PyTorch's own interpolation of the rows of a matrix (1-d signals) to `size` elements."""
+        flags = [] if self.align is None else [self.align]
+        operator = getattr(torch.ops.aten, self.aten)
+        if self.aten.endswith("1d"):
+            return operator(values[None], [size], *flags, scale)[0]  # type: ignore[no-any-return]
+        return operator(values[None, :, None], [1, size], *flags, None, scale)[0, :, 0]  # type: ignore[no-any-return]
+
+
+NEAREST = Method("NEAREST", "ASYMMETRIC", "FLOOR", "upsample_nearest1d")
+EXACT = Method("NEAREST", "HALF_PIXEL", "HALF_UP", "_upsample_nearest_exact1d")
+LINEAR = Method("LINEAR", "HALF_PIXEL", "FLOOR", "upsample_linear1d")
+CUBIC = Method("CUBIC", "HALF_PIXEL", "FLOOR", "upsample_bicubic2d")
+LINEAR_AA = Method("LINEAR", "HALF_PIXEL", "FLOOR", "_upsample_bilinear2d_aa", antialias=True)
+CUBIC_AA = Method("CUBIC", "HALF_PIXEL", "FLOOR", "_upsample_bicubic2d_aa", antialias=True)
+
+
+def ideal(method: Method, length: int, size: int, factor: float | None) -> bool:
+    """Whether PyTorch's float32 arithmetic picks the elements that exact arithmetic would."""
+    i = torch.arange(size)
+    exact = i * length // size if method is NEAREST else (2 * i + 1) * length // (2 * size)
+    return bool(torch.equal(picked(method, length, size, factor), exact))
+
+
+def picked(method: Method, length: int, size: int, factor: float | None) -> torch.Tensor:
+    """Which element PyTorch's nearest interpolation picks for each output (float64 holds any index)."""
+    return method.on_axis(torch.arange(length, dtype=torch.float64)[None], size, factor)[0].long()
+
+
+def taps(method: Method, size: int, factor: float) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+    """Indices (not yet clamped at the end) and weights of each tap, from PyTorch's UpSample.h, in float32."""
+    i = torch.arange(size, dtype=torch.float32)
+    scale = torch.tensor(1.0 / factor, dtype=torch.float32)
+    if method.mode == "NEAREST":
+        at = i * scale if method is NEAREST else (i + 0.5) * scale
+        return [at.floor().long()], [torch.ones(size)]
+    at = (i + 0.5) * scale - 0.5
+    if method.mode == "LINEAR":
+        at = at.clamp(min=0)
+    floor = at.floor()
+    t = at - floor
+    offsets = (0, 1) if method.mode == "LINEAR" else (-1, 0, 1, 2)
+    weights = [1 - t, t] if method.mode == "LINEAR" else [_cubic((t - o).abs()) for o in offsets]
+    return [(floor.long() + o).clamp(min=0) for o in offsets], weights
+
+
+def _cubic(x: torch.Tensor, a: float = -0.75) -> torch.Tensor:
+    """Keys' cubic convolution weight at distance x."""
+    near = ((a + 2) * x - (a + 3)) * x * x + 1
+    far = ((a * x - 5 * a) * x + 8 * a) * x - 4 * a
+    return torch.where(x <= 1, near, far)
