@@ -8,10 +8,11 @@ import torch
 
 from builder.conversion import scalars
 from builder.conversion.context import ConversionContext, Unconvertible
+from builder.conversion.converters.accumulating import accumulated
 from builder.conversion.converters.cumulative import doubling
 from builder.conversion.converters.diagonals import diagonal_span, matrix_last
 from builder.conversion.converters.indexing import as_index, expand_masks, gathered, linear_index
-from builder.conversion.converters.scattering import accumulated, in_steps, spliced
+from builder.conversion.converters.scattering import in_steps, spliced
 from builder.conversion.converters.select import bound, length_between, position
 from builder.conversion.converters.shape import broadcast_sizes, permuted
 from builder.conversion.dynamic import Size

@@ -1,0 +1,202 @@
+"""Reducing what falls on one place: scatter_add, index_reduce and their relatives.
+
+TensorRT's IScatterLayer overwrites. Where torch adds, multiplies or takes the greatest of what falls on one place,
+every place is compared with every index and the reduction runs over the indices (`accumulated`).
+"""
+
+from __future__ import annotations
+
+from math import isfinite
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+
+from builder.conversion.context import ConversionContext
+from builder.conversion.converters.indexing import as_index, cut, from_the_front
+from builder.conversion.converters.padding import padded
+from builder.conversion.converters.scattering import matches, ranked, upright, written
+from builder.conversion.dynamic import Size, bounds, expression
+from builder.conversion.evaluators.creation import filled
+from builder.conversion.layers import alike, choose, combine, less, reduce
+from builder.conversion.registry import converter
+
+REDUCTIONS = {
+    "sum": ("SUM", "SUM"),
+    "add": ("SUM", "SUM"),
+    "prod": ("PROD", "PROD"),
+    "multiply": ("PROD", "PROD"),
+    "amax": ("MAX", "MAX"),
+    "amin": ("MIN", "MIN"),
+    "mean": ("SUM", "SUM"),
+}
+"""torch's name -> ReduceOperation, ElementWiseOperation with what was there."""
+
+
+MOST_COMPARISONS = 2**28
+"""More than that (every place with every index) is not worth a network's memory: 256 million bools."""
+
+
+def accumulated(
+    ctx: ConversionContext, x: Any, axis: int, index: Any, src: Any, reduction: str, include_self: bool = True
+) -> Any:
+    """x reduced with the values of src that fall on each place of an axis; index broadcasts against src.
+
+    The places are a new axis before the indices: mask [.., places, indices, ..].
+    """
+    dtype = ctx.dtype(x)
+    computed = torch.int32 if dtype == torch.bool else dtype
+    x, src = ctx.tensor(x, computed), ctx.tensor(src, computed)
+    mask = matches(ctx, ctx.size(x, axis), index, axis, ctx.rank(x))
+    neutral = _neutral(reduction, computed)
+    inside = choose(ctx, mask, ctx.unsqueeze(src, [axis]), neutral, computed)
+    ctx.set_sizes(inside, _mask_sizes(ctx, ctx.size(x, axis), src, axis))
+    found = reduce(ctx, REDUCTIONS[reduction][0], inside, [axis + 1], False)
+    found = _to_whole(ctx, found, x, neutral)
+    count = None if include_self and reduction != "mean" else _count(ctx, mask, src, x, axis, computed)
+    result = _with_self(ctx, x, found, count, reduction, include_self)
+    return (
+        ctx.cast(ctx.copy_sizes(x, result), dtype) if computed != dtype else ctx.wrapped(alike(ctx, x, result), dtype)
+    )
+
+
+def _mask_sizes(ctx: ConversionContext, places: Size, src: Any, axis: int) -> list[Size]:
+    sizes = ctx.sizes(src)
+    return [*sizes[:axis], places, *sizes[axis:]]
+
+
+def _neutral(reduction: str, dtype: torch.dtype) -> float | int:
+    """What changes nothing in this reduction."""
+    if reduction in ("amax", "amin"):
+        if dtype.is_floating_point:
+            return float("-inf") if reduction == "amax" else float("inf")
+        limits = torch.iinfo(dtype)
+        return limits.min if reduction == "amax" else limits.max
+    return 1 if REDUCTIONS[reduction][0] == "PROD" else 0
+
+
+def _to_whole(ctx: ConversionContext, found: Any, x: Any, neutral: float | int) -> Any:
+    """The index may cover a part of the other axes only: the rest is as if nothing fell there."""
+    pads: list[Size] = []
+    for own, whole in zip(reversed(ctx.sizes(found)), reversed(ctx.sizes(x)), strict=True):
+        pads += [0, ctx.arithmetic("sub", whole, own)]
+    return padded(ctx, found, pads, "constant", neutral)
+
+
+def _count(ctx: ConversionContext, mask: Any, src: Any, x: Any, axis: int, dtype: torch.dtype) -> Any:
+    """How many values fall on each place."""
+    wide = ctx.expand(mask, _mask_sizes(ctx, ctx.size(x, axis), src, axis))
+    ones = ctx.cast(wide, dtype)
+    return _to_whole(ctx, reduce(ctx, "SUM", ones, [axis + 1], False), x, 0)
+
+
+def _with_self(ctx: ConversionContext, x: Any, found: Any, count: Any, reduction: str, include_self: bool) -> Any:
+    if include_self:
+        found = ctx.elementwise(REDUCTIONS[reduction][1], x, found)
+    if reduction == "mean":
+        divisor = ctx.elementwise("SUM" if include_self else "MAX", count, ctx.like_scalar(count, 1))
+        found = ctx.elementwise("DIV" if ctx.dtype(x).is_floating_point else "FLOOR_DIV", found, divisor)
+    return found if include_self else choose(ctx, less(ctx, ctx.like_scalar(count, 0), count), found, x, ctx.dtype(x))
+
+
+def _affordable(ctx: ConversionContext, args: SimpleNamespace) -> str | None:
+    """at most 2^28 comparisons"""
+    places = _greatest(ctx, args.self, ctx.axis(args.self, args.dim)) if ctx.rank(args.self) else 1
+    volume = places
+    for axis in range(ctx.rank(args.index)):
+        volume *= _greatest(ctx, args.index, axis)
+    if volume > MOST_COMPARISONS:
+        return f"adding up at {places} places from {volume // places} indices takes {volume} comparisons in memory"
+    return None
+
+
+def _greatest(ctx: ConversionContext, x: Any, axis: int) -> int:
+    """The greatest length that the profiles give an axis; 1 where nothing is known of it."""
+    span = bounds(ctx.expr(x, axis) if not isinstance(x, torch.Tensor) else expression(x.shape[axis]), ctx.ranges())
+    return int(span[1]) if span is not None and isfinite(span[1]) else 1
+
+
+_NOTE = "compares every place with every index: memory grows with their product"
+
+
+@converter(
+    "aten::scatter_add(Tensor self, int dim, Tensor index, Tensor src) -> Tensor",
+    constants=("index",),
+    when=_affordable,
+    note=_NOTE,
+)
+def scatter_add(ctx: ConversionContext, node: Any, x: Any, dim: int, index: Any, src: Any) -> Any:
+    """self[index[i][j]][j] += src[i][j] for dim 0"""
+    return scatter_reduce(ctx, node, x, dim, index, src, "sum")
+
+
+@converter(
+    "aten::scatter_reduce.two(Tensor self, int dim, Tensor index, Tensor src, str reduce, *, bool include_self=True)"
+    " -> Tensor",
+    "aten::scatter.reduce(Tensor self, int dim, Tensor index, Tensor src, *, str reduce) -> Tensor",
+    constants=("index",),
+    when=_affordable,
+    note=_NOTE,
+)
+def scatter_reduce(
+    ctx: ConversionContext, node: Any, x: Any, dim: int, index: Any, src: Any, how: str, include_self: bool = True
+) -> Any:
+    """self[index[i][j]][j] reduced with src[i][j]"""
+    whole, index, src = ranked(ctx, x, index, src)
+    part = cut(ctx, src, ctx.sizes(index))
+    result = accumulated(ctx, whole, ctx.axis(whole, dim), index, part, how, include_self)
+    return result if ctx.rank(x) else ctx.reshape(result, [])
+
+
+@converter(
+    "aten::scatter.value_reduce(Tensor self, int dim, Tensor index, Scalar value, *, str reduce) -> Tensor",
+    constants=("index",),
+    dynamic=("value",),
+    when=_affordable,
+    note=_NOTE,
+)
+def scatter_value_reduce(ctx: ConversionContext, node: Any, x: Any, dim: int, index: Any, value: Any, how: str) -> Any:
+    """scatter of one value, added or multiplied"""
+    src = ctx.tensor(filled(ctx, ctx.sizes(index), value, ctx.dtype(x)))
+    return scatter_reduce(ctx, node, x, dim, index, src, how)
+
+
+@converter(
+    "aten::index_add(Tensor self, int dim, Tensor index, Tensor source, *, Scalar alpha=1) -> Tensor",
+    constants=("index",),
+    dynamic=("alpha",),
+    when=_affordable,
+    note=_NOTE,
+)
+def index_add(ctx: ConversionContext, node: Any, x: Any, dim: int, index: Any, source: Any, alpha: Any) -> Any:
+    """self[index[i]] += alpha * source[i] along dim"""
+    scaled = source if isinstance(alpha, int | float) and alpha == 1 else combine(ctx, "PROD", source, alpha)
+    return index_reduce(ctx, node, x, dim, index, ctx.tensor(scaled, ctx.dtype(x)), "sum")
+
+
+@converter(
+    "aten::index_reduce(Tensor self, int dim, Tensor index, Tensor source, str reduce, *, bool include_self=True)"
+    " -> Tensor",
+    constants=("index",),
+    when=_affordable,
+    note=_NOTE,
+)
+def index_reduce(
+    ctx: ConversionContext, node: Any, x: Any, dim: int, index: Any, source: Any, how: str, include_self: bool = True
+) -> Any:
+    """self[index[i]] reduced with source[i] along dim"""
+    whole, source = ranked(ctx, x, source)
+    axis = ctx.axis(whole, dim)
+    places = upright(ctx, index, axis, ctx.rank(whole))
+    result = accumulated(ctx, whole, axis, places, source, how, include_self)
+    return result if ctx.rank(x) else ctx.reshape(result, [])
+
+
+@converter("aten::put(Tensor self, Tensor index, Tensor source, bool accumulate=False) -> Tensor", constants=("index",))
+def put(ctx: ConversionContext, node: Any, x: Any, index: Any, source: Any, accumulate: bool) -> Any:
+    """self.view(-1)[index] = source, or += with accumulate"""
+    sizes = ctx.sizes(x)
+    flat, source = ctx.reshape(x, [-1]), ctx.reshape(source, [-1])
+    index = ctx.reshape(as_index(ctx, from_the_front(ctx, index, ctx.size(flat, 0))), [-1])
+    result = accumulated(ctx, flat, 0, index, source, "sum") if accumulate else written(ctx, flat, index, source, 0)
+    return ctx.reshape(result, sizes)
