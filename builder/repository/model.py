@@ -118,7 +118,8 @@ class _Build:
         self.result.warnings += tuple(f"no golden could run {name}: add one (goldens: ...)" for name in unchecked)
         cut = layouts.Cut(self.spec, pieces, plans, goldens, tuple(recorded), arm_plans)
         artifact, reason = layouts.artifact(cut, self.order.layout, self.order.serve_as, self.order.torch_steps)
-        self.result.layers, self.result.plan_bytes = layouts.layers(cut), layouts.plan_bytes(cut)
+        self.result.layers = sum(int(plan.facts["layers"]) for plan in cut.built)
+        self.result.plan_bytes = sum(len(plan.data) for plan in cut.built)
         self.result.layout = "ensemble" if hasattr(artifact, "steps") else "fused"
         self.result.segments = tuple(segment.kind for segment in pieces.partition.segments)
         self.result.layout_reason = reason
