@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -83,8 +82,6 @@ class TritonPythonModel:
         return torch.zeros([batch, *dims], dtype=dtype, device="cpu" if on_cpu else self.device)
 """
 """A model that does nothing: tensors of the same sizes, from and to where the model's are."""
-
-Change = Callable[[Any], None]
 
 
 def variant(model: Path, suffix: str, *, runtime: dict[str, Any] | None = None, instances: int = 1) -> str:

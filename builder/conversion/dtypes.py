@@ -27,8 +27,6 @@ NAMES = {
     torch.float32: "FLOAT",
     torch.float8_e4m3fn: "FP8",  # quantised tensors only
 }
-FLOATS = (torch.float16, torch.bfloat16, torch.float32)
-INTEGERS = (torch.uint8, torch.int8, torch.int32, torch.int64)
 
 TORCH_SCALARS: dict[type, torch.dtype] = {bool: torch.bool, int: torch.int64, float: torch.float32}
 

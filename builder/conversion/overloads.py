@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import torch
 
@@ -36,12 +35,6 @@ def of_list(name: str) -> list[str]:
 def of_dict(name: str) -> list[str]:
     """Overloads that work on a dictionary whose keys are numbers or strings."""
     return overloads(name, lambda types: bool(types) and types[0].startswith("Dict[") and "Dict[Tensor" not in types[0])
-
-
-def schema_of(key: str) -> Any:
-    """The registered schema of a key; None for a node kind that has none (prim::If)."""
-    name, _, overload = key.partition(".")
-    return next((s for s in torch._C._jit_get_schemas_for_operator(name) if s.overload_name == overload), None)
 
 
 def _is_list(kind: str) -> bool:

@@ -54,11 +54,6 @@ def nodes_of(graph: Graph, *kinds: str) -> list[Node]:
     return [node for kind in kinds for node in graph.findAllNodes(kind, True)]
 
 
-def count_nodes(graph: Graph) -> int:
-    """How many nodes a converter would have to look at: all but constants, at every depth."""
-    return sum(node.kind() != "prim::Constant" for node in walk(graph))
-
-
 def constant(value: Value) -> Any:
     """The Python value of a constant; None also when the value is not known, see `is_constant`."""
     return value.toIValue() if is_constant(value) else None

@@ -16,7 +16,6 @@ Profile = Mapping[str, Range]
 DTYPES = ("bool", "uint8", "int8", "int32", "int64", "float16", "bfloat16", "float32", "float64")
 PRECISIONS = ("fp32", "tf32", "fp16", "bf16", "int8", "fp8", "mixed")
 STATE_MODES = ("implicit", "explicit")
-ENDPOINTS = ("module", "fp16")
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,6 @@ from builder.repository.search import search_precision
 from builder.repository.settings import Settings
 from builder.repository.single import endpoints
 
-_endpoints = endpoints
-
 __all__ = [
     "PHASES",
     "ModelResult",

@@ -13,9 +13,6 @@ if TYPE_CHECKING:
     from builder.triton import EnsembleArtifact, ModelArtifact
 
 
-LAYOUTS = ("auto", "ensemble", "fused")
-
-
 def artifact(
     cut: Cut, layout: str, serve_as: str, torch_steps: str = "auto"
 ) -> tuple[ModelArtifact | EnsembleArtifact, str]:

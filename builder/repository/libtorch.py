@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from builder.triton import IO, Golden, ModelArtifact
 
 SERVE_AS = "pytorch_libtorch"
-TORCH_STEPS = ("auto", "python", "pytorch")
 TYPES = frozenset(DTYPES) - {"bfloat16"}
 """What its tensors can be (ConvertDataTypeToTorchType)."""
 

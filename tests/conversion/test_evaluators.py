@@ -10,7 +10,6 @@ import pytest
 import torch
 
 from builder.conversion import converters, evaluators
-from builder.conversion.overloads import schema_of
 from builder.conversion.registry import CONVERTERS, EVALUATORS
 from builder.errors import UnsupportedOperators
 from tests.conversion.harness import check, convert
@@ -22,6 +21,12 @@ NODE_KINDS = frozenset(
     f"prim::{k}" for k in "If Loop Constant ListConstruct TupleConstruct ListUnpack DictConstruct shape".split()
 )
 """Node kinds that TorchScript builds without a schema (prim::shape is what older versions write for aten::size)."""
+
+
+def schema_of(key: str) -> Any:
+    """The registered schema of a key; None for a node kind that has none (prim::If)."""
+    name, _, overload = key.partition(".")
+    return next((s for s in torch._C._jit_get_schemas_for_operator(name) if s.overload_name == overload), None)
 
 
 @pytest.mark.parametrize("key", sorted(EVALUATORS))

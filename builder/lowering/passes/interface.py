@@ -6,8 +6,6 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-import torch
-
 from builder.errors import LoweringError
 from builder.lowering import ir
 from builder.lowering.passes import Context, lowering_pass
@@ -194,8 +192,3 @@ def _not_a_tensor(value: Any, name: str) -> LoweringError:
         where=ir.source_line(value.node()),
         fix="return a tensor, or a tuple or dictionary of tensors with a fixed number of elements",
     )
-
-
-def constant_type(value: Any) -> Any:
-    """The torch type of a Python value bound to a graph input."""
-    return torch._C._jit_try_infer_type(value).type()
