@@ -59,13 +59,16 @@ class First(nn.Module):
         return tuple(t for t in answer if isinstance(t, Tensor))
 
 
+Options = dict[str, Any]
+
+
 def _transformer(
-    model: str, config: str, options: dict[str, Any], fixed: dict[str, Any] | None = None
+    model: str, config: str, options: Options | Callable[[], Options], fixed: Options | None = None
 ) -> Callable[[], nn.Module]:
     def make() -> nn.Module:
         import transformers
 
-        settings = getattr(transformers, config)(**options)
+        settings = getattr(transformers, config)(**(options() if callable(options) else options))
         return First(getattr(transformers, model)(settings), **(fixed or {}))
 
     return make
@@ -84,7 +87,7 @@ def _text(
     return Network(_transformer(model, config, options, fixed), inputs, axes, cases, unscriptable=CONFIGURED)
 
 
-def _pictures(model: str, config: str, options: dict[str, Any], size: int = 224) -> Network:
+def _pictures(model: str, config: str, options: Options | Callable[[], Options], size: int = 224) -> Network:
     make = _transformer(model, config, options)
     cases = ({"n": 2}, {"n": 1}, {"n": 3})
     return Network(make, lambda s: (torch.randn(s["n"], 3, size, size),), {0: {0: "n"}}, cases, unscriptable=CONFIGURED)
@@ -106,12 +109,13 @@ class Causal(nn.Module):
         return self.inner(tokens, attention_mask=mask, use_cache=False, return_dict=False)[0][:, -1]  # type: ignore[no-any-return]
 
 
-def _detr() -> Network:
+def _detr() -> dict[str, Any]:
+    """The configuration holds another one: made with the network, for transformers may not be here."""
     import transformers
 
     backbone = transformers.ResNetConfig(out_features=["stage4"])
     options = {"use_timm_backbone": False, "use_pretrained_backbone": False, "backbone_config": backbone}
-    return _pictures("DetrModel", "DetrConfig", {**options, "encoder_layers": 2, "decoder_layers": 2}, 256)
+    return {**options, "encoder_layers": 2, "decoder_layers": 2}
 
 
 TOKENS: tuple[Any, ...] = (
@@ -220,7 +224,7 @@ NETWORKS: dict[str, Network] = {
     "MobileViT": _pictures("MobileViTModel", "MobileViTConfig", {}, 256),
     "SegFormer-B0": _pictures("SegformerForSemanticSegmentation", "SegformerConfig", {}, 256),
     "DPT": _pictures("DPTForDepthEstimation", "DPTConfig", {"image_size": 224}),
-    "DETR (2 + 2 layers)": _detr(),
+    "DETR (2 + 2 layers)": _pictures("DetrModel", "DetrConfig", _detr, 256),
     "wav2vec2-base": Network(
         _transformer("Wav2Vec2Model", "Wav2Vec2Config", {}),
         lambda s: (torch.randn(s["n"], s["t"]),),

@@ -5,6 +5,9 @@ Tolerance: errors of sums accumulate over the depth: fifty layers of a few ulp e
 
 from __future__ import annotations
 
+import importlib
+import sys
+
 import pytest
 
 from tests.networks.comparing import measure
@@ -18,3 +21,12 @@ LIMIT = 2e-5
 def test_a_network_answers_as_torch_does(name: str, mode: str) -> None:
     measured = measure(NETWORKS[name], mode, compile=mode == "scripted")
     assert max(measured.errors) <= LIMIT
+
+
+@pytest.mark.parametrize("package", ["transformers", "pytorchcv"])
+def test_the_published_networks_are_listed_where_their_packages_are_missing(
+    package: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+    monkeypatch.delitem(sys.modules, "tests.networks.published", raising=False)
+    assert "DETR (2 + 2 layers)" in importlib.import_module("tests.networks.published").NETWORKS
