@@ -127,7 +127,11 @@ class Engine:
         captured = torch.cuda.CUDAGraph()
         with torch.cuda.graph(captured):
             run()
-        return captured.replay
+
+        def replay(of: Engine = self) -> None:  # which holds what the graph reads, runs and writes
+            captured.replay()
+
+        return replay
 
     def layers(self, x: torch.Tensor, calls: int = 20) -> dict[str, float]:
         """Mean milliseconds of each layer of the engine by TensorRT's profiler, the slowest first."""

@@ -10,7 +10,7 @@ import torch
 
 from builder.conversion.dynamic import DynamicScalar, Size, expression
 from builder.conversion.lengths import Lengths
-from builder.engine import dialect
+from builder.engine import dialect, flavour
 from builder.engine.flavour import trt
 
 
@@ -30,6 +30,7 @@ class Arrangement(Lengths):
             layer.zero_is_placeholder = any(isinstance(s, DynamicScalar) for s in sizes)
         result = layer.get_output(0)
         self.remember_dtype(result, self.dtype(tensor))
+        self.facts(result).reshaped = True
         return self.set_sizes(result, sizes)
 
     def _without_minus_one(self, tensor: Any, sizes: list[Size]) -> list[Size]:
@@ -61,6 +62,10 @@ class Arrangement(Lengths):
             else:
                 dims.append(-1)
                 open_axes += 1
+        copied = dims.count(0) if has_dynamic else 0
+        if copied and self.facts(tensor).reshaped and not flavour.has_int64():
+            # 8.6 joins two reshapes to one, which then copies the axis of the first one's input.
+            dims, open_axes = [d or -1 for d in dims], open_axes + copied
         return dims if open_axes <= 1 else None
 
     def unsqueeze(self, tensor: Any, axes: Sequence[int]) -> Any:
@@ -90,6 +95,7 @@ class Arrangement(Lengths):
             layer.set_input(1, self._shape_without_or_with(tensor, axes, insert=method == "add_unsqueeze"))
         result = layer.get_output(0)
         self.remember_dtype(result, self.dtype(tensor))
+        self.facts(result).reshaped = True
         return self.set_sizes(result, exprs)
 
     def _shape_without_or_with(self, tensor: Any, axes: Sequence[int], insert: bool) -> Any:
@@ -113,6 +119,7 @@ class Arrangement(Lengths):
         layer.first_transpose = trt.Permutation(list(order))
         result = layer.get_output(0)
         self.remember_dtype(result, self.dtype(tensor))
+        self.facts(result).reshaped = self.facts(tensor).reshaped
         return self.set_sizes(result, [self.expr(tensor, axis) for axis in order])
 
     def slice(

@@ -27,7 +27,7 @@ def is_tensor(value: Any) -> bool:
 class TensorFacts:
     """What we know of an ITensor beyond TensorRT: the symbolic size of each axis, torch's dtype if carried wider; the
     8-bit tensor that it is read from (`quantised`), the half tensor that it is a cast of (`wide_of`), the one element
-    that it repeats (`splat`, all axes 1)."""
+    that it repeats (`splat`, all axes 1), and whether it is another tensor in another shape (`reshaped`)."""
 
     sizes: dict[int, DynamicScalar] = field(default_factory=dict)
     exprs: dict[int, sympy.Expr] = field(default_factory=dict)
@@ -37,6 +37,7 @@ class TensorFacts:
     quantised: Any = None
     wide_of: Any = None
     splat: Any = None
+    reshaped: bool = False
 
 
 class Facts:

@@ -90,10 +90,6 @@ class Policy:
         """Whether the layers of `operator` must be told to stay in float32."""
         return self.half is not None and not self.typed and self._kept(operator, name)
 
-    def allows_half(self, operator: str, name: str) -> bool:
-        """Whether TensorRT, where it chooses precisions itself, may compute `operator` in float16."""
-        return self.half == torch.float16 and not self.typed and not self._kept(operator, name)
-
     def spared(self, name: str) -> tuple[str, ...]:
         """The layer types that `constrain` leaves alone; none where the user asked for float32 by name."""
         return () if self._named(name) else SELF_KEPT

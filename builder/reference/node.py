@@ -90,7 +90,8 @@ def _agreed(operands: list[Tensor | None]) -> list[Tensor | None]:
 
 
 def _as_said(value: Tensor, dtype: torch.dtype) -> Tensor:
-    return value.to(dtype) if value.is_floating_point() and dtype in (torch.float32, torch.float16) else value
+    either = (torch.float32, torch.float16)
+    return value.to(dtype) if value.dtype in either and dtype in either else value
 
 
 def fits(lengths: Sequence[int], shape: Sequence[int]) -> bool:

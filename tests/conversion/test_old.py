@@ -12,6 +12,7 @@ from torch.nn import functional as F
 import builder
 from builder.engine import flavour
 from builder.errors import UnsupportedOperators, UsageError
+from builder.reference.network import read_layer
 from tests.conversion import old
 from tests.conversion.harness import check, convert
 
@@ -57,6 +58,30 @@ def test_with_dynamic_axes(name: str) -> None:
     check(function, *inputs, dynamic={0: {0: "n"}}, compile=False)
 
 
+@pytest.mark.parametrize(("shifts", "dims"), [(1, 0), (-2, 0), (7, 1), ((3, -4), (0, 1)), (5, ()), ((1, 1), (0, 0))])
+def test_a_dynamic_roll_does_not_wrap(shifts: Any, dims: Any) -> None:
+    x = torch.arange(12.0).reshape(4, 3)
+    more = [[torch.arange(3.0 * n).reshape(n, 3)] for n in (1, 2, 8)]
+    conversion = check(lambda x: x.roll(shifts, dims), x, dynamic={0: {0: "n"}}, more=more)
+    modes = [node.layer.mode.name for node in layers(conversion) if node.kind == "SLICE"]
+    assert modes and "WRAP" not in modes
+
+
+def test_a_reshape_of_a_reshape_copies_no_axis() -> None:
+    """8.6 joins the two to one, whose copied axis is the first one's input's."""
+    heads = lambda x: x[2].reshape(x.shape[1], x.shape[2] * 4, 2).transpose(0, 1).reshape(-1, x.shape[1], 2)  # noqa: E731
+    conversion = check(heads, torch.randn(3, 5, 2, 8), dynamic={0: {1: "t", 2: "n"}}, trace=True)
+    shuffles = [node.layer for node in layers(conversion) if node.kind == "SHUFFLE"]
+    copying = [s.name for s in shuffles if 0 in tuple(s.reshape_dims or ()) and s.zero_is_placeholder]
+    assert len(shuffles) >= 3 and not copying
+
+
+def layers(conversion: builder.Conversion) -> list[Any]:
+    """With the settings of their classes."""
+    network = conversion.network
+    return [read_layer(network.get_layer(index)) for index in range(network.num_layers)]
+
+
 def test_integers_that_are_too_many_to_rank_are_refused() -> None:
     with pytest.raises(UnsupportedOperators, match="sorts floats only"):
         convert(lambda x: x.topk(5), [torch.zeros(5000, dtype=torch.int32)])
@@ -75,32 +100,3 @@ def test_a_layer_that_8_6_refuses_is_noticed(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr("builder.engine.dialect.takes", lambda layer, dtype: layer != "UNARY.NEG")
     assert old.refused(convert(lambda x: x.sort(1), [INTEGERS]).network)
     assert old.refused(convert(lambda x: F.pad(x, (1, 2), value=True), [BOOLS]).network)
-
-
-def test_gelu_may_be_the_logistic_function_in_half_alone() -> None:
-    """Of an exact gelu; its polynomial is off by 2.6e-5 at most, a twentieth of what half keeps of a result near 1."""
-    spec = builder.TensorSpec("float32", (4001,), name="x")
-    x = torch.linspace(-12, 12, 4001)
-    exact, approximate = (torch.nn.GELU(kind) for kind in ("none", "tanh"))
-    truth = F.gelu(x.double())
-    assert 1e-5 < _off(_traced(exact, spec, precision="fp16"), x, truth) < 2.6e-5
-    assert _off(_traced(exact, spec), x, truth) < 1e-6
-    assert _off(_traced(exact, spec, precision="fp16", keep_fp32=("*gelu*",)), x, truth) < 1e-6
-    approximated = _traced(approximate, spec, precision="fp16")
-    assert _off(approximated, x, F.gelu(x.double(), approximate="tanh")) < 1e-6
-
-
-def _off(conversion: builder.Conversion, x: torch.Tensor, truth: torch.Tensor) -> float:
-    (got,) = builder.reference.run(conversion, [x])
-    return float((got - truth).abs().max())
-
-
-def test_gelu_of_what_half_cannot_square() -> None:
-    x = torch.tensor([300.0, -300.0, 65504.0, -65504.0, 0.0, float("inf"), float("nan")], dtype=torch.float16)
-    (got,) = builder.reference.run(_traced(torch.nn.GELU(), builder.TensorSpec("float16", (7,), name="x")), [x])
-    assert got[:6].tolist() == [300.0, 0.0, 65504.0, 0.0, 0.0, float("inf")] and got[6].isnan()
-
-
-def _traced(module: torch.nn.Module, spec: builder.TensorSpec, **how: Any) -> builder.Conversion:
-    traced = torch.jit.trace(module, torch.zeros([int(n) for n in spec.shape], dtype=getattr(torch, spec.dtype)))
-    return builder.convert(traced, [spec], **how)

@@ -7,7 +7,6 @@ import pytest
 import torch
 
 from builder import reference
-from builder.engine import flavour
 from builder.engine.flavour import trt
 from builder.errors import NetworkEvaluationError
 from networks import closely, constant, evaluate, exactly, network_of, weights
@@ -94,8 +93,7 @@ def test_top_k_is_sorted_and_of_equal_values_the_earlier_comes_first(op, axis, k
     places = np.take(order, range(2), axis)
 
     def build(net, x):
-        asked = [getattr(trt.DataType, kind)] if flavour.has_int64() or kind == "INT64" else []  # 8.6 has INT32 alone
-        layer = net.add_topk(x, getattr(trt.TopKOperation, op), 2, 1 << axis, *asked)
+        layer = net.add_topk(x, getattr(trt.TopKOperation, op), 2, 1 << axis, getattr(trt.DataType, kind))
         return [layer.get_output(0), layer.get_output(1)]
 
     values, indices = evaluate(build, x)

@@ -49,7 +49,6 @@ def served(request: pytest.FixtureRequest, models: Path, tmp_path_factory: pytes
         serve_as="python",
         options=QUICK,
         store=models.parent / "store",
-        isolate=False,
     )
     with serve(folder / "out", http_port=0, grpc_port=0, metrics_port=0) as server:
         found = verify(folder / "out", server.http_url, server.grpc_url, repeat=0)
@@ -95,7 +94,7 @@ def test_an_ensemble_for_tritons_own_backends_is_taken_by_its_parser_and_validat
     models: Path, tmp_path: Path
 ) -> None:
     """Neither backend is here; each config gets as far as looking for its library."""
-    settings = {"only": ["salient"], "options": QUICK, "store": models.parent / "store", "isolate": False}
+    settings = {"only": ["salient"], "options": QUICK, "store": models.parent / "store"}
     (result,) = build_repository(models, tmp_path / "out", layout="ensemble", **settings)
     assert result.ok, result.error
     configs = {path.name: read(path).config for path in (tmp_path / "out").iterdir()}

@@ -11,8 +11,9 @@ import torch
 from builder.conversion.context import ConversionContext, Unconvertible
 from builder.conversion.converters.indexing import gathered
 from builder.conversion.converters.shape import merged, permuted, reshaped
-from builder.conversion.dynamic import Size
+from builder.conversion.dynamic import DynamicScalar, Size
 from builder.conversion.registry import converter
+from builder.engine import flavour
 
 
 @converter("aten::repeat(Tensor self, SymInt[] repeats) -> Tensor", dynamic=("repeats",))
@@ -103,7 +104,24 @@ def roll(ctx: ConversionContext, node: Any, x: Any, shifts: list[Size], dims: li
     starts = [
         s % n if isinstance(s, int) and isinstance(n, int) and n else s for s, n in zip(starts, sizes, strict=True)
     ]
-    return ctx.slice(x, starts, sizes, [1] * len(sizes), "WRAP") if any(s != 0 for s in starts) else x
+    if all(start == 0 for start in starts):
+        return x
+    if not flavour.has_int64() and any(isinstance(n, DynamicScalar) for n in sizes):
+        return _rolled(ctx, x, starts)
+    return ctx.slice(x, starts, sizes, [1] * len(sizes), "WRAP")
+
+
+def _rolled(ctx: ConversionContext, x: Any, starts: list[Size]) -> Any:
+    """Each axis from its start on, of the tensor twice in a row: where a size is dynamic, 8.6 cannot build a slice that
+    wraps ("expected shape [2, 0, 0, 32]")."""
+    sizes = ctx.sizes(x)
+    for axis, (start, size) in enumerate(zip(starts, sizes, strict=True)):
+        if start != 0:
+            whole = ctx.arithmetic("mul", ctx.arithmetic("floordiv", start, size), size)
+            first: list[Size] = [0] * len(sizes)
+            first[axis] = ctx.arithmetic("sub", start, whole)
+            x = ctx.slice(ctx.concatenate([x, x], axis), first, sizes, [1] * len(sizes))
+    return x
 
 
 @converter("aten::rot90(Tensor self, int k=1, int[] dims=[0, 1]) -> Tensor")
