@@ -22,10 +22,15 @@ def floating(ctx: ConversionContext, x: Any) -> Any:
     return x if ctx.dtype(x).is_floating_point else ctx.cast(x, torch.float32)
 
 
+def computed_in(dtype: torch.dtype) -> torch.dtype:
+    """The dtype that arithmetic on bools is done in."""
+    return torch.int32 if dtype == torch.bool else dtype
+
+
 def combine(ctx: ConversionContext, operation: str, *values: Any) -> Any:
     """An ElementWiseOperation on promoted, broadcast operands; bool is computed as integers and cast back."""
     dtype = ctx.promoted(*values)
-    computed = torch.int32 if dtype == torch.bool else dtype
+    computed = computed_in(dtype)
     result = ctx.elementwise(operation, *ctx.operands(*values, dtype=computed))
     return settle(ctx, result, computed, dtype)
 
@@ -40,7 +45,7 @@ def settle(ctx: ConversionContext, result: Any, computed: torch.dtype, dtype: to
 def comparison(ctx: ConversionContext, operation: str, negate: bool, x: Any, other: Any) -> Any:
     """A bool tensor; >= is not <, except that NaN compares False with everything but !=."""
     dtype = ctx.promoted(x, other)
-    a, b = ctx.operands(x, other, dtype=torch.int32 if dtype == torch.bool else dtype)
+    a, b = ctx.operands(x, other, dtype=computed_in(dtype))
     if not negate or operation == "EQUAL" or not dtype.is_floating_point:
         result = ctx.elementwise(operation, a, b)
         return ctx.unary("NOT", result) if negate else result

@@ -18,7 +18,7 @@ from builder.conversion.converters.padding import padded
 from builder.conversion.converters.scattering import matches, ranked, upright, written
 from builder.conversion.dynamic import Size, bounds, expression
 from builder.conversion.evaluators.creation import filled
-from builder.conversion.layers import alike, choose, combine, less, reduce
+from builder.conversion.layers import alike, choose, combine, computed_in, less, reduce
 from builder.conversion.registry import converter
 
 REDUCTIONS = {
@@ -45,7 +45,7 @@ def accumulated(
     The places are a new axis before the indices: mask [.., places, indices, ..].
     """
     dtype = ctx.dtype(x)
-    computed = torch.int32 if dtype == torch.bool else dtype
+    computed = computed_in(dtype)
     x, src = ctx.tensor(x, computed), ctx.tensor(src, computed)
     mask = matches(ctx, ctx.size(x, axis), index, axis, ctx.rank(x))
     neutral = _neutral(reduction, computed)

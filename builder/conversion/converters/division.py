@@ -9,7 +9,7 @@ import torch
 
 from builder.conversion.context import ConversionContext, Unconvertible
 from builder.conversion.dynamic import DynamicScalar
-from builder.conversion.layers import choose, combine, equal, less, settle, truncated
+from builder.conversion.layers import choose, combine, computed_in, equal, less, settle, truncated
 from builder.conversion.registry import converter
 from builder.engine import dialect
 
@@ -61,11 +61,6 @@ def floored_quotient(ctx: ConversionContext, x: Any, other: Any) -> Any:
         return ctx.cast(floored(ctx, x, other)[0], dtype)
     quotient = ctx.elementwise("FLOOR_DIV", *ctx.operands(x, other, dtype=computed_in(dtype)))
     return settle(ctx, quotient, computed_in(dtype), dtype)
-
-
-def computed_in(dtype: torch.dtype) -> torch.dtype:
-    """The dtype that arithmetic on bools is done in."""
-    return torch.int32 if dtype == torch.bool else dtype
 
 
 @converter(

@@ -8,7 +8,7 @@ import torch
 
 from builder.conversion.context import ConversionContext
 from builder.conversion.dynamic import DynamicScalar
-from builder.conversion.layers import combine, comparison, settle
+from builder.conversion.layers import combine, comparison, computed_in, settle
 from builder.conversion.registry import converter
 
 ARITHMETIC = {
@@ -47,7 +47,7 @@ def _scaled(ctx: ConversionContext, x: Any, alpha: Any, dtype: torch.dtype) -> A
 
 def _linear(ctx: ConversionContext, operation: str, x: Any, other: Any, alpha: Any) -> Any:
     dtype = ctx.promoted(x, other)
-    computed = torch.int32 if dtype == torch.bool else dtype
+    computed = computed_in(dtype)
     scaled = _scaled(ctx, other, alpha, computed)
     result = ctx.elementwise(operation, *ctx.operands(x, scaled, dtype=computed))
     return settle(ctx, result, computed, dtype)

@@ -9,7 +9,7 @@ import torch
 
 from builder.conversion.context import ConversionContext, Unconvertible
 from builder.conversion.dynamic import DynamicScalar
-from builder.conversion.layers import combine
+from builder.conversion.layers import combine, computed_in
 from builder.conversion.registry import converter
 from builder.engine.flavour import trt
 
@@ -90,7 +90,7 @@ def _note_matrix(ctx: ConversionContext, a: Any, b: Any, result: Any, a_vector: 
 
 def _integer_product(ctx: ConversionContext, a: Any, b: Any, transpose_b: bool, dtype: torch.dtype) -> Any:
     """TensorRT multiplies floating matrices only: here integers are multiplied with broadcasting, and summed."""
-    computed = torch.int32 if dtype == torch.bool else dtype
+    computed = computed_in(dtype)
     left, right = ctx.tensor(a), ctx.tensor(b)
     a_vector, b_vector = ctx.rank(a) == 1, ctx.rank(b) == 1
     if transpose_b:

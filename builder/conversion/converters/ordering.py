@@ -14,7 +14,7 @@ import torch
 from builder.conversion import dtypes
 from builder.conversion.context import ConversionContext, Unconvertible
 from builder.conversion.dynamic import DynamicScalar, Size, bounds
-from builder.conversion.layers import reduce
+from builder.conversion.layers import computed_in, reduce
 from builder.conversion.registry import Predicate, converter
 from builder.conversion.spatial import iota
 from builder.engine import dialect
@@ -66,7 +66,7 @@ def best(ctx: ConversionContext, x: Any, k: Size, axis: int, largest: bool) -> t
     select = _layer if dialect.takes("TOPK", x.dtype.name) else _of_integers
     values, places = select(ctx, x, k, axis, largest)
     sizes = [k if a == axis else size for a, size in enumerate(ctx.sizes(x))]
-    ctx.remember_dtype(values, torch.int32 if dtype == torch.bool else dtype)
+    ctx.remember_dtype(values, computed_in(dtype))
     values = ctx.cast(ctx.set_sizes(values, sizes), dtype)
     return values, ctx.cast(ctx.set_sizes(places, sizes), torch.int64)
 
