@@ -8,7 +8,7 @@ import torch
 
 from builder.conversion.context import ConversionContext
 from builder.conversion.dynamic import DynamicScalar
-from builder.conversion.layers import combine, comparison, computed_in, settle
+from builder.conversion.layers import choose, combine, comparison, computed_in, equal, less, settle
 from builder.conversion.registry import converter
 
 ARITHMETIC = {
@@ -101,3 +101,22 @@ def _register_comparison(name: str, operation: str, negate: bool) -> None:
 
 for _name, (_operation, _negate) in COMPARISON.items():
     _register_comparison(_name, _operation, _negate)
+
+
+@converter("aten::atan2(Tensor self, Tensor other) -> Tensor", constants=("self", "other"))
+def atan2(ctx: ConversionContext, node: Any, y: Any, x: Any) -> Any:
+    """The angle of the point (x, y): atan(|y| / |x|), turned into its quadrant; the sign of a zero counts"""
+    dtype = ctx.promoted(y, x)
+    y, x = ctx.operands(y, x, dtype=dtype if dtype.is_floating_point else torch.float32)
+    height, width = ctx.unary("ABS", y), ctx.unary("ABS", x)
+    # |y| = |x| is 45 degrees, also where the quotient would be inf/inf; both 0 is the sign of 0, which is 0.
+    ratio = choose(ctx, equal(ctx, height, width), ctx.unary("SIGN", width), combine(ctx, "DIV", height, width))
+    angle = ctx.unary("ABS", ctx.unary("ATAN", ratio))  # 8.6's |0| may be -0, whose quotient is -inf
+    turned = combine(ctx, "SUB", ctx.like_scalar(angle, torch.pi), angle)
+    angle = choose(ctx, negative(ctx, x), turned, angle)
+    return choose(ctx, negative(ctx, y), ctx.unary("NEG", angle), angle)
+
+
+def negative(ctx: ConversionContext, x: Any) -> Any:
+    """Whether the sign is minus, that of -0.0 too: its reciprocal is -inf."""
+    return ctx.elementwise("OR", less(ctx, x, 0.0), less(ctx, ctx.unary("RECIP", x), 0.0))

@@ -198,15 +198,8 @@ def _gather_several(ctx: ConversionContext, x: Any, places: list[Any], axes: lis
         axes = list(range(len(axes)))
     sizes = ctx.sizes(x)
     flat = linear_index(ctx, [places[axis] for axis in axes], [sizes[axis] for axis in axes])
-    merged = ctx.reshape(x, [*sizes[: axes[0]], _volume(ctx, [sizes[a] for a in axes]), *sizes[axes[-1] + 1 :]])
+    merged = ctx.reshape(x, [*sizes[: axes[0]], ctx.product([sizes[a] for a in axes]), *sizes[axes[-1] + 1 :]])
     return gathered(ctx, merged, flat, axes[0])
-
-
-def _volume(ctx: ConversionContext, sizes: Sequence[Size]) -> Size:
-    result: Size = 1
-    for size in sizes:
-        result = ctx.arithmetic("mul", result, size)
-    return result
 
 
 def linear_index(ctx: ConversionContext, places: Sequence[Any], sizes: Sequence[Size]) -> Any:

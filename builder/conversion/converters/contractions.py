@@ -1,0 +1,127 @@
+"""Products of vectors and tensors: inner, tensordot, chains, cross, Kronecker and bilinear."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from builder.conversion.context import ConversionContext, Unconvertible
+from builder.conversion.converters.linear import add, matmul, total
+from builder.conversion.layers import combine
+from builder.conversion.registry import converter
+
+
+@converter("aten::inner(Tensor self, Tensor other) -> Tensor", constants=("self", "other"))
+def inner(ctx: ConversionContext, node: Any, a: Any, b: Any) -> Any:
+    """sum over the last axis of both: tensordot(self, other, [-1], [-1])"""
+    if not ctx.rank(a) or not ctx.rank(b):
+        return combine(ctx, "PROD", a, b)
+    return contract(ctx, a, b, [ctx.rank(a) - 1], [ctx.rank(b) - 1])
+
+
+@converter(
+    "aten::tensordot(Tensor self, Tensor other, int[] dims_self, int[] dims_other) -> Tensor",
+    constants=("self", "other"),
+)
+def tensordot(ctx: ConversionContext, node: Any, a: Any, b: Any, dims_a: list[int], dims_b: list[int]) -> Any:
+    """Sums over pairs of axes; what is left of self comes first"""
+    return contract(ctx, a, b, [ctx.axis(a, d) for d in dims_a], [ctx.axis(b, d) for d in dims_b])
+
+
+def contract(ctx: ConversionContext, a: Any, b: Any, dims_a: list[int], dims_b: list[int]) -> Any:
+    """Both as matrices, contracted axes inmost; one matrix product."""
+    a, b = ctx.tensor(a), ctx.tensor(b)
+    a, b = _summed(ctx, a, b, dims_a, dims_b), _summed(ctx, b, a, dims_b, dims_a)
+    free_a = [axis for axis in range(ctx.rank(a)) if axis not in dims_a]
+    free_b = [axis for axis in range(ctx.rank(b)) if axis not in dims_b]
+    sizes = [ctx.size(a, axis) for axis in free_a] + [ctx.size(b, axis) for axis in free_b]
+    left = _matrix(ctx, a, free_a, dims_a)
+    right = _matrix(ctx, b, dims_b, free_b)
+    return ctx.reshape(matmul(ctx, left, right), sizes)
+
+
+def _summed(ctx: ConversionContext, x: Any, other: Any, own: list[int], others: list[int]) -> Any:
+    """Where the other side of a pair has size 1 it broadcasts: this side's axis is summed beforehand."""
+    axes = [i for i, j in zip(own, others, strict=True) if other.shape[j] == 1 and x.shape[i] != 1]
+    return total(ctx, x, axes, keep=True)
+
+
+def _matrix(ctx: ConversionContext, x: Any, rows: list[int], columns: list[int]) -> Any:
+    order = [*rows, *columns]
+    sizes = [ctx.product([ctx.size(x, axis) for axis in axes]) for axes in (rows, columns)]
+    x = x if order == sorted(order) else ctx.permute(x, order)
+    return x if len(rows) == len(columns) == 1 else ctx.reshape(x, sizes)
+
+
+@converter(
+    "aten::chain_matmul(Tensor[] matrices) -> Tensor",
+    "aten::linalg_multi_dot(Tensor[] tensors) -> Tensor",
+)
+def chain(ctx: ConversionContext, node: Any, matrices: list[Any]) -> Any:
+    """One product after another from the left: the same value as any order, up to rounding"""
+    result = matrices[0]
+    for matrix in matrices[1:]:
+        result = matmul(ctx, result, matrix)
+    return result
+
+
+@converter("aten::linalg_vecdot(Tensor x, Tensor y, *, int dim=-1) -> Tensor", constants=("x", "y"))
+def vecdot(ctx: ConversionContext, node: Any, x: Any, y: Any, dim: int) -> Any:
+    """sum(x * y, dim) of broadcast tensors"""
+    terms = combine(ctx, "PROD", x, y)
+    return total(ctx, terms, [ctx.axis(terms, dim)])
+
+
+@converter(
+    "aten::linalg_cross(Tensor self, Tensor other, *, int dim=-1) -> Tensor",
+    constants=("self", "other"),
+)
+def linalg_cross(ctx: ConversionContext, node: Any, a: Any, b: Any, dim: int) -> Any:
+    """a x b along an axis of size 3: a[1,2,0] * b[2,0,1] - a[2,0,1] * b[1,2,0]"""
+    a, b = ctx.broadcast(a, b)
+    axis = ctx.axis(a, dim)
+    (a1, a2), (b1, b2) = ([_rolled(ctx, t, axis, order) for order in ((1, 2, 0), (2, 0, 1))] for t in (a, b))
+    return combine(ctx, "SUB", combine(ctx, "PROD", a1, b2), combine(ctx, "PROD", a2, b1))
+
+
+@converter("aten::cross(Tensor self, Tensor other, int? dim=None) -> Tensor", constants=("self", "other"))
+def cross(ctx: ConversionContext, node: Any, a: Any, b: Any, dim: int | None) -> Any:
+    """As linalg.cross; without dim along the first axis of size 3"""
+    if dim is None:
+        dim = next((i for i, n in enumerate(a.shape) if n == 3), None)
+    if dim is None:
+        raise Unconvertible("cross without dim needs an axis that is 3 at build time", "pass dim to torch.cross")
+    return linalg_cross(ctx, node, a, b, dim)
+
+
+def _rolled(ctx: ConversionContext, x: Any, axis: int, order: Sequence[int]) -> Any:
+    return ctx.net.add_gather(x, ctx.constant(torch.tensor(order, dtype=torch.int32)), axis).get_output(0)
+
+
+@converter("aten::kron(Tensor self, Tensor other) -> Tensor", constants=("self", "other"))
+def kron(ctx: ConversionContext, node: Any, a: Any, b: Any) -> Any:
+    """All products of elements: a's axes outside, b's inside, axis by axis"""
+    rank = max(ctx.rank(a), ctx.rank(b))
+    a, b = ctx.at_rank(ctx.tensor(a), rank), ctx.at_rank(ctx.tensor(b), rank)
+    sizes = [ctx.arithmetic("mul", m, n) for m, n in zip(ctx.sizes(a), ctx.sizes(b), strict=True)]
+    outside = ctx.unsqueeze(a, [2 * i + 1 for i in range(rank)])
+    inside = ctx.unsqueeze(b, [2 * i for i in range(rank)])
+    return ctx.reshape(combine(ctx, "PROD", outside, inside), sizes)
+
+
+@converter(
+    "aten::bilinear(Tensor input1, Tensor input2, Tensor weight, Tensor? bias=None) -> Tensor",
+    constants=("weight", "bias"),
+)
+def bilinear(ctx: ConversionContext, node: Any, x: Any, y: Any, weight: Any, bias: Any) -> Any:
+    """y[o] = x^T W[o] y + bias[o]"""
+    features = weight.shape[0]
+    sizes = [*ctx.sizes(x)[:-1], features]
+    rows = ctx.reshape(x, [ctx.product(sizes[:-1]), x.shape[-1]])
+    others = ctx.reshape(y, [ctx.product(sizes[:-1]), y.shape[-1]])
+    left = matmul(ctx, ctx.unsqueeze(rows, [0]), ctx.tensor(weight))  # out, rows, in2
+    terms = total(ctx, ctx.elementwise("PROD", left, ctx.unsqueeze(others, [0])), [2])
+    result = ctx.reshape(ctx.permute(terms, [1, 0]), sizes)
+    return result if bias is None else add(ctx, result, bias)

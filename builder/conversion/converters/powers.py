@@ -1,0 +1,108 @@
+"""Powers: of floats by IElementWiseLayer, of integers by the exponent's bits."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from builder.conversion.context import ConversionContext, Unconvertible
+from builder.conversion.dynamic import DynamicScalar
+from builder.conversion.layers import choose, combine, equal, less
+from builder.conversion.registry import converter
+from builder.engine import dialect
+
+
+@converter("aten::square(Tensor self) -> Tensor")
+def square(ctx: ConversionContext, node: Any, x: Any) -> Any:
+    """x x; of bools as int64"""
+    return combine(ctx, "PROD", x if ctx.dtype(x) != torch.bool else ctx.cast(x, torch.int64), x)
+
+
+@converter(
+    "aten::pow.Tensor_Tensor(Tensor self, Tensor exponent) -> Tensor",
+    "aten::pow.Tensor_Scalar(Tensor self, Scalar exponent) -> Tensor",
+    "aten::pow.Scalar(Scalar self, Tensor exponent) -> Tensor",
+    constants=("self", "exponent"),
+    dynamic=("self", "exponent"),
+)
+def power(ctx: ConversionContext, node: Any, x: Any, exponent: Any) -> Any:
+    """self^exponent: products and roots for the exponents that PyTorch treats so, POW for the others"""
+    dtype = ctx.promoted(x, exponent)
+    if isinstance(exponent, int | float) and not isinstance(x, int | float | DynamicScalar):
+        x = ctx.cast(ctx.tensor(x), dtype)
+        known = known_power(ctx, x, exponent)
+        if known is not None:
+            return known
+    if dtype.is_floating_point:
+        return ctx.elementwise("POW", *ctx.operands(x, exponent, dtype=dtype))
+    return integer_power(ctx, x, exponent, dtype)
+
+
+def known_power(ctx: ConversionContext, x: Any, exponent: float) -> Any:
+    """x^exponent for 1, 2, 3, and on floats their inverses and the square root; None for others."""
+    if exponent == 1:
+        return x
+    if exponent in (2, 3):
+        squared = combine(ctx, "PROD", x, x)
+        return squared if exponent == 2 else combine(ctx, "PROD", squared, x)
+    if not ctx.dtype(x).is_floating_point:
+        return None
+    if exponent == 0.5:
+        return ctx.unary("SQRT", x)
+    if exponent in (-0.5, -1, -2):
+        return ctx.unary("RECIP", known_power(ctx, x, -exponent))
+    return None
+
+
+def integer_power(ctx: ConversionContext, x: Any, exponent: Any, dtype: torch.dtype) -> Any:
+    """Integers to static powers by repeated squaring, exact and wrapping around; others by POW, or where that takes
+    floats only by the bits of the exponent.
+
+    PyTorch raises for a negative static exponent, and gives 1, (-1)^n or 0 for negative elements of a tensor.
+    """
+    if isinstance(exponent, int):
+        if exponent < 0:
+            raise Unconvertible("integers to a negative power are not allowed by PyTorch either")
+        return ctx.wrapped(squarings(ctx, ctx.tensor(x), exponent), dtype)
+    x, exponent = ctx.operands(x, exponent, dtype=dtype)
+    zero = ctx.like_scalar(exponent, 0)
+    odd, natural = low_bit(ctx, exponent), ctx.elementwise("MAX", exponent, zero)
+    has_layer = dialect.takes("ELEMENTWISE.POW", x.dtype.name)
+    result = ctx.elementwise("POW", x, natural) if has_layer else power_by_bits(ctx, x, natural, odd)
+    minus_one = choose(ctx, equal(ctx, odd, 1), -1, 1, dtype)
+    inverse = choose(ctx, equal(ctx, x, -1), minus_one, choose(ctx, equal(ctx, x, 1), 1, 0, dtype), dtype)
+    return ctx.wrapped(choose(ctx, less(ctx, exponent, 0), inverse, result, dtype), dtype)
+
+
+def low_bit(ctx: ConversionContext, x: Any) -> Any:
+    """x - 2 floor(x / 2): 1 where an integer is odd."""
+    two = ctx.like_scalar(x, 2)
+    return ctx.elementwise("SUB", x, ctx.elementwise("PROD", ctx.elementwise("FLOOR_DIV", x, two), two))
+
+
+def power_by_bits(ctx: ConversionContext, x: Any, exponent: Any, odd: Any) -> Any:
+    """x^exponent of int32, as the product of x^(2^b) for each bit b of the exponent: five of them. An exponent of 32 or
+    more stays within int32 for -1, 0 and 1 only, to whom just its last bit (`odd`) matters."""
+    over = ctx.elementwise("SUM", odd, ctx.like_scalar(odd, 30))
+    exponent = ctx.net.add_select(less(ctx, exponent, 32), exponent, over).get_output(0)
+    one = ctx.like_scalar(x, 1)
+    result, square = one, x
+    for _ in range(5):
+        factor = ctx.net.add_select(equal(ctx, low_bit(ctx, exponent), 1), square, one).get_output(0)
+        result, square = ctx.elementwise("PROD", result, factor), ctx.elementwise("PROD", square, square)
+        exponent = ctx.elementwise("FLOOR_DIV", exponent, ctx.like_scalar(exponent, 2))
+    return result
+
+
+def squarings(ctx: ConversionContext, x: Any, exponent: int) -> Any:
+    """x^exponent of integers in the carrier's arithmetic."""
+    if exponent == 0:
+        return ctx.elementwise("SUM", ctx.elementwise("SUB", x, x), ctx.like_scalar(x, 1))
+    result, square = None, x
+    while exponent:
+        if exponent & 1:
+            result = square if result is None else ctx.elementwise("PROD", result, square)
+        exponent >>= 1
+        square = ctx.elementwise("PROD", square, square) if exponent else square
+    return result

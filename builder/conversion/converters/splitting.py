@@ -1,0 +1,147 @@
+"""A tensor as several, one behind the other along an axis: split, chunk, tensor_split, unbind."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+from builder.conversion import scalars
+from builder.conversion.context import ConversionContext, Unconvertible
+from builder.conversion.converters.select import bound, length_between, sliced, static_length, taken
+from builder.conversion.dynamic import Size
+from builder.conversion.registry import converter
+
+
+def pieces(ctx: ConversionContext, x: Any, axis: int, lengths: list[Size]) -> list[Any]:
+    """Consecutive parts of an axis."""
+    start: Size = 0
+    result = []
+    for length in lengths:
+        result.append(sliced(ctx, x, axis, start, length))
+        start = ctx.arithmetic("add", start, length)
+    return result
+
+
+@converter(
+    "aten::split.Tensor(Tensor(a -> *) self, SymInt split_size, int dim=0) -> Tensor(a)[]",
+    "aten::unsafe_split.Tensor(Tensor self, SymInt split_size, int dim=0) -> Tensor[]",
+    dynamic=("split_size",),
+)
+def split(ctx: ConversionContext, node: Any, x: Any, each: Size, dim: int) -> list[Any]:
+    """Parts of `each` values; the last has what is left."""
+    axis = ctx.axis(x, dim)
+    return pieces(ctx, x, axis, _equal_parts(ctx, node, x, axis, each))
+
+
+def _equal_parts(
+    ctx: ConversionContext, node: Any, x: Any, axis: int, each: Size, expected: int | None = None
+) -> list[Size]:
+    """The lengths of parts of `each` values; of a dynamic axis as many as the model unpacks (or `expected`)."""
+    size = ctx.size(x, axis)
+    if isinstance(size, int) and isinstance(each, int):
+        return [min(each, size - at) for at in range(0, size, each)] if size else [0]
+    count = _unpacked(node) or expected
+    if count is None:
+        static_length(ctx, x, axis, f"{node.kind()}")
+        raise Unconvertible("the size of the parts is dynamic, and so is the number of tensors")
+    before = ctx.arithmetic("mul", each, count - 1)
+    return [*([each] * (count - 1)), ctx.arithmetic("sub", size, before)]
+
+
+def _unpacked(node: Any) -> int | None:
+    """Into how many tensors the only reader of a node's list unpacks it: the model itself says the count."""
+    uses = node.output().uses()
+    if len(uses) == 1 and uses[0].user.kind() == "prim::ListUnpack":
+        return int(uses[0].user.outputsSize())
+    return None
+
+
+@converter(
+    "aten::split.sizes(Tensor(a -> *) self, SymInt[] split_size, int dim=0) -> Tensor(a)[]",
+    "aten::split(Tensor(a -> *) self, int[] split_sizes, int dim=0) -> Tensor(a)[]",
+    "aten::split_with_sizes(Tensor(a -> *) self, SymInt[] split_sizes, int dim=0) -> Tensor(a)[]",
+    "aten::unsafe_split_with_sizes(Tensor self, SymInt[] split_sizes, int dim=0) -> Tensor[]",
+    dynamic=("split_size", "split_sizes"),
+)
+def split_with_sizes(ctx: ConversionContext, node: Any, x: Any, sizes: list[Size], dim: int) -> list[Any]:
+    """Parts of the given sizes."""
+    return pieces(ctx, x, ctx.axis(x, dim), sizes)
+
+
+@converter(
+    "aten::chunk(Tensor(a -> *) self, int chunks, int dim=0) -> Tensor(a)[]",
+    "aten::unsafe_chunk(Tensor self, int chunks, int dim=0) -> Tensor[]",
+)
+def chunk(ctx: ConversionContext, node: Any, x: Any, chunks: int, dim: int) -> list[Any]:
+    """At most `chunks` parts of ceil(size / chunks) values each; the last has what is left."""
+    axis = ctx.axis(x, dim)
+    rounded = ctx.arithmetic("add", ctx.size(x, axis), chunks - 1)
+    each = ctx.arithmetic("floordiv", rounded, chunks)
+    if each == 0:
+        return [x] * chunks
+    return pieces(ctx, x, axis, _equal_parts(ctx, node, x, axis, each, chunks))
+
+
+@converter("aten::tensor_split.sections(Tensor(a -> *) self, SymInt sections, int dim=0) -> Tensor(a)[]")
+def tensor_split(ctx: ConversionContext, node: Any, x: Any, sections: int, dim: int) -> list[Any]:
+    """`sections` parts, the first size % sections of them one longer than the others."""
+    axis = ctx.axis(x, dim)
+    size = ctx.size(x, axis)
+    each, longer = ctx.arithmetic("floordiv", size, sections), scalars.modulo(ctx, size, sections)
+    lengths = []
+    for index in range(sections):
+        extra = ctx.arithmetic("min", ctx.arithmetic("max", ctx.arithmetic("sub", longer, index), 0), 1)
+        lengths.append(ctx.arithmetic("add", each, extra))
+    return pieces(ctx, x, axis, lengths)
+
+
+@converter(
+    "aten::tensor_split.indices(Tensor(a -> *) self, SymInt[] indices, int dim=0) -> Tensor(a)[]",
+    dynamic=("indices",),
+)
+def tensor_split_at(ctx: ConversionContext, node: Any, x: Any, indices: list[Size], dim: int) -> list[Any]:
+    """The parts between the indices, each as self[i:j] reads it."""
+    axis = ctx.axis(x, dim)
+    size = ctx.size(x, axis)
+    places = [0, *(bound(ctx, index, size, size) for index in indices), size]
+    return [sliced(ctx, x, axis, first, length_between(ctx, first, last, 1)) for first, last in pairwise(places)]
+
+
+@converter(
+    "aten::tensor_split.tensor_indices_or_sections("
+    "Tensor(a -> *) self, Tensor tensor_indices_or_sections, int dim=0) -> Tensor(a)[]",
+    constants=("tensor_indices_or_sections",),
+)
+def tensor_split_tensor(ctx: ConversionContext, node: Any, x: Any, places: Any, dim: int) -> list[Any]:
+    """tensor_split with its sections (0-d) or indices (1-d) in a tensor"""
+    if hasattr(places, "is_network_input"):
+        raise Unconvertible("the places of the split are known only when the engine runs")
+    values = places.tolist()
+    split_by = tensor_split_at if isinstance(values, list) else tensor_split
+    return list(split_by(ctx, node, x, values, dim))
+
+
+def _register_axis_split(name: str, axis: int) -> None:
+    def dim(ctx: ConversionContext, x: Any) -> int:
+        return 0 if ctx.rank(x) == 1 else axis
+
+    @converter(f"aten::{name}.int(Tensor(a -> *) self, int sections) -> Tensor(a)[]")
+    def sections(ctx: ConversionContext, node: Any, x: Any, count: int) -> list[Any]:
+        """tensor_split of a fixed axis"""
+        return list(tensor_split(ctx, node, x, count, dim(ctx, x)))
+
+    @converter(f"aten::{name}.array(Tensor(a -> *) self, int[] indices) -> Tensor(a)[]", dynamic=("indices",))
+    def array(ctx: ConversionContext, node: Any, x: Any, indices: list[Size]) -> list[Any]:
+        """tensor_split of a fixed axis"""
+        return list(tensor_split_at(ctx, node, x, indices, dim(ctx, x)))
+
+
+for _name, _axis in (("hsplit", 1), ("vsplit", 0), ("dsplit", 2)):
+    _register_axis_split(_name, _axis)
+
+
+@converter("aten::unbind.int(Tensor(a -> *) self, int dim=0) -> Tensor(a)[]")
+def unbind(ctx: ConversionContext, node: Any, x: Any, dim: int) -> list[Any]:
+    """The slices of an axis, without it."""
+    axis = ctx.axis(x, dim)
+    return [taken(ctx, x, axis, index) for index in range(static_length(ctx, x, axis, "unbind"))]
