@@ -138,10 +138,11 @@ def evaluated() -> Iterator[str]:
 
 def lowered() -> Iterator[str]:
     """The operators that lowering's formulas replace, and the passes."""
-    from builder.lowering import formulas
+    from builder.lowering import attention, formulas
     from builder.lowering.pipeline import PIPELINE
 
-    schemas = [s for value in vars(formulas).values() if isinstance(value, dict) for s in value if "(" in str(s)]
+    tables = [value for module in (formulas, attention) for value in vars(module).values() if isinstance(value, dict)]
+    schemas = [schema for table in tables for schema in table if "(" in str(schema)]
     names: dict[str, list[str]] = defaultdict(list)
     for schema in schemas:
         name, overload = split_key(str(schema).split("(")[0])

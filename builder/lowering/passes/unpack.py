@@ -1,4 +1,4 @@
-"""The passes that replace an operator by a formula: one machinery, `builder.lowering.formulas` holds the data."""
+"""The passes that replace an operator by a formula: one machinery; formulas.py and attention.py hold the data."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from builder.lowering import formulas, ir
+from builder.lowering import attention, formulas, ir
 from builder.lowering.passes import Context, Pass
 
 When = Callable[[Any], bool]
@@ -115,18 +115,18 @@ unpack_remainder = unpack("unpack-remainder", formulas.REMAINDER, "remainder as 
 unpack_floor_divide = unpack("unpack-floor-divide", formulas.FLOOR_DIVIDE, "floor_divide as div rounding down.")
 unpack_attention = unpack(
     "unpack-scaled-dot-product-attention",
-    formulas.ATTENTION,
+    attention.ATTENTION,
     "Attention as two products around a softmax: scale, masks of all kinds, grouped queries. With dropout it stays.",
     _no_dropout,
 )
 unpack_multi_head = unpack(
     "unpack-native-multi-head-attention",
-    formulas.MULTI_HEAD,
+    attention.MULTI_HEAD,
     "The fused attention of nn.MultiheadAttention in its parts.",
 )
 unpack_encoder_layer = unpack(
     "unpack-transformer-encoder-layer",
-    formulas.ENCODER_LAYER,
+    attention.ENCODER_LAYER,
     "The fused layer of nn.TransformerEncoder, in its parts.",
 )
 unpack_group_norm = unpack(
