@@ -150,8 +150,8 @@ def _show_facts(terminal: Terminal, data: dict[str, Any]) -> None:
                 terminal.line(f"{'state':22}{kept}")
         elif key == "bytes":
             terminal.line(f"{'size':22}{size(value)}")
-        elif not isinstance(value, dict):
-            terminal.line(f"{key:22}{value}")
+        elif not isinstance(value, dict) and str(value) not in UNSAID:
+            terminal.line(f"{key:22}{', '.join(map(str, value)) if isinstance(value, list) else value}")
 
 
 def _model(terminal: Terminal, target: Path, settings: dict[str, Any]) -> None:
@@ -164,7 +164,8 @@ def _model(terminal: Terminal, target: Path, settings: dict[str, Any]) -> None:
 def _show_model(terminal: Terminal, data: dict[str, Any]) -> None:
     _show_facts(terminal, {key: data[key] for key in data if key not in ("config", "format", "profiles")})
     for key, value in data.get("source", {}).items():
-        terminal.line(f"{f'source {key}':22}{value}")
+        if str(value) not in UNSAID:
+            terminal.line(f"{f'source {key}':22}{value}")
     for key, value in data.get("versions", {}).items():
         terminal.line(f"{f'made with {key}':22}{value}")
     terminal.line(f"\n{CONFIG}", bold=True)
@@ -178,13 +179,13 @@ def _repository(terminal: Terminal, target: Path, settings: dict[str, Any]) -> N
 
 def _summary(folder: Path) -> dict[str, Any]:
     said = _json(folder / SIDECAR) if (folder / SIDECAR).is_file() else {}
-    plan = max(folder.glob("*/model.plan"), default=None)
+    newest = max((plan.parent for plan in folder.glob("*/*.plan")), default=folder)
     return {
         "name": folder.name,
         "serve_as": said.get("serve_as", "unknown"),
         "precision": said.get("precision", ""),
         "max_batch_size": said.get("batching", {}).get("max_batch_size", ""),
-        "plan_bytes": plan.stat().st_size if plan else 0,
+        "plan_bytes": sum(plan.stat().st_size for plan in newest.glob("*.plan")),
         "goldens": len(list(folder.glob("goldens/*.npz"))),
         "states": len(said.get("state", ())),
     }
@@ -201,6 +202,9 @@ def _show_repository(terminal: Terminal, rows: list[dict[str, Any]]) -> None:
 def _holds_models(target: Path) -> bool:
     return target.is_dir() and any((child / CONFIG).is_file() for child in target.iterdir())
 
+
+UNSAID = ("None", "False", "[]")
+"""What a model's facts need not say."""
 
 KINDS: tuple[tuple[Any, Any], ...] = (
     (lambda target: target.suffix == ".plan", _plan),

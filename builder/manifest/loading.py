@@ -47,12 +47,19 @@ def load(
     Raises ManifestError with every mistake, UsageError where nothing is there to read.
     """
     found = _chosen(folder.find(Path(path)), only)
+    if (inputs or sample) and all(one.manifest for one in found):
+        raise _unread(found[0])
     mistakes = list(folder.mistakes(found))
     specs = [_spec(one, inputs, sample, mistakes) for one in found if one.model is not None]
     if mistakes:
         raise ManifestError(sorted(mistakes, key=lambda mistake: (mistake.file, mistake.line)))
     ready = [spec for spec in specs if spec is not None]
     return [_overridden(spec, precision, state) for spec in ready]
+
+
+def _unread(one: folder.Found) -> UsageError:
+    message = "--input and --sample stand in for a manifest, and none is missing"
+    return UsageError(message, where=str(one.manifest), fix="leave them out, or change the manifest")
 
 
 def _overridden(spec: ModelSpec, precision: str | None, state: str | None) -> ModelSpec:

@@ -6,11 +6,13 @@ import os
 from pathlib import Path
 
 from builder.errors import EnvironmentProblem, UsageError
+from builder.triton.publish import refuse_mount
 
 
 def check(out: Path) -> None:
     """Raise UsageError where a file stands where the repository would be, EnvironmentProblem where nothing may be
-    written there or beside it: models are staged beside the repository and moved in."""
+    written there or beside it, PublishBlocked where it is a mount: models are staged beside the repository and moved
+    in."""
     root = out.resolve()
     for folder in (root, root.parent):
         nearest = next(place for place in (folder, *folder.parents) if place.exists())
@@ -21,3 +23,4 @@ def check(out: Path) -> None:
                 f"nothing can be written into {nearest}, and the repository {out} needs it",
                 fix="--out in a folder that you may write to",
             )
+    refuse_mount(root, beside=root.parent)

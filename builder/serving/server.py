@@ -148,6 +148,8 @@ def start(
     """Start the process and return at once."""
     if not repository.is_dir():
         raise UsageError(f"{repository} is no model repository", fix="trt-build repo MODELS --out REPOSITORY")
+    if models is None and not any(path.is_dir() for path in repository.iterdir()):
+        raise UsageError(f"{repository} holds no model", fix="trt-build repo MODELS --out REPOSITORY")
     precheck.check(repository, models)
     port = ports.settle(address, port)
     # The folder's name is unique, and so the prefix of the shared memory, by which only our own is cleaned up.

@@ -39,7 +39,7 @@ def _refuse(path: Path, message: str, fix: str | None = None) -> ModelFileError:
 
 def _is_zip(path: Path) -> None:
     if not path.exists():
-        raise _refuse(path, "there is no such file")
+        raise _refuse(path, "does not exist")
     if path.is_dir():
         kind = " (a TensorFlow SavedModel)" if (path / "saved_model.pb").exists() else ""
         raise _refuse(path, f"is a directory{kind}, not a TorchScript file")

@@ -23,6 +23,7 @@ from builder.triton.layout import SIDECAR, VERSION
 from builder.triton.publish import publish_folder
 
 NO_PLAN = "no-plan-for-this-gpu.plan"
+COMPILED = "__pycache__"
 OWN = ("plan_sha256", "version", "torch_version")
 """Provenance that may differ between the hosts that built the plans."""
 
@@ -166,7 +167,14 @@ def _write(first: Variant, plans: dict[str, tuple[Path, dict[str, Any]]], folder
 
 
 def _copy(source: Path, folder: Path) -> None:
-    shutil.copytree(source, folder, dirs_exist_ok=True)
+    """Without what Python compiled there while it was served. Ends with the first error: copytree goes on where the
+    disk is full, and then names every file and no errno."""
+    for path in sorted(source.rglob("*")):
+        target = folder / path.relative_to(source)
+        if path.is_dir() and path.name != COMPILED:
+            target.mkdir()
+        elif path.is_file() and path.parent.name != COMPILED:
+            shutil.copy2(path, target)
 
 
 def _json(path: Path) -> dict[str, Any]:

@@ -140,17 +140,22 @@ def _repository(repository: Path) -> Iterator[None]:
         raise
 
 
+def refuse_mount(root: Path, beside: Path) -> None:
+    """Raise PublishBlocked where a repository at `root` is on another file system than what is written beside it."""
+    if root.exists() and beside.stat().st_dev != root.stat().st_dev:
+        raise PublishBlocked(
+            f"{root} is a mount of its own, so nothing beside it can be moved into it whole",
+            fix="publish into a folder inside the mount",
+        )
+
+
 @contextlib.contextmanager
 def _staging(repository: Path) -> Iterator[Path]:
     root = repository.resolve()
     folder = root.parent / f".{root.name}.staging-{uuid.uuid4().hex}"
     try:  # named before it is made: mkdtemp may be interrupted when the folder is there and its name is not known yet
         folder.mkdir(0o700)
-        if folder.stat().st_dev != root.stat().st_dev:
-            raise PublishError(
-                f"{root} is a mount of its own, so nothing beside it can be moved into it whole",
-                fix="publish into a folder inside the mount",
-            )
+        refuse_mount(root, beside=folder)
         folder.chmod(0o755)
         yield folder
     finally:

@@ -247,6 +247,20 @@ def test_inspect_prints_a_network_a_plan_a_model_and_a_repository(small: Path, p
     assert "max_batch_size: 8" in run("inspect", published / "small").stdout
     assert json.loads(run("inspect", published, "--json").stdout)["models"][0]["goldens"] >= 3
     assert "small" in run("inspect", published).stdout
+    assert not {"None", "[]", "False"} & set(run("inspect", published / "small").stdout.split())
+
+
+def test_inspect_counts_the_plans_of_all_pieces(tmp_path: Path, run: Run) -> None:
+    class Odd(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.linalg.svdvals(x[:, :, None].relu() * 2).exp().sin().tanh()
+
+    out = tmp_path / "out"
+    assert run("repo", save(Odd(), tmp_path / "odd.pt"), "--out", out).exit_code == 0
+    plans = list((out / "odd" / "1").glob("segment_*.plan"))
+    (row,) = json.loads(run("inspect", out, "--json").stdout)["models"]
+    assert plans and row["plan_bytes"] == sum(plan.stat().st_size for plan in plans)
+    assert "torch, tensorrt" in run("inspect", out / "odd").stdout
 
 
 def test_doctor_says_what_is_here_and_what_is_missing_for_what(run: Run) -> None:
@@ -285,6 +299,10 @@ def test_a_repository_that_cannot_be_written_is_said_before_anything_is_built(
     refused = run("repo", small, "--out", tmp_path / "closed" / (below or "out"))
     assert (refused.exit_code, "load" in refused.stderr) == (4, False)
     assert f"nothing can be written into {tmp_path / 'closed'}" in refused.stderr
+    monkeypatch.undo()
+    mount = run("repo", small, "--out", "/dev/shm")
+    assert (mount.exit_code, "load" in mount.stderr) == (4, False)
+    assert "/dev/shm is a mount of its own" in mount.stderr
 
 
 def test_ctrl_c_during_a_build_leaves_no_half_of_anything(small: Path, tmp_path: Path) -> None:

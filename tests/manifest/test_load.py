@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy
 import pytest
@@ -206,6 +207,14 @@ def test_inputs_stand_in_for_a_missing_manifest_only(tmp_path: Path) -> None:
     assert [spec.name for spec in first.inputs] == ["image", "flag"]
     assert second.inputs == (given,)
     assert second.profiles == ({"t": (1, 2, 3)},)
+
+
+@pytest.mark.parametrize("given", [{"inputs": [TensorSpec("int64", (2,))]}, {"sample": Path("s.npz")}])
+def test_inputs_that_nothing_would_read_are_refused(tmp_path: Path, given: dict[str, Any]) -> None:
+    model(tmp_path / "net.pt")
+    with pytest.raises(UsageError, match="none is missing") as raised:
+        load(tmp_path / "net.pt", **given)
+    assert raised.value.where == str(tmp_path / "net.yaml")
 
 
 def test_a_sample_gives_inputs_and_is_the_golden(tmp_path: Path) -> None:

@@ -125,6 +125,9 @@ def test_a_file_that_would_make_it_wait_for_ever_is_missed_before(good: Path, tm
 def test_what_is_no_repository_is_a_usage_error(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="no model repository"), serve(tmp_path / "nowhere", **FREE):
         pass
+    (tmp_path / "model.pt").touch()
+    with pytest.raises(UsageError, match="holds no model"), serve(tmp_path, **FREE):
+        pass
 
 
 def test_blocking_ends_with_sigterm_and_the_server_with_it(good: Path) -> None:

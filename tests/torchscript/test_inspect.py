@@ -130,7 +130,7 @@ def test_what_is_not_torchscript_is_called_by_its_name(
 
 
 def test_no_file_and_a_directory(tmp_path: Path) -> None:
-    assert "there is no such file" in refused(tmp_path / "absent.pt")
+    assert "absent.pt does not exist" in refused(tmp_path / "absent.pt")
     assert "is a directory" in refused(tmp_path)
     (tmp_path / "saved_model.pb").touch()
     assert "TensorFlow" in refused(tmp_path)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +14,7 @@ import pytest
 from click.testing import CliRunner
 
 from builder.cli import main
-from builder.errors import PublishError, UsageError
+from builder.errors import PublishBlocked, PublishError, UsageError
 from builder.store import Hashes, record, stale
 from builder.triton import EnsembleArtifact, merge, publish, publish_ensemble
 from builder.triton.config import parse
@@ -82,6 +84,24 @@ def test_a_model_of_one_repository_is_copied(built: Callable[..., Path], tmp_pat
     assert merged == [("scorer", ("8.0",)), ("other", ())]
     assert (tmp_path / "out" / "scorer" / "1" / "model.plan").read_bytes() == b"plan for 8.0 of a"
     assert config_of(tmp_path / "out" / "other").backend == "python"
+
+
+def test_a_copy_leaves_what_python_compiled_and_ends_where_the_disk_is_full(
+    built: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiled = built("a", "8.0") / "scorer" / "1" / "__pycache__"
+    compiled.mkdir()
+    (compiled / "model.cpython-311.pyc").touch()
+    merge([tmp_path / "a" / "repository"], tmp_path / "out")
+    assert not list((tmp_path / "out").rglob("__pycache__")) and list((tmp_path / "out").rglob("model.plan"))
+
+    def full(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("shutil.copy2", full)
+    with pytest.raises(PublishBlocked, match="No space left on device") as raised:
+        merge([tmp_path / "a" / "repository"], tmp_path / "none")
+    assert raised.value.message.count("No space") == 1 and not (tmp_path / "none").exists()
 
 
 @pytest.mark.parametrize(
