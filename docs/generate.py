@@ -138,10 +138,12 @@ def evaluated() -> Iterator[str]:
 
 def lowered() -> Iterator[str]:
     """The operators that lowering's formulas replace, and the passes."""
-    from builder.lowering import attention, formulas
+    from builder.lowering import attention_formulas, formulas
     from builder.lowering.pipeline import PIPELINE
 
-    tables = [value for module in (formulas, attention) for value in vars(module).values() if isinstance(value, dict)]
+    tables = [
+        value for module in (formulas, attention_formulas) for value in vars(module).values() if isinstance(value, dict)
+    ]
     schemas = [schema for table in tables for schema in table if "(" in str(schema)]
     names: dict[str, list[str]] = defaultdict(list)
     for schema in schemas:

@@ -1,4 +1,4 @@
-"""The passes that replace an operator by a formula: one machinery; formulas.py and attention.py hold the data."""
+"""The passes that replace an operator by a formula: one machinery; formulas.py and attention_formulas.py hold the data."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from builder.lowering import attention, formulas, ir
+from builder.lowering import attention_formulas, formulas, ir
 from builder.lowering.passes import Context, Pass
 
 When = Callable[[Any], bool]
@@ -115,18 +115,18 @@ unpack_remainder = unpack("unpack-remainder", formulas.REMAINDER, "remainder as 
 unpack_floor_divide = unpack("unpack-floor-divide", formulas.FLOOR_DIVIDE, "floor_divide as div rounding down.")
 unpack_attention = unpack(
     "unpack-scaled-dot-product-attention",
-    attention.ATTENTION,
+    attention_formulas.ATTENTION,
     "Attention as two products around a softmax: scale, masks of all kinds, grouped queries. With dropout it stays.",
     _no_dropout,
 )
 unpack_multi_head = unpack(
     "unpack-native-multi-head-attention",
-    attention.MULTI_HEAD,
+    attention_formulas.MULTI_HEAD,
     "The fused attention of nn.MultiheadAttention in its parts.",
 )
 unpack_encoder_layer = unpack(
     "unpack-transformer-encoder-layer",
-    attention.ENCODER_LAYER,
+    attention_formulas.ENCODER_LAYER,
     "The fused layer of nn.TransformerEncoder, in its parts.",
 )
 unpack_group_norm = unpack(
