@@ -1,4 +1,4 @@
-"""The passes that replace an operator by a formula: one machinery; formulas.py and attention_formulas.py hold the data."""
+"""The passes that replace an operator by a formula: one machinery, whose data are formulas.py and its neighbour."""
 
 from __future__ import annotations
 
