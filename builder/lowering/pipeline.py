@@ -13,6 +13,7 @@ from builder.errors import UsageError
 from builder.lowering.graph import canonical
 from builder.lowering.paranoid import Paranoid
 from builder.lowering.passes import Context, Pass, torch_passes
+from builder.lowering.passes.attention import scale_queries
 from builder.lowering.passes.convolution import unify_convolutions
 from builder.lowering.passes.dtypes import fold_known_facts, remove_casts
 from builder.lowering.passes.environment import refuse_nested_tensors, resolve_environment
@@ -135,6 +136,7 @@ PIPELINE: tuple[Pass, ...] = (
     # Numbers.
     fold_scalar_chains,
     fold_scalar_tensors,
+    scale_queries,  # by a number where it can be one
     fold_sizes,
     fold_neutral_arithmetic,
     peephole,

@@ -766,6 +766,24 @@ CASES = (
         ("float = prim::Constant[value=0.5]",),
         (MAT.t(), torch.tensor(0.5)),
     ),
+    plain(
+        "scale-queries",
+        """graph(%x : Tensor, %w : Tensor):
+          %none : NoneType = prim::Constant()
+          %root : float = prim::Constant[value=8.]()
+          %last : int = prim::Constant[value=-1]()
+          %before : int = prim::Constant[value=-2]()
+          %q : Tensor = aten::linear(%x, %w, %none)
+          %k : Tensor = aten::transpose(%q, %last, %before)
+          %scores : Tensor = aten::matmul(%q, %k)
+          %scaled : Tensor = aten::div(%scores, %root)
+          %weights : Tensor = aten::softmax(%scaled, %last, %none)
+          return (%weights)""",
+        (_X,),
+        ("aten::div(%8",),
+        ("aten::div(%5",),
+        (MAT.t(),),
+    ),
     plain("fold-sizes", size_chain, (_X,), ("__getitem__",), ("aten::size",)),
     plain("fold-neutral-arithmetic", size_chain, (_X,), ("aten::mul",), ("aten::size",)),
 )

@@ -124,7 +124,7 @@ def fold_neutral_arithmetic(graph: Any, context: Context) -> None:
 
 
 # With these operators one input certainly is a float tensor with axes, so a 0-d constant cannot raise its dtype.
-_FLOAT_WITH_AXES = frozenset(
+FLOAT_WITH_AXES = frozenset(
     f"aten::{n}"
     for n in ("linear", "_convolution", "layer_norm", "batch_norm", "softmax", "group_norm", "embedding", "lstm")
 )
@@ -143,7 +143,7 @@ def fold_scalar_tensors(graph: Any, context: Context) -> None:
     certain: set[int] = set()
     for node in ir.walk(graph):
         kind = node.kind()
-        if kind in _FLOAT_WITH_AXES and _float_weights(node):
+        if kind in FLOAT_WITH_AXES and float_weights(node):
             certain.update(value.unique() for value in node.outputs())
         elif kind in _WITH_SCALAR and node.inputsSize() >= 2:
             sure = node.inputsAt(0).unique() in certain
@@ -157,7 +157,7 @@ def _second_is_constant(node: Any) -> bool:
     return bool(ir.is_constant(second) and second.type().kind() == "TensorType")
 
 
-def _float_weights(node: Any) -> bool:
+def float_weights(node: Any) -> bool:
     weights = [ir.constant(value) for value in node.inputs()]
     floats = [w.is_floating_point() for w in weights if isinstance(w, torch.Tensor)]
     return bool(floats) and all(floats)

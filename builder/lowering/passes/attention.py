@@ -1,0 +1,49 @@
+"""Attention written out, brought to the form in which TensorRT knows it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from builder.lowering import ir
+from builder.lowering.passes import Context, lowering_pass
+from builder.lowering.passes.scalars import FLOAT_WITH_AXES, float_weights
+
+_PRODUCTS = ("aten::matmul", "aten::bmm")
+_SCALES = ("aten::mul", "aten::div")
+_MOVED = "chunk expand flatten permute reshape select slice split squeeze t transpose unbind unflatten unsqueeze"
+_MOVES = frozenset(f"aten::{n}" for n in _MOVED.split()) | {"prim::ListUnpack"}
+_MIXES = frozenset(f"aten::{n}" for n in "add sub mul div".split())
+
+
+@lowering_pass("scale-queries", touches=("aten::softmax",))
+def scale_queries(graph: Any, context: Context) -> None:
+    """`softmax((q @ k) / c)` is `softmax((q / c) @ k)`: TensorRT fuses attention where the scale stands before the
+    product (https://docs.nvidia.com/deeplearning/tensorrt/latest/inference-library/transformers-fused-attention.html).
+
+    Queries that may be integers are left alone: divided they would be none, and fit their keys no more.
+    """
+    for node in ir.nodes_of(graph, "aten::softmax"):
+        scale = _only_maker(node.inputsAt(0), _SCALES)
+        product = scale and _only_maker(scale.inputsAt(0), _PRODUCTS)
+        if product and scale.inputsSize() == 2 and not ir.in_fallback(node) and _is_real(product.inputsAt(0)):
+            factor = ir.constant(scale.inputsAt(1))
+            if isinstance(factor, float | int) or getattr(factor, "shape", None) == ():
+                number = ir.insert_constant(graph, factor, product)
+                scaled = ir.insert(graph, scale.kind(), [product.inputsAt(0), number], product, origin=scale)
+                product.replaceInput(0, scaled.output())
+                ir.bypass(scale)
+
+
+def _only_maker(value: Any, kinds: tuple[str, ...]) -> Any | None:
+    """The node of one of these kinds that makes the value, where nothing else reads it."""
+    return value.node() if value.node().kind() in kinds and len(value.uses()) == 1 else None
+
+
+def _is_real(value: Any) -> bool:
+    """Whether the value certainly holds floats: a layer with float weights made it, moved and mixed since or not."""
+    node = value.node()
+    while node.kind() in _MOVES:
+        node = node.inputsAt(0).node()
+    if node.kind() in _MIXES:
+        return any(_is_real(side) for side in list(node.inputs())[:2])
+    return node.kind() in FLOAT_WITH_AXES and float_weights(node)
