@@ -24,19 +24,23 @@ def scale_queries(graph: Any, context: Context) -> None:
     """
     for node in ir.nodes_of(graph, "aten::softmax"):
         scale = _only_maker(node.inputsAt(0), _SCALES)
-        product = scale and _only_maker(scale.inputsAt(0), _PRODUCTS)
-        if product and scale.inputsSize() == 2 and not ir.in_fallback(node) and _is_real(product.inputsAt(0)):
-            factor = ir.constant(scale.inputsAt(1))
-            if isinstance(factor, float | int) or getattr(factor, "shape", None) == ():
-                number = ir.insert_constant(graph, factor, product)
-                scaled = ir.insert(graph, scale.kind(), [product.inputsAt(0), number], product, origin=scale)
-                product.replaceInput(0, scaled.output())
-                ir.bypass(scale)
+        product = None if scale is None else _only_maker(scale.inputsAt(0), _PRODUCTS)
+        if product is None or ir.in_fallback(node) or not _is_real(product.inputsAt(0)):
+            continue
+        factor = ir.constant(scale.inputsAt(1))
+        if isinstance(factor, float | int) or getattr(factor, "shape", None) == ():
+            number = ir.insert_constant(graph, factor, product)
+            scaled = ir.insert(graph, scale.kind(), [product.inputsAt(0), number], product, origin=scale)
+            product.replaceInput(0, scaled.output())
+            ir.bypass(scale)
 
 
-def _only_maker(value: Any, kinds: tuple[str, ...]) -> Any | None:
-    """The node of one of these kinds that makes the value, where nothing else reads it."""
-    return value.node() if value.node().kind() in kinds and len(value.uses()) == 1 else None
+def _only_maker(value: Any, kinds: tuple[str, ...]) -> Any:
+    """The node of one of these kinds that makes the value, where nothing else reads it, or None. A quotient that is
+    rounded is none of them."""
+    node = value.node()
+    fits = node.kind() in kinds and len(value.uses()) == 1 and node.inputsSize() == 2
+    return node if fits else None
 
 
 def _is_real(value: Any) -> bool:
