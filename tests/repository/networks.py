@@ -164,10 +164,11 @@ class Regions(nn.Module):
 STAMP = """
 import torch
 
-library = torch.library.Library("trt_build_tests", "FRAGMENT")
-library.define("stamp(Tensor x, float strength) -> Tensor")
-library.impl("stamp", lambda x, strength: x + strength * torch.sin(x.cumsum(-1)), "CompositeExplicitAutograd")
-torch.library.register_fake("trt_build_tests::stamp", lambda x, strength: torch.empty_like(x), lib=library)
+if not hasattr(torch.ops.trt_build_tests, "stamp"):  # several folders of one test process have this file
+    library = torch.library.Library("trt_build_tests", "FRAGMENT")
+    library.define("stamp(Tensor x, float strength) -> Tensor")
+    library.impl("stamp", lambda x, strength: x + strength * torch.sin(x.cumsum(-1)), "CompositeExplicitAutograd")
+    torch.library.register_fake("trt_build_tests::stamp", lambda x, strength: torch.empty_like(x), lib=library)
 """
 """A custom operator as a library of its own, which the serving process loads too."""
 
@@ -230,8 +231,7 @@ CASES = {
 def write(folder: Path, names: list[str] | None = None) -> None:
     """Each case as `<name>.pt` and `<name>.yaml` in the folder."""
     (folder / "stamp.py").write_text(STAMP)
-    if not hasattr(torch.ops.trt_build_tests, "stamp"):
-        load_libraries([folder / "stamp.py"])
+    load_libraries([folder / "stamp.py"])
     for name in names or CASES:
         case = CASES[name]
         torch.manual_seed(0)
