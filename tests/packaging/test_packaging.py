@@ -85,9 +85,26 @@ def test_the_readmes_commands_exist() -> None:
     assert {"repo", "verify"} <= named <= set(main.list_commands(click.Context(main)))
 
 
-def test_the_readmes_links_lead_somewhere() -> None:
-    links = {link for link in re.findall(r"\]\(([^)#]+)", README) if not link.startswith("http")}
-    assert {link for link in links if not (ROOT / link).exists()} == set()
+PAGES = sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").glob("*.md"))
+
+
+def anchors(page: Path) -> set[str]:
+    """As GitHub makes them of headings: small letters, hyphens for blanks, no other marks."""
+    headings = re.findall(r"^#+ (.+)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading).lower().replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", *PAGES])
+def test_a_pages_links_lead_somewhere(page: str) -> None:
+    for link, anchor in re.findall(r"\]\(([^)#\s]*)(?:#([^)\s]+))?\)", (ROOT / page).read_text()):
+        if not link.startswith("http"):
+            target = (ROOT / page).parent / link if link else ROOT / page
+            assert target.exists(), link
+            assert not anchor or anchor in anchors(target), f"{link}#{anchor}"
+
+
+def test_the_readme_names_every_page() -> None:
+    assert set(PAGES) - set(re.findall(r"\]\(([^)#]+)", README)) == set()
 
 
 def test_ci_runs_the_readmes_two_commands() -> None:
