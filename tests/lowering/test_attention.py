@@ -45,6 +45,11 @@ def test_scores_that_others_read_stay_as_they_are() -> None:
     assert not scaled_first(Attention("product"), torch.randn(2, 5, 12))
 
 
+def test_attention_in_half_stays_as_it_is() -> None:
+    """8.6 on an H200: "Could not find any implementation", with the scale in front of the product."""
+    assert not scaled_first(Attention().half(), torch.randn(2, 5, 12).half())
+
+
 class Raw(nn.Module):
     def forward(self, x: Tensor) -> tuple[Tensor, ...]:
         return (torch.softmax(torch.matmul(x, x.transpose(-1, -2)) / 8, dim=-1),)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
+
 from builder.lowering import ir
 from builder.lowering.passes import Context, lowering_pass
 from builder.lowering.passes.scalars import FLOAT_WITH_AXES, float_weights
@@ -20,7 +22,8 @@ def scale_queries(graph: Any, context: Context) -> None:
     """`softmax((q @ k) / c)` is `softmax((q / c) @ k)`: TensorRT fuses attention where the scale stands before the
     product (https://docs.nvidia.com/deeplearning/tensorrt/latest/inference-library/transformers-fused-attention.html).
 
-    Queries that may be integers are left alone: divided they would be none, and fit their keys no more.
+    Queries that may be integers are left alone: divided they would be none, and fit their keys no more. So are those of
+    a layer in half, as TensorRT 8.6 builds no engine of such attention.
     """
     for node in ir.nodes_of(graph, "aten::softmax"):
         scale = _only_maker(node.inputsAt(0), _SCALES)
@@ -44,10 +47,12 @@ def _only_maker(value: Any, kinds: tuple[str, ...]) -> Any:
 
 
 def _is_real(value: Any) -> bool:
-    """Whether the value certainly holds floats: a layer with float weights made it, moved and mixed since or not."""
+    """Whether the value certainly holds floats, not in half: a layer with such weights made it, moved and mixed or not."""
     node = value.node()
     while node.kind() in _MOVES:
         node = node.inputsAt(0).node()
     if node.kind() in _MIXES:
         return any(_is_real(side) for side in list(node.inputs())[:2])
-    return node.kind() in FLOAT_WITH_AXES and float_weights(node)
+    weights = (ir.constant(weight) for weight in node.inputs())
+    half = any(isinstance(weight, torch.Tensor) and weight.dtype == torch.float16 for weight in weights)
+    return node.kind() in FLOAT_WITH_AXES and float_weights(node) and not half
