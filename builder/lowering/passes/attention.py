@@ -47,7 +47,7 @@ def _only_maker(value: Any, kinds: tuple[str, ...]) -> Any:
 
 
 def _is_real(value: Any) -> bool:
-    """Whether the value certainly holds floats, not in half: a layer with such weights made it, moved and mixed or not."""
+    """Whether the value certainly holds floats, not in half: a layer with such weights made it, moved, mixed or not."""
     node = value.node()
     while node.kind() in _MOVES:
         node = node.inputsAt(0).node()
