@@ -31,8 +31,8 @@ def explain(
 
 def _report(order: orders.Order, hashes: stores.Hashes, kept: stores.Store | None) -> dict[str, Any]:
     """What `repo` would do, and of what was last built."""
-    said = orders.recorded(order)
     wanted = orders.request_of(order, hashes)
+    said = orders.recorded(order, wanted)
     reason = orders.stale_because(order, wanted, said, hashes)
     verdict = "unchanged" if reason is None else f"would be built because: {reason}"
     return {"name": order.spec.name, "verdict": verdict, "because": reason, "request": wanted, **_last(said, kept)}

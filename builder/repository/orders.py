@@ -56,7 +56,8 @@ class Order:
 
 def settled(order: Order, hashes: store.Hashes) -> Order | ModelResult:
     """The order with its request, and why it must be built; or the result, where what is published is unchanged."""
-    said, wanted = recorded(order), request_of(order, hashes)
+    wanted = request_of(order, hashes)
+    said = recorded(order, wanted)
     reason = "--rebuild" if order.rebuild else stale_because(order, wanted, said, hashes)
     if reason is None:
         shown = {key: _tuple(said.get("result", {}).get(key, getattr(ModelResult, key))) for key in SHOWN}
@@ -83,10 +84,14 @@ def request_of(order: Order, hashes: store.Hashes) -> dict[str, Any]:
     )
 
 
-def recorded(order: Order) -> dict[str, Any]:
-    """What was last built: as the published model records it, else as the store was told; empty where neither knows."""
+def recorded(order: Order, wanted: Mapping[str, Any]) -> dict[str, Any]:
+    """What was last built: as the published model records it, else as the store was told of the same file under that
+    name (a store is shared, and another project's model may have the name); empty where neither knows."""
     said = store.sidecar(order.folder) or {}
-    return said if "request" in said or not order.store else (store.last(order.store, order.spec.name) or {})
+    if "request" in said or not order.store:
+        return said
+    last = store.last(order.store, order.spec.name) or {}
+    return last if (last.get("request") or {}).get("source") == wanted["source"] else {}
 
 
 def stale_because(order: Order, wanted: Mapping[str, Any], said: Mapping[str, Any], hashes: store.Hashes) -> str | None:

@@ -6,7 +6,6 @@ import os
 from pathlib import Path
 
 from builder.errors import EnvironmentProblem, UsageError
-from builder.triton.publish import refuse_mount
 
 
 def check(out: Path) -> None:
@@ -23,4 +22,7 @@ def check(out: Path) -> None:
                 f"nothing can be written into {nearest}, and the repository {out} needs it",
                 fix="--out in a folder that you may write to",
             )
-    refuse_mount(root, beside=root.parent)
+    if root.is_mount():
+        from builder.triton.publish import refuse_mount  # with numpy and protobuf, which an unchanged model needs not
+
+        refuse_mount(root, beside=root.parent)

@@ -124,6 +124,17 @@ def test_the_reason_is_known_on_another_machine_from_the_store(
     assert result.because.startswith("inputs.x.dims.batch [1, 2, 8] -> [1, 2, 16]")
 
 
+def test_another_projects_model_of_that_name_is_no_earlier_state_of_this_one(
+    models: Path, settings: dict[str, Any], tmp_path: Path
+) -> None:
+    build(models, **settings)
+    (tmp_path / "other").mkdir()
+    torch.jit.script(torch.nn.Sequential(torch.nn.Linear(4, 3))).save(str(tmp_path / "other" / "small.pt"))
+    shutil.copy(models / "small.yaml", tmp_path / "other")
+    result = build(tmp_path / "other", out=tmp_path / "elsewhere", store=settings["store"])
+    assert result.because == "there was none before"
+
+
 def test_options_of_the_manifest_reach_tensorrt_and_the_command_line_overrides_them(
     models: Path, settings: dict[str, Any]
 ) -> None:
