@@ -152,6 +152,7 @@ OURS = {
     "profiling_verbosity",
     "tactic_sources",  # of BuildOptions
     "load_library",  # torch.ops
+    "is_constant",  # of a ConversionContext
     "causal_kind",
     "norm_op",  # of the reference's nodes, whose settings are read by name
 }
