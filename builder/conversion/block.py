@@ -118,10 +118,11 @@ class BlockConverter:
             if reason:
                 raise Unconvertible(reason, FALLBACK_FIX)
         first = self.ctx.net.num_layers
-        keep = self.policy.constrains(converter.operator, name)
+        chosen = self.policy.leaves_to_tensorrt(converter.operator, name)
+        beyond = chosen and precision.overflows(self.ctx, converter.operator, bound, torch.float16)
         results = _listed(converter.build(self.ctx, node, *vars(bound).values()), node)
-        if keep:
-            precision.constrain(self.ctx.net, first, self.policy.spared(name))
+        if beyond or self.policy.constrains(converter.operator, name):
+            precision.constrain(self.ctx.net, first, () if beyond else self.policy.spared(name))
         return results
 
     def bind_outputs(self, node: Any, results: list[Any]) -> None:

@@ -90,6 +90,11 @@ class Policy:
         """Whether the layers of `operator` must be told to stay in float32."""
         return self.half is not None and not self.typed and self._kept(operator, name)
 
+    def leaves_to_tensorrt(self, operator: str, name: str) -> bool:
+        """Whether TensorRT may compute `operator` in float16, and chooses itself."""
+        chooses = self.half == torch.float16 and not self.typed
+        return chooses and operator not in QUANTISING and not self._kept(operator, name)
+
     def spared(self, name: str) -> tuple[str, ...]:
         """The layer types that `constrain` leaves alone; none where the user asked for float32 by name."""
         return () if self._named(name) else SELF_KEPT
@@ -183,6 +188,25 @@ def _cast(ctx: Any, value: Any, dtype: torch.dtype, name: str) -> Any:
     return value
 
 
+def overflows(ctx: Any, operator: str, arguments: SimpleNamespace, half: torch.dtype) -> bool:
+    """For a TensorRT that chooses precisions itself: whether a constant is beyond the range of `half`, so that the node
+    must stay in float32. What fills a mask becomes the greatest of `half` in place: a -3e38 in float32 would be -inf to
+    whoever reads it in half. A warning names either."""
+    given = vars(arguments)
+    if not any(is_tensor(value) and ctx.dtype(value).is_floating_point for value in given.values()):
+        return False
+    found = False
+    for name, value in given.items():
+        number = isinstance(value, float) or (isinstance(value, int) and name in OPERANDS)
+        wide = torch.tensor(float(value)) if number else value
+        narrow = _narrowed(ctx, wide, half, name) if isinstance(wide, torch.Tensor) else None
+        if narrow is not None and number and operator == "masked_fill":
+            setattr(arguments, name, narrow.item())
+        elif narrow is not None:
+            found = True
+    return found
+
+
 OPERANDS = ("other", "value")
 """Arguments that are operands where they are whole numbers too; other whole numbers are axes and sizes."""
 
@@ -203,13 +227,20 @@ def _tensor(ctx: Any, tensor: Any, dtype: torch.dtype) -> Any:
 def _constant(ctx: Any, value: torch.Tensor, dtype: torch.dtype, name: str) -> torch.Tensor:
     if not value.is_floating_point():
         return value
-    cast = value.to(dtype)
-    low, high = (v.item() for v in value.aminmax()) if cast.numel() else (0.0, 0.0)  # no copies of large weights
+    narrow = _narrowed(ctx, value, dtype, name)
+    return value.to(dtype) if narrow is None else narrow
+
+
+def _narrowed(ctx: Any, value: torch.Tensor, dtype: torch.dtype, name: str) -> torch.Tensor | None:
+    """The constant in `dtype`, with a warning, where finite values are beyond its range; else None."""
+    if not value.is_floating_point() or not value.numel():
+        return None
+    low, high = (v.item() for v in value.aminmax())  # no copies of large weights
     most = max(-low, high)
-    if not most <= torch.finfo(dtype).max and bool((torch.isinf(cast) & torch.isfinite(value)).any()):
-        ctx.warn(f"`{name}` has values beyond {dtype}'s range ({most:.3g}): keep this node in float32")
-        return _saturated(value, dtype)
-    return cast
+    if most <= torch.finfo(dtype).max or not bool((torch.isinf(value.to(dtype)) & torch.isfinite(value)).any()):
+        return None
+    ctx.warn(f"`{name}` has values beyond {dtype}'s range ({most:.3g}): keep this node in float32")
+    return _saturated(value, dtype)
 
 
 def _saturated(value: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch.nn import functional as F
 
 import builder
+from builder.conversion import precision
 from builder.engine import flavour
 from builder.errors import UnsupportedOperators, UsageError
 from builder.reference.network import read_layer
@@ -56,6 +58,48 @@ def test_what_8_6_refuses_is_composed(name: str) -> None:
 def test_with_dynamic_axes(name: str) -> None:
     function, inputs = CASES[name]
     check(function, *inputs, dynamic={0: {0: "n"}}, compile=False)
+
+
+BEYOND = "has values beyond torch.float16's range"
+
+
+def test_a_weight_beyond_half_keeps_its_node_in_float32(monkeypatch: pytest.MonkeyPatch) -> None:
+    """8.6 would make it infinite where it chooses half."""
+    pinned: list[str] = []
+    monkeypatch.setattr(precision, "constrain", lambda net, first, spared: pinned.append(net.get_layer(first).name))
+    module = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.Linear(3, 2))
+    module[0].weight.data[0, 0] = 1e6
+    spec = builder.TensorSpec("float32", (2, 3))
+    conversion = builder.convert(torch.jit.script(module), [spec], precision="fp16")
+    assert [f"`weight` {BEYOND}" in text for text in conversion.warnings] == [True] and len(pinned) == 1
+    assert not builder.convert(torch.jit.script(module), [spec]).warnings
+
+
+def test_a_masks_number_beyond_half_becomes_its_greatest() -> None:
+    class Masked(torch.nn.Module):
+        def forward(self, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+            return torch.softmax(x.masked_fill(mask, torch.finfo(torch.float32).min), -1)
+
+    x, mask = torch.randn(2, 3), torch.tensor([[False, True, False], [True, True, True]])
+    specs = [builder.TensorSpec("float32", (2, 3)), builder.TensorSpec("bool", (2, 3))]
+    conversion = builder.convert(torch.jit.trace(Masked(), (x, mask)), specs, precision="fp16")
+    assert [f"`value` {BEYOND}" in text for text in conversion.warnings] == [True]
+    numbers = [np.asarray(node.layer.weights) for node in layers(conversion) if node.kind == "CONSTANT"]
+    assert [number.min() for number in numbers] == [-65504.0]
+    torch.testing.assert_close(builder.reference.run(conversion, [x, mask])[0], Masked()(x, mask))
+
+
+def test_a_number_beyond_half_stays_what_it_is() -> None:
+    class Shifted(torch.nn.Module):
+        def forward(self, x: torch.Tensor, n: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            return x + 1e6, n + 100000
+
+    x, n = torch.randn(2), torch.tensor([1, 2], dtype=torch.int32)
+    specs = [builder.TensorSpec("float32", (2,)), builder.TensorSpec("int32", (2,))]
+    conversion = builder.convert(torch.jit.trace(Shifted(), (x, n)), specs, precision="fp16")
+    assert [f"`other` {BEYOND}" in text for text in conversion.warnings] == [True]
+    for got, wanted in zip(builder.reference.run(conversion, [x, n]), Shifted()(x, n), strict=True):
+        torch.testing.assert_close(got, wanted)
 
 
 @pytest.mark.parametrize(("shifts", "dims"), [(1, 0), (-2, 0), (7, 1), ((3, -4), (0, 1)), (5, ()), ((1, 1), (0, 0))])
