@@ -43,7 +43,6 @@ ABSENT = {
     **dict.fromkeys((f"{ANY}.{name}" for name in SINCE_TEN), OLD),
     **dict.fromkeys((f"{ANY}.{name}" for name in SINCE_LATER), TEN),
     **dict.fromkeys((f"{ANY}.{name}" for name in ("UPPER_LEFT", "LOWER_RIGHT", "PADDED_BHND")), (*TEN, "10.16.1.11")),
-    f"{ANY}.GRU": ("10.0.1", "10.16.1.11", *NEW),  # our own word, which 8.6 has too
     # the reference reads them of layers that only later versions make
     "ILayer+.attention": TEN,
     "ILayer+.exclusive": TEN,

@@ -13,8 +13,17 @@ import torch
 
 from builder.conversion import dtypes
 from builder.conversion.context import ConversionContext, Unconvertible
-from builder.conversion.converters.cells import GRU, LSTM, Cell, Relu, State, Tanh, weights_of
-from builder.conversion.converters.recurrent import CONSTANTS, dropout_in_training, reads_states
+from builder.conversion.converters.cells import weights_of
+from builder.conversion.converters.recurrent import (
+    CONSTANTS,
+    KINDS,
+    Kind,
+    dropout_in_training,
+    module_of,
+    reads_states,
+    state_of,
+    tensors,
+)
 from builder.conversion.converters.sequences import sequence
 from builder.conversion.dynamic import Size, same
 from builder.conversion.extent import Lengths
@@ -71,42 +80,26 @@ def pad(
     return (ctx.permute(x, [1, 0, *range(2, rank)]) if batch_first else x), lengths
 
 
-def _layers(
-    ctx: ConversionContext, node: Any, kind: type[Cell], data: Rows, state: State, params: Any, biases: bool,
-    layers: int, bidirectional: bool,
-) -> Any:  # fmt: skip
-    if ctx.rank(data.padded) != 3:
-        raise Unconvertible(
-            f"packed data of rank {ctx.rank(data.padded) - 1}; a recurrent layer takes rows of features"
-        )
-    stacked, extent = weights_of(params, biases, layers, bidirectional), data.lengths
-    output, *finals = sequence(ctx, kind, data.padded, state, stacked, False, reads_states(node), extent)
-    return Rows(output, extent), *finals
-
-
-@converter(f"aten::lstm.data({_ARGUMENTS.format('Tensor[] hx')} -> (Tensor, Tensor, Tensor)", constants=CONSTANTS,
-           when=(dropout_in_training, _packed_here), packed=_PACKED)  # fmt: skip
-def lstm(
-    ctx: ConversionContext, node: Any, data: Any, sizes: Any, hx: Any, params: Any, biases: bool, layers: int,
-    dropout: float, train: bool, bidirectional: bool,
-) -> Any:  # fmt: skip
-    """torch.nn.LSTM of a PackedSequence"""
-    return _layers(ctx, node, LSTM, data, tuple(hx), params, biases, layers, bidirectional)
-
-
-def _register(name: str, kind: type[Cell]) -> None:
-    @converter(f"aten::{name}.data({_ARGUMENTS.format('Tensor hx')} -> (Tensor, Tensor)", constants=CONSTANTS,
+def _register(name: str, kind: Kind) -> None:
+    @converter(f"aten::{name}.data({_ARGUMENTS.format(kind.hx)} -> {tensors(1 + kind.states)}", constants=CONSTANTS,
                when=(dropout_in_training, _packed_here), packed=_PACKED)  # fmt: skip
     def layer(
         ctx: ConversionContext, node: Any, data: Any, sizes: Any, hx: Any, params: Any, biases: bool, layers: int,
         dropout: float, train: bool, bidirectional: bool,
     ) -> Any:  # fmt: skip
-        return _layers(ctx, node, kind, data, (hx,), params, biases, layers, bidirectional)
+        if ctx.rank(data.padded) != 3:
+            raise Unconvertible(
+                f"packed data of rank {ctx.rank(data.padded) - 1}; a recurrent layer takes rows of features"
+            )
+        stacked, extent = weights_of(params, biases, layers, bidirectional), data.lengths
+        states = reads_states(node)
+        output, *finals = sequence(ctx, kind.cell, data.padded, state_of(hx), stacked, False, states, extent)
+        return Rows(output, extent), *finals
 
-    layer.__doc__ = f"torch.nn.{'GRU' if kind is GRU else 'RNN'} of a PackedSequence"
+    layer.__doc__ = f"{module_of(name)} of a PackedSequence"
 
 
-for _name, _kind in {"gru": GRU, "rnn_tanh": Tanh, "rnn_relu": Relu}.items():
+for _name, _kind in KINDS.items():
     _register(_name, _kind)
 
 

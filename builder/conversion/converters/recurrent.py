@@ -2,17 +2,54 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 from builder.conversion.context import ConversionContext
 from builder.conversion.converters.cells import GRU, LSTM, Cell, Relu, State, Tanh, Weights, weights_of
 from builder.conversion.converters.sequences import sequence
 from builder.conversion.registry import converter
 
+
+class Kind(NamedTuple):
+    """A cell, and of how many tensors its state is."""
+
+    cell: type[Cell]
+    states: int
+
+    @property
+    def hx(self) -> str:
+        """The state among a schema's arguments."""
+        return "Tensor[] hx" if self.states > 1 else "Tensor hx"
+
+
+KINDS = {
+    "lstm": Kind(LSTM, 2),
+    "gru": Kind(GRU, 1),
+    "rnn_tanh": Kind(Tanh, 1),
+    "rnn_relu": Kind(Relu, 1),
+}
+"""By operator's name."""
+CONSTANTS = ("w_ih", "w_hh", "b_ih", "b_hh", "params")
+
+
+def tensors(count: int) -> str:
+    """So many tensors as a schema has its results."""
+    return f"({', '.join(['Tensor'] * count)})" if count > 1 else "Tensor"
+
+
+def module_of(name: str) -> str:
+    """What torch calls the module of an operator: torch.nn.RNN of `rnn_tanh`."""
+    return f"torch.nn.{name.partition('_')[0].upper()}"
+
+
+def state_of(hx: Any) -> State:
+    """The state, which a schema has as a list where it is of several tensors."""
+    return tuple(hx) if isinstance(hx, list) else (hx,)
+
+
 # Single cells
 
 _CELL = "Tensor w_ih, Tensor w_hh, Tensor? b_ih=None, Tensor? b_hh=None) ->"
-CONSTANTS = ("w_ih", "w_hh", "b_ih", "b_hh", "params")
 
 
 def single(ctx: ConversionContext, kind: type[Cell], x: Any, state: State, *weights: Any) -> State:
@@ -25,20 +62,13 @@ def single(ctx: ConversionContext, kind: type[Cell], x: Any, state: State, *weig
     return tuple(ctx.squeeze(s, [0]) for s in state) if unbatched else state
 
 
-@converter(f"aten::lstm_cell(Tensor input, Tensor[] hx, {_CELL} (Tensor, Tensor)", constants=CONSTANTS)
-def lstm_cell(ctx: ConversionContext, node: Any, x: Any, hx: Any, *weights: Any) -> Any:
-    """torch.nn.LSTMCell"""
-    return single(ctx, LSTM, x, tuple(hx), *weights)
-
-
-def _register_cell(name: str, kind: type[Cell]) -> None:
-    @converter(f"aten::{name}(Tensor input, Tensor hx, {_CELL} Tensor", constants=CONSTANTS)
+def _register_cell(name: str, kind: Kind) -> None:
+    @converter(f"aten::{name}_cell(Tensor input, {kind.hx}, {_CELL} {tensors(kind.states)}", constants=CONSTANTS)
     def cell(ctx: ConversionContext, node: Any, x: Any, hx: Any, *weights: Any) -> Any:
-        return single(ctx, kind, x, (hx,), *weights)[0]
+        state = single(ctx, kind.cell, x, state_of(hx), *weights)
+        return state if kind.states > 1 else state[0]
 
-
-for _name, _kind in {"gru_cell": GRU, "rnn_tanh_cell": Tanh, "rnn_relu_cell": Relu}.items():
-    _register_cell(_name, _kind)
+    cell.__doc__ = f"{module_of(name)}Cell"
 
 
 # Whole sequences
@@ -58,27 +88,20 @@ def reads_states(node: Any) -> bool:
     return any(value.uses() for value in list(node.outputs())[1:])
 
 
-@converter(f"aten::lstm.input(Tensor input, Tensor[] hx, {_FLAGS} -> (Tensor, Tensor, Tensor)", constants=CONSTANTS,
-           when=dropout_in_training)  # fmt: skip
-def lstm(
-    ctx: ConversionContext, node: Any, x: Any, hx: Any, params: Any, biases: bool, layers: int, dropout: float,
-    train: bool, bidirectional: bool, batch_first: bool,
-) -> Any:  # fmt: skip
-    """torch.nn.LSTM: stacked, in both directions, from any initial state, with projections"""
-    stacked = weights_of(params, biases, layers, bidirectional)
-    return sequence(ctx, LSTM, x, tuple(hx), stacked, batch_first, reads_states(node))
-
-
-def _register_sequence(name: str, kind: type[Cell]) -> None:
-    @converter(f"aten::{name}.input(Tensor input, Tensor hx, {_FLAGS} -> (Tensor, Tensor)", constants=CONSTANTS,
-               when=dropout_in_training)  # fmt: skip
+def _register_sequence(name: str, kind: Kind) -> None:
+    @converter(f"aten::{name}.input(Tensor input, {kind.hx}, {_FLAGS} -> {tensors(1 + kind.states)}",
+               constants=CONSTANTS, when=dropout_in_training)  # fmt: skip
     def layer(
         ctx: ConversionContext, node: Any, x: Any, hx: Any, params: Any, biases: bool, layers: int, dropout: float,
         train: bool, bidirectional: bool, batch_first: bool,
     ) -> Any:  # fmt: skip
         stacked = weights_of(params, biases, layers, bidirectional)
-        return sequence(ctx, kind, x, (hx,), stacked, batch_first, reads_states(node))
+        return sequence(ctx, kind.cell, x, state_of(hx), stacked, batch_first, reads_states(node))
+
+    more = ", with projections" if kind.cell is LSTM else ""
+    layer.__doc__ = f"{module_of(name)}: stacked, in both directions, from any initial state{more}"
 
 
-for _name, _kind in {"gru": GRU, "rnn_tanh": Tanh, "rnn_relu": Relu}.items():
+for _name, _kind in KINDS.items():
+    _register_cell(_name, _kind)
     _register_sequence(_name, _kind)
