@@ -35,7 +35,8 @@ def settled(seen: View, kinds: Sequence[str], shapes: Shapes, least: int) -> lis
         now = melt(now, seen.parents, [1.0] * len(now), least)
         if least > 1:
             now = _without_islands(seen, now, shapes)
-        now = together(seen, kept_whole(seen, _with_known_borders(seen, now, shapes)))
+        now = _with_known_borders(seen, _beside_readers(seen, now, shapes), shapes)
+        now = together(seen, kept_whole(seen, now))
     return now
 
 
@@ -52,6 +53,19 @@ def _without_islands(seen: View, kinds: Sequence[str], shapes: Shapes) -> list[s
             for index in indices:
                 kinds[index] = TORCH
     return kinds
+
+
+def _beside_readers(seen: View, kinds: Sequence[str], shapes: Shapes) -> list[str]:
+    """A TensorRT node that makes, for one in torch, a tensor whose shape depends on data goes to torch: an engine's
+    output of it could be told to no endpoint."""
+    found, read = list(kinds), set[str]()
+    for index in reversed(range(len(seen.steps))):
+        unknown = (name for name in seen.steps[index].outputs if name in read and shapes.spec(name, name) is None)
+        if found[index] == TENSORRT and any(unknown):
+            found[index] = TORCH
+        if found[index] == TORCH:
+            read.update(seen.steps[index].reads)
+    return found
 
 
 def _with_known_borders(seen: View, kinds: Sequence[str], shapes: Shapes) -> list[str]:

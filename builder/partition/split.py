@@ -88,7 +88,7 @@ def split(
     if found.refused and fallback.require_full:
         raise UnsupportedOperators(list(found.refused.values()))
     kinds = [_kind(step, index, found) for index, step in enumerate(seen.steps)]
-    kinds = settled(seen, _beside_readers(seen.steps, kinds, shapes), shapes, fallback.min_block_size)
+    kinds = settled(seen, kinds, shapes, fallback.min_block_size)
     inputs = tuple(str(spec.name) for spec in specs)
     crossing = _Crossing(seen, replace(lowered, inputs=inputs), shapes, profiles, places)
     segments = crossing.segments(members(seen, kinds))
@@ -100,18 +100,6 @@ def _kind(step: Step, index: int, found: Support) -> str:
     if step.is_free:
         return FREE
     return TORCH if index in found.refused else TENSORRT
-
-
-def _beside_readers(steps: Sequence[Step], kinds: Sequence[str], shapes: Shapes) -> list[str]:
-    """What has a shape that nobody knows stays in torch where torch reads it: no endpoint could be told of it."""
-    found, read = list(kinds), set[str]()
-    for index in reversed(range(len(steps))):
-        unknown = (name for name in steps[index].outputs if name in read and shapes.spec(name, name) is None)
-        if found[index] == TENSORRT and any(unknown):
-            found[index] = TORCH
-        if found[index] == TORCH:
-            read.update(steps[index].reads)
-    return found
 
 
 class _Crossing:
