@@ -34,8 +34,10 @@ def beside(path: Path) -> Path:
     return path
 
 
-def timing_cache() -> Path:
-    """The timing cache of this GPU, driver and TensorRT: measurements of one mean nothing for another."""
+def timing_cache(asked: Path | None = None) -> Path:
+    """The one asked for, or that of this GPU, driver and TensorRT: measurements of one mean nothing for another."""
+    if asked:
+        return asked
     here = gpu.identity() or {"name": "no-gpu"}
     words = [*map(str, here.values()), "tensorrt", flavour.installed_version(flavour.chosen()) or "unknown"]
     name = re.sub(r"[^A-Za-z0-9.]+", "-", "-".join(words)).strip("-").lower()

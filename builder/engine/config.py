@@ -56,7 +56,7 @@ def timing_cache(chosen: BuildOptions) -> Path | None:
     Raises EnvironmentProblem where nothing can be written there."""
     if flavour.name() == "tensorrt-rtx":
         return None
-    return caches.beside(chosen.timing_cache or caches.timing_cache())
+    return caches.beside(caches.timing_cache(chosen.timing_cache))
 
 
 def _measured(chosen: BuildOptions) -> dict[str, Any]:

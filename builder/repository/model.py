@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fnmatch
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -183,7 +182,6 @@ def _unknown_operators(spec: ModelSpec, lowered: LoweredGraph) -> Iterator[str]:
     from builder.manifest.suggest import did_you_mean
 
     kinds = sorted({node.kind() for node in ir.walk(lowered.graph)}) if spec.fallback.ops else []
-    for pattern in spec.fallback.ops:
-        if not fnmatch.filter(kinds, pattern):
-            meant = did_you_mean(pattern, kinds, otherwise_list=False) or "`trt-build lower` shows the lowered graph"
-            yield f"fallback.ops names no operator of the lowered graph: {pattern} ({meant})"
+    for pattern in patterns.idle(spec.fallback.ops, kinds):
+        meant = did_you_mean(pattern, kinds, otherwise_list=False) or "`trt-build lower` shows the lowered graph"
+        yield f"fallback.ops names no operator of the lowered graph: {pattern} ({meant})"

@@ -1,10 +1,10 @@
-"""Patterns over layer names: what `keep_fp32` names, and what it does not."""
+"""Patterns over names, as keep_fp32 has them: what they name, and which name nothing."""
 
 from __future__ import annotations
 
 import fnmatch
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from builder.manifest.spec import ModelSpec
@@ -29,6 +29,10 @@ def unmatched(spec: ModelSpec, found: Any) -> Iterator[str]:
     """A warning where patterns of keep_fp32 name no layer of what was found, a Conversion or Pieces: most likely they
     are misspelt."""
     names = list(layer_names(c for c in getattr(found, "conversions", (found,)) if c is not None))
-    idle = [pattern for pattern in spec.keep_fp32 if not fnmatch.filter(names, pattern)]
-    if idle:
-        yield f"keep_fp32 names no layer of this model: {', '.join(idle)} (`trt-build inspect` prints the names)"
+    if missed := idle(spec.keep_fp32, names):
+        yield f"keep_fp32 names no layer of this model: {', '.join(missed)} (`trt-build inspect` prints the names)"
+
+
+def idle(patterns: Sequence[str], names: Sequence[str]) -> list[str]:
+    """The patterns (fnmatch) that name none of the names."""
+    return [pattern for pattern in patterns if not fnmatch.filter(names, pattern)]

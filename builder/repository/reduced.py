@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fnmatch
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from builder.errors import UsageError
 from builder.manifest import place
 from builder.manifest.spec import ModelSpec
-from builder.repository import calibration
+from builder.repository import calibration, patterns
 
 if TYPE_CHECKING:
     from builder.lowering import LoweredGraph
@@ -46,10 +45,9 @@ def _nothing(found: Quantised) -> Iterator[str]:
 
 
 def _idle(spec: ModelSpec, found: Quantised) -> Iterator[str]:
-    names = [one.name for one in found.layers]
-    idle = [p for p in (spec.calibration.skip if spec.calibration else ()) if not fnmatch.filter(names, p)]
-    if idle:
-        yield f"calibration.skip names no product of this model: {', '.join(idle)} (`trt-build check` lists them)"
+    skip = spec.calibration.skip if spec.calibration else ()
+    if missed := patterns.idle(skip, [one.name for one in found.layers]):
+        yield f"calibration.skip names no product of this model: {', '.join(missed)} (`trt-build check` lists them)"
 
 
 def wanted(spec: ModelSpec) -> bool:

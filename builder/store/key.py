@@ -67,7 +67,7 @@ def option_parts(options: BuildOptions) -> dict[str, Any]:
     said = {name: value for name, value in dataclasses.asdict(options).items() if value not in (None, (), {}, False)}
     said.pop("timing_cache", None)
     if options.error_on_timing_cache_miss:
-        said["timing_cache"] = caches.digest(options.timing_cache or caches.timing_cache())
+        said["timing_cache"] = caches.digest(caches.timing_cache(options.timing_cache))
     return said
 
 

@@ -63,7 +63,7 @@ def _options(options: BuildOptions) -> dict[str, Any]:
     """All of them; the timing cache by its content where tactics must come from it, else by its place."""
     said = dataclasses.asdict(options)
     if options.error_on_timing_cache_miss:
-        said["timing_cache"] = caches.digest(options.timing_cache or caches.timing_cache())
+        said["timing_cache"] = caches.digest(caches.timing_cache(options.timing_cache))
     return said
 
 
