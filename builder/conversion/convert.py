@@ -12,6 +12,7 @@ from builder.conversion import converters, dtypes, evaluators, packing
 from builder.conversion.block import MISSING, BlockConverter
 from builder.conversion.context import ConversionContext, axis_symbol
 from builder.conversion.dynamic import DynamicScalar
+from builder.conversion.facts import is_tensor
 from builder.conversion.naming import LayerNames
 from builder.conversion.precision import SCHEMES, policy, quantises
 from builder.conversion.unconvertible import Unconvertible
@@ -194,7 +195,7 @@ def _cast_to(node: Any) -> torch.dtype | None:
 
 def _restored(ctx: ConversionContext, value: Any, result: Any, half: torch.dtype) -> Any:
     """An output that the policy made half, in the module's float32 again; one that the graph casts to half stays."""
-    policys = hasattr(result, "is_network_input") and ctx.dtype(result) == half and _cast_to(value.node()) != half
+    policys = is_tensor(result) and ctx.dtype(result) == half and _cast_to(value.node()) != half
     return ctx.cast(result, torch.float32) if policys else result
 
 

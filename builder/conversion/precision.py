@@ -182,9 +182,8 @@ def _cast(ctx: Any, value: Any, dtype: torch.dtype, name: str) -> Any:
     if is_tensor(value) and ctx.dtype(value).is_floating_point:
         return _tensor(ctx, value, dtype)
     if isinstance(value, float) or (isinstance(value, int) and name in OPERANDS):
-        wide = torch.tensor(float(value))  # it becomes a constant of the tensors' dtype
-        narrow = _constant(ctx, wide, dtype, name)
-        return narrow.item() if bool(wide.isfinite()) and abs(float(value)) > torch.finfo(dtype).max else value
+        narrow = _narrowed(ctx, torch.tensor(float(value)), dtype, name)  # it becomes a constant of the tensors' dtype
+        return value if narrow is None else narrow.item()
     return value
 
 

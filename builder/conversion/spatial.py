@@ -10,8 +10,8 @@ import sympy
 import torch
 
 from builder.conversion.context import ConversionContext
-from builder.conversion.dynamic import DynamicScalar, Size, expression
-from builder.engine import flavour
+from builder.conversion.dynamic import DynamicScalar, Size
+from builder.conversion.evaluators.creation import counted
 from builder.engine.flavour import trt
 
 
@@ -58,13 +58,7 @@ def iota(ctx: ConversionContext, length: Size, dtype: torch.dtype = torch.int64)
     """0, 1, ..., length - 1 as a 1-d ITensor."""
     if isinstance(length, int):
         return ctx.constant(torch.arange(length, dtype=dtype))
-    start, step = (ctx.constant(torch.tensor(v, dtype=torch.int32)) for v in ([0], [1]))
-    typed = [trt.int32] if flavour.has_int64() else []  # 8.6 takes the type of alpha and beta
-    layer = ctx.net.add_fill((1,), trt.FillOperation.LINSPACE, *typed)
-    layer.set_input(0, length.tensor)
-    layer.set_input(1, ctx.reshape(start, []))
-    layer.set_input(2, step)
-    return ctx.cast(ctx.set_sizes(layer.get_output(0), [expression(length)]), dtype)
+    return ctx.cast(counted(ctx, 0, 1, length, torch.int32), dtype)
 
 
 def filled_slice(

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from builder.conversion.context import ConversionContext
+from builder.conversion.facts import is_tensor
 from builder.partition.view import Step
 
 MOST_VALUES = 16
@@ -42,19 +43,19 @@ class Repeats:
         """The node was converted: its outputs stand in for those of the next one that is known by the same."""
         results = [self.ctx.values[name] for name in step.outputs]
         given = set().union(*(self._symbols(self.ctx.values[name]) for name in step.inputs))
-        if all(_is_tensor(r) and not _is_whole(self.ctx, r) and self._symbols(r) <= given for r in results):
+        if all(is_tensor(r) and not _is_whole(self.ctx, r) and self._symbols(r) <= given for r in results):
             self.known[signature] = results
 
     def _symbols(self, value: Any) -> set[Any]:
         if isinstance(value, list):
             return set().union(*map(self._symbols, value))
-        return set().union(*(e.free_symbols for e in _exprs(self.ctx, value))) if _is_tensor(value) else set()
+        return set().union(*(e.free_symbols for e in _exprs(self.ctx, value))) if is_tensor(value) else set()
 
 
 def _signature(ctx: ConversionContext, value: Any) -> Any:
     if isinstance(value, torch.Tensor):
         return _constant(value)
-    if _is_tensor(value):
+    if is_tensor(value):
         facts = ctx.facts(value)
         whole = (tuple(value.shape), value.dtype, ctx.dtype(value), *_exprs(ctx, value))
         return None if facts.scalar is not None else whole
@@ -72,10 +73,6 @@ def _constant(value: torch.Tensor) -> Any:
 
 def _exprs(ctx: ConversionContext, tensor: Any) -> Sequence[Any]:
     return [ctx.expr(tensor, axis) for axis, length in enumerate(tensor.shape) if length < 0]
-
-
-def _is_tensor(value: Any) -> bool:
-    return hasattr(value, "is_network_input")
 
 
 def _is_whole(ctx: ConversionContext, tensor: Any) -> bool:

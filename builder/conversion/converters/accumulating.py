@@ -6,6 +6,7 @@ every place is compared with every index and the reduction runs over the indices
 
 from __future__ import annotations
 
+import functools
 from math import isfinite
 from types import SimpleNamespace
 from typing import Any
@@ -15,7 +16,7 @@ import torch
 from builder.conversion.context import ConversionContext
 from builder.conversion.converters.indexing import as_index, cut, from_the_front
 from builder.conversion.converters.padding import padded
-from builder.conversion.converters.scattering import matches, ranked, upright, written
+from builder.conversion.converters.scattering import matches, ranked, unranked, upright, written
 from builder.conversion.dynamic import Size, bounds, expression
 from builder.conversion.evaluators.creation import filled
 from builder.conversion.layers import alike, choose, combine, computed_in, less, reduce
@@ -116,27 +117,26 @@ def _greatest(ctx: ConversionContext, x: Any, axis: int) -> int:
     return int(span[1]) if span is not None and isfinite(span[1]) else 1
 
 
-_NOTE = "compares every place with every index: memory grows with their product"
-
-
-@converter(
-    "aten::scatter_add(Tensor self, int dim, Tensor index, Tensor src) -> Tensor",
+_reducing = functools.partial(
+    converter,
     constants=("index",),
     when=_affordable,
-    note=_NOTE,
+    note="compares every place with every index: memory grows with their product",
+)
+
+
+@_reducing(
+    "aten::scatter_add(Tensor self, int dim, Tensor index, Tensor src) -> Tensor",
 )
 def scatter_add(ctx: ConversionContext, node: Any, x: Any, dim: int, index: Any, src: Any) -> Any:
     """self[index[i][j]][j] += src[i][j] for dim 0"""
     return scatter_reduce(ctx, node, x, dim, index, src, "sum")
 
 
-@converter(
+@_reducing(
     "aten::scatter_reduce.two(Tensor self, int dim, Tensor index, Tensor src, str reduce, *, bool include_self=True)"
     " -> Tensor",
     "aten::scatter.reduce(Tensor self, int dim, Tensor index, Tensor src, *, str reduce) -> Tensor",
-    constants=("index",),
-    when=_affordable,
-    note=_NOTE,
 )
 def scatter_reduce(
     ctx: ConversionContext, node: Any, x: Any, dim: int, index: Any, src: Any, how: str, include_self: bool = True
@@ -145,15 +145,12 @@ def scatter_reduce(
     whole, index, src = ranked(ctx, x, index, src)
     part = cut(ctx, src, ctx.sizes(index))
     result = accumulated(ctx, whole, ctx.axis(whole, dim), index, part, how, include_self)
-    return result if ctx.rank(x) else ctx.reshape(result, [])
+    return unranked(ctx, x, result)
 
 
-@converter(
+@_reducing(
     "aten::scatter.value_reduce(Tensor self, int dim, Tensor index, Scalar value, *, str reduce) -> Tensor",
-    constants=("index",),
     dynamic=("value",),
-    when=_affordable,
-    note=_NOTE,
 )
 def scatter_value_reduce(ctx: ConversionContext, node: Any, x: Any, dim: int, index: Any, value: Any, how: str) -> Any:
     """scatter of one value, added or multiplied"""
@@ -161,12 +158,9 @@ def scatter_value_reduce(ctx: ConversionContext, node: Any, x: Any, dim: int, in
     return scatter_reduce(ctx, node, x, dim, index, src, how)
 
 
-@converter(
+@_reducing(
     "aten::index_add(Tensor self, int dim, Tensor index, Tensor source, *, Scalar alpha=1) -> Tensor",
-    constants=("index",),
     dynamic=("alpha",),
-    when=_affordable,
-    note=_NOTE,
 )
 def index_add(ctx: ConversionContext, node: Any, x: Any, dim: int, index: Any, source: Any, alpha: Any) -> Any:
     """self[index[i]] += alpha * source[i] along dim"""
@@ -174,12 +168,9 @@ def index_add(ctx: ConversionContext, node: Any, x: Any, dim: int, index: Any, s
     return index_reduce(ctx, node, x, dim, index, ctx.tensor(scaled, ctx.dtype(x)), "sum")
 
 
-@converter(
+@_reducing(
     "aten::index_reduce(Tensor self, int dim, Tensor index, Tensor source, str reduce, *, bool include_self=True)"
     " -> Tensor",
-    constants=("index",),
-    when=_affordable,
-    note=_NOTE,
 )
 def index_reduce(
     ctx: ConversionContext, node: Any, x: Any, dim: int, index: Any, source: Any, how: str, include_self: bool = True
@@ -189,7 +180,7 @@ def index_reduce(
     axis = ctx.axis(whole, dim)
     places = upright(ctx, index, axis, ctx.rank(whole))
     result = accumulated(ctx, whole, axis, places, source, how, include_self)
-    return result if ctx.rank(x) else ctx.reshape(result, [])
+    return unranked(ctx, x, result)
 
 
 @converter("aten::put(Tensor self, Tensor index, Tensor source, bool accumulate=False) -> Tensor", constants=("index",))

@@ -9,8 +9,8 @@ import torch
 
 from builder.conversion import quantised
 from builder.conversion.context import ConversionContext
-from builder.conversion.dynamic import DynamicScalar
 from builder.conversion.layers import activate, combine
+from builder.conversion.nested import is_unknown
 from builder.conversion.precision import REDUCED
 from builder.conversion.quantised import FP8, INT8
 from builder.conversion.registry import converter
@@ -36,7 +36,7 @@ NOTE = (
 )
 def per_tensor(ctx: ConversionContext, node: Any, x: Any, scale: Any, zero: Any, low: int, high: int) -> Any:
     """(clamp(round(x / scale) + zero_point, quant_min, quant_max) - zero_point) * scale"""
-    if _unknown(scale) or _unknown(zero):
+    if is_unknown(scale) or is_unknown(zero):
         return _rounded_by_tensors(ctx, x, _one(ctx, scale), _one(ctx, zero), low, high)
     scale = torch.as_tensor(scale, dtype=torch.float32).reshape(-1)[0]
     zero = torch.as_tensor(zero).reshape(-1)[0].float()
@@ -60,7 +60,7 @@ def per_channel(
     """The same with one scale and zero point for each place of an axis"""
     axis = ctx.axis(x, axis)
     view = _view(ctx, x, axis)
-    if _unknown(scale) or _unknown(zero):
+    if is_unknown(scale) or is_unknown(zero):
         scale, zero = (ctx.reshape(ctx.tensor(t), [t.shape[0] if n < 0 else n for n in view]) for t in (scale, zero))
         return _rounded_by_tensors(ctx, x, scale, zero, low, high)
     if isinstance(x, torch.Tensor):
@@ -103,10 +103,6 @@ def readers(node: Any) -> Iterator[Any]:
 
 def _operator(node: Any) -> str:
     return str(node.kind()).rpartition("::")[2]
-
-
-def _unknown(value: Any) -> bool:
-    return isinstance(value, DynamicScalar) or hasattr(value, "is_network_input")
 
 
 def _one(ctx: ConversionContext, value: Any) -> Any:

@@ -28,12 +28,17 @@ def ranked(ctx: ConversionContext, *values: Any) -> list[Any]:
     return [v if ctx.rank(v) else ctx.reshape(ctx.tensor(v), [1]) for v in values]
 
 
+def unranked(ctx: ConversionContext, x: Any, result: Any) -> Any:
+    """What was made of `ranked` x, 0-d again where x is."""
+    return result if ctx.rank(x) else ctx.reshape(result, [])
+
+
 @converter("aten::scatter.src(Tensor self, int dim, Tensor index, Tensor src) -> Tensor", constants=("index",))
 def scatter(ctx: ConversionContext, node: Any, x: Any, dim: int, index: Any, src: Any) -> Any:
     """self[index[i][j]][j] = src[i][j] for dim 0"""
     whole, index, src = ranked(ctx, x, index, src)
     result = written(ctx, whole, index, cut(ctx, src, ctx.sizes(index)), ctx.axis(whole, dim))
-    return result if ctx.rank(x) else ctx.reshape(result, [])
+    return unranked(ctx, x, result)
 
 
 @converter(
@@ -74,7 +79,7 @@ def index_copy(ctx: ConversionContext, node: Any, x: Any, dim: int, index: Any, 
     axis = ctx.axis(whole, dim)
     places = ctx.expand(as_index(ctx, upright(ctx, index, axis, ctx.rank(whole))), ctx.sizes(source))
     result = written(ctx, whole, places, source, axis)
-    return result if ctx.rank(x) else ctx.reshape(result, [])
+    return unranked(ctx, x, result)
 
 
 @converter(

@@ -9,6 +9,7 @@ import torch
 from builder.conversion import scalars
 from builder.conversion.context import ConversionContext, Unconvertible
 from builder.conversion.dynamic import DynamicScalar, Size
+from builder.conversion.facts import is_tensor
 from builder.conversion.registry import converter
 
 END = 2**63 - 1
@@ -110,7 +111,7 @@ def narrow(ctx: ConversionContext, node: Any, x: Any, dim: int, start: Size, len
 )
 def narrow_tensor(ctx: ConversionContext, node: Any, x: Any, dim: int, start: Any, length: Size) -> Any:
     """narrow with its start in a 0-d tensor"""
-    number = ctx.scalar(ctx.cast(start, torch.int64)) if hasattr(start, "is_network_input") else int(start)
+    number = ctx.scalar(ctx.cast(start, torch.int64)) if is_tensor(start) else int(start)
     return narrow(ctx, node, x, dim, number, length)
 
 

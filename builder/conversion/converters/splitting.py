@@ -9,6 +9,7 @@ from builder.conversion import scalars
 from builder.conversion.context import ConversionContext, Unconvertible
 from builder.conversion.converters.select import bound, length_between, sliced, static_length, taken
 from builder.conversion.dynamic import Size
+from builder.conversion.facts import is_tensor
 from builder.conversion.registry import converter
 
 
@@ -114,7 +115,7 @@ def tensor_split_at(ctx: ConversionContext, node: Any, x: Any, indices: list[Siz
 )
 def tensor_split_tensor(ctx: ConversionContext, node: Any, x: Any, places: Any, dim: int) -> list[Any]:
     """tensor_split with its sections (0-d) or indices (1-d) in a tensor"""
-    if hasattr(places, "is_network_input"):
+    if is_tensor(places):
         raise Unconvertible("the places of the split are known only when the engine runs")
     values = places.tolist()
     split_by = tensor_split_at if isinstance(values, list) else tensor_split

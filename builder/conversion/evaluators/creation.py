@@ -11,6 +11,7 @@ from builder.conversion import dtypes, scalars
 from builder.conversion.context import ConversionContext, Unconvertible
 from builder.conversion.dynamic import DynamicScalar, Size
 from builder.conversion.evaluators.prim import dtype_of
+from builder.conversion.facts import is_tensor
 from builder.conversion.registry import evaluator
 from builder.engine import flavour
 from builder.engine.flavour import trt
@@ -85,7 +86,7 @@ def new_full(ctx: ConversionContext, node: Any, x: Any, sizes: Any, value: Any, 
 
 def _number(ctx: ConversionContext, value: Any) -> Any:
     """The number, also of a 0-d tensor."""
-    return ctx.scalar(value) if hasattr(value, "is_network_input") else _scalar(value)
+    return ctx.scalar(value) if is_tensor(value) else _scalar(value)
 
 
 @evaluator("aten::empty_strided", "aten::new_empty_strided")
