@@ -27,6 +27,8 @@ FOLLOWS = {
 """By layer class, the input whose dtype the first output has."""
 CARRYING = ("IRecurrenceLayer", "IIteratorLayer", "ILoopOutputLayer")
 """A loop's own layers, told only where 8.6 does not know it from what they carry."""
+DEAF = ("IMatrixMultiplyLayer",)
+"""Layers whose output stays float32 whatever they are told (seen on 8.6.0): a cast behind them gives half."""
 UNCOMPUTED = ("IConstantLayer", *CARRYING)
 """Layers that compute nothing: their output has a type, they themselves have no precision."""
 
@@ -39,11 +41,22 @@ class TypedNetwork:
 
     def __getattr__(self, name: str) -> Any:
         attribute = getattr(self._network, name)
-        return _typing(attribute) if name.startswith("add_") else attribute
+        return self._typing(attribute) if name.startswith("add_") else attribute
 
     def add_loop(self) -> Any:
         """A loop whose own layers are told as well."""
         return TypedNetwork(self._network.add_loop())
+
+    def _typing(self, add: Callable[..., Any]) -> Callable[..., Any]:
+        def added(*arguments: Any, **named: Any) -> Any:
+            layer = add(*arguments, **named)
+            if _source(layer, arguments) != trt.DataType.HALF:
+                return layer
+            _declare(layer)
+            deaf = type(layer).__name__ in DEAF and layer.get_output(0).dtype == trt.DataType.FLOAT
+            return self.add_cast(layer.get_output(0), trt.DataType.HALF) if deaf else layer
+
+        return added
 
     def add_cast(self, tensor: Any, dtype: Any) -> Any:
         """A cast, told its type where that is half."""
@@ -72,9 +85,14 @@ def pin(network: Any) -> None:
     if flavour.strongly_typed() or not has_half(network):
         return
     for layer in map(network.get_layer, range(network.num_layers)):
-        if layer.num_outputs and _kind(layer) not in SILENT and layer.get_output(0).dtype == trt.DataType.FLOAT:
+        if layer.num_outputs and _kind(layer) not in SILENT and _is_float32(layer):
             layer.precision = trt.DataType.FLOAT
             layer.set_output_type(0, trt.DataType.FLOAT)
+
+
+def _is_float32(layer: Any) -> bool:
+    half = layer.precision_is_set and layer.precision == trt.DataType.HALF
+    return layer.get_output(0).dtype == trt.DataType.FLOAT and not half
 
 
 SILENT = frozenset(
@@ -100,16 +118,6 @@ def has_int8(network: Any) -> bool:
 def _kind(layer: Any) -> str:
     """The LayerType's name, through the base class: IActivationLayer hides it behind a `type` of its own."""
     return str(trt.ILayer.type.__get__(layer).name)
-
-
-def _typing(add: Callable[..., Any]) -> Callable[..., Any]:
-    def added(*arguments: Any, **named: Any) -> Any:
-        layer = add(*arguments, **named)
-        if _source(layer, arguments) == trt.DataType.HALF:
-            _declare(layer)
-        return layer
-
-    return added
 
 
 def _source(layer: Any, arguments: tuple[Any, ...]) -> Any:

@@ -152,6 +152,7 @@ def play(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(own.ILayer, "set_output_type", _told, raising=False)
     patch.setattr(own.ITensor, "dtype", property(own.ITensor.dtype.fget, _said))
     patch.setattr(own.ILayer, "precision", property(lambda layer: None, lambda layer, dtype: None), raising=False)
+    patch.setattr(own.ILayer, "precision_is_set", False, raising=False)
     forget()
 
 

@@ -39,7 +39,8 @@ def test_quantisation_of_each_channel(axis):
         return net.add_elementwise(x, back.get_output(0), trt.ElementWiseOperation.SUM)
 
     expected = np.clip(np.round((w / wide).numpy()), -128, 127) * wide.numpy()
-    closely(evaluate(build, torch.zeros(3, 4)), expected)
+    # 8.6 takes the pair out where the only reader of a constant is a sum, and adds the constant unrounded
+    closely(evaluate(build, torch.zeros(3, 4), ran=flavour.has_int64()), expected)
 
 
 def test_quantisation_to_eight_bit_floats_saturates_at_448():

@@ -14,13 +14,13 @@ from builder.reference.registry import evaluates
 def shuffle(layer: Any, x: Tensor, dims: Tensor | None = None) -> Tensor:
     """A transpose, a reshape, a transpose, in this order; the second input replaces `reshape_dims`."""
     x = x.permute(tuple(layer.first_transpose)[: x.dim()])
-    wanted = dims.tolist() if dims is not None else _reshape_dims(layer)
+    wanted = dims.tolist() if dims is not None else reshape_dims(layer)
     if wanted is not None:
         x = x.reshape(resolve_dims(x, wanted, layer.zero_is_placeholder))
     return x.permute(tuple(layer.second_transpose)[: x.dim()])
 
 
-def _reshape_dims(layer: Any) -> list[int] | None:
+def reshape_dims(layer: Any) -> list[int] | None:
     """The static dims; None where there is no reshape (8.6 raises instead, its rank is then negative)."""
     try:
         dims = layer.reshape_dims

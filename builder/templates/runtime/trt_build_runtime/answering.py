@@ -27,6 +27,7 @@ class PlanAnswerer:
     def __init__(self, folder: Path, facts: dict[str, Any], device: str) -> None:
         self.device = device
         torch.cuda.set_device(device)
+        torch.set_num_threads(1)  # each copy from the host would wait for all cores, which other models need
         self.stream = torch.cuda.Stream(device)
         self.engine = Engine(
             folder / "model.plan", facts["flavour"], facts["serving"], device, self.stream, graphs(facts)
