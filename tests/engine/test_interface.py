@@ -33,6 +33,7 @@ ABSENT = {
     "type NetworkDefinitionCreationFlag.EXPLICIT_BATCH": NEW,
     "ILayer.precision": NEW,
     "ILayer+.precision": NEW,
+    "ILayer+.precision_is_set": NEW,
     "ILayer+.set_output_type": NEW,
     "INetworkDefinition.add_cumulative": TEN,
     "ICumulativeLayer.get_output": TEN,

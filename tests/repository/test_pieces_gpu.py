@@ -19,7 +19,7 @@ from tests.repository import networks
 pytestmark = [pytest.mark.gpu, pytest.mark.live]
 
 MODELS = list(networks.CASES)
-QUICK = BuildOptions(optimization_level=1)
+QUICK = BuildOptions(optimization_level=0)
 """Speed is not the question here."""
 
 

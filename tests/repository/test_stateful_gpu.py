@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from builder.engine import BuildOptions
 from builder.parity import verify
 from builder.repository import build_repository
 from builder.serving import serve
@@ -13,12 +14,15 @@ from tests.repository import stateful as models
 
 pytestmark = [pytest.mark.gpu, pytest.mark.live, pytest.mark.slow]
 
+QUICK = BuildOptions(optimization_level=0)
+"""Speed is not the question here."""
+
 
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
 def test_plans_answer_sequences_as_the_module_in_a_loop(tmp_path: Path, precision: str) -> None:
     folder = models.write(tmp_path, "recogniser", "filter", "spectral")
     repository = tmp_path / "repository"
-    results = build_repository(folder, repository, serve_as="python", precision=precision)
+    results = build_repository(folder, repository, serve_as="python", precision=precision, options=QUICK)
     assert all(result.ok for result in results), [str(result.error) for result in results]
     with serve(repository, http_port=0, grpc_port=0, metrics_port=0) as server:
         found = verify(repository, server.http_url, server.grpc_url, shared_memory=("none", "cuda"))
@@ -34,7 +38,7 @@ def test_a_plan_for_tritons_own_backend_has_its_states(tmp_path: Path) -> None:
     from builder.triton.config import parse
 
     folder = models.write(tmp_path, "recogniser")
-    (result,) = build_repository(folder, tmp_path / "repository", serve_as="tensorrt_plan")
+    (result,) = build_repository(folder, tmp_path / "repository", serve_as="tensorrt_plan", options=QUICK)
     assert result.ok and result.path is not None, result.error
     facts = json.loads((result.path / "1" / "plan.json").read_text())
     shapes = {tensor["name"]: tensor["shape"] for side in ("inputs", "outputs") for tensor in facts[side]}

@@ -15,6 +15,10 @@ from .handing import Landing, handed_out
 from .options import graphs
 from .pieces import SegmentsAnswerer
 
+COPYING = 4
+"""Threads of a process whose plan answers: they only copy from the host. On a host of 16 cores 4.8 MB took 0.33 ms with
+4, 0.26 with 8, 0.56 with 1, and 40 with torch's default, a thread for each core, which all wait for the slowest."""
+
 
 class PlanAnswerer:
     """The plan of a whole model on one GPU, on a stream of its own, which is the current one when it runs."""
@@ -27,7 +31,7 @@ class PlanAnswerer:
     def __init__(self, folder: Path, facts: dict[str, Any], device: str) -> None:
         self.device = device
         torch.cuda.set_device(device)
-        torch.set_num_threads(1)  # each copy from the host would wait for all cores, which other models need
+        torch.set_num_threads(min(COPYING, torch.get_num_threads()))
         self.stream = torch.cuda.Stream(device)
         self.engine = Engine(
             folder / "model.plan", facts["flavour"], facts["serving"], device, self.stream, graphs(facts)
