@@ -81,8 +81,10 @@ def _flags(conversion: Any) -> dict[str, Any]:
     if flavour.strongly_typed():
         return {}
     half = conversion.precision in HALF_ALLOWED or has_half(conversion.network)
-    found = {"fp16": half, "int8": has_int8(conversion.network)}
-    return {**found, "precision_constraints": "obey" if half else None}
+    int8 = has_int8(conversion.network)
+    # 8.6 stops at an assertion of its own ("incorrectly marked as an int8 node") where it must obey beside int8
+    constraints = ("prefer" if int8 else "obey") if half else None
+    return {"fp16": half, "int8": int8, "precision_constraints": constraints}
 
 
 def _member(enumeration: str, name: str | None, option: str) -> Any:

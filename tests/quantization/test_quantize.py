@@ -15,12 +15,14 @@ import builder
 from builder.conversion.quantised import FP8, missing
 from builder.conversion.sizes import kind_of
 from builder.engine import flavour
+from builder.engine.config import _flags
 from builder.errors import UsageError
 from builder.lowering import ir, lower
 from builder.parity import compare
 from builder.quantization import METHODS, quantize
 from builder.quantization.products import FAKE
 from examples.networks import ResidualCNN, TransformerEncoder, settle
+from tests.conversion import old
 
 PRECISIONS = ["int8", "fp8", "mixed"]
 NO_FP8 = missing(FP8)
@@ -112,6 +114,19 @@ def test_engines_of_examples_stay_within_their_tolerance(name: str, precision: s
     with Engine(builder.build_engine(conversion)) as engine:
         answers = [t.cpu() for t in engine(*unseen)]
     assert not judged(answers, [truth] if isinstance(truth, Tensor) else list(truth), precision)
+
+
+def test_what_8_6_is_told_to_obey_it_only_prefers_beside_int8(monkeypatch: pytest.MonkeyPatch) -> None:
+    module, x, spec = products()
+    old.play(monkeypatch)
+    found = quantize(lower(module), [x], "mixed")
+    flags = [
+        _flags(builder.convert(graph, [spec], precision=precision))
+        for graph, precision in ((found.lowered, "mixed"), (module, "fp16"), (module, "fp32"))
+    ]
+    assert [(f["fp16"], f["int8"], f["precision_constraints"]) for f in flags] == [
+        (True, True, "prefer"), (True, False, "obey"), (False, False, None)
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("method", list(METHODS))
