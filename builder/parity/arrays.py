@@ -21,10 +21,11 @@ def to_numpy(tensor: torch.Tensor) -> NDArray[Any]:
 
 
 def to_torch(array: NDArray[Any]) -> torch.Tensor:
-    """The array's values as a CPU tensor of the same element type."""
+    """The array's values, of any byte order, as a CPU tensor of the same element type. Raises TypeError for one that
+    torch does not have."""
     if array.dtype == ml_dtypes.bfloat16:
         return torch.from_numpy(array.view(np.int16).copy()).view(torch.bfloat16)
-    return torch.from_numpy(np.array(array))
+    return torch.from_numpy(np.array(array, dtype=array.dtype.newbyteorder("=")))
 
 
 def narrow(tensor: torch.Tensor, name: str = "") -> torch.Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -19,7 +20,7 @@ from builder.quantization import batch_norm, nodes, observing
 from builder.quantization.products import Product, products
 from builder.quantization.ranges import METHODS
 from builder.quantization.results import OWN, Layer, Quantised
-from builder.quantization.statistics import Error, Histogram, Range
+from builder.quantization.statistics import NOT_FINITE, Error, Histogram, Range
 
 Batches = Sequence[Sequence[torch.Tensor]]
 Places = Mapping[tuple[int, int], Any]
@@ -87,7 +88,9 @@ class _Work:
         errors = self.errors(scales)
         bound = self.scheme.least_sqnr
         for number, error in errors.items():
-            if bound is not None and error.sqnr < bound:
+            if math.isnan(error.sqnr):
+                self.reasons[number] = NOT_FINITE
+            elif bound is not None and error.sqnr < bound:
                 self.reasons[number] = f"its SQNR of {error.sqnr:.1f} dB is below {bound:g} dB"
         graph = self.lowered.graph.copy()
         context = Context(precision=lambda graph: self.insert(graph, scales))
@@ -168,6 +171,6 @@ class _Work:
 
     def _layer(self, number: int, product: Product, errors: Mapping[int, Error]) -> Layer:
         reason = self.reasons.get(number, "")
-        sqnr = errors[number].sqnr if number in errors else None
+        sqnr = errors[number].sqnr if number in errors and reason != NOT_FINITE else None
         place = where(product.node)
         return Layer(product.name, product.node.kind(), place, reason in ("", OWN), sqnr, reason)

@@ -11,6 +11,7 @@ import torch
 from builder.quantization.ranges import BINS, Counts
 
 FLOATS = (torch.float32, torch.float16, torch.bfloat16)
+NOT_FINITE = "calibration met values that are not finite"
 
 
 @dataclass
@@ -35,7 +36,7 @@ class Range:
         if self.dtype not in FLOATS:
             return f"it multiplies {str(self.dtype).removeprefix('torch.')}"
         if not math.isfinite(self.greatest):
-            return "calibration met values that are not finite"
+            return NOT_FINITE
         return None
 
 
@@ -64,7 +65,10 @@ class Error:
 
     @property
     def sqnr(self) -> float:
-        """Signal to quantisation noise in dB: 20 is an error of a tenth, 40 of a hundredth."""
+        """Signal to quantisation noise in dB: 20 is an error of a tenth, 40 of a hundredth; NaN where a result was not
+        finite."""
+        if not math.isfinite(self.signal + self.noise):
+            return math.nan
         if not self.noise:
             return math.inf
         return 10 * math.log10(self.signal / self.noise) if self.signal else -math.inf

@@ -26,8 +26,13 @@ def batches(spec: ModelSpec, calibration: Calibration, goldens: Sequence[Golden]
     found: list[list[torch.Tensor]] = []
     for index, item in enumerate(calibration.data):
         where = place(spec, "calibration", "data", index)
-        for arrays in _sets(spec, item, where) if isinstance(item, Path) else (golden.inputs for golden in goldens):
-            found += _pieces(spec, [_tensor(tensor, arrays, where) for tensor in spec.inputs])
+        read = list(_sets(spec, item, where) if isinstance(item, Path) else _of_goldens(goldens))
+        if not read:
+            raise UsageError(f"{item} has no arrays to calibrate with", where=where)
+        for arrays in read:
+            tensors = [_tensor(tensor, arrays, where) for tensor in spec.inputs]
+            _check_axes(spec, tensors, where)
+            found += _pieces(spec, tensors)
     return found
 
 
@@ -40,9 +45,17 @@ def _sets(spec: ModelSpec, path: Path, where: str) -> Iterator[Arrays]:
         yield from sets(path).values()
         return
     try:
-        yield {str(spec.inputs[0].name): np.load(path, allow_pickle=False)}
+        array = np.load(path, allow_pickle=False)
     except (OSError, ValueError, EOFError) as error:
         raise UsageError(f"{path} is not an .npy of plain numbers: {error}", where=where) from error
+    if not isinstance(array, np.ndarray):
+        raise UsageError(f"{path} is an .npz by its content, not an .npy", where=where, fix="name it so")
+    yield {str(spec.inputs[0].name): array}
+
+
+def _of_goldens(goldens: Sequence[Golden]) -> list[Arrays]:
+    """Those that hold anything: where an axis may be 0 long, the least golden is empty."""
+    return [golden.inputs for golden in goldens if all(array.size for array in golden.inputs.values())]
 
 
 def _tensor(spec: TensorSpec, arrays: Arrays, where: str) -> torch.Tensor:
@@ -53,7 +66,10 @@ def _tensor(spec: TensorSpec, arrays: Arrays, where: str) -> torch.Tensor:
     name = str(spec.name)
     if name not in arrays:
         raise UsageError(f"no array is called {name!r}; there are {sorted(arrays)}", where=where)
-    tensor, dtype = to_torch(arrays[name]), getattr(torch, spec.dtype)
+    try:
+        tensor, dtype = to_torch(arrays[name]), getattr(torch, spec.dtype)
+    except (TypeError, ValueError) as error:
+        raise UsageError(f"array {name!r} is {arrays[name].dtype}, the input {spec.dtype}", where=where) from error
     if tensor.dtype != dtype and not (tensor.is_floating_point() and dtype.is_floating_point):
         raise UsageError(f"array {name!r} is {tensor.dtype}, the input {spec.dtype}", where=where)
     lengths = [axis if isinstance(axis, int) else None for axis in spec.shape]
@@ -64,6 +80,17 @@ def _tensor(spec: TensorSpec, arrays: Arrays, where: str) -> torch.Tensor:
         told = "has values that are no numbers (NaN)" if tensor.numel() else "is empty"
         raise UsageError(f"array {name!r} {told}: no range can be taken from it", where=where)
     return tensor.to(dtype)
+
+
+def _check_axes(spec: ModelSpec, tensors: Sequence[torch.Tensor], where: str) -> None:
+    """Raise UsageError where an axis of one name is not the same size in every array."""
+    sizes: dict[str, tuple[int, str | None]] = {}
+    for one, tensor in zip(spec.inputs, tensors, strict=True):
+        for axis, size in zip(one.shape, tensor.shape, strict=True):
+            first, name = sizes.setdefault(str(axis), (size, one.name))
+            if size != first:
+                told = f"axis {axis!r} is {first} long in array {name!r} and {size} in {one.name!r}"
+                raise UsageError(told, where=where, fix="arrays of one set have the same rows")
 
 
 def _pieces(spec: ModelSpec, tensors: Sequence[torch.Tensor]) -> list[list[torch.Tensor]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -105,7 +106,8 @@ def _endpoints(spec: ModelSpec, lowered: LoweredGraph, goldens: Sequence[Golden]
 
 
 def as_data(found: Quantised | None) -> dict[str, Any] | None:
-    """JSON-able: the summary, and every product with what became of it."""
+    """JSON-able: the summary, and every product with what became of it; JSON has no number for an SQNR without end."""
     if found is None:
         return None
-    return {"summary": found.summary, "layers": [vars(one) for one in found.layers]}
+    layers = [{**vars(one), "sqnr": one.sqnr if math.isfinite(one.sqnr or 0.0) else None} for one in found.layers]
+    return {"summary": found.summary, "layers": layers}

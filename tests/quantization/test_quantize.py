@@ -233,6 +233,19 @@ def test_what_cannot_be_calibrated_is_left_alone_with_its_reason() -> None:
     assert by_reason == {"": True, "it multiplies int32": False, "calibration met values that are not finite": False}
 
 
+@pytest.mark.parametrize("precision", ["int8", "mixed"])
+def test_a_product_whose_results_overflow_is_left_alone(precision: str) -> None:
+    """Its operands are finite, so that they have a grid; what their product loses cannot be told."""
+
+    class Beyond(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return x @ x
+
+    found = quantize(lower(torch.jit.script(Beyond())), [[torch.full((4, 4), 3e38)]], precision)
+    (layer,) = found.layers
+    assert (layer.quantised, layer.sqnr) == (False, None) and "not finite" in layer.reason
+
+
 def test_a_module_that_quantises_itself_keeps_its_scales() -> None:
     class Own(nn.Module):
         def __init__(self) -> None:

@@ -129,6 +129,8 @@ def test_without_data_the_key_to_add_is_named_with_the_line(tmp_path: Path) -> N
         ({"x": np.zeros(8, np.float32)}, r"has shape \[8\]"),
         ({"x": np.zeros((0, 8), np.float32)}, "is empty: no range can be taken"),
         ({"x": np.full((4, 8), np.nan, np.float32)}, "no numbers"),
+        ({"x": np.full((4, 8), "a")}, "array 'x' is <U1, the input float32"),
+        ({}, "own.npz has no arrays to calibrate with"),
     ],
 )
 def test_arrays_that_are_not_the_models_inputs(tmp_path: Path, arrays: dict[str, Any], words: str) -> None:
@@ -138,6 +140,47 @@ def test_arrays_that_are_not_the_models_inputs(tmp_path: Path, arrays: dict[str,
     with pytest.raises(UsageError, match=words) as refused:
         calibration.batches(spec, spec.calibration, ())
     assert str(refused.value.where).endswith("net.yaml:6")
+
+
+def test_arrays_whose_rows_do_not_agree(tmp_path: Path) -> None:
+    text = MANIFEST.replace("inputs:", "inputs:\n  - {name: other, dtype: float32, shape: [batch, 2]}")
+    save(Two(), tmp_path / "net.pt", text + "calibration: {data: [own.npz]}\n")
+    np.savez(tmp_path / "own.npz", other=np.ones((9, 2), np.float32), x=np.ones((5, 8), np.float32))
+    (spec,) = load(tmp_path)
+    with pytest.raises(UsageError, match="'batch' is 9 long in array 'other' and 5 in 'x'") as refused:
+        calibration.batches(spec, spec.calibration, ())
+    assert str(refused.value.where).endswith("net.yaml:7")
+
+
+def test_an_npy_that_is_an_npz_is_refused_and_any_byte_order_is_read(tmp_path: Path) -> None:
+    save(Two(), tmp_path / "net.pt", MANIFEST + "calibration: {data: [own.npy]}\n")
+    np.save(tmp_path / "own.npy", np.full((4, 8), 0.5, ">f4"))
+    (spec,) = load(tmp_path)
+    ((tensor,),) = calibration.batches(spec, spec.calibration, ())
+    assert tensor.dtype == torch.float32 and bool((tensor == 0.5).all())
+    np.savez(tmp_path / "own.npz", x=np.zeros((4, 8), np.float32))
+    (tmp_path / "own.npz").replace(tmp_path / "own.npy")
+    with pytest.raises(UsageError, match="by its content, not an"):
+        calibration.batches(spec, spec.calibration, ())
+
+
+def test_goldens_without_elements_do_not_calibrate(tmp_path: Path) -> None:
+    """Where an axis may be 0 long the least golden is empty."""
+    manifest = MANIFEST.replace("min: 1", "min: 0") + "precision: int8\ncalibration: {data: [goldens]}\n"
+    (tmp_path / "models").mkdir()
+    save(Two(), tmp_path / "models/net.pt", manifest)
+    (result,) = build_repository(tmp_path / "models", tmp_path / "out", isolate=False)
+    assert result.error is None and result.quantised is not None
+    assert result.quantised["summary"].startswith("8 bits in 2 of 2")
+
+
+def test_what_rounding_leaves_exact_is_told_in_json_that_everybody_reads(tmp_path: Path) -> None:
+    model = Two()
+    nn.init.zeros_(model.first.weight)
+    result = build(tmp_path, model, "precision: int8\ncalibration: {data: [own.npz]}\n")
+    assert result.quantised is not None
+    assert result.quantised["layers"][0] == {**result.quantised["layers"][0], "quantised": True, "sqnr": None}
+    json.dumps(result.quantised, allow_nan=False)
 
 
 def test_batches_are_cut_to_the_usual_size(tmp_path: Path) -> None:
