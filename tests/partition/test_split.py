@@ -285,3 +285,24 @@ def test_layers_of_a_segment_are_named_with_the_list_that_holds_them() -> None:
     made = [builder.convert(s.lowered, s.specs, profiles=s.profiles).network for s in engines]
     names = [network.get_layer(index).name for network in made for index in range(network.num_layers)]
     assert {name.partition("/")[0] for name in names if "/aten::linear" in name} == {"stages.0", "stages.1"}
+
+
+class Noise(nn.Module):
+    """Numbers that no engine may draw, in shapes that everybody can tell."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(8, 8), nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = torch.relu(self.first(x))
+        y = y + (torch.rand_like(y) < 2) + torch.randint(1, 2, [x.size(0), 1])
+        return torch.relu(self.second(y))
+
+
+def test_engines_follow_random_numbers() -> None:
+    script, pieces = partition(Noise(), ("b", 8))
+    assert pieces.segments[-1].kind == "tensorrt"
+    assert all(spec is not None for segment in pieces.segments for spec in segment.output_specs)
+    x = torch.randn(3, 8)
+    torch.testing.assert_close(run(pieces, x)[0], script(x), rtol=0, atol=0)
