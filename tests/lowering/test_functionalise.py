@@ -221,6 +221,18 @@ def dictionary_walked(x):
     return total, len(weights.keys())
 
 
+def parts_of_complex_numbers(x):
+    y = torch.fft.fft(x)
+    real, imaginary = y.real, y.imag
+    real += 1
+    imaginary[:, 0] = 2
+    z = torch.view_as_real(y)
+    z[..., 1].mul_(3)
+    w = torch.view_as_complex(x.reshape(3, 2, 2).clone())
+    w.mul_(2)
+    return y, z, real, torch.view_as_real(w)
+
+
 def dropout_gives_its_input(x):
     y = x.clone()
     z = torch.dropout(y, 0.5, False)
@@ -233,7 +245,7 @@ FAITHFUL = [
     unbound_rows, transposed_and_permuted, seen_anew_in_place, keeps_dtype, masks, copies, written_in_a_branch,
     written_in_a_loop, written_in_a_loop_of_unknown_length, recurrent, endless, lists, element_of_a_list,
     list_grown_in_a_branch, dictionary, dropout_gives_its_input, constant_lists,
-    dictionary_updated, dictionary_copied_and_asked, dictionary_walked,
+    dictionary_updated, dictionary_copied_and_asked, dictionary_walked, parts_of_complex_numbers,
 ]  # fmt: skip
 
 

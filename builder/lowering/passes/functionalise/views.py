@@ -128,6 +128,22 @@ def _diagonal(emit: Emit, node: Any, base: Any, new: Any) -> Any:
     return emit.op("aten::diagonal_scatter", base, new, *ir.inputs(node)[1:])
 
 
+def _real(emit: Emit, node: Any, base: Any, new: Any) -> Any:
+    return emit.op("aten::complex", new, emit.op("aten::imag", base))
+
+
+def _imag(emit: Emit, node: Any, base: Any, new: Any) -> Any:
+    return emit.op("aten::complex", emit.op("aten::real", base), new)
+
+
+def _as_complex(emit: Emit, node: Any, base: Any, new: Any) -> Any:
+    return emit.op("aten::view_as_complex", emit.op("aten::contiguous", new, 0))
+
+
+def _as_real(emit: Emit, node: Any, base: Any, new: Any) -> Any:
+    return emit.op("aten::view_as_real", new)
+
+
 def _unknown(emit: Emit, node: Any, base: Any, new: Any) -> Any:
     return None
 
@@ -158,8 +174,10 @@ VIEWS: dict[str, Inverse] = {
     "aten::expand_as": _unknown,
     "aten::unfold": _unknown,
     "aten::as_strided": _unknown,
-    "aten::real": _unknown,
-    "aten::imag": _unknown,
+    "aten::real": _real,
+    "aten::imag": _imag,
+    "aten::view_as_real": _as_complex,
+    "aten::view_as_complex": _as_real,
 }
 
 
