@@ -26,6 +26,7 @@ from builder.lowering.passes.merging import eliminate_common_subexpressions, poo
 from builder.lowering.passes.pad import unpack_pad
 from builder.lowering.passes.peephole import peephole
 from builder.lowering.passes.precision import precision
+from builder.lowering.passes.projections import split_projections
 from builder.lowering.passes.quantization import unify_fake_quantize
 from builder.lowering.passes.removals import (
     remove_clone,
@@ -36,6 +37,7 @@ from builder.lowering.passes.removals import (
     remove_guards,
     unify_to,
 )
+from builder.lowering.passes.reshapes import merge_reshapes
 from builder.lowering.passes.scalars import (
     fold_neutral_arithmetic,
     fold_scalar_chains,
@@ -66,6 +68,7 @@ from builder.lowering.passes.unpack import (
     view_to_reshape,
 )
 from builder.lowering.passes.unroll import resolve_static_ifs, unroll_loops
+from builder.lowering.passes.widths import fold_widths
 from builder.lowering.trace import PassRecord
 from builder.lowering.verifier import Snapshot, verify
 
@@ -138,12 +141,16 @@ PIPELINE: tuple[Pass, ...] = (
     fold_scalar_tensors,
     scale_queries,  # by a number where it can be one
     fold_sizes,
+    fold_widths,
     fold_neutral_arithmetic,
     peephole,
     torch_passes.propagate_constants,  # also the branches of formulas
     resolve_static_ifs,
     eliminate_exceptions,
     torch_passes.peephole_lists,
+    # Attention, once the sizes of its heads are numbers.
+    split_projections,
+    merge_reshapes,
     precision,  # last of those that change nodes: it sees what conversion will see
     pool_constants,  # before it: operators are equal whose constants are one
     eliminate_common_subexpressions,

@@ -784,6 +784,61 @@ CASES = (
         ("aten::div(%5",),
         (MAT.t(),),
     ),
+    plain(
+        "fold-widths",
+        """graph(%x : Tensor, %w : Tensor):
+          %none : NoneType = prim::Constant()
+          %last : int = prim::Constant[value=-1]()
+          %two : int = prim::Constant[value=2]()
+          %y : Tensor = aten::linear(%x, %w, %none)
+          %width : int = aten::size(%y, %last)
+          %half : int = aten::floordiv(%width, %two)
+          %sizes : int[] = prim::ListConstruct(%last, %half)
+          %z : Tensor = aten::reshape(%y, %sizes)
+          return (%z)""",
+        (_X,),
+        ("aten::size",),
+        ("aten::reshape",),
+        (floats(4, 4),),
+    ),
+    plain(
+        "split-projections",
+        """graph(%x : Tensor, %w : Tensor):
+          %none : NoneType = prim::Constant()
+          %last : int = prim::Constant[value=-1]()
+          %before : int = prim::Constant[value=-2]()
+          %two : int = prim::Constant[value=2]()
+          %y : Tensor = aten::linear(%x, %w, %none)
+          %parts : Tensor[] = aten::chunk(%y, %two, %last)
+          %q : Tensor, %k : Tensor = prim::ListUnpack(%parts)
+          %t : Tensor = aten::transpose(%k, %last, %before)
+          %scores : Tensor = aten::matmul(%q, %t)
+          return (%scores)""",
+        (_X,),
+        ("aten::chunk",),
+        ("aten::linear(%x",),
+        (floats(6, 4),),
+        context=Context(specs=(TensorSpec("float32", (3, 4)),)),
+    ),
+    plain(
+        "merge-reshapes",
+        """graph(%x : Tensor):
+          %zero : int = prim::Constant[value=0]()
+          %one : int = prim::Constant[value=1]()
+          %two : int = prim::Constant[value=2]()
+          %t : int = aten::size(%x, %zero)
+          %b : int = aten::size(%x, %one)
+          %bh : int = aten::mul(%b, %two)
+          %joined : int[] = prim::ListConstruct(%t, %bh, %two)
+          %y : Tensor = aten::reshape(%x, %joined)
+          %z : Tensor = aten::transpose(%y, %zero, %one)
+          %apart : int[] = prim::ListConstruct(%b, %two, %t, %two)
+          %heads : Tensor = aten::reshape(%z, %apart)
+          return (%heads)""",
+        (floats(3, 5, 4),),
+        ("aten::transpose",),
+        ("aten::permute",),
+    ),
     plain("fold-sizes", size_chain, (_X,), ("__getitem__",), ("aten::size",)),
     plain("fold-neutral-arithmetic", size_chain, (_X,), ("aten::mul",), ("aten::size",)),
 )

@@ -1,0 +1,170 @@
+"""A reshape that takes apart what another one joined."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from builder.lowering import ir
+from builder.lowering.passes import Context, lowering_pass
+from builder.lowering.passes.functionalise.views import Emit
+from builder.lowering.passes.widths import width
+
+
+@lowering_pass("merge-reshapes", touches=("aten::reshape",))
+def merge_reshapes(graph: Any, context: Context) -> None:
+    """`x.reshape(t, b * h, d).transpose(0, 1).reshape(b, h, t, d)` is `x.reshape(t, b, h, d).permute(1, 2, 0, 3)`, and
+    a linear layer between `reshape(t * b, d)` and `reshape(t, b, e)` is the layer of `reshape(t, b, d)`.
+
+    nn.MultiheadAttention is written so. TensorRT knows attention by products of four axes, and 8.6 mistakes some
+    reshapes of reshapes.
+    """
+    for node in ir.nodes_of(graph, "aten::size"):
+        length = _length(node)
+        if length is not None:
+            ir.replace(node, [ir.insert_constant(graph, length, node) if isinstance(length, int) else length])
+    for node in ir.nodes_of(graph, "aten::reshape"):
+        if not ir.in_fallback(node):
+            _merge(graph, node)
+
+
+def _length(node: Any) -> Any:
+    """The value that stands for a size in the list of the reshape that made the axis, transposed or not."""
+    axis = ir.constant(node.inputsAt(1)) if node.inputsSize() == 2 else None
+    path = None if axis is None or ir.in_fallback(node) else _path(node.inputsAt(0))
+    if axis is None or path is None or path.layer is not None:
+        return None
+    order, sizes = path.order, _items(path.first)
+    if sizes is None or not -len(order) <= axis < len(order):
+        return None
+    size = sizes[order[axis]]
+    return None if _amount(size) is None else size
+
+
+class _Path(NamedTuple):
+    """The first reshape, the order in which its axes come out, and the linear layer between, if there is one."""
+
+    first: Any
+    order: list[int]
+    layer: Any = None
+
+
+def _path(value: Any) -> _Path | None:
+    """Back from a value to a reshape, through transposes only, or through one linear layer only."""
+    node, moves = value.node(), []
+    if node.kind() == "aten::linear" and len(value.uses()) == 1 and not ir.in_fallback(node):
+        first = node.inputsAt(0).node()
+        sizes = _items(first) if first.kind() == "aten::reshape" else None
+        return None if sizes is None else _Path(first, list(range(len(sizes))), node)
+    while node.kind() in ("aten::transpose", "aten::permute") and not ir.in_fallback(node):
+        moves.append(node)
+        node = node.inputsAt(0).node()
+    sizes = _items(node) if node.kind() == "aten::reshape" and not ir.in_fallback(node) else None
+    order = None if sizes is None else list(range(len(sizes)))
+    for move in reversed(moves):
+        order = None if order is None else _moved(move, order)
+    return None if order is None else _Path(node, order)
+
+
+def _moved(node: Any, order: list[int]) -> list[int] | None:
+    if node.kind() == "aten::permute":
+        axes = ir.int_list(node.inputsAt(1))
+        return None if axes is None else [order[axis] for axis in axes]
+    one, other = (ir.constant(node.inputsAt(at)) for at in (1, 2))
+    if one is None or other is None:
+        return None
+    moved = list(order)
+    moved[one], moved[other] = order[other], order[one]
+    return moved
+
+
+def _items(reshape: Any) -> list[Any] | None:
+    """The values in a reshape's list."""
+    sizes = reshape.inputsAt(1)
+    built = sizes.node().kind() == "prim::ListConstruct"
+    return list(sizes.node().inputs()) if built else ir.int_list(sizes)
+
+
+def _merge(graph: Any, node: Any) -> None:
+    path, wanted = _path(node.inputsAt(0)), _items(node)
+    sizes = None if path is None else _items(path.first)
+    if path is None or sizes is None or wanted is None:
+        return
+    made = sizes if path.layer is None else [*sizes[:-1], width(path.layer.output()) or -1]
+    groups = _groups([made[axis] for axis in path.order], wanted)
+    if groups is None or all(len(group) == 1 for group in groups):
+        return
+    of = dict(zip(path.order, groups, strict=True))
+    if path.layer is not None:
+        if len(groups[-1]) != 1:
+            return
+        of[len(sizes) - 1] = [sizes[-1]]
+    emit = Emit(graph, node)
+    value = emit.op("aten::reshape", path.first.inputsAt(0), _list(emit, [i for axis in sorted(of) for i in of[axis]]))
+    ir.replace(node, [_arranged(emit, path, of, value)])
+
+
+def _arranged(emit: Emit, path: _Path, of: dict[int, list[Any]], value: Any) -> Any:
+    """What stood between the two reshapes, done to the value that has all axes."""
+    if path.layer is not None:
+        return emit.op("aten::linear", value, *list(path.layer.inputs())[1:])
+    starts = {axis: sum(len(of[before]) for before in range(axis)) for axis in of}
+    order = [starts[axis] + number for axis in path.order for number in range(len(of[axis]))]
+    return value if order == sorted(order) else emit.op("aten::permute", value, order)
+
+
+def _list(emit: Emit, items: Sequence[Any]) -> Any:
+    values = [emit.constant(item) if isinstance(item, int) else item for item in items]
+    return emit.list(values, ir.INT)
+
+
+Amount = tuple[int, Counter[Any]]
+"""A product: of numbers, and of sizes that the inputs decide, each as often as it counts."""
+
+
+def _groups(sizes: Sequence[Any], wanted: Sequence[Any]) -> list[list[Any]] | None:
+    """The wanted sizes that each axis in turn is taken apart into; None where they are not such."""
+    found, at = [], 0
+    for size in sizes:
+        group = _group(size, wanted[at:])
+        if group is None:
+            return None
+        at += len(group)
+        found.append([size] if _amount(group[0]) is None else group)
+    return found if at == len(wanted) else None
+
+
+def _group(size: Any, wanted: Sequence[Any]) -> list[Any] | None:
+    """As many of the wanted sizes, from the first, as make up this one; one that is to be inferred stands for it."""
+    whole, numbers, names = _amount(size), 1, Counter[Any]()
+    if wanted and _amount(wanted[0]) is None:
+        return [wanted[0]]
+    for count, item in enumerate(wanted, 1):
+        amount = _amount(item)
+        if amount is None or whole is None:
+            return None
+        numbers, names = numbers * amount[0], names + amount[1]
+        if (numbers, names) == whole:
+            return list(wanted[:count])
+    return None
+
+
+def _amount(item: Any) -> Amount | None:
+    """None for a size that reshape infers."""
+    known = item if isinstance(item, int) else ir.constant(item)
+    if known is not None:
+        return None if known == -1 else (known, Counter())
+    node = item.node()
+    if node.kind() == "aten::mul":
+        one, other = (_amount(value) for value in node.inputs())
+        return None if one is None or other is None else (one[0] * other[0], one[1] + other[1])
+    if node.kind() == "aten::size" and node.inputsSize() == 2 and ir.is_constant(node.inputsAt(1)):
+        return 1, Counter([(*_source(node.inputsAt(0)), ir.constant(node.inputsAt(1)))])
+    return 1, Counter([item.unique()])
+
+
+def _source(value: Any) -> tuple[int, int | None]:
+    """What is the same for tensors of one shape: layers of one input and one width have the same."""
+    layer = value.node().kind() == "aten::linear"
+    return (value.node().inputsAt(0).unique(), width(value)) if layer else (value.unique(), None)

@@ -1,0 +1,213 @@
+"""Packed projections of attention: a layer for each part, whichever way the file cuts them, and the same answers."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+import builder
+from builder.lowering import LoweredGraph
+
+WIDTH, HEADS = 12, 3
+SIZE = WIDTH // HEADS
+
+
+def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    return torch.softmax(q @ k.transpose(-1, -2) / SIZE**0.5, dim=-1) @ v
+
+
+def heads(x: Tensor) -> Tensor:
+    return x.view(x.size(0), x.size(1), HEADS, SIZE).transpose(1, 2)
+
+
+def interleaved(y: Tensor) -> Tensor:
+    """As GPT-NeoX: the three stand beside each other in each head."""
+    y = y.view(y.size(0), y.size(1), HEADS, 3 * SIZE).permute(0, 2, 1, 3)
+    return attend(*y.chunk(3, dim=-1))
+
+
+def stacked(y: Tensor) -> Tensor:
+    """As timm's vision transformers."""
+    q, k, v = y.reshape(y.size(0), y.size(1), 3, HEADS, SIZE).permute(2, 0, 3, 1, 4).unbind(0)
+    return attend(q, k, v)
+
+
+def selected(y: Tensor) -> Tensor:
+    y = y.unflatten(-1, (3, WIDTH)).unsqueeze(0).transpose(0, -2).squeeze(-2)
+    return attend(heads(y[0]), heads(y[1]), heads(y[-1]))
+
+
+def sliced(y: Tensor) -> Tensor:
+    return attend(heads(y[..., :WIDTH]), heads(y[..., WIDTH : 2 * WIDTH]), heads(y[..., -WIDTH:]))
+
+
+def of_two_sizes(y: Tensor) -> Tensor:
+    """A query of each head, and one key and value for all."""
+    q, k, v = y.split([2 * WIDTH, SIZE, WIDTH - SIZE], dim=2)
+    return attend(q.unflatten(-1, (2 * HEADS, SIZE)).transpose(1, 2), k.unsqueeze(1), v.unsqueeze(1))
+
+
+def two_of_three(y: Tensor) -> Tensor:
+    q, k, _ = map(heads, y.chunk(3, dim=-1))
+    return attend(q, k, k)
+
+
+CUTS: dict[str, Callable[[Tensor], Tensor]] = {
+    "chunk": lambda y: attend(*map(heads, y.chunk(3, dim=-1))),
+    "split": lambda y: attend(*map(heads, y.split(WIDTH, dim=-1))),
+    "split with sizes": of_two_sizes,
+    "slices": sliced,
+    "select": selected,
+    "unbind": stacked,
+    "interleaved": interleaved,
+    "two of three": two_of_three,
+}
+
+
+class Packed(nn.Module):
+    def __init__(self, cut: Callable[[Tensor], Tensor], bias: bool = True) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.projection, self.cut = nn.Linear(WIDTH, 3 * WIDTH, bias=bias), cut
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.cut(self.projection(x))
+
+
+def lowered(module: nn.Module, *inputs: Tensor, **settings: object) -> LoweredGraph:
+    """The traced module, lowered with what the specs say; at another size, too, its answers are the module's."""
+    module = module.eval()
+    traced = torch.jit.trace(module, inputs, check_trace=False)
+    dims = {"n": (1, 2, 8), "t": (1, 4, 16)}
+    dtype = str(inputs[0].dtype).removeprefix("torch.")
+    specs = [builder.TensorSpec(dtype, ("n", "t", x.size(2)), dims=dims) for x in inputs]
+    found = builder.lower(traced, specs=specs, **settings)
+    for case in (inputs, [torch.randn(3, 7, x.size(2), dtype=x.dtype) for x in inputs]):
+        wanted = module(*case)
+        for got, truth in zip(found.run(*case), wanted if isinstance(wanted, tuple) else [wanted], strict=True):
+            torch.testing.assert_close(got, truth, rtol=2e-6, atol=2e-6)
+    return found
+
+
+def kinds(found: LoweredGraph) -> Counter[str]:
+    return Counter(node.kind().removeprefix("aten::") for node in found.graph.nodes())
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("cut", list(CUTS))
+def test_each_part_has_a_layer_of_its_own(cut: str, bias: bool) -> None:
+    found = kinds(lowered(Packed(CUTS[cut], bias), torch.randn(2, 4, WIDTH)))
+    assert found["linear"] == (2 if cut == "two of three" else 3)
+    assert not any(
+        found[kind]
+        for kind in ("chunk", "split", "select", "slice", "unbind", "unsqueeze")
+        if cut != "split with sizes"
+    )
+    assert not found["split_with_sizes"] and not found["split"]
+
+
+class TwoReaders(nn.Module):
+    """The whole projection is an answer, too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.projection = nn.Linear(WIDTH, 3 * WIDTH)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        y = self.projection(x)
+        return stacked(y), y
+
+
+class Gate(nn.Module):
+    """No attention: nothing says that two products are better than one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.both = nn.Linear(WIDTH, 2 * WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        value, gate = self.both(x).chunk(2, dim=-1)
+        return value * torch.sigmoid(gate)
+
+
+class OverTime(nn.Module):
+    """Cut along another axis than the layer's outputs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.projection = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.projection(x)
+        return torch.matmul(y[:, :1], y[:, 1:].transpose(1, 2))
+
+
+class Overlapping(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.projection = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.projection(x)
+        return torch.matmul(y[..., :8], y[..., 4:].transpose(1, 2))
+
+
+@pytest.mark.parametrize("module", [TwoReaders(), Gate(), OverTime(), Overlapping()], ids=lambda m: type(m).__name__)
+def test_other_layers_stay_whole(module: nn.Module) -> None:
+    assert kinds(lowered(module, torch.randn(2, 4, WIDTH)))["linear"] == 1
+
+
+def test_a_module_that_shall_run_in_torch_keeps_its_layer() -> None:
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.attention = Packed(stacked)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.attention(x * 2)
+
+    found = lowered(Model(), torch.randn(2, 4, WIDTH), fallback_modules=("attention",))
+    assert kinds(found)["linear"] == 1
+
+
+class MultiHead(nn.Module):
+    """torch's own module by its slow path, which a causal decoder, other keys or a trace with gradients take."""
+
+    def __init__(self, **settings: object) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.attention = nn.MultiheadAttention(WIDTH, HEADS, **settings)  # type: ignore[arg-type]
+
+    def forward(self, *tensors: Tensor) -> Tensor:
+        query, memory = tensors[0], tensors[-1]
+        return self.attention(query, memory, memory, need_weights=False)[0]  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("batch_first", [True, False])
+@pytest.mark.parametrize("inputs", [1, 2])
+def test_multi_head_attention_is_products_of_four_axes(inputs: int, batch_first: bool) -> None:
+    tensors = [torch.randn(2, 4, WIDTH) for _ in range(inputs)]
+    with torch.enable_grad():
+        found = lowered(MultiHead(batch_first=batch_first, bias=inputs == 1), *tensors)
+    assert kinds(found)["linear"] == 4 and kinds(found)["reshape"] == 4
+    for node in (node for node in found.graph.nodes() if node.kind() == "aten::reshape"):
+        made, read = node.inputsAt(0).node().kind(), node.output().uses()[0].user.kind()
+        assert (made, read) in (("aten::linear", "aten::permute"), ("aten::permute", "aten::linear")), (made, read)
+
+
+def test_a_layer_for_many_heads_of_unknown_rank_is_left_alone() -> None:
+    """Nothing says how many axes the input has."""
+    traced = torch.jit.trace(Packed(CUTS["chunk"]), torch.randn(2, 4, WIDTH), check_trace=False)
+    assert kinds(builder.lower(traced))["linear"] == 1
+
+
+def test_rows_keep_their_dtype() -> None:
+    found = lowered(Packed(stacked).double(), torch.randn(2, 4, WIDTH).double())
+    weights = [node.inputsAt(1).toIValue() for node in found.graph.nodes() if node.kind() == "aten::linear"]
+    assert [tuple(w.shape) for w in weights] == [(WIDTH, WIDTH)] * 3 and {w.dtype for w in weights} == {torch.float64}
+    assert F.linear(torch.ones(WIDTH).double(), weights[0]).shape == (WIDTH,)
