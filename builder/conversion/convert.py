@@ -113,7 +113,7 @@ def named(inputs: Sequence[TensorSpec], lowered: LoweredGraph) -> tuple[TensorSp
     if len(inputs) != len(lowered.inputs):
         raise UsageError(
             f"the model has {len(lowered.inputs)} inputs ({', '.join(lowered.inputs)}), {len(inputs)} are specified",
-            fix="give one spec for each input, in order",
+            fix="give one spec for each input, in order; an Optional argument is one where a spec has its name",
         )
     return tuple(s if s.name else replace(s, name=n) for s, n in zip(inputs, lowered.inputs, strict=True))
 

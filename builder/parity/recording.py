@@ -13,6 +13,7 @@ from builder.errors import ModelFileError, UsageError
 from builder.manifest.spec import ModelSpec, Profile, TensorSpec, shared_first_axis
 from builder.parity import inputs, sequences
 from builder.parity.arrays import narrow, to_numpy, to_torch
+from builder.parity.calling import call
 from builder.parity.user_inputs import user_inputs
 from builder.triton.artifact import Golden
 
@@ -80,7 +81,7 @@ class _Recorder:
         }
         tensors = [t.to(getattr(torch, s.dtype)) for s, t in zip(self.spec.inputs, sent, strict=True)]
         with _evaluating(self.module), torch.no_grad():
-            outputs = list(_flatten(self.module(*(tensor.clone() for tensor in tensors))))
+            outputs = list(_flatten(call(self.module, self.spec.inputs, [tensor.clone() for tensor in tensors])))
         names = self.names or _names(len(outputs))
         if len(names) != len(outputs):
             raise UsageError(

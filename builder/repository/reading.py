@@ -28,6 +28,7 @@ def lower(module: Any, spec: ModelSpec, **more: Any) -> LoweredGraph:
         specs=spec.inputs,
         unroll_limit=spec.unroll_limit,
         fallback_modules=spec.fallback.modules,
+        optional_inputs=[tensor.name for tensor in spec.inputs if tensor.name],
         **more,
     )
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import Optional
 
 import pytest
 import torch
@@ -203,3 +205,21 @@ def test_what_a_value_decides_the_size_of_runs_in_torch(tmp_path: Path) -> None:
     assert result.segments == ("tensorrt", "torch") * 6, "what does not read it is in engines"
     assert not any("the manifest keeps" in text for text in result.warnings), "it keeps nothing"
     assert any("aten::slice" in text and "a value of an input decides a size" in text for text in result.warnings)
+
+
+class Masked(Middle):
+    """An argument that may be left out, before one that is given."""
+
+    def forward(self, x: Tensor, mask: Optional[Tensor] = None, y: Optional[Tensor] = None) -> Tensor:  # noqa: UP045
+        z = torch.relu(self.act(self.first(x)))
+        if mask is not None:
+            z = z * mask
+        z = torch.relu(self.last(torch.fft.fft(z).abs()) * 2) + 1
+        return z if y is None else z - y
+
+
+def test_an_optional_argument_is_an_input_where_the_manifest_names_it(tmp_path: Path) -> None:
+    result = build(tmp_path, Masked(), inputs=2)
+    assert result.ok, result.error
+    sidecar = json.loads((tmp_path / "out" / "m" / "trt-build.json").read_text())
+    assert [tensor["name"] for tensor in sidecar["inputs"]] == ["x", "y"]
