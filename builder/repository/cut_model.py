@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from builder.errors import PublishError
 from builder.manifest.spec import ModelSpec, Profile, TensorSpec
-from builder.repository import arms, mixing, single
+from builder.repository import arms, mixing, rows, single
 from builder.repository.cut import Pieces
 
 if TYPE_CHECKING:
@@ -70,7 +70,14 @@ def mixes(cut: Cut, segments: Sequence[Segment]) -> str | None:
     """Why requests must not be joined, unless the manifest asks for it in so many words."""
     if cut.spec.batching.enabled:
         return None
-    return next(filter(None, (mixing.decision_on_data(segment.lowered.graph) for segment in segments)), None)
+    decisions = (mixing.decision_on_data(segment.lowered.graph) for segment in segments)
+    return next(filter(None, (*decisions, *map(_threshold, segments))), None)
+
+
+def _threshold(segment: Segment) -> str | None:
+    graph = segment.lowered.graph
+    read = zip(graph.inputs(), segment.specs, strict=True)
+    return rows.one_for_all(graph, [value.debugName() for value, spec in read if spec is not None and not spec.shape])
 
 
 def named(cut: Cut) -> ModelSpec:

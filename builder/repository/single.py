@@ -19,8 +19,9 @@ def artifact(
 ) -> ModelArtifact:
     """The conversion and its plan, with the tensors that the network really has."""
     from builder import triton
-    from builder.repository import mixing
+    from builder.repository import mixing, rows
 
+    graph = conversion.lowered.graph
     return triton.ModelArtifact(
         spec=replace(spec, inputs=conversion.inputs),
         inputs=endpoints(conversion.network, "input"),
@@ -31,7 +32,7 @@ def artifact(
         lowered=saved(conversion.lowered),
         goldens=goldens,
         serve_as=serve_as,
-        mixes=None if spec.state else mixing.decision_on_data(conversion.lowered.graph),
+        mixes=None if spec.state else mixing.decision_on_data(graph) or rows.one_for_all(graph),
     )
 
 

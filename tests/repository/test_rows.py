@@ -1,0 +1,65 @@
+"""What decides by a number of the whole batch keeps Triton from joining requests: goldens need not show it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import builder
+from builder.repository.rows import one_for_all
+from tests.repository.test_cut import build
+
+
+def above_the_mean(x: Tensor) -> Tensor:
+    return (x > x.mean() * 2) * x
+
+
+def any_of_all(x: Tensor) -> Tensor:
+    return torch.where((x > 0).any(), x, -x)
+
+
+def rounded_by_the_greatest(x: Tensor) -> Tensor:
+    return torch.round(x / x.abs().amax() * 127)
+
+
+def above_its_rows_mean(x: Tensor) -> Tensor:
+    return (x > x.mean(-1, keepdim=True)) * x
+
+
+def compares_sizes(x: Tensor) -> Tensor:
+    y = x / x.sum()
+    return y[:, : 2 if y.size(0) > 3 else 1]
+
+
+@pytest.mark.parametrize("function", [above_the_mean, any_of_all, rounded_by_the_greatest])
+def test_a_threshold_for_all_rows_is_found(function: Callable[[Tensor], Tensor]) -> None:
+    found = one_for_all(builder.lower(torch.jit.script(function).graph).graph)
+    assert found is not None and "whole batch" in found
+
+
+@pytest.mark.parametrize("function", [above_its_rows_mean, compares_sizes])
+def test_rows_for_themselves_are_joined(function: Callable[[Tensor], Tensor]) -> None:
+    assert one_for_all(builder.lower(torch.jit.script(function).graph).graph) is None
+
+
+class Salient(nn.Module):
+    """The mean is made in one piece and compared with in another."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = torch.relu(x * 2) + 1
+        return torch.relu(y * (torch.sigmoid(y) * 3 > y.mean() * 1e-9)) + 1
+
+
+@pytest.mark.parametrize("layout", ["fused", "ensemble"])
+def test_a_piece_that_compares_with_it_is_not_batched(tmp_path: Path, layout: str) -> None:
+    result = build(tmp_path, Salient(), layout=layout, fallback={"min_block_size": 1, "ops": ["aten::mean"]})
+    assert result.segments == ("tensorrt", "torch", "tensorrt")
+    reader = "m" if layout == "fused" else "m.2.tensorrt"
+    sidecar = json.loads((tmp_path / "out" / reader / "trt-build.json").read_text())
+    assert sidecar["batching"]["max_batch_size"] == 0
+    assert layout == "ensemble" or "whole batch" in sidecar["batching"]["reason"]
