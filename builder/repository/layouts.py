@@ -53,6 +53,8 @@ def _within_ranges(cut: Cut) -> None:
 
 def why_not_ensemble(cut: Cut) -> str | None:
     """What keeps Triton from passing this model's values from one model to the next."""
+    from builder.lowering import ir
+
     if len(cut.segments) == 1:
         return "it is one piece"
     if cut.spec.server_state:
@@ -65,6 +67,9 @@ def why_not_ensemble(cut: Cut) -> str | None:
                 f"the shape of {', '.join(loose)}, which segment {number} reads, depends on data, "
                 "or no endpoint has its element type"
             )
+        random = next((n.kind() for n in ir.walk(segment.lowered.graph) if n.isNondeterministic()), None)
+        if random:
+            return f"segment {number} hands on what {random} gives, other numbers each time, which no step is held to"
         if not segment.inputs:
             return f"segment {number} ({segment.kind}) reads nothing, and Triton has no model without inputs"
     read = {name for segment in cut.segments for name in segment.inputs}

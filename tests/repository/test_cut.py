@@ -223,3 +223,19 @@ def test_an_optional_argument_is_an_input_where_the_manifest_names_it(tmp_path: 
     assert result.ok, result.error
     sidecar = json.loads((tmp_path / "out" / "m" / "trt-build.json").read_text())
     assert [tensor["name"] for tensor in sidecar["inputs"]] == ["x", "y"]
+
+
+class Noisy(Middle):
+    """Numbers drawn at random in one piece and read in the next, which the answer does not depend on."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        z = torch.relu(self.act(self.first(x)))
+        return torch.relu(self.last(z + (torch.rand_like(z) < 2))) * 2
+
+
+def test_what_is_drawn_at_random_is_no_steps_answer(tmp_path: Path) -> None:
+    """No golden of a step could hold it."""
+    result = build(tmp_path, Noisy(), layout="ensemble")
+    assert isinstance(result.error, UsageError) and "aten::rand_like" in str(result.error)
+    result = build(tmp_path, Noisy())
+    assert (result.ok, result.layout, result.segments) == (True, "fused", ("tensorrt", "torch", "tensorrt"))
