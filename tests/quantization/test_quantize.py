@@ -96,7 +96,7 @@ def test_examples_stay_within_their_tolerance(name: str, precision: str) -> None
     truths = [truth] if isinstance(truth, Tensor) else list(truth)
     assert not judged(list(found.lowered.run(*unseen)), truths, precision)
     assert not judged(builder.reference.run(conversion, unseen), truths, precision)
-    assert all(layer.quantised for layer in found.layers) and len(found.layers) == (10 if len(specs) == 1 else 12)
+    assert all(layer.quantised for layer in found.layers) and len(found.layers) == (10 if len(specs) == 1 else 16)
     assert kinds(conversion)["QUANTIZE"] > len(found.layers)
     assert builder.build_engine(conversion)
 
