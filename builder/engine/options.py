@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
@@ -50,31 +50,36 @@ def from_manifest(build: Mapping[str, Any]) -> BuildOptions:
     """The options of a manifest's checked `build` section."""
     said = dict(build)
     if "compute_capabilities" in said:
-        said["compute_capabilities"] = tuple(capability(text) for text in said["compute_capabilities"])
+        said["compute_capabilities"] = capabilities(said["compute_capabilities"])
     if "tactic_sources" in said:
         said["tactic_sources"] = tuple(said["tactic_sources"])
     return BuildOptions(**said)
 
 
+def capabilities(texts: Iterable[str]) -> tuple[Capability, ...]:
+    """Each once and in order: what is meant does not hang on how it is said, and a key must not either."""
+    return tuple(sorted({capability(text) for text in texts}))
+
+
 def capability(text: str) -> Capability:
     """(8, 9) of `8.9`, `sm_89` or `89`. Raises UsageError."""
-    digits = text.lower().removeprefix("sm").removeprefix("_").replace(".", "")
-    if not digits.isdigit() or len(digits) < 2:
+    found = re.fullmatch(r"(?:sm_?)?([1-9][0-9]?)\.?([0-9])", text.lower())
+    if not found:
         raise UsageError(f"{text!r} is not a compute capability", fix="as in sm_89 or 8.9")
-    return int(digits[:-1]), int(digits[-1])
+    return int(found[1]), int(found[2])
 
 
 LACKS = {
     "tensorrt-rtx": {
-        "timing_cache": "RTX compiles without measuring",
-        "error_on_timing_cache_miss": "RTX compiles without measuring",
-        "tactic_sources": "RTX has kernels of its own only",
+        "timing_cache": "leave it out: RTX compiles without measuring",
+        "error_on_timing_cache_miss": "leave it out: RTX compiles without measuring",
+        "tactic_sources": "leave it out: RTX has kernels of its own only",
         "hardware_compatible": "name the GPUs with --target: one RTX plan is for several",
-        "version_compatible": "its package has no lean runtime",
+        "version_compatible": "leave it out, and build again for a later version: its package has no lean runtime",
     },
     "tensorrt": {"compute_capabilities": "a plan is for the GPU that it is built on: build on each, then merge"},
 }
-"""By flavour the options that it does not have, each with what to do or why."""
+"""By flavour the options that it does not have, each with what to do."""
 
 NEEDED = {
     "strip_plan": ("BuilderFlag", "STRIP_PLAN"),

@@ -86,10 +86,15 @@ def test_capabilities_are_read_as_people_write_them(text: str) -> None:
     assert options.capability("sm_120") == (12, 0)
 
 
-@pytest.mark.parametrize("text", ["", "sm", "hopper", "9"])
+@pytest.mark.parametrize("text", ["", "sm", "hopper", "9", "8.9.1", "²³", "sm_90a", "sm_1000"])
 def test_what_is_no_capability_is_usage(text: str) -> None:
     with pytest.raises(UsageError, match="not a compute capability"):
         options.capability(text)
+
+
+def test_targets_that_are_said_twice_or_in_another_order_are_the_same_targets() -> None:
+    assert options.capabilities(["sm_89", "8.6", "89"]) == ((8, 6), (8, 9))
+    assert BuildOptions().over({"compute_capabilities": ["8.9", "8.6", "8.9"]}).compute_capabilities == ((8, 6), (8, 9))
 
 
 def test_the_command_line_overrides_the_manifest_option_by_option() -> None:
