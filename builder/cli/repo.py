@@ -67,7 +67,12 @@ def repo_command(
     graphs = out.resolve().with_name(f"{out.resolve().name}.graphs") if log_level == "graph" else None
     with terminal.progress() as progress:
         found = search.run(terminal, models, settings, progress) if search_precision else []
-        results = build_repository(models, out, progress=progress, graphs=graphs, **settings)
+        results = search.failures(found)
+        if results:
+            settings["only"] = tuple(one.name for one in found if not one.error)
+        if not results or settings["only"]:
+            results += build_repository(models, out, progress=progress, graphs=graphs, **settings)
+    results.sort(key=lambda result: result.name)
     code = exit_code(results)
     data = {"repository": out, "ok": code == 0, "flavour": which, "models": [as_dict(result) for result in results]}
     if search_precision:

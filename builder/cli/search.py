@@ -10,6 +10,7 @@ from builder.cli.terminal import Progress, Terminal
 from builder.errors import UsageError
 
 if TYPE_CHECKING:
+    from builder.repository import ModelResult
     from builder.repository.search import Search
 
 ASKED = ("flavour", "only", "precision", "state", "options", "plugins", "jobs", "isolate")
@@ -30,6 +31,14 @@ def run(terminal: Terminal, models: Path, settings: dict[str, Any], progress: Pr
     for one in found:
         terminal.note(f"{one.name}: {words(one)}")
     return found
+
+
+def failures(found: list[Search]) -> list[ModelResult]:
+    """The results of the models for which nothing was found: they are not built in another precision than was asked
+    for."""
+    from builder.repository import ModelResult
+
+    return [ModelResult(one.name, error=one.error) for one in found if one.error]
 
 
 def words(found: Search) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 
 import yaml
 
-from builder.errors import UsageError
+from builder.errors import EnvironmentProblem, UsageError
 from builder.manifest import document
 
 
@@ -50,7 +50,11 @@ def _changed(text: str, values: Mapping[str, Any]) -> str | None:
 
 
 def check(path: Path) -> None:
-    """Raise UsageError where the manifest is none that `edit` could change."""
+    """Raise UsageError where the manifest is none that `edit` could change, EnvironmentProblem where it may not."""
+    folder = path.resolve().parent
+    if not os.access(folder, os.W_OK | os.X_OK):
+        fix = "search in a copy that you may change"
+        raise EnvironmentProblem(f"nothing can be written into {folder}", where=str(path), fix=fix)
     text = _read(path)
     _data(text, path)
     if _changed(text, {"precision": "fp16"}) is None:

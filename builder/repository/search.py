@@ -69,21 +69,16 @@ def search_precision(
 
     What is tried is the setting `precision`, else the manifest's, else fp16: first for every layer that the policy
     reduces, then with as few layers kept in float32 (`keep_fp32`) as let all goldens pass; fp32 where no layer can be
-    reduced. A model that fails, with its `error`, does not stop the others. Settings and `keywords` are those of
-    build_repository. Raises UsageError where a model has no manifest, or one that cannot be changed, and what
-    build_repository raises.
+    reduced. Each is written as soon as it is found. A model that fails, with its `error`, does not stop the others.
+    Settings and `keywords` are those of build_repository. Raises UsageError where a model has no manifest, or one that
+    cannot be changed, EnvironmentProblem where it may not be, and what build_repository raises.
     """
     chosen = settled(settings, keywords)
     specs = [wanted(spec, chosen.precision) for spec in replace(chosen, precision=None).specs(models)]
     for spec in specs:
         editing.check(_manifest(spec))
     asked = chosen.orders(specs, Path())
-    found = perform_all(asked, progress or (lambda model, phase: None), jobs, isolate)
-    for one in found:
-        if one.error is None and one.manifest is not None:
-            values = {"precision": one.precision, "keep_fp32": list(one.keep_fp32)}
-            one.written = editing.edit(one.manifest, values)
-    return found
+    return perform_all(asked, progress or (lambda model, phase: None), jobs, isolate)
 
 
 def perform_all(asked: Sequence[Order], progress: Progress, jobs: int, isolate: bool) -> list[Search]:

@@ -24,7 +24,11 @@ if TYPE_CHECKING:
 
 
 def perform(order: Order, progress: Progress) -> Search:
-    """Search for the model of the order; its own errors end in the result, the machine's go through."""
+    """Search for the model of the order, and write what was found: it took long, and others may yet be interrupted.
+
+    The model's own errors end in the result, the machine's go through.
+    """
+    from builder.manifest import editing
     from builder.repository.model import prepare
 
     found = Search(order.spec.name, order.spec.manifest)
@@ -32,6 +36,9 @@ def perform(order: Order, progress: Progress) -> Search:
     try:
         prepare(order)
         _Trials(order, found, progress).run()
+        if found.manifest is not None:
+            values = {"precision": found.precision, "keep_fp32": list(found.keep_fp32)}
+            found.written = editing.edit(found.manifest, values)
     except EnvironmentProblem:
         raise
     except TrtBuildError as error:

@@ -33,6 +33,20 @@ def test_repo_searches_writes_the_manifest_and_builds(tmp_path: Path, run: Run) 
     assert facts["precision"] == "fp16"
 
 
+def test_a_model_whose_search_fails_fails_and_is_not_built_in_another_precision(tmp_path: Path, run: Run) -> None:
+    """The manifest says float32 then, which would pass; the other model goes its way."""
+    models = save(tmp_path / "models", Overflowing(scale=1.0))
+    words = ["repo", models, "--out", tmp_path / "out", "--search-precision", "--precision", "int8", "--no-isolate"]
+    result = run(*words)
+    assert result.exit_code == 2 and "needs calibration data" in result.stderr and "fix:" in result.stderr
+    assert "0 of 1 models" in result.stdout and not (tmp_path / "out").exists()
+    (models / "other.pt").write_bytes((models / "net.pt").read_bytes())
+    (models / "other.yaml").write_text(SIXTEEN + "calibration: {data: [goldens]}\n")
+    result = run(*words)
+    assert result.exit_code == 2 and "1 of 2 models" in result.stdout
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["other"]
+
+
 def test_a_search_that_cannot_be_written_is_usage(tmp_path: Path, run: Run) -> None:
     models = save(tmp_path / "models", Overflowing())
     (models / "net.yaml").unlink()

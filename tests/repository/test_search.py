@@ -104,6 +104,28 @@ def test_what_was_found_builds_and_is_found_again(tmp_path: Path) -> None:
 
 
 @by_reference
+def test_what_was_found_is_written_although_the_next_search_is_interrupted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from builder.repository import trials
+
+    def interrupted(order: Any, *rest: Any) -> Search:
+        if order.spec.name == "second":
+            raise KeyboardInterrupt
+        return real(order, *rest)
+
+    models = save(tmp_path / "models", Overflowing(scale=1.0))
+    (models / "second.pt").write_bytes((models / "net.pt").read_bytes())
+    (models / "second.yaml").write_text(MANIFEST)
+    real = trials.perform
+    monkeypatch.setattr(trials, "perform", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        search_precision(models, isolate=False)
+    assert (models / "net.yaml").read_text() == MANIFEST + "precision: fp16\n"
+    assert (models / "second.yaml").read_text() == MANIFEST
+
+
+@by_reference
 def test_a_model_that_takes_half_whole_keeps_nothing(tmp_path: Path) -> None:
     models = save(tmp_path / "models", Overflowing(scale=1.0))
     found = search(models, precision="bf16")
