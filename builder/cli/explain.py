@@ -53,7 +53,7 @@ def show(terminal: Terminal, report: dict[str, Any]) -> None:
     for name, value in flat(report["request"]):
         terminal.line(f"    {name:30} {shown(value)}")
     for label, plan in report["plans"].items():
-        where = {True: "in the store", False: "not in the store", None: "no store"}[plan["stored"]]
+        where = {True: "in the store", False: "not in the store", None: "no store that answers"}[plan["stored"]]
         terminal.line(f"  plan of the {label}: {plan['key'][:16]}, {where}")
         for name, value in flat(plan["parts"]):
             terminal.line(f"    {name:30} {shown(value)}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ def explain(
     models: Path | str, out: Path | str | None = None, settings: Settings | None = None, **keywords: Any
 ) -> list[dict[str, Any]]:
     """For each model `name`, `verdict` and `because` in words, its `request`, and the `plans` of its last build by
-    label, each with `key`, `parts` and whether it is `stored`; all JSON-able.
+    label, each with `key`, `parts` and whether it is `stored` (None: there is no store that answers); all JSON-able.
 
     Settings and `keywords` are those of build_repository. `out` None compares with what the store was last told under
     the name. `models` may be the folder of a published model, of which is told what it was built from.
@@ -55,5 +56,7 @@ def _last(said: Mapping[str, Any], kept: stores.Store | None) -> dict[str, Any]:
 
 
 def _plan(made: Mapping[str, Any], kept: stores.Store | None) -> dict[str, Any]:
-    stored = kept.get(made["key"]) is not None if kept else None
+    stored = None
+    with contextlib.suppress(Exception):  # each backend of fsspec raises its own; `repo` warns and builds
+        stored = kept.get(made["key"]) is not None if kept else None
     return {"key": made["key"], "stored": stored, "because": made["because"], "parts": made["parts"]}

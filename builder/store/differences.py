@@ -47,6 +47,8 @@ def shown(value: Any) -> str:
     """The value as people read it: a hash by its beginning, text without quotes, nothing as `none`."""
     if value is None:
         return ABSENT
+    if isinstance(value, list) and any(map(_is_hash, value)):
+        return f"[{', '.join(map(shown, value))}]"
     text = value if isinstance(value, str) else json.dumps(value)
     if _HASH.fullmatch(text):
         return text[:12]
@@ -54,6 +56,19 @@ def shown(value: Any) -> str:
 
 
 def _change(name: str, old: Any, new: Any) -> str:
-    if all(isinstance(value, str) and _HASH.fullmatch(value) for value in (old, new)):
+    if all(_is_hash(value) or (isinstance(value, list) and any(map(_is_hash, value))) for value in (old, new)):
         return f"{name} changed"
+    if isinstance(old, list) and isinstance(new, list) and any(len(json.dumps(v)) > _LONGEST for v in (old, new)):
+        return f"{name} {_members(old, new)}"
     return f"{name} {shown(old)} -> {shown(new)}"
+
+
+def _members(old: list[Any], new: list[Any]) -> str:
+    """Of lists that are too long to be shown, what is in one of them alone."""
+    gone, come = ([item for item in one if item not in other] for one, other in ((old, new), (new, old)))
+    words = [*(f"+{shown(item)}" for item in come), *(f"-{shown(item)}" for item in gone)]
+    return shown(" ".join(words) or "reordered")
+
+
+def _is_hash(value: Any) -> bool:
+    return isinstance(value, str) and _HASH.fullmatch(value) is not None

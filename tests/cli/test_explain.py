@@ -53,6 +53,14 @@ def test_without_a_repository_the_store_knows(small: Path, tmp_path: Path, run: 
     assert report["because"] == "there was none before"
 
 
+def test_a_store_that_does_not_answer_stops_no_explanation(small: Path, tmp_path: Path, run: Run) -> None:
+    run("repo", small, "--out", tmp_path / "out", "--no-store")
+    (tmp_path / "file").touch()
+    said = run("explain", small, "--out", tmp_path / "out", "--store", tmp_path / "file")
+    assert said.exit_code == 0, said.output
+    assert "small: unchanged" in said.stdout and "no store that answers" in said.stdout
+
+
 def test_explain_imports_neither_torch_nor_tensorrt(small: Path) -> None:
     assert not {"torch", "tensorrt", "tensorrt_rtx", "numpy"} & imported("explain", str(small), "--no-store")
     assert "torch" in sys.modules

@@ -160,3 +160,14 @@ def test_reasons_are_words() -> None:
     )
     assert because(before, before) == ""
     assert because(None, after) == "there was none before"
+
+
+def test_long_lists_are_told_by_what_differs() -> None:
+    """Their beginnings are often the same, and told nothing."""
+    names = [f"encoder.layers.{number}.attention/aten::linear_0" for number in range(9)]
+    before, after = {"keep_fp32": names}, {"keep_fp32": [*names[:-1], "head/*"]}
+    assert because(before, after) == f"keep_fp32 +head/* -{names[-1]}"
+    assert because(before, {"keep_fp32": names[::-1]}) == "keep_fp32 reordered"
+    assert because({"keep_fp32": ["a"]}, {"keep_fp32": ["b"]}) == 'keep_fp32 ["a"] -> ["b"]'
+    assert because({"data": ["a" * 64]}, {"data": ["b" * 64, "goldens"]}) == "data changed"
+    assert because({}, {"data": ["b" * 64, "goldens"]}) == "data none -> [bbbbbbbbbbbb, goldens]"
