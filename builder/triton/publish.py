@@ -69,6 +69,7 @@ def _publish(name: str, writers: Mapping[str, Writer], repository: Path) -> Path
                 (staging / model).mkdir()
                 write(staging / model)
                 _sync_tree(staging / model)
+            _no_step_of_another(name, repository, staging)
             _swap_all(writers, repository, staging)
             for stale in _steps(name, repository) - set(writers):
                 (repository / stale).rename(staging / f"stale {stale}")
@@ -92,6 +93,18 @@ def _not_foreign(name: str, models: Iterable[str], repository: Path) -> None:
             )
 
 
+def _no_step_of_another(name: str, repository: Path, staging: Path) -> None:
+    """What is published under the name of an ensemble's step is that step: the ensemble would be served with it."""
+    owner = _step_of(repository / name / layout.SIDECAR)
+    if owner in (None, name, _step_of(staging / name / layout.SIDECAR)) or not (repository / str(owner)).exists():
+        return
+    raise PublishError(
+        f"{name!r} is the name of a step of {owner!r}, which would be served with this model",
+        where=str(repository / name),
+        fix=f"rename the model, or build {owner!r} with --layout fused",
+    )
+
+
 def _steps(name: str, repository: Path) -> set[str]:
     """The models of the repository that are steps of the ensemble `name`."""
     return {path.parent.name for path in repository.glob(f"*/{layout.SIDECAR}") if _step_of(path) == name}
@@ -100,7 +113,7 @@ def _steps(name: str, repository: Path) -> set[str]:
 def _step_of(sidecar: Path) -> str | None:
     try:
         said = json.loads(sidecar.read_text(encoding="utf-8"))
-    except ValueError:
+    except (FileNotFoundError, ValueError):
         return None
     return said.get("step_of") if isinstance(said, dict) else None
 

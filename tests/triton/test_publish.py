@@ -59,6 +59,18 @@ def test_the_runtime_of_an_ensembles_step_knows_that_it_is_one(repository: Path)
     assert "step_of" not in json.loads((other / "1" / "plan.json").read_text())
 
 
+def test_no_model_takes_the_place_of_another_models_step(repository: Path) -> None:
+    step = replace(scorer(name="whole.0.tensorrt", serve_as="python"), step_of="whole")
+    publish(step, repository)
+    publish(scorer(name="whole", serve_as="python"), tmp := repository.parent / "other")
+    assert (tmp / "whole").rename(repository / "whole")
+    before = tree(repository)
+    with pytest.raises(PublishError, match="is the name of a step of 'whole'"):
+        publish(scorer(name="whole.0.tensorrt", serve_as="python"), repository)
+    assert tree(repository) == before
+    publish(step, repository)  # itself again, as `merge` writes it
+
+
 def test_a_folder_for_tritons_own_backend_has_the_plan_alone(repository: Path) -> None:
     folder = publish(scorer(plan=b"plan", facts=TENSORRT), repository)
     assert {p.name for p in (folder / "1").iterdir()} == {"model.plan", "plan.json"}
