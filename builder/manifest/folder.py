@@ -14,7 +14,7 @@ MODEL_SUFFIXES = (".pt", ".pth", ".ts", ".jit", ".torchscript")
 MANIFEST_SUFFIXES = (".yaml", ".yml")
 FIXED_STEM = "model"  # `resnet/model.pt` is called resnet
 
-_SAFE_NAME = re.compile(r"^[A-Za-z0-9_-][A-Za-z0-9_.-]*$")
+_SAFE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 
 
 @dataclass(frozen=True)
@@ -48,9 +48,10 @@ def mistakes(found: list[Found]) -> Iterator[Mistake]:
         file = str(one.model or one.manifest)
         if one.model is None:
             yield Mistake(file, 1, "there is no model file for this manifest", _near_model(one.manifest))
-        if not _SAFE_NAME.match(one.name):
-            fix = f"rename it to {re.sub(r'[^A-Za-z0-9_.-]+', '_', one.name).lstrip('.') or 'model'!r}"
-            yield Mistake(file, 1, f"{one.name!r} cannot name a Triton model (letters, digits, _ . -)", fix)
+        if not _SAFE_NAME.fullmatch(one.name):
+            fix = f"rename it to {re.sub(r'[^A-Za-z0-9_.-]+', '_', one.name).lstrip('.-') or 'model'!r}"
+            allowed = "letters, digits, _ . -, the first none of . -"
+            yield Mistake(file, 1, f"{one.name!r} cannot name a Triton model ({allowed})", fix)
         if one.name in seen:
             other = seen[one.name].model or seen[one.name].manifest
             yield Mistake(file, 1, f"a second model with the name {one.name!r}", f"the first is {other}")
