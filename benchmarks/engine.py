@@ -35,7 +35,10 @@ from benchmarks.networks import NETWORKS, Network
 
 BATCHES, INPUT_SETS = (1, 8, 32), 3
 PRECISIONS = ("fp16", "tf32", "fp32")
-ORDER = ("efficientnet_b0", "mobilenet_v3", "resnet50", "bert_base_384", "vit_b", "bert_base_128", "lstm", "unet")
+ORDER = (
+    "efficientnet_b0", "mobilenet_v3", "resnet50", "bert_base_384", "vit_b", "bert_base_128", "lstm", "unet",
+    "vit_b_packed",
+)  # fmt: skip
 """The longest builds first, so that no GPU begins one when the others are done."""
 
 

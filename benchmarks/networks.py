@@ -174,12 +174,25 @@ class Attention(nn.Module):
         return self.out(torch.matmul(weights, v).transpose(1, 2).reshape(batch, length, width))
 
 
+class PackedAttention(nn.Module):
+    """The same by torch's own module, whose queries, keys and values are one product; over the first axis, as CLIP has
+    it, so that neither torch nor a trace takes its fast path."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.inner = nn.MultiheadAttention(width, heads)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = x.transpose(0, 1)
+        return self.inner(y, y, y, need_weights=False)[0].transpose(0, 1)
+
+
 class Block(nn.Module):
     """Attention and a feed-forward part; normalised after (BERT) or before (ViT)."""
 
-    def __init__(self, width: int, heads: int, before: bool) -> None:
+    def __init__(self, width: int, heads: int, before: bool, attention: type[nn.Module] = Attention) -> None:
         super().__init__()
-        self.attention, self.one, self.two = Attention(width, heads), nn.LayerNorm(width), nn.LayerNorm(width)
+        self.attention, self.one, self.two = attention(width, heads), nn.LayerNorm(width), nn.LayerNorm(width)
         self.up, self.down, self.before = nn.Linear(width, 4 * width), nn.Linear(4 * width, width), before
 
     def forward(self, x: Tensor) -> Tensor:
@@ -207,17 +220,25 @@ class Bert(nn.Module):
 class VisionTransformer(nn.Module):
     """ViT-B/16 at 224 x 224 (Dosovitskiy et al. 2021)."""
 
+    ATTENTION: type[nn.Module] = Attention
+
     def __init__(self, layers: int = 12, width: int = 768, heads: int = 12) -> None:
         super().__init__()
         self.patches = nn.Conv2d(3, width, 16, 16)
         self.cls, self.places = nn.Parameter(torch.randn(1, 1, width)), nn.Parameter(torch.randn(1, 197, width))
-        self.blocks = nn.Sequential(*(Block(width, heads, before=True) for _ in range(layers)))
+        self.blocks = nn.Sequential(*(Block(width, heads, True, self.ATTENTION) for _ in range(layers)))
         self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, 1000)
 
     def forward(self, x: Tensor) -> Tensor:
         y = self.patches(x).flatten(2).transpose(1, 2)
         y = torch.cat([self.cls.expand(y.size(0), -1, -1), y], dim=1) + self.places
         return self.head(self.norm(self.blocks(y))[:, 0])
+
+
+class PackedVisionTransformer(VisionTransformer):
+    """With torch's own attention."""
+
+    ATTENTION = PackedAttention
 
 
 class UNet(nn.Module):
@@ -318,6 +339,7 @@ NETWORKS = {
     "bert_base_128": Network(Bert, ids(128), high=30522),
     "bert_base_384": Network(Bert, ids(384), high=30522),
     "vit_b": Network(VisionTransformer, image()),
+    "vit_b_packed": Network(PackedVisionTransformer, image()),
     "unet": Network(UNet, image(256)),
     "lstm": Network(Tagger, ids(32), high=10000),
     "chain_4000": Network(

@@ -229,6 +229,26 @@ def _plus(extra: int) -> Callable[[Facts, Any], Rank]:
     return rank
 
 
+def _flattened(facts: Facts, node: Any) -> Rank:
+    rank, ends = facts.rank(node.inputsAt(0)), [ir.constant(node.inputsAt(at)) for at in (1, 2)]
+    if rank is None or None in ends:
+        return None
+    first, last = (end % max(rank, 1) for end in ends)
+    return max(rank, 1) - int(last - first)
+
+
+def _unflattened(facts: Facts, node: Any) -> Rank:
+    rank, count = facts.rank(node.inputsAt(0)), ir.list_length(node.inputsAt(2))
+    return None if rank is None or count is None else rank + count - 1
+
+
+def _joined(facts: Facts, node: Any) -> Rank:
+    """As of one with two axes or more: all have as many, but for empty ones of one axis, which count for nothing."""
+    parts = node.inputsAt(0).node()
+    ranks = [facts.rank(value) for value in parts.inputs()] if parts.kind() == "prim::ListConstruct" else []
+    return next((rank for rank in ranks if rank is not None and rank > 1), None)
+
+
 _RANKS: dict[str, Callable[[Facts, Any], Rank]] = {
     "aten::reshape": _listed(1),
     "aten::view": _listed(1),
@@ -240,5 +260,8 @@ _RANKS: dict[str, Callable[[Facts, Any], Rank]] = {
     "aten::unsqueeze": _plus(1),
     "aten::select": _plus(-1),
     "aten::bmm": _plus(0),
+    "aten::flatten": _flattened,
+    "aten::unflatten": _unflattened,
+    "aten::cat": _joined,
     "aten::embedding": lambda facts, node: None if (r := facts.rank(node.inputsAt(1))) is None else r + 1,
 }

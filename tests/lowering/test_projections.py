@@ -211,3 +211,20 @@ def test_rows_keep_their_dtype() -> None:
     weights = [node.inputsAt(1).toIValue() for node in found.graph.nodes() if node.kind() == "aten::linear"]
     assert [tuple(w.shape) for w in weights] == [(WIDTH, WIDTH)] * 3 and {w.dtype for w in weights} == {torch.float64}
     assert F.linear(torch.ones(WIDTH).double(), weights[0]).shape == (WIDTH,)
+
+
+class Patches(nn.Module):
+    """How many axes the projection reads is known through flatten and cat only."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.projection = nn.Linear(WIDTH, 3 * WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = x.unflatten(2, (2, WIDTH // 2)).flatten(2)
+        return stacked(self.projection(torch.cat([y, y], dim=1)))
+
+
+def test_the_number_of_axes_is_followed_through_what_joins_and_flattens() -> None:
+    assert kinds(lowered(Patches(), torch.randn(2, 4, WIDTH)))["linear"] == 3
