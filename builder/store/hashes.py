@@ -29,7 +29,8 @@ class Hashes:
         self._learnt = False
         with contextlib.suppress(OSError, ValueError):
             read = json.loads(self.file.read_text(encoding="utf-8"))
-            self._known = read if isinstance(read, dict) else {}
+            known = read.items() if isinstance(read, dict) else ()
+            self._known = {path: said for path, said in known if isinstance(said, list) and said}
 
     def sha256(self, path: Path) -> str:
         """The file's hash in hexadecimal. Raises OSError where it cannot be read."""

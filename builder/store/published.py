@@ -17,12 +17,22 @@ REQUEST, PLANS, RESULT = "request", "plans", "result"
 
 
 def sidecar(folder: Path) -> dict[str, Any] | None:
-    """What the model's trt-build.json says; None where there is none that can be read."""
+    """What the model's trt-build.json says; None where there is none that can be read, or that we wrote."""
     try:
         read = json.loads((folder / SIDECAR).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
-    return read if isinstance(read, dict) else None
+    return read if isinstance(read, dict) and _ours(read) else None
+
+
+def _ours(read: dict[str, Any]) -> bool:
+    """Whether what is read below has the shape that it is written in."""
+    shapes = {REQUEST: dict, PLANS: dict, RESULT: dict, "files": dict, "steps": list}
+    made = read.get(PLANS)
+    return all(isinstance(read.get(name, shape()), shape) for name, shape in shapes.items()) and all(
+        isinstance(one, dict) and isinstance(one.get("parts"), dict) and {"key", "because"} <= set(one)
+        for one in (made.values() if isinstance(made, dict) else ())
+    )
 
 
 def recorded_request(folder: Path) -> dict[str, Any] | None:

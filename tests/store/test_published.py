@@ -44,7 +44,7 @@ def published_model(folder: Path, wanted: dict[str, Any], steps: list[str] | Non
     (folder / "1" / "model.plan").write_bytes(b"plan")
     files = {"1/model.plan": hashlib.sha256(b"plan").hexdigest()}
     (folder / published.SIDECAR).write_text(json.dumps({"name": folder.name, "files": files, "steps": steps or []}))
-    record(folder, wanted, {"model": {"key": "0"}}, {"layers": 3})
+    record(folder, wanted, {"model": {"key": "0", "parts": {}, "because": ""}}, {"layers": 3})
     return folder
 
 
@@ -131,7 +131,9 @@ def test_a_damaged_publication_is_built_again(models: Path, tmp_path: Path, hash
     assert "is damaged" in str(stale(folder, wanted, hashes))
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"request": 3}'])
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", '{"request": 3}', '{"request": {}, "plans": {"model": 4}}', '{"request": {}, "files": 6}']
+)
 def test_a_sidecar_that_says_nothing_is_no_publication(tmp_path: Path, hashes: Hashes, text: str) -> None:
     assert stale(tmp_path, {}, hashes) == "there was none before"
     (tmp_path / published.SIDECAR).write_text(text)
@@ -163,8 +165,8 @@ def _age(file: Path) -> None:
     os.utime(file, (1_000_000_000, 1_000_000_000))
 
 
-@pytest.mark.parametrize("text", ["", "null", "[1]", '{"/x": 3'])
+@pytest.mark.parametrize("text", ["", "null", "[1]", '{"/x": 3', '{"FILE": 3}', '{"FILE": []}', '{"FILE": [1]}'])
 def test_a_broken_cache_of_hashes_is_ignored(tmp_path: Path, text: str) -> None:
-    (tmp_path / "hashes.json").write_text(text)
+    (tmp_path / "hashes.json").write_text(text.replace("FILE", str(tmp_path / "file")))
     (tmp_path / "file").write_bytes(b"one")
     assert Hashes(tmp_path / "hashes.json").sha256(tmp_path / "file") == hashlib.sha256(b"one").hexdigest()
