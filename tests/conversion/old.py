@@ -99,6 +99,24 @@ class IIdentityLayer(_Late):
         return self.network.add_cast(self.tensor, self.dtype) if converts else self.network.add_identity(self.tensor)
 
 
+class IMatrixMultiplyLayer:
+    """A product of halves, whose output stays float32 whatever it is told (seen on 8.6.0)."""
+
+    precision = None
+
+    def __init__(self, product: Any, result: Any) -> None:
+        self._product, self._result = product, result
+
+    def get_input(self, index: int) -> Any:
+        return self._product.get_input(index)
+
+    def get_output(self, index: int) -> Any:
+        return self._result.get_output(index)
+
+    def set_output_type(self, index: int, dtype: Any) -> None:
+        """Heard, not obeyed."""
+
+
 class Old:
     """The flavour's network behind the interface of 8.6."""
 
@@ -124,6 +142,12 @@ class Old:
 
     def add_identity(self, tensor: Any) -> Any:
         return IIdentityLayer(self._network, tensor)
+
+    def add_matrix_multiply(self, a: Any, operation: Any, b: Any, other: Any) -> Any:
+        product = self._network.add_matrix_multiply(a, operation, b, other)
+        if product.get_output(0).dtype != self._trt.DataType.HALF:
+            return product
+        return IMatrixMultiplyLayer(product, self._network.add_cast(product.get_output(0), self._trt.DataType.FLOAT))
 
     def add_quantize(self, tensor: Any, scale: Any) -> Any:
         return self._network.add_quantize(tensor, scale, self._trt.DataType.INT8)
