@@ -42,7 +42,8 @@ def convert_or_cut(lowered: LoweredGraph, spec: ModelSpec, names: Sequence[str])
     lowered = replace(lowered, outputs=tuple(names))
     wishes = spec.fallback
     kept = kept_nodes(lowered)
-    if not (wishes.ops or kept) or wishes.require_full:
+    beyond = tuple(_beyond(lowered, spec))
+    if not (wishes.ops or kept or beyond) or wishes.require_full:
         try:
             return reading.convert(lowered, spec, lowered.outputs)
         except UnsupportedOperators:
@@ -54,8 +55,15 @@ def convert_or_cut(lowered: LoweredGraph, spec: ModelSpec, names: Sequence[str])
                 raise
             defects = (str(defect),)
     else:
-        defects = ()
+        defects = beyond
     return _Cutter(lowered, spec, kept, list(defects)).run()
+
+
+def _beyond(lowered: LoweredGraph, spec: ModelSpec) -> Iterator[str]:
+    """What no engine can read, in words."""
+    for name, tensor in zip(lowered.inputs, spec.inputs, strict=False):
+        if tensor.dtype == "float64":
+            yield f"input {tensor.name or name}: TensorRT has no float64, so what reads it stays in torch"
 
 
 def kept_nodes(lowered: LoweredGraph) -> set[int]:
@@ -110,6 +118,8 @@ class _Cutter:
 
     def _one_engine(self) -> Conversion | None:
         """The whole graph after all, with the model's inputs in the model's order."""
+        if any(_beyond(self.lowered, self.spec)):
+            return None
         try:
             return reading.convert(self.lowered, self.spec, self.lowered.outputs)
         except (UnsupportedOperators, ConversionError):

@@ -40,20 +40,31 @@ def _chain(partition: Partition, golden: Golden, spec: ModelSpec) -> list[Golden
         parity.compare(answer, golden, spec.tolerance, precision=torch_precision(spec)),
         f"golden {golden.name}: the segments, run by torch, differ from the module",
         _kinds(partition.segments),
+        _random(partition.segments),
     )
     return hops
+
+
+def _random(segments: Sequence[Segment]) -> str | None:
+    """The first operator that gives other numbers each time."""
+    from builder.lowering import ir
+
+    nodes = (node for segment in segments for node in ir.walk(segment.lowered.graph))
+    return next((node.kind() for node in nodes if node.isNondeterministic()), None)
 
 
 def _kinds(segments: Sequence[Segment]) -> str:
     return ", ".join(f"{number}.{segment.kind}" for number, segment in enumerate(segments))
 
 
-def _raise_unless(comparison: Any, message: str, where: str) -> None:
+def _raise_unless(comparison: Any, message: str, where: str, random: str | None = None) -> None:
     if not comparison.passed:
         raise ParityError(
             f"{message}: {'; '.join(comparison.problems)}",
             where=where,
-            fix="this is a defect of trt-build: please report it with the model's graph (`trt-build lower`)",
+            fix=f"{random} gives other numbers each time, so no answer can be checked: pass them in as an input"
+            if random
+            else "this is a defect of trt-build: please report it with the model's graph (`trt-build lower`)",
         )
 
 

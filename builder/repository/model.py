@@ -85,7 +85,11 @@ class _Build:
         self.spec = spec
         with self.phase("convert"):
             found = cut.convert_or_cut(lowered, spec, names)
-        idle = (*_unknown_modules(spec, lowered), *_unknown_operators(spec, lowered), *patterns.unmatched(spec, found))
+        idle = (
+            *_unknown_modules(spec, module, lowered),
+            *_unknown_operators(spec, lowered),
+            *patterns.unmatched(spec, found),
+        )
         self.result.warnings = (*self.result.warnings, *idle, *found.warnings)
         if isinstance(found, cut.Pieces):
             self._in_pieces(found, goldens)
@@ -168,12 +172,16 @@ class _Build:
         self.result.seconds[name] = round(before + time.monotonic() - started, 3)
 
 
-def _unknown_modules(spec: ModelSpec, lowered: LoweredGraph) -> Iterator[str]:
-    """A name under fallback.modules that marks nothing is most likely misspelt."""
+def _unknown_modules(spec: ModelSpec, module: Any, lowered: LoweredGraph) -> Iterator[str]:
+    """A name under fallback.modules that marks nothing is most likely misspelt. The modules of a frozen file have no
+    names to compare with, its nodes still have."""
     from builder.repository import cut
 
-    if spec.fallback.modules and not cut.kept_nodes(lowered):
-        yield f"fallback.modules names no module of this model: {', '.join(spec.fallback.modules)}"
+    wanted = spec.fallback.modules
+    named = {name for path, inner in module.named_modules() for name in (path, inner.original_name)}
+    missed = [name for name in wanted if name not in named] if not named.isdisjoint(wanted) else wanted
+    if missed and (missed is not wanted or not cut.kept_nodes(lowered)):
+        yield f"fallback.modules names no module of this model: {', '.join(missed)}"
 
 
 def _unknown_operators(spec: ModelSpec, lowered: LoweredGraph) -> Iterator[str]:

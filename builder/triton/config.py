@@ -129,10 +129,11 @@ def _tensors(message: Any, artifact: ModelArtifact, platform: str, max_batch: in
 
 
 def _tensor(tensor: Any, io: IO, dtype: str, max_batch: int, platform: str) -> None:
-    """Dims without Triton's batch; a rank that leaves none is served as [1] (Triton has no empty dims)."""
+    """Dims without Triton's batch; a rank that leaves none is served as [1] (Triton has no empty dims), an axis without
+    elements as one that varies (nor has it dims of 0)."""
     tensor.name, tensor.data_type = io.name, pb.DataType.Value(dtypes.by_name(dtype).config)
     dims = io.shape[1:] if max_batch else io.shape
-    tensor.dims.extend(dims or (1,))
+    tensor.dims.extend([dim or -1 for dim in dims or (1,)])
     if not dims and max_batch:
         tensor.reshape.SetInParent()
     if not dims and not max_batch and platform == "tensorrt_plan":

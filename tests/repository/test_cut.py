@@ -11,7 +11,7 @@ import torch
 import yaml
 from torch import Tensor, nn
 
-from builder.errors import UnsupportedOperators, UsageError
+from builder.errors import ParityError, UnsupportedOperators, UsageError
 from builder.repository import ModelResult, build_repository
 
 
@@ -62,12 +62,14 @@ class Unread(Middle):
         return torch.relu(self.last(torch.fft.fft(z).abs()) * 2) + 1
 
 
-def build(folder: Path, module: nn.Module, inputs: int = 1, layout: str = "auto", **manifest: object) -> ModelResult:
+def build(
+    folder: Path, module: nn.Module, inputs: int = 1, layout: str = "auto", dtype: str = "float32", **manifest: object
+) -> ModelResult:
     (folder / "models").mkdir(exist_ok=True)
     torch.jit.script(module.eval()).save(str(folder / "models" / "m.pt"))
     names = ["x", "y"][:inputs]
     said = {
-        "inputs": [{"name": n, "dtype": "float32", "shape": ["batch", 8]} for n in names],
+        "inputs": [{"name": n, "dtype": dtype, "shape": ["batch", 8]} for n in names],
         "dims": {"batch": {"min": 1, "opt": 2, "max": 4}},
         **manifest,
     }
@@ -105,6 +107,13 @@ def test_the_manifest_keeps_operators_and_modules_in_torch(tmp_path: Path) -> No
     assert by_module.segments == ("tensorrt", "torch", "tensorrt")
     misspelt = build(tmp_path, Mlp(), fallback={"modules": ["akt"], "min_block_size": 1})
     assert misspelt.layout == "single" and "names no module" in misspelt.warnings[0]
+
+
+def test_one_module_that_the_model_has_not_is_told_beside_those_that_it_has(tmp_path: Path) -> None:
+    found = build(tmp_path, Mlp(), fallback={"modules": ["act", "Swish", "head"]})
+    assert found.ok and "names no module of this model: head" in found.warnings[0]
+    told = build(tmp_path, Mlp(), fallback={"modules": ["act", "Swish"]}).warnings
+    assert not any("names no module" in warning for warning in told)
 
 
 def test_an_operator_that_the_model_has_not_is_told(tmp_path: Path) -> None:
@@ -239,3 +248,47 @@ def test_what_is_drawn_at_random_is_no_steps_answer(tmp_path: Path) -> None:
     assert isinstance(result.error, UsageError) and "aten::rand_like" in str(result.error)
     result = build(tmp_path, Noisy())
     assert (result.ok, result.layout, result.segments) == (True, "fused", ("tensorrt", "torch", "tensorrt"))
+
+
+class Sampled(Noisy):
+    """The answer depends on what is drawn."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        z = torch.relu(self.act(self.first(x)))
+        return torch.relu(self.last(z + torch.randn_like(z)) * 2)
+
+
+def test_who_draws_the_answer_at_random_is_told_so_and_not_that_we_are_wrong(tmp_path: Path) -> None:
+    error = build(tmp_path, Sampled()).error
+    assert isinstance(error, ParityError) and error.fix is not None
+    assert "aten::randn_like" in error.fix and "defect" not in error.fix
+
+
+class Double(Mlp):
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        z = torch.relu(self.act(self.first(x.float())))
+        return torch.relu(self.last(z) * 2) + y.sum(-1, keepdim=True)
+
+
+def test_an_input_that_tensorrt_has_not_costs_what_reads_it(tmp_path: Path) -> None:
+    result = build(tmp_path, Double(), inputs=2, dtype="float64", fallback={"min_block_size": 1})
+    assert result.ok, result.error
+    assert "tensorrt" in result.segments and "torch" in result.segments
+    assert any("input x: TensorRT has no float64" in warning for warning in result.warnings)
+    whole = build(tmp_path, Double(), inputs=2, dtype="float64", fallback={"require_full": True})
+    assert isinstance(whole.error, UsageError)
+
+
+class Hollow(Middle):
+    """A tensor without elements crosses, and is an answer."""
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        z = torch.relu(self.act(self.first(x)))
+        nothing = z[:, 8:]
+        return torch.relu(self.last(torch.fft.fft(torch.cat([z, nothing], 1)).abs()) * 2), nothing
+
+
+@pytest.mark.parametrize("layout", ["fused", "ensemble"])
+def test_tensors_without_elements_are_served(tmp_path: Path, layout: str) -> None:
+    result = build(tmp_path, Hollow(), layout=layout)
+    assert (result.ok, result.layout) == (True, layout), result.error
