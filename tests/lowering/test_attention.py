@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -48,6 +49,49 @@ def test_scores_that_others_read_stay_as_they_are() -> None:
 def test_attention_in_half_stays_as_it_is() -> None:
     """8.6 on an H200: "Could not find any implementation", with the scale in front of the product."""
     assert not scaled_first(Attention().half(), torch.randn(2, 5, 12).half())
+
+
+MASKS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "added": lambda scores, mask: scores + mask.float(),
+    "added to": lambda scores, mask: mask.float() + scores,
+    "filled": lambda scores, mask: scores.masked_fill(mask, -1e4),
+    "chosen": lambda scores, mask: torch.where(mask, -1e4, scores),
+    "biased and filled": lambda scores, mask: (scores + 0.5 * mask).masked_fill(mask, float("-inf")),
+}
+
+
+class Masked(nn.Module):
+    def __init__(self, mask: Callable[[Tensor, Tensor], Tensor]) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.query, self.key, self.mask = nn.Linear(12, 12), nn.Linear(12, 12), mask
+
+    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+        hidden = torch.ones(x.size(1), x.size(1), dtype=torch.bool).triu(1)
+        scores = torch.matmul(self.query(x), self.key(x).transpose(-1, -2)) / math.sqrt(12.0)
+        return (torch.softmax(self.mask(scores, hidden), dim=-1),)
+
+
+@pytest.mark.parametrize("mask", list(MASKS))
+def test_a_mask_stays_behind_the_product(mask: str) -> None:
+    assert scaled_first(Masked(MASKS[mask]), torch.randn(2, 5, 12))
+
+
+class Weighed(nn.Module):
+    """The sum is a quotient's times the scores: no mask."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.query, self.key = nn.Linear(12, 12), nn.Linear(12, 12)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+        scores = torch.matmul(self.query(x), self.key(x).transpose(-1, -2)) / 4
+        return (torch.softmax(torch.add(torch.ones(5, 5), scores, alpha=3), dim=-1),)
+
+
+def test_scores_that_are_weighed_in_a_sum_stay_as_they_are() -> None:
+    assert not scaled_first(Weighed(), torch.randn(2, 5, 12))
 
 
 class Raw(nn.Module):
