@@ -32,7 +32,7 @@ def artifact(
         lowered=saved(conversion.lowered),
         goldens=goldens,
         serve_as=serve_as,
-        mixes=None if spec.state else mixing.decision_on_data(graph) or rows.one_for_all(graph),
+        mixes=mixing.decision_on_data(graph) or rows.one_for_all(graph),
     )
 
 

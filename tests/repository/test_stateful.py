@@ -207,3 +207,23 @@ def test_another_start_is_another_model_to_build(tmp_path: Path) -> None:
     np.save(tmp_path / "h0.npy", np.ones((2, 1, 5), np.float32))
     (changed,) = build_repository(tmp_path, tmp_path / "out", isolate=False)
     assert changed.ok and "state" in changed.because
+
+
+class Decided(torch.nn.Module):
+    """One decision for all the rows of a batch, which the recorded sequences, of one row, cannot show."""
+
+    def forward(self, x: torch.Tensor, past: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        y = x + past * 2 if bool(x.sum() > 0) else x - past
+        return y, torch.tanh(y)
+
+
+@pytest.mark.parametrize(("axis", "built"), [("streams", False), ("1", True)])
+def test_sequences_are_not_joined_where_data_decide_for_a_whole_batch(tmp_path: Path, axis: str, built: bool) -> None:
+    tensors = ", ".join(f"{{name: {name}, dtype: float32, shape: [{axis}, 4]}}" for name in ("x", "past"))
+    rest = "outputs: [y, next]\nstate: [{input: past, output: next}]\n"
+    dims = "dims: {streams: {min: 1, opt: 2, max: 4}}\n" if axis == "streams" else ""
+    torch.jit.script(Decided()).save(tmp_path / "decided.pt")
+    (tmp_path / "decided.yaml").write_text(f"inputs: [{tensors}]\n{dims}{rest}")
+    (result,) = build_repository(tmp_path, tmp_path / "out", isolate=False)
+    assert result.ok == built, result.error
+    assert built or "a branch on data decides once" in str(result.error)
