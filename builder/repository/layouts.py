@@ -18,16 +18,17 @@ def artifact(
 ) -> tuple[ModelArtifact | EnsembleArtifact, str]:
     """What is published for the layout, and in words why that one.
 
-    Raises UsageError where an ensemble is demanded of a model whose values cannot cross between Triton models, and
-    where a golden is outside of what `fallback.ranges` says.
+    What is one piece, torch's alone, is one model in every layout, as an engine alone is. Raises UsageError where an
+    ensemble is demanded of a model whose values cannot cross between Triton models, and where a golden is outside of
+    what `fallback.ranges` says.
     """
     _within_ranges(cut)
     reason = why_not_ensemble(cut)
-    if layout == "ensemble" and reason:
+    if layout == "ensemble" and reason and len(cut.segments) > 1:
         raise UsageError(
             f"model {cut.spec.name!r} cannot be an ensemble: {reason}", fix="--layout fused, which serves it in one"
         )
-    if layout == "ensemble":
+    if layout == "ensemble" and not reason:
         return ensemble(cut, serve_as, torch_steps), "as demanded"
     reason = reason or ("as demanded" if layout == "fused" else why_fused(cut, serve_as, torch_steps))
     if reason:

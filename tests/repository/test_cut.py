@@ -95,6 +95,13 @@ def test_where_nothing_converts_torch_serves_it_and_the_warning_says_why(tmp_pat
     assert not list((tmp_path / "out").glob("*/1/*.plan"))
 
 
+def test_what_torch_alone_serves_is_one_model_in_every_layout(tmp_path: Path) -> None:
+    """As one engine is: a folder may hold both, beside models in pieces."""
+    result = build(tmp_path, Fourier(), layout="ensemble")
+    assert (result.ok, result.layout, result.layout_reason) == (True, "fused", "it is one piece"), result.error
+    assert build(tmp_path, Mlp(), layout="ensemble").layout == "single"
+
+
 def test_require_full_fails_instead(tmp_path: Path) -> None:
     result = build(tmp_path, Middle(), fallback={"require_full": True})
     assert isinstance(result.error, UnsupportedOperators)
