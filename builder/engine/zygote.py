@@ -72,16 +72,18 @@ def _work(connection: Connection) -> None:
     from builder.torchscript import trial
 
     trial.FORKS = True
-    connection.send(("pid", os.getpid()))
-    target, arguments, environment = connection.recv()
-    signal.signal(signal.SIGTERM, _stop)
-    threading.Thread(target=_listen, args=(connection,), daemon=True).start()
-    try:
-        answer = ("result", _run(target, arguments, environment, connection))
-    except BaseException as error:
-        answer = ("raised", ExceptionWithTraceback(error, error.__traceback__))
-    with contextlib.suppress(OSError):
+    sys.unraisablehook = _unraisable
+    with contextlib.suppress(KeyboardInterrupt, EOFError, OSError):  # nobody waits for the answer any more
+        connection.send(("pid", os.getpid()))
+        target, arguments, environment = connection.recv()
+        signal.signal(signal.SIGTERM, _stop)
+        try:
+            threading.Thread(target=_listen, args=(connection,), daemon=True).start()
+            answer = ("result", _run(target, arguments, environment, connection))
+        except BaseException as error:
+            answer = ("raised", ExceptionWithTraceback(error, error.__traceback__))
         _send(connection, answer)
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(0)  # without the interpreter's end: a library's destructors have no more business here
@@ -115,6 +117,14 @@ def _listen(connection: Connection) -> None:
 
 def _stop(number: int, frame: FrameType | None) -> None:
     raise KeyboardInterrupt
+
+
+def _unraisable(seen: Any) -> None:
+    """A stop that met Python where nothing can be raised (a callback of a fork, a destructor) is said again soon."""
+    if isinstance(seen.exc_value, KeyboardInterrupt):
+        threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGTERM)).start()
+    else:
+        sys.__unraisablehook__(seen)
 
 
 if __name__ == "__main__":

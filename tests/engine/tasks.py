@@ -48,6 +48,15 @@ def sleep(report: Any) -> None:
     time.sleep(120)
 
 
+def deaf(report: Any) -> None:
+    """Stopped where Python can raise nothing: in a callback of a fork."""
+    os.register_at_fork(after_in_parent=lambda: (report("forked"), time.sleep(1)))
+    if os.fork() == 0:
+        os._exit(0)
+    time.sleep(1)
+    report("not stopped")
+
+
 def stubborn(report: Any) -> None:
     """A library that never returns to Python's signal handlers, as far as anybody outside can tell."""
     report(os.getpid())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -99,6 +100,28 @@ def test_ctrl_c_ends_every_process(kind: str) -> None:
     assert workers.run([task("square", 2)]) == [4]
 
 
+@pytest.mark.parametrize(
+    "stop",
+    [
+        "threading.Timer(0.5, stop).start(); tasks = [workers.Task(name + 'square', (1,), print)] * 3",
+        "tasks = [workers.Task(name + 'deaf', (), lambda word: (print(word), stop()))]",
+    ],
+    ids=["while the workers are born", "where nothing can be raised"],
+)
+def test_a_stop_at_any_moment_is_heard_and_no_worker_prints_a_traceback(stop: str) -> None:
+    code = (
+        "import os, signal, threading\n"
+        "from builder.engine import workers\n"
+        f"name, stop = '{HERE}:', lambda: os.kill(os.getpid(), signal.SIGINT)\n"
+        f"{stop}\n"
+        "try:\n    workers.run(tasks, 3)\n"
+        "except KeyboardInterrupt:\n    print('stopped')\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ended.stdout.splitlines()[-1] == "stopped" and "not stopped" not in ended.stdout
+    assert ended.stderr == ""
+
+
 def test_slots_take_the_environments_in_turn() -> None:
     found = workers.run([task("variable", "ONE")] * 4, 2, [{"ONE": "a"}, {"ONE": "b"}])
     assert set(found) == {"a", "b"}
@@ -132,7 +155,5 @@ def test_nothing_heavy_is_needed_to_run_tasks() -> None:
     code = (
         "import sys, builder.engine.workers; print([n for n in ('torch', 'numpy', 'tensorrt_rtx') if n in sys.modules])"
     )
-    import subprocess
-
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
