@@ -14,6 +14,8 @@ from builder.repository.orders import Order
 from builder.repository.result import SHOWN, ModelResult, Progress
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from builder.lowering import LoweredGraph
     from builder.repository.cut import Pieces
     from builder.triton import Golden
@@ -156,11 +158,14 @@ class _Build:
         publish = triton.publish_ensemble if isinstance(artifact, triton.EnsembleArtifact) else triton.publish
         result, made = self.result, self.plans.made.values()
         with self.phase("publish"):
-            result.path = publish(artifact, self.order.out)
             result.state = "reused" if made and all(one.found for one in made) else "built"
             result.warnings = (*result.warnings, *self.plans.warnings)
             shown = {name: getattr(result, name) for name in (*SHOWN, "because", "state")}
-            store.record(result.path, self.order.request, self.plans.record(), shown)
+
+            def recorded(folder: Path) -> None:  # before it is published: another builder may publish right after
+                store.record(folder, self.order.request, self.plans.record(), shown)
+
+            result.path = publish(artifact, self.order.out, finish=recorded)
             self.plans.remember(self.spec.name, self.order.request, shown)
 
     @contextmanager

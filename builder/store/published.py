@@ -42,7 +42,8 @@ def recorded_request(folder: Path) -> dict[str, Any] | None:
 
 
 def record(folder: Path, request: Mapping[str, Any], plans: Mapping[str, Any], result: Mapping[str, Any]) -> None:
-    """Add to a published model's trt-build.json what it was built from, and what to tell of it. Raises OSError.
+    """Add to the trt-build.json of a model that is published what it was built from, and what to tell of it. Raises
+    OSError.
 
     A model that was published and never recorded is built again: that is safe, the other way round would not be.
     """

@@ -34,17 +34,22 @@ Writer = Callable[[Path], None]
 """Fills the empty folder of one model."""
 
 
-def publish(artifact: ModelArtifact, repository: Path, *, base: Path | None = None) -> Path:
+def publish(
+    artifact: ModelArtifact, repository: Path, *, base: Path | None = None, finish: Writer | None = None
+) -> Path:
     """Write the model into `repository` (made if missing), in place of one of the same name; returns its folder.
+    `finish` adds to the folder before anybody sees it.
 
     Steps that the model had as an ensemble are taken away. Interrupted or out of space, it leaves what stood before and
     nothing else. Raises PublishError, UsageError (see config).
     """
     name = artifact.spec.name
-    return _publish(name, {name: lambda folder: layout.write(artifact, folder, base=base)}, repository)
+    return _publish(name, {name: lambda folder: layout.write(artifact, folder, base=base)}, repository, finish)
 
 
-def publish_ensemble(artifact: EnsembleArtifact, repository: Path, *, base: Path | None = None) -> Path:
+def publish_ensemble(
+    artifact: EnsembleArtifact, repository: Path, *, base: Path | None = None, finish: Writer | None = None
+) -> Path:
     """Write an ensemble and its steps: all are written before any is moved in, then the steps one by one and the
     ensemble last; where one cannot be, those before it are moved out again. Otherwise as publish."""
     name = artifact.spec.name
@@ -52,7 +57,7 @@ def publish_ensemble(artifact: EnsembleArtifact, repository: Path, *, base: Path
         step.spec.name: functools.partial(layout.write, step, base=base) for step in artifact.steps
     }
     writers[name] = lambda folder: layout.write_ensemble(artifact, folder, base=base)
-    return _publish(name, writers, repository)
+    return _publish(name, writers, repository, finish)
 
 
 def publish_folder(name: str, write: Writer, repository: Path) -> Path:
@@ -60,7 +65,7 @@ def publish_folder(name: str, write: Writer, repository: Path) -> Path:
     return _publish(name, {name: write}, repository)
 
 
-def _publish(name: str, writers: Mapping[str, Writer], repository: Path) -> Path:
+def _publish(name: str, writers: Mapping[str, Writer], repository: Path, finish: Writer | None = None) -> Path:
     target = repository / name
     try:
         with _repository(repository), _staging(repository) as staging:
@@ -68,6 +73,8 @@ def _publish(name: str, writers: Mapping[str, Writer], repository: Path) -> Path
             for model, write in writers.items():
                 (staging / model).mkdir()
                 write(staging / model)
+                if finish is not None and model == name:
+                    finish(staging / model)
                 _sync_tree(staging / model)
             _no_step_of_another(name, repository, staging)
             _swap_all(writers, repository, staging)
@@ -178,8 +185,13 @@ def _staging(repository: Path) -> Iterator[Path]:
 def _swap(new: Path, target: Path, old: Path) -> None:
     """Put `new` at `target`; one system call exchanges them where it can, so that readers never find neither."""
     if not target.exists():
-        new.rename(target)
-    elif not _exchange(new, target):
+        try:
+            new.rename(target)
+            return
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):  # another builder was faster
+                raise
+    if not _exchange(new, target):
         _replace(new, target, old)
 
 

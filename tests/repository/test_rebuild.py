@@ -236,6 +236,26 @@ def test_two_builders_of_one_store_both_publish(models: Path, tmp_path: Path) ->
     assert build(models, out=tmp_path / "c", store=tmp_path / "store").state == "reused"
 
 
+def test_what_is_published_says_from_its_first_moment_what_it_was_built_from(
+    models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Written afterwards it would be said of what another builder had put there in between."""
+    from builder.triton import publish
+
+    seen: list[dict[str, Any]] = []
+
+    def swap(names: Any, repository: Path, staging: Path) -> None:
+        seen.append(json.loads((staging / "small" / "trt-build.json").read_text()))
+        real(names, repository, staging)
+
+    module = sys.modules[publish.__module__]
+    real = module._swap_all
+    monkeypatch.setattr(module, "_swap_all", swap)
+    result = build(models, out=tmp_path / "out", isolate=False)
+    assert result.ok and [said["request"]["precision"] for said in seen] == ["fp32"]
+    assert json.loads((tmp_path / "out/small/trt-build.json").read_text()) == seen[0]
+
+
 def test_fifty_unchanged_models_take_less_than_two_seconds_and_no_torch(tmp_path: Path, models: Path) -> None:
     """In processor time, for the machine may do other things; the process is a whole `trt-build repo`."""
     out = tmp_path / "out"

@@ -71,6 +71,17 @@ def test_no_model_takes_the_place_of_another_models_step(repository: Path) -> No
     publish(step, repository)  # itself again, as `merge` writes it
 
 
+def test_a_builder_that_is_faster_is_replaced(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both find no model of the name; the second one's rename finds it then."""
+    publish(scorer(serve_as="python"), repository)
+    real = Path.exists
+    missed = [repository / "scorer"]
+    monkeypatch.setattr(Path, "exists", lambda path: False if missed[-1:] == [path] and missed.pop() else real(path))
+    folder = publish(scorer(serve_as="python"), repository, finish=lambda folder: (folder / "second").touch())
+    assert not missed and (folder / "second").exists()
+    assert {path.name for path in repository.parent.iterdir()} == {repository.name}
+
+
 def test_a_folder_for_tritons_own_backend_has_the_plan_alone(repository: Path) -> None:
     folder = publish(scorer(plan=b"plan", facts=TENSORRT), repository)
     assert {p.name for p in (folder / "1").iterdir()} == {"model.plan", "plan.json"}
