@@ -10,10 +10,12 @@ from typing import Any
 
 import torch
 
-from builder.conversion.block import FALLBACK_FIX, MISSING, NO_SCHEMA, BlockConverter
+from builder.conversion import refusals
+from builder.conversion.block import FALLBACK_FIX, MISSING, NO_SCHEMA, BlockConverter, key_of_node
 from builder.conversion.context import ConversionContext, Unconvertible
 from builder.conversion.convert import add_input
 from builder.conversion.naming import where
+from builder.conversion.registry import CONVERTERS, EVALUATORS
 from builder.conversion.sizes import propagate
 from builder.engine.network import new_network
 from builder.errors import ConversionError, UnsupportedOperator
@@ -117,7 +119,9 @@ class Trial(BlockConverter):
             propagate(self.ctx, self.ctx.net.get_layer(index))
 
     def _skip(self, node: Any) -> None:
-        self.refuse(node, READS_OTHERS, None)
+        key = key_of_node(node)
+        known = key in CONVERTERS or key in EVALUATORS or node.schema() == NO_SCHEMA
+        self.refuse(node, READS_OTHERS if known else refusals.reason(key), None)
 
     def _skip_outputs(self, node: Any) -> None:
         for value in node.outputs():

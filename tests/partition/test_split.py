@@ -13,6 +13,7 @@ import builder
 from builder.errors import UnsupportedOperators
 from builder.manifest.spec import Fallback
 from builder.partition import Partition, split
+from builder.partition.support import READS_OTHERS
 
 DIMS = {"b": (1, 4, 8), "s": (1, 5, 9)}
 
@@ -306,3 +307,16 @@ def test_engines_follow_random_numbers() -> None:
     assert all(spec is not None for segment in pieces.segments for spec in segment.output_specs)
     x = torch.randn(3, 8)
     torch.testing.assert_close(run(pieces, x)[0], script(x), rtol=0, atol=0)
+
+
+def test_who_has_no_converter_is_told_behind_another_one_too() -> None:
+    """What reads an unknown shape would be without an engine all the same, were that one known."""
+
+    class Rows(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            rows = torch.relu(x)[torch.nonzero(x[:, 0] > 0).squeeze(1)]
+            return torch.special.bessel_j0(rows)
+
+    _, pieces = partition(Rows(), ("b", 8))
+    (last,) = (o for o in pieces.refused if o.schema.startswith("aten::special_bessel_j0"))
+    assert last.reason != READS_OTHERS
