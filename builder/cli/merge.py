@@ -22,7 +22,9 @@ def merge_command(terminal: Terminal, /, repositories: tuple[Path, ...], out: Pa
     A model must have the same file, interface and TensorRT in each. A GPU without a plan fails by name.
     """
     from builder import triton
+    from builder.repository import places
 
+    places.check(out)
     merged = triton.merge(repositories, out)
     triton.write_env(out)
     data = [{"name": name, "compute_capabilities": capabilities} for name, capabilities in merged]

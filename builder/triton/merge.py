@@ -67,7 +67,7 @@ def _joined(folders: Sequence[Path]) -> list[Variant]:
 
 
 def _variant(folder: Path) -> Variant:
-    message = parse((folder / "config.pbtxt").read_text(encoding="utf-8"), str(folder / "config.pbtxt"))
+    message = parse(_text(folder / "config.pbtxt"), str(folder / "config.pbtxt"))
     if message.backend != "tensorrt" and message.platform != "tensorrt_plan":
         return Variant(folder, message, {})
     facts = _json(folder / VERSION / "plan.json")
@@ -178,13 +178,23 @@ def _copy(source: Path, folder: Path) -> None:
 
 
 def _json(path: Path) -> dict[str, Any]:
+    text = _text(path)
     try:
-        read = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise PublishError(
-            f"{path.name} cannot be read: {error}", where=str(path), fix="build the model again"
-        ) from error
+        read = json.loads(text)
+    except ValueError as error:
+        raise _unreadable(path, error) from error
     return read if isinstance(read, dict) else {}
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        raise _unreadable(path, error) from error
+
+
+def _unreadable(path: Path, error: Exception) -> PublishError:
+    return PublishError(f"{path.name} cannot be read: {error}", where=str(path), fix="build the model again")
 
 
 def _save(path: Path, value: dict[str, Any]) -> None:

@@ -169,6 +169,17 @@ def test_a_folder_without_models_is_usage(tmp_path: Path) -> None:
         merge([tmp_path], tmp_path / "out")
 
 
+def test_what_is_damaged_or_no_place_is_told(built: Callable[..., Path], tmp_path: Path) -> None:
+    repository = built("a", "8.0")
+    (tmp_path / "file").touch()
+    result = CliRunner().invoke(main, ["merge", str(repository), "--out", str(tmp_path / "file")])
+    assert result.exit_code == 2 and "is no folder" in result.output
+    (repository / "scorer" / "config.pbtxt").unlink()
+    with pytest.raises(PublishError, match=r"config\.pbtxt cannot be read") as refused:
+        merge([repository], tmp_path / "out")
+    assert refused.value.fix and not (tmp_path / "out").exists()
+
+
 def test_the_command_says_which_gpus_each_model_serves(built: Callable[..., Path], tmp_path: Path) -> None:
     words = ["merge", str(built("a", "8.0")), str(built("b", "9.0")), "--out", str(tmp_path / "m" / "out")]
     result = CliRunner().invoke(main, words, catch_exceptions=False)
