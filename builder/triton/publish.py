@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import errno
+import fcntl
 import functools
 import json
 import os
@@ -77,15 +78,28 @@ def _publish(name: str, writers: Mapping[str, Writer], repository: Path, finish:
                     finish(staging / model)
                 _sync_tree(staging / model)
             _no_step_of_another(name, repository, staging)
-            _swap_all(writers, repository, staging)
-            for stale in _steps(name, repository) - set(writers):
-                (repository / stale).rename(staging / f"stale {stale}")
-            _sync(repository)
+            with _alone(repository):
+                _swap_all(writers, repository, staging)
+                for stale in _steps(name, repository) - set(writers):
+                    (repository / stale).rename(staging / f"stale {stale}")
+                _sync(repository)
     except OSError as error:
         kind = PublishBlocked if error.errno in FIXES else PublishError
         fix = FIXES.get(error.errno or 0)
         raise kind(f"model {name!r} was not published: {error}", where=str(target), fix=fix) from error
     return target
+
+
+@contextlib.contextmanager
+def _alone(repository: Path) -> Iterator[None]:
+    """One builder at a time moves its folders in: two of one ensemble would leave the steps of both."""
+    handle = os.open(repository, os.O_RDONLY)
+    try:
+        with contextlib.suppress(OSError):  # a file system without locks
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
 
 
 def _not_foreign(name: str, models: Iterable[str], repository: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import hashlib
 import json
 import os
@@ -80,6 +81,19 @@ def test_a_builder_that_is_faster_is_replaced(repository: Path, monkeypatch: pyt
     folder = publish(scorer(serve_as="python"), repository, finish=lambda folder: (folder / "second").touch())
     assert not missed and (folder / "second").exists()
     assert {path.name for path in repository.parent.iterdir()} == {repository.name}
+
+
+def test_one_builder_at_a_time_moves_its_folders_in(repository: Path) -> None:
+    repository.mkdir(parents=True)
+    handle = os.open(repository, os.O_RDONLY)
+    fcntl.flock(handle, fcntl.LOCK_EX)  # as another builder holds it
+    other = threading.Thread(target=publish, args=(scorer(serve_as="python"), repository))
+    other.start()
+    other.join(timeout=1)
+    assert other.is_alive() and not list(repository.iterdir())
+    os.close(handle)
+    other.join()
+    assert (repository / "scorer" / "config.pbtxt").is_file()
 
 
 def test_a_folder_for_tritons_own_backend_has_the_plan_alone(repository: Path) -> None:
