@@ -46,7 +46,7 @@ def _sets(spec: ModelSpec, path: Path, where: str) -> Iterator[Arrays]:
         return
     try:
         array = np.load(path, allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
+    except Exception as error:  # a damaged file raises what tokenize and numpy do
         raise UsageError(f"{path} is not an .npy of plain numbers: {error}", where=where) from error
     if not isinstance(array, np.ndarray):
         raise UsageError(f"{path} is an .npz by its content, not an .npy", where=where, fix="name it so")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from builder.cli import main
 from builder.errors import ParityError, UsageError
 from builder.manifest import load
 from builder.parity import record
+from builder.parity.user_inputs import sets
 from builder.repository import ModelResult, calibration
 from tests.cli.conftest import save
 
@@ -162,6 +164,19 @@ def test_an_npy_that_is_an_npz_is_refused_and_any_byte_order_is_read(tmp_path: P
     (tmp_path / "own.npz").replace(tmp_path / "own.npy")
     with pytest.raises(UsageError, match="by its content, not an"):
         calibration.batches(spec, spec.calibration, ())
+
+
+def test_a_damaged_archive_is_refused_wherever_the_damage_is(tmp_path: Path) -> None:
+    """zlib, zipfile, tokenize and numpy each raise their own."""
+    rng = np.random.default_rng(0)
+    np.savez_compressed(tmp_path / "own.npz", x=rng.standard_normal((64, 8)))
+    whole = (tmp_path / "own.npz").read_bytes()
+    for at in range(0, len(whole), 61):
+        (tmp_path / "own.npz").write_bytes(
+            whole[:at] + bytes(byte ^ 255 for byte in whole[at : at + 20]) + whole[at + 20 :]
+        )
+        with contextlib.suppress(UsageError):  # what is damaged may be a date
+            sets(tmp_path / "own.npz")
 
 
 def test_goldens_without_elements_do_not_calibrate(tmp_path: Path) -> None:
