@@ -17,7 +17,8 @@ _BOOL = frozenset(
         "logical_and", "logical_or", "logical_xor", "logical_not", "any", "all",
     )
 )  # fmt: skip
-_LONG = frozenset(["aten::argmax", "aten::argmin", "aten::argsort", "aten::nonzero", "aten::bucketize"])
+_LONG = frozenset(["aten::argmax", "aten::argmin", "aten::argsort", "aten::nonzero"])
+_OF_BYTES = frozenset(["aten::all", "aten::any"])  # uint8 for uint8, which numpy's masks were once
 # These give the dtype of their first input.
 _ALONG = frozenset(
     f"aten::{name}"
@@ -51,6 +52,8 @@ _SAME_RANK = _ALONG - {
         "select",
         "t",
         "matmul",
+        "linear",
+        "gather",
     )
 } | {
     f"aten::{n}"
@@ -133,8 +136,10 @@ Fact = tuple[torch.dtype | None, Rank]
 class Facts:
     """The dtype and the number of axes of each value, as far as they are known; to be asked in program order."""
 
-    def __init__(self) -> None:
+    def __init__(self, ranked: bool = True) -> None:
+        """Not `ranked`: the graph gives tensors other axes in place, so no number of axes stays what it was."""
         self._facts: dict[int, Fact] = {}
+        self._ranked = ranked
 
     def know(self, value: Any, dtype: torch.dtype | None, rank: Rank) -> None:
         """Note what is known of a value from outside."""
@@ -146,7 +151,7 @@ class Facts:
 
     def rank(self, value: Any) -> Rank:
         """The number of axes of a tensor, None when it depends on the inputs."""
-        return self._fact(value)[1]
+        return self._fact(value)[1] if self._ranked else None
 
     def _fact(self, value: Any) -> Fact:
         """What was learned of a value; a constant tells it by itself, and is asked once."""
@@ -178,6 +183,9 @@ class Facts:
         kind = _functional(node)
         if kind != node.kind():
             return self.dtype(node.inputsAt(0))  # in place: neither dtype nor axes change
+        if kind in _OF_BYTES:
+            read = self.dtype(node.inputsAt(0))
+            return read if read in (None, torch.uint8) else torch.bool
         if kind in _BOOL:
             return torch.bool
         if kind in _LONG:
@@ -249,6 +257,20 @@ def _joined(facts: Facts, node: Any) -> Rank:
     return next((rank for rank in ranks if rank is not None and rank > 1), None)
 
 
+def _multiplied(facts: Facts, node: Any) -> Rank:
+    """By a matrix; a vector takes the last axis away."""
+    rank, weight = facts.rank(node.inputsAt(0)), weight_shape(node.inputsAt(1))
+    return None if rank is None or weight is None else rank + len(weight) - 2
+
+
+def weight_shape(weight: Any) -> tuple[int, ...] | None:
+    """The shape of a constant, quantised and back or not."""
+    while weight.node().kind().startswith("aten::fake_quantize_"):
+        weight = weight.node().inputsAt(0)
+    known = ir.constant(weight)
+    return tuple(known.shape) if isinstance(known, torch.Tensor) else None
+
+
 _RANKS: dict[str, Callable[[Facts, Any], Rank]] = {
     "aten::reshape": _listed(1),
     "aten::view": _listed(1),
@@ -263,5 +285,7 @@ _RANKS: dict[str, Callable[[Facts, Any], Rank]] = {
     "aten::flatten": _flattened,
     "aten::unflatten": _unflattened,
     "aten::cat": _joined,
+    "aten::linear": _multiplied,
+    "aten::gather": lambda facts, node: facts.rank(node.inputsAt(2)),
     "aten::embedding": lambda facts, node: None if (r := facts.rank(node.inputsAt(1))) is None else r + 1,
 }

@@ -32,6 +32,8 @@ class LoweredGraph:
     trace: tuple[PassRecord, ...] = field(default=(), compare=False)
     containers: Containers = field(default_factory=dict, compare=False, repr=False)
     """Where the module's lists of layers stand, for the names of what is made from the nodes."""
+    as_written: str = field(default="", compare=False)
+    """Why the graph still writes in place, so that torch alone can run it, and only whole; empty for all others."""
 
     def run(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """Execute the graph with torch: tensors in the order of `inputs`, outputs in the order of `outputs`."""

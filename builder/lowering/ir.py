@@ -215,7 +215,8 @@ def int_list(value: Value) -> list[int] | None:
     if is_constant(value):
         known = value.toIValue()
         return list(known) if isinstance(known, list | tuple) else None
-    if value.node().kind() != "prim::ListConstruct" or not all(is_constant(v) for v in value.node().inputs()):
+    node = value.node()
+    if node.kind() != "prim::ListConstruct" or not all(is_constant(v) for v in node.inputs()) or _is_changed(value):
         return None
     return [v.toIValue() for v in value.node().inputs()]
 
@@ -240,9 +241,20 @@ def in_fallback(node: Node) -> bool:
 def list_length(value: Value) -> int | None:
     """The number of elements of a list that is a constant or built in the graph; None when it is not known."""
     if value.node().kind() == "prim::ListConstruct":
-        return int(value.node().inputsSize())
+        return None if _is_changed(value) else int(value.node().inputsSize())
     known = constant(value)
     return len(known) if isinstance(known, list | tuple) else None
+
+
+_CHANGES = frozenset(
+    f"aten::{n}" for n in "append extend insert pop clear remove add_ mul_ _set_item Delete sort reverse".split()
+)
+
+
+def _is_changed(built: Value) -> bool:
+    """Whether the list may be written to after it was built, by this name or by that of a branch, loop or container."""
+    kinds = {use.user.kind() for use in built.uses()}
+    return any(kind in _CHANGES or kind.startswith("prim::") for kind in kinds)
 
 
 def split_uninitialized(graph: Graph) -> None:

@@ -7,13 +7,15 @@ from typing import Any
 
 import torch
 
-from builder.errors import LoweringError, UsageError
+from builder.errors import InPlaceError, LoweringError, UsageError
 from builder.lowering import ir
 from builder.lowering.containers import containers
 from builder.lowering.frozen import frozen_graph
 from builder.lowering.graph import LoweredGraph
 from builder.lowering.paranoid import Paranoid, seeded
-from builder.lowering.passes import KEPT, Context
+from builder.lowering.passes import KEPT, Context, torch_passes
+from builder.lowering.passes.functionalise.views import Emit
+from builder.lowering.passes.interface import flatten_inputs, flatten_outputs
 from builder.lowering.pipeline import run_passes
 
 
@@ -55,6 +57,41 @@ def lower(
     trace = run_passes(graph, context, stop_after=stop_after, keep_text=keep_text, paranoid=watch)
     lists = containers(module_or_graph) if isinstance(module_or_graph, torch.jit.ScriptModule) else {}
     return LoweredGraph(graph, tuple(context.inputs), tuple(context.outputs), trace, lists)
+
+
+AS_WRITTEN = (
+    flatten_inputs,
+    torch_passes.inline,
+    flatten_outputs,
+    torch_passes.lower_tuples,
+    torch_passes.eliminate_dead_code,
+)
+"""What makes tensors of a graph's inputs and outputs, and leaves what it does as it is."""
+
+
+def as_written(
+    module: torch.jit.ScriptModule, reason: InPlaceError, *, optional_inputs: Collection[str] = (), specs: Any = ()
+) -> LoweredGraph:
+    """The module's graph with its writes in place, for torch alone to run whole; what a request brings is copied before
+    it is written. Raises `reason` where a constant of the model is written, or its interface cannot be told."""
+    graph, names, defaults = _start(module, (), "forward", frozenset())
+    context = Context(optional_inputs=frozenset(optional_inputs), inputs=names, defaults=defaults, specs=tuple(specs))
+    try:
+        trace = run_passes(graph, context, AS_WRITTEN)
+    except LoweringError as error:
+        raise reason from error
+    aliases = graph.alias_db()
+    if any(aliases.has_writers(node.output()) for node in ir.nodes_of(graph, "prim::Constant") if _is_tensor(node)):
+        raise reason
+    first = next(iter(graph.nodes()), graph.return_node())
+    for value in [value for value in graph.inputs() if aliases.has_writers(value)]:
+        copied = Emit(graph, first).op("aten::clone", value, None)
+        value.replaceAllUsesAfterNodeWith(copied.node(), copied)
+    return LoweredGraph(graph, tuple(context.inputs), tuple(context.outputs), trace, as_written=str(reason))
+
+
+def _is_tensor(node: Any) -> bool:
+    return isinstance(node.output().toIValue(), torch.Tensor)
 
 
 def _paranoid(paranoid: Any, specs: Sequence[Any]) -> Paranoid | None:

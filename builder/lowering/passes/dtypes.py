@@ -39,10 +39,20 @@ _ROUNDS = 8  # each resolves the branches that the last one's answers made stati
 
 def input_facts(graph: Any, context: Context) -> Facts:
     """What the specs say of the graph's inputs."""
-    facts = Facts()
+    facts = Facts(ranked=not _moves_axes(graph, context))
     for value, spec in zip(graph.inputs(), context.specs, strict=False):
         facts.know(value, getattr(torch, spec.dtype), len(spec.shape))
     return facts
+
+
+def _moves_axes(graph: Any, context: Context) -> bool:
+    """Whether a tensor gets other axes in place."""
+    return bool(ir.nodes_of(graph, *context.present(*_IN_PLACE)))
+
+
+_IN_PLACE = tuple(
+    f"aten::{n}_" for n in "unsqueeze squeeze transpose t swapaxes swapdims resize resize_as as_strided set".split()
+)
 
 
 def _fold(graph: Any, facts: Facts, context: Context) -> bool:
@@ -55,7 +65,7 @@ def _fold(graph: Any, facts: Facts, context: Context) -> bool:
         else:
             ir.replace(node, [ir.insert_constant(graph, answer, node)])
             found = True
-    return found | _fold_sizes(graph, context)
+    return found | (not _moves_axes(graph, context) and _fold_sizes(graph, context))
 
 
 def bottom_up(block: Any) -> Any:

@@ -53,7 +53,12 @@ class _Path(NamedTuple):
 def _path(value: Any) -> _Path | None:
     """Back from a value to a reshape, through transposes only, or through one linear layer only."""
     node, moves = value.node(), []
-    if node.kind() == "aten::linear" and len(value.uses()) == 1 and not ir.in_fallback(node):
+    if (
+        width(value) is not None
+        and node.kind() == "aten::linear"
+        and len(value.uses()) == 1
+        and not ir.in_fallback(node)
+    ):
         first = node.inputsAt(0).node()
         sizes = _items(first) if first.kind() == "aten::reshape" else None
         return None if sizes is None else _Path(first, list(range(len(sizes))), node)
@@ -91,7 +96,7 @@ def _merge(graph: Any, node: Any) -> None:
     sizes = None if path is None else _items(path.first)
     if path is None or sizes is None or wanted is None:
         return
-    made = sizes if path.layer is None else [*sizes[:-1], width(path.layer.output()) or -1]
+    made = sizes if path.layer is None else [*sizes[:-1], width(path.layer.output())]
     groups = _groups([made[axis] for axis in path.order], wanted)
     if groups is None or all(len(group) == 1 for group in groups):
         return
@@ -166,5 +171,5 @@ def _amount(item: Any) -> Amount | None:
 
 def _source(value: Any) -> tuple[int, int | None]:
     """What is the same for tensors of one shape: layers of one input and one width have the same."""
-    layer = value.node().kind() == "aten::linear"
-    return (value.node().inputsAt(0).unique(), width(value)) if layer else (value.unique(), None)
+    known = width(value) if value.node().kind() == "aten::linear" else None
+    return (value.unique(), None) if known is None else (value.node().inputsAt(0).unique(), known)

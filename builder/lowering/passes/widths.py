@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import torch
-
 from builder.lowering import ir
+from builder.lowering.facts import weight_shape
 from builder.lowering.passes import Context, lowering_pass
 from builder.lowering.passes.dtypes import bottom_up, input_facts
 
@@ -20,7 +19,7 @@ def fold_widths(graph: Any, context: Context) -> None:
     Attention divides the width by its number of heads; with the number known the shapes of its heads are.
     """
     sizes = (node for node in ir.nodes_of(graph, "aten::size") if node.inputsSize() == 2 and not ir.in_fallback(node))
-    asked = {node.output().unique() for node in sizes if _tells(node.inputsAt(0))}
+    asked = {node.output().unique() for node in sizes if _tells(node)}
     if not asked:
         return
     facts = input_facts(graph, context)
@@ -32,8 +31,9 @@ def fold_widths(graph: Any, context: Context) -> None:
             facts.learn(node)
 
 
-def _tells(value: Any) -> bool:
-    return value.node().kind() in ("aten::transpose", "aten::permute") or width(value) is not None
+def _tells(size: Any) -> bool:
+    value = size.inputsAt(0)
+    return value.node().kind() in ("aten::transpose", "aten::permute") or _width(value, size) is not None
 
 
 def _fold(graph: Any, node: Any, rank: int | None, static: Mapping[int, Sequence[Any]]) -> None:
@@ -44,7 +44,7 @@ def _fold(graph: Any, node: Any, rank: int | None, static: Mapping[int, Sequence
     if rank is not None:
         value, axis = _source(value, axis % rank, rank)
         last = axis == rank - 1
-    length = static[value.unique()][axis] if value.unique() in static else width(value) if last else None
+    length = static[value.unique()][axis] if value.unique() in static else _width(value, node) if last else None
     if isinstance(length, int) and length >= 0:
         ir.replace(node, [ir.insert_constant(graph, length, node)])
     elif value != node.inputsAt(0):
@@ -58,7 +58,7 @@ def _source(value: Any, axis: int, rank: int) -> tuple[Any, int]:
         node = value.node()
         if ir.in_fallback(node):
             return value, axis
-        if node.kind() == "aten::linear" and axis != rank - 1:
+        if node.kind() == "aten::linear" and axis != rank - 1 and width(value) is not None:
             value = node.inputsAt(0)
         elif node.kind() == "aten::permute" and (order := ir.int_list(node.inputsAt(1))) is not None:
             value, axis = node.inputsAt(0), order[axis] % rank
@@ -70,18 +70,34 @@ def _source(value: Any, axis: int, rank: int) -> tuple[Any, int]:
 
 
 def width(value: Any) -> int | None:
-    """The length of the last axis of a tensor that a layer with constant weights makes or reads; None: not known."""
+    """The length of the last axis of a tensor that a layer with constant weights makes; None: not known."""
     node = value.node()
-    made = _MADE[node.kind()](node) if node.kind() in _MADE else None
+    return _MADE[node.kind()](node) if node.kind() in _MADE else None
+
+
+def _width(value: Any, at: Any) -> int | None:
+    """That of one that such a layer makes, or reads wherever the node `at` runs: in a branch that is not taken another
+    number may stand."""
+    made = width(value)
     if made is not None:
         return made
-    read = (_READ[use.user.kind()](use.user) for use in value.uses() if use.user.kind() in _READ and use.offset == 0)
+    around = _blocks_around(at)
+    readers = (use.user for use in value.uses() if use.user.kind() in _READ and use.offset == 0)
+    read = (_READ[user.kind()](user) for user in readers if user.owningBlock() in around)
     return next((length for length in read if length is not None), None)
 
 
+def _blocks_around(node: Any) -> list[Any]:
+    found = []
+    while node is not None:
+        found.append(node.owningBlock())
+        node = found[-1].owningNode()
+    return found
+
+
 def _of(weight: Any, axis: int) -> int | None:
-    known = ir.constant(weight)
-    return int(known.shape[axis]) if isinstance(known, torch.Tensor) and known.dim() == 2 else None
+    shape = weight_shape(weight)
+    return shape[axis] if shape is not None and len(shape) == 2 else None
 
 
 def _normalised(node: Any) -> int | None:

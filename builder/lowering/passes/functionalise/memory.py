@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from builder.errors import LoweringError
+from builder.errors import InPlaceError
 from builder.lowering import ir
 from builder.lowering.folding import QUANTIZERS
 from builder.lowering.passes.functionalise.alias import Alias, Items, Journal, Storage
@@ -14,9 +14,9 @@ from builder.lowering.passes.quantization import DISABLE_OBSERVERS
 _FIX = "write to a .clone() of the tensor, or assign the result to a new name"
 
 
-def cannot(node: Any, what: str, fix: str = _FIX) -> LoweringError:
+def cannot(node: Any, what: str, fix: str = _FIX) -> InPlaceError:
     """The error for a write that has no faithful form."""
-    return LoweringError(f"{node.kind()} writes in place and {what}", where=ir.source_line(node), fix=fix)
+    return InPlaceError(f"{node.kind()} writes in place and {what}", where=ir.source_line(node), fix=fix)
 
 
 class Memory:

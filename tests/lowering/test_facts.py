@@ -1,0 +1,129 @@
+"""What lowering takes for known of dtypes, axes and sizes: nothing that memory, a list or a branch may still change."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+import builder
+
+
+def axis_put_in(x: Tensor) -> Tensor:
+    y = x + 1
+    y.unsqueeze_(0)
+    return y * 2 if y.dim() == 3 else y * 3
+
+
+def axis_taken_away(x: Tensor) -> Tensor:
+    y = x[:1] + 1
+    y.squeeze_(0)
+    return y * 2 if y.dim() == 1 else y * 3
+
+
+def input_turned(x: Tensor) -> Tensor:
+    x.transpose_(0, 1)
+    return x * x.size(1)
+
+
+def list_that_grew(x: Tensor) -> Tensor:
+    sizes = [3]
+    sizes.append(-1)
+    y = x.view(sizes)
+    return y * 2 if y.dim() == 2 else y * 3
+
+
+def list_that_grew_in_a_loop(x: Tensor) -> Tensor:
+    sizes = [x.size(0)]
+    for size in [3, 2]:
+        sizes.append(size)
+    y = x.view(sizes)
+    return y * 2 if y.dim() == 1 else y * y.dim()
+
+
+def any_of_bytes(x: Tensor) -> Tensor:
+    return x * 2 if x.to(torch.uint8).any().dtype == torch.bool else x * 3
+
+
+def buckets_of_int32(x: Tensor) -> Tensor:
+    y = torch.bucketize(x, torch.tensor([-1.0, 0.0, 1.0]), out_int32=True)
+    return y * 2 if y.dtype == torch.int64 else y * 3
+
+
+def gathered_from_a_number(x: Tensor) -> Tensor:
+    y = x[0, 0].gather(0, torch.tensor([0, 0]))
+    return y * 2 if y.dim() == 0 else y * 3
+
+
+WEIGHT = torch.randn(6, 6, generator=torch.Generator().manual_seed(0))
+
+
+class Vector(nn.Module):
+    """A layer of one output: it takes the last axis away."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(WEIGHT[0])
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = F.linear(x, self.weight)
+        y = y * 2 if y.dim() == 1 else y * 3
+        return y.reshape(y.size(-1), -1)
+
+
+class VectorBetweenReshapes(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(WEIGHT[0, :3])
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.linear(x.reshape(x.size(0) * 2, 3), self.weight).reshape(x.size(0), 2, -1)
+
+
+class LayerInABranch(nn.Module):
+    """Only where the width is that of the layer does it run."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(6)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = x.relu()
+        if y.shape[-1] == 6:
+            return self.norm(y) * 2  # type: ignore[no-any-return]
+        return y * y.size(-1)
+
+
+class WeightsThatAreInputs(nn.Module):
+    """Two layers of one input, whose widths are not the same."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        wide, narrow = F.linear(x, x).size(1), F.linear(x, x[:1]).size(1)
+        y = (x.sum() + torch.arange(wide * 2 * narrow * 3)).reshape(wide * 2, narrow, -1).transpose(0, 1)
+        return y.reshape(wide, 2, narrow, -1)
+
+
+FUNCTIONS = [
+    axis_put_in, axis_taken_away, input_turned, list_that_grew, list_that_grew_in_a_loop, any_of_bytes,
+    buckets_of_int32, gathered_from_a_number,
+]  # fmt: skip
+MODULES = [Vector(), VectorBetweenReshapes(), LayerInABranch(), WeightsThatAreInputs()]
+
+
+@pytest.mark.parametrize("source", [*FUNCTIONS, *MODULES], ids=lambda s: getattr(s, "__name__", type(s).__name__))
+def test_what_is_taken_for_known_is_so(source: object) -> None:
+    scripted = torch.jit.script(source)
+    static = not isinstance(source, LayerInABranch)
+    _same(scripted, [(2, 6), (2, 8)][: 1 if static else 2], ("n", 6) if static else ("n", "d"))
+
+
+def _same(scripted: object, cases: Sequence[tuple[int, ...]], shape: tuple[object, ...]) -> None:
+    graph = scripted if isinstance(scripted, nn.Module) else scripted.graph  # type: ignore[attr-defined]
+    spec = builder.TensorSpec("float32", shape, dims={"n": (1, 2, 8), "d": (1, 6, 8)})
+    lowered = builder.lower(graph, specs=[spec])
+    for sizes in cases:
+        x = torch.randn(sizes)
+        torch.testing.assert_close(lowered.run(x.clone())[0], scripted(x.clone()))  # type: ignore[operator]
