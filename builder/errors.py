@@ -67,6 +67,10 @@ class LoweringError(ModelError):
     """A pass met what it cannot express without changing the model's meaning."""
 
 
+class InPlaceError(LoweringError):
+    """A write in place that values cannot tell; torch runs it as it is written."""
+
+
 @dataclass(frozen=True)
 class UnsupportedOperator:
     """One node without a converter: its schema, its debug name, where the source has it, why and what to do."""

@@ -75,16 +75,18 @@ def split(
 ) -> Partition:
     """Decide for each node TensorRT or torch, and form as few segments as the graph allows.
 
-    `kept` are indices of nodes that shall stay in torch (of modules that the manifest names). Raises
-    UnsupportedOperators where `fallback.require_full` asks for one engine and a node cannot convert.
+    `kept` are indices of nodes that shall stay in torch (of modules that the manifest names). A graph that still writes
+    in place (`as_written`) is one segment, in torch. Raises UnsupportedOperators where `fallback.require_full` asks for
+    one engine and a node cannot convert.
     """
+    ops, whole = (("*",), True) if lowered.as_written else (fallback.ops, False)
     lowered, specs = with_own_outputs(lowered), named(specs, lowered)
     places = hand_over(lowered.graph)
     kept = {now for now, place in enumerate(places) if place in kept and place not in places[now - 1 : now]}
     seen = view(lowered.graph)
     shapes = infer(lowered, specs, profiles, seen.steps, fallback.ranges)
     profiles = shapes.profiles
-    found = support(lowered, specs, profiles, shapes, ops=fallback.ops, kept=kept, steps=seen.steps)
+    found = support(lowered, specs, profiles, shapes, ops=ops, kept=kept, steps=seen.steps)
     if found.refused and fallback.require_full:
         raise UnsupportedOperators(list(found.refused.values()))
     kinds = [_kind(step, index, found) for index, step in enumerate(seen.steps)]
@@ -93,7 +95,8 @@ def split(
     crossing = _Crossing(seen, replace(lowered, inputs=inputs), shapes, profiles, places)
     segments = crossing.segments(members(seen, kinds))
     unbounded = tuple((kind, border_name(name)) for name, kind in shapes.open.items() if name not in shapes.known)
-    return Partition(segments, tuple(found.refused.values()), found.warnings, inputs, lowered.outputs, unbounded)
+    refused, warnings = ((), ()) if whole else (tuple(found.refused.values()), found.warnings)
+    return Partition(segments, refused, warnings, inputs, lowered.outputs, unbounded)
 
 
 def _kind(step: Step, index: int, found: Support) -> str:

@@ -41,6 +41,8 @@ def convert_or_cut(lowered: LoweredGraph, spec: ModelSpec, names: Sequence[str])
     pieces. `names` are the outputs'. Raises UnsupportedOperators or ConversionError where `fallback.require_full`."""
     lowered = replace(lowered, outputs=tuple(names))
     wishes = spec.fallback
+    if lowered.as_written:
+        return _as_written(lowered, spec)
     kept = kept_nodes(lowered)
     beyond = tuple(_beyond(lowered, spec))
     if not (wishes.ops or kept or beyond) or wishes.require_full:
@@ -57,6 +59,13 @@ def convert_or_cut(lowered: LoweredGraph, spec: ModelSpec, names: Sequence[str])
     else:
         defects = beyond
     return _Cutter(lowered, spec, kept, list(defects)).run()
+
+
+def _as_written(lowered: LoweredGraph, spec: ModelSpec) -> Pieces:
+    from builder import partition
+
+    parts = partition.split(lowered, spec.inputs, spec.profiles, spec.fallback)
+    return Pieces(parts, (None,), (f"torch alone serves this model, as it is written: {lowered.as_written}",))
 
 
 def _beyond(lowered: LoweredGraph, spec: ModelSpec) -> Iterator[str]:

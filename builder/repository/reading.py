@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from builder.errors import InPlaceError
 from builder.manifest.spec import ModelSpec, Profile, TensorSpec
 
 if TYPE_CHECKING:
@@ -20,17 +21,24 @@ def load(spec: ModelSpec) -> Any:
 
 
 def lower(module: Any, spec: ModelSpec, **more: Any) -> LoweredGraph:
-    """The lowered graph as the spec asks for it; `more` goes to builder.lower. Raises LoweringError."""
+    """The lowered graph as the spec asks for it; `more` goes to builder.lower. Writes in place that values cannot tell
+    stay as they are, for torch alone, unless `fallback.require_full`. Raises LoweringError."""
     from builder import lowering
 
-    return lowering.lower(
-        module,
-        specs=spec.inputs,
-        unroll_limit=spec.unroll_limit,
-        fallback_modules=spec.fallback.modules,
-        optional_inputs=[tensor.name for tensor in spec.inputs if tensor.name],
-        **more,
-    )
+    optional = [tensor.name for tensor in spec.inputs if tensor.name]
+    try:
+        return lowering.lower(
+            module,
+            specs=spec.inputs,
+            unroll_limit=spec.unroll_limit,
+            fallback_modules=spec.fallback.modules,
+            optional_inputs=optional,
+            **more,
+        )
+    except InPlaceError as reason:
+        if spec.fallback.require_full:
+            raise
+        return lowering.as_written(module, reason, optional_inputs=optional, specs=spec.inputs)
 
 
 def convert(

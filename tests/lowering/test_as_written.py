@@ -1,0 +1,73 @@
+"""Writes in place that values cannot tell: the graph as written, for torch alone, harmless to the next request."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from builder.errors import InPlaceError
+from builder.lowering import LoweredGraph, as_written, lower
+
+
+class Overlapping(nn.Module):
+    """Through windows of what a layer made, and of what the request brought."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.conv = nn.Conv1d(3, 4, 3, padding=1)
+
+    def forward(self, x: Tensor, scale: Tensor) -> dict[str, Tensor]:
+        y = self.conv(x).clone()
+        y.unfold(2, 2, 1).add_(scale)
+        x.unfold(2, 2, 2).mul_(2.0)
+        return {"y": y, "x": x}
+
+
+class Counting(nn.Module):
+    """The next request would read what this one wrote."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("count", torch.zeros(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.count.unfold(0, 2, 1).add_(1.0)
+        return x + self.count
+
+
+def whole(module: nn.Module) -> LoweredGraph:
+    scripted = torch.jit.script(module.eval())
+    with pytest.raises(InPlaceError) as reason:
+        lower(scripted)
+    return as_written(scripted, reason.value)
+
+
+def test_torch_answers_as_the_module_and_what_the_request_brought_is_as_it_was() -> None:
+    graph = whole(Overlapping())
+    assert graph.inputs == ("x", "scale") and graph.outputs == ("y", "x") and "aten::unfold" in graph.as_written
+    for size in (8, 5):
+        x, scale = torch.randn(2, 3, size), torch.tensor(0.5)
+        given = x.clone()
+        for _ in range(2):
+            answer = dict(zip(graph.outputs, graph.run(x, scale), strict=True))
+            assert torch.equal(x, given)
+            for name, wanted in Overlapping()(given.clone(), scale).items():
+                torch.testing.assert_close(answer[name], wanted)
+
+
+def test_it_is_saved_and_read_again() -> None:
+    import io
+
+    graph, buffer, x = whole(Overlapping()), io.BytesIO(), torch.randn(2, 3, 8)
+    graph.save(buffer)
+    buffer.seek(0)
+    saved = torch.jit.load(buffer)
+    for got, wanted in zip(saved(x, torch.tensor(1.0)), graph.run(x, torch.tensor(1.0)), strict=True):
+        assert torch.equal(got, wanted)
+
+
+def test_what_would_change_the_model_for_the_next_request_stays_refused() -> None:
+    with pytest.raises(InPlaceError, match="changes a constant of the model"):
+        whole(Counting())

@@ -1,0 +1,67 @@
+"""A model that writes in place so that values cannot tell it: torch serves it whole; what would change that is told."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+from torch import Tensor, nn
+
+from builder.parity import verify
+from builder.repository import build_repository
+from builder.serving import serve
+
+
+class Windows(nn.Module):
+    """Convolutions that TensorRT could run, before and behind a write through overlapping windows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.last = nn.Conv1d(3, 4, 3, padding=1), nn.Conv1d(4, 2, 3, padding=1)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        y = self.first(x).clone()
+        y.unfold(2, 2, 1).add_(1.0)
+        x.unfold(2, 2, 2).mul_(2.0)
+        return self.last(y), x * 1
+
+
+@pytest.fixture
+def models(tmp_path: Path) -> Path:
+    folder = tmp_path / "models"
+    folder.mkdir()
+    torch.jit.script(Windows().eval()).save(str(folder / "windows.pt"))
+    manifest = {
+        "inputs": [{"name": "x", "dtype": "float32", "shape": ["batch", 3, 8]}],
+        "dims": {"batch": {"min": 1, "opt": 2, "max": 4}},
+    }
+    (folder / "windows.yaml").write_text(yaml.safe_dump(manifest))
+    return folder
+
+
+def test_it_is_one_segment_with_the_write_and_its_line(models: Path, tmp_path: Path) -> None:
+    (result,) = build_repository(models, tmp_path / "out")
+    assert result.ok and result.segments == ("torch",), result.error
+    (warning,) = result.warnings
+    assert warning.startswith("torch alone serves this model, as it is written: aten::add_ writes in place")
+    assert "test_as_written.py" in warning and "fix:" in warning
+
+
+def test_one_engine_or_none_still_refuses_it(models: Path, tmp_path: Path) -> None:
+    path = models / "windows.yaml"
+    path.write_text(path.read_text() + "fallback: {require_full: true}\n")
+    (result,) = build_repository(models, tmp_path / "out")
+    assert not result.ok and "writes in place" in str(result.error)
+
+
+@pytest.mark.live
+@pytest.mark.parametrize("layout", ["fused", "ensemble"])
+def test_a_live_server_gives_the_modules_answers(models: Path, tmp_path: Path, layout: str) -> None:
+    (result,) = build_repository(models, tmp_path / "out", layout=layout)
+    assert result.ok, result.error
+    with serve(tmp_path / "out", http_port=0, grpc_port=0, metrics_port=0) as server:
+        (parity,) = verify(tmp_path / "out", server.http_url, server.grpc_url)
+    assert parity.passed, (parity.problems, [r.problems for r in parity.results if not r.passed])
