@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -116,9 +117,15 @@ def test_engines_of_examples_stay_within_their_tolerance(name: str, precision: s
     assert not judged(answers, [truth] if isinstance(truth, Tensor) else list(truth), precision)
 
 
-def test_what_8_6_is_told_to_obey_it_only_prefers_beside_int8(monkeypatch: pytest.MonkeyPatch) -> None:
-    module, x, spec = products()
+@pytest.fixture
+def old_dialect(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     old.play(monkeypatch)
+    yield
+    old.forget()
+
+
+def test_what_8_6_is_told_to_obey_it_only_prefers_beside_int8(old_dialect: None) -> None:
+    module, x, spec = products()
     found = quantize(lower(module), [x], "mixed")
     flags = [
         _flags(builder.convert(graph, [spec], precision=precision))
