@@ -59,7 +59,7 @@ class Memory:
             with self.counter:
                 result = fold(key, values)
                 flops = int(self.counter.get_total_flops())
-            self.known[known_by] = (list(result) if outputs > 1 else [result], flops)
+            self.known[known_by] = (list(result) if outputs > 1 else [result][:outputs], flops)
         return self.known[known_by]
 
 

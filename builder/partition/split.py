@@ -89,8 +89,8 @@ def split(
     found = support(lowered, specs, profiles, shapes, ops=ops, kept=kept, steps=seen.steps)
     if found.refused and fallback.require_full:
         raise UnsupportedOperators(list(found.refused.values()))
-    kinds = [_kind(step, index, found) for index, step in enumerate(seen.steps)]
-    kinds = settled(seen, kinds, shapes, fallback.min_block_size)
+    kinds = [TORCH if whole else _kind(step, index, found) for index, step in enumerate(seen.steps)]
+    kinds = kinds if whole else settled(seen, kinds, shapes, fallback.min_block_size)
     inputs = tuple(str(spec.name) for spec in specs)
     crossing = _Crossing(seen, replace(lowered, inputs=inputs), shapes, profiles, places)
     segments = crossing.segments(members(seen, kinds))

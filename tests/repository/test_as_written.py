@@ -57,6 +57,53 @@ def test_one_engine_or_none_still_refuses_it(models: Path, tmp_path: Path) -> No
     assert not result.ok and "writes in place" in str(result.error)
 
 
+OPERATOR = """
+import torch
+
+library = torch.library.Library("written", "DEF")
+library.define("bump(Tensor(a!) x, float by) -> ()")
+library.impl("bump", lambda x, by: [x.add_(by), None][1], "CompositeExplicitAutograd")
+"""
+
+
+@pytest.fixture
+def with_operator(models: Path) -> Path:
+    """A custom operator that writes what it is given, and returns nothing."""
+    from builder.torchscript.libraries import load_libraries
+
+    (models / "bump.py").write_text(OPERATOR)
+    load_libraries([models / "bump.py"])
+
+    class Bumped(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            torch.manual_seed(0)
+            self.first, self.last = nn.Conv1d(3, 4, 3, padding=1), nn.Conv1d(4, 2, 3, padding=1)
+
+        def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+            y = self.first(x)
+            before = y * 1
+            torch.ops.written.bump(y, 2.0)
+            torch.ops.written.bump(x, 1.0)
+            return self.last(y) + self.last(before), x
+
+    torch.jit.trace(Bumped().eval(), torch.randn(2, 3, 8)).save(str(models / "windows.pt"))
+    path = models / "windows.yaml"
+    path.write_text(path.read_text() + "libraries: [bump.py]\n")
+    return models
+
+
+@pytest.mark.live
+def test_an_operator_that_writes_and_returns_nothing_is_run_where_it_stands(
+    with_operator: Path, tmp_path: Path
+) -> None:
+    (result,) = build_repository(with_operator, tmp_path / "out")
+    assert result.ok and result.segments == ("torch",), result.error
+    with serve(tmp_path / "out", http_port=0, grpc_port=0, metrics_port=0) as server:
+        (parity,) = verify(tmp_path / "out", server.http_url, server.grpc_url)
+    assert parity.passed, (parity.problems, [r.problems for r in parity.results if not r.passed])
+
+
 @pytest.mark.live
 @pytest.mark.parametrize("layout", ["fused", "ensemble"])
 def test_a_live_server_gives_the_modules_answers(models: Path, tmp_path: Path, layout: str) -> None:
