@@ -36,6 +36,13 @@ def test_negative_integers(name: str, dtype: torch.dtype) -> None:
         check(lambda x, d=divisor: BINARY[name](x, d), INTEGERS.to(dtype), compile=False)
 
 
+@pytest.mark.parametrize("dtype", [torch.int64, torch.float32, torch.float16])
+def test_numbers_that_a_trace_wraps_in_tensors(dtype: torch.dtype) -> None:
+    """A trace writes `7 // y` as a floored quotient of a tensor that reads as a number."""
+    check(lambda y: (7 // y, torch.floor_divide(7, y), y // True), DIVISORS.to(dtype), compile=False)
+    check(lambda y: (7.5 // y, 7.5 % y, y // 1.5), DIVISORS.to(dtype), compile=False)
+
+
 @pytest.mark.parametrize("name", BINARY)
 def test_reals_and_their_scalar_twins(name: str) -> None:
     check(BINARY[name], REALS, REAL_DIVISORS)

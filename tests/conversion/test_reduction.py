@@ -98,6 +98,12 @@ def test_any_of_one_and_minus_one() -> None:
     check(lambda x: torch.all(x, dim=(0, 1)), torch.tensor([[0.5, -1.0], [1.0, 2.0]]))
 
 
+@pytest.mark.parametrize("shape", [(0, 4), (2, 0)])
+def test_truth_of_nothing(shape: tuple[int, ...]) -> None:
+    x = torch.zeros(shape)
+    check(lambda x: (x.any(), x.all(), x.any(0), x.all(1), (x > 0).any(-1, keepdim=True), x.byte().any()), x)
+
+
 def test_empty_lists_are_all_axes() -> None:
     for name in ("sum", "mean", "amax", "amin", "any"):
         check(lambda x, n=name: getattr(torch, n)(x, ()), sample(2, 3), rtol=SUMS)

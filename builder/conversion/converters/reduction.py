@@ -55,12 +55,16 @@ def accumulated(ctx: ConversionContext, x: Any, dtype: int | torch.dtype | None)
 
 
 def over(ctx: ConversionContext, operation: str, x: Any, dim: Axes, keepdim: bool) -> Any:
-    """The reduction over the axes of `dim`, over all for None and []; bools are computed as int32; 0-d tensors pass."""
+    """The reduction over the axes of `dim`, over all for None and []; 0-d tensors pass.
+
+    Bools are computed as int32: one is above 0, the largest of no elements, which is the least integer, is not.
+    """
     dtype = ctx.dtype(x)
     axes = ctx.axes(x, dim) if ctx.rank(x) else []
     if dtype != torch.bool:
         return reduce(ctx, operation, x, axes, keepdim)
-    return ctx.cast(reduce(ctx, operation, ctx.cast(x, torch.int32), axes, keepdim), dtype)
+    result = reduce(ctx, operation, ctx.cast(x, torch.int32), axes, keepdim)
+    return ctx.elementwise("GREATER", result, ctx.like_scalar(result, 0))
 
 
 @converter("aten::amax(Tensor self, int[1] dim=[], bool keepdim=False) -> Tensor")

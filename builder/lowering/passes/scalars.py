@@ -165,12 +165,14 @@ def float_weights(node: Any) -> bool:
 
 def _fold_second(graph: Any, node: Any, sure: bool) -> None:
     """A number that a trace wrapped (torch reads it back as one) promotes like a number, so it can always be one
-    again.
+    again; but no operator takes a bool for a number.
     """
     if not _second_is_constant(node) or node.inputsAt(0).type().kind() != "TensorType":
         return
     known = node.inputsAt(1).toIValue()
-    if not isinstance(known, torch.Tensor):
+    if sure and isinstance(known, torch.Tensor) and known.dim() == 0 and not known.is_complex():
+        known = known.item()
+    if sure and isinstance(known, bool):
+        known = int(known)
+    if not isinstance(known, torch.Tensor | bool):
         node.replaceInput(1, ir.insert_constant(graph, known, node))
-    elif sure and known.dim() == 0 and not known.is_complex():
-        node.replaceInput(1, ir.insert_constant(graph, known.item(), node))
