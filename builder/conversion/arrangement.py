@@ -139,6 +139,7 @@ class Arrangement(Lengths):
             wide = self.cast(tensor, torch.int32)
             filled = fill if fill is None else self.cast(fill, torch.int32)
             return self.cast(self.slice(wide, starts, sizes, strides, mode, filled), torch.bool)
+        self.keep_steady(*starts, *sizes, *strides)
         static = [[v if isinstance(v, int) else 0 for v in values] for values in (starts, sizes, strides)]
         layer = self.net.add_slice(tensor, *(trt.Dims(v) for v in static))
         for index, values in enumerate((starts, sizes, strides), start=1):

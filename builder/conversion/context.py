@@ -56,6 +56,8 @@ class ConversionContext(Arrangement):
             flat = self.reshape(tensor, [1])
             symbol = sympy.Symbol(f"{tensor.name}", integer=True)
             facts.scalar = DynamicScalar(flat, symbol, self.dtype(tensor))
+            if self.loops:
+                self.varying.add(symbol)
         return facts.scalar
 
     def broadcast(self, *tensors: Any) -> list[Any]:

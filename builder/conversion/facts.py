@@ -51,6 +51,8 @@ class Facts:
         self.warnings: list[str] = []
         self.messages = messages if messages is not None else []
         self.unroll_limit = 64
+        self.loops = 0  # how many loops of the engine the node stands in
+        self.varying: set[sympy.Symbol] = set()  # numbers that change from trip to trip of a loop
         self.node: Any = None
         self.blocks: Any = None
         self._facts: dict[str, TensorFacts] = {}

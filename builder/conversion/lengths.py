@@ -8,8 +8,9 @@ from typing import Any
 import sympy
 
 from builder.conversion.constants import Constants
-from builder.conversion.dynamic import DynamicScalar, Size
+from builder.conversion.dynamic import DynamicScalar, Size, expression
 from builder.conversion.scalars import binary
+from builder.conversion.unconvertible import Unconvertible
 
 
 class Lengths(Constants):
@@ -73,6 +74,18 @@ class Lengths(Constants):
         if key not in self._shapes:
             self._shapes[key] = (self._shape_of(sizes), list(sizes))  # held, so that no other gets their ids
         return self._shapes[key][0]
+
+    def varies(self, *sizes: Any) -> bool:
+        """Whether one of them changes from trip to trip of a loop."""
+        return bool(self.varying) and any(expression(size).free_symbols & self.varying for size in sizes)
+
+    def keep_steady(self, *sizes: Any) -> None:
+        """Refuses lengths and places that vary."""
+        if self.varies(*sizes):
+            raise Unconvertible(
+                "TensorRT builds no part of an axis whose start or length changes from trip to trip of a loop",
+                "read rows by x[i] and write them by y[i] = ..., or give the loop a fixed number of trips",
+            )
 
     def _shape_of(self, sizes: Sequence[Size]) -> Any:
         pieces: list[Any] = []

@@ -235,12 +235,14 @@ def f(self: Tensor, dims: List[int]):
 """,
 }
 
+# Chosen, not put together of parts: their lengths would change within a loop, where TensorRT has static ones only.
 SLICE_SCATTER: Table = {
     "aten::select_scatter(Tensor self, Tensor src, int dim, SymInt index) -> Tensor": """
 def f(self: Tensor, src: Tensor, dim: int, index: int):
     size = self.size(dim)
-    at = index + size if index < 0 else index
-    after = torch.narrow(self, dim, at + 1, size - at - 1)
-    return torch.cat([torch.narrow(self, dim, 0, at), src.unsqueeze(dim), after], dim)
+    places = torch.arange(size, device="cpu")
+    here = torch.logical_or(places == index, places == index + size)
+    new = src.unsqueeze(dim).transpose(dim, -1)
+    return torch.where(here, new, self.transpose(dim, -1)).transpose(dim, -1)
 """,
 }

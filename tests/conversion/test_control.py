@@ -188,3 +188,45 @@ def test_a_carried_value_that_changes_its_shape_is_refused() -> None:
 
     with pytest.raises(UnsupportedOperators, match="before a trip"):
         builder.convert(torch.jit.script(Grows()), [builder.TensorSpec("float32", ("n", 3), dims={"n": (1, 4, 8)})])
+
+
+class RowsWritten(nn.Module):
+    """Every row from the one before it, written where it stands, from either end."""
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        a, b, c = x.clone(), x.clone(), x.t().clone()
+        for i in range(1, x.size(0)):
+            a[i] = a[i] + a[i - 1] * 0.5
+            c[:, -i] = x[i] * 2
+        for i in range(x.size(0) - 1, 0, -1):
+            b[i - 1] = b[i - 1] + b[i] * 0.5
+        return a, b, c
+
+
+def test_rows_that_a_loop_writes() -> None:
+    """The plan is compiled: TensorRT builds no slices of changing length within a loop."""
+    check(RowsWritten(), *rows(4)[0], dynamic={0: {0: "n"}}, more=rows(1, 2, 7))
+
+
+class Prefixes(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        y = torch.zeros(x.size(1))
+        for i in range(x.size(0)):
+            y = y + x[: i + 1].sum(0)
+        return y
+
+
+class Counts(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        y = x.sum()
+        for i in range(x.size(0)):
+            y = y + torch.arange(i).sum()
+        return y
+
+
+@pytest.mark.parametrize("module", [Prefixes(), Counts()])
+def test_parts_whose_length_a_loop_changes_are_refused(module: nn.Module) -> None:
+    spec = builder.TensorSpec("float32", ("n", 3), dims={"n": (1, 2, 4)})
+    with pytest.raises(UnsupportedOperators, match="changes from trip to trip") as caught:
+        builder.convert(torch.jit.script(module), [spec])
+    assert "test_control.py" in str(caught.value)

@@ -727,7 +727,7 @@ CASES = (
     plain("unpack-remainder", remainders, (floats(9) * 9, floats(9)), ("remainder",), ("aten::fmod",), context=ALL),
     plain("unpack-floor-divide", floors, _INTS, ("floor_divide",), ("aten::div",), name="integers"),
     plain("unpack-rsqrt", rsqrt, (floats(4).abs(),), ("rsqrt",), ("aten::reciprocal",)),
-    plain("unpack-select-scatter", set_unknown, (_X, floats(4), -1), ("select_scatter",), ("aten::cat",)),
+    plain("unpack-select-scatter", set_unknown, (_X, floats(4), -1), ("select_scatter",), ("aten::where",)),
     plain("tile-to-repeat", tiled, (_X,), ("aten::tile",), ("aten::repeat",)),
     plain("fuse-linear", matmul_bias, (floats(2, 5, 4),), ("aten::add",), ("aten::linear",), (MAT, VEC)),
     plain("fuse-linear", addmm_plain, (_X,), ("aten::addmm",), ("aten::linear",), (MAT, VEC), name="addmm"),

@@ -75,7 +75,10 @@ def where_negative(ctx: ConversionContext, index: Any, moved: Size) -> Size:
     """`moved` where a DynamicScalar is negative, else the scalar itself."""
     below = ctx.elementwise("LESS", index.tensor, ctx.like_scalar(index.tensor, 0))
     chosen = ctx.net.add_select(below, scalars.vector(ctx, moved, index.dtype), index.tensor).get_output(0)
-    return DynamicScalar(chosen, scalars.unknown(chosen), index.dtype)
+    symbol = scalars.unknown(chosen)
+    if ctx.varies(index, moved):
+        ctx.varying.add(symbol)
+    return DynamicScalar(chosen, symbol, index.dtype)
 
 
 @converter("aten::select.int(Tensor(a) self, int dim, SymInt index) -> Tensor(a)", dynamic=("index",))

@@ -70,7 +70,11 @@ def _looped(ctx: ConversionContext, node: Any, body: Any, trips: Any, condition:
     state = [_Carried(ctx, layer, v, inputs[i + 1], outputs[i + 1]) for i, v in enumerate(carried)]
     counter = _counter(ctx, layer) if inputs[0].uses() else 0
     going = _while(ctx, layer, condition, outputs[0])
-    goes_on, *following = _iteration(ctx, body, [counter, *(s.inside for s in state)])
+    ctx.loops += 1
+    try:
+        goes_on, *following = _iteration(ctx, body, [counter, *(s.inside for s in state)])
+    finally:
+        ctx.loops -= 1
     if any(value is MISSING for value in (goes_on, *following)):
         return [MISSING] * node.outputsSize()
     if going is not None:
@@ -105,7 +109,9 @@ def _counter(ctx: ConversionContext, layer: Any) -> DynamicScalar:
     recurrence = layer.add_recurrence(zero)
     number = recurrence.get_output(0)
     recurrence.set_input(1, ctx.elementwise("SUM", number, one))
-    return DynamicScalar(number, sympy.Symbol(number.name, integer=True, nonnegative=True))
+    symbol = sympy.Symbol(number.name, integer=True, nonnegative=True)
+    ctx.varying.add(symbol)
+    return DynamicScalar(number, symbol)
 
 
 class _Carried:
@@ -123,6 +129,7 @@ class _Carried:
         self.start = self._tensor(value)
         self.recurrence = layer.add_recurrence(self.start)
         self.inside = self._value(alike(ctx, self.start, self.recurrence.get_output(0)))
+        ctx.varying |= self.inside.expr.free_symbols if isinstance(self.inside, DynamicScalar) else set()
 
     def _is_number(self) -> bool:
         return isinstance(self.value, DynamicScalar | bool | int | float)

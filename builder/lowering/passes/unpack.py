@@ -56,8 +56,9 @@ def _resolved(text: str, numbers: tuple[str, ...], arguments: list[Any]) -> Any:
 
 
 def _plain(value: Any) -> bool:
-    """Whether a value is a constant that its text tells whole."""
-    return ir.is_constant(value) and isinstance(value.toIValue(), _PLAIN)
+    """Whether a value is a constant that its text tells whole; a number that a trace wrapped in a tensor is none."""
+    wrapped = value.type().kind() == "TensorType"
+    return not wrapped and ir.is_constant(value) and isinstance(value.toIValue(), _PLAIN)
 
 
 _PLAIN = (bool, int, float, str, type(None))
@@ -137,4 +138,6 @@ unpack_aliases = unpack("unpack-aliases", formulas.TRUE_DIVIDE, "Second names: t
 unpack_type_as = unpack("unpack-type-as", formulas.TYPE_AS, "type_as is a cast to the other's dtype.")
 view_to_reshape = unpack("view-to-reshape", formulas.VIEW, "A view needs strides that fit; reshape asks for none.")
 tile_to_repeat = unpack("tile-to-repeat", formulas.TILE, "tile as repeat with a full list.")
-unpack_scatters = unpack("unpack-select-scatter", formulas.SLICE_SCATTER, "A write to an unknown index concatenates.")
+unpack_scatters = unpack(
+    "unpack-select-scatter", formulas.SLICE_SCATTER, "A write to an unknown index chooses by place."
+)
