@@ -240,12 +240,22 @@ def dropout_gives_its_input(x):
     return y, z
 
 
+def unbound_rows_walked(x):
+    y = x.clone()
+    y[0] = 2
+    for row in y.unbind(1):
+        row.add_(1)
+    rows = y.unbind(0)
+    rows[-1].mul_(3)
+    return y
+
+
 FAITHFUL = [
     slice_assignment, view_sees_write_to_base, base_sees_write_to_view_of_view, sibling_chunks, split_and_its_base,
     unbound_rows, transposed_and_permuted, seen_anew_in_place, keeps_dtype, masks, copies, written_in_a_branch,
     written_in_a_loop, written_in_a_loop_of_unknown_length, recurrent, endless, lists, element_of_a_list,
     list_grown_in_a_branch, dictionary, dropout_gives_its_input, constant_lists,
-    dictionary_updated, dictionary_copied_and_asked, dictionary_walked, parts_of_complex_numbers,
+    dictionary_updated, dictionary_copied_and_asked, dictionary_walked, parts_of_complex_numbers, unbound_rows_walked,
 ]  # fmt: skip
 
 
@@ -272,6 +282,20 @@ def reshaped_then_base_read(x):
     return x
 
 
+def reshaped_after_a_write(x):
+    y = x.clone()
+    y[0] = 2
+    y.flatten()[3:7].add_(1)
+    return y
+
+
+def chunks_walked(x):
+    y = x.clone()
+    for part in y.chunk(2, 1):
+        part.add_(1)
+    return y
+
+
 def through_an_expanded_view(x):
     y = x.sum(0, keepdim=True).expand(3, 4)
     y += 1
@@ -283,7 +307,10 @@ def _weight_plus(x, w):
     return x + w
 
 
-@pytest.mark.parametrize("function", [reshaped_then_base_read, through_an_expanded_view], ids=lambda f: f.__name__)
+OPEN = [reshaped_then_base_read, reshaped_after_a_write, chunks_walked, through_an_expanded_view]
+
+
+@pytest.mark.parametrize("function", OPEN, ids=lambda f: f.__name__)
 def test_what_cannot_be_told_is_refused_with_its_line(function: Callable[..., Any]) -> None:
     with pytest.raises(LoweringError, match="aten::add_ writes in place") as caught:
         builder.lower(torch.jit.script(function).graph)

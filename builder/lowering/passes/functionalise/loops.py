@@ -106,7 +106,7 @@ def _behind(value: Any) -> list[Any]:
         skip = node.kind() == "prim::Loop"
         ends = [list(block.outputs())[at + skip] for block in node.blocks()]
         return ends + ([node.inputsAt(at + 2)] if skip else [])
-    return [node.inputsAt(0)] if writes(node) else sources(node)
+    return [node.inputsAt(0)] if writes(node) else sources(node, ir.inputs(node))
 
 
 def _behind_param(block: Any, at: int) -> list[Any]:

@@ -68,9 +68,13 @@ class Memory:
         return value.unique() in self._aliases
 
     def linked(self, value: Any, others: list[Any]) -> None:
-        """Say that `value` may share memory with any of `others`."""
+        """Say that `value` may share memory with any of `others`, values of the original graph."""
+        self.linked_to(value, [self.alias(other).storage for other in others])
+
+    def linked_to(self, value: Any, storages: list[Storage]) -> None:
+        """Say that `value` may share any of these memories."""
         storage = Storage()
-        storage.link(self.alias(other).storage for other in others)
+        storage.link(storages)
         self.define(value, storage)
 
     def read(self, value: Any) -> Any:

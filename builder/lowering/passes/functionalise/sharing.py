@@ -44,14 +44,23 @@ def _gives_alias(schema_text: str) -> bool:
     return any(output.alias_info is not None for output in ir.parse_schema(schema_text).returns)
 
 
-def sources(node: Any) -> list[Any]:
-    """The inputs with which the outputs of a node may share memory."""
+def sources(node: Any, values: list[Any]) -> list[Any]:
+    """Those of its inputs, as they were written, with which the outputs of a node may share memory."""
     kind = node.kind()
     shares = kind in UNDECLARED_VIEWS or kind in _PRIM_READERS or kind in CONSTRUCTORS or _gives_alias(node.schema())
-    if not shares or not any(holds(output) for output in node.outputs()):
+    if not shares or _copies(node) or not any(holds(output) for output in node.outputs()):
         return []
     boxes = any(output.type().kind() != "TensorType" for output in node.outputs())
-    return [value for value in node.inputs() if (holds(value) if boxes else _holds_tensor(value.type()))]
+    return [value for value in values if (holds(value) if boxes else _holds_tensor(value.type()))]
+
+
+def _copies(node: Any) -> bool:
+    """Whether a cast certainly changes the dtype, as one just cast to another."""
+    before = node.inputsAt(0).node() if node.kind() == "aten::to" else None
+    if before is None or before.kind() != "aten::to":
+        return False
+    numbers = [ir.constant(cast.inputsAt(1)) for cast in (before, node)]
+    return all(type(number) is int for number in numbers) and numbers[0] != numbers[1]
 
 
 def _holds_tensor(kind_of: Any) -> bool:

@@ -91,7 +91,7 @@ class Walk:
             memory.define(node.output(), parent.storage, parent, view=node)
         elif kind in ("prim::ListUnpack", "aten::__getitem__") and memory.alias(values[0]).view is not None:
             self._elements(node, kind, memory.alias(values[0]))
-        elif others := sources(node):
+        elif others := sources(node, values):  # the node reads their present content by now, which nobody shares
             for output in node.outputs():
                 memory.linked(output, others)
         else:
@@ -108,10 +108,19 @@ class Walk:
         memory = self.memory
         at = 0 if kind == "prim::ListUnpack" else ir.constant(node.inputsAt(1))
         if at is None or at < 0:
-            return memory.linked(node.output(), [holder.current])
+            return self._some_element(node, holder)
         elements = [memory.define(o, holder.storage, holder, element=i) for i, o in enumerate(node.outputs(), at)]
         for element in elements:
             element.siblings = [other for other in elements if other is not element]
+
+    def _some_element(self, node: Any, holder: Alias) -> None:
+        """Element i of what unbind gives is a select; of other lists it may be any memory of theirs."""
+        memory, view = self.memory, holder.view
+        if view.kind() != "aten::unbind" or holder.parent is None:
+            return memory.linked_to(node.output(), [holder.storage])
+        base = memory.now(holder.parent)
+        select = ir.insert(self.graph, "aten::select", [base, view.inputsAt(1), node.inputsAt(1)], node)
+        memory.define(node.output(), holder.storage, holder.parent, view=select)
 
     def _write(self, node: Any) -> None:
         """Replace one in-place node by the value that it leaves."""
