@@ -39,8 +39,8 @@ Things worth knowing:
   says what to do.
 - A write in place becomes a value that later readers of the same memory read, through views, branches and
   loops. Where it cannot be known who shares the memory (a `reshape` that perhaps copies) and somebody reads
-  it afterwards, the error names the line; `trt-build repo` then serves the graph as it is written, by torch alone, unless
-  it writes a constant of the model.
+  it afterwards, the error names the line; `trt-build repo` then serves the graph as it is written, by torch
+  alone, unless it writes a constant of the model.
 - `nn.TransformerEncoder` with a padding mask may pack its batch as nested tensors and give zeros at padded
   positions; lowered, it computes the dense form, which gives the same at every position that is not padding.
 - Quantisation that the file simulates (QAT) stays: the weight, its scale and its zero point are constants, and
