@@ -139,7 +139,7 @@ class Facts:
     def __init__(self, ranked: bool = True) -> None:
         """Not `ranked`: the graph gives tensors other axes in place, so no number of axes stays what it was."""
         self._facts: dict[int, Fact] = {}
-        self._ranked = ranked
+        self.ranked = ranked
 
     def know(self, value: Any, dtype: torch.dtype | None, rank: Rank) -> None:
         """Note what is known of a value from outside."""
@@ -151,7 +151,7 @@ class Facts:
 
     def rank(self, value: Any) -> Rank:
         """The number of axes of a tensor, None when it depends on the inputs."""
-        return self._fact(value)[1] if self._ranked else None
+        return self._fact(value)[1] if self.ranked else None
 
     def _fact(self, value: Any) -> Fact:
         """What was learned of a value; a constant tells it by itself, and is asked once."""

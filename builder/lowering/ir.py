@@ -221,6 +221,17 @@ def int_list(value: Value) -> list[int] | None:
     return [v.toIValue() for v in value.node().inputs()]
 
 
+def list_items(value: Value) -> list[Any] | None:
+    """The elements of a list: the values that it is built of, the numbers of a constant one; None for any other."""
+    node = value.node()
+    return list(node.inputs()) if node.kind() == "prim::ListConstruct" else int_list(value)
+
+
+def random_operator(graph: Graph) -> str | None:
+    """The kind of the first node that gives other numbers each time; None where there is none."""
+    return next((str(node.kind()) for node in walk(graph) if node.isNondeterministic()), None)
+
+
 # An attribute of nodes; torch's own passes keep it, and never merge a node that has it with one that has not.
 FALLBACK = "run_in_torch"
 

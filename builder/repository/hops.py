@@ -49,8 +49,7 @@ def _random(segments: Sequence[Segment]) -> str | None:
     """The first operator that gives other numbers each time."""
     from builder.lowering import ir
 
-    nodes = (node for segment in segments for node in ir.walk(segment.lowered.graph))
-    return next((node.kind() for node in nodes if node.isNondeterministic()), None)
+    return next(filter(None, (ir.random_operator(segment.lowered.graph) for segment in segments)), None)
 
 
 def _kinds(segments: Sequence[Segment]) -> str:

@@ -68,7 +68,7 @@ def why_not_ensemble(cut: Cut) -> str | None:
                 f"the shape of {', '.join(loose)}, which segment {number} reads, depends on data, "
                 "or no endpoint has its element type"
             )
-        random = next((n.kind() for n in ir.walk(segment.lowered.graph) if n.isNondeterministic()), None)
+        random = ir.random_operator(segment.lowered.graph)
         if random:
             return f"segment {number} hands on what {random} gives, other numbers each time, which no step is held to"
         if not segment.inputs:

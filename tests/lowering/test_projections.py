@@ -135,23 +135,21 @@ class Gate(nn.Module):
         return value * torch.sigmoid(gate)
 
 
-class OverTime(nn.Module):
-    """Cut along another axis than the layer's outputs."""
-
+class Square(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.projection = nn.Linear(WIDTH, WIDTH)
+
+
+class OverTime(Square):
+    """Cut along another axis than the layer's outputs."""
 
     def forward(self, x: Tensor) -> Tensor:
         y = self.projection(x)
         return torch.matmul(y[:, :1], y[:, 1:].transpose(1, 2))
 
 
-class Overlapping(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.projection = nn.Linear(WIDTH, WIDTH)
-
+class Overlapping(Square):
     def forward(self, x: Tensor) -> Tensor:
         y = self.projection(x)
         return torch.matmul(y[..., :8], y[..., 4:].transpose(1, 2))

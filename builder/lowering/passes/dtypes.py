@@ -65,7 +65,7 @@ def _fold(graph: Any, facts: Facts, context: Context) -> bool:
         else:
             ir.replace(node, [ir.insert_constant(graph, answer, node)])
             found = True
-    return found | (not _moves_axes(graph, context) and _fold_sizes(graph, context))
+    return found | (facts.ranked and _fold_sizes(graph, context))
 
 
 def bottom_up(block: Any) -> Any:

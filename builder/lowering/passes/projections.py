@@ -14,6 +14,7 @@ from builder.lowering.facts import Facts
 from builder.lowering.passes import Context, lowering_pass
 from builder.lowering.passes.dtypes import bottom_up, input_facts
 from builder.lowering.passes.functionalise.views import Emit
+from builder.lowering.passes.moves import MOVES, axis_at, moved
 
 
 @lowering_pass("split-projections", touches=("aten::linear",))
@@ -40,13 +41,12 @@ def split_projections(graph: Any, context: Context) -> None:
 
 @dataclass(frozen=True, eq=False)
 class Axis:
-    """An axis of what is on the way. Of the layer's outputs it is a factor: `outer * size * inner` are all of them, and
-    `place` is where its size stands in the list that says it. All others have no size."""
+    """An axis of what is on the way. Of the layer's outputs it is a factor: `outer * size * inner` are all of them. All
+    others have no size."""
 
     outer: int = 1
     size: int = 0
     inner: int = 1
-    place: int | None = None
 
 
 @dataclass(frozen=True)
@@ -94,10 +94,10 @@ def _paths(layer: Any, facts: Facts) -> list[Path]:
         axes, value = made, shaped.output()
     order = axes
     while (node := _only_user(value, _MOVES)) is not None:
-        moved = _MOVES[node.kind()](node, order)
-        if moved is None:
+        after = _MOVES[node.kind()](node, order)
+        if after is None:
             return []
-        order, value = moved, node.output()
+        order, value = after, node.output()
     cut = _cut(value, order)
     attends = cut is not None and any(_is_multiplied(part.value) for part in cut[1])
     return [Path(layer, shaped, axes, order, *cut)] if cut is not None and attends else []
@@ -110,43 +110,37 @@ def _only_user(value: Any, kinds: dict[str, Any]) -> Any:
     return users[0] if fits else None
 
 
-def _at(node: Any, at: int, rank: int) -> int | None:
-    """The axis that input `at` names, counted from the front."""
-    axis = ir.constant(node.inputsAt(at))
-    return axis % rank if isinstance(axis, int) and -rank <= axis < rank else None
-
-
 def _unflattened(node: Any, axes: list[Axis]) -> list[Axis] | None:
-    axis, sizes = _at(node, 1, len(axes)), _listed(node.inputsAt(2))
+    axis, sizes = axis_at(node, 1, len(axes)), _listed(node.inputsAt(2))
     if axis is None or sizes is None or not axes[axis].size:
         return None
-    if sizes.count(None) == 1:
-        rest = math.prod(size for size in sizes if size is not None)
-        sizes = [axes[axis].size // rest if size is None and rest else size for size in sizes]
-    factors = _factors(axes[axis], sizes, 0)
+    factors = _factors(axes[axis], _filled(sizes, axes[axis].size))
     return None if factors is None else [*axes[:axis], *factors, *axes[axis + 1 :]]
 
 
 def _reshaped(node: Any, axes: list[Axis]) -> list[Axis] | None:
     """The last axes, where their sizes are known and make up the layer's outputs."""
-    sizes = _inferred(node, axes, _listed(node.inputsAt(1)))
-    for count in range(1, len(sizes or ()) + 1):
-        first = len(sizes or ()) - count
-        factors = _factors(axes[-1], (sizes or [])[first:], first)
+    sizes, before = _listed(node.inputsAt(1)) or [], len(axes) - 1
+    if _keeps(node, before):
+        sizes = [*sizes[:before], *_filled(sizes[before:], axes[-1].size)]
+    for first in reversed(range(len(sizes))):
+        factors = _factors(axes[-1], sizes[first:])
         if factors is not None:
-            return [*(Axis(place=number) for number in range(first)), *factors]
+            return [*(Axis() for _ in range(first)), *factors]
     return None
 
 
-def _inferred(node: Any, axes: list[Axis], sizes: list[int | None] | None) -> list[int | None] | None:
-    """With the number that reshape infers, where all axes before the last are the layer's input's own."""
-    items, x, first = list(node.inputsAt(1).node().inputs()), node.inputsAt(0).node().inputsAt(0), len(axes) - 1
-    own = [_reads_size(item, x, number) for number, item in enumerate(items[:first])]
-    last = (sizes or [])[first:]
-    if not own or not all(own) or len(own) != first or last.count(None) != 1:
-        return sizes
-    rest = math.prod(size for size in last if size is not None)
-    return [*(sizes or [])[:first], *(axes[-1].size // rest if size is None and rest else size for size in last)]
+def _keeps(node: Any, before: int) -> bool:
+    """Whether the first axes that reshape makes are the layer's input's own, all but its last."""
+    items, x = ir.list_items(node.inputsAt(1)) or [], node.inputsAt(0).node().inputsAt(0)
+    own = [not isinstance(item, int) and _reads_size(item, x, axis) for axis, item in enumerate(items[:before])]
+    return 0 < before == len(own) and all(own)
+
+
+def _filled(sizes: list[int | None], whole: int) -> list[int | None]:
+    """With the one size that is not known, where all of them make up `whole`."""
+    rest = math.prod(size for size in sizes if size is not None)
+    return [whole // rest if size is None else size for size in sizes] if rest and sizes.count(None) == 1 else sizes
 
 
 def _reads_size(item: Any, x: Any, axis: int) -> bool:
@@ -162,42 +156,27 @@ _SHAPES: dict[str, Callable[[Any, list[Axis]], list[Axis] | None]] = {
 
 def _listed(value: Any) -> list[int | None] | None:
     """The list's numbers, None for each that is not known (or to be inferred)."""
-    known = ir.int_list(value)
-    if known is None and value.node().kind() == "prim::ListConstruct":
-        known = [ir.constant(item) for item in value.node().inputs()]
-    return None if known is None else [None if size == -1 else size for size in known]
+    items = ir.list_items(value)
+    known = [item if isinstance(item, int) else ir.constant(item) for item in items or ()]
+    return None if items is None else [None if size == -1 else size for size in known]
 
 
-def _factors(axis: Axis, sizes: Sequence[int | None], first: int) -> list[Axis] | None:
+def _factors(axis: Axis, sizes: Sequence[int | None]) -> list[Axis] | None:
     """The axis as a product of these sizes; None where it is not one."""
     known = [size for size in sizes if size]
     if len(known) != len(sizes) or math.prod(known) != axis.size:
         return None
     products = [(math.prod(known[:at]), math.prod(known[at + 1 :])) for at in range(len(known))]
-    return [Axis(o, size, i, first + at) for at, (size, (o, i)) in enumerate(zip(known, products, strict=True))]
-
-
-def _transposed(node: Any, axes: list[Axis]) -> list[Axis] | None:
-    one, other = _at(node, 1, len(axes)), _at(node, 2, len(axes))
-    if one is None or other is None:
-        return None
-    moved = list(axes)
-    moved[one], moved[other] = axes[other], axes[one]
-    return moved
-
-
-def _permuted(node: Any, axes: list[Axis]) -> list[Axis] | None:
-    order = ir.int_list(node.inputsAt(1))
-    return None if order is None else [axes[axis] for axis in order]
+    return [Axis(outer, size, inner) for size, (outer, inner) in zip(known, products, strict=True)]
 
 
 def _unsqueezed(node: Any, axes: list[Axis]) -> list[Axis] | None:
-    axis = _at(node, 1, len(axes) + 1)
+    axis = axis_at(node, 1, len(axes) + 1)
     return None if axis is None else [*axes[:axis], Axis(size=-1), *axes[axis:]]
 
 
 def _squeezed(node: Any, axes: list[Axis]) -> list[Axis] | None:
-    axis = _at(node, 1, len(axes)) if node.inputsSize() == 2 else None
+    axis = axis_at(node, 1, len(axes)) if node.inputsSize() == 2 else None
     return None if axis is None or not _is_one(axes[axis]) else [*axes[:axis], *axes[axis + 1 :]]
 
 
@@ -207,8 +186,7 @@ def _is_one(axis: Axis) -> bool:
 
 
 _MOVES: dict[str, Callable[[Any, list[Axis]], list[Axis] | None]] = {
-    "aten::transpose": _transposed,
-    "aten::permute": _permuted,
+    **dict.fromkeys(MOVES, moved),
     "aten::unsqueeze": _unsqueezed,
     "aten::squeeze": _squeezed,
 }
@@ -219,7 +197,7 @@ def _cut(value: Any, axes: list[Axis]) -> tuple[Axis, tuple[Part, ...]] | None:
     users = [use.user for use in value.uses()]
     if not users or any(user.kind() not in _CUTS or ir.in_fallback(user) for user in users):
         return None
-    places = {_at(user, _CUTS[user.kind()][0], len(axes)) for user in users}
+    places = {axis_at(user, _CUTS[user.kind()][0], len(axes)) for user in users}
     place = places.pop()
     if place is None or places or axes[place].size < 2:
         return None
@@ -325,12 +303,8 @@ def _shaped(emit: Emit, path: Path, part: Part, value: Any, axes: list[Axis]) ->
         return value
     if path.shaped.kind() == "aten::unflatten":
         return emit.op("aten::unflatten", value, axes.index(factors[0]), sizes)
-    listed = path.shaped.inputsAt(1)
-    items = (
-        list(listed.node().inputs()) if ir.int_list(listed) is None else map(emit.constant, ir.int_list(listed) or ())
-    )
-    leading = list(items)[: len(axes) - len(factors)]
-    return emit.op("aten::reshape", value, emit.list([*leading, *map(emit.constant, sizes)], ir.INT))
+    leading = (ir.list_items(path.shaped.inputsAt(1)) or [])[: len(axes) - len(factors)]
+    return emit.op("aten::reshape", value, emit.ints([*leading, *sizes]))
 
 
 def _rows(weight: torch.Tensor | None, cut: Axis, part: Part) -> torch.Tensor | None:

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from builder.lowering import ir
 from builder.lowering.passes import Context, lowering_pass
 from builder.lowering.passes.functionalise.views import Emit
+from builder.lowering.passes.moves import MOVES, moved
 from builder.lowering.passes.widths import width
 
 
@@ -35,7 +36,7 @@ def _length(node: Any) -> Any:
     path = None if axis is None or ir.in_fallback(node) else _path(node.inputsAt(0))
     if axis is None or path is None or path.layer is not None:
         return None
-    order, sizes = path.order, _items(path.first)
+    order, sizes = path.order, ir.list_items(path.first.inputsAt(1))
     if sizes is None or not -len(order) <= axis < len(order):
         return None
     size = sizes[order[axis]]
@@ -60,40 +61,21 @@ def _path(value: Any) -> _Path | None:
         and not ir.in_fallback(node)
     ):
         first = node.inputsAt(0).node()
-        sizes = _items(first) if first.kind() == "aten::reshape" else None
+        sizes = ir.list_items(first.inputsAt(1)) if first.kind() == "aten::reshape" else None
         return None if sizes is None else _Path(first, list(range(len(sizes))), node)
-    while node.kind() in ("aten::transpose", "aten::permute") and not ir.in_fallback(node):
+    while node.kind() in MOVES and not ir.in_fallback(node):
         moves.append(node)
         node = node.inputsAt(0).node()
-    sizes = _items(node) if node.kind() == "aten::reshape" and not ir.in_fallback(node) else None
+    sizes = ir.list_items(node.inputsAt(1)) if node.kind() == "aten::reshape" and not ir.in_fallback(node) else None
     order = None if sizes is None else list(range(len(sizes)))
     for move in reversed(moves):
-        order = None if order is None else _moved(move, order)
+        order = None if order is None else moved(move, order)
     return None if order is None else _Path(node, order)
 
 
-def _moved(node: Any, order: list[int]) -> list[int] | None:
-    if node.kind() == "aten::permute":
-        axes = ir.int_list(node.inputsAt(1))
-        return None if axes is None else [order[axis] for axis in axes]
-    one, other = (ir.constant(node.inputsAt(at)) for at in (1, 2))
-    if one is None or other is None:
-        return None
-    moved = list(order)
-    moved[one], moved[other] = order[other], order[one]
-    return moved
-
-
-def _items(reshape: Any) -> list[Any] | None:
-    """The values in a reshape's list."""
-    sizes = reshape.inputsAt(1)
-    built = sizes.node().kind() == "prim::ListConstruct"
-    return list(sizes.node().inputs()) if built else ir.int_list(sizes)
-
-
 def _merge(graph: Any, node: Any) -> None:
-    path, wanted = _path(node.inputsAt(0)), _items(node)
-    sizes = None if path is None else _items(path.first)
+    path, wanted = _path(node.inputsAt(0)), ir.list_items(node.inputsAt(1))
+    sizes = None if path is None else ir.list_items(path.first.inputsAt(1))
     if path is None or sizes is None or wanted is None:
         return
     made = sizes if path.layer is None else [*sizes[:-1], width(path.layer.output())]
@@ -106,7 +88,7 @@ def _merge(graph: Any, node: Any) -> None:
             return
         of[len(sizes) - 1] = [sizes[-1]]
     emit = Emit(graph, node)
-    value = emit.op("aten::reshape", path.first.inputsAt(0), _list(emit, [i for axis in sorted(of) for i in of[axis]]))
+    value = emit.op("aten::reshape", path.first.inputsAt(0), emit.ints([i for axis in sorted(of) for i in of[axis]]))
     ir.replace(node, [_arranged(emit, path, of, value)])
 
 
@@ -117,11 +99,6 @@ def _arranged(emit: Emit, path: _Path, of: dict[int, list[Any]], value: Any) -> 
     starts = {axis: sum(len(of[before]) for before in range(axis)) for axis in of}
     order = [starts[axis] + number for axis in path.order for number in range(len(of[axis]))]
     return value if order == sorted(order) else emit.op("aten::permute", value, order)
-
-
-def _list(emit: Emit, items: Sequence[Any]) -> Any:
-    values = [emit.constant(item) if isinstance(item, int) else item for item in items]
-    return emit.list(values, ir.INT)
 
 
 Amount = tuple[int, Counter[Any]]

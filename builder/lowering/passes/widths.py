@@ -9,6 +9,7 @@ from builder.lowering import ir
 from builder.lowering.facts import weight_shape
 from builder.lowering.passes import Context, lowering_pass
 from builder.lowering.passes.dtypes import bottom_up, input_facts
+from builder.lowering.passes.moves import MOVES, moved
 
 
 @lowering_pass("fold-widths", touches=("aten::size",))
@@ -33,7 +34,7 @@ def fold_widths(graph: Any, context: Context) -> None:
 
 def _tells(size: Any) -> bool:
     value = size.inputsAt(0)
-    return value.node().kind() in ("aten::transpose", "aten::permute") or _width(value, size) is not None
+    return value.node().kind() in MOVES or _width(value, size) is not None
 
 
 def _fold(graph: Any, node: Any, rank: int | None, static: Mapping[int, Sequence[Any]]) -> None:
@@ -60,11 +61,8 @@ def _source(value: Any, axis: int, rank: int) -> tuple[Any, int]:
             return value, axis
         if node.kind() == "aten::linear" and axis != rank - 1 and width(value) is not None:
             value = node.inputsAt(0)
-        elif node.kind() == "aten::permute" and (order := ir.int_list(node.inputsAt(1))) is not None:
-            value, axis = node.inputsAt(0), order[axis] % rank
-        elif node.kind() == "aten::transpose" and None not in (pair := [ir.constant(node.inputsAt(n)) for n in (1, 2)]):
-            one, other = (number % rank for number in pair)
-            value, axis = node.inputsAt(0), {one: other, other: one}.get(axis, axis)
+        elif node.kind() in MOVES and (order := moved(node, range(rank))) is not None:
+            value, axis = node.inputsAt(0), order[axis]
         else:
             return value, axis
 

@@ -7,7 +7,7 @@ it cannot be told.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -40,6 +40,10 @@ class Emit:
     def list(self, values: list[Any], element: Any) -> Any:
         """A list built of values."""
         return ir.insert(self.graph, "prim::ListConstruct", values, self.at, [torch._C.ListType(element)]).output()
+
+    def ints(self, items: Sequence[Any]) -> Any:
+        """A list of whole numbers, each a value or known."""
+        return self.list([self.constant(item) if isinstance(item, int) else item for item in items], ir.INT)
 
     def size(self, tensor: Any) -> Any:
         """All sizes of a tensor."""

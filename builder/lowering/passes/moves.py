@@ -1,0 +1,30 @@
+"""How the operators that only move axes arrange them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+from builder.lowering import ir
+
+Axis = TypeVar("Axis")
+MOVES = ("aten::transpose", "aten::permute")
+
+
+def moved(node: Any, axes: Sequence[Axis]) -> list[Axis] | None:
+    """The axes of what one of MOVES makes of a tensor with these; None where it names them by what is not known."""
+    if node.kind() == "aten::permute":
+        order = ir.int_list(node.inputsAt(1))
+        return None if order is None else [axes[axis] for axis in order]
+    one, other = axis_at(node, 1, len(axes)), axis_at(node, 2, len(axes))
+    if one is None or other is None:
+        return None
+    found = list(axes)
+    found[one], found[other] = axes[other], axes[one]
+    return found
+
+
+def axis_at(node: Any, at: int, rank: int) -> int | None:
+    """The axis that input `at` names, counted from the front; None where it is not known."""
+    axis = ir.constant(node.inputsAt(at))
+    return axis % rank if isinstance(axis, int) and -rank <= axis < rank else None
