@@ -79,24 +79,25 @@ def split(
     in place (`as_written`) is one segment, in torch. Raises UnsupportedOperators where `fallback.require_full` asks for
     one engine and a node cannot convert.
     """
-    ops, whole = (("*",), True) if lowered.as_written else (fallback.ops, False)
+    whole = bool(lowered.as_written)
     lowered, specs = with_own_outputs(lowered), named(specs, lowered)
     places = hand_over(lowered.graph)
     kept = {now for now, place in enumerate(places) if place in kept and place not in places[now - 1 : now]}
     seen = view(lowered.graph)
     shapes = infer(lowered, specs, profiles, seen.steps, fallback.ranges)
     profiles = shapes.profiles
-    found = support(lowered, specs, profiles, shapes, ops=ops, kept=kept, steps=seen.steps)
-    if found.refused and fallback.require_full:
-        raise UnsupportedOperators(list(found.refused.values()))
-    kinds = [TORCH if whole else _kind(step, index, found) for index, step in enumerate(seen.steps)]
-    kinds = kinds if whole else settled(seen, kinds, shapes, fallback.min_block_size)
+    found, kinds = Support({}, ()), [TORCH] * len(seen.steps)
+    if not whole:
+        found = support(lowered, specs, profiles, shapes, ops=fallback.ops, kept=kept, steps=seen.steps)
+        if found.refused and fallback.require_full:
+            raise UnsupportedOperators(list(found.refused.values()))
+        kinds = [_kind(step, index, found) for index, step in enumerate(seen.steps)]
+        kinds = settled(seen, kinds, shapes, fallback.min_block_size)
     inputs = tuple(str(spec.name) for spec in specs)
     crossing = _Crossing(seen, replace(lowered, inputs=inputs), shapes, profiles, places)
     segments = crossing.segments(members(seen, kinds))
     unbounded = tuple((kind, border_name(name)) for name, kind in shapes.open.items() if name not in shapes.known)
-    refused, warnings = ((), ()) if whole else (tuple(found.refused.values()), found.warnings)
-    return Partition(segments, refused, warnings, inputs, lowered.outputs, unbounded)
+    return Partition(segments, tuple(found.refused.values()), found.warnings, inputs, lowered.outputs, unbounded)
 
 
 def _kind(step: Step, index: int, found: Support) -> str:

@@ -14,13 +14,17 @@ from builder.repository import build_repository
 from builder.serving import serve
 
 
-class Windows(nn.Module):
-    """Convolutions that TensorRT could run, before and behind a write through overlapping windows."""
+class Convolutions(nn.Module):
+    """That TensorRT could run."""
 
     def __init__(self) -> None:
         super().__init__()
         torch.manual_seed(0)
         self.first, self.last = nn.Conv1d(3, 4, 3, padding=1), nn.Conv1d(4, 2, 3, padding=1)
+
+
+class Windows(Convolutions):
+    """Before and behind a write through overlapping windows."""
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         y = self.first(x).clone()
@@ -74,12 +78,7 @@ def with_operator(models: Path) -> Path:
     (models / "bump.py").write_text(OPERATOR)
     load_libraries([models / "bump.py"])
 
-    class Bumped(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            torch.manual_seed(0)
-            self.first, self.last = nn.Conv1d(3, 4, 3, padding=1), nn.Conv1d(4, 2, 3, padding=1)
-
+    class Bumped(Convolutions):
         def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
             y = self.first(x)
             before = y * 1
