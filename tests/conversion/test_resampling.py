@@ -12,12 +12,15 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+from builder import TensorSpec, convert
 from builder.engine import flavour
+from builder.engine.flavour import trt
 from builder.errors import UnsupportedOperators
 from tests.conversion.harness import check
 
 CLOSE: dict[str, Any] = {"rtol": 1e-5, "atol": 2e-5}
 EXACT: dict[str, Any] = {"rtol": 0, "atol": 0}
+SUMMED: dict[str, Any] = {"rtol": 1e-5, "atol": 1e-6}
 SPATIAL = {1: (7,), 2: (7, 10), 3: (4, 5, 6)}
 MODES = [
     (1, "nearest", None), (2, "nearest", None), (3, "nearest", None),
@@ -140,3 +143,24 @@ def test_affine_grid(size: tuple[int, ...], align: bool) -> None:
     axes = len(size) - 2
     theta = torch.randn(2, axes, axes + 1)
     check(lambda t: F.affine_grid(t, list(size), align), theta, **CLOSE)
+
+
+def test_a_whole_factor_needs_no_shapes_whatever_the_length_is_made_of() -> None:
+    """Sizes that have to be computed hide from TensorRT's fuser that the sum behind has operands of one size."""
+
+    class Pyramid(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.down = torch.nn.Conv2d(3, 3, 3, 2, 1)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return F.interpolate(self.down(self.down(x)), scale_factor=4.0, mode="nearest")
+
+    spec = TensorSpec("float32", ("n", 3, "h", "w"), {"n": (1, 2, 4), "h": (8, 16, 40), "w": (8, 16, 40)}, name="x")
+    module, x = Pyramid().eval(), torch.randn(2, 3, 16, 12)
+    network = convert(torch.jit.trace(module, x), [spec]).network
+    (resize,) = (
+        layer for layer in map(network.get_layer, range(network.num_layers)) if layer.type == trt.LayerType.RESIZE
+    )
+    assert resize.num_inputs == 1
+    check(module, x, dynamic={0: {0: "n", 2: "h", 3: "w"}}, spans={"h": (8, 16, 40), "w": (8, 12, 40)}, **SUMMED)

@@ -13,6 +13,7 @@ from fractions import Fraction
 from math import frexp
 from typing import Any
 
+import sympy
 import torch
 
 from builder.conversion import doubles
@@ -158,7 +159,7 @@ def _resize(ctx: ConversionContext, x: Any, method: Method, plain: dict[int, Siz
 
 def _whole_scales(ctx: ConversionContext, x: Any, sizes: Sequence[Size]) -> list[float] | None:
     """Factors for all axes, where every one is a whole number: then no shape has to be computed."""
-    ratios = [expression(size) / ctx.expr(x, axis) for axis, size in enumerate(sizes)]
+    ratios = [sympy.cancel(expression(size) / ctx.expr(x, axis)) for axis, size in enumerate(sizes)]
     return [float(r) for r in ratios] if all(r.is_Integer for r in ratios) else None
 
 
