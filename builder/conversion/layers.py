@@ -94,14 +94,30 @@ def is_nan(ctx: ConversionContext, x: Any) -> Any:
 
 
 def reduce(ctx: ConversionContext, operation: str, x: Any, axes: Sequence[int], keepdim: bool) -> Any:
-    """One IReduceLayer over these (non-negative) axes; a tensor without axes, or no axes, stays as it is."""
+    """One IReduceLayer over these (non-negative) axes; a tensor without axes, or no axes, stays as it is.
+
+    What is known to hold nothing is a constant: TensorRT 8.6 reduces no such tensor.
+    """
     if not axes:
         return x
+    shape = tuple(x.shape)
+    if 0 in shape and -1 not in shape:
+        return ctx.constant(_of_nothing(operation, shape, ctx.dtype(x), axes, keepdim))
     mask = sum(1 << axis for axis in axes)
     output = ctx.net.add_reduce(x, getattr(trt.ReduceOperation, operation), mask, keepdim).get_output(0)
     kept = [ctx.expr(x, a) if a not in axes else 1 for a in range(ctx.rank(x)) if keepdim or a not in axes]
     ctx.remember_dtype(output, ctx.dtype(x))
     return ctx.set_sizes(output, kept)
+
+
+def _of_nothing(
+    operation: str, shape: Sequence[int], dtype: torch.dtype, axes: Sequence[int], keepdim: bool
+) -> torch.Tensor:
+    """What the reduction of an empty tensor gives: the operation's neutral element, in the shape that is left."""
+    limits = torch.finfo(dtype) if dtype.is_floating_point else torch.iinfo(dtype)
+    neutral = {"SUM": 0, "PROD": 1, "AVG": float("nan"), "MAX": limits.min, "MIN": limits.max}[operation]
+    left = [1 if a in axes else size for a, size in enumerate(shape) if keepdim or a not in axes]
+    return torch.full(left, neutral, dtype=dtype)
 
 
 def expm1(ctx: ConversionContext, x: Any) -> Any:

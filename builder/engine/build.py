@@ -83,8 +83,13 @@ def quiet() -> Any:
         yield
 
 
+ASIDE = ("myelinCache.h::deserializeFromBuffer", "The timing cache will not be used!")
+"""What 8.5 and 8.6 say of every timing cache that they wrote themselves, whatever comes of the build."""
+
+
 def _reason(refusal: Exception) -> str:
-    words = "; ".join(MESSAGES[-3:]) or str(refusal)
+    said = [message for message in MESSAGES if not any(words in message for words in ASIDE)]
+    words = "; ".join(said[-3:]) or str(refusal)
     return f"TensorRT could not build the network: {words}"
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 
 from builder.engine import BuildOptions, build, caches, config, flavour, gpu, memory, progress
 from builder.engine.build import _alone as alone
+from builder.engine.build import _reason as reason
 from builder.engine.flavour import trt
 from builder.errors import EngineError, EnvironmentProblem
 from tests.store.conftest import small
@@ -92,6 +94,18 @@ def test_a_refused_build_says_so_once(capfd: pytest.CaptureFixture[str]) -> None
     with pytest.raises(EngineError, match="could not build the network"):
         build(conversion)
     assert "".join(capfd.readouterr()) == ""
+
+
+def test_an_error_does_not_quote_what_8_6_says_of_every_timing_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    said = [
+        "1: [myelinCache.h::deserializeFromBuffer::52] Error Code 1: Myelin (Myelin error from unknown graph)",
+        "4: The timing cache will not be used!",
+        "10: Could not find any implementation for node pool.",
+    ]
+    monkeypatch.setattr(sys.modules["builder.engine.build"], "MESSAGES", said)
+    assert reason(RuntimeError("no")) == f"TensorRT could not build the network: {said[2]}"
+    monkeypatch.setattr(sys.modules["builder.engine.build"], "MESSAGES", said[:2])
+    assert reason(RuntimeError("no")) == "TensorRT could not build the network: no"
 
 
 def test_a_build_that_cannot_fit_is_not_begun(monkeypatch: pytest.MonkeyPatch) -> None:
