@@ -20,16 +20,18 @@ class Refused(Exception):
 
 
 def export(folder: Path, name: str) -> Path:
-    """The network's ONNX file (opset 17, dynamic batch, the same seeded weights), written where it is not there yet."""
+    """The network's ONNX file (opset 17, dynamic batch, the same seeded weights), written where it is not there yet.
+
+    Of the module, not of its trace: for a trace the exporter does not know the ranks that it needs."""
     from filelock import FileLock
 
     folder.mkdir(parents=True, exist_ok=True)
     path, network = folder / f"{name}.onnx", NETWORKS[name]
     with FileLock(f"{path}.lock"):
         if not path.exists():
-            traced, sample = trace(network), network.sample(2)
+            module, sample = network.module(), network.sample(2)
             axes = {"x": {0: "batch"}, "y": {0: "batch"}}
-            torch.onnx.export(traced, (sample,), f"{path}.part", dynamo=False, opset_version=17, input_names=["x"],
+            torch.onnx.export(module, (sample,), f"{path}.part", dynamo=False, opset_version=17, input_names=["x"],
                               output_names=["y"], dynamic_axes=axes)  # fmt: skip
             os.replace(f"{path}.part", path)
     return path
