@@ -9,6 +9,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from importlib.machinery import ModuleSpec
 from importlib.resources import files
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -155,6 +156,7 @@ def tensorrt(driver: Driver) -> ModuleType:
             return self.plan.by_value
 
     module: Any = ModuleType("tensorrt")
+    module.__spec__ = ModuleSpec("tensorrt", None)  # torch's dispatch modes look for it
     module.Logger = lambda severity: None
     module.Logger.WARNING = 1  # type: ignore[attr-defined]
     module.IOutputAllocator = object

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from tests.serving import fakes
 
@@ -238,3 +239,30 @@ def test_staging_brings_all_of_a_tensor_there_and_back(
         staging.upload(target, source)
         assert torch.equal(target, source)
         assert torch.equal(staging.download(target), source)
+
+
+class Watch(TorchDispatchMode):
+    """Notes what makes or moves data."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[str] = []
+
+    def __torch_dispatch__(self, operator: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if operator.overloadpacket in (torch.ops.aten.clone, torch.ops.aten.copy_, torch.ops.aten._to_copy):
+            self.seen.append(str(operator))
+        return operator(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("lends", [True, False])
+def test_what_stays_on_the_gpu_lies_in_a_row_before_the_stream_is_awaited(modules: dict[str, Any], lends: bool) -> None:
+    """Triton reads the memory at once, on another stream: a copy that is enqueued later may be read before it is made
+    (seen on an H200: the places that CUDA's nonzero lays by columns were read as rows)."""
+    by_columns, view = torch.arange(58).view(2, 29).t(), torch.arange(12.0).view(3, 4)[:, 1]
+    watch, awaited = Watch(), []
+    stream = SimpleNamespace(synchronize=lambda: awaited.append(len(watch.seen)))
+    with watch:
+        kept = modules["handing"].handed_out([by_columns, view], stream, True, lends)
+        given = [modules["tensors"].from_torch("y", tensor) for tensor in kept]
+    assert awaited == [len(watch.seen)] == [2], watch.seen
+    assert torch.equal(given[0]._value, by_columns) and torch.equal(given[1]._value, view)

@@ -29,9 +29,13 @@ def handed_out(
     shared memory), they stay there, and nothing goes through the host; else they go to the CPU, where the answer is
     wanted. Triton copies them after `execute` and before the next one: the engine's own buffers, and where they land on
     the host, are lent for one request, copied for more.
+
+    Triton knows nothing of the stream and takes no gaps, so an output must lie in a row (CUDA's nonzero lays its own by
+    columns) before the stream is awaited: what is laid so afterwards may be read before it is written.
     """
     if not stays:
         return landing.land(outputs, stream) if landing and lends else [output.cpu() for output in outputs]
-    kept = outputs if lends else [output.clone() for output in outputs]
+    row = torch.contiguous_format
+    kept = [output.contiguous() if lends else output.clone(memory_format=row) for output in outputs]
     stream.synchronize()
     return kept

@@ -25,7 +25,7 @@ def _bool(tensor: Any) -> torch.Tensor:
 
 
 def from_torch(name: str, tensor: torch.Tensor) -> Any:
-    """Triton's tensor of that name. It holds the memory of this one."""
+    """Triton's tensor of that name. It holds the memory of this one; a GPU's lies in a row already (handed_out)."""
     value = tensor.detach() if tensor.requires_grad else tensor
     value = value.contiguous() if value.dim() else value.reshape(1)
     if value.dtype == torch.bool and not value.is_cuda:
