@@ -125,6 +125,7 @@ def _version(artifact: ModelArtifact, message: Any, folder: Path) -> None:
         facts["libraries"] = _libraries(artifact.spec, folder)
     if message.backend == "python":
         facts["runtime"] = dataclasses.asdict(artifact.spec.runtime)
+        facts["precision"] = artifact.spec.precision
     if artifact.plan:
         (folder / "model.plan").write_bytes(artifact.plan)
     _json(folder / "plan.json", facts)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,6 +14,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from builder.lowering import lower
 from tests.serving import fakes
 
 PROFILES = ((1, 1, 1), (2, 4, 8))
@@ -239,6 +240,50 @@ def test_staging_brings_all_of_a_tensor_there_and_back(
         staging.upload(target, source)
         assert torch.equal(target, source)
         assert torch.equal(staging.download(target), source)
+
+
+class Head(torch.nn.Module):
+    """Products of every kind, one of them in an arm."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = torch.nn.Conv2d(1, 2, 3), torch.nn.Conv2d(2, 2, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.first(x)
+        if bool(x.sum() > 0):
+            y = self.second(y)
+        return y.flatten(1) @ y.flatten(1).t()
+
+
+@pytest.fixture
+def torchs_own() -> Iterator[list[Any]]:
+    """torch's places for TF32, as they stand in a fresh process, and again afterwards."""
+    places: list[Any] = [torch.backends.cuda.matmul, torch.backends.cudnn]
+    torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = False, True
+    yield places
+    torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = False, True
+
+
+@pytest.mark.parametrize("precision", [None, "fp32", "fp16", "tf32"])
+def test_torch_on_a_gpu_multiplies_in_float32_unless_the_precision_is_tf32(
+    modules: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, torchs_own: list[Any], precision: str
+) -> None:
+    graph = lower(torch.jit.script(Head().eval()))
+    graph.save(tmp_path / "segment_0.pt")
+    monkeypatch.setattr(torch.cuda, "set_device", lambda device: None)
+    monkeypatch.setattr(torch.cuda, "Stream", lambda device: None)
+    modules["pieces"]._device = lambda args: ("cpu:0", "it stands for a GPU")
+    sides = {"inputs": [{"name": "x"}], "outputs": [{"name": "y"}]}
+    facts = {"serving": sides, "segments": [{"kind": "torch", **sides}], "precision": precision}
+    served = modules["pieces"].SegmentsAnswerer(tmp_path, facts, {})
+    (runner,) = served.pieces.runners
+    allowed = precision == "tf32"
+    assert [place.allow_tf32 for place in torchs_own] == [allowed] * 2
+    said = [node.inputsAt(12).toIValue() for node in runner.module.graph.findAllNodes("aten::_convolution")]
+    assert said == [allowed] * 2
+    x = torch.ones(1, 1, 8, 8)
+    torch.testing.assert_close(runner.run([x])[0], graph.run(x)[0])
 
 
 class Watch(TorchDispatchMode):

@@ -12,9 +12,11 @@ import torch
 
 from builder.engine import flavour
 from builder.engine.flavour import trt
+from builder.lowering import lower
 from builder.parity import verify
 from builder.serving import Server, serve
 from builder.triton import ModelArtifact, publish
+from tests.serving import fakes
 from tests.triton.artifacts import artifact, tensor
 
 pytestmark = [pytest.mark.gpu, pytest.mark.live]
@@ -101,6 +103,26 @@ def test_an_instance_of_kind_cpu_leaves_the_gpu_alone(repository: Path, tmp_path
     with serve(tmp_path / "repository", http_port=0, grpc_port=0, metrics_port=0) as server:
         (parity,) = verify(tmp_path / "repository", server.http_url, None)
     assert parity.passed and parity.answered_by == "torch" and "KIND_CPU" in (parity.why or "")
+
+
+@pytest.mark.parametrize("precision", ["fp32", "tf32"])
+def test_torch_on_the_gpu_rounds_operands_only_where_the_precision_says_so(tmp_path: Path, precision: str) -> None:
+    """float32 is off by 1e-7 of the answer, TF32 by 3e-4."""
+    _, modules = fakes.runtime()
+    torch.manual_seed(0)
+    module = torch.nn.Sequential(torch.nn.Conv2d(64, 64, 3), torch.nn.Flatten(), torch.nn.Linear(64 * 36, 64)).eval()
+    lower(torch.jit.script(module)).save(tmp_path / "segment_0.pt")
+    x = torch.randn(32, 64, 8, 8)
+    exact = module.double()(x.double()).detach()
+    matmul, cudnn = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
+    try:
+        tf32 = modules["options"].tf32({"precision": precision})
+        answerer = modules["by_torch"].TorchAnswerer(tmp_path / "segment_0.pt", "", "cuda:0", tf32)
+        (answer,) = answerer.run([x.cuda()])
+    finally:
+        torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = matmul, cudnn
+    noise = ((answer.cpu().double() - exact).norm() / exact.norm()).item()
+    assert noise < 1e-5 if precision == "fp32" else 1e-5 < noise < 2e-3, noise
 
 
 def test_answers_do_not_change_when_the_buffers_are_used_again(server: Server) -> None:

@@ -50,6 +50,9 @@ def test_what_the_manifest_says_of_the_runtime_reaches_the_runtime(repository: P
     _, modules = fakes.runtime()
     assert (modules["options"].graphs(facts), modules["options"].keep_mapped(facts)) == (False, 3)
     assert (modules["options"].graphs({}), modules["options"].keep_mapped({})) == (True, 0)
+    tf32 = replace(scorer(serve_as="python"), spec=replace(scorer().spec, precision="tf32"))
+    told = json.loads((publish(tf32, repository) / "1" / "plan.json").read_text())
+    assert [modules["options"].tf32(said) for said in (told, facts, {})] == [True, False, False]
 
 
 def test_the_runtime_of_an_ensembles_step_knows_that_it_is_one(repository: Path) -> None:

@@ -14,11 +14,12 @@ class TorchAnswerer:
     kind, device = "torch", "cpu"
     checks = False
 
-    def __init__(self, path: Path, why: str, device: str = "cpu") -> None:
+    def __init__(self, path: Path, why: str, device: str = "cpu", tf32: bool = False) -> None:
         self.why, self.device, self.stream = why, device, None
         self.module = torch.jit.load(str(path), map_location=device).eval()
         if device != "cpu":
             _move(self.module.graph, device)
+            _multiply(self.module.graph, tf32)
 
     def run(self, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
         """Without TorchScript's profiling executor, which recompiles, slowly, for each new shape."""
@@ -35,10 +36,30 @@ def _move(graph: Any, device: str) -> None:
         if node.kind() == "prim::Constant" and str(node.output().type()) == "Device":
             node.s_("value", device)
         elif node.kind().startswith("aten::") and not any(str(v.type()) == "Tensor" for v in node.inputs()):
-            names = [argument.name for argument in torch._C.parse_schema(node.schema()).arguments]
-            if "device" in names and str(node.inputsAt(names.index("device")).type()) == "NoneType":
+            place = _argument(node, "device")
+            if place is not None and str(node.inputsAt(place).type()) == "NoneType":
                 graph.setInsertPoint(node)
-                node.replaceInput(names.index("device"), graph.insertConstant(torch.device(device)))
+                node.replaceInput(place, graph.insertConstant(torch.device(device)))
+
+
+def _multiply(graph: Any, tf32: bool) -> None:
+    """Let products of float32 round their operands to TF32, or not. cuDNN does unless it is told, so this holds for the
+    whole process; a convolution says it itself, as it was where the module was written.
+    """
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = tf32
+    for node in _nodes(graph):
+        place = _argument(node, "allow_tf32")
+        if place is not None:
+            graph.setInsertPoint(node)
+            node.replaceInput(place, graph.insertConstant(tf32))
+
+
+def _argument(node: Any, name: str) -> Any:
+    """Its place among the node's inputs; None where the operator has none of that name."""
+    if not node.kind().startswith("aten::") or name not in node.schema():
+        return None
+    names = [argument.name for argument in torch._C.parse_schema(node.schema()).arguments]
+    return names.index(name) if name in names else None
 
 
 def _nodes(block: Any) -> Any:

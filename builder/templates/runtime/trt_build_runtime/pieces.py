@@ -12,7 +12,7 @@ import triton_python_backend_utils as pb_utils
 from .by_torch import TorchAnswerer
 from .engine import Engine
 from .handing import handed_out
-from .options import graphs
+from .options import graphs, tf32
 
 
 class SegmentsAnswerer:
@@ -23,6 +23,7 @@ class SegmentsAnswerer:
     def __init__(self, folder: Path, facts: dict[str, Any], args: dict[str, str]) -> None:
         self.folder, self.stays, self.graphs = folder, bool(facts.get("step_of")), graphs(facts)
         self.device, self.why = _device(args)
+        self.tf32 = tf32(facts)
         self.stream = None
         if self.device != "cpu":
             torch.cuda.set_device(self.device)
@@ -35,7 +36,7 @@ class SegmentsAnswerer:
 
     def by_torch(self, stem: str) -> TorchAnswerer:
         """The graph of that name, by torch on the device of all pieces."""
-        return TorchAnswerer(self.folder / f"{stem}.pt", self.why, self.device)
+        return TorchAnswerer(self.folder / f"{stem}.pt", self.why, self.device, self.tf32)
 
     def runner(self, stem: str, piece: dict[str, Any]) -> Any:
         """The piece's plan where it has one and a GPU takes it, else its graph by torch; a branch; or its parts."""
