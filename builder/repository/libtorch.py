@@ -18,15 +18,36 @@ TYPES = frozenset(DTYPES) - {"bfloat16"}
 """What its tensors can be (ConvertDataTypeToTorchType)."""
 
 
+ALLOW_TF32 = 12
+"""The place of that argument of `_convolution`, which lowering makes of convolutions, but not in modules that the
+manifest keeps in torch, nor without a batch."""
+BY_CUDNN = frozenset(
+    f"aten::{name}"
+    for name in "lstm gru rnn_tanh rnn_relu convolution _convolution _convolution_mode".split()
+    + "conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d".split()
+)
+"""What cuDNN computes in TF32 on a GPU where nothing forbids it. Of the others torch rounds no operands unless told."""
+
+
 def why_not(step: ModelArtifact, lowered: LoweredGraph) -> str | None:
     """What keeps the backend from serving the step; None where nothing does."""
+    from builder.lowering import ir
+
     if step.spec.libraries:
         return "it calls custom operators, whose libraries that backend does not load (LD_PRELOAD would)"
     loose = sorted({io.dtype for io in (*step.inputs, *step.outputs)} - TYPES)
     if loose:
         return f"the backend has no {', '.join(loose)}"
+    rounded = next((n.kind() for n in ir.nodes_of(lowered.graph, *BY_CUDNN) if not _can_say(n)), None)
+    if rounded and step.spec.precision != "tf32":
+        return f"{rounded} would round its operands to TF32 there, and the precision is {step.spec.precision}"
     maker = _maker(lowered.graph)
     return f"{maker} makes tensors on the CPU, and the backend may run it on a GPU" if maker else None
+
+
+def _can_say(node: Any) -> bool:
+    """Whether the call itself says if it may round."""
+    return bool(node.kind() == "aten::_convolution" and node.inputsSize() > ALLOW_TF32)
 
 
 def _maker(block: Any) -> str | None:
@@ -51,7 +72,7 @@ def converted(step: ModelArtifact, lowered: LoweredGraph) -> ModelArtifact:
         inputs=tuple(replace(tensor, name=inputs[tensor.name]) for tensor in step.inputs),
         outputs=tuple(replace(tensor, name=outputs[tensor.name]) for tensor in step.outputs),
         goldens=tuple(_renamed(golden, inputs, outputs) for golden in step.goldens),
-        lowered=saved(lowered, step.inputs, step.outputs),
+        lowered=saved(lowered, step.inputs, step.outputs, tf32=step.spec.precision == "tf32"),
         segments=(),
         serve_as=SERVE_AS,
         ensemble_names={new: old for names in (inputs, outputs) for old, new in names.items()},
@@ -63,9 +84,14 @@ def _renamed(golden: Golden, inputs: Mapping[str, str], outputs: Mapping[str, st
     return replace(golden, inputs=given, outputs={outputs[name]: array for name, array in golden.outputs.items()})
 
 
-def saved(lowered: LoweredGraph, inputs: Sequence[IO], outputs: Sequence[IO]) -> bytes:
-    """model.pt: the graph in TorchScript. A tensor without axes crosses with one axis of 1, for Triton has none."""
+def saved(lowered: LoweredGraph, inputs: Sequence[IO], outputs: Sequence[IO], *, tf32: bool = False) -> bytes:
+    """model.pt: the graph in TorchScript. A tensor without axes crosses with one axis of 1, for Triton has none. With
+    `tf32` the operands of convolutions may be rounded on a GPU."""
+    from builder.lowering import ir
+
     graph = lowered.graph.copy()
+    for node in filter(_can_say, ir.nodes_of(graph, "aten::_convolution")):
+        node.replaceInput(ALLOW_TF32, ir.insert_constant(graph, tf32, node))
     for value, tensor in zip(list(graph.inputs()), inputs, strict=True):
         if not tensor.shape:
             scalar = _reshaped(graph, value, [], before=next(iter(graph.nodes()), graph.return_node()))

@@ -4,6 +4,7 @@ its file run by torch on every golden.
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 
 import numpy as np
@@ -11,10 +12,13 @@ import pytest
 import torch
 
 from builder.errors import UsageError
+from builder.lowering import lower
 from builder.parity.served import PublishedModel, read
-from builder.repository import ModelResult, build_repository
+from builder.repository import ModelResult, build_repository, libtorch
 from builder.serving import judging
+from builder.triton import IO
 from tests.repository import networks
+from tests.triton.artifacts import artifact, tensor
 
 MODELS = ["gated", "crossings", "salient", "watermarked"]
 """Of `gated` a 0-d bool crosses, of `crossings` a 0-d float, bool and int64 tensors too."""
@@ -77,6 +81,38 @@ def test_triton_takes_the_configs_up_to_the_backend_that_it_has_not(built: dict[
                 "dimension must be integer" in str(judge(text.replace("dims: 8", "dims: 0", 1)))
                 or "dims: 8" not in text
             )
+
+
+class Kept(torch.nn.Module):
+    """A CNN in the middle, between operators that only torch has."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cnn = torch.nn.Sequential(torch.nn.Conv2d(1, 2, 3), torch.nn.ReLU(), torch.nn.Conv2d(2, 2, 3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.cnn(torch.fft.fft(x).real)
+
+
+@pytest.mark.parametrize("tf32", [False, True])
+def test_its_file_says_of_each_convolution_whether_it_may_round_to_tf32(tf32: bool) -> None:
+    """That backend leaves cuDNN as torch has it, which rounds."""
+    lowered = lower(torch.jit.script(Kept().eval()))
+    ios = (IO("x", "float32", (1, 1, 8, 8)),), (IO("y", "float32", (1, 2, 4, 4)),)
+    graph = torch.jit.load(io.BytesIO(libtorch.saved(lowered, *ios, tf32=tf32))).graph
+    assert [node.inputsAt(12).toIValue() for node in graph.findAllNodes("aten::_convolution")] == [tf32] * 2
+
+
+@pytest.mark.parametrize(("precision", "reason"), [("fp32", "aten::conv2d would round its operands"), ("tf32", None)])
+def test_what_would_round_to_tf32_without_being_asked_to_stays_with_our_runtime(
+    precision: str, reason: str | None
+) -> None:
+    """Modules that the manifest keeps in torch are not rewritten, so their convolutions cannot say it."""
+    module = Kept().eval()
+    step = artifact(module, (tensor("x", "float32", 1, 1, 8, 8),), ("y",), precision=precision)
+    said = libtorch.why_not(step, lower(torch.jit.script(module), fallback_modules=["cnn"]))
+    assert (said is None) if reason is None else reason in str(said)
+    assert libtorch.why_not(step, lower(torch.jit.script(module))) is None
 
 
 def test_a_step_that_the_backend_cannot_serve_says_why_and_auto_leaves_it_to_our_runtime(
