@@ -12,6 +12,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from builder.engine.flavour import trt
 from tests.conversion.harness import check
 
 CLOSE: dict[str, Any] = {"rtol": 1e-5, "atol": 1e-5}
@@ -137,6 +138,23 @@ EQUATIONS: list[tuple[str, tuple[tuple[int, ...], ...]]] = [
 def test_einsum(equation: str, shapes: tuple[tuple[int, ...], ...]) -> None:
     check(lambda *x: torch.einsum(equation, *x), *(torch.randn(s) for s in shapes), **CLOSE)
     check(lambda *x: torch.einsum(equation, *x), *(integers(*s) for s in shapes), compile=False)
+
+
+@pytest.mark.parametrize(
+    ("equation", "layers"),
+    [
+        ("bhqd,bhkd->bhqk", 1), ("bhqk,bhkd->bhqd", 1), ("bqhd,bkhd->bhqk", 3), ("bhqk,bkhd->bqhd", 3), ("ij,jk", 1),
+        ("bci,bcj->bij", 2), ("bij,bcj->bci", 1), ("ik,jk->ji", 1), ("blhd,md->blhm", 2), ("km,blk->blm", 2),
+    ],
+)  # fmt: skip
+def test_einsum_of_matrices_is_their_product(equation: str, layers: int) -> None:
+    """The product, and a shuffle for each axis order that it does not have itself."""
+    lengths = dict(zip("bhqkdijclm", (2, 3, 4, 5, 6, 7, 8, 9, 2, 3), strict=True))
+    inputs = [torch.randn([lengths[c] for c in term]) for term in equation.partition("->")[0].split(",")]
+    network = check(lambda *x: torch.einsum(equation, *x), *inputs, **CLOSE).network
+    kinds = [network.get_layer(i).type for i in range(network.num_layers)]
+    assert kinds.count(trt.LayerType.MATRIX_MULTIPLY) == 1
+    assert [kind for kind in kinds if kind != trt.LayerType.CONSTANT][layers:] == []
 
 
 def test_einsum_with_dynamic_axes() -> None:

@@ -1,4 +1,4 @@
-"""torch.einsum: one IEinsumLayer, after the equation is put into the form that it takes."""
+"""torch.einsum: a matrix product where the equation is one, else an IEinsumLayer for each pair of operands."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from builder.conversion.context import ConversionContext, Unconvertible
+from builder.conversion.converters.linear import matmul
 from builder.conversion.layers import choose, combine, reduce
 from builder.conversion.registry import converter
 
@@ -91,15 +92,46 @@ def _without_units(ctx: ConversionContext, x: Any, term: str, lengths: dict[str,
 
 
 def _contract(ctx: ConversionContext, operands: Sequence[Operand], result: str) -> Any:
-    """Floats in one IEinsumLayer for each pair, from the left; integers, which it lacks, multiplied and summed."""
+    """Floats pair by pair, from the left; integers, which IEinsumLayer lacks, multiplied and summed."""
     if not ctx.dtype(operands[0][0]).is_floating_point:
         return _by_products(ctx, operands, result)
     (x, term), *rest = operands
     for i, (y, other) in enumerate(rest):
         later = result + "".join(t for _, t in rest[i + 1 :])
         kept = result if i == len(rest) - 1 else "".join(c for c in dict.fromkeys(term + other) if c in later)
-        x, term = _layer(ctx, [(x, term), (y, other)], kept), kept
+        x, term = _pair(ctx, (x, term), (y, other), kept), kept
     return _layer(ctx, [(x, term)], result) if term != result else x
+
+
+def _pair(ctx: ConversionContext, x: Operand, y: Operand, result: str) -> Any:
+    """TensorRT has kernels and fusions (attention) for matrix products that it has not for einsum, whose answers 8.6
+    gets wrong in TF32 at some sizes."""
+    orders = [(x, y, product) for x, y in ((x, y), (y, x)) if (product := _as_product(x[1], y[1], result))]
+    if not orders:
+        return _layer(ctx, [x, y], result)
+    first, second, product = next((o for o in orders if "".join(o[2]) == result), orders[0])
+    both, rows, columns = product
+    (summed,) = (c for c in first[1] if c not in result)
+    transposed = second[1] == both + columns + summed
+    a = _ordered(ctx, first, both + rows + summed)
+    b = second[0] if transposed else _ordered(ctx, second, both + summed + columns)
+    return _ordered(ctx, (matmul(ctx, a, b, transpose_b=transposed), both + rows + columns), result)
+
+
+def _as_product(term: str, other: str, result: str) -> tuple[str, str, str] | None:
+    """The letters of batch, rows and columns, where the pair is a product of matrices: summed over one letter that both
+    have. Several letters of rows are a batch that the second operand does not have."""
+    both = "".join(c for c in result if c in term and c in other)
+    rows, columns = ("".join(c for c in result if c in t and c not in both) for t in (term, other))
+    one_sum = len(term) == len(both + rows) + 1 and len(other) == len(both + columns) + 1
+    same = {*term} - {*both, *rows} == {*other} - {*both, *columns}
+    plain = len(columns) == 1 and (len(rows) == 1 or (rows and not both))
+    return (both, rows, columns) if one_sum and same and plain else None
+
+
+def _ordered(ctx: ConversionContext, operand: Operand, letters: str) -> Any:
+    x, term = operand
+    return x if term == letters else ctx.permute(x, [term.index(c) for c in letters])
 
 
 def _layer(ctx: ConversionContext, operands: Sequence[Operand], result: str) -> Any:
@@ -114,8 +146,7 @@ def _by_products(ctx: ConversionContext, operands: Sequence[Operand], result: st
     letters = result + "".join(dict.fromkeys(c for _, t in operands for c in t if c not in result))
     views = []
     for x, term in operands:
-        order = sorted(range(len(term)), key=lambda i, term=term: letters.index(term[i]))  # type: ignore[misc]
-        x = x if order == sorted(order) and order == list(range(len(term))) else ctx.permute(x, order)
+        x = _ordered(ctx, (x, term), "".join(sorted(term, key=letters.index)))
         views.append(ctx.unsqueeze(x, [i for i, c in enumerate(letters) if c not in term]))
     product = views[0]
     for view in views[1:]:
