@@ -89,20 +89,20 @@ def measure(
         report((job, left < limit))
         signal.alarm(int(left))
         started = time.time()
-        row = {**head(job, where), **_judged(job, where["by"])}
+        row = {**head(job, where), **_judged(job, where["by"], where.get("level", 0))}
         records.append(Path(out), [{**row, "seconds": round(time.time() - started, 1)}])
     signal.alarm(0)
     return []
 
 
-def _judged(job: Job, by: str) -> dict[str, Any]:
+def _judged(job: Job, by: str, level: int) -> dict[str, Any]:
     from tests.networks import judging
 
     name, mode, precision = job
     try:
         if os.environ.get("TRT_BUILD_TEST_DIALECT") == "8.6":
             judging.play_8_6()
-        return judging.judge(zoo.networks()[name], mode, precision, by)
+        return judging.judge(zoo.networks()[name], mode, precision, by, level)
     except Exception as error:
         words = " / ".join(line.strip() for line in str(error).splitlines() if line.strip())
         return {"result": "failed", "problem": f"{type(error).__name__}: {words}"[:600]}
@@ -156,7 +156,7 @@ def main() -> None:
     options = _options()
     if options.by == "engine" and not gpu.devices():
         raise SystemExit("an engine runs on a GPU only, and none answers here: --by reference needs none")
-    where = host(options.by)
+    where = {**host(options.by), "level": options.level}
     before = newest(records.read(options.out))
     jobs = [
         job
@@ -184,6 +184,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--workers", type=int, default=max(1, (os.cpu_count() or 1) - 2))
     parser.add_argument("--budget", type=float, default=3600, help="seconds after which nothing more is begun")
     parser.add_argument("--timeout", type=float, default=120, help="seconds for one network in one precision")
+    parser.add_argument("--level", type=int, choices=range(6), default=0, help="builder optimization level")
     parser.add_argument("--again", choices=["none", "failed", "all"], default="none")
     parser.add_argument("--out", type=Path, default=ROWS)
     return parser.parse_args()

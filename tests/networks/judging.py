@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -30,8 +29,6 @@ SHIFT = 1.0
 """What batch norms add, in standard deviations: five of six values pass the rectifier behind. Around 0, where one of
 two does, every block of random weights amplifies a perturbation by a fifth (Yang et al. 2019, "A Mean Field Theory of
 Batch Normalization"), in fifty blocks beyond what half can hold; trained networks do not."""
-LEVEL = int(os.environ.get("TRT_BUILD_TEST_LEVEL", "0"))
-"""TensorRT's builder optimization level: numbers are the question, not speed, so few tactics are timed."""
 
 
 @dataclass(frozen=True)
@@ -50,10 +47,11 @@ class Error:
         return self.share <= FACTOR * other.share and self.noise <= FACTOR * other.noise
 
 
-def judge(network: Network, mode: str, precision: str, by: str = "engine") -> dict[str, Any]:
+def judge(network: Network, mode: str, precision: str, by: str = "engine", level: int = 0) -> dict[str, Any]:
     """The figures of a row: layers, seconds, `share` and `noise`, the worst over all shapes and outputs, the `result`.
 
-    `by` "reference" asks the network's reference on the CPU in place of an engine. Raises what the parts raise.
+    `level` is TensorRT's builder optimization level; `by` "reference" asks the network's reference on the CPU in place
+    of an engine. Raises what the parts raise.
     """
     eager = eager_of(network, SHIFT)
     module = scripted_of(network, eager, mode)
@@ -64,7 +62,7 @@ def judge(network: Network, mode: str, precision: str, by: str = "engine") -> di
     conversion = builder.convert(module, specs_of(network), precision=precision)
     converted = time.perf_counter()
     row: dict[str, Any] = {"layers": conversion.network.num_layers, "convert": round(converted - started, 2)}
-    answers = _answers(conversion, cases, by, row)
+    answers = _answers(conversion, cases, by, level, row)
     compared = [_compared(conversion, a, t, precision) for a, t in zip(answers, truth, strict=True)]
     ours = _errors(compared, answers, truth)
     row |= _figures(ours)
@@ -87,13 +85,15 @@ def _inputs(network: Network, index: int) -> tuple[torch.Tensor, ...]:
     return network.inputs(network.cases[index])
 
 
-def _answers(conversion: Any, cases: Sequence[Any], by: str, row: dict[str, Any]) -> list[list[torch.Tensor]]:
+def _answers(
+    conversion: Any, cases: Sequence[Any], by: str, level: int, row: dict[str, Any]
+) -> list[list[torch.Tensor]]:
     """The outputs at each of the cases, in the conversion's order."""
     if by == "reference":
         return [list(builder.reference.run(conversion, list(case))) for case in cases]
     from builder.engine.run import Engine
 
-    plan = build(conversion, BuildOptions(optimization_level=LEVEL))
+    plan = build(conversion, BuildOptions(optimization_level=level))
     row["build"] = round(plan.facts["build_seconds"], 2)
     with Engine(plan.data) as engine:
         named = [dict(zip(engine.outputs, engine(*_ordered(conversion, engine, case)), strict=True)) for case in cases]

@@ -133,7 +133,8 @@ def test_torch_in_another_precision_is_another_answer_and_leaves_the_module_alon
 def test_a_row_says_what_was_used_and_what_torch_would_have() -> None:
     row = {"network": "N", "mode": "traced", "precision": "fp16", "layers": 3, "share": 0.034, "noise": 2e-7}
     beyond = {**row, "share": 3.0, "result": "fp16 itself", "own_share": None, "own_noise": 0.1}
-    assert page._cell({**row, "result": "passed"}) == "3.4 %, 2.0e-07"
+    assert page._cell({**row, "result": "passed", "level": 0}) == "3.4 %, 2.0e-07"
+    assert page._cell({**row, "result": "passed", "level": 3}) == "3.4 %, 2.0e-07 (level 3)"
     assert page._cell(beyond) == "itself: 300 %, 2.0e-07 (torch any, 1.0e-01)"
     lines = list(page._machine(("G", "8.6.0"), [{**beyond, "result": "another answer", "problem": "why",
                                                 "date": "d", "torch": "t", "driver": "v"}]))  # fmt: skip
