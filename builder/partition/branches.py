@@ -7,7 +7,7 @@ the two arms and what is behind become graphs that one process runs in turn (the
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -15,6 +15,7 @@ import torch
 from builder.lowering import LoweredGraph
 from builder.partition.extract import closure, extract, inputs_of
 from builder.partition.naming import TensorNames
+from builder.partition.scalars import takes_axis
 from builder.partition.view import Step, View, block_reads, is_tensor, view
 
 
@@ -37,8 +38,15 @@ Part = LoweredGraph | Branch
 def branches(lowered: LoweredGraph) -> list[int]:
     """The places of the top-level branches that can be taken apart: what they read and make are tensors, or numbers
     that can be computed again from tensors."""
-    seen = view(lowered.graph)
+    seen = _view(lowered.graph)
     return [index for index, step in enumerate(seen.steps) if step.kind == "prim::If" and _can_be_taken(seen, step)]
+
+
+def _view(graph: Any) -> View:
+    """The graph, of which whoever reads a crossing tensor without axes takes its axis off anew: a part of its own for
+    that would cost a call."""
+    inputs = {value.debugName() for value in graph.inputs()}
+    return View(graph, [replace(s, is_free=s.is_free or takes_axis(s.node, inputs)) for s in view(graph).steps])
 
 
 def _can_be_taken(seen: View, step: Step) -> bool:
@@ -55,7 +63,7 @@ def _free_behind(seen: View, names: Collection[str]) -> list[int]:
 
 def take_apart(lowered: LoweredGraph, chosen: Sequence[int]) -> list[Part]:
     """The parts of the graph in running order, with the branches at the places `chosen` taken apart."""
-    seen, names = view(lowered.graph), TensorNames(lowered)
+    seen, names = _view(lowered.graph), TensorNames(lowered)
     stages = _stages(seen, chosen)
     groups = [[i for i, stage in enumerate(stages) if stage == number] for number in range(len(chosen) + 1)]
     taken = [_Taken(seen, names, index) for index in chosen]

@@ -13,7 +13,8 @@ from builder.partition import cost
 from builder.partition.extract import closure, extract, inputs_of, with_own_outputs
 from builder.partition.naming import TensorNames, border_name
 from builder.partition.numbers import hand_over
-from builder.partition.segments import FREE, TENSORRT, TORCH
+from builder.partition.scalars import with_axis
+from builder.partition.segments import FREE, NOWHERE, TENSORRT, TORCH
 from builder.partition.settling import members, settled
 from builder.partition.shapes import Shapes, infer
 from builder.partition.support import Support, support
@@ -24,8 +25,9 @@ from builder.partition.view import Step, View, view
 class Segment:
     """One piece: `kind` is "tensorrt" or "torch"; `inputs` and `outputs` are names of tensors: the model's own, or of
     values that cross; no two values of a model share one. `specs` are the inputs', `output_specs` the outputs' (None
-    where a shape depends on data, or no endpoint has the dtype: torch only). `indices` are the places in the model's
-    graph of the segment's nodes, in its graph's order; a node that hands on a number has the place of who makes it."""
+    where a shape depends on data, or no endpoint has the dtype: torch only); what crosses without axes has the shape
+    [1] there. `indices` are the places in the model's graph of the segment's nodes, in its graph's order; a node that
+    hands on a number has the place of who makes it, and one that gives such a tensor its axis, or takes it, NOWHERE."""
 
     kind: str
     lowered: LoweredGraph
@@ -116,6 +118,7 @@ class _Crossing:
         self.places = places
         self.names = TensorNames(lowered)
         self.model_inputs = frozenset(lowered.inputs)
+        self.own = {value.debugName() for side in ("inputs", "outputs") for value in getattr(lowered.graph, side)()}
         self.wanted = {value.debugName() for value in lowered.graph.outputs()}
 
     def segments(self, groups: Sequence[tuple[str, list[int]]]) -> tuple[Segment, ...]:
@@ -130,6 +133,8 @@ class _Crossing:
         outputs = [name for name in produced if name in self.wanted]
         own: dict[str, Range] = {}
         lowered = extract(self.seen, indices, inputs, outputs, self.names)
+        sides = [[self._is_bare(name) for name in names] for names in (inputs, outputs)]
+        front, back = with_axis(lowered.graph, *sides)
         return Segment(
             kind,
             lowered,
@@ -138,7 +143,7 @@ class _Crossing:
             tuple(self._spec(name, own) for name in inputs),
             tuple(self._spec(name, {}) for name in outputs),
             tuple({**profile, **own} for profile in self.profiles),
-            tuple(self.places[i] for i in indices),
+            (*(NOWHERE,) * front, *(self.places[i] for i in indices), *(NOWHERE,) * back),
             len(members),
             sum(self.flops[i] for i in members),
             sum(cost.size_in_bytes(self.shapes, n) for n in inputs if self.names[n] not in self.model_inputs),
@@ -150,4 +155,9 @@ class _Crossing:
         if found is None:
             return None
         own.update(found[1])
-        return found[0]
+        return replace(found[0], shape=(1,)) if self._is_bare(value) else found[0]
+
+    def _is_bare(self, value: str) -> bool:
+        """Whether it crosses and has no axis; what is the model's own keeps its shape."""
+        _, shapes = self.shapes.known.get(value, (None, ()))
+        return value not in self.own and bool(shapes) and not any(shapes)

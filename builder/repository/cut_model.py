@@ -77,7 +77,7 @@ def mixes(cut: Cut, segments: Sequence[Segment]) -> str | None:
 def _threshold(segment: Segment) -> str | None:
     graph = segment.lowered.graph
     read = zip(graph.inputs(), segment.specs, strict=True)
-    return rows.one_for_all(graph, [value.debugName() for value, spec in read if spec is not None and not spec.shape])
+    return rows.one_for_all(graph, [value.debugName() for value, spec in read if spec and spec.shape in ((), (1,))])
 
 
 def named(cut: Cut) -> ModelSpec:

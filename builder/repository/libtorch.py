@@ -85,27 +85,13 @@ def _renamed(golden: Golden, inputs: Mapping[str, str], outputs: Mapping[str, st
 
 
 def saved(lowered: LoweredGraph, inputs: Sequence[IO], outputs: Sequence[IO], *, tf32: bool = False) -> bytes:
-    """model.pt: the graph in TorchScript. A tensor without axes crosses with one axis of 1, for Triton has none. With
-    `tf32` the operands of convolutions may be rounded on a GPU."""
+    """model.pt: the graph in TorchScript. The model's own tensors without axes have one axis of 1 too, for Triton has
+    none. With `tf32` the operands of convolutions may be rounded on a GPU."""
     from builder.lowering import ir
+    from builder.partition.scalars import with_axis
 
     graph = lowered.graph.copy()
     for node in filter(_can_say, ir.nodes_of(graph, "aten::_convolution")):
         node.replaceInput(ALLOW_TF32, ir.insert_constant(graph, tf32, node))
-    for value, tensor in zip(list(graph.inputs()), inputs, strict=True):
-        if not tensor.shape:
-            scalar = _reshaped(graph, value, [], before=next(iter(graph.nodes()), graph.return_node()))
-            value.replaceAllUsesAfterNodeWith(scalar.node(), scalar)
-    for position, (value, tensor) in enumerate(zip(list(graph.outputs()), outputs, strict=True)):
-        if not tensor.shape:
-            graph.return_node().replaceInput(position, _reshaped(graph, value, [1], before=graph.return_node()))
+    with_axis(graph, *([not tensor.shape for tensor in side] for side in (inputs, outputs)))
     return single.saved(replace(lowered, graph=graph))
-
-
-def _reshaped(graph: Any, value: Any, shape: list[int], before: Any) -> Any:
-    """A new value in front of a node: this one in another shape."""
-    from builder.lowering import ir
-
-    lengths = [ir.insert_constant(graph, length, before) for length in shape]  # an empty list is no constant to torch
-    sizes = ir.insert(graph, "prim::ListConstruct", lengths, before, types=[ir.C.ListType.ofInts()])
-    return ir.insert(graph, "aten::reshape", [value, sizes.output()], before).output()

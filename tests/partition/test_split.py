@@ -184,16 +184,52 @@ class Counted(nn.Module):
         return torch.softmax(head, -1), halves + 1 if small else halves - 1
 
 
-def test_numbers_that_a_loop_makes_beside_a_tensor_cross_as_0d_tensors() -> None:
+def test_numbers_that_a_loop_makes_beside_a_tensor_cross_as_tensors() -> None:
     """What reads them can be an engine; no digit of a float is lost."""
     script, pieces = partition(Counted(), ("b", 8))
     (head,) = (s for s in pieces.segments if any(n.kind() == "aten::softmax" for n in s.lowered.graph.nodes()))
     assert head.kind == "tensorrt"
-    assert [spec.dtype for spec in head.specs if spec and not spec.shape] == ["int64"]
+    assert [spec.dtype for spec in head.specs if spec and spec.shape == (1,)] == ["int64"]
     assert all(spec is not None for s in pieces.segments for spec in (*s.specs, *s.output_specs))
     for x in (torch.randn(3, 8) * 9, torch.zeros(2, 8), torch.full((1, 8), 4.0)):
         for got, wanted in zip(run(pieces, x), script(x), strict=True):
             torch.testing.assert_close(got, wanted, rtol=0, atol=0)
+
+
+class Scales(nn.Module):
+    """Numbers without axes of three types that cross, one that comes in and one that goes out."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.second = nn.Linear(8, 8), nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor, gain: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        y = torch.relu(self.first(x) * gain)
+        total, count, any_large = y.sum(), y.argmax(), (y > 1).any()
+        spectrum = torch.fft.fft(y + total + count).abs().sum()
+        z = torch.where(any_large, self.second(y) * spectrum, y) * total + count
+        return torch.fft.fft(z * any_large).abs() * count, z, z.sum()
+
+
+def test_what_has_no_axis_crosses_with_one_and_the_models_own_keeps_its_shape() -> None:
+    """Triton's TensorRT backend cannot serve an engine's tensor without axes."""
+    script = torch.jit.script(Scales().eval())
+    specs = [builder.TensorSpec("float32", ("b", 8), dims={"b": DIMS["b"]}), builder.TensorSpec("float32", ())]
+    pieces = split(builder.lower(script), specs, [{"b": DIMS["b"]}], Fallback(min_block_size=1))
+    known = {n: s for p in pieces.segments for n, s in zip(p.outputs, p.output_specs, strict=True) if s}
+    crossing = {known[n].shape for p in pieces.segments for n in p.inputs if n not in pieces.inputs}
+    types = {known[n].dtype for p in pieces.segments for n in p.inputs if n in known and known[n].shape == (1,)}
+    assert (1,) in crossing and () not in crossing and types == {"float32", "int64", "bool"}
+    assert known[pieces.outputs[2]].shape == ()
+    assert [spec.shape for p in pieces.segments for spec in p.specs if spec and spec.name == pieces.inputs[1]] == [()]
+    assert all(len(p.indices) == len(list(p.lowered.graph.nodes())) for p in pieces.segments)
+    given = torch.randn(3, 8), torch.tensor(1.5)
+    for got, wanted in zip(run(pieces, *given), script(*given), strict=True):
+        torch.testing.assert_close(got, wanted, rtol=0, atol=0)
+    for segment in (p for p in pieces.segments if p.kind == "tensorrt"):
+        conversion = builder.convert(segment.lowered, segment.specs, profiles=segment.profiles)
+        assert [spec.shape for spec in conversion.inputs] == [spec.shape for spec in segment.specs if spec]
 
 
 class Tail(nn.Module):

@@ -6,17 +6,21 @@ from __future__ import annotations
 
 import io
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
+from builder import engine
+from builder.engine.build import plan_facts
 from builder.errors import UsageError
 from builder.lowering import lower
 from builder.parity.served import PublishedModel, read
 from builder.repository import ModelResult, build_repository, libtorch
 from builder.serving import judging
 from builder.triton import IO
+from tests.conversion import old
 from tests.repository import networks
 from tests.triton.artifacts import artifact, tensor
 
@@ -122,3 +126,39 @@ def test_a_step_that_the_backend_cannot_serve_says_why_and_auto_leaves_it_to_our
     assert isinstance(refused.error, UsageError) and "custom operators" in str(refused.error)
     (result,) = build_repository(models, tmp_path / "out", layout="ensemble", only=["watermarked"], isolate=False)
     assert result.ok and read(tmp_path / "out" / "watermarked.1.torch").config.backend == "python"
+
+
+@pytest.mark.parametrize("dialect", ["8.6", "newer"])
+@pytest.mark.live
+def test_a_number_crosses_to_tritons_tensorrt_backend_as_a_tensor_of_one_axis(
+    models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dialect: str
+) -> None:
+    """That backend has no tensor without axes (`salient` hands on a mean); its plans are made up here."""
+
+    def build(conversion: Any, options: Any, report: Any) -> engine.Plan:
+        facts = plan_facts(conversion, options, b"plan", 0.0)
+        return engine.Plan(b"plan", {**facts, "flavour": "tensorrt", "tensorrt": "8.6.0"})
+
+    monkeypatch.setattr(engine, "build", build)
+    if dialect == "8.6":
+        old.play(monkeypatch)
+    try:
+        (result,) = build_repository(models, tmp_path / "out", layout="ensemble", only=["salient"], isolate=False)
+    finally:
+        old.forget()
+    assert result.ok, result.error
+    configs = {path.name: read(path).config for path in (tmp_path / "out").iterdir()}
+    backends = {name: config.backend or config.platform for name, config in configs.items()}
+    assert backends == {
+        "salient": "ensemble",
+        "salient.0.tensorrt": "tensorrt",
+        "salient.1.torch": "pytorch",
+        "salient.2.tensorrt": "tensorrt",
+    }
+    (number,) = (t for t in configs["salient.2.tensorrt"].input if len(t.dims) == 1)
+    assert list(number.dims) == list(configs["salient.1.torch"].output[0].dims) == [1]
+    step = read(tmp_path / "out/salient.2.tensorrt")
+    assert {golden.inputs[number.name].shape for golden in step.goldens} == {(1,)}
+    with judging() as judge:
+        for name in set(configs) - {"salient"}:
+            assert judge((tmp_path / "out" / name / "config.pbtxt").read_text()) is None, name
