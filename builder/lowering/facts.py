@@ -30,7 +30,7 @@ _ALONG = frozenset(
         "avg_pool2d", "adaptive_avg_pool2d", "hardtanh", "gelu", "matmul", "bmm", "mm",
         "fake_quantize_per_tensor_affine", "fake_quantize_per_channel_affine",
     )
-)  # fmt: skip
+) | {"prim::unchecked_cast"}  # fmt: skip
 _DTYPE_AT = {"aten::to": 1, "aten::zeros": 1, "aten::ones": 1, "aten::full": 2, "aten::softmax": 2}
 # No dtype given means that of the first input.
 _LIKE = {"aten::softmax": 2, "aten::zeros_like": 1, "aten::ones_like": 1, "aten::full_like": 2}
@@ -286,6 +286,7 @@ _RANKS: dict[str, Callable[[Facts, Any], Rank]] = {
     "aten::unflatten": _unflattened,
     "aten::cat": _joined,
     "aten::linear": _multiplied,
+    "aten::arange": lambda facts, node: 1,
     "aten::gather": lambda facts, node: facts.rank(node.inputsAt(2)),
     "aten::embedding": lambda facts, node: None if (r := facts.rank(node.inputsAt(1))) is None else r + 1,
 }

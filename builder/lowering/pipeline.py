@@ -45,6 +45,7 @@ from builder.lowering.passes.scalars import (
     fold_sizes,
 )
 from builder.lowering.passes.strings import fold_string_lengths
+from builder.lowering.passes.transposes import sink_transposes
 from builder.lowering.passes.unpack import (
     tile_to_repeat,
     unpack_addmm,
@@ -150,7 +151,10 @@ PIPELINE: tuple[Pass, ...] = (
     torch_passes.peephole_lists,
     # Attention, once the sizes of its heads are numbers.
     split_projections,
+    fold_widths,  # sizes of the new layers are those of what they read
     merge_reshapes,
+    torch_passes.eliminate_dead_code,  # what was merged is read by nobody, and shall not look so
+    sink_transposes,  # behind the layers that are apart now
     precision,  # last of those that change nodes: it sees what conversion will see
     pool_constants,  # before it: operators are equal whose constants are one
     eliminate_common_subexpressions,

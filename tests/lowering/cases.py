@@ -839,6 +839,28 @@ CASES = (
         ("aten::transpose",),
         ("aten::permute",),
     ),
+    plain(
+        "sink-transposes",
+        """graph(%x : Tensor, %w : Tensor):
+          %none : NoneType = prim::Constant()
+          %zero : int = prim::Constant[value=0]()
+          %one : int = prim::Constant[value=1]()
+          %two : int = prim::Constant[value=2]()
+          %b : int = aten::size(%x, %zero)
+          %t : int = aten::size(%x, %one)
+          %y : Tensor = aten::transpose(%x, %zero, %one)
+          %z : Tensor = aten::linear(%y, %w, %none)
+          %apart : int[] = prim::ListConstruct(%t, %b, %two, %two)
+          %heads : Tensor = aten::reshape(%z, %apart)
+          %order : int[] = prim::Constant[value=[1, 2, 0, 3]]()
+          %first : Tensor = aten::permute(%heads, %order)
+          return (%first)""",
+        (floats(3, 5, 4),),
+        ("aten::transpose", "[1, 2, 0, 3]"),
+        ("aten::linear(%x", "[0, 2, 1, 3]"),
+        (floats(4, 4),),
+        context=Context(specs=(TensorSpec("float32", ("b", "t", 4), dims={"b": (1, 2, 8), "t": (1, 4, 16)}),)),
+    ),
     plain("fold-sizes", size_chain, (_X,), ("__getitem__",), ("aten::size",)),
     plain("fold-neutral-arithmetic", size_chain, (_X,), ("aten::mul",), ("aten::size",)),
 )

@@ -94,11 +94,17 @@ def _as_type(graph: Any, node: Any, number: Any) -> Any:
     return Emit(graph, node).op(convert, number, type=wanted)
 
 
-@lowering_pass("fold-sizes", touches=("aten::__getitem__", "aten::len"))
+@lowering_pass("fold-sizes", touches=("aten::__getitem__", "aten::len", "prim::ListUnpack"))
 def fold_sizes(graph: Any, context: Context) -> None:
-    """Read one size at a time (`x.size()[0]` is `x.size(0)`), and take what is known of constants and of lists that
-    are built here.
+    """Read one size at a time (`x.size()[0]` is `x.size(0)`, and so for `n, t, c = x.size()`), and take what is known
+    of constants and of lists that are built here.
     """
+    for node in ir.nodes_of(graph, "prim::ListUnpack"):
+        sizes = node.inputsAt(0).node()
+        if sizes.kind() == "aten::size" and sizes.inputsSize() == 1 and not ir.in_fallback(node):
+            emit = Emit(graph, node, sizes)
+            axes = range(node.outputsSize())
+            ir.replace(node, [emit.op("aten::size", sizes.inputsAt(0), axis, type=ir.INT) for axis in axes])
     for node in ir.nodes_of(graph, "aten::__getitem__"):
         sizes = node.inputsAt(0).node()
         if sizes.kind() == "aten::size" and sizes.inputsSize() == 1 and ir.is_constant(node.inputsAt(1)):

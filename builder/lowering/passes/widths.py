@@ -41,11 +41,11 @@ def _fold(graph: Any, node: Any, rank: int | None, static: Mapping[int, Sequence
     axis = ir.constant(node.inputsAt(1))
     if axis is None or rank == 0 or (rank is None and axis != -1):
         return
-    value, last = node.inputsAt(0), axis in (-1, (rank or 0) - 1)
+    value, told = node.inputsAt(0), _width(node.inputsAt(0), node) if axis in (-1, (rank or 0) - 1) else None
     if rank is not None:
         value, axis = _source(value, axis % rank, rank)
-        last = axis == rank - 1
-    length = static[value.unique()][axis] if value.unique() in static else _width(value, node) if last else None
+        told = _width(value, node) if told is None and axis == rank - 1 else told
+    length = static[value.unique()][axis] if value.unique() in static else told
     if isinstance(length, int) and length >= 0:
         ir.replace(node, [ir.insert_constant(graph, length, node)])
     elif value != node.inputsAt(0):

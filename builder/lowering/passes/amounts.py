@@ -1,0 +1,88 @@
+"""Products of numbers and of sizes that the inputs decide, and what a reshape makes of axes that are so long."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+
+class Amount(NamedTuple):
+    """A number times sizes that are not known, each as often as it counts."""
+
+    number: int
+    names: Counter[Any]
+
+    def over(self, other: Amount) -> Amount | None:
+        """The quotient, where it is such a product."""
+        if not other.number or self.number % other.number or other.names - self.names:
+            return None
+        return Amount(self.number // other.number, self.names - other.names)
+
+
+def amount(number: int) -> Amount:
+    """A number alone."""
+    return Amount(number, Counter())
+
+
+ONE = amount(1)
+
+
+def product(amounts: Sequence[Amount]) -> Amount:
+    """Of all of them."""
+    number, names = 1, Counter[Any]()
+    for one in amounts:
+        number, names = number * one.number, names + one.names
+    return Amount(number, names)
+
+
+def named(value: Any, axis: int) -> Amount:
+    """A size by its own name."""
+    return Amount(1, Counter([(value.unique(), axis)]))
+
+
+Shape = list[Amount]
+"""The length of each axis."""
+
+
+def filled(shape: Shape, wanted: Sequence[Amount | None]) -> Shape | None:
+    """The wanted axes, with the one that reshape infers; None where it cannot be told."""
+    if None not in wanted:
+        return [one for one in wanted if one is not None]
+    rest = product(shape).over(product([one or ONE for one in wanted]))
+    return None if rest is None or list(wanted).count(None) > 1 else [one or rest for one in wanted]
+
+
+class Piece(NamedTuple):
+    """What an axis before a reshape and one after it (by their places) have in common."""
+
+    before: int
+    after: int
+    length: Amount
+
+
+def alias(whole: Amount, made: Amount) -> dict[Any, Any]:
+    """The one size that goes by two names, as there are as many elements after a reshape as before. (None at all: then
+    no place that an element could be at differs.)"""
+    gone, new = list((whole.names - made.names).elements()), list((made.names - whole.names).elements())
+    return {new[0]: gone[0]} if len(gone) == len(new) == 1 and whole.number == made.number else {}
+
+
+def renamed(one: Amount, names: Mapping[Any, Any]) -> Amount:
+    """With other names for the sizes that have some here."""
+    return Amount(one.number, Counter(names.get(name, name) for name in one.names.elements()))
+
+
+def common(before: Sequence[Amount], after: Sequence[Amount]) -> list[Piece] | None:
+    """What the axes on both sides are made of, from the first on; None where one side's do not divide the other's."""
+    found, lefts, rights = list[Piece](), list(before), list(after)
+    i = j = 0
+    while i < len(lefts) and j < len(rights):
+        length = lefts[i] if rights[j].over(lefts[i]) else rights[j]
+        left, right = lefts[i].over(length), rights[j].over(length)
+        if left is None or right is None:
+            return None
+        found.append(Piece(i, j, length))
+        lefts[i], rights[j] = left, right
+        i, j = i + (left == ONE), j + (right == ONE)
+    return found if i == len(lefts) and j == len(rights) else None

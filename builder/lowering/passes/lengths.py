@@ -1,0 +1,203 @@
+"""How long the axes of tensors are: products of numbers and of sizes that the inputs decide."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from builder.lowering import ir
+from builder.lowering.facts import Facts, weight_shape
+from builder.lowering.passes.amounts import (
+    ONE,
+    Amount,
+    Piece,
+    Shape,
+    alias,
+    amount,
+    common,
+    filled,
+    named,
+    product,
+    renamed,
+)
+from builder.lowering.passes.moves import MOVES, axis_at, moved
+from builder.lowering.passes.widths import width
+
+
+class Lengths:
+    """The shape of each value, as far as it is known; to be asked, and told of nodes, in program order."""
+
+    def __init__(self, facts: Facts, known: Mapping[int, Sequence[Any]]) -> None:
+        """`known`: the shapes of inputs by number of the value; an axis that is no number there is not known."""
+        self._facts, self._known, self._shapes = facts, known, dict[int, Shape | None]()
+        self.guesses: dict[Any, Amount] = {}
+        """Of a size that broadcasting made: that of one operand. It is another only where that one is 1."""
+
+    def learn(self, node: Any) -> None:
+        """Note what follows of a node's output."""
+        self._facts.learn(node)
+        rule = _RULES.get(node.kind())
+        if rule is not None and node.outputsSize() == 1 and not ir.in_fallback(node):
+            found = rule(self, node)
+            if found is not None:
+                self._shapes[node.output().unique()] = found
+
+    def shape(self, value: Any) -> Shape | None:
+        """None where the number of axes is not known."""
+        if value.unique() not in self._shapes:
+            self._shapes[value.unique()] = self._own(value)
+        return self._shapes[value.unique()]
+
+    def _own(self, value: Any) -> Shape | None:
+        """Each axis by its own name, or the number that it is."""
+        rank = self._facts.rank(value)
+        known = weight_shape(value) or self._known.get(value.unique()) or (None,) * (rank or 0)
+        if rank is None or len(known) != rank:
+            return None
+        return [
+            amount(length) if isinstance(length, int) and length >= 0 else named(value, axis)
+            for axis, length in enumerate(known)
+        ]
+
+    def of(self, item: Any) -> Amount | None:
+        """What a size in a list amounts to; None for one that is to be inferred."""
+        known = item if isinstance(item, int) else ir.constant(item)
+        if known is not None:
+            return None if known == -1 else amount(known)
+        node = item.node()
+        parts = [self.of(value) for value in node.inputs()] if node.kind() == "aten::mul" else [None]
+        told = [part for part in parts if part is not None]
+        return product(told) if len(told) == len(parts) else self._size(node) or Amount(1, Counter([item.unique()]))
+
+    def _size(self, node: Any) -> Amount | None:
+        """Of a size that a tensor is asked for."""
+        if node.kind() != "aten::size" or node.inputsSize() != 2:
+            return None
+        shape = self.shape(node.inputsAt(0))
+        axis = None if shape is None else axis_at(node, 1, len(shape))
+        return None if shape is None or axis is None else shape[axis]
+
+    def pieces(self, shape: Shape, wanted: Sequence[Amount | None]) -> list[Piece] | None:
+        """The axes of a tensor and those that reshape makes of them, both taken apart into what they have in common;
+        None where that is not known. A wanted one that is None is inferred."""
+        made = filled(shape, wanted)
+        if made is None:
+            return None
+        whole = product(made)
+        other = alias(product(shape), whole)
+        found = common([renamed(one, other) for one in shape], [renamed(one, other) for one in made])
+        return found or common([self._guessed(one, whole.names) for one in shape], made)
+
+    def _guessed(self, one: Amount, wanted: Counter[Any], steps: int = 12) -> Amount:
+        """With guesses for the sizes that a reshape does not name. They are right for any tensor that it can read: it
+        keeps the number of elements, so that none whose guess is 1 is longer."""
+        found = [amount(one.number)]
+        for name in one.names.elements():
+            guess = self.guesses.get(name) if steps and name not in wanted else None
+            found.append(Amount(1, Counter([name])) if guess is None else self._guessed(guess, wanted, steps - 1))
+        return product(found)
+
+
+def _same(lengths: Lengths, node: Any) -> Shape | None:
+    return lengths.shape(node.inputsAt(0))
+
+
+def _layer(lengths: Lengths, node: Any) -> Shape | None:
+    read, wide = lengths.shape(node.inputsAt(0)), width(node.output())
+    return None if read is None or wide is None else [*read[:-1], amount(wide)]
+
+
+def _moved(lengths: Lengths, node: Any) -> Shape | None:
+    read = lengths.shape(node.inputsAt(0))
+    return None if read is None else moved(node, read)
+
+
+def _reshaped(lengths: Lengths, node: Any) -> Shape | None:
+    read, items = lengths.shape(node.inputsAt(0)), ir.list_items(node.inputsAt(1))
+    if items is None:
+        return None
+    wanted = [lengths.of(item) for item in items]
+    axes = (None if read is None else filled(read, wanted)) or wanted
+    return [one or named(node.output(), axis) for axis, one in enumerate(axes)]
+
+
+def _unflattened(lengths: Lengths, node: Any) -> Shape | None:
+    read, items = lengths.shape(node.inputsAt(0)), ir.list_items(node.inputsAt(2))
+    axis = None if read is None else axis_at(node, 1, len(read))
+    if read is None or items is None or axis is None:
+        return None
+    made = filled([read[axis]], [lengths.of(item) for item in items])
+    return None if made is None else [*read[:axis], *made, *read[axis + 1 :]]
+
+
+def _unsqueezed(lengths: Lengths, node: Any) -> Shape | None:
+    read = lengths.shape(node.inputsAt(0))
+    axis = None if read is None else axis_at(node, 1, len(read) + 1)
+    return None if read is None or axis is None else [*read[:axis], ONE, *read[axis:]]
+
+
+def _expanded(lengths: Lengths, node: Any) -> Shape | None:
+    read, items = lengths.shape(node.inputsAt(0)), ir.list_items(node.inputsAt(1))
+    if read is None or items is None or len(items) < len(read):
+        return None
+    kept = [ONE] * (len(items) - len(read)) + read
+    return [lengths.of(item) or length for item, length in zip(items, kept, strict=True)]
+
+
+def _reduced(lengths: Lengths, node: Any) -> Shape | None:
+    read, axes = lengths.shape(node.inputsAt(0)), ir.int_list(node.inputsAt(1))
+    if read is None or not axes or ir.constant(node.inputsAt(2)) is not True:
+        return None
+    gone = {axis % len(read) for axis in axes}
+    return [ONE if axis in gone else length for axis, length in enumerate(read)]
+
+
+def _fitting(lengths: Lengths, node: Any) -> Shape | None:
+    tensors = [value for value in node.inputs() if value.type().kind() == "TensorType"]
+    sides = [lengths.shape(value) for value in tensors]
+    # The condition of `where` last: what is chosen says more of the sizes.
+    sides = sides[1:] + sides[:1] if node.kind() == "aten::where" else sides
+    known = [side for side in sides if side is not None]
+    return _stretched(lengths, node, known) if known and len(known) == len(tensors) else None
+
+
+def _multiplied(lengths: Lengths, node: Any) -> Shape | None:
+    one, other = (lengths.shape(node.inputsAt(at)) for at in (0, 1))
+    if one is None or other is None or min(len(one), len(other)) < 2:
+        return None
+    return [*_stretched(lengths, node, [one[:-2], other[:-2]]), one[-2], other[-1]]
+
+
+def _stretched(lengths: Lengths, node: Any, sides: Sequence[Shape]) -> Shape:
+    """Of tensors that fit each other: an axis of length 1 is as long as the others'."""
+    rank = max(len(side) for side in sides)
+    columns = zip(*([ONE] * (rank - len(side)) + side for side in sides), strict=True)
+    return [_fit(lengths, named(node.output(), axis), column) for axis, column in enumerate(columns)]
+
+
+def _fit(lengths: Lengths, own: Amount, column: Sequence[Amount]) -> Amount:
+    told = [length for length in column if length != ONE] or [ONE]
+    number = next((length for length in told if not length.names), None)
+    if number is not None or all(length == told[0] for length in told):
+        return number or told[0]
+    lengths.guesses[next(iter(own.names))] = told[0]
+    return own
+
+
+Rule = Callable[[Lengths, Any], Shape | None]
+_KINDS: dict[Rule, str] = {
+    _same: "softmax log_softmax relu gelu sigmoid tanh neg layer_norm to logical_not bitwise_not triu tril zeros_like "
+    "ones_like full_like fake_quantize_per_tensor_affine",
+    _layer: "linear",
+    _reshaped: "reshape",
+    _unflattened: "unflatten",
+    _unsqueezed: "unsqueeze",
+    _expanded: "expand",
+    _reduced: "amax",
+    _fitting: "add sub mul div masked_fill where eq ne lt le gt ge logical_and logical_or",
+    _multiplied: "matmul bmm",
+}
+_RULES = {f"aten::{name}": rule for rule, names in _KINDS.items() for name in names.split()} | dict.fromkeys(
+    MOVES, _moved
+)
