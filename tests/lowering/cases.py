@@ -194,6 +194,11 @@ def size_chain(x):
     return x.reshape(x.size()[0] * 1, -1)
 
 
+def unpacked_sizes(x):
+    n, t = x.size()
+    return x.reshape(t, n)
+
+
 def compares(x):
     mask = x > 0
     if mask.dtype == torch.bool:
@@ -802,6 +807,26 @@ CASES = (
         (floats(4, 4),),
     ),
     plain(
+        "fold-widths",
+        """graph(%x : Tensor, %y : Tensor, %w : Tensor):
+          %none : NoneType = prim::Constant()
+          %zero : int = prim::Constant[value=0]()
+          %one : int = prim::Constant[value=1]()
+          %last : int = prim::Constant[value=2]()
+          %sum : Tensor = aten::add(%x, %y, %one)
+          %t : Tensor = aten::transpose(%sum, %zero, %one)
+          %width : int = aten::size(%t, %last)
+          %z : Tensor = aten::linear(%t, %w, %none)
+          %s : Tensor = aten::mul(%z, %width)
+          return (%s)""",
+        (floats(3, 5, 4), floats(3, 5, 4)),
+        ("aten::size",),
+        ("aten::mul",),
+        (floats(4, 4),),
+        context=Context(specs=(TensorSpec("float32", (3, 5, 4)), TensorSpec("float32", (3, 5, 4)))),
+        name="read by a layer alone",
+    ),
+    plain(
         "split-projections",
         """graph(%x : Tensor, %w : Tensor):
           %none : NoneType = prim::Constant()
@@ -862,5 +887,6 @@ CASES = (
         context=Context(specs=(TensorSpec("float32", ("b", "t", 4), dims={"b": (1, 2, 8), "t": (1, 4, 16)}),)),
     ),
     plain("fold-sizes", size_chain, (_X,), ("__getitem__",), ("aten::size",)),
+    plain("fold-sizes", unpacked_sizes, (_X,), ("prim::ListUnpack",), ("aten::size",)),
     plain("fold-neutral-arithmetic", size_chain, (_X,), ("aten::mul",), ("aten::size",)),
 )

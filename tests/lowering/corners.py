@@ -89,6 +89,7 @@ CORNERS: dict[str, list[Inputs]] = {
 BY_TITLE: dict[tuple[str, str], list[Inputs]] = {
     ("unpack-std", "with mean"): [(floats(2, 5),), (floats(1, 3, 2, 2).to(_DOUBLE),)],
     ("unpack-var", "no cancellation"): [(floats(2, 5),), (floats(1, 3, 2, 2).to(_DOUBLE),)],
+    ("fold-sizes", "unpacked sizes"): [(floats(5, 1),), (floats(0, 2).to(_HALF),)],
     ("unpack-scaled-dot-product-attention", "bool mask"): [
         (floats(5, 8), floats(6, 8), floats(6, 8), floats(5, 6) > 0),
         (floats(2, 3, 5, 8), floats(2, 3, 6, 8), floats(2, 3, 6, 8), floats(2, 1, 1, 6) > 0),

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 import builder
 from builder.lowering import LoweredGraph, ir
+from builder.lowering.passes.amounts import ONE, Amount, alias, amount, common, filled, product, renamed
 
 WIDTH, HEADS = 12, 3
 MOVES = ("aten::transpose", "aten::permute")
@@ -318,6 +319,51 @@ def test_a_size_that_only_looks_the_same() -> None:
     for n, m in ((3, 1), (3, 3), (1, 1)):
         x, row = torch.randn(n, 5, WIDTH), torch.randn(m, 5, WIDTH)
         torch.testing.assert_close(found.run(x, row)[0], module(x, row), rtol=2e-6, atol=2e-6)
+
+
+def named(*names: str, number: int = 1) -> Amount:
+    return Amount(number, Counter(names))
+
+
+N, T = named("n"), named("t")
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "expected"),
+    [
+        ([N, T, amount(12)], [N, T, amount(3), amount(4)], [(0, 0), (1, 1), (2, 2), (2, 3)]),
+        ([N, T, amount(12)], [N, named("t", number=3), amount(4)], [(0, 0), (1, 1), (2, 1), (2, 2)]),
+        ([N, T, amount(3), amount(4)], [named("n", "t"), amount(12)], [(0, 0), (1, 0), (2, 1), (3, 1)]),
+        ([amount(6), amount(4)], [amount(3), amount(8)], [(0, 0), (0, 1), (1, 1)]),
+        ([N, amount(4)], [N, ONE, amount(4)], [(0, 0), (1, 1), (1, 2)]),
+        ([ONE, N], [N], [(0, 0), (1, 0)]),
+        ([amount(6), amount(4)], [amount(4), amount(6)], None),
+        ([N, T], [T, N], None),
+        ([N, amount(4)], [N, amount(3)], None),
+        ([N, amount(4)], [N, amount(4), amount(2)], None),
+        ([amount(0), N], [N, amount(0)], None),
+    ],
+    ids=str,
+)
+def test_what_a_reshape_makes_of_axes(
+    before: list[Amount], after: list[Amount], expected: list[tuple[int, int]] | None
+) -> None:
+    found = common(before, after)
+    assert (found and [(piece.before, piece.after) for piece in found]) == expected
+    if found is not None:
+        for at, length in enumerate(before):
+            assert product([piece.length for piece in found if piece.before == at]) == length
+
+
+def test_an_inferred_axis_is_what_is_left() -> None:
+    assert filled([N, T, amount(12)], [T, None, amount(6)]) == [T, named("n", number=2), amount(6)]
+    assert filled([N, T], [None, None]) is None and filled([N], [T, None]) is None
+
+
+def test_one_size_may_have_two_names() -> None:
+    other = alias(named("n", "t", number=4), named("n", "b", number=4))
+    assert other == {"b": "t"} and renamed(named("n", "b"), other) == named("n", "t")
+    assert not alias(named("n", "t"), named("a", "b")) and not alias(named("n", number=2), named("b", number=4))
 
 
 class Program(nn.Module):
