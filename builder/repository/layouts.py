@@ -92,8 +92,17 @@ def why_fused(cut: Cut, serve_as: str, torch_steps: str = "auto") -> str | None:
     hands_over = cost.step_seconds(len(cut.segments), sum(segment.crossing_bytes for segment in cut.segments))
     if hands_over > cost.STEP_SHARE * computes:
         return f"{len(cut.segments)} steps would cost {hands_over * 1e3:.2g} ms, its work {computes * 1e3:.2g} ms"
+    return _refused(cut, serve_as, torch_steps)
+
+
+def _refused(cut: Cut, serve_as: str, torch_steps: str) -> str | None:
+    """What would keep the ensemble from being published: some types and shapes no config can say."""
+    from builder import triton
+    from builder.triton.ensemble import config
+
     try:
-        ensemble(cut, serve_as, torch_steps)
+        made = ensemble(cut, serve_as, torch_steps)
+        config(made, {step.spec.name: triton.config(step) for step in made.steps})
     except PublishError as refusal:
         return f"Triton could not serve its steps: {refusal.message}"
     return None

@@ -14,9 +14,10 @@ import torch
 
 from builder import engine
 from builder.engine.build import plan_facts
-from builder.errors import UsageError
+from builder.errors import PublishError, UsageError
 from builder.lowering import lower
 from builder.parity.served import PublishedModel, read
+from builder.partition import cost
 from builder.repository import ModelResult, build_repository, libtorch
 from builder.serving import judging
 from builder.triton import IO
@@ -128,6 +129,12 @@ def test_a_step_that_the_backend_cannot_serve_says_why_and_auto_leaves_it_to_our
     assert result.ok and read(tmp_path / "out" / "watermarked.1.torch").config.backend == "python"
 
 
+def made_up(conversion: Any, options: Any, report: Any) -> engine.Plan:
+    """A plan that Triton's TensorRT backend would serve, for all that its config tells."""
+    facts = plan_facts(conversion, options, b"plan", 0.0)
+    return engine.Plan(b"plan", {**facts, "flavour": "tensorrt", "tensorrt": "8.6.0"})
+
+
 @pytest.mark.parametrize("dialect", ["8.6", "newer"])
 @pytest.mark.live
 def test_a_number_crosses_to_tritons_tensorrt_backend_as_a_tensor_of_one_axis(
@@ -135,11 +142,7 @@ def test_a_number_crosses_to_tritons_tensorrt_backend_as_a_tensor_of_one_axis(
 ) -> None:
     """That backend has no tensor without axes (`salient` hands on a mean); its plans are made up here."""
 
-    def build(conversion: Any, options: Any, report: Any) -> engine.Plan:
-        facts = plan_facts(conversion, options, b"plan", 0.0)
-        return engine.Plan(b"plan", {**facts, "flavour": "tensorrt", "tensorrt": "8.6.0"})
-
-    monkeypatch.setattr(engine, "build", build)
+    monkeypatch.setattr(engine, "build", made_up)
     if dialect == "8.6":
         old.play(monkeypatch)
     try:
@@ -162,3 +165,20 @@ def test_a_number_crosses_to_tritons_tensorrt_backend_as_a_tensor_of_one_axis(
     with judging() as judge:
         for name in set(configs) - {"salient"}:
             assert judge((tmp_path / "out" / name / "config.pbtxt").read_text()) is None, name
+
+
+def test_what_no_ensemble_can_say_is_served_fused_unless_demanded(
+    models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """8.6 has int32 for the ids that `gated`'s torch step reads as int64."""
+    monkeypatch.setattr(engine, "build", made_up)
+    monkeypatch.setattr(cost, "STEP_SHARE", float("inf"))
+    old.play(monkeypatch)
+    settings = {"only": ["gated"], "isolate": False}
+    try:
+        (auto,) = build_repository(models, tmp_path / "auto", **settings)
+        (demanded,) = build_repository(models, tmp_path / "demanded", layout="ensemble", **settings)
+    finally:
+        old.forget()
+    assert (auto.ok, auto.layout) == (True, "fused") and "inconsistent data type" in str(auto.layout_reason)
+    assert isinstance(demanded.error, PublishError) and "inconsistent data type" in str(demanded.error)
