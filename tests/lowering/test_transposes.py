@@ -161,6 +161,15 @@ def test_no_layer_reads_a_transposed_value(name: str) -> None:
     assert not of_moved(lowered(module, *axes, masks=masks))
 
 
+@pytest.mark.parametrize("name", ["weights", "weights of heads"])
+def test_attention_that_tells_its_weights_is_what_it_is_with_the_batch_first(name: str) -> None:
+    """Its products have the heads of all in one axis; each permute is read by the reshape that joins them."""
+    module, axes, masks = OTHERS[name]
+    found = lowered(module, *axes, masks=masks)
+    orders = [ir.int_list(node.inputsAt(1)) for node in moves(found) if node.kind() == "aten::permute"]
+    assert orders == [[0, 2, 1, 3]] * 4 and len(moves(found)) == 5
+
+
 def test_without_a_batch() -> None:
     module = Attention(lambda m, x: m.attention(x, x, x, need_weights=False)[0])
     assert not of_moved(lowered(module, ("t", WIDTH)))

@@ -163,7 +163,8 @@ def _fitting(lengths: Lengths, node: Any) -> Shape | None:
 
 
 def _multiplied(lengths: Lengths, node: Any) -> Shape | None:
-    one, other = (lengths.shape(node.inputsAt(at)) for at in (0, 1))
+    first = int(node.kind() == "aten::baddbmm")  # whose first operand is what is added
+    one, other = (lengths.shape(node.inputsAt(first + at)) for at in (0, 1))
     if one is None or other is None or min(len(one), len(other)) < 2:
         return None
     return [*_stretched(lengths, node, [one[:-2], other[:-2]]), one[-2], other[-1]]
@@ -196,7 +197,7 @@ _KINDS: dict[Rule, str] = {
     _expanded: "expand",
     _reduced: "amax",
     _fitting: "add sub mul div masked_fill where eq ne lt le gt ge logical_and logical_or",
-    _multiplied: "matmul bmm",
+    _multiplied: "matmul bmm baddbmm",
 }
 _RULES = {f"aten::{name}": rule for rule, names in _KINDS.items() for name in names.split()} | dict.fromkeys(
     MOVES, _moved

@@ -13,7 +13,7 @@ from builder.lowering.passes.dtypes import bottom_up, input_facts
 from builder.lowering.passes.functionalise.views import Emit
 from builder.lowering.passes.lengths import Lengths
 from builder.lowering.passes.moves import MOVES, axis_at, moved
-from builder.lowering.passes.widths import width
+from builder.lowering.passes.widths import source, width
 
 
 @lowering_pass("sink-transposes", touches=MOVES)
@@ -139,7 +139,7 @@ def _behind_reshape(emit: _Emit, node: Any) -> Any:
     if order is None or found is None or len({piece.before for piece in found}) == len(found):
         return None
     joins = len({piece.after for piece in found}) < len(found)
-    if joins and [use.user.kind() in MOVES for use in node.output().uses()] != [True]:
+    if joins and not _is_moved(node.output()):
         return None
     places = sorted(range(len(found)), key=lambda at: (order[found[at].before], at))
     sizes = [_size(emit, node, order, found, at) for at in places]
@@ -148,6 +148,14 @@ def _behind_reshape(emit: _Emit, node: Any) -> Any:
     value = emit.op("aten::reshape", move.inputsAt(0), emit.ints(sizes))
     value = emit.permuted(value, [places.index(at) for at in range(len(found))])
     return emit.op("aten::reshape", value, node.inputsAt(1)) if joins else value
+
+
+def _is_moved(value: Any) -> bool:
+    """Whether a transpose alone reads the value, or a layer that one alone reads."""
+    users = [use.user for use in value.uses()]
+    if len(users) != 1 or ir.in_fallback(users[0]):
+        return False
+    return users[0].kind() in MOVES or (users[0].kind() == "aten::linear" and _is_moved(users[0].output()))
 
 
 def _size(emit: _Emit, node: Any, order: Sequence[int], found: Sequence[Piece], at: int) -> Any:
@@ -159,7 +167,8 @@ def _size(emit: _Emit, node: Any, order: Sequence[int], found: Sequence[Piece], 
         return items[piece.after]
     if [other.before for other in found].count(piece.before) > 1:
         return None
-    return emit.op("aten::size", node.inputsAt(0).node().inputsAt(0), order[piece.before], type=ir.INT)
+    value, axis = source(node.inputsAt(0).node().inputsAt(0), order[piece.before], len(order))
+    return emit.op("aten::size", value, axis, type=ir.INT)
 
 
 def _behind_unflatten(emit: _Emit, node: Any) -> Any:
@@ -177,12 +186,12 @@ def _behind_unflatten(emit: _Emit, node: Any) -> Any:
 def _together(emit: _Emit, node: Any) -> Any:
     """Two transposes, or what stands between them."""
     order, value = emit.order(node), node.inputsAt(0)
-    if order is None:
+    if order is None or _turns_keys(node, order):
         return None
     if order == sorted(order):
         return value
     if emit.order(value.node()) is not None:
-        return None if _turns_keys(node, order) else emit.permuted(value, order)
+        return emit.permuted(value, order)
     return emit.before_layer(value, order) if emit.is_ours(value) else None
 
 

@@ -43,7 +43,7 @@ def _fold(graph: Any, node: Any, rank: int | None, static: Mapping[int, Sequence
         return
     value, told = node.inputsAt(0), _width(node.inputsAt(0), node) if axis in (-1, (rank or 0) - 1) else None
     if rank is not None:
-        value, axis = _source(value, axis % rank, rank)
+        value, axis = source(value, axis % rank, rank)
         told = _width(value, node) if told is None and axis == rank - 1 else told
     length = static[value.unique()][axis] if value.unique() in static else told
     if isinstance(length, int) and length >= 0:
@@ -53,7 +53,7 @@ def _fold(graph: Any, node: Any, rank: int | None, static: Mapping[int, Sequence
         node.replaceInput(1, ir.insert_constant(graph, axis, node))
 
 
-def _source(value: Any, axis: int, rank: int) -> tuple[Any, int]:
+def source(value: Any, axis: int, rank: int) -> tuple[Any, int]:
     """The tensor, and its axis, whose size this axis has."""
     while True:
         node = value.node()
