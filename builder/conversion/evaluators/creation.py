@@ -102,6 +102,11 @@ def empty_strided(ctx: ConversionContext, node: Any, *values: Any) -> Any:
 def counted(ctx: ConversionContext, start: Any, step: Any, count: Size, dtype: torch.dtype) -> Any:
     """start, start + step, ... of a dynamic count: one IFillLayer."""
     ctx.keep_steady(count)
+    if ctx.loops and not flavour.strongly_typed():
+        raise Unconvertible(
+            "TensorRT 8.6 crashes, or mixes rows up, where a loop of unknown length writes some of them",
+            "TensorRT 10 or newer, or give the loop a fixed number of trips",
+        )
     carrier = dtypes.carrier(dtype)
     computed = carrier if carrier in (torch.float32, torch.int32, torch.int64) else torch.float32
     typed = [dtypes.to_trt(computed)] if flavour.has_int64() else []  # 8.6 takes the type of alpha and beta
