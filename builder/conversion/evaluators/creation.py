@@ -13,7 +13,7 @@ from builder.conversion.dynamic import DynamicScalar, Size
 from builder.conversion.evaluators.prim import dtype_of
 from builder.conversion.facts import is_tensor
 from builder.conversion.registry import evaluator
-from builder.engine import flavour
+from builder.engine import dialect, flavour
 from builder.engine.flavour import trt
 
 VALUES = {"zeros": 0, "ones": 1, "empty": 0}
@@ -102,13 +102,13 @@ def empty_strided(ctx: ConversionContext, node: Any, *values: Any) -> Any:
 def counted(ctx: ConversionContext, start: Any, step: Any, count: Size, dtype: torch.dtype) -> Any:
     """start, start + step, ... of a dynamic count: one IFillLayer."""
     ctx.keep_steady(count)
-    if ctx.loops and not flavour.strongly_typed():
+    carrier = dtypes.carrier(dtype)
+    computed = carrier if carrier in (torch.float32, torch.int32, torch.int64) else torch.float32
+    if ctx.loops and not dialect.takes("FILL.IN_LOOP", dtypes.to_trt(computed).name):
         raise Unconvertible(
             "TensorRT 8.6 crashes, or mixes rows up, where a loop of unknown length writes some of them",
             "TensorRT 10 or newer, or give the loop a fixed number of trips",
         )
-    carrier = dtypes.carrier(dtype)
-    computed = carrier if carrier in (torch.float32, torch.int32, torch.int64) else torch.float32
     typed = [dtypes.to_trt(computed)] if flavour.has_int64() else []  # 8.6 takes the type of alpha and beta
     layer = ctx.net.add_fill((1,), trt.FillOperation.LINSPACE, *typed)
     layer.set_input(0, ctx.shape_tensor([count]))
