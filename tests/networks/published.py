@@ -102,6 +102,9 @@ class Causal(nn.Module):
 
         settings = getattr(transformers, config)(attn_implementation="eager", **options)
         self.inner = getattr(transformers, model)(settings)
+        for norm in (module for module in self.modules() if isinstance(module, nn.LayerNorm)):
+            nn.init.uniform_(norm.weight, 0.5, 1.5)  # GPT-NeoX asks two norms of one value: fresh, they are one
+            nn.init.normal_(norm.bias, 0.0, 0.2)
 
     def forward(self, tokens: Tensor) -> Tensor:
         length = tokens.shape[1]
