@@ -123,8 +123,6 @@ class BlockConverter:
         results = _listed(converter.build(self.ctx, node, *vars(bound).values()), node)
         if beyond or self.policy.constrains(converter.operator, name):
             precision.constrain(self.ctx.net, first, () if beyond else self.policy.spared(name))
-        elif chosen:
-            precision.constrain(self.ctx.net, first, only=precision.PARTS_KEPT.get(converter.operator, ()))
         return results
 
     def bind_outputs(self, node: Any, results: list[Any]) -> None:

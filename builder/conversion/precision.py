@@ -48,7 +48,8 @@ REDUCED = frozenset(
     "linear matmul mm bmm addmm baddbmm addbmm addmv mv dot einsum scaled_dot_product_attention "
     "lstm gru rnn_tanh rnn_relu lstm_cell gru_cell rnn_tanh_cell rnn_relu_cell".split()
 )
-"""Products: TensorRT accumulates them in float32 whatever their operands are, so half costs one rounding of each."""
+"""Products: half costs one rounding of each operand where they are accumulated in float32. TensorRT 8.6 takes kernels
+that accumulate in half, too, where they are the faster ones (`f16f16_f16f16_f16`, docs/parity.md)."""
 
 KEPT = frozenset(
     "softmax _softmax log_softmax _log_softmax layer_norm native_layer_norm group_norm instance_norm rms_norm "
@@ -62,10 +63,6 @@ SELF_KEPT = ("NORMALIZATION", "SOFTMAX")
 """Layer types that TensorRT computes in float32 whatever dtype goes in and comes out (INormalizationLayer's
 compute_precision is FLOAT unless asked otherwise; softmax sums in float32). Where TensorRT chooses precisions, to hold
 their endpoints in float32 too would only keep them out of the kernels that fuse attention."""
-
-PARTS_KEPT = {"gelu": ("UNARY",)}
-"""Where TensorRT chooses precisions, the layer types of a composed operator that stay in float32: erf, as by itself.
-8.6's kernel for gelu takes 10.3 us for 11.4 when it knows (BERT-base, batch 8, H200)."""
 
 QUANTISING = frozenset("fake_quantize_per_tensor_affine fake_quantize_per_channel_affine fake_quantize_fp8".split())
 """They take what comes and give what their reader computes in: a cast on either side would hide the pair."""
@@ -144,12 +141,12 @@ def quantises(graph: Any) -> bool:
     return any(graph.findNode(kind, True) is not None for kind in kinds)
 
 
-def constrain(net: Any, first: int, spared: tuple[str, ...] = (), only: tuple[str, ...] | None = None) -> None:
-    """Keep the floating layers from index `first` on in float32, on a TensorRT that chooses precisions itself: those of
-    the types `only` where it is given, and none of the types `spared`."""
+def constrain(net: Any, first: int, spared: tuple[str, ...] = ()) -> None:
+    """Keep the floating layers from index `first` on in float32, on a TensorRT that chooses precisions itself; those of
+    the types `spared` may choose."""
     for index in range(first, net.num_layers):
         layer = net.get_layer(index)
-        free = layer.type.name in ("CONSTANT", *spared) or (only is not None and layer.type.name not in only)
+        free = layer.type.name in ("CONSTANT", *spared)
         if not free and layer.get_output(0).dtype == trt.DataType.FLOAT:
             layer.precision = trt.DataType.FLOAT
 

@@ -68,27 +68,13 @@ BEYOND = "has values beyond torch.float16's range"
 def test_a_weight_beyond_half_keeps_its_node_in_float32(monkeypatch: pytest.MonkeyPatch) -> None:
     """8.6 would make it infinite where it chooses half."""
     pinned: list[str] = []
-
-    def constrain(net: Any, first: int, spared: Any = (), only: Any = None) -> None:
-        pinned.extend([net.get_layer(first).name] if only is None else [])
-
-    monkeypatch.setattr(precision, "constrain", constrain)
+    monkeypatch.setattr(precision, "constrain", lambda net, first, spared: pinned.append(net.get_layer(first).name))
     module = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.Linear(3, 2))
     module[0].weight.data[0, 0] = 1e6
     spec = builder.TensorSpec("float32", (2, 3))
     conversion = builder.convert(torch.jit.script(module), [spec], precision="fp16")
     assert [f"`weight` {BEYOND}" in text for text in conversion.warnings] == [True] and len(pinned) == 1
     assert not builder.convert(torch.jit.script(module), [spec]).warnings
-
-
-def test_the_erf_of_gelu_stays_in_float32(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As erf by itself does, and 8.6's kernel is the faster one for it."""
-    told: list[tuple[int, Any]] = []
-    monkeypatch.setattr(precision, "constrain", lambda net, first, only: told.append((net.num_layers - first, only)))
-    module = torch.nn.Sequential(torch.nn.GELU(), torch.nn.ReLU())
-    traced = torch.jit.trace(module, torch.randn(2, 3))
-    builder.convert(traced, [builder.TensorSpec("float32", (2, 3))], precision="fp16")
-    assert told == [(8, ("UNARY",)), (1, ())]
 
 
 def test_a_masks_number_beyond_half_becomes_its_greatest() -> None:

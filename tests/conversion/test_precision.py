@@ -149,12 +149,6 @@ def test_where_tensorrt_chooses_it_is_told_what_it_would_not_do_itself(
     assert [layer.type.name for layer in net.layers if layer.precision == trt.DataType.FLOAT] == kept
 
 
-def test_a_part_of_an_operator_may_be_all_that_is_told() -> None:
-    net = _Layers(*KINDS)
-    constrain(net, 0, only=("UNARY",))
-    assert [layer.type.name for layer in net.layers if layer.precision == trt.DataType.FLOAT] == ["UNARY"]
-
-
 KINDS = ("CONSTANT", "NORMALIZATION", "SOFTMAX", "UNARY", "SHAPE", "REDUCE")
 
 

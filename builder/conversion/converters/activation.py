@@ -126,7 +126,11 @@ def gelu(ctx: ConversionContext, node: Any, x: Any, approximate: str) -> Any:
 
 
 def gelu_erf(ctx: ConversionContext, x: Any) -> Any:
-    """(x / 2) (1 + erf(x / sqrt 2)): 8.6 has no such activation."""
+    """(x / 2) (1 + erf(x / sqrt 2)): 8.6 has no such activation.
+
+    Its kernel takes 11.4 us in BERT-base (batch 8, H200), and 10.4 where erf is told to stay in float32; but then 8.6
+    found no format for what it fuses of convolutions and gelu in wav2vec2.
+    """
     erf = ctx.unary("ERF", combine(ctx, "PROD", x, math.sqrt(0.5)))
     return combine(ctx, "PROD", combine(ctx, "PROD", x, 0.5), combine(ctx, "SUM", erf, 1.0))
 
