@@ -138,7 +138,15 @@ def test_a_row_says_what_was_used_and_what_torch_would_have() -> None:
     assert page._cell(beyond) == "itself: 300 %, 2.0e-07 (torch any, 1.0e-01)"
     lines = list(page._machine(("G", "8.6.0"), [{**beyond, "result": "another answer", "problem": "why",
                                                 "date": "d", "torch": "t", "driver": "v"}]))  # fmt: skip
-    assert "| fp16 | 1 | 0 | 0 | 1 | 0 |" in lines and lines[-1] == "- N, traced, fp16: why"
+    assert "| fp16 | 1 | 0 | 0 | 0 | 1 | 0 |" in lines and lines[-1] == "- N, traced, fp16: why"
+
+
+def test_a_stated_tolerance_passes_what_it_says_and_no_more() -> None:
+    row = {"network": "ViT-base", "mode": "traced", "precision": "fp16", "result": "another answer", "share": 1.9}
+    assert page.verdict(row) == "stated"
+    assert page.verdict({**row, "share": 2.1}) == page.verdict({**row, "share": None}) == "another answer"
+    assert page.verdict({**row, "precision": "fp32"}) == "another answer"
+    assert page.verdict({**row, "share": 0.9, "result": "passed"}) == "passed"
 
 
 def test_the_page_is_current() -> None:
