@@ -19,7 +19,7 @@ class TorchAnswerer:
         self.module = torch.jit.load(str(path), map_location=device).eval()
         if device != "cpu":
             _move(self.module.graph, device)
-            _multiply(self.module.graph, tf32)
+            _allow_tf32(self.module.graph, tf32)
 
     def run(self, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
         """Without TorchScript's profiling executor, which recompiles, slowly, for each new shape."""
@@ -42,7 +42,7 @@ def _move(graph: Any, device: str) -> None:
                 node.replaceInput(place, graph.insertConstant(torch.device(device)))
 
 
-def _multiply(graph: Any, tf32: bool) -> None:
+def _allow_tf32(graph: Any, tf32: bool) -> None:
     """Let products of float32 round their operands to TF32, or not. cuDNN does unless it is told, so this holds for the
     whole process; a convolution says it itself, as it was where the module was written.
     """
