@@ -1,4 +1,4 @@
-"""prim::Loop: a static one is written out here; the others become an ILoop."""
+"""prim::Loop: a static one is written out here; the others become an ILoop, which gathers what trips append to a list."""
 
 from __future__ import annotations
 
@@ -9,8 +9,11 @@ import torch
 
 from builder.conversion.block import MISSING
 from builder.conversion.context import ConversionContext, Unconvertible
-from builder.conversion.dynamic import DynamicScalar, expression
-from builder.conversion.layers import alike
+from builder.conversion.converters.sequences import scalar_tensor
+from builder.conversion.dynamic import DynamicScalar, Size, expression
+from builder.conversion.facts import is_tensor
+from builder.conversion.growing import Grown
+from builder.conversion.layers import alike, computed_in
 from builder.conversion.nested import agree, as_flag, is_unknown, one_or_all, read_outside, values_outside
 from builder.conversion.packing import Packed
 from builder.conversion.registry import evaluator
@@ -67,7 +70,8 @@ def _looped(ctx: ConversionContext, node: Any, body: Any, trips: Any, condition:
     layer = ctx.net.add_loop()
     _limit(ctx, layer, trips)
     inputs, outputs = list(body.inputs()), list(body.outputs())
-    state = [_Carried(ctx, layer, v, inputs[i + 1], outputs[i + 1]) for i, v in enumerate(carried)]
+    count = trips if _only_counts(condition, outputs[0]) else None
+    state = [_carried(ctx, layer, v, inputs[i + 1], outputs[i + 1], count) for i, v in enumerate(carried)]
     counter = _counter(ctx, layer) if inputs[0].uses() else 0
     going = _while(ctx, layer, condition, outputs[0])
     ctx.loops += 1
@@ -86,16 +90,18 @@ def _looped(ctx: ConversionContext, node: Any, body: Any, trips: Any, condition:
 
 def _limit(ctx: ConversionContext, layer: Any, trips: Any) -> None:
     """The greatest number of trips, unless there is none: a `while` counts up to the greatest integer."""
-    if isinstance(trips, DynamicScalar):
-        layer.add_trip_limit(ctx.reshape(trips.tensor, []), trt.TripLimit.COUNT)
-    elif trips < ENDLESS:
-        layer.add_trip_limit(ctx.constant(torch.tensor(trips, dtype=torch.int32)), trt.TripLimit.COUNT)
+    if isinstance(trips, DynamicScalar) or trips < ENDLESS:
+        layer.add_trip_limit(scalar_tensor(ctx, trips), trt.TripLimit.COUNT)
+
+
+def _only_counts(condition: Any, goes_on: Any) -> bool:
+    """Whether nothing but the number of trips ends the loop."""
+    return condition is True and goes_on.node().kind() == "prim::Constant" and bool(goes_on.toIValue())
 
 
 def _while(ctx: ConversionContext, layer: Any, condition: Any, goes_on: Any) -> Any:
     """The recurrence of the condition; None for a loop that only counts."""
-    always = goes_on.node().kind() == "prim::Constant" and bool(goes_on.toIValue())
-    if always and condition is True:
+    if _only_counts(condition, goes_on):
         return None
     flag = ctx.constant(torch.tensor(condition)) if isinstance(condition, bool) else as_flag(ctx, condition)
     recurrence = layer.add_recurrence(flag)
@@ -112,6 +118,40 @@ def _counter(ctx: ConversionContext, layer: Any) -> DynamicScalar:
     symbol = sympy.Symbol(number.name, integer=True, nonnegative=True)
     ctx.varying.add(symbol)
     return DynamicScalar(number, symbol)
+
+
+def _carried(ctx: ConversionContext, layer: Any, value: Any, parameter: Any, output: Any, count: Size | None) -> Any:
+    """What hands a value from trip to trip; `count` is the number of trips, where nothing else ends the loop."""
+    appends = output.node().kind() == "aten::add" and output.node().inputsAt(0).debugName() == parameter.debugName()
+    if count is not None and isinstance(value, list) and appends and len(parameter.uses()) == 1:
+        return _Growing(ctx, layer, value, count)
+    return _Carried(ctx, layer, value, parameter, output)
+
+
+class _Growing:
+    """A list to which each trip appends a tensor, and which nobody reads before the loop has ended."""
+
+    def __init__(self, ctx: ConversionContext, layer: Any, value: list[Any], count: Size) -> None:
+        self.ctx, self.layer, self.front, self.count = ctx, layer, value, count
+        self.inside: list[Any] = []
+
+    def follow(self, value: list[Any]) -> None:
+        """What this trip appends."""
+        if len(value) != 1 or not (is_tensor(value[0]) or isinstance(value[0], torch.Tensor)):
+            raise Unconvertible("a loop of unknown length appends to a list what is not one tensor a trip")
+        tensor = self.ctx.tensor(value[0])
+        if self.ctx.varies(*self.ctx.sizes(tensor)):
+            raise Unconvertible("what the loop appends to a list changes its shape from trip to trip")
+        self.dtype = self.ctx.dtype(tensor)
+        self.row = self.ctx.cast(tensor, computed_in(self.dtype))  # TensorRT gathers no bools
+
+    def last(self) -> Grown:
+        """The list behind the loop."""
+        gather = self.layer.add_loop_output(self.row, trt.LoopOutput.CONCATENATE, 0)
+        gather.set_input(1, scalar_tensor(self.ctx, self.count))
+        rows = self.ctx.set_sizes(gather.get_output(0), [self.count, *self.ctx.exprs(self.row)])
+        self.ctx.remember_dtype(rows, self.ctx.dtype(self.row))
+        return Grown(self.front, self.ctx.cast(rows, self.dtype), self.count)
 
 
 class _Carried:

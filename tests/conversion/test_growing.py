@@ -1,0 +1,128 @@
+"""Lists that a loop of unknown length makes longer, against the scripted module.
+
+Tolerance: some steps of a cell, each off by some 1e-7 in other orders of sums.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import builder
+from builder.errors import UnsupportedOperators
+from tests.conversion.harness import check
+
+CLOSE: dict[str, Any] = {"rtol": 1e-5, "atol": 1e-6}
+TIMES: dict[str, Any] = {"dynamic": {0: {0: "t", 1: "n"}}, "spans": {"t": (1, 5, 100), "n": (1, 2, 4)}}
+MORE = [(torch.randn(1, 1, 3),), (torch.randn(9, 4, 3),)]
+
+
+class Recurrent(nn.Module):
+    """A cell by hand, forward and backward in time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cell = nn.GRUCell(3, 4).requires_grad_(False)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        h, k = torch.zeros(x.size(1), 4), torch.zeros(x.size(1), 4)
+        forwards, backwards = [], []
+        for i in range(x.size(0)):
+            h = self.cell(x[i], h)
+            forwards.append(h)
+            k = self.cell(x[-1 - i], k)
+            backwards.append(k)
+        return torch.stack(forwards), torch.stack(backwards, dim=1)
+
+
+class Joined(nn.Module):
+    """Along an axis that the parts have, behind what the list began with."""
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        parts, wide = [x[0], x[0] * 2], [x[0][:, :1]]
+        for row in range(x.size(0)):
+            parts.append(x[row].cumsum(1))
+            wide += [x[row] + 1]
+        return torch.cat(parts), torch.cat(wide, -1)
+
+
+class Asked(nn.Module):
+    """What else a list tells."""
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        rows: list[Tensor] = []
+        for row in range(x.size(0)):
+            rows.append(x[row] * row)
+        return rows[-1], rows[0], torch.zeros(1) + len(rows)
+
+
+class Numbers(nn.Module):
+    """Tensors without axes, and bools."""
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        sums, signs = [], []
+        for row in range(x.size(0)):
+            sums.append(x[row].sum())
+            signs.append(x[row] > 0)
+        return torch.stack(sums), torch.stack(signs, -1)
+
+
+@pytest.mark.parametrize("module", [Recurrent(), Joined(), Asked(), Numbers()], ids=lambda m: type(m).__name__)
+def test_what_a_loop_appends(module: nn.Module) -> None:
+    check(module, torch.randn(5, 2, 3), **TIMES, more=MORE, **CLOSE)
+
+
+def test_more_trips_than_are_written_out() -> None:
+    check(Recurrent(), torch.randn(100, 2, 3), **CLOSE, compile=False)
+
+
+class Within(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        rows = [x[0]]
+        for row in range(x.size(0)):
+            rows.append(rows[-1] + x[row])
+        return torch.stack(rows)
+
+
+class Several(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        rows: list[Tensor] = []
+        for row in range(x.size(0)):
+            rows += [x[row], x[row] * 2]
+        return torch.stack(rows)
+
+
+class Ended(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        rows: list[Tensor] = []
+        while bool(x.abs().max() > 1):
+            x = x * 0.5
+            rows.append(x)
+        return torch.stack(rows)
+
+
+class Sorted(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        rows: list[Tensor] = []
+        for row in range(x.size(0)):
+            rows.append(x[row])
+        return torch.stack(rows[::2])
+
+
+@pytest.mark.parametrize(
+    ("module", "reason"),
+    [
+        (Within(), "which is not a tensor or a number"),
+        (Ended(), "which is not a tensor or a number"),
+        (Several(), "what is not one tensor a trip"),
+        (Sorted(), "reads a list that a loop of unknown length has made longer"),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, nn.Module) else "",
+)
+def test_what_no_engine_can_follow_is_refused(module: nn.Module, reason: str) -> None:
+    spec = builder.TensorSpec("float32", ("t", "n", 3), {"t": (1, 5, 9), "n": (1, 2, 4)})
+    with pytest.raises(UnsupportedOperators, match=reason):
+        builder.convert(torch.jit.script(module), [spec])
