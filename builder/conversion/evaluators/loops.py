@@ -1,4 +1,4 @@
-"""prim::Loop: a static one is written out here; the others become an ILoop, which gathers what trips append to a list."""
+"""prim::Loop: a static one is written out; the others become an ILoop, which gathers what trips append to lists."""
 
 from __future__ import annotations
 
