@@ -240,6 +240,18 @@ def test_transposes_that_meet_are_gone(name: str) -> None:
     assert not moves(found), found.graph
 
 
+def test_the_only_size_that_is_not_a_number_is_inferred() -> None:
+    found = lowered(Layer(lambda f, x: f(x.transpose(0, 1)).reshape(-1, 1, 3, 4).permute(1, 0, 2, 3)), (1, "t", WIDTH))
+    assert not moves(found), found.graph
+
+
+def test_a_number_has_no_axes_to_reduce() -> None:
+    def around(f: Any, x: Tensor) -> Tensor:
+        return f(x.transpose(0, 1)).transpose(0, 1) * x[0, 0, 0].amax(0, keepdim=True)
+
+    assert not moves(lowered(Layer(around), X))
+
+
 def test_sizes_of_what_is_transposed_stay_right() -> None:
     def around(f: Any, x: Tensor) -> Tensor:
         y = f(x.transpose(0, 1))

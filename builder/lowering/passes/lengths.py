@@ -147,7 +147,7 @@ def _expanded(lengths: Lengths, node: Any) -> Shape | None:
 
 def _reduced(lengths: Lengths, node: Any) -> Shape | None:
     read, axes = lengths.shape(node.inputsAt(0)), ir.int_list(node.inputsAt(1))
-    if read is None or not axes or ir.constant(node.inputsAt(2)) is not True:
+    if not read or not axes or ir.constant(node.inputsAt(2)) is not True:
         return None
     gone = {axis % len(read) for axis in axes}
     return [ONE if axis in gone else length for axis, length in enumerate(read)]

@@ -163,7 +163,7 @@ def _size(emit: _Emit, node: Any, order: Sequence[int], found: Sequence[Piece], 
     piece, items = found[at], ir.list_items(node.inputsAt(1)) or []
     if not piece.length.names:
         return piece.length.number
-    if [other.after for other in found].count(piece.after) == 1 and ir.constant(items[piece.after]) is None:
+    if [other.after for other in found].count(piece.after) == 1 and emit.lengths.of(items[piece.after]) is not None:
         return items[piece.after]
     if [other.before for other in found].count(piece.before) > 1:
         return None
