@@ -260,6 +260,12 @@ def test_sizes_of_what_is_transposed_stay_right() -> None:
     assert not moves(lowered(Layer(around), X))
 
 
+def test_a_layer_keeps_the_module_that_it_is_of() -> None:
+    """Also one that is made anew because of a transpose outside of it."""
+    found = lowered(Layer(GONE["joined"]), X)
+    assert [node.scopeName() for node in ir.nodes_of(found.graph, "aten::linear")] == ["__module.linear"]
+
+
 def test_every_reader_has_its_own() -> None:
     def around(f: Any, x: Tensor) -> Any:
         y = x.transpose(0, 1)

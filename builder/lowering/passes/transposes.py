@@ -88,7 +88,11 @@ class _Emit(Emit):
         read = node.inputsAt(0)
         joined = read.node().kind() == "aten::reshape" and self.is_ours(read)
         made = self._before_join(read.node(), order) if joined else None
-        return None if made is None else self.op("aten::linear", made, *ir.inputs(node)[1:])
+        if made is None:
+            return None
+        layer = self.op("aten::linear", made, *ir.inputs(node)[1:])
+        ir.adopt(layer.node(), node)  # engines name layers by the module, which is not the transpose's
+        return layer
 
     def _before_join(self, node: Any, order: Sequence[int]) -> Any:
         """`reshape` that only joins axes, permuted before it does; None where no transpose stands before it."""
