@@ -191,6 +191,19 @@ def test_a_carried_value_that_changes_its_shape_is_refused() -> None:
         builder.convert(torch.jit.script(Grows()), [builder.TensorSpec("float32", ("n", 3), dims={"n": (1, 4, 8)})])
 
 
+def test_a_carried_value_whose_axes_change_places_is_refused() -> None:
+    class Turns(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            y = x
+            for _ in range(x.size(0)):
+                y = y.t() * 2
+            return y
+
+    spec = builder.TensorSpec("float32", ("n", "m"), dims={"n": (1, 4, 8), "m": (1, 3, 8)})
+    with pytest.raises(UnsupportedOperators, match=r"axis 0 of %y\S* is n before a trip of the loop and m after"):
+        builder.convert(torch.jit.script(Turns()), [spec])
+
+
 class RowsWritten(nn.Module):
     """Every row from the one before it, written where it stands, from either end."""
 

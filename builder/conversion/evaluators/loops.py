@@ -190,9 +190,10 @@ class _Carried:
             return
         following = self._tensor(value)
         agree(self.ctx, self.start, following, f"the loop carries %{self.name}")
+        told = self.ctx.ranges().keys()
         for axis in range(self.ctx.rank(self.start)):
-            before, after = (self.ctx.expr(t, axis) for t in (self.start, following))
-            if before.is_Integer and after.is_Integer and expression(before) != expression(after):
+            before, after = (expression(self.ctx.expr(t, axis)) for t in (self.start, following))
+            if sympy.expand(before - after) != 0 and before.free_symbols | after.free_symbols <= told:
                 raise Unconvertible(
                     f"axis {axis} of %{self.name} is {before} before a trip of the loop and {after} after"
                 )
