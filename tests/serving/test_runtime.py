@@ -259,7 +259,8 @@ class Head(torch.nn.Module):
 @pytest.fixture
 def torchs_own(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
     """torch's places for TF32, as they stand in a fresh process, and again afterwards."""
-    monkeypatch.setattr(torch.backends, "__allow_nonbracketed_mutation_flag", True)  # torch.testing's OpInfo froze them
+    flags = torch.backends.flags_frozen.__globals__  # torch.testing's OpInfo, in the same process, freezes them
+    monkeypatch.setitem(flags, "__allow_nonbracketed_mutation_flag", True)
     places: list[Any] = [torch.backends.cuda.matmul, torch.backends.cudnn]
     torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = False, True
     yield places
