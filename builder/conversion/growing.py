@@ -34,35 +34,30 @@ def answer(ctx: ConversionContext, node: Any, key: str, values: list[Any]) -> An
     if question is None or not isinstance(values[0], Grown):
         fix = "torch.stack or torch.cat it first"
         raise Unconvertible(f"{node.kind()} reads a list that a loop of unknown length has made longer", fix)
-    return question(ctx, *values)
+    return question(ctx, node, *values)
 
 
-def _stack(ctx: ConversionContext, grown: Grown, dim: int) -> Any:
+def _stack(ctx: ConversionContext, node: Any, grown: Grown, dim: int) -> Any:
     from builder.conversion.converters.joining import joined, new_axis
+    from builder.conversion.converters.shape import movedim
 
     axis = dim % ctx.rank(grown.rows)
-    rows = _with_first_at(ctx, grown.rows, axis)
+    rows = movedim(ctx, node, grown.rows, 0, axis)
     return joined(ctx, [*(new_axis(ctx, tensor, axis) for tensor in grown.front), rows], axis)
 
 
-def _cat(ctx: ConversionContext, grown: Grown, dim: int) -> Any:
+def _cat(ctx: ConversionContext, node: Any, grown: Grown, dim: int) -> Any:
     from builder.conversion.converters.joining import joined
+    from builder.conversion.converters.shape import merged, movedim
 
     if ctx.rank(grown.rows) == 1:
         raise Unconvertible("zero-dimensional tensors cannot be concatenated")
     axis = dim % (ctx.rank(grown.rows) - 1)
-    rows = _with_first_at(ctx, grown.rows, axis)
-    sizes = ctx.sizes(rows)
-    both = ctx.arithmetic("mul", sizes[axis], sizes[axis + 1])
-    return joined(ctx, [*grown.front, ctx.reshape(rows, [*sizes[:axis], both, *sizes[axis + 2 :]])], axis)
+    rows = merged(ctx, movedim(ctx, node, grown.rows, 0, axis), axis, axis + 1)
+    return joined(ctx, [*grown.front, rows], axis)
 
 
-def _with_first_at(ctx: ConversionContext, rows: Any, axis: int) -> Any:
-    order = list(range(1, ctx.rank(rows)))
-    return ctx.permute(rows, [*order[:axis], 0, *order[axis:]]) if axis else rows
-
-
-def _item(ctx: ConversionContext, grown: Grown, index: Size) -> Any:
+def _item(ctx: ConversionContext, node: Any, grown: Grown, index: Size) -> Any:
     from builder.conversion.converters.select import position, taken
 
     if not grown.front:
@@ -76,5 +71,5 @@ _QUESTIONS: dict[str, Callable[..., Any]] = {
     "aten::stack": _stack,
     "aten::cat": _cat,
     "aten::__getitem__.t": _item,
-    "aten::len.t": lambda ctx, grown: ctx.arithmetic("add", grown.count, len(grown.front)),
+    "aten::len.t": lambda ctx, node, grown: ctx.arithmetic("add", grown.count, len(grown.front)),
 }

@@ -11,6 +11,7 @@ import torch
 
 from builder.conversion.context import ConversionContext, Unconvertible
 from builder.conversion.converters.linear import matmul
+from builder.conversion.converters.shape import permuted
 from builder.conversion.layers import choose, combine, reduce
 from builder.conversion.registry import converter
 
@@ -131,7 +132,7 @@ def _as_product(term: str, other: str, result: str) -> tuple[str, str, str] | No
 
 def _ordered(ctx: ConversionContext, operand: Operand, letters: str) -> Any:
     x, term = operand
-    return x if term == letters else ctx.permute(x, [term.index(c) for c in letters])
+    return permuted(ctx, x, [term.index(c) for c in letters])
 
 
 def _layer(ctx: ConversionContext, operands: Sequence[Operand], result: str) -> Any:

@@ -149,15 +149,16 @@ def looped(
     for recurrence, value in zip(recurrences, following, strict=True):
         recurrence.set_input(1, value)
     order = trt.LoopOutput.REVERSE if reverse else trt.LoopOutput.CONCATENATE
-    courses = [_course(ctx, loop, value, order, count, steps) for value in following[:kept]]
+    courses = [course(ctx, loop, value, order, count, steps) for value in following[:kept]]
     lasts = (loop.add_loop_output(s, trt.LoopOutput.LAST_VALUE, 0).get_output(0) for s in (state if last else ()))
     return courses, tuple(ctx.copy_sizes(s, value) for s, value in zip(start, lasts, strict=False))
 
 
-def _course(ctx: ConversionContext, loop: Any, value: Any, order: Any, count: Any, steps: Size) -> Any:
+def course(ctx: ConversionContext, loop: Any, value: Any, order: Any, count: Any, steps: Size) -> Any:
     """[time, ...]: what the value is after each step."""
     gather = loop.add_loop_output(value, order, 0)
     gather.set_input(1, count)
+    ctx.remember_dtype(gather.get_output(0), ctx.dtype(value))
     return ctx.set_sizes(gather.get_output(0), [steps, *ctx.exprs(value)])
 
 

@@ -9,7 +9,7 @@ import torch
 
 from builder.conversion.block import MISSING
 from builder.conversion.context import ConversionContext, Unconvertible
-from builder.conversion.converters.sequences import scalar_tensor
+from builder.conversion.converters.sequences import course, scalar_tensor
 from builder.conversion.dynamic import DynamicScalar, Size, expression
 from builder.conversion.facts import is_tensor
 from builder.conversion.growing import Grown
@@ -147,10 +147,8 @@ class _Growing:
 
     def last(self) -> Grown:
         """The list behind the loop."""
-        gather = self.layer.add_loop_output(self.row, trt.LoopOutput.CONCATENATE, 0)
-        gather.set_input(1, scalar_tensor(self.ctx, self.count))
-        rows = self.ctx.set_sizes(gather.get_output(0), [self.count, *self.ctx.exprs(self.row)])
-        self.ctx.remember_dtype(rows, self.ctx.dtype(self.row))
+        trips, order = scalar_tensor(self.ctx, self.count), trt.LoopOutput.CONCATENATE
+        rows = course(self.ctx, self.layer, self.row, order, trips, self.count)
         return Grown(self.front, self.ctx.cast(rows, self.dtype), self.count)
 
 
