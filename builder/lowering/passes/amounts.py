@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
+
+from builder.lowering import ir
 
 
 class Amount(NamedTuple):
@@ -39,6 +41,18 @@ def product(amounts: Sequence[Amount]) -> Amount:
 def named(value: Any, axis: int) -> Amount:
     """A size by its own name."""
     return Amount(1, Counter([(value.unique(), axis)]))
+
+
+def of_item(item: Any, size: Callable[[Any], Amount | None]) -> Amount | None:
+    """What a size in a list amounts to; None for one that is to be inferred. `size` says it of a node that asks a
+    tensor for one, and None of any other."""
+    known = item if isinstance(item, int) else ir.constant(item)
+    if known is not None:
+        return None if known == -1 else amount(known)
+    node = item.node()
+    parts = [of_item(value, size) for value in node.inputs()] if node.kind() == "aten::mul" else [None]
+    told = [part for part in parts if part is not None]
+    return product(told) if len(told) == len(parts) else size(node) or Amount(1, Counter([item.unique()]))
 
 
 Shape = list[Amount]

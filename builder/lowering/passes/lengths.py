@@ -18,6 +18,7 @@ from builder.lowering.passes.amounts import (
     common,
     filled,
     named,
+    of_item,
     product,
     renamed,
 )
@@ -62,13 +63,7 @@ class Lengths:
 
     def of(self, item: Any) -> Amount | None:
         """What a size in a list amounts to; None for one that is to be inferred."""
-        known = item if isinstance(item, int) else ir.constant(item)
-        if known is not None:
-            return None if known == -1 else amount(known)
-        node = item.node()
-        parts = [self.of(value) for value in node.inputs()] if node.kind() == "aten::mul" else [None]
-        told = [part for part in parts if part is not None]
-        return product(told) if len(told) == len(parts) else self._size(node) or Amount(1, Counter([item.unique()]))
+        return of_item(item, self._size)
 
     def _size(self, node: Any) -> Amount | None:
         """Of a size that a tensor is asked for."""

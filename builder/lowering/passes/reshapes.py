@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from builder.lowering import ir
 from builder.lowering.passes import Context, lowering_pass
+from builder.lowering.passes.amounts import Amount, of_item, product
 from builder.lowering.passes.functionalise.views import Emit
 from builder.lowering.passes.moves import MOVES, moved
 from builder.lowering.passes.widths import width
@@ -101,10 +102,6 @@ def _arranged(emit: Emit, path: _Path, of: dict[int, list[Any]], value: Any) -> 
     return value if order == sorted(order) else emit.op("aten::permute", value, order)
 
 
-Amount = tuple[int, Counter[Any]]
-"""A product: of numbers, and of sizes that the inputs decide, each as often as it counts."""
-
-
 def _groups(sizes: Sequence[Any], wanted: Sequence[Any]) -> list[list[Any]] | None:
     """The wanted sizes that each axis in turn is taken apart into; None where they are not such."""
     found, at = [], 0
@@ -119,31 +116,30 @@ def _groups(sizes: Sequence[Any], wanted: Sequence[Any]) -> list[list[Any]] | No
 
 def _group(size: Any, wanted: Sequence[Any]) -> list[Any] | None:
     """As many of the wanted sizes, from the first, as make up this one; one that is to be inferred stands for it."""
-    whole, numbers, names = _amount(size), 1, Counter[Any]()
+    whole = _amount(size)
     if wanted and _amount(wanted[0]) is None:
         return [wanted[0]]
+    told: list[Amount] = []
     for count, item in enumerate(wanted, 1):
-        amount = _amount(item)
-        if amount is None or whole is None:
+        one = _amount(item)
+        if one is None or whole is None:
             return None
-        numbers, names = numbers * amount[0], names + amount[1]
-        if (numbers, names) == whole:
+        told.append(one)
+        if product(told) == whole:
             return list(wanted[:count])
     return None
 
 
 def _amount(item: Any) -> Amount | None:
     """None for a size that reshape infers."""
-    known = item if isinstance(item, int) else ir.constant(item)
-    if known is not None:
-        return None if known == -1 else (known, Counter())
-    node = item.node()
-    if node.kind() == "aten::mul":
-        one, other = (_amount(value) for value in node.inputs())
-        return None if one is None or other is None else (one[0] * other[0], one[1] + other[1])
-    if node.kind() == "aten::size" and node.inputsSize() == 2 and ir.is_constant(node.inputsAt(1)):
-        return 1, Counter([(*_source(node.inputsAt(0)), ir.constant(node.inputsAt(1)))])
-    return 1, Counter([item.unique()])
+    return of_item(item, _size)
+
+
+def _size(node: Any) -> Amount | None:
+    """Of a size that a tensor is asked for."""
+    if node.kind() != "aten::size" or node.inputsSize() != 2 or not ir.is_constant(node.inputsAt(1)):
+        return None
+    return Amount(1, Counter([(*_source(node.inputsAt(0)), ir.constant(node.inputsAt(1)))]))
 
 
 def _source(value: Any) -> tuple[int, int | None]:
