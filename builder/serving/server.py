@@ -54,12 +54,10 @@ class Server:
         return self.log_path.read_text(errors="replace") if self.log_path.exists() else ""
 
     def ready(self) -> bool:
-        """Whether the server says that all its models are ready."""
-        try:
-            with urllib.request.urlopen(f"http://{self.http_url}/v2/health/ready", timeout=2) as answer:
-                return bool(answer.status == 200)
-        except OSError:
-            return False
+        """Whether the server says that all its models are ready, and its metrics answer too: they start last, after
+        HTTP has said so.
+        """
+        return all(map(_answers, (f"{self.http_url}/v2/health/ready", f"{self.metrics_url}/metrics")))
 
     def wait_ready(self, timeout: float) -> None:
         """Return when all models are ready; ServerError with each failed model and its reason where that does not
@@ -218,6 +216,14 @@ def _launch(command: list[str], installation: Installation, log_path: Path) -> s
             raise EnvironmentProblem(
                 f"tritonserver cannot be run: {error}", where=str(installation.executable)
             ) from error
+
+
+def _answers(address: str) -> bool:
+    try:
+        with urllib.request.urlopen(f"http://{address}", timeout=2) as answer:
+            return bool(answer.status == 200)
+    except OSError:
+        return False
 
 
 def _why(text: str, head: str) -> str:

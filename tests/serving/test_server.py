@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import http.server
 import os
 import shutil
 import signal
@@ -11,11 +12,12 @@ import threading
 import time
 import urllib.request
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
 from builder.errors import EnvironmentProblem, ServerError, UsageError
-from builder.serving import serve
+from builder.serving import Server, serve
 from builder.triton import publish
 from tests.triton.artifacts import scorer
 
@@ -63,6 +65,22 @@ def test_it_serves_on_loopback_and_is_gone_afterwards(good: Path) -> None:
         assert leftovers()
     assert not server.ready() and server.process.returncode == 0
     assert leftovers() == set() and children() == before
+
+
+def test_a_server_is_ready_when_its_metrics_answer_too(tmp_path: Path) -> None:
+    class Well(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Well) as answering, socket.socket() as silent:
+        threading.Thread(target=answering.serve_forever, daemon=True).start()
+        silent.bind(("127.0.0.1", 0))
+        up, down = answering.server_port, silent.getsockname()[1]
+        for metrics, ready in ((down, False), (up, True)):
+            port = {"--http-port": up, "--grpc-port": up, "--metrics-port": metrics}
+            assert Server(Mock(), "127.0.0.1", port, tmp_path, tmp_path / "log").ready() is ready
+        answering.shutdown()
 
 
 def test_the_log_can_be_kept(good: Path, tmp_path: Path) -> None:
