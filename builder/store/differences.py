@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 _HASH = re.compile(r"[0-9a-f]{16}|[0-9a-f]{64}")
+_RANGE = re.compile(r"inputs\.[^.]+\.dims\.(?P<axis>.+)")
 _LONGEST = 60
 ABSENT = "none"
 
@@ -15,11 +16,12 @@ ABSENT = "none"
 def changes(before: Mapping[str, Any], after: Mapping[str, Any], derived: Sequence[str] = ()) -> list[str]:
     """`precision fp32 -> fp16`, one for each part that differs; a part that is a hash reads `source changed`.
 
-    `derived` names parts that only follow others: they are told where nothing else is.
+    `derived` names parts that only follow others: they are told where nothing else is. So is an input's range of an
+    axis, which spans that of the profiles.
     """
     old, new = dict(flat(before)), dict(flat(after))
     names = [name for name in dict.fromkeys([*old, *new]) if old.get(name, ABSENT) != new.get(name, ABSENT)]
-    primary = [name for name in names if name.split(".")[0] not in derived]
+    primary = [name for name in names if name.split(".")[0] not in derived and not _spans_another(name, names)]
     return [_change(name, old.get(name, ABSENT), new.get(name, ABSENT)) for name in primary or names]
 
 
@@ -53,6 +55,14 @@ def shown(value: Any) -> str:
     if _HASH.fullmatch(text):
         return text[:12]
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
+
+
+def _spans_another(name: str, names: Sequence[str]) -> bool:
+    """Whether `name` is an input's range of an axis of which a profile is among the names."""
+    match = _RANGE.fullmatch(name)
+    return match is not None and any(
+        other.startswith("profiles.") and other.split(".", 2)[2] == match["axis"] for other in names
+    )
 
 
 def _change(name: str, old: Any, new: Any) -> str:

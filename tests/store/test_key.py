@@ -56,7 +56,7 @@ def test_the_key_is_the_same_in_every_process() -> None:
     [
         ({"scale": 1.5}, "weights changed"),
         ({"precision": "fp16"}, "precision fp32 -> fp16"),
-        ({"batch": (1, 2, 16)}, "inputs.x.dims.batch [1, 2, 8] -> [1, 2, 16]"),
+        ({"batch": (1, 2, 16)}, "profiles.0.batch [1, 2, 8] -> [1, 2, 16]"),
         ({"output_names": ["y"]}, 'outputs ["output"] -> ["y"]'),
     ],
 )

@@ -171,3 +171,18 @@ def test_long_lists_are_told_by_what_differs() -> None:
     assert because({"keep_fp32": ["a"]}, {"keep_fp32": ["b"]}) == 'keep_fp32 ["a"] -> ["b"]'
     assert because({"data": ["a" * 64]}, {"data": ["b" * 64, "goldens"]}) == "data changed"
     assert because({}, {"data": ["b" * 64, "goldens"]}) == "data none -> [bbbbbbbbbbbb, goldens]"
+
+
+def test_a_range_is_told_once() -> None:
+    """An input's range of an axis spans its profiles: the one that changed is what was written."""
+
+    def parts(*profiles: list[int]) -> dict[str, object]:
+        dims = {"batch": [profiles[0][0], profiles[0][1], max(profile[2] for profile in profiles)]}
+        inputs = [{"name": name, "dims": dims} for name in ("ids", "mask")]
+        return {"inputs": inputs, "profiles": [{"batch": profile} for profile in profiles]}
+
+    before = parts([1, 2, 4], [5, 6, 8])
+    assert because(before, parts([1, 2, 4], [5, 6, 9])) == "profiles.1.batch [5, 6, 8] -> [5, 6, 9]"
+    assert because(before, parts([1, 2, 4])) == "profiles.1.batch [5, 6, 8] -> none"
+    alone = {"inputs": [{"name": "x", "dims": {"batch": [1, 2, 4]}}]}
+    assert because({}, alone) == "inputs.x.name none -> x, inputs.x.dims.batch none -> [1, 2, 4]"
