@@ -83,17 +83,33 @@ _MODELS: tuple[Decorator, ...] = (
 
 
 def store(function: Any) -> Any:
-    """`--store URL`, `--no-store`: the command's `store`, None where there is to be none."""
-    asked = click.option("--store", metavar="URL", help="Where plans are kept: a folder, or s3://, gs://, memory://.")
+    """`--store URL`, `--no-store`: the command's `store`, None where there is to be none.
+
+    Raises UsageError for one that ends with the process, as a command does.
+    """
+    asked = click.option("--store", metavar="URL", help="Where plans are kept: a folder, or a URL as s3:// or gs://.")
     none = click.option("--no-store", is_flag=True, help="Keep no plan, and take none.")
 
     @functools.wraps(function)
     def command(*arguments: Any, store: str | None, no_store: bool, **settings: Any) -> Any:
         from builder.store import default_url
 
-        return function(*arguments, store=None if no_store else store or default_url(), **settings)
+        chosen = None if no_store else store or default_url()
+        _outlives(chosen, "--store" if store else "$TRT_BUILD_STORE")
+        return function(*arguments, store=chosen, **settings)
 
     return asked(none(command))
+
+
+def _outlives(store: str | None, said: str) -> None:
+    """Raise UsageError for a store in memory: every plan would be lost as soon as it is kept."""
+    from builder.errors import UsageError
+
+    if store and store.rpartition("::")[2].startswith("memory:"):
+        raise UsageError(
+            f"{said} {store}: a store in memory ends with the process, and would keep nothing of this command",
+            fix="a folder, a URL such as s3://bucket/plans, or --no-store",
+        )
 
 
 def parsed(inputs: tuple[str, ...]) -> list[Any]:
