@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
+from torch import Tensor
 
 from builder.conversion.refusals import REASONS, reason
 from builder.conversion.registry import CONVERTERS, EVALUATORS
 from builder.errors import UnsupportedOperators
-from tests.conversion.harness import convert
+from tests.conversion.harness import check, convert
 
 
 def test_nothing_is_both_converted_and_refused() -> None:
@@ -30,3 +33,49 @@ def test_the_reason_is_told_with_the_line() -> None:
 
 def test_an_operator_that_nobody_thought_of_says_so() -> None:
     assert reason("aten::some_new_thing.overload") == "no converter is registered for this operator"
+
+
+@torch.jit.script
+def floor(y: Tensor) -> int:
+    return 7 // y
+
+
+@torch.jit.script
+def floor_of_a_fraction(y: Tensor) -> float:
+    return 7.5 // y
+
+
+@torch.jit.script
+def truth(y: Tensor) -> bool:
+    return bool(y)
+
+
+@torch.jit.script
+def item(y: Tensor) -> float:
+    return float(y.item())
+
+
+@pytest.mark.parametrize(
+    ("function", "y"),
+    [
+        (floor, torch.tensor([1, 2, 3])),
+        (floor, torch.tensor([[2]], dtype=torch.int32)),
+        (floor, torch.tensor(2.0)),
+        (floor_of_a_fraction, torch.tensor([1, 2])),
+        (truth, torch.tensor([1, 2])),
+        (item, torch.ones(2, 3)),
+    ],
+)
+def test_a_tensor_read_as_a_number_is_refused_as_torch_refuses_it(
+    function: Callable[[Tensor], object], y: Tensor
+) -> None:
+    """It was our defect, in TensorRT's words; where there was one element, an engine answered what torch does not."""
+    with pytest.raises(RuntimeError):
+        function(y)
+    with pytest.raises(UnsupportedOperators, match="which torch refuses, too") as error:
+        convert(function.graph, [y])  # type: ignore[attr-defined]
+    assert "test_refusals.py:" in error.value.operators[0].where
+
+
+def test_a_tensor_without_axes_is_a_number() -> None:
+    check(floor.graph, torch.tensor(2), more=[(torch.tensor(-2),)])

@@ -129,10 +129,28 @@ for _name, _dtype in (("Int", torch.int64), ("Float", torch.float32), ("Bool", t
 
 @evaluator("aten::item", "aten::ScalarImplicit")
 def item(ctx: ConversionContext, node: Any, value: Any) -> Any:
-    """The number in a one-element tensor; a number passes."""
+    """The number in a one-element tensor, which has no axes where torch reads it without being told to (`7 // x` in
+    TorchScript); a number passes."""
+    if isinstance(value, torch.Tensor) or is_tensor(value):
+        _refuse_as_torch(node.kind(), list(value.shape), ctx.dtype(value))
     if isinstance(value, torch.Tensor):
         return value.item()
     return ctx.scalar(value) if is_tensor(value) else value
+
+
+def _refuse_as_torch(kind: str, shape: list[int], dtype: torch.dtype) -> None:
+    """Refuses what torch refuses too, with its line: the model has never run."""
+    fraction = kind == "aten::IntImplicit" and dtype.is_floating_point
+    if fraction or (kind.endswith("Implicit") and shape):
+        told = str(dtype).removeprefix("torch.")
+        raise Unconvertible(
+            f"a tensor ({told}, shape {shape}) stands where TorchScript takes one number, which torch refuses, too",
+            "compute with tensors: torch.floor_divide(torch.tensor(7), x) for `7 // x`",
+        )
+    if -1 not in shape and math.prod(shape) != 1:
+        raise Unconvertible(
+            f"a tensor of shape {shape} is read as one number, which torch refuses, too", "read one element of it"
+        )
 
 
 def _register_logic(name: str, layer: str, python: Callable[[Any, Any], Any], decisive: bool | None) -> None:
