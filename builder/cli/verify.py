@@ -62,6 +62,7 @@ def verify_command(
     if engine and (serve or url or grpc_url or settings["shared_memory"] != ("none",)):
         raise click.UsageError("--engine asks no server: leave --serve, --url, --grpc-url and --shared-memory out")
     asked = {"models": list(settings.pop("only")) or None, **settings}
+    _interrupted_in_one_line()
     if engine:
         models = parity.verify_engines(repository, asked["models"], repeat=asked["repeat"])
     else:
@@ -71,6 +72,13 @@ def verify_command(
     data = {"repository": repository, "passed": passed, "models": [model.as_dict() for model in models]}
     terminal.result(data, lambda: show(terminal, models))
     return 0 if passed else 3
+
+
+def _interrupted_in_one_line() -> None:
+    """Keep the loop beneath Triton's HTTP client from printing Ctrl-C as an error before it hands it on."""
+    from gevent.hub import Hub  # type: ignore[import-untyped]
+
+    Hub.NOT_ERROR = (*Hub.NOT_ERROR, KeyboardInterrupt)
 
 
 def _serving(repository: Path) -> Any:

@@ -22,7 +22,9 @@ from builder.serving.installation import Installation, find
 READY_TIMEOUT = 180.0
 STOP_TIMEOUT = 20.0
 HUNG_STOP_TIMEOUT = 2.0
-"""Seconds. The server itself waits for open connections, and Python models for their process."""
+INTERRUPTED_STOP_TIMEOUT = 1.0
+"""Seconds. The server itself waits for open connections, and Python models for their process. Who is interrupted has no
+clients but his own, whose last request may still hold its connection: what it began on a GPU may end, no more."""
 
 HTTP_MAX_BYTES = 1 << 30
 _SHARED_MEMORY = Path("/dev/shm")
@@ -47,6 +49,8 @@ class Server:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if isinstance(error, KeyboardInterrupt):
+            self.grace = INTERRUPTED_STOP_TIMEOUT
         self.stop()
 
     def log(self) -> str:

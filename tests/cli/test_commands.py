@@ -6,6 +6,7 @@ import importlib.metadata
 import json
 import os
 import signal
+import socket
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -343,6 +344,18 @@ def test_verify_of_no_endpoint_is_environment_and_of_no_address_usage(published:
     assert run("verify", published, "--url", "127.0.0.1:1", "--grpc-url", "127.0.0.1:2").exit_code == 4
 
 
+def test_ctrl_c_while_an_answer_is_waited_for_is_one_line(published: Path) -> None:
+    """The loop beneath Triton's HTTP client prints what ends it, unless told not to."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        process = start("verify", published, "--url", f"127.0.0.1:{silent.getsockname()[1]}")
+        connection, _ = silent.accept()
+        with connection:
+            connection.recv(1)
+            process.send_signal(signal.SIGINT)
+            _, stderr = process.communicate(timeout=60)
+    assert (process.returncode, stderr) == (130, "interrupted; nothing is left half-written\n")
+
+
 @pytest.mark.live
 def test_verify_serves_compares_and_fails_with_three(published: Path, run: Run) -> None:
     result = run("verify", published, "--serve")
@@ -379,8 +392,6 @@ def test_serve_answers_until_it_is_told_to_stop(published: Path, run: Run, stop:
 
 @pytest.mark.live
 def test_a_port_in_use_is_environment(published: Path, run: Run) -> None:
-    import socket
-
     with socket.socket() as held:
         held.bind(("127.0.0.1", 0))
         held.listen()

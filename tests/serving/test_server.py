@@ -157,6 +157,26 @@ def test_blocking_ends_with_sigterm_and_the_server_with_it(good: Path) -> None:
     assert server.process.returncode == 0
 
 
+def test_an_interrupt_waits_for_no_model_to_put_its_things_away(good: Path, tmp_path: Path) -> None:
+    """The server waits for its models' ends, and before for whoever holds a connection: an interrupted request does."""
+    repository, finished = tmp_path / "repository", tmp_path / "finished"
+    shutil.copytree(good, repository)
+    slow = f"""
+import pathlib, time
+def finalize(self):
+    time.sleep(4)
+    pathlib.Path({str(finished)!r}).touch()
+TritonPythonModel.finalize = finalize
+"""
+    with (repository / "scorer" / "1" / "model.py").open("a") as source:
+        source.write(slow)
+    before = children()
+    with pytest.raises(KeyboardInterrupt), serve(repository, **FREE) as server:
+        raise KeyboardInterrupt
+    assert server.process.returncode is not None and not finished.exists()
+    assert leftovers() == set() and children() == before
+
+
 def test_blocking_tells_when_the_server_ends_by_itself(good: Path) -> None:
     with serve(good, **FREE) as server:
         threading.Timer(0.3, server.process.kill).start()
