@@ -41,7 +41,7 @@ class Installation:
         environment = {**os.environ, **self.environment}
         command = [str(self.executable), "--help"]
         done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
-        return f"{flag} " in done.stdout + done.stderr
+        return flag in f"{done.stdout} {done.stderr}".split()
 
 
 def find(prefer: str = "auto") -> Installation:
