@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from builder.conversion.context import ConversionContext, Unconvertible
-from builder.conversion.dynamic import DynamicScalar
+from builder.conversion.dynamic import DynamicScalar, of_lengths
 from builder.conversion.facts import is_tensor
 from builder.conversion.packing import is_packed
 from builder.conversion.registry import Converter
@@ -62,7 +62,9 @@ def _static(name: str, value: Any) -> Any:
 
 
 def dynamic_value(what: str, value: DynamicScalar) -> Unconvertible:
-    """The refusal where a static value is needed: names the axes that it depends on."""
+    """The refusal where a static value is needed: names the axes that it depends on, if it does on axes alone."""
+    if not of_lengths(value):
+        return Unconvertible(f"{what} must be known at build time, and only the engine computes it")
     axes = ", ".join(sorted(str(symbol) for symbol in value.expr.free_symbols)) or "a computed value"
     return Unconvertible(
         f"{what} must be known at build time but depends on {axes}",

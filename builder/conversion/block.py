@@ -10,7 +10,7 @@ import torch
 from builder.conversion import growing, packing, precision, refusals
 from builder.conversion.arguments import bind
 from builder.conversion.context import ConversionContext, Unconvertible
-from builder.conversion.deciding import DECIDES, DecidingInputs
+from builder.conversion.deciding import DECIDES, FIX, DecidingInputs
 from builder.conversion.dynamic import DynamicScalar
 from builder.conversion.facts import is_tensor
 from builder.conversion.naming import LayerNames, where
@@ -66,7 +66,7 @@ class BlockConverter:
             results = self._results(node, values)
             if self.ctx.net.num_layers > first and self.deciding.are_new(self.ctx.net):
                 self._lose_numbers(node)
-                raise Unconvertible(DECIDES, "take the size from the shape of an input")
+                raise Unconvertible(DECIDES, FIX)
         except Unconvertible as refusal:
             self.refuse(node, refusal.reason, refusal.fix)
             return

@@ -40,7 +40,7 @@ class ConversionContext(Arrangement):
     def _stack(self, values: Sequence[Any], dtype: torch.dtype | None) -> Any:
         if not any(isinstance(v, DynamicScalar) for v in values):
             return torch.tensor(list(values), dtype=dtype)
-        return self.shape_tensor(list(values))
+        return self.together(list(values))
 
     def _zero_dim(self, scalar: DynamicScalar) -> Any:
         """The scalar as a 0-d ITensor that remembers where it came from."""

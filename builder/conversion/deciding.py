@@ -1,10 +1,56 @@
-"""Inputs whose values decide sizes: TensorRT wants a range of their values, and a manifest tells none."""
+"""Values that decide sizes: of an input, of which TensorRT wants a range that a manifest does not tell, and others,
+which it cannot take for sizes at all."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from typing import Any
 
+from builder.conversion.dynamic import DynamicScalar, of_lengths
+from builder.conversion.sizes import kind_of
+
 DECIDES = "a value of an input decides a size, and TensorRT would need a range of it"
+
+
+DATA = "the data decide a size, and TensorRT works out sizes from shapes alone"
+FIX = "take the size from the shape of an input"
+_UNKNOWN = frozenset("CONDITIONAL_OUTPUT RECURRENCE LOOP_OUTPUT ITERATOR".split())
+"""Layers whose numbers TensorRT takes for no size, whatever they are made of."""
+
+
+def from_data(network: Any, sizes: Sequence[Any]) -> bool:
+    """Whether TensorRT could not tell one of the sizes from shapes. It must be asked before a layer reads them:
+    TensorRT (RTX 1.7) finds it out by a failed assertion, and then fails for every layer that follows."""
+    tensors = [size.tensor for size in sizes if isinstance(size, DynamicScalar) and not of_lengths(size)]
+    if not tensors:
+        return False
+    makers = {tensor.name: layer for layer in _layers(network) for tensor in _outputs(layer)}
+    seen = set[str]()
+    while tensors:
+        tensor = tensors.pop()
+        if tensor is None or tensor.name in seen:
+            continue
+        seen.add(tensor.name)
+        layer = makers.get(tensor.name)
+        if layer is None or kind_of(layer) in _UNKNOWN:
+            if layer is not None or not _could_decide(tensor):
+                return True
+        elif kind_of(layer) != "SHAPE":
+            tensors += [layer.get_input(index) for index in range(layer.num_inputs)]
+    return False
+
+
+def _layers(network: Any) -> Iterator[Any]:
+    return (network.get_layer(index) for index in range(network.num_layers))
+
+
+def _outputs(layer: Any) -> Iterator[Any]:
+    return (layer.get_output(index) for index in range(layer.num_outputs) if layer.get_output(index) is not None)
+
+
+def _could_decide(tensor: Any) -> bool:
+    """Whether TensorRT makes a shape tensor of the input, and then asks for a range of its values."""
+    return tensor.dtype.name.startswith("INT") and len(tensor.shape) < 2 and -1 not in tuple(tensor.shape)
 
 
 class DecidingInputs:

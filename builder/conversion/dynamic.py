@@ -29,6 +29,11 @@ class DynamicScalar:
     doubles: Any = None
 
 
+def of_lengths(scalar: DynamicScalar) -> bool:
+    """Whether it is reckoned from lengths of axes alone, as most sizes are: their symbols are never negative."""
+    return all(symbol.is_nonnegative for symbol in scalar.expr.free_symbols)
+
+
 Size = int | DynamicScalar
 """The length of an axis."""
 

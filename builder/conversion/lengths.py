@@ -8,6 +8,7 @@ from typing import Any
 import sympy
 
 from builder.conversion.constants import Constants
+from builder.conversion.deciding import DATA, FIX, from_data
 from builder.conversion.dynamic import DynamicScalar, Size, expression
 from builder.conversion.scalars import binary
 from builder.conversion.unconvertible import Unconvertible
@@ -68,8 +69,14 @@ class Lengths(Constants):
         return result
 
     def shape_tensor(self, sizes: Sequence[Size]) -> Any:
-        """A 1-d ITensor of the index dtype that holds the sizes, for layers that take a shape as an input; the same
-        sizes are put together once."""
+        """A 1-d ITensor of the index dtype that holds the sizes, for layers that take a shape as an input. Refuses
+        numbers that are known too late for that."""
+        if from_data(self.net, sizes):
+            raise Unconvertible(DATA, FIX)
+        return self.together(sizes)
+
+    def together(self, sizes: Sequence[Size]) -> Any:
+        """The numbers as a 1-d ITensor of the index dtype; the same ones are put together once."""
         key = tuple(("engine", id(size)) if isinstance(size, DynamicScalar) else size for size in sizes)
         if key not in self._shapes:
             self._shapes[key] = (self._shape_of(sizes), list(sizes))  # held, so that no other gets their ids

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 import builder
 from builder.engine import flavour
 from builder.errors import UnsupportedOperators
-from tests.conversion.harness import check
+from tests.conversion.harness import check, convert
 from tests.conversion.test_recurrent import layer_kinds
 
 
@@ -250,3 +250,75 @@ def test_parts_whose_length_a_loop_changes_are_refused(module: nn.Module) -> Non
     with pytest.raises(UnsupportedOperators, match="changes from trip to trip") as caught:
         builder.convert(torch.jit.script(module), [spec])
     assert "test_control.py" in str(caught.value)
+
+
+class Chosen(nn.Module):
+    """Numbers that branches on a dynamic size choose, and sizes made of them."""
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        half = x.size(0) // 2 if x.size(0) > 3 else x.size(0)
+        if x.size(0) > 4 and x.size(0) % 2 == 0:
+            parts = 2
+        elif x.size(0) == 3:
+            parts = 3
+        else:
+            parts = 1
+        return x[:half], x.reshape(parts, -1), torch.arange(half) * parts, x.repeat(half)
+
+
+def test_a_number_that_a_branch_on_a_dynamic_size_chooses_is_a_size() -> None:
+    """What a conditional gives TensorRT takes for no size, and said so by a failed assertion."""
+    cases = [(torch.randn(n),) for n in (1, 2, 3, 5, 6, 8)]
+    conversion = check(Chosen(), torch.randn(4), dynamic={0: {0: "n"}}, more=cases)
+    assert "CONDITION" not in layer_kinds(conversion)
+
+
+class Divided(nn.Module):
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        a, b = int(x.size(0)), int(y.size(0)) - 1
+        n = a // b if b > 0 else a
+        return x * n
+
+
+def test_an_arm_that_divides_runs_only_where_it_is_taken() -> None:
+    """Where y has one row, what is not taken would divide by zero."""
+    x, dynamic = torch.randn(4), {0: {0: "n"}, 1: {0: "m"}}
+    more = [(torch.randn(6), torch.randn(1)), (torch.randn(6), torch.randn(3))]
+    conversion = check(Divided(), x, torch.randn(2), dynamic=dynamic, more=more)
+    assert "CONDITION" in layer_kinds(conversion)
+
+
+_BRANCH = "n = 2 if bool(x.sum() > 0) else 3"
+_LATE = {
+    "reshape": (_BRANCH, "x.reshape(n, -1)"),
+    "view": (_BRANCH, "x.view([n, 6 // n])"),
+    "expand": (_BRANCH, "x.expand(n, 6)"),
+    "repeat": (_BRANCH, "x.repeat(n)"),
+    "slice": (_BRANCH, "x[:n]"),
+    "zeros": (_BRANCH, "torch.zeros(n, 2)"),
+    "arange": (_BRANCH, "torch.arange(n)"),
+    "an arm that may not run": ("n = int(x.argmax()) // int(x.sum()) if bool(x.sum() > 0) else 3", "x[:n]"),
+    "counted": ("n = int((x > 0).sum())", "x[n:]"),
+    "found": ("n = int(x.argmax())", "x[: n + 1]"),
+    "read": ("n = int(x[0])", "x.reshape(n, -1)"),
+}
+
+
+@pytest.mark.parametrize("name", _LATE)
+@pytest.mark.parametrize("axes", [None, {0: {0: "n"}}])
+def test_a_size_that_the_data_decide_is_refused_with_its_line(name: str, axes: Any) -> None:
+    """It was told as our defect, and the layers behind it failed with it."""
+    line, value = _LATE[name]
+    module = torch.jit.CompilationUnit(f"def forward(x):\n    {line}\n    return {value}, (x + 1).relu() @ x\n")
+    with pytest.raises(UnsupportedOperators) as error:
+        convert(module.forward.graph, [torch.tensor([2.0, 1, 0, -1, 0, 0])], dynamic=axes)
+    (operator,) = error.value.operators
+    assert operator.reason == "the data decide a size, and TensorRT works out sizes from shapes alone"
+    assert operator.where.startswith("<string>:3: ")
+
+
+@pytest.mark.parametrize("value", ["x.softmax(n - 2)", "x.unfold(0, n, 1)", "torch.stack([x] * n)"])
+def test_a_number_that_must_be_static_is_not_blamed_on_an_axis(value: str) -> None:
+    module = torch.jit.CompilationUnit(f"def forward(x):\n    {_BRANCH}\n    return {value}\n")
+    with pytest.raises(UnsupportedOperators, match="and only the engine computes it"):
+        convert(module.forward.graph, [torch.randn(6)])

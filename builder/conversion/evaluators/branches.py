@@ -17,6 +17,7 @@ from builder.conversion.layers import alike
 from builder.conversion.nested import agree, as_flag, is_unknown, one_or_all, read_outside, values_outside
 from builder.conversion.packing import Packed
 from builder.conversion.registry import evaluator
+from builder.conversion.scalars import unknown, vector
 from builder.engine import dialect
 
 
@@ -28,17 +29,42 @@ def branch(ctx: ConversionContext, node: Any, condition: Any) -> Any:
     arms = list(node.blocks())
     if not is_unknown(condition):
         return one_or_all(ctx.blocks.convert(arms[0 if condition else 1]))
+    costly = _costly(node) if _gives_numbers(node) else node.kind()
+    if costly is None:
+        return one_or_all(_selected(ctx, node, condition, arms))
     if _decides_a_loop(node) and not dialect.takes("CONDITIONAL.IN_LOOP", "BOOL"):
-        return one_or_all(_selected(ctx, condition, arms))
+        raise Unconvertible(f"a branch in a loop decides a condition: 8.6 cannot build it, nor is {costly} free to run")
     return one_or_all(_conditional(ctx, node, condition, arms))
 
 
 CHEAP = frozenset(
-    "prim::Constant prim::NumToTensor aten::Bool aten::Int aten::Float aten::item aten::lt aten::gt aten::le aten::ge "
-    "aten::eq aten::ne aten::add aten::sub aten::mul aten::abs aten::neg aten::sum aten::max aten::min aten::mean "
-    "aten::all aten::any aten::logical_and aten::logical_or aten::logical_not aten::__not__ aten::size".split()
+    "prim::Constant prim::NumToTensor prim::min prim::max aten::Bool aten::Int aten::Float aten::item aten::size "
+    "aten::lt aten::gt aten::le aten::ge aten::eq aten::ne aten::add aten::sub aten::mul aten::abs aten::neg aten::sum "
+    "aten::max aten::min aten::mean aten::all aten::any aten::logical_and aten::logical_or aten::logical_not "
+    "aten::__not__".split()
 )
 """What may be computed although nobody asks for it: it reads nothing out of bounds, and costs little."""
+DIVISIONS = frozenset(("aten::floordiv", "aten::remainder"))
+"""What is as cheap where the divisor is a number, and not 0."""
+
+
+def _gives_numbers(node: Any) -> bool:
+    """Whether a branch decides numbers alone (`a and b`, `n if n > 3 else 3`)."""
+    return {str(v.type()) for v in node.outputs()} <= {"int", "bool"}
+
+
+def _costly(node: Any) -> str | None:
+    """The kind of a node in a branch that may not run unless its arm is taken; None where all may."""
+    for inner in (n for arm in node.blocks() for n in arm.nodes()):
+        if inner.kind() == "prim::If":
+            found = _costly(inner) if _gives_numbers(inner) else inner.kind()
+        elif inner.kind() in DIVISIONS:
+            found = None if inner.inputsAt(1).toIValue() else inner.kind()
+        else:
+            found = None if inner.kind() in CHEAP else inner.kind()
+        if found is not None:
+            return str(found)
+    return None
 
 
 def _decides_a_loop(node: Any) -> bool:
@@ -51,19 +77,27 @@ def _decides_a_loop(node: Any) -> bool:
     return around is not None
 
 
-def _selected(ctx: ConversionContext, condition: Any, arms: list[Any]) -> list[Any]:
-    """Both arms of `a and b`, computed, and one bool chosen."""
-    costly = next((n.kind() for arm in arms for n in arm.nodes() if n.kind() not in CHEAP), None)
-    if costly:
-        raise Unconvertible(f"a branch in a loop decides a condition: 8.6 cannot build it, nor is {costly} free to run")
-    ((yes,), (no,)) = (ctx.blocks.convert(arm) for arm in arms)
-    if yes is MISSING or no is MISSING:
-        return [MISSING]
-    flag, a, b = (
-        as_flag(ctx, v) if is_unknown(v) else ctx.constant(torch.tensor(bool(v))) for v in (condition, yes, no)
-    )
-    both, otherwise = ctx.elementwise("AND", flag, a), ctx.elementwise("AND", ctx.unary("NOT", flag), b)
-    return [ctx.scalar(ctx.elementwise("OR", both, otherwise))]
+def _selected(ctx: ConversionContext, node: Any, condition: Any, arms: list[Any]) -> list[Any]:
+    """Both arms computed, and of each pair of numbers one chosen: unlike what a conditional gives, TensorRT takes it
+    for a size."""
+    results = [ctx.blocks.convert(arm) for arm in arms]
+    if any(value is MISSING for values in results for value in values):
+        return [MISSING] * node.outputsSize()
+    return [_choice(ctx, condition, *pair) for pair in zip(*results, strict=True)]
+
+
+def _choice(ctx: ConversionContext, condition: Any, yes: Any, no: Any) -> Any:
+    if not is_unknown(yes) and not is_unknown(no) and _same(yes, no):
+        return yes
+    flag, dtype = ctx.reshape(as_flag(ctx, condition), [1]), torch.promote_types(ctx.dtype(yes), ctx.dtype(no))
+    a, b = (vector(ctx, value, dtype) for value in (yes, no))
+    if dtype == torch.bool:  # which 8.6 does not select
+        chosen = ctx.elementwise(
+            "OR", ctx.elementwise("AND", flag, a), ctx.elementwise("AND", ctx.unary("NOT", flag), b)
+        )
+    else:
+        chosen = ctx.net.add_select(flag, a, b).get_output(0)
+    return DynamicScalar(chosen, unknown(chosen), dtype)
 
 
 def _conditional(ctx: ConversionContext, node: Any, condition: Any, arms: list[Any]) -> list[Any]:
@@ -119,8 +153,6 @@ def _same(a: Any, b: Any) -> bool:
 
 
 def _merge_numbers(ctx: ConversionContext, conditional: Any, yes: Any, no: Any) -> DynamicScalar:
-    from builder.conversion.scalars import vector
-
     dtype = torch.promote_types(ctx.dtype(yes), ctx.dtype(no))
     pair = (_owned(ctx, vector(ctx, v, dtype)) for v in (yes, no))
     output = conditional.add_output(*pair).get_output(0)
