@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -64,28 +66,25 @@ def _lower(report: dict[str, Any], spec: Any, asked: Asked) -> None:
 
 def _reduce(report: dict[str, Any], spec: Any, asked: Asked) -> None:
     """8 bits by calibration, and endpoints in float16, where the manifest asks for them."""
-    from builder import parity
     from builder.repository import reduced
 
     if not reduced.wanted(spec):
         return
-    names = spec.outputs or report["_lowered"].outputs
-    report["_goldens"] = parity.record(report["_module"], spec, names)
-    fewer = reduced.reduced(spec, report["_lowered"], report["_goldens"])
+    goldens = _recorded(report, spec, spec.outputs or report["_lowered"].outputs)
+    fewer = reduced.reduced(spec, report["_lowered"], goldens)
     report["_spec"], report["_lowered"], report["_reduced"] = fewer.spec, fewer.lowered, fewer.warnings
     report["quantised"] = reduced.as_data(fewer.quantised)
 
 
 def _state(report: dict[str, Any], spec: Any, asked: Asked) -> None:
     """Whether the module gives its state back as it takes it; from here on the model has the batch first in it."""
-    from builder import parity
     from builder.repository import stateful
 
     if not spec.state:
         return
     names = spec.outputs or report["_lowered"].outputs
     stateful.check(spec, names)
-    goldens = report.get("_goldens") or parity.record(report["_module"], spec, names)
+    goldens = _recorded(report, spec, names)
     shapes = {tensor.name: list(tensor.shape) for tensor in spec.inputs}
     report["state"] = [
         {"input": s.input, "output": s.output, "shape": shapes[s.input], "kept": spec.sequences.mode}
@@ -120,7 +119,10 @@ def _convert(report: dict[str, Any], spec: Any, asked: Asked) -> None:
     from builder.repository import cut, patterns
 
     names = spec.outputs or report["_lowered"].outputs
-    found = cut.convert_or_cut(report["_lowered"], spec, names)
+    with _the_modules_own_words_first(report, spec, names):
+        found = cut.convert_or_cut(report["_lowered"], spec, names)
+    if isinstance(found, cut.Pieces):
+        _recorded(report, spec, names)
     warnings = [*report.get("_reduced", ()), *patterns.unmatched(spec, found), *found.warnings]
     report["_found"], report["warnings"] = found, warnings
     if not isinstance(found, cut.Pieces):
@@ -143,19 +145,37 @@ def _convert(report: dict[str, Any], spec: Any, asked: Asked) -> None:
     report["fallback"] = {"summary": parts.summary(), "segments": segments}
 
 
+@contextmanager
+def _the_modules_own_words_first(report: dict[str, Any], spec: Any, names: Sequence[str]) -> Iterator[None]:
+    """Where the network cannot be written the module itself may not take such inputs, and says why: `repo` would have
+    asked it before."""
+    try:
+        yield
+    except EnvironmentProblem:
+        raise
+    except Exception:
+        _recorded(report, spec, names)
+        raise
+
+
+def _recorded(report: dict[str, Any], spec: Any, names: Sequence[str]) -> Any:
+    """The goldens, recorded once. Raises ModelFileError where the module does not take the inputs of its manifest."""
+    from builder import parity
+
+    if "_goldens" not in report:
+        report["_goldens"] = parity.record(report["_module"], spec, names)
+    return report["_goldens"]
+
+
 def _compare(report: dict[str, Any], spec: Any, asked: Asked) -> None:
     """With --paranoid: the lowered graph, and every network evaluated on the CPU, against the original module."""
-    from builder import parity
     from builder.repository import cut, hops
 
     found = report["_found"]
     in_pieces = isinstance(found, cut.Pieces)
     if not (asked.paranoid or in_pieces):
         return
-    if "_goldens" not in report:
-        names = found.partition.outputs if in_pieces else found.outputs
-        report["_goldens"] = parity.record(report["_module"], spec, names)
-    goldens = report["_goldens"]
+    goldens = _recorded(report, spec, found.partition.outputs if in_pieces else found.outputs)
     if in_pieces:
         report["_hops"] = hops.record_hops(found.partition, goldens, spec)
     if not asked.paranoid:

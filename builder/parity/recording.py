@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from builder.errors import ModelFileError, UsageError
+from builder.manifest import place
 from builder.manifest.spec import ModelSpec, Profile, TensorSpec, shared_first_axis
 from builder.parity import inputs, sequences
 from builder.parity.arrays import narrow, to_numpy, to_torch
@@ -85,7 +86,8 @@ class _Recorder:
         names = self.names or _names(len(outputs))
         if len(names) != len(outputs):
             raise UsageError(
-                f"the manifest names {len(names)} outputs, the module returns {len(outputs)}", where=self.spec.name
+                f"the manifest names {len(names)} outputs, the module returns {len(outputs)}",
+                where=place(self.spec, "outputs"),
             )
         answers = dict(zip(names, outputs, strict=True))
         return Golden(name, given, {n: to_numpy(self._sent(n, t)) for n, t in answers.items()})

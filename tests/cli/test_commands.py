@@ -166,6 +166,25 @@ def test_check_names_what_tensorrt_cannot_take_and_what_would_run_where(tmp_path
     assert report["fallback"]["segments"]
 
 
+@pytest.mark.parametrize("command", ["check", "repo"])
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        (("float32", "int64"), "must have the same dtype"),
+        (("4]", "5]"), "shapes cannot be multiplied"),
+        (("[y]", "[y, z]"), "names 2 outputs, the module returns 1"),
+    ],
+)
+def test_a_manifest_that_the_module_refuses_is_told_in_its_words(
+    small: Path, tmp_path: Path, run: Run, command: str, wrong: tuple[str, str], words: str
+) -> None:
+    """Not as a failure of our converters, which fail on such inputs too."""
+    (small / "small.yaml").write_text(MANIFEST.replace(*wrong))
+    result = run(command, small, *(["--out", tmp_path / "out"] if command == "repo" else []))
+    assert result.exit_code in (1, 2)
+    assert words in result.output and "defect" not in result.output and "outputs (y, z)" not in result.output
+
+
 def test_init_writes_a_manifest_that_builds(tmp_path: Path, run: Run) -> None:
     file = save(Small(), tmp_path / "net.pt", None)
     result = run("init", file)
