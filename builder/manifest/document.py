@@ -6,6 +6,7 @@ Scalars follow YAML 1.2's core schema, as JSON Schema editors do: `1e-3` is a nu
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -84,6 +85,8 @@ def parsed(text: str, file: str) -> Document:
         node = compose(text)
     except yaml.YAMLError as error:
         document.mistakes.append(_syntax_mistake(document.file, error))
+    except RecursionError:
+        document.add((), f"is nested deeper than {MAX_DEPTH} levels, which no manifest is")
     else:
         _Walk(document).fill(node)
     return document
@@ -132,13 +135,22 @@ class _Walk:
             return self.mapping(node, route)
         if isinstance(node, yaml.SequenceNode):
             return [self.value(item, (*route, index)) for index, item in enumerate(node.value)]
-        return _SCALARS.get(node.tag, str)(node.value)
+        return self.scalar(node, route)
+
+    def scalar(self, node: yaml.Node, route: Route) -> Any:
+        value = _SCALARS.get(node.tag, str)(node.value)
+        if isinstance(value, float) and not math.isfinite(value):
+            self.document.add(route, f"{node.value} is too great for a number")
+        return value
 
     def mapping(self, node: yaml.MappingNode, route: Route) -> dict[str, Any]:
         data: dict[str, Any] = {}
         for key_node, value_node in node.value:
-            key = str(key_node.value)
-            here, line = (*route, key), key_node.start_mark.line + 1
+            key, line = str(key_node.value), key_node.start_mark.line + 1
+            if not isinstance(key_node, yaml.ScalarNode):
+                self.document.mistakes.append(Mistake(self.document.file, line, "a list or mapping cannot be a key"))
+                continue
+            here = (*route, key)
             if key in data:
                 first = self.document.key_lines[here]
                 self.document.mistakes.append(

@@ -141,7 +141,7 @@ def _calibration_exists(document: Document, folder: Path) -> None:
 
 def _libraries_exist(document: Document, folder: Path) -> None:
     for index, name in enumerate(_list(document.data.get("libraries"))):
-        if isinstance(name, str) and not (folder / name).is_file():
+        if isinstance(name, str) and name.endswith((".py", ".so")) and not (folder / name).is_file():
             document.add(("libraries", index), f"there is no file {folder / name}", None)
 
 

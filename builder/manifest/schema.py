@@ -64,6 +64,8 @@ def said(value: object) -> str:
     if value is None:
         return "nothing"
     kind = _NOUNS[_PYTHON_NOUNS[type(value)]]
+    if isinstance(value, bool):
+        return json.dumps(value)
     return kind if isinstance(value, list | dict) else f"{kind} {json.dumps(value)}"
 
 
@@ -99,6 +101,10 @@ def _wrong_type(error: Any, route: Route) -> Iterator[Finding]:
 
 
 def _not_in_enum(error: Any, route: Route) -> Iterator[Finding]:
+    if not isinstance(error.instance, str):
+        one_of = ", ".join(map(str, error.validator_value))
+        yield route, f"{label(route)} must be one of {one_of}, not {said(error.instance)}", None, False
+        return
     fix = did_you_mean(error.instance, map(str, error.validator_value))
     yield route, f"{label(route)}: {said(error.instance)} is not one that is known", fix, False
 
@@ -109,6 +115,15 @@ def _too_small(error: Any, route: Route) -> Iterator[Finding]:
     yield route, f"{label(route)} must be at least {error.validator_value}, not {error.instance}", fix, False
 
 
+def _too_big(error: Any, route: Route) -> Iterator[Finding]:
+    yield route, f"{label(route)} must be at most {error.validator_value}, not {error.instance}", None, False
+
+
+def _too_long(error: Any, route: Route) -> Iterator[Finding]:
+    limit, has = error.validator_value, len(error.instance)
+    yield route, f"{label(route)} may have {limit} characters at most, and has {has}", None, False
+
+
 def _wrong_pattern(error: Any, route: Route) -> Iterator[Finding]:
     if str(error.validator_value).startswith(r"\.npz"):
         yield route, f"{label(route)} must be an .npz file, not {error.instance!r}", None, False
@@ -116,6 +131,8 @@ def _wrong_pattern(error: Any, route: Route) -> Iterator[Finding]:
         yield route, f"{label(route)} must be goldens, an .npz or an .npy file, not {error.instance!r}", None, False
     elif route[-1:] == ("initial",):
         yield route, f"{label(route)} must be zeros or an .npy file, not {error.instance!r}", None, False
+    elif route[:1] == ("libraries",):
+        yield route, f"{label(route)} must be a .py or .so file, not {error.instance!r}", None, False
     elif "::" in str(error.validator_value):
         yield route, f"{label(route)}: {error.instance!r} is not an operator's name", "as in 'aten::nonzero'", False
     elif route[-2:-1] == ("compute_capabilities",):
@@ -138,6 +155,8 @@ _EXPLAIN: dict[str, Callable[[Any, Route], Iterator[Finding]]] = {
     "type": _wrong_type,
     "enum": _not_in_enum,
     "minimum": _too_small,
+    "maximum": _too_big,
+    "maxLength": _too_long,
     "pattern": _wrong_pattern,
     "minItems": _too_short,
     "minLength": _too_short,
