@@ -55,7 +55,7 @@ KEPT = frozenset(
     "softmax _softmax log_softmax _log_softmax layer_norm native_layer_norm group_norm instance_norm rms_norm "
     "sum mean prod cumsum cumprod logsumexp var std var_mean std_mean norm linalg_vector_norm frobenius_norm dist "
     "cdist cosine_similarity exp exp2 expm1 log log2 log10 log1p pow reciprocal rsqrt erf erfc tan sinh cosh "
-    "grid_sampler grid_sampler_2d grid_sampler_3d affine_grid_generator topk sort argsort".split()
+    "grid_sampler grid_sampler_2d grid_sampler_3d affine_grid_generator topk sort argsort stft".split()
 )
 """Statistics, long sums, and functions whose error or range half cannot hold: always float32."""
 

@@ -6,7 +6,7 @@ _MATRICES = "TensorRT has no layer that factors, inverts or solves a matrix"
 _FUNCTIONS = "TensorRT has no layer for this function, and its layers compose no formula that holds float32's accuracy"
 _BY_DATA = "the size of its result depends on the data"
 _BITS = "it reads or writes the bits of a number"
-_COMPLEX = "it works on complex numbers, which TensorRT has not"
+_COMPLEX = "it works on complex numbers that lowering could not split into two real ones, and TensorRT has none"
 _SPARSE = "TensorRT has no sparse, nested or quantised tensors (quantise with fake_quantize)"
 _PACKED = (
     "it computes on weights that torch has packed for the CPU: export the module as it was trained, before "
@@ -35,7 +35,7 @@ _GROUPS: dict[str, str] = {
     _BITS: "frexp nextafter view.dtype",
     _COMPLEX: """
         complex fft_fft fft_fft2 fft_fftn fft_hfft fft_ifft fft_ifft2 fft_ifftn fft_ihfft fft_irfft fft_irfft2
-        fft_irfftn fft_rfft fft_rfft2 fft_rfftn imag istft polar stft view_as_complex view_as_real""",
+        fft_irfftn fft_rfft fft_rfft2 fft_rfftn imag istft polar stft.center view_as_complex view_as_real""",
     _SPARSE: """
         quantize_per_tensor_dynamic to_dense to_mkldnn to_sparse
         to_padded_tensor _nested_tensor_from_mask""",

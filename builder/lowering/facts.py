@@ -119,7 +119,7 @@ _BROADCAST = frozenset(
 )
 _BY_NUMBER = {
     0: torch.uint8, 1: torch.int8, 2: torch.int16, 3: torch.int32, 4: torch.int64, 5: torch.float16, 6: torch.float32,
-    7: torch.float64, 11: torch.bool, 15: torch.bfloat16,
+    7: torch.float64, 8: torch.complex32, 9: torch.complex64, 10: torch.complex128, 11: torch.bool, 15: torch.bfloat16,
 }  # fmt: skip
 NUMBERS = {dtype: number for number, dtype in _BY_NUMBER.items()}
 
@@ -252,8 +252,7 @@ def _unflattened(facts: Facts, node: Any) -> Rank:
 
 def _joined(facts: Facts, node: Any) -> Rank:
     """As of one with two axes or more: all have as many, but for empty ones of one axis, which count for nothing."""
-    parts = node.inputsAt(0).node()
-    ranks = [facts.rank(value) for value in parts.inputs()] if parts.kind() == "prim::ListConstruct" else []
+    ranks = [facts.rank(value) for value in ir.list_items(node.inputsAt(0)) or ()]
     return next((rank for rank in ranks if rank is not None and rank > 1), None)
 
 

@@ -14,6 +14,7 @@ from builder.lowering.graph import canonical
 from builder.lowering.paranoid import Paranoid
 from builder.lowering.passes import Context, Pass, torch_passes
 from builder.lowering.passes.attention import scale_queries
+from builder.lowering.passes.complex import split_complex
 from builder.lowering.passes.convolution import unify_convolutions
 from builder.lowering.passes.dtypes import fold_known_facts, remove_casts
 from builder.lowering.passes.environment import refuse_nested_tensors, resolve_environment
@@ -134,6 +135,7 @@ PIPELINE: tuple[Pass, ...] = (
     # Casts, late: all that may ask for a dtype has asked.
     unpack_type_as,
     unify_to,
+    split_complex,  # a cast to a complex dtype is one form of `to` now
     replace(eliminate_common_subexpressions, touches=("prim::dtype",)),  # once: so a cast to its own dtype shows
     fold_known_facts,
     remove_casts,

@@ -199,6 +199,16 @@ def unpacked_sizes(x):
     return x.reshape(t, n)
 
 
+def rotated(x, angles):
+    turns = torch.polar(torch.ones_like(angles), angles)
+    return torch.view_as_real(torch.view_as_complex(x) * turns)
+
+
+def spectrum(x):
+    window = torch.hann_window(16)
+    return torch.stft(x, 16, 4, window=window, center=False, return_complex=True).abs()
+
+
 def compares(x):
     mask = x > 0
     if mask.dtype == torch.bool:
@@ -742,6 +752,20 @@ CASES = (
     plain("unpack-addmm", addmm_without, (_X, MAT, VEC * float("nan")), ("addmm",), ("aten::matmul",), name="beta 0"),
     plain("unpack-type-as", as_type, (_X, _X.double()), ("type_as",), ("aten::to",)),
     plain("unify-to", casts, (_X, _X.double()), ("Device",), ("aten::to",)),
+    plain("split-complex", rotated, (floats(3, 4, 2), floats(3, 4)), ("view_as", "polar", "complex"), ("aten::cos",)),
+    plain(
+        "split-complex",
+        """graph(%x : Tensor, %c : Tensor):
+          %z : Tensor = aten::mul(%x, %c)
+          %y : Tensor = aten::abs(%z)
+          return (%y)""",
+        (floats(3, 4),),
+        ("aten::abs",),
+        ("aten::hypot",),
+        params=(torch.complex(floats(3, 4), floats(4, 3).t()),),
+        name="a constant",
+    ),
+    plain("split-complex", spectrum, (floats(40),), ("aten::abs",), ("aten::stft", "aten::hypot")),
     plain("fold-known-facts", compares, (_X,), ("prim::If",), ("logical_not",)),
     plain("remove-casts", same_casts, (_X,), ("aten::to",), ("aten::gt",)),
     plain(

@@ -45,6 +45,10 @@ Things worth knowing:
   positions; lowered, it computes the dense form, which gives the same at every position that is not padding.
 - Quantisation that the file simulates (QAT) stays: the weight, its scale and its zero point are constants, and
   `fake_quantize` of them is not computed while lowering. An observer that is still at work is refused.
+- Complex numbers that the graph makes of real ones (`torch.view_as_complex`, `polar`, `stft`) or has as
+  constants become pairs of real tensors: rotary embeddings and power spectra have no other numbers left. A
+  complex number times a real one is two products, so an infinite part makes no NaN of the other, as torch's
+  would. Fourier transforms of whole axes stay, and what reads them; `trt-build repo` lets torch run them.
 - A forward that writes a buffer or a list of the model keeps state, and is refused, whether anybody reads it or
   not.
 - torch's own lint is quadratic in the uses of a shared constant, so graphs of more than a few hundred nodes

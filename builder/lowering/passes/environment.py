@@ -7,6 +7,7 @@ from typing import Any
 from builder.errors import LoweringError
 from builder.lowering import ir
 from builder.lowering.passes import Context, lowering_pass
+from builder.lowering.passes.complex import makes_complex
 
 # Served models run without gradients, autocast, nested tensors, tracing or scripting at work.
 _ANSWERS: dict[str, Any] = {
@@ -19,7 +20,6 @@ _ANSWERS: dict[str, Any] = {
     "prim::is_sparse": False,
     "prim::is_mkldnn": False,
     "aten::is_scripting": True,
-    "aten::is_complex": False,
     # nn.TransformerEncoder asks this before it packs a padded batch as nested tensors; the dense way gives the same at
     # every
     # position that is not padding.
@@ -27,15 +27,18 @@ _ANSWERS: dict[str, Any] = {
 }
 
 
-@lowering_pass("resolve-environment", removes=tuple(kind for kind in _ANSWERS if kind != "aten::is_complex"))
+@lowering_pass("resolve-environment", removes=tuple(_ANSWERS))
 def resolve_environment(graph: Any, context: Context) -> None:
     """Answer questions about gradients, autocast, nesting and devices as serving does, so that branches on them
-    disappear.
+    disappear; and whether a tensor is complex, where none is: inputs are real.
 
     Devices that the file names (a model traced on a GPU) become the one that it runs on.
     """
     for node in ir.nodes_of(graph, *context.present(*_ANSWERS)):
         ir.replace(node, [ir.insert_constant(graph, _ANSWERS[node.kind()], node)])
+    asks = ir.nodes_of(graph, *context.present("aten::is_complex"))
+    for node in asks if asks and not makes_complex(graph) else ():
+        ir.replace(node, [ir.insert_constant(graph, False, node)])
     for node in ir.nodes_of(graph, *context.present("prim::device")):
         ir.replace(node, [ir.insert_constant(graph, ir.CPU, node)])
     for node in ir.nodes_of(graph, "prim::Constant"):

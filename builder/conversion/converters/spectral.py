@@ -1,0 +1,57 @@
+"""Short-time Fourier transforms: a convolution with the waves of each frequency."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+
+from builder.conversion.context import ConversionContext
+from builder.conversion.converters.convolution import Window, convolve
+from builder.conversion.refusals import REASONS
+from builder.conversion.registry import converter
+
+
+def _real(ctx: ConversionContext, call: SimpleNamespace) -> str | None:
+    if call.return_complex is not False or (call.window is not None and call.window.is_complex()):
+        return REASONS["complex"]
+    return "its frames are aligned to the window" if call.align_to_window else None
+
+
+@converter(
+    "aten::stft(Tensor self, int n_fft, int? hop_length=None, int? win_length=None, Tensor? window=None, "
+    "bool normalized=False, bool? onesided=None, bool? return_complex=None, bool? align_to_window=None) -> Tensor",
+    constants=("window",),
+    when=_real,
+    note="real and imaginary parts as a last axis: lowering asks for them where the result is complex",
+)
+def stft(
+    ctx: ConversionContext, node: Any, x: Any, n_fft: int, hop_length: int | None, win_length: int | None,
+    window: torch.Tensor | None, normalized: bool, onesided: bool | None, *_: Any,
+) -> Any:  # fmt: skip
+    """The Fourier transform of every `hop_length`-th frame of `n_fft` samples under the window (torch.stft)"""
+    bins = n_fft if onesided is False else n_fft // 2 + 1
+    scale = n_fft**-0.5 if normalized else 1.0
+    waves = (scale * _waves(n_fft, bins) * _centred(window, win_length or n_fft, n_fft)).to(ctx.dtype(x))
+    hop = n_fft // 4 if hop_length is None else hop_length
+    flat = ctx.rank(x) == 1
+    signal = ctx.unsqueeze(x, [0, 1] if flat else [1])
+    parts = convolve(ctx, signal, waves[:, None], None, Window.of(1, hop, 0, 1, 1))  # N, 2 bins, T
+    sizes = [ctx.size(parts, 0), 2, bins, ctx.size(parts, 2)]
+    spectrum = ctx.permute(ctx.reshape(parts, sizes), [0, 2, 3, 1])
+    return ctx.squeeze(spectrum, [0]) if flat else spectrum
+
+
+def _waves(n_fft: int, bins: int) -> torch.Tensor:
+    """[2 bins, n_fft]: cos and -sin of 2 pi k n / n_fft, the angles reduced while they are whole numbers."""
+    turns = torch.outer(torch.arange(bins), torch.arange(n_fft)) % n_fft
+    angles = turns.double() * (2 * torch.pi / n_fft)
+    return torch.cat([angles.cos(), -angles.sin()])
+
+
+def _centred(window: torch.Tensor | None, length: int, n_fft: int) -> torch.Tensor:
+    """The window (ones where there is none) between zeros that make it as long as a frame."""
+    known = torch.ones(length, dtype=torch.float64) if window is None else window.double()
+    before = (n_fft - length) // 2
+    return torch.nn.functional.pad(known, [before, n_fft - length - before])

@@ -1,0 +1,142 @@
+"""Complex numbers as pairs of real ones: TensorRT has none, and rotary embeddings and spectra are written in them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from builder.lowering import ir
+from builder.lowering.passes import Context, lowering_pass
+from builder.lowering.passes.complex.rules import PART_DTYPES, RULES, Pair
+from builder.lowering.passes.functionalise.views import Emit
+
+_STARTS = ("aten::view_as_complex", "aten::complex", "aten::polar", "aten::stft")
+_ENDS = ("aten::view_as_real", "aten::real", "aten::imag", "aten::abs", "aten::angle")
+_REAL_RESULTS = frozenset((*_ENDS, *(f"aten::{name}" for name in ("size", "dim", "numel", "len"))))
+
+
+@lowering_pass("split-complex", touches=(*_STARTS, *_ENDS, "aten::is_complex"))
+def split_complex(graph: Any, context: Context) -> None:
+    """What the graph computes with complex numbers, made of real ones or constants, is computed with two real tensors.
+
+    What no rule splits stays complex with all that follows of it: Fourier transforms, which torch runs, and what a
+    loop carries or a branch chooses.
+    """
+    if ir.nodes_of(graph, *context.present("aten::is_complex")) or any(map(_is_start, ir.walk(graph))):
+        _Splitter(graph).block(graph)
+
+
+def makes_complex(graph: Any) -> bool:
+    """Whether a graph of real inputs may compute with complex numbers."""
+    return any(_is_start(node) or _is_opaque(node) for node in ir.walk(graph))
+
+
+def _is_start(node: Any) -> bool:
+    return node.kind() in _STARTS or (node.kind() == "prim::Constant" and _is_complex(node.output()))
+
+
+def _is_complex(constant: Any) -> bool:
+    """Whether a constant is a complex number, or a tensor of them."""
+    known = ir.constant(constant) if constant.type().kind() in ("TensorType", "ComplexType") else None
+    return isinstance(known, complex) or (isinstance(known, torch.Tensor) and known.is_complex())
+
+
+class _Splitter:
+    def __init__(self, graph: Any) -> None:
+        self.graph = graph
+        self.pairs: dict[int, Pair] = {}
+        self.whole: set[int] = set()
+        """What is complex, or may be, and has no parts; and what else was made of it (its dtype, say)."""
+
+    def block(self, block: Any) -> None:
+        for node in list(block.nodes()):
+            if blocks := ir.blocks_of(node):
+                self._nested(node, blocks)
+            else:
+                self._node(node)
+
+    def _nested(self, node: Any, blocks: list[Any]) -> None:
+        """What leaves a block has one type in every branch and round, so none that is complex there is split."""
+        for inner in blocks:
+            if node.kind() == "prim::Loop" and self._makes_complex(node, inner):
+                self.whole |= {value.unique() for value in inner.inputs()}
+            self.block(inner)
+            made = list(inner.outputs())[-node.outputsSize() :] if node.outputsSize() else []
+            outputs = zip(node.outputs(), made, strict=True)
+            self.whole |= {output.unique() for output, value in outputs if self._complex(value)}
+
+    def _makes_complex(self, loop: Any, body: Any) -> bool:
+        return any(map(self._complex, loop.inputs())) or any(
+            _is_start(node) or _is_opaque(node) or any(map(self._complex, node.inputs())) for node in ir.walk(body)
+        )
+
+    def _complex(self, value: Any) -> bool:
+        return value.unique() in self.whole or value.unique() in self.pairs or _is_complex(value)
+
+    def _node(self, node: Any) -> None:
+        reads = any(map(self._complex, node.inputs()))
+        if node.kind() == "aten::is_complex" and not reads:
+            return ir.replace(node, [ir.insert_constant(self.graph, False, node)])
+        if node.kind() == "prim::Constant" or not (reads or node.kind() in _STARTS or _is_opaque(node)):
+            return
+        made = None if self._stays(node) else RULES[node.kind()](Emit(self.graph, node), node, *self._arguments(node))
+        if made is None and node.kind() not in _REAL_RESULTS:
+            self.whole |= {value.unique() for value in node.outputs()}
+        elif isinstance(made, Pair):
+            self.pairs[node.output().unique()] = made
+        elif isinstance(made, list):
+            self.pairs |= {value.unique(): pair for value, pair in zip(node.outputs(), made, strict=True)}
+        elif made is not None:
+            ir.replace(node, [made])
+
+    def _stays(self, node: Any) -> bool:
+        whole = any(value.unique() in self.whole for value in node.inputs())
+        return whole or node.kind() not in RULES or ir.in_fallback(node)
+
+    def _arguments(self, node: Any) -> list[Any]:
+        return [self._parts(value) if self._complex(value) else value for value in node.inputs()]
+
+    def _parts(self, value: Any) -> Pair:
+        if value.unique() not in self.pairs:
+            self.pairs[value.unique()] = _constants(self.graph, value)
+        return self.pairs[value.unique()]
+
+
+def _constants(graph: Any, value: Any) -> Pair:
+    """The parts of a constant. One without axes is a number, as a trace writes it: it leaves the other's dtype."""
+    known = ir.constant(value)
+    if isinstance(known, torch.Tensor) and known.dim() == 0:
+        known = known.item()
+    parts = (known.real, known.imag)
+    if isinstance(known, torch.Tensor):
+        parts = tuple(part.resolve_conj().resolve_neg().contiguous() for part in parts)
+    return Pair(*(ir.insert_constant(graph, part, value.node()) for part in parts))
+
+
+def _is_opaque(node: Any) -> bool:
+    """Whether an operator may give complex numbers of real ones, and has no rule here."""
+    kind = node.kind()
+    if not kind.startswith(("aten::", "prim::")):
+        return True
+    if kind.startswith(("aten::fft_", "aten::_fft_")) or kind in _OPAQUE:
+        return kind not in _REAL
+    return kind in _TYPED and _asked_dtype(node) in PART_DTYPES
+
+
+def _asked_dtype(node: Any) -> int | None:
+    schema = ir.schema(node)
+    names = [argument.name for argument in schema.arguments] if schema else []
+    return ir.constant(node.inputsAt(names.index("dtype"))) if "dtype" in names else None
+
+
+_OPAQUE = frozenset(f"aten::{n}" for n in ("linalg_eig", "linalg_eigvals", "_linalg_eig", "sgn"))
+_REAL = frozenset(f"aten::fft_{n}" for n in "irfft irfft2 irfftn hfft hfft2 hfftn fftfreq rfftfreq".split())
+_TYPED = frozenset(
+    f"aten::{n}"
+    for n in (
+        "to", "tensor", "as_tensor", "scalar_tensor", "zeros", "ones", "full", "empty", "rand", "randn", "arange",
+        "linspace", "logspace", "eye", "zeros_like", "ones_like", "full_like", "empty_like", "sum", "mean", "prod",
+        "cumsum", "cumprod", "new_zeros", "new_ones", "new_full", "new_empty", "_to_copy", "view",
+    )
+)  # fmt: skip

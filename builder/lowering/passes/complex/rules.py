@@ -1,0 +1,223 @@
+"""What each operator makes of pairs: data for the pass that splits complex numbers.
+
+A rule takes (emit, node, the node's arguments, complex ones as pairs), and gives a pair, a list of pairs for several
+outputs, a value for a real result, or None where it does not hold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+import torch
+
+from builder.lowering import ir
+from builder.lowering.passes.functionalise.views import Emit
+
+PART_DTYPES = {8: 5, 9: 6, 10: 7}
+"""How a graph writes the complex dtypes, and those of their parts (c10/core/ScalarType.h)."""
+
+
+class Pair(NamedTuple):
+    """The real and the imaginary part: two tensors of one shape, two lists of such tensors or two numbers."""
+
+    re: Any
+    im: Any
+
+
+def _is_number(argument: Any) -> bool:
+    part = argument.re if isinstance(argument, Pair) else argument
+    return bool(part.type().kind() in ("IntType", "FloatType", "BoolType", "NumberType"))
+
+
+def _lifted(emit: Emit, argument: Any) -> Pair:
+    """A real tensor as a complex one."""
+    return (
+        argument if isinstance(argument, Pair) else Pair(argument, emit.op("aten::zeros_like", argument, *[None] * 5))
+    )
+
+
+def _each(emit: Emit, node: Any, *arguments: Any) -> Pair | None:
+    """What does the same to both parts: it moves, chooses or adds elements."""
+    if not isinstance(arguments[0], Pair):
+        return None
+    return Pair(*(_again(emit, node, arguments, part) for part in (0, 1)))
+
+
+def _again(emit: Emit, node: Any, arguments: tuple[Any, ...], part: int) -> Any:
+    values = [argument[part] if isinstance(argument, Pair) else argument for argument in arguments]
+    kind = node.output().type()
+    return emit.op(node.kind(), *values, type=ir.TENSOR if kind.kind() == "TensorType" else kind)
+
+
+def _summed(emit: Emit, node: Any, *arguments: Any) -> Pair | None:
+    """A sum that keeps its dtype."""
+    return _each(emit, node, *arguments) if ir.is_none(arguments[-1]) else None
+
+
+def _zeros(emit: Emit, node: Any, like: Any, dtype: Any, *rest: Any) -> Pair | None:
+    return _each(emit, node, like, dtype, *rest) if ir.is_none(dtype) else None
+
+
+def _asked(emit: Emit, node: Any, *arguments: Any) -> Any:
+    """What is asked of the shape alone."""
+    return _again(emit, node, arguments, 0)
+
+
+def _list(emit: Emit, node: Any, *items: Any) -> Pair | None:
+    if any(map(_is_number, items)):
+        return None
+    lifted = [_lifted(emit, item) for item in items]
+    return Pair(*(emit.list([item[part] for item in lifted], ir.TENSOR) for part in (0, 1)))
+
+
+def _unpacked(emit: Emit, node: Any, items: Pair) -> list[Pair]:
+    types = [ir.TENSOR] * node.outputsSize()
+    parts = [ir.insert(emit.graph, node.kind(), [part], emit.at, types, emit.origin) for part in items]
+    return [Pair(*both) for both in zip(*map(ir.outputs, parts), strict=True)]
+
+
+def _where(emit: Emit, node: Any, condition: Any, *choices: Any) -> Pair | None:
+    if len(choices) != 2 or any(map(_is_number, choices)):
+        return None
+    arguments = (condition, *(_lifted(emit, choice) for choice in choices))
+    return Pair(*(_again(emit, node, arguments, part) for part in (0, 1)))
+
+
+def _added(emit: Emit, node: Any, a: Any, b: Any, alpha: Any) -> Pair | None:
+    """add and sub: a + alpha b, of which a number is the real part."""
+    if isinstance(alpha, Pair) or _is_number(a):
+        return None
+    if _is_number(b) and not isinstance(b, Pair):
+        return Pair(emit.op(node.kind(), a.re, b, alpha), a.im)
+    a, b = (argument if _is_number(argument) else _lifted(emit, argument) for argument in (a, b))
+    return Pair(*(emit.op(node.kind(), a[part], b[part], alpha) for part in (0, 1)))
+
+
+def _product(emit: Emit, node: Any, a: Any, b: Any) -> Pair:
+    """mul and the products of matrices: (a + bi)(c + di) = ac - bd + (ad + bc)i."""
+    times = partial(emit.op, node.kind())
+    if _is_number(a):
+        a, b = b, a
+    if not isinstance(a, Pair):
+        return Pair(times(a, b.re), times(a, b.im))
+    if not isinstance(b, Pair):
+        return Pair(times(a.re, b), times(a.im, b))
+    re = emit.op("aten::sub", times(a.re, b.re), times(a.im, b.im), 1)
+    return Pair(re, emit.op("aten::add", times(a.re, b.im), times(a.im, b.re), 1))
+
+
+def _quotient(emit: Emit, node: Any, a: Any, b: Any, *rounding: Any) -> Pair | None:
+    """a / b = a conj(b) / |b|^2."""
+    if rounding or (isinstance(b, Pair) and _is_number(b)):
+        return None
+    divided = partial(emit.op, "aten::div")
+    if not isinstance(b, Pair):
+        return Pair(divided(a.re, b), divided(a.im, b))
+    square, a = partial(_times, emit), _lifted(emit, a)
+    norm = emit.op("aten::add", square(b.re, b.re), square(b.im, b.im), 1)
+    re = emit.op("aten::add", square(a.re, b.re), square(a.im, b.im), 1)
+    im = emit.op("aten::sub", square(a.im, b.re), square(a.re, b.im), 1)
+    return Pair(divided(re, norm), divided(im, norm))
+
+
+def _times(emit: Emit, a: Any, b: Any) -> Any:
+    return emit.op("aten::mul", a, b)
+
+
+def _squared(emit: Emit, node: Any, a: Any, exponent: Any = None) -> Pair | None:
+    """square, and pow by two."""
+    if not isinstance(a, Pair) or (exponent is not None and (isinstance(exponent, Pair) or ir.constant(exponent) != 2)):
+        return None
+    re = emit.op("aten::sub", _times(emit, a.re, a.re), _times(emit, a.im, a.im), 1)
+    return Pair(re, emit.op("aten::mul", _times(emit, a.re, a.im), 2))
+
+
+def _exponential(emit: Emit, node: Any, a: Pair) -> Pair:
+    return _turned(emit, emit.op("aten::exp", a.re), a.im)
+
+
+def _turned(emit: Emit, length: Any, angle: Any) -> Pair:
+    return Pair(*(_times(emit, length, emit.op(f"aten::{name}", angle)) for name in ("cos", "sin")))
+
+
+def _conjugate(emit: Emit, node: Any, a: Pair) -> Pair:
+    return Pair(a.re, emit.op("aten::neg", a.im))
+
+
+def _same(emit: Emit, node: Any, a: Pair) -> Pair:
+    return a
+
+
+def _of_last_axis(emit: Emit, node: Any, x: Any) -> Pair:
+    """view_as_complex: the last axis has two elements."""
+    return Pair(*(emit.op("aten::select", x, -1, at) for at in (0, 1)))
+
+
+def _spectrum(emit: Emit, node: Any, *arguments: Any) -> Pair | None:
+    """stft: with return_complex=False its parts are a last axis, which conversion knows (torch calls that deprecated,
+    for eager code; it has no other operator of real results)."""
+    if len(arguments) != _STFT or ir.constant(arguments[-2]) is not True or isinstance(arguments[0], Pair):
+        return None
+    x, *settings, _, aligned = arguments
+    return _of_last_axis(emit, node, emit.op(node.kind(), x, *settings, False, aligned))
+
+
+_STFT = 9  # arguments of the overload that does not pad, which torch.stft calls
+
+
+def _of_parts(emit: Emit, node: Any, re: Any, im: Any) -> Pair:
+    parts = emit.op("aten::broadcast_tensors", emit.list([re, im], ir.TENSOR), type=torch._C.ListType(ir.TENSOR))
+    return Pair(*ir.outputs(ir.insert(emit.graph, "prim::ListUnpack", [parts], emit.at, [ir.TENSOR] * 2, emit.origin)))
+
+
+def _polar(emit: Emit, node: Any, length: Any, angle: Any) -> Pair:
+    return _turned(emit, length, angle)
+
+
+def _on_last_axis(emit: Emit, node: Any, a: Pair) -> Any:
+    return emit.op("aten::stack", emit.list(list(a), ir.TENSOR), -1)
+
+
+def _cast(emit: Emit, node: Any, x: Any, dtype: Any, *rest: Any) -> Any:
+    """To a complex dtype: both parts to half of it; of a complex tensor to a real one: the real part."""
+    number = ir.constant(dtype)
+    if number in PART_DTYPES:
+        return Pair(*(emit.op("aten::to", part, PART_DTYPES[number], *rest) for part in _lifted(emit, x)))
+    return emit.op("aten::to", x.re, dtype, *rest) if number is not None else None
+
+
+Rule = Callable[..., Any]
+_MOVES = (
+    "reshape flatten unflatten unsqueeze squeeze transpose permute t mT movedim expand expand_as broadcast_to "
+    "slice select narrow index index_select gather diagonal tril triu roll flip rot90 repeat "
+    "chunk split split_with_sizes tensor_split unbind __getitem__ cat stack neg"
+)
+RULES: dict[str, Rule] = {
+    **{f"aten::{name}": _each for name in _MOVES.split()},
+    **{f"aten::{name}": _summed for name in ("sum", "mean", "cumsum")},
+    **{f"aten::{name}": _asked for name in ("size", "dim", "numel", "len")},
+    **{f"aten::{name}": _product for name in ("mul", "matmul", "bmm", "mm", "mv", "dot")},
+    **{f"aten::{name}": _added for name in ("add", "sub")},
+    **{f"aten::{name}": _conjugate for name in ("conj", "_conj", "conj_physical")},
+    **{f"aten::{name}": _same for name in ("resolve_conj", "resolve_neg")},
+    **{f"aten::{name}": _squared for name in ("square", "pow")},
+    "prim::ListConstruct": _list,
+    "prim::ListUnpack": _unpacked,
+    "aten::zeros_like": _zeros,
+    "aten::where": _where,
+    "aten::div": _quotient,
+    "aten::exp": _exponential,
+    "aten::to": _cast,
+    "aten::view_as_complex": _of_last_axis,
+    "aten::complex": _of_parts,
+    "aten::polar": _polar,
+    "aten::stft": _spectrum,
+    "aten::view_as_real": _on_last_axis,
+    "aten::real": lambda emit, node, a: a.re,
+    "aten::imag": lambda emit, node, a: a.im,
+    "aten::abs": lambda emit, node, a: emit.op("aten::hypot", a.re, a.im),
+    "aten::angle": lambda emit, node, a: emit.op("aten::atan2", a.im, a.re),
+    "aten::is_complex": lambda emit, node, a: emit.constant(True),
+}

@@ -1,0 +1,205 @@
+"""Complex numbers in pairs: the lowered graph has none, and answers the same."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import builder
+from builder.lowering import LoweredGraph, ir
+from builder.lowering.passes.environment import resolve_environment
+
+COMPLEX = ("aten::view_as_complex", "aten::view_as_real", "aten::complex", "aten::polar", "aten::real", "aten::imag")
+
+
+def sample(*shape: int) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(sum(shape)))
+
+
+CIS = torch.polar(torch.rand(16, 4) + 0.5, torch.randn(16, 4, generator=torch.Generator().manual_seed(0)))
+"""Lengths and angles of 16 positions, as rotary embeddings keep them."""
+
+
+def lowered(made: Any, *inputs: Tensor) -> LoweredGraph:
+    """The module or function lowered; its answers are its own."""
+    specs = [builder.TensorSpec("float32", tuple(x.shape)) for x in inputs]
+    found = builder.lower(made.graph if isinstance(made, torch.jit.ScriptFunction) else made, specs=specs)
+    wanted = made(*inputs)
+    for got, truth in zip(found.run(*inputs), wanted if isinstance(wanted, tuple) else (wanted,), strict=True):
+        torch.testing.assert_close(got, truth, rtol=1e-5, atol=1e-6)
+    return found
+
+
+def complex_values(graph: Any) -> list[str]:
+    """The kinds of the nodes that make or read complex numbers."""
+    constants = [ir.constant(node.output()) for node in ir.nodes_of(graph, "prim::Constant")]
+    held = [str(c.dtype) for c in constants if isinstance(c, Tensor) and c.is_complex()]
+    return held + [node.kind() for node in ir.nodes_of(graph, *COMPLEX)]
+
+
+class Rotary(nn.Module):
+    """As Llama's own code rotates: pairs of features are complex numbers, positions turn them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("cis", CIS)
+
+    def forward(self, x: Tensor) -> Tensor:
+        pairs = torch.view_as_complex(x.float().reshape(x.shape[0], x.shape[1], x.shape[2], -1, 2))
+        cis = self.cis[: x.shape[1]].view(1, x.shape[1], 1, pairs.shape[-1])
+        return torch.view_as_real(pairs * cis).flatten(3).type_as(x)
+
+
+@pytest.mark.parametrize("script", [True, False])
+def test_a_rotary_embedding_is_real(script: bool) -> None:
+    x = sample(2, 5, 3, 8)
+    made = torch.jit.script(Rotary()) if script else torch.jit.trace(Rotary(), x)
+    assert complex_values(lowered(made, x).graph) == []
+
+
+Z, W = "torch.view_as_complex(x)", "torch.view_as_complex(y)"
+SPLIT = {
+    "mul": "torch.view_as_real(z * w)",
+    "mul by a real": "torch.view_as_real(z * a), torch.view_as_real(a * z)",
+    "mul by a number": "torch.view_as_real(z * 2), torch.view_as_real(2.5 * z)",
+    "mul by i": "torch.view_as_real(z * 1j), torch.view_as_real((2 - 3j) * z), torch.view_as_real(a * 1j)",
+    "add": "torch.view_as_real(z + w), torch.view_as_real(torch.add(z, w, alpha=3))",
+    "add a real": "torch.view_as_real(z + a), torch.view_as_real(a + z)",
+    "add more axes": "torch.view_as_real(z[0] + a), torch.view_as_real(z[0, 0] + a)",
+    "add a number": "torch.view_as_real(z + 2), torch.view_as_real(1 + z), torch.view_as_real(z + 1j)",
+    "sub": "torch.view_as_real(z - w), torch.view_as_real(a - z), torch.view_as_real(z - a)",
+    "sub numbers": "torch.view_as_real(z - 2), torch.view_as_real(2 - z), torch.view_as_real(z - (1 + 2j))",
+    "div": "torch.view_as_real(z / w), torch.view_as_real(z / a), torch.view_as_real(a / z), torch.view_as_real(z / 2)",
+    "parts": "z.real, z.imag, torch.real(w) + torch.imag(w)",
+    "abs": "z.abs(), torch.abs(w), z.abs().pow(2)",
+    "angle": "torch.angle(z), z.angle()",
+    "neg": "torch.view_as_real(-z)",
+    "conj": "torch.view_as_real(z.conj().resolve_conj()), (z * z.conj()).real, torch.view_as_real(z.conj() * w)",
+    "square": "torch.view_as_real(z ** 2), torch.view_as_real(torch.square(z))",
+    "exp": "torch.view_as_real(torch.exp(z)), torch.view_as_real(torch.exp(1j * a))",
+    "polar": "torch.view_as_real(torch.polar(a.abs(), a) * z), torch.polar(a.abs(), a).real",
+    "complex": "torch.view_as_real(torch.complex(a, -a) * z), torch.view_as_real(torch.complex(a, b).reshape(-1))",
+    "complex of sizes that differ": "torch.view_as_real(torch.complex(a[:, :1], b[:1]).reshape(-1))",
+    "shapes": "torch.view_as_real(z.reshape(-1, 2)), torch.view_as_real(z.t()), torch.view_as_real(z.transpose(0, 1))",
+    "more shapes": "torch.view_as_real(z.unsqueeze(1).expand(3, 5, 4)), torch.view_as_real(z.permute(1, 0).flatten())",
+    "chosen": "torch.view_as_real(z[1]), torch.view_as_real(z[:, ::2]), torch.view_as_real(z.narrow(1, 1, 2))",
+    "by position": "torch.view_as_real(z[p]), torch.view_as_real(z.index_select(0, p)), torch.view_as_real(z[:, p])",
+    "joined": "torch.view_as_real(torch.cat([z, w], 1)), torch.view_as_real(torch.stack([z, w]))",
+    "joined with a real": "torch.view_as_real(torch.stack([z, a + 0j * a]))",
+    "parted": "torch.view_as_real(z.chunk(2, 1)[1]), torch.view_as_real(torch.split(z, [1, 3], 1)[1] * 2)",
+    "unbound": "torch.view_as_real(z.unbind(0)[1] * w.unbind(0)[0])",
+    "summed": "torch.view_as_real(z.sum(0)), torch.view_as_real(z.mean(1)), torch.view_as_real(torch.sum(z))",
+    "cumulated": "torch.view_as_real(z.cumsum(1))",
+    "products": "torch.view_as_real(z @ w.t()), torch.view_as_real(torch.bmm(z[None], w.t()[None]))",
+    "where": "torch.view_as_real(torch.where(a > 0, z, w))",
+    "cast": "torch.view_as_real(a.to(torch.complex64) * z), torch.view_as_real(z.to(torch.complex64))",
+    "zeros": "torch.view_as_real(z + torch.zeros_like(z))",
+    "shape asked": "torch.ones(z.shape), torch.zeros(z.size(1)), torch.full([z.numel()], z.dim())",
+    "is complex": "(a if z.is_complex() else b), (b if a.is_complex() else a)",
+    "constant": "torch.view_as_real(z * torch.polar(torch.ones(3, 4), torch.full([3, 4], 0.5)))",
+}
+
+
+def scripted(expressions: str) -> Any:
+    lines = [
+        "def f(x, y, a, b):",
+        f"    z, w = {Z}, {W}",
+        "    p = torch.tensor([2, 0, 1])",
+        f"    return {expressions}",
+    ]
+    return torch.jit.CompilationUnit("\n".join([*lines, ""])).f
+
+
+@pytest.mark.parametrize("name", SPLIT)
+def test_it_is_split(name: str) -> None:
+    inputs = sample(3, 4, 2), sample(3, 4, 2) * 2, sample(3, 4), sample(3, 4) + 1
+    assert complex_values(lowered(scripted(SPLIT[name]), *inputs).graph) == []
+
+
+STAYS = {
+    "a transform": "torch.fft.ifft(z * 2).real + torch.fft.fft(a).imag",
+    "after a transform": "(torch.fft.fft(a) * z).real, torch.view_as_real(torch.fft.fft(a).conj().resolve_conj())",
+    "zeros of a dtype": "torch.view_as_real(torch.zeros_like(z, dtype=torch.complex64))",
+    "no rule": "torch.view_as_real(torch.tanh(z))",
+    "a reader without a rule": "torch.view_as_real(z * w), torch.tanh(z * w).abs()",
+    "a dtype of its own": "torch.view_as_real(a.to(z.dtype) * z)",
+}
+
+
+@pytest.mark.parametrize("name", STAYS)
+def test_what_has_no_rule_stays_complex(name: str) -> None:
+    inputs = sample(3, 4, 2), sample(3, 4, 2) * 2, sample(3, 4), sample(3, 4) + 1
+    assert complex_values(lowered(scripted(STAYS[name]), *inputs).graph)
+
+
+def test_a_transform_leaves_the_rest_split() -> None:
+    inputs = sample(3, 4, 2), sample(3, 4, 2) * 2, sample(3, 4), sample(3, 4) + 1
+    expressions = "torch.view_as_real(z * torch.fft.fft(a).abs()), torch.ones(torch.fft.fft(a).size(0)) * w.abs()[0, 0]"
+    assert complex_values(lowered(scripted(expressions), *inputs).graph) == []  # abs reads the transform alone
+
+
+class Chosen(nn.Module):
+    """What a branch chooses, and what a loop carries."""
+
+    def forward(self, x: Tensor, n: Tensor) -> tuple[Tensor, Tensor]:
+        z = torch.view_as_complex(x)
+        w = z * 2j if bool(n.sum() > 0) else z
+        turned, length = z, x[..., 0]
+        for _ in range(int(n.sum())):
+            turned = turned * z
+            length = length + turned.abs()
+        return torch.view_as_real(w), length + torch.view_as_real(turned * z)[..., 0]
+
+
+@pytest.mark.parametrize("n", [0, 3])
+def test_branches_and_loops_answer_the_same(n: int) -> None:
+    lowered(torch.jit.script(Chosen()), sample(3, 2), torch.tensor([float(n)]))
+
+
+class Within(nn.Module):
+    """Complex inside of a branch and a loop only."""
+
+    def forward(self, x: Tensor, n: Tensor) -> Tensor:
+        if bool(n.sum() > 0):
+            x = torch.view_as_real(torch.view_as_complex(x) * 2j)
+        for _ in range(int(n.sum())):
+            x = torch.view_as_real(torch.view_as_complex(x) * (1 + 1j))
+        return x
+
+
+@pytest.mark.parametrize("n", [0, 3])
+def test_what_is_complex_inside_a_branch_only_is_split(n: int) -> None:
+    found = lowered(torch.jit.script(Within()), sample(3, 2), torch.tensor([float(n)]))
+    (branch,) = ir.nodes_of(found.graph, "prim::If")
+    assert all(complex_values(block) == [] for block in branch.blocks())
+
+
+class Kept(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.rotary = Rotary()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.rotary(x) + 1
+
+
+def test_a_module_that_torch_shall_run_keeps_its_complex_numbers() -> None:
+    found = builder.lower(torch.jit.script(Kept()), fallback_modules=("Rotary",))
+    assert "aten::view_as_complex" in complex_values(found.graph)
+
+
+def asks(x: Tensor) -> Tensor:
+    y = torch.fft.fft(x)
+    if y.is_complex():
+        return y.abs()
+    return x
+
+
+def test_whether_it_is_complex_is_asked_of_the_tensor() -> None:
+    graph = torch.jit.script(asks).graph.copy()
+    resolve_environment(graph)
+    assert ir.nodes_of(graph, "aten::is_complex")  # what was False before, and took the other branch
+    lowered(torch.jit.script(asks), sample(3, 4))
