@@ -77,7 +77,7 @@ def lower_attributes(graph: Any, module: Any) -> None:
 
     `training` reads as false, whatever the module's mode is.
     """
-    owners = {next(iter(graph.inputs())).unique(): module}
+    owners, containers = {next(iter(graph.inputs())).unique(): module}, list[tuple[str, Any]]()
     for node in ir.nodes_of(graph, "prim::GetAttr"):  # in program order: an owner comes before what it owns
         owner = owners.get(node.inputsAt(0).unique())
         if owner is None:
@@ -89,6 +89,34 @@ def lower_attributes(graph: Any, module: Any) -> None:
         elif node.hasUses():
             constant = _constant(graph, node, False if name == "training" and found is True else found)
             node.output().replaceAllUsesWith(constant)
+            if isinstance(found, list | dict | tuple):
+                containers.append((name, constant))
+    _refuse_written(graph, containers)
+
+
+def _refuse_written(graph: Any, containers: list[tuple[str, Any]]) -> None:
+    """Refuse a list or dictionary of the module that is written. Each time that it is read it is another constant, so
+    nothing else would see the write: torch's dead code elimination drops it."""
+    writers = ir.nodes_of(graph, *ir.CHANGES) if containers else []
+    aliases = graph.alias_db() if writers else None
+    for name, value in containers if aliases is not None else ():
+        near = [node for node in writers if aliases.may_contain_alias(node.inputsAt(0), value)]
+        if aliases.has_writers(value) or (near and _nests(value.type())):
+            raise _keeps_state(name, (near or writers)[0])
+
+
+def _nests(kind: Any) -> bool:
+    """Whether a container of this type holds others, whose writes torch does not tell from its own."""
+    inner = kind.containedTypes()
+    return any(part.kind() in ("ListType", "DictType") or _nests(part) for part in inner)
+
+
+def _keeps_state(name: str, node: Any) -> LoweringError:
+    return LoweringError(
+        f"forward keeps state in the module's attribute {name!r}; a served model has none",
+        where=ir.source_line(node),
+        fix="pass the state in as an argument and return it",
+    )
 
 
 def _constant(graph: Any, node: Any, found: Any) -> Any:
@@ -119,11 +147,7 @@ def _items(found: list[Any] | dict[Any, Any]) -> list[Any]:
 def _drop_self(graph: Any) -> None:
     """Remove the first input. An attribute that is still written would differ from call to call: refused."""
     for node in ir.nodes_of(graph, "prim::SetAttr"):
-        raise LoweringError(
-            f"forward keeps state in the module's attribute {node.s('name')!r}; a served model has none",
-            where=ir.source_line(node),
-            fix="pass the state in as an argument and return it",
-        )
+        raise _keeps_state(node.s("name"), node)
     for node in reversed(ir.nodes_of(graph, "prim::GetAttr")):
         if node.hasUses():
             raise LoweringError(

@@ -222,9 +222,13 @@ def int_list(value: Value) -> list[int] | None:
 
 
 def list_items(value: Value) -> list[Any] | None:
-    """The elements of a list: the values that it is built of, the numbers of a constant one; None for any other."""
+    """The elements of a list: the values that it is built of, the numbers of a constant one; None for any other, and
+    for one that may be written to.
+    """
     node = value.node()
-    return list(node.inputs()) if node.kind() == "prim::ListConstruct" else int_list(value)
+    if node.kind() != "prim::ListConstruct":
+        return int_list(value)
+    return None if _is_changed(value) else list(node.inputs())
 
 
 def random_operator(graph: Graph) -> str | None:
@@ -257,15 +261,18 @@ def list_length(value: Value) -> int | None:
     return len(known) if isinstance(known, list | tuple) else None
 
 
-_CHANGES = frozenset(
-    f"aten::{n}" for n in "append extend insert pop clear remove add_ mul_ _set_item Delete sort reverse".split()
+CHANGES = frozenset(
+    f"aten::{n}"
+    for n in "append extend insert pop popitem clear remove add_ mul_ _set_item Delete sort reverse update "
+    "setdefault".split()
 )
+"""Operators that write to the list or dictionary that they read first; some write to tensors, too."""
 
 
 def _is_changed(built: Value) -> bool:
     """Whether the list may be written to after it was built, by this name or by that of a branch, loop or container."""
     kinds = {use.user.kind() for use in built.uses()}
-    return any(kind in _CHANGES or kind.startswith("prim::") for kind in kinds)
+    return any(kind in CHANGES or kind.startswith("prim::") for kind in kinds)
 
 
 def split_uninitialized(graph: Graph) -> None:

@@ -39,8 +39,9 @@ Things worth knowing:
   says what to do.
 - A write in place becomes a value that later readers of the same memory read, through views, branches and
   loops. Where it cannot be known who shares the memory (a `reshape` that perhaps copies) and somebody reads
-  it afterwards, the error names the line; `trt-build repo` then serves the graph as it is written, by torch
-  alone, unless it writes a constant of the model.
+  it afterwards, or what a list holds that is written (`sizes.sort()` of sizes that the data tell), the error
+  names the line; `trt-build repo` then serves the graph as it is written, by torch alone, unless it writes a
+  constant of the model.
 - `nn.TransformerEncoder` with a padding mask may pack its batch as nested tensors and give zeros at padded
   positions; lowered, it computes the dense form, which gives the same at every position that is not padding.
 - Quantisation that the file simulates (QAT) stays: the weight, its scale and its zero point are constants, and
@@ -49,8 +50,8 @@ Things worth knowing:
   constants become pairs of real tensors: rotary embeddings and power spectra have no other numbers left. A
   complex number times a real one is two products, so an infinite part makes no NaN of the other, as torch's
   would. Fourier transforms of whole axes stay, and what reads them; `trt-build repo` lets torch run them.
-- A forward that writes a buffer or a list of the model keeps state, and is refused, whether anybody reads it or
-  not.
+- A forward that writes a buffer, a list or a dictionary of the model keeps state, and is refused, whether anybody
+  reads it or not.
 - torch's own lint is quadratic in the uses of a shared constant, so graphs of more than a few hundred nodes
   are checked for scopes only.
 

@@ -57,6 +57,22 @@ def test_torch_answers_as_the_module_and_what_the_request_brought_is_as_it_was()
                 torch.testing.assert_close(answer[name], wanted)
 
 
+class Sorted(nn.Module):
+    """A list of numbers that only the data tell."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        sizes = [int(x.abs().max()) + 1, 1]
+        sizes.sort()
+        return x.unsqueeze(0).repeat(sizes + [1] * (x.dim() - 1))
+
+
+def test_a_list_whose_content_only_the_data_tell_is_written_in_torch() -> None:
+    graph, x = whole(Sorted()), torch.tensor([[2.5, -1.0]])
+    assert "changes a container whose content is not known" in graph.as_written
+    for _ in range(2):
+        torch.testing.assert_close(graph.run(x)[0], Sorted()(x))
+
+
 def test_it_is_saved_and_read_again() -> None:
     import io
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from builder.errors import LoweringError
+from builder.errors import InPlaceError
 from builder.lowering import ir
 from builder.lowering.passes.functionalise.alias import Alias
 from builder.lowering.passes.functionalise.memory import Memory, cannot
@@ -155,7 +155,7 @@ READERS: dict[str, Handler] = {
 
 
 def write(memory: Memory, node: Any) -> None:
-    """Do what a node does to a container; a LoweringError where that depends on what is not known."""
+    """Do what a node does to a container; an InPlaceError where that depends on what is not known."""
     box = memory.alias(node.inputsAt(0))
     if box.storage.constant:
         raise cannot(node, "changes a list of the model, which would stay changed for the next request")
@@ -188,6 +188,19 @@ def _extend(items: Any, memory: Memory, other: Any) -> None:
     items.extend(memory.alias(other).items)
 
 
+def _remove(items: Any, memory: Memory, value: Any) -> None:
+    known = [_key(item) for item in items]
+    del items[known.index(_key(value))]
+
+
+def _sort(items: Any, memory: Memory, reverse: Any) -> None:
+    items.sort(key=_key, reverse=_key(reverse))
+
+
+def _multiply(items: Any, memory: Memory, times: Any) -> None:
+    items[:] = items * _key(times)
+
+
 _WRITERS: dict[str, Callable[..., Any]] = {
     "aten::append": lambda items, memory, value: items.append(value),
     "aten::extend": _extend,
@@ -200,6 +213,9 @@ _WRITERS: dict[str, Callable[..., Any]] = {
     "aten::pop": lambda items, memory, *at: items.pop(*map(_key, at)),
     "aten::clear": lambda items, memory: items.clear(),
     "aten::reverse": lambda items, memory: items.reverse(),
+    "aten::remove": _remove,
+    "aten::sort": _sort,
+    "aten::mul_": _multiply,
 }
 
 
@@ -218,9 +234,9 @@ def _write_unknown(memory: Memory, node: Any, box: Alias) -> None:
         memory.same(output, box)
 
 
-def _cannot(node: Any) -> LoweringError:
-    return LoweringError(
-        f"{node.kind()} changes a container whose content is not known before the model runs",
-        where=ir.source_line(node),
-        fix="build the list or dictionary in one expression, or in a loop with a fixed number of turns",
+def _cannot(node: Any) -> InPlaceError:
+    return cannot(
+        node,
+        "changes a container whose content is not known before the model runs",
+        "build the list or dictionary in one expression, or in a loop with a fixed number of turns",
     )
