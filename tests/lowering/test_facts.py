@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import builder
+from builder.lowering import ir
 
 
 def axis_put_in(x: Tensor) -> Tensor:
@@ -42,6 +43,33 @@ def list_that_grew_in_a_loop(x: Tensor) -> Tensor:
         sizes.append(size)
     y = x.view(sizes)
     return y * 2 if y.dim() == 1 else y * y.dim()
+
+
+def list_written_before_it_is_joined(x: Tensor) -> Tensor:
+    parts = [x]
+    parts[0] = x.unsqueeze(0)
+    y = torch.cat(parts)
+    return y * y.dim()
+
+
+def list_written_in_a_container(x: Tensor) -> Tensor:
+    parts = [x]
+    named = {"parts": parts}
+    named["parts"].clear()
+    named["parts"].append(x.unsqueeze(0))
+    y = torch.cat(parts)
+    return y * y.dim()
+
+
+def sizes_copied_and_written(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    first, last, turned = list(x.shape), x.size()[:-1], torch.jit.annotate(list[int], [])
+    first[0] = first[0] * 2
+    first[-1] = -1
+    last += [3, -1]
+    for size in x.t().shape:
+        turned.append(size)
+    turned.reverse()
+    return x.reshape(first), x.reshape(last), x.reshape(turned)
 
 
 def any_of_bytes(x: Tensor) -> Tensor:
@@ -108,7 +136,8 @@ class WeightsThatAreInputs(nn.Module):
 
 FUNCTIONS = [
     axis_put_in, axis_taken_away, input_turned, list_that_grew, list_that_grew_in_a_loop, any_of_bytes,
-    buckets_of_int32, gathered_from_a_number,
+    buckets_of_int32, gathered_from_a_number, list_written_before_it_is_joined, list_written_in_a_container,
+    sizes_copied_and_written,
 ]  # fmt: skip
 MODULES = [Vector(), VectorBetweenReshapes(), LayerInABranch(), WeightsThatAreInputs()]
 
@@ -126,4 +155,12 @@ def _same(scripted: object, cases: Sequence[tuple[int, ...]], shape: tuple[objec
     lowered = builder.lower(graph, specs=[spec])
     for sizes in cases:
         x = torch.randn(sizes)
-        torch.testing.assert_close(lowered.run(x.clone())[0], scripted(x.clone()))  # type: ignore[operator]
+        wanted = scripted(x.clone())  # type: ignore[operator]
+        wanted = wanted if isinstance(wanted, tuple) else (wanted,)
+        torch.testing.assert_close(tuple(lowered.run(x.clone())), wanted)
+
+
+def test_a_list_that_is_written_has_no_items() -> None:
+    graph = torch.jit.script(list_that_grew).graph
+    (built,) = (n for n in ir.nodes_of(graph, "prim::ListConstruct"))
+    assert ir.list_items(built.output()) is None and ir.int_list(built.output()) is None

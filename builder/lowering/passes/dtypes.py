@@ -11,6 +11,7 @@ from builder.lowering import ir
 from builder.lowering.facts import NUMBERS, Facts, dtype_of
 from builder.lowering.folding import propagate_constants
 from builder.lowering.passes import Context, lowering_pass
+from builder.lowering.passes.functionalise.views import Emit
 
 _ASKS = ("prim::isinstance", *(f"aten::{name}" for name in ("dim", "is_floating_point", "__is__", "__isnot__")))
 
@@ -57,15 +58,32 @@ _IN_PLACE = tuple(
 
 def _fold(graph: Any, facts: Facts, context: Context) -> bool:
     """Replace every question that has an answer; whether there was one."""
-    found = False
+    found, changes = False, any(node.inputsAt(0).type().str() == "int[]" for node in ir.nodes_of(graph, *ir.CHANGES))
     for node in bottom_up(graph):
         answer = _answer(node, facts) if node.kind() in _QUESTIONS else None
-        if answer is None:
-            facts.learn(node)
-        else:
+        if answer is not None:
             ir.replace(node, [ir.insert_constant(graph, answer, node)])
-            found = True
+        elif changes and node.kind() == "aten::size" and _is_copied(node) and facts.rank(node.inputsAt(0)) is not None:
+            ir.replace(node, [_spelt(graph, node, facts.rank(node.inputsAt(0)) or 0)])
+        else:
+            facts.learn(node)
+            continue
+        found = True
     return found | (facts.ranked and _fold_sizes(graph, context))
+
+
+def _is_copied(sizes: Any) -> bool:
+    """Whether somebody makes a list of the sizes of all axes, which may be written then (`s = list(x.shape)`)."""
+    return bool(sizes.inputsSize() == 1) and any(use.user.kind() in _COPIES for use in sizes.output().uses())
+
+
+_COPIES = frozenset(f"aten::{name}" for name in ("list", "copy", "slice", "add", "mul", "len"))
+
+
+def _spelt(graph: Any, sizes: Any, rank: int) -> Any:
+    """The sizes of all axes as a list of each one's."""
+    emit = Emit(graph, sizes)
+    return emit.ints([emit.op("aten::size", sizes.inputsAt(0), axis, type=ir.INT) for axis in range(rank)])
 
 
 def bottom_up(block: Any) -> Any:
