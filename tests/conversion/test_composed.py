@@ -100,6 +100,11 @@ RUNNING = {
     "median of all": lambda x: torch.median(x),
     "mode": lambda x: torch.mode(x.round(), 1).values,
     "quantiles": lambda x: torch.quantile(x, torch.tensor([0.1, 0.5, 0.77]), 1),
+    "quantiles past NaN": lambda x: torch.nanquantile(
+        x.masked_fill(x > 0.8, float("nan")), torch.tensor([0.1, 0.5, 0.9]), 1
+    ),
+    "quantile past NaN": lambda x: torch.nanquantile(x.masked_fill(x < 0, float("nan")), 0.3, 0, True),
+    "cumulative trapezoids": lambda x: torch.cumulative_trapezoid(torch.cat([x, x], 1), dx=0.5, dim=1),
     "nearest quantile": lambda x: torch.quantile(x, 0.3, 1, keepdim=True, interpolation="lower"),
 }
 

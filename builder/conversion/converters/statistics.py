@@ -9,6 +9,17 @@ _AXES_SCHEMA = "Tensor self, int[1]? dim=None, bool keepdim=False, *, ScalarType
 _KNOWN = ("x = self", "if torch.is_floating_point(self):",
           "    x = torch.where(torch.isnan(self), torch.zeros_like(self), self)")  # fmt: skip
 
+_EQUAL_STEPS = ("n = y.size(dim) - 1", "areas = torch.narrow(y, dim, 1, n) + torch.narrow(y, dim, 0, n)")
+_STEPS = (
+    "at = x",
+    "if x.dim() == 1 and y.dim() > 1:",
+    "    shape = [1] * y.dim()",
+    "    shape[dim] = -1",
+    "    at = x.reshape(shape)",
+    *_EQUAL_STEPS,
+    "areas = areas * (torch.narrow(at, dim, 1, n) - torch.narrow(at, dim, 0, n))",
+)
+
 compose(__name__, {
     f"aten::nansum({_AXES_SCHEMA}) -> Tensor": (
         "the sum without what is NaN", function(_AXES, *_KNOWN, "return torch.sum(x, dim, keepdim, dtype=dtype)")),
@@ -18,15 +29,16 @@ compose(__name__, {
                  "return torch.sum(x, dim, keepdim, dtype=dtype) / torch.sum(known, dim, keepdim, dtype=dtype)")),
     "aten::trapezoid.dx(Tensor y, *, Scalar dx=1, int dim=-1) -> Tensor": (
         "the integral over equal steps, by trapezoids",
-        function("y: Tensor, dx: number, dim: int", "n = y.size(dim) - 1",
-                 "return torch.sum(torch.narrow(y, dim, 1, n) + torch.narrow(y, dim, 0, n), [dim]) * (dx / 2.0)")),
+        function("y: Tensor, dx: number, dim: int", *_EQUAL_STEPS, "return torch.sum(areas, [dim]) * (dx / 2.0)")),
     "aten::trapezoid.x(Tensor y, Tensor x, *, int dim=-1) -> Tensor": (
         "the integral over the steps of x, by trapezoids",
-        function("y: Tensor, x: Tensor, dim: int", "at = x",
-                 "if x.dim() == 1 and y.dim() > 1:",
-                 "    shape = [1] * y.dim()", "    shape[dim] = -1", "    at = x.reshape(shape)",
-                 "n = y.size(dim) - 1", "steps = torch.narrow(at, dim, 1, n) - torch.narrow(at, dim, 0, n)",
-                 "return torch.sum(steps * (torch.narrow(y, dim, 1, n) + torch.narrow(y, dim, 0, n)), [dim]) / 2.0")),
+        function("y: Tensor, x: Tensor, dim: int", *_STEPS, "return torch.sum(areas, [dim]) / 2.0")),
+    "aten::cumulative_trapezoid.dx(Tensor y, *, Scalar dx=1, int dim=-1) -> Tensor": (
+        "the integral up to each of equal steps, by trapezoids",
+        function("y: Tensor, dx: number, dim: int", *_EQUAL_STEPS, "return torch.cumsum(areas, dim) * (dx / 2.0)")),
+    "aten::cumulative_trapezoid.x(Tensor y, Tensor x, *, int dim=-1) -> Tensor": (
+        "the integral up to each of the steps of x, by trapezoids",
+        function("y: Tensor, x: Tensor, dim: int", *_STEPS, "return torch.cumsum(areas, dim) / 2.0")),
     "aten::trapz.x(Tensor y, Tensor x, *, int dim=-1) -> Tensor": (
         "trapezoid", function("y: Tensor, x: Tensor, dim: int", "return torch.trapezoid(y, x, dim=dim)")),
     "aten::trapz.dx(Tensor y, *, float dx=1., int dim=-1) -> Tensor": (
@@ -51,9 +63,18 @@ compose(__name__, {
                  "if x.size(0) == 1:",
                  "    result = result.reshape([])",
                  "return result")),
+    "aten::corrcoef(Tensor self) -> Tensor": (
+        "the covariances of the rows by their standard deviations, between -1 and 1",
+        function("self: Tensor", "c = torch.cov(self)",
+                 "if c.dim() == 0:",
+                 "    result = c / c",
+                 "else:",
+                 "    deviation = torch.sqrt(torch.diagonal(c))",
+                 "    result = c / deviation.unsqueeze(-1) / deviation",
+                 "return torch.clamp(result, -1.0, 1.0)")),
 })  # fmt: skip
 
-_QUANTILE = (
+_ROWS = (
     "x = self",
     "axis = 0",
     "if dim is None or self.dim() == 0:",
@@ -62,8 +83,10 @@ _QUANTILE = (
     "    axis = dim",
     "    if axis < 0:",
     "        axis = axis + self.dim()",
-    "ordered = torch.sort(x, axis)[0]",
-    "places = q.reshape([-1]) * (x.size(axis) - 1)",
+    "shape = [1] * x.dim()",
+    "shape[axis] = -1",
+)
+_ROUNDED = (
     "if interpolation == 'lower':",
     "    places = torch.floor(places)",
     "elif interpolation == 'higher':",
@@ -74,11 +97,8 @@ _QUANTILE = (
     "rest = places - below",
     "if interpolation == 'midpoint':",
     "    rest = torch.where(rest > 0, torch.full_like(rest, 0.5), rest)",
-    "low = torch.index_select(ordered, axis, below.to(torch.long))",
-    "high = torch.index_select(ordered, axis, torch.ceil(places).to(torch.long))",
-    "shape = [1] * x.dim()",
-    "shape[axis] = -1",
-    "result = torch.lerp(low, high, rest.reshape(shape).expand_as(low))",
+)
+_ARRANGED = (
     "result = torch.movedim(result, axis, 0)",
     "if keepdim:",
     "    if dim is None or self.dim() == 0:",
@@ -86,17 +106,44 @@ _QUANTILE = (
     "    else:",
     "        result = result.unsqueeze(axis + 1)",
 )
+_QUANTILE = (
+    *_ROWS,
+    "ordered = torch.sort(x, axis)[0]",
+    "places = q.reshape([-1]) * (x.size(axis) - 1)",
+    *_ROUNDED,
+    "low = torch.index_select(ordered, axis, below.to(torch.long))",
+    "high = torch.index_select(ordered, axis, torch.ceil(places).to(torch.long))",
+    "result = torch.lerp(low, high, rest.reshape(shape).expand_as(low))",
+    *_ARRANGED,
+)
+_KNOWN_QUANTILE = (
+    *_ROWS,
+    "unknown = torch.isnan(x)",
+    "ordered = torch.sort(torch.where(unknown, torch.full_like(x, float('inf')), x), axis)[0]",
+    "known = torch.sum(torch.logical_not(unknown), [axis], True)",
+    "places = q.reshape(shape) * torch.clamp_min(known - 1, 0)",
+    *_ROUNDED,
+    "low = torch.gather(ordered, axis, below.to(torch.long))",
+    "high = torch.gather(ordered, axis, torch.ceil(places).to(torch.long))",
+    "result = torch.where(known == 0, torch.full_like(low, float('nan')), torch.lerp(low, high, rest))",
+    *_ARRANGED,
+)
 _SETTINGS = "dim: Optional[int], keepdim: bool, interpolation: str"
 _REST = 'int? dim=None, bool keepdim=False, *, str interpolation="linear") -> Tensor'
+_MANY = ("if q.dim() == 0:", "    result = result.squeeze(0)", "return result")
+_ONE = ("return result.squeeze(0)",)
+_PLACE = "q = torch.full([], place, dtype=self.dtype)"
 compose(__name__, {
     f"aten::quantile(Tensor self, Tensor q, {_REST}": (
         "between the ordered values at q (n - 1), as `interpolation` says (NaN is not looked for)",
-        function(f"self: Tensor, q: Tensor, {_SETTINGS}", *_QUANTILE,
-                 "if q.dim() == 0:", "    result = result.squeeze(0)", "return result")),
+        function(f"self: Tensor, q: Tensor, {_SETTINGS}", *_QUANTILE, *_MANY)),
     f"aten::quantile.scalar(Tensor self, float q, {_REST}": (
-        "quantile at one place",
-        function(f"self: Tensor, place: float, {_SETTINGS}", "q = torch.full([], place, dtype=self.dtype)",
-                 *_QUANTILE, "return result.squeeze(0)")),
+        "quantile at one place", function(f"self: Tensor, place: float, {_SETTINGS}", _PLACE, *_QUANTILE, *_ONE)),
+    f"aten::nanquantile(Tensor self, Tensor q, {_REST}": (
+        "quantile of what is not NaN", function(f"self: Tensor, q: Tensor, {_SETTINGS}", *_KNOWN_QUANTILE, *_MANY)),
+    f"aten::nanquantile.scalar(Tensor self, float q, {_REST}": (
+        "nanquantile at one place",
+        function(f"self: Tensor, place: float, {_SETTINGS}", _PLACE, *_KNOWN_QUANTILE, *_ONE)),
 })  # fmt: skip
 
 _WITHIN = "self: Tensor, dim: int, keepdim: bool"
