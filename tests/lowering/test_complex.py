@@ -72,6 +72,8 @@ SPLIT = {
     "add a number": "torch.view_as_real(z + 2), torch.view_as_real(1 + z), torch.view_as_real(z + 1j)",
     "sub": "torch.view_as_real(z - w), torch.view_as_real(a - z), torch.view_as_real(z - a)",
     "sub numbers": "torch.view_as_real(z - 2), torch.view_as_real(2 - z), torch.view_as_real(z - (1 + 2j))",
+    "rsub": "torch.view_as_real(torch.rsub(z, 2)), torch.view_as_real(torch.rsub(z, w, alpha=2))",
+    "fill": "torch.view_as_real(z.masked_fill(a > 0, 2.0)), torch.nn.functional.pad(z, [1, 2], value=3.0).imag",
     "div": "torch.view_as_real(z / w), torch.view_as_real(z / a), torch.view_as_real(a / z), torch.view_as_real(z / 2)",
     "parts": "z.real, z.imag, torch.real(w) + torch.imag(w)",
     "abs": "z.abs(), torch.abs(w), z.abs().pow(2)",
@@ -98,6 +100,7 @@ SPLIT = {
     "cast": "torch.view_as_real(a.to(torch.complex64) * z), torch.view_as_real(z.to(torch.complex64))",
     "zeros": "torch.view_as_real(z + torch.zeros_like(z))",
     "shape asked": "torch.ones(z.shape), torch.zeros(z.size(1)), torch.full([z.numel()], z.dim())",
+    "cast and no more": "(a.to(torch.complex64) * 1j).imag",
     "is complex": "(a if z.is_complex() else b), (b if a.is_complex() else a)",
     "constant": "torch.view_as_real(z * torch.polar(torch.ones(3, 4), torch.full([3, 4], 0.5)))",
 }

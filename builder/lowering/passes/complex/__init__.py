@@ -23,7 +23,7 @@ def split_complex(graph: Any, context: Context) -> None:
     What no rule splits stays complex with all that follows of it: Fourier transforms, which torch runs, and what a
     loop carries or a branch chooses.
     """
-    if ir.nodes_of(graph, *context.present("aten::is_complex")) or any(map(_is_start, ir.walk(graph))):
+    if ir.nodes_of(graph, *context.present("aten::is_complex")) or makes_complex(graph):
         _Splitter(graph).block(graph)
 
 

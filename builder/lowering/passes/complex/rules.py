@@ -86,13 +86,21 @@ def _where(emit: Emit, node: Any, condition: Any, *choices: Any) -> Pair | None:
 
 
 def _added(emit: Emit, node: Any, a: Any, b: Any, alpha: Any) -> Pair | None:
-    """add and sub: a + alpha b, of which a number is the real part."""
+    """add, sub and rsub: a + alpha b, of which a number is the real part."""
     if isinstance(alpha, Pair) or _is_number(a):
         return None
     if _is_number(b) and not isinstance(b, Pair):
-        return Pair(emit.op(node.kind(), a.re, b, alpha), a.im)
+        b = Pair(b, emit.constant(0))
     a, b = (argument if _is_number(argument) else _lifted(emit, argument) for argument in (a, b))
     return Pair(*(emit.op(node.kind(), a[part], b[part], alpha) for part in (0, 1)))
+
+
+def _filled(emit: Emit, node: Any, a: Any, where: Any, number: Any) -> Pair | None:
+    """constant_pad_nd and masked_fill: a number is the real part of what fills."""
+    if not (isinstance(a, Pair) and _is_number(number)):
+        return None
+    fill = number if isinstance(number, Pair) else Pair(number, emit.constant(0))
+    return Pair(*(emit.op(node.kind(), a[part], where, fill[part]) for part in (0, 1)))
 
 
 def _product(emit: Emit, node: Any, a: Any, b: Any) -> Pair:
@@ -199,7 +207,8 @@ RULES: dict[str, Rule] = {
     **{f"aten::{name}": _summed for name in ("sum", "mean", "cumsum")},
     **{f"aten::{name}": _asked for name in ("size", "dim", "numel", "len")},
     **{f"aten::{name}": _product for name in ("mul", "matmul", "bmm", "mm", "mv", "dot")},
-    **{f"aten::{name}": _added for name in ("add", "sub")},
+    **{f"aten::{name}": _added for name in ("add", "sub", "rsub")},
+    **{f"aten::{name}": _filled for name in ("constant_pad_nd", "masked_fill")},
     **{f"aten::{name}": _conjugate for name in ("conj", "_conj", "conj_physical")},
     **{f"aten::{name}": _same for name in ("resolve_conj", "resolve_neg")},
     **{f"aten::{name}": _squared for name in ("square", "pow")},
