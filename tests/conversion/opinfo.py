@@ -93,12 +93,12 @@ FAMILIES: dict[str, str] = {
         nn.functional.smooth_l1_loss nn.functional.soft_margin_loss nn.functional.triplet_margin_loss""",
     "composed": """
         H T angle argwhere cartesian_prod combinations conj conj_physical copysign corrcoef cov cummax cummin
-        cumulative_trapezoid diag diagflat grid_sampler_3d heaviside hypot index_reduce isclose isin isreal ldexp linalg.diagonal linalg.matrix_power
-        logaddexp logaddexp2 logcumsumexp mH mT masked_scatter median mode nanmean nanmedian nanquantile nansum
-        native_group_norm nn.functional.dropout nn.functional.embedding_bag nn.functional.max_unpool1d
-        nn.functional.max_unpool2d nn.functional.max_unpool3d put quantile real resolve_conj resolve_neg signbit
-        special.entr special.log_ndtr special.ndtr special.xlog1py sum_to_size torch.ops.aten._safe_softmax.default
-        trace trapezoid trapz unravel_index xlogy""",
+        cumulative_trapezoid diag diagflat grid_sampler_3d heaviside hypot index_reduce isclose isin isreal ldexp
+        linalg.diagonal linalg.matrix_power logaddexp logaddexp2 logcumsumexp mH mT masked_scatter median mode nanmean
+        nanmedian nanquantile nansum native_group_norm nn.functional.dropout nn.functional.embedding_bag
+        nn.functional.max_unpool1d nn.functional.max_unpool2d nn.functional.max_unpool3d put quantile real
+        resolve_conj resolve_neg signbit special.entr special.log_ndtr special.ndtr special.xlog1py sum_to_size
+        torch.ops.aten._safe_softmax.default trace trapezoid trapz unravel_index xlogy""",
     "refused": """
         as_strided bernoulli bincount cholesky digamma erfinv float_power gcd geqrf histc i0 igamma lcm lgamma
         linalg.inv linalg.solve matrix_exp multinomial nextafter nn.functional.ctc_loss nn.functional.pdist polygamma
