@@ -31,6 +31,7 @@ _ALONG = frozenset(
         "fake_quantize_per_tensor_affine", "fake_quantize_per_channel_affine",
     )
 ) | {"prim::unchecked_cast"}  # fmt: skip
+_PROMOTING = frozenset(["aten::add", "aten::sub", "aten::mul", "aten::div"])
 _DTYPE_AT = {"aten::to": 1, "aten::zeros": 1, "aten::ones": 1, "aten::full": 2, "aten::softmax": 2}
 # No dtype given means that of the first input.
 _LIKE = {"aten::softmax": 2, "aten::zeros_like": 1, "aten::ones_like": 1, "aten::full_like": 2}
@@ -197,7 +198,16 @@ class Facts:
             return (
                 self.dtype(node.inputsAt(0)) if kind in _LIKE and ir.is_none(node.inputsAt(_DTYPE_AT[kind])) else None
             )
+        if kind in _PROMOTING:
+            return self._promoted(node)
         return self.dtype(node.inputsAt(0)) if kind in _ALONG else None
+
+    def _promoted(self, node: Any) -> torch.dtype | None:
+        """Of tensors that have one dtype, or a floating one that meets a number."""
+        first, other = self.dtype(node.inputsAt(0)), node.inputsAt(1)
+        kind = other.type().kind()
+        agree = kind in ("IntType", "FloatType") or (kind == "TensorType" and self.dtype(other) == first)
+        return first if first is not None and first.is_floating_point and agree else None
 
     def _rank_of_result(self, node: Any) -> Rank:
         kind = _functional(node)
@@ -213,7 +223,7 @@ class Facts:
 def _tells(kind: str) -> tuple[bool, bool]:
     """Whether an operator of this kind tells the dtype and the number of axes of its result."""
     functional = _functional_kind(kind)
-    dtype = functional != kind or kind in _BOOL | _LONG | _ALONG or kind in _DTYPE_AT
+    dtype = functional != kind or kind in _BOOL | _LONG | _ALONG | _PROMOTING or kind in _DTYPE_AT
     return dtype, functional != kind or kind in _SAME_RANK | _BROADCAST or kind in _RANKS
 
 

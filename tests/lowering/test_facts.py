@@ -86,6 +86,15 @@ def gathered_from_a_number(x: Tensor) -> Tensor:
     return y * 2 if y.dim() == 0 else y * 3
 
 
+def dtypes_of_sums(x: Tensor) -> Tensor:
+    """Of numbers and of tensors; a half meets a whole number, a fraction, and a float."""
+    half, whole = x.half(), x.long()
+    y = x
+    for one in [x * 2, x - 0.5, x / 3, half * 2.5, half + x, whole * 2.5, whole / 2, whole * whole, half - whole]:
+        y = y * (2 if one.dtype == torch.float32 else 3 if one.dtype == torch.float16 else 5)
+    return y
+
+
 WEIGHT = torch.randn(6, 6, generator=torch.Generator().manual_seed(0))
 
 
@@ -137,7 +146,7 @@ class WeightsThatAreInputs(nn.Module):
 FUNCTIONS = [
     axis_put_in, axis_taken_away, input_turned, list_that_grew, list_that_grew_in_a_loop, any_of_bytes,
     buckets_of_int32, gathered_from_a_number, list_written_before_it_is_joined, list_written_in_a_container,
-    sizes_copied_and_written,
+    sizes_copied_and_written, dtypes_of_sums,
 ]  # fmt: skip
 MODULES = [Vector(), VectorBetweenReshapes(), LayerInABranch(), WeightsThatAreInputs()]
 

@@ -189,6 +189,27 @@ def test_a_scripted_module() -> None:
     assert batch_first(lowered(Scripted(), X, MEMORY, script=True))
 
 
+class InARow(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first = nn.MultiheadAttention(WIDTH, HEADS, batch_first=True)
+        self.second = nn.MultiheadAttention(WIDTH, HEADS, batch_first=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.first(x, x, x)[0]
+        return self.second(y, y, y)[0]
+
+
+@pytest.mark.parametrize("script", [True, False])
+def test_one_behind_another(script: bool) -> None:
+    """Scripted, the second asks for the dtype of what the first makes; while that was not known, both of its ways of
+    computing stayed in the graph, with the transposes of the one that is never taken."""
+    found = lowered(InARow(), X, script=script)
+    assert not of_moved(found) and len(moves(found)) == 10
+    assert not ir.nodes_of(found.graph, "prim::If", "prim::dtype")
+
+
 @pytest.mark.parametrize("script", [True, False])
 def test_an_encoder_and_a_decoder(script: bool) -> None:
     torch.manual_seed(0)
