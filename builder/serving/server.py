@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -28,6 +29,7 @@ clients but his own, whose last request may still hold its connection: what it b
 
 HTTP_MAX_BYTES = 1 << 30
 _SHARED_MEMORY = Path("/dev/shm")
+_PLAIN = re.compile(r"[A-Za-z0-9_./=@%+,:-]*")
 
 
 class Server:
@@ -155,7 +157,7 @@ def start(
     precheck.check(repository, models)
     port = ports.settle(address, port)
     # The folder's name is unique, and so the prefix of the shared memory, by which only our own is cleaned up.
-    scratch = Path(tempfile.gettempdir(), f"trt-build-{os.getpid()}-{uuid.uuid4().hex[:8]}")
+    scratch = Path(_plain_folder(), f"trt-build-{os.getpid()}-{uuid.uuid4().hex[:8]}")
     scratch.mkdir()
     try:
         path = log_path or scratch / "tritonserver.log"
@@ -176,7 +178,7 @@ def _command(
 ) -> list[str]:
     return [
         str(installation.executable),
-        f"--model-repository={repository.resolve()}",
+        f"--model-repository={_plain(repository.resolve(), scratch)}",
         *(f"{flag}={number}" for flag, number in port.items()),
         *(f"--{service}-address={address}" for service in ("http", "grpc", "metrics")),
         "--disable-auto-complete-config",
@@ -187,6 +189,23 @@ def _command(
         *_large_requests(installation),
         *flags,
     ]
+
+
+def _plain(path: Path, scratch: Path) -> Path:
+    """The path, or a link to it: the Python backend hands paths to a shell without quotes, and its interpreter reads
+    them as ASCII.
+    """
+    if _PLAIN.fullmatch(str(path)):
+        return path
+    link = scratch / "repository"
+    link.symlink_to(path)
+    return link
+
+
+def _plain_folder() -> Path:
+    """Where files for the time of a server may be, by a path as `_plain` gives."""
+    folder = Path(tempfile.gettempdir())
+    return folder if _PLAIN.fullmatch(str(folder)) else Path("/tmp")
 
 
 def _large_requests(installation: Installation) -> list[str]:

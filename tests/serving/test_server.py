@@ -8,6 +8,7 @@ import os
 import shutil
 import signal
 import socket
+import tempfile
 import threading
 import time
 import urllib.request
@@ -65,6 +66,20 @@ def test_it_serves_on_loopback_and_is_gone_afterwards(good: Path) -> None:
         assert leftovers()
     assert not server.ready() and server.process.returncode == 0
     assert leftovers() == set() and children() == before
+
+
+@pytest.mark.parametrize("name", ["two words", "modèles 模型", "a;b $(c) 'd'"])
+def test_a_repository_may_be_called_anything(
+    good: Path, tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Triton's Python backend writes paths into a shell's command and reads them as ASCII; temporary ones too."""
+    shutil.copytree(good, tmp_path / name / "repository")
+    (tmp_path / name / "temporary").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / name / "temporary"))
+    with serve(tmp_path / name / "repository", **FREE) as server:
+        assert server.ready()
+    assert leftovers() == set() and not list((tmp_path / name / "temporary").iterdir())
+    assert (tmp_path / name / "repository" / "scorer" / "config.pbtxt").exists()
 
 
 def test_a_server_is_ready_when_its_metrics_answer_too(tmp_path: Path) -> None:
