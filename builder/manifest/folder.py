@@ -31,6 +31,10 @@ def find(path: Path) -> list[Found]:
 
     Raises UsageError where there is no such path or nothing in it.
     """
+    if path.is_symlink() and not path.exists():
+        raise UsageError(f"{path} is a link to {path.readlink()}, which is not there")
+    if path.exists() and not (path.is_dir() or path.is_file()):
+        raise UsageError(f"{path} is neither a folder nor a file")
     if not path.exists():
         siblings = [p.name for p in path.parent.iterdir()] if path.parent.is_dir() else []
         raise UsageError(f"there is no {path}", fix=did_you_mean(path.name, siblings, otherwise_list=False))
@@ -61,7 +65,7 @@ def mistakes(found: list[Found]) -> Iterator[Mistake]:
 def _near_model(manifest: Path | None) -> str | None:
     if manifest is None:
         return None
-    beside = [p.name for p in sorted(manifest.parent.iterdir()) if p.suffix in MODEL_SUFFIXES]
+    beside = [p.name for p in sorted(manifest.parent.iterdir()) if p.suffix in MODEL_SUFFIXES and p.is_file()]
     expected = f"{manifest.stem}.pt"
     return did_you_mean(expected, beside, otherwise_list=False) or f"expected {manifest.with_name(expected)}"
 

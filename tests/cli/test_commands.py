@@ -325,6 +325,21 @@ def test_a_repository_that_cannot_be_written_is_said_before_anything_is_built(
     assert "/dev/shm is a mount of its own" in mount.stderr
 
 
+def test_a_link_to_nothing_is_told_as_one(small: Path, tmp_path: Path, run: Run) -> None:
+    """`out` was found to be there after the build; of models their own name was proposed."""
+    (tmp_path / "gone").symlink_to("nowhere")
+    (tmp_path / "loop").symlink_to("loop")
+    for link, target in (("gone", "nowhere"), ("loop", "loop")):
+        words = f"{tmp_path / link} is a link to {target}, which is not there"
+        for out in (tmp_path / link, tmp_path / link / "out"):
+            result = run("repo", small, "--out", out)
+            assert (result.exit_code, words in result.stderr, "load" in result.stderr) == (2, True, False)
+        result = run("check", tmp_path / link)
+        assert (result.exit_code, words in result.stderr) == (2, True)
+    os.mkfifo(tmp_path / "pipe.pt")
+    assert "is neither a folder nor a file" in run("check", tmp_path / "pipe.pt").stderr
+
+
 def test_ctrl_c_during_a_build_leaves_no_half_of_anything(small: Path, tmp_path: Path) -> None:
     """Interrupted at the start of each phase that writes or works long: 130, and a repository that is whole or none."""
     for phase in ("convert", "build", "publish"):
