@@ -9,9 +9,9 @@ from builder.errors import EnvironmentProblem, UsageError
 
 
 def check(out: Path) -> None:
-    """Raise UsageError where a file or a link to nothing stands where the repository would be, EnvironmentProblem where nothing may be
-    written there or beside it, PublishBlocked where it is a mount: models are staged beside the repository and moved
-    in."""
+    """Raise UsageError where a file or a link to nothing stands where the repository would be, EnvironmentProblem
+    where nothing may be written there or beside it, PublishBlocked where it is a mount: models are staged beside the
+    repository and moved in."""
     for place in (out, *out.parents):
         if place.is_symlink() and not place.exists():
             raise UsageError(f"{place} is a link to {place.readlink()}, which is not there", fix="another --out")
