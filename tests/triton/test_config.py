@@ -221,6 +221,15 @@ def test_warm_up_has_the_recorded_ids_and_an_engines_usual_batch() -> None:
     assert config(scorer()).model_warmup[0].batch_size == 1
 
 
+def test_profiles_that_end_at_different_batches_are_warmed_up_within_the_least() -> None:
+    """Long inputs in small batches: what Triton may batch is 8, though the usual batch of the short ones is 16."""
+    spec = tensor("x", "float32", "batch", "length", length=(1, 8, 64))
+    profiles = [{"batch": (1, 16, 32), "length": (1, 8, 16)}, {"batch": (1, 4, 8), "length": (17, 32, 64)}]
+    message = config(artifact(Affine(), (spec,), ("y",), profiles=profiles, dynamic=(0, 1), **PLAN))
+    assert message.max_batch_size == 8
+    assert [sample.batch_size for sample in message.model_warmup] == [8, 4]
+
+
 def test_a_batch_beyond_the_profiles_is_refused() -> None:
     from builder.triton.check import validate
 
