@@ -173,12 +173,13 @@ def _silent(message: str) -> None:
 def _model(planned: Planned, repeat: int, open_plan: Open) -> ModelParity:
     model = served.read(planned.folder)
     results: list[GoldenResult] = []
-    problems: tuple[str, ...] = () if model.goldens else ("it has no goldens to verify",)
+    problems = (*(() if model.goldens else ("it has no goldens to verify",)), *served.damaged(model))
     opened = None
     with ExitStack() as stack:
         try:
-            opened = open_plan(stack, planned)
-            results = [_ask(model, opened.run, golden, repeat) for golden in model.goldens]
+            if not problems:
+                opened = open_plan(stack, planned)
+                results = [_ask(model, opened.run, golden, repeat) for golden in model.goldens]
         except EngineError as refusal:
             problems = (refusal.message,)
     kind, why = (opened.kind, opened.why) if opened else (None, None)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -95,7 +96,40 @@ def read(folder: Path) -> PublishedModel:
     """The model in `folder`; UsageError where a file of it is missing or is not what it should be."""
     try:
         config = parse((folder / "config.pbtxt").read_text(encoding="utf-8"), str(folder / "config.pbtxt"))
-        sidecar = json.loads((folder / SIDECAR).read_text(encoding="utf-8"))
-        return PublishedModel(folder.name, config, sidecar, goldens.load(folder / goldens.FOLDER), folder)
+        return PublishedModel(folder.name, config, _sidecar(folder), goldens.load(folder / goldens.FOLDER), folder)
     except (OSError, ValueError, EOFError) as error:
         raise UsageError(f"not a model that trt-build published: {error}", where=str(folder)) from error
+
+
+def _sidecar(folder: Path) -> dict[str, Any]:
+    """Raises ValueError where it is not as it was written."""
+    said = json.loads((folder / SIDECAR).read_text(encoding="utf-8"))
+    wanted: dict[str, type] = {"tolerance": dict, "precision": str, "inputs": list, "outputs": list, "serve_as": str}
+    wrong = [key for key, kind in wanted.items() if not isinstance(said, dict) or not isinstance(said.get(key), kind)]
+    if wrong:
+        raise ValueError(f"{SIDECAR} has no {', '.join(wrong)}")
+    return dict(said)
+
+
+def damaged(model: PublishedModel) -> Iterator[str]:
+    """Each plan and weight of the model that is not as it was published: where torch answers, no answer shows a plan's.
+
+    Text that people change by hand, as the config, is not held against it.
+    """
+    for name, expected in sorted(model.sidecar.get("files", {}).items()):
+        if Path(name).suffix not in (".plan", ".pt"):
+            continue
+        file = model.folder / name
+        if not file.is_file():
+            if file.parent.is_dir():  # else a copy that has the goldens alone, to ask a server elsewhere
+                yield f"{name} is missing"
+        elif _sha256(file) != expected:
+            yield f"{name} is damaged: it is not the file that was published"
+
+
+def _sha256(path: Path) -> str:
+    found = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(1 << 20):
+            found.update(block)
+    return found.hexdigest()

@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -73,8 +74,10 @@ def _model(
     goldens = [model.wire(golden) for golden in (*model.goldens, *extra)]
     if problems or not goldens:
         return _parity(model, {}, (), problems or ("it has no goldens to verify",))
+    damaged = tuple(served.damaged(model))
     if model.keeps_state:
-        return _stateful(model, clients, goldens, memories)
+        found = _stateful(model, clients, goldens, memories)
+        return replace(found, problems=(*found.problems, *damaged))
     results = [
         _ask(client, protocol, model, golden, repeat, memory)
         for memory in memories
@@ -83,7 +86,7 @@ def _model(
     ]
     if BODY in memories:
         results += _at_once(model, clients, goldens)
-    return _parity(model, _who(model, clients, goldens[0]), results, ())
+    return _parity(model, _who(model, clients, goldens[0]), results, damaged)
 
 
 def _stateful(

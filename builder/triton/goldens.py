@@ -32,9 +32,12 @@ def load(folder: Path) -> tuple[Golden, ...]:
 
 
 def load_one(path: Path) -> Golden:
-    """The golden in this file; raises ValueError for a file with pickled objects, OSError for one that is no .npz."""
-    with np.load(path, allow_pickle=False) as file:
-        arrays = dict(_unpack(key, file[key]) for key in file.files)
+    """The golden in this file. Raises ValueError for one that is no .npz, is damaged, or has pickled objects."""
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            arrays = dict(_unpack(key, file[key]) for key in file.files)
+    except Exception as error:  # a damaged file raises what zlib, zipfile, tokenize and numpy do, each its own
+        raise ValueError(f"{path.parent.name}/{path.name} is not an .npz of plain arrays: {error}") from error
     return Golden(path.stem, _side("input:", arrays), _side("output:", arrays))
 
 

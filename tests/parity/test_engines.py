@@ -181,6 +181,13 @@ def test_engine_and_server_together_are_usage(repository: Path) -> None:
     assert result.exit_code == 2 and "--engine asks no server" in result.output
 
 
+def test_a_plan_that_is_damaged_is_not_opened(repository: Path) -> None:
+    (repository / "scorer" / "1" / "model.plan").write_bytes(b"not it")
+    (parity,) = verify_engines(repository, repeat=0, open_plan=ByTorch())
+    assert not parity.passed and not parity.results
+    assert parity.problems == ("1/model.plan is damaged: it is not the file that was published",)
+
+
 def test_a_merged_model_takes_the_plan_of_this_gpu(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     version = repository / "scorer" / "1"
     for capability in ("80", "90"):
@@ -192,6 +199,8 @@ def test_a_merged_model_takes_the_plan_of_this_gpu(repository: Path, monkeypatch
     config.write_text(config.read_text() + named)
     facts = json.loads((version / "plan.json").read_text())
     (version / "plan.json").write_text(json.dumps({**facts, "plans": {"8.0": FACTS, "9.0": FACTS}}))
+    sidecar = repository / "scorer" / "trt-build.json"
+    sidecar.write_text(json.dumps({**json.loads(sidecar.read_text()), "files": {}}))
     opened: list[str] = []
 
     def device(capability: tuple[int, int]) -> Callable[[], Any]:

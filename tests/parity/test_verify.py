@@ -154,6 +154,42 @@ def test_a_model_without_goldens_is_not_verified(endpoint: Endpoint, tmp_path: P
     assert problems_of(endpoint, tmp_path) == ("it has no goldens to verify",)
 
 
+def damage(file: Path) -> None:
+    data = file.read_bytes()
+    file.write_bytes(data[: len(data) // 2] + bytes([data[len(data) // 2] ^ 1]) + data[len(data) // 2 + 1 :])
+
+
+def test_a_file_that_is_not_as_published_fails_whoever_answers(endpoint: Endpoint, tmp_path: Path) -> None:
+    """Torch answers for a plan that no GPU runs here: only its hash tells that it is damaged."""
+    shutil.copytree(endpoint.repository / "scorer", tmp_path / "scorer")
+    damage(tmp_path / "scorer" / "1" / "lowered.pt")
+    (parity,) = verify(tmp_path, endpoint.http_url, endpoint.grpc_url)
+    assert parity.problems == ("1/lowered.pt is damaged: it is not the file that was published",)
+    assert not parity.passed and all(result.passed for result in parity.results)
+    (tmp_path / "scorer" / "1" / "lowered.pt").unlink()
+    assert problems_of(endpoint, tmp_path) == ("1/lowered.pt is missing",)
+    shutil.rmtree(tmp_path / "scorer" / "1")
+    (parity,) = verify(tmp_path, endpoint.http_url, endpoint.grpc_url)
+    assert parity.passed, "a copy of the goldens alone"
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "words"),
+    [
+        ("trt-build.json", "[]", "trt-build.json has no tolerance, precision"),
+        ("trt-build.json", '{"tolerance": 1}', "trt-build.json has no tolerance, precision"),
+        ("goldens/p0-opt.npz", "PK\x03\x04 and no more", "goldens/p0-opt.npz is not an .npz of plain arrays"),
+        ("goldens/p0-opt.npz", "", "goldens/p0-opt.npz is not an .npz of plain arrays"),
+    ],
+)
+def test_a_damaged_record_or_golden_fails_by_name(
+    endpoint: Endpoint, tmp_path: Path, file: str, text: str, words: str
+) -> None:
+    shutil.copytree(endpoint.repository / "scorer", tmp_path / "scorer")
+    (tmp_path / "scorer" / file).write_text(text)
+    assert words in problems_of(endpoint, tmp_path)[0]
+
+
 def test_a_folder_that_is_not_ours_fails_by_name(endpoint: Endpoint, tmp_path: Path) -> None:
     (tmp_path / "foreign" / "1").mkdir(parents=True)
     assert "not a model that trt-build published" in problems_of(endpoint, tmp_path)[0]
