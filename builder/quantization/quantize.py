@@ -16,7 +16,7 @@ from builder.errors import UsageError
 from builder.lowering import LoweredGraph, ir
 from builder.lowering.passes import Context
 from builder.lowering.pipeline import PIPELINE, run_passes
-from builder.quantization import batch_norm, nodes, observing
+from builder.quantization import batch_norm, nodes, observing, trained
 from builder.quantization.products import Product, products
 from builder.quantization.ranges import METHODS
 from builder.quantization.results import OWN, Layer, Quantised
@@ -104,8 +104,8 @@ class _Work:
         if ir.in_fallback(product.node):
             return "it runs in torch"
         if not product.operands:
-            return OWN
-        return ""
+            return trained.unfit(product.node) or OWN
+        return trained.unfit(product.node)
 
     def _wanted(self, graph: Any) -> Iterable[tuple[int, Product]]:
         return ((n, p) for n, p in enumerate(products(graph)) if n not in self.reasons)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from builder.conversion.naming import where
 from builder.conversion.precision import quantises
 from builder.lowering import LoweredGraph
+from builder.quantization import trained
 from builder.quantization.products import products
 
 OWN = "the module quantises it itself"
@@ -47,7 +48,7 @@ def own(lowered: LoweredGraph) -> Quantised | None:
         return None
     layers = []
     for product in products(lowered.graph, lowered.containers):
-        reason = OWN if not product.operands else "the module does not quantise its operands"
+        reason = "the module does not quantise its operands" if product.operands else trained.unfit(product.node) or OWN
         place = where(product.node)
-        layers.append(Layer(product.name, product.node.kind(), place, not product.operands, None, reason))
+        layers.append(Layer(product.name, product.node.kind(), place, reason == OWN, None, reason))
     return Quantised(lowered, tuple(layers))

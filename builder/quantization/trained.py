@@ -1,0 +1,51 @@
+"""What a module's own fake quantisation is worth to TensorRT: not every rounding is one that int8 kernels compute."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from builder.lowering import ir
+from builder.lowering.fp8 import KIND as FP8_KIND
+from builder.quantization.nodes import INT8_HIGH, INT8_LOW
+from builder.quantization.products import FAKE, PRODUCTS
+
+PER_CHANNEL = "aten::fake_quantize_per_channel_affine"
+
+RANGE = "the module rounds its operands to a range that is not int8's around 0"
+CHANNELS = "the module scales its activations channel by channel, and int8 has one scale for all of them"
+AXIS = "the module scales its weights on another axis than that of the output channels"
+
+
+def unfit(node: Any) -> str:
+    """Why TensorRT computes a product of rounded operands in float all the same; empty where nothing is in the way."""
+    left, right, _ = PRODUCTS[node.kind()]
+    reasons = (_reason(node, node.inputsAt(place).node(), place == right) for place in (left, right))
+    return next(filter(None, reasons), "")
+
+
+def _reason(product: Any, fake: Any, second: bool) -> str:
+    if fake.kind() not in FAKE or fake.kind() == FP8_KIND:
+        return ""
+    if not _in_range(fake):
+        return RANGE
+    return _wrong_axis(product, fake, second) if fake.kind() == PER_CHANNEL else ""
+
+
+def _in_range(fake: Any) -> bool:
+    """As conversion asks it, of static zero points: the range as seen from each lies within int8's."""
+    *_, low, high = map(ir.constant, ir.inputs(fake))
+    zero = ir.constant(fake.inputsAt(2))
+    if zero is None or low is None or high is None:
+        return False
+    zero = torch.as_tensor(zero)
+    return bool((low - zero).min() >= INT8_LOW and (high - zero).max() <= INT8_HIGH)
+
+
+def _wrong_axis(product: Any, fake: Any, second: bool) -> str:
+    weight, axis = ir.constant(fake.inputsAt(0)), ir.constant(fake.inputsAt(3))
+    if not isinstance(weight, torch.Tensor):
+        return CHANNELS
+    channels = PRODUCTS[product.kind()][2](product, weight) if second else None
+    return "" if axis is not None and axis % weight.dim() == channels else AXIS

@@ -1,0 +1,66 @@
+"""What is said of modules that bring their own fake quantisation: 8 bits only where TensorRT has kernels for them."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from builder.lowering import lower
+from builder.quantization import own, quantize, trained
+from builder.quantization.results import OWN
+
+SCALES, ZEROS = torch.tensor([0.01, 0.02, 0.03, 0.04]), torch.zeros(4, dtype=torch.int32)
+
+
+class Rounded(nn.Module):
+    """A linear layer of four inputs and outputs; its operands are rounded as `activation` and `weight` say."""
+
+    def __init__(self, activation: str, weight: str) -> None:
+        super().__init__()
+        self.activation, self.kind, self.linear = activation, weight, nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return nn.functional.linear(_rounded(x, self.activation), _rounded(self.linear.weight, self.kind))
+
+
+def _rounded(x: Tensor, kind: str) -> Tensor:
+    if kind == "none":
+        return x
+    if kind.startswith("axis"):
+        return torch.fake_quantize_per_channel_affine(x, SCALES, ZEROS, int(kind[4:]), -128, 127)
+    if kind == "zeros":
+        return torch.fake_quantize_per_channel_affine(x, SCALES, ZEROS + 3, 0, -128, 127)
+    zero, low, high = map(int, kind.split())
+    return torch.fake_quantize_per_tensor_affine(x, 0.05, zero, low, high)
+
+
+CASES = {
+    ("0 -128 127", "axis0"): OWN,
+    ("128 0 255", "0 -127 127"): OWN,
+    ("0 0 127", "axis0"): OWN,
+    ("0 0 255", "axis0"): trained.RANGE,
+    ("7 -128 127", "axis0"): trained.RANGE,
+    ("0 -128 127", "zeros"): trained.RANGE,
+    ("axis1", "axis0"): trained.CHANNELS,
+    ("0 -128 127", "axis1"): trained.AXIS,
+    ("0 -128 127", "none"): "the module does not quantise its operands",
+}
+
+
+@pytest.mark.parametrize(("activation", "weight"), CASES)
+def test_a_product_counts_as_8_bits_only_where_tensorrt_computes_it_so(activation: str, weight: str) -> None:
+    module = torch.jit.trace(Rounded(activation, weight).eval(), torch.randn(2, 4))
+    found = own(lower(module))
+    assert found is not None
+    (layer,) = found.layers
+    assert layer.reason == CASES[activation, weight]
+    assert layer.quantised is (layer.reason == OWN)
+
+
+@pytest.mark.parametrize("activation", ["0 0 255", "axis1"])
+def test_calibration_rounds_no_operand_beside_one_that_stays_in_float(activation: str) -> None:
+    lowered = lower(torch.jit.trace(Rounded(activation, "none").eval(), torch.randn(2, 4)))
+    found = quantize(lowered, [[torch.randn(2, 4)]])
+    assert not found.layers[0].quantised and found.layers[0].reason in (trained.RANGE, trained.CHANNELS)
+    assert found.lowered.text.count("fake_quantize") == lowered.text.count("fake_quantize")
