@@ -322,3 +322,28 @@ def test_a_number_that_must_be_static_is_not_blamed_on_an_axis(value: str) -> No
     module = torch.jit.CompilationUnit(f"def forward(x):\n    {_BRANCH}\n    return {value}\n")
     with pytest.raises(UnsupportedOperators, match="and only the engine computes it"):
         convert(module.forward.graph, [torch.randn(6)])
+
+
+class Breaks(nn.Module):
+    """A number ends it, or else the data do."""
+
+    def forward(self, x: Tensor) -> tuple[Tensor, int]:
+        count = 0
+        while True:
+            x = x * 0.5
+            count += 1
+            if count > 3 or bool(x.abs().sum() < 0.5):
+                break
+        return x, count
+
+
+def test_a_loop_that_the_data_may_end_early() -> None:
+    """Its condition is known for the first trip and not after it: it was written out until then, and refused."""
+    cases = [(x,) for x in (torch.ones(3, 4) * 100, torch.ones(1, 4) * 0.01)]
+    conversion = check(Breaks(), torch.ones(2, 2), dynamic={0: {0: "n", 1: "m"}}, more=cases, expected=_counted)
+    assert "TRIP_LIMIT" in layer_kinds(conversion)
+
+
+def _counted(x: Tensor) -> tuple[Tensor, Tensor]:
+    y, count = Breaks()(x)
+    return y, torch.tensor(count)

@@ -54,7 +54,10 @@ def _depends_on_tensors(value: Any) -> bool:
     node = value.node()
     if node.kind() in ("aten::Bool", "aten::item", "aten::Int", "aten::Float") and node.inputsSize():
         return str(node.inputsAt(0).type()) == "Tensor"
-    return any(_depends_on_tensors(v) for v in node.inputs() if v.node().kind() not in ("prim::Param", "prim::Loop"))
+    read = list(node.inputs())
+    if node.kind() == "prim::If":  # `a or b`
+        read += [list(arm.outputs())[value.offset()] for arm in node.blocks()]
+    return any(_depends_on_tensors(v) for v in read if v.node().kind() not in ("prim::Param", "prim::Loop"))
 
 
 def _iteration(ctx: ConversionContext, body: Any, inputs: list[Any]) -> list[Any]:
