@@ -16,7 +16,7 @@ Made = tuple[bytes, dict[str, Any]]
 
 
 class Refused(Exception):
-    """TensorRT built no engine of its own parser's network; the text says why."""
+    """There is no engine of the ONNX road to compare with; the text says why."""
 
 
 def export(folder: Path, name: str) -> Path:
@@ -74,12 +74,14 @@ def onnx(path: Path, network: Network, precision: str, level: int | None, cache:
     from builder.engine.flavour import trt
     from builder.engine.network import logger, new_network
 
+    if precision == "fp16" and flavour.strongly_typed():  # it would be float32 beside our half: no comparison
+        raise Refused(f"TensorRT {trt.__version__} computes in the file's types, and the exported file is float32")
     trt_builder, net, messages = new_network()
     parser = trt.OnnxParser(net, logger())
     assert parser.parse(path.read_bytes()), parser.get_error(0).desc()
     config = trt_builder.create_builder_config()
     (config.set_flag if precision == "tf32" else config.clear_flag)(trt.BuilderFlag.TF32)
-    if precision == "fp16" and not flavour.strongly_typed():
+    if precision == "fp16":
         config.set_flag(trt.BuilderFlag.FP16)
     if level is not None:
         config.builder_optimization_level = level

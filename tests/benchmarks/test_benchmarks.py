@@ -12,6 +12,7 @@ import torch
 
 from benchmarks import engine, fleet, layers, page, records, roads
 from benchmarks.networks import NETWORKS
+from builder.engine import flavour
 
 
 def _done(folder: Path, jobs: list[str], gpus: list[str], deadline: float = 60.0) -> tuple[int, list[list[str]]]:
@@ -156,3 +157,20 @@ def test_what_stands_of_serving_is_not_measured_again(tmp_path: Path, monkeypatc
     assert all(map(serving.standing(asked), rows))
     several = list(serving.wanted("unet", ["default"], [8], several=True))
     assert not any(map(serving.standing(asked), several))
+
+
+@pytest.mark.skipif(not flavour.strongly_typed(), reason="8.6 takes half where a flag lets it")
+def test_an_onnx_road_that_stays_in_float32_is_no_comparison_for_half(tmp_path: Path) -> None:
+    with pytest.raises(roads.Refused, match="the exported file is float32"):
+        roads.onnx(tmp_path / "unread.onnx", NETWORKS["unet"], "fp16", None, tmp_path / "cache")
+
+
+def test_the_page_keeps_a_warm_build_that_a_later_run_did_not_measure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(records, "ENGINES", tmp_path / "engine.jsonl")
+    later = _row(1, 1.0, ours={"layers": 37, "cold_s": 50.0}, onnx_error=2e-3)
+    records.append(records.ENGINES, [_row(1, 1.0), _row(1, 1.0, gpu="other"), later])
+    said = page.text()
+    assert "| unet | fp16 | 37 | 38 |  |  |  | 40.0 | 8.0 | 20%* |" in said
+    assert "| 1.0e-03 | 2.0e-03 |" in said
