@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import errno
+import os
+import select
 import signal
 import sys
 from collections.abc import Iterator
@@ -16,7 +18,7 @@ from builder.cli.terminal import Terminal
 from builder.errors import EnvironmentProblem, ManifestError, TrtBuildError
 
 DEFECT = 70  # EX_SOFTWARE of sysexits.h
-INTERRUPTED, TERMINATED = 130, 143
+INTERRUPTED, TERMINATED, UNREAD = 130, 143, 141
 OUT_OF_RESOURCES = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM)
 
 
@@ -42,17 +44,30 @@ class Command(click.Command):
     def _guarded(self, ctx: click.Context, terminal: Terminal, debug: bool) -> int:
         try:
             return int(super().invoke(ctx) or 0)
-        except (click.ClickException, click.exceptions.Exit, click.Abort, BrokenPipeError):
+        except (click.ClickException, click.exceptions.Exit, click.Abort):
             raise
         except KeyboardInterrupt as stop:
             terminal.note("interrupted; nothing is left half-written")
             return TERMINATED if isinstance(stop, Terminated) else INTERRUPTED
         except BaseException as error:
+            if isinstance(error, BrokenPipeError) and _nobody_reads():
+                return UNREAD
             if debug:
                 import traceback
 
                 traceback.print_exc()
             return report(terminal, error)
+
+
+def _nobody_reads() -> bool:
+    """Whether it is our output that nobody reads on (`| head -1`); what is left of it goes nowhere then."""
+    watch = select.poll()
+    for stream in filter(None, (sys.stdout, sys.stderr)):
+        watch.register(stream.fileno(), 0)
+    gone = [number for number, event in watch.poll(0) if event & select.POLLERR]
+    for number in gone:  # else the interpreter fails as it flushes once more on its way out
+        os.dup2(os.open(os.devnull, os.O_WRONLY), number)
+    return bool(gone)
 
 
 @contextmanager
@@ -106,7 +121,8 @@ def _as_ours(error: BaseException) -> BaseException:
     if isinstance(error, MemoryError):
         return EnvironmentProblem("there is not enough memory")
     if isinstance(error, OSError) and error.errno in OUT_OF_RESOURCES:
-        return EnvironmentProblem(error.strerror or str(error), where=error.filename and str(error.filename))
+        file = error.filename2 or error.filename  # of a copy that failed the one that is written
+        return EnvironmentProblem(error.strerror or str(error), where=file and str(file))
     if isinstance(error, ModuleNotFoundError) and not (error.name or "").startswith("builder"):
         return EnvironmentProblem(
             f"{error.name} is not installed", fix="trt-build doctor shows what is missing for what"

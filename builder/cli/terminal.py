@@ -5,6 +5,7 @@ Results go to standard output; progress, notes and errors to standard error. ric
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -17,12 +18,12 @@ Progress = Callable[[str, str], None]
 """(what is worked on, the phase that begins)."""
 
 
-def is_terminal(stream: TextIO) -> bool:
-    """Whether a person reads the stream and the terminal can do more than lines."""
-    return stream.isatty() and os.environ.get("TERM") != "dumb"
+def is_terminal(stream: TextIO | None) -> bool:
+    """Whether a person reads the stream and the terminal can do more than lines; a closed one is None."""
+    return stream is not None and stream.isatty() and os.environ.get("TERM") != "dumb"
 
 
-def may_color(stream: TextIO) -> bool:
+def may_color(stream: TextIO | None) -> bool:
     """Whether colour is welcome: on a terminal, unless NO_COLOR is set to anything (https://no-color.org)."""
     return is_terminal(stream) and not os.environ.get("NO_COLOR")
 
@@ -53,7 +54,8 @@ class Terminal:
     def failure(self, text: str, data: Any) -> None:
         """An error that ends the command."""
         if self.as_json:
-            self.result({"error": data}, lambda: None)
+            with contextlib.suppress(OSError):  # it may be standard output that failed
+                self.result({"error": data}, lambda: None)
         head, _, rest = text.partition("\n")
         prefix = self._styled("error:", sys.stderr, "red", True)
         click.echo(f"{prefix} {head}" + (f"\n{rest}" if rest else ""), err=True, color=may_color(sys.stderr))
@@ -103,5 +105,5 @@ class Terminal:
             task = bar.add_task("starting", total=None)
             yield lambda subject, phase: bar.update(task, description=Text(f"{subject}: {phase}").plain)
 
-    def _styled(self, text: str, stream: TextIO, color: str | None, bold: bool) -> str:
+    def _styled(self, text: str, stream: TextIO | None, color: str | None, bold: bool) -> str:
         return click.style(text, fg=color, bold=bold or None) if may_color(stream) and (color or bold) else text

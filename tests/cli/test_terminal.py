@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import pty
 import re
+import shlex
 import subprocess
 import sys
 
 import pytest
 
 from builder.cli.terminal import Terminal
-from tests.cli.conftest import environment
+from tests.cli.conftest import PROGRAM, environment
 
 SCRIPT = """
 from builder.cli.terminal import Terminal
@@ -73,3 +74,28 @@ def test_json_is_all_that_stands_on_stdout(capsys: pytest.CaptureFixture[str]) -
     Terminal(as_json=True).result({"a": 1}, lambda: print("table"))
     Terminal(as_json=False).result({"a": 1}, lambda: print("table"))
     assert capsys.readouterr().out == '{\n  "a": 1\n}\ntable\n'
+
+
+def shell(line: str) -> subprocess.CompletedProcess[str]:
+    """The exit codes of the line's first command, and what stands on standard error."""
+    command = " ".join(map(shlex.quote, [*PROGRAM, "doctor"]))
+    script = f"{line.replace('doctor', command)}; exit ${{PIPESTATUS[0]}}"
+    return subprocess.run(["bash", "-c", script], env=environment(), capture_output=True, text=True, check=False)
+
+
+def test_a_reader_that_has_enough_ends_the_command_silently() -> None:
+    """As a signal would: 1 is a model that failed."""
+    done = shell("doctor | true")
+    assert (done.returncode, done.stderr) == (141, "")
+
+
+@pytest.mark.parametrize("line", ["doctor >&-", "doctor 2>&-", "doctor >&- 2>&-"])
+def test_streams_may_be_closed(line: str) -> None:
+    done = shell(line)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("line", ["doctor >/dev/full", "doctor --json >/dev/full"])
+def test_a_full_disk_under_the_output_is_told(line: str) -> None:
+    done = shell(line)
+    assert (done.returncode, done.stderr) == (4, "error: No space left on device\n")
