@@ -18,6 +18,7 @@ from builder.errors import LoweringError
 from builder.lowering import ir
 from builder.lowering.folding import propagate_constants
 from builder.lowering.marking import inline_and_mark
+from builder.lowering.regions import make_plain
 
 
 @contextmanager
@@ -64,6 +65,7 @@ def _inlined(module: Any, method: str, fallback_modules: frozenset[str]) -> Any:
     if fallback_modules:
         inline_and_mark(graph, module, fallback_modules)
     ir.C._jit_pass_inline(graph)
+    make_plain(graph)
     ir.C._jit_pass_erase_shape_information(graph)  # a trace that was never saved has its example's shapes in it
     ir.split_uninitialized(graph)
     for node in ir.nodes_of(graph, "prim::SetAttr"):
@@ -98,8 +100,8 @@ def _refuse_written(graph: Any, containers: list[tuple[str, Any]]) -> None:
     """Refuse a list or dictionary of the module that is written. Each time that it is read it is another constant, so
     nothing else would see the write: torch's dead code elimination drops it."""
     writers = ir.nodes_of(graph, *ir.CHANGES) if containers else []
-    aliases = graph.alias_db() if writers else None
-    for name, value in containers if aliases is not None else ():
+    aliases: Any = graph.alias_db() if writers else None
+    for name, value in containers if writers else ():
         near = [node for node in writers if aliases.may_contain_alias(node.inputsAt(0), value)]
         if aliases.has_writers(value) or (near and _nests(value.type())):
             raise _keeps_state(name, (near or writers)[0])

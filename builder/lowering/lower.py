@@ -17,6 +17,7 @@ from builder.lowering.passes import KEPT, Context, torch_passes
 from builder.lowering.passes.functionalise.views import Emit
 from builder.lowering.passes.interface import flatten_inputs, flatten_outputs
 from builder.lowering.pipeline import run_passes
+from builder.lowering.regions import make_plain
 
 
 def lower(
@@ -111,6 +112,7 @@ def _start(
         module_or_graph = module_or_graph.inlined_graph
     if isinstance(module_or_graph, torch._C.Graph):
         graph = module_or_graph.copy()
+        make_plain(graph)
         ir.C._jit_pass_erase_shape_information(graph)  # a trace bakes the example's shapes in
         bind(graph, params)
         return graph, [value.debugName().split(".")[0] for value in graph.inputs()], {}

@@ -50,6 +50,8 @@ Things worth knowing:
   constants become pairs of real tensors: rotary embeddings and power spectra have no other numbers left. A
   complex number times a real one is two products, so an infinite part makes no NaN of the other, as torch's
   would. Fourier transforms of whole axes stay, and what reads them; `trt-build repo` lets torch run them.
+- `with torch.no_grad()` and `record_function` change no number and are dropped; what is forked is computed in its
+  place. Objects of other TorchScript classes are refused, `torch.autocast` among them.
 - A forward that writes a buffer, a list or a dictionary of the model keeps state, and is refused, whether anybody
   reads it or not.
 - torch's own lint is quadratic in the uses of a shared constant, so graphs of more than a few hundred nodes
