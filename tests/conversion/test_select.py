@@ -113,3 +113,28 @@ def test_a_number_of_tensors_that_depends_on_a_size_is_refused(name: str) -> Non
           return (%r)"""
     with pytest.raises(UnsupportedOperators, match="dynamic axis 0"):
         convert(graph, [sample(4, 3)], dynamic={0: {0: "n"}})
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32])
+def test_the_data_say_where_a_narrow_starts(dtype: torch.dtype) -> None:
+    x, more = sample(3, 6), [sample(2, 6)]
+    starts = [torch.tensor(at, dtype=dtype) for at in (1, 4, -2)]
+    check(
+        lambda x, at: (x.narrow(1, at, 2), torch.narrow(x, -1, at, 1)), x, starts[0],
+        dynamic={0: {0: "n"}}, more=[(rows, at) for rows in more for at in starts],
+    )  # fmt: skip
+
+
+class Windows(torch.nn.Module):
+    """The sums of neighbours, one after the other."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        total = torch.zeros_like(x[0])
+        for i in range(x.size(0) - 1):
+            total = total * 0.5 + torch.narrow(x, 0, i, 2).sum(0)
+        return total
+
+
+def test_a_loop_says_where_a_narrow_starts() -> None:
+    more = [(sample(2, 3),), (sample(9, 3),)]
+    check(Windows(), sample(5, 3), dynamic={0: {0: "t"}}, spans={"t": (2, 5, 10)}, more=more)

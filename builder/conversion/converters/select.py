@@ -8,7 +8,7 @@ import torch
 
 from builder.conversion import scalars
 from builder.conversion.context import ConversionContext, Unconvertible
-from builder.conversion.dynamic import DynamicScalar, Size
+from builder.conversion.dynamic import DynamicScalar, Size, of_lengths
 from builder.conversion.facts import is_tensor
 from builder.conversion.registry import converter
 
@@ -104,7 +104,21 @@ def taken(ctx: ConversionContext, x: Any, axis: int, index: Size) -> Any:
 def narrow(ctx: ConversionContext, node: Any, x: Any, dim: int, start: Size, length: Size) -> Any:
     """`length` values of axis dim from `start` (from the end where it is negative); the axis stays, also of size 1."""
     axis = ctx.axis(x, dim)
-    return sliced(ctx, x, axis, position(ctx, start, ctx.size(x, axis)), length)
+    first = position(ctx, start, ctx.size(x, axis))
+    if isinstance(first, DynamicScalar) and isinstance(length, int) and (ctx.varies(first) or not of_lengths(first)):
+        return _window(ctx, x, axis, first, length)
+    return sliced(ctx, x, axis, first, length)
+
+
+def _window(ctx: ConversionContext, x: Any, axis: int, first: DynamicScalar, length: int) -> Any:
+    """`length` values of an axis from a place that the data or a loop decide: a gather, for a slice starts where shapes
+    say."""
+    counted = ctx.constant(torch.arange(length, dtype=first.dtype))
+    places = ctx.elementwise("SUM", *ctx.operands(counted, ctx.tensor(first), dtype=first.dtype))
+    rows = ctx.net.add_gather(x, ctx.set_sizes(places, [length]), axis).get_output(0)
+    ctx.remember_dtype(rows, ctx.dtype(x))
+    sizes = ctx.exprs(x)
+    return ctx.set_sizes(rows, [*sizes[:axis], length, *sizes[axis + 1 :]])
 
 
 @converter(
