@@ -34,6 +34,13 @@ class LazyGroup(click.Group):
         found: click.Command = getattr(importlib.import_module(f"builder.cli.{cmd_name}"), f"{cmd_name}_command")
         return found
 
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:  # before the command itself began, or click would say that it failed
+            click.echo("interrupted; nothing is left half-written", err=True)
+            ctx.exit(130)
+
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Resolved:
         try:
             return super().resolve_command(ctx, args)

@@ -19,6 +19,7 @@ SERVE_AS = ("auto", "tensorrt_plan", "python")
 Decorator = Callable[[Any], Any]
 
 PATH = click.Path(path_type=Path)
+SECONDS = click.FloatRange(0, min_open=True)
 
 
 def models_options(function: Any) -> Any:

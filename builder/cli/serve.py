@@ -23,7 +23,9 @@ HTTP, GRPC, METRICS = 8000, 8001, 8002
 @click.option("--address", default="127.0.0.1", show_default=True, help="Where to listen; 0.0.0.0 is everywhere.")
 @click.option("--log-verbose", type=int, default=0, show_default=True, help="tritonserver's own verbosity.")
 @click.option("--log-file", type=options.PATH, help="Keep tritonserver's log here.")
-@click.option("--timeout", type=float, default=180.0, show_default=True, help="Seconds for all models to be ready.")
+@click.option(
+    "--timeout", type=options.SECONDS, default=180.0, show_default=True, help="Seconds for all models to be ready."
+)
 @click.pass_obj
 def serve_command(terminal: Terminal, /, repository: Path, address: str, **settings: Any) -> None:
     """Serve REPOSITORY on the loopback until Ctrl-C, with the tritonserver on the PATH or that of nvidia-pytriton.

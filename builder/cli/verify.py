@@ -38,7 +38,7 @@ NUMBERS = ("abs error", "rel error", "cosine", "median", "p95")
     show_default=True,
     help="Where tensors lie: in the requests, or in shared memory of this host. May be given several times.",
 )
-@click.option("--timeout", type=float, default=60.0, show_default=True, help="Seconds to wait for an answer.")
+@click.option("--timeout", type=options.SECONDS, default=60.0, show_default=True, help="Seconds to wait for an answer.")
 @click.pass_obj
 def verify_command(
     terminal: Terminal,

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from types import ModuleType
 from typing import Any, Protocol
+from urllib.parse import urlsplit
 
 import numpy as np
 from google.protobuf import json_format
@@ -17,6 +18,7 @@ from tritonclient import grpc as triton_grpc
 from tritonclient import http as triton_http
 from tritonclient.grpc import model_config_pb2 as pb
 
+from builder.errors import UsageError
 from builder.parity.shared_memory import BODY, Regions, wire
 from builder.triton.artifact import Golden
 
@@ -152,7 +154,7 @@ class GrpcClient:
 
 
 def open_clients(http_url: str | None, grpc_url: str | None, timeout: float) -> dict[str, Client]:
-    """The protocols that were given an address."""
+    """The protocols that were given an address. Raises UsageError for one that is none."""
     clients: dict[str, Client] = {}
     if http_url:
         clients["http"] = HttpClient(_bare(http_url), timeout)
@@ -180,7 +182,15 @@ def describe(client: Client, model: str, inputs: Arrays, turn: Turn | None = Non
 
 
 def _bare(url: str) -> str:
-    return url.split("://", 1)[-1].rstrip("/")
+    bare = url.split("://", 1)[-1].rstrip("/")
+    try:
+        parts = urlsplit(f"//{bare}")
+        known = bool(parts.hostname) and parts.port != 0 and not any(map(str.isspace, bare))
+    except ValueError:  # brackets that do not match, a port that is no number
+        known = False
+    if not known:
+        raise UsageError(f"{url!r} is no address of an endpoint", fix="HOST:PORT, as localhost:8000")
+    return bare
 
 
 def _tensors(module: ModuleType, arrays: Arrays, regions: Regions | None) -> dict[str, Sequence[Any]]:

@@ -7,15 +7,20 @@ import errno
 import socket
 from collections.abc import Mapping
 
-from builder.errors import EnvironmentProblem
+from builder.errors import EnvironmentProblem, UsageError
+
+LAST = 65535
 
 
 def settle(address: str, wanted: Mapping[str, int]) -> dict[str, int]:
     """The port of each flag, 0 replaced by a free one.
 
-    Raises EnvironmentProblem for a port that something already listens on, naming the port and the flag that changes
-    it.
+    Raises UsageError for a number that no port has, EnvironmentProblem for a port that something already listens on,
+    naming the port and the flag that changes it.
     """
+    for flag, port in wanted.items():
+        if not 0 <= port <= LAST:
+            raise UsageError(f"{flag} {port}: ports are numbered from 1 to {LAST}", fix="0 takes a free one")
     with contextlib.ExitStack() as stack:
         # All are held open together, so that no two get the same free port.
         sockets = {flag: stack.enter_context(_bound(address, port, flag)) for flag, port in wanted.items()}
@@ -40,4 +45,6 @@ def _refused(error: OSError, address: str, port: int, flag: str) -> EnvironmentP
         return EnvironmentProblem(
             f"port {port} on {address} is in use", fix=f"another port with {flag} (0 takes a free one)"
         )
-    return EnvironmentProblem(f"cannot listen on {address}:{port}: {error.strerror}", fix=f"another port with {flag}")
+    foreign = error.errno == errno.EADDRNOTAVAIL or isinstance(error, socket.gaierror)
+    fix = "--address with one of this machine's" if foreign else f"another port with {flag}"
+    return EnvironmentProblem(f"cannot listen on {address}:{port}: {error.strerror}", fix=fix)

@@ -15,6 +15,7 @@ import uuid
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
+from typing import BinaryIO
 
 from builder.errors import EnvironmentProblem, ServerError, UsageError
 from builder.serving import log, ports, precheck
@@ -224,7 +225,7 @@ def _control(explicit: bool, models: Sequence[str]) -> list[str]:
 
 def _launch(command: list[str], installation: Installation, log_path: Path) -> subprocess.Popen[bytes]:
     environment = {**os.environ, **installation.environment}
-    with log_path.open("wb") as log_file:
+    with _opened(log_path) as log_file:
         try:
             # A session of its own: Ctrl-C at the terminal reaches us, and we stop the server in order.
             return subprocess.Popen(
@@ -239,6 +240,13 @@ def _launch(command: list[str], installation: Installation, log_path: Path) -> s
             raise EnvironmentProblem(
                 f"tritonserver cannot be run: {error}", where=str(installation.executable)
             ) from error
+
+
+def _opened(log_path: Path) -> BinaryIO:
+    try:
+        return log_path.open("wb")
+    except OSError as error:
+        raise EnvironmentProblem(f"the log cannot be written: {error.strerror}", where=str(log_path)) from error
 
 
 def _answers(address: str) -> bool:

@@ -373,6 +373,31 @@ def test_serve_of_no_repository_is_usage(tmp_path: Path, run: Run) -> None:
     assert run("verify", tmp_path / "none", "--url", "localhost:1").exit_code == 2
 
 
+@pytest.mark.parametrize(
+    ("given", "code", "words"),
+    [
+        (["--port", "70000"], 2, "--http-port 70000: ports are numbered from 1 to 65535"),
+        (["--port", "65535"], 2, "--grpc-port 65536: ports are numbered"),
+        (["--port", "-1"], 2, "--http-port -1: ports are numbered"),
+        (["--port", "0", "--address", "192.0.2.1"], 4, "--address with one of this machine's"),
+        (["--port", "0", "--log-file", "/proc/none/log"], 4, "the log cannot be written"),
+        (["--timeout", "0"], 2, "0.0 is not in the range x>0"),
+    ],
+)
+def test_serve_refuses_what_no_server_can_have(
+    published: Path, run: Run, given: list[str], code: int, words: str
+) -> None:
+    result = run("serve", published, *given)
+    assert (result.exit_code, words in result.stderr) == (code, True), result.stderr
+
+
+@pytest.mark.parametrize("url", ["loc alhost:80", "localhost:80:80", "localhost:99999", "[::1", "http://", ":8000"])
+@pytest.mark.parametrize("flag", ["--url", "--grpc-url"])
+def test_an_address_that_is_none_is_usage(published: Path, run: Run, flag: str, url: str) -> None:
+    result = run("verify", published, flag, url)
+    assert (result.exit_code, f"{url!r} is no address of an endpoint" in result.stderr) == (2, True), result.stderr
+
+
 def test_verify_of_no_endpoint_is_environment_and_of_no_address_usage(published: Path, run: Run) -> None:
     assert run("verify", published).exit_code == 2
     assert run("verify", published, "--url", "127.0.0.1:1", "--grpc-url", "127.0.0.1:2").exit_code == 4

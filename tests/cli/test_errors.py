@@ -12,6 +12,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from builder import errors
+from builder.cli import main
 from builder.cli.command import Command
 from builder.cli.terminal import Terminal
 
@@ -126,3 +127,12 @@ def test_a_commands_number_is_its_exit_code() -> None:
         return 3
 
     assert CliRunner().invoke(partly).exit_code == 3
+
+
+def test_ctrl_c_while_a_command_is_imported_is_an_interrupt_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(name: str) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("builder.cli.importlib.import_module", interrupted)
+    result = CliRunner().invoke(main, ["doctor"])
+    assert (result.exit_code, result.stderr) == (130, "interrupted; nothing is left half-written\n")
