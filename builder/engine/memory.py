@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -45,8 +46,8 @@ def endpoint_bytes(conversion: Any) -> int:
 
 
 def host_available(root: Path = Path("/")) -> int | None:
-    """Bytes that this process may still take: MemAvailable, or what its cgroup leaves where that is less."""
-    limits = [_meminfo(root / "proc/meminfo"), _cgroup(root / "sys/fs/cgroup")]
+    """Bytes that this process may still take: MemAvailable, or what one of its cgroups leaves where that is less."""
+    limits = [_meminfo(root / "proc/meminfo"), *(_left(folder, names) for folder, names in _cgroups(root))]
     known = [limit for limit in limits if limit is not None]
     return min(known) if known else None
 
@@ -59,12 +60,36 @@ def _meminfo(path: Path) -> int | None:
     return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")), None)
 
 
-def _cgroup(folder: Path) -> int | None:
-    """memory.max less memory.current of cgroup v2; `max` means no limit. The page cache counts as used there, so it is
-    given back."""
+FILES = {
+    "": ("memory.max", "memory.current", "file"),
+    "memory": ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_cache"),
+}
+"""By where cgroups stand below /sys/fs/cgroup (version 2; version 1): limit, use, and the page cache in memory.stat."""
+
+
+def _cgroups(root: Path) -> Iterator[tuple[Path, tuple[str, str, str]]]:
+    """The cgroup that is mounted, a container's own, and those within it that hold this process, each with its files."""
+    within = dict(_own(root / "proc/self/cgroup"))
+    for controller, names in FILES.items():
+        mounted = root / "sys/fs/cgroup" / controller
+        innermost = mounted / within.get(controller, "").lstrip("/")
+        yield from ((folder, names) for folder in (innermost, *innermost.parents) if folder.is_relative_to(mounted))
+
+
+def _own(path: Path) -> Iterator[tuple[str, str]]:
+    """(controller, cgroup) of each line that is about memory: `0::/user.slice` of version 2, `4:memory:/docker/1f`."""
+    for line in path.read_text().splitlines() if path.is_file() else ():
+        _, controllers, group = line.split(":", 2)
+        if controllers in FILES:
+            yield controllers, group
+
+
+def _left(folder: Path, names: tuple[str, str, str]) -> int | None:
+    """The limit less the use; `max` means none. The page cache counts as used there, so it is given back."""
+    limit, use, cache = names
     try:
-        most, used = (folder / "memory.max").read_text().strip(), int((folder / "memory.current").read_text())
-        cached = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines()).get("file", "0")
+        most, used = (folder / limit).read_text().strip(), int((folder / use).read_text())
+        cached = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines()).get(cache, "0")
     except (OSError, ValueError):
         return None
     return int(most) - used + int(cached) if most.isdigit() else None

@@ -126,6 +126,27 @@ def test_memory_counts_every_weight_and_the_greatest_inputs() -> None:
         ({}, 4096 * 1024),
         ({"memory.max": "max\n", "memory.current": "5\n", "memory.stat": "file 1\n"}, 4096 * 1024),
         ({"memory.max": "3000000\n", "memory.current": "2000000\n", "memory.stat": "anon 1\nfile 500000\n"}, 1_500_000),
+        (  # version 2, a slice within what is mounted; its parent has less to give
+            {
+                "/proc/self/cgroup": "0::/user.slice/job.scope\n",
+                "user.slice/job.scope/memory.max": "900\n",
+                "user.slice/job.scope/memory.current": "100\n",
+                "user.slice/job.scope/memory.stat": "file 0\n",
+                "user.slice/memory.max": "700\n",
+                "user.slice/memory.current": "100\n",
+                "user.slice/memory.stat": "file 50\n",
+            },
+            650,
+        ),
+        (  # version 1 in a container, where the host's name of the group is not to be seen
+            {
+                "/proc/self/cgroup": "5:devices:/\n4:memory:/docker/1f\n",
+                "memory/memory.limit_in_bytes": "3000000\n",
+                "memory/memory.usage_in_bytes": "2000000\n",
+                "memory/memory.stat": "cache 7\ntotal_cache 500000\n",
+            },
+            1_500_000,
+        ),
     ],
 )
 def test_free_host_memory_is_the_machines_or_the_containers(
@@ -133,9 +154,10 @@ def test_free_host_memory_is_the_machines_or_the_containers(
 ) -> None:
     (tmp_path / "proc").mkdir()
     (tmp_path / "proc" / "meminfo").write_text("MemTotal: 9000 kB\nMemAvailable:    4096 kB\n")
-    (tmp_path / "sys" / "fs" / "cgroup").mkdir(parents=True)
     for name, text in cgroup.items():
-        (tmp_path / "sys" / "fs" / "cgroup" / name).write_text(text)
+        path = tmp_path / name[1:] if name.startswith("/") else tmp_path / "sys" / "fs" / "cgroup" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
     assert memory.host_available(tmp_path) == expected
     assert memory.host_available(tmp_path / "nothing") is None
 
