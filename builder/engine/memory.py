@@ -68,7 +68,7 @@ FILES = {
 
 
 def _cgroups(root: Path) -> Iterator[tuple[Path, tuple[str, str, str]]]:
-    """The cgroup that is mounted, a container's own, and those within it that hold this process, each with its files."""
+    """The cgroup that is mounted, a container's own, and those within it that hold this process, with their files."""
     within = dict(_own(root / "proc/self/cgroup"))
     for controller, names in FILES.items():
         mounted = root / "sys/fs/cgroup" / controller
