@@ -260,13 +260,43 @@ def lists_sorted(x):
     return x.reshape(a), x * len(b) * b[0], x * c[1] * c[2]
 
 
+def list_as_long_as_another(x):
+    """As Viterbi: what was kept on the way is read from its end, into a list that is turned around."""
+    kept = []
+    for i in range(1, 4):
+        if i != 2:
+            kept.append(x * i)
+    path = [x]
+    for i in range(len(kept)):
+        path.append(kept[len(kept) - 1 - i] + path[-1])
+        if i == 1:
+            path.pop(0)
+    for i in range(len(path) - 1, -1, -1):
+        path[i] = path[i] + i
+    path.reverse()
+    return torch.cat(path), x * len(path)
+
+
+def list_as_long_as_another_in_a_branch(x):
+    parts, y = [x, x + 1], x.clone()
+    if bool(x.sum() > 0):
+        parts.append(x * 2)
+        for i in range(len(parts)):
+            parts[i] = parts[i] * 3
+            y[i].add_(i)
+    else:
+        parts.append(y)
+    parts.reverse()
+    return torch.cat(parts), y
+
+
 FAITHFUL = [
     slice_assignment, view_sees_write_to_base, base_sees_write_to_view_of_view, sibling_chunks, split_and_its_base,
     unbound_rows, transposed_and_permuted, seen_anew_in_place, keeps_dtype, masks, copies, written_in_a_branch,
     written_in_a_loop, written_in_a_loop_of_unknown_length, recurrent, endless, lists, element_of_a_list,
     list_grown_in_a_branch, dictionary, dropout_gives_its_input, constant_lists,
     dictionary_updated, dictionary_copied_and_asked, dictionary_walked, parts_of_complex_numbers, unbound_rows_walked,
-    lists_sorted,
+    lists_sorted, list_as_long_as_another, list_as_long_as_another_in_a_branch,
 ]  # fmt: skip
 
 
@@ -285,6 +315,11 @@ def test_answers_are_those_of_the_original(function: Callable[..., Any]) -> None
 def test_nothing_writes_in_place_any_more(function: Callable[..., Any]) -> None:
     graph = builder.lower(torch.jit.script(function).graph).graph
     assert not [node.kind() for node in ir.walk(graph) if "!" in node.schema()]
+
+
+def test_a_loop_over_a_list_that_was_written_is_gone() -> None:
+    lowered = builder.lower(torch.jit.script(list_as_long_as_another).graph)
+    assert not ir.nodes_of(lowered.graph, "prim::Loop", "aten::len", "aten::__getitem__")
 
 
 def reshaped_then_base_read(x):

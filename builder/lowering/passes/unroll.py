@@ -15,21 +15,19 @@ def unroll_loops(graph: Any, context: Context) -> None:
 
     An outer loop goes first: the trip count of an inner one may depend on its counter, which is a constant then.
     """
-    while loops := [
-        node for node in ir.nodes_of(graph, "prim::Loop") if _turns(node, context.unroll_limit) is not None
-    ]:
+    while loops := [node for node in ir.nodes_of(graph, "prim::Loop") if turns(node, context.unroll_limit) is not None]:
         for node in _outermost(loops):
-            _unroll(graph, node, _turns(node, context.unroll_limit) or 0)
+            unroll(graph, node, turns(node, context.unroll_limit) or 0)
         propagate_constants(graph)
         ir.C._jit_pass_peephole_list_idioms(graph, refine_list_len=True)
         eliminate_dead_code(graph)
 
 
 def _known(node: Any, context: Context) -> bool:
-    return _turns(node, context.unroll_limit) is not None and not ir.in_fallback(node)
+    return turns(node, context.unroll_limit) is not None and not ir.in_fallback(node)
 
 
-def _turns(node: Any, limit: int) -> int | None:
+def turns(node: Any, limit: int) -> int | None:
     """The number of turns of a loop when it is known, within the limit, and nothing ends it earlier."""
     count, start = (ir.constant(node.inputsAt(at)) for at in (0, 1))
     goes_on = ir.constant(next(iter(next(iter(node.blocks())).outputs())))
@@ -53,11 +51,12 @@ def _inside(node: Any, other: Any) -> bool:
     return False
 
 
-def _unroll(graph: Any, node: Any, turns: int) -> None:
+def unroll(graph: Any, node: Any, count: int) -> None:
+    """Put the body of a loop, once for each turn, in the loop's place."""
     body = next(iter(node.blocks()))
     counter, *params = body.inputs()
     carried = ir.inputs(node)[2:]
-    for turn in range(turns):
+    for turn in range(count):
         now = {counter.unique(): ir.insert_constant(graph, turn, node)}
         now |= {param.unique(): value for param, value in zip(params, carried, strict=True)}
         for child in body.nodes():

@@ -21,4 +21,4 @@ def functionalise(graph: Any, context: Context) -> None:
     LoweringError names the source line.
     """
     if any(writes(node) for node in ir.walk(graph)):
-        Walk(graph).run()
+        Walk(graph, context.unroll_limit).run()

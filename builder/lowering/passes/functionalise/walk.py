@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from builder.lowering import ir
 from builder.lowering.passes.functionalise import containers, inplace
 from builder.lowering.passes.functionalise.alias import Alias
 from builder.lowering.passes.functionalise.branches import branch
+from builder.lowering.passes.functionalise.counting import COUNTS, NUMBERS
 from builder.lowering.passes.functionalise.loops import loop
 from builder.lowering.passes.functionalise.memory import Memory, cannot
 from builder.lowering.passes.functionalise.sharing import CONSTRUCTORS, holds, sources, writes, written
 from builder.lowering.passes.functionalise.views import LISTS_OF_VIEWS, VIEWS, VIEWS_IN_PLACE
+from builder.lowering.passes.unroll import turns, unroll
 
 _BOXES = ("ListType", "TupleType", "DictType")
 
@@ -19,8 +22,8 @@ _BOXES = ("ListType", "TupleType", "DictType")
 class Walk:
     """Rewrites one graph; `dead` are the nodes that nobody reads any more when it is done."""
 
-    def __init__(self, graph: Any) -> None:
-        self.graph, self.memory = graph, Memory(graph)
+    def __init__(self, graph: Any, unroll_limit: int = 0) -> None:
+        self.graph, self.memory, self.unroll_limit = graph, Memory(graph), unroll_limit
         self.dead: list[Any] = []
         self.depth = 0
 
@@ -51,11 +54,13 @@ class Walk:
         kind = node.kind()
         if kind == "prim::Constant":
             return
+        self._count(node)
         if kind == "prim::If":
-            self.refresh(node, ir.inputs(node))
-            return self._inner(branch, node)
+            return self._branch(node)
         if kind == "prim::Loop":
-            return self._inner(loop, node)
+            return self._loop(node)
+        if kind in COUNTS and all(ir.is_constant(v) and v.type().kind() in NUMBERS for v in node.inputs()):
+            return self._counted(node, COUNTS[kind])
         if writes(node):
             return self._write(node)
         values = ir.inputs(node)
@@ -65,6 +70,46 @@ class Walk:
         if kind in CONSTRUCTORS:
             return containers.construct(self.memory, node, values)
         self._define(node, kind, values)
+
+    def _count(self, node: Any) -> None:
+        """Let a node read the numbers that are known by now: the lengths of lists, and what follows of them."""
+        for index, value in enumerate(ir.inputs(node)):
+            if value.type().kind() in NUMBERS and self.memory.known(value):
+                node.replaceInput(index, self.memory.read(value))
+
+    def _counted(self, node: Any, compute: Callable[..., Any]) -> None:
+        known = self.memory.emit.constant(compute(*map(ir.constant, node.inputs())))
+        self.memory.same(node.output(), self.memory.alias(known))
+        self.dead.append(node)
+
+    def _branch(self, node: Any) -> None:
+        taken = ir.constant(node.inputsAt(0))
+        if isinstance(taken, bool):
+            arm = list(node.blocks())[0 if taken else 1]
+            return self._instead(node, lambda: ir.splice(node, arm))
+        self.refresh(node, ir.inputs(node))
+        return self._inner(branch, node)
+
+    def _loop(self, node: Any) -> None:
+        """One over a list whose length is known by now is written out: so is what it does to other lists."""
+        count = turns(node, self.unroll_limit)
+        if count is None:
+            return self._inner(loop, node)
+        return self._instead(node, lambda: unroll(self.graph, node, count))
+
+    def _instead(self, node: Any, replace: Callable[[], None]) -> None:
+        """Go on with what a node is replaced by."""
+        before, end = node.prev(), ir.insert_constant(self.graph, None, node).node()
+        end.moveAfter(node)
+        replace()
+        new, made = [], end.prev()
+        while made != before:
+            new.append(made)
+            made = made.prev()
+        for made in reversed(new):
+            self.memory.at = made
+            self.node(made)
+        self.dead.append(end)
 
     def _inner(self, rewrite: Any, node: Any) -> None:
         self.depth += 1
