@@ -99,18 +99,25 @@ def lower_attributes(graph: Any, module: Any) -> None:
 def _refuse_written(graph: Any, containers: list[tuple[str, Any]]) -> None:
     """Refuse a list or dictionary of the module that is written. Each time that it is read it is another constant, so
     nothing else would see the write: torch's dead code elimination drops it."""
-    writers = ir.nodes_of(graph, *ir.CHANGES) if containers else []
+    changes = ir.nodes_of(graph, *ir.CHANGES) if containers else []
+    writers = [node for node in changes if _is_container(node.inputsAt(0).type())]
     aliases: Any = graph.alias_db() if writers else None
     for name, value in containers if writers else ():
-        near = [node for node in writers if aliases.may_contain_alias(node.inputsAt(0), value)]
-        if aliases.has_writers(value) or (near and _nests(value.type())):
-            raise _keeps_state(name, (near or writers)[0])
+        written = aliases.has_writers(value)
+        if written or _nests(value.type()):
+            near = [node for node in writers if aliases.may_contain_alias(node.inputsAt(0), value)]
+            if written or near:
+                raise _keeps_state(name, (near or writers)[0])
+
+
+def _is_container(kind: Any) -> bool:
+    return kind.kind() in ("ListType", "DictType")
 
 
 def _nests(kind: Any) -> bool:
     """Whether a container of this type holds others, whose writes torch does not tell from its own."""
     inner = kind.containedTypes()
-    return any(part.kind() in ("ListType", "DictType") or _nests(part) for part in inner)
+    return any(_is_container(part) or _nests(part) for part in inner)
 
 
 def _keeps_state(name: str, node: Any) -> LoweringError:
