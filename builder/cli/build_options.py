@@ -16,6 +16,7 @@ FLAGS = {
     "version_compatible": "Let later versions of TensorRT load the plan.",
     "error_on_timing_cache_miss": "Fail where the timing cache does not have a layer, instead of measuring.",
 }
+MOST = (1 << 53) - 1  # the manifest's limit too
 UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 
@@ -31,7 +32,7 @@ class Size(click.ParamType[int]):
         unit = number[-1:] if number[-1:] in ("K", "M", "G") else ""
         with contextlib.suppress(ValueError, OverflowError):
             size = int(float(number.removesuffix(unit)) * UNITS[unit])
-            if size > 0:
+            if 0 < size <= MOST:
                 return size
         self.fail(f"{value!r} is not a size, as in 512M or 2GiB", param, ctx)
 

@@ -55,7 +55,8 @@ def build_repository(
     results = [next(built) if isinstance(one, orders.Order) else one for one in found]
     for order, result in zip(asked, results, strict=True):
         elsewhere = targets.missing(order.options.over(order.spec.build), order.flavour, models, out)
-        result.warnings = (*result.warnings, *elsewhere)
+        foreign = targets.unserved(order.serve_as, order.flavour) if result.plan_bytes else ()
+        result.warnings = (*result.warnings, *elsewhere, *foreign)
     _write_env(results, Path(out))
     return results
 

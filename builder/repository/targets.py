@@ -45,6 +45,15 @@ def missing(options: BuildOptions, flavour: str, models: Path | str, out: Path |
             )
 
 
+def unserved(serve_as: str, flavour: str) -> Iterator[str]:
+    """A warning where Triton's own backend is to load what it cannot."""
+    if serve_as == "tensorrt_plan" and flavour == "tensorrt-rtx":
+        yield (
+            "Triton's TensorRT backend loads no plan of TensorRT for RTX: leave --serve-as out, and the Python runtime "
+            "runs it, or build with --flavour tensorrt on a GPU host"
+        )
+
+
 def _serves(options: BuildOptions, built: Capability, target: Capability) -> bool:
     """Whether a plan that was built on the one runs on the other."""
     return built == target or (options.hardware_compatible == "ampere_plus" and target >= AMPERE <= built)

@@ -45,6 +45,18 @@ class Entry:
     parts: Mapping[str, Any]
 
 
+class _Unreachable:
+    """A file system that could not be opened: each use of it fails as opening did, and costs what that costs."""
+
+    protocol = ()
+
+    def __init__(self, failure: Exception) -> None:
+        self.failure = failure
+
+    def __getattr__(self, name: str) -> Any:
+        raise self.failure
+
+
 class Store:
     """Plans by key. Raises UsageError for a URL that is none, EnvironmentProblem where its package is missing."""
 
@@ -58,6 +70,8 @@ class Store:
             raise UsageError(f"--store {url}: {error}", fix="a folder, or a URL such as s3://bucket/plans") from error
         except ImportError as error:
             raise EnvironmentProblem(f"--store {url}: {error}", fix="install the package that it names") from error
+        except Exception as error:  # some backends connect at once, and each raises its own
+            self.fs, self.root = _Unreachable(error), url
         protocols = self.fs.protocol if isinstance(self.fs.protocol, tuple | list) else (self.fs.protocol,)
         self._moves = any(protocol in MOVING for protocol in protocols)
 

@@ -21,7 +21,7 @@ RTX = ("--flavour", "tensorrt-rtx")
 on_rtx = pytest.mark.skipif(flavour.resolve() != "tensorrt-rtx", reason="what RTX has and has not")
 
 
-@pytest.mark.parametrize("size", ["", "0", "-1G", "inf", "nan", "1e400", "much", "0.1"])
+@pytest.mark.parametrize("size", ["", "0", "-1G", "inf", "nan", "1e400", "9999999G", "much", "0.1"])
 @pytest.mark.parametrize("option", ["--workspace", "--pool"])
 def test_what_is_no_size_is_usage(small: Path, tmp_path: Path, run: Run, option: str, size: str) -> None:
     given = size if option == "--workspace" else f"tactic_dram={size}"

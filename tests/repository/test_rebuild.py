@@ -121,7 +121,7 @@ def test_the_reason_is_known_on_another_machine_from_the_store(
     build(models, **settings)
     (models / "small.yaml").write_text(MANIFEST.replace("max: 8", "max: 16"))
     result = build(models, out=tmp_path / "elsewhere", store=settings["store"])
-    assert result.because.startswith("inputs.x.dims.batch [1, 2, 8] -> [1, 2, 16]")
+    assert result.because == "profiles.0.batch [1, 2, 8] -> [1, 2, 16]"
 
 
 def test_another_projects_model_of_that_name_is_no_earlier_state_of_this_one(

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from builder.engine import BuildOptions, gpu
+from builder.engine import BuildOptions, flavour, gpu
 from builder.errors import UsageError
 from builder.repository import Settings, build_repository, targets
 from tests.repository.test_rebuild import models  # noqa: F401  (a fixture)
@@ -31,6 +31,16 @@ def test_one_rtx_plan_is_for_all_targets(models: Path, tmp_path: Path) -> None: 
     assert result.ok and result.warnings == ()
     facts = json.loads((tmp_path / "out" / "small" / "1" / "plan.json").read_text())
     assert facts["compute_capabilities"] == ["8.0", "8.9"]
+
+
+@pytest.mark.skipif(flavour.resolve() != "tensorrt-rtx", reason="Triton's backend loads TensorRT's own plans")
+def test_an_rtx_plan_for_tritons_own_backend_is_warned_of(models: Path, tmp_path: Path) -> None:  # noqa: F811
+    """Each time: no server loads it, and the endpoint's failure says nothing of it."""
+    for state in ("built", "unchanged"):
+        (result,) = build_repository(models, tmp_path / "out", serve_as="tensorrt_plan", isolate=False)
+        assert result.state == state
+        (warning,) = result.warnings
+        assert "Triton's TensorRT backend loads no plan of TensorRT for RTX" in warning
 
 
 def test_a_gpu_that_rtx_knows_nothing_of_is_usage(models: Path, tmp_path: Path) -> None:  # noqa: F811

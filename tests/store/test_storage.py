@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import threading
 import uuid
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 
 from builder.engine import BuildOptions, Plan
 from builder.errors import EnvironmentProblem, UsageError
-from builder.store import Store, because
+from builder.store import Store, because, last
 from builder.store.plans import Plans
 
 KEY = "ab" + "0" * 62
@@ -150,6 +151,16 @@ def test_a_store_that_fails_costs_a_warning_and_not_the_build(tmp_path: Path, co
     plans = Plans(Store(str(tmp_path / "file")))
     assert plans.build(conversion, BuildOptions(), lambda: PLAN) == PLAN
     assert "could not be written" in plans.warnings[-1]
+
+
+def test_a_store_that_cannot_be_opened_costs_a_warning_too(conversion: Any) -> None:
+    """An FTP server is asked for a connection as soon as the store is made."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    plans = Plans(Store(f"ftp://127.0.0.1:{port}/plans"))
+    assert plans.build(conversion, BuildOptions(), lambda: PLAN) == PLAN
+    assert [("could not be read" in w, "refused" in w) for w in plans.warnings] == [(True, True), (False, True)]
+    assert last(f"ftp://127.0.0.1:{port}/plans", "small") is None
 
 
 def test_reasons_are_words() -> None:
