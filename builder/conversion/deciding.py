@@ -50,7 +50,7 @@ def _outputs(layer: Any) -> Iterator[Any]:
 
 def _could_decide(tensor: Any) -> bool:
     """Whether TensorRT makes a shape tensor of the input, and then asks for a range of its values."""
-    return tensor.dtype.name.startswith("INT") and len(tensor.shape) < 2 and -1 not in tuple(tensor.shape)
+    return tensor.dtype.name in ("INT8", "INT32", "INT64") and len(tensor.shape) < 2 and -1 not in tuple(tensor.shape)
 
 
 class DecidingInputs:
