@@ -53,6 +53,7 @@ class Facts:
         self.unroll_limit = 64
         self.loops = 0  # how many loops of the engine the node stands in
         self.varying: set[sympy.Symbol] = set()  # numbers that change from trip to trip of a loop
+        self.counters: dict[sympy.Symbol, sympy.Expr] = {}  # trip numbers, and how many trips their loop makes
         self.node: Any = None
         self.blocks: Any = None
         self._facts: dict[str, TensorFacts] = {}

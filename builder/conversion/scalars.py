@@ -119,7 +119,7 @@ def decided(ctx: Any, operation: str, a: Any, b: Any) -> bool | None:
         return COMPARISON[operation][0](a, b)
     if not _integral(ctx, a, b):
         return None
-    span = bounds(expression(a) - expression(b), ctx.ranges())
+    span = _span(ctx, expression(a) - expression(b))
     if span is None:
         return None
     python = COMPARISON[operation][0]
@@ -128,6 +128,20 @@ def decided(ctx: Any, operation: str, a: Any, b: Any) -> bool | None:
         return python(low, 0) if low == high else (operation == "ne") if low > 0 or high < 0 else None
     answers = {python(low, 0), python(high, 0)}
     return answers.pop() if len(answers) == 1 else None
+
+
+def _span(ctx: Any, difference: sympy.Expr) -> Any:
+    """Between which values a difference lies, in every trip of the loops whose numbers are in it."""
+    low = high = difference
+    for counter in reversed([symbol for symbol in ctx.counters if symbol in difference.free_symbols]):
+        slope, trips = sympy.diff(difference, counter), ctx.counters[counter]
+        if slope.is_number:
+            first, last = (0, trips - 1) if slope > 0 else (trips - 1, 0)
+            low, high = low.subs(counter, first), high.subs(counter, last)
+    if low == high:
+        return bounds(difference, ctx.ranges())
+    least, most = (bounds(sympy.expand(end), ctx.ranges()) for end in (low, high))
+    return least and most and (least[0], most[1])
 
 
 def vector(ctx: Any, value: Any, dtype: torch.dtype) -> Any:

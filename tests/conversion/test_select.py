@@ -125,16 +125,48 @@ def test_the_data_say_where_a_narrow_starts(dtype: torch.dtype) -> None:
     )  # fmt: skip
 
 
-class Windows(torch.nn.Module):
-    """The sums of neighbours, one after the other."""
+def narrowed(x: torch.Tensor) -> torch.Tensor:
+    total = torch.zeros_like(x[0])
+    for i in range(x.size(0) - 1):
+        total = total * 0.5 + torch.narrow(x, 0, i, 2).sum(0)
+    return total
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+
+def kept(x: torch.Tensor) -> torch.Tensor:
+    """As recurrent layers by hand read a step: its axis stays."""
+    total = torch.zeros_like(x[:1])
+    for t in range(x.size(0)):
+        total = torch.tanh(total * 0.5 + x[t : t + 1])
+    return total
+
+
+def from_the_end(x: torch.Tensor) -> torch.Tensor:
+    total = torch.zeros_like(x[:1])
+    for t in range(x.shape[0]):
+        total = total * 0.5 + x[x.size(0) - 1 - t : x.size(0) - t]
+    return total
+
+
+def of_pairs(x: torch.Tensor) -> torch.Tensor:
+    total = torch.zeros_like(x[:2])
+    for t in range(x.size(0) // 2):
+        for s in range(x.size(1)):
+            total = total * 0.5 + x[2 * t : 2 * t + 2, s : s + 1]
+    return total
+
+
+@pytest.mark.parametrize("loop", [narrowed, kept, from_the_end, of_pairs])
+def test_a_loop_says_where_a_part_starts(loop: Callable[..., Any]) -> None:
+    more = [(sample(2, 3),), (sample(9, 3),)]
+    check(torch.jit.script(loop).graph, sample(5, 3), dynamic={0: {0: "t"}}, spans={"t": (2, 5, 10)}, more=more)
+
+
+def test_a_part_that_may_end_beyond_the_axis_is_refused_in_a_loop() -> None:
+    def beyond(x: torch.Tensor) -> torch.Tensor:
         total = torch.zeros_like(x[0])
-        for i in range(x.size(0) - 1):
-            total = total * 0.5 + torch.narrow(x, 0, i, 2).sum(0)
+        for t in range(x.size(0)):
+            total = total * 0.5 + x[t : t + 2].sum(0)
         return total
 
-
-def test_a_loop_says_where_a_narrow_starts() -> None:
-    more = [(sample(2, 3),), (sample(9, 3),)]
-    check(Windows(), sample(5, 3), dynamic={0: {0: "t"}}, spans={"t": (2, 5, 10)}, more=more)
+    with pytest.raises(UnsupportedOperators, match="changes from trip to trip"):
+        convert(torch.jit.script(beyond).graph, [sample(5, 3)], dynamic={0: {0: "t"}})

@@ -57,7 +57,7 @@ def slice_(ctx: ConversionContext, node: Any, x: Any, dim: int, start: Any, end:
     axis = ctx.axis(x, dim)
     size = ctx.size(x, axis)
     first, last = bound(ctx, start, size, 0), bound(ctx, end, size, size)
-    return sliced(ctx, x, axis, first, length_between(ctx, first, last, step), step)
+    return _part(ctx, x, axis, first, length_between(ctx, first, last, step), step)
 
 
 def position(ctx: ConversionContext, index: Size, size: Size) -> Size:
@@ -104,13 +104,18 @@ def taken(ctx: ConversionContext, x: Any, axis: int, index: Size) -> Any:
 def narrow(ctx: ConversionContext, node: Any, x: Any, dim: int, start: Size, length: Size) -> Any:
     """`length` values of axis dim from `start` (from the end where it is negative); the axis stays, also of size 1."""
     axis = ctx.axis(x, dim)
-    first = position(ctx, start, ctx.size(x, axis))
-    if isinstance(first, DynamicScalar) and isinstance(length, int) and (ctx.varies(first) or not of_lengths(first)):
-        return _window(ctx, x, axis, first, length)
-    return sliced(ctx, x, axis, first, length)
+    return _part(ctx, x, axis, position(ctx, start, ctx.size(x, axis)), length)
 
 
-def _window(ctx: ConversionContext, x: Any, axis: int, first: DynamicScalar, length: int) -> Any:
+def _part(ctx: ConversionContext, x: Any, axis: int, start: Size, length: Size, step: Size = 1) -> Any:
+    """`length` values of one axis from `start`, `step` apart, wherever the start comes from."""
+    late = isinstance(start, DynamicScalar) and (ctx.varies(start) or not of_lengths(start))
+    if late and isinstance(length, int) and step == 1:
+        return _window(ctx, x, axis, start, length)
+    return sliced(ctx, x, axis, start, length, step)
+
+
+def _window(ctx: ConversionContext, x: Any, axis: int, first: Any, length: int) -> Any:
     """`length` values of an axis from a place that the data or a loop decide: a gather, for a slice starts where shapes
     say."""
     counted = ctx.constant(torch.arange(length, dtype=first.dtype))

@@ -75,7 +75,7 @@ def _looped(ctx: ConversionContext, node: Any, body: Any, trips: Any, condition:
     inputs, outputs = list(body.inputs()), list(body.outputs())
     count = trips if _only_counts(condition, outputs[0]) else None
     state = [_carried(ctx, layer, v, inputs[i + 1], outputs[i + 1], count) for i, v in enumerate(carried)]
-    counter = _counter(ctx, layer) if inputs[0].uses() else 0
+    counter = _counter(ctx, layer, trips) if inputs[0].uses() else 0
     going = _while(ctx, layer, condition, outputs[0])
     ctx.loops += 1
     try:
@@ -112,14 +112,15 @@ def _while(ctx: ConversionContext, layer: Any, condition: Any, goes_on: Any) -> 
     return recurrence
 
 
-def _counter(ctx: ConversionContext, layer: Any) -> DynamicScalar:
-    """The trip number, counted by a recurrence."""
+def _counter(ctx: ConversionContext, layer: Any, trips: Size) -> DynamicScalar:
+    """The trip number, counted by a recurrence from 0 to less than the number of trips."""
     zero, one = (ctx.constant(torch.tensor([n])) for n in (0, 1))
     recurrence = layer.add_recurrence(zero)
     number = recurrence.get_output(0)
     recurrence.set_input(1, ctx.elementwise("SUM", number, one))
     symbol = sympy.Symbol(number.name, integer=True, nonnegative=True)
     ctx.varying.add(symbol)
+    ctx.counters[symbol] = expression(trips)
     return DynamicScalar(number, symbol)
 
 
