@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from builder.conversion import growing, packing, precision, refusals
+from builder.conversion import lists, packing, precision, refusals
 from builder.conversion.arguments import bind
 from builder.conversion.context import ConversionContext, Unconvertible
 from builder.conversion.deciding import DECIDES, FIX, DecidingInputs
@@ -88,8 +88,8 @@ class BlockConverter:
         key = key_of_node(node)
         if packing.is_packed(values) and not self._takes_packed(key, values):
             return _listed(packing.answer(self.ctx, node, key, values, partial(self._results, node)), node)
-        if growing.is_grown(values) and key not in ("prim::If", "prim::Loop"):
-            return _listed(growing.answer(self.ctx, node, key, values), node)
+        if lists.is_list(values) and key not in ("prim::If", "prim::Loop"):
+            return _listed(lists.answer(self.ctx, node, key, values), node)
         if key in EVALUATORS and (key not in CONVERTERS or not _any_tensor(values) or _traced_scalars(values)):
             return _listed(EVALUATORS[key](self.ctx, node, *values), node)
         if node.schema() == NO_SCHEMA:

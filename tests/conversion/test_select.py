@@ -97,7 +97,6 @@ def test_bounds_are_read_against_the_size_that_the_axis_has(name: str) -> None:
 
 
 LISTS = {
-    "unbind": "%l : Tensor[] = aten::unbind(%x, %zero)",
     "split": "%l : Tensor[] = aten::split(%x, %two, %zero)",
 }
 

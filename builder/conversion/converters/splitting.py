@@ -8,8 +8,10 @@ from typing import Any
 from builder.conversion import scalars
 from builder.conversion.context import ConversionContext, Unconvertible
 from builder.conversion.converters.select import bound, length_between, sliced, static_length, taken
+from builder.conversion.converters.shape import movedim
 from builder.conversion.dynamic import Size
 from builder.conversion.facts import is_tensor
+from builder.conversion.lists import TensorList
 from builder.conversion.registry import converter
 
 
@@ -142,7 +144,10 @@ for _name, _axis in (("hsplit", 1), ("vsplit", 0), ("dsplit", 2)):
 
 
 @converter("aten::unbind.int(Tensor(a -> *) self, int dim=0) -> Tensor(a)[]")
-def unbind(ctx: ConversionContext, node: Any, x: Any, dim: int) -> list[Any]:
-    """The slices of an axis, without it."""
+def unbind(ctx: ConversionContext, node: Any, x: Any, dim: int) -> list[Any] | TensorList:
+    """The slices of an axis, without it; of a dynamic one, a list that loops may read."""
     axis = ctx.axis(x, dim)
-    return [taken(ctx, x, axis, index) for index in range(static_length(ctx, x, axis, "unbind"))]
+    length = ctx.size(x, axis)
+    if isinstance(length, int):
+        return [taken(ctx, x, axis, index) for index in range(length)]
+    return TensorList([], movedim(ctx, node, x, axis, 0), length)

@@ -1,4 +1,4 @@
-"""prim::Loop: a static one is written out; the others become an ILoop, which gathers what trips append to lists."""
+"""prim::Loop: a static one is written out; the others become an ILoop, which gathers what trips add to lists."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ import torch
 
 from builder.conversion.block import MISSING
 from builder.conversion.context import ConversionContext, Unconvertible
+from builder.conversion.converters.arranging import flipped
 from builder.conversion.converters.sequences import course, scalar_tensor
 from builder.conversion.dynamic import DynamicScalar, Size, expression
 from builder.conversion.facts import is_tensor
-from builder.conversion.growing import Grown
 from builder.conversion.layers import alike, computed_in
+from builder.conversion.lists import TensorList
 from builder.conversion.nested import agree, as_flag, is_unknown, one_or_all, read_outside, values_outside
 from builder.conversion.packing import Packed
 from builder.conversion.registry import evaluator
@@ -126,21 +127,28 @@ def _counter(ctx: ConversionContext, layer: Any, trips: Size) -> DynamicScalar:
 
 def _carried(ctx: ConversionContext, layer: Any, value: Any, parameter: Any, output: Any, count: Size | None) -> Any:
     """What hands a value from trip to trip; `count` is the number of trips, where nothing else ends the loop."""
-    appends = output.node().kind() == "aten::add" and output.node().inputsAt(0).debugName() == parameter.debugName()
-    if count is not None and isinstance(value, list) and appends and len(parameter.uses()) == 1:
-        return _Growing(ctx, layer, value, count)
+    adds = output.node().kind() == "aten::add" and len(parameter.uses()) == 1
+    own = [part.debugName() == parameter.debugName() for part in output.node().inputs()] if adds else []
+    if count is not None and isinstance(value, list) and any(own):
+        return _Growing(ctx, layer, value, count, at_the_end=own[0])
     return _Carried(ctx, layer, value, parameter, output)
 
 
 class _Growing:
-    """A list to which each trip appends a tensor, and which nobody reads before the loop has ended."""
+    """A list to which each trip adds a tensor, `at_the_end` or in front, and which nobody reads before the loop has
+    ended."""
 
-    def __init__(self, ctx: ConversionContext, layer: Any, value: list[Any], count: Size) -> None:
+    def __init__(
+        self, ctx: ConversionContext, layer: Any, value: list[Any], count: Size, at_the_end: bool = True
+    ) -> None:
+        if value and not at_the_end:
+            raise Unconvertible("a loop of unknown length adds tensors in front of what a list holds")
         self.ctx, self.layer, self.front, self.count = ctx, layer, value, count
+        self.at_the_end = at_the_end
         self.inside: list[Any] = []
 
     def follow(self, value: list[Any]) -> None:
-        """What this trip appends."""
+        """What this trip adds."""
         if len(value) != 1 or not (is_tensor(value[0]) or isinstance(value[0], torch.Tensor)):
             raise Unconvertible("a loop of unknown length appends to a list what is not one tensor a trip")
         tensor = self.ctx.tensor(value[0])
@@ -149,11 +157,13 @@ class _Growing:
         self.dtype = self.ctx.dtype(tensor)
         self.row = self.ctx.cast(tensor, computed_in(self.dtype))  # TensorRT gathers no bools
 
-    def last(self) -> Grown:
-        """The list behind the loop."""
-        trips, order = scalar_tensor(self.ctx, self.count), trt.LoopOutput.CONCATENATE
-        rows = course(self.ctx, self.layer, self.row, order, trips, self.count)
-        return Grown(self.front, self.ctx.cast(rows, self.dtype), self.count)
+    def last(self) -> TensorList:
+        """The list behind the loop; one made in front is turned round (RTX 1.7 builds no loop that only gathers by
+        LoopOutput.REVERSE)."""
+        trips = scalar_tensor(self.ctx, self.count)
+        rows = course(self.ctx, self.layer, self.row, trt.LoopOutput.CONCATENATE, trips, self.count)
+        rows = rows if self.at_the_end else flipped(self.ctx, rows, [0])
+        return TensorList(self.front, self.ctx.cast(rows, self.dtype), self.count)
 
 
 class _Carried:

@@ -220,18 +220,25 @@ _WRITERS: dict[str, Callable[..., Any]] = {
 
 
 def _write_unknown(memory: Memory, node: Any, box: Alias) -> None:
-    """A list of unknown length can only grow at its end."""
-    if node.kind() not in ("aten::append", "aten::extend", "aten::add_"):
+    """A list of unknown length can grow at either end, and be turned round."""
+    if node.kind() == "aten::reverse":
+        return memory.renew(
+            box, memory.emit.op("aten::slice", memory.now(box), None, None, -1, type=box.current.type())
+        )
+    first = node.kind() == "aten::insert" and ir.constant(node.inputsAt(1)) == 0
+    if not first and node.kind() not in ("aten::append", "aten::extend", "aten::add_"):
         raise _cannot(node)
-    added = node.inputsAt(1)
+    added = node.inputsAt(2 if first else 1)
     more = memory.read(added)
-    if node.kind() == "aten::append":
+    if node.kind() in ("aten::append", "aten::insert"):
         more = memory.emit.list([more], box.current.type().getElementType())
-    longer = memory.emit.op("aten::add", memory.now(box), more, type=box.current.type())
+    parts = (more, memory.now(box)) if first else (memory.now(box), more)
+    longer = memory.emit.op("aten::add", *parts, type=box.current.type())
     box.storage.link([memory.alias(added).storage])
     memory.renew(box, longer)
     for output in node.outputs():
         memory.same(output, box)
+    return None
 
 
 def _cannot(node: Any) -> InPlaceError:

@@ -1,4 +1,4 @@
-"""Lists that a loop of unknown length makes longer, against the scripted module.
+"""Lists whose length only the engine knows, against the scripted module.
 
 Tolerance: some steps of a cell, each off by some 1e-7 in other orders of sums.
 """
@@ -70,7 +70,55 @@ class Numbers(nn.Module):
         return torch.stack(sums), torch.stack(signs, -1)
 
 
-@pytest.mark.parametrize("module", [Recurrent(), Joined(), Asked(), Numbers()], ids=lambda m: type(m).__name__)
+class Reversed(nn.Module):
+    """As PyTorch's own scripted layers run backward in time (fastrnns/custom_lstms.py): both lists turned."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cell = nn.RNNCell(3, 4).requires_grad_(False)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        inputs = x.unbind(0)[::-1]
+        h = torch.zeros(x.size(1), 4)
+        outputs: list[Tensor] = []
+        for i in range(len(inputs)):
+            h = self.cell(inputs[i], h)
+            outputs += [h]
+        return torch.stack(outputs[::-1]), h
+
+
+class Turned(nn.Module):
+    """The ways that Python has to build a list backwards."""
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        front: list[Tensor] = []
+        back: list[Tensor] = []
+        for row in x.unbind(0):
+            front.insert(0, row.cumsum(-1))
+            back.append(row * 2)
+        back.reverse()
+        down: list[Tensor] = []
+        for at in range(x.size(0) - 1, -1, -1):
+            down.append(x[at] - 1)
+        return torch.stack(front), torch.cat(back), torch.stack(down, 1)
+
+
+class Parts(nn.Module):
+    """Of a list that a loop made, and of the slices of an axis."""
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        rows: list[Tensor] = []
+        for row in range(x.size(0)):
+            rows.append(x[row])
+        columns = x.unbind(1)
+        return torch.stack(rows[::2]), torch.stack(columns[:1], 1), columns[0] * len(columns), torch.cat(columns, -1)
+
+
+@pytest.mark.parametrize(
+    "module",
+    [Recurrent(), Joined(), Asked(), Numbers(), Reversed(), Turned(), Parts()],
+    ids=lambda m: type(m).__name__,
+)
 def test_what_a_loop_appends(module: nn.Module) -> None:
     check(module, torch.randn(5, 2, 3), **TIMES, more=MORE, **CLOSE)
 
@@ -104,12 +152,18 @@ class Ended(nn.Module):
         return torch.stack(rows)
 
 
-class Sorted(nn.Module):
+class Sizes(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
-        rows: list[Tensor] = []
+        first, second = x.unbind(0)
+        return first + second
+
+
+class Before(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        rows = [x[0]]
         for row in range(x.size(0)):
-            rows.append(x[row])
-        return torch.stack(rows[::2])
+            rows.insert(0, x[row])
+        return torch.stack(rows)
 
 
 @pytest.mark.parametrize(
@@ -118,7 +172,8 @@ class Sorted(nn.Module):
         (Within(), "which is not a tensor or a number"),
         (Ended(), "which is not a tensor or a number"),
         (Several(), "what is not one tensor a trip"),
-        (Sorted(), "reads a list that a loop of unknown length has made longer"),
+        (Sizes(), "reads a list whose length only the engine knows"),
+        (Before(), "in front of what a list holds"),
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, nn.Module) else "",
 )
