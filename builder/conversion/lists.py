@@ -47,7 +47,8 @@ def _stack(ctx: ConversionContext, node: Any, tensors: TensorList, dim: int) -> 
     return joined(ctx, [*(new_axis(ctx, tensor, axis) for tensor in tensors.front), rows], axis)
 
 
-def _cat(ctx: ConversionContext, node: Any, tensors: TensorList, dim: int) -> Any:
+def cat(ctx: ConversionContext, node: Any, tensors: TensorList, dim: int) -> Any:
+    """torch.cat of such a list."""
     from builder.conversion.converters.joining import joined
     from builder.conversion.converters.shape import merged, movedim
 
@@ -84,7 +85,7 @@ def _slice(ctx: ConversionContext, node: Any, tensors: TensorList, start: Any, e
 
 _QUESTIONS: dict[str, Callable[..., Any]] = {
     "aten::stack": _stack,
-    "aten::cat": _cat,
+    "aten::cat": cat,
     "aten::__getitem__.t": _item,
     "aten::slice.t": _slice,
     "aten::list.t": lambda ctx, node, tensors: tensors,

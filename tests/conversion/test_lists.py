@@ -114,9 +114,27 @@ class Parts(nn.Module):
         return torch.stack(rows[::2]), torch.stack(columns[:1], 1), columns[0] * len(columns), torch.cat(columns, -1)
 
 
+class Lengthened(nn.Module):
+    """By torch.cat in the loop, from nothing and from something."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cell = nn.RNNCell(3, 4).requires_grad_(False)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        h = torch.zeros(x.size(1), 4)
+        steps, wide, flat = torch.zeros(x.size(1), 0, 4), x[0], torch.zeros(0)
+        for t in range(x.size(0)):
+            h = self.cell(x[t], h)
+            steps = torch.cat([steps, h.unsqueeze(1)], 1)
+            wide = torch.cat([wide, x[t], h], -1)
+            flat = torch.cat((flat, h.sum(1)))
+        return steps, wide, flat
+
+
 @pytest.mark.parametrize(
     "module",
-    [Recurrent(), Joined(), Asked(), Numbers(), Reversed(), Turned(), Parts()],
+    [Recurrent(), Joined(), Asked(), Numbers(), Reversed(), Turned(), Parts(), Lengthened()],
     ids=lambda m: type(m).__name__,
 )
 def test_what_a_loop_appends(module: nn.Module) -> None:

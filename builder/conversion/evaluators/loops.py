@@ -14,7 +14,7 @@ from builder.conversion.converters.sequences import course, scalar_tensor
 from builder.conversion.dynamic import DynamicScalar, Size, expression
 from builder.conversion.facts import is_tensor
 from builder.conversion.layers import alike, computed_in
-from builder.conversion.lists import TensorList
+from builder.conversion.lists import TensorList, cat
 from builder.conversion.nested import agree, as_flag, is_unknown, one_or_all, read_outside, values_outside
 from builder.conversion.packing import Packed
 from builder.conversion.registry import evaluator
@@ -131,7 +131,19 @@ def _carried(ctx: ConversionContext, layer: Any, value: Any, parameter: Any, out
     own = [part.debugName() == parameter.debugName() for part in output.node().inputs()] if adds else []
     if count is not None and isinstance(value, list) and any(own):
         return _Growing(ctx, layer, value, count, at_the_end=own[0])
+    if count is not None and (axis := _joined_axis(parameter, output)) is not None:
+        return _Lengthening(ctx, layer, value, count, axis)
     return _Carried(ctx, layer, value, parameter, output)
+
+
+def _joined_axis(parameter: Any, output: Any) -> int | None:
+    """The axis at whose end each trip joins something to a tensor that nobody else reads; None where that is not so."""
+    parts = output.node().inputsAt(0).node() if output.node().kind() == "aten::cat" else None
+    if parts is None or parts.kind() != "prim::ListConstruct" or parts.inputsAt(0).debugName() != parameter.debugName():
+        return None
+    alone = all(len(value.uses()) == 1 for value in (parameter, parts.output(), output))
+    axis = output.node().inputsAt(1)
+    return int(axis.toIValue()) if alone and axis.node().kind() == "prim::Constant" else None
 
 
 class _Growing:
@@ -145,7 +157,7 @@ class _Growing:
             raise Unconvertible("a loop of unknown length adds tensors in front of what a list holds")
         self.ctx, self.layer, self.front, self.count = ctx, layer, value, count
         self.at_the_end = at_the_end
-        self.inside: list[Any] = []
+        self.inside: Any = []
 
     def follow(self, value: list[Any]) -> None:
         """What this trip adds."""
@@ -157,13 +169,30 @@ class _Growing:
         self.dtype = self.ctx.dtype(tensor)
         self.row = self.ctx.cast(tensor, computed_in(self.dtype))  # TensorRT gathers no bools
 
-    def last(self) -> TensorList:
+    def last(self) -> Any:
         """The list behind the loop; one made in front is turned round (RTX 1.7 builds no loop that only gathers by
         LoopOutput.REVERSE)."""
         trips = scalar_tensor(self.ctx, self.count)
         rows = course(self.ctx, self.layer, self.row, trt.LoopOutput.CONCATENATE, trips, self.count)
         rows = rows if self.at_the_end else flipped(self.ctx, rows, [0])
         return TensorList(self.front, self.ctx.cast(rows, self.dtype), self.count)
+
+
+class _Lengthening(_Growing):
+    """A tensor to which each trip joins another by torch.cat: a list of what is joined, and one cat behind the loop."""
+
+    def __init__(self, ctx: ConversionContext, layer: Any, value: Any, count: Size, axis: int) -> None:
+        super().__init__(ctx, layer, [value], count)
+        self.axis = axis
+        self.inside = torch.empty(0, dtype=ctx.dtype(value))  # cat passes over an empty tensor of one axis
+
+    def follow(self, value: Any) -> None:
+        """What this trip joins."""
+        super().follow([value])
+
+    def last(self) -> Any:
+        """The tensor behind the loop."""
+        return cat(self.ctx, None, super().last(), self.axis)
 
 
 class _Carried:
