@@ -98,7 +98,7 @@ class _Pool:
             connection = _connect()
             self.active[connection] = _Running(task, number, slot)
             environment = self.environments[slot % len(self.environments)]
-            connection.send((task.target, task.arguments, dict(environment)))
+            connection.send((task.target, task.arguments, dict(environment), os.getcwd()))
 
     def _read(self, connection: Connection) -> _Running | None:
         """Take one message; the task, where it was its last."""

@@ -7,7 +7,7 @@ threads (OpenMP, CUDA, a notebook's) do not survive one. multiprocessing's forks
 again in every child, which a script without a `__main__` guard does not survive either.
 
 Over the socket DESCRIPTOR comes a socket for each task; on that one, pickled:
-  to the worker    (target "module:function", arguments, environment), then perhaps anything at all, which means: stop
+  to the worker    (target "module:function", arguments, environment, folder), then perhaps anything, which means: stop
   from the worker  ("pid", pid), ("report", words) any number of times, ("result", value) or ("raised", exception)
   from its parent  ("ended", exit code, what faulthandler saw), when the worker is gone
 """
@@ -75,10 +75,11 @@ def _work(connection: Connection) -> None:
     sys.unraisablehook = _unraisable
     with contextlib.suppress(KeyboardInterrupt, EOFError, OSError):  # nobody waits for the answer any more
         connection.send(("pid", os.getpid()))
-        target, arguments, environment = connection.recv()
+        target, arguments, environment, folder = connection.recv()
         signal.signal(signal.SIGTERM, _stop)
         try:
             threading.Thread(target=_listen, args=(connection,), daemon=True).start()
+            os.chdir(folder)  # the caller's own may be another by now, and `out` is relative to it
             answer = ("result", _run(target, arguments, environment, connection))
         except BaseException as error:
             answer = ("raised", ExceptionWithTraceback(error, error.__traceback__))

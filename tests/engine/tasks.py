@@ -43,6 +43,10 @@ def variable(name: str, report: Any) -> str:
     return os.environ[name]
 
 
+def folder(report: Any) -> str:
+    return os.getcwd()
+
+
 def sleep(report: Any) -> None:
     report(os.getpid())
     time.sleep(120)

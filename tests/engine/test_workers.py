@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -126,6 +127,13 @@ def test_slots_take_the_environments_in_turn() -> None:
     found = workers.run([task("variable", "ONE")] * 4, 2, [{"ONE": "a"}, {"ONE": "b"}])
     assert set(found) == {"a", "b"}
     assert "ONE" not in os.environ
+
+
+def test_a_task_runs_in_the_folder_that_its_caller_is_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The process that it is forked from may have been started in another."""
+    assert workers.run([task("folder")]) == [os.getcwd()]
+    monkeypatch.chdir(tmp_path)
+    assert workers.run([task("folder")]) == [str(tmp_path)]
 
 
 def test_a_zygote_that_was_killed_is_replaced() -> None:
