@@ -13,8 +13,9 @@
     ├── UsageError                        2   the command line, the manifest
     │   └── ManifestError                     every mistake of a manifest, each with its line
     ├── ParityError                       3   an answer differs from the original module's
-    └── EnvironmentProblem                4   something on this machine is missing or in the way
-        └── ServerError                       tritonserver did not start, or a model did not load
+    ├── EnvironmentProblem                4   something on this machine is missing or in the way
+    │   └── ServerError                       tritonserver did not start, or a model did not load
+    └── Defect                           70   nobody raised it on purpose: builder.unforeseen makes it of Python's error
 
 An error says what went wrong, where (file and line, or node and source line) and how to mend it.
 """
@@ -30,6 +31,8 @@ class TrtBuildError(Exception):
     """What went wrong, `where`, and the `fix`; `exit_code` is the process's when nothing catches it."""
 
     exit_code = 1
+    traceback = ""
+    """Of an error that nobody raised on purpose, as Python prints it: it travels between processes as text alone."""
 
     def __init__(self, message: str, *, where: str | None = None, fix: str | None = None) -> None:
         super().__init__(message)
@@ -165,3 +168,9 @@ class EnvironmentProblem(TrtBuildError):
 
 class ServerError(EnvironmentProblem):
     """tritonserver did not start, stopped, or could not load a model; the message carries its log's reason."""
+
+
+class Defect(TrtBuildError):
+    """An error of Python's or a library's that trt-build did not expect; `traceback` tells where it came from."""
+
+    exit_code = 70  # EX_SOFTWARE of sysexits.h

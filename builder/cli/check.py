@@ -44,6 +44,8 @@ def check_command(
     plugins.load(settings.plugins)
     with terminal.progress() as progress:
         reports = [examine(order.spec, Asked(order, paranoid), progress) for order in orders]
+    for report in reports:
+        terminal.trace(report["name"], (report["error"] or {}).get("traceback", ""))
     failed = [report["error"]["exit_code"] for report in reports if report["error"]]
     terminal.result({"ok": not failed, "models": reports}, lambda: show(terminal, reports, with_config))
     return (failed[0] if len(set(failed)) == 1 else 1) if failed else 0

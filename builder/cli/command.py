@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import select
 import signal
@@ -15,11 +14,9 @@ from typing import Any
 import click
 
 from builder.cli.terminal import Terminal
-from builder.errors import EnvironmentProblem, ManifestError, TrtBuildError
+from builder.errors import ManifestError, TrtBuildError
 
-DEFECT = 70  # EX_SOFTWARE of sysexits.h
 INTERRUPTED, TERMINATED, UNREAD = 130, 143, 141
-OUT_OF_RESOURCES = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM)
 
 
 class Terminated(KeyboardInterrupt):
@@ -35,13 +32,12 @@ class Command(click.Command):
         self.params.append(click.Option(["--debug"], is_flag=True, help="Show the traceback of an error."))
 
     def invoke(self, ctx: click.Context) -> Any:
-        terminal = Terminal(as_json=ctx.params.pop("as_json"))
-        debug = ctx.params.pop("debug")
+        terminal = Terminal(as_json=ctx.params.pop("as_json"), debug=ctx.params.pop("debug"))
         ctx.obj = terminal
         with _terminable():
-            ctx.exit(self._guarded(ctx, terminal, debug))
+            ctx.exit(self._guarded(ctx, terminal))
 
-    def _guarded(self, ctx: click.Context, terminal: Terminal, debug: bool) -> int:
+    def _guarded(self, ctx: click.Context, terminal: Terminal) -> int:
         try:
             return int(super().invoke(ctx) or 0)
         except (click.ClickException, click.exceptions.Exit, click.Abort):
@@ -52,7 +48,7 @@ class Command(click.Command):
         except BaseException as error:
             if isinstance(error, BrokenPipeError) and _nobody_reads():
                 return UNREAD
-            if debug:
+            if terminal.debug:
                 import traceback
 
                 traceback.print_exc()
@@ -90,55 +86,21 @@ def _terminable() -> Iterator[None]:
 
 def report(terminal: Terminal, error: BaseException) -> int:
     """Show the error and give the process's exit code."""
-    error = _as_ours(error)
-    if isinstance(error, TrtBuildError):
-        terminal.failure(str(error), describe(error))
-        return error.exit_code
     if not isinstance(error, Exception):
         raise error
-    where, kind = _own_line(error), type(error).__name__
-    terminal.failure(
-        f"this is a defect of trt-build: {kind}: {error}\n  where: {where}\n"
-        "  fix:   please report it, with these lines and what `trt-build doctor` prints; --debug shows the traceback",
-        {"kind": "defect", "message": f"{kind}: {error}", "where": where, "exit_code": DEFECT},
-    )
-    return DEFECT
+    from builder import unforeseen
+
+    told = unforeseen.ours(error)
+    terminal.failure(str(told), describe(told))
+    return told.exit_code
 
 
 def describe(error: TrtBuildError) -> dict[str, Any]:
     """The error as JSON has it."""
     found: dict[str, Any] = {"kind": type(error).__name__, "message": error.message, "exit_code": error.exit_code}
-    found |= {key: value for key, value in (("where", error.where), ("fix", error.fix)) if value}
+    found |= {key: value for key in ("where", "fix", "traceback") if (value := getattr(error, key))}
     if isinstance(error, ManifestError):
         found["mistakes"] = [vars(mistake) for mistake in error.mistakes]
     for operator in getattr(error, "operators", ()):
         found.setdefault("operators", []).append(vars(operator))
     return found
-
-
-def _as_ours(error: BaseException) -> BaseException:
-    """What the machine lacks is the environment's problem, wherever it shows."""
-    if isinstance(error, MemoryError):
-        return EnvironmentProblem("there is not enough memory")
-    if isinstance(error, OSError) and error.errno in OUT_OF_RESOURCES:
-        file = error.filename2 or error.filename  # of a copy that failed the one that is written
-        return EnvironmentProblem(error.strerror or str(error), where=file and str(file))
-    if isinstance(error, ModuleNotFoundError) and not (error.name or "").startswith("builder"):
-        return EnvironmentProblem(
-            f"{error.name} is not installed", fix="trt-build doctor shows what is missing for what"
-        )
-    return error
-
-
-def _own_line(error: BaseException) -> str:
-    """The innermost line of ours in the traceback; of a worker's, which comes as the text of the cause."""
-    import re
-    import traceback
-
-    told = re.findall(r'File "([^"]*/builder/[^"]+)", line (\d+), in (\w+)', str(error.__cause__ or ""))
-    if told:
-        file, line, function = told[-1]
-        return f"{file}:{line} in {function}"
-    frames = traceback.extract_tb(error.__traceback__ or sys.exc_info()[2])
-    ours = [frame for frame in frames if "/builder/" in frame.filename] or list(frames)
-    return f"{ours[-1].filename}:{ours[-1].lineno} in {ours[-1].name}" if ours else "unknown"

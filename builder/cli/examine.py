@@ -8,9 +8,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from builder import unforeseen
 from builder.cli.command import describe
 from builder.cli.terminal import Progress
-from builder.errors import EnvironmentProblem, ParityError, TrtBuildError, UnsupportedOperators
+from builder.errors import EnvironmentProblem, ParityError, UnsupportedOperators
 
 
 @dataclass(frozen=True)
@@ -28,10 +29,10 @@ def examine(spec: Any, asked: Asked, progress: Progress) -> dict[str, Any]:
         for phase in (_options, _read, _lower, _reduce, _state, _convert, _compare, _config):
             progress(spec.name, phase.__name__.strip("_"))
             phase(report, report["_spec"], asked)
-    except EnvironmentProblem:
+    except (EnvironmentProblem, BrokenPipeError):
         raise
-    except TrtBuildError as error:
-        report["error"] = describe(error)
+    except Exception as error:
+        report["error"] = describe(unforeseen.ours(error))
         if isinstance(error, UnsupportedOperators):
             report["operators"]["unsupported"] = [vars(operator) for operator in error.operators]
     for key in [key for key in report if key.startswith("_")]:

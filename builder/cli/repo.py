@@ -73,6 +73,8 @@ def repo_command(
         if not results or settings["only"]:
             results += build_repository(models, out, progress=progress, graphs=graphs, **settings)
     results.sort(key=lambda result: result.name)
+    for result in results:
+        terminal.trace(result.name, result.error.traceback if result.error else "")
     code = exit_code(results)
     data = {"repository": out, "ok": code == 0, "flavour": which, "models": [as_dict(result) for result in results]}
     if search_precision:

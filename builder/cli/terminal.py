@@ -29,10 +29,11 @@ def may_color(stream: TextIO | None) -> bool:
 
 
 class Terminal:
-    """Where a command's words go. `as_json`: standard output carries one JSON document and nothing else."""
+    """Where a command's words go. `as_json`: standard output carries one JSON document and nothing else; `debug`: the
+    tracebacks of errors are shown."""
 
-    def __init__(self, *, as_json: bool = False) -> None:
-        self.as_json = as_json
+    def __init__(self, *, as_json: bool = False, debug: bool = False) -> None:
+        self.as_json, self.debug = as_json, debug
 
     def result(self, data: Any, show: Callable[[], None]) -> None:
         """The command's answer: `data` as JSON, or what `show` prints."""
@@ -59,6 +60,11 @@ class Terminal:
         head, _, rest = text.partition("\n")
         prefix = self._styled("error:", sys.stderr, "red", True)
         click.echo(f"{prefix} {head}" + (f"\n{rest}" if rest else ""), err=True, color=may_color(sys.stderr))
+
+    def trace(self, subject: str, traceback: str) -> None:
+        """The traceback of what failed of the subject, where it has one and --debug asks for it."""
+        if self.debug and traceback:
+            self.note(f"{subject}: {traceback.rstrip()}")
 
     def table(self, columns: Sequence[str], rows: Sequence[Sequence[object]], *, numbers: Sequence[str] = ()) -> None:
         """A table; the columns named in `numbers` are right-aligned."""

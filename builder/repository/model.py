@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from builder.errors import EnvironmentProblem, TrtBuildError
+from builder import unforeseen
+from builder.errors import EnvironmentProblem
 from builder.manifest.spec import ModelSpec
 from builder.repository import hops, patterns, reading, reduced, stateful
 from builder.repository.orders import Order
@@ -25,16 +26,18 @@ REPORT_SECONDS = 5.0
 
 
 def perform(order: Order, progress: Progress) -> ModelResult:
-    """The model of the order, built and published; its own errors end in the result, the machine's go through."""
+    """The model of the order, built and published; its own errors end in the result, one that nobody raised on purpose
+    among them; what is in the way of every model goes through (EnvironmentProblem), and that nobody reads `progress`.
+    """
     result = ModelResult(order.spec.name, because=order.because)
     try:
         prepare(order)
         _Build(order, result, progress).run()
         result.ok = True
-    except EnvironmentProblem:
+    except (EnvironmentProblem, BrokenPipeError):
         raise
-    except TrtBuildError as error:
-        result.error = error
+    except Exception as error:
+        result.error = unforeseen.ours(error)
     return result
 
 

@@ -9,7 +9,8 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from builder.errors import EngineError, EnvironmentProblem, ParityError, TrtBuildError
+from builder import unforeseen
+from builder.errors import EngineError, EnvironmentProblem, ParityError
 from builder.manifest.spec import ModelSpec
 from builder.repository import hops, orders, reading
 from builder.repository.minimal import minimal
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 def perform(order: Order, progress: Progress) -> Search:
     """Search for the model of the order, and write what was found: it took long, and others may yet be interrupted.
 
-    The model's own errors end in the result, the machine's go through.
+    Errors end in the result or go through as of builder.repository.model.perform.
     """
     from builder.manifest import editing
     from builder.repository.model import prepare
@@ -39,10 +40,10 @@ def perform(order: Order, progress: Progress) -> Search:
         if found.manifest is not None:
             values = {"precision": found.precision, "keep_fp32": list(found.keep_fp32)}
             found.written = editing.edit(found.manifest, values)
-    except EnvironmentProblem:
+    except (EnvironmentProblem, BrokenPipeError):
         raise
-    except TrtBuildError as error:
-        found.error = error
+    except Exception as error:
+        found.error = unforeseen.ours(error)
     found.seconds = round(time.monotonic() - started, 3)
     return found
 

@@ -1,0 +1,66 @@
+"""Errors that nobody raised on purpose, in trt-build's words: what the machine lacks, else a defect of ours."""
+
+from __future__ import annotations
+
+import errno
+import re
+import sys
+import traceback
+
+from builder.errors import Defect, EnvironmentProblem, TrtBuildError
+
+OUT_OF_RESOURCES = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM)
+ALLOCATORS = re.compile(r"Allocator: (can't allocate|not enough) memory|out of memory|bad_alloc", re.IGNORECASE)
+"""How torch says it, on the CPU by a RuntimeError of no class of its own."""
+
+
+def ours(error: Exception) -> TrtBuildError:
+    """The error itself where it is one of ours, else an EnvironmentProblem for what the machine lacks, wherever it
+    shows, or a Defect; both with the traceback as text: the frames may hold what memory is short of."""
+    if isinstance(error, TrtBuildError):
+        return error
+    found = _machines(error) or _defect(error)
+    found.traceback = "".join(traceback.format_exception(error))
+    return found
+
+
+def _machines(error: Exception) -> EnvironmentProblem | None:
+    if _is_memory(error):
+        words = str(error).partition("\n")[0]
+        return EnvironmentProblem(
+            "there is not enough memory" + (f": {words}" if words else ""),
+            where=own_line(error),
+            fix="fewer models at a time (--jobs), or lower the greatest sizes in the manifest, or free some",
+        )
+    if isinstance(error, OSError) and error.errno in OUT_OF_RESOURCES:
+        file = error.filename2 or error.filename  # of a copy that failed the one that is written
+        return EnvironmentProblem(error.strerror or str(error), where=file and str(file))
+    if isinstance(error, ModuleNotFoundError) and not (error.name or "").startswith("builder"):
+        return EnvironmentProblem(
+            f"{error.name} is not installed", fix="trt-build doctor shows what is missing for what"
+        )
+    return None
+
+
+def _is_memory(error: Exception) -> bool:
+    """Python's own, torch's for the GPU, or a library's RuntimeError that says so."""
+    return isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and bool(ALLOCATORS.search(str(error))))
+
+
+def _defect(error: Exception) -> Defect:
+    return Defect(
+        f"this is a defect of trt-build: {type(error).__name__}: {error}",
+        where=own_line(error),
+        fix="please report it, with these lines and what `trt-build doctor` prints; --debug shows the traceback",
+    )
+
+
+def own_line(error: BaseException) -> str:
+    """The innermost line of ours in the traceback; of a worker's, which comes as the text of the cause."""
+    told = re.findall(r'File "([^"]*/builder/[^"]+)", line (\d+), in (\w+)', str(error.__cause__ or ""))
+    if told:
+        file, line, function = told[-1]
+        return f"{file}:{line} in {function}"
+    frames = traceback.extract_tb(error.__traceback__ or sys.exc_info()[2])
+    ours = [frame for frame in frames if "/builder/" in frame.filename] or list(frames)
+    return f"{ours[-1].filename}:{ours[-1].lineno} in {ours[-1].name}" if ours else "unknown"
