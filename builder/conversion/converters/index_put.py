@@ -12,12 +12,13 @@ from builder.conversion.converters.accumulating import accumulated
 from builder.conversion.converters.cumulative import doubling
 from builder.conversion.converters.diagonals import diagonal_span, matrix_last
 from builder.conversion.converters.indexing import as_index, expand_masks, gathered, linear_index
-from builder.conversion.converters.scattering import in_steps, spliced
+from builder.conversion.converters.scattering import in_steps, spliced, upright
 from builder.conversion.converters.select import bound, length_between, position
 from builder.conversion.converters.shape import broadcast_sizes, permuted
 from builder.conversion.dynamic import Size
-from builder.conversion.layers import alike, choose
+from builder.conversion.layers import alike, choose, comparison
 from builder.conversion.registry import converter
+from builder.conversion.spatial import iota
 from builder.engine.flavour import trt
 
 
@@ -145,7 +146,17 @@ def slice_scatter(
     length = length_between(ctx, first, last, 1)
     if scalars.decided(ctx, "eq", length, 0):
         return x
+    if length == 1 and ctx.varies(first):
+        return _one_place_written(ctx, x, src, axis, first)
     return spliced(ctx, x, src, axis, first, ctx.arithmetic("add", first, length))
+
+
+def _one_place_written(ctx: ConversionContext, x: Any, src: Any, axis: int, place: Size) -> Any:
+    """x with src, whose axis is of size 1, at a place that changes from trip to trip of a loop: TensorRT cuts nothing
+    there, but chooses element by element."""
+    here = comparison(ctx, "EQUAL", False, iota(ctx, ctx.size(x, axis)), place)
+    chosen = choose(ctx, upright(ctx, here, axis, ctx.rank(x)), src, x, ctx.dtype(x))
+    return ctx.copy_sizes(x, chosen)
 
 
 @converter("aten::select_scatter(Tensor self, Tensor src, int dim, SymInt index) -> Tensor", dynamic=("index",))
