@@ -223,6 +223,7 @@ def _config(report: dict[str, Any], spec: Any, asked: Asked) -> None:
         report["steps"] = {name: _text(message) for name, message in steps.items()}
     else:
         report["config"] = _text(triton.config(artifact))
+    report["warnings"] += triton.lost_batches(artifact)
 
 
 def _unbuilt(conversion: Any, chosen: Any) -> Any:

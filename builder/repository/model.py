@@ -162,7 +162,7 @@ class _Build:
         result, made = self.result, self.plans.made.values()
         with self.phase("publish"):
             result.state = "reused" if made and all(one.found for one in made) else "built"
-            result.warnings = (*result.warnings, *self.plans.warnings)
+            result.warnings = (*result.warnings, *triton.lost_batches(artifact), *self.plans.warnings)
             shown = {name: getattr(result, name) for name in (*SHOWN, "because", "state")}
 
             def recorded(folder: Path) -> None:  # before it is published: another builder may publish right after

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from builder.triton.artifact import IO, SERVE_AS, BranchFiles, EnsembleArtifact, Golden, ModelArtifact, SegmentFiles
+from builder.triton.batching import lost_batches
 from builder.triton.config import config, config_text, serve_as
 from builder.triton.environment import write_env
 from builder.triton.merge import merge
@@ -18,6 +19,7 @@ __all__ = [
     "SegmentFiles",
     "config",
     "config_text",
+    "lost_batches",
     "merge",
     "publish",
     "publish_ensemble",

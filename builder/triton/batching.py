@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from builder.errors import UsageError
 from builder.manifest.spec import Range, shared_first_axis
-from builder.triton.artifact import Golden, ModelArtifact
+from builder.triton.artifact import EnsembleArtifact, Golden, ModelArtifact
 
 ROW_RTOL, ROW_ATOL = 1e-2, 1e-3
 """How far row 0 alone may be from row 0 in a batch: wide enough for another kernel, far too narrow for rows that mix.
@@ -58,8 +58,39 @@ def _obstacle(artifact: ModelArtifact) -> tuple[str | None, int]:
         return f"the first axis of output {', '.join(map(repr, loose))} is not dynamic", 0
     size = _covered(artifact, axis)
     if size < 1:
-        return f"the profiles of axis {axis!r} do not begin at 1", 0
+        return _no_one(axis), 0
     return _contradiction(artifact), size
+
+
+def _no_one(axis: str) -> str:
+    return f"the profiles of axis {axis!r} do not begin at 1"
+
+
+def lost_batches(artifact: ModelArtifact | EnsembleArtifact) -> tuple[str, ...]:
+    """The warning, if any, that profiles of different batches give; of an ensemble's steps the first one's."""
+    steps = artifact.steps if isinstance(artifact, EnsembleArtifact) else (artifact,)
+    return tuple(filter(None, map(_narrowed, steps)))[:1]
+
+
+def _narrowed(artifact: ModelArtifact) -> str | None:
+    """What profiles of different batches cost: Triton knows one greatest batch for all of a model's shapes, and the
+    batches beyond it are built for nobody. None where nothing is lost by that."""
+    axis, (obstacle, size) = _axis(artifact), _obstacle(artifact)
+    if axis is None or artifact.spec.batching.enabled is False or obstacle not in (None, _no_one(axis)):
+        return None
+    spans, reaches = [(profile[axis][0], profile[axis][2]) for profile in _profiles(artifact)], _reaches(artifact, axis)
+    most = max(range(len(spans)), key=lambda number: spans[number][1], default=0)
+    others = [number for number, span in enumerate(spans) if span != spans[most]]
+    if not others or spans[most][1] <= size:
+        return None
+    pair = sorted((most, min(others, key=lambda number: reaches[number])))
+    said = " and ".join(f"p{number} ({axis} {spans[number][0]} to {spans[number][1]})" for number in pair)
+    what = f"joins and takes batches up to {size} only" if size else "does not batch the model"
+    return (
+        f"profiles {said} differ in their batch, and Triton has one greatest batch for all shapes: it {what}. Give "
+        f"both the range 1 to {spans[most][1]}, or each a model of its own; with `batching: {{enabled: false}}` Triton "
+        "joins no requests, and clients may send what each profile has"
+    )
 
 
 def _axis(artifact: ModelArtifact) -> str | None:
@@ -68,13 +99,21 @@ def _axis(artifact: ModelArtifact) -> str | None:
 
 def _covered(artifact: ModelArtifact, axis: str) -> int:
     """The greatest batch that each combination of the other axes has a profile for, from 1 without a gap."""
-    profiles = [{**_dims(artifact), **profile} for profile in artifact.profiles]
+    return min(_reaches(artifact, axis), default=0)
+
+
+def _reaches(artifact: ModelArtifact, axis: str) -> list[int]:
+    """For each profile the greatest batch, from 1 without a gap, that all sizes of its other axes can have."""
+    profiles = _profiles(artifact)
     others = [{name: span for name, span in profile.items() if name != axis} for profile in profiles]
-    reaches = (
+    return [
         _reach(profile[axis] for profile, other in zip(profiles, others, strict=True) if _holds(other, wanted))
         for wanted in others
-    )
-    return min(reaches, default=0)
+    ]
+
+
+def _profiles(artifact: ModelArtifact) -> list[dict[str, Range]]:
+    return [{**_dims(artifact), **profile} for profile in artifact.profiles]
 
 
 def _holds(spans: Mapping[str, Range], inner: Mapping[str, Range]) -> bool:

@@ -110,6 +110,29 @@ def test_a_file_that_is_not_torchscript(tmp_path: Path, run: Run, command: str, 
     assert leftovers(tmp_path) == before
 
 
+@pytest.mark.parametrize("command", ["repo", "check"])
+def test_batches_that_profiles_lose_to_each_other_are_warned_of(
+    small: Path, tmp_path: Path, run: Run, command: str
+) -> None:
+    class Long(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x.relu()
+
+    save(
+        Long(),
+        small / "long.pt",
+        "inputs:\n- {name: x, dtype: float32, shape: [batch, length]}\noutputs: [y]\nprofiles:\n"
+        "- {batch: {min: 1, opt: 4, max: 32}, length: {min: 1, opt: 4, max: 8}}\n"
+        "- {batch: {min: 1, opt: 2, max: 8}, length: {min: 9, opt: 16, max: 64}}\n",
+    )
+    out = ["--out", tmp_path / "out", "--no-store"] if command == "repo" else []
+    for _ in range(2):  # the second time `repo` leaves it unchanged
+        result = run(command, small, *out)
+        assert result.exit_code == 0
+        (line,) = [text for text in result.output.splitlines() if "warning" in text]
+        assert line.startswith("long: warning: profiles p0 (batch 1 to 32) and p1 (batch 1 to 8) differ")
+
+
 def test_a_bad_model_does_not_stop_the_others(small: Path, tmp_path: Path, run: Run) -> None:
     (small / "broken.pt").write_bytes(b"PK\x03\x04 not much of a zip")
     (small / "broken.yaml").write_text(MANIFEST)

@@ -10,7 +10,7 @@ import torch
 
 from builder.errors import PublishError, UsageError
 from builder.manifest.spec import Batching
-from builder.triton import config, config_text
+from builder.triton import config, config_text, lost_batches
 from builder.triton.config import parse
 from tests.triton.artifacts import TENSORRT, Affine, Centred, artifact, scorer, tensor
 
@@ -86,6 +86,41 @@ def test_a_profile_of_wider_lengths_serves_the_narrower_ones_too() -> None:
     profiles = [{"batch": (1, 1, 1), "length": (1, 8, 16)}, {"batch": (1, 4, 8), "length": (1, 16, 64)}]
     model = artifact(Affine(), (spec,), ("y",), profiles=profiles, dynamic=(0, 1))
     assert config(model).max_batch_size == 8
+
+
+BY_LENGTH = ((1, 8, 16), (17, 32, 64))
+
+
+@pytest.mark.parametrize(
+    ("batches", "size", "words"),
+    [
+        ([(1, 4, 32), (1, 2, 8)], 8, ["p0 (batch 1 to 32) and p1 (batch 1 to 8)", "up to 8 only", "1 to 32"]),
+        ([(1, 2, 8), (1, 4, 16), (1, 4, 32)], 8, ["p0 (batch 1 to 8) and p2 (batch 1 to 32)", "up to 8 only"]),
+        ([(1, 2, 8), (9, 16, 32)], 0, ["p0 (batch 1 to 8) and p1 (batch 9 to 32)", "does not batch the model"]),
+        ([(2, 4, 32), (1, 2, 8)], 0, ["p0 (batch 2 to 32) and p1 (batch 1 to 8)", "does not batch the model"]),
+        ([(1, 2, 8), (1, 4, 8)], 8, []),
+        ([(2, 2, 8), (2, 4, 8)], 0, []),
+    ],
+)
+def test_batches_that_profiles_lose_to_each_other_are_told(
+    batches: list[tuple[int, int, int]], size: int, words: list[str]
+) -> None:
+    lengths = [*BY_LENGTH, (65, 80, 96)][: len(batches)]
+    spec = tensor("x", "float32", "batch", "length", length=(1, 8, 96))
+    profiles = [{"batch": batch, "length": length} for batch, length in zip(batches, lengths, strict=True)]
+    model = artifact(Affine(), (spec,), ("y",), profiles=profiles, dynamic=(0, 1))
+    assert config(model).max_batch_size == size
+    told = lost_batches(model)
+    assert len(told) == bool(words)
+    assert all(word in told[0] for word in words)
+    chosen = replace(model, spec=replace(model.spec, batching=Batching(enabled=False)))
+    assert lost_batches(chosen) == lost_batches(replace(model, mixes="its rows mix")) == ()
+
+
+def test_profiles_that_complete_each_other_lose_nothing() -> None:
+    spans = [(1, 1, 1), (2, 4, 8), (9, 16, 32)]
+    profiles = [{"batch": span} for span in spans]
+    assert not lost_batches(artifact(Affine(), (tensor("x", "float32", "batch", 3),), ("y",), profiles=profiles))
 
 
 def test_batching_that_the_manifest_demands_and_the_model_forbids_is_a_usage_error() -> None:
