@@ -37,9 +37,10 @@ class Spectrum(nn.Module):
         super().__init__()
         self.settings = settings
 
-    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         z = torch.stft(x, return_complex=True, **self.settings)
-        return torch.view_as_real(z), z.abs().pow(2.0)
+        first = z.select(-2, 0)  # real: its angles are 0 and pi, which the sign of an imaginary 0 would turn
+        return torch.view_as_real(z), z.abs().pow(2.0), first.angle()
 
 
 @pytest.mark.parametrize("name", SETTINGS)

@@ -100,6 +100,7 @@ SPLIT = {
     "cast": "torch.view_as_real(a.to(torch.complex64) * z), torch.view_as_real(z.to(torch.complex64))",
     "zeros": "torch.view_as_real(z + torch.zeros_like(z))",
     "shape asked": "torch.ones(z.shape), torch.zeros(z.size(1)), torch.full([z.numel()], z.dim())",
+    "cast to the other's dtype": "torch.view_as_real(a.to(z.dtype) * z), (z / 2).to(w.dtype).real, a.to(z).imag",
     "cast and no more": "(a.to(torch.complex64) * 1j).imag",
     "is complex": "(a if z.is_complex() else b), (b if a.is_complex() else a)",
     "constant": "torch.view_as_real(z * torch.polar(torch.ones(3, 4), torch.full([3, 4], 0.5)))",
@@ -122,13 +123,27 @@ def test_it_is_split(name: str) -> None:
     assert complex_values(lowered(scripted(SPLIT[name]), *inputs).graph) == []
 
 
+class InPlace(nn.Module):
+    """As spectrograms are scaled by their window."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        z = torch.view_as_complex(x)
+        z /= x.abs().sum()
+        z *= 2
+        return z.abs()
+
+
+def test_what_is_written_in_place_is_split() -> None:
+    assert complex_values(lowered(torch.jit.script(InPlace()), sample(3, 4, 2)).graph) == []
+
+
 STAYS = {
     "a transform": "torch.fft.ifft(z * 2).real + torch.fft.fft(a).imag",
     "after a transform": "(torch.fft.fft(a) * z).real, torch.view_as_real(torch.fft.fft(a).conj().resolve_conj())",
     "zeros of a dtype": "torch.view_as_real(torch.zeros_like(z, dtype=torch.complex64))",
     "no rule": "torch.view_as_real(torch.tanh(z))",
     "a reader without a rule": "torch.view_as_real(z * w), torch.tanh(z * w).abs()",
-    "a dtype of its own": "torch.view_as_real(a.to(z.dtype) * z)",
+    "a dtype that makes others": "torch.view_as_real(torch.zeros(3, 4, dtype=z.dtype) + z)",
 }
 
 

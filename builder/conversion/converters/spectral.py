@@ -44,10 +44,11 @@ def stft(
 
 
 def _waves(n_fft: int, bins: int) -> torch.Tensor:
-    """[2 bins, n_fft]: cos and -sin of 2 pi k n / n_fft, the angles reduced while they are whole numbers."""
+    """[2 bins, n_fft]: cos and -sin of 2 pi k n / n_fft, the angles reduced while they are whole numbers; the sines of
+    half turns are 0, so that what is real has an imaginary part of 0 as in torch, and the angle of its sign."""
     turns = torch.outer(torch.arange(bins), torch.arange(n_fft)) % n_fft
     angles = turns.double() * (2 * torch.pi / n_fft)
-    return torch.cat([angles.cos(), -angles.sin()])
+    return torch.cat([angles.cos(), torch.where(2 * turns % n_fft == 0, 0.0, -angles.sin())])
 
 
 def _centred(window: torch.Tensor | None, length: int, n_fft: int) -> torch.Tensor:

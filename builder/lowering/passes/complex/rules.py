@@ -53,11 +53,16 @@ def _again(emit: Emit, node: Any, arguments: tuple[Any, ...], part: int) -> Any:
 
 def _summed(emit: Emit, node: Any, *arguments: Any) -> Pair | None:
     """A sum that keeps its dtype."""
-    return _each(emit, node, *arguments) if ir.is_none(arguments[-1]) else None
+    return _each(emit, node, *arguments) if _keeps(arguments[-1]) else None
+
+
+def _keeps(dtype: Any) -> bool:
+    """Whether a dtype is none, or that of the parts of a complex tensor."""
+    return isinstance(dtype, Pair) or ir.is_none(dtype)
 
 
 def _zeros(emit: Emit, node: Any, like: Any, dtype: Any, *rest: Any) -> Pair | None:
-    return _each(emit, node, like, dtype, *rest) if ir.is_none(dtype) else None
+    return _each(emit, node, like, dtype, *rest) if _keeps(dtype) else None
 
 
 def _asked(emit: Emit, node: Any, *arguments: Any) -> Any:
@@ -190,6 +195,8 @@ def _on_last_axis(emit: Emit, node: Any, a: Pair) -> Any:
 
 def _cast(emit: Emit, node: Any, x: Any, dtype: Any, *rest: Any) -> Any:
     """To a complex dtype: both parts to half of it; of a complex tensor to a real one: the real part."""
+    if isinstance(dtype, Pair):
+        return Pair(*(emit.op("aten::to", part, of, *rest) for part, of in zip(_lifted(emit, x), dtype, strict=True)))
     number = ir.constant(dtype)
     if number in PART_DTYPES:
         return Pair(*(emit.op("aten::to", part, PART_DTYPES[number], *rest) for part in _lifted(emit, x)))
@@ -219,6 +226,7 @@ RULES: dict[str, Rule] = {
     "aten::div": _quotient,
     "aten::exp": _exponential,
     "aten::to": _cast,
+    "prim::dtype": _each,  # a pair, too: of what casts to it
     "aten::view_as_complex": _of_last_axis,
     "aten::complex": _of_parts,
     "aten::polar": _polar,
