@@ -19,7 +19,8 @@ def merge_command(terminal: Terminal, /, repositories: tuple[Path, ...], out: Pa
     """Write the models of all REPOSITORIES into DIR, each with one plan for every compute capability that it was built
     for (Triton's cc_model_filenames), so that one repository serves a mixed fleet.
 
-    A model must have the same file, interface and TensorRT in each. A GPU without a plan fails by name.
+    A model must have the same file, interface and TensorRT in each. A GPU without a plan fails by name, of a model that
+    one repository has, too; a plan of --hardware-compatible ampere_plus is for every GPU that has none of its own.
     """
     from builder import triton
     from builder.repository import places

@@ -25,6 +25,7 @@ from builder.parity.results import GoldenResult, ModelParity, milliseconds, perc
 from builder.parity.served import PublishedModel
 from builder.triton.artifact import Golden
 from builder.triton.layout import VERSION
+from builder.triton.merge import AMPERE_PLUS
 
 REPEAT = 5
 Tensors = Mapping[str, torch.Tensor]
@@ -112,10 +113,12 @@ def _plan_for_this_gpu(folder: Path, facts: Mapping[str, Any]) -> tuple[Path, Ma
     if not facts.get("plans") or device is None:
         return folder / VERSION / "model.plan", facts
     capability = ".".join(map(str, device.capability))
-    file = served.read(folder).config.cc_model_filenames.get(capability)
-    if file is None:
-        raise EnvironmentProblem(f"model {folder.name!r} has no plan for {capability}, which this GPU is")
-    return folder / VERSION / file, facts["plans"][capability]
+    config = served.read(folder).config
+    files = {AMPERE_PLUS: config.default_model_filename, **config.cc_model_filenames}
+    for key in (capability, AMPERE_PLUS):
+        if key in facts["plans"]:
+            return folder / VERSION / files[key], facts["plans"][key]
+    raise EnvironmentProblem(f"model {folder.name!r} has no plan for {capability}, which this GPU is")
 
 
 def on_gpu(stack: ExitStack, model: Planned) -> Opened:

@@ -3,6 +3,8 @@
 Triton looks an instance's compute capability up there and, where it is missing, silently takes the default file, which
 another GPU's plan must not be: so the default is a file that does not exist, and its name is what Triton's log says.
 It never compares the plans with each other either; here nothing is merged that does not have one interface.
+A plan of `hardware_compatible: ampere_plus` is for GPUs of many kinds, which have no list: it is the default file then,
+and what is older than Ampere TensorRT itself refuses.
 """
 
 from __future__ import annotations
@@ -23,6 +25,8 @@ from builder.triton.layout import SIDECAR, VERSION
 from builder.triton.publish import publish_folder
 
 NO_PLAN = "no-plan-for-this-gpu.plan"
+AMPERE_PLUS = "ampere_plus"
+"""Stands for a compute capability where a plan is for every GPU since Ampere that has none of its own."""
 COMPILED = "__pycache__"
 OWN = ("plan_sha256", "version", "torch_version")
 """Provenance that may differ between the hosts that built the plans."""
@@ -30,7 +34,7 @@ OWN = ("plan_sha256", "version", "torch_version")
 
 @dataclass(frozen=True)
 class Variant:
-    """One model of one repository: its config, and by compute capability ("9.0") the plan's file and facts."""
+    """One model of one repository: its config, and by compute capability ("9.0", AMPERE_PLUS) the plan's file and facts."""
 
     folder: Path
     config: Any
@@ -38,8 +42,9 @@ class Variant:
 
 
 def merge(repositories: Sequence[Path], out: Path) -> list[tuple[str, tuple[str, ...]]]:
-    """Write every model of the repositories into `out`; gives each name with the compute capabilities that it serves
-    (none: no plan of it is Triton's to load, and it is copied: the later one where several repositories have it).
+    """Write every model of the repositories into `out`; gives each name with the compute capabilities that it has
+    a plan for, AMPERE_PLUS among them (none: no plan of it is Triton's to load, and it is copied: the later one where
+    several repositories have it).
 
     A later repository's plan for the same capability is taken. Raises UsageError where a folder is no repository,
     PublishError where two models of one name cannot be one.
@@ -71,11 +76,16 @@ def _variant(folder: Path) -> Variant:
     if message.backend != "tensorrt" and message.platform != "tensorrt_plan":
         return Variant(folder, message, {})
     facts = _json(folder / VERSION / "plan.json")
-    named = dict(message.cc_model_filenames)
-    if named:
-        return Variant(
-            folder, message, {cc: (folder / VERSION / file, facts["plans"][cc]) for cc, file in named.items()}
-        )
+    if "plans" in facts:
+        files = {**message.cc_model_filenames, AMPERE_PLUS: message.default_model_filename}
+        return Variant(folder, message, {cc: (folder / VERSION / files[cc], own) for cc, own in facts["plans"].items()})
+    return Variant(folder, message, {_serves(folder, facts): (folder / VERSION / "model.plan", facts)})
+
+
+def _serves(folder: Path, facts: dict[str, Any]) -> str:
+    """The compute capability that a plan is for. Raises PublishError where it does not say so."""
+    if (facts.get("options") or {}).get("hardware_compatible") == AMPERE_PLUS:
+        return AMPERE_PLUS
     capabilities = facts.get("compute_capabilities") or []
     if len(capabilities) != 1:
         raise PublishError(
@@ -83,7 +93,7 @@ def _variant(folder: Path) -> Variant:
             where=str(folder),
             fix="build it again: plan.json then has its compute capability",
         )
-    return Variant(folder, message, {capabilities[0]: (folder / VERSION / "model.plan", facts)})
+    return str(capabilities[0])
 
 
 def _must_fit(one: Variant, other: Variant) -> None:
@@ -132,7 +142,7 @@ def _comparable(message: Any) -> dict[str, str]:
 
 def _publish(name: str, variants: Sequence[Variant], out: Path) -> tuple[str, ...]:
     plans = {cc: plan for variant in variants for cc, plan in variant.plans.items()}
-    if len(variants) == 1 or not plans:  # torch runs it anywhere, or it is an ensemble of others
+    if plans.keys() <= {AMPERE_PLUS}:  # torch runs it anywhere, it is an ensemble of others, or one plan is for all
         publish_folder(name, lambda folder: _copy(variants[-1].folder, folder), out)
         return tuple(sorted(plans))
     publish_folder(name, lambda folder: _write(variants[0], plans, folder), out)
@@ -144,18 +154,19 @@ def _write(first: Variant, plans: dict[str, tuple[Path, dict[str, Any]]], folder
     _copy(first.folder, folder)
     message = pb.ModelConfig()
     message.CopyFrom(first.config)
-    message.default_model_filename = NO_PLAN
+    message.default_model_filename = _file(AMPERE_PLUS) if AMPERE_PLUS in plans else NO_PLAN
     message.cc_model_filenames.clear()
     message.parameters.pop("trt_build.plan_sha256", None)
     for old in (folder / VERSION).glob("*.plan"):
         old.unlink()
     for capability, (path, _) in sorted(plans.items()):
-        file = f"model_sm{capability.replace('.', '')}.plan"
-        shutil.copyfile(path, folder / VERSION / file)
-        message.cc_model_filenames[capability] = file
+        shutil.copyfile(path, folder / VERSION / _file(capability))
+        if capability != AMPERE_PLUS:
+            message.cc_model_filenames[capability] = _file(capability)
     (folder / "config.pbtxt").write_text(config_text(message))
     facts = {capability: facts for capability, (_, facts) in sorted(plans.items())}
-    base = {**_json(folder / VERSION / "plan.json"), "compute_capabilities": sorted(plans), "plans": facts}
+    known = sorted(message.cc_model_filenames)
+    base = {**_json(folder / VERSION / "plan.json"), "compute_capabilities": known, "plans": facts}
     _save(folder / VERSION / "plan.json", base)
     said = {key: value for key, value in _json(folder / SIDECAR).items() if key not in ("request", "plans")}
     said["files"] = {
@@ -164,6 +175,10 @@ def _write(first: Variant, plans: dict[str, tuple[Path, dict[str, Any]]], folder
         if path.is_file() and path.name != SIDECAR
     }
     _save(folder / SIDECAR, said)
+
+
+def _file(capability: str) -> str:
+    return f"model_{capability}.plan" if capability == AMPERE_PLUS else f"model_sm{capability.replace('.', '')}.plan"
 
 
 def _copy(source: Path, folder: Path) -> None:

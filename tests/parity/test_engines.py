@@ -217,3 +217,8 @@ def test_a_merged_model_takes_the_plan_of_this_gpu(repository: Path, monkeypatch
     monkeypatch.setattr(gpu, "current", device((12, 0)))
     with pytest.raises(EnvironmentProblem, match=r"no plan for 12\.0"):
         verify_engines(repository, repeat=0, open_plan=opener)
+    (version / "model_sm80.plan").rename(version / "model_ampere_plus.plan")  # as `merge` names what has no one GPU
+    config.write_text(config.read_text().replace('"model.py"', '"model_ampere_plus.plan"'))
+    (version / "plan.json").write_text(json.dumps({**facts, "plans": {"ampere_plus": FACTS, "9.0": FACTS}}))
+    (parity,) = verify_engines(repository, repeat=0, open_plan=opener)
+    assert parity.passed and opened[1:] == ["model_ampere_plus.plan"]

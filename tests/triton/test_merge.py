@@ -33,9 +33,10 @@ def endpoints(capability: str, version: str) -> dict[str, Any]:
 def built(tmp_path: Path) -> Callable[..., Path]:
     """A repository as a host with such a GPU writes it; the plan is text, since nothing here loads it."""
 
-    def build(name: str, capability: str, version: str = "10.13.3.9", **more: Any) -> Path:
-        plan = f"plan for {capability} of {name}".encode()
-        publish(scorer(plan=plan, facts=endpoints(capability, version), **more), tmp_path / name / "repository")
+    def build(name: str, capability: str, version: str = "10.13.3.9", options: Any = None, **more: Any) -> Path:
+        plan, facts = f"plan for {capability} of {name}".encode(), endpoints(capability, version)
+        artifact = scorer(plan=plan, facts={**facts, "options": options or {}}, **more)
+        publish(artifact, tmp_path / name / "repository")
         return tmp_path / name / "repository"
 
     return build
@@ -77,13 +78,49 @@ def test_a_merged_repository_takes_a_third_and_a_newer(built: Callable[..., Path
     assert config_of(out / "scorer").cc_model_filenames["12.0"] == "model_sm120.plan"
 
 
-def test_a_model_of_one_repository_is_copied(built: Callable[..., Path], tmp_path: Path) -> None:
+def test_a_model_of_one_repository_is_for_its_gpu_and_others_fail_by_name(
+    built: Callable[..., Path], tmp_path: Path
+) -> None:
+    """Triton would take `model.plan` for any GPU."""
     other = scorer(name="other", plan=None)
     publish(other, tmp_path / "b" / "repository")
     merged = merge([built("a", "8.0"), tmp_path / "b" / "repository"], tmp_path / "out")
     assert merged == [("scorer", ("8.0",)), ("other", ())]
-    assert (tmp_path / "out" / "scorer" / "1" / "model.plan").read_bytes() == b"plan for 8.0 of a"
+    message = config_of(tmp_path / "out" / "scorer")
+    assert dict(message.cc_model_filenames) == {"8.0": "model_sm80.plan"} and message.default_model_filename == NO_PLAN
+    (plan,) = (tmp_path / "out" / "scorer" / "1").glob("*.plan")
+    assert (plan.name, plan.read_bytes()) == ("model_sm80.plan", b"plan for 8.0 of a")
     assert config_of(tmp_path / "out" / "other").backend == "python"
+
+
+def test_a_hardware_compatible_plan_is_for_every_gpu_that_has_none_of_its_own(
+    built: Callable[..., Path], tmp_path: Path
+) -> None:
+    out, compatible = tmp_path / "out", {"hardware_compatible": "ampere_plus"}
+    merged = merge([built("a", "8.6", options=compatible), built("b", "9.0")], out)
+    assert merged == [("scorer", ("9.0", "ampere_plus"))]
+    message = config_of(out / "scorer")
+    assert dict(message.cc_model_filenames) == {"9.0": "model_sm90.plan"}
+    assert message.default_model_filename == "model_ampere_plus.plan"
+    assert (out / "scorer" / "1" / "model_ampere_plus.plan").read_bytes() == b"plan for 8.6 of a"
+    facts = json.loads((out / "scorer" / "1" / "plan.json").read_text())
+    assert facts["compute_capabilities"] == ["9.0"] and set(facts["plans"]) == {"9.0", "ampere_plus"}
+    again = merge([out, built("c", "8.6"), built("d", "12.0", options=compatible)], out)
+    assert again == [("scorer", ("8.6", "9.0", "ampere_plus"))]
+    assert config_of(out / "scorer").default_model_filename == "model_ampere_plus.plan"
+    assert (out / "scorer" / "1" / "model_ampere_plus.plan").read_bytes() == b"plan for 12.0 of d"
+
+
+def test_a_model_with_a_hardware_compatible_plan_alone_stays_as_it_is(
+    built: Callable[..., Path], tmp_path: Path
+) -> None:
+    repositories = [
+        built(n, cc, options={"hardware_compatible": "ampere_plus"}) for n, cc in (("a", "8.6"), ("b", "9.0"))
+    ]
+    assert merge(repositories, tmp_path / "out") == [("scorer", ("ampere_plus",))]
+    message = config_of(tmp_path / "out" / "scorer")
+    assert not message.cc_model_filenames and message.default_model_filename in ("", "model.plan")
+    assert (tmp_path / "out" / "scorer" / "1" / "model.plan").read_bytes() == b"plan for 9.0 of b"
 
 
 def test_a_copy_leaves_what_python_compiled_and_ends_where_the_disk_is_full(
@@ -93,7 +130,7 @@ def test_a_copy_leaves_what_python_compiled_and_ends_where_the_disk_is_full(
     compiled.mkdir()
     (compiled / "model.cpython-311.pyc").touch()
     merge([tmp_path / "a" / "repository"], tmp_path / "out")
-    assert not list((tmp_path / "out").rglob("__pycache__")) and list((tmp_path / "out").rglob("model.plan"))
+    assert not list((tmp_path / "out").rglob("__pycache__")) and list((tmp_path / "out").rglob("*.plan"))
 
     def full(*_: Any) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
