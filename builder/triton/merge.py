@@ -34,7 +34,8 @@ OWN = ("plan_sha256", "version", "torch_version")
 
 @dataclass(frozen=True)
 class Variant:
-    """One model of one repository: its config, and by compute capability ("9.0", AMPERE_PLUS) the plan's file and facts."""
+    """One model of one repository: its config, and by compute capability ("9.0") or AMPERE_PLUS the plan's file and
+    facts."""
 
     folder: Path
     config: Any
