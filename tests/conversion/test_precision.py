@@ -11,7 +11,6 @@ from torch import nn
 import builder
 from builder.conversion.precision import Policy, constrain, policy
 from builder.conversion.quantised import FP8, missing
-from builder.engine import flavour
 from builder.engine.flavour import trt
 from builder.errors import UsageError
 from builder.lowering.endpoints import half
@@ -38,7 +37,7 @@ def layers(conversion: builder.Conversion) -> list[tuple[str, str]]:
     ]
 
 
-@pytest.mark.skipif(not flavour.strongly_typed(), reason="8.6 chooses half itself, within `constrain` below")
+@pytest.mark.usefixtures("strongly_typed")
 @pytest.mark.parametrize(("precision", "dtype"), [("fp16", "HALF"), ("bf16", "BF16")])
 def test_products_are_half_and_softmax_is_not(precision: str, dtype: str) -> None:
     conversion = builder.convert(torch.jit.script(Classifier().eval()), [SPEC], precision=precision)
@@ -57,14 +56,14 @@ def test_half_answers_stay_within_halfs_rounding() -> None:
     assert builder.build_engine(conversion)
 
 
-@pytest.mark.skipif(not flavour.strongly_typed(), reason="8.6 chooses half itself, within `constrain` below")
+@pytest.mark.usefixtures("strongly_typed")
 def test_a_pattern_keeps_layers_in_float32() -> None:
     module = torch.jit.script(Classifier().eval())
     conversion = builder.convert(module, [SPEC], precision="fp16", keep_fp32=["first/aten::linear_0"])
     assert [d for kind, d in layers(conversion) if kind == "MATRIX_MULTIPLY"] == ["FLOAT", "HALF"]
 
 
-@pytest.mark.skipif(not flavour.strongly_typed(), reason="8.6 chooses half itself, within `constrain` below")
+@pytest.mark.usefixtures("strongly_typed")
 def test_a_weight_beyond_half_is_named() -> None:
     model = Classifier().eval()
     model.first.weight.data[0, 0] = 1e6
@@ -169,7 +168,7 @@ class Masked(nn.Module):
         return torch.matmul(x, x).masked_fill(hidden, -1e9)
 
 
-@pytest.mark.skipif(not flavour.strongly_typed(), reason="8.6 chooses half itself")
+@pytest.mark.usefixtures("strongly_typed")
 def test_a_number_beyond_half_is_named_with_its_line() -> None:
     specs = [builder.TensorSpec("float32", (4, 4)), builder.TensorSpec("bool", (4, 4))]
     module = torch.jit.script(Masked())
@@ -178,7 +177,7 @@ def test_a_number_beyond_half_is_named_with_its_line() -> None:
     assert not builder.convert(module, specs, precision="bf16").warnings
 
 
-@pytest.mark.skipif(not flavour.strongly_typed(), reason="8.6 chooses half itself, and what it makes of such a number")
+@pytest.mark.usefixtures("strongly_typed")
 def test_a_row_that_is_masked_throughout_stays_finite() -> None:
     """Masks are written with the least number of float32; as -inf in half, the softmax of such a row would be NaN."""
 

@@ -14,7 +14,6 @@ from torch.nn import functional as F
 import builder
 from builder.conversion.quantised import FP8, missing
 from builder.conversion.sizes import kind_of
-from builder.engine import flavour
 from builder.parity import compare
 from tests.conversion.harness import check, module_of
 
@@ -131,6 +130,7 @@ graph(%x : Tensor, %scale : Tensor, %axis : int?):
 """
 
 
+@pytest.mark.usefixtures("strongly_typed")
 @pytest.mark.skipif(missing(FP8) is not None, reason="this TensorRT has no FP8")
 @pytest.mark.parametrize(("axis", "scale"), [(None, torch.tensor(0.01)), (1, torch.tensor([0.01, 0.3, 2.0]))])
 def test_fp8_rounds_to_even_and_saturates(axis: int | None, scale: torch.Tensor) -> None:
@@ -142,7 +142,7 @@ def test_fp8_rounds_to_even_and_saturates(axis: int | None, scale: torch.Tensor)
     assert kinds(conversion)["QUANTIZE"] == kinds(conversion)["DEQUANTIZE"] == 1
 
 
-@pytest.mark.skipif(not flavour.strongly_typed(), reason="8.6 chooses half itself")
+@pytest.mark.usefixtures("strongly_typed")
 def test_under_half_the_pair_reads_back_in_half_without_casts() -> None:
     weight = torch.randn(8, 4, 3, 3)
     scale = weight.abs().amax((1, 2, 3)) / 127
@@ -161,7 +161,7 @@ def test_under_half_the_pair_reads_back_in_half_without_casts() -> None:
     assert builder.build_engine(conversion)
 
 
-@pytest.mark.skipif(not flavour.strongly_typed(), reason="8.6 chooses half itself")
+@pytest.mark.usefixtures("strongly_typed")
 def test_a_scale_beyond_half_is_named_and_kept_in_float32() -> None:
     weight = torch.randn(8, 4, 3, 3) * 1e-7
     scale = weight.abs().amax((1, 2, 3)) / 127  # 2e-9: half's least positive number is 6e-8
