@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import os
+import shlex
 import signal
 import socket
 import subprocess
@@ -24,7 +25,8 @@ Report = Callable[..., None]
 
 @dataclass(frozen=True)
 class Task:
-    """`target` ("module:function") is called with the picklable `arguments` and a function that reports words back."""
+    """`target` ("module:function") is called with the picklable `arguments` and a function that reports words back;
+    `reproduce` is the command that does the same, told with the worker's environment where it crashes."""
 
     target: str
     arguments: tuple[Any, ...]
@@ -37,8 +39,14 @@ class _Running:
     task: Task
     number: int
     slot: int
+    environment: Mapping[str, str]
     pid: int = 0
     answer: tuple[str, Any] | None = None
+
+    def reproduce(self) -> str:
+        """The task's command as a shell takes it, on the worker's GPU."""
+        pinned = [f"{name}={shlex.quote(value)}" for name, value in self.environment.items()]
+        return " ".join([*pinned, self.task.reproduce]) if self.task.reproduce else ""
 
 
 class Crashed(EngineError):
@@ -96,8 +104,8 @@ class _Pool:
                 return
             slot = min(set(range(self.jobs)) - {running.slot for running in self.active.values()})
             connection = _connect()
-            self.active[connection] = _Running(task, number, slot)
             environment = self.environments[slot % len(self.environments)]
+            self.active[connection] = _Running(task, number, slot, environment)
             connection.send((task.target, task.arguments, dict(environment), os.getcwd()))
 
     def _read(self, connection: Connection) -> _Running | None:
@@ -114,7 +122,7 @@ class _Pool:
         elif kind == "ended":
             connection.close()
             del self.active[connection]
-            running.answer = running.answer or ("crashed", Crashed(words[0], words[1], running.task.reproduce))
+            running.answer = running.answer or ("crashed", Crashed(words[0], words[1], running.reproduce()))
             return running
         else:
             running.answer = (kind, words[0])

@@ -48,7 +48,7 @@ class Order:
     @property
     def reproduce(self) -> str:
         """The command that builds this model alone, in the process that a debugger starts."""
-        given = [] if self.spec.manifest else [f"--input={_written(tensor)}" for tensor in self.spec.inputs]
+        given = [] if self.spec.manifest else list(_in_place_of_a_manifest(self.spec))
         words = ["trt-build", "repo", str(self.spec.path), "--out", str(self.out), "--rebuild", "--no-isolate", *given]
         words += ["--precision", self.spec.precision, "--flavour", self.flavour, *_flags(self)]
         return shlex.join(words)
@@ -147,11 +147,18 @@ def _tuple(value: Any) -> Any:
     return tuple(value) if isinstance(value, list) else value
 
 
+def _in_place_of_a_manifest(spec: ModelSpec) -> Iterator[str]:
+    yield from (f"--input={_written(tensor)}" for tensor in spec.inputs)
+    if spec.goldens:  # the sample's shapes are the inputs', its values are not
+        yield f"--sample={spec.goldens}"
+
+
 def _flags(order: Order) -> list[str]:
     plugins = [word for plugin in order.plugins for word in ("--plugin", plugin)]
     state = ["--state", order.spec.sequences.mode] if order.spec.state else []
     given = [*_unless_auto(order), *state, *plugins, *_written_options(order.options)]
-    return ["--serve-as", order.serve_as, "--layout", order.layout, *given]
+    kept = ["--store", order.store] if order.store else ["--no-store"]
+    return ["--serve-as", order.serve_as, "--layout", order.layout, *kept, *given]
 
 
 def _unless_auto(order: Order) -> list[str]:

@@ -7,14 +7,16 @@ from collections.abc import Callable
 from dataclasses import fields, replace
 from pathlib import Path
 
+import numpy
 import pytest
 from click.testing import Result
 
-from builder.cli import build_options
+from builder.cli import build_options, options
 from builder.cli.repo import repo_command
 from builder.engine import BuildOptions, flavour
 from builder.manifest import load
 from builder.repository.orders import Order
+from tests.cli.conftest import Small, save
 
 Run = Callable[..., Result]
 RTX = ("--flavour", "tensorrt-rtx")
@@ -84,3 +86,20 @@ def test_the_command_that_reproduces_a_crash_has_every_option(small: Path, name:
     assert words[:2] == ["trt-build", "repo"]
     context = repo_command.make_context("repo", words[2:])
     assert build_options.taken(dict(context.params)) == chosen
+
+
+@pytest.mark.parametrize(("url", "read"), [(None, (None, True)), ("s3://b/plans", ("s3://b/plans", False))])
+def test_the_command_that_reproduces_a_crash_leaves_other_stores_alone(
+    small: Path, url: str | None, read: tuple[str | None, bool]
+) -> None:
+    (spec,) = load(small)
+    given = repo_command.make_context("repo", shlex.split(Order(spec, Path("out"), store=url).reproduce)[2:]).params
+    assert (given["store"], given["no_store"]) == read
+
+
+def test_the_command_that_reproduces_a_crash_has_the_samples_values(tmp_path: Path) -> None:
+    file, sample = save(Small(), tmp_path / "net.pt", None), tmp_path / "a b.npz"
+    numpy.savez(sample, x=numpy.full((2, 4), 7, "float32"))
+    (spec,) = load(file, sample=sample)
+    given = repo_command.make_context("repo", shlex.split(Order(spec, Path("out")).reproduce)[2:]).params
+    assert load(given["models"], inputs=options.parsed(given["inputs"]), sample=given["sample"]) == [spec]

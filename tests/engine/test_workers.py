@@ -129,6 +129,14 @@ def test_slots_take_the_environments_in_turn() -> None:
     assert "ONE" not in os.environ
 
 
+def test_a_crash_is_reproduced_on_the_gpu_of_its_worker() -> None:
+    tasks = [task("crash", signal.SIGSEGV)] * 2
+    found = workers.run(tasks, 2, [{"CUDA_VISIBLE_DEVICES": "GPU-0"}, {"CUDA_VISIBLE_DEVICES": "GPU 1"}])
+    assert [crashed.fix for crashed in found] == [
+        f"reproduce it with: CUDA_VISIBLE_DEVICES={gpu} trt-build repo x.pt" for gpu in ("GPU-0", "'GPU 1'")
+    ]
+
+
 def test_a_task_runs_in_the_folder_that_its_caller_is_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The process that it is forked from may have been started in another."""
     assert workers.run([task("folder")]) == [os.getcwd()]
