@@ -18,6 +18,7 @@ _BOOL = frozenset(
     )
 )  # fmt: skip
 _LONG = frozenset(["aten::argmax", "aten::argmin", "aten::argsort", "aten::nonzero"])
+_OF_BITS = frozenset(f"aten::{n}" for n in "__and__ __or__ __xor__ bitwise_and bitwise_or bitwise_xor".split())
 _OF_BYTES = frozenset(["aten::all", "aten::any"])  # uint8 for uint8, which numpy's masks were once
 # These give the dtype of their first input.
 _ALONG = frozenset(
@@ -92,31 +93,34 @@ _SAME_RANK = _ALONG - {
         "upsample_nearest2d",
     )
 }
-_BROADCAST = frozenset(
-    f"aten::{n}"
-    for n in (
-        "add",
-        "sub",
-        "mul",
-        "div",
-        "pow",
-        "eq",
-        "ne",
-        "lt",
-        "le",
-        "gt",
-        "ge",
-        "maximum",
-        "minimum",
-        "logical_and",
-        "logical_or",
-        "where",
-        "masked_fill",
-        "remainder",
-        "fmod",
-        "floor_divide",
-        "atan2",
+_BROADCAST = (
+    frozenset(
+        f"aten::{n}"
+        for n in (
+            "add",
+            "sub",
+            "mul",
+            "div",
+            "pow",
+            "eq",
+            "ne",
+            "lt",
+            "le",
+            "gt",
+            "ge",
+            "maximum",
+            "minimum",
+            "logical_and",
+            "logical_or",
+            "where",
+            "masked_fill",
+            "remainder",
+            "fmod",
+            "floor_divide",
+            "atan2",
+        )
     )
+    | _OF_BITS
 )
 _BY_NUMBER = {
     0: torch.uint8, 1: torch.int8, 2: torch.int16, 3: torch.int32, 4: torch.int64, 5: torch.float16, 6: torch.float32,
@@ -198,6 +202,9 @@ class Facts:
             return (
                 self.dtype(node.inputsAt(0)) if kind in _LIKE and ir.is_none(node.inputsAt(_DTYPE_AT[kind])) else None
             )
+        if kind in _OF_BITS:
+            first, other = (self.dtype(value) for value in list(node.inputs())[:2])
+            return first if first == other else None
         if kind in _PROMOTING:
             return self._promoted(node)
         return self.dtype(node.inputsAt(0)) if kind in _ALONG else None
@@ -223,7 +230,7 @@ class Facts:
 def _tells(kind: str) -> tuple[bool, bool]:
     """Whether an operator of this kind tells the dtype and the number of axes of its result."""
     functional = _functional_kind(kind)
-    dtype = functional != kind or kind in _BOOL | _LONG | _ALONG | _PROMOTING or kind in _DTYPE_AT
+    dtype = functional != kind or kind in _BOOL | _LONG | _OF_BITS | _ALONG | _PROMOTING or kind in _DTYPE_AT
     return dtype, functional != kind or kind in _SAME_RANK | _BROADCAST or kind in _RANKS
 
 
@@ -272,6 +279,11 @@ def _multiplied(facts: Facts, node: Any) -> Rank:
     return None if rank is None or weight is None else rank + len(weight) - 2
 
 
+def _of_all(facts: Facts, node: Any) -> Rank:
+    """None along which axes to reduce: all."""
+    return 0 if node.inputsSize() == 2 else None
+
+
 def weight_shape(weight: Any) -> tuple[int, ...] | None:
     """The shape of a constant, quantised and back or not."""
     while weight.node().kind().startswith("aten::fake_quantize_"):
@@ -295,6 +307,8 @@ _RANKS: dict[str, Callable[[Facts, Any], Rank]] = {
     "aten::unflatten": _unflattened,
     "aten::cat": _joined,
     "aten::linear": _multiplied,
+    "aten::sum": _of_all,
+    "aten::mean": _of_all,
     "aten::arange": lambda facts, node: 1,
     "aten::gather": lambda facts, node: facts.rank(node.inputsAt(2)),
     "aten::embedding": lambda facts, node: None if (r := facts.rank(node.inputsAt(1))) is None else r + 1,

@@ -23,6 +23,7 @@ from builder.lowering.passes.fallback import mark_fallback
 from builder.lowering.passes.functionalise import functionalise
 from builder.lowering.passes.fuse import fuse_addmm_branches, fuse_flatten_linear, fuse_linear
 from builder.lowering.passes.interface import flatten_inputs, flatten_outputs
+from builder.lowering.passes.masks import masks_to_where
 from builder.lowering.passes.merging import eliminate_common_subexpressions, pool_constants
 from builder.lowering.passes.pad import unpack_pad
 from builder.lowering.passes.peephole import peephole
@@ -139,6 +140,8 @@ PIPELINE: tuple[Pass, ...] = (
     replace(eliminate_common_subexpressions, touches=("prim::dtype",)),  # once: so a cast to its own dtype shows
     fold_known_facts,
     remove_casts,
+    replace(eliminate_common_subexpressions, touches=("aten::index",)),  # `y[~m] = -y[~m]` asks for a mask twice
+    masks_to_where,
     # Numbers.
     fold_scalar_chains,
     fold_scalar_tensors,

@@ -209,6 +209,11 @@ def spectrum(x):
     return torch.stft(x, 16, 4, window=window, center=False, return_complex=True).abs()
 
 
+def masked(x):
+    large = x > 1
+    return torch.index_put(x, [large], torch.log(x[large]) + 1), x[x < 0].sum()
+
+
 def compares(x):
     mask = x > 0
     if mask.dtype == torch.bool:
@@ -768,6 +773,14 @@ CASES = (
     plain("split-complex", spectrum, (floats(40),), ("aten::abs",), ("aten::stft", "aten::hypot")),
     plain("fold-known-facts", compares, (_X,), ("prim::If",), ("logical_not",)),
     plain("remove-casts", same_casts, (_X,), ("aten::to",), ("aten::gt",)),
+    plain(
+        "masks-to-where",
+        masked,
+        (_X,),
+        ("aten::index",),
+        ("aten::where",),
+        context=Context(specs=(TensorSpec("float32", ("n", 4), dims={"n": (1, 3, 8)}),)),
+    ),
     plain(
         "fold-scalar-chains",
         """graph(%x : Tensor, %two : Tensor):

@@ -1,0 +1,135 @@
+"""Elements that a mask picks: computed where they lie, so that no size depends on the data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from builder.lowering import ir
+from builder.lowering.facts import Facts
+from builder.lowering.passes import Context, lowering_pass
+from builder.lowering.passes.dtypes import bottom_up, input_facts
+from builder.lowering.passes.functionalise.views import Emit
+
+
+@dataclass(frozen=True)
+class Picked:
+    """What a mask picked of `whole`, whose first axes are the mask's; `rank` counts the axes of `whole`."""
+
+    mask: Any
+    whole: Any
+    rank: int
+
+
+@lowering_pass("masks-to-where", touches=("aten::index",))
+def masks_to_where(graph: Any, context: Context) -> None:
+    """`y[mask] = f(x[mask])` is `where(mask, f(x), y)`, and `f(x[mask]).sum()` the sum of `where(mask, f(x), 0)`, where
+    f works element by element.
+
+    How many elements a mask picks depends on the data, and TensorRT-RTX has no kernel that finds them.
+    """
+    facts, picked = input_facts(graph, context), dict[int, Picked]()
+    for node in bottom_up(graph):
+        facts.learn(node)
+        if ir.in_fallback(node):
+            continue
+        if node.kind() == "aten::index":
+            found = _picks(node, facts)
+        elif node.kind() in _POINTWISE or (node.kind() == "aten::div" and node.inputsSize() == 2):
+            found = _computed(graph, node, facts, picked)
+        else:
+            found = None
+            _settle(graph, node, facts, picked)
+        if found is not None:
+            picked[node.output().unique()] = found
+
+
+def _mask(indices: Any, facts: Facts) -> Any | None:
+    """The mask that is a list's only index."""
+    items = ir.list_items(indices) or []
+    alone = len(items) == 1 and isinstance(items[0], torch._C.Value)
+    return items[0] if alone and facts.dtype(items[0]) == torch.bool and facts.rank(items[0]) else None
+
+
+def _picks(node: Any, facts: Facts) -> Picked | None:
+    x, indices = ir.inputs(node)
+    mask, rank = _mask(indices, facts), facts.rank(x)
+    return None if mask is None or rank is None else Picked(mask, x, rank)
+
+
+def _computed(graph: Any, node: Any, facts: Facts, picked: dict[int, Picked]) -> Picked | None:
+    """What is computed of picked elements and numbers, computed of all."""
+    parts = [picked[value.unique()] for value in node.inputs() if value.unique() in picked]
+    if not parts or any((part.mask, part.rank) != (parts[0].mask, parts[0].rank) for part in parts):
+        return None
+    others = [v for v in node.inputs() if v.unique() not in picked and v.type().kind() == "TensorType"]
+    if any(facts.rank(value) != 0 for value in others):
+        return None
+    values = [picked[v.unique()].whole if v.unique() in picked else v for v in node.inputs()]
+    return Picked(parts[0].mask, Emit(graph, node).op(node.kind(), *values), parts[0].rank)
+
+
+def _settle(graph: Any, node: Any, facts: Facts, picked: dict[int, Picked]) -> None:
+    """Write a node that reads picked elements in terms of all of them, if that can be told."""
+    read = [value for value in node.inputs() if value.unique() in picked]
+    if len(read) != 1 or node.kind() not in _ENDS:
+        return
+    new = _ENDS[node.kind()](Emit(graph, node), node, facts, picked[read[0].unique()])
+    if new is not None:
+        facts.know(new, facts.dtype(node.output()), facts.rank(node.output()))
+        ir.replace(node, [new])
+
+
+def _put(emit: Emit, node: Any, facts: Facts, values: Picked) -> Any | None:
+    base, indices, _, accumulate = ir.inputs(node)
+    if _mask(indices, facts) != values.mask or facts.rank(base) != values.rank or ir.constant(accumulate) is not False:
+        return None
+    return emit.op("aten::where", _standing(emit, facts, values), values.whole, base)
+
+
+def _summed(emit: Emit, node: Any, facts: Facts, values: Picked) -> Any | None:
+    if node.inputsSize() != 2:
+        return None  # along some axes
+    return emit.op("aten::sum", _or_zero(emit, facts, values), node.inputsAt(1))
+
+
+def _averaged(emit: Emit, node: Any, facts: Facts, values: Picked) -> Any | None:
+    if node.inputsSize() != 2 or facts.rank(values.mask) != values.rank:
+        return None
+    total = emit.op("aten::sum", _or_zero(emit, facts, values), node.inputsAt(1))
+    return emit.op("aten::div", total, emit.op("aten::sum", values.mask, None))
+
+
+def _dtype(emit: Emit, node: Any, facts: Facts, values: Picked) -> Any:
+    return emit.op("prim::dtype", values.whole, type=ir.INT)
+
+
+def _or_zero(emit: Emit, facts: Facts, values: Picked) -> Any:
+    return emit.op("aten::where", _standing(emit, facts, values), values.whole, 0)
+
+
+def _standing(emit: Emit, facts: Facts, values: Picked) -> Any:
+    """The mask with as many axes as what it picks of."""
+    mask = values.mask
+    for _ in range(values.rank - (facts.rank(mask) or 0)):
+        mask = emit.op("aten::unsqueeze", mask, -1)
+    return mask
+
+
+_ENDS = {"aten::index_put": _put, "aten::sum": _summed, "aten::mean": _averaged, "prim::dtype": _dtype}
+
+
+_POINTWISE = frozenset(
+    f"aten::{name}"
+    for name in (
+        "abs neg exp exp2 expm1 log log1p log2 log10 sqrt rsqrt reciprocal square pow sin cos tan sinh cosh tanh asin "
+        "acos atan atan2 erf erfc sigmoid logit relu relu6 leaky_relu elu selu celu silu gelu mish softplus hardtanh "
+        "hardsigmoid hardswish log_sigmoid sign floor ceil round trunc frac clamp clamp_min clamp_max add sub rsub mul "
+        "maximum minimum eq ne lt le gt ge logical_and logical_or logical_xor logical_not bitwise_and bitwise_or "
+        "bitwise_xor bitwise_not isnan isinf isfinite nan_to_num masked_fill where to lerp addcmul"
+    ).split()
+)
+"""Every element depends on the same element of the inputs, and none is refused: whole numbers are not divided, for of
+those that no mask picks one may be zero."""
