@@ -47,7 +47,8 @@ def words(found: Search) -> str:
         return f"no precision was found: {found.error.message}"
     kept = f", in float32: {', '.join(found.keep_fp32)}" if found.keep_fp32 else ""
     where = f"written into {found.manifest}" if found.written else f"as {found.manifest} has it"
-    return f"{found.precision}{kept} ({found.trials} trials by the {found.judge}, {found.seconds:.1f} s; {where})"
+    trials = f"{found.trials} trial{'s' if found.trials != 1 else ''}"
+    return f"{found.precision}{kept} ({trials} by the {found.judge}, {found.seconds:.1f} s; {where})"
 
 
 def as_dict(found: Search) -> dict[str, Any]:

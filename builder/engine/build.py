@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import time
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -40,20 +41,21 @@ def build(conversion: Any, options: BuildOptions = DEFAULT, report: progress.Rep
     started = time.monotonic()
     MESSAGES.clear()
     with quiet(), _alone(), progress.building():
-        data = _compile(conversion, settings, config.timing_cache(options))
+        data = _compile(conversion, settings, options)
     facts = plan_facts(conversion, options, data, time.monotonic() - started)
     return Plan(data, facts)
 
 
-def _compile(conversion: Any, settings: Any, timing_cache: Any) -> bytes:
+def _compile(conversion: Any, settings: Any, options: BuildOptions) -> bytes:
     from polygraphy.backend.trt import EngineBytesFromNetwork
 
-    network = (conversion.builder, conversion.network)
+    network, timing_cache = (conversion.builder, conversion.network), config.timing_cache(options)
     save = str(timing_cache) if timing_cache else None
     try:
         return bytes(EngineBytesFromNetwork(network, config=settings, save_timing_cache=save)())
     except Exception as refusal:
-        raise EngineError(_reason(refusal), fix="`trt-build inspect` shows the network's layers") from refusal
+        reason = _reason(refusal)
+        raise EngineError(reason, fix=_fix(reason, options)) from refusal
 
 
 @contextmanager
@@ -91,6 +93,19 @@ def _reason(refusal: Exception) -> str:
     said = [message for message in MESSAGES if not any(words in message for words in ASIDE)]
     words = "; ".join(said[-3:]) or str(refusal)
     return f"TensorRT could not build the network: {words}"
+
+
+SCARCE = re.compile(r"workspace|ShmemSize|shared memory|out of memory", re.IGNORECASE)
+"""TensorRT's words where a limit of memory leaves it no way to compute a layer (or an assertion about it fails)."""
+
+
+def _fix(reason: str, options: BuildOptions) -> str:
+    if not SCARCE.search(reason):
+        return "`trt-build inspect` shows the network's layers"
+    limits = ", ".join(f"{pool} {limit} bytes" for pool, limit in options.limits().items())
+    if limits:
+        return f"allow more memory than {limits} (--workspace, --pool, or the manifest's build), or leave the limit out"
+    return "lower the greatest sizes in the manifest, or build on a GPU with more memory"
 
 
 def plan_facts(conversion: Any, options: BuildOptions, data: bytes, seconds: float) -> dict[str, Any]:

@@ -41,6 +41,11 @@ class BuildOptions:
         default = BuildOptions()
         return {f.name: v for f in fields(self) if (v := getattr(self, f.name)) != getattr(default, f.name)}
 
+    def limits(self) -> dict[str, int]:
+        """Every limit of memory, by the pool's name."""
+        workspace = {} if self.workspace_bytes is None else {"workspace": self.workspace_bytes}
+        return {**self.memory_pools, **workspace}
+
     def over(self, manifest: Mapping[str, Any]) -> BuildOptions:
         """These options where they are set, else what the manifest's `build` section says."""
         return replace(from_manifest(manifest), **self.set())
@@ -81,6 +86,15 @@ LACKS = {
 }
 """By flavour the options that it does not have, each with what to do."""
 
+CALLED = {
+    "compute_capabilities": "choice of compute capabilities",
+    "hardware_compatible": "hardware compatibility",
+    "version_compatible": "version compatibility",
+    "strip_plan": "stripping of plans",
+    "error_on_timing_cache_miss": "error on a miss in the timing cache",
+}
+"""What an option is called in a sentence, where its name is no noun."""
+
 NEEDED = {
     "strip_plan": ("BuilderFlag", "STRIP_PLAN"),
     "refit": ("BuilderFlag", "REFIT"),
@@ -110,10 +124,15 @@ def check(options: BuildOptions, flavour: str, library: Any, version: str) -> No
     """Raise UsageError for an option that the flavour, or this version of it, does not have."""
     for name in options.set():
         if name in LACKS[flavour]:
-            raise UsageError(f"{flavour} has no {name.replace('_', ' ')}", fix=LACKS[flavour][name])
+            raise UsageError(f"{flavour} has no {called(name)}", fix=LACKS[flavour][name])
         if not _has(library, NEEDED.get(name, ())):
-            raise UsageError(f"{flavour} {version} has no {name.replace('_', ' ')}", fix="a newer TensorRT has it")
+            raise UsageError(f"{flavour} {version} has no {called(name)}", fix="a newer TensorRT has it")
     _check_targets(options.compute_capabilities, library, f"{flavour} {version}")
+
+
+def called(name: str) -> str:
+    """The option in words: `hardware compatibility`, `sparse weights`."""
+    return CALLED.get(name, name.replace("_", " "))
 
 
 def _check_targets(targets: tuple[Capability, ...], library: Any, which: str) -> None:

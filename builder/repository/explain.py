@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from builder import store as stores
+from builder.errors import UsageError
+from builder.manifest.folder import find
 from builder.repository import orders
 from builder.repository.settings import Settings, settled
 
@@ -25,9 +27,24 @@ def explain(
     kept = stores.Store(str(chosen.store)) if chosen.store else None
     if stores.sidecar(folder) is not None:
         return [_published(folder, kept)]
+    _refuse_repository(folder)
     asked = chosen.orders(chosen.specs(folder), Path(out) if out is not None else Path("/nonexistent"))
     with stores.Hashes() as hashes:
         return [_report(order, hashes, kept) for order in asked]
+
+
+def _refuse_repository(folder: Path) -> None:
+    """Raise UsageError, with the models that there are, where the folder holds published models and none to build."""
+    try:
+        find(folder)
+    except UsageError as error:
+        published = [str(child) for child in sorted(folder.glob("*")) if stores.sidecar(child) is not None]
+        if published:
+            raise UsageError(
+                f"{folder} is a repository: `explain` takes a published model's folder, or what models are built from",
+                fix=f"one of {', '.join(published)}",
+            ) from error
+        raise
 
 
 def _report(order: orders.Order, hashes: stores.Hashes, kept: stores.Store | None) -> dict[str, Any]:

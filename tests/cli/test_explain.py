@@ -29,6 +29,15 @@ def test_before_and_after_a_build_and_a_change(small: Path, tmp_path: Path, run:
     assert "small: would be built because: precision fp32 -> fp16" in text
 
 
+def test_a_repository_is_refused_with_the_models_that_it_has(small: Path, tmp_path: Path, run: Run) -> None:
+    out = tmp_path / "out"
+    run("repo", small, "--out", out, "--no-store")
+    refused = run("explain", out)
+    assert refused.exit_code == 2 and f"{out} is a repository" in refused.stderr
+    assert f"one of {out / 'small'}" in refused.stderr and "put TorchScript files there" not in refused.stderr
+    assert "no models in" in run("explain", out / "small" / "goldens").stderr
+
+
 def test_repo_says_why_it_built_again(small: Path, tmp_path: Path, run: Run) -> None:
     out = tmp_path / "out"
     assert "rebuilt because" not in run("repo", small, "--out", out).stderr

@@ -59,7 +59,7 @@ def test_a_search_that_cannot_be_written_is_usage(tmp_path: Path, run: Run) -> N
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--hardware-compatible", "ampere_plus"], "has no hardware compatible"),
+        (["--hardware-compatible", "ampere_plus"], "has no hardware compatibility"),
         (["--target", "sm_89", "--target", "sm_90"], "builds nothing for sm_90"),
         (["--pool", "nonsense=1M"], "memory_pools: TensorRT here has no 'nonsense'"),
     ],
@@ -76,7 +76,7 @@ def test_check_finds_options_of_the_manifest_that_are_not_there(small: Path, run
     (small / "small.yaml").write_text(MANIFEST + "build: {hardware_compatible: ampere_plus}\n")
     result = run("check", small, "--flavour", "tensorrt-rtx", "--json")
     (model,) = json.loads(result.stdout)["models"]
-    assert result.exit_code == 2 and "hardware compatible" in model["error"]["message"]
+    assert result.exit_code == 2 and "hardware compatibility" in model["error"]["message"]
 
 
 @pytest.mark.parametrize("command", ["check", "inspect"])

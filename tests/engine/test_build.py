@@ -8,11 +8,15 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 
+import builder
 from builder.engine import BuildOptions, build, caches, config, flavour, gpu, memory, progress
 from builder.engine.build import _alone as alone
+from builder.engine.build import _fix as fix_of
 from builder.engine.build import _reason as reason
 from builder.engine.flavour import trt
 from builder.errors import EngineError, EnvironmentProblem
@@ -94,6 +98,28 @@ def test_a_refused_build_says_so_once(capfd: pytest.CaptureFixture[str]) -> None
     with pytest.raises(EngineError, match="could not build the network"):
         build(conversion)
     assert "".join(capfd.readouterr()) == ""
+
+
+@pytest.mark.parametrize(
+    ("words", "options", "said"),
+    [
+        ("no tactics within workspace limit", {"workspace_bytes": 1}, "more memory than workspace 1 bytes"),
+        ("insufficient workspace", {}, "lower the greatest sizes"),
+        ("cfg.tacticMaxShmemSize", {"memory_pools": {"tactic_shared_memory": 2}}, "than tactic_shared_memory 2 bytes"),
+        ("no implementation for node", {"workspace_bytes": 1}, "`trt-build inspect`"),
+    ],
+)
+def test_a_limit_of_memory_is_named_where_tensorrt_ends_at_it(words: str, options: Any, said: str) -> None:
+    assert said in fix_of(words, BuildOptions(**options))
+
+
+@pytest.mark.skipif(flavour.resolve() != "tensorrt-rtx", reason="its words")
+def test_a_workspace_that_is_too_small_is_the_users_to_raise() -> None:
+    module = torch.nn.Sequential(torch.nn.Conv2d(3, 64, 7), torch.nn.ReLU(), torch.nn.Conv2d(64, 64, 3)).eval()
+    conversion = builder.convert(torch.jit.script(module), [builder.TensorSpec("float32", (2, 3, 64, 64))])
+    with pytest.raises(EngineError, match="workspace limit") as refused:
+        build(conversion, BuildOptions(workspace_bytes=1))
+    assert "--workspace" in str(refused.value.fix)
 
 
 def test_an_error_does_not_quote_what_8_6_says_of_every_timing_cache(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -48,7 +48,7 @@ def one(name: str) -> BuildOptions:
 def test_every_option_reaches_the_config_or_is_refused(name: str) -> None:
     conversion = small()
     if name not in SHOWS:
-        with pytest.raises(UsageError, match=name.replace("_", " ")):
+        with pytest.raises(UsageError, match=options.called(name)):
             build(conversion, one(name))
         return
     made = config.create(conversion, one(name))(conversion.builder, conversion.network)
@@ -60,9 +60,23 @@ def test_every_option_reaches_the_config_or_is_refused(name: str) -> None:
 @pytest.mark.parametrize("which", ["tensorrt", "tensorrt-rtx"])
 def test_what_a_flavour_lacks_is_refused_with_what_to_do(which: str) -> None:
     for name in options.LACKS[which]:
-        with pytest.raises(UsageError, match=f"{which} has no {name.replace('_', ' ')}") as caught:
+        with pytest.raises(UsageError, match=f"{which} has no {options.called(name)}") as caught:
             options.check(one(name), which, trt, "1.0")
         assert caught.value.fix
+
+
+@pytest.mark.parametrize(
+    ("which", "name", "said"),
+    [
+        ("tensorrt-rtx", "hardware_compatible", "tensorrt-rtx has no hardware compatibility"),
+        ("tensorrt-rtx", "tactic_sources", "tensorrt-rtx has no tactic sources"),
+        ("tensorrt", "compute_capabilities", "tensorrt has no choice of compute capabilities"),
+    ],
+)
+def test_what_is_lacked_is_called_by_a_noun(which: str, name: str, said: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        options.check(one(name), which, trt, "1.0")
+    assert caught.value.message == said
 
 
 def test_what_a_version_lacks_is_refused() -> None:

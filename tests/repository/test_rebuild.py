@@ -169,7 +169,7 @@ def test_options_that_the_flavour_lacks_fail_as_usage(models: Path, settings: di
 
     (result,) = build_repository(models, **settings, options=BuildOptions(hardware_compatible="ampere_plus"))
     assert isinstance(result.error, UsageError)
-    assert "has no hardware compatible" in result.error.message
+    assert "has no hardware compatibility" in result.error.message
 
 
 def test_a_crash_in_a_converter_fails_one_model_and_says_how_to_reproduce_it(

@@ -14,6 +14,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from builder.cli.search import words
 from builder.engine import BuildOptions, flavour
 from builder.errors import ParityError, UsageError
 from builder.manifest import load
@@ -233,3 +234,8 @@ def test_a_scope_that_is_kept_whole_is_one_pattern() -> None:
     assert fnmatch.fnmatchcase("a[0]*/x?", literal("a[0]*/x?")) and not fnmatch.fnmatchcase(
         "a0b/xy", literal("a[0]*/x?")
     )
+
+
+@pytest.mark.parametrize(("trials", "said"), [(1, "(1 trial by the engine"), (2, "(2 trials by the engine")])
+def test_one_trial_is_no_trials(trials: int, said: str) -> None:
+    assert said in words(Search("net", precision="fp16", judge="engine", trials=trials))
