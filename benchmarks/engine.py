@@ -5,7 +5,7 @@
 One engine for each network, road and precision (profile 1 to 32), timed at batch 1, 8 and 32. All contenders of a row
 are timed alternately in the same run, with CUDA events after a warm-up, over several input sets, the engines with and
 without CUDA graphs; medians in milliseconds. Both engines are built with one timing cache, ours first with an empty
-one (cold) and, for the precisions of --warm, once more at the end (warm).
+one (cold) and, for the precisions of --warm, once more at the end (warm). A cache is of one GPU, TensorRT and --set.
 
 Rows are appended to benchmarks/results/engine.jsonl, and to $OUT, with host, versions and date. A row that stands
 there for this GPU and these versions is not measured again (--again does), so a run that was cut off goes on. `--gpus
@@ -18,6 +18,7 @@ from __future__ import annotations
 import argparse
 import ast
 import gc
+import hashlib
 import importlib
 import json
 import sys
@@ -46,7 +47,7 @@ def rows(name: str, precision: str, options: argparse.Namespace, left: list[int]
     """One row a batch size of `left`."""
     network = NETWORKS[name]
     path = roads.export(options.onnx, name)
-    cache = options.timing / f"{name}-{precision}.cache"
+    cache = timing_cache(name, precision, options)
     cache.parent.mkdir(parents=True, exist_ok=True)
     made = {"ours": roads.ours(network, precision, options.level, cache)}
     refused = {}
@@ -69,6 +70,14 @@ def rows(name: str, precision: str, options: argparse.Namespace, left: list[int]
     if options.layers:
         of = {"network": name, "precision": precision, "settings": _settings(options)}
         _write_layers(options, of, engines)
+
+
+def timing_cache(name: str, precision: str, options: argparse.Namespace) -> Path:
+    """The file of what was measured for one network on this GPU, by this TensorRT and with these settings: another's
+    would make the first build of an experiment a warm one."""
+    host = _host()
+    measured = json.dumps([host["gpu"], host["tensorrt"], _settings(options)])
+    return Path(options.timing) / f"{name}-{precision}-{hashlib.sha256(measured.encode()).hexdigest()[:12]}.cache"
 
 
 def _write_layers(options: argparse.Namespace, of: dict[str, Any], engines: dict[str, timed.Engine]) -> None:

@@ -51,6 +51,24 @@ def test_rows_are_appended_and_the_newest_of_a_key_stands(tmp_path: Path, monkey
     assert (tmp_path / "out/rows.jsonl").read_text() == path.read_text()
 
 
+def test_each_experiment_has_a_timing_cache_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With another's measurements its first build would be a warm one."""
+
+    def cache(
+        *words: str, gpu: str = "H100", version: str = "8.6.0", network: str = "unet", precision: str = "fp16"
+    ) -> Path:
+        monkeypatch.setattr(engine, "_host", lambda: {"gpu": gpu, "tensorrt": version})
+        return engine.timing_cache(network, precision, engine.parse(["--timing", "/t", *words]))
+
+    level, constant = ("--builder-optimization-level", "5"), ("--set", "a.b=1")
+    others = [
+        cache(), cache(gpu="H200"), cache(version="10.3.0"), cache(network="lstm"), cache(precision="tf32"),
+        cache(*level), cache(*constant), cache("--set", "a.b=-1"), cache(*level, *constant),
+    ]  # fmt: skip
+    assert len(set(others)) == len(others) and {path.parent for path in others} == {Path("/t")}
+    assert cache(*level, *constant) == others[-1]
+
+
 def test_rows_of_another_gpu_method_or_setting_do_not_stand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     host = {"gpu": "H100", "tensorrt": "8.6.0", "torch": "2.11", "settings": ""}
     row = {**host, "network": "unet", "precision": "fp16", "batch": 1, "method": records.METHOD}
