@@ -33,15 +33,17 @@ def _is_number(argument: Any) -> bool:
 
 def _lifted(emit: Emit, argument: Any) -> Pair:
     """A real tensor as a complex one."""
-    return (
-        argument if isinstance(argument, Pair) else Pair(argument, emit.op("aten::zeros_like", argument, *[None] * 5))
-    )
+    if isinstance(argument, Pair):
+        return argument
+    return Pair(argument, emit.op("aten::zeros_like", argument, *[None] * 5))
 
 
 def _each(emit: Emit, node: Any, *arguments: Any) -> Pair | None:
     """What does the same to both parts: it moves, chooses or adds elements."""
-    if not isinstance(arguments[0], Pair):
-        return None
+    return _both(emit, node, *arguments) if isinstance(arguments[0], Pair) else None
+
+
+def _both(emit: Emit, node: Any, *arguments: Any) -> Pair:
     return Pair(*(_again(emit, node, arguments, part) for part in (0, 1)))
 
 
@@ -86,8 +88,7 @@ def _unpacked(emit: Emit, node: Any, items: Pair) -> list[Pair]:
 def _where(emit: Emit, node: Any, condition: Any, *choices: Any) -> Pair | None:
     if len(choices) != 2 or any(map(_is_number, choices)):
         return None
-    arguments = (condition, *(_lifted(emit, choice) for choice in choices))
-    return Pair(*(_again(emit, node, arguments, part) for part in (0, 1)))
+    return _both(emit, node, condition, *(_lifted(emit, choice) for choice in choices))
 
 
 def _added(emit: Emit, node: Any, a: Any, b: Any, alpha: Any) -> Pair | None:
