@@ -1,4 +1,4 @@
-"""Small pieces that several families of converters share: promoted arithmetic, comparisons, selections."""
+"""Small pieces that several families of converters share: gathers, promoted arithmetic, comparisons, selections."""
 
 from __future__ import annotations
 
@@ -15,6 +15,23 @@ def alike(ctx: ConversionContext, source: Any, target: Any) -> Any:
     """`target` carries what is known of `source`: dtype and sizes."""
     ctx.remember_dtype(target, ctx.dtype(source))
     return ctx.copy_sizes(source, target)
+
+
+def gathered(ctx: ConversionContext, x: Any, index: Any, axis: int) -> Any:
+    """The values of x at `index` (of any rank, none negative) along an axis: one IGatherLayer."""
+    index = as_index(ctx, index)
+    layer = ctx.net.add_gather(x, index, axis)
+    result = layer.get_output(0)
+    ctx.remember_dtype(result, ctx.dtype(x))
+    own, inner = ([ctx.expr(t, i) for i in range(ctx.rank(t))] for t in (x, index))
+    return ctx.set_sizes(result, [*own[:axis], *inner, *own[axis + 1 :]])
+
+
+def as_index(ctx: ConversionContext, index: Any) -> Any:
+    """An index tensor as an ITensor of int32 or int64; uint8 and bool are masks and never come here."""
+    if isinstance(index, torch.Tensor):
+        return ctx.constant(index if index.dtype in (torch.int32, torch.int64) else index.to(torch.int64))
+    return index if ctx.dtype(index) in (torch.int32, torch.int64) else ctx.cast(index, torch.int64)
 
 
 def floating(ctx: ConversionContext, x: Any) -> Any:

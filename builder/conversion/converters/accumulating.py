@@ -14,12 +14,12 @@ from typing import Any
 import torch
 
 from builder.conversion.context import ConversionContext
-from builder.conversion.converters.indexing import as_index, cut, from_the_front
+from builder.conversion.converters.indexing import cut, from_the_front
 from builder.conversion.converters.padding import padded
 from builder.conversion.converters.scattering import matches, ranked, unranked, upright, written
 from builder.conversion.dynamic import Size, bounds, expression
 from builder.conversion.evaluators.creation import filled
-from builder.conversion.layers import alike, choose, combine, computed_in, less, reduce
+from builder.conversion.layers import alike, as_index, choose, combine, computed_in, less, reduce
 from builder.conversion.registry import converter
 
 REDUCTIONS = {

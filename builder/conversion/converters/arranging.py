@@ -9,9 +9,9 @@ from typing import Any
 import torch
 
 from builder.conversion.context import ConversionContext, Unconvertible
-from builder.conversion.converters.indexing import gathered
 from builder.conversion.converters.shape import merged, permuted, reshaped
 from builder.conversion.dynamic import DynamicScalar, Size
+from builder.conversion.layers import gathered
 from builder.conversion.registry import converter
 from builder.engine import flavour
 

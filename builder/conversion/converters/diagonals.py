@@ -8,14 +8,13 @@ from typing import Any
 import torch
 
 from builder.conversion.context import ConversionContext, Unconvertible
-from builder.conversion.converters.indexing import gathered
 from builder.conversion.converters.joining import at_least, joined
 from builder.conversion.converters.padding import padded
 from builder.conversion.converters.select import sliced, static_length
 from builder.conversion.converters.shape import permuted
 from builder.conversion.dynamic import Size
 from builder.conversion.evaluators.creation import counted, indices
-from builder.conversion.layers import alike
+from builder.conversion.layers import alike, gathered
 from builder.conversion.registry import converter
 
 

@@ -11,12 +11,12 @@ from builder.conversion.context import ConversionContext, Unconvertible
 from builder.conversion.converters.accumulating import accumulated
 from builder.conversion.converters.cumulative import doubling
 from builder.conversion.converters.diagonals import diagonal_span, matrix_last
-from builder.conversion.converters.indexing import as_index, expand_masks, gathered, linear_index
+from builder.conversion.converters.indexing import expand_masks, linear_index
 from builder.conversion.converters.scattering import in_steps, spliced, upright
 from builder.conversion.converters.select import bound, length_between, position
 from builder.conversion.converters.shape import broadcast_sizes, permuted
 from builder.conversion.dynamic import Size
-from builder.conversion.layers import alike, choose, comparison
+from builder.conversion.layers import alike, as_index, choose, comparison, gathered
 from builder.conversion.registry import converter
 from builder.conversion.spatial import iota
 from builder.engine.flavour import trt

@@ -12,27 +12,11 @@ from builder.conversion.context import ConversionContext, Unconvertible
 from builder.conversion.converters.select import taken
 from builder.conversion.converters.shape import broadcast_sizes
 from builder.conversion.dynamic import Size
+from builder.conversion.layers import as_index, gathered
 from builder.conversion.registry import converter
 from builder.engine.flavour import trt
 
 Static = torch.Tensor
-
-
-def gathered(ctx: ConversionContext, x: Any, index: Any, axis: int) -> Any:
-    """The values of x at `index` (of any rank, none negative) along an axis: one IGatherLayer."""
-    index = as_index(ctx, index)
-    layer = ctx.net.add_gather(x, index, axis)
-    result = layer.get_output(0)
-    ctx.remember_dtype(result, ctx.dtype(x))
-    own, inner = ([ctx.expr(t, i) for i in range(ctx.rank(t))] for t in (x, index))
-    return ctx.set_sizes(result, [*own[:axis], *inner, *own[axis + 1 :]])
-
-
-def as_index(ctx: ConversionContext, index: Any) -> Any:
-    """An index tensor as an ITensor of int32 or int64; uint8 and bool are masks and never come here."""
-    if isinstance(index, Static):
-        return ctx.constant(index if index.dtype in (torch.int32, torch.int64) else index.to(torch.int64))
-    return index if ctx.dtype(index) in (torch.int32, torch.int64) else ctx.cast(index, torch.int64)
 
 
 def from_the_front(ctx: ConversionContext, index: Any, size: Size) -> Any:

@@ -7,11 +7,11 @@ from typing import Any
 import torch
 
 from builder.conversion.context import ConversionContext
-from builder.conversion.converters.indexing import as_index, cut, from_the_front
+from builder.conversion.converters.indexing import cut, from_the_front
 from builder.conversion.converters.select import sliced
 from builder.conversion.dynamic import DynamicScalar, Size
 from builder.conversion.evaluators.creation import counted, filled, indices
-from builder.conversion.layers import alike, choose, reduce
+from builder.conversion.layers import alike, as_index, choose, reduce
 from builder.conversion.registry import converter
 from builder.engine.flavour import trt
 

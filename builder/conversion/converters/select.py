@@ -10,6 +10,7 @@ from builder.conversion import scalars
 from builder.conversion.context import ConversionContext, Unconvertible
 from builder.conversion.dynamic import DynamicScalar, Size, of_lengths
 from builder.conversion.facts import is_tensor
+from builder.conversion.layers import gathered
 from builder.conversion.registry import converter
 
 END = 2**63 - 1
@@ -91,10 +92,7 @@ def select(ctx: ConversionContext, node: Any, x: Any, dim: int, index: Size) -> 
 def taken(ctx: ConversionContext, x: Any, axis: int, index: Size) -> Any:
     """The values at one place of an axis, without the axis."""
     if isinstance(index, DynamicScalar):  # a gather: TensorRT builds no slice whose start changes within a loop
-        sizes = [e for i, e in enumerate(ctx.exprs(x)) if i != axis]
-        rows = ctx.net.add_gather(x, ctx.reshape(index.tensor, []), axis).get_output(0)
-        ctx.remember_dtype(rows, ctx.dtype(x))
-        return ctx.set_sizes(rows, sizes)
+        return gathered(ctx, x, ctx.reshape(index.tensor, []), axis)
     return ctx.squeeze(sliced(ctx, x, axis, index, 1), [axis])
 
 
@@ -118,12 +116,8 @@ def _part(ctx: ConversionContext, x: Any, axis: int, start: Size, length: Size, 
 def _window(ctx: ConversionContext, x: Any, axis: int, first: Any, length: int) -> Any:
     """`length` values of an axis from a place that the data or a loop decide: a gather, for a slice starts where shapes
     say."""
-    counted = ctx.constant(torch.arange(length, dtype=first.dtype))
-    places = ctx.elementwise("SUM", *ctx.operands(counted, ctx.tensor(first), dtype=first.dtype))
-    rows = ctx.net.add_gather(x, ctx.set_sizes(places, [length]), axis).get_output(0)
-    ctx.remember_dtype(rows, ctx.dtype(x))
-    sizes = ctx.exprs(x)
-    return ctx.set_sizes(rows, [*sizes[:axis], length, *sizes[axis + 1 :]])
+    places = ctx.elementwise("SUM", *ctx.operands(torch.arange(length), ctx.tensor(first), dtype=first.dtype))
+    return gathered(ctx, x, ctx.set_sizes(places, [length]), axis)
 
 
 @converter(

@@ -8,10 +8,10 @@ from typing import Any
 import torch
 
 from builder.conversion.context import ConversionContext
-from builder.conversion.converters.indexing import gathered
 from builder.conversion.converters.padding import padded
 from builder.conversion.dynamic import Size
 from builder.conversion.evaluators.creation import counted
+from builder.conversion.layers import gathered
 from builder.conversion.registry import converter
 from builder.engine.flavour import trt
 
