@@ -3,7 +3,7 @@ which it cannot take for sizes at all."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from builder.conversion.dynamic import DynamicScalar, of_lengths
@@ -18,39 +18,35 @@ _UNKNOWN = frozenset("CONDITIONAL_OUTPUT RECURRENCE LOOP_OUTPUT ITERATOR".split(
 """Layers whose numbers TensorRT takes for no size, whatever they are made of."""
 
 
-def from_data(network: Any, sizes: Sequence[Any]) -> bool:
+def from_data(ctx: Any, sizes: Sequence[Any]) -> bool:
     """Whether TensorRT could not tell one of the sizes from shapes. It must be asked before a layer reads them:
     TensorRT (RTX 1.7) finds it out by a failed assertion, and then fails for every layer that follows."""
     tensors = [size.tensor for size in sizes if isinstance(size, DynamicScalar) and not of_lengths(size)]
-    if not tensors:
-        return False
-    makers = {tensor.name: layer for layer in _layers(network) for tensor in _outputs(layer)}
-    seen = set[str]()
+    seen = dict[str, Any]()
     while tensors:
         tensor = tensors.pop()
-        if tensor is None or tensor.name in seen:
+        if tensor is None or tensor.name in seen or ctx.facts(tensor).sized:
             continue
-        seen.add(tensor.name)
-        layer = makers.get(tensor.name)
+        seen[tensor.name] = ctx.facts(tensor)
+        layer = ctx.maker(tensor)
         if layer is None or kind_of(layer) in _UNKNOWN:
             if layer is not None or not _could_decide(tensor):
                 return True
         elif kind_of(layer) != "SHAPE":
             tensors += [layer.get_input(index) for index in range(layer.num_inputs)]
+    for facts in seen.values():
+        facts.sized = True
     return False
-
-
-def _layers(network: Any) -> Iterator[Any]:
-    return (network.get_layer(index) for index in range(network.num_layers))
-
-
-def _outputs(layer: Any) -> Iterator[Any]:
-    return (layer.get_output(index) for index in range(layer.num_outputs) if layer.get_output(index) is not None)
 
 
 def _could_decide(tensor: Any) -> bool:
     """Whether TensorRT makes a shape tensor of the input, and then asks for a range of its values."""
-    return tensor.dtype.name in ("INT8", "INT32", "INT64") and len(tensor.shape) < 2 and -1 not in tuple(tensor.shape)
+    return tensor.dtype.name in ("INT8", "INT32", "INT64") and _is_short(tensor)
+
+
+def _is_short(tensor: Any) -> bool:
+    """0-d, or of one fixed axis, as shape tensors are."""
+    return len(tensor.shape) < 2 and -1 not in tuple(tensor.shape)
 
 
 class DecidingInputs:
@@ -64,7 +60,7 @@ class DecidingInputs:
         """Whether the layers made since the last call have turned one into a shape tensor."""
         for index in range(self._seen, network.num_inputs):
             tensor = network.get_input(index)
-            if len(tensor.shape) < 2 and -1 not in tuple(tensor.shape):
+            if _is_short(tensor):
                 self._could.append(tensor)
         self._seen = network.num_inputs
         could, self._could = self._could, [tensor for tensor in self._could if not tensor.is_shape_tensor]

@@ -27,7 +27,8 @@ def is_tensor(value: Any) -> bool:
 class TensorFacts:
     """What we know of an ITensor beyond TensorRT: the symbolic size of each axis, torch's dtype if carried wider; the
     8-bit tensor that it is read from (`quantised`), the half tensor that it is a cast of (`wide_of`), the one element
-    that it repeats (`splat`, all axes 1), and whether it is another tensor in another shape (`reshaped`)."""
+    that it repeats (`splat`, all axes 1), whether it is another tensor in another shape (`reshaped`), the layer that
+    makes it (`maker`), and whether its numbers are known to follow from shapes (`sized`)."""
 
     sizes: dict[int, DynamicScalar] = field(default_factory=dict)
     exprs: dict[int, sympy.Expr] = field(default_factory=dict)
@@ -38,6 +39,8 @@ class TensorFacts:
     wide_of: Any = None
     splat: Any = None
     reshaped: bool = False
+    maker: Any = None
+    sized: bool = False
 
 
 class Facts:
@@ -57,12 +60,22 @@ class Facts:
         self.node: Any = None
         self.blocks: Any = None
         self._facts: dict[str, TensorFacts] = {}
+        self._makers = 0  # how many layers are noted as those that make their outputs
         self._constants: dict[Any, Any] = {}
         self._shapes: dict[tuple[Any, ...], tuple[Any, list[Size]]] = {}
 
     def facts(self, tensor: Any) -> TensorFacts:
         """The facts of an ITensor, kept under its name."""
         return self._facts.setdefault(tensor.name, TensorFacts())
+
+    def maker(self, tensor: Any) -> Any:
+        """The layer that makes an ITensor; None for an input of the network."""
+        for index in range(self._makers, self.net.num_layers):
+            layer = self.net.get_layer(index)
+            for output in filter(is_tensor, map(layer.get_output, range(layer.num_outputs))):
+                self.facts(output).maker = layer
+        self._makers = self.net.num_layers
+        return self.facts(tensor).maker
 
     def rename(self, tensor: Any, name: str) -> None:
         """Give an ITensor another name; its facts go with it."""

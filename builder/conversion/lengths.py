@@ -71,7 +71,7 @@ class Lengths(Constants):
     def shape_tensor(self, sizes: Sequence[Size]) -> Any:
         """A 1-d ITensor of the index dtype that holds the sizes, for layers that take a shape as an input. Refuses
         numbers that are known too late for that."""
-        if from_data(self.net, sizes):
+        if from_data(self, sizes):
             raise Unconvertible(DATA, FIX)
         return self.together(sizes)
 
