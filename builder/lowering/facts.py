@@ -93,35 +93,13 @@ _SAME_RANK = _ALONG - {
         "upsample_nearest2d",
     )
 }
-_BROADCAST = (
-    frozenset(
-        f"aten::{n}"
-        for n in (
-            "add",
-            "sub",
-            "mul",
-            "div",
-            "pow",
-            "eq",
-            "ne",
-            "lt",
-            "le",
-            "gt",
-            "ge",
-            "maximum",
-            "minimum",
-            "logical_and",
-            "logical_or",
-            "where",
-            "masked_fill",
-            "remainder",
-            "fmod",
-            "floor_divide",
-            "atan2",
-        )
+_BROADCAST = _OF_BITS | frozenset(
+    f"aten::{name}"
+    for name in (
+        "add", "sub", "mul", "div", "pow", "eq", "ne", "lt", "le", "gt", "ge", "maximum", "minimum", "logical_and",
+        "logical_or", "where", "masked_fill", "remainder", "fmod", "floor_divide", "atan2",
     )
-    | _OF_BITS
-)
+)  # fmt: skip
 _BY_NUMBER = {
     0: torch.uint8, 1: torch.int8, 2: torch.int16, 3: torch.int32, 4: torch.int64, 5: torch.float16, 6: torch.float32,
     7: torch.float64, 8: torch.complex32, 9: torch.complex64, 10: torch.complex128, 11: torch.bool, 15: torch.bfloat16,

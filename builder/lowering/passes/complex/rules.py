@@ -13,10 +13,13 @@ from typing import Any, NamedTuple
 import torch
 
 from builder.lowering import ir
+from builder.lowering.facts import NUMBERS
 from builder.lowering.passes.functionalise.views import Emit
 
-PART_DTYPES = {8: 5, 9: 6, 10: 7}
-"""How a graph writes the complex dtypes, and those of their parts (c10/core/ScalarType.h)."""
+PART_DTYPES = {
+    NUMBERS[whole]: NUMBERS[whole.to_real()] for whole in (torch.complex32, torch.complex64, torch.complex128)
+}
+"""How a graph writes the complex dtypes, and those of their parts."""
 
 
 class Pair(NamedTuple):
@@ -129,10 +132,10 @@ def _quotient(emit: Emit, node: Any, a: Any, b: Any, *rounding: Any) -> Pair | N
     divided = partial(emit.op, "aten::div")
     if not isinstance(b, Pair):
         return Pair(divided(a.re, b), divided(a.im, b))
-    square, a = partial(_times, emit), _lifted(emit, a)
-    norm = emit.op("aten::add", square(b.re, b.re), square(b.im, b.im), 1)
-    re = emit.op("aten::add", square(a.re, b.re), square(a.im, b.im), 1)
-    im = emit.op("aten::sub", square(a.im, b.re), square(a.re, b.im), 1)
+    times, a = partial(_times, emit), _lifted(emit, a)
+    norm = emit.op("aten::add", times(b.re, b.re), times(b.im, b.im), 1)
+    re = emit.op("aten::add", times(a.re, b.re), times(a.im, b.im), 1)
+    im = emit.op("aten::sub", times(a.im, b.re), times(a.re, b.im), 1)
     return Pair(divided(re, norm), divided(im, norm))
 
 
@@ -149,10 +152,10 @@ def _squared(emit: Emit, node: Any, a: Any, exponent: Any = None) -> Pair | None
 
 
 def _exponential(emit: Emit, node: Any, a: Pair) -> Pair:
-    return _turned(emit, emit.op("aten::exp", a.re), a.im)
+    return _polar(emit, node, emit.op("aten::exp", a.re), a.im)
 
 
-def _turned(emit: Emit, length: Any, angle: Any) -> Pair:
+def _polar(emit: Emit, node: Any, length: Any, angle: Any) -> Pair:
     return Pair(*(_times(emit, length, emit.op(f"aten::{name}", angle)) for name in ("cos", "sin")))
 
 
@@ -184,10 +187,6 @@ _STFT = 9  # arguments of the overload that does not pad, which torch.stft calls
 def _of_parts(emit: Emit, node: Any, re: Any, im: Any) -> Pair:
     parts = emit.op("aten::broadcast_tensors", emit.list([re, im], ir.TENSOR), type=torch._C.ListType(ir.TENSOR))
     return Pair(*ir.outputs(ir.insert(emit.graph, "prim::ListUnpack", [parts], emit.at, [ir.TENSOR] * 2, emit.origin)))
-
-
-def _polar(emit: Emit, node: Any, length: Any, angle: Any) -> Pair:
-    return _turned(emit, length, angle)
 
 
 def _on_last_axis(emit: Emit, node: Any, a: Pair) -> Any:
