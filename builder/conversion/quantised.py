@@ -37,6 +37,11 @@ def fits(scale: torch.Tensor, dtype: torch.dtype) -> bool:
     return bool(((scale.to(dtype).float() / scale - 1).abs() < 2**-8).all())
 
 
+def is_int8(least: torch.Tensor, most: torch.Tensor) -> bool:
+    """Whether the ends of a range, as seen from its zero points, lie within int8's around 0."""
+    return bool(least.min() >= -128 and most.max() <= 127)
+
+
 def quantise(ctx: Any, x: Any, scale: torch.Tensor, axis: int | None, dtype: torch.dtype = INT8) -> Quantised:
     """round(x / scale), ties to even, saturated, in the 8-bit dtype; x an ITensor or a static torch.Tensor."""
     own = ctx.dtype(x) if not isinstance(x, torch.Tensor) else torch.float32

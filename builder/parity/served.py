@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from numpy.typing import NDArray
 
 from builder.errors import UsageError
 from builder.manifest.spec import Tolerance
+from builder.torchscript import sha256
 from builder.triton import goldens
 from builder.triton.artifact import Golden
 from builder.triton.config import parse
@@ -123,13 +123,5 @@ def damaged(model: PublishedModel) -> Iterator[str]:
         if not file.is_file():
             if file.parent.is_dir():  # else a copy that has the goldens alone, to ask a server elsewhere
                 yield f"{name} is missing"
-        elif _sha256(file) != expected:
+        elif sha256(file) != expected:
             yield f"{name} is damaged: it is not the file that was published"
-
-
-def _sha256(path: Path) -> str:
-    found = hashlib.sha256()
-    with path.open("rb") as file:
-        while block := file.read(1 << 20):
-            found.update(block)
-    return found.hexdigest()

@@ -6,9 +6,9 @@ from typing import Any
 
 import torch
 
+from builder.conversion.quantised import is_int8
 from builder.lowering import ir
 from builder.lowering.fp8 import KIND as FP8_KIND
-from builder.quantization.nodes import INT8_HIGH, INT8_LOW
 from builder.quantization.products import FAKE, PRODUCTS
 
 PER_CHANNEL = "aten::fake_quantize_per_channel_affine"
@@ -34,13 +34,13 @@ def _reason(product: Any, fake: Any, second: bool) -> str:
 
 
 def _in_range(fake: Any) -> bool:
-    """As conversion asks it, of static zero points: the range as seen from each lies within int8's."""
+    """As conversion asks it, of static zero points."""
     *_, low, high = map(ir.constant, ir.inputs(fake))
     zero = ir.constant(fake.inputsAt(2))
     if zero is None or low is None or high is None:
         return False
     zero = torch.as_tensor(zero)
-    return bool((low - zero).min() >= INT8_LOW and (high - zero).max() <= INT8_HIGH)
+    return is_int8(low - zero, high - zero)
 
 
 def _wrong_axis(product: Any, fake: Any, second: bool) -> str:

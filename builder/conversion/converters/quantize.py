@@ -128,7 +128,7 @@ def fake_quantize(
     """Static scales and zero points: what is kept of x only depends on the range as seen from the zero point."""
     view = _view(ctx, x, axis)
     least, most = low - zero, high - zero
-    within = bool(least.min() >= -128 and most.max() <= 127)
+    within = quantised.is_int8(least, most)
     if not within:
         ctx.warn(f"the range {low}..{high} around {int(zero.flatten()[0])} is not int8's around 0: rounded in float")
     if not (within and _takes(ctx, x, axis)):
