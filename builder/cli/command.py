@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
-from typing import Any
+from typing import Any, TextIO
 
 import click
 
@@ -39,7 +39,10 @@ class Command(click.Command):
 
     def _guarded(self, ctx: click.Context, terminal: Terminal) -> int:
         try:
-            return int(super().invoke(ctx) or 0)
+            code = int(super().invoke(ctx) or 0)
+            for stream in _streams():  # a full disk is told here, or the interpreter meets it on its way out
+                stream.flush()
+            return code
         except (click.ClickException, click.exceptions.Exit, click.Abort):
             raise
         except KeyboardInterrupt as stop:
@@ -52,18 +55,38 @@ class Command(click.Command):
                 import traceback
 
                 traceback.print_exc()
-            return report(terminal, error)
+            code = report(terminal, error)
+            _discard_unwritable()
+            return code
+
+
+def _streams() -> list[TextIO]:
+    """Those of standard output and error that are there: `>&-` closes one."""
+    return [stream for stream in (sys.stdout, sys.stderr) if stream]
 
 
 def _nobody_reads() -> bool:
     """Whether it is our output that nobody reads on (`| head -1`); what is left of it goes nowhere then."""
     watch = select.poll()
-    for stream in filter(None, (sys.stdout, sys.stderr)):
+    for stream in _streams():
         watch.register(stream.fileno(), 0)
     gone = [number for number, event in watch.poll(0) if event & select.POLLERR]
-    for number in gone:  # else the interpreter fails as it flushes once more on its way out
-        os.dup2(os.open(os.devnull, os.O_WRONLY), number)
+    for number in gone:
+        _discard(number)
     return bool(gone)
+
+
+def _discard_unwritable() -> None:
+    for stream in _streams():
+        try:
+            stream.flush()
+        except OSError:
+            _discard(stream.fileno())
+
+
+def _discard(number: int) -> None:
+    """What is left for this stream goes nowhere: else the interpreter fails as it flushes once more on its way out."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), number)
 
 
 @contextmanager

@@ -8,12 +8,15 @@ import re
 import shlex
 import subprocess
 import sys
+from collections.abc import Callable
+from functools import partial
 
 import pytest
 
 from builder.cli.terminal import Terminal
 from tests.cli.conftest import PROGRAM, environment
 
+Shell = Callable[[str], subprocess.CompletedProcess[str]]
 SCRIPT = """
 from builder.cli.terminal import Terminal
 terminal = Terminal()
@@ -76,26 +79,32 @@ def test_json_is_all_that_stands_on_stdout(capsys: pytest.CaptureFixture[str]) -
     assert capsys.readouterr().out == '{\n  "a": 1\n}\ntable\n'
 
 
-def shell(line: str) -> subprocess.CompletedProcess[str]:
-    """The exit codes of the line's first command, and what stands on standard error."""
+@pytest.fixture(params=["", "1"], ids=["buffered", "unbuffered"])
+def shell(request: pytest.FixtureRequest) -> Shell:
+    """Runs a line of bash: the exit code of its first command, and what stands on standard error. Python writes when
+    its buffer is full or as it ends, unless it is told not to buffer."""
+    return partial(_run, PYTHONUNBUFFERED=request.param)
+
+
+def _run(line: str, **more: str) -> subprocess.CompletedProcess[str]:
     command = " ".join(map(shlex.quote, [*PROGRAM, "doctor"]))
     script = f"{line.replace('doctor', command)}; exit ${{PIPESTATUS[0]}}"
-    return subprocess.run(["bash", "-c", script], env=environment(), capture_output=True, text=True, check=False)
+    return subprocess.run(["bash", "-c", script], env=environment(**more), capture_output=True, text=True, check=False)
 
 
-def test_a_reader_that_has_enough_ends_the_command_silently() -> None:
+def test_a_reader_that_has_enough_ends_the_command_silently(shell: Shell) -> None:
     """As a signal would: 1 is a model that failed."""
     done = shell("doctor | true")
     assert (done.returncode, done.stderr) == (141, "")
 
 
 @pytest.mark.parametrize("line", ["doctor >&-", "doctor 2>&-", "doctor >&- 2>&-"])
-def test_streams_may_be_closed(line: str) -> None:
+def test_streams_may_be_closed(shell: Shell, line: str) -> None:
     done = shell(line)
     assert (done.returncode, done.stderr) == (0, "")
 
 
 @pytest.mark.parametrize("line", ["doctor >/dev/full", "doctor --json >/dev/full"])
-def test_a_full_disk_under_the_output_is_told(line: str) -> None:
+def test_a_full_disk_under_the_output_is_told(shell: Shell, line: str) -> None:
     done = shell(line)
     assert (done.returncode, done.stderr) == (4, "error: No space left on device\n")
