@@ -21,7 +21,7 @@ from builder.engine import flavour
 from builder.engine.network import new_network
 from builder.engine.typed import pin, say
 from builder.errors import ConversionError, UnsupportedOperators, UsageError
-from builder.lowering import LoweredGraph, lower
+from builder.lowering import LoweredGraph, for_half, lower
 from builder.lowering.facts import dtype_of
 from builder.manifest.spec import Profile, TensorSpec
 
@@ -67,7 +67,14 @@ def convert(
         if isinstance(module_or_graph, LoweredGraph)
         else lower(module_or_graph, params, unroll_limit=unroll_limit, specs=inputs)
     )
-    specs = named(inputs, lowered)
+    specs, rules = named(inputs, lowered), policy(precision, tuple(keep_fp32))
+    if precision in SCHEMES and lowered is not module_or_graph and not quantises(lowered.graph):
+        raise UsageError(
+            f"precision {precision!r}: nothing in this graph is quantised",
+            fix="builder.quantize(builder.lower(module), ...) first; in a manifest the key is `calibration`",
+        )
+    if rules.half:
+        lowered = for_half(lowered, specs)
     profiles = tuple(profiles) if profiles is not None else (_one_profile(specs),)
     trt_builder, network, messages = new_network()
     ctx = ConversionContext(network, profiles, messages)
@@ -75,12 +82,6 @@ def convert(
     graph = lowered.graph
     for value, spec in zip(graph.inputs(), specs, strict=True):
         ctx.values[value.debugName()] = add_input(ctx, spec)
-    rules = policy(precision, tuple(keep_fp32))
-    if precision in SCHEMES and lowered is not module_or_graph and not quantises(graph):
-        raise UsageError(
-            f"precision {precision!r}: nothing in this graph is quantised",
-            fix="builder.quantize(builder.lower(module), ...) first; in a manifest the key is `calibration`",
-        )
     blocks = BlockConverter(ctx, rules, LayerNames(lowered.containers))
     results = blocks.convert(graph)
     for value, result in zip(graph.outputs(), results, strict=True):

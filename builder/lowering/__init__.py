@@ -5,9 +5,18 @@ by one.
 from __future__ import annotations
 
 from builder.lowering.graph import LoweredGraph
-from builder.lowering.lower import as_written, lower
+from builder.lowering.lower import as_written, for_half, lower
 from builder.lowering.passes.fallback import fallback_nodes
 from builder.lowering.pipeline import PIPELINE
 from builder.lowering.trace import PassRecord, write_sequence
 
-__all__ = ["PIPELINE", "LoweredGraph", "PassRecord", "as_written", "fallback_nodes", "lower", "write_sequence"]
+__all__ = [
+    "PIPELINE",
+    "LoweredGraph",
+    "PassRecord",
+    "as_written",
+    "fallback_nodes",
+    "for_half",
+    "lower",
+    "write_sequence",
+]

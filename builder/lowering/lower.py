@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -16,7 +17,7 @@ from builder.lowering.paranoid import Paranoid, seeded
 from builder.lowering.passes import KEPT, Context, torch_passes
 from builder.lowering.passes.functionalise.views import Emit
 from builder.lowering.passes.interface import flatten_inputs, flatten_outputs
-from builder.lowering.pipeline import run_passes
+from builder.lowering.pipeline import HALF, run_passes
 from builder.lowering.regions import make_plain
 
 
@@ -58,6 +59,17 @@ def lower(
     trace = run_passes(graph, context, stop_after=stop_after, keep_text=keep_text, paranoid=watch)
     lists = containers(module_or_graph) if isinstance(module_or_graph, torch.jit.ScriptModule) else {}
     return LoweredGraph(graph, tuple(context.inputs), tuple(context.outputs), trace, lists)
+
+
+def for_half(lowered: LoweredGraph, specs: Sequence[Any] = ()) -> LoweredGraph:
+    """The lowered graph in the form for half precision (`pipeline.HALF`); the given one is not changed. `specs` are the
+    inputs' TensorSpecs, where they are known."""
+    first = HALF[0]
+    if not ir.nodes_of(lowered.graph, *first.touches):
+        return lowered  # the rest tidies up behind it
+    graph = lowered.graph.copy()
+    run_passes(graph, Context(specs=tuple(specs)), HALF)
+    return replace(lowered, graph=graph)
 
 
 AS_WRITTEN = (

@@ -145,7 +145,6 @@ PIPELINE: tuple[Pass, ...] = (
     # Numbers.
     fold_scalar_chains,
     fold_scalar_tensors,
-    scale_queries,  # by a number where it can be one
     fold_sizes,
     fold_widths,
     fold_neutral_arithmetic,
@@ -165,6 +164,14 @@ PIPELINE: tuple[Pass, ...] = (
     eliminate_common_subexpressions,
     torch_passes.eliminate_dead_code,
 )
+
+HALF: tuple[Pass, ...] = (
+    scale_queries,
+    sink_transposes,  # the scale is no layer to stop before
+    eliminate_common_subexpressions,
+    torch_passes.eliminate_dead_code,
+)
+"""What conversion adds where it computes in half precision."""
 
 
 def run_passes(

@@ -15,10 +15,10 @@ import torch
 from builder.lowering.graph import canonical
 from builder.lowering.passes import Context
 from builder.lowering.passes.functionalise.views import Emit
-from builder.lowering.pipeline import PIPELINE
+from builder.lowering.pipeline import HALF, PIPELINE
 from builder.manifest.spec import TensorSpec
 
-PASSES = {step.name: step for step in PIPELINE}
+PASSES = {step.name: step for step in (*PIPELINE, *HALF)}
 
 
 def floats(*shape: int) -> torch.Tensor:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import torch
 
-from builder.lowering.pipeline import PIPELINE
+from builder.lowering.pipeline import HALF, PIPELINE
 from tests.lowering.expected import read
 from tests.lowering.nn_modules import table
 
@@ -73,10 +73,13 @@ def lowering() -> str:
 def _list() -> Iterator[str]:
     for number, step in enumerate(PIPELINE, 1):
         yield f"{number}. [{step.name}](#{step.name})"
+    yield "\nConversion runs these on a copy of the graph, where it computes in half precision:\n"
+    for number, step in enumerate(HALF, 1):
+        yield f"{number}. [{step.name}](#{step.name})"
 
 
 def _sections() -> Iterator[str]:
-    for step in dict.fromkeys(PIPELINE):
+    for step in dict.fromkeys((*PIPELINE, *HALF)):
         yield f"## {step.name}\n\n{_flow(step.doc)}\n"
         if step.removes:
             yield "Gone after it: " + ", ".join(f"`{kind}`" for kind in step.removes) + ".\n"

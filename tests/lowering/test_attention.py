@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import builder
+from builder.lowering import LoweredGraph, for_half
 
 
 class Attention(nn.Module):
@@ -29,11 +30,17 @@ class Attention(nn.Module):
 
 
 def scaled_first(module: nn.Module, x: Tensor) -> bool:
-    """Whether a division makes what the first product multiplies; the answer stays what it was."""
-    traced = torch.jit.trace(module.eval(), x, check_trace=False)
-    lowered = builder.lower(traced)
-    for got, wanted in zip(lowered.run(x), module(x), strict=True):
+    """Whether a division makes what the first product multiplies for half precision; it never does for full, and the
+    answer stays what it was."""
+    lowered = builder.lower(torch.jit.trace(module.eval(), x, check_trace=False))
+    halved = for_half(lowered)
+    for got, wanted in zip(halved.run(x), module(x), strict=True):
         torch.testing.assert_close(got, wanted)
+    assert not _scales_first(lowered)
+    return _scales_first(halved)
+
+
+def _scales_first(lowered: LoweredGraph) -> bool:
     product = next(node for node in lowered.graph.nodes() if node.kind() == "aten::matmul")
     return bool(product.inputsAt(0).node().kind() == "aten::div")
 

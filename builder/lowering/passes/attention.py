@@ -25,6 +25,9 @@ def scale_queries(graph: Any, context: Context) -> None:
     scale stands before the product
     (https://docs.nvidia.com/deeplearning/tensorrt/latest/inference-library/transformers-fused-attention.html).
 
+    Its kernels for that compute in half precision. In tf32 the scale is free behind the product, where TensorRT 8.6
+    puts it into the softmax's kernel, and in front of it costs BERT-base 2 to 3 % and ViT-B 2 to 7 % (H200).
+
     Queries that may be integers are left alone: divided they would be none, and fit their keys no more. So are those of
     a layer in half, as TensorRT 8.6 builds no engine of such attention.
     """
