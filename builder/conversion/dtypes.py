@@ -7,6 +7,7 @@ the dtype that torch knows it by.
 
 from __future__ import annotations
 
+import math
 from functools import lru_cache
 from typing import Any
 
@@ -39,6 +40,14 @@ def carrier(dtype: torch.dtype) -> torch.dtype:
     if dtype == torch.int64 and not flavour.has_int64():
         return torch.int32
     return torch.float32 if dtype == torch.float64 else dtype
+
+
+def worst(dtype: torch.dtype, operation: str) -> float | int:
+    """What every number of the dtype beats in a MAX or a MIN: an infinity, or the end of the integers that carry it."""
+    if dtype.is_floating_point:
+        return -math.inf if operation == "MAX" else math.inf
+    limits = torch.iinfo(carrier(dtype))
+    return limits.min if operation == "MAX" else limits.max
 
 
 @lru_cache

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Any
 
 import sympy
-import torch
 
 from builder.conversion.context import ConversionContext
 from builder.conversion.dynamic import Size
@@ -97,8 +95,3 @@ def _without_dropped(ctx: ConversionContext, y: Any, x: Any, pool: Pool) -> Any:
         return y
     sizes = [lengths.get(axis, ctx.size(y, axis)) for axis in range(ctx.rank(y))]
     return ctx.slice(y, [0] * len(sizes), sizes, [1] * len(sizes))
-
-
-def lowest(dtype: torch.dtype) -> float | int:
-    """What loses against everything."""
-    return -math.inf if dtype.is_floating_point else int(torch.iinfo(dtype).min)

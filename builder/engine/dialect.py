@@ -20,6 +20,10 @@ REFUSED: dict[str, frozenset[str]] = {
     "POOLING.PADDED_UP": REALS,  # an average that rounds up divides by the whole window, beyond the padding too
     "QUANTIZE.CHANNELS": REALS,  # "only per-tensor quantization for activation tensors" (developer guide)
     "CONDITIONAL.IN_LOOP": TRUTHS,  # one that gives a bool within a loop ends the process
+    # "conditionally dependent shape tensors not supported"
+    "CONDITIONAL.SIZES": WHOLE,
+    # "No support for kREFLECT, kFILL, kCLAMP slice mode with Myelin", which compiles the bodies of loops
+    "SLICE.FILL.IN_LOOP": WHOLE | REALS,
     # rows that a loop writes, chosen by their number: depending on each other they crash the builder, else they mix
     "FILL.IN_LOOP": WHOLE | REALS,
     "QUANTIZE.CLIPPED": REALS,  # a CLIP before a quantisation is answered as if the scale were 1

@@ -19,6 +19,7 @@ from typing import Any
 import torch
 
 import builder
+from builder.engine import flavour
 from builder.errors import LoweringError, TrtBuildError, UnsupportedOperators
 from tests.conversion.harness import carried, spec_of
 
@@ -261,6 +262,8 @@ def _unfit(tensors: Sequence[torch.Tensor], wanted: Sequence[torch.Tensor]) -> s
     for t in tensors:
         if t.dtype in (torch.float64, torch.complex64, torch.complex128, torch.int16):
             return f"an input is {t.dtype}"
+        if t.dtype == torch.int64 and not flavour.has_int64() and not torch.equal(t, t.int().long()):
+            return "8.6 has no int64"
     if not wanted:
         return "no output at all"
     return "an output is complex" if any(t.dtype.is_complex for t in wanted) else None

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,7 @@ from click.testing import CliRunner
 from builder.cli import main
 from builder.parity import verify_engines
 from builder.repository import build_repository
+from builder.triton.layout import SIDECAR
 
 pytestmark = pytest.mark.gpu
 
@@ -66,9 +69,14 @@ def test_the_command_says_so(repository: Path) -> None:
 
 
 def test_a_plan_that_is_none_is_the_models_problem(repository: Path, tmp_path: Path) -> None:
-    import shutil
-
     shutil.copytree(repository, tmp_path / "repository")
-    (tmp_path / "repository" / "scores" / "1" / "model.plan").write_bytes(b"this is no plan")
+    model, garbage = tmp_path / "repository" / "scores", b"this is no plan"
+    (model / "1" / "model.plan").write_bytes(garbage)
+    (parity,) = verify_engines(tmp_path / "repository")
+    assert not parity.passed and "is not the file that was published" in parity.problems[0]
+
+    sidecar = json.loads((model / SIDECAR).read_text())
+    sidecar["files"]["1/model.plan"] = hashlib.sha256(garbage).hexdigest()
+    (model / SIDECAR).write_text(json.dumps(sidecar))
     (parity,) = verify_engines(tmp_path / "repository")
     assert not parity.passed and "refused the plan" in parity.problems[0]

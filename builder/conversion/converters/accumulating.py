@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from builder.conversion import dtypes
 from builder.conversion.context import ConversionContext
 from builder.conversion.converters.indexing import cut, from_the_front
 from builder.conversion.converters.padding import padded
@@ -68,12 +69,8 @@ def _mask_sizes(ctx: ConversionContext, places: Size, src: Any, axis: int) -> li
 
 def _neutral(reduction: str, dtype: torch.dtype) -> float | int:
     """What changes nothing in this reduction."""
-    if reduction in ("amax", "amin"):
-        if dtype.is_floating_point:
-            return float("-inf") if reduction == "amax" else float("inf")
-        limits = torch.iinfo(dtype)
-        return limits.min if reduction == "amax" else limits.max
-    return 1 if REDUCTIONS[reduction][0] == "PROD" else 0
+    operation = REDUCTIONS[reduction][0]
+    return {"PROD": 1, "SUM": 0}[operation] if operation in ("PROD", "SUM") else dtypes.worst(dtype, operation)
 
 
 def _to_whole(ctx: ConversionContext, found: Any, x: Any, neutral: float | int) -> Any:

@@ -91,7 +91,7 @@ def prelu(ctx: ConversionContext, node: Any, x: Any, weight: Any) -> Any:
         sizes: list[Any] = [1] * max(ctx.rank(x), 1)
         sizes[min(1, len(sizes) - 1)] = ctx.size(weight, 0)
         weight = weight.reshape(sizes) if isinstance(weight, torch.Tensor) else ctx.reshape(weight, sizes)
-    wide, weight = ctx.operands(x, weight, dtype=ctx.dtype(x))
+    wide, weight = ctx.operands(ctx.at_rank(x, 1), weight, dtype=ctx.dtype(x))  # 8.6: "at least 1 dimensions"
     result = ctx.net.add_parametric_relu(wide, weight).get_output(0)
     return result if ctx.rank(x) else ctx.squeeze(result, [0])
 

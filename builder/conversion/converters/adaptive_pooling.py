@@ -8,12 +8,13 @@ from typing import Any
 
 import torch
 
+from builder.conversion import dtypes
 from builder.conversion.arguments import dynamic_value
 from builder.conversion.context import ConversionContext
 from builder.conversion.converters.pooling import floats
 from builder.conversion.dynamic import DynamicScalar, Size
 from builder.conversion.layers import along, choose, combine, less, reduce
-from builder.conversion.pools import Pool, lowest, pooled
+from builder.conversion.pools import Pool, pooled
 from builder.conversion.registry import converter
 from builder.conversion.spatial import as_image, filled, iota
 from builder.engine.flavour import trt
@@ -134,7 +135,9 @@ def _maximum_parts(ctx: ConversionContext, x: Any, axis: int, size: Size) -> Any
     member = _member(ctx, length, size)
     trailing = ctx.rank(x) - axis - 1
     sizes = [1] * axis + [size, length] + [1] * trailing
-    masked = choose(ctx, ctx.reshape(member, sizes), ctx.unsqueeze(x, [axis]), lowest(ctx.dtype(x)), ctx.dtype(x))
+    masked = choose(
+        ctx, ctx.reshape(member, sizes), ctx.unsqueeze(x, [axis]), dtypes.worst(ctx.dtype(x), "MAX"), ctx.dtype(x)
+    )
     ctx.set_sizes(masked, [*ctx.sizes(x)[:axis], size, *ctx.sizes(x)[axis:]])
     return reduce(ctx, "MAX", masked, [axis + 1], False)
 

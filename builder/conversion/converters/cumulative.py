@@ -10,7 +10,10 @@ import torch
 from builder.conversion.context import ConversionContext, Unconvertible
 from builder.conversion.converters.ordering import at_most
 from builder.conversion.converters.reduction import accumulated
+from builder.conversion.converters.select import sliced
+from builder.conversion.evaluators.creation import filled
 from builder.conversion.registry import converter
+from builder.engine import dialect
 from builder.engine.flavour import trt
 
 
@@ -51,6 +54,11 @@ def doubling(ctx: ConversionContext, operation: str, x: Any, axis: int, neutral:
 def moved(ctx: ConversionContext, x: Any, axis: int, places: int, fill: float) -> Any:
     """x moved towards the end of an axis, what comes in being `fill`."""
     sizes = ctx.sizes(x)
+    if ctx.loops and not dialect.takes("SLICE.FILL.IN_LOOP", x.dtype.name):
+        kept = ctx.arithmetic("max", ctx.arithmetic("sub", sizes[axis], places), 0)
+        stays = sliced(ctx, x, axis, 0, kept)
+        sizes[axis] = ctx.arithmetic("sub", sizes[axis], kept)
+        return ctx.copy_sizes(x, ctx.concatenate([ctx.tensor(filled(ctx, sizes, fill, ctx.dtype(x))), stays], axis))
     starts = [-places if a == axis else 0 for a in range(len(sizes))]
     outside = ctx.constant(torch.tensor(fill, dtype=ctx.dtype(x)))
     return ctx.slice(x, starts, sizes, [1] * len(sizes), mode="FILL", fill=outside)

@@ -9,10 +9,11 @@ from typing import Any
 
 import torch
 
+from builder.conversion import dtypes
 from builder.conversion.context import ConversionContext
 from builder.conversion.dynamic import Size
 from builder.conversion.layers import choose, combine, less
-from builder.conversion.pools import Pool, lowest, output_length, pooled
+from builder.conversion.pools import Pool, output_length, pooled
 from builder.conversion.registry import converter
 from builder.conversion.spatial import as_image, filled_slice, iota
 from builder.engine import dialect
@@ -106,7 +107,7 @@ def _tapped(ctx: ConversionContext, x: Any, pool: Pool, indices: bool) -> tuple[
     Serves what IPoolingLayer does not: dilation, integers, indices.
     """
     lengths = [output_length(ctx, pool, a, ctx.size(x, a + 2)) for a in range(len(pool.window))]
-    padded = _padded(ctx, x, pool, lengths, lowest(ctx.dtype(x)))
+    padded = _padded(ctx, x, pool, lengths, dtypes.worst(ctx.dtype(x), "MAX"))
     places = _padded(ctx, _places(ctx, x), pool, lengths, 0) if indices else None
     best = place = None
     for tap in _taps(pool.window):

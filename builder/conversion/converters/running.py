@@ -37,9 +37,7 @@ def extremes(ctx: ConversionContext, x: Any, dim: int, operation: str) -> tuple[
         return x, ctx.tensor(torch.tensor(0))
     axis = ctx.axis(x, dim)
     own = ctx.cast(x, torch.int32) if not dtype.is_floating_point and dtype != torch.int64 else x
-    limits = torch.finfo(ctx.dtype(own)) if dtype.is_floating_point else torch.iinfo(dtypes.carrier(ctx.dtype(own)))
-    worst = (-math.inf if operation == "MAX" else math.inf) if dtype.is_floating_point else (
-        limits.min if operation == "MAX" else limits.max)  # fmt: skip
+    worst = dtypes.worst(ctx.dtype(own), operation)
     best = scanned(ctx, own, axis, worst, lambda a, b: ctx.elementwise(operation, a, b))
     shape = [ctx.size(x, axis) if a == axis else 1 for a in range(ctx.rank(x))]
     places = ctx.reshape(iota(ctx, ctx.size(x, axis), torch.int32), shape)

@@ -11,7 +11,7 @@ import torch
 
 from builder.conversion.block import MISSING
 from builder.conversion.context import ConversionContext, Unconvertible
-from builder.conversion.dynamic import DynamicScalar
+from builder.conversion.dynamic import DynamicScalar, of_lengths
 from builder.conversion.facts import is_tensor
 from builder.conversion.layers import alike
 from builder.conversion.nested import agree, as_flag, is_unknown, one_or_all, read_outside, values_outside
@@ -34,7 +34,18 @@ def branch(ctx: ConversionContext, node: Any, condition: Any) -> Any:
         return one_or_all(_selected(ctx, node, condition, arms))
     if _decides_a_loop(node) and not dialect.takes("CONDITIONAL.IN_LOOP", "BOOL"):
         raise Unconvertible(f"a branch in a loop decides a condition: 8.6 cannot build it, nor is {costly} free to run")
+    if _chooses_a_size(ctx, node) and not dialect.takes("CONDITIONAL.SIZES", "INT32"):
+        raise Unconvertible(
+            f"a branch chooses a number that is made of sizes, by {costly}, and 8.6 cannot build it",
+            "TensorRT 10 or newer, or compute both numbers and choose one of them",
+        )
     return one_or_all(_conditional(ctx, node, condition, arms))
+
+
+def _chooses_a_size(ctx: ConversionContext, node: Any) -> bool:
+    """Whether a branch decides numbers alone, of lengths of axes."""
+    read = (ctx.values.get(name) for arm in node.blocks() for name in read_outside(arm))
+    return _gives_numbers(node) and any(isinstance(value, DynamicScalar) and of_lengths(value) for value in read)
 
 
 CHEAP = frozenset(
