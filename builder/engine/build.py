@@ -99,7 +99,14 @@ SCARCE = re.compile(r"workspace|ShmemSize|shared memory|out of memory", re.IGNOR
 """TensorRT's words where a limit of memory leaves it no way to compute a layer (or an assertion about it fails)."""
 
 
+TOGETHER = re.compile(r"any implementation for node \{ForeignNode")
+"""TensorRT's words where Myelin, which compiles what stands between two layers' names as one, has stopped. Seen of
+GPT-NeoX on 8.6, whose attention and feed-forward layers stand side by side: of one length of sequence it builds."""
+
+
 def _fix(reason: str, options: BuildOptions) -> str:
+    if TOGETHER.search(reason):
+        return "give a size that varies one value (min = max), or build with another version of TensorRT"
     if not SCARCE.search(reason):
         return "`trt-build inspect` shows the network's layers"
     limits = ", ".join(f"{pool} {limit} bytes" for pool, limit in options.limits().items())

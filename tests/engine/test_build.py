@@ -107,6 +107,7 @@ def test_a_refused_build_says_so_once(capfd: pytest.CaptureFixture[str]) -> None
         ("insufficient workspace", {}, "lower the greatest sizes"),
         ("cfg.tacticMaxShmemSize", {"memory_pools": {"tactic_shared_memory": 2}}, "than tactic_shared_memory 2 bytes"),
         ("no implementation for node", {"workspace_bytes": 1}, "`trt-build inspect`"),
+        ("Could not find any implementation for node {ForeignNode[a...b]}.", {}, "one value (min = max)"),
     ],
 )
 def test_a_limit_of_memory_is_named_where_tensorrt_ends_at_it(words: str, options: Any, said: str) -> None:

@@ -32,7 +32,7 @@ Some need more than the default, as a manifest would state it (`tolerance`), and
 default, and the list below why.
 """
 HALF_SUMS = (
-    "TensorRT 8.6 accumulates products in half where such a kernel is the faster one; the noise is then two to three "
+    "TensorRT 8.6 accumulates products in half where such a kernel is the faster one; the noise is then two to four "
     "times that of torch, which accumulates in float32"
 )
 STATED: dict[tuple[str, str], tuple[float, str]] = {
@@ -41,8 +41,24 @@ STATED: dict[tuple[str, str], tuple[float, str]] = {
     ("Swin-tiny", "fp16"): (2.0, HALF_SUMS),
     ("CLIP vision", "fp16"): (2.0, HALF_SUMS),
     ("wav2vec2-base", "fp16"): (2.0, HALF_SUMS),
+    ("DPT", "fp16"): (2.0, HALF_SUMS),
 }
 """By network and precision, how often the default tolerance it needs, and the reason."""
+BEHIND: dict[str, str] = {
+    "GPT-NeoX (2 layers)": (
+        "an assertion of Myelin's stops TensorRT 8.6 where attention and feed-forward layers stand side by side, the "
+        "mask is added and the length varies. A block of that shape builds, and answers right, with the one behind "
+        "the other, without the feed-forward layers, with a length of one value, or with the mask as `masked_fill`; "
+        "not at levels 1 to 3; without FASTER_DYNAMIC_SHAPES it builds and answers wrong"
+    ),
+    "SegFormer-B0": (
+        "of nine engines of it with one block a stage, four gave such answers (all of a noise of 1.049) and five noises "
+        "of 0.0009 to 0.0023, by which kernels TensorRT 8.6.0 happened to find fastest; both with the patch embeddings "
+        "kept in float32 were right, while keeping attention, feed-forward or depthwise layers there helped nothing. "
+        "The same network is right in fp32 and tf32"
+    ),
+}
+"""By network, what was found out about answers that are wrong and engines that do not build."""
 NOTHING = "\nNothing has been measured yet: it needs a GPU and TensorRT.\n"
 
 
@@ -137,3 +153,5 @@ def _problems(rows: Sequence[Row]) -> Iterator[str]:
         yield "\nWhat is behind those that failed or gave another answer:\n"
     for row in bad:
         yield f"- {row['network']}, {row['mode']}, {row['precision']}: {row['problem']}"
+    for name in dict.fromkeys(row["network"] for row in bad if row["network"] in BEHIND):
+        yield f"- {name}: {BEHIND[name]}."
