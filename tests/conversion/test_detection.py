@@ -63,8 +63,8 @@ def bilinear(image: Tensor, y: float, x: float) -> Tensor:
 
 
 ALIVE: list[object] = []
-"""torch.jit knows operators by their `id`, which one that is gone leaves to what is made next: a module's list of numbers
-was a function in another test then ("builtin cannot be used as a value")."""
+"""torch.jit knows operators by their `id`, which one that is gone leaves to what is made next: a module's list of
+numbers was a function in another test then ("builtin cannot be used as a value")."""
 
 
 @pytest.fixture(scope="module", autouse=True)
