@@ -53,9 +53,9 @@ BEHIND: dict[str, str] = {
     ),
     "SegFormer-B0": (
         "of nine engines of it with one block a stage, four gave such answers (each of a noise of 1.05) and five "
-        "noises of 0.0009 to 0.0023, by which kernels TensorRT 8.6.0 happened to find fastest; both with the patch embeddings "
-        "kept in float32 were right, while keeping attention, feed-forward or depthwise layers there helped nothing. "
-        "The same network is right in fp32 and tf32"
+        "noises of 0.0009 to 0.0023, by which kernels TensorRT 8.6.0 happened to find fastest; both with the patch "
+        "embeddings kept in float32 were right, while keeping attention, feed-forward or depthwise layers "
+        "there helped nothing. The same network is right in fp32 and tf32"
     ),
 }
 """By network, what was found out about answers that are wrong and engines that do not build."""
