@@ -6,6 +6,7 @@ builder.engine.dialect says, and shapes and indices come as INT32. Only an engin
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -186,8 +187,15 @@ def forget() -> None:
         table.cache_clear()
 
 
+WANTS: dict[str, Callable[[Any], bool]] = {
+    "TOPK": lambda node: len(node.inputs) > 1 or node.layer.k > 0,  # "condition: k > 0"
+    "PARAMETRIC_RELU": lambda node: len(node.inputs[0].shape) > 0,  # "at least 1 dimensions are required for input"
+}
+"""By layer, what 8.6 wants beside a type."""
+
+
 def refused(network: Any) -> list[str]:
-    """What 8.6 would not take of a network's layers, by dialect.REFUSED."""
+    """What 8.6 would not take of a network's layers, by dialect.REFUSED and WANTS."""
     from builder.reference.network import read_layer
 
     found = []
@@ -196,4 +204,6 @@ def refused(network: Any) -> list[str]:
         names = [node.kind, *(f"{node.kind}.{s.name}" for s in settings if hasattr(s, "name"))]
         read = node.inputs[0].dtype.name if node.inputs else ""
         found += [f"{node.layer.name}: {name} of {read}" for name in names if read in dialect.REFUSED.get(name, ())]
+        if not WANTS.get(node.kind, lambda node: True)(node):
+            found.append(f"{node.layer.name}: {node.kind} as it is")
     return found

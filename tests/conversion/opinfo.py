@@ -21,6 +21,7 @@ import torch
 import builder
 from builder.engine import flavour
 from builder.errors import LoweringError, TrtBuildError, UnsupportedOperators
+from tests.conversion import old
 from tests.conversion.harness import carried, spec_of
 
 DTYPES = (torch.float32, torch.int64, torch.bool)
@@ -192,6 +193,7 @@ def _judge(result: Result, entry: Any, sample: Any) -> None:
 
 def _compare(name: str, traced: Any, tensors: Sequence[torch.Tensor], wanted: Sequence[torch.Tensor]) -> None:
     conversion = builder.convert(traced, [spec_of(t, {}, {}) for t in tensors])
+    assert flavour.strongly_typed() or not old.refused(conversion.network)
     answers = builder.reference.run(conversion, tensors)
     assert len(answers) == len(wanted), f"{len(answers)} outputs for {len(wanted)}"
     tolerance = WIDER.get(name, RTOL)

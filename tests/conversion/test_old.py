@@ -39,6 +39,12 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[torch.Tensor, ...]]] = {
     "products of halves": (lambda x: (x @ x.t(), F.linear(x, x, x[:, 0]), torch.bmm(x[None], x.t()[None])), (HALVES,)),
     "half from others": (lambda x: (x.half(), x.bool().half()), (torch.tensor([1, 0, -7]),)),
     "shifts": (torch.bitwise_right_shift, (torch.tensor([93, -93, -1]), torch.tensor([31, 40, 63]))),
+    "rows of nothing": (lambda x: (x.sort(1), x.argsort(1), x.topk(0, 0)), (torch.zeros(2, 0),)),
+    "the rectifier of a number": (F.prelu, (torch.tensor(-2.0), torch.tensor(0.5))),
+    "the least of what falls on a part": (
+        lambda x, at, y: (x.scatter_reduce(1, at, y, "amin"), x.scatter_reduce(1, at, y, "amax")),
+        (torch.arange(-3, 9).reshape(4, 3), torch.tensor([[0, 0], [2, 1]]), torch.tensor([[-7, 8], [-1, 50]])),
+    ),
     "averages that round up": (lambda x: F.avg_pool2d(x, 3, 2, 1, True, True), (torch.randn(1, 2, 7, 8),)),
 }
 
@@ -126,6 +132,25 @@ def layers(conversion: builder.Conversion) -> list[Any]:
     """With the settings of their classes."""
     network = conversion.network
     return [read_layer(network.get_layer(index)) for index in range(network.num_layers)]
+
+
+class Summed(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        sums = []
+        for row in range(x.size(0)):
+            sums.append(x[row].cumsum(0))
+        return torch.stack(sums)
+
+
+@pytest.mark.parametrize("wide", [4, "w"])
+def test_a_running_sum_in_a_loop_fills_no_slice(wide: Any) -> None:
+    """Myelin, which compiles the body, has no FILL."""
+    more = [[torch.randn(1, wide if wide == 4 else 1)], [torch.randn(7, wide if wide == 4 else 6)]]
+    dynamic = {0: {0: "n"} if wide == 4 else {0: "n", 1: "w"}}
+    conversion = check(Summed(), torch.randn(3, 4), dynamic=dynamic, spans={"n": (1, 3, 99)}, more=more)
+    kinds = {node.kind for node in layers(conversion)}
+    modes = {node.layer.mode.name for node in layers(conversion) if node.kind == "SLICE"}
+    assert "TRIP_LIMIT" in kinds and "FILL" not in modes
 
 
 def test_integers_that_are_too_many_to_rank_are_refused() -> None:
