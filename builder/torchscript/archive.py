@@ -43,6 +43,8 @@ def _is_zip(path: Path) -> None:
     if path.is_dir():
         kind = " (a TensorFlow SavedModel)" if (path / "saved_model.pb").exists() else ""
         raise _refuse(path, f"is a directory{kind}, not a TorchScript file")
+    if not path.is_file():  # opening a pipe waits for somebody to write
+        raise _refuse(path, "is no file but a pipe, a socket or a device", "copy it to a file first")
     try:
         with path.open("rb") as file:
             head = file.read(kinds.HEAD_BYTES)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import pickle
 import struct
 import zipfile
@@ -134,6 +135,11 @@ def test_no_file_and_a_directory(tmp_path: Path) -> None:
     assert "is a directory" in refused(tmp_path)
     (tmp_path / "saved_model.pb").touch()
     assert "TensorFlow" in refused(tmp_path)
+
+
+def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "net.pt")
+    assert "is no file but a pipe" in refused(tmp_path / "net.pt")
 
 
 @pytest.mark.parametrize("share", [0.01, 0.5, 0.99])
