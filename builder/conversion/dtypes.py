@@ -43,10 +43,11 @@ def carrier(dtype: torch.dtype) -> torch.dtype:
 
 
 def worst(dtype: torch.dtype, operation: str) -> float | int:
-    """What every number of the dtype beats in a MAX or a MIN: an infinity, or the end of the integers that carry it."""
+    """What no number of the dtype loses to in a MAX or a MIN: an infinity, or the end of its integers, as far as what
+    carries them reaches."""
     if dtype.is_floating_point:
         return -math.inf if operation == "MAX" else math.inf
-    limits = torch.iinfo(carrier(dtype))
+    limits = min(torch.iinfo(dtype), torch.iinfo(carrier(dtype)), key=lambda kind: kind.bits)
     return limits.min if operation == "MAX" else limits.max
 
 

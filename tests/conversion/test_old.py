@@ -45,6 +45,10 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[torch.Tensor, ...]]] = {
         lambda x, at, y: (x.scatter_reduce(1, at, y, "amin"), x.scatter_reduce(1, at, y, "amax")),
         (torch.arange(-3, 9).reshape(4, 3), torch.tensor([[0, 0], [2, 1]]), torch.tensor([[-7, 8], [-1, 50]])),
     ),
+    "the greatest of small integers": (
+        lambda x: F.max_pool2d(x, 2, 2, 1),
+        (torch.tensor([[[[-100, -3], [7, -128]]]], dtype=torch.int8),),
+    ),
     "averages that round up": (lambda x: F.avg_pool2d(x, 3, 2, 1, True, True), (torch.randn(1, 2, 7, 8),)),
 }
 

@@ -159,6 +159,14 @@ def test_every_reduction_with_and_without_what_was_there(dtype: torch.dtype, how
     )
 
 
+@pytest.mark.parametrize("how", ["amax", "amin"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int64, torch.int8])
+def test_where_nothing_falls_everything_wins(dtype: torch.dtype, how: str) -> None:
+    """The index covers the first row alone."""
+    x, src = sample(3, 4, dtype=dtype), sample(1, 3, dtype=dtype)
+    check(lambda x, i, s: x.scatter_reduce(1, i, s, how), x, ids([[3, 3, 0]]), src)
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_every_dtype_can_be_written(dtype: torch.dtype) -> None:
     check(
