@@ -15,6 +15,7 @@ from builder.lowering.frozen import frozen_graph
 from builder.lowering.graph import LoweredGraph
 from builder.lowering.paranoid import Paranoid, seeded
 from builder.lowering.passes import KEPT, Context, torch_passes
+from builder.lowering.passes.attention import scale_queries
 from builder.lowering.passes.functionalise.views import Emit
 from builder.lowering.passes.interface import flatten_inputs, flatten_outputs
 from builder.lowering.pipeline import HALF, run_passes
@@ -64,9 +65,8 @@ def lower(
 def for_half(lowered: LoweredGraph, specs: Sequence[Any] = ()) -> LoweredGraph:
     """The lowered graph in the form for half precision (`pipeline.HALF`); the given one is not changed. `specs` are the
     inputs' TensorSpecs, where they are known."""
-    first = HALF[0]
-    if not ir.nodes_of(lowered.graph, *first.touches):
-        return lowered  # the rest tidies up behind it
+    if not ir.nodes_of(lowered.graph, *scale_queries.touches):  # the other passes tidy up behind it
+        return lowered
     graph = lowered.graph.copy()
     run_passes(graph, Context(specs=tuple(specs)), HALF)
     return replace(lowered, graph=graph)

@@ -146,12 +146,11 @@ class Summed(torch.nn.Module):
         return torch.stack(sums)
 
 
-@pytest.mark.parametrize("wide", [4, "w"])
-def test_a_running_sum_in_a_loop_fills_no_slice(wide: Any) -> None:
+@pytest.mark.parametrize(("axes", "widths"), [({0: "n"}, (4, 4)), ({0: "n", 1: "w"}, (1, 6))])
+def test_a_running_sum_in_a_loop_fills_no_slice(axes: dict[int, str], widths: tuple[int, int]) -> None:
     """Myelin, which compiles the body, has no FILL."""
-    more = [[torch.randn(1, wide if wide == 4 else 1)], [torch.randn(7, wide if wide == 4 else 6)]]
-    dynamic = {0: {0: "n"} if wide == 4 else {0: "n", 1: "w"}}
-    conversion = check(Summed(), torch.randn(3, 4), dynamic=dynamic, spans={"n": (1, 3, 99)}, more=more)
+    more = [[torch.randn(rows, width)] for rows, width in zip((1, 7), widths, strict=True)]
+    conversion = check(Summed(), torch.randn(3, 4), dynamic={0: axes}, spans={"n": (1, 3, 99)}, more=more)
     kinds = {node.kind for node in layers(conversion)}
     modes = {node.layer.mode.name for node in layers(conversion) if node.kind == "SLICE"}
     assert "TRIP_LIMIT" in kinds and "FILL" not in modes

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import torch
 
+from builder.lowering.passes import Pass
 from builder.lowering.pipeline import HALF, PIPELINE
 from tests.lowering.expected import read
 from tests.lowering.nn_modules import table
@@ -71,11 +72,13 @@ def lowering() -> str:
 
 
 def _list() -> Iterator[str]:
-    for number, step in enumerate(PIPELINE, 1):
-        yield f"{number}. [{step.name}](#{step.name})"
+    yield from _numbered(PIPELINE)
     yield "\nConversion runs these on a copy of the graph, where it computes in half precision:\n"
-    for number, step in enumerate(HALF, 1):
-        yield f"{number}. [{step.name}](#{step.name})"
+    yield from _numbered(HALF)
+
+
+def _numbered(steps: Iterable[Pass]) -> Iterator[str]:
+    return (f"{number}. [{step.name}](#{step.name})" for number, step in enumerate(steps, 1))
 
 
 def _sections() -> Iterator[str]:

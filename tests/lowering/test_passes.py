@@ -13,7 +13,6 @@ import torch
 
 from builder.lowering import ir
 from builder.lowering.paranoid import _tensors, execute
-from builder.lowering.pipeline import HALF, PIPELINE
 from builder.lowering.verifier import Snapshot, verify
 from tests.lowering.cases import CASES, PASSES, Case
 from tests.lowering.corners import BY_TITLE, CORNERS
@@ -112,7 +111,5 @@ def test_a_second_run_changes_nothing(case: Case) -> None:
 
 def test_every_pass_has_a_case_and_says_what_it_does() -> None:
     covered = {case.step for case in CASES}
-    assert {step.name for step in (*PIPELINE, *HALF)} == covered | {
-        "refuse-nested-tensors"
-    }  # leaves no graph: test_phase.py
-    assert all(step.doc for step in (*PIPELINE, *HALF))
+    assert set(PASSES) == covered | {"refuse-nested-tensors"}  # leaves no graph: test_phase.py
+    assert all(step.doc for step in PASSES.values())

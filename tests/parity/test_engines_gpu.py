@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import shutil
 from pathlib import Path
@@ -14,6 +13,7 @@ from click.testing import CliRunner
 from builder.cli import main
 from builder.parity import verify_engines
 from builder.repository import build_repository
+from builder.torchscript import sha256
 from builder.triton.layout import SIDECAR
 
 pytestmark = pytest.mark.gpu
@@ -70,13 +70,14 @@ def test_the_command_says_so(repository: Path) -> None:
 
 def test_a_plan_that_is_none_is_the_models_problem(repository: Path, tmp_path: Path) -> None:
     shutil.copytree(repository, tmp_path / "repository")
-    model, garbage = tmp_path / "repository" / "scores", b"this is no plan"
-    (model / "1" / "model.plan").write_bytes(garbage)
+    model = tmp_path / "repository" / "scores"
+    plan = model / "1" / "model.plan"
+    plan.write_bytes(b"this is no plan")
     (parity,) = verify_engines(tmp_path / "repository")
     assert not parity.passed and "is not the file that was published" in parity.problems[0]
 
     sidecar = json.loads((model / SIDECAR).read_text())
-    sidecar["files"]["1/model.plan"] = hashlib.sha256(garbage).hexdigest()
+    sidecar["files"]["1/model.plan"] = sha256(plan)
     (model / SIDECAR).write_text(json.dumps(sidecar))
     (parity,) = verify_engines(tmp_path / "repository")
     assert not parity.passed and "refused the plan" in parity.problems[0]

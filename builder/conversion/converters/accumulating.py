@@ -70,7 +70,9 @@ def _mask_sizes(ctx: ConversionContext, places: Size, src: Any, axis: int) -> li
 def _neutral(reduction: str, dtype: torch.dtype) -> float | int:
     """What changes nothing in this reduction."""
     operation = REDUCTIONS[reduction][0]
-    return {"PROD": 1, "SUM": 0}[operation] if operation in ("PROD", "SUM") else dtypes.worst(dtype, operation)
+    if operation in ("MAX", "MIN"):
+        return dtypes.worst(dtype, operation)
+    return 1 if operation == "PROD" else 0
 
 
 def _to_whole(ctx: ConversionContext, found: Any, x: Any, neutral: float | int) -> Any:

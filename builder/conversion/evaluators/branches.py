@@ -34,7 +34,7 @@ def branch(ctx: ConversionContext, node: Any, condition: Any) -> Any:
         return one_or_all(_selected(ctx, node, condition, arms))
     if _decides_a_loop(node) and not dialect.takes("CONDITIONAL.IN_LOOP", "BOOL"):
         raise Unconvertible(f"a branch in a loop decides a condition: 8.6 cannot build it, nor is {costly} free to run")
-    if _chooses_a_size(ctx, node) and not dialect.takes("CONDITIONAL.SIZES", "INT32"):
+    if not dialect.takes("CONDITIONAL.SIZES", "INT32") and _chooses_a_size(ctx, node):
         raise Unconvertible(
             f"a branch chooses a number that is made of sizes, by {costly}, and 8.6 cannot build it",
             "TensorRT 10 or newer, or compute both numbers and choose one of them",
