@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
 from tests.conversion import opinfo
 
@@ -29,6 +30,8 @@ def test_a_few_samples_of_the_most_used(name: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", opinfo.operators())
 def test_every_sample_of_every_operator(name: str) -> None:
+    if not opinfo.known(name):
+        pytest.skip(f"torch {torch.__version__} has no samples of {name}")
     accepted(name, None)
 
 

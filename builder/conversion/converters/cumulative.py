@@ -11,7 +11,8 @@ from builder.conversion.context import ConversionContext, Unconvertible
 from builder.conversion.converters.ordering import at_most
 from builder.conversion.converters.reduction import accumulated
 from builder.conversion.converters.select import sliced
-from builder.conversion.evaluators.creation import filled
+from builder.conversion.dynamic import DynamicScalar
+from builder.conversion.layers import choose, gathered
 from builder.conversion.registry import converter
 from builder.engine import dialect
 from builder.engine.flavour import trt
@@ -53,12 +54,22 @@ def doubling(ctx: ConversionContext, operation: str, x: Any, axis: int, neutral:
 
 def moved(ctx: ConversionContext, x: Any, axis: int, places: int, fill: float) -> Any:
     """x moved towards the end of an axis, what comes in being `fill`."""
-    sizes = ctx.sizes(x)
     if ctx.loops and not dialect.takes("SLICE.FILL.IN_LOOP", x.dtype.name):
-        kept = ctx.arithmetic("max", ctx.arithmetic("sub", sizes[axis], places), 0)
-        stays = sliced(ctx, x, axis, 0, kept)
-        sizes[axis] = ctx.arithmetic("sub", sizes[axis], kept)
-        return ctx.copy_sizes(x, ctx.concatenate([ctx.tensor(filled(ctx, sizes, fill, ctx.dtype(x))), stays], axis))
+        return _picked(ctx, x, axis, places, fill)
+    sizes = ctx.sizes(x)
     starts = [-places if a == axis else 0 for a in range(len(sizes))]
     outside = ctx.constant(torch.tensor(fill, dtype=ctx.dtype(x)))
     return ctx.slice(x, starts, sizes, [1] * len(sizes), mode="FILL", fill=outside)
+
+
+def _picked(ctx: ConversionContext, x: Any, axis: int, places: int, fill: float) -> Any:
+    """The same in the body of a loop on 8.6, by numbers that are known outside: joined to what comes in, the builder
+    stops where another axis varies ("remainder_last_tensor_map", Myelin's loop_unroll.cpp)."""
+    size = ctx.size(x, axis)
+    behind = torch.arange(at_most(ctx, size)) - places
+    stayed: Any = (behind >= 0).reshape([-1 if a == axis else 1 for a in range(ctx.rank(x))])
+    source: Any = behind.clamp(min=0)
+    if isinstance(size, DynamicScalar):
+        stayed = sliced(ctx, ctx.constant(stayed), axis, 0, size)
+        source = sliced(ctx, ctx.constant(source), 0, 0, size)
+    return ctx.copy_sizes(x, choose(ctx, stayed, gathered(ctx, x, source, axis), fill, ctx.dtype(x)))
