@@ -139,7 +139,7 @@ def evaluated() -> Iterator[str]:
 def lowered() -> Iterator[str]:
     """The operators that lowering's formulas replace, and the passes."""
     from builder.lowering import attention_formulas, formulas
-    from builder.lowering.pipeline import HALF, PIPELINE
+    from builder.lowering.pipeline import FULL, HALF, PIPELINE
 
     tables = [
         value for module in (formulas, attention_formulas) for value in vars(module).values() if isinstance(value, dict)
@@ -151,8 +151,10 @@ def lowered() -> Iterator[str]:
         names[name].append(overload)
     yield "\n## Lowered\n\nOperators that a formula replaces:\n"
     yield from table(["operator", "overloads"], ((f"`{n}`", ", ".join(o)) for n, o in sorted(names.items())))
-    yield "\nPasses, in their order (a pass may run more than once; `scale-queries` runs for half precision only):\n"
-    passes = dict.fromkeys((step.name, step.doc.splitlines()[0] if step.doc else "") for step in (*PIPELINE, *HALF))
+    yield "\nPasses, in their order (a pass may run more than once; `scale-queries` runs for half precision only,\n"
+    yield "`scale-scores` for full precision only):\n"
+    steps = (*PIPELINE, *HALF, *FULL)
+    passes = dict.fromkeys((step.name, step.doc.splitlines()[0] if step.doc else "") for step in steps)
     yield from table(["pass", "what it does"], ((f"`{name}`", doc) for name, doc in passes))
 
 

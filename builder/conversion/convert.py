@@ -21,7 +21,7 @@ from builder.engine import flavour
 from builder.engine.network import new_network
 from builder.engine.typed import pin, say
 from builder.errors import ConversionError, UnsupportedOperators, UsageError
-from builder.lowering import LoweredGraph, for_half, lower
+from builder.lowering import LoweredGraph, for_precision, lower
 from builder.lowering.facts import dtype_of
 from builder.manifest.spec import Profile, TensorSpec
 
@@ -73,8 +73,7 @@ def convert(
             f"precision {precision!r}: nothing in this graph is quantised",
             fix="builder.quantize(builder.lower(module), ...) first; in a manifest the key is `calibration`",
         )
-    if rules.half:
-        lowered = for_half(lowered, specs)
+    lowered = for_precision(lowered, bool(rules.half), specs)
     profiles = tuple(profiles) if profiles is not None else (_one_profile(specs),)
     trt_builder, network, messages = new_network()
     ctx = ConversionContext(network, profiles, messages)

@@ -5,7 +5,7 @@ by one.
 from __future__ import annotations
 
 from builder.lowering.graph import LoweredGraph
-from builder.lowering.lower import as_written, for_half, lower
+from builder.lowering.lower import as_written, for_precision, lower
 from builder.lowering.passes.fallback import fallback_nodes
 from builder.lowering.pipeline import PIPELINE
 from builder.lowering.trace import PassRecord, write_sequence
@@ -16,7 +16,7 @@ __all__ = [
     "PassRecord",
     "as_written",
     "fallback_nodes",
-    "for_half",
+    "for_precision",
     "lower",
     "write_sequence",
 ]

@@ -13,7 +13,7 @@ from builder.errors import UsageError
 from builder.lowering.graph import canonical
 from builder.lowering.paranoid import Paranoid
 from builder.lowering.passes import Context, Pass, torch_passes
-from builder.lowering.passes.attention import scale_queries
+from builder.lowering.passes.attention import scale_queries, scale_scores
 from builder.lowering.passes.complex import split_complex
 from builder.lowering.passes.convolution import unify_convolutions
 from builder.lowering.passes.dtypes import fold_known_facts, remove_casts
@@ -172,6 +172,9 @@ HALF: tuple[Pass, ...] = (
     torch_passes.eliminate_dead_code,
 )
 """What conversion adds where it computes in half precision."""
+
+FULL: tuple[Pass, ...] = (scale_scores, *HALF[1:])
+"""What it adds where it does not."""
 
 
 def run_passes(

@@ -15,10 +15,10 @@ import torch
 from builder.lowering.graph import canonical
 from builder.lowering.passes import Context
 from builder.lowering.passes.functionalise.views import Emit
-from builder.lowering.pipeline import HALF, PIPELINE
+from builder.lowering.pipeline import FULL, HALF, PIPELINE
 from builder.manifest.spec import TensorSpec
 
-PASSES = {step.name: step for step in (*PIPELINE, *HALF)}
+PASSES = {step.name: step for step in (*PIPELINE, *HALF, *FULL)}
 
 
 def floats(*shape: int) -> torch.Tensor:
@@ -824,6 +824,24 @@ CASES = (
         (_X,),
         ("aten::div(%8",),
         ("aten::div(%5",),
+        (MAT.t(),),
+    ),
+    plain(
+        "scale-scores",
+        """graph(%x : Tensor, %w : Tensor):
+          %none : NoneType = prim::Constant()
+          %root : float = prim::Constant[value=8.]()
+          %last : int = prim::Constant[value=-1]()
+          %before : int = prim::Constant[value=-2]()
+          %q : Tensor = aten::linear(%x, %w, %none)
+          %k : Tensor = aten::transpose(%q, %last, %before)
+          %scaled : Tensor = aten::div(%q, %root)
+          %scores : Tensor = aten::matmul(%scaled, %k)
+          %weights : Tensor = aten::softmax(%scores, %last, %none)
+          return (%weights)""",
+        (_X,),
+        ("aten::div(%6",),
+        ("aten::div(%8",),
         (MAT.t(),),
     ),
     plain(

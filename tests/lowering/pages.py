@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 
 from builder.lowering.passes import Pass
-from builder.lowering.pipeline import HALF, PIPELINE
+from builder.lowering.pipeline import FULL, HALF, PIPELINE
 from tests.lowering.expected import read
 from tests.lowering.nn_modules import table
 
@@ -75,6 +75,8 @@ def _list() -> Iterator[str]:
     yield from _numbered(PIPELINE)
     yield "\nConversion runs these on a copy of the graph, where it computes in half precision:\n"
     yield from _numbered(HALF)
+    yield "\nAnd these, where it does not:\n"
+    yield from _numbered(FULL)
 
 
 def _numbered(steps: Iterable[Pass]) -> Iterator[str]:
@@ -82,7 +84,7 @@ def _numbered(steps: Iterable[Pass]) -> Iterator[str]:
 
 
 def _sections() -> Iterator[str]:
-    for step in dict.fromkeys((*PIPELINE, *HALF)):
+    for step in dict.fromkeys((*PIPELINE, *HALF, *FULL)):
         yield f"## {step.name}\n\n{_flow(step.doc)}\n"
         if step.removes:
             yield "Gone after it: " + ", ".join(f"`{kind}`" for kind in step.removes) + ".\n"

@@ -66,7 +66,7 @@ def _picked(ctx: ConversionContext, x: Any, axis: int, places: int, fill: float)
     """The same in the body of a loop on 8.6, by numbers that are known outside: joined to what comes in, the builder
     stops where another axis varies ("remainder_last_tensor_map", Myelin's loop_unroll.cpp)."""
     size = ctx.size(x, axis)
-    behind = torch.arange(at_most(ctx, size)) - places
+    behind = torch.arange(at_most(ctx, size) or 0) - places
     stayed: Any = (behind >= 0).reshape([-1 if a == axis else 1 for a in range(ctx.rank(x))])
     source: Any = behind.clamp(min=0)
     if isinstance(size, DynamicScalar):
