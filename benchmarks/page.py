@@ -42,7 +42,7 @@ all GPUs of a host at once, and each engine is built once.
 def text() -> str:
     """The page."""
     engines = records.newest(records.read(records.ENGINES))
-    parts = [HEAD, *_engines(engines), *_torch(records.newest(records.read(records.TORCH)))]
+    parts = [HEAD, *_engines(engines), *_torch(records.newest(records.read(records.TORCH)), engines)]
     parts += _serving(records.newest(records.read(records.SERVING)))
     if NOTES.exists():
         parts.append(NOTES.read_text("utf-8"))
@@ -176,17 +176,31 @@ def _tried(row: Row, plain: Row | None) -> list[str]:
     return [f"`{row['settings']}`", row["network"], row["precision"], str(row["batch"]), *times, *ratios, *errors]
 
 
-def _torch(rows: Sequence[Row]) -> Iterator[str]:
-    """What torch alone takes, where that was measured in another Python than the engines."""
+def _torch(rows: Sequence[Row], engines: Sequence[Row]) -> Iterator[str]:
+    """What torch alone takes, where that was measured in another Python than the engines, beside our engine's time."""
+    ours = {_cell(row): row for row in engines if not row.get("settings")}
     for (gpu, version), here in sorted(_grouped(rows, "gpu", "torch").items()):
         yield f"\n## {gpu}, torch {version} alone\n"
         yield _provenance(here)
         names = ("eager", "torchscript", "compile")
-        lines = ([row["network"], row["precision"], str(row["batch"]), *(_milliseconds(row, n) for n in names)]
-                 for row in here)  # fmt: skip
-        yield from _table(["network", "precision", "batch", "eager", "TorchScript", "torch.compile"], lines)
+        lines = ([row["network"], row["precision"], str(row["batch"]), *(_milliseconds(row, n) for n in names),
+                  *_beside(row, ours.get(_cell(row)))] for row in sorted(here, key=_cell))  # fmt: skip
+        columns = ("eager", "TorchScript", "torch.compile", "our engine", "torch.compile / ours")
+        yield from _table(["network", "precision", "batch", *columns], lines)
         failed = {(name, reason) for row in here for name, reason in row.get("failed", {}).items()}
         yield from (f"\n`{name}` has no time where it says: {reason}." for name, reason in sorted(failed))
+
+
+def _cell(row: Row) -> tuple[str, str, str, int]:
+    return row["gpu"], row["network"], row["precision"], row["batch"]
+
+
+def _beside(row: Row, engine: Row | None) -> list[str]:
+    """Our engine's time, and how many times as long torch.compile takes."""
+    if engine is None or "compile" not in row["milliseconds"]:
+        return ["", ""]
+    ratio = row["milliseconds"]["compile"] / engine["milliseconds"]["ours"]
+    return [_milliseconds(engine, "ours"), f"{ratio:.2f}"]
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:

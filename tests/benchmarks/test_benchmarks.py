@@ -144,6 +144,14 @@ def test_the_page_says_the_mean_what_is_above_the_limit_and_what_was_tried(
     assert "9.000" not in said
 
 
+def test_the_page_has_our_engine_beside_torch_alone() -> None:
+    torch_alone = {**_row(8, 0.8), "milliseconds": {"eager": 4.0, "torchscript": 3.0, "compile": 1.0}}
+    said = "\n".join(page._torch([torch_alone], [_row(8, 0.8), _row(8, 0.4, settings="x=1")]))
+    ours = _row(8, 0.8)["milliseconds"]["ours"]
+    assert f"| unet | fp16 | 8 | 4.000 | 3.000 | 1.000 | {ours:.3f} | {1 / ours:.2f} |" in said
+    assert "| unet | fp16 | 8 | 4.000 | 3.000 | 1.000 |  |  |" in "\n".join(page._torch([torch_alone], []))
+
+
 def _served(**more: object) -> dict[str, object]:
     about = {"gpu": "H200", "network": "unet", "precision": "fp16", "batch": 8, "way": "cuda"}
     times = dict.fromkeys(("engine", "compute_infer", "compute_input", "compute_output", "client"), 0.5)
