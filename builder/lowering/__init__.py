@@ -7,7 +7,7 @@ from __future__ import annotations
 from builder.lowering.graph import LoweredGraph
 from builder.lowering.lower import as_written, for_precision, lower
 from builder.lowering.passes.fallback import fallback_nodes
-from builder.lowering.pipeline import PIPELINE
+from builder.lowering.pipeline import PIPELINE, passes_for
 from builder.lowering.trace import PassRecord, write_sequence
 
 __all__ = [
@@ -18,5 +18,6 @@ __all__ = [
     "fallback_nodes",
     "for_precision",
     "lower",
+    "passes_for",
     "write_sequence",
 ]

@@ -18,7 +18,7 @@ from builder.lowering.passes import KEPT, Context, torch_passes
 from builder.lowering.passes.attention import scale_queries
 from builder.lowering.passes.functionalise.views import Emit
 from builder.lowering.passes.interface import flatten_inputs, flatten_outputs
-from builder.lowering.pipeline import FULL, HALF, run_passes
+from builder.lowering.pipeline import passes_for, run_passes
 from builder.lowering.regions import make_plain
 
 
@@ -62,14 +62,23 @@ def lower(
     return LoweredGraph(graph, tuple(context.inputs), tuple(context.outputs), trace, lists)
 
 
-def for_precision(lowered: LoweredGraph, half: bool, specs: Sequence[Any] = ()) -> LoweredGraph:
-    """The lowered graph in the form for half precision, or for full (`pipeline.HALF`, `FULL`); the given one is not
-    changed. `specs` are the inputs' TensorSpecs, where they are known."""
+def for_precision(
+    lowered: LoweredGraph,
+    half: bool,
+    specs: Sequence[Any] = (),
+    *,
+    stop_after: str | None = None,
+    keep_text: bool = False,
+) -> LoweredGraph:
+    """The lowered graph in the form for half precision, or for full (`pipeline.passes_for`); the given one is not
+    changed. `specs` are the inputs' TensorSpecs, where they are known; `stop_after` and `keep_text` as of `lower`.
+    """
     if not ir.nodes_of(lowered.graph, *scale_queries.touches):  # the other passes tidy up behind it
         return lowered
     graph = lowered.graph.copy()
-    run_passes(graph, Context(specs=tuple(specs)), HALF if half else FULL)
-    return replace(lowered, graph=graph)
+    context = Context(specs=tuple(specs))
+    trace = run_passes(graph, context, passes_for(half), stop_after=stop_after, keep_text=keep_text)
+    return replace(lowered, graph=graph, trace=(*lowered.trace, *trace))
 
 
 AS_WRITTEN = (

@@ -177,6 +177,11 @@ FULL: tuple[Pass, ...] = (scale_scores, *HALF[1:])
 """What it adds where it does not."""
 
 
+def passes_for(half: bool) -> tuple[Pass, ...]:
+    """What conversion adds for half precision, or for full."""
+    return HALF if half else FULL
+
+
 def run_passes(
     graph: Any,
     context: Context,

@@ -281,6 +281,29 @@ def test_lower_stops_where_it_is_told_and_names_the_pass_that_was_meant(small: P
     assert "did you mean 'inline'?" in result.stderr
 
 
+class Attention(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.query = torch.nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.softmax(torch.matmul(self.query(x), x.transpose(-1, -2)) / 2.0, dim=-1)
+
+
+def test_lower_shows_what_conversion_does_for_a_precision(small: Path, tmp_path: Path, run: Run) -> None:
+    torch.jit.trace(Attention(), torch.randn(2, 3, 4)).save(tmp_path / "attention.pt")
+    half = ("lower", tmp_path / "attention.pt", "--precision", "fp16")
+    assert "aten::div" in run(*half, "--show", "scale-queries").stdout
+    stopped = json.loads(run(*half, "--stop-after", "scale-queries", "--json").stdout)
+    assert stopped["passes"][-1]["name"] == "scale-queries"
+    assert "scale-queries did not run" in run("lower", small / "small.pt", *half[2:], "--show", "scale-queries").stdout
+    early = json.loads(run(*half, "--stop-after", "inline", "--json").stdout)
+    assert early["passes"][-1]["name"] == "inline"
+    for name, precision in (("scale-queries", "fp16"), ("scale-scores", "fp32")):
+        refused = run("lower", tmp_path / "attention.pt", "--show", name)
+        assert refused.exit_code == 2 and f"add --precision {precision}" in refused.stderr
+
+
 def test_inspect_prints_a_network_a_plan_a_model_and_a_repository(small: Path, published: Path, run: Run) -> None:
     layers = json.loads(run("inspect", small, "--json").stdout)["layers"]
     assert "ACTIVATION" in [layer["type"] for layer in layers]

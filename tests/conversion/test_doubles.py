@@ -60,10 +60,12 @@ def test_a_length_is_what_doubles_make_of_it(kind: type[Scaled], factor: float) 
     check(kind(factor), first, dynamic={0: {1: "n"}}, spans={"n": (1, 10, 100)}, more=more, compile=factor == 0.7)
 
 
-@pytest.mark.xfail(
+UNFOUND = pytest.mark.xfail(
     not flavour.strongly_typed(), strict=False, reason="8.6: guessBestTactic cannot find a tactic for the reshape"
 )
-@pytest.mark.parametrize("kind", [Rooted, Powered])
+
+
+@pytest.mark.parametrize("kind", [pytest.param(Rooted, marks=UNFOUND), Powered])
 def test_a_square_root_of_a_length(kind: type[nn.Module]) -> None:
     first, *others = (torch.arange(2.0 * n).view(2, n) for n in (16, 1, 4, 49, 10000))
     check(kind(), first, dynamic={0: {1: "n"}}, spans={"n": (1, 16, 10000)}, more=[(x,) for x in others])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -17,6 +18,8 @@ from builder.conversion.registry import converter
 from builder.engine import dialect
 from builder.engine.flavour import trt
 
+Combine = Callable[[Any, Any], Any]
+
 
 @converter("aten::cumsum(Tensor self, int dim, *, ScalarType? dtype=None) -> Tensor")
 def cumsum(ctx: ConversionContext, node: Any, x: Any, dim: int, dtype: int | None) -> Any:
@@ -26,7 +29,7 @@ def cumsum(ctx: ConversionContext, node: Any, x: Any, dim: int, dtype: int | Non
         return x
     axis = ctx.axis(x, dim)
     if not hasattr(ctx.net, "add_cumulative"):
-        return doubling(ctx, "SUM", x, axis, 0)
+        return scanned(ctx, x, axis, 0, lambda a, b: ctx.elementwise("SUM", a, b))
     along = ctx.constant(torch.tensor(axis, dtype=torch.int32))
     layer = ctx.net.add_cumulative(x, along, trt.CumulativeOperation.SUM, False, False)
     ctx.remember_dtype(layer.get_output(0), ctx.dtype(x))
@@ -37,18 +40,21 @@ def cumsum(ctx: ConversionContext, node: Any, x: Any, dim: int, dtype: int | Non
 def cumprod(ctx: ConversionContext, node: Any, x: Any, dim: int, dtype: int | None) -> Any:
     """The product of all elements up to each, along an axis"""
     x = accumulated(ctx, x, dtype)
-    return doubling(ctx, "PROD", x, ctx.axis(x, dim), 1) if ctx.rank(x) else x
+    if ctx.rank(x) == 0:
+        return x
+    return scanned(ctx, x, ctx.axis(x, dim), 1, lambda a, b: ctx.elementwise("PROD", a, b))
 
 
-def doubling(ctx: ConversionContext, operation: str, x: Any, axis: int, neutral: int) -> Any:
-    """A scan by Hillis and Steele: combined with itself moved by 1, 2, 4, ... places, log2 of the length times."""
+def scanned(ctx: ConversionContext, x: Any, axis: int, neutral: float, combine: Combine) -> Any:
+    """Each element combined with all before it, as Hillis and Steele scan: with the tensor itself moved by 1, 2, 4, ...
+    places, log2 of the length times."""
     length = at_most(ctx, ctx.size(x, axis))
     if length is None:
         raise Unconvertible(f"the length of axis {axis} is not bounded by the profiles")
     result = x
     for step in range(math.ceil(math.log2(max(length, 1)))):
-        result = ctx.elementwise(operation, result, moved(ctx, result, axis, 1 << step, neutral))
-        ctx.remember_dtype(ctx.copy_sizes(x, result), ctx.dtype(x))
+        result = ctx.copy_sizes(x, combine(result, moved(ctx, result, axis, 1 << step, neutral)))
+        ctx.remember_dtype(result, ctx.dtype(x))
     return result
 
 

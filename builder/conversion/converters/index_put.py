@@ -9,7 +9,7 @@ import torch
 from builder.conversion import scalars
 from builder.conversion.context import ConversionContext, Unconvertible
 from builder.conversion.converters.accumulating import accumulated
-from builder.conversion.converters.cumulative import doubling
+from builder.conversion.converters.cumulative import scanned
 from builder.conversion.converters.diagonals import diagonal_span, matrix_last
 from builder.conversion.converters.indexing import expand_masks, linear_index
 from builder.conversion.converters.scattering import in_steps, spliced, upright
@@ -67,7 +67,8 @@ def count_before(ctx: ConversionContext, mask: Any) -> Any:
     """
     flat = ctx.cast(ctx.reshape(mask, [-1]), torch.int64)
     if not hasattr(ctx.net, "add_cumulative"):
-        return ctx.copy_sizes(flat, ctx.elementwise("SUB", doubling(ctx, "SUM", flat, 0, 0), flat))
+        sums = scanned(ctx, flat, 0, 0, lambda a, b: ctx.elementwise("SUM", a, b))
+        return ctx.copy_sizes(flat, ctx.elementwise("SUB", sums, flat))
     axis = ctx.constant(torch.tensor(0, dtype=torch.int32))
     layer = ctx.net.add_cumulative(flat, axis, trt.CumulativeOperation.SUM, True, False)
     return ctx.copy_sizes(flat, layer.get_output(0))

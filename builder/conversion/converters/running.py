@@ -3,31 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from builder.conversion import dtypes
 from builder.conversion.composing import walked
-from builder.conversion.context import ConversionContext, Unconvertible
-from builder.conversion.converters.cumulative import moved
-from builder.conversion.converters.ordering import at_most
+from builder.conversion.context import ConversionContext
+from builder.conversion.converters.cumulative import scanned
 from builder.conversion.layers import choose, equal, floating
 from builder.conversion.registry import converter
 from builder.conversion.spatial import iota
-
-Combine = Callable[[Any, Any], Any]
-
-
-def scanned(ctx: ConversionContext, x: Any, axis: int, neutral: float | int, combine: Combine) -> Any:
-    """Each element combined with all before it (Hillis and Steele): log2 of the length steps."""
-    length = at_most(ctx, ctx.size(x, axis))
-    if length is None:
-        raise Unconvertible(f"the length of axis {axis} is not bounded by the profiles")
-    for step in range(math.ceil(math.log2(max(length, 1)))):
-        x = ctx.copy_sizes(x, combine(x, moved(ctx, x, axis, 1 << step, neutral)))
-    return x
 
 
 def extremes(ctx: ConversionContext, x: Any, dim: int, operation: str) -> tuple[Any, Any]:
