@@ -10,6 +10,7 @@ import torch
 
 from builder.conversion.dynamic import DynamicScalar, Size, expression
 from builder.conversion.lengths import Lengths
+from builder.conversion.unconvertible import Unconvertible
 from builder.engine import dialect, flavour
 from builder.engine.flavour import trt
 
@@ -134,11 +135,17 @@ class Arrangement(Lengths):
         """ISliceLayer with any of start, size and stride dynamic; a stride of 0 repeats.
 
         `mode` is a SampleMode's name for what lies outside the tensor; `fill` the ITensor that FILL puts there.
+        Raises Unconvertible for a mode in the body of a loop on 8.6.
         """
         if mode is not None and not dialect.takes(f"SLICE.{mode}", tensor.dtype.name):  # bools, as integers
             wide = self.cast(tensor, torch.int32)
             filled = fill if fill is None else self.cast(fill, torch.int32)
             return self.cast(self.slice(wide, starts, sizes, strides, mode, filled), torch.bool)
+        if mode is not None and self.loops and not dialect.takes(f"SLICE.{mode}.IN_LOOP", tensor.dtype.name):
+            raise Unconvertible(
+                "TensorRT 8.6 builds no loop of unknown length that pads in its body",
+                "TensorRT 10 or newer, or give the loop a fixed number of trips",
+            )
         self.keep_steady(*starts, *sizes, *strides)
         static = [[v if isinstance(v, int) else 0 for v in values] for values in (starts, sizes, strides)]
         layer = self.net.add_slice(tensor, *(trt.Dims(v) for v in static))

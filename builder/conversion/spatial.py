@@ -12,7 +12,6 @@ import torch
 from builder.conversion.context import ConversionContext
 from builder.conversion.dynamic import DynamicScalar, Size
 from builder.conversion.evaluators.creation import counted
-from builder.engine.flavour import trt
 
 
 def filled(values: Any, count: int) -> list[int]:
@@ -59,16 +58,3 @@ def iota(ctx: ConversionContext, length: Size, dtype: torch.dtype = torch.int64)
     if isinstance(length, int):
         return ctx.constant(torch.arange(length, dtype=dtype))
     return ctx.cast(counted(ctx, 0, 1, length, torch.int32), dtype)
-
-
-def filled_slice(
-    ctx: ConversionContext, x: Any, starts: Sequence[int], sizes: Sequence[Size], value: float | int
-) -> Any:
-    """A slice that may begin before the tensor and end behind it; there it holds `value`."""
-    static = [v if isinstance(v, int) else 0 for v in sizes]
-    layer = ctx.net.add_slice(x, trt.Dims(starts), trt.Dims(static), trt.Dims([1] * len(sizes)))
-    layer.mode = trt.SampleMode.FILL
-    if any(isinstance(v, DynamicScalar) for v in sizes):
-        layer.set_input(2, ctx.shape_tensor(sizes))
-    layer.set_input(4, ctx.tensor(value, ctx.dtype(x)))
-    return ctx.set_sizes(layer.get_output(0), sizes)

@@ -23,7 +23,7 @@ REFUSED: dict[str, frozenset[str]] = {
     # "conditionally dependent shape tensors not supported"
     "CONDITIONAL.SIZES": WHOLE,
     # "No support for kREFLECT, kFILL, kCLAMP slice mode with Myelin", which compiles the bodies of loops
-    "SLICE.FILL.IN_LOOP": WHOLE | REALS,
+    **dict.fromkeys(("SLICE.FILL.IN_LOOP", "SLICE.CLAMP.IN_LOOP", "SLICE.REFLECT.IN_LOOP"), WHOLE | REALS),
     # rows that a loop writes, chosen by their number: depending on each other they crash the builder, else they mix
     "FILL.IN_LOOP": WHOLE | REALS,
     "QUANTIZE.CLIPPED": REALS,  # a CLIP before a quantisation is answered as if the scale were 1

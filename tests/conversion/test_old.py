@@ -156,6 +156,21 @@ def test_a_running_sum_in_a_loop_fills_no_slice(axes: dict[int, str], widths: tu
     assert "TRIP_LIMIT" in kinds and "FILL" not in modes
 
 
+class Padded(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        rows = []
+        for row in range(x.size(0)):
+            rows.append(torch.nn.functional.pad(x[row], (1, 2)))
+        return torch.stack(rows)
+
+
+def test_a_loop_that_pads_is_refused_with_its_line() -> None:
+    spec = builder.TensorSpec("float32", ("n", 4), dims={"n": (1, 3, 99)})
+    with pytest.raises(UnsupportedOperators, match="no loop of unknown length that pads") as refusal:
+        builder.convert(torch.jit.script(Padded()), [spec])
+    assert "torch/nn/functional.py" in str(refusal.value)
+
+
 def test_integers_that_are_too_many_to_rank_are_refused() -> None:
     with pytest.raises(UnsupportedOperators, match="sorts floats only"):
         convert(lambda x: x.topk(5), [torch.zeros(5000, dtype=torch.int32)])

@@ -109,3 +109,9 @@ def test_dynamic_batch_and_three_dynamic_axes() -> None:
     spans = dict.fromkeys("dhw", (4, 6, 12))
     check(lambda x: F.adaptive_avg_pool3d(x, 2), x, dynamic=dynamic, spans=spans, more=[(y,)], rtol=1e-5)
     check(lambda x: F.max_pool3d(x, 3, 2, 1, ceil_mode=True), x, dynamic=dynamic, spans=spans, more=[(y,)])
+
+
+@pytest.mark.parametrize("dtype", [torch.int8, torch.uint8, torch.int64])
+def test_maxima_of_integers_are_of_their_dtype(dtype: torch.dtype) -> None:
+    x = torch.randint(0, 100, (2, 3, 6, 5)).to(dtype)
+    check(lambda x: (F.max_pool2d(x, 2, padding=1), *F.max_pool2d(x, 3, 2, return_indices=True)), x)

@@ -12,10 +12,10 @@ import torch
 from builder.conversion import dtypes
 from builder.conversion.context import ConversionContext
 from builder.conversion.dynamic import Size
-from builder.conversion.layers import choose, combine, less
+from builder.conversion.layers import alike, choose, combine, less
 from builder.conversion.pools import Pool, output_length, pooled
 from builder.conversion.registry import converter
-from builder.conversion.spatial import as_image, filled_slice, iota
+from builder.conversion.spatial import as_image, iota
 from builder.engine import dialect
 
 # Averages
@@ -119,7 +119,7 @@ def _tapped(ctx: ConversionContext, x: Any, pool: Pool, indices: bool) -> tuple[
             better = _beats(ctx, value, best)
             best, place = choose(ctx, better, value, best), choose(ctx, better, where, place)
         else:
-            best = ctx.copy_sizes(best, ctx.elementwise("MAX", best, value))
+            best = alike(ctx, best, ctx.elementwise("MAX", best, value))
     if indices:  # every channel and image had the same places only until the first comparison
         place = ctx.expand(place, ctx.sizes(best))
     return best, place
@@ -141,12 +141,13 @@ def _places(ctx: ConversionContext, x: Any) -> Any:
 
 def _padded(ctx: ConversionContext, x: Any, pool: Pool, lengths: Sequence[Size], value: float | int) -> Any:
     """The input with `value` around it, wide enough for every window."""
-    starts, sizes = [0, 0], ctx.sizes(x)[:2]
+    starts: list[Size] = [0, 0]
+    sizes = ctx.sizes(x)[:2]
     for axis, count in enumerate(lengths):
         span = ctx.arithmetic("mul", ctx.arithmetic("sub", count, 1), pool.stride[axis])
         starts.append(-pool.padding[axis])
         sizes.append(ctx.arithmetic("add", span, pool.reach(axis)))
-    return filled_slice(ctx, x, starts, sizes, value)
+    return ctx.slice(x, starts, sizes, [1] * len(sizes), "FILL", ctx.tensor(value, ctx.dtype(x)))
 
 
 def _taps(window: Sequence[int]) -> list[tuple[int, ...]]:
