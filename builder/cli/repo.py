@@ -66,7 +66,7 @@ def repo_command(
     settings |= {"options": build_options.taken(settings), "store": store, "inputs": options.parsed(inputs)}
     graphs = out.resolve().with_name(f"{out.resolve().name}.graphs") if log_level == "graph" else None
     with terminal.progress() as progress:
-        found = search.run(terminal, models, settings, progress) if search_precision else []
+        found = search.run(terminal, models, out, settings, progress) if search_precision else []
         results = search.failures(found)
         if results:
             settings["only"] = tuple(one.name for one in found if not one.error)

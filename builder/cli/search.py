@@ -17,7 +17,9 @@ ASKED = ("flavour", "only", "precision", "state", "options", "plugins", "jobs", 
 """Of `repo`'s settings those that the search takes too."""
 
 
-def run(terminal: Terminal, models: Path, settings: dict[str, Any], progress: Progress) -> list[Search]:
+def run(
+    terminal: Terminal, models: Path, out: Path | str, settings: dict[str, Any], progress: Progress
+) -> list[Search]:
     """Search and write the manifests; from then on they say the precision, so the command line's is taken away.
 
     Raises UsageError where inputs on the command line stand in for a manifest.
@@ -26,7 +28,7 @@ def run(terminal: Terminal, models: Path, settings: dict[str, Any], progress: Pr
 
     if settings["inputs"] or settings["sample"]:
         raise UsageError("--search-precision writes into manifests, and --input and --sample stand in for one")
-    found = search_precision(models, progress=progress, **{name: settings[name] for name in ASKED})
+    found = search_precision(models, out=out, progress=progress, **{name: settings[name] for name in ASKED})
     settings["precision"] = None
     for one in found:
         terminal.note(f"{one.name}: {words(one)}")

@@ -60,6 +60,7 @@ def search_precision(
     models: Path | str,
     settings: Settings | None = None,
     *,
+    out: Path | str = "model_repository",
     jobs: int = 0,
     isolate: bool = True,
     progress: Progress | None = None,
@@ -70,14 +71,15 @@ def search_precision(
     What is tried is the setting `precision`, else the manifest's, else fp16: first for every layer that the policy
     reduces, then with as few layers kept in float32 (`keep_fp32`) as let all goldens pass; fp32 where no layer can be
     reduced. Each is written as soon as it is found. A model that fails, with its `error`, does not stop the others.
-    Settings and `keywords` are those of build_repository. Raises UsageError where a model has no manifest, or one that
+    Settings and `keywords` are those of build_repository; nothing is published, but the command that reproduces a crash
+    builds into `out`. Raises UsageError where a model has no manifest, or one that
     cannot be changed, EnvironmentProblem where it may not be, and what build_repository raises.
     """
     chosen = settled(settings, keywords)
     specs = [wanted(spec, chosen.precision) for spec in replace(chosen, precision=None).specs(models)]
     for spec in specs:
         editing.check(_manifest(spec))
-    asked = chosen.orders(specs, Path())
+    asked = chosen.orders(specs, Path(out))
     return perform_all(asked, progress or (lambda model, phase: None), jobs, isolate)
 
 

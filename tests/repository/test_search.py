@@ -162,10 +162,11 @@ def test_a_crash_fails_the_search_of_one_model_and_says_how_to_reproduce_it(tmp_
     plugin = tmp_path / "plugin.py"
     plugin.write_text("import os, signal\nos.kill(os.getpid(), signal.SIGABRT)\n")
     models = save(tmp_path / "models", Overflowing(scale=1.0))
-    (found,) = search_precision(models, plugins=[str(plugin)])
+    (found,) = search_precision(models, out=tmp_path / "served", plugins=[str(plugin)])
     assert found.error is not None and "SIGABRT" in found.error.message
     command = str(found.error.fix).removeprefix("reproduce it with: ")
     assert command.startswith(f"trt-build repo {models / 'net.pt'}") and command.endswith("--search-precision")
+    assert f"--out {tmp_path / 'served'} " in command
 
 
 @pytest.mark.gpu
