@@ -13,10 +13,11 @@ from builder.conversion.context import ConversionContext, Unconvertible
 from builder.conversion.deciding import DECIDES, FIX, DecidingInputs
 from builder.conversion.dynamic import DynamicScalar
 from builder.conversion.facts import is_tensor
-from builder.conversion.naming import LayerNames, where
+from builder.conversion.naming import LayerNames
 from builder.conversion.registry import CONVERTERS, EVALUATORS, Converter, key_of
 from builder.conversion.sizes import propagate
 from builder.errors import ConversionError, UnsupportedOperator, UnsupportedOperators
+from builder.lowering.places import where
 
 NO_SCHEMA = "(no schema)"
 MOST_METADATA = 4000

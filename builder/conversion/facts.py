@@ -11,10 +11,10 @@ import torch
 
 from builder.conversion import dtypes
 from builder.conversion.dynamic import DynamicScalar, Size, expression
-from builder.conversion.naming import where
 from builder.conversion.unconvertible import Unconvertible
 from builder.conversion.weights import Weights
 from builder.engine.typed import typed
+from builder.lowering.places import where
 from builder.manifest.spec import Profile
 
 

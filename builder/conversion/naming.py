@@ -2,25 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from types import MappingProxyType
 from typing import Any
 
 from builder.lowering.containers import Containers, path_of
-
-_FILE_LINE = re.compile(r'File "([^"]+)", line (\d+)')
-_MARKER = re.compile(r"^\s*~+\s*<--- HERE|^\s*~[~.]*\s*$|^\s*~+")
-
-
-def where(node: Any) -> str:
-    """`model.py:12: x = torch.relu(x)` of a torch._C.Node: file, line and the source text that it came from."""
-    text = node.sourceRange()
-    place = _FILE_LINE.search(text)
-    lines = text.splitlines()
-    marked = next((i for i, line in enumerate(lines) if "<--- HERE" in line or _MARKER.match(line)), None)
-    source = lines[marked - 1].strip() if marked else ""
-    location = f"{place.group(1)}:{place.group(2)}" if place else "graph"
-    return f"{location}: {source}" if source else location
 
 
 def scope(node: Any, containers: Containers = MappingProxyType({})) -> str:

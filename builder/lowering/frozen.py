@@ -18,6 +18,7 @@ from builder.errors import LoweringError
 from builder.lowering import ir
 from builder.lowering.folding import propagate_constants
 from builder.lowering.marking import inline_and_mark
+from builder.lowering.places import source_line
 from builder.lowering.regions import make_plain
 
 
@@ -123,7 +124,7 @@ def _nests(kind: Any) -> bool:
 def _keeps_state(name: str, node: Any) -> LoweringError:
     return LoweringError(
         f"forward keeps state in the module's attribute {name!r}; a served model has none",
-        where=ir.source_line(node),
+        where=source_line(node),
         fix="pass the state in as an argument and return it",
     )
 
@@ -144,7 +145,7 @@ def _constant(graph: Any, node: Any, found: Any) -> Any:
         return ir.insert_constant(graph, found, next(iter(graph.nodes())) if nested else node, origin=node)
     except (RuntimeError, TypeError) as error:
         raise LoweringError(
-            f"attribute {node.s('name')!r} holds a {kind.str()}, which no constant can hold", where=ir.source_line(node)
+            f"attribute {node.s('name')!r} holds a {kind.str()}, which no constant can hold", where=source_line(node)
         ) from error
 
 
@@ -161,7 +162,7 @@ def _drop_self(graph: Any) -> None:
         if node.hasUses():
             raise LoweringError(
                 f"attribute {node.s('name')!r} is read from a module that is chosen while the model runs",
-                where=ir.source_line(node),
+                where=source_line(node),
             )
         node.destroy()
     graph.eraseInput(0)

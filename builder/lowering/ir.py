@@ -5,7 +5,6 @@ torch gives graphs, nodes and values without Python types worth checking, so the
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
@@ -22,7 +21,6 @@ C: Any = torch._C  # without types: torch's stubs lack half of what it has
 TENSOR = C.TensorType.get()
 CPU = torch.device("cpu")
 INT = C.IntType.get()
-_FRAME = re.compile(r'File "([^"]+)", line (\d+)')
 
 
 def walk(block: Block) -> Iterator[Node]:
@@ -89,20 +87,6 @@ def schema(node: Node) -> Any | None:
     """The parsed schema of an operator node, None for `prim::` nodes that have none."""
     text = node.schema()
     return None if text == "(no schema)" else parse_schema(text)
-
-
-def source_line(node: Node) -> str:
-    """`file:line` of the innermost source frame of a node, or of the nearest producer or neighbour that has one.
-
-    Gives the node's kind where the file carries no source.
-    """
-    near = [node, *(value.node() for value in reversed(inputs(node))), node.prev()]
-    frames = (_FRAME.search(candidate.sourceRange()) for candidate in near)
-    frame = next(filter(None, frames), None)
-    if frame:
-        return f"{frame[1]}:{frame[2]}"
-    module = node.scopeName().rsplit("/", 1)[-1].replace("__module.", "")
-    return f"a node of kind {node.kind()}{module and f' in module {module}'} (the file carries no source for it)"
 
 
 @contextmanager

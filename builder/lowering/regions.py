@@ -7,6 +7,7 @@ from typing import Any
 
 from builder.errors import LoweringError
 from builder.lowering import ir
+from builder.lowering.places import source_line
 
 _HARMLESS = ("torch.autograd.grad_mode.", "torch.autograd.profiler.record_function")
 _FIXES = {"torch.amp.": "leave autocast out of the model: the engine's precision is the manifest's `precision`"}
@@ -25,7 +26,7 @@ def make_plain(graph: Any) -> None:
         if not name.startswith(_HARMLESS):
             raise LoweringError(
                 f"an object of the class {name} is made, and lowering knows values only",
-                where=ir.source_line(made),
+                where=source_line(made),
                 fix=next((fix for start, fix in _FIXES.items() if name.startswith(start)), _FIX),
             )
         _drop(made)
@@ -54,6 +55,6 @@ def _drop(made: Any) -> None:
     """Remove an object that manages a context, with all that tells it something."""
     for user in [use.user for use in made.output().uses()]:
         if user.kind() == "prim::GetAttr" or any(output.uses() for output in user.outputs()):
-            raise LoweringError("what manages a context is read", where=ir.source_line(user), fix="`with` alone")
+            raise LoweringError("what manages a context is read", where=source_line(user), fix="`with` alone")
         user.destroy()
     made.destroy()

@@ -10,6 +10,7 @@ from typing import Any
 from builder.errors import LoweringError
 from builder.lowering import ir
 from builder.lowering.passes import Pass
+from builder.lowering.places import source_line
 from builder.lowering.scoping import Lines, out_of_scope
 
 Types = tuple[tuple[str, ...], tuple[str, ...]]
@@ -81,7 +82,7 @@ _LINT_UP_TO = 400
 def _check_promise(graph: Any, step: Pass, after: Snapshot) -> None:
     for kind in step.removes:
         if after.kinds[kind]:
-            raise _broken(step, f"{kind} is left", where=ir.source_line(graph.findNode(kind, True)))
+            raise _broken(step, f"{kind} is left", where=source_line(graph.findNode(kind, True)))
 
 
 def _give_places(graph: Any, known: Lines) -> Snapshot:

@@ -41,7 +41,7 @@ def _alike(one: torch.dtype, other: torch.dtype) -> bool:
 
 
 def _place(conversion: Any, name: str) -> str:
-    from builder.conversion.naming import where
+    from builder.lowering.places import where
 
     node = next(n for n in conversion.lowered.graph.nodes() for v in n.outputs() if v.debugName() == name)
     return f"%{name} = {node.kind()} at {where(node)}"

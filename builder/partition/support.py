@@ -14,12 +14,12 @@ from builder.conversion import refusals
 from builder.conversion.block import FALLBACK_FIX, MISSING, NO_SCHEMA, BlockConverter, key_of_node
 from builder.conversion.context import ConversionContext, Unconvertible
 from builder.conversion.convert import add_input
-from builder.conversion.naming import where
 from builder.conversion.registry import CONVERTERS, EVALUATORS
 from builder.conversion.sizes import propagate
 from builder.engine.network import new_network
 from builder.errors import ConversionError, UnsupportedOperator
 from builder.lowering import LoweredGraph
+from builder.lowering.places import where
 from builder.manifest.spec import Profile, Range, TensorSpec
 from builder.partition import view
 from builder.partition.repeats import Repeats

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from builder.conversion.naming import where
 from builder.conversion.precision import quantises
 from builder.lowering import LoweredGraph
+from builder.lowering.places import where
 from builder.quantization import trained
 from builder.quantization.products import products
 

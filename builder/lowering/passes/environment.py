@@ -8,6 +8,7 @@ from builder.errors import LoweringError
 from builder.lowering import ir
 from builder.lowering.passes import Context, lowering_pass
 from builder.lowering.passes.complex import makes_complex
+from builder.lowering.places import source_line
 
 # Served models run without gradients, autocast, nested tensors, tracing or scripting at work.
 _ANSWERS: dict[str, Any] = {
@@ -54,6 +55,6 @@ def refuse_nested_tensors(graph: Any, context: Context) -> None:
     for node in ir.nodes_of(graph, "aten::_nested_tensor_from_mask"):
         raise LoweringError(
             "the model packs its batch as nested tensors, which TensorRT does not have",
-            where=ir.source_line(node),
+            where=source_line(node),
             fix="build nn.TransformerEncoder with enable_nested_tensor=False, or script it instead of tracing it",
         )

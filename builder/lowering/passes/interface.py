@@ -9,6 +9,7 @@ from typing import Any
 from builder.errors import LoweringError
 from builder.lowering import ir
 from builder.lowering.passes import Context, lowering_pass
+from builder.lowering.places import source_line
 
 _FIELDS = re.compile(r"^NamedTuple\((.*)\)$", re.DOTALL)
 
@@ -139,7 +140,7 @@ def _leaves(graph: Any, value: Any, name: str) -> Iterator[tuple[str, Any]]:
     elif kind == "TupleType" and _is_packed_sequence(value.type()):
         raise LoweringError(
             f"output {name or 'output'!r} is a PackedSequence: how many rows it has depends on the data",
-            where=ir.source_line(value.node()),
+            where=source_line(value.node()),
             fix="return pad_packed_sequence(packed, total_length=x.size(1)) of it",
         )
     elif kind == "TupleType":
@@ -189,6 +190,6 @@ def _built(value: Any, name: str) -> list[tuple[Any, Any]]:
 def _not_a_tensor(value: Any, name: str) -> LoweringError:
     return LoweringError(
         f"output {name or 'output'!r} is a {value.type().annotation_str} whose elements are not known before it runs",
-        where=ir.source_line(value.node()),
+        where=source_line(value.node()),
         fix="return a tensor, or a tuple or dictionary of tensors with a fixed number of elements",
     )

@@ -9,6 +9,7 @@ import torch
 from builder.errors import LoweringError
 from builder.lowering import ir
 from builder.lowering.passes import Context, lowering_pass
+from builder.lowering.places import source_line
 
 DISABLE_OBSERVERS = "disable observers: model.apply(torch.ao.quantization.disable_observer)"
 _TENSOR, _CHANNEL = "aten::fake_quantize_per_tensor_affine", "aten::fake_quantize_per_channel_affine"
@@ -65,7 +66,7 @@ def _without_observer(graph: Any, node: Any) -> None:
     if _flag(observes) is not False:
         raise LoweringError(
             f"{node.kind()} observes: it would change its scale with every request",
-            where=ir.source_line(node),
+            where=source_line(node),
             fix=DISABLE_OBSERVERS,
         )
     if ir.constant(by_row):

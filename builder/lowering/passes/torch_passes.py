@@ -8,6 +8,7 @@ from builder.errors import LoweringError
 from builder.lowering import folding, ir
 from builder.lowering.ir import C
 from builder.lowering.passes import Context, lowering_pass
+from builder.lowering.places import source_line
 
 _CALLS = ("prim::CallFunction", "prim::CallMethod")
 
@@ -74,7 +75,7 @@ def lower_tuples(graph: Any, context: Context) -> None:
         if node.output().type().kind() == "TupleType":
             raise LoweringError(
                 "a tuple is chosen from a list while the model runs",
-                where=ir.source_line(node),
+                where=source_line(node),
                 fix="choose with a number that is known, or let a loop have a fixed number of turns",
             )
     C._jit_pass_lower_all_tuples(graph)

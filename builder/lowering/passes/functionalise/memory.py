@@ -10,13 +10,14 @@ from builder.lowering.folding import QUANTIZERS
 from builder.lowering.passes.functionalise.alias import Alias, Items, Journal, Storage
 from builder.lowering.passes.functionalise.views import LISTS_OF_VIEWS, VIEWS, Emit
 from builder.lowering.passes.quantization import DISABLE_OBSERVERS
+from builder.lowering.places import source_line
 
 _FIX = "write to a .clone() of the tensor, or assign the result to a new name"
 
 
 def cannot(node: Any, what: str, fix: str = _FIX) -> InPlaceError:
     """The error for a write that has no faithful form."""
-    return InPlaceError(f"{node.kind()} writes in place and {what}", where=ir.source_line(node), fix=fix)
+    return InPlaceError(f"{node.kind()} writes in place and {what}", where=source_line(node), fix=fix)
 
 
 class Memory:

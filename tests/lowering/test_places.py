@@ -1,0 +1,114 @@
+"""Lines of the model's source in messages: of scripts and traces, in memory and saved."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+import builder
+from builder.errors import LoweringError
+from builder.lowering import ir
+from builder.lowering.places import source_line, where
+
+HERE = str(Path(__file__))
+LINES = Path(__file__).read_text().splitlines()
+
+
+def line(text: str) -> str:
+    """`file:line` of the only line of this file that is this text."""
+    (number,) = (n for n, found in enumerate(LINES, 1) if found.strip() == text)
+    return f"{HERE}:{number}"
+
+
+class Head(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        shifted = x * 2
+        return F.pdist(shifted.abs())
+
+
+class Net(nn.Module):
+    """Calls a function of torch's library that is written in Python, and a module."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = Head()
+
+    def forward(self, x: Tensor) -> Tensor:
+        noisy = F.gumbel_softmax(x.abs()).sum()
+        return self.head(x) + noisy
+
+
+PDIST, GUMBEL = "return F.pdist(shifted.abs())", "noisy = F.gumbel_softmax(x.abs()).sum()"
+
+
+def saved(module: torch.jit.ScriptModule) -> torch.jit.ScriptModule:
+    buffer = io.BytesIO()
+    torch.jit.save(module, buffer)
+    buffer.seek(0)
+    return torch.jit.load(buffer)  # type: ignore[no-any-return]
+
+
+def nodes(module: torch.jit.ScriptModule, kind: str) -> list[Any]:
+    nodes.keep = lowered = builder.lower(module)  # type: ignore[attr-defined]
+    return ir.nodes_of(lowered.graph, kind)
+
+
+def traced() -> torch.jit.ScriptModule:
+    return torch.jit.trace(Net(), torch.randn(3, 4), check_trace=False)  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("script", [torch.jit.script(Net()), saved(torch.jit.script(Net()))])
+def test_a_script_says_its_line_and_the_text(script: torch.jit.ScriptModule) -> None:
+    (pdist,) = nodes(script, "aten::pdist")
+    assert where(pdist) == f"{line(PDIST)}: {PDIST}" and source_line(pdist) == line(PDIST)
+
+
+def test_a_trace_says_the_line_of_the_model_before_that_of_torch() -> None:
+    module = traced()
+    (pdist,) = nodes(module, "aten::pdist")
+    assert where(pdist) == f"{line(PDIST)}: {PDIST}" and source_line(pdist) == f"{line(PDIST)} in module head"
+    (drawn,) = nodes(module, "aten::exponential")
+    assert where(drawn).startswith(f"{line(GUMBEL)}: {GUMBEL} (in ") and "functional.py" in where(drawn)
+
+
+def test_a_saved_trace_says_the_lines_it_was_made_of_and_its_own_text() -> None:
+    module = saved(traced())
+    (pdist,) = nodes(module, "aten::pdist")
+    assert where(pdist).startswith(f"{line(PDIST)}, saved as: ") and "pdist" in where(pdist).split("saved as")[1]
+    (drawn,) = nodes(module, "aten::exponential")
+    assert where(drawn).startswith(line(GUMBEL)) and "exponential" in where(drawn)
+
+
+def test_where_a_script_computes_in_torchs_library_the_line_that_feeds_it_is_near() -> None:
+    (drawn,) = (node for node in nodes(torch.jit.script(Net()), "aten::empty_like"))
+    assert "functional.py" in where(drawn).split(", near ")[0]
+    assert where(drawn).endswith(f", near {line(GUMBEL)}")
+
+
+def test_a_graph_without_source_is_told_by_its_kind() -> None:
+    graph = torch._C.parse_ir("graph(%x : Tensor):\n  %y : Tensor = aten::relu(%x)\n  return (%y)")
+    (relu,) = ir.nodes_of(graph, "aten::relu")
+    assert where(relu) == "graph" and "a node of kind aten::relu" in source_line(relu)
+
+
+class Writes(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("seen", torch.zeros(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.seen.copy_(x[0])
+        return x + self.seen
+
+
+def test_what_lowering_refuses_of_a_saved_trace_has_the_models_line() -> None:
+    module = saved(torch.jit.trace(Writes(), torch.randn(3, 4), check_trace=False))
+    with pytest.raises(LoweringError) as refusal:
+        builder.convert(module, [builder.TensorSpec("float32", (3, 4))])
+    assert refusal.value.where == line("self.seen.copy_(x[0])")
