@@ -78,6 +78,8 @@ def convert(
     trt_builder, network, messages = new_network()
     ctx = ConversionContext(network, profiles, messages)
     ctx.unroll_limit = unroll_limit
+    if rules.half and not _has_dtype(lowered.graph, specs, rules.half):
+        ctx.policy_half = rules.half
     graph = lowered.graph
     for value, spec in zip(graph.inputs(), specs, strict=True):
         ctx.values[value.debugName()] = add_input(ctx, spec)
@@ -89,8 +91,8 @@ def convert(
     if blocks.unsupported:
         raise UnsupportedOperators(blocks.unsupported)
     names = _output_names(output_names, lowered, len(results))
-    if rules.half and not _has_dtype(graph, specs, rules.half):
-        results = [_restored(ctx, *pair, rules.half) for pair in zip(graph.outputs(), results, strict=True)]
+    if ctx.policy_half:
+        results = [_restored(ctx, *pair, ctx.policy_half) for pair in zip(graph.outputs(), results, strict=True)]
     marked = [_mark_output(ctx, result, name) for result, name in zip(results, names, strict=True)]
     if not rules.half:
         pin(network)

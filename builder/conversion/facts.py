@@ -54,6 +54,7 @@ class Facts:
         self.warnings: list[str] = []
         self.messages = messages if messages is not None else []
         self.unroll_limit = 64
+        self.policy_half: torch.dtype | None = None  # which the precision brings in, and the module has not
         self.loops = 0  # how many loops of the engine the node stands in
         self.varying: set[sympy.Symbol] = set()  # numbers that change from trip to trip of a loop
         self.counters: dict[sympy.Symbol, sympy.Expr] = {}  # trip numbers, and how many trips their loop makes

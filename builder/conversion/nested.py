@@ -29,6 +29,12 @@ def as_flag(ctx: ConversionContext, condition: Any) -> Any:
     return ctx.reshape(ctx.cast(tensor, torch.bool), [])
 
 
+def widened(ctx: ConversionContext, *tensors: Any) -> list[Any]:
+    """The tensors, in float32 where the precision, and not the module, made them half."""
+    half = ctx.policy_half
+    return [ctx.cast(tensor, torch.float32) if half and ctx.dtype(tensor) == half else tensor for tensor in tensors]
+
+
 def agree(ctx: ConversionContext, a: Any, b: Any, what: str) -> None:
     """Refuses tensors of different dtype or rank."""
     if ctx.dtype(a) != ctx.dtype(b):

@@ -37,6 +37,8 @@ def beside(path: Path) -> Path:
 def timing_cache(asked: Path | None = None) -> Path:
     """The one asked for, or that of this GPU, driver and TensorRT: measurements of one mean nothing for another."""
     if asked:
+        if asked.is_dir():
+            raise EnvironmentProblem(f"the timing cache {asked} is a folder", fix="name a file, old or new")
         return asked
     here = gpu.identity() or {"name": "no-gpu"}
     words = [*map(str, here.values()), "tensorrt", flavour.installed_version(flavour.chosen()) or "unknown"]

@@ -48,6 +48,9 @@ def check(chosen: BuildOptions) -> None:
     options.check(chosen, flavour.name(), trt, trt.__version__)
     options.check_host(chosen, flavour.name(), flavour.gpu_answers())
     pools(chosen)
+    if flavour.name() == "tensorrt":
+        _tactic_sources(chosen)
+        _hardware_level(chosen)
 
 
 def timing_cache(chosen: BuildOptions) -> Path | None:
@@ -62,14 +65,20 @@ def timing_cache(chosen: BuildOptions) -> Path | None:
 def _measured(chosen: BuildOptions) -> dict[str, Any]:
     """The settings of a flavour that times tactics."""
     cache = timing_cache(chosen)
-    sources = chosen.tactic_sources
     return {
         "load_timing_cache": str(cache) if cache and cache.is_file() else None,
-        "tactic_sources": None if sources is None else [_member("TacticSource", s, "tactic_sources") for s in sources],
-        "hardware_compatibility_level": _member(
-            "HardwareCompatibilityLevel", chosen.hardware_compatible, "hardware_compatible"
-        ),
+        "tactic_sources": _tactic_sources(chosen),
+        "hardware_compatibility_level": _hardware_level(chosen),
     }
+
+
+def _tactic_sources(chosen: BuildOptions) -> list[Any] | None:
+    sources = chosen.tactic_sources
+    return None if sources is None else [_member("TacticSource", s, "tactic_sources") for s in sources]
+
+
+def _hardware_level(chosen: BuildOptions) -> Any:
+    return _member("HardwareCompatibilityLevel", chosen.hardware_compatible, "hardware_compatible")
 
 
 HALF_ALLOWED = ("fp16", "mixed")

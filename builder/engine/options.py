@@ -47,8 +47,14 @@ class BuildOptions:
         return {**self.memory_pools, **workspace}
 
     def over(self, manifest: Mapping[str, Any]) -> BuildOptions:
-        """These options where they are set, else what the manifest's `build` section says."""
-        return replace(from_manifest(manifest), **self.set())
+        """These options where they are set, else what the manifest's `build` section says; of the pools each by itself.
+        Raises UsageError where the workspace is limited twice."""
+        under = from_manifest(manifest)
+        pools = {**under.memory_pools, **self.memory_pools}
+        over = replace(under, **{**self.set(), "memory_pools": pools})
+        if over.workspace_bytes is not None and "workspace" in pools:
+            raise UsageError("the workspace is limited twice", fix="by workspace_bytes (--workspace) alone")
+        return over
 
 
 def from_manifest(build: Mapping[str, Any]) -> BuildOptions:

@@ -10,6 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -178,7 +179,7 @@ class _Zygote:
         if self.process is None or self.process.poll() is not None or self.control is None:
             self.close()
             self.control, theirs = socket.socketpair()
-            with theirs:
+            with theirs, _interrupts_ignored():
                 self.process = subprocess.Popen(
                     [sys.executable, "-m", "builder.engine.zygote", str(theirs.fileno())],
                     pass_fds=[theirs.fileno()],
@@ -196,6 +197,19 @@ class _Zygote:
             self.process.kill()
             self.process.wait()
         self.control = self.process = None
+
+
+@contextlib.contextmanager
+def _interrupts_ignored() -> Iterator[None]:
+    """A process that is started meanwhile ignores Ctrl-C from its first moment; only the main thread may say so."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 _zygote = _Zygote()

@@ -145,12 +145,19 @@ def _libraries_exist(document: Document, folder: Path) -> None:
             document.add(("libraries", index), f"there is no file {folder / name}", None)
 
 
+def _percentile_is_asked_for(document: Document) -> None:
+    said = _mapping(document.data.get("calibration"))
+    if "percentile" in said and said.get("method", "max") != "percentile":
+        document.add(("calibration", "percentile"), "only the method percentile has one", "method: percentile")
+
+
 _RULES: tuple[Callable[[Document], None], ...] = (
     _names_are_unique,
     _ranges_are_ordered,
     _axes_have_ranges,
     _ranges_are_used,
     _batch_is_possible,
+    _percentile_is_asked_for,
     states.are_tensors,
     states.need_no_sequences,
 )

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from builder import unforeseen
-from builder.errors import EngineError, EnvironmentProblem, ParityError
+from builder.errors import EngineError, EnvironmentProblem, ParityError, UnsupportedOperators
 from builder.manifest.spec import ModelSpec
 from builder.repository import hops, orders, reading
 from builder.repository.minimal import minimal
@@ -114,7 +114,7 @@ class _Trials:
         try:
             for conversion, goldens in self.converted(spec):
                 self._judge(conversion, goldens, spec)
-        except (ParityError, EngineError) as failure:
+        except (ParityError, EngineError, UnsupportedOperators) as failure:
             return failure.message
         return ""
 

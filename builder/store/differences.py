@@ -20,9 +20,9 @@ def changes(before: Mapping[str, Any], after: Mapping[str, Any], derived: Sequen
     axis, which spans that of the profiles.
     """
     old, new = dict(flat(before)), dict(flat(after))
-    names = [name for name in dict.fromkeys([*old, *new]) if old.get(name, ABSENT) != new.get(name, ABSENT)]
+    names = [name for name in dict.fromkeys([*old, *new]) if old.get(name) != new.get(name)]  # no leaf is None
     primary = [name for name in names if name.split(".")[0] not in derived and not _spans_another(name, names)]
-    return [_change(name, old.get(name, ABSENT), new.get(name, ABSENT)) for name in primary or names]
+    return [_change(name, old.get(name), new.get(name)) for name in primary or names]
 
 
 def because(before: Mapping[str, Any] | None, after: Mapping[str, Any], derived: Sequence[str] = ()) -> str:
@@ -47,8 +47,8 @@ def flat(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
 
 def shown(value: Any) -> str:
     """The value as people read it: a hash by its beginning, text without quotes, nothing as `none`."""
-    if value is None:
-        return ABSENT
+    if value is None or value == ABSENT:
+        return f'"{value}"' if value else ABSENT  # the word itself is a setting of some options
     if isinstance(value, list) and any(map(_is_hash, value)):
         return f"[{', '.join(map(shown, value))}]"
     text = value if isinstance(value, str) else json.dumps(value)

@@ -33,8 +33,8 @@ def parts(conversion: Conversion, options: BuildOptions) -> dict[str, Any]:
     """The key's parts, JSON-able; their digest is the key."""
     graph = conversion.lowered.graph
     here = machine()
-    if options.hardware_compatible:
-        here["gpu"] = options.hardware_compatible  # such a plan is for every GPU of the level
+    if options.hardware_compatible and here["gpu"]:
+        here["gpu"] = {"level": options.hardware_compatible, **_shared(options.hardware_compatible, here["gpu"])}
     found: dict[str, Any] = plain(
         {
             "graph": hashlib.sha256(conversion.lowered.text.encode()).hexdigest(),
@@ -54,6 +54,11 @@ def parts(conversion: Conversion, options: BuildOptions) -> dict[str, Any]:
     return found
 
 
+def _shared(level: str, gpu: Mapping[str, str]) -> dict[str, str]:
+    """What of a GPU a plan of this level still depends on: it is for every GPU since Ampere, or of one architecture."""
+    return {} if level == "ampere_plus" else {"architecture": gpu["architecture"]}
+
+
 def key(parts: Mapping[str, Any]) -> str:
     """The key itself, 64 hexadecimal digits."""
     return digest(parts)
@@ -64,7 +69,7 @@ def option_parts(options: BuildOptions) -> dict[str, Any]:
 
     Any other time a cache saves measuring: whichever tactic was faster on the day makes an equally right plan.
     """
-    said = {name: value for name, value in dataclasses.asdict(options).items() if value not in (None, (), {}, False)}
+    said = {name: value for name, value in dataclasses.asdict(options).items() if name in options.set()}
     said.pop("timing_cache", None)
     if options.error_on_timing_cache_miss:
         said["timing_cache"] = caches.digest(caches.timing_cache(options.timing_cache))

@@ -73,6 +73,7 @@ def _joined(folders: Sequence[Path]) -> list[Variant]:
 
 
 def _variant(folder: Path) -> Variant:
+    _must_be_whole(folder)
     message = parse(_text(folder / "config.pbtxt"), str(folder / "config.pbtxt"))
     if message.backend != "tensorrt" and message.platform != "tensorrt_plan":
         return Variant(folder, message, {})
@@ -81,6 +82,16 @@ def _variant(folder: Path) -> Variant:
         files = {**message.cc_model_filenames, AMPERE_PLUS: message.default_model_filename}
         return Variant(folder, message, {cc: (folder / VERSION / files[cc], own) for cc, own in facts["plans"].items()})
     return Variant(folder, message, {_serves(folder, facts): (folder / VERSION / "model.plan", facts)})
+
+
+def _must_be_whole(folder: Path) -> None:
+    """Raise PublishError where a plan or weight is not the file that was published: merged, its hash would be new."""
+    for name, expected in sorted((_json(folder / SIDECAR).get("files") or {}).items()):
+        file = folder / name
+        if file.suffix not in (".plan", ".pt") or (file.is_file() and _sha256(file) == expected):
+            continue
+        what = "damaged: it is not the file that was published" if file.is_file() else "missing"
+        raise PublishError(f"{name} of {folder.name!r} is {what}", where=str(folder), fix="build the model again")
 
 
 def _serves(folder: Path, facts: dict[str, Any]) -> str:
@@ -171,11 +182,15 @@ def _write(first: Variant, plans: dict[str, tuple[Path, dict[str, Any]]], folder
     _save(folder / VERSION / "plan.json", base)
     said = {key: value for key, value in _json(folder / SIDECAR).items() if key not in ("request", "plans")}
     said["files"] = {
-        path.relative_to(folder).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
+        path.relative_to(folder).as_posix(): _sha256(path)
         for path in sorted(folder.rglob("*"))
         if path.is_file() and path.name != SIDECAR
     }
     _save(folder / SIDECAR, said)
+
+
+def _sha256(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def _file(capability: str) -> str:

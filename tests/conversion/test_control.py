@@ -11,7 +11,7 @@ from torch import Tensor, nn
 import builder
 from builder.engine import flavour
 from builder.errors import UnsupportedOperators
-from tests.conversion.harness import check, convert
+from tests.conversion.harness import QUICK, check, convert
 from tests.conversion.test_recurrent import layer_kinds
 
 
@@ -351,3 +351,57 @@ def test_a_loop_that_the_data_may_end_early() -> None:
 def _counted(x: Tensor) -> tuple[Tensor, Tensor]:
     y, count = Breaks()(x)
     return y, torch.tensor(count)
+
+
+class Mixed(nn.Module):
+    """Where the precision makes one side of a branch, or of a trip, half: what it keeps in float32 is the other."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.a, self.b = nn.Linear(4, 4), nn.Linear(4, 4)
+        self.kind = kind
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = x[:, 0] if self.kind == "branch" else torch.zeros(x.size(0), 4)
+        if self.kind == "branch":
+            if bool(x.sum() > 0):
+                h = self.a(h)
+        elif self.kind == "arms":
+            h = torch.softmax(x[:, 0], -1) if bool(x.sum() > 0) else self.a(x[:, 0])
+        elif self.kind == "loop":
+            for i in range(x.size(1)):
+                h = torch.tanh(self.a(h) + self.b(x[:, i]))
+        elif self.kind == "loop of float32":
+            h = self.a(x[:, 0])
+            for i in range(x.size(1)):
+                h = torch.softmax(self.a(h), -1) + x[:, i]
+        else:
+            n = 0
+            while bool(h.sum() < 3.0) and n < 5:
+                h = torch.tanh(self.a(h)) * 0.5 + 1
+                n += 1
+        return h
+
+
+@pytest.mark.parametrize("kind", ["branch", "arms", "loop", "loop of float32", "while"])
+@pytest.mark.parametrize("precision", ["fp16", "bf16"])
+def test_a_precision_makes_no_two_dtypes_of_one_value(kind: str, precision: str, strongly_typed: None) -> None:
+    module, x = Mixed(kind).requires_grad_(False), torch.randn(2, 5, 4)
+    spec = builder.TensorSpec("float32", ("n", "t", 4), dims={"n": (1, 2, 4), "t": (1, 5, 9)})
+    conversion = builder.convert(torch.jit.script(module), [spec], precision=precision)
+    builder.build_engine(conversion, QUICK)
+    close = {"fp16": 5e-3, "bf16": 4e-2}[precision]
+    for case in (x, -x, x[:1, :1]):
+        (got,) = builder.reference.run(conversion, [case])
+        torch.testing.assert_close(got, module(case), rtol=close, atol=close)
+
+
+def test_a_module_of_half_keeps_its_own_dtypes_apart() -> None:
+    class Two(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return x.float() if bool(x.sum() > 0) else x
+
+    spec = builder.TensorSpec("float16", (3,))
+    with pytest.raises(UnsupportedOperators, match="of two dtypes"):
+        builder.convert(torch.jit.script(Two()), [spec], precision="fp16")

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from builder.engine import BuildOptions, build, config, flavour, options
+from builder.engine import BuildOptions, build, caches, config, flavour, options
 from builder.engine.flavour import trt
-from builder.errors import UsageError
+from builder.errors import EnvironmentProblem, UsageError
 from tests.store.conftest import small
 
 GIVEN: dict[str, Any] = {
@@ -141,3 +141,36 @@ def test_the_timing_cache_is_kept_and_read(tmp_path: Path) -> None:
     assert path.stat().st_size == size
     build(small())
     assert timing_cache().is_file()
+
+
+def test_pools_of_the_command_line_stand_beside_those_of_the_manifest() -> None:
+    manifest = {"memory_pools": {"tactic_dram": 1, "tactic_shared_memory": 2}}
+    over = BuildOptions(memory_pools={"tactic_dram": 3}).over(manifest)
+    assert over.memory_pools == {"tactic_dram": 3, "tactic_shared_memory": 2}
+    assert BuildOptions().over(manifest).memory_pools == manifest["memory_pools"]
+    with pytest.raises(UsageError, match="limited twice"):
+        BuildOptions(workspace_bytes=1).over({"memory_pools": {"workspace": 2}})
+
+
+@pytest.mark.parametrize(
+    ("option", "value"), [("tactic_sources", ("cubls",)), ("hardware_compatible", "same_compute_capability")]
+)
+def test_what_this_version_does_not_have_is_refused_before_a_model_is_read(
+    monkeypatch: pytest.MonkeyPatch, option: str, value: Any
+) -> None:
+    """8.6 has neither."""
+    old = SimpleNamespace(
+        TacticSource=SimpleNamespace(__members__={"CUBLAS": 0}), __version__="8.6.0",
+        HardwareCompatibilityLevel=SimpleNamespace(__members__={"NONE": 0, "AMPERE_PLUS": 1}),
+    )  # fmt: skip
+    monkeypatch.setattr(config, "trt", old)
+    monkeypatch.setattr(config.flavour, "name", lambda: "tensorrt")
+    monkeypatch.setattr(config.options, "check", lambda *_: None)
+    monkeypatch.setattr(config.options, "check_host", lambda *_: None)
+    with pytest.raises(UsageError, match=f"{option}: TensorRT here has no"):
+        config.check(BuildOptions(**{option: value}))
+
+
+def test_a_timing_cache_that_is_a_folder_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(EnvironmentProblem, match="is a folder"):
+        caches.timing_cache(tmp_path)

@@ -173,3 +173,17 @@ def test_nothing_heavy_is_needed_to_run_tasks() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
+
+
+def test_ctrl_c_does_not_reach_a_zygote_that_is_only_starting() -> None:
+    """It imports for half a second before it could say so itself, and would print where it was."""
+    started = workers._Zygote()
+    try:
+        started._started()
+        assert started.process is not None
+        status = Path(f"/proc/{started.process.pid}/status").read_text()
+        ignored = int(next(line.split()[1] for line in status.splitlines() if line.startswith("SigIgn:")), 16)
+        assert ignored & 1 << signal.SIGINT - 1
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    finally:
+        started.close()

@@ -170,3 +170,27 @@ def test_a_constant_of_another_value_is_another_graph() -> None:
         return key.parts(convert(graph, [TensorSpec("float32", (2,))]), DEFAULT)
 
     assert "graph changed" in reason(parts("0.10000000000000001"), parts("0.10000000000000002"))
+
+
+def test_what_an_option_is_set_to_is_in_the_key_even_where_it_is_nothing() -> None:
+    before, after = (key.parts(small(), options) for options in (DEFAULT, BuildOptions(optimization_level=0)))
+    assert key.key(before) != key.key(after)
+    assert reason(before, after) == "options.optimization_level none -> 0"
+
+
+def test_a_plan_of_a_hardware_level_is_keyed_by_what_of_the_gpu_it_depends_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    def of(level: str | None, name: str, architecture: str) -> str:
+        gpu = {"name": name, "architecture": architecture, "cuda": "13.0"}
+        monkeypatch.setattr(key, "machine", lambda: {"flavour": "tensorrt", "tensorrt": "10.0", "gpu": gpu})
+        return key.key(key.parts(small(), BuildOptions(hardware_compatible=level)))
+
+    a100, h100, h200 = ("A100", "sm_80"), ("H100", "sm_90"), ("H200", "sm_90")
+    assert of(None, *h100) != of(None, *h200)
+    assert of("ampere_plus", *a100) == of("ampere_plus", *h100)
+    assert of("same_compute_capability", *h100) == of("same_compute_capability", *h200)
+    assert of("same_compute_capability", *a100) != of("same_compute_capability", *h100)
+
+
+def test_a_value_that_is_the_word_none_is_no_absence() -> None:
+    assert because({}, {"verbosity": "none"}) == 'verbosity none -> "none"'
+    assert because({"verbosity": "none"}, {}) == 'verbosity "none" -> none'

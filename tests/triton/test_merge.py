@@ -201,6 +201,16 @@ def test_a_plan_that_says_no_gpu_is_refused(built: Callable[..., Path], tmp_path
         merge([a, built("b", "9.0")], tmp_path / "out")
 
 
+@pytest.mark.parametrize("harm", ["truncate", "remove"])
+def test_a_damaged_plan_is_not_given_a_new_hash(built: Callable[..., Path], tmp_path: Path, harm: str) -> None:
+    one, other = built("a", "8.0"), built("b", "9.0")
+    plan = next(other.glob("*/1/model.plan"))
+    plan.write_bytes(plan.read_bytes()[:3]) if harm == "truncate" else plan.unlink()
+    with pytest.raises(PublishError, match="is damaged" if harm == "truncate" else "is missing"):
+        merge([one, other], tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
 def test_a_folder_without_models_is_usage(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="holds no models"):
         merge([tmp_path], tmp_path / "out")

@@ -14,7 +14,7 @@ from builder.conversion.context import ConversionContext, Unconvertible
 from builder.conversion.dynamic import DynamicScalar, of_lengths
 from builder.conversion.facts import is_tensor
 from builder.conversion.layers import alike
-from builder.conversion.nested import agree, as_flag, is_unknown, one_or_all, read_outside, values_outside
+from builder.conversion.nested import agree, as_flag, is_unknown, one_or_all, read_outside, values_outside, widened
 from builder.conversion.packing import Packed
 from builder.conversion.registry import evaluator
 from builder.conversion.scalars import unknown, vector
@@ -142,6 +142,8 @@ def _merge(ctx: ConversionContext, conditional: Any, yes: Any, no: Any, name: st
     if all(numbers):
         return _merge_numbers(ctx, conditional, yes, no)
     yes, no = ctx.tensor(yes), ctx.tensor(no)
+    if ctx.dtype(yes) != ctx.dtype(no):
+        yes, no = widened(ctx, yes, no)
     agree(ctx, yes, no, f"the arms of the branch give %{name}")
     output = conditional.add_output(_owned(ctx, yes), _owned(ctx, no)).get_output(0)
     ctx.remember_dtype(output, ctx.dtype(yes))

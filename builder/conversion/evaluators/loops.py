@@ -15,7 +15,7 @@ from builder.conversion.dynamic import DynamicScalar, Size, expression
 from builder.conversion.facts import is_tensor
 from builder.conversion.layers import alike, computed_in
 from builder.conversion.lists import TensorList, cat
-from builder.conversion.nested import agree, as_flag, is_unknown, one_or_all, read_outside, values_outside
+from builder.conversion.nested import agree, as_flag, is_unknown, one_or_all, read_outside, values_outside, widened
 from builder.conversion.packing import Packed
 from builder.conversion.registry import evaluator
 from builder.engine.flavour import trt
@@ -207,7 +207,7 @@ class _Carried:
             return
         if isinstance(value, list | dict | str | Packed) or value is None:
             raise Unconvertible(f"the loop carries %{self.name}, which is not a tensor or a number, through its trips")
-        self.start = self._tensor(value)
+        (self.start,) = widened(ctx, self._tensor(value))  # what its trips make of it may be of either dtype
         self.recurrence = layer.add_recurrence(self.start)
         self.inside = self._value(alike(ctx, self.start, self.recurrence.get_output(0)))
         ctx.varying |= self.inside.expr.free_symbols if isinstance(self.inside, DynamicScalar) else set()
@@ -229,7 +229,7 @@ class _Carried:
         """Hand `value` on to the next trip. Refuses one of another dtype or shape: engines keep one for all trips."""
         if self.recurrence is None:
             return
-        following = self._tensor(value)
+        (following,) = widened(self.ctx, self._tensor(value))
         agree(self.ctx, self.start, following, f"the loop carries %{self.name}")
         told = self.ctx.ranges().keys()
         for axis in range(self.ctx.rank(self.start)):
