@@ -70,10 +70,10 @@ def search_precision(
 
     What is tried is the setting `precision`, else the manifest's, else fp16: first for every layer that the policy
     reduces, then with as few layers kept in float32 (`keep_fp32`) as let all goldens pass; fp32 where no layer can be
-    reduced. Each is written as soon as it is found. A model that fails, with its `error`, does not stop the others.
-    Settings and `keywords` are those of build_repository; nothing is published, but the command that reproduces a crash
-    builds into `out`. Raises UsageError where a model has no manifest, or one that
-    cannot be changed, EnvironmentProblem where it may not be, and what build_repository raises.
+    reduced, or TensorRT would run less of the model than in fp32. Each is written as soon as it is found. A model that
+    fails, with its `error`, does not stop the others. Settings and `keywords` are those of build_repository; nothing is
+    published, but the command that reproduces a crash builds into `out`. Raises UsageError where a model has no
+    manifest, or one that cannot be changed, EnvironmentProblem where it may not be, and what build_repository raises.
     """
     chosen = settled(settings, keywords)
     specs = [wanted(spec, chosen.precision) for spec in replace(chosen, precision=None).specs(models)]

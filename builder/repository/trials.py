@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from builder import unforeseen
@@ -48,6 +49,10 @@ def perform(order: Order, progress: Progress) -> Search:
     return found
 
 
+class _Less(Exception):
+    """In this precision TensorRT would run less of the model than in float32."""
+
+
 class _Trials:
     """One model, loaded once and converted for every trial."""
 
@@ -64,6 +69,7 @@ class _Trials:
         self.goldens = sorted(recorded, key=lambda golden: sum(a.nbytes for a in golden.inputs.values()))
         self.found.judge = "engine" if flavour.name() == "tensorrt" and flavour.gpu_answers() else "reference"
         self.known: dict[tuple[str, ...], str] = {}
+        self._is_cut = self._refused = False
 
     def run(self) -> None:
         """Fill in what was found. Raises ParityError where precision is not what keeps the model from passing."""
@@ -71,6 +77,9 @@ class _Trials:
         found.precision, found.problem = self.spec.precision, self.problem(())
         if not found.problem:
             found.keep_fp32 = self.spec.keep_fp32
+            return
+        if self._refused:
+            found.precision, found.keep_fp32 = "fp32", self.spec.keep_fp32
             return
         layers = list(layer_names(c for c, _ in self.converted(self.spec)))
         found.layers = len(layers)
@@ -112,11 +121,31 @@ class _Trials:
 
     def _tried(self, spec: ModelSpec) -> str:
         try:
-            for conversion, goldens in self.converted(spec):
+            made = self._as_much_as_in_float32(spec)
+            for conversion, goldens in made:
                 self._judge(conversion, goldens, spec)
-        except (ParityError, EngineError, UnsupportedOperators) as failure:
+        except (ParityError, EngineError) as failure:
             return failure.message
+        except _Less as failure:
+            self._refused = True
+            return str(failure)
         return ""
+
+    def _as_much_as_in_float32(self, spec: ModelSpec) -> list[tuple[Conversion, Sequence[Golden]]]:
+        """What `converted` gives. Raises _Less where float32 would leave less to torch, or refuse nothing."""
+        try:
+            made = self.converted(spec)
+        except UnsupportedOperators as refusal:
+            if self._nodes_in_float32:  # which raises the refusal where the precision is not what brings it
+                raise _Less(refusal.message) from refusal
+            raise
+        if self._is_cut and _nodes(made) < self._nodes_in_float32:
+            raise _Less(f"TensorRT runs less of the model in {spec.precision} than in fp32")
+        return made
+
+    @cached_property
+    def _nodes_in_float32(self) -> int:
+        return _nodes(self.converted(replace(self.spec, precision="fp32", keep_fp32=())))
 
     def converted(self, spec: ModelSpec) -> list[tuple[Conversion, Sequence[Golden]]]:
         """Each network that TensorRT would run of the model, with its own goldens."""
@@ -128,6 +157,7 @@ class _Trials:
             spec, lowered = fewer.spec, fewer.lowered
         spec, lowered, goldens = stateful.batch_first(spec, lowered, self.names, goldens)
         found = cut.convert_or_cut(lowered, spec, self.names)
+        self._is_cut = isinstance(found, cut.Pieces)
         if not isinstance(found, cut.Pieces):
             return [(found, goldens)]
         recorded = hops.record_hops(found.partition, goldens, spec)
@@ -154,6 +184,11 @@ class _Trials:
         else:
             with Engine(engine.build(conversion, orders.options_of(self.order)).data) as built:
                 yield built
+
+
+def _nodes(made: Sequence[tuple[Conversion, Sequence[Golden]]]) -> int:
+    """How many nodes of the model TensorRT would run."""
+    return sum(len(list(conversion.lowered.graph.nodes())) for conversion, _ in made)
 
 
 def _differences(run: Callable[..., Sequence[Any]], conversion: Conversion, golden: Golden, spec: ModelSpec) -> Any:

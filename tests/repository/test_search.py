@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import math
 from collections.abc import Sequence
@@ -63,6 +64,34 @@ def save(folder: Path, module: torch.nn.Module, manifest: str = MANIFEST, name: 
 def search(models: Path, **settings: Any) -> Search:
     (found,) = search_precision(models, isolate=False, **settings)
     return found
+
+
+class Repeated(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.cell = torch.nn.Linear(16, 16)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h = torch.zeros(x.size(0), 16)
+        for _ in range(x.size(0)):
+            h = torch.tanh(self.cell(h) + x)
+        return h
+
+
+@by_reference
+@pytest.mark.parametrize("full", [False, True])
+def test_a_precision_in_which_torch_would_run_more_is_not_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, full: bool
+) -> None:
+    """As where half is the module's own, too: then its loops may not carry two dtypes."""
+    monkeypatch.setattr(importlib.import_module("builder.conversion.convert"), "_has_dtype", lambda *_: True)
+    manifest = MANIFEST + ("fallback: {require_full: true}\n" if full else "")
+    models = save(tmp_path / "models", Overflowing(), manifest)
+    torch.jit.script(Repeated().eval()).save(str(models / "net.pt"))
+    found = search(models)
+    assert found.error is None and found.precision == "fp32" and found.tried == [(0, False)]
+    assert ("cannot be converted" if full else "TensorRT runs less of the model in fp16") in found.problem
 
 
 @by_reference
