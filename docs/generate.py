@@ -139,7 +139,7 @@ def evaluated() -> Iterator[str]:
 def lowered() -> Iterator[str]:
     """The operators that lowering's formulas replace, and the passes."""
     from builder.lowering import attention_formulas, formulas
-    from builder.lowering.pipeline import FULL, HALF, PIPELINE
+    from builder.lowering.pipeline import ALL
 
     tables = [
         value for module in (formulas, attention_formulas) for value in vars(module).values() if isinstance(value, dict)
@@ -153,8 +153,7 @@ def lowered() -> Iterator[str]:
     yield from table(["operator", "overloads"], ((f"`{n}`", ", ".join(o)) for n, o in sorted(names.items())))
     yield "\nPasses, in their order (a pass may run more than once; `scale-queries` runs for half precision only,\n"
     yield "`scale-scores` for full precision only):\n"
-    steps = (*PIPELINE, *HALF, *FULL)
-    passes = dict.fromkeys((step.name, step.doc.splitlines()[0] if step.doc else "") for step in steps)
+    passes = dict.fromkeys((step.name, step.doc.splitlines()[0] if step.doc else "") for step in ALL)
     yield from table(["pass", "what it does"], ((f"`{name}`", doc) for name, doc in passes))
 
 

@@ -10,7 +10,7 @@ import torch
 
 from builder.conversion.dynamic import DynamicScalar, Size, expression
 from builder.conversion.lengths import Lengths
-from builder.conversion.unconvertible import Unconvertible
+from builder.conversion.unconvertible import NEWER_OR_FIXED, Unconvertible
 from builder.engine import dialect, flavour
 from builder.engine.flavour import trt
 
@@ -144,7 +144,7 @@ class Arrangement(Lengths):
         if mode is not None and self.loops and not dialect.takes(f"SLICE.{mode}.IN_LOOP", tensor.dtype.name):
             raise Unconvertible(
                 "TensorRT 8.6 builds no loop of unknown length that pads in its body",
-                "TensorRT 10 or newer, or give the loop a fixed number of trips",
+                NEWER_OR_FIXED,
             )
         self.keep_steady(*starts, *sizes, *strides)
         static = [[v if isinstance(v, int) else 0 for v in values] for values in (starts, sizes, strides)]

@@ -165,16 +165,17 @@ PIPELINE: tuple[Pass, ...] = (
     torch_passes.eliminate_dead_code,
 )
 
-HALF: tuple[Pass, ...] = (
-    scale_queries,
+_BEHIND_A_SCALE: tuple[Pass, ...] = (
     sink_transposes,  # the scale is no layer to stop before
     eliminate_common_subexpressions,
     torch_passes.eliminate_dead_code,
 )
+HALF: tuple[Pass, ...] = (scale_queries, *_BEHIND_A_SCALE)
 """What conversion adds where it computes in half precision."""
-
-FULL: tuple[Pass, ...] = (scale_scores, *HALF[1:])
+FULL: tuple[Pass, ...] = (scale_scores, *_BEHIND_A_SCALE)
 """What it adds where it does not."""
+ALL: tuple[Pass, ...] = (*PIPELINE, *HALF, *FULL)
+"""Every pass, some more than once."""
 
 
 def passes_for(half: bool) -> tuple[Pass, ...]:

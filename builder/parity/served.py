@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 
 from builder.errors import UsageError
 from builder.manifest.spec import Tolerance
-from builder.torchscript import sha256
-from builder.triton import goldens
+from builder.triton import damage, goldens
 from builder.triton.artifact import Golden
 from builder.triton.config import parse
 from builder.triton.dtypes import by_name
@@ -116,12 +115,8 @@ def damaged(model: PublishedModel) -> Iterator[str]:
 
     Text that people change by hand, as the config, is not held against it.
     """
-    for name, expected in sorted(model.sidecar.get("files", {}).items()):
-        if Path(name).suffix not in (".plan", ".pt"):
-            continue
-        file = model.folder / name
-        if not file.is_file():
-            if file.parent.is_dir():  # else a copy that has the goldens alone, to ask a server elsewhere
-                yield f"{name} is missing"
-        elif sha256(file) != expected:
+    for name, is_there in damage.damaged(model.folder, model.sidecar.get("files", {})):
+        if is_there:
             yield f"{name} is damaged: it is not the file that was published"
+        elif (model.folder / name).parent.is_dir():  # else a copy that has the goldens alone, to ask a server elsewhere
+            yield f"{name} is missing"

@@ -6,7 +6,7 @@ import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +22,7 @@ from builder.repository.search import Search
 
 if TYPE_CHECKING:
     from builder.conversion import Conversion
+    from builder.repository.cut import Pieces
     from builder.triton import Golden
 
 
@@ -53,6 +54,16 @@ class _Less(Exception):
     """In this precision TensorRT would run less of the model than in float32."""
 
 
+@dataclass(frozen=True)
+class _Made:
+    """What is converted of a model: one network, or those of its `pieces`, None where torch runs one."""
+
+    spec: ModelSpec
+    goldens: tuple[Golden, ...]
+    conversions: Sequence[Conversion | None]
+    pieces: Pieces | None = None
+
+
 class _Trials:
     """One model, loaded once and converted for every trial."""
 
@@ -69,7 +80,7 @@ class _Trials:
         self.goldens = sorted(recorded, key=lambda golden: sum(a.nbytes for a in golden.inputs.values()))
         self.found.judge = "engine" if flavour.name() == "tensorrt" and flavour.gpu_answers() else "reference"
         self.known: dict[tuple[str, ...], str] = {}
-        self._is_cut = self._refused = False
+        self._refused = False
 
     def run(self) -> None:
         """Fill in what was found. Raises ParityError where precision is not what keeps the model from passing."""
@@ -121,8 +132,7 @@ class _Trials:
 
     def _tried(self, spec: ModelSpec) -> str:
         try:
-            made = self._as_much_as_in_float32(spec)
-            for conversion, goldens in made:
+            for conversion, goldens in self._as_much_as_in_float32(spec):
                 self._judge(conversion, goldens, spec)
         except (ParityError, EngineError) as failure:
             return failure.message
@@ -134,21 +144,25 @@ class _Trials:
     def _as_much_as_in_float32(self, spec: ModelSpec) -> list[tuple[Conversion, Sequence[Golden]]]:
         """What `converted` gives. Raises _Less where float32 would leave less to torch, or refuse nothing."""
         try:
-            made = self.converted(spec)
+            made = self._cut(spec)
         except UnsupportedOperators as refusal:
             if self._nodes_in_float32:  # which raises the refusal where the precision is not what brings it
                 raise _Less(refusal.message) from refusal
             raise
-        if self._is_cut and _nodes(made) < self._nodes_in_float32:
+        if made.pieces and _nodes(made) < self._nodes_in_float32:
             raise _Less(f"TensorRT runs less of the model in {spec.precision} than in fp32")
-        return made
+        return _with_goldens(made)
 
     @cached_property
     def _nodes_in_float32(self) -> int:
-        return _nodes(self.converted(replace(self.spec, precision="fp32", keep_fp32=())))
+        return _nodes(self._cut(replace(self.spec, precision="fp32", keep_fp32=())))
 
     def converted(self, spec: ModelSpec) -> list[tuple[Conversion, Sequence[Golden]]]:
         """Each network that TensorRT would run of the model, with its own goldens."""
+        return _with_goldens(self._cut(spec))
+
+    def _cut(self, spec: ModelSpec) -> _Made:
+        """The model, converted as it would be for a build."""
         from builder.repository import cut, reduced, stateful
 
         lowered, goldens = self.lowered, tuple(self.goldens)
@@ -157,11 +171,9 @@ class _Trials:
             spec, lowered = fewer.spec, fewer.lowered
         spec, lowered, goldens = stateful.batch_first(spec, lowered, self.names, goldens)
         found = cut.convert_or_cut(lowered, spec, self.names)
-        self._is_cut = isinstance(found, cut.Pieces)
-        if not isinstance(found, cut.Pieces):
-            return [(found, goldens)]
-        recorded = hops.record_hops(found.partition, goldens, spec)
-        return [(c, own) for c, own in zip(found.conversions, recorded, strict=True) if c is not None]
+        if isinstance(found, cut.Pieces):
+            return _Made(spec, goldens, found.conversions, found)
+        return _Made(spec, goldens, (found,))
 
     def _judge(self, conversion: Conversion, goldens: Sequence[Golden], spec: ModelSpec) -> None:
         """Raise ParityError, with the first golden that differs."""
@@ -186,9 +198,17 @@ class _Trials:
                 yield built
 
 
-def _nodes(made: Sequence[tuple[Conversion, Sequence[Golden]]]) -> int:
+def _nodes(made: _Made) -> int:
     """How many nodes of the model TensorRT would run."""
-    return sum(len(list(conversion.lowered.graph.nodes())) for conversion, _ in made)
+    return sum(len(list(one.lowered.graph.nodes())) for one in made.conversions if one is not None)
+
+
+def _with_goldens(made: _Made) -> list[tuple[Conversion, Sequence[Golden]]]:
+    """Each network with its own goldens: those of a piece are recorded, by torch."""
+    recorded: Sequence[Sequence[Golden]] = (made.goldens,)
+    if made.pieces:
+        recorded = hops.record_hops(made.pieces.partition, made.goldens, made.spec)
+    return [(c, own) for c, own in zip(made.conversions, recorded, strict=True) if c is not None]
 
 
 def _differences(run: Callable[..., Sequence[Any]], conversion: Conversion, golden: Golden, spec: ModelSpec) -> Any:

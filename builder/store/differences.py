@@ -47,8 +47,10 @@ def flat(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
 
 def shown(value: Any) -> str:
     """The value as people read it: a hash by its beginning, text without quotes, nothing as `none`."""
-    if value is None or value == ABSENT:
-        return f'"{value}"' if value else ABSENT  # the word itself is a setting of some options
+    if value is None:
+        return ABSENT
+    if value == ABSENT:  # the word itself is a setting of some options
+        return json.dumps(value)
     if isinstance(value, list) and any(map(_is_hash, value)):
         return f"[{', '.join(map(shown, value))}]"
     text = value if isinstance(value, str) else json.dumps(value)

@@ -69,7 +69,7 @@ def option_parts(options: BuildOptions) -> dict[str, Any]:
 
     Any other time a cache saves measuring: whichever tactic was faster on the day makes an equally right plan.
     """
-    said = {name: value for name, value in dataclasses.asdict(options).items() if name in options.set()}
+    said = options.set()
     said.pop("timing_cache", None)
     if options.error_on_timing_cache_miss:
         said["timing_cache"] = caches.digest(caches.timing_cache(options.timing_cache))

@@ -9,7 +9,6 @@ and what is older than Ampere TensorRT itself refuses.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import shutil
 from collections.abc import Sequence
@@ -20,7 +19,9 @@ from typing import Any
 from tritonclient.grpc import model_config_pb2 as pb
 
 from builder.errors import PublishError, UsageError
+from builder.torchscript import sha256
 from builder.triton.config import config_text, parse
+from builder.triton.damage import damaged
 from builder.triton.layout import SIDECAR, VERSION
 from builder.triton.publish import publish_folder
 
@@ -86,11 +87,8 @@ def _variant(folder: Path) -> Variant:
 
 def _must_be_whole(folder: Path) -> None:
     """Raise PublishError where a plan or weight is not the file that was published: merged, its hash would be new."""
-    for name, expected in sorted((_json(folder / SIDECAR).get("files") or {}).items()):
-        file = folder / name
-        if file.suffix not in (".plan", ".pt") or (file.is_file() and _sha256(file) == expected):
-            continue
-        what = "damaged: it is not the file that was published" if file.is_file() else "missing"
+    for name, is_there in damaged(folder, _json(folder / SIDECAR).get("files") or {}):
+        what = "damaged: it is not the file that was published" if is_there else "missing"
         raise PublishError(f"{name} of {folder.name!r} is {what}", where=str(folder), fix="build the model again")
 
 
@@ -182,15 +180,11 @@ def _write(first: Variant, plans: dict[str, tuple[Path, dict[str, Any]]], folder
     _save(folder / VERSION / "plan.json", base)
     said = {key: value for key, value in _json(folder / SIDECAR).items() if key not in ("request", "plans")}
     said["files"] = {
-        path.relative_to(folder).as_posix(): _sha256(path)
+        path.relative_to(folder).as_posix(): sha256(path)
         for path in sorted(folder.rglob("*"))
         if path.is_file() and path.name != SIDECAR
     }
     _save(folder / SIDECAR, said)
-
-
-def _sha256(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def _file(capability: str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import itertools
 from collections.abc import Callable
 from typing import Any
@@ -13,6 +12,7 @@ from torch import Tensor, nn
 
 import builder
 from builder.lowering.containers import containers, path_of
+from tests.torchscript.saving import saved
 
 
 class Attention(nn.Module):
@@ -51,13 +51,6 @@ class Model(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.head(self.encoder(x))
-
-
-def saved(module: torch.jit.ScriptModule) -> torch.jit.ScriptModule:
-    buffer = io.BytesIO()
-    torch.jit.save(module, buffer)
-    buffer.seek(0)
-    return torch.jit.load(buffer)  # type: ignore[no-any-return]
 
 
 def traced(model: nn.Module) -> torch.jit.ScriptModule:

@@ -15,10 +15,10 @@ import torch
 from builder.lowering.graph import canonical
 from builder.lowering.passes import Context
 from builder.lowering.passes.functionalise.views import Emit
-from builder.lowering.pipeline import FULL, HALF, PIPELINE
+from builder.lowering.pipeline import ALL
 from builder.manifest.spec import TensorSpec
 
-PASSES = {step.name: step for step in (*PIPELINE, *HALF, *FULL)}
+PASSES = {step.name: step for step in ALL}
 
 
 def floats(*shape: int) -> torch.Tensor:
@@ -83,6 +83,24 @@ class Case:
 
 def plain(*args: Any, **kwargs: Any) -> Case:
     return Case(*args, **kwargs)
+
+
+def weights(*scores: str) -> str:
+    """Attention's weights in IR; `scores` make %b of the queries %q, the keys %k and the number %root."""
+    return "\n".join(
+        (
+            "graph(%x : Tensor, %w : Tensor):",
+            "  %none : NoneType = prim::Constant()",
+            "  %root : float = prim::Constant[value=8.]()",
+            "  %last : int = prim::Constant[value=-1]()",
+            "  %before : int = prim::Constant[value=-2]()",
+            "  %q : Tensor = aten::linear(%x, %w, %none)",
+            "  %k : Tensor = aten::transpose(%q, %last, %before)",
+            *(f"  {line.replace(' =', ' : Tensor =')}" for line in scores),
+            "  %weights : Tensor = aten::softmax(%b, %last, %none)",
+            "  return (%weights)",
+        )
+    )
 
 
 def guarded(x):
@@ -810,17 +828,7 @@ CASES = (
     ),
     plain(
         "scale-queries",
-        """graph(%x : Tensor, %w : Tensor):
-          %none : NoneType = prim::Constant()
-          %root : float = prim::Constant[value=8.]()
-          %last : int = prim::Constant[value=-1]()
-          %before : int = prim::Constant[value=-2]()
-          %q : Tensor = aten::linear(%x, %w, %none)
-          %k : Tensor = aten::transpose(%q, %last, %before)
-          %scores : Tensor = aten::matmul(%q, %k)
-          %scaled : Tensor = aten::div(%scores, %root)
-          %weights : Tensor = aten::softmax(%scaled, %last, %none)
-          return (%weights)""",
+        weights("%a = aten::matmul(%q, %k)", "%b = aten::div(%a, %root)"),
         (_X,),
         ("aten::div(%8",),
         ("aten::div(%5",),
@@ -828,17 +836,7 @@ CASES = (
     ),
     plain(
         "scale-scores",
-        """graph(%x : Tensor, %w : Tensor):
-          %none : NoneType = prim::Constant()
-          %root : float = prim::Constant[value=8.]()
-          %last : int = prim::Constant[value=-1]()
-          %before : int = prim::Constant[value=-2]()
-          %q : Tensor = aten::linear(%x, %w, %none)
-          %k : Tensor = aten::transpose(%q, %last, %before)
-          %scaled : Tensor = aten::div(%q, %root)
-          %scores : Tensor = aten::matmul(%scaled, %k)
-          %weights : Tensor = aten::softmax(%scores, %last, %none)
-          return (%weights)""",
+        weights("%a = aten::div(%q, %root)", "%b = aten::matmul(%a, %k)"),
         (_X,),
         ("aten::div(%6",),
         ("aten::div(%8",),

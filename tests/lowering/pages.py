@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 
 from builder.lowering.passes import Pass
-from builder.lowering.pipeline import FULL, HALF, PIPELINE
+from builder.lowering.pipeline import ALL, FULL, HALF, PIPELINE
 from tests.lowering.expected import read
 from tests.lowering.nn_modules import table
 
@@ -84,7 +84,7 @@ def _numbered(steps: Iterable[Pass]) -> Iterator[str]:
 
 
 def _sections() -> Iterator[str]:
-    for step in dict.fromkeys((*PIPELINE, *HALF, *FULL)):
+    for step in dict.fromkeys(ALL):
         yield f"## {step.name}\n\n{_flow(step.doc)}\n"
         if step.removes:
             yield "Gone after it: " + ", ".join(f"`{kind}`" for kind in step.removes) + ".\n"

@@ -9,6 +9,7 @@ import torch
 
 import builder
 from builder.lowering import fallback_nodes, ir
+from tests.torchscript.saving import saved
 
 
 class Swish(torch.nn.Module):
@@ -40,10 +41,7 @@ def _lowered(how: str, *names: str) -> tuple[torch.nn.Module, builder.LoweredGra
     model = Model().eval()
     x = torch.randn(2, 4)
     module = torch.jit.script(model) if how == "script" else torch.jit.trace(model, x, check_trace=False)
-    buffer = io.BytesIO()
-    torch.jit.save(module, buffer)
-    buffer.seek(0)
-    return model, builder.lower(torch.jit.load(buffer), fallback_modules=names)
+    return model, builder.lower(saved(module), fallback_modules=names)
 
 
 @pytest.mark.parametrize("how", ["script", "trace"])

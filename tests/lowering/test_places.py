@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ import builder
 from builder.errors import LoweringError
 from builder.lowering import ir
 from builder.lowering.places import source_line, where
+from tests.torchscript.saving import saved
 
 HERE = str(Path(__file__))
 LINES = Path(__file__).read_text().splitlines()
@@ -45,13 +45,6 @@ class Net(nn.Module):
 
 
 PDIST, GUMBEL = "return F.pdist(shifted.abs())", "noisy = F.gumbel_softmax(x.abs()).sum()"
-
-
-def saved(module: torch.jit.ScriptModule) -> torch.jit.ScriptModule:
-    buffer = io.BytesIO()
-    torch.jit.save(module, buffer)
-    buffer.seek(0)
-    return torch.jit.load(buffer)  # type: ignore[no-any-return]
 
 
 def nodes(module: torch.jit.ScriptModule, kind: str) -> list[Any]:

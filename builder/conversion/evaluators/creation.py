@@ -13,6 +13,7 @@ from builder.conversion.dynamic import DynamicScalar, Size
 from builder.conversion.evaluators.prim import dtype_of
 from builder.conversion.facts import is_tensor
 from builder.conversion.registry import evaluator
+from builder.conversion.unconvertible import NEWER_OR_FIXED
 from builder.engine import dialect, flavour
 from builder.engine.flavour import trt
 
@@ -107,7 +108,7 @@ def counted(ctx: ConversionContext, start: Any, step: Any, count: Size, dtype: t
     if ctx.loops and not dialect.takes("FILL.IN_LOOP", dtypes.to_trt(computed).name):
         raise Unconvertible(
             "TensorRT 8.6 crashes, or mixes rows up, where a loop of unknown length writes some of them",
-            "TensorRT 10 or newer, or give the loop a fixed number of trips",
+            NEWER_OR_FIXED,
         )
     typed = [dtypes.to_trt(computed)] if flavour.has_int64() else []  # 8.6 takes the type of alpha and beta
     layer = ctx.net.add_fill((1,), trt.FillOperation.LINSPACE, *typed)
