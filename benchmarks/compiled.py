@@ -2,9 +2,9 @@
 
     python3 -m benchmarks.compiled [--only resnet50] [--precision fp16] [--budget 300]
 
-For a Python that has triton but no TensorRT, beside benchmarks/engine.py in one that has TensorRT but no triton: the
-rows of both are of the same networks, inputs and method, and eager, which both have, says how far they compare. Rows
-go to benchmarks/results/torch.jsonl and $OUT.
+For a Python that has triton but no TensorRT, beside benchmarks/engine.py in one that has TensorRT
+but no triton: the rows of both are of the same networks, inputs and method, and eager, which both
+have, says how far they compare. Rows go to benchmarks/results/torch.jsonl and $OUT.
 """
 
 from __future__ import annotations
@@ -29,19 +29,31 @@ def row(name: str, precision: str, batch: int) -> records.Row:
     set_tf32(precision == "tf32")
     sets = [network.sample(batch).cuda().roll(seed, dims=-1) for seed in range(INPUT_SETS)]
     sets = sets if network.high else [x.to(next(module.parameters()).dtype) for x in sets]
-    contenders = {"eager": timed.eager(module), "torchscript": timed.torchscript(module, sets[0]),
-                  "compile": timed.compiled(module)}  # fmt: skip
+    contenders = {
+        "eager": timed.eager(module),
+        "torchscript": timed.torchscript(module, sets[0]),
+        "compile": timed.compiled(module),
+    }
     found, failed = timed.medians(contenders, sets)
-    return {"network": name, "precision": precision, "batch": batch, "settings": "", **records.host(),
-            "milliseconds": found, "failed": failed}  # fmt: skip
+    return {
+        "network": name,
+        "precision": precision,
+        "batch": batch,
+        "settings": "",
+        **records.host(),
+        "milliseconds": found,
+        "failed": failed,
+    }
 
 
 def main(arguments: list[str]) -> int:
     """Print each row as it is measured."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = argparse.ArgumentParser(description=" ".join((__doc__ or "").split("\n\n")[0].split()))
     parser.add_argument("--only", action="append", choices=sorted(NETWORKS))
     parser.add_argument("--precision", action="append", choices=PRECISIONS)
-    parser.add_argument("--budget", type=float, default=float("inf"), help="begin no row after so many seconds")
+    parser.add_argument(
+        "--budget", type=float, default=float("inf"), help="begin no row after so many seconds"
+    )
     options = parser.parse_args(arguments)
     warnings.simplefilter("ignore")
     started = time.monotonic()

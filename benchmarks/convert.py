@@ -1,13 +1,15 @@
-"""Lowering and conversion against the road that a user takes today: torch.onnx.export and TensorRT's ONNX parser.
+"""Lowering and conversion against the road that a user takes today: torch.onnx.export and
+TensorRT's ONNX parser.
 
     python benchmarks/convert.py [--only resnet50] [--runs 5] [--linear] [--clock cpu] [--json]
 
-Both roads take the same traced file, loaded for each run (which is not counted), to an INetworkDefinition of the same
-flavour, alternately and in this process, after one warm-up; the ratio is that of the medians. --clock cpu counts what
-the process itself took, for a machine that others use as well (with OMP_NUM_THREADS=1: several threads would count
-several times). ONNX's exporter is that of TorchScript (dynamo=False): the other one takes no TorchScript. --linear
-measures our cost per node on chains of 500, 2,000 and 8,000 operators instead; benchmarks/memory.py measures what
-conversion holds above the module.
+Both roads take the same traced file, loaded for each run (which is not counted), to an
+INetworkDefinition of the same flavour, alternately and in this process, after one warm-up; the
+ratio is that of the medians. --clock cpu counts what the process itself took, for a machine that
+others use as well (with OMP_NUM_THREADS=1: several threads would count several times). ONNX's
+exporter is that of TorchScript (dynamo=False): the other one takes no TorchScript. --linear
+measures our cost per node on chains of 500, 2,000 and 8,000 operators instead; benchmarks/memory.py
+measures what conversion holds above the module.
 """
 
 from __future__ import annotations
@@ -53,8 +55,16 @@ def onnx_road(traced: Any, network: Network, sample: torch.Tensor) -> Any:
     """Export and parse; the network must have parsed whole."""
     buffer = io.BytesIO()
     axes = {"x": {0: "batch"}}
-    torch.onnx.export(traced, (sample,), buffer, dynamo=False, input_names=["x"], output_names=["y"],
-                      dynamic_axes=axes, opset_version=17)  # fmt: skip
+    torch.onnx.export(
+        traced,
+        (sample,),
+        buffer,
+        dynamo=False,
+        input_names=["x"],
+        output_names=["y"],
+        dynamic_axes=axes,
+        opset_version=17,
+    )
     made = new_network()
     parser = trt.OnnxParser(made[1], logger())
     assert parser.parse(buffer.getvalue()), parser.get_error(0).desc()
@@ -83,20 +93,40 @@ def compare(name: str, runs: int, clock: str) -> dict[str, Any]:
     gc.collect()
     gc.freeze()  # what the exporter imports is a burden on every collection, and none of ours
     for _ in range(runs):
-        times.append((timed(ours, network), timed(builder.lower), timed(onnx_road, network, sample)))
+        times.append(
+            (timed(ours, network), timed(builder.lower), timed(onnx_road, network, sample))
+        )
     mine, lowering, theirs = (statistics.median(column) for column in zip(*times, strict=True))
-    return {"network": name, "ours": mine, "lowering": lowering, "onnx": theirs, "ratio": mine / theirs,
-            "layers": layers, "onnx_layers": parsed}  # fmt: skip
+    return {
+        "network": name,
+        "ours": mine,
+        "lowering": lowering,
+        "onnx": theirs,
+        "ratio": mine / theirs,
+        "layers": layers,
+        "onnx_layers": parsed,
+    }
 
 
 def linear(runs: int, clock: str) -> list[dict[str, Any]]:
-    """Our cost per node on chains of three sizes: medians of rounds, in which every size converts as many nodes."""
+    """Our cost per node on chains of three sizes: medians of rounds, in which every size converts
+    as many nodes.
+    """
     depths = (167, 667, 2667)
-    networks = [Network(lambda depth=depth: Chain(depth), NETWORKS["chain_4000"].spec) for depth in depths]
-    roads = [functools.partial(ours, torch.jit.trace(n.module(), n.sample(2), check_trace=False), n) for n in networks]
-    medians = sizes.medians([functools.partial(seconds, road, clock) for road in roads], depths, runs)
-    return [{"nodes": 3 * depth, "seconds": median, "microseconds_per_node": median / 3 / depth * 1e6}
-            for depth, median in zip(depths, medians, strict=True)]  # fmt: skip
+    networks = [
+        Network(lambda depth=depth: Chain(depth), NETWORKS["chain_4000"].spec) for depth in depths
+    ]
+    roads = [
+        functools.partial(ours, torch.jit.trace(n.module(), n.sample(2), check_trace=False), n)
+        for n in networks
+    ]
+    medians = sizes.medians(
+        [functools.partial(seconds, road, clock) for road in roads], depths, runs
+    )
+    return [
+        {"nodes": 3 * depth, "seconds": median, "microseconds_per_node": median / 3 / depth * 1e6}
+        for depth, median in zip(depths, medians, strict=True)
+    ]
 
 
 def main() -> None:
@@ -112,7 +142,10 @@ def main() -> None:
     names, runs, clock = options.only or DEFAULT, options.runs, options.clock
     rows = linear(runs, clock) if options.linear else (compare(name, runs, clock) for name in names)
     for row in rows:
-        shown = (f"{key} {value:.4g}" if isinstance(value, float) else f"{key} {value}" for key, value in row.items())
+        shown = (
+            f"{key} {value:.4g}" if isinstance(value, float) else f"{key} {value}"
+            for key, value in row.items()
+        )
         print(json.dumps(row) if options.json else "  ".join(shown), flush=True)
 
 

@@ -1,16 +1,18 @@
-"""Our engines against the engines of TensorRT's own ONNX parser, torch eager, TorchScript and torch.compile.
+"""Our engines against the engines of TensorRT's own ONNX parser, torch eager, TorchScript and
+torch.compile.
 
     python -m benchmarks.engine [--only resnet50] [--precision fp16] [--gpus auto] [--budget 500]
 
-One engine for each network, road and precision (profile 1 to 32), timed at batch 1, 8 and 32. All contenders of a row
-are timed alternately in the same run, with CUDA events after a warm-up, over several input sets, the engines with and
-without CUDA graphs; medians in milliseconds. Both engines are built with one timing cache, ours first with an empty
-one (cold) and, for the precisions of --warm, once more at the end (warm). A cache is of one GPU, TensorRT and --set.
+One engine for each network, road and precision (profile 1 to 32), timed at batch 1, 8 and 32. All
+contenders of a row are timed alternately in the same run, with CUDA events after a warm-up, over
+several input sets, the engines with and without CUDA graphs; medians in milliseconds. Both engines
+are built with one timing cache, ours first with an empty one (cold) and, for the precisions of
+--warm, once more at the end (warm). A cache is of one GPU, TensorRT and --set.
 
-Rows are appended to benchmarks/results/engine.jsonl, and to $OUT, with host, versions and date. A row that stands
-there for this GPU and these versions is not measured again (--again does), so a run that was cut off goes on. `--gpus
-auto` shares the jobs among all GPUs, one process each. `--set NAME=VALUE` changes a module's constant for an
-experiment, and the row says so.
+Rows are appended to benchmarks/results/engine.jsonl, and to $OUT, with host, versions and date. A
+row that stands there for this GPU and these versions is not measured again (--again does), so a run
+that was cut off goes on. `--gpus auto` shares the jobs among all GPUs, one process each. `--set
+NAME=VALUE` changes a module's constant for an experiment, and the row says so.
 """
 
 from __future__ import annotations
@@ -37,13 +39,22 @@ from benchmarks.networks import NETWORKS, Network
 BATCHES, INPUT_SETS = (1, 8, 32), 3
 PRECISIONS = ("fp16", "tf32", "fp32")
 ORDER = (
-    "efficientnet_b0", "mobilenet_v3", "resnet50", "bert_base_384", "vit_b", "bert_base_128", "lstm", "unet",
+    "efficientnet_b0",
+    "mobilenet_v3",
+    "resnet50",
+    "bert_base_384",
+    "vit_b",
+    "bert_base_128",
+    "lstm",
+    "unet",
     "vit_b_packed",
-)  # fmt: skip
+)
 """The longest builds first, so that no GPU begins one when the others are done."""
 
 
-def rows(name: str, precision: str, options: argparse.Namespace, left: list[int]) -> Iterator[records.Row]:
+def rows(
+    name: str, precision: str, options: argparse.Namespace, left: list[int]
+) -> Iterator[records.Row]:
     """One row a batch size of `left`."""
     network = NETWORKS[name]
     path = roads.export(options.onnx, name)
@@ -65,22 +76,35 @@ def rows(name: str, precision: str, options: argparse.Namespace, left: list[int]
     for batch in left:
         measured = _measured(network, precision, engines, modules, batch, options.compile)
         measured["failed"].update(refused)
-        yield {"network": name, "precision": precision, "batch": batch, "settings": _settings(options), **_host(),
-               **measured, **facts}  # fmt: skip
+        yield {
+            "network": name,
+            "precision": precision,
+            "batch": batch,
+            "settings": _settings(options),
+            **_host(),
+            **measured,
+            **facts,
+        }
     if options.layers:
         of = {"network": name, "precision": precision, "settings": _settings(options)}
         _write_layers(options, of, engines)
 
 
 def timing_cache(name: str, precision: str, options: argparse.Namespace) -> Path:
-    """The file of what was measured for one network on this GPU, by this TensorRT and with these settings: another's
-    would make the first build of an experiment a warm one."""
+    """The file of what was measured for one network on this GPU, by this TensorRT and with these
+    settings: another's would make the first build of an experiment a warm one.
+    """
     host = _host()
     measured = json.dumps([host["gpu"], host["tensorrt"], _settings(options)])
-    return Path(options.timing) / f"{name}-{precision}-{hashlib.sha256(measured.encode()).hexdigest()[:12]}.cache"
+    return (
+        Path(options.timing)
+        / f"{name}-{precision}-{hashlib.sha256(measured.encode()).hexdigest()[:12]}.cache"
+    )
 
 
-def _write_layers(options: argparse.Namespace, of: dict[str, Any], engines: dict[str, timed.Engine]) -> None:
+def _write_layers(
+    options: argparse.Namespace, of: dict[str, Any], engines: dict[str, timed.Engine]
+) -> None:
     """Where the time goes at batch 8: TensorRT's layers, and the GPU's kernels, of both engines."""
     x = NETWORKS[of["network"]].sample(8).cuda()
     for road, engine in engines.items():
@@ -91,21 +115,29 @@ def _write_layers(options: argparse.Namespace, of: dict[str, Any], engines: dict
             file.write(json.dumps(row) + "\n")
 
 
-def _warm(network: Network, precision: str, options: argparse.Namespace, cache: Path) -> dict[str, Any]:
+def _warm(
+    network: Network, precision: str, options: argparse.Namespace, cache: Path
+) -> dict[str, Any]:
     _, said = roads.ours(network, precision, options.level, cache)
     return {"warm_s": said["warm_s"], "convert_again_s": said["convert_s"]}
 
 
 def _modules(network: Network, precision: str) -> tuple[torch.nn.Module, torch.nn.Module]:
-    """The module in float32, which is the truth, and in the dtype of the precision, which is timed."""
+    """The module in float32, which is the truth, and in the dtype of the precision, which is
+    timed.
+    """
     half = {"fp16": torch.float16, "bf16": torch.bfloat16}.get(precision, torch.float32)
     return network.module().cuda(), network.module().to("cuda", half)
 
 
 def _measured(
-    network: Network, precision: str, engines: dict[str, timed.Engine],
-    modules: tuple[torch.nn.Module, torch.nn.Module], batch: int, with_compile: bool,
-) -> dict[str, Any]:  # fmt: skip
+    network: Network,
+    precision: str,
+    engines: dict[str, timed.Engine],
+    modules: tuple[torch.nn.Module, torch.nn.Module],
+    batch: int,
+    with_compile: bool,
+) -> dict[str, Any]:
     """Medians of all contenders, their ratios, and each engine's error."""
     truth, module = modules
     wide = [network.sample(batch).cuda().roll(seed, dims=-1) for seed in range(INPUT_SETS)]
@@ -120,18 +152,25 @@ def _measured(
         **({"compile": timed.compiled(module)} if with_compile else {}),
     }
     found, failed = timed.medians(contenders, sets)
-    graphs, refused = _graphs(engines, sets)  # apart: a capture that fails may leave the context unusable
+    # apart: a capture that fails may leave the context unusable
+    graphs, refused = _graphs(engines, sets)
     found, failed = {**found, **graphs}, {**failed, **refused}
     return {"milliseconds": found, "failed": failed, **_ratios(found), **error}
 
 
-def _graphs(engines: dict[str, timed.Engine], sets: list[torch.Tensor]) -> tuple[dict[str, float], dict[str, str]]:
+def _graphs(
+    engines: dict[str, timed.Engine], sets: list[torch.Tensor]
+) -> tuple[dict[str, float], dict[str, str]]:
     """Both engines as CUDA graphs."""
-    graphs: dict[str, timed.Make] = {f"{road}_graph": engine.graph for road, engine in engines.items()}
+    graphs: dict[str, timed.Make] = {
+        f"{road}_graph": engine.graph for road, engine in engines.items()
+    }
     try:
         return timed.medians(graphs, sets)
     except RuntimeError as refusal:
-        return {}, dict.fromkeys(graphs, f"{type(refusal).__name__}: {str(refusal).splitlines()[0][:200]}")
+        return {}, dict.fromkeys(
+            graphs, f"{type(refusal).__name__}: {str(refusal).splitlines()[0][:200]}"
+        )
 
 
 def set_tf32(allowed: bool) -> None:
@@ -139,17 +178,26 @@ def set_tf32(allowed: bool) -> None:
 
 
 def _ratios(found: dict[str, float]) -> dict[str, float]:
-    pairs = {"ours_by_onnx": ("ours", "onnx"), "ours_by_onnx_graph": ("ours_graph", "onnx_graph"),
-             "eager_by_ours": ("eager", "ours")}  # fmt: skip
-    return {name: found[a] / found[b] for name, (a, b) in pairs.items() if a in found and b in found}
+    pairs = {
+        "ours_by_onnx": ("ours", "onnx"),
+        "ours_by_onnx_graph": ("ours_graph", "onnx_graph"),
+        "eager_by_ours": ("eager", "ours"),
+    }
+    return {
+        name: found[a] / found[b] for name, (a, b) in pairs.items() if a in found and b in found
+    }
 
 
-def _errors(engines: dict[str, timed.Engine], module: torch.nn.Module, x: torch.Tensor) -> dict[str, float]:
+def _errors(
+    engines: dict[str, timed.Engine], module: torch.nn.Module, x: torch.Tensor
+) -> dict[str, float]:
     """Each engine's worst difference from float32 eager, relative to the greatest value."""
     with torch.inference_mode():
         truth = module(x)
         answers = {road: engine(x).float() for road, engine in engines.items()}
-    worst = {road: float((y - truth).abs().max() / truth.abs().max()) for road, y in answers.items()}
+    worst = {
+        road: float((y - truth).abs().max() / truth.abs().max()) for road, y in answers.items()
+    }
     return {{"ours": "error", "onnx": "onnx_error"}[road]: error for road, error in worst.items()}
 
 
@@ -175,7 +223,9 @@ def change(assignment: str) -> None:
 
 
 def work(jobs: list[fleet.Job], options: argparse.Namespace) -> int:
-    """Measure the jobs that are left on this process's GPU; the exit code, which says whether a job failed."""
+    """Measure the jobs that are left on this process's GPU; the exit code, which says whether a job
+    failed.
+    """
     warnings.simplefilter("ignore")
     roads.warm_up()
     for assignment in options.set:
@@ -205,20 +255,47 @@ def _stands(host: records.Row, name: str, precision: str, batch: int) -> bool:
 
 def parse(arguments: list[str]) -> argparse.Namespace:
     """The command line."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--only", action="append", choices=sorted(NETWORKS), help="networks; all by default")
-    parser.add_argument("--precision", action="append", choices=PRECISIONS, help="in this order; fp16, tf32, fp32")
-    parser.add_argument("--warm", action="append", choices=[*PRECISIONS, "none"], help="measure warm builds of; fp16")
-    parser.add_argument("--onnx", type=Path, default=Path("/tmp/onnx"), help="folder of the ONNX files")
-    parser.add_argument("--timing", type=Path, default=Path("/tmp/timing"), help="folder of the timing caches")
-    parser.add_argument("--layers", type=Path, help="append each engine's layers with their times to this file")
-    parser.add_argument("--kernels", action="store_true", help="kernels, too; slows what is timed after")
+    parser = argparse.ArgumentParser(description=" ".join((__doc__ or "").split("\n\n")[0].split()))
+    parser.add_argument(
+        "--only", action="append", choices=sorted(NETWORKS), help="networks; all by default"
+    )
+    parser.add_argument(
+        "--precision", action="append", choices=PRECISIONS, help="in this order; fp16, tf32, fp32"
+    )
+    parser.add_argument(
+        "--warm",
+        action="append",
+        choices=[*PRECISIONS, "none"],
+        help="measure warm builds of; fp16",
+    )
+    parser.add_argument(
+        "--onnx", type=Path, default=Path("/tmp/onnx"), help="folder of the ONNX files"
+    )
+    parser.add_argument(
+        "--timing", type=Path, default=Path("/tmp/timing"), help="folder of the timing caches"
+    )
+    parser.add_argument(
+        "--layers", type=Path, help="append each engine's layers with their times to this file"
+    )
+    parser.add_argument(
+        "--kernels", action="store_true", help="kernels, too; slows what is timed after"
+    )
     parser.add_argument("--export", action="store_true", help="write the ONNX files, and no more")
-    parser.add_argument("--again", action="store_true", help="measure what stands in the results, too")
+    parser.add_argument(
+        "--again", action="store_true", help="measure what stands in the results, too"
+    )
     parser.add_argument("--compile", action="store_true", help="torch.compile, too")
     parser.add_argument("--builder-optimization-level", dest="level", type=int, choices=range(6))
-    parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="change a module's constant")
-    parser.add_argument("--budget", type=float, default=float("inf"), help="begin no job after so many seconds")
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="change a module's constant",
+    )
+    parser.add_argument(
+        "--budget", type=float, default=float("inf"), help="begin no job after so many seconds"
+    )
     parser.add_argument("--gpus", default="1", help="how many GPUs, or auto for all")
     parser.add_argument("--claims", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--until", type=float, help=argparse.SUPPRESS)

@@ -19,7 +19,9 @@ RESTARTS = 6
 
 
 def taken(jobs: Iterable[Job], claims: Path | None, deadline: float) -> Iterator[Job]:
-    """The jobs, in order, that this process is the first to take; none is begun after `deadline` (time.time())."""
+    """The jobs, in order, that this process is the first to take; none is begun after `deadline`
+    (time.time()).
+    """
     for job in jobs:
         if time.time() > deadline:
             print(f"out of budget before {' '.join(job)}", flush=True)
@@ -37,12 +39,23 @@ def _claim(path: Path) -> bool:
 
 
 def run(module: str, arguments: list[str], uuids: list[str], deadline: float) -> int:
-    """One `python -m module ARGUMENTS` a GPU, pinned to it, until the jobs are done; the number that ended badly.
+    """One `python -m module ARGUMENTS` a GPU, pinned to it, until the jobs are done; the number
+    that ended badly.
 
-    A worker that dies loses its job and is replaced by one that goes on with the next, as long as there is time.
+    A worker that dies loses its job and is replaced by one that goes on with the next, as long as
+    there is time.
     """
     with tempfile.TemporaryDirectory() as claims:
-        command = [sys.executable, "-m", module, *arguments, "--claims", claims, "--until", str(deadline)]
+        command = [
+            sys.executable,
+            "-m",
+            module,
+            *arguments,
+            "--claims",
+            claims,
+            "--until",
+            str(deadline),
+        ]
         start = [(uuid, _start(command, uuid)) for uuid in uuids]
         return _watch(command, dict(start), deadline)
 

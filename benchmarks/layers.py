@@ -1,7 +1,8 @@
-"""Layers of our network and of the ONNX parser's for the same module: `python -m benchmarks.layers --onnx FOLDER`.
+"""Layers of our network and of the ONNX parser's for the same module: `python -m benchmarks.layers
+--onnx FOLDER`.
 
-Needs no GPU where TensorRT-RTX is installed; `--precision fp16` writes our casts. A row a network: how many layers of
-each type each road has, what they share left out.
+Needs no GPU where TensorRT-RTX is installed; `--precision fp16` writes our casts. A row a network:
+how many layers of each type each road has, what they share left out.
 """
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ from benchmarks.networks import NETWORKS
 
 
 def count(network: Any) -> Counter[str]:
-    """How many layers of each type; element-wise, unary and activation layers by their operation."""
+    """How many layers of each type; element-wise, unary and activation layers by their
+    operation.
+    """
     return Counter(_kind(network.get_layer(index)) for index in range(network.num_layers))
 
 
@@ -48,7 +51,7 @@ def theirs(path: Path) -> tuple[Any, ...]:
 
 def main() -> None:
     """One line a network and road."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = argparse.ArgumentParser(description=" ".join((__doc__ or "").split("\n\n")[0].split()))
     parser.add_argument("--onnx", type=Path, default=Path("/tmp/onnx"))
     parser.add_argument("--only", action="append", choices=sorted(NETWORKS))
     parser.add_argument("--precision", default="fp32")
@@ -61,7 +64,12 @@ def main() -> None:
         conversion, parsed = ours(name, options.precision), theirs(file)
         own, other = count(conversion.network), count(parsed[1])
         print(f"{name}: ours {own.total()}, onnx {other.total()}")
-        print("   only ours:", dict((own - other).most_common()), "only onnx:", dict((other - own).most_common()))
+        print(
+            "   only ours:",
+            dict((own - other).most_common()),
+            "only onnx:",
+            dict((other - own).most_common()),
+        )
 
 
 if __name__ == "__main__":

@@ -1,11 +1,12 @@
-"""How long lowering takes for graphs of 500, 2,000 and 8,000 nodes, and how much memory it takes for a model with 1 GB
-of weights.
+"""How long lowering takes for graphs of 500, 2,000 and 8,000 nodes, and how much memory it takes
+for a model with 1 GB of weights.
 
     python -m benchmarks.lowering [--memory] [--rounds 5] [--json]
 
-Processor time on one thread. Each round times every size once more, the small graphs as often as it takes to lower as
-many nodes as the large one has; what counts is the median of the rounds. Every layer has weights of its own. The cost
-per node at 8,000 nodes must be at most 1.3 times that at 500: exit code 1 if not.
+Processor time on one thread. Each round times every size once more, the small graphs as often as it
+takes to lower as many nodes as the large one has; what counts is the median of the rounds. Every
+layer has weights of its own. The cost per node at 8,000 nodes must be at most 1.3 times that at
+500: exit code 1 if not.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ from builder.lowering import ir
 SIZES = (500, 2000, 8000)
 LIMIT = 1.3
 
-# One block each; {i} is the value that comes in, {o} the one that goes out, {p} a prefix that keeps names apart.
+# One block each; {i} is the value that comes in, {o} the one that goes out, {p} a prefix that keeps
+# names apart.
 CONV = """
   %{p}c : Tensor = aten::conv2d(%{i}, %{p}w0, %{p}w1, %two, %two, %two, %one)
   %{p}n : Tensor = aten::batch_norm(%{p}c, %{p}w2, %{p}w2, %{p}w2, %{p}w2, %no, %eps, %eps, %no)
@@ -74,11 +76,16 @@ BLOCK_HEAD = """
   %flat : int[] = prim::Constant[value=[-1, 8]]()"""
 BLOCK_WEIGHTS = ((8, 8), (8,), (8,))
 
-KINDS = {"conv-bn-relu": (CONV_HEAD, CONV, CONV_WEIGHTS), "transformer": (BLOCK_HEAD, BLOCK, BLOCK_WEIGHTS)}
+KINDS = {
+    "conv-bn-relu": (CONV_HEAD, CONV, CONV_WEIGHTS),
+    "transformer": (BLOCK_HEAD, BLOCK, BLOCK_WEIGHTS),
+}
 
 
 def synthetic(kind: str, nodes: int) -> tuple[Any, list[torch.Tensor]]:
-    """A graph of about `nodes` nodes, and the weights to bind to its trailing inputs: each block has its own."""
+    """A graph of about `nodes` nodes, and the weights to bind to its trailing inputs: each block
+    has its own.
+    """
     head, block, shapes = KINDS[kind]
     arguments, weights, lines, value = ["%x : Tensor"], [], [head], "x"
     generator = torch.Generator().manual_seed(0)
@@ -87,20 +94,36 @@ def synthetic(kind: str, nodes: int) -> tuple[Any, list[torch.Tensor]]:
         arguments += [f"%p{number}w{place} : Tensor" for place in range(len(shapes))]
         weights += [torch.rand(shape, generator=generator) for shape in shapes]
         value = f"v{number}"
-    return ir.C.parse_ir(f"graph({', '.join(arguments)}):" + "".join(lines) + f"\n  return (%{value})"), weights
+    return (
+        ir.C.parse_ir(
+            f"graph({', '.join(arguments)}):" + "".join(lines) + f"\n  return (%{value})"
+        ),
+        weights,
+    )
 
 
 def measure(kind: str, rounds: int) -> list[dict[str, Any]]:
-    """For each size: median seconds of a run, and microseconds for each node of the graph that went in."""
+    """For each size: median seconds of a run, and microseconds for each node of the graph that went
+    in.
+    """
     made = [synthetic(kind, nodes) for nodes in SIZES]
     medians = sizes.medians([functools.partial(_timed, *one) for one in made], SIZES, rounds)
-    return [_row(kind, graph, params, seconds) for (graph, params), seconds in zip(made, medians, strict=True)]
+    return [
+        _row(kind, graph, params, seconds)
+        for (graph, params), seconds in zip(made, medians, strict=True)
+    ]
 
 
 def _row(kind: str, graph: Any, params: list[torch.Tensor], seconds: float) -> dict[str, Any]:
     count = _count(graph)
     lowered = _count(builder.lower(graph, params).graph)
-    return {"kind": kind, "nodes": count, "lowered": lowered, "seconds": seconds, "us_per_node": seconds / count * 1e6}
+    return {
+        "kind": kind,
+        "nodes": count,
+        "lowered": lowered,
+        "seconds": seconds,
+        "us_per_node": seconds / count * 1e6,
+    }
 
 
 def _count(graph: Any) -> int:
@@ -116,8 +139,9 @@ def _timed(graph: Any, params: list[torch.Tensor]) -> float:
 
 
 def memory(megabytes: int = 1024, layers: int = 16) -> dict[str, float]:
-    """Peak resident memory while a scripted model with this much weight is lowered, beyond what it takes when loaded,
-    in MB."""
+    """Peak resident memory while a scripted model with this much weight is lowered, beyond what it
+    takes when loaded, in MB.
+    """
     width = int((megabytes / layers * 2**20 / 4) ** 0.5)
     model = torch.nn.Sequential(*(torch.nn.Linear(width, width, bias=False) for _ in range(layers)))
     with warnings.catch_warnings():
@@ -142,8 +166,10 @@ def memory(megabytes: int = 1024, layers: int = 16) -> dict[str, float]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--memory", action="store_true", help="measure memory for 1 GB of weights as well")
+    parser = argparse.ArgumentParser(description=" ".join(__doc__.split("\n\n")[0].split()))
+    parser.add_argument(
+        "--memory", action="store_true", help="measure memory for 1 GB of weights as well"
+    )
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
@@ -166,13 +192,17 @@ def _ratio(rows: list[dict[str, Any]]) -> float:
 def _table(report: dict[str, Any]) -> str:
     lines = [f"{'graph':14} {'nodes':>6} {'lowered':>8} {'seconds':>8} {'us/node':>8}"]
     for row in report["rows"]:
-        lines.append("{kind:14} {nodes:6} {lowered:8} {seconds:8.3f} {us_per_node:8.1f}".format(**row))
+        lines.append(
+            "{kind:14} {nodes:6} {lowered:8} {seconds:8.3f} {us_per_node:8.1f}".format(**row)
+        )
     lines += [
-        f"{kind}: cost per node at 8,000 is {ratio:.2f} times that at 500" for kind, ratio in report["ratios"].items()
+        f"{kind}: cost per node at 8,000 is {ratio:.2f} times that at 500"
+        for kind, ratio in report["ratios"].items()
     ]
     if "memory" in report:
         line = (
-            "{weights_mb:.0f} MB of weights: {before_mb:.0f} MB loaded, {peak_mb:.0f} at the peak, {extra_mb:.0f} more"
+            "{weights_mb:.0f} MB of weights: {before_mb:.0f} MB loaded, {peak_mb:.0f} at the peak,"
+            " {extra_mb:.0f} more"
         )
         lines.append(line.format(**report["memory"]))
     return "\n".join(lines)

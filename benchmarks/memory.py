@@ -1,9 +1,12 @@
-"""How much memory lowering and conversion take above the module's own, as a multiple of its weights.
+"""How much memory lowering and conversion take above the module's own, as a multiple of its
+weights.
 
-    python -m benchmarks.memory [linear convolution text recurrent] [--megabytes 1000] [--precision fp32] [--json]
+    python -m benchmarks.memory [linear convolution text recurrent] [--megabytes 1000] [--precision
+    fp32] [--json]
 
-Each network is measured in a process of its own: the peak of the resident set (Linux's VmHWM, reset before) during
-builder.convert, less what was resident before it, with the module and TensorRT loaded.
+Each network is measured in a process of its own: the peak of the resident set (Linux's VmHWM, reset
+before) during builder.convert, less what was resident before it, with the module and TensorRT
+loaded.
 """
 
 from __future__ import annotations
@@ -29,7 +32,9 @@ class Linear(nn.Module):
 
     def __init__(self, parameters: int) -> None:
         super().__init__()
-        self.layers = nn.ModuleList(nn.Linear(2048, 2048) for _ in range(max(parameters // 2048**2, 1)))
+        self.layers = nn.ModuleList(
+            nn.Linear(2048, 2048) for _ in range(max(parameters // 2048**2, 1))
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         for layer in self.layers:
@@ -38,12 +43,16 @@ class Linear(nn.Module):
 
 
 class Convolution(nn.Module):
-    """Convolutions and batch norms, which lowering folds into them: every weight is another one afterwards."""
+    """Convolutions and batch norms, which lowering folds into them: every weight is another one
+    afterwards.
+    """
 
     def __init__(self, parameters: int) -> None:
         super().__init__()
         count = max(parameters // (512 * 512 * 9), 1)
-        self.layers = nn.ModuleList(nn.Conv2d(512, 512, 3, padding=1, bias=False) for _ in range(count))
+        self.layers = nn.ModuleList(
+            nn.Conv2d(512, 512, 3, padding=1, bias=False) for _ in range(count)
+        )
         self.norms = nn.ModuleList(nn.BatchNorm2d(512) for _ in range(count))
 
     def forward(self, x: Tensor) -> Tensor:
@@ -53,7 +62,9 @@ class Convolution(nn.Module):
 
 
 class Text(nn.Module):
-    """Half of the weights in an embedding, which is the output's matrix too, the others in torch.nn's encoder."""
+    """Half of the weights in an embedding, which is the output's matrix too, the others in
+    torch.nn's encoder.
+    """
 
     def __init__(self, parameters: int) -> None:
         super().__init__()
@@ -72,7 +83,9 @@ class Recurrent(nn.Module):
 
     def __init__(self, parameters: int) -> None:
         super().__init__()
-        self.lstm = nn.LSTM(512, 512, max(parameters // (24 * 512 * 512), 1), batch_first=True, bidirectional=True)
+        self.lstm = nn.LSTM(
+            512, 512, max(parameters // (24 * 512 * 512), 1), batch_first=True, bidirectional=True
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         return self.lstm(x)[0]
@@ -94,7 +107,9 @@ def resident() -> tuple[int, int]:
 
 
 def reset_peak() -> None:
-    """Let the kernel count the peak anew (Linux, /proc/self/clear_refs 5: proc(5)); says so where it may not."""
+    """Let the kernel count the peak anew (Linux, /proc/self/clear_refs 5: proc(5)); says so where
+    it may not.
+    """
     try:
         Path("/proc/self/clear_refs").write_text("5")
     except OSError:
@@ -106,7 +121,8 @@ def measure(name: str, megabytes: float, precision: str) -> dict[str, Any]:
     make, spec = NETWORKS[name]
     torch.manual_seed(0)
     small = builder.TensorSpec("float32", ("batch", 4), dims=BATCH)
-    builder.convert(torch.jit.script(nn.Linear(4, 4).eval()), [small], precision=precision)  # libraries, first uses
+    # libraries, first uses
+    builder.convert(torch.jit.script(nn.Linear(4, 4).eval()), [small], precision=precision)
     module = make(int(megabytes * 1e6 / 4)).eval().requires_grad_(False)
     weights = sum(p.numel() * p.element_size() for p in module.parameters())
     scripted = torch.jit.script(module)
@@ -114,14 +130,29 @@ def measure(name: str, megabytes: float, precision: str) -> dict[str, Any]:
     before = resident()[0]
     conversion = builder.convert(scripted, [spec], precision=precision)
     now, peak = resident()
-    return {"network": name, "precision": precision, "weights_mb": weights / 1e6, "extra_mb": (peak - before) / 1e6,
-            "kept_mb": (now - before) / 1e6, "extra_per_weight": (peak - before) / weights,
-            "layers": conversion.network.num_layers}  # fmt: skip
+    return {
+        "network": name,
+        "precision": precision,
+        "weights_mb": weights / 1e6,
+        "extra_mb": (peak - before) / 1e6,
+        "kept_mb": (now - before) / 1e6,
+        "extra_per_weight": (peak - before) / weights,
+        "layers": conversion.network.num_layers,
+    }
 
 
 def apart(name: str, megabytes: float, precision: str = "fp32") -> dict[str, Any]:
     """One network in a process of its own. Raises CalledProcessError with what it printed."""
-    command = [sys.executable, "-m", "benchmarks.memory", name, "--megabytes", str(megabytes), "--here", "--json"]
+    command = [
+        sys.executable,
+        "-m",
+        "benchmarks.memory",
+        name,
+        "--megabytes",
+        str(megabytes),
+        "--here",
+        "--json",
+    ]
     command += ["--precision", precision]
     root = Path(__file__).resolve().parents[1]
     done = subprocess.run(command, cwd=root, stdout=subprocess.PIPE, text=True, check=True)
@@ -140,7 +171,10 @@ def main() -> None:
     options = parser.parse_args()
     for name in options.networks or NETWORKS:
         row = (measure if options.here else apart)(name, options.megabytes, options.precision)
-        shown = (f"{key} {value:.3g}" if isinstance(value, float) else f"{key} {value}" for key, value in row.items())
+        shown = (
+            f"{key} {value:.3g}" if isinstance(value, float) else f"{key} {value}"
+            for key, value in row.items()
+        )
         print(json.dumps(row) if options.json else "  ".join(shown), flush=True)
 
 

@@ -1,6 +1,8 @@
-"""Variants of a published model for benchmarks/serving.py: with times of its own, as a floor, with other settings.
+"""Variants of a published model for benchmarks/serving.py: with times of its own, as a floor, with
+other settings.
 
-A variant is a copy of the model's folder under another name, so that all of them serve one plan from one server.
+A variant is a copy of the model's folder under another name, so that all of them serve one plan
+from one server.
 """
 
 from __future__ import annotations
@@ -48,7 +50,9 @@ class TritonPythonModel(published.TritonPythonModel):
             self.asked = True
         super()._describe_if_asked(request)
 """
-"""The published runtime, saying of its calls since it was last asked who it is: how many, and nanoseconds in all."""
+"""The published runtime, saying of its calls since it was last asked who it is: how many, and
+nanoseconds in all.
+"""
 
 FLOOR = """\
 import json
@@ -84,8 +88,12 @@ class TritonPythonModel:
 """A model that does nothing: tensors of the same sizes, from and to where the model's are."""
 
 
-def variant(model: Path, suffix: str, *, runtime: dict[str, Any] | None = None, instances: int = 1) -> str:
-    """A copy of the model in its repository that times itself, with these settings of the runtime; its name."""
+def variant(
+    model: Path, suffix: str, *, runtime: dict[str, Any] | None = None, instances: int = 1
+) -> str:
+    """A copy of the model in its repository that times itself, with these settings of the runtime;
+    its name.
+    """
     folder = _copied(model, f"{model.name}.{suffix}", instances)
     (folder / "1" / "model.py").rename(folder / "1" / "published.py")
     (folder / "1" / "model.py").write_text(TIMED)

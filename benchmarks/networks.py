@@ -1,6 +1,8 @@
-"""The networks that the benchmarks measure, written with torch.nn alone and random weights: nothing is downloaded.
+"""The networks that the benchmarks measure, written with torch.nn alone and random weights: nothing
+is downloaded.
 
-Each entry of NETWORKS makes a module in evaluation mode and says its inputs; dynamic axes are named.
+Each entry of NETWORKS makes a module in evaluation mode and says its inputs; dynamic axes are
+named.
 """
 
 from __future__ import annotations
@@ -17,7 +19,9 @@ import builder
 BATCH = {"batch": (1, 8, 32)}
 
 
-def normalised(inputs: int, outputs: int, size: int, stride: int = 1, groups: int = 1) -> nn.Sequential:
+def normalised(
+    inputs: int, outputs: int, size: int, stride: int = 1, groups: int = 1
+) -> nn.Sequential:
     """A convolution without bias and its batch normalisation."""
     convolution = nn.Conv2d(inputs, outputs, size, stride, size // 2, groups=groups, bias=False)
     return nn.Sequential(convolution, nn.BatchNorm2d(outputs))
@@ -29,7 +33,9 @@ class Bottleneck(nn.Module):
     def __init__(self, channels: int, width: int, stride: int) -> None:
         super().__init__()
         out = 4 * width
-        self.parts = nn.ModuleList([normalised(channels, width, 1), normalised(width, width, 3, stride)])
+        self.parts = nn.ModuleList(
+            [normalised(channels, width, 1), normalised(width, width, 3, stride)]
+        )
         self.last = normalised(width, out, 1)
         changes = stride != 1 or channels != out
         self.shortcut = normalised(channels, out, 1, stride) if changes else nn.Identity()
@@ -84,8 +90,15 @@ class InvertedResidual(nn.Module):
 class EfficientNetB0(nn.Module):
     """Tan and Le 2019, table 1."""
 
-    STAGES = ((1, 16, 1, 3, 1), (6, 24, 2, 3, 2), (6, 40, 2, 5, 2), (6, 80, 3, 3, 2), (6, 112, 3, 5, 1),
-              (6, 192, 4, 5, 2), (6, 320, 1, 3, 1))  # fmt: skip
+    STAGES = (
+        (1, 16, 1, 3, 1),
+        (6, 24, 2, 3, 2),
+        (6, 40, 2, 5, 2),
+        (6, 80, 3, 3, 2),
+        (6, 112, 3, 5, 1),
+        (6, 192, 4, 5, 2),
+        (6, 320, 1, 3, 1),
+    )
 
     def __init__(self) -> None:
         super().__init__()
@@ -93,9 +106,15 @@ class EfficientNetB0(nn.Module):
         blocks, channels = [], 32
         for expand, outputs, count, size, stride in self.STAGES:
             for i in range(count):
-                blocks.append(InvertedResidual(channels, outputs, size, stride if i == 0 else 1, expand))
+                blocks.append(
+                    InvertedResidual(channels, outputs, size, stride if i == 0 else 1, expand)
+                )
                 channels = outputs
-        self.blocks, self.top, self.head = nn.Sequential(*blocks), normalised(channels, 1280, 1), nn.Linear(1280, 1000)
+        self.blocks, self.top, self.head = (
+            nn.Sequential(*blocks),
+            normalised(channels, 1280, 1),
+            nn.Linear(1280, 1000),
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         y = F.silu(self.top(self.blocks(F.silu(self.stem(x)))))
@@ -107,7 +126,10 @@ class SqueezeExcite(nn.Module):
 
     def __init__(self, channels: int, squeezed: int) -> None:
         super().__init__()
-        self.squeeze, self.excite = nn.Conv2d(channels, squeezed, 1), nn.Conv2d(squeezed, channels, 1)
+        self.squeeze, self.excite = (
+            nn.Conv2d(channels, squeezed, 1),
+            nn.Conv2d(squeezed, channels, 1),
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         return x * F.hardsigmoid(self.excite(F.relu(self.squeeze(F.adaptive_avg_pool2d(x, 1)))))
@@ -116,10 +138,14 @@ class SqueezeExcite(nn.Module):
 class MobileBlock(nn.Module):
     """Expand, depthwise, perhaps squeeze-and-excite, project (Howard et al. 2019)."""
 
-    def __init__(self, inputs: int, inner: int, outputs: int, size: int, stride: int, se: bool, hard: bool) -> None:
+    def __init__(
+        self, inputs: int, inner: int, outputs: int, size: int, stride: int, se: bool, hard: bool
+    ) -> None:
         super().__init__()
         activation = nn.Hardswish if hard else nn.ReLU
-        parts: list[nn.Module] = [normalised(inputs, inner, 1), activation()] if inner != inputs else []
+        parts: list[nn.Module] = (
+            [normalised(inputs, inner, 1), activation()] if inner != inputs else []
+        )
         parts += [normalised(inner, inner, size, stride, groups=inner), activation()]
         parts += [SqueezeExcite(inner, 8 * round(inner / 32))] if se else []
         self.parts = nn.Sequential(*parts, normalised(inner, outputs, 1))
@@ -133,12 +159,22 @@ class MobileNetV3(nn.Module):
     """Howard et al. 2019, table 1 (Large)."""
 
     BLOCKS = (
-        (16, 16, 3, 1, False, False), (64, 24, 3, 2, False, False), (72, 24, 3, 1, False, False),
-        (72, 40, 5, 2, True, False), (120, 40, 5, 1, True, False), (120, 40, 5, 1, True, False),
-        (240, 80, 3, 2, False, True), (200, 80, 3, 1, False, True), (184, 80, 3, 1, False, True),
-        (184, 80, 3, 1, False, True), (480, 112, 3, 1, True, True), (672, 112, 3, 1, True, True),
-        (672, 160, 5, 2, True, True), (960, 160, 5, 1, True, True), (960, 160, 5, 1, True, True),
-    )  # fmt: skip
+        (16, 16, 3, 1, False, False),
+        (64, 24, 3, 2, False, False),
+        (72, 24, 3, 1, False, False),
+        (72, 40, 5, 2, True, False),
+        (120, 40, 5, 1, True, False),
+        (120, 40, 5, 1, True, False),
+        (240, 80, 3, 2, False, True),
+        (200, 80, 3, 1, False, True),
+        (184, 80, 3, 1, False, True),
+        (184, 80, 3, 1, False, True),
+        (480, 112, 3, 1, True, True),
+        (672, 112, 3, 1, True, True),
+        (672, 160, 5, 2, True, True),
+        (960, 160, 5, 1, True, True),
+        (960, 160, 5, 1, True, True),
+    )
     """inner and output channels, kernel, stride, squeeze-and-excite, hard swish"""
 
     def __init__(self) -> None:
@@ -175,8 +211,9 @@ class Attention(nn.Module):
 
 
 class PackedAttention(nn.Module):
-    """The same by torch's own module, whose queries, keys and values are one product; over the first axis, as CLIP has
-    it, so that neither torch nor a trace takes its fast path."""
+    """The same by torch's own module, whose queries, keys and values are one product; over the
+    first axis, as CLIP has it, so that neither torch nor a trace takes its fast path.
+    """
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
@@ -190,10 +227,20 @@ class PackedAttention(nn.Module):
 class Block(nn.Module):
     """Attention and a feed-forward part; normalised after (BERT) or before (ViT)."""
 
-    def __init__(self, width: int, heads: int, before: bool, attention: type[nn.Module] = Attention) -> None:
+    def __init__(
+        self, width: int, heads: int, before: bool, attention: type[nn.Module] = Attention
+    ) -> None:
         super().__init__()
-        self.attention, self.one, self.two = attention(width, heads), nn.LayerNorm(width), nn.LayerNorm(width)
-        self.up, self.down, self.before = nn.Linear(width, 4 * width), nn.Linear(4 * width, width), before
+        self.attention, self.one, self.two = (
+            attention(width, heads),
+            nn.LayerNorm(width),
+            nn.LayerNorm(width),
+        )
+        self.up, self.down, self.before = (
+            nn.Linear(width, 4 * width),
+            nn.Linear(4 * width, width),
+            before,
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         if self.before:
@@ -204,7 +251,9 @@ class Block(nn.Module):
 
 
 class Bert(nn.Module):
-    """BERT-base: 12 layers of width 768 (Devlin et al. 2019), token and position embeddings, the last hidden state."""
+    """BERT-base: 12 layers of width 768 (Devlin et al. 2019), token and position embeddings, the
+    last hidden state.
+    """
 
     def __init__(self, layers: int = 12, width: int = 768, heads: int = 12) -> None:
         super().__init__()
@@ -225,8 +274,13 @@ class VisionTransformer(nn.Module):
     def __init__(self, layers: int = 12, width: int = 768, heads: int = 12) -> None:
         super().__init__()
         self.patches = nn.Conv2d(3, width, 16, 16)
-        self.cls, self.places = nn.Parameter(torch.randn(1, 1, width)), nn.Parameter(torch.randn(1, 197, width))
-        self.blocks = nn.Sequential(*(Block(width, heads, True, self.ATTENTION) for _ in range(layers)))
+        self.cls, self.places = (
+            nn.Parameter(torch.randn(1, 1, width)),
+            nn.Parameter(torch.randn(1, 197, width)),
+        )
+        self.blocks = nn.Sequential(
+            *(Block(width, heads, True, self.ATTENTION) for _ in range(layers))
+        )
         self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, 1000)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -251,14 +305,17 @@ class UNet(nn.Module):
         pairs = zip((3, *self.WIDTHS), self.WIDTHS, strict=False)
         self.down = nn.ModuleList(self._two(a, b) for a, b in pairs)
         self.up = nn.ModuleList(
-            nn.ConvTranspose2d(b, a, 2, 2) for a, b in zip(self.WIDTHS, self.WIDTHS[1:], strict=False)
+            nn.ConvTranspose2d(b, a, 2, 2)
+            for a, b in zip(self.WIDTHS, self.WIDTHS[1:], strict=False)
         )
         self.join = nn.ModuleList(self._two(2 * a, a) for a in self.WIDTHS[:-1])
         self.last = nn.Conv2d(self.WIDTHS[0], 2, 1)
 
     @staticmethod
     def _two(inputs: int, outputs: int) -> nn.Sequential:
-        return nn.Sequential(normalised(inputs, outputs, 3), nn.ReLU(), normalised(outputs, outputs, 3), nn.ReLU())
+        return nn.Sequential(
+            normalised(inputs, outputs, 3), nn.ReLU(), normalised(outputs, outputs, 3), nn.ReLU()
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         kept = [self.down[0](x)]
@@ -288,7 +345,9 @@ class Chain(nn.Module):
 
     def __init__(self, depth: int) -> None:
         super().__init__()
-        self.parts = nn.Sequential(*(nn.Sequential(normalised(8, 8, 3), nn.ReLU()) for _ in range(depth)))
+        self.parts = nn.Sequential(
+            *(nn.Sequential(normalised(8, 8, 3), nn.ReLU()) for _ in range(depth))
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         return self.parts(x)
@@ -343,6 +402,7 @@ NETWORKS = {
     "unet": Network(UNet, image(256)),
     "lstm": Network(Tagger, ids(32), high=10000),
     "chain_4000": Network(
-        lambda: Chain(1333), builder.TensorSpec("float32", ("batch", 8, 8, 8), dims={"batch": (1, 2, 4)}, name="x")
+        lambda: Chain(1333),
+        builder.TensorSpec("float32", ("batch", 8, 8, 8), dims={"batch": (1, 2, 4)}, name="x"),
     ),
 }

@@ -11,9 +11,13 @@ from benchmarks import records
 from benchmarks.records import Row
 
 NOTES = Path(__file__).parent / "results" / "notes.md"
-"""What the rows do not say of themselves: what was tried, what stands in the way. Taken into the page as it is."""
+"""What the rows do not say of themselves: what was tried, what stands in the way. Taken into the
+page as it is.
+"""
 LIMIT, REACH = 1.03, 0.97
-"""No row above the first, and the geometric mean at most the second: what the speed of an engine is held against."""
+"""No row above the first, and the geometric mean at most the second: what the speed of an engine is
+held against.
+"""
 
 HEAD = """# Performance
 
@@ -42,7 +46,11 @@ all GPUs of a host at once, and each engine is built once.
 def text() -> str:
     """The page."""
     engines = records.newest(records.read(records.ENGINES))
-    parts = [HEAD, *_engines(engines), *_torch(records.newest(records.read(records.TORCH)), engines)]
+    parts = [
+        HEAD,
+        *_engines(engines),
+        *_torch(records.newest(records.read(records.TORCH)), engines),
+    ]
     parts += _serving(records.newest(records.read(records.SERVING)))
     if NOTES.exists():
         parts.append(NOTES.read_text("utf-8"))
@@ -76,7 +84,10 @@ def _provenance(rows: Sequence[Row]) -> str:
     return f"{len(rows)} rows: {'; '.join(words)}.{late}\n"
 
 
-_OLD = "timed always in one order, ours behind TorchScript; the H100's on the default stream, too, where TensorRT waits"
+_OLD = (
+    "timed always in one order, ours behind TorchScript; the H100's on the default stream, too,"
+    " where TensorRT waits"
+)
 
 
 def geometric_mean(values: Sequence[float]) -> float:
@@ -88,13 +99,20 @@ def _summary(rows: Sequence[Row]) -> Iterator[str]:
     """The geometric means by precision and in all, and every row above the limit by name."""
     lines = []
     for name, part in [*_grouped(rows, "precision").items(), (("all",), list(rows))]:
-        ratios = {key: [row[key] for row in part if key in row] for key in ("ours_by_onnx", "ours_by_onnx_graph")}
+        ratios = {
+            key: [row[key] for row in part if key in row]
+            for key in ("ours_by_onnx", "ours_by_onnx_graph")
+        }
         means = [f"{geometric_mean(found):.3f}" if found else "" for found in ratios.values()]
         above = sum(ratio > LIMIT for ratio in ratios["ours_by_onnx"])
         lines.append([name[0], str(len(part)), *means, str(above)])
     yield f"Ours by ONNX's, geometric mean (to reach: at most {REACH}; no row above {LIMIT}):\n"
     yield from _table(["precision", "rows", "plain", "graphs", f"rows above {LIMIT}"], lines)
-    above = [f"{_name(row)} ({row['ours_by_onnx']:.3f})" for row in rows if row.get("ours_by_onnx", 0) > LIMIT]
+    above = [
+        f"{_name(row)} ({row['ours_by_onnx']:.3f})"
+        for row in rows
+        if row.get("ours_by_onnx", 0) > LIMIT
+    ]
     yield f"\nAbove {LIMIT}: {', '.join(above) or 'none'}.\n"
 
 
@@ -106,19 +124,44 @@ _COLUMNS = ("ours", "onnx", "ours_graph", "onnx_graph", "eager", "torchscript")
 
 
 def _ratios(rows: Sequence[Row]) -> Iterator[str]:
-    head = ["network", "precision", "batch", "ours", "ONNX", "ratio", "ours, graphs", "ONNX, graphs", "ratio", "eager",
-            "TorchScript", "eager / ours", "error", "ONNX"]  # fmt: skip
+    head = [
+        "network",
+        "precision",
+        "batch",
+        "ours",
+        "ONNX",
+        "ratio",
+        "ours, graphs",
+        "ONNX, graphs",
+        "ratio",
+        "eager",
+        "TorchScript",
+        "eager / ours",
+        "error",
+        "ONNX",
+    ]
     yield from _table(head, (_cells(row) for row in rows))
     failed = {(name, reason) for row in rows for name, reason in row.get("failed", {}).items()}
-    yield from (f"\n`{name}` has no time where it says: {reason}." for name, reason in sorted(failed))
+    yield from (
+        f"\n`{name}` has no time where it says: {reason}." for name, reason in sorted(failed)
+    )
 
 
 def _cells(row: Row) -> list[str]:
     times = [_milliseconds(row, name) for name in _COLUMNS]
     star = "" if row.get("method") == records.METHOD else "*"
-    return [row["network"], row["precision"], f"{row['batch']}{star}", *times[:2], _ratio(row, "ours_by_onnx"),
-            *times[2:4], _ratio(row, "ours_by_onnx_graph"), *times[4:], _ratio(row, "eager_by_ours", 2),
-            *(f"{row[name]:.1e}" if name in row else "" for name in ("error", "onnx_error"))]  # fmt: skip
+    return [
+        row["network"],
+        row["precision"],
+        f"{row['batch']}{star}",
+        *times[:2],
+        _ratio(row, "ours_by_onnx"),
+        *times[2:4],
+        _ratio(row, "ours_by_onnx_graph"),
+        *times[4:],
+        _ratio(row, "eager_by_ours", 2),
+        *(f"{row[name]:.1e}" if name in row else "" for name in ("error", "onnx_error")),
+    ]
 
 
 def _milliseconds(row: Row, name: str) -> str:
@@ -130,18 +173,41 @@ def _ratio(row: Row, name: str, digits: int = 3) -> str:
 
 
 def _warm(gpu: str, version: str) -> dict[tuple[str, str], Row]:
-    """By network and precision the newest row, superseded ones too, whose run measured a warm build beside a cold."""
+    """By network and precision the newest row, superseded ones too, whose run measured a warm build
+    beside a cold.
+    """
     plain = (row for row in records.read(records.ENGINES) if not row.get("settings"))
     here = (row for row in plain if (str(row["gpu"]), str(row["tensorrt"])) == (gpu, version))
-    return {(row["network"], row["precision"]): row for row in here if {"cold_s", "warm_s"} <= row["ours"].keys()}
+    return {
+        (row["network"], row["precision"]): row
+        for row in here
+        if {"cold_s", "warm_s"} <= row["ours"].keys()
+    }
 
 
 def _builds(rows: Sequence[Row], warm: Mapping[tuple[str, str], Row]) -> Iterator[str]:
     """Layers and seconds of each build, where they were measured."""
-    yield "\nLayers of both networks and of the engines that TensorRT made of them; seconds of lowering and conversion,"
-    yield "and of our build with an empty timing cache and with its own, both of one run (*: an earlier one than the"
+    yield (
+        "\nLayers of both networks and of the engines that TensorRT made of them; seconds of"
+        " lowering and conversion,"
+    )
+    yield (
+        "and of our build with an empty timing cache and with its own, both of one run (*: an"
+        " earlier one than the"
+    )
     yield "times above):\n"
-    head = ["network", "precision", "layers", "ONNX", "engine layers", "ONNX", "convert", "cold", "warm", "warm / cold"]
+    head = [
+        "network",
+        "precision",
+        "layers",
+        "ONNX",
+        "engine layers",
+        "ONNX",
+        "convert",
+        "cold",
+        "warm",
+        "warm / cold",
+    ]
     found = {(row["network"], row["precision"]): row for row in rows}
     yield from _table(head, (_build(*key, row, warm.get(key, {})) for key, row in found.items()))
 
@@ -153,7 +219,9 @@ def _build(name: str, precision: str, row: Row, measured: Row) -> list[str]:
     share = f"{warm / cold:.0%}{'' if pair == ours else '*'}" if warm and cold else ""
     converted = ours.get("convert_again_s", ours.get("convert_s"))
     seconds = ["" if value is None else f"{value:.1f}" for value in (converted, cold, warm)]
-    counts = [str(side.get(key, "")) for key in ("layers", "engine_layers") for side in (ours, onnx)]
+    counts = [
+        str(side.get(key, "")) for key in ("layers", "engine_layers") for side in (ours, onnx)
+    ]
     return [name, precision, *counts, *seconds, share]
 
 
@@ -164,7 +232,18 @@ def _experiments(rows: Sequence[Row]) -> Iterator[str]:
     if not tried:
         return
     yield "\nExperiments, each with what was set, beside the plain row:\n"
-    head = ["set", "network", "precision", "batch", "ours", "plain", "ours / ONNX", "plain", "error", "plain"]
+    head = [
+        "set",
+        "network",
+        "precision",
+        "batch",
+        "ours",
+        "plain",
+        "ours / ONNX",
+        "plain",
+        "error",
+        "plain",
+    ]
     yield from _table(head, (_tried(row, plain.get(_name(row))) for row in tried))
 
 
@@ -173,22 +252,42 @@ def _tried(row: Row, plain: Row | None) -> list[str]:
     times = [_milliseconds(side, "ours") if side else "" for side in sides]
     ratios = [_ratio(side, "ours_by_onnx") if side else "" for side in sides]
     errors = [f"{side['error']:.1e}" if side else "" for side in sides]
-    return [f"`{row['settings']}`", row["network"], row["precision"], str(row["batch"]), *times, *ratios, *errors]
+    return [
+        f"`{row['settings']}`",
+        row["network"],
+        row["precision"],
+        str(row["batch"]),
+        *times,
+        *ratios,
+        *errors,
+    ]
 
 
 def _torch(rows: Sequence[Row], engines: Sequence[Row]) -> Iterator[str]:
-    """What torch alone takes, where that was measured in another Python than the engines, beside our engine's time."""
+    """What torch alone takes, where that was measured in another Python than the engines, beside
+    our engine's time.
+    """
     ours = {_cell(row): row for row in engines if not row.get("settings")}
     for (gpu, version), here in sorted(_grouped(rows, "gpu", "torch").items()):
         yield f"\n## {gpu}, torch {version} alone\n"
         yield _provenance(here)
         names = ("eager", "torchscript", "compile")
-        lines = ([row["network"], row["precision"], str(row["batch"]), *(_milliseconds(row, n) for n in names),
-                  *_beside(row, ours.get(_cell(row)))] for row in sorted(here, key=_cell))  # fmt: skip
+        lines = (
+            [
+                row["network"],
+                row["precision"],
+                str(row["batch"]),
+                *(_milliseconds(row, n) for n in names),
+                *_beside(row, ours.get(_cell(row))),
+            ]
+            for row in sorted(here, key=_cell)
+        )
         columns = ("eager", "TorchScript", "torch.compile", "our engine", "torch.compile / ours")
         yield from _table(["network", "precision", "batch", *columns], lines)
         failed = {(name, reason) for row in here for name, reason in row.get("failed", {}).items()}
-        yield from (f"\n`{name}` has no time where it says: {reason}." for name, reason in sorted(failed))
+        yield from (
+            f"\n`{name}` has no time where it says: {reason}." for name, reason in sorted(failed)
+        )
 
 
 def _cell(row: Row) -> tuple[str, str, str, int]:
@@ -255,12 +354,20 @@ def _serving(rows: Sequence[Row]) -> Iterator[str]:
     if several:
         yield _SEVERAL
         yield from _table(
-            [*_ASKED, "clients", "instances", "requests/s", "engine", "ratio"], (_rate(row) for row in several)
+            [*_ASKED, "clients", "instances", "requests/s", "engine", "ratio"],
+            (_rate(row) for row in several),
         )
 
 
 def _asked(row: Row) -> list[str]:
-    return [row["gpu"], row["network"], row["precision"], str(row["batch"]), row["way"], row.get("setting", "")]
+    return [
+        row["gpu"],
+        row["network"],
+        row["precision"],
+        str(row["batch"]),
+        row["way"],
+        row.get("setting", ""),
+    ]
 
 
 def _numbers(row: Row) -> list[str]:

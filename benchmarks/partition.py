@@ -3,11 +3,12 @@
     python -m benchmarks.partition [--requests N] [--case NAME ...] [--budget SECONDS] [--keep]
     python -m benchmarks.partition --table
 
-One client, one request at a time over gRPC, the opt golden; torch alone is the same model with everything kept in
-torch, served by the same runtime. Milliseconds. With a GPU and the `tensorrt` flavour the plans answer there; without,
-torch answers everywhere, and only the layouts differ. Both layouts take their plans from one store. No case begins
-after the budget. `--keep` appends a row each to benchmarks/results/partition.jsonl, `--table` writes what stands there
-(and in partition_linear.jsonl) into docs/partition.md.
+One client, one request at a time over gRPC, the opt golden; torch alone is the same model with
+everything kept in torch, served by the same runtime. Milliseconds. With a GPU and the `tensorrt`
+flavour the plans answer there; without, torch answers everywhere, and only the layouts differ. Both
+layouts take their plans from one store. No case begins after the budget. `--keep` appends a row
+each to benchmarks/results/partition.jsonl, `--table` writes what stands there (and in
+partition_linear.jsonl) into docs/partition.md.
 """
 
 from __future__ import annotations
@@ -66,8 +67,14 @@ CASES = {
 }
 """(channels, FFTs, pixels along an edge)."""
 ALL = {"min_block_size": 1}
-"""Every engine, worth its hand-overs or not: the layouts are compared, not the rule that melts small segments."""
-WAYS = {"torch alone": ("auto", {"ops": ["aten::*"]}), "fused": ("fused", ALL), "ensemble": ("ensemble", ALL)}
+"""Every engine, worth its hand-overs or not: the layouts are compared, not the rule that melts
+small segments.
+"""
+WAYS = {
+    "torch alone": ("auto", {"ops": ["aten::*"]}),
+    "fused": ("fused", ALL),
+    "ensemble": ("ensemble", ALL),
+}
 
 
 def publish(folder: Path, case: str, way: str, store: Path) -> tuple[Path, int]:
@@ -79,8 +86,12 @@ def publish(folder: Path, case: str, way: str, store: Path) -> tuple[Path, int]:
     torch.jit.script(Spectral(channels, cuts).eval()).save(str(folder / "m.pt"))
     inputs = [{"name": "image", "dtype": "float32", "shape": ["batch", 3, size, size]}]
     dims = {"batch": {"min": 1, "opt": 1, "max": 2}}
-    (folder / "m.yaml").write_text(yaml.safe_dump({"inputs": inputs, "dims": dims, "fallback": fallback}))
-    (result,) = build_repository(folder, folder / "out", layout=layout, serve_as="python", store=store, isolate=False)
+    (folder / "m.yaml").write_text(
+        yaml.safe_dump({"inputs": inputs, "dims": dims, "fallback": fallback})
+    )
+    (result,) = build_repository(
+        folder, folder / "out", layout=layout, serve_as="python", store=store, isolate=False
+    )
     if result.error:
         raise result.error
     return folder / "out", len(result.segments)
@@ -97,10 +108,15 @@ def measure(repository: Path, requests: int) -> dict[str, Any]:
             client.infer("m", golden.inputs)
             times.append((time.perf_counter() - begin) * 1e3)
         steps = sorted(path.name for path in repository.iterdir() if path.name.startswith("m."))
-        said = [describe(client, name, read(repository / name).goldens[0].inputs) for name in steps or ["m"]]
+        said = [
+            describe(client, name, read(repository / name).goldens[0].inputs)
+            for name in steps or ["m"]
+        ]
         client.close()
     median, late = np.percentile(times[10:], (50, 95))
-    answered = "+".join(sorted({part for one in said for part in one["trt_build.answered_by"].split("+")}))
+    answered = "+".join(
+        sorted({part for one in said for part in one["trt_build.answered_by"].split("+")})
+    )
     return {
         "median_ms": round(float(median), 3),
         "p95_ms": round(float(late), 3),
@@ -143,7 +159,13 @@ def rows(cases: list[str], requests: int, budget: float) -> Iterator[dict[str, A
             for way in WAYS:
                 folder = Path(scratch, case.replace(" ", "_"), way.replace(" ", "_"))
                 repository, segments = publish(folder, case, way, Path(scratch, "store"))
-                yield {"case": case, "way": way, "segments": segments, **measure(repository, requests), **host()}
+                yield {
+                    "case": case,
+                    "way": way,
+                    "segments": segments,
+                    **measure(repository, requests),
+                    **host(),
+                }
 
 
 def table(results: Path = RESULTS) -> str:
@@ -152,22 +174,33 @@ def table(results: Path = RESULTS) -> str:
     for row in records.read(results):
         where = row["gpu"] or f"CPU, {row['cores']} cores"
         newest[where, row["case"], row["way"]] = row
-    lines = ["| where | model | segments | " + " | ".join(WAYS) + " | measured |", "|---" * (4 + len(WAYS)) + "|"]
+    lines = [
+        "| where | model | segments | " + " | ".join(WAYS) + " | measured |",
+        "|---" * (4 + len(WAYS)) + "|",
+    ]
     for where, case in dict.fromkeys(key[:2] for key in newest):
         found = [newest.get((where, case, way)) for way in WAYS]
         last = next(row for row in reversed(found) if row)
         medians = [f"{row['median_ms']:.2f}" if row else "" for row in found]
         versions = f"{last['date']}, {last['flavour']} {last['tensorrt']}, torch {last['torch']}"
-        lines.append(f"| {where} | {case} | {last['segments']} | {' | '.join(medians)} | {versions} |")
+        lines.append(
+            f"| {where} | {case} | {last['segments']} | {' | '.join(medians)} | {versions} |"
+        )
     return "\n".join(lines)
 
 
 def linear_table(results: Path = LINEAR) -> str:
     """The newest row of each kind of graph and size, as Markdown."""
     newest = {(row["graph"], row["nodes"]): row for row in records.read(results)}
-    lines = ["| graph | nodes | segments | seconds | CPU seconds | CPU us a node | load | measured |", "|---" * 8 + "|"]
+    lines = [
+        "| graph | nodes | segments | seconds | CPU seconds | CPU us a node | load | measured |",
+        "|---" * 8 + "|",
+    ]
     for (graph, nodes), row in sorted(newest.items()):
-        figures = f"{row['split_s']:.2f} | {row['split_cpu_s']:.2f} | {row['cpu_us_a_node']:.0f} | {row['load']}"
+        figures = (
+            f"{row['split_s']:.2f} | {row['split_cpu_s']:.2f} | {row['cpu_us_a_node']:.0f} |"
+            f" {row['load']}"
+        )
         where = f"{row['date']}, {row['host']}, torch {row['torch']}"
         lines.append(f"| {graph} | {nodes:,} | {row['segments']} | {figures} | {where} |")
     return "\n".join(lines)
@@ -183,7 +216,9 @@ def page(text: str) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--requests", type=int, default=200)
     parser.add_argument("--case", choices=CASES, action="append")
     parser.add_argument("--budget", type=float, default=600.0, help="seconds")
@@ -195,7 +230,10 @@ def main() -> None:
         return
     print(f"{'case':14} {'way':12} {'median':>8} {'p95':>8}  answered by")
     for row in rows(chosen.case or list(CASES), chosen.requests, chosen.budget):
-        print(f"{row['case']:14} {row['way']:12} {row['median_ms']:8.2f} {row['p95_ms']:8.2f}  {row['answered_by']}")
+        print(
+            f"{row['case']:14} {row['way']:12} {row['median_ms']:8.2f} {row['p95_ms']:8.2f} "
+            f" {row['answered_by']}"
+        )
         if chosen.keep:
             records.append(RESULTS, [row])
 

@@ -1,10 +1,12 @@
-"""How long splitting takes as graphs grow: `python -m benchmarks.partition_linear [NODES ...] [--graph KIND] [--keep]`.
+"""How long splitting takes as graphs grow: `python -m benchmarks.partition_linear [NODES ...]
+[--graph KIND] [--keep]`.
 
-The graphs, over a dynamic batch: `chain`, layers (sum, activation) with an FFT after every hundred nodes; `branches`,
-four such chains written interleaved and joined at the end; `sizes`, a chain whose sizes are summed up as it goes, so
-that numbers depend on everything before; `islands`, an FFT after every fourth node, so that all TensorRT pieces are too
-small and melt. Printed are wall-clock seconds of shapes, trial and split(), its CPU seconds, and microseconds of CPU a
-node; `--keep` appends the rows to benchmarks/results/partition_linear.jsonl.
+The graphs, over a dynamic batch: `chain`, layers (sum, activation) with an FFT after every hundred
+nodes; `branches`, four such chains written interleaved and joined at the end; `sizes`, a chain
+whose sizes are summed up as it goes, so that numbers depend on everything before; `islands`, an FFT
+after every fourth node, so that all TensorRT pieces are too small and melt. Printed are wall-clock
+seconds of shapes, trial and split(), its CPU seconds, and microseconds of CPU a node; `--keep`
+appends the rows to benchmarks/results/partition_linear.jsonl.
 """
 
 from __future__ import annotations
@@ -27,8 +29,14 @@ from builder.partition.support import support
 
 BATCH = {"batch": (1, 4, 8)}
 SPECS = (TensorSpec("float32", ("batch", 8), BATCH, "x"),)
-GRAPHS = {"chain": (1, 50, False), "branches": (4, 50, False), "sizes": (1, 50, True), "islands": (1, 3, False)}
-"""Of each kind: how many chains, an FFT after how many pairs of nodes, whether sizes are summed up."""
+GRAPHS = {
+    "chain": (1, 50, False),
+    "branches": (4, 50, False),
+    "sizes": (1, 50, True),
+    "islands": (1, 3, False),
+}
+"""Of each kind: how many chains, an FFT after how many pairs of nodes, whether sizes are summed up.
+"""
 RESULTS = records.RESULTS / "partition_linear.jsonl"
 
 
@@ -37,7 +45,10 @@ def graph(nodes: int, kind: str = "chain") -> LoweredGraph:
     chains, every, sizes = GRAPHS[kind]
     lines = ["graph(%x : Tensor, %w : Tensor):", "  %one : int = prim::Constant[value=1]()"]
     lines += ["  %last : int = prim::Constant[value=-1]()", "  %none : NoneType = prim::Constant()"]
-    lines += ["  %eight : int = prim::Constant[value=8]()", "  %n : int = prim::Constant[value=0]()"]
+    lines += [
+        "  %eight : int = prim::Constant[value=8]()",
+        "  %n : int = prim::Constant[value=0]()",
+    ]
     values, size = ["x"] * chains, "n"
     for index in range(nodes // (4 if sizes else 2)):
         value = values[index % chains]
@@ -52,8 +63,13 @@ def graph(nodes: int, kind: str = "chain") -> LoweredGraph:
             lines.append(f"  %s{index} : int = aten::size(%v{index}, %last)")
             lines.append(f"  %n{index} : int = aten::add(%{size}, %s{index})")
             size = f"n{index}"
-    lines.append(f"  %list : Tensor[] = prim::ListConstruct({', '.join(f'%{value}' for value in values)})")
-    lines += ["  %joined : Tensor = aten::cat(%list, %last)", f"  %end : Tensor = aten::add(%joined, %{size}, %one)"]
+    lines.append(
+        f"  %list : Tensor[] = prim::ListConstruct({', '.join(f'%{value}' for value in values)})"
+    )
+    lines += [
+        "  %joined : Tensor = aten::cat(%list, %last)",
+        f"  %end : Tensor = aten::add(%joined, %{size}, %one)",
+    ]
     return _with_weight(torch._C.parse_ir("\n".join([*lines, "  return (%end)"])))
 
 
@@ -102,20 +118,28 @@ def host() -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("nodes", type=int, nargs="*", default=[1250, 2500, 5000, 10000, 20000])
     parser.add_argument("--graph", choices=GRAPHS, action="append")
     parser.add_argument("--keep", action="store_true")
     chosen = parser.parse_args()
     measure(200)
     print(
-        f"{'graph':9} {'nodes':>6} {'segments':>8} {'shapes':>7} {'trial':>7} {'split':>7} {'CPU s':>7} {'us/node':>8}"
+        f"{'graph':9} {'nodes':>6} {'segments':>8} {'shapes':>7} {'trial':>7} {'split':>7}"
+        f" {'CPU s':>7} {'us/node':>8}"
     )
     for kind in chosen.graph or GRAPHS:
         for nodes in chosen.nodes:
             row = measure(nodes, kind)
-            stages = " ".join(f"{row[key]:7.2f}" for key in ("shapes_s", "trial_s", "split_s", "split_cpu_s"))
-            print(f"{kind:9} {nodes:6d} {row['segments']:8d} {stages} {row['cpu_us_a_node']:8.0f}", flush=True)
+            stages = " ".join(
+                f"{row[key]:7.2f}" for key in ("shapes_s", "trial_s", "split_s", "split_cpu_s")
+            )
+            print(
+                f"{kind:9} {nodes:6d} {row['segments']:8d} {stages} {row['cpu_us_a_node']:8.0f}",
+                flush=True,
+            )
             if chosen.keep:
                 records.append(RESULTS, [{**row, **host()}])
 

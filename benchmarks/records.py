@@ -1,4 +1,6 @@
-"""The measured rows: benchmarks/results/*.jsonl, one JSON object a line, appended under a file lock, newest last."""
+"""The measured rows: benchmarks/results/*.jsonl, one JSON object a line, appended under a file
+lock, newest last.
+"""
 
 from __future__ import annotations
 
@@ -18,10 +20,22 @@ Row = dict[str, Any]
 RESULTS = Path(__file__).parent / "results"
 ENGINES, TORCH, SERVING = (RESULTS / f"{name}.jsonl" for name in ("engine", "torch", "serving"))
 METHOD = 3
-"""How a row was timed. 1 (or none said): on the default stream, where TensorRT waits for the GPU after each call.
-2: on a stream of its own, the contenders
-always in one order, ours behind TorchScript. 3: in an order of each round's own."""
-KEY = ("gpu", "tensorrt", "torch", "network", "precision", "batch", "way", "settings", "setting", "clients")
+"""How a row was timed. 1 (or none said): on the default stream, where TensorRT waits for the GPU
+after each call. 2: on a stream of its own, the contenders always in one order, ours behind
+TorchScript. 3: in an order of each round's own.
+"""
+KEY = (
+    "gpu",
+    "tensorrt",
+    "torch",
+    "network",
+    "precision",
+    "batch",
+    "way",
+    "settings",
+    "setting",
+    "clients",
+)
 """What two rows of the same measurement have in common."""
 
 
@@ -39,7 +53,9 @@ def append(path: Path, rows: Iterable[Row]) -> None:
 
 def read(path: Path) -> list[Row]:
     """Every row of the file, oldest first; none where it does not exist."""
-    return [json.loads(line) for line in path.read_text("utf-8").splitlines()] if path.exists() else []
+    return (
+        [json.loads(line) for line in path.read_text("utf-8").splitlines()] if path.exists() else []
+    )
 
 
 def key(row: Row) -> tuple[Any, ...]:
@@ -56,16 +72,26 @@ def host() -> Row:
     """Machine, GPU, driver, versions and date; `tensorrt` only where the process has loaded one."""
     import torch
 
-    return {"host": socket.gethostname(), "cores": os.cpu_count(), "gpu": torch.cuda.get_device_name(),
-            "driver": driver(), "cuda": torch.version.cuda, **software(), "method": METHOD}  # fmt: skip
+    return {
+        "host": socket.gethostname(),
+        "cores": os.cpu_count(),
+        "gpu": torch.cuda.get_device_name(),
+        "driver": driver(),
+        "cuda": torch.version.cuda,
+        **software(),
+        "method": METHOD,
+    }
 
 
 def software() -> Row:
     """Versions and date, which every row has."""
     import torch
 
-    return {"torch": torch.__version__, "python": platform.python_version(),
-            "date": datetime.date.today().isoformat()}  # fmt: skip
+    return {
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "date": datetime.date.today().isoformat(),
+    }
 
 
 def driver() -> str:
@@ -74,4 +100,8 @@ def driver() -> str:
     if program is None:
         return "unknown"
     command = [program, "--query-gpu=driver_version", "--format=csv,noheader"]
-    return subprocess.run(command, capture_output=True, text=True, check=False).stdout.split("\n")[0].strip()
+    return (
+        subprocess.run(command, capture_output=True, text=True, check=False)
+        .stdout.split("\n")[0]
+        .strip()
+    )

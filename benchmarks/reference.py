@@ -1,10 +1,12 @@
-"""How long the reference takes for ResNet-50 at batch 1, as a multiple of torch's own time for it on the CPU.
+"""How long the reference takes for ResNet-50 at batch 1, as a multiple of torch's own time for it
+on the CPU.
 
     python -m benchmarks.reference [--runs 15] [--json]
 
-The network is what builder.convert makes of the module, with random weights. Both run alternately on the same input
-and threads, after a warm-up; the ratio is that of the medians, and reading the network back is part of every run of the
-reference. The aim is a ratio below 3; exit status 1 above it.
+The network is what builder.convert makes of the module, with random weights. Both run alternately
+on the same input and threads, after a warm-up; the ratio is that of the medians, and reading the
+network back is part of every run of the reference. The aim is a ratio below 3; exit status 1 above
+it.
 """
 
 from __future__ import annotations
@@ -33,7 +35,9 @@ def seconds(call: Callable[[], Any]) -> float:
 
 
 def measure(runs: int) -> dict[str, float]:
-    """Medians over alternating runs in seconds, their ratio, and the worst relative difference of the answers."""
+    """Medians over alternating runs in seconds, their ratio, and the worst relative difference of
+    the answers.
+    """
     network = NETWORKS["resnet50"]
     x = network.sample(1)
     model = torch.jit.trace(network.module(), x, check_trace=False)
@@ -41,7 +45,10 @@ def measure(runs: int) -> dict[str, float]:
     with torch.no_grad():
         expected = model(x)
         (answer,) = reference.run(made, [x])
-        pairs = [(seconds(lambda: model(x)), seconds(lambda: reference.run(made, [x]))) for _ in range(runs)]
+        pairs = [
+            (seconds(lambda: model(x)), seconds(lambda: reference.run(made, [x])))
+            for _ in range(runs)
+        ]
     by_torch, by_reference = (statistics.median(times) for times in zip(*pairs, strict=True))
     worst = float((answer - expected).abs().max() / expected.abs().max())
     return {
@@ -55,7 +62,7 @@ def measure(runs: int) -> dict[str, float]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser = argparse.ArgumentParser(description=" ".join((__doc__ or "").split("\n\n")[0].split()))
     parser.add_argument("--runs", type=int, default=15)
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
@@ -63,10 +70,14 @@ def main() -> int:
     if options.json:
         print(json.dumps(result))
     else:
-        print(f"ResNet-50, batch 1, {result['layers']} layers, {result['threads']} threads, {options.runs} runs each")
+        print(
+            f"ResNet-50, batch 1, {result['layers']} layers, {result['threads']} threads,"
+            f" {options.runs} runs each"
+        )
         print(f"  torch      {result['torch'] * 1e3:8.1f} ms")
         print(
-            f"  reference  {result['reference'] * 1e3:8.1f} ms, {result['ratio']:.2f} times torch (aim: below {AIM:g})"
+            f"  reference  {result['reference'] * 1e3:8.1f} ms, {result['ratio']:.2f} times torch"
+            f" (aim: below {AIM:g})"
         )
         print(f"  worst relative difference {result['difference']:.1e}")
     return 0 if result["ratio"] < AIM else 1

@@ -1,4 +1,6 @@
-"""The two roads from a module to a plan: ours, and torch.onnx.export with TensorRT's own ONNX parser."""
+"""The two roads from a module to a plan: ours, and torch.onnx.export with TensorRT's own ONNX
+parser.
+"""
 
 from __future__ import annotations
 
@@ -20,9 +22,11 @@ class Refused(Exception):
 
 
 def export(folder: Path, name: str) -> Path:
-    """The network's ONNX file (opset 17, dynamic batch, the same seeded weights), written where it is not there yet.
+    """The network's ONNX file (opset 17, dynamic batch, the same seeded weights), written where it
+    is not there yet.
 
-    Of the module, not of its trace: for a trace the exporter does not know the ranks that it needs."""
+    Of the module, not of its trace: for a trace the exporter does not know the ranks that it needs.
+    """
     from filelock import FileLock
 
     folder.mkdir(parents=True, exist_ok=True)
@@ -31,8 +35,16 @@ def export(folder: Path, name: str) -> Path:
         if not path.exists():
             module, sample = network.module(), network.sample(2)
             axes = {"x": {0: "batch"}, "y": {0: "batch"}}
-            torch.onnx.export(module, (sample,), f"{path}.part", dynamo=False, opset_version=17, input_names=["x"],
-                              output_names=["y"], dynamic_axes=axes)  # fmt: skip
+            torch.onnx.export(
+                module,
+                (sample,),
+                f"{path}.part",
+                dynamo=False,
+                opset_version=17,
+                input_names=["x"],
+                output_names=["y"],
+                dynamic_axes=axes,
+            )
             os.replace(f"{path}.part", path)
     return path
 
@@ -48,12 +60,16 @@ def warm_up() -> None:
     from builder.engine import build
 
     image = builder.TensorSpec("float32", (1, 8, 8, 8), name="x")
-    chain = torch.jit.trace(torch.nn.Sequential(Chain(1), normalised(8, 8, 1)).eval(), torch.randn(1, 8, 8, 8))
+    chain = torch.jit.trace(
+        torch.nn.Sequential(Chain(1), normalised(8, 8, 1)).eval(), torch.randn(1, 8, 8, 8)
+    )
     build(builder.convert(chain, [image]))
 
 
 def ours(network: Network, precision: str, level: int | None, cache: Path) -> Made:
-    """Lower, convert, build; the timing cache is read where it is there, and what was measured is merged into it."""
+    """Lower, convert, build; the timing cache is read where it is there, and what was measured is
+    merged into it.
+    """
     import builder
     from builder.engine import build
     from builder.engine.build import BuildOptions
@@ -63,19 +79,27 @@ def ours(network: Network, precision: str, level: int | None, cache: Path) -> Ma
     conversion = builder.convert(traced, [network.spec], precision=precision)
     converted = time.monotonic() - started
     plan = build(conversion, BuildOptions(timing_cache=cache, optimization_level=level))
-    seconds = {"convert_s": round(converted, 3), "warm_s" if warm else "cold_s": plan.facts["build_seconds"]}
+    seconds = {
+        "convert_s": round(converted, 3),
+        "warm_s" if warm else "cold_s": plan.facts["build_seconds"],
+    }
     return plan.data, {"layers": conversion.network.num_layers, **seconds}
 
 
 def onnx(path: Path, network: Network, precision: str, level: int | None, cache: Path) -> Made:
-    """The parser's network, with the same profile, flags and timing cache: what both networks share is then built from
-    the same tactics, and a difference in time is one of the networks."""
+    """The parser's network, with the same profile, flags and timing cache: what both networks share
+    is then built from the same tactics, and a difference in time is one of the networks.
+    """
     from builder.engine import flavour
     from builder.engine.flavour import trt
     from builder.engine.network import logger, new_network
 
-    if precision == "fp16" and flavour.strongly_typed():  # it would be float32 beside our half: no comparison
-        raise Refused(f"TensorRT {trt.__version__} computes in the file's types, and the exported file is float32")
+    # it would be float32 beside our half: no comparison
+    if precision == "fp16" and flavour.strongly_typed():
+        raise Refused(
+            f"TensorRT {trt.__version__} computes in the file's types, and the exported file is"
+            " float32"
+        )
     trt_builder, net, messages = new_network()
     parser = trt.OnnxParser(net, logger())
     assert parser.parse(path.read_bytes()), parser.get_error(0).desc()
@@ -93,7 +117,12 @@ def onnx(path: Path, network: Network, precision: str, level: int | None, cache:
     started = time.monotonic()
     plan = trt_builder.build_serialized_network(net, config)
     if plan is None:
-        raise Refused(next((said for said in reversed(messages) if "cuda" not in said.lower()), "no engine, no reason"))
+        raise Refused(
+            next(
+                (said for said in reversed(messages) if "cuda" not in said.lower()),
+                "no engine, no reason",
+            )
+        )
     seconds = round(time.monotonic() - started, 3)
     cache.write_bytes(bytes(config.get_timing_cache().serialize()))
     return bytes(plan), {"layers": net.num_layers, "shared_cache_s": seconds}

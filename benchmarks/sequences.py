@@ -2,10 +2,10 @@
 
     python -m benchmarks.sequences [MODEL.pt] [--streams N] [--chunks N] [--serve-as python]
 
-The model (default: examples/models/silero_vad.pt, see examples/export.py) needs a manifest with `state`. One stream
-alone, then N from a thread each, over gRPC, the opt golden's first row as every chunk. Milliseconds a chunk as the
-client sees it, and chunks a second of all streams together. What the client keeps itself Triton cannot batch where the
-batch is not the state's first axis.
+The model (default: examples/models/silero_vad.pt, see examples/export.py) needs a manifest with
+`state`. One stream alone, then N from a thread each, over gRPC, the opt golden's first row as every
+chunk. Milliseconds a chunk as the client sees it, and chunks a second of all streams together. What
+the client keeps itself Triton cannot batch where the batch is not the state's first axis.
 """
 
 from __future__ import annotations
@@ -66,14 +66,18 @@ def _rows(
         play(client, spec, golden.inputs, 1, 10)
         with ThreadPoolExecutor(streams) as pool:
             began = time.perf_counter()
-            several = pool.map(lambda n: play(client, spec, golden.inputs, n, asked.chunks), range(2, streams + 2))
+            several = pool.map(
+                lambda n: play(client, spec, golden.inputs, n, asked.chunks), range(2, streams + 2)
+            )
             times = [one for times in several for one in times]
             rows.append((streams, times, time.perf_counter() - began))
     client.close()
     return rows
 
 
-def _implicit(client: GrpcClient, spec: ModelSpec, inputs: Mapping[str, Any], sequence: int, count: int) -> list[float]:
+def _implicit(
+    client: GrpcClient, spec: ModelSpec, inputs: Mapping[str, Any], sequence: int, count: int
+) -> list[float]:
     sent = {str(tensor.name): inputs[str(tensor.name)] for tensor in spec.stateless_inputs}
     times = []
     for at in range(count):
@@ -83,7 +87,9 @@ def _implicit(client: GrpcClient, spec: ModelSpec, inputs: Mapping[str, Any], se
     return times
 
 
-def _explicit(client: GrpcClient, spec: ModelSpec, inputs: Mapping[str, Any], sequence: int, count: int) -> list[float]:
+def _explicit(
+    client: GrpcClient, spec: ModelSpec, inputs: Mapping[str, Any], sequence: int, count: int
+) -> list[float]:
     sent, times = dict(inputs), []
     for _ in range(count):
         began = time.perf_counter()

@@ -1,23 +1,31 @@
-"""What serving costs: a live tritonserver's own compute time against the engine alone, on this machine's GPU.
+"""What serving costs: a live tritonserver's own compute time against the engine alone, on this
+machine's GPU.
 
-    python -m benchmarks.serving [--network resnet50 --network unet] [--precision fp16] [--batch 8] [--setting plain]
+    python -m benchmarks.serving [--network resnet50 --network unet] [--precision fp16] [--batch 8]
+    [--setting plain]
                                  [--concurrent] [--again] [--optimization-level N] [--folder DIR]
 
-Each network is built once (its plan is kept in DIR/store, so a run that was cut off goes on), published for the Python
-runtime in several settings (SETTINGS), served, verified in every way in which tensors can travel, and then timed:
-rounds of calls of the engine alone in this process, of requests to the server, and of requests to a model that does
-nothing with tensors of the same sizes take turns. Medians over the rounds, in milliseconds:
+Each network is built once (its plan is kept in DIR/store, so a run that was cut off goes on),
+published for the Python runtime in several settings (SETTINGS), served, verified in every way in
+which tensors can travel, and then timed: rounds of calls of the engine alone in this process, of
+requests to the server, and of requests to a model that does nothing with tensors of the same sizes
+take turns. Medians over the rounds, in milliseconds:
 
-    engine          one call of the engine, its end awaited, which is what a server does too; `engine_graph` as a CUDA
-                    graph; `gpu_work` the share of it that the GPU works, of CUDA events around calls in a row
-    compute_infer   of Triton's statistics: what the runtime takes, with the messages between Triton and its process;
+    engine          one call of the engine, its end awaited, which is what a server does too;
+    `engine_graph` as a CUDA
+                    graph; `gpu_work` the share of it that the GPU works, of CUDA events around
+                    calls in a row
+    compute_infer   of Triton's statistics: what the runtime takes, with the messages between Triton
+    and its process;
                     compute_input and compute_output are Triton's copies
-    execute, run    of compute_infer: the runtime's `execute`, and of that the call of the engine with its end
-    floor           compute_infer of the model that does nothing: what any model of the Python backend pays
+    execute, run    of compute_infer: the runtime's `execute`, and of that the call of the engine
+    with its end floor           compute_infer of the model that does nothing: what any model of the
+    Python backend pays
 
-A row a batch size, way and setting is appended to benchmarks/results/serving.jsonl; rows that stand there for this GPU
-and TensorRT are not measured again. `--concurrent` measures instead how many requests two instances answer in a second
-when four clients ask them, against the engine alone. Where no GPU answers the server's own times are printed, of torch.
+A row a batch size, way and setting is appended to benchmarks/results/serving.jsonl; rows that stand
+there for this GPU and TensorRT are not measured again. `--concurrent` measures instead how many
+requests two instances answer in a second when four clients ask them, against the engine alone.
+Where no GPU answers the server's own times are printed, of torch.
 """
 
 from __future__ import annotations
@@ -51,7 +59,9 @@ from builder.store.plans import Plans
 
 GOLDENS = {8: "p0-opt", 32: "p0-max"}
 WARM_UP, ROUNDS, REQUESTS = 25, 7, 30
-"""Calls before the first round: more than the runtime takes until it captures a graph; rounds; calls of one."""
+"""Calls before the first round: more than the runtime takes until it captures a graph; rounds;
+calls of one.
+"""
 CLIENTS, INSTANCES, SECONDS = 4, 2, 3.0
 COMPUTE = ("compute_input", "compute_infer", "compute_output")
 SETTINGS: dict[str, dict[str, Any]] = {
@@ -59,28 +69,40 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "plain": {"cuda_graphs": False},
     "mapped": {"keep_mapped": 16},
 }
-"""By name: what the manifest's `runtime` section says. `mapped` differs for CUDA shared memory only."""
+"""By name: what the manifest's `runtime` section says. `mapped` differs for CUDA shared memory
+only.
+"""
 Measure = Callable[[], dict[str, float]]
 Stands = Callable[[dict[str, Any]], bool]
 """Whether a row about this was measured before."""
 
 
-def published(name: str, precision: str, options: Any, folder: Path) -> tuple[Path, bytes, tuple[Any, ...]]:
+def published(
+    name: str, precision: str, options: Any, folder: Path
+) -> tuple[Path, bytes, tuple[Any, ...]]:
     """The network's folder in a repository, its plan, and the goldens."""
     network = NETWORKS[name]
     traced = torch.jit.trace(network.module(), network.sample(2), check_trace=False)
     path = folder / f"{name}.pt"
     traced.save(str(path))
-    spec = ModelSpec(name, path, (network.spec,), (network.spec.dims,), outputs=("y",), precision=precision)
-    converted = conversion.convert(traced, spec.inputs, precision=precision, output_names=spec.outputs)
-    plan = Plans(Store(str(folder / "store"))).build(converted, options, lambda: engine.build(converted, options))
+    spec = ModelSpec(
+        name, path, (network.spec,), (network.spec.dims,), outputs=("y",), precision=precision
+    )
+    converted = conversion.convert(
+        traced, spec.inputs, precision=precision, output_names=spec.outputs
+    )
+    plan = Plans(Store(str(folder / "store"))).build(
+        converted, options, lambda: engine.build(converted, options)
+    )
     goldens = parity.record(traced, spec, spec.outputs)
     model = single.artifact(spec, converted, plan, goldens, "python")
     return triton.publish(model, folder / "repository"), plan.data, goldens
 
 
 def alone(plan: bytes, x: torch.Tensor) -> Measure:
-    """A round of the engine alone on this input: milliseconds a call, awaited one by one, and of the GPU's work."""
+    """A round of the engine alone on this input: milliseconds a call, awaited one by one, and of
+    the GPU's work.
+    """
     from benchmarks.timed import Engine, milliseconds
 
     built, replayed, stream = Engine(plan), Engine(plan), torch.cuda.Stream()
@@ -91,7 +113,11 @@ def alone(plan: bytes, x: torch.Tensor) -> Measure:
         with torch.cuda.stream(stream):
             call = built.bound(x)
             milliseconds(call, WARM_UP)
-            return {"engine": awaited(call), "engine_graph": awaited(graph), "gpu_work": milliseconds(call, REQUESTS)}
+            return {
+                "engine": awaited(call),
+                "engine_graph": awaited(graph),
+                "gpu_work": milliseconds(call, REQUESTS),
+            }
 
     def awaited(call: Callable[[], Any]) -> float:
         stream.synchronize()
@@ -105,8 +131,9 @@ def alone(plan: bytes, x: torch.Tensor) -> Measure:
 
 
 def served(url: str, model: str, floor: str, golden: Any, regions: Regions | None) -> Measure:
-    """A round of requests of this golden: milliseconds a request, as Triton's statistics have it, the runtime, and we.
-    In turns with it the floor."""
+    """A round of requests of this golden: milliseconds a request, as Triton's statistics have it,
+    the runtime, and we. In turns with it the floor.
+    """
     client, asking = grpc.InferenceServerClient(url), GrpcClient(url, 60)
     tensors = tensors_of(golden, regions)
     for name in [model, floor] * WARM_UP:
@@ -126,7 +153,10 @@ def tensors_of(golden: Any, regions: Regions | None) -> dict[str, Any]:
     """What `infer` is given: the golden's tensors in their regions, or as they are."""
     if regions:
         return {"inputs": regions.inputs(grpc), "outputs": regions.outputs(grpc)}
-    inputs = [grpc.InferInput(name, list(a.shape), wire(a)).set_data_from_numpy(a) for name, a in golden.inputs.items()]
+    inputs = [
+        grpc.InferInput(name, list(a.shape), wire(a)).set_data_from_numpy(a)
+        for name, a in golden.inputs.items()
+    ]
     return {"inputs": inputs}
 
 
@@ -135,7 +165,10 @@ def _round(client: Any, model: str, tensors: dict[str, Any]) -> dict[str, float]
     for _ in range(REQUESTS):
         client.infer(model, **tensors)
     seconds, after = time.perf_counter() - started, _statistics(client, model)
-    return {"client": seconds / REQUESTS * 1e3, **{k: (after[k] - before[k]) / REQUESTS / 1e6 for k in COMPUTE}}
+    return {
+        "client": seconds / REQUESTS * 1e3,
+        **{k: (after[k] - before[k]) / REQUESTS / 1e6 for k in COMPUTE},
+    }
 
 
 def _statistics(client: Any, model: str) -> dict[str, int]:
@@ -145,7 +178,9 @@ def _statistics(client: Any, model: str) -> dict[str, int]:
 
 def in_turns(contenders: Sequence[Measure]) -> dict[str, float]:
     """The medians of all rounds, in which each contender has its turn."""
-    rounds = [{k: v for measured in contenders for k, v in measured().items()} for _ in range(ROUNDS)]
+    rounds = [
+        {k: v for measured in contenders for k, v in measured().items()} for _ in range(ROUNDS)
+    ]
     return {key: statistics.median(one[key] for one in rounds) for key in rounds[0]}
 
 
@@ -155,7 +190,9 @@ def rows(
     """One row a batch size, way and setting."""
     folder, plan, goldens = made
     gpu = torch.cuda.is_available()
-    variants = {setting: models.variant(folder, setting, runtime=SETTINGS[setting]) for setting in settings}
+    variants = {
+        setting: models.variant(folder, setting, runtime=SETTINGS[setting]) for setting in settings
+    }
     floor = models.floor(folder)
     with serve(folder.parent, explicit=True, models=[*variants.values(), floor], **_FREE) as server:
         for setting, model in variants.items():
@@ -163,7 +200,14 @@ def rows(
             for batch, way in ((batch, way) for batch in batches for way in ways):
                 about = {"network": name, "batch": batch, "way": way, "setting": setting}
                 if not stands(about):
-                    times = _timed(server.grpc_url, model, floor, _golden(goldens, batch), way, plan if gpu else None)
+                    times = _timed(
+                        server.grpc_url,
+                        model,
+                        floor,
+                        _golden(goldens, batch),
+                        way,
+                        plan if gpu else None,
+                    )
                     yield {**about, "answered_by": ways[way], **times}
 
 
@@ -176,7 +220,9 @@ def _golden(goldens: tuple[Any, ...], batch: int) -> Any:
     return next(one for one in goldens if one.name == GOLDENS[batch])
 
 
-def _timed(url: str, model: str, floor: str, golden: Any, way: str, plan: bytes | None) -> dict[str, float]:
+def _timed(
+    url: str, model: str, floor: str, golden: Any, way: str, plan: bytes | None
+) -> dict[str, float]:
     with ExitStack() as stack:
         client = grpc.InferenceServerClient(url)
         regions = stack.enter_context(Regions(way, client, golden)) if way != BODY else None
@@ -187,8 +233,12 @@ def _timed(url: str, model: str, floor: str, golden: Any, way: str, plan: bytes 
         return in_turns(contenders)
 
 
-def _ways(repository: Path, url: str, model: str, wanted: Sequence[str], gpu: bool) -> dict[str, Any]:
-    """The ways in which verify passes, each with who answered; where one fails it is not timed, and why is printed."""
+def _ways(
+    repository: Path, url: str, model: str, wanted: Sequence[str], gpu: bool
+) -> dict[str, Any]:
+    """The ways in which verify passes, each with who answered; where one fails it is not timed, and
+    why is printed.
+    """
     found = {}
     for way in [way for way in wanted if gpu or way != "cuda"]:
         (verified,) = parity.verify(repository, None, url, [model], repeat=0, shared_memory=[way])
@@ -196,24 +246,38 @@ def _ways(repository: Path, url: str, model: str, wanted: Sequence[str], gpu: bo
             found[way] = verified.answered_by
         else:
             problems = [text for result in verified.results for text in result.problems]
-            print(f"{model} {way}: not timed: {verified.problems} {problems[:2]} {verified.why}", flush=True)
+            print(
+                f"{model} {way}: not timed: {verified.problems} {problems[:2]} {verified.why}",
+                flush=True,
+            )
     return found
 
 
 def concurrent(
     name: str, made: Any, settings: Sequence[str], batches: Sequence[int], stands: Stands
 ) -> Iterator[dict[str, Any]]:
-    """How many requests a second several clients get of several instances, and how many calls the engine alone does."""
+    """How many requests a second several clients get of several instances, and how many calls the
+    engine alone does.
+    """
     folder, plan, goldens = made
     gpu = torch.cuda.is_available()
     variants = {
-        s: models.variant(folder, f"{s}.{INSTANCES}", runtime=SETTINGS[s], instances=INSTANCES) for s in settings
+        s: models.variant(folder, f"{s}.{INSTANCES}", runtime=SETTINGS[s], instances=INSTANCES)
+        for s in settings
     }
     with serve(folder.parent, explicit=True, models=list(variants.values()), **_FREE) as server:
         for setting, model in variants.items():
-            ways = _ways(folder.parent, server.grpc_url, model, ("cuda",) if gpu else ("system",), gpu)
+            ways = _ways(
+                folder.parent, server.grpc_url, model, ("cuda",) if gpu else ("system",), gpu
+            )
             for batch, way in ((batch, way) for batch in batches for way in ways):
-                about = {"network": name, "batch": batch, "way": way, "setting": setting, "clients": CLIENTS}
+                about = {
+                    "network": name,
+                    "batch": batch,
+                    "way": way,
+                    "setting": setting,
+                    "clients": CLIENTS,
+                }
                 if not stands(about):
                     golden = _golden(goldens, batch)
                     row = {**about, "instances": INSTANCES, "answered_by": ways[way]}
@@ -253,11 +317,17 @@ def standing(asked: argparse.Namespace) -> Stands:
         return lambda about: False
     host = {**records.host(), "tensorrt": trt.__version__}
     common = {"precision": asked.precision, "settings": asked.optimization_level}
-    known = {records.key(row) for row in records.read(records.SERVING) if row.get("method") == records.METHOD}
+    known = {
+        records.key(row)
+        for row in records.read(records.SERVING)
+        if row.get("method") == records.METHOD
+    }
     return lambda about: records.key({**host, **common, **about}) in known
 
 
-def wanted(name: str, settings: Sequence[str], batches: Sequence[int], several: bool) -> Iterator[dict[str, Any]]:
+def wanted(
+    name: str, settings: Sequence[str], batches: Sequence[int], several: bool
+) -> Iterator[dict[str, Any]]:
     """What each row of a run is about."""
     for setting, batch in ((setting, batch) for setting in settings for batch in batches):
         for way in ("cuda",) if several else WAYS[setting]:
@@ -267,14 +337,20 @@ def wanted(name: str, settings: Sequence[str], batches: Sequence[int], several: 
 
 def main() -> None:
     """Print a row as it is measured, and keep it where a plan answered."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = argparse.ArgumentParser(description=" ".join((__doc__ or "").split("\n\n")[0].split()))
     parser.add_argument("--network", choices=sorted(NETWORKS), action="append")
     parser.add_argument("--precision", choices=("fp32", "tf32", "fp16"), default="fp16")
     parser.add_argument("--batch", type=int, choices=sorted(GOLDENS), action="append")
     parser.add_argument("--setting", choices=list(SETTINGS), action="append")
-    parser.add_argument("--concurrent", action="store_true", help="requests a second of several clients")
-    parser.add_argument("--again", action="store_true", help="measure what stands in the results too")
-    parser.add_argument("--optimization-level", type=int, choices=range(6), help="of TensorRT's builder")
+    parser.add_argument(
+        "--concurrent", action="store_true", help="requests a second of several clients"
+    )
+    parser.add_argument(
+        "--again", action="store_true", help="measure what stands in the results too"
+    )
+    parser.add_argument(
+        "--optimization-level", type=int, choices=range(6), help="of TensorRT's builder"
+    )
     parser.add_argument("--folder", type=Path, default=Path("/tmp/trt-build-serving"))
     asked = parser.parse_args()
     warnings.simplefilter("ignore")
@@ -284,7 +360,11 @@ def main() -> None:
 
 
 def _network(name: str, asked: argparse.Namespace, gpu: bool) -> None:
-    started, settings, batches = time.monotonic(), asked.setting or list(SETTINGS), asked.batch or list(GOLDENS)
+    started, settings, batches = (
+        time.monotonic(),
+        asked.setting or list(SETTINGS),
+        asked.batch or list(GOLDENS),
+    )
     stands = standing(asked)
     if all(stands(about) for about in wanted(name, settings, batches, asked.concurrent)):
         print(f"{name}: measured before (--again)")
@@ -300,7 +380,10 @@ def _network(name: str, asked: argparse.Namespace, gpu: bool) -> None:
                 said["overhead"] = row["compute_infer"] / row["engine"] - 1
             said["tensorrt"] = trt.__version__
             records.append(records.SERVING, [{**said, **records.host()}])
-        shown = {key: round(value, 3) if isinstance(value, float) else value for key, value in said.items()}
+        shown = {
+            key: round(value, 3) if isinstance(value, float) else value
+            for key, value in said.items()
+        }
         print(json.dumps(shown), flush=True)
     print(f"{name}: done after {time.monotonic() - started:.1f} s", flush=True)
 

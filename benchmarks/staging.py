@@ -2,7 +2,8 @@
 
     python -m benchmarks.staging
 
-Medians and worst of 50 copies, each awaited, in milliseconds; COPYING in the runtime's answering.py is chosen by them.
+Medians and worst of 50 copies, each awaited, in milliseconds; COPYING in the runtime's answering.py
+is chosen by them.
 """
 
 from __future__ import annotations
@@ -47,7 +48,10 @@ def main() -> None:
     for name, size in SIZES.items():
         for threads in sorted({1, 2, 4, 8, cores // 2, cores} - {0}):
             median, worst = measured(size, threads)
-            print(f"{name:10} {size:10,} bytes  {threads:3} threads  median {median:7.3f}  worst {worst:7.3f}")
+            print(
+                f"{name:10} {size:10,} bytes  {threads:3} threads  median {median:7.3f}  worst"
+                f" {worst:7.3f}"
+            )
 
 
 if __name__ == "__main__":

@@ -10,18 +10,23 @@ from typing import Any
 import torch
 
 WARM_UP, ROUNDS, CALLS, ROUND_MS = 20, 15, 20, 10.0
-"""Calls before the first measurement; measurements of each contender and input; calls in one measurement, at most, and
-fewer where they take longer than so many milliseconds together."""
+"""Calls before the first measurement; measurements of each contender and input; calls in one
+measurement, at most, and fewer where they take longer than so many milliseconds together.
+"""
 
 Call = Callable[[], Any]
 Make = Callable[[torch.Tensor], Call]
 """What makes a call on this input; it may raise, and then the contender is out of the row."""
 
 
-def medians(contenders: dict[str, Make], inputs: Sequence[torch.Tensor]) -> tuple[dict[str, float], dict[str, str]]:
-    """Median milliseconds of one call of each contender over all inputs, and why a contender has none.
+def medians(
+    contenders: dict[str, Make], inputs: Sequence[torch.Tensor]
+) -> tuple[dict[str, float], dict[str, str]]:
+    """Median milliseconds of one call of each contender over all inputs, and why a contender has
+    none.
 
-    Each round has an order of its own, so that nobody always comes behind the same one and finds its clocks and caches.
+    Each round has an order of its own, so that nobody always comes behind the same one and finds
+    its clocks and caches.
     """
     times: dict[str, list[float]] = {name: [] for name in contenders}
     failed: dict[str, str] = {}
@@ -30,14 +35,22 @@ def medians(contenders: dict[str, Make], inputs: Sequence[torch.Tensor]) -> tupl
     with torch.inference_mode(), torch.cuda.stream(torch.cuda.Stream()):
         for x in inputs:
             left = {name: make for name, make in contenders.items() if name not in failed}
-            calls = {name: call for name, make in left.items() if (call := _prepared(name, make, x, failed))}
+            calls = {
+                name: call
+                for name, make in left.items()
+                if (call := _prepared(name, make, x, failed))
+            }
             for _ in range(ROUNDS):
                 for name in order.sample(list(calls), len(calls)):
                     times[name].append(milliseconds(*calls[name]))
-    return {name: statistics.median(values) for name, values in times.items() if name not in failed}, failed
+    return {
+        name: statistics.median(values) for name, values in times.items() if name not in failed
+    }, failed
 
 
-def _prepared(name: str, make: Make, x: torch.Tensor, failed: dict[str, str]) -> tuple[Call, int] | None:
+def _prepared(
+    name: str, make: Make, x: torch.Tensor, failed: dict[str, str]
+) -> tuple[Call, int] | None:
     """The call, warmed up, and how many of it one measurement takes."""
     try:
         call = make(x)
@@ -45,7 +58,10 @@ def _prepared(name: str, make: Make, x: torch.Tensor, failed: dict[str, str]) ->
         once = milliseconds(call, 1)
         milliseconds(call, max(2, min(WARM_UP, int(20 * ROUND_MS / once))))
     except Exception as refusal:
-        failed[name] = f"{type(refusal).__name__}: {str(refusal).strip().splitlines()[0][:200] if str(refusal) else ''}"
+        failed[name] = (
+            f"{type(refusal).__name__}:"
+            f" {str(refusal).strip().splitlines()[0][:200] if str(refusal) else ''}"
+        )
         return None
     return call, max(1, min(CALLS, int(ROUND_MS / once)))
 
@@ -80,7 +96,9 @@ def torchscript(module: torch.nn.Module, example: torch.Tensor) -> Make:
 
 
 def compiled(module: torch.nn.Module) -> Make:
-    """torch.compile with inductor, a kernel set for each shape; fails with the reason where there is no triton."""
+    """torch.compile with inductor, a kernel set for each shape; fails with the reason where there
+    is no triton.
+    """
 
     def make(x: torch.Tensor) -> Call:
         import triton
@@ -105,8 +123,12 @@ class Engine:
         self.engine = self.runtime.deserialize_cuda_engine(plan)
         self.context = self.engine.create_execution_context()
         names = [self.engine.get_tensor_name(i) for i in range(self.engine.num_io_tensors)]
-        modes = {name: self.engine.get_tensor_mode(name) == trt.TensorIOMode.INPUT for name in names}
-        self.input, self.output = (next(n for n in names if modes[n] == kind) for kind in (True, False))
+        modes = {
+            name: self.engine.get_tensor_mode(name) == trt.TensorIOMode.INPUT for name in names
+        }
+        self.input, self.output = (
+            next(n for n in names if modes[n] == kind) for kind in (True, False)
+        )
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """The plan's answer, computed once."""
@@ -134,7 +156,9 @@ class Engine:
         return replay
 
     def layers(self, x: torch.Tensor, calls: int = 20) -> dict[str, float]:
-        """Mean milliseconds of each layer of the engine by TensorRT's profiler, the slowest first."""
+        """Mean milliseconds of each layer of the engine by TensorRT's profiler, the slowest
+        first.
+        """
         profiler = _profiler()
         self.context = None  # 8.6 gives a profile to one context at a time
         context = self.engine.create_execution_context()
@@ -151,8 +175,10 @@ class Engine:
         return {name: total / calls for name, total in slowest}
 
     def kernels(self, x: torch.Tensor, calls: int = 20) -> dict[str, list[float]]:
-        """How often each GPU kernel runs in one call and its milliseconds in all, the slowest first: what TensorRT's
-        own profiler does not say of the one layer that its compiler Myelin makes of a whole transformer."""
+        """How often each GPU kernel runs in one call and its milliseconds in all, the slowest
+        first: what TensorRT's own profiler does not say of the one layer that its compiler Myelin
+        makes of a whole transformer.
+        """
         from torch.profiler import ProfilerActivity, profile
 
         run = self.bound(x)
@@ -162,7 +188,10 @@ class Engine:
             for _ in range(calls):
                 run()
             torch.cuda.synchronize()
-        found = {e.key: [e.count / calls, e.self_device_time_total / calls / 1000] for e in profiled.key_averages()}
+        found = {
+            e.key: [e.count / calls, e.self_device_time_total / calls / 1000]
+            for e in profiled.key_averages()
+        }
         return dict(sorted(found.items(), key=lambda item: -item[1][1]))
 
     def _bind(self, context: Any, x: torch.Tensor) -> None:
@@ -171,7 +200,9 @@ class Engine:
         self.x = x.to(from_trt(self.engine.get_tensor_dtype(self.input))).contiguous()
         context.set_input_shape(self.input, tuple(x.shape))
         shape = tuple(context.get_tensor_shape(self.output))
-        self.y = torch.empty(shape, dtype=from_trt(self.engine.get_tensor_dtype(self.output)), device="cuda")
+        self.y = torch.empty(
+            shape, dtype=from_trt(self.engine.get_tensor_dtype(self.output)), device="cuda"
+        )
         context.set_tensor_address(self.input, self.x.data_ptr())
         context.set_tensor_address(self.output, self.y.data_ptr())
 

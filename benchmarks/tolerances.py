@@ -1,12 +1,14 @@
-"""How much of each default tolerance real networks need: the figures behind docs/parity.md, measured on the CPU.
+"""How much of each default tolerance real networks need: the figures behind docs/parity.md,
+measured on the CPU.
 
     python -m benchmarks.tolerances [--only resnet50] [--batch 1]
 
-Each network is run by torch with its arithmetic rounded as the precision rounds it: for tf32 the operands of every
-product to 10 bits of mantissa, for fp16 and bf16 the operands of every product and the result of every operator that
-the policy does not keep in float32; sums stay in float32, as in TensorRT's kernels. For fp32 the truth is float64.
-`needed` is the least tolerance, as a share of the default, with which every element would have passed; `noise` the root
-mean square of the error relative to the output's.
+Each network is run by torch with its arithmetic rounded as the precision rounds it: for tf32 the
+operands of every product to 10 bits of mantissa, for fp16 and bf16 the operands of every product
+and the result of every operator that the policy does not keep in float32; sums stay in float32, as
+in TensorRT's kernels. For fp32 the truth is float64. `needed` is the least tolerance, as a share of
+the default, with which every element would have passed; `noise` the root mean square of the error
+relative to the output's.
 """
 
 from __future__ import annotations
@@ -24,7 +26,19 @@ from builder.conversion.precision import HALF, KEPT, REDUCED
 from builder.parity.tolerances import default_tolerance
 
 PRECISIONS = ("fp32", "tf32", "fp16", "bf16")
-MOVES = ("view", "reshape", "permute", "transpose", "expand", "slice", "select", "cat", "t", "unsqueeze", "squeeze")
+MOVES = (
+    "view",
+    "reshape",
+    "permute",
+    "transpose",
+    "expand",
+    "slice",
+    "select",
+    "cat",
+    "t",
+    "unsqueeze",
+    "squeeze",
+)
 
 
 class Rounded(TorchDispatchMode):
@@ -34,7 +48,9 @@ class Rounded(TorchDispatchMode):
         super().__init__()
         self.precision = precision
 
-    def __torch_dispatch__(self, operator: Any, types: Any, arguments: Any = (), named: Any = None) -> Any:
+    def __torch_dispatch__(
+        self, operator: Any, types: Any, arguments: Any = (), named: Any = None
+    ) -> Any:
         name = operator.overloadpacket.__name__.strip("_")
         product = name in REDUCED or name == "scaled_dot_product_flash_attention_for_cpu"
         if product:
@@ -56,7 +72,8 @@ def rounded(tensor: torch.Tensor, precision: str) -> torch.Tensor:
     if precision in HALF:
         return tensor.to(HALF[precision]).to(torch.float32)
     bits = tensor.contiguous().view(torch.int32)
-    return ((bits + 0x0FFF + ((bits >> 13) & 1)) & ~0x1FFF).view(torch.float32)  # to nearest even at 10 bits
+    # to nearest even at 10 bits
+    return ((bits + 0x0FFF + ((bits >> 13) & 1)) & ~0x1FFF).view(torch.float32)
 
 
 def row(name: str, precision: str, batch: int) -> dict[str, Any]:
@@ -64,7 +81,9 @@ def row(name: str, precision: str, batch: int) -> dict[str, Any]:
     network = NETWORKS[name]
     module, x = network.module(), network.sample(batch)
     with torch.inference_mode():
-        truth = module(x) if precision != "fp32" else module.double()(x if network.high else x.double())
+        truth = (
+            module(x) if precision != "fp32" else module.double()(x if network.high else x.double())
+        )
     with torch.no_grad():
         if precision == "fp32":
             answer = network.module()(x)
@@ -85,7 +104,7 @@ def row(name: str, precision: str, batch: int) -> dict[str, Any]:
 
 def main() -> None:
     """Print each row as it is measured."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = argparse.ArgumentParser(description=" ".join((__doc__ or "").split("\n\n")[0].split()))
     parser.add_argument("--only", action="append", choices=sorted(NETWORKS))
     parser.add_argument("--batch", type=int, default=1)
     asked = parser.parse_args()

@@ -1,6 +1,7 @@
 """trt-build: TorchScript files in, a parity-checked Triton model repository out.
 
-The names below are the public interface. They load on first use, so `import builder` brings neither torch nor TensorRT.
+The names below are the public interface. They load on first use, so `import builder` brings neither
+torch nor TensorRT.
 """
 
 from __future__ import annotations

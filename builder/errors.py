@@ -28,18 +28,24 @@ from typing import Any
 
 
 class TrtBuildError(Exception):
-    """What went wrong, `where`, and the `fix`; `exit_code` is the process's when nothing catches it."""
+    """What went wrong, `where`, and the `fix`; `exit_code` is the process's when nothing catches
+    it.
+    """
 
     exit_code = 1
     traceback = ""
-    """Of an error that nobody raised on purpose, as Python prints it: it travels between processes as text alone."""
+    """Of an error that nobody raised on purpose, as Python prints it: it travels between processes
+    as text alone.
+    """
 
     def __init__(self, message: str, *, where: str | None = None, fix: str | None = None) -> None:
         super().__init__(message)
         self.message, self.where, self.fix = message, where, fix
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Errors travel between processes: rebuilt from what they hold, not by calling their `__init__` again."""
+        """Errors travel between processes: rebuilt from what they hold, not by calling their
+        `__init__` again.
+        """
         return _rebuilt, (type(self), self.args, self.__dict__)
 
     def __str__(self) -> str:
@@ -51,7 +57,9 @@ class TrtBuildError(Exception):
         return "\n".join(lines)
 
 
-def _rebuilt(kind: type[TrtBuildError], args: tuple[Any, ...], state: dict[str, Any]) -> TrtBuildError:
+def _rebuilt(
+    kind: type[TrtBuildError], args: tuple[Any, ...], state: dict[str, Any]
+) -> TrtBuildError:
     error = kind.__new__(kind, *args)
     error.args = args
     error.__dict__.update(state)
@@ -63,7 +71,9 @@ class ModelError(TrtBuildError):
 
 
 class ModelFileError(ModelError):
-    """The file is not a TorchScript archive, is damaged, or asks for more than TorchScript may do."""
+    """The file is not a TorchScript archive, is damaged, or asks for more than TorchScript may
+    do.
+    """
 
 
 class LoweringError(ModelError):
@@ -76,7 +86,9 @@ class InPlaceError(LoweringError):
 
 @dataclass(frozen=True)
 class UnsupportedOperator:
-    """One node without a converter: its schema, its debug name, where the source has it, why and what to do."""
+    """One node without a converter: its schema, its debug name, where the source has it, why and
+    what to do.
+    """
 
     schema: str
     node: str
@@ -98,19 +110,32 @@ class UnsupportedOperators(ModelError):
         """One paragraph for each schema and reason, with the source line of every node."""
         groups: dict[tuple[str, str, str], list[str]] = {}
         for operator in self.operators:
-            groups.setdefault((operator.schema, operator.reason, operator.fix), []).append(operator.where)
+            groups.setdefault((operator.schema, operator.reason, operator.fix), []).append(
+                operator.where
+            )
         return [
-            "\n".join([f"  {schema}", *(f"    where: {w}" for w in where), f"    why:   {reason}", f"    fix:   {fix}"])
+            "\n".join(
+                [
+                    f"  {schema}",
+                    *(f"    where: {w}" for w in where),
+                    f"    why:   {reason}",
+                    f"    fix:   {fix}",
+                ]
+            )
             for (schema, reason, fix), where in groups.items()
         ]
 
 
 class ConversionError(ModelError):
-    """A converter cannot build this node although its capability said that it could: our defect, with node and line."""
+    """A converter cannot build this node although its capability said that it could: our defect,
+    with node and line.
+    """
 
 
 class NetworkEvaluationError(ModelError):
-    """The reference cannot evaluate a layer, or a value disagrees with what TensorRT says of its tensor."""
+    """The reference cannot evaluate a layer, or a value disagrees with what TensorRT says of its
+    tensor.
+    """
 
 
 class EngineError(ModelError):
@@ -167,10 +192,14 @@ class EnvironmentProblem(TrtBuildError):
 
 
 class ServerError(EnvironmentProblem):
-    """tritonserver did not start, stopped, or could not load a model; the message carries its log's reason."""
+    """tritonserver did not start, stopped, or could not load a model; the message carries its log's
+    reason.
+    """
 
 
 class Defect(TrtBuildError):
-    """An error of Python's or a library's that trt-build did not expect; `traceback` tells where it came from."""
+    """An error of Python's or a library's that trt-build did not expect; `traceback` tells where it
+    came from.
+    """
 
     exit_code = 70  # EX_SOFTWARE of sysexits.h

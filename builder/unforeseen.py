@@ -1,4 +1,6 @@
-"""Errors that nobody raised on purpose, in trt-build's words: what the machine lacks, else a defect of ours."""
+"""Errors that nobody raised on purpose, in trt-build's words: what the machine lacks, else a defect
+of ours.
+"""
 
 from __future__ import annotations
 
@@ -10,13 +12,17 @@ import traceback
 from builder.errors import Defect, EnvironmentProblem, TrtBuildError
 
 OUT_OF_RESOURCES = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM)
-ALLOCATORS = re.compile(r"Allocator: (can't allocate|not enough) memory|out of memory|bad_alloc", re.IGNORECASE)
+ALLOCATORS = re.compile(
+    r"Allocator: (can't allocate|not enough) memory|out of memory|bad_alloc", re.IGNORECASE
+)
 """How torch says it, on the CPU by a RuntimeError of no class of its own."""
 
 
 def ours(error: Exception) -> TrtBuildError:
-    """The error itself where it is one of ours, else an EnvironmentProblem for what the machine lacks, wherever it
-    shows, or a Defect; both with the traceback as text: the frames may hold what memory is short of."""
+    """The error itself where it is one of ours, else an EnvironmentProblem for what the machine
+    lacks, wherever it shows, or a Defect; both with the traceback as text: the frames may hold what
+    memory is short of.
+    """
     if isinstance(error, TrtBuildError):
         return error
     found = _machines(error) or _defect(error)
@@ -30,7 +36,10 @@ def _machines(error: Exception) -> EnvironmentProblem | None:
         return EnvironmentProblem(
             "there is not enough memory" + (f": {words}" if words else ""),
             where=own_line(error),
-            fix="fewer models at a time (--jobs), or lower the greatest sizes in the manifest, or free some",
+            fix=(
+                "fewer models at a time (--jobs), or lower the greatest sizes in the manifest, or"
+                " free some"
+            ),
         )
     if isinstance(error, OSError) and error.errno in OUT_OF_RESOURCES:
         file = error.filename2 or error.filename  # of a copy that failed the one that is written
@@ -44,20 +53,29 @@ def _machines(error: Exception) -> EnvironmentProblem | None:
 
 def _is_memory(error: Exception) -> bool:
     """Python's own, torch's for the GPU, or a library's RuntimeError that says so."""
-    return isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and bool(ALLOCATORS.search(str(error))))
+    return isinstance(error, MemoryError) or (
+        isinstance(error, RuntimeError) and bool(ALLOCATORS.search(str(error)))
+    )
 
 
 def _defect(error: Exception) -> Defect:
     return Defect(
         f"this is a defect of trt-build: {type(error).__name__}: {error}",
         where=own_line(error),
-        fix="please report it, with these lines and what `trt-build doctor` prints; --debug shows the traceback",
+        fix=(
+            "please report it, with these lines and what `trt-build doctor` prints; --debug shows"
+            " the traceback"
+        ),
     )
 
 
 def own_line(error: BaseException) -> str:
-    """The innermost line of ours in the traceback; of a worker's, which comes as the text of the cause."""
-    told = re.findall(r'File "([^"]*/builder/[^"]+)", line (\d+), in (\w+)', str(error.__cause__ or ""))
+    """The innermost line of ours in the traceback; of a worker's, which comes as the text of the
+    cause.
+    """
+    told = re.findall(
+        r'File "([^"]*/builder/[^"]+)", line (\d+), in (\w+)', str(error.__cause__ or "")
+    )
     if told:
         file, line, function = told[-1]
         return f"{file}:{line} in {function}"

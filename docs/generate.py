@@ -2,10 +2,10 @@
 
     python docs/generate.py operators|performance|networks-gpu [--check] [--samples]
 
-docs/operators.md comes from the registries: what converters, evaluators and formulas say of themselves.
-docs/performance.md and docs/networks-gpu.md come from the measured rows in benchmarks/results. `--check` writes nothing
-and fails where the file is not current; `--samples` first runs torch's operator database (minutes) and keeps its
-verdicts in docs/operators.json.
+docs/operators.md comes from the registries: what converters, evaluators and formulas say of
+themselves. docs/performance.md and docs/networks-gpu.md come from the measured rows in
+benchmarks/results. `--check` writes nothing and fails where the file is not current; `--samples`
+first runs torch's operator database (minutes) and keeps its verdicts in docs/operators.json.
 """
 
 from __future__ import annotations
@@ -46,8 +46,13 @@ its samples, in float32, int64 and bool, gave torch's numbers; how many are refu
 
 
 def first_line(thing: Any) -> str:
-    """The first line of a docstring, without its full stop; empty where there is none."""
-    return ((thing.__doc__ or "").strip().splitlines() or [""])[0].rstrip(".")
+    """The first paragraph of a docstring as one line, without its full stop."""
+    return first_paragraph(thing.__doc__ or "").rstrip(".")
+
+
+def first_paragraph(text: str) -> str:
+    """The first paragraph of a text as one line; empty where there is none."""
+    return " ".join(text.strip().split("\n\n")[0].split())
 
 
 def cell(text: str) -> str:
@@ -90,7 +95,9 @@ def samples() -> dict[str, str]:
 
 
 def converted() -> Iterator[str]:
-    """One table a family of converters: a row for the overloads of an operator that say the same."""
+    """One table a family of converters: a row for the overloads of an operator that say the
+    same.
+    """
     from builder.conversion.registry import CONVERTERS
 
     families: dict[str, dict[tuple[str, ...], list[str]]] = defaultdict(lambda: defaultdict(list))
@@ -98,14 +105,22 @@ def converted() -> Iterator[str]:
     for key, converter in sorted(CONVERTERS.items()):
         name, overload = split_key(key)
         dynamic = ", ".join(sorted(converter.dynamic))
-        row = (name, first_line(converter.build), dynamic, conditions(converter), flavours(converter))
+        row = (
+            name,
+            first_line(converter.build),
+            dynamic,
+            conditions(converter),
+            flavours(converter),
+        )
         families[converter.build.__module__][row].append(overload)
     yield f"\n## Converted ({len(CONVERTERS)} overloads)"
     yield SAMPLES if verdicts else ""
     for module, rows in sorted(families.items()):
         yield f"### {module.rsplit('.', 1)[-1]}\n\n{first_line(import_module(module))}.\n"
         head = ["operator", "overloads", "computes", "dynamic", "conditions and notes", "flavours"]
-        lines: list[tuple[str, ...]] = [(f"`{r[0]}`", ", ".join(o), *r[1:]) for r, o in rows.items()]
+        lines: list[tuple[str, ...]] = [
+            (f"`{r[0]}`", ", ".join(o), *r[1:]) for r, o in rows.items()
+        ]
         if verdicts:
             head, lines = (
                 [*head, "samples"],
@@ -133,7 +148,9 @@ def evaluated() -> Iterator[str]:
     yield f"\n## Evaluated ({len(EVALUATORS)} overloads)"
     for module, names in sorted(modules.items()):
         yield f"\n### {module.rsplit('.', 1)[-1]}\n\n{first_line(import_module(module))}.\n"
-        yield from table(["operator", "overloads"], ((f"`{n}`", ", ".join(o)) for n, o in sorted(names.items())))
+        yield from table(
+            ["operator", "overloads"], ((f"`{n}`", ", ".join(o)) for n, o in sorted(names.items()))
+        )
 
 
 def lowered() -> Iterator[str]:
@@ -142,7 +159,10 @@ def lowered() -> Iterator[str]:
     from builder.lowering.pipeline import ALL
 
     tables = [
-        value for module in (formulas, attention_formulas) for value in vars(module).values() if isinstance(value, dict)
+        value
+        for module in (formulas, attention_formulas)
+        for value in vars(module).values()
+        if isinstance(value, dict)
     ]
     schemas = [schema for table in tables for schema in table if "(" in str(schema)]
     names: dict[str, list[str]] = defaultdict(list)
@@ -150,10 +170,15 @@ def lowered() -> Iterator[str]:
         name, overload = split_key(str(schema).split("(")[0])
         names[name].append(overload)
     yield "\n## Lowered\n\nOperators that a formula replaces:\n"
-    yield from table(["operator", "overloads"], ((f"`{n}`", ", ".join(o)) for n, o in sorted(names.items())))
-    yield "\nPasses, in their order (a pass may run more than once; `scale-queries` runs for half precision only,\n"
+    yield from table(
+        ["operator", "overloads"], ((f"`{n}`", ", ".join(o)) for n, o in sorted(names.items()))
+    )
+    yield (
+        "\nPasses, in their order (a pass may run more than once; `scale-queries` runs for half"
+        " precision only,\n"
+    )
     yield "`scale-scores` for full precision only):\n"
-    passes = dict.fromkeys((step.name, step.doc.splitlines()[0] if step.doc else "") for step in ALL)
+    passes = dict.fromkeys((step.name, first_paragraph(step.doc)) for step in ALL)
     yield from table(["pass", "what it does"], ((f"`{name}`", doc) for name, doc in passes))
 
 
@@ -163,7 +188,9 @@ def refused() -> Iterator[str]:
     from builder.conversion.refusals import REASONS
 
     yield "\n## Refused\n"
-    groups: dict[str, list[str]] = {"other numbers each time it runs, so no answer could be checked": []}
+    groups: dict[str, list[str]] = {
+        "other numbers each time it runs, so no answer could be checked": []
+    }
     groups[next(iter(groups))] += dict.fromkeys(split_key(key)[0] for key in RANDOM)
     for name, reason in REASONS.items():
         groups.setdefault(reason, []).append(name)
@@ -202,7 +229,11 @@ def networks() -> str:
 
 def main(arguments: list[str]) -> int:
     """Write or check the pages that are named; 1 where one is not current."""
-    pages = {"operators": (PAGE, page), "performance": (PERFORMANCE, performance), "networks-gpu": (NETWORKS, networks)}
+    pages = {
+        "operators": (PAGE, page),
+        "performance": (PERFORMANCE, performance),
+        "networks-gpu": (NETWORKS, networks),
+    }
     named = [pages[name] for name in pages if name in arguments]
     if not named:
         print(__doc__)

@@ -1,7 +1,8 @@
-"""Write the example models as TorchScript files into examples/models/, beside the manifests that are kept there.
+"""Write the example models as TorchScript files into examples/models/, beside the manifests that
+are kept there.
 
-Nothing is downloaded: three networks are made here from a fixed seed, the fourth is the file that the silero-vad wheel
-carries.
+Nothing is downloaded: three networks are made here from a fixed seed, the fourth is the file that
+the silero-vad wheel carries.
 """
 
 from __future__ import annotations
@@ -21,13 +22,17 @@ MODELS = Path(__file__).parent / "models"
 
 
 def residual_cnn(folder: Path) -> None:
-    """Scripted: the control flow of torch's functional layer is in the file, as in most files met in the wild."""
+    """Scripted: the control flow of torch's functional layer is in the file, as in most files met
+    in the wild.
+    """
     model = settle(ResidualCNN(), torch.rand(8, 3, 64, 64))
     torch.jit.script(model).save(folder / "residual_cnn.pt")
 
 
 def transformer_encoder(folder: Path) -> None:
-    """Traced, with torch's fused encoder layer off: it would be recorded as one operator that only torch has."""
+    """Traced, with torch's fused encoder layer off: it would be recorded as one operator that only
+    torch has.
+    """
     tokens, padding = torch.randn(2, 7, 64), torch.zeros(2, 7, dtype=torch.bool)
     model = settle(TransformerEncoder(), tokens, padding)
     torch.backends.mha.set_fastpath_enabled(False)
@@ -36,7 +41,9 @@ def transformer_encoder(folder: Path) -> None:
 
 
 def two_tower(folder: Path) -> None:
-    """Scripted; two inputs of different types, two outputs, and the ids of its golden inputs within the embedding."""
+    """Scripted; two inputs of different types, two outputs, and the ids of its golden inputs within
+    the embedding.
+    """
     history, profile = torch.randint(0, 1000, (16, 8)), torch.randn(16, 16)
     model = settle(TwoTower(), history, profile)
     torch.jit.script(model).save(folder / "two_tower.pt")
@@ -44,28 +51,48 @@ def two_tower(folder: Path) -> None:
 
 
 def silero_vad(folder: Path) -> None:
-    """The wheel's own file, untouched, and as its golden inputs three voices, each a second of frames."""
+    """The wheel's own file, untouched, and as its golden inputs three voices, each a second of
+    frames.
+    """
     package = importlib.util.find_spec("silero_vad")
     if package is None or package.origin is None:
-        raise SystemExit("the silero-vad wheel is not installed: pip install --constraint constraints.txt silero-vad")
-    shutil.copyfile(Path(package.origin).parent / "data" / "silero_vad.jit", folder / "silero_vad.pt")
-    voices = {f"{seed}/audio": frames(synthetic_speech(1.0, seed)).unsqueeze(1).numpy() for seed in range(3)}
+        raise SystemExit(
+            "the silero-vad wheel is not installed: pip install --constraint constraints.txt"
+            " silero-vad"
+        )
+    shutil.copyfile(
+        Path(package.origin).parent / "data" / "silero_vad.jit", folder / "silero_vad.pt"
+    )
+    voices = {
+        f"{seed}/audio": frames(synthetic_speech(1.0, seed)).unsqueeze(1).numpy()
+        for seed in range(3)
+    }
     np.savez(folder / "silero_vad.npz", **voices)
 
 
-EXAMPLES = {export.__name__: export for export in (residual_cnn, transformer_encoder, two_tower, silero_vad)}
+EXAMPLES = {
+    export.__name__: export for export in (residual_cnn, transformer_encoder, two_tower, silero_vad)
+}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--only", action="append", choices=EXAMPLES, help="may be given more than once; default: all")
+    parser.add_argument(
+        "--only",
+        action="append",
+        choices=EXAMPLES,
+        help="may be given more than once; default: all",
+    )
     parser.add_argument("--out", type=Path, default=MODELS, help="default: %(default)s")
     arguments = parser.parse_args()
     arguments.out.mkdir(parents=True, exist_ok=True)
     for name in arguments.only or EXAMPLES:
         torch.manual_seed(0)
         EXAMPLES[name](arguments.out)
-        print(f"{arguments.out / name}.pt  {(arguments.out / f'{name}.pt').stat().st_size / 1e6:.2f} MB")
+        print(
+            f"{arguments.out / name}.pt "
+            f" {(arguments.out / f'{name}.pt').stat().st_size / 1e6:.2f} MB"
+        )
 
 
 if __name__ == "__main__":

@@ -1,4 +1,6 @@
-"""The networks that the examples export: small, in `eval`, with BatchNorm statistics other than 0 and 1."""
+"""The networks that the examples export: small, in `eval`, with BatchNorm statistics other than 0
+and 1.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,9 @@ from torch.nn import functional as F
 
 
 class ResidualBlock(nn.Module):
-    """Two convolutions and a shortcut, written as torchvision writes it: in-place ReLU, in-place addition."""
+    """Two convolutions and a shortcut, written as torchvision writes it: in-place ReLU, in-place
+    addition.
+    """
 
     def __init__(self, channels_in: int, channels: int, stride: int) -> None:
         super().__init__()
@@ -32,13 +36,19 @@ class ResidualBlock(nn.Module):
 
 
 class ResidualCNN(nn.Module):
-    """image float32 [batch, 3, height, width] -> logits float32 [batch, 10], for any size from 32 pixels on."""
+    """image float32 [batch, 3, height, width] -> logits float32 [batch, 10], for any size from 32
+    pixels on.
+    """
 
     def __init__(self, classes: int = 10) -> None:
         super().__init__()
-        self.stem = nn.Sequential(nn.Conv2d(3, 16, 7, 2, 3, bias=False), nn.BatchNorm2d(16), nn.ReLU(inplace=True))
+        self.stem = nn.Sequential(
+            nn.Conv2d(3, 16, 7, 2, 3, bias=False), nn.BatchNorm2d(16), nn.ReLU(inplace=True)
+        )
         self.pool = nn.MaxPool2d(3, 2, 1)
-        self.stages = nn.Sequential(ResidualBlock(16, 16, 1), ResidualBlock(16, 32, 2), ResidualBlock(32, 64, 2))
+        self.stages = nn.Sequential(
+            ResidualBlock(16, 16, 1), ResidualBlock(16, 32, 2), ResidualBlock(32, 64, 2)
+        )
         self.head = nn.Linear(64, classes)
 
     def forward(self, image: Tensor) -> Tensor:
@@ -47,15 +57,19 @@ class ResidualCNN(nn.Module):
 
 
 class TransformerEncoder(nn.Module):
-    """tokens [batch, length, 64], padding bool [batch, length] -> hidden [batch, length, 64], pooled [batch, 64].
+    """tokens [batch, length, 64], padding bool [batch, length] -> hidden [batch, length, 64],
+    pooled [batch, 64].
 
-    True in `padding` is a position to leave out. The mask becomes a large negative number, not -inf: a row that is
-    all padding then has finite answers, which a server that is asked by strangers needs.
+    True in `padding` is a position to leave out. The mask becomes a large negative number, not
+    -inf: a row that is all padding then has finite answers, which a server that is asked by
+    strangers needs.
     """
 
     def __init__(self, width: int = 64, heads: int = 4, depth: int = 2, longest: int = 512) -> None:
         super().__init__()
-        layer = nn.TransformerEncoderLayer(width, heads, 2 * width, dropout=0.1, activation="gelu", batch_first=True)
+        layer = nn.TransformerEncoderLayer(
+            width, heads, 2 * width, dropout=0.1, activation="gelu", batch_first=True
+        )
         self.encoder = nn.TransformerEncoder(layer, depth, enable_nested_tensor=False)
         self.register_buffer("positions", sinusoids(longest, width))
 
@@ -68,13 +82,19 @@ class TransformerEncoder(nn.Module):
 
 
 class TwoTower(nn.Module):
-    """history int64 [batch, 8] (0: padding), profile float32 [batch, 16] -> score [batch, 1], taste [batch, 32]."""
+    """history int64 [batch, 8] (0: padding), profile float32 [batch, 16] -> score [batch, 1], taste
+    [batch, 32].
+    """
 
     def __init__(self, items: int = 1000, width: int = 32) -> None:
         super().__init__()
         self.items = nn.Embedding(items, width, padding_idx=0)
-        self.history_tower = nn.Sequential(nn.Linear(width, 64), nn.ReLU(), nn.LayerNorm(64), nn.Linear(64, width))
-        self.profile_tower = nn.Sequential(nn.Linear(16, 64), nn.BatchNorm1d(64), nn.ReLU(), nn.Linear(64, width))
+        self.history_tower = nn.Sequential(
+            nn.Linear(width, 64), nn.ReLU(), nn.LayerNorm(64), nn.Linear(64, width)
+        )
+        self.profile_tower = nn.Sequential(
+            nn.Linear(16, 64), nn.BatchNorm1d(64), nn.ReLU(), nn.Linear(64, width)
+        )
 
     def forward(self, history: Tensor, profile: Tensor) -> tuple[Tensor, Tensor]:
         taste = F.normalize(self.history_tower(self.items(history).mean(dim=1)), dim=-1)
@@ -92,7 +112,9 @@ def sinusoids(length: int, width: int) -> Tensor:
 
 
 def settle(model: nn.Module, *inputs: Tensor) -> nn.Module:
-    """Give every BatchNorm statistics and weights as training leaves them, then fix the model in `eval`."""
+    """Give every BatchNorm statistics and weights as training leaves them, then fix the model in
+    `eval`.
+    """
     model.train()
     with torch.no_grad():
         for layer in model.modules():

@@ -1,4 +1,6 @@
-"""The frames that the speech detector is tried with: something like a voice, in the shape that a caller would send."""
+"""The frames that the speech detector is tried with: something like a voice, in the shape that a
+caller would send.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,9 @@ RATE, FRAME, CONTEXT = 16_000, 512, 64
 
 
 def synthetic_speech(seconds: float, seed: int = 0) -> Tensor:
-    """float32 [samples] in -1..1 at 16 kHz: syllables (a gliding pitch behind three formants) over a floor of noise."""
+    """float32 [samples] in -1..1 at 16 kHz: syllables (a gliding pitch behind three formants) over
+    a floor of noise.
+    """
     random = np.random.default_rng(seed)
     t = np.arange(int(seconds * RATE)) / RATE
     pitch = random.uniform(100, 200) * (1 + 0.2 * np.sin(2 * np.pi * 0.7 * t))
@@ -22,12 +26,18 @@ def synthetic_speech(seconds: float, seed: int = 0) -> Tensor:
 
 
 def loudness(frequency: np.ndarray) -> np.ndarray:
-    """How loud a harmonic at `frequency` (Hz) is behind the formants of an open vowel, any shape."""
+    """How loud a harmonic at `frequency` (Hz) is behind the formants of an open vowel, any
+    shape.
+    """
     formants = ((700, 110, 1.0), (1220, 120, 0.5), (2600, 160, 0.25))
-    return sum(gain * np.exp(-(((frequency - centre) / width) ** 2)) for centre, width, gain in formants)
+    return sum(
+        gain * np.exp(-(((frequency - centre) / width) ** 2)) for centre, width, gain in formants
+    )
 
 
 def frames(audio: Tensor) -> Tensor:
-    """float32 [frames, 576]: 512 samples each, behind the last 64 of the frame before: silero_vad's own framing."""
+    """float32 [frames, 576]: 512 samples each, behind the last 64 of the frame before: silero_vad's
+    own framing.
+    """
     padded = torch.nn.functional.pad(audio, (CONTEXT, 0))
     return padded.unfold(0, CONTEXT + FRAME, FRAME).contiguous()

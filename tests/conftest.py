@@ -1,4 +1,6 @@
-"""What every test shares: which tests need the GPU, and torch kept to the cores that a test run may use."""
+"""What every test shares: which tests need the GPU, and torch kept to the cores that a test run may
+use.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +12,10 @@ from pathlib import Path
 import pytest
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
-signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job ignores it, and so would our children
-if worker := os.environ.get("PYTEST_XDIST_WORKER"):  # builds wait for each other over a lock in the cache
+# a background job ignores it, and so would our children
+signal.signal(signal.SIGINT, signal.default_int_handler)
+# builds wait for each other over a lock in the cache
+if worker := os.environ.get("PYTEST_XDIST_WORKER"):
     os.environ["TRT_BUILD_CACHE"] = f"/tmp/trt-build-cache-{worker}"
 ON_ENGINES = {Path(__file__).parent / room for room in ("conversion", "reference")}
 """Rooms whose tests also run an engine where one can be built."""
@@ -20,12 +24,15 @@ ON_ENGINES = {Path(__file__).parent / room for room in ("conversion", "reference
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     """No test finds a plan that another left, or leaves one in the user's cache."""
-    monkeypatch.setenv("TRT_BUILD_CACHE", str(tmp_path_factory.getbasetemp() / f"cache-{uuid.uuid4().hex}"))
+    monkeypatch.setenv(
+        "TRT_BUILD_CACHE", str(tmp_path_factory.getbasetemp() / f"cache-{uuid.uuid4().hex}")
+    )
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Where the tensorrt flavour can build, operators and the reference run on the engine too, so they count as `gpu`;
-    elsewhere, tests marked `gpu` are skipped with the reason."""
+    """Where the tensorrt flavour can build, operators and the reference run on the engine too, so
+    they count as `gpu`; elsewhere, tests marked `gpu` are skipped with the reason.
+    """
     from builder.engine import flavour
 
     engine_here = "tensorrt" in flavour.installed() and flavour.gpu_answers()

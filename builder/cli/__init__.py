@@ -1,6 +1,7 @@
 """The command line: `trt-build COMMAND`, one file a command, each imported when it is asked for.
 
-Nothing here or at the top of a command's file imports more than click: `trt-build --help` answers at once.
+Nothing here or at the top of a command's file imports more than click: `trt-build --help` answers
+at once.
 """
 
 from __future__ import annotations
@@ -12,7 +13,18 @@ import click
 
 from builder import __version__
 
-COMMANDS = ("repo", "explain", "check", "init", "lower", "inspect", "serve", "verify", "merge", "doctor")
+COMMANDS = (
+    "repo",
+    "explain",
+    "check",
+    "init",
+    "lower",
+    "inspect",
+    "serve",
+    "verify",
+    "merge",
+    "doctor",
+)
 
 EXIT_CODES = """\b
 Exit codes: 0 done, 1 a model failed, 2 usage, 3 parity, 4 environment,
@@ -31,13 +43,16 @@ class LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return None
-        found: click.Command = getattr(importlib.import_module(f"builder.cli.{cmd_name}"), f"{cmd_name}_command")
+        found: click.Command = getattr(
+            importlib.import_module(f"builder.cli.{cmd_name}"), f"{cmd_name}_command"
+        )
         return found
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
-        except KeyboardInterrupt:  # before the command itself began, or click would say that it failed
+        # before the command itself began, or click would say that it failed
+        except KeyboardInterrupt:
             click.echo("interrupted; nothing is left half-written", err=True)
             ctx.exit(130)
 
@@ -55,7 +70,9 @@ def _did_you_mean(word: str) -> str:
     return f" Did you mean {match!r}?" if match else ""
 
 
-@click.command(cls=LazyGroup, epilog=EXIT_CODES, context_settings={"help_option_names": ["-h", "--help"]})
+@click.command(
+    cls=LazyGroup, epilog=EXIT_CODES, context_settings={"help_option_names": ["-h", "--help"]}
+)
 @click.version_option(__version__, prog_name="trt-build")
 def main(**_: Any) -> None:
     """TorchScript files in, a parity-checked Triton model repository out."""

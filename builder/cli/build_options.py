@@ -1,4 +1,6 @@
-"""Options of TensorRT's builder, as `repo` and `explain` take them; they override the manifests'."""
+"""Options of TensorRT's builder, as `repo` and `explain` take them; they override the
+manifests'.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ FLAGS = {
     "refit": "Let the weights of the plan be replaced.",
     "strip_plan": "Leave the weights out of the plan.",
     "version_compatible": "Let later versions of TensorRT load the plan.",
-    "error_on_timing_cache_miss": "Fail where the timing cache does not have a layer, instead of measuring.",
+    "error_on_timing_cache_miss": (
+        "Fail where the timing cache does not have a layer, instead of measuring."
+    ),
 }
 MOST = (1 << 53) - 1  # the manifest's limit too
 UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
@@ -42,7 +46,9 @@ class Pool(click.ParamType[tuple[str, int]]):
 
     name = "NAME=SIZE"
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, int]:
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[str, int]:
         name, equals, size = value.partition("=")
         if not (name and equals):
             self.fail(f"{value!r} is no pool with its limit, as in tactic_dram=1GiB", param, ctx)
@@ -55,19 +61,44 @@ _OPTIONS = (
         "targets",
         multiple=True,
         metavar="SM",
-        help="A GPU that the model is for, as sm_89; several times for several. TensorRT builds for this host's alone.",
+        help=(
+            "A GPU that the model is for, as sm_89; several times for several. TensorRT builds for"
+            " this host's alone."
+        ),
     ),
-    click.option("--workspace", "workspace_bytes", type=Size(), help="Scratch memory of the engine, at most."),
-    click.option("--pool", "pools", type=Pool(), multiple=True, help="The limit of another memory pool."),
-    click.option("--optimization-level", type=click.IntRange(0, 5), help="0 builds fastest, 5 searches longest."),
-    click.option("--tactic-source", "sources", multiple=True, metavar="NAME", help="The only libraries of kernels."),
+    click.option(
+        "--workspace", "workspace_bytes", type=Size(), help="Scratch memory of the engine, at most."
+    ),
+    click.option(
+        "--pool", "pools", type=Pool(), multiple=True, help="The limit of another memory pool."
+    ),
+    click.option(
+        "--optimization-level",
+        type=click.IntRange(0, 5),
+        help="0 builds fastest, 5 searches longest.",
+    ),
+    click.option(
+        "--tactic-source",
+        "sources",
+        multiple=True,
+        metavar="NAME",
+        help="The only libraries of kernels.",
+    ),
     click.option(
         "--hardware-compatible",
         type=click.Choice(("ampere_plus", "same_compute_capability")),
         help="Let other GPUs run the plan.",
     ),
-    click.option("--timing-cache", type=PATH, metavar="FILE", help="In place of the one of this GPU and TensorRT."),
-    *(click.option(f"--{name.replace('_', '-')}", name, is_flag=True, help=text) for name, text in FLAGS.items()),
+    click.option(
+        "--timing-cache",
+        type=PATH,
+        metavar="FILE",
+        help="In place of the one of this GPU and TensorRT.",
+    ),
+    *(
+        click.option(f"--{name.replace('_', '-')}", name, is_flag=True, help=text)
+        for name, text in FLAGS.items()
+    ),
 )
 
 
@@ -79,7 +110,9 @@ def build_options(function: Any) -> Any:
 
 
 def taken(settings: dict[str, Any]) -> Any:
-    """Take the builder's options out of a command's settings, as BuildOptions. Raises UsageError."""
+    """Take the builder's options out of a command's settings, as BuildOptions. Raises
+    UsageError.
+    """
     from builder.engine import BuildOptions
     from builder.engine.options import capabilities
 
@@ -87,4 +120,6 @@ def taken(settings: dict[str, Any]) -> Any:
     said = {name: settings.pop(name) for name in names}
     sources, pools = settings.pop("sources"), dict(settings.pop("pools"))
     targets = capabilities(settings.pop("targets"))
-    return BuildOptions(**said, compute_capabilities=targets, tactic_sources=sources or None, memory_pools=pools)
+    return BuildOptions(
+        **said, compute_capabilities=targets, tactic_sources=sources or None, memory_pools=pools
+    )

@@ -13,14 +13,25 @@ from builder.cli.examine import Asked, examine
 from builder.cli.terminal import Terminal
 
 
-@click.command("check", cls=Command, short_help="Do everything but the build, and say what it would give.")
+@click.command(
+    "check", cls=Command, short_help="Do everything but the build, and say what it would give."
+)
 @options.models_options
 @options.layout
 @options.torch_steps
 @build_options.build_options
 @options.plugins
-@click.option("--paranoid", is_flag=True, help="Execute the graphs and the network on seeded inputs and compare.")
-@click.option("--config/--no-config", "with_config", default=True, help="Show the config.pbtxt that would be written.")
+@click.option(
+    "--paranoid",
+    is_flag=True,
+    help="Execute the graphs and the network on seeded inputs and compare.",
+)
+@click.option(
+    "--config/--no-config",
+    "with_config",
+    default=True,
+    help="Show the config.pbtxt that would be written.",
+)
 @click.pass_obj
 def check_command(
     terminal: Terminal,
@@ -31,8 +42,8 @@ def check_command(
     with_config: bool,
     **given: Any,
 ) -> int:
-    """Read, lower and convert every model of MODELS; say which operators TensorRT cannot take, which of the builder's
-    options it has not, and what would be served.
+    """Read, lower and convert every model of MODELS; say which operators TensorRT cannot take,
+    which of the builder's options it has not, and what would be served.
 
     Nothing is compiled and nothing is written.
     """
@@ -47,7 +58,9 @@ def check_command(
     for report in reports:
         terminal.trace(report["name"], (report["error"] or {}).get("traceback", ""))
     failed = [report["error"]["exit_code"] for report in reports if report["error"]]
-    terminal.result({"ok": not failed, "models": reports}, lambda: show(terminal, reports, with_config))
+    terminal.result(
+        {"ok": not failed, "models": reports}, lambda: show(terminal, reports, with_config)
+    )
     return (failed[0] if len(set(failed)) == 1 else 1) if failed else 0
 
 
@@ -64,7 +77,10 @@ def show(terminal: Terminal, reports: list[dict[str, Any]], with_config: bool) -
         for state in report.get("state", ()):
             who = "the server" if state["kept"] == "implicit" else "the client"
             shape = ", ".join(map(str, state["shape"]))
-            terminal.line(f"{report['name']}: state {state['input']} <- {state['output']} [{shape}], kept by {who}")
+            terminal.line(
+                f"{report['name']}: state {state['input']} <- {state['output']} [{shape}], kept by"
+                f" {who}"
+            )
         if report.get("quantised"):
             show_quantised(terminal, report["name"], report["quantised"])
         if report.get("fallback"):
@@ -95,14 +111,28 @@ def _show_pieces(terminal: Terminal, report: dict[str, Any]) -> None:
     layout = f"; {found['layout']}: {found['reason']}" if "layout" in found else ""
     terminal.line(f"\n{report['name']}: {found['summary']}{layout}")
     rows = [
-        [number, part["runs_in"], part["nodes"], part["flops"], part["crossing_bytes"], ", ".join(part["inputs"])]
+        [
+            number,
+            part["runs_in"],
+            part["nodes"],
+            part["flops"],
+            part["crossing_bytes"],
+            ", ".join(part["inputs"]),
+        ]
         for number, part in enumerate(found["segments"])
     ]
-    terminal.table(("#", "runs in", "nodes", "flops", "bytes in", "reads"), rows, numbers=("#", "nodes", "flops"))
+    terminal.table(
+        ("#", "runs in", "nodes", "flops", "bytes in", "reads"),
+        rows,
+        numbers=("#", "nodes", "flops"),
+    )
 
 
 def _words(error: dict[str, Any]) -> str:
-    lines = [error["message"], *(f"  {key + ':':6} {error[key]}" for key in ("where", "fix") if key in error)]
+    lines = [
+        error["message"],
+        *(f"  {key + ':':6} {error[key]}" for key in ("where", "fix") if key in error),
+    ]
     return "\n".join(lines)
 
 

@@ -1,4 +1,6 @@
-"""What every command has: --json, --debug, and the one place where an error becomes a message and an exit code."""
+"""What every command has: --json, --debug, and the one place where an error becomes a message and
+an exit code.
+"""
 
 from __future__ import annotations
 
@@ -24,12 +26,18 @@ class Terminated(KeyboardInterrupt):
 
 
 class Command(click.Command):
-    """A command whose function takes a Terminal first (`@click.pass_obj`) and returns the exit code, or None for 0."""
+    """A command whose function takes a Terminal first (`@click.pass_obj`) and returns the exit
+    code, or None for 0.
+    """
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
-        self.params.append(click.Option(["--json", "as_json"], is_flag=True, help="One JSON document on stdout."))
-        self.params.append(click.Option(["--debug"], is_flag=True, help="Show the traceback of an error."))
+        self.params.append(
+            click.Option(["--json", "as_json"], is_flag=True, help="One JSON document on stdout.")
+        )
+        self.params.append(
+            click.Option(["--debug"], is_flag=True, help="Show the traceback of an error.")
+        )
 
     def invoke(self, ctx: click.Context) -> Any:
         terminal = Terminal(as_json=ctx.params.pop("as_json"), debug=ctx.params.pop("debug"))
@@ -40,7 +48,8 @@ class Command(click.Command):
     def _guarded(self, ctx: click.Context, terminal: Terminal) -> int:
         try:
             code = int(super().invoke(ctx) or 0)
-            for stream in _streams():  # a full disk is told here, or the interpreter meets it on its way out
+            # a full disk is told here, or the interpreter meets it on its way out
+            for stream in _streams():
                 stream.flush()
             return code
         except (click.ClickException, click.exceptions.Exit, click.Abort):
@@ -66,7 +75,9 @@ def _streams() -> list[TextIO]:
 
 
 def _nobody_reads() -> bool:
-    """Whether it is our output that nobody reads on (`| head -1`); what is left of it goes nowhere then."""
+    """Whether it is our output that nobody reads on (`| head -1`); what is left of it goes nowhere
+    then.
+    """
     watch = select.poll()
     for stream in _streams():
         watch.register(stream.fileno(), 0)
@@ -85,7 +96,9 @@ def _discard_unwritable() -> None:
 
 
 def _discard(number: int) -> None:
-    """What is left for this stream goes nowhere: else the interpreter fails as it flushes once more on its way out."""
+    """What is left for this stream goes nowhere: else the interpreter fails as it flushes once more
+    on its way out.
+    """
     os.dup2(os.open(os.devnull, os.O_WRONLY), number)
 
 
@@ -120,7 +133,11 @@ def report(terminal: Terminal, error: BaseException) -> int:
 
 def describe(error: TrtBuildError) -> dict[str, Any]:
     """The error as JSON has it."""
-    found: dict[str, Any] = {"kind": type(error).__name__, "message": error.message, "exit_code": error.exit_code}
+    found: dict[str, Any] = {
+        "kind": type(error).__name__,
+        "message": error.message,
+        "exit_code": error.exit_code,
+    }
     found |= {key: value for key in ("where", "fix", "traceback") if (value := getattr(error, key))}
     if isinstance(error, ManifestError):
         found["mistakes"] = [vars(mistake) for mistake in error.mistakes]

@@ -15,12 +15,23 @@ from builder.cli.command import Command
 from builder.cli.terminal import Terminal
 from builder.errors import EnvironmentProblem
 
-PACKAGES = ("torch", "numpy", "polygraphy", "tritonclient", "protobuf", "tensorrt-rtx", "tensorrt", "nvidia-pytriton")
+PACKAGES = (
+    "torch",
+    "numpy",
+    "polygraphy",
+    "tritonclient",
+    "protobuf",
+    "tensorrt-rtx",
+    "tensorrt",
+    "nvidia-pytriton",
+)
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that a task needs: `found` says what is here, else None, and then `fix` how to get it."""
+    """One thing that a task needs: `found` says what is here, else None, and then `fix` how to get
+    it.
+    """
 
     what: str
     needed_for: str
@@ -29,7 +40,9 @@ class Finding:
     essential: bool = False
 
 
-@click.command("doctor", cls=Command, short_help="Say what is installed and what is missing for what.")
+@click.command(
+    "doctor", cls=Command, short_help="Say what is installed and what is missing for what."
+)
 @click.pass_obj
 def doctor_command(terminal: Terminal) -> int:
     """Look at this machine: TensorRT, GPU, driver, server.
@@ -75,13 +88,24 @@ def _flavour() -> Finding:
 
 def _gpu() -> Finding:
     gpus = devices()
-    words = "; ".join(f"{gpu['name']}, compute capability {gpu['compute_capability']}, {gpu['memory']}" for gpu in gpus)
-    fix = "without one the Python runtime answers with torch on the CPU, and `tensorrt` plans cannot be built"
+    words = "; ".join(
+        f"{gpu['name']}, compute capability {gpu['compute_capability']}, {gpu['memory']}"
+        for gpu in gpus
+    )
+    fix = (
+        "without one the Python runtime answers with torch on the CPU, and `tensorrt` plans cannot"
+        " be built"
+    )
     return Finding("GPU", "running plans", words or None, fix)
 
 
 def _driver() -> Finding:
-    return Finding("NVIDIA driver", "running plans", driver(), "install the NVIDIA driver, or run on a GPU host")
+    return Finding(
+        "NVIDIA driver",
+        "running plans",
+        driver(),
+        "install the NVIDIA driver, or run on a GPU host",
+    )
 
 
 def _server() -> Finding:
@@ -91,28 +115,48 @@ def _server() -> Finding:
     try:
         found = find()
     except EnvironmentProblem as error:
-        return Finding("tritonserver", "serve, verify --serve", None, f"{error.message}: {error.fix}")
-    return Finding("tritonserver", "serve, verify --serve", f"{server_version(found) or ''} {found.executable}".strip())
+        return Finding(
+            "tritonserver", "serve, verify --serve", None, f"{error.message}: {error.fix}"
+        )
+    return Finding(
+        "tritonserver",
+        "serve, verify --serve",
+        f"{server_version(found) or ''} {found.executable}".strip(),
+    )
 
 
 def _docker() -> Finding:
     import shutil
 
     found = shutil.which("docker") or shutil.which("docker-compose")
-    return Finding("docker", "serving in NVIDIA's container", found, "install Docker with the compose plugin")
+    return Finding(
+        "docker", "serving in NVIDIA's container", found, "install Docker with the compose plugin"
+    )
 
 
 def _python() -> Finding:
     supported = (3, 10) <= sys.version_info[:2] <= (3, 12)
     found = platform.python_version() if supported else None
-    return Finding("Python 3.10 to 3.12", "all of it", found, "use Python 3.10, 3.11 or 3.12", essential=True)
+    return Finding(
+        "Python 3.10 to 3.12", "all of it", found, "use Python 3.10, 3.11 or 3.12", essential=True
+    )
 
 
-PROBES: tuple[Callable[[], Finding], ...] = (_python, _torch, _flavour, _gpu, _driver, _server, _docker)
+PROBES: tuple[Callable[[], Finding], ...] = (
+    _python,
+    _torch,
+    _flavour,
+    _gpu,
+    _driver,
+    _server,
+    _docker,
+)
 
 
 def devices() -> list[dict[str, Any]]:
-    """The GPUs that the CUDA driver reports, asked directly: no CUDA library but the driver's own need be installed."""
+    """The GPUs that the CUDA driver reports, asked directly: no CUDA library but the driver's own
+    need be installed.
+    """
     import ctypes
 
     try:
@@ -133,7 +177,8 @@ def _device(cuda: Any, index: int) -> dict[str, Any]:
     cuda.cuDeviceGet(ctypes.byref(handle), index)
     cuda.cuDeviceGetName(name, len(name), handle)
     cuda.cuDeviceTotalMem_v2(ctypes.byref(memory), handle)
-    major, minor = (_attribute(cuda, handle, number) for number in (75, 76))  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_*
+    # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_*
+    major, minor = (_attribute(cuda, handle, number) for number in (75, 76))
     return {
         "name": name.value.decode(),
         "compute_capability": f"{major}.{minor}",
@@ -164,6 +209,12 @@ def driver() -> str | None:
 
 def _show(terminal: Terminal, data: dict[str, Any], findings: list[Finding]) -> None:
     terminal.line(f"trt-build {data['trt-build']}, Python {data['python']}, {data['platform']}")
-    rows = [(f.what, "found" if f.found else "MISSING", f.found or f.fix or "", f.needed_for) for f in findings]
+    rows = [
+        (f.what, "found" if f.found else "MISSING", f.found or f.fix or "", f.needed_for)
+        for f in findings
+    ]
     terminal.table(("what", "", "which, or how to get it", "needed for"), rows)
-    terminal.line("packages: " + ", ".join(f"{name} {found or '-'}" for name, found in data["packages"].items()))
+    terminal.line(
+        "packages: "
+        + ", ".join(f"{name} {found or '-'}" for name, found in data["packages"].items())
+    )

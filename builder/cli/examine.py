@@ -24,7 +24,13 @@ class Asked:
 
 def examine(spec: Any, asked: Asked, progress: Progress) -> dict[str, Any]:
     """What is found of one model; `error` tells where it ended."""
-    report: dict[str, Any] = {"name": spec.name, "file": str(spec.path), "error": None, "config": None, "_spec": spec}
+    report: dict[str, Any] = {
+        "name": spec.name,
+        "file": str(spec.path),
+        "error": None,
+        "config": None,
+        "_spec": spec,
+    }
     try:
         for phase in (_options, _read, _lower, _reduce, _state, _convert, _compare, _config):
             progress(spec.name, phase.__name__.strip("_"))
@@ -73,12 +79,18 @@ def _reduce(report: dict[str, Any], spec: Any, asked: Asked) -> None:
         return
     goldens = _recorded(report, spec, spec.outputs or report["_lowered"].outputs)
     fewer = reduced.reduced(spec, report["_lowered"], goldens)
-    report["_spec"], report["_lowered"], report["_reduced"] = fewer.spec, fewer.lowered, fewer.warnings
+    report["_spec"], report["_lowered"], report["_reduced"] = (
+        fewer.spec,
+        fewer.lowered,
+        fewer.warnings,
+    )
     report["quantised"] = reduced.as_data(fewer.quantised)
 
 
 def _state(report: dict[str, Any], spec: Any, asked: Asked) -> None:
-    """Whether the module gives its state back as it takes it; from here on the model has the batch first in it."""
+    """Whether the module gives its state back as it takes it; from here on the model has the batch
+    first in it.
+    """
     from builder.repository import stateful
 
     if not spec.state:
@@ -88,7 +100,12 @@ def _state(report: dict[str, Any], spec: Any, asked: Asked) -> None:
     goldens = _recorded(report, spec, names)
     shapes = {tensor.name: list(tensor.shape) for tensor in spec.inputs}
     report["state"] = [
-        {"input": s.input, "output": s.output, "shape": shapes[s.input], "kept": spec.sequences.mode}
+        {
+            "input": s.input,
+            "output": s.output,
+            "shape": shapes[s.input],
+            "kept": spec.sequences.mode,
+        }
         for s in spec.state
     ]
     report["_spec"], report["_lowered"], report["_goldens"] = stateful.batch_first(
@@ -147,9 +164,12 @@ def _convert(report: dict[str, Any], spec: Any, asked: Asked) -> None:
 
 
 @contextmanager
-def _the_modules_own_words_first(report: dict[str, Any], spec: Any, names: Sequence[str]) -> Iterator[None]:
-    """Where the network cannot be written the module itself may not take such inputs, and says why: `repo` would have
-    asked it before."""
+def _the_modules_own_words_first(
+    report: dict[str, Any], spec: Any, names: Sequence[str]
+) -> Iterator[None]:
+    """Where the network cannot be written the module itself may not take such inputs, and says why:
+    `repo` would have asked it before.
+    """
     try:
         yield
     except EnvironmentProblem:
@@ -160,7 +180,9 @@ def _the_modules_own_words_first(report: dict[str, Any], spec: Any, names: Seque
 
 
 def _recorded(report: dict[str, Any], spec: Any, names: Sequence[str]) -> Any:
-    """The goldens, recorded once. Raises ModelFileError where the module does not take the inputs of its manifest."""
+    """The goldens, recorded once. Raises ModelFileError where the module does not take the inputs
+    of its manifest.
+    """
     from builder import parity
 
     if "_goldens" not in report:
@@ -169,7 +191,9 @@ def _recorded(report: dict[str, Any], spec: Any, names: Sequence[str]) -> Any:
 
 
 def _compare(report: dict[str, Any], spec: Any, asked: Asked) -> None:
-    """With --paranoid: the lowered graph, and every network evaluated on the CPU, against the original module."""
+    """With --paranoid: the lowered graph, and every network evaluated on the CPU, against the
+    original module.
+    """
     from builder.repository import cut, hops
 
     found = report["_found"]
@@ -183,7 +207,9 @@ def _compare(report: dict[str, Any], spec: Any, asked: Asked) -> None:
         return
     for golden in goldens:
         _check_lowered(report["_lowered"], golden, spec)
-    pairs = zip(found.conversions, report["_hops"], strict=True) if in_pieces else [(found, goldens)]
+    pairs = (
+        zip(found.conversions, report["_hops"], strict=True) if in_pieces else [(found, goldens)]
+    )
     for conversion, recorded in pairs:
         if conversion is not None:
             hops.check_reference(conversion, recorded, spec)
@@ -196,27 +222,44 @@ def _check_lowered(lowered: Any, golden: Any, spec: Any) -> None:
 
     answers = lowered.run(*(to_torch(array) for array in golden.inputs.values()))
     answer = {name: to_numpy(tensor) for name, tensor in zip(golden.outputs, answers, strict=True)}
-    comparison = parity.compare(answer, golden, spec.tolerance, precision=hops.torch_precision(spec))
+    comparison = parity.compare(
+        answer, golden, spec.tolerance, precision=hops.torch_precision(spec)
+    )
     if not comparison.passed:
-        message = f"golden {golden.name}: the lowered graph differs from the module: {'; '.join(comparison.problems)}"
-        raise ParityError(message, fix="this is a defect of a pass: please report it; `trt-build lower --trace` helps")
+        message = (
+            f"golden {golden.name}: the lowered graph differs from the module:"
+            f" {'; '.join(comparison.problems)}"
+        )
+        raise ParityError(
+            message,
+            fix="this is a defect of a pass: please report it; `trt-build lower --trace` helps",
+        )
 
 
 def _config(report: dict[str, Any], spec: Any, asked: Asked) -> None:
-    """The configs that would be written: the model's, and where it is an ensemble those of its steps."""
+    """The configs that would be written: the model's, and where it is an ensemble those of its
+    steps.
+    """
     from builder import triton
     from builder.repository import cut, layouts, single
     from builder.triton import ensemble
 
     found, order = report["_found"], asked.order
     if isinstance(found, cut.Pieces):
-        plans = tuple(None if c is None else _unbuilt(c, report["_options"]) for c in found.conversions)
+        plans = tuple(
+            None if c is None else _unbuilt(c, report["_options"]) for c in found.conversions
+        )
         pieces = layouts.Cut(spec, found, plans, report["_goldens"], tuple(report["_hops"]))
         artifact, reason = layouts.artifact(pieces, order.layout, order.serve_as, order.torch_steps)
-        report["fallback"] |= {"layout": "ensemble" if hasattr(artifact, "steps") else "fused", "reason": reason}
+        report["fallback"] |= {
+            "layout": "ensemble" if hasattr(artifact, "steps") else "fused",
+            "reason": reason,
+        }
     else:
         goldens = report.get("_goldens", ()) if spec.state or spec.io != "module" else ()
-        artifact = single.artifact(spec, found, _unbuilt(found, report["_options"]), goldens, order.serve_as)
+        artifact = single.artifact(
+            spec, found, _unbuilt(found, report["_options"]), goldens, order.serve_as
+        )
     if isinstance(artifact, triton.EnsembleArtifact):
         steps = {step.spec.name: triton.config(step) for step in artifact.steps}
         report["config"] = _text(ensemble.config(artifact, steps))

@@ -1,4 +1,6 @@
-"""`trt-build explain`: the parts of a model's key, and which of them changed since its last plan."""
+"""`trt-build explain`: the parts of a model's key, and which of them changed since its last
+plan.
+"""
 
 from __future__ import annotations
 
@@ -12,27 +14,43 @@ from builder.cli.command import Command
 from builder.cli.terminal import Terminal
 
 
-@click.command("explain", cls=Command, short_help="Say why a model would be built again, or would not.")
+@click.command(
+    "explain", cls=Command, short_help="Say why a model would be built again, or would not."
+)
 @options.models_options
 @options.layout
 @options.torch_steps
 @build_options.build_options
 @options.store
 @options.plugins
-@click.option("--out", type=options.PATH, metavar="DIR", help="The model repository to compare with; else the store.")
+@click.option(
+    "--out",
+    type=options.PATH,
+    metavar="DIR",
+    help="The model repository to compare with; else the store.",
+)
 @click.pass_obj
 def explain_command(
-    terminal: Terminal, /, models: Path, out: Path | None, inputs: tuple[str, ...], store: str | None, **settings: Any
+    terminal: Terminal,
+    /,
+    models: Path,
+    out: Path | None,
+    inputs: tuple[str, ...],
+    store: str | None,
+    **settings: Any,
 ) -> None:
-    """Print what the plans of MODELS depend on, part by part, and what changed since they were last built.
+    """Print what the plans of MODELS depend on, part by part, and what changed since they were last
+    built.
 
-    MODELS is what `repo` takes, with `repo`'s options; or the folder of a published model. Nothing is built, and
-    nothing is loaded that is slow to load.
+    MODELS is what `repo` takes, with `repo`'s options; or the folder of a published model. Nothing
+    is built, and nothing is loaded that is slow to load.
     """
     from builder.repository import explain
 
     chosen = build_options.taken(settings)
-    reports = explain(models, out, options=chosen, store=store, inputs=options.parsed(inputs), **settings)
+    reports = explain(
+        models, out, options=chosen, store=store, inputs=options.parsed(inputs), **settings
+    )
     terminal.result({"models": reports}, lambda: show_all(terminal, reports))
 
 
@@ -53,7 +71,9 @@ def show(terminal: Terminal, report: dict[str, Any]) -> None:
     for name, value in flat(report["request"]):
         terminal.line(f"    {name:30} {shown(value)}")
     for label, plan in report["plans"].items():
-        where = {True: "in the store", False: "not in the store", None: "no store that answers"}[plan["stored"]]
+        where = {True: "in the store", False: "not in the store", None: "no store that answers"}[
+            plan["stored"]
+        ]
         terminal.line(f"  plan of the {label}: {plan['key'][:16]}, {where}")
         for name, value in flat(plan["parts"]):
             terminal.line(f"    {name:30} {shown(value)}")

@@ -1,4 +1,6 @@
-"""What a TorchScript file tells of its inputs: example inputs of a trace first, then how its graph uses each."""
+"""What a TorchScript file tells of its inputs: example inputs of a trace first, then how its graph
+uses each.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ _SPATIAL = {1: ("length",), 2: ("height", "width"), 3: ("depth", "height", "widt
 
 @dataclass(frozen=True)
 class Guess:
-    """One input; `dtype_from` and `shape_from` say where that is known from, with a question mark where it is not."""
+    """One input; `dtype_from` and `shape_from` say where that is known from, with a question mark
+    where it is not.
+    """
 
     name: str
     dtype: str
@@ -35,18 +39,23 @@ class Guess:
     shape_from: str
 
 
-def guesses(file: Path, module: str | None = None) -> tuple[list[Guess], list[str], list[tuple[str, str]]]:
-    """A guess for every input that the lowered graph has, the names of its outputs, and which (input, output) may be
-    state.
+def guesses(
+    file: Path, module: str | None = None
+) -> tuple[list[Guess], list[str], list[tuple[str, str]]]:
+    """A guess for every input that the lowered graph has, the names of its outputs, and which
+    (input, output) may be state.
 
-    Raises ModelFileError and LoweringError for a file that could not be built whatever its manifest said.
+    Raises ModelFileError and LoweringError for a file that could not be built whatever its manifest
+    said.
     """
     from builder import lowering, torchscript
     from builder.cli import guess_state
 
     loaded = torchscript.load(file, module)
     lowered = lowering.lower(loaded)
-    examples = {} if module else _examples(torchscript.inspect(file, check_sums=False).examples, loaded)
+    examples = (
+        {} if module else _examples(torchscript.inspect(file, check_sums=False).examples, loaded)
+    )
     batch = next((example.shape[0] for example in examples.values() if example.shape), None)
     hidden, lengths = guess_state.shapes(lowered), guess_state.lengths(lowered)
     found = [
@@ -65,15 +74,25 @@ def guesses(file: Path, module: str | None = None) -> tuple[list[Guess], list[st
 def _examples(kept: Sequence[Example | None], module: Any) -> dict[str, Example]:
     """The example inputs of the trace by argument name; only forward of the whole file has them."""
     names = [argument.name for argument in module.forward.schema.arguments[1:]]
-    return {name: example for name, example in zip(names, kept, strict=False) if example is not None}
+    return {
+        name: example for name, example in zip(names, kept, strict=False) if example is not None
+    }
 
 
 def _of_example(name: str, example: Example, batch: int | None) -> Guess:
-    """The first axis is a batch where it has the size of the first input's first axis; the others stay as traced."""
+    """The first axis is a batch where it has the size of the first input's first axis; the others
+    stay as traced.
+    """
     shape: tuple[Axis, ...] = example.shape
     if shape and shape[0] == batch:
         shape = ("batch", *shape[1:])
-    return Guess(name, example.dtype, shape, "", f"? traced with {list(example.shape)}; name the axes that vary")
+    return Guess(
+        name,
+        example.dtype,
+        shape,
+        "",
+        f"? traced with {list(example.shape)}; name the axes that vary",
+    )
 
 
 def _of_recurrent(name: str, shape: tuple[Axis, ...]) -> Guess:
@@ -92,13 +111,21 @@ def _of_uses(name: str, value: Any) -> Guess:
         if guess:
             return guess
     return Guess(
-        name, "float32", ("batch",), "? the file does not say", "? the file does not say, not even how many axes"
+        name,
+        "float32",
+        ("batch",),
+        "? the file does not say",
+        "? the file does not say, not even how many axes",
     )
 
 
 def _constant(node: Any, index: int) -> Any:
     inputs = list(node.inputs())
-    return inputs[index].toIValue() if index < len(inputs) and inputs[index].node().kind() == "prim::Constant" else None
+    return (
+        inputs[index].toIValue()
+        if index < len(inputs) and inputs[index].node().kind() == "prim::Constant"
+        else None
+    )
 
 
 def _dtype(tensor: Any) -> str:
@@ -122,14 +149,26 @@ def _linear(name: str, node: Any, offset: int) -> Guess | None:
     weight = _constant(node, 1)
     if offset != 0 or weight is None:
         return None
-    return Guess(name, _dtype(weight), ("batch", weight.shape[1]), "", f"? as {node.kind()} needs the last axis")
+    return Guess(
+        name,
+        _dtype(weight),
+        ("batch", weight.shape[1]),
+        "",
+        f"? as {node.kind()} needs the last axis",
+    )
 
 
 def _embedding(name: str, node: Any, offset: int) -> Guess | None:
     weight = _constant(node, 0)
     if offset != 1 or weight is None:
         return None
-    return Guess(name, "int64", ("batch", "length"), f"ids below {weight.shape[0]}", "? the file does not say")
+    return Guess(
+        name,
+        "int64",
+        ("batch", "length"),
+        f"ids below {weight.shape[0]}",
+        "? the file does not say",
+    )
 
 
 _TELLING: dict[str, Callable[[str, Any, int], Guess | None]] = {

@@ -1,4 +1,6 @@
-"""Which inputs of a model are likely the state that its outputs give back: by recurrent operators, else by name."""
+"""Which inputs of a model are likely the state that its outputs give back: by recurrent operators,
+else by name.
+"""
 
 from __future__ import annotations
 
@@ -11,30 +13,42 @@ RECURRENT = {"aten::lstm": 2, "aten::gru": 1, "aten::rnn_tanh": 1, "aten::rnn_re
 PACK = "aten::_pack_padded_sequence"
 _HANDED_ON = {
     f"aten::{name}"
-    for name in "unsqueeze squeeze permute transpose contiguous clone to expand view reshape index_select".split()
+    for name in """
+        unsqueeze squeeze permute transpose contiguous clone to expand view reshape index_select
+    """.split()
 }
 _AFFIX = re.compile(r"^(?:next|new|out|updated)_|_(?:next|new|out|in|n|0|prev)$")
 _WEIGHTS, _LAYERS, _BOTH_WAYS, _BATCH_FIRST = 2, 4, 7, 8
-"""Places of params, num_layers, bidirectional and batch_first among a recurrent operator's arguments; of a packed
-sequence's all stand one later, and there is no batch_first."""
+"""Places of params, num_layers, bidirectional and batch_first among a recurrent operator's
+arguments; of a packed sequence's all stand one later, and there is no batch_first.
+"""
 
 
 def pairs(lowered: Any) -> list[tuple[str, str]]:
     """(input, output) of each state that can be told, in the order of the inputs."""
     found = dict([*_by_name(lowered.inputs, lowered.outputs), *_by_operator(lowered)])
-    once = {output: name for name, output in reversed(found.items())}  # an output is one input's, the first one's
-    return sorted(((name, output) for output, name in once.items()), key=lambda pair: lowered.inputs.index(pair[0]))
+    # an output is one input's, the first one's
+    once = {output: name for name, output in reversed(found.items())}
+    return sorted(
+        ((name, output) for output, name in once.items()),
+        key=lambda pair: lowered.inputs.index(pair[0]),
+    )
 
 
 def shapes(lowered: Any) -> dict[str, tuple[int | str, ...]]:
     """The shape of each input that a recurrent operator reads: [layers, batch, size] of a state."""
-    return {name: shape for node in _recurrent(lowered.graph) for name, shape in _shapes(lowered, node)}
+    return {
+        name: shape for node in _recurrent(lowered.graph) for name, shape in _shapes(lowered, node)
+    }
 
 
 def lengths(lowered: Any) -> set[str]:
     """The inputs that say how long the rows of a packed sequence are, sorted before or not."""
     given = [node.inputsAt(1) for node in lowered.graph.findAllNodes(PACK, True)]
-    given = [value.node().inputsAt(0) if value.node().kind() == "aten::sort" else value for value in given]
+    given = [
+        value.node().inputsAt(0) if value.node().kind() == "aten::sort" else value
+        for value in given
+    ]
     return {name for value in given for name in _inputs_of(lowered, value)}
 
 
@@ -47,12 +61,20 @@ def _by_name(inputs: Sequence[str], outputs: Sequence[str]) -> Iterator[tuple[st
 
 
 def _by_operator(lowered: Any) -> Iterator[tuple[str, str]]:
-    made = {name: _origins(value) for name, value in zip(lowered.outputs, lowered.graph.outputs(), strict=True)}
+    made = {
+        name: _origins(value)
+        for name, value in zip(lowered.outputs, lowered.graph.outputs(), strict=True)
+    }
     for node in _recurrent(lowered.graph):
         for number, given in enumerate(_states(node)):
             inputs = _inputs_of(lowered, given)
             state = node.outputsAt(number + 1).debugName()
-            yield from ((name, output) for name in inputs for output, origins in made.items() if state in origins)
+            yield from (
+                (name, output)
+                for name in inputs
+                for output, origins in made.items()
+                if state in origins
+            )
 
 
 def _shapes(lowered: Any, node: Any) -> Iterator[tuple[str, tuple[int | str, ...]]]:
@@ -83,7 +105,9 @@ def _packed(node: Any) -> bool:
 
 
 def _sequence(node: Any) -> tuple[Any, Any]:
-    """What the operator reads step by step, and the flag that says whether its batch comes first: of what is packed."""
+    """What the operator reads step by step, and the flag that says whether its batch comes first:
+    of what is packed.
+    """
     maker = node.inputsAt(0).node()
     if _packed(node) and maker.kind() == PACK:
         return maker.inputsAt(0), maker.inputsAt(2)
@@ -99,7 +123,9 @@ def _states(node: Any) -> list[Any]:
 
 def _tensors(value: Any) -> list[Any]:
     if value.node().kind() == "prim::ListConstruct":
-        return [one.toIValue() for one in value.node().inputs() if one.node().kind() == "prim::Constant"]
+        return [
+            one.toIValue() for one in value.node().inputs() if one.node().kind() == "prim::Constant"
+        ]
     return list(value.toIValue() or ()) if value.node().kind() == "prim::Constant" else []
 
 

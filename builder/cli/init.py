@@ -17,28 +17,46 @@ if TYPE_CHECKING:
 
 HEAD = """\
 # {name}: what the file does not say and trt-build has to know. Every key: docs/manifest.md.
-# A name in a shape is an axis that varies; dims has its range. Lines with a question mark are guesses: look at them.
+# A name in a shape is an axis that varies; dims has its range. Lines with
+# a question mark are guesses: look at them.
 """
 
 
-@click.command("init", cls=Command, short_help="Write a manifest for a file from what its graph tells.")
+@click.command(
+    "init", cls=Command, short_help="Write a manifest for a file from what its graph tells."
+)
 @click.argument("file", type=options.PATH)
-@click.option("--module", help="A submodule or method of the file, as encoder.0 or forward_features.")
-@click.option("--out", type=options.PATH, metavar="FILE", help="Where to write; beside the model otherwise.")
+@click.option(
+    "--module", help="A submodule or method of the file, as encoder.0 or forward_features."
+)
+@click.option(
+    "--out", type=options.PATH, metavar="FILE", help="Where to write; beside the model otherwise."
+)
 @click.option("--force", is_flag=True, help="Replace a manifest that is there.")
 @click.pass_obj
-def init_command(terminal: Terminal, /, file: Path, module: str | None, out: Path | None, force: bool) -> None:
-    """Write FILE's manifest beside it: names, element types and shapes of its inputs as far as the file tells."""
+def init_command(
+    terminal: Terminal, /, file: Path, module: str | None, out: Path | None, force: bool
+) -> None:
+    """Write FILE's manifest beside it: names, element types and shapes of its inputs as far as the
+    file tells.
+    """
     out = out or file.with_suffix(".yaml")
     if out.exists() and not force:
-        raise UsageError(f"{out} is there already", fix="--force replaces it, --out writes elsewhere")
+        raise UsageError(
+            f"{out} is there already", fix="--force replaces it, --out writes elsewhere"
+        )
     from builder.cli.guess import guesses
 
     inputs, outputs, states = guesses(file, module)
     text = manifest(file.name, inputs, outputs, module) + state(states)
     _write(out, text)
     pairs = [{"input": given, "output": made} for given, made in states]
-    data = {"manifest": out, "inputs": [vars(guess) for guess in inputs], "outputs": outputs, "state": pairs}
+    data = {
+        "manifest": out,
+        "inputs": [vars(guess) for guess in inputs],
+        "outputs": outputs,
+        "state": pairs,
+    }
     terminal.result(data, lambda: _show(terminal, out, text))
 
 
@@ -49,7 +67,10 @@ def manifest(name: str, inputs: list[Guess], outputs: list[str], module: str | N
     lines = [HEAD.format(name=name) + (f"module: {module}\n" if module else "") + "inputs:"]
     for guess in inputs:
         shape = ", ".join(map(str, guess.shape))
-        lines += [f"  - name: {guess.name}", f"    dtype: {guess.dtype}{_comment(guess.dtype_from)}"]
+        lines += [
+            f"  - name: {guess.name}",
+            f"    dtype: {guess.dtype}{_comment(guess.dtype_from)}",
+        ]
         lines += [f"    shape: [{shape}]{_comment(guess.shape_from)}"]
     axes = dict.fromkeys(axis for guess in inputs for axis in guess.shape if isinstance(axis, str))
     lines += ["dims:"] if axes else []
@@ -64,8 +85,13 @@ def state(pairs: list[tuple[str, str]]) -> str:
     """What may be state, as a comment: to keep it on the server changes what clients send."""
     if not pairs:
         return ""
-    head = "# ? What the server keeps between the requests of a sequence (docs/state.md), without the comment signs:\n"
-    return f"{head}# state:\n" + "".join(f"#   - {{input: {given}, output: {made}}}\n" for given, made in pairs)
+    head = (
+        "# ? What the server keeps between the requests of a sequence (docs/state.md), without the"
+        " comment signs:\n"
+    )
+    return f"{head}# state:\n" + "".join(
+        f"#   - {{input: {given}, output: {made}}}\n" for given, made in pairs
+    )
 
 
 def _comment(source: str) -> str:

@@ -17,20 +17,24 @@ from builder.errors import UsageError
 CONFIG, PLAN_FACTS, SIDECAR = "config.pbtxt", "plan.json", "trt-build.json"
 
 
-@click.command("inspect", cls=Command, short_help="Print a network's layers, a plan's facts, or a repository.")
+@click.command(
+    "inspect", cls=Command, short_help="Print a network's layers, a plan's facts, or a repository."
+)
 @click.argument("target", type=options.PATH)
 @options.inputs
 @options.sample
 @options.precision
 @options.flavour
 @options.plugins
-@click.option("--graph", type=options.PATH, metavar="SVG", help="Draw what of a model file runs where.")
+@click.option(
+    "--graph", type=options.PATH, metavar="SVG", help="Draw what of a model file runs where."
+)
 @click.pass_obj
 def inspect_command(terminal: Terminal, /, target: Path, **settings: Any) -> None:
     """Print what TARGET is.
 
-    A model file: the layers of the TensorRT network that it becomes. A model.plan: its facts. A model of a
-    repository: its endpoints and where it came from. A repository: its models.
+    A model file: the layers of the TensorRT network that it becomes. A model.plan: its facts. A
+    model of a repository: its endpoints and where it came from. A repository: its models.
     """
     if not target.exists():
         raise UsageError(f"there is no {target}")
@@ -73,7 +77,9 @@ def _draw(terminal: Terminal, lowered: Any, spec: Any, picture: Path) -> None:
     from builder.repository import cut
 
     lowered = replace(lowered, outputs=tuple(spec.outputs or lowered.outputs))
-    parts = partition.split(lowered, spec.inputs, spec.profiles, spec.fallback, kept=cut.kept_nodes(lowered))
+    parts = partition.split(
+        lowered, spec.inputs, spec.profiles, spec.fallback, kept=cut.kept_nodes(lowered)
+    )
     picture.write_text(partition.svg(parts))
     data = {"picture": picture, "summary": parts.summary()}
     terminal.result(data, lambda: terminal.line(f"{picture}: {parts.summary()}"))
@@ -81,7 +87,10 @@ def _draw(terminal: Terminal, lowered: Any, spec: Any, picture: Path) -> None:
 
 def _single(specs: list[Any], target: Path) -> list[Any]:
     if len(specs) != 1:
-        raise UsageError(f"{target} holds {len(specs)} models", fix=f"one of {', '.join(str(s.path) for s in specs)}")
+        raise UsageError(
+            f"{target} holds {len(specs)} models",
+            fix=f"one of {', '.join(str(s.path) for s in specs)}",
+        )
     return specs
 
 
@@ -125,7 +134,9 @@ def _signature(tensor: dict[str, Any]) -> str:
 def _plan(terminal: Terminal, target: Path, settings: dict[str, Any]) -> None:
     facts = target.with_name(PLAN_FACTS)
     if not facts.is_file():
-        raise UsageError(f"{target} has no {PLAN_FACTS} beside it", fix="trt-build repo writes both")
+        raise UsageError(
+            f"{target} has no {PLAN_FACTS} beside it", fix="trt-build repo writes both"
+        )
     data = _json(facts)
     terminal.result(data, lambda: _show_facts(terminal, data))
 
@@ -151,7 +162,9 @@ def _show_facts(terminal: Terminal, data: dict[str, Any]) -> None:
         elif key == "bytes":
             terminal.line(f"{'size':22}{size(value)}")
         elif not isinstance(value, dict) and str(value) not in UNSAID:
-            terminal.line(f"{key:22}{', '.join(map(str, value)) if isinstance(value, list) else value}")
+            terminal.line(
+                f"{key:22}{', '.join(map(str, value)) if isinstance(value, list) else value}"
+            )
 
 
 def _model(terminal: Terminal, target: Path, settings: dict[str, Any]) -> None:
@@ -162,7 +175,9 @@ def _model(terminal: Terminal, target: Path, settings: dict[str, Any]) -> None:
 
 
 def _show_model(terminal: Terminal, data: dict[str, Any]) -> None:
-    _show_facts(terminal, {key: data[key] for key in data if key not in ("config", "format", "profiles")})
+    _show_facts(
+        terminal, {key: data[key] for key in data if key not in ("config", "format", "profiles")}
+    )
     for key, value in data.get("source", {}).items():
         if str(value) not in UNSAID:
             terminal.line(f"{f'source {key}':22}{value}")
@@ -174,7 +189,9 @@ def _show_model(terminal: Terminal, data: dict[str, Any]) -> None:
 
 def _repository(terminal: Terminal, target: Path, settings: dict[str, Any]) -> None:
     rows = [_summary(folder) for folder in sorted(target.iterdir()) if (folder / CONFIG).is_file()]
-    terminal.result({"repository": target, "models": rows}, lambda: _show_repository(terminal, rows))
+    terminal.result(
+        {"repository": target, "models": rows}, lambda: _show_repository(terminal, rows)
+    )
 
 
 def _summary(folder: Path) -> dict[str, Any]:

@@ -15,13 +15,28 @@ from builder.cli.terminal import Terminal, may_color
 
 @click.command("lower", cls=Command, short_help="Print a model's graph after any pass.")
 @click.argument("file", type=options.PATH)
-@click.option("--module", help="A submodule or method of the file; the manifest beside it says so otherwise.")
-@click.option("--trace", is_flag=True, help="For each pass the nodes before and after, and the time.")
-@click.option("--show", "shown", multiple=True, metavar="PASS", help="What this pass changed, as a diff.")
+@click.option(
+    "--module", help="A submodule or method of the file; the manifest beside it says so otherwise."
+)
+@click.option(
+    "--trace", is_flag=True, help="For each pass the nodes before and after, and the time."
+)
+@click.option(
+    "--show", "shown", multiple=True, metavar="PASS", help="What this pass changed, as a diff."
+)
 @click.option("--stop-after", metavar="PASS", help="Run the passes up to this one.")
-@click.option("--precision", type=click.Choice(options.PRECISIONS), help="Also what conversion does for it.")
-@click.option("--unroll-limit", type=click.IntRange(0), help="Unroll loops of a known trip count up to this.")
-@click.option("--out", type=options.PATH, metavar="DIR", help="Write the graph after each pass, and lowered.pt, here.")
+@click.option(
+    "--precision", type=click.Choice(options.PRECISIONS), help="Also what conversion does for it."
+)
+@click.option(
+    "--unroll-limit", type=click.IntRange(0), help="Unroll loops of a known trip count up to this."
+)
+@click.option(
+    "--out",
+    type=options.PATH,
+    metavar="DIR",
+    help="Write the graph after each pass, and lowered.pt, here.",
+)
 @click.pass_obj
 def lower_command(
     terminal: Terminal,
@@ -65,7 +80,9 @@ def lower_command(
 
 
 def _manifest(file: Path) -> dict[str, Any]:
-    """What a manifest beside the file says of `module` and `unroll_limit`; nothing where it has mistakes or is not."""
+    """What a manifest beside the file says of `module` and `unroll_limit`; nothing where it has
+    mistakes or is not.
+    """
     from builder.manifest import folder, loading
 
     if not file.is_file():
@@ -85,7 +102,9 @@ def _computes_in_half(precision: str | None) -> bool | None:
 
 
 def _known(name: str, later: Collection[str]) -> None:
-    """Raise UsageError for a pass that is none, or that only conversion runs, and is not one of `later`."""
+    """Raise UsageError for a pass that is none, or that only conversion runs, and is not one of
+    `later`.
+    """
     from builder.errors import UsageError
     from builder.lowering import PIPELINE, passes_for
     from builder.manifest.suggest import did_you_mean
@@ -95,7 +114,9 @@ def _known(name: str, later: Collection[str]) -> None:
         return
     for precision, half in (("fp16", True), ("fp32", False)):
         if name in (step.name for step in passes_for(half)):
-            raise UsageError(f"{name} is conversion's, for one precision", fix=f"add --precision {precision}")
+            raise UsageError(
+                f"{name} is conversion's, for one precision", fix=f"add --precision {precision}"
+            )
     raise UsageError(f"there is no pass {name!r}", fix=did_you_mean(name, names))
 
 
@@ -118,10 +139,14 @@ def _record(record: Any) -> dict[str, Any]:
     }
 
 
-def _show(terminal: Terminal, lowered: Any, trace: bool, shown: Sequence[str], written: Sequence[Path]) -> None:
+def _show(
+    terminal: Terminal, lowered: Any, trace: bool, shown: Sequence[str], written: Sequence[Path]
+) -> None:
     if trace:
         columns = ("pass", "before", "after", "ms")
-        rows = [[r.name, r.nodes_before, r.nodes_after, f"{r.seconds * 1e3:.2f}"] for r in lowered.trace]
+        rows = [
+            [r.name, r.nodes_before, r.nodes_after, f"{r.seconds * 1e3:.2f}"] for r in lowered.trace
+        ]
         terminal.table(columns, rows, numbers=columns[1:])
     for record in lowered.trace:
         if record.name in shown:

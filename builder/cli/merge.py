@@ -11,16 +11,26 @@ from builder.cli.command import Command
 from builder.cli.terminal import Terminal
 
 
-@click.command("merge", cls=Command, short_help="Join repositories that were built on different GPUs.")
+@click.command(
+    "merge", cls=Command, short_help="Join repositories that were built on different GPUs."
+)
 @click.argument("repositories", type=options.PATH, nargs=-1, required=True, metavar="REPOSITORY...")
-@click.option("--out", type=options.PATH, required=True, metavar="DIR", help="The repository; made if missing.")
+@click.option(
+    "--out",
+    type=options.PATH,
+    required=True,
+    metavar="DIR",
+    help="The repository; made if missing.",
+)
 @click.pass_obj
 def merge_command(terminal: Terminal, /, repositories: tuple[Path, ...], out: Path) -> None:
-    """Write the models of all REPOSITORIES into DIR, each with one plan for every compute capability that it was built
-    for (Triton's cc_model_filenames), so that one repository serves a mixed fleet.
+    """Write the models of all REPOSITORIES into DIR, each with one plan for every compute
+    capability that it was built for (Triton's cc_model_filenames), so that one repository serves a
+    mixed fleet.
 
-    A model must have the same file, interface and TensorRT in each. A GPU without a plan fails by name, of a model that
-    one repository has, too; a plan of --hardware-compatible ampere_plus is for every GPU that has none of its own.
+    A model must have the same file, interface and TensorRT in each. A GPU without a plan fails by
+    name, of a model that one repository has, too; a plan of --hardware-compatible ampere_plus is
+    for every GPU that has none of its own.
     """
     from builder import triton
     from builder.repository import places
@@ -30,4 +40,6 @@ def merge_command(terminal: Terminal, /, repositories: tuple[Path, ...], out: Pa
     triton.write_env(out)
     data = [{"name": name, "compute_capabilities": capabilities} for name, capabilities in merged]
     rows = [[name, ", ".join(capabilities) or "any"] for name, capabilities in merged]
-    terminal.result({"repository": out, "models": data}, lambda: terminal.table(("model", "GPUs"), rows))
+    terminal.result(
+        {"repository": out, "models": data}, lambda: terminal.table(("model", "GPUs"), rows)
+    )

@@ -1,4 +1,6 @@
-"""Options that several commands share. Choices are written out: to import the rooms that define them takes time."""
+"""Options that several commands share. Choices are written out: to import the rooms that define
+them takes time.
+"""
 
 from __future__ import annotations
 
@@ -29,47 +31,76 @@ def models_options(function: Any) -> Any:
     return function
 
 
-only = click.option("--only", multiple=True, metavar="NAME", help="Only this model; may be given several times.")
+only = click.option(
+    "--only", multiple=True, metavar="NAME", help="Only this model; may be given several times."
+)
 inputs = click.option(
     "--input",
     "inputs",
     multiple=True,
     metavar="SPEC",
-    help="An input of a model without a manifest: image:float32:batch(1,8,32)x3x224x224; once for each argument.",
+    help=(
+        "An input of a model without a manifest: image:float32:batch(1,8,32)x3x224x224; once for"
+        " each argument."
+    ),
 )
-sample = click.option("--sample", type=PATH, metavar="NPZ", help="Inputs of a model without a manifest, as arrays.")
-precision = click.option("--precision", type=click.Choice(PRECISIONS), help="In place of what the manifests say.")
+sample = click.option(
+    "--sample", type=PATH, metavar="NPZ", help="Inputs of a model without a manifest, as arrays."
+)
+precision = click.option(
+    "--precision", type=click.Choice(PRECISIONS), help="In place of what the manifests say."
+)
 flavour = click.option(
-    "--flavour", type=click.Choice(FLAVOURS), default="auto", show_default=True, help="Which TensorRT."
+    "--flavour",
+    type=click.Choice(FLAVOURS),
+    default="auto",
+    show_default=True,
+    help="Which TensorRT.",
 )
 serve_as = click.option(
-    "--serve-as", type=click.Choice(SERVE_AS), default="auto", show_default=True, help="What Triton is to run."
+    "--serve-as",
+    type=click.Choice(SERVE_AS),
+    default="auto",
+    show_default=True,
+    help="What Triton is to run.",
 )
 plugins = click.option(
     "--plugin",
     "plugins",
     multiple=True,
     metavar="FILE",
-    help="Python (a file or a module's name) that is imported first: it may register converters and operators.",
+    help=(
+        "Python (a file or a module's name) that is imported first: it may register converters and"
+        " operators."
+    ),
 )
 layout = click.option(
     "--layout",
     type=click.Choice(LAYOUTS),
     default="auto",
     show_default=True,
-    help="How a model is served that TensorRT runs only in part: all pieces in one process, or a Triton ensemble.",
+    help=(
+        "How a model is served that TensorRT runs only in part: all pieces in one process, or a"
+        " Triton ensemble."
+    ),
 )
 torch_steps = click.option(
     "--torch-steps",
     type=click.Choice(TORCH_STEPS),
     default="auto",
     show_default=True,
-    help="What serves the torch steps of an ensemble: our Python runtime, or Triton's PyTorch (libtorch) backend.",
+    help=(
+        "What serves the torch steps of an ensemble: our Python runtime, or Triton's PyTorch"
+        " (libtorch) backend."
+    ),
 )
 state = click.option(
     "--state",
     type=click.Choice(STATE_MODES),
-    help="Who keeps the state of models that have some, in place of the manifests: the server, or the client.",
+    help=(
+        "Who keeps the state of models that have some, in place of the manifests: the server, or"
+        " the client."
+    ),
 )
 _MODELS: tuple[Decorator, ...] = (
     click.argument("models", type=PATH),
@@ -88,7 +119,9 @@ def store(function: Any) -> Any:
 
     Raises UsageError for one that ends with the process, as a command does.
     """
-    asked = click.option("--store", metavar="URL", help="Where plans are kept: a folder, or a URL as s3:// or gs://.")
+    asked = click.option(
+        "--store", metavar="URL", help="Where plans are kept: a folder, or a URL as s3:// or gs://."
+    )
     none = click.option("--no-store", is_flag=True, help="Keep no plan, and take none.")
 
     @functools.wraps(function)
@@ -108,7 +141,8 @@ def _outlives(store: str | None, said: str) -> None:
 
     if store and store.rpartition("::")[2].startswith("memory:"):
         raise UsageError(
-            f"{said} {store}: a store in memory ends with the process, and would keep nothing of this command",
+            f"{said} {store}: a store in memory ends with the process, and would keep nothing of"
+            " this command",
             fix="a folder, a URL such as s3://bucket/plans, or --no-store",
         )
 

@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 NEW = "there was none before"
 
 
-@click.command("repo", cls=Command, short_help="Build a Triton model repository from a folder of models.")
+@click.command(
+    "repo", cls=Command, short_help="Build a Triton model repository from a folder of models."
+)
 @options.models_options
 @options.layout
 @options.torch_steps
@@ -28,17 +30,32 @@ NEW = "there was none before"
     "--log-level",
     type=click.Choice(["info", "graph"]),
     default="info",
-    help="graph: write each model's graph before and after every pass to DIR.graphs, beside the repository.",
+    help=(
+        "graph: write each model's graph before and after every pass to DIR.graphs, beside the"
+        " repository."
+    ),
 )
 @click.option(
     "--search-precision",
     is_flag=True,
-    help="First find the cheapest precision within each tolerance, and write it into the manifests.",
+    help=(
+        "First find the cheapest precision within each tolerance, and write it into the manifests."
+    ),
 )
 @click.option("--rebuild", is_flag=True, help="Build every model anew, unchanged or not.")
-@click.option("--jobs", type=click.IntRange(0), default=0, help="Models at a time; 0: as the machine allows.")
-@click.option("--isolate/--no-isolate", default=True, help="Build each model in a process of its own.")
-@click.option("--out", type=options.PATH, required=True, metavar="DIR", help="The model repository; made if missing.")
+@click.option(
+    "--jobs", type=click.IntRange(0), default=0, help="Models at a time; 0: as the machine allows."
+)
+@click.option(
+    "--isolate/--no-isolate", default=True, help="Build each model in a process of its own."
+)
+@click.option(
+    "--out",
+    type=options.PATH,
+    required=True,
+    metavar="DIR",
+    help="The model repository; made if missing.",
+)
 @click.pass_obj
 def repo_command(
     terminal: Terminal,
@@ -53,18 +70,28 @@ def repo_command(
 ) -> int:
     """Build every model of MODELS (a folder, a model file or a manifest) into the repository DIR.
 
-    A model is published only when its network gives the original module's answers; one that fails does not stop
-    the others, and one that has not changed is left as it is.
+    A model is published only when its network gives the original module's answers; one that fails
+    does not stop the others, and one that has not changed is left as it is.
     """
     from builder.engine import flavour
     from builder.repository import build_repository
 
     used = flavour.resolve(settings["flavour"])
-    which = {"name": used, "version": flavour.installed_version(used), "because": flavour.because(settings["flavour"])}
+    which = {
+        "name": used,
+        "version": flavour.installed_version(used),
+        "because": flavour.because(settings["flavour"]),
+    }
     if settings["flavour"] == "auto":
         terminal.note(f"{which['name']} {which['version']}: {which['because']}")
-    settings |= {"options": build_options.taken(settings), "store": store, "inputs": options.parsed(inputs)}
-    graphs = out.resolve().with_name(f"{out.resolve().name}.graphs") if log_level == "graph" else None
+    settings |= {
+        "options": build_options.taken(settings),
+        "store": store,
+        "inputs": options.parsed(inputs),
+    }
+    graphs = (
+        out.resolve().with_name(f"{out.resolve().name}.graphs") if log_level == "graph" else None
+    )
     with terminal.progress() as progress:
         found = search.run(terminal, models, out, settings, progress) if search_precision else []
         results = search.failures(found)
@@ -76,7 +103,12 @@ def repo_command(
     for result in results:
         terminal.trace(result.name, result.error.traceback if result.error else "")
     code = exit_code(results)
-    data = {"repository": out, "ok": code == 0, "flavour": which, "models": [as_dict(result) for result in results]}
+    data = {
+        "repository": out,
+        "ok": code == 0,
+        "flavour": which,
+        "models": [as_dict(result) for result in results],
+    }
     if search_precision:
         data["search"] = [search.as_dict(one) for one in found]
     terminal.result(data, lambda: show(terminal, results, out))
@@ -99,14 +131,20 @@ def as_dict(result: ModelResult) -> dict[str, Any]:
 def show(terminal: Terminal, results: list[ModelResult], out: Path) -> None:
     """The table of models, then why any failed."""
     columns = ("model", "result", "layers", "plan", "seconds")
-    terminal.table(columns, [_row(result) for result in results], numbers=("layers", "plan", "seconds"))
+    terminal.table(
+        columns, [_row(result) for result in results], numbers=("layers", "plan", "seconds")
+    )
     for result in results:
         for warning in result.warnings:
             terminal.note(f"{result.name}: warning: {warning}")
         if result.quantised:
             terminal.note(f"{result.name}: {result.quantised['summary']}")
         if result.error:
-            terminal.failure(f"{result.name}: {result.error}", None) if not terminal.as_json else None
+            (
+                terminal.failure(f"{result.name}: {result.error}", None)
+                if not terminal.as_json
+                else None
+            )
         if result.ok and result.state != "unchanged" and result.because not in ("", NEW):
             terminal.note(f"{result.name}: rebuilt because: {result.because}")
     built = sum(result.ok for result in results)

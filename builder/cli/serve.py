@@ -16,25 +16,44 @@ HTTP, GRPC, METRICS = 8000, 8001, 8002
 
 @click.command("serve", cls=Command, short_help="Serve a model repository with tritonserver.")
 @click.argument("repository", type=options.PATH)
-@click.option("--port", type=int, help="HTTP here, gRPC on the next port, metrics on the one after. 0: free ones.")
+@click.option(
+    "--port",
+    type=int,
+    help="HTTP here, gRPC on the next port, metrics on the one after. 0: free ones.",
+)
 @click.option("--http-port", type=int, help=f"[default: {HTTP}; 0: a free one]")
 @click.option("--grpc-port", type=int, help=f"[default: {GRPC}; 0: a free one]")
 @click.option("--metrics-port", type=int, help=f"[default: {METRICS}; 0: a free one]")
-@click.option("--address", default="127.0.0.1", show_default=True, help="Where to listen; 0.0.0.0 is everywhere.")
-@click.option("--log-verbose", type=int, default=0, show_default=True, help="tritonserver's own verbosity.")
+@click.option(
+    "--address",
+    default="127.0.0.1",
+    show_default=True,
+    help="Where to listen; 0.0.0.0 is everywhere.",
+)
+@click.option(
+    "--log-verbose", type=int, default=0, show_default=True, help="tritonserver's own verbosity."
+)
 @click.option("--log-file", type=options.PATH, help="Keep tritonserver's log here.")
 @click.option(
-    "--timeout", type=options.SECONDS, default=180.0, show_default=True, help="Seconds for all models to be ready."
+    "--timeout",
+    type=options.SECONDS,
+    default=180.0,
+    show_default=True,
+    help="Seconds for all models to be ready.",
 )
 @click.pass_obj
 def serve_command(terminal: Terminal, /, repository: Path, address: str, **settings: Any) -> None:
-    """Serve REPOSITORY on the loopback until Ctrl-C, with the tritonserver on the PATH or that of nvidia-pytriton.
+    """Serve REPOSITORY on the loopback until Ctrl-C, with the tritonserver on the PATH or that of
+    nvidia-pytriton.
 
-    Says which models failed to load, and why. Ctrl-C and SIGTERM are how it is meant to end: exit code 0.
+    Says which models failed to load, and why. Ctrl-C and SIGTERM are how it is meant to end: exit
+    code 0.
     """
     from builder import serving
 
-    chosen: Any = ports(*(settings[key] for key in ("port", "http_port", "grpc_port", "metrics_port")))
+    chosen: Any = ports(
+        *(settings[key] for key in ("port", "http_port", "grpc_port", "metrics_port"))
+    )
     with serving.serve(
         repository,
         **chosen,
@@ -49,13 +68,21 @@ def serve_command(terminal: Terminal, /, repository: Path, address: str, **setti
         terminal.note("stopping")
 
 
-def ports(port: int | None, http_port: int | None, grpc_port: int | None, metrics_port: int | None) -> dict[str, int]:
+def ports(
+    port: int | None, http_port: int | None, grpc_port: int | None, metrics_port: int | None
+) -> dict[str, int]:
     """The three ports: each as given, else counted from `port`, else Triton's own."""
     base = HTTP if port is None else port
     step = 0 if base == 0 else 1
     given = {"http_port": http_port, "grpc_port": grpc_port, "metrics_port": metrics_port}
-    return {key: base + index * step if value is None else value for index, (key, value) in enumerate(given.items())}
+    return {
+        key: base + index * step if value is None else value
+        for index, (key, value) in enumerate(given.items())
+    }
 
 
 def _show(terminal: Terminal, urls: dict[str, str]) -> None:
-    terminal.line(f"ready: HTTP {urls['http']}, gRPC {urls['grpc']}, metrics {urls['metrics']} (Ctrl-C stops it)")
+    terminal.line(
+        f"ready: HTTP {urls['http']}, gRPC {urls['grpc']}, metrics {urls['metrics']} (Ctrl-C"
+        " stops it)"
+    )

@@ -1,6 +1,8 @@
-"""The one place that prints: tables and progress for a terminal, plain lines otherwise, JSON where it was asked for.
+"""The one place that prints: tables and progress for a terminal, plain lines otherwise, JSON where
+it was asked for.
 
-Results go to standard output; progress, notes and errors to standard error. rich is imported only where it shows.
+Results go to standard output; progress, notes and errors to standard error. rich is imported only
+where it shows.
 """
 
 from __future__ import annotations
@@ -19,18 +21,23 @@ Progress = Callable[[str, str], None]
 
 
 def is_terminal(stream: TextIO | None) -> bool:
-    """Whether a person reads the stream and the terminal can do more than lines; a closed one is None."""
+    """Whether a person reads the stream and the terminal can do more than lines; a closed one is
+    None.
+    """
     return stream is not None and stream.isatty() and os.environ.get("TERM") != "dumb"
 
 
 def may_color(stream: TextIO | None) -> bool:
-    """Whether colour is welcome: on a terminal, unless NO_COLOR is set to anything (https://no-color.org)."""
+    """Whether colour is welcome: on a terminal, unless NO_COLOR is set to anything
+    (https://no-color.org).
+    """
     return is_terminal(stream) and not os.environ.get("NO_COLOR")
 
 
 class Terminal:
-    """Where a command's words go. `as_json`: standard output carries one JSON document and nothing else; `debug`: the
-    tracebacks of errors are shown."""
+    """Where a command's words go. `as_json`: standard output carries one JSON document and nothing
+    else; `debug`: the tracebacks of errors are shown.
+    """
 
     def __init__(self, *, as_json: bool = False, debug: bool = False) -> None:
         self.as_json, self.debug = as_json, debug
@@ -59,14 +66,24 @@ class Terminal:
                 self.result({"error": data}, lambda: None)
         head, _, rest = text.partition("\n")
         prefix = self._styled("error:", sys.stderr, "red", True)
-        click.echo(f"{prefix} {head}" + (f"\n{rest}" if rest else ""), err=True, color=may_color(sys.stderr))
+        click.echo(
+            f"{prefix} {head}" + (f"\n{rest}" if rest else ""),
+            err=True,
+            color=may_color(sys.stderr),
+        )
 
     def trace(self, subject: str, traceback: str) -> None:
         """The traceback of what failed of the subject, where it has one and --debug asks for it."""
         if self.debug and traceback:
             self.note(f"{subject}: {traceback.rstrip()}")
 
-    def table(self, columns: Sequence[str], rows: Sequence[Sequence[object]], *, numbers: Sequence[str] = ()) -> None:
+    def table(
+        self,
+        columns: Sequence[str],
+        rows: Sequence[Sequence[object]],
+        *,
+        numbers: Sequence[str] = (),
+    ) -> None:
         """A table; the columns named in `numbers` are right-aligned."""
         cells = [[str(cell) for cell in row] for row in rows]
         if is_terminal(sys.stdout):
@@ -74,7 +91,9 @@ class Terminal:
         else:
             self._plain_table(columns, cells, numbers)
 
-    def _plain_table(self, columns: Sequence[str], rows: list[list[str]], numbers: Sequence[str]) -> None:
+    def _plain_table(
+        self, columns: Sequence[str], rows: list[list[str]], numbers: Sequence[str]
+    ) -> None:
         widths = [max(map(len, column)) for column in zip(columns, *rows, strict=True)]
         for row in [list(columns), *rows]:
             parts = (
@@ -83,7 +102,9 @@ class Terminal:
             )
             click.echo("  ".join(parts).rstrip())
 
-    def _rich_table(self, columns: Sequence[str], rows: list[list[str]], numbers: Sequence[str]) -> None:
+    def _rich_table(
+        self, columns: Sequence[str], rows: list[list[str]], numbers: Sequence[str]
+    ) -> None:
         from rich.console import Console
         from rich.table import Table
         from rich.text import Text
@@ -97,7 +118,9 @@ class Terminal:
 
     @contextmanager
     def progress(self) -> Iterator[Progress]:
-        """A callback for long work: a live line on a terminal, else a line a phase; on standard error."""
+        """A callback for long work: a live line on a terminal, else a line a phase; on standard
+        error.
+        """
         if not is_terminal(sys.stderr):
             yield lambda subject, phase: self.note(f"{subject}: {phase}")
             return
@@ -106,10 +129,20 @@ class Terminal:
         from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
         from rich.text import Text
 
-        columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
+        columns = (
+            SpinnerColumn(),
+            TextColumn("{task.description}", markup=False),
+            TimeElapsedColumn(),
+        )
         with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
             task = bar.add_task("starting", total=None)
-            yield lambda subject, phase: bar.update(task, description=Text(f"{subject}: {phase}").plain)
+            yield lambda subject, phase: bar.update(
+                task, description=Text(f"{subject}: {phase}").plain
+            )
 
     def _styled(self, text: str, stream: TextIO | None, color: str | None, bold: bool) -> str:
-        return click.style(text, fg=color, bold=bold or None) if may_color(stream) and (color or bold) else text
+        return (
+            click.style(text, fg=color, bold=bold or None)
+            if may_color(stream) and (color or bold)
+            else text
+        )

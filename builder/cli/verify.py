@@ -22,23 +22,44 @@ COLUMNS = (
 NUMBERS = ("abs error", "rel error", "cosine", "median", "p95")
 
 
-@click.command("verify", cls=Command, short_help="Compare a live endpoint with the recorded answers.")
+@click.command(
+    "verify", cls=Command, short_help="Compare a live endpoint with the recorded answers."
+)
 @click.argument("repository", type=options.PATH)
 @click.option("--url", metavar="HOST:PORT", help="The endpoint's HTTP address, as localhost:8000.")
-@click.option("--grpc-url", metavar="HOST:PORT", help="The endpoint's gRPC address, as localhost:8001.")
+@click.option(
+    "--grpc-url", metavar="HOST:PORT", help="The endpoint's gRPC address, as localhost:8001."
+)
 @click.option("--serve", is_flag=True, help="Start a tritonserver for the occasion, on free ports.")
-@click.option("--engine", is_flag=True, help="Ask the plans themselves on this machine's GPU: no server.")
+@click.option(
+    "--engine", is_flag=True, help="Ask the plans themselves on this machine's GPU: no server."
+)
 @options.only
-@click.option("--repeat", type=click.IntRange(0), default=5, show_default=True, help="Timed requests for each golden.")
+@click.option(
+    "--repeat",
+    type=click.IntRange(0),
+    default=5,
+    show_default=True,
+    help="Timed requests for each golden.",
+)
 @click.option(
     "--shared-memory",
     type=click.Choice(("none", "system", "cuda")),
     multiple=True,
     default=("none",),
     show_default=True,
-    help="Where tensors lie: in the requests, or in shared memory of this host. May be given several times.",
+    help=(
+        "Where tensors lie: in the requests, or in shared memory of this host. May be given several"
+        " times."
+    ),
 )
-@click.option("--timeout", type=options.SECONDS, default=60.0, show_default=True, help="Seconds to wait for an answer.")
+@click.option(
+    "--timeout",
+    type=options.SECONDS,
+    default=60.0,
+    show_default=True,
+    help="Seconds to wait for an answer.",
+)
 @click.pass_obj
 def verify_command(
     terminal: Terminal,
@@ -50,17 +71,23 @@ def verify_command(
     engine: bool,
     **settings: Any,
 ) -> int:
-    """Ask every model of REPOSITORY every golden, over HTTP and gRPC, and compare the answers. With --engine no server
-    is asked but each plan itself, in every profile; without a GPU that ends with exit code 4.
+    """Ask every model of REPOSITORY every golden, over HTTP and gRPC, and compare the answers. With
+    --engine no server is asked but each plan itself, in every profile; without a GPU that ends with
+    exit code 4.
 
-    Errors are the worst over all elements, with the index of the element; latencies are in milliseconds.
+    Errors are the worst over all elements, with the index of the element; latencies are in
+    milliseconds.
     """
     from builder import parity
 
     if serve and (url or grpc_url):
-        raise click.UsageError("--serve starts an endpoint of its own: leave --url and --grpc-url out")
+        raise click.UsageError(
+            "--serve starts an endpoint of its own: leave --url and --grpc-url out"
+        )
     if engine and (serve or url or grpc_url or settings["shared_memory"] != ("none",)):
-        raise click.UsageError("--engine asks no server: leave --serve, --url, --grpc-url and --shared-memory out")
+        raise click.UsageError(
+            "--engine asks no server: leave --serve, --url, --grpc-url and --shared-memory out"
+        )
     asked = {"models": list(settings.pop("only")) or None, **settings}
     _interrupted_in_one_line()
     if engine:
@@ -69,13 +96,19 @@ def verify_command(
         with _serving(repository) if serve else nullcontext((url, grpc_url)) as (http, grpc):
             models = parity.verify(repository, http, grpc, **asked)
     passed = all(model.passed for model in models)
-    data = {"repository": repository, "passed": passed, "models": [model.as_dict() for model in models]}
+    data = {
+        "repository": repository,
+        "passed": passed,
+        "models": [model.as_dict() for model in models],
+    }
     terminal.result(data, lambda: show(terminal, models))
     return 0 if passed else 3
 
 
 def _interrupted_in_one_line() -> None:
-    """Keep the loop beneath Triton's HTTP client from printing Ctrl-C as an error before it hands it on."""
+    """Keep the loop beneath Triton's HTTP client from printing Ctrl-C as an error before it hands
+    it on.
+    """
     from gevent.hub import Hub  # type: ignore[import-untyped]
 
     Hub.NOT_ERROR = (*Hub.NOT_ERROR, KeyboardInterrupt)
@@ -96,7 +129,11 @@ def _serving(repository: Path) -> Any:
 
 def show(terminal: Terminal, models: list[ModelParity]) -> None:
     """One row for each golden and protocol, then what is wrong."""
-    terminal.table(COLUMNS, [row(model, result) for model in models for result in model.results], numbers=NUMBERS)
+    terminal.table(
+        COLUMNS,
+        [row(model, result) for model in models for result in model.results],
+        numbers=NUMBERS,
+    )
     for model in models:
         if model.why:
             terminal.line(f"{model.name}: answered by {_who(model)}: {model.why}")
@@ -105,9 +142,15 @@ def show(terminal: Terminal, models: list[ModelParity]) -> None:
             terminal.line(f"FAILED {model.name}: {problem}", color="red")
         for result in model.results:
             for problem in result.problems:
-                terminal.line(f"FAILED {model.name}, {result.golden}, {result.protocol}: {problem}", color="red")
+                terminal.line(
+                    f"FAILED {model.name}, {result.golden}, {result.protocol}: {problem}",
+                    color="red",
+                )
     passed = sum(model.passed for model in models)
-    terminal.line(f"{passed} of {len(models)} models passed", color="green" if passed == len(models) else "red")
+    terminal.line(
+        f"{passed} of {len(models)} models passed",
+        color="green" if passed == len(models) else "red",
+    )
 
 
 def _who(model: ModelParity) -> str:

@@ -1,4 +1,6 @@
-"""From a lowered graph to a TensorRT network: one converter per operator schema, one evaluator per static node."""
+"""From a lowered graph to a TensorRT network: one converter per operator schema, one evaluator per
+static node.
+"""
 
 from builder.conversion.convert import Conversion, convert
 

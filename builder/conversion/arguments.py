@@ -15,7 +15,9 @@ from builder.conversion.registry import Converter
 
 
 def bind(ctx: ConversionContext, converter: Converter, values: list[Any]) -> SimpleNamespace:
-    """The values by argument name, unwrapped by type. Raises Unconvertible where a static one is needed and is not."""
+    """The values by argument name, unwrapped by type. Raises Unconvertible where a static one is
+    needed and is not.
+    """
     arguments = converter.arguments
     bound = {
         name: None if value is None else _unwrap(ctx, converter, name, kind, value)
@@ -55,17 +57,28 @@ def _number_or_list(ctx: ConversionContext, value: Any) -> Any:
 def _static(name: str, value: Any) -> Any:
     if isinstance(value, bool | int | float | str):
         return value
-    unknown = next((v for v in (value if isinstance(value, list) else [value]) if isinstance(v, DynamicScalar)), None)
+    unknown = next(
+        (
+            v
+            for v in (value if isinstance(value, list) else [value])
+            if isinstance(v, DynamicScalar)
+        ),
+        None,
+    )
     if unknown is not None:
         raise dynamic_value(f"`{name}`", unknown)
     return value
 
 
 def dynamic_value(what: str, value: DynamicScalar) -> Unconvertible:
-    """The refusal where a static value is needed: names the axes that it depends on, if it does on axes alone."""
+    """The refusal where a static value is needed: names the axes that it depends on, if it does on
+    axes alone.
+    """
     if not of_lengths(value):
         return Unconvertible(f"{what} must be known at build time, and only the engine computes it")
-    axes = ", ".join(sorted(str(symbol) for symbol in value.expr.free_symbols)) or "a computed value"
+    axes = (
+        ", ".join(sorted(str(symbol) for symbol in value.expr.free_symbols)) or "a computed value"
+    )
     return Unconvertible(
         f"{what} must be known at build time but depends on {axes}",
         f"give the dynamic axis ({axes}) one size in the manifest: min = opt = max",

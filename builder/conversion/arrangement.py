@@ -19,7 +19,9 @@ class Arrangement(Lengths):
     """Layers that move elements and compute nothing; each notes the sizes of what it makes."""
 
     def reshape(self, tensor: Any, sizes: Sequence[Size]) -> Any:
-        """The tensor with other sizes of the same volume; one of them may be -1, as in torch.reshape."""
+        """The tensor with other sizes of the same volume; one of them may be -1, as in
+        torch.reshape.
+        """
         sizes = self._without_minus_one(tensor, list(sizes))
         layer = self.net.add_shuffle(tensor)
         static = self._static_reshape(tensor, sizes)
@@ -39,7 +41,8 @@ class Arrangement(Lengths):
             return sizes
         at = sizes.index(-1)
         own, others = self.sizes(tensor), sizes[:at] + sizes[at + 1 :]
-        for size in list(others):  # cancel what stands on both sides, so that equal axes stay recognised
+        # cancel what stands on both sides, so that equal axes stay recognised
+        for size in list(others):
             match = next((o for o in own if expression(o) == expression(size)), None)
             if match is not None and match in own:
                 own.remove(match)
@@ -49,7 +52,9 @@ class Arrangement(Lengths):
         return sizes
 
     def _static_reshape(self, tensor: Any, sizes: Sequence[Size]) -> list[int] | None:
-        """reshape_dims that say the same without a shape tensor (0 copies an axis, -1 is worked out), or None."""
+        """reshape_dims that say the same without a shape tensor (0 copies an axis, -1 is worked
+        out), or None.
+        """
         dims: list[int] = []
         open_axes = 0
         has_dynamic = any(isinstance(s, DynamicScalar) for s in sizes)
@@ -81,7 +86,9 @@ class Arrangement(Lengths):
         sizes = [e for axis, e in enumerate(self.exprs(tensor)) if axis not in axes]
         return self._rearranged(tensor, sizes, "add_squeeze", axes)
 
-    def _rearranged(self, tensor: Any, exprs: list[sympy.Expr], method: str, axes: Sequence[int]) -> Any:
+    def _rearranged(
+        self, tensor: Any, exprs: list[sympy.Expr], method: str, axes: Sequence[int]
+    ) -> Any:
         if not axes:
             return tensor
         dynamic = sum(not e.is_Integer for e in exprs)
@@ -93,7 +100,9 @@ class Arrangement(Lengths):
             layer = getattr(self.net, method)(tensor, self._index_constant(list(axes)))
         else:
             layer = self.net.add_shuffle(tensor)
-            layer.set_input(1, self._shape_without_or_with(tensor, axes, insert=method == "add_unsqueeze"))
+            layer.set_input(
+                1, self._shape_without_or_with(tensor, axes, insert=method == "add_unsqueeze")
+            )
         result = layer.get_output(0)
         self.remember_dtype(result, self.dtype(tensor))
         self.facts(result).reshaped = True
@@ -134,20 +143,27 @@ class Arrangement(Lengths):
     ) -> Any:
         """ISliceLayer with any of start, size and stride dynamic; a stride of 0 repeats.
 
-        `mode` is a SampleMode's name for what lies outside the tensor; `fill` the ITensor that FILL puts there.
-        Raises Unconvertible for a mode in the body of a loop on 8.6.
+        `mode` is a SampleMode's name for what lies outside the tensor; `fill` the ITensor that FILL
+        puts there. Raises Unconvertible for a mode in the body of a loop on 8.6.
         """
-        if mode is not None and not dialect.takes(f"SLICE.{mode}", tensor.dtype.name):  # bools, as integers
+        # bools, as integers
+        if mode is not None and not dialect.takes(f"SLICE.{mode}", tensor.dtype.name):
             wide = self.cast(tensor, torch.int32)
             filled = fill if fill is None else self.cast(fill, torch.int32)
             return self.cast(self.slice(wide, starts, sizes, strides, mode, filled), torch.bool)
-        if mode is not None and self.loops and not dialect.takes(f"SLICE.{mode}.IN_LOOP", tensor.dtype.name):
+        if (
+            mode is not None
+            and self.loops
+            and not dialect.takes(f"SLICE.{mode}.IN_LOOP", tensor.dtype.name)
+        ):
             raise Unconvertible(
                 "TensorRT 8.6 builds no loop of unknown length that pads in its body",
                 NEWER_OR_FIXED,
             )
         self.keep_steady(*starts, *sizes, *strides)
-        static = [[v if isinstance(v, int) else 0 for v in values] for values in (starts, sizes, strides)]
+        static = [
+            [v if isinstance(v, int) else 0 for v in values] for values in (starts, sizes, strides)
+        ]
         layer = self.net.add_slice(tensor, *(trt.Dims(v) for v in static))
         for index, values in enumerate((starts, sizes, strides), start=1):
             if any(isinstance(v, DynamicScalar) for v in values):
@@ -161,17 +177,23 @@ class Arrangement(Lengths):
         return self.set_sizes(result, sizes)
 
     def expand(self, tensor: Any, sizes: Sequence[Size]) -> Any:
-        """torch.Tensor.expand: axes of size 1 repeat up to `sizes`; -1 keeps an axis; new axes stand in front."""
+        """torch.Tensor.expand: axes of size 1 repeat up to `sizes`; -1 keeps an axis; new axes
+        stand in front.
+        """
         tensor = self.at_rank(tensor, len(sizes))
         own = self.sizes(tensor)
-        target = [o if isinstance(s, int) and s == -1 else s for s, o in zip(sizes, own, strict=True)]
+        target = [
+            o if isinstance(s, int) and s == -1 else s for s, o in zip(sizes, own, strict=True)
+        ]
         if all(expression(o) == expression(t) for o, t in zip(own, target, strict=True)):
             return tensor
         strides = [self._expand_stride(o, t) for o, t in zip(own, target, strict=True)]
         return self.slice(tensor, [0] * len(target), target, strides)
 
     def _expand_stride(self, own: Size, target: Size) -> Size:
-        """0 where an axis of size 1 repeats, 1 where it stays: min(own - 1, 1) where only the engine will know."""
+        """0 where an axis of size 1 repeats, 1 where it stays: min(own - 1, 1) where only the
+        engine will know.
+        """
         if isinstance(own, int):
             return 0 if own == 1 else 1
         if own.expr == expression(target):

@@ -21,17 +21,24 @@ from builder.lowering.places import where
 
 NO_SCHEMA = "(no schema)"
 MOST_METADATA = 4000
-"""Characters: TensorRT drops metadata of 4096 or more without a word, and a trace's stack can be as long."""
+"""Characters: TensorRT drops metadata of 4096 or more without a word, and a trace's stack can be as
+long.
+"""
 MISSING = object()
 """The value of an output whose node could not be converted; whoever reads it is skipped."""
 
 
-FALLBACK_FIX = "rewrite the line for one whole engine; `trt-build repo` runs it in torch unless fallback.require_full"
+FALLBACK_FIX = (
+    "rewrite the line for one whole engine; `trt-build repo` runs it in torch unless"
+    " fallback.require_full"
+)
 """What a user can do about an operator that TensorRT does not run."""
 
 
 class BlockConverter:
-    """Converts blocks into one context's network; collects every operator that cannot be, instead of stopping."""
+    """Converts blocks into one context's network; collects every operator that cannot be, instead
+    of stopping.
+    """
 
     def __init__(
         self,
@@ -46,7 +53,9 @@ class BlockConverter:
         ctx.blocks = self
 
     def convert(self, block: Any) -> list[Any]:
-        """The values of the block's outputs (a torch._C.Graph or Block); MISSING where a node failed."""
+        """The values of the block's outputs (a torch._C.Graph or Block); MISSING where a node
+        failed.
+        """
         for node in block.nodes():
             self.node(node)
         return [self.value(v) for v in block.outputs()]
@@ -79,19 +88,28 @@ class BlockConverter:
         self._finish(node, first)
 
     def _lose_numbers(self, node: Any) -> None:
-        """What else reads the numbers that decided a size here would do so too, which TensorRT no longer tells."""
+        """What else reads the numbers that decided a size here would do so too, which TensorRT no
+        longer tells.
+        """
         for value in node.inputs():
             known = self.value(value)
-            if any(isinstance(number, DynamicScalar) for number in (known if isinstance(known, list) else [known])):
+            if any(
+                isinstance(number, DynamicScalar)
+                for number in (known if isinstance(known, list) else [known])
+            ):
                 self.ctx.values[value.debugName()] = MISSING
 
     def _results(self, node: Any, values: list[Any]) -> list[Any]:
         key = key_of_node(node)
         if packing.is_packed(values) and not self._takes_packed(key, values):
-            return _listed(packing.answer(self.ctx, node, key, values, partial(self._results, node)), node)
+            return _listed(
+                packing.answer(self.ctx, node, key, values, partial(self._results, node)), node
+            )
         if lists.is_list(values) and key not in ("prim::If", "prim::Loop"):
             return _listed(lists.answer(self.ctx, node, key, values), node)
-        if key in EVALUATORS and (key not in CONVERTERS or not _any_tensor(values) or _traced_scalars(values)):
+        if key in EVALUATORS and (
+            key not in CONVERTERS or not _any_tensor(values) or _traced_scalars(values)
+        ):
             return _listed(EVALUATORS[key](self.ctx, node, *values), node)
         if node.schema() == NO_SCHEMA:
             raise Unconvertible(f"{node.kind()} is not a registered operator")
@@ -103,16 +121,23 @@ class BlockConverter:
         return self._converted(CONVERTERS[key], node, values)
 
     def _takes_packed(self, key: str, values: list[Any]) -> bool:
-        """Whether the node is one that knows what to do with a part of a packed sequence wherever it reads one."""
+        """Whether the node is one that knows what to do with a part of a packed sequence wherever
+        it reads one.
+        """
         if key not in CONVERTERS:
             return key in packing.HOLDERS
         converter = CONVERTERS[key]
-        names = (name for (name, _), v in zip(converter.arguments, values, strict=False) if packing.is_packed(v))
+        names = (
+            name
+            for (name, _), v in zip(converter.arguments, values, strict=False)
+            if packing.is_packed(v)
+        )
         return all(name in converter.packed for name in names)
 
     def _converted(self, converter: Converter, node: Any, values: list[Any]) -> list[Any]:
         bound = bind(self.ctx, converter, values)
-        name = self.names.peek(node) if self.policy.half is not None else ""  # no other policy asks for it
+        # no other policy asks for it
+        name = self.names.peek(node) if self.policy.half is not None else ""
         dtype = self.policy.dtype(converter.operator, name, bound)
         if dtype is not None:
             precision.apply(self.ctx, bound, dtype)
@@ -129,7 +154,9 @@ class BlockConverter:
         return results
 
     def bind_outputs(self, node: Any, results: list[Any]) -> None:
-        """Record the results as the values of the node's outputs, and name the tensors after them."""
+        """Record the results as the values of the node's outputs, and name the tensors after
+        them.
+        """
         for value, result in zip(node.outputs(), results, strict=True):
             name = value.debugName()
             self.ctx.values[name] = result
@@ -140,7 +167,9 @@ class BlockConverter:
         """Note that the node cannot be converted; its outputs are MISSING."""
         schema = node.schema() if node.schema() != NO_SCHEMA else node.kind()
         fix = fix or FALLBACK_FIX
-        self.unsupported.append(UnsupportedOperator(schema, _output_name(node), where(node), reason, fix))
+        self.unsupported.append(
+            UnsupportedOperator(schema, _output_name(node), where(node), reason, fix)
+        )
         self._skip_outputs(node)
 
     def _skip(self, node: Any) -> None:
@@ -156,7 +185,9 @@ class BlockConverter:
             self.ctx.values[value.debugName()] = MISSING
 
     def _finish(self, node: Any, first: int) -> None:
-        """Name the layers that this node brought, give them its source line, and follow the sizes through them."""
+        """Name the layers that this node brought, give them its source line, and follow the sizes
+        through them.
+        """
         last = self.ctx.net.num_layers
         if first == last:
             return
@@ -171,7 +202,9 @@ class BlockConverter:
                 layer.metadata = source[:MOST_METADATA]
 
     def _name(self, layer: Any, name: str) -> None:
-        """Name a layer, and its tensors that have no name yet: TensorRT would rename those with the layer."""
+        """Name a layer, and its tensors that have no name yet: TensorRT would rename those with the
+        layer.
+        """
         for index in range(layer.num_outputs):
             output = layer.get_output(index)
             if output.name.startswith("(Unnamed"):
@@ -184,12 +217,17 @@ class BlockConverter:
             f"the converter of {node.kind()} failed: {type(defect).__name__}: {defect}"
             + (f" (TensorRT says: {words})" if words else ""),
             where=f"%{_output_name(node)} at {where(node)}",
-            fix="this is a defect of trt-build: please report it with the model's graph (`trt-build lower`)",
+            fix=(
+                "this is a defect of trt-build: please report it with the model's graph (`trt-build"
+                " lower`)"
+            ),
         )
 
 
 def key_of_node(node: Any) -> str:
-    """The registry's key: the schema's name and overload, or the kind of a node that has no schema."""
+    """The registry's key: the schema's name and overload, or the kind of a node that has no
+    schema.
+    """
     schema = node.schema()
     return node.kind() if schema == NO_SCHEMA else key_of(schema)
 
@@ -207,7 +245,9 @@ def fold(key: str, values: list[Any]) -> Any:
 
 
 def _listed(result: Any, node: Any) -> list[Any]:
-    """The results, one for each output of the node: a node of one output has the value itself, a layer its output."""
+    """The results, one for each output of the node: a node of one output has the value itself, a
+    layer its output.
+    """
     if node.outputsSize() == 1:
         return [_output(result)]
     return [_output(r) for r in result] if node.outputsSize() else []
@@ -236,7 +276,9 @@ def _any_tensor(values: list[Any]) -> bool:
 
 
 def _traced_scalars(values: list[Any]) -> bool:
-    """Whether every tensor is 0-d and known as a number, and some only to the engine: arithmetic on traced sizes."""
+    """Whether every tensor is 0-d and known as a number, and some only to the engine: arithmetic on
+    traced sizes.
+    """
     tensors = [v for v in values if is_tensor(v) or isinstance(v, torch.Tensor)]
     zero_dim = all(isinstance(v, torch.Tensor) and v.dim() == 0 for v in tensors)
     return zero_dim and any(isinstance(v, DynamicScalar) for v in values)

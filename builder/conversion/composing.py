@@ -1,10 +1,12 @@
-"""Operators converted by a formula: TorchScript that means the same in operators that have converters.
+"""Operators converted by a formula: TorchScript that means the same in operators that have
+converters.
 
-    compose(__name__, {"aten::trace(Tensor self) -> Tensor": ("the diagonal's sum", "def f(self: Tensor): ...")})
+    compose(__name__, {"aten::trace(Tensor self) -> Tensor": ("the diagonal's sum", "def f(self:
+    Tensor): ...")})
 
-The formula's graph is walked with the operator's own values, so branches on settings are resolved, static tensors stay
-static, and what cannot be converted in it is the operator's reason. A parameter annotated `number` takes the type of
-what is given.
+The formula's graph is walked with the operator's own values, so branches on settings are resolved,
+static tensors stay static, and what cannot be converted in it is the operator's reason. A parameter
+annotated `number` takes the type of what is given.
 """
 
 from __future__ import annotations
@@ -23,11 +25,14 @@ from builder.conversion.registry import Predicate, converter
 from builder.conversion.sizes import propagate
 
 Formulas = Mapping[str, tuple[str, str]]
-"""By schema, what the operator computes (for docs/operators.md) and the function `f` that says it."""
+"""By schema, what the operator computes (for docs/operators.md) and the function `f` that says it.
+"""
 
 
 class Within(BlockConverter):
-    """Walks a formula for one node: its layers are the node's, which names them, and a refusal is the node's."""
+    """Walks a formula for one node: its layers are the node's, which names them, and a refusal is
+    the node's.
+    """
 
     def __init__(self, ctx: ConversionContext) -> None:
         outer = ctx.blocks
@@ -49,8 +54,12 @@ class Within(BlockConverter):
             propagate(self.ctx, self.ctx.net.get_layer(index))
 
 
-def compose(family: str, formulas: Formulas, note: str = "", when: Predicate | tuple[Predicate, ...] = ()) -> None:
-    """Register a converter for each formula; `family` is the module that docs/operators.md lists them under."""
+def compose(
+    family: str, formulas: Formulas, note: str = "", when: Predicate | tuple[Predicate, ...] = ()
+) -> None:
+    """Register a converter for each formula; `family` is the module that docs/operators.md lists
+    them under.
+    """
     for schema, (doc, text) in formulas.items():
         _register(family, schema, doc, text, note, when)
 
@@ -82,7 +91,9 @@ def walked(ctx: ConversionContext, text: str, values: tuple[Any, ...]) -> Any:
 
 
 def _is_float(value: Any) -> bool:
-    return isinstance(value, float) or (isinstance(value, DynamicScalar) and value.dtype.is_floating_point)
+    return isinstance(value, float) or (
+        isinstance(value, DynamicScalar) and value.dtype.is_floating_point
+    )
 
 
 @lru_cache(maxsize=512)

@@ -17,7 +17,9 @@ class Constants(Facts):
     """Static tensors in the network, and ITensors of another dtype."""
 
     def constant(self, value: torch.Tensor) -> Any:
-        """A constant layer's output over the tensor's own memory; the same small tensor is added once."""
+        """A constant layer's output over the tensor's own memory; the same small tensor is added
+        once.
+        """
         carrier = dtypes.carrier(value.dtype)
         key: Any = (value.data_ptr(), tuple(value.shape), value.stride(), value.dtype)
         if value.numel() <= 16 and value.device.type == "cpu":
@@ -33,7 +35,9 @@ class Constants(Facts):
         return self._constants[key]
 
     def is_constant(self, tensor: Any) -> bool:
-        """Whether the ITensor is a constant layer's output, which several may read and which cannot be an output."""
+        """Whether the ITensor is a constant layer's output, which several may read and which cannot
+        be an output.
+        """
         return any(tensor is constant for constant in self._constants.values())
 
     def _narrowed(self, value: torch.Tensor, carrier: torch.dtype) -> torch.Tensor:
@@ -42,11 +46,15 @@ class Constants(Facts):
             limits = torch.iinfo(torch.int32)
             if int(value.max()) > limits.max or int(value.min()) < limits.min:
                 value = value.clamp(limits.min, limits.max)
-                self.warn("an int64 constant outside int32's range is clamped: this TensorRT has no int64")
+                self.warn(
+                    "an int64 constant outside int32's range is clamped: this TensorRT has no int64"
+                )
         return value.to(carrier)
 
     def _tell_narrowing(self, value: torch.Tensor) -> None:
-        """A warning for a float64 tensor; a 0-d one is how tracing writes a number, which torch narrows as well."""
+        """A warning for a float64 tensor; a 0-d one is how tracing writes a number, which torch
+        narrows as well.
+        """
         if value.dtype == torch.float64 and value.dim():
             self.warn(f"a float64 constant of shape {tuple(value.shape)} is narrowed to float32")
 
@@ -60,12 +68,16 @@ class Constants(Facts):
         return self.constant(torch.tensor(list(values), dtype=dtypes.index_dtype()))
 
     def like_scalar(self, tensor: Any, value: float | int | bool) -> Any:
-        """A constant of the tensor's carrier dtype and rank with every axis 1, ready for an element-wise layer."""
+        """A constant of the tensor's carrier dtype and rank with every axis 1, ready for an
+        element-wise layer.
+        """
         dtype = dtypes.from_trt(tensor.dtype)
         return self.constant(torch.full((1,) * self.rank(tensor), value, dtype=dtype))
 
     def cast(self, tensor: Any, dtype: torch.dtype) -> Any:
-        """An ITensor converted as `tensor.to(dtype)` converts: a cast layer, and wrap-around for the small integers."""
+        """An ITensor converted as `tensor.to(dtype)` converts: a cast layer, and wrap-around for
+        the small integers.
+        """
         own = self.dtype(tensor)
         if own == dtype:
             return tensor
@@ -77,7 +89,8 @@ class Constants(Facts):
         elif dtypes.from_trt(tensor.dtype) != carrier:
             result = self.net.add_cast(tensor, dtypes.to_trt(carrier)).get_output(0)
         elif self.facts(tensor).dtype is not None or dtypes.from_trt(tensor.dtype) != dtype:
-            result = self.net.add_identity(tensor).get_output(0)  # another torch dtype on the same carrier
+            # another torch dtype on the same carrier
+            result = self.net.add_identity(tensor).get_output(0)
         self.copy_sizes(tensor, result)
         if dtype in (torch.uint8, torch.int8) and own != torch.bool:
             result = self._wrap(result, dtype)
@@ -88,7 +101,9 @@ class Constants(Facts):
         return result
 
     def _wrap(self, tensor: Any, dtype: torch.dtype) -> Any:
-        """Two's-complement wrap-around of an int32 carrier, as C's conversion that PyTorch documents for .to()."""
+        """Two's-complement wrap-around of an int32 carrier, as C's conversion that PyTorch
+        documents for .to().
+        """
         low = torch.iinfo(dtype).min
         shifted = self.elementwise("SUB", tensor, self.like_scalar(tensor, low)) if low else tensor
         quotient = self.elementwise("FLOOR_DIV", shifted, self.like_scalar(tensor, 256))
@@ -98,19 +113,27 @@ class Constants(Facts):
         return result
 
     def wrapped(self, tensor: Any, dtype: torch.dtype) -> Any:
-        """The result of integer arithmetic, wrapped around where `dtype` is narrower than its carrier."""
+        """The result of integer arithmetic, wrapped around where `dtype` is narrower than its
+        carrier.
+        """
         if dtype in (torch.uint8, torch.int8):
             tensor = self._wrap(tensor, dtype)
         self.remember_dtype(tensor, dtype)
         return tensor
 
     def elementwise(self, operation: str, a: Any, b: Any) -> Any:
-        """One IElementWiseLayer on tensors of equal rank and dtype; `operation` is an ElementWiseOperation's name."""
-        output = self.net.add_elementwise(a, b, getattr(trt.ElementWiseOperation, operation)).get_output(0)
+        """One IElementWiseLayer on tensors of equal rank and dtype; `operation` is an
+        ElementWiseOperation's name.
+        """
+        output = self.net.add_elementwise(
+            a, b, getattr(trt.ElementWiseOperation, operation)
+        ).get_output(0)
         return output
 
     def unary(self, operation: str, a: Any) -> Any:
-        """One IUnaryLayer; `operation` is a UnaryOperation's name. Where it does not negate integers, 0 - a."""
+        """One IUnaryLayer; `operation` is a UnaryOperation's name. Where it does not negate
+        integers, 0 - a.
+        """
         if operation == "NEG" and not dialect.takes("UNARY.NEG", a.dtype.name):
             return self.elementwise("SUB", self.like_scalar(a, 0), a)
         return self.net.add_unary(a, getattr(trt.UnaryOperation, operation)).get_output(0)

@@ -1,10 +1,11 @@
 """ConversionContext: the network under construction and what is known of every value in it.
 
-A value is one of: an ITensor; a torch.Tensor (static: a weight, or computed from weights); a DynamicScalar; a Python
-int, float, bool, str or None; a list or dict of values.
+A value is one of: an ITensor; a torch.Tensor (static: a weight, or computed from weights); a
+DynamicScalar; a Python int, float, bool, str or None; a list or dict of values.
 
-What converters share stands in classes that build on one another, a file each: Facts (what is known of a tensor),
-Constants (and casts), Lengths (of axes), Arrangement (reshape, slice, permute), and here the values as operands.
+What converters share stands in classes that build on one another, a file each: Facts (what is known
+of a tensor), Constants (and casts), Lengths (of axes), Arrangement (reshape, slice, permute), and
+here the values as operands.
 """
 
 from __future__ import annotations
@@ -23,10 +24,14 @@ from builder.conversion.unconvertible import Unconvertible as Unconvertible
 
 
 class ConversionContext(Arrangement):
-    """The network `net`, the value of each graph value, and the helpers that every converter shares."""
+    """The network `net`, the value of each graph value, and the helpers that every converter
+    shares.
+    """
 
     def tensor(self, value: Any, dtype: torch.dtype | None = None) -> Any:
-        """`value` as an ITensor of torch's `dtype` (its own by default); numbers become 0-d, lists of numbers 1-d."""
+        """`value` as an ITensor of torch's `dtype` (its own by default); numbers become 0-d, lists
+        of numbers 1-d.
+        """
         if isinstance(value, DynamicScalar):
             value = self._zero_dim(value)
         elif isinstance(value, list | tuple):
@@ -61,12 +66,16 @@ class ConversionContext(Arrangement):
         return facts.scalar
 
     def broadcast(self, *tensors: Any) -> list[Any]:
-        """The tensors as ITensors of one rank: lower ranks get leading axes of size 1, as PyTorch broadcasts."""
+        """The tensors as ITensors of one rank: lower ranks get leading axes of size 1, as PyTorch
+        broadcasts.
+        """
         rank = max((self.rank(t) for t in tensors), default=0)
         return [self._operand(t, self.dtype(t), rank) for t in tensors]
 
     def operands(self, *values: Any, dtype: torch.dtype | None = None) -> list[Any]:
-        """The values as ITensors of one rank and of the dtype that PyTorch promotes them to (or of `dtype`)."""
+        """The values as ITensors of one rank and of the dtype that PyTorch promotes them to (or of
+        `dtype`).
+        """
         dtype = dtype or self.promoted(*values)
         rank = max(self.rank(v) for v in values)
         return [self._operand(v, dtype, rank) for v in values]
@@ -75,11 +84,16 @@ class ConversionContext(Arrangement):
         """Static values are cast and reshaped before they become constants: no layers for it."""
         if isinstance(value, bool | int | float):
             whole = isinstance(value, int) and not dtype.is_floating_point
-            value = torch.tensor(value).to(dtype) if whole else torch.tensor(value, dtype=dtype)  # 300 wraps in uint8
+            # 300 wraps in uint8
+            value = torch.tensor(value).to(dtype) if whole else torch.tensor(value, dtype=dtype)
         if isinstance(value, torch.Tensor):
             return self._constant_at_rank(value, dtype, rank)
         if isinstance(value, DynamicScalar):
-            return self.at_rank(self.cast(value.tensor, dtype), rank) if rank else self.tensor(value, dtype)
+            return (
+                self.at_rank(self.cast(value.tensor, dtype), rank)
+                if rank
+                else self.tensor(value, dtype)
+            )
         return self.at_rank(self.cast(value, dtype), rank)
 
     def promoted(self, *values: Any) -> torch.dtype:

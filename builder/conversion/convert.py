@@ -30,7 +30,9 @@ _ = converters, evaluators  # imported for what they register
 
 @dataclass(frozen=True)
 class Conversion:
-    """A TensorRT network and all that it rests on; `weights` must live until the engine is built."""
+    """A TensorRT network and all that it rests on; `weights` must live until the engine is
+    built.
+    """
 
     network: Any
     builder: Any
@@ -55,12 +57,14 @@ def convert(
     unroll_limit: int = 64,
     keep_fp32: Sequence[str] = (),
 ) -> Conversion:
-    """Lower a ScriptModule or torch._C.Graph (or take a LoweredGraph) and convert it to a TensorRT network.
+    """Lower a ScriptModule or torch._C.Graph (or take a LoweredGraph) and convert it to a TensorRT
+    network.
 
-    One TensorSpec an input, in order; a graph's trailing inputs are bound to `params`. Without `profiles` there is one,
-    of all the specs' dims. `keep_fp32` are patterns over layer names that a reduced precision spares.
-    Raises UnsupportedOperators (all of them), LoweringError, ConversionError (a defect of a converter), and UsageError
-    where the specs do not fit the graph, or an 8-bit precision is asked for of a module that is not quantised.
+    One TensorSpec an input, in order; a graph's trailing inputs are bound to `params`. Without
+    `profiles` there is one, of all the specs' dims. `keep_fp32` are patterns over layer names that
+    a reduced precision spares. Raises UnsupportedOperators (all of them), LoweringError,
+    ConversionError (a defect of a converter), and UsageError where the specs do not fit the graph,
+    or an 8-bit precision is asked for of a module that is not quantised.
     """
     lowered = (
         module_or_graph
@@ -71,7 +75,10 @@ def convert(
     if precision in SCHEMES and lowered is not module_or_graph and not quantises(lowered.graph):
         raise UsageError(
             f"precision {precision!r}: nothing in this graph is quantised",
-            fix="builder.quantize(builder.lower(module), ...) first; in a manifest the key is `calibration`",
+            fix=(
+                "builder.quantize(builder.lower(module), ...) first; in a manifest the key is"
+                " `calibration`"
+            ),
         )
     lowered = for_precision(lowered, bool(rules.half), specs)
     profiles = tuple(profiles) if profiles is not None else (_one_profile(specs),)
@@ -87,12 +94,19 @@ def convert(
     results = blocks.convert(graph)
     for value, result in zip(graph.outputs(), results, strict=True):
         if packing.is_packed(result):
-            blocks.refuse(value.node(), "a part of a packed sequence is an output of the model", packing.UNPACK)
+            blocks.refuse(
+                value.node(),
+                "a part of a packed sequence is an output of the model",
+                packing.UNPACK,
+            )
     if blocks.unsupported:
         raise UnsupportedOperators(blocks.unsupported)
     names = _output_names(output_names, lowered, len(results))
     if ctx.policy_half:
-        results = [_restored(ctx, *pair, ctx.policy_half) for pair in zip(graph.outputs(), results, strict=True)]
+        results = [
+            _restored(ctx, *pair, ctx.policy_half)
+            for pair in zip(graph.outputs(), results, strict=True)
+        ]
     marked = [_mark_output(ctx, result, name) for result, name in zip(results, names, strict=True)]
     if not rules.half:
         pin(network)
@@ -114,20 +128,30 @@ def named(inputs: Sequence[TensorSpec], lowered: LoweredGraph) -> tuple[TensorSp
     """The specs with the names of the graph's inputs where they have none."""
     if len(inputs) != len(lowered.inputs):
         raise UsageError(
-            f"the model has {len(lowered.inputs)} inputs ({', '.join(lowered.inputs)}), {len(inputs)} are specified",
-            fix="give one spec for each input, in order; an Optional argument is one where a spec has its name",
+            f"the model has {len(lowered.inputs)} inputs ({', '.join(lowered.inputs)}),"
+            f" {len(inputs)} are specified",
+            fix=(
+                "give one spec for each input, in order; an Optional argument is one where a spec"
+                " has its name"
+            ),
         )
-    return tuple(s if s.name else replace(s, name=n) for s, n in zip(inputs, lowered.inputs, strict=True))
+    return tuple(
+        s if s.name else replace(s, name=n) for s, n in zip(inputs, lowered.inputs, strict=True)
+    )
 
 
 def _one_profile(specs: Sequence[TensorSpec]) -> Profile:
     return {name: span for spec in specs for name, span in spec.dims.items()}
 
 
-def _output_names(given: Sequence[str] | None, lowered: LoweredGraph, count: int) -> tuple[str, ...]:
+def _output_names(
+    given: Sequence[str] | None, lowered: LoweredGraph, count: int
+) -> tuple[str, ...]:
     names = tuple(given) if given else lowered.outputs
     if len(names) != count:
-        raise UsageError(f"the model has {count} outputs ({', '.join(lowered.outputs)}), {len(names)} are named")
+        raise UsageError(
+            f"the model has {count} outputs ({', '.join(lowered.outputs)}), {len(names)} are named"
+        )
     return names
 
 
@@ -136,13 +160,16 @@ def add_input(ctx: ConversionContext, spec: TensorSpec) -> Any:
     dtype = getattr(torch, spec.dtype)
     if dtype == torch.float64:
         raise UsageError(
-            f"input {spec.name}: TensorRT has no float64", fix="declare float32, and cast in the model if it needs more"
+            f"input {spec.name}: TensorRT has no float64",
+            fix="declare float32, and cast in the model if it needs more",
         )
     shape = [axis if isinstance(axis, int) else _fixed(ctx, axis) for axis in spec.shape]
     try:
         tensor = ctx.net.add_input(spec.name, dtypes.to_trt(dtypes.endpoint(dtype, "INPUT")), shape)
     except Unconvertible as missing:
-        raise UsageError(f"input {spec.name}: {missing.reason}", fix="declare float32 or float16") from missing
+        raise UsageError(
+            f"input {spec.name}: {missing.reason}", fix="declare float32 or float16"
+        ) from missing
     for position, (axis, length) in enumerate(zip(spec.shape, shape, strict=True)):
         if length < 0:
             tensor.set_dimension_name(position, str(axis))
@@ -163,7 +190,9 @@ def _carried(ctx: ConversionContext, tensor: Any, dtype: torch.dtype) -> Any:
             ctx.facts(tensor).dtype = dtype
         return tensor
     if not flavour.strongly_typed():  # 8.6 casts small integers to and from float32 only
-        tensor = ctx.copy_sizes(tensor, ctx.net.add_cast(tensor, dtypes.to_trt(torch.float32)).get_output(0))
+        tensor = ctx.copy_sizes(
+            tensor, ctx.net.add_cast(tensor, dtypes.to_trt(torch.float32)).get_output(0)
+        )
     result = ctx.net.add_cast(tensor, dtypes.to_trt(carrier)).get_output(0)
     ctx.copy_sizes(tensor, result)
     ctx.facts(result).dtype = dtype
@@ -171,13 +200,22 @@ def _carried(ctx: ConversionContext, tensor: Any, dtype: torch.dtype) -> Any:
 
 
 def _has_dtype(graph: Any, specs: Sequence[TensorSpec], dtype: torch.dtype) -> bool:
-    """Whether the module itself uses the dtype: then an output of that dtype is its own, not the policy's.
+    """Whether the module itself uses the dtype: then an output of that dtype is its own, not the
+    policy's.
 
     An input of it that is only widened is the border's (`io: fp16`).
     """
-    weights = (node.t("value") for node in graph.findAllNodes("prim::Constant", True) if _is_tensor(node))
-    inputs = (v for v, spec in zip(graph.inputs(), specs, strict=True) if getattr(torch, spec.dtype) == dtype)
-    return any(w.dtype == dtype for w in weights) or any(not _only_widened(value) for value in inputs)
+    weights = (
+        node.t("value") for node in graph.findAllNodes("prim::Constant", True) if _is_tensor(node)
+    )
+    inputs = (
+        v
+        for v, spec in zip(graph.inputs(), specs, strict=True)
+        if getattr(torch, spec.dtype) == dtype
+    )
+    return any(w.dtype == dtype for w in weights) or any(
+        not _only_widened(value) for value in inputs
+    )
 
 
 def _is_tensor(node: Any) -> bool:
@@ -196,13 +234,17 @@ def _cast_to(node: Any) -> torch.dtype | None:
 
 
 def _restored(ctx: ConversionContext, value: Any, result: Any, half: torch.dtype) -> Any:
-    """An output that the policy made half, in the module's float32 again; one that the graph casts to half stays."""
+    """An output that the policy made half, in the module's float32 again; one that the graph casts
+    to half stays.
+    """
     policys = is_tensor(result) and ctx.dtype(result) == half and _cast_to(value.node()) != half
     return ctx.cast(result, torch.float32) if policys else result
 
 
 def _mark_output(ctx: ConversionContext, result: Any, name: str) -> torch.dtype:
-    """Mark one output; an input that is passed through, a constant, or a repeated value gets a layer of its own."""
+    """Mark one output; an input that is passed through, a constant, or a repeated value gets a
+    layer of its own.
+    """
     if result is None or result is MISSING or isinstance(result, list | dict | str):
         raise ConversionError(f"output {name} is not a tensor", where=name)
     tensor = ctx.tensor(result)
@@ -219,7 +261,9 @@ def _mark_output(ctx: ConversionContext, result: Any, name: str) -> torch.dtype:
 
 
 def _taken(ctx: ConversionContext, tensor: Any) -> bool:
-    """Whether the tensor is a network input, an output already, or a constant (which cannot be an output itself)."""
+    """Whether the tensor is a network input, an output already, or a constant (which cannot be an
+    output itself).
+    """
     if tensor.is_network_input or tensor.is_network_output:
         return True
     return ctx.is_constant(tensor)

@@ -1,5 +1,6 @@
-"""Values that decide sizes: of an input, of which TensorRT wants a range that a manifest does not tell, and others,
-which it cannot take for sizes at all."""
+"""Values that decide sizes: of an input, of which TensorRT wants a range that a manifest does not
+tell, and others, which it cannot take for sizes at all.
+"""
 
 from __future__ import annotations
 
@@ -19,9 +20,13 @@ _UNKNOWN = frozenset("CONDITIONAL_OUTPUT RECURRENCE LOOP_OUTPUT ITERATOR".split(
 
 
 def from_data(ctx: Any, sizes: Sequence[Any]) -> bool:
-    """Whether TensorRT could not tell one of the sizes from shapes. It must be asked before a layer reads them:
-    TensorRT (RTX 1.7) finds it out by a failed assertion, and then fails for every layer that follows."""
-    tensors = [size.tensor for size in sizes if isinstance(size, DynamicScalar) and not of_lengths(size)]
+    """Whether TensorRT could not tell one of the sizes from shapes. It must be asked before a layer
+    reads them: TensorRT (RTX 1.7) finds it out by a failed assertion, and then fails for every
+    layer that follows.
+    """
+    tensors = [
+        size.tensor for size in sizes if isinstance(size, DynamicScalar) and not of_lengths(size)
+    ]
     seen = dict[str, Any]()
     while tensors:
         tensor = tensors.pop()
@@ -40,7 +45,9 @@ def from_data(ctx: Any, sizes: Sequence[Any]) -> bool:
 
 
 def _could_decide(tensor: Any) -> bool:
-    """Whether TensorRT makes a shape tensor of the input, and then asks for a range of its values."""
+    """Whether TensorRT makes a shape tensor of the input, and then asks for a range of its
+    values.
+    """
     return tensor.dtype.name in ("INT8", "INT32", "INT64") and _is_short(tensor)
 
 
@@ -50,7 +57,9 @@ def _is_short(tensor: Any) -> bool:
 
 
 class DecidingInputs:
-    """The network's inputs that could become shape tensors, as TensorRT calls these: 0-d, or of one fixed axis."""
+    """The network's inputs that could become shape tensors, as TensorRT calls these: 0-d, or of one
+    fixed axis.
+    """
 
     def __init__(self) -> None:
         self._seen = 0
@@ -63,5 +72,8 @@ class DecidingInputs:
             if _is_short(tensor):
                 self._could.append(tensor)
         self._seen = network.num_inputs
-        could, self._could = self._could, [tensor for tensor in self._could if not tensor.is_shape_tensor]
+        could, self._could = (
+            self._could,
+            [tensor for tensor in self._could if not tensor.is_shape_tensor],
+        )
         return len(could) != len(self._could)

@@ -1,7 +1,9 @@
-"""TorchScript's floats are doubles, TensorRT's are float32: what a float is for every length of the axis it comes from.
+"""TorchScript's floats are doubles, TensorRT's are float32: what a float is for every length of the
+axis it comes from.
 
-`int(x.size(2) * 0.7)` is 69 or 70 by the last bit, so such numbers are worked out here, in double precision, for all
-lengths that the profiles allow, and looked up where they become a whole number again.
+`int(x.size(2) * 0.7)` is 69 or 70 by the last bit, so such numbers are worked out here, in double
+precision, for all lengths that the profiles allow, and looked up where they become a whole number
+again.
 """
 
 from __future__ import annotations
@@ -33,7 +35,9 @@ ARITHMETIC: dict[str, Callable[[Any, Any], Any]] = {
 
 @dataclass(frozen=True, eq=False)
 class Doubles:
-    """A float by the length that it is computed from: `values[n]` (float64) where `size` is n, from `least` on."""
+    """A float by the length that it is computed from: `values[n]` (float64) where `size` is n, from
+    `least` on.
+    """
 
     size: DynamicScalar
     values: torch.Tensor
@@ -41,7 +45,9 @@ class Doubles:
 
 
 def of(ctx: Any, number: Any) -> Doubles | None:
-    """The table of a float, or of a length itself; None for 0-d tensors (float32 in torch too) and unknown lengths."""
+    """The table of a float, or of a length itself; None for 0-d tensors (float32 in torch too) and
+    unknown lengths.
+    """
     if number.zero_dim or number.doubles is not None:
         return None if number.zero_dim else number.doubles
     return of_length(ctx, number) if number.dtype == torch.int64 else None
@@ -63,18 +69,24 @@ def binary(ctx: Any, operation: str, a: Any, b: Any) -> Doubles | None:
     known = [t for t in tables if isinstance(t, Doubles)]
     if any(t.size.expr != known[0].size.expr for t in known):
         return None
-    values = [t.values if isinstance(t, Doubles) else torch.tensor(t, dtype=torch.float64) for t in tables]
+    values = [
+        t.values if isinstance(t, Doubles) else torch.tensor(t, dtype=torch.float64) for t in tables
+    ]
     return replace(known[0], values=ARITHMETIC[operation](*values))
 
 
-def mapped(ctx: Any, number: Any, function: Callable[[torch.Tensor], torch.Tensor]) -> Doubles | None:
+def mapped(
+    ctx: Any, number: Any, function: Callable[[torch.Tensor], torch.Tensor]
+) -> Doubles | None:
     """A function of a float, value by value."""
     table = of(ctx, number)
     return table and replace(table, values=function(table.values))
 
 
 def whole(ctx: Any, table: Doubles) -> DynamicScalar:
-    """The table's numbers without their fractions: as arithmetic where a ratio says the same, else looked up."""
+    """The table's numbers without their fractions: as arithmetic where a ratio says the same, else
+    looked up.
+    """
     values = torch.nan_to_num(table.values, 0.0, 0.0, 0.0).trunc().long()
     ratio = ratio_of(values, table.least)
     if ratio is not None:
@@ -82,7 +94,8 @@ def whole(ctx: Any, table: Doubles) -> DynamicScalar:
         return ctx.arithmetic("floordiv", scaled, ratio.denominator)  # type: ignore[no-any-return]
     answer = ctx.net.add_gather(ctx.constant(values), table.size.tensor, 0).get_output(0)
     possible = values[table.least :]
-    name = f"{table.size.expr} looked up in {hash(values.numpy().tobytes())}"  # equal for equal numbers
+    # equal for equal numbers
+    name = f"{table.size.expr} looked up in {hash(values.numpy().tobytes())}"
     symbol = sympy.Symbol(name, integer=True, nonnegative=bool((possible >= 0).all()))
     return DynamicScalar(answer, sympy.Min(symbol, int(possible.max())))
 
@@ -93,7 +106,10 @@ def ratio_of(values: torch.Tensor, least: int) -> Fraction | None:
     lengths, wanted = torch.arange(least, last + 1), values[least:]
     if last < 1:
         return None
-    for numerator, denominator in ((int(values[last]), last), (2 * int(values[last]) + 1, 2 * last)):
+    for numerator, denominator in (
+        (int(values[last]), last),
+        (2 * int(values[last]) + 1, 2 * last),
+    ):
         ratio = Fraction(numerator, denominator).limit_denominator(64)
         if torch.equal(lengths * ratio.numerator // ratio.denominator, wanted):
             return ratio

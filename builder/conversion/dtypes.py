@@ -1,8 +1,8 @@
 """torch's dtypes and TensorRT's: the table, the carriers, and PyTorch's one promotion rule.
 
-TensorRT computes in float32, float16, bfloat16, int32, int64 and bool. uint8 and int8 exist in it for network inputs
-and quantisation only, and 8.6 has no int64: such a tensor is carried in a wider dtype, and ConversionContext remembers
-the dtype that torch knows it by.
+TensorRT computes in float32, float16, bfloat16, int32, int64 and bool. uint8 and int8 exist in it
+for network inputs and quantisation only, and 8.6 has no int64: such a tensor is carried in a wider
+dtype, and ConversionContext remembers the dtype that torch knows it by.
 """
 
 from __future__ import annotations
@@ -34,7 +34,9 @@ TORCH_SCALARS: dict[type, torch.dtype] = {bool: torch.bool, int: torch.int64, fl
 
 @lru_cache
 def carrier(dtype: torch.dtype) -> torch.dtype:
-    """The dtype that a tensor of torch's `dtype` is computed in: int32 for the small integers, and for int64 on 8.6."""
+    """The dtype that a tensor of torch's `dtype` is computed in: int32 for the small integers, and
+    for int64 on 8.6.
+    """
     if dtype in (torch.uint8, torch.int8, torch.int16):
         return torch.int32
     if dtype == torch.int64 and not flavour.has_int64():
@@ -43,8 +45,9 @@ def carrier(dtype: torch.dtype) -> torch.dtype:
 
 
 def worst(dtype: torch.dtype, operation: str) -> float | int:
-    """What no number of the dtype loses to in a MAX or a MIN: an infinity, or the end of its integers, as far as what
-    carries them reaches."""
+    """What no number of the dtype loses to in a MAX or a MIN: an infinity, or the end of its
+    integers, as far as what carries them reaches.
+    """
     if dtype.is_floating_point:
         return -math.inf if operation == "MAX" else math.inf
     limits = min(torch.iinfo(dtype), torch.iinfo(carrier(dtype)), key=lambda kind: kind.bits)
@@ -53,24 +56,34 @@ def worst(dtype: torch.dtype, operation: str) -> float | int:
 
 @lru_cache
 def endpoint(dtype: torch.dtype, side: str) -> torch.dtype:
-    """The dtype of a network's INPUT or OUTPUT of torch's `dtype`: the small integers as themselves, but int32 where
-    8.6 does not take them."""
+    """The dtype of a network's INPUT or OUTPUT of torch's `dtype`: the small integers as
+    themselves, but int32 where
+    8.6 does not take them.
+    """
     small = dtype in (torch.uint8, torch.int8) and dialect.takes(side, NAMES[dtype])
     return dtype if small else carrier(dtype)
 
 
 @lru_cache
 def to_trt(dtype: torch.dtype) -> Any:
-    """TensorRT's DataType of exactly that torch dtype. Raises Unconvertible where the flavour has none."""
+    """TensorRT's DataType of exactly that torch dtype. Raises Unconvertible where the flavour has
+    none.
+    """
     name = NAMES.get(dtype, "")
     if not hasattr(trt.DataType, name):
-        raise Unconvertible(f"TensorRT {trt.__version__} has no {str(dtype).removeprefix('torch.')}")
+        raise Unconvertible(
+            f"TensorRT {trt.__version__} has no {str(dtype).removeprefix('torch.')}"
+        )
     return getattr(trt.DataType, name)
 
 
 @lru_cache
 def _from_trt() -> dict[Any, torch.dtype]:
-    return {getattr(trt.DataType, name): dtype for dtype, name in NAMES.items() if hasattr(trt.DataType, name)}
+    return {
+        getattr(trt.DataType, name): dtype
+        for dtype, name in NAMES.items()
+        if hasattr(trt.DataType, name)
+    }
 
 
 def from_trt(dtype: Any) -> torch.dtype:
@@ -93,9 +106,10 @@ _CATEGORIES = ("dimensioned", "zero-dim", "number")
 def promote(*operands: Operand) -> torch.dtype:
     """The dtype that PyTorch gives an operation on these operands.
 
-    Source: PyTorch documentation, "Tensor Attributes", type promotion: a category matters only where its kind (bool,
-    integer, floating) is above that of every category of higher priority; dimensioned, then zero-dim, then numbers.
-    torch.float64 results come only from Python numbers and are carried as float32.
+    Source: PyTorch documentation, "Tensor Attributes", type promotion: a category matters only
+    where its kind (bool, integer, floating) is above that of every category of higher priority;
+    dimensioned, then zero-dim, then numbers. torch.float64 results come only from Python numbers
+    and are carried as float32.
     """
     result: torch.dtype | None = None
     for category in _CATEGORIES:

@@ -1,4 +1,6 @@
-"""Scalars that are known only when the engine runs: sizes of dynamic axes and what is computed from them."""
+"""Scalars that are known only when the engine runs: sizes of dynamic axes and what is computed from
+them.
+"""
 
 from __future__ import annotations
 
@@ -17,9 +19,9 @@ import torch
 class DynamicScalar:
     """An int, float or bool that the network computes: `tensor` holds it with shape [1].
 
-    `expr` says what it is in terms of the named axes (sympy, exact for integers); equal expressions are equal values.
-    `zero_dim` says that torch has a 0-d tensor here (a traced size), which promotes above a plain number; `doubles`,
-    what a float is in double precision (see doubles.py).
+    `expr` says what it is in terms of the named axes (sympy, exact for integers); equal expressions
+    are equal values. `zero_dim` says that torch has a 0-d tensor here (a traced size), which
+    promotes above a plain number; `doubles`, what a float is in double precision (see doubles.py).
     """
 
     tensor: Any
@@ -30,7 +32,9 @@ class DynamicScalar:
 
 
 def of_lengths(scalar: DynamicScalar) -> bool:
-    """Whether it is reckoned from lengths of axes alone, as most sizes are: their symbols are never negative."""
+    """Whether it is reckoned from lengths of axes alone, as most sizes are: their symbols are never
+    negative.
+    """
     return all(symbol.is_nonnegative for symbol in scalar.expr.free_symbols)
 
 
@@ -57,16 +61,19 @@ _INFINITY = float("inf")
 
 
 def bounds(expr: sympy.Expr, ranges: Mapping[sympy.Symbol, tuple[int, int]]) -> Span | None:
-    """Between which values an expression lies for all sizes in the ranges; None where that is not known.
+    """Between which values an expression lies for all sizes in the ranges; None where that is not
+    known.
 
-    Interval arithmetic, and once more with each floor(e) as a value of its own between e - 1 and e, which keeps what
-    the terms of `n - n // 2` share; the narrower ends count.
+    Interval arithmetic, and once more with each floor(e) as a value of its own between e - 1 and e,
+    which keeps what the terms of `n - n // 2` share; the narrower ends count.
     """
     return _bounds(expr, frozenset(ranges.items()))
 
 
 @lru_cache(maxsize=65536)
-def _bounds(expr: sympy.Expr, items: frozenset[tuple[sympy.Symbol, tuple[int, int]]]) -> Span | None:
+def _bounds(
+    expr: sympy.Expr, items: frozenset[tuple[sympy.Symbol, tuple[int, int]]]
+) -> Span | None:
     ranges = dict(items)
     spans = [s for s in (_interval(expr, ranges), _relaxed(expr, ranges)) if s is not None]
     if not spans:
@@ -119,7 +126,9 @@ _COMBINE: dict[Any, Callable[[Sequence[Any]], Span]] = {
 
 
 def _relaxed(expr: sympy.Expr, ranges: Mapping[sympy.Symbol, tuple[int, int]]) -> Span | None:
-    """The interval of a sum with each floor(e) replaced by e, and by e - 1, as its coefficient's sign asks."""
+    """The interval of a sum with each floor(e) replaced by e, and by e - 1, as its coefficient's
+    sign asks.
+    """
     floors = [term for term in expr.as_coefficients_dict() if term.func is sympy.floor]
     if not floors:
         return None

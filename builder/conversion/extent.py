@@ -1,7 +1,8 @@
 """How many steps each row of a batch lasts: all of them, or as many as its length says.
 
-Where rows end early no step needs a mask: what a recurrent layer makes of a row's steps does not depend on those behind
-them, so only the final state is looked up at the row's end, and the second direction reads each row from there.
+Where rows end early no step needs a mask: what a recurrent layer makes of a row's steps does not
+depend on those behind them, so only the final state is looked up at the row's end, and the second
+direction reads each row from there.
 """
 
 from __future__ import annotations
@@ -26,9 +27,18 @@ class Extent:
 
     ragged = False
 
-    def part(self, ctx: ConversionContext, x: Any, start: Sequence[Size], sizes: Sequence[Size], back: bool) -> Any:
-        """A part of x as [time, batch, width]: `start` says where on the axes after time, `sizes` all of them (with
-        an axis of one before batch or not); each row from its last step to its first where `back`."""
+    def part(
+        self,
+        ctx: ConversionContext,
+        x: Any,
+        start: Sequence[Size],
+        sizes: Sequence[Size],
+        back: bool,
+    ) -> Any:
+        """A part of x as [time, batch, width]: `start` says where on the axes after time, `sizes`
+        all of them (with an axis of one before batch or not); each row from its last step to its
+        first where `back`.
+        """
         first = ctx.arithmetic("sub", sizes[0], 1) if back else 0
         taken = ctx.slice(x, [first, *start], sizes, [-1 if back else 1] + [1] * len(start))
         return taken if len(sizes) == 3 else ctx.squeeze(taken, [1])
@@ -43,7 +53,9 @@ class Extent:
 
 
 class Lengths(Extent):
-    """Row b lasts for `lengths[b]` steps, at least one and at most `steps`; `given` is the tensor that says so."""
+    """Row b lasts for `lengths[b]` steps, at least one and at most `steps`; `given` is the tensor
+    that says so.
+    """
 
     ragged = True
 
@@ -52,16 +64,21 @@ class Lengths(Extent):
 
     @cached_property
     def lengths(self) -> Any:
-        """[1, batch] of the index dtype. torch raises at a length that does not fit; here it is brought into range, so
-        that nothing is read out of bounds."""
+        """[1, batch] of the index dtype. torch raises at a length that does not fit; here it is
+        brought into range, so that nothing is read out of bounds.
+        """
         ctx, dtype = self.ctx, dtypes.index_dtype()
         lengths = ctx.unsqueeze(ctx.tensor(self.given, dtype), [0])
         lengths = ctx.elementwise("MAX", lengths, _number(ctx, 1))
-        return ctx.set_sizes(ctx.elementwise("MIN", lengths, _number(ctx, self.steps)), [1, self.batch])
+        return ctx.set_sizes(
+            ctx.elementwise("MIN", lengths, _number(ctx, self.steps)), [1, self.batch]
+        )
 
     @cached_property
     def longest(self) -> Size:
-        """The greatest length. Raises Unconvertible where only the data tell it, and TensorRT has no size of them."""
+        """The greatest length. Raises Unconvertible where only the data tell it, and TensorRT has
+        no size of them.
+        """
         if isinstance(self.given, torch.Tensor):
             return int(self.given.max())
         return self.ctx.size(self._alive, 0)
@@ -72,7 +89,9 @@ class Lengths(Extent):
         ctx = self.ctx
         reason = nonzero.data_dependent(ctx)
         if reason:
-            raise Unconvertible(f"only the data tell how long the longest sequence is: {reason}", NEEDS_TOTAL)
+            raise Unconvertible(
+                f"only the data tell how long the longest sequence is: {reason}", NEEDS_TOTAL
+            )
         greatest = reduce(ctx, "MAX", self.lengths, [1], True)
         alive = ctx.squeeze(less(ctx, self._steps, greatest), [1])
         return ctx.squeeze(nonzero.places(ctx, alive), [1])
@@ -86,7 +105,9 @@ class Lengths(Extent):
     @cached_property
     def mask(self) -> Any:
         """[time, batch] bool: the steps that a row lasts."""
-        return self.ctx.set_sizes(less(self.ctx, self._steps, self.lengths), [self.steps, self.batch])
+        return self.ctx.set_sizes(
+            less(self.ctx, self._steps, self.lengths), [self.steps, self.batch]
+        )
 
     @cached_property
     def _last(self) -> Any:
@@ -96,7 +117,9 @@ class Lengths(Extent):
 
     @cached_property
     def _from_the_end(self) -> Any:
-        """[time, batch]: the place in [time * batch] of the step that stands as far from the row's end as time says."""
+        """[time, batch]: the place in [time * batch] of the step that stands as far from the row's
+        end as time says.
+        """
         back = self.ctx.elementwise("SUB", self._last, self._steps)
         return self._places(self.ctx.elementwise("MAX", back, _number(self.ctx, 0)), self.steps)
 
@@ -107,7 +130,9 @@ class Lengths(Extent):
 
     @cached_property
     def _both_ends(self) -> Any:
-        """[2, batch]: the places in [time * 2 * batch] of each row's last step in two directions."""
+        """[2, batch]: the places in [time * 2 * batch] of each row's last step in two
+        directions.
+        """
         each = self.ctx.constant(torch.arange(2, dtype=dtypes.index_dtype())[:, None])
         doubled = self.ctx.elementwise("PROD", self._last, _number(self.ctx, 2))
         return self._places(self.ctx.elementwise("SUM", doubled, each), 2)
@@ -119,10 +144,18 @@ class Lengths(Extent):
         ctx = self.ctx
         before = ctx.elementwise("PROD", step, _number(ctx, self.batch))
         return ctx.set_sizes(
-            ctx.elementwise("SUM", before, ctx.unsqueeze(indices(ctx, self.batch), [0])), [rows, self.batch]
+            ctx.elementwise("SUM", before, ctx.unsqueeze(indices(ctx, self.batch), [0])),
+            [rows, self.batch],
         )
 
-    def part(self, ctx: ConversionContext, x: Any, start: Sequence[Size], sizes: Sequence[Size], back: bool) -> Any:
+    def part(
+        self,
+        ctx: ConversionContext,
+        x: Any,
+        start: Sequence[Size],
+        sizes: Sequence[Size],
+        back: bool,
+    ) -> Any:
         taken = super().part(ctx, x, start, sizes, False)
         return self.turned(ctx, taken) if back else taken
 
@@ -152,7 +185,9 @@ def _number(ctx: ConversionContext, value: Size) -> Any:
 
 
 def _rows_at(ctx: ConversionContext, x: Any, places: Any) -> Any:
-    """x [..., batch, width] flat but for its width, at `places` [rows, batch]: [rows, batch, width]."""
+    """x [..., batch, width] flat but for its width, at `places` [rows, batch]: [rows, batch,
+    width].
+    """
     flat = ctx.net.add_shuffle(x)
     flat.reshape_dims = trt.Dims([-1, x.shape[-1]])
     result = ctx.net.add_gather(flat.get_output(0), places, 0).get_output(0)

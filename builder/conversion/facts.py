@@ -1,4 +1,6 @@
-"""What is known of the tensors of the network under construction: names, dtypes, axes and their symbolic lengths."""
+"""What is known of the tensors of the network under construction: names, dtypes, axes and their
+symbolic lengths.
+"""
 
 from __future__ import annotations
 
@@ -25,10 +27,12 @@ def is_tensor(value: Any) -> bool:
 
 @dataclass
 class TensorFacts:
-    """What we know of an ITensor beyond TensorRT: the symbolic size of each axis, torch's dtype if carried wider; the
-    8-bit tensor that it is read from (`quantised`), the half tensor that it is a cast of (`wide_of`), the one element
-    that it repeats (`splat`, all axes 1), whether it is another tensor in another shape (`reshaped`), the layer that
-    makes it (`maker`), and whether its numbers are known to follow from shapes (`sized`)."""
+    """What we know of an ITensor beyond TensorRT: the symbolic size of each axis, torch's dtype if
+    carried wider; the 8-bit tensor that it is read from (`quantised`), the half tensor that it is a
+    cast of (`wide_of`), the one element that it repeats (`splat`, all axes 1), whether it is
+    another tensor in another shape (`reshaped`), the layer that makes it (`maker`), and whether its
+    numbers are known to follow from shapes (`sized`).
+    """
 
     sizes: dict[int, DynamicScalar] = field(default_factory=dict)
     exprs: dict[int, sympy.Expr] = field(default_factory=dict)
@@ -46,7 +50,9 @@ class TensorFacts:
 class Facts:
     """The state of a conversion, and what can be told of a value without a layer."""
 
-    def __init__(self, net: Any, profiles: Sequence[Profile] = ({},), messages: list[str] | None = None) -> None:
+    def __init__(
+        self, net: Any, profiles: Sequence[Profile] = ({},), messages: list[str] | None = None
+    ) -> None:
         self.net = typed(net)
         self.profiles = tuple(profiles)
         self.values: dict[str, Any] = {}
@@ -54,10 +60,12 @@ class Facts:
         self.warnings: list[str] = []
         self.messages = messages if messages is not None else []
         self.unroll_limit = 64
-        self.policy_half: torch.dtype | None = None  # which the precision brings in, and the module has not
+        # which the precision brings in, and the module has not
+        self.policy_half: torch.dtype | None = None
         self.loops = 0  # how many loops of the engine the node stands in
         self.varying: set[sympy.Symbol] = set()  # numbers that change from trip to trip of a loop
-        self.counters: dict[sympy.Symbol, sympy.Expr] = {}  # trip numbers, and how many trips their loop makes
+        # trip numbers, and how many trips their loop makes
+        self.counters: dict[sympy.Symbol, sympy.Expr] = {}
         self.node: Any = None
         self.blocks: Any = None
         self._facts: dict[str, TensorFacts] = {}
@@ -110,7 +118,9 @@ class Facts:
         return len(value.shape) if hasattr(value, "shape") else 0
 
     def axis(self, value: Any, axis: int) -> int:
-        """`axis` of a tensor as a non-negative number; a 0-d tensor counts as having one axis, as in PyTorch."""
+        """`axis` of a tensor as a non-negative number; a 0-d tensor counts as having one axis, as
+        in PyTorch.
+        """
         rank = max(self.rank(value), 1)
         if not -rank <= axis < rank:
             raise Unconvertible(f"axis {axis} is out of range for a tensor of rank {rank}")
@@ -137,7 +147,9 @@ class Facts:
         return [self.expr(tensor, axis) for axis in range(self.rank(tensor))]
 
     def set_sizes(self, tensor: Any, sizes: Sequence[Size | sympy.Expr]) -> Any:
-        """Remember what the dynamic axes of a new tensor are in terms of known ones; returns the tensor."""
+        """Remember what the dynamic axes of a new tensor are in terms of known ones; returns the
+        tensor.
+        """
         exprs = self.facts(tensor).exprs
         for axis, size in enumerate(sizes):
             if tensor.shape[axis] < 0:

@@ -1,7 +1,7 @@
 """A batch normalisation by running statistics, taken into the weights of the convolution before it.
 
-TensorRT folds such a scale layer itself, but sees one layer less to fuse across, and the weights are scaled here in
-float64 before they are rounded to half, once.
+TensorRT folds such a scale layer itself, but sees one layer less to fuse across, and the weights
+are scaled here in float64 before they are rounded to half, once.
 """
 
 from __future__ import annotations
@@ -13,35 +13,46 @@ import torch
 from builder.conversion.context import ConversionContext
 from builder.engine.flavour import trt
 
-_CONVOLUTIONS = frozenset(f"aten::{name}" for name in ("_convolution", "conv1d", "conv2d", "conv3d"))
+_CONVOLUTIONS = frozenset(
+    f"aten::{name}" for name in ("_convolution", "conv1d", "conv2d", "conv3d")
+)
 _TRANSPOSED = 6
 """The place of `transposed` among the arguments of aten::_convolution."""
 
 
 def folded(ctx: ConversionContext, node: Any, x: Any) -> Any:
-    """x, when the network's last layer is the convolution that made it and could take the batch normalisation `node`
-    into its weights; else None, and nothing has changed. Nothing but the normalisation may read the convolution, and
-    all their weights must be static and of one dtype."""
+    """x, when the network's last layer is the convolution that made it and could take the batch
+    normalisation `node` into its weights; else None, and nothing has changed. Nothing but the
+    normalisation may read the convolution, and all their weights must be static and of one dtype.
+    """
     layer = _last_layer(ctx)
     if layer is None or layer.get_output(0).name != x.name or not reads_alone(node):
         return None
     convolution = node.inputsAt(0).node()
     weight, bias = (_static(ctx, convolution.inputsAt(i)) for i in (1, 2))
     statistics: list[Any] = [_static(ctx, node.inputsAt(i)) for i in range(1, 5)]
-    if weight is None or (bias is None and not _is_none(ctx, convolution.inputsAt(2))) or statistics[2] is None:
+    if (
+        weight is None
+        or (bias is None and not _is_none(ctx, convolution.inputsAt(2)))
+        or statistics[2] is None
+    ):
         return None
     if any(s is None and not _is_none(ctx, node.inputsAt(i)) for i, s in enumerate(statistics, 1)):
         return None
     scale, shift = channel_scale(*statistics, eps=ctx.values[node.inputsAt(7).debugName()])
     offset = shift if bias is None else shift + bias.double() * scale
     dtype = ctx.dtype(x)
-    layer.kernel, layer.bias = ctx.weights.of(scaled(weight, scale, dtype)), ctx.weights.of(offset.to(dtype))
+    layer.kernel, layer.bias = (
+        ctx.weights.of(scaled(weight, scale, dtype)),
+        ctx.weights.of(offset.to(dtype)),
+    )
     return x
 
 
 def scaled(weight: torch.Tensor, scale: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """Each channel of the weight (its first axis) times its scale, rounded once to `dtype`; a few channels at a time,
-    for no large float64 copy ever to stand beside the weights."""
+    """Each channel of the weight (its first axis) times its scale, rounded once to `dtype`; a few
+    channels at a time, for no large float64 copy ever to stand beside the weights.
+    """
     result = torch.empty(weight.shape, dtype=dtype)
     channels = max(2**18 // max(weight[0].numel(), 1), 1)
     factors = scale.reshape(-1, *[1] * (weight.dim() - 1))
@@ -52,7 +63,12 @@ def scaled(weight: torch.Tensor, scale: torch.Tensor, dtype: torch.dtype) -> tor
 
 
 def channel_scale(
-    weight: torch.Tensor | None, bias: torch.Tensor | None, mean: torch.Tensor, variance: torch.Tensor, *, eps: float
+    weight: torch.Tensor | None,
+    bias: torch.Tensor | None,
+    mean: torch.Tensor,
+    variance: torch.Tensor,
+    *,
+    eps: float,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """What a normalisation by statistics multiplies each channel by, and adds then; float64."""
     scale = torch.rsqrt(variance.double() + eps) * (1 if weight is None else weight.double())
@@ -70,7 +86,9 @@ def _last_layer(ctx: ConversionContext) -> Any:
 
 
 def reads_alone(node: Any) -> bool:
-    """Whether a convolution that is not transposed makes the node's input, and nothing else reads it."""
+    """Whether a convolution that is not transposed makes the node's input, and nothing else reads
+    it.
+    """
     source = node.inputsAt(0)
     maker = source.node()
     if maker.kind() not in _CONVOLUTIONS or len(source.uses()) != 1:

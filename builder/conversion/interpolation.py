@@ -1,4 +1,6 @@
-"""PyTorch's interpolations on one axis: their names, which elements they read, and with what weights."""
+"""PyTorch's interpolations on one axis: their names, which elements they read, and with what
+weights.
+"""
 
 from __future__ import annotations
 
@@ -48,12 +50,16 @@ def ideal(method: Method, length: int, size: int, factor: float | None) -> bool:
 
 
 def picked(method: Method, length: int, size: int, factor: float | None) -> torch.Tensor:
-    """Which element PyTorch's nearest interpolation picks for each output (float64 holds any index)."""
+    """Which element PyTorch's nearest interpolation picks for each output (float64 holds any
+    index).
+    """
     return method.on_axis(torch.arange(length, dtype=torch.float64)[None], size, factor)[0].long()
 
 
 def taps(method: Method, size: int, factor: float) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-    """Indices (not yet clamped at the end) and weights of each tap, from PyTorch's UpSample.h, in float32."""
+    """Indices (not yet clamped at the end) and weights of each tap, from PyTorch's UpSample.h, in
+    float32.
+    """
     i = torch.arange(size, dtype=torch.float32)
     scale = torch.tensor(1.0 / factor, dtype=torch.float32)
     if method.mode == "NEAREST":

@@ -1,4 +1,6 @@
-"""Small pieces that several families of converters share: gathers, promoted arithmetic, comparisons, selections."""
+"""Small pieces that several families of converters share: gathers, promoted arithmetic,
+comparisons, selections.
+"""
 
 from __future__ import annotations
 
@@ -28,14 +30,20 @@ def gathered(ctx: ConversionContext, x: Any, index: Any, axis: int) -> Any:
 
 
 def as_index(ctx: ConversionContext, index: Any) -> Any:
-    """An index tensor as an ITensor of int32 or int64; uint8 and bool are masks and never come here."""
+    """An index tensor as an ITensor of int32 or int64; uint8 and bool are masks and never come
+    here.
+    """
     if isinstance(index, torch.Tensor):
-        return ctx.constant(index if index.dtype in (torch.int32, torch.int64) else index.to(torch.int64))
+        return ctx.constant(
+            index if index.dtype in (torch.int32, torch.int64) else index.to(torch.int64)
+        )
     return index if ctx.dtype(index) in (torch.int32, torch.int64) else ctx.cast(index, torch.int64)
 
 
 def floating(ctx: ConversionContext, x: Any) -> Any:
-    """The tensor; integers and bools as float32, as PyTorch promotes the input of a function on reals."""
+    """The tensor; integers and bools as float32, as PyTorch promotes the input of a function on
+    reals.
+    """
     return x if ctx.dtype(x).is_floating_point else ctx.cast(x, torch.float32)
 
 
@@ -45,7 +53,9 @@ def computed_in(dtype: torch.dtype) -> torch.dtype:
 
 
 def combine(ctx: ConversionContext, operation: str, *values: Any) -> Any:
-    """An ElementWiseOperation on promoted, broadcast operands; bool is computed as integers and cast back."""
+    """An ElementWiseOperation on promoted, broadcast operands; bool is computed as integers and
+    cast back.
+    """
     dtype = ctx.promoted(*values)
     computed = computed_in(dtype)
     result = ctx.elementwise(operation, *ctx.operands(*values, dtype=computed))
@@ -80,19 +90,29 @@ def equal(ctx: ConversionContext, a: Any, b: Any) -> Any:
     return comparison(ctx, "EQUAL", False, a, b)
 
 
-def choose(ctx: ConversionContext, condition: Any, a: Any, b: Any, dtype: torch.dtype | None = None) -> Any:
-    """a where the bool condition holds, else b; of the dtype that they promote to, or of `dtype`."""
+def choose(
+    ctx: ConversionContext, condition: Any, a: Any, b: Any, dtype: torch.dtype | None = None
+) -> Any:
+    """a where the bool condition holds, else b; of the dtype that they promote to, or of
+    `dtype`.
+    """
     dtype = dtype or ctx.promoted(a, b)
     rank = max(ctx.rank(v) for v in (condition, a, b))
     a, b = ctx.operands(a, b, dtype=dtype)
-    condition, a, b = (ctx.at_rank(v, rank) for v in (ctx.cast(ctx.tensor(condition), torch.bool), a, b))
+    condition, a, b = (
+        ctx.at_rank(v, rank) for v in (ctx.cast(ctx.tensor(condition), torch.bool), a, b)
+    )
     result = ctx.net.add_select(condition, a, b).get_output(0)
     ctx.remember_dtype(result, dtype)
     return result
 
 
 def activate(
-    ctx: ConversionContext, x: Any, activation: str, alpha: float | None = None, beta: float | None = None
+    ctx: ConversionContext,
+    x: Any,
+    activation: str,
+    alpha: float | None = None,
+    beta: float | None = None,
 ) -> Any:
     """One IActivationLayer on a floating tensor; `activation` is an ActivationType's name."""
     layer = ctx.net.add_activation(x, getattr(trt.ActivationType, activation))
@@ -110,8 +130,11 @@ def is_nan(ctx: ConversionContext, x: Any) -> Any:
     return ctx.unary("NOT", ctx.elementwise("EQUAL", x, x))
 
 
-def reduce(ctx: ConversionContext, operation: str, x: Any, axes: Sequence[int], keepdim: bool) -> Any:
-    """One IReduceLayer over these (non-negative) axes; a tensor without axes, or no axes, stays as it is.
+def reduce(
+    ctx: ConversionContext, operation: str, x: Any, axes: Sequence[int], keepdim: bool
+) -> Any:
+    """One IReduceLayer over these (non-negative) axes; a tensor without axes, or no axes, stays as
+    it is.
 
     What is known to hold nothing is a constant: TensorRT 8.6 reduces no such tensor.
     """
@@ -121,8 +144,14 @@ def reduce(ctx: ConversionContext, operation: str, x: Any, axes: Sequence[int], 
     if 0 in shape and -1 not in shape:
         return ctx.constant(_of_nothing(operation, shape, ctx.dtype(x), axes, keepdim))
     mask = sum(1 << axis for axis in axes)
-    output = ctx.net.add_reduce(x, getattr(trt.ReduceOperation, operation), mask, keepdim).get_output(0)
-    kept = [ctx.expr(x, a) if a not in axes else 1 for a in range(ctx.rank(x)) if keepdim or a not in axes]
+    output = ctx.net.add_reduce(
+        x, getattr(trt.ReduceOperation, operation), mask, keepdim
+    ).get_output(0)
+    kept = [
+        ctx.expr(x, a) if a not in axes else 1
+        for a in range(ctx.rank(x))
+        if keepdim or a not in axes
+    ]
     ctx.remember_dtype(output, ctx.dtype(x))
     return ctx.set_sizes(output, kept)
 
@@ -130,9 +159,13 @@ def reduce(ctx: ConversionContext, operation: str, x: Any, axes: Sequence[int], 
 def _of_nothing(
     operation: str, shape: Sequence[int], dtype: torch.dtype, axes: Sequence[int], keepdim: bool
 ) -> torch.Tensor:
-    """What the reduction of an empty tensor gives: the operation's neutral element, in the shape that is left."""
+    """What the reduction of an empty tensor gives: the operation's neutral element, in the shape
+    that is left.
+    """
     limits = torch.finfo(dtype) if dtype.is_floating_point else torch.iinfo(dtype)
-    neutral = {"SUM": 0, "PROD": 1, "AVG": float("nan"), "MAX": limits.min, "MIN": limits.max}[operation]
+    neutral = {"SUM": 0, "PROD": 1, "AVG": float("nan"), "MAX": limits.min, "MIN": limits.max}[
+        operation
+    ]
     left = [1 if a in axes else size for a, size in enumerate(shape) if keepdim or a not in axes]
     return torch.full(left, neutral, dtype=dtype)
 
@@ -140,7 +173,9 @@ def _of_nothing(
 def expm1(ctx: ConversionContext, x: Any) -> Any:
     """exp(x) - 1; near 0, where the difference cancels, 2t / (1 - t) with t = tanh(x / 2)."""
     t = activate(ctx, combine(ctx, "PROD", x, 0.5), "TANH")
-    near = combine(ctx, "DIV", combine(ctx, "PROD", t, 2.0), combine(ctx, "SUB", ctx.like_scalar(t, 1.0), t))
+    near = combine(
+        ctx, "DIV", combine(ctx, "PROD", t, 2.0), combine(ctx, "SUB", ctx.like_scalar(t, 1.0), t)
+    )
     far = combine(ctx, "SUB", ctx.unary("EXP", x), 1.0)
     return choose(ctx, less(ctx, ctx.unary("ABS", x), 0.5), near, far)
 
@@ -158,7 +193,9 @@ def truncated(ctx: ConversionContext, x: Any) -> Any:
 
 
 def along(ctx: ConversionContext, matrix: Any, x: Any, axis: int) -> Any:
-    """The matrix product over one axis of x: result[..., o, ...] = sum_i matrix[o, i] x[..., i, ...]."""
+    """The matrix product over one axis of x: result[..., o, ...] = sum_i matrix[o, i] x[..., i,
+    ...].
+    """
     rank = ctx.rank(x)
     none, transpose = trt.MatrixOperation.NONE, trt.MatrixOperation.TRANSPOSE
     if axis == rank - 1:

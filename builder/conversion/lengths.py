@@ -1,4 +1,6 @@
-"""The lengths of axes: numbers where they are static, DynamicScalars where not, and as tensors for layers to read."""
+"""The lengths of axes: numbers where they are static, DynamicScalars where not, and as tensors for
+layers to read.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,8 @@ class Lengths(Constants):
     def _dynamic_size(self, tensor: Any, axis: int) -> DynamicScalar:
         source = self._input_axis(self.expr(tensor, axis))
         if source is not None and source != (tensor.name, axis):
-            size = self.size(self._input(source[0]), source[1])  # one shape layer for all tensors of a batch
+            # one shape layer for all tensors of a batch
+            size = self.size(self._input(source[0]), source[1])
             assert isinstance(size, DynamicScalar)
             return size
         facts = self.facts(tensor)
@@ -45,7 +48,9 @@ class Lengths(Constants):
         return DynamicScalar(piece, self.expr(tensor, axis))
 
     def _input_axis(self, expr: sympy.Expr) -> tuple[str, int] | None:
-        """The network input's name and axis whose length this is; None where the length is of none."""
+        """The network input's name and axis whose length this is; None where the length is of
+        none.
+        """
         for index in range(self.net.num_inputs):
             tensor = self.net.get_input(index)
             for axis, length in enumerate(tensor.shape):
@@ -69,29 +74,37 @@ class Lengths(Constants):
         return result
 
     def shape_tensor(self, sizes: Sequence[Size]) -> Any:
-        """A 1-d ITensor of the index dtype that holds the sizes, for layers that take a shape as an input. Refuses
-        numbers that are known too late for that."""
+        """A 1-d ITensor of the index dtype that holds the sizes, for layers that take a shape as an
+        input. Refuses numbers that are known too late for that.
+        """
         if from_data(self, sizes):
             raise Unconvertible(DATA, FIX)
         return self.together(sizes)
 
     def together(self, sizes: Sequence[Size]) -> Any:
         """The numbers as a 1-d ITensor of the index dtype; the same ones are put together once."""
-        key = tuple(("engine", id(size)) if isinstance(size, DynamicScalar) else size for size in sizes)
+        key = tuple(
+            ("engine", id(size)) if isinstance(size, DynamicScalar) else size for size in sizes
+        )
         if key not in self._shapes:
-            self._shapes[key] = (self._shape_of(sizes), list(sizes))  # held, so that no other gets their ids
+            # held, so that no other gets their ids
+            self._shapes[key] = (self._shape_of(sizes), list(sizes))
         return self._shapes[key][0]
 
     def varies(self, *sizes: Any) -> bool:
         """Whether one of them changes from trip to trip of a loop."""
-        return bool(self.varying) and any(expression(size).free_symbols & self.varying for size in sizes)
+        return bool(self.varying) and any(
+            expression(size).free_symbols & self.varying for size in sizes
+        )
 
     def keep_steady(self, *sizes: Any) -> None:
         """Refuses lengths and places that vary."""
         if self.varies(*sizes):
             raise Unconvertible(
-                "TensorRT builds no part of an axis whose start or length changes from trip to trip of a loop",
-                "read rows by x[i] and write them by y[i] = ..., or give the loop a fixed number of trips",
+                "TensorRT builds no part of an axis whose start or length changes from trip to trip"
+                " of a loop",
+                "read rows by x[i] and write them by y[i] = ..., or give the loop a fixed number of"
+                " trips",
             )
 
     def _shape_of(self, sizes: Sequence[Size]) -> Any:

@@ -1,8 +1,8 @@
-"""Lists of tensors whose length only the engine knows: what a loop appends trip by trip, and the slices of a dynamic
-axis, as recurrent layers by hand have them.
+"""Lists of tensors whose length only the engine knows: what a loop appends trip by trip, and the
+slices of a dynamic axis, as recurrent layers by hand have them.
 
-Such a list is one tensor, whose first axis counts its elements (of a loop, ILoopOutputLayer gathers it). The few
-operators that read a list of unknown length are answered of that.
+Such a list is one tensor, whose first axis counts its elements (of a loop, ILoopOutputLayer gathers
+it). The few operators that read a list of unknown length are answered of that.
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ from builder.conversion.dynamic import Size
 
 @dataclass(frozen=True, eq=False)
 class TensorList:
-    """`front`: the tensors that the list begins with; `rows` [count, ...]: the `count` that follow."""
+    """`front`: the tensors that the list begins with; `rows` [count, ...]: the `count` that
+    follow.
+    """
 
     front: list[Any]
     rows: Any
@@ -33,7 +35,10 @@ def answer(ctx: ConversionContext, node: Any, key: str, values: list[Any]) -> An
     """The result of a node that reads such a list. Raises Unconvertible."""
     question = _QUESTIONS.get(key)
     if question is None or not isinstance(values[0], TensorList):
-        fix = "torch.stack or torch.cat it first, or give the axis one size in the manifest: min = opt = max"
+        fix = (
+            "torch.stack or torch.cat it first, or give the axis one size in the manifest: min ="
+            " opt = max"
+        )
         raise Unconvertible(f"{node.kind()} reads a list whose length only the engine knows", fix)
     return question(ctx, node, *values)
 
@@ -66,19 +71,28 @@ def _item(ctx: ConversionContext, node: Any, tensors: TensorList, index: Size) -
         return taken(ctx, tensors.rows, 0, position(ctx, index, tensors.count))
     if isinstance(index, int) and 0 <= index < len(tensors.front):
         return tensors.front[index]
-    raise Unconvertible("a list that a loop has made longer is read behind what it began with", "torch.stack it first")
+    raise Unconvertible(
+        "a list that a loop has made longer is read behind what it began with",
+        "torch.stack it first",
+    )
 
 
-def _slice(ctx: ConversionContext, node: Any, tensors: TensorList, start: Any, end: Any, step: Any) -> TensorList:
+def _slice(
+    ctx: ConversionContext, node: Any, tensors: TensorList, start: Any, end: Any, step: Any
+) -> TensorList:
     from builder.conversion.converters.arranging import flipped
     from builder.conversion.converters.select import slice_
 
     if tensors.front:
-        raise Unconvertible("a part is read of a list that a loop has made longer", "torch.stack it first")
+        raise Unconvertible(
+            "a part is read of a list that a loop has made longer", "torch.stack it first"
+        )
     if start is None and end is None and step == -1:
         return TensorList([], flipped(ctx, tensors.rows, [0]), tensors.count)
     if not isinstance(step, int) or step < 1:
-        raise Unconvertible("a part of a list is read backwards", "take all of it, backwards: [::-1]")
+        raise Unconvertible(
+            "a part of a list is read backwards", "take all of it, backwards: [::-1]"
+        )
     rows = slice_(ctx, node, tensors.rows, 0, start, end, step)
     return TensorList([], rows, ctx.size(rows, 0))
 
@@ -89,5 +103,7 @@ _QUESTIONS: dict[str, Callable[..., Any]] = {
     "aten::__getitem__.t": _item,
     "aten::slice.t": _slice,
     "aten::list.t": lambda ctx, node, tensors: tensors,
-    "aten::len.t": lambda ctx, node, tensors: ctx.arithmetic("add", tensors.count, len(tensors.front)),
+    "aten::len.t": lambda ctx, node, tensors: ctx.arithmetic(
+        "add", tensors.count, len(tensors.front)
+    ),
 }

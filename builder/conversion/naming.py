@@ -9,10 +9,12 @@ from builder.lowering.containers import Containers, path_of
 
 
 def scope(node: Any, containers: Containers = MappingProxyType({})) -> str:
-    """The module that the node came from, as `encoder.layers.3.self_attn`; empty where the file does not tell.
+    """The module that the node came from, as `encoder.layers.3.self_attn`; empty where the file
+    does not tell.
 
-    A trace in memory says the whole path. Of a script, and of a file, torch keeps the name under which each module was
-    called, and `containers` the lists that hold them. A module that was frozen and saved has neither.
+    A trace in memory says the whole path. Of a script, and of a file, torch keeps the name under
+    which each module was called, and `containers` the lists that hold them. A module that was
+    frozen and saved has neither.
     """
     innermost = node.scopeName().rsplit("/", 1)[-1].rsplit("::", 1)[-1]
     if innermost:
@@ -21,7 +23,9 @@ def scope(node: Any, containers: Containers = MappingProxyType({})) -> str:
 
 
 class LayerNames:
-    """Unique layer names `scope/kind_k`; k counts within the scope and kind, and a node's further layers get .1, .2."""
+    """Unique layer names `scope/kind_k`; k counts within the scope and kind, and a node's further
+    layers get .1, .2.
+    """
 
     def __init__(self, containers: Containers = MappingProxyType({})) -> None:
         self._count: dict[str, int] = {}

@@ -1,4 +1,6 @@
-"""What branches and loops share: the values that their blocks read from outside, and tensors that stand in for them."""
+"""What branches and loops share: the values that their blocks read from outside, and tensors that
+stand in for them.
+"""
 
 from __future__ import annotations
 
@@ -32,13 +34,18 @@ def as_flag(ctx: ConversionContext, condition: Any) -> Any:
 def widened(ctx: ConversionContext, *tensors: Any) -> list[Any]:
     """The tensors, in float32 where the precision, and not the module, made them half."""
     half = ctx.policy_half
-    return [ctx.cast(tensor, torch.float32) if half and ctx.dtype(tensor) == half else tensor for tensor in tensors]
+    return [
+        ctx.cast(tensor, torch.float32) if half and ctx.dtype(tensor) == half else tensor
+        for tensor in tensors
+    ]
 
 
 def agree(ctx: ConversionContext, a: Any, b: Any, what: str) -> None:
     """Refuses tensors of different dtype or rank."""
     if ctx.dtype(a) != ctx.dtype(b):
-        raise Unconvertible(f"{what} of two dtypes, {ctx.dtype(a)} and {ctx.dtype(b)}", "cast both to one dtype")
+        raise Unconvertible(
+            f"{what} of two dtypes, {ctx.dtype(a)} and {ctx.dtype(b)}", "cast both to one dtype"
+        )
     if ctx.rank(a) != ctx.rank(b):
         raise Unconvertible(f"{what} of two ranks, {ctx.rank(a)} and {ctx.rank(b)}")
 
@@ -48,7 +55,9 @@ def read_outside(block: Any) -> list[str]:
     own = {v.debugName() for v in block.inputs()}
     names: dict[str, None] = {}
     for node in block.nodes():
-        read = [v.debugName() for v in node.inputs()] + [n for inner in node.blocks() for n in read_outside(inner)]
+        read = [v.debugName() for v in node.inputs()] + [
+            n for inner in node.blocks() for n in read_outside(inner)
+        ]
         names.update(dict.fromkeys(n for n in read if n not in own))
         own |= {v.debugName() for v in node.outputs()}
     names.update(dict.fromkeys(v.debugName() for v in block.outputs() if v.debugName() not in own))
@@ -56,7 +65,9 @@ def read_outside(block: Any) -> list[str]:
 
 
 def values_outside(ctx: ConversionContext, names: Sequence[str]) -> dict[str, Any]:
-    """The named values, none of them packed: the layers that first ask for its mask would stand inside, for all."""
+    """The named values, none of them packed: the layers that first ask for its mask would stand
+    inside, for all.
+    """
     values = {name: ctx.values[name] for name in names}
     if any(map(is_packed, values.values())):
         raise Unconvertible("a branch or loop that the data decide reads a packed sequence", UNPACK)

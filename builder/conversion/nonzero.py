@@ -11,13 +11,19 @@ from builder.engine import flavour
 
 
 def available() -> bool:
-    """Whether the flavour computes it: TensorRT-RTX 1.x has the layer, and "no runners that implement it"."""
+    """Whether the flavour computes it: TensorRT-RTX 1.x has the layer, and "no runners that
+    implement it".
+    """
     return flavour.name() == "tensorrt"
 
 
 def data_dependent(ctx: ConversionContext, args: Any = None) -> str | None:
     """not on TensorRT-RTX"""
-    return None if available() else "its size depends on the data, and TensorRT-RTX has no kernel for that (NonZero)"
+    return (
+        None
+        if available()
+        else "its size depends on the data, and TensorRT-RTX has no kernel for that (NonZero)"
+    )
 
 
 def places(ctx: ConversionContext, x: Any) -> Any:

@@ -1,4 +1,6 @@
-"""PyTorch's own schema registry, asked for the overloads of an operator that take numbers, lists or dictionaries."""
+"""PyTorch's own schema registry, asked for the overloads of an operator that take numbers, lists or
+dictionaries.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,11 @@ def overloads(name: str, fits: Callable[[list[str]], bool]) -> list[str]:
     for schema in torch._C._jit_get_schemas_for_operator(name):
         types = [str(argument.type) for argument in schema.arguments]
         if "complex" not in " ".join(types) and fits(types):
-            keys.append(f"{schema.name}.{schema.overload_name}" if schema.overload_name else str(schema.name))
+            keys.append(
+                f"{schema.name}.{schema.overload_name}"
+                if schema.overload_name
+                else str(schema.name)
+            )
     return keys
 
 
@@ -29,12 +35,19 @@ def numeric(name: str) -> list[str]:
 
 def of_list(name: str) -> list[str]:
     """Overloads that work on a list; those that compare tensors with one another are left out."""
-    return overloads(name, lambda types: bool(types) and _is_list(types[0]) and types[1:2] != ["Tensor"])
+    return overloads(
+        name, lambda types: bool(types) and _is_list(types[0]) and types[1:2] != ["Tensor"]
+    )
 
 
 def of_dict(name: str) -> list[str]:
     """Overloads that work on a dictionary whose keys are numbers or strings."""
-    return overloads(name, lambda types: bool(types) and types[0].startswith("Dict[") and "Dict[Tensor" not in types[0])
+    return overloads(
+        name,
+        lambda types: (
+            bool(types) and types[0].startswith("Dict[") and "Dict[Tensor" not in types[0]
+        ),
+    )
 
 
 def _is_list(kind: str) -> bool:

@@ -1,8 +1,10 @@
-"""Packed sequences: what stands in the network where the graph has torch.nn.utils.rnn.PackedSequence's tensors.
+"""Packed sequences: what stands in the network where the graph has
+torch.nn.utils.rnn.PackedSequence's tensors.
 
-torch packs a padded batch step by step, as many rows in each step as have not ended, which no network's shapes can
-follow. Here `data` stays padded, and `batch_sizes` are the lengths. What works on each row of `data` alone works on the
-padded tensor; anything else that reads either of them is refused.
+torch packs a padded batch step by step, as many rows in each step as have not ended, which no
+network's shapes can follow. Here `data` stays padded, and `batch_sizes` are the lengths. What works
+on each row of `data` alone works on the padded tensor; anything else that reads either of them is
+refused.
 """
 
 from __future__ import annotations
@@ -36,14 +38,20 @@ class Rows:
 Packed = Rows | BatchSizes
 Convert = Callable[[list[Any]], list[Any]]
 
-HOLDERS = frozenset("prim::ListConstruct prim::TupleConstruct prim::unchecked_cast aten::_unwrap_optional".split())
+HOLDERS = frozenset(
+    "prim::ListConstruct prim::TupleConstruct prim::unchecked_cast aten::_unwrap_optional".split()
+)
 """Nodes that hold a value, whatever it is."""
 
 BY_ROW = frozenset(
-    """abs add celu clamp clamp_max clamp_min div elu exp gelu hardsigmoid hardswish hardtanh layer_norm leaky_relu
-    linear log log1p mul neg pow relu relu6 rsub selu sigmoid silu softplus sqrt sub tanh to""".split()
+    """
+    abs add celu clamp clamp_max clamp_min div elu exp gelu hardsigmoid hardswish hardtanh
+    layer_norm leaky_relu linear log log1p mul neg pow relu relu6 rsub selu sigmoid silu softplus
+    sqrt sub tanh to
+""".split()
 )
-"""Operators that work on each element, or on the last axes: the same for a row wherever it stands."""
+"""Operators that work on each element, or on the last axes: the same for a row wherever it stands.
+"""
 
 UNPACK = "unpack it first: pad_packed_sequence(packed, total_length=x.size(1))"
 
@@ -54,15 +62,18 @@ def is_packed(value: Any) -> bool:
 
 
 def answer(ctx: ConversionContext, node: Any, key: str, values: list[Any], convert: Convert) -> Any:
-    """The result of a node that reads a packed sequence and is no recurrent layer; `convert` gives the node's results
-    for other values. Raises Unconvertible."""
+    """The result of a node that reads a packed sequence and is no recurrent layer; `convert` gives
+    the node's results for other values. Raises Unconvertible.
+    """
     question = _QUESTIONS.get(key)
     if question is not None:
         return question(ctx, *values)
     if key.removeprefix("aten::").partition(".")[0] not in BY_ROW:
         raise Unconvertible(f"{node.kind()} reads a part of a packed sequence", UNPACK)
     if not isinstance(values[0], Rows) or not _go_together(ctx, node, values):
-        raise Unconvertible(f"{node.kind()} reads packed data beside a tensor that is not packed with them", UNPACK)
+        raise Unconvertible(
+            f"{node.kind()} reads packed data beside a tensor that is not packed with them", UNPACK
+        )
     (result,) = convert([value.padded if isinstance(value, Rows) else value for value in values])
     return Rows(result, values[0].lengths)
 
@@ -95,9 +106,13 @@ def _dtype(ctx: ConversionContext, value: Packed) -> int:
 def _select(ctx: ConversionContext, value: Packed, axis: int, index: Any) -> Any:
     """batch_sizes[0]: every row has a first step."""
     if not isinstance(value, BatchSizes) or index != 0:
-        raise Unconvertible("how many rows have a step, only the data tell (but for the first step)", UNPACK)
+        raise Unconvertible(
+            "how many rows have a step, only the data tell (but for the first step)", UNPACK
+        )
     batch = value.lengths.batch
-    return replace(batch, zero_dim=True) if isinstance(batch, DynamicScalar) else torch.tensor(batch)
+    return (
+        replace(batch, zero_dim=True) if isinstance(batch, DynamicScalar) else torch.tensor(batch)
+    )
 
 
 def _rank(ctx: ConversionContext, value: Packed) -> int:

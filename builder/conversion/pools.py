@@ -1,4 +1,6 @@
-"""One pooling as PyTorch means it: its settings, how many windows it has, and the one IPoolingLayer that does it."""
+"""One pooling as PyTorch means it: its settings, how many windows it has, and the one IPoolingLayer
+that does it.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ from builder.engine.flavour import trt
 
 @dataclass(frozen=True)
 class Pool:
-    """The settings of one pooling, one number a spatial axis; an empty stride is the window itself."""
+    """The settings of one pooling, one number a spatial axis; an empty stride is the window
+    itself.
+    """
 
     window: list[int]
     stride: list[int]
@@ -29,7 +33,9 @@ class Pool:
         sizes = filled(window, axes)
         steps = filled(stride, axes) if stride not in ([], None) else sizes
         pads, spread = filled(padding, axes), filled(dilation, axes)
-        return Pool(with_unit(sizes, 1), with_unit(steps, 1), with_unit(pads, 0), with_unit(spread, 1), ceil)
+        return Pool(
+            with_unit(sizes, 1), with_unit(steps, 1), with_unit(pads, 0), with_unit(spread, 1), ceil
+        )
 
     def reach(self, axis: int) -> int:
         """How many elements one window spans."""
@@ -37,26 +43,34 @@ class Pool:
 
 
 def output_length(ctx: ConversionContext, pool: Pool, axis: int, length: Size) -> Size:
-    """PyTorch's number of windows: rounding up, a window that starts in the padding behind is dropped."""
+    """PyTorch's number of windows: rounding up, a window that starts in the padding behind is
+    dropped.
+    """
     span, step, pad = pool.reach(axis), pool.stride[axis], pool.padding[axis]
     more = step - 1 if pool.ceil else 0
     rest = ctx.arithmetic("add", length, 2 * pad - span + more)
     count = ctx.arithmetic("add", rest if step == 1 else ctx.arithmetic("floordiv", rest, step), 1)
     if not pool.ceil or pad + step <= span:  # the last window then always starts within the input
         return count  # type: ignore[no-any-return]
-    starting = ctx.arithmetic("add", ctx.arithmetic("floordiv", ctx.arithmetic("add", length, pad - 1), step), 1)
+    starting = ctx.arithmetic(
+        "add", ctx.arithmetic("floordiv", ctx.arithmetic("add", length, pad - 1), step), 1
+    )
     return ctx.arithmetic("min", count, starting)  # type: ignore[no-any-return]
 
 
 def _may_drop(pool: Pool) -> list[int]:
-    return [a for a, n in enumerate(pool.window) if pool.ceil and pool.padding[a] + pool.stride[a] > pool.reach(a)]
+    return [
+        a
+        for a, n in enumerate(pool.window)
+        if pool.ceil and pool.padding[a] + pool.stride[a] > pool.reach(a)
+    ]
 
 
 def pooled(ctx: ConversionContext, x: Any, kind: str, pool: Pool, counted: str = "inside") -> Any:
     """One IPoolingLayer over (N, C, spatial); windows that PyTorch drops are cut off behind.
 
-    `counted` says what an average is divided by: the elements "inside" the input, those of the "padded" input, or the
-    whole "window".
+    `counted` says what an average is divided by: the elements "inside" the input, those of the
+    "padded" input, or the whole "window".
     """
     layer = ctx.net.add_pooling_nd(x, getattr(trt.PoolingType, kind), trt.Dims(pool.window))
     layer.stride_nd = trt.Dims(pool.stride)
@@ -65,7 +79,9 @@ def pooled(ctx: ConversionContext, x: Any, kind: str, pool: Pool, counted: str =
     after = [p + (s - 1 if whole else 0) for p, s in zip(pool.padding, pool.stride, strict=True)]
     layer.post_padding = trt.Dims(after)
     up = pool.ceil and not whole and not _all_dropped(pool, x)
-    layer.padding_mode = getattr(trt.PaddingMode, "EXPLICIT_ROUND_UP" if up else "EXPLICIT_ROUND_DOWN")
+    layer.padding_mode = getattr(
+        trt.PaddingMode, "EXPLICIT_ROUND_UP" if up else "EXPLICIT_ROUND_DOWN"
+    )
     if kind == "AVERAGE":
         layer.average_count_excludes_padding = counted == "inside"
     y = layer.get_output(0)
@@ -77,7 +93,9 @@ def pooled(ctx: ConversionContext, x: Any, kind: str, pool: Pool, counted: str =
 
 
 def _all_dropped(pool: Pool, x: Any) -> bool:
-    """Whether rounding down gives PyTorch's length on every axis, so that nothing need be cut off."""
+    """Whether rounding down gives PyTorch's length on every axis, so that nothing need be cut
+    off.
+    """
     for axis, length in enumerate(x.shape[2:]):
         if length < 0:
             return False

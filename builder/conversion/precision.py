@@ -1,9 +1,11 @@
-"""The precision policy: which operators compute in half, which stay in float32, which follow their inputs.
+"""The precision policy: which operators compute in half, which stay in float32, which follow their
+inputs.
 
-TensorRT 10, 11 and RTX keep the dtypes that the network says, so precision is written into the network: before a node
-is converted its floating arguments are cast as the policy says, and the casts are layers. Endpoints keep their dtypes.
-TensorRT 8.6 chooses precisions itself where a builder flag lets it; there the network stays float32, and the layers
-that the policy keeps in float32 are told so. 8 bits come from pairs of quantising nodes in the graph, which
+TensorRT 10, 11 and RTX keep the dtypes that the network says, so precision is written into the
+network: before a node is converted its floating arguments are cast as the policy says, and the
+casts are layers. Endpoints keep their dtypes. TensorRT 8.6 chooses precisions itself where a
+builder flag lets it; there the network stays float32, and the layers that the policy keeps in
+float32 are told so. 8 bits come from pairs of quantising nodes in the graph, which
 builder.quantization inserts and converters/quantize.py writes.
 """
 
@@ -29,8 +31,10 @@ FULL = ("fp32", "tf32")
 
 @dataclass(frozen=True)
 class Scheme:
-    """A precision of 8 bits: the products' operands are rounded to `dtype`, everything else computes in `rest`. A
-    product whose own rounding leaves less than `least_sqnr` dB between signal and error is left to `rest`."""
+    """A precision of 8 bits: the products' operands are rounded to `dtype`, everything else
+    computes in `rest`. A product whose own rounding leaves less than `least_sqnr` dB between signal
+    and error is left to `rest`.
+    """
 
     dtype: torch.dtype
     rest: str
@@ -44,41 +48,55 @@ SCHEMES = {
 }
 
 REDUCED = frozenset(
-    "_convolution convolution conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d "
-    "linear matmul mm bmm addmm baddbmm addbmm addmv mv dot einsum scaled_dot_product_attention "
-    "lstm gru rnn_tanh rnn_relu lstm_cell gru_cell rnn_tanh_cell rnn_relu_cell".split()
+    "_convolution convolution conv1d conv2d conv3d conv_transpose1d conv_transpose2d"
+    " conv_transpose3d linear matmul mm bmm addmm baddbmm addbmm addmv mv dot einsum"
+    " scaled_dot_product_attention lstm gru rnn_tanh rnn_relu lstm_cell gru_cell rnn_tanh_cell"
+    " rnn_relu_cell".split()
 )
-"""Products: half costs one rounding of each operand where they are accumulated in float32. TensorRT 8.6 takes kernels
-that accumulate in half, too, where they are the faster ones (`f16f16_f16f16_f16`, docs/parity.md)."""
+"""Products: half costs one rounding of each operand where they are accumulated in float32. TensorRT
+8.6 takes kernels that accumulate in half, too, where they are the faster ones (`f16f16_f16f16_f16`,
+docs/parity.md).
+"""
 
 KEPT = frozenset(
-    "softmax _softmax log_softmax _log_softmax layer_norm native_layer_norm group_norm instance_norm rms_norm "
-    "sum mean prod cumsum cumprod logsumexp var std var_mean std_mean norm linalg_vector_norm frobenius_norm dist "
-    "cdist cosine_similarity exp exp2 expm1 log log2 log10 log1p pow reciprocal rsqrt erf erfc tan sinh cosh "
-    "grid_sampler grid_sampler_2d grid_sampler_3d affine_grid_generator topk sort argsort stft".split()
+    "softmax _softmax log_softmax _log_softmax layer_norm native_layer_norm group_norm"
+    " instance_norm rms_norm sum mean prod cumsum cumprod logsumexp var std var_mean std_mean norm"
+    " linalg_vector_norm frobenius_norm dist cdist cosine_similarity exp exp2 expm1 log log2 log10"
+    " log1p pow reciprocal rsqrt erf erfc tan sinh cosh grid_sampler grid_sampler_2d"
+    " grid_sampler_3d affine_grid_generator topk sort argsort stft".split()
 )
 """Statistics, long sums, and functions whose error or range half cannot hold: always float32."""
 
 SELF_KEPT = ("NORMALIZATION", "SOFTMAX")
-"""Layer types that TensorRT computes in float32 whatever dtype goes in and comes out (INormalizationLayer's
-compute_precision is FLOAT unless asked otherwise; softmax sums in float32). Where TensorRT chooses precisions, to hold
-their endpoints in float32 too would only keep them out of the kernels that fuse attention."""
+"""Layer types that TensorRT computes in float32 whatever dtype goes in and comes out
+(INormalizationLayer's compute_precision is FLOAT unless asked otherwise; softmax sums in float32).
+Where TensorRT chooses precisions, to hold their endpoints in float32 too would only keep them out
+of the kernels that fuse attention.
+"""
 
-QUANTISING = frozenset("fake_quantize_per_tensor_affine fake_quantize_per_channel_affine fake_quantize_fp8".split())
-"""They take what comes and give what their reader computes in: a cast on either side would hide the pair."""
+QUANTISING = frozenset(
+    "fake_quantize_per_tensor_affine fake_quantize_per_channel_affine fake_quantize_fp8".split()
+)
+"""They take what comes and give what their reader computes in: a cast on either side would hide the
+pair.
+"""
 
 
 @dataclass(frozen=True)
 class Policy:
-    """`half` None: everything stays as the module has it. `keep_fp32`: patterns over layer names (fnmatch). `typed`:
-    whether the network's dtypes bind TensorRT, so that casts say the precision; else layers are constrained."""
+    """`half` None: everything stays as the module has it. `keep_fp32`: patterns over layer names
+    (fnmatch). `typed`: whether the network's dtypes bind TensorRT, so that casts say the precision;
+    else layers are constrained.
+    """
 
     half: torch.dtype | None = None
     keep_fp32: tuple[str, ...] = ()
     typed: bool = True
 
     def dtype(self, operator: str, name: str, arguments: SimpleNamespace) -> torch.dtype | None:
-        """What the floating arguments of `operator` (`linear`) with first layer `name` are cast to; None: nothing."""
+        """What the floating arguments of `operator` (`linear`) with first layer `name` are cast to;
+        None: nothing.
+        """
         if self.half is None or not self.typed or operator in QUANTISING:
             return None
         if self._kept(operator, name):
@@ -97,7 +115,9 @@ class Policy:
         return chooses and operator not in QUANTISING and not self._kept(operator, name)
 
     def spared(self, name: str) -> tuple[str, ...]:
-        """The layer types that `constrain` leaves alone; none where the user asked for float32 by name."""
+        """The layer types that `constrain` leaves alone; none where the user asked for float32 by
+        name.
+        """
         return () if self._named(name) else SELF_KEPT
 
     def _kept(self, operator: str, name: str) -> bool:
@@ -108,42 +128,58 @@ class Policy:
 
 
 def policy(precision: str, keep_fp32: tuple[str, ...] = ()) -> Policy:
-    """The policy of a manifest's `precision`. Raises UsageError for one that this TensorRT does not have."""
+    """The policy of a manifest's `precision`. Raises UsageError for one that this TensorRT does not
+    have.
+    """
     from builder.conversion import quantised
 
     scheme = SCHEMES.get(precision)
     reason = quantised.missing(scheme.dtype) if scheme else None
     if reason:
-        raise UsageError(f"precision {precision!r}: {reason}", fix="precision: int8 or mixed, or another --flavour")
+        raise UsageError(
+            f"precision {precision!r}: {reason}",
+            fix="precision: int8 or mixed, or another --flavour",
+        )
     rest = scheme.rest if scheme else precision
     if rest in FULL:
         return Policy()
     if rest in HALF:
         return Policy(_half(precision, HALF[rest]), keep_fp32, flavour.strongly_typed())
-    raise UsageError(f"unknown precision {precision!r}", fix=f"one of {', '.join((*FULL, *HALF, *SCHEMES))}")
+    raise UsageError(
+        f"unknown precision {precision!r}", fix=f"one of {', '.join((*FULL, *HALF, *SCHEMES))}"
+    )
 
 
 def _half(precision: str, dtype: torch.dtype) -> torch.dtype:
-    """The dtype, where this TensorRT has it: 8.6 has no bfloat16, and would silently compute in float32."""
+    """The dtype, where this TensorRT has it: 8.6 has no bfloat16, and would silently compute in
+    float32.
+    """
     from builder.conversion import dtypes
     from builder.conversion.unconvertible import Unconvertible
 
     try:
         dtypes.to_trt(dtype)
     except Unconvertible as missing:
-        raise UsageError(f"precision {precision!r}: {missing.reason}", fix="precision: fp16") from missing
+        raise UsageError(
+            f"precision {precision!r}: {missing.reason}", fix="precision: fp16"
+        ) from missing
     return dtype
 
 
 def quantises(graph: Any) -> bool:
     """Whether anything in the graph is rounded to 8 bits."""
-    kinds = ("aten::fake_quantize_per_tensor_affine", "aten::fake_quantize_per_channel_affine", FP8_KIND)
+    kinds = (
+        "aten::fake_quantize_per_tensor_affine",
+        "aten::fake_quantize_per_channel_affine",
+        FP8_KIND,
+    )
     return any(graph.findNode(kind, True) is not None for kind in kinds)
 
 
 def constrain(net: Any, first: int, spared: tuple[str, ...] = ()) -> None:
-    """Keep the floating layers from index `first` on in float32, on a TensorRT that chooses precisions itself; those of
-    the types `spared` may choose."""
+    """Keep the floating layers from index `first` on in float32, on a TensorRT that chooses
+    precisions itself; those of the types `spared` may choose.
+    """
     for index in range(first, net.num_layers):
         layer = net.get_layer(index)
         free = layer.type.name in ("CONSTANT", *spared)
@@ -167,7 +203,9 @@ def _is(tensor: Any, half: torch.dtype) -> bool:
 
 
 def apply(ctx: Any, arguments: SimpleNamespace, dtype: torch.dtype) -> None:
-    """Cast the floating tensors among the arguments, in place; a warning names a constant that overflows half."""
+    """Cast the floating tensors among the arguments, in place; a warning names a constant that
+    overflows half.
+    """
     for name, value in vars(arguments).items():
         if isinstance(value, list):
             setattr(arguments, name, [_cast(ctx, v, dtype, name) for v in value])
@@ -183,15 +221,17 @@ def _cast(ctx: Any, value: Any, dtype: torch.dtype, name: str) -> Any:
     if is_tensor(value) and ctx.dtype(value).is_floating_point:
         return _tensor(ctx, value, dtype)
     if isinstance(value, float) or (isinstance(value, int) and name in OPERANDS):
-        narrow = _narrowed(ctx, torch.tensor(float(value)), dtype, name)  # it becomes a constant of the tensors' dtype
+        # it becomes a constant of the tensors' dtype
+        narrow = _narrowed(ctx, torch.tensor(float(value)), dtype, name)
         return value if narrow is None else narrow.item()
     return value
 
 
 def overflows(ctx: Any, operator: str, arguments: SimpleNamespace, half: torch.dtype) -> bool:
-    """For a TensorRT that chooses precisions itself: whether a constant is beyond the range of `half`, so that the node
-    must stay in float32. What fills a mask becomes the greatest of `half` in place: a -3e38 in float32 would be -inf to
-    whoever reads it in half. A warning names either."""
+    """For a TensorRT that chooses precisions itself: whether a constant is beyond the range of
+    `half`, so that the node must stay in float32. What fills a mask becomes the greatest of `half`
+    in place: a -3e38 in float32 would be -inf to whoever reads it in half. A warning names either.
+    """
     given = vars(arguments)
     if not any(is_tensor(value) and ctx.dtype(value).is_floating_point for value in given.values()):
         return False
@@ -208,11 +248,15 @@ def overflows(ctx: Any, operator: str, arguments: SimpleNamespace, half: torch.d
 
 
 OPERANDS = ("other", "value")
-"""Arguments that are operands where they are whole numbers too; other whole numbers are axes and sizes."""
+"""Arguments that are operands where they are whole numbers too; other whole numbers are axes and
+sizes.
+"""
 
 
 def _tensor(ctx: Any, tensor: Any, dtype: torch.dtype) -> Any:
-    """The tensor in `dtype`: as it was before it was widened, or read from its 8 bits again, else a cast layer."""
+    """The tensor in `dtype`: as it was before it was widened, or read from its 8 bits again, else a
+    cast layer.
+    """
     from builder.conversion import quantised
 
     if ctx.dtype(tensor) == dtype:
@@ -232,19 +276,25 @@ def _constant(ctx: Any, value: torch.Tensor, dtype: torch.dtype, name: str) -> t
 
 
 def _narrowed(ctx: Any, value: torch.Tensor, dtype: torch.dtype, name: str) -> torch.Tensor | None:
-    """The constant in `dtype`, with a warning, where finite values are beyond its range; else None."""
+    """The constant in `dtype`, with a warning, where finite values are beyond its range; else
+    None.
+    """
     if not value.is_floating_point() or not value.numel():
         return None
     low, high = (v.item() for v in value.aminmax())  # no copies of large weights
     most = max(-low, high)
-    if most <= torch.finfo(dtype).max or not bool((torch.isinf(value.to(dtype)) & torch.isfinite(value)).any()):
+    if most <= torch.finfo(dtype).max or not bool(
+        (torch.isinf(value.to(dtype)) & torch.isfinite(value)).any()
+    ):
         return None
     ctx.warn(f"`{name}` has values beyond {dtype}'s range ({most:.3g}): keep this node in float32")
     return _saturated(value, dtype)
 
 
 def _saturated(value: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """Finite values beyond the range of `dtype` as its greatest: attention masks by the least number of float32, and
-    the softmax of a row of infinities, all masked, would be NaN where the module's is not."""
+    """Finite values beyond the range of `dtype` as its greatest: attention masks by the least
+    number of float32, and the softmax of a row of infinities, all masked, would be NaN where the
+    module's is not.
+    """
     most = torch.finfo(dtype).max
     return torch.where(value.isinf(), value, value.clamp(-most, most)).to(dtype)

@@ -1,8 +1,9 @@
-"""IQuantizeLayer and IDequantizeLayer: how a tensor is rounded to 8 bits, and read back in the dtype that computes.
+"""IQuantizeLayer and IDequantizeLayer: how a tensor is rounded to 8 bits, and read back in the
+dtype that computes.
 
-TensorRT takes the pair in front of a convolution or a product as the order to compute it in 8 bits. On 10, 11 and RTX
-a scale has the dtype of the floating side of its layer ("Data Types" of the operators Quantize and Dequantize); on 8.6
-it is float32. Zero points are 0 everywhere.
+TensorRT takes the pair in front of a convolution or a product as the order to compute it in 8 bits.
+On 10, 11 and RTX a scale has the dtype of the floating side of its layer ("Data Types" of the
+operators Quantize and Dequantize); on 8.6 it is float32. Zero points are 0 everywhere.
 """
 
 from __future__ import annotations
@@ -20,7 +21,9 @@ INT8, FP8 = torch.int8, torch.float8_e4m3fn
 
 @dataclass(frozen=True)
 class Quantised:
-    """A tensor of 8-bit values and their scale: float32, rank 0, or rank 1 with one for each place of `axis`."""
+    """A tensor of 8-bit values and their scale: float32, rank 0, or rank 1 with one for each place
+    of `axis`.
+    """
 
     tensor: Any
     scale: torch.Tensor
@@ -33,7 +36,9 @@ def missing(dtype: torch.dtype) -> str | None:
 
 
 def fits(scale: torch.Tensor, dtype: torch.dtype) -> bool:
-    """Whether the floating dtype holds each scale to within 1/256: half a step of the outmost of 127 levels."""
+    """Whether the floating dtype holds each scale to within 1/256: half a step of the outmost of
+    127 levels.
+    """
     return bool(((scale.to(dtype).float() / scale - 1).abs() < 2**-8).all())
 
 
@@ -42,8 +47,12 @@ def is_int8(least: torch.Tensor, most: torch.Tensor) -> bool:
     return bool(least.min() >= -128 and most.max() <= 127)
 
 
-def quantise(ctx: Any, x: Any, scale: torch.Tensor, axis: int | None, dtype: torch.dtype = INT8) -> Quantised:
-    """round(x / scale), ties to even, saturated, in the 8-bit dtype; x an ITensor or a static torch.Tensor."""
+def quantise(
+    ctx: Any, x: Any, scale: torch.Tensor, axis: int | None, dtype: torch.dtype = INT8
+) -> Quantised:
+    """round(x / scale), ties to even, saturated, in the 8-bit dtype; x an ITensor or a static
+    torch.Tensor.
+    """
     own = ctx.dtype(x) if not isinstance(x, torch.Tensor) else torch.float32
     factor = ctx.constant(scale.to(own))
     layer = ctx.net.add_quantize(ctx.tensor(x, own), factor, *_of(dtype))
@@ -64,8 +73,9 @@ def dequantise(ctx: Any, quantised: Quantised, dtype: torch.dtype) -> Any:
 
 
 def again(ctx: Any, tensor: Any, dtype: torch.dtype) -> Any:
-    """A dequantised tensor read back in another dtype: a cast behind it would hide it from TensorRT. None where the
-    tensor is not dequantised, or its scale does not fit the dtype."""
+    """A dequantised tensor read back in another dtype: a cast behind it would hide it from
+    TensorRT. None where the tensor is not dequantised, or its scale does not fit the dtype.
+    """
     quantised = ctx.facts(tensor).quantised
     return dequantise(ctx, quantised, dtype) if quantised and fits(quantised.scale, dtype) else None
 

@@ -1,13 +1,15 @@
-"""Which function converts which operator: one entry a schema, with its capability beside it as data.
+"""Which function converts which operator: one entry a schema, with its capability beside it as
+data.
 
     @converter("aten::hardtanh(Tensor self, Scalar min_val=-1, Scalar max_val=1) -> Tensor")
     def hardtanh(ctx, node, x, min_val, max_val): ...
 
-The schema string is the key, and its types unwrap the arguments: `Tensor` arrives as an ITensor (a constant becomes a
-layer), `int`, `float`, `bool`, `str` and lists of them as Python values. What is declared differently is data too:
-`constants` names tensors that arrive as torch.Tensor where they are static; `dynamic` names numbers that may arrive as
-a DynamicScalar; `packed`, tensors that may be a part of a packed sequence (packing.py); `when` holds predicates that
-look at the bound arguments and return None or the reason against. A node whose inputs are all static is computed by
+The schema string is the key, and its types unwrap the arguments: `Tensor` arrives as an ITensor (a
+constant becomes a layer), `int`, `float`, `bool`, `str` and lists of them as Python values. What is
+declared differently is data too: `constants` names tensors that arrive as torch.Tensor where they
+are static; `dynamic` names numbers that may arrive as a DynamicScalar; `packed`, tensors that may
+be a part of a packed sequence (packing.py); `when` holds predicates that look at the bound
+arguments and return None or the reason against. A node whose inputs are all static is computed by
 torch, unless its converter says `folds=False`.
 """
 
@@ -27,7 +29,9 @@ Predicate = Callable[[Any, SimpleNamespace], "str | None"]
 
 @dataclass(frozen=True)
 class Converter:
-    """One operator's converter: `key` is `aten::name.overload`, the rest is what the decorator was told."""
+    """One operator's converter: `key` is `aten::name.overload`, the rest is what the decorator was
+    told.
+    """
 
     key: str
     schema: torch._C.FunctionSchema
@@ -41,7 +45,9 @@ class Converter:
 
     @cached_property
     def arguments(self) -> tuple[tuple[str, str], ...]:
-        """Each argument's name, and how its value is unwrapped: `tensor`, `tensors`, `dynamic` or `static`."""
+        """Each argument's name, and how its value is unwrapped: `tensor`, `tensors`, `dynamic` or
+        `static`.
+        """
         return tuple((a.name, self._kind(a)) for a in self.schema.arguments)
 
     def _kind(self, argument: Any) -> str:
@@ -74,7 +80,8 @@ def converter(
     note: str = "",
     folds: bool = True,
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Register a function `(ctx, node, *arguments) -> ITensor | ILayer | tuple` for the schemas given.
+    """Register a function `(ctx, node, *arguments) -> ITensor | ILayer | tuple` for the schemas
+    given.
 
     `note` is printed in docs/operators.md. Raises ValueError where a schema is registered twice.
     """
@@ -87,16 +94,20 @@ def converter(
                 raise ValueError(f"{key} has two converters")
             schema = torch._C.parse_schema(text)
             named = frozenset(constants), frozenset(dynamic)
-            CONVERTERS[key] = Converter(key, schema, build, predicates, *named, note, folds, frozenset(packed))
+            CONVERTERS[key] = Converter(
+                key, schema, build, predicates, *named, note, folds, frozenset(packed)
+            )
         return build
 
     return register
 
 
 def evaluator(*keys: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Register a function `(ctx, node, *values) -> value` that works on static values, DynamicScalars and lists.
+    """Register a function `(ctx, node, *values) -> value` that works on static values,
+    DynamicScalars and lists.
 
-    The key is a node kind (`prim::ListConstruct`) or a schema's `aten::size.int`; values arrive as they are.
+    The key is a node kind (`prim::ListConstruct`) or a schema's `aten::size.int`; values arrive as
+    they are.
     """
 
     def register(evaluate: Callable[..., Any]) -> Callable[..., Any]:

@@ -1,4 +1,6 @@
-"""Arithmetic and comparison of Python numbers and DynamicScalars: Python's own where all are static."""
+"""Arithmetic and comparison of Python numbers and DynamicScalars: Python's own where all are
+static.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ from builder.conversion.dynamic import DynamicScalar, bounds, expression
 
 @dataclass(frozen=True)
 class Rule:
-    """One operation: on Python numbers, on sympy expressions (None: unknown), and as an ElementWiseOperation."""
+    """One operation: on Python numbers, on sympy expressions (None: unknown), and as an
+    ElementWiseOperation.
+    """
 
     python: Callable[[Any, Any], Any]
     symbolic: Callable[[Any, Any], Any] | None
@@ -61,7 +65,12 @@ def binary(ctx: Any, operation: str, a: Any, b: Any) -> Any:
     if expr is not None and expr.is_Integer and _integral(ctx, a, b) and operation != "truediv":
         return int(expr)
     for same_as, value in ((a, expression(a)), (b, expression(b))):
-        if isinstance(same_as, DynamicScalar) and expr == value and _integral(ctx, a, b) and operation != "truediv":
+        if (
+            isinstance(same_as, DynamicScalar)
+            and expr == value
+            and _integral(ctx, a, b)
+            and operation != "truediv"
+        ):
             return same_as  # x + 0, x * 1
     dtype = torch.int64 if _integral(ctx, a, b) and operation != "truediv" else torch.float32
     left, right = (vector(ctx, v, dtype) for v in (a, b))
@@ -70,11 +79,15 @@ def binary(ctx: Any, operation: str, a: Any, b: Any) -> Any:
     else:
         output = ctx.elementwise(rule.layer, left, right)
     exact = doubles.binary(ctx, operation, a, b) if dtype.is_floating_point else None
-    return DynamicScalar(output, expr if expr is not None else unknown(output), dtype, doubles=exact)
+    return DynamicScalar(
+        output, expr if expr is not None else unknown(output), dtype, doubles=exact
+    )
 
 
 def truncated(ctx: Any, a: Any, b: Any) -> Any:
-    """C's a / b: rounded towards zero, which TensorRT's integer division does; the floor where neither is negative."""
+    """C's a / b: rounded towards zero, which TensorRT's integer division does; the floor where
+    neither is negative.
+    """
     if all(decided(ctx, "ge", v, 0) for v in (a, b)):
         return binary(ctx, "floordiv", a, b)
     if not isinstance(a, DynamicScalar) and not isinstance(b, DynamicScalar):
@@ -92,10 +105,15 @@ def modulo(ctx: Any, a: Any, b: Any) -> Any:
 
 
 def unary(ctx: Any, operation: str, a: DynamicScalar) -> DynamicScalar:
-    """One IUnaryLayer on a DynamicScalar; `operation` is a UnaryOperation's name, and torch's in lower case."""
+    """One IUnaryLayer on a DynamicScalar; `operation` is a UnaryOperation's name, and torch's in
+    lower case.
+    """
     output = ctx.unary(operation, a.tensor)
     return DynamicScalar(
-        output, unknown(output), a.dtype, doubles=doubles.mapped(ctx, a, getattr(torch, operation.lower()))
+        output,
+        unknown(output),
+        a.dtype,
+        doubles=doubles.mapped(ctx, a, getattr(torch, operation.lower())),
     )
 
 
@@ -114,7 +132,9 @@ def compare(ctx: Any, operation: str, a: Any, b: Any) -> Any:
 
 
 def decided(ctx: Any, operation: str, a: Any, b: Any) -> bool | None:
-    """A comparison that the axes' ranges settle for every shape of the profiles; None where they do not. No layers."""
+    """A comparison that the axes' ranges settle for every shape of the profiles; None where they do
+    not. No layers.
+    """
     if not isinstance(a, DynamicScalar) and not isinstance(b, DynamicScalar):
         return COMPARISON[operation][0](a, b)
     if not _integral(ctx, a, b):
@@ -125,15 +145,21 @@ def decided(ctx: Any, operation: str, a: Any, b: Any) -> bool | None:
     python = COMPARISON[operation][0]
     low, high = span
     if operation in ("eq", "ne"):
-        return python(low, 0) if low == high else (operation == "ne") if low > 0 or high < 0 else None
+        return (
+            python(low, 0) if low == high else (operation == "ne") if low > 0 or high < 0 else None
+        )
     answers = {python(low, 0), python(high, 0)}
     return answers.pop() if len(answers) == 1 else None
 
 
 def _span(ctx: Any, difference: sympy.Expr) -> Any:
-    """Between which values a difference lies, in every trip of the loops whose numbers are in it."""
+    """Between which values a difference lies, in every trip of the loops whose numbers are in
+    it.
+    """
     low = high = difference
-    for counter in reversed([symbol for symbol in ctx.counters if symbol in difference.free_symbols]):
+    for counter in reversed(
+        [symbol for symbol in ctx.counters if symbol in difference.free_symbols]
+    ):
         slope, trips = sympy.diff(difference, counter), ctx.counters[counter]
         if slope.is_number:
             first, last = (0, trips - 1) if slope > 0 else (trips - 1, 0)
@@ -152,7 +178,9 @@ def vector(ctx: Any, value: Any, dtype: torch.dtype) -> Any:
 
 
 def convert(ctx: Any, value: Any, dtype: torch.dtype) -> Any:
-    """Python's int(), float() or bool() of a number or DynamicScalar; int() truncates towards zero."""
+    """Python's int(), float() or bool() of a number or DynamicScalar; int() truncates towards
+    zero.
+    """
     if not isinstance(value, DynamicScalar):
         if dtype == torch.int64:
             return math.trunc(value)

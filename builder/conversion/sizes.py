@@ -8,19 +8,26 @@ from builder.conversion.dynamic import bounds
 from builder.engine.flavour import trt
 
 SAME_SHAPE = frozenset(
-    "ACTIVATION UNARY CAST IDENTITY SCALE SOFTMAX NORMALIZATION LRN CUMULATIVE QUANTIZE DEQUANTIZE".split()
+    """
+        ACTIVATION UNARY CAST IDENTITY SCALE SOFTMAX NORMALIZATION LRN CUMULATIVE QUANTIZE
+        DEQUANTIZE
+    """.split()
 )
 BROADCAST = frozenset("ELEMENTWISE SELECT PARAMETRIC_RELU".split())
 LEADING_AXIS = frozenset("CONVOLUTION DECONVOLUTION POOLING RESIZE".split())
 
 
 def kind_of(layer: Any) -> str:
-    """The layer's type; an IActivationLayer's or IPoolingLayer's own `type` is its function, and hides it."""
+    """The layer's type; an IActivationLayer's or IPoolingLayer's own `type` is its function, and
+    hides it.
+    """
     return str(trt.ILayer.type.__get__(layer).name)
 
 
 def propagate(ctx: Any, layer: Any) -> None:
-    """Note which dynamic axes of the layer's outputs equal axes of its inputs; axes already noted stay."""
+    """Note which dynamic axes of the layer's outputs equal axes of its inputs; axes already noted
+    stay.
+    """
     for index in range(layer.num_outputs):
         output = layer.get_output(index)
         if output is not None and any(length < 0 for length in output.shape):
@@ -51,7 +58,9 @@ def _output(ctx: Any, layer: Any, output: Any) -> None:
 
 
 def _broadcast(ctx: Any, layer: Any, output: Any, axis: int) -> None:
-    """The one size that all inputs agree on, or one that is surely more than 1, which no other then differs from."""
+    """The one size that all inputs agree on, or one that is surely more than 1, which no other then
+    differs from.
+    """
     inputs = (layer.get_input(i) for i in range(layer.num_inputs))
     sizes = list(dict.fromkeys(ctx.expr(t, axis) for t in inputs if t.shape[axis] != 1))
     if len(sizes) > 1:
@@ -66,7 +75,9 @@ def _more_than_one(ctx: Any, size: Any) -> bool:
 
 
 def _same_rank_axes(ctx: Any, layer: Any, output: Any) -> None:
-    """Matrix products keep the batch axes; reductions with kept axes keep all that they do not reduce."""
+    """Matrix products keep the batch axes; reductions with kept axes keep all that they do not
+    reduce.
+    """
     known = ctx.facts(output).exprs
     kind = kind_of(layer)
     source = layer.get_input(0)

@@ -1,4 +1,6 @@
-"""Tensors of N, C and spatial axes as TensorRT wants them: always with a batch axis, never with one spatial axis."""
+"""Tensors of N, C and spatial axes as TensorRT wants them: always with a batch axis, never with one
+spatial axis.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,8 @@ def filled(values: Any, count: int) -> list[int]:
 
 
 def as_image(ctx: ConversionContext, x: Any, axes: int) -> tuple[Any, Callable[[Any], Any]]:
-    """`x` of (N,) C and `axes` spatial axes with a batch axis and at least two spatial ones, and what undoes it.
+    """`x` of (N,) C and `axes` spatial axes with a batch axis and at least two spatial ones, and
+    what undoes it.
 
     One spatial axis becomes two, the last of size 1: TensorRT's windows are 2-D or 3-D.
     """
@@ -32,12 +35,18 @@ def as_image(ctx: ConversionContext, x: Any, axes: int) -> tuple[Any, Callable[[
 
 
 def with_unit(values: Sequence[int], unit: int) -> list[int]:
-    """Window settings for two axes or more: `unit` for the axis that `as_image` adds to a single one."""
+    """Window settings for two axes or more: `unit` for the axis that `as_image` adds to a single
+    one.
+    """
     return [*values, unit] if len(values) == 1 else list(values)
 
 
-def note_spatial(ctx: ConversionContext, x: Any, y: Any, length: Callable[[int, sympy.Expr], sympy.Expr]) -> Any:
-    """Remember the symbolic sizes of `y` (N, K, spatial): `length(i, size)` of the i-th spatial axis of `x`."""
+def note_spatial(
+    ctx: ConversionContext, x: Any, y: Any, length: Callable[[int, sympy.Expr], sympy.Expr]
+) -> Any:
+    """Remember the symbolic sizes of `y` (N, K, spatial): `length(i, size)` of the i-th spatial
+    axis of `x`.
+    """
     exprs: list[Any] = [ctx.expr(x, 0), y.shape[1]]
     for axis in range(2, ctx.rank(y)):
         exprs.append(length(axis - 2, ctx.expr(x, axis)) if y.shape[axis] < 0 else y.shape[axis])
@@ -45,8 +54,12 @@ def note_spatial(ctx: ConversionContext, x: Any, y: Any, length: Callable[[int, 
 
 
 @lru_cache(maxsize=4096)
-def windows(length: sympy.Expr, padding: int, window: int, stride: int, up: bool = False) -> sympy.Expr:
-    """The number of windows that fit in an axis, `padding` on both sides together: (I + P - K) / S + 1, rounded."""
+def windows(
+    length: sympy.Expr, padding: int, window: int, stride: int, up: bool = False
+) -> sympy.Expr:
+    """The number of windows that fit in an axis, `padding` on both sides together: (I + P - K) / S
+    + 1, rounded.
+    """
     rest = length + padding - window
     if stride == 1:
         return rest + 1

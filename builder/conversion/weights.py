@@ -12,13 +12,17 @@ from builder.engine.flavour import trt
 
 
 class Weights:
-    """TensorRT reads a network's weights when it builds, so every tensor handed over is held here until then."""
+    """TensorRT reads a network's weights when it builds, so every tensor handed over is held here
+    until then.
+    """
 
     def __init__(self) -> None:
         self.alive: list[Any] = []
 
     def of(self, tensor: torch.Tensor | None) -> Any:
-        """trt.Weights over the tensor's own memory (made contiguous first); empty Weights for None."""
+        """trt.Weights over the tensor's own memory (made contiguous first); empty Weights for
+        None.
+        """
         if tensor is None:
             return trt.Weights()
         tensor = tensor.detach().contiguous()
@@ -26,6 +30,8 @@ class Weights:
         if flavour.strongly_typed():
             return trt.Weights(dtypes.to_trt(tensor.dtype), tensor.data_ptr(), tensor.numel())
         if not tensor.numel():
-            return trt.Weights(dtypes.to_trt(tensor.dtype))  # it wants no values, where numpy gives an address
-        self.alive.append(tensor.numpy())  # 8.6 takes no address; the array is a view of the same memory
+            # it wants no values, where numpy gives an address
+            return trt.Weights(dtypes.to_trt(tensor.dtype))
+        # 8.6 takes no address; the array is a view of the same memory
+        self.alive.append(tensor.numpy())
         return trt.Weights(self.alive[-1])

@@ -28,11 +28,14 @@ class Plan:
     facts: dict[str, Any] = field(default_factory=dict)
 
 
-def build(conversion: Any, options: BuildOptions = DEFAULT, report: progress.Report | None = None) -> Plan:
+def build(
+    conversion: Any, options: BuildOptions = DEFAULT, report: progress.Report | None = None
+) -> Plan:
     """Compile a Conversion; `report` is told where TensorRT stands.
 
-    Raises EngineError with TensorRT's own words where it refuses the network, or memory cannot suffice; UsageError for
-    options that the flavour lacks; BuildCancelled (a KeyboardInterrupt) when progress.CANCEL was set.
+    Raises EngineError with TensorRT's own words where it refuses the network, or memory cannot
+    suffice; UsageError for options that the flavour lacks; BuildCancelled (a KeyboardInterrupt)
+    when progress.CANCEL was set.
     """
     monitor = progress.monitor(report)  # must outlive the build
     config.check(options)
@@ -60,8 +63,9 @@ def _compile(conversion: Any, settings: Any, options: BuildOptions) -> bytes:
 
 @contextmanager
 def _alone() -> Any:
-    """One build at a time on a GPU, over all processes of the machine: it times tactics, and two would disturb each
-    other. RTX measures nothing and waits for nobody."""
+    """One build at a time on a GPU, over all processes of the machine: it times tactics, and two
+    would disturb each other. RTX measures nothing and waits for nobody.
+    """
     if flavour.name() == "tensorrt-rtx":
         yield
         return
@@ -78,7 +82,9 @@ def build_engine(conversion: Any, options: BuildOptions = DEFAULT) -> bytes:
 
 @contextmanager
 def quiet() -> Any:
-    """Polygraphy's own log is silent, critical errors too: it raises them, and our error carries what matters."""
+    """Polygraphy's own log is silent, critical errors too: it raises them, and our error carries
+    what matters.
+    """
     from polygraphy.logger import G_LOGGER
 
     with G_LOGGER.verbosity(G_LOGGER.CRITICAL + 1):
@@ -86,7 +92,9 @@ def quiet() -> Any:
 
 
 ASIDE = ("myelinCache.h::deserializeFromBuffer", "The timing cache will not be used!")
-"""What 8.5 and 8.6 say of every timing cache that they wrote themselves, whatever comes of the build."""
+"""What 8.5 and 8.6 say of every timing cache that they wrote themselves, whatever comes of the
+build.
+"""
 
 
 def _reason(refusal: Exception) -> str:
@@ -96,27 +104,41 @@ def _reason(refusal: Exception) -> str:
 
 
 SCARCE = re.compile(r"workspace|ShmemSize|shared memory|out of memory", re.IGNORECASE)
-"""TensorRT's words where a limit of memory leaves it no way to compute a layer (or an assertion about it fails)."""
+"""TensorRT's words where a limit of memory leaves it no way to compute a layer (or an assertion
+about it fails).
+"""
 
 
 TOGETHER = re.compile(r"any implementation for node \{ForeignNode")
-"""TensorRT's words where Myelin, which compiles what stands between two layers' names as one, has stopped. Seen of
-GPT-NeoX on 8.6, whose attention and feed-forward layers stand side by side: of one length of sequence it builds."""
+"""TensorRT's words where Myelin, which compiles what stands between two layers' names as one, has
+stopped. Seen of GPT-NeoX on 8.6, whose attention and feed-forward layers stand side by side: of one
+length of sequence it builds.
+"""
 
 
 def _fix(reason: str, options: BuildOptions) -> str:
     if TOGETHER.search(reason):
-        return "give a size that varies one value (min = max), or build with another version of TensorRT"
+        return (
+            "give a size that varies one value (min = max), or build with another version of"
+            " TensorRT"
+        )
     if not SCARCE.search(reason):
         return "`trt-build inspect` shows the network's layers"
     limits = ", ".join(f"{pool} {limit} bytes" for pool, limit in options.limits().items())
     if limits:
-        return f"allow more memory than {limits} (--workspace, --pool, or the manifest's build), or leave the limit out"
+        return (
+            f"allow more memory than {limits} (--workspace, --pool, or the manifest's build), or"
+            " leave the limit out"
+        )
     return "lower the greatest sizes in the manifest, or build on a GPU with more memory"
 
 
-def plan_facts(conversion: Any, options: BuildOptions, data: bytes, seconds: float) -> dict[str, Any]:
-    """What plan.json says of a plan: what it was built with and for, its endpoints, and its hash."""
+def plan_facts(
+    conversion: Any, options: BuildOptions, data: bytes, seconds: float
+) -> dict[str, Any]:
+    """What plan.json says of a plan: what it was built with and for, its endpoints, and its
+    hash.
+    """
     network = conversion.network
     inputs = [network.get_input(i) for i in range(network.num_inputs)]
     outputs = [network.get_output(i) for i in range(network.num_outputs)]
@@ -124,7 +146,9 @@ def plan_facts(conversion: Any, options: BuildOptions, data: bytes, seconds: flo
         "flavour": flavour.name(),
         "tensorrt": trt.__version__,
         "compute_capabilities": [f"{major}.{minor}" for major, minor in _targets(options)],
-        "options": {name: str(v) if name == "timing_cache" else v for name, v in options.set().items()},
+        "options": {
+            name: str(v) if name == "timing_cache" else v for name, v in options.set().items()
+        },
         "precision": conversion.precision,
         "inputs": [_endpoint(t) for t in inputs],
         "outputs": [_endpoint(t) for t in outputs],
@@ -137,13 +161,18 @@ def plan_facts(conversion: Any, options: BuildOptions, data: bytes, seconds: flo
 
 
 def _targets(options: BuildOptions) -> list[tuple[int, int]]:
-    """The compute capabilities that the plan is for: those asked for, or of the GPU that it was built on."""
+    """The compute capabilities that the plan is for: those asked for, or of the GPU that it was
+    built on.
+    """
     device = None if flavour.name() == "tensorrt-rtx" else gpu.current()
     return [device.capability] if device else list(options.compute_capabilities)
 
 
 def _shapes(conversion: Any, profile: Any) -> dict[str, list[list[int]]]:
-    return {spec.name: [list(spec.at(profile, which)) for which in range(3)] for spec in conversion.inputs}
+    return {
+        spec.name: [list(spec.at(profile, which)) for which in range(3)]
+        for spec in conversion.inputs
+    }
 
 
 def _endpoint(tensor: Any) -> dict[str, Any]:

@@ -1,4 +1,6 @@
-"""Folders and files that outlive a run on this machine: the cache folder, the timing cache of this GPU, locks."""
+"""Folders and files that outlive a run on this machine: the cache folder, the timing cache of this
+GPU, locks.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +13,16 @@ from builder.engine import flavour, gpu
 from builder.errors import EnvironmentProblem
 
 CACHE_VARIABLE = "TRT_BUILD_CACHE"
-FIX = f"{CACHE_VARIABLE} names a folder that you may write to: the timing cache and the GPU's lock are there"
+FIX = (
+    f"{CACHE_VARIABLE} names a folder that you may write to: the timing cache and the GPU's lock"
+    " are there"
+)
 
 
 def cache_folder() -> Path:
-    """TRT_BUILD_CACHE, else trt-build in the user's cache folder (XDG_CACHE_HOME, ~/.cache); it may not exist yet."""
+    """TRT_BUILD_CACHE, else trt-build in the user's cache folder (XDG_CACHE_HOME, ~/.cache); it may
+    not exist yet.
+    """
     own = os.environ.get(CACHE_VARIABLE)
     if own:
         return Path(own)
@@ -24,24 +31,36 @@ def cache_folder() -> Path:
 
 
 def beside(path: Path) -> Path:
-    """The path, whose folder is there now. Raises EnvironmentProblem where it cannot be made or written to."""
+    """The path, whose folder is there now. Raises EnvironmentProblem where it cannot be made or
+    written to.
+    """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise EnvironmentProblem(f"{path.parent} cannot be made: {error.strerror}", fix=FIX) from error
+        raise EnvironmentProblem(
+            f"{path.parent} cannot be made: {error.strerror}", fix=FIX
+        ) from error
     if not os.access(path.parent, os.W_OK | os.X_OK):
         raise EnvironmentProblem(f"nothing can be written into {path.parent}", fix=FIX)
     return path
 
 
 def timing_cache(asked: Path | None = None) -> Path:
-    """The one asked for, or that of this GPU, driver and TensorRT: measurements of one mean nothing for another."""
+    """The one asked for, or that of this GPU, driver and TensorRT: measurements of one mean nothing
+    for another.
+    """
     if asked:
         if asked.is_dir():
-            raise EnvironmentProblem(f"the timing cache {asked} is a folder", fix="name a file, old or new")
+            raise EnvironmentProblem(
+                f"the timing cache {asked} is a folder", fix="name a file, old or new"
+            )
         return asked
     here = gpu.identity() or {"name": "no-gpu"}
-    words = [*map(str, here.values()), "tensorrt", flavour.installed_version(flavour.chosen()) or "unknown"]
+    words = [
+        *map(str, here.values()),
+        "tensorrt",
+        flavour.installed_version(flavour.chosen()) or "unknown",
+    ]
     name = re.sub(r"[^A-Za-z0-9.]+", "-", "-".join(words)).strip("-").lower()
     return cache_folder() / "timing" / f"{name}.cache"
 
@@ -55,6 +74,8 @@ def digest(path: Path) -> str | None:
 
 
 def gpu_lock() -> Path:
-    """The file whose lock means that a build times tactics on this GPU: two at once would spoil each other's times."""
+    """The file whose lock means that a build times tactics on this GPU: two at once would spoil
+    each other's times.
+    """
     device = gpu.current()
     return cache_folder() / "locks" / f"gpu-{device.uuid if device else 'none'}.lock"

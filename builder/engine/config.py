@@ -13,7 +13,8 @@ from builder.engine.typed import has_half, has_int8
 
 
 def create(conversion: Any, chosen: BuildOptions, monitor: Any = None) -> Any:
-    """A function (builder, network) -> IBuilderConfig. Raises UsageError for what this flavour does not have.
+    """A function (builder, network) -> IBuilderConfig. Raises UsageError for what this flavour does
+    not have.
 
     TF32 is on only where the precision asks for it: in a fresh config it is on.
     """
@@ -31,7 +32,9 @@ def create(conversion: Any, chosen: BuildOptions, monitor: Any = None) -> Any:
         "version_compatible": chosen.version_compatible,
         "error_on_timing_cache_miss": chosen.error_on_timing_cache_miss,
         "progress_monitor": monitor,
-        "profiling_verbosity": _member("ProfilingVerbosity", chosen.profiling_verbosity, "profiling_verbosity"),
+        "profiling_verbosity": _member(
+            "ProfilingVerbosity", chosen.profiling_verbosity, "profiling_verbosity"
+        ),
     }
     if flavour.name() == "tensorrt-rtx":
         from polygraphy.backend.tensorrt_rtx import CreateConfigRTX
@@ -40,11 +43,15 @@ def create(conversion: Any, chosen: BuildOptions, monitor: Any = None) -> Any:
         made = CreateConfigRTX(compute_capabilities=targets, **common)
     else:
         made = CreateConfig(**common, **_measured(chosen), **_flags(conversion))
-    return PostprocessConfig(made, lambda builder, network, config: set_tf32(config, conversion.precision == "tf32"))
+    return PostprocessConfig(
+        made, lambda builder, network, config: set_tf32(config, conversion.precision == "tf32")
+    )
 
 
 def check(chosen: BuildOptions) -> None:
-    """Raise UsageError for an option that this flavour, its version or this machine does not have."""
+    """Raise UsageError for an option that this flavour, its version or this machine does not
+    have.
+    """
     options.check(chosen, flavour.name(), trt, trt.__version__)
     options.check_host(chosen, flavour.name(), flavour.gpu_answers())
     pools(chosen)
@@ -54,9 +61,11 @@ def check(chosen: BuildOptions) -> None:
 
 
 def timing_cache(chosen: BuildOptions) -> Path | None:
-    """The timing cache that a build uses; None where the flavour measures nothing. Its folder is made.
+    """The timing cache that a build uses; None where the flavour measures nothing. Its folder is
+    made.
 
-    Raises EnvironmentProblem where nothing can be written there."""
+    Raises EnvironmentProblem where nothing can be written there.
+    """
     if flavour.name() == "tensorrt-rtx":
         return None
     return caches.beside(caches.timing_cache(chosen.timing_cache))
@@ -74,7 +83,9 @@ def _measured(chosen: BuildOptions) -> dict[str, Any]:
 
 def _tactic_sources(chosen: BuildOptions) -> list[Any] | None:
     sources = chosen.tactic_sources
-    return None if sources is None else [_member("TacticSource", s, "tactic_sources") for s in sources]
+    return (
+        None if sources is None else [_member("TacticSource", s, "tactic_sources") for s in sources]
+    )
 
 
 def _hardware_level(chosen: BuildOptions) -> Any:
@@ -86,12 +97,15 @@ HALF_ALLOWED = ("fp16", "mixed")
 
 
 def _flags(conversion: Any) -> dict[str, Any]:
-    """8.6 chooses precisions itself, among those that it is allowed; int8 it takes where the network quantises."""
+    """8.6 chooses precisions itself, among those that it is allowed; int8 it takes where the
+    network quantises.
+    """
     if flavour.strongly_typed():
         return {}
     half = conversion.precision in HALF_ALLOWED or has_half(conversion.network)
     int8 = has_int8(conversion.network)
-    # 8.6 stops at an assertion of its own ("incorrectly marked as an int8 node") where it must obey beside int8
+    # 8.6 stops at an assertion of its own ("incorrectly marked as an int8 node") where it must obey
+    # beside int8
     constraints = ("prefer" if int8 else "obey") if half else None
     return {"fp16": half, "int8": int8, "precision_constraints": constraints}
 

@@ -1,6 +1,8 @@
-"""What TensorRT 8.6 refuses of the layers that it shares with 10, 11 and RTX: one table, asked by dtype.
+"""What TensorRT 8.6 refuses of the layers that it shares with 10, 11 and RTX: one table, asked by
+dtype.
 
-Seen on an H100 with 8.6.0, whose builder or network said so; the converters ask `takes` and compose what it does not.
+Seen on an H100 with 8.6.0, whose builder or network said so; the converters ask `takes` and compose
+what it does not.
 """
 
 from __future__ import annotations
@@ -17,14 +19,20 @@ REFUSED: dict[str, frozenset[str]] = {
     "ELEMENTWISE.POW": WHOLE,  # "operation POW requires inputs with activation type"
     # "No support for kREFLECT, kFILL, kCLAMP slice mode with Myelin", which alone has bools
     **dict.fromkeys(("SLICE.FILL", "SLICE.CLAMP", "SLICE.REFLECT"), TRUTHS),
-    "POOLING.PADDED_UP": REALS,  # an average that rounds up divides by the whole window, beyond the padding too
-    "QUANTIZE.CHANNELS": REALS,  # "only per-tensor quantization for activation tensors" (developer guide)
+    # an average that rounds up divides by the whole window, beyond the padding too
+    "POOLING.PADDED_UP": REALS,
+    # "only per-tensor quantization for activation tensors" (developer guide)
+    "QUANTIZE.CHANNELS": REALS,
     "CONDITIONAL.IN_LOOP": TRUTHS,  # one that gives a bool within a loop ends the process
     # "conditionally dependent shape tensors not supported"
     "CONDITIONAL.SIZES": WHOLE,
-    # "No support for kREFLECT, kFILL, kCLAMP slice mode with Myelin", which compiles the bodies of loops
-    **dict.fromkeys(("SLICE.FILL.IN_LOOP", "SLICE.CLAMP.IN_LOOP", "SLICE.REFLECT.IN_LOOP"), WHOLE | REALS),
-    # rows that a loop writes, chosen by their number: depending on each other they crash the builder, else they mix
+    # "No support for kREFLECT, kFILL, kCLAMP slice mode with Myelin", which compiles the bodies of
+    # loops
+    **dict.fromkeys(
+        ("SLICE.FILL.IN_LOOP", "SLICE.CLAMP.IN_LOOP", "SLICE.REFLECT.IN_LOOP"), WHOLE | REALS
+    ),
+    # rows that a loop writes, chosen by their number: depending on each other they crash the
+    # builder, else they mix
     "FILL.IN_LOOP": WHOLE | REALS,
     "QUANTIZE.CLIPPED": REALS,  # a CLIP before a quantisation is answered as if the scale were 1
     # "input/output with DataType Int8 in network without Q/DQ layers must have dynamic range set"
@@ -36,5 +44,7 @@ REFUSED: dict[str, frozenset[str]] = {
 
 
 def takes(layer: str, dtype: str) -> bool:
-    """Whether the TensorRT in use takes a DataType, by name, in a layer (`TOPK`, `UNARY.NEG`, ...)."""
+    """Whether the TensorRT in use takes a DataType, by name, in a layer (`TOPK`, `UNARY.NEG`,
+    ...).
+    """
     return flavour.strongly_typed() or dtype not in REFUSED.get(layer, frozenset())

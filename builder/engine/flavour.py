@@ -1,7 +1,8 @@
 """Which TensorRT this process uses, and the one place where the flavours' differences stand.
 
-`trt` is the chosen module: `tensorrt` (8.6, 10, 11) or `tensorrt_rtx` (1.x). One process uses one flavour;
-it is settled when `trt` is first touched. Every other file of trt-build says `from builder.engine.flavour import trt`.
+`trt` is the chosen module: `tensorrt` (8.6, 10, 11) or `tensorrt_rtx` (1.x). One process uses one
+flavour; it is settled when `trt` is first touched. Every other file of trt-build says `from
+builder.engine.flavour import trt`.
 """
 
 from __future__ import annotations
@@ -31,34 +32,43 @@ def installed() -> list[str]:
 
 
 def select(name: str = "auto") -> str:
-    """Settle the flavour of this process: `auto`, `tensorrt` or `tensorrt-rtx`; returns the one chosen.
+    """Settle the flavour of this process: `auto`, `tensorrt` or `tensorrt-rtx`; returns the one
+    chosen.
 
-    Raises UsageError where another flavour is loaded already, EnvironmentProblem where none is installed.
+    Raises UsageError where another flavour is loaded already, EnvironmentProblem where none is
+    installed.
     """
     global _wanted
     chosen = resolve(name)
     if _loaded is not None and _loaded.__name__ != MODULES[chosen]:
-        raise UsageError(f"this process already uses {_loaded.__name__}; one process uses one flavour")
+        raise UsageError(
+            f"this process already uses {_loaded.__name__}; one process uses one flavour"
+        )
     _wanted = chosen
     return chosen
 
 
 def resolve(name: str = "auto") -> str:
-    """The flavour that `name` means here: auto takes `tensorrt` where it imports and a GPU answers, else RTX."""
+    """The flavour that `name` means here: auto takes `tensorrt` where it imports and a GPU answers,
+    else RTX.
+    """
     name = os.environ.get(ENVIRONMENT_VARIABLE, "auto") if name == "auto" else name
     here = installed()
     if name == "auto":
         usable = [f for f in here if f == "tensorrt-rtx" or gpu_answers()]
         if not usable:
             raise EnvironmentProblem(
-                "no TensorRT that can build here is installed", fix="pip install 'trt-build[rtx]' (needs no GPU)"
+                "no TensorRT that can build here is installed",
+                fix="pip install 'trt-build[rtx]' (needs no GPU)",
             )
         return usable[0]
     if name not in MODULES:
         raise UsageError(f"unknown flavour {name!r}", fix=f"one of auto, {', '.join(MODULES)}")
     if name not in here:
         extra = {"tensorrt": "tensorrt", "tensorrt-rtx": "rtx"}[name]
-        raise EnvironmentProblem(f"{MODULES[name]} is not installed", fix=f"pip install 'trt-build[{extra}]'")
+        raise EnvironmentProblem(
+            f"{MODULES[name]} is not installed", fix=f"pip install 'trt-build[{extra}]'"
+        )
     return name
 
 
@@ -70,11 +80,15 @@ def because(asked: str = "auto") -> str:
         return f"${ENVIRONMENT_VARIABLE} says so"
     if resolve() == "tensorrt":
         return "a GPU answers here"
-    return "tensorrt is not installed here" if "tensorrt" not in installed() else "no GPU answers here"
+    return (
+        "tensorrt is not installed here" if "tensorrt" not in installed() else "no GPU answers here"
+    )
 
 
 def gpu_answers() -> bool:
-    """Whether the CUDA driver reports at least one device; asks the driver itself, so torch is not imported."""
+    """Whether the CUDA driver reports at least one device; asks the driver itself, so torch is not
+    imported.
+    """
     from builder.engine import gpu
 
     return gpu.driver() is not None
@@ -93,13 +107,17 @@ def installed_version(name: str) -> str | None:
             return importlib.metadata.version(distribution)
     source = Path(spec.origin) if spec and spec.origin else None
     said = re.search(
-        r"^__version__ *= *[\"']([^\"']+)", source.read_text(encoding="utf-8") if source else "", re.MULTILINE
+        r"^__version__ *= *[\"']([^\"']+)",
+        source.read_text(encoding="utf-8") if source else "",
+        re.MULTILINE,
     )
     return said[1] if said else None  # unpacked without its metadata
 
 
 def load() -> ModuleType:
-    """The chosen TensorRT module; Polygraphy is told of the choice before it looks for one itself."""
+    """The chosen TensorRT module; Polygraphy is told of the choice before it looks for one
+    itself.
+    """
     global _loaded
     if _loaded is None:
         name = chosen()
@@ -123,7 +141,9 @@ def version() -> tuple[int, ...]:
 
 
 def strongly_typed() -> bool:
-    """Whether networks keep the dtypes that we write (10, 11, RTX); on 8.6 TensorRT may choose, and has no INT64."""
+    """Whether networks keep the dtypes that we write (10, 11, RTX); on 8.6 TensorRT may choose, and
+    has no INT64.
+    """
     return hasattr(load().NetworkDefinitionCreationFlag, "STRONGLY_TYPED")
 
 

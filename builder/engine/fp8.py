@@ -15,7 +15,9 @@ SINCE = (8, 9)
 def missing() -> str | None:
     """Why this TensorRT, or the GPU that it builds for, has no FP8; None where both have."""
     if not (flavour.strongly_typed() and hasattr(trt.DataType, "FP8")):
-        return f"TensorRT {trt.__version__} quantises to int8 only: FP8 needs TensorRT 10, 11 or RTX"
+        return (
+            f"TensorRT {trt.__version__} quantises to int8 only: FP8 needs TensorRT 10, 11 or RTX"
+        )
     device = gpu.current() if flavour.name() == "tensorrt" else None
     return _too_old([device.capability]) if device else None
 
@@ -24,9 +26,15 @@ def check_targets(precision: str, targets: Sequence[tuple[int, int]]) -> None:
     """Raise UsageError where an RTX plan in FP8 is asked for GPUs that have none."""
     reason = _too_old(targets) if precision == "fp8" else None
     if reason:
-        raise UsageError(f"precision 'fp8': {reason}", fix="--target sm_89 or newer, or precision: int8")
+        raise UsageError(
+            f"precision 'fp8': {reason}", fix="--target sm_89 or newer, or precision: int8"
+        )
 
 
 def _too_old(capabilities: Sequence[tuple[int, int]]) -> str | None:
     old = [f"{major}.{minor}" for major, minor in capabilities if (major, minor) < SINCE]
-    return f"GPUs of compute capability {', '.join(old)} have no FP8, which came with 8.9" if old else None
+    return (
+        f"GPUs of compute capability {', '.join(old)} have no FP8, which came with 8.9"
+        if old
+        else None
+    )

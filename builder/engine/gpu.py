@@ -1,4 +1,6 @@
-"""The GPUs of this machine, asked from the driver itself: no torch, no TensorRT, and no context on the device."""
+"""The GPUs of this machine, asked from the driver itself: no torch, no TensorRT, and no context on
+the device.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,9 @@ _MAJOR, _MINOR = 75, 76  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_*
 
 @dataclass(frozen=True)
 class Device:
-    """A GPU that this process may use: `capability` (9, 0), bytes of memory, `uuid` as CUDA_VISIBLE_DEVICES has it."""
+    """A GPU that this process may use: `capability` (9, 0), bytes of memory, `uuid` as
+    CUDA_VISIBLE_DEVICES has it.
+    """
 
     index: int
     name: str
@@ -30,7 +34,11 @@ def driver() -> Any:
     except OSError:
         return None
     count = ctypes.c_int(0)
-    usable = library.cuInit(0) == 0 and library.cuDeviceGetCount(ctypes.byref(count)) == 0 and count.value > 0
+    usable = (
+        library.cuInit(0) == 0
+        and library.cuDeviceGetCount(ctypes.byref(count)) == 0
+        and count.value > 0
+    )
     return library if usable else None
 
 
@@ -58,12 +66,18 @@ def driver_version() -> str | None:
 
 
 def identity() -> dict[str, str] | None:
-    """What of the GPU a plan depends on: its name (tactics are timed on it), its architecture, the driver's CUDA."""
+    """What of the GPU a plan depends on: its name (tactics are timed on it), its architecture, the
+    driver's CUDA.
+    """
     device = current()
     if device is None:
         return None
     major, minor = device.capability
-    return {"name": device.name, "architecture": f"sm_{major}{minor}", "cuda": driver_version() or "unknown"}
+    return {
+        "name": device.name,
+        "architecture": f"sm_{major}{minor}",
+        "cuda": driver_version() or "unknown",
+    }
 
 
 def free_memory() -> int | None:
@@ -77,7 +91,9 @@ def free_memory() -> int | None:
     if device is None or library.nvmlInit_v2() != 0:
         return None
     found = library.nvmlDeviceGetHandleByUUID(device.uuid.encode(), ctypes.byref(handle)) == 0
-    return int(memory[1]) if found and library.nvmlDeviceGetMemoryInfo(handle, memory) == 0 else None
+    return (
+        int(memory[1]) if found and library.nvmlDeviceGetMemoryInfo(handle, memory) == 0 else None
+    )
 
 
 def _device(library: Any, index: int) -> Device:
@@ -88,7 +104,13 @@ def _device(library: Any, index: int) -> Device:
     library.cuDeviceTotalMem_v2(ctypes.byref(size), handle)
     library.cuDeviceGetUuid(identifier, handle)
     major, minor = (_attribute(library, handle, which) for which in (_MAJOR, _MINOR))
-    return Device(index, name.value.decode(), (major, minor), size.value, f"GPU-{uuid.UUID(bytes=bytes(identifier))}")
+    return Device(
+        index,
+        name.value.decode(),
+        (major, minor),
+        size.value,
+        f"GPU-{uuid.UUID(bytes=bytes(identifier))}",
+    )
 
 
 def _attribute(library: Any, handle: ctypes.c_int, which: int) -> int:

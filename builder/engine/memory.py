@@ -1,4 +1,6 @@
-"""Whether a build can fit, asked before it starts: TensorRT runs for minutes before it says so itself, or is killed."""
+"""Whether a build can fit, asked before it starts: TensorRT runs for minutes before it says so
+itself, or is killed.
+"""
 
 from __future__ import annotations
 
@@ -11,16 +13,20 @@ from builder.engine import flavour, gpu
 from builder.errors import EngineError
 
 HOST_COPIES = 3
-"""Of the weights at once on the host: the lowered graph's, the network's own, and the serialized plan."""
+"""Of the weights at once on the host: the lowered graph's, the network's own, and the serialized
+plan.
+"""
 
 
 def check(conversion: Any) -> None:
     """Raise EngineError where host or GPU memory is less than the build needs at the very least.
 
-    The least: the weights' copies on the host; on the GPU the weights and the endpoints at their greatest shapes.
+    The least: the weights' copies on the host; on the GPU the weights and the endpoints at their
+    greatest shapes.
     """
     weights = weights_bytes(conversion.lowered.graph)
-    _room("host", HOST_COPIES * weights - weights, host_available())  # one copy, the graph's, is there already
+    # one copy, the graph's, is there already
+    _room("host", HOST_COPIES * weights - weights, host_available())
     if flavour.name() == "tensorrt":
         _room("GPU", weights + endpoint_bytes(conversion), gpu.free_memory())
 
@@ -28,7 +34,8 @@ def check(conversion: Any) -> None:
 def _room(where: str, needed: int, free: int | None) -> None:
     if free is not None and needed > free:
         raise EngineError(
-            f"the build needs at least {needed / 2**20:.0f} MiB of {where} memory, and {free / 2**20:.0f} MiB are free",
+            f"the build needs at least {needed / 2**20:.0f} MiB of {where} memory, and"
+            f" {free / 2**20:.0f} MiB are free",
             fix="free some, or lower the greatest sizes in the manifest, or precision: fp16",
         )
 
@@ -41,13 +48,20 @@ def weights_bytes(graph: Any) -> int:
 
 def endpoint_bytes(conversion: Any) -> int:
     """The bytes of all inputs at the greatest shape of any profile, float32 assumed."""
-    shapes = ([spec.at(profile, 2) for spec in conversion.inputs] for profile in conversion.profiles)
+    shapes = (
+        [spec.at(profile, 2) for spec in conversion.inputs] for profile in conversion.profiles
+    )
     return max((sum(4 * math.prod(shape) for shape in one) for one in shapes), default=0)
 
 
 def host_available(root: Path = Path("/")) -> int | None:
-    """Bytes that this process may still take: MemAvailable, or what one of its cgroups leaves where that is less."""
-    limits = [_meminfo(root / "proc/meminfo"), *(_left(folder, names) for folder, names in _cgroups(root))]
+    """Bytes that this process may still take: MemAvailable, or what one of its cgroups leaves where
+    that is less.
+    """
+    limits = [
+        _meminfo(root / "proc/meminfo"),
+        *(_left(folder, names) for folder, names in _cgroups(root)),
+    ]
     known = [limit for limit in limits if limit is not None]
     return min(known) if known else None
 
@@ -57,27 +71,39 @@ def _meminfo(path: Path) -> int | None:
         lines = path.read_text().splitlines()
     except OSError:
         return None
-    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")), None)
+    return next(
+        (int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")), None
+    )
 
 
 FILES = {
     "": ("memory.max", "memory.current", "file"),
     "memory": ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_cache"),
 }
-"""By where cgroups stand below /sys/fs/cgroup (version 2; version 1): limit, use, and the page cache in memory.stat."""
+"""By where cgroups stand below /sys/fs/cgroup (version 2; version 1): limit, use, and the page
+cache in memory.stat.
+"""
 
 
 def _cgroups(root: Path) -> Iterator[tuple[Path, tuple[str, str, str]]]:
-    """The cgroup that is mounted, a container's own, and those within it that hold this process, with their files."""
+    """The cgroup that is mounted, a container's own, and those within it that hold this process,
+    with their files.
+    """
     within = dict(_own(root / "proc/self/cgroup"))
     for controller, names in FILES.items():
         mounted = root / "sys/fs/cgroup" / controller
         innermost = mounted / within.get(controller, "").lstrip("/")
-        yield from ((folder, names) for folder in (innermost, *innermost.parents) if folder.is_relative_to(mounted))
+        yield from (
+            (folder, names)
+            for folder in (innermost, *innermost.parents)
+            if folder.is_relative_to(mounted)
+        )
 
 
 def _own(path: Path) -> Iterator[tuple[str, str]]:
-    """(controller, cgroup) of each line that is about memory: `0::/user.slice` of version 2, `4:memory:/docker/1f`."""
+    """(controller, cgroup) of each line that is about memory: `0::/user.slice` of version 2,
+    `4:memory:/docker/1f`.
+    """
     for line in path.read_text().splitlines() if path.is_file() else ():
         _, controllers, group = line.split(":", 2)
         if controllers in FILES:
@@ -85,11 +111,15 @@ def _own(path: Path) -> Iterator[tuple[str, str]]:
 
 
 def _left(folder: Path, names: tuple[str, str, str]) -> int | None:
-    """The limit less the use; `max` means none. The page cache counts as used there, so it is given back."""
+    """The limit less the use; `max` means none. The page cache counts as used there, so it is given
+    back.
+    """
     limit, use, cache = names
     try:
         most, used = (folder / limit).read_text().strip(), int((folder / use).read_text())
-        cached = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines()).get(cache, "0")
+        cached = dict(
+            line.split() for line in (folder / "memory.stat").read_text().splitlines()
+        ).get(cache, "0")
     except (OSError, ValueError):
         return None
     return int(most) - used + int(cached) if most.isdigit() else None

@@ -1,4 +1,6 @@
-"""A new, empty network of the flavour in use, and the logger that keeps TensorRT's words for our errors."""
+"""A new, empty network of the flavour in use, and the logger that keeps TensorRT's words for our
+errors.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,9 @@ def logger() -> Any:
 
 
 def new_network() -> tuple[Any, Any, list[str]]:
-    """(trt.Builder, INetworkDefinition, TensorRT's messages); strongly typed where the flavour can be."""
+    """(trt.Builder, INetworkDefinition, TensorRT's messages); strongly typed where the flavour can
+    be.
+    """
     builder = trt.Builder(logger())
     if not builder:
         raise EnvironmentProblem(

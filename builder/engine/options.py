@@ -17,9 +17,10 @@ Capability = tuple[int, int]
 class BuildOptions:
     """TensorRT's builder settings; what is left out is TensorRT's default.
 
-    `compute_capabilities` ((8, 9), ...) are RTX's targets, all that it knows where empty. `memory_pools` holds bytes by
-    pool (`tactic_dram`); the workspace has its own field. `hardware_compatible` is `ampere_plus` or
-    `same_compute_capability`. `timing_cache` is a file, by default one for each GPU, driver and TensorRT.
+    `compute_capabilities` ((8, 9), ...) are RTX's targets, all that it knows where empty.
+    `memory_pools` holds bytes by pool (`tactic_dram`); the workspace has its own field.
+    `hardware_compatible` is `ampere_plus` or `same_compute_capability`. `timing_cache` is a file,
+    by default one for each GPU, driver and TensorRT.
     """
 
     compute_capabilities: tuple[Capability, ...] = ()
@@ -39,7 +40,11 @@ class BuildOptions:
     def set(self) -> dict[str, Any]:
         """The fields that are not at their default."""
         default = BuildOptions()
-        return {f.name: v for f in fields(self) if (v := getattr(self, f.name)) != getattr(default, f.name)}
+        return {
+            f.name: v
+            for f in fields(self)
+            if (v := getattr(self, f.name)) != getattr(default, f.name)
+        }
 
     def limits(self) -> dict[str, int]:
         """Every limit of memory, by the pool's name."""
@@ -47,13 +52,16 @@ class BuildOptions:
         return {**self.memory_pools, **workspace}
 
     def over(self, manifest: Mapping[str, Any]) -> BuildOptions:
-        """These options where they are set, else what the manifest's `build` section says; of the pools each by itself.
-        Raises UsageError where the workspace is limited twice."""
+        """These options where they are set, else what the manifest's `build` section says; of the
+        pools each by itself. Raises UsageError where the workspace is limited twice.
+        """
         under = from_manifest(manifest)
         pools = {**under.memory_pools, **self.memory_pools}
         over = replace(under, **{**self.set(), "memory_pools": pools})
         if over.workspace_bytes is not None and "workspace" in pools:
-            raise UsageError("the workspace is limited twice", fix="by workspace_bytes (--workspace) alone")
+            raise UsageError(
+                "the workspace is limited twice", fix="by workspace_bytes (--workspace) alone"
+            )
         return over
 
 
@@ -68,7 +76,9 @@ def from_manifest(build: Mapping[str, Any]) -> BuildOptions:
 
 
 def capabilities(texts: Iterable[str]) -> tuple[Capability, ...]:
-    """Each once and in order: what is meant does not hang on how it is said, and a key must not either."""
+    """Each once and in order: what is meant does not hang on how it is said, and a key must not
+    either.
+    """
     return tuple(sorted({capability(text) for text in texts}))
 
 
@@ -86,9 +96,15 @@ LACKS = {
         "error_on_timing_cache_miss": "leave it out: RTX compiles without measuring",
         "tactic_sources": "leave it out: RTX has kernels of its own only",
         "hardware_compatible": "name the GPUs with --target: one RTX plan is for several",
-        "version_compatible": "leave it out, and build again for a later version: its package has no lean runtime",
+        "version_compatible": (
+            "leave it out, and build again for a later version: its package has no lean runtime"
+        ),
     },
-    "tensorrt": {"compute_capabilities": "a plan is for the GPU that it is built on: build on each, then merge"},
+    "tensorrt": {
+        "compute_capabilities": (
+            "a plan is for the GPU that it is built on: build on each, then merge"
+        )
+    },
 }
 """By flavour the options that it does not have, each with what to do."""
 
@@ -113,7 +129,9 @@ NEEDED = {
 """What of the library an option needs: versions before it lack the option."""
 
 NEEDS_GPU = {"tensorrt-rtx": ("refit", "strip_plan")}
-"""By flavour the options that are built only where a GPU answers: RTX 1.7 ends with a failed CUDA call without one."""
+"""By flavour the options that are built only where a GPU answers: RTX 1.7 ends with a failed CUDA
+call without one.
+"""
 
 
 def check_host(options: BuildOptions, flavour: str, has_gpu: bool) -> None:
@@ -121,7 +139,8 @@ def check_host(options: BuildOptions, flavour: str, has_gpu: bool) -> None:
     for name in NEEDS_GPU.get(flavour, ()) if not has_gpu else ():
         if name in options.set():
             raise UsageError(
-                f"{flavour} builds with {name.replace('_', ' ')} only where a GPU answers, and none does here",
+                f"{flavour} builds with {name.replace('_', ' ')} only where a GPU answers, and none"
+                " does here",
                 fix="build on a host that has a GPU, or without this option",
             )
 
@@ -132,7 +151,9 @@ def check(options: BuildOptions, flavour: str, library: Any, version: str) -> No
         if name in LACKS[flavour]:
             raise UsageError(f"{flavour} has no {called(name)}", fix=LACKS[flavour][name])
         if not _has(library, NEEDED.get(name, ())):
-            raise UsageError(f"{flavour} {version} has no {called(name)}", fix="a newer TensorRT has it")
+            raise UsageError(
+                f"{flavour} {version} has no {called(name)}", fix="a newer TensorRT has it"
+            )
     _check_targets(options.compute_capabilities, library, f"{flavour} {version}")
 
 
@@ -142,20 +163,29 @@ def called(name: str) -> str:
 
 
 def _check_targets(targets: tuple[Capability, ...], library: Any, which: str) -> None:
-    """Raise UsageError for a GPU that RTX compiles nothing for: those of data centres from Hopper on."""
+    """Raise UsageError for a GPU that RTX compiles nothing for: those of data centres from Hopper
+    on.
+    """
     known = sorted(
-        int(n[2:]) for n in getattr(library, "ComputeCapability", object).__dict__ if re.fullmatch(r"SM\d+", n)
+        int(n[2:])
+        for n in getattr(library, "ComputeCapability", object).__dict__
+        if re.fullmatch(r"SM\d+", n)
     )
     unknown = [f"sm_{major}{minor}" for major, minor in targets if 10 * major + minor not in known]
     if unknown:
         raise UsageError(
             f"{which} builds nothing for {', '.join(unknown)}",
-            fix=f"one of {', '.join(f'sm_{n}' for n in known)}; for others --flavour tensorrt on a host that has one",
+            fix=(
+                f"one of {', '.join(f'sm_{n}' for n in known)}; for others --flavour tensorrt on a"
+                " host that has one"
+            ),
         )
 
 
 def member(library: Any, enumeration: str, name: str, option: str) -> Any:
-    """The enumeration's member of this name, in any case. Raises UsageError with the members that there are."""
+    """The enumeration's member of this name, in any case. Raises UsageError with the members that
+    there are.
+    """
     found = getattr(library, enumeration)
     if name.upper() not in found.__members__:
         known = ", ".join(key.lower() for key in found.__members__)

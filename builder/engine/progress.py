@@ -1,4 +1,6 @@
-"""Where a build stands, and how it is stopped: TensorRT's IProgressMonitor, where the flavour has one (10, 11, RTX)."""
+"""Where a build stands, and how it is stopped: TensorRT's IProgressMonitor, where the flavour has
+one (10, 11, RTX).
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ Report = Callable[[str, int, int], None]
 """(TensorRT's name of the phase, steps done, steps in all)."""
 
 CANCEL = threading.Event()
-"""Set, it ends the build that runs in this process at TensorRT's next step; the build then raises BuildCancelled."""
+"""Set, it ends the build that runs in this process at TensorRT's next step; the build then raises
+BuildCancelled.
+"""
 
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -27,15 +31,18 @@ class BuildCancelled(KeyboardInterrupt):
 
 @contextmanager
 def building() -> Iterator[None]:
-    """Around a build: a signal sets CANCEL and is handled when TensorRT is back, for what a handler raises in one of
-    its callbacks is printed and forgotten. Raises what the handler does, and BuildCancelled where CANCEL was set."""
+    """Around a build: a signal sets CANCEL and is handled when TensorRT is back, for what a handler
+    raises in one of its callbacks is printed and forgotten. Raises what the handler does, and
+    BuildCancelled where CANCEL was set.
+    """
     heard: list[int] = []
 
     def note(number: int, frame: FrameType | None) -> None:
         heard.append(number)
         CANCEL.set()
 
-    main = threading.current_thread() is threading.main_thread()  # no other may say what a signal does
+    # no other may say what a signal does
+    main = threading.current_thread() is threading.main_thread()
     before = {one: own for one in SIGNALS if main and callable(own := signal.getsignal(one))}
     try:
         for one in before:
@@ -52,7 +59,9 @@ def building() -> Iterator[None]:
 
 
 def monitor(report: Report | None) -> Any:
-    """A monitor that reports the outermost phases and stops on CANCEL; None where the flavour has no such interface."""
+    """A monitor that reports the outermost phases and stops on CANCEL; None where the flavour has
+    no such interface.
+    """
     if not hasattr(trt, "IProgressMonitor"):
         return None
 

@@ -15,7 +15,8 @@ from builder.errors import EngineError, EnvironmentProblem
 
 
 class Engine:
-    """A deserialised plan that is called with tensors; a context manager, since it holds GPU memory.
+    """A deserialised plan that is called with tensors; a context manager, since it holds GPU
+    memory.
 
     Raises EnvironmentProblem where no GPU answers, EngineError where TensorRT refuses the plan.
     """
@@ -24,7 +25,9 @@ class Engine:
         from polygraphy.backend.trt import EngineFromBytes, TrtRunner
 
         if not flavour.gpu_answers():
-            raise EnvironmentProblem("a plan runs on a GPU only, and none answers here", fix="see `trt-build doctor`")
+            raise EnvironmentProblem(
+                "a plan runs on a GPU only, and none answers here", fix="see `trt-build doctor`"
+            )
         MESSAGES.clear()
         with quiet():
             try:
@@ -32,7 +35,9 @@ class Engine:
                 self._runner = TrtRunner(self.engine)
                 self._runner.activate()
             except Exception as refusal:
-                raise EngineError(f"TensorRT refused the plan: {'; '.join(MESSAGES[-3:]) or refusal}") from refusal
+                raise EngineError(
+                    f"TensorRT refused the plan: {'; '.join(MESSAGES[-3:]) or refusal}"
+                ) from refusal
         names = [self.engine.get_tensor_name(i) for i in range(self.engine.num_io_tensors)]
         inputs = {n for n in names if self.engine.get_tensor_mode(n) == trt.TensorIOMode.INPUT}
         self.inputs = [n for n in names if n in inputs]
@@ -40,30 +45,46 @@ class Engine:
         self._one_byte = torch.empty(1, dtype=torch.uint8, device="cuda")
 
     def __call__(self, *tensors: torch.Tensor) -> list[torch.Tensor]:
-        """Tensors in the engine's input order, on any device; the outputs on the CPU, in the engine's output order.
+        """Tensors in the engine's input order, on any device; the outputs on the CPU, in the
+        engine's output order.
 
-        int64 is narrowed where the engine takes int32. The first optimization profile that holds the shapes is used.
-        Raises EngineError where no profile does, or the run fails.
+        int64 is narrowed where the engine takes int32. The first optimization profile that holds
+        the shapes is used. Raises EngineError where no profile does, or the run fails.
         """
         return [tensor.clone() for tensor in self._run(tensors, None, to_host=True)]
 
-    def infer(self, tensors: Sequence[torch.Tensor], profile: int | None = None) -> list[torch.Tensor]:
-        """As a call, but the outputs are CUDA tensors, which the next run overwrites, and CUDA tensors of the engine's
-        own dtypes are read where they are: no copies. With `profile` in that optimization profile and no other."""
+    def infer(
+        self, tensors: Sequence[torch.Tensor], profile: int | None = None
+    ) -> list[torch.Tensor]:
+        """As a call, but the outputs are CUDA tensors, which the next run overwrites, and CUDA
+        tensors of the engine's own dtypes are read where they are: no copies. With `profile` in
+        that optimization profile and no other.
+        """
         return self._run(tensors, profile, to_host=False)
 
-    def _run(self, tensors: Sequence[torch.Tensor], profile: int | None, *, to_host: bool) -> list[torch.Tensor]:
-        feed = {name: self._ready(name, tensor) for name, tensor in zip(self.inputs, tensors, strict=True)}
-        self._choose_profile(feed, range(self.engine.num_optimization_profiles) if profile is None else [profile])
+    def _run(
+        self, tensors: Sequence[torch.Tensor], profile: int | None, *, to_host: bool
+    ) -> list[torch.Tensor]:
+        feed = {
+            name: self._ready(name, tensor)
+            for name, tensor in zip(self.inputs, tensors, strict=True)
+        }
+        self._choose_profile(
+            feed, range(self.engine.num_optimization_profiles) if profile is None else [profile]
+        )
         with quiet():
             try:
                 results = self._runner.infer(feed, check_inputs=False, copy_outputs_to_host=to_host)
             except Exception as failure:
-                raise EngineError(f"the engine failed: {'; '.join(MESSAGES[-3:]) or failure}") from failure
+                raise EngineError(
+                    f"the engine failed: {'; '.join(MESSAGES[-3:]) or failure}"
+                ) from failure
         return [torch.as_tensor(results[name]) for name in self.outputs]
 
     def _ready(self, name: str, tensor: torch.Tensor) -> Any:
-        """On the GPU in the engine's dtype. A tensor without elements has no address, and TensorRT takes no null."""
+        """On the GPU in the engine's dtype. A tensor without elements has no address, and TensorRT
+        takes no null.
+        """
         from polygraphy.cuda import DeviceView
         from polygraphy.datatype import DataType
 
@@ -83,7 +104,9 @@ class Engine:
 
     def _fits(self, name: str, profile: int, shape: Any) -> bool:
         least, _, most = self.engine.get_tensor_profile_shape(name, profile)
-        return len(least) == len(shape) and all(a <= s <= b for a, s, b in zip(least, shape, most, strict=True))
+        return len(least) == len(shape) and all(
+            a <= s <= b for a, s, b in zip(least, shape, most, strict=True)
+        )
 
     def close(self) -> None:
         """Give the GPU memory back."""

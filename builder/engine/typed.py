@@ -1,7 +1,8 @@
 """TensorRT 8.6's network made to keep dtypes as the strongly typed networks of 10, 11 and RTX do.
 
-8.6 treats a half tensor as a wish: a layer's output counts as float32 until it is told otherwise, a half constant and a
-cast to half too. So each new layer is told, and what converters read back is what they wrote.
+TensorRT 8.6 treats a half tensor as a hint: a layer's output counts as float32 until its type is
+set, and so do half constants and casts. So the type of each new layer is set, and converters read
+back what they wrote.
 """
 
 from __future__ import annotations
@@ -16,11 +17,12 @@ FOLLOWS = {
     "ISelectLayer": 1,
     "IOneHotLayer": 1,
     **dict.fromkeys(
-        "IActivationLayer IPoolingLayer ILRNLayer IScaleLayer ISoftMaxLayer IConvolutionLayer IDeconvolutionLayer "
-        "IConcatenationLayer IElementWiseLayer IUnaryLayer IPaddingLayer IShuffleLayer IReduceLayer ITopKLayer "
-        "IGatherLayer IMatrixMultiplyLayer IIdentityLayer ISliceLayer IParametricReLULayer IResizeLayer IScatterLayer "
-        "IEinsumLayer IGridSampleLayer IReverseSequenceLayer INormalizationLayer IRecurrenceLayer IIteratorLayer "
-        "ILoopOutputLayer".split(),
+        "IActivationLayer IPoolingLayer ILRNLayer IScaleLayer ISoftMaxLayer IConvolutionLayer"
+        " IDeconvolutionLayer IConcatenationLayer IElementWiseLayer IUnaryLayer IPaddingLayer"
+        " IShuffleLayer IReduceLayer ITopKLayer IGatherLayer IMatrixMultiplyLayer IIdentityLayer"
+        " ISliceLayer IParametricReLULayer IResizeLayer IScatterLayer IEinsumLayer IGridSampleLayer"
+        " IReverseSequenceLayer INormalizationLayer IRecurrenceLayer IIteratorLayer"
+        " ILoopOutputLayer".split(),
         0,
     ),
 }
@@ -28,7 +30,9 @@ FOLLOWS = {
 CARRYING = ("IRecurrenceLayer", "IIteratorLayer", "ILoopOutputLayer")
 """A loop's own layers, told only where 8.6 does not know it from what they carry."""
 DEAF = ("IMatrixMultiplyLayer",)
-"""Layers whose output stays float32 whatever they are told (seen on 8.6.0): a cast behind them gives half."""
+"""Layers whose output stays float32 whatever they are told (seen on 8.6.0): a cast behind them
+gives half.
+"""
 UNCOMPUTED = ("IConstantLayer", *CARRYING)
 """Layers that compute nothing: their output has a type, they themselves have no precision."""
 
@@ -72,15 +76,19 @@ def typed(network: Any) -> Any:
 
 
 def say(tensor: Any, dtype: Any) -> None:
-    """Tell 8.6 the type of an output of the network: what a layer was told counts no more once its tensor is one."""
+    """Tell 8.6 the type of an output of the network: what a layer was told counts no more once its
+    tensor is one.
+    """
     if not flavour.strongly_typed() or tensor.dtype != dtype:
         tensor.dtype = dtype
 
 
 def pin(network: Any) -> None:
-    """Where a module itself mixes half with float32, tell each float32 layer to stay: what may be half, 8.6 makes half.
+    """Where a module itself mixes half with float32, tell each float32 layer to stay: what may be
+    half, 8.6 makes half.
 
-    A network that keeps dtypes needs none of it, and one without half is built without leave to use it.
+    A network that keeps dtypes needs none of it, and one without half is built without leave to use
+    it.
     """
     if flavour.strongly_typed() or not has_half(network):
         return
@@ -96,18 +104,22 @@ def _is_float32(layer: Any) -> bool:
 
 
 SILENT = frozenset(
-    "CONSTANT CAST QUANTIZE DEQUANTIZE RECURRENCE ITERATOR LOOP_OUTPUT TRIP_LIMIT CONDITION CONDITIONAL_INPUT "
-    "CONDITIONAL_OUTPUT SHAPE".split()
+    "CONSTANT CAST QUANTIZE DEQUANTIZE RECURRENCE ITERATOR LOOP_OUTPUT TRIP_LIMIT CONDITION"
+    " CONDITIONAL_INPUT CONDITIONAL_OUTPUT SHAPE".split()
 )
 """Layers whose type follows from what they hold or carry."""
 
 
 def has_half(network: Any) -> bool:
-    """Whether any tensor of the network is half: then the builder must be allowed to compute in it."""
+    """Whether any tensor of the network is half: then the builder must be allowed to compute in
+    it.
+    """
     inputs = (network.get_input(i) for i in range(network.num_inputs))
     layers = (network.get_layer(i) for i in range(network.num_layers))
     outputs = (layer.get_output(i) for layer in layers for i in range(layer.num_outputs))
-    return any(tensor.dtype == trt.DataType.HALF for source in (inputs, outputs) for tensor in source)
+    return any(
+        tensor.dtype == trt.DataType.HALF for source in (inputs, outputs) for tensor in source
+    )
 
 
 def has_int8(network: Any) -> bool:
@@ -116,7 +128,9 @@ def has_int8(network: Any) -> bool:
 
 
 def _kind(layer: Any) -> str:
-    """The LayerType's name, through the base class: IActivationLayer hides it behind a `type` of its own."""
+    """The LayerType's name, through the base class: IActivationLayer hides it behind a `type` of
+    its own.
+    """
     return str(trt.ILayer.type.__get__(layer).name)
 
 
@@ -130,9 +144,13 @@ def _source(layer: Any, arguments: tuple[Any, ...]) -> Any:
 
 
 def _declare(layer: Any) -> None:
-    """Say half, whatever 8.6 says at the moment: an unsaid type is looked up again when the network changes."""
+    """Say half, whatever 8.6 says at the moment: an unsaid type is looked up again when the network
+    changes.
+    """
     now, kind = layer.get_output(0).dtype, type(layer).__name__
-    if now not in (trt.DataType.FLOAT, trt.DataType.HALF) or (now == trt.DataType.HALF and kind in CARRYING):
+    if now not in (trt.DataType.FLOAT, trt.DataType.HALF) or (
+        now == trt.DataType.HALF and kind in CARRYING
+    ):
         return  # a comparison, or known
     if kind not in UNCOMPUTED:
         layer.precision = trt.DataType.HALF

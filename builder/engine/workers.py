@@ -1,4 +1,6 @@
-"""Tasks in processes of their own, several at a time: one that crashes fails alone, and Ctrl-C ends them all."""
+"""Tasks in processes of their own, several at a time: one that crashes fails alone, and Ctrl-C ends
+them all.
+"""
 
 from __future__ import annotations
 
@@ -26,8 +28,10 @@ Report = Callable[..., None]
 
 @dataclass(frozen=True)
 class Task:
-    """`target` ("module:function") is called with the picklable `arguments` and a function that reports words back;
-    `reproduce` is the command that does the same, told with the worker's environment where it crashes."""
+    """`target` ("module:function") is called with the picklable `arguments` and a function that
+    reports words back; `reproduce` is the command that does the same, told with the worker's
+    environment where it crashes.
+    """
 
     target: str
     arguments: tuple[Any, ...]
@@ -55,9 +59,12 @@ class Crashed(EngineError):
 
     def __init__(self, code: int, trace: str, reproduce: str) -> None:
         name = signal.Signals(-code).name if code < 0 else f"exit code {code}"
-        stack = trace.partition("Current thread")[2].splitlines()  # innermost first; other threads stand before it
+        # innermost first; other threads stand before it
+        stack = trace.partition("Current thread")[2].splitlines()
         line = next((text.strip() for text in stack if "/builder/" in text), None)
-        hint = " (killed: most often by the kernel, out of memory)" if code == -signal.SIGKILL else ""
+        hint = (
+            " (killed: most often by the kernel, out of memory)" if code == -signal.SIGKILL else ""
+        )
         super().__init__(
             f"the process that built the model crashed with {name}{hint}",
             where=line,
@@ -65,11 +72,15 @@ class Crashed(EngineError):
         )
 
 
-def run(tasks: Sequence[Task], jobs: int = 1, environments: Sequence[Mapping[str, str]] = ({},)) -> list[Any]:
-    """The tasks' results in their order, `jobs` at a time; a crashed task's is a Crashed, not raised.
+def run(
+    tasks: Sequence[Task], jobs: int = 1, environments: Sequence[Mapping[str, str]] = ({},)
+) -> list[Any]:
+    """The tasks' results in their order, `jobs` at a time; a crashed task's is a Crashed, not
+    raised.
 
-    Task slots take the `environments` in turn, before anything is loaded: that is how a worker is pinned to its GPU.
-    What a task raises is raised here, after the others were stopped; so is Ctrl-C.
+    Task slots take the `environments` in turn, before anything is loaded: that is how a worker is
+    pinned to its GPU. What a task raises is raised here, after the others were stopped; so is
+    Ctrl-C.
     """
     pool = _Pool(tasks, max(jobs, 1), environments)
     try:
@@ -123,7 +134,10 @@ class _Pool:
         elif kind == "ended":
             connection.close()
             del self.active[connection]
-            running.answer = running.answer or ("crashed", Crashed(words[0], words[1], running.reproduce()))
+            running.answer = running.answer or (
+                "crashed",
+                Crashed(words[0], words[1], running.reproduce()),
+            )
             return running
         else:
             running.answer = (kind, words[0])
@@ -159,7 +173,9 @@ def _outcome(running: _Running) -> Any:
 
 
 class _Zygote:
-    """The process that workers are forked from; started when first needed, ended with this process."""
+    """The process that workers are forked from; started when first needed, ended with this
+    process.
+    """
 
     process: subprocess.Popen[bytes] | None = None
     control: socket.socket | None = None
@@ -201,7 +217,9 @@ class _Zygote:
 
 @contextlib.contextmanager
 def _interrupts_ignored() -> Iterator[None]:
-    """A process that is started meanwhile ignores Ctrl-C from its first moment; only the main thread may say so."""
+    """A process that is started meanwhile ignores Ctrl-C from its first moment; only the main
+    thread may say so.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return

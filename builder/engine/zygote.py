@@ -1,15 +1,17 @@
 """The process that every build is forked from: `python -m builder.engine.zygote DESCRIPTOR`.
 
-It imports torch once, which takes seconds, and then forks a worker for each task, which takes milliseconds: a worker
-begins with everything imported and nothing used. Forking is sound here because this process starts no thread, loads no
-TensorRT and touches no GPU; all of that happens in the worker, and ends with it. A fork of the caller would not be: its
-threads (OpenMP, CUDA, a notebook's) do not survive one. multiprocessing's forkserver would run the caller's main module
+It imports torch once, which takes seconds, and then forks a worker for each task, which takes
+milliseconds: a worker begins with everything imported and nothing used. Forking is sound here
+because this process starts no thread, loads no TensorRT and touches no GPU; all of that happens in
+the worker, and ends with it. A fork of the caller would not be: its threads (OpenMP, CUDA, a
+notebook's) do not survive one. multiprocessing's forkserver would run the caller's main module
 again in every child, which a script without a `__main__` guard does not survive either.
 
 Over the socket DESCRIPTOR comes a socket for each task; on that one, pickled:
-  to the worker    (target "module:function", arguments, environment, folder), then perhaps anything, which means: stop
-  from the worker  ("pid", pid), ("report", words) any number of times, ("result", value) or ("raised", exception)
-  from its parent  ("ended", exit code, what faulthandler saw), when the worker is gone
+  to the worker    (target "module:function", arguments, environment, folder), then perhaps
+  anything, which means: stop from the worker  ("pid", pid), ("report", words) any number of times,
+  ("result", value) or ("raised", exception) from its parent  ("ended", exit code, what faulthandler
+  saw), when the worker is gone
 """
 
 from __future__ import annotations
@@ -30,13 +32,20 @@ from multiprocessing.pool import ExceptionWithTraceback  # type: ignore[attr-def
 from types import FrameType
 from typing import Any
 
-PRELOADED = ("builder.conversion", "builder.parity", "builder.partition", "builder.triton", "builder.torchscript")
+PRELOADED = (
+    "builder.conversion",
+    "builder.parity",
+    "builder.partition",
+    "builder.triton",
+    "builder.torchscript",
+)
 GRACE_SECONDS = 5.0
 
 
 def main(descriptor: int) -> None:
     """Fork a worker for every socket that comes, until the other side closes."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the caller decides what it means
+    # Ctrl-C reaches the whole group; the caller decides what it means
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for supervisors
     for module in PRELOADED:
         importlib.import_module(module)
@@ -52,7 +61,9 @@ def main(descriptor: int) -> None:
 
 
 def _supervise(connection: Connection) -> None:
-    """Fork the worker, wait for its end, and tell how it ended: a process that crashed cannot say so itself."""
+    """Fork the worker, wait for its end, and tell how it ended: a process that crashed cannot say
+    so itself.
+    """
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     with tempfile.TemporaryFile() as trace:
         pid = os.fork()
@@ -73,7 +84,8 @@ def _work(connection: Connection) -> None:
 
     trial.FORKS = True
     sys.unraisablehook = _unraisable
-    with contextlib.suppress(KeyboardInterrupt, EOFError, OSError):  # nobody waits for the answer any more
+    # nobody waits for the answer any more
+    with contextlib.suppress(KeyboardInterrupt, EOFError, OSError):
         connection.send(("pid", os.getpid()))
         target, arguments, environment, folder = connection.recv()
         signal.signal(signal.SIGTERM, _stop)
@@ -90,7 +102,9 @@ def _work(connection: Connection) -> None:
     os._exit(0)  # without the interpreter's end: a library's destructors have no more business here
 
 
-def _run(target: str, arguments: tuple[Any, ...], environment: Mapping[str, str], connection: Connection) -> Any:
+def _run(
+    target: str, arguments: tuple[Any, ...], environment: Mapping[str, str], connection: Connection
+) -> Any:
     os.environ.update(environment)
     module, _, name = target.partition(":")
     function = getattr(importlib.import_module(module), name)
@@ -100,12 +114,17 @@ def _run(target: str, arguments: tuple[Any, ...], environment: Mapping[str, str]
 def _send(connection: Connection, answer: tuple[str, Any]) -> None:
     try:
         connection.send(answer)
-    except (TypeError, AttributeError, ValueError) as error:  # what pickle raises for what it cannot take
-        connection.send(("raised", RuntimeError(f"the worker's answer {answer[1]!r} cannot be sent: {error}")))
+    # what pickle raises for what it cannot take
+    except (TypeError, AttributeError, ValueError) as error:
+        connection.send(
+            ("raised", RuntimeError(f"the worker's answer {answer[1]!r} cannot be sent: {error}"))
+        )
 
 
 def _listen(connection: Connection) -> None:
-    """Anything that the caller says now, its end included, means stop: TensorRT at its next step, Python at once."""
+    """Anything that the caller says now, its end included, means stop: TensorRT at its next step,
+    Python at once.
+    """
     from builder.engine import progress
 
     with contextlib.suppress(OSError, EOFError):
@@ -121,7 +140,9 @@ def _stop(number: int, frame: FrameType | None) -> None:
 
 
 def _unraisable(seen: Any) -> None:
-    """A stop that met Python where nothing can be raised (a callback of a fork, a destructor) is said again soon."""
+    """A stop that met Python where nothing can be raised (a callback of a fork, a destructor) is
+    said again soon.
+    """
     if isinstance(seen.exc_value, KeyboardInterrupt):
         threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGTERM)).start()
     else:

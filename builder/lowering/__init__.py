@@ -1,5 +1,5 @@
-"""Lowering: from a TorchScript module to one block of tensor operators, by a list of passes that are verified one
-by one.
+"""Lowering: from a TorchScript module to one block of tensor operators, by a list of passes that
+are verified one by one.
 """
 
 from __future__ import annotations

@@ -6,8 +6,8 @@ from builder.lowering.formulas import Table
 
 # A row whose every key is masked gives zeros, not the nan of a softmax over nothing but -inf.
 ATTENTION: Table = {
-    "aten::scaled_dot_product_attention(Tensor query, Tensor key, Tensor value, Tensor? attn_mask=None, "
-    "float dropout_p=0., bool is_causal=False, *, float? scale=None, bool enable_gqa=False) -> Tensor": """
+    "aten::scaled_dot_product_attention(Tensor query, Tensor key, Tensor value, Tensor? attn_mask=None, float dropout_p=0., bool is_causal=False, *, float? scale=None, bool enable_gqa=False) -> Tensor": (
+        """
 def f(query: Tensor, key: Tensor, value: Tensor, attn_mask: Optional[Tensor], dropout_p: float, is_causal: bool,
       scale: Optional[float], enable_gqa: bool):
     if scale is None:
@@ -35,11 +35,13 @@ def f(query: Tensor, key: Tensor, value: Tensor, attn_mask: Optional[Tensor], dr
     else:
         weights = torch.softmax(scores, -1)
     return torch.matmul(weights, v)
-""",
+"""
+    ),
 }
 
-# The fused operators of nn.MultiheadAttention in evaluation mode. mask_type 0: (queries, keys), 1: (batch, keys),
-# 2: (batch, heads, queries, keys); a mask that is not bool masks where it is not zero.
+# The fused operators of nn.MultiheadAttention in evaluation mode. mask_type 0: (queries, keys), 1:
+# (batch, keys), 2: (batch, heads, queries, keys); a mask that is not bool masks where it is not
+# zero.
 _HEADS = """
 def heads(x: Tensor, num_heads: int):
     return x.reshape([x.size(0), x.size(1), num_heads, -1]).transpose(1, 2)
@@ -59,9 +61,8 @@ def merged(weights: Tensor, v: Tensor):
     return x.reshape([x.size(0), x.size(1), -1])
 """
 MULTI_HEAD: Table = {
-    "aten::_native_multi_head_attention(Tensor query, Tensor key, Tensor value, int embed_dim, int num_head, "
-    "Tensor qkv_weight, Tensor qkv_bias, Tensor proj_weight, Tensor proj_bias, Tensor? mask=None, "
-    "bool need_weights=True, bool average_attn_weights=True, int? mask_type=None) -> (Tensor, Tensor)": f"""{_HEADS}
+    "aten::_native_multi_head_attention(Tensor query, Tensor key, Tensor value, int embed_dim, int num_head, Tensor qkv_weight, Tensor qkv_bias, Tensor proj_weight, Tensor proj_bias, Tensor? mask=None, bool need_weights=True, bool average_attn_weights=True, int? mask_type=None) -> (Tensor, Tensor)": (
+        f"""{_HEADS}
 def f(query: Tensor, key: Tensor, value: Tensor, embed_dim: int, num_head: int, qkv_weight: Tensor, qkv_bias: Tensor,
       proj_weight: Tensor, proj_bias: Tensor, mask: Optional[Tensor], need_weights: bool, average_attn_weights: bool,
       mask_type: Optional[int]):
@@ -79,14 +80,12 @@ def f(query: Tensor, key: Tensor, value: Tensor, embed_dim: int, num_head: int, 
     else:
         shown = torch.zeros([0], device="cpu")
     return result, shown
-""",
+"""
+    ),
 }
 ENCODER_LAYER: Table = {
-    "aten::_transformer_encoder_layer_fwd(Tensor src, int embed_dim, int num_heads, "
-    "Tensor qkv_weight, Tensor qkv_bias, Tensor proj_weight, Tensor proj_bias, bool use_gelu, bool norm_first, "
-    "float eps, Tensor norm_weight_1, Tensor norm_bias_1, Tensor norm_weight_2, Tensor norm_bias_2, "
-    "Tensor ffn_weight_1, Tensor ffn_bias_1, Tensor ffn_weight_2, Tensor ffn_bias_2, "
-    "Tensor? mask=None, int? mask_type=None) -> Tensor": f"""{_HEADS}
+    "aten::_transformer_encoder_layer_fwd(Tensor src, int embed_dim, int num_heads, Tensor qkv_weight, Tensor qkv_bias, Tensor proj_weight, Tensor proj_bias, bool use_gelu, bool norm_first, float eps, Tensor norm_weight_1, Tensor norm_bias_1, Tensor norm_weight_2, Tensor norm_bias_2, Tensor ffn_weight_1, Tensor ffn_bias_1, Tensor ffn_weight_2, Tensor ffn_bias_2, Tensor? mask=None, int? mask_type=None) -> Tensor": (
+        f"""{_HEADS}
 def f(src: Tensor, embed_dim: int, num_heads: int, qkv_weight: Tensor, qkv_bias: Tensor, proj_weight: Tensor,
       proj_bias: Tensor, use_gelu: bool, norm_first: bool, eps: float, norm_weight_1: Tensor, norm_bias_1: Tensor,
       norm_weight_2: Tensor, norm_bias_2: Tensor, ffn_weight_1: Tensor, ffn_bias_1: Tensor, ffn_weight_2: Tensor,
@@ -114,5 +113,6 @@ def f(src: Tensor, embed_dim: int, num_heads: int, qkv_weight: Tensor, qkv_bias:
     if not norm_first:
         x = torch.layer_norm(x, [d], norm_weight_2, norm_bias_2, eps)
     return x
-""",
+"""
+    ),
 }

@@ -1,4 +1,6 @@
-"""Another order of a graph's inputs and outputs: the batch first, for those who can only say it so."""
+"""Another order of a graph's inputs and outputs: the batch first, for those who can only say it
+so.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,8 @@ Axes = Mapping[int, tuple[int, int]]
 
 
 def first(lowered: LoweredGraph, inputs: Axes, outputs: Axes) -> LoweredGraph:
-    """The same computation with these axes of these inputs and outputs moved to the front; the others keep their order.
+    """The same computation with these axes of these inputs and outputs moved to the front; the
+    others keep their order.
 
     A permutation stands at each border, so that nothing within the graph changes.
     """
@@ -37,6 +40,10 @@ def _permute_input(graph: Any, value: Any, axis: int, rank: int) -> None:
 
 
 def _permute_output(graph: Any, index: int, axis: int, rank: int) -> None:
-    order = ir.insert_constant(graph, [axis, *range(axis), *range(axis + 1, rank)], graph.return_node())
-    node = ir.insert(graph, "aten::permute", [graph.return_node().inputsAt(index), order], graph.return_node())
+    order = ir.insert_constant(
+        graph, [axis, *range(axis), *range(axis + 1, rank)], graph.return_node()
+    )
+    node = ir.insert(
+        graph, "aten::permute", [graph.return_node().inputsAt(index), order], graph.return_node()
+    )
     graph.return_node().replaceInput(index, node.output())

@@ -1,7 +1,8 @@
 """Where a module's lists of layers stand: what torch's own record of calls leaves out.
 
-A node that was inlined knows by which name each module on its way was called (`encoder`, `3`, `self_attn`), but not
-the list that a layer was taken from. The module tells: its layer called `3`, of that class, is `layers.3`.
+A node that was inlined knows by which name each module on its way was called (`encoder`, `3`,
+`self_attn`), but not the list that a layer was taken from. The module tells: its layer called `3`,
+of that class, is `layers.3`.
 """
 
 from __future__ import annotations
@@ -18,11 +19,14 @@ UNKNOWN = "UNKNOWN_INSTANCE"
 _CALLED = re.compile(r"([^.()]+)\(([^()]*)\)")
 
 Containers = Mapping[tuple[str, str, str], str]
-"""By a module's class, the name that it calls a layer by, and the layer's class: the path that it means."""
+"""By a module's class, the name that it calls a layer by, and the layer's class: the path that it
+means.
+"""
 
 
 def containers(module: torch.jit.ScriptModule) -> Containers:
-    """What every name of a layer in a list means; a name that stands in two lists for layers of one class is left out.
+    """What every name of a layer in a list means; a name that stands in two lists for layers of one
+    class is left out.
 
     The outermost module's class is the empty string.
     """
@@ -35,12 +39,16 @@ def containers(module: torch.jit.ScriptModule) -> Containers:
 
 
 def _listed(module: Any, kind: str, prefix: str) -> Iterator[tuple[tuple[str, str, str], str]]:
-    """The layers in the lists of all modules; `prefix` is the path from the last that is no list, of class `kind`."""
+    """The layers in the lists of all modules; `prefix` is the path from the last that is no list,
+    of class `kind`.
+    """
     for name, child in module.named_children():
         own = str(child.original_name)
         if prefix:
             yield (kind, name, own), prefix + name
-        yield from _listed(child, kind, f"{prefix}{name}.") if own in LISTS else _listed(child, own, "")
+        yield from (
+            _listed(child, kind, f"{prefix}{name}.") if own in LISTS else _listed(child, own, "")
+        )
 
 
 def path_of(hierarchy: str, known: Containers) -> str:

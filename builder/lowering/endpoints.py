@@ -1,4 +1,6 @@
-"""Endpoints in float16: the casts stand at the graph's borders, so that nothing within it changes."""
+"""Endpoints in float16: the casts stand at the graph's borders, so that nothing within it
+changes.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ from builder.lowering.graph import LoweredGraph
 
 
 def half(lowered: LoweredGraph, inputs: Collection[int], outputs: Collection[int]) -> LoweredGraph:
-    """The same computation with these inputs (by place) taken in float16 and widened, and these outputs narrowed."""
+    """The same computation with these inputs (by place) taken in float16 and widened, and these
+    outputs narrowed.
+    """
     graph = lowered.graph.copy()
     given = list(graph.inputs())
     for index in sorted(inputs):
@@ -28,5 +32,8 @@ def half(lowered: LoweredGraph, inputs: Collection[int], outputs: Collection[int
 
 
 def _cast(graph: Any, value: Any, dtype: torch.dtype, before: Any) -> Any:
-    rest = [ir.insert_constant(graph, argument, before) for argument in (NUMBERS[dtype], False, False, None)]
+    rest = [
+        ir.insert_constant(graph, argument, before)
+        for argument in (NUMBERS[dtype], False, False, None)
+    ]
     return ir.insert(graph, "aten::to", [value, *rest], before)

@@ -1,4 +1,6 @@
-"""What follows of dtypes and numbers of axes from the graph alone, and from the inputs when they are described."""
+"""What follows of dtypes and numbers of axes from the graph alone, and from the inputs when they
+are described.
+"""
 
 from __future__ import annotations
 
@@ -13,25 +15,83 @@ from builder.lowering import ir
 _BOOL = frozenset(
     f"aten::{name}"
     for name in (
-        "eq", "ne", "lt", "le", "gt", "ge", "isnan", "isinf", "isfinite", "isposinf", "isneginf",
-        "logical_and", "logical_or", "logical_xor", "logical_not", "any", "all",
+        "eq",
+        "ne",
+        "lt",
+        "le",
+        "gt",
+        "ge",
+        "isnan",
+        "isinf",
+        "isfinite",
+        "isposinf",
+        "isneginf",
+        "logical_and",
+        "logical_or",
+        "logical_xor",
+        "logical_not",
+        "any",
+        "all",
     )
-)  # fmt: skip
+)
 _LONG = frozenset(["aten::argmax", "aten::argmin", "aten::argsort", "aten::nonzero"])
-_OF_BITS = frozenset(f"aten::{n}" for n in "__and__ __or__ __xor__ bitwise_and bitwise_or bitwise_xor".split())
+_OF_BITS = frozenset(
+    f"aten::{n}" for n in "__and__ __or__ __xor__ bitwise_and bitwise_or bitwise_xor".split()
+)
 _OF_BYTES = frozenset(["aten::all", "aten::any"])  # uint8 for uint8, which numpy's masks were once
 # These give the dtype of their first input.
 _ALONG = frozenset(
     f"aten::{name}"
     for name in (
-        "reshape", "view", "flatten", "unflatten", "squeeze", "unsqueeze", "transpose", "permute", "t", "expand",
-        "expand_as", "repeat", "select", "slice", "narrow", "contiguous", "clone", "detach", "index_select", "flip",
-        "roll", "relu", "neg", "bitwise_not", "tril", "triu", "masked_fill", "gather", "scatter", "index_put",
-        "constant_pad_nd", "movedim", "linear", "_convolution", "layer_norm", "batch_norm", "group_norm", "max_pool2d",
-        "avg_pool2d", "adaptive_avg_pool2d", "hardtanh", "gelu", "matmul", "bmm", "mm",
-        "fake_quantize_per_tensor_affine", "fake_quantize_per_channel_affine",
+        "reshape",
+        "view",
+        "flatten",
+        "unflatten",
+        "squeeze",
+        "unsqueeze",
+        "transpose",
+        "permute",
+        "t",
+        "expand",
+        "expand_as",
+        "repeat",
+        "select",
+        "slice",
+        "narrow",
+        "contiguous",
+        "clone",
+        "detach",
+        "index_select",
+        "flip",
+        "roll",
+        "relu",
+        "neg",
+        "bitwise_not",
+        "tril",
+        "triu",
+        "masked_fill",
+        "gather",
+        "scatter",
+        "index_put",
+        "constant_pad_nd",
+        "movedim",
+        "linear",
+        "_convolution",
+        "layer_norm",
+        "batch_norm",
+        "group_norm",
+        "max_pool2d",
+        "avg_pool2d",
+        "adaptive_avg_pool2d",
+        "hardtanh",
+        "gelu",
+        "matmul",
+        "bmm",
+        "mm",
+        "fake_quantize_per_tensor_affine",
+        "fake_quantize_per_channel_affine",
     )
-) | {"prim::unchecked_cast"}  # fmt: skip
+) | {"prim::unchecked_cast"}
 _PROMOTING = frozenset(["aten::add", "aten::sub", "aten::mul", "aten::div"])
 _DTYPE_AT = {"aten::to": 1, "aten::zeros": 1, "aten::ones": 1, "aten::full": 2, "aten::softmax": 2}
 # No dtype given means that of the first input.
@@ -96,14 +156,44 @@ _SAME_RANK = _ALONG - {
 _BROADCAST = _OF_BITS | frozenset(
     f"aten::{name}"
     for name in (
-        "add", "sub", "mul", "div", "pow", "eq", "ne", "lt", "le", "gt", "ge", "maximum", "minimum", "logical_and",
-        "logical_or", "where", "masked_fill", "remainder", "fmod", "floor_divide", "atan2",
+        "add",
+        "sub",
+        "mul",
+        "div",
+        "pow",
+        "eq",
+        "ne",
+        "lt",
+        "le",
+        "gt",
+        "ge",
+        "maximum",
+        "minimum",
+        "logical_and",
+        "logical_or",
+        "where",
+        "masked_fill",
+        "remainder",
+        "fmod",
+        "floor_divide",
+        "atan2",
     )
-)  # fmt: skip
+)
 _BY_NUMBER = {
-    0: torch.uint8, 1: torch.int8, 2: torch.int16, 3: torch.int32, 4: torch.int64, 5: torch.float16, 6: torch.float32,
-    7: torch.float64, 8: torch.complex32, 9: torch.complex64, 10: torch.complex128, 11: torch.bool, 15: torch.bfloat16,
-}  # fmt: skip
+    0: torch.uint8,
+    1: torch.int8,
+    2: torch.int16,
+    3: torch.int32,
+    4: torch.int64,
+    5: torch.float16,
+    6: torch.float32,
+    7: torch.float64,
+    8: torch.complex32,
+    9: torch.complex64,
+    10: torch.complex128,
+    11: torch.bool,
+    15: torch.bfloat16,
+}
 NUMBERS = {dtype: number for number, dtype in _BY_NUMBER.items()}
 
 
@@ -117,10 +207,14 @@ Fact = tuple[torch.dtype | None, Rank]
 
 
 class Facts:
-    """The dtype and the number of axes of each value, as far as they are known; to be asked in program order."""
+    """The dtype and the number of axes of each value, as far as they are known; to be asked in
+    program order.
+    """
 
     def __init__(self, ranked: bool = True) -> None:
-        """Not `ranked`: the graph gives tensors other axes in place, so no number of axes stays what it was."""
+        """Not `ranked`: the graph gives tensors other axes in place, so no number of axes stays
+        what it was.
+        """
         self._facts: dict[int, Fact] = {}
         self.ranked = ranked
 
@@ -146,7 +240,9 @@ class Facts:
         return fact
 
     def learn(self, node: Any) -> None:
-        """Note what follows of a node's outputs; the nodes of its blocks must have been learned before."""
+        """Note what follows of a node's outputs; the nodes of its blocks must have been learned
+        before.
+        """
         kind = node.kind()
         if kind == "prim::If":
             return self._join(node)
@@ -178,7 +274,9 @@ class Facts:
             if isinstance(given, int) and not isinstance(given, bool):
                 return dtype_of(given)
             return (
-                self.dtype(node.inputsAt(0)) if kind in _LIKE and ir.is_none(node.inputsAt(_DTYPE_AT[kind])) else None
+                self.dtype(node.inputsAt(0))
+                if kind in _LIKE and ir.is_none(node.inputsAt(_DTYPE_AT[kind]))
+                else None
             )
         if kind in _OF_BITS:
             first, other = (self.dtype(value) for value in list(node.inputs())[:2])
@@ -191,7 +289,9 @@ class Facts:
         """Of tensors that have one dtype, or a floating one that meets a number."""
         first, other = self.dtype(node.inputsAt(0)), node.inputsAt(1)
         kind = other.type().kind()
-        agree = kind in ("IntType", "FloatType") or (kind == "TensorType" and self.dtype(other) == first)
+        agree = kind in ("IntType", "FloatType") or (
+            kind == "TensorType" and self.dtype(other) == first
+        )
         return first if first is not None and first.is_floating_point and agree else None
 
     def _rank_of_result(self, node: Any) -> Rank:
@@ -200,7 +300,11 @@ class Facts:
             return self.rank(node.inputsAt(0))
         if kind in _BROADCAST:
             ranks = [self.rank(v) for v in node.inputs() if v.type().kind() == "TensorType"]
-            return max(known) if (known := [r for r in ranks if r is not None]) and len(known) == len(ranks) else None
+            return (
+                max(known)
+                if (known := [r for r in ranks if r is not None]) and len(known) == len(ranks)
+                else None
+            )
         return _RANKS[kind](self, node) if kind in _RANKS else None
 
 
@@ -208,7 +312,11 @@ class Facts:
 def _tells(kind: str) -> tuple[bool, bool]:
     """Whether an operator of this kind tells the dtype and the number of axes of its result."""
     functional = _functional_kind(kind)
-    dtype = functional != kind or kind in _BOOL | _LONG | _OF_BITS | _ALONG | _PROMOTING or kind in _DTYPE_AT
+    dtype = (
+        functional != kind
+        or kind in _BOOL | _LONG | _OF_BITS | _ALONG | _PROMOTING
+        or kind in _DTYPE_AT
+    )
     return dtype, functional != kind or kind in _SAME_RANK | _BROADCAST or kind in _RANKS
 
 
@@ -217,7 +325,11 @@ def _functional(node: Any) -> str:
 
 
 def _functional_kind(kind: str) -> str:
-    return kind if kind.endswith("__") or not kind.endswith("_") or kind.startswith("prim::") else kind[:-1]
+    return (
+        kind
+        if kind.endswith("__") or not kind.endswith("_") or kind.startswith("prim::")
+        else kind[:-1]
+    )
 
 
 def _listed(at: int) -> Callable[[Facts, Any], Rank]:
@@ -246,7 +358,9 @@ def _unflattened(facts: Facts, node: Any) -> Rank:
 
 
 def _joined(facts: Facts, node: Any) -> Rank:
-    """As of one with two axes or more: all have as many, but for empty ones of one axis, which count for nothing."""
+    """As of one with two axes or more: all have as many, but for empty ones of one axis, which
+    count for nothing.
+    """
     ranks = [facts.rank(value) for value in ir.list_items(node.inputsAt(0)) or ()]
     return next((rank for rank in ranks if rank is not None and rank > 1), None)
 
@@ -289,5 +403,7 @@ _RANKS: dict[str, Callable[[Facts, Any], Rank]] = {
     "aten::mean": _of_all,
     "aten::arange": lambda facts, node: 1,
     "aten::gather": lambda facts, node: facts.rank(node.inputsAt(2)),
-    "aten::embedding": lambda facts, node: None if (r := facts.rank(node.inputsAt(1))) is None else r + 1,
+    "aten::embedding": lambda facts, node: (
+        None if (r := facts.rank(node.inputsAt(1))) is None else r + 1
+    ),
 }

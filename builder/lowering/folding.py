@@ -1,5 +1,5 @@
-"""Constant propagation that leaves quantisation alone: an int8 engine is built from the weights and their scales,
-not from weights that were rounded already.
+"""Constant propagation that leaves quantisation alone: an int8 engine is built from the weights and
+their scales, not from weights that were rounded already.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from typing import Any
 from builder.lowering import ir
 from builder.lowering.scoping import Line
 
-# What rounds a tensor to few levels; torch would do it to every weight, for all of its inputs are constants.
+# What rounds a tensor to few levels; torch would do it to every weight, for all of its inputs are
+# constants.
 QUANTIZERS = tuple(
     f"aten::{name}"
     for name in (
@@ -35,10 +36,12 @@ QUANTIZERS = tuple(
 
 
 def propagate_constants(graph: Any, kinds: Collection[str] | None = None) -> None:
-    """Compute what only depends on constants, but for quantisation and what is computed from its results.
+    """Compute what only depends on constants, but for quantisation and what is computed from its
+    results.
 
-    A write to a constant stays, for functionalise to refuse: torch takes it for dead when nobody reads that very
-    constant, though it is the module's state. `kinds` are those of the graph's nodes, where they are known.
+    A write to a constant stays, for functionalise to refuse: torch takes it for dead when nobody
+    reads that very constant, though it is the module's state. `kinds` are those of the graph's
+    nodes, where they are known.
     """
     kinds = kinds_of(graph) if kinds is None else kinds
     with _unknown_to_torch(graph, kinds), _state_in_sight(graph, kinds):
@@ -46,23 +49,30 @@ def propagate_constants(graph: Any, kinds: Collection[str] | None = None) -> Non
 
 
 def foldable(lines: Iterable[Line]) -> bool:
-    """Whether constants could be propagated: there is a branch, a loop, or a node that reads nothing but constants."""
+    """Whether constants could be propagated: there is a branch, a loop, or a node that reads
+    nothing but constants.
+    """
     constants: set[str] = set()
     for line in lines:
         if line.kind == "prim::Constant":
             constants.update(line.made)
-        elif line.kind in ("prim::If", "prim::Loop") or (line.kind and constants.issuperset(line.read)):
+        elif line.kind in ("prim::If", "prim::Loop") or (
+            line.kind and constants.issuperset(line.read)
+        ):
             return True
     return False
 
 
 def unread(lines: Sequence[Line]) -> bool:
-    """Whether there is a node or a value that nobody reads, or a branch or a loop, which may give more than is read."""
+    """Whether there is a node or a value that nobody reads, or a branch or a loop, which may give
+    more than is read.
+    """
     read: set[str] = set()
     for line in lines:
         read.update(line.read)
     return any(
-        line.kind in ("prim::If", "prim::Loop") or (line.kind and not (line.made and read.issuperset(line.made)))
+        line.kind in ("prim::If", "prim::Loop")
+        or (line.kind and not (line.made and read.issuperset(line.made)))
         for line in lines
     )
 
@@ -74,7 +84,9 @@ def eliminate_dead_code(graph: Any) -> None:
 
 
 def kinds_of(graph: Any) -> frozenset[str]:
-    """The kinds of all nodes, read from the text, which torch writes faster than Python walks a graph."""
+    """The kinds of all nodes, read from the text, which torch writes faster than Python walks a
+    graph.
+    """
     return frozenset(_KIND.findall(str(graph)))
 
 
@@ -93,7 +105,9 @@ def _state_in_sight(graph: Any, kinds: Collection[str]) -> Iterator[None]:
 
 
 def _written_constants(graph: Any, kinds: Collection[str]) -> list[Any]:
-    """The constants behind the first inputs of nodes that write; all of them where that is not plain to see."""
+    """The constants behind the first inputs of nodes that write; all of them where that is not
+    plain to see.
+    """
     if not any(map(may_write, kinds)):
         return []
     found: dict[int, Any] = {}
@@ -102,7 +116,11 @@ def _written_constants(graph: Any, kinds: Collection[str]) -> list[Any]:
         if may_write(node.kind()) and node.inputsSize():
             origin = _origin(node.inputsAt(0), known)
             if _joined(origin.node()):
-                return [n.output() for n in graph.nodes() if n.kind() == "prim::Constant" and _is_tensor(n.output())]
+                return [
+                    n.output()
+                    for n in graph.nodes()
+                    if n.kind() == "prim::Constant" and _is_tensor(n.output())
+                ]
             if ir.is_constant(origin) and _is_tensor(origin):
                 found[origin.unique()] = origin
     return [value for value in found.values() if value.node().owningBlock().owningNode() is None]
@@ -112,14 +130,24 @@ _JOINS = ("prim::If", "prim::Loop", "prim::Param")
 
 
 def _joined(node: Any) -> bool:
-    """Whether a node gives what several others may have made; the inputs of the graph itself are made outside."""
-    return node.kind() in _JOINS and not (node.kind() == "prim::Param" and node.owningBlock().owningNode() is None)
+    """Whether a node gives what several others may have made; the inputs of the graph itself are
+    made outside.
+    """
+    return node.kind() in _JOINS and not (
+        node.kind() == "prim::Param" and node.owningBlock().owningNode() is None
+    )
 
 
 def _origin(value: Any, known: dict[int, Any]) -> Any:
-    """The value at the start of a chain of first inputs; `known` keeps the answers, for chains share their parts."""
+    """The value at the start of a chain of first inputs; `known` keeps the answers, for chains
+    share their parts.
+    """
     passed = []
-    while value.unique() not in known and value.node().kind() not in _JOINS and value.node().inputsSize():
+    while (
+        value.unique() not in known
+        and value.node().kind() not in _JOINS
+        and value.node().inputsSize()
+    ):
         passed.append(value.unique())
         value = value.node().inputsAt(0)
     origin = known.get(value.unique(), value)
@@ -136,13 +164,15 @@ _AUGMENTED = frozenset(f"aten::__i{name}__" for name in ("and", "or", "xor", "ls
 
 def may_write(kind: str) -> bool:
     """Whether an operator writes its first input in place, by the way it is named."""
-    return (kind.startswith("aten::") and kind.endswith("_") and not kind.startswith("aten::__")) or kind in _AUGMENTED
+    return (
+        kind.startswith("aten::") and kind.endswith("_") and not kind.startswith("aten::__")
+    ) or kind in _AUGMENTED
 
 
 @contextmanager
 def _unknown_to_torch(graph: Any, kinds: Collection[str]) -> Iterator[None]:
-    """While inside, each quantizer reads one of its whole numbers (a bound, a dtype) from an input of the graph, so
-    torch cannot compute it; what feeds it still can be.
+    """While inside, each quantizer reads one of its whole numbers (a bound, a dtype) from an input
+    of the graph, so torch cannot compute it; what feeds it still can be.
     """
     first, known = sum(1 for _ in graph.inputs()), []
     for node in ir.nodes_of(graph, *(kind for kind in QUANTIZERS if kind in kinds)):

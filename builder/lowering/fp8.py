@@ -1,7 +1,8 @@
-"""Fake quantisation to float8 (E4M3): one node while we work, plain operators in the file that is served.
+"""Fake quantisation to float8 (E4M3): one node while we work, plain operators in the file that is
+served.
 
-torch has no such operator, so this one is ours; `trt_build` need not be installed where a lowered file runs, so what is
-saved has the formula in its place.
+torch has no such operator, so this one is ours; `trt_build` need not be installed where a lowered
+file runs, so what is saved has the formula in its place.
 """
 
 from __future__ import annotations
@@ -32,10 +33,17 @@ def f(self: Tensor, scale: Tensor, axis: Optional[int]):
 }
 
 
-def fake_quantize_fp8(x: torch.Tensor, scale: torch.Tensor, axis: int | None = None) -> torch.Tensor:
-    """x rounded to float8_e4m3fn times `scale` (float32: one element, or one for each place of `axis`), ties to even
-    and saturated; in the dtype of x."""
-    factor = scale if axis is None else scale.reshape([-1 if i == axis % x.dim() else 1 for i in range(x.dim())])
+def fake_quantize_fp8(
+    x: torch.Tensor, scale: torch.Tensor, axis: int | None = None
+) -> torch.Tensor:
+    """x rounded to float8_e4m3fn times `scale` (float32: one element, or one for each place of
+    `axis`), ties to even and saturated; in the dtype of x.
+    """
+    factor = (
+        scale
+        if axis is None
+        else scale.reshape([-1 if i == axis % x.dim() else 1 for i in range(x.dim())])
+    )
     steps = (x.float() / factor).clamp(-LIMIT, LIMIT)
     return (steps.to(torch.float8_e4m3fn).float() * factor).to(x.dtype)
 

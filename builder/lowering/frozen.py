@@ -1,9 +1,9 @@
-"""From a module to a graph without `self`: evaluation mode, everything inlined, and attribute reads turned into
-constants.
+"""From a module to a graph without `self`: evaluation mode, everything inlined, and attribute reads
+turned into constants.
 
-torch's own freezing runs common-subexpression elimination, which merges a node of a module that shall run in torch
-with an equal one elsewhere, and it copies the module; so it only does the work for modules that hide behind an
-interface. Constants share the module's memory.
+torch's own freezing runs common-subexpression elimination, which merges a node of a module that
+shall run in torch with an equal one elsewhere, and it copies the module; so it only does the work
+for modules that hide behind an interface. Constants share the module's memory.
 """
 
 from __future__ import annotations
@@ -35,27 +35,40 @@ def evaluating(module: torch.jit.ScriptModule) -> Iterator[None]:
 
 
 def frozen_graph(
-    module: torch.jit.ScriptModule, method: str = "forward", fallback_modules: frozenset[str] = frozenset()
+    module: torch.jit.ScriptModule,
+    method: str = "forward",
+    fallback_modules: frozenset[str] = frozenset(),
 ) -> tuple[Any, Any]:
-    """The graph of `method` with attributes folded to constants, and its schema. Nothing is folded that changes
-    numbers.
+    """The graph of `method` with attributes folded to constants, and its schema. Nothing is folded
+    that changes numbers.
 
-    What comes from `fallback_modules` is marked. Raises LoweringError when the method keeps state in the module, or
-    there is no such method.
+    What comes from `fallback_modules` is marked. Raises LoweringError when the method keeps state
+    in the module, or there is no such method.
     """
-    if method == "forward" and module._c._has_method("forward__0") and not module._c._has_method(method):
-        method = "forward__0"  # a module with overloads, nn.LSTM among them; the first takes plain tensors
+    if (
+        method == "forward"
+        and module._c._has_method("forward__0")
+        and not module._c._has_method(method)
+    ):
+        # a module with overloads, nn.LSTM among them; the first takes plain tensors
+        method = "forward__0"
     if not module._c._has_method(method):
         names = ", ".join(module._c._method_names())
         raise LoweringError(f"the module has no method {method!r}", fix=f"name one of {names}")
     source = module._c
     graph = _inlined(source, method, fallback_modules)
-    if ir.nodes_of(graph, "prim::CallMethod"):  # through an interface, whose type does not tell what is called
+    # through an interface, whose type does not tell what is called
+    if ir.nodes_of(graph, "prim::CallMethod"):
         with evaluating(module):
-            source = ir.C._freeze_module(source, [method] if method != "forward" else [], True, False)
+            source = ir.C._freeze_module(
+                source, [method] if method != "forward" else [], True, False
+            )
         graph = _inlined(source, method, fallback_modules)
     lower_attributes(graph, source)
-    if any(graph.findNode(kind, True) is not None for kind in ("prim::If", "prim::Loop", "prim::SetAttr")):
+    if any(
+        graph.findNode(kind, True) is not None
+        for kind in ("prim::If", "prim::Loop", "prim::SetAttr")
+    ):
         propagate_constants(graph)  # what is left of `if self.training`
     _drop_self(graph)
     return graph, module._c._get_method(method).schema
@@ -67,7 +80,8 @@ def _inlined(module: Any, method: str, fallback_modules: frozenset[str]) -> Any:
         inline_and_mark(graph, module, fallback_modules)
     ir.C._jit_pass_inline(graph)
     make_plain(graph)
-    ir.C._jit_pass_erase_shape_information(graph)  # a trace that was never saved has its example's shapes in it
+    # a trace that was never saved has its example's shapes in it
+    ir.C._jit_pass_erase_shape_information(graph)
     ir.split_uninitialized(graph)
     for node in ir.nodes_of(graph, "prim::SetAttr"):
         if not node.sourceRange():
@@ -81,7 +95,8 @@ def lower_attributes(graph: Any, module: Any) -> None:
     `training` reads as false, whatever the module's mode is.
     """
     owners, containers = {next(iter(graph.inputs())).unique(): module}, list[tuple[str, Any]]()
-    for node in ir.nodes_of(graph, "prim::GetAttr"):  # in program order: an owner comes before what it owns
+    # in program order: an owner comes before what it owns
+    for node in ir.nodes_of(graph, "prim::GetAttr"):
         owner = owners.get(node.inputsAt(0).unique())
         if owner is None:
             continue
@@ -90,7 +105,9 @@ def lower_attributes(graph: Any, module: Any) -> None:
         if isinstance(found, torch._C.ScriptModule):
             owners[node.output().unique()] = found
         elif node.hasUses():
-            constant = _constant(graph, node, False if name == "training" and found is True else found)
+            constant = _constant(
+                graph, node, False if name == "training" and found is True else found
+            )
             node.output().replaceAllUsesWith(constant)
             if isinstance(found, list | dict | tuple):
                 containers.append((name, constant))
@@ -98,8 +115,9 @@ def lower_attributes(graph: Any, module: Any) -> None:
 
 
 def _refuse_written(graph: Any, containers: list[tuple[str, Any]]) -> None:
-    """Refuse a list or dictionary of the module that is written. Each time that it is read it is another constant, so
-    nothing else would see the write: torch's dead code elimination drops it."""
+    """Refuse a list or dictionary of the module that is written. Each time that it is read it is
+    another constant, so nothing else would see the write: torch's dead code elimination drops it.
+    """
     changes = ir.nodes_of(graph, *ir.CHANGES) if containers else []
     writers = [node for node in changes if _is_container(node.inputsAt(0).type())]
     aliases: Any = graph.alias_db() if writers else None
@@ -116,7 +134,9 @@ def _is_container(kind: Any) -> bool:
 
 
 def _nests(kind: Any) -> bool:
-    """Whether a container of this type holds others, whose writes torch does not tell from its own."""
+    """Whether a container of this type holds others, whose writes torch does not tell from its
+    own.
+    """
     inner = kind.containedTypes()
     return any(_is_container(part) or _nests(part) for part in inner)
 
@@ -130,38 +150,53 @@ def _keeps_state(name: str, node: Any) -> LoweringError:
 
 
 def _constant(graph: Any, node: Any, found: Any) -> Any:
-    """A value of the graph that holds an attribute: a constant, or a list or dictionary that is built of constants.
+    """A value of the graph that holds an attribute: a constant, or a list or dictionary that is
+    built of constants.
 
     A tensor's never stands in a branch: it must be in sight even if only a branch writes it.
     """
     kind = node.output().type()
-    if isinstance(found, list | dict) and any(isinstance(item, torch.Tensor) for item in _items(found)):
+    if isinstance(found, list | dict) and any(
+        isinstance(item, torch.Tensor) for item in _items(found)
+    ):
         pairs = isinstance(found, dict)
         values = [ir.insert_constant(graph, item, node) for item in _items(found)]
-        made = ir.insert(graph, "prim::DictConstruct" if pairs else "prim::ListConstruct", values, node, [kind])
+        made = ir.insert(
+            graph, "prim::DictConstruct" if pairs else "prim::ListConstruct", values, node, [kind]
+        )
         return made.output()
     try:
         nested = isinstance(found, torch.Tensor) and node.owningBlock().owningNode() is not None
-        return ir.insert_constant(graph, found, next(iter(graph.nodes())) if nested else node, origin=node)
+        return ir.insert_constant(
+            graph, found, next(iter(graph.nodes())) if nested else node, origin=node
+        )
     except (RuntimeError, TypeError) as error:
         raise LoweringError(
-            f"attribute {node.s('name')!r} holds a {kind.str()}, which no constant can hold", where=source_line(node)
+            f"attribute {node.s('name')!r} holds a {kind.str()}, which no constant can hold",
+            where=source_line(node),
         ) from error
 
 
 def _items(found: list[Any] | dict[Any, Any]) -> list[Any]:
     """The elements of a list; the keys and values of a dictionary in turn."""
-    return [part for pair in found.items() for part in pair] if isinstance(found, dict) else list(found)
+    return (
+        [part for pair in found.items() for part in pair]
+        if isinstance(found, dict)
+        else list(found)
+    )
 
 
 def _drop_self(graph: Any) -> None:
-    """Remove the first input. An attribute that is still written would differ from call to call: refused."""
+    """Remove the first input. An attribute that is still written would differ from call to call:
+    refused.
+    """
     for node in ir.nodes_of(graph, "prim::SetAttr"):
         raise _keeps_state(node.s("name"), node)
     for node in reversed(ir.nodes_of(graph, "prim::GetAttr")):
         if node.hasUses():
             raise LoweringError(
-                f"attribute {node.s('name')!r} is read from a module that is chosen while the model runs",
+                f"attribute {node.s('name')!r} is read from a module that is chosen while the model"
+                " runs",
                 where=source_line(node),
             )
         node.destroy()

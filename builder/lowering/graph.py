@@ -22,8 +22,8 @@ from builder.lowering.trace import PassRecord
 class LoweredGraph:
     """One block of nodes over tensors; weights are `prim::Constant` tensors.
 
-    `inputs` are the names of forward's arguments, `outputs` those that the structure of its result gives, both in
-    the graph's order.
+    `inputs` are the names of forward's arguments, `outputs` those that the structure of its result
+    gives, both in the graph's order.
     """
 
     graph: Any
@@ -33,21 +33,30 @@ class LoweredGraph:
     containers: Containers = field(default_factory=dict, compare=False, repr=False)
     """Where the module's lists of layers stand, for the names of what is made from the nodes."""
     as_written: str = field(default="", compare=False)
-    """Why the graph still writes in place, so that torch alone can run it, and only whole; empty for all others."""
+    """Why the graph still writes in place, so that torch alone can run it, and only whole; empty
+    for all others.
+    """
 
     def run(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        """Execute the graph with torch: tensors in the order of `inputs`, outputs in the order of `outputs`."""
+        """Execute the graph with torch: tensors in the order of `inputs`, outputs in the order of
+        `outputs`.
+        """
         with torch.no_grad():
             return tuple(execute(self.graph, tensors))
 
     def values(self, *tensors: torch.Tensor) -> dict[str, torch.Tensor]:
-        """Execute the graph and return the tensor that every top-level node computed, by debug name, in program
-        order.
+        """Execute the graph and return the tensor that every top-level node computed, by debug
+        name, in program order.
         """
-        graph = self.graph.copy()  # which numbers its values anew: names are those of the graph itself
+        # which numbers its values anew: names are those of the graph itself
+        graph = self.graph.copy()
         own, shown = _computed(self.graph), _computed(graph)
         packed = ir.insert(
-            graph, "prim::TupleConstruct", shown, graph.return_node(), [ir.C.TupleType([v.type() for v in shown])]
+            graph,
+            "prim::TupleConstruct",
+            shown,
+            graph.return_node(),
+            [ir.C.TupleType([v.type() for v in shown])],
         )
         names = [value.debugName() for value in own]
         for _ in list(graph.outputs()):
@@ -57,7 +66,9 @@ class LoweredGraph:
             return dict(zip(names, ir.C._jit_interpret_graph(graph, tensors), strict=True))
 
     def save(self, target: str | Path | BinaryIO | io.BytesIO) -> None:
-        """Write a TorchScript file that runs this graph: flat tensors in, a tuple of tensors out."""
+        """Write a TorchScript file that runs this graph: flat tensors in, a tuple of tensors
+        out.
+        """
         data = self.function().save_to_buffer()
         if isinstance(target, str | Path):
             Path(target).write_bytes(data)
@@ -68,19 +79,21 @@ class LoweredGraph:
         """A ScriptFunction of this graph: flat tensors in, a tuple of tensors out."""
         graph = packed(self.graph)
         for node in ir.nodes_of(graph, fp8.KIND):
-            expand(graph, node, fp8.FORMULA[fp8.SCHEMA])  # trt-build need not be installed where the file runs
+            # trt-build need not be installed where the file runs
+            expand(graph, node, fp8.FORMULA[fp8.SCHEMA])
         return ir.C._create_function_from_graph("forward", graph)
 
     @property
     def text(self) -> str:
-        """The canonical text: the same file gives the same text, byte for byte. Large weights show as `<Tensor>`,
-        see `digest`.
+        """The canonical text: the same file gives the same text, byte for byte. Large weights show
+        as `<Tensor>`, see `digest`.
         """
         return canonical(self.graph)
 
     @property
     def digest(self) -> str:
-        """SHA-256 over the canonical text and every weight's dtype, shape and bytes, in hexadecimal.
+        """SHA-256 over the canonical text and every weight's dtype, shape and bytes, in
+        hexadecimal.
 
         The text alone does not tell a weight's dtype and shape where it is an element of a list.
         """
@@ -112,7 +125,10 @@ def _hash(total: Any, tensor: torch.Tensor) -> None:
 def _scales(tensor: torch.Tensor) -> str:
     if tensor.qscheme() in (torch.per_tensor_affine, torch.per_tensor_symmetric):
         return f"{tensor.q_scale()!r} {tensor.q_zero_point()} "
-    scales, zero_points = tensor.q_per_channel_scales().tolist(), tensor.q_per_channel_zero_points().tolist()
+    scales, zero_points = (
+        tensor.q_per_channel_scales().tolist(),
+        tensor.q_per_channel_zero_points().tolist(),
+    )
     return f"{scales} {zero_points} {tensor.q_per_channel_axis()} "
 
 
@@ -123,5 +139,7 @@ def canonical(graph: Any) -> str:
 
 def _computed(graph: Any) -> list[Any]:
     """The tensors that the top-level nodes compute, in program order; constants are none."""
-    found = (value for node in graph.nodes() for value in node.outputs() if str(value.type()) == "Tensor")
+    found = (
+        value for node in graph.nodes() for value in node.outputs() if str(value.type()) == "Tensor"
+    )
     return [value for value in found if not ir.is_constant(value)]

@@ -24,9 +24,11 @@ INT = C.IntType.get()
 
 
 def walk(block: Block) -> Iterator[Node]:
-    """Every node of a graph or block in program order, an If or Loop before the nodes of its blocks.
+    """Every node of a graph or block in program order, an If or Loop before the nodes of its
+    blocks.
 
-    The list of each block is taken when it is entered, so a pass may destroy the node that it was handed.
+    The list of each block is taken when it is entered, so a pass may destroy the node that it was
+    handed.
     """
     for node in list(block.nodes()):
         if node.kind() not in _MAY_HAVE_BLOCKS:
@@ -39,7 +41,9 @@ def walk(block: Block) -> Iterator[Node]:
 
 
 # Asking torch for a node's blocks costs 7 us even where there are none, so no other node is asked.
-_MAY_HAVE_BLOCKS = frozenset(f"prim::{name}" for name in ("If", "Loop", "With", "Closure", "FunctionalGraph", "fork"))
+_MAY_HAVE_BLOCKS = frozenset(
+    f"prim::{name}" for name in ("If", "Loop", "With", "Closure", "FunctionalGraph", "fork")
+)
 
 
 def blocks_of(node: Node) -> list[Block]:
@@ -48,7 +52,9 @@ def blocks_of(node: Node) -> list[Block]:
 
 
 def nodes_of(graph: Graph, *kinds: str) -> list[Node]:
-    """All nodes of these kinds, at every depth (torch searches, which is faster than to walk in Python)."""
+    """All nodes of these kinds, at every depth (torch searches, which is faster than to walk in
+    Python).
+    """
     return [node for kind in kinds for node in graph.findAllNodes(kind, True)]
 
 
@@ -79,7 +85,9 @@ def inputs(node: Node) -> list[Value]:
 
 @lru_cache(maxsize=4096)
 def parse_schema(text: str) -> Any:
-    """The parsed form of a schema string; parsing costs more than a pass over a node, so it happens once per string."""
+    """The parsed form of a schema string; parsing costs more than a pass over a node, so it happens
+    once per string.
+    """
     return torch._C.parse_schema(text)
 
 
@@ -91,8 +99,8 @@ def schema(node: Node) -> Any | None:
 
 @contextmanager
 def inserting(graph: Graph, node: Node, origin: Node | None = None) -> Iterator[None]:
-    """Nodes inserted inside stand before `node`; those without a source range of their own take `origin`'s (or
-    `node`'s).
+    """Nodes inserted inside stand before `node`; those without a source range of their own take
+    `origin`'s (or `node`'s).
     """
     before = node.prev()
     with graph.insert_point_guard(node):
@@ -101,14 +109,18 @@ def inserting(graph: Graph, node: Node, origin: Node | None = None) -> Iterator[
 
 
 def adopt(node: Node, origin: Node) -> None:
-    """Give a new node its origin's place in the source, and its mark when that shall run in torch."""
+    """Give a new node its origin's place in the source, and its mark when that shall run in
+    torch.
+    """
     node.copyMetadata(origin)
     if origin.hasAttribute(FALLBACK):
         mark(node)
 
 
 def inherit(first: Node, last: Node, origin: Node) -> None:
-    """Give every node strictly between `first` and `last`, and in their blocks, the metadata of `origin`."""
+    """Give every node strictly between `first` and `last`, and in their blocks, the metadata of
+    `origin`.
+    """
     node = last.prev()
     while node != first:
         _inherit(node, origin)
@@ -123,10 +135,15 @@ def _inherit(node: Node, origin: Node) -> None:
 
 
 def insert(
-    graph: Graph, kind: str, args: Iterable[Value], before: Node, types: Iterable[Any] = (), origin: Node | None = None
+    graph: Graph,
+    kind: str,
+    args: Iterable[Value],
+    before: Node,
+    types: Iterable[Any] = (),
+    origin: Node | None = None,
 ) -> Node:
-    """Insert one node before `before` with the metadata of `origin` (default: `before`); `types` are its outputs'
-    types (default: one Tensor).
+    """Insert one node before `before` with the metadata of `origin` (default: `before`); `types`
+    are its outputs' types (default: one Tensor).
     """
     declared = list(types) or [torch._C.TensorType.get()]
     node = graph.create(kind, list(args), len(declared))
@@ -140,7 +157,9 @@ def insert(
 def insert_constant(graph: Graph, value: Any, before: Node, origin: Node | None = None) -> Value:
     """Insert a constant before `before` with the metadata of `origin` (default: `before`)."""
     with graph.insert_point_guard(before):
-        inserted = graph.insertConstant(value.detach() if isinstance(value, torch.Tensor) else value)
+        inserted = graph.insertConstant(
+            value.detach() if isinstance(value, torch.Tensor) else value
+        )
     inserted.node().copyMetadata(origin or before)
     return inserted
 
@@ -148,8 +167,8 @@ def insert_constant(graph: Graph, value: Any, before: Node, origin: Node | None 
 def insert_constants(graph: Graph, values: Sequence[Any], before: Node) -> list[Value]:
     """Insert many constants before `before`, in order.
 
-    The middle one first: torch numbers nodes by halving the gap between neighbours, and numbers the whole graph anew
-    when a gap is used up, which happens after 40 insertions at one place.
+    The middle one first: torch numbers nodes by halving the gap between neighbours, and numbers the
+    whole graph anew when a gap is used up, which happens after 40 insertions at one place.
     """
     if not values:
         return []
@@ -195,19 +214,25 @@ def splice(node: Node, block: Block) -> None:
 
 
 def int_list(value: Value) -> list[int] | None:
-    """The integers of a list that is a constant or built of constants; None when one of them is not known."""
+    """The integers of a list that is a constant or built of constants; None when one of them is not
+    known.
+    """
     if is_constant(value):
         known = value.toIValue()
         return list(known) if isinstance(known, list | tuple) else None
     node = value.node()
-    if node.kind() != "prim::ListConstruct" or not all(is_constant(v) for v in node.inputs()) or _is_changed(value):
+    if (
+        node.kind() != "prim::ListConstruct"
+        or not all(is_constant(v) for v in node.inputs())
+        or _is_changed(value)
+    ):
         return None
     return [v.toIValue() for v in value.node().inputs()]
 
 
 def list_items(value: Value) -> list[Any] | None:
-    """The elements of a list: the values that it is built of, the numbers of a constant one; None for any other, and
-    for one that may be written to.
+    """The elements of a list: the values that it is built of, the numbers of a constant one; None
+    for any other, and for one that may be written to.
     """
     node = value.node()
     if node.kind() != "prim::ListConstruct":
@@ -220,13 +245,14 @@ def random_operator(graph: Graph) -> str | None:
     return next((str(node.kind()) for node in walk(graph) if node.isNondeterministic()), None)
 
 
-# An attribute of nodes; torch's own passes keep it, and never merge a node that has it with one that has not.
+# An attribute of nodes; torch's own passes keep it, and never merge a node that has it with one
+# that has not.
 FALLBACK = "run_in_torch"
 
 
 def mark(node: Node) -> None:
-    """Say that a node shall run in torch. Constants belong to nobody, and calls of functions are marked until they
-    are inlined.
+    """Say that a node shall run in torch. Constants belong to nobody, and calls of functions are
+    marked until they are inlined.
     """
     if node.kind() != "prim::Constant":
         node.i_(FALLBACK, 1)
@@ -238,7 +264,9 @@ def in_fallback(node: Node) -> bool:
 
 
 def list_length(value: Value) -> int | None:
-    """The number of elements of a list that is a constant or built in the graph; None when it is not known."""
+    """The number of elements of a list that is a constant or built in the graph; None when it is
+    not known.
+    """
     if value.node().kind() == "prim::ListConstruct":
         return None if _is_changed(value) else int(value.node().inputsSize())
     known = constant(value)
@@ -247,14 +275,19 @@ def list_length(value: Value) -> int | None:
 
 CHANGES = frozenset(
     f"aten::{n}"
-    for n in "append extend insert pop popitem clear remove add_ mul_ _set_item Delete sort reverse update "
-    "setdefault".split()
+    for n in """
+        append extend insert pop popitem clear remove add_ mul_ _set_item Delete sort reverse update
+        setdefault
+    """.split()
 )
-"""Operators that write to the list or dictionary that they read first; some write to tensors, too."""
+"""Operators that write to the list or dictionary that they read first; some write to tensors, too.
+"""
 
 
 def _is_changed(built: Value) -> bool:
-    """Whether the list may be written to after it was built, by this name or by that of a branch, loop or container."""
+    """Whether the list may be written to after it was built, by this name or by that of a branch,
+    loop or container.
+    """
     kinds = {use.user.kind() for use in built.uses()}
     return any(kind in CHANGES or kind.startswith("prim::") for kind in kinds)
 
@@ -262,10 +295,13 @@ def _is_changed(built: Value) -> bool:
 def split_uninitialized(graph: Graph) -> None:
     """Give every uninitialised value a node of its own.
 
-    torch's tuple lowering leaves one node with an output for each element, and its interpreter then reads past its
-    stack.
+    torch's tuple lowering leaves one node with an output for each element, and its interpreter then
+    reads past its stack.
     """
     for node in nodes_of(graph, "prim::Uninitialized"):
         if node.outputsSize() > 1:
-            alone = [insert(graph, node.kind(), (), node, [value.type()]).output() for value in node.outputs()]
+            alone = [
+                insert(graph, node.kind(), (), node, [value.type()]).output()
+                for value in node.outputs()
+            ]
             replace(node, alone)

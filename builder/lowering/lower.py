@@ -37,13 +37,14 @@ def lower(
     stop_after: str | None = None,
     keep_text: bool = False,
 ) -> LoweredGraph:
-    """Lower a ScriptModule, or a `torch._C.Graph` whose trailing inputs are bound to `params` (tensors or Python
-    values).
+    """Lower a ScriptModule, or a `torch._C.Graph` whose trailing inputs are bound to `params`
+    (tensors or Python values).
 
-    The module is read in evaluation mode and left as it was; a graph that is given is not changed. An
-    Optional[Tensor] argument is bound to None unless `optional_inputs` names it. `stop_after` names the last pass
-    to run, `keep_text` keeps the graph's text in the trace. `paranoid` (inputs, or True with `specs`) executes the
-    graph after every pass. Raises LoweringError, with the source line, for what cannot be expressed.
+    The module is read in evaluation mode and left as it was; a graph that is given is not changed.
+    An Optional[Tensor] argument is bound to None unless `optional_inputs` names it. `stop_after`
+    names the last pass to run, `keep_text` keeps the graph's text in the trace. `paranoid` (inputs,
+    or True with `specs`) executes the graph after every pass. Raises LoweringError, with the source
+    line, for what cannot be expressed.
     """
     graph, names, defaults = _start(module_or_graph, params, method, frozenset(fallback_modules))
     context = Context(
@@ -58,7 +59,9 @@ def lower(
     )
     watch = _paranoid(paranoid, specs)
     trace = run_passes(graph, context, stop_after=stop_after, keep_text=keep_text, paranoid=watch)
-    lists = containers(module_or_graph) if isinstance(module_or_graph, torch.jit.ScriptModule) else {}
+    lists = (
+        containers(module_or_graph) if isinstance(module_or_graph, torch.jit.ScriptModule) else {}
+    )
     return LoweredGraph(graph, tuple(context.inputs), tuple(context.outputs), trace, lists)
 
 
@@ -70,8 +73,9 @@ def for_precision(
     stop_after: str | None = None,
     keep_text: bool = False,
 ) -> LoweredGraph:
-    """The lowered graph in the form for half precision, or for full (`pipeline.passes_for`); the given one is not
-    changed. `specs` are the inputs' TensorSpecs, where they are known; `stop_after` and `keep_text` as of `lower`.
+    """The lowered graph in the form for half precision, or for full (`pipeline.passes_for`); the
+    given one is not changed. `specs` are the inputs' TensorSpecs, where they are known;
+    `stop_after` and `keep_text` as of `lower`.
     """
     if not ir.nodes_of(lowered.graph, *scale_queries.touches):  # the other passes tidy up behind it
         return lowered
@@ -92,24 +96,41 @@ AS_WRITTEN = (
 
 
 def as_written(
-    module: torch.jit.ScriptModule, reason: InPlaceError, *, optional_inputs: Collection[str] = (), specs: Any = ()
+    module: torch.jit.ScriptModule,
+    reason: InPlaceError,
+    *,
+    optional_inputs: Collection[str] = (),
+    specs: Any = (),
 ) -> LoweredGraph:
-    """The module's graph with its writes in place, for torch alone to run whole; what a request brings is copied before
-    it is written. Raises `reason` where a constant of the model is written, or its interface cannot be told."""
+    """The module's graph with its writes in place, for torch alone to run whole; what a request
+    brings is copied before it is written. Raises `reason` where a constant of the model is written,
+    or its interface cannot be told.
+    """
     graph, names, defaults = _start(module, (), "forward", frozenset())
-    context = Context(optional_inputs=frozenset(optional_inputs), inputs=names, defaults=defaults, specs=tuple(specs))
+    context = Context(
+        optional_inputs=frozenset(optional_inputs),
+        inputs=names,
+        defaults=defaults,
+        specs=tuple(specs),
+    )
     try:
         trace = run_passes(graph, context, AS_WRITTEN)
     except LoweringError as error:
         raise reason from error
     aliases = graph.alias_db()
-    if any(aliases.has_writers(node.output()) for node in ir.nodes_of(graph, "prim::Constant") if _is_tensor(node)):
+    if any(
+        aliases.has_writers(node.output())
+        for node in ir.nodes_of(graph, "prim::Constant")
+        if _is_tensor(node)
+    ):
         raise reason
     first = next(iter(graph.nodes()), graph.return_node())
     for value in [value for value in graph.inputs() if aliases.has_writers(value)]:
         copied = Emit(graph, first).op("aten::clone", value, None)
         value.replaceAllUsesAfterNodeWith(copied.node(), copied)
-    return LoweredGraph(graph, tuple(context.inputs), tuple(context.outputs), trace, as_written=str(reason))
+    return LoweredGraph(
+        graph, tuple(context.inputs), tuple(context.outputs), trace, as_written=str(reason)
+    )
 
 
 def _is_tensor(node: Any) -> bool:
@@ -121,7 +142,9 @@ def _paranoid(paranoid: Any, specs: Sequence[Any]) -> Paranoid | None:
     if paranoid is None or paranoid is False:
         return None
     if paranoid is True and not specs:
-        raise UsageError("paranoid lowering needs inputs to run with", fix="give the inputs themselves, or specs")
+        raise UsageError(
+            "paranoid lowering needs inputs to run with", fix="give the inputs themselves, or specs"
+        )
     return Paranoid(seeded(specs) if paranoid is True else paranoid)
 
 
@@ -139,14 +162,22 @@ def _start(
         return graph, [value.debugName().split(".")[0] for value in graph.inputs()], {}
     if isinstance(module_or_graph, torch.jit.ScriptModule):
         graph, schema = frozen_graph(module_or_graph, method, fallback_modules)
-        if all(str(returned.type) in ("NoneType", "Tuple[()]", "()") for returned in schema.returns):
+        if all(
+            str(returned.type) in ("NoneType", "Tuple[()]", "()") for returned in schema.returns
+        ):
             raise LoweringError(
-                f"{method} returns nothing", fix="return a tensor, or a tuple, list or dictionary of them"
+                f"{method} returns nothing",
+                fix="return a tensor, or a tuple, list or dictionary of them",
             )
         arguments = schema.arguments[1:]
-        return graph, [a.name for a in arguments], {a.name: a.default_value for a in arguments if a.has_default_value()}
+        return (
+            graph,
+            [a.name for a in arguments],
+            {a.name: a.default_value for a in arguments if a.has_default_value()},
+        )
     raise LoweringError(
-        f"cannot lower a {type(module_or_graph).__name__}", fix="script or trace it first: torch.jit.script(model)"
+        f"cannot lower a {type(module_or_graph).__name__}",
+        fix="script or trace it first: torch.jit.script(model)",
     )
 
 

@@ -1,7 +1,8 @@
-"""Inlining that remembers: the nodes of modules that shall run in torch are marked as their calls are inlined.
+"""Inlining that remembers: the nodes of modules that shall run in torch are marked as their calls
+are inlined.
 
-The qualified name of a module is only known at its call: the graphs of two instances of a class are one and the
-same.
+The qualified name of a module is only known at its call: the graphs of two instances of a class are
+one and the same.
 """
 
 from __future__ import annotations
@@ -16,13 +17,15 @@ _EDGE = "builder.lowering.marking"
 
 
 def inline_and_mark(graph: Any, module: Any, wanted: frozenset[str]) -> None:
-    """Inline every call in `graph`, whose first input is `module`, and mark what comes from the modules that
-    `wanted` names.
+    """Inline every call in `graph`, whose first input is `module`, and mark what comes from the
+    modules that `wanted` names.
 
-    A name is a qualified name (`layers.0.act`) or a class name (`Swish`); what is inside a wanted module is marked
-    as well.
+    A name is a qualified name (`layers.0.act`) or a class name (`Swish`); what is inside a wanted
+    module is marked as well.
     """
-    _Marker(graph, {next(iter(graph.inputs())).unique(): ("", module)}, wanted).block(list(graph.nodes()))
+    _Marker(graph, {next(iter(graph.inputs())).unique(): ("", module)}, wanted).block(
+        list(graph.nodes())
+    )
     for node in ir.nodes_of(graph, "prim::CallFunction"):
         if ir.in_fallback(node):
             _fence(graph, node)
@@ -31,9 +34,13 @@ def inline_and_mark(graph: Any, module: Any, wanted: frozenset[str]) -> None:
 
 
 class _Marker:
-    """Walks a graph that grows under it; `owners` holds the path and the module behind each value that is one."""
+    """Walks a graph that grows under it; `owners` holds the path and the module behind each value
+    that is one.
+    """
 
-    def __init__(self, graph: Any, owners: dict[int, tuple[str, Any]], wanted: frozenset[str]) -> None:
+    def __init__(
+        self, graph: Any, owners: dict[int, tuple[str, Any]], wanted: frozenset[str]
+    ) -> None:
         self.graph, self.owners, self.wanted = graph, owners, wanted
 
     def block(self, nodes: list[Any]) -> None:
@@ -57,7 +64,9 @@ class _Marker:
         marked = ir.in_fallback(node) or path in self.wanted or _class_name(owner) in self.wanted
         before = node.prev()
         with self.graph.insert_point_guard(node):
-            results = self.graph.insertGraph(owner._get_method(node.s("name")).graph, ir.inputs(node))
+            results = self.graph.insertGraph(
+                owner._get_method(node.s("name")).graph, ir.inputs(node)
+            )
         added = _between(before, node)
         for child in (inner for top in added for inner in [top, *_inside(top)] if marked):
             ir.mark(child)
@@ -91,7 +100,11 @@ def _fence(graph: Any, node: Any) -> None:
 
 def _mark_between_fences(block: Any, depth: int = 0) -> None:
     for node in list(block.nodes()):
-        edge = node.output().toIValue() if node.kind() == "prim::Constant" and not node.hasUses() else None
+        edge = (
+            node.output().toIValue()
+            if node.kind() == "prim::Constant" and not node.hasUses()
+            else None
+        )
         if isinstance(edge, str) and edge.startswith(_EDGE):
             depth += 1 if edge.endswith("in") else -1
             node.destroy()

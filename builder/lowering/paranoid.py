@@ -11,13 +11,14 @@ from builder.errors import LoweringError
 from builder.lowering import ir
 from builder.lowering.passes import Pass
 
-# Formulas round differently from the fused operators that they replace, in single and in half precision.
+# Formulas round differently from the fused operators that they replace, in single and in half
+# precision.
 _RTOL, _ATOL = 1e-3, 1e-4
 
 
 class Paranoid:
-    """Runs the graph on the same inputs again and again; `inputs` are tensors in the order of the lowered graph's
-    inputs.
+    """Runs the graph on the same inputs again and again; `inputs` are tensors in the order of the
+    lowered graph's inputs.
     """
 
     def __init__(self, inputs: Sequence[torch.Tensor]) -> None:
@@ -25,7 +26,9 @@ class Paranoid:
         self._last: list[torch.Tensor] | None = None
 
     def check(self, graph: Any, step: Pass) -> None:
-        """Compare with the answer before this pass; a LoweringError names the pass that changed it."""
+        """Compare with the answer before this pass; a LoweringError names the pass that changed
+        it.
+        """
         if len(list(graph.inputs())) != len(self._inputs):
             return  # before the inputs are flat there is nothing to run with
         now, before = self._run(graph), self._last
@@ -43,19 +46,27 @@ class Paranoid:
 
 
 def execute(graph: Any, inputs: Sequence[Any]) -> Any:
-    """What a graph gives for these inputs, executed by torch: a tuple when it has several outputs or one tensor."""
+    """What a graph gives for these inputs, executed by torch: a tuple when it has several outputs
+    or one tensor.
+    """
     return ir.C._jit_interpret_graph(packed(graph), tuple(inputs))
 
 
 def packed(graph: Any) -> Any:
-    """A copy whose only output is a tuple: a function has one result. The weights are shared with this graph."""
+    """A copy whose only output is a tuple: a function has one result. The weights are shared with
+    this graph.
+    """
     copy = graph.copy()
     for node in ir.walk(copy):
         if ir.in_fallback(node):
             node.removeAttribute(ir.FALLBACK)  # a file cannot hold it
     values = list(copy.outputs())
     made = ir.insert(
-        copy, "prim::TupleConstruct", values, copy.return_node(), [ir.C.TupleType([v.type() for v in values])]
+        copy,
+        "prim::TupleConstruct",
+        values,
+        copy.return_node(),
+        [ir.C.TupleType([v.type() for v in values])],
     )
     for _ in values:
         copy.eraseOutput(0)
@@ -64,7 +75,9 @@ def packed(graph: Any) -> Any:
 
 
 def _tensors(value: Any) -> Iterator[torch.Tensor]:
-    """The tensors inside a result in order, numbers as tensors, None left out: as the interface is flattened."""
+    """The tensors inside a result in order, numbers as tensors, None left out: as the interface is
+    flattened.
+    """
     if isinstance(value, torch.Tensor):
         yield value
     elif isinstance(value, dict):
@@ -78,7 +91,9 @@ def _tensors(value: Any) -> Iterator[torch.Tensor]:
 
 
 def seeded(specs: Sequence[Any], seed: int = 0) -> list[torch.Tensor]:
-    """Random tensors for the inputs that `specs` describe, each dynamic axis at the usual size of its range."""
+    """Random tensors for the inputs that `specs` describe, each dynamic axis at the usual size of
+    its range.
+    """
     generator = torch.Generator().manual_seed(seed)
     return [_random(spec, generator) for spec in specs]
 

@@ -90,7 +90,8 @@ PIPELINE: tuple[Pass, ...] = (
     unroll_loops,
     # Values instead of memory.
     remove_dropout,  # before functionalise: it gives its very input, and its schema hides that
-    unify_fake_quantize,  # before functionalise: an observer says that it writes, and one that is off does not
+    # before functionalise: an observer says that it writes, and one that is off does not
+    unify_fake_quantize,
     functionalise,
     fold_string_lengths,
     torch_passes.propagate_constants,  # conditions on what is in a list are static now
@@ -137,10 +138,12 @@ PIPELINE: tuple[Pass, ...] = (
     unpack_type_as,
     unify_to,
     split_complex,  # a cast to a complex dtype is one form of `to` now
-    replace(eliminate_common_subexpressions, touches=("prim::dtype",)),  # once: so a cast to its own dtype shows
+    # once: so a cast to its own dtype shows
+    replace(eliminate_common_subexpressions, touches=("prim::dtype",)),
     fold_known_facts,
     remove_casts,
-    replace(eliminate_common_subexpressions, touches=("aten::index",)),  # `y[~m] = -y[~m]` asks for a mask twice
+    # `y[~m] = -y[~m]` asks for a mask twice
+    replace(eliminate_common_subexpressions, touches=("aten::index",)),
     masks_to_where,
     # Numbers.
     fold_scalar_chains,
@@ -194,8 +197,8 @@ def run_passes(
 ) -> tuple[PassRecord, ...]:
     """Run `passes` over `graph` in place, verify after each, and give the record of each.
 
-    `stop_after` names the last pass to run (its last occurrence in the list); `keep_text` keeps the graph's text
-    around each pass; `paranoid` executes the graph after each.
+    `stop_after` names the last pass to run (its last occurrence in the list); `keep_text` keeps the
+    graph's text around each pass; `paranoid` executes the graph after each.
     """
     with _collector_paused():
         return tuple(_records(graph, context, _until(passes, stop_after), keep_text, paranoid))
@@ -203,8 +206,8 @@ def run_passes(
 
 @contextmanager
 def _collector_paused() -> Iterator[None]:
-    """Without Python's cycle collector, which would walk the wrappers of all nodes again and again: a cost that
-    grows with the graph.
+    """Without Python's cycle collector, which would walk the wrappers of all nodes again and again:
+    a cost that grows with the graph.
     """
     enabled = gc.isenabled()
     gc.disable()
@@ -243,5 +246,7 @@ def _until(passes: Sequence[Pass], stop_after: str | None) -> Sequence[Pass]:
         return passes
     names = [step.name for step in passes]
     if stop_after not in names:
-        raise UsageError(f"there is no pass {stop_after!r}", fix=f"one of {', '.join(dict.fromkeys(names))}")
+        raise UsageError(
+            f"there is no pass {stop_after!r}", fix=f"one of {', '.join(dict.fromkeys(names))}"
+        )
     return passes[: len(names) - names[::-1].index(stop_after)]

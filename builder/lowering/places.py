@@ -1,4 +1,6 @@
-"""Where a node stands in the model's source: torch keeps the line of a script, and the calls of a trace."""
+"""Where a node stands in the model's source: torch keeps the line of a script, and the calls of a
+trace.
+"""
 
 from __future__ import annotations
 
@@ -26,8 +28,9 @@ Frame = tuple[str, str]
 
 
 def where(node: Any) -> str:
-    """`model.py:12: x = torch.relu(x)` of a torch._C.Node: file, line and the source text that it came from; the line
-    of the model that calls, too, where torch's library computes. `graph` where the file carries no source.
+    """`model.py:12: x = torch.relu(x)` of a torch._C.Node: file, line and the source text that it
+    came from; the line of the model that calls, too, where torch's library computes. `graph` where
+    the file carries no source.
 
     A saved trace knows the files it was made of by name only, and what it was saved as by its text.
     """
@@ -41,12 +44,16 @@ def where(node: Any) -> str:
     shown = own or frames[0]
     inner = f" (in {_told(frames[0])})" if shown != frames[0] else ""
     saved = f", saved as: {text}" if text else ""
-    return _told(shown, "" if saved else linecache.getline(shown[0], int(shown[1])).strip()) + saved + inner
+    return (
+        _told(shown, "" if saved else linecache.getline(shown[0], int(shown[1])).strip())
+        + saved
+        + inner
+    )
 
 
 def source_line(node: Any) -> str:
-    """`file:line` of a node: of the model's own line before that of torch's library, of the nearest producer or
-    neighbour where the node has none.
+    """`file:line` of a node: of the model's own line before that of torch's library, of the nearest
+    producer or neighbour where the node has none.
 
     Gives the node's kind where the file carries no source.
     """
@@ -80,7 +87,9 @@ def _is_traced(node: Any) -> bool:
 def _marked(text: str) -> str:
     """The line that torch marks in a piece of source."""
     lines = text.splitlines()
-    marked = next((i for i, line in enumerate(lines) if "<--- HERE" in line or _MARKER.match(line)), None)
+    marked = next(
+        (i for i, line in enumerate(lines) if "<--- HERE" in line or _MARKER.match(line)), None
+    )
     return lines[marked - 1].strip() if marked else ""
 
 

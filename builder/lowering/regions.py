@@ -1,5 +1,6 @@
-"""What a forward says around its computation: that gradients are off, that a profiler looks on, that a part of it may
-run beside the rest. None of it changes what is computed."""
+"""What a forward says around its computation: that gradients are off, that a profiler looks on,
+that a part of it may run beside the rest. None of it changes what is computed.
+"""
 
 from __future__ import annotations
 
@@ -10,14 +11,19 @@ from builder.lowering import ir
 from builder.lowering.places import source_line
 
 _HARMLESS = ("torch.autograd.grad_mode.", "torch.autograd.profiler.record_function")
-_FIXES = {"torch.amp.": "leave autocast out of the model: the engine's precision is the manifest's `precision`"}
+_FIXES = {
+    "torch.amp.": (
+        "leave autocast out of the model: the engine's precision is the manifest's `precision`"
+    )
+}
 _FIX = "keep what it holds in variables, tuples or lists"
 
 
 def make_plain(graph: Any) -> None:
     """Compute what is forked in its place, and drop `with torch.no_grad()` and the like.
 
-    Raises LoweringError, with the line, for an object of any other TorchScript class: a graph of values has none.
+    Raises LoweringError, with the line, for an object of any other TorchScript class: a graph of
+    values has none.
     """
     if ir.nodes_of(graph, "prim::fork"):
         _join(graph)
@@ -33,11 +39,16 @@ def make_plain(graph: Any) -> None:
 
 
 def _join(graph: Any) -> None:
-    """Put what is forked in the fork's place, so that a future is its value, and so in lists of them."""
+    """Put what is forked in the fork's place, so that a future is its value, and so in lists of
+    them.
+    """
     ir.C._jit_pass_inline_fork_wait(graph)
     ir.C._jit_pass_inline(graph)
     for node in ir.walk(graph):
-        for value in [*node.outputs(), *(v for block in ir.blocks_of(node) for v in block.inputs())]:
+        for value in [
+            *node.outputs(),
+            *(v for block in ir.blocks_of(node) for v in block.inputs()),
+        ]:
             value.setType(_awaited(value.type()))
     for node in ir.nodes_of(graph, "aten::wait"):
         ir.bypass(node)
@@ -55,6 +66,8 @@ def _drop(made: Any) -> None:
     """Remove an object that manages a context, with all that tells it something."""
     for user in [use.user for use in made.output().uses()]:
         if user.kind() == "prim::GetAttr" or any(output.uses() for output in user.outputs()):
-            raise LoweringError("what manages a context is read", where=source_line(user), fix="`with` alone")
+            raise LoweringError(
+                "what manages a context is read", where=source_line(user), fix="`with` alone"
+            )
         user.destroy()
     made.destroy()

@@ -1,7 +1,9 @@
-"""What the lines of a graph's text say: which values they make and read, so that scopes can be checked in one go.
+"""What the lines of a graph's text say: which values they make and read, so that scopes can be
+checked in one go.
 
-torch's own lint looks at every use of a constant for each of its uses, which is quadratic where thousands of nodes
-share one. A line is taken apart once: a pass leaves most lines of the text as they were.
+torch's own lint looks at every use of a constant for each of its uses, which is quadratic where
+thousands of nodes share one. A line is taken apart once: a pass leaves most lines of the text as
+they were.
 """
 
 from __future__ import annotations
@@ -16,8 +18,9 @@ _NAME = re.compile(r"%[\w.]+")
 
 
 class Line(NamedTuple):
-    """One line of a graph's text: how deep it stands, whether it opens a block, the names that it makes and reads,
-    the kind of its node (empty where there is none), and whether it is an operator without a place in the source.
+    """One line of a graph's text: how deep it stands, whether it opens a block, the names that it
+    makes and reads, the kind of its node (empty where there is none), and whether it is an operator
+    without a place in the source.
     """
 
     indent: int
@@ -29,7 +32,9 @@ class Line(NamedTuple):
 
 
 class Lines(dict[str, Line]):
-    """The lines met so far, taken apart; one that is missing is taken apart when it is asked for."""
+    """The lines met so far, taken apart; one that is missing is taken apart when it is asked
+    for.
+    """
 
     def __missing__(self, text: str) -> Line:
         line = self[text] = _taken_apart(text)
@@ -45,14 +50,25 @@ def _taken_apart(text: str) -> Line:
     if not equals:
         header = body.startswith(("block", "graph(")) or (indent == 6 and body.startswith("%"))
         names = _names(line)
-        return Line(indent, body.startswith("block"), names if header else (), () if header else names, "", False)
+        return Line(
+            indent,
+            body.startswith("block"),
+            names if header else (),
+            () if header else names,
+            "",
+            False,
+        )
     made, read = _names(left), _names(right)
     kind = intern(right.partition("(")[0].partition("[")[0])
-    return Line(indent, False, made, read, kind, bool(made) and not placed and kind.startswith("aten::"))
+    return Line(
+        indent, False, made, read, kind, bool(made) and not placed and kind.startswith("aten::")
+    )
 
 
 def _names(text: str) -> tuple[str, ...]:
-    """The values that are named, each name one object: thousands of lines say the same few, and memory is slow."""
+    """The values that are named, each name one object: thousands of lines say the same few, and
+    memory is slow.
+    """
     return tuple(map(intern, _NAME.findall(text)))
 
 

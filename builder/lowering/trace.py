@@ -1,4 +1,6 @@
-"""What each pass did: how many nodes before and after, how long, and the text of the graph on demand."""
+"""What each pass did: how many nodes before and after, how long, and the text of the graph on
+demand.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,9 @@ import click
 
 @dataclass(frozen=True)
 class PassRecord:
-    """One pass over one graph. `before` and `after` hold the graph's text only when it was asked for (`keep_text`)."""
+    """One pass over one graph. `before` and `after` hold the graph's text only when it was asked
+    for (`keep_text`).
+    """
 
     name: str
     nodes_before: int
@@ -27,11 +31,15 @@ class PassRecord:
         return self.before != self.after if self.before else self.nodes_before != self.nodes_after
 
     def diff(self, *, color: bool = False) -> str:
-        """A unified diff of the graph's text around this pass, coloured for a terminal when asked; empty when
-        nothing changed.
+        """A unified diff of the graph's text around this pass, coloured for a terminal when asked;
+        empty when nothing changed.
         """
         lines = difflib.unified_diff(
-            self.before.splitlines(), self.after.splitlines(), f"before {self.name}", f"after {self.name}", lineterm=""
+            self.before.splitlines(),
+            self.after.splitlines(),
+            f"before {self.name}",
+            f"after {self.name}",
+            lineterm="",
         )
         return "\n".join(_color(line) if color else line for line in lines)
 
@@ -44,14 +52,18 @@ def _color(line: str) -> str:
 
 
 def write_sequence(trace: Sequence[PassRecord], folder: Path) -> list[Path]:
-    """Write the graph before the first pass and after each pass that changed it, as `00-start.txt`, `07-fuse-
-    linear.txt`, ...
+    """Write the graph before the first pass and after each pass that changed it, as `00-start.txt`,
+    `07-fuse- linear.txt`, ...
 
     Needs a trace with text; the files are UTF-8, one graph each. Gives the paths written.
     """
     folder.mkdir(parents=True, exist_ok=True)
     pages = {"00-start.txt": trace[0].before if trace else ""}
-    pages |= {f"{i:02}-{record.name}.txt": record.after for i, record in enumerate(trace, 1) if record.changed}
+    pages |= {
+        f"{i:02}-{record.name}.txt": record.after
+        for i, record in enumerate(trace, 1)
+        if record.changed
+    }
     for name, text in pages.items():
         (folder / name).write_text(text + "\n", encoding="utf-8")
     return [folder / name for name in pages]

@@ -1,4 +1,6 @@
-"""After every pass: the graph is sound, the pass kept its promises, and nothing lost its place in the source."""
+"""After every pass: the graph is sound, the pass kept its promises, and nothing lost its place in
+the source.
+"""
 
 from __future__ import annotations
 
@@ -17,11 +19,11 @@ Types = tuple[tuple[str, ...], tuple[str, ...]]
 
 
 class Snapshot:
-    """What a pass must preserve: the types of inputs and outputs, the number of nodes and of those of each kind, how
-    many operators have no place in the source.
+    """What a pass must preserve: the types of inputs and outputs, the number of nodes and of those
+    of each kind, how many operators have no place in the source.
 
-    All of it is read from the graph's text, which torch writes many times faster than Python walks a graph; `known`
-    are the lines that earlier snapshots of this graph took apart.
+    All of it is read from the graph's text, which torch writes many times faster than Python walks
+    a graph; `known` are the lines that earlier snapshots of this graph took apart.
     """
 
     def __init__(self, graph: Any, known: Lines | None = None, text: str | None = None) -> None:
@@ -39,12 +41,15 @@ _TENSOR = re.compile(r"\b(?:Float|Double|Half|BFloat16|Long|Int|Short|Char|Byte|
 
 def _types(values: Any) -> tuple[str, ...]:
     """Tensors without shapes, in tuples as well: a pass may learn a shape, or forget it."""
-    return tuple("Tensor" if v.type().kind() == "TensorType" else _TENSOR.sub("Tensor", v.type().str()) for v in values)
+    return tuple(
+        "Tensor" if v.type().kind() == "TensorType" else _TENSOR.sub("Tensor", v.type().str())
+        for v in values
+    )
 
 
 def verify(graph: Any, step: Pass, before: Snapshot) -> Snapshot:
-    """The snapshot after a pass; a LoweringError that names the pass when it broke the graph, its interface or its
-    promise.
+    """The snapshot after a pass; a LoweringError that names the pass when it broke the graph, its
+    interface or its promise.
     """
     text = str(graph)
     if text == before.text:
@@ -75,7 +80,8 @@ def _lint(graph: Any, step: Pass, after: Snapshot) -> None:
         raise _broken(step, f"the graph does not lint: {error}") from error
 
 
-# torch's lint is quadratic in the uses of a shared constant; above this the linear check of scopes stands alone.
+# torch's lint is quadratic in the uses of a shared constant; above this the linear check of scopes
+# stands alone.
 _LINT_UP_TO = 400
 
 
@@ -86,7 +92,9 @@ def _check_promise(graph: Any, step: Pass, after: Snapshot) -> None:
 
 
 def _give_places(graph: Any, known: Lines) -> Snapshot:
-    """torch's own rewriters make operators without a place in the source: they take that of a node that feeds them."""
+    """torch's own rewriters make operators without a place in the source: they take that of a node
+    that feeds them.
+    """
     for node in ir.walk(graph):
         if node.kind().startswith("aten::") and not node.sourceRange():
             feeder = next((v.node() for v in node.inputs() if v.node().sourceRange()), None)
@@ -96,4 +104,6 @@ def _give_places(graph: Any, known: Lines) -> Snapshot:
 
 
 def _broken(step: Pass, what: str, where: str | None = None) -> LoweringError:
-    return LoweringError(f"pass {step.name} is defective: {what}", where=where, fix="report it with the model file")
+    return LoweringError(
+        f"pass {step.name} is defective: {what}", where=where, fix="report it with the model file"
+    )

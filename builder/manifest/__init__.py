@@ -1,4 +1,6 @@
-"""What the user says of each model: the manifest's schema, its reading, and every mistake in it with its line."""
+"""What the user says of each model: the manifest's schema, its reading, and every mistake in it
+with its line.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Reads a YAML file into plain data and remembers the line of every key and value.
 
-Scalars follow YAML 1.2's core schema, as JSON Schema editors do: `1e-3` is a number, and `no` and `on` are text
-(PyYAML's own rules are those of YAML 1.1).
+Scalars follow YAML 1.2's core schema, as JSON Schema editors do: `1e-3` is a number, and `no` and
+`on` are text (PyYAML's own rules are those of YAML 1.1).
 """
 
 from __future__ import annotations
@@ -31,9 +31,16 @@ class _Loader(yaml.SafeLoader):
     yaml_implicit_resolvers: dict[str, Any] = {}  # noqa: RUF012  PyYAML reads it as a class attribute
 
 
-_INT, _FLOAT = re.compile(r"^[-+]?[0-9]+$"), re.compile(r"^[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?$")
-_Loader.add_implicit_resolver("tag:yaml.org,2002:null", re.compile(r"^(~|null|Null|NULL|)$"), [*"~nN", ""])
-_Loader.add_implicit_resolver("tag:yaml.org,2002:bool", re.compile(r"^(true|True|TRUE|false|False|FALSE)$"), [*"tTfF"])
+_INT, _FLOAT = (
+    re.compile(r"^[-+]?[0-9]+$"),
+    re.compile(r"^[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?$"),
+)
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:null", re.compile(r"^(~|null|Null|NULL|)$"), [*"~nN", ""]
+)
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:bool", re.compile(r"^(true|True|TRUE|false|False|FALSE)$"), [*"tTfF"]
+)
 _Loader.add_implicit_resolver("tag:yaml.org,2002:int", _INT, [*"-+0123456789"])
 _Loader.add_implicit_resolver("tag:yaml.org,2002:float", _FLOAT, [*"-+.0123456789"])
 
@@ -56,7 +63,9 @@ class Document:
     key_lines: dict[Route, int] = field(default_factory=dict)
 
     def line(self, route: Route, *, key: bool = False) -> int:
-        """The line of the value at `route` (of its key where `key`), or of the nearest thing around it."""
+        """The line of the value at `route` (of its key where `key`), or of the nearest thing around
+        it.
+        """
         if key and route in self.key_lines:
             return self.key_lines[route]
         while route and route not in self.lines:
@@ -69,7 +78,9 @@ class Document:
 
 
 def read(path: Path) -> Document:
-    """The file's data and lines; what cannot be read as YAML is a mistake in it, never an exception."""
+    """The file's data and lines; what cannot be read as YAML is a mistake in it, never an
+    exception.
+    """
     try:
         return parsed(_text(path), str(path))
     except (OSError, UnicodeDecodeError, ValueError) as error:
@@ -123,13 +134,16 @@ class _Walk:
             self.document.data = self.value(node, ())
         if self.values > MAX_VALUES:
             self.document.data = None
-            self.document.add((), f"stands for more than {MAX_VALUES} values once its aliases are expanded")
+            self.document.add(
+                (), f"stands for more than {MAX_VALUES} values once its aliases are expanded"
+            )
 
     def value(self, node: yaml.Node, route: Route) -> Any:
         self.values += 1
         self.document.lines[route] = node.start_mark.line + 1
         if self.values > MAX_VALUES or len(route) > MAX_DEPTH:
-            self.values = MAX_VALUES + 1  # stops the walk everywhere else too: an alias may contain itself
+            # stops the walk everywhere else too: an alias may contain itself
+            self.values = MAX_VALUES + 1
             return None
         if isinstance(node, yaml.MappingNode):
             return self.mapping(node, route)
@@ -148,13 +162,20 @@ class _Walk:
         for key_node, value_node in node.value:
             key, line = str(key_node.value), key_node.start_mark.line + 1
             if not isinstance(key_node, yaml.ScalarNode):
-                self.document.mistakes.append(Mistake(self.document.file, line, "a list or mapping cannot be a key"))
+                self.document.mistakes.append(
+                    Mistake(self.document.file, line, "a list or mapping cannot be a key")
+                )
                 continue
             here = (*route, key)
             if key in data:
                 first = self.document.key_lines[here]
                 self.document.mistakes.append(
-                    Mistake(self.document.file, line, f"key {key!r} is written twice", f"first on line {first}")
+                    Mistake(
+                        self.document.file,
+                        line,
+                        f"key {key!r} is written twice",
+                        f"first on line {first}",
+                    )
                 )
                 continue
             self.document.key_lines[here] = line

@@ -1,4 +1,6 @@
-"""Changes single values of a manifest in place: every other byte, comments and order too, stays as it was written."""
+"""Changes single values of a manifest in place: every other byte, comments and order too, stays as
+it was written.
+"""
 
 from __future__ import annotations
 
@@ -17,11 +19,12 @@ from builder.manifest import document
 
 
 def edit(path: Path, values: Mapping[str, Any]) -> bool:
-    """Set top-level keys of the manifest to scalars or lists of text, and write it whole or not at all; whether that
-    changed anything. An empty list takes the key away.
+    """Set top-level keys of the manifest to scalars or lists of text, and write it whole or not at
+    all; whether that changed anything. An empty list takes the key away.
 
-    Raises UsageError, with what to write by hand, where the text cannot be changed so that it says this and nothing
-    else (a manifest in braces, several documents, a value behind an anchor), and OSError where it cannot be written.
+    Raises UsageError, with what to write by hand, where the text cannot be changed so that it says
+    this and nothing else (a manifest in braces, several documents, a value behind an anchor), and
+    OSError where it cannot be written.
     """
     text = _read(path)
     wanted = {key: value for key, value in values.items() if value != []}
@@ -50,7 +53,9 @@ def _changed(text: str, values: Mapping[str, Any]) -> str | None:
 
 
 def check(path: Path) -> None:
-    """Raise UsageError where the manifest is none that `edit` could change, EnvironmentProblem where it may not."""
+    """Raise UsageError where the manifest is none that `edit` could change, EnvironmentProblem
+    where it may not.
+    """
     folder = path.resolve().parent
     if not os.access(folder, os.W_OK | os.X_OK):
         fix = "search in a copy that you may change"
@@ -74,7 +79,9 @@ def _data(text: str, path: Path) -> dict[str, Any]:
 
 
 def _set(text: str, root: yaml.MappingNode, key: str, value: Any) -> str:
-    """The text with one key set: in place of its old value, on a line of its own after the last, or without it."""
+    """The text with one key set: in place of its old value, on a line of its own after the last, or
+    without it.
+    """
     found = next((pair for pair in root.value if pair[0].value == key), None)
     newline = "\r\n" if "\r\n" in text else "\n"
     if found is None:
@@ -108,7 +115,11 @@ def _yaml(value: Any) -> str:
     """Text of plain letters as it is, else as JSON has it, which is YAML too."""
     if isinstance(value, list):
         return json.dumps(value, ensure_ascii=False)
-    return value if str(value).isalnum() and not str(value).isdigit() else json.dumps(value, ensure_ascii=False)
+    return (
+        value
+        if str(value).isalnum() and not str(value).isdigit()
+        else json.dumps(value, ensure_ascii=False)
+    )
 
 
 def _refusal(path: Path, values: Mapping[str, Any]) -> UsageError:

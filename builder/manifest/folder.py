@@ -1,4 +1,6 @@
-"""Finds the models of a folder: which file is a model, which manifest belongs to it, and under what name."""
+"""Finds the models of a folder: which file is a model, which manifest belongs to it, and under what
+name.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,8 @@ class Found:
 
 
 def find(path: Path) -> list[Found]:
-    """Every model at `path`, by name: a folder of them, a model's own folder, a model file or a manifest.
+    """Every model at `path`, by name: a folder of them, a model's own folder, a model file or a
+    manifest.
 
     Raises UsageError where there is no such path or nothing in it.
     """
@@ -37,11 +40,16 @@ def find(path: Path) -> list[Found]:
         raise UsageError(f"{path} is neither a folder nor a file")
     if not path.exists():
         siblings = [p.name for p in path.parent.iterdir()] if path.parent.is_dir() else []
-        raise UsageError(f"there is no {path}", fix=did_you_mean(path.name, siblings, otherwise_list=False))
+        raise UsageError(
+            f"there is no {path}", fix=did_you_mean(path.name, siblings, otherwise_list=False)
+        )
     found = list(_in_folder(path)) if path.is_dir() else [_of_file(path)]
     if not found:
         suffixes = ", ".join(f"*{suffix}" for suffix in MODEL_SUFFIXES)
-        raise UsageError(f"no models in {path}", fix=f"put TorchScript files there ({suffixes}), each with its .yaml")
+        raise UsageError(
+            f"no models in {path}",
+            fix=f"put TorchScript files there ({suffixes}), each with its .yaml",
+        )
     return sorted(found, key=lambda one: one.name)
 
 
@@ -51,23 +59,37 @@ def mistakes(found: list[Found]) -> Iterator[Mistake]:
     for one in found:
         file = str(one.model or one.manifest)
         if one.model is None:
-            yield Mistake(file, 1, "there is no model file for this manifest", _near_model(one.manifest))
+            yield Mistake(
+                file, 1, "there is no model file for this manifest", _near_model(one.manifest)
+            )
         if not _SAFE_NAME.fullmatch(one.name):
-            fix = f"rename it to {re.sub(r'[^A-Za-z0-9_.-]+', '_', one.name).lstrip('.-') or 'model'!r}"
+            fix = (
+                "rename it to"
+                f" {re.sub(r'[^A-Za-z0-9_.-]+', '_', one.name).lstrip('.-') or 'model'!r}"
+            )
             allowed = "letters, digits, _ . -, the first none of . -"
             yield Mistake(file, 1, f"{one.name!r} cannot name a Triton model ({allowed})", fix)
         if one.name in seen:
             other = seen[one.name].model or seen[one.name].manifest
-            yield Mistake(file, 1, f"a second model with the name {one.name!r}", f"the first is {other}")
+            yield Mistake(
+                file, 1, f"a second model with the name {one.name!r}", f"the first is {other}"
+            )
         seen[one.name] = one
 
 
 def _near_model(manifest: Path | None) -> str | None:
     if manifest is None:
         return None
-    beside = [p.name for p in sorted(manifest.parent.iterdir()) if p.suffix in MODEL_SUFFIXES and p.is_file()]
+    beside = [
+        p.name
+        for p in sorted(manifest.parent.iterdir())
+        if p.suffix in MODEL_SUFFIXES and p.is_file()
+    ]
     expected = f"{manifest.stem}.pt"
-    return did_you_mean(expected, beside, otherwise_list=False) or f"expected {manifest.with_name(expected)}"
+    return (
+        did_you_mean(expected, beside, otherwise_list=False)
+        or f"expected {manifest.with_name(expected)}"
+    )
 
 
 def _name(path: Path) -> str:
@@ -78,11 +100,17 @@ def _in_folder(folder: Path) -> Iterator[Found]:
     yield from _pairs(folder)
     for child in sorted(folder.iterdir()):
         if child.is_dir() and not child.name.startswith("."):
-            yield from (one for one in _pairs(child) if (one.model or one.manifest or child).stem == FIXED_STEM)
+            yield from (
+                one
+                for one in _pairs(child)
+                if (one.model or one.manifest or child).stem == FIXED_STEM
+            )
 
 
 def _pairs(folder: Path) -> Iterator[Found]:
-    """Files of one folder, each model with the manifest of its stem; a manifest alone is a mistake for later."""
+    """Files of one folder, each model with the manifest of its stem; a manifest alone is a mistake
+    for later.
+    """
     files = [p for p in sorted(folder.iterdir()) if p.is_file() and not p.name.startswith(".")]
     manifests = {p.stem: p for p in reversed(files) if p.suffix in MANIFEST_SUFFIXES}
     models = [p for p in files if p.suffix in MODEL_SUFFIXES]

@@ -1,4 +1,6 @@
-"""Tensor specs without a manifest: from `image:float32:batch(1,8,32)x3x224x224`, or from a sample .npz."""
+"""Tensor specs without a manifest: from `image:float32:batch(1,8,32)x3x224x224`, or from a sample
+.npz.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ def parse_input(text: str) -> TensorSpec:
     *name, dtype, shape = parts
     dtype = dtype.removeprefix("torch.")
     if dtype not in DTYPES:
-        raise UsageError(f"--input {text!r}: unknown dtype {dtype!r}", fix=did_you_mean(dtype, DTYPES))
+        raise UsageError(
+            f"--input {text!r}: unknown dtype {dtype!r}", fix=did_you_mean(dtype, DTYPES)
+        )
     axes, dims = _shape(text, shape)
     return TensorSpec(dtype, axes, dims=dims, name=(name[0] or None) if name else None)
 
@@ -40,7 +44,9 @@ def _shape(text: str, shape: str) -> tuple[tuple[int | str, ...], dict[str, Rang
         match = _AXIS.match(shape, position)
         if match is None:
             hint = "an axis that varies is written name(min,opt,max), each time it stands"
-            raise UsageError(f"--input {text!r}: cannot read the shape from {shape[position:]!r}", fix=hint)
+            raise UsageError(
+                f"--input {text!r}: cannot read the shape from {shape[position:]!r}", fix=hint
+            )
         axes.append(int(match["size"]) if match["size"] else match["name"])
         if match["name"]:
             dims[match["name"]] = _range(text, match["name"], match["range"])
@@ -52,7 +58,9 @@ def _after_separator(text: str, shape: str, position: int) -> int:
     if position == len(shape):
         return position
     if shape[position] != "x" or position + 1 == len(shape):
-        raise UsageError(f"--input {text!r}: sizes are joined by x, not {shape[position:]!r}", fix=GRAMMAR)
+        raise UsageError(
+            f"--input {text!r}: sizes are joined by x, not {shape[position:]!r}", fix=GRAMMAR
+        )
     return position + 1
 
 
@@ -65,9 +73,11 @@ def _range(text: str, axis: str, inner: str) -> Range:
 
 
 def specs_from_sample(path: Path) -> tuple[TensorSpec, ...]:
-    """One static spec for each array of an .npz, in its order, named as its key; `arr_0` and the like stay nameless.
+    """One static spec for each array of an .npz, in its order, named as its key; `arr_0` and the
+    like stay nameless.
 
-    Raises UsageError where the file is not an .npz of plain arrays or has a dtype that no tensor here has.
+    Raises UsageError where the file is not an .npz of plain arrays or has a dtype that no tensor
+    here has.
     """
     import zipfile
 
@@ -75,19 +85,24 @@ def specs_from_sample(path: Path) -> tuple[TensorSpec, ...]:
 
     try:
         arrays = numpy.load(path, allow_pickle=False)
-        found = [(key, arrays[key]) for key in arrays.files]  # AttributeError: a lone .npy is an array, not a file
+        # AttributeError: a lone .npy is an array, not a file
+        found = [(key, arrays[key]) for key in arrays.files]
         arrays.close()
     except (OSError, ValueError, AttributeError, EOFError, zipfile.BadZipFile) as error:
         message = f"{path} is not an .npz of plain arrays: {error}"
         raise UsageError(message, fix="numpy.savez(path, image=array)") from error
     return tuple(
-        TensorSpec(str(array.dtype), tuple(array.shape), name=None if _UNNAMED.fullmatch(key) else key)
+        TensorSpec(
+            str(array.dtype), tuple(array.shape), name=None if _UNNAMED.fullmatch(key) else key
+        )
         for key, array in found
     )
 
 
 def merged_profile(inputs: Sequence[TensorSpec]) -> Profile:
-    """One profile with every axis of every spec. Raises UsageError where two specs give one axis different ranges."""
+    """One profile with every axis of every spec. Raises UsageError where two specs give one axis
+    different ranges.
+    """
     merged: dict[str, Range] = {}
     for spec in inputs:
         for axis, sizes in spec.dims.items():

@@ -1,4 +1,6 @@
-"""Reads a folder of models, or one, into ModelSpecs; every mistake of every manifest is raised at once."""
+"""Reads a folder of models, or one, into ModelSpecs; every mistake of every manifest is raised at
+once.
+"""
 
 from __future__ import annotations
 
@@ -41,10 +43,10 @@ def load(
 ) -> list[ModelSpec]:
     """The models at `path`, by name: a folder, a model's own folder, a model file, or a manifest.
 
-    `only` keeps models of these names; `inputs` or a `sample` .npz stand in for a manifest where there is none
-    (the sample is also the model's golden input); `precision`, and `state` ("implicit", "explicit"), override every
-    manifest's.
-    Raises ManifestError with every mistake, UsageError where nothing is there to read.
+    `only` keeps models of these names; `inputs` or a `sample` .npz stand in for a manifest where
+    there is none (the sample is also the model's golden input); `precision`, and `state`
+    ("implicit", "explicit"), override every manifest's. Raises ManifestError with every mistake,
+    UsageError where nothing is there to read.
     """
     found = _chosen(folder.find(Path(path)), only)
     if (inputs or sample) and all(one.manifest for one in found):
@@ -59,7 +61,9 @@ def load(
 
 def _unread(one: folder.Found) -> UsageError:
     message = "--input and --sample stand in for a manifest, and none is missing"
-    return UsageError(message, where=str(one.manifest), fix="leave them out, or change the manifest")
+    return UsageError(
+        message, where=str(one.manifest), fix="leave them out, or change the manifest"
+    )
 
 
 def _overridden(spec: ModelSpec, precision: str | None, state: str | None) -> ModelSpec:
@@ -69,7 +73,9 @@ def _overridden(spec: ModelSpec, precision: str | None, state: str | None) -> Mo
 
 
 def place(spec: ModelSpec, *route: str | int) -> str:
-    """`models/vad.yaml:7`, where the spec's manifest has the value at `route`; the model's file where there is none."""
+    """`models/vad.yaml:7`, where the spec's manifest has the value at `route`; the model's file
+    where there is none.
+    """
     if spec.manifest is None:
         return str(spec.path)
     return f"{spec.manifest}:{document.read(spec.manifest).line(route)}"
@@ -92,8 +98,13 @@ def _spec(
         return None if read.mistakes else from_data(one, read.data)
     if inputs or sample:
         return from_inputs(one, inputs or specs_from_sample(Path(str(sample))), sample)
-    fix = f"trt-build init {one.model}, or --input {'image:float32:batch(1,8,32)x3x224x224'}, or --sample inputs.npz"
-    mistakes.append(Mistake(str(one.model), 1, "has no manifest, so nothing says what its inputs are", fix))
+    fix = (
+        f"trt-build init {one.model}, or --input {'image:float32:batch(1,8,32)x3x224x224'}, or"
+        " --sample inputs.npz"
+    )
+    mistakes.append(
+        Mistake(str(one.model), 1, "has no manifest, so nothing says what its inputs are", fix)
+    )
     return None
 
 
@@ -109,7 +120,9 @@ def read_manifest(path: Path) -> document.Document:
 def from_inputs(one: folder.Found, inputs: Sequence[TensorSpec], sample: Path | None) -> ModelSpec:
     """A model known by its inputs alone."""
     assert one.model is not None
-    return ModelSpec(one.name, one.model, tuple(inputs), profiles=(merged_profile(inputs),), goldens=sample)
+    return ModelSpec(
+        one.name, one.model, tuple(inputs), profiles=(merged_profile(inputs),), goldens=sample
+    )
 
 
 def from_data(one: folder.Found, data: Mapping[str, Any]) -> ModelSpec:
@@ -134,7 +147,11 @@ def from_data(one: folder.Found, data: Mapping[str, Any]) -> ModelSpec:
         state=tuple(_state(item, one.manifest.parent) for item in data.get("state", ())),
         runtime=Runtime(**data.get("runtime", {})),
         sequences=Sequences(**data.get("sequences", {})),
-        calibration=_calibration(data["calibration"], one.manifest.parent) if "calibration" in data else None,
+        calibration=(
+            _calibration(data["calibration"], one.manifest.parent)
+            if "calibration" in data
+            else None
+        ),
         **plain,
     )
 
@@ -154,7 +171,9 @@ def _fallback(section: Mapping[str, Any]) -> Fallback:
 
 
 def _tuples(section: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: tuple(value) if isinstance(value, list) else value for key, value in section.items()}
+    return {
+        key: tuple(value) if isinstance(value, list) else value for key, value in section.items()
+    }
 
 
 def _profiles(data: Mapping[str, Any]) -> tuple[Profile, ...]:
@@ -167,7 +186,9 @@ def _ranges(written: Mapping[str, Any]) -> Profile:
 
 
 def _tensor(item: Mapping[str, Any], profiles: tuple[Profile, ...]) -> TensorSpec:
-    """The input with, for each of its axes, the range that spans all profiles; opt is the first profile's."""
+    """The input with, for each of its axes, the range that spans all profiles; opt is the first
+    profile's.
+    """
     dims = {}
     for axis in (axis for axis in item["shape"] if isinstance(axis, str)):
         ranges = [profile[axis] for profile in profiles]

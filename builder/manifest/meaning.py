@@ -1,6 +1,7 @@
 """What a schema cannot say: names that must agree, ranges in order, files that must exist.
 
-Every check passes over parts that the schema has already found wrong, so that all mistakes show at once.
+Every check passes over parts that the schema has already found wrong, so that all mistakes show at
+once.
 """
 
 from __future__ import annotations
@@ -51,11 +52,15 @@ def _axes(document: Document) -> Iterator[tuple[Route, str]]:
 
 
 def _profiles(document: Document) -> list[tuple[Route, dict[str, Any]]]:
-    """Each profile with where it stands; `dims` is a profile alone, and neither of them is an empty one."""
+    """Each profile with where it stands; `dims` is a profile alone, and neither of them is an empty
+    one.
+    """
     several = document.data.get("profiles")
     if "dims" in document.data or several is None:
         return [(("dims",), _mapping(document.data.get("dims")))]
-    return [(("profiles", index), _mapping(profile)) for index, profile in enumerate(_list(several))]
+    return [
+        (("profiles", index), _mapping(profile)) for index, profile in enumerate(_list(several))
+    ]
 
 
 def _ranges_are_ordered(document: Document) -> None:
@@ -63,9 +68,14 @@ def _ranges_are_ordered(document: Document) -> None:
     for route, profile in [*_profiles(document), (("fallback", "ranges"), by_data)]:
         for axis, sizes in profile.items():
             values: list[Any] = [_mapping(sizes).get(size) for size in _SIZES]
-            if all(isinstance(value, int) and not isinstance(value, bool) and value >= 0 for value in values):
+            if all(
+                isinstance(value, int) and not isinstance(value, bool) and value >= 0
+                for value in values
+            ):
                 for mistake in range_mistakes(values):
-                    document.add((*route, axis), f"{label((*route, axis))}: {mistake}", "min <= opt <= max")
+                    document.add(
+                        (*route, axis), f"{label((*route, axis))}: {mistake}", "min <= opt <= max"
+                    )
 
 
 def _axes_have_ranges(document: Document) -> None:
@@ -77,19 +87,27 @@ def _axes_have_ranges(document: Document) -> None:
             if axis not in profile:
                 near = did_you_mean(axis, profile, otherwise_list=False)
                 fix = near or f"add '{axis}: {{min: 1, opt: 8, max: 32}}' to '{label(route)}'"
-                message = f"axis {axis!r} of {label(axis_route[:2])} has no range in '{label(route)}'"
+                message = (
+                    f"axis {axis!r} of {label(axis_route[:2])} has no range in '{label(route)}'"
+                )
                 document.add(axis_route, message, fix)
 
 
 def _ranges_are_used(document: Document) -> None:
     used = {axis for _, axis in _axes(document)}
     for route, profile in _profiles(document):
-        meant = {nearest(axis, profile) for axis in used if axis not in profile}  # told already, at the shape
+        # told already, at the shape
+        meant = {nearest(axis, profile) for axis in used if axis not in profile}
         for axis in profile:
             if axis not in used and axis not in meant:
                 here = (*route, axis)
                 fix = did_you_mean(axis, sorted(used), otherwise_list=False) or "remove it"
-                document.add(here, f"{label(here)!r} is the range of an axis that no input has", fix, key=True)
+                document.add(
+                    here,
+                    f"{label(here)!r} is the range of an axis that no input has",
+                    fix,
+                    key=True,
+                )
 
 
 def _names_are_unique(document: Document) -> None:
@@ -99,7 +117,11 @@ def _names_are_unique(document: Document) -> None:
     for route, name in [*inputs, *outputs]:
         if isinstance(name, str) and name in seen:
             first = document.line(seen[name])
-            document.add(route, f"the name {name!r} is used twice", f"first by {label(seen[name])} on line {first}")
+            document.add(
+                route,
+                f"the name {name!r} is used twice",
+                f"first by {label(seen[name])} on line {first}",
+            )
         elif isinstance(name, str):
             seen[name] = route
 
@@ -112,13 +134,22 @@ def _batch_is_possible(document: Document) -> None:
     axes = {axis for _, axis in _axes(document)}
     if batching.get("enabled") is True and not (len(first) == 1 and first <= axes):
         fix = "name it in every shape, as [batch, ...], or leave 'enabled' out"
-        document.add(("batching", "enabled"), "batching needs one dynamic first axis that every input shares", fix)
-    tops = [_mapping(profile.get(next(iter(first), ""))).get("max") for _, profile in _profiles(document)]
+        document.add(
+            ("batching", "enabled"),
+            "batching needs one dynamic first axis that every input shares",
+            fix,
+        )
+    tops = [
+        _mapping(profile.get(next(iter(first), ""))).get("max")
+        for _, profile in _profiles(document)
+    ]
     limit = max((top for top in tops if isinstance(top, int)), default=None)
     for key, kind in (("preferred", "preferred batch"), ("graphs", "batch of a graph")):
         for index, size in enumerate(_list(batching.get(key))):
             if isinstance(size, int) and limit is not None and size > limit:
-                document.add(("batching", key, index), f"{kind} {size} is above the axis's max {limit}")
+                document.add(
+                    ("batching", key, index), f"{kind} {size} is above the axis's max {limit}"
+                )
 
 
 def _goldens_exist(document: Document, folder: Path) -> None:
@@ -133,22 +164,38 @@ def _calibration_exists(document: Document, folder: Path) -> None:
     names = _list(_mapping(document.data.get("calibration")).get("data"))
     for index, name in enumerate(names):
         route = ("calibration", "data", index)
-        if isinstance(name, str) and name.endswith((".npz", ".npy")) and not (folder / name).is_file():
+        if (
+            isinstance(name, str)
+            and name.endswith((".npz", ".npy"))
+            and not (folder / name).is_file()
+        ):
             document.add(route, f"there is no file {folder / name}", None)
         elif isinstance(name, str) and name.endswith(".npy") and len(_inputs(document)) > 1:
-            document.add(route, f"an .npy is one array, the model has {len(_inputs(document))} inputs", "an .npz")
+            document.add(
+                route,
+                f"an .npy is one array, the model has {len(_inputs(document))} inputs",
+                "an .npz",
+            )
 
 
 def _libraries_exist(document: Document, folder: Path) -> None:
     for index, name in enumerate(_list(document.data.get("libraries"))):
-        if isinstance(name, str) and name.endswith((".py", ".so")) and not (folder / name).is_file():
+        if (
+            isinstance(name, str)
+            and name.endswith((".py", ".so"))
+            and not (folder / name).is_file()
+        ):
             document.add(("libraries", index), f"there is no file {folder / name}", None)
 
 
 def _percentile_is_asked_for(document: Document) -> None:
     said = _mapping(document.data.get("calibration"))
     if "percentile" in said and said.get("method", "max") != "percentile":
-        document.add(("calibration", "percentile"), "only the method percentile has one", "method: percentile")
+        document.add(
+            ("calibration", "percentile"),
+            "only the method percentile has one",
+            "method: percentile",
+        )
 
 
 _RULES: tuple[Callable[[Document], None], ...] = (

@@ -21,10 +21,22 @@ Finding = tuple[Route, str, str | None, bool]
 """Where, what, the fix, and whether the key's line is meant rather than the value's."""
 
 _NOUNS = {
-    "array": "a list", "object": "a mapping of keys", "string": "text", "integer": "a whole number",
-    "number": "a number", "boolean": "true or false", "null": "nothing",
-}  # fmt: skip
-_PYTHON_NOUNS = {bool: "boolean", int: "integer", float: "number", str: "string", list: "array", dict: "object"}
+    "array": "a list",
+    "object": "a mapping of keys",
+    "string": "text",
+    "integer": "a whole number",
+    "number": "a number",
+    "boolean": "true or false",
+    "null": "nothing",
+}
+_PYTHON_NOUNS = {
+    bool: "boolean",
+    int: "integer",
+    float: "number",
+    str: "string",
+    list: "array",
+    dict: "object",
+}
 
 
 @functools.cache
@@ -83,7 +95,9 @@ def _belongs(key: str, route: Route) -> str | None:
     """Where a key that is right but misplaced should stand."""
     if route or nearest(key, schema()["properties"]):
         return None
-    homes = [name for name, part in schema()["properties"].items() if key in part.get("properties", {})]
+    homes = [
+        name for name, part in schema()["properties"].items() if key in part.get("properties", {})
+    ]
     return f"it belongs under {homes[0]!r}" if homes else None
 
 
@@ -94,16 +108,29 @@ def _missing_keys(error: Any, route: Route) -> Iterator[Finding]:
 
 
 def _wrong_type(error: Any, route: Route) -> Iterator[Finding]:
-    wanted = error.validator_value if isinstance(error.validator_value, list) else [error.validator_value]
+    wanted = (
+        error.validator_value
+        if isinstance(error.validator_value, list)
+        else [error.validator_value]
+    )
     nouns = " or ".join(_NOUNS[str(kind)] for kind in wanted)
-    fix = "without the quotes" if isinstance(error.instance, str) and error.instance.lstrip("-").isdigit() else None
+    fix = (
+        "without the quotes"
+        if isinstance(error.instance, str) and error.instance.lstrip("-").isdigit()
+        else None
+    )
     yield route, f"{label(route)} must be {nouns}, not {said(error.instance)}", fix, False
 
 
 def _not_in_enum(error: Any, route: Route) -> Iterator[Finding]:
     if not isinstance(error.instance, str):
         one_of = ", ".join(map(str, error.validator_value))
-        yield route, f"{label(route)} must be one of {one_of}, not {said(error.instance)}", None, False
+        yield (
+            route,
+            f"{label(route)} must be one of {one_of}, not {said(error.instance)}",
+            None,
+            False,
+        )
         return
     fix = did_you_mean(error.instance, map(str, error.validator_value))
     yield route, f"{label(route)}: {said(error.instance)} is not one that is known", fix, False
@@ -111,12 +138,24 @@ def _not_in_enum(error: Any, route: Route) -> Iterator[Finding]:
 
 def _too_small(error: Any, route: Route) -> Iterator[Finding]:
     in_shape = len(route) > 1 and route[-2] == "shape"
-    fix = "name the axis and give its range in 'dims'" if in_shape and error.instance == -1 else None
-    yield route, f"{label(route)} must be at least {error.validator_value}, not {error.instance}", fix, False
+    fix = (
+        "name the axis and give its range in 'dims'" if in_shape and error.instance == -1 else None
+    )
+    yield (
+        route,
+        f"{label(route)} must be at least {error.validator_value}, not {error.instance}",
+        fix,
+        False,
+    )
 
 
 def _too_big(error: Any, route: Route) -> Iterator[Finding]:
-    yield route, f"{label(route)} must be at most {error.validator_value}, not {error.instance}", None, False
+    yield (
+        route,
+        f"{label(route)} must be at most {error.validator_value}, not {error.instance}",
+        None,
+        False,
+    )
 
 
 def _too_long(error: Any, route: Route) -> Iterator[Finding]:
@@ -128,17 +167,47 @@ def _wrong_pattern(error: Any, route: Route) -> Iterator[Finding]:
     if str(error.validator_value).startswith(r"\.npz"):
         yield route, f"{label(route)} must be an .npz file, not {error.instance!r}", None, False
     elif route[-2:-1] == ("data",):
-        yield route, f"{label(route)} must be goldens, an .npz or an .npy file, not {error.instance!r}", None, False
+        yield (
+            route,
+            f"{label(route)} must be goldens, an .npz or an .npy file, not {error.instance!r}",
+            None,
+            False,
+        )
     elif route[-1:] == ("initial",):
-        yield route, f"{label(route)} must be zeros or an .npy file, not {error.instance!r}", None, False
+        yield (
+            route,
+            f"{label(route)} must be zeros or an .npy file, not {error.instance!r}",
+            None,
+            False,
+        )
     elif route[:1] == ("libraries",):
-        yield route, f"{label(route)} must be a .py or .so file, not {error.instance!r}", None, False
+        yield (
+            route,
+            f"{label(route)} must be a .py or .so file, not {error.instance!r}",
+            None,
+            False,
+        )
     elif "::" in str(error.validator_value):
-        yield route, f"{label(route)}: {error.instance!r} is not an operator's name", "as in 'aten::nonzero'", False
+        yield (
+            route,
+            f"{label(route)}: {error.instance!r} is not an operator's name",
+            "as in 'aten::nonzero'",
+            False,
+        )
     elif route[-2:-1] == ("compute_capabilities",):
-        yield route, f"{label(route)}: {error.instance!r} is not a compute capability", "as in '8.9'", False
+        yield (
+            route,
+            f"{label(route)}: {error.instance!r} is not a compute capability",
+            "as in '8.9'",
+            False,
+        )
     else:
-        yield route, f"{label(route)}: {error.instance!r} is not a name", "letters, digits and _", False
+        yield (
+            route,
+            f"{label(route)}: {error.instance!r} is not a name",
+            "letters, digits and _",
+            False,
+        )
 
 
 def _too_short(error: Any, route: Route) -> Iterator[Finding]:
@@ -146,7 +215,12 @@ def _too_short(error: Any, route: Route) -> Iterator[Finding]:
 
 
 def _both(error: Any, route: Route) -> Iterator[Finding]:
-    yield ("profiles",), "'dims' and 'profiles' cannot both stand here", "profiles replace dims", True
+    yield (
+        ("profiles",),
+        "'dims' and 'profiles' cannot both stand here",
+        "profiles replace dims",
+        True,
+    )
 
 
 _EXPLAIN: dict[str, Callable[[Any, Route], Iterator[Finding]]] = {

@@ -20,11 +20,12 @@ STATE_MODES = ("implicit", "explicit")
 
 @dataclass(frozen=True)
 class TensorSpec:
-    """One input: `dtype` by torch's name, `shape` of ints and axis names, `dims` the range of each name.
+    """One input: `dtype` by torch's name, `shape` of ints and axis names, `dims` the range of each
+    name.
 
-    TensorSpec("float32", ("batch", 3, 224, 224), dims={"batch": (1, 8, 32)}); a static spec has ints only.
-    An axis of the same name in two inputs is the same size.
-    Raises UsageError for an unknown dtype, an axis without a range, or a range that is not 0 <= min <= opt <= max.
+    TensorSpec("float32", ("batch", 3, 224, 224), dims={"batch": (1, 8, 32)}); a static spec has
+    ints only. An axis of the same name in two inputs is the same size. Raises UsageError for an
+    unknown dtype, an axis without a range, or a range that is not 0 <= min <= opt <= max.
     """
 
     dtype: str
@@ -51,8 +52,10 @@ def shared_first_axis(tensors: Iterable[TensorSpec]) -> str | None:
 
 @dataclass(frozen=True)
 class Tolerance:
-    """An answer passes where |answer - golden| <= atol + rtol * |golden|, elementwise, and the error's root mean square
-    is at most `noise` times the golden's. None: the default of dtype and precision."""
+    """An answer passes where |answer - golden| <= atol + rtol * |golden|, elementwise, and the
+    error's root mean square is at most `noise` times the golden's. None: the default of dtype and
+    precision.
+    """
 
     rtol: float | None = None
     atol: float | None = None
@@ -61,8 +64,10 @@ class Tolerance:
 
 @dataclass(frozen=True)
 class Batching:
-    """Triton's dynamic batcher: `enabled` None lets the shapes decide; the delay is in microseconds. `graphs`: batch
-    sizes at which Triton's TensorRT backend launches the plan as a CUDA graph."""
+    """Triton's dynamic batcher: `enabled` None lets the shapes decide; the delay is in
+    microseconds. `graphs`: batch sizes at which Triton's TensorRT backend launches the plan as a
+    CUDA graph.
+    """
 
     enabled: bool | None = None
     max_queue_delay_us: int = 0
@@ -72,10 +77,11 @@ class Batching:
 
 @dataclass(frozen=True)
 class Fallback:
-    """What stays in torch: operators and modules by name, and how small a TensorRT segment may be, in nodes.
+    """What stays in torch: operators and modules by name, and how small a TensorRT segment may be,
+    in nodes.
 
-    `ranges`: by operator (patterns are allowed) or tensor the range of its sizes that depend on data, so that TensorRT
-    can run what follows it.
+    `ranges`: by operator (patterns are allowed) or tensor the range of its sizes that depend on
+    data, so that TensorRT can run what follows it.
     """
 
     ops: tuple[str, ...] = ()
@@ -87,10 +93,11 @@ class Fallback:
 
 @dataclass(frozen=True)
 class State:
-    """A pair of tensors: what the model gives out as `output` is its `input` in the sequence's next request.
+    """A pair of tensors: what the model gives out as `output` is its `input` in the sequence's next
+    request.
 
-    `initial` is an .npy file with what a sequence starts from: of the input's dtype and shape, 1 where an axis is
-    dynamic. None: zeros.
+    `initial` is an .npy file with what a sequence starts from: of the input's dtype and shape, 1
+    where an axis is dynamic. None: zeros.
     """
 
     input: str
@@ -100,10 +107,11 @@ class State:
 
 @dataclass(frozen=True)
 class Sequences:
-    """How state is kept: "implicit" on the server, by correlation id; "explicit" by the client, as tensors.
+    """How state is kept: "implicit" on the server, by correlation id; "explicit" by the client, as
+    tensors.
 
-    At most `max` sequences are open at once in each instance, and one that is silent for `idle_us` microseconds is
-    ended.
+    At most `max` sequences are open at once in each instance, and one that is silent for `idle_us`
+    microseconds is ended.
     """
 
     mode: str = "implicit"
@@ -115,8 +123,9 @@ class Sequences:
 class Runtime:
     """How our Python runtime runs plans on a GPU.
 
-    `cuda_graphs`: calls whose shapes stay the same are captured and replayed. `keep_mapped`: so many inputs that came
-    in CUDA shared memory stay mapped for the requests after, for clients that use their regions again.
+    `cuda_graphs`: calls whose shapes stay the same are captured and replayed. `keep_mapped`: so
+    many inputs that came in CUDA shared memory stay mapped for the requests after, for clients that
+    use their regions again.
     """
 
     cuda_graphs: bool = True
@@ -129,11 +138,12 @@ GOLDENS = "goldens"
 
 @dataclass(frozen=True)
 class Calibration:
-    """What the ranges of 8-bit activations are taken from: files (.npz with an array for each input's name, or
-    "<n>/<name>" for several batches; .npy of the only input), or the goldens' inputs.
+    """What the ranges of 8-bit activations are taken from: files (.npz with an array for each
+    input's name, or "<n>/<name>" for several batches; .npy of the only input), or the goldens'
+    inputs.
 
-    `method` is "max", "percentile" (of the magnitudes, `percentile` per cent of which fit) or "entropy"; `skip` are
-    patterns (fnmatch) over layer names that are not rounded to 8 bits.
+    `method` is "max", "percentile" (of the magnitudes, `percentile` per cent of which fit) or
+    "entropy"; `skip` are patterns (fnmatch) over layer names that are not rounded to 8 bits.
     """
 
     data: tuple[Path | str, ...]
@@ -144,7 +154,9 @@ class Calibration:
 
 @dataclass(frozen=True)
 class ModelSpec:
-    """One model of the folder: its file and everything that its manifest says, defaults filled in."""
+    """One model of the folder: its file and everything that its manifest says, defaults filled
+    in.
+    """
 
     name: str
     path: Path
@@ -170,7 +182,9 @@ class ModelSpec:
     calibration: Calibration | None = None
     runtime: Runtime = Runtime()
     io: str = "module"
-    """The element type of float32 inputs and outputs at the endpoint: the "module"'s own, or "fp16"."""
+    """The element type of float32 inputs and outputs at the endpoint: the "module"'s own, or
+    "fp16".
+    """
 
     @property
     def stateless_inputs(self) -> tuple[TensorSpec, ...]:
@@ -180,13 +194,18 @@ class ModelSpec:
 
     @property
     def narrowed(self) -> frozenset[str]:
-        """The inputs that the endpoint takes in float16 where the module takes float32. State stays as it is: it is
-        rounded once a request, and would drift."""
+        """The inputs that the endpoint takes in float16 where the module takes float32. State stays
+        as it is: it is rounded once a request, and would drift.
+        """
         kept = {state.input for state in self.state}
-        wide = (t.name or "" for t in self.inputs if t.dtype == "float32") if self.io == "fp16" else ()
+        wide = (
+            (t.name or "" for t in self.inputs if t.dtype == "float32") if self.io == "fp16" else ()
+        )
         return frozenset(wide) - kept
 
     @property
     def server_state(self) -> tuple[State, ...]:
-        """The pairs that the server keeps and no client sees; none where clients hand the state themselves."""
+        """The pairs that the server keeps and no client sees; none where clients hand the state
+        themselves.
+        """
         return self.state if self.sequences.mode == "implicit" else ()

@@ -1,4 +1,6 @@
-"""What a manifest says of state, held against its inputs and outputs; the rest is checked against the model itself."""
+"""What a manifest says of state, held against its inputs and outputs; the rest is checked against
+the model itself.
+"""
 
 from __future__ import annotations
 
@@ -29,9 +31,13 @@ def _name_tensors(document: Document, side: str, known: list[str]) -> None:
         if not isinstance(name, str):
             continue
         if name in seen:
-            document.add(route, f"{side} {name!r} is the state twice", f"first by state[{seen[name]}]")
+            document.add(
+                route, f"{side} {name!r} is the state twice", f"first by state[{seen[name]}]"
+            )
         elif known and name not in known:
-            document.add(route, f"{label(route)}: no {side} is called {name!r}", did_you_mean(name, known))
+            document.add(
+                route, f"{label(route)}: no {side} is called {name!r}", did_you_mean(name, known)
+            )
         seen.setdefault(name, index)
 
 
@@ -39,7 +45,12 @@ def need_no_sequences(document: Document) -> None:
     """Without state there is nothing that `sequences` could say."""
     if "sequences" in document.data and not written(document):
         fix = "state: [{input: h0, output: hn}]"
-        document.add(("sequences",), "'sequences' says how state is kept, and there is no 'state'", fix, key=True)
+        document.add(
+            ("sequences",),
+            "'sequences' says how state is kept, and there is no 'state'",
+            fix,
+            key=True,
+        )
 
 
 def initial_exist(document: Document, folder: Path) -> None:
@@ -53,7 +64,11 @@ def initial_exist(document: Document, folder: Path) -> None:
 
 
 def _mappings(value: Any) -> list[dict[str, Any]]:
-    return [item if isinstance(item, dict) else {} for item in value] if isinstance(value, list) else []
+    return (
+        [item if isinstance(item, dict) else {} for item in value]
+        if isinstance(value, list)
+        else []
+    )
 
 
 def _texts(value: Any) -> list[str]:

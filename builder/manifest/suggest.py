@@ -6,12 +6,30 @@ import difflib
 from collections.abc import Iterable
 
 DTYPE_ALIASES = {
-    "float": "float32", "fp32": "float32", "single": "float32", "f32": "float32",
-    "half": "float16", "fp16": "float16", "f16": "float16", "bf16": "bfloat16",
-    "double": "float64", "fp64": "float64", "f64": "float64",
-    "int": "int32", "long": "int64", "byte": "uint8", "char": "int8", "boolean": "bool",
-}  # fmt: skip
-PRECISION_ALIASES = {"float32": "fp32", "float16": "fp16", "half": "fp16", "bfloat16": "bf16", "float": "fp32"}
+    "float": "float32",
+    "fp32": "float32",
+    "single": "float32",
+    "f32": "float32",
+    "half": "float16",
+    "fp16": "float16",
+    "f16": "float16",
+    "bf16": "bfloat16",
+    "double": "float64",
+    "fp64": "float64",
+    "f64": "float64",
+    "int": "int32",
+    "long": "int64",
+    "byte": "uint8",
+    "char": "int8",
+    "boolean": "bool",
+}
+PRECISION_ALIASES = {
+    "float32": "fp32",
+    "float16": "fp16",
+    "half": "fp16",
+    "bfloat16": "bf16",
+    "float": "fp32",
+}
 
 
 def nearest(word: object, known: Iterable[str]) -> str | None:

@@ -1,4 +1,6 @@
-"""What makes a tensor's dtype, shape and ranges right: rules that manifest and command line share."""
+"""What makes a tensor's dtype, shape and ranges right: rules that manifest and command line
+share.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,9 @@ if TYPE_CHECKING:
 
 
 def check_tensor_spec(spec: TensorSpec) -> None:
-    """Raise UsageError, with every reason, where the spec's dtype, shape or ranges cannot be right."""
+    """Raise UsageError, with every reason, where the spec's dtype, shape or ranges cannot be
+    right.
+    """
     mistakes = list(tensor_mistakes(spec))
     if mistakes:
         name = f"input {spec.name!r}" if spec.name else "tensor spec"
@@ -28,9 +32,14 @@ def tensor_mistakes(spec: TensorSpec) -> Iterator[str]:
         yield f"unknown dtype {spec.dtype!r} ({did_you_mean(spec.dtype, DTYPES)})"
     for axis in spec.shape:
         if isinstance(axis, str) and axis not in spec.dims:
-            hint = did_you_mean(axis, spec.dims, otherwise_list=False) or "give it (min, opt, max) in dims"
+            hint = (
+                did_you_mean(axis, spec.dims, otherwise_list=False)
+                or "give it (min, opt, max) in dims"
+            )
             yield f"axis {axis!r} has no range ({hint})"
-        elif not isinstance(axis, str) and (isinstance(axis, bool) or not isinstance(axis, int) or axis < 0):
+        elif not isinstance(axis, str) and (
+            isinstance(axis, bool) or not isinstance(axis, int) or axis < 0
+        ):
             yield f"size {axis!r} is neither a whole number from 0 nor an axis name"
     for axis, sizes in spec.dims.items():
         yield from (f"axis {axis!r}: {mistake}" for mistake in range_mistakes(sizes))
@@ -38,7 +47,9 @@ def tensor_mistakes(spec: TensorSpec) -> Iterator[str]:
 
 def range_mistakes(sizes: Sequence[int]) -> Iterator[str]:
     """Each reason why (min, opt, max) is not 0 <= min <= opt <= max."""
-    if len(sizes) != 3 or any(isinstance(size, bool) or not isinstance(size, int) for size in sizes):
+    if len(sizes) != 3 or any(
+        isinstance(size, bool) or not isinstance(size, int) for size in sizes
+    ):
         yield f"a range is three whole numbers (min, opt, max), not {sizes!r}"
         return
     names = ("min", "opt", "max")

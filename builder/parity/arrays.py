@@ -13,7 +13,9 @@ from builder.errors import UsageError
 
 
 def to_numpy(tensor: torch.Tensor) -> NDArray[Any]:
-    """The tensor's values as an array of the same element type (bfloat16: ml_dtypes.bfloat16), a copy."""
+    """The tensor's values as an array of the same element type (bfloat16: ml_dtypes.bfloat16), a
+    copy.
+    """
     value = tensor.detach().cpu().contiguous()
     if value.dtype == torch.bfloat16:
         return np.array(value.view(torch.int16).numpy()).view(ml_dtypes.bfloat16)
@@ -21,20 +23,25 @@ def to_numpy(tensor: torch.Tensor) -> NDArray[Any]:
 
 
 def to_torch(array: NDArray[Any]) -> torch.Tensor:
-    """The array's values, of any byte order, as a CPU tensor of the same element type. Raises TypeError for one that
-    torch does not have."""
+    """The array's values, of any byte order, as a CPU tensor of the same element type. Raises
+    TypeError for one that torch does not have.
+    """
     if array.dtype == ml_dtypes.bfloat16:
         return torch.from_numpy(array.view(np.int16).copy()).view(torch.bfloat16)
     return torch.from_numpy(np.array(array, dtype=array.dtype.newbyteorder("=")))
 
 
 def narrow(tensor: torch.Tensor, name: str = "") -> torch.Tensor:
-    """A float32 tensor in float16, any other as it is. Raises UsageError, for the output `name`, where a value is
-    beyond float16's range."""
+    """A float32 tensor in float16, any other as it is. Raises UsageError, for the output `name`,
+    where a value is beyond float16's range.
+    """
     if tensor.dtype != torch.float32:
         return tensor
     half = tensor.to(torch.float16)
     if bool((half.isinf() & tensor.isfinite()).any()):
         most = tensor[tensor.isfinite()].abs().max().item()
-        raise UsageError(f"io: fp16: {name or 'an input'} reaches {most:.4g}, beyond float16's 65504", fix="io: module")
+        raise UsageError(
+            f"io: fp16: {name or 'an input'} reaches {most:.4g}, beyond float16's 65504",
+            fix="io: module",
+        )
     return half

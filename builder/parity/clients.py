@@ -28,7 +28,9 @@ Parameters = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Answer:
-    """The outputs by name as they came over the wire, and the response's parameters ({} on servers that have none)."""
+    """The outputs by name as they came over the wire, and the response's parameters ({} on servers
+    that have none).
+    """
 
     outputs: dict[str, NDArray[Any]]
     parameters: dict[str, Any]
@@ -66,11 +68,14 @@ class Client(Protocol):
         regions: Regions | None = None,
         turn: Turn | None = None,
     ) -> Answer:
-        """All outputs of the model for these inputs; with `regions` the tensors that lie there, of one golden; with
-        `turn` as a request of that sequence."""
+        """All outputs of the model for these inputs; with `regions` the tensors that lie there, of
+        one golden; with `turn` as a request of that sequence.
+        """
 
     def regions(self, kind: str, golden: Golden) -> AbstractContextManager[Regions | None]:
-        """The golden's tensors in shared memory of this kind ("none": in the requests), for the length of a `with`."""
+        """The golden's tensors in shared memory of this kind ("none": in the requests), for the
+        length of a `with`.
+        """
 
     def close(self) -> None:
         """Close the connection; a server waits for open ones when it stops."""
@@ -81,7 +86,10 @@ class HttpClient:
 
     def __init__(self, url: str, timeout: float) -> None:
         self._connect = partial(
-            triton_http.InferenceServerClient, url, connection_timeout=timeout, network_timeout=timeout
+            triton_http.InferenceServerClient,
+            url,
+            connection_timeout=timeout,
+            network_timeout=timeout,
         )
         self._client: Any = self._connect()
 
@@ -103,7 +111,11 @@ class HttpClient:
         result = self._client.infer(model, parameters=parameters, **options)
         response = result.get_response()
         outputs = {
-            o["name"]: regions.read(o["name"], o["datatype"], o["shape"]) if regions else result.as_numpy(o["name"])
+            o["name"]: (
+                regions.read(o["name"], o["datatype"], o["shape"])
+                if regions
+                else result.as_numpy(o["name"])
+            )
             for o in response.get("outputs", ())
         }
         return Answer(outputs, dict(response.get("parameters", {})))
@@ -137,13 +149,20 @@ class GrpcClient:
         turn: Turn | None = None,
     ) -> Answer:
         options = {**_tensors(triton_grpc, inputs, regions), **(turn.options() if turn else {})}
-        result = self._client.infer(model, parameters=parameters, client_timeout=self._timeout, **options)
+        result = self._client.infer(
+            model, parameters=parameters, client_timeout=self._timeout, **options
+        )
         response = result.get_response()
         outputs = {
-            o.name: regions.read(o.name, o.datatype, o.shape) if regions else result.as_numpy(o.name)
+            o.name: (
+                regions.read(o.name, o.datatype, o.shape) if regions else result.as_numpy(o.name)
+            )
             for o in response.outputs
         }
-        said = {key: getattr(value, value.WhichOneof("parameter_choice")) for key, value in response.parameters.items()}
+        said = {
+            key: getattr(value, value.WhichOneof("parameter_choice"))
+            for key, value in response.parameters.items()
+        }
         return Answer(outputs, said)
 
     def regions(self, kind: str, golden: Golden) -> AbstractContextManager[Regions | None]:
@@ -163,9 +182,11 @@ def open_clients(http_url: str | None, grpc_url: str | None, timeout: float) -> 
     return clients
 
 
-def describe(client: Client, model: str, inputs: Arrays, turn: Turn | None = None) -> dict[str, Any]:
-    """Who answers, asked of our Python runtime by a request that it refuses with the facts as JSON; {} where it is not
-    ours.
+def describe(
+    client: Client, model: str, inputs: Arrays, turn: Turn | None = None
+) -> dict[str, Any]:
+    """Who answers, asked of our Python runtime by a request that it refuses with the facts as JSON;
+    {} where it is not ours.
     """
     from tritonclient.utils import InferenceServerException
 
@@ -189,12 +210,18 @@ def _bare(url: str) -> str:
     except ValueError:  # brackets that do not match, a port that is no number
         known = False
     if not known:
-        raise UsageError(f"{url!r} is no address of an endpoint", fix="HOST:PORT, as localhost:8000")
+        raise UsageError(
+            f"{url!r} is no address of an endpoint", fix="HOST:PORT, as localhost:8000"
+        )
     return bare
 
 
-def _tensors(module: ModuleType, arrays: Arrays, regions: Regions | None) -> dict[str, Sequence[Any]]:
-    """What tritonclient's `infer` is given: the arrays themselves, or the regions that hold them."""
+def _tensors(
+    module: ModuleType, arrays: Arrays, regions: Regions | None
+) -> dict[str, Sequence[Any]]:
+    """What tritonclient's `infer` is given: the arrays themselves, or the regions that hold
+    them.
+    """
     if regions:
         return {"inputs": regions.inputs(module), "outputs": regions.outputs(module)}
     return {"inputs": [_input(module, name, array) for name, array in arrays.items()]}

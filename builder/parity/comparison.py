@@ -1,4 +1,6 @@
-"""One answer against one golden: everything that can be wrong with it, and by how much the numbers differ."""
+"""One answer against one golden: everything that can be wrong with it, and by how much the numbers
+differ.
+"""
 
 from __future__ import annotations
 
@@ -21,11 +23,11 @@ DEFAULT = Tolerance()
 
 @dataclass(frozen=True)
 class OutputComparison:
-    """One output. Errors are the worst over all elements, each with the index of its element; None where nothing could
-    be compared.
+    """One output. Errors are the worst over all elements, each with the index of its element; None
+    where nothing could be compared.
 
-    `relative` is |answer - golden| / |golden| where the golden is not zero; `cosine` of the two as vectors; `noise` the
-    root mean square of the error, relative to the golden's.
+    `relative` is |answer - golden| / |golden| where the golden is not zero; `cosine` of the two as
+    vectors; `noise` the root mean square of the error, relative to the golden's.
     """
 
     name: str
@@ -47,7 +49,9 @@ class OutputComparison:
 
 @dataclass(frozen=True)
 class Comparison:
-    """All outputs of one answer, in the golden's order, and then the ones that the golden does not have."""
+    """All outputs of one answer, in the golden's order, and then the ones that the golden does not
+    have.
+    """
 
     outputs: tuple[OutputComparison, ...]
 
@@ -59,7 +63,9 @@ class Comparison:
     @property
     def problems(self) -> tuple[str, ...]:
         """What is wrong, each with the output's name."""
-        return tuple(f"output {output.name!r}: {output.problem}" for output in self.outputs if output.problem)
+        return tuple(
+            f"output {output.name!r}: {output.problem}" for output in self.outputs if output.problem
+        )
 
     def as_dict(self) -> dict[str, Any]:
         """JSON-able."""
@@ -70,31 +76,48 @@ class Comparison:
 
 
 def compare(
-    answer: Arrays, golden: Golden | Arrays, tolerance: Tolerance = DEFAULT, *, precision: str = "fp32"
+    answer: Arrays,
+    golden: Golden | Arrays,
+    tolerance: Tolerance = DEFAULT,
+    *,
+    precision: str = "fp32",
 ) -> Comparison:
-    """Compare outputs by name; a missing, extra, renamed, wrong-typed, wrong-shaped or newly non-finite output fails.
+    """Compare outputs by name; a missing, extra, renamed, wrong-typed, wrong-shaped or newly
+    non-finite output fails.
 
-    Where `tolerance` states nothing, the default of the output's dtype and `precision` holds (see tolerances). NaN
-    passes only for NaN, an infinity only for the same one.
+    Where `tolerance` states nothing, the default of the output's dtype and `precision` holds (see
+    tolerances). NaN passes only for NaN, an infinity only for the same one.
     """
     expected = golden.outputs if isinstance(golden, Golden) else golden
     common = [_output(name, answer, expected, tolerance, precision) for name in expected]
-    extra = [OutputComparison(name, _extra(name, answer, expected)) for name in answer if name not in expected]
+    extra = [
+        OutputComparison(name, _extra(name, answer, expected))
+        for name in answer
+        if name not in expected
+    ]
     return Comparison((*common, *extra))
 
 
 NARROWED = {("float64", "float32"), ("int64", "int32"), ("int8", "int32"), ("uint8", "int32")}
-"""(module's dtype, network's dtype) where TensorRT has no endpoint of the module's dtype (the last two on 8.6): the
-endpoint gives the module's again."""
+"""(module's dtype, network's dtype) where TensorRT has no endpoint of the module's dtype (the last
+two on 8.6): the endpoint gives the module's again.
+"""
 
 
 def widened(answer: Arrays, golden: Golden) -> dict[str, Array]:
-    """The answer with each output in the golden's dtype where the network could only hold another."""
+    """The answer with each output in the golden's dtype where the network could only hold
+    another.
+    """
     pairs = ((name, array, golden.outputs.get(name, array).dtype) for name, array in answer.items())
-    return {n: a.astype(wanted) if (str(wanted), str(a.dtype)) in NARROWED else a for n, a, wanted in pairs}
+    return {
+        n: a.astype(wanted) if (str(wanted), str(a.dtype)) in NARROWED else a
+        for n, a, wanted in pairs
+    }
 
 
-def _output(name: str, answer: Arrays, expected: Arrays, tolerance: Tolerance, precision: str) -> OutputComparison:
+def _output(
+    name: str, answer: Arrays, expected: Arrays, tolerance: Tolerance, precision: str
+) -> OutputComparison:
     if name not in answer:
         return OutputComparison(name, _missing(name, answer, expected))
     got, want = answer[name], expected[name]
@@ -106,20 +129,30 @@ def _output(name: str, answer: Arrays, expected: Arrays, tolerance: Tolerance, p
 
 
 def _missing(name: str, answer: Arrays, expected: Arrays) -> str:
-    twins = [other for other in answer if other not in expected and _alike(answer[other], expected[name])]
+    twins = [
+        other for other in answer if other not in expected and _alike(answer[other], expected[name])
+    ]
     return f"is missing; {twins[0]!r} is like it under another name" if twins else "is missing"
 
 
 def _extra(name: str, answer: Arrays, expected: Arrays) -> str:
-    twins = [other for other in expected if other not in answer and _alike(answer[name], expected[other])]
-    return f"is not the model's; it is like the missing {twins[0]!r}" if twins else "is not the model's"
+    twins = [
+        other for other in expected if other not in answer and _alike(answer[name], expected[other])
+    ]
+    return (
+        f"is not the model's; it is like the missing {twins[0]!r}"
+        if twins
+        else "is not the model's"
+    )
 
 
 def _alike(one: Array, other: Array) -> bool:
     return one.dtype == other.dtype and one.shape == other.shape
 
 
-def _values(name: str, got: Array, want: Array, tolerance: Tolerance, precision: str) -> OutputComparison:
+def _values(
+    name: str, got: Array, want: Array, tolerance: Tolerance, precision: str
+) -> OutputComparison:
     known = by_numpy(want.dtype)
     rtol, atol = limits(want, known.name if known else "", tolerance, precision)
     if not want.size:
@@ -154,7 +187,9 @@ def _noise(error: Array, want: Array) -> float:
 
 
 def _error(got: Array, want: Array) -> tuple[Array, Array]:
-    """|got - want| in float64, infinite where only one is finite; and |want|, zero where it is not finite."""
+    """|got - want| in float64, infinite where only one is finite; and |want|, zero where it is not
+    finite.
+    """
     a, b = got.astype(np.float64), want.astype(np.float64)
     # float64 holds no int64 above 2**53: equality is asked of the integers themselves.
     same = (got == want) | (np.isnan(a) & np.isnan(b))
@@ -171,7 +206,10 @@ def _worst(error: Array) -> tuple[int, ...]:
 def _excess(got: Array, want: Array, passes: Array, error: Array) -> str:
     at = _worst(np.where(passes, 0.0, error))
     count = int((~passes).sum())
-    text = f"{count} of {passes.size} elements differ too much, worst at {list(at)}: {got[at]} instead of {want[at]}"
+    text = (
+        f"{count} of {passes.size} elements differ too much, worst at {list(at)}: {got[at]} instead"
+        f" of {want[at]}"
+    )
     new = int((~np.isfinite(got.astype(np.float64)) & np.isfinite(want.astype(np.float64))).sum())
     return f"{text}; {new} are not finite" if new else text
 

@@ -11,8 +11,8 @@ _AUTO = "KIND_AUTO"
 
 
 def differences(file: Any, server: Any) -> tuple[str, ...]:
-    """Every field that the file states and the server has otherwise; what Triton adds of its own (names, defaults) is
-    no difference.
+    """Every field that the file states and the server has otherwise; what Triton adds of its own
+    (names, defaults) is no difference.
     """
     return tuple(_differ(_plain(file), _plain(server), ""))
 
@@ -35,5 +35,7 @@ def _differ(file: Any, server: Any, where: str) -> Iterator[str]:
 
 
 def _normalised(file: Any, server: Any, where: str) -> bool:
-    """Triton settles KIND_AUTO when it loads, and leaves out a message of which it keeps nothing."""
+    """Triton settles KIND_AUTO when it loads, and leaves out a message of which it keeps
+    nothing.
+    """
     return (where.endswith(".kind") and file == _AUTO) or (file == {} and server is None)

@@ -1,4 +1,6 @@
-"""Goldens asked of the plans of a repository themselves, on this machine's GPU: no server between."""
+"""Goldens asked of the plans of a repository themselves, on this machine's GPU: no server
+between.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,9 @@ from builder.triton.merge import AMPERE_PLUS
 REPEAT = 5
 Tensors = Mapping[str, torch.Tensor]
 Run = Callable[[Tensors, "int | None"], Tensors]
-"""Inputs by name and the profile to use (None: any that holds them); outputs by name, wherever they lie."""
+"""Inputs by name and the profile to use (None: any that holds them); outputs by name, wherever they
+lie.
+"""
 
 
 @dataclass(frozen=True)
@@ -46,7 +50,9 @@ class Planned:
 
 @dataclass(frozen=True)
 class Opened:
-    """What runs a model; `kind` is "plan", or "torch" or "plan+torch" for one in pieces, `why` so."""
+    """What runs a model; `kind` is "plan", or "torch" or "plan+torch" for one in pieces, `why`
+    so.
+    """
 
     run: Run
     kind: str
@@ -58,18 +64,25 @@ Open = Callable[[ExitStack, Planned], Opened]
 
 
 def verify_engines(
-    repository: Path, models: Sequence[str] | None = None, *, repeat: int = REPEAT, open_plan: Open | None = None
+    repository: Path,
+    models: Sequence[str] | None = None,
+    *,
+    repeat: int = REPEAT,
+    open_plan: Open | None = None,
 ) -> list[ModelParity]:
-    """Run every golden of `models`, or of all, on the model's own plans: each in the profile that it was recorded for.
+    """Run every golden of `models`, or of all, on the model's own plans: each in the profile that
+    it was recorded for.
 
-    Models without a plan, and ensembles (whose steps are models), are left out. Raises EnvironmentProblem where no GPU
-    answers or the plans' TensorRT is not installed, UsageError for an unknown model, or where none has a plan.
-    `open_plan` stands in for the GPU in tests.
+    Models without a plan, and ensembles (whose steps are models), are left out. Raises
+    EnvironmentProblem where no GPU answers or the plans' TensorRT is not installed, UsageError for
+    an unknown model, or where none has a plan. `open_plan` stands in for the GPU in tests.
     """
     found = [_planned(repository / name) for name in served.chosen(repository, models)]
     planned = [one for one in found if one is not None]
     if not planned:
-        raise UsageError(f"no model of {repository} has a plan", fix="`trt-build verify --serve` asks torch too")
+        raise UsageError(
+            f"no model of {repository} has a plan", fix="`trt-build verify --serve` asks torch too"
+        )
     if open_plan is None:
         _settle(planned)
     return [_model(one, repeat, open_plan or on_gpu) for one in planned]
@@ -82,11 +95,16 @@ def _settle(planned: Sequence[Planned]) -> None:
     if not flavour.gpu_answers():
         raise EnvironmentProblem(
             "an engine runs on a GPU only, and none answers here",
-            fix="`trt-build verify REPOSITORY --serve` asks a server, which answers with torch; see `trt-build doctor`",
+            fix=(
+                "`trt-build verify REPOSITORY --serve` asks a server, which answers with torch; see"
+                " `trt-build doctor`"
+            ),
         )
     flavours = sorted({str(one.facts.get("flavour")) for one in planned})
     if len(flavours) > 1:
-        raise UsageError(f"the plans are of {' and '.join(flavours)}, one process uses one", fix="--only NAME")
+        raise UsageError(
+            f"the plans are of {' and '.join(flavours)}, one process uses one", fix="--only NAME"
+        )
     flavour.select(flavours[0])
 
 
@@ -118,11 +136,15 @@ def _plan_for_this_gpu(folder: Path, facts: Mapping[str, Any]) -> tuple[Path, Ma
     for key in (capability, AMPERE_PLUS):
         if key in facts["plans"]:
             return folder / VERSION / files[key], facts["plans"][key]
-    raise EnvironmentProblem(f"model {folder.name!r} has no plan for {capability}, which this GPU is")
+    raise EnvironmentProblem(
+        f"model {folder.name!r} has no plan for {capability}, which this GPU is"
+    )
 
 
 def on_gpu(stack: ExitStack, model: Planned) -> Opened:
-    """A plan through Polygraphy's runner: CUDA tensors are read where they are, outputs stay in its buffers."""
+    """A plan through Polygraphy's runner: CUDA tensors are read where they are, outputs stay in its
+    buffers.
+    """
     from builder.engine.run import Engine
 
     if model.plan is None:
@@ -133,7 +155,9 @@ def on_gpu(stack: ExitStack, model: Planned) -> Opened:
         made = engine.infer([tensors[name] for name in engine.inputs], profile)
         return dict(zip(engine.outputs, made, strict=True))
 
-    return Opened(run, "plan", f"the plan of {model.facts.get('flavour')} {model.facts.get('tensorrt')} alone")
+    return Opened(
+        run, "plan", f"the plan of {model.facts.get('flavour')} {model.facts.get('tensorrt')} alone"
+    )
 
 
 def by_runtime(stack: ExitStack, model: Planned) -> Opened:
@@ -176,7 +200,10 @@ def _silent(message: str) -> None:
 def _model(planned: Planned, repeat: int, open_plan: Open) -> ModelParity:
     model = served.read(planned.folder)
     results: list[GoldenResult] = []
-    problems = (*(() if model.goldens else ("it has no goldens to verify",)), *served.damaged(model))
+    problems = (
+        *(() if model.goldens else ("it has no goldens to verify",)),
+        *served.damaged(model),
+    )
     opened = None
     with ExitStack() as stack:
         try:
@@ -188,7 +215,9 @@ def _model(planned: Planned, repeat: int, open_plan: Open) -> ModelParity:
     kind, why = (opened.kind, opened.why) if opened else (None, None)
     if kind == "torch":
         problems = (*problems, f"no plan of it ran: {why}")
-    return ModelParity(model.name, str(model.sidecar["serve_as"]), kind, "cuda:0", why, tuple(results), problems)
+    return ModelParity(
+        model.name, str(model.sidecar["serve_as"]), kind, "cuda:0", why, tuple(results), problems
+    )
 
 
 def _ask(model: PublishedModel, run: Run, golden: Golden, repeat: int) -> GoldenResult:
@@ -199,7 +228,9 @@ def _ask(model: PublishedModel, run: Run, golden: Golden, repeat: int) -> Golden
         times = [milliseconds(partial(run, inputs, profile)) for _ in range(repeat)]
     except EngineError as failure:
         return GoldenResult(golden.name, "engine", None, failure.message)
-    comparison = compare(widened(answer, golden), golden, model.tolerance, precision=model.precision)
+    comparison = compare(
+        widened(answer, golden), golden, model.tolerance, precision=model.precision
+    )
     return GoldenResult(golden.name, "engine", comparison, None, *percentiles(times))
 
 

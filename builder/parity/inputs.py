@@ -1,8 +1,9 @@
-"""Inputs that a model can be asked: the shapes of a profile, and values that suit each element type.
+"""Inputs that a model can be asked: the shapes of a profile, and values that suit each element
+type.
 
-Floats are standard normal. Integers are mostly ids whose range the file does not say, so ranges are tried from wide to
-narrow; what takes none of them may take lengths of the rows of another input. bool is mostly a mask, so both polarities
-are tried, each with at least one True.
+Floats are standard normal. Integers are mostly ids whose range the file does not say, so ranges are
+tried from wide to narrow; what takes none of them may take lengths of the rows of another input.
+bool is mostly a mask, so both polarities are tried, each with at least one True.
 """
 
 from __future__ import annotations
@@ -24,8 +25,9 @@ _FULL_RANGE = {torch.uint8: (0, 256), torch.int8: (-128, 128)}
 
 @dataclass(frozen=True)
 class Style:
-    """What the values are drawn from: ids below `ids`, a share `true` of True; whole numbers of rank 1 are lengths, the
-    greatest first, of up to the size of the axis `lengths`, where one is named.
+    """What the values are drawn from: ids below `ids`, a share `true` of True; whole numbers of
+    rank 1 are lengths, the greatest first, of up to the size of the axis `lengths`, where one is
+    named.
     """
 
     ids: int = ID_LIMITS[0]
@@ -43,9 +45,15 @@ def styles(spec: ModelSpec) -> Iterator[Style]:
 
 
 def _measured(spec: ModelSpec) -> list[int | str]:
-    """The axes that an input of whole numbers and rank 1 may count along: any beside its own, varying ones first."""
+    """The axes that an input of whole numbers and rank 1 may count along: any beside its own,
+    varying ones first.
+    """
     rows = {tensor.shape[0] for tensor in spec.inputs if _may_be_lengths(tensor)}
-    others = {axis: None for tensor in spec.inputs for axis in tensor.shape if axis not in rows} if rows else {}
+    others = (
+        {axis: None for tensor in spec.inputs for axis in tensor.shape if axis not in rows}
+        if rows
+        else {}
+    )
     return sorted(others, key=lambda axis: isinstance(axis, int))
 
 
@@ -53,7 +61,9 @@ def _may_be_lengths(tensor: TensorSpec) -> bool:
     return tensor.dtype in ("int32", "int64") and len(tensor.shape) == 1
 
 
-def draw(tensors: Sequence[TensorSpec], sizes: Mapping[str, int], style: Style, seed: int) -> list[torch.Tensor]:
+def draw(
+    tensors: Sequence[TensorSpec], sizes: Mapping[str, int], style: Style, seed: int
+) -> list[torch.Tensor]:
     """One CPU tensor for each spec at these axis sizes; the same seed gives the same values."""
     generator = torch.Generator().manual_seed(seed)
     longest = sizes.get(style.lengths) if isinstance(style.lengths, str) else style.lengths
@@ -65,8 +75,12 @@ def draw(tensors: Sequence[TensorSpec], sizes: Mapping[str, int], style: Style, 
     ]
 
 
-def _lengths(tensor: TensorSpec, shape: tuple[int, ...], longest: int, generator: torch.Generator) -> torch.Tensor:
-    drawn = torch.randint(1, longest + 1, shape, generator=generator, dtype=getattr(torch, tensor.dtype))
+def _lengths(
+    tensor: TensorSpec, shape: tuple[int, ...], longest: int, generator: torch.Generator
+) -> torch.Tensor:
+    drawn = torch.randint(
+        1, longest + 1, shape, generator=generator, dtype=getattr(torch, tensor.dtype)
+    )
     return drawn.sort(descending=True).values
 
 
@@ -74,7 +88,9 @@ def _shape(tensor: TensorSpec, sizes: Mapping[str, int]) -> tuple[int, ...]:
     return tuple(axis if isinstance(axis, int) else sizes[axis] for axis in tensor.shape)
 
 
-def _draw(tensor: TensorSpec, shape: tuple[int, ...], style: Style, generator: torch.Generator) -> torch.Tensor:
+def _draw(
+    tensor: TensorSpec, shape: tuple[int, ...], style: Style, generator: torch.Generator
+) -> torch.Tensor:
     dtype: torch.dtype = getattr(torch, tensor.dtype)
     if dtype == torch.bool:
         return _mask(shape, style.true, generator)
@@ -85,8 +101,8 @@ def _draw(tensor: TensorSpec, shape: tuple[int, ...], style: Style, generator: t
 
 
 def _mask(shape: tuple[int, ...], share: float, generator: torch.Generator) -> torch.Tensor:
-    """With one True and, where there is room, one False in every row along the last axis: a row all of one kind is
-    often no sense.
+    """With one True and, where there is room, one False in every row along the last axis: a row all
+    of one kind is often no sense.
     """
     mask = torch.rand(shape, generator=generator) < share
     if mask.dim() and mask.shape[-1]:
@@ -98,8 +114,8 @@ def _mask(shape: tuple[int, ...], share: float, generator: torch.Generator) -> t
 
 
 def sizes_of(profile: Profile) -> dict[str, dict[str, int]]:
-    """The axis sizes of the golden kinds min, opt, max and odd of one profile, without those that repeat an earlier
-    one.
+    """The axis sizes of the golden kinds min, opt, max and odd of one profile, without those that
+    repeat an earlier one.
     """
     kinds = {
         "opt": {axis: span[1] for axis, span in profile.items()},
@@ -115,8 +131,8 @@ def sizes_of(profile: Profile) -> dict[str, dict[str, int]]:
 
 
 def odd(span: tuple[int, int, int]) -> int:
-    """A size that nobody tuned for: odd if there is one, none of min, opt and max if there is one, nearest to the
-    middle.
+    """A size that nobody tuned for: odd if there is one, none of min, opt and max if there is one,
+    nearest to the middle.
     """
     low, _, high = span
     middle = (low + high) // 2

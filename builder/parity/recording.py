@@ -22,14 +22,18 @@ Module = Any
 """A torch.jit.ScriptModule, or anything that is called with tensors."""
 
 
-def record(module: Module, spec: ModelSpec, output_names: Sequence[str] | None = None) -> tuple[Golden, ...]:
-    """The module's answers at the opt, min, max and an odd size of each profile, seeded by the model's name, and to the
-    user's npz; of a model with state also its answers to whole sequences (see sequences).
+def record(
+    module: Module, spec: ModelSpec, output_names: Sequence[str] | None = None
+) -> tuple[Golden, ...]:
+    """The module's answers at the opt, min, max and an odd size of each profile, seeded by the
+    model's name, and to the user's npz; of a model with state also its answers to whole sequences
+    (see sequences).
 
-    Where the first axis looks like a batch there is also "p<i>-row": the first row of the opt golden alone, which shows
-    whether rows depend on each other. Outputs, however nested, are flattened in order and named `output_names`, else
-    `spec.outputs`, else output, or output_0, output_1, ... Raises ModelFileError where the module fails on all inputs
-    that we can think of, or returns other things than tensors.
+    Where the first axis looks like a batch there is also "p<i>-row": the first row of the opt
+    golden alone, which shows whether rows depend on each other. Outputs, however nested, are
+    flattened in order and named `output_names`, else `spec.outputs`, else output, or output_0,
+    output_1, ... Raises ModelFileError where the module fails on all inputs that we can think of,
+    or returns other things than tensors.
     """
     names = tuple(output_names or spec.outputs or ())
     recorder = _Recorder(module, spec, names)
@@ -78,11 +82,18 @@ class _Recorder:
     def answer(self, name: str, tensors: Sequence[torch.Tensor]) -> Golden:
         sent = [self._received(t, s) for t, s in zip(tensors, self.spec.inputs, strict=True)]
         given = {
-            s.name or f"input_{i}": to_numpy(t) for i, (s, t) in enumerate(zip(self.spec.inputs, sent, strict=True))
+            s.name or f"input_{i}": to_numpy(t)
+            for i, (s, t) in enumerate(zip(self.spec.inputs, sent, strict=True))
         }
-        tensors = [t.to(getattr(torch, s.dtype)) for s, t in zip(self.spec.inputs, sent, strict=True)]
+        tensors = [
+            t.to(getattr(torch, s.dtype)) for s, t in zip(self.spec.inputs, sent, strict=True)
+        ]
         with _evaluating(self.module), torch.no_grad():
-            outputs = list(_flatten(call(self.module, self.spec.inputs, [tensor.clone() for tensor in tensors])))
+            outputs = list(
+                _flatten(
+                    call(self.module, self.spec.inputs, [tensor.clone() for tensor in tensors])
+                )
+            )
         names = self.names or _names(len(outputs))
         if len(names) != len(outputs):
             raise UsageError(
@@ -106,21 +117,30 @@ class _Recorder:
         return [to_torch(array) for array in golden.inputs.values()]
 
     def _rows(self, golden: Golden) -> list[torch.Tensor]:
-        """The first row of each tensor; state that the server keeps has its batch on any axis, or none."""
+        """The first row of each tensor; state that the server keeps has its batch on any axis, or
+        none.
+        """
         pairs = zip(self.spec.inputs, self._tensors(golden), strict=True)
         return [
-            t.narrow(s.shape.index(self.batch), 0, 1).contiguous() if self.batch in s.shape else t for s, t in pairs
+            t.narrow(s.shape.index(self.batch), 0, 1).contiguous() if self.batch in s.shape else t
+            for s, t in pairs
         ]
 
     def _batch_like(self, profile: Profile) -> bool:
         return self.batch is not None and profile[self.batch][0] <= 1 < profile[self.batch][1]
 
-    def _failed(self, name: str, sizes: Mapping[str, int], failure: Exception | None) -> ModelFileError:
+    def _failed(
+        self, name: str, sizes: Mapping[str, int], failure: Exception | None
+    ) -> ModelFileError:
         reason = (str(failure).strip().splitlines() or [type(failure).__name__])[-1]
         return ModelFileError(
-            f"the original module fails on every input that we drew for golden {name} (axes {dict(sizes)}): {reason}",
+            f"the original module fails on every input that we drew for golden {name} (axes"
+            f" {dict(sizes)}): {reason}",
             where=str(self.spec.path),
-            fix="give inputs of your own (manifest: goldens: FILE.npz), or mend dims and dtypes in the manifest",
+            fix=(
+                "give inputs of your own (manifest: goldens: FILE.npz), or mend dims and dtypes in"
+                " the manifest"
+            ),
         )
 
 
@@ -145,7 +165,9 @@ def _dims(spec: ModelSpec) -> dict[str, tuple[int, int, int]]:
 
 
 def _flatten(value: Any) -> Iterator[torch.Tensor]:
-    """The tensors of a nested result in order: tuples, lists, named tuples; a dict's by its order; None is left out."""
+    """The tensors of a nested result in order: tuples, lists, named tuples; a dict's by its order;
+    None is left out.
+    """
     if isinstance(value, torch.Tensor):
         yield value
     elif isinstance(value, Mapping):
@@ -154,7 +176,9 @@ def _flatten(value: Any) -> Iterator[torch.Tensor]:
         for part in value:
             yield from _flatten(part)
     elif value is not None:
-        raise ModelFileError(f"the module returns a {type(value).__name__}; only tensors can be served")
+        raise ModelFileError(
+            f"the module returns a {type(value).__name__}; only tensors can be served"
+        )
 
 
 def _names(count: int) -> tuple[str, ...]:

@@ -19,8 +19,9 @@ FAILURES = (InferenceServerException, OSError, TimeoutError)
 
 @dataclass(frozen=True)
 class GoldenResult:
-    """One golden, or one sequence of them, over one protocol ("http", "grpc", "grpc x16": one of many at once,
-    "http system", "grpc cuda": tensors in shared memory); latencies in milliseconds, None if not taken.
+    """One golden, or one sequence of them, over one protocol ("http", "grpc", "grpc x16": one of
+    many at once, "http system", "grpc cuda": tensors in shared memory); latencies in milliseconds,
+    None if not taken.
     """
 
     golden: str
@@ -45,8 +46,8 @@ class GoldenResult:
 
 @dataclass(frozen=True)
 class ModelParity:
-    """One model: what answered (`answered_by` "plan" or "torch", None where nothing says so; `device`; `why`), and
-    every golden's result.
+    """One model: what answered (`answered_by` "plan" or "torch", None where nothing says so;
+    `device`; `why`), and every golden's result.
     """
 
     name: str
@@ -60,7 +61,11 @@ class ModelParity:
     @property
     def passed(self) -> bool:
         """Whether every golden passed and nothing else is wrong with the model."""
-        return not self.problems and bool(self.results) and all(result.passed for result in self.results)
+        return (
+            not self.problems
+            and bool(self.results)
+            and all(result.passed for result in self.results)
+        )
 
     def as_dict(self) -> dict[str, Any]:
         """JSON-able: everything, with `passed` and `problems` of every level."""
@@ -82,7 +87,11 @@ def milliseconds(call: Callable[[], Any]) -> float:
 
 def percentiles(times: Sequence[float]) -> tuple[float | None, float | None]:
     """Median and 95th percentile; None where nothing was timed."""
-    return (float(np.percentile(times, 50)), float(np.percentile(times, 95))) if times else (None, None)
+    return (
+        (float(np.percentile(times, 50)), float(np.percentile(times, 95)))
+        if times
+        else (None, None)
+    )
 
 
 def _result_dict(result: GoldenResult) -> dict[str, Any]:

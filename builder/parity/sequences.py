@@ -1,7 +1,9 @@
-"""Goldens of a model with state: whole sequences, by calling the module in a loop that hands its state back to it.
+"""Goldens of a model with state: whole sequences, by calling the module in a loop that hands its
+state back to it.
 
-Each request of a sequence is a golden of its own, `<sequence>.<number>`, with the state that it was given and the state
-that it gave: so every hop that compares single answers compares these too, and `verify` puts them together again.
+Each request of a sequence is a golden of its own, `<sequence>.<number>`, with the state that it was
+given and the state that it gave: so every hop that compares single answers compares these too, and
+`verify` puts them together again.
 """
 
 from __future__ import annotations
@@ -27,22 +29,27 @@ LENGTHS = (6, 4, 5)
 """Requests of each recorded sequence; unequal, so that some end while others go on."""
 
 Ask = Callable[[str, Sequence[torch.Tensor]], Golden]
-"""The module's answer to these tensors, in the order of the spec's inputs, as a golden of that name."""
+"""The module's answer to these tensors, in the order of the spec's inputs, as a golden of that
+name.
+"""
 Request = Mapping[str, torch.Tensor]
 """What a client sends: every input that is no state, by name."""
 
 
 def record(spec: ModelSpec, ask: Ask, style: Style) -> Iterator[Golden]:
-    """The goldens of all sequences: drawn ones, and the user's. None for a model without state, or whose state changes
-    its size on the way.
+    """The goldens of all sequences: drawn ones, and the user's. None for a model without state, or
+    whose state changes its size on the way.
 
-    Raises UsageError, with the line of the manifest, where state does not fit: another dtype or shape out than in.
+    Raises UsageError, with the line of the manifest, where state does not fit: another dtype or
+    shape out than in.
     """
     if not spec.state or loose_axes(spec):
         return
     for number, length in enumerate(LENGTHS):
         name = f"sequence-{number}"
-        yield from play(spec, ask, name, [_drawn(spec, name, number, at, style) for at in range(length)])
+        yield from play(
+            spec, ask, name, [_drawn(spec, name, number, at, style) for at in range(length)]
+        )
     for name, requests in user_sequences(spec):
         _one_row(spec, requests)
         yield from play(spec, ask, name, requests)
@@ -54,7 +61,9 @@ def play(spec: ModelSpec, ask: Ask, name: str, requests: Sequence[Request]) -> I
     kept = {state.input: initial(spec, state, sizes) for state in spec.state}
     for number, request in enumerate(requests):
         given = {**request, **kept}
-        golden = _asked(spec, ask, f"{name}.{number:03}", [given[str(tensor.name)] for tensor in spec.inputs])
+        golden = _asked(
+            spec, ask, f"{name}.{number:03}", [given[str(tensor.name)] for tensor in spec.inputs]
+        )
         check(spec, golden)
         yield golden
         kept = {state.input: to_torch(golden.outputs[state.output]) for state in spec.state}
@@ -66,14 +75,17 @@ def _asked(spec: ModelSpec, ask: Ask, name: str, tensors: Sequence[torch.Tensor]
     except (RuntimeError, IndexError) as failure:
         reason = (str(failure).strip().splitlines() or [type(failure).__name__])[-1]
         raise ModelFileError(
-            f"the original module fails on request {name} of a sequence, with the state that it gave: {reason}",
+            f"the original module fails on request {name} of a sequence, with the state that it"
+            f" gave: {reason}",
             where=place(spec, "state"),
             fix="the right pairs under 'state', or sequences of your own in 'goldens'",
         ) from failure
 
 
 def check(spec: ModelSpec, golden: Golden) -> None:
-    """Raise UsageError where an output cannot be the next request's state: it is missing, or of another kind."""
+    """Raise UsageError where an output cannot be the next request's state: it is missing, or of
+    another kind.
+    """
     for index, state in enumerate(spec.state):
         if state.output not in golden.outputs:
             known = ", ".join(golden.outputs)
@@ -85,15 +97,17 @@ def check(spec: ModelSpec, golden: Golden) -> None:
         given, made = golden.inputs[state.input], golden.outputs[state.output]
         if given.dtype != made.dtype or given.shape != made.shape:
             raise UsageError(
-                f"output {state.output!r} is {_kind(made)}, and input {state.input!r}, which it is to become, "
-                f"{_kind(given)} (golden {golden.name})",
+                f"output {state.output!r} is {_kind(made)}, and input {state.input!r}, which it is"
+                f" to become, {_kind(given)} (golden {golden.name})",
                 where=place(spec, "state", index),
                 fix="the right pair, or a model that gives its state back as it takes it",
             )
 
 
 def initial(spec: ModelSpec, state: State, sizes: Mapping[str, int]) -> torch.Tensor:
-    """What a sequence of these axis sizes starts from. Raises UsageError for a file that does not hold it."""
+    """What a sequence of these axis sizes starts from. Raises UsageError for a file that does not
+    hold it.
+    """
     tensor = next(one for one in spec.inputs if one.name == state.input)
     shape = tuple(axis if isinstance(axis, int) else sizes[axis] for axis in tensor.shape)
     if state.initial is None:
@@ -102,11 +116,15 @@ def initial(spec: ModelSpec, state: State, sizes: Mapping[str, int]) -> torch.Te
 
 
 def loose_axes(spec: ModelSpec) -> dict[str, str]:
-    """By state input an axis that varies and is no batch: such a state has no one size that a server could keep."""
+    """By state input an axis that varies and is no batch: such a state has no one size that a
+    server could keep.
+    """
     batch = sequence_axis(spec)
     kept = {state.input for state in spec.state}
     tensors = [tensor for tensor in spec.inputs if tensor.name in kept]
-    found = {str(t.name): [a for a in t.shape if isinstance(a, str) and a != batch] for t in tensors}
+    found = {
+        str(t.name): [a for a in t.shape if isinstance(a, str) and a != batch] for t in tensors
+    }
     return {name: axes[0] for name, axes in found.items() if axes}
 
 
@@ -117,41 +135,60 @@ def _read(spec: ModelSpec, state: State, tensor: TensorSpec) -> np.ndarray[Any, 
     try:
         array: np.ndarray[Any, Any] = np.load(str(state.initial), allow_pickle=False)
     except (OSError, ValueError, EOFError) as error:
-        raise UsageError(f"state[{index}].initial is no .npy file of a plain array: {error}", where=where) from error
+        raise UsageError(
+            f"state[{index}].initial is no .npy file of a plain array: {error}", where=where
+        ) from error
     if array.shape != wanted or array.dtype != by_name(tensor.dtype).numpy:
         raise UsageError(
-            f"state[{index}].initial is {_kind(array)}; input {state.input!r} starts from {tensor.dtype}{list(wanted)}",
+            f"state[{index}].initial is {_kind(array)}; input {state.input!r} starts from"
+            f" {tensor.dtype}{list(wanted)}",
             where=where,
         )
     return array
 
 
 def _drawn(spec: ModelSpec, name: str, sequence: int, number: int, style: Style) -> Request:
-    """The first sequence at the usual sizes, the others at changing ones; one sequence is one row of the batch."""
-    profile = {**{axis: span for tensor in spec.inputs for axis, span in tensor.dims.items()}, **spec.profiles[0]}
+    """The first sequence at the usual sizes, the others at changing ones; one sequence is one row
+    of the batch.
+    """
+    profile = {
+        **{axis: span for tensor in spec.inputs for axis, span in tensor.dims.items()},
+        **spec.profiles[0],
+    }
     kinds = list(inputs.sizes_of(profile).values())
     sizes = dict(kinds[(sequence + number) % len(kinds)] if sequence else kinds[0])
     if batch := sequence_axis(spec):
         sizes[batch] = max(1, profile[batch][0])
     seed = zlib.crc32(f"{spec.name}/{name}.{number}".encode())
     tensors = inputs.draw(spec.stateless_inputs, sizes, style, seed)
-    return {str(one.name): tensor for one, tensor in zip(spec.stateless_inputs, tensors, strict=True)}
+    return {
+        str(one.name): tensor for one, tensor in zip(spec.stateless_inputs, tensors, strict=True)
+    }
 
 
 def sequence_axis(spec: ModelSpec) -> str | None:
-    """The axis on which Triton may put several sequences side by side: a batch that every state has too."""
+    """The axis on which Triton may put several sequences side by side: a batch that every state has
+    too.
+    """
     batch = shared_first_axis(spec.stateless_inputs)
     kept = {state.input for state in spec.state}
-    return batch if all(batch in tensor.shape for tensor in spec.inputs if tensor.name in kept) else None
+    return (
+        batch
+        if all(batch in tensor.shape for tensor in spec.inputs if tensor.name in kept)
+        else None
+    )
 
 
 def _one_row(spec: ModelSpec, requests: Sequence[Request]) -> None:
-    """Raise UsageError where requests of a sequence that the server batches have several rows: Triton refuses such."""
+    """Raise UsageError where requests of a sequence that the server batches have several rows:
+    Triton refuses such.
+    """
     batch = sequence_axis(spec) if spec.server_state else None
     wrong = {_sizes(spec, request).get(str(batch), 1) for request in requests} - {1}
     if wrong:
         raise UsageError(
-            f"a request of a sequence has one row; axis {batch!r} of the golden inputs has {max(wrong)}",
+            f"a request of a sequence has one row; axis {batch!r} of the golden inputs has"
+            f" {max(wrong)}",
             where=str(spec.goldens),
             fix="one set of arrays for each sequence: 0/<name>, 1/<name>, ...",
         )
@@ -160,7 +197,10 @@ def _one_row(spec: ModelSpec, requests: Sequence[Request]) -> None:
 def _sizes(spec: ModelSpec, request: Request) -> dict[str, int]:
     pairs = [(tensor.shape, request[str(tensor.name)].shape) for tensor in spec.stateless_inputs]
     return {
-        axis: size for shape, sizes in pairs for axis, size in zip(shape, sizes, strict=True) if isinstance(axis, str)
+        axis: size
+        for shape, sizes in pairs
+        for axis, size in zip(shape, sizes, strict=True)
+        if isinstance(axis, str)
     }
 
 

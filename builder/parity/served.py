@@ -1,4 +1,6 @@
-"""A published model as verify reads it: its config, its trt-build.json, its goldens, and their form on the wire."""
+"""A published model as verify reads it: its config, its trt-build.json, its goldens, and their form
+on the wire.
+"""
 
 from __future__ import annotations
 
@@ -46,16 +48,24 @@ class PublishedModel:
 
     def without_state(self, golden: Golden) -> Golden:
         """The golden as a client has it: without what the server keeps."""
-        kept = {state[side] for state in self.sidecar.get("state", ()) for side in ("input", "output")}
-        sides = ({n: a for n, a in side.items() if n not in kept} for side in (golden.inputs, golden.outputs))
+        kept = {
+            state[side] for state in self.sidecar.get("state", ()) for side in ("input", "output")
+        }
+        sides = (
+            {n: a for n, a in side.items() if n not in kept}
+            for side in (golden.inputs, golden.outputs)
+        )
         return Golden(golden.name, *sides)
 
     def wire(self, golden: Golden) -> Golden:
-        """The golden as the endpoint has it: served element types, an axis of 1 where Triton has no tensor without
-        axes, and no more rows than Triton takes: other sizes may have profiles of smaller batches only.
+        """The golden as the endpoint has it: served element types, an axis of 1 where Triton has no
+        tensor without axes, and no more rows than Triton takes: other sizes may have profiles of
+        smaller batches only.
         """
         inputs = {name: self._wire("inputs", name, array) for name, array in golden.inputs.items()}
-        outputs = {name: self._wire("outputs", name, array) for name, array in golden.outputs.items()}
+        outputs = {
+            name: self._wire("outputs", name, array) for name, array in golden.outputs.items()
+        }
         return Golden(golden.name, inputs, outputs)
 
     def _wire(self, side: str, name: str, array: NDArray[Any]) -> NDArray[Any]:
@@ -71,14 +81,18 @@ class PublishedModel:
 
 
 def names(repository: Path) -> list[str]:
-    """The models of the repository: every folder in it, as Triton has it. UsageError where there is no repository or no
-    model.
+    """The models of the repository: every folder in it, as Triton has it. UsageError where there is
+    no repository or no model.
     """
     if not repository.is_dir():
-        raise UsageError(f"{repository} is no model repository", fix="trt-build repo MODELS --out REPOSITORY")
+        raise UsageError(
+            f"{repository} is no model repository", fix="trt-build repo MODELS --out REPOSITORY"
+        )
     found = sorted(path.name for path in repository.iterdir() if path.is_dir())
     if not found:
-        raise UsageError(f"{repository} holds no model", fix="trt-build repo MODELS --out REPOSITORY")
+        raise UsageError(
+            f"{repository} holds no model", fix="trt-build repo MODELS --out REPOSITORY"
+        )
     return found
 
 
@@ -87,36 +101,59 @@ def chosen(repository: Path, models: Sequence[str] | None) -> Sequence[str]:
     known = names(repository)
     unknown = [name for name in models or () if name not in known]
     if unknown:
-        raise UsageError(f"no model {', '.join(map(repr, unknown))} in {repository}", fix=f"one of {', '.join(known)}")
+        raise UsageError(
+            f"no model {', '.join(map(repr, unknown))} in {repository}",
+            fix=f"one of {', '.join(known)}",
+        )
     return models or known
 
 
 def read(folder: Path) -> PublishedModel:
-    """The model in `folder`; UsageError where a file of it is missing or is not what it should be."""
+    """The model in `folder`; UsageError where a file of it is missing or is not what it should
+    be.
+    """
     try:
-        config = parse((folder / "config.pbtxt").read_text(encoding="utf-8"), str(folder / "config.pbtxt"))
-        return PublishedModel(folder.name, config, _sidecar(folder), goldens.load(folder / goldens.FOLDER), folder)
+        config = parse(
+            (folder / "config.pbtxt").read_text(encoding="utf-8"), str(folder / "config.pbtxt")
+        )
+        return PublishedModel(
+            folder.name, config, _sidecar(folder), goldens.load(folder / goldens.FOLDER), folder
+        )
     except (OSError, ValueError, EOFError) as error:
-        raise UsageError(f"not a model that trt-build published: {error}", where=str(folder)) from error
+        raise UsageError(
+            f"not a model that trt-build published: {error}", where=str(folder)
+        ) from error
 
 
 def _sidecar(folder: Path) -> dict[str, Any]:
     """Raises ValueError where it is not as it was written."""
     said = json.loads((folder / SIDECAR).read_text(encoding="utf-8"))
-    wanted: dict[str, type] = {"tolerance": dict, "precision": str, "inputs": list, "outputs": list, "serve_as": str}
-    wrong = [key for key, kind in wanted.items() if not isinstance(said, dict) or not isinstance(said.get(key), kind)]
+    wanted: dict[str, type] = {
+        "tolerance": dict,
+        "precision": str,
+        "inputs": list,
+        "outputs": list,
+        "serve_as": str,
+    }
+    wrong = [
+        key
+        for key, kind in wanted.items()
+        if not isinstance(said, dict) or not isinstance(said.get(key), kind)
+    ]
     if wrong:
         raise ValueError(f"{SIDECAR} has no {', '.join(wrong)}")
     return dict(said)
 
 
 def damaged(model: PublishedModel) -> Iterator[str]:
-    """Each plan and weight of the model that is not as it was published: where torch answers, no answer shows a plan's.
+    """Each plan and weight of the model that is not as it was published: where torch answers, no
+    answer shows a plan's.
 
     Text that people change by hand, as the config, is not held against it.
     """
     for name, is_there in damage.damaged(model.folder, model.sidecar.get("files", {})):
         if is_there:
             yield f"{name} is damaged: it is not the file that was published"
-        elif (model.folder / name).parent.is_dir():  # else a copy that has the goldens alone, to ask a server elsewhere
+        # else a copy that has the goldens alone, to ask a server elsewhere
+        elif (model.folder / name).parent.is_dir():
             yield f"{name} is missing"

@@ -1,6 +1,8 @@
-"""Tensors in shared memory: regions made for one golden, registered with the server, and always taken back.
+"""Tensors in shared memory: regions made for one golden, registered with the server, and always
+taken back.
 
-Server and client must be on one host (containers with one /dev/shm: `--ipc=host`). CUDA regions never leave the GPU.
+Server and client must be on one host (containers with one /dev/shm: `--ipc=host`). CUDA regions
+never leave the GPU.
 """
 
 from __future__ import annotations
@@ -23,12 +25,16 @@ from builder.triton.artifact import Golden
 from builder.triton.dtypes import by_wire
 
 CUDA_DEVICE = 0
-"""Regions lie on the first GPU that this process sees; Triton copies where the instance runs on another."""
+"""Regions lie on the first GPU that this process sees; Triton copies where the instance runs on
+another.
+"""
 
 
 @dataclass(frozen=True)
 class Memory:
-    """One kind of shared memory, by tritonclient's own functions; a handle is what `create` gives."""
+    """One kind of shared memory, by tritonclient's own functions; a handle is what `create`
+    gives.
+    """
 
     create: Callable[[str, int], Any]
     write: Callable[[Any, Sequence[NDArray[Any]]], None]
@@ -42,11 +48,15 @@ def _system() -> Memory:
     from tritonclient.utils import shared_memory as library
 
     return Memory(
-        create=lambda name, size: library.create_shared_memory_region(name, f"/{name}", size, create_only=True),
+        create=lambda name, size: library.create_shared_memory_region(
+            name, f"/{name}", size, create_only=True
+        ),
         write=library.set_shared_memory_region,
         read=library.get_contents_as_numpy,
         destroy=library.destroy_shared_memory_region,
-        register=lambda client, name, handle, size: client.register_system_shared_memory(name, f"/{name}", size),
+        register=lambda client, name, handle, size: client.register_system_shared_memory(
+            name, f"/{name}", size
+        ),
         unregister=lambda client, name: client.unregister_system_shared_memory(name),
     )
 
@@ -79,12 +89,16 @@ BODY = "none"
 
 
 def check(kinds: Sequence[str]) -> None:
-    """Raise UsageError for an unknown kind, EnvironmentProblem where this machine has no such memory."""
+    """Raise UsageError for an unknown kind, EnvironmentProblem where this machine has no such
+    memory.
+    """
     from builder.engine import flavour
 
     for kind in kinds:
         if kind != BODY and kind not in KINDS:
-            raise UsageError(f"no shared memory is called {kind!r}", fix=f"one of {', '.join((BODY, *KINDS))}")
+            raise UsageError(
+                f"no shared memory is called {kind!r}", fix=f"one of {', '.join((BODY, *KINDS))}"
+            )
         if kind == "cuda" and not flavour.gpu_answers():
             raise EnvironmentProblem(
                 "CUDA shared memory needs a GPU, and none answers here", fix="see trt-build doctor"
@@ -101,14 +115,18 @@ class _Region:
 
 
 class Regions:
-    """The tensors of one golden, each in a region of its own, the inputs written; `client` is a tritonclient client.
+    """The tensors of one golden, each in a region of its own, the inputs written; `client` is a
+    tritonclient client.
 
-    A context manager: once it is left, by an error or Ctrl-C too, the server knows none of the regions and none exists.
-    `again` makes another client: the HTTP one waits forever for the connection of a request that was interrupted.
-    Raises InferenceServerException where the server does not take one: it is not on this host, or has no GPU.
+    A context manager: once it is left, by an error or Ctrl-C too, the server knows none of the
+    regions and none exists. `again` makes another client: the HTTP one waits forever for the
+    connection of a request that was interrupted. Raises InferenceServerException where the server
+    does not take one: it is not on this host, or has no GPU.
     """
 
-    def __init__(self, kind: str, client: Any, golden: Golden, again: Callable[[], Any] | None = None) -> None:
+    def __init__(
+        self, kind: str, client: Any, golden: Golden, again: Callable[[], Any] | None = None
+    ) -> None:
         self.kind, self._client, self._golden = kind, client, golden
         self._again = again
         self._memory = KINDS[kind]()
@@ -133,7 +151,10 @@ class Regions:
             self._outputs[name] = self._open(stack, array)
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self._give_back(kind)
 
@@ -148,13 +169,16 @@ class Regions:
         name, size = f"trt-build-tensor-{os.getpid()}-{uuid.uuid4().hex}", max(array.nbytes, 1)
         handle = self._memory.create(name, size)
         stack.callback(self._memory.destroy, handle)
-        stack.callback(self._withdraw, name)  # first, for an interrupt may come between; unknown names do no harm
+        # first, for an interrupt may come between; unknown names do no harm
+        stack.callback(self._withdraw, name)
         self._memory.register(self._client, name, handle, size)
         return _Region(name, handle, array.nbytes)
 
     def _withdraw(self, name: str) -> None:
-        """Triton 24.09 to 24.11 refuse while a request has the region, which they let go shortly after its answer;
-        later ones unregister by themselves then. A server that is gone knows no region."""
+        """Triton 24.09 to 24.11 refuse while a request has the region, which they let go shortly
+        after its answer; later ones unregister by themselves then. A server that is gone knows no
+        region.
+        """
         until = time.monotonic() + RELEASE_SECONDS
         while time.monotonic() < until:
             try:
@@ -185,7 +209,9 @@ class Regions:
         return asked
 
     def read(self, name: str, datatype: str, shape: Sequence[int]) -> NDArray[Any]:
-        """A copy of the output that the server wrote, of the element type and shape that it says."""
+        """A copy of the output that the server wrote, of the element type and shape that it
+        says.
+        """
         dtype = by_wire(datatype).numpy
         count = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
         raw = self._memory.read(self._outputs[name].handle, np.uint8, [count])

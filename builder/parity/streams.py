@@ -1,6 +1,8 @@
-"""Sequences against a live endpoint: each request with the correlation id of its sequence, none with a state.
+"""Sequences against a live endpoint: each request with the correlation id of its sequence, none
+with a state.
 
-Each alone, then started again on an id whose sequence has not ended, then all of them interleaved, then many at once.
+Each alone, then started again on an id whose sequence has not ended, then all of them interleaved,
+then many at once.
 """
 
 from __future__ import annotations
@@ -43,8 +45,12 @@ def streams(model: PublishedModel, goldens: Sequence[Golden]) -> tuple[Stream, .
     for golden in goldens:
         if match := NAME.fullmatch(golden.name):
             found[match["stream"]].append((int(match["number"]), model.without_state(golden)))
-    ordered = {name: sorted(requests, key=lambda one: one[0]) for name, requests in sorted(found.items())}
-    return tuple(Stream(name, tuple(golden for _, golden in requests)) for name, requests in ordered.items())
+    ordered = {
+        name: sorted(requests, key=lambda one: one[0]) for name, requests in sorted(found.items())
+    }
+    return tuple(
+        Stream(name, tuple(golden for _, golden in requests)) for name, requests in ordered.items()
+    )
 
 
 def alone() -> Turn:
@@ -53,7 +59,10 @@ def alone() -> Turn:
 
 
 def ask_all(
-    model: PublishedModel, clients: Mapping[str, Client], recorded: Sequence[Stream], memories: Sequence[str]
+    model: PublishedModel,
+    clients: Mapping[str, Client],
+    recorded: Sequence[Stream],
+    memories: Sequence[str],
 ) -> Iterator[GoldenResult]:
     """Every sequence in every way."""
     for memory, (protocol, client) in itertools.product(memories, clients.items()):
@@ -96,12 +105,16 @@ class _Player:
         try:
             with self.client.regions(self.memory, golden) as regions:
                 begin = time.perf_counter()
-                answer = self.client.infer(self.model.name, golden.inputs, regions=regions, turn=turn)
+                answer = self.client.infer(
+                    self.model.name, golden.inputs, regions=regions, turn=turn
+                )
                 self.times.append((time.perf_counter() - begin) * 1e3)
         except FAILURES as error:
             self.error = f"request {number}: {error}"
             return
-        found = compare(answer.outputs, golden, self.model.tolerance, precision=self.model.precision)
+        found = compare(
+            answer.outputs, golden, self.model.tolerance, precision=self.model.precision
+        )
         self.outputs.append(_numbered(found, number))
 
     def result(self) -> GoldenResult:
@@ -113,12 +126,17 @@ class _Player:
 
 def _numbered(comparison: Comparison, number: int) -> Comparison:
     """The outputs by the names `speech@3`: of the request with that number."""
-    return Comparison(tuple(replace(output, name=f"{output.name}@{number}") for output in comparison.outputs))
+    return Comparison(
+        tuple(replace(output, name=f"{output.name}@{number}") for output in comparison.outputs)
+    )
 
 
-def _restarted(model: PublishedModel, client: Client, recorded: Sequence[Stream], way: str) -> GoldenResult:
-    """A sequence that is left open, and then another from its start on under the same id: nothing of the first may be
-    left."""
+def _restarted(
+    model: PublishedModel, client: Client, recorded: Sequence[Stream], way: str
+) -> GoldenResult:
+    """A sequence that is left open, and then another from its start on under the same id: nothing
+    of the first may be left.
+    """
     left = _Player(model, client, max(recorded, key=lambda stream: len(stream.requests)), way)
     left.next()
     while not left.done and len(left.outputs) < len(left.stream.requests) - 1:
@@ -126,7 +144,9 @@ def _restarted(model: PublishedModel, client: Client, recorded: Sequence[Stream]
     return _Player(model, client, recorded[-1], way, id=left.id).whole()
 
 
-def _interleaved(model: PublishedModel, client: Client, recorded: Sequence[Stream], way: str) -> Iterator[GoldenResult]:
+def _interleaved(
+    model: PublishedModel, client: Client, recorded: Sequence[Stream], way: str
+) -> Iterator[GoldenResult]:
     """A request of each in turn; each begins one round after the one before it."""
     players = [_Player(model, client, stream, way) for stream in recorded[: _open_at_once(model)]]
     for turn in itertools.count(1):
@@ -141,8 +161,9 @@ def _interleaved(model: PublishedModel, client: Client, recorded: Sequence[Strea
 def _at_once(
     model: PublishedModel, clients: Mapping[str, Client], recorded: Sequence[Stream]
 ) -> Iterator[GoldenResult]:
-    """Many sequences together over gRPC, each from a thread of its own, so that Triton makes batches of them; the worst
-    result of each."""
+    """Many sequences together over gRPC, each from a thread of its own, so that Triton makes
+    batches of them; the worst result of each.
+    """
     if "grpc" not in clients:
         return
     count = max(min(CONCURRENT, _open_at_once(model)), 1)
@@ -151,9 +172,13 @@ def _at_once(
     with ThreadPoolExecutor(count) as pool:
         results = list(pool.map(_Player.whole, players))
     for stream in recorded:
-        yield min((one for one in results if one.golden == stream.name), key=lambda result: result.passed)
+        yield min(
+            (one for one in results if one.golden == stream.name), key=lambda result: result.passed
+        )
 
 
 def _open_at_once(model: PublishedModel) -> int:
-    """How many sequences can be open: a further one would wait, and we with it, until another ends."""
+    """How many sequences can be open: a further one would wait, and we with it, until another
+    ends.
+    """
     return int(model.config.sequence_batching.oldest.max_candidate_sequences)

@@ -1,7 +1,8 @@
-"""The user's own inputs: an .npz whose keys are input names, or "<n>/<input name>" for several sets.
+"""The user's own inputs: an .npz whose keys are input names, or "<n>/<input name>" for several
+sets.
 
-A set that leaves out the state of a model that has some is a sequence: each array has one more axis in front, the
-requests.
+A set that leaves out the state of a model that has some is a sequence: each array has one more axis
+in front, the requests.
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ Arrays = Mapping[str, NDArray[Any]]
 def user_inputs(spec: ModelSpec) -> Iterator[tuple[str, list[torch.Tensor]]]:
     """("user-<n>", tensors in the spec's order) for each set in `spec.goldens`.
 
-    Raises UsageError for a file that is no .npz, a missing or unknown input, a wrong dtype, a shape outside every
-    profile.
+    Raises UsageError for a file that is no .npz, a missing or unknown input, a wrong dtype, a shape
+    outside every profile.
     """
     if spec.goldens is None:
         return
@@ -36,11 +37,16 @@ def user_inputs(spec: ModelSpec) -> Iterator[tuple[str, list[torch.Tensor]]]:
         if _is_sequence(spec, arrays):
             continue
         _check(spec, spec.inputs, arrays)
-        yield f"user-{number}", [torch.from_numpy(np.array(arrays[t.name or ""])) for t in spec.inputs]
+        yield (
+            f"user-{number}",
+            [torch.from_numpy(np.array(arrays[t.name or ""])) for t in spec.inputs],
+        )
 
 
 def user_sequences(spec: ModelSpec) -> Iterator[tuple[str, list[dict[str, torch.Tensor]]]]:
-    """("user-<n>", the requests, each by input name) for each set that is a sequence. Raises UsageError as above."""
+    """("user-<n>", the requests, each by input name) for each set that is a sequence. Raises
+    UsageError as above.
+    """
     for number, arrays in sorted(_sets(spec).items()) if spec.goldens else ():
         if not _is_sequence(spec, arrays):
             continue
@@ -48,12 +54,18 @@ def user_sequences(spec: ModelSpec) -> Iterator[tuple[str, list[dict[str, torch.
         if len(counts) != 1 or counts <= {(), (0,)}:
             shapes = {name: list(array.shape) for name, array in arrays.items()}
             raise UsageError(
-                f"a sequence's arrays have one count of requests in front: {shapes}", where=str(spec.goldens)
+                f"a sequence's arrays have one count of requests in front: {shapes}",
+                where=str(spec.goldens),
             )
-        requests = [{name: array[at] for name, array in arrays.items()} for at in range(*counts.pop())]
+        requests = [
+            {name: array[at] for name, array in arrays.items()} for at in range(*counts.pop())
+        ]
         for request in requests:
             _check(spec, spec.stateless_inputs, request)
-        yield f"user-{number}", [{n: torch.from_numpy(np.array(a)) for n, a in one.items()} for one in requests]
+        yield (
+            f"user-{number}",
+            [{n: torch.from_numpy(np.array(a)) for n, a in one.items()} for one in requests],
+        )
 
 
 def _is_sequence(spec: ModelSpec, arrays: Arrays) -> bool:
@@ -73,7 +85,8 @@ def sets(path: Path) -> dict[int, dict[str, NDArray[Any]]]:
                 match = _KEY.fullmatch(key)
                 if match:
                     found[int(match["set"] or 0)][match["name"]] = file[key]
-    except Exception as error:  # a damaged file raises what zlib, zipfile, tokenize and numpy do, each its own
+    # a damaged file raises what zlib, zipfile, tokenize and numpy do, each its own
+    except Exception as error:
         raise UsageError(f"not an .npz of plain arrays: {error}", where=str(path)) from error
     return found
 
@@ -82,17 +95,24 @@ def _check(spec: ModelSpec, tensors: Sequence[TensorSpec], arrays: Arrays) -> No
     names = [tensor.name or "" for tensor in tensors]
     wrong = sorted(set(names) ^ set(arrays))
     if wrong:
-        raise UsageError(f"the arrays are {sorted(arrays)}, the inputs {names}", where=str(spec.goldens))
+        raise UsageError(
+            f"the arrays are {sorted(arrays)}, the inputs {names}", where=str(spec.goldens)
+        )
     for tensor in tensors:
         _check_one(spec, tensor, arrays[tensor.name or ""])
     if not any(_inside(tensors, profile, arrays) for profile in spec.profiles or ({},)):
         shapes = {name: list(array.shape) for name, array in arrays.items()}
-        raise UsageError(f"the shapes {shapes} are in no profile of the model", where=str(spec.goldens))
+        raise UsageError(
+            f"the shapes {shapes} are in no profile of the model", where=str(spec.goldens)
+        )
 
 
 def _check_one(spec: ModelSpec, tensor: TensorSpec, array: NDArray[Any]) -> None:
     if array.dtype != by_name(tensor.dtype).numpy:
-        raise UsageError(f"array {tensor.name!r} is {array.dtype}, the input {tensor.dtype}", where=str(spec.goldens))
+        raise UsageError(
+            f"array {tensor.name!r} is {array.dtype}, the input {tensor.dtype}",
+            where=str(spec.goldens),
+        )
 
 
 def _inside(tensors: Sequence[TensorSpec], profile: Profile, arrays: Arrays) -> bool:

@@ -17,7 +17,14 @@ from builder.errors import EnvironmentProblem, UsageError
 from builder.parity import config_check, served, streams
 from builder.parity.clients import Answer, Client, describe, open_clients
 from builder.parity.comparison import Comparison, compare
-from builder.parity.results import FAILURES, GoldenResult, ModelParity, milliseconds, percentiles, way
+from builder.parity.results import (
+    FAILURES,
+    GoldenResult,
+    ModelParity,
+    milliseconds,
+    percentiles,
+    way,
+)
 from builder.parity.served import PublishedModel
 from builder.parity.shared_memory import BODY
 from builder.parity.shared_memory import check as check_memory
@@ -25,7 +32,9 @@ from builder.triton.artifact import Golden
 
 REPEAT = 5
 CONCURRENT = 16
-"""Requests sent at once to a model with a dynamic batcher, so that the batches which it forms are compared too."""
+"""Requests sent at once to a model with a dynamic batcher, so that the batches which it forms are
+compared too.
+"""
 CONCURRENT_MAX_BYTES = 8 << 20
 
 _ANSWER = ("trt_build.answered_by", "trt_build.device", "trt_build.why")
@@ -42,11 +51,12 @@ def verify(
     extra: Mapping[str, Sequence[Golden]] | None = None,
     shared_memory: Sequence[str] = (BODY,),
 ) -> list[ModelParity]:
-    """Ask the endpoint (host:port each; None leaves a protocol out) every golden of `models`, or of all, and `extra`
-    ones by model: in each way of `shared_memory` ("none": in the requests, "system", "cuda").
+    """Ask the endpoint (host:port each; None leaves a protocol out) every golden of `models`, or of
+    all, and `extra` ones by model: in each way of `shared_memory` ("none": in the requests,
+    "system", "cuda").
 
-    Raises UsageError for an unknown model or no protocol, EnvironmentProblem where nothing listens or there is no such
-    memory here. Whatever else goes wrong is in the results.
+    Raises UsageError for an unknown model or no protocol, EnvironmentProblem where nothing listens
+    or there is no such memory here. Whatever else goes wrong is in the results.
     """
     check_memory(shared_memory)
     with ExitStack() as stack:
@@ -55,7 +65,8 @@ def verify(
             stack.enter_context(closing(client))
         if not clients:
             raise UsageError(
-                "verify needs the address of an endpoint", fix="--url HOST:PORT, --grpc-url HOST:PORT, or --serve"
+                "verify needs the address of an endpoint",
+                fix="--url HOST:PORT, --grpc-url HOST:PORT, or --serve",
             )
         return [
             _model(repository / name, clients, repeat, (extra or {}).get(name, ()), shared_memory)
@@ -64,7 +75,11 @@ def verify(
 
 
 def _model(
-    folder: Path, clients: Mapping[str, Client], repeat: int, extra: Sequence[Golden], memories: Sequence[str]
+    folder: Path,
+    clients: Mapping[str, Client],
+    repeat: int,
+    extra: Sequence[Golden],
+    memories: Sequence[str],
 ) -> ModelParity:
     try:
         model = served.read(folder)
@@ -90,7 +105,10 @@ def _model(
 
 
 def _stateful(
-    model: PublishedModel, clients: Mapping[str, Client], goldens: Sequence[Golden], memories: Sequence[str]
+    model: PublishedModel,
+    clients: Mapping[str, Client],
+    goldens: Sequence[Golden],
+    memories: Sequence[str],
 ) -> ModelParity:
     """Whole sequences: only their requests can be asked, since no client has a state to send."""
     recorded = streams.streams(model, goldens)
@@ -101,7 +119,10 @@ def _stateful(
 
 
 def _parity(
-    model: PublishedModel, who: Mapping[str, Any], results: Sequence[GoldenResult], problems: Sequence[str]
+    model: PublishedModel,
+    who: Mapping[str, Any],
+    results: Sequence[GoldenResult],
+    problems: Sequence[str],
 ) -> ModelParity:
     return ModelParity(
         name=model.name,
@@ -121,12 +142,14 @@ def _problems(model: PublishedModel, clients: Mapping[str, Client]) -> Iterator[
                 yield f"{protocol}: the server does not have it ready"
                 continue
             yield from (
-                f"{protocol}: {text}" for text in config_check.differences(model.config, client.config(model.name))
+                f"{protocol}: {text}"
+                for text in config_check.differences(model.config, client.config(model.name))
             )
         except FAILURES as error:
             if _unreachable(error):
                 raise EnvironmentProblem(
-                    f"no Triton answers over {protocol}: {error}", fix="trt-build serve, or the right --url"
+                    f"no Triton answers over {protocol}: {error}",
+                    fix="trt-build serve, or the right --url",
                 ) from error
             yield f"{protocol}: {error}"
 
@@ -137,8 +160,8 @@ def _unreachable(error: Exception) -> bool:
 
 
 def _who(model: PublishedModel, clients: Mapping[str, Client], golden: Golden) -> Mapping[str, Any]:
-    """From a response's parameters where the server has them; else by asking the runtime; Triton's own backend runs the
-    plan.
+    """From a response's parameters where the server has them; else by asking the runtime; Triton's
+    own backend runs the plan.
     """
     if model.config.backend == "tensorrt":
         return {"trt_build.answered_by": "plan", "trt_build.why": "Triton's TensorRT backend"}
@@ -150,19 +173,27 @@ def _who(model: PublishedModel, clients: Mapping[str, Client], golden: Golden) -
     turn = streams.alone() if model.keeps_state else None
     try:
         said = client.infer(model.name, golden.inputs, turn=turn).parameters
-        return said if "trt_build.answered_by" in said else describe(client, model.name, golden.inputs, turn)
+        return (
+            said
+            if "trt_build.answered_by" in said
+            else describe(client, model.name, golden.inputs, turn)
+        )
     except FAILURES:
         return {}
 
 
 def _who_of_steps(model: PublishedModel, clients: Mapping[str, Client]) -> Mapping[str, Any]:
     """What the steps say of themselves, together: an ensemble's own answer has nothing of it."""
-    folders = [model.folder.parent / step.model_name for step in model.config.ensemble_scheduling.step]
+    folders = [
+        model.folder.parent / step.model_name for step in model.config.ensemble_scheduling.step
+    ]
     steps = [served.read(folder) for folder in folders if folder.is_dir()]
     said = [_who(step, clients, step.wire(step.goldens[0])) for step in steps if step.goldens]
     joined = {key: dict.fromkeys(s[key] for s in said if s.get(key)) for key in _ANSWER}
     return {
-        key: "+".join(sorted({one for v in values for one in v.split("+")})) if key == _ANSWER[0] else ", ".join(values)
+        key: "+".join(sorted({one for v in values for one in v.split("+")}))
+        if key == _ANSWER[0]
+        else ", ".join(values)
         for key, values in joined.items()
         if values
     }
@@ -191,10 +222,20 @@ def _compare(model: PublishedModel, answer: Answer, golden: Golden) -> Compariso
     return compare(answer.outputs, golden, model.tolerance, precision=model.precision)
 
 
-def _at_once(model: PublishedModel, clients: Mapping[str, Client], goldens: Sequence[Golden]) -> Iterator[GoldenResult]:
-    """Many requests together over gRPC, for models whose requests Triton batches; the worst result of each golden."""
-    small = [golden for golden in goldens if sum(a.nbytes for a in golden.inputs.values()) <= CONCURRENT_MAX_BYTES]
-    batched = model.config.HasField("dynamic_batching") or model.config.HasField("ensemble_scheduling")
+def _at_once(
+    model: PublishedModel, clients: Mapping[str, Client], goldens: Sequence[Golden]
+) -> Iterator[GoldenResult]:
+    """Many requests together over gRPC, for models whose requests Triton batches; the worst result
+    of each golden.
+    """
+    small = [
+        golden
+        for golden in goldens
+        if sum(a.nbytes for a in golden.inputs.values()) <= CONCURRENT_MAX_BYTES
+    ]
+    batched = model.config.HasField("dynamic_batching") or model.config.HasField(
+        "ensemble_scheduling"
+    )
     if "grpc" not in clients or not batched or not small:
         return
     client, name = clients["grpc"], f"grpc x{CONCURRENT}"

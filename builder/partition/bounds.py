@@ -1,4 +1,6 @@
-"""The ranges that the user tells of sizes which depend on data: for which values, and the names of their axes."""
+"""The ranges that the user tells of sizes which depend on data: for which values, and the names of
+their axes.
+"""
 
 from __future__ import annotations
 
@@ -21,12 +23,17 @@ class Axis:
     range: Range
 
 
-def axes(steps: Sequence[Step], ranges: Mapping[str, Range], profiles: Sequence[Profile]) -> dict[str, Axis]:
+def axes(
+    steps: Sequence[Step], ranges: Mapping[str, Range], profiles: Sequence[Profile]
+) -> dict[str, Axis]:
     """By value the axis that its sizes which depend on data are; of one node all are one axis."""
     found: dict[str, Axis] = {}
     taken = {name for profile in profiles for name in profile}
     for step in steps if ranges else ():
-        key = next((key for key in ranges if any(_names(key, step.kind, value) for value in step.outputs)), None)
+        key = next(
+            (key for key in ranges if any(_names(key, step.kind, value) for value in step.outputs)),
+            None,
+        )
         if key is not None and not step.is_free:
             name = f"{border_name(step.outputs[0])}_size"
             while name in taken:
@@ -37,12 +44,15 @@ def axes(steps: Sequence[Step], ranges: Mapping[str, Range], profiles: Sequence[
 
 
 def check(ranges: Mapping[str, Range], opened: Mapping[str, str]) -> None:
-    """Raise UsageError for a range that is for nothing; `opened` are the values that it could be for, and of what."""
+    """Raise UsageError for a range that is for nothing; `opened` are the values that it could be
+    for, and of what.
+    """
     for key in ranges:
         if not any(_names(key, kind, value) for value, kind in opened.items()):
             known = [*dict.fromkeys(opened.values()), *map(border_name, opened)]
             raise UsageError(
-                f"fallback.ranges: {key!r} makes no tensor of this model whose shape depends on data first",
+                f"fallback.ranges: {key!r} makes no tensor of this model whose shape depends on"
+                " data first",
                 fix=did_you_mean(key, known) or "remove it: no shape of this model depends on data",
             )
 

@@ -1,7 +1,8 @@
 """A torch segment taken apart at its branches, so that an arm can be cut into segments of its own.
 
-Nothing is hoisted: an arm's nodes still run only when its condition says so. What is before a branch, the condition,
-the two arms and what is behind become graphs that one process runs in turn (the fused layout).
+Nothing is hoisted: an arm's nodes still run only when its condition says so. What is before a
+branch, the condition, the two arms and what is behind become graphs that one process runs in turn
+(the fused layout).
 """
 
 from __future__ import annotations
@@ -21,9 +22,10 @@ from builder.partition.view import Step, View, block_reads, is_tensor, view
 
 @dataclass(frozen=True)
 class Branch:
-    """`condition` makes one 0-d bool tensor; the first of `arms` runs where it is true, else the second. All read
-    tensors of the segment by name; each arm makes the tensors `outputs`. `whole` is the branch as one graph; `values`
-    are the segment's values by the tensor names that are read."""
+    """`condition` makes one 0-d bool tensor; the first of `arms` runs where it is true, else the
+    second. All read tensors of the segment by name; each arm makes the tensors `outputs`. `whole`
+    is the branch as one graph; `values` are the segment's values by the tensor names that are read.
+    """
 
     condition: LoweredGraph
     arms: tuple[LoweredGraph, LoweredGraph]
@@ -36,23 +38,37 @@ Part = LoweredGraph | Branch
 
 
 def branches(lowered: LoweredGraph) -> list[int]:
-    """The places of the top-level branches that can be taken apart: what they read and make are tensors, or numbers
-    that can be computed again from tensors."""
+    """The places of the top-level branches that can be taken apart: what they read and make are
+    tensors, or numbers that can be computed again from tensors.
+    """
     seen = _view(lowered.graph)
-    return [index for index, step in enumerate(seen.steps) if step.kind == "prim::If" and _can_be_taken(seen, step)]
+    return [
+        index
+        for index, step in enumerate(seen.steps)
+        if step.kind == "prim::If" and _can_be_taken(seen, step)
+    ]
 
 
 def _view(graph: Any) -> View:
-    """The graph, of which whoever reads a crossing tensor without axes takes its axis off anew: a part of its own for
-    that would cost a call."""
+    """The graph, of which whoever reads a crossing tensor without axes takes its axis off anew: a
+    part of its own for that would cost a call.
+    """
     inputs = {value.debugName() for value in graph.inputs()}
-    return View(graph, [replace(s, is_free=s.is_free or takes_axis(s.node, inputs)) for s in view(graph).steps])
+    return View(
+        graph,
+        [replace(s, is_free=s.is_free or takes_axis(s.node, inputs)) for s in view(graph).steps],
+    )
 
 
 def _can_be_taken(seen: View, step: Step) -> bool:
     needed = _free_behind(seen, step.reads)
-    read = [*inputs_of(seen, needed), *(name for name in step.reads if seen.producer.get(name) not in needed)]
-    return all(map(is_tensor, step.node.outputs())) and all(seen.type_of(n).kind() == "TensorType" for n in read)
+    read = [
+        *inputs_of(seen, needed),
+        *(name for name in step.reads if seen.producer.get(name) not in needed),
+    ]
+    return all(map(is_tensor, step.node.outputs())) and all(
+        seen.type_of(n).kind() == "TensorType" for n in read
+    )
 
 
 def _free_behind(seen: View, names: Collection[str]) -> list[int]:
@@ -62,10 +78,15 @@ def _free_behind(seen: View, names: Collection[str]) -> list[int]:
 
 
 def take_apart(lowered: LoweredGraph, chosen: Sequence[int]) -> list[Part]:
-    """The parts of the graph in running order, with the branches at the places `chosen` taken apart."""
+    """The parts of the graph in running order, with the branches at the places `chosen` taken
+    apart.
+    """
     seen, names = _view(lowered.graph), TensorNames(lowered)
     stages = _stages(seen, chosen)
-    groups = [[i for i, stage in enumerate(stages) if stage == number] for number in range(len(chosen) + 1)]
+    groups = [
+        [i for i, stage in enumerate(stages) if stage == number]
+        for number in range(len(chosen) + 1)
+    ]
     taken = [_Taken(seen, names, index) for index in chosen]
     wanted = {value.debugName() for value in lowered.graph.outputs()}
     wanted.update(name for group in groups for name in inputs_of(seen, closure(seen, group)))
@@ -78,7 +99,9 @@ def take_apart(lowered: LoweredGraph, chosen: Sequence[int]) -> list[Part]:
 
 
 def _stages(seen: View, chosen: Sequence[int]) -> list[int]:
-    """How many of the chosen branches must have run before each node: -1 for free nodes and the branches themselves."""
+    """How many of the chosen branches must have run before each node: -1 for free nodes and the
+    branches themselves.
+    """
     rank = {index: number for number, index in enumerate(chosen, start=1)}
     behind: list[int] = []
     for index, above in enumerate(seen.parents):
@@ -86,7 +109,9 @@ def _stages(seen: View, chosen: Sequence[int]) -> list[int]:
     return [-1 if step.is_free or i in rank else behind[i] for i, step in enumerate(seen.steps)]
 
 
-def _torch(seen: View, names: TensorNames, group: Sequence[int], wanted: Collection[str]) -> list[LoweredGraph]:
+def _torch(
+    seen: View, names: TensorNames, group: Sequence[int], wanted: Collection[str]
+) -> list[LoweredGraph]:
     if not group:
         return []
     indices = closure(seen, group)
@@ -101,15 +126,26 @@ class _Taken:
         self.seen, self.names, self.index, self.step = seen, names, index, seen.steps[index]
         self.needed = _free_behind(seen, self.step.reads)
         made = {name for place in self.needed for name in seen.steps[place].outputs}
-        self.read = [*inputs_of(seen, self.needed), *(name for name in self.step.reads if name not in made)]
+        self.read = [
+            *inputs_of(seen, self.needed),
+            *(name for name in self.step.reads if name not in made),
+        ]
 
     def branch(self) -> Branch:
         yes, no = self.step.node.blocks()
         outputs = tuple(self.names[name] for name in self.step.outputs)
         indices = sorted([*self.needed, self.index])
-        whole = extract(self.seen, indices, inputs_of(self.seen, indices), self.step.outputs, self.names)
+        whole = extract(
+            self.seen, indices, inputs_of(self.seen, indices), self.step.outputs, self.names
+        )
         values = {self.names[name]: name for name in self.read}
-        return Branch(self._condition(), (self._arm(yes, outputs), self._arm(no, outputs)), outputs, whole, values)
+        return Branch(
+            self._condition(),
+            (self._arm(yes, outputs), self._arm(no, outputs)),
+            outputs,
+            whole,
+            values,
+        )
 
     def _condition(self) -> LoweredGraph:
         name = self.step.inputs[0]
@@ -126,25 +162,38 @@ class _Taken:
         read = list(dict.fromkeys(block_reads(block)))
         needed = _free_behind(self.seen, read)
         made = {name for place in needed for name in self.seen.steps[place].outputs}
-        given = list(dict.fromkeys([*inputs_of(self.seen, needed), *(name for name in read if name not in made)]))
+        given = list(
+            dict.fromkeys(
+                [*inputs_of(self.seen, needed), *(name for name in read if name not in made)]
+            )
+        )
         graph, mapped = self._begun(needed, given)
         for node in block.nodes():
-            clone = graph.appendNode(graph.createClone(node, lambda value: mapped[value.debugName()]))
-            mapped.update((old.debugName(), new) for old, new in zip(node.outputs(), clone.outputs(), strict=True))
+            clone = graph.appendNode(
+                graph.createClone(node, lambda value: mapped[value.debugName()])
+            )
+            mapped.update(
+                (old.debugName(), new)
+                for old, new in zip(node.outputs(), clone.outputs(), strict=True)
+            )
         for value in block.outputs():
             graph.registerOutput(mapped[value.debugName()])
         inputs = tuple(self.names[name] for name in given)
         return LoweredGraph(graph, inputs, outputs, containers=self.names.containers)
 
     def _begun(self, needed: Sequence[int], given: Sequence[str]) -> tuple[Any, dict[str, Any]]:
-        """A graph of these inputs and free nodes, and its values by the names that they have in the segment."""
+        """A graph of these inputs and free nodes, and its values by the names that they have in the
+        segment.
+        """
         graph: Any = torch._C.Graph()
         mapped = {name: graph.addInput() for name in given}
         for name, value in mapped.items():
             value.setType(self.seen.type_of(name))
         for index in needed:
             step = self.seen.steps[index]
-            clone = graph.appendNode(graph.createClone(step.node, lambda value: mapped[value.debugName()]))
+            clone = graph.appendNode(
+                graph.createClone(step.node, lambda value: mapped[value.debugName()])
+            )
             mapped.update(zip(step.outputs, clone.outputs(), strict=True))
         return graph, mapped
 

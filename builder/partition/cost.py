@@ -1,6 +1,7 @@
 """What a segment is worth: floating-point operations against what crosses its border.
 
-These are estimates, to tell a matrix product from a bias between two torch operators; `trt-build check` prints them.
+These are estimates, to tell a matrix product from a bias between two torch operators; `trt-build
+check` prints them.
 """
 
 from __future__ import annotations
@@ -10,13 +11,17 @@ import math
 from builder.partition.shapes import Shapes
 
 LAUNCH_SECONDS = 5e-6
-"""What one eager torch operator costs to launch, which a fused engine does not pay (CUDA launches take some 5 us)."""
+"""What one eager torch operator costs to launch, which a fused engine does not pay (CUDA launches
+take some 5 us).
+"""
 HANDOVER_SECONDS = 20e-6
 """Entering and leaving an engine once: binding addresses and enqueueing."""
 BYTES_PER_SECOND = 10e9
 """What crosses between Triton steps at worst: through host memory, over PCIe."""
 FLOPS_SAVED_PER_SECOND = 20e12
-"""Flops that cost one second less in an engine than in eager float32, roughly, on a data-centre GPU."""
+"""Flops that cost one second less in an engine than in eager float32, roughly, on a data-centre
+GPU.
+"""
 
 
 def size_in_bytes(shapes: Shapes, value: str) -> int:
@@ -34,12 +39,14 @@ def seconds_saved(nodes: int, flops: int, crossing_bytes: int) -> float:
 
 
 STEP_SECONDS = 1e-3
-"""What a step of an ensemble costs besides its work: queueing, and for torch steps the way to the Python process and
-back (benchmarks/partition.py measures it)."""
+"""What a step of an ensemble costs besides its work: queueing, and for torch steps the way to the
+Python process and back (benchmarks/partition.py measures it).
+"""
 STEP_SHARE = 0.1
 """How much of a model's work its steps may cost before one process is better."""
 FLOPS_PER_SECOND = 50e12
-"""What an engine does in a second, roughly, on a data-centre GPU in float32 with TF32 or in half."""
+"""What an engine does in a second, roughly, on a data-centre GPU in float32 with TF32 or in half.
+"""
 
 
 def step_seconds(steps: int, crossing_bytes: int) -> float:

@@ -1,7 +1,9 @@
-"""A partition as a picture: each segment a box with its operators, each value that crosses an arrow with its shape.
+"""A partition as a picture: each segment a box with its operators, each value that crosses an arrow
+with its shape.
 
-Drawn from the top down in running order, which needs no layout program. A box lists its nodes one by one while they are
-few, and by operator with their number when they are many, so that a graph of thousands of nodes stays one page.
+Drawn from the top down in running order, which needs no layout program. A box lists its nodes one
+by one while they are few, and by operator with their number when they are many, so that a graph of
+thousands of nodes stays one page.
 """
 
 from __future__ import annotations
@@ -22,7 +24,11 @@ LETTER = 7.3
 """How wide a letter of the 12 pixel monospace font is, at most."""
 LONGEST = 480
 """So many pixels a line beside the boxes has; a longer one loses its middle."""
-COLOURS = {"tensorrt": ("#eaf5e3", "#4a8f29"), "torch": ("#fdeee6", "#d5541f"), "end": ("#eef2f7", "#5b6b7f")}
+COLOURS = {
+    "tensorrt": ("#eaf5e3", "#4a8f29"),
+    "torch": ("#fdeee6", "#d5541f"),
+    "end": ("#eef2f7", "#5b6b7f"),
+}
 
 
 @dataclass
@@ -46,8 +52,9 @@ class Box:
 
 @dataclass(frozen=True)
 class Arrow:
-    """Values from one box to a later one: lane 0 runs straight down to the next box, others beside those between, and
-    enter at line `row` of the target's right side."""
+    """Values from one box to a later one: lane 0 runs straight down to the next box, others beside
+    those between, and enter at line `row` of the target's right side.
+    """
 
     source: int
     target: int
@@ -66,12 +73,20 @@ def svg(partition: Partition) -> str:
         box.y = y
         y += box.height + GAP
     column = MARGIN + WIDTH + LANE * (max((arrow.lane for arrow in arrows), default=0) + 1)
-    longest = max((LETTER * len(line) for arrow in arrows if arrow.lane for line in arrow.told), default=0.0)
+    longest = max(
+        (LETTER * len(line) for arrow in arrows if arrow.lane for line in arrow.told), default=0.0
+    )
     width = column + int(min(longest, LONGEST)) + MARGIN
     root = ElementTree.Element(
-        "svg", xmlns="http://www.w3.org/2000/svg", width=str(width), height=str(y), viewBox=f"0 0 {width} {y}"
+        "svg",
+        xmlns="http://www.w3.org/2000/svg",
+        width=str(width),
+        height=str(y),
+        viewBox=f"0 0 {width} {y}",
     )
-    style = "text{font:12px ui-monospace,monospace;fill:#1c2430;white-space:pre}.t{font-weight:bold}"
+    style = (
+        "text{font:12px ui-monospace,monospace;fill:#1c2430;white-space:pre}.t{font-weight:bold}"
+    )
     ElementTree.SubElement(root, "style").text = style + "path{fill:none;stroke:#5b6b7f}"
     for box in boxes:
         _draw_box(root, box)
@@ -90,26 +105,46 @@ def _specs(partition: Partition) -> dict[str, TensorSpec | None]:
 
 def _told(name: str, specs: dict[str, TensorSpec | None]) -> str:
     spec = specs.get(name)
-    return f"{name}: {spec.dtype}[{', '.join(map(str, spec.shape))}]" if spec else f"{name}: depends on data"
+    return (
+        f"{name}: {spec.dtype}[{', '.join(map(str, spec.shape))}]"
+        if spec
+        else f"{name}: depends on data"
+    )
 
 
 def _boxes(partition: Partition, specs: dict[str, TensorSpec | None]) -> Iterator[Box]:
     yield Box(
-        "end", "inputs", [_told(name, specs) for name in partition.inputs], (), partition.inputs, name="the inputs"
+        "end",
+        "inputs",
+        [_told(name, specs) for name in partition.inputs],
+        (),
+        partition.inputs,
+        name="the inputs",
     )
     for number, segment in enumerate(partition.segments):
-        title = f"{number}  {segment.kind}   {segment.nodes} nodes, {segment.flops / 1e6:.3g} Mflop at opt"
-        yield Box(segment.kind, title, _lines(segment), segment.inputs, segment.outputs, name=str(number))
-    yield Box("end", "outputs", [_told(name, specs) for name in partition.outputs], partition.outputs, ())
+        title = (
+            f"{number}  {segment.kind}   {segment.nodes} nodes, {segment.flops / 1e6:.3g} Mflop"
+            " at opt"
+        )
+        yield Box(
+            segment.kind, title, _lines(segment), segment.inputs, segment.outputs, name=str(number)
+        )
+    yield Box(
+        "end", "outputs", [_told(name, specs) for name in partition.outputs], partition.outputs, ()
+    )
 
 
 def _lines(segment: Segment) -> list[str]:
     nodes = [node for node in segment.lowered.graph.nodes() if not is_free(node)]
     if len(nodes) <= MOST_LINES:
-        return [f"{node.kind()}  {scope(node, segment.lowered.containers)}".rstrip() for node in nodes]
+        return [
+            f"{node.kind()}  {scope(node, segment.lowered.containers)}".rstrip() for node in nodes
+        ]
     counts = Counter(node.kind() for node in nodes).most_common()
     lines = [f"{count:5d} x {kind}" for kind, count in counts[:MOST_LINES]]
-    return lines + ([f"      and {len(counts) - MOST_LINES} operators more"] if len(counts) > MOST_LINES else [])
+    return lines + (
+        [f"      and {len(counts) - MOST_LINES} operators more"] if len(counts) > MOST_LINES else []
+    )
 
 
 def _arrows(boxes: Sequence[Box], specs: dict[str, TensorSpec | None]) -> Iterator[Arrow]:
@@ -127,29 +162,60 @@ def _arrows(boxes: Sequence[Box], specs: dict[str, TensorSpec | None]) -> Iterat
                 continue
             lane = next((i for i, end in enumerate(lanes) if end <= source), len(lanes))
             lanes[lane : lane + 1] = [number]
-            yield Arrow(source, number, [f"{line}   from {boxes[source].name}" for line in shown], lane + 1, box.side)
+            yield Arrow(
+                source,
+                number,
+                [f"{line}   from {boxes[source].name}" for line in shown],
+                lane + 1,
+                box.side,
+            )
             box.side += len(shown)
 
 
 def _draw_box(root: ElementTree.Element, box: Box) -> None:
     fill, stroke = COLOURS[box.kind]
     place = {"x": MARGIN, "y": box.y, "width": WIDTH, "height": box.height, "rx": 6}
-    ElementTree.SubElement(root, "rect", {k: str(v) for k, v in place.items()}, fill=fill, stroke=stroke)
+    ElementTree.SubElement(
+        root, "rect", {k: str(v) for k, v in place.items()}, fill=fill, stroke=stroke
+    )
     for row, line in enumerate([box.title, *box.lines]):
         shown = _fit(line, WIDTH - 2 * PADDING)
-        _text(root, MARGIN + PADDING, box.y + PADDING + LINE * row + 11, shown, "t" if row == 0 else "")
+        _text(
+            root,
+            MARGIN + PADDING,
+            box.y + PADDING + LINE * row + 11,
+            shown,
+            "t" if row == 0 else "",
+        )
 
 
-def _draw_arrow(root: ElementTree.Element, source: Box, target: Box, arrow: Arrow, column: int) -> None:
-    """Straight down with the values beside it, or around the right with them in the column beyond all lanes."""
+def _draw_arrow(
+    root: ElementTree.Element, source: Box, target: Box, arrow: Arrow, column: int
+) -> None:
+    """Straight down with the values beside it, or around the right with them in the column beyond
+    all lanes.
+    """
     top, bottom, edge = source.y + source.height, target.y, MARGIN + WIDTH
     if arrow.lane == 0:
         x = MARGIN + WIDTH // 4
-        path, (left, first), step, room = f"M{x} {top} L{x} {bottom}", (x + 8, top + 14), 13, edge - x - 8
+        path, (left, first), step, room = (
+            f"M{x} {top} L{x} {bottom}",
+            (x + 8, top + 14),
+            13,
+            edge - x - 8,
+        )
         head = f"{x - 4},{bottom - 7} {x + 4},{bottom - 7} {x},{bottom}"
     else:
-        x, start, end = edge + LANE * arrow.lane, top - PADDING, bottom + PADDING + LINE * arrow.row + 7
-        path, (left, first), step = f"M{edge} {start} L{x} {start} L{x} {end} L{edge} {end}", (column, end + 4), LINE
+        x, start, end = (
+            edge + LANE * arrow.lane,
+            top - PADDING,
+            bottom + PADDING + LINE * arrow.row + 7,
+        )
+        path, (left, first), step = (
+            f"M{edge} {start} L{x} {start} L{x} {end} L{edge} {end}",
+            (column, end + 4),
+            LINE,
+        )
         head, room = f"{edge + 7},{end - 4} {edge + 7},{end + 4} {edge},{end}", LONGEST
     ElementTree.SubElement(root, "path", d=path)
     ElementTree.SubElement(root, "polygon", points=head, fill="#5b6b7f")
@@ -160,9 +226,15 @@ def _draw_arrow(root: ElementTree.Element, source: Box, target: Box, arrow: Arro
 def _fit(words: str, room: float) -> str:
     """The words, without their middle where they are wider than so many pixels."""
     most = int(room / LETTER)
-    return words if len(words) <= most else f"{words[: most // 2 - 1]}\u2026{words[len(words) - most // 2 :]}"
+    return (
+        words
+        if len(words) <= most
+        else f"{words[: most // 2 - 1]}\u2026{words[len(words) - most // 2 :]}"
+    )
 
 
 def _text(root: ElementTree.Element, x: int, y: int, words: str, style: str = "") -> None:
-    element = ElementTree.SubElement(root, "text", {"x": str(x), "y": str(y)} | ({"class": style} if style else {}))
+    element = ElementTree.SubElement(
+        root, "text", {"x": str(x), "y": str(y)} | ({"class": style} if style else {})
+    )
     element.text = words

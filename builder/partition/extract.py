@@ -26,11 +26,17 @@ def closure(view: View, members: Collection[int]) -> list[int]:
 def inputs_of(view: View, indices: Sequence[int]) -> list[str]:
     """The values that these nodes read and none of them makes, in order of first reading."""
     made = {name for index in indices for name in view.steps[index].outputs}
-    return list(dict.fromkeys(n for index in indices for n in view.steps[index].reads if n not in made))
+    return list(
+        dict.fromkeys(n for index in indices for n in view.steps[index].reads if n not in made)
+    )
 
 
 def extract(
-    view: View, indices: Sequence[int], inputs: Sequence[str], outputs: Sequence[str], names: TensorNames
+    view: View,
+    indices: Sequence[int],
+    inputs: Sequence[str],
+    outputs: Sequence[str],
+    names: TensorNames,
 ) -> LoweredGraph:
     """A LoweredGraph of these nodes, cloned, from and to these values. Weights are shared."""
     graph: Any = torch._C.Graph()
@@ -50,8 +56,9 @@ def extract(
 
 
 def with_own_outputs(lowered: LoweredGraph) -> LoweredGraph:
-    """The graph with every output made by a work node of its own: an input that is passed through, a constant and a
-    repeated value are cloned. The given graph is not changed."""
+    """The graph with every output made by a work node of its own: an input that is passed through,
+    a constant and a repeated value are cloned. The given graph is not changed.
+    """
     graph = lowered.graph.copy()
     inputs = {value.debugName() for value in graph.inputs()}
     seen: set[str] = set()

@@ -19,7 +19,16 @@ from builder.conversion.context import ConversionContext, Unconvertible
 from builder.conversion.evaluators.prim import dtype_of
 from builder.conversion.registry import CONVERTERS, EVALUATORS
 from builder.partition import packed
-from builder.partition.standins import at, common, fake, is_unknown, on_meta, settled, signature, without_data
+from builder.partition.standins import (
+    at,
+    common,
+    fake,
+    is_unknown,
+    on_meta,
+    settled,
+    signature,
+    without_data,
+)
 from builder.partition.view import Step
 
 MOST_TRIPS = 64
@@ -36,7 +45,8 @@ _IN_PYTHON: dict[str, Callable[[Any], Any]] = {
     "aten::tensor.float": _scalar(torch.float32),
     "aten::tensor.bool": _scalar(torch.bool),
 }
-"""What torch's operators refuse to tell of a tensor with unknown sizes, and its Python class tells."""
+"""What torch's operators refuse to tell of a tensor with unknown sizes, and its Python class tells.
+"""
 _NUMBERS: dict[str, Callable[[Any], Any]] = {
     "IntType": ShapeEnv.create_unbacked_symint,
     "FloatType": ShapeEnv.create_unbacked_symfloat,
@@ -46,14 +56,18 @@ _NUMBERS: dict[str, Callable[[Any], Any]] = {
 
 
 class Memory:
-    """What operators gave for which shapes: the layers of a model repeat, and shapes are slow to work out."""
+    """What operators gave for which shapes: the layers of a model repeat, and shapes are slow to
+    work out.
+    """
 
     def __init__(self) -> None:
         self.known: dict[Any, tuple[list[Any], int]] = {}
         self.counter = FlopCounterMode(display=False)
 
     def call(self, key: str, outputs: int, values: list[Any]) -> tuple[list[Any], int]:
-        """The operator's outputs on meta tensors, and its floating-point operations as torch's own counter has them."""
+        """The operator's outputs on meta tensors, and its floating-point operations as torch's own
+        counter has them.
+        """
         known_by = (key, *map(signature, values))
         if known_by not in self.known:
             with self.counter:
@@ -64,22 +78,31 @@ class Memory:
 
 
 class ShapeInterpreter(BlockConverter):
-    """Executes nodes on meta tensors. A size that depends on data is an unknown, as in torch.export, and lives as long
-    as the shapes of later values need it; a node of which not even that can be said has MISSING outputs."""
+    """Executes nodes on meta tensors. A size that depends on data is an unknown, as in
+    torch.export, and lives as long as the shapes of later values need it; a node of which not even
+    that can be said has MISSING outputs.
+    """
 
-    def __init__(self, memory: Memory | None = None, sizes: Mapping[str, int] | None = None) -> None:
-        """`sizes`: by value the length of its axes that depend on data, where the user has told a range."""
+    def __init__(
+        self, memory: Memory | None = None, sizes: Mapping[str, int] | None = None
+    ) -> None:
+        """`sizes`: by value the length of its axes that depend on data, where the user has told a
+        range.
+        """
         super().__init__(ConversionContext(net=_NoNetwork()))
         self.sizes = sizes or {}
         self.sources: dict[str, Any] = {}
-        """By name the values whose shapes depend on data first, with their nodes: those behind them follow."""
+        """By name the values whose shapes depend on data first, with their nodes: those behind them
+        follow.
+        """
         self.unknowns = FakeTensorMode(shape_env=ShapeEnv())
         self.memory = memory if memory is not None else Memory()
         self.flops = 0
 
     def execute(self, step: Step, *, shapes_are_known: bool) -> bool:
-        """Execute a top-level node; whether its outputs follow from the shapes of its inputs alone. Its floating-point
-        operations are `flops` then."""
+        """Execute a top-level node; whether its outputs follow from the shapes of its inputs alone.
+        Its floating-point operations are `flops` then.
+        """
         self.flops = 0
         if shapes_are_known and self._by_shapes(step):
             return True
@@ -87,12 +110,16 @@ class ShapeInterpreter(BlockConverter):
         return False
 
     def _by_shapes(self, step: Step) -> bool:
-        """What most nodes are: an operator on tensors whose shapes are known. Whether it could be told."""
+        """What most nodes are: an operator on tensors whose shapes are known. Whether it could be
+        told.
+        """
         values = [self.ctx.values[name] for name in step.inputs]
         if not on_meta(values) or step.key == packed.PACK:
             return False
         try:
-            results, self.flops = self.memory.call(step.key, len(step.outputs), [without_data(v) for v in values])
+            results, self.flops = self.memory.call(
+                step.key, len(step.outputs), [without_data(v) for v in values]
+            )
         except Exception:
             return False
         self.ctx.values.update(zip(step.outputs, results, strict=True))
@@ -100,7 +127,9 @@ class ShapeInterpreter(BlockConverter):
 
     def bind_outputs(self, node: Any, results: list[Any]) -> None:
         """Record the results as the values of the node's outputs."""
-        self.ctx.values.update((v.debugName(), result) for v, result in zip(node.outputs(), results, strict=True))
+        self.ctx.values.update(
+            (v.debugName(), result) for v, result in zip(node.outputs(), results, strict=True)
+        )
 
     def _results(self, node: Any, values: list[Any]) -> list[Any]:
         if node.kind() == "prim::Loop":
@@ -118,7 +147,9 @@ class ShapeInterpreter(BlockConverter):
                 return super()._results(node, [without_data(v) for v in values])
             if is_unknown(values):
                 return self._with_unknowns(node, values)
-            results, flops = self.memory.call(key, node.outputsSize(), [without_data(v) for v in values])
+            results, flops = self.memory.call(
+                key, node.outputsSize(), [without_data(v) for v in values]
+            )
             self.flops += flops
             return results
         except Exception:  # what an evaluator refuses (random numbers) has a shape all the same
@@ -150,7 +181,9 @@ class ShapeInterpreter(BlockConverter):
         key = key_of_node(node)
         try:
             with _disable_current_modes(), _without_words(), self.unknowns:
-                result = _IN_PYTHON.get(key, functools.partial(fold, key))([fake(v) for v in values])
+                result = _IN_PYTHON.get(key, functools.partial(fold, key))(
+                    [fake(v) for v in values]
+                )
                 results = [settled(r) for r in (result if node.outputsSize() > 1 else [result])]
         except Exception as data_dependent:
             if all(value.type().kind() in _NUMBERS for value in node.outputs()):
@@ -159,10 +192,17 @@ class ShapeInterpreter(BlockConverter):
         return results if is_unknown(values) else self._ranged(node, results)
 
     def _ranged(self, node: Any, results: list[Any]) -> list[Any]:
-        """The results of a node that reads what is known; sizes that depend on data as the user's range has them."""
+        """The results of a node that reads what is known; sizes that depend on data as the user's
+        range has them.
+        """
         names = [value.debugName() for value in node.outputs()]
-        self.sources.update((n, node) for n, r in zip(names, results, strict=True) if isinstance(r, FakeTensor))
-        return [at(r, self.sizes[n]) if n in self.sizes else r for n, r in zip(names, results, strict=True)]
+        self.sources.update(
+            (n, node) for n, r in zip(names, results, strict=True) if isinstance(r, FakeTensor)
+        )
+        return [
+            at(r, self.sizes[n]) if n in self.sizes else r
+            for n, r in zip(names, results, strict=True)
+        ]
 
     def _branch(self, node: Any) -> list[Any]:
         """Where the data decide: what both arms agree on."""
@@ -170,12 +210,18 @@ class ShapeInterpreter(BlockConverter):
         return self._or_numbers(node, [common(a, b) for a, b in zip(yes, no, strict=True)])
 
     def _or_numbers(self, node: Any, results: list[Any]) -> list[Any]:
-        """The results, a number that the data decide as an unknown: a tensor to which it is added keeps its shape."""
+        """The results, a number that the data decide as an unknown: a tensor to which it is added
+        keeps its shape.
+        """
         makers = (_NUMBERS.get(value.type().kind()) for value in node.outputs())
         known_of = zip(results, makers, strict=True)
-        return [make(self.unknowns.shape_env) if r is MISSING and make else r for r, make in known_of]
+        return [
+            make(self.unknowns.shape_env) if r is MISSING and make else r for r, make in known_of
+        ]
 
-    def _loop(self, node: Any, trips: Any = MISSING, condition: Any = MISSING, *carried: Any) -> list[Any]:
+    def _loop(
+        self, node: Any, trips: Any = MISSING, condition: Any = MISSING, *carried: Any
+    ) -> list[Any]:
         """Trip by trip while the shapes alone decide that it goes on, but not for long."""
         body, values = next(iter(node.blocks())), list(carried)
         for trip in range(MOST_TRIPS):
@@ -184,12 +230,17 @@ class ShapeInterpreter(BlockConverter):
             if trip >= trips or not condition:
                 return values
             condition, *values = self._trip(body, [trip, *values])
-        return self._or_numbers(node, self._any_trips(body, [self.value(v) for v in list(node.inputs())[2:]]))
+        return self._or_numbers(
+            node, self._any_trips(body, [self.value(v) for v in list(node.inputs())[2:]])
+        )
 
     def _any_trips(self, body: Any, carried: list[Any]) -> list[Any]:
         """However often it runs: the carried values whose shapes no trip changes."""
         while True:
-            after = [common(a, b) for a, b in zip(carried, self._trip(body, [MISSING, *carried])[1:], strict=True)]
+            after = [
+                common(a, b)
+                for a, b in zip(carried, self._trip(body, [MISSING, *carried])[1:], strict=True)
+            ]
             if [v is MISSING for v in after] == [v is MISSING for v in carried]:
                 return after
             carried = after
@@ -201,7 +252,9 @@ class ShapeInterpreter(BlockConverter):
 
 @contextlib.contextmanager
 def _without_words() -> Iterator[None]:
-    """torch logs a page for each operator that cannot tell a shape, which here is an answer like any other."""
+    """torch logs a page for each operator that cannot tell a shape, which here is an answer like
+    any other.
+    """
     log = logging.getLogger("torch._subclasses.fake_tensor")
     before, log.disabled = log.disabled, True
     try:

@@ -1,7 +1,8 @@
-"""Several interpreters of one graph, node by node: each sees other sizes, and what a node makes of them is asked once.
+"""Several interpreters of one graph, node by node: each sees other sizes, and what a node makes of
+them is asked once.
 
-The layers of a model repeat. A node with the same operator on the same shapes as an earlier one, at every probe, makes
-what that one made; to see that takes one look-up, however many probes there are.
+The layers of a model repeat. A node with the same operator on the same shapes as an earlier one, at
+every probe, makes what that one made; to see that takes one look-up, however many probes there are.
 """
 
 from __future__ import annotations
@@ -19,7 +20,9 @@ from builder.partition.view import Step
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """What a node made: by interpreter the outputs, for each output what it is known by, and the operations of each."""
+    """What a node made: by interpreter the outputs, for each output what it is known by, and the
+    operations of each.
+    """
 
     results: list[list[Any]]
     numbers: list[int | None]
@@ -33,9 +36,12 @@ class Lockstep:
         self.interpreters = interpreters
         self.made: dict[tuple[Any, ...], Made] = {}
         self.numbers: dict[str, int | None] = {}
-        """Of every value that was read: equal for values of equal shapes at every probe, None where one is unknown."""
+        """Of every value that was read: equal for values of equal shapes at every probe, None where
+        one is unknown.
+        """
         self.with_data: set[str] = set()
-        """Values that were read and are tensors with data: their shape does not tell what an evaluator makes of them.
+        """Values that were read and are tensors with data: their shape does not tell what an
+        evaluator makes of them.
         """
         self.signatures: dict[Any, int] = {}
 
@@ -72,7 +78,10 @@ class Lockstep:
 
     def _execute(self, step: Step, key: tuple[Any, ...] | None) -> list[int]:
         evaluated = _is_evaluated(step)
-        known = [i.execute(step, shapes_are_known=key is not None and not evaluated) for i in self.interpreters]
+        known = [
+            i.execute(step, shapes_are_known=key is not None and not evaluated)
+            for i in self.interpreters
+        ]
         flops = [interpreter.flops for interpreter in self.interpreters]
         if key is not None and (evaluated or all(known)):
             results = [[i.ctx.values[name] for name in step.outputs] for i in self.interpreters]

@@ -9,18 +9,27 @@ from builder.lowering import LoweredGraph
 
 
 def border_name(value: str) -> str:
-    """A value's debug name as a tensor name that Triton and file systems take: `x.3` is `x_3`, `17` is `t17`."""
+    """A value's debug name as a tensor name that Triton and file systems take: `x.3` is `x_3`, `17`
+    is `t17`.
+    """
     name = re.sub(r"[^A-Za-z0-9_]", "_", value)
     return f"t{name}" if name[0].isdigit() else name
 
 
 class TensorNames(dict[str, str]):
-    """By a value's debug name its tensor name: the model's own for its inputs and outputs, else one after the value's
-    that nothing else has, given when it is first asked for. `containers` name the layers that pieces are made of."""
+    """By a value's debug name its tensor name: the model's own for its inputs and outputs, else one
+    after the value's that nothing else has, given when it is first asked for. `containers` name the
+    layers that pieces are made of.
+    """
 
     def __init__(self, lowered: LoweredGraph) -> None:
-        super().__init__((v.debugName(), n) for v, n in zip(lowered.graph.inputs(), lowered.inputs, strict=True))
-        self.update((v.debugName(), n) for v, n in zip(lowered.graph.outputs(), lowered.outputs, strict=True))
+        super().__init__(
+            (v.debugName(), n) for v, n in zip(lowered.graph.inputs(), lowered.inputs, strict=True)
+        )
+        self.update(
+            (v.debugName(), n)
+            for v, n in zip(lowered.graph.outputs(), lowered.outputs, strict=True)
+        )
         self.taken = set(self.values())
         self.containers = lowered.containers
 

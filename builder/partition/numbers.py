@@ -1,4 +1,6 @@
-"""Numbers that a loop or branch makes beside tensors: they can be neither made twice nor cross; a 0-d tensor can."""
+"""Numbers that a loop or branch makes beside tensors: they can be neither made twice nor cross; a
+0-d tensor can.
+"""
 
 from __future__ import annotations
 
@@ -16,23 +18,33 @@ READERS = {
     "FloatType": ("aten::Float", torch.float64),
     "BoolType": ("aten::Bool", torch.bool),
 }
-"""By the kind of a number's type what takes it out of a tensor, and the dtype in which it crosses without loss."""
+"""By the kind of a number's type what takes it out of a tensor, and the dtype in which it crosses
+without loss.
+"""
 
 
 def hand_over(graph: Any) -> list[int]:
-    """Let every number that a node makes beside tensors be read through a 0-d tensor of it; the graph is changed.
+    """Let every number that a node makes beside tensors be read through a 0-d tensor of it; the
+    graph is changed.
 
-    Returns for each node the place that it had before; a new one has that of the node whose number it hands on.
+    Returns for each node the place that it had before; a new one has that of the node whose number
+    it hands on.
     """
     places: list[int] = []
     nodes = list(graph.nodes())
-    for place, (node, following) in enumerate(zip(nodes, [*nodes[1:], graph.return_node()], strict=True)):
-        places += [place] * (1 + sum(_through_a_tensor(graph, value, following) for value in _numbers(node)))
+    for place, (node, following) in enumerate(
+        zip(nodes, [*nodes[1:], graph.return_node()], strict=True)
+    ):
+        places += [place] * (
+            1 + sum(_through_a_tensor(graph, value, following) for value in _numbers(node))
+        )
     return places
 
 
 def _numbers(node: Any) -> Iterator[Any]:
-    """The numbers among the node's outputs that somebody reads, where it cannot be computed again for each of them."""
+    """The numbers among the node's outputs that somebody reads, where it cannot be computed again
+    for each of them.
+    """
     made = list(node.outputs())
     if len(made) > 1 and not all(map(is_tensor, made)) and not is_free(node):
         yield from (value for value in made if value.type().kind() in READERS and value.uses())
@@ -41,7 +53,10 @@ def _numbers(node: Any) -> Iterator[Any]:
 def _through_a_tensor(graph: Any, value: Any, before: Any) -> int:
     """How many nodes that took."""
     reader, dtype = READERS[value.type().kind()]
-    options = [ir.insert_constant(graph, option, before, value.node()) for option in (code_of(dtype), None, False)]
+    options = [
+        ir.insert_constant(graph, option, before, value.node())
+        for option in (code_of(dtype), None, False)
+    ]
     tensor = ir.insert(graph, "aten::tensor", [value, *options], before, [ir.TENSOR], value.node())
     number = ir.insert(graph, reader, [tensor.output()], before, [value.type()], value.node())
     value.replaceAllUsesAfterNodeWith(tensor, number.output())

@@ -1,6 +1,7 @@
 """Packed sequences: the shapes of what is made of one, and that a piece has all of it or nothing.
 
-Within an engine a packed sequence is a padded tensor and its lengths, in torch it is packed: it cannot cross.
+Within an engine a packed sequence is a padded tensor and its lengths, in torch it is packed: it
+cannot cross.
 """
 
 from __future__ import annotations
@@ -28,8 +29,9 @@ Rule = Callable[[list[Any], NewSize], list[Any]]
 
 
 def rule(key: str, values: list[Any]) -> Rule | None:
-    """The rule for a node that packs, unpacks, or reads what is packed; None where torch itself can tell. Its own for
-    packing takes the padded tensor's size for that of the data."""
+    """The rule for a node that packs, unpacks, or reads what is packed; None where torch itself can
+    tell. Its own for packing takes the padded tensor's size for that of the data.
+    """
     if key == "aten::select.int":
         return _first if hasattr(values[0], "batch") and values[1:] == [0, 0] else None
     if key == PAD and not hasattr(values[1], "batch"):
@@ -59,7 +61,10 @@ def _layer(values: list[Any], unknown: NewSize) -> list[Any]:
 def _pad(values: list[Any], unknown: NewSize) -> list[Any]:
     data, sizes, batch_first, _, length = values
     lead = (sizes.batch, length) if batch_first else (length, sizes.batch)
-    return [torch.empty((*lead, *data.shape[1:]), dtype=data.dtype), torch.empty(sizes.batch, dtype=torch.int64)]
+    return [
+        torch.empty((*lead, *data.shape[1:]), dtype=data.dtype),
+        torch.empty(sizes.batch, dtype=torch.int64),
+    ]
 
 
 _RULES: dict[str, Rule] = {PACK: _pack, PAD: _pad, **dict.fromkeys(LAYERS, _layer)}
@@ -68,8 +73,10 @@ _RULES: dict[str, Rule] = {PACK: _pack, PAD: _pad, **dict.fromkeys(LAYERS, _laye
 
 
 def kept_whole(seen: View, kinds: Sequence[str]) -> list[str]:
-    """The kinds with those nodes in torch that hand a part of a packed sequence to another segment, or read it from
-    one; so are those that read a number of it, which would be a size that an input's data decide."""
+    """The kinds with those nodes in torch that hand a part of a packed sequence to another segment,
+    or read it from one; so are those that read a number of it, which would be a size that an
+    input's data decide.
+    """
     kinds, parts = list(kinds), _parts(seen)
     if not parts:
         return kinds
@@ -100,4 +107,8 @@ def _made(step: Step, parts: set[str]) -> Sequence[str]:
         return step.outputs
     reads = bool(step.inputs) and step.inputs[0] in parts
     name = step.kind.removeprefix("aten::")
-    return step.outputs[:1] if step.key in LAYERS or (reads and (name in BY_ROW or name == "select")) else ()
+    return (
+        step.outputs[:1]
+        if step.key in LAYERS or (reads and (name in BY_ROW or name == "select"))
+        else ()
+    )

@@ -1,4 +1,6 @@
-"""Nodes that a trial need not try again: the layers of a model repeat, and TensorRT takes its time for each."""
+"""Nodes that a trial need not try again: the layers of a model repeat, and TensorRT takes its time
+for each.
+"""
 
 from __future__ import annotations
 
@@ -12,16 +14,19 @@ from builder.conversion.facts import is_tensor
 from builder.partition.view import Step
 
 MOST_VALUES = 16
-"""Whole-number constants up to this size are told apart by their values, which can be axes and sizes; larger ones are
-never taken for each other."""
+"""Whole-number constants up to this size are told apart by their values, which can be axes and
+sizes; larger ones are never taken for each other.
+"""
 
 
 class Repeats:
-    """What was converted for which arguments. A node with the same operator, dtypes, symbolic shapes and numbers as an
-    earlier one gets that one's tensors as stand-ins: whether the next nodes convert depends on no more than that.
+    """What was converted for which arguments. A node with the same operator, dtypes, symbolic
+    shapes and numbers as an earlier one gets that one's tensors as stand-ins: whether the next
+    nodes convert depends on no more than that.
 
-    Weights count by shape alone. Not remembered is what gives whole numbers, which can become sizes, and what gives
-    axes of its own, which differ from node to node. Should a node refuse after all, its segment is cut anew there.
+    Weights count by shape alone. Not remembered is what gives whole numbers, which can become
+    sizes, and what gives axes of its own, which differ from node to node. Should a node refuse
+    after all, its segment is cut anew there.
     """
 
     def __init__(self, ctx: ConversionContext) -> None:
@@ -40,16 +45,25 @@ class Repeats:
         return (None, None) if None in signature else (signature, self.known.get(signature))
 
     def remember(self, signature: Any, step: Step) -> None:
-        """The node was converted: its outputs stand in for those of the next one that is known by the same."""
+        """The node was converted: its outputs stand in for those of the next one that is known by
+        the same.
+        """
         results = [self.ctx.values[name] for name in step.outputs]
         given = set().union(*(self._symbols(self.ctx.values[name]) for name in step.inputs))
-        if all(is_tensor(r) and not _is_whole(self.ctx, r) and self._symbols(r) <= given for r in results):
+        if all(
+            is_tensor(r) and not _is_whole(self.ctx, r) and self._symbols(r) <= given
+            for r in results
+        ):
             self.known[signature] = results
 
     def _symbols(self, value: Any) -> set[Any]:
         if isinstance(value, list):
             return set().union(*map(self._symbols, value))
-        return set().union(*(e.free_symbols for e in _exprs(self.ctx, value))) if is_tensor(value) else set()
+        return (
+            set().union(*(e.free_symbols for e in _exprs(self.ctx, value)))
+            if is_tensor(value)
+            else set()
+        )
 
 
 def _signature(ctx: ConversionContext, value: Any) -> Any:
@@ -68,7 +82,11 @@ def _signature(ctx: ConversionContext, value: Any) -> Any:
 def _constant(value: torch.Tensor) -> Any:
     if value.is_floating_point():
         return value.shape, value.dtype
-    return (value.shape, value.dtype, *value.flatten().tolist()) if value.numel() <= MOST_VALUES else None
+    return (
+        (value.shape, value.dtype, *value.flatten().tolist())
+        if value.numel() <= MOST_VALUES
+        else None
+    )
 
 
 def _exprs(ctx: ConversionContext, tensor: Any) -> Sequence[Any]:

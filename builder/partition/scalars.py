@@ -1,5 +1,6 @@
-"""Tensors without axes, which cross with one axis of 1: no Triton tensor has none, and its TensorRT backend cannot hide
-that from an engine."""
+"""Tensors without axes, which cross with one axis of 1: no Triton tensor has none, and its TensorRT
+backend cannot hide that from an engine.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +11,9 @@ from builder.lowering import ir
 
 
 def with_axis(graph: Any, inputs: Sequence[bool], outputs: Sequence[bool]) -> tuple[int, int]:
-    """Change the graph so that those of its inputs and outputs come and go with the shape [1], as () within; how many
-    nodes that adds in front of the others and behind them."""
+    """Change the graph so that those of its inputs and outputs come and go with the shape [1], as
+    () within; how many nodes that adds in front of the others and behind them.
+    """
     first, before = next(iter(graph.nodes()), graph.return_node()), _count(graph)
     for value, bare in zip(list(graph.inputs()), inputs, strict=True):
         if bare:
@@ -20,12 +22,16 @@ def with_axis(graph: Any, inputs: Sequence[bool], outputs: Sequence[bool]) -> tu
     between = _count(graph)
     for position, (value, bare) in enumerate(zip(list(graph.outputs()), outputs, strict=True)):
         if bare:
-            graph.return_node().replaceInput(position, _reshaped(graph, value, [1], graph.return_node()))
+            graph.return_node().replaceInput(
+                position, _reshaped(graph, value, [1], graph.return_node())
+            )
     return between - before, _count(graph) - between
 
 
 def takes_axis(node: Any, inputs: Collection[str]) -> bool:
-    """Whether the node makes a tensor without axes of one of the graph's inputs, as with_axis has it."""
+    """Whether the node makes a tensor without axes of one of the graph's inputs, as with_axis has
+    it.
+    """
     if node.kind() != "aten::reshape" or node.inputsAt(0).debugName() not in inputs:
         return False
     return ir.int_list(node.inputsAt(1)) == []
@@ -37,6 +43,7 @@ def _count(graph: Any) -> int:
 
 def _reshaped(graph: Any, value: Any, shape: list[int], before: Any) -> Any:
     """A new value in front of a node: this one in another shape."""
-    lengths = [ir.insert_constant(graph, length, before) for length in shape]  # an empty list is no constant to torch
+    # an empty list is no constant to torch
+    lengths = [ir.insert_constant(graph, length, before) for length in shape]
     sizes = ir.insert(graph, "prim::ListConstruct", lengths, before, types=[ir.C.ListType.ofInts()])
     return ir.insert(graph, "aten::reshape", [value, sizes.output()], before).output()

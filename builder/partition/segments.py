@@ -1,6 +1,8 @@
-"""Which nodes go together: a graph's nodes of two kinds, contracted to as few segments as possible, never in a cycle.
+"""Which nodes go together: a graph's nodes of two kinds, contracted to as few segments as possible,
+never in a cycle.
 
-Plain Python over numbers: no torch and no TensorRT here, so that its promises can be tested on any graph.
+Plain Python over numbers: no torch and no TensorRT here, so that its promises can be tested on any
+graph.
 """
 
 from __future__ import annotations
@@ -8,20 +10,23 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 TENSORRT, TORCH, FREE = "tensorrt", "torch", "free"
-"""What runs a node; a free one belongs to no segment: each reader recomputes it, so what is behind it is read through
-it."""
+"""What runs a node; a free one belongs to no segment: each reader recomputes it, so what is behind
+it is read through it.
+"""
 NOWHERE = -1
 """The segment of a free node."""
 
 
 def assign(kinds: Sequence[str], parents: Sequence[Sequence[int]]) -> list[int]:
-    """The segment number of each node; nodes stand in topological order, `parents[i]` are indices below i.
+    """The segment number of each node; nodes stand in topological order, `parents[i]` are indices
+    below i.
 
-    A node's level is the greatest number of changes of kind on any path to it; nodes of one level are of one kind and
-    form one segment. Edges never lead to a lower level, so the contraction has no cycle. No partition has fewer
-    segments: put any valid one in topological order, merge neighbours of one kind, and the kinds alternate; level
-    numbers are the earliest place in such an order, for each of the two kinds that it can begin with. Linear in nodes
-    and edges: a free node hands on two numbers, however much is behind it.
+    A node's level is the greatest number of changes of kind on any path to it; nodes of one level
+    are of one kind and form one segment. Edges never lead to a lower level, so the contraction has
+    no cycle. No partition has fewer segments: put any valid one in topological order, merge
+    neighbours of one kind, and the kinds alternate; level numbers are the earliest place in such an
+    order, for each of the two kinds that it can begin with. Linear in nodes and edges: a free node
+    hands on two numbers, however much is behind it.
     """
     candidates = [_levels(kinds, parents, first) for first in (TENSORRT, TORCH)]
     levels = min(candidates, key=lambda levels: len(set(levels) - {NOWHERE}))
@@ -32,7 +37,9 @@ def assign(kinds: Sequence[str], parents: Sequence[Sequence[int]]) -> list[int]:
 def _levels(kinds: Sequence[str], parents: Sequence[Sequence[int]], first: str) -> list[int]:
     """Levels are even for the kind `first` and odd for the other one; a free node has none."""
     reached: list[tuple[int, int]] = []
-    """For each node the greatest even and the greatest odd level at or behind it that its readers must not precede."""
+    """For each node the greatest even and the greatest odd level at or behind it that its readers
+    must not precede.
+    """
     levels: list[int] = []
     for kind, above in zip(kinds, parents, strict=True):
         even = odd = NOWHERE
@@ -52,14 +59,20 @@ def _levels(kinds: Sequence[str], parents: Sequence[Sequence[int]], first: str) 
 
 
 ROUNDS = 64
-"""As often segments are formed anew to melt only the lighter half of the light ones; then all of them melt at once."""
+"""As often segments are formed anew to melt only the lighter half of the light ones; then all of
+them melt at once.
+"""
 
 
-def melt(kinds: Sequence[str], parents: Sequence[Sequence[int]], weights: Sequence[float], least: float) -> list[str]:
-    """The kinds after every TensorRT segment that weighs less than `least` has gone to torch, the lighter ones first.
+def melt(
+    kinds: Sequence[str], parents: Sequence[Sequence[int]], weights: Sequence[float], least: float
+) -> list[str]:
+    """The kinds after every TensorRT segment that weighs less than `least` has gone to torch, the
+    lighter ones first.
 
-    Melting one segment can join its neighbours, so the segments are formed anew until none is too light; each time the
-    lighter half of them melts, which takes a logarithmic number of rounds, not one for each segment.
+    Melting one segment can join its neighbours, so the segments are formed anew until none is too
+    light; each time the lighter half of them melts, which takes a logarithmic number of rounds, not
+    one for each segment.
     """
     kinds = list(kinds)
     turn = 0
@@ -70,7 +83,9 @@ def melt(kinds: Sequence[str], parents: Sequence[Sequence[int]], weights: Sequen
     return kinds
 
 
-def _light(segments: Sequence[int], kinds: Sequence[str], weights: Sequence[float], least: float) -> list[int]:
+def _light(
+    segments: Sequence[int], kinds: Sequence[str], weights: Sequence[float], least: float
+) -> list[int]:
     """The TensorRT segments that weigh too little, lightest first."""
     total: dict[int, float] = {}
     for segment, kind, weight in zip(segments, kinds, weights, strict=True):

@@ -1,4 +1,6 @@
-"""What more goes to torch than what TensorRT refuses: segments that are not worth it, and what cannot be parted."""
+"""What more goes to torch than what TensorRT refuses: segments that are not worth it, and what
+cannot be parted.
+"""
 
 from __future__ import annotations
 
@@ -26,8 +28,10 @@ def members(seen: View, kinds: Sequence[str]) -> Members:
 
 
 def settled(seen: View, kinds: Sequence[str], shapes: Shapes, least: int) -> list[str]:
-    """The kinds after every rule has sent to torch what it must. What one sends can leave less than another one asks
-    for, so they begin again until none finds anything; every turn but the last has more in torch."""
+    """The kinds after every rule has sent to torch what it must. What one sends can leave less than
+    another one asks for, so they begin again until none finds anything; every turn but the last has
+    more in torch.
+    """
     before: list[str] = []
     now = list(kinds)
     while now != before:
@@ -41,10 +45,14 @@ def settled(seen: View, kinds: Sequence[str], shapes: Shapes, least: int) -> lis
 
 
 def _without_islands(seen: View, kinds: Sequence[str], shapes: Shapes) -> list[str]:
-    """TensorRT segments with torch on both sides whose hand-overs cost more than they save go to torch."""
+    """TensorRT segments with torch on both sides whose hand-overs cost more than they save go to
+    torch.
+    """
     kinds, segments = list(kinds), members(seen, kinds)
     inputs = [inputs_of(seen, closure(seen, indices)) for _, indices in segments]
-    wanted = {name for names in inputs for name in names} | {v.debugName() for v in seen.graph.outputs()}
+    wanted = {name for names in inputs for name in names} | {
+        v.debugName() for v in seen.graph.outputs()
+    }
     for (kind, indices), read in list(zip(segments, inputs, strict=True))[1:-1]:
         made = (name for index in indices for name in seen.steps[index].outputs if name in wanted)
         crossing = sum(cost.size_in_bytes(shapes, name) for name in (*read, *made))
@@ -56,11 +64,16 @@ def _without_islands(seen: View, kinds: Sequence[str], shapes: Shapes) -> list[s
 
 
 def _beside_readers(seen: View, kinds: Sequence[str], shapes: Shapes) -> list[str]:
-    """A TensorRT node that makes, for one in torch, a tensor whose shape depends on data goes to torch: an engine's
-    output of it could be told to no endpoint."""
+    """A TensorRT node that makes, for one in torch, a tensor whose shape depends on data goes to
+    torch: an engine's output of it could be told to no endpoint.
+    """
     found, read = list(kinds), set[str]()
     for index in reversed(range(len(seen.steps))):
-        unknown = (name for name in seen.steps[index].outputs if name in read and shapes.spec(name, name) is None)
+        unknown = (
+            name
+            for name in seen.steps[index].outputs
+            if name in read and shapes.spec(name, name) is None
+        )
         if found[index] == TENSORRT and any(unknown):
             found[index] = TORCH
         if found[index] == TORCH:
@@ -69,8 +82,10 @@ def _beside_readers(seen: View, kinds: Sequence[str], shapes: Shapes) -> list[st
 
 
 def _with_known_borders(seen: View, kinds: Sequence[str], shapes: Shapes) -> list[str]:
-    """A TensorRT node that reads, from another segment, a tensor whose shape depends on data goes to torch: within an
-    engine TensorRT can hold such a tensor (its own nonzero), an engine's input must have a range."""
+    """A TensorRT node that reads, from another segment, a tensor whose shape depends on data goes
+    to torch: within an engine TensorRT can hold such a tensor (its own nonzero), an engine's input
+    must have a range.
+    """
     kinds = list(kinds)
     for kind, indices in members(seen, kinds):
         if kind == TENSORRT and _loose(seen, indices, shapes):
@@ -83,4 +98,6 @@ def _with_known_borders(seen: View, kinds: Sequence[str], shapes: Shapes) -> lis
 
 def _loose(seen: View, indices: Sequence[int], shapes: Shapes) -> set[str]:
     """What these nodes read and none of them makes, of a shape that is not known."""
-    return {name for name in inputs_of(seen, closure(seen, indices)) if shapes.spec(name, name) is None}
+    return {
+        name for name in inputs_of(seen, closure(seen, indices)) if shapes.spec(name, name) is None
+    }

@@ -1,7 +1,9 @@
-"""The shape and dtype of every value of a lowered graph, from the graph and the profiles: no data is made up.
+"""The shape and dtype of every value of a lowered graph, from the graph and the profiles: no data
+is made up.
 
-The graph is interpreted on meta tensors, which have shapes and no values, at each profile's min, opt and max and at
-probes where the named axes differ from each other, so that an axis inside the graph is recognised by its name.
+The graph is interpreted on meta tensors, which have shapes and no values, at each profile's min,
+opt and max and at probes where the named axes differ from each other, so that an axis inside the
+graph is recognised by its name.
 """
 
 from __future__ import annotations
@@ -26,7 +28,9 @@ Sizes = Mapping[str, int]
 
 @dataclass(frozen=True)
 class Shapes:
-    """For each value name its dtype and its shape at every probe; a value that depends on data is absent."""
+    """For each value name its dtype and its shape at every probe; a value that depends on data is
+    absent.
+    """
 
     probes: tuple[Sizes, ...]
     known: Mapping[str, tuple[torch.dtype, tuple[tuple[int, ...], ...]]]
@@ -34,27 +38,41 @@ class Shapes:
     flops: tuple[int, ...] = ()
     """Of each top-level node at the first profile's opt; 0 where torch's counter knows none."""
     open: Mapping[str, str] = field(default_factory=dict)
-    """By name the values whose shapes depend on data first, with the kind of node that makes each; those that a range
-    was given for too."""
+    """By name the values whose shapes depend on data first, with the kind of node that makes each;
+    those that a range was given for too.
+    """
 
     def spec(self, value: str, name: str) -> tuple[TensorSpec, dict[str, Range]] | None:
-        """The TensorSpec of a value as an input `name` of a segment, and the ranges of the axes that have no name of
-        the user's (called `<name>_<axis>`); None where the shape depends on data, the rank changes, or the dtype is
-        one that no endpoint has (complex)."""
+        """The TensorSpec of a value as an input `name` of a segment, and the ranges of the axes
+        that have no name of the user's (called `<name>_<axis>`); None where the shape depends on
+        data, the rank changes, or the dtype is one that no endpoint has (complex).
+        """
         dtype, shapes = self.known.get(value, (None, ()))
-        if str(dtype).removeprefix("torch.") not in DTYPES or len({len(shape) for shape in shapes}) != 1:
+        if (
+            str(dtype).removeprefix("torch.") not in DTYPES
+            or len({len(shape) for shape in shapes}) != 1
+        ):
             return None
-        axes = [self._axis(sizes, f"{name}_{position}") for position, sizes in enumerate(zip(*shapes, strict=True))]
+        axes = [
+            self._axis(sizes, f"{name}_{position}")
+            for position, sizes in enumerate(zip(*shapes, strict=True))
+        ]
         spans = zip(axes, zip(*shapes, strict=True), strict=True)
         own = {str(axis): _range(sizes) for axis, sizes in spans if self._is_own(axis)}
-        dims = {axis: own.get(axis) or self.profiles[0][axis] for axis in axes if isinstance(axis, str)}
+        dims = {
+            axis: own.get(axis) or self.profiles[0][axis] for axis in axes if isinstance(axis, str)
+        }
         return TensorSpec(str(dtype).removeprefix("torch."), tuple(axes), dims=dims, name=name), own
 
     def _axis(self, sizes: Sequence[int], own: str) -> int | str:
         """A static size, the one named axis that agrees at every probe, or a name of its own."""
         if len(set(sizes)) == 1:
             return sizes[0]
-        names = [n for n in self.probes[0] if all(probe[n] == s for probe, s in zip(self.probes, sizes, strict=True))]
+        names = [
+            n
+            for n in self.probes[0]
+            if all(probe[n] == s for probe, s in zip(self.probes, sizes, strict=True))
+        ]
         return names[0] if len(names) == 1 else own
 
     def _is_own(self, axis: int | str) -> bool:
@@ -73,30 +91,43 @@ def infer(
     steps: Sequence[Step] | None = None,
     ranges: Mapping[str, Range] | None = None,
 ) -> Shapes:
-    """Interpret the graph at every probe; `steps` are its nodes where they have been read already. A value is known if
-    every probe could compute it. `ranges` are those of sizes that depend on data (Fallback.ranges); the axes that they
-    give are in the result's profiles. A spec of None is an input of unknown shape."""
+    """Interpret the graph at every probe; `steps` are its nodes where they have been read already.
+    A value is known if every probe could compute it. `ranges` are those of sizes that depend on
+    data (Fallback.ranges); the axes that they give are in the result's profiles. A spec of None is
+    an input of unknown shape.
+    """
     steps = view.steps(lowered.graph) if steps is None else steps
     axes = bounds.axes(steps, ranges or {}, profiles)
-    profiles = [{**profile, **{axis.name: axis.range for axis in axes.values()}} for profile in profiles]
+    profiles = [
+        {**profile, **{axis.name: axis.range for axis in axes.values()}} for profile in profiles
+    ]
     points, memory = probes(profiles), Memory()
     interpreters = [_interpreter(lowered, specs, sizes, memory, axes) for sizes in points]
     flops = Lockstep(interpreters).run(steps)
     runs = [_known(interpreter) for interpreter in interpreters]
     common = set.intersection(*(set(run) for run in runs))
-    known = {name: (runs[0][name].dtype, tuple(tuple(run[name].shape) for run in runs)) for name in common}
+    known = {
+        name: (runs[0][name].dtype, tuple(tuple(run[name].shape) for run in runs))
+        for name in common
+    }
     opened = {name: node.kind() for name, node in interpreters[0].sources.items()}
     bounds.check(ranges or {}, opened)
-    return Shapes(tuple(points), known, tuple(profiles), tuple(counts[1] for counts in flops), opened)
+    return Shapes(
+        tuple(points), known, tuple(profiles), tuple(counts[1] for counts in flops), opened
+    )
 
 
 def probes(profiles: Sequence[Profile]) -> list[Sizes]:
-    """Each profile's min, opt and max, and two points inside it where the axes differ as far as their ranges allow."""
+    """Each profile's min, opt and max, and two points inside it where the axes differ as far as
+    their ranges allow.
+    """
     points: list[Sizes] = []
     for profile in profiles:
         points += [{name: span[which] for name, span in profile.items()} for which in range(3)]
         for step in (1, 2):
-            points.append({n: _inside(span, step * k) for k, (n, span) in enumerate(profile.items(), start=1)})
+            points.append(
+                {n: _inside(span, step * k) for k, (n, span) in enumerate(profile.items(), start=1)}
+            )
     return points
 
 
@@ -113,7 +144,9 @@ def _interpreter(
     axes: Mapping[str, bounds.Axis],
 ) -> ShapeInterpreter:
     """One that holds the graph's inputs (on meta), with the named axes at these sizes."""
-    interpreter = ShapeInterpreter(memory, {value: sizes[axis.name] for value, axis in axes.items()})
+    interpreter = ShapeInterpreter(
+        memory, {value: sizes[axis.name] for value, axis in axes.items()}
+    )
     for value, spec in zip(lowered.graph.inputs(), specs, strict=True):
         if spec is None:
             interpreter.ctx.values[value.debugName()] = MISSING
@@ -127,4 +160,8 @@ def _interpreter(
 def _known(interpreter: ShapeInterpreter) -> dict[str, torch.Tensor]:
     """The tensors of all values whose shapes do not depend on data."""
     values = interpreter.ctx.values.items()
-    return {name: v for name, v in values if isinstance(v, torch.Tensor) and not isinstance(v, FakeTensor)}
+    return {
+        name: v
+        for name, v in values
+        if isinstance(v, torch.Tensor) and not isinstance(v, FakeTensor)
+    }

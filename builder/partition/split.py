@@ -23,11 +23,13 @@ from builder.partition.view import Step, View, view
 
 @dataclass(frozen=True)
 class Segment:
-    """One piece: `kind` is "tensorrt" or "torch"; `inputs` and `outputs` are names of tensors: the model's own, or of
-    values that cross; no two values of a model share one. `specs` are the inputs', `output_specs` the outputs' (None
-    where a shape depends on data, or no endpoint has the dtype: torch only); what crosses without axes has the shape
-    [1] there. `indices` are the places in the model's graph of the segment's nodes, in its graph's order; a node that
-    hands on a number has the place of who makes it, and one that gives such a tensor its axis, or takes it, NOWHERE."""
+    """One piece: `kind` is "tensorrt" or "torch"; `inputs` and `outputs` are names of tensors: the
+    model's own, or of values that cross; no two values of a model share one. `specs` are the
+    inputs', `output_specs` the outputs' (None where a shape depends on data, or no endpoint has the
+    dtype: torch only); what crosses without axes has the shape [1] there. `indices` are the places
+    in the model's graph of the segment's nodes, in its graph's order; a node that hands on a number
+    has the place of who makes it, and one that gives such a tensor its axis, or takes it, NOWHERE.
+    """
 
     kind: str
     lowered: LoweredGraph
@@ -44,26 +46,35 @@ class Segment:
 
 @dataclass(frozen=True)
 class Partition:
-    """All segments in an order in which they can run, and why each node that stays in torch does."""
+    """All segments in an order in which they can run, and why each node that stays in torch
+    does.
+    """
 
     segments: tuple[Segment, ...]
     refused: tuple[UnsupportedOperator, ...]
     warnings: tuple[str, ...]
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
-    """The model's inputs and outputs by the names that the segments have for them, in the model's order."""
+    """The model's inputs and outputs by the names that the segments have for them, in the model's
+    order.
+    """
     open: tuple[tuple[str, str], ...] = ()
-    """(operator, tensor) of each tensor whose shape depends on data first and has no range in the manifest."""
+    """(operator, tensor) of each tensor whose shape depends on data first and has no range in the
+    manifest.
+    """
 
     def summary(self) -> str:
-        """`3 segments: TensorRT 96.4 % of the flops, 2 hand-overs, 1.2 MB each at opt` (on average)."""
+        """`3 segments: TensorRT 96.4 % of the flops, 2 hand-overs, 1.2 MB each at opt` (on
+        average).
+        """
         total = sum(s.flops for s in self.segments) or 1
         share = 100 * sum(s.flops for s in self.segments if s.kind == TENSORRT) / total
         count = len(self.segments)
         crossing = sum(s.crossing_bytes for s in self.segments) / 1e6 / max(count - 1, 1)
         return (
-            f"{count} segment{'s' if count != 1 else ''}: TensorRT {share:.1f} % of the flops, "
-            f"{count - 1} hand-over{'s' if count != 2 else ''}, {crossing:.3g} MB{' each' if count > 2 else ''} at opt"
+            f"{count} segment{'s' if count != 1 else ''}: TensorRT {share:.1f} % of the flops,"
+            f" {count - 1} hand-over{'s' if count != 2 else ''}, {crossing:.3g}"
+            f" MB{' each' if count > 2 else ''} at opt"
         )
 
 
@@ -77,20 +88,27 @@ def split(
 ) -> Partition:
     """Decide for each node TensorRT or torch, and form as few segments as the graph allows.
 
-    `kept` are indices of nodes that shall stay in torch (of modules that the manifest names). A graph that still writes
-    in place (`as_written`) is one segment, in torch. Raises UnsupportedOperators where `fallback.require_full` asks for
-    one engine and a node cannot convert.
+    `kept` are indices of nodes that shall stay in torch (of modules that the manifest names). A
+    graph that still writes in place (`as_written`) is one segment, in torch. Raises
+    UnsupportedOperators where `fallback.require_full` asks for one engine and a node cannot
+    convert.
     """
     whole = bool(lowered.as_written)
     lowered, specs = with_own_outputs(lowered), named(specs, lowered)
     places = hand_over(lowered.graph)
-    kept = {now for now, place in enumerate(places) if place in kept and place not in places[now - 1 : now]}
+    kept = {
+        now
+        for now, place in enumerate(places)
+        if place in kept and place not in places[now - 1 : now]
+    }
     seen = view(lowered.graph)
     shapes = infer(lowered, specs, profiles, seen.steps, fallback.ranges)
     profiles = shapes.profiles
     found, kinds = Support({}, ()), [TORCH] * len(seen.steps)
     if not whole:
-        found = support(lowered, specs, profiles, shapes, ops=fallback.ops, kept=kept, steps=seen.steps)
+        found = support(
+            lowered, specs, profiles, shapes, ops=fallback.ops, kept=kept, steps=seen.steps
+        )
         if found.refused and fallback.require_full:
             raise UnsupportedOperators(list(found.refused.values()))
         kinds = [_kind(step, index, found) for index, step in enumerate(seen.steps)]
@@ -98,8 +116,12 @@ def split(
     inputs = tuple(str(spec.name) for spec in specs)
     crossing = _Crossing(seen, replace(lowered, inputs=inputs), shapes, profiles, places)
     segments = crossing.segments(members(seen, kinds))
-    unbounded = tuple((kind, border_name(name)) for name, kind in shapes.open.items() if name not in shapes.known)
-    return Partition(segments, tuple(found.refused.values()), found.warnings, inputs, lowered.outputs, unbounded)
+    unbounded = tuple(
+        (kind, border_name(name)) for name, kind in shapes.open.items() if name not in shapes.known
+    )
+    return Partition(
+        segments, tuple(found.refused.values()), found.warnings, inputs, lowered.outputs, unbounded
+    )
 
 
 def _kind(step: Step, index: int, found: Support) -> str:
@@ -112,13 +134,27 @@ class _Crossing:
     """What each segment reads and what others read of it."""
 
     def __init__(
-        self, seen: View, lowered: LoweredGraph, shapes: Shapes, profiles: Sequence[Profile], places: Sequence[int]
+        self,
+        seen: View,
+        lowered: LoweredGraph,
+        shapes: Shapes,
+        profiles: Sequence[Profile],
+        places: Sequence[int],
     ) -> None:
-        self.seen, self.shapes, self.profiles, self.flops = seen, shapes, tuple(profiles), shapes.flops
+        self.seen, self.shapes, self.profiles, self.flops = (
+            seen,
+            shapes,
+            tuple(profiles),
+            shapes.flops,
+        )
         self.places = places
         self.names = TensorNames(lowered)
         self.model_inputs = frozenset(lowered.inputs)
-        self.own = {value.debugName() for side in ("inputs", "outputs") for value in getattr(lowered.graph, side)()}
+        self.own = {
+            value.debugName()
+            for side in ("inputs", "outputs")
+            for value in getattr(lowered.graph, side)()
+        }
         self.wanted = {value.debugName() for value in lowered.graph.outputs()}
 
     def segments(self, groups: Sequence[tuple[str, list[int]]]) -> tuple[Segment, ...]:
@@ -126,9 +162,14 @@ class _Crossing:
         closures = [closure(self.seen, members) for _, members in groups]
         inputs = [inputs_of(self.seen, indices) for indices in closures]
         self.wanted.update(name for names in inputs for name in names)
-        return tuple(self._segment(*group, c, i) for group, c, i in zip(groups, closures, inputs, strict=True))
+        return tuple(
+            self._segment(*group, c, i)
+            for group, c, i in zip(groups, closures, inputs, strict=True)
+        )
 
-    def _segment(self, kind: str, members: list[int], indices: list[int], inputs: list[str]) -> Segment:
+    def _segment(
+        self, kind: str, members: list[int], indices: list[int], inputs: list[str]
+    ) -> Segment:
         produced = [name for index in members for name in self.seen.steps[index].outputs]
         outputs = [name for name in produced if name in self.wanted]
         own: dict[str, Range] = {}
@@ -146,7 +187,11 @@ class _Crossing:
             (*(NOWHERE,) * front, *(self.places[i] for i in indices), *(NOWHERE,) * back),
             len(members),
             sum(self.flops[i] for i in members),
-            sum(cost.size_in_bytes(self.shapes, n) for n in inputs if self.names[n] not in self.model_inputs),
+            sum(
+                cost.size_in_bytes(self.shapes, n)
+                for n in inputs
+                if self.names[n] not in self.model_inputs
+            ),
         )
 
     def _spec(self, value: str, own: dict[str, Range]) -> TensorSpec | None:

@@ -1,4 +1,6 @@
-"""Values that stand for tensors of which only the shape is known: on meta, or fake with sizes that are unknowns."""
+"""Values that stand for tensors of which only the shape is known: on meta, or fake with sizes that
+are unknowns.
+"""
 
 from __future__ import annotations
 
@@ -32,9 +34,15 @@ def is_unknown(value: Any) -> bool:
 def common(one: Any, other: Any) -> Any:
     """The value if both are the same as far as shapes go, else MISSING."""
     if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
-        same = not is_unknown([one, other]) and one.shape == other.shape and one.dtype == other.dtype
+        same = (
+            not is_unknown([one, other]) and one.shape == other.shape and one.dtype == other.dtype
+        )
         return without_data(one) if same else MISSING
-    return one if type(one) is type(other) and isinstance(one, bool | int | float) and one == other else MISSING
+    return (
+        one
+        if type(one) is type(other) and isinstance(one, bool | int | float) and one == other
+        else MISSING
+    )
 
 
 def on_meta(values: Sequence[Any]) -> bool:
@@ -55,7 +63,11 @@ def without_data(value: Any) -> Any:
         return [without_data(v) for v in value]
     if isinstance(value, torch.Tensor) and value.is_meta:
         return value
-    return value.to("meta") if isinstance(value, torch.Tensor) and not isinstance(value, FakeTensor) else value
+    return (
+        value.to("meta")
+        if isinstance(value, torch.Tensor) and not isinstance(value, FakeTensor)
+        else value
+    )
 
 
 def fake(value: Any) -> Any:
@@ -76,8 +88,10 @@ def at(value: Any, size: int) -> Any:
 
 
 def settled(value: Any) -> Any:
-    """Without the unknowns where none of the sizes is one. An unknown size is taken not to be 0 or 1, as in
-    torch.export: these change what an operator does (broadcasting), and hardly ever the shape that it gives."""
+    """Without the unknowns where none of the sizes is one. An unknown size is taken not to be 0 or
+    1, as in torch.export: these change what an operator does (broadcasting), and hardly ever the
+    shape that it gives.
+    """
     if isinstance(value, list | tuple):
         return [settled(v) for v in value]
     if not isinstance(value, FakeTensor):

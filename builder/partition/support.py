@@ -1,4 +1,6 @@
-"""Which nodes TensorRT can run: every node is tried on a scratch network with the arguments that it really has."""
+"""Which nodes TensorRT can run: every node is tried on a scratch network with the arguments that it
+really has.
+"""
 
 from __future__ import annotations
 
@@ -31,13 +33,16 @@ READS_OTHERS = "it reads a value that TensorRT cannot hold, or whose shape depen
 
 
 MOST_TOLD = 100
-"""Of as many nodes with one schema and reason the source line is looked up, which takes torch as long as its text is.
+"""Of as many nodes with one schema and reason the source line is looked up, which takes torch as
+long as its text is.
 """
 
 
 @dataclass(frozen=True)
 class Support:
-    """What the trial found: `refused` holds, by the node's index in the graph, why it stays in torch."""
+    """What the trial found: `refused` holds, by the node's index in the graph, why it stays in
+    torch.
+    """
 
     refused: dict[int, UnsupportedOperator]
     warnings: tuple[str, ...]
@@ -46,10 +51,15 @@ class Support:
 class Trial(BlockConverter):
     """Converts what it can; where a node cannot be, its outputs go on as inputs of the network."""
 
-    def __init__(self, ctx: ConversionContext, shapes: Shapes, ops: Collection[str], kept: Collection[int]) -> None:
+    def __init__(
+        self, ctx: ConversionContext, shapes: Shapes, ops: Collection[str], kept: Collection[int]
+    ) -> None:
         super().__init__(ctx)
-        # Their own, to be added to: copies for each of thousands of placeholders would cost the square of it.
-        self.profiles: tuple[dict[str, Range], ...] = tuple(dict(profile) for profile in ctx.profiles)
+        # Their own, to be added to: copies for each of thousands of placeholders would cost the
+        # square of it.
+        self.profiles: tuple[dict[str, Range], ...] = tuple(
+            dict(profile) for profile in ctx.profiles
+        )
         ctx.profiles = self.profiles
         self.shapes, self.ops, self.kept = shapes, ops, kept
         self.refused: dict[int, UnsupportedOperator] = {}
@@ -57,7 +67,8 @@ class Trial(BlockConverter):
         self.position = 0
         self.repeats = Repeats(ctx)
         self.placeholders: dict[Any, Any] = {}
-        """By dtype and shape, where nothing else can tell one from another: TensorRT is slow with thousands of inputs.
+        """By dtype and shape, where nothing else can tell one from another: TensorRT is slow with
+        thousands of inputs.
         """
         self.told: Counter[tuple[str, str]] = Counter()
 
@@ -71,8 +82,9 @@ class Trial(BlockConverter):
                 self._try(step)
 
     def _forget(self, step: Step) -> None:
-        """A branch or loop that stays in torch for what is in it: what others read crosses, as what it is known to be,
-        not as the trial made it in spite of the refusal."""
+        """A branch or loop that stays in torch for what is in it: what others read crosses, as what
+        it is known to be, not as the trial made it in spite of the refusal.
+        """
         if self.position in self.refused:
             self._skip_outputs(step.node)
 
@@ -86,7 +98,9 @@ class Trial(BlockConverter):
             self.repeats.remember(signature, step)
 
     def _is_kept(self, kind: str) -> bool:
-        return self.position in self.kept or any(fnmatch.fnmatchcase(kind, pattern) for pattern in self.ops)
+        return self.position in self.kept or any(
+            fnmatch.fnmatchcase(kind, pattern) for pattern in self.ops
+        )
 
     def node(self, node: Any) -> None:
         """As in conversion, but a converter's defect falls back too, with a warning."""
@@ -108,13 +122,21 @@ class Trial(BlockConverter):
         if self.position not in self.refused:
             schema = node.schema() if node.schema() != NO_SCHEMA else node.kind()
             self.told[schema, reason] += 1
-            place = where(node) if self.told[schema, reason] <= MOST_TOLD and reason != READS_OTHERS else "graph"
+            place = (
+                where(node)
+                if self.told[schema, reason] <= MOST_TOLD and reason != READS_OTHERS
+                else "graph"
+            )
             name = next((value.debugName() for value in node.outputs()), "")
-            self.refused[self.position] = UnsupportedOperator(schema, name, place, reason, fix or FALLBACK_FIX)
+            self.refused[self.position] = UnsupportedOperator(
+                schema, name, place, reason, fix or FALLBACK_FIX
+            )
         self._skip_outputs(node)
 
     def _finish(self, node: Any, first: int) -> None:
-        """Sizes only: nobody will read the names and source lines of a scratch network, and they take longest."""
+        """Sizes only: nobody will read the names and source lines of a scratch network, and they
+        take longest.
+        """
         for index in range(first, self.ctx.net.num_layers):
             propagate(self.ctx, self.ctx.net.get_layer(index))
 
@@ -128,7 +150,9 @@ class Trial(BlockConverter):
             self.ctx.values[value.debugName()] = self._placeholder(value.debugName())
 
     def _placeholder(self, name: str) -> Any:
-        """A network input with the value's inferred shape, or MISSING where the shape depends on data."""
+        """A network input with the value's inferred shape, or MISSING where the shape depends on
+        data.
+        """
         found = self.shapes.spec(name, f"placeholder_{name}_{self.ctx.net.num_inputs}")
         if found is None or found[0].dtype == "float64":
             return MISSING
@@ -154,8 +178,9 @@ def support(
     kept: Collection[int] = (),
     steps: Sequence[Step] | None = None,
 ) -> Support:
-    """Try every node (`steps`, where they have been read); `ops` are patterns over node kinds that stay in torch,
-    `kept` indices of nodes that do."""
+    """Try every node (`steps`, where they have been read); `ops` are patterns over node kinds that
+    stay in torch, `kept` indices of nodes that do.
+    """
     _, network, messages = new_network()
     ctx = ConversionContext(network, profiles, messages)
     for value, spec in zip(lowered.graph.inputs(), specs, strict=True):

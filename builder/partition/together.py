@@ -1,4 +1,6 @@
-"""What must not be parted: a list that a loop or branch makes beside tensors can neither cross nor be made twice."""
+"""What must not be parted: a list that a loop or branch makes beside tensors can neither cross nor
+be made twice.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +11,9 @@ from builder.partition.view import View, is_tensor
 
 
 def together(seen: View, kinds: Sequence[str]) -> list[str]:
-    """The kinds with so much more in torch that whoever reads such a list is in the segment that makes it: of what the
-    reader depends on, the TensorRT nodes in later segments than the maker's."""
+    """The kinds with so much more in torch that whoever reads such a list is in the segment that
+    makes it: of what the reader depends on, the TensorRT nodes in later segments than the maker's.
+    """
     kinds, pairs = list(kinds), _pairs(seen)
     while pairs:
         segments = assign(kinds, seen.parents)
@@ -27,16 +30,27 @@ def together(seen: View, kinds: Sequence[str]) -> list[str]:
 def _pairs(seen: View) -> list[tuple[int, int]]:
     """(maker, reader) of each such list, read through free nodes or not."""
     makers = [
-        i for i, step in enumerate(seen.steps) if not step.is_free and not all(map(is_tensor, step.node.outputs()))
+        i
+        for i, step in enumerate(seen.steps)
+        if not step.is_free and not all(map(is_tensor, step.node.outputs()))
     ]
     if not makers:
         return []
-    loose = {v.debugName() for i in makers for v in seen.steps[i].node.outputs() if not is_tensor(v)}
+    loose = {
+        v.debugName() for i in makers for v in seen.steps[i].node.outputs() if not is_tensor(v)
+    }
     behind: list[set[int]] = []
     for step, above in zip(seen.steps, seen.parents, strict=True):
         own = {seen.producer[name] for name in step.reads if name in loose}
-        behind.append(own.union(*(behind[parent] for parent in above if seen.steps[parent].is_free)))
-    return [(m, reader) for reader, step in enumerate(seen.steps) if not step.is_free for m in sorted(behind[reader])]
+        behind.append(
+            own.union(*(behind[parent] for parent in above if seen.steps[parent].is_free))
+        )
+    return [
+        (m, reader)
+        for reader, step in enumerate(seen.steps)
+        if not step.is_free
+        for m in sorted(behind[reader])
+    ]
 
 
 def _behind(seen: View, index: int) -> set[int]:

@@ -1,6 +1,7 @@
 """A lowered graph as the partition sees it: work, and what is recomputed wherever it is needed.
 
-torch answers a question about a node in microseconds, so every node is asked once, and all stages read the answers.
+torch answers a question about a node in microseconds, so every node is asked once, and all stages
+read the answers.
 """
 
 from __future__ import annotations
@@ -17,8 +18,10 @@ from builder.lowering import ir
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One top-level node: `key` is the converters' registry's, `reads` are the values that it reads from outside, those
-    inside its blocks included; `is_free` says that each reader recomputes it (see is_free)."""
+    """One top-level node: `key` is the converters' registry's, `reads` are the values that it reads
+    from outside, those inside its blocks included; `is_free` says that each reader recomputes it
+    (see is_free).
+    """
 
     node: Any
     kind: str
@@ -40,15 +43,21 @@ def _step(node: Any) -> Step:
     outputs = list(node.outputs())
     blocks = ir.blocks_of(node)
     inner = tuple(name for block in blocks for name in block_reads(block))
-    free = kind == "prim::Constant" or not (any(map(is_tensor, outputs)) or (blocks and not outputs))
+    free = kind == "prim::Constant" or not (
+        any(map(is_tensor, outputs)) or (blocks and not outputs)
+    )
     key = kind if schema == NO_SCHEMA else key_of(schema)
-    return Step(node, kind, key, inputs, tuple(value.debugName() for value in outputs), inputs + inner, free)
+    return Step(
+        node, kind, key, inputs, tuple(value.debugName() for value in outputs), inputs + inner, free
+    )
 
 
 @dataclass
 class View:
-    """`steps`: every node; those that are not free compute tensors: the work. All others (constants, sizes and numbers,
-    lists of tensors) are cloned into every segment that reads them, so that only tensors cross."""
+    """`steps`: every node; those that are not free compute tensors: the work. All others
+    (constants, sizes and numbers, lists of tensors) are cloned into every segment that reads them,
+    so that only tensors cross.
+    """
 
     graph: Any
     steps: list[Step] = field(default_factory=list)
@@ -82,7 +91,9 @@ def view(graph: Any) -> View:
 
 
 def reads(node: Any) -> Iterator[str]:
-    """The names of all values that the node reads from outside, those inside its blocks included."""
+    """The names of all values that the node reads from outside, those inside its blocks
+    included.
+    """
     for value in node.inputs():
         yield value.debugName()
     for block in ir.blocks_of(node):
@@ -99,7 +110,8 @@ def block_reads(block: Any) -> Iterator[str]:
 
 
 def is_free(node: Any) -> bool:
-    """Whether the node is recomputed by each reader: it makes no tensor, or only a list of tensors that are views.
+    """Whether the node is recomputed by each reader: it makes no tensor, or only a list of tensors
+    that are views.
 
     So is a branch that makes a number (`a and b`): neither can cross.
     """
@@ -107,8 +119,11 @@ def is_free(node: Any) -> bool:
 
 
 def is_tensor(value: Any) -> bool:
-    """Whether the value is one tensor (optional or with a known shape too), not a list of tensors."""
+    """Whether the value is one tensor (optional or with a known shape too), not a list of
+    tensors.
+    """
     kind = value.type().kind()
     return bool(
-        kind == "TensorType" or (kind == "OptionalType" and value.type().getElementType().kind() == "TensorType")
+        kind == "TensorType"
+        or (kind == "OptionalType" and value.type().getElementType().kind() == "TensorType")
     )

@@ -1,4 +1,6 @@
-"""Post-training quantisation: a lowered graph and calibration batches in, a graph with quantising nodes out."""
+"""Post-training quantisation: a lowered graph and calibration batches in, a graph with quantising
+nodes out.
+"""
 
 from __future__ import annotations
 

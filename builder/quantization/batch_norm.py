@@ -1,7 +1,8 @@
-"""A batch normalisation taken into the weights of the convolution before it, before the weights are rounded.
+"""A batch normalisation taken into the weights of the convolution before it, before the weights are
+rounded.
 
-Behind quantised weights conversion cannot do it any more, and a scale of its own between a convolution and its
-activation is work that int8 was meant to save.
+Behind quantised weights conversion cannot do it any more, and a scale of its own between a
+convolution and its activation is work that int8 was meant to save.
 """
 
 from __future__ import annotations
@@ -13,14 +14,18 @@ from builder.lowering import ir
 
 
 def fold(graph: Any) -> None:
-    """Fold every normalisation by running statistics whose input nothing else reads; all parameters must be static."""
+    """Fold every normalisation by running statistics whose input nothing else reads; all parameters
+    must be static.
+    """
     for node in ir.nodes_of(graph, "aten::batch_norm"):
         if reads_alone(node) and not ir.in_fallback(node):
             _fold(graph, node.inputsAt(0).node(), node)
 
 
 def _fold(graph: Any, convolution: Any, node: Any) -> None:
-    kernel, bias, *statistics = (ir.constant(v) for v in (*ir.inputs(convolution)[1:3], *ir.inputs(node)[1:5]))
+    kernel, bias, *statistics = (
+        ir.constant(v) for v in (*ir.inputs(convolution)[1:3], *ir.inputs(node)[1:5])
+    )
     training, eps = (ir.constant(node.inputsAt(at)) for at in (5, 7))
     known = all(ir.is_constant(v) for v in (*ir.inputs(convolution)[1:3], *ir.inputs(node)[1:5]))
     if not known or kernel is None or statistics[2] is None or statistics[3] is None or training:

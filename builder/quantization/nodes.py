@@ -1,4 +1,6 @@
-"""The quantising nodes themselves: scales of weights and activations, and the node that each dtype has."""
+"""The quantising nodes themselves: scales of weights and activations, and the node that each dtype
+has.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,9 @@ def weight_scale(weight: torch.Tensor, axis: int | None, dtype: torch.dtype) -> 
     return torch.where(most > 0, most / MOST[dtype], 1.0)
 
 
-def insert(graph: Any, value: Any, scale: torch.Tensor, axis: int | None, dtype: torch.dtype, before: Any) -> Any:
+def insert(
+    graph: Any, value: Any, scale: torch.Tensor, axis: int | None, dtype: torch.dtype, before: Any
+) -> Any:
     """The value rounded to the grid of `scale`, by a new node before the node `before`."""
     kind, rest = _int8(scale, axis) if dtype == torch.int8 else (FP8_KIND, [scale, axis])
     arguments = [value, *(ir.insert_constant(graph, argument, before) for argument in rest)]

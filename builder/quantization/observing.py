@@ -1,7 +1,7 @@
 """Running a graph with observers in it: nodes that look at a tensor and hand it on.
 
-An observer sees its tensor while the graph runs, so no more memory is needed than the graph needs itself, and what
-stands in loops and branches is seen too.
+An observer sees its tensor while the graph runs, so no more memory is needed than the graph needs
+itself, and what stands in loops and branches is seen too.
 """
 
 from __future__ import annotations
@@ -45,14 +45,18 @@ def watch_input(graph: Any, node: Any, place: int, observer: int) -> None:
 
 
 def watch_both(graph: Any, node: Any, other: Any, observer: int) -> None:
-    """Let an observer see the output of the node, and of another that stands behind it, together."""
+    """Let an observer see the output of the node, and of another that stands behind it,
+    together.
+    """
     args = [node.output(), other.output(), ir.insert_constant(graph, observer, node)]
     seen = graph.create("trt_build::observe_both", args, 1)
     seen.insertAfter(other)
     node.output().replaceAllUsesAfterNodeWith(seen, seen.output())
 
 
-def run(graph: Any, observers: Sequence[Observer], batches: Iterable[Sequence[torch.Tensor]]) -> None:
+def run(
+    graph: Any, observers: Sequence[Observer], batches: Iterable[Sequence[torch.Tensor]]
+) -> None:
     """Run the graph once for each batch; its observers are called on the way."""
     _observers[:] = observers
     try:

@@ -1,4 +1,6 @@
-"""The operators whose operands are rounded to 8 bits, as data: where the operands stand, and a weight's channels."""
+"""The operators whose operands are rounded to 8 bits, as data: where the operands stand, and a
+weight's channels.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ def _outputs_first(node: Any, weight: torch.Tensor) -> int | None:
 
 
 def _of_convolution(node: Any, weight: torch.Tensor) -> int | None:
-    """A transposed weight is (in, out / groups, ...): its channels are an axis only where there is one group."""
+    """A transposed weight is (in, out / groups, ...): its channels are an axis only where there is
+    one group.
+    """
     transposed, groups = ir.constant(node.inputsAt(6)), ir.constant(node.inputsAt(8))
     if not transposed:
         return 0
@@ -38,17 +42,23 @@ def _columns(node: Any, weight: torch.Tensor) -> int | None:
 
 PRODUCTS: dict[str, tuple[int, int, Channels]] = {
     "aten::_convolution": (0, 1, _of_convolution),
-    **dict.fromkeys(("aten::conv1d", "aten::conv2d", "aten::conv3d", "aten::linear"), (0, 1, _outputs_first)),
+    **dict.fromkeys(
+        ("aten::conv1d", "aten::conv2d", "aten::conv3d", "aten::linear"), (0, 1, _outputs_first)
+    ),
     **dict.fromkeys(("aten::matmul", "aten::mm", "aten::bmm"), (0, 1, _columns)),
     **dict.fromkeys(("aten::addmm", "aten::baddbmm"), (1, 2, _columns)),
 }
-"""By kind: the places of the two operands, and the channels of the second where it is a weight. What else multiplies
-(recurrent cells, einsum, cdist) has no 8-bit kernels in TensorRT, or hides its products in loops."""
+"""By kind: the places of the two operands, and the channels of the second where it is a weight.
+What else multiplies (recurrent cells, einsum, cdist) has no 8-bit kernels in TensorRT, or hides its
+products in loops.
+"""
 
 
 @dataclass(frozen=True)
 class Operand:
-    """An operand that is to be rounded: `weight` where it is static, with the axis of its channels."""
+    """An operand that is to be rounded: `weight` where it is static, with the axis of its
+    channels.
+    """
 
     place: int
     weight: torch.Tensor | None = None
@@ -65,7 +75,9 @@ class Product:
 
 
 def products(graph: Any, containers: Containers = MappingProxyType({})) -> list[Product]:
-    """Every product of the graph in program order, with those of its operands that no fake quantisation makes."""
+    """Every product of the graph in program order, with those of its operands that no fake
+    quantisation makes.
+    """
     names, found = LayerNames(containers), []
     for node in ir.walk(graph):
         if node.kind() in PRODUCTS:

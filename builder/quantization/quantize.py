@@ -27,7 +27,9 @@ Places = Mapping[tuple[int, int], Any]
 """By (number of the product, place of the operand)."""
 
 PASSES = PIPELINE[[step.name for step in PIPELINE].index("precision") :]
-"""The end of lowering, from the place of the precision policy: what is rounded for two readers is rounded once."""
+"""The end of lowering, from the place of the precision policy: what is rounded for two readers is
+rounded once.
+"""
 
 
 def quantize(
@@ -41,10 +43,11 @@ def quantize(
 ) -> Quantised:
     """Insert fake quantisation at the operands of convolutions, linear layers and matrix products.
 
-    `batches` are tensors in the order of the graph's inputs; they are run with torch two to four times. `method` is how
-    the range of an activation is taken from them; weights have a scale for each output channel, from their maximum.
-    `skip` are patterns (fnmatch) over layer names. Batch normalisations are folded first. What is quantised already is
-    left as it is. The given graph is not changed. Raises UsageError for an unknown method or precision, or no batches.
+    `batches` are tensors in the order of the graph's inputs; they are run with torch two to four
+    times. `method` is how the range of an activation is taken from them; weights have a scale for
+    each output channel, from their maximum. `skip` are patterns (fnmatch) over layer names. Batch
+    normalisations are folded first. What is quantised already is left as it is. The given graph is
+    not changed. Raises UsageError for an unknown method or precision, or no batches.
     """
     scheme = _scheme(precision, method, batches)
     graph = lowered.graph.copy()
@@ -56,18 +59,28 @@ def quantize(
 
 def _scheme(precision: str, method: str, batches: Batches) -> Scheme:
     if precision not in SCHEMES:
-        raise UsageError(f"precision {precision!r} quantises nothing", fix=f"one of {', '.join(SCHEMES)}")
+        raise UsageError(
+            f"precision {precision!r} quantises nothing", fix=f"one of {', '.join(SCHEMES)}"
+        )
     if method not in METHODS:
-        raise UsageError(f"unknown calibration method {method!r}", fix=f"one of {', '.join(METHODS)}")
+        raise UsageError(
+            f"unknown calibration method {method!r}", fix=f"one of {', '.join(METHODS)}"
+        )
     if method == "entropy" and SCHEMES[precision].dtype != torch.int8:
-        raise UsageError("the entropy method counts int8's levels", fix="for fp8: method: max or percentile")
+        raise UsageError(
+            "the entropy method counts int8's levels", fix="for fp8: method: max or percentile"
+        )
     if not batches:
-        raise UsageError("there is nothing to calibrate with", fix="give at least one batch of inputs")
+        raise UsageError(
+            "there is nothing to calibrate with", fix="give at least one batch of inputs"
+        )
     return SCHEMES[precision]
 
 
 class _Work:
-    """The runs, one after another; each looks at a copy of the graph, whose products have the same numbers."""
+    """The runs, one after another; each looks at a copy of the graph, whose products have the same
+    numbers.
+    """
 
     def __init__(
         self,
@@ -95,8 +108,12 @@ class _Work:
         graph = self.lowered.graph.copy()
         context = Context(precision=lambda graph: self.insert(graph, scales))
         trace = run_passes(graph, context, PASSES)
-        layers = tuple(self._layer(number, product, errors) for number, product in enumerate(self.products))
-        return Quantised(replace(self.lowered, graph=graph, trace=(*self.lowered.trace, *trace)), layers)
+        layers = tuple(
+            self._layer(number, product, errors) for number, product in enumerate(self.products)
+        )
+        return Quantised(
+            replace(self.lowered, graph=graph, trace=(*self.lowered.trace, *trace)), layers
+        )
 
     def _left_alone(self, product: Product) -> str:
         if any(fnmatch.fnmatchcase(product.name, pattern) for pattern in self.skip):
@@ -111,19 +128,25 @@ class _Work:
         return ((n, p) for n, p in enumerate(products(graph)) if n not in self.reasons)
 
     def scales(self) -> dict[tuple[int, int], torch.Tensor]:
-        """The scale of every operand that is to be rounded; a product that cannot be gets its reason."""
+        """The scale of every operand that is to be rounded; a product that cannot be gets its
+        reason.
+        """
         ranges: dict[tuple[int, int], Range] = self._observed(lambda key: Range())
         for (number, _), seen in ranges.items():
             if seen.problem:
                 self.reasons[number] = seen.problem
-        reach = self._reach({key: seen for key, seen in ranges.items() if key[0] not in self.reasons})
+        reach = self._reach(
+            {key: seen for key, seen in ranges.items() if key[0] not in self.reasons}
+        )
         scales = {key: nodes.scale_of(value, self.scheme.dtype) for key, value in reach.items()}
         for number, product in enumerate(self.products):
             for operand in product.operands if number not in self.reasons else ():
                 if operand.weight is not None:
                     if operand.weight.dtype not in (torch.float32, torch.float16, torch.bfloat16):
                         self.reasons[number] = "its weight is not of floats"
-                    scales[number, operand.place] = nodes.weight_scale(operand.weight, operand.axis, self.scheme.dtype)
+                    scales[number, operand.place] = nodes.weight_scale(
+                        operand.weight, operand.axis, self.scheme.dtype
+                    )
         return scales
 
     def _reach(self, ranges: Mapping[tuple[int, int], Range]) -> dict[tuple[int, int], float]:
@@ -132,10 +155,15 @@ class _Work:
             return {key: seen.greatest for key, seen in ranges.items()}
         histograms = self._observed(lambda key: Histogram(ranges[key].greatest))
         share = METHODS[self.method]
-        return {k: h.greatest and h.greatest * share(h.counts, self.percentile) for k, h in histograms.items()}
+        return {
+            k: h.greatest and h.greatest * share(h.counts, self.percentile)
+            for k, h in histograms.items()
+        }
 
     def _observed(self, make: Any) -> dict[tuple[int, int], Any]:
-        """One run over the batches with an observer, that `make(key)` gives, at every activation."""
+        """One run over the batches with an observer, that `make(key)` gives, at every
+        activation.
+        """
         graph = self.lowered.graph.copy()
         observers: dict[tuple[int, int], Any] = {}
         for number, product in self._wanted(graph):
@@ -147,7 +175,9 @@ class _Work:
         return observers
 
     def errors(self, scales: Places) -> dict[int, Error]:
-        """What rounding the operands of a product does to its result, each product seen by itself."""
+        """What rounding the operands of a product does to its result, each product seen by
+        itself.
+        """
         graph = self.lowered.graph.copy()
         observers: dict[int, Error] = {}
         for number, product in self._wanted(graph):
@@ -167,7 +197,10 @@ class _Work:
     def _round(self, graph: Any, node: Any, number: int, product: Product, scales: Places) -> None:
         for operand in product.operands:
             value, scale = node.inputsAt(operand.place), scales[number, operand.place]
-            node.replaceInput(operand.place, nodes.insert(graph, value, scale, operand.axis, self.scheme.dtype, node))
+            node.replaceInput(
+                operand.place,
+                nodes.insert(graph, value, scale, operand.axis, self.scheme.dtype, node),
+            )
 
     def _layer(self, number: int, product: Product, errors: Mapping[int, Error]) -> Layer:
         reason = self.reasons.get(number, "")

@@ -28,11 +28,13 @@ def by_percentile(counts: Counts, percentile: float) -> float:
 
 
 def entropy(counts: Counts, percentile: float) -> float:
-    """The magnitude to saturate at so that the rounded distribution tells least else than the true one.
+    """The magnitude to saturate at so that the rounded distribution tells least else than the true
+    one.
 
-    Kullback-Leibler divergence between the histogram, what lies beyond the limit gathered in its last bin, and the same
-    histogram in 128 levels. Source: S. Migacz, "8-bit Inference with TensorRT", GTC 2017. The zeros that a ReLU makes
-    are exact on any grid, so the first bin does not vote.
+    Kullback-Leibler divergence between the histogram, what lies beyond the limit gathered in its
+    last bin, and the same histogram in 128 levels. Source: S. Migacz, "8-bit Inference with
+    TensorRT", GTC 2017. The zeros that a ReLU makes are exact on any grid, so the first bin does
+    not vote.
     """
     counts = counts.copy()
     counts[0] = counts[1]

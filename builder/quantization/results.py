@@ -15,7 +15,9 @@ OWN = "the module quantises it itself"
 
 @dataclass(frozen=True)
 class Layer:
-    """What became of one product: `sqnr` in dB is what its own rounding leaves, `reason` why it was left alone."""
+    """What became of one product: `sqnr` in dB is what its own rounding leaves, `reason` why it was
+    left alone.
+    """
 
     name: str
     operator: str
@@ -27,7 +29,9 @@ class Layer:
 
 @dataclass(frozen=True)
 class Quantised:
-    """The graph with quantising nodes, and what became of each of its products, in program order."""
+    """The graph with quantising nodes, and what became of each of its products, in program
+    order.
+    """
 
     lowered: LoweredGraph
     layers: tuple[Layer, ...]
@@ -43,12 +47,18 @@ class Quantised:
 
 
 def own(lowered: LoweredGraph) -> Quantised | None:
-    """The graph as it is, with what its own fake quantisation makes of its products; None where it has none."""
+    """The graph as it is, with what its own fake quantisation makes of its products; None where it
+    has none.
+    """
     if not quantises(lowered.graph):
         return None
     layers = []
     for product in products(lowered.graph, lowered.containers):
-        reason = "the module does not quantise its operands" if product.operands else trained.unfit(product.node) or OWN
+        reason = (
+            "the module does not quantise its operands"
+            if product.operands
+            else trained.unfit(product.node) or OWN
+        )
         place = where(product.node)
         layers.append(Layer(product.name, product.node.kind(), place, reason == OWN, None, reason))
     return Quantised(lowered, tuple(layers))

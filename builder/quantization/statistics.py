@@ -24,7 +24,8 @@ class Range:
     def __call__(self, x: torch.Tensor) -> None:
         self.dtype = x.dtype
         if x.dtype in FLOATS and x.numel():
-            self.greatest = max(self.greatest, float(x.abs().max()))  # NaN is greater than nothing: see `problem`
+            # NaN is greater than nothing: see `problem`
+            self.greatest = max(self.greatest, float(x.abs().max()))
             if bool(x.isnan().any()):
                 self.greatest = math.nan
 
@@ -65,8 +66,9 @@ class Error:
 
     @property
     def sqnr(self) -> float:
-        """Signal to quantisation noise in dB: 20 is an error of a tenth, 40 of a hundredth; NaN where a result was not
-        finite."""
+        """Signal to quantisation noise in dB: 20 is an error of a tenth, 40 of a hundredth; NaN
+        where a result was not finite.
+        """
         if not math.isfinite(self.signal + self.noise):
             return math.nan
         if not self.noise:

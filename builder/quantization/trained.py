@@ -1,4 +1,6 @@
-"""What a module's own fake quantisation is worth to TensorRT: not every rounding is one that int8 kernels compute."""
+"""What a module's own fake quantisation is worth to TensorRT: not every rounding is one that int8
+kernels compute.
+"""
 
 from __future__ import annotations
 
@@ -14,14 +16,20 @@ from builder.quantization.products import FAKE, PRODUCTS
 PER_CHANNEL = "aten::fake_quantize_per_channel_affine"
 
 RANGE = "the module rounds its operands to a range that is not int8's around 0"
-CHANNELS = "the module scales its activations channel by channel, and int8 has one scale for all of them"
+CHANNELS = (
+    "the module scales its activations channel by channel, and int8 has one scale for all of them"
+)
 AXIS = "the module scales its weights on another axis than that of the output channels"
 
 
 def unfit(node: Any) -> str:
-    """Why TensorRT computes a product of rounded operands in float all the same; empty where nothing is in the way."""
+    """Why TensorRT computes a product of rounded operands in float all the same; empty where
+    nothing is in the way.
+    """
     left, right, _ = PRODUCTS[node.kind()]
-    reasons = (_reason(node, node.inputsAt(place).node(), place == right) for place in (left, right))
+    reasons = (
+        _reason(node, node.inputsAt(place).node(), place == right) for place in (left, right)
+    )
     return next(filter(None, reasons), "")
 
 

@@ -1,4 +1,5 @@
-"""Conditionals: IIfConditional's output layers and the layers of either branch, as one step of which one branch runs.
+"""Conditionals: IIfConditional's output layers and the layers of either branch, as one step of
+which one branch runs.
 
 A branch is what nothing but that branch's outputs needs; what both need is evaluated before.
 """
@@ -11,13 +12,18 @@ from typing import Any
 from builder.reference.loops import boundaries, readers_of
 from builder.reference.node import Node, Values
 
-FOLDED = ("CONDITION", "CONDITIONAL_OUTPUT")  # an input layer is one like any other, and may serve both branches
+# an input layer is one like any other, and may serve both branches
+FOLDED = ("CONDITION", "CONDITIONAL_OUTPUT")
 BRANCHES = (0, 1)  # the inputs of an output layer: the value if true, the value if false
 
 
 def fold(steps: Sequence[Any], wanted: Sequence[Any], region: Callable[..., Any]) -> list[Any]:
-    """The steps with every outermost conditional replaced by one ConditionalStep; `region` plans its branches."""
-    units = [Conditional(unit) for unit in boundaries(step for step in steps if step.kind in FOLDED)]
+    """The steps with every outermost conditional replaced by one ConditionalStep; `region` plans
+    its branches.
+    """
+    units = [
+        Conditional(unit) for unit in boundaries(step for step in steps if step.kind in FOLDED)
+    ]
     if not units:
         return list(steps)
     folded = {node for unit in units for node in (*unit.outputs_, unit.condition)}
@@ -25,7 +31,10 @@ def fold(steps: Sequence[Any], wanted: Sequence[Any], region: Callable[..., Any]
     readers = readers_of(rest)
     maker = {tensor: step for step in rest for tensor in step.outputs}
     kept = set(wanted)
-    branches = {unit: [_exclusive(unit, branch, readers, maker, kept) for branch in BRANCHES] for unit in units}
+    branches = {
+        unit: [_exclusive(unit, branch, readers, maker, kept) for branch in BRANCHES]
+        for unit in units
+    }
     inner = {step for parts in branches.values() for part in parts for step in part}
     outermost = [unit for unit in units if unit not in inner]
     for unit in outermost:
@@ -33,14 +42,20 @@ def fold(steps: Sequence[Any], wanted: Sequence[Any], region: Callable[..., Any]
     return [step for step in rest if step not in inner]
 
 
-def _exclusive(unit: Conditional, branch: int, readers: Any, maker: Any, kept: set[Any]) -> list[Any]:
-    """The steps that only this branch of the conditional needs, found backwards from its outputs."""
+def _exclusive(
+    unit: Conditional, branch: int, readers: Any, maker: Any, kept: set[Any]
+) -> list[Any]:
+    """The steps that only this branch of the conditional needs, found backwards from its
+    outputs.
+    """
     feeds = set(unit.results(branch))
     found: dict[Any, None] = {}
     pending = [maker[tensor] for tensor in feeds if tensor in maker]
     while pending:
         step = pending.pop()
-        if step in found or not all(_only_here(t, unit, feeds, branch, readers, found, kept) for t in step.outputs):
+        if step in found or not all(
+            _only_here(t, unit, feeds, branch, readers, found, kept) for t in step.outputs
+        ):
             continue
         found[step] = None
         pending.extend(maker[tensor] for tensor in step.inputs if tensor in maker)
@@ -48,17 +63,32 @@ def _exclusive(unit: Conditional, branch: int, readers: Any, maker: Any, kept: s
 
 
 def _only_here(
-    tensor: Any, unit: Conditional, feeds: set[Any], branch: int, readers: Any, found: Any, kept: set[Any]
+    tensor: Any,
+    unit: Conditional,
+    feeds: set[Any],
+    branch: int,
+    readers: Any,
+    found: Any,
+    kept: set[Any],
 ) -> bool:
-    """Whether nothing but found steps, or this branch's side of the conditional, reads the tensor."""
+    """Whether nothing but found steps, or this branch's side of the conditional, reads the
+    tensor.
+    """
     if tensor in kept or tensor is unit.flag or tensor in unit.results(1 - branch):
         return False
-    return all(reader in found or (reader is unit and tensor in feeds) for reader in readers[tensor])
+    return all(
+        reader in found or (reader is unit and tensor in feeds) for reader in readers[tensor]
+    )
 
 
 def _unfold(part: Sequence[Any], steps: Sequence[Any]) -> list[Any]:
     """The part with inner conditionals as layers again: the branch's own region folds them."""
-    inner = {node for step in part if isinstance(step, Conditional) for node in (*step.outputs_, step.condition)}
+    inner = {
+        node
+        for step in part
+        if isinstance(step, Conditional)
+        for node in (*step.outputs_, step.condition)
+    }
     members = inner | set(part)
     return [step for step in steps if step in members]
 
@@ -84,14 +114,22 @@ class Conditional:
     def plan(self, branches: Sequence[Sequence[Any]], region: Callable[..., Any]) -> None:
         """Take the branches' steps in: what they read from outside becomes this step's input."""
         made = {tensor for part in branches for step in part for tensor in step.outputs}
-        read = [*self.inputs, *(tensor for part in branches for step in part for tensor in step.inputs)]
-        self.inputs = tuple({tensor: None for tensor in read if tensor is not None and tensor not in made})
+        read = [
+            *self.inputs,
+            *(tensor for part in branches for step in part for tensor in step.inputs),
+        ]
+        self.inputs = tuple(
+            {tensor: None for tensor in read if tensor is not None and tensor not in made}
+        )
         self.regions = [
-            region(list(part), self.results(branch)) for branch, part in zip(BRANCHES, branches, strict=True)
+            region(list(part), self.results(branch))
+            for branch, part in zip(BRANCHES, branches, strict=True)
         ]
 
     def evaluate(self, values: Values) -> None:
-        """Put the outputs into `values`: those of the first branch where the condition is true, else the second's."""
+        """Put the outputs into `values`: those of the first branch where the condition is true,
+        else the second's.
+        """
         branch = 0 if bool(values[self.flag]) else 1
         frame = {tensor: values[tensor] for tensor in self.inputs}
         self.regions[branch].evaluate(frame)

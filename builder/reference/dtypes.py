@@ -31,7 +31,9 @@ REDUCED = (torch.float16, torch.bfloat16)
 
 
 def torch_dtype(dtype: Any) -> torch.dtype:
-    """The torch dtype that holds values of TensorRT's `dtype`; raises KeyError for one that torch cannot hold (FP4)."""
+    """The torch dtype that holds values of TensorRT's `dtype`; raises KeyError for one that torch
+    cannot hold (FP4).
+    """
     return TORCH_DTYPES[dtype.name]
 
 
@@ -47,7 +49,9 @@ class _RawWeights(ctypes.Structure):
 
 
 def weights_tensor(weights: Any, shape: Sequence[int] = (-1,)) -> Tensor | None:
-    """Weights read from a layer, as a tensor of `shape` over the same memory; None where the layer has none."""
+    """Weights read from a layer, as a tensor of `shape` over the same memory; None where the layer
+    has none.
+    """
     flat = torch.from_numpy(weights) if isinstance(weights, np.ndarray) else _without_numpy(weights)
     if flat.numel() == 0 and 0 not in shape:
         return None
@@ -55,10 +59,11 @@ def weights_tensor(weights: Any, shape: Sequence[int] = (-1,)) -> Tensor | None:
 
 
 def _without_numpy(weights: Any) -> Tensor:
-    """Weights of a dtype that numpy lacks (bfloat16, float8): TensorRT hands back its own object, of no public address.
+    """Weights of a dtype that numpy lacks (bfloat16, float8): TensorRT hands back its own object,
+    of no public address.
 
-    The object is a pybind11 instance, whose first field after the Python header points to the C++ value; what is found
-    there must agree with the object's own `dtype` and `size`.
+    The object is a pybind11 instance, whose first field after the Python header points to the C++
+    value; what is found there must agree with the object's own `dtype` and `size`.
     """
     address = ctypes.c_void_p.from_address(id(weights) + object.__basicsize__).value
     raw = _RawWeights.from_address(address or 0)
@@ -88,9 +93,11 @@ def axes_of(mask: int) -> tuple[int, ...]:
 
 
 def in_float32(evaluator: Evaluator) -> Evaluator:
-    """Let `evaluator` compute half and bfloat16 in float32 and round once at the end, to its data input's dtype.
+    """Let `evaluator` compute half and bfloat16 in float32 and round once at the end, to its data
+    input's dtype.
 
-    TensorRT accumulates reduced-precision reductions, products and norms in float32, and rounds what it stores.
+    TensorRT accumulates reduced-precision reductions, products and norms in float32, and rounds
+    what it stores.
     """
 
     @wraps(evaluator)

@@ -15,7 +15,8 @@ from builder.reference.network import read_layers
 from builder.reference.node import Values, fits
 from builder.reference.region import Region
 
-# On 8.6, which has no int64 and no plain int8, the endpoint is int32; nowhere does a network have a float64 input.
+# On 8.6, which has no int64 and no plain int8, the endpoint is int32; nowhere does a network have a
+# float64 input.
 NARROWED = {(torch.int64, torch.int32), (torch.int8, torch.int32), (torch.float64, torch.float32)}
 
 
@@ -23,10 +24,11 @@ NARROWED = {(torch.int64, torch.int32), (torch.int8, torch.int32), (torch.float6
 def run(conversion_or_network: Any, inputs: Sequence[Tensor]) -> list[Tensor]:
     """Evaluate a network (or the `.network` of a conversion) on the CPU.
 
-    `inputs` are CPU tensors in the order of the network's inputs; int64 and float64 are narrowed where the network has
-    int32 or float32. Returns the outputs in the network's order, of the network's dtypes. Raises
-    NetworkEvaluationError, naming the layer, for a layer that has no evaluation, for a value whose dtype or shape is
-    not what TensorRT says of its tensor, and for what a layer's documentation forbids (a slice out of bounds).
+    `inputs` are CPU tensors in the order of the network's inputs; int64 and float64 are narrowed
+    where the network has int32 or float32. Returns the outputs in the network's order, of the
+    network's dtypes. Raises NetworkEvaluationError, naming the layer, for a layer that has no
+    evaluation, for a value whose dtype or shape is not what TensorRT says of its tensor, and for
+    what a layer's documentation forbids (a slice out of bounds).
     """
     network = getattr(conversion_or_network, "network", conversion_or_network)
     wanted = [network.get_output(i) for i in range(network.num_outputs)]
@@ -37,7 +39,9 @@ def run(conversion_or_network: Any, inputs: Sequence[Tensor]) -> list[Tensor]:
 
 
 @torch.no_grad()
-def inspect(conversion_or_network: Any, inputs: Sequence[Tensor], names: Collection[str]) -> dict[str, Tensor]:
+def inspect(
+    conversion_or_network: Any, inputs: Sequence[Tensor], names: Collection[str]
+) -> dict[str, Tensor]:
     """The values of the named tensors of a network, intermediate ones too.
 
     Names that it does not have are left out, and so are tensors inside a loop or a conditional.
@@ -45,16 +49,24 @@ def inspect(conversion_or_network: Any, inputs: Sequence[Tensor], names: Collect
     """
     network = getattr(conversion_or_network, "network", conversion_or_network)
     nodes = read_layers(network)
-    watched = {tensor.name: tensor for node in nodes for tensor in node.outputs if tensor.name in names}
+    watched = {
+        tensor.name: tensor for node in nodes for tensor in node.outputs if tensor.name in names
+    }
     values = _bind(network, inputs)
-    Region(nodes, [network.get_output(i) for i in range(network.num_outputs)], watched.values()).evaluate(values)
+    Region(
+        nodes, [network.get_output(i) for i in range(network.num_outputs)], watched.values()
+    ).evaluate(values)
     return {name: values[tensor] for name, tensor in watched.items() if tensor in values}
 
 
 def _bind(network: Any, inputs: Sequence[Tensor]) -> Values:
-    """The network's inputs with their values; raises NetworkEvaluationError where one does not fit."""
+    """The network's inputs with their values; raises NetworkEvaluationError where one does not
+    fit.
+    """
     if len(inputs) != network.num_inputs:
-        raise NetworkEvaluationError(f"the network has {network.num_inputs} inputs, {len(inputs)} were given")
+        raise NetworkEvaluationError(
+            f"the network has {network.num_inputs} inputs, {len(inputs)} were given"
+        )
     tensors = [network.get_input(i) for i in range(network.num_inputs)]
     return {tensor: _input(tensor, value) for tensor, value in zip(tensors, inputs, strict=True)}
 
@@ -62,10 +74,16 @@ def _bind(network: Any, inputs: Sequence[Tensor]) -> Values:
 def _input(tensor: Any, value: Tensor) -> Tensor:
     dtype = torch_dtype(tensor.dtype)
     if not fits(value.shape, tuple(tensor.shape)):
-        raise NetworkEvaluationError(f"input {tensor.name!r} is {tuple(value.shape)}, the network's {tensor.shape}")
+        raise NetworkEvaluationError(
+            f"input {tensor.name!r} is {tuple(value.shape)}, the network's {tensor.shape}"
+        )
     if value.dtype != dtype and (value.dtype, dtype) not in NARROWED:
-        raise NetworkEvaluationError(f"input {tensor.name!r} is {value.dtype}, the network's {dtype}")
+        raise NetworkEvaluationError(
+            f"input {tensor.name!r} is {value.dtype}, the network's {dtype}"
+        )
     narrowed = value.detach().to(dtype)
     if not value.is_floating_point() and not torch.equal(narrowed.to(value.dtype), value):
-        raise NetworkEvaluationError(f"input {tensor.name!r} has values beyond {dtype}, which the network takes")
+        raise NetworkEvaluationError(
+            f"input {tensor.name!r} has values beyond {dtype}, which the network takes"
+        )
     return narrowed

@@ -1,6 +1,7 @@
 """Loops: ILoop's boundary layers and everything between them, as one step.
 
-What is inside is what depends on a recurrence or an iterator of the loop; the rest is evaluated once, outside.
+What is inside is what depends on a recurrence or an iterator of the loop; the rest is evaluated
+once, outside.
 """
 
 from __future__ import annotations
@@ -20,16 +21,22 @@ CONDITIONAL_KINDS = ("CONDITION", "CONDITIONAL_INPUT", "CONDITIONAL_OUTPUT")
 
 
 def fold(nodes: Sequence[Any], region: Callable[..., Any]) -> list[Any]:
-    """The nodes with every outermost loop replaced by one LoopStep; `region` plans a loop's body."""
+    """The nodes with every outermost loop replaced by one LoopStep; `region` plans a loop's
+    body.
+    """
     units = boundaries(nodes)
     all_loops = [unit for unit in units if unit[0].kind in LOOP_KINDS]
     if not all_loops:
         return list(nodes)
     readers, unit_of = readers_of(nodes), {node: unit for unit in units for node in unit}
     members = {id(unit): _members(unit, readers, unit_of) for unit in all_loops}
-    outermost = [u for u in all_loops if not any(u[0] in members[id(v)] for v in all_loops if v is not u)]
+    outermost = [
+        u for u in all_loops if not any(u[0] in members[id(v)] for v in all_loops if v is not u)
+    ]
     inside = {node for unit in outermost for node in members[id(unit)]}
-    steps = [LoopStep(unit, [n for n in nodes if n in members[id(unit)]], region) for unit in outermost]
+    steps = [
+        LoopStep(unit, [n for n in nodes if n in members[id(unit)]], region) for unit in outermost
+    ]
     return [node for node in nodes if node not in inside] + steps
 
 
@@ -54,10 +61,19 @@ def readers_of(steps: Iterable[Any]) -> dict[Any, list[Any]]:
     return readers
 
 
-def _members(unit: list[Node], readers: dict[Any, list[Node]], unit_of: dict[Node, list[Node]]) -> set[Node]:
-    """The loop's boundary layers and what depends on its recurrences and iterators, inner loops as a whole."""
+def _members(
+    unit: list[Node], readers: dict[Any, list[Node]], unit_of: dict[Node, list[Node]]
+) -> set[Node]:
+    """The loop's boundary layers and what depends on its recurrences and iterators, inner loops as
+    a whole.
+    """
     members = set(unit)
-    pending = [tensor for node in unit if node.kind in ("RECURRENCE", "ITERATOR") for tensor in node.outputs]
+    pending = [
+        tensor
+        for node in unit
+        if node.kind in ("RECURRENCE", "ITERATOR")
+        for tensor in node.outputs
+    ]
     while pending:
         for reader in readers[pending.pop()]:
             for node in unit_of.get(reader, [reader]):
@@ -72,13 +88,21 @@ class LoopStep:
 
     kind = "LOOP"
 
-    def __init__(self, boundary: list[Node], members: list[Node], region: Callable[..., Any]) -> None:
-        self.by_kind = {kind: [node for node in boundary if node.kind == kind] for kind in LOOP_KINDS}
+    def __init__(
+        self, boundary: list[Node], members: list[Node], region: Callable[..., Any]
+    ) -> None:
+        self.by_kind = {
+            kind: [node for node in boundary if node.kind == kind] for kind in LOOP_KINDS
+        }
         limits = {node.layer.kind.name: node.inputs[0] for node in self.by_kind["TRIP_LIMIT"]}
         self.count, self.condition = limits.get("COUNT"), limits.get("WHILE")
         made = {tensor for node in members for tensor in node.outputs}
-        self.inputs = tuple({t: None for node in members for t in node.inputs if t is not None and t not in made})
-        self.outputs = tuple(tensor for node in self.by_kind["LOOP_OUTPUT"] for tensor in node.outputs)
+        self.inputs = tuple(
+            {t: None for node in members for t in node.inputs if t is not None and t not in made}
+        )
+        self.outputs = tuple(
+            tensor for node in self.by_kind["LOOP_OUTPUT"] for tensor in node.outputs
+        )
         self.error: Callable[[str], NetworkEvaluationError] = boundary[0].error
         body = [node for node in members if node not in set(boundary)]
         # What becomes of one iteration: the recurrences' next values and what the outputs collect.
@@ -88,7 +112,9 @@ class LoopStep:
         self.goes_on = region(body, [self.condition]) if self.condition is not None else None
 
     def evaluate(self, values: Values) -> None:
-        """Put the loop's outputs into `values`. A recurrence's last value is the one after the final iteration."""
+        """Put the loop's outputs into `values`. A recurrence's last value is the one after the
+        final iteration.
+        """
         outer = {tensor: values[tensor] for tensor in self.inputs}
         limit = None if self.count is None else int(values[self.count])
         state = self._start(outer)
@@ -116,12 +142,16 @@ class LoopStep:
         return bool(frame[self.condition])
 
     def _iterate(self, frame: Values, iteration: int, limit: int | None) -> Values:
-        """The values of one iteration, iterators included; a reverse one counts down from the trip count."""
+        """The values of one iteration, iterators included; a reverse one counts down from the trip
+        count.
+        """
         for node in self.by_kind["ITERATOR"]:
             source, axis = frame[node.inputs[0]], node.layer.axis
             place = iteration if not node.layer.reverse or limit is None else limit - 1 - iteration
             if place >= source.shape[axis]:
-                raise node.error(f"iteration {iteration} reads place {place} of an axis of {source.shape[axis]}")
+                raise node.error(
+                    f"iteration {iteration} reads place {place} of an axis of {source.shape[axis]}"
+                )
             node.put(frame, source.select(axis, place))
         self.body.evaluate(frame)
         return frame
@@ -140,7 +170,9 @@ class LoopStep:
             return state[node.inputs[0]]
         length = int(outer[node.inputs[1]])
         if len(parts) > length:
-            raise node.error(f"{len(parts)} iterations do not fit the concatenation length {length}")
+            raise node.error(
+                f"{len(parts)} iterations do not fit the concatenation length {length}"
+            )
         sample = parts[0] if parts else self._sample(node, outer, state)
         parts = parts[::-1] if kind == "REVERSE" else parts
         filled = [*parts, *[_undefined(sample)] * (length - len(parts))]
@@ -159,5 +191,7 @@ class LoopStep:
 
 
 def _undefined(like: Tensor) -> Tensor:
-    """Values that TensorRT does not define (fewer iterations than the concatenation length): NaN, so that use shows."""
+    """Values that TensorRT does not define (fewer iterations than the concatenation length): NaN,
+    so that use shows.
+    """
     return torch.full_like(like, torch.nan) if like.is_floating_point() else torch.zeros_like(like)

@@ -16,7 +16,8 @@ def read_layers(network: Any) -> list[Node]:
 
 def read_layer(layer: Any) -> Node:
     """One layer of a network as a node."""
-    # Through the base class: IActivationLayer and IPoolingLayer hide the layer's type behind a `type` of their own.
+    # Through the base class: IActivationLayer and IPoolingLayer hide the layer's type behind a
+    # `type` of their own.
     kind = trt.ILayer.type.fget(layer).name
     if kind in _layer_classes():
         layer.__class__ = _layer_classes()[kind]
@@ -30,4 +31,7 @@ def _layer_classes() -> dict[str, Any]:
     load()  # tells Polygraphy which flavour this process uses, before it imports one itself
     from polygraphy.backend.trt.util import get_layer_class_mapping
 
-    return {layer_type.name: layer_class for layer_type, layer_class in get_layer_class_mapping().items()}
+    return {
+        layer_type.name: layer_class
+        for layer_type, layer_class in get_layer_class_mapping().items()
+    }

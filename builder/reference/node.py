@@ -16,8 +16,8 @@ from builder.errors import NetworkEvaluationError, TrtBuildError
 from builder.reference.dtypes import torch_dtype
 from builder.reference.registry import EVALUATORS
 
-# The value of each tensor. Tensors are compared by identity: pybind11 gives one Python object for one ITensor as long
-# as somebody holds it, and the nodes hold all of them.
+# The value of each tensor. Tensors are compared by identity: pybind11 gives one Python object for
+# one ITensor as long as somebody holds it, and the nodes hold all of them.
 Values = dict[Any, Tensor]
 
 
@@ -27,7 +27,9 @@ UNSAID = {"QUANTIZE": torch.int8}
 
 @dataclass(frozen=True, eq=False)
 class Node:
-    """One layer: typed as its own class, its LayerType's name, its tensors (None for an optional input not given)."""
+    """One layer: typed as its own class, its LayerType's name, its tensors (None for an optional
+    input not given).
+    """
 
     layer: Any
     kind: str
@@ -44,7 +46,9 @@ class Node:
         return NetworkEvaluationError(message, where=self.where)
 
     def evaluate(self, values: Values) -> None:
-        """Put the layer's outputs into `values`, which has its inputs; checked against what TensorRT says of them."""
+        """Put the layer's outputs into `values`, which has its inputs; checked against what
+        TensorRT says of them.
+        """
         evaluator = EVALUATORS.get(self.kind)
         if evaluator is None:
             raise self.error(f"the reference has no evaluation of {self.kind} layers")
@@ -58,12 +62,17 @@ class Node:
         self.put(values, *(result if isinstance(result, tuple) else (result,)))
 
     def put(self, values: Values, *results: Tensor) -> None:
-        """Enter the outputs into `values`; raises unless dtypes and (but for -1) lengths are what TensorRT says.
+        """Enter the outputs into `values`; raises unless dtypes and (but for -1) lengths are what
+        TensorRT says.
 
-        A weakly typed network (8.6) takes half and float32 for one another, so there a value becomes what it says.
+        A weakly typed network (8.6) takes half and float32 for one another, so there a value
+        becomes what it says.
         """
         if not flavour.strongly_typed():
-            results = tuple(_as_said(value, dtype) for value, (dtype, _) in zip(results, self.expected, strict=True))
+            results = tuple(
+                _as_said(value, dtype)
+                for value, (dtype, _) in zip(results, self.expected, strict=True)
+            )
         for i, (value, (dtype, shape)) in enumerate(zip(results, self.expected, strict=True)):
             if value.dtype != dtype or not fits(value.shape, shape):
                 found = f"{value.dtype} {tuple(value.shape)}"
@@ -75,16 +84,26 @@ class Node:
         """dtype and shape (-1 for any length) that TensorRT gives to each output."""
         try:
             unsaid = None if flavour.strongly_typed() else UNSAID.get(self.kind)
-            return tuple((unsaid or torch_dtype(tensor.dtype), tuple(tensor.shape)) for tensor in self.outputs)
+            return tuple(
+                (unsaid or torch_dtype(tensor.dtype), tuple(tensor.shape))
+                for tensor in self.outputs
+            )
         except (KeyError, ValueError, RuntimeError) as error:
-            # Without a GPU, TensorRT follows every error with one about CUDA: the one before says what is wrong.
+            # Without a GPU, TensorRT follows every error with one about CUDA: the one before says
+            # what is wrong.
             said = next((m for m in reversed(MESSAGES) if "cudaError" not in m), str(error))
-            raise self.error(f"TensorRT has no usable shape or dtype for an output: {said}") from error
+            raise self.error(
+                f"TensorRT has no usable shape or dtype for an output: {said}"
+            ) from error
 
 
 def _agreed(operands: list[Tensor | None]) -> list[Tensor | None]:
-    """The operands; where half and float32 are taken for one another (8.6), the half ones widened beside float32."""
-    if flavour.strongly_typed() or not any(x is not None and x.dtype == torch.float32 for x in operands):
+    """The operands; where half and float32 are taken for one another (8.6), the half ones widened
+    beside float32.
+    """
+    if flavour.strongly_typed() or not any(
+        x is not None and x.dtype == torch.float32 for x in operands
+    ):
         return operands
     return [x.float() if x is not None and x.dtype == torch.float16 else x for x in operands]
 
@@ -96,4 +115,6 @@ def _as_said(value: Tensor, dtype: torch.dtype) -> Tensor:
 
 def fits(lengths: Sequence[int], shape: Sequence[int]) -> bool:
     """Whether actual lengths are what a shape with wildcards (-1) allows."""
-    return len(lengths) == len(shape) and all(n in (-1, m) for m, n in zip(lengths, shape, strict=True))
+    return len(lengths) == len(shape) and all(
+        n in (-1, m) for m, n in zip(lengths, shape, strict=True)
+    )

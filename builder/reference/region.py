@@ -1,4 +1,6 @@
-"""Regions: layers in an order in which they can be evaluated, loops and conditionals each folded into one step."""
+"""Regions: layers in an order in which they can be evaluated, loops and conditionals each folded
+into one step.
+"""
 
 from __future__ import annotations
 
@@ -27,17 +29,26 @@ class Step(Protocol):
 
 
 class Region:
-    """The steps that the wanted tensors need, and the assertions; others are dead, and TensorRT removes them too.
+    """The steps that the wanted tensors need, and the assertions; others are dead, and TensorRT
+    removes them too.
 
-    Tensors that are only `watched` are computed and kept as well, but a branch of a conditional may still hold them.
+    Tensors that are only `watched` are computed and kept as well, but a branch of a conditional may
+    still hold them.
     """
 
-    def __init__(self, nodes: Sequence[Node], wanted: Sequence[Any], watched: Iterable[Any] = ()) -> None:
+    def __init__(
+        self, nodes: Sequence[Node], wanted: Sequence[Any], watched: Iterable[Any] = ()
+    ) -> None:
         steps: list[Step] = list(loops.fold(nodes, Region))
         steps = conditionals.fold(steps, wanted, Region)
         kept = {*wanted, *watched}
         self.steps = ordered(steps, kept)
-        last_use = {t: i for i, step in enumerate(self.steps) for t in (*step.outputs, *step.inputs) if t not in kept}
+        last_use = {
+            t: i
+            for i, step in enumerate(self.steps)
+            for t in (*step.outputs, *step.inputs)
+            if t not in kept
+        }
         self.dropped: list[list[Any]] = [[] for _ in self.steps]
         for tensor, i in last_use.items():
             self.dropped[i].append(tensor)
@@ -61,10 +72,14 @@ def ordered(steps: Sequence[Step], wanted: Iterable[Any]) -> list[Step]:
     for root in steps:
         if not step_is_root(root, needed):
             continue
-        path = [root]  # each waits for the next; a list and not recursion, as networks are thousands of layers deep
+        # each waits for the next; a list and not recursion, as networks are thousands of layers
+        # deep
+        path = [root]
         on_path = {root}
         while path:
-            waits_for = next((maker[t] for t in path[-1].inputs if t in maker and maker[t] not in done), None)
+            waits_for = next(
+                (maker[t] for t in path[-1].inputs if t in maker and maker[t] not in done), None
+            )
             if waits_for is None or path[-1] in done:
                 on_path.discard(path[-1])
                 done[path.pop()] = None

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-# An evaluator takes the layer (typed as its own class) and its input values, None where an optional input is missing;
-# it returns the output value, or a tuple of them. Names and not enum members: a flavour need not have every LayerType.
+# An evaluator takes the layer (typed as its own class) and its input values, None where an optional
+# input is missing; it returns the output value, or a tuple of them. Names and not enum members: a
+# flavour need not have every LayerType.
 Evaluator = Callable[..., Any]
 EVALUATORS: dict[str, Evaluator] = {}
 
@@ -14,7 +15,9 @@ _F = TypeVar("_F", bound=Evaluator)
 
 
 def evaluates(layer_type: str) -> Callable[[_F], _F]:
-    """Register the decorated function as the evaluation of layers whose LayerType is called `layer_type`."""
+    """Register the decorated function as the evaluation of layers whose LayerType is called
+    `layer_type`.
+    """
 
     def register(function: _F) -> _F:
         if layer_type in EVALUATORS:

@@ -1,7 +1,7 @@
 """Branches of a torch segment whose arms hold engines: found, converted, recorded, and walked.
 
-Only the fused layout runs them: there a branch is one process's decision. In an ensemble the segment is one torch step,
-with the whole branch in it.
+Only the fused layout runs them: there a branch is one process's decision. In an ensemble the
+segment is one torch step, with the whole branch in it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ if TYPE_CHECKING:
     Cutter = Callable[[LoweredGraph, ModelSpec], Pieces]
 
 Place = tuple[int, ...]
-"""Where an engine stands in an arm: (segment, part, arm, segment within the arm), and so on inwards."""
+"""Where an engine stands in an arm: (segment, part, arm, segment within the arm), and so on
+inwards.
+"""
 
 
 @dataclass(frozen=True)
@@ -34,7 +36,8 @@ class Taken:
 
 
 def parts(segment: Segment, spec: ModelSpec, cutter: Cutter) -> tuple[LoweredGraph | Taken, ...]:
-    """The parts of a torch segment in running order, graphs and Taken branches; none where no arm is worth an engine.
+    """The parts of a torch segment in running order, graphs and Taken branches; none where no arm
+    is worth an engine.
 
     `cutter` cuts the graph of an arm as the model's was.
     """
@@ -59,15 +62,22 @@ def _taken(branch: Branch, shapes: Any, spec: ModelSpec, cutter: Cutter) -> Lowe
     return Taken(branch, (yes, no)) if worth else branch.whole
 
 
-def _pieces(arm: LoweredGraph, branch: Branch, shapes: Any, spec: ModelSpec, cutter: Cutter) -> Pieces:
-    """The arm in pieces; whole, by torch, where the shape of something that it reads depends on data."""
+def _pieces(
+    arm: LoweredGraph, branch: Branch, shapes: Any, spec: ModelSpec, cutter: Cutter
+) -> Pieces:
+    """The arm in pieces; whole, by torch, where the shape of something that it reads depends on
+    data.
+    """
     found = [shapes.spec(branch.values[name], name) for name in arm.inputs]
     if not found or None in found:
         return _whole(arm)
     own = {axis: span for _, axes in found for axis, span in axes.items()}
     profiles = tuple({**profile, **own} for profile in shapes.profiles)
     fallback = replace(spec.fallback, ranges={}, require_full=False)
-    return cutter(arm, replace(spec, inputs=tuple(one for one, _ in found), profiles=profiles, fallback=fallback))
+    return cutter(
+        arm,
+        replace(spec, inputs=tuple(one for one, _ in found), profiles=profiles, fallback=fallback),
+    )
 
 
 def _whole(arm: LoweredGraph) -> Pieces:
@@ -75,12 +85,16 @@ def _whole(arm: LoweredGraph) -> Pieces:
     from builder.repository.cut import Pieces
 
     unknown = ((None,) * len(arm.inputs), (None,) * len(arm.outputs))
-    segment = Segment("torch", arm, arm.inputs, arm.outputs, *unknown, (), (), len(list(arm.graph.nodes())), 0, 0)
+    segment = Segment(
+        "torch", arm, arm.inputs, arm.outputs, *unknown, (), (), len(list(arm.graph.nodes())), 0, 0
+    )
     return Pieces(Partition((segment,), (), (), arm.inputs, arm.outputs), (None,), ())
 
 
 def _is_worth(pieces: Pieces, spec: ModelSpec) -> bool:
-    """Whether the arm's engines save more than entering them costs; a min_block_size of 1 asks no such question."""
+    """Whether the arm's engines save more than entering them costs; a min_block_size of 1 asks no
+    such question.
+    """
     from builder.partition import cost
 
     pairs = zip(pieces.partition.segments, pieces.conversions, strict=True)
@@ -106,16 +120,23 @@ def label(place: Place) -> str:
     """`segment 1, part 0, arm true, segment 2`."""
     words = []
     for start in range(0, len(place) - 1, 3):
-        words.append(f"segment {place[start]}, part {place[start + 1]}, arm {'false' if place[start + 2] else 'true'}")
+        words.append(
+            f"segment {place[start]}, part {place[start + 1]}, arm"
+            f" {'false' if place[start + 2] else 'true'}"
+        )
     return ", ".join([*words, f"segment {place[-1]}"])
 
 
 Recorded = dict[Place, tuple["Golden", ...]]
 
 
-def record(pieces: Pieces, hops: Sequence[Sequence[Golden]], spec: ModelSpec, place: Place = ()) -> Recorded:
-    """The goldens of every engine in the arms: both arms are run on what the goldens bring to their branch, for the
-    data that take the other one are seldom among them. An arm that cannot run on it (an assertion) is left out."""
+def record(
+    pieces: Pieces, hops: Sequence[Sequence[Golden]], spec: ModelSpec, place: Place = ()
+) -> Recorded:
+    """The goldens of every engine in the arms: both arms are run on what the goldens bring to their
+    branch, for the data that take the other one are seldom among them. An arm that cannot run on it
+    (an assertion) is left out.
+    """
     found: Recorded = {}
     for number, inner in pieces.parts.items():
         for golden in hops[number]:
@@ -124,25 +145,38 @@ def record(pieces: Pieces, hops: Sequence[Sequence[Golden]], spec: ModelSpec, pl
 
 
 def _record_parts(
-    inner: Sequence[LoweredGraph | Taken], golden: Golden, spec: ModelSpec, place: Place, found: Recorded
+    inner: Sequence[LoweredGraph | Taken],
+    golden: Golden,
+    spec: ModelSpec,
+    place: Place,
+    found: Recorded,
 ) -> None:
     from builder.parity.arrays import to_torch
 
     values = {name: to_torch(array) for name, array in golden.inputs.items()}
     for position, part in enumerate(inner):
         if not isinstance(part, Taken):
-            values.update(zip(part.outputs, part.run(*(values[name] for name in part.inputs)), strict=True))
+            values.update(
+                zip(part.outputs, part.run(*(values[name] for name in part.inputs)), strict=True)
+            )
             continue
         for index, (arm, lowered) in enumerate(zip(part.arms, part.branch.arms, strict=True)):
             _record_arm(arm, lowered, values, golden.name, spec, (*place, position, index), found)
         whole = part.branch.whole
-        values.update(zip(whole.outputs, whole.run(*(values[name] for name in whole.inputs)), strict=True))
+        values.update(
+            zip(whole.outputs, whole.run(*(values[name] for name in whole.inputs)), strict=True)
+        )
 
 
 def _record_arm(
-    arm: Pieces, lowered: LoweredGraph, values: Mapping[str, Any], name: str, spec: ModelSpec, place: Place,
+    arm: Pieces,
+    lowered: LoweredGraph,
+    values: Mapping[str, Any],
+    name: str,
+    spec: ModelSpec,
+    place: Place,
     found: Recorded,
-) -> None:  # fmt: skip
+) -> None:
     from builder.parity.arrays import to_numpy
     from builder.repository import hops
     from builder.triton import Golden

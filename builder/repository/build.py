@@ -1,4 +1,6 @@
-"""build_repository: every model of a folder, each built where it changed and published when its numbers hold."""
+"""build_repository: every model of a folder, each built where it changed and published when its
+numbers hold.
+"""
 
 from __future__ import annotations
 
@@ -22,19 +24,21 @@ def build_repository(
     progress: Progress | None = None,
     **keywords: Any,
 ) -> list[ModelResult]:
-    """Build every model of the folder `models` into the Triton repository `out`; the results, one a model.
+    """Build every model of the folder `models` into the Triton repository `out`; the results, one a
+    model.
 
-    The fields of Settings (serve_as, layout, torch_steps, flavour, only, inputs, sample, precision, state, options,
-    store, plugins) may be given as `keywords`, which stand over `settings`.
+    The fields of Settings (serve_as, layout, torch_steps, flavour, only, inputs, sample, precision,
+    state, options, store, plugins) may be given as `keywords`, which stand over `settings`.
 
-    A model whose file, manifest, options and versions are those that it was published with is left as it is, which
-    needs no torch; `rebuild` builds it all the same. One that fails does not stop the others, and leaves what the
-    repository had of it. `jobs` models are built at a time (0: as the machine allows), each in a process of its own
-    unless `isolate` is False. With a folder `graphs` every model is built, and its graph before and after each pass is
-    written to `graphs`/<model>. Beside `out` a `.env` names the container that fits the plans.
+    A model whose file, manifest, options and versions are those that it was published with is left
+    as it is, which needs no torch; `rebuild` builds it all the same. One that fails does not stop
+    the others, and leaves what the repository had of it. `jobs` models are built at a time (0: as
+    the machine allows), each in a process of its own unless `isolate` is False. With a folder
+    `graphs` every model is built, and its graph before and after each pass is written to
+    `graphs`/<model>. Beside `out` a `.env` names the container that fits the plans.
 
-    Raises ManifestError and UsageError before anything is built, and EnvironmentProblem where this machine cannot build
-    at all, or not write to `out`.
+    Raises ManifestError and UsageError before anything is built, and EnvironmentProblem where this
+    machine cannot build at all, or not write to `out`.
     """
     from builder.repository import orders, places, targets
     from builder.store import Hashes
@@ -54,7 +58,9 @@ def build_repository(
     built = iter(orders.perform(wanted, progress or _silent, jobs, isolate))
     results = [next(built) if isinstance(one, orders.Order) else one for one in found]
     for order, result in zip(asked, results, strict=True):
-        elsewhere = targets.missing(order.options.over(order.spec.build), order.flavour, models, out)
+        elsewhere = targets.missing(
+            order.options.over(order.spec.build), order.flavour, models, out
+        )
         foreign = targets.unserved(order.serve_as, order.flavour) if result.plan_bytes else ()
         result.warnings = (*result.warnings, *elsewhere, *foreign)
     _write_env(results, Path(out))
@@ -62,9 +68,13 @@ def build_repository(
 
 
 def _write_env(results: Sequence[ModelResult], out: Path) -> None:
-    """The .env of the repository, where a plan is new or there is none: it takes protobuf, which is slow to import."""
+    """The .env of the repository, where a plan is new or there is none: it takes protobuf, which is
+    slow to import.
+    """
     new = any(result.ok and result.state != "unchanged" for result in results)
-    if new or (any(result.ok for result in results) and not (out.resolve().parent / ".env").exists()):
+    if new or (
+        any(result.ok for result in results) and not (out.resolve().parent / ".env").exists()
+    ):
         from builder.triton import write_env
 
         write_env(out)

@@ -18,10 +18,14 @@ if TYPE_CHECKING:
 Arrays = Mapping[str, Any]
 
 
-def batches(spec: ModelSpec, calibration: Calibration, goldens: Sequence[Golden]) -> list[list[torch.Tensor]]:
-    """Tensors in the order of the spec's inputs, of its dtypes; none larger than the usual size of a shared batch axis.
+def batches(
+    spec: ModelSpec, calibration: Calibration, goldens: Sequence[Golden]
+) -> list[list[torch.Tensor]]:
+    """Tensors in the order of the spec's inputs, of its dtypes; none larger than the usual size of
+    a shared batch axis.
 
-    Raises UsageError, with the line of the manifest, for a file that does not have the model's inputs.
+    Raises UsageError, with the line of the manifest, for a file that does not have the model's
+    inputs.
     """
     found: list[list[torch.Tensor]] = []
     for index, item in enumerate(calibration.data):
@@ -49,13 +53,17 @@ def _sets(spec: ModelSpec, path: Path, where: str) -> Iterator[Arrays]:
     except Exception as error:  # a damaged file raises what tokenize and numpy do
         raise UsageError(f"{path} is not an .npy of plain numbers: {error}", where=where) from error
     if not isinstance(array, np.ndarray):
-        raise UsageError(f"{path} is an .npz by its content, not an .npy", where=where, fix="name it so")
+        raise UsageError(
+            f"{path} is an .npz by its content, not an .npy", where=where, fix="name it so"
+        )
     yield {str(spec.inputs[0].name): array}
 
 
 def _of_goldens(goldens: Sequence[Golden]) -> list[Arrays]:
     """Those that hold anything: where an axis may be 0 long, the least golden is empty."""
-    return [golden.inputs for golden in goldens if all(array.size for array in golden.inputs.values())]
+    return [
+        golden.inputs for golden in goldens if all(array.size for array in golden.inputs.values())
+    ]
 
 
 def _tensor(spec: TensorSpec, arrays: Arrays, where: str) -> torch.Tensor:
@@ -69,13 +77,18 @@ def _tensor(spec: TensorSpec, arrays: Arrays, where: str) -> torch.Tensor:
     try:
         tensor, dtype = to_torch(arrays[name]), getattr(torch, spec.dtype)
     except (TypeError, ValueError) as error:
-        raise UsageError(f"array {name!r} is {arrays[name].dtype}, the input {spec.dtype}", where=where) from error
+        raise UsageError(
+            f"array {name!r} is {arrays[name].dtype}, the input {spec.dtype}", where=where
+        ) from error
     if tensor.dtype != dtype and not (tensor.is_floating_point() and dtype.is_floating_point):
         raise UsageError(f"array {name!r} is {tensor.dtype}, the input {spec.dtype}", where=where)
     lengths = [axis if isinstance(axis, int) else None for axis in spec.shape]
     same = all(length in (None, size) for length, size in zip(lengths, tensor.shape, strict=False))
     if tensor.dim() != len(lengths) or not same:
-        raise UsageError(f"array {name!r} has shape {list(tensor.shape)}, the input {list(spec.shape)}", where=where)
+        raise UsageError(
+            f"array {name!r} has shape {list(tensor.shape)}, the input {list(spec.shape)}",
+            where=where,
+        )
     if not tensor.numel() or bool(tensor.isnan().any()):
         told = "has values that are no numbers (NaN)" if tensor.numel() else "is empty"
         raise UsageError(f"array {name!r} {told}: no range can be taken from it", where=where)
@@ -94,11 +107,15 @@ def _check_axes(spec: ModelSpec, tensors: Sequence[torch.Tensor], where: str) ->
 
 
 def _pieces(spec: ModelSpec, tensors: Sequence[torch.Tensor]) -> list[list[torch.Tensor]]:
-    """The batch cut into such as the engine is tuned for: activations of a whole file at once may not fit in memory."""
+    """The batch cut into such as the engine is tuned for: activations of a whole file at once may
+    not fit in memory.
+    """
     import torch
 
     axis = shared_first_axis(spec.inputs)
     if axis is None:
         return [list(tensors)]
     usual = max(spec.inputs[0].dims[axis][1], 1)
-    return [list(rows) for rows in zip(*(torch.split(tensor, usual) for tensor in tensors), strict=True)]
+    return [
+        list(rows) for rows in zip(*(torch.split(tensor, usual) for tensor in tensors), strict=True)
+    ]

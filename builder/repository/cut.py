@@ -18,16 +18,19 @@ if TYPE_CHECKING:
     from builder.partition import Partition, Segment
 
 ROUNDS = 4
-"""How often a segment that does not convert after all is cut anew at the node that refused; then it is torch whole."""
+"""How often a segment that does not convert after all is cut anew at the node that refused; then it
+is torch whole.
+"""
 TENSORRT = "tensorrt"
 
 
 @dataclass(frozen=True)
 class Pieces:
-    """A partition with the conversion of each segment, None where torch runs it; `warnings` say what stays in torch.
+    """A partition with the conversion of each segment, None where torch runs it; `warnings` say
+    what stays in torch.
 
-    `parts` are those of torch segments that hold branches with engines in their arms, by the segment's number: the
-    fused layout runs these in place of the segment's graph.
+    `parts` are those of torch segments that hold branches with engines in their arms, by the
+    segment's number: the fused layout runs these in place of the segment's graph.
     """
 
     partition: Partition
@@ -36,9 +39,13 @@ class Pieces:
     parts: Mapping[int, tuple[LoweredGraph | arms.Taken, ...]] = field(default_factory=dict)
 
 
-def convert_or_cut(lowered: LoweredGraph, spec: ModelSpec, names: Sequence[str]) -> Conversion | Pieces:
-    """One conversion of the whole graph where TensorRT takes it all and the manifest keeps nothing in torch, else the
-    pieces. `names` are the outputs'. Raises UnsupportedOperators or ConversionError where `fallback.require_full`."""
+def convert_or_cut(
+    lowered: LoweredGraph, spec: ModelSpec, names: Sequence[str]
+) -> Conversion | Pieces:
+    """One conversion of the whole graph where TensorRT takes it all and the manifest keeps nothing
+    in torch, else the pieces. `names` are the outputs'. Raises UnsupportedOperators or
+    ConversionError where `fallback.require_full`.
+    """
     lowered = replace(lowered, outputs=tuple(names))
     wishes = spec.fallback
     if lowered.as_written:
@@ -65,22 +72,31 @@ def _as_written(lowered: LoweredGraph, spec: ModelSpec) -> Pieces:
     from builder import partition
 
     parts = partition.split(lowered, spec.inputs, spec.profiles, spec.fallback)
-    return Pieces(parts, (None,), (f"torch alone serves this model, as it is written: {lowered.as_written}",))
+    return Pieces(
+        parts, (None,), (f"torch alone serves this model, as it is written: {lowered.as_written}",)
+    )
 
 
 def _beyond(lowered: LoweredGraph, spec: ModelSpec) -> Iterator[str]:
     """What no engine can read, in words."""
     for name, tensor in zip(lowered.inputs, spec.inputs, strict=False):
         if tensor.dtype == "float64":
-            yield f"input {tensor.name or name}: TensorRT has no float64, so what reads it stays in torch"
+            yield (
+                f"input {tensor.name or name}: TensorRT has no float64, so what reads it stays in"
+                " torch"
+            )
 
 
 def kept_nodes(lowered: LoweredGraph) -> set[int]:
-    """The places of the top-level nodes that belong to a module which the manifest keeps in torch."""
+    """The places of the top-level nodes that belong to a module which the manifest keeps in
+    torch.
+    """
     from builder.lowering import ir
 
     nodes = enumerate(lowered.graph.nodes())
-    return {index for index, node in nodes if any(ir.in_fallback(inner) for inner in _with_inner(node))}
+    return {
+        index for index, node in nodes if any(ir.in_fallback(inner) for inner in _with_inner(node))
+    }
 
 
 def _with_inner(node: Any) -> Iterator[Any]:
@@ -95,9 +111,21 @@ class _Cutter:
     """Cuts, converts every TensorRT segment, and cuts again where one refuses after all."""
 
     def __init__(
-        self, lowered: LoweredGraph, spec: ModelSpec, kept: set[int], defects: list[str], *, is_arm: bool = False
+        self,
+        lowered: LoweredGraph,
+        spec: ModelSpec,
+        kept: set[int],
+        defects: list[str],
+        *,
+        is_arm: bool = False,
     ) -> None:
-        self.lowered, self.spec, self.kept, self.defects, self.is_arm = lowered, spec, kept, defects, is_arm
+        self.lowered, self.spec, self.kept, self.defects, self.is_arm = (
+            lowered,
+            spec,
+            kept,
+            defects,
+            is_arm,
+        )
         self.by_manifest = bool(kept)
         self.late: list[UnsupportedOperator] = []
 
@@ -106,7 +134,11 @@ class _Cutter:
 
         for left in reversed(range(ROUNDS + 1)):
             parts = partition.split(
-                self.lowered, self.spec.inputs, self.spec.profiles, self.spec.fallback, kept=self.kept
+                self.lowered,
+                self.spec.inputs,
+                self.spec.profiles,
+                self.spec.fallback,
+                kept=self.kept,
             )
             pieces = self._convert_all(parts, whole=left < 2)
             if pieces is not None:
@@ -116,9 +148,17 @@ class _Cutter:
         return self._pieces(parts, [None] * len(parts.segments))
 
     def _convert_all(self, parts: Partition, *, whole: bool) -> Conversion | Pieces | None:
-        """None where a segment refuses: its node, or with `whole` all of it, is kept in torch from now on."""
-        conversions = [self._try(segment, whole) if segment.kind == TENSORRT else None for segment in parts.segments]
-        refused = any(c is None and s.kind == TENSORRT for c, s in zip(conversions, parts.segments, strict=True))
+        """None where a segment refuses: its node, or with `whole` all of it, is kept in torch from
+        now on.
+        """
+        conversions = [
+            self._try(segment, whole) if segment.kind == TENSORRT else None
+            for segment in parts.segments
+        ]
+        refused = any(
+            c is None and s.kind == TENSORRT
+            for c, s in zip(conversions, parts.segments, strict=True)
+        )
         if refused:
             return None
         if len(parts.segments) == 1 and conversions[0] is not None and not self.is_arm:
@@ -137,7 +177,9 @@ class _Cutter:
     def _try(self, segment: Segment, whole: bool) -> Conversion | None:
         specs = [spec for spec in segment.specs if spec is not None]
         try:
-            return reading.convert(segment.lowered, self.spec, segment.outputs, specs, segment.profiles)
+            return reading.convert(
+                segment.lowered, self.spec, segment.outputs, specs, segment.profiles
+            )
         except UnsupportedOperators as refusal:
             self.late += refusal.operators
             named = {operator.node for operator in refusal.operators}
@@ -176,19 +218,30 @@ def _of_arms(inner: Mapping[int, Sequence[LoweredGraph | arms.Taken]]) -> Iterat
         taken = [part for part in found if isinstance(part, arms.Taken)]
         count = sum(c is not None for part in taken for arm in part.arms for c in arm.conversions)
         yield (
-            f"in torch segment {number}: {len(taken)} branch{'es' * (len(taken) != 1)} on data with {count} "
-            f"engine{'s' * (count != 1)} in the arms, which the fused layout runs when an arm is taken"
+            f"in torch segment {number}: {len(taken)} branch{'es' * (len(taken) != 1)} on data with"
+            f" {count} engine{'s' * (count != 1)} in the arms, which the fused layout runs when an"
+            " arm is taken"
         )
 
 
 def _places(segment: Segment, names: set[str]) -> set[int]:
-    """Where in the model's graph the top-level nodes stand that make (or hold the nodes that make) these values."""
+    """Where in the model's graph the top-level nodes stand that make (or hold the nodes that make)
+    these values.
+    """
     nodes = zip(segment.indices, segment.lowered.graph.nodes(), strict=True)
-    return {place for place, node in nodes if names & {v.debugName() for n in _with_inner(node) for v in n.outputs()}}
+    return {
+        place
+        for place, node in nodes
+        if names & {v.debugName() for n in _with_inner(node) for v in n.outputs()}
+    }
 
 
-def _why(parts: Partition, late: Sequence[UnsupportedOperator], *, by_manifest: bool) -> Iterator[str]:
-    """What stays in torch and what would change that; what refused late is told once, with its own reason."""
+def _why(
+    parts: Partition, late: Sequence[UnsupportedOperator], *, by_manifest: bool
+) -> Iterator[str]:
+    """What stays in torch and what would change that; what refused late is told once, with its own
+    reason.
+    """
     from builder.partition.support import BY_MODULE, READS_OTHERS
 
     if all(segment.kind != TENSORRT for segment in parts.segments):
@@ -203,10 +256,14 @@ def _why(parts: Partition, late: Sequence[UnsupportedOperator], *, by_manifest: 
         change = "" if "fallback" in fix else f"; {fix}"
         yield f"in torch: {operator}{times}: {reason}{change}"
     if followers := len(refused) + len(late) - len(told):
-        yield f"in torch with them: {followers} that read what they make, of a shape or kind that TensorRT cannot hold"
+        yield (
+            f"in torch with them: {followers} that read what they make, of a shape or kind that"
+            " TensorRT cannot hold"
+        )
     if followers and parts.open:
         sources = ", ".join(f"{tensor} (of {operator})" for operator, tensor in parts.open)
         yield (
-            f"sizes depend on data from {sources} on; where they have bounds, say so, and engines can follow: "
-            f"`fallback: {{ranges: {{{parts.open[0][1]}: {{min: 1, opt: 100, max: 1000}}}}}}`"
+            f"sizes depend on data from {sources} on; where they have bounds, say so, and engines"
+            f" can follow: `fallback: {{ranges: {{{parts.open[0][1]}: {{min: 1, opt: 100, max:"
+            " 1000}}}`"
         )

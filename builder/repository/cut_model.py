@@ -20,8 +20,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Cut:
-    """Everything that is known of a model in pieces: `plans` and `hops` (the goldens of each segment) are parallel to
-    the segments, a plan is None where torch runs the segment."""
+    """Everything that is known of a model in pieces: `plans` and `hops` (the goldens of each
+    segment) are parallel to the segments, a plan is None where torch runs the segment.
+    """
 
     spec: ModelSpec
     pieces: Pieces
@@ -41,7 +42,9 @@ class Cut:
         return [plan for plan in (*self.plans, *self.arm_plans.values()) if plan]
 
 
-def segment_files(segment: Segment, conversion: Conversion | None, plan: Plan | None) -> SegmentFiles:
+def segment_files(
+    segment: Segment, conversion: Conversion | None, plan: Plan | None
+) -> SegmentFiles:
     from builder.triton import SegmentFiles
 
     lowered = single.saved(segment.lowered)
@@ -63,7 +66,10 @@ def segment_files(segment: Segment, conversion: Conversion | None, plan: Plan | 
 
 
 def _ranges(specs: Sequence[TensorSpec], profile: Profile) -> dict[str, Any]:
-    return {str(spec.name): (spec.at(profile, 0), spec.at(profile, 1), spec.at(profile, 2)) for spec in specs}
+    return {
+        str(spec.name): (spec.at(profile, 0), spec.at(profile, 1), spec.at(profile, 2))
+        for spec in specs
+    }
 
 
 def mixes(cut: Cut, segments: Sequence[Segment]) -> str | None:
@@ -77,13 +83,18 @@ def mixes(cut: Cut, segments: Sequence[Segment]) -> str | None:
 def _threshold(segment: Segment) -> str | None:
     graph = segment.lowered.graph
     read = zip(graph.inputs(), segment.specs, strict=True)
-    return rows.one_for_all(graph, [value.debugName() for value, spec in read if spec and spec.shape in ((), (1,))])
+    return rows.one_for_all(
+        graph, [value.debugName() for value, spec in read if spec and spec.shape in ((), (1,))]
+    )
 
 
 def named(cut: Cut) -> ModelSpec:
     """The spec with a name for each input, as the segments have it."""
     names = cut.pieces.partition.inputs
-    return replace(cut.spec, inputs=tuple(replace(s, name=n) for s, n in zip(cut.spec.inputs, names, strict=True)))
+    return replace(
+        cut.spec,
+        inputs=tuple(replace(s, name=n) for s, n in zip(cut.spec.inputs, names, strict=True)),
+    )
 
 
 def inputs_of(cut: Cut) -> tuple[IO, ...]:
@@ -92,23 +103,32 @@ def inputs_of(cut: Cut) -> tuple[IO, ...]:
 
 def outputs_of(cut: Cut) -> tuple[IO, ...]:
     known: Mapping[str, TensorSpec | None] = {
-        name: spec for s in cut.segments for name, spec in zip(s.outputs, s.output_specs, strict=True)
+        name: spec
+        for s in cut.segments
+        for name, spec in zip(s.outputs, s.output_specs, strict=True)
     }
     return tuple(endpoint(known[name], name, cut.goldens) for name in cut.pieces.partition.outputs)
 
 
 def endpoint(spec: TensorSpec | None, name: str, goldens: Sequence[Golden]) -> IO:
-    """The tensor as inferred; where its shape depends on data, of the goldens' rank and with every axis dynamic."""
+    """The tensor as inferred; where its shape depends on data, of the goldens' rank and with every
+    axis dynamic.
+    """
     from builder.triton import IO
     from builder.triton.dtypes import by_numpy
 
     if spec is not None:
-        return IO(name, spec.dtype, tuple(-1 if isinstance(axis, str) else axis for axis in spec.shape))
-    recorded = [side[name] for golden in goldens for side in (golden.inputs, golden.outputs) if name in side]
+        return IO(
+            name, spec.dtype, tuple(-1 if isinstance(axis, str) else axis for axis in spec.shape)
+        )
+    recorded = [
+        side[name] for golden in goldens for side in (golden.inputs, golden.outputs) if name in side
+    ]
     ranks, known = {array.ndim for array in recorded}, by_numpy(recorded[0].dtype)
     if len(ranks) != 1 or known is None:
         raise PublishError(
-            f"output {name!r} has no fixed number of axes or element type: {recorded[0].dtype}, axes {sorted(ranks)}",
+            f"output {name!r} has no fixed number of axes or element type: {recorded[0].dtype},"
+            f" axes {sorted(ranks)}",
             fix="return a tensor of one rank and of a type that Triton has",
         )
     return IO(name, known.name, (-1,) * ranks.pop())

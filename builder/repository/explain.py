@@ -15,45 +15,65 @@ from builder.repository.settings import Settings, settled
 
 
 def explain(
-    models: Path | str, out: Path | str | None = None, settings: Settings | None = None, **keywords: Any
+    models: Path | str,
+    out: Path | str | None = None,
+    settings: Settings | None = None,
+    **keywords: Any,
 ) -> list[dict[str, Any]]:
-    """For each model `name`, `verdict` and `because` in words, its `request`, and the `plans` of its last build by
-    label, each with `key`, `parts` and whether it is `stored` (None: there is no store that answers); all JSON-able.
+    """For each model `name`, `verdict` and `because` in words, its `request`, and the `plans` of
+    its last build by label, each with `key`, `parts` and whether it is `stored` (None: there is no
+    store that answers); all JSON-able.
 
-    Settings and `keywords` are those of build_repository. `out` None compares with what the store was last told under
-    the name. `models` may be the folder of a published model, of which is told what it was built from.
+    Settings and `keywords` are those of build_repository. `out` None compares with what the store
+    was last told under the name. `models` may be the folder of a published model, of which is told
+    what it was built from.
     """
     chosen, folder = settled(settings, keywords), Path(models)
     kept = stores.Store(str(chosen.store)) if chosen.store else None
     if stores.sidecar(folder) is not None:
         return [_published(folder, kept)]
     _refuse_repository(folder)
-    asked = chosen.orders(chosen.specs(folder), Path(out) if out is not None else Path("/nonexistent"))
+    asked = chosen.orders(
+        chosen.specs(folder), Path(out) if out is not None else Path("/nonexistent")
+    )
     with stores.Hashes() as hashes:
         return [_report(order, hashes, kept) for order in asked]
 
 
 def _refuse_repository(folder: Path) -> None:
-    """Raise UsageError, with the models that there are, where the folder holds published models and none to build."""
+    """Raise UsageError, with the models that there are, where the folder holds published models and
+    none to build.
+    """
     try:
         find(folder)
     except UsageError as error:
-        published = [str(child) for child in sorted(folder.glob("*")) if stores.sidecar(child) is not None]
+        published = [
+            str(child) for child in sorted(folder.glob("*")) if stores.sidecar(child) is not None
+        ]
         if published:
             raise UsageError(
-                f"{folder} is a repository: `explain` takes a published model's folder, or what models are built from",
+                f"{folder} is a repository: `explain` takes a published model's folder, or what"
+                " models are built from",
                 fix=f"one of {', '.join(published)}",
             ) from error
         raise
 
 
-def _report(order: orders.Order, hashes: stores.Hashes, kept: stores.Store | None) -> dict[str, Any]:
+def _report(
+    order: orders.Order, hashes: stores.Hashes, kept: stores.Store | None
+) -> dict[str, Any]:
     """What `repo` would do, and of what was last built."""
     wanted = orders.request_of(order, hashes)
     said = orders.recorded(order, wanted)
     reason = orders.stale_because(order, wanted, said, hashes)
     verdict = "unchanged" if reason is None else f"would be built because: {reason}"
-    return {"name": order.spec.name, "verdict": verdict, "because": reason, "request": wanted, **_last(said, kept)}
+    return {
+        "name": order.spec.name,
+        "verdict": verdict,
+        "because": reason,
+        "request": wanted,
+        **_last(said, kept),
+    }
 
 
 def _published(folder: Path, kept: stores.Store | None) -> dict[str, Any]:
@@ -74,6 +94,12 @@ def _last(said: Mapping[str, Any], kept: stores.Store | None) -> dict[str, Any]:
 
 def _plan(made: Mapping[str, Any], kept: stores.Store | None) -> dict[str, Any]:
     stored = None
-    with contextlib.suppress(Exception):  # each backend of fsspec raises its own; `repo` warns and builds
+    # each backend of fsspec raises its own; `repo` warns and builds
+    with contextlib.suppress(Exception):
         stored = kept.get(made["key"]) is not None if kept else None
-    return {"key": made["key"], "stored": stored, "because": made["because"], "parts": made["parts"]}
+    return {
+        "key": made["key"],
+        "stored": stored,
+        "because": made["because"],
+        "parts": made["parts"],
+    }

@@ -27,7 +27,11 @@ def fused(cut: Cut, serve_as: str) -> ModelArtifact:
         outputs=outputs_of(cut),
         profiles=cut.spec.profiles,
         plan=None,
-        plan_facts={key: facts[key] for key in ("flavour", "tensorrt", "compute_capabilities") if key in facts},
+        plan_facts={
+            key: facts[key]
+            for key in ("flavour", "tensorrt", "compute_capabilities")
+            if key in facts
+        },
         lowered=b"",
         goldens=cut.goldens,
         serve_as=serve_as,
@@ -37,9 +41,14 @@ def fused(cut: Cut, serve_as: str) -> ModelArtifact:
 
 
 def _pieces(
-    pieces: Pieces, plans: Sequence[Plan | None], arm_plans: Mapping[arms.Place, Plan], place: arms.Place = ()
+    pieces: Pieces,
+    plans: Sequence[Plan | None],
+    arm_plans: Mapping[arms.Place, Plan],
+    place: arms.Place = (),
 ) -> tuple[SegmentFiles, ...]:
-    """Every segment's files; of torch segments with engines in the arms of branches, those of their parts."""
+    """Every segment's files; of torch segments with engines in the arms of branches, those of their
+    parts.
+    """
     found = map(segment_files, pieces.partition.segments, pieces.conversions, plans)
     return tuple(
         replace(files, parts=_parts(pieces.parts.get(number, ()), arm_plans, (*place, number)))
@@ -60,10 +69,16 @@ def _parts(
         condition, read = part.branch.condition, tuple(part.branch.values)
         both = [_arm(arm, plans, (*place, number, index)) for index, arm in enumerate(part.arms)]
         outputs = part.branch.outputs
-        found.append(BranchFiles(single.saved(condition), condition.inputs, read, outputs, (both[0], both[1])))
+        found.append(
+            BranchFiles(
+                single.saved(condition), condition.inputs, read, outputs, (both[0], both[1])
+            )
+        )
     return tuple(found)
 
 
-def _arm(pieces: Pieces, plans: Mapping[arms.Place, Plan], place: arms.Place) -> tuple[SegmentFiles, ...]:
+def _arm(
+    pieces: Pieces, plans: Mapping[arms.Place, Plan], place: arms.Place
+) -> tuple[SegmentFiles, ...]:
     own = [plans.get((*place, number)) for number in range(len(pieces.conversions))]
     return _pieces(pieces, own, plans, place)

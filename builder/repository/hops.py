@@ -1,4 +1,6 @@
-"""Parity at every hop: what each piece of a model computes on the goldens, and whether its network does the same."""
+"""Parity at every hop: what each piece of a model computes on the goldens, and whether its network
+does the same.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +19,10 @@ Goldens = tuple["Golden", ...]
 
 
 def record_hops(partition: Partition, goldens: Sequence[Golden], spec: ModelSpec) -> list[Goldens]:
-    """For each segment the goldens of its own inputs and outputs: torch runs the segments one after another on the
-    original module's inputs. Raises ParityError where their last answers are not the original module's."""
+    """For each segment the goldens of its own inputs and outputs: torch runs the segments one after
+    another on the original module's inputs. Raises ParityError where their last answers are not the
+    original module's.
+    """
     chains = [_chain(partition, golden, spec) for golden in goldens]
     return [tuple(chain[number] for chain in chains) for number in range(len(partition.segments))]
 
@@ -34,7 +38,11 @@ def _chain(partition: Partition, golden: Golden, spec: ModelSpec) -> list[Golden
         given = {name: values[name] for name in segment.inputs}
         made = dict(zip(segment.outputs, segment.lowered.run(*given.values()), strict=True))
         values.update(made)
-        hops.append(Golden(golden.name, *({n: to_numpy(t) for n, t in side.items()} for side in (given, made))))
+        hops.append(
+            Golden(
+                golden.name, *({n: to_numpy(t) for n, t in side.items()} for side in (given, made))
+            )
+        )
     answer = {name: to_numpy(values[name]) for name in partition.outputs}
     _raise_unless(
         parity.compare(answer, golden, spec.tolerance, precision=torch_precision(spec)),
@@ -49,7 +57,9 @@ def _random(segments: Sequence[Segment]) -> str | None:
     """The first operator that gives other numbers each time."""
     from builder.lowering import ir
 
-    return next(filter(None, (ir.random_operator(segment.lowered.graph) for segment in segments)), None)
+    return next(
+        filter(None, (ir.random_operator(segment.lowered.graph) for segment in segments)), None
+    )
 
 
 def _kinds(segments: Sequence[Segment]) -> str:
@@ -61,19 +71,26 @@ def _raise_unless(comparison: Any, message: str, where: str, random: str | None 
         raise ParityError(
             f"{message}: {'; '.join(comparison.problems)}",
             where=where,
-            fix=f"{random} gives other numbers each time, so no answer can be checked: pass them in as an input"
-            if random
-            else "this is a defect of trt-build: please report it with the model's graph (`trt-build lower`)",
+            fix=(
+                f"{random} gives other numbers each time, so no answer can be checked: pass them in"
+                " as an input"
+                if random
+                else (
+                    "this is a defect of trt-build: please report it with the model's graph"
+                    " (`trt-build lower`)"
+                )
+            ),
         )
 
 
 _FIX = "this is a defect of a converter: please report it; `fallback` keeps the operator in torch"
 _FIX_HALF = (
-    "keep_fp32 spares layers that half cannot hold (`--search-precision` finds and writes them), or precision: fp32"
+    "keep_fp32 spares layers that half cannot hold (`--search-precision` finds and writes them), or"
+    " precision: fp32"
 )
 _FIX_8_BITS = (
-    "name its layers of least SQNR (`trt-build check`) in keep_fp32, calibrate with more data or another method, "
-    "or state what may be lost in tolerance: {noise: ...}"
+    "name its layers of least SQNR (`trt-build check`) in keep_fp32, calibrate with more data or"
+    " another method, or state what may be lost in tolerance: {noise: ...}"
 )
 
 
@@ -91,14 +108,18 @@ def _fix(spec: ModelSpec) -> str:
 
 
 def torch_precision(spec: ModelSpec) -> str:
-    """What torch's run of the lowered graph is held to: its quantising nodes round, all else is float32."""
+    """What torch's run of the lowered graph is held to: its quantising nodes round, all else is
+    float32.
+    """
     return spec.precision if eight_bits(spec) else "fp32"
 
 
 def check_reference(
     conversion: Conversion, goldens: Sequence[Golden], spec: ModelSpec, *, of: str = "the network"
 ) -> None:
-    """Raise ParityError where the network, evaluated on the CPU, differs from a golden: names where it begins."""
+    """Raise ParityError where the network, evaluated on the CPU, differs from a golden: names where
+    it begins.
+    """
     from builder import parity, reference
     from builder.parity.arrays import to_numpy, to_torch
     from builder.parity.comparison import widened
@@ -110,7 +131,8 @@ def check_reference(
         comparison = parity.compare(answer, golden, spec.tolerance, precision=spec.precision)
         if not comparison.passed:
             raise ParityError(
-                f"golden {golden.name}: {of} differs from the module: {'; '.join(comparison.problems)}",
+                f"golden {golden.name}: {of} differs from the module:"
+                f" {'; '.join(comparison.problems)}",
                 where=parity.first_difference(conversion, tensors),
                 fix=_fix(spec),
             )

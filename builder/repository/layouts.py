@@ -1,4 +1,6 @@
-"""Which layout a model in pieces gets: fused into one Python-backend model, or a Triton ensemble of steps."""
+"""Which layout a model in pieces gets: fused into one Python-backend model, or a Triton ensemble of
+steps.
+"""
 
 from __future__ import annotations
 
@@ -18,36 +20,48 @@ def artifact(
 ) -> tuple[ModelArtifact | EnsembleArtifact, str]:
     """What is published for the layout, and in words why that one.
 
-    What is one piece, torch's alone, is one model in every layout, as an engine alone is. Raises UsageError where an
-    ensemble is demanded of a model whose values cannot cross between Triton models, and where a golden is outside of
-    what `fallback.ranges` says.
+    What is one piece, torch's alone, is one model in every layout, as an engine alone is. Raises
+    UsageError where an ensemble is demanded of a model whose values cannot cross between Triton
+    models, and where a golden is outside of what `fallback.ranges` says.
     """
     _within_ranges(cut)
     reason = why_not_ensemble(cut)
     if layout == "ensemble" and reason and len(cut.segments) > 1:
         raise UsageError(
-            f"model {cut.spec.name!r} cannot be an ensemble: {reason}", fix="--layout fused, which serves it in one"
+            f"model {cut.spec.name!r} cannot be an ensemble: {reason}",
+            fix="--layout fused, which serves it in one",
         )
     if layout == "ensemble" and not reason:
         return ensemble(cut, serve_as, torch_steps), "as demanded"
-    reason = reason or ("as demanded" if layout == "fused" else why_fused(cut, serve_as, torch_steps))
+    reason = reason or (
+        "as demanded" if layout == "fused" else why_fused(cut, serve_as, torch_steps)
+    )
     if reason:
         return fused(cut, serve_as), reason
-    return ensemble(cut, serve_as, torch_steps), "the hand-overs cost little beside the engines' work"
+    return (
+        ensemble(cut, serve_as, torch_steps),
+        "the hand-overs cost little beside the engines' work",
+    )
 
 
 def _within_ranges(cut: Cut) -> None:
-    """The sizes that the goldens really have at the borders, against what the segments were cut for."""
+    """The sizes that the goldens really have at the borders, against what the segments were cut
+    for.
+    """
     for segment, goldens in zip(cut.segments, cut.hops, strict=True):
         for spec in (spec for spec in segment.specs if spec is not None):
             for golden in goldens:
                 for axis, size in zip(spec.shape, golden.inputs[str(spec.name)].shape, strict=True):
-                    spans = [{**spec.dims, **profile}[axis] for profile in segment.profiles if isinstance(axis, str)]
+                    spans = [
+                        {**spec.dims, **profile}[axis]
+                        for profile in segment.profiles
+                        if isinstance(axis, str)
+                    ]
                     if spans and not any(low <= size <= high for low, _, high in spans):
                         allowed = " or ".join(f"{low} to {high}" for low, _, high in spans)
                         raise UsageError(
-                            f"model {cut.spec.name!r}: axis {axis} of {spec.name} is {size} long in golden "
-                            f"{golden.name}, and what is said of it is {allowed}",
+                            f"model {cut.spec.name!r}: axis {axis} of {spec.name} is {size} long in"
+                            f" golden {golden.name}, and what is said of it is {allowed}",
                             fix="widen the range in fallback.ranges",
                         )
 
@@ -60,9 +74,14 @@ def why_not_ensemble(cut: Cut) -> str | None:
         return "it is one piece"
     if cut.spec.server_state:
         names = ", ".join(state.input for state in cut.spec.server_state)
-        return f"the server keeps its state ({names}), which one process must hold; --state explicit allows it"
+        return (
+            f"the server keeps its state ({names}), which one process must hold; --state explicit"
+            " allows it"
+        )
     for number, segment in enumerate(cut.segments):
-        loose = [name for name, spec in zip(segment.inputs, segment.specs, strict=True) if spec is None]
+        loose = [
+            name for name, spec in zip(segment.inputs, segment.specs, strict=True) if spec is None
+        ]
         if loose:
             return (
                 f"the shape of {', '.join(loose)}, which segment {number} reads, depends on data, "
@@ -70,17 +89,28 @@ def why_not_ensemble(cut: Cut) -> str | None:
             )
         random = ir.random_operator(segment.lowered.graph)
         if random:
-            return f"segment {number} hands on what {random} gives, other numbers each time, which no step is held to"
+            return (
+                f"segment {number} hands on what {random} gives, other numbers each time, which no"
+                " step is held to"
+            )
         if not segment.inputs:
-            return f"segment {number} ({segment.kind}) reads nothing, and Triton has no model without inputs"
+            return (
+                f"segment {number} ({segment.kind}) reads nothing, and Triton has no model without"
+                " inputs"
+            )
     read = {name for segment in cut.segments for name in segment.inputs}
     unread = [name for name in cut.pieces.partition.inputs if name not in read]
-    return f"no segment reads input {', '.join(unread)}, and an ensemble must use every input" if unread else None
+    return (
+        f"no segment reads input {', '.join(unread)}, and an ensemble must use every input"
+        if unread
+        else None
+    )
 
 
 def why_fused(cut: Cut, serve_as: str, torch_steps: str = "auto") -> str | None:
-    """The rule of `auto` (docs/partition.md): fused, unless Triton's own TensorRT backend serves the engines and what
-    the hand-overs cost is less than a tenth of what the model computes."""
+    """The rule of `auto` (docs/partition.md): fused, unless Triton's own TensorRT backend serves
+    the engines and what the hand-overs cost is less than a tenth of what the model computes.
+    """
     from builder.partition import cost
 
     if cut.pieces.parts:
@@ -89,14 +119,21 @@ def why_fused(cut: Cut, serve_as: str, torch_steps: str = "auto") -> str | None:
     if serve_as == "python" or "tensorrt" not in flavours:
         return "Triton's TensorRT backend would serve none of its steps"
     computes = cost.compute_seconds(sum(segment.flops for segment in cut.segments))
-    hands_over = cost.step_seconds(len(cut.segments), sum(segment.crossing_bytes for segment in cut.segments))
+    hands_over = cost.step_seconds(
+        len(cut.segments), sum(segment.crossing_bytes for segment in cut.segments)
+    )
     if hands_over > cost.STEP_SHARE * computes:
-        return f"{len(cut.segments)} steps would cost {hands_over * 1e3:.2g} ms, its work {computes * 1e3:.2g} ms"
+        return (
+            f"{len(cut.segments)} steps would cost {hands_over * 1e3:.2g} ms, its work"
+            f" {computes * 1e3:.2g} ms"
+        )
     return _refused(cut, serve_as, torch_steps)
 
 
 def _refused(cut: Cut, serve_as: str, torch_steps: str) -> str | None:
-    """What would keep the ensemble from being published: some types and shapes no config can say."""
+    """What would keep the ensemble from being published: some types and shapes no config can
+    say.
+    """
     from builder import triton
     from builder.triton.ensemble import config
 

@@ -1,4 +1,6 @@
-"""A torch segment as a model of Triton's PyTorch backend: tensors by position, INPUT__0 and OUTPUT__0, and model.pt."""
+"""A torch segment as a model of Triton's PyTorch backend: tensors by position, INPUT__0 and
+OUTPUT__0, and model.pt.
+"""
 
 from __future__ import annotations
 
@@ -19,14 +21,19 @@ TYPES = frozenset(DTYPES) - {"bfloat16"}
 
 
 ALLOW_TF32 = 12
-"""The place of that argument of `_convolution`, which lowering makes of convolutions, but not in modules that the
-manifest keeps in torch, nor without a batch."""
+"""The place of that argument of `_convolution`, which lowering makes of convolutions, but not in
+modules that the manifest keeps in torch, nor without a batch.
+"""
 BY_CUDNN = frozenset(
     f"aten::{name}"
-    for name in "lstm gru rnn_tanh rnn_relu convolution _convolution _convolution_mode".split()
-    + "conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d".split()
+    for name in (
+        "lstm gru rnn_tanh rnn_relu convolution _convolution _convolution_mode".split()
+        + "conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d".split()
+    )
 )
-"""What cuDNN computes in TF32 on a GPU where nothing forbids it. Of the others torch rounds no operands unless told."""
+"""What cuDNN computes in TF32 on a GPU where nothing forbids it. Of the others torch rounds no
+operands unless told.
+"""
 
 
 def why_not(step: ModelArtifact, lowered: LoweredGraph) -> str | None:
@@ -34,15 +41,25 @@ def why_not(step: ModelArtifact, lowered: LoweredGraph) -> str | None:
     from builder.lowering import ir
 
     if step.spec.libraries:
-        return "it calls custom operators, whose libraries that backend does not load (LD_PRELOAD would)"
+        return (
+            "it calls custom operators, whose libraries that backend does not load (LD_PRELOAD"
+            " would)"
+        )
     loose = sorted({io.dtype for io in (*step.inputs, *step.outputs)} - TYPES)
     if loose:
         return f"the backend has no {', '.join(loose)}"
-    rounded = next((n.kind() for n in ir.nodes_of(lowered.graph, *BY_CUDNN) if not _can_say(n)), None)
+    rounded = next(
+        (n.kind() for n in ir.nodes_of(lowered.graph, *BY_CUDNN) if not _can_say(n)), None
+    )
     if rounded and step.spec.precision != "tf32":
-        return f"{rounded} would round its operands to TF32 there, and the precision is {step.spec.precision}"
+        return (
+            f"{rounded} would round its operands to TF32 there, and the precision is"
+            f" {step.spec.precision}"
+        )
     maker = _maker(lowered.graph)
-    return f"{maker} makes tensors on the CPU, and the backend may run it on a GPU" if maker else None
+    return (
+        f"{maker} makes tensors on the CPU, and the backend may run it on a GPU" if maker else None
+    )
 
 
 def _can_say(node: Any) -> bool:
@@ -51,7 +68,9 @@ def _can_say(node: Any) -> bool:
 
 
 def _maker(block: Any) -> str | None:
-    """The first operator that makes a tensor of none: the device that it makes it on stands in the file."""
+    """The first operator that makes a tensor of none: the device that it makes it on stands in the
+    file.
+    """
     from builder.lowering import ir
 
     for node in ir.walk(block):
@@ -81,12 +100,19 @@ def converted(step: ModelArtifact, lowered: LoweredGraph) -> ModelArtifact:
 
 def _renamed(golden: Golden, inputs: Mapping[str, str], outputs: Mapping[str, str]) -> Golden:
     given = {inputs[name]: array for name, array in golden.inputs.items()}
-    return replace(golden, inputs=given, outputs={outputs[name]: array for name, array in golden.outputs.items()})
+    return replace(
+        golden,
+        inputs=given,
+        outputs={outputs[name]: array for name, array in golden.outputs.items()},
+    )
 
 
-def saved(lowered: LoweredGraph, inputs: Sequence[IO], outputs: Sequence[IO], *, tf32: bool = False) -> bytes:
-    """model.pt: the graph in TorchScript. The model's own tensors without axes have one axis of 1 too, for Triton has
-    none. With `tf32` the operands of convolutions may be rounded on a GPU."""
+def saved(
+    lowered: LoweredGraph, inputs: Sequence[IO], outputs: Sequence[IO], *, tf32: bool = False
+) -> bytes:
+    """model.pt: the graph in TorchScript. The model's own tensors without axes have one axis of 1
+    too, for Triton has none. With `tf32` the operands of convolutions may be rounded on a GPU.
+    """
     from builder.lowering import ir
     from builder.partition.scalars import with_axis
 

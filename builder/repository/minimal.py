@@ -10,10 +10,11 @@ Passes = Callable[[Sequence[T]], bool]
 
 
 def minimal(items: Sequence[T], passes: Passes[T]) -> list[T]:
-    """A subset that passes and of which nothing can be left out, in the order of `items`; all of them must pass.
+    """A subset that passes and of which nothing can be left out, in the order of `items`; all of
+    them must pass.
 
-    k of n take about 2k(log2(n/k) + 1) tests, where a superset of what passes passes too. Where that does not hold the
-    result passes all the same.
+    k of n take about 2k(log2(n/k) + 1) tests, where a superset of what passes passes too. Where
+    that does not hold the result passes all the same.
     """
     if passes([]):
         return []

@@ -1,8 +1,10 @@
-"""Whether requests that Triton joins to one batch could change each other's answers by a decision on data.
+"""Whether requests that Triton joins to one batch could change each other's answers by a decision
+on data.
 
-Goldens show most models whose rows depend on each other. A branch or loop on data need not show: one batch decides once
-for all its rows, and the recorded rows may by chance have decided alike. Nor do packed sequences: the recorded rows may
-stand in the order of their lengths, the longest first, which is the one that is asked alone too.
+Goldens show most models whose rows depend on each other. A branch or loop on data need not show:
+one batch decides once for all its rows, and the recorded rows may by chance have decided alike. Nor
+do packed sequences: the recorded rows may stand in the order of their lengths, the longest first,
+which is the one that is asked alone too.
 """
 
 from __future__ import annotations
@@ -13,8 +15,10 @@ from builder.lowering import ir
 
 READS_DATA = frozenset(
     f"aten::{name}"
-    for name in "Bool Int Float item is_nonzero equal allclose _local_scalar_dense "
-    "ScalarImplicit IntImplicit FloatImplicit tolist".split()
+    for name in """
+        Bool Int Float item is_nonzero equal allclose _local_scalar_dense ScalarImplicit IntImplicit
+        FloatImplicit tolist
+    """.split()
 )
 """Operators that make a number of a tensor's data."""
 
@@ -22,25 +26,40 @@ BATCH = "the whole batch, so that requests joined to one could change each other
 
 
 def decision_on_data(block: Any) -> str | None:
-    """What decides once for a whole batch: a branch, or a loop's length, that a tensor's data decide; None for none."""
+    """What decides once for a whole batch: a branch, or a loop's length, that a tensor's data
+    decide; None for none.
+    """
     for node in ir.walk(block):
-        if node.kind() == "aten::_pack_padded_sequence" and node.inputsAt(1).node().kind() != "aten::sort":
-            return "packed rows must stand in the order of their lengths, which those of joined requests do not"
+        if (
+            node.kind() == "aten::_pack_padded_sequence"
+            and node.inputsAt(1).node().kind() != "aten::sort"
+        ):
+            return (
+                "packed rows must stand in the order of their lengths, which those of joined"
+                " requests do not"
+            )
         if node.kind() == "aten::_pad_packed_sequence" and _is_longest(node.inputsAt(4)):
             return f"the longest row decides how long the output is, for {BATCH}"
         if node.kind() == "prim::If" and _of_data(node.inputsAt(0)):
             return f"a branch on data decides once for {BATCH}"
         if node.kind() == "prim::Loop":
             (body,) = node.blocks()
-            if _of_data(next(iter(body.outputs()))) or any(_of_data(node.inputsAt(i)) for i in (0, 1)):
+            if _of_data(next(iter(body.outputs()))) or any(
+                _of_data(node.inputsAt(i)) for i in (0, 1)
+            ):
                 return f"a loop on data goes on as one for {BATCH}"
     return None
 
 
 def _is_longest(length: Any) -> bool:
-    """Whether it is the number of the steps that are packed: pad_packed_sequence without total_length."""
+    """Whether it is the number of the steps that are packed: pad_packed_sequence without
+    total_length.
+    """
     node = length.node()
-    return bool(node.kind() == "aten::size" and node.inputsAt(0).node().kind() == "aten::_pack_padded_sequence")
+    return bool(
+        node.kind() == "aten::size"
+        and node.inputsAt(0).node().kind() == "aten::_pack_padded_sequence"
+    )
 
 
 def _of_data(value: Any) -> bool:

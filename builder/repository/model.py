@@ -26,8 +26,9 @@ REPORT_SECONDS = 5.0
 
 
 def perform(order: Order, progress: Progress) -> ModelResult:
-    """The model of the order, built and published; its own errors end in the result, one that nobody raised on purpose
-    among them; what is in the way of every model goes through (EnvironmentProblem), and that nobody reads `progress`.
+    """The model of the order, built and published; its own errors end in the result, one that
+    nobody raised on purpose among them; what is in the way of every model goes through
+    (EnvironmentProblem), and that nobody reads `progress`.
     """
     result = ModelResult(order.spec.name, because=order.because)
     try:
@@ -42,8 +43,10 @@ def perform(order: Order, progress: Progress) -> ModelResult:
 
 
 def prepare(order: Order) -> None:
-    """Make this process ready for the order: its flavour, its plugins, its share of the cores. Raises UsageError for a
-    builder's option that is not to be had here: a plan from the store would hide that it was ignored."""
+    """Make this process ready for the order: its flavour, its plugins, its share of the cores.
+    Raises UsageError for a builder's option that is not to be had here: a plan from the store would
+    hide that it was ignored.
+    """
     from builder.engine import config, flavour
     from builder.repository import orders, plugins
 
@@ -64,7 +67,9 @@ class _Build:
         from builder.store.plans import Plans
 
         self.order, self.spec, self.result, self.progress = order, order.spec, result, progress
-        self.plans = Plans(Store(order.store) if order.store else None, order.last, rebuild=order.rebuild)
+        self.plans = Plans(
+            Store(order.store) if order.store else None, order.last, rebuild=order.rebuild
+        )
 
     def run(self) -> None:
         from builder import lowering, parity
@@ -84,7 +89,11 @@ class _Build:
         if reduced.wanted(spec):
             with self.phase("calibrate"):
                 fewer = reduced.reduced(spec, lowered, goldens)
-            spec, lowered, self.result.quantised = fewer.spec, fewer.lowered, reduced.as_data(fewer.quantised)
+            spec, lowered, self.result.quantised = (
+                fewer.spec,
+                fewer.lowered,
+                reduced.as_data(fewer.quantised),
+            )
             self.result.warnings = fewer.warnings
         spec, lowered, goldens = stateful.batch_first(spec, lowered, names, goldens)
         self.spec = spec
@@ -113,19 +122,29 @@ class _Build:
             recorded = hops.record_hops(pieces.partition, goldens, self.spec)
             for number, conversion in enumerate(pieces.conversions):
                 if conversion is not None:
-                    hops.check_reference(conversion, recorded[number], self.spec, of=f"segment {number}")
+                    hops.check_reference(
+                        conversion, recorded[number], self.spec, of=f"segment {number}"
+                    )
             of_arms = arms.record(pieces, recorded, self.spec) if inner else {}
             for place, conversion in inner:
-                hops.check_reference(conversion, of_arms.get(place, ()), self.spec, of=arms.label(place))
+                hops.check_reference(
+                    conversion, of_arms.get(place, ()), self.spec, of=arms.label(place)
+                )
         plans = tuple(
             None if conversion is None else self._build(conversion, f"segment {number}")
             for number, conversion in enumerate(pieces.conversions)
         )
-        arm_plans = {place: self._build(conversion, arms.label(place)) for place, conversion in inner}
+        arm_plans = {
+            place: self._build(conversion, arms.label(place)) for place, conversion in inner
+        }
         unchecked = [arms.label(place) for place in arm_plans if not of_arms.get(place)]
-        self.result.warnings += tuple(f"no golden could run {name}: add one (goldens: ...)" for name in unchecked)
+        self.result.warnings += tuple(
+            f"no golden could run {name}: add one (goldens: ...)" for name in unchecked
+        )
         cut = layouts.Cut(self.spec, pieces, plans, goldens, tuple(recorded), arm_plans)
-        artifact, reason = layouts.artifact(cut, self.order.layout, self.order.serve_as, self.order.torch_steps)
+        artifact, reason = layouts.artifact(
+            cut, self.order.layout, self.order.serve_as, self.order.torch_steps
+        )
         self.result.layers = sum(int(plan.facts["layers"]) for plan in cut.built)
         self.result.plan_bytes = sum(len(plan.data) for plan in cut.built)
         self.result.layout = "ensemble" if hasattr(artifact, "steps") else "fused"
@@ -158,14 +177,23 @@ class _Build:
     def _publish(self, artifact: Any) -> None:
         from builder import store, triton
 
-        publish = triton.publish_ensemble if isinstance(artifact, triton.EnsembleArtifact) else triton.publish
+        publish = (
+            triton.publish_ensemble
+            if isinstance(artifact, triton.EnsembleArtifact)
+            else triton.publish
+        )
         result, made = self.result, self.plans.made.values()
         with self.phase("publish"):
             result.state = "reused" if made and all(one.found for one in made) else "built"
-            result.warnings = (*result.warnings, *triton.lost_batches(artifact), *self.plans.warnings)
+            result.warnings = (
+                *result.warnings,
+                *triton.lost_batches(artifact),
+                *self.plans.warnings,
+            )
             shown = {name: getattr(result, name) for name in (*SHOWN, "because", "state")}
 
-            def recorded(folder: Path) -> None:  # before it is published: another builder may publish right after
+            # before it is published: another builder may publish right after
+            def recorded(folder: Path) -> None:
                 store.record(folder, self.order.request, self.plans.record(), shown)
 
             result.path = publish(artifact, self.order.out, finish=recorded)
@@ -181,23 +209,31 @@ class _Build:
 
 
 def _unknown_modules(spec: ModelSpec, module: Any, lowered: LoweredGraph) -> Iterator[str]:
-    """A name under fallback.modules that marks nothing is most likely misspelt. The modules of a frozen file have no
-    names to compare with, its nodes still have."""
+    """A name under fallback.modules that marks nothing is most likely misspelt. The modules of a
+    frozen file have no names to compare with, its nodes still have.
+    """
     from builder.repository import cut
 
     wanted = spec.fallback.modules
     named = {name for path, inner in module.named_modules() for name in (path, inner.original_name)}
-    missed = [name for name in wanted if name not in named] if not named.isdisjoint(wanted) else wanted
+    missed = (
+        [name for name in wanted if name not in named] if not named.isdisjoint(wanted) else wanted
+    )
     if missed and (missed is not wanted or not cut.kept_nodes(lowered)):
         yield f"fallback.modules names no module of this model: {', '.join(missed)}"
 
 
 def _unknown_operators(spec: ModelSpec, lowered: LoweredGraph) -> Iterator[str]:
-    """A pattern under fallback.ops that no node has is misspelt, or lowering wrote its operator in others."""
+    """A pattern under fallback.ops that no node has is misspelt, or lowering wrote its operator in
+    others.
+    """
     from builder.lowering import ir
     from builder.manifest.suggest import did_you_mean
 
     kinds = sorted({node.kind() for node in ir.walk(lowered.graph)}) if spec.fallback.ops else []
     for pattern in patterns.idle(spec.fallback.ops, kinds):
-        meant = did_you_mean(pattern, kinds, otherwise_list=False) or "`trt-build lower` shows the lowered graph"
+        meant = (
+            did_you_mean(pattern, kinds, otherwise_list=False)
+            or "`trt-build lower` shows the lowered graph"
+        )
         yield f"fallback.ops names no operator of the lowered graph: {pattern} ({meant})"

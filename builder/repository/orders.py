@@ -1,4 +1,6 @@
-"""What is to be built, decided without torch: which models are unchanged, and an order for each of the others."""
+"""What is to be built, decided without torch: which models are unchanged, and an order for each of
+the others.
+"""
 
 from __future__ import annotations
 
@@ -20,9 +22,10 @@ PERFORM = "builder.repository.model:perform"
 
 @dataclass(frozen=True)
 class Order:
-    """One model to build, picklable: `request` is what it is built from, `last` the parts of its last plans by label,
-    `because` why it must be built, `threads` how many torch may use (0: all),
-    `graphs` the folder for the sequence of lowered graphs."""
+    """One model to build, picklable: `request` is what it is built from, `last` the parts of its
+    last plans by label, `because` why it must be built, `threads` how many torch may use (0: all),
+    `graphs` the folder for the sequence of lowered graphs.
+    """
 
     spec: ModelSpec
     out: Path
@@ -49,25 +52,40 @@ class Order:
     def reproduce(self) -> str:
         """The command that builds this model alone, in the process that a debugger starts."""
         given = [] if self.spec.manifest else list(_in_place_of_a_manifest(self.spec))
-        words = ["trt-build", "repo", str(self.spec.path), "--out", str(self.out), "--rebuild", "--no-isolate", *given]
+        words = [
+            "trt-build",
+            "repo",
+            str(self.spec.path),
+            "--out",
+            str(self.out),
+            "--rebuild",
+            "--no-isolate",
+            *given,
+        ]
         words += ["--precision", self.spec.precision, "--flavour", self.flavour, *_flags(self)]
         return shlex.join(words)
 
 
 def settled(order: Order, hashes: store.Hashes) -> Order | ModelResult:
-    """The order with its request, and why it must be built; or the result, where what is published is unchanged."""
+    """The order with its request, and why it must be built; or the result, where what is published
+    is unchanged.
+    """
     wanted = request_of(order, hashes)
     said = recorded(order, wanted)
     reason = "--rebuild" if order.rebuild else stale_because(order, wanted, said, hashes)
     if reason is None:
-        shown = {key: _tuple(said.get("result", {}).get(key, getattr(ModelResult, key))) for key in SHOWN}
+        shown = {
+            key: _tuple(said.get("result", {}).get(key, getattr(ModelResult, key))) for key in SHOWN
+        }
         return ModelResult(order.spec.name, ok=True, path=order.folder, state="unchanged", **shown)
     parts = {label: made["parts"] for label, made in (said.get("plans") or {}).items()}
     return replace(order, options=options_of(order), request=wanted, because=reason, last=parts)
 
 
 def options_of(order: Order) -> BuildOptions:
-    """The manifest's options under the order's, as this host builds with them. Raises UsageError."""
+    """The manifest's options under the order's, as this host builds with them. Raises
+    UsageError.
+    """
     return targets.here(order.options.over(order.spec.build), order.flavour)
 
 
@@ -85,8 +103,10 @@ def request_of(order: Order, hashes: store.Hashes) -> dict[str, Any]:
 
 
 def recorded(order: Order, wanted: Mapping[str, Any]) -> dict[str, Any]:
-    """What was last built: as the published model records it, else as the store was told of the same file under that
-    name (a store is shared, and another project's model may have the name); empty where neither knows."""
+    """What was last built: as the published model records it, else as the store was told of the
+    same file under that name (a store is shared, and another project's model may have the name);
+    empty where neither knows.
+    """
     said = store.sidecar(order.folder) or {}
     if "request" in said or not order.store:
         return said
@@ -94,7 +114,9 @@ def recorded(order: Order, wanted: Mapping[str, Any]) -> dict[str, Any]:
     return last if (last.get("request") or {}).get("source") == wanted["source"] else {}
 
 
-def stale_because(order: Order, wanted: Mapping[str, Any], said: Mapping[str, Any], hashes: store.Hashes) -> str | None:
+def stale_because(
+    order: Order, wanted: Mapping[str, Any], said: Mapping[str, Any], hashes: store.Hashes
+) -> str | None:
     """Why the model must be built, in words; None where what is published is what is wanted."""
     reason = store.stale(order.folder, wanted, hashes)
     if reason is None or store.recorded_request(order.folder) is not None:
@@ -102,7 +124,9 @@ def stale_because(order: Order, wanted: Mapping[str, Any], said: Mapping[str, An
     return store.because(said.get("request"), wanted) or "it is not published"
 
 
-def perform(orders: Sequence[Order], progress: Progress, jobs: int, isolate: bool) -> list[ModelResult]:
+def perform(
+    orders: Sequence[Order], progress: Progress, jobs: int, isolate: bool
+) -> list[ModelResult]:
     """The orders' results, each built in a process of its own unless told otherwise."""
     if not orders:
         return []
@@ -112,20 +136,27 @@ def perform(orders: Sequence[Order], progress: Progress, jobs: int, isolate: boo
         return [model.perform(order, progress) for order in orders]
     jobs = jobs or default_jobs()
     threads = max(1, (os.cpu_count() or 1) // jobs) if jobs > 1 else 0
-    tasks = [workers.Task(PERFORM, (replace(order, threads=threads),), progress, order.reproduce) for order in orders]
+    tasks = [
+        workers.Task(PERFORM, (replace(order, threads=threads),), progress, order.reproduce)
+        for order in orders
+    ]
     answers = workers.run(tasks, jobs, environments())
     return [_result(order, answer) for order, answer in zip(orders, answers, strict=True)]
 
 
 def default_jobs() -> int:
-    """Two on each GPU that plans are timed on, so that one model is converted while another is built; else by cores."""
+    """Two on each GPU that plans are timed on, so that one model is converted while another is
+    built; else by cores.
+    """
     if flavour.chosen() == "tensorrt":
         return 2 * max(1, len(same_kind()))
     return max(1, (os.cpu_count() or 1) // 4)
 
 
 def environments() -> list[dict[str, str]]:
-    """What pins a worker to its GPU, by uuid: one for each GPU of the first one's kind, for a plan is for one kind."""
+    """What pins a worker to its GPU, by uuid: one for each GPU of the first one's kind, for a plan
+    is for one kind.
+    """
     if flavour.chosen() != "tensorrt":
         return [{}]
     return [{"CUDA_VISIBLE_DEVICES": device.uuid} for device in same_kind()] or [{}]
@@ -134,7 +165,9 @@ def environments() -> list[dict[str, str]]:
 def same_kind() -> list[gpu.Device]:
     """The GPUs that are of the kind of CUDA's first, which is the one that keys name."""
     devices = gpu.devices()
-    return [d for d in devices if (d.name, d.capability) == (devices[0].name, devices[0].capability)]
+    return [
+        d for d in devices if (d.name, d.capability) == (devices[0].name, devices[0].capability)
+    ]
 
 
 def _result(order: Order, answer: Any) -> ModelResult:
@@ -165,16 +198,26 @@ def _unless_auto(order: Order) -> list[str]:
     return [] if order.torch_steps == "auto" else ["--torch-steps", order.torch_steps]
 
 
-SPELLED = {"compute_capabilities": "target", "workspace_bytes": "workspace", "tactic_sources": "tactic-source"}
+SPELLED = {
+    "compute_capabilities": "target",
+    "workspace_bytes": "workspace",
+    "tactic_sources": "tactic-source",
+}
 """Builder's options whose name on the command line is another."""
 
 
 def _written_options(options: BuildOptions) -> Iterator[str]:
     """What is set of the builder's options as the command line takes it."""
-    said = {name: value for name, value in options.set().items() if name != "profiling_verbosity"}  # the manifest's
-    said["compute_capabilities"] = [f"{major}.{minor}" for major, minor in options.compute_capabilities]
+    # the manifest's
+    said = {name: value for name, value in options.set().items() if name != "profiling_verbosity"}
+    said["compute_capabilities"] = [
+        f"{major}.{minor}" for major, minor in options.compute_capabilities
+    ]
     pools = said.pop("memory_pools", {})
-    for name, value in (*said.items(), *(("pool", f"{pool}={limit}") for pool, limit in pools.items())):
+    for name, value in (
+        *said.items(),
+        *(("pool", f"{pool}={limit}") for pool, limit in pools.items()),
+    ):
         flag = f"--{SPELLED.get(name, name).replace('_', '-')}"
         for one in value if isinstance(value, list | tuple) else [value]:
             yield flag if one is True else f"{flag}={one}"

@@ -26,11 +26,15 @@ def layer_names(conversions: Iterable[Conversion]) -> Iterator[str]:
 
 
 def unmatched(spec: ModelSpec, found: Any) -> Iterator[str]:
-    """A warning where patterns of keep_fp32 name no layer of what was found, a Conversion or Pieces: most likely they
-    are misspelt."""
+    """A warning where patterns of keep_fp32 name no layer of what was found, a Conversion or
+    Pieces: most likely they are misspelt.
+    """
     names = list(layer_names(c for c in getattr(found, "conversions", (found,)) if c is not None))
     if missed := idle(spec.keep_fp32, names):
-        yield f"keep_fp32 names no layer of this model: {', '.join(missed)} (`trt-build inspect` prints the names)"
+        yield (
+            f"keep_fp32 names no layer of this model: {', '.join(missed)} (`trt-build inspect`"
+            " prints the names)"
+        )
 
 
 def idle(patterns: Sequence[str], names: Sequence[str]) -> list[str]:

@@ -1,4 +1,6 @@
-"""The user's own Python, imported before a model is: converters for further operators, libraries of operators."""
+"""The user's own Python, imported before a model is: converters for further operators, libraries of
+operators.
+"""
 
 from __future__ import annotations
 
@@ -12,12 +14,16 @@ from builder.errors import UsageError
 
 
 def load(plugins: Sequence[str]) -> None:
-    """Import each once: a file, or a module by name. Raises UsageError where it cannot be imported."""
+    """Import each once: a file, or a module by name. Raises UsageError where it cannot be
+    imported.
+    """
     for plugin in plugins:
         try:
             _load(plugin)
         except Exception as failure:
-            raise UsageError(f"the plugin {plugin} failed: {type(failure).__name__}: {failure}") from failure
+            raise UsageError(
+                f"the plugin {plugin} failed: {type(failure).__name__}: {failure}"
+            ) from failure
 
 
 def _load(plugin: str) -> None:

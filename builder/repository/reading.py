@@ -1,4 +1,6 @@
-"""From a model's spec to its module, and on to the lowered graph and the network: what every command does alike."""
+"""From a model's spec to its module, and on to the lowered graph and the network: what every
+command does alike.
+"""
 
 from __future__ import annotations
 
@@ -21,8 +23,10 @@ def load(spec: ModelSpec) -> Any:
 
 
 def lower(module: Any, spec: ModelSpec, **more: Any) -> LoweredGraph:
-    """The lowered graph as the spec asks for it; `more` goes to builder.lower. Writes in place that values cannot tell
-    stay as they are, for torch alone, unless `fallback.require_full`. Raises LoweringError."""
+    """The lowered graph as the spec asks for it; `more` goes to builder.lower. Writes in place that
+    values cannot tell stay as they are, for torch alone, unless `fallback.require_full`. Raises
+    LoweringError.
+    """
     from builder import lowering
 
     optional = [tensor.name for tensor in spec.inputs if tensor.name]
@@ -48,7 +52,8 @@ def convert(
     inputs: Sequence[TensorSpec] | None = None,
     profiles: Sequence[Profile] | None = None,
 ) -> Conversion:
-    """The network in the spec's precision, its outputs called `names`; a segment has its own `inputs` and `profiles`.
+    """The network in the spec's precision, its outputs called `names`; a segment has its own
+    `inputs` and `profiles`.
 
     Raises UnsupportedOperators and ConversionError.
     """

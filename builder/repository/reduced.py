@@ -1,4 +1,6 @@
-"""What the manifest wants of fewer bits: products in 8 bits by calibration, endpoints in float16."""
+"""What the manifest wants of fewer bits: products in 8 bits by calibration, endpoints in
+float16.
+"""
 
 from __future__ import annotations
 
@@ -18,14 +20,16 @@ if TYPE_CHECKING:
     from builder.triton import Golden
 
 FIX = (
-    "calibration: {data: [inputs.npz]}, inputs as the model will meet them; [goldens] takes those of the goldens; "
-    "or train the module with fake quantisation"
+    "calibration: {data: [inputs.npz]}, inputs as the model will meet them; [goldens] takes those"
+    " of the goldens; or train the module with fake quantisation"
 )
 
 
 @dataclass(frozen=True)
 class Reduced:
-    """The model as it is converted and served; `quantised` None where its precision has no 8 bits."""
+    """The model as it is converted and served; `quantised` None where its precision has no 8
+    bits.
+    """
 
     spec: ModelSpec
     lowered: LoweredGraph
@@ -48,7 +52,10 @@ def _nothing(found: Quantised) -> Iterator[str]:
 def _idle(spec: ModelSpec, found: Quantised) -> Iterator[str]:
     skip = spec.calibration.skip if spec.calibration else ()
     if missed := patterns.idle(skip, [one.name for one in found.layers]):
-        yield f"calibration.skip names no product of this model: {', '.join(missed)} (`trt-build check` lists them)"
+        yield (
+            f"calibration.skip names no product of this model: {', '.join(missed)} (`trt-build"
+            " check` lists them)"
+        )
 
 
 def wanted(spec: ModelSpec) -> bool:
@@ -59,7 +66,8 @@ def wanted(spec: ModelSpec) -> bool:
 
 
 def reduced(spec: ModelSpec, lowered: LoweredGraph, goldens: Sequence[Golden]) -> Reduced:
-    """The lowered graph with quantising nodes and casts at its borders, as the spec asks; goldens as recorded for it.
+    """The lowered graph with quantising nodes and casts at its borders, as the spec asks; goldens
+    as recorded for it.
 
     Raises UsageError where 8 bits are asked for and nothing says the ranges.
     """
@@ -78,7 +86,10 @@ def quantised(spec: ModelSpec, lowered: LoweredGraph, goldens: Sequence[Golden])
     if chosen is None:
         own = quantization.own(lowered)
         if own is None:
-            message = f"precision {spec.precision} needs calibration data: nothing in the model says its ranges"
+            message = (
+                f"precision {spec.precision} needs calibration data: nothing in the model says its"
+                " ranges"
+            )
             raise UsageError(message, where=place(spec, "precision"), fix=FIX)
         return own
     return quantization.quantize(
@@ -91,8 +102,12 @@ def quantised(spec: ModelSpec, lowered: LoweredGraph, goldens: Sequence[Golden])
     )
 
 
-def _endpoints(spec: ModelSpec, lowered: LoweredGraph, goldens: Sequence[Golden]) -> tuple[ModelSpec, LoweredGraph]:
-    """Casts at the borders; which outputs are narrowed, the goldens tell that were recorded with the same spec."""
+def _endpoints(
+    spec: ModelSpec, lowered: LoweredGraph, goldens: Sequence[Golden]
+) -> tuple[ModelSpec, LoweredGraph]:
+    """Casts at the borders; which outputs are narrowed, the goldens tell that were recorded with
+    the same spec.
+    """
     from builder.lowering import endpoints
 
     if spec.io != "fp16":
@@ -100,14 +115,25 @@ def _endpoints(spec: ModelSpec, lowered: LoweredGraph, goldens: Sequence[Golden]
     kept = {state.output for state in spec.state}
     inputs = {at for at, tensor in enumerate(spec.inputs) if tensor.name in spec.narrowed}
     outputs = goldens[0].outputs.items() if goldens else ()
-    half = {at for at, (name, array) in enumerate(outputs) if str(array.dtype) == "float16" and name not in kept}
-    served = [replace(t, dtype="float16") if at in inputs else t for at, t in enumerate(spec.inputs)]
+    half = {
+        at
+        for at, (name, array) in enumerate(outputs)
+        if str(array.dtype) == "float16" and name not in kept
+    }
+    served = [
+        replace(t, dtype="float16") if at in inputs else t for at, t in enumerate(spec.inputs)
+    ]
     return replace(spec, inputs=tuple(served)), endpoints.half(lowered, inputs, half)
 
 
 def as_data(found: Quantised | None) -> dict[str, Any] | None:
-    """JSON-able: the summary, and every product with what became of it; JSON has no number for an SQNR without end."""
+    """JSON-able: the summary, and every product with what became of it; JSON has no number for an
+    SQNR without end.
+    """
     if found is None:
         return None
-    layers = [{**vars(one), "sqnr": one.sqnr if math.isfinite(one.sqnr or 0.0) else None} for one in found.layers]
+    layers = [
+        {**vars(one), "sqnr": one.sqnr if math.isfinite(one.sqnr or 0.0) else None}
+        for one in found.layers
+    ]
     return {"summary": found.summary, "layers": layers}

@@ -29,14 +29,19 @@ class ModelResult:
     path: Path | None = None
     warnings: tuple[str, ...] = ()
     layout: str = "single"
-    """"single": one engine; "fused" or "ensemble": in the pieces of `segments`, for the reason `layout_reason`."""
+    """"single": one engine; "fused" or "ensemble": in the pieces of `segments`, for the reason
+    `layout_reason`.
+    """
     layout_reason: str = ""
     segments: tuple[str, ...] = ()
     state: str = "built"
-    """"built"; "reused": published anew with plans from the store; "unchanged": what is published is what is wanted."""
+    """"built"; "reused": published anew with plans from the store; "unchanged": what is published
+    is what is wanted.
+    """
     quantised: dict[str, Any] | None = None
-    """Where the precision has 8 bits: the `summary`, and of each of the `layers` that could be quantised its name,
-    whether it is, its SQNR in dB, and the reason where it is not."""
+    """Where the precision has 8 bits: the `summary`, and of each of the `layers` that could be
+    quantised its name, whether it is, its SQNR in dB, and the reason where it is not.
+    """
     because: str = ""
     """Why it was not unchanged: "precision fp32 -> fp16"."""
 

@@ -1,7 +1,9 @@
-"""Whether requests that Triton joins to one batch could change each other's answers by a threshold for all of them.
+"""Whether requests that Triton joins to one batch could change each other's answers by a threshold
+for all of them.
 
-Goldens show rows that depend on each other where numbers do. A comparison with the whole batch's mean need not show:
-the recorded rows may by chance stand on the same side of it, alone and together.
+Goldens show rows that depend on each other where numbers do. A comparison with the whole batch's
+mean need not show: the recorded rows may by chance stand on the same side of it, alone and
+together.
 """
 
 from __future__ import annotations
@@ -14,19 +16,24 @@ from builder.repository.mixing import BATCH
 
 REDUCTIONS = frozenset(
     f"aten::{name}"
-    for name in "sum nansum mean nanmean max min amax amin median nanmedian std var prod norm".split()
-    + "any all argmax argmin".split()
+    for name in (
+        "sum nansum mean nanmean max min amax amin median nanmedian std var prod norm".split()
+        + "any all argmax argmin".split()
+    )
 )
 DECIDES = frozenset(
     f"aten::{name}"
-    for name in "gt ge lt le eq ne any all argmax argmin topk sort argsort floor ceil round trunc sign".split()
+    for name in """
+        gt ge lt le eq ne any all argmax argmin topk sort argsort floor ceil round trunc sign
+    """.split()
 )
 """Operators that often give the same for numbers that differ."""
 
 
 def one_for_all(graph: Any, numbers: Collection[str] = ()) -> str | None:
-    """What compares with a number of the whole batch, in words; None for nothing. `numbers` are those of the
-    graph's inputs that are such numbers: another piece made them."""
+    """What compares with a number of the whole batch, in words; None for nothing. `numbers` are
+    those of the graph's inputs that are such numbers: another piece made them.
+    """
     of_batch = set(numbers)
     for node in ir.walk(graph):
         made = {value.debugName() for value in node.outputs() if _holds_tensors(value)}

@@ -1,7 +1,9 @@
-"""The cheapest precision that a model's tolerance allows: which layers must stay in float32, found by trying.
+"""The cheapest precision that a model's tolerance allows: which layers must stay in float32, found
+by trying.
 
-The judge of a trial is the engine on a GPU where there is one, else the network evaluated on the CPU in the dtypes
-that are written into it. Every golden is asked; the one that failed last is asked first.
+The judge of a trial is the engine on a GPU where there is one, else the network evaluated on the
+CPU in the dtypes that are written into it. Every golden is asked; the one that failed last is asked
+first.
 """
 
 from __future__ import annotations
@@ -27,9 +29,10 @@ DEFAULT = "fp16"
 
 @dataclass
 class Search:
-    """What was found for one model: `precision` and `keep_fp32` are to be written into its manifest. `layers` could
-    have been kept, `problem` is what differs where none is, `judge` "engine" or "reference"; `error` tells why nothing
-    was found."""
+    """What was found for one model: `precision` and `keep_fp32` are to be written into its
+    manifest. `layers` could have been kept, `problem` is what differs where none is, `judge`
+    "engine" or "reference"; `error` tells why nothing was found.
+    """
 
     name: str
     manifest: Path | None = None
@@ -47,13 +50,19 @@ class Search:
 
 
 def wanted(spec: ModelSpec, precision: str | None) -> ModelSpec:
-    """The spec as it is first tried. Raises UsageError where there is no manifest to write the outcome into."""
+    """The spec as it is first tried. Raises UsageError where there is no manifest to write the
+    outcome into.
+    """
     if spec.manifest is None:
         raise UsageError(
             f"model {spec.name!r} has no manifest that the precision could be written into",
             fix=f"trt-build init {spec.path}",
         )
-    return replace(spec, precision=precision or (spec.precision if spec.precision not in ("fp32", "tf32") else DEFAULT))
+    return replace(
+        spec,
+        precision=precision
+        or (spec.precision if spec.precision not in ("fp32", "tf32") else DEFAULT),
+    )
 
 
 def search_precision(
@@ -66,33 +75,46 @@ def search_precision(
     progress: Progress | None = None,
     **keywords: Any,
 ) -> list[Search]:
-    """Find for every model of `models` the cheapest precision within its tolerance, and write it into its manifest.
+    """Find for every model of `models` the cheapest precision within its tolerance, and write it
+    into its manifest.
 
-    What is tried is the setting `precision`, else the manifest's, else fp16: first for every layer that the policy
-    reduces, then with as few layers kept in float32 (`keep_fp32`) as let all goldens pass; fp32 where no layer can be
-    reduced, or TensorRT would run less of the model than in fp32. Each is written as soon as it is found. A model that
-    fails, with its `error`, does not stop the others. Settings and `keywords` are those of build_repository; nothing is
-    published, but the command that reproduces a crash builds into `out`. Raises UsageError where a model has no
-    manifest, or one that cannot be changed, EnvironmentProblem where it may not be, and what build_repository raises.
+    What is tried is the setting `precision`, else the manifest's, else fp16: first for every layer
+    that the policy reduces, then with as few layers kept in float32 (`keep_fp32`) as let all
+    goldens pass; fp32 where no layer can be reduced, or TensorRT would run less of the model than
+    in fp32. Each is written as soon as it is found. A model that fails, with its `error`, does not
+    stop the others. Settings and `keywords` are those of build_repository; nothing is published,
+    but the command that reproduces a crash builds into `out`. Raises UsageError where a model has
+    no manifest, or one that cannot be changed, EnvironmentProblem where it may not be, and what
+    build_repository raises.
     """
     chosen = settled(settings, keywords)
-    specs = [wanted(spec, chosen.precision) for spec in replace(chosen, precision=None).specs(models)]
+    specs = [
+        wanted(spec, chosen.precision) for spec in replace(chosen, precision=None).specs(models)
+    ]
     for spec in specs:
         editing.check(_manifest(spec))
     asked = chosen.orders(specs, Path(out))
     return perform_all(asked, progress or (lambda model, phase: None), jobs, isolate)
 
 
-def perform_all(asked: Sequence[Order], progress: Progress, jobs: int, isolate: bool) -> list[Search]:
+def perform_all(
+    asked: Sequence[Order], progress: Progress, jobs: int, isolate: bool
+) -> list[Search]:
     """The searches of the orders, each in a process of its own unless told otherwise."""
     if not isolate:
         from builder.repository.trials import perform
 
         return [perform(order, progress) for order in asked]
-    tasks = [workers.Task(PERFORM, (order,), progress, f"{order.reproduce} --search-precision") for order in asked]
+    tasks = [
+        workers.Task(PERFORM, (order,), progress, f"{order.reproduce} --search-precision")
+        for order in asked
+    ]
     answers = workers.run(tasks, jobs or orders.default_jobs(), orders.environments())
     pairs = zip(asked, answers, strict=True)
-    return [a if isinstance(a, Search) else Search(o.spec.name, o.spec.manifest, error=a) for o, a in pairs]
+    return [
+        a if isinstance(a, Search) else Search(o.spec.name, o.spec.manifest, error=a)
+        for o, a in pairs
+    ]
 
 
 def _manifest(spec: ModelSpec) -> Path:

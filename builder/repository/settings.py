@@ -17,14 +17,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Settings:
-    """`inputs` (or the arrays of the npz `sample`) stand in for a manifest that is missing; `precision`, `state` and
-    what is set of `options` override the manifests'.
+    """`inputs` (or the arrays of the npz `sample`) stand in for a manifest that is missing;
+    `precision`, `state` and what is set of `options` override the manifests'.
 
-    A model that TensorRT runs only in part is served in pieces: `layout` "fused" in one process, "ensemble" as a Triton
-    ensemble, "auto" as is cheaper. `torch_steps` says what serves an ensemble's torch steps: "python" our runtime,
-    "pytorch" Triton's PyTorch backend, "auto" the latter where Triton's own backend serves the engines beside them.
-    Plans are kept in `store` (a folder or any URL of fsspec) and taken from there; `plugins` are Python files or
-    modules that are imported before a model is. `only` keeps models of these names.
+    A model that TensorRT runs only in part is served in pieces: `layout` "fused" in one process,
+    "ensemble" as a Triton ensemble, "auto" as is cheaper. `torch_steps` says what serves an
+    ensemble's torch steps: "python" our runtime, "pytorch" Triton's PyTorch backend, "auto" the
+    latter where Triton's own backend serves the engines beside them. Plans are kept in `store` (a
+    folder or any URL of fsspec) and taken from there; `plugins` are Python files or modules that
+    are imported before a model is. `only` keeps models of these names.
     """
 
     serve_as: str = "auto"
@@ -69,5 +70,7 @@ class Settings:
 
 
 def settled(settings: Settings | None, keywords: Mapping[str, Any]) -> Settings:
-    """The settings with those of `keywords` over them. Raises TypeError for one that there is not."""
+    """The settings with those of `keywords` over them. Raises TypeError for one that there is
+    not.
+    """
     return replace(settings or Settings(), **keywords)

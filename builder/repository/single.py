@@ -37,13 +37,18 @@ def artifact(
 
 
 def endpoints(network: Any, side: str) -> tuple[IO, ...]:
-    """The network's inputs or outputs (`side`: "input", "output") as the repository describes them."""
+    """The network's inputs or outputs (`side`: "input", "output") as the repository describes
+    them.
+    """
     from builder.conversion import dtypes
     from builder.triton import IO
 
     count, get = (getattr(network, f"num_{side}s"), getattr(network, f"get_{side}"))
     tensors = [get(i) for i in range(count)]
-    return tuple(IO(t.name, str(dtypes.from_trt(t.dtype)).removeprefix("torch."), tuple(t.shape)) for t in tensors)
+    return tuple(
+        IO(t.name, str(dtypes.from_trt(t.dtype)).removeprefix("torch."), tuple(t.shape))
+        for t in tensors
+    )
 
 
 def saved(lowered: Any) -> bytes:

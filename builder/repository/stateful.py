@@ -1,8 +1,10 @@
-"""Models with state that the server keeps: what must hold of them, and their form with the batch first.
+"""Models with state that the server keeps: what must hold of them, and their form with the batch
+first.
 
-Triton puts the batch first in every tensor, in a state too; an LSTM's has it second. So a model whose states have the
-batch elsewhere is served as the same graph with a permutation at its borders: goldens are recorded from the module as
-it is, and everything behind them (conversion, segments, plan, goldens on disk) has the batch first.
+Triton puts the batch first in every tensor, in a state too; an LSTM's has it second. So a model
+whose states have the batch elsewhere is served as the same graph with a permutation at its borders:
+goldens are recorded from the module as it is, and everything behind them (conversion, segments,
+plan, goldens on disk) has the batch first.
 """
 
 from __future__ import annotations
@@ -25,8 +27,9 @@ EXPLICIT = "sequences: {mode: explicit}, where clients send the state and get th
 
 
 def check(spec: ModelSpec, names: Sequence[str]) -> None:
-    """Raise UsageError, with the line of the manifest, where a server could not keep this model's state. `names` are
-    the outputs'."""
+    """Raise UsageError, with the line of the manifest, where a server could not keep this model's
+    state. `names` are the outputs'.
+    """
     kept = spec.server_state
     for index, state in enumerate(kept):
         if state.output not in names:
@@ -36,7 +39,9 @@ def check(spec: ModelSpec, names: Sequence[str]) -> None:
                 fix=f"one of {', '.join(names)}",
             )
     if kept:
-        _left_for_clients(spec, "send", {str(t.name) for t in spec.inputs} - {state.input for state in kept})
+        _left_for_clients(
+            spec, "send", {str(t.name) for t in spec.inputs} - {state.input for state in kept}
+        )
         _left_for_clients(spec, "read", set(names) - {state.output for state in kept})
         _of_one_size(spec)
 
@@ -48,8 +53,9 @@ def _of_one_size(spec: ModelSpec) -> None:
     for index, state in enumerate(spec.server_state):
         if state.input in loose:
             raise UsageError(
-                f"state {state.input!r} changes its size: axis {loose[state.input]!r} varies, and is not the batch, "
-                "which is first in every other input and somewhere in every state",
+                f"state {state.input!r} changes its size: axis {loose[state.input]!r} varies, and"
+                " is not the batch, which is first in every other input and somewhere in every"
+                " state",
                 where=place(spec, "state", index),
                 fix=f"a fixed size for the axis; or {EXPLICIT}",
             )
@@ -58,15 +64,18 @@ def _of_one_size(spec: ModelSpec) -> None:
 def _left_for_clients(spec: ModelSpec, verb: str, names: set[str]) -> None:
     if not names:
         raise UsageError(
-            f"all that a client would {verb} is state, which the server keeps", where=place(spec, "state"), fix=EXPLICIT
+            f"all that a client would {verb} is state, which the server keeps",
+            where=place(spec, "state"),
+            fix=EXPLICIT,
         )
 
 
 def batch_first(
     spec: ModelSpec, lowered: LoweredGraph, names: Sequence[str], goldens: Sequence[Golden]
 ) -> tuple[ModelSpec, LoweredGraph, tuple[Golden, ...]]:
-    """The model with the batch first in every state that the server keeps; as it is where it is first already.
-    `names` are the outputs'."""
+    """The model with the batch first in every state that the server keeps; as it is where it is
+    first already. `names` are the outputs'.
+    """
     from builder.lowering import axes
 
     moved = state_axes(spec)
@@ -76,7 +85,9 @@ def batch_first(
     places = {str(tensor.name): place for place, tensor in enumerate(spec.inputs)}
     inputs = {places[name]: (axis, ranks[name]) for name, axis in moved.items()}
     partners = {state.input: state.output for state in spec.server_state}
-    outputs = {list(names).index(partners[name]): (axis, ranks[name]) for name, axis in moved.items()}
+    outputs = {
+        list(names).index(partners[name]): (axis, ranks[name]) for name, axis in moved.items()
+    }
     tensors = moved | {partners[name]: axis for name, axis in moved.items()}
     return (
         replace(spec, inputs=tuple(_first(tensor, moved) for tensor in spec.inputs)),
@@ -90,7 +101,11 @@ def state_axes(spec: ModelSpec) -> dict[str, int]:
     from builder.parity.sequences import sequence_axis
 
     kept, batch = {state.input for state in spec.server_state}, sequence_axis(spec)
-    found = {str(t.name): t.shape.index(batch) for t in spec.inputs if t.name in kept and batch in t.shape}
+    found = {
+        str(t.name): t.shape.index(batch)
+        for t in spec.inputs
+        if t.name in kept and batch in t.shape
+    }
     return {name: axis for name, axis in found.items() if axis}
 
 

@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING
 from builder.errors import UsageError
 from builder.manifest.spec import Batching, ModelSpec
 from builder.repository import libtorch, single
-from builder.repository.cut_model import Cut, endpoint, inputs_of, mixes, named, outputs_of, segment_files
+from builder.repository.cut_model import (
+    Cut,
+    endpoint,
+    inputs_of,
+    mixes,
+    named,
+    outputs_of,
+    segment_files,
+)
 
 if TYPE_CHECKING:
     from builder.triton import EnsembleArtifact, ModelArtifact
@@ -18,15 +26,20 @@ if TYPE_CHECKING:
 def ensemble(cut: Cut, serve_as: str, torch_steps: str = "auto") -> EnsembleArtifact:
     """The steps `<model>.<number>.<kind>`, each a model of its own, and what joins them.
 
-    `torch_steps` says what serves those of torch: "pytorch" Triton's PyTorch backend (UsageError for one that it cannot
-    serve), "python" our runtime, "auto" the former where it can and Triton's TensorRT backend serves the engines.
+    `torch_steps` says what serves those of torch: "pytorch" Triton's PyTorch backend (UsageError
+    for one that it cannot serve), "python" our runtime, "auto" the former where it can and Triton's
+    TensorRT backend serves the engines.
     """
     from builder import triton
 
     steps = [_step(cut, number, serve_as) for number in range(len(cut.segments))]
     steps = _batched(steps, cut.spec.batching, {axis for p in cut.spec.profiles for axis in p})
-    native = serve_as != "python" and any(plan and plan.facts.get("flavour") == "tensorrt" for plan in cut.plans)
-    steps = [_by_backend(cut, step, number, torch_steps, native) for number, step in enumerate(steps)]
+    native = serve_as != "python" and any(
+        plan and plan.facts.get("flavour") == "tensorrt" for plan in cut.plans
+    )
+    steps = [
+        _by_backend(cut, step, number, torch_steps, native) for number, step in enumerate(steps)
+    ]
     result = triton.EnsembleArtifact(
         spec=named(cut),
         inputs=inputs_of(cut),
@@ -39,11 +52,20 @@ def ensemble(cut: Cut, serve_as: str, torch_steps: str = "auto") -> EnsembleArti
 
 
 def _step(cut: Cut, number: int, serve_as: str) -> ModelArtifact:
-    segment, conversion, plan = cut.segments[number], cut.pieces.conversions[number], cut.plans[number]
+    segment, conversion, plan = (
+        cut.segments[number],
+        cut.pieces.conversions[number],
+        cut.plans[number],
+    )
     name = f"{cut.spec.name}.{number}.{segment.kind}"
     specs = tuple(spec for spec in segment.specs if spec is not None)
     spec = replace(
-        cut.spec, name=name, inputs=specs, outputs=segment.outputs, profiles=segment.profiles, batching=Batching()
+        cut.spec,
+        name=name,
+        inputs=specs,
+        outputs=segment.outputs,
+        profiles=segment.profiles,
+        batching=Batching(),
     )
     if conversion is not None and plan is not None:
         made = single.artifact(spec, conversion, plan, cut.hops[number], serve_as)
@@ -51,9 +73,12 @@ def _step(cut: Cut, number: int, serve_as: str) -> ModelArtifact:
     return _torch_step(cut, number, spec)
 
 
-def _by_backend(cut: Cut, step: ModelArtifact, number: int, torch_steps: str, native: bool) -> ModelArtifact:
-    """A torch step as a model of the backend that is to serve it; others as they are. `native`: Triton's TensorRT
-    backend serves the engines."""
+def _by_backend(
+    cut: Cut, step: ModelArtifact, number: int, torch_steps: str, native: bool
+) -> ModelArtifact:
+    """A torch step as a model of the backend that is to serve it; others as they are. `native`:
+    Triton's TensorRT backend serves the engines.
+    """
     segment = cut.segments[number]
     if step.plan or torch_steps == "python" or (torch_steps == "auto" and not native):
         return step
@@ -63,7 +88,8 @@ def _by_backend(cut: Cut, step: ModelArtifact, number: int, torch_steps: str, na
     if torch_steps == "auto":
         return step
     raise UsageError(
-        f"model {cut.spec.name!r}: Triton's PyTorch backend cannot serve step {step.spec.name}: {reason}",
+        f"model {cut.spec.name!r}: Triton's PyTorch backend cannot serve step {step.spec.name}:"
+        f" {reason}",
         fix="--torch-steps auto, which lets our Python runtime serve such a step",
     )
 
@@ -89,16 +115,20 @@ def _torch_step(cut: Cut, number: int, spec: ModelSpec) -> ModelArtifact:
     )
 
 
-def _batched(steps: list[ModelArtifact], wanted: Batching, axes: Collection[str]) -> list[ModelArtifact]:
+def _batched(
+    steps: list[ModelArtifact], wanted: Batching, axes: Collection[str]
+) -> list[ModelArtifact]:
     """The steps with the manifest's wishes where each can batch, by one of the model's own `axes`.
 
-    Where not all can, the batch is an axis like any other between them, which Triton cannot say of a tensor that has no
-    other: a step with one does not batch then.
+    Where not all can, the batch is an axis like any other between them, which Triton cannot say of
+    a tensor that has no other: a step with one does not batch then.
     """
     from builder.triton import batching
 
     able = [
-        wanted.enabled is not False and _by_own_axis(step, axes) and batching.choose(step).max_batch_size > 0
+        wanted.enabled is not False
+        and _by_own_axis(step, axes)
+        and batching.choose(step).max_batch_size > 0
         for step in steps
     ]
     whole = all(able)
@@ -109,7 +139,9 @@ def _batched(steps: list[ModelArtifact], wanted: Batching, axes: Collection[str]
 
 
 def _by_own_axis(step: ModelArtifact, axes: Collection[str]) -> bool:
-    """Not by one that is made inside the model, as of what was found: requests are no rows of that."""
+    """Not by one that is made inside the model, as of what was found: requests are no rows of
+    that.
+    """
     return all(spec.shape and spec.shape[0] in axes for spec in step.spec.inputs)
 
 

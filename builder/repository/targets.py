@@ -1,4 +1,6 @@
-"""Which of the GPUs that plans are wanted for this host builds for, and how the others get theirs."""
+"""Which of the GPUs that plans are wanted for this host builds for, and how the others get
+theirs.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,8 @@ AMPERE = (8, 0)
 
 
 def here(options: BuildOptions, flavour: str) -> BuildOptions:
-    """The options as this host builds with them: RTX for all targets at once, TensorRT for the GPU that it has.
+    """The options as this host builds with them: RTX for all targets at once, TensorRT for the GPU
+    that it has.
 
     Raises UsageError where that GPU is none of the targets.
     """
@@ -23,7 +26,9 @@ def here(options: BuildOptions, flavour: str) -> BuildOptions:
     if flavour == "tensorrt-rtx" or not targets or device is None:
         return options
     if not any(_serves(options, device.capability, target) for target in targets):
-        others = [f"CUDA_VISIBLE_DEVICES={d.uuid}" for d in gpu.devices() if d.capability in targets]
+        others = [
+            f"CUDA_VISIBLE_DEVICES={d.uuid}" for d in gpu.devices() if d.capability in targets
+        ]
         raise UsageError(
             f"this host's {device.name} is {_name(device.capability)}, which is no --target",
             fix=others[0] if others else "build on a host that has one, then `trt-build merge`",
@@ -31,7 +36,9 @@ def here(options: BuildOptions, flavour: str) -> BuildOptions:
     return replace(options, compute_capabilities=())
 
 
-def missing(options: BuildOptions, flavour: str, models: Path | str, out: Path | str) -> Iterator[str]:
+def missing(
+    options: BuildOptions, flavour: str, models: Path | str, out: Path | str
+) -> Iterator[str]:
     """For each target that no plan of this host serves, how it gets one."""
     device = gpu.current()
     if flavour == "tensorrt-rtx" or device is None:
@@ -40,8 +47,8 @@ def missing(options: BuildOptions, flavour: str, models: Path | str, out: Path |
         if not _serves(options, device.capability, target):
             name = _name(target)
             yield (
-                f"no plan for {name} yet: on a host with such a GPU `trt-build repo {models} --out {name} --target "
-                f"{name}`, then `trt-build merge {out} {name} --out MERGED`"
+                f"no plan for {name} yet: on a host with such a GPU `trt-build repo {models} --out"
+                f" {name} --target {name}`, then `trt-build merge {out} {name} --out MERGED`"
             )
 
 
@@ -49,14 +56,16 @@ def unserved(serve_as: str, flavour: str) -> Iterator[str]:
     """A warning where Triton's own backend is to load what it cannot."""
     if serve_as == "tensorrt_plan" and flavour == "tensorrt-rtx":
         yield (
-            "Triton's TensorRT backend loads no plan of TensorRT for RTX: leave --serve-as out, and the Python runtime "
-            "runs it, or build with --flavour tensorrt on a GPU host"
+            "Triton's TensorRT backend loads no plan of TensorRT for RTX: leave --serve-as out, and"
+            " the Python runtime runs it, or build with --flavour tensorrt on a GPU host"
         )
 
 
 def _serves(options: BuildOptions, built: Capability, target: Capability) -> bool:
     """Whether a plan that was built on the one runs on the other."""
-    return built == target or (options.hardware_compatible == "ampere_plus" and target >= AMPERE <= built)
+    return built == target or (
+        options.hardware_compatible == "ampere_plus" and target >= AMPERE <= built
+    )
 
 
 def _name(capability: Capability) -> str:

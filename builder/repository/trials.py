@@ -1,4 +1,6 @@
-"""One model's search for precision: loaded once, converted for every trial, judged by its goldens."""
+"""One model's search for precision: loaded once, converted for every trial, judged by its
+goldens.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,8 @@ if TYPE_CHECKING:
 
 
 def perform(order: Order, progress: Progress) -> Search:
-    """Search for the model of the order, and write what was found: it took long, and others may yet be interrupted.
+    """Search for the model of the order, and write what was found: it took long, and others may yet
+    be interrupted.
 
     Errors end in the result or go through as of builder.repository.model.perform.
     """
@@ -56,7 +59,9 @@ class _Less(Exception):
 
 @dataclass(frozen=True)
 class _Made:
-    """What is converted of a model: one network, or those of its `pieces`, None where torch runs one."""
+    """What is converted of a model: one network, or those of its `pieces`, None where torch runs
+    one.
+    """
 
     spec: ModelSpec
     goldens: tuple[Golden, ...]
@@ -77,13 +82,19 @@ class _Trials:
         self.lowered = reading.lower(module, spec)
         self.names = spec.outputs or self.lowered.outputs
         recorded = parity.record(module, spec, self.names)
-        self.goldens = sorted(recorded, key=lambda golden: sum(a.nbytes for a in golden.inputs.values()))
-        self.found.judge = "engine" if flavour.name() == "tensorrt" and flavour.gpu_answers() else "reference"
+        self.goldens = sorted(
+            recorded, key=lambda golden: sum(a.nbytes for a in golden.inputs.values())
+        )
+        self.found.judge = (
+            "engine" if flavour.name() == "tensorrt" and flavour.gpu_answers() else "reference"
+        )
         self.known: dict[tuple[str, ...], str] = {}
         self._refused = False
 
     def run(self) -> None:
-        """Fill in what was found. Raises ParityError where precision is not what keeps the model from passing."""
+        """Fill in what was found. Raises ParityError where precision is not what keeps the model
+        from passing.
+        """
         found = self.found
         found.precision, found.problem = self.spec.precision, self.problem(())
         if not found.problem:
@@ -107,7 +118,9 @@ class _Trials:
             found.keep_fp32 = (*self.spec.keep_fp32, *patterns(kept, layers))
 
     def _reduces(self, kept: Sequence[str]) -> bool:
-        """Whether anything computes in less than float32 with these layers kept; what follows kept ones does not."""
+        """Whether anything computes in less than float32 with these layers kept; what follows kept
+        ones does not.
+        """
         from builder.conversion.precision import quantises
         from builder.engine import flavour
         from builder.engine.typed import has_half
@@ -124,7 +137,9 @@ class _Trials:
         """What differs with these layers kept in float32; empty where every golden passes."""
         key = tuple(kept)
         if key not in self.known:
-            self.progress(self.spec.name, f"trial {len(self.known) + 1}: {len(key)} layers kept in float32")
+            self.progress(
+                self.spec.name, f"trial {len(self.known) + 1}: {len(key)} layers kept in float32"
+            )
             self.known[key] = self._tried(self._keeping(key))
             self.found.trials = len(self.known)
             self.found.tried.append((len(key), not self.known[key]))
@@ -142,11 +157,14 @@ class _Trials:
         return ""
 
     def _as_much_as_in_float32(self, spec: ModelSpec) -> list[tuple[Conversion, Sequence[Golden]]]:
-        """What `converted` gives. Raises _Less where float32 would leave less to torch, or refuse nothing."""
+        """What `converted` gives. Raises _Less where float32 would leave less to torch, or refuse
+        nothing.
+        """
         try:
             made = self._cut(spec)
         except UnsupportedOperators as refusal:
-            if self._nodes_in_float32:  # which raises the refusal where the precision is not what brings it
+            # which raises the refusal where the precision is not what brings it
+            if self._nodes_in_float32:
                 raise _Less(refusal.message) from refusal
             raise
         if made.pieces and _nodes(made) < self._nodes_in_float32:
@@ -182,7 +200,10 @@ class _Trials:
                 problems = _differences(run, conversion, golden, spec)
                 if problems:
                     failed = [one for one in self.goldens if one.name == golden.name]
-                    self.goldens = [*failed, *(one for one in self.goldens if one.name != golden.name)]
+                    self.goldens = [
+                        *failed,
+                        *(one for one in self.goldens if one.name != golden.name),
+                    ]
                     raise ParityError(f"golden {golden.name}: {'; '.join(problems)}")
 
     @contextmanager
@@ -211,13 +232,17 @@ def _with_goldens(made: _Made) -> list[tuple[Conversion, Sequence[Golden]]]:
     return [(c, own) for c, own in zip(made.conversions, recorded, strict=True) if c is not None]
 
 
-def _differences(run: Callable[..., Sequence[Any]], conversion: Conversion, golden: Golden, spec: ModelSpec) -> Any:
+def _differences(
+    run: Callable[..., Sequence[Any]], conversion: Conversion, golden: Golden, spec: ModelSpec
+) -> Any:
     from builder import parity
     from builder.parity.arrays import to_numpy, to_torch
     from builder.parity.comparison import widened
 
     tensors = [to_torch(golden.inputs[str(s.name)]) for s in conversion.inputs]
-    answer = widened(dict(zip(conversion.outputs, map(to_numpy, run(*tensors)), strict=True)), golden)
+    answer = widened(
+        dict(zip(conversion.outputs, map(to_numpy, run(*tensors)), strict=True)), golden
+    )
     return parity.compare(answer, golden, spec.tolerance, precision=spec.precision).problems
 
 
@@ -231,6 +256,13 @@ def patterns(kept: Sequence[str], layers: Sequence[str]) -> list[str]:
     scopes: dict[str, list[str]] = {}
     for name in layers:
         scopes.setdefault(name.rpartition("/")[0], []).append(name)
-    whole = {scope for scope, names in scopes.items() if scope and len(names) > 1 and set(names) <= set(kept)}
-    said = (f"{literal(s)}/*" if (s := name.rpartition("/")[0]) in whole else literal(name) for name in kept)
+    whole = {
+        scope
+        for scope, names in scopes.items()
+        if scope and len(names) > 1 and set(names) <= set(kept)
+    }
+    said = (
+        f"{literal(s)}/*" if (s := name.rpartition("/")[0]) in whole else literal(name)
+        for name in kept
+    )
     return list(dict.fromkeys(said))

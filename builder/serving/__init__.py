@@ -1,4 +1,6 @@
-"""The serving room: tritonserver processes, the bundled one of nvidia-pytriton or one on the PATH."""
+"""The serving room: tritonserver processes, the bundled one of nvidia-pytriton or one on the
+PATH.
+"""
 
 from __future__ import annotations
 

@@ -21,8 +21,8 @@ VARIABLE = "TRT_BUILD_TRITONSERVER"
 
 @dataclass(frozen=True)
 class Installation:
-    """A tritonserver: `source` is "path" or "nvidia-pytriton"; `bundle` the latter's folder; `environment` is set over
-    ours.
+    """A tritonserver: `source` is "path" or "nvidia-pytriton"; `bundle` the latter's folder;
+    `environment` is set over ours.
     """
 
     executable: Path
@@ -31,8 +31,8 @@ class Installation:
     environment: dict[str, str] = field(default_factory=dict)
 
     def backend_flags(self, scratch: Path) -> list[str]:
-        """Flags that name the backends; for the bundle, whose stub is not where the server looks, a folder is laid out
-        in `scratch`.
+        """Flags that name the backends; for the bundle, whose stub is not where the server looks, a
+        folder is laid out in `scratch`.
         """
         return [f"--backend-directory={_lay_out(self.bundle, scratch)}"] if self.bundle else []
 
@@ -40,15 +40,18 @@ class Installation:
         """Whether the binary's own help names the flag; an unknown one would stop it."""
         environment = {**os.environ, **self.environment}
         command = [str(self.executable), "--help"]
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+        done = subprocess.run(
+            command, env=environment, capture_output=True, text=True, timeout=60, check=False
+        )
         return flag in f"{done.stdout} {done.stderr}".split()
 
 
 def find(prefer: str = "auto") -> Installation:
-    """The tritonserver to use: `path` (or $TRT_BUILD_TRITONSERVER), `nvidia-pytriton`, or auto: the first of the two
-    found.
+    """The tritonserver to use: `path` (or $TRT_BUILD_TRITONSERVER), `nvidia-pytriton`, or auto: the
+    first of the two found.
 
-    Raises EnvironmentProblem where there is none, or the bundle has no stub for this Python or no libpython to load.
+    Raises EnvironmentProblem where there is none, or the bundle has no stub for this Python or no
+    libpython to load.
     """
     on_path = os.environ.get(VARIABLE) or shutil.which("tritonserver")
     if on_path and prefer in ("auto", "path"):
@@ -56,7 +59,8 @@ def find(prefer: str = "auto") -> Installation:
     spec = importlib.util.find_spec("pytriton") if prefer in ("auto", "nvidia-pytriton") else None
     if spec is None or spec.origin is None:
         raise EnvironmentProblem(
-            "no tritonserver was found", fix="pip install 'trt-build[server]', or put tritonserver on the PATH"
+            "no tritonserver was found",
+            fix="pip install 'trt-build[server]', or put tritonserver on the PATH",
         )
     return _bundled(Path(spec.origin).parent)
 
@@ -70,7 +74,10 @@ def _bundled(package: Path) -> Installation:
             f"nvidia-pytriton has no stub for Python {version}", fix="use Python 3.10, 3.11 or 3.12"
         )
     libraries = [str(package.parent / "nvidia_pytriton.libs"), *_libpython_folder()]
-    environment = {"PATH": _path_with_our_python(), "LD_LIBRARY_PATH": os.pathsep.join([*libraries, *_inherited()])}
+    environment = {
+        "PATH": _path_with_our_python(),
+        "LD_LIBRARY_PATH": os.pathsep.join([*libraries, *_inherited()]),
+    }
     return Installation(bundle / "bin" / "tritonserver", "nvidia-pytriton", bundle, environment)
 
 
@@ -83,8 +90,8 @@ def _stub(bundle: Path) -> Path:
 
 
 def _path_with_our_python() -> str:
-    """The stub's interpreter finds its packages through the first `python3` of the PATH: ours, so that it sees our
-    torch.
+    """The stub's interpreter finds its packages through the first `python3` of the PATH: ours, so
+    that it sees our torch.
     """
     return os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
 
@@ -101,7 +108,10 @@ def _libpython_folder() -> list[str]:
     version = "{}.{}".format(*sys.version_info[:2])
     raise EnvironmentProblem(
         f"{name} is nowhere on this machine, and Triton's Python backend needs it",
-        fix=f"apt-get install libpython{version} (Debian, Ubuntu), or a Python built with --enable-shared",
+        fix=(
+            f"apt-get install libpython{version} (Debian, Ubuntu), or a Python built with"
+            " --enable-shared"
+        ),
     )
 
 
@@ -111,8 +121,8 @@ def _multiarch() -> list[str]:
 
 
 def _lay_out(bundle: Path, scratch: Path) -> Path:
-    """backends/python with the bundle's own files, linked, and the stub for this Python, copied so that it may be
-    executed.
+    """backends/python with the bundle's own files, linked, and the stub for this Python, copied so
+    that it may be executed.
     """
     python = scratch / "backends" / "python"
     python.mkdir(parents=True)
@@ -125,7 +135,9 @@ def _lay_out(bundle: Path, scratch: Path) -> Path:
 
 
 def version(installation: Installation) -> str | None:
-    """Which server it is, without starting it (it has no --version): the bundle's package, or what its image says."""
+    """Which server it is, without starting it (it has no --version): the bundle's package, or what
+    its image says.
+    """
     if installation.source == "nvidia-pytriton":
         return f"nvidia-pytriton {importlib.metadata.version('nvidia-pytriton')}"
     return os.environ.get("TRITON_SERVER_VERSION")

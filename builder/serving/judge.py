@@ -1,8 +1,8 @@
 """What Triton's own parser and validator say of a config for a backend that this machine has not.
 
-A live server in explicit mode is asked to load the config with a dummy plan. When it gets as far as looking for the
-backend's library, its parser and validator have taken the config; what it would check against a real plan is not
-reached.
+A live server in explicit mode is asked to load the config with a dummy plan. When it gets as far as
+looking for the backend's library, its parser and validator have taken the config; what it would
+check against a real plan is not reached.
 """
 
 from __future__ import annotations
@@ -33,7 +33,9 @@ class Judge:
         self.server = server
 
     def __call__(self, config_text: str) -> str | None:
-        """None where Triton takes this config.pbtxt of a model whose backend it has not, else its log's reason."""
+        """None where Triton takes this config.pbtxt of a model whose backend it has not, else its
+        log's reason.
+        """
         message = parse(config_text, "config")
         before = len(self.server.log())
         with contextlib.closing(
@@ -56,8 +58,8 @@ def judging() -> Iterator[Judge]:
 
 
 def judge_config(config_text: str) -> str | None:
-    """What a bundled tritonserver says of one tensorrt_plan config: None for accepted, else the reason. See `judging`
-    for many.
+    """What a bundled tritonserver says of one tensorrt_plan config: None for accepted, else the
+    reason. See `judging` for many.
     """
     with judging() as judge:
         return judge(config_text)
@@ -71,5 +73,6 @@ def _load(client: Any, message: Any) -> str:
     except InferenceServerException as error:
         return str(error)
     raise ServerError(
-        f"a dummy plan was loaded as model {message.name!r}: this server's TensorRT backend is not TensorRT's"
+        f"a dummy plan was loaded as model {message.name!r}: this server's TensorRT backend is not"
+        " TensorRT's"
     )

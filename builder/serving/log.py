@@ -10,16 +10,28 @@ _START = re.compile(
     re.MULTILINE,
 )
 _PARSE = re.compile(r"^Error parsing text-format \S+: (?P<reason>.*)$", re.DOTALL)
-_LOAD = re.compile(r"^\"?failed to load '(?P<model>[^']+)' version (?P<version>\d+): (?P<reason>.*?)\"?$", re.DOTALL)
-_POLL = re.compile(r"^\"?Poll failed for model directory '(?P<model>[^']+)': (?P<reason>.*?)\"?$", re.DOTALL)
+_LOAD = re.compile(
+    r"^\"?failed to load '(?P<model>[^']+)' version (?P<version>\d+): (?P<reason>.*?)\"?$",
+    re.DOTALL,
+)
+_POLL = re.compile(
+    r"^\"?Poll failed for model directory '(?P<model>[^']+)': (?P<reason>.*?)\"?$", re.DOTALL
+)
 _NONE = re.compile(r"^\"?failed to load model '(?P<model>[^']+)': (?P<reason>.*?)\"?$", re.DOTALL)
-_STEPS = re.compile(r"^\"?Invalid argument: (?P<reason>ensemble (?P<model>\S+) contains .*?)\"?$", re.DOTALL)
+_STEPS = re.compile(
+    r"^\"?Invalid argument: (?P<reason>ensemble (?P<model>\S+) contains .*?)\"?$", re.DOTALL
+)
 _LOADING = re.compile(r"^\"?loading: (?P<model>.+):(?P<version>\d+)\"?$")
 _LOADED = re.compile(r"^\"?successfully loaded '(?P<model>[^']+)'\"?$")
-_FATAL = re.compile(r"^\"?(?P<reason>[Ff]ailed to start .*|failed to .*listen.*|.*failed to load all models.*)\"?$")
+_FATAL = re.compile(
+    r"^\"?(?P<reason>[Ff]ailed to start .*|failed to .*listen.*|.*failed to load all models.*)\"?$"
+)
 
 HINTS = (
-    ("No module named 'torch'", "the Python that tritonserver finds first has no torch: install trt-build into it"),
+    (
+        "No module named 'torch'",
+        "the Python that tritonserver finds first has no torch: install trt-build into it",
+    ),
     (
         "unable to find backend library for backend 'tensorrt'",
         "this tritonserver has no TensorRT backend: NVIDIA's image, or --serve-as python",
@@ -29,10 +41,22 @@ HINTS = (
         "not compatible with this version of TensorRT",
         "rebuild with the TensorRT of this server, or serve with the image that .env names",
     ),
-    ("generated on an incompatible device", "rebuild on this GPU, or serve on the one it was built for"),
-    ("models that are not available", "a step's folder is missing: publish the ensemble again with trt-build repo"),
-    ("at least one version must be available", "its version's folder is missing: publish it again with trt-build repo"),
-    ("triton_python_backend_stub", "the Python backend's stub did not start: see `trt-build doctor`"),
+    (
+        "generated on an incompatible device",
+        "rebuild on this GPU, or serve on the one it was built for",
+    ),
+    (
+        "models that are not available",
+        "a step's folder is missing: publish the ensemble again with trt-build repo",
+    ),
+    (
+        "at least one version must be available",
+        "its version's folder is missing: publish it again with trt-build repo",
+    ),
+    (
+        "triton_python_backend_stub",
+        "the Python backend's stub did not start: see `trt-build doctor`",
+    ),
     ("CUDA out of memory", "fewer instances, or a smaller profile"),
 )
 
@@ -66,7 +90,9 @@ def failures(text: str) -> tuple[Failure, ...]:
     found: dict[str, str] = {}
     parse_error = ""
     for entry in entries(text):
-        match = next(filter(None, (pattern.match(entry) for pattern in (_LOAD, _POLL, _NONE, _STEPS))), None)
+        match = next(
+            filter(None, (pattern.match(entry) for pattern in (_LOAD, _POLL, _NONE, _STEPS))), None
+        )
         if match:
             found[match["model"]] = f"{_tidy(match['reason'])}{parse_error}"
         # The parser says line and column just before the server says which file.

@@ -1,4 +1,6 @@
-"""Ports: taken free ones, and a clear word for one that is in use, before a server is started on it."""
+"""Ports: taken free ones, and a clear word for one that is in use, before a server is started on
+it.
+"""
 
 from __future__ import annotations
 
@@ -15,15 +17,19 @@ LAST = 65535
 def settle(address: str, wanted: Mapping[str, int]) -> dict[str, int]:
     """The port of each flag, 0 replaced by a free one.
 
-    Raises UsageError for a number that no port has, EnvironmentProblem for a port that something already listens on,
-    naming the port and the flag that changes it.
+    Raises UsageError for a number that no port has, EnvironmentProblem for a port that something
+    already listens on, naming the port and the flag that changes it.
     """
     for flag, port in wanted.items():
         if not 0 <= port <= LAST:
-            raise UsageError(f"{flag} {port}: ports are numbered from 1 to {LAST}", fix="0 takes a free one")
+            raise UsageError(
+                f"{flag} {port}: ports are numbered from 1 to {LAST}", fix="0 takes a free one"
+            )
     with contextlib.ExitStack() as stack:
         # All are held open together, so that no two get the same free port.
-        sockets = {flag: stack.enter_context(_bound(address, port, flag)) for flag, port in wanted.items()}
+        sockets = {
+            flag: stack.enter_context(_bound(address, port, flag)) for flag, port in wanted.items()
+        }
         return {flag: int(held.getsockname()[1]) for flag, held in sockets.items()}
 
 
@@ -43,7 +49,8 @@ def _bound(address: str, port: int, flag: str) -> socket.socket:
 def _refused(error: OSError, address: str, port: int, flag: str) -> EnvironmentProblem:
     if error.errno == errno.EADDRINUSE:
         return EnvironmentProblem(
-            f"port {port} on {address} is in use", fix=f"another port with {flag} (0 takes a free one)"
+            f"port {port} on {address} is in use",
+            fix=f"another port with {flag} (0 takes a free one)",
         )
     foreign = error.errno == errno.EADDRNOTAVAIL or isinstance(error, socket.gaierror)
     fix = "--address with one of this machine's" if foreign else f"another port with {flag}"

@@ -11,15 +11,24 @@ from builder.triton.config import parse
 
 
 def check(repository: Path, models: Iterable[str] | None = None) -> None:
-    """Raise ServerError for each Python model whose file is missing: up to 25.07 its load never ends.
+    """Raise ServerError for each Python model whose file is missing: up to 25.07 its load never
+    ends.
 
-    `models` are the ones that will be loaded, None for all. A config that is none is left for the server to judge.
+    `models` are the ones that will be loaded, None for all. A config that is none is left for the
+    server to judge.
     """
-    folders = [repository / name for name in models] if models is not None else sorted(repository.iterdir())
-    missing = [str(failure) for folder in folders if folder.is_dir() for failure in _missing(folder)]
+    folders = (
+        [repository / name for name in models]
+        if models is not None
+        else sorted(repository.iterdir())
+    )
+    missing = [
+        str(failure) for folder in folders if folder.is_dir() for failure in _missing(folder)
+    ]
     if missing:
         raise ServerError(
-            "\n  ".join(["tritonserver was not started:", *missing]), fix="publish them again: trt-build repo"
+            "\n  ".join(["tritonserver was not started:", *missing]),
+            fix="publish them again: trt-build repo",
         )
 
 

@@ -1,7 +1,9 @@
-"""Content-addressed plans: the complete key of each, where it is kept, and why it was or was not found.
+"""Content-addressed plans: the complete key of each, where it is kept, and why it was or was not
+found.
 
-Two keys, as docs/store.md argues: a request is known without torch and tells whether a published model is what a build
-would give; a plan's key is known after conversion and tells whether TensorRT has to run (`builder.store.plans`).
+Two keys, as docs/store.md argues: a request is known without torch and tells whether a published
+model is what a build would give; a plan's key is known after conversion and tells whether TensorRT
+has to run (`builder.store.plans`).
 """
 
 from __future__ import annotations

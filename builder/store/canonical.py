@@ -14,8 +14,9 @@ def plain(value: Any) -> Any:
 
 
 def text(value: Any) -> str:
-    """Canonical JSON: keys sorted, no blanks. Raises TypeError for what is no data, so that no key covers an address
-    in memory."""
+    """Canonical JSON: keys sorted, no blanks. Raises TypeError for what is no data, so that no key
+    covers an address in memory.
+    """
     return json.dumps(value, sort_keys=True, separators=(",", ":"), default=_path)
 
 

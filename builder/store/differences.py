@@ -13,25 +13,39 @@ _LONGEST = 60
 ABSENT = "none"
 
 
-def changes(before: Mapping[str, Any], after: Mapping[str, Any], derived: Sequence[str] = ()) -> list[str]:
-    """`precision fp32 -> fp16`, one for each part that differs; a part that is a hash reads `source changed`.
+def changes(
+    before: Mapping[str, Any], after: Mapping[str, Any], derived: Sequence[str] = ()
+) -> list[str]:
+    """`precision fp32 -> fp16`, one for each part that differs; a part that is a hash reads `source
+    changed`.
 
-    `derived` names parts that only follow others: they are told where nothing else is. So is an input's range of an
-    axis, which spans that of the profiles.
+    `derived` names parts that only follow others: they are told where nothing else is. So is an
+    input's range of an axis, which spans that of the profiles.
     """
     old, new = dict(flat(before)), dict(flat(after))
-    names = [name for name in dict.fromkeys([*old, *new]) if old.get(name) != new.get(name)]  # no leaf is None
-    primary = [name for name in names if name.split(".")[0] not in derived and not _spans_another(name, names)]
+    # no leaf is None
+    names = [name for name in dict.fromkeys([*old, *new]) if old.get(name) != new.get(name)]
+    primary = [
+        name
+        for name in names
+        if name.split(".")[0] not in derived and not _spans_another(name, names)
+    ]
     return [_change(name, old.get(name), new.get(name)) for name in primary or names]
 
 
-def because(before: Mapping[str, Any] | None, after: Mapping[str, Any], derived: Sequence[str] = ()) -> str:
-    """The changes in one line; `there was none before` without a `before`, empty where nothing changed."""
+def because(
+    before: Mapping[str, Any] | None, after: Mapping[str, Any], derived: Sequence[str] = ()
+) -> str:
+    """The changes in one line; `there was none before` without a `before`, empty where nothing
+    changed.
+    """
     return "there was none before" if before is None else ", ".join(changes(before, after, derived))
 
 
 def flat(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    """(`inputs.image.dtype`, value) of every leaf that is not empty; members of a list go by their `name`, if any."""
+    """(`inputs.image.dtype`, value) of every leaf that is not empty; members of a list go by their
+    `name`, if any.
+    """
     if value is None or value in ({}, [], ()):
         return  # what is empty is as good as absent
     if isinstance(value, Mapping):
@@ -46,7 +60,9 @@ def flat(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def shown(value: Any) -> str:
-    """The value as people read it: a hash by its beginning, text without quotes, nothing as `none`."""
+    """The value as people read it: a hash by its beginning, text without quotes, nothing as
+    `none`.
+    """
     if value is None:
         return ABSENT
     if value == ABSENT:  # the word itself is a setting of some options
@@ -68,16 +84,25 @@ def _spans_another(name: str, names: Sequence[str]) -> bool:
 
 
 def _change(name: str, old: Any, new: Any) -> str:
-    if all(_is_hash(value) or (isinstance(value, list) and any(map(_is_hash, value))) for value in (old, new)):
+    if all(
+        _is_hash(value) or (isinstance(value, list) and any(map(_is_hash, value)))
+        for value in (old, new)
+    ):
         return f"{name} changed"
-    if isinstance(old, list) and isinstance(new, list) and any(len(json.dumps(v)) > _LONGEST for v in (old, new)):
+    if (
+        isinstance(old, list)
+        and isinstance(new, list)
+        and any(len(json.dumps(v)) > _LONGEST for v in (old, new))
+    ):
         return f"{name} {_members(old, new)}"
     return f"{name} {shown(old)} -> {shown(new)}"
 
 
 def _members(old: list[Any], new: list[Any]) -> str:
     """Of lists that are too long to be shown, what is in one of them alone."""
-    gone, come = ([item for item in one if item not in other] for one, other in ((old, new), (new, old)))
+    gone, come = (
+        [item for item in one if item not in other] for one, other in ((old, new), (new, old))
+    )
     words = [*(f"+{shown(item)}" for item in come), *(f"-{shown(item)}" for item in gone)]
     return shown(" ".join(words) or "reordered")
 

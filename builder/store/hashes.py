@@ -13,14 +13,17 @@ from typing import BinaryIO
 from builder.engine.caches import cache_folder
 
 RACY_SECONDS = 2.0
-"""A file that changed this recently may change again within the file system's clock tick: it is not remembered."""
+"""A file that changed this recently may change again within the file system's clock tick: it is not
+remembered.
+"""
 
 
 class Hashes:
     """Hashes files; those whose size, times and inode are the remembered ones are not read again.
 
-    The change time (ctime) is compared as well: unlike the modification time nobody can set it back. A context manager
-    that writes what it learnt on the way out; a cache that cannot be read or written costs time only.
+    The change time (ctime) is compared as well: unlike the modification time nobody can set it
+    back. A context manager that writes what it learnt on the way out; a cache that cannot be read
+    or written costs time only.
     """
 
     def __init__(self, file: Path | None = None) -> None:

@@ -34,7 +34,10 @@ def parts(conversion: Conversion, options: BuildOptions) -> dict[str, Any]:
     graph = conversion.lowered.graph
     here = machine()
     if options.hardware_compatible and here["gpu"]:
-        here["gpu"] = {"level": options.hardware_compatible, **_shared(options.hardware_compatible, here["gpu"])}
+        here["gpu"] = {
+            "level": options.hardware_compatible,
+            **_shared(options.hardware_compatible, here["gpu"]),
+        }
     found: dict[str, Any] = plain(
         {
             "graph": hashlib.sha256(conversion.lowered.text.encode()).hexdigest(),
@@ -55,7 +58,9 @@ def parts(conversion: Conversion, options: BuildOptions) -> dict[str, Any]:
 
 
 def _shared(level: str, gpu: Mapping[str, str]) -> dict[str, str]:
-    """What of a GPU a plan of this level still depends on: it is for every GPU since Ampere, or of one architecture."""
+    """What of a GPU a plan of this level still depends on: it is for every GPU since Ampere, or of
+    one architecture.
+    """
     return {} if level == "ampere_plus" else {"architecture": gpu["architecture"]}
 
 
@@ -65,9 +70,11 @@ def key(parts: Mapping[str, Any]) -> str:
 
 
 def option_parts(options: BuildOptions) -> dict[str, Any]:
-    """The build options that are set; the timing cache by its content, and only where tactics must come from it.
+    """The build options that are set; the timing cache by its content, and only where tactics must
+    come from it.
 
-    Any other time a cache saves measuring: whichever tactic was faster on the day makes an equally right plan.
+    Any other time a cache saves measuring: whichever tactic was faster on the day makes an equally
+    right plan.
     """
     said = options.set()
     said.pop("timing_cache", None)
@@ -87,19 +94,24 @@ def weights_digest(graph: Any) -> str:
 
 
 def network_digest(network: Any) -> str:
-    """SHA-256 over each layer's name, type, precision and outputs' dtypes: what the policy made of the graph."""
+    """SHA-256 over each layer's name, type, precision and outputs' dtypes: what the policy made of
+    the graph.
+    """
     found = hashlib.sha256()
     for index in range(network.num_layers):
         layer = network.get_layer(index)
         outputs = [layer.get_output(i) for i in range(layer.num_outputs)]
         described = [(t.name, t.dtype.name) for t in outputs]
-        precision = str(getattr(layer, "precision", None))  # 8.6 is told so; strongly typed networks have casts
+        # 8.6 is told so; strongly typed networks have casts
+        precision = str(getattr(layer, "precision", None))
         found.update(repr((layer.name, layer.type.name, precision, described)).encode())
     return found.hexdigest()
 
 
 def converter_versions(graph: Any) -> dict[str, str]:
-    """The version of the converter and the evaluator of each kind of node in the graph, by the node's key."""
+    """The version of the converter and the evaluator of each kind of node in the graph, by the
+    node's key.
+    """
     kinds = sorted({key_of_node(node) for node in ir.walk(graph)})
     found = {kind: "+".join(_versions(kind)) for kind in kinds}
     return {kind: version for kind, version in found.items() if version}
@@ -109,7 +121,11 @@ def _versions(kind: str) -> Iterator[str]:
     for build in (CONVERTERS[kind].build if kind in CONVERTERS else None, EVALUATORS.get(kind)):
         if build is not None:
             module = build.__module__
-            yield sources.version(module) if module.startswith("builder.") else sources.foreign(module)
+            yield (
+                sources.version(module)
+                if module.startswith("builder.")
+                else sources.foreign(module)
+            )
 
 
 def _tensors(value: Any) -> Iterator[torch.Tensor]:

@@ -17,7 +17,9 @@ Compile = Callable[[], Plan]
 
 @dataclass(frozen=True)
 class Made:
-    """One plan: its `key` and `parts`, whether it was `found` in the store, and else why it was built."""
+    """One plan: its `key` and `parts`, whether it was `found` in the store, and else why it was
+    built.
+    """
 
     key: str
     parts: Mapping[str, Any]
@@ -26,24 +28,35 @@ class Made:
 
 
 class Plans:
-    """The plans of one model. `last` holds the parts of each by label, as the model's last build recorded them.
+    """The plans of one model. `last` holds the parts of each by label, as the model's last build
+    recorded them.
 
-    `store` None keeps nothing and finds nothing. `rebuild` builds all, and keeps them. A store that fails costs a
-    warning, never the build.
+    `store` None keeps nothing and finds nothing. `rebuild` builds all, and keeps them. A store that
+    fails costs a warning, never the build.
     """
 
     def __init__(
-        self, store: Store | None, last: Mapping[str, Mapping[str, Any]] | None = None, *, rebuild: bool = False
+        self,
+        store: Store | None,
+        last: Mapping[str, Mapping[str, Any]] | None = None,
+        *,
+        rebuild: bool = False,
     ) -> None:
         self.store, self.last, self.rebuild = store, last or {}, rebuild
         self.made: dict[str, Made] = {}
         self.warnings: list[str] = []
 
-    def build(self, conversion: Any, options: BuildOptions, compile: Compile, label: str = "model") -> Plan:
-        """The plan of this conversion: from the store, else what `compile` makes, which is then kept."""
+    def build(
+        self, conversion: Any, options: BuildOptions, compile: Compile, label: str = "model"
+    ) -> Plan:
+        """The plan of this conversion: from the store, else what `compile` makes, which is then
+        kept.
+        """
         parts = keys.parts(conversion, options)
         key = keys.key(parts)
-        entry: Entry | None = None if self.rebuild else self._guarded("read", lambda store: store.get(key))
+        entry: Entry | None = (
+            None if self.rebuild else self._guarded("read", lambda store: store.get(key))
+        )
         if entry is not None:
             self.made[label] = Made(key, parts, True, "")
             return entry.plan
@@ -53,11 +66,17 @@ class Plans:
         return plan
 
     def record(self) -> dict[str, Any]:
-        """JSON-able, for the model's trt-build.json and the store: by label the key, its parts, and the reason."""
-        return {label: {**vars(made), "parts": dict(made.parts)} for label, made in self.made.items()}
+        """JSON-able, for the model's trt-build.json and the store: by label the key, its parts, and
+        the reason.
+        """
+        return {
+            label: {**vars(made), "parts": dict(made.parts)} for label, made in self.made.items()
+        }
 
     def remember(self, name: str, request: Mapping[str, Any], result: Mapping[str, Any]) -> None:
-        """Keep in the store what was built under this name, for the reason of the next build elsewhere."""
+        """Keep in the store what was built under this name, for the reason of the next build
+        elsewhere.
+        """
         record = {"request": request, "plans": self.record(), "result": result}
         self._guarded("written", lambda store: store.remember(name, record))
 

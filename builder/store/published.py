@@ -1,4 +1,6 @@
-"""Whether a published model is still what a build would give: read from its trt-build.json, without torch."""
+"""Whether a published model is still what a build would give: read from its trt-build.json, without
+torch.
+"""
 
 from __future__ import annotations
 
@@ -13,11 +15,15 @@ from builder.store.hashes import Hashes
 
 SIDECAR = "trt-build.json"
 REQUEST, PLANS, RESULT = "request", "plans", "result"
-"""The sidecar's keys for what was asked, the keys of the plans that came of it, and what the build said of it."""
+"""The sidecar's keys for what was asked, the keys of the plans that came of it, and what the build
+said of it.
+"""
 
 
 def sidecar(folder: Path) -> dict[str, Any] | None:
-    """What the model's trt-build.json says; None where there is none that can be read, or that we wrote."""
+    """What the model's trt-build.json says; None where there is none that can be read, or that we
+    wrote.
+    """
     try:
         read = json.loads((folder / SIDECAR).read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -29,8 +35,12 @@ def _ours(read: dict[str, Any]) -> bool:
     """Whether what is read below has the shape that it is written in."""
     shapes = {REQUEST: dict, PLANS: dict, RESULT: dict, "files": dict, "steps": list}
     made = read.get(PLANS)
-    return all(isinstance(read.get(name, shape()), shape) for name, shape in shapes.items()) and all(
-        isinstance(one, dict) and isinstance(one.get("parts"), dict) and {"key", "because"} <= set(one)
+    return all(
+        isinstance(read.get(name, shape()), shape) for name, shape in shapes.items()
+    ) and all(
+        isinstance(one, dict)
+        and isinstance(one.get("parts"), dict)
+        and {"key", "because"} <= set(one)
         for one in (made.values() if isinstance(made, dict) else ())
     )
 
@@ -41,13 +51,21 @@ def recorded_request(folder: Path) -> dict[str, Any] | None:
     return found if isinstance(found, dict) else None
 
 
-def record(folder: Path, request: Mapping[str, Any], plans: Mapping[str, Any], result: Mapping[str, Any]) -> None:
-    """Add to the trt-build.json of a model that is published what it was built from, and what to tell of it. Raises
-    OSError.
+def record(
+    folder: Path, request: Mapping[str, Any], plans: Mapping[str, Any], result: Mapping[str, Any]
+) -> None:
+    """Add to the trt-build.json of a model that is published what it was built from, and what to
+    tell of it. Raises OSError.
 
-    A model that was published and never recorded is built again: that is safe, the other way round would not be.
+    A model that was published and never recorded is built again: that is safe, the other way round
+    would not be.
     """
-    said = {**(sidecar(folder) or {}), REQUEST: plain(request), PLANS: plain(plans), RESULT: plain(result)}
+    said = {
+        **(sidecar(folder) or {}),
+        REQUEST: plain(request),
+        PLANS: plain(plans),
+        RESULT: plain(result),
+    }
     staged = folder / f".{SIDECAR}.{os.getpid()}.tmp"
     try:
         staged.write_text(json.dumps(said, indent=2) + "\n")
@@ -77,7 +95,10 @@ def _damaged(folder: Path, said: Mapping[str, Any], hashes: Hashes) -> Iterator[
             yield name
     for step in said.get("steps", ()):
         other = folder.parent / step
-        yield from (f"../{step}/{name}" for name in _damaged(other, sidecar(other) or {"files": {SIDECAR: ""}}, hashes))
+        yield from (
+            f"../{step}/{name}"
+            for name in _damaged(other, sidecar(other) or {"files": {SIDECAR: ""}}, hashes)
+        )
 
 
 def _hash(path: Path, hashes: Hashes) -> str | None:

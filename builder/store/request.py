@@ -1,8 +1,8 @@
 """What a model is to be built from, known without torch: the key of what is published.
 
-It covers more than the plan's key, for it also decides goldens, config and runtime, and it is coarser: a version of all
-of our code, the file's bytes instead of the graph in it. Equal requests publish equal models; where they differ, the
-plan's own key may still be found.
+It covers more than the plan's key, for it also decides goldens, config and runtime, and it is
+coarser: a version of all of our code, the file's bytes instead of the graph in it. Equal requests
+publish equal models; where they differ, the plan's own key may still be found.
 """
 
 from __future__ import annotations
@@ -36,14 +36,20 @@ def request(
     options: BuildOptions | None = None,
     plugins: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """The parts, JSON-able: file, manifest, options, versions, flavour and GPU. Raises OSError for a missing file."""
-    said = {name: value for name, value in dataclasses.asdict(spec).items() if name not in ELSEWHERE}
+    """The parts, JSON-able: file, manifest, options, versions, flavour and GPU. Raises OSError for
+    a missing file.
+    """
+    said = {
+        name: value for name, value in dataclasses.asdict(spec).items() if name not in ELSEWHERE
+    }
     parts = {
         "source": hashes.sha256(spec.path),
         **said,
         "goldens": hashes.sha256(spec.goldens) if spec.goldens else None,
         "libraries": [hashes.sha256(path) for path in spec.libraries],
-        "state": [(s.input, s.output, hashes.sha256(s.initial) if s.initial else None) for s in spec.state],
+        "state": [
+            (s.input, s.output, hashes.sha256(s.initial) if s.initial else None) for s in spec.state
+        ],
         "calibration": _calibration(spec, hashes),
         "serve_as": serve_as,
         "layout": layout,
@@ -60,7 +66,9 @@ def request(
 
 
 def _options(options: BuildOptions) -> dict[str, Any]:
-    """All of them; the timing cache by its content where tactics must come from it, else by its place."""
+    """All of them; the timing cache by its content where tactics must come from it, else by its
+    place.
+    """
     said = dataclasses.asdict(options)
     if options.error_on_timing_cache_miss:
         said["timing_cache"] = caches.digest(caches.timing_cache(options.timing_cache))
@@ -71,12 +79,16 @@ def _calibration(spec: ModelSpec, hashes: Hashes) -> dict[str, Any] | None:
     """How ranges are taken, and the files' bytes in place of their names."""
     if spec.calibration is None:
         return None
-    data = [hashes.sha256(item) if isinstance(item, Path) else item for item in spec.calibration.data]
+    data = [
+        hashes.sha256(item) if isinstance(item, Path) else item for item in spec.calibration.data
+    ]
     return {**dataclasses.asdict(spec.calibration), "data": data}
 
 
 def machine() -> dict[str, Any]:
-    """The parts that this machine decides: the flavour, its TensorRT, and the GPU that a plan is built for."""
+    """The parts that this machine decides: the flavour, its TensorRT, and the GPU that a plan is
+    built for.
+    """
     name = flavour.chosen()
     return {
         "flavour": name,

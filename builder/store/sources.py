@@ -1,7 +1,8 @@
 """Versions of our own code, as digests of the source files that can change a result.
 
-A file counts with every file of ours that it imports, so a helper that a converter shares is part of its version.
-Only modules are followed, not packages: what `builder.conversion` exports is data that the key covers by its content.
+A file counts with every file of ours that it imports, so a helper that a converter shares is part
+of its version. Only modules are followed, not packages: what `builder.conversion` exports is data
+that the key covers by its content.
 """
 
 from __future__ import annotations
@@ -24,8 +25,14 @@ _IMPORT = re.compile(r"^[ \t]*from (builder[\w.]*) import (\([^)]*\)|[^\n]+)", r
 def everything() -> str:
     """The version of all of our code and templates that may change what is published."""
     found = hashlib.sha256()
-    for path in sorted(p for p in ROOT.rglob("*") if p.is_file() and not set(p.relative_to(ROOT).parts) & set(UNSEEN)):
-        found.update(f"{path.relative_to(ROOT)}\0{path.stat().st_size}\0".encode() + path.read_bytes())
+    for path in sorted(
+        p
+        for p in ROOT.rglob("*")
+        if p.is_file() and not set(p.relative_to(ROOT).parts) & set(UNSEEN)
+    ):
+        found.update(
+            f"{path.relative_to(ROOT)}\0{path.stat().st_size}\0".encode() + path.read_bytes()
+        )
     return found.hexdigest()
 
 

@@ -1,11 +1,13 @@
 """The store itself: a directory, or any URL that fsspec knows (s3://, gs://, memory://).
 
     <root>/plans/<2 digits>/<key>/<sha256 of the plan>.plan     written first
-    <root>/plans/<2 digits>/<key>/record.json                   written last: an entry exists when this does
-    <root>/models/<name>.json                                   what was last built under that name, for `explain`
+    <root>/plans/<2 digits>/<key>/record.json                   written last: an entry exists when
+    this does <root>/models/<name>.json                                   what was last built under
+    that name, for `explain`
 
-The record names its plan by hash and seals itself by one, so a truncated or altered file is never taken for an entry.
-Two builders of one key write two plans (TensorRT's are not reproducible) and the later record wins; either is right.
+The record names its plan by hash and seals itself by one, so a truncated or altered file is never
+taken for an entry. Two builders of one key write two plans (TensorRT's are not reproducible) and
+the later record wins; either is right.
 """
 
 from __future__ import annotations
@@ -25,14 +27,16 @@ from builder.store.canonical import digest, plain, text
 
 FORMAT = 1
 MOVING = ("file", "local", "sftp", "ssh", "smb", "hdfs", "webhdfs")
-"""Protocols whose files show while they are written: there, a file is written under another name and moved. On the
-others (object stores) an upload shows whole, when it ends."""
+"""Protocols whose files show while they are written: there, a file is written under another name
+and moved. On the others (object stores) an upload shows whole, when it ends.
+"""
 
 
 def last(url: str, name: str) -> dict[str, Any] | None:
     """What the store at `url` was last told of a model of this name; None where it cannot say."""
     store = Store(url)
-    with contextlib.suppress(Exception):  # each backend of fsspec raises its own, and this is for words only
+    # each backend of fsspec raises its own, and this is for words only
+    with contextlib.suppress(Exception):
         return store.last(name)
     return None
 
@@ -46,7 +50,9 @@ class Entry:
 
 
 class _Unreachable:
-    """A file system that could not be opened: each use of it fails as opening did, and costs what that costs."""
+    """A file system that could not be opened: each use of it fails as opening did, and costs what
+    that costs.
+    """
 
     protocol = ()
 
@@ -58,7 +64,9 @@ class _Unreachable:
 
 
 class Store:
-    """Plans by key. Raises UsageError for a URL that is none, EnvironmentProblem where its package is missing."""
+    """Plans by key. Raises UsageError for a URL that is none, EnvironmentProblem where its package
+    is missing.
+    """
 
     def __init__(self, url: str) -> None:
         from fsspec.core import url_to_fs
@@ -67,12 +75,18 @@ class Store:
         try:
             self.fs, self.root = url_to_fs(url)
         except ValueError as error:
-            raise UsageError(f"--store {url}: {error}", fix="a folder, or a URL such as s3://bucket/plans") from error
+            raise UsageError(
+                f"--store {url}: {error}", fix="a folder, or a URL such as s3://bucket/plans"
+            ) from error
         except ImportError as error:
-            raise EnvironmentProblem(f"--store {url}: {error}", fix="install the package that it names") from error
+            raise EnvironmentProblem(
+                f"--store {url}: {error}", fix="install the package that it names"
+            ) from error
         except Exception as error:  # some backends connect at once, and each raises its own
             self.fs, self.root = _Unreachable(error), url
-        protocols = self.fs.protocol if isinstance(self.fs.protocol, tuple | list) else (self.fs.protocol,)
+        protocols = (
+            self.fs.protocol if isinstance(self.fs.protocol, tuple | list) else (self.fs.protocol,)
+        )
         self._moves = any(protocol in MOVING for protocol in protocols)
 
     def get(self, key: str) -> Entry | None:
@@ -93,7 +107,9 @@ class Store:
         self._write(self._path("plans", key[:2], key, "record.json"), _seal(record))
 
     def last(self, name: str) -> dict[str, Any] | None:
-        """What `remember` was last told of a model of this name, by anybody; None where nothing was."""
+        """What `remember` was last told of a model of this name, by anybody; None where nothing
+        was.
+        """
         return self._sealed(self._path("models", f"{name}.json"))
 
     def remember(self, name: str, record: Mapping[str, Any]) -> None:

@@ -1,4 +1,6 @@
-"""Takes a TorchScript file that nobody vouches for: inspected as an archive, tried in a child process, then loaded."""
+"""Takes a TorchScript file that nobody vouches for: inspected as an archive, tried in a child
+process, then loaded.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Inspects a TorchScript archive without loading it: a zip with the members that torch.jit.save writes."""
+"""Inspects a TorchScript archive without loading it: a zip with the members that torch.jit.save
+writes.
+"""
 
 from __future__ import annotations
 
@@ -11,14 +13,16 @@ from builder.torchscript import kinds, pickles, traced
 from builder.torchscript.facts import ArchiveFacts
 
 REQUIRED = ("data.pkl", "constants.pkl")
-VERSIONS = (".data/version", "version")  # the first from archive version 10 on: a file with gelu, say
+# the first from archive version 10 on: a file with gelu, say
+VERSIONS = (".data/version", "version")
 MAX_COMPRESSED_MEMBERS_UNPACK_TO = 512 << 20  # code and pickles; weights are stored, not compressed
 MAX_PICKLE_BYTES = 128 << 20
 MAX_MEMBERS = 1_000_000
 
 
 def inspect(path: Path | str, *, check_sums: bool = True) -> ArchiveFacts:
-    """The facts of a TorchScript archive, every member's CRC compared where `check_sums` (one read of the file).
+    """The facts of a TorchScript archive, every member's CRC compared where `check_sums` (one read
+    of the file).
 
     Raises ModelFileError that says what the file is instead, or what is wrong with it.
     """
@@ -27,7 +31,14 @@ def inspect(path: Path | str, *, check_sums: bool = True) -> ArchiveFacts:
     try:
         with zipfile.ZipFile(path) as archive:
             return _inspect(path, archive, check_sums)
-    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, ValueError) as error:
+    except (
+        zipfile.BadZipFile,
+        zlib.error,
+        EOFError,
+        NotImplementedError,
+        RuntimeError,
+        ValueError,
+    ) as error:
         size = path.stat().st_size
         message = f"is a truncated or damaged archive ({size} bytes): {error}"
         raise _refuse(path, message, "copy, download or save it again") from error
@@ -44,7 +55,9 @@ def _is_zip(path: Path) -> None:
         kind = " (a TensorFlow SavedModel)" if (path / "saved_model.pb").exists() else ""
         raise _refuse(path, f"is a directory{kind}, not a TorchScript file")
     if not path.is_file():  # opening a pipe waits for somebody to write
-        raise _refuse(path, "is no file but a pipe, a socket or a device", "copy it to a file first")
+        raise _refuse(
+            path, "is no file but a pipe, a socket or a device", "copy it to a file first"
+        )
     try:
         with path.open("rb") as file:
             head = file.read(kinds.HEAD_BYTES)
@@ -81,49 +94,70 @@ def _inspect(path: Path, archive: zipfile.ZipFile, check_sums: bool) -> ArchiveF
 
 
 def _root(path: Path, names: list[str]) -> str:
-    """The one folder that holds all members; torch names it after the file that was first written."""
+    """The one folder that holds all members; torch names it after the file that was first
+    written.
+    """
     folders = {name.partition("/")[0] for name in names}
     root = min(folders, default="")
-    whole = all(f"{root}/{part}" in names for part in REQUIRED) and any(n.startswith(f"{root}/code/") for n in names)
+    whole = all(f"{root}/{part}" in names for part in REQUIRED) and any(
+        n.startswith(f"{root}/code/") for n in names
+    )
     whole = whole and any(f"{root}/{part}" in names for part in VERSIONS)
     if len(folders) != 1 or not whole:
         kind = kinds.of_members(names)
         raise _refuse(path, f"is not a TorchScript file but {kind.name}", kind.fix)
     if any(".." in name.split("/") or "\\" in name for name in names):
-        raise _refuse(path, "has members that lead out of the archive; torch.jit.save writes none such")
+        raise _refuse(
+            path, "has members that lead out of the archive; torch.jit.save writes none such"
+        )
     return root
 
 
 def _sizes(path: Path, members: list[zipfile.ZipInfo]) -> None:
-    """Refuse what would unpack to far more than the file holds: deflated floods, and members that overlap."""
+    """Refuse what would unpack to far more than the file holds: deflated floods, and members that
+    overlap.
+    """
     if len(members) > MAX_MEMBERS:
         raise _refuse(path, f"has {len(members)} members, more than any model needs")
     if sum(member.compress_size for member in members) > path.stat().st_size:
         raise _refuse(path, "has members that overlap: a compression bomb")
-    flood = sum(member.file_size for member in members if member.compress_type != zipfile.ZIP_STORED)
+    flood = sum(
+        member.file_size for member in members if member.compress_type != zipfile.ZIP_STORED
+    )
     if flood > MAX_COMPRESSED_MEMBERS_UNPACK_TO:
-        raise _refuse(path, f"has compressed members that unpack to {flood >> 20} MiB: a compression bomb")
+        raise _refuse(
+            path, f"has compressed members that unpack to {flood >> 20} MiB: a compression bomb"
+        )
     for member in members:
         if member.compress_type == zipfile.ZIP_STORED and member.file_size != member.compress_size:
-            raise _refuse(path, f"has a member {member.filename!r} whose sizes contradict each other")
+            raise _refuse(
+                path, f"has a member {member.filename!r} whose sizes contradict each other"
+            )
 
 
 def _globals(path: Path, archive: zipfile.ZipFile, root: str) -> set[str]:
     """Every global that the pickles name, all of them TorchScript's own.
 
-    Debug pickles (code/*.debug_pkl) are left out: torch reads them with an unpickler that resolves no name at all.
+    Debug pickles (code/*.debug_pkl) are left out: torch reads them with an unpickler that resolves
+    no name at all.
     """
     found: set[str] = set()
     for member in archive.infolist():
         if member.filename.endswith(".pkl") and not member.filename.startswith(f"{root}/extra/"):
             if member.file_size > MAX_PICKLE_BYTES:
-                raise _refuse(path, f"has a pickle {member.filename!r} of {member.file_size >> 20} MiB")
+                raise _refuse(
+                    path, f"has a pickle {member.filename!r} of {member.file_size >> 20} MiB"
+                )
             found.update(pickles.named(archive.read(member)))
     foreign = sorted(name for name in found if not pickles.is_torchscripts(name))
     if foreign:
         words = ", ".join(name.replace(" ", ".") for name in foreign[:5])
-        message = f"names what TorchScript never names ({words}); Python would run code on unpickling it"
-        raise _refuse(path, message, "save the model again with torch.jit.save, from a source that you trust")
+        message = (
+            f"names what TorchScript never names ({words}); Python would run code on unpickling it"
+        )
+        raise _refuse(
+            path, message, "save the model again with torch.jit.save, from a source that you trust"
+        )
     return found
 
 

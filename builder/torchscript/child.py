@@ -1,8 +1,10 @@
-"""The process that loads a file first: `python -m builder.torchscript.child`, requests and answers as lines of JSON.
+"""The process that loads a file first: `python -m builder.torchscript.child`, requests and answers
+as lines of JSON.
 
-It imports torch once and forks for every file, so a check costs milliseconds after the first. Forking is sound here:
-nothing has started a thread, and no GPU is touched. Each fork limits its own memory and time before it loads;
-loading runs the file's own `__setstate__`, which may loop or allocate without end.
+It imports torch once and forks for every file, so a check costs milliseconds after the first.
+Forking is sound here: nothing has started a thread, and no GPU is touched. Each fork limits its own
+memory and time before it loads; loading runs the file's own `__setstate__`, which may loop or
+allocate without end.
 """
 
 from __future__ import annotations
@@ -31,7 +33,9 @@ def main() -> None:
 
 
 def answer(request: dict[str, Any]) -> dict[str, Any]:
-    """Fork, load the file there, and say how that ended. For processes that have imported torch and done no more."""
+    """Fork, load the file there, and say how that ended. For processes that have imported torch and
+    done no more.
+    """
     read_end, write_end = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -45,7 +49,12 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
         os.kill(pid, signal.SIGKILL)  # interrupted: it must not go on alone
         raise
     code = os.waitstatus_to_exitcode(status)
-    return {"ok": code == ANSWERED and not error, "error": error, "signal": -code if code < 0 else 0, "code": code}
+    return {
+        "ok": code == ANSWERED and not error,
+        "error": error,
+        "signal": -code if code < 0 else 0,
+        "code": code,
+    }
 
 
 def _load(request: dict[str, Any], write_end: int) -> None:
@@ -68,11 +77,15 @@ def _load(request: dict[str, Any], write_end: int) -> None:
 
 
 def _limit(allowed_bytes: int, seconds: int) -> None:
-    """Let this process take `allowed_bytes` more memory and `seconds`, write no file and leave no core."""
+    """Let this process take `allowed_bytes` more memory and `seconds`, write no file and leave no
+    core.
+    """
     data = _data_bytes() + allowed_bytes
     for limit, soft, hard in (
-        (resource.RLIMIT_DATA, data, data),  # not RLIMIT_AS: a CUDA build maps tens of GiB that it never touches
-        (resource.RLIMIT_CPU, seconds, seconds + 5),  # the soft limit's signal says why; the hard one's is SIGKILL
+        # not RLIMIT_AS: a CUDA build maps tens of GiB that it never touches
+        (resource.RLIMIT_DATA, data, data),
+        # the soft limit's signal says why; the hard one's is SIGKILL
+        (resource.RLIMIT_CPU, seconds, seconds + 5),
         (resource.RLIMIT_FSIZE, 0, 0),
         (resource.RLIMIT_CORE, 0, 0),
     ):

@@ -11,9 +11,11 @@ from builder.torchscript.traced import Example
 
 @dataclass(frozen=True)
 class ArchiveFacts:
-    """An archive that passed inspection: sizes in bytes, counts, and the classes and globals that its pickles name.
+    """An archive that passed inspection: sizes in bytes, counts, and the classes and globals that
+    its pickles name.
 
-    `examples`: the inputs of torch.jit.trace, None for one that is no tensor; empty for a file that was scripted.
+    `examples`: the inputs of torch.jit.trace, None for one that is no tensor; empty for a file that
+    was scripted.
     """
 
     path: Path

@@ -1,4 +1,6 @@
-"""What a file is when it is not TorchScript: each kind that people hand in by mistake, and what to do about it."""
+"""What a file is when it is not TorchScript: each kind that people hand in by mistake, and what to
+do about it.
+"""
 
 from __future__ import annotations
 
@@ -8,13 +10,20 @@ from dataclasses import dataclass
 
 HEAD_BYTES = 512
 
-_SCRIPT_IT = "load it in Python, then torch.jit.script(module).save('model.pt'), or torch.jit.trace(module, inputs)"
-_FROM_SOURCE = "go back to the PyTorch module and save that with torch.jit.script or torch.jit.trace"
+_SCRIPT_IT = (
+    "load it in Python, then torch.jit.script(module).save('model.pt'), or torch.jit.trace(module,"
+    " inputs)"
+)
+_FROM_SOURCE = (
+    "go back to the PyTorch module and save that with torch.jit.script or torch.jit.trace"
+)
 
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of file: what to call it, how to get to TorchScript from it, and how its first bytes tell."""
+    """A kind of file: what to call it, how to get to TorchScript from it, and how its first bytes
+    tell.
+    """
 
     name: str
     fix: str
@@ -26,8 +35,15 @@ def _starts(*magic: bytes) -> Callable[[bytes], bool]:
 
 
 def _onnx(head: bytes) -> bool:
-    """ModelProto opens with ir_version (field 1, a small varint), then a length-delimited field (producer or later)."""
-    return len(head) > 3 and head[0] == 0x08 and head[1] < 0x20 and head[2] in (0x12, 0x1A, 0x22, 0x2A, 0x3A, 0x42)
+    """ModelProto opens with ir_version (field 1, a small varint), then a length-delimited field
+    (producer or later).
+    """
+    return (
+        len(head) > 3
+        and head[0] == 0x08
+        and head[1] < 0x20
+        and head[2] in (0x12, 0x1A, 0x22, 0x2A, 0x3A, 0x42)
+    )
 
 
 def _safetensors(head: bytes) -> bool:
@@ -36,7 +52,8 @@ def _safetensors(head: bytes) -> bool:
 
 def _text(head: bytes) -> bool:
     try:
-        codecs.getincrementaldecoder("utf-8")().decode(head)  # incremental: the head may end within a character
+        # incremental: the head may end within a character
+        codecs.getincrementaldecoder("utf-8")().decode(head)
     except UnicodeDecodeError:
         return False
     return all(byte in b"\t\n\r" or byte >= 32 for byte in head)
@@ -48,26 +65,48 @@ NOT_ZIPS: tuple[Kind, ...] = (
         _SCRIPT_IT,
         _starts(b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19"),
     ),
-    Kind("a Python pickle", _SCRIPT_IT, _starts(b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05")),
+    Kind(
+        "a Python pickle", _SCRIPT_IT, _starts(b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05")
+    ),
     Kind("an ONNX model", _FROM_SOURCE, _onnx),
     Kind("a safetensors file (weights, not a program)", _SCRIPT_IT, _safetensors),
-    Kind("a Git LFS pointer: the model itself was not fetched", "git lfs pull", _starts(b"version https://git-lfs")),
     Kind(
-        "a web page, not a model", "download the file itself", _starts(b"<!DOCTYPE", b"<!doctype", b"<html", b"<HTML")
+        "a Git LFS pointer: the model itself was not fetched",
+        "git lfs pull",
+        _starts(b"version https://git-lfs"),
+    ),
+    Kind(
+        "a web page, not a model",
+        "download the file itself",
+        _starts(b"<!DOCTYPE", b"<!doctype", b"<html", b"<HTML"),
     ),
     Kind("an HDF5 file (Keras)", _FROM_SOURCE, _starts(b"\x89HDF\r\n")),
     Kind("a TensorFlow Lite model", _FROM_SOURCE, lambda head: head[4:8] == b"TFL3"),
-    Kind("a TensorRT plan, built already", "trt-build starts from TorchScript", _starts(b"ftrt", b"ptrt")),
+    Kind(
+        "a TensorRT plan, built already",
+        "trt-build starts from TorchScript",
+        _starts(b"ftrt", b"ptrt"),
+    ),
     Kind("compressed with gzip", "gunzip it", _starts(b"\x1f\x8b")),
     Kind("a tar archive", "unpack it", lambda head: head[257:262] == b"ustar"),
-    Kind("all zeros: a download or a copy that was cut off", "fetch it again", lambda head: not any(head)),
-    Kind("a text file", "trt-build takes what ScriptModule.save() or torch.jit.save() wrote", _text),
+    Kind(
+        "all zeros: a download or a copy that was cut off",
+        "fetch it again",
+        lambda head: not any(head),
+    ),
+    Kind(
+        "a text file", "trt-build takes what ScriptModule.save() or torch.jit.save() wrote", _text
+    ),
 )
 
 
 def of_bytes(head: bytes) -> Kind:
     """The kind of a file that is no zip, by its first HEAD_BYTES."""
-    unknown = Kind("no kind of file that we know", "trt-build takes what torch.jit.save() wrote", lambda head: True)
+    unknown = Kind(
+        "no kind of file that we know",
+        "trt-build takes what torch.jit.save() wrote",
+        lambda head: True,
+    )
     return next((kind for kind in NOT_ZIPS if kind.tells(head)), unknown)
 
 
@@ -86,12 +125,18 @@ ZIPS: tuple[ZipKind, ...] = (
         _FROM_SOURCE,
         ("/archive_format", "models/model.json", "serialized_exported_program.json"),
     ),
-    ZipKind("a TorchServe archive (.mar)", "unzip it; the .pt inside is the model", ("MAR-INF/MANIFEST.json",)),
+    ZipKind(
+        "a TorchServe archive (.mar)",
+        "unzip it; the .pt inside is the model",
+        ("MAR-INF/MANIFEST.json",),
+    ),
     ZipKind("a torch.package", _SCRIPT_IT, (".data/extern_modules",)),
     ZipKind("a Keras model", _FROM_SOURCE, ("model.weights.h5",)),
     ZipKind("an .npz of arrays", "it may serve as `goldens` or --sample", (".npy",)),
     ZipKind(
-        "a checkpoint of torch.save (weights or a pickled module, not a program)", _SCRIPT_IT, ("/data.pkl", "/version")
+        "a checkpoint of torch.save (weights or a pickled module, not a program)",
+        _SCRIPT_IT,
+        ("/data.pkl", "/version"),
     ),
 )
 
@@ -102,4 +147,6 @@ def of_members(names: Iterable[str]) -> ZipKind:
     for kind in ZIPS:
         if any(name.endswith(tuple(kind.members)) for name in names):
             return kind
-    return ZipKind("a zip, but not one of TorchScript's", "trt-build takes what torch.jit.save() wrote", ())
+    return ZipKind(
+        "a zip, but not one of TorchScript's", "trt-build takes what torch.jit.save() wrote", ()
+    )

@@ -13,17 +13,20 @@ _loaded: set[Path] = set()
 
 
 def load_libraries(paths: Iterable[Path]) -> None:
-    """Load each once: a shared library by torch.ops.load_library, a Python file (torch.library) by running it.
+    """Load each once: a shared library by torch.ops.load_library, a Python file (torch.library) by
+    running it.
 
-    Unlike a TorchScript file this runs code of the manifest's choice with all rights. Raises ModelFileError where one
-    cannot be loaded.
+    Unlike a TorchScript file this runs code of the manifest's choice with all rights. Raises
+    ModelFileError where one cannot be loaded.
     """
     for path in (path.resolve() for path in paths):
         if path not in _loaded:
             try:
                 _load(path)
             except Exception as error:
-                raise ModelFileError(f"library {path.name} cannot be loaded: {error}", where=str(path)) from error
+                raise ModelFileError(
+                    f"library {path.name} cannot be loaded: {error}", where=str(path)
+                ) from error
             _loaded.add(path)
 
 

@@ -20,14 +20,20 @@ log = logging.getLogger(__name__)
 
 
 def load(
-    path: Path | str, module: str | None = None, *, check_in_child: bool = True, libraries: Sequence[Path] = ()
+    path: Path | str,
+    module: str | None = None,
+    *,
+    check_in_child: bool = True,
+    libraries: Sequence[Path] = (),
 ) -> torch.jit.ScriptModule:
-    """The file's module, or the submodule (`encoder.0`) or method (`forward_features`) of it that `module` names.
+    """The file's module, or the submodule (`encoder.0`) or method (`forward_features`) of it that
+    `module` names.
 
-    The archive is inspected, then loaded in a child process with limits of memory and time (once for each SHA-256;
-    not at all with `check_in_child=False`), then here. A method comes back as a module whose forward it is.
-    `libraries` bring the custom operators that the file uses (see load_libraries).
-    Raises ModelFileError where the file is not TorchScript or cannot be loaded, or has no such part.
+    The archive is inspected, then loaded in a child process with limits of memory and time (once
+    for each SHA-256; not at all with `check_in_child=False`), then here. A method comes back as a
+    module whose forward it is. `libraries` bring the custom operators that the file uses (see
+    load_libraries). Raises ModelFileError where the file is not TorchScript or cannot be loaded, or
+    has no such part.
     """
     facts = inspect(path)
     if check_in_child:
@@ -39,7 +45,9 @@ def load(
     if not part._c._has_method("forward"):
         names = ", ".join(methods(part)) or "it has no method at all"
         raise ModelFileError(
-            f"{facts.path.name} has no forward", where=_where(facts.path, module), fix=f"name a method: {names}"
+            f"{facts.path.name} has no forward",
+            where=_where(facts.path, module),
+            fix=f"name a method: {names}",
         )
     return part
 

@@ -1,4 +1,6 @@
-"""Makes a module of one method of a ScriptModule, so that the rest of the house only ever sees `forward`."""
+"""Makes a module of one method of a ScriptModule, so that the rest of the house only ever sees
+`forward`.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,9 @@ from typing import Any
 from builder.errors import ModelFileError
 
 INNER = "inner"
-"""Under this name the wrapper holds the module whose method it calls; qualified names of submodules start with it."""
+"""Under this name the wrapper holds the module whose method it calls; qualified names of submodules
+start with it.
+"""
 
 
 def methods(module: Any) -> list[str]:
@@ -16,7 +20,9 @@ def methods(module: Any) -> list[str]:
 
 
 def as_module(owner: Any, method: str) -> Any:
-    """A ScriptModule in eval mode whose forward calls `owner`'s method, with the same arguments and defaults."""
+    """A ScriptModule in eval mode whose forward calls `owner`'s method, with the same arguments and
+    defaults.
+    """
     import torch
 
     class Method(torch.nn.Module):

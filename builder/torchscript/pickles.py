@@ -1,7 +1,8 @@
 """What a pickle names, read from its opcodes; nothing of it is executed.
 
-The allow-list is what torch's own C++ unpickler resolves (torch/csrc/jit/serialization/unpickler.cpp, readGlobal):
-a file that names anything else was not written by torch.jit.save, and would run code if Python unpickled it.
+The allow-list is what torch's own C++ unpickler resolves
+(torch/csrc/jit/serialization/unpickler.cpp, readGlobal): a file that names anything else was not
+written by torch.jit.save, and would run code if Python unpickled it.
 """
 
 from __future__ import annotations
@@ -10,15 +11,24 @@ import pickletools
 from collections.abc import Iterator
 
 _TORCH = {
-    "torch.jit._pickle": {"build_intlist", "build_tensorlist", "build_doublelist", "build_boollist"}
-    | {"build_tensor_from_id", "restore_type_tag"},
+    "torch.jit._pickle": (
+        {"build_intlist", "build_tensorlist", "build_doublelist", "build_boollist"}
+        | {"build_tensor_from_id", "restore_type_tag"}
+    ),
     "torch._utils": {"_rebuild_tensor_v2", "_rebuild_qtensor", "_rebuild_sparse_tensor"},
     "torch._tensor": {"_rebuild_from_type_v2"},
     "builtins": {"complex"},
     "collections": {"OrderedDict"},
-    "torch": {"device", "Tensor"}
-    | {"per_tensor_affine", "per_channel_affine", "per_tensor_symmetric", "per_channel_symmetric"}
-    | {"per_channel_affine_float_qparams"},
+    "torch": (
+        {"device", "Tensor"}
+        | {
+            "per_tensor_affine",
+            "per_channel_affine",
+            "per_tensor_symmetric",
+            "per_channel_symmetric",
+        }
+        | {"per_channel_affine_float_qparams"}
+    ),
 }
 CLASSES = "__torch__"
 _STRINGS = ("BINUNICODE", "SHORT_BINUNICODE", "UNICODE", "BINUNICODE8")
@@ -26,7 +36,9 @@ _OPAQUE = ("EXT1", "EXT2", "EXT4")  # globals by number, through a registry that
 
 
 def named(pickle: bytes) -> Iterator[str]:
-    """Each global that the pickle names, as `module name`. Raises ValueError where it is no pickle."""
+    """Each global that the pickle names, as `module name`. Raises ValueError where it is no
+    pickle.
+    """
     strings: list[str] = []
     for opcode, argument, _ in pickletools.genops(pickle):
         if opcode.name in _STRINGS:
@@ -36,7 +48,8 @@ def named(pickle: bytes) -> Iterator[str]:
         elif opcode.name in _OPAQUE:
             yield f"copyreg extension {argument}"
         elif opcode.name == "STACK_GLOBAL":
-            # takes the two topmost strings; memo tricks can hide them, and torch never writes this opcode at all
+            # takes the two topmost strings; memo tricks can hide them, and torch never writes this
+            # opcode at all
             yield " ".join(["STACK_GLOBAL:", *strings])
 
 
@@ -45,4 +58,6 @@ def is_torchscripts(name: str) -> bool:
     module, _, attribute = name.partition(" ")
     if module == CLASSES or module.startswith(f"{CLASSES}."):
         return True
-    return attribute in _TORCH.get(module, ()) or (module == "torch" and attribute.endswith("Storage"))
+    return attribute in _TORCH.get(module, ()) or (
+        module == "torch" and attribute.endswith("Storage")
+    )

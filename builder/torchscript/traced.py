@@ -1,6 +1,8 @@
-"""The example inputs that torch.jit.trace leaves in a file: their element types and shapes (the values are not kept).
+"""The example inputs that torch.jit.trace leaves in a file: their element types and shapes (the
+values are not kept).
 
-torch.jit.load drops them, so the pickle is read here, by an unpickler that can make nothing but these descriptions.
+torch.jit.load drops them, so the pickle is read here, by an unpickler that can make nothing but
+these descriptions.
 """
 
 from __future__ import annotations
@@ -12,10 +14,17 @@ from dataclasses import dataclass
 from typing import Any
 
 _STORAGES = {
-    "FloatStorage": "float32", "HalfStorage": "float16", "BFloat16Storage": "bfloat16", "DoubleStorage": "float64",
-    "BoolStorage": "bool", "ByteStorage": "uint8", "CharStorage": "int8", "ShortStorage": "int16",
-    "IntStorage": "int32", "LongStorage": "int64",
-}  # fmt: skip
+    "FloatStorage": "float32",
+    "HalfStorage": "float16",
+    "BFloat16Storage": "bfloat16",
+    "DoubleStorage": "float64",
+    "BoolStorage": "bool",
+    "ByteStorage": "uint8",
+    "CharStorage": "int8",
+    "ShortStorage": "int16",
+    "IntStorage": "int32",
+    "LongStorage": "int64",
+}
 
 
 @dataclass(frozen=True)
@@ -55,9 +64,12 @@ class _Descriptions(pickle.Unpickler):
 
 
 def examples(data: bytes, method: str = "forward") -> tuple[Example | None, ...]:
-    """One Example for each argument of the method, None for one that is no tensor; empty where nothing can be read."""
+    """One Example for each argument of the method, None for one that is no tensor; empty where
+    nothing can be read.
+    """
     try:
         kept = _Descriptions(io.BytesIO(data)).load()[method]
         return tuple(value if isinstance(value, Example) else None for value in kept)
-    except Exception:  # a file may hold any bytes here, and without examples nothing is lost but a hint
+    # a file may hold any bytes here, and without examples nothing is lost but a hint
+    except Exception:
         return ()

@@ -1,4 +1,6 @@
-"""Loads a file in another process first, so that a hostile or broken one cannot take the build down."""
+"""Loads a file in another process first, so that a hostile or broken one cannot take the build
+down.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,9 @@ _REASONS = {
 }
 
 FORKS = False
-"""Set in a process that has imported torch and done nothing else yet: it forks itself instead of starting a helper."""
+"""Set in a process that has imported torch and done nothing else yet: it forks itself instead of
+starting a helper.
+"""
 
 _known_good: set[str] = set()
 _lock = threading.Lock()
@@ -41,10 +45,12 @@ _helper: subprocess.Popen[str] | None = None
 
 
 def check(facts: ArchiveFacts, libraries: Sequence[Path] = ()) -> None:
-    """Load the file in a child process unless a file of the same SHA-256 has passed in this process.
+    """Load the file in a child process unless a file of the same SHA-256 has passed in this
+    process.
 
     The child may use the weights' size twice and 2 GiB, and 60 s and 10 s for each GiB.
-    Raises ModelFileError where it cannot be loaded within that; EnvironmentProblem where no child can be started.
+    Raises ModelFileError where it cannot be loaded within that; EnvironmentProblem where no child
+    can be started.
     """
     digest = sha256(facts.path)
     if digest in _known_good:
@@ -67,7 +73,11 @@ def check(facts: ArchiveFacts, libraries: Sequence[Path] = ()) -> None:
 
 def _refusal(path: Path, answer: dict[str, Any], seconds: int, memory: int) -> ModelFileError:
     words = answer["error"] or _REASONS.get(answer["signal"], "cannot be loaded (exit code {code})")
-    words = words if answer["error"] else words.format(seconds=seconds, memory=memory >> 20, code=answer["code"])
+    words = (
+        words
+        if answer["error"]
+        else words.format(seconds=seconds, memory=memory >> 20, code=answer["code"])
+    )
     if "memory" in words.lower() and "alloc" in words.lower():
         words = f"it needs more than {memory >> 20} MiB: {words}"
     prefix = "cannot be loaded: " if answer["error"] else ""
@@ -94,7 +104,8 @@ def _ask(request: dict[str, Any]) -> dict[str, Any]:
         stop()
         return {"ok": False, "error": "", "signal": signal.SIGKILL, "code": -signal.SIGKILL}
     except BaseException:
-        stop()  # an interrupt leaves an answer on its way: the next request would read it as its own
+        # an interrupt leaves an answer on its way: the next request would read it as its own
+        stop()
         raise
 
 
@@ -104,9 +115,14 @@ def _started() -> subprocess.Popen[str]:
         command = [sys.executable, "-m", "builder.torchscript.child"]
         # a session of its own: Ctrl-C goes to the build, which then stops the child itself
         _helper = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
-            start_new_session=True, env=_environment(),
-        )  # fmt: skip
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            start_new_session=True,
+            env=_environment(),
+        )
         atexit.register(stop)
         try:
             _line(_helper.stdout, _START_SECONDS)
@@ -118,7 +134,9 @@ def _started() -> subprocess.Popen[str]:
 
 
 def _environment() -> dict[str, str]:
-    """This process's environment, with the folder that `builder` was imported from first on the path."""
+    """This process's environment, with the folder that `builder` was imported from first on the
+    path.
+    """
     here = str(Path(__file__).resolve().parents[2])
     rest = os.environ.get("PYTHONPATH")
     return {**os.environ, "PYTHONPATH": f"{here}{os.pathsep}{rest}" if rest else here}

@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-from builder.triton.artifact import IO, SERVE_AS, BranchFiles, EnsembleArtifact, Golden, ModelArtifact, SegmentFiles
+from builder.triton.artifact import (
+    IO,
+    SERVE_AS,
+    BranchFiles,
+    EnsembleArtifact,
+    Golden,
+    ModelArtifact,
+    SegmentFiles,
+)
 from builder.triton.batching import lost_batches
 from builder.triton.config import config, config_text, serve_as
 from builder.triton.environment import write_env

@@ -20,7 +20,9 @@ Ranges = dict[str, tuple[Shape, Shape, Shape]]
 
 @dataclass(frozen=True)
 class IO:
-    """One tensor of the model: `dtype` by torch's name, `shape` with the batch in it and -1 for a dynamic axis."""
+    """One tensor of the model: `dtype` by torch's name, `shape` with the batch in it and -1 for a
+    dynamic axis.
+    """
 
     name: str
     dtype: str
@@ -29,9 +31,11 @@ class IO:
 
 @dataclass(frozen=True)
 class Golden:
-    """The original module's answer to one set of inputs; arrays have the module's dtypes and shapes.
+    """The original module's answer to one set of inputs; arrays have the module's dtypes and
+    shapes.
 
-    `name` is "p<profile>-min|opt|max|odd|row" or "user-<n>"; bfloat16 arrays are ml_dtypes.bfloat16.
+    `name` is "p<profile>-min|opt|max|odd|row" or "user-<n>"; bfloat16 arrays are
+    ml_dtypes.bfloat16.
     """
 
     name: str
@@ -41,9 +45,11 @@ class Golden:
 
 @dataclass(frozen=True)
 class SegmentFiles:
-    """One piece of a model that is served fused: `kind` "tensorrt" or "torch", the TorchScript archive of its graph,
-    and for TensorRT its plan. `inputs` and `outputs` are tensors by names that the whole model knows, in the graph's
-    order; `ranges` the shapes of a plan's inputs in each profile."""
+    """One piece of a model that is served fused: `kind` "tensorrt" or "torch", the TorchScript
+    archive of its graph, and for TensorRT its plan. `inputs` and `outputs` are tensors by names
+    that the whole model knows, in the graph's order; `ranges` the shapes of a plan's inputs in each
+    profile.
+    """
 
     kind: str
     inputs: tuple[str, ...]
@@ -60,8 +66,10 @@ class SegmentFiles:
 
 @dataclass(frozen=True)
 class BranchFiles:
-    """Two arms of which the data choose one: `condition` is the archive of a graph from the tensors `reads` to one bool
-    tensor, true for the first of `arms`. `inputs` are what it and the arms read, `outputs` what each arm makes."""
+    """Two arms of which the data choose one: `condition` is the archive of a graph from the tensors
+    `reads` to one bool tensor, true for the first of `arms`. `inputs` are what it and the arms
+    read, `outputs` what each arm makes.
+    """
 
     condition: bytes
     reads: tuple[str, ...]
@@ -74,10 +82,11 @@ class BranchFiles:
 class ModelArtifact:
     """Everything that becomes one folder of a model repository.
 
-    `inputs` stand in the order of `spec.inputs`, `outputs` in the order of the lowered graph's results; `lowered` is
-    the TorchScript archive of the lowered graph (flat tensors in, tuple of tensors out); `plan` None or empty: nothing
-    was compiled. `serve_as` "pytorch_libtorch" serves `lowered` by Triton's PyTorch backend. Where there are
-    `segments`, they take the place of both. `step_of` names the ensemble that the model is an internal step of.
+    `inputs` stand in the order of `spec.inputs`, `outputs` in the order of the lowered graph's
+    results; `lowered` is the TorchScript archive of the lowered graph (flat tensors in, tuple of
+    tensors out); `plan` None or empty: nothing was compiled. `serve_as` "pytorch_libtorch" serves
+    `lowered` by Triton's PyTorch backend. Where there are `segments`, they take the place of both.
+    `step_of` names the ensemble that the model is an internal step of.
     """
 
     spec: ModelSpec
@@ -93,9 +102,13 @@ class ModelArtifact:
     segments: tuple[SegmentFiles, ...] = ()
     step_of: str | None = None
     ensemble_names: Mapping[str, str] = field(default_factory=dict)
-    """Of a step: what the ensemble calls a tensor, where the step must call it otherwise (INPUT__0)."""
+    """Of a step: what the ensemble calls a tensor, where the step must call it otherwise
+    (INPUT__0).
+    """
     mixes: str | None = None
-    """Why requests must not be joined to a batch, where the model's graph shows it and a golden may not."""
+    """Why requests must not be joined to a batch, where the model's graph shows it and a golden may
+    not.
+    """
 
     def client_inputs(self) -> tuple[IO, ...]:
         """What a request carries: every input but the state that the server keeps."""
@@ -114,13 +127,18 @@ class ModelArtifact:
     def _ranges(self, profile: Profile) -> Ranges:
         pairs = zip(self.inputs, self.spec.inputs, strict=True)
         merged = ((io.name, spec, {**spec.dims, **profile}) for io, spec in pairs)
-        return {name: (spec.at(dims, 0), spec.at(dims, 1), spec.at(dims, 2)) for name, spec, dims in merged}
+        return {
+            name: (spec.at(dims, 0), spec.at(dims, 1), spec.at(dims, 2))
+            for name, spec, dims in merged
+        }
 
 
 @dataclass(frozen=True)
 class EnsembleArtifact:
-    """One model as a Triton ensemble: `steps` in running order; a tensor has one name wherever it stands, so that the
-    steps fit by name. `inputs` and `outputs` are the model's; goldens are the whole's, each step has its own."""
+    """One model as a Triton ensemble: `steps` in running order; a tensor has one name wherever it
+    stands, so that the steps fit by name. `inputs` and `outputs` are the model's; goldens are the
+    whole's, each step has its own.
+    """
 
     spec: ModelSpec
     inputs: tuple[IO, ...]

@@ -1,4 +1,6 @@
-"""Whether Triton may batch a model's requests, and up to which size: shapes propose, goldens confirm."""
+"""Whether Triton may batch a model's requests, and up to which size: shapes propose, goldens
+confirm.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,8 @@ from builder.manifest.spec import Range, shared_first_axis
 from builder.triton.artifact import EnsembleArtifact, Golden, ModelArtifact
 
 ROW_RTOL, ROW_ATOL = 1e-2, 1e-3
-"""How far row 0 alone may be from row 0 in a batch: wide enough for another kernel, far too narrow for rows that mix.
+"""How far row 0 alone may be from row 0 in a batch: wide enough for another kernel, far too narrow
+for rows that mix.
 """
 
 
@@ -27,11 +30,11 @@ class BatchChoice:
 
 
 def choose(artifact: ModelArtifact) -> BatchChoice:
-    """Batch where all inputs share a named first axis, profiles cover it from 1, and the goldens' outputs follow it row
-    by row.
+    """Batch where all inputs share a named first axis, profiles cover it from 1, and the goldens'
+    outputs follow it row by row.
 
-    Raises UsageError where the manifest demands batching that the model does not allow, or a preferred size beyond the
-    maximum.
+    Raises UsageError where the manifest demands batching that the model does not allow, or a
+    preferred size beyond the maximum.
     """
     wanted = artifact.spec.batching
     if wanted.enabled is False:
@@ -39,10 +42,13 @@ def choose(artifact: ModelArtifact) -> BatchChoice:
     obstacle, size = _obstacle(artifact)
     if obstacle is None:
         _check_preferred(wanted.preferred, size)
-        return BatchChoice(size, f"axis {_axis(artifact)!r} is first in every tensor; profiles cover 1 to {size}")
+        return BatchChoice(
+            size, f"axis {_axis(artifact)!r} is first in every tensor; profiles cover 1 to {size}"
+        )
     if wanted.enabled or wanted.preferred:
         raise UsageError(
-            f"model {artifact.spec.name!r} cannot be batched by Triton: {obstacle}", fix="remove batching.enabled"
+            f"model {artifact.spec.name!r} cannot be batched by Triton: {obstacle}",
+            fix="remove batching.enabled",
         )
     return BatchChoice(0, obstacle)
 
@@ -67,29 +73,42 @@ def _no_one(axis: str) -> str:
 
 
 def lost_batches(artifact: ModelArtifact | EnsembleArtifact) -> tuple[str, ...]:
-    """The warning, if any, that profiles of different batches give; of an ensemble's steps the first one's."""
+    """The warning, if any, that profiles of different batches give; of an ensemble's steps the
+    first one's.
+    """
     steps = artifact.steps if isinstance(artifact, EnsembleArtifact) else (artifact,)
     return tuple(filter(None, map(_narrowed, steps)))[:1]
 
 
 def _narrowed(artifact: ModelArtifact) -> str | None:
-    """What profiles of different batches cost: Triton knows one greatest batch for all of a model's shapes, and the
-    batches beyond it are built for nobody. None where nothing is lost by that."""
+    """What profiles of different batches cost: Triton knows one greatest batch for all of a model's
+    shapes, and the batches beyond it are built for nobody. None where nothing is lost by that.
+    """
     axis, (obstacle, size) = _axis(artifact), _obstacle(artifact)
-    if axis is None or artifact.spec.batching.enabled is False or obstacle not in (None, _no_one(axis)):
+    if (
+        axis is None
+        or artifact.spec.batching.enabled is False
+        or obstacle not in (None, _no_one(axis))
+    ):
         return None
-    spans, reaches = [(profile[axis][0], profile[axis][2]) for profile in _profiles(artifact)], _reaches(artifact, axis)
+    spans, reaches = (
+        [(profile[axis][0], profile[axis][2]) for profile in _profiles(artifact)],
+        _reaches(artifact, axis),
+    )
     most = max(range(len(spans)), key=lambda number: spans[number][1], default=0)
     others = [number for number, span in enumerate(spans) if span != spans[most]]
     if not others or spans[most][1] <= size:
         return None
     pair = sorted((most, min(others, key=lambda number: reaches[number])))
-    said = " and ".join(f"p{number} ({axis} {spans[number][0]} to {spans[number][1]})" for number in pair)
+    said = " and ".join(
+        f"p{number} ({axis} {spans[number][0]} to {spans[number][1]})" for number in pair
+    )
     what = f"joins and takes batches up to {size} only" if size else "does not batch the model"
     return (
-        f"profiles {said} differ in their batch, and Triton has one greatest batch for all shapes: it {what}. Give "
-        f"both the range 1 to {spans[most][1]}, or each a model of its own; with `batching: {{enabled: false}}` Triton "
-        "joins no requests, and clients may send what each profile has"
+        f"profiles {said} differ in their batch, and Triton has one greatest batch for all shapes:"
+        f" it {what}. Give both the range 1 to {spans[most][1]}, or each a model of its own; with"
+        " `batching: {enabled: false}` Triton joins no requests, and clients may send what each"
+        " profile has"
     )
 
 
@@ -98,16 +117,26 @@ def _axis(artifact: ModelArtifact) -> str | None:
 
 
 def _covered(artifact: ModelArtifact, axis: str) -> int:
-    """The greatest batch that each combination of the other axes has a profile for, from 1 without a gap."""
+    """The greatest batch that each combination of the other axes has a profile for, from 1 without
+    a gap.
+    """
     return min(_reaches(artifact, axis), default=0)
 
 
 def _reaches(artifact: ModelArtifact, axis: str) -> list[int]:
-    """For each profile the greatest batch, from 1 without a gap, that all sizes of its other axes can have."""
+    """For each profile the greatest batch, from 1 without a gap, that all sizes of its other axes
+    can have.
+    """
     profiles = _profiles(artifact)
-    others = [{name: span for name, span in profile.items() if name != axis} for profile in profiles]
+    others = [
+        {name: span for name, span in profile.items() if name != axis} for profile in profiles
+    ]
     return [
-        _reach(profile[axis] for profile, other in zip(profiles, others, strict=True) if _holds(other, wanted))
+        _reach(
+            profile[axis]
+            for profile, other in zip(profiles, others, strict=True)
+            if _holds(other, wanted)
+        )
         for wanted in others
     ]
 
@@ -118,7 +147,9 @@ def _profiles(artifact: ModelArtifact) -> list[dict[str, Range]]:
 
 def _holds(spans: Mapping[str, Range], inner: Mapping[str, Range]) -> bool:
     """Whether every size of `inner` is one of `spans`."""
-    return all(spans[name][0] <= low and high <= spans[name][2] for name, (low, _, high) in inner.items())
+    return all(
+        spans[name][0] <= low and high <= spans[name][2] for name, (low, _, high) in inner.items()
+    )
 
 
 def _dims(artifact: ModelArtifact) -> Mapping[str, Range]:
@@ -133,14 +164,17 @@ def _reach(spans: Iterable[Range]) -> int:
 
 
 def _contradiction(artifact: ModelArtifact) -> str | None:
-    """What a golden shows against batching: an output that does not follow the batch, or a row that depends on the
-    others.
+    """What a golden shows against batching: an output that does not follow the batch, or a row that
+    depends on the others.
     """
     for golden in artifact.goldens:
         batch = next(iter(golden.inputs.values())).shape[0]
         for name, array in golden.outputs.items():
             if array.shape[:1] != (batch,):
-                return f"output {name!r} has shape {list(array.shape)} for a batch of {batch} (golden {golden.name})"
+                return (
+                    f"output {name!r} has shape {list(array.shape)} for a batch of {batch} (golden"
+                    f" {golden.name})"
+                )
     return _mixing(artifact.goldens)
 
 
@@ -152,7 +186,10 @@ def _mixing(goldens: tuple[Golden, ...]) -> str | None:
             continue
         for name, array in row.outputs.items():
             if not _same(array, batch.outputs[name][:1]):
-                return f"output {name!r} of a row depends on its batch's other rows (goldens {row.name}, {batch.name})"
+                return (
+                    f"output {name!r} of a row depends on its batch's other rows (goldens"
+                    f" {row.name}, {batch.name})"
+                )
     return None
 
 
@@ -161,12 +198,15 @@ def _same(one: NDArray[Any], other: NDArray[Any]) -> bool:
         return False
     scale = float(np.nanmax(np.abs(other.astype(np.float64)), initial=0.0))
     atol = ROW_ATOL * max(scale, 1e-6) if np.isfinite(scale) else ROW_ATOL
-    return np.allclose(one.astype(np.float64), other.astype(np.float64), rtol=ROW_RTOL, atol=atol, equal_nan=True)
+    return np.allclose(
+        one.astype(np.float64), other.astype(np.float64), rtol=ROW_RTOL, atol=atol, equal_nan=True
+    )
 
 
 def _check_preferred(preferred: tuple[int, ...], size: int) -> None:
     bad = [n for n in preferred if not 1 <= n <= size]
     if bad:
         raise UsageError(
-            f"batching.preferred {bad} is outside 1 to {size}", fix=f"sizes up to the profiles' maximum, {size}"
+            f"batching.preferred {bad} is outside 1 to {size}",
+            fix=f"sizes up to the profiles' maximum, {size}",
         )

@@ -1,6 +1,8 @@
-"""What Triton would refuse, or would serve wrongly, found before anything is written: each rule one function.
+"""What Triton would refuse, or would serve wrongly, found before anything is written: each rule one
+function.
 
-Stricter than Triton where Triton checks nothing and the failure would come with the first large request.
+Stricter than Triton where Triton checks nothing and the failure would come with the first large
+request.
 """
 
 from __future__ import annotations
@@ -28,12 +30,16 @@ def validate(config: Any, artifact: ModelArtifact) -> None:
 
 
 def _names(config: Any, artifact: ModelArtifact) -> Iterator[str]:
-    """A model's name is a folder's; TensorRT's backend cuts tensor names at a space, files take no slash."""
+    """A model's name is a folder's; TensorRT's backend cuts tensor names at a space, files take no
+    slash.
+    """
     if not MODEL_NAME.fullmatch(config.name):
         yield f"the name {config.name!r} is no folder name of letters, digits, '_', '-' and '.'"
     for tensor in (*config.input, *config.output):
         if not TENSOR_NAME.fullmatch(tensor.name):
-            yield f"tensor name {tensor.name!r} has other characters than letters, digits and _ . : -"
+            yield (
+                f"tensor name {tensor.name!r} has other characters than letters, digits and _ . : -"
+            )
     names = [tensor.name for tensor in (*config.input, *config.output)]
     for name in sorted({name for name in names if names.count(name) > 1}):
         yield f"two tensors are named {name!r}"
@@ -50,7 +56,10 @@ def _dims(config: Any, artifact: ModelArtifact) -> Iterator[str]:
     for tensor in (*config.input, *config.output):
         bad = [dim for dim in tensor.dims if dim < 1 and dim != -1]
         if bad:
-            yield f"tensor {tensor.name!r} has dims {list(tensor.dims)}; each is at least 1, or -1 for dynamic"
+            yield (
+                f"tensor {tensor.name!r} has dims {list(tensor.dims)}; each is at least 1, or -1"
+                " for dynamic"
+            )
 
 
 def _types(config: Any, artifact: ModelArtifact) -> Iterator[str]:
@@ -60,15 +69,22 @@ def _types(config: Any, artifact: ModelArtifact) -> Iterator[str]:
     for tensor in (*config.input, *config.output):
         dtype = by_config(pb.DataType.Name(tensor.data_type))
         if not dtype.tensorrt:
-            yield f"tensor {tensor.name!r} is {dtype.name}, which no engine's tensors can be: cast it in the model"
+            yield (
+                f"tensor {tensor.name!r} is {dtype.name}, which no engine's tensors can be: cast it"
+                " in the model"
+            )
 
 
 def _batch(config: Any, artifact: ModelArtifact) -> Iterator[str]:
-    """Triton never compares max_batch_size with the profiles: the failure would come with the first full batch."""
+    """Triton never compares max_batch_size with the profiles: the failure would come with the first
+    full batch.
+    """
     size = config.max_batch_size
     if not size:
         return
-    reach = max((spans[2][0] for ranges in artifact.ranges() for spans in ranges.values()), default=0)
+    reach = max(
+        (spans[2][0] for ranges in artifact.ranges() for spans in ranges.values()), default=0
+    )
     if size > reach:
         yield f"max_batch_size {size} is beyond the profiles' maximum, {reach}"
 
@@ -79,19 +95,26 @@ def _profiles(config: Any, artifact: ModelArtifact) -> Iterator[str]:
         if group.profile and config.backend != "tensorrt":
             yield "an instance group names profiles, which only TensorRT models may"
         if any(not p.isdigit() or int(p) >= len(artifact.profiles) for p in group.profile):
-            yield f"profiles {list(group.profile)} are not all among the plan's {len(artifact.profiles)}"
+            yield (
+                f"profiles {list(group.profile)} are not all among the plan's"
+                f" {len(artifact.profiles)}"
+            )
 
 
 def _instances(config: Any, artifact: ModelArtifact) -> Iterator[str]:
     for group in config.instance_group:
-        if group.kind == pb.ModelInstanceGroup.KIND_CPU and (group.gpus or config.backend == "tensorrt"):
+        if group.kind == pb.ModelInstanceGroup.KIND_CPU and (
+            group.gpus or config.backend == "tensorrt"
+        ):
             yield "an instance group of KIND_CPU lists GPUs, or is to run a TensorRT plan"
         if group.count < 1:
             yield f"an instance group has {group.count} instances"
 
 
 def _optional(config: Any, artifact: ModelArtifact) -> Iterator[str]:
-    """tensorrt_backend asks every request for every input of the engine and fails the whole batch without it."""
+    """tensorrt_backend asks every request for every input of the engine and fails the whole batch
+    without it.
+    """
     for tensor in config.input:
         if tensor.optional:
             yield f"input {tensor.name!r} is optional, which neither a plan nor the runtime can do"
@@ -101,37 +124,52 @@ def _warmup(config: Any, artifact: ModelArtifact) -> Iterator[str]:
     """A warm-up that fails makes the load fail."""
     for sample in config.model_warmup:
         if sample.batch_size > max(config.max_batch_size, 1):
-            yield f"warm-up {sample.name!r} has batch {sample.batch_size}, max_batch_size is {config.max_batch_size}"
+            yield (
+                f"warm-up {sample.name!r} has batch {sample.batch_size}, max_batch_size is"
+                f" {config.max_batch_size}"
+            )
 
 
 def _states(config: Any, artifact: ModelArtifact) -> Iterator[str]:
-    """A state is kept in a buffer of one size; a plan's state has no reshape, so it needs an axis beside the batch."""
+    """A state is kept in a buffer of one size; a plan's state has no reshape, so it needs an axis
+    beside the batch.
+    """
     for state, io in sequences.pairs(artifact):
         dims = sequences.row(io, config.max_batch_size)
         if any(dim < 1 for dim in dims):
             batched = f": {batching.choose(artifact).reason}" if not config.max_batch_size else ""
             yield (
-                f"state {state.input!r} has shape {list(io.shape)}, of which a server can keep no one size{batched}; "
-                "fix its axes in the manifest, or sequences: {mode: explicit}"
+                f"state {state.input!r} has shape {list(io.shape)}, of which a server can keep no"
+                f" one size{batched}; fix its axes in the manifest, or sequences: {{mode:"
+                " explicit}"
             )
         if config.backend == "tensorrt" and not dims:
-            yield f"state {state.input!r} has no axis beside the batch: give it one in the model, or --serve-as python"
+            yield (
+                f"state {state.input!r} has no axis beside the batch: give it one in the model, or"
+                " --serve-as python"
+            )
 
 
 def _implicit_states(config: Any, artifact: ModelArtifact) -> Iterator[str]:
-    """Triton's core gives the n-th output by name to the n-th input by name, whatever pairs the config says, and so
-    swaps states without an error (triton-inference-server/server issue 8586, open at 25.12)."""
+    """Triton's core gives the n-th output by name to the n-th input by name, whatever pairs the
+    config says, and so swaps states without an error (triton-inference-server/server issue 8586,
+    open at 25.12).
+    """
     states = config.sequence_batching.state
     for state in states:
         dtype = by_config(pb.DataType.Name(state.data_type))
         if not dtype.tensorrt:
-            yield f"state {state.input_name!r} is {dtype.name}, which no engine's tensors can be: cast it in the model"
+            yield (
+                f"state {state.input_name!r} is {dtype.name}, which no engine's tensors can be:"
+                " cast it in the model"
+            )
     inputs = sorted(state.input_name for state in states)
     partners = {state.output_name: state.input_name for state in states}
     if [partners[output] for output in sorted(partners)] != inputs:
         yield (
-            f"Triton pairs states by the order of their names, {', '.join(inputs)} with {', '.join(sorted(partners))}: "
-            "give them names of one order in the manifest (a_in, a_out, b_in, b_out), or --serve-as python"
+            f"Triton pairs states by the order of their names, {', '.join(inputs)} with"
+            f" {', '.join(sorted(partners))}: give them names of one order in the manifest (a_in,"
+            " a_out, b_in, b_out), or --serve-as python"
         )
 
 

@@ -21,10 +21,11 @@ from builder.triton.artifact import IO, SERVE_AS, ModelArtifact
 
 
 def config(artifact: ModelArtifact, *, base: Path | None = None) -> Any:
-    """The checked ModelConfig message; `base`, a .pbtxt of the user's, is merged in before our own fields.
+    """The checked ModelConfig message; `base`, a .pbtxt of the user's, is merged in before our own
+    fields.
 
-    Raises PublishError where Triton could not serve the model so, UsageError for a base or a manifest that contradicts
-    it.
+    Raises PublishError where Triton could not serve the model so, UsageError for a base or a
+    manifest that contradicts it.
     """
     platform = serve_as(artifact)
     choice = batching.choose(artifact)
@@ -42,7 +43,9 @@ def config(artifact: ModelArtifact, *, base: Path | None = None) -> Any:
 
 
 def config_text(message: Any) -> str:
-    """The message as config.pbtxt has it, max_batch_size stated even where it is 0 (proto3 leaves zeros out)."""
+    """The message as config.pbtxt has it, max_batch_size stated even where it is 0 (proto3 leaves
+    zeros out).
+    """
     text = str(text_format.MessageToString(message))
     if message.max_batch_size:
         return text
@@ -51,7 +54,9 @@ def config_text(message: Any) -> str:
 
 
 def parse(text: str, where: str) -> Any:
-    """The message that a config.pbtxt holds; UsageError, with line and column, for text that is none."""
+    """The message that a config.pbtxt holds; UsageError, with line and column, for text that is
+    none.
+    """
     try:
         return text_format.Parse(text, pb.ModelConfig())
     except text_format.ParseError as error:
@@ -59,29 +64,39 @@ def parse(text: str, where: str) -> Any:
 
 
 def serve_as(artifact: ModelArtifact) -> str:
-    """`tensorrt_plan` or `python`; auto takes the plan where Triton has a backend for its flavour (it has none for
-    RTX).
+    """`tensorrt_plan` or `python`; auto takes the plan where Triton has a backend for its flavour
+    (it has none for RTX).
     """
-    if artifact.serve_as not in (*SERVE_AS, "pytorch_libtorch"):  # as which an ensemble's torch steps may be served
-        raise UsageError(f"unknown serve_as {artifact.serve_as!r}", fix=f"one of {', '.join(SERVE_AS)}")
+    # as which an ensemble's torch steps may be served
+    if artifact.serve_as not in (*SERVE_AS, "pytorch_libtorch"):
+        raise UsageError(
+            f"unknown serve_as {artifact.serve_as!r}", fix=f"one of {', '.join(SERVE_AS)}"
+        )
     flavour = artifact.plan_facts.get("flavour")
     if artifact.segments and artifact.serve_as == "tensorrt_plan":
         raise PublishError(
-            f"model {artifact.spec.name!r} runs in {len(artifact.segments)} pieces, which no single plan holds",
-            fix="--layout ensemble serves each engine by Triton's TensorRT backend; or --serve-as python",
+            f"model {artifact.spec.name!r} runs in {len(artifact.segments)} pieces, which no single"
+            " plan holds",
+            fix=(
+                "--layout ensemble serves each engine by Triton's TensorRT backend; or --serve-as"
+                " python"
+            ),
         )
     if artifact.segments:
         return "python"
     if artifact.serve_as == "auto":
         return "tensorrt_plan" if artifact.plan and flavour == "tensorrt" else "python"
     if artifact.serve_as == "tensorrt_plan" and not artifact.plan:
-        raise PublishError(f"model {artifact.spec.name!r} has no plan to serve", fix="build it, or --serve-as python")
+        raise PublishError(
+            f"model {artifact.spec.name!r} has no plan to serve",
+            fix="build it, or --serve-as python",
+        )
     return artifact.serve_as
 
 
 def served_dtypes(artifact: ModelArtifact, platform: str) -> dict[str, str]:
-    """The element type of each tensor at the endpoint: the engine's own for a plan, the module's for the Python
-    runtime.
+    """The element type of each tensor at the endpoint: the engine's own for a plan, the module's
+    for the Python runtime.
 
     They differ where TensorRT has no such type: float64, or int64 on 8.6.
     """
@@ -90,11 +105,17 @@ def served_dtypes(artifact: ModelArtifact, platform: str) -> dict[str, str]:
 
 
 def module_dtypes(artifact: ModelArtifact) -> dict[str, str]:
-    """The element type of each tensor in the original module: of the specs, of the recorded outputs, else as given."""
+    """The element type of each tensor in the original module: of the specs, of the recorded
+    outputs, else as given.
+    """
     dtypes_ = {io.name: io.dtype for io in (*artifact.inputs, *artifact.outputs)}
-    dtypes_ |= {io.name: spec.dtype for io, spec in zip(artifact.inputs, artifact.spec.inputs, strict=True)}
+    dtypes_ |= {
+        io.name: spec.dtype for io, spec in zip(artifact.inputs, artifact.spec.inputs, strict=True)
+    }
     recorded = artifact.goldens[0].outputs if artifact.goldens else {}
-    known = {name: dtypes.by_numpy(array.dtype) for name, array in recorded.items() if name in dtypes_}
+    known = {
+        name: dtypes.by_numpy(array.dtype) for name, array in recorded.items() if name in dtypes_
+    }
     return dtypes_ | {name: entry.name for name, entry in known.items() if entry}
 
 
@@ -104,8 +125,9 @@ def _engine_dtypes(artifact: ModelArtifact) -> dict[str, str]:
 
 
 def template(*names: str, base: Path | None = None) -> Any:
-    """The parts of builder/templates merged in order, then `base`; a later part's single fields win, and its instance
-    group replaces an earlier one."""
+    """The parts of builder/templates merged in order, then `base`; a later part's single fields
+    win, and its instance group replaces an earlier one.
+    """
     folder = files("builder") / "templates"
     texts = {name: (folder / name).read_text(encoding="utf-8") for name in names}
     texts |= {str(base): base.read_text(encoding="utf-8")} if base else {}
@@ -116,7 +138,9 @@ def template(*names: str, base: Path | None = None) -> Any:
             del message.instance_group[:]
         message.MergeFrom(part)
     if message.input or message.output:
-        raise UsageError("a base config has no inputs or outputs: they come from the model", where=str(base))
+        raise UsageError(
+            "a base config has no inputs or outputs: they come from the model", where=str(base)
+        )
     return message
 
 
@@ -129,8 +153,9 @@ def _tensors(message: Any, artifact: ModelArtifact, platform: str, max_batch: in
 
 
 def _tensor(tensor: Any, io: IO, dtype: str, max_batch: int, platform: str) -> None:
-    """Dims without Triton's batch; a rank that leaves none is served as [1] (Triton has no empty dims), an axis without
-    elements as one that varies (nor has it dims of 0)."""
+    """Dims without Triton's batch; a rank that leaves none is served as [1] (Triton has no empty
+    dims), an axis without elements as one that varies (nor has it dims of 0).
+    """
     tensor.name, tensor.data_type = io.name, pb.DataType.Value(dtypes.by_name(dtype).config)
     dims = io.shape[1:] if max_batch else io.shape
     tensor.dims.extend([dim or -1 for dim in dims or (1,)])
@@ -138,7 +163,8 @@ def _tensor(tensor: Any, io: IO, dtype: str, max_batch: int, platform: str) -> N
         tensor.reshape.SetInParent()
     if not dims and not max_batch and platform == "tensorrt_plan":
         raise PublishError(
-            f"tensor {io.name!r} has no axes, and Triton's TensorRT backend cannot serve such a tensor without a batch",
+            f"tensor {io.name!r} has no axes, and Triton's TensorRT backend cannot serve such a"
+            " tensor without a batch",
             fix="give it one axis in the model, or --serve-as python",
         )
 
@@ -176,7 +202,9 @@ def _provenance(message: Any, artifact: ModelArtifact, platform: str) -> None:
         "torch_version": importlib.metadata.version("torch"),
         "plan_sha256": sha256(artifact.plan) if artifact.plan else None,
         "lowered_sha256": sha256(artifact.lowered),
-        "source_sha256": sha256(artifact.spec.path.read_bytes()) if artifact.spec.path.is_file() else None,
+        "source_sha256": (
+            sha256(artifact.spec.path.read_bytes()) if artifact.spec.path.is_file() else None
+        ),
     }
     for key, value in stated.items():
         if value:

@@ -12,8 +12,9 @@ KEPT = (".plan", ".pt")
 
 
 def damaged(folder: Path, files: Mapping[str, str]) -> Iterator[tuple[str, bool]]:
-    """Of the files by their SHA-256, as trt-build.json has them: each plan and weight that is another one, and whether
-    there is one at all."""
+    """Of the files by their SHA-256, as trt-build.json has them: each plan and weight that is
+    another one, and whether there is one at all.
+    """
     for name, expected in sorted(files.items()):
         file = folder / name
         if file.suffix in KEPT and not (file.is_file() and sha256(file) == expected):

@@ -1,4 +1,6 @@
-"""Element types by their three names: torch's (ours), Triton's in a config, Triton's on the wire."""
+"""Element types by their three names: torch's (ours), Triton's in a config, Triton's on the
+wire.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +15,8 @@ from builder.errors import PublishError
 
 @dataclass(frozen=True)
 class Dtype:
-    """`tensorrt`: TensorRT's name where an engine's input or output can have the type, else None (tensorrt_backend's
-    ConvertTrtTypeToDataType).
+    """`tensorrt`: TensorRT's name where an engine's input or output can have the type, else None
+    (tensorrt_backend's ConvertTrtTypeToDataType).
     """
 
     name: str
@@ -44,9 +46,13 @@ _BY_WIRE = {entry.wire: entry for entry in TABLE}
 
 
 def by_name(name: str) -> Dtype:
-    """The entry of torch's name for it, e.g. "float32"; PublishError for one that Triton does not have."""
+    """The entry of torch's name for it, e.g. "float32"; PublishError for one that Triton does not
+    have.
+    """
     if name not in _BY_NAME:
-        raise PublishError(f"Triton has no element type for {name!r}", fix=f"one of {', '.join(_BY_NAME)}")
+        raise PublishError(
+            f"Triton has no element type for {name!r}", fix=f"one of {', '.join(_BY_NAME)}"
+        )
     return _BY_NAME[name]
 
 
@@ -66,7 +72,11 @@ def by_numpy(dtype: np.dtype[Any]) -> Dtype | None:
 
 
 def by_tensorrt(name: str) -> Dtype:
-    """The entry of TensorRT's name for it, e.g. "HALF"; PublishError for one that Triton cannot serve, e.g. "FP8"."""
+    """The entry of TensorRT's name for it, e.g. "HALF"; PublishError for one that Triton cannot
+    serve, e.g. "FP8".
+    """
     if name not in _BY_TENSORRT:
-        raise PublishError(f"Triton serves no tensor of TensorRT's type {name}", fix="cast it in the model")
+        raise PublishError(
+            f"Triton serves no tensor of TensorRT's type {name}", fix="cast it in the model"
+        )
     return _BY_TENSORRT[name]

@@ -1,6 +1,8 @@
-"""One model as a Triton ensemble: its config, made from its steps' configs, and Triton's own checks of such a graph.
+"""One model as a Triton ensemble: its config, made from its steps' configs, and Triton's own checks
+of such a graph.
 
-What fails here would fail when the server loads the ensemble; the words are Triton's, so that they can be looked up.
+What fails here would fail when the server loads the ensemble; the words are Triton's, so that they
+can be looked up.
 """
 
 from __future__ import annotations
@@ -23,10 +25,11 @@ Names = Mapping[str, Mapping[str, str]]
 
 
 def config(ensemble: EnsembleArtifact, steps: Configs) -> Any:
-    """The checked ModelConfig message. Its batch is the least of its steps', 0 where one of them does not batch.
+    """The checked ModelConfig message. Its batch is the least of its steps', 0 where one of them
+    does not batch.
 
-    Raises PublishError, with every broken rule, where Triton would refuse the graph; UsageError where the manifest
-    demands batching that a step cannot give.
+    Raises PublishError, with every broken rule, where Triton would refuse the graph; UsageError
+    where the manifest demands batching that a step cannot give.
     """
     message = template("base.pbtxt")
     message.name, message.platform = ensemble.spec.name, "ensemble"
@@ -50,7 +53,8 @@ def _demanded(ensemble: EnsembleArtifact, steps: Configs, batch: int) -> None:
     if ensemble.spec.batching.enabled and not batch:
         without = [name for name, step in steps.items() if not step.max_batch_size]
         raise UsageError(
-            f"model {ensemble.spec.name!r} cannot be batched by Triton: its steps {', '.join(without)} cannot",
+            f"model {ensemble.spec.name!r} cannot be batched by Triton: its steps"
+            f" {', '.join(without)} cannot",
             fix="remove batching.enabled, or --layout fused",
         )
 
@@ -95,7 +99,9 @@ def check(message: Any, steps: Configs) -> None:
     """Raise one PublishError that lists every rule of Triton's ensembles that the graph breaks."""
     broken = [text for rule in RULES for text in rule(message, steps)]
     if broken:
-        raise PublishError("\n  ".join([f"Triton could not serve ensemble {message.name!r}:", *broken]))
+        raise PublishError(
+            "\n  ".join([f"Triton could not serve ensemble {message.name!r}:", *broken])
+        )
 
 
 def _names(message: Any, steps: Configs) -> Iterator[str]:
@@ -118,23 +124,34 @@ def _no_schedulers(message: Any, steps: Configs) -> Iterator[str]:
 def _mapped(message: Any, steps: Configs) -> Iterator[str]:
     for step in message.ensemble_scheduling.step:
         if not step.input_map:
-            yield f"must specify 'input_map' in step of ensemble '{message.name}' for model '{step.model_name}'"
+            yield (
+                f"must specify 'input_map' in step of ensemble '{message.name}' for model"
+                f" '{step.model_name}'"
+            )
         if not step.output_map:
-            yield f"must specify 'output_map' in step of ensemble '{message.name}' for model '{step.model_name}'"
+            yield (
+                f"must specify 'output_map' in step of ensemble '{message.name}' for model"
+                f" '{step.model_name}'"
+            )
         missing = {t.name for t in steps[step.model_name].input} - set(step.input_map)
         for name in sorted(missing):
             yield f"ensemble step for model '{step.model_name}' does not map its input '{name}'"
 
 
 def _connected(message: Any, steps: Configs) -> Iterator[str]:
-    """Every input read, every output made, no tensor made twice, unread, or read before it is made."""
+    """Every input read, every output made, no tensor made twice, unread, or read before it is
+    made.
+    """
     given, wanted = {t.name for t in message.input}, {t.name for t in message.output}
     made, read = set(given), set()
     for step in message.ensemble_scheduling.step:
         for name in step.input_map.values():
             read.add(name)
             if name not in made:
-                yield f"ensemble tensor '{name}' is read by '{step.model_name}' and no step before it makes it"
+                yield (
+                    f"ensemble tensor '{name}' is read by '{step.model_name}' and no step before it"
+                    " makes it"
+                )
         for name in step.output_map.values():
             if name in made:
                 yield f"ensemble tensor '{name}' can appear in an output map only once"
@@ -149,35 +166,49 @@ def _batches(message: Any, steps: Configs) -> Iterator[str]:
     for name, step in steps.items():
         if 0 < step.max_batch_size < message.max_batch_size:
             yield (
-                f"ensemble {message.name} allows maximum batch size {message.max_batch_size}, but it contains model "
-                f"{name} which only allows maximum batch size to be {step.max_batch_size}"
+                f"ensemble {message.name} allows maximum batch size {message.max_batch_size}, but"
+                f" it contains model {name} which only allows maximum batch size to be"
+                f" {step.max_batch_size}"
             )
 
 
 def _agreeing(message: Any, steps: Configs) -> Iterator[str]:
-    """'inconsistent data type', 'inconsistent shape': dims, or dims with the batch, agree but for -1."""
-    first: dict[str, tuple[Any, Any]] = {t.name: (message, t) for t in (*message.input, *message.output)}
+    """'inconsistent data type', 'inconsistent shape': dims, or dims with the batch, agree but for
+    -1.
+    """
+    first: dict[str, tuple[Any, Any]] = {
+        t.name: (message, t) for t in (*message.input, *message.output)
+    }
     for owner, name, tensor in _edges(message, steps):
         other_owner, other = first.setdefault(name, (owner, tensor))
         if tensor.data_type != other.data_type:
             types = pb.DataType.Name(other.data_type), pb.DataType.Name(tensor.data_type)
             yield (
-                f"in ensemble {message.name}, ensemble tensor {name}: inconsistent data type: {types[0]} is inferred "
-                f"from model {other_owner.name} while {types[1]} is inferred from model {owner.name}"
+                f"in ensemble {message.name}, ensemble tensor {name}: inconsistent data type:"
+                f" {types[0]} is inferred from model {other_owner.name} while {types[1]} is"
+                f" inferred from model {owner.name}"
             )
-        if not (_fit(other.dims, tensor.dims) or _fit(full_dims(other_owner, other), full_dims(owner, tensor))):
+        if not (
+            _fit(other.dims, tensor.dims)
+            or _fit(full_dims(other_owner, other), full_dims(owner, tensor))
+        ):
             yield (
-                f"in ensemble {message.name}, ensemble tensor {name}: inconsistent shape: {list(other.dims)} is "
-                f"inferred from model {other_owner.name} while {list(tensor.dims)} is inferred from model {owner.name}"
+                f"in ensemble {message.name}, ensemble tensor {name}: inconsistent shape:"
+                f" {list(other.dims)} is inferred from model {other_owner.name} while"
+                f" {list(tensor.dims)} is inferred from model {owner.name}"
             )
 
 
 def _fit(one: Sequence[int], other: Sequence[int]) -> bool:
-    return len(one) == len(other) and all(a == b or -1 in (a, b) for a, b in zip(one, other, strict=True))
+    return len(one) == len(other) and all(
+        a == b or -1 in (a, b) for a, b in zip(one, other, strict=True)
+    )
 
 
 def _edges(message: Any, steps: Configs) -> Iterator[tuple[Any, str, Any]]:
-    """(the step's config, the ensemble's tensor name, the step's tensor) of every input and output of every step."""
+    """(the step's config, the ensemble's tensor name, the step's tensor) of every input and output
+    of every step.
+    """
     for step in message.ensemble_scheduling.step:
         config = steps[step.model_name]
         for tensors, mapping in ((config.input, step.input_map), (config.output, step.output_map)):

@@ -14,14 +14,19 @@ from builder.triton.artifact import Golden
 
 FOLDER = "goldens"
 BFLOAT16 = "|bfloat16"
-"""Ends the key of a bfloat16 array, which is stored as uint16: the .npy format has no name for it."""
+"""Ends the key of a bfloat16 array, which is stored as uint16: the .npy format has no name for it.
+"""
 
 
 def save(goldens: Iterable[Golden], folder: Path) -> None:
-    """Write one uncompressed <name>.npz each (random floats do not compress, and verify reads them often)."""
+    """Write one uncompressed <name>.npz each (random floats do not compress, and verify reads them
+    often).
+    """
     folder.mkdir(parents=True, exist_ok=True)
     for golden in goldens:
-        arrays = dict(map(_pack, (*_keys("input", golden.inputs), *_keys("output", golden.outputs))))
+        arrays = dict(
+            map(_pack, (*_keys("input", golden.inputs), *_keys("output", golden.outputs)))
+        )
         with (folder / f"{golden.name}.npz").open("wb") as file:
             np.savez(file, **arrays)
 
@@ -32,12 +37,17 @@ def load(folder: Path) -> tuple[Golden, ...]:
 
 
 def load_one(path: Path) -> Golden:
-    """The golden in this file. Raises ValueError for one that is no .npz, is damaged, or has pickled objects."""
+    """The golden in this file. Raises ValueError for one that is no .npz, is damaged, or has
+    pickled objects.
+    """
     try:
         with np.load(path, allow_pickle=False) as file:
             arrays = dict(_unpack(key, file[key]) for key in file.files)
-    except Exception as error:  # a damaged file raises what zlib, zipfile, tokenize and numpy do, each its own
-        raise ValueError(f"{path.parent.name}/{path.name} is not an .npz of plain arrays: {error}") from error
+    # a damaged file raises what zlib, zipfile, tokenize and numpy do, each its own
+    except Exception as error:
+        raise ValueError(
+            f"{path.parent.name}/{path.name} is not an .npz of plain arrays: {error}"
+        ) from error
     return Golden(path.stem, _side("input:", arrays), _side("output:", arrays))
 
 
@@ -47,7 +57,11 @@ def _keys(side: str, arrays: Mapping[str, NDArray[Any]]) -> list[tuple[str, NDAr
 
 def _pack(item: tuple[str, NDArray[Any]]) -> tuple[str, NDArray[Any]]:
     key, array = item
-    return (key + BFLOAT16, array.view(np.uint16)) if array.dtype == ml_dtypes.bfloat16 else (key, array)
+    return (
+        (key + BFLOAT16, array.view(np.uint16))
+        if array.dtype == ml_dtypes.bfloat16
+        else (key, array)
+    )
 
 
 def _unpack(key: str, array: NDArray[Any]) -> tuple[str, NDArray[Any]]:

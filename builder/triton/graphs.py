@@ -1,8 +1,10 @@
-"""CUDA graphs of Triton's TensorRT backend: one for each batch size that the manifest names, in each profile.
+"""CUDA graphs of Triton's TensorRT backend: one for each batch size that the manifest names, in
+each profile.
 
-The backend captures a graph when an instance starts and launches it for requests of exactly its shapes; what it cannot
-capture it logs and runs as ever (../shared/triton.md, 2.9). Without a batch it captures and never launches
-(triton-inference-server/server issues 6749 and 7150), so there a graph is refused.
+The backend captures a graph when an instance starts and launches it for requests of exactly its
+shapes; what it cannot capture it logs and runs as ever (../shared/triton.md, 2.9). Without a batch
+it captures and never launches (triton-inference-server/server issues 6749 and 7150), so there a
+graph is refused.
 """
 
 from __future__ import annotations
@@ -14,7 +16,8 @@ from builder.triton.artifact import ModelArtifact, Ranges
 
 
 def add(message: Any, artifact: ModelArtifact, platform: str) -> None:
-    """Write the graph specs into the ModelConfig `message` of a plan; other platforms have none of them.
+    """Write the graph specs into the ModelConfig `message` of a plan; other platforms have none of
+    them.
 
     Raises UsageError for sizes that are no batch of this model.
     """
@@ -39,11 +42,19 @@ def holds(ranges: Ranges, size: int) -> bool:
 def _check(sizes: list[int], greatest: int) -> None:
     bad = [size for size in sizes if size > greatest]
     if bad:
-        fix = f"sizes up to {greatest}" if greatest else "a model that Triton batches, or leave it out"
+        fix = (
+            f"sizes up to {greatest}"
+            if greatest
+            else "a model that Triton batches, or leave it out"
+        )
         raise UsageError(f"batching.graphs {bad} is beyond the model's batch, {greatest}", fix=fix)
 
 
 def _usual(artifact: ModelArtifact, size: int) -> list[tuple[tuple[str, tuple[int, ...]], ...]]:
     """The shapes without the batch of each profile that has such a batch, each once."""
     fitting = (ranges for ranges in artifact.ranges() if holds(ranges, size))
-    return list(dict.fromkeys(tuple((name, spans[1][1:]) for name, spans in ranges.items()) for ranges in fitting))
+    return list(
+        dict.fromkeys(
+            tuple((name, spans[1][1:]) for name, spans in ranges.items()) for ranges in fitting
+        )
+    )

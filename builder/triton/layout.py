@@ -17,8 +17,21 @@ from tritonclient.grpc import model_config_pb2 as pb
 import builder
 from builder.manifest.spec import ModelSpec
 from builder.triton import batching, ensemble, goldens, sequences, warmup
-from builder.triton.artifact import IO, BranchFiles, EnsembleArtifact, ModelArtifact, Ranges, SegmentFiles
-from builder.triton.config import config, config_text, module_dtypes, served_dtypes, tensorrt_version
+from builder.triton.artifact import (
+    IO,
+    BranchFiles,
+    EnsembleArtifact,
+    ModelArtifact,
+    Ranges,
+    SegmentFiles,
+)
+from builder.triton.config import (
+    config,
+    config_text,
+    module_dtypes,
+    served_dtypes,
+    tensorrt_version,
+)
 from builder.triton.dtypes import by_config
 
 VERSION = "1"
@@ -42,7 +55,9 @@ def write(artifact: ModelArtifact, folder: Path, *, base: Path | None = None) ->
 
 
 def write_ensemble(artifact: EnsembleArtifact, folder: Path, *, base: Path | None = None) -> None:
-    """Write the folder of the ensemble itself; its steps' folders are models like any other. `base` is the steps'."""
+    """Write the folder of the ensemble itself; its steps' folders are models like any other. `base`
+    is the steps'.
+    """
     steps = {step.spec.name: config(step, base=base) for step in artifact.steps}
     message = ensemble.config(artifact, steps)
     (folder / VERSION).mkdir()
@@ -58,11 +73,21 @@ def ensemble_sidecar(
 ) -> dict[str, Any]:
     """What trt-build.json says of an ensemble: as of any model, and `steps`."""
     whole = ModelArtifact(
-        artifact.spec, artifact.inputs, artifact.outputs, artifact.profiles, None, {}, b"", artifact.goldens
+        artifact.spec,
+        artifact.inputs,
+        artifact.outputs,
+        artifact.profiles,
+        None,
+        {},
+        b"",
+        artifact.goldens,
     )
     facts = next((step.plan_facts for step in artifact.steps if step.plan), {})
     own = module_dtypes(whole)
-    served = {t.name: by_config(pb.DataType.Name(t.data_type)).name for t in (*message.input, *message.output)}
+    served = {
+        t.name: by_config(pb.DataType.Name(t.data_type)).name
+        for t in (*message.input, *message.output)
+    }
     without = [name for name, step in steps.items() if not step.max_batch_size]
     reason = f"not every step batches: {', '.join(without)}" if without else "every step batches"
     return {
@@ -90,7 +115,10 @@ def sidecar(artifact: ModelArtifact, message: Any, hashes: Mapping[str, str]) ->
         "outputs": [_io(io, own[io.name], dtypes[io.name]) for io in artifact.client_outputs()],
         "state": sequences.described(artifact, dtypes, message.max_batch_size),
         "profiles": [_spans(ranges) for ranges in artifact.ranges()],
-        "batching": {"max_batch_size": message.max_batch_size, "reason": batching.choose(artifact).reason},
+        "batching": {
+            "max_batch_size": message.max_batch_size,
+            "reason": batching.choose(artifact).reason,
+        },
         "versions": versions(artifact.plan_facts),
         "notes": dict(artifact.notes),
         "segments": [segment.kind for segment in artifact.segments],
@@ -105,7 +133,11 @@ def _common(spec: ModelSpec, message: Any) -> dict[str, Any]:
         "format": FORMAT,
         "name": spec.name,
         "precision": spec.precision,
-        "tolerance": {"rtol": spec.tolerance.rtol, "atol": spec.tolerance.atol, "noise": spec.tolerance.noise},
+        "tolerance": {
+            "rtol": spec.tolerance.rtol,
+            "atol": spec.tolerance.atol,
+            "noise": spec.tolerance.noise,
+        },
         "source": {
             "file": spec.path.name,
             "module": spec.module,
@@ -115,12 +147,16 @@ def _common(spec: ModelSpec, message: Any) -> dict[str, Any]:
 
 
 def _version(artifact: ModelArtifact, message: Any, folder: Path) -> None:
-    """A plan alone where Triton's TensorRT backend serves it: object stores fetch the whole folder on each load."""
+    """A plan alone where Triton's TensorRT backend serves it: object stores fetch the whole folder
+    on each load.
+    """
     facts = {**artifact.plan_facts, "serving": _serving(artifact, message.max_batch_size)}
     if artifact.step_of:  # its runtime leaves what it hands on where it is
         facts["step_of"] = artifact.step_of
     if artifact.segments:
-        facts["segments"] = [_segment(s, f"segment_{n}", folder) for n, s in enumerate(artifact.segments)]
+        facts["segments"] = [
+            _segment(s, f"segment_{n}", folder) for n, s in enumerate(artifact.segments)
+        ]
     if artifact.spec.libraries and message.backend == "python":
         facts["libraries"] = _libraries(artifact.spec, folder)
     if message.backend == "python":
@@ -166,23 +202,34 @@ def _segment(segment: SegmentFiles | BranchFiles, stem: str, folder: Path) -> di
             for name, arm in zip(("yes", "no"), segment.arms, strict=True)
         ]
         named = {side: [{"name": name} for name in names] for side, names in sides.items()}
-        return {"kind": "branch", **named, "condition": [{"name": name} for name in segment.reads], "arms": arms}
+        return {
+            "kind": "branch",
+            **named,
+            "condition": [{"name": name} for name in segment.reads],
+            "arms": arms,
+        }
     if not segment.parts:
         (folder / f"{stem}.pt").write_bytes(segment.lowered)
     if segment.plan:
         (folder / f"{stem}.plan").write_bytes(segment.plan)
     return {
         "kind": segment.kind,
-        **{side: [{"name": n, "dtype": segment.dtypes.get(n)} for n in names] for side, names in sides.items()},
+        **{
+            side: [{"name": n, "dtype": segment.dtypes.get(n)} for n in names]
+            for side, names in sides.items()
+        },
         "profiles": [_spans(ranges) for ranges in segment.ranges],
         "plan": dict(segment.plan_facts),
-        "parts": [_segment(part, f"{stem}_{number}", folder) for number, part in enumerate(segment.parts)],
+        "parts": [
+            _segment(part, f"{stem}_{number}", folder) for number, part in enumerate(segment.parts)
+        ],
     }
 
 
 def _serving(artifact: ModelArtifact, max_batch: int) -> dict[str, Any]:
-    """What the Python runtime reads of plan.json: the module's own tensors, the shapes it may be given, and which of
-    them it keeps for how many sequences."""
+    """What the Python runtime reads of plan.json: the module's own tensors, the shapes it may be
+    given, and which of them it keeps for how many sequences.
+    """
     own = module_dtypes(artifact)
     state = sequences.described(artifact, own, max_batch)
     return {
@@ -198,7 +245,10 @@ def _io(io: IO, own: str, served: str) -> dict[str, Any]:
 
 
 def _spans(ranges: Ranges) -> dict[str, dict[str, list[int]]]:
-    return {name: dict(zip(("min", "opt", "max"), map(list, spans), strict=True)) for name, spans in ranges.items()}
+    return {
+        name: dict(zip(("min", "opt", "max"), map(list, spans), strict=True))
+        for name, spans in ranges.items()
+    }
 
 
 def versions(plan_facts: Mapping[str, Any]) -> dict[str, str | None]:
@@ -214,7 +264,10 @@ def versions(plan_facts: Mapping[str, Any]) -> dict[str, str | None]:
 
 def _hashes(folder: Path) -> dict[str, str]:
     paths = sorted(path for path in folder.rglob("*") if path.is_file())
-    return {path.relative_to(folder).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest() for path in paths}
+    return {
+        path.relative_to(folder).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in paths
+    }
 
 
 def _json(path: Path, value: Any) -> None:

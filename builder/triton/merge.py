@@ -1,10 +1,12 @@
-"""Several repositories as one for a mixed fleet: each model with a plan for every kind of GPU, as cc_model_filenames.
+"""Several repositories as one for a mixed fleet: each model with a plan for every kind of GPU, as
+cc_model_filenames.
 
-Triton looks an instance's compute capability up there and, where it is missing, silently takes the default file, which
-another GPU's plan must not be: so the default is a file that does not exist, and its name is what Triton's log says.
-It never compares the plans with each other either; here nothing is merged that does not have one interface.
-A plan of `hardware_compatible: ampere_plus` is for GPUs of many kinds, which have no list: it is the default file then,
-and what is older than Ampere TensorRT itself refuses.
+Triton looks an instance's compute capability up there and, where it is missing, silently takes the
+default file, which another GPU's plan must not be: so the default is a file that does not exist,
+and its name is what Triton's log says. It never compares the plans with each other either; here
+nothing is merged that does not have one interface. A plan of `hardware_compatible: ampere_plus` is
+for GPUs of many kinds, which have no list: it is the default file then, and what is older than
+Ampere TensorRT itself refuses.
 """
 
 from __future__ import annotations
@@ -27,7 +29,9 @@ from builder.triton.publish import publish_folder
 
 NO_PLAN = "no-plan-for-this-gpu.plan"
 AMPERE_PLUS = "ampere_plus"
-"""Stands for a compute capability where a plan is for every GPU since Ampere that has none of its own."""
+"""Stands for a compute capability where a plan is for every GPU since Ampere that has none of its
+own.
+"""
 COMPILED = "__pycache__"
 OWN = ("plan_sha256", "version", "torch_version")
 """Provenance that may differ between the hosts that built the plans."""
@@ -35,8 +39,9 @@ OWN = ("plan_sha256", "version", "torch_version")
 
 @dataclass(frozen=True)
 class Variant:
-    """One model of one repository: its config, and by compute capability ("9.0") or AMPERE_PLUS the plan's file and
-    facts."""
+    """One model of one repository: its config, and by compute capability ("9.0") or AMPERE_PLUS the
+    plan's file and facts.
+    """
 
     folder: Path
     config: Any
@@ -44,19 +49,20 @@ class Variant:
 
 
 def merge(repositories: Sequence[Path], out: Path) -> list[tuple[str, tuple[str, ...]]]:
-    """Write every model of the repositories into `out`; gives each name with the compute capabilities that it has
-    a plan for, AMPERE_PLUS among them (none: no plan of it is Triton's to load, and it is copied: the later one where
-    several repositories have it).
+    """Write every model of the repositories into `out`; gives each name with the compute
+    capabilities that it has a plan for, AMPERE_PLUS among them (none: no plan of it is Triton's to
+    load, and it is copied: the later one where several repositories have it).
 
-    A later repository's plan for the same capability is taken. Raises UsageError where a folder is no repository,
-    PublishError where two models of one name cannot be one.
+    A later repository's plan for the same capability is taken. Raises UsageError where a folder is
+    no repository, PublishError where two models of one name cannot be one.
     """
     found: dict[str, list[Path]] = {}
     for repository in repositories:
         folders = sorted(path.parent for path in repository.glob(f"*/{SIDECAR}"))
         if not folders:
             raise UsageError(
-                f"{repository} holds no models of trt-build", fix="name folders that `trt-build repo` wrote"
+                f"{repository} holds no models of trt-build",
+                fix="name folders that `trt-build repo` wrote",
             )
         for folder in folders:
             found.setdefault(folder.name, []).append(folder)
@@ -81,15 +87,25 @@ def _variant(folder: Path) -> Variant:
     facts = _json(folder / VERSION / "plan.json")
     if "plans" in facts:
         files = {**message.cc_model_filenames, AMPERE_PLUS: message.default_model_filename}
-        return Variant(folder, message, {cc: (folder / VERSION / files[cc], own) for cc, own in facts["plans"].items()})
-    return Variant(folder, message, {_serves(folder, facts): (folder / VERSION / "model.plan", facts)})
+        return Variant(
+            folder,
+            message,
+            {cc: (folder / VERSION / files[cc], own) for cc, own in facts["plans"].items()},
+        )
+    return Variant(
+        folder, message, {_serves(folder, facts): (folder / VERSION / "model.plan", facts)}
+    )
 
 
 def _must_be_whole(folder: Path) -> None:
-    """Raise PublishError where a plan or weight is not the file that was published: merged, its hash would be new."""
+    """Raise PublishError where a plan or weight is not the file that was published: merged, its
+    hash would be new.
+    """
     for name, is_there in damaged(folder, _json(folder / SIDECAR).get("files") or {}):
         what = "damaged: it is not the file that was published" if is_there else "missing"
-        raise PublishError(f"{name} of {folder.name!r} is {what}", where=str(folder), fix="build the model again")
+        raise PublishError(
+            f"{name} of {folder.name!r} is {what}", where=str(folder), fix="build the model again"
+        )
 
 
 def _serves(folder: Path, facts: dict[str, Any]) -> str:
@@ -111,7 +127,8 @@ def _must_fit(one: Variant, other: Variant) -> None:
     where = f"{one.folder} and {other.folder}"
     if not (one.plans and other.plans) and any(_has_plan(variant) for variant in (one, other)):
         raise PublishError(
-            f"model {one.folder.name!r} stands in two repositories, and Triton does not load its plan itself",
+            f"model {one.folder.name!r} stands in two repositories, and Triton does not load its"
+            " plan itself",
             where=where,
             fix=_ONE_RTX_PLAN if _flavour(one) == "tensorrt-rtx" else _NO_RUNTIME,
         )
@@ -139,20 +156,27 @@ def _flavour(variant: Variant) -> Any:
 
 
 def _comparable(message: Any) -> dict[str, str]:
-    """The config's fields as text, without what may differ between hosts; each provenance parameter by itself."""
+    """The config's fields as text, without what may differ between hosts; each provenance parameter
+    by itself.
+    """
     copy = pb.ModelConfig()
     copy.CopyFrom(message)
     copy.ClearField("cc_model_filenames")
     copy.ClearField("default_model_filename")
-    parameters = {key.removeprefix("trt_build."): value.string_value for key, value in copy.parameters.items()}
+    parameters = {
+        key.removeprefix("trt_build."): value.string_value for key, value in copy.parameters.items()
+    }
     copy.ClearField("parameters")
-    fields = {field.name: str(value).strip().replace("\n", " ") for field, value in copy.ListFields()}
+    fields = {
+        field.name: str(value).strip().replace("\n", " ") for field, value in copy.ListFields()
+    }
     return {**fields, **{key: value for key, value in parameters.items() if key not in OWN}}
 
 
 def _publish(name: str, variants: Sequence[Variant], out: Path) -> tuple[str, ...]:
     plans = {cc: plan for variant in variants for cc, plan in variant.plans.items()}
-    if plans.keys() <= {AMPERE_PLUS}:  # torch runs it anywhere, it is an ensemble of others, or one plan is for all
+    # torch runs it anywhere, it is an ensemble of others, or one plan is for all
+    if plans.keys() <= {AMPERE_PLUS}:
         publish_folder(name, lambda folder: _copy(variants[-1].folder, folder), out)
         return tuple(sorted(plans))
     publish_folder(name, lambda folder: _write(variants[0], plans, folder), out)
@@ -160,7 +184,9 @@ def _publish(name: str, variants: Sequence[Variant], out: Path) -> tuple[str, ..
 
 
 def _write(first: Variant, plans: dict[str, tuple[Path, dict[str, Any]]], folder: Path) -> None:
-    """The first variant's folder with everybody's plans; the sidecar's record of one build is no longer true."""
+    """The first variant's folder with everybody's plans; the sidecar's record of one build is no
+    longer true.
+    """
     _copy(first.folder, folder)
     message = pb.ModelConfig()
     message.CopyFrom(first.config)
@@ -178,7 +204,11 @@ def _write(first: Variant, plans: dict[str, tuple[Path, dict[str, Any]]], folder
     known = sorted(message.cc_model_filenames)
     base = {**_json(folder / VERSION / "plan.json"), "compute_capabilities": known, "plans": facts}
     _save(folder / VERSION / "plan.json", base)
-    said = {key: value for key, value in _json(folder / SIDECAR).items() if key not in ("request", "plans")}
+    said = {
+        key: value
+        for key, value in _json(folder / SIDECAR).items()
+        if key not in ("request", "plans")
+    }
     said["files"] = {
         path.relative_to(folder).as_posix(): sha256(path)
         for path in sorted(folder.rglob("*"))
@@ -188,12 +218,17 @@ def _write(first: Variant, plans: dict[str, tuple[Path, dict[str, Any]]], folder
 
 
 def _file(capability: str) -> str:
-    return f"model_{capability}.plan" if capability == AMPERE_PLUS else f"model_sm{capability.replace('.', '')}.plan"
+    return (
+        f"model_{capability}.plan"
+        if capability == AMPERE_PLUS
+        else f"model_sm{capability.replace('.', '')}.plan"
+    )
 
 
 def _copy(source: Path, folder: Path) -> None:
-    """Without what Python compiled there while it was served. Ends with the first error: copytree goes on where the
-    disk is full, and then names every file and no errno."""
+    """Without what Python compiled there while it was served. Ends with the first error: copytree
+    goes on where the disk is full, and then names every file and no errno.
+    """
     for path in sorted(source.rglob("*")):
         target = folder / path.relative_to(source)
         if path.is_dir() and path.name != COMPILED:
@@ -219,7 +254,9 @@ def _text(path: Path) -> str:
 
 
 def _unreadable(path: Path, error: Exception) -> PublishError:
-    return PublishError(f"{path.name} cannot be read: {error}", where=str(path), fix="build the model again")
+    return PublishError(
+        f"{path.name} cannot be read: {error}", where=str(path), fix="build the model again"
+    )
 
 
 def _save(path: Path, value: dict[str, Any]) -> None:

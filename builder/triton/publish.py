@@ -1,7 +1,7 @@
 """Publication: a model's folder is in the repository whole, or not at all, at every moment.
 
-Triton takes every sub-folder of a repository for a model, hidden ones too, so the new folder is written beside the
-repository, made durable, and moved in by one rename.
+Triton takes every sub-folder of a repository for a model, hidden ones too, so the new folder is
+written beside the repository, made durable, and moved in by one rename.
 """
 
 from __future__ import annotations
@@ -36,23 +36,35 @@ Writer = Callable[[Path], None]
 
 
 def publish(
-    artifact: ModelArtifact, repository: Path, *, base: Path | None = None, finish: Writer | None = None
+    artifact: ModelArtifact,
+    repository: Path,
+    *,
+    base: Path | None = None,
+    finish: Writer | None = None,
 ) -> Path:
-    """Write the model into `repository` (made if missing), in place of one of the same name; returns its folder.
-    `finish` adds to the folder before anybody sees it.
+    """Write the model into `repository` (made if missing), in place of one of the same name;
+    returns its folder. `finish` adds to the folder before anybody sees it.
 
-    Steps that the model had as an ensemble are taken away. Interrupted or out of space, it leaves what stood before and
-    nothing else. Raises PublishError, UsageError (see config).
+    Steps that the model had as an ensemble are taken away. Interrupted or out of space, it leaves
+    what stood before and nothing else. Raises PublishError, UsageError (see config).
     """
     name = artifact.spec.name
-    return _publish(name, {name: lambda folder: layout.write(artifact, folder, base=base)}, repository, finish)
+    return _publish(
+        name, {name: lambda folder: layout.write(artifact, folder, base=base)}, repository, finish
+    )
 
 
 def publish_ensemble(
-    artifact: EnsembleArtifact, repository: Path, *, base: Path | None = None, finish: Writer | None = None
+    artifact: EnsembleArtifact,
+    repository: Path,
+    *,
+    base: Path | None = None,
+    finish: Writer | None = None,
 ) -> Path:
-    """Write an ensemble and its steps: all are written before any is moved in, then the steps one by one and the
-    ensemble last; where one cannot be, those before it are moved out again. Otherwise as publish."""
+    """Write an ensemble and its steps: all are written before any is moved in, then the steps one
+    by one and the ensemble last; where one cannot be, those before it are moved out again.
+    Otherwise as publish.
+    """
     name = artifact.spec.name
     writers: dict[str, Writer] = {
         step.spec.name: functools.partial(layout.write, step, base=base) for step in artifact.steps
@@ -66,7 +78,9 @@ def publish_folder(name: str, write: Writer, repository: Path) -> Path:
     return _publish(name, {name: write}, repository)
 
 
-def _publish(name: str, writers: Mapping[str, Writer], repository: Path, finish: Writer | None = None) -> Path:
+def _publish(
+    name: str, writers: Mapping[str, Writer], repository: Path, finish: Writer | None = None
+) -> Path:
     target = repository / name
     try:
         with _repository(repository), _staging(repository) as staging:
@@ -86,13 +100,17 @@ def _publish(name: str, writers: Mapping[str, Writer], repository: Path, finish:
     except OSError as error:
         kind = PublishBlocked if error.errno in FIXES else PublishError
         fix = FIXES.get(error.errno or 0)
-        raise kind(f"model {name!r} was not published: {error}", where=str(target), fix=fix) from error
+        raise kind(
+            f"model {name!r} was not published: {error}", where=str(target), fix=fix
+        ) from error
     return target
 
 
 @contextlib.contextmanager
 def _alone(repository: Path) -> Iterator[None]:
-    """One builder at a time moves its folders in: two of one ensemble would leave the steps of both."""
+    """One builder at a time moves its folders in: two of one ensemble would leave the steps of
+    both.
+    """
     handle = os.open(repository, os.O_RDONLY)
     try:
         with contextlib.suppress(OSError):  # a file system without locks
@@ -108,16 +126,22 @@ def _not_foreign(name: str, models: Iterable[str], repository: Path) -> None:
     for model in models:
         if model != name and (repository / model).exists() and model not in own:
             raise PublishError(
-                f"{model!r} is the name of a step of {name!r}, and a model of its own in the repository",
+                f"{model!r} is the name of a step of {name!r}, and a model of its own in the"
+                " repository",
                 where=str(repository / model),
                 fix="rename that model, or --layout fused",
             )
 
 
 def _no_step_of_another(name: str, repository: Path, staging: Path) -> None:
-    """What is published under the name of an ensemble's step is that step: the ensemble would be served with it."""
+    """What is published under the name of an ensemble's step is that step: the ensemble would be
+    served with it.
+    """
     owner = _step_of(repository / name / layout.SIDECAR)
-    if owner in (None, name, _step_of(staging / name / layout.SIDECAR)) or not (repository / str(owner)).exists():
+    if (
+        owner in (None, name, _step_of(staging / name / layout.SIDECAR))
+        or not (repository / str(owner)).exists()
+    ):
         return
     raise PublishError(
         f"{name!r} is the name of a step of {owner!r}, which would be served with this model",
@@ -128,7 +152,11 @@ def _no_step_of_another(name: str, repository: Path, staging: Path) -> None:
 
 def _steps(name: str, repository: Path) -> set[str]:
     """The models of the repository that are steps of the ensemble `name`."""
-    return {path.parent.name for path in repository.glob(f"*/{layout.SIDECAR}") if _step_of(path) == name}
+    return {
+        path.parent.name
+        for path in repository.glob(f"*/{layout.SIDECAR}")
+        if _step_of(path) == name
+    }
 
 
 def _step_of(sidecar: Path) -> str | None:
@@ -140,7 +168,9 @@ def _step_of(sidecar: Path) -> str | None:
 
 
 def _swap_all(models: Iterable[str], repository: Path, staging: Path) -> None:
-    """Move every model in, in order; if one cannot be, those that were are put back as they stood."""
+    """Move every model in, in order; if one cannot be, those that were are put back as they
+    stood.
+    """
     done: list[tuple[str, bool]] = []
     try:
         for model in models:
@@ -175,7 +205,9 @@ def _repository(repository: Path) -> Iterator[None]:
 
 
 def refuse_mount(root: Path, beside: Path) -> None:
-    """Raise PublishBlocked where a repository at `root` is on another file system than what is written beside it."""
+    """Raise PublishBlocked where a repository at `root` is on another file system than what is
+    written beside it.
+    """
     if root.exists() and beside.stat().st_dev != root.stat().st_dev:
         raise PublishBlocked(
             f"{root} is a mount of its own, so nothing beside it can be moved into it whole",
@@ -187,7 +219,9 @@ def refuse_mount(root: Path, beside: Path) -> None:
 def _staging(repository: Path) -> Iterator[Path]:
     root = repository.resolve()
     folder = root.parent / f".{root.name}.staging-{uuid.uuid4().hex}"
-    try:  # named before it is made: mkdtemp may be interrupted when the folder is there and its name is not known yet
+    # named before it is made: mkdtemp may be interrupted when the folder is there and its name is
+    # not known yet
+    try:
         folder.mkdir(0o700)
         refuse_mount(root, beside=folder)
         folder.chmod(0o755)
@@ -197,7 +231,9 @@ def _staging(repository: Path) -> Iterator[Path]:
 
 
 def _swap(new: Path, target: Path, old: Path) -> None:
-    """Put `new` at `target`; one system call exchanges them where it can, so that readers never find neither."""
+    """Put `new` at `target`; one system call exchanges them where it can, so that readers never
+    find neither.
+    """
     if not target.exists():
         try:
             new.rename(target)
@@ -220,7 +256,9 @@ def _replace(new: Path, target: Path, old: Path) -> None:
 
 
 def _exchange(one: Path, other: Path) -> bool:
-    """Linux's renameat2(RENAME_EXCHANGE); False where the kernel, the C library or the filesystem has none."""
+    """Linux's renameat2(RENAME_EXCHANGE); False where the kernel, the C library or the filesystem
+    has none.
+    """
     call = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
     if call is None:
         return False

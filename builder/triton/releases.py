@@ -1,5 +1,5 @@
-"""Which TensorRT is in which Triton container, from releases.json, each row with its confidence (A quoted, B derived, C
-recalled).
+"""Which TensorRT is in which Triton container, from releases.json, each row with its confidence (A
+quoted, B derived, C recalled).
 """
 
 from __future__ import annotations
@@ -16,7 +16,9 @@ Version = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Release:
-    """One tag of nvcr.io/nvidia/tritonserver; `tensorrt` is every version that the source names, () where unknown."""
+    """One tag of nvcr.io/nvidia/tritonserver; `tensorrt` is every version that the source names, ()
+    where unknown.
+    """
 
     tag: str
     triton: str
@@ -29,7 +31,9 @@ class Release:
 
 @dataclass(frozen=True)
 class Match:
-    """A release for a TensorRT version; `exact` False: only the first `parts` numbers of the version agree."""
+    """A release for a TensorRT version; `exact` False: only the first `parts` numbers of the
+    version agree.
+    """
 
     release: Release
     parts: int
@@ -39,15 +43,18 @@ class Match:
 @functools.cache
 def releases() -> tuple[Release, ...]:
     """All known releases, newest first."""
-    rows = json.loads((files("builder") / "triton" / "releases.json").read_text(encoding="utf-8"))["releases"]
+    rows = json.loads((files("builder") / "triton" / "releases.json").read_text(encoding="utf-8"))[
+        "releases"
+    ]
     return tuple(sorted(map(_release, rows), key=lambda release: release.tag, reverse=True))
 
 
 def for_tensorrt(version: str) -> Match | None:
-    """The newest release whose TensorRT agrees with `version` in the most numbers; None below major.minor.
+    """The newest release whose TensorRT agrees with `version` in the most numbers; None below
+    major.minor.
 
-    A plan is only sure to load in the very version that built it, so `exact` wants all numbers that both name, three at
-    least.
+    A plan is only sure to load in the very version that built it, so `exact` wants all numbers that
+    both name, three at least.
     """
     wanted = _numbers(version)
     scored = [(_agree(wanted, release), release) for release in releases()]
@@ -89,7 +96,9 @@ def _agree(wanted: Version, release: Release) -> int:
 
 
 def _common(one: Version, other: Version) -> int:
-    """How many leading numbers agree; 0 where a later number that both have differs is not claimed, only counted."""
+    """How many leading numbers agree; 0 where a later number that both have differs is not claimed,
+    only counted.
+    """
     count = 0
     for a, b in zip(one, other, strict=False):
         if a != b:

@@ -1,10 +1,12 @@
-"""Triton's sequence batching for models that keep state between requests, and the files that sequences start from.
+"""Triton's sequence batching for models that keep state between requests, and the files that
+sequences start from.
 
-The oldest strategy, not direct: in a direct batch every open sequence holds a row, and rows without a request are run
-all the same, so that an engine needs a READY input and a mask to leave their state alone. The oldest strategy batches
-only sequences that have a request waiting, at most one request of each; nothing is asked of the model, and streams that
-pause cost nothing. A state with an initial value needs no START input either, and START, END and the correlation id
-are part of every request that the Python backend sees: so no control tensor is made at all.
+The oldest strategy, not direct: in a direct batch every open sequence holds a row, and rows without
+a request are run all the same, so that an engine needs a READY input and a mask to leave their
+state alone. The oldest strategy batches only sequences that have a request waiting, at most one
+request of each; nothing is asked of the model, and streams that pause cost nothing. A state with an
+initial value needs no START input either, and START, END and the correlation id are part of every
+request that the Python backend sees: so no control tensor is made at all.
 """
 
 from __future__ import annotations
@@ -24,10 +26,13 @@ from builder.triton.artifact import IO, ModelArtifact
 FOLDER = "initial_state"
 
 
-def batching(message: Any, artifact: ModelArtifact, served: Mapping[str, str], platform: str) -> None:
-    """Fill in `sequence_batching`. Only a plan's state is Triton's to keep (implicit state): the Python backend is
-    given the state of a sequence's start again and again, for it has no way to hand back another; there our runtime
-    keeps it."""
+def batching(
+    message: Any, artifact: ModelArtifact, served: Mapping[str, str], platform: str
+) -> None:
+    """Fill in `sequence_batching`. Only a plan's state is Triton's to keep (implicit state): the
+    Python backend is given the state of a sequence's start again and again, for it has no way to
+    hand back another; there our runtime keeps it.
+    """
     sequences, wanted = message.sequence_batching, artifact.spec.sequences
     sequences.max_sequence_idle_microseconds = wanted.idle_us
     sequences.oldest.max_candidate_sequences = wanted.max
@@ -63,7 +68,9 @@ def row(io: IO, max_batch: int) -> tuple[int, ...]:
 
 
 def write(artifact: ModelArtifact, served: Mapping[str, str], max_batch: int, folder: Path) -> None:
-    """The files of `initial_state` in a model's folder: raw, row-major, of one sequence, in the served element type."""
+    """The files of `initial_state` in a model's folder: raw, row-major, of one sequence, in the
+    served element type.
+    """
     for state, io in pairs(artifact):
         if state.initial is None:
             continue
@@ -73,12 +80,16 @@ def write(artifact: ModelArtifact, served: Mapping[str, str], max_batch: int, fo
 
 
 def start(state: State, io: IO, max_batch: int) -> NDArray[Any]:
-    """What the file holds, in the shape of one sequence's state: the axis of one is the batch, wherever it was."""
+    """What the file holds, in the shape of one sequence's state: the axis of one is the batch,
+    wherever it was.
+    """
     array: NDArray[Any] = np.load(str(state.initial), allow_pickle=False)
     return array.reshape(row(io, max_batch))
 
 
-def described(artifact: ModelArtifact, dtype: Mapping[str, str], max_batch: int) -> list[dict[str, Any]]:
+def described(
+    artifact: ModelArtifact, dtype: Mapping[str, str], max_batch: int
+) -> list[dict[str, Any]]:
     """The states as plan.json and trt-build.json tell of them; `shape` is one sequence's."""
     return [
         {

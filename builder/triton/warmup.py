@@ -1,4 +1,6 @@
-"""Warm-up samples: the recorded opt input of each profile, so that ids are in range and shapes usual."""
+"""Warm-up samples: the recorded opt input of each profile, so that ids are in range and shapes
+usual.
+"""
 
 from __future__ import annotations
 
@@ -16,11 +18,14 @@ from builder.triton.dtypes import by_config
 
 FOLDER = "warmup"
 MAX_BYTES = 64 << 20
-"""Warm-up data is loaded with the model and stored beside it; a model with larger inputs goes without."""
+"""Warm-up data is loaded with the model and stored beside it; a model with larger inputs goes
+without.
+"""
 
 
 def samples(artifact: ModelArtifact, config: Any) -> Iterator[Any]:
-    """One ModelWarmup for each profile's opt golden; data files as `write` names them, dims without Triton's batch.
+    """One ModelWarmup for each profile's opt golden; data files as `write` names them, dims without
+    Triton's batch.
 
     None for a model with state on the server: a warm-up request belongs to no sequence.
     """
@@ -39,8 +44,10 @@ def samples(artifact: ModelArtifact, config: Any) -> Iterator[Any]:
 
 
 def _batches(golden: Golden, config: Any, artifact: ModelArtifact) -> Iterator[tuple[str, int]]:
-    """(sample, batch): an engine's usual batch is what its kernels are chosen for, and each graph that the golden's
-    profile has is launched once; the Python runtime gains nothing from a large batch."""
+    """(sample, batch): an engine's usual batch is what its kernels are chosen for, and each graph
+    that the golden's profile has is launched once; the Python runtime gains nothing from a large
+    batch.
+    """
     if config.backend != "tensorrt" or not config.max_batch_size:
         yield golden.name, 1
         return
@@ -54,14 +61,18 @@ def _batches(golden: Golden, config: Any, artifact: ModelArtifact) -> Iterator[t
 
 
 def write(artifact: ModelArtifact, config: Any, folder: Path) -> None:
-    """The data files of `samples`, in <model>/warmup: raw, row-major, of one request, in the served element type."""
+    """The data files of `samples`, in <model>/warmup: raw, row-major, of one request, in the served
+    element type.
+    """
     names = {sample.name for sample in config.model_warmup}
     for golden in (g for g in artifact.goldens if g.name in names):
         (folder / FOLDER).mkdir(exist_ok=True)
         for tensor in config.input:
             dtype = by_config(pb.DataType.Name(tensor.data_type)).numpy
             data = _element(golden.inputs[tensor.name], config).astype(dtype)
-            (folder / FOLDER / _file(golden, tensor.name)).write_bytes(np.ascontiguousarray(data).tobytes())
+            (folder / FOLDER / _file(golden, tensor.name)).write_bytes(
+                np.ascontiguousarray(data).tobytes()
+            )
 
 
 def _goldens(artifact: ModelArtifact) -> list[Golden]:

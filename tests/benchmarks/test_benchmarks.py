@@ -1,4 +1,6 @@
-"""What of the benchmarks runs without a GPU: sharing jobs, keeping rows, the command line, the networks, both roads."""
+"""What of the benchmarks runs without a GPU: sharing jobs, keeping rows, the command line, the
+networks, both roads.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ from benchmarks.networks import NETWORKS
 from builder.engine import flavour
 
 
-def _done(folder: Path, jobs: list[str], gpus: list[str], deadline: float = 60.0) -> tuple[int, list[list[str]]]:
+def _done(
+    folder: Path, jobs: list[str], gpus: list[str], deadline: float = 60.0
+) -> tuple[int, list[list[str]]]:
     (folder / "jobs.txt").write_text(" ".join(jobs))
     died = fleet.run("tests.benchmarks.worker", [str(folder)], gpus, time.time() + deadline)
     done = folder / "done.txt"
@@ -36,15 +40,22 @@ def test_a_crash_costs_its_own_job_only(tmp_path: Path) -> None:
     assert [name for name, _ in done] == ["one", "two", "three"]
 
 
-def test_no_job_is_begun_after_the_deadline(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_job_is_begun_after_the_deadline(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert list(fleet.taken([("unet", "fp16")], tmp_path, time.time() - 1)) == []
     assert "out of budget before unet fp16" in capsys.readouterr().out
 
 
-def test_rows_are_appended_and_the_newest_of_a_key_stands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_are_appended_and_the_newest_of_a_key_stands(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("OUT", str(tmp_path / "out"))
     path = tmp_path / "rows.jsonl"
-    one, two = {"gpu": "H100", "network": "unet", "batch": 1}, {"gpu": "H100", "network": "unet", "batch": 8}
+    one, two = (
+        {"gpu": "H100", "network": "unet", "batch": 1},
+        {"gpu": "H100", "network": "unet", "batch": 8},
+    )
     for row in ({**one, "v": 1}, {**two, "v": 2}, {**one, "v": 3}):
         records.append(path, [row])
     assert [row["v"] for row in records.newest(records.read(path))] == [3, 2]
@@ -55,25 +66,43 @@ def test_each_experiment_has_a_timing_cache_of_its_own(monkeypatch: pytest.Monke
     """With another's measurements its first build would be a warm one."""
 
     def cache(
-        *words: str, gpu: str = "H100", version: str = "8.6.0", network: str = "unet", precision: str = "fp16"
+        *words: str,
+        gpu: str = "H100",
+        version: str = "8.6.0",
+        network: str = "unet",
+        precision: str = "fp16",
     ) -> Path:
         monkeypatch.setattr(engine, "_host", lambda: {"gpu": gpu, "tensorrt": version})
         return engine.timing_cache(network, precision, engine.parse(["--timing", "/t", *words]))
 
     level, constant = ("--builder-optimization-level", "5"), ("--set", "a.b=1")
     others = [
-        cache(), cache(gpu="H200"), cache(version="10.3.0"), cache(network="lstm"), cache(precision="tf32"),
-        cache(*level), cache(*constant), cache("--set", "a.b=-1"), cache(*level, *constant),
-    ]  # fmt: skip
+        cache(),
+        cache(gpu="H200"),
+        cache(version="10.3.0"),
+        cache(network="lstm"),
+        cache(precision="tf32"),
+        cache(*level),
+        cache(*constant),
+        cache("--set", "a.b=-1"),
+        cache(*level, *constant),
+    ]
     assert len(set(others)) == len(others) and {path.parent for path in others} == {Path("/t")}
     assert cache(*level, *constant) == others[-1]
 
 
-def test_rows_of_another_gpu_method_or_setting_do_not_stand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_of_another_gpu_method_or_setting_do_not_stand(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     host = {"gpu": "H100", "tensorrt": "8.6.0", "torch": "2.11", "settings": ""}
     row = {**host, "network": "unet", "precision": "fp16", "batch": 1, "method": records.METHOD}
     monkeypatch.setattr(records, "ENGINES", tmp_path / "engine.jsonl")
-    for other in ({"gpu": "H200"}, {"method": 1}, {"settings": "builder_optimization_level=5"}, {"batch": 8}):
+    for other in (
+        {"gpu": "H200"},
+        {"method": 1},
+        {"settings": "builder_optimization_level=5"},
+        {"batch": 8},
+    ):
         records.append(records.ENGINES, [{**row, **other}])
     assert not engine._stands(host, "unet", "fp16", 1)
     records.append(records.ENGINES, [row])
@@ -104,17 +133,29 @@ def test_our_network_has_no_more_layers_than_the_onnx_parsers(name: str, tmp_pat
 
 def test_mobilenet_has_the_published_number_of_weights() -> None:
     module = NETWORKS["mobilenet_v3"].module()
-    assert abs(sum(p.numel() for p in module.parameters()) - 5.4e6) < 0.1e6  # Howard et al. 2019, table 3
+    # Howard et al. 2019, table 3
+    assert abs(sum(p.numel() for p in module.parameters()) - 5.4e6) < 0.1e6
     assert module(torch.randn(1, 3, 224, 224)).shape == (1, 1000)
 
 
 def test_the_stored_rows_are_whole() -> None:
     for row in records.read(records.ENGINES):
-        assert {"gpu", "tensorrt", "torch", "date", "network", "precision", "batch"} <= row.keys(), json.dumps(row)
-        if "onnx" in row.get("failed", {}):  # TensorRT built no engine of its own parser's network, and said why
+        assert {
+            "gpu",
+            "tensorrt",
+            "torch",
+            "date",
+            "network",
+            "precision",
+            "batch",
+        } <= row.keys(), json.dumps(row)
+        # TensorRT built no engine of its own parser's network, and said why
+        if "onnx" in row.get("failed", {}):
             assert row["failed"]["onnx"] and "ours_by_onnx" not in row
             continue
-        assert row["ours_by_onnx"] == pytest.approx(row["milliseconds"]["ours"] / row["milliseconds"]["onnx"])
+        assert row["ours_by_onnx"] == pytest.approx(
+            row["milliseconds"]["ours"] / row["milliseconds"]["onnx"]
+        )
 
 
 def test_the_page_of_performance_is_current() -> None:
@@ -123,10 +164,22 @@ def test_the_page_of_performance_is_current() -> None:
 
 
 def _row(batch: int, ratio: float, **more: object) -> records.Row:
-    return {"gpu": "G", "tensorrt": "8.6.0", "torch": "2.11", "date": "2026-11-21", "network": "unet",
-            "precision": "fp16", "batch": batch, "method": records.METHOD,
-            "milliseconds": {"ours": ratio, "onnx": 1.0}, "ours_by_onnx": ratio, "error": 1e-3,
-            "ours": {"layers": 38, "cold_s": 40.0, "warm_s": 8.0}, "onnx": {"layers": 38}, **more}  # fmt: skip
+    return {
+        "gpu": "G",
+        "tensorrt": "8.6.0",
+        "torch": "2.11",
+        "date": "2026-11-21",
+        "network": "unet",
+        "precision": "fp16",
+        "batch": batch,
+        "method": records.METHOD,
+        "milliseconds": {"ours": ratio, "onnx": 1.0},
+        "ours_by_onnx": ratio,
+        "error": 1e-3,
+        "ours": {"layers": 38, "cold_s": 40.0, "warm_s": 8.0},
+        "onnx": {"layers": 38},
+        **more,
+    }
 
 
 def test_the_page_says_the_mean_what_is_above_the_limit_and_what_was_tried(
@@ -145,16 +198,23 @@ def test_the_page_says_the_mean_what_is_above_the_limit_and_what_was_tried(
 
 
 def test_the_page_has_our_engine_beside_torch_alone() -> None:
-    torch_alone = {**_row(8, 0.8), "milliseconds": {"eager": 4.0, "torchscript": 3.0, "compile": 1.0}}
+    torch_alone = {
+        **_row(8, 0.8),
+        "milliseconds": {"eager": 4.0, "torchscript": 3.0, "compile": 1.0},
+    }
     said = "\n".join(page._torch([torch_alone], [_row(8, 0.8), _row(8, 0.4, settings="x=1")]))
     ours = _row(8, 0.8)["milliseconds"]["ours"]
     assert f"| unet | fp16 | 8 | 4.000 | 3.000 | 1.000 | {ours:.3f} | {1 / ours:.2f} |" in said
-    assert "| unet | fp16 | 8 | 4.000 | 3.000 | 1.000 |  |  |" in "\n".join(page._torch([torch_alone], []))
+    assert "| unet | fp16 | 8 | 4.000 | 3.000 | 1.000 |  |  |" in "\n".join(
+        page._torch([torch_alone], [])
+    )
 
 
 def _served(**more: object) -> dict[str, object]:
     about = {"gpu": "H200", "network": "unet", "precision": "fp16", "batch": 8, "way": "cuda"}
-    times = dict.fromkeys(("engine", "compute_infer", "compute_input", "compute_output", "client"), 0.5)
+    times = dict.fromkeys(
+        ("engine", "compute_infer", "compute_input", "compute_output", "client"), 0.5
+    )
     return {**about, **times, "overhead": 0.25, **more}
 
 
@@ -162,23 +222,40 @@ def test_the_page_has_what_serving_costs_old_rows_new_ones_and_several_clients()
     new = _served(setting="plain", execute=0.4, run=0.3, floor=0.2, engine_graph=0.1)
     several = _served(setting="default", clients=4, instances=2, requests_s=3000.0, throughput=1.5)
     lines = "\n".join(page._serving([_served(), new, several])).splitlines()
-    assert "| H200 | unet | fp16 | 8 | cuda |  | 0.500 |  | 0.500 |  |  |  | 0.500 | 0.500 | 0.500 | 25% |" in lines
-    assert any("| plain | 0.500 | 0.100 | 0.500 | 0.400 | 0.300 | 0.200 |" in line for line in lines)
+    assert (
+        "| H200 | unet | fp16 | 8 | cuda |  | 0.500 |  | 0.500 |  |  |  | 0.500 | 0.500 | 0.500 |"
+        " 25% |" in lines
+    )
+    assert any(
+        "| plain | 0.500 | 0.100 | 0.500 | 0.400 | 0.300 | 0.200 |" in line for line in lines
+    )
     assert "| H200 | unet | fp16 | 8 | cuda | default | 4 | 2 | 3000 | 2000 | 1.50 |" in lines
 
 
-def test_what_stands_of_serving_is_not_measured_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_stands_of_serving_is_not_measured_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from benchmarks import serving
 
     monkeypatch.setattr(records, "SERVING", tmp_path / "serving.jsonl")
-    monkeypatch.setattr(records, "host", lambda: {"gpu": "H200", "torch": "2.11", "method": records.METHOD})
+    monkeypatch.setattr(
+        records, "host", lambda: {"gpu": "H200", "torch": "2.11", "method": records.METHOD}
+    )
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     asked = argparse.Namespace(again=False, precision="fp16", optimization_level=None)
     rows = list(serving.wanted("unet", ["default", "mapped"], [8, 32], several=False))
     assert [(row["setting"], row["batch"], row["way"]) for row in rows[:3]] == [
-        ("default", 8, "none"), ("default", 8, "system"), ("default", 8, "cuda")]  # fmt: skip
+        ("default", 8, "none"),
+        ("default", 8, "system"),
+        ("default", 8, "cuda"),
+    ]
     assert len(rows) == 8 and not any(map(serving.standing(asked), rows))
-    common = {**records.host(), "tensorrt": serving.trt.__version__, "precision": "fp16", "settings": None}
+    common = {
+        **records.host(),
+        "tensorrt": serving.trt.__version__,
+        "precision": "fp16",
+        "settings": None,
+    }
     records.append(records.SERVING, [{**common, **row} for row in rows])
     assert all(map(serving.standing(asked), rows))
     several = list(serving.wanted("unet", ["default"], [8], several=True))

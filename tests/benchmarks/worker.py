@@ -1,4 +1,6 @@
-"""A worker for the fleet's test: takes jobs, notes who did each, and is killed by the job named `crash`."""
+"""A worker for the fleet's test: takes jobs, notes who did each, and is killed by the job named
+`crash`.
+"""
 
 from __future__ import annotations
 

@@ -59,10 +59,14 @@ def small(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def run() -> Callable[..., Result]:
-    """The command line within this process; `result.output` is both streams, `stdout` and `stderr` are each."""
+    """The command line within this process; `result.output` is both streams, `stdout` and `stderr`
+    are each.
+    """
 
     def invoke(*arguments: object) -> Result:
-        return CliRunner().invoke(main, [str(argument) for argument in arguments], catch_exceptions=False)
+        return CliRunner().invoke(
+            main, [str(argument) for argument in arguments], catch_exceptions=False
+        )
 
     return invoke
 
@@ -75,5 +79,10 @@ def start(*arguments: object, **more: str) -> subprocess.Popen[str]:
     """The command line as a process of its own, its streams piped."""
     command = [*PROGRAM, *map(str, arguments)]
     return subprocess.Popen(
-        command, env=environment(**more), text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd="/"
+        command,
+        env=environment(**more),
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        cwd="/",
     )

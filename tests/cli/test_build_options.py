@@ -1,4 +1,6 @@
-"""The builder's options on the command line: each reaches TensorRT, or is refused with words that help."""
+"""The builder's options on the command line: each reaches TensorRT, or is refused with words that
+help.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ on_rtx = pytest.mark.skipif(flavour.resolve() != "tensorrt-rtx", reason="what RT
 
 @pytest.mark.parametrize("size", ["", "0", "-1G", "inf", "nan", "1e400", "9999999G", "much", "0.1"])
 @pytest.mark.parametrize("option", ["--workspace", "--pool"])
-def test_what_is_no_size_is_usage(small: Path, tmp_path: Path, run: Run, option: str, size: str) -> None:
+def test_what_is_no_size_is_usage(
+    small: Path, tmp_path: Path, run: Run, option: str, size: str
+) -> None:
     given = size if option == "--workspace" else f"tactic_dram={size}"
     result = run("repo", small, "--out", tmp_path / "out", option, given)
     assert result.exit_code == 2
@@ -77,23 +81,31 @@ GIVEN = {
 }
 
 
-@pytest.mark.parametrize("name", sorted({field.name for field in fields(BuildOptions)} - {"profiling_verbosity"}))
+@pytest.mark.parametrize(
+    "name", sorted({field.name for field in fields(BuildOptions)} - {"profiling_verbosity"})
+)
 def test_the_command_that_reproduces_a_crash_has_every_option(small: Path, name: str) -> None:
     """It is read back by the command line itself; profiling_verbosity stands in manifests alone."""
     chosen = BuildOptions(**{name: GIVEN.get(name, True)})
     (spec,) = load(small)
-    words = shlex.split(replace(Order(spec, Path("out")), flavour="tensorrt-rtx", options=chosen).reproduce)
+    words = shlex.split(
+        replace(Order(spec, Path("out")), flavour="tensorrt-rtx", options=chosen).reproduce
+    )
     assert words[:2] == ["trt-build", "repo"]
     context = repo_command.make_context("repo", words[2:])
     assert build_options.taken(dict(context.params)) == chosen
 
 
-@pytest.mark.parametrize(("url", "read"), [(None, (None, True)), ("s3://b/plans", ("s3://b/plans", False))])
+@pytest.mark.parametrize(
+    ("url", "read"), [(None, (None, True)), ("s3://b/plans", ("s3://b/plans", False))]
+)
 def test_the_command_that_reproduces_a_crash_leaves_other_stores_alone(
     small: Path, url: str | None, read: tuple[str | None, bool]
 ) -> None:
     (spec,) = load(small)
-    given = repo_command.make_context("repo", shlex.split(Order(spec, Path("out"), store=url).reproduce)[2:]).params
+    given = repo_command.make_context(
+        "repo", shlex.split(Order(spec, Path("out"), store=url).reproduce)[2:]
+    ).params
     assert (given["store"], given["no_store"]) == read
 
 
@@ -101,5 +113,9 @@ def test_the_command_that_reproduces_a_crash_has_the_samples_values(tmp_path: Pa
     file, sample = save(Small(), tmp_path / "net.pt", None), tmp_path / "a b.npz"
     numpy.savez(sample, x=numpy.full((2, 4), 7, "float32"))
     (spec,) = load(file, sample=sample)
-    given = repo_command.make_context("repo", shlex.split(Order(spec, Path("out")).reproduce)[2:]).params
-    assert load(given["models"], inputs=options.parsed(given["inputs"]), sample=given["sample"]) == [spec]
+    given = repo_command.make_context(
+        "repo", shlex.split(Order(spec, Path("out")).reproduce)[2:]
+    ).params
+    assert load(
+        given["models"], inputs=options.parsed(given["inputs"]), sample=given["sample"]
+    ) == [spec]

@@ -79,23 +79,37 @@ def test_repo_takes_inputs_in_place_of_a_manifest(tmp_path: Path, run: Run, give
 
 def test_five_mistakes_show_and_nothing_is_written(small: Path, tmp_path: Path, run: Run) -> None:
     (small / "small.yaml").write_text(
-        "inputs:\n- name: x\n  dtype: float\n  shape: [bacth, 4]\ndims:\n  batch: {min: 4, opt: 2, max: 8}\n"
-        "instances: two\nprecison: fp16\n"
+        "inputs:\n- name: x\n  dtype: float\n  shape: [bacth, 4]\ndims:\n  batch: {min: 4, opt: 2,"
+        " max: 8}\ninstances: two\nprecison: fp16\n"
     )
     before = leftovers(tmp_path)
     result = run("repo", small, "--out", tmp_path / "out")
     assert result.exit_code == 2
-    for line, words in [(3, "'float32'?"), (4, "'batch'?"), (6, "min 4"), (7, "whole number"), (8, "'precision'?")]:
-        assert any(f"small.yaml:{line}:" in text and words in text for text in result.stderr.splitlines())
+    for line, words in [
+        (3, "'float32'?"),
+        (4, "'batch'?"),
+        (6, "min 4"),
+        (7, "whole number"),
+        (8, "'precision'?"),
+    ]:
+        assert any(
+            f"small.yaml:{line}:" in text and words in text for text in result.stderr.splitlines()
+        )
     assert leftovers(tmp_path) == before
 
 
 @pytest.mark.parametrize("command", ["repo", "check", "lower", "init", "inspect"])
 @pytest.mark.parametrize(
     ("kind", "words"),
-    [("checkpoint", "a checkpoint of torch.save"), ("truncated", "truncated or damaged"), ("empty", "is empty")],
+    [
+        ("checkpoint", "a checkpoint of torch.save"),
+        ("truncated", "truncated or damaged"),
+        ("empty", "is empty"),
+    ],
 )
-def test_a_file_that_is_not_torchscript(tmp_path: Path, run: Run, command: str, kind: str, words: str) -> None:
+def test_a_file_that_is_not_torchscript(
+    tmp_path: Path, run: Run, command: str, kind: str, words: str
+) -> None:
     file = save(Small(), tmp_path / "net.pt")
     if kind == "checkpoint":
         torch.save(Small().state_dict(), file)
@@ -130,7 +144,9 @@ def test_batches_that_profiles_lose_to_each_other_are_warned_of(
         result = run(command, small, *out)
         assert result.exit_code == 0
         (line,) = [text for text in result.output.splitlines() if "warning" in text]
-        assert line.startswith("long: warning: profiles p0 (batch 1 to 32) and p1 (batch 1 to 8) differ")
+        assert line.startswith(
+            "long: warning: profiles p0 (batch 1 to 32) and p1 (batch 1 to 8) differ"
+        )
 
 
 def test_a_bad_model_does_not_stop_the_others(small: Path, tmp_path: Path, run: Run) -> None:
@@ -163,7 +179,9 @@ def test_a_missing_file_and_an_empty_folder(tmp_path: Path, run: Run) -> None:
     assert run("lower", tmp_path / "none.pt").exit_code == 1
 
 
-def test_check_tells_operators_and_config_and_writes_nothing(small: Path, tmp_path: Path, run: Run) -> None:
+def test_check_tells_operators_and_config_and_writes_nothing(
+    small: Path, tmp_path: Path, run: Run
+) -> None:
     before = leftovers(tmp_path) | leftovers(small)
     result = run("check", small, "--paranoid")
     assert result.exit_code == 0, result.output
@@ -175,7 +193,9 @@ def test_check_tells_operators_and_config_and_writes_nothing(small: Path, tmp_pa
     assert report["layers"] > 0
 
 
-def test_check_names_what_tensorrt_cannot_take_and_what_would_run_where(tmp_path: Path, run: Run) -> None:
+def test_check_names_what_tensorrt_cannot_take_and_what_would_run_where(
+    tmp_path: Path, run: Run
+) -> None:
     class Odd(torch.nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return torch.linalg.svdvals(x * 2)
@@ -205,7 +225,11 @@ def test_a_manifest_that_the_module_refuses_is_told_in_its_words(
     (small / "small.yaml").write_text(MANIFEST.replace(*wrong))
     result = run(command, small, *(["--out", tmp_path / "out"] if command == "repo" else []))
     assert result.exit_code in (1, 2)
-    assert words in result.output and "defect" not in result.output and "outputs (y, z)" not in result.output
+    assert (
+        words in result.output
+        and "defect" not in result.output
+        and "outputs (y, z)" not in result.output
+    )
 
 
 def test_init_writes_a_manifest_that_builds(tmp_path: Path, run: Run) -> None:
@@ -238,7 +262,9 @@ def test_init_reads_convolutions_and_embeddings(tmp_path: Path, run: Run) -> Non
             super().__init__()
             self.conv, self.table = torch.nn.Conv2d(6, 4, 3, groups=2), torch.nn.Embedding(10, 4)
 
-        def forward(self, image: torch.Tensor, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        def forward(
+            self, image: torch.Tensor, ids: torch.Tensor
+        ) -> tuple[torch.Tensor, torch.Tensor]:
             return self.conv(image), self.table(ids)
 
     assert run("init", save(Sees(), tmp_path / "net.pt", None)).exit_code == 0
@@ -258,7 +284,9 @@ def test_init_does_not_overwrite_what_someone_wrote(small: Path, run: Run) -> No
     assert leftovers(small) == {"small.pt", "small.yaml"}
 
 
-def test_lower_prints_the_graph_the_passes_and_a_diff(small: Path, tmp_path: Path, run: Run) -> None:
+def test_lower_prints_the_graph_the_passes_and_a_diff(
+    small: Path, tmp_path: Path, run: Run
+) -> None:
     file = small / "small.pt"
     graph = run("lower", file).stdout
     assert graph.startswith("# x -> output\ngraph(")
@@ -273,8 +301,12 @@ def test_lower_prints_the_graph_the_passes_and_a_diff(small: Path, tmp_path: Pat
     assert torch.equal(lowered(x)[0], torch.jit.load(str(file))(x))
 
 
-def test_lower_stops_where_it_is_told_and_names_the_pass_that_was_meant(small: Path, run: Run) -> None:
-    stopped = json.loads(run("lower", small / "small.pt", "--stop-after", "inline", "--json").stdout)
+def test_lower_stops_where_it_is_told_and_names_the_pass_that_was_meant(
+    small: Path, run: Run
+) -> None:
+    stopped = json.loads(
+        run("lower", small / "small.pt", "--stop-after", "inline", "--json").stdout
+    )
     assert stopped["passes"][-1]["name"] == "inline"
     result = run("lower", small / "small.pt", "--show", "inlin")
     assert result.exit_code == 2
@@ -290,13 +322,18 @@ class Attention(torch.nn.Module):
         return torch.softmax(torch.matmul(self.query(x), x.transpose(-1, -2)) / 2.0, dim=-1)
 
 
-def test_lower_shows_what_conversion_does_for_a_precision(small: Path, tmp_path: Path, run: Run) -> None:
+def test_lower_shows_what_conversion_does_for_a_precision(
+    small: Path, tmp_path: Path, run: Run
+) -> None:
     torch.jit.trace(Attention(), torch.randn(2, 3, 4)).save(tmp_path / "attention.pt")
     half = ("lower", tmp_path / "attention.pt", "--precision", "fp16")
     assert "aten::div" in run(*half, "--show", "scale-queries").stdout
     stopped = json.loads(run(*half, "--stop-after", "scale-queries", "--json").stdout)
     assert stopped["passes"][-1]["name"] == "scale-queries"
-    assert "scale-queries did not run" in run("lower", small / "small.pt", *half[2:], "--show", "scale-queries").stdout
+    assert (
+        "scale-queries did not run"
+        in run("lower", small / "small.pt", *half[2:], "--show", "scale-queries").stdout
+    )
     early = json.loads(run(*half, "--stop-after", "inline", "--json").stdout)
     assert early["passes"][-1]["name"] == "inline"
     for name, precision in (("scale-queries", "fp16"), ("scale-scores", "fp32")):
@@ -304,7 +341,9 @@ def test_lower_shows_what_conversion_does_for_a_precision(small: Path, tmp_path:
         assert refused.exit_code == 2 and f"add --precision {precision}" in refused.stderr
 
 
-def test_inspect_prints_a_network_a_plan_a_model_and_a_repository(small: Path, published: Path, run: Run) -> None:
+def test_inspect_prints_a_network_a_plan_a_model_and_a_repository(
+    small: Path, published: Path, run: Run
+) -> None:
     layers = json.loads(run("inspect", small, "--json").stdout)["layers"]
     assert "ACTIVATION" in [layer["type"] for layer in layers]
     assert "aten::relu" in run("inspect", small / "small.pt").stdout
@@ -341,7 +380,9 @@ def test_doctor_says_what_is_here_and_what_is_missing_for_what(run: Run) -> None
     assert "needed for" in run("doctor").stdout
 
 
-def test_doctor_says_with_four_that_nothing_can_be_built(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_doctor_says_with_four_that_nothing_can_be_built(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from builder.engine import flavour
 
     monkeypatch.setattr(flavour, "installed", list)
@@ -361,7 +402,9 @@ def test_a_repository_that_cannot_be_written_is_said_before_anything_is_built(
     assert f"{tmp_path / 'file'} is no folder" in blocked.stderr
     (tmp_path / "closed").mkdir()
     real = os.access
-    monkeypatch.setattr(os, "access", lambda path, mode: Path(path) != tmp_path / "closed" and real(path, mode))
+    monkeypatch.setattr(
+        os, "access", lambda path, mode: Path(path) != tmp_path / "closed" and real(path, mode)
+    )
     refused = run("repo", small, "--out", tmp_path / "closed" / (below or "out"))
     assert (refused.exit_code, "load" in refused.stderr) == (4, False)
     assert f"nothing can be written into {tmp_path / 'closed'}" in refused.stderr
@@ -379,7 +422,11 @@ def test_a_link_to_nothing_is_told_as_one(small: Path, tmp_path: Path, run: Run)
         words = f"{tmp_path / link} is a link to {target}, which is not there"
         for out in (tmp_path / link, tmp_path / link / "out"):
             result = run("repo", small, "--out", out)
-            assert (result.exit_code, words in result.stderr, "load" in result.stderr) == (2, True, False)
+            assert (result.exit_code, words in result.stderr, "load" in result.stderr) == (
+                2,
+                True,
+                False,
+            )
         result = run("check", tmp_path / link)
         assert (result.exit_code, words in result.stderr) == (2, True)
     os.mkfifo(tmp_path / "pipe.pt")
@@ -387,7 +434,9 @@ def test_a_link_to_nothing_is_told_as_one(small: Path, tmp_path: Path, run: Run)
 
 
 def test_ctrl_c_during_a_build_leaves_no_half_of_anything(small: Path, tmp_path: Path) -> None:
-    """Interrupted at the start of each phase that writes or works long: 130, and a repository that is whole or none."""
+    """Interrupted at the start of each phase that writes or works long: 130, and a repository that
+    is whole or none.
+    """
     for phase in ("convert", "build", "publish"):
         out = tmp_path / phase / "out"
         out.parent.mkdir()
@@ -398,7 +447,8 @@ def test_ctrl_c_during_a_build_leaves_no_half_of_anything(small: Path, tmp_path:
                 process.send_signal(signal.SIGINT)
                 break
         _, rest = process.communicate(timeout=120)
-        assert process.returncode in (130, 0), rest  # 0: it was done before the signal could be heard
+        # 0: it was done before the signal could be heard
+        assert process.returncode in (130, 0), rest
         whole = {"config.pbtxt", "1", "goldens", "trt-build.json"}
         assert {name for name in leftovers(out.parent) if name not in ("out", ".env")} == set()
         assert not out.exists() or leftovers(out / "small") >= whole
@@ -409,7 +459,11 @@ def test_ctrl_c_during_a_build_leaves_no_half_of_anything(small: Path, tmp_path:
 
 
 def test_ports_are_counted_from_the_first_and_each_can_be_its_own() -> None:
-    assert ports(None, None, None, None) == {"http_port": 8000, "grpc_port": 8001, "metrics_port": 8002}
+    assert ports(None, None, None, None) == {
+        "http_port": 8000,
+        "grpc_port": 8001,
+        "metrics_port": 8002,
+    }
     assert ports(9000, None, 7, None) == {"http_port": 9000, "grpc_port": 7, "metrics_port": 9002}
     assert ports(0, None, None, None) == {"http_port": 0, "grpc_port": 0, "metrics_port": 0}
 
@@ -437,16 +491,25 @@ def test_serve_refuses_what_no_server_can_have(
     assert (result.exit_code, words in result.stderr) == (code, True), result.stderr
 
 
-@pytest.mark.parametrize("url", ["loc alhost:80", "localhost:80:80", "localhost:99999", "[::1", "http://", ":8000"])
+@pytest.mark.parametrize(
+    "url", ["loc alhost:80", "localhost:80:80", "localhost:99999", "[::1", "http://", ":8000"]
+)
 @pytest.mark.parametrize("flag", ["--url", "--grpc-url"])
 def test_an_address_that_is_none_is_usage(published: Path, run: Run, flag: str, url: str) -> None:
     result = run("verify", published, flag, url)
-    assert (result.exit_code, f"{url!r} is no address of an endpoint" in result.stderr) == (2, True), result.stderr
+    assert (result.exit_code, f"{url!r} is no address of an endpoint" in result.stderr) == (
+        2,
+        True,
+    ), result.stderr
 
 
-def test_verify_of_no_endpoint_is_environment_and_of_no_address_usage(published: Path, run: Run) -> None:
+def test_verify_of_no_endpoint_is_environment_and_of_no_address_usage(
+    published: Path, run: Run
+) -> None:
     assert run("verify", published).exit_code == 2
-    assert run("verify", published, "--url", "127.0.0.1:1", "--grpc-url", "127.0.0.1:2").exit_code == 4
+    assert (
+        run("verify", published, "--url", "127.0.0.1:1", "--grpc-url", "127.0.0.1:2").exit_code == 4
+    )
 
 
 def test_ctrl_c_while_an_answer_is_waited_for_is_one_line(published: Path) -> None:
@@ -469,7 +532,9 @@ def test_verify_serves_compares_and_fails_with_three(published: Path, run: Run) 
     assert "1 of 1 models passed" in result.stdout
     golden = published / "small" / "goldens" / "p0-opt.npz"
     with numpy.load(golden) as arrays:
-        changed = {key: arrays[key] + (1 if key.startswith("output") else 0) for key in arrays.files}
+        changed = {
+            key: arrays[key] + (1 if key.startswith("output") else 0) for key in arrays.files
+        }
     numpy.savez(golden, **changed)
     result = run("verify", published, "--serve", "--json")
     assert result.exit_code == 3
@@ -481,11 +546,15 @@ def test_verify_serves_compares_and_fails_with_three(published: Path, run: Run) 
 
 @pytest.mark.live
 @pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM])
-def test_serve_answers_until_it_is_told_to_stop(published: Path, run: Run, stop: signal.Signals) -> None:
+def test_serve_answers_until_it_is_told_to_stop(
+    published: Path, run: Run, stop: signal.Signals
+) -> None:
     process = start("serve", published, "--port", "0", "--json")
     assert process.stdout is not None
     said = json.loads("".join(iter(process.stdout.readline, "}\n")) + "}")
-    result = run("verify", published, "--url", said["http"], "--grpc-url", said["grpc"], "--repeat", "0")
+    result = run(
+        "verify", published, "--url", said["http"], "--grpc-url", said["grpc"], "--repeat", "0"
+    )
     assert result.exit_code == 0, result.output
     process.send_signal(stop)
     process.communicate(timeout=60)

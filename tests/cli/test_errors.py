@@ -60,7 +60,9 @@ def test_an_error_says_what_where_and_how_to_mend_it() -> None:
 
 
 def test_an_error_as_json_is_one_document_on_stdout() -> None:
-    result = raising(errors.ModelFileError("it is broken", where="a.pt", fix="save it again"), "--json")
+    result = raising(
+        errors.ModelFileError("it is broken", where="a.pt", fix="save it again"), "--json"
+    )
     assert json.loads(result.stdout) == {
         "error": {
             "kind": "ModelFileError",
@@ -74,7 +76,9 @@ def test_an_error_as_json_is_one_document_on_stdout() -> None:
 
 def test_mistakes_and_operators_arrive_in_json_one_by_one() -> None:
     mistakes = [errors.Mistake("a.yaml", 3, "m", "f"), errors.Mistake("a.yaml", 4, "n")]
-    found = json.loads(raising(errors.ManifestError(mistakes), "--json").stdout)["error"]["mistakes"]
+    found = json.loads(raising(errors.ManifestError(mistakes), "--json").stdout)["error"][
+        "mistakes"
+    ]
     assert [(mistake["line"], mistake["message"]) for mistake in found] == [(3, "m"), (4, "n")]
     operator = errors.UnsupportedOperator("aten::x", "n", "a.py:1", "none", "fix")
     found = json.loads(raising(errors.UnsupportedOperators([operator]), "--json").stdout)["error"]
@@ -91,8 +95,8 @@ def test_a_defect_asks_to_be_reported_and_shows_no_traceback() -> None:
 def test_a_defect_in_a_worker_names_the_line_that_failed_there() -> None:
     error = ZeroDivisionError("division by zero")
     error.__cause__ = RuntimeError(
-        'File "/x/builder/engine/zygote.py", line 90, in _run\n  File "/x/builder/conversion/a.py", line 7, in relu\n'
-        '  File "/lib/torch/b.py", line 1, in c'
+        'File "/x/builder/engine/zygote.py", line 90, in _run\n  File "/x/builder/conversion/a.py",'
+        ' line 7, in relu\n  File "/lib/torch/b.py", line 1, in c'
     )
     assert "/x/builder/conversion/a.py:7 in relu" in raising(error).stderr
 
@@ -129,7 +133,9 @@ def test_a_commands_number_is_its_exit_code() -> None:
     assert CliRunner().invoke(partly).exit_code == 3
 
 
-def test_ctrl_c_while_a_command_is_imported_is_an_interrupt_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_c_while_a_command_is_imported_is_an_interrupt_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def interrupted(name: str) -> None:
         raise KeyboardInterrupt
 

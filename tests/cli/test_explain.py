@@ -17,7 +17,10 @@ Run = Callable[..., Result]
 
 def test_before_and_after_a_build_and_a_change(small: Path, tmp_path: Path, run: Run) -> None:
     out = tmp_path / "out"
-    assert "small: would be built because: there was none before" in run("explain", small, "--out", out).stdout
+    assert (
+        "small: would be built because: there was none before"
+        in run("explain", small, "--out", out).stdout
+    )
     assert run("repo", small, "--out", out).exit_code == 0
     text = run("explain", small, "--out", out).stdout
     assert text.startswith("small: unchanged\n")
@@ -29,12 +32,17 @@ def test_before_and_after_a_build_and_a_change(small: Path, tmp_path: Path, run:
     assert "small: would be built because: precision fp32 -> fp16" in text
 
 
-def test_a_repository_is_refused_with_the_models_that_it_has(small: Path, tmp_path: Path, run: Run) -> None:
+def test_a_repository_is_refused_with_the_models_that_it_has(
+    small: Path, tmp_path: Path, run: Run
+) -> None:
     out = tmp_path / "out"
     run("repo", small, "--out", out, "--no-store")
     refused = run("explain", out)
     assert refused.exit_code == 2 and f"{out} is a repository" in refused.stderr
-    assert f"one of {out / 'small'}" in refused.stderr and "put TorchScript files there" not in refused.stderr
+    assert (
+        f"one of {out / 'small'}" in refused.stderr
+        and "put TorchScript files there" not in refused.stderr
+    )
     assert "no models in" in run("explain", out / "small" / "goldens").stderr
 
 
@@ -62,7 +70,9 @@ def test_without_a_repository_the_store_knows(small: Path, tmp_path: Path, run: 
     assert report["because"] == "there was none before"
 
 
-def test_a_store_that_does_not_answer_stops_no_explanation(small: Path, tmp_path: Path, run: Run) -> None:
+def test_a_store_that_does_not_answer_stops_no_explanation(
+    small: Path, tmp_path: Path, run: Run
+) -> None:
     run("repo", small, "--out", tmp_path / "out", "--no-store")
     (tmp_path / "file").touch()
     said = run("explain", small, "--out", tmp_path / "out", "--store", tmp_path / "file")
@@ -71,5 +81,7 @@ def test_a_store_that_does_not_answer_stops_no_explanation(small: Path, tmp_path
 
 
 def test_explain_imports_neither_torch_nor_tensorrt(small: Path) -> None:
-    assert not {"torch", "tensorrt", "tensorrt_rtx", "numpy"} & imported("explain", str(small), "--no-store")
+    assert not {"torch", "tensorrt", "tensorrt_rtx", "numpy"} & imported(
+        "explain", str(small), "--no-store"
+    )
     assert "torch" in sys.modules

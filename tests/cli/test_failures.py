@@ -1,4 +1,6 @@
-"""An error that nobody raised on purpose is the failure of its model: named, with its exit code, the others go on."""
+"""An error that nobody raised on purpose is the failure of its model: named, with its exit code,
+the others go on.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,10 @@ def convert_or_cut(lowered, spec, names):
 
 cut.convert_or_cut = convert_or_cut
 """
-ALLOCATOR = "[enforce fail at alloc_cpu.cpp:117] DefaultCPUAllocator: can't allocate memory: you tried 9 bytes."
+ALLOCATOR = (
+    "[enforce fail at alloc_cpu.cpp:117] DefaultCPUAllocator: can't allocate memory: you tried 9"
+    " bytes."
+)
 KINDS = {
     "memory": ("raise MemoryError", 4, "there is not enough memory"),
     "torch": (f'raise RuntimeError("{ALLOCATOR}")', 4, "can't allocate memory: you tried 9 bytes"),
@@ -56,7 +61,9 @@ def test_repo_names_the_model_and_builds_the_others(
 ) -> None:
     _, code, words = KINDS[kind]
     out = tmp_path / "out"
-    result = run("repo", models, "--out", out, "--no-store", isolate, "--plugin", plugin(tmp_path, kind))
+    result = run(
+        "repo", models, "--out", out, "--no-store", isolate, "--plugin", plugin(tmp_path, kind)
+    )
     assert result.exit_code == code
     assert "error: bad: " in result.stderr and words in result.stderr
     assert "1 of 2 models" in result.stdout and "Traceback" not in result.output
@@ -64,7 +71,9 @@ def test_repo_names_the_model_and_builds_the_others(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_check_names_the_model_and_checks_the_others(models: Path, tmp_path: Path, run: Run, kind: str) -> None:
+def test_check_names_the_model_and_checks_the_others(
+    models: Path, tmp_path: Path, run: Run, kind: str
+) -> None:
     _, code, words = KINDS[kind]
     result = run("check", models, "--json", "--plugin", plugin(tmp_path, kind))
     bad, small = json.loads(result.stdout)["models"]
@@ -80,20 +89,28 @@ def test_failures_of_several_kinds_end_with_1(models: Path, tmp_path: Path, run:
         assert run(*words, "--plugin", plugin(tmp_path, "defect")).exit_code == 1
 
 
-@pytest.mark.parametrize("words", [["repo", "--out", "out", "--no-store"], ["check"]], ids=["repo", "check"])
+@pytest.mark.parametrize(
+    "words", [["repo", "--out", "out", "--no-store"], ["check"]], ids=["repo", "check"]
+)
 def test_the_traceback_of_a_defect_is_in_json_and_shown_by_debug(
     models: Path, tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch, words: list[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    result = run(words[0], models, *words[1:], "--debug", "--json", "--plugin", plugin(tmp_path, "defect"))
+    result = run(
+        words[0], models, *words[1:], "--debug", "--json", "--plugin", plugin(tmp_path, "defect")
+    )
     bad, _ = json.loads(result.stdout)["models"]
     assert bad["error"]["kind"] == "Defect" and "defect_plugin.py" in bad["error"]["traceback"]
     assert "bad: Traceback" in result.stderr and "ZeroDivisionError" in result.stderr
     assert "please report it" in bad["error"]["fix"] and "/builder/" in bad["error"]["where"]
 
 
-def test_a_search_that_meets_a_defect_goes_on_with_the_next(models: Path, tmp_path: Path, run: Run) -> None:
+def test_a_search_that_meets_a_defect_goes_on_with_the_next(
+    models: Path, tmp_path: Path, run: Run
+) -> None:
     words = ["--search-precision", "--no-store", "--plugin", plugin(tmp_path, "defect")]
     result = run("repo", models, "--out", tmp_path / "out", *words)
-    assert result.exit_code == 70 and "bad: no precision was found: this is a defect" in result.stderr
+    assert (
+        result.exit_code == 70 and "bad: no precision was found: this is a defect" in result.stderr
+    )
     assert {path.name for path in (tmp_path / "out").iterdir()} == {"small"}

@@ -1,4 +1,6 @@
-"""Precision and the builder's options on the command line: searched for, checked before a build, shown by inspect."""
+"""Precision and the builder's options on the command line: searched for, checked before a build,
+shown by inspect.
+"""
 
 from __future__ import annotations
 
@@ -20,25 +22,54 @@ Run = Callable[..., Result]
 def test_repo_searches_writes_the_manifest_and_builds(tmp_path: Path, run: Run) -> None:
     models = save(tmp_path / "models", Overflowing())
     result = run(
-        "repo", models, "--out", tmp_path / "out", "--search-precision", "--no-isolate", "--no-store", "--json"
+        "repo",
+        models,
+        "--out",
+        tmp_path / "out",
+        "--search-precision",
+        "--no-isolate",
+        "--no-store",
+        "--json",
     )
     data = json.loads(result.stdout)
     assert result.exit_code == 0 and data["ok"]
     (found,) = data["search"]
-    assert (found["precision"], found["keep_fp32"], found["written"]) == ("fp16", ["layers.2/aten::linear_0"], True)
+    assert (found["precision"], found["keep_fp32"], found["written"]) == (
+        "fp16",
+        ["layers.2/aten::linear_0"],
+        True,
+    )
     assert found["trials"] == len(found["tried"]) > 2 and found["error"] is None
     assert "net: trial 1: 0 layers kept in float32" in result.stderr
-    assert "fp16, in float32: layers.2/aten::linear_0" in result.stderr and "written into" in result.stderr
+    assert (
+        "fp16, in float32: layers.2/aten::linear_0" in result.stderr
+        and "written into" in result.stderr
+    )
     facts = json.loads((tmp_path / "out" / "net" / "trt-build.json").read_text())
     assert facts["precision"] == "fp16"
 
 
-def test_a_model_whose_search_fails_fails_and_is_not_built_in_another_precision(tmp_path: Path, run: Run) -> None:
+def test_a_model_whose_search_fails_fails_and_is_not_built_in_another_precision(
+    tmp_path: Path, run: Run
+) -> None:
     """The manifest says float32 then, which would pass; the other model goes its way."""
     models = save(tmp_path / "models", Overflowing(scale=1.0))
-    words = ["repo", models, "--out", tmp_path / "out", "--search-precision", "--precision", "int8", "--no-isolate"]
+    words = [
+        "repo",
+        models,
+        "--out",
+        tmp_path / "out",
+        "--search-precision",
+        "--precision",
+        "int8",
+        "--no-isolate",
+    ]
     result = run(*words)
-    assert result.exit_code == 2 and "needs calibration data" in result.stderr and "fix:" in result.stderr
+    assert (
+        result.exit_code == 2
+        and "needs calibration data" in result.stderr
+        and "fix:" in result.stderr
+    )
     assert "0 of 1 models" in result.stdout and not (tmp_path / "out").exists()
     (models / "other.pt").write_bytes((models / "net.pt").read_bytes())
     (models / "other.yaml").write_text(SIXTEEN + "calibration: {data: [goldens]}\n")
@@ -64,11 +95,23 @@ def test_a_search_that_cannot_be_written_is_usage(tmp_path: Path, run: Run) -> N
         (["--pool", "nonsense=1M"], "memory_pools: TensorRT here has no 'nonsense'"),
     ],
 )
-def test_check_takes_the_builders_options(small: Path, run: Run, words: list[str], said: str) -> None:
+def test_check_takes_the_builders_options(
+    small: Path, run: Run, words: list[str], said: str
+) -> None:
     result = run("check", small, "--flavour", "tensorrt-rtx", *words)
     assert result.exit_code == 2 and said in result.output
     assert (
-        run("check", small, "--flavour", "tensorrt-rtx", "--target", "sm_89", "--pool", "workspace=1M").exit_code == 0
+        run(
+            "check",
+            small,
+            "--flavour",
+            "tensorrt-rtx",
+            "--target",
+            "sm_89",
+            "--pool",
+            "workspace=1M",
+        ).exit_code
+        == 0
     )
 
 
@@ -89,8 +132,17 @@ def test_plugins_are_imported_first(small: Path, tmp_path: Path, run: Run, comma
 
 def test_inspect_shows_what_is_kept_in_float32(tmp_path: Path, run: Run) -> None:
     models = save(
-        tmp_path / "models", Overflowing(), SIXTEEN + 'precision: fp16\nkeep_fp32: ["layers.2/aten::linear_0"]\n'
+        tmp_path / "models",
+        Overflowing(),
+        SIXTEEN + 'precision: fp16\nkeep_fp32: ["layers.2/aten::linear_0"]\n',
     )
     data = json.loads(run("inspect", models, "--json").stdout)
     products = [layer for layer in data["layers"] if layer["type"] == "MATRIX_MULTIPLY"]
-    assert [layer["outputs"][0]["dtype"] for layer in products] == ["HALF", "HALF", "FLOAT", "HALF", "HALF", "HALF"]
+    assert [layer["outputs"][0]["dtype"] for layer in products] == [
+        "HALF",
+        "HALF",
+        "FLOAT",
+        "HALF",
+        "HALF",
+        "HALF",
+    ]

@@ -31,17 +31,23 @@ HEAVY = {
 
 
 def imported(*arguments: str) -> set[str]:
-    """Top-level packages that the command line has imported when it is done, beyond the interpreter's own."""
+    """Top-level packages that the command line has imported when it is done, beyond the
+    interpreter's own.
+    """
     code = (
-        "import sys, json\nbare = set(sys.modules)\nfrom builder.cli import main\n"
-        f"main({list(arguments)!r}, standalone_mode=False)\n"
-        "print('\\n' + json.dumps(sorted({name.partition('.')[0] for name in set(sys.modules) - bare})))"
+        "import sys, json\nbare = set(sys.modules)\nfrom builder.cli import"
+        f" main\nmain({list(arguments)!r}, standalone_mode=False)\nprint('\\n' +"
+        " json.dumps(sorted({name.partition('.')[0] for name in set(sys.modules) - bare})))"
     )
-    done = subprocess.run([sys.executable, "-c", code], env=environment(), capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment(), capture_output=True, text=True, check=True
+    )
     return set(json.loads(done.stdout.splitlines()[-1]))
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["repo", "--help"], ["verify", "--help"]])
+@pytest.mark.parametrize(
+    "arguments", [["--help"], ["--version"], ["repo", "--help"], ["verify", "--help"]]
+)
 def test_help_imports_click_and_us_alone(arguments: list[str]) -> None:
     found = imported(*arguments)
     assert not found & HEAVY
@@ -50,18 +56,27 @@ def test_help_imports_click_and_us_alone(arguments: list[str]) -> None:
 
 def test_importing_builder_is_light() -> None:
     code = "import sys, builder, json; print(json.dumps(sorted(sys.modules)))"
-    done = subprocess.run([sys.executable, "-c", code], env=environment(), capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment(), capture_output=True, text=True, check=True
+    )
     assert not {name.partition(".")[0] for name in json.loads(done.stdout)} & HEAVY
 
 
 def test_help_takes_a_fifth_of_a_second_beyond_the_interpreter() -> None:
-    """Of a processor, and the best of several: on a machine that runs other tests, the clock would measure those."""
+    """Of a processor, and the best of several: on a machine that runs other tests, the clock would
+    measure those.
+    """
 
     def seconds(command: list[str]) -> float:
         before = os.times()
         subprocess.run(command, env=environment(), capture_output=True, check=True)
         after = os.times()
-        return after.children_user + after.children_system - before.children_user - before.children_system
+        return (
+            after.children_user
+            + after.children_system
+            - before.children_user
+            - before.children_system
+        )
 
     bare = min(seconds([sys.executable, "-c", "pass"]) for _ in range(5))
     assert min(seconds([*PROGRAM, "--help"]) for _ in range(5)) - bare < 0.2
@@ -102,7 +117,9 @@ def test_choices_are_those_of_the_rooms() -> None:
         (["verify", ".", "--serve", "--url", "x:1"], "leave --url"),
     ],
 )
-def test_a_typo_is_usage_and_names_what_was_meant(run: Callable[..., Result], arguments: list[str], words: str) -> None:
+def test_a_typo_is_usage_and_names_what_was_meant(
+    run: Callable[..., Result], arguments: list[str], words: str
+) -> None:
     result = run(*arguments)
     assert result.exit_code == 2
     assert words in result.stderr

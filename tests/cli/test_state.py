@@ -1,4 +1,6 @@
-"""What the commands say of state: init guesses it, check and inspect show it, --state says who keeps it."""
+"""What the commands say of state: init guesses it, check and inspect show it, --state says who
+keeps it.
+"""
 
 from __future__ import annotations
 
@@ -26,11 +28,20 @@ def test_init_guesses_a_recurrent_layers_state(folder: Path, run: Run) -> None:
     assert run("init", folder / "recogniser.pt", "--force").exit_code == 0
     text = (folder / "recogniser.yaml").read_text()
     (spec,) = load(folder)
-    assert [tensor.shape for tensor in spec.inputs] == [("batch", "length", 6), (2, "batch", 5), (2, "batch", 5)]
+    assert [tensor.shape for tensor in spec.inputs] == [
+        ("batch", "length", 6),
+        (2, "batch", 5),
+        (2, "batch", 5),
+    ]
     assert not spec.state
-    (folder / "recogniser.yaml").write_text(text.replace("# state", "state").replace("#   -", "  -"))
+    (folder / "recogniser.yaml").write_text(
+        text.replace("# state", "state").replace("#   -", "  -")
+    )
     (spec,) = load(folder)
-    assert [(state.input, state.output) for state in spec.state] == [("h0", "output_1"), ("c0", "output_2")]
+    assert [(state.input, state.output) for state in spec.state] == [
+        ("h0", "output_1"),
+        ("c0", "output_2"),
+    ]
     assert run("check", folder).exit_code == 0
 
 
@@ -45,7 +56,9 @@ class Packed(torch.nn.Module):
     def forward(
         self, x: torch.Tensor, lengths: torch.Tensor, h0: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        packed = torch.nn.utils.rnn.pack_padded_sequence(x, lengths.cpu(), True, self.enforce_sorted)
+        packed = torch.nn.utils.rnn.pack_padded_sequence(
+            x, lengths.cpu(), True, self.enforce_sorted
+        )
         packed, h = self.first(packed, h0)
         packed, last = self.second(packed)
         y, _ = torch.nn.utils.rnn.pad_packed_sequence(packed, True, 0.0, x.size(1))
@@ -59,7 +72,11 @@ def test_init_guesses_packed_sequences(tmp_path: Path, run: Run, enforce_sorted:
         {"input": "h0", "output": "output_1"}
     ]
     (spec,) = load(tmp_path)
-    assert [tensor.shape for tensor in spec.inputs] == [("batch", "length", 6), ("batch",), (2, "batch", 5)]
+    assert [tensor.shape for tensor in spec.inputs] == [
+        ("batch", "length", 6),
+        ("batch",),
+        (2, "batch", 5),
+    ]
     assert [tensor.dtype for tensor in spec.inputs] == ["float32", "int64", "float32"]
     assert run("check", tmp_path).exit_code == 0
 

@@ -13,7 +13,9 @@ Run = Callable[..., Result]
 
 @pytest.mark.parametrize("url", ["memory://", "memory://plans", "simplecache::memory://plans"])
 @pytest.mark.parametrize("command", ["repo", "explain"])
-def test_a_store_in_memory_is_refused(small: Path, tmp_path: Path, run: Run, command: str, url: str) -> None:
+def test_a_store_in_memory_is_refused(
+    small: Path, tmp_path: Path, run: Run, command: str, url: str
+) -> None:
     """It would keep each plan until the process ends, which is at once."""
     result = run(command, small, "--out", tmp_path / "out", "--store", url)
     assert result.exit_code == 2
@@ -21,7 +23,9 @@ def test_a_store_in_memory_is_refused(small: Path, tmp_path: Path, run: Run, com
     assert not (tmp_path / "out").exists()
 
 
-def test_the_variable_is_named_where_it_says_so(small: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_variable_is_named_where_it_says_so(
+    small: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("TRT_BUILD_STORE", "memory://")
     assert "error: $TRT_BUILD_STORE memory://: a store in memory" in run("explain", small).stderr
     assert run("explain", small, "--no-store").exit_code == 0

@@ -32,7 +32,10 @@ def on_a_terminal(**more: str) -> str:
     """What the script writes when both streams are a terminal."""
     ours, theirs = pty.openpty()
     process = subprocess.Popen(
-        [sys.executable, "-c", SCRIPT], env=environment(**{"TERM": "xterm", **more}), stdout=theirs, stderr=theirs
+        [sys.executable, "-c", SCRIPT],
+        env=environment(**{"TERM": "xterm", **more}),
+        stdout=theirs,
+        stderr=theirs,
     )
     os.close(theirs)
     seen = b""
@@ -50,7 +53,13 @@ def on_a_terminal(**more: str) -> str:
 
 
 def test_a_pipe_gets_plain_lines() -> None:
-    done = subprocess.run([sys.executable, "-c", SCRIPT], env=environment(), capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT],
+        env=environment(),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     assert done.stdout == "model   ms\nnet      1\n[red]x  22\ndone\n"
     assert done.stderr == "net: lower\nnet: [bold]build\n"
 
@@ -81,15 +90,18 @@ def test_json_is_all_that_stands_on_stdout(capsys: pytest.CaptureFixture[str]) -
 
 @pytest.fixture(params=["", "1"], ids=["buffered", "unbuffered"])
 def shell(request: pytest.FixtureRequest) -> Shell:
-    """Runs a line of bash: the exit code of its first command, and what stands on standard error. Python writes when
-    its buffer is full or as it ends, unless it is told not to buffer."""
+    """Runs a line of bash: the exit code of its first command, and what stands on standard error.
+    Python writes when its buffer is full or as it ends, unless it is told not to buffer.
+    """
     return partial(_run, PYTHONUNBUFFERED=request.param)
 
 
 def _run(line: str, **more: str) -> subprocess.CompletedProcess[str]:
     command = " ".join(map(shlex.quote, [*PROGRAM, "doctor"]))
     script = f"{line.replace('doctor', command)}; exit ${{PIPESTATUS[0]}}"
-    return subprocess.run(["bash", "-c", script], env=environment(**more), capture_output=True, text=True, check=False)
+    return subprocess.run(
+        ["bash", "-c", script], env=environment(**more), capture_output=True, text=True, check=False
+    )
 
 
 def test_a_reader_that_has_enough_ends_the_command_silently(shell: Shell) -> None:

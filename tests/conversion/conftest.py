@@ -1,4 +1,6 @@
-"""`TRT_BUILD_TEST_DIALECT=8.6 pytest tests/conversion` runs the whole suite with networks written for TensorRT 8.6."""
+"""`TRT_BUILD_TEST_DIALECT=8.6 pytest tests/conversion` runs the whole suite with networks written
+for TensorRT 8.6.
+"""
 
 from __future__ import annotations
 
@@ -21,6 +23,8 @@ def old_dialect(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.fixture
 def strongly_typed() -> None:
-    """Skip the test where TensorRT, or the dialect that is played, chooses half itself: a `skipif` asks too early."""
+    """Skip the test where TensorRT, or the dialect that is played, chooses half itself: a `skipif`
+    asks too early.
+    """
     if not flavour.strongly_typed():
         pytest.skip("8.6 chooses half itself, and has no FP8")

@@ -1,10 +1,11 @@
-"""The operator harness: torch, the network's reference, the compiled plan and (with `-m gpu`) the engine, compared.
+"""The operator harness: torch, the network's reference, the compiled plan and (with `-m gpu`) the
+engine, compared.
 
     check("graph(%x : Tensor): %r : Tensor = aten::relu(%x) return (%r)", randn(2, 3))
     check(lambda x: x.relu(), randn(2, 3), dynamic={0: {0: "n"}})
 
-Tolerances: integers, bools and data movement are compared exactly (the default of rtol = atol = 0 for those dtypes);
-floats within FLOAT_RTOL/FLOAT_ATOL unless the test states others and says why.
+Tolerances: integers, bools and data movement are compared exactly (the default of rtol = atol = 0
+for those dtypes); floats within FLOAT_RTOL/FLOAT_ATOL unless the test states others and says why.
 """
 
 from __future__ import annotations
@@ -26,19 +27,24 @@ QUICK = BuildOptions(optimization_level=0)
 """Numbers are the question here, not speed: TensorRT times as few tactics as it can."""
 
 FLOAT_RTOL = {torch.float32: 2e-6, torch.float16: 2e-3, torch.bfloat16: 1.6e-2}
-"""A few ulp of one operation: 2^-23 is 1.2e-7 (float32, with room for another order of summation in a handful of
-terms), 2^-10 is 9.8e-4 (float16), 2^-7 is 7.8e-3 (bfloat16)."""
+"""A few ulp of one operation: 2^-23 is 1.2e-7 (float32, with room for another order of summation in
+a handful of terms), 2^-10 is 9.8e-4 (float16), 2^-7 is 7.8e-3 (bfloat16).
+"""
 FLOAT_ATOL = {torch.float32: 1e-6, torch.float16: 1e-3, torch.bfloat16: 8e-3}
 
 ENGINE_SLACK = 8
-"""How many times the tolerance an engine gets: its kernels use CUDA's fast intrinsics (a few ulp each, CUDA programming
-guide, "Intrinsic functions") and sum in another order. TensorRT documents no propagation of NaN, so it is not asked."""
+"""How many times the tolerance an engine gets: its kernels use CUDA's fast intrinsics (a few ulp
+each, CUDA programming guide, "Intrinsic functions") and sum in another order. TensorRT documents no
+propagation of NaN, so it is not asked.
+"""
 
 Dynamic = Mapping[int, Mapping[int, str]]
 """For each input, the axes that are dynamic and their names; axes of one name are equal."""
 
 
-def module_of(source: str | Callable[..., Any] | torch.nn.Module, inputs: Sequence[Any], trace: bool = False) -> Any:
+def module_of(
+    source: str | Callable[..., Any] | torch.nn.Module, inputs: Sequence[Any], trace: bool = False
+) -> Any:
     """A graph (IR text), or a scripted or traced module."""
     if isinstance(source, str):
         return torch._C.parse_ir(textwrap.dedent(source))
@@ -59,7 +65,9 @@ class _Wrapped(torch.nn.Module):
         return self.function(*inputs)
 
 
-def spec_of(tensor: torch.Tensor, axes: Mapping[int, str], spans: Mapping[str, tuple[int, int, int]]) -> Any:
+def spec_of(
+    tensor: torch.Tensor, axes: Mapping[int, str], spans: Mapping[str, tuple[int, int, int]]
+) -> Any:
     """The TensorSpec of a sample: its named axes dynamic, the others static."""
     axes = {axis % max(tensor.dim(), 1): name for axis, name in axes.items()}
     shape = tuple(axes.get(axis, length) for axis, length in enumerate(tensor.shape))
@@ -75,7 +83,9 @@ def convert(
     spans: Mapping[str, tuple[int, int, int]] | None = None,
     trace: bool = False,
 ) -> builder.Conversion:
-    """Convert with specs taken from the sample inputs; a dynamic axis ranges from 1 to twice its sample's size."""
+    """Convert with specs taken from the sample inputs; a dynamic axis ranges from 1 to twice its
+    sample's size.
+    """
     dynamic = dynamic or {}
     known = {
         name: (1, max(tensor.shape[axis], 1), 2 * max(tensor.shape[axis], 1))
@@ -101,7 +111,8 @@ def check(
     compile: bool = True,
     expected: Callable[..., Any] | None = None,
 ) -> builder.Conversion:
-    """Convert `source`, evaluate it at `inputs` and at each of `more`, and compare with torch; compile the plan.
+    """Convert `source`, evaluate it at `inputs` and at each of `more`, and compare with torch;
+    compile the plan.
 
     `expected` replaces the graph's own execution by torch as the truth. Returns the conversion.
     """
@@ -109,7 +120,8 @@ def check(
     for case in (inputs, *more):
         wanted = _flat(expected(*case)) if expected else list(conversion.lowered.run(*case))
         if not isinstance(source, str | torch._C.Graph) and not expected:
-            wanted = _flat(module_of(source, case, trace)(*case))  # the module itself, not what lowering made of it
+            # the module itself, not what lowering made of it
+            wanted = _flat(module_of(source, case, trace)(*case))
         _compare(builder.reference.run(conversion, case), wanted, conversion, rtol, atol)
     assert flavour.strongly_typed() or not old.refused(conversion.network)
     if compile and os.environ.get("TRT_BUILD_TEST_COMPILE", "1") != "0":
@@ -130,15 +142,25 @@ def _converted_or_skipped(*arguments: Any) -> builder.Conversion:
         raise
 
 
-def _check_engine(plan: bytes, conversion: Any, cases: Sequence[Sequence[torch.Tensor]], rtol: Any, atol: Any) -> None:
+def _check_engine(
+    plan: bytes, conversion: Any, cases: Sequence[Sequence[torch.Tensor]], rtol: Any, atol: Any
+) -> None:
     from builder.engine.run import Engine
 
     with Engine(plan) as engine:
         for case in cases:
             if not any(t.is_floating_point() and t.isnan().any() for t in case):
-                answers = dict(zip(engine.outputs, engine(*case), strict=True))  # 8.6 lists them in its own order
+                # 8.6 lists them in its own order
+                answers = dict(zip(engine.outputs, engine(*case), strict=True))
                 got = [answers[name] for name in conversion.outputs]
-                _compare(got, list(conversion.lowered.run(*case)), conversion, rtol, atol, slack=ENGINE_SLACK)
+                _compare(
+                    got,
+                    list(conversion.lowered.run(*case)),
+                    conversion,
+                    rtol,
+                    atol,
+                    slack=ENGINE_SLACK,
+                )
 
 
 def _flat(value: Any) -> list[torch.Tensor]:
@@ -149,13 +171,19 @@ def _flat(value: Any) -> list[torch.Tensor]:
 
 
 def carried(dtype: torch.dtype) -> torch.dtype:
-    """The dtype in which an output of torch's `dtype` comes (docs/engine.md): there is no float64 anywhere, and on 8.6
-    neither int64 nor small integers, which are int32 there."""
+    """The dtype in which an output of torch's `dtype` comes (docs/engine.md): there is no float64
+    anywhere, and on 8.6 neither int64 nor small integers, which are int32 there.
+    """
     return torch.float32 if dtype == torch.float64 else dtypes.endpoint(dtype, "OUTPUT")
 
 
 def _compare(
-    got: Sequence[Any], wanted: Sequence[Any], conversion: Any, rtol: Any, atol: Any, slack: float = 1
+    got: Sequence[Any],
+    wanted: Sequence[Any],
+    conversion: Any,
+    rtol: Any,
+    atol: Any,
+    slack: float = 1,
 ) -> None:
     assert len(got) == len(wanted)
     for answer, truth in zip(got, wanted, strict=True):

@@ -1,7 +1,9 @@
-"""TensorRT 8.6's dialect played on the flavour at hand, so that what is written for 8.6 runs where there is no GPU.
+"""TensorRT 8.6's dialect played on the flavour at hand, so that what is written for 8.6 runs where
+there is no GPU.
 
-The network is the flavour's own; hidden are the layers, operations and types that 8.6 has not, refused is what
-builder.engine.dialect says, and shapes and indices come as INT32. Only an engine of 8.6 shows what its builder says.
+The network is the flavour's own; hidden are the layers, operations and types that 8.6 has not,
+refused is what builder.engine.dialect says, and shapes and indices come as INT32. Only an engine of
+8.6 shows what its builder says.
 """
 
 from __future__ import annotations
@@ -21,7 +23,10 @@ HIDDEN = {
     "DataType": ("BF16", "INT64"),
 }
 """By enumeration, members that came after 8.6."""
-LATER = "add_squeeze add_unsqueeze add_cumulative add_attention add_dynamic_quantize add_rotary_embedding".split()
+LATER = (
+    "add_squeeze add_unsqueeze add_cumulative add_attention add_dynamic_quantize"
+    " add_rotary_embedding".split()
+)
 """INetworkDefinition's methods that came after 8.6."""
 
 
@@ -56,7 +61,9 @@ class _Module:
 
 
 class _Late:
-    """A layer that is added when its output is asked for: 8.6 settles its type by what it is given until then."""
+    """A layer that is added when its output is asked for: 8.6 settles its type by what it is given
+    until then.
+    """
 
     def __init__(self, network: Any) -> None:
         self.network, self.inputs, self.made = network, {}, None
@@ -97,7 +104,11 @@ class IIdentityLayer(_Late):
 
     def make(self) -> Any:
         converts = self.dtype != self.tensor.dtype
-        return self.network.add_cast(self.tensor, self.dtype) if converts else self.network.add_identity(self.tensor)
+        return (
+            self.network.add_cast(self.tensor, self.dtype)
+            if converts
+            else self.network.add_identity(self.tensor)
+        )
 
 
 class IMatrixMultiplyLayer:
@@ -148,7 +159,9 @@ class Old:
         product = self._network.add_matrix_multiply(a, operation, b, other)
         if product.get_output(0).dtype != self._trt.DataType.HALF:
             return product
-        return IMatrixMultiplyLayer(product, self._network.add_cast(product.get_output(0), self._trt.DataType.FLOAT))
+        return IMatrixMultiplyLayer(
+            product, self._network.add_cast(product.get_output(0), self._trt.DataType.FLOAT)
+        )
 
     def add_quantize(self, tensor: Any, scale: Any) -> Any:
         return self._network.add_quantize(tensor, scale, self._trt.DataType.INT8)
@@ -158,7 +171,9 @@ class Old:
 
 
 def _told(layer: Any, index: int, dtype: Any) -> None:
-    assert layer.get_output(index).dtype == dtype, f"{layer.name} gives {layer.get_output(index).dtype}, told {dtype}"
+    assert layer.get_output(index).dtype == dtype, (
+        f"{layer.name} gives {layer.get_output(index).dtype}, told {dtype}"
+    )
 
 
 def _said(tensor: Any, dtype: Any) -> None:
@@ -166,7 +181,9 @@ def _said(tensor: Any, dtype: Any) -> None:
 
 
 def play(patch: pytest.MonkeyPatch) -> None:
-    """Until `patch` is undone, conversion writes for 8.6; nothing happens where 8.6 itself is in use."""
+    """Until `patch` is undone, conversion writes for 8.6; nothing happens where 8.6 itself is in
+    use.
+    """
     if not flavour.strongly_typed():
         return
     own = flavour.load()
@@ -176,7 +193,12 @@ def play(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(facts, "typed", lambda network: TypedNetwork(Old(network, own)))
     patch.setattr(own.ILayer, "set_output_type", _told, raising=False)
     patch.setattr(own.ITensor, "dtype", property(own.ITensor.dtype.fget, _said))
-    patch.setattr(own.ILayer, "precision", property(lambda layer: None, lambda layer, dtype: None), raising=False)
+    patch.setattr(
+        own.ILayer,
+        "precision",
+        property(lambda layer: None, lambda layer, dtype: None),
+        raising=False,
+    )
     patch.setattr(own.ILayer, "precision_is_set", False, raising=False)
     forget()
 
@@ -189,7 +211,8 @@ def forget() -> None:
 
 WANTS: dict[str, Callable[[Any], bool]] = {
     "TOPK": lambda node: len(node.inputs) > 1 or node.layer.k > 0,  # "condition: k > 0"
-    "PARAMETRIC_RELU": lambda node: len(node.inputs[0].shape) > 0,  # "at least 1 dimensions are required for input"
+    # "at least 1 dimensions are required for input"
+    "PARAMETRIC_RELU": lambda node: len(node.inputs[0].shape) > 0,
 }
 """By layer, what 8.6 wants beside a type."""
 
@@ -203,7 +226,11 @@ def refused(network: Any) -> list[str]:
         settings = (getattr(node.layer, name, None) for name in ("op", "mode"))
         names = [node.kind, *(f"{node.kind}.{s.name}" for s in settings if hasattr(s, "name"))]
         read = node.inputs[0].dtype.name if node.inputs else ""
-        found += [f"{node.layer.name}: {name} of {read}" for name in names if read in dialect.REFUSED.get(name, ())]
+        found += [
+            f"{node.layer.name}: {name} of {read}"
+            for name in names
+            if read in dialect.REFUSED.get(name, ())
+        ]
         if not WANTS.get(node.kind, lambda node: True)(node):
             found.append(f"{node.layer.name}: {node.kind} as it is")
     return found

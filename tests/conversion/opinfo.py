@@ -1,9 +1,11 @@
 """torch's own operator database as a source of samples that nobody here chose.
 
-    python -m tests.conversion.opinfo [family or operator ...]      prints a line an operator, and what failed
+    python -m tests.conversion.opinfo [family or operator ...]      prints a line an operator, and
+    what failed
 
-Each operator of FAMILIES that `op_db` knows is run over its samples in float32, int64 and bool: the tensors of a sample
-become inputs, the rest constants; the traced function is converted and the network's reference compared with torch.
+Each operator of FAMILIES that `op_db` knows is run over its samples in float32, int64 and bool: the
+tensors of a sample become inputs, the rest constants; the traced function is converted and the
+network's reference compared with torch.
 """
 
 from __future__ import annotations
@@ -27,86 +29,119 @@ from tests.conversion.harness import carried, spec_of
 
 DTYPES = (torch.float32, torch.int64, torch.bool)
 RTOL = ATOL = 2e-5
-"""Sums of up to 200 terms in another order than torch's (200 * 2^-24 is 1.2e-5), and a few ulp for the rest."""
+"""Sums of up to 200 terms in another order than torch's (200 * 2^-24 is 1.2e-5), and a few ulp for
+the rest.
+"""
 WIDER = {
-    # Four products in a row of values up to 9: terms near 600 cancel to 0.5, which keeps 600 / 0.5 * 2^-24 = 7e-5.
+    # Four products in a row of values up to 9: terms near 600 cancel to 0.5, which keeps 600 / 0.5
+    # * 2^-24 = 7e-5.
     "nn.functional.multi_head_attention_forward": 3e-4,
 }
 """Operators whose samples need more, each with its reason."""
 ANY_OF_EQUALS = ("kthvalue", "median", "mode", "nanmedian", "topk")
-"""torch documents no rule for which place it gives among equal values: the second output is not compared."""
+"""torch documents no rule for which place it gives among equal values: the second output is not
+compared.
+"""
 
 FAMILIES: dict[str, str] = {
-    "elementwise": """
+    "elementwise": (
+        """
         __radd__ __rand__ __rdiv__ __rmod__ __rmul__ __ror__ __rpow__ __rsub__ __rxor__ add addcdiv addcmul atan2
         bitwise_and bitwise_left_shift bitwise_not bitwise_or bitwise_right_shift bitwise_xor clamp clamp_max clamp_min
         div eq floor_divide fmax fmin fmod ge gt isfinite isinf isnan isneginf isposinf le lerp logical_and logical_not
         logical_or logical_xor lt masked_fill maximum max minimum min mul nan_to_num ne pow remainder rsub sub
-        true_divide where""",
-    "unary": """
+        true_divide where"""
+    ),
+    "unary": (
+        """
         abs acos acosh asin asinh atan atanh ceil cos cosh deg2rad erf erfc exp exp2 expm1 floor frac log log10 log1p
         log2 logit neg positive rad2deg reciprocal round rsqrt sgn sigmoid sign sin sinc sinh sqrt square tan tanh
-        trunc""",
-    "activation": """
+        trunc"""
+    ),
+    "activation": (
+        """
         nn.functional.celu nn.functional.elu nn.functional.gelu nn.functional.glu nn.functional.hardshrink
         nn.functional.hardsigmoid nn.functional.hardswish nn.functional.hardtanh nn.functional.leaky_relu
         nn.functional.logsigmoid nn.functional.mish nn.functional.prelu nn.functional.relu nn.functional.relu6
         nn.functional.selu nn.functional.silu nn.functional.softplus nn.functional.softshrink nn.functional.softsign
-        nn.functional.tanhshrink nn.functional.threshold""",
-    "reduction": """
+        nn.functional.tanhshrink nn.functional.threshold"""
+    ),
+    "reduction": (
+        """
         all amax amin aminmax any argmax argmin argsort cdist count_nonzero cumprod cumsum dist kthvalue linalg.norm
         linalg.matrix_norm linalg.vector_norm log_softmax logsumexp mean msort nn.functional.cosine_similarity
         nn.functional.normalize nn.functional.pairwise_distance nn.functional.softmin norm prod softmax sort std
-        std_mean sum topk var var_mean""",
-    "normalization": """
+        std_mean sum topk var var_mean"""
+    ),
+    "normalization": (
+        """
         native_batch_norm native_layer_norm nn.functional.batch_norm nn.functional.group_norm
         nn.functional.instance_norm nn.functional.layer_norm nn.functional.local_response_norm
-        nn.functional.rms_norm""",
-    "shape": """
+        nn.functional.rms_norm"""
+    ),
+    "shape": (
+        """
         atleast_1d atleast_2d atleast_3d block_diag broadcast_tensors broadcast_to cat chunk column_stack
         constant_pad_nd cross linalg.cross diag_embed diagonal diff dsplit dstack expand expand_as flatten flip fliplr
         flipud hsplit hstack meshgrid movedim narrow nn.functional.channel_shuffle nn.functional.pad
         nn.functional.pixel_shuffle nn.functional.pixel_unshuffle nn.functional.unfold permute ravel repeat
         repeat_interleave reshape reshape_as roll rot90 split split_with_sizes squeeze stack t tensor_split tile
-        transpose tril triu unbind unflatten unfold unsafe_chunk unsafe_split unsqueeze view view_as vsplit vstack""",
-    "selecting": """
+        transpose tril triu unbind unflatten unfold unsafe_chunk unsafe_split unsqueeze view view_as vsplit vstack"""
+    ),
+    "selecting": (
+        """
         bucketize gather index_add index_copy index_fill index_put index_select masked_select
         nn.functional.embedding nn.functional.one_hot nonzero scatter scatter_add scatter_reduce searchsorted select
-        select_scatter slice slice_scatter take take_along_dim __getitem__""",
-    "creation and casting": """
+        select_scatter slice slice_scatter take take_along_dim __getitem__"""
+    ),
+    "creation and casting": (
+        """
         bool byte char clone contiguous float full_like half int long new_full new_ones new_zeros ones_like to
-        zeros_like linspace""",
-    "linear": """
+        zeros_like linspace"""
+    ),
+    "linear": (
+        """
         __rmatmul__ addbmm addmm addmv addr baddbmm bmm dot einsum inner linalg.multi_dot linalg.vecdot matmul mm mv
-        nn.functional.bilinear nn.functional.linear outer tensordot vdot kron""",
-    "convolution and pooling": """
+        nn.functional.bilinear nn.functional.linear outer tensordot vdot kron"""
+    ),
+    "convolution and pooling": (
+        """
         nn.functional.adaptive_avg_pool1d nn.functional.adaptive_avg_pool2d nn.functional.adaptive_avg_pool3d
         nn.functional.adaptive_max_pool1d nn.functional.adaptive_max_pool2d nn.functional.adaptive_max_pool3d
         nn.functional.avg_pool1d nn.functional.avg_pool2d nn.functional.avg_pool3d nn.functional.conv1d
         nn.functional.conv2d nn.functional.conv3d nn.functional.conv_transpose1d nn.functional.conv_transpose2d
         nn.functional.conv_transpose3d nn.functional.max_pool1d nn.functional.max_pool2d nn.functional.max_pool3d
         nn.functional.grid_sample nn.functional.interpolate nn.functional.upsample_bilinear
-        nn.functional.upsample_nearest _upsample_bilinear2d_aa grid_sampler_2d""",
-    "losses": """
+        nn.functional.upsample_nearest _upsample_bilinear2d_aa grid_sampler_2d"""
+    ),
+    "losses": (
+        """
         nn.functional.binary_cross_entropy nn.functional.binary_cross_entropy_with_logits
         nn.functional.cosine_embedding_loss nn.functional.cross_entropy nn.functional.gaussian_nll_loss
         nn.functional.hinge_embedding_loss nn.functional.huber_loss nn.functional.kl_div nn.functional.l1_loss
         nn.functional.margin_ranking_loss nn.functional.mse_loss nn.functional.multi_margin_loss
         nn.functional.multilabel_soft_margin_loss nn.functional.nll_loss nn.functional.poisson_nll_loss
-        nn.functional.smooth_l1_loss nn.functional.soft_margin_loss nn.functional.triplet_margin_loss""",
-    "composed": """
+        nn.functional.smooth_l1_loss nn.functional.soft_margin_loss nn.functional.triplet_margin_loss"""
+    ),
+    "composed": (
+        """
         H T angle argwhere cartesian_prod combinations conj conj_physical copysign corrcoef cov cummax cummin
         cumulative_trapezoid diag diagflat grid_sampler_3d heaviside hypot index_reduce isclose isin isreal ldexp
         linalg.diagonal linalg.matrix_power logaddexp logaddexp2 logcumsumexp mH mT masked_scatter median mode nanmean
         nanmedian nanquantile nansum native_group_norm nn.functional.dropout nn.functional.embedding_bag
         nn.functional.max_unpool1d nn.functional.max_unpool2d nn.functional.max_unpool3d put quantile real
         resolve_conj resolve_neg signbit special.entr special.log_ndtr special.ndtr special.xlog1py sum_to_size
-        torch.ops.aten._safe_softmax.default trace trapezoid trapz unravel_index xlogy""",
-    "refused": """
+        torch.ops.aten._safe_softmax.default trace trapezoid trapz unravel_index xlogy"""
+    ),
+    "refused": (
+        """
         as_strided bernoulli bincount cholesky digamma erfinv float_power gcd geqrf histc i0 igamma lcm lgamma
         linalg.inv linalg.solve matrix_exp multinomial nextafter nn.functional.ctc_loss nn.functional.pdist polygamma
-        qr randn_like renorm to_sparse triangular_solve unique unique_consecutive""",
-    "attention": "nn.functional.scaled_dot_product_attention nn.functional.multi_head_attention_forward",
+        qr randn_like renorm to_sparse triangular_solve unique unique_consecutive"""
+    ),
+    "attention": (
+        "nn.functional.scaled_dot_product_attention nn.functional.multi_head_attention_forward"
+    ),
 }
 
 LATER = frozenset(["native_group_norm"])
@@ -115,7 +150,9 @@ LATER = frozenset(["native_group_norm"])
 
 @dataclass
 class Result:
-    """What became of an operator's samples: how many passed, why others are unsupported, how others failed."""
+    """What became of an operator's samples: how many passed, why others are unsupported, how others
+    failed.
+    """
 
     name: str
     passed: int = 0
@@ -125,7 +162,9 @@ class Result:
 
     @property
     def verdict(self) -> str:
-        """`failed` if a sample failed, else `passed` if one passed, else `unsupported` (or `no sample`)."""
+        """`failed` if a sample failed, else `passed` if one passed, else `unsupported` (or `no
+        sample`).
+        """
         if self.failed:
             return "failed"
         return "passed" if self.passed else "unsupported" if self.unsupported else "no sample"
@@ -133,13 +172,16 @@ class Result:
 
 def operators(family: str | None = None) -> tuple[str, ...]:
     """The names of the operators of a family, or of all."""
-    return tuple(name for key, names in FAMILIES.items() if family in (None, key) for name in names.split())
+    return tuple(
+        name for key, names in FAMILIES.items() if family in (None, key) for name in names.split()
+    )
 
 
 @lru_cache
 def _database() -> dict[str, list[Any]]:
     """The entries of op_db by name; an operator may have several (div has one a rounding mode)."""
-    with mock.patch("torch.backends.disable_global_flags"):  # would freeze TF32's switch for all tests that follow
+    # would freeze TF32's switch for all tests that follow
+    with mock.patch("torch.backends.disable_global_flags"):
         from torch.testing._internal.common_methods_invocations import op_db
     entries: dict[str, list[Any]] = {}
     for entry in op_db:
@@ -153,7 +195,9 @@ def known(name: str) -> bool:
 
 
 def run(name: str, limit: int | None = None) -> Result:
-    """Run an operator over its samples; at most `limit` of each entry and dtype, evenly spread. KeyError: unknown."""
+    """Run an operator over its samples; at most `limit` of each entry and dtype, evenly spread.
+    KeyError: unknown.
+    """
     result = Result(name)
     for entry in _database()[name]:
         for dtype in DTYPES:
@@ -175,12 +219,15 @@ def _spread(samples: list[Any], limit: int | None) -> list[Any]:
 
 
 def _judge(result: Result, entry: Any, sample: Any) -> None:
-    """Count one sample. What torch itself cannot trace or run, and what no network can hold, is skipped."""
+    """Count one sample. What torch itself cannot trace or run, and what no network can hold, is
+    skipped.
+    """
     function, tensors = _as_function(entry, sample)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            wanted = [t.cpu() for t in _tensors(function(*(t.clone() for t in tensors)))]  # some samples move to a GPU
+            # some samples move to a GPU
+            wanted = [t.cpu() for t in _tensors(function(*(t.clone() for t in tensors)))]
             traced = torch.jit.trace(_Module(function), tuple(tensors), check_trace=False)
         reason = _unfit(tensors, wanted)
     except Exception as error:
@@ -195,12 +242,16 @@ def _judge(result: Result, entry: Any, sample: Any) -> None:
     except LoweringError as error:
         result.unsupported[str(error).splitlines()[0]] += 1
     except (TrtBuildError, AssertionError, RuntimeError, ValueError) as error:
-        result.failed[f"{_words(sample)}: {type(error).__name__}: {' '.join(str(error).split())[:300]}"] += 1
+        result.failed[
+            f"{_words(sample)}: {type(error).__name__}: {' '.join(str(error).split())[:300]}"
+        ] += 1
     else:
         result.passed += 1
 
 
-def _compare(name: str, traced: Any, tensors: Sequence[torch.Tensor], wanted: Sequence[torch.Tensor]) -> None:
+def _compare(
+    name: str, traced: Any, tensors: Sequence[torch.Tensor], wanted: Sequence[torch.Tensor]
+) -> None:
     conversion = builder.convert(traced, [spec_of(t, {}, {}) for t in tensors])
     assert flavour.strongly_typed() or not old.refused(conversion.network)
     answers = builder.reference.run(conversion, tensors)
@@ -211,7 +262,11 @@ def _compare(name: str, traced: Any, tensors: Sequence[torch.Tensor], wanted: Se
         truth = truth.to(carried(truth.dtype))
         exact = not truth.dtype.is_floating_point
         torch.testing.assert_close(
-            answer, truth, rtol=0 if exact else tolerance, atol=0 if exact else max(ATOL, tolerance), equal_nan=True
+            answer,
+            truth,
+            rtol=0 if exact else tolerance,
+            atol=0 if exact else max(ATOL, tolerance),
+            equal_nan=True,
         )
 
 
@@ -273,7 +328,11 @@ def _unfit(tensors: Sequence[torch.Tensor], wanted: Sequence[torch.Tensor]) -> s
     for t in tensors:
         if t.dtype in (torch.float64, torch.complex64, torch.complex128, torch.int16):
             return f"an input is {t.dtype}"
-        if t.dtype == torch.int64 and not flavour.has_int64() and not torch.equal(t, t.int().long()):
+        if (
+            t.dtype == torch.int64
+            and not flavour.has_int64()
+            and not torch.equal(t, t.int().long())
+        ):
             return "8.6 has no int64"
     if not wanted:
         return "no output at all"
@@ -291,7 +350,9 @@ def _words(sample: Any) -> str:
 
 
 def table(names: Sequence[str] | None = None, limit: int | None = None) -> list[Result]:
-    """The results of many operators (all by default): what docs/operators.md shows; unknown names are left out."""
+    """The results of many operators (all by default): what docs/operators.md shows; unknown names
+    are left out.
+    """
     return [run(name, limit) for name in names or operators() if name in _database()]
 
 
@@ -305,8 +366,14 @@ def main(arguments: Sequence[str]) -> int:
             continue
         result = run(name)
         failed += result.verdict == "failed"
-        counts = {kind: sum(getattr(result, kind).values()) for kind in ("unsupported", "failed", "skipped")}
-        print(f"{name:45} {result.verdict:12} passed {result.passed}", *(f"{k} {n}" for k, n in counts.items()))
+        counts = {
+            kind: sum(getattr(result, kind).values())
+            for kind in ("unsupported", "failed", "skipped")
+        }
+        print(
+            f"{name:45} {result.verdict:12} passed {result.passed}",
+            *(f"{k} {n}" for k, n in counts.items()),
+        )
         for kind in (result.unsupported, result.failed, result.skipped):
             for text, count in kind.most_common(4):
                 print(f"        {count} x {'FAILED ' if kind is result.failed else ''}{text}")

@@ -11,7 +11,14 @@ import torch.nn.functional as F
 
 from tests.conversion.harness import check
 
-X = torch.tensor([[-30.0, -6.5, -3.0, -1.0], [-0.5, -1e-3, 0.0, 1e-3], [0.5, 1.0, 3.0, 6.5], [20.5, 25.0, 60.0, 90.0]])
+X = torch.tensor(
+    [
+        [-30.0, -6.5, -3.0, -1.0],
+        [-0.5, -1e-3, 0.0, 1e-3],
+        [0.5, 1.0, 3.0, 6.5],
+        [20.5, 25.0, 60.0, 90.0],
+    ]
+)
 
 ACTIVATIONS: dict[str, Callable[[Any], Any]] = {
     "relu": torch.relu,
@@ -55,7 +62,11 @@ def test_values_and_dynamic_shapes(name: str) -> None:
 @pytest.mark.parametrize("name", [n for n in ACTIVATIONS if not n.startswith("glu")])
 @pytest.mark.parametrize("shape", [(), (4,), (2, 1, 2, 2, 2)])
 def test_ranks(name: str, shape: tuple[int, ...]) -> None:
-    check(ACTIVATIONS[name], X.flatten()[: max(torch.Size(shape).numel(), 1)].reshape(shape), compile=False)
+    check(
+        ACTIVATIONS[name],
+        X.flatten()[: max(torch.Size(shape).numel(), 1)].reshape(shape),
+        compile=False,
+    )
 
 
 @pytest.mark.parametrize("name", ACTIVATIONS)
@@ -92,8 +103,12 @@ def test_nan_stays_nan() -> None:
 
 
 @pytest.mark.parametrize("approximate", ["none", "tanh"])
-def test_gelu_composed_where_tensorrt_has_no_such_activation(approximate: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """TensorRT 8.6 has none: the composition gives the same numbers. erf cancels against 1 below -3: 1e-6 absolute."""
+def test_gelu_composed_where_tensorrt_has_no_such_activation(
+    approximate: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """TensorRT 8.6 has none: the composition gives the same numbers. erf cancels against 1 below
+    -3: 1e-6 absolute.
+    """
     from builder.conversion.converters import activation
 
     monkeypatch.setattr(activation, "hasattr", lambda *_: False, raising=False)

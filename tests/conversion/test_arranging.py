@@ -22,8 +22,14 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[int, ...]]] = {
     "repeat_interleave": (lambda x: x.repeat_interleave(2, 1), (2, 3)),
     "repeat_interleave of a negative axis": (lambda x: x.repeat_interleave(3, -2), (2, 3)),
     "repeat_interleave of all": (lambda x: x.repeat_interleave(2), (2, 3)),
-    "repeat_interleave of each": (lambda x: x.repeat_interleave(torch.tensor([2, 0, 3]), 1), (2, 3)),
-    "repeat_interleave by one number": (lambda x: x.repeat_interleave(torch.tensor([2]), 0), (2, 3)),
+    "repeat_interleave of each": (
+        lambda x: x.repeat_interleave(torch.tensor([2, 0, 3]), 1),
+        (2, 3),
+    ),
+    "repeat_interleave by one number": (
+        lambda x: x.repeat_interleave(torch.tensor([2]), 0),
+        (2, 3),
+    ),
     "flip": (lambda x: x.flip(0, -1), (2, 3, 4)),
     "flip of no axis": (lambda x: x.flip([]).relu(), (2, 3)),
     "flip of 0-d": (lambda x: x.flip([]).relu(), ()),
@@ -62,14 +68,20 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[int, ...]]] = {
     "unfold of everything": (lambda x: x.unfold(0, 5, 1), (5,)),
     "unfold of 0-d": (lambda x: x.unfold(0, 1, 1), ()),
     "im2col": (lambda x: torch.nn.functional.unfold(x, 2), (2, 3, 4, 5)),
-    "im2col with everything": (lambda x: torch.nn.functional.unfold(x, (2, 3), (2, 1), (1, 2), (2, 1)), (2, 2, 6, 5)),
+    "im2col with everything": (
+        lambda x: torch.nn.functional.unfold(x, (2, 3), (2, 1), (1, 2), (2, 1)),
+        (2, 2, 6, 5),
+    ),
     "im2col of one image": (lambda x: torch.nn.functional.unfold(x, 3, padding=1), (2, 3, 4)),
     "col2im": (lambda x: torch.nn.functional.fold(x, (4, 5), 2), (2, 12, 12)),
     "col2im with everything": (
         lambda x: torch.nn.functional.fold(x, (6, 5), (2, 3), (2, 1), (1, 2), (2, 1)),
         (2, 12, 21),
     ),
-    "col2im with rows that no window reaches": (lambda x: torch.nn.functional.fold(x, (5, 4), 2, stride=2), (1, 4, 4)),
+    "col2im with rows that no window reaches": (
+        lambda x: torch.nn.functional.fold(x, (5, 4), 2, stride=2),
+        (1, 4, 4),
+    ),
     "col2im of one image": (lambda x: torch.nn.functional.fold(x, (3, 3), 3, padding=1), (18, 9)),
     "diagonal": (lambda x: x.diagonal(), (3, 4)),
     "diagonal above": (lambda x: x.diagonal(2), (3, 4)),
@@ -112,14 +124,25 @@ def test_the_values_come_out_where_torch_puts_them(name: str) -> None:
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_every_dtype_can_be_rearranged(dtype: torch.dtype) -> None:
     check(
-        lambda x: (x.repeat(2, 1), x.flip(1), x.roll(1, 1), x.tril(), x.diagonal(), torch.diag_embed(x, 1)),
+        lambda x: (
+            x.repeat(2, 1),
+            x.flip(1),
+            x.roll(1, 1),
+            x.tril(),
+            x.diagonal(),
+            torch.diag_embed(x, 1),
+        ),
         sample(2, 3, dtype=dtype),
     )
 
 
 DYNAMIC: dict[str, tuple[Callable[..., Any], tuple[int, ...], list[tuple[int, ...]]]] = {
     "repeat": (lambda x: x.repeat(2, 1, 3), (2, 4), [(1, 1), (4, 8)]),
-    "repeat as often as there are rows": (lambda x: x.repeat(1, x.size(0)), (2, 4), [(1, 1), (4, 8)]),
+    "repeat as often as there are rows": (
+        lambda x: x.repeat(1, x.size(0)),
+        (2, 4),
+        [(1, 1), (4, 8)],
+    ),
     "repeat_interleave": (lambda x: x.repeat_interleave(3, 1), (2, 4), [(1, 1), (4, 8)]),
     "repeat_interleave of all": (lambda x: x.repeat_interleave(2), (2, 4), [(1, 1), (4, 8)]),
     "flip": (lambda x: x.flip(0, 1), (2, 4), [(1, 1), (4, 8)]),
@@ -129,12 +152,24 @@ DYNAMIC: dict[str, tuple[Callable[..., Any], tuple[int, ...], list[tuple[int, ..
     "rot90": (lambda x: x.rot90(), (2, 4), [(1, 1), (4, 8)]),
     "meshgrid": (lambda x: torch.meshgrid(x[0], x[:, 0], indexing="xy"), (2, 4), [(1, 1), (4, 8)]),
     "cartesian_prod": (lambda x: torch.cartesian_prod(x[0], x[:, 0]), (2, 4), [(1, 1), (4, 8)]),
-    "pixel_shuffle": (lambda x: torch.pixel_shuffle(x.expand(8, -1, -1), 2), (2, 4), [(1, 1), (4, 8)]),
+    "pixel_shuffle": (
+        lambda x: torch.pixel_shuffle(x.expand(8, -1, -1), 2),
+        (2, 4),
+        [(1, 1), (4, 8)],
+    ),
     "pixel_unshuffle": (lambda x: torch.pixel_unshuffle(x[None], 2), (2, 4), [(2, 2), (4, 8)]),
-    "channel_shuffle": (lambda x: torch.channel_shuffle(x.expand(2, 6, -1, -1), 3), (2, 4), [(1, 1), (4, 8)]),
+    "channel_shuffle": (
+        lambda x: torch.channel_shuffle(x.expand(2, 6, -1, -1), 3),
+        (2, 4),
+        [(1, 1), (4, 8)],
+    ),
     "unfold": (lambda x: x.unfold(1, 2, 1), (2, 4), [(1, 2), (4, 8)]),
     "unfold with a step": (lambda x: x.unfold(1, 2, 3), (2, 4), [(1, 2), (4, 8)]),
-    "im2col": (lambda x: torch.nn.functional.unfold(x[None, None], 2, padding=1, stride=2), (2, 4), [(1, 1), (4, 7)]),
+    "im2col": (
+        lambda x: torch.nn.functional.unfold(x[None, None], 2, padding=1, stride=2),
+        (2, 4),
+        [(1, 1), (4, 7)],
+    ),
     "diagonal": (lambda x: x.diagonal(), (2, 4), [(1, 1), (4, 2)]),
     "diagonal below": (lambda x: x.diagonal(-1), (2, 4), [(2, 1), (4, 2)]),
     "diag_embed": (lambda x: torch.diag_embed(x, 1), (2, 4), [(1, 1), (4, 8)]),
@@ -148,7 +183,9 @@ DYNAMIC: dict[str, tuple[Callable[..., Any], tuple[int, ...], list[tuple[int, ..
 @pytest.mark.parametrize("name", DYNAMIC)
 def test_dynamic_axes_are_rearranged_at_every_size(name: str) -> None:
     function, shape, more = DYNAMIC[name]
-    check(function, sample(*shape), dynamic={0: {0: "n", 1: "w"}}, more=[(sample(*m),) for m in more])
+    check(
+        function, sample(*shape), dynamic={0: {0: "n", 1: "w"}}, more=[(sample(*m),) for m in more]
+    )
 
 
 def test_col2im_of_dynamic_height_and_width() -> None:

@@ -12,22 +12,41 @@ from builder.errors import UnsupportedOperators
 from tests.conversion.harness import check, convert
 from tests.conversion.test_shape import sample
 
-DTYPES = [torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.int8, torch.uint8, torch.bool]
+DTYPES = [
+    torch.float32,
+    torch.float16,
+    torch.bfloat16,
+    torch.int64,
+    torch.int32,
+    torch.int8,
+    torch.uint8,
+    torch.bool,
+]
 VALUES = torch.tensor([-2.7, -1.0, -0.4, 0.0, 0.4, 1.0, 2.5, 99.9])
 
 
 @pytest.mark.parametrize("target", DTYPES)
 @pytest.mark.parametrize("source", DTYPES)
-def test_every_dtype_becomes_every_other_as_torch_converts_it(source: torch.dtype, target: torch.dtype) -> None:
+def test_every_dtype_becomes_every_other_as_torch_converts_it(
+    source: torch.dtype, target: torch.dtype
+) -> None:
     values = VALUES.abs() if torch.uint8 in (source, target) and target != torch.bool else VALUES
-    check(lambda x: x.to(target), values.to(source), compile=target in (torch.bool, torch.uint8) and source != target)
+    check(
+        lambda x: x.to(target),
+        values.to(source),
+        compile=target in (torch.bool, torch.uint8) and source != target,
+    )
 
 
 @pytest.mark.parametrize(
-    ("source", "target"), [(torch.int64, torch.uint8), (torch.int32, torch.int8), (torch.int8, torch.uint8)]
+    ("source", "target"),
+    [(torch.int64, torch.uint8), (torch.int32, torch.int8), (torch.int8, torch.uint8)],
 )
 def test_integers_wrap_around(source: torch.dtype, target: torch.dtype) -> None:
-    check(lambda x: x.to(target), torch.tensor([-129, -128, -1, 0, 127, 128, 255, 256, 300]).to(source))
+    check(
+        lambda x: x.to(target),
+        torch.tensor([-129, -128, -1, 0, 127, 128, 255, 256, 300]).to(source),
+    )
 
 
 FORMS: dict[str, Callable[..., Any]] = {
@@ -73,7 +92,9 @@ def test_scripted_moves_read_devices_and_dtypes(dtype: torch.dtype) -> None:
 
 
 def test_float64_is_narrowed_with_a_warning_that_names_the_line() -> None:
-    conversion = check(lambda x: x.to(torch.float64).float(), sample(2, 3, dtype=torch.int32), compile=False)
+    conversion = check(
+        lambda x: x.to(torch.float64).float(), sample(2, 3, dtype=torch.int32), compile=False
+    )
     assert any("float64" in w and "test_casting.py" in w for w in conversion.warnings)
 
 
@@ -88,7 +109,9 @@ class Third(torch.nn.Module):
 
 def test_a_float64_constant_is_narrowed_with_a_warning_that_names_the_line() -> None:
     conversion = check(Third(), sample(2, 3), compile=False)
-    assert any("test_casting.py" in w and "self.third" in w and "float64" in w for w in conversion.warnings)
+    assert any(
+        "test_casting.py" in w and "self.third" in w and "float64" in w for w in conversion.warnings
+    )
 
 
 def test_dtypes_that_tensorrt_lacks_are_refused() -> None:
@@ -97,4 +120,9 @@ def test_dtypes_that_tensorrt_lacks_are_refused() -> None:
 
 
 def test_a_dynamic_axis_stays_known_through_a_cast() -> None:
-    check(lambda x: x.half().view(x.size(0), -1), sample(2, 3, 2), dynamic={0: {0: "n"}}, more=[(sample(4, 3, 2),)])
+    check(
+        lambda x: x.half().view(x.size(0), -1),
+        sample(2, 3, 2),
+        dynamic={0: {0: "n"}},
+        more=[(sample(4, 3, 2),)],
+    )

@@ -22,7 +22,12 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "plain": {"n_fft": 16},
     "hop": {"n_fft": 16, "hop_length": 5},
     "window": {"n_fft": 16, "hop_length": 4, "window": torch.hann_window(16)},
-    "short window": {"n_fft": 16, "hop_length": 4, "win_length": 11, "window": torch.hamming_window(11)},
+    "short window": {
+        "n_fft": 16,
+        "hop_length": 4,
+        "win_length": 11,
+        "window": torch.hamming_window(11),
+    },
     "short frames": {"n_fft": 16, "win_length": 8},
     "odd": {"n_fft": 15, "hop_length": 2},
     "both sides": {"n_fft": 16, "onesided": False},
@@ -39,7 +44,8 @@ class Spectrum(nn.Module):
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         z = torch.stft(x, return_complex=True, **self.settings)
-        first = z.select(-2, 0)  # real: its angles are 0 and pi, which the sign of an imaginary 0 would turn
+        # real: its angles are 0 and pi, which the sign of an imaginary 0 would turn
+        first = z.select(-2, 0)
         return torch.view_as_real(z), z.abs().pow(2.0), first.angle()
 
 
@@ -50,9 +56,16 @@ def test_a_spectrum(name: str, shape: tuple[int, ...]) -> None:
     last = len(shape) - 1
     more = [(sample(*shape[:-1], 37),), (sample(*shape[:-1], 16),)]
     check(
-        Spectrum(**SETTINGS[name]), sample(*shape), more=more, trace=True, rtol=1e-5, atol=1e-5,
-        dynamic={0: {last: "t"}}, spans={"t": (16, 60, 100)}, compile=name in ("window", "both sides"),
-    )  # fmt: skip
+        Spectrum(**SETTINGS[name]),
+        sample(*shape),
+        more=more,
+        trace=True,
+        rtol=1e-5,
+        atol=1e-5,
+        dynamic={0: {last: "t"}},
+        spans={"t": (16, 60, 100)},
+        compile=name in ("window", "both sides"),
+    )
 
 
 class Mel(nn.Module):
@@ -61,7 +74,9 @@ class Mel(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.register_buffer("window", torch.hann_window(64))
-        self.register_buffer("bands", torch.rand(10, 33, generator=torch.Generator().manual_seed(0)))
+        self.register_buffer(
+            "bands", torch.rand(10, 33, generator=torch.Generator().manual_seed(0))
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         z = torch.stft(x, 64, 16, window=self.window, return_complex=True)
@@ -69,11 +84,20 @@ class Mel(nn.Module):
 
 
 def test_bands_of_a_scripted_spectrum() -> None:
-    check(Mel(), sample(2, 400), dynamic={0: {0: "n", 1: "t"}}, more=[(sample(1, 333),)], rtol=1e-5, atol=1e-5)
+    check(
+        Mel(),
+        sample(2, 400),
+        dynamic={0: {0: "n", 1: "t"}},
+        more=[(sample(1, 333),)],
+        rtol=1e-5,
+        atol=1e-5,
+    )
 
 
 def test_a_spectrum_stays_in_float32() -> None:
-    made = builder.convert(torch.jit.script(Mel()), [builder.TensorSpec("float32", (2, 400))], precision="fp16")
+    made = builder.convert(
+        torch.jit.script(Mel()), [builder.TensorSpec("float32", (2, 400))], precision="fp16"
+    )
     layers = [made.network.get_layer(i) for i in range(made.network.num_layers)]
     (wave,) = [layer for layer in layers if layer.type.name == "CONVOLUTION"]
     assert wave.get_output(0).dtype.name == "FLOAT"

@@ -1,7 +1,9 @@
-"""Operators converted by a formula: at dynamic shapes, in half, with settings, and what a formula's walk leaves behind.
+"""Operators converted by a formula: at dynamic shapes, in half, with settings, and what a formula's
+walk leaves behind.
 
-torch's operator database (opinfo.py: `losses`, `composed`) runs their many samples; here is what it has not.
-Tolerances: sums of up to 60 terms in another order, 60 * 2^-24 is 4e-6; half holds 2^-11 of each of them.
+torch's operator database (opinfo.py: `losses`, `composed`) runs their many samples; here is what it
+has not. Tolerances: sums of up to 60 terms in another order, 60 * 2^-24 is 4e-6; half holds 2^-11
+of each of them.
 """
 
 from __future__ import annotations
@@ -41,12 +43,18 @@ SCORES = {
     "cross entropy with logits": lambda a, b, reduction: F.binary_cross_entropy_with_logits(
         a, b.sigmoid(), pos_weight=torch.arange(1.0, 6.0), reduction=reduction
     ),
-    "cross entropy": lambda a, b, reduction: F.binary_cross_entropy(a.sigmoid(), b.sigmoid(), reduction=reduction),
-    "Kullback-Leibler": lambda a, b, reduction: F.kl_div(a.log_softmax(1), b.softmax(1), reduction=reduction),
+    "cross entropy": lambda a, b, reduction: F.binary_cross_entropy(
+        a.sigmoid(), b.sigmoid(), reduction=reduction
+    ),
+    "Kullback-Leibler": lambda a, b, reduction: F.kl_div(
+        a.log_softmax(1), b.softmax(1), reduction=reduction
+    ),
     "Kullback-Leibler of logarithms": lambda a, b, reduction: F.kl_div(
         a.log_softmax(1), b.log_softmax(1), reduction=reduction, log_target=True
     ),
-    "triplet": lambda a, b, reduction: F.triplet_margin_loss(a, b, a * 0.5 + b, swap=True, reduction=reduction),
+    "triplet": lambda a, b, reduction: F.triplet_margin_loss(
+        a, b, a * 0.5 + b, swap=True, reduction=reduction
+    ),
 }
 
 
@@ -65,7 +73,11 @@ LABELLED = {
     "weighted": {"weight": torch.tensor([1.0, 2.0, 0.5, 3.0, 1.5])},
     "ignoring": {"ignore_index": 2},
     "smooth": {"label_smoothing": 0.2},
-    "all of it": {"weight": torch.tensor([1.0, 2.0, 0.5, 3.0, 1.5]), "ignore_index": 0, "label_smoothing": 0.1},
+    "all of it": {
+        "weight": torch.tensor([1.0, 2.0, 0.5, 3.0, 1.5]),
+        "ignore_index": 0,
+        "label_smoothing": 0.1,
+    },
 }
 
 
@@ -81,8 +93,15 @@ def test_cross_entropy_of_labels(name: str, reduction: str) -> None:
 
 def test_cross_entropy_of_pixels_and_of_probabilities() -> None:
     x, labels = torch.randn(2, 4, 3, 5), torch.randint(0, 4, (2, 3, 5))
-    check(lambda x, y: F.cross_entropy(x, y), x, labels, dynamic={0: {2: "h"}, 1: {1: "h"}}, **CLOSE)
-    check(lambda x, y: F.cross_entropy(x, y.softmax(1), label_smoothing=0.1), *pairs(4), dynamic=ROWS, **CLOSE)
+    check(
+        lambda x, y: F.cross_entropy(x, y), x, labels, dynamic={0: {2: "h"}, 1: {1: "h"}}, **CLOSE
+    )
+    check(
+        lambda x, y: F.cross_entropy(x, y.softmax(1), label_smoothing=0.1),
+        *pairs(4),
+        dynamic=ROWS,
+        **CLOSE,
+    )
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
@@ -103,8 +122,12 @@ RUNNING = {
     "quantiles past NaN": lambda x: torch.nanquantile(
         x.masked_fill(x > 0.8, float("nan")), torch.tensor([0.1, 0.5, 0.9]), 1
     ),
-    "quantile past NaN": lambda x: torch.nanquantile(x.masked_fill(x < 0, float("nan")), 0.3, 0, True),
-    "cumulative trapezoids": lambda x: torch.cumulative_trapezoid(torch.cat([x, x], 1), dx=0.5, dim=1),
+    "quantile past NaN": lambda x: torch.nanquantile(
+        x.masked_fill(x < 0, float("nan")), 0.3, 0, True
+    ),
+    "cumulative trapezoids": lambda x: torch.cumulative_trapezoid(
+        torch.cat([x, x], 1), dx=0.5, dim=1
+    ),
     "nearest quantile": lambda x: torch.quantile(x, 0.3, 1, keepdim=True, interpolation="lower"),
 }
 
@@ -113,7 +136,14 @@ RUNNING = {
 def test_order_and_scans_along_a_dynamic_axis(name: str) -> None:
     x = torch.randn(3, 7)
     more = [(torch.randn(1, 1),), (torch.randn(6, 14),), (torch.randn(2, 4),)]
-    check(RUNNING[name], x, dynamic={0: {0: "n", 1: "m"}}, more=more, **CLOSE, compile="kept" not in name)
+    check(
+        RUNNING[name],
+        x,
+        dynamic={0: {0: "n", 1: "m"}},
+        more=more,
+        **CLOSE,
+        compile="kept" not in name,
+    )
 
 
 def test_running_extremes_keep_integers_and_their_last_place() -> None:
@@ -126,7 +156,9 @@ def test_running_extremes_keep_integers_and_their_last_place() -> None:
 NUMBERS = torch.tensor([-3.5, -1.0, -0.0, 0.0, 0.25, 2.0, 1e20, float("inf"), -float("inf")])
 
 
-@pytest.mark.parametrize("run", [torch.hypot, torch.logaddexp, torch.logaddexp2, torch.copysign, torch.heaviside])
+@pytest.mark.parametrize(
+    "run", [torch.hypot, torch.logaddexp, torch.logaddexp2, torch.copysign, torch.heaviside]
+)
 def test_functions_of_two_numbers_at_their_edges(run: Any) -> None:
     a, b = NUMBERS.repeat_interleave(len(NUMBERS)), NUMBERS.repeat(len(NUMBERS))
     check(run, a, b, dynamic={0: {0: "n"}, 1: {0: "n"}}, **CLOSE)
@@ -146,7 +178,9 @@ def test_bags_of_embeddings(mode: str) -> None:
         return torch.randint(0, 12, (words,)), torch.tensor(starts)
 
     more = [bags(1, [0]), bags(16, [0, 0, 5, 9, 9, 15]), bags(7, [0, 7, 7])]
-    check(Bags(), *bags(8, [0, 2, 5]), dynamic={0: {0: "words"}, 1: {0: "bags"}}, more=more, **CLOSE)
+    check(
+        Bags(), *bags(8, [0, 2, 5]), dynamic={0: {0: "words"}, 1: {0: "bags"}}, more=more, **CLOSE
+    )
 
 
 def test_pooling_undone() -> None:
@@ -178,7 +212,9 @@ def test_what_a_formula_cannot_do_is_the_operators_reason() -> None:
 
     with pytest.raises(UnsupportedOperators, match="no layer that inverts a matrix"):
         convert(inverted, [torch.randn(3, 3)])
-    with pytest.raises(UnsupportedOperators, match=r"part aten::topk.*keeps at most 3840") as refused:
+    with pytest.raises(
+        UnsupportedOperators, match=r"part aten::topk.*keeps at most 3840"
+    ) as refused:
         convert(lambda x: torch.median(x, 0).values, [torch.randn(9000)])
     assert [u.schema.split("(")[0] for u in refused.value.operators] == ["aten::median.dim"]
 

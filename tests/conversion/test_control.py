@@ -142,7 +142,9 @@ def rows(*counts: int) -> list[tuple[Tensor, ...]]:
 
 @pytest.mark.parametrize("module", [Counted(), Number2(), BranchInLoop()])
 def test_a_loop_over_a_dynamic_axis(module: nn.Module) -> None:
-    conversion = check(module, torch.randn(4, 3), dynamic={0: {0: "t"}}, more=rows(1, 3, 8), rtol=1e-5, atol=1e-5)
+    conversion = check(
+        module, torch.randn(4, 3), dynamic={0: {0: "t"}}, more=rows(1, 3, 8), rtol=1e-5, atol=1e-5
+    )
     assert "RECURRENCE" in layer_kinds(conversion)
 
 
@@ -188,7 +190,10 @@ def test_a_carried_value_that_changes_its_shape_is_refused() -> None:
             return y
 
     with pytest.raises(UnsupportedOperators, match="before a trip"):
-        builder.convert(torch.jit.script(Grows()), [builder.TensorSpec("float32", ("n", 3), dims={"n": (1, 4, 8)})])
+        builder.convert(
+            torch.jit.script(Grows()),
+            [builder.TensorSpec("float32", ("n", 3), dims={"n": (1, 4, 8)})],
+        )
 
 
 def test_a_carried_value_whose_axes_change_places_is_refused() -> None:
@@ -200,7 +205,9 @@ def test_a_carried_value_whose_axes_change_places_is_refused() -> None:
             return y
 
     spec = builder.TensorSpec("float32", ("n", "m"), dims={"n": (1, 4, 8), "m": (1, 3, 8)})
-    with pytest.raises(UnsupportedOperators, match=r"axis 0 of %y\S* is n before a trip of the loop and m after"):
+    with pytest.raises(
+        UnsupportedOperators, match=r"axis 0 of %y\S* is n before a trip of the loop and m after"
+    ):
         builder.convert(torch.jit.script(Turns()), [spec])
 
 
@@ -219,10 +226,12 @@ class RowsWritten(nn.Module):
 
 def test_rows_that_a_loop_writes() -> None:
     """The plan is compiled: TensorRT builds no slices of changing length within a loop."""
-    if not flavour.strongly_typed():  # 8.6 crashes where the rows depend on each other, and gave others' else
+    # 8.6 crashes where the rows depend on each other, and gave others' else
+    if not flavour.strongly_typed():
         with pytest.raises(UnsupportedOperators, match=r"8\.6 crashes, or mixes rows up"):
             builder.convert(
-                torch.jit.script(RowsWritten()), [builder.TensorSpec("float32", ("n", 3), {"n": (1, 4, 8)})]
+                torch.jit.script(RowsWritten()),
+                [builder.TensorSpec("float32", ("n", 3), {"n": (1, 4, 8)})],
             )
         return
     check(RowsWritten(), *rows(4)[0], dynamic={0: {0: "n"}}, more=rows(1, 2, 7))
@@ -285,7 +294,10 @@ def test_an_arm_that_divides_runs_only_where_it_is_taken() -> None:
     x, dynamic = torch.randn(4), {0: {0: "n"}, 1: {0: "m"}}
     more = [(torch.randn(6), torch.randn(1)), (torch.randn(6), torch.randn(3))]
     if not flavour.strongly_typed():  # "conditionally dependent shape tensors not supported"
-        with pytest.raises(UnsupportedOperators, match=r"made of sizes, by aten::floordiv, and 8\.6 cannot build it"):
+        with pytest.raises(
+            UnsupportedOperators,
+            match=r"made of sizes, by aten::floordiv, and 8\.6 cannot build it",
+        ):
             check(Divided(), x, torch.randn(2), dynamic=dynamic, more=more)
         return
     conversion = check(Divided(), x, torch.randn(2), dynamic=dynamic, more=more)
@@ -301,7 +313,10 @@ _LATE = {
     "slice": (_BRANCH, "x[:n]"),
     "zeros": (_BRANCH, "torch.zeros(n, 2)"),
     "arange": (_BRANCH, "torch.arange(n)"),
-    "an arm that may not run": ("n = int(x.argmax()) // int(x.sum()) if bool(x.sum() > 0) else 3", "x[:n]"),
+    "an arm that may not run": (
+        "n = int(x.argmax()) // int(x.sum()) if bool(x.sum() > 0) else 3",
+        "x[:n]",
+    ),
     "counted": ("n = int((x > 0).sum())", "x[n:]"),
     "found": ("n = int(x.argmax())", "x[: n + 1]"),
     "read": ("n = int(x[0])", "x.reshape(n, -1)"),
@@ -313,11 +328,15 @@ _LATE = {
 def test_a_size_that_the_data_decide_is_refused_with_its_line(name: str, axes: Any) -> None:
     """It was told as our defect, and the layers behind it failed with it."""
     line, value = _LATE[name]
-    module = torch.jit.CompilationUnit(f"def forward(x):\n    {line}\n    return {value}, (x + 1).relu() @ x\n")
+    module = torch.jit.CompilationUnit(
+        f"def forward(x):\n    {line}\n    return {value}, (x + 1).relu() @ x\n"
+    )
     with pytest.raises(UnsupportedOperators) as error:
         convert(module.forward.graph, [torch.tensor([2.0, 1, 0, -1, 0, 0])], dynamic=axes)
     (operator,) = error.value.operators
-    assert operator.reason == "the data decide a size, and TensorRT works out sizes from shapes alone"
+    assert (
+        operator.reason == "the data decide a size, and TensorRT works out sizes from shapes alone"
+    )
     assert operator.where.startswith("<string>:3: ")
 
 
@@ -342,9 +361,13 @@ class Breaks(nn.Module):
 
 
 def test_a_loop_that_the_data_may_end_early() -> None:
-    """Its condition is known for the first trip and not after it: it was written out until then, and refused."""
+    """Its condition is known for the first trip and not after it: it was written out until then,
+    and refused.
+    """
     cases = [(x,) for x in (torch.ones(3, 4) * 100, torch.ones(1, 4) * 0.01)]
-    conversion = check(Breaks(), torch.ones(2, 2), dynamic={0: {0: "n", 1: "m"}}, more=cases, expected=_counted)
+    conversion = check(
+        Breaks(), torch.ones(2, 2), dynamic={0: {0: "n", 1: "m"}}, more=cases, expected=_counted
+    )
     assert "TRIP_LIMIT" in layer_kinds(conversion)
 
 
@@ -354,7 +377,9 @@ def _counted(x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 class Mixed(nn.Module):
-    """Where the precision makes one side of a branch, or of a trip, half: what it keeps in float32 is the other."""
+    """Where the precision makes one side of a branch, or of a trip, half: what it keeps in float32
+    is the other.
+    """
 
     def __init__(self, kind: str) -> None:
         super().__init__()
@@ -386,7 +411,9 @@ class Mixed(nn.Module):
 
 @pytest.mark.parametrize("kind", ["branch", "arms", "loop", "loop of float32", "while"])
 @pytest.mark.parametrize("precision", ["fp16", "bf16"])
-def test_a_precision_makes_no_two_dtypes_of_one_value(kind: str, precision: str, strongly_typed: None) -> None:
+def test_a_precision_makes_no_two_dtypes_of_one_value(
+    kind: str, precision: str, strongly_typed: None
+) -> None:
     module, x = Mixed(kind).requires_grad_(False), torch.randn(2, 5, 4)
     spec = builder.TensorSpec("float32", ("n", "t", 4), dims={"n": (1, 2, 4), "t": (1, 5, 9)})
     conversion = builder.convert(torch.jit.script(module), [spec], precision=precision)

@@ -1,7 +1,7 @@
 """Convolutions against torch.
 
-Tolerance: a sum of n products in another order differs by about n ulp of the largest term; with kernels of up to 100
-terms of size 1 that is 100 * 6e-8, so 1e-5.
+Tolerance: a sum of n products in another order differs by about n ulp of the largest term; with
+kernels of up to 100 terms of size 1 that is 100 * 6e-8, so 1e-5.
 """
 
 from __future__ import annotations
@@ -52,9 +52,14 @@ def test_a_convolution_of_any_setting(axes: int, settings: dict[str, Any]) -> No
     larger = torch.randn(3, 4, *(2 * n for n in spatial))
     smaller = torch.randn(1, 4, *(5 for _ in spatial))
     check(
-        module, torch.randn(2, 4, *spatial), dynamic=every_axis(axes), spans=spans, more=[(larger,), (smaller,)],
-        **TOLERANCE, compile=axes == 2,
-    )  # fmt: skip
+        module,
+        torch.randn(2, 4, *spatial),
+        dynamic=every_axis(axes),
+        spans=spans,
+        more=[(larger,), (smaller,)],
+        **TOLERANCE,
+        compile=axes == 2,
+    )
 
 
 @pytest.mark.parametrize("axes", [1, 2, 3])
@@ -65,14 +70,31 @@ def test_a_transposed_convolution_of_any_setting(axes: int, settings: dict[str, 
     check(module, torch.randn(2, 4, *spatial), **TOLERANCE, compile=axes != 2)
     smaller = torch.randn(1, 4, *(2 for _ in spatial))
     check(
-        module, torch.randn(2, 4, *spatial), dynamic=every_axis(axes), more=[(smaller,)], **TOLERANCE, compile=axes == 2
+        module,
+        torch.randn(2, 4, *spatial),
+        dynamic=every_axis(axes),
+        more=[(smaller,)],
+        **TOLERANCE,
+        compile=axes == 2,
     )
 
 
 @pytest.mark.parametrize("axes", [1, 2, 3])
 def test_an_input_without_a_batch_axis(axes: int) -> None:
-    check(CONVOLUTIONS[axes](4, 8, 3), torch.randn(4, *SPATIAL[axes]), trace=True, **TOLERANCE, compile=False)
-    check(DECONVOLUTIONS[axes](4, 8, 3), torch.randn(4, *SPATIAL[axes]), trace=True, **TOLERANCE, compile=False)
+    check(
+        CONVOLUTIONS[axes](4, 8, 3),
+        torch.randn(4, *SPATIAL[axes]),
+        trace=True,
+        **TOLERANCE,
+        compile=False,
+    )
+    check(
+        DECONVOLUTIONS[axes](4, 8, 3),
+        torch.randn(4, *SPATIAL[axes]),
+        trace=True,
+        **TOLERANCE,
+        compile=False,
+    )
 
 
 @pytest.mark.parametrize("axes", [1, 2])
@@ -83,7 +105,13 @@ def test_weight_and_bias_may_be_tensors(axes: int) -> None:
     check(lambda x, w: convolution(x, w), *inputs[:2], **TOLERANCE)
     check(lambda x, w, b: convolution(x, w, b), *inputs, **TOLERANCE)
     transposed = {1: F.conv_transpose1d, 2: F.conv_transpose2d}[axes]
-    check(lambda x, w, b: transposed(x, w, b, 2, 1), inputs[0], torch.randn(4, 8, *window), inputs[2], **TOLERANCE)
+    check(
+        lambda x, w, b: transposed(x, w, b, 2, 1),
+        inputs[0],
+        torch.randn(4, 8, *window),
+        inputs[2],
+        **TOLERANCE,
+    )
 
 
 def test_half_precision() -> None:
@@ -114,7 +142,9 @@ def test_each_general_overload(schema: str) -> None:
       %f : bool = prim::Constant[value=0]()
       %r : Tensor = {schema}
       return (%r)"""
-    check(graph, torch.randn(1, 2, 5, 5), params=[torch.randn(3, 2, 3, 3)], **TOLERANCE, compile=False)
+    check(
+        graph, torch.randn(1, 2, 5, 5), params=[torch.randn(3, 2, 3, 3)], **TOLERANCE, compile=False
+    )
 
 
 def test_a_dilated_transposed_convolution_with_a_tensor_for_weight() -> None:
@@ -126,6 +156,9 @@ def test_a_dilated_transposed_convolution_with_a_tensor_for_weight() -> None:
 
 def test_integers_are_refused_with_the_reason() -> None:
     with pytest.raises(UnsupportedOperators, match="floating tensors only"):
-        check(lambda x: F.conv1d(x, torch.ones(1, 2, 3, dtype=torch.int64)), torch.ones(1, 2, 8, dtype=torch.int64))
+        check(
+            lambda x: F.conv1d(x, torch.ones(1, 2, 3, dtype=torch.int64)),
+            torch.ones(1, 2, 8, dtype=torch.int64),
+        )
     with pytest.raises(UnsupportedOperators, match="floating tensors only"):
         check(lambda x: F.avg_pool1d(x, 2), torch.ones(1, 2, 8, dtype=torch.int64))

@@ -25,12 +25,21 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[torch.Tensor, ...]]] = {
     "bucketize to the right": (lambda x: torch.bucketize(x, EDGES, right=True), (VALUES,)),
     "bucketize of int32": (lambda x: torch.bucketize(x, EDGES, out_int32=True), (VALUES,)),
     "bucketize of NaN": (lambda x: torch.bucketize(x, EDGES), (torch.tensor([NAN, 0.0]),)),
-    "bucketize of NaN to the right": (lambda x: torch.bucketize(x, EDGES, right=True), (torch.tensor([NAN, 0.0]),)),
-    "bucketize of integers": (lambda x: torch.bucketize(x, torch.tensor([0, 2, 2, 5])), (ids(-1, 0, 2, 9),)),
+    "bucketize of NaN to the right": (
+        lambda x: torch.bucketize(x, EDGES, right=True),
+        (torch.tensor([NAN, 0.0]),),
+    ),
+    "bucketize of integers": (
+        lambda x: torch.bucketize(x, torch.tensor([0, 2, 2, 5])),
+        (ids(-1, 0, 2, 9),),
+    ),
     "bucketize of 0-d": (lambda x: torch.bucketize(x, EDGES), (torch.tensor(0.5),)),
     "bucketize of a number": (lambda x: torch.bucketize(0.5, x), (EDGES,)),
     "searchsorted": (lambda s, x: torch.searchsorted(s, x), (EDGES, VALUES)),
-    "searchsorted of rows": (lambda s, x: torch.searchsorted(s, x), (torch.stack([EDGES, EDGES + 1]), VALUES)),
+    "searchsorted of rows": (
+        lambda s, x: torch.searchsorted(s, x),
+        (torch.stack([EDGES, EDGES + 1]), VALUES),
+    ),
     "searchsorted to the right": (
         lambda s, x: torch.searchsorted(s, x, side="right", out_int32=True),
         (torch.stack([EDGES, EDGES + 1]), VALUES),
@@ -80,12 +89,18 @@ DATA: dict[str, Callable[..., Any]] = {
 def test_sizes_that_the_data_decides(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nonzero, "available", lambda: True)
     check(
-        DATA[name], sample(2, 4), dynamic={0: {0: "n"}}, more=[(sample(1, 4),), (-sample(3, 4).abs(),)], compile=False
+        DATA[name],
+        sample(2, 4),
+        dynamic={0: {0: "n"}},
+        more=[(sample(1, 4),), (-sample(3, 4).abs(),)],
+        compile=False,
     )
 
 
 @pytest.mark.parametrize("name", ["nonzero", "masked_select", "a mask as an index"])
-def test_they_are_refused_where_the_flavour_has_no_kernel(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_they_are_refused_where_the_flavour_has_no_kernel(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(nonzero, "available", lambda: False)
     with pytest.raises(UnsupportedOperators, match="NonZero"):
         convert(DATA[name], [sample(2, 4)])

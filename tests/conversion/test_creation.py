@@ -1,4 +1,6 @@
-"""Tensors made of sizes and numbers against torch: static ones are folded, dynamic ones are layers."""
+"""Tensors made of sizes and numbers against torch: static ones are folded, dynamic ones are
+layers.
+"""
 
 from __future__ import annotations
 
@@ -60,7 +62,9 @@ def test_the_tensor_that_torch_makes_is_made_at_every_size(name: str, static: bo
 
 
 class Scripted(torch.nn.Module):
-    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    def forward(
+        self, x: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
         n, w = x.size(0), x.size(1)
         return (
             torch.tensor([[n, w], [w, 1]]),
@@ -73,9 +77,11 @@ class Scripted(torch.nn.Module):
 
 FILLS = {
     "fill": "%r : Tensor = aten::fill(%x, %two)",
-    "fill of a tensor": """%t : Tensor = aten::select(%x, %zero, %zero)
+    "fill of a tensor": (
+        """%t : Tensor = aten::select(%x, %zero, %zero)
           %s : Tensor = aten::select(%t, %zero, %zero)
-          %r : Tensor = aten::fill(%x, %s)""",
+          %r : Tensor = aten::fill(%x, %s)"""
+    ),
 }
 
 
@@ -87,11 +93,18 @@ def test_fills_that_tracing_cannot_record(name: str) -> None:
           %two : int = prim::Constant[value=2]()
           {FILLS[name]}
           return (%r)"""
-    check(graph, sample(2, 4), dynamic={0: {0: "n", 1: "w"}}, more=[(sample(1, 1),), (sample(4, 8),)])
+    check(
+        graph, sample(2, 4), dynamic={0: {0: "n", 1: "w"}}, more=[(sample(1, 1),), (sample(4, 8),)]
+    )
 
 
 def test_lists_of_sizes_become_tensors() -> None:
-    check(Scripted(), sample(2, 4), dynamic={0: {0: "n", 1: "w"}}, more=[(sample(1, 1),), (sample(4, 8),)])
+    check(
+        Scripted(),
+        sample(2, 4),
+        dynamic={0: {0: "n", 1: "w"}},
+        more=[(sample(1, 1),), (sample(4, 8),)],
+    )
 
 
 class Positions(torch.nn.Module):
@@ -102,7 +115,9 @@ class Positions(torch.nn.Module):
 
 
 @pytest.mark.xfail(
-    not flavour.strongly_typed(), strict=False, reason="8.6 on a GPU: where -inf is added, the answer is finite"
+    not flavour.strongly_typed(),
+    strict=False,
+    reason="8.6 on a GPU: where -inf is added, the answer is finite",
 )
 def test_positions_and_causal_masks_of_a_dynamic_length() -> None:
     check(

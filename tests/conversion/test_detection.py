@@ -1,4 +1,6 @@
-"""torchvision's operators against doubles of their schemas: torchvision itself is not installed here."""
+"""torchvision's operators against doubles of their schemas: torchvision itself is not installed
+here.
+"""
 
 from __future__ import annotations
 
@@ -16,19 +18,24 @@ from tests.conversion.harness import check
 
 NMS = "nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
 ROI_ALIGN = (
-    "roi_align(Tensor input, Tensor rois, float spatial_scale, SymInt pooled_height, SymInt pooled_width, "
-    "int sampling_ratio, bool aligned) -> Tensor"
+    "roi_align(Tensor input, Tensor rois, float spatial_scale, SymInt pooled_height, SymInt"
+    " pooled_width, int sampling_ratio, bool aligned) -> Tensor"
 )
 
 
 def keep_best(boxes: Tensor, scores: Tensor, threshold: float) -> Tensor:
-    """nms as its documentation says: the best box, then the best that overlaps none kept by more than the threshold."""
+    """nms as its documentation says: the best box, then the best that overlaps none kept by more
+    than the threshold.
+    """
     kept: list[int] = []
     areas = (boxes[:, 2] - boxes[:, 0]) * (boxes[:, 3] - boxes[:, 1])
     for i in scores.argsort(descending=True, stable=True).tolist():
         overlaps = []
         for j in kept:
-            size = (torch.minimum(boxes[i, 2:], boxes[j, 2:]) - torch.maximum(boxes[i, :2], boxes[j, :2])).clamp(min=0)
+            size = (
+                torch.minimum(boxes[i, 2:], boxes[j, 2:])
+                - torch.maximum(boxes[i, :2], boxes[j, :2])
+            ).clamp(min=0)
             overlap = size.prod()
             overlaps.append(float(overlap / (areas[i] + areas[j] - overlap)))
         if all(o <= threshold for o in overlaps):
@@ -36,7 +43,9 @@ def keep_best(boxes: Tensor, scores: Tensor, threshold: float) -> Tensor:
     return torch.tensor(kept, dtype=torch.int64)
 
 
-def align(x: Tensor, rois: Tensor, scale: float, height: int, width: int, ratio: int, aligned: bool) -> Tensor:
+def align(
+    x: Tensor, rois: Tensor, scale: float, height: int, width: int, ratio: int, aligned: bool
+) -> Tensor:
     """roi_align sample by sample."""
     result = torch.zeros(len(rois), x.shape[1], height, width)
     for k, roi in enumerate(rois if ratio > 0 else []):
@@ -44,8 +53,15 @@ def align(x: Tensor, rois: Tensor, scale: float, height: int, width: int, ratio:
         w, h = (x2 - x1, y2 - y1) if aligned else (max(x2 - x1, 1.0), max(y2 - y1, 1.0))
         for i in range(height):
             for j in range(width):
-                grid = [(i + (a + 0.5) / ratio, j + (b + 0.5) / ratio) for a in range(ratio) for b in range(ratio)]
-                samples = [bilinear(x[int(roi[0])], y1 + v * h / height, x1 + u * w / width) for v, u in grid]
+                grid = [
+                    (i + (a + 0.5) / ratio, j + (b + 0.5) / ratio)
+                    for a in range(ratio)
+                    for b in range(ratio)
+                ]
+                samples = [
+                    bilinear(x[int(roi[0])], y1 + v * h / height, x1 + u * w / width)
+                    for v, u in grid
+                ]
                 result[k, :, i, j] = torch.stack(samples).mean(0)
     return result
 
@@ -63,8 +79,9 @@ def bilinear(image: Tensor, y: float, x: float) -> Tensor:
 
 
 ALIVE: list[object] = []
-"""torch.jit knows operators by their `id`, which one that is gone leaves to what is made next: a module's list of
-numbers was a function in another test then ("builtin cannot be used as a value")."""
+"""torch.jit knows operators by their `id`, which one that is gone leaves to what is made next: a
+module's list of numbers was a function in another test then ("builtin cannot be used as a value").
+"""
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -111,9 +128,11 @@ def test_nms_is_refused_where_it_has_no_kernel() -> None:
 def test_more_boxes_than_the_layer_looks_at_are_refused() -> None:
     with pytest.raises(UnsupportedOperators, match="5000"):
         check(
-            lambda b, s: torch.ops.torchvision.nms(b, s, 0.5), *some_boxes(8),
-            dynamic={0: {0: "n"}, 1: {0: "n"}}, spans={"n": (1, 8, 6000)},
-        )  # fmt: skip
+            lambda b, s: torch.ops.torchvision.nms(b, s, 0.5),
+            *some_boxes(8),
+            dynamic={0: {0: "n"}, 1: {0: "n"}},
+            spans={"n": (1, 8, 6000)},
+        )
 
 
 @pytest.mark.parametrize("aligned", [False, True])
@@ -137,5 +156,6 @@ def test_roi_align_without_a_sampling_ratio_is_refused() -> None:
     with pytest.raises(UnsupportedOperators, match="sampling_ratio"):
         check(
             lambda x, r: torch.ops.torchvision.roi_align(x, r, 1.0, 2, 2, -1, False),
-            torch.randn(1, 2, 8, 8), torch.tensor([[0.0, 1, 1, 5, 5]]),
-        )  # fmt: skip
+            torch.randn(1, 2, 8, 8),
+            torch.tensor([[0.0, 1, 1, 5, 5]]),
+        )

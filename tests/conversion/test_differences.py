@@ -27,4 +27,9 @@ def test_neighbours_are_subtracted(name: str, dtype: torch.dtype) -> None:
 
 
 def test_neighbours_along_a_dynamic_axis() -> None:
-    check(lambda x: x.diff(), sample(3, 5), dynamic={0: {0: "n", 1: "w"}}, more=[(sample(1, 2),), (sample(2, 9),)])
+    check(
+        lambda x: x.diff(),
+        sample(3, 5),
+        dynamic={0: {0: "n", 1: "w"}},
+        more=[(sample(1, 2),), (sample(2, 9),)],
+    )

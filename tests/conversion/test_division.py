@@ -39,7 +39,9 @@ def test_negative_integers(name: str, dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("dtype", [torch.int64, torch.float32, torch.float16])
 def test_numbers_that_a_trace_wraps_in_tensors(dtype: torch.dtype) -> None:
     """A trace writes `7 // y` as a floored quotient of a tensor that reads as a number."""
-    check(lambda y: (7 // y, torch.floor_divide(7, y), y // True), DIVISORS.to(dtype), compile=False)
+    check(
+        lambda y: (7 // y, torch.floor_divide(7, y), y // True), DIVISORS.to(dtype), compile=False
+    )
     check(lambda y: (7.5 // y, 7.5 % y, y // 1.5), DIVISORS.to(dtype), compile=False)
 
 
@@ -54,17 +56,29 @@ def test_reals_and_their_scalar_twins(name: str) -> None:
 def test_mixed_dtypes_and_dynamic_broadcasting(name: str) -> None:
     ints, reals = torch.randint(-9, 9, (4, 3)), torch.tensor([[1.5], [-2.0], [3.0], [-0.7]])
     check(
-        BINARY[name], ints, reals, dynamic={0: {0: "n"}, 1: {0: "m"}}, more=[(ints[:1], reals)],
-    )  # fmt: skip
+        BINARY[name],
+        ints,
+        reals,
+        dynamic={0: {0: "n"}, 1: {0: "m"}},
+        more=[(ints[:1], reals)],
+    )
     check(
-        BINARY[name], torch.tensor([5, 200], dtype=torch.uint8), torch.tensor([3, 7], dtype=torch.uint8), compile=False
+        BINARY[name],
+        torch.tensor([5, 200], dtype=torch.uint8),
+        torch.tensor([3, 7], dtype=torch.uint8),
+        compile=False,
     )
 
 
 @pytest.mark.parametrize("name", ["floor_divide", "remainder", "fmod"])
 def test_quotients_that_round_to_a_whole_number(name: str) -> None:
-    """7 / 0.7 and 1 / 0.1 round to 10 although the divisors are a little off: torch takes the exact floor and rest."""
-    a, b = torch.tensor([7.0, 1.0, -7.0, 1.0, 0.9, 6.3]), torch.tensor([-0.7, 0.1, 0.7, -0.1, 0.3, 0.9])
+    """7 / 0.7 and 1 / 0.1 round to 10 although the divisors are a little off: torch takes the exact
+    floor and rest.
+    """
+    a, b = (
+        torch.tensor([7.0, 1.0, -7.0, 1.0, 0.9, 6.3]),
+        torch.tensor([-0.7, 0.1, 0.7, -0.1, 0.3, 0.9]),
+    )
     check(BINARY[name], a, b, atol=0)
     check(lambda x: BINARY[name](x, 0.1), torch.linspace(-5, 5, 101), atol=0)
     check(BINARY[name], a.half(), b.half(), compile=False)
@@ -87,11 +101,16 @@ def test_powers_of_reals(exponent: float) -> None:
 @pytest.mark.parametrize("exponent", [0, 1, 2, 3, 5, 10, 2.0, 0.5, 2.5, -1.0])
 @pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.uint8])
 def test_powers_of_integers(exponent: float, dtype: torch.dtype) -> None:
-    check(lambda x: x**exponent, torch.tensor([1, 2, 3, 9], dtype=dtype), compile=dtype == torch.int64)
+    check(
+        lambda x: x**exponent, torch.tensor([1, 2, 3, 9], dtype=dtype), compile=dtype == torch.int64
+    )
 
 
 def test_powers_by_tensors() -> None:
-    bases, exponents = (torch.tensor(v) for v in zip(*itertools.product([-2, -1, 0, 1, 3], [0, 1, 2, 5]), strict=True))
+    bases, exponents = (
+        torch.tensor(v)
+        for v in zip(*itertools.product([-2, -1, 0, 1, 3], [0, 1, 2, 5]), strict=True)
+    )
     check(torch.pow, bases, exponents)
     check(torch.pow, bases.float(), exponents.float(), rtol=5e-6)
     check(torch.pow, bases[bases != 0], -1 - exponents[bases != 0], compile=False)
@@ -107,7 +126,12 @@ def test_atan2_in_every_quadrant_and_on_every_axis() -> None:
     y, x = (torch.tensor(v) for v in zip(*itertools.product(ANGLES, ANGLES), strict=True))
     check(torch.atan2, y, x)
     check(torch.atan2, torch.tensor([0, 1, -1, 0]), torch.tensor([0, -1, -1, -1]))
-    check(torch.atan2, torch.tensor([float("nan"), 1.0]), torch.tensor([1.0, float("nan")]), compile=False)
+    check(
+        torch.atan2,
+        torch.tensor([float("nan"), 1.0]),
+        torch.tensor([1.0, float("nan")]),
+        compile=False,
+    )
 
 
 def test_square_keeps_integers() -> None:
@@ -119,4 +143,9 @@ def test_square_keeps_integers() -> None:
 def test_by_a_size_that_only_the_engine_knows(name: str) -> None:
     x = torch.arange(-6.0, 6.0).reshape(6, 2)
     for sample in (x, x.long()):
-        check(lambda x: BINARY[name](x, x.size(0)), sample, dynamic={0: {0: "n"}}, more=[(sample[:4],)])
+        check(
+            lambda x: BINARY[name](x, x.size(0)),
+            sample,
+            dynamic={0: {0: "n"}},
+            more=[(sample[:4],)],
+        )

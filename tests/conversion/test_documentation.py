@@ -28,10 +28,14 @@ def test_the_page_of_operators_is_current(generate: Any) -> None:
 
 def test_the_page_names_every_operator(generate: Any) -> None:
     page = generate.page()
-    assert not [key for key in (*CONVERTERS, *EVALUATORS) if f"`{generate.split_key(key)[0]}`" not in page]
+    assert not [
+        key for key in (*CONVERTERS, *EVALUATORS) if f"`{generate.split_key(key)[0]}`" not in page
+    ]
 
 
-def test_a_page_that_is_not_current_is_noticed(generate: Any, monkeypatch: Any, tmp_path: Path) -> None:
+def test_a_page_that_is_not_current_is_noticed(
+    generate: Any, monkeypatch: Any, tmp_path: Path
+) -> None:
     monkeypatch.setattr(generate, "ROOT", tmp_path)
     monkeypatch.setattr(generate, "PAGE", tmp_path / "operators.md")
     assert generate.main(["operators", "--check"]) == 1
@@ -43,7 +47,9 @@ def test_the_operator_databases_verdicts_stand_beside_the_operators(
     generate: Any, monkeypatch: Any, tmp_path: Path
 ) -> None:
     store = tmp_path / "operators.json"
-    store.write_text('{"nn.functional.unfold": "x", "flip": "passed: 12 passed, 0 refused, 0 failed"}')
+    store.write_text(
+        '{"nn.functional.unfold": "x", "flip": "passed: 12 passed, 0 refused, 0 failed"}'
+    )
     monkeypatch.setattr(generate, "STORE", store)
     row = next(line for line in generate.page().splitlines() if line.startswith("| `flip` |"))
     assert row.endswith("| passed: 12 passed, 0 refused, 0 failed |")

@@ -53,31 +53,55 @@ LENGTHS = (10, 1, 3, 7, 20, 29, 49, 50, 70, 90, 99, 100)
 @pytest.mark.parametrize("factor", [0.7, 0.29, 0.1, 1 / 3, 0.57, 0.999999999, 0.5, 1.0])
 @pytest.mark.parametrize("kind", [Scaled, Ceiled, Floored])
 def test_a_length_is_what_doubles_make_of_it(kind: type[Scaled], factor: float) -> None:
-    first, *others = (torch.arange(2.0 * n).view(2, n) for n in LENGTHS if kind is not Floored or n > 3)
+    first, *others = (
+        torch.arange(2.0 * n).view(2, n) for n in LENGTHS if kind is not Floored or n > 3
+    )
     if kind is Ceiled and factor < 1:
         factor = 1 / factor
     more = [(x,) for x in others]
-    check(kind(factor), first, dynamic={0: {1: "n"}}, spans={"n": (1, 10, 100)}, more=more, compile=factor == 0.7)
+    check(
+        kind(factor),
+        first,
+        dynamic={0: {1: "n"}},
+        spans={"n": (1, 10, 100)},
+        more=more,
+        compile=factor == 0.7,
+    )
 
 
 UNFOUND = pytest.mark.xfail(
-    not flavour.strongly_typed(), strict=False, reason="8.6: guessBestTactic cannot find a tactic for the reshape"
+    not flavour.strongly_typed(),
+    strict=False,
+    reason="8.6: guessBestTactic cannot find a tactic for the reshape",
 )
 
 
 @pytest.mark.parametrize("kind", [pytest.param(Rooted, marks=UNFOUND), Powered])
 def test_a_square_root_of_a_length(kind: type[nn.Module]) -> None:
     first, *others = (torch.arange(2.0 * n).view(2, n) for n in (16, 1, 4, 49, 10000))
-    check(kind(), first, dynamic={0: {1: "n"}}, spans={"n": (1, 16, 10000)}, more=[(x,) for x in others])
+    check(
+        kind(),
+        first,
+        dynamic={0: {1: "n"}},
+        spans={"n": (1, 16, 10000)},
+        more=[(x,) for x in others],
+    )
 
 
 def test_float32_would_have_said_something_else() -> None:
     """Lengths where the float32 product falls on the other side of a whole number."""
-    differing = [n for n in range(1, 101) for f in (0.29, 0.57) if int(n * f) != int(torch.tensor(n * 1.0) * f)]
+    differing = [
+        n
+        for n in range(1, 101)
+        for f in (0.29, 0.57)
+        if int(n * f) != int(torch.tensor(n * 1.0) * f)
+    ]
     assert differing
 
 
 def test_a_simple_ratio_stays_arithmetic_that_other_sizes_are_recognised_by() -> None:
     conversion = convert(Scaled(0.5), [torch.randn(2, 8)], dynamic={0: {1: "n"}})
-    kinds = {type(conversion.network.get_layer(i)).__name__ for i in range(conversion.network.num_layers)}
+    kinds = {
+        type(conversion.network.get_layer(i)).__name__ for i in range(conversion.network.num_layers)
+    }
     assert "IGatherLayer" not in kinds

@@ -21,9 +21,17 @@ def test_addition_promotes_as_pytorch_does(a: torch.dtype, b: torch.dtype) -> No
     check(lambda x, y: x + y, sample(a, 2, 3), sample(b, 2, 3, seed=1), compile=a == b)
 
 
-@pytest.mark.parametrize("shapes", [((3,), (2, 3)), ((2, 1, 4), (3, 1)), ((), (2, 2)), ((1, 1, 1, 1, 2), (3, 1, 2))])
-def test_operands_of_different_rank_broadcast(shapes: tuple[tuple[int, ...], tuple[int, ...]]) -> None:
-    check(lambda x, y: x * y, sample(torch.float32, *shapes[0]), sample(torch.float32, *shapes[1], seed=1))
+@pytest.mark.parametrize(
+    "shapes", [((3,), (2, 3)), ((2, 1, 4), (3, 1)), ((), (2, 2)), ((1, 1, 1, 1, 2), (3, 1, 2))]
+)
+def test_operands_of_different_rank_broadcast(
+    shapes: tuple[tuple[int, ...], tuple[int, ...]],
+) -> None:
+    check(
+        lambda x, y: x * y,
+        sample(torch.float32, *shapes[0]),
+        sample(torch.float32, *shapes[1], seed=1),
+    )
 
 
 def test_a_dynamic_axis_may_be_one_and_still_broadcasts() -> None:

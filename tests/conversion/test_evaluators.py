@@ -1,4 +1,6 @@
-"""Numbers, lists, dictionaries and metadata: each snippet with static sizes, and with sizes that the engine knows."""
+"""Numbers, lists, dictionaries and metadata: each snippet with static sizes, and with sizes that
+the engine knows.
+"""
 
 from __future__ import annotations
 
@@ -18,15 +20,21 @@ from tests.conversion.test_shape import sample
 _ = converters, evaluators
 
 NODE_KINDS = frozenset(
-    f"prim::{k}" for k in "If Loop Constant ListConstruct TupleConstruct ListUnpack DictConstruct shape".split()
+    f"prim::{k}"
+    for k in "If Loop Constant ListConstruct TupleConstruct ListUnpack DictConstruct shape".split()
 )
-"""Node kinds that TorchScript builds without a schema (prim::shape is what older versions write for aten::size)."""
+"""Node kinds that TorchScript builds without a schema (prim::shape is what older versions write for
+aten::size).
+"""
 
 
 def schema_of(key: str) -> Any:
     """The registered schema of a key; None for a node kind that has none (prim::If)."""
     name, _, overload = key.partition(".")
-    return next((s for s in torch._C._jit_get_schemas_for_operator(name) if s.overload_name == overload), None)
+    return next(
+        (s for s in torch._C._jit_get_schemas_for_operator(name) if s.overload_name == overload),
+        None,
+    )
 
 
 @pytest.mark.parametrize("key", sorted(EVALUATORS))
@@ -38,8 +46,13 @@ def test_every_evaluator_is_of_an_operator_that_torch_has(key: str) -> None:
 def test_every_converter_has_the_arguments_that_torch_gives_it(key: str) -> None:
     registered = schema_of(key)
     assert registered is not None, f"{key} is no operator of torch"
-    ours = [(a.name, str(a.type), a.default_value, a.kwarg_only) for a in CONVERTERS[key].schema.arguments]
-    assert ours == [(a.name, str(a.type), a.default_value, a.kwarg_only) for a in registered.arguments]
+    ours = [
+        (a.name, str(a.type), a.default_value, a.kwarg_only)
+        for a in CONVERTERS[key].schema.arguments
+    ]
+    assert ours == [
+        (a.name, str(a.type), a.default_value, a.kwarg_only) for a in registered.arguments
+    ]
 
 
 NUMBERS = {
@@ -48,9 +61,14 @@ NUMBERS = {
     "division of negative numbers": "return (n - 9) // 4, (n - 9) % 4, (n - 9) // -4, (n - 9) % -4",
     "division of floats": "return (n * 0.5) // 1.5, (n * 0.7) % 0.5",
     "powers": "return n ** 2, n ** 0.5, 2 ** n, w ** n",
-    "minimum and maximum": "return min(n, w), max(n, 3), min([n, w, 2]), max(n, 2.5), min(0.5 * n, 1)",
+    "minimum and maximum": (
+        "return min(n, w), max(n, 3), min([n, w, 2]), max(n, 2.5), min(0.5 * n, 1)"
+    ),
     "absolute values": "return abs(n - 3), abs(3.5 - n)",
-    "rounding": "return math.floor(n * 0.4), math.ceil(n * 0.4), round(n * 0.5), int(n * 0.9), int(-0.9 * n)",
+    "rounding": (
+        "return math.floor(n * 0.4), math.ceil(n * 0.4), round(n * 0.5), int(n * 0.9), int(-0.9"
+        " * n)"
+    ),
     "functions": "return math.sqrt(n), math.exp(n / 8), math.log(w), math.sqrt(float(n * w))",
     "conversions": "return int(n), float(n), bool(n - 1), float(n > 2), int(w > 2)",
     "comparisons": "return n == 3, n != 3, n < w, n <= 2, n > 2, n >= w, n == 2.0, n > 1.5",
@@ -60,33 +78,51 @@ NUMBERS = {
     "sums": "return sum([n, w, 1]), n",
 }
 LISTS = {
-    "building": "l = [n, w]\n    l.append(3)\n    l.extend([n])\n    l.insert(1, 7)\n    return torch.tensor(l)",
+    "building": (
+        "l = [n, w]\n    l.append(3)\n    l.extend([n])\n    l.insert(1, 7)\n    return"
+        " torch.tensor(l)"
+    ),
     "taking apart": (
-        "l = [n, w, 5, 6]\n    a = l.pop()\n    l.reverse()\n    del l[0]\n    return torch.tensor(l), a, l[-1], len(l)"
+        "l = [n, w, 5, 6]\n    a = l.pop()\n    l.reverse()\n    del l[0]\n    return"
+        " torch.tensor(l), a, l[-1], len(l)"
     ),
     "slices": "l = [n, w, 5, 6][1:3]\n    return torch.tensor(l + [1] * 2), torch.tensor(l.copy())",
     "setting": "l = [n, w]\n    l[0] = l[1] + 1\n    return torch.tensor(l)",
     "membership": "return 3 in [1, 2, 3], 'a' in ['b'], n",
     "equality": "return [1, 2] == [1, 2], [1.5] != [1.5], n",
-    "lists of tensors": "l = [x]\n    l.append(x * 2)\n    l[0] = x + 1\n    return torch.cat(l), len(l)",
+    "lists of tensors": (
+        "l = [x]\n    l.append(x * 2)\n    l[0] = x + 1\n    return torch.cat(l), len(l)"
+    ),
     "dictionaries": (
         "d = {'a': x}\n    d['b'] = x * 2\n    d['c'] = x + 1\n"
         "    return d['a'], d.get('b'), d.pop('c'), len(d), 'z' in d"
     ),
-    "dictionaries in order": "d = {'a': n, 'b': w}\n    return torch.tensor(list(d.values())), len(d.keys())",
+    "dictionaries in order": (
+        "d = {'a': n, 'b': w}\n    return torch.tensor(list(d.values())), len(d.keys())"
+    ),
     "dictionaries of numbers": "d = {1: n, 2: w}\n    return d[2], d.get(7, 5)",
-    "strings": "s = 'ab'.upper()\n    return len(s), s == 'AB', s != 'x', 'b'.join(['1', '2']) == '1b2', n",
+    "strings": (
+        "s = 'ab'.upper()\n    return len(s), s == 'AB', s != 'x', 'b'.join(['1', '2']) == '1b2', n"
+    ),
 }
 METADATA = {
     "sizes": "return x.size(0), x.size(-1), torch.tensor(x.shape), x.numel(), x.dim(), len(x)",
-    "dtypes": "return x.is_floating_point(), x.is_complex(), x.dtype == torch.float32, x.is_signed(), x.element_size()",
-    "devices": "return x.is_cuda, x.device == torch.device('cpu'), x.is_quantized, x.requires_grad, x.is_contiguous()",
+    "dtypes": (
+        "return x.is_floating_point(), x.is_complex(), x.dtype == torch.float32, x.is_signed(),"
+        " x.element_size()"
+    ),
+    "devices": (
+        "return x.is_cuda, x.device == torch.device('cpu'), x.is_quantized, x.requires_grad,"
+        " x.is_contiguous()"
+    ),
     "items": "return x.sum().item() > 1, int(x[0, 0]), float(x[0, 0]), bool(x[0, 0] > 1)",
 }
 
 
 def graph_of(body: str) -> torch._C.Graph:
-    """The graph of a function of x, n = x.size(0) and w = x.size(1); scripting reads its source, so it has a file."""
+    """The graph of a function of x, n = x.size(0) and w = x.size(1); scripting reads its source, so
+    it has a file.
+    """
     source = f"def f(x: torch.Tensor):\n    n = x.size(0)\n    w = x.size(1)\n    {body}\n"
     name = f"<{hash(body)}>"
     linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)
@@ -110,7 +146,9 @@ def test_bits_of_a_size_are_refused() -> None:
 
 
 def test_an_index_that_only_the_engine_knows_is_refused() -> None:
-    with pytest.raises(UnsupportedOperators, match="the index` must be known at build time but depends on n"):
+    with pytest.raises(
+        UnsupportedOperators, match="the index` must be known at build time but depends on n"
+    ):
         convert(graph_of("return [1, 2, 3][n]"), [sample(2, 4)], dynamic={0: {0: "n"}})
 
 

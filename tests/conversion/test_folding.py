@@ -1,4 +1,6 @@
-"""Batch normalisation taken into the convolution before it: when it is, when not, and the same numbers either way."""
+"""Batch normalisation taken into the convolution before it: when it is, when not, and the same
+numbers either way.
+"""
 
 from __future__ import annotations
 
@@ -33,8 +35,12 @@ def _kinds(module: Any, x: torch.Tensor, precision: str = "fp32") -> list[str]:
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("affine", [True, False])
 @pytest.mark.parametrize("groups", [1, 3])
-def test_a_normalisation_behind_a_convolution_is_no_layer(bias: bool, affine: bool, groups: int) -> None:
-    module = _seeded(nn.Conv2d(3, 6, 3, groups=groups, bias=bias), nn.BatchNorm2d(6, affine=affine), nn.ReLU())
+def test_a_normalisation_behind_a_convolution_is_no_layer(
+    bias: bool, affine: bool, groups: int
+) -> None:
+    module = _seeded(
+        nn.Conv2d(3, 6, 3, groups=groups, bias=bias), nn.BatchNorm2d(6, affine=affine), nn.ReLU()
+    )
     x = torch.randn(2, 3, 8, 8)
     assert _kinds(module, x) == ["CONVOLUTION", "ACTIVATION"]
     check(module, x, dynamic={0: {0: "n"}})

@@ -17,7 +17,10 @@ CASES: dict[str, tuple[Callable[..., torch.Tensor], Tensors]] = {
     "cat of a negative axis": (lambda x, y: torch.cat([x, y], -1), (sample(2, 3), sample(2, 1))),
     "cat of one": (lambda x: torch.cat([x]).relu(), (sample(2, 3),)),
     "cat with a constant": (lambda x: torch.cat([x, torch.ones(2, 2)], 1), (sample(2, 3),)),
-    "cat of int64 and float32": (lambda x, y: torch.cat([x, y]), (sample(2, 3, dtype=torch.int64), sample(2, 3))),
+    "cat of int64 and float32": (
+        lambda x, y: torch.cat([x, y]),
+        (sample(2, 3, dtype=torch.int64), sample(2, 3)),
+    ),
     "cat of int32 and int64": (
         lambda x, y: torch.cat([x, y]),
         (sample(3, dtype=torch.int32), sample(2, dtype=torch.int64)),
@@ -36,7 +39,10 @@ CASES: dict[str, tuple[Callable[..., torch.Tensor], Tensors]] = {
     "stack": (lambda x, y: torch.stack([x, y]), (sample(2, 3), sample(2, 3))),
     "stack at the end": (lambda x, y: torch.stack([x, y], -1), (sample(2, 3), sample(2, 3))),
     "stack of 0-d": (lambda x, y: torch.stack([x, y]), (sample(), sample())),
-    "stack of int and float": (lambda x, y: torch.stack([x, y], 1), (sample(2, dtype=torch.int32), sample(2))),
+    "stack of int and float": (
+        lambda x, y: torch.stack([x, y], 1),
+        (sample(2, dtype=torch.int32), sample(2)),
+    ),
     "hstack": (lambda x, y: torch.hstack([x, y]), (sample(2, 3), sample(2, 1))),
     "hstack of vectors": (lambda x, y: torch.hstack([x, y]), (sample(2), sample(3))),
     "hstack of 0-d": (lambda x, y: torch.hstack([x, y]), (sample(), sample())),
@@ -50,14 +56,21 @@ CASES: dict[str, tuple[Callable[..., torch.Tensor], Tensors]] = {
     "atleast_3d of a matrix": (lambda x: torch.atleast_3d(x), (sample(3, 2),)),
     "atleast_3d of 0-d": (lambda x: torch.atleast_3d(x), (sample(),)),
     "atleast_3d of four axes": (lambda x: torch.atleast_3d(x).relu(), (sample(3, 2, 1, 2),)),
-    "atleast_2d of several": (lambda x, y: torch.cat(torch.atleast_2d(x, y), 1), (sample(), sample(3))),
+    "atleast_2d of several": (
+        lambda x, y: torch.cat(torch.atleast_2d(x, y), 1),
+        (sample(), sample(3)),
+    ),
 }
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_tensors_are_joined_in_the_dtype_that_torch_joins_them_in(name: str) -> None:
     function, inputs = CASES[name]
-    check(function, *inputs, compile=name in ("cat", "stack", "cat of bool and uint8", "cat with an empty axis"))
+    check(
+        function,
+        *inputs,
+        compile=name in ("cat", "stack", "cat of bool and uint8", "cat with an empty axis"),
+    )
 
 
 def test_dynamic_axes_are_joined_at_every_size() -> None:

@@ -15,10 +15,14 @@ ODD = torch.tensor([-INF, -3.0, -0.0, 0.5, 7.0, INF, NAN])
 INTEGERS = torch.tensor([-9, -1, 0, 1, 4, 9])
 
 
-@pytest.mark.parametrize(("low", "high"), [(-1, 2), (-1.5, 2.5), (None, 0.5), (0, None), (3.0, -2.0), (-1, 1.5)])
+@pytest.mark.parametrize(
+    ("low", "high"), [(-1, 2), (-1.5, 2.5), (None, 0.5), (0, None), (3.0, -2.0), (-1, 1.5)]
+)
 @pytest.mark.parametrize("x", [ODD, INTEGERS, INTEGERS.int(), ODD.half()])
 def test_clamp_by_numbers(low: Any, high: Any, x: torch.Tensor) -> None:
-    """Integers with fractional limits become floats; the upper limit wins where they cross; NaN stays."""
+    """Integers with fractional limits become floats; the upper limit wins where they cross; NaN
+    stays.
+    """
     check(lambda x: torch.clamp(x, low, high), x)
 
 
@@ -43,7 +47,9 @@ def test_one_sided_clamps(x: torch.Tensor, limit: float) -> None:
     check(lambda x, t: torch.clamp_max(x, t), x, torch.tensor([limit]), compile=False)
 
 
-@pytest.mark.parametrize("x", [ODD[:6].reshape(2, 3), INTEGERS.reshape(2, 3), INTEGERS.reshape(2, 3) > 0])
+@pytest.mark.parametrize(
+    "x", [ODD[:6].reshape(2, 3), INTEGERS.reshape(2, 3), INTEGERS.reshape(2, 3) > 0]
+)
 def test_masked_fill(x: torch.Tensor) -> None:
     mask = torch.tensor([[True, False, True]])
     value = 1 if x.dtype == torch.bool else -5  # tracing a bool value fails in torch itself
@@ -69,7 +75,7 @@ def test_where_promotes_and_broadcasts(condition: torch.Tensor) -> None:
 
 
 FINITE: dict[str, Callable[[Any], Any]] = {
-    name: (lambda x, n=name: getattr(torch, n)(x))
+    name: lambda x, n=name: getattr(torch, n)(x)
     for name in ("isfinite", "isnan", "isinf", "isposinf", "isneginf", "nan_to_num")
 }
 
@@ -107,12 +113,16 @@ def test_addcmul_and_addcdiv() -> None:
     for value in (1, -0.5):
         check(lambda x, a, b, v=value: torch.addcmul(x, a, b, value=v), x, a, b)
         check(lambda x, a, b, v=value: torch.addcdiv(x, a, b, value=v), x, a, b)
-    check(lambda x, a, b: torch.addcmul(x, a, b, value=3), *(torch.tensor([2, -4]) for _ in range(3)))
+    check(
+        lambda x, a, b: torch.addcmul(x, a, b, value=3), *(torch.tensor([2, -4]) for _ in range(3))
+    )
 
 
 @pytest.mark.parametrize("name", ["eq", "ne", "lt", "le", "gt", "ge"])
 def test_comparisons(name: str) -> None:
-    """Integers compared with fractional numbers are compared as floats; NaN is unequal to all and ordered with none."""
+    """Integers compared with fractional numbers are compared as floats; NaN is unequal to all and
+    ordered with none.
+    """
     compare = getattr(torch, name)
     check(lambda x: compare(x, 0.5), INTEGERS)
     check(lambda x: compare(x, -1), INTEGERS)
@@ -137,6 +147,8 @@ def test_the_same_without_tensorrts_own_layers(name: str, monkeypatch: pytest.Mo
 
 def test_limits_that_only_the_engine_knows() -> None:
     check(
-        lambda x: torch.clamp(x, max=x.size(0) - 2), torch.arange(12.0).reshape(6, 2), dynamic={0: {0: "n"}},
+        lambda x: torch.clamp(x, max=x.size(0) - 2),
+        torch.arange(12.0).reshape(6, 2),
+        dynamic={0: {0: "n"}},
         more=[(torch.arange(6.0).reshape(3, 2),)],
-    )  # fmt: skip
+    )

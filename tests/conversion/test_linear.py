@@ -30,7 +30,14 @@ def test_a_linear_layer(shape: tuple[int, ...], bias: bool) -> None:
     if len(shape) > 1:
         dynamic = {0: {axis: f"a{axis}" for axis in range(len(shape) - 1)}}
         smaller = torch.randn(*(1 for _ in shape[:-1]), 3)
-        check(module, torch.randn(shape), dynamic=dynamic, more=[(smaller,)], **CLOSE, compile=len(shape) == 3)
+        check(
+            module,
+            torch.randn(shape),
+            dynamic=dynamic,
+            more=[(smaller,)],
+            **CLOSE,
+            compile=len(shape) == 3,
+        )
 
 
 def test_linear_with_tensors_for_weights() -> None:
@@ -40,10 +47,19 @@ def test_linear_with_tensors_for_weights() -> None:
 
 
 MATRICES = [
-    ((3,), (3,)), ((3,), (3, 4)), ((2, 3), (3,)), ((2, 3), (3, 4)), ((3,), (2, 3, 4)), ((2, 5, 3), (3,)),
-    ((2, 5, 3), (3, 4)), ((5, 3), (2, 3, 4)), ((2, 5, 3), (2, 3, 4)), ((2, 1, 5, 3), (4, 3, 2)),
-    ((1, 5, 3), (2, 3, 4)), ((2, 1, 3, 5, 2), (1, 4, 1, 2, 3)),
-]  # fmt: skip
+    ((3,), (3,)),
+    ((3,), (3, 4)),
+    ((2, 3), (3,)),
+    ((2, 3), (3, 4)),
+    ((3,), (2, 3, 4)),
+    ((2, 5, 3), (3,)),
+    ((2, 5, 3), (3, 4)),
+    ((5, 3), (2, 3, 4)),
+    ((2, 5, 3), (2, 3, 4)),
+    ((2, 1, 5, 3), (4, 3, 2)),
+    ((1, 5, 3), (2, 3, 4)),
+    ((2, 1, 3, 5, 2), (1, 4, 1, 2, 3)),
+]
 
 
 @pytest.mark.parametrize(("a", "b"), MATRICES)
@@ -55,7 +71,10 @@ def test_matmul_of_any_two_ranks(a: tuple[int, ...], b: tuple[int, ...]) -> None
 def test_matmul_with_dynamic_axes() -> None:
     dynamic = {0: {0: "n", 2: "t"}, 1: {0: "n", 3: "s"}}
     a, b = torch.randn(2, 4, 5, 3), torch.randn(2, 4, 3, 6)
-    more = [(torch.randn(1, 4, 1, 3), torch.randn(1, 4, 3, 12)), (torch.randn(4, 4, 10, 3), torch.randn(4, 4, 3, 1))]
+    more = [
+        (torch.randn(1, 4, 1, 3), torch.randn(1, 4, 3, 12)),
+        (torch.randn(4, 4, 10, 3), torch.randn(4, 4, 3, 1)),
+    ]
     check(torch.matmul, a, b, dynamic=dynamic, more=more, **CLOSE)
 
 
@@ -101,7 +120,13 @@ def test_products_of_every_name(function: Any, shapes: tuple[tuple[int, ...], ..
 
 def test_a_beta_of_zero_ignores_even_nan() -> None:
     x = torch.full((2, 4), torch.nan)
-    check(lambda a, b, c: torch.addmm(a, b, c, beta=0), x, torch.randn(2, 3), torch.randn(3, 4), **CLOSE)
+    check(
+        lambda a, b, c: torch.addmm(a, b, c, beta=0),
+        x,
+        torch.randn(2, 3),
+        torch.randn(3, 4),
+        **CLOSE,
+    )
 
 
 def test_bilinear() -> None:
@@ -143,14 +168,24 @@ def test_einsum(equation: str, shapes: tuple[tuple[int, ...], ...]) -> None:
 @pytest.mark.parametrize(
     ("equation", "layers"),
     [
-        ("bhqd,bhkd->bhqk", 1), ("bhqk,bhkd->bhqd", 1), ("bqhd,bkhd->bhqk", 3), ("bhqk,bkhd->bqhd", 3), ("ij,jk", 1),
-        ("bci,bcj->bij", 2), ("bij,bcj->bci", 1), ("ik,jk->ji", 1), ("blhd,md->blhm", 2), ("km,blk->blm", 2),
+        ("bhqd,bhkd->bhqk", 1),
+        ("bhqk,bhkd->bhqd", 1),
+        ("bqhd,bkhd->bhqk", 3),
+        ("bhqk,bkhd->bqhd", 3),
+        ("ij,jk", 1),
+        ("bci,bcj->bij", 2),
+        ("bij,bcj->bci", 1),
+        ("ik,jk->ji", 1),
+        ("blhd,md->blhm", 2),
+        ("km,blk->blm", 2),
     ],
-)  # fmt: skip
+)
 def test_einsum_of_matrices_is_their_product(equation: str, layers: int) -> None:
     """The product, and a shuffle for each axis order that it does not have itself."""
     lengths = dict(zip("bhqkdijclm", (2, 3, 4, 5, 6, 7, 8, 9, 2, 3), strict=True))
-    inputs = [torch.randn([lengths[c] for c in term]) for term in equation.partition("->")[0].split(",")]
+    inputs = [
+        torch.randn([lengths[c] for c in term]) for term in equation.partition("->")[0].split(",")
+    ]
     network = check(lambda *x: torch.einsum(equation, *x), *inputs, **CLOSE).network
     kinds = [network.get_layer(i).type for i in range(network.num_layers)]
     assert kinds.count(trt.LayerType.MATRIX_MULTIPLY) == 1
@@ -161,4 +196,11 @@ def test_einsum_with_dynamic_axes() -> None:
     a, b = torch.randn(2, 3, 4, 5), torch.randn(2, 3, 6, 5)
     dynamic = {0: {0: "n", 2: "q"}, 1: {0: "n", 2: "k"}}
     more = [(torch.randn(1, 3, 8, 5), torch.randn(1, 3, 2, 5))]
-    check(lambda a, b: torch.einsum("bhqd,bhkd->bhqk", a, b), a, b, dynamic=dynamic, more=more, **CLOSE)
+    check(
+        lambda a, b: torch.einsum("bhqd,bhkd->bhqk", a, b),
+        a,
+        b,
+        dynamic=dynamic,
+        more=more,
+        **CLOSE,
+    )

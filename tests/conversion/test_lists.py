@@ -16,7 +16,10 @@ from builder.errors import UnsupportedOperators
 from tests.conversion.harness import check
 
 CLOSE: dict[str, Any] = {"rtol": 1e-5, "atol": 1e-6}
-TIMES: dict[str, Any] = {"dynamic": {0: {0: "t", 1: "n"}}, "spans": {"t": (1, 5, 100), "n": (1, 2, 4)}}
+TIMES: dict[str, Any] = {
+    "dynamic": {0: {0: "t", 1: "n"}},
+    "spans": {"t": (1, 5, 100), "n": (1, 2, 4)},
+}
 MORE = [(torch.randn(1, 1, 3),), (torch.randn(9, 4, 3),)]
 
 
@@ -71,7 +74,9 @@ class Numbers(nn.Module):
 
 
 class Reversed(nn.Module):
-    """As PyTorch's own scripted layers run backward in time (fastrnns/custom_lstms.py): both lists turned."""
+    """As PyTorch's own scripted layers run backward in time (fastrnns/custom_lstms.py): both lists
+    turned.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -111,7 +116,12 @@ class Parts(nn.Module):
         for row in range(x.size(0)):
             rows.append(x[row])
         columns = x.unbind(1)
-        return torch.stack(rows[::2]), torch.stack(columns[:1], 1), columns[0] * len(columns), torch.cat(columns, -1)
+        return (
+            torch.stack(rows[::2]),
+            torch.stack(columns[:1], 1),
+            columns[0] * len(columns),
+            torch.cat(columns, -1),
+        )
 
 
 class Lengthened(nn.Module):

@@ -17,7 +17,9 @@ WIDE = torch.tensor([2**62 + 5, -(2**63), 2**63 - 1, -1])
 @pytest.mark.parametrize("dtype", [torch.bool, torch.int64, torch.float32, torch.uint8])
 def test_logic_of_any_dtype(name: str, dtype: torch.dtype) -> None:
     operation = getattr(torch, name)
-    check(operation, A.to(dtype), B.to(dtype)[:1], dynamic={0: {0: "n"}}, compile=dtype != torch.uint8)
+    check(
+        operation, A.to(dtype), B.to(dtype)[:1], dynamic={0: {0: "n"}}, compile=dtype != torch.uint8
+    )
     check(operation, A.to(dtype), B[:1] > 3, compile=False)
 
 
@@ -58,11 +60,17 @@ def test_inversion(dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.int8, torch.uint8])
 @pytest.mark.parametrize("name", ["bitwise_left_shift", "bitwise_right_shift"])
 def test_shifts(name: str, dtype: torch.dtype) -> None:
-    """By no place, by all, by too many, and by a negative number of them, of which only the sign remains."""
+    """By no place, by all, by too many, and by a negative number of them, of which only the sign
+    remains.
+    """
     operation = getattr(torch, name)
     places = [0, 1, 3, 7, torch.iinfo(dtype).bits - 1, torch.iinfo(dtype).bits]
     places += [-1] if dtype.is_signed else []
     for value in (93, -93) if dtype.is_signed else (93, 200):
-        check(operation, torch.full((len(places),), value, dtype=dtype), torch.tensor(places, dtype=dtype))
+        check(
+            operation,
+            torch.full((len(places),), value, dtype=dtype),
+            torch.tensor(places, dtype=dtype),
+        )
     check(lambda x: x << 2, A.to(dtype), compile=False)
     check(lambda x: x >> 1, A.to(dtype), compile=False)

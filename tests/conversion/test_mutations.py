@@ -1,4 +1,6 @@
-"""The harness itself is tested: converters broken on purpose must be caught, each by an ordinary check."""
+"""The harness itself is tested: converters broken on purpose must be caught, each by an ordinary
+check.
+"""
 
 from __future__ import annotations
 
@@ -96,16 +98,49 @@ MUTATIONS = [
             "var.correction": lambda x: torch.var(x, 0, correction=1),
         }.items()
     ),
-    Mutation("aten::glu", other_axis, lambda x: F.glu(x, 1), (torch.arange(16.0).reshape(4, 4).sin(),), "wrong axis"),
-    Mutation("aten::gelu", argument(1, lambda _: "tanh"), F.gelu, what="tanh instead of exact gelu"),
-    Mutation("aten::gelu", argument(1, lambda _: "none"), lambda x: F.gelu(x, approximate="tanh"), what="the converse"),
-    Mutation("aten::elu", argument(2, lambda _: 1), lambda x: torch.ops.aten.elu(x, 1.0, 1.1, 1.0), what="no scale"),
     Mutation(
-        "aten::elu", argument(3, lambda _: 1), lambda x: torch.ops.aten.elu(x, 1.0, 1.0, 0.9), what="no input scale"
+        "aten::glu",
+        other_axis,
+        lambda x: F.glu(x, 1),
+        (torch.arange(16.0).reshape(4, 4).sin(),),
+        "wrong axis",
     ),
-    Mutation("aten::leaky_relu", argument(1, lambda s: s * 1.001), F.leaky_relu, what="a slope off by a thousandth"),
-    Mutation("aten::softplus", argument(1, lambda _: 1), lambda x: F.softplus(x, 1.01), what="no beta"),
-    Mutation("aten::hardtanh", argument(2, lambda v: v + 0.1), lambda x: F.hardtanh(x, -1, 2), what="a limit off"),
+    Mutation(
+        "aten::gelu", argument(1, lambda _: "tanh"), F.gelu, what="tanh instead of exact gelu"
+    ),
+    Mutation(
+        "aten::gelu",
+        argument(1, lambda _: "none"),
+        lambda x: F.gelu(x, approximate="tanh"),
+        what="the converse",
+    ),
+    Mutation(
+        "aten::elu",
+        argument(2, lambda _: 1),
+        lambda x: torch.ops.aten.elu(x, 1.0, 1.1, 1.0),
+        what="no scale",
+    ),
+    Mutation(
+        "aten::elu",
+        argument(3, lambda _: 1),
+        lambda x: torch.ops.aten.elu(x, 1.0, 1.0, 0.9),
+        what="no input scale",
+    ),
+    Mutation(
+        "aten::leaky_relu",
+        argument(1, lambda s: s * 1.001),
+        F.leaky_relu,
+        what="a slope off by a thousandth",
+    ),
+    Mutation(
+        "aten::softplus", argument(1, lambda _: 1), lambda x: F.softplus(x, 1.01), what="no beta"
+    ),
+    Mutation(
+        "aten::hardtanh",
+        argument(2, lambda v: v + 0.1),
+        lambda x: F.hardtanh(x, -1, 2),
+        what="a limit off",
+    ),
     Mutation(
         "aten::sigmoid",
         instead(lambda ctx, node, x: activate(ctx, x, "HARD_SIGMOID", 0.25, 0.5)),
@@ -127,11 +162,22 @@ MUTATIONS = [
         "the wrong rounding of negative integers",
     ),
     Mutation(
-        "aten::var.correction", argument(2, lambda _: 0), lambda x: torch.var(x, 1, correction=1), what="no correction"
+        "aten::var.correction",
+        argument(2, lambda _: 0),
+        lambda x: torch.var(x, 1, correction=1),
+        what="no correction",
     ),
-    Mutation("aten::topk", argument(3, lambda v: not v), lambda x: torch.topk(x, 2), what="smallest for largest"),
     Mutation(
-        "aten::sum.dim_IntList", argument(2, lambda v: not v), lambda x: torch.sum(x, 0, True), what="no kept axis"
+        "aten::topk",
+        argument(3, lambda v: not v),
+        lambda x: torch.topk(x, 2),
+        what="smallest for largest",
+    ),
+    Mutation(
+        "aten::sum.dim_IntList",
+        argument(2, lambda v: not v),
+        lambda x: torch.sum(x, 0, True),
+        what="no kept axis",
     ),
     Mutation(
         "aten::batch_norm",
@@ -148,9 +194,18 @@ MUTATIONS = [
         "the channels' weights in another order",
     ),
     Mutation(
-        "aten::layer_norm", argument(4, lambda e: e * 1000), lambda x: F.layer_norm(x, (3,)), what="another epsilon"
+        "aten::layer_norm",
+        argument(4, lambda e: e * 1000),
+        lambda x: F.layer_norm(x, (3,)),
+        what="another epsilon",
     ),
-    Mutation("aten::group_norm", argument(1, lambda _: 1), lambda x: F.group_norm(x, 3), (IMAGE,), "one group"),
+    Mutation(
+        "aten::group_norm",
+        argument(1, lambda _: 1),
+        lambda x: F.group_norm(x, 3),
+        (IMAGE,),
+        "one group",
+    ),
     Mutation(
         "aten::where.self",
         lambda build: lambda ctx, node, c, a, b: build(ctx, node, c, b, a),
@@ -159,9 +214,18 @@ MUTATIONS = [
         "swapped choices",
     ),
     Mutation(
-        "aten::clamp", argument(1, lambda v: int(v)), lambda x: x.clamp(0.5, 2), (torch.tensor([0, 3]),), "whole limits"
+        "aten::clamp",
+        argument(1, lambda v: int(v)),
+        lambda x: x.clamp(0.5, 2),
+        (torch.tensor([0, 3]),),
+        "whole limits",
     ),
-    Mutation("aten::constant_pad_nd", argument(1, one_more), lambda x: F.pad(x, (1, 2)), what="padding off by one"),
+    Mutation(
+        "aten::constant_pad_nd",
+        argument(1, one_more),
+        lambda x: F.pad(x, (1, 2)),
+        what="padding off by one",
+    ),
     Mutation(
         "aten::constant_pad_nd",
         argument(1, lambda p: [p[1], p[0], *p[2:]]),
@@ -171,9 +235,12 @@ MUTATIONS = [
 ]
 
 
-@pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda m: f"{m.key.removeprefix('aten::')}: {m.what}")
+@pytest.mark.parametrize(
+    "mutation", MUTATIONS, ids=lambda m: f"{m.key.removeprefix('aten::')}: {m.what}"
+)
 def test_a_broken_converter_is_caught(mutation: Mutation, monkeypatch: pytest.MonkeyPatch) -> None:
-    check(mutation.function, *mutation.inputs, rtol=1e-5, atol=1e-5, compile=False)  # whole, it passes
+    # whole, it passes
+    check(mutation.function, *mutation.inputs, rtol=1e-5, atol=1e-5, compile=False)
     whole = CONVERTERS[mutation.key]
     calls: list[str] = []
 

@@ -1,4 +1,6 @@
-"""Layers are named after module and node, whatever way the module came; unique, with their place in the source."""
+"""Layers are named after module and node, whatever way the module came; unique, with their place in
+the source.
+"""
 
 from __future__ import annotations
 
@@ -82,7 +84,11 @@ def test_layers_are_named_after_module_and_node(way: str) -> None:
     for i, j in itertools.product(range(2), range(2)):
         assert f"encoder.layers.{i}.self_attn/aten::matmul_{j}" in names
         assert f"encoder.layers.{i}.self_attn.key/aten::linear_{j}" in names
-    assert {"encoder.layers.1/aten::matmul_0", "head.0/aten::linear_0", "head.1/aten::relu_0"} <= set(names)
+    assert {
+        "encoder.layers.1/aten::matmul_0",
+        "head.0/aten::linear_0",
+        "head.1/aten::relu_0",
+    } <= set(names)
     places = {layer.metadata or layer.name for layer in made if "head.0" in layer.name}
     told = any("linear.py" in node.sourceRange() for node in module.inlined_graph.nodes())
     assert told or "traced" in way  # torch may record no stack while it traces

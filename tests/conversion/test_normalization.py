@@ -1,4 +1,6 @@
-"""Normalisations against torch: with and without statistics, affine or not, ranks 2 to 5, dynamic axes."""
+"""Normalisations against torch: with and without statistics, affine or not, ranks 2 to 5, dynamic
+axes.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +14,9 @@ from tests.conversion.harness import check
 SHAPES = [(4, 6), (2, 6, 5), (2, 6, 3, 4), (3, 6, 2, 2, 3), (1, 6, 1, 1)]
 GENERATOR = torch.Generator()
 SUMS = 1e-5
-"""Statistics are sums of up to 72 squares of values near 3, in another order than torch's: 72 * 2^-24 at worst, 4e-6,
-and the difference x - mean multiplies it by |mean| / deviation, about 2."""
+"""Statistics are sums of up to 72 squares of values near 3, in another order than torch's: 72 *
+2^-24 at worst, 4e-6, and the difference x - mean multiplies it by |mean| / deviation, about 2.
+"""
 
 
 def sample(*shape: int, seed: int = 0) -> torch.Tensor:
@@ -21,7 +24,9 @@ def sample(*shape: int, seed: int = 0) -> torch.Tensor:
 
 
 def batch_norm(rank: int, **options: bool) -> nn.Module:
-    module = {2: nn.BatchNorm1d, 3: nn.BatchNorm1d, 4: nn.BatchNorm2d, 5: nn.BatchNorm3d}[rank](6, **options)
+    module = {2: nn.BatchNorm1d, 3: nn.BatchNorm1d, 4: nn.BatchNorm2d, 5: nn.BatchNorm3d}[rank](
+        6, **options
+    )
     for name, tensor in module.state_dict().items():
         if tensor.is_floating_point():
             tensor.copy_(sample(6, seed=len(name)).abs() + 0.1)
@@ -32,21 +37,34 @@ def batch_norm(rank: int, **options: bool) -> nn.Module:
 @pytest.mark.parametrize("affine", [True, False])
 def test_batch_norm_by_running_statistics(shape: tuple[int, ...], affine: bool) -> None:
     module = batch_norm(len(shape), affine=affine)
-    check(module, sample(*shape), dynamic={0: {0: "n"}}, more=[(sample(1, *shape[1:]),)], rtol=SUMS, atol=SUMS)
+    check(
+        module,
+        sample(*shape),
+        dynamic={0: {0: "n"}},
+        more=[(sample(1, *shape[1:]),)],
+        rtol=SUMS,
+        atol=SUMS,
+    )
 
 
 @pytest.mark.parametrize("shape", SHAPES[:-1])
 @pytest.mark.parametrize("affine", [True, False])
-def test_batch_norm_without_running_statistics_uses_the_batch(shape: tuple[int, ...], affine: bool) -> None:
+def test_batch_norm_without_running_statistics_uses_the_batch(
+    shape: tuple[int, ...], affine: bool
+) -> None:
     module = batch_norm(len(shape), affine=affine, track_running_stats=False)
     check(module, sample(*shape), dynamic={0: {0: "n"}}, rtol=SUMS, atol=SUMS, trace=True)
 
 
 def test_batch_norm_with_computed_coefficients() -> None:
-    def normalise(x: torch.Tensor, w: torch.Tensor, m: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    def normalise(
+        x: torch.Tensor, w: torch.Tensor, m: torch.Tensor, v: torch.Tensor
+    ) -> torch.Tensor:
         return F.batch_norm(x, m, v, w, None, eps=1e-3)
 
-    check(normalise, sample(2, 3, 4, 4), sample(3), sample(3), sample(3).abs(), rtol=SUMS, atol=SUMS)
+    check(
+        normalise, sample(2, 3, 4, 4), sample(3), sample(3), sample(3).abs(), rtol=SUMS, atol=SUMS
+    )
 
 
 def test_batch_norm_in_half() -> None:
@@ -64,23 +82,45 @@ def test_instance_norm(shape: tuple[int, ...], affine: bool, track: bool) -> Non
         if tensor.is_floating_point():
             tensor.copy_(sample(6, seed=len(name)).abs() + 0.1)
     dynamic = {0: {0: "n", 2: "w"}}
-    check(module, sample(*shape), dynamic=dynamic, rtol=SUMS, atol=SUMS, trace=True, spans={"w": (2, 3, 8)})
+    check(
+        module,
+        sample(*shape),
+        dynamic=dynamic,
+        rtol=SUMS,
+        atol=SUMS,
+        trace=True,
+        spans={"w": (2, 3, 8)},
+    )
 
 
 @pytest.mark.parametrize(
-    ("shape", "normal"), [((7,), (7,)), ((3, 7), (7,)), ((2, 1, 3, 5), (3, 5)), ((2, 3, 2, 2, 4), (4,))]
+    ("shape", "normal"),
+    [((7,), (7,)), ((3, 7), (7,)), ((2, 1, 3, 5), (3, 5)), ((2, 3, 2, 2, 4), (4,))],
 )
 @pytest.mark.parametrize("affine", [True, False])
 def test_layer_norm(shape: tuple[int, ...], normal: tuple[int, ...], affine: bool) -> None:
     weight, bias = (sample(*normal, seed=s) if affine else None for s in (1, 2))
     dynamic = {0: {0: "n", **({1: "m"} if len(shape) > 3 else {})}} if len(shape) > 1 else None
-    check(lambda x: F.layer_norm(x, normal, weight, bias), sample(*shape), dynamic=dynamic, rtol=SUMS, atol=SUMS)
-    check(lambda x: F.layer_norm(x, normal, weight), sample(*shape), compile=False, rtol=SUMS, atol=SUMS)
+    check(
+        lambda x: F.layer_norm(x, normal, weight, bias),
+        sample(*shape),
+        dynamic=dynamic,
+        rtol=SUMS,
+        atol=SUMS,
+    )
+    check(
+        lambda x: F.layer_norm(x, normal, weight),
+        sample(*shape),
+        compile=False,
+        rtol=SUMS,
+        atol=SUMS,
+    )
 
 
 def test_layer_norm_does_not_cancel() -> None:
-    """Values of 1e4 with a deviation of 1e-1: E[x^2] - E[x]^2 would lose everything. The mean of 64 floats near 1e4 is
-    good to their spacing, 1e-3, which the division by 0.1 makes 1e-2."""
+    """Values of 1e4 with a deviation of 1e-1: E[x^2] - E[x]^2 would lose everything. The mean of 64
+    floats near 1e4 is good to their spacing, 1e-3, which the division by 0.1 makes 1e-2.
+    """
     x = 1e4 + 0.1 * sample(2, 64)
     check(lambda x: F.layer_norm(x, (64,)), x, rtol=0, atol=2e-2)
 
@@ -91,7 +131,12 @@ def test_layer_norm_in_half_is_computed_in_float32() -> None:
 
 def test_native_layer_norm_gives_its_statistics() -> None:
     weight = sample(5)
-    check(lambda x: torch.native_layer_norm(x, (5,), weight, None, 1e-5), sample(2, 3, 5), rtol=SUMS, atol=SUMS)
+    check(
+        lambda x: torch.native_layer_norm(x, (5,), weight, None, 1e-5),
+        sample(2, 3, 5),
+        rtol=SUMS,
+        atol=SUMS,
+    )
 
 
 def test_native_batch_norm() -> None:
@@ -135,7 +180,11 @@ def test_group_norm_of_dynamic_height_and_width() -> None:
 @pytest.mark.parametrize("eps", [None, 1e-3])
 def test_rms_norm(dtype: torch.dtype, eps: float | None) -> None:
     weight = sample(5).to(dtype)
-    check(lambda x: F.rms_norm(x, (5,), weight, eps), sample(2, 3, 5).to(dtype), dynamic={0: {0: "n", 1: "m"}})
+    check(
+        lambda x: F.rms_norm(x, (5,), weight, eps),
+        sample(2, 3, 5).to(dtype),
+        dynamic={0: {0: "n", 1: "m"}},
+    )
     check(lambda x: F.rms_norm(x, (3, 5), None, eps), sample(2, 3, 5).to(dtype), compile=False)
 
 

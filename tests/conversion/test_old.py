@@ -1,4 +1,6 @@
-"""What is written for TensorRT 8.6, played on the flavour at hand: nothing that 8.6 refuses, and torch's answers."""
+"""What is written for TensorRT 8.6, played on the flavour at hand: nothing that 8.6 refuses, and
+torch's answers.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ from builder.reference.network import read_layer
 from tests.conversion import old
 from tests.conversion.harness import check, convert
 
-INTEGERS = torch.tensor([[2**31 - 1, 5, -(2**31), 5], [2**24 + 1, 2**24, 2**24 + 2, -1]], dtype=torch.int32)
+INTEGERS = torch.tensor(
+    [[2**31 - 1, 5, -(2**31), 5], [2**24 + 1, 2**24, 2**24 + 2, -1]], dtype=torch.int32
+)
 """Neighbours that float32 does not tell apart, and equal ones."""
 SMALL = torch.tensor([[-3, 100, 0, 7]], dtype=torch.int8)
 BOOLS = torch.tensor([[True, False], [False, True]])
@@ -27,29 +31,51 @@ HALVES = torch.tensor([[0.5, -2.0, 3.0], [1.0, 0.0, -0.25]], dtype=torch.float16
 
 CASES: dict[str, tuple[Callable[..., Any], tuple[torch.Tensor, ...]]] = {
     "sorted integers": (lambda x: x.sort(dim=1, stable=True), (INTEGERS,)),
-    "sorted integers, descending": (lambda x: x.sort(dim=1, descending=True, stable=True), (INTEGERS,)),
+    "sorted integers, descending": (
+        lambda x: x.sort(dim=1, descending=True, stable=True),
+        (INTEGERS,),
+    ),
     "the best of integers": (lambda x: x.topk(2, 1)[0], (INTEGERS[1:],)),
     "the place of the greatest": (lambda x: x.argmax(1), (INTEGERS,)),
     "the least and its place": (lambda x: x.min(1), (INTEGERS,)),
     "small integers": (lambda x: (x.sort(1), x.max(1), x + 100, -x), (SMALL,)),
     "bytes": (lambda x: (x.to(torch.uint8), x.max(1)[0]), (SMALL.abs().to(torch.uint8),)),
     "bools": (lambda x: (x.max(1), F.pad(x, (1, 2), value=True)), (BOOLS,)),
-    "powers": (torch.pow, (torch.tensor([3, -2, -1, 1, 0, -1]), torch.tensor([19, 31, 101, 77, 0, -3]))),
-    "halves": (lambda x: (F.gelu(x), x * 2 + 1, x.clamp(max=0.5), x.float().sum(1), x > 0), (HALVES,)),
-    "products of halves": (lambda x: (x @ x.t(), F.linear(x, x, x[:, 0]), torch.bmm(x[None], x.t()[None])), (HALVES,)),
+    "powers": (
+        torch.pow,
+        (torch.tensor([3, -2, -1, 1, 0, -1]), torch.tensor([19, 31, 101, 77, 0, -3])),
+    ),
+    "halves": (
+        lambda x: (F.gelu(x), x * 2 + 1, x.clamp(max=0.5), x.float().sum(1), x > 0),
+        (HALVES,),
+    ),
+    "products of halves": (
+        lambda x: (x @ x.t(), F.linear(x, x, x[:, 0]), torch.bmm(x[None], x.t()[None])),
+        (HALVES,),
+    ),
     "half from others": (lambda x: (x.half(), x.bool().half()), (torch.tensor([1, 0, -7]),)),
-    "shifts": (torch.bitwise_right_shift, (torch.tensor([93, -93, -1]), torch.tensor([31, 40, 63]))),
+    "shifts": (
+        torch.bitwise_right_shift,
+        (torch.tensor([93, -93, -1]), torch.tensor([31, 40, 63])),
+    ),
     "rows of nothing": (lambda x: (x.sort(1), x.argsort(1), x.topk(0, 0)), (torch.zeros(2, 0),)),
     "the rectifier of a number": (F.prelu, (torch.tensor(-2.0), torch.tensor(0.5))),
     "the least of what falls on a part": (
         lambda x, at, y: (x.scatter_reduce(1, at, y, "amin"), x.scatter_reduce(1, at, y, "amax")),
-        (torch.arange(-3, 9).reshape(4, 3), torch.tensor([[0, 0], [2, 1]]), torch.tensor([[-7, 8], [-1, 50]])),
+        (
+            torch.arange(-3, 9).reshape(4, 3),
+            torch.tensor([[0, 0], [2, 1]]),
+            torch.tensor([[-7, 8], [-1, 50]]),
+        ),
     ),
     "the greatest of small integers": (
         lambda x: F.max_pool2d(x, 2, 2, 1),
         (torch.tensor([[[[-100, -3], [7, -128]]]], dtype=torch.int8),),
     ),
-    "averages that round up": (lambda x: F.avg_pool2d(x, 3, 2, 1, True, True), (torch.randn(1, 2, 7, 8),)),
+    "averages that round up": (
+        lambda x: F.avg_pool2d(x, 3, 2, 1, True, True),
+        (torch.randn(1, 2, 7, 8),),
+    ),
 }
 
 
@@ -63,7 +89,12 @@ def dialect(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.mark.parametrize("name", CASES)
 def test_what_8_6_refuses_is_composed(name: str) -> None:
     function, inputs = CASES[name]
-    check(function, *inputs, rtol=2e-3 if "halves" in name else None, compile=flavour.name() == "tensorrt")
+    check(
+        function,
+        *inputs,
+        rtol=2e-3 if "halves" in name else None,
+        compile=flavour.name() == "tensorrt",
+    )
 
 
 @pytest.mark.parametrize("name", ["sorted integers", "bools", "averages that round up"])
@@ -78,12 +109,16 @@ BEYOND = "has values beyond torch.float16's range"
 def test_a_weight_beyond_half_keeps_its_node_in_float32(monkeypatch: pytest.MonkeyPatch) -> None:
     """8.6 would make it infinite where it chooses half."""
     pinned: list[str] = []
-    monkeypatch.setattr(precision, "constrain", lambda net, first, spared: pinned.append(net.get_layer(first).name))
+    monkeypatch.setattr(
+        precision, "constrain", lambda net, first, spared: pinned.append(net.get_layer(first).name)
+    )
     module = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.Linear(3, 2))
     module[0].weight.data[0, 0] = 1e6
     spec = builder.TensorSpec("float32", (2, 3))
     conversion = builder.convert(torch.jit.script(module), [spec], precision="fp16")
-    assert [f"`weight` {BEYOND}" in text for text in conversion.warnings] == [True] and len(pinned) == 1
+    assert [f"`weight` {BEYOND}" in text for text in conversion.warnings] == [True] and len(
+        pinned
+    ) == 1
     assert not builder.convert(torch.jit.script(module), [spec]).warnings
 
 
@@ -96,7 +131,9 @@ def test_a_masks_number_beyond_half_becomes_its_greatest() -> None:
     specs = [builder.TensorSpec("float32", (2, 3)), builder.TensorSpec("bool", (2, 3))]
     conversion = builder.convert(torch.jit.trace(Masked(), (x, mask)), specs, precision="fp16")
     assert [f"`value` {BEYOND}" in text for text in conversion.warnings] == [True]
-    numbers = [np.asarray(node.layer.weights) for node in layers(conversion) if node.kind == "CONSTANT"]
+    numbers = [
+        np.asarray(node.layer.weights) for node in layers(conversion) if node.kind == "CONSTANT"
+    ]
     assert [number.min() for number in numbers] == [-65504.0]
     torch.testing.assert_close(builder.reference.run(conversion, [x, mask])[0], Masked()(x, mask))
 
@@ -114,7 +151,9 @@ def test_a_number_beyond_half_stays_what_it_is() -> None:
         torch.testing.assert_close(got, wanted)
 
 
-@pytest.mark.parametrize(("shifts", "dims"), [(1, 0), (-2, 0), (7, 1), ((3, -4), (0, 1)), (5, ()), ((1, 1), (0, 0))])
+@pytest.mark.parametrize(
+    ("shifts", "dims"), [(1, 0), (-2, 0), (7, 1), ((3, -4), (0, 1)), (5, ()), ((1, 1), (0, 0))]
+)
 def test_a_dynamic_roll_does_not_wrap(shifts: Any, dims: Any) -> None:
     x = torch.arange(12.0).reshape(4, 3)
     more = [[torch.arange(3.0 * n).reshape(n, 3)] for n in (1, 2, 8)]
@@ -125,7 +164,9 @@ def test_a_dynamic_roll_does_not_wrap(shifts: Any, dims: Any) -> None:
 
 def test_a_reshape_of_a_reshape_copies_no_axis() -> None:
     """8.6 joins the two to one, whose copied axis is the first one's input's."""
-    heads = lambda x: x[2].reshape(x.shape[1], x.shape[2] * 4, 2).transpose(0, 1).reshape(-1, x.shape[1], 2)  # noqa: E731
+    heads = lambda x: (  # noqa: E731
+        x[2].reshape(x.shape[1], x.shape[2] * 4, 2).transpose(0, 1).reshape(-1, x.shape[1], 2)
+    )
     conversion = check(heads, torch.randn(3, 5, 2, 8), dynamic={0: {1: "t", 2: "n"}}, trace=True)
     shuffles = [node.layer for node in layers(conversion) if node.kind == "SHUFFLE"]
     copying = [s.name for s in shuffles if 0 in (reshape_dims(s) or ()) and s.zero_is_placeholder]
@@ -147,10 +188,14 @@ class Summed(torch.nn.Module):
 
 
 @pytest.mark.parametrize(("axes", "widths"), [({0: "n"}, (4, 4)), ({0: "n", 1: "w"}, (1, 6))])
-def test_a_running_sum_in_a_loop_fills_no_slice(axes: dict[int, str], widths: tuple[int, int]) -> None:
+def test_a_running_sum_in_a_loop_fills_no_slice(
+    axes: dict[int, str], widths: tuple[int, int]
+) -> None:
     """Myelin, which compiles the body, has no FILL."""
     more = [[torch.randn(rows, width)] for rows, width in zip((1, 7), widths, strict=True)]
-    conversion = check(Summed(), torch.randn(3, 4), dynamic={0: axes}, spans={"n": (1, 3, 99)}, more=more)
+    conversion = check(
+        Summed(), torch.randn(3, 4), dynamic={0: axes}, spans={"n": (1, 3, 99)}, more=more
+    )
     kinds = {node.kind for node in layers(conversion)}
     modes = {node.layer.mode.name for node in layers(conversion) if node.kind == "SLICE"}
     assert "TRIP_LIMIT" in kinds and "FILL" not in modes
@@ -166,7 +211,9 @@ class Padded(torch.nn.Module):
 
 def test_a_loop_that_pads_is_refused_with_its_line() -> None:
     spec = builder.TensorSpec("float32", ("n", 4), dims={"n": (1, 3, 99)})
-    with pytest.raises(UnsupportedOperators, match="no loop of unknown length that pads") as refusal:
+    with pytest.raises(
+        UnsupportedOperators, match="no loop of unknown length that pads"
+    ) as refusal:
         builder.convert(torch.jit.script(Padded()), [spec])
     assert "torch/nn/functional.py" in str(refusal.value) and "near" in str(refusal.value)
     assert "test_old.py" in str(refusal.value)

@@ -8,11 +8,12 @@ import torch
 from tests.conversion import opinfo
 
 FEW = """
-    add div floor_divide remainder pow clamp where masked_fill atan2 bitwise_xor lerp eq log1p erfc round
-    nn.functional.gelu nn.functional.elu nn.functional.prelu nn.functional.softplus sum var_mean amax any cumprod
-    log_softmax logsumexp linalg.vector_norm sort topk argmax nn.functional.batch_norm nn.functional.layer_norm
-    nn.functional.group_norm reshape permute squeeze cat split gather index_select matmul einsum nn.functional.conv2d
-    nn.functional.max_pool2d nn.functional.interpolate nn.functional.pad
+add div floor_divide remainder pow clamp where masked_fill atan2 bitwise_xor lerp eq log1p erfc
+round nn.functional.gelu nn.functional.elu nn.functional.prelu nn.functional.softplus sum var_mean
+amax any cumprod log_softmax logsumexp linalg.vector_norm sort topk argmax nn.functional.batch_norm
+nn.functional.layer_norm nn.functional.group_norm reshape permute squeeze cat split gather
+index_select matmul einsum nn.functional.conv2d nn.functional.max_pool2d nn.functional.interpolate
+nn.functional.pad
 """.split()
 
 

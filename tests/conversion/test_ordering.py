@@ -1,4 +1,6 @@
-"""Top-k, sorting and arg-extremes. Samples without ties: TensorRT states no order among equal values."""
+"""Top-k, sorting and arg-extremes. Samples without ties: TensorRT states no order among equal
+values.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,14 @@ import torch
 from builder.errors import UnsupportedOperators
 from tests.conversion.harness import check, convert
 
-SHAPES = [((6,), 0), ((3, 4), -1), ((4, 3), 0), ((2, 3, 4), 1), ((2, 1, 3, 2, 2), 0), ((2, 2, 1, 2, 1, 3), 1)]
+SHAPES = [
+    ((6,), 0),
+    ((3, 4), -1),
+    ((4, 3), 0),
+    ((2, 3, 4), 1),
+    ((2, 1, 3, 2, 2), 0),
+    ((2, 2, 1, 2, 1, 3), 1),
+]
 
 
 def distinct(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
@@ -54,7 +63,13 @@ def test_dynamic_axes(name: str) -> None:
     def function(x: torch.Tensor) -> Any:
         return torch.topk(x, 2, 0) if name == "topk" else ORDERINGS[name](x, 0)
 
-    check(function, distinct(4, 3), dynamic={0: {0: "n", 1: "m"}}, spans={"n": (2, 4, 8)}, more=[(distinct(7, 1),)])
+    check(
+        function,
+        distinct(4, 3),
+        dynamic={0: {0: "n", 1: "m"}},
+        spans={"n": (2, 4, 8)},
+        more=[(distinct(7, 1),)],
+    )
 
 
 def test_k_of_a_dynamic_size() -> None:
@@ -68,7 +83,13 @@ def test_k_of_a_dynamic_size() -> None:
       %v : Tensor, %i : Tensor = aten::topk(%x, %k, %axis, %true, %true)
       return (%v, %i)
     """
-    check(graph, distinct(2, 6), dynamic={0: {1: "n"}}, spans={"n": (2, 6, 12)}, more=[(distinct(2, 9),)])
+    check(
+        graph,
+        distinct(2, 6),
+        dynamic={0: {1: "n"}},
+        spans={"n": (2, 6, 12)},
+        more=[(distinct(2, 9),)],
+    )
 
 
 @pytest.mark.parametrize("shape", [(), (1,), (5,), (2, 3, 4)])
@@ -76,7 +97,12 @@ def test_of_the_whole_tensor(shape: tuple[int, ...]) -> None:
     for name in ("argmax", "argmin"):
         check(getattr(torch, name), distinct(*shape))
         check(lambda x, n=name: getattr(torch, n)(x, keepdim=True), distinct(*shape), compile=False)
-        check(getattr(torch, name), distinct(*shape), dynamic={0: {0: "n"}} if shape else None, compile=False)
+        check(
+            getattr(torch, name),
+            distinct(*shape),
+            dynamic={0: {0: "n"}} if shape else None,
+            compile=False,
+        )
 
 
 @pytest.mark.parametrize("name", ["sort", "max", "argmax", "topk"])

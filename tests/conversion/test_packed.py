@@ -1,7 +1,7 @@
 """Packed sequences against torch: padded batches whose rows end where their lengths say.
 
-Tolerance: as in test_recurrent.py, where each step's gates are sums of a dozen products in another order (1e-6) that
-are squashed and fed on.
+Tolerance: as in test_recurrent.py, where each step's gates are sums of a dozen products in another
+order (1e-6) that are squashed and fed on.
 """
 
 from __future__ import annotations
@@ -11,7 +11,13 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pack_sequence, pad_packed_sequence, pad_sequence
+from torch.nn.utils.rnn import (
+    PackedSequence,
+    pack_padded_sequence,
+    pack_sequence,
+    pad_packed_sequence,
+    pad_sequence,
+)
 
 import builder
 from builder.conversion import nonzero
@@ -28,9 +34,20 @@ DYNAMIC = {0: {0: "n", 1: "t"}, 1: {0: "n"}}
 class Packed(nn.Module):
     """Pack, run, pad: the padded output, the final states, and the lengths."""
 
-    def __init__(self, rnn: nn.Module, batch_first: bool = True, enforce_sorted: bool = True, value: float = 0) -> None:
+    def __init__(
+        self,
+        rnn: nn.Module,
+        batch_first: bool = True,
+        enforce_sorted: bool = True,
+        value: float = 0,
+    ) -> None:
         super().__init__()
-        self.rnn, self.batch_first, self.enforce_sorted, self.value = rnn, batch_first, enforce_sorted, float(value)
+        self.rnn, self.batch_first, self.enforce_sorted, self.value = (
+            rnn,
+            batch_first,
+            enforce_sorted,
+            float(value),
+        )
 
     def forward(self, x: Tensor, lengths: Tensor):  # type: ignore[no-untyped-def]
         packed = pack_padded_sequence(x, lengths.cpu(), self.batch_first, self.enforce_sorted)
@@ -97,21 +114,42 @@ def test_a_layer_of_static_shape_is_written_out(kind: str, settings: str) -> Non
 def test_batch_and_time_dynamic(kind: str, settings: str) -> None:
     module = Packed(layer(kind, **SETTINGS[settings]), enforce_sorted=False)
     more = [sample(1), sample(7), sample(2, 6, 6, 1, steps=9), sample(*range(1, 7), steps=40)]
-    conversion = check(module, *sample(2, 5, 3), dynamic=DYNAMIC, spans=BOTH, more=more, **CLOSE, compile=kind == "GRU")
+    conversion = check(
+        module,
+        *sample(2, 5, 3),
+        dynamic=DYNAMIC,
+        spans=BOTH,
+        more=more,
+        **CLOSE,
+        compile=kind == "GRU",
+    )
     assert "LOOP_OUTPUT" in layer_kinds(conversion)
 
 
 @pytest.mark.parametrize("trace", [False, True])
 @pytest.mark.parametrize("enforce_sorted", [False, True])
 @pytest.mark.parametrize("batch_first", [False, True])
-def test_either_order_of_axes_sorted_or_not(batch_first: bool, enforce_sorted: bool, trace: bool) -> None:
+def test_either_order_of_axes_sorted_or_not(
+    batch_first: bool, enforce_sorted: bool, trace: bool
+) -> None:
     def turned(x: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
         return (x if batch_first else x.transpose(0, 1).contiguous()), lengths
 
-    module = Packed(layer("LSTM", batch_first, bidirectional=True), batch_first, enforce_sorted, value=-2.5)
+    module = Packed(
+        layer("LSTM", batch_first, bidirectional=True), batch_first, enforce_sorted, value=-2.5
+    )
     axes = DYNAMIC if batch_first else {0: {0: "t", 1: "n"}, 1: {0: "n"}}
     more = [turned(*sample(8, 8, 8)), turned(*sample(3, 1, 1, 1, steps=7))]
-    check(module, *turned(*sample(5, 4, 2)), dynamic=axes, spans=BOTH, more=more, trace=trace, **CLOSE, compile=trace)
+    check(
+        module,
+        *turned(*sample(5, 4, 2)),
+        dynamic=axes,
+        spans=BOTH,
+        more=more,
+        trace=trace,
+        **CLOSE,
+        compile=trace,
+    )
 
 
 @pytest.mark.parametrize("axes", [{0: {0: "n"}, 1: {0: "n"}}, {0: {1: "t"}}])
@@ -131,7 +169,15 @@ def test_given_states(enforce_sorted: bool) -> None:
     check(module, x, lengths, h, c, dynamic=axes, **CLOSE, compile=False)
     for kind in ("GRU", "relu"):
         module = FromState(layer(kind, **settings), enforce_sorted=enforce_sorted)
-        check(module, x, lengths, h, dynamic={i: axes[i] for i in range(3)}, **CLOSE, compile=kind == "GRU")
+        check(
+            module,
+            x,
+            lengths,
+            h,
+            dynamic={i: axes[i] for i in range(3)},
+            **CLOSE,
+            compile=kind == "GRU",
+        )
 
 
 def test_a_loop_of_many_steps() -> None:
@@ -166,7 +212,14 @@ class OfAList(nn.Module):
 
 
 def test_a_list_of_sequences() -> None:
-    check(OfAList(), torch.randn(2, 3), torch.randn(4, 3), torch.randn(1, 3), trace=True, compile=False)
+    check(
+        OfAList(),
+        torch.randn(2, 3),
+        torch.randn(4, 3),
+        torch.randn(1, 3),
+        trace=True,
+        compile=False,
+    )
 
 
 class Padded(nn.Module):
@@ -187,7 +240,13 @@ def test_padding_a_list(batch_first: bool, side: str, axes: Any) -> None:
 
     more = [pair(1, 4), pair(6, 4)] if axes else []
     more += [pair(2, 1), pair(3, 3)] if axes and 1 in axes else []
-    check(Padded(batch_first, -1.5, side), *pair(3, 4), dynamic=axes, more=more, compile=axes is not None)
+    check(
+        Padded(batch_first, -1.5, side),
+        *pair(3, 4),
+        dynamic=axes,
+        more=more,
+        compile=axes is not None,
+    )
 
 
 def test_padding_of_other_ranks_and_types() -> None:
@@ -214,7 +273,9 @@ def test_what_is_behind_the_lengths_is_not_read() -> None:
     x, lengths = sample(4, 2, 1, steps=6)
     conversion = convert(module, (x, lengths), dynamic=DYNAMIC)
     x[torch.arange(6) >= lengths[:, None]] = float("nan")
-    for got, wanted in zip(builder.reference.run(conversion, [x, lengths])[:2], module(x, lengths)[:2], strict=True):
+    for got, wanted in zip(
+        builder.reference.run(conversion, [x, lengths])[:2], module(x, lengths)[:2], strict=True
+    ):
         torch.testing.assert_close(got, wanted, **CLOSE)
 
 
@@ -240,9 +301,15 @@ def test_any_total_length(total: int) -> None:
 def test_packing_of_other_ranks_and_types() -> None:
     def function(x: Tensor, lengths: Tensor) -> Any:
         packed = pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False)
-        return pad_packed_sequence(packed, batch_first=True, padding_value=1, total_length=x.size(1))
+        return pad_packed_sequence(
+            packed, batch_first=True, padding_value=1, total_length=x.size(1)
+        )
 
-    for x in (torch.randn(2, 4, 3, 2), torch.randn(2, 4) > 0, torch.randint(9, (2, 4), dtype=torch.int32)):
+    for x in (
+        torch.randn(2, 4, 3, 2),
+        torch.randn(2, 4) > 0,
+        torch.randint(9, (2, 4), dtype=torch.int32),
+    ):
         check(function, x, torch.tensor([2, 3]), dynamic=DYNAMIC, spans=BOTH, compile=False)
 
 
@@ -260,18 +327,34 @@ class ToTheLongest(nn.Module):
 
 
 @pytest.mark.parametrize("trace", [False, True])
-def test_without_total_length_the_size_depends_on_the_data(monkeypatch: pytest.MonkeyPatch, trace: bool) -> None:
+def test_without_total_length_the_size_depends_on_the_data(
+    monkeypatch: pytest.MonkeyPatch, trace: bool
+) -> None:
     here = nonzero.available()
     monkeypatch.setattr(nonzero, "available", lambda: True)
     more = [sample(2, 2), sample(1, 4, steps=9)]
     x, lengths = sample(2, 4, 1, steps=6)
-    check(ToTheLongest(), x, lengths, dynamic=DYNAMIC, spans=BOTH, more=more, trace=trace, compile=here, **CLOSE)
+    check(
+        ToTheLongest(),
+        x,
+        lengths,
+        dynamic=DYNAMIC,
+        spans=BOTH,
+        more=more,
+        trace=trace,
+        compile=here,
+        **CLOSE,
+    )
 
 
 @pytest.mark.parametrize("trace", [False, True])
-def test_without_total_length_rtx_refuses_and_says_what_to_write(monkeypatch: pytest.MonkeyPatch, trace: bool) -> None:
+def test_without_total_length_rtx_refuses_and_says_what_to_write(
+    monkeypatch: pytest.MonkeyPatch, trace: bool
+) -> None:
     monkeypatch.setattr(nonzero, "available", lambda: False)
-    with pytest.raises(UnsupportedOperators, match=r"(?s)longest sequence.*total_length=x.size\(1\)"):
+    with pytest.raises(
+        UnsupportedOperators, match=r"(?s)longest sequence.*total_length=x.size\(1\)"
+    ):
         convert(ToTheLongest(), sample(2, 4, 1), dynamic=DYNAMIC, trace=trace)
 
 
@@ -291,7 +374,9 @@ class Between(nn.Module):
         packed, _ = self.first(packed)
         data = self.middle(packed.data)
         data = data + 2 * torch.tanh(data)
-        again = PackedSequence(data, packed.batch_sizes, packed.sorted_indices, packed.unsorted_indices)
+        again = PackedSequence(
+            data, packed.batch_sizes, packed.sorted_indices, packed.unsorted_indices
+        )
         again, h = self.second(again)
         return pad_packed_sequence(again, total_length=x.size(0))[0], h
 
@@ -332,7 +417,9 @@ class InABranch(nn.Module):
         packed = pack_padded_sequence(x, lengths, batch_first=True)
         h = torch.zeros(1, x.size(0), 6)
         if bool(x.sum() > 0):
-            h = self.rnn(packed if self.outside else pack_padded_sequence(x, lengths, batch_first=True))[1]
+            h = self.rnn(
+                packed if self.outside else pack_padded_sequence(x, lengths, batch_first=True)
+            )[1]
         return h
 
 
@@ -379,12 +466,17 @@ def _at_the_padding(self: Lengths, ctx: Any, x: Any) -> Any:
 BROKEN: dict[str, tuple[str, Any]] = {
     "the second direction begins at the padding": ("turned", _turned_from_the_padding),
     "final states are those of the last step": ("ends", _at_the_padding),
-    "a row lasts one step more": ("_steps", property(lambda self: self.ctx.constant(torch.arange(-1, 4)[:, None]))),
+    "a row lasts one step more": (
+        "_steps",
+        property(lambda self: self.ctx.constant(torch.arange(-1, 4)[:, None])),
+    ),
 }
 
 
 @pytest.mark.parametrize("what", BROKEN)
-def test_a_converter_broken_on_purpose_is_caught(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_converter_broken_on_purpose_is_caught(
+    what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     module, inputs = Packed(layer("LSTM", bidirectional=True)), sample(4, 3, 1, steps=5)
     check(module, *inputs, **CLOSE, compile=False)
     monkeypatch.setattr(Lengths, *BROKEN[what])

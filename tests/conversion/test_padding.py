@@ -1,4 +1,6 @@
-"""Padding against torch: every mode, negative pads, other values, integer and bool tensors, dynamic axes."""
+"""Padding against torch: every mode, negative pads, other values, integer and bool tensors, dynamic
+axes.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ CONSTANT: list[tuple[tuple[int, ...], tuple[int, ...], float | None]] = [
 
 
 @pytest.mark.parametrize(("shape", "pads", "value"), CONSTANT)
-def test_the_value_stands_around_the_tensor(shape: tuple[int, ...], pads: tuple[int, ...], value: float | None) -> None:
+def test_the_value_stands_around_the_tensor(
+    shape: tuple[int, ...], pads: tuple[int, ...], value: float | None
+) -> None:
     check(lambda x: pad(x, pads, value=value), sample(*shape), compile=len(pads) == 4)
 
 
@@ -51,7 +55,9 @@ WINDOWS: list[tuple[str, tuple[int, ...], tuple[int, ...]]] = [
 
 
 @pytest.mark.parametrize(("mode", "shape", "pads"), WINDOWS)
-def test_the_tensor_itself_stands_around_it(mode: str, shape: tuple[int, ...], pads: tuple[int, ...]) -> None:
+def test_the_tensor_itself_stands_around_it(
+    mode: str, shape: tuple[int, ...], pads: tuple[int, ...]
+) -> None:
     check(lambda x: pad(x, pads, mode=mode), sample(*shape), compile=len(shape) == 4)
 
 

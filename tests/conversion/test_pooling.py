@@ -1,4 +1,6 @@
-"""Pooling against torch: windows that reach beyond the input, divisors, indices, parts of unequal length."""
+"""Pooling against torch: windows that reach beyond the input, divisors, indices, parts of unequal
+length.
+"""
 
 from __future__ import annotations
 
@@ -42,23 +44,36 @@ def others() -> list[tuple[torch.Tensor, ...]]:
 
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("settings", AVERAGES)
-def test_an_average_divides_by_what_pytorch_counts(settings: tuple[Any, ...], size: tuple[int, int]) -> None:
+def test_an_average_divides_by_what_pytorch_counts(
+    settings: tuple[Any, ...], size: tuple[int, int]
+) -> None:
     x = torch.randn(2, 3, *size)
     check(lambda x: F.avg_pool2d(x, *settings), x, compile=False)
-    check(lambda x: F.avg_pool2d(x, *settings), x, dynamic=NHW, spans=SPANS, more=others(), compile=size == SIZES[0])
+    check(
+        lambda x: F.avg_pool2d(x, *settings),
+        x,
+        dynamic=NHW,
+        spans=SPANS,
+        more=others(),
+        compile=size == SIZES[0],
+    )
 
 
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("indices", [False, True])
 @pytest.mark.parametrize("settings", MAXIMA)
-def test_a_maximum_and_where_it_was(settings: tuple[Any, ...], indices: bool, size: tuple[int, int]) -> None:
+def test_a_maximum_and_where_it_was(
+    settings: tuple[Any, ...], indices: bool, size: tuple[int, int]
+) -> None:
     x = torch.randn(2, 3, *size)
 
     def pool(x: torch.Tensor) -> Any:
         return F.max_pool2d(x, *settings, return_indices=indices)
 
     check(pool, x, compile=False, rtol=0, atol=0)
-    check(pool, x, dynamic=NHW, spans=SPANS, more=others(), compile=size == SIZES[0], rtol=0, atol=0)
+    check(
+        pool, x, dynamic=NHW, spans=SPANS, more=others(), compile=size == SIZES[0], rtol=0, atol=0
+    )
 
 
 def test_the_first_of_equal_maxima_gives_the_index() -> None:
@@ -77,12 +92,23 @@ def test_integers_have_maxima_too() -> None:
 def test_adaptive_parts_of_unequal_length(pool: Any, output: Any) -> None:
     # means over up to 72 elements in another order: 72 * 6e-8
     check(lambda x: pool(x, output), torch.randn(2, 3, 8, 7), rtol=1e-5)
-    check(lambda x: pool(x, output), torch.randn(2, 3, 8, 7), dynamic=NHW, rtol=1e-5, more=[(torch.randn(1, 3, 5, 9),)])
+    check(
+        lambda x: pool(x, output),
+        torch.randn(2, 3, 8, 7),
+        dynamic=NHW,
+        rtol=1e-5,
+        more=[(torch.randn(1, 3, 5, 9),)],
+    )
 
 
 @pytest.mark.parametrize("output", OUTPUTS)
 def test_adaptive_indices(output: Any) -> None:
-    check(lambda x: F.adaptive_max_pool2d(x, output, return_indices=True), torch.randn(2, 3, 8, 7), rtol=0, atol=0)
+    check(
+        lambda x: F.adaptive_max_pool2d(x, output, return_indices=True),
+        torch.randn(2, 3, 8, 7),
+        rtol=0,
+        atol=0,
+    )
 
 
 @pytest.mark.parametrize("shape", [(2, 3, 8), (3, 8)])
@@ -107,8 +133,21 @@ def test_dynamic_batch_and_three_dynamic_axes() -> None:
     dynamic = {0: {0: "n", 2: "d", 3: "h", 4: "w"}}
     x, y = torch.randn(2, 3, 6, 7, 8), torch.randn(1, 3, 4, 4, 4)
     spans = dict.fromkeys("dhw", (4, 6, 12))
-    check(lambda x: F.adaptive_avg_pool3d(x, 2), x, dynamic=dynamic, spans=spans, more=[(y,)], rtol=1e-5)
-    check(lambda x: F.max_pool3d(x, 3, 2, 1, ceil_mode=True), x, dynamic=dynamic, spans=spans, more=[(y,)])
+    check(
+        lambda x: F.adaptive_avg_pool3d(x, 2),
+        x,
+        dynamic=dynamic,
+        spans=spans,
+        more=[(y,)],
+        rtol=1e-5,
+    )
+    check(
+        lambda x: F.max_pool3d(x, 3, 2, 1, ceil_mode=True),
+        x,
+        dynamic=dynamic,
+        spans=spans,
+        more=[(y,)],
+    )
 
 
 @pytest.mark.parametrize("dtype", [torch.int8, torch.uint8, torch.int64])

@@ -1,4 +1,6 @@
-"""Reduced precision is written into the network: casts are layers, endpoints keep the module's dtypes."""
+"""Reduced precision is written into the network: casts are layers, endpoints keep the module's
+dtypes.
+"""
 
 from __future__ import annotations
 
@@ -44,22 +46,32 @@ def test_products_are_half_and_softmax_is_not(precision: str, dtype: str) -> Non
     kinds = layers(conversion)
     assert {d for kind, d in kinds if kind == "MATRIX_MULTIPLY"} == {dtype}
     assert {d for kind, d in kinds if kind == "SOFTMAX"} == {"FLOAT"}
-    assert conversion.network.get_input(0).dtype == conversion.network.get_output(0).dtype == trt.DataType.FLOAT
+    assert (
+        conversion.network.get_input(0).dtype
+        == conversion.network.get_output(0).dtype
+        == trt.DataType.FLOAT
+    )
 
 
 def test_half_answers_stay_within_halfs_rounding() -> None:
-    """Two products of up to 32 terms, each operand rounded to 2^-11 relative: 5e-3 leaves room for both."""
+    """Two products of up to 32 terms, each operand rounded to 2^-11 relative: 5e-3 leaves room for
+    both.
+    """
     module = torch.jit.script(Classifier().eval())
     conversion = builder.convert(module, [SPEC], precision="fp16")
     x = torch.randn(4, 16)
-    torch.testing.assert_close(builder.reference.run(conversion, [x])[0], module(x), rtol=5e-3, atol=1e-3)
+    torch.testing.assert_close(
+        builder.reference.run(conversion, [x])[0], module(x), rtol=5e-3, atol=1e-3
+    )
     assert builder.build_engine(conversion)
 
 
 @pytest.mark.usefixtures("strongly_typed")
 def test_a_pattern_keeps_layers_in_float32() -> None:
     module = torch.jit.script(Classifier().eval())
-    conversion = builder.convert(module, [SPEC], precision="fp16", keep_fp32=["first/aten::linear_0"])
+    conversion = builder.convert(
+        module, [SPEC], precision="fp16", keep_fp32=["first/aten::linear_0"]
+    )
     assert [d for kind, d in layers(conversion) if kind == "MATRIX_MULTIPLY"] == ["FLOAT", "HALF"]
 
 
@@ -68,7 +80,9 @@ def test_a_weight_beyond_half_is_named() -> None:
     model = Classifier().eval()
     model.first.weight.data[0, 0] = 1e6
     conversion = builder.convert(torch.jit.script(model), [SPEC], precision="fp16")
-    assert any("`weight` has values beyond torch.float16's range" in text for text in conversion.warnings)
+    assert any(
+        "`weight` has values beyond torch.float16's range" in text for text in conversion.warnings
+    )
 
 
 @pytest.mark.parametrize("precision", ["int8", "fp8", "mixed"])
@@ -80,10 +94,14 @@ def test_a_module_that_is_not_quantised_is_refused(precision: str) -> None:
     assert "builder.quantize" in str(refused.value.fix) and "calibration" in str(refused.value.fix)
 
 
-def test_fp8_is_refused_with_the_reason_where_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fp8_is_refused_with_the_reason_where_there_is_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """8.6 has no strongly typed networks, and with them no FP8."""
     monkeypatch.setattr("builder.engine.flavour.strongly_typed", lambda: False)
-    with pytest.raises(UsageError, match="quantises to int8 only: FP8 needs TensorRT 10, 11 or RTX"):
+    with pytest.raises(
+        UsageError, match="quantises to int8 only: FP8 needs TensorRT 10, 11 or RTX"
+    ):
         policy("fp8")
 
 
@@ -113,14 +131,19 @@ def test_an_output_that_no_border_narrows_is_restored_beside_one_that_is() -> No
     lowered = half(builder.lower(torch.jit.script(Kept())), inputs=[0], outputs=[0])
     specs = [builder.TensorSpec(dtype, (4, 4)) for dtype in ("float16", "float32")]
     network = builder.convert(lowered, specs, precision="fp16").network
-    assert [network.get_output(i).dtype for i in range(2)] == [trt.DataType.HALF, trt.DataType.FLOAT]
+    assert [network.get_output(i).dtype for i in range(2)] == [
+        trt.DataType.HALF,
+        trt.DataType.FLOAT,
+    ]
 
 
 class _Layers:
     """As much of a weakly typed network (TensorRT 8.6) as `constrain` looks at."""
 
     def __init__(self, *kinds: str) -> None:
-        dtypes = {kind: trt.DataType.INT32 if kind == "SHAPE" else trt.DataType.FLOAT for kind in kinds}
+        dtypes = {
+            kind: trt.DataType.INT32 if kind == "SHAPE" else trt.DataType.FLOAT for kind in kinds
+        }
         self.layers = [
             SimpleNamespace(
                 type=trt.LayerType.__members__[kind],
@@ -137,15 +160,22 @@ class _Layers:
 
 @pytest.mark.parametrize(
     ("patterns", "kept"),
-    [((), ["UNARY", "REDUCE"]), (("aten::softmax*",), ["NORMALIZATION", "SOFTMAX", "UNARY", "REDUCE"])],
+    [
+        ((), ["UNARY", "REDUCE"]),
+        (("aten::softmax*",), ["NORMALIZATION", "SOFTMAX", "UNARY", "REDUCE"]),
+    ],
 )
 def test_where_tensorrt_chooses_it_is_told_what_it_would_not_do_itself(
     patterns: tuple[str, ...], kept: list[str]
 ) -> None:
     rules, net = Policy(torch.float16, patterns, typed=False), _Layers(*KINDS)
-    assert rules.constrains("softmax", "aten::softmax_0") and not rules.constrains("linear", "aten::linear_0")
+    assert rules.constrains("softmax", "aten::softmax_0") and not rules.constrains(
+        "linear", "aten::linear_0"
+    )
     constrain(net, 0, rules.spared("aten::softmax_0"))
-    assert [layer.type.name for layer in net.layers if layer.precision == trt.DataType.FLOAT] == kept
+    assert [
+        layer.type.name for layer in net.layers if layer.precision == trt.DataType.FLOAT
+    ] == kept
 
 
 KINDS = ("CONSTANT", "NORMALIZATION", "SOFTMAX", "UNARY", "SHAPE", "REDUCE")
@@ -173,13 +203,18 @@ def test_a_number_beyond_half_is_named_with_its_line() -> None:
     specs = [builder.TensorSpec("float32", (4, 4)), builder.TensorSpec("bool", (4, 4))]
     module = torch.jit.script(Masked())
     [warning] = builder.convert(module, specs, precision="fp16").warnings
-    assert "`value` has values beyond torch.float16's range (1e+09)" in warning and "masked_fill" in warning
+    assert (
+        "`value` has values beyond torch.float16's range (1e+09)" in warning
+        and "masked_fill" in warning
+    )
     assert not builder.convert(module, specs, precision="bf16").warnings
 
 
 @pytest.mark.usefixtures("strongly_typed")
 def test_a_row_that_is_masked_throughout_stays_finite() -> None:
-    """Masks are written with the least number of float32; as -inf in half, the softmax of such a row would be NaN."""
+    """Masks are written with the least number of float32; as -inf in half, the softmax of such a
+    row would be NaN.
+    """
 
     class Attention(nn.Module):
         def forward(self, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
@@ -190,5 +225,7 @@ def test_a_row_that_is_masked_throughout_stays_finite() -> None:
     specs = [builder.TensorSpec("float32", (2, 3, 4)), builder.TensorSpec("bool", (2, 1, 3))]
     module = torch.jit.trace(Attention(), (x, mask))
     conversion = builder.convert(module, specs, precision="fp16")
-    torch.testing.assert_close(builder.reference.run(conversion, [x, mask])[0], module(x, mask), rtol=2e-2, atol=2e-3)
+    torch.testing.assert_close(
+        builder.reference.run(conversion, [x, mask])[0], module(x, mask), rtol=2e-2, atol=2e-3
+    )
     assert any("beyond torch.float16's range" in text for text in conversion.warnings)

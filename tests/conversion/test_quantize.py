@@ -1,4 +1,5 @@
-"""Fake quantisation against torch: zero points, narrow ranges, one scale or one a channel, static or computed.
+"""Fake quantisation against torch: zero points, narrow ranges, one scale or one a channel, static
+or computed.
 
 The answers are multiples of the scale: equal to a few ulp, or off by a whole step.
 """
@@ -17,14 +18,30 @@ from builder.conversion.sizes import kind_of
 from builder.parity import compare
 from tests.conversion.harness import check, module_of
 
-RANGES = [(0, -128, 127), (0, -127, 127), (3, -128, 127), (-5, -127, 127), (128, 0, 255), (0, 0, 15), (7, 0, 15)]
+RANGES = [
+    (0, -128, 127),
+    (0, -127, 127),
+    (3, -128, 127),
+    (-5, -127, 127),
+    (128, 0, 255),
+    (0, 0, 15),
+    (7, 0, 15),
+]
 
 
 @pytest.mark.parametrize(("zero", "low", "high"), RANGES)
 def test_one_scale(zero: int, low: int, high: int) -> None:
     x = torch.randn(2, 3, 4, 5) * 6
-    check(lambda x: torch.fake_quantize_per_tensor_affine(x, 0.0375, zero, low, high), x, dynamic={0: {0: "n"}})
-    check(lambda x: torch.fake_quantize_per_tensor_affine(x, 0.7, zero, low, high), x.half(), compile=False)
+    check(
+        lambda x: torch.fake_quantize_per_tensor_affine(x, 0.0375, zero, low, high),
+        x,
+        dynamic={0: {0: "n"}},
+    )
+    check(
+        lambda x: torch.fake_quantize_per_tensor_affine(x, 0.7, zero, low, high),
+        x.half(),
+        compile=False,
+    )
 
 
 @pytest.mark.parametrize(("zero", "low", "high"), RANGES)
@@ -35,14 +52,28 @@ def test_a_scale_for_each_channel(axis: int, zero: int, low: int, high: int) -> 
     zeros = torch.full((x.shape[axis],), zero, dtype=torch.int32)
     if zero:
         zeros[0] = 0
-    check(lambda x: torch.fake_quantize_per_channel_affine(x, scale, zeros, axis % 4, low, high), x, compile=axis == 1)
+    check(
+        lambda x: torch.fake_quantize_per_channel_affine(x, scale, zeros, axis % 4, low, high),
+        x,
+        compile=axis == 1,
+    )
 
 
 @pytest.mark.parametrize(("zero", "low", "high"), RANGES)
 def test_qparams_as_tensors(zero: int, low: int, high: int) -> None:
-    x, scale, point = torch.randn(2, 3, 4) * 6, torch.tensor([0.0375]), torch.tensor([zero], dtype=torch.int32)
-    check(lambda x: torch.fake_quantize_per_tensor_affine(x, scale, point, low, high), x, compile=False)
-    check(lambda x, s, z: torch.fake_quantize_per_tensor_affine(x, s, z, low, high), x, scale, point)
+    x, scale, point = (
+        torch.randn(2, 3, 4) * 6,
+        torch.tensor([0.0375]),
+        torch.tensor([zero], dtype=torch.int32),
+    )
+    check(
+        lambda x: torch.fake_quantize_per_tensor_affine(x, scale, point, low, high),
+        x,
+        compile=False,
+    )
+    check(
+        lambda x, s, z: torch.fake_quantize_per_tensor_affine(x, s, z, low, high), x, scale, point
+    )
 
 
 def test_ties_go_to_even() -> None:
@@ -65,7 +96,9 @@ SHIFTED = [(128, 0, 255), (5, 0, 127), (-3, -127, 120), (0, 0, 127)]
 def test_a_zero_point_that_only_shifts_int8_is_quantised(zero: int, low: int, high: int) -> None:
     """Only quant_min - zero_point and quant_max - zero_point say what is kept of x."""
     x = torch.randn(2, 3, 4) * 6
-    conversion = check(lambda x: torch.fake_quantize_per_tensor_affine(x, 0.0375, zero, low, high), x)
+    conversion = check(
+        lambda x: torch.fake_quantize_per_tensor_affine(x, 0.0375, zero, low, high), x
+    )
     assert kinds(conversion)["QUANTIZE"] == kinds(conversion)["DEQUANTIZE"] == 1
 
 
@@ -84,10 +117,14 @@ def test_a_range_beyond_int8_is_rounded_in_float_and_says_so() -> None:
 
 
 SUMS = 2e-5
-"""36 products of up to 4 * 4, summed in float32 by torch (36 * 16 * 2^-24 is 3e-5) and in integers by the engine."""
+"""36 products of up to 4 * 4, summed in float32 by torch (36 * 16 * 2^-24 is 3e-5) and in integers
+by the engine.
+"""
 
 
-def convolution(x: torch.Tensor, weight: torch.Tensor, scale: torch.Tensor, axis: int = 0) -> torch.Tensor:
+def convolution(
+    x: torch.Tensor, weight: torch.Tensor, scale: torch.Tensor, axis: int = 0
+) -> torch.Tensor:
     """A convolution as QAT writes it."""
     zeros = torch.zeros(scale.shape[0], dtype=torch.int32)
     weight = torch.fake_quantize_per_channel_affine(weight, scale, zeros, axis, -127, 127)
@@ -95,7 +132,9 @@ def convolution(x: torch.Tensor, weight: torch.Tensor, scale: torch.Tensor, axis
 
 
 def test_the_weight_of_a_product_keeps_its_pair_of_layers() -> None:
-    """TensorRT computes in int8 only where it sees both operands quantised; the weight's channels have their scales."""
+    """TensorRT computes in int8 only where it sees both operands quantised; the weight's channels
+    have their scales.
+    """
     weight = torch.randn(8, 4, 3, 3)
     scale = weight.abs().amax((1, 2, 3)) / 127
     x = torch.randn(2, 4, 8, 8)
@@ -112,14 +151,18 @@ def test_a_transposed_convolution_has_its_channels_on_the_second_axis() -> None:
 
     def upsample(x: torch.Tensor) -> torch.Tensor:
         kernel = torch.fake_quantize_per_channel_affine(weight, scale, zeros, 1, -127, 127)
-        return F.conv_transpose2d(torch.fake_quantize_per_tensor_affine(x, 0.03, 0, -128, 127), kernel, stride=2)
+        return F.conv_transpose2d(
+            torch.fake_quantize_per_tensor_affine(x, 0.03, 0, -128, 127), kernel, stride=2
+        )
 
     check(upsample, torch.randn(2, 4, 6, 6), atol=SUMS)
 
 
 def test_a_static_tensor_that_no_product_reads_is_rounded_by_torch() -> None:
     table = torch.randn(10, 4)
-    rounded = lambda i: F.embedding(i, torch.fake_quantize_per_tensor_affine(table, 0.05, 0, -128, 127))  # noqa: E731
+    rounded = lambda i: F.embedding(  # noqa: E731
+        i, torch.fake_quantize_per_tensor_affine(table, 0.05, 0, -128, 127)
+    )
     assert not kinds(check(rounded, torch.tensor([1, 9]), compile=False))["QUANTIZE"]
 
 
@@ -132,9 +175,13 @@ graph(%x : Tensor, %scale : Tensor, %axis : int?):
 
 @pytest.mark.usefixtures("strongly_typed")
 @pytest.mark.skipif(missing(FP8) is not None, reason="this TensorRT has no FP8")
-@pytest.mark.parametrize(("axis", "scale"), [(None, torch.tensor(0.01)), (1, torch.tensor([0.01, 0.3, 2.0]))])
+@pytest.mark.parametrize(
+    ("axis", "scale"), [(None, torch.tensor(0.01)), (1, torch.tensor([0.01, 0.3, 2.0]))]
+)
 def test_fp8_rounds_to_even_and_saturates(axis: int | None, scale: torch.Tensor) -> None:
-    """The numbers by hand: E4M3 has 3 bits of mantissa, so 17 lies between 16 and 18, 19 between 18 and 20."""
+    """The numbers by hand: E4M3 has 3 bits of mantissa, so 17 lies between 16 and 18, 19 between 18
+    and 20.
+    """
     x = torch.tensor([17.0, 19.0, 1e4, -1e4, 0.0]).reshape(5, 1) * scale.reshape(1, -1)
     conversion = check(FP8_GRAPH, x, params=[scale, axis], dynamic={0: {0: "n"}})
     steps = builder.reference.run(conversion, [x])[0] / scale.reshape(1, -1)
@@ -147,16 +194,23 @@ def test_under_half_the_pair_reads_back_in_half_without_casts() -> None:
     weight = torch.randn(8, 4, 3, 3)
     scale = weight.abs().amax((1, 2, 3)) / 127
     module = module_of(lambda x: convolution(x, weight, scale), [torch.randn(2, 4, 8, 8)])
-    conversion = builder.convert(module, [builder.TensorSpec("float32", (2, 4, 8, 8))], precision="mixed")
+    conversion = builder.convert(
+        module, [builder.TensorSpec("float32", (2, 4, 8, 8))], precision="mixed"
+    )
     assert kinds(conversion)["CAST"] == 1  # the output, which stays float32
     dtypes = {
         kind_of(layer): layer.get_output(0).dtype.name
         for layer in map(conversion.network.get_layer, range(conversion.network.num_layers))
     }
-    assert (dtypes["QUANTIZE"], dtypes["DEQUANTIZE"], dtypes["CONVOLUTION"]) == ("INT8", "HALF", "HALF")
+    assert (dtypes["QUANTIZE"], dtypes["DEQUANTIZE"], dtypes["CONVOLUTION"]) == (
+        "INT8",
+        "HALF",
+        "HALF",
+    )
     x = torch.randn(2, 4, 8, 8)
     answer, truth = builder.reference.run(conversion, [x])[0], module(x)
-    # A scale rounded to half (5e-4) moves the outmost of 127 levels by 0.06 of a step: so many values take another one.
+    # A scale rounded to half (5e-4) moves the outmost of 127 levels by 0.06 of a step: so many
+    # values take another one.
     assert (answer - truth).norm() < 1e-2 * truth.norm()
     assert builder.build_engine(conversion)
 
@@ -166,7 +220,9 @@ def test_a_scale_beyond_half_is_named_and_kept_in_float32() -> None:
     weight = torch.randn(8, 4, 3, 3) * 1e-7
     scale = weight.abs().amax((1, 2, 3)) / 127  # 2e-9: half's least positive number is 6e-8
     module = module_of(lambda x: convolution(x, weight, scale), [torch.randn(2, 4, 8, 8)])
-    conversion = builder.convert(module, [builder.TensorSpec("float32", (2, 4, 8, 8))], precision="mixed")
+    conversion = builder.convert(
+        module, [builder.TensorSpec("float32", (2, 4, 8, 8))], precision="mixed"
+    )
     assert any("beyond torch.float16" in warning for warning in conversion.warnings)
 
 
@@ -180,7 +236,9 @@ def test_a_wrong_scale_or_axis_is_another_answer(factor: float, axis: int) -> No
     scale = weight.abs().amax((1, 2, 3)) / 127
     x = torch.randn(2, 4, 8, 8)
     module = module_of(lambda x: convolution(x, weight, scale * factor, axis), [x])
-    conversion = builder.convert(module, [builder.TensorSpec("float32", (2, 4, 8, 8))], precision="int8")
+    conversion = builder.convert(
+        module, [builder.TensorSpec("float32", (2, 4, 8, 8))], precision="int8"
+    )
     answer, truth = builder.reference.run(conversion, [x])[0], F.conv2d(x, weight)
     assert compare({"y": answer.numpy()}, {"y": truth.numpy()}, precision="int8").problems
 
@@ -190,7 +248,9 @@ def test_the_right_scale_and_axis_are_the_answer() -> None:
     weight = torch.randn(4, 4, 3, 3) * torch.tensor([0.1, 1.0, 5.0, 20.0]).reshape(4, 1, 1, 1)
     x = torch.randn(2, 4, 8, 8)
     module = module_of(lambda x: convolution(x, weight, weight.abs().amax((1, 2, 3)) / 127), [x])
-    conversion = builder.convert(module, [builder.TensorSpec("float32", (2, 4, 8, 8))], precision="int8")
+    conversion = builder.convert(
+        module, [builder.TensorSpec("float32", (2, 4, 8, 8))], precision="int8"
+    )
     answer, truth = builder.reference.run(conversion, [x])[0], F.conv2d(x, weight)
     assert not compare({"y": answer.numpy()}, {"y": truth.numpy()}, precision="int8").problems
 
@@ -211,7 +271,10 @@ class Pair(torch.nn.Module):
 def test_a_quantised_tensor_that_is_dequantised_is_a_fake_quantisation() -> None:
     conversion = check(Pair().eval(), torch.randn(3, 4), atol=SUMS)
     assert kinds(conversion)["QUANTIZE"] == kinds(conversion)["DEQUANTIZE"] == 2
-    check(lambda x: torch.quantize_per_tensor(x, 0.1, 10, torch.quint8).dequantize(), torch.randn(3, 4) * 20)
+    check(
+        lambda x: torch.quantize_per_tensor(x, 0.1, 10, torch.quint8).dequantize(),
+        torch.randn(3, 4) * 20,
+    )
 
 
 def test_packed_modules_are_refused_with_what_to_do() -> None:

@@ -1,6 +1,7 @@
 """LSTM, GRU and RNN against torch: unrolled and as loops, stacked, reversed, from given states.
 
-Tolerance: each step's gates are sums of a dozen products in another order (1e-6), squashed and fed on for ten steps.
+Tolerance: each step's gates are sums of a dozen products in another order (1e-6), squashed and fed
+on for ten steps.
 """
 
 from __future__ import annotations
@@ -55,7 +56,9 @@ def layer_kinds(conversion: builder.Conversion) -> set[str]:
 @pytest.mark.parametrize("axes", DYNAMIC)
 @pytest.mark.parametrize("settings", SETTINGS)
 @pytest.mark.parametrize("kind", LAYERS)
-def test_a_layer(kind: type[nn.Module], settings: dict[str, Any], axes: dict[int, str] | None) -> None:
+def test_a_layer(
+    kind: type[nn.Module], settings: dict[str, Any], axes: dict[int, str] | None
+) -> None:
     module = Alone(kind(5, 6, **settings))
     dynamic, more = None, []
     if axes:
@@ -88,7 +91,9 @@ def test_given_states(axes: dict[int, str] | None) -> None:
     check(module, x, h, c, dynamic=dynamic, **CLOSE)
     dynamic = {0: axes, 1: axes} if axes else None
     check(FromState(nn.GRU(5, 6, num_layers=2, bidirectional=True)), x, h, dynamic=dynamic, **CLOSE)
-    check(FromState(nn.RNN(5, 6, num_layers=4, nonlinearity="relu")), x, h, dynamic=dynamic, **CLOSE)
+    check(
+        FromState(nn.RNN(5, 6, num_layers=4, nonlinearity="relu")), x, h, dynamic=dynamic, **CLOSE
+    )
 
 
 @pytest.mark.parametrize("bias", [False, True])
@@ -129,7 +134,13 @@ def test_a_cell_in_a_loop_over_the_sequence() -> None:
                 h = self.cell(x[:, t], h)
             return h
 
-    check(Steps(), torch.randn(2, 4, 5), torch.randn(2, 6), dynamic={0: {0: "n"}, 1: {0: "n"}}, **CLOSE)
+    check(
+        Steps(),
+        torch.randn(2, 4, 5),
+        torch.randn(2, 6),
+        dynamic={0: {0: "n"}, 1: {0: "n"}},
+        **CLOSE,
+    )
 
 
 class Output(Alone):
@@ -145,4 +156,5 @@ def test_both_directions_take_their_steps_together(steps: int) -> None:
     network = check(module, torch.randn(steps, 2, 3), **CLOSE, compile=False).network
     kinds = [network.get_layer(index).type.name for index in range(network.num_layers)]
     assert kinds.count("MATRIX_MULTIPLY") == 2 + 2 * (steps if steps <= 16 else 1)
-    assert kinds.count("LOOP_OUTPUT") == (0 if steps <= 16 else 2)  # none for final states, which nobody reads
+    # none for final states, which nobody reads
+    assert kinds.count("LOOP_OUTPUT") == (0 if steps <= 16 else 2)

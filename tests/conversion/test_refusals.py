@@ -1,4 +1,6 @@
-"""Operators refused with their reason: none of them is converted after all, and the reason reaches the user."""
+"""Operators refused with their reason: none of them is converted after all, and the reason reaches
+the user.
+"""
 
 from __future__ import annotations
 
@@ -69,7 +71,9 @@ def item(y: Tensor) -> float:
 def test_a_tensor_read_as_a_number_is_refused_as_torch_refuses_it(
     function: Callable[[Tensor], object], y: Tensor
 ) -> None:
-    """It was our defect, in TensorRT's words; where there was one element, an engine answered what torch does not."""
+    """It was our defect, in TensorRT's words; where there was one element, an engine answered what
+    torch does not.
+    """
     with pytest.raises(RuntimeError):
         function(y)
     with pytest.raises(UnsupportedOperators, match="which torch refuses, too") as error:

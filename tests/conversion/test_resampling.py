@@ -1,7 +1,8 @@
-"""Interpolation against torch: by size, by factor, and by factors that no length is a whole multiple of.
+"""Interpolation against torch: by size, by factor, and by factors that no length is a whole
+multiple of.
 
-Tolerance: weights are computed in float32 from places up to 40, so each is off by up to 40 ulp, 5e-6 of values of size
-1 to 4.
+Tolerance: weights are computed in float32 from places up to 40, so each is off by up to 40 ulp,
+5e-6 of values of size 1 to 4.
 """
 
 from __future__ import annotations
@@ -23,11 +24,21 @@ EXACT: dict[str, Any] = {"rtol": 0, "atol": 0}
 SUMMED: dict[str, Any] = {"rtol": 1e-5, "atol": 1e-6}
 SPATIAL = {1: (7,), 2: (7, 10), 3: (4, 5, 6)}
 MODES = [
-    (1, "nearest", None), (2, "nearest", None), (3, "nearest", None),
-    (1, "nearest-exact", None), (2, "nearest-exact", None), (3, "nearest-exact", None),
-    (1, "linear", False), (1, "linear", True), (2, "bilinear", False), (2, "bilinear", True),
-    (3, "trilinear", False), (3, "trilinear", True), (2, "bicubic", False), (2, "bicubic", True),
-]  # fmt: skip
+    (1, "nearest", None),
+    (2, "nearest", None),
+    (3, "nearest", None),
+    (1, "nearest-exact", None),
+    (2, "nearest-exact", None),
+    (3, "nearest-exact", None),
+    (1, "linear", False),
+    (1, "linear", True),
+    (2, "bilinear", False),
+    (2, "bilinear", True),
+    (3, "trilinear", False),
+    (3, "trilinear", True),
+    (2, "bicubic", False),
+    (2, "bicubic", True),
+]
 FACTORS = [2, 3.0, 1.5, 0.5, 0.7, 2.3, 1.0, 0.29]
 
 
@@ -46,13 +57,21 @@ def test_by_factor(axes: int, mode: str, align: bool | None, factor: float) -> N
         return F.interpolate(x, scale_factor=factor, mode=mode, align_corners=align)
 
     x = torch.randn(2, 3, *SPATIAL[axes])
-    small, odd = torch.randn(1, 3, *(4 for _ in range(axes))), torch.randn(3, 3, *(2 * n - 1 for n in SPATIAL[axes]))
+    small, odd = (
+        torch.randn(1, 3, *(4 for _ in range(axes))),
+        torch.randn(3, 3, *(2 * n - 1 for n in SPATIAL[axes])),
+    )
     check(scale, x, **tolerance(mode), compile=False)
     spans = {f"s{i}": (4, n, 2 * n + 90) for i, n in enumerate(SPATIAL[axes])}
     check(
-        scale, x, dynamic=dynamic_axes(axes), spans=spans,
-        more=[(small,), (odd,)], **tolerance(mode), compile=factor in (2, 1.5),
-    )  # fmt: skip
+        scale,
+        x,
+        dynamic=dynamic_axes(axes),
+        spans=spans,
+        more=[(small,), (odd,)],
+        **tolerance(mode),
+        compile=factor in (2, 1.5),
+    )
 
 
 @pytest.mark.parametrize("size", [3, 5, 14, 1])
@@ -64,11 +83,18 @@ def test_by_size(axes: int, mode: str, align: bool | None, size: int) -> None:
     x = torch.randn(2, 3, *SPATIAL[axes])
     check(resize, x, **tolerance(mode), compile=size == 5)
     check(
-        resize, x, dynamic={0: {0: "n"}}, more=[(torch.randn(1, 3, *SPATIAL[axes]),)], **tolerance(mode), compile=False
+        resize,
+        x,
+        dynamic={0: {0: "n"}},
+        more=[(torch.randn(1, 3, *SPATIAL[axes]),)],
+        **tolerance(mode),
+        compile=False,
     )
 
 
-@pytest.mark.parametrize(("mode", "align"), [("nearest", None), ("bilinear", False), ("bilinear", True)])
+@pytest.mark.parametrize(
+    ("mode", "align"), [("nearest", None), ("bilinear", False), ("bilinear", True)]
+)
 def test_to_the_size_of_another_input(mode: str, align: bool | None) -> None:
     class Like(torch.nn.Module):
         def __init__(self, mode: str, align: bool | None) -> None:
@@ -79,7 +105,10 @@ def test_to_the_size_of_another_input(mode: str, align: bool | None) -> None:
             return F.interpolate(x, size=y.shape[2:], mode=self.mode, align_corners=self.align) + y
 
     x, y = torch.randn(2, 3, 4, 6), torch.randn(2, 3, 8, 12)
-    more = [(torch.randn(1, 3, 2, 3), torch.randn(1, 3, 8, 6)), (torch.randn(4, 3, 8, 12), torch.randn(4, 3, 16, 24))]
+    more = [
+        (torch.randn(1, 3, 2, 3), torch.randn(1, 3, 8, 6)),
+        (torch.randn(4, 3, 8, 12), torch.randn(4, 3, 16, 24)),
+    ]
     dynamic = {0: {0: "n", 2: "h", 3: "w"}, 1: {0: "n", 2: "H", 3: "W"}}
     check(Like(mode, align), x, y, dynamic=dynamic, more=more, **tolerance(mode))
 
@@ -90,29 +119,41 @@ def test_a_factor_that_is_recomputed_is_the_ratio_of_the_lengths() -> None:
             lambda x, r=recompute: F.interpolate(  # type: ignore[misc]
                 x, scale_factor=1.7, mode="bilinear", recompute_scale_factor=r, align_corners=False
             ),
-            torch.randn(1, 2, 7, 9), **CLOSE,
-        )  # fmt: skip
+            torch.randn(1, 2, 7, 9),
+            **CLOSE,
+        )
 
 
 @pytest.mark.parametrize("mode", ["bilinear", "bicubic"])
 @pytest.mark.parametrize("size", [(4, 20), (3, 3), (7, 11)])
 def test_antialiasing(mode: str, size: tuple[int, int]) -> None:
     x = torch.randn(2, 3, 9, 13)
-    check(lambda x: F.interpolate(x, size=size, mode=mode, antialias=True), x, dynamic={0: {0: "n"}}, **CLOSE)
+    check(
+        lambda x: F.interpolate(x, size=size, mode=mode, antialias=True),
+        x,
+        dynamic={0: {0: "n"}},
+        **CLOSE,
+    )
 
 
 def test_antialiasing_of_a_dynamic_axis_is_refused_by_name() -> None:
     with pytest.raises(UnsupportedOperators, match="width"):
         check(
             lambda x: F.interpolate(x, size=(4, 4), mode="bilinear", antialias=True),
-            torch.randn(1, 2, 8, 8), dynamic={0: {3: "width"}},
-        )  # fmt: skip
+            torch.randn(1, 2, 8, 8),
+            dynamic={0: {3: "width"}},
+        )
 
 
 def test_integers_and_half() -> None:
-    check(lambda x: F.interpolate(x, scale_factor=2), torch.randint(0, 255, (1, 3, 4, 5), dtype=torch.uint8))
+    check(
+        lambda x: F.interpolate(x, scale_factor=2),
+        torch.randint(0, 255, (1, 3, 4, 5), dtype=torch.uint8),
+    )
     check(lambda x: F.interpolate(x, scale_factor=2), torch.randn(1, 3, 4, 5).half(), **EXACT)
-    check(lambda x: F.interpolate(x, scale_factor=2, mode="bilinear"), torch.randn(1, 3, 4, 5).half())
+    check(
+        lambda x: F.interpolate(x, scale_factor=2, mode="bilinear"), torch.randn(1, 3, 4, 5).half()
+    )
 
 
 @pytest.mark.parametrize("align", [False, True])
@@ -125,7 +166,13 @@ def test_grid_sample(mode: str, padding: str, align: bool) -> None:
         return F.grid_sample(x, grid, mode, padding, align)
 
     dynamic = {0: {0: "n", 2: "h", 3: "w"}, 1: {0: "n", 1: "H"}}
-    check(sample, x, grid, dynamic=dynamic, more=[(torch.randn(1, 3, 9, 8), torch.rand(1, 2, 5, 2) * 3 - 1.5)])
+    check(
+        sample,
+        x,
+        grid,
+        dynamic=dynamic,
+        more=[(torch.randn(1, 3, 9, 8), torch.rand(1, 2, 5, 2) * 3 - 1.5)],
+    )
 
 
 def test_grid_sample_of_a_volume_or_the_reason_why_not() -> None:
@@ -146,7 +193,9 @@ def test_affine_grid(size: tuple[int, ...], align: bool) -> None:
 
 
 def test_a_whole_factor_needs_no_shapes_whatever_the_length_is_made_of() -> None:
-    """Sizes that have to be computed hide from TensorRT's fuser that the sum behind has operands of one size."""
+    """Sizes that have to be computed hide from TensorRT's fuser that the sum behind has operands of
+    one size.
+    """
 
     class Pyramid(torch.nn.Module):
         def __init__(self) -> None:
@@ -156,11 +205,24 @@ def test_a_whole_factor_needs_no_shapes_whatever_the_length_is_made_of() -> None
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return F.interpolate(self.down(self.down(x)), scale_factor=4.0, mode="nearest")
 
-    spec = TensorSpec("float32", ("n", 3, "h", "w"), {"n": (1, 2, 4), "h": (8, 16, 40), "w": (8, 16, 40)}, name="x")
+    spec = TensorSpec(
+        "float32",
+        ("n", 3, "h", "w"),
+        {"n": (1, 2, 4), "h": (8, 16, 40), "w": (8, 16, 40)},
+        name="x",
+    )
     module, x = Pyramid().eval(), torch.randn(2, 3, 16, 12)
     network = convert(torch.jit.trace(module, x), [spec]).network
     (resize,) = (
-        layer for layer in map(network.get_layer, range(network.num_layers)) if layer.type == trt.LayerType.RESIZE
+        layer
+        for layer in map(network.get_layer, range(network.num_layers))
+        if layer.type == trt.LayerType.RESIZE
     )
     assert resize.num_inputs == 1
-    check(module, x, dynamic={0: {0: "n", 2: "h", 3: "w"}}, spans={"h": (8, 16, 40), "w": (8, 12, 40)}, **SUMMED)
+    check(
+        module,
+        x,
+        dynamic={0: {0: "n", 2: "h", 3: "w"}},
+        spans={"h": (8, 16, 40), "w": (8, 12, 40)},
+        **SUMMED,
+    )

@@ -1,4 +1,6 @@
-"""Writes at places against torch: scatter, index_put, masks, and what adds up where several fall on one place."""
+"""Writes at places against torch: scatter, index_put, masks, and what adds up where several fall on
+one place.
+"""
 
 from __future__ import annotations
 
@@ -28,20 +30,38 @@ def written(x: torch.Tensor, key: Any, values: Any) -> torch.Tensor:
 
 
 CASES: dict[str, tuple[Callable[..., Any], Tensors]] = {
-    "scatter": (lambda x, i, s: x.scatter(1, i, s), (sample(2, 4), ids([[3, 0], [1, 2]]), sample(2, 2) + 99)),
-    "scatter of fewer rows": (lambda x, i, s: x.scatter(0, i, s), (sample(3, 4), ids([[2, 0]]), sample(2, 4) + 99)),
-    "scatter of a negative axis": (lambda x, i, s: x.scatter(-1, i, s), (sample(2, 4), ids([[3], [1]]), sample(2, 1))),
+    "scatter": (
+        lambda x, i, s: x.scatter(1, i, s),
+        (sample(2, 4), ids([[3, 0], [1, 2]]), sample(2, 2) + 99),
+    ),
+    "scatter of fewer rows": (
+        lambda x, i, s: x.scatter(0, i, s),
+        (sample(3, 4), ids([[2, 0]]), sample(2, 4) + 99),
+    ),
+    "scatter of a negative axis": (
+        lambda x, i, s: x.scatter(-1, i, s),
+        (sample(2, 4), ids([[3], [1]]), sample(2, 1)),
+    ),
     "scatter at constant places": (
         lambda x, s: x.scatter(1, torch.tensor([[3], [1]]), s),
         (sample(2, 4), sample(2, 1)),
     ),
-    "scatter of a value": (lambda x, i: x.scatter(1, i, 7.5), (sample(2, 4), ids([[3, 0], [1, 2]]))),
+    "scatter of a value": (
+        lambda x, i: x.scatter(1, i, 7.5),
+        (sample(2, 4), ids([[3, 0], [1, 2]])),
+    ),
     "scatter of three axes": (
         lambda x, i, s: x.scatter(1, i, s),
         (sample(2, 3, 4), torch.full((2, 1, 4), 2), sample(2, 1, 4)),
     ),
-    "scatter of 0-d": (lambda x, i, s: x.scatter(0, i, s), (sample(), torch.tensor(0), sample() + 5)),
-    "scatter_add": (lambda x, i, s: x.scatter_add(1, i, s), (sample(2, 4), ids([[3, 3, 0], [1, 1, 1]]), sample(2, 3))),
+    "scatter of 0-d": (
+        lambda x, i, s: x.scatter(0, i, s),
+        (sample(), torch.tensor(0), sample() + 5),
+    ),
+    "scatter_add": (
+        lambda x, i, s: x.scatter_add(1, i, s),
+        (sample(2, 4), ids([[3, 3, 0], [1, 1, 1]]), sample(2, 3)),
+    ),
     "scatter_add of fewer rows": (
         lambda x, i, s: x.scatter_add(0, i, s),
         (sample(3, 4), ids([[2, 0], [2, 1]]), sample(2, 4)),
@@ -54,22 +74,49 @@ CASES: dict[str, tuple[Callable[..., Any], Tensors]] = {
         lambda x, i: x.scatter(1, i, 2.0, reduce="add"),
         (sample(2, 4), ids([[3, 3], [1, 0]])),
     ),
-    "index_add": (lambda x, i, s: x.index_add(0, i, s), (sample(3, 4), ids(2, 0, 2, 2), sample(4, 4))),
-    "index_add with alpha": (lambda x, i, s: x.index_add(1, i, s, alpha=-2), (sample(3, 4), ids(2, 2), sample(3, 2))),
-    "index_add of three axes": (lambda x, i, s: x.index_add(1, i, s), (sample(2, 3, 2), ids(2, 2), sample(2, 2, 2))),
+    "index_add": (
+        lambda x, i, s: x.index_add(0, i, s),
+        (sample(3, 4), ids(2, 0, 2, 2), sample(4, 4)),
+    ),
+    "index_add with alpha": (
+        lambda x, i, s: x.index_add(1, i, s, alpha=-2),
+        (sample(3, 4), ids(2, 2), sample(3, 2)),
+    ),
+    "index_add of three axes": (
+        lambda x, i, s: x.index_add(1, i, s),
+        (sample(2, 3, 2), ids(2, 2), sample(2, 2, 2)),
+    ),
     "index_reduce": (
         lambda x, i, s: x.index_reduce(0, i, s, "amax", include_self=False),
         (sample(3, 2), ids(2, 0, 2), sample(3, 2) - 50),
     ),
-    "index_copy": (lambda x, i, s: x.index_copy(1, i, s), (sample(2, 4), ids(3, 0), sample(2, 2) + 99)),
+    "index_copy": (
+        lambda x, i, s: x.index_copy(1, i, s),
+        (sample(2, 4), ids(3, 0), sample(2, 2) + 99),
+    ),
     "index_fill": (lambda x, i: x.index_fill(1, i, -1), (sample(2, 4), ids(3, 0, -2))),
-    "index_fill at constant places": (lambda x: x.index_fill(0, torch.tensor([1, -1]), 5), (sample(4, 2),)),
-    "index_fill of a tensor": (lambda x, i: x.index_fill(0, i, x[0, 0] + 1), (sample(4, 2), ids(3, 1))),
+    "index_fill at constant places": (
+        lambda x: x.index_fill(0, torch.tensor([1, -1]), 5),
+        (sample(4, 2),),
+    ),
+    "index_fill of a tensor": (
+        lambda x, i: x.index_fill(0, i, x[0, 0] + 1),
+        (sample(4, 2), ids(3, 1)),
+    ),
     "put": (lambda x, i, s: x.put(i, s), (sample(2, 3), ids(5, 0, -2), sample(3) + 99)),
-    "put that adds": (lambda x, i, s: x.put(i, s, accumulate=True), (sample(2, 3), ids([[5, 5, 0]]), sample(1, 3))),
+    "put that adds": (
+        lambda x, i, s: x.put(i, s, accumulate=True),
+        (sample(2, 3), ids([[5, 5, 0]]), sample(1, 3)),
+    ),
     "index_put": (lambda x, i, v: put(x, [i], v), (sample(4, 2), ids(3, 0), sample(2, 2) + 99)),
-    "index_put of a negative index": (lambda x, i, v: put(x, [i], v), (sample(4, 2), ids(-1, 0), sample(2, 2) + 99)),
-    "index_put of one row": (lambda x, i, v: put(x, [i], v), (sample(4, 2), ids(3, 0), sample(2) + 99)),
+    "index_put of a negative index": (
+        lambda x, i, v: put(x, [i], v),
+        (sample(4, 2), ids(-1, 0), sample(2, 2) + 99),
+    ),
+    "index_put of one row": (
+        lambda x, i, v: put(x, [i], v),
+        (sample(4, 2), ids(3, 0), sample(2) + 99),
+    ),
     "index_put of a number": (lambda x, i: written(x, i, 9), (sample(4, 2), ids([[3], [0]]))),
     "index_put of two indices": (
         lambda x, i, j, v: put(x, [i, j], v),
@@ -98,7 +145,10 @@ CASES: dict[str, tuple[Callable[..., Any], Tensors]] = {
     ),
     "a mask": (lambda x: written(x, x > 2, 0.5), (sample(3, 4),)),
     "a mask of rows": (lambda x: written(x, x[:, 0] > 0, 0.5), (sample(3, 4),)),
-    "a mask of rows and one row": (lambda x, v: written(x, x[:, 0] > 0, v), (sample(3, 4), sample(4) + 99)),
+    "a mask of rows and one row": (
+        lambda x, v: written(x, x[:, 0] > 0, v),
+        (sample(3, 4), sample(4) + 99),
+    ),
     "a mask behind": (lambda x: written(x, (slice(None), x[0] > 0), 0.5), (sample(3, 4),)),
     "a mask and a value for each": (
         lambda x, m, v: put(x, [m], v),
@@ -116,13 +166,22 @@ CASES: dict[str, tuple[Callable[..., Any], Tensors]] = {
         lambda x, m, s: x.masked_scatter(m, s),
         (sample(2, 3), torch.tensor([True, False, True]), sample(2, 3) + 99),
     ),
-    "slice_scatter": (lambda x, s: torch.slice_scatter(x, s, 1, 1, -1), (sample(2, 5), sample(2, 3) + 99)),
+    "slice_scatter": (
+        lambda x, s: torch.slice_scatter(x, s, 1, 1, -1),
+        (sample(2, 5), sample(2, 3) + 99),
+    ),
     "slice_scatter with a step": (
         lambda x, s: torch.slice_scatter(x, s, 0, 1, 5, 2),
         (sample(5, 2), sample(2, 2) + 99),
     ),
-    "slice_scatter of everything": (lambda x, s: torch.slice_scatter(x, s, 0), (sample(2, 2), sample(2, 2) + 99)),
-    "select_scatter": (lambda x, s: torch.select_scatter(x, s, 1, -2), (sample(2, 4), sample(2) + 99)),
+    "slice_scatter of everything": (
+        lambda x, s: torch.slice_scatter(x, s, 0),
+        (sample(2, 2), sample(2, 2) + 99),
+    ),
+    "select_scatter": (
+        lambda x, s: torch.select_scatter(x, s, 1, -2),
+        (sample(2, 4), sample(2) + 99),
+    ),
     "diagonal_scatter": (lambda x, s: torch.diagonal_scatter(x, s), (sample(3, 4), sample(3) + 99)),
     "diagonal_scatter of other axes": (
         lambda x, s: torch.diagonal_scatter(x, s, -1, 2, 0),
@@ -148,7 +207,9 @@ def test_the_values_are_written_where_torch_writes_them(name: str) -> None:
 @pytest.mark.parametrize("include_self", [True, False])
 @pytest.mark.parametrize("how", ["sum", "prod", "mean", "amax", "amin"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.int64, torch.float16])
-def test_every_reduction_with_and_without_what_was_there(dtype: torch.dtype, how: str, include_self: bool) -> None:
+def test_every_reduction_with_and_without_what_was_there(
+    dtype: torch.dtype, how: str, include_self: bool
+) -> None:
     x, src = sample(2, 4, dtype=dtype), sample(2, 3, dtype=dtype)
     check(
         lambda x, i, s: x.scatter_reduce(1, i, s, how, include_self=include_self),
@@ -170,7 +231,11 @@ def test_where_nothing_falls_everything_wins(dtype: torch.dtype, how: str) -> No
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_every_dtype_can_be_written(dtype: torch.dtype) -> None:
     check(
-        lambda x, i: (x.scatter(1, i, x[:, :1]), x.index_fill(1, i[:, 0], 1), torch.index_put(x, [i[:, 0]], x[0])),
+        lambda x, i: (
+            x.scatter(1, i, x[:, :1]),
+            x.index_fill(1, i[:, 0], 1),
+            torch.index_put(x, [i[:, 0]], x[0]),
+        ),
         sample(2, 4, dtype=dtype),
         ids([[1], [0]]),
     )
@@ -245,5 +310,6 @@ def test_dynamic_axes_are_written_at_every_size(name: str) -> None:
 def test_more_comparisons_than_memory_holds_are_refused() -> None:
     with pytest.raises(UnsupportedOperators, match="comparisons in memory"):
         convert(
-            lambda x, i: x.scatter_add(0, i, i.float()), [torch.zeros(100000), torch.zeros(100000, dtype=torch.int64)]
+            lambda x, i: x.scatter_add(0, i, i.float()),
+            [torch.zeros(100000), torch.zeros(100000, dtype=torch.int64)],
         )

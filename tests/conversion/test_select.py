@@ -1,4 +1,6 @@
-"""Selecting, slicing and splitting against torch: negative and open bounds, steps, late ends, dynamic axes."""
+"""Selecting, slicing and splitting against torch: negative and open bounds, steps, late ends,
+dynamic axes.
+"""
 
 from __future__ import annotations
 
@@ -61,7 +63,9 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[int, ...]]] = {
 def test_the_part_that_torch_takes_is_taken(name: str) -> None:
     function, shape = CASES[name]
     check(
-        function, sample(*shape), compile=name in ("select", "slice with a step", "slice of nothing", "split", "unbind")
+        function,
+        sample(*shape),
+        compile=name in ("select", "slice with a step", "slice of nothing", "split", "unbind"),
     )
 
 
@@ -81,8 +85,16 @@ DYNAMIC: dict[str, tuple[Callable[..., Any], tuple[int, ...], list[tuple[int, ..
     "slice to a computed end": (lambda x: x[:, : x.size(1) - 1], (3, 4), [(1, 2), (6, 7)]),
     "slice by the other axis": (lambda x: x[:, : x.size(0)], (3, 4), [(1, 1), (2, 8), (6, 3)]),
     "narrow": (lambda x: x.narrow(1, 0, 1), (3, 4), [(1, 1), (6, 8)]),
-    "narrow from a computed start": (lambda x: x.narrow(0, x.size(0) - 1, 1), (3, 4), [(1, 1), (6, 8)]),
-    "narrow to a computed length": (lambda x: x.narrow(1, 0, x.size(1) // 2), (3, 4), [(1, 2), (6, 8)]),
+    "narrow from a computed start": (
+        lambda x: x.narrow(0, x.size(0) - 1, 1),
+        (3, 4),
+        [(1, 1), (6, 8)],
+    ),
+    "narrow to a computed length": (
+        lambda x: x.narrow(1, 0, x.size(1) // 2),
+        (3, 4),
+        [(1, 2), (6, 8)],
+    ),
     "chunk of a dynamic axis": (lambda x: x.chunk(2, 1), (3, 4), [(1, 2), (6, 7)]),
     "split of a dynamic axis": (lambda x: x.split(4, 1), (3, 6), [(1, 5), (6, 8)]),
     "split by dynamic sizes": (lambda x: x.split([x.size(1) - 1, 1], 1), (3, 6), [(1, 2), (6, 12)]),
@@ -94,7 +106,9 @@ DYNAMIC: dict[str, tuple[Callable[..., Any], tuple[int, ...], list[tuple[int, ..
 @pytest.mark.parametrize("name", DYNAMIC)
 def test_bounds_are_read_against_the_size_that_the_axis_has(name: str) -> None:
     function, shape, more = DYNAMIC[name]
-    check(function, sample(*shape), dynamic={0: {0: "n", 1: "t"}}, more=[(sample(*m),) for m in more])
+    check(
+        function, sample(*shape), dynamic={0: {0: "n", 1: "t"}}, more=[(sample(*m),) for m in more]
+    )
 
 
 LISTS = {
@@ -120,9 +134,12 @@ def test_the_data_say_where_a_narrow_starts(dtype: torch.dtype) -> None:
     x, more = sample(3, 6), [sample(2, 6)]
     starts = [torch.tensor(at, dtype=dtype) for at in (1, 4, -2)]
     check(
-        lambda x, at: (x.narrow(1, at, 2), torch.narrow(x, -1, at, 1)), x, starts[0],
-        dynamic={0: {0: "n"}}, more=[(rows, at) for rows in more for at in starts],
-    )  # fmt: skip
+        lambda x, at: (x.narrow(1, at, 2), torch.narrow(x, -1, at, 1)),
+        x,
+        starts[0],
+        dynamic={0: {0: "n"}},
+        more=[(rows, at) for rows in more for at in starts],
+    )
 
 
 def narrowed(x: torch.Tensor) -> torch.Tensor:

@@ -1,4 +1,6 @@
-"""Shape operators against torch: ranks 0 to 5, axes of size 1, dynamic axes one and two at a time."""
+"""Shape operators against torch: ranks 0 to 5, axes of size 1, dynamic axes one and two at a
+time.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,10 @@ DTYPES = [torch.float32, torch.float16, torch.int64, torch.int32, torch.bool, to
 def sample(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
     """Values that are all different (modulo what the dtype holds)."""
     return (
-        (torch.arange(int(torch.tensor(shape).prod())) * 3 % 251 - (0 if dtype == torch.uint8 else 7))
+        (
+            torch.arange(int(torch.tensor(shape).prod())) * 3 % 251
+            - (0 if dtype == torch.uint8 else 7)
+        )
         .reshape(shape)
         .to(dtype)
     )
@@ -79,17 +84,36 @@ RESHAPES: dict[str, tuple[Callable[..., torch.Tensor], tuple[int, ...]]] = {
 @pytest.mark.parametrize("name", RESHAPES)
 def test_the_values_come_out_in_the_places_where_torch_has_them(name: str) -> None:
     function, shape = RESHAPES[name]
-    check(function, sample(*shape), compile=name in ("view", "permute", "expand", "squeeze", "unflatten"))
+    check(
+        function,
+        sample(*shape),
+        compile=name in ("view", "permute", "expand", "squeeze", "unflatten"),
+    )
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_every_dtype_can_be_moved(dtype: torch.dtype) -> None:
-    check(lambda x: x.permute(1, 0, 2).reshape(3, -1).unsqueeze(1).expand(3, 2, 8), sample(2, 3, 4, dtype=dtype))
+    check(
+        lambda x: x.permute(1, 0, 2).reshape(3, -1).unsqueeze(1).expand(3, 2, 8),
+        sample(2, 3, 4, dtype=dtype),
+    )
 
 
-DYNAMIC: dict[str, tuple[Callable[..., torch.Tensor], tuple[int, ...], dict[int, str], list[tuple[int, ...]]]] = {
-    "view that keeps the batch": (lambda x: x.view(x.size(0), -1), (2, 3, 4), {0: "n"}, [(1, 3, 4), (4, 3, 4)]),
-    "view with -1 in front": (lambda x: x.view(-1, 4), (2, 3, 4), {0: "n", 1: "t"}, [(1, 1, 4), (4, 6, 4)]),
+DYNAMIC: dict[
+    str, tuple[Callable[..., torch.Tensor], tuple[int, ...], dict[int, str], list[tuple[int, ...]]]
+] = {
+    "view that keeps the batch": (
+        lambda x: x.view(x.size(0), -1),
+        (2, 3, 4),
+        {0: "n"},
+        [(1, 3, 4), (4, 3, 4)],
+    ),
+    "view with -1 in front": (
+        lambda x: x.view(-1, 4),
+        (2, 3, 4),
+        {0: "n", 1: "t"},
+        [(1, 1, 4), (4, 6, 4)],
+    ),
     "two dynamic axes stay": (
         lambda x: x.view(x.size(0), x.size(1), 2, 4),
         (2, 3, 8),
@@ -108,16 +132,51 @@ DYNAMIC: dict[str, tuple[Callable[..., torch.Tensor], tuple[int, ...], dict[int,
         {0: "n", 2: "w"},
         [(1, 4, 6), (3, 4, 1)],
     ),
-    "halves of a dynamic axis": (lambda x: x.view(2, x.size(0) // 2, 3), (4, 3), {0: "n"}, [(2, 3), (8, 3)]),
-    "flatten of two dynamic axes": (lambda x: x.flatten(1), (2, 3, 4, 2), {1: "h", 2: "w"}, [(2, 1, 8, 2)]),
+    "halves of a dynamic axis": (
+        lambda x: x.view(2, x.size(0) // 2, 3),
+        (4, 3),
+        {0: "n"},
+        [(2, 3), (8, 3)],
+    ),
+    "flatten of two dynamic axes": (
+        lambda x: x.flatten(1),
+        (2, 3, 4, 2),
+        {1: "h", 2: "w"},
+        [(2, 1, 8, 2)],
+    ),
     "flatten of all": (lambda x: x.flatten(), (2, 3), {0: "n", 1: "w"}, [(1, 1), (4, 5)]),
-    "unflatten of a dynamic axis": (lambda x: x.unflatten(0, (-1, 2)), (4, 3), {0: "n"}, [(2, 3), (8, 3)]),
+    "unflatten of a dynamic axis": (
+        lambda x: x.unflatten(0, (-1, 2)),
+        (4, 3),
+        {0: "n"},
+        [(2, 3), (8, 3)],
+    ),
     "permute": (lambda x: x.permute(2, 0, 1), (2, 3, 4), {0: "n", 2: "w"}, [(1, 3, 8), (4, 3, 1)]),
     "transpose": (lambda x: x.transpose(1, 2), (2, 3, 4), {0: "n", 1: "t"}, [(1, 1, 4)]),
-    "squeeze of a static axis": (lambda x: x.squeeze(1), (2, 1, 4), {0: "n", 2: "w"}, [(1, 1, 1), (4, 1, 8)]),
-    "unsqueeze among dynamic axes": (lambda x: x.unsqueeze(1), (2, 4), {0: "n", 1: "w"}, [(1, 1), (4, 8)]),
-    "expand of a new axis": (lambda x: x.expand(3, -1, -1), (2, 4), {0: "n", 1: "w"}, [(1, 1), (4, 8)]),
-    "expand to a dynamic size": (lambda x: x[:1].expand(x.size(0), 4), (2, 4), {0: "n"}, [(1, 4), (4, 4)]),
+    "squeeze of a static axis": (
+        lambda x: x.squeeze(1),
+        (2, 1, 4),
+        {0: "n", 2: "w"},
+        [(1, 1, 1), (4, 1, 8)],
+    ),
+    "unsqueeze among dynamic axes": (
+        lambda x: x.unsqueeze(1),
+        (2, 4),
+        {0: "n", 1: "w"},
+        [(1, 1), (4, 8)],
+    ),
+    "expand of a new axis": (
+        lambda x: x.expand(3, -1, -1),
+        (2, 4),
+        {0: "n", 1: "w"},
+        [(1, 1), (4, 8)],
+    ),
+    "expand to a dynamic size": (
+        lambda x: x[:1].expand(x.size(0), 4),
+        (2, 4),
+        {0: "n"},
+        [(1, 4), (4, 4)],
+    ),
     "flatten, then back": (
         lambda x: x.flatten(0, 1).view(x.size(0), x.size(1), -1),
         (2, 3, 4),
@@ -154,13 +213,21 @@ def test_broadcast_tensors_of_dynamic_axes() -> None:
 
 
 @pytest.mark.parametrize("function", [lambda x: x.squeeze(), lambda x: x.squeeze(0)])
-def test_squeezing_an_axis_that_may_be_one_is_refused(function: Callable[..., torch.Tensor]) -> None:
+def test_squeezing_an_axis_that_may_be_one_is_refused(
+    function: Callable[..., torch.Tensor],
+) -> None:
     with pytest.raises(UnsupportedOperators, match="dynamic axis 0"):
         convert(function, [sample(2, 3)], dynamic={0: {0: "n"}})
 
 
 def test_squeezing_an_axis_that_is_never_one_leaves_it() -> None:
-    check(lambda x: x.squeeze(0), sample(3, 2), dynamic={0: {0: "n"}}, spans={"n": (2, 3, 4)}, more=[(sample(4, 2),)])
+    check(
+        lambda x: x.squeeze(0),
+        sample(3, 2),
+        dynamic={0: {0: "n"}},
+        spans={"n": (2, 3, 4)},
+        more=[(sample(4, 2),)],
+    )
 
 
 def kinds(conversion: builder.Conversion) -> list[str]:
@@ -169,12 +236,16 @@ def kinds(conversion: builder.Conversion) -> list[str]:
 
 
 def test_a_view_that_changes_nothing_adds_no_shuffle() -> None:
-    conversion = convert(lambda x: x.view(x.size(0), 3).relu(), [sample(2, 3)], dynamic={0: {0: "n"}})
+    conversion = convert(
+        lambda x: x.view(x.size(0), 3).relu(), [sample(2, 3)], dynamic={0: {0: "n"}}
+    )
     assert "SHUFFLE" not in kinds(conversion)
 
 
 def test_a_view_with_one_open_axis_needs_no_shape_tensor() -> None:
-    conversion = convert(lambda x: x.view(x.size(0), -1).relu(), [sample(2, 3, 4)], dynamic={0: {0: "n"}})
+    conversion = convert(
+        lambda x: x.view(x.size(0), -1).relu(), [sample(2, 3, 4)], dynamic={0: {0: "n"}}
+    )
     shuffle = next(i for i, kind in enumerate(kinds(conversion)) if kind == "SHUFFLE")
     assert conversion.network.get_layer(shuffle).num_inputs == 1
 

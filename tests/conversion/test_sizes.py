@@ -1,4 +1,6 @@
-"""What is known of dynamic sizes after a layer: what TensorRT documents, whatever object asks for the layer."""
+"""What is known of dynamic sizes after a layer: what TensorRT documents, whatever object asks for
+the layer.
+"""
 
 from __future__ import annotations
 
@@ -29,18 +31,23 @@ def add_input(ctx: ConversionContext, name: str, rank: int = 3) -> Any:
     return tensor
 
 
-def test_a_layer_whose_type_is_hidden_by_its_function_is_followed_as_well(ctx: ConversionContext) -> None:
+def test_a_layer_whose_type_is_hidden_by_its_function_is_followed_as_well(
+    ctx: ConversionContext,
+) -> None:
     image = add_input(ctx, "n", 4)
     layers = [
         ctx.net.add_activation(image, trt.ActivationType.RELU),
         ctx.net.add_pooling_nd(image, trt.PoolingType.MAX, (2, 2)),
     ]
-    for layer in layers:  # held: TensorRT hands out these very objects, whose own `type` is the function
+    # held: TensorRT hands out these very objects, whose own `type` is the function
+    for layer in layers:
         propagate(ctx, layer)
         assert ctx.expr(layer.get_output(0), 0) == axis_symbol("n")
 
 
-@pytest.mark.parametrize(("first", "second", "known"), [("n", "n", "n"), ("n", "m", "m"), ("m", "n", "m")])
+@pytest.mark.parametrize(
+    ("first", "second", "known"), [("n", "n", "n"), ("n", "m", "m"), ("m", "n", "m")]
+)
 def test_a_broadcast_size_is_the_one_that_is_surely_more_than_1(
     ctx: ConversionContext, first: str, second: str, known: str
 ) -> None:
@@ -54,7 +61,10 @@ def test_of_two_sizes_that_may_be_1_nothing_is_known(ctx: ConversionContext) -> 
     tensors = [add_input(ctx, "n"), add_input(ctx, "other")]
     layer = ctx.net.add_elementwise(*tensors, trt.ElementWiseOperation.SUM)
     propagate(ctx, layer)
-    assert not ctx.expr(layer.get_output(0), 0).free_symbols & {axis_symbol("n"), axis_symbol("other")}
+    assert not ctx.expr(layer.get_output(0), 0).free_symbols & {
+        axis_symbol("n"),
+        axis_symbol("other"),
+    }
 
 
 def test_what_was_halved_and_doubled_meets_its_skip_and_is_resized_on() -> None:

@@ -25,7 +25,11 @@ READY_SECONDS = 180
 def composes() -> list[list[str]]:
     """The Compose commands of this machine: version 1, version 2, or both."""
     candidates = (["docker-compose"], ["docker", "compose"])
-    return [command for command in candidates if shutil.which(command[0]) and _runs([*command, "version"])]
+    return [
+        command
+        for command in candidates
+        if shutil.which(command[0]) and _runs([*command, "version"])
+    ]
 
 
 def _runs(command: Sequence[str]) -> bool:
@@ -35,9 +39,16 @@ def _runs(command: Sequence[str]) -> bool:
 def run(command: Sequence[str], **environment: str) -> str:
     """What the command prints; its standard error is in the failure."""
     done = subprocess.run(
-        command, cwd=ROOT, env={**os.environ, **environment}, text=True, capture_output=True, check=False
+        command,
+        cwd=ROOT,
+        env={**os.environ, **environment},
+        text=True,
+        capture_output=True,
+        check=False,
     )
-    assert done.returncode == 0, f"{' '.join(command)}\n{done.stdout[-4000:]}\n{done.stderr[-4000:]}"
+    assert done.returncode == 0, (
+        f"{' '.join(command)}\n{done.stdout[-4000:]}\n{done.stderr[-4000:]}"
+    )
     return done.stdout
 
 
@@ -56,7 +67,9 @@ class Container:
 
     def execute(self, *command: str) -> subprocess.CompletedProcess[str]:
         """Run a command inside, as the container's own user."""
-        return subprocess.run(["docker", "exec", self.id, *command], text=True, capture_output=True, check=False)
+        return subprocess.run(
+            ["docker", "exec", self.id, *command], text=True, capture_output=True, check=False
+        )
 
 
 @pytest.fixture(scope="session")
@@ -79,9 +92,20 @@ def repository(example_models: Path) -> Path:
 @pytest.fixture(scope="session")
 def container(repository: Path) -> Iterator[Container]:
     """Up and healthy; taken down, with whatever it wrote, when the tests are over."""
-    compose = [*composes()[0], "--project-name", f"trt-build-test-{os.getpid()}", "--profile", "cpu"]
+    compose = [
+        *composes()[0],
+        "--project-name",
+        f"trt-build-test-{os.getpid()}",
+        "--profile",
+        "cpu",
+    ]
     http, grpc, metrics = free_ports(3)
-    settings = {"HTTP_PORT": http, "GRPC_PORT": grpc, "METRICS_PORT": metrics, "MODEL_REPOSITORY": str(repository)}
+    settings = {
+        "HTTP_PORT": http,
+        "GRPC_PORT": grpc,
+        "METRICS_PORT": metrics,
+        "MODEL_REPOSITORY": str(repository),
+    }
     try:
         run([*compose, "up", "--detach", "--build"], **settings)
         identity = run([*compose, "ps", "--quiet", "triton-cpu"], **settings).strip()
@@ -96,8 +120,12 @@ def wait_healthy(served: Container) -> None:
     """Return when Docker's own health check says so."""
     deadline = time.monotonic() + READY_SECONDS
     while (state := served.inspect()["State"])["Health"]["Status"] != "healthy":
-        logs = subprocess.run(["docker", "logs", served.id], text=True, capture_output=True, check=False)
-        assert state["Running"] and time.monotonic() < deadline, f"{state}\n{logs.stdout}\n{logs.stderr}"
+        logs = subprocess.run(
+            ["docker", "logs", served.id], text=True, capture_output=True, check=False
+        )
+        assert state["Running"] and time.monotonic() < deadline, (
+            f"{state}\n{logs.stdout}\n{logs.stderr}"
+        )
         time.sleep(1)
 
 

@@ -1,5 +1,6 @@
-"""docker-compose.yml as it is read, without a Docker engine: what the GPU's profile would start, and what TORCH_INDEX
-reaches."""
+"""docker-compose.yml as it is read, without a Docker engine: what the GPU's profile would start,
+and what TORCH_INDEX reaches.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +35,9 @@ def variables(text: str) -> dict[str, str]:
 def test_each_profile_that_the_readme_starts_is_one_service() -> None:
     named = set(re.findall(r"docker-compose --profile (\w+) up", (ROOT / "README.md").read_text()))
     assert named == {"cpu", "gpu"}
-    assert sorted(profile for service in SERVICES.values() for profile in service["profiles"]) == sorted(named)
+    assert sorted(
+        profile for service in SERVICES.values() for profile in service["profiles"]
+    ) == sorted(named)
 
 
 @pytest.mark.parametrize("service", SERVICES.values(), ids=SERVICES)
@@ -64,7 +67,10 @@ def test_the_gpu_profile_starts_triton_with_flags_that_it_has() -> None:
     from builder.serving.installation import find
 
     program, *flags = GPU["command"]
-    assert program == "tritonserver" and f"--model-repository={GPU['volumes'][0].split(':')[-2]}" in flags
+    assert (
+        program == "tritonserver"
+        and f"--model-repository={GPU['volumes'][0].split(':')[-2]}" in flags
+    )
     installation = find()
     assert [flag for flag in flags if not installation.supports(flag.partition("=")[0])] == []
 
@@ -72,13 +78,25 @@ def test_the_gpu_profile_starts_triton_with_flags_that_it_has() -> None:
 def test_one_torch_index_is_the_default_everywhere() -> None:
     """What the README names for `make demo` is what the image is built with."""
     assert CPU["build"]["args"] == {"TORCH_INDEX": f"${{TORCH_INDEX-{INDEX}}}"}
-    assert f"ARG TORCH_INDEX={INDEX}" in DOCKERFILE and "PIP_EXTRA_INDEX_URL=${TORCH_INDEX}" in DOCKERFILE
+    assert (
+        f"ARG TORCH_INDEX={INDEX}" in DOCKERFILE
+        and "PIP_EXTRA_INDEX_URL=${TORCH_INDEX}" in DOCKERFILE
+    )
     assert f"TORCH_INDEX={INDEX}" in (ROOT / "README.md").read_text()
 
 
-@pytest.mark.parametrize(("given", "option"), [(f"TORCH_INDEX={INDEX}", f"--extra-index-url {INDEX} "), ("", "")])
+@pytest.mark.parametrize(
+    ("given", "option"), [(f"TORCH_INDEX={INDEX}", f"--extra-index-url {INDEX} "), ("", "")]
+)
 def test_make_hands_torch_index_to_pip(given: str, option: str) -> None:
-    command = ["make", "--dry-run", "--always-make", "--no-print-directory", given or "TORCH_INDEX=", "venv"]
+    command = [
+        "make",
+        "--dry-run",
+        "--always-make",
+        "--no-print-directory",
+        given or "TORCH_INDEX=",
+        "venv",
+    ]
     printed = subprocess.run(command, cwd=ROOT, text=True, capture_output=True, check=True).stdout
     (install,) = re.findall(r"pip install --quiet +(.*)--editable", printed)
     assert install == option
@@ -86,10 +104,18 @@ def test_make_hands_torch_index_to_pip(given: str, option: str) -> None:
 
 def test_what_the_image_copies_is_sent_to_docker() -> None:
     """.dockerignore leaves out everything that it does not name."""
-    sent = {line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")}
+    sent = {
+        line[1:]
+        for line in (ROOT / ".dockerignore").read_text().splitlines()
+        if line.startswith("!")
+    }
     copies = re.findall(r"^COPY (?!--from)(.+) \S+$", DOCKERFILE, re.MULTILINE)
     sources = {source for line in copies for source in line.split()}
-    assert sources and {source for source in sources if not any(Path(source).is_relative_to(s) for s in sent)} == set()
+    assert (
+        sources
+        and {source for source in sources if not any(Path(source).is_relative_to(s) for s in sent)}
+        == set()
+    )
     assert [source for source in sources if not (ROOT / source).exists()] == []
 
 

@@ -1,4 +1,6 @@
-"""The containerised server answers as the original modules do, and is locked up as docker-compose.yml says."""
+"""The containerised server answers as the original modules do, and is locked up as
+docker-compose.yml says.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,13 @@ MODELS = ("residual_cnn", "silero_vad", "transformer_encoder", "two_tower")
 
 def test_every_golden_passes_over_both_protocols(container: Container) -> None:
     urls = ["--url", container.http_url, "--grpc-url", container.grpc_url]
-    program = [Path(sys.executable).with_name("trt-build"), "verify", container.repository, *urls, "--json"]
+    program = [
+        Path(sys.executable).with_name("trt-build"),
+        "verify",
+        container.repository,
+        *urls,
+        "--json",
+    ]
     done = subprocess.run(program, text=True, capture_output=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     models = {model["name"]: model for model in json.loads(done.stdout)["models"]}
@@ -72,7 +80,9 @@ def test_what_the_build_was_lent_is_not_in_the_image(container: Container) -> No
 
 
 def test_stops_cleanly_when_asked(container: Container) -> None:
-    """The last of the file: the container is stopped by Docker's signal, not killed after the grace period."""
+    """The last of the file: the container is stopped by Docker's signal, not killed after the grace
+    period.
+    """
     run(["docker", "stop", container.id])
     state = container.inspect()["State"]
     assert (state["ExitCode"], state["OOMKilled"]) == (0, False)
@@ -80,7 +90,10 @@ def test_stops_cleanly_when_asked(container: Container) -> None:
 
 @pytest.mark.parametrize("compose", composes(), ids=" ".join)
 def test_the_gpu_profile_takes_the_image_that_the_build_names(compose: list[str]) -> None:
-    config = run([*compose, "--profile", "gpu", "config"], TRITON_IMAGE="nvcr.io/nvidia/tritonserver:24.10-py3")
+    config = run(
+        [*compose, "--profile", "gpu", "config"],
+        TRITON_IMAGE="nvcr.io/nvidia/tritonserver:24.10-py3",
+    )
     assert "image: nvcr.io/nvidia/tritonserver:24.10-py3" in config
     assert "driver: nvidia" in config
     assert "/v2/health/ready" in config

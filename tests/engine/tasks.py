@@ -15,7 +15,11 @@ def square(number: int, report: Any) -> int:
 
 
 def loaded(report: Any) -> tuple[int, bool, bool]:
-    return os.getpid(), "torch" in sys.modules, any(name in sys.modules for name in ("tensorrt", "tensorrt_rtx"))
+    return (
+        os.getpid(),
+        "torch" in sys.modules,
+        any(name in sys.modules for name in ("tensorrt", "tensorrt_rtx")),
+    )
 
 
 def crash(number: int, report: Any) -> None:
@@ -62,7 +66,9 @@ def deaf(report: Any) -> None:
 
 
 def stubborn(report: Any) -> None:
-    """A library that never returns to Python's signal handlers, as far as anybody outside can tell."""
+    """A library that never returns to Python's signal handlers, as far as anybody outside can
+    tell.
+    """
     report(os.getpid())
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     time.sleep(120)

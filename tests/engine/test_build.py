@@ -29,7 +29,9 @@ def not_cancelled() -> Iterator[None]:
     progress.CANCEL.clear()
 
 
-needs_monitor = pytest.mark.skipif(not hasattr(trt, "IProgressMonitor"), reason="8.6 has no progress monitor")
+needs_monitor = pytest.mark.skipif(
+    not hasattr(trt, "IProgressMonitor"), reason="8.6 has no progress monitor"
+)
 
 
 @needs_monitor
@@ -64,8 +66,9 @@ def test_a_cancelled_build_ends_at_tensorrts_next_step(after: int) -> None:
 def test_a_signal_during_a_build_stops_it_and_shows_in_none_of_tensorrts_callbacks(
     capfd: pytest.CaptureFixture[str], number: signal.Signals
 ) -> None:
-    """What a handler raises there is printed with a traceback, and the build goes on: TensorRT is told by its monitor,
-    and the handler raises when it is back."""
+    """What a handler raises there is printed with a traceback, and the build goes on: TensorRT is
+    told by its monitor, and the handler raises when it is back.
+    """
     said: list[str] = []
 
     class Stopped(KeyboardInterrupt):
@@ -103,29 +106,52 @@ def test_a_refused_build_says_so_once(capfd: pytest.CaptureFixture[str]) -> None
 @pytest.mark.parametrize(
     ("words", "options", "said"),
     [
-        ("no tactics within workspace limit", {"workspace_bytes": 1}, "more memory than workspace 1 bytes"),
+        (
+            "no tactics within workspace limit",
+            {"workspace_bytes": 1},
+            "more memory than workspace 1 bytes",
+        ),
         ("insufficient workspace", {}, "lower the greatest sizes"),
-        ("cfg.tacticMaxShmemSize", {"memory_pools": {"tactic_shared_memory": 2}}, "than tactic_shared_memory 2 bytes"),
+        (
+            "cfg.tacticMaxShmemSize",
+            {"memory_pools": {"tactic_shared_memory": 2}},
+            "than tactic_shared_memory 2 bytes",
+        ),
         ("no implementation for node", {"workspace_bytes": 1}, "`trt-build inspect`"),
-        ("Could not find any implementation for node {ForeignNode[a...b]}.", {}, "one value (min = max)"),
+        (
+            "Could not find any implementation for node {ForeignNode[a...b]}.",
+            {},
+            "one value (min = max)",
+        ),
     ],
 )
-def test_a_limit_of_memory_is_named_where_tensorrt_ends_at_it(words: str, options: Any, said: str) -> None:
+def test_a_limit_of_memory_is_named_where_tensorrt_ends_at_it(
+    words: str, options: Any, said: str
+) -> None:
     assert said in fix_of(words, BuildOptions(**options))
 
 
 @pytest.mark.skipif(flavour.resolve() != "tensorrt-rtx", reason="its words")
 def test_a_workspace_that_is_too_small_is_the_users_to_raise() -> None:
-    module = torch.nn.Sequential(torch.nn.Conv2d(3, 64, 7), torch.nn.ReLU(), torch.nn.Conv2d(64, 64, 3)).eval()
-    conversion = builder.convert(torch.jit.script(module), [builder.TensorSpec("float32", (2, 3, 64, 64))])
+    module = torch.nn.Sequential(
+        torch.nn.Conv2d(3, 64, 7), torch.nn.ReLU(), torch.nn.Conv2d(64, 64, 3)
+    ).eval()
+    conversion = builder.convert(
+        torch.jit.script(module), [builder.TensorSpec("float32", (2, 3, 64, 64))]
+    )
     with pytest.raises(EngineError, match="workspace limit") as refused:
         build(conversion, BuildOptions(workspace_bytes=1))
     assert "--workspace" in str(refused.value.fix)
 
 
-def test_an_error_does_not_quote_what_8_6_says_of_every_timing_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_does_not_quote_what_8_6_says_of_every_timing_cache(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     said = [
-        "1: [myelinCache.h::deserializeFromBuffer::52] Error Code 1: Myelin (Myelin error from unknown graph)",
+        (
+            "1: [myelinCache.h::deserializeFromBuffer::52] Error Code 1: Myelin (Myelin error from"
+            " unknown graph)"
+        ),
         "4: The timing cache will not be used!",
         "10: Could not find any implementation for node pool.",
     ]
@@ -152,7 +178,14 @@ def test_memory_counts_every_weight_and_the_greatest_inputs() -> None:
     [
         ({}, 4096 * 1024),
         ({"memory.max": "max\n", "memory.current": "5\n", "memory.stat": "file 1\n"}, 4096 * 1024),
-        ({"memory.max": "3000000\n", "memory.current": "2000000\n", "memory.stat": "anon 1\nfile 500000\n"}, 1_500_000),
+        (
+            {
+                "memory.max": "3000000\n",
+                "memory.current": "2000000\n",
+                "memory.stat": "anon 1\nfile 500000\n",
+            },
+            1_500_000,
+        ),
         (  # version 2, a slice within what is mounted; its parent has less to give
             {
                 "/proc/self/cgroup": "0::/user.slice/job.scope\n",
@@ -182,14 +215,20 @@ def test_free_host_memory_is_the_machines_or_the_containers(
     (tmp_path / "proc").mkdir()
     (tmp_path / "proc" / "meminfo").write_text("MemTotal: 9000 kB\nMemAvailable:    4096 kB\n")
     for name, text in cgroup.items():
-        path = tmp_path / name[1:] if name.startswith("/") else tmp_path / "sys" / "fs" / "cgroup" / name
+        path = (
+            tmp_path / name[1:]
+            if name.startswith("/")
+            else tmp_path / "sys" / "fs" / "cgroup" / name
+        )
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
     assert memory.host_available(tmp_path) == expected
     assert memory.host_available(tmp_path / "nothing") is None
 
 
-def test_caches_are_named_after_what_their_content_depends_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_caches_are_named_after_what_their_content_depends_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv(caches.CACHE_VARIABLE, str(tmp_path))
     here = {"name": "NVIDIA H100 80GB", "architecture": "sm_90", "cuda": "13.0"}
     monkeypatch.setattr(gpu, "identity", lambda: here)
@@ -204,8 +243,9 @@ def test_caches_are_named_after_what_their_content_depends_on(tmp_path: Path, mo
 def test_a_cache_folder_that_cannot_be_written_is_the_environments(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, closed: str
 ) -> None:
-    """Tactics are timed under a lock, and kept: neither can be without the folder. Root may write anywhere, so what the
-    system says of permission is played."""
+    """Tactics are timed under a lock, and kept: neither can be without the folder. Root may write
+    anywhere, so what the system says of permission is played.
+    """
     folder = tmp_path / "cache"
     monkeypatch.setenv(caches.CACHE_VARIABLE, str(folder))
     monkeypatch.setattr(flavour, "name", lambda: "tensorrt")
@@ -223,7 +263,9 @@ def test_a_cache_folder_that_cannot_be_written_is_the_environments(
         pass
 
 
-def test_the_cache_folder_follows_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_cache_folder_follows_the_environment(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.delenv(caches.CACHE_VARIABLE)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert caches.cache_folder() == tmp_path / "trt-build"

@@ -46,7 +46,9 @@ def test_auto_takes_what_can_build_here_and_says_why(
     assert flavour.because(taken) == "as asked for"
 
 
-def test_the_environment_settles_auto(host: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_environment_settles_auto(
+    host: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
     host(BOTH, True)
     monkeypatch.setenv(flavour.ENVIRONMENT_VARIABLE, "tensorrt-rtx")
     assert (flavour.resolve(), flavour.because()) == ("tensorrt-rtx", "$TRT_BUILD_FLAVOUR says so")
@@ -63,8 +65,20 @@ def test_where_nothing_can_build_it_is_the_environments(
 
 def test_repo_says_which_and_why(tmp_path: Path) -> None:
     save(Small(), tmp_path / "small.pt")
-    asked = ["repo", str(tmp_path), "--out", str(tmp_path / "out"), "--json", "--no-isolate", "--no-store"]
+    asked = [
+        "repo",
+        str(tmp_path),
+        "--out",
+        str(tmp_path / "out"),
+        "--json",
+        "--no-isolate",
+        "--no-store",
+    ]
     done = CliRunner().invoke(main, asked)
     used = json.loads(done.stdout)["flavour"]
-    assert used == {"name": flavour.resolve(), "version": flavour.load().__version__, "because": flavour.because()}
+    assert used == {
+        "name": flavour.resolve(),
+        "version": flavour.load().__version__,
+        "because": flavour.because(),
+    }
     assert f"{used['name']} {used['version']}: {used['because']}" in done.stderr

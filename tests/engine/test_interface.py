@@ -1,7 +1,8 @@
 """Everything that we ask of TensorRT exists in 8.6, 10 and 11, with the arguments that we give.
 
-They cannot be installed here, so their interfaces stand in api/*.json, as extract.py beside those reads them from the
-published bindings. What differs on purpose stands in ABSENT: there the code asks first.
+They cannot be installed here, so their interfaces stand in api/*.json, as extract.py beside those
+reads them from the published bindings. What differs on purpose stands in ABSENT: there the code
+asks first.
 """
 
 from __future__ import annotations
@@ -18,13 +19,18 @@ from tests.engine.uses import ANY, HERE, Use, attributes, uses
 
 API = Path(__file__).parent / "api"
 ROOT = Path(builder.__file__).parent
-VERSIONS = sorted((path.stem for path in API.glob("*.json")), key=lambda v: [int(part) for part in v.split(".")])
+VERSIONS = sorted(
+    (path.stem for path in API.glob("*.json")), key=lambda v: [int(part) for part in v.split(".")]
+)
 
 OLD, TEN = ("8.6.1",), ("8.6.1", "10.0.1")
 NEW = ("11.0.0.114", "11.4.0.106")
-SINCE_TEN = "GELU_ERF GELU_TANH INT64 BF16 INT4 STRONGLY_TYPED STRIP_PLAN ERROR_ON_TIMING_CACHE_MISS".split()
+SINCE_TEN = """
+    GELU_ERF GELU_TANH INT64 BF16 INT4 STRONGLY_TYPED STRIP_PLAN ERROR_ON_TIMING_CACHE_MISS
+""".split()
 SINCE_LATER = (
-    "ISNAN E8M0 CUMULATIVE SQUEEZE UNSQUEEZE ROTARY_EMBEDDING KV_CACHE_UPDATE ATTENTION_INPUT ATTENTION_OUTPUT".split()
+    "ISNAN E8M0 CUMULATIVE SQUEEZE UNSQUEEZE ROTARY_EMBEDDING KV_CACHE_UPDATE ATTENTION_INPUT"
+    " ATTENTION_OUTPUT".split()
 )
 ABSENT = {
     # asked for with hasattr, or only where has_int64() or strongly_typed() says so
@@ -40,10 +46,14 @@ ABSENT = {
     "trt.CumulativeOperation": TEN,
     "type CumulativeOperation.SUM": TEN,
     "ITopKLayer.indices_type": TEN,
-    # named in text: asked for with hasattr, or read of layers and tensors that only later versions make
+    # named in text: asked for with hasattr, or read of layers and tensors that only later versions
+    # make
     **dict.fromkeys((f"{ANY}.{name}" for name in SINCE_TEN), OLD),
     **dict.fromkeys((f"{ANY}.{name}" for name in SINCE_LATER), TEN),
-    **dict.fromkeys((f"{ANY}.{name}" for name in ("UPPER_LEFT", "LOWER_RIGHT", "PADDED_BHND")), (*TEN, "10.16.1.11")),
+    **dict.fromkeys(
+        (f"{ANY}.{name}" for name in ("UPPER_LEFT", "LOWER_RIGHT", "PADDED_BHND")),
+        (*TEN, "10.16.1.11"),
+    ),
     # the reference reads them of layers that only later versions make
     "ILayer+.attention": TEN,
     "ILayer+.exclusive": TEN,
@@ -66,9 +76,18 @@ class Interface:
         if owner == "":
             return [] if name in self.classes else self.functions.get(name)
         if owner == ANY:
-            return next((kind["members"][name] for kind in self.classes.values() if name in kind["members"]), None)
+            return next(
+                (
+                    kind["members"][name]
+                    for kind in self.classes.values()
+                    if name in kind["members"]
+                ),
+                None,
+            )
         if owner == "ILayer+":
-            return next((m for kind in self._layers() if (m := self.member(kind, name)) is not None), None)
+            return next(
+                (m for kind in self._layers() if (m := self.member(kind, name)) is not None), None
+            )
         kind = self.classes.get(owner.removeprefix("type "))
         if kind is None:
             return None
@@ -77,20 +96,34 @@ class Interface:
         return found if found is not None else next((m for m in inherited if m is not None), None)
 
     def anywhere(self, name: str) -> bool:
-        """Whether a class of any version has the member: text of the same look is none of TensorRT's."""
+        """Whether a class of any version has the member: text of the same look is none of
+        TensorRT's.
+        """
         return any(interface(version).member(ANY, name) is not None for version in VERSIONS)
 
     def returned(self, owner: str, name: str) -> str | None:
-        """The class that a method returns, where all its overloads agree and it is a class of TensorRT's."""
-        kinds = {overload["returns"] for overload in self.member(owner, name) or ()} & set(self.classes)
+        """The class that a method returns, where all its overloads agree and it is a class of
+        TensorRT's.
+        """
+        kinds = {overload["returns"] for overload in self.member(owner, name) or ()} & set(
+            self.classes
+        )
         return kinds.pop() if len(kinds) == 1 else None
 
     def _layers(self) -> list[str]:
-        """Classes are looked through in no matter what order: the question is whether any has the member."""
-        return [name for name in self.classes if name in ("ILoop", "IIfConditional") or self._is_layer(name)]
+        """Classes are looked through in no matter what order: the question is whether any has the
+        member.
+        """
+        return [
+            name
+            for name in self.classes
+            if name in ("ILoop", "IIfConditional") or self._is_layer(name)
+        ]
 
     def _is_layer(self, name: str) -> bool:
-        return name == "ILayer" or any(map(self._is_layer, self.classes.get(name, {"bases": ()})["bases"]))
+        return name == "ILayer" or any(
+            map(self._is_layer, self.classes.get(name, {"bases": ()})["bases"])
+        )
 
     def problem(self, use: Use) -> str | None:
         """Why the use fails in this version; None where it does not."""
@@ -99,7 +132,9 @@ class Interface:
             return f"{use.owner or 'trt'}.{use.name} does not exist"
         if use.call is None or not found or any(fits(overload, use.call) for overload in found):
             return None
-        return f"{use.owner}.{use.name} does not take {use.call[0]} arguments and {list(use.call[1])}"
+        return (
+            f"{use.owner}.{use.name} does not take {use.call[0]} arguments and {list(use.call[1])}"
+        )
 
 
 def fits(overload: Any, call: tuple[int, tuple[str, ...]]) -> bool:
@@ -122,16 +157,24 @@ def all_uses() -> tuple[Use, ...]:
 
 
 def test_every_name_and_call_exists_where_it_is_used() -> None:
-    """Exactly what ABSENT says is missing, no more, and no less: a stale line there would hide a later mistake."""
+    """Exactly what ABSENT says is missing, no more, and no less: a stale line there would hide a
+    later mistake.
+    """
     missing: dict[str, list[str]] = {}
     places: dict[str, str] = {}
     for version in VERSIONS:
-        for problem, where in {p: use.where for use in all_uses() if (p := interface(version).problem(use))}.items():
+        for problem, where in {
+            p: use.where for use in all_uses() if (p := interface(version).problem(use))
+        }.items():
             subject = problem.partition(" does ")[0]
             places[subject] = f"{where}: {problem}"
             missing.setdefault(subject, [])
             missing[subject] += [version] if version not in missing[subject] else []
-    unexpected = {subject: places[subject] for subject in missing if tuple(missing[subject]) != ABSENT.get(subject)}
+    unexpected = {
+        subject: places[subject]
+        for subject in missing
+        if tuple(missing[subject]) != ABSENT.get(subject)
+    }
     assert unexpected == {}
     assert set(ABSENT) == set(missing)
 
@@ -139,11 +182,21 @@ def test_every_name_and_call_exists_where_it_is_used() -> None:
 def test_the_uses_are_really_found() -> None:
     """Some of each kind, or the test above would hold for want of anything to look at."""
     found = {(use.owner, use.name) for use in all_uses()}
-    wanted = {("INetworkDefinition", "add_convolution_nd"), ("", "BuilderFlag"), ("type DataType", "HALF")}
+    wanted = {
+        ("INetworkDefinition", "add_convolution_nd"),
+        ("", "BuilderFlag"),
+        ("type DataType", "HALF"),
+    }
     assert wanted <= found
     owners = {owner for owner, _ in found}
     assert {"IGatherLayer", "ITensor", "ISliceLayer", "ILayer+"} <= owners
-    assert {"IBuilderConfig", "ICudaEngine", "IExecutionContext", "Runtime", "IIfConditional"} <= owners
+    assert {
+        "IBuilderConfig",
+        "ICudaEngine",
+        "IExecutionContext",
+        "Runtime",
+        "IIfConditional",
+    } <= owners
     assert len(all_uses()) > 400
     assert sum(use.call is not None for use in all_uses()) > 100
 
@@ -162,16 +215,23 @@ OURS = {
 def test_no_name_that_tensorrt_has_is_left_out() -> None:
     """What the types do not show is found by its name: one of two words is hardly anything else."""
     known = {name for kind in interface(VERSIONS[-1]).classes.values() for name in kind["members"]}
-    read = {name for name in attributes(ROOT) if "_" in name.strip("_") and not name.startswith("_")}
+    read = {
+        name for name in attributes(ROOT) if "_" in name.strip("_") and not name.startswith("_")
+    }
     assert (read & known) - {use.name for use in all_uses()} == OURS
-    assert {file for file in HERE if not any(use.where.startswith(f"{file}:") for use in all_uses())} == set()
+    assert {
+        file for file in HERE if not any(use.where.startswith(f"{file}:") for use in all_uses())
+    } == set()
 
 
 @pytest.mark.parametrize(
     ("code", "problem"),
     [
         ("trt.ILogger.Severity.EROR", "type ILogger.EROR does not exist"),
-        ("layer = net.add_unary(x, 1)\nlayer = net.add_shuffle(x)\nlayer.colour", "ILayer+.colour does not exist"),
+        (
+            "layer = net.add_unary(x, 1)\nlayer = net.add_shuffle(x)\nlayer.colour",
+            "ILayer+.colour does not exist",
+        ),
         ("ctx.net.add_unarry(x, 1)", "INetworkDefinition.add_unarry does not exist"),
         ("ctx.net.add_unary(x)", "INetworkDefinition.add_unary does not take 1 arguments and []"),
         ("ctx.net.add_unary(x, operation=1)", "does not take 1 arguments and ['operation']"),
@@ -192,14 +252,18 @@ def test_a_mistake_is_found(tmp_path: Path, code: str, problem: str) -> None:
 
 def test_a_member_that_is_named_in_text_is_missed_where_a_version_lacks_it(tmp_path: Path) -> None:
     (tmp_path / "conversion").mkdir()
-    (tmp_path / "conversion" / "new.py").write_text("ctx.unary('ISINF', x); say('HELLO_YOU'); ctx.unary('ISNAN', x)")
+    (tmp_path / "conversion" / "new.py").write_text(
+        "ctx.unary('ISINF', x); say('HELLO_YOU'); ctx.unary('ISNAN', x)"
+    )
     found = [use for use in uses(tmp_path, interface(VERSIONS[-1])) if use.owner == ANY]
     assert [use.name for use in found] == ["ISINF", "ISNAN"]
     assert [bool(interface("8.6.1").problem(use)) for use in found] == [False, True]
 
 
 def test_the_installed_flavour_has_the_interface_that_the_method_would_record() -> None:
-    """The way of reading is checked against a library that is here: what extract.py reads of it is what it has."""
+    """The way of reading is checked against a library that is here: what extract.py reads of it is
+    what it has.
+    """
     from builder.engine.flavour import trt
     from tests.engine.api.extract import _class
 

@@ -1,4 +1,6 @@
-"""Every builder option reaches TensorRT's config, or is refused with words: none is dropped in silence."""
+"""Every builder option reaches TensorRT's config, or is refused with words: none is dropped in
+silence.
+"""
 
 from __future__ import annotations
 
@@ -82,7 +84,12 @@ def test_what_is_lacked_is_called_by_a_noun(which: str, name: str, said: str) ->
 def test_what_a_version_lacks_is_refused() -> None:
     old = SimpleNamespace(BuilderFlag=SimpleNamespace(REFIT=1), ProfilingVerbosity=object())
     options.check(BuildOptions(refit=True, profiling_verbosity="detailed"), "tensorrt", old, "8.5")
-    for name in ("strip_plan", "hardware_compatible", "version_compatible", "error_on_timing_cache_miss"):
+    for name in (
+        "strip_plan",
+        "hardware_compatible",
+        "version_compatible",
+        "error_on_timing_cache_miss",
+    ):
         with pytest.raises(UsageError, match=r"tensorrt 8\.5 has no"):
             options.check(one(name), "tensorrt", old, "8.5")
 
@@ -108,11 +115,17 @@ def test_what_is_no_capability_is_usage(text: str) -> None:
 
 def test_targets_that_are_said_twice_or_in_another_order_are_the_same_targets() -> None:
     assert options.capabilities(["sm_89", "8.6", "89"]) == ((8, 6), (8, 9))
-    assert BuildOptions().over({"compute_capabilities": ["8.9", "8.6", "8.9"]}).compute_capabilities == ((8, 6), (8, 9))
+    assert BuildOptions().over(
+        {"compute_capabilities": ["8.9", "8.6", "8.9"]}
+    ).compute_capabilities == ((8, 6), (8, 9))
 
 
 def test_the_command_line_overrides_the_manifest_option_by_option() -> None:
-    manifest = {"optimization_level": 1, "compute_capabilities": ["8.6"], "tactic_sources": ["cublas"]}
+    manifest = {
+        "optimization_level": 1,
+        "compute_capabilities": ["8.6"],
+        "tactic_sources": ["cublas"],
+    }
     merged = BuildOptions(optimization_level=4, refit=True).over(manifest)
     assert merged == BuildOptions(
         optimization_level=4, refit=True, compute_capabilities=((8, 6),), tactic_sources=("cublas",)
@@ -125,7 +138,10 @@ def test_the_schemas_build_section_is_the_options() -> None:
     from builder.manifest.schema import schema
 
     known = set(schema()["properties"]["build"]["properties"])
-    assert {field.name for field in fields(BuildOptions)} - known == {"timing_cache", "error_on_timing_cache_miss"}
+    assert {field.name for field in fields(BuildOptions)} - known == {
+        "timing_cache",
+        "error_on_timing_cache_miss",
+    }
     assert known <= {field.name for field in fields(BuildOptions)}
 
 
@@ -153,16 +169,18 @@ def test_pools_of_the_command_line_stand_beside_those_of_the_manifest() -> None:
 
 
 @pytest.mark.parametrize(
-    ("option", "value"), [("tactic_sources", ("cubls",)), ("hardware_compatible", "same_compute_capability")]
+    ("option", "value"),
+    [("tactic_sources", ("cubls",)), ("hardware_compatible", "same_compute_capability")],
 )
 def test_what_this_version_does_not_have_is_refused_before_a_model_is_read(
     monkeypatch: pytest.MonkeyPatch, option: str, value: Any
 ) -> None:
     """8.6 has neither."""
     old = SimpleNamespace(
-        TacticSource=SimpleNamespace(__members__={"CUBLAS": 0}), __version__="8.6.0",
+        TacticSource=SimpleNamespace(__members__={"CUBLAS": 0}),
+        __version__="8.6.0",
         HardwareCompatibilityLevel=SimpleNamespace(__members__={"NONE": 0, "AMPERE_PLUS": 1}),
-    )  # fmt: skip
+    )
     monkeypatch.setattr(config, "trt", old)
     monkeypatch.setattr(config.flavour, "name", lambda: "tensorrt")
     monkeypatch.setattr(config.options, "check", lambda *_: None)

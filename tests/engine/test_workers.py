@@ -14,7 +14,14 @@ from typing import Any
 import pytest
 
 from builder.engine import workers
-from builder.errors import EngineError, ManifestError, Mistake, UnsupportedOperator, UnsupportedOperators, UsageError
+from builder.errors import (
+    EngineError,
+    ManifestError,
+    Mistake,
+    UnsupportedOperator,
+    UnsupportedOperators,
+    UsageError,
+)
 
 HERE = "tests.engine.tasks"
 
@@ -40,7 +47,9 @@ def test_every_task_has_a_process_of_its_own_with_torch_and_without_tensorrt() -
 
 @pytest.mark.parametrize("number", [signal.SIGSEGV, signal.SIGABRT, signal.SIGKILL])
 def test_a_crash_fails_its_task_alone_and_says_how_to_reproduce_it(number: signal.Signals) -> None:
-    before, crashed, after = workers.run([task("square", 2), task("crash", number), task("square", 3)])
+    before, crashed, after = workers.run(
+        [task("square", 2), task("crash", number), task("square", 3)]
+    )
     assert (before, after) == (4, 9)
     assert isinstance(crashed, EngineError)
     assert number.name in crashed.message
@@ -62,7 +71,11 @@ def test_exits_and_answers_that_cannot_be_sent_are_not_waited_for() -> None:
 def test_our_errors_arrive_as_they_were_raised() -> None:
     operators = [UnsupportedOperator("aten::x", "y", "f.py:1", "no converter", "write one")]
     mistakes = [Mistake("a.yaml", 3, "wrong")]
-    for error in (UsageError("no", where="here", fix="this"), UnsupportedOperators(operators), ManifestError(mistakes)):
+    for error in (
+        UsageError("no", where="here", fix="this"),
+        UnsupportedOperators(operators),
+        ManifestError(mistakes),
+    ):
         with pytest.raises(type(error)) as caught:
             workers.run([task("fail", error)])
         assert str(caught.value) == str(error)
@@ -104,7 +117,10 @@ def test_ctrl_c_ends_every_process(kind: str) -> None:
 @pytest.mark.parametrize(
     "stop",
     [
-        "threading.Timer(0.5, stop).start(); tasks = [workers.Task(name + 'square', (1,), print)] * 3",
+        (
+            "threading.Timer(0.5, stop).start(); tasks = [workers.Task(name + 'square', (1,),"
+            " print)] * 3"
+        ),
         "tasks = [workers.Task(name + 'deaf', (), lambda word: (print(word), stop()))]",
     ],
     ids=["while the workers are born", "where nothing can be raised"],
@@ -131,13 +147,18 @@ def test_slots_take_the_environments_in_turn() -> None:
 
 def test_a_crash_is_reproduced_on_the_gpu_of_its_worker() -> None:
     tasks = [task("crash", signal.SIGSEGV)] * 2
-    found = workers.run(tasks, 2, [{"CUDA_VISIBLE_DEVICES": "GPU-0"}, {"CUDA_VISIBLE_DEVICES": "GPU 1"}])
+    found = workers.run(
+        tasks, 2, [{"CUDA_VISIBLE_DEVICES": "GPU-0"}, {"CUDA_VISIBLE_DEVICES": "GPU 1"}]
+    )
     assert [crashed.fix for crashed in found] == [
-        f"reproduce it with: CUDA_VISIBLE_DEVICES={gpu} trt-build repo x.pt" for gpu in ("GPU-0", "'GPU 1'")
+        f"reproduce it with: CUDA_VISIBLE_DEVICES={gpu} trt-build repo x.pt"
+        for gpu in ("GPU-0", "'GPU 1'")
     ]
 
 
-def test_a_task_runs_in_the_folder_that_its_caller_is_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_task_runs_in_the_folder_that_its_caller_is_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The process that it is forked from may have been started in another."""
     assert workers.run([task("folder")]) == [os.getcwd()]
     monkeypatch.chdir(tmp_path)
@@ -169,7 +190,8 @@ def gone(pids: list[int]) -> bool:
 
 def test_nothing_heavy_is_needed_to_run_tasks() -> None:
     code = (
-        "import sys, builder.engine.workers; print([n for n in ('torch', 'numpy', 'tensorrt_rtx') if n in sys.modules])"
+        "import sys, builder.engine.workers; print([n for n in ('torch', 'numpy', 'tensorrt_rtx')"
+        " if n in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
@@ -182,7 +204,9 @@ def test_ctrl_c_does_not_reach_a_zygote_that_is_only_starting() -> None:
         started._started()
         assert started.process is not None
         status = Path(f"/proc/{started.process.pid}/status").read_text()
-        ignored = int(next(line.split()[1] for line in status.splitlines() if line.startswith("SigIgn:")), 16)
+        ignored = int(
+            next(line.split()[1] for line in status.splitlines() if line.startswith("SigIgn:")), 16
+        )
         assert ignored & 1 << signal.SIGINT - 1
         assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     finally:

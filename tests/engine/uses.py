@@ -1,8 +1,8 @@
 """What our code asks of TensorRT's Python interface, read from its source: names, members, calls.
 
-Types are followed as far as an expression shows them: `trt.X`, `ctx.net` and `network` (INetworkDefinition), `layer`
-where nothing better is known (any layer, loop or conditional), and what a call on a known class returns as TensorRT's
-own signature says.
+Types are followed as far as an expression shows them: `trt.X`, `ctx.net` and `network`
+(INetworkDefinition), `layer` where nothing better is known (any layer, loop or conditional), and
+what a call on a known class returns as TensorRT's own signature says.
 """
 
 from __future__ import annotations
@@ -14,7 +14,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-ROOMS = ("conversion", "engine", "reference", "store", "repository", "partition", "parity", "cli", "templates")
+ROOMS = (
+    "conversion",
+    "engine",
+    "reference",
+    "store",
+    "repository",
+    "partition",
+    "parity",
+    "cli",
+    "templates",
+)
 KNOWN = {
     "trt": "",
     "net": "INetworkDefinition",
@@ -40,7 +50,9 @@ SPELLED = re.compile(r"[A-Z][A-Z0-9_]+")
 
 @dataclass(frozen=True)
 class Use:
-    """`owner` is a class, "" the module; `call` is (positional arguments, keywords), None where it is no call."""
+    """`owner` is a class, "" the module; `call` is (positional arguments, keywords), None where it
+    is no call.
+    """
 
     where: str
     owner: str
@@ -56,13 +68,21 @@ def uses(root: Path, interface: Any) -> Iterator[Use]:
             tree = ast.parse(path.read_text())
             for scope in _scopes(tree):
                 yield from _Scope(file, interface, {**KNOWN, **HERE.get(file, {})}).read(scope)
-            yield from (Use(f"{file}:{line}", ANY, name) for name, line in _spelled(tree) if interface.anywhere(name))
+            yield from (
+                Use(f"{file}:{line}", ANY, name)
+                for name, line in _spelled(tree)
+                if interface.anywhere(name)
+            )
 
 
 def _spelled(tree: ast.Module) -> Iterator[tuple[str, int]]:
     """Members of enumerations that are named in text, as `"ELU"`, for getattr."""
     for node in ast.walk(tree):
-        if isinstance(node, ast.Constant) and isinstance(node.value, str) and SPELLED.fullmatch(node.value):
+        if (
+            isinstance(node, ast.Constant)
+            and isinstance(node.value, str)
+            and SPELLED.fullmatch(node.value)
+        ):
             yield node.value, node.lineno
 
 
@@ -70,7 +90,11 @@ def attributes(root: Path) -> Iterator[str]:
     """Every name that the rooms read of anything at all."""
     for room in ROOMS:
         for path in sorted((root / room).rglob("*.py")):
-            yield from (node.attr for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Attribute))
+            yield from (
+                node.attr
+                for node in ast.walk(ast.parse(path.read_text()))
+                if isinstance(node, ast.Attribute)
+            )
 
 
 def _scopes(tree: ast.Module) -> Iterator[list[ast.stmt]]:
@@ -91,22 +115,32 @@ class _Scope:
     def read(self, body: list[ast.stmt]) -> Iterator[Use]:
         nodes = [node for statement in body for node in _own(statement)]
         for node in nodes:
-            if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
+            if (
+                isinstance(node, ast.Assign)
+                and len(node.targets) == 1
+                and isinstance(node.targets[0], ast.Name)
+            ):
                 self._assign(node.targets[0].id, self.type(node.value))
         calls = {id(node.func): node for node in nodes if isinstance(node, ast.Call)}
         for node in nodes:
             if isinstance(node, ast.Attribute):
                 owner = self.type(node.value)
                 if owner is not None and not node.attr.startswith("__"):
-                    yield Use(f"{self.file}:{node.lineno}", owner, node.attr, _call(calls.get(id(node))))
+                    yield Use(
+                        f"{self.file}:{node.lineno}", owner, node.attr, _call(calls.get(id(node)))
+                    )
 
     def _assign(self, name: str, kind: str | None) -> None:
-        """A name that stands for two types in one scope is what such names are, or known by neither."""
+        """A name that stands for two types in one scope is what such names are, or known by
+        neither.
+        """
         if kind is None or self.types.setdefault(name, kind) != kind:
             self.types[name] = self.known.get(name, "?")
 
     def type(self, node: ast.expr) -> str | None:
-        """The class of an expression's value; "" for the module itself; None where it is not known."""
+        """The class of an expression's value; "" for the module itself; None where it is not
+        known.
+        """
         if isinstance(node, ast.Name):
             known = self.types.get(node.id, self.known.get(node.id))
             return None if known == "?" else known
@@ -115,7 +149,8 @@ class _Scope:
             if owner == "":
                 return f"type {node.attr}"
             if owner is not None and owner.startswith("type ") and node.attr[:1].isupper():
-                return owner  # of an enumeration within a class: pybind11 exports its values to the class
+                # of an enumeration within a class: pybind11 exports its values to the class
+                return owner
             return self.known.get(node.attr) if owner is None else None
         if isinstance(node, ast.Call):
             return self._returned(node)
@@ -142,6 +177,10 @@ def _own(statement: ast.AST) -> Iterator[ast.AST]:
 
 def _call(node: ast.Call | None) -> tuple[int, tuple[str, ...]] | None:
     """Positional arguments and keywords; None for no call, or one with stars."""
-    if node is None or any(isinstance(a, ast.Starred) for a in node.args) or any(k.arg is None for k in node.keywords):
+    if (
+        node is None
+        or any(isinstance(a, ast.Starred) for a in node.args)
+        or any(k.arg is None for k in node.keywords)
+    ):
         return None
     return len(node.args), tuple(str(keyword.arg) for keyword in node.keywords)

@@ -1,4 +1,6 @@
-"""The example models: made without a download, the same each time, dynamic where their manifests say so."""
+"""The example models: made without a download, the same each time, dynamic where their manifests
+say so.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ NAMES = ("residual_cnn", "silero_vad", "transformer_encoder", "two_tower")
 
 
 def export(folder: Path) -> Path:
-    subprocess.run([sys.executable, EXAMPLES / "export.py", "--out", folder], check=True, capture_output=True)
+    subprocess.run(
+        [sys.executable, EXAMPLES / "export.py", "--out", folder], check=True, capture_output=True
+    )
     for file in (EXAMPLES / "models").glob("*.yaml"):
         shutil.copy(file, folder)
     return folder
@@ -53,7 +57,9 @@ def test_the_weights_are_the_same_each_time(models: Path, tmp_path: Path) -> Non
 def test_every_shape_of_the_profile_is_taken(models: Path, name: str, which: int) -> None:
     (spec,) = manifest.load(models, only=[name])
     torch.manual_seed(which)
-    shapes = [(tensor.at(spec.profiles[0], which), getattr(torch, tensor.dtype)) for tensor in spec.inputs]
+    shapes = [
+        (tensor.at(spec.profiles[0], which), getattr(torch, tensor.dtype)) for tensor in spec.inputs
+    ]
     inputs = [torch.randint(0, 2, shape).to(dtype) for shape, dtype in shapes]
     with torch.no_grad():
         outputs = module(models, name)(*inputs)
@@ -83,7 +89,9 @@ def test_a_sentence_answers_the_same_alone_and_padded(models: Path) -> None:
 
 
 def test_the_detector_hears_the_voices_of_its_goldens(models: Path) -> None:
-    """And what it says of a frame depends on the frames before it: else its state would prove nothing."""
+    """And what it says of a frame depends on the frames before it: else its state would prove
+    nothing.
+    """
     goldens = np.load(models / "silero_vad.npz")
     detector = module(models, "silero_vad")
     for voice in range(3):

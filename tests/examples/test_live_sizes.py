@@ -1,4 +1,6 @@
-"""The example models, built whole and served: right at sizes that no golden has, over both protocols."""
+"""The example models, built whole and served: right at sizes that no golden has, over both
+protocols.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,10 @@ from builder.triton import Golden
 from tests.examples.test_export import export
 
 SIZES = {
-    "residual_cnn": [{"batch": 5, "height": 88, "width": 56}, {"batch": 2, "height": 41, "width": 97}],
+    "residual_cnn": [
+        {"batch": 5, "height": 88, "width": 56},
+        {"batch": 2, "height": 41, "width": 97},
+    ],
     "silero_vad": [{"streams": 7}, {"streams": 11}],
     "transformer_encoder": [{"batch": 3, "length": 23}, {"batch": 6, "length": 9}],
     "two_tower": [{"batch": 13}, {"batch": 29}],
@@ -39,23 +44,32 @@ def golden(spec: manifest.ModelSpec, names: list[str], number: int) -> Golden:
         answer = module(*tensors)
     outputs = answer if isinstance(answer, tuple) else (answer,)
     given = {str(i.name): to_numpy(t) for i, t in zip(spec.inputs, tensors, strict=True)}
-    return Golden(f"mine-{number}", given, {n: to_numpy(t) for n, t in zip(names, outputs, strict=True)})
+    return Golden(
+        f"mine-{number}", given, {n: to_numpy(t) for n, t in zip(names, outputs, strict=True)}
+    )
 
 
 @pytest.mark.live
 def test_examples_answer_at_sizes_that_no_golden_has(models: Path, tmp_path: Path) -> None:
     results = build_repository(models, tmp_path / "repository")
-    assert all(result.ok and not result.segments for result in results), [str(r.error) for r in results]
-    specs = [spec for spec in manifest.load(models) if not spec.server_state]  # see test_live_stream
+    assert all(result.ok and not result.segments for result in results), [
+        str(r.error) for r in results
+    ]
+    # see test_live_stream
+    specs = [spec for spec in manifest.load(models) if not spec.server_state]
     extra = {}
     for spec in specs:
         outputs = _output_names(tmp_path / "repository" / spec.name)
         extra[spec.name] = [golden(spec, outputs, number) for number in range(2)]
     with serve(tmp_path / "repository", http_port=0, grpc_port=0, metrics_port=0) as server:
-        parities = verify(tmp_path / "repository", server.http_url, server.grpc_url, repeat=1, extra=extra)
+        parities = verify(
+            tmp_path / "repository", server.http_url, server.grpc_url, repeat=1, extra=extra
+        )
     assert all(parity.passed for parity in parities)
     asked = {(p.name, r.golden, r.protocol) for p in parities for r in p.results}
-    assert {(n, f"mine-{k}", protocol) for n in extra for k in range(2) for protocol in ("http", "grpc")} <= asked
+    assert {
+        (n, f"mine-{k}", protocol) for n in extra for k in range(2) for protocol in ("http", "grpc")
+    } <= asked
 
 
 def _output_names(folder: Path) -> list[str]:
@@ -66,11 +80,18 @@ def test_references_answer_at_sizes_that_no_golden_has(models: Path) -> None:
     for spec in manifest.load(models):
         module = load(spec.path, spec.module)
         conversion = convert(module, spec.inputs, profiles=spec.profiles, output_names=spec.outputs)
-        check_reference(conversion, [golden(spec, list(conversion.outputs), number) for number in range(2)], spec)
+        check_reference(
+            conversion,
+            [golden(spec, list(conversion.outputs), number) for number in range(2)],
+            spec,
+        )
 
 
 def test_sizes_are_inside_the_manifests(models: Path) -> None:
     for spec in manifest.load(models):
         for sizes in SIZES[spec.name]:
             assert sizes.keys() == spec.profiles[0].keys()
-            assert all(spec.profiles[0][axis][0] <= n <= spec.profiles[0][axis][2] for axis, n in sizes.items())
+            assert all(
+                spec.profiles[0][axis][0] <= n <= spec.profiles[0][axis][2]
+                for axis, n in sizes.items()
+            )

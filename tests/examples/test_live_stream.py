@@ -1,4 +1,6 @@
-"""silero-vad as it is used: voices that stream at once, each by a correlation id, heard as by the wheel itself."""
+"""silero-vad as it is used: voices that stream at once, each by a correlation id, heard as by the
+wheel itself.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,9 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def repository(models: Path) -> Path:
     results = build_repository(models, models.parent / "repository", only=["silero_vad"])
-    assert all(result.ok and not result.segments for result in results), [str(r.error) for r in results]
+    assert all(result.ok and not result.segments for result in results), [
+        str(r.error) for r in results
+    ]
     return models.parent / "repository"
 
 
@@ -55,7 +59,9 @@ def audio() -> dict[int, torch.Tensor]:
 
 @pytest.fixture(scope="module")
 def heard(models: Path, audio: dict[int, torch.Tensor]) -> dict[int, list[float]]:
-    """What the wheel's own file says, chunk by chunk, with the context and the state that it keeps itself."""
+    """What the wheel's own file says, chunk by chunk, with the context and the state that it keeps
+    itself.
+    """
     detector = torch.jit.load(models / "silero_vad.pt")
 
     def listen(samples: torch.Tensor) -> list[float]:
@@ -77,7 +83,9 @@ def stream(client: Client, samples: torch.Tensor) -> Iterator[float]:
         frame = torch.cat([context, chunk]).unsqueeze(0)
         context = chunk[-64:]
         turn = Turn(sequence, number == 0, number == len(whole) - 1)
-        yield float(client.infer("silero_vad", {"audio": frame.numpy()}, turn=turn).outputs["speech"][0, 0])
+        yield float(
+            client.infer("silero_vad", {"audio": frame.numpy()}, turn=turn).outputs["speech"][0, 0]
+        )
 
 
 def test_every_golden_passes(repository: Path, server: Server) -> None:

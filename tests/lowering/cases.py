@@ -1,6 +1,7 @@
 """Cases for each pass: a source graph, and inputs on which it must answer the same after the pass.
 
-The text of both graphs stands in `expected/` (`tests.lowering.expected`), docs/lowering.md is generated from it.
+The text of both graphs stands in `expected/` (`tests.lowering.expected`), docs/lowering.md is
+generated from it.
 """
 
 from __future__ import annotations
@@ -28,8 +29,9 @@ def floats(*shape: int) -> torch.Tensor:
 
 @dataclass(frozen=True)
 class Case:
-    """`source` is IR text or a function to script; `params` are bound to its trailing inputs; `raw` skips what
-    earlier passes do, `calls` leaves calls of functions, and `alone` shows what the pass leaves before it is tidied.
+    """`source` is IR text or a function to script; `params` are bound to its trailing inputs; `raw`
+    skips what earlier passes do, `calls` leaves calls of functions, and `alone` shows what the pass
+    leaves before it is tidied.
     """
 
     step: str
@@ -62,12 +64,19 @@ class Case:
         return graph
 
     def lowered(self) -> Any:
-        """The graph after the pass, with the branches of formulas resolved and what nobody reads removed."""
+        """The graph after the pass, with the branches of formulas resolved and what nobody reads
+        removed.
+        """
         graph = self.graph()
         PASSES[self.step](graph, self.fresh())
         if self.alone:
             return graph
-        for tidy in ("lower-tuples", "propagate-constants", "pool-constants", "eliminate-dead-code"):
+        for tidy in (
+            "lower-tuples",
+            "propagate-constants",
+            "pool-constants",
+            "eliminate-dead-code",
+        ):
             if tidy != self.step and not (tidy == "lower-tuples" and "flatten" in self.step):
                 PASSES[tidy](graph)
         return graph
@@ -86,7 +95,9 @@ def plain(*args: Any, **kwargs: Any) -> Case:
 
 
 def weights(*scores: str) -> str:
-    """Attention's weights in IR; `scores` make %b of the queries %q, the keys %k and the number %root."""
+    """Attention's weights in IR; `scores` make %b of the queries %q, the keys %k and the number
+    %root.
+    """
     return "\n".join(
         (
             "graph(%x : Tensor, %w : Tensor):",
@@ -479,7 +490,9 @@ MAT, VEC = floats(4, 3), floats(3)
 ALL = Context(keep=frozenset())
 _Q = tuple(floats(2, 4, 5, 8) for _ in range(3))
 _GROUPED = (floats(2, 4, 5, 8), floats(2, 2, 6, 8), floats(2, 2, 6, 8))
-_MASK = torch.tensor([[True, False, True, True, False], [False] * 5, [True] * 5, [True] * 5, [True] * 5])
+_MASK = torch.tensor(
+    [[True, False, True, True, False], [False] * 5, [True] * 5, [True] * 5, [True] * 5]
+)
 _INTS = (torch.tensor([7, -7, 6, -6, 0]), torch.tensor([3, 3, -4, -4, 5]))
 _X = floats(3, 4)
 _W = torch.tensor([[1, 2, 3], [4, 5, 6]])
@@ -498,7 +511,16 @@ _NATIVE = (floats(24, 8), floats(24), floats(8, 8), floats(8))
 
 UNROLLED = "prim::Loop"
 CASES = (
-    plain("inline", helped, (_X,), ("prim::CallFunction",), ("aten::relu",), calls=True, raw=True, alone=True),
+    plain(
+        "inline",
+        helped,
+        (_X,),
+        ("prim::CallFunction",),
+        ("aten::relu",),
+        calls=True,
+        raw=True,
+        alone=True,
+    ),
     plain(
         "mark-fallback",
         """graph(%x : Tensor):
@@ -523,7 +545,13 @@ CASES = (
         alone=True,
     ),
     plain(
-        "precision", silu_and_relu, (_X,), (), ("aten::to",), context=Context(precision=half_and_back), name="a policy"
+        "precision",
+        silu_and_relu,
+        (_X,),
+        (),
+        ("aten::to",),
+        context=Context(precision=half_and_back),
+        name="a policy",
     ),
     plain("precision", silu_and_relu, (_X,), (), ("aten::silu",), name="no policy"),
     plain(
@@ -551,15 +579,34 @@ CASES = (
         ("aten::layer_norm", "aten::softmax"),
         _LAYER,
     ),
-    plain("peephole", undone, (_X,), ("aten::t(", "transpose", "permute", "neg", "expand"), ("aten::reshape",)),
+    plain(
+        "peephole",
+        undone,
+        (_X,),
+        ("aten::t(", "transpose", "permute", "neg", "expand"),
+        ("aten::reshape",),
+    ),
     plain("remove-full-slices", full_slice, (_X,), ("aten::slice",), ("aten::select",)),
     plain("flatten-inputs", optional, (_X,), (), (), name="optional input"),
     plain("flatten-inputs", pair, (_X, _X, _X), (), ("prim::TupleConstruct",), name="tuple"),
     plain("flatten-outputs", structured, (_X,), ("prim::DictConstruct",), ("aten::add",)),
-    plain("resolve-environment", asks, (_X,), ("is_grad_enabled", "requires_grad(", "prim::device"), ("aten::add",)),
+    plain(
+        "resolve-environment",
+        asks,
+        (_X,),
+        ("is_grad_enabled", "requires_grad(", "prim::device"),
+        ("aten::add",),
+    ),
     plain("propagate-constants", constant_sum, (_X,), ("aten::mul",), ("aten::add",), raw=True),
     plain("eliminate-exceptions", guarded, (_X,), ("prim::If", "RaiseException"), ("aten::add",)),
-    plain("eliminate-exceptions", nested_guard, (_X,), ("prim::If", "RaiseException"), ("aten::add",), name="nested"),
+    plain(
+        "eliminate-exceptions",
+        nested_guard,
+        (_X,),
+        ("prim::If", "RaiseException"),
+        ("aten::add",),
+        name="nested",
+    ),
     plain(
         "resolve-static-ifs",
         """graph(%x : Tensor):
@@ -578,7 +625,15 @@ CASES = (
     ),
     plain("unroll-loops", looped, (_X,), (UNROLLED,), ("aten::mul",)),
     plain("unroll-loops", nested_loops, (_X,), (UNROLLED,), ("aten::add",), name="nested"),
-    plain("unroll-loops", looped, (_X,), (), (UNROLLED,), context=Context(unroll_limit=2), name="beyond the limit"),
+    plain(
+        "unroll-loops",
+        looped,
+        (_X,),
+        (),
+        (UNROLLED,),
+        context=Context(unroll_limit=2),
+        name="beyond the limit",
+    ),
     plain("remove-dropout", dropped, (_X,), ("dropout",), ()),
     plain(
         "unify-fake-quantize",
@@ -604,7 +659,13 @@ CASES = (
         ("aten::relu",),
         raw=True,
     ),
-    plain("view-to-reshape", views, (floats(3, 4), floats(12)), ("aten::view", "reshape_as"), ("aten::reshape",)),
+    plain(
+        "view-to-reshape",
+        views,
+        (floats(3, 4), floats(12)),
+        ("aten::view", "reshape_as"),
+        ("aten::reshape",),
+    ),
     plain("remove-contiguous", copied, (_X,), ("contiguous",), ("aten::clone",)),
     plain("remove-clone", copied, (_X,), ("clone",), ("aten::detach",)),
     plain("remove-detach", copied, (_X,), ("detach",), ("aten::clone",)),
@@ -616,9 +677,21 @@ CASES = (
         ("aten::softmax",),
         _NATIVE,
     ),
-    plain("unpack-scaled-dot-product-attention", attention, _Q, ("scaled_dot",), ("aten::softmax",), name="scale"),
     plain(
-        "unpack-scaled-dot-product-attention", attention_causal, _Q, ("scaled_dot",), ("aten::softmax",), name="causal"
+        "unpack-scaled-dot-product-attention",
+        attention,
+        _Q,
+        ("scaled_dot",),
+        ("aten::softmax",),
+        name="scale",
+    ),
+    plain(
+        "unpack-scaled-dot-product-attention",
+        attention_causal,
+        _Q,
+        ("scaled_dot",),
+        ("aten::softmax",),
+        name="causal",
     ),
     plain(
         "unpack-scaled-dot-product-attention",
@@ -636,13 +709,39 @@ CASES = (
         (),
         name="float mask",
     ),
-    plain("unpack-scaled-dot-product-attention", attention_grouped, _GROUPED, ("scaled_dot",), (), name="grouped"),
+    plain(
+        "unpack-scaled-dot-product-attention",
+        attention_grouped,
+        _GROUPED,
+        ("scaled_dot",),
+        (),
+        name="grouped",
+    ),
     plain("unpack-pad", pad_constant, (_X,), ("aten::pad",), ("constant_pad_nd",), name="constant"),
     plain(
-        "unpack-pad", pad_reflect_3d, (floats(1, 2, 3, 4, 5),), ("aten::pad",), ("reflection_pad3d",), name="reflect"
+        "unpack-pad",
+        pad_reflect_3d,
+        (floats(1, 2, 3, 4, 5),),
+        ("aten::pad",),
+        ("reflection_pad3d",),
+        name="reflect",
     ),
-    plain("unpack-pad", pad_replicate, (floats(1, 2, 3, 4),), ("aten::pad",), ("replication_pad2d",), name="replicate"),
-    plain("unpack-pad", pad_circular, (floats(1, 2, 3, 4),), ("aten::pad",), ("aten::cat",), name="circular"),
+    plain(
+        "unpack-pad",
+        pad_replicate,
+        (floats(1, 2, 3, 4),),
+        ("aten::pad",),
+        ("replication_pad2d",),
+        name="replicate",
+    ),
+    plain(
+        "unpack-pad",
+        pad_circular,
+        (floats(1, 2, 3, 4),),
+        ("aten::pad",),
+        ("aten::cat",),
+        name="circular",
+    ),
     plain(
         "unpack-pad",
         pad_circular_cropping,
@@ -696,16 +795,75 @@ CASES = (
         ("_convolution",),
         (floats(3, 2, 4),),
     ),
-    plain("unpack-addmm", addmm_whole, (_W, _W.t(), torch.ones(2, 2, dtype=torch.int64)), ("addmm",), ("matmul",)),
-    plain("fuse-linear", matmul_of_integers, (_W,), (), ("aten::matmul",), (_W.t(),), name="whole numbers stay"),
-    plain("fuse-linear", matmul_bias, (_X,), (), ("aten::linear", "aten::add"), (MAT, floats(1, 3)), name="no bias"),
-    plain("unpack-std", std_without, (floats(2, 3, 4),), ("aten::std",), ("aten::sqrt",), context=ALL),
-    plain("unpack-var", var_correction, (floats(2, 3, 4).double(),), ("aten::var",), ("aten::mean",), context=ALL),
-    plain("unpack-pad", pad_reflect_1d, (floats(2, 3, 4),), ("aten::pad",), ("reflection_pad1d",), name="reflect 1-D"),
-    plain("unpack-pad", pad_whole, (torch.tensor([[1, 2]]),), ("aten::pad",), ("constant_pad",), name="whole numbers"),
+    plain(
+        "unpack-addmm",
+        addmm_whole,
+        (_W, _W.t(), torch.ones(2, 2, dtype=torch.int64)),
+        ("addmm",),
+        ("matmul",),
+    ),
+    plain(
+        "fuse-linear",
+        matmul_of_integers,
+        (_W,),
+        (),
+        ("aten::matmul",),
+        (_W.t(),),
+        name="whole numbers stay",
+    ),
+    plain(
+        "fuse-linear",
+        matmul_bias,
+        (_X,),
+        (),
+        ("aten::linear", "aten::add"),
+        (MAT, floats(1, 3)),
+        name="no bias",
+    ),
+    plain(
+        "unpack-std", std_without, (floats(2, 3, 4),), ("aten::std",), ("aten::sqrt",), context=ALL
+    ),
+    plain(
+        "unpack-var",
+        var_correction,
+        (floats(2, 3, 4).double(),),
+        ("aten::var",),
+        ("aten::mean",),
+        context=ALL,
+    ),
+    plain(
+        "unpack-pad",
+        pad_reflect_1d,
+        (floats(2, 3, 4),),
+        ("aten::pad",),
+        ("reflection_pad1d",),
+        name="reflect 1-D",
+    ),
+    plain(
+        "unpack-pad",
+        pad_whole,
+        (torch.tensor([[1, 2]]),),
+        ("aten::pad",),
+        ("constant_pad",),
+        name="whole numbers",
+    ),
     plain("unpack-gelu", gelu_half, (_X.half(),), ("gelu",), ("aten::erf",), context=ALL),
-    plain("unpack-log-softmax", log_soft_cast, (_X.half(),), ("log_softmax",), ("aten::to", "aten::amax"), name="cast"),
-    plain("unpack-group-norm", groups_plain, (floats(2, 4),), ("group_norm",), ("aten::mean",), context=ALL),
+    plain(
+        "unpack-log-softmax",
+        log_soft_cast,
+        (_X.half(),),
+        ("log_softmax",),
+        ("aten::to", "aten::amax"),
+        name="cast",
+    ),
+    plain(
+        "unpack-group-norm",
+        groups_plain,
+        (floats(2, 4),),
+        ("group_norm",),
+        ("aten::mean",),
+        context=ALL,
+    ),
     plain("tile-to-repeat", tile_known, (floats(4),), ("aten::tile",), ("aten::repeat",)),
     plain(
         "unify-convolutions",
@@ -746,12 +904,28 @@ CASES = (
     plain("unpack-gelu", gelus, (_X,), ("gelu",), ("aten::erf", "aten::tanh"), context=ALL),
     plain("unpack-log-softmax", log_soft, (_X,), ("log_softmax",), ("aten::amax",)),
     plain("unpack-log-softmax", log_soft, (_X * 1000,), ("log_softmax",), (), name="underflow"),
-    plain("unpack-std", std_two_axes, (floats(3, 4, 5),), ("aten::std",), ("aten::sqrt",), context=ALL),
     plain(
-        "unpack-std", std_mean_pair, (floats(3, 4, 5),), ("aten::std",), ("aten::sqrt",), name="with mean", context=ALL
+        "unpack-std", std_two_axes, (floats(3, 4, 5),), ("aten::std",), ("aten::sqrt",), context=ALL
+    ),
+    plain(
+        "unpack-std",
+        std_mean_pair,
+        (floats(3, 4, 5),),
+        ("aten::std",),
+        ("aten::sqrt",),
+        name="with mean",
+        context=ALL,
     ),
     plain("unpack-var", var_all, (floats(3, 4),), ("aten::var",), ("aten::mean",), context=ALL),
-    plain("unpack-var", var_far, (floats(3, 4),), ("aten::var",), ("aten::mean",), name="no cancellation", context=ALL),
+    plain(
+        "unpack-var",
+        var_far,
+        (floats(3, 4),),
+        ("aten::var",),
+        ("aten::mean",),
+        name="no cancellation",
+        context=ALL,
+    ),
     plain(
         "unpack-group-norm",
         groups,
@@ -761,21 +935,79 @@ CASES = (
         (floats(4), floats(4)),
         context=ALL,
     ),
-    plain("unpack-remainder", remainders, _INTS, ("remainder",), ("aten::fmod",), name="integers", context=ALL),
-    plain("unpack-remainder", remainders, (floats(9) * 9, floats(9)), ("remainder",), ("aten::fmod",), context=ALL),
+    plain(
+        "unpack-remainder",
+        remainders,
+        _INTS,
+        ("remainder",),
+        ("aten::fmod",),
+        name="integers",
+        context=ALL,
+    ),
+    plain(
+        "unpack-remainder",
+        remainders,
+        (floats(9) * 9, floats(9)),
+        ("remainder",),
+        ("aten::fmod",),
+        context=ALL,
+    ),
     plain("unpack-floor-divide", floors, _INTS, ("floor_divide",), ("aten::div",), name="integers"),
     plain("unpack-rsqrt", rsqrt, (floats(4).abs(),), ("rsqrt",), ("aten::reciprocal",)),
-    plain("unpack-select-scatter", set_unknown, (_X, floats(4), -1), ("select_scatter",), ("aten::where",)),
+    plain(
+        "unpack-select-scatter",
+        set_unknown,
+        (_X, floats(4), -1),
+        ("select_scatter",),
+        ("aten::where",),
+    ),
     plain("tile-to-repeat", tiled, (_X,), ("aten::tile",), ("aten::repeat",)),
-    plain("fuse-linear", matmul_bias, (floats(2, 5, 4),), ("aten::add",), ("aten::linear",), (MAT, VEC)),
-    plain("fuse-linear", addmm_plain, (_X,), ("aten::addmm",), ("aten::linear",), (MAT, VEC), name="addmm"),
-    plain("fuse-addmm-branches", old_linear, (_X,), ("prim::If",), ("aten::linear",), (MAT.t(), VEC)),
-    plain("fuse-flatten-linear", flat_flat, (floats(2, 2, 2, 2),), (), ("aten::linear",), (floats(3, 8),)),
+    plain(
+        "fuse-linear",
+        matmul_bias,
+        (floats(2, 5, 4),),
+        ("aten::add",),
+        ("aten::linear",),
+        (MAT, VEC),
+    ),
+    plain(
+        "fuse-linear",
+        addmm_plain,
+        (_X,),
+        ("aten::addmm",),
+        ("aten::linear",),
+        (MAT, VEC),
+        name="addmm",
+    ),
+    plain(
+        "fuse-addmm-branches", old_linear, (_X,), ("prim::If",), ("aten::linear",), (MAT.t(), VEC)
+    ),
+    plain(
+        "fuse-flatten-linear",
+        flat_flat,
+        (floats(2, 2, 2, 2),),
+        (),
+        ("aten::linear",),
+        (floats(3, 8),),
+    ),
     plain("unpack-addmm", addmm_scaled, (_X, MAT, VEC), ("addmm",), ("aten::matmul",)),
-    plain("unpack-addmm", addmm_without, (_X, MAT, VEC * float("nan")), ("addmm",), ("aten::matmul",), name="beta 0"),
+    plain(
+        "unpack-addmm",
+        addmm_without,
+        (_X, MAT, VEC * float("nan")),
+        ("addmm",),
+        ("aten::matmul",),
+        name="beta 0",
+    ),
     plain("unpack-type-as", as_type, (_X, _X.double()), ("type_as",), ("aten::to",)),
     plain("unify-to", casts, (_X, _X.double()), ("Device",), ("aten::to",)),
-    plain("split-complex", rotated, (floats(3, 4, 2), floats(3, 4)), ("view_as", "polar", "complex"), ("aten::cos",)),
+    plain(
+        "split-complex",
+        rotated,
+        (floats(3, 4, 2), floats(3, 4)),
+        ("view_as", "polar", "complex"),
+        ("aten::cos",),
+    ),
     plain(
         "split-complex",
         """graph(%x : Tensor, %c : Tensor):
@@ -937,7 +1169,9 @@ CASES = (
         ("aten::transpose", "[1, 2, 0, 3]"),
         ("aten::linear(%x", "[0, 2, 1, 3]"),
         (floats(4, 4),),
-        context=Context(specs=(TensorSpec("float32", ("b", "t", 4), dims={"b": (1, 2, 8), "t": (1, 4, 16)}),)),
+        context=Context(
+            specs=(TensorSpec("float32", ("b", "t", 4), dims={"b": (1, 2, 8), "t": (1, 4, 16)}),)
+        ),
     ),
     plain("fold-sizes", size_chain, (_X,), ("__getitem__",), ("aten::size",)),
     plain("fold-sizes", unpacked_sizes, (_X,), ("prim::ListUnpack",), ("aten::size",)),

@@ -1,4 +1,6 @@
-"""Other ranks and dtypes for the cases of `tests.lowering.cases`: the same graphs, fed with more than the usual."""
+"""Other ranks and dtypes for the cases of `tests.lowering.cases`: the same graphs, fed with more
+than the usual.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ _HALF, _LOW, _DOUBLE = torch.float16, torch.bfloat16, torch.float64
 def _elementwise(*dtypes: torch.dtype) -> list[Inputs]:
     """No axes, no elements, five axes; and two axes in other dtypes."""
     shapes = [(), (0, 4), (2, 1, 3, 1, 2)]
-    return [(floats(*shape) * 4,) for shape in shapes] + [((floats(3, 4) * 4).to(dtype),) for dtype in dtypes]
+    return [(floats(*shape) * 4,) for shape in shapes] + [
+        ((floats(3, 4) * 4).to(dtype),) for dtype in dtypes
+    ]
 
 
 def _ints(dtype: torch.dtype, *values: int) -> torch.Tensor:
@@ -34,49 +38,86 @@ _ATTENTION: list[Inputs] = [
     (floats(2, 5, 8), floats(2, 6, 8), floats(2, 6, 3)),
     tuple(floats(2, 1, 3, 5, 8).to(_DOUBLE) for _ in range(3)),
 ]
-_REDUCED: list[Inputs] = [(floats(2, 1, 3).to(_DOUBLE),), (floats(5, 2, 3, 4),), (floats(4, 3).to(_HALF),)]
+_REDUCED: list[Inputs] = [
+    (floats(2, 1, 3).to(_DOUBLE),),
+    (floats(5, 2, 3, 4),),
+    (floats(4, 3).to(_HALF),),
+]
 CORNERS: dict[str, list[Inputs]] = {
     "unpack-silu": _elementwise(_HALF, _LOW, _DOUBLE),
     "unpack-gelu": _elementwise(_LOW, _DOUBLE),
     "unpack-hardswish": _elementwise(_HALF, _DOUBLE),
     "unpack-hardsigmoid": _elementwise(_HALF, _DOUBLE),
-    "unpack-rsqrt": [(x.abs() + 1,) for (x,) in _elementwise(_HALF, _DOUBLE)] + [(_ints(torch.int64, 1, 4, 9),)],
-    "unpack-remainder": [*_PAIRS, (_ints(torch.uint8, 0, 7, 250, 255), _ints(torch.uint8, 3, 3, 4, 253))],
+    "unpack-rsqrt": [(x.abs() + 1,) for (x,) in _elementwise(_HALF, _DOUBLE)]
+    + [(_ints(torch.int64, 1, 4, 9),)],
+    "unpack-remainder": [
+        *_PAIRS,
+        (_ints(torch.uint8, 0, 7, 250, 255), _ints(torch.uint8, 3, 3, 4, 253)),
+    ],
     "unpack-floor-divide": _PAIRS,
     "unpack-log-softmax": [
-        (torch.tensor(3.0),), (floats(5) * 200,), (floats(0, 2),), (floats(2, 1, 3, 4).to(_DOUBLE),),
-        (floats(2, 4).to(_LOW),), (torch.full((2, 3), -1e30),),
+        (torch.tensor(3.0),),
+        (floats(5) * 200,),
+        (floats(0, 2),),
+        (floats(2, 1, 3, 4).to(_DOUBLE),),
+        (floats(2, 4).to(_LOW),),
+        (torch.full((2, 3), -1e30),),
     ],
     "unpack-std": _REDUCED[:2],
     "unpack-var": [*_REDUCED, (torch.full((3, 4), 1e4) + floats(3, 4),)],
     "unpack-group-norm": [(floats(2, 4),), (floats(1, 4, 2, 3, 2),)],
     "unpack-scaled-dot-product-attention": _ATTENTION,
     "unpack-aliases": [
-        (floats(2, 1, 3), floats(4, 1)), (_ints(torch.int32, 7, -7), _ints(torch.int32, 2, 2)),
+        (floats(2, 1, 3), floats(4, 1)),
+        (_ints(torch.int32, 7, -7), _ints(torch.int32, 2, 2)),
         (torch.tensor(1.5), floats(2, 2).to(_HALF)),
     ],
     "unpack-addmm": [
-        (floats(3, 4), floats(4, 3), torch.tensor(2.0)), (floats(3, 4), floats(4, 3), floats(3, 1)),
-        tuple(t.to(_DOUBLE) for t in (floats(3, 4), floats(4, 3), floats(3))), (floats(0, 4), floats(4, 3), floats(3)),
+        (floats(3, 4), floats(4, 3), torch.tensor(2.0)),
+        (floats(3, 4), floats(4, 3), floats(3, 1)),
+        tuple(t.to(_DOUBLE) for t in (floats(3, 4), floats(4, 3), floats(3))),
+        (floats(0, 4), floats(4, 3), floats(3)),
     ],
     "unpack-type-as": [
-        (floats(2, 3), _ints(torch.int32, 1, 2, 3)), (floats(2, 3), floats(3).to(_HALF)),
+        (floats(2, 3), _ints(torch.int32, 1, 2, 3)),
+        (floats(2, 3), floats(3).to(_HALF)),
         (_ints(torch.int64, 1, 2), torch.tensor(True)),
     ],
     "unpack-select-scatter": [
-        (floats(2, 3, 4), floats(3, 4), 0), (floats(2, 3, 4), floats(3, 4), 1),
+        (floats(2, 3, 4), floats(3, 4), 0),
+        (floats(2, 3, 4), floats(3, 4), 1),
         (_ints(torch.int64, 1, 2, 3), torch.tensor(9), -3),
     ],
-    "tile-to-repeat": [(floats(4),), (floats(2, 3, 4, 1),), (torch.tensor(5),), (_ints(torch.int8, 1, 2),)],
-    "view-to-reshape": [(floats(12), floats(3, 4)), (floats(2, 1, 6), floats(12)), (floats(0, 4), floats(0))],
+    "tile-to-repeat": [
+        (floats(4),),
+        (floats(2, 3, 4, 1),),
+        (torch.tensor(5),),
+        (_ints(torch.int8, 1, 2),),
+    ],
+    "view-to-reshape": [
+        (floats(12), floats(3, 4)),
+        (floats(2, 1, 6), floats(12)),
+        (floats(0, 4), floats(0)),
+    ],
     "fuse-linear": [(floats(4),), (floats(2, 3, 5, 4),), (floats(0, 4),)],
     "fuse-addmm-branches": [(floats(4),), (floats(2, 3, 4),)],
     "fuse-flatten-linear": [(floats(5, 2, 4, 1),), (floats(3, 2, 2, 2),)],
-    "unify-to": [(floats(2, 3), _ints(torch.int64, 1, 2, 3)), (floats(3).to(_HALF), floats(3).to(_LOW))],
+    "unify-to": [
+        (floats(2, 3), _ints(torch.int64, 1, 2, 3)),
+        (floats(3).to(_HALF), floats(3).to(_LOW)),
+    ],
     "remove-casts": [(_ints(torch.int64, 1, -2),), (torch.tensor(1.5),), (floats(2, 3).to(_HALF),)],
     "peephole": [(floats(4, 3),), (floats(2, 6).to(_DOUBLE),)],
-    "remove-full-slices": [(floats(1, 2),), (floats(2, 3, 4, 5),), (_ints(torch.int64, 1, 2, 3, 4).reshape(2, 2),)],
-    "functionalise": [(floats(1, 1),), (floats(2, 3, 4),), (_ints(torch.int32, 1, 2, 3, 4).reshape(2, 2),)],
+    "remove-full-slices": [
+        (floats(1, 2),),
+        (floats(2, 3, 4, 5),),
+        (_ints(torch.int64, 1, 2, 3, 4).reshape(2, 2),),
+    ],
+    "functionalise": [
+        (floats(1, 1),),
+        (floats(2, 3, 4),),
+        (_ints(torch.int32, 1, 2, 3, 4).reshape(2, 2),),
+    ],
     "remove-dropout": _elementwise(_HALF, _DOUBLE),
     "fold-known-facts": [(torch.tensor(1.0),), (_ints(torch.int64, -1, 1),), (floats(0, 3),)],
     "fold-sizes": [(floats(3, 2, 2),), (floats(5),), (_ints(torch.int64, 1, 2),)],
@@ -84,7 +125,7 @@ CORNERS: dict[str, list[Inputs]] = {
     "fold-scalar-chains": [(floats(2),), (floats(5, 1, 2),), (_ints(torch.int64, 3, 4),)],
     "eliminate-common-subexpressions": _elementwise(_HALF, _DOUBLE),
     "unify-fake-quantize": [(torch.tensor(1.7),), (floats(2, 3, 4) * 100,), (floats(0, 3),)],
-}  # fmt: skip
+}
 # Where a pass has cases of which each wants its own kind of input, by the case's title.
 BY_TITLE: dict[tuple[str, str], list[Inputs]] = {
     ("unpack-std", "with mean"): [(floats(2, 5),), (floats(1, 3, 2, 2).to(_DOUBLE),)],
@@ -99,15 +140,27 @@ BY_TITLE: dict[tuple[str, str], list[Inputs]] = {
         (floats(2, 5, 8), floats(2, 6, 8), floats(2, 6, 8), torch.full((2, 5, 6), -float("inf"))),
     ],
     ("unpack-scaled-dot-product-attention", "grouped"): [
-        (floats(6, 5, 8), floats(2, 4, 8), floats(2, 4, 8)), (floats(3, 5, 8), floats(1, 4, 8), floats(1, 4, 8)),
+        (floats(6, 5, 8), floats(2, 4, 8), floats(2, 4, 8)),
+        (floats(3, 5, 8), floats(1, 4, 8), floats(1, 4, 8)),
     ],
-    ("unpack-pad", "constant"): [(floats(4),), (torch.tensor([[1, 2]]),), (floats(2, 2, 3).to(_HALF),)],
+    ("unpack-pad", "constant"): [
+        (floats(4),),
+        (torch.tensor([[1, 2]]),),
+        (floats(2, 2, 3).to(_HALF),),
+    ],
     ("unpack-pad", "reflect"): [(floats(2, 3, 4, 5),), (floats(1, 1, 2, 2, 3).to(_DOUBLE),)],
     ("unpack-pad", "replicate"): [(floats(2, 3, 4),), (floats(1, 1, 1, 1).to(_DOUBLE),)],
     ("unpack-pad", "circular"): [(floats(2, 3, 4),), (floats(1, 2, 2, 3).to(_HALF),)],
     ("unify-convolutions", "conv2d grouped"): [(floats(0, 4, 9, 9),), (floats(2, 4, 3, 5),)],
     ("unify-convolutions", "conv transposed"): [(floats(3, 2, 1, 1),)],
-    ("fuse-linear", "whole numbers stay"): [(torch.tensor([1, 2, 3]),), (torch.ones(2, 2, 3, dtype=torch.int64),)],
-    ("unpack-log-softmax", "cast"): [(floats(3, 0),), (_ints(torch.int64, 1, 2, 300),), (floats(2, 1, 3).to(_LOW),)],
+    ("fuse-linear", "whole numbers stay"): [
+        (torch.tensor([1, 2, 3]),),
+        (torch.ones(2, 2, 3, dtype=torch.int64),),
+    ],
+    ("unpack-log-softmax", "cast"): [
+        (floats(3, 0),),
+        (_ints(torch.int64, 1, 2, 300),),
+        (floats(2, 1, 3).to(_LOW),),
+    ],
     ("fuse-linear", "addmm"): [(floats(0, 4),), (floats(1, 4),)],
-}  # fmt: skip
+}

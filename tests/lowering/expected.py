@@ -1,7 +1,7 @@
 """The graph before and after each pass as text, one file a pass: `expected/<pass>.ir`.
 
-A test compares them exactly, docs/lowering.md shows the first of each. `python -m tests.lowering.expected` writes them
-anew: read what changed before it is committed.
+A test compares them exactly, docs/lowering.md shows the first of each. `python -m
+tests.lowering.expected` writes them anew: read what changed before it is committed.
 """
 
 from __future__ import annotations
@@ -14,7 +14,9 @@ from typing import NamedTuple
 from tests.lowering.cases import CASES, Case
 
 FOLDER = Path(__file__).parent / "expected"
-_CASE = re.compile(r"^=== ([^\n]*)\n--- before\n(.*?)--- after\n(.*?)(?=^=== |\Z)", re.MULTILINE | re.DOTALL)
+_CASE = re.compile(
+    r"^=== ([^\n]*)\n--- before\n(.*?)--- after\n(.*?)(?=^=== |\Z)", re.MULTILINE | re.DOTALL
+)
 
 
 class Texts(NamedTuple):

@@ -1,5 +1,5 @@
-"""Every module of torch.nn.modules, how to make it and what to feed it. `python -m tests.lowering.nn_modules`
-prints the table.
+"""Every module of torch.nn.modules, how to make it and what to feed it. `python -m
+tests.lowering.nn_modules` prints the table.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ def _ids(*shape: int, most: int = 4) -> torch.Tensor:
 
 X1, X2, X3, SEQ = _r(2, 4, 9), _r(2, 4, 8, 8), _r(2, 4, 8, 8, 8), _r(3, 2, 8)
 _PLAIN = (
-    "ReLU ReLU6 Sigmoid Tanh Softsign Tanhshrink Softplus Softshrink Hardshrink Hardsigmoid Hardswish Hardtanh "
-    "ELU CELU SELU GELU SiLU Mish LeakyReLU LogSigmoid PReLU RReLU Softmin Identity Flatten Dropout "
-    "AlphaDropout FeatureAlphaDropout "
+    "ReLU ReLU6 Sigmoid Tanh Softsign Tanhshrink Softplus Softshrink Hardshrink Hardsigmoid"
+    " Hardswish Hardtanh ELU CELU SELU GELU SiLU Mish LeakyReLU LogSigmoid PReLU RReLU Softmin"
+    " Identity Flatten Dropout AlphaDropout FeatureAlphaDropout "
 )
 MODULES: dict[str, Made] = {name: (getattr(nn, name), (X2,)) for name in _PLAIN.split()}
 MODULES |= {
@@ -42,7 +42,10 @@ MODULES |= {
     "Softmax": (lambda: nn.Softmax(1), (X2,)),
     "LogSoftmax": (lambda: nn.LogSoftmax(1), (X2,)),
     "Softmax2d": (nn.Softmax2d, (X2,)),
-    "AdaptiveLogSoftmaxWithLoss": (lambda: nn.AdaptiveLogSoftmaxWithLoss(8, 10, [4]), (_r(5, 8), _ids(5, most=10))),
+    "AdaptiveLogSoftmaxWithLoss": (
+        lambda: nn.AdaptiveLogSoftmaxWithLoss(8, 10, [4]),
+        (_r(5, 8), _ids(5, most=10)),
+    ),
     "Linear": (lambda: nn.Linear(8, 3), (X2,)),
     "Bilinear": (lambda: nn.Bilinear(8, 4, 3), (_r(2, 8), _r(2, 4))),
     "Embedding": (lambda: nn.Embedding(4, 5, padding_idx=1), (_ids(2, 3),)),
@@ -68,9 +71,15 @@ MODULES |= {
     "MaxUnpool2d (its operator)": (lambda: _Unpool(), nn.MaxPool2d(2, return_indices=True)(X2)),
     "MultiheadAttention": (lambda: nn.MultiheadAttention(8, 2), (SEQ, SEQ, SEQ)),
     "Transformer": (lambda: nn.Transformer(8, 2, 1, 1, 16), (SEQ, SEQ)),
-    "TransformerEncoder": (lambda: nn.TransformerEncoder(_encoder_layer(), 2, enable_nested_tensor=False), (SEQ,)),
+    "TransformerEncoder": (
+        lambda: nn.TransformerEncoder(_encoder_layer(), 2, enable_nested_tensor=False),
+        (SEQ,),
+    ),
     "TransformerEncoderLayer": (lambda: _encoder_layer(), (SEQ,)),
-    "TransformerDecoder": (lambda: nn.TransformerDecoder(nn.TransformerDecoderLayer(8, 2, 16), 2), (SEQ, SEQ)),
+    "TransformerDecoder": (
+        lambda: nn.TransformerDecoder(nn.TransformerDecoderLayer(8, 2, 16), 2),
+        (SEQ, SEQ),
+    ),
     "TransformerDecoderLayer": (lambda: nn.TransformerDecoderLayer(8, 2, 16), (SEQ, SEQ)),
     "RNN": (lambda: nn.RNN(8, 5, 2), (SEQ,)),
     "LSTM": (lambda: nn.LSTM(8, 5, bidirectional=True), (SEQ,)),
@@ -83,7 +92,9 @@ MODULES |= {
 
 
 class _Unpool(nn.Module):
-    """What nn.MaxUnpool2d(2) computes: torch 2.13 can neither script nor trace the module itself."""
+    """What nn.MaxUnpool2d(2) computes: torch 2.13 can neither script nor trace the module
+    itself.
+    """
 
     def forward(self, x: torch.Tensor, indices: torch.Tensor) -> torch.Tensor:
         return torch.ops.aten.max_unpool2d(x, indices, [x.size(2) * 2, x.size(3) * 2])
@@ -102,14 +113,27 @@ def _of(name: str, *args: Any, **kwargs: Any) -> Callable[[int], Callable[[], nn
 
 
 for _name, _args in {
-    "Conv": (4, 6, 3, 2, 1), "ConvTranspose": (4, 6, 3, 2, 1), "BatchNorm": (4,), "MaxPool": (2,), "AvgPool": (2,),
-    "AdaptiveAvgPool": (3,), "AdaptiveMaxPool": (3,), "ConstantPad": (1, 2.0), "ReflectionPad": (1,),
-    "ReplicationPad": (1,), "ZeroPad": (1,), "CircularPad": (1,), "LPPool": (2, 2),
-}.items():  # fmt: skip
+    "Conv": (4, 6, 3, 2, 1),
+    "ConvTranspose": (4, 6, 3, 2, 1),
+    "BatchNorm": (4,),
+    "MaxPool": (2,),
+    "AvgPool": (2,),
+    "AdaptiveAvgPool": (3,),
+    "AdaptiveMaxPool": (3,),
+    "ConstantPad": (1, 2.0),
+    "ReflectionPad": (1,),
+    "ReplicationPad": (1,),
+    "ZeroPad": (1,),
+    "CircularPad": (1,),
+    "LPPool": (2, 2),
+}.items():
     MODULES |= _by_axes(_name, _of(_name, *_args))
 MODULES |= _by_axes("InstanceNorm", _of("InstanceNorm", 4, affine=True, track_running_stats=True))
 # Losses are modules too.
-_LOSSES = "L1Loss MSELoss SmoothL1Loss HuberLoss KLDivLoss PoissonNLLLoss SoftMarginLoss MultiLabelSoftMarginLoss"
+_LOSSES = (
+    "L1Loss MSELoss SmoothL1Loss HuberLoss KLDivLoss PoissonNLLLoss SoftMarginLoss"
+    " MultiLabelSoftMarginLoss"
+)
 MODULES |= {name: (getattr(nn, name), (_r(3, 5), _r(3, 5).sigmoid())) for name in _LOSSES.split()}
 MODULES |= {
     "BCELoss": (nn.BCELoss, (_r(3, 5).sigmoid(), _r(3, 5).sigmoid())),
@@ -121,18 +145,40 @@ MODULES |= {
     "MultiLabelMarginLoss": (nn.MultiLabelMarginLoss, (_r(3, 5), _ids(3, 5))),
     "GaussianNLLLoss": (nn.GaussianNLLLoss, (_r(3, 5), _r(3, 5), _r(3, 5).exp())),
     "HingeEmbeddingLoss": (nn.HingeEmbeddingLoss, (_r(3, 5), _r(3, 5).sign())),
-    "CosineEmbeddingLoss": (nn.CosineEmbeddingLoss, (_r(3, 5), _r(3, 5) + 1, torch.tensor([1, -1, 1]))),
+    "CosineEmbeddingLoss": (
+        nn.CosineEmbeddingLoss,
+        (_r(3, 5), _r(3, 5) + 1, torch.tensor([1, -1, 1])),
+    ),
     "MarginRankingLoss": (nn.MarginRankingLoss, (_r(3), _r(4)[:3], torch.tensor([1, -1, 1]))),
     "TripletMarginLoss": (nn.TripletMarginLoss, (_r(3, 5), _r(3, 6)[:, :5], _r(4, 5)[:3])),
-    "TripletMarginWithDistanceLoss": (nn.TripletMarginWithDistanceLoss, (_r(3, 5), _r(3, 6)[:, :5], _r(4, 5)[:3])),
-    "CTCLoss": (nn.CTCLoss, (_r(6, 2, 5).log_softmax(2), _ids(2, 3) + 1, torch.tensor([6, 6]), torch.tensor([3, 2]))),
+    "TripletMarginWithDistanceLoss": (
+        nn.TripletMarginWithDistanceLoss,
+        (_r(3, 5), _r(3, 6)[:, :5], _r(4, 5)[:3]),
+    ),
+    "CTCLoss": (
+        nn.CTCLoss,
+        (_r(6, 2, 5).log_softmax(2), _ids(2, 3) + 1, torch.tensor([6, 6]), torch.tensor([3, 2])),
+    ),
 }
-# Containers hold other modules, lazy ones become one of the above, and these others are covered by their two-axes form.
+# Containers hold other modules, lazy ones become one of the above, and these others are covered by
+# their two-axes form.
 LEFT_OUT = {
-    "Module", "ModuleDict", "ModuleList", "ParameterDict", "ParameterList", "Container", "SyncBatchNorm", "NLLLoss2d",
-    "LinearCrossEntropyOptions", "RNNBase", "RNNCellBase", "MaxUnpool1d", "MaxUnpool3d", "FractionalMaxPool3d",
+    "Module",
+    "ModuleDict",
+    "ModuleList",
+    "ParameterDict",
+    "ParameterList",
+    "Container",
+    "SyncBatchNorm",
+    "NLLLoss2d",
+    "LinearCrossEntropyOptions",
+    "RNNBase",
+    "RNNCellBase",
+    "MaxUnpool1d",
+    "MaxUnpool3d",
+    "FractionalMaxPool3d",
     "LPPool3d",
-}  # fmt: skip
+}
 
 
 def exported(module: nn.Module, inputs: tuple[Any, ...]) -> Iterator[tuple[str, Any]]:
@@ -142,7 +188,14 @@ def exported(module: nn.Module, inputs: tuple[Any, ...]) -> Iterator[tuple[str, 
             with warnings.catch_warnings(), torch.no_grad():
                 warnings.simplefilter("ignore")
                 scripted = how == "scripted"
-                yield how, torch.jit.script(module) if scripted else torch.jit.trace(module, inputs, check_trace=False)
+                yield (
+                    how,
+                    (
+                        torch.jit.script(module)
+                        if scripted
+                        else torch.jit.trace(module, inputs, check_trace=False)
+                    ),
+                )
         except Exception as error:  # torch raises many kinds
             yield how, error
 
@@ -181,7 +234,10 @@ def table() -> str:
     lines = [
         "# torch.nn modules through lowering",
         "",
-        "Generated by `python -m tests.lowering.pages`. *equal*: the lowered graph answers like the module",
+        (
+            "Generated by `python -m tests.lowering.pages`. *equal*: the lowered graph answers like"
+            " the module"
+        ),
         "(rtol 1e-4, atol 1e-5). *torch cannot*: `torch.jit` itself does not script or trace it.",
         "",
         "| module | scripted | traced |",

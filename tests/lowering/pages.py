@@ -1,7 +1,7 @@
 """Writes docs/lowering.md and docs/lowering-modules.md: `python -m tests.lowering.pages [--check]`.
 
-The first comes from the docstrings of the passes and the IR of their tests, the second from running every module of
-torch.nn. `--check` writes nothing and fails where a file is not current.
+The first comes from the docstrings of the passes and the IR of their tests, the second from running
+every module of torch.nn. `--check` writes nothing and fails where a file is not current.
 """
 
 from __future__ import annotations
@@ -98,7 +98,10 @@ def _flow(doc: str) -> str:
     return re.sub(r"\n {4}", "\n", doc)
 
 
-PAGES: dict[str, Callable[[], str]] = {"lowering.md": lowering, "lowering-modules.md": lambda: table() + "\n"}
+PAGES: dict[str, Callable[[], str]] = {
+    "lowering.md": lowering,
+    "lowering-modules.md": lambda: table() + "\n",
+}
 
 
 def main(arguments: list[str]) -> int:
@@ -111,7 +114,9 @@ def main(arguments: list[str]) -> int:
         elif not file.exists() or file.read_text(encoding="utf-8") != text:
             stale.append(f"docs/{name}")
     if stale:
-        print(f"not current: {', '.join(stale)}; run python -m tests.lowering.pages", file=sys.stderr)
+        print(
+            f"not current: {', '.join(stale)}; run python -m tests.lowering.pages", file=sys.stderr
+        )
     return int(bool(stale))
 
 

@@ -1,4 +1,6 @@
-"""Writes in place that values cannot tell: the graph as written, for torch alone, harmless to the next request."""
+"""Writes in place that values cannot tell: the graph as written, for torch alone, harmless to the
+next request.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +48,11 @@ def whole(module: nn.Module) -> LoweredGraph:
 
 def test_torch_answers_as_the_module_and_what_the_request_brought_is_as_it_was() -> None:
     graph = whole(Overlapping())
-    assert graph.inputs == ("x", "scale") and graph.outputs == ("y", "x") and "aten::unfold" in graph.as_written
+    assert (
+        graph.inputs == ("x", "scale")
+        and graph.outputs == ("y", "x")
+        and "aten::unfold" in graph.as_written
+    )
     for size in (8, 5):
         x, scale = torch.randn(2, 3, size), torch.tensor(0.5)
         given = x.clone()
@@ -80,7 +86,9 @@ def test_it_is_saved_and_read_again() -> None:
     graph.save(buffer)
     buffer.seek(0)
     saved = torch.jit.load(buffer)
-    for got, wanted in zip(saved(x, torch.tensor(1.0)), graph.run(x, torch.tensor(1.0)), strict=True):
+    for got, wanted in zip(
+        saved(x, torch.tensor(1.0)), graph.run(x, torch.tensor(1.0)), strict=True
+    ):
         assert torch.equal(got, wanted)
 
 

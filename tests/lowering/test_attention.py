@@ -1,5 +1,6 @@
-"""Where the scale of attention stands, where the queries are certainly floats: before the product for half precision,
-behind it for full."""
+"""Where the scale of attention stands, where the queries are certainly floats: before the product
+for half precision, behind it for full.
+"""
 
 from __future__ import annotations
 
@@ -25,14 +26,19 @@ class Attention(nn.Module):
         self.reads = reads
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        q, k, v = (part(x).view(x.size(0), -1, 3, 4).transpose(1, 2) for part in (self.query, self.key, self.value))
+        q, k, v = (
+            part(x).view(x.size(0), -1, 3, 4).transpose(1, 2)
+            for part in (self.query, self.key, self.value)
+        )
         scores = torch.matmul(q * 1.5 + 1, k.transpose(-1, -2))
         weights = torch.softmax(scores / math.sqrt(4.0), dim=-1)
         return torch.matmul(weights, v), scores if self.reads == "product" else weights
 
 
 def scaled_first(module: nn.Module, x: Tensor) -> bool:
-    """Whether a division makes what the first product multiplies for half precision; it does not for full."""
+    """Whether a division makes what the first product multiplies for half precision; it does not
+    for full.
+    """
     half, full = forms(module, x)
     assert not scales_first(full)
     return scales_first(half)
@@ -50,7 +56,11 @@ def forms(module: nn.Module, x: Tensor) -> list[LoweredGraph]:
 
 def scales_first(lowered: LoweredGraph) -> bool:
     """Whether a quotient or a multiple is what the first product multiplies, moved or not."""
-    operand = next(node for node in lowered.graph.nodes() if node.kind() == "aten::matmul").inputsAt(0).node()
+    operand = (
+        next(node for node in lowered.graph.nodes() if node.kind() == "aten::matmul")
+        .inputsAt(0)
+        .node()
+    )
     while operand.kind() in ("aten::transpose", "aten::reshape"):
         operand = operand.inputsAt(0).node()
     return operand.kind() in ("aten::div", "aten::mul")
@@ -65,7 +75,9 @@ def test_scores_that_others_read_stay_as_they_are() -> None:
 
 
 def test_attention_in_half_stays_as_it_is() -> None:
-    """8.6 on an H200: "Could not find any implementation", with the scale in front of the product."""
+    """8.6 on an H200: "Could not find any implementation", with the scale in front of the
+    product.
+    """
     assert not scaled_first(Attention().half(), torch.randn(2, 5, 12).half())
 
 
@@ -74,7 +86,9 @@ MASKS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "added to": lambda scores, mask: mask.float() + scores,
     "filled": lambda scores, mask: scores.masked_fill(mask, -1e4),
     "chosen": lambda scores, mask: torch.where(mask, -1e4, scores),
-    "biased and filled": lambda scores, mask: (scores + 0.5 * mask).masked_fill(mask, float("-inf")),
+    "biased and filled": (
+        lambda scores, mask: (scores + 0.5 * mask).masked_fill(mask, float("-inf"))
+    ),
 }
 
 
@@ -132,7 +146,10 @@ class Fused(nn.Module):
         self.mask, self.joined = mask, joined
 
     def forward(self, x: Tensor) -> tuple[Tensor, ...]:
-        q, k, v = (part(x).view(x.size(0), -1, 3, 4).transpose(1, 2) for part in (self.query, self.key, self.value))
+        q, k, v = (
+            part(x).view(x.size(0), -1, 3, 4).transpose(1, 2)
+            for part in (self.query, self.key, self.value)
+        )
         if self.joined:  # as where a part of each head is turned by its position
             q = torch.cat([-q[..., :2], q[..., 2:]], -1)
         return (F.scaled_dot_product_attention(q, k, v, self.mask),)
@@ -141,14 +158,17 @@ class Fused(nn.Module):
 KEYS = torch.tensor([True, True, True, False, True])
 
 
-@pytest.mark.parametrize("module", [Fused(), Fused(KEYS[None]), Fused(torch.randn(5, 5)), Fused(joined=True)])
+@pytest.mark.parametrize(
+    "module", [Fused(), Fused(KEYS[None]), Fused(torch.randn(5, 5)), Fused(joined=True)]
+)
 def test_attention_of_torch_is_scaled_where_the_precision_wants_it(module: nn.Module) -> None:
     assert scaled_first(module, torch.randn(2, 5, 12))
 
 
 class Scaled(nn.Module):
-    """As BART has it: the projection is scaled, and the heads are split behind that; `reads` says what else reads the
-    multiple."""
+    """As BART has it: the projection is scaled, and the heads are split behind that; `reads` says
+    what else reads the multiple.
+    """
 
     def __init__(self, reads: bool = False) -> None:
         super().__init__()
@@ -175,7 +195,9 @@ class Counted(nn.Module):
     """Integers that the scale makes floats of."""
 
     def forward(self, x: Tensor) -> tuple[Tensor, ...]:
-        return (torch.softmax(torch.matmul((x > 0).to(torch.int32) * 0.5, x.transpose(-1, -2)), dim=-1),)
+        return (
+            torch.softmax(torch.matmul((x > 0).to(torch.int32) * 0.5, x.transpose(-1, -2)), dim=-1),
+        )
 
 
 def test_integers_are_scaled_before_they_meet_floats() -> None:

@@ -1,4 +1,6 @@
-"""Another axis first at a graph's borders: the same numbers in another order, the given graph unchanged."""
+"""Another axis first at a graph's borders: the same numbers in another order, the given graph
+unchanged.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,9 @@ from builder.lowering.axes import first
 class Mixing(torch.nn.Module):
     """Reads one input twice, hands another through, and gives one value out twice."""
 
-    def forward(self, x: torch.Tensor, h: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    def forward(
+        self, x: torch.Tensor, h: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         y = x.sum(-1) + h[1].sum(-1)
         new = h * 2 + h
         return y, h, new
@@ -43,7 +47,9 @@ def test_the_graph_that_was_given_stays_as_it_was() -> None:
 
 def test_a_graph_without_nodes_can_be_turned_too() -> None:
     lowered = lower(torch.jit.script(torch.nn.Identity().eval()))
-    assert lowered.outputs and not any(node.kind().startswith("aten::") for node in lowered.graph.nodes())
+    assert lowered.outputs and not any(
+        node.kind().startswith("aten::") for node in lowered.graph.nodes()
+    )
     x = torch.randn(2, 3)
     (same,) = first(lowered, {0: (1, 2)}, {0: (1, 2)}).run(x.t())
     torch.testing.assert_close(same, x.t())

@@ -12,23 +12,36 @@ import builder
 from builder.lowering import LoweredGraph, ir
 from builder.lowering.passes.environment import resolve_environment
 
-COMPLEX = ("aten::view_as_complex", "aten::view_as_real", "aten::complex", "aten::polar", "aten::real", "aten::imag")
+COMPLEX = (
+    "aten::view_as_complex",
+    "aten::view_as_real",
+    "aten::complex",
+    "aten::polar",
+    "aten::real",
+    "aten::imag",
+)
 
 
 def sample(*shape: int) -> Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(sum(shape)))
 
 
-CIS = torch.polar(torch.rand(16, 4) + 0.5, torch.randn(16, 4, generator=torch.Generator().manual_seed(0)))
+CIS = torch.polar(
+    torch.rand(16, 4) + 0.5, torch.randn(16, 4, generator=torch.Generator().manual_seed(0))
+)
 """Lengths and angles of 16 positions, as rotary embeddings keep them."""
 
 
 def lowered(made: Any, *inputs: Tensor) -> LoweredGraph:
     """The module or function lowered; its answers are its own."""
     specs = [builder.TensorSpec("float32", tuple(x.shape)) for x in inputs]
-    found = builder.lower(made.graph if isinstance(made, torch.jit.ScriptFunction) else made, specs=specs)
+    found = builder.lower(
+        made.graph if isinstance(made, torch.jit.ScriptFunction) else made, specs=specs
+    )
     wanted = made(*inputs)
-    for got, truth in zip(found.run(*inputs), wanted if isinstance(wanted, tuple) else (wanted,), strict=True):
+    for got, truth in zip(
+        found.run(*inputs), wanted if isinstance(wanted, tuple) else (wanted,), strict=True
+    ):
         torch.testing.assert_close(got, truth, rtol=1e-5, atol=1e-6)
     return found
 
@@ -65,42 +78,85 @@ SPLIT = {
     "mul": "torch.view_as_real(z * w)",
     "mul by a real": "torch.view_as_real(z * a), torch.view_as_real(a * z)",
     "mul by a number": "torch.view_as_real(z * 2), torch.view_as_real(2.5 * z)",
-    "mul by i": "torch.view_as_real(z * 1j), torch.view_as_real((2 - 3j) * z), torch.view_as_real(a * 1j)",
+    "mul by i": (
+        "torch.view_as_real(z * 1j), torch.view_as_real((2 - 3j) * z), torch.view_as_real(a * 1j)"
+    ),
     "add": "torch.view_as_real(z + w), torch.view_as_real(torch.add(z, w, alpha=3))",
     "add a real": "torch.view_as_real(z + a), torch.view_as_real(a + z)",
     "add more axes": "torch.view_as_real(z[0] + a), torch.view_as_real(z[0, 0] + a)",
-    "add a number": "torch.view_as_real(z + 2), torch.view_as_real(1 + z), torch.view_as_real(z + 1j)",
+    "add a number": (
+        "torch.view_as_real(z + 2), torch.view_as_real(1 + z), torch.view_as_real(z + 1j)"
+    ),
     "sub": "torch.view_as_real(z - w), torch.view_as_real(a - z), torch.view_as_real(z - a)",
-    "sub numbers": "torch.view_as_real(z - 2), torch.view_as_real(2 - z), torch.view_as_real(z - (1 + 2j))",
+    "sub numbers": (
+        "torch.view_as_real(z - 2), torch.view_as_real(2 - z), torch.view_as_real(z - (1 + 2j))"
+    ),
     "rsub": "torch.view_as_real(torch.rsub(z, 2)), torch.view_as_real(torch.rsub(z, w, alpha=2))",
-    "fill": "torch.view_as_real(z.masked_fill(a > 0, 2.0)), torch.nn.functional.pad(z, [1, 2], value=3.0).imag",
-    "div": "torch.view_as_real(z / w), torch.view_as_real(z / a), torch.view_as_real(a / z), torch.view_as_real(z / 2)",
+    "fill": (
+        "torch.view_as_real(z.masked_fill(a > 0, 2.0)), torch.nn.functional.pad(z, [1, 2],"
+        " value=3.0).imag"
+    ),
+    "div": (
+        "torch.view_as_real(z / w), torch.view_as_real(z / a), torch.view_as_real(a / z),"
+        " torch.view_as_real(z / 2)"
+    ),
     "parts": "z.real, z.imag, torch.real(w) + torch.imag(w)",
     "abs": "z.abs(), torch.abs(w), z.abs().pow(2)",
     "angle": "torch.angle(z), z.angle()",
     "neg": "torch.view_as_real(-z)",
-    "conj": "torch.view_as_real(z.conj().resolve_conj()), (z * z.conj()).real, torch.view_as_real(z.conj() * w)",
+    "conj": (
+        "torch.view_as_real(z.conj().resolve_conj()), (z * z.conj()).real,"
+        " torch.view_as_real(z.conj() * w)"
+    ),
     "square": "torch.view_as_real(z ** 2), torch.view_as_real(torch.square(z))",
     "exp": "torch.view_as_real(torch.exp(z)), torch.view_as_real(torch.exp(1j * a))",
     "polar": "torch.view_as_real(torch.polar(a.abs(), a) * z), torch.polar(a.abs(), a).real",
-    "complex": "torch.view_as_real(torch.complex(a, -a) * z), torch.view_as_real(torch.complex(a, b).reshape(-1))",
-    "complex of sizes that differ": "torch.view_as_real(torch.complex(a[:, :1], b[:1]).reshape(-1))",
-    "shapes": "torch.view_as_real(z.reshape(-1, 2)), torch.view_as_real(z.t()), torch.view_as_real(z.transpose(0, 1))",
-    "more shapes": "torch.view_as_real(z.unsqueeze(1).expand(3, 5, 4)), torch.view_as_real(z.permute(1, 0).flatten())",
-    "chosen": "torch.view_as_real(z[1]), torch.view_as_real(z[:, ::2]), torch.view_as_real(z.narrow(1, 1, 2))",
-    "by position": "torch.view_as_real(z[p]), torch.view_as_real(z.index_select(0, p)), torch.view_as_real(z[:, p])",
+    "complex": (
+        "torch.view_as_real(torch.complex(a, -a) * z), torch.view_as_real(torch.complex(a,"
+        " b).reshape(-1))"
+    ),
+    "complex of sizes that differ": (
+        "torch.view_as_real(torch.complex(a[:, :1], b[:1]).reshape(-1))"
+    ),
+    "shapes": (
+        "torch.view_as_real(z.reshape(-1, 2)), torch.view_as_real(z.t()),"
+        " torch.view_as_real(z.transpose(0, 1))"
+    ),
+    "more shapes": (
+        "torch.view_as_real(z.unsqueeze(1).expand(3, 5, 4)), torch.view_as_real(z.permute(1,"
+        " 0).flatten())"
+    ),
+    "chosen": (
+        "torch.view_as_real(z[1]), torch.view_as_real(z[:, ::2]), torch.view_as_real(z.narrow(1,"
+        " 1, 2))"
+    ),
+    "by position": (
+        "torch.view_as_real(z[p]), torch.view_as_real(z.index_select(0, p)),"
+        " torch.view_as_real(z[:, p])"
+    ),
     "joined": "torch.view_as_real(torch.cat([z, w], 1)), torch.view_as_real(torch.stack([z, w]))",
     "joined with a real": "torch.view_as_real(torch.stack([z, a + 0j * a]))",
-    "parted": "torch.view_as_real(z.chunk(2, 1)[1]), torch.view_as_real(torch.split(z, [1, 3], 1)[1] * 2)",
+    "parted": (
+        "torch.view_as_real(z.chunk(2, 1)[1]), torch.view_as_real(torch.split(z, [1, 3], 1)[1] * 2)"
+    ),
     "unbound": "torch.view_as_real(z.unbind(0)[1] * w.unbind(0)[0])",
-    "summed": "torch.view_as_real(z.sum(0)), torch.view_as_real(z.mean(1)), torch.view_as_real(torch.sum(z))",
+    "summed": (
+        "torch.view_as_real(z.sum(0)), torch.view_as_real(z.mean(1)),"
+        " torch.view_as_real(torch.sum(z))"
+    ),
     "cumulated": "torch.view_as_real(z.cumsum(1))",
-    "products": "torch.view_as_real(z @ w.t()), torch.view_as_real(torch.bmm(z[None], w.t()[None]))",
+    "products": (
+        "torch.view_as_real(z @ w.t()), torch.view_as_real(torch.bmm(z[None], w.t()[None]))"
+    ),
     "where": "torch.view_as_real(torch.where(a > 0, z, w))",
-    "cast": "torch.view_as_real(a.to(torch.complex64) * z), torch.view_as_real(z.to(torch.complex64))",
+    "cast": (
+        "torch.view_as_real(a.to(torch.complex64) * z), torch.view_as_real(z.to(torch.complex64))"
+    ),
     "zeros": "torch.view_as_real(z + torch.zeros_like(z))",
     "shape asked": "torch.ones(z.shape), torch.zeros(z.size(1)), torch.full([z.numel()], z.dim())",
-    "cast to the other's dtype": "torch.view_as_real(a.to(z.dtype) * z), (z / 2).to(w.dtype).real, a.to(z).imag",
+    "cast to the other's dtype": (
+        "torch.view_as_real(a.to(z.dtype) * z), (z / 2).to(w.dtype).real, a.to(z).imag"
+    ),
     "cast and no more": "(a.to(torch.complex64) * 1j).imag",
     "is complex": "(a if z.is_complex() else b), (b if a.is_complex() else a)",
     "constant": "torch.view_as_real(z * torch.polar(torch.ones(3, 4), torch.full([3, 4], 0.5)))",
@@ -139,7 +195,9 @@ def test_what_is_written_in_place_is_split() -> None:
 
 STAYS = {
     "a transform": "torch.fft.ifft(z * 2).real + torch.fft.fft(a).imag",
-    "after a transform": "(torch.fft.fft(a) * z).real, torch.view_as_real(torch.fft.fft(a).conj().resolve_conj())",
+    "after a transform": (
+        "(torch.fft.fft(a) * z).real, torch.view_as_real(torch.fft.fft(a).conj().resolve_conj())"
+    ),
     "zeros of a dtype": "torch.view_as_real(torch.zeros_like(z, dtype=torch.complex64))",
     "no rule": "torch.view_as_real(torch.tanh(z))",
     "a reader without a rule": "torch.view_as_real(z * w), torch.tanh(z * w).abs()",
@@ -155,8 +213,12 @@ def test_what_has_no_rule_stays_complex(name: str) -> None:
 
 def test_a_transform_leaves_the_rest_split() -> None:
     inputs = sample(3, 4, 2), sample(3, 4, 2) * 2, sample(3, 4), sample(3, 4) + 1
-    expressions = "torch.view_as_real(z * torch.fft.fft(a).abs()), torch.ones(torch.fft.fft(a).size(0)) * w.abs()[0, 0]"
-    assert complex_values(lowered(scripted(expressions), *inputs).graph) == []  # abs reads the transform alone
+    expressions = (
+        "torch.view_as_real(z * torch.fft.fft(a).abs()), torch.ones(torch.fft.fft(a).size(0)) *"
+        " w.abs()[0, 0]"
+    )
+    # abs reads the transform alone
+    assert complex_values(lowered(scripted(expressions), *inputs).graph) == []
 
 
 class Chosen(nn.Module):
@@ -219,5 +281,6 @@ def asks(x: Tensor) -> Tensor:
 def test_whether_it_is_complex_is_asked_of_the_tensor() -> None:
     graph = torch.jit.script(asks).graph.copy()
     resolve_environment(graph)
-    assert ir.nodes_of(graph, "aten::is_complex")  # what was False before, and took the other branch
+    # what was False before, and took the other branch
+    assert ir.nodes_of(graph, "aten::is_complex")
     lowered(torch.jit.script(asks), sample(3, 4))

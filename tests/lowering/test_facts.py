@@ -1,4 +1,6 @@
-"""What lowering takes for known of dtypes, axes and sizes: nothing that memory, a list or a branch may still change."""
+"""What lowering takes for known of dtypes, axes and sizes: nothing that memory, a list or a branch
+may still change.
+"""
 
 from __future__ import annotations
 
@@ -90,7 +92,17 @@ def dtypes_of_sums(x: Tensor) -> Tensor:
     """Of numbers and of tensors; a half meets a whole number, a fraction, and a float."""
     half, whole = x.half(), x.long()
     y = x
-    for one in [x * 2, x - 0.5, x / 3, half * 2.5, half + x, whole * 2.5, whole / 2, whole * whole, half - whole]:
+    for one in [
+        x * 2,
+        x - 0.5,
+        x / 3,
+        half * 2.5,
+        half + x,
+        whole * 2.5,
+        whole / 2,
+        whole * whole,
+        half - whole,
+    ]:
         y = y * (2 if one.dtype == torch.float32 else 3 if one.dtype == torch.float16 else 5)
     return y
 
@@ -139,19 +151,34 @@ class WeightsThatAreInputs(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         wide, narrow = F.linear(x, x).size(1), F.linear(x, x[:1]).size(1)
-        y = (x.sum() + torch.arange(wide * 2 * narrow * 3)).reshape(wide * 2, narrow, -1).transpose(0, 1)
+        y = (
+            (x.sum() + torch.arange(wide * 2 * narrow * 3))
+            .reshape(wide * 2, narrow, -1)
+            .transpose(0, 1)
+        )
         return y.reshape(wide, 2, narrow, -1)
 
 
 FUNCTIONS = [
-    axis_put_in, axis_taken_away, input_turned, list_that_grew, list_that_grew_in_a_loop, any_of_bytes,
-    buckets_of_int32, gathered_from_a_number, list_written_before_it_is_joined, list_written_in_a_container,
-    sizes_copied_and_written, dtypes_of_sums,
-]  # fmt: skip
+    axis_put_in,
+    axis_taken_away,
+    input_turned,
+    list_that_grew,
+    list_that_grew_in_a_loop,
+    any_of_bytes,
+    buckets_of_int32,
+    gathered_from_a_number,
+    list_written_before_it_is_joined,
+    list_written_in_a_container,
+    sizes_copied_and_written,
+    dtypes_of_sums,
+]
 MODULES = [Vector(), VectorBetweenReshapes(), LayerInABranch(), WeightsThatAreInputs()]
 
 
-@pytest.mark.parametrize("source", [*FUNCTIONS, *MODULES], ids=lambda s: getattr(s, "__name__", type(s).__name__))
+@pytest.mark.parametrize(
+    "source", [*FUNCTIONS, *MODULES], ids=lambda s: getattr(s, "__name__", type(s).__name__)
+)
 def test_what_is_taken_for_known_is_so(source: object) -> None:
     scripted = torch.jit.script(source)
     static = not isinstance(source, LayerInABranch)

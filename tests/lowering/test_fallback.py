@@ -1,4 +1,6 @@
-"""Modules that shall run in torch: found again by qualified name and by class name, after everything."""
+"""Modules that shall run in torch: found again by qualified name and by class name, after
+everything.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,9 @@ class Model(torch.nn.Module):
 def _lowered(how: str, *names: str) -> tuple[torch.nn.Module, builder.LoweredGraph]:
     model = Model().eval()
     x = torch.randn(2, 4)
-    module = torch.jit.script(model) if how == "script" else torch.jit.trace(model, x, check_trace=False)
+    module = (
+        torch.jit.script(model) if how == "script" else torch.jit.trace(model, x, check_trace=False)
+    )
     return model, builder.lower(saved(module), fallback_modules=names)
 
 
@@ -49,7 +53,8 @@ def test_by_class_name_the_operator_stays_whole(how: str) -> None:
     _, lowered = _lowered(how, "Swish")
     kinds = [node.kind() for node in fallback_nodes(lowered.graph)]
     assert kinds and set(kinds) == {"aten::silu"}
-    # silu outside of a Swish is unpacked as always, and common-subexpression elimination has not merged the two
+    # silu outside of a Swish is unpacked as always, and common-subexpression elimination has not
+    # merged the two
     assert lowered.graph.findNode("aten::sigmoid") is not None
 
 
@@ -57,7 +62,8 @@ def test_by_class_name_the_operator_stays_whole(how: str) -> None:
 def test_by_qualified_name_only_that_module(how: str) -> None:
     _, lowered = _lowered(how, "layers.0.act")
     assert [node.kind() for node in fallback_nodes(lowered.graph)] == ["aten::silu", "aten::silu"]
-    # the other Swish of the same block computes the same, and is unpacked; so is all of the second block
+    # the other Swish of the same block computes the same, and is unpacked; so is all of the second
+    # block
     assert len(ir.nodes_of(lowered.graph, "aten::sigmoid")) == 3
     _, lowered = _lowered(how, "layers.1")
     marked = [node.kind() for node in fallback_nodes(lowered.graph)]

@@ -1,5 +1,5 @@
-"""Functionalisation: whoever shares memory sees the write, through views, branches, loops and containers, or it is
-refused.
+"""Functionalisation: whoever shares memory sees the write, through views, branches, loops and
+containers, or it is refused.
 """
 
 from __future__ import annotations
@@ -261,7 +261,9 @@ def lists_sorted(x):
 
 
 def list_as_long_as_another(x):
-    """As Viterbi: what was kept on the way is read from its end, into a list that is turned around."""
+    """As Viterbi: what was kept on the way is read from its end, into a list that is turned
+    around.
+    """
     kept = []
     for i in range(1, 4):
         if i != 2:
@@ -291,13 +293,37 @@ def list_as_long_as_another_in_a_branch(x):
 
 
 FAITHFUL = [
-    slice_assignment, view_sees_write_to_base, base_sees_write_to_view_of_view, sibling_chunks, split_and_its_base,
-    unbound_rows, transposed_and_permuted, seen_anew_in_place, keeps_dtype, masks, copies, written_in_a_branch,
-    written_in_a_loop, written_in_a_loop_of_unknown_length, recurrent, endless, lists, element_of_a_list,
-    list_grown_in_a_branch, dictionary, dropout_gives_its_input, constant_lists,
-    dictionary_updated, dictionary_copied_and_asked, dictionary_walked, parts_of_complex_numbers, unbound_rows_walked,
-    lists_sorted, list_as_long_as_another, list_as_long_as_another_in_a_branch,
-]  # fmt: skip
+    slice_assignment,
+    view_sees_write_to_base,
+    base_sees_write_to_view_of_view,
+    sibling_chunks,
+    split_and_its_base,
+    unbound_rows,
+    transposed_and_permuted,
+    seen_anew_in_place,
+    keeps_dtype,
+    masks,
+    copies,
+    written_in_a_branch,
+    written_in_a_loop,
+    written_in_a_loop_of_unknown_length,
+    recurrent,
+    endless,
+    lists,
+    element_of_a_list,
+    list_grown_in_a_branch,
+    dictionary,
+    dropout_gives_its_input,
+    constant_lists,
+    dictionary_updated,
+    dictionary_copied_and_asked,
+    dictionary_walked,
+    parts_of_complex_numbers,
+    unbound_rows_walked,
+    lists_sorted,
+    list_as_long_as_another,
+    list_as_long_as_another_in_a_branch,
+]
 
 
 @pytest.mark.parametrize("function", FAITHFUL, ids=lambda f: f.__name__)
@@ -399,7 +425,9 @@ KEPT = {
 
 @pytest.mark.parametrize("line", KEPT.values(), ids=KEPT)
 def test_a_list_or_dictionary_of_the_model_is_not_written(line: str) -> None:
-    """It was dropped without a word, and each request answered as if it were the first, or worse."""
+    """It was dropped without a word, and each request answered as if it were the first, or
+    worse.
+    """
     with pytest.raises(LoweringError, match="forward keeps state in the module's attribute"):
         builder.lower(_state(line))
 
@@ -439,4 +467,6 @@ def test_a_list_takes_a_constant_list() -> None:
         return x.reshape(shape)
 
     x = torch.randn(3, 4)
-    torch.testing.assert_close(builder.lower(torch.jit.script(f).graph).run(x)[0], f(x), rtol=0, atol=0)
+    torch.testing.assert_close(
+        builder.lower(torch.jit.script(f).graph).run(x)[0], f(x), rtol=0, atol=0
+    )

@@ -1,4 +1,6 @@
-"""`lower` as its users call it: modules and graphs in, flat tensors out, errors with a place and a fix."""
+"""`lower` as its users call it: modules and graphs in, flat tensors out, errors with a place and a
+fix.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ class Nested(torch.nn.Module):
         self.linear = torch.nn.Linear(4, 4)
         self.norm = torch.nn.BatchNorm1d(4)
 
-    def forward(self, x: torch.Tensor, state: State, shift: Optional[torch.Tensor] = None, scale: int = 3):  # noqa: UP045
+    def forward(
+        self, x: torch.Tensor, state: State, shift: torch.Tensor | None = None, scale: int = 3
+    ):
         x = self.norm(self.linear(x))
         if shift is not None:
             x = x + shift
@@ -158,7 +162,9 @@ def test_a_scripted_or_traced_function_is_lowered_too() -> None:
 
 
 def test_values_go_by_the_graphs_own_names() -> None:
-    """A copy of a graph numbers its values anew: each name must give what the graph computes under it."""
+    """A copy of a graph numbers its values anew: each name must give what the graph computes under
+    it.
+    """
 
     class Tanhs(torch.nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:

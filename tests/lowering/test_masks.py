@@ -1,4 +1,6 @@
-"""What masks pick, computed where it lies: no size depends on the data, and the answers are the same."""
+"""What masks pick, computed where it lies: no size depends on the data, and the answers are the
+same.
+"""
 
 from __future__ import annotations
 
@@ -82,7 +84,9 @@ def as_integers(x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def cases(*rows: int) -> list[Tensor]:
-    return [torch.randn(n, 4, generator=torch.Generator().manual_seed(n)) for n in rows] + [torch.full((2, 4), -0.5)]
+    return [torch.randn(n, 4, generator=torch.Generator().manual_seed(n)) for n in rows] + [
+        torch.full((2, 4), -0.5)
+    ]
 
 
 def lowered(function: Callable[..., Any], **settings: Any) -> LoweredGraph:
@@ -91,15 +95,25 @@ def lowered(function: Callable[..., Any], **settings: Any) -> LoweredGraph:
     found = builder.lower(script.graph, **settings)
     for x in cases(1, 3, 8):
         wanted = script(x)
-        for got, truth in zip(found.run(x), wanted if isinstance(wanted, tuple) else (wanted,), strict=True):
+        for got, truth in zip(
+            found.run(x), wanted if isinstance(wanted, tuple) else (wanted,), strict=True
+        ):
             torch.testing.assert_close(got, truth, rtol=1e-6, atol=1e-6, equal_nan=True)
     return found
 
 
 WHOLE = [
-    scaled, of_another, of_rows, by_a_mean, in_turn, between, of_more_axes, of_two, what_others_would_not_bear,
+    scaled,
+    of_another,
+    of_rows,
+    by_a_mean,
+    in_turn,
+    between,
+    of_more_axes,
+    of_two,
+    what_others_would_not_bear,
     as_integers,
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize("function", WHOLE)
@@ -149,7 +163,8 @@ def added(x: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize(
-    "function", [returned, by_another_mask, divided, along_an_axis, with_their_own, by_a_number_each, added]
+    "function",
+    [returned, by_another_mask, divided, along_an_axis, with_their_own, by_a_number_each, added],
 )
 def test_what_is_not_element_by_element_stays(function: Callable[..., Any]) -> None:
     assert ir.nodes_of(lowered(function, specs=[SPEC]).graph, "aten::index")

@@ -1,4 +1,6 @@
-"""Equal constants and equal operators, once each: what is equal, what only looks so, and from where it is seen."""
+"""Equal constants and equal operators, once each: what is equal, what only looks so, and from where
+it is seen.
+"""
 
 from __future__ import annotations
 
@@ -64,7 +66,9 @@ QUANTISED = torch.quantize_per_tensor(ONES, 0.5, 0, torch.qint8)
         ([ONES], [ONES], False),
     ],
 )
-def test_constants_are_one_when_they_are_the_same_to_the_bit(one: Any, other: Any, equal: bool) -> None:
+def test_constants_are_one_when_they_are_the_same_to_the_bit(
+    one: Any, other: Any, equal: bool
+) -> None:
     assert _pooled(one, "between", other) == [0, 1, 0 if equal else 2]
 
 
@@ -75,12 +79,17 @@ def test_a_constant_of_a_branch_serves_the_other_one() -> None:
         return x + 3.5
 
     graph = torch.jit.script(f).graph.copy()
-    ir.replace(graph.findNode("prim::Constant"), [ir.insert_constant(graph, 3.5, graph.findNode("prim::If"))])
+    ir.replace(
+        graph.findNode("prim::Constant"),
+        [ir.insert_constant(graph, 3.5, graph.findNode("prim::If"))],
+    )
     for node in ir.nodes_of(graph, "aten::mul", "aten::add"):
         node.replaceInput(1, ir.insert_constant(graph, 3.5, node))
     pool_constants(graph)
     graph.lint()
-    assert len([n for n in ir.nodes_of(graph, "prim::Constant") if n.output().toIValue() == 3.5]) == 1
+    assert (
+        len([n for n in ir.nodes_of(graph, "prim::Constant") if n.output().toIValue() == 3.5]) == 1
+    )
 
 
 def _merged(text: str) -> Any:
@@ -165,5 +174,9 @@ def test_marked_operators_are_never_one_with_unmarked_ones() -> None:
 def test_equal_weights_of_a_model_are_one() -> None:
     model = torch.nn.Sequential(torch.nn.BatchNorm1d(40), torch.nn.BatchNorm1d(40)).eval()
     graph = builder.lower(torch.jit.script(model)).graph
-    held = [n for n in ir.nodes_of(graph, "prim::Constant") if isinstance(n.output().toIValue(), torch.Tensor)]
+    held = [
+        n
+        for n in ir.nodes_of(graph, "prim::Constant")
+        if isinstance(n.output().toIValue(), torch.Tensor)
+    ]
     assert len(held) == 2  # zeros and ones

@@ -1,4 +1,6 @@
-"""Every module of torch.nn.modules answers the same after lowering, scripted and traced where torch allows."""
+"""Every module of torch.nn.modules answers the same after lowering, scripted and traced where torch
+allows.
+"""
 
 from __future__ import annotations
 

@@ -9,4 +9,6 @@ from tests.lowering.pages import DOCS, PAGES
 
 @pytest.mark.parametrize("name", sorted(PAGES))
 def test_document_is_current(name: str) -> None:
-    assert (DOCS / name).read_text(encoding="utf-8") == PAGES[name](), "run python -m tests.lowering.pages"
+    assert (DOCS / name).read_text(encoding="utf-8") == PAGES[name](), (
+        "run python -m tests.lowering.pages"
+    )

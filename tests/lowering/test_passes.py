@@ -1,5 +1,5 @@
-"""Each pass by itself: what it promised to remove is gone, what replaces it is there, and the graph answers as
-before.
+"""Each pass by itself: what it promised to remove is gone, what replaces it is there, and the graph
+answers as before.
 """
 
 from __future__ import annotations
@@ -37,14 +37,18 @@ def _kinds(graph: Any) -> Counter[str]:
 def test_operators_are_replaced_and_the_rest_stays(case: Case) -> None:
     text = case.text(lowered=True)
     for gone in case.gone:
-        assert gone in case.text(lowered=False) and gone not in text.split("\n", 1)[1].replace("# ", "#"), text
+        assert gone in case.text(lowered=False) and gone not in text.split("\n", 1)[1].replace(
+            "# ", "#"
+        ), text
     for there in case.there:
         assert there in text, text
 
 
 @pytest.mark.parametrize("case", CASES, ids=_id)
 def test_the_graph_is_the_expected_one(case: Case) -> None:
-    """Line by line, before and after, in canonical text; `python -m tests.lowering.expected` writes it anew."""
+    """Line by line, before and after, in canonical text; `python -m tests.lowering.expected` writes
+    it anew.
+    """
     assert made(case) == read(case.step)[title(case)]
 
 
@@ -59,7 +63,11 @@ def test_nothing_is_expected_of_cases_that_are_gone() -> None:
 def test_answers_stay_the_same(case: Case) -> None:
     original = case.graph()
     if case.step == "flatten-inputs":
-        inputs = (case.inputs[0], None) if len(case.inputs) == 1 else (case.inputs[0], tuple(case.inputs[1:]))
+        inputs = (
+            (case.inputs[0], None)
+            if len(case.inputs) == 1
+            else (case.inputs[0], tuple(case.inputs[1:]))
+        )
         expected = _answers(original, inputs)
     else:
         expected = _answers(original, case.inputs)
@@ -77,8 +85,14 @@ def _corners() -> Iterator[Any]:
     for case in CASES:
         found = BY_TITLE.get((case.step, title(case)), CORNERS.get(case.step, []))
         for number, inputs in enumerate(found):
-            shapes = [f"{str(v.dtype).removeprefix('torch.')}{list(v.shape)}" for v in inputs if hasattr(v, "shape")]
-            yield pytest.param(case, inputs, id=f"{_id(case)}-{number}-{'-'.join(shapes)}".replace(" ", ""))
+            shapes = [
+                f"{str(v.dtype).removeprefix('torch.')}{list(v.shape)}"
+                for v in inputs
+                if hasattr(v, "shape")
+            ]
+            yield pytest.param(
+                case, inputs, id=f"{_id(case)}-{number}-{'-'.join(shapes)}".replace(" ", "")
+            )
 
 
 @pytest.mark.parametrize(("case", "inputs"), _corners())

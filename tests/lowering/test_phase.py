@@ -1,5 +1,5 @@
-"""The phase as a whole: deterministic, linear, traced, transformers in every guise, and models that keep shapes out
-of the graph.
+"""The phase as a whole: deterministic, linear, traced, transformers in every guise, and models that
+keep shapes out of the graph.
 """
 
 from __future__ import annotations
@@ -31,9 +31,14 @@ def test_the_same_file_gives_the_same_text_in_another_process(tmp_path: Path) ->
     torch.manual_seed(0)
     file = tmp_path / "model.pt"
     file.write_bytes(_saved(nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)))
-    code = f"import torch, builder; l = builder.lower(torch.jit.load({str(file)!r})); print(l.digest); print(l.text)"
+    code = (
+        f"import torch, builder; l = builder.lower(torch.jit.load({str(file)!r})); print(l.digest);"
+        " print(l.text)"
+    )
     runs = {
-        subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, check=True).stdout
+        subprocess.run(
+            [sys.executable, "-W", "ignore", "-c", code], capture_output=True, check=True
+        ).stdout
         for _ in range(2)
     }
     assert len(runs) == 1 and len(next(iter(runs))) > 1000
@@ -72,7 +77,9 @@ def test_the_digest_knows_the_scale_of_a_quantised_weight() -> None:
     digests = set()
     for scale, zero_point in ((0.5, 0), (0.25, 0), (0.5, 1)):
         graph = torch._C.parse_ir("graph(%x : Tensor):\n  return (%x)")
-        weight = torch._make_per_tensor_quantized_tensor(torch.ones(30, dtype=torch.int8), scale, zero_point)
+        weight = torch._make_per_tensor_quantized_tensor(
+            torch.ones(30, dtype=torch.int8), scale, zero_point
+        )
         ir.insert_constant(graph, weight, graph.return_node())
         digests.add(builder.LoweredGraph(graph, ("x",), ("output",)).digest)
     assert len(digests) == 3
@@ -93,7 +100,9 @@ def test_encoder_layers_with_a_padding_mask(norm_first: bool, how: str) -> None:
     class Padded(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True, norm_first=norm_first, activation="gelu")
+            layer = nn.TransformerEncoderLayer(
+                8, 2, 16, batch_first=True, norm_first=norm_first, activation="gelu"
+            )
             self.encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
 
         def forward(self, x, padding):
@@ -103,7 +112,11 @@ def test_encoder_layers_with_a_padding_mask(norm_first: bool, how: str) -> None:
     model, x = Padded().eval(), torch.randn(2, 5, 8)
     padding = torch.tensor([[False, False, False, True, True], [False] * 5])
     with torch.no_grad():
-        module = torch.jit.script(model) if how == "script" else torch.jit.trace(model, (x, padding), check_trace=False)
+        module = (
+            torch.jit.script(model)
+            if how == "script"
+            else torch.jit.trace(model, (x, padding), check_trace=False)
+        )
         expected = model(x, padding)
     mask = TensorSpec("bool", ("batch", "time"), dims=SPEC.dims)
     lowered = builder.lower(module, specs=[SPEC, mask], paranoid=[x, padding])
@@ -135,10 +148,15 @@ def test_an_encoder_that_may_pack_its_batch_computes_the_dense_form() -> None:
 def test_an_encoder_that_certainly_packs_its_batch_is_refused_with_the_way_out() -> None:
     padding = torch.tensor([[False, False, False, True, True], [False] * 5])
     with torch.no_grad():
-        traced = torch.jit.trace(_Packed().eval(), (torch.randn(2, 5, 8), padding), check_trace=False)
+        traced = torch.jit.trace(
+            _Packed().eval(), (torch.randn(2, 5, 8), padding), check_trace=False
+        )
     with pytest.raises(LoweringError, match="packs its batch as nested tensors") as caught:
         builder.lower(traced)
-    assert "enable_nested_tensor=False" in caught.value.fix and "in module encoder" in caught.value.where
+    assert (
+        "enable_nested_tensor=False" in caught.value.fix
+        and "in module encoder" in caught.value.where
+    )
 
 
 def test_attention_that_drops_weights_is_refused_with_its_line() -> None:
@@ -147,7 +165,9 @@ def test_attention_that_drops_weights_is_refused_with_its_line() -> None:
 
     with pytest.raises(UnsupportedOperators, match="at random") as caught:
         builder.convert(torch.jit.script(f).graph, [TensorSpec("float32", (1, 2, 4, 8))])
-    assert "test_phase.py" in str(caught.value) and "dropout_p=self.p if self.training" in str(caught.value)
+    assert "test_phase.py" in str(caught.value) and "dropout_p=self.p if self.training" in str(
+        caught.value
+    )
 
 
 def test_scripted_attention_is_straight_when_the_inputs_are_described() -> None:
@@ -170,11 +190,17 @@ def test_trace_stops_where_it_is_told_and_shows_what_changed(tmp_path: Path) -> 
     module = torch.jit.script(nn.Sequential(nn.Linear(4, 4), nn.SiLU(), nn.Dropout()).eval())
     lowered = builder.lower(module, stop_after="unpack-silu", keep_text=True)
     record = lowered.trace[-1]
-    assert record.name == "unpack-silu" and record.changed and record.nodes_after == record.nodes_before + 1
+    assert (
+        record.name == "unpack-silu"
+        and record.changed
+        and record.nodes_after == record.nodes_before + 1
+    )
     assert "-  %7 : Tensor = aten::silu" in record.diff() or "aten::silu" in record.diff()
     assert "\x1b[31m" in record.diff(color=True)
     files = write_sequence(lowered.trace, tmp_path / "sequence")
-    assert files[0].name == "00-start.txt" and any(file.name.endswith("-unpack-silu.txt") for file in files)
+    assert files[0].name == "00-start.txt" and any(
+        file.name.endswith("-unpack-silu.txt") for file in files
+    )
     assert "aten::sigmoid" in files[-1].read_text()
 
 
@@ -193,6 +219,9 @@ def test_a_cell_with_given_states() -> None:
         def forward(self, x, h, c):
             return self.cell(x, (h, c))
 
-    module, inputs = torch.jit.script(Stepped().eval()), (torch.randn(2, 6), torch.randn(2, 4), torch.randn(2, 4))
+    module, inputs = (
+        torch.jit.script(Stepped().eval()),
+        (torch.randn(2, 6), torch.randn(2, 4), torch.randn(2, 4)),
+    )
     for got, want in zip(builder.lower(module).run(*inputs), module(*inputs), strict=True):
         torch.testing.assert_close(got, want)

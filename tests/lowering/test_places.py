@@ -65,15 +65,23 @@ def test_a_script_says_its_line_and_the_text(script: torch.jit.ScriptModule) -> 
 def test_a_trace_says_the_line_of_the_model_before_that_of_torch() -> None:
     module = traced()
     (pdist,) = nodes(module, "aten::pdist")
-    assert where(pdist) == f"{line(PDIST)}: {PDIST}" and source_line(pdist) == f"{line(PDIST)} in module head"
+    assert (
+        where(pdist) == f"{line(PDIST)}: {PDIST}"
+        and source_line(pdist) == f"{line(PDIST)} in module head"
+    )
     (drawn,) = nodes(module, "aten::exponential")
-    assert where(drawn).startswith(f"{line(GUMBEL)}: {GUMBEL} (in ") and "functional.py" in where(drawn)
+    assert where(drawn).startswith(f"{line(GUMBEL)}: {GUMBEL} (in ") and "functional.py" in where(
+        drawn
+    )
 
 
 def test_a_saved_trace_says_the_lines_it_was_made_of_and_its_own_text() -> None:
     module = saved(traced())
     (pdist,) = nodes(module, "aten::pdist")
-    assert where(pdist).startswith(f"{line(PDIST)}, saved as: ") and "pdist" in where(pdist).split("saved as")[1]
+    assert (
+        where(pdist).startswith(f"{line(PDIST)}, saved as: ")
+        and "pdist" in where(pdist).split("saved as")[1]
+    )
     (drawn,) = nodes(module, "aten::exponential")
     assert where(drawn).startswith(line(GUMBEL)) and "exponential" in where(drawn)
 

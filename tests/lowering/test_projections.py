@@ -1,4 +1,6 @@
-"""Packed projections of attention: a layer for each part, whichever way the file cuts them, and the same answers."""
+"""Packed projections of attention: a layer for each part, whichever way the file cuts them, and the
+same answers.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +51,9 @@ def sliced(y: Tensor) -> Tensor:
 def of_two_sizes(y: Tensor) -> Tensor:
     """A query of each head, and one key and value for all."""
     q, k, v = y.split([2 * WIDTH, SIZE, WIDTH - SIZE], dim=2)
-    return attend(q.unflatten(-1, (2 * HEADS, SIZE)).transpose(1, 2), k.unsqueeze(1), v.unsqueeze(1))
+    return attend(
+        q.unflatten(-1, (2 * HEADS, SIZE)).transpose(1, 2), k.unsqueeze(1), v.unsqueeze(1)
+    )
 
 
 def two_of_three(y: Tensor) -> Tensor:
@@ -80,7 +84,9 @@ class Packed(nn.Module):
 
 
 def lowered(module: nn.Module, *inputs: Tensor, **settings: object) -> LoweredGraph:
-    """The traced module, lowered with what the specs say; at another size, too, its answers are the module's."""
+    """The traced module, lowered with what the specs say; at another size, too, its answers are the
+    module's.
+    """
     module = module.eval()
     traced = torch.jit.trace(module, inputs, check_trace=False)
     dims = {"n": (1, 2, 8), "t": (1, 4, 16)}
@@ -89,7 +95,9 @@ def lowered(module: nn.Module, *inputs: Tensor, **settings: object) -> LoweredGr
     found = builder.lower(traced, specs=specs, **settings)
     for case in (inputs, [torch.randn(3, 7, x.size(2), dtype=x.dtype) for x in inputs]):
         wanted = module(*case)
-        for got, truth in zip(found.run(*case), wanted if isinstance(wanted, tuple) else [wanted], strict=True):
+        for got, truth in zip(
+            found.run(*case), wanted if isinstance(wanted, tuple) else [wanted], strict=True
+        ):
             torch.testing.assert_close(got, truth, rtol=2e-6, atol=2e-6)
     return found
 
@@ -155,7 +163,9 @@ class Overlapping(Square):
         return torch.matmul(y[..., :8], y[..., 4:].transpose(1, 2))
 
 
-@pytest.mark.parametrize("module", [TwoReaders(), Gate(), OverTime(), Overlapping()], ids=lambda m: type(m).__name__)
+@pytest.mark.parametrize(
+    "module", [TwoReaders(), Gate(), OverTime(), Overlapping()], ids=lambda m: type(m).__name__
+)
 def test_other_layers_stay_whole(module: nn.Module) -> None:
     assert kinds(lowered(module, torch.randn(2, 4, WIDTH)))["linear"] == 1
 
@@ -174,7 +184,9 @@ def test_a_module_that_shall_run_in_torch_keeps_its_layer() -> None:
 
 
 class MultiHead(nn.Module):
-    """torch's own module by its slow path, which a causal decoder, other keys or a trace with gradients take."""
+    """torch's own module by its slow path, which a causal decoder, other keys or a trace with
+    gradients take.
+    """
 
     def __init__(self, **settings: object) -> None:
         super().__init__()
@@ -195,7 +207,10 @@ def test_multi_head_attention_is_products_of_four_axes(inputs: int, batch_first:
     assert kinds(found)["linear"] == 4 and kinds(found)["reshape"] == 4
     for node in (node for node in found.graph.nodes() if node.kind() == "aten::reshape"):
         made, read = node.inputsAt(0).node().kind(), node.output().uses()[0].user.kind()
-        assert (made, read) in (("aten::linear", "aten::permute"), ("aten::permute", "aten::linear")), (made, read)
+        assert (made, read) in (
+            ("aten::linear", "aten::permute"),
+            ("aten::permute", "aten::linear"),
+        ), (made, read)
 
 
 def test_a_layer_for_many_heads_of_unknown_rank_is_left_alone() -> None:
@@ -206,8 +221,12 @@ def test_a_layer_for_many_heads_of_unknown_rank_is_left_alone() -> None:
 
 def test_rows_keep_their_dtype() -> None:
     found = lowered(Packed(stacked).double(), torch.randn(2, 4, WIDTH).double())
-    weights = [node.inputsAt(1).toIValue() for node in found.graph.nodes() if node.kind() == "aten::linear"]
-    assert [tuple(w.shape) for w in weights] == [(WIDTH, WIDTH)] * 3 and {w.dtype for w in weights} == {torch.float64}
+    weights = [
+        node.inputsAt(1).toIValue() for node in found.graph.nodes() if node.kind() == "aten::linear"
+    ]
+    assert [tuple(w.shape) for w in weights] == [(WIDTH, WIDTH)] * 3 and {
+        w.dtype for w in weights
+    } == {torch.float64}
     assert F.linear(torch.ones(WIDTH).double(), weights[0]).shape == (WIDTH,)
 
 

@@ -1,5 +1,5 @@
-"""Simulated quantisation survives lowering: weights stay unrounded constants beside their scales, and observers are
-off or refused.
+"""Simulated quantisation survives lowering: weights stay unrounded constants beside their scales,
+and observers are off or refused.
 """
 
 from __future__ import annotations
@@ -19,7 +19,9 @@ from builder.errors import LoweringError
 from builder.lowering import ir
 
 # torch.ao warns that it is old, and tracing that it reads its switches.
-pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning", "ignore::FutureWarning")
+pytestmark = pytest.mark.filterwarnings(
+    "ignore::DeprecationWarning", "ignore::UserWarning", "ignore::FutureWarning"
+)
 TENSOR, CHANNEL = "aten::fake_quantize_per_tensor_affine", "aten::fake_quantize_per_channel_affine"
 _CHANNEL_OBSERVER = {
     FakeQuantize: quantization.PerChannelMinMaxObserver,
@@ -43,7 +45,9 @@ class Simulated(nn.Module):
         self.weights, self.values = _fake(kind, True), _fake(kind, False)
 
     def forward(self, x):
-        weight = self.conv.weight * (self.bn.weight / torch.sqrt(self.bn.running_var + 1e-5)).reshape(-1, 1, 1, 1)
+        weight = self.conv.weight * (
+            self.bn.weight / torch.sqrt(self.bn.running_var + 1e-5)
+        ).reshape(-1, 1, 1, 1)
         return self.bn(functional.conv2d(self.values(x), self.weights(weight), self.conv.bias))
 
 
@@ -55,7 +59,9 @@ def _trained(kind: Any) -> Simulated:
 
 
 def _exported(model: nn.Module, how: str) -> Any:
-    return torch.jit.script(model) if how == "script" else torch.jit.trace(model, X, check_trace=False)
+    return (
+        torch.jit.script(model) if how == "script" else torch.jit.trace(model, X, check_trace=False)
+    )
 
 
 X = torch.randn(2, 2, 8, 8, generator=torch.Generator().manual_seed(1))
@@ -81,7 +87,9 @@ def test_an_observer_at_work_is_refused_by_name(kind: Any, how: str) -> None:
     with pytest.raises(LoweringError, match=r"observes|changes a constant") as caught:
         builder.lower(_exported(_trained(kind), how))
     assert "torch.ao.quantization.disable_observer" in caught.value.fix
-    assert ("torch/ao/quantization" if how == "script" else "in module values") in caught.value.where
+    assert (
+        "torch/ao/quantization" if how == "script" else "in module values"
+    ) in caught.value.where
 
 
 @KINDS
@@ -95,14 +103,19 @@ def test_switched_off_there_is_none(kind: Any) -> None:
 
 def test_quantisation_aware_training_as_torch_prepares_it() -> None:
     torch.manual_seed(0)
-    model = nn.Sequential(nn.Conv2d(2, 3, 3), nn.BatchNorm2d(3), nn.ReLU(), nn.Flatten(), nn.Linear(108, 5)).train()
+    model = nn.Sequential(
+        nn.Conv2d(2, 3, 3), nn.BatchNorm2d(3), nn.ReLU(), nn.Flatten(), nn.Linear(108, 5)
+    ).train()
     model = quantization.fuse_modules_qat(model, [["0", "1", "2"]])
     model.qconfig = quantization.get_default_qat_qconfig("fbgemm")
     model = quantization.prepare_qat(model)
     model(X)
     model.eval().apply(quantization.disable_observer)
     lowered = builder.lower(torch.jit.trace(model, X, check_trace=False))
-    assert len(ir.nodes_of(lowered.graph, CHANNEL)) == 2 and len(ir.nodes_of(lowered.graph, TENSOR)) == 2
+    assert (
+        len(ir.nodes_of(lowered.graph, CHANNEL)) == 2
+        and len(ir.nodes_of(lowered.graph, TENSOR)) == 2
+    )
     assert not ir.nodes_of(lowered.graph, "aten::copy_", "aten::fused_moving_avg_obs_fake_quant")
     torch.testing.assert_close(lowered.run(X)[0], model(X), rtol=0, atol=0)
 
@@ -116,44 +129,73 @@ ops: Any = torch.ops.aten
 FORMS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "numbers": (TENSOR, lambda w: torch.fake_quantize_per_tensor_affine(w, 0.02, 3, -128, 127)),
     "tensors": (TENSOR, lambda w: torch.fake_quantize_per_tensor_affine(w, S, Z, -128, 127)),
-    "channels": (CHANNEL, lambda w: torch.fake_quantize_per_channel_affine(w, ROWS, ZEROS, 0, -128, 127)),
-    "mask": (TENSOR, lambda w: ops.fake_quantize_per_tensor_affine_cachemask(w, 0.02, 3, -128, 127)[0]),
+    "channels": (
+        CHANNEL,
+        lambda w: torch.fake_quantize_per_channel_affine(w, ROWS, ZEROS, 0, -128, 127),
+    ),
+    "mask": (
+        TENSOR,
+        lambda w: ops.fake_quantize_per_tensor_affine_cachemask(w, 0.02, 3, -128, 127)[0],
+    ),
     "channels and mask": (
-        CHANNEL, lambda w: ops.fake_quantize_per_channel_affine_cachemask(w, ROWS, ZEROS, 0, -128, 127)[0]),
+        CHANNEL,
+        lambda w: ops.fake_quantize_per_channel_affine_cachemask(w, ROWS, ZEROS, 0, -128, 127)[0],
+    ),
     "switch": (
-        TENSOR, lambda w: ops._fake_quantize_per_tensor_affine_cachemask_tensor_qparams(w, S, Z, ON, -128, 127)[0]),
+        TENSOR,
+        lambda w: ops._fake_quantize_per_tensor_affine_cachemask_tensor_qparams(
+            w, S, Z, ON, -128, 127
+        )[0],
+    ),
     "learned": (
-        TENSOR, lambda w: ops._fake_quantize_learnable_per_tensor_affine(w, S, LEARNED[:1], -128, 127, 1.0)),
+        TENSOR,
+        lambda w: ops._fake_quantize_learnable_per_tensor_affine(w, S, LEARNED[:1], -128, 127, 1.0),
+    ),
     "learned channels": (
-        CHANNEL, lambda w: ops._fake_quantize_learnable_per_channel_affine(w, ROWS, LEARNED, 0, -128, 127, 1.0)),
+        CHANNEL,
+        lambda w: ops._fake_quantize_learnable_per_channel_affine(
+            w, ROWS, LEARNED, 0, -128, 127, 1.0
+        ),
+    ),
     "helper": (
         TENSOR,
         lambda w: ops._fused_moving_avg_obs_fq_helper(
-            w, OFF, ON, LEAST, MOST, S, Z, 0.01, -128, 127, 0)[0]),
-}  # fmt: skip
+            w, OFF, ON, LEAST, MOST, S, Z, 0.01, -128, 127, 0
+        )[0],
+    ),
+}
 
 
 @pytest.mark.parametrize("form", FORMS)
 def test_every_form_is_one_of_two(form: str) -> None:
     """Of a weight: nothing but constants goes in, and the operator stays."""
     kind, function = FORMS[form]
-    graph = torch.jit.trace(lambda x: functional.linear(x, function(W)), torch.ones(2, 4), check_trace=False).graph
+    graph = torch.jit.trace(
+        lambda x: functional.linear(x, function(W)), torch.ones(2, 4), check_trace=False
+    ).graph
     lowered = builder.lower(graph)
     assert len(ir.nodes_of(lowered.graph, kind)) == 1
     found = [node.kind() for node in ir.walk(lowered.graph) if node.kind().startswith("aten::")]
     assert set(found) == {kind, "aten::linear"}
-    torch.testing.assert_close(lowered.run(torch.ones(2, 4))[0], functional.linear(torch.ones(2, 4), function(W)))
+    torch.testing.assert_close(
+        lowered.run(torch.ones(2, 4))[0], functional.linear(torch.ones(2, 4), function(W))
+    )
 
 
 def test_a_pair_stays_a_pair() -> None:
     def f(x):
         weight = torch.quantize_per_channel(W * 2, ROWS, ZEROS, 0, torch.qint8).dequantize()
-        return functional.linear(torch.quantize_per_tensor(x, 0.1, 0, torch.qint8).dequantize(), weight)
+        return functional.linear(
+            torch.quantize_per_tensor(x, 0.1, 0, torch.qint8).dequantize(), weight
+        )
 
     x = torch.randn(2, 4)
     lowered = builder.lower(torch.jit.trace(f, x, check_trace=False).graph)
     kinds = [node.kind() for node in ir.walk(lowered.graph) if "quantize" in node.kind()]
-    assert sorted(kinds) == ["aten::dequantize"] * 2 + ["aten::quantize_per_channel", "aten::quantize_per_tensor"]
+    assert sorted(kinds) == ["aten::dequantize"] * 2 + [
+        "aten::quantize_per_channel",
+        "aten::quantize_per_tensor",
+    ]
     torch.testing.assert_close(lowered.run(x)[0], f(x), rtol=0, atol=0)
 
 
@@ -164,12 +206,17 @@ def test_a_kernel_is_known_through_its_quantisation() -> None:
 
     x = torch.randn(2, 3, 9)
     lowered = builder.lower(torch.jit.trace(f, x, check_trace=False).graph)
-    assert lowered.graph.findNode("aten::_convolution") is not None and lowered.graph.findNode(TENSOR) is not None
+    assert (
+        lowered.graph.findNode("aten::_convolution") is not None
+        and lowered.graph.findNode(TENSOR) is not None
+    )
     torch.testing.assert_close(lowered.run(x)[0], f(x), rtol=1e-5, atol=1e-6)
 
 
 class Counting(nn.Module):
-    """Writes a buffer where nobody reads that constant: torch's dead code elimination would drop it."""
+    """Writes a buffer where nobody reads that constant: torch's dead code elimination would drop
+    it.
+    """
 
     def __init__(self, branch: bool) -> None:
         super().__init__()

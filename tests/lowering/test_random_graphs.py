@@ -1,8 +1,8 @@
-"""Random programs: whatever operators meet, in place or not, through views or not, the lowered graph answers like
-TorchScript.
+"""Random programs: whatever operators meet, in place or not, through views or not, the lowered
+graph answers like TorchScript.
 
-`python tests/lowering/test_random_graphs.py 5000` runs that many from seed 0 on; the seeds of counter-examples are
-kept in SEEDS.
+`python tests/lowering/test_random_graphs.py 5000` runs that many from seed 0 on; the seeds of
+counter-examples are kept in SEEDS.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 import builder
 from builder.errors import LoweringError
 
-# Statements over float tensors of shape (3, 4) in a, b, c, d; each keeps that shape. {x} {y} are tensors, {n} {k}
-# small numbers.
+# Statements over float tensors of shape (3, 4) in a, b, c, d; each keeps that shape. {x} {y} are
+# tensors, {n} {k} small numbers.
 VALUES = [
     "{x} = {y} + {n}",
     "{x} = {y} * {x}",
@@ -32,7 +32,8 @@ VALUES = [
     "{x} = F.log_softmax({y}, dim={k})",
     "{x} = {y} - torch.std({x}, {k}, keepdim=True)",
     "{x} = {y} / (1 + torch.var({x}, 1, unbiased=False, keepdim=True))",
-    "{x} = torch.remainder({y} + 0.1234, {n} + 0.5)",  # off the steps, where rounding decides which side it is
+    # off the steps, where rounding decides which side it is
+    "{x} = torch.remainder({y} + 0.1234, {n} + 0.5)",
     "{x} = ({y} + 0.1234) // 0.7",
     "{x} = torch.rsqrt({y}.abs() + 0.1)",
     "{x} = {y}.clone()",
@@ -47,7 +48,10 @@ VALUES = [
     "{x} = torch.where({y} > 0, {x}, {y})",
     "{x} = {y}.masked_fill({x} > 0.5, 1.0)",
     "{x} = torch.stack([{y}, {x}]).sum(0)",
-    "{x} = F.scaled_dot_product_attention({y}[None], {x}[None], {y}[None], is_causal=True).squeeze(0)",
+    (
+        "{x} = F.scaled_dot_product_attention({y}[None], {x}[None], {y}[None],"
+        " is_causal=True).squeeze(0)"
+    ),
     "{x} = {y}.tile([2, 1])[:3].clone()",
     "{x} = torch.softmax({y}, -1) + {n}",
     "{x} = {y}.view(4, 3).reshape(3, 4).clone()",
@@ -89,8 +93,14 @@ VIEWS = [
 LISTS = [
     "held = [{x}, {y}]\n    held.append({x} + 1)\n    {y} = held[{k}] + held[-1]",
     "held = [{x}]\n    held[0].add_(1)\n    {y} = torch.cat(held)",
-    'named = {{"p": {x}}}\n    named.update({{"q": {y}, "p": {x} + 1}})\n    {y} = named["q"] + named["p"]',
-    'kept = {{"p": {x}}}\n    kept["p"].add_({n})\n    {y} = kept.copy()["p"] * kept.setdefault("q", {y})',
+    (
+        'named = {{"p": {x}}}\n    named.update({{"q": {y}, "p": {x} + 1}})\n    {y} = named["q"] +'
+        ' named["p"]'
+    ),
+    (
+        'kept = {{"p": {x}}}\n    kept["p"].add_({n})\n    {y} = kept.copy()["p"] *'
+        ' kept.setdefault("q", {y})'
+    ),
     'many = {{"p": {x}, "q": {y}}}\n    for one in many.values():\n        {x} = {x} + one',
     "sizes = [3]\n    sizes += [4]\n    {x} = {y}.t().reshape(sizes)",
 ]
@@ -117,18 +127,21 @@ def program(seed: int, length: int = 8) -> str:
             lines.append(pick(LISTS))
         elif shape < 0.9:
             lines.append(
-                f"if bool({rng.choice('ab')}.sum() > 0):\n        {pick(WRITES)}\n    else:\n        {pick(WRITES)}"
+                f"if bool({rng.choice('ab')}.sum() > 0):\n        {pick(WRITES)}\n    else:\n      "
+                f"  {pick(WRITES)}"
             )
         else:
             turns = rng.choice(["2", "int(a.size(0))"])
-            lines.append(f"for i in range({turns}):\n        {pick(WRITES)}\n        {pick(VALUES)}")
+            lines.append(
+                f"for i in range({turns}):\n        {pick(WRITES)}\n        {pick(VALUES)}"
+            )
     body = "\n    ".join(lines)
     return f"def f(a: Tensor, b: Tensor, w: Tensor):\n    {body}\n    return a, b, c, v\n"
 
 
 def check(seed: int) -> str:
-    """`equal`, `refused` where a write cannot be told, `invalid` where torch itself fails; an AssertionError with
-    the program where the answers differ.
+    """`equal`, `refused` where a write cannot be told, `invalid` where torch itself fails; an
+    AssertionError with the program where the answers differ.
     """
     source = program(seed).replace("F.", "torch.nn.functional.")
     names = {"torch": torch, "Tensor": torch.Tensor, "__name__": __name__}
@@ -149,7 +162,9 @@ def check(seed: int) -> str:
     except RuntimeError:
         return "invalid"  # a view of strides that do not fit
     try:
-        torch.testing.assert_close(lowered.run(a.clone(), b.clone()), expected, rtol=1e-3, atol=1e-4, equal_nan=True)
+        torch.testing.assert_close(
+            lowered.run(a.clone(), b.clone()), expected, rtol=1e-3, atol=1e-4, equal_nan=True
+        )
     except AssertionError as error:
         raise AssertionError(f"seed {seed}: {error}\n{source}\n{lowered.text}") from None
     return "equal"

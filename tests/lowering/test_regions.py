@@ -1,4 +1,6 @@
-"""What stands around a computation is dropped: contexts, forks; objects that hold values are refused by name."""
+"""What stands around a computation is dropped: contexts, forks; objects that hold values are
+refused by name.
+"""
 
 from __future__ import annotations
 
@@ -55,7 +57,14 @@ def test_what_stands_around_is_dropped(kind: type[nn.Module]) -> None:
     lowered = builder.lower(scripted)
     for x in (torch.ones(2, 4), -torch.ones(1, 4)):
         torch.testing.assert_close(lowered.run(x)[0], scripted(x))
-    gone = ("prim::CreateObject", "prim::Enter", "prim::Exit", "prim::SetAttr", "prim::fork", "aten::wait")
+    gone = (
+        "prim::CreateObject",
+        "prim::Enter",
+        "prim::Exit",
+        "prim::SetAttr",
+        "prim::fork",
+        "aten::wait",
+    )
     assert not ir.nodes_of(lowered.graph, *gone)
 
 
@@ -95,6 +104,8 @@ class Mixed(nn.Module):
     ("module", "name", "fix"), [(Totals(), "Total", "variables"), (Mixed(), "autocast", "manifest")]
 )
 def test_an_object_is_refused_by_its_name(module: nn.Module, name: str, fix: str) -> None:
-    with pytest.raises(LoweringError, match=rf"an object of the class \S*\.{name} is made") as error:
+    with pytest.raises(
+        LoweringError, match=rf"an object of the class \S*\.{name} is made"
+    ) as error:
         builder.lower(torch.jit.script(module))
     assert "test_regions.py:" in error.value.where and fix in error.value.fix

@@ -1,4 +1,6 @@
-"""Transposes behind layers: attention asks its layers of the tensor as it came, and answers the same."""
+"""Transposes behind layers: attention asks its layers of the tensor as it came, and answers the
+same.
+"""
 
 from __future__ import annotations
 
@@ -14,12 +16,26 @@ from torch import Tensor, nn
 
 import builder
 from builder.lowering import LoweredGraph, ir
-from builder.lowering.passes.amounts import ONE, Amount, alias, amount, common, filled, product, renamed
+from builder.lowering.passes.amounts import (
+    ONE,
+    Amount,
+    alias,
+    amount,
+    common,
+    filled,
+    product,
+    renamed,
+)
 
 WIDTH, HEADS = 12, 3
 MOVES = ("aten::transpose", "aten::permute")
 DIMS = {"n": (1, 2, 8), "t": (1, 4, 16), "s": (1, 5, 16)}
-SIZES = ({"n": 2, "t": 4, "s": 5}, {"n": 3, "t": 7, "s": 2}, {"n": 1, "t": 1, "s": 1}, {"n": 4, "t": 4, "s": 4})
+SIZES = (
+    {"n": 2, "t": 4, "s": 5},
+    {"n": 3, "t": 7, "s": 2},
+    {"n": 1, "t": 1, "s": 1},
+    {"n": 4, "t": 4, "s": 4},
+)
 Axes = tuple[Any, ...]
 
 
@@ -33,21 +49,35 @@ def drawn(axes: Axes, sizes: dict[str, int], dtype: str) -> Tensor:
     return masked
 
 
-def lowered(module: nn.Module, *axes: Axes, script: bool = False, masks: int = 0, **settings: Any) -> LoweredGraph:
-    """The module lowered with what the specs say; its answers are the module's at every size. The last `masks` inputs
-    hold booleans."""
+def lowered(
+    module: nn.Module, *axes: Axes, script: bool = False, masks: int = 0, **settings: Any
+) -> LoweredGraph:
+    """The module lowered with what the specs say; its answers are the module's at every size. The
+    last `masks` inputs hold booleans.
+    """
     module, dtypes = module.eval(), ["float32"] * (len(axes) - masks) + ["bool"] * masks
-    cases = [[drawn(one, sizes, dtype) for one, dtype in zip(axes, dtypes, strict=True)] for sizes in SIZES]
+    cases = [
+        [drawn(one, sizes, dtype) for one, dtype in zip(axes, dtypes, strict=True)]
+        for sizes in SIZES
+    ]
     with torch.enable_grad():
-        made = torch.jit.script(module) if script else torch.jit.trace(module, cases[0], check_trace=False)
+        made = (
+            torch.jit.script(module)
+            if script
+            else torch.jit.trace(module, cases[0], check_trace=False)
+        )
     specs = [
-        builder.TensorSpec(dtype, one, dims={axis: DIMS[axis] for axis in one if isinstance(axis, str)})
+        builder.TensorSpec(
+            dtype, one, dims={axis: DIMS[axis] for axis in one if isinstance(axis, str)}
+        )
         for one, dtype in zip(axes, dtypes, strict=True)
     ]
     found = builder.lower(made, specs=specs, **settings)
     for case in cases:
         wanted = module(*case)
-        for got, truth in zip(found.run(*case), wanted if isinstance(wanted, tuple) else [wanted], strict=True):
+        for got, truth in zip(
+            found.run(*case), wanted if isinstance(wanted, tuple) else [wanted], strict=True
+        ):
             torch.testing.assert_close(got, truth, rtol=2e-6, atol=2e-6)
     return found
 
@@ -58,13 +88,20 @@ def moves(found: LoweredGraph) -> list[Any]:
 
 def of_moved(found: LoweredGraph) -> list[Any]:
     """The layers that read a transposed value."""
-    return [node for node in ir.nodes_of(found.graph, "aten::linear") if node.inputsAt(0).node().kind() in MOVES]
+    return [
+        node
+        for node in ir.nodes_of(found.graph, "aten::linear")
+        if node.inputsAt(0).node().kind() in MOVES
+    ]
 
 
 def batch_first(found: LoweredGraph) -> bool:
-    """Whether there is nothing but what attention written with the batch first has: a permute each for queries, keys,
-    values and what comes out, and the transpose of the keys."""
-    orders = [ir.int_list(node.inputsAt(1)) for node in moves(found) if node.kind() == "aten::permute"]
+    """Whether there is nothing but what attention written with the batch first has: a permute each
+    for queries, keys, values and what comes out, and the transpose of the keys.
+    """
+    orders = [
+        ir.int_list(node.inputsAt(1)) for node in moves(found) if node.kind() == "aten::permute"
+    ]
     return not of_moved(found) and orders == [[0, 2, 1, 3]] * 4 and len(moves(found)) == 5
 
 
@@ -163,10 +200,14 @@ def test_no_layer_reads_a_transposed_value(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["weights", "weights of heads"])
 def test_attention_that_tells_its_weights_is_what_it_is_with_the_batch_first(name: str) -> None:
-    """Its products have the heads of all in one axis; each permute is read by the reshape that joins them."""
+    """Its products have the heads of all in one axis; each permute is read by the reshape that
+    joins them.
+    """
     module, axes, masks = OTHERS[name]
     found = lowered(module, *axes, masks=masks)
-    orders = [ir.int_list(node.inputsAt(1)) for node in moves(found) if node.kind() == "aten::permute"]
+    orders = [
+        ir.int_list(node.inputsAt(1)) for node in moves(found) if node.kind() == "aten::permute"
+    ]
     assert orders == [[0, 2, 1, 3]] * 4 and len(moves(found)) == 5
 
 
@@ -203,8 +244,10 @@ class InARow(nn.Module):
 
 @pytest.mark.parametrize("script", [True, False])
 def test_one_behind_another(script: bool) -> None:
-    """Scripted, the second asks for the dtype of what the first makes; while that was not known, both of its ways of
-    computing stayed in the graph, with the transposes of the one that is never taken."""
+    """Scripted, the second asks for the dtype of what the first makes; while that was not known,
+    both of its ways of computing stayed in the graph, with the transposes of the one that is never
+    taken.
+    """
     found = lowered(InARow(), X, script=script)
     assert not of_moved(found) and len(moves(found)) == 10
     assert not ir.nodes_of(found.graph, "prim::If", "prim::dtype")
@@ -227,7 +270,9 @@ def test_the_time_first_stays_as_it_is() -> None:
 class Layer(nn.Module):
     """A layer with what stands around it."""
 
-    def __init__(self, around: Callable[[Any, Tensor], Any], inputs: int = WIDTH, outputs: int = WIDTH) -> None:
+    def __init__(
+        self, around: Callable[[Any, Tensor], Any], inputs: int = WIDTH, outputs: int = WIDTH
+    ) -> None:
         super().__init__()
         torch.manual_seed(0)
         self.linear, self.around = nn.Linear(inputs, outputs), around
@@ -245,11 +290,15 @@ GONE: dict[str, Callable[[Any, Tensor], Any]] = {
     "and forth": lambda f, x: f(f(x.permute(1, 0, 2)).permute(1, 0, 2)),
     "unflattened": lambda f, x: f(x.transpose(0, 1)).unflatten(-1, (3, -1)).permute(1, 0, 2, 3),
     "heads": lambda f, x: f(x.transpose(0, 1)).view(x.size(1), x.size(0), 3, 4).permute(1, 0, 2, 3),
-    "inferred": lambda f, x: f(x.transpose(0, 1)).reshape(x.size(1), x.size(0), 3, -1).permute(1, 0, 2, 3),
-    "inferred batch": lambda f, x: f(x.transpose(0, 1)).reshape(x.size(1), -1, 3, 4).permute(1, 0, 2, 3),
-    "joined": lambda f, x: f(x.unflatten(2, (3, 4)).permute(1, 0, 2, 3).reshape(x.size(1), x.size(0), 12)).transpose(
-        0, 1
+    "inferred": lambda f, x: (
+        f(x.transpose(0, 1)).reshape(x.size(1), x.size(0), 3, -1).permute(1, 0, 2, 3)
     ),
+    "inferred batch": lambda f, x: (
+        f(x.transpose(0, 1)).reshape(x.size(1), -1, 3, 4).permute(1, 0, 2, 3)
+    ),
+    "joined": lambda f, x: f(
+        x.unflatten(2, (3, 4)).permute(1, 0, 2, 3).reshape(x.size(1), x.size(0), 12)
+    ).transpose(0, 1),
     "a product": lambda f, x: torch.matmul(x.transpose(0, 1), f.weight).transpose(0, 1),
     "nothing": lambda f, x: f(x.permute(0, 1, 2)),
 }
@@ -262,7 +311,10 @@ def test_transposes_that_meet_are_gone(name: str) -> None:
 
 
 def test_the_only_size_that_is_not_a_number_is_inferred() -> None:
-    found = lowered(Layer(lambda f, x: f(x.transpose(0, 1)).reshape(-1, 1, 3, 4).permute(1, 0, 2, 3)), (1, "t", WIDTH))
+    found = lowered(
+        Layer(lambda f, x: f(x.transpose(0, 1)).reshape(-1, 1, 3, 4).permute(1, 0, 2, 3)),
+        (1, "t", WIDTH),
+    )
     assert not moves(found), found.graph
 
 
@@ -284,7 +336,9 @@ def test_sizes_of_what_is_transposed_stay_right() -> None:
 def test_a_layer_keeps_the_module_that_it_is_of() -> None:
     """Also one that is made anew because of a transpose outside of it."""
     found = lowered(Layer(GONE["joined"]), X)
-    assert [node.scopeName() for node in ir.nodes_of(found.graph, "aten::linear")] == ["__module.linear"]
+    assert [node.scopeName() for node in ir.nodes_of(found.graph, "aten::linear")] == [
+        "__module.linear"
+    ]
 
 
 def test_every_reader_has_its_own() -> None:
@@ -303,7 +357,9 @@ def test_a_transpose_of_the_last_axis_stays() -> None:
 
 
 def test_a_value_of_unknown_rank_is_left_alone() -> None:
-    traced = torch.jit.trace(Layer(GONE["there and back"]).eval(), torch.randn(2, 4, WIDTH), check_trace=False)
+    traced = torch.jit.trace(
+        Layer(GONE["there and back"]).eval(), torch.randn(2, 4, WIDTH), check_trace=False
+    )
     found = builder.lower(traced)
     assert len(of_moved(found)) == 1 and len(moves(found)) == 2
 
@@ -346,7 +402,9 @@ def test_a_layer_is_not_brought_into_a_branch() -> None:
 
 
 def test_a_size_that_only_looks_the_same() -> None:
-    """A table of one row for all, or of one for each: what is as long as it is told by the sum, not by one of both."""
+    """A table of one row for all, or of one for each: what is as long as it is told by the sum, not
+    by one of both.
+    """
 
     class Model(nn.Module):
         def __init__(self) -> None:
@@ -361,7 +419,9 @@ def test_a_size_that_only_looks_the_same() -> None:
     module = Model().eval()
     rows = builder.TensorSpec("float32", ("m", "t", WIDTH), dims={"m": (1, 1, 8), "t": DIMS["t"]})
     given = builder.TensorSpec("float32", X, dims={"n": DIMS["n"], "t": DIMS["t"]})
-    traced = torch.jit.trace(module, (torch.randn(2, 4, WIDTH), torch.randn(1, 4, WIDTH)), check_trace=False)
+    traced = torch.jit.trace(
+        module, (torch.randn(2, 4, WIDTH), torch.randn(1, 4, WIDTH)), check_trace=False
+    )
     found = builder.lower(traced, specs=[given, rows])
     assert not of_moved(found)
     for n, m in ((3, 1), (3, 3), (1, 1)):
@@ -380,8 +440,16 @@ N, T = named("n"), named("t")
     ("before", "after", "expected"),
     [
         ([N, T, amount(12)], [N, T, amount(3), amount(4)], [(0, 0), (1, 1), (2, 2), (2, 3)]),
-        ([N, T, amount(12)], [N, named("t", number=3), amount(4)], [(0, 0), (1, 1), (2, 1), (2, 2)]),
-        ([N, T, amount(3), amount(4)], [named("n", "t"), amount(12)], [(0, 0), (1, 0), (2, 1), (3, 1)]),
+        (
+            [N, T, amount(12)],
+            [N, named("t", number=3), amount(4)],
+            [(0, 0), (1, 1), (2, 1), (2, 2)],
+        ),
+        (
+            [N, T, amount(3), amount(4)],
+            [named("n", "t"), amount(12)],
+            [(0, 0), (1, 0), (2, 1), (3, 1)],
+        ),
         ([amount(6), amount(4)], [amount(3), amount(8)], [(0, 0), (0, 1), (1, 1)]),
         ([N, amount(4)], [N, ONE, amount(4)], [(0, 0), (1, 1), (1, 2)]),
         ([ONE, N], [N], [(0, 0), (1, 0)]),
@@ -411,7 +479,9 @@ def test_an_inferred_axis_is_what_is_left() -> None:
 def test_one_size_may_have_two_names() -> None:
     other = alias(named("n", "t", number=4), named("n", "b", number=4))
     assert other == {"b": "t"} and renamed(named("n", "b"), other) == named("n", "t")
-    assert not alias(named("n", "t"), named("a", "b")) and not alias(named("n", number=2), named("b", number=4))
+    assert not alias(named("n", "t"), named("a", "b")) and not alias(
+        named("n", number=2), named("b", number=4)
+    )
 
 
 class Program(nn.Module):
@@ -426,7 +496,15 @@ class Program(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         draw, axes = random.Random(self.seed), [["n"], ["t"], [2, 2, 3]]
         self.sizes = {"n": x.size(0), "t": x.size(1)}
-        steps = [self.permuted, self.swapped, self.apart, self.joined, self.layered, self.joined, self.layered]
+        steps = [
+            self.permuted,
+            self.swapped,
+            self.apart,
+            self.joined,
+            self.layered,
+            self.joined,
+            self.layered,
+        ]
         for _ in range(10):
             x, axes = draw.choice(steps)(draw, x, axes)
         return x
@@ -458,7 +536,14 @@ class Program(nn.Module):
 
     def joined(self, draw: random.Random, x: Tensor, axes: list[Any]) -> tuple[Tensor, list[Any]]:
         at = draw.randrange(len(axes))
-        return self.shaped(x, [*axes[:at], [*axes[at], *(axes[at + 1] if at + 1 < len(axes) else [])], *axes[at + 2 :]])
+        return self.shaped(
+            x,
+            [
+                *axes[:at],
+                [*axes[at], *(axes[at + 1] if at + 1 < len(axes) else [])],
+                *axes[at + 2 :],
+            ],
+        )
 
     def layered(self, draw: random.Random, x: Tensor, axes: list[Any]) -> tuple[Tensor, list[Any]]:
         if not all(isinstance(factor, int) for factor in axes[-1]):
@@ -473,8 +558,16 @@ def test_random_programs_answer_the_same(seed: int) -> None:
 
 def test_random_programs_are_not_left_alone() -> None:
     """The pass has something to do in most of them."""
-    traced = [torch.jit.trace(Program(seed).eval(), torch.randn(2, 4, WIDTH), check_trace=False) for seed in range(20)]
+    traced = [
+        torch.jit.trace(Program(seed).eval(), torch.randn(2, 4, WIDTH), check_trace=False)
+        for seed in range(20)
+    ]
     spec = builder.TensorSpec("float32", X, dims={axis: DIMS[axis] for axis in ("n", "t")})
     traces = [builder.lower(one, specs=[spec], keep_text=True).trace for one in traced]
-    changed = [step.before != step.after for trace in traces for step in trace if step.name == "sink-transposes"]
+    changed = [
+        step.before != step.after
+        for trace in traces
+        for step in trace
+        if step.name == "sink-transposes"
+    ]
     assert sum(changed) > 10, changed

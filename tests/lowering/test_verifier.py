@@ -30,7 +30,9 @@ def _run(rewrite: Any, **promises: Any) -> None:
 
 
 def test_a_broken_promise_is_named() -> None:
-    with pytest.raises(LoweringError, match=r"pass broken is defective: aten::tanh is left") as caught:
+    with pytest.raises(
+        LoweringError, match=r"pass broken is defective: aten::tanh is left"
+    ) as caught:
         _run(lambda graph, context: None, removes=("aten::tanh",))
     assert "test_verifier.py" in caught.value.where
 
@@ -67,13 +69,21 @@ def test_a_value_out_of_scope_is_named() -> None:
 
 def test_scopes_are_read_from_the_text() -> None:
     assert _out_of_scope(str(_graph())) is None
-    assert _out_of_scope("graph(%x : Tensor):\n  %z : Tensor = aten::relu(%y)\n  return (%z)\n") == "%y"
+    assert (
+        _out_of_scope("graph(%x : Tensor):\n  %z : Tensor = aten::relu(%y)\n  return (%z)\n")
+        == "%y"
+    )
 
 
 def test_a_line_is_taken_apart_once_and_says_what_it_makes_and_reads() -> None:
     lines = Lines()
     line = lines['  %a.1 : str, %b : int = aten::format(%c, "%d # = x") # m.py:3:1']
-    assert (line.made, line.read, line.kind, line.without_place) == (("%a.1", "%b"), ("%c",), "aten::format", False)
+    assert (line.made, line.read, line.kind, line.without_place) == (
+        ("%a.1", "%b"),
+        ("%c",),
+        "aten::format",
+        False,
+    )
     assert lines["  %y : Tensor = aten::relu(%x)"].without_place and len(lines) == 2
     assert (
         lines["    block0(%i : int):"].opens

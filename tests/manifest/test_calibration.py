@@ -33,7 +33,9 @@ def test_calibration_is_read_with_its_defaults(tmp_path: Path) -> None:
 
 def test_every_key_of_calibration(tmp_path: Path) -> None:
     text = "calibration: {data: [goldens], method: percentile, percentile: 99.9, skip: [head/*]}\n"
-    assert spec(tmp_path, GOOD + text).calibration == Calibration(("goldens",), "percentile", 99.9, ("head/*",))
+    assert spec(tmp_path, GOOD + text).calibration == Calibration(
+        ("goldens",), "percentile", 99.9, ("head/*",)
+    )
 
 
 def test_endpoints_and_noise(tmp_path: Path) -> None:
@@ -50,10 +52,18 @@ def test_endpoints_and_noise(tmp_path: Path) -> None:
         ("calibration: {}", 7, "calibration has no 'data'"),
         ("calibration: {data: []}", 7, "calibration.data is empty"),
         ("calibration: {data: golden}", 7, "must be a list"),
-        ("calibration: {data: [golden]}", 7, "must be goldens, an .npz or an .npy file, not 'golden'"),
+        (
+            "calibration: {data: [golden]}",
+            7,
+            "must be goldens, an .npz or an .npy file, not 'golden'",
+        ),
         ("calibration: {data: [none.npz]}", 7, "there is no file"),
         ("calibration: {data: [goldens], method: minmax}", 7, "did you mean 'max'"),
-        ("calibration: {data: [goldens], method: percentile, percentile: 10}", 7, "must be at least 50"),
+        (
+            "calibration: {data: [goldens], method: percentile, percentile: 10}",
+            7,
+            "must be at least 50",
+        ),
         ("calibration: {data: [goldens], percentile: 99}", 7, "only the method percentile has one"),
         ("calibration: {data: [goldens], methd: max}", 7, "did you mean 'method'"),
         ("io: fp32", 7, "one of module, fp16"),

@@ -1,4 +1,6 @@
-"""Values of a manifest changed in place: nothing else moves, and what cannot be changed so is refused."""
+"""Values of a manifest changed in place: nothing else moves, and what cannot be changed so is
+refused.
+"""
 
 from __future__ import annotations
 
@@ -31,19 +33,37 @@ def changed(folder: Path, text: str, values: dict[str, Any] = FOUND) -> str:
 @pytest.mark.parametrize(
     ("before", "after"),
     [
-        (HEAD + TAIL, HEAD + TAIL.replace("# the end", "precision: fp16\n" + WRITTEN + "# the end")),
-        (HEAD + "precision: fp32  # for now\n" + TAIL, HEAD + "precision: fp16  # for now\n" + TAIL.replace(
-            "# the end", WRITTEN + "# the end")),
-        (HEAD + "keep_fp32: [a]   # one\nprecision: bf16\n" + TAIL,
-         HEAD + WRITTEN.rstrip() + "   # one\nprecision: fp16\n" + TAIL),
-        (HEAD + "precision: fp16\nkeep_fp32:\n  - a  # one\n  - b\n# dims\n" + TAIL,
-         HEAD + "precision: fp16\nkeep_fp32:\n  " + WRITTEN.removeprefix("keep_fp32: ") + "# dims\n" + TAIL),
+        (
+            HEAD + TAIL,
+            HEAD + TAIL.replace("# the end", "precision: fp16\n" + WRITTEN + "# the end"),
+        ),
+        (
+            HEAD + "precision: fp32  # for now\n" + TAIL,
+            HEAD
+            + "precision: fp16  # for now\n"
+            + TAIL.replace("# the end", WRITTEN + "# the end"),
+        ),
+        (
+            HEAD + "keep_fp32: [a]   # one\nprecision: bf16\n" + TAIL,
+            HEAD + WRITTEN.rstrip() + "   # one\nprecision: fp16\n" + TAIL,
+        ),
+        (
+            HEAD + "precision: fp16\nkeep_fp32:\n  - a  # one\n  - b\n# dims\n" + TAIL,
+            HEAD
+            + "precision: fp16\nkeep_fp32:\n  "
+            + WRITTEN.removeprefix("keep_fp32: ")
+            + "# dims\n"
+            + TAIL,
+        ),
         ("inputs: []", "inputs: []\nprecision: fp16\n" + WRITTEN),
-        ("inputs: []\r\n# x\r\n", "inputs: []\r\nprecision: fp16\r\n" + WRITTEN.strip() + "\r\n# x\r\n"),
+        (
+            "inputs: []\r\n# x\r\n",
+            "inputs: []\r\nprecision: fp16\r\n" + WRITTEN.strip() + "\r\n# x\r\n",
+        ),
         ("inputs: []\n...\n", "inputs: []\nprecision: fp16\n" + WRITTEN + "...\n"),
         ("  inputs: []\n", "  inputs: []\n  precision: fp16\n  " + WRITTEN),
     ],
-)  # fmt: skip
+)
 def test_only_the_values_change(tmp_path: Path, before: str, after: str) -> None:
     assert changed(tmp_path, before) == after
 
@@ -94,30 +114,43 @@ def test_permissions_and_links_stay(tmp_path: Path) -> None:
     assert document.read(real).data["keep_fp32"] == FOUND["keep_fp32"]
 
 
-def test_nothing_is_left_where_it_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_left_where_it_cannot_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "replace", full)
     with pytest.raises(OSError, match="No space"):
         changed(tmp_path, HEAD)
-    assert [p.name for p in tmp_path.iterdir()] == ["net.yaml"] and (tmp_path / "net.yaml").read_text() == HEAD
+    assert [p.name for p in tmp_path.iterdir()] == ["net.yaml"] and (
+        tmp_path / "net.yaml"
+    ).read_text() == HEAD
 
 
 PLAIN = st.recursive(
     st.text("ab# :", max_size=5) | st.integers(0, 9) | st.booleans(),
-    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.sampled_from("pqr"), inner, max_size=2),
+    lambda inner: (
+        st.lists(inner, max_size=2) | st.dictionaries(st.sampled_from("pqr"), inner, max_size=2)
+    ),
     max_leaves=5,
 )
 
 
-@given(st.dictionaries(st.sampled_from(["inputs", "precision", "keep_fp32", "dims"]), PLAIN, min_size=1), st.booleans())
+@given(
+    st.dictionaries(
+        st.sampled_from(["inputs", "precision", "keep_fp32", "dims"]), PLAIN, min_size=1
+    ),
+    st.booleans(),
+)
 def test_whatever_a_manifest_says_it_says_it_afterwards_too(
     tmp_path_factory: pytest.TempPathFactory, data: dict[str, Any], flow: bool
 ) -> None:
     """Or it is refused; what YAML's writer makes of any data, in blocks or in braces within."""
     path = tmp_path_factory.mktemp("any") / "net.yaml"
-    path.write_text(yaml.safe_dump(data, default_flow_style=None if flow else False, sort_keys=False))
+    path.write_text(
+        yaml.safe_dump(data, default_flow_style=None if flow else False, sort_keys=False)
+    )
     before = document.read(path).data
     try:
         edit(path, FOUND)

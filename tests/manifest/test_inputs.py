@@ -1,4 +1,6 @@
-"""Inputs without a manifest: the command line's grammar, sample files, and what a TensorSpec refuses."""
+"""Inputs without a manifest: the command line's grammar, sample files, and what a TensorSpec
+refuses.
+"""
 
 from __future__ import annotations
 

@@ -81,7 +81,11 @@ def test_the_schemas_defaults_are_the_dataclasses() -> None:
     spec = ModelSpec("x", Path("x"), ())
     for key in ("precision", "instances", "unroll_limit"):
         assert properties[key]["default"] == getattr(spec, key)
-    for key, section in (("batching", Batching()), ("fallback", Fallback()), ("sequences", Sequences())):
+    for key, section in (
+        ("batching", Batching()),
+        ("fallback", Fallback()),
+        ("sequences", Sequences()),
+    ):
         for name, part in properties[key]["properties"].items():
             if "default" in part:
                 assert part["default"] == getattr(section, name)
@@ -114,7 +118,12 @@ unroll_limit: 8
     )
     (spec,) = load(path)
     assert spec.outputs == ("scores", "boxes.xy")
-    assert (spec.module, spec.precision, spec.instances, spec.unroll_limit) == ("encoder.0", "fp16", 2, 8)
+    assert (spec.module, spec.precision, spec.instances, spec.unroll_limit) == (
+        "encoder.0",
+        "fp16",
+        2,
+        8,
+    )
     assert spec.tolerance == Tolerance(rtol=0.001, atol=0)
     assert spec.batching == Batching(False, 100, (4, 8), (1,))
     assert spec.fallback == Fallback(("aten::nonzero",), ("Head",), 5, True)
@@ -122,7 +131,11 @@ unroll_limit: 8
 
 
 def test_how_the_runtime_runs_plans_arrives(tmp_path: Path) -> None:
-    (spec,) = load(model(tmp_path / "net.pt", MANIFEST + DIMS + "runtime: {cuda_graphs: false, keep_mapped: 4}\n"))
+    (spec,) = load(
+        model(
+            tmp_path / "net.pt", MANIFEST + DIMS + "runtime: {cuda_graphs: false, keep_mapped: 4}\n"
+        )
+    )
     assert spec.runtime == Runtime(cuda_graphs=False, keep_mapped=4)
     (spec,) = load(model(tmp_path / "net.pt", MANIFEST + DIMS))
     assert spec.runtime == Runtime(cuda_graphs=True, keep_mapped=0)
@@ -174,10 +187,14 @@ def test_words_that_yaml_11_takes_for_booleans_are_axis_names(tmp_path: Path) ->
     assert load(model(tmp_path / "net.pt", text))[0].inputs[0].shape == ("no", "on")
 
 
-def test_a_manifest_without_its_model_names_the_file_that_was_probably_meant(tmp_path: Path) -> None:
+def test_a_manifest_without_its_model_names_the_file_that_was_probably_meant(
+    tmp_path: Path,
+) -> None:
     model(tmp_path / "resnet50.pt")
     (tmp_path / "resnet5.yaml").write_text(MANIFEST + DIMS)
-    with pytest.raises(ManifestError, match=r"resnet5\.yaml:1: there is no model file .*'resnet50\.pt'"):
+    with pytest.raises(
+        ManifestError, match=r"resnet5\.yaml:1: there is no model file .*'resnet50\.pt'"
+    ):
         load(tmp_path)
 
 
@@ -209,7 +226,9 @@ def test_inputs_stand_in_for_a_missing_manifest_only(tmp_path: Path) -> None:
     assert second.profiles == ({"t": (1, 2, 3)},)
 
 
-@pytest.mark.parametrize("given", [{"inputs": [TensorSpec("int64", (2,))]}, {"sample": Path("s.npz")}])
+@pytest.mark.parametrize(
+    "given", [{"inputs": [TensorSpec("int64", (2,))]}, {"sample": Path("s.npz")}]
+)
 def test_inputs_that_nothing_would_read_are_refused(tmp_path: Path, given: dict[str, Any]) -> None:
     model(tmp_path / "net.pt")
     with pytest.raises(UsageError, match="none is missing") as raised:
@@ -221,14 +240,19 @@ def test_a_sample_gives_inputs_and_is_the_golden(tmp_path: Path) -> None:
     sample = tmp_path / "s.npz"
     numpy.savez(sample, ids=numpy.zeros((2, 3), "int64"), mask=numpy.ones((2, 3), bool))
     (spec,) = load(model(tmp_path / "net.pt", None), sample=sample)
-    assert [(i.name, i.dtype, i.shape) for i in spec.inputs] == [("ids", "int64", (2, 3)), ("mask", "bool", (2, 3))]
+    assert [(i.name, i.dtype, i.shape) for i in spec.inputs] == [
+        ("ids", "int64", (2, 3)),
+        ("mask", "bool", (2, 3)),
+    ]
     assert spec.goldens == sample
 
 
 def test_precision_on_the_command_line_wins_and_only_chooses(tmp_path: Path) -> None:
     model(tmp_path / "a.pt")
     model(tmp_path / "b.pt")
-    assert [(spec.name, spec.precision) for spec in load(tmp_path, only=["b"], precision="fp16")] == [("b", "fp16")]
+    assert [
+        (spec.name, spec.precision) for spec in load(tmp_path, only=["b"], precision="fp16")
+    ] == [("b", "fp16")]
 
 
 def test_mistakes_of_models_that_were_not_asked_for_stay_silent(tmp_path: Path) -> None:

@@ -39,7 +39,9 @@ def mistakes(folder: Path, text: str) -> list[tuple[int, str]]:
         load(folder)
     assert all(mistake.file == str(folder / "net.yaml") for mistake in caught.value.mistakes)
     assert all(str(mistake) in str(caught.value) for mistake in caught.value.mistakes)
-    return [(mistake.line, f"{mistake.message} / {mistake.fix}") for mistake in caught.value.mistakes]
+    return [
+        (mistake.line, f"{mistake.message} / {mistake.fix}") for mistake in caught.value.mistakes
+    ]
 
 
 def test_five_mistakes_all_show_at_once_each_on_its_line(tmp_path: Path) -> None:
@@ -61,7 +63,13 @@ instances: two
     assert [line for line, _ in found] == [3, 4, 6, 8, 9]
     for (_, text), part in zip(
         found,
-        ["'float32'?", "'height'?", "min 8 is greater than opt 4", "'precision'?", 'whole number, not text "two"'],
+        [
+            "'float32'?",
+            "'height'?",
+            "min 8 is greater than opt 4",
+            "'precision'?",
+            'whole number, not text "two"',
+        ],
         strict=True,
     ):
         assert part in text
@@ -69,38 +77,94 @@ instances: two
 
 CASES = {
     "unknown key in an input": (GOOD + "outptus: [y]\n", 7, "did you mean 'outputs'?"),
-    "a key of a section at the top": (GOOD + "require_full: true\n", 7, "it belongs under 'fallback'"),
-    "an unknown key of a section": (GOOD + "fallback:\n  op: [aten::add]\n", 8, "did you mean 'ops'?"),
+    "a key of a section at the top": (
+        GOOD + "require_full: true\n",
+        7,
+        "it belongs under 'fallback'",
+    ),
+    "an unknown key of a section": (
+        GOOD + "fallback:\n  op: [aten::add]\n",
+        8,
+        "did you mean 'ops'?",
+    ),
     "a range without opt": (GOOD.replace("opt: 8, ", ""), 6, "dims.batch has no 'opt'"),
     "min below zero": (GOOD.replace("min: 1", "min: -1"), 6, "dims.batch.min must be at least 0"),
-    "a graph beyond max": (GOOD + "batching: {graphs: [8, 64]}\n", 7, "batch of a graph 64 is above the axis's max 32"),
+    "a graph beyond max": (
+        GOOD + "batching: {graphs: [8, 64]}\n",
+        7,
+        "batch of a graph 64 is above the axis's max 32",
+    ),
     "opt above max": (GOOD.replace("max: 32", "max: 4"), 6, "opt 8 is greater than max 4"),
     "a size in quotes": (GOOD.replace("opt: 8", 'opt: "8"'), 6, "without the quotes"),
-    "-1 for a dynamic axis": (GOOD.replace("224, 224", "-1, 224"), 4, "name the axis and give its range"),
-    "an axis that is not a name": (GOOD.replace("224, 224", "'h w', 224"), 4, "'h w' is not a name"),
-    "a range of no axis": (GOOD + "  width: {min: 1, opt: 8, max: 32}\n", 7, "an axis that no input has"),
+    "-1 for a dynamic axis": (
+        GOOD.replace("224, 224", "-1, 224"),
+        4,
+        "name the axis and give its range",
+    ),
+    "an axis that is not a name": (
+        GOOD.replace("224, 224", "'h w', 224"),
+        4,
+        "'h w' is not a name",
+    ),
+    "a range of no axis": (
+        GOOD + "  width: {min: 1, opt: 8, max: 32}\n",
+        7,
+        "an axis that no input has",
+    ),
     "the same input twice": (
         "inputs:\n- {name: x, dtype: bool, shape: []}\n- {name: x, dtype: bool, shape: []}\n",
         3,
         "'x' is used twice / first by inputs[0].name on line 2",
     ),
     "an output named as an input": (GOOD + "outputs: [image]\n", 7, "'image' is used twice"),
-    "the same key twice": (GOOD + "instances: 1\ninstances: 2\n", 8, "'instances' is written twice / first on line 7"),
+    "the same key twice": (
+        GOOD + "instances: 1\ninstances: 2\n",
+        8,
+        "'instances' is written twice / first on line 7",
+    ),
     "an unknown precision": (GOOD + "precision: float16\n", 7, "did you mean 'fp16'?"),
-    "torch's dtype object": (GOOD.replace("float32", "torch.float32"), 3, "did you mean 'float32'?"),
-    "dims and profiles": (GOOD + "profiles:\n- batch: {min: 1, opt: 1, max: 1}\n", 7, "profiles replace dims"),
-    "a negative tolerance": (GOOD + "tolerance: {rtol: -1}\n", 7, "tolerance.rtol must be at least 0"),
-    "a fallback operator without namespace": (GOOD + "fallback: {ops: [add]}\n", 7, "as in 'aten::nonzero'"),
+    "torch's dtype object": (
+        GOOD.replace("float32", "torch.float32"),
+        3,
+        "did you mean 'float32'?",
+    ),
+    "dims and profiles": (
+        GOOD + "profiles:\n- batch: {min: 1, opt: 1, max: 1}\n",
+        7,
+        "profiles replace dims",
+    ),
+    "a negative tolerance": (
+        GOOD + "tolerance: {rtol: -1}\n",
+        7,
+        "tolerance.rtol must be at least 0",
+    ),
+    "a fallback operator without namespace": (
+        GOOD + "fallback: {ops: [add]}\n",
+        7,
+        "as in 'aten::nonzero'",
+    ),
     "goldens that are not an .npz": (GOOD + "goldens: a.npy\n", 7, "must be an .npz file"),
     "goldens that are not there": (GOOD + "goldens: a.npz\n", 7, "there is no file"),
     "no inputs": ("precision: fp16\n", 1, "the manifest has no 'inputs'"),
-    "inputs as a mapping": ("inputs: {image: float32}\n", 1, "inputs must be a list, not a mapping of keys"),
-    "a list for a manifest": ("- inputs\n", 1, "the manifest must be a mapping of keys, not a list"),
+    "inputs as a mapping": (
+        "inputs: {image: float32}\n",
+        1,
+        "inputs must be a list, not a mapping of keys",
+    ),
+    "a list for a manifest": (
+        "- inputs\n",
+        1,
+        "the manifest must be a mapping of keys, not a list",
+    ),
     "an empty file": ("", 1, "is empty"),
     "only a comment": ("# nothing\n", 1, "is empty"),
     "a bracket left open": ("inputs: [\n", 2, "not YAML"),
     "a tab for indentation": ("inputs:\n\t- name: x\n", 2, "indent with spaces"),
-    "a preferred batch above max": (GOOD + "batching:\n  preferred: [4, 64]\n", 8, "64 is above the axis's max 32"),
+    "a preferred batch above max": (
+        GOOD + "batching:\n  preferred: [4, 64]\n",
+        8,
+        "64 is above the axis's max 32",
+    ),
     "batching without a dynamic first axis": (
         "inputs: [{name: x, dtype: bool, shape: [1]}]\nbatching: {enabled: true}\n",
         2,
@@ -121,15 +185,31 @@ CASES = {
         7,
         "must be at most 9007199",
     ),
-    "a name longer than TensorRT keeps": (GOOD.replace("image", "i" * 5000), 2, "may have 255 characters at most"),
+    "a name longer than TensorRT keeps": (
+        GOOD.replace("image", "i" * 5000),
+        2,
+        "may have 255 characters at most",
+    ),
     "a name with a line's end": (GOOD + 'outputs: ["y\\n"]\n', 7, "is not a name"),
-    "a number that is none": (GOOD + "tolerance: {rtol: 1e400}\n", 7, "1e400 is too great for a number"),
+    "a number that is none": (
+        GOOD + "tolerance: {rtol: 1e400}\n",
+        7,
+        "1e400 is too great for a number",
+    ),
     "a list for a choice": (GOOD + "precision: [fp16]\n", 7, "precision must be one of fp32, tf32"),
-    "true for a number": (GOOD + "instances: true\n", 7, "instances must be a whole number, not true /"),
+    "true for a number": (
+        GOOD + "instances: true\n",
+        7,
+        "instances must be a whole number, not true /",
+    ),
     "a library that is none": (GOOD + "libraries: [ops.cpp]\n", 7, "must be a .py or .so file"),
     "a list for a key": (GOOD + "[a]: 1\n", 7, "a list or mapping cannot be a key"),
     "brackets without end": ("a: " + "[" * 3000 + "]" * 3000, 1, "nested deeper than 32 levels"),
-    "state of no input": (STATE.replace("input: h", "input: hidden"), 7, "state[0].input: no input is called 'hidden'"),
+    "state of no input": (
+        STATE.replace("input: h", "input: hidden"),
+        7,
+        "state[0].input: no input is called 'hidden'",
+    ),
     "state of no output": (STATE.replace("output: hn", "output: hnn"), 7, "did you mean 'hn'?"),
     "an input that is state twice": (
         STATE + "- {input: h, output: y}\n",
@@ -141,9 +221,21 @@ CASES = {
         7,
         "must be zeros or an .npy file",
     ),
-    "an initial state that is not there": (STATE.replace("hn}", "hn, initial: h0.npy}"), 7, "there is no file"),
-    "sequences without state": (GOOD + "sequences: {max: 4}\n", 7, "there is no 'state' / state: [{input: h0"),
-    "an unknown way to keep state": (STATE + "sequences: {mode: implict}\n", 8, "did you mean 'implicit'?"),
+    "an initial state that is not there": (
+        STATE.replace("hn}", "hn, initial: h0.npy}"),
+        7,
+        "there is no file",
+    ),
+    "sequences without state": (
+        GOOD + "sequences: {max: 4}\n",
+        7,
+        "there is no 'state' / state: [{input: h0",
+    ),
+    "an unknown way to keep state": (
+        STATE + "sequences: {mode: implict}\n",
+        8,
+        "did you mean 'implicit'?",
+    ),
     "batching where an input that is no state has no batch": (
         STATE.replace("[batch, 3]", "[3, batch]") + "batching: {enabled: true}\n",
         8,
@@ -174,7 +266,9 @@ def test_a_profile_that_lacks_an_axis_is_named(tmp_path: Path) -> None:
 
 def test_aliases_that_expand_without_end_are_refused_quickly(tmp_path: Path) -> None:
     """Ten lines of YAML can stand for ten billion values; they are counted, not built."""
-    lines = ["a0: &a0 [x]"] + [f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 10)}]" for i in range(1, 11)]
+    lines = ["a0: &a0 [x]"] + [
+        f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 10)}]" for i in range(1, 11)
+    ]
     assert any("aliases" in said for _, said in mistakes(tmp_path, "\n".join(lines)))
 
 
@@ -221,8 +315,12 @@ def test_mistakes_of_all_manifests_show_together(tmp_path: Path) -> None:
     )
 )
 @example({"inputs": [{"name": []}], "state": [{"input": {}, "output": []}]})
-def test_no_document_brings_the_checks_down(tmp_path_factory: pytest.TempPathFactory, data: object) -> None:
-    """Whatever a manifest holds, the answer is a list of mistakes or a model, never another exception."""
+def test_no_document_brings_the_checks_down(
+    tmp_path_factory: pytest.TempPathFactory, data: object
+) -> None:
+    """Whatever a manifest holds, the answer is a list of mistakes or a model, never another
+    exception.
+    """
     import yaml
 
     folder = tmp_path_factory.mktemp("any")
@@ -235,7 +333,11 @@ def test_no_document_brings_the_checks_down(tmp_path_factory: pytest.TempPathFac
 
 
 def test_ranges_of_what_depends_on_data_are_checked_like_others(tmp_path: Path) -> None:
-    ((line, text),) = mistakes(tmp_path, GOOD + "fallback:\n  ranges:\n    aten::nonzero: {min: 9, opt: 4, max: 32}\n")
+    ((line, text),) = mistakes(
+        tmp_path, GOOD + "fallback:\n  ranges:\n    aten::nonzero: {min: 9, opt: 4, max: 32}\n"
+    )
     assert line == 9 and "min 9 is greater than opt 4" in text
-    ((line, text),) = mistakes(tmp_path, GOOD + "fallback:\n  range:\n    aten::nonzero: {min: 1, opt: 4, max: 32}\n")
+    ((line, text),) = mistakes(
+        tmp_path, GOOD + "fallback:\n  range:\n    aten::nonzero: {min: 1, opt: 4, max: 32}\n"
+    )
     assert line == 8 and "did you mean 'ranges'" in text

@@ -1,4 +1,6 @@
-"""Small attention networks of the kinds that transformers has, in plain torch.nn that torch.jit.script takes."""
+"""Small attention networks of the kinds that transformers has, in plain torch.nn that
+torch.jit.script takes.
+"""
 
 from __future__ import annotations
 
@@ -50,11 +52,17 @@ class Gpt(nn.Module):
 
 
 class GptWithCache(nn.Module):
-    """One token against the keys and values of those before, which it returns with its own added."""
+    """One token against the keys and values of those before, which it returns with its own
+    added.
+    """
 
     def __init__(self) -> None:
         super().__init__()
-        self.words, self.places, self.block = nn.Embedding(60, WIDTH), nn.Embedding(64, WIDTH), CausalBlock()
+        self.words, self.places, self.block = (
+            nn.Embedding(60, WIDTH),
+            nn.Embedding(64, WIDTH),
+            CausalBlock(),
+        )
 
     def forward(self, token: Tensor, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         x = self.words(token) + self.places(torch.full_like(token, keys.size(2)))
@@ -89,19 +97,33 @@ class Llama(nn.Module):
         self.size, self.groups = WIDTH // HEADS, HEADS // 2
         self.words, self.norms = nn.Embedding(60, WIDTH), nn.ModuleList(RmsNorm() for _ in range(3))
         self.query, self.out = nn.Linear(WIDTH, WIDTH, False), nn.Linear(WIDTH, WIDTH, False)
-        self.key, self.value = nn.Linear(WIDTH, WIDTH // 2, False), nn.Linear(WIDTH, WIDTH // 2, False)
-        self.gate, self.up, self.down = nn.Linear(WIDTH, 64), nn.Linear(WIDTH, 64), nn.Linear(64, WIDTH)
+        self.key, self.value = (
+            nn.Linear(WIDTH, WIDTH // 2, False),
+            nn.Linear(WIDTH, WIDTH // 2, False),
+        )
+        self.gate, self.up, self.down = (
+            nn.Linear(WIDTH, 64),
+            nn.Linear(WIDTH, 64),
+            nn.Linear(64, WIDTH),
+        )
 
     def forward(self, tokens: Tensor) -> Tensor:
         size = self.size
-        frequencies = 1.0 / 10000.0 ** (torch.arange(0, size, 2, device=tokens.device).float() / size)
-        angles = torch.outer(torch.arange(tokens.size(1), device=tokens.device).float(), frequencies)
+        frequencies = 1.0 / 10000.0 ** (
+            torch.arange(0, size, 2, device=tokens.device).float() / size
+        )
+        angles = torch.outer(
+            torch.arange(tokens.size(1), device=tokens.device).float(), frequencies
+        )
         cos, sin = torch.cat([angles, angles], -1).cos(), torch.cat([angles, angles], -1).sin()
         x = self.words(tokens)
         y = self.norms[0](x)
         q = rotate(split_heads(self.query(y)), cos, sin)
         k = rotate(split_heads(self.key(y), self.groups), cos, sin)
-        k, v = k.repeat_interleave(2, 1), split_heads(self.value(y), self.groups).repeat_interleave(2, 1)
+        k, v = (
+            k.repeat_interleave(2, 1),
+            split_heads(self.value(y), self.groups).repeat_interleave(2, 1),
+        )
         hidden = torch.ones(x.size(1), x.size(1), dtype=torch.bool, device=x.device).triu(1)
         scores = (q @ k.transpose(-1, -2) / math.sqrt(size)).masked_fill(hidden, float("-inf"))
         x = x + self.out(join_heads(torch.softmax(scores, -1) @ v))
@@ -110,7 +132,9 @@ class Llama(nn.Module):
 
 
 class T5Encoder(nn.Module):
-    """Scores with a learned bias for the bucket of each distance, no other positions (Raffel et al. 2020)."""
+    """Scores with a learned bias for the bucket of each distance, no other positions (Raffel et al.
+    2020).
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -138,7 +162,9 @@ class T5Encoder(nn.Module):
 
 
 class WindowBlock(nn.Module):
-    """Attention within windows of 4 x 4, which a shift moves across their borders (Liu et al. 2021)."""
+    """Attention within windows of 4 x 4, which a shift moves across their borders (Liu et al.
+    2021).
+    """
 
     def __init__(self, shift: int) -> None:
         super().__init__()
@@ -171,8 +197,12 @@ class WindowBlock(nn.Module):
         if self.shift > 0:
             y = torch.roll(y, (-self.shift, -self.shift), (1, 2))
         q, k, v = self.qkv(self.windows(y)).chunk(3, -1)
-        scores = split_heads(q) @ split_heads(k).transpose(-1, -2) / math.sqrt(channels // self.heads)
-        scores = scores + self.table[self.index.view(-1)].view(16, 16, self.heads).permute(2, 0, 1)[None]
+        scores = (
+            split_heads(q) @ split_heads(k).transpose(-1, -2) / math.sqrt(channels // self.heads)
+        )
+        scores = (
+            scores + self.table[self.index.view(-1)].view(16, 16, self.heads).permute(2, 0, 1)[None]
+        )
         if self.shift > 0:
             mask = self.hidden(height, width)
             scores = scores.view(batch, mask.size(0), self.heads, 16, 16) + mask[None, :, None]
@@ -191,8 +221,15 @@ class Swin(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.patches, self.blocks = nn.Conv2d(3, WIDTH, 4, 4), nn.Sequential(WindowBlock(0), WindowBlock(2))
-        self.norm, self.merge, self.head = nn.LayerNorm(4 * WIDTH), nn.Linear(4 * WIDTH, 48), nn.Linear(48, 10)
+        self.patches, self.blocks = (
+            nn.Conv2d(3, WIDTH, 4, 4),
+            nn.Sequential(WindowBlock(0), WindowBlock(2)),
+        )
+        self.norm, self.merge, self.head = (
+            nn.LayerNorm(4 * WIDTH),
+            nn.Linear(4 * WIDTH, 48),
+            nn.Linear(48, 10),
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         y = self.blocks(self.patches(x).permute(0, 2, 3, 1))
@@ -201,15 +238,21 @@ class Swin(nn.Module):
 
 
 class WhisperEncoder(nn.Module):
-    """Two convolutions over the spectrogram, sinusoids, torch.nn's encoder (Radford et al. 2022)."""
+    """Two convolutions over the spectrogram, sinusoids, torch.nn's encoder (Radford et al.
+    2022).
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self.one, self.two = nn.Conv1d(8, WIDTH, 3, padding=1), nn.Conv1d(WIDTH, WIDTH, 3, 2, 1)
         angles = torch.arange(64)[:, None] * torch.exp(-math.log(10000) / 15 * torch.arange(16))
         self.register_buffer("places", torch.cat([angles.sin(), angles.cos()], 1))
-        layer = nn.TransformerEncoderLayer(WIDTH, HEADS, 64, batch_first=True, norm_first=True, activation=F.gelu)
-        self.encoder = nn.TransformerEncoder(layer, 2, nn.LayerNorm(WIDTH), enable_nested_tensor=False)
+        layer = nn.TransformerEncoderLayer(
+            WIDTH, HEADS, 64, batch_first=True, norm_first=True, activation=F.gelu
+        )
+        self.encoder = nn.TransformerEncoder(
+            layer, 2, nn.LayerNorm(WIDTH), enable_nested_tensor=False
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         y = F.gelu(self.two(F.gelu(self.one(x)))).transpose(1, 2)
@@ -217,11 +260,17 @@ class WhisperEncoder(nn.Module):
 
 
 class DistilBert(nn.Module):
-    """torch.nn's encoder with a padding mask, and the logits of a classifier over the first token."""
+    """torch.nn's encoder with a padding mask, and the logits of a classifier over the first
+    token.
+    """
 
     def __init__(self) -> None:
         super().__init__()
-        self.words, self.places, self.norm = nn.Embedding(60, WIDTH), nn.Embedding(64, WIDTH), nn.LayerNorm(WIDTH)
+        self.words, self.places, self.norm = (
+            nn.Embedding(60, WIDTH),
+            nn.Embedding(64, WIDTH),
+            nn.LayerNorm(WIDTH),
+        )
         layer = nn.TransformerEncoderLayer(WIDTH, HEADS, 64, batch_first=True, activation="gelu")
         self.encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
         self.pre, self.classifier = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, 3)
@@ -236,8 +285,8 @@ class DistilBert(nn.Module):
 class Translator(nn.Module):
     """torch.nn.Transformer, encoder and decoder, with a causal mask over the target.
 
-    That it is one has to be said: without tgt_is_causal a scripted nn.Transformer compares the mask's values at run
-    time, and what it then decides is whether an argument is None.
+    That it is one has to be said: without tgt_is_causal a scripted nn.Transformer compares the
+    mask's values at run time, and what it then decides is whether an argument is None.
     """
 
     def __init__(self) -> None:
@@ -249,7 +298,11 @@ class Translator(nn.Module):
     def forward(self, source: Tensor, target: Tensor) -> Tensor:
         length = target.size(1)
         mask = torch.full([length, length], float("-inf"), device=target.device).triu(1)
-        return self.head(self.transformer(self.words(source), self.words(target), tgt_mask=mask, tgt_is_causal=True))
+        return self.head(
+            self.transformer(
+                self.words(source), self.words(target), tgt_mask=mask, tgt_is_causal=True
+            )
+        )
 
 
 class Experts(nn.Module):
@@ -258,10 +311,15 @@ class Experts(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.gate = nn.Linear(WIDTH, 4)
-        self.up, self.down = nn.Parameter(torch.randn(4, WIDTH, 48) / 6), nn.Parameter(torch.randn(4, 48, WIDTH) / 7)
+        self.up, self.down = (
+            nn.Parameter(torch.randn(4, WIDTH, 48) / 6),
+            nn.Parameter(torch.randn(4, 48, WIDTH) / 7),
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         weights, chosen = torch.topk(torch.softmax(self.gate(x), -1), 2, -1)
-        shares = torch.zeros_like(self.gate(x)).scatter(-1, chosen, weights / weights.sum(-1, keepdim=True))
+        shares = torch.zeros_like(self.gate(x)).scatter(
+            -1, chosen, weights / weights.sum(-1, keepdim=True)
+        )
         hidden = F.silu(torch.einsum("ntc,ech->neth", x, self.up))
         return x + torch.einsum("neth,ehc,nte->ntc", hidden, self.down, shares)

@@ -1,4 +1,6 @@
-"""A whole network, scripted or traced, at several shapes: torch against the network's reference; the plan compiles."""
+"""A whole network, scripted or traced, at several shapes: torch against the network's reference;
+the plan compiles.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ Axes = Mapping[int, Mapping[int, str]]
 
 @dataclass(frozen=True)
 class Network:
-    """What to build, and at which sizes of its named axes to compare: the first is the sample that traces it."""
+    """What to build, and at which sizes of its named axes to compare: the first is the sample that
+    traces it.
+    """
 
     make: Callable[[], torch.nn.Module]
     inputs: Callable[[Sizes], tuple[torch.Tensor, ...]]
@@ -32,7 +36,9 @@ class Network:
 
 @dataclass(frozen=True)
 class Measured:
-    """Layers, seconds of each part, and the greatest error relative to the greatest magnitude of that output."""
+    """Layers, seconds of each part, and the greatest error relative to the greatest magnitude of
+    that output.
+    """
 
     layers: int
     convert_seconds: float
@@ -41,7 +47,9 @@ class Measured:
 
 
 def eager_of(network: Network, shift: float = 0.0) -> torch.nn.Module:
-    """The network with random weights of a fixed seed, in evaluation mode; `shift` is that of its batch norms."""
+    """The network with random weights of a fixed seed, in evaluation mode; `shift` is that of its
+    batch norms.
+    """
     torch.manual_seed(0)
     return trained(network.make().eval(), network.inputs(network.cases[0]), shift)
 
@@ -59,13 +67,18 @@ def scripted_of(network: Network, module: torch.nn.Module, mode: str) -> torch.j
         return torch.jit.trace(module, network.inputs(network.cases[0]), check_trace=False)  # type: ignore[no-any-return]
 
 
-def trained(module: torch.nn.Module, inputs: Sequence[torch.Tensor], shift: float = 0.0) -> torch.nn.Module:
-    """The module with batch norms as training leaves them: statistics of a real batch, weights and biases of their own,
-    the latter around `shift`.
+def trained(
+    module: torch.nn.Module, inputs: Sequence[torch.Tensor], shift: float = 0.0
+) -> torch.nn.Module:
+    """The module with batch norms as training leaves them: statistics of a real batch, weights and
+    biases of their own, the latter around `shift`.
 
-    Fresh ones do nothing (mean 0, variance 1), and let the activations of a deep network grow until rounding decides.
+    Fresh ones do nothing (mean 0, variance 1), and let the activations of a deep network grow until
+    rounding decides.
     """
-    norms = [m for m in module.modules() if isinstance(m, torch.nn.BatchNorm1d | torch.nn.BatchNorm2d)]
+    norms = [
+        m for m in module.modules() if isinstance(m, torch.nn.BatchNorm1d | torch.nn.BatchNorm2d)
+    ]
     with torch.no_grad():
         for norm in (n for n in norms if n.affine):
             norm.weight.uniform_(0.5, 1.5)
@@ -110,14 +123,18 @@ def _error(conversion: Any, module: Any, inputs: Sequence[torch.Tensor]) -> floa
 
 
 def own_error(network: Network) -> float:
-    """How far torch in float32 is from torch in float64 at the worst case: what these weights make of rounding."""
+    """How far torch in float32 is from torch in float64 at the worst case: what these weights make
+    of rounding.
+    """
     worst = 0.0
     for case in network.cases:
         module = eager_of(network)
         inputs = network.inputs(case)
         with torch.no_grad():
             single = flat(module(*inputs))
-            double = flat(module.double()(*(t.double() if t.is_floating_point() else t for t in inputs)))
+            double = flat(
+                module.double()(*(t.double() if t.is_floating_point() else t for t in inputs))
+            )
         worst = max(worst, *(relative(a, b) for a, b in zip(single, double, strict=True)))
     return worst
 
@@ -131,7 +148,9 @@ def flat(value: Any) -> list[torch.Tensor]:
 
 
 def relative(answer: torch.Tensor, truth: torch.Tensor) -> float:
-    """The greatest difference over the greatest magnitude; infinite for another shape, other integers, and NaN."""
+    """The greatest difference over the greatest magnitude; infinite for another shape, other
+    integers, and NaN.
+    """
     if answer.shape != truth.shape or not bool(answer.isfinite().all() and truth.isfinite().all()):
         return float("inf")
     if not truth.is_floating_point():

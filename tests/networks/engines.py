@@ -1,12 +1,15 @@
-"""Every network on engines of this machine's GPUs, in each precision, against torch in float32 on the CPU.
+"""Every network on engines of this machine's GPUs, in each precision, against torch in float32 on
+the CPU.
 
-    python -m tests.networks.engines                            all, the small ones first; goes on where it was cut off
-    python -m tests.networks.engines "ResNet-50" --precision fp16 --again all
-    python -m tests.networks.engines --by reference --out rows.jsonl "GRU (small)"      without a GPU
+    python -m tests.networks.engines                            all, the small ones first; goes on
+    where it was cut off python -m tests.networks.engines "ResNet-50" --precision fp16 --again all
+    python -m tests.networks.engines --by reference --out rows.jsonl "GRU (small)"      without a
+    GPU
 
-Rows are appended to benchmarks/results/networks.jsonl as they are measured (and to the file of that name in $OUT); then
-`python docs/generate.py networks-gpu` writes docs/networks-gpu.md. Each network has a process of its own: a crash, or a
-precision that hangs, costs its row only. Engines are built side by side on a GPU, since nothing is timed here.
+Rows are appended to benchmarks/results/networks.jsonl as they are measured (and to the file of that
+name in $OUT); then `python docs/generate.py networks-gpu` writes docs/networks-gpu.md. Each network
+has a process of its own: a crash, or a precision that hangs, costs its row only. Engines are built
+side by side on a GPU, since nothing is timed here.
 """
 
 from __future__ import annotations
@@ -37,12 +40,16 @@ Job = tuple[str, str, str]
 
 
 def in_order(names: Sequence[str], mode: str, precisions: Sequence[str]) -> list[Job]:
-    """The small networks first, in all precisions; then the others, those first that take longest to compile."""
+    """The small networks first, in all precisions; then the others, those first that take longest
+    to compile.
+    """
     seconds: dict[str, float] = {}
     for row in zoo.kept().values():
         seconds[row["network"]] = max(seconds.get(row["network"], 0.0), row.get("build") or 0.0)
     known = [n for n in zoo.networks() if not names or n in names]
-    ordered = sorted(known, key=lambda n: (0, 0.0) if n.endswith("(small)") else (1, -seconds.get(n, 0.0)))
+    ordered = sorted(
+        known, key=lambda n: (0, 0.0) if n.endswith("(small)") else (1, -seconds.get(n, 0.0))
+    )
     return [(name, _mode(name, mode), precision) for name in ordered for precision in precisions]
 
 
@@ -61,10 +68,16 @@ def key(row: records.Row) -> tuple[Any, ...]:
 
 
 def host(by: str) -> records.Row:
-    """What every row says of the machine that it is from; of the reference, which is torch's, versions alone."""
+    """What every row says of the machine that it is from; of the reference, which is torch's,
+    versions alone.
+    """
     from builder.engine.flavour import trt
 
-    return {"by": by, **(records.host() if by == "engine" else records.software()), "tensorrt": trt.__version__}
+    return {
+        "by": by,
+        **(records.host() if by == "engine" else records.software()),
+        "tensorrt": trt.__version__,
+    }
 
 
 def head(job: Job, where: records.Row) -> records.Row:
@@ -73,10 +86,17 @@ def head(job: Job, where: records.Row) -> records.Row:
 
 
 def measure(
-    jobs: Sequence[Job], where: records.Row, out: str, ends: float, limit: float, threads: int, report: Any
+    jobs: Sequence[Job],
+    where: records.Row,
+    out: str,
+    ends: float,
+    limit: float,
+    threads: int,
+    report: Any,
 ) -> list[Job]:
-    """In a process of its own: append the rows of the jobs, each reported as (job, whether it has less than its limit)
-    when it begins. Those for which no time is left."""
+    """In a process of its own: append the rows of the jobs, each reported as (job, whether it has
+    less than its limit) when it begins. Those for which no time is left.
+    """
     import torch
 
     warnings.simplefilter("ignore")
@@ -108,18 +128,25 @@ def _judged(job: Job, by: str, level: int) -> dict[str, Any]:
         return {"result": "failed", "problem": f"{type(error).__name__}: {words}"[:600]}
 
 
-def run(jobs: Sequence[Job], where: records.Row, out: Path, count: int, budget: float, limit: float) -> list[Job]:
-    """Measure the jobs, `count` processes at a time over all GPUs; those for which no time was left.
+def run(
+    jobs: Sequence[Job], where: records.Row, out: Path, count: int, budget: float, limit: float
+) -> list[Job]:
+    """Measure the jobs, `count` processes at a time over all GPUs; those for which no time was
+    left.
 
-    The precisions of a network share a process, since a start takes longer than most builds; what stands behind one
-    that crashed gets another.
+    The precisions of a network share a process, since a start takes longer than most builds; what
+    stands behind one that crashed gets another.
     """
     ends, threads = time.time() + budget, max(1, (os.cpu_count() or 1) // count)
     pending, left = [list(group) for _, group in itertools.groupby(jobs, lambda job: job[:2])], []
     while pending:
         begun: dict[int, tuple[Job, bool]] = {}
         tasks = [
-            workers.Task(MEASURE, (group, where, str(out), ends, limit, threads), partial(begun.__setitem__, number))
+            workers.Task(
+                MEASURE,
+                (group, where, str(out), ends, limit, threads),
+                partial(begun.__setitem__, number),
+            )
             for number, group in enumerate(pending)
         ]
         results = workers.run(tasks, count, environments(count))
@@ -148,14 +175,19 @@ def _words(crash: Exception) -> str:
 def environments(count: int) -> list[dict[str, str]]:
     """One a slot: its GPU, and a cache of its own, so that builds on one GPU wait for no lock."""
     pins = [{"CUDA_VISIBLE_DEVICES": device.uuid} for device in gpu.devices()] or [{}]
-    return [{"TRT_BUILD_CACHE": f"/tmp/trt-build-networks-{i}", **pins[i % len(pins)]} for i in range(count)]
+    return [
+        {"TRT_BUILD_CACHE": f"/tmp/trt-build-networks-{i}", **pins[i % len(pins)]}
+        for i in range(count)
+    ]
 
 
 def main() -> None:
     """Measure what has no row yet, and say what came of it."""
     options = _options()
     if options.by == "engine" and not gpu.devices():
-        raise SystemExit("an engine runs on a GPU only, and none answers here: --by reference needs none")
+        raise SystemExit(
+            "an engine runs on a GPU only, and none answers here: --by reference needs none"
+        )
     where = {**host(options.by), "level": options.level}
     before = newest(records.read(options.out))
     jobs = [
@@ -167,24 +199,42 @@ def main() -> None:
     after = newest(records.read(options.out))
     for job in jobs:
         row = after.get(key(head(job, where)))
-        print(*job, *(f"{row.get(n)}" for n in ("share", "noise", "result", "problem") if row), sep="  ")
+        print(
+            *job,
+            *(f"{row.get(n)}" for n in ("share", "noise", "result", "problem") if row),
+            sep="  ",
+        )
     print(f"{len(jobs)} to do, {len(left)} left for want of time")
 
 
 def _wanted(row: records.Row | None, again: str) -> bool:
-    return row is None or again == "all" or (again == "failed" and row["result"] in ("failed", "another answer"))
+    return (
+        row is None
+        or again == "all"
+        or (again == "failed" and row["result"] in ("failed", "another answer"))
+    )
 
 
 def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("names", nargs="*", help="networks (default: all)")
     parser.add_argument("--precision", action="append", choices=PRECISIONS)
     parser.add_argument("--mode", choices=["traced", "scripted"], default="traced")
-    parser.add_argument("--by", choices=["engine", "reference"], default="engine", help="what answers")
+    parser.add_argument(
+        "--by", choices=["engine", "reference"], default="engine", help="what answers"
+    )
     parser.add_argument("--workers", type=int, default=max(1, (os.cpu_count() or 1) - 2))
-    parser.add_argument("--budget", type=float, default=3600, help="seconds after which nothing more is begun")
-    parser.add_argument("--timeout", type=float, default=120, help="seconds for one network in one precision")
-    parser.add_argument("--level", type=int, choices=range(6), default=0, help="builder optimization level")
+    parser.add_argument(
+        "--budget", type=float, default=3600, help="seconds after which nothing more is begun"
+    )
+    parser.add_argument(
+        "--timeout", type=float, default=120, help="seconds for one network in one precision"
+    )
+    parser.add_argument(
+        "--level", type=int, choices=range(6), default=0, help="builder optimization level"
+    )
     parser.add_argument("--again", choices=["none", "failed", "all"], default="none")
     parser.add_argument("--out", type=Path, default=ROWS)
     return parser.parse_args()

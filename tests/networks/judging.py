@@ -1,4 +1,6 @@
-"""One network in one precision: the engine's answers against torch's in float32 on the CPU, by parity's own rules."""
+"""One network in one precision: the engine's answers against torch's in float32 on the CPU, by
+parity's own rules.
+"""
 
 from __future__ import annotations
 
@@ -22,19 +24,23 @@ from tests.networks import rivals
 from tests.networks.comparing import Network, eager_of, flat, scripted_of, specs_of
 
 FACTOR = 4
-"""How many times torch's own error (rivals.py) ours may be, where that is beyond the tolerance too. Both are the same
-roundings in another order, amplified by the same weights: their noise is alike, and the worst of some thousand elements
-of two such samples differs by a small factor."""
+"""How many times torch's own error (rivals.py) ours may be, where that is beyond the tolerance too.
+Both are the same roundings in another order, amplified by the same weights: their noise is alike,
+and the worst of some thousand elements of two such samples differs by a small factor.
+"""
 SHIFT = 1.0
-"""What batch norms add, in standard deviations: five of six values pass the rectifier behind. Around 0, where one of
-two does, every block of random weights amplifies a perturbation by a fifth (Yang et al. 2019, "A Mean Field Theory of
-Batch Normalization"), in fifty blocks beyond what half can hold; trained networks do not."""
+"""What batch norms add, in standard deviations: five of six values pass the rectifier behind.
+Around 0, where one of two does, every block of random weights amplifies a perturbation by a fifth
+(Yang et al. 2019, "A Mean Field Theory of Batch Normalization"), in fifty blocks beyond what half
+can hold; trained networks do not.
+"""
 
 
 @dataclass(frozen=True)
 class Error:
-    """The greatest share of the tolerance that an element uses (infinite for another integer, shape or NaN), and the
-    root mean square of the error, relative to the output's."""
+    """The greatest share of the tolerance that an element uses (infinite for another integer, shape
+    or NaN), and the root mean square of the error, relative to the output's.
+    """
 
     share: float
     noise: float
@@ -47,11 +53,14 @@ class Error:
         return self.share <= FACTOR * other.share and self.noise <= FACTOR * other.noise
 
 
-def judge(network: Network, mode: str, precision: str, by: str = "engine", level: int = 0) -> dict[str, Any]:
-    """The figures of a row: layers, seconds, `share` and `noise`, the worst over all shapes and outputs, the `result`.
+def judge(
+    network: Network, mode: str, precision: str, by: str = "engine", level: int = 0
+) -> dict[str, Any]:
+    """The figures of a row: layers, seconds, `share` and `noise`, the worst over all shapes and
+    outputs, the `result`.
 
-    `level` is TensorRT's builder optimization level; `by` "reference" asks the network's reference on the CPU in place
-    of an engine. Raises what the parts raise.
+    `level` is TensorRT's builder optimization level; `by` "reference" asks the network's reference
+    on the CPU in place of an engine. Raises what the parts raise.
     """
     eager = eager_of(network, SHIFT)
     module = scripted_of(network, eager, mode)
@@ -61,7 +70,10 @@ def judge(network: Network, mode: str, precision: str, by: str = "engine", level
     started = time.perf_counter()
     conversion = builder.convert(module, specs_of(network), precision=precision)
     converted = time.perf_counter()
-    row: dict[str, Any] = {"layers": conversion.network.num_layers, "convert": round(converted - started, 2)}
+    row: dict[str, Any] = {
+        "layers": conversion.network.num_layers,
+        "convert": round(converted - started, 2),
+    }
     answers = _answers(conversion, cases, by, level, row)
     compared = [_compared(conversion, a, t, precision) for a, t in zip(answers, truth, strict=True)]
     ours = _errors(compared, answers, truth)
@@ -96,7 +108,10 @@ def _answers(
     plan = build(conversion, BuildOptions(optimization_level=level))
     row["build"] = round(plan.facts["build_seconds"], 2)
     with Engine(plan.data) as engine:
-        named = [dict(zip(engine.outputs, engine(*_ordered(conversion, engine, case)), strict=True)) for case in cases]
+        named = [
+            dict(zip(engine.outputs, engine(*_ordered(conversion, engine, case)), strict=True))
+            for case in cases
+        ]
     return [[answer[name] for name in conversion.outputs] for answer in named]
 
 
@@ -106,13 +121,17 @@ def _ordered(conversion: Any, engine: Any, case: Sequence[torch.Tensor]) -> list
     return [given[name] for name in engine.inputs]
 
 
-def _compared(conversion: Any, answer: Sequence[Any], truth: Sequence[Any], precision: str) -> Comparison:
+def _compared(
+    conversion: Any, answer: Sequence[Any], truth: Sequence[Any], precision: str
+) -> Comparison:
     golden = Golden("", {}, _named(conversion, truth))
     return compare(widened(_named(conversion, answer), golden), golden, precision=precision)
 
 
 def _named(conversion: Any, tensors: Sequence[torch.Tensor]) -> dict[str, Any]:
-    return {name: to_numpy(tensor) for name, tensor in zip(conversion.outputs, tensors, strict=True)}
+    return {
+        name: to_numpy(tensor) for name, tensor in zip(conversion.outputs, tensors, strict=True)
+    }
 
 
 def _errors(compared: Sequence[Comparison], answers: Any, truth: Any) -> dict[str, Error]:
@@ -120,7 +139,9 @@ def _errors(compared: Sequence[Comparison], answers: Any, truth: Any) -> dict[st
     found: dict[str, Error] = {}
     for comparison, answer, wanted in zip(compared, answers, truth, strict=True):
         for output, got, want in zip(comparison.outputs, answer, wanted, strict=True):
-            found[output.name] = found.get(output.name, Error(0.0, 0.0)) | _error(output, to_numpy(got), to_numpy(want))
+            found[output.name] = found.get(output.name, Error(0.0, 0.0)) | _error(
+                output, to_numpy(got), to_numpy(want)
+            )
     return found
 
 
@@ -131,7 +152,10 @@ def _error(output: Any, got: Any, want: Any) -> Error:
     same = (got == want) | (np.isnan(got) & np.isnan(want))
     with np.errstate(divide="ignore", invalid="ignore"):
         shares = np.where(same, 0.0, wrong / (output.atol + output.rtol * size))
-    return Error(float(np.nan_to_num(shares, nan=np.inf, posinf=np.inf).max(initial=0.0)), output.noise or 0.0)
+    return Error(
+        float(np.nan_to_num(shares, nan=np.inf, posinf=np.inf).max(initial=0.0)),
+        output.noise or 0.0,
+    )
 
 
 def _figures(errors: dict[str, Error], whose: str = "") -> dict[str, Any]:
@@ -147,13 +171,19 @@ def _number(value: float) -> float | None:
 def _excused(
     ours: dict[str, Error], conversion: Any, eager: Any, cases: Any, truth: Any, precision: str
 ) -> dict[str, Any]:
-    """The verdict beyond the tolerance: "fp16 itself" where torch is there too, and every such output of ours within
-    FACTOR of torch's own."""
+    """The verdict beyond the tolerance: "fp16 itself" where torch is there too, and every such
+    output of ours within FACTOR of torch's own.
+    """
     name, variants = rivals.variants(eager, cases, precision)
     own: dict[str, Error] = {}
     for theirs in variants:
-        compared = [_compared(conversion, a, t, precision) for a, t in zip(theirs, truth, strict=True)]
+        compared = [
+            _compared(conversion, a, t, precision) for a, t in zip(theirs, truth, strict=True)
+        ]
         found = _errors(compared, theirs, truth)
         own = {n: own.get(n, error) | error for n, error in found.items()}
     excused = all(e.share <= 1 or (own[n].share > 1 and e.within(own[n])) for n, e in ours.items())
-    return _figures(own, "own_") | {"own": name, "result": f"{precision} itself" if excused else "another answer"}
+    return _figures(own, "own_") | {
+        "own": name,
+        "result": f"{precision} itself" if excused else "another answer",
+    }

@@ -10,9 +10,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 
-def conv_bn(inputs: int, outputs: int, kernel: int = 3, stride: int = 1, groups: int = 1) -> nn.Sequential:
+def conv_bn(
+    inputs: int, outputs: int, kernel: int = 3, stride: int = 1, groups: int = 1
+) -> nn.Sequential:
     return nn.Sequential(
-        nn.Conv2d(inputs, outputs, kernel, stride, kernel // 2, groups=groups, bias=False), nn.BatchNorm2d(outputs)
+        nn.Conv2d(inputs, outputs, kernel, stride, kernel // 2, groups=groups, bias=False),
+        nn.BatchNorm2d(outputs),
     )
 
 
@@ -20,7 +23,11 @@ class ResidualBlock(nn.Module):
     def __init__(self, inputs: int, outputs: int, stride: int) -> None:
         super().__init__()
         self.first, self.second = conv_bn(inputs, outputs, 3, stride), conv_bn(outputs, outputs)
-        self.shortcut = nn.Identity() if stride == 1 and inputs == outputs else conv_bn(inputs, outputs, 1, stride)
+        self.shortcut = (
+            nn.Identity()
+            if stride == 1 and inputs == outputs
+            else conv_bn(inputs, outputs, 1, stride)
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         return F.relu(self.second(F.relu(self.first(x))) + self.shortcut(x), inplace=True)
@@ -52,22 +59,31 @@ class InvertedResidual(nn.Module):
         hidden = inputs * expand
         self.residual = stride == 1 and inputs == outputs
         self.layers = nn.Sequential(
-            conv_bn(inputs, hidden, 1), nn.ReLU6(), conv_bn(hidden, hidden, 3, stride, hidden), nn.ReLU6(),
+            conv_bn(inputs, hidden, 1),
+            nn.ReLU6(),
+            conv_bn(hidden, hidden, 3, stride, hidden),
+            nn.ReLU6(),
             conv_bn(hidden, outputs, 1),
-        )  # fmt: skip
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         return x + self.layers(x) if self.residual else self.layers(x)
 
 
 class MobileNetV2(nn.Module):
-    """Inverted residuals with depthwise convolutions, relu6, and an average over height and width."""
+    """Inverted residuals with depthwise convolutions, relu6, and an average over height and
+    width.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         plan = [(8, 8, 1, 1), (8, 12, 2, 6), (12, 12, 1, 6), (12, 16, 2, 6), (16, 16, 1, 6)]
         self.features = nn.Sequential(
-            conv_bn(3, 8, 3, 2), nn.ReLU6(), *(InvertedResidual(*row) for row in plan), conv_bn(16, 32, 1), nn.ReLU6()
+            conv_bn(3, 8, 3, 2),
+            nn.ReLU6(),
+            *(InvertedResidual(*row) for row in plan),
+            conv_bn(16, 32, 1),
+            nn.ReLU6(),
         )
         self.classifier = nn.Sequential(nn.Dropout(0.2), nn.Linear(32, 10))
 
@@ -76,7 +92,9 @@ class MobileNetV2(nn.Module):
 
 
 class UNet(nn.Module):
-    """Down by pooling, up by transposed convolution and by interpolation to the size of the skip."""
+    """Down by pooling, up by transposed convolution and by interpolation to the size of the
+    skip.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -108,8 +126,12 @@ class DeepLab(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         y = self.body(x)
         parts = [branch(y) for branch in self.branches]
-        parts.append(F.interpolate(self.pooled(y), size=y.shape[-2:], mode="bilinear", align_corners=False))
-        return F.interpolate(self.head(torch.cat(parts, 1)), size=x.shape[-2:], mode="bilinear", align_corners=True)
+        parts.append(
+            F.interpolate(self.pooled(y), size=y.shape[-2:], mode="bilinear", align_corners=False)
+        )
+        return F.interpolate(
+            self.head(torch.cat(parts, 1)), size=x.shape[-2:], mode="bilinear", align_corners=True
+        )
 
 
 class CenterNet(nn.Module):
@@ -130,7 +152,9 @@ class CenterNet(nn.Module):
         offsets = self.offset(y).flatten(2).transpose(1, 2)
         offsets = offsets.gather(1, cells.unsqueeze(-1).expand(-1, -1, 2))
         rows, columns = torch.div(cells, width, rounding_mode="floor"), cells % width
-        centers = torch.stack([columns.float() + offsets[..., 0], rows.float() + offsets[..., 1]], -1)
+        centers = torch.stack(
+            [columns.float() + offsets[..., 0], rows.float() + offsets[..., 1]], -1
+        )
         return centers, scores, torch.div(places, height * width, rounding_mode="floor")
 
 
@@ -168,7 +192,9 @@ class ViT(nn.Module):
         self.patches = nn.Conv2d(3, 32, 8, 8)
         self.token = nn.Parameter(torch.randn(1, 1, 32))
         self.positions = nn.Parameter(torch.randn(1, 17, 32))
-        layer = nn.TransformerEncoderLayer(32, 4, 64, batch_first=True, norm_first=True, activation="gelu")
+        layer = nn.TransformerEncoderLayer(
+            32, 4, 64, batch_first=True, norm_first=True, activation="gelu"
+        )
         self.encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
         self.head = nn.Linear(32, 10)
 
@@ -197,7 +223,9 @@ class Bert(nn.Module):
         positions = torch.arange(tokens.size(1), device=tokens.device)
         x = self.norm(self.words(tokens) + self.places(positions)[None])
         bias = (1.0 - mask[:, None, None, :].to(x.dtype)) * -10000.0
-        scores = self.heads(self.query(x)) @ self.heads(self.key(x)).transpose(-1, -2) / math.sqrt(8)
+        scores = (
+            self.heads(self.query(x)) @ self.heads(self.key(x)).transpose(-1, -2) / math.sqrt(8)
+        )
         y = torch.softmax(scores + bias, -1) @ self.heads(self.value(x))
         y = y.permute(0, 2, 1, 3).contiguous().view(x.size(0), x.size(1), 32)
         x = self.norms[0](x + self.out(y))
@@ -268,5 +296,7 @@ class Diffusion(nn.Module):
         batch, channels, height, width = y.shape
         q, k, v = self.qkv(self.norm2(y)).reshape(batch, 3, channels, height * width).unbind(1)
         attention = torch.softmax(torch.einsum("bci,bcj->bij", q, k) / math.sqrt(channels), -1)
-        y = y + self.proj(torch.einsum("bij,bcj->bci", attention, v).reshape(batch, channels, height, width))
+        y = y + self.proj(
+            torch.einsum("bij,bcj->bci", attention, v).reshape(batch, channels, height, width)
+        )
         return self.outlet(torch.cat([F.interpolate(y, scale_factor=2.0, mode="nearest"), a], 1))

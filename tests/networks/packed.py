@@ -1,4 +1,6 @@
-"""Networks over batches of texts and signals of different lengths, packed as torch.nn.utils.rnn packs them."""
+"""Networks over batches of texts and signals of different lengths, packed as torch.nn.utils.rnn
+packs them.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,9 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 
 class PackedGru(nn.Module):
-    """Stacked GRUs in one direction, from the state that the last call left, over rows sorted by length."""
+    """Stacked GRUs in one direction, from the state that the last call left, over rows sorted by
+    length.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -23,8 +27,9 @@ class PackedGru(nn.Module):
 
 
 class PackedTagger(nn.Module):
-    """A tagger of words in sentences of any lengths and order: an LSTM in both directions, and a sentence's class of
-    the final states."""
+    """A tagger of words in sentences of any lengths and order: an LSTM in both directions, and a
+    sentence's class of the final states.
+    """
 
     def __init__(self) -> None:
         super().__init__()

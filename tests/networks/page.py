@@ -32,11 +32,14 @@ Some need more than the default, as a manifest would state it (`tolerance`), and
 default, and the list below why.
 """
 HALF_SUMS = (
-    "TensorRT 8.6 accumulates products in half where such a kernel is the faster one; the noise is then two to four "
-    "times that of torch, which accumulates in float32"
+    "TensorRT 8.6 accumulates products in half where such a kernel is the faster one; the noise is"
+    " then two to four times that of torch, which accumulates in float32"
 )
 STATED: dict[tuple[str, str], tuple[float, str]] = {
-    ("DeepLabV3", "fp32"): (1.5, "its random weights amplify: torch's own float32 uses 75 % of it, against float64"),
+    ("DeepLabV3", "fp32"): (
+        1.5,
+        "its random weights amplify: torch's own float32 uses 75 % of it, against float64",
+    ),
     ("ViT-base", "fp16"): (2.0, HALF_SUMS),
     ("Swin-tiny", "fp16"): (2.0, HALF_SUMS),
     ("CLIP vision", "fp16"): (2.0, HALF_SUMS),
@@ -46,16 +49,18 @@ STATED: dict[tuple[str, str], tuple[float, str]] = {
 """By network and precision, how often the default tolerance it needs, and the reason."""
 BEHIND: dict[str, str] = {
     "GPT-NeoX (2 layers)": (
-        "an assertion of Myelin's stops TensorRT 8.6 where attention and feed-forward layers stand side by side, the "
-        "mask is added and the length varies. A block of that shape builds, and answers right, with the one behind "
-        "the other, without the feed-forward layers, with a length of one value, or with the mask as `masked_fill`; "
-        "not at levels 1 to 3; without FASTER_DYNAMIC_SHAPES it builds and answers wrong"
+        "an assertion of Myelin's stops TensorRT 8.6 where attention and feed-forward layers stand"
+        " side by side, the mask is added and the length varies. A block of that shape builds, and"
+        " answers right, with the one behind the other, without the feed-forward layers, with a"
+        " length of one value, or with the mask as `masked_fill`; not at levels 1 to 3; without"
+        " FASTER_DYNAMIC_SHAPES it builds and answers wrong"
     ),
     "SegFormer-B0": (
-        "of nine engines of it with one block a stage, four gave such answers (each of a noise of 1.05) and five "
-        "noises of 0.0009 to 0.0023, by which kernels TensorRT 8.6.0 happened to find fastest; both with the patch "
-        "embeddings kept in float32 were right, while keeping attention, feed-forward or depthwise layers "
-        "there helped nothing. The same network is right in fp32 and tf32"
+        "of nine engines of it with one block a stage, four gave such answers (each of a noise of"
+        " 1.05) and five noises of 0.0009 to 0.0023, by which kernels TensorRT 8.6.0 happened to"
+        " find fastest; both with the patch embeddings kept in float32 were right, while keeping"
+        " attention, feed-forward or depthwise layers there helped nothing. The same network is"
+        " right in fp32 and tf32"
     ),
 }
 """By network, what was found out about answers that are wrong and engines that do not build."""
@@ -64,7 +69,9 @@ NOTHING = "\nNothing has been measured yet: it needs a GPU and TensorRT.\n"
 
 def text() -> str:
     """The page."""
-    rows = engines.newest(row for row in records.read(engines.ROWS) if row["by"] == "engine").values()
+    rows = engines.newest(
+        row for row in records.read(engines.ROWS) if row["by"] == "engine"
+    ).values()
     machines: dict[tuple[str, str], list[Row]] = {}
     for row in rows:
         machines.setdefault((row["gpu"], row["tensorrt"]), []).append(row)
@@ -74,10 +81,17 @@ def text() -> str:
 
 def _machine(machine: tuple[str, str], rows: Sequence[Row]) -> Iterator[str]:
     yield "## {}, TensorRT {}\n".format(*machine)
-    said = [f"{name} {', '.join(sorted({str(row[name]) for row in rows}))}" for name in ("date", "torch", "driver")]
+    said = [
+        f"{name} {', '.join(sorted({str(row[name]) for row in rows}))}"
+        for name in ("date", "torch", "driver")
+    ]
     yield f"{len(rows)} rows: {'; '.join(said)}.\n"
     yield from _counts(rows)
-    yield "\n| network | from | layers | " + " | ".join(f"{p}: used, noise" for p in engines.PRECISIONS) + " |"
+    yield (
+        "\n| network | from | layers | "
+        + " | ".join(f"{p}: used, noise" for p in engines.PRECISIONS)
+        + " |"
+    )
     yield "|---|---|---|" + "---|" * len(engines.PRECISIONS)
     by_network: dict[tuple[str, str], dict[str, Row]] = {}
     for row in sorted(rows, key=_place):
@@ -89,7 +103,9 @@ def _machine(machine: tuple[str, str], rows: Sequence[Row]) -> Iterator[str]:
 
 
 def verdict(row: Row) -> str:
-    """The row's result; "stated" where it passes by the tolerance that is stated for it, and not by the default."""
+    """The row's result; "stated" where it passes by the tolerance that is stated for it, and not by
+    the default.
+    """
     most, _ = STATED.get((row["network"], row["precision"]), (1.0, ""))
     beyond = row["result"] == "another answer" and row["share"] is not None
     return "stated" if beyond and row["share"] <= most else str(row["result"])
@@ -113,8 +129,12 @@ def _counts(rows: Sequence[Row]) -> Iterator[str]:
 
 
 def _line(names: tuple[str, str], found: Mapping[str, Row]) -> str:
-    layers = " / ".join(dict.fromkeys(str(row["layers"]) for row in found.values() if "layers" in row))
-    cells = [_cell(found[precision]) if precision in found else "" for precision in engines.PRECISIONS]
+    layers = " / ".join(
+        dict.fromkeys(str(row["layers"]) for row in found.values() if "layers" in row)
+    )
+    cells = [
+        _cell(found[precision]) if precision in found else "" for precision in engines.PRECISIONS
+    ]
     return "| " + " | ".join([*names, layers, *cells]) + " |"
 
 
@@ -135,7 +155,9 @@ def _figures(row: Row, whose: str) -> str:
 
 
 def _share(share: Any) -> str:
-    return "any" if share is None else f"{100 * share:.2g} %" if share < 1 else f"{100 * share:.0f} %"
+    return (
+        "any" if share is None else f"{100 * share:.2g} %" if share < 1 else f"{100 * share:.0f} %"
+    )
 
 
 def _reasons(rows: Sequence[Row]) -> Iterator[str]:

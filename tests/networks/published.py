@@ -1,8 +1,9 @@
-"""Published networks with random weights, from pytorchcv 0.0.67 and transformers (no test needs them).
+"""Published networks with random weights, from pytorchcv 0.0.67 and transformers (no test needs
+them).
 
-pytorchcv's are scripted too, with what scriptable.py does to them. transformers' are traced only: torch.jit.script
-refuses every model there for its configuration class (NotSupportedError: `**kwargs` in a compiled function); small.py
-has the same architectures in plain torch.nn, scripted.
+pytorchcv's are scripted too, with what scriptable.py does to them. transformers' are traced only:
+torch.jit.script refuses every model there for its configuration class (NotSupportedError:
+`**kwargs` in a compiled function); small.py has the same architectures in plain torch.nn, scripted.
 """
 
 from __future__ import annotations
@@ -31,15 +32,20 @@ def _vision(name: str, *hw: tuple[int, int], **options: Any) -> Network:
         np.int = int  # type: ignore[attr-defined]  # pytorchcv is older than NumPy 1.24
         net = get_model(name, pretrained=False, **options)
         if len(hw) > 1 and hasattr(getattr(net, "features", None), "final_pool"):
-            net.features.final_pool = nn.AdaptiveAvgPool2d(1)  # as everyone else ends; theirs is for 224 pixels
+            # as everyone else ends; theirs is for 224 pixels
+            net.features.final_pool = nn.AdaptiveAvgPool2d(1)
         return net  # type: ignore[no-any-return]
 
     if len(hw) == 1:
         (h, w), cases = hw[0], ({"n": 2}, {"n": 1}, {"n": 3})
-        return Network(make, lambda s: (torch.randn(s["n"], 3, h, w),), {0: {0: "n"}}, cases, prepare=prepare)
+        return Network(
+            make, lambda s: (torch.randn(s["n"], 3, h, w),), {0: {0: "n"}}, cases, prepare=prepare
+        )
     cases = tuple({"n": n, "h": h, "w": w} for n, (h, w) in zip((2, 1, 1), hw, strict=True))
     axes = {0: {0: "n", 2: "h", 3: "w"}}
-    return Network(make, lambda s: (torch.randn(s["n"], 3, s["h"], s["w"]),), axes, cases, prepare=prepare)
+    return Network(
+        make, lambda s: (torch.randn(s["n"], 3, s["h"], s["w"]),), axes, cases, prepare=prepare
+    )
 
 
 FREE = ((224, 224), (160, 192), (225, 257))
@@ -48,7 +54,9 @@ EVEN = ((224, 224), (160, 192), (256, 288))
 
 
 class First(nn.Module):
-    """A transformers model with the tensors of its output in a tuple, and chosen arguments fixed."""
+    """A transformers model with the tensors of its output in a tuple, and chosen arguments
+    fixed.
+    """
 
     def __init__(self, inner: nn.Module, **fixed: Any) -> None:
         super().__init__()
@@ -75,7 +83,11 @@ def _transformer(
 
 
 def _text(
-    model: str, config: str, options: dict[str, Any], fixed: dict[str, Any] | None = None, mask: bool = True
+    model: str,
+    config: str,
+    options: dict[str, Any],
+    fixed: dict[str, Any] | None = None,
+    mask: bool = True,
 ) -> Network:
     def inputs(sizes: Sizes) -> tuple[Tensor, ...]:
         tokens = torch.randint(0, 1000, (sizes["n"], sizes["t"]))
@@ -84,13 +96,23 @@ def _text(
 
     axes = {i: {0: "n", 1: "t"} for i in range(2 if mask else 1)}
     cases = ({"n": 2, "t": 32}, {"n": 1, "t": 7}, {"n": 3, "t": 64})
-    return Network(_transformer(model, config, options, fixed), inputs, axes, cases, unscriptable=CONFIGURED)
+    return Network(
+        _transformer(model, config, options, fixed), inputs, axes, cases, unscriptable=CONFIGURED
+    )
 
 
-def _pictures(model: str, config: str, options: Options | Callable[[], Options], size: int = 224) -> Network:
+def _pictures(
+    model: str, config: str, options: Options | Callable[[], Options], size: int = 224
+) -> Network:
     make = _transformer(model, config, options)
     cases = ({"n": 2}, {"n": 1}, {"n": 3})
-    return Network(make, lambda s: (torch.randn(s["n"], 3, size, size),), {0: {0: "n"}}, cases, unscriptable=CONFIGURED)
+    return Network(
+        make,
+        lambda s: (torch.randn(s["n"], 3, size, size),),
+        {0: {0: "n"}},
+        cases,
+        unscriptable=CONFIGURED,
+    )
 
 
 class Causal(nn.Module):
@@ -103,7 +125,8 @@ class Causal(nn.Module):
         settings = getattr(transformers, config)(attn_implementation="eager", **options)
         self.inner = getattr(transformers, model)(settings)
         for norm in (module for module in self.modules() if isinstance(module, nn.LayerNorm)):
-            nn.init.uniform_(norm.weight, 0.5, 1.5)  # GPT-NeoX asks two norms of one value: fresh, they are one
+            # GPT-NeoX asks two norms of one value: fresh, they are one
+            nn.init.uniform_(norm.weight, 0.5, 1.5)
             nn.init.normal_(norm.bias, 0.0, 0.2)
 
     def forward(self, tokens: Tensor) -> Tensor:
@@ -113,11 +136,17 @@ class Causal(nn.Module):
 
 
 def _detr() -> dict[str, Any]:
-    """The configuration holds another one: made with the network, for transformers may not be here."""
+    """The configuration holds another one: made with the network, for transformers may not be
+    here.
+    """
     import transformers
 
     backbone = transformers.ResNetConfig(out_features=["stage4"])
-    options = {"use_timm_backbone": False, "use_pretrained_backbone": False, "backbone_config": backbone}
+    options = {
+        "use_timm_backbone": False,
+        "use_pretrained_backbone": False,
+        "backbone_config": backbone,
+    }
     return {**options, "encoder_layers": 2, "decoder_layers": 2}
 
 
@@ -135,7 +164,9 @@ class Whisper(nn.Module):
         super().__init__()
         import transformers
 
-        config = transformers.WhisperConfig(d_model=384, encoder_layers=4, decoder_layers=1, encoder_attention_heads=6)
+        config = transformers.WhisperConfig(
+            d_model=384, encoder_layers=4, decoder_layers=1, encoder_attention_heads=6
+        )
         self.encoder = transformers.WhisperModel(config).encoder
 
     def forward(self, x: Tensor) -> Any:
@@ -158,13 +189,16 @@ NETWORKS: dict[str, Network] = {
     "DeepLabV3": _vision("deeplabv3_resnetd50b_voc", *EVEN, fixed_size=False),
     "CenterNet": _vision("centernet_resnet18_coco", *EVEN),
     "HRNet-W18": replace(
-        _vision("hrnet_w18_small_v1", *EVEN), unscriptable="RuntimeError: a list of modules is indexed by a variable"
+        _vision("hrnet_w18_small_v1", *EVEN),
+        unscriptable="RuntimeError: a list of modules is indexed by a variable",
     ),
     "DarkNet-53": _vision("darknet53", *FREE),
     "GhostNet": _vision("ghostnet", *FREE),
     "BERT-base": _text("BertModel", "BertConfig", {}),
     "DistilBERT": _text("DistilBertModel", "DistilBertConfig", {}),
-    "GPT-2 (one step)": Network(partial(Causal, "GPT2LMHeadModel", "GPT2Config"), *TOKENS, unscriptable=CONFIGURED),
+    "GPT-2 (one step)": Network(
+        partial(Causal, "GPT2LMHeadModel", "GPT2Config"), *TOKENS, unscriptable=CONFIGURED
+    ),
     "T5 encoder": _text("T5EncoderModel", "T5Config", {"d_model": 512, "num_layers": 6}),
     "ViT-base": _pictures("ViTModel", "ViTConfig", {}),
     "Swin-tiny": _pictures("SwinModel", "SwinConfig", {}),
@@ -205,7 +239,9 @@ NETWORKS: dict[str, Network] = {
         unscriptable=CONFIGURED,
     ),
     "ALBERT-base": _text(
-        "AlbertModel", "AlbertConfig", {"hidden_size": 768, "num_attention_heads": 12, "intermediate_size": 3072}
+        "AlbertModel",
+        "AlbertConfig",
+        {"hidden_size": 768, "num_attention_heads": 12, "intermediate_size": 3072},
     ),
     "DeBERTa-v2 (3 layers)": _text(
         "DebertaV2Model",

@@ -1,4 +1,6 @@
-"""What torch itself makes of a network in a reduced precision: the measure where a network amplifies every rounding."""
+"""What torch itself makes of a network in a reduced precision: the measure where a network
+amplifies every rounding.
+"""
 
 from __future__ import annotations
 
@@ -20,20 +22,26 @@ UNITS = {"fp32": 2.0**-24, "tf32": 2.0**-11, "fp16": 2.0**-11}
 DRAWS = 6
 
 
-def variants(module: torch.nn.Module, cases: Sequence[Inputs], precision: str) -> tuple[str, list[Answers]]:
-    """(what computed them, the outputs at each of the cases, several times), in float32 where they are floats.
+def variants(
+    module: torch.nn.Module, cases: Sequence[Inputs], precision: str
+) -> tuple[str, list[Answers]]:
+    """(what computed them, the outputs at each of the cases, several times), in float32 where they
+    are floats.
 
-    First torch in that precision: for fp32 in float64 on the CPU, since float32 there is the truth that others are
-    held against; for tf32 and fp16 eager on the GPU, with TF32 allowed, or all in half (autocast where the module mixes
-    float32 with half itself); without a GPU on the CPU, with its arithmetic rounded as the precision rounds it. Then
-    torch in float32 with every weight and input off by up to one rounding of the precision: that no engine can avoid,
-    and it shows which decisions (a topk of nearly equal scores) are not settled in the precision.
+    First torch in that precision: for fp32 in float64 on the CPU, since float32 there is the truth
+    that others are held against; for tf32 and fp16 eager on the GPU, with TF32 allowed, or all in
+    half (autocast where the module mixes float32 with half itself); without a GPU on the CPU, with
+    its arithmetic rounded as the precision rounds it. Then torch in float32 with every weight and
+    input off by up to one rounding of the precision: that no engine can avoid, and it shows which
+    decisions (a topk of nearly equal scores) are not settled in the precision.
     """
     name, first = _computed(module, cases, precision)
     return name, [first, *(_off(module, cases, UNITS[precision], draw) for draw in range(DRAWS))]
 
 
-def _computed(module: torch.nn.Module, cases: Sequence[Inputs], precision: str) -> tuple[str, Answers]:
+def _computed(
+    module: torch.nn.Module, cases: Sequence[Inputs], precision: str
+) -> tuple[str, Answers]:
     if precision == "fp32":
         return "torch in float64", _eager(module, cases, torch.float64, "cpu")
     if not torch.cuda.is_available():
@@ -48,7 +56,9 @@ def _computed(module: torch.nn.Module, cases: Sequence[Inputs], precision: str) 
     except RuntimeError:
         on_gpu = copy.deepcopy(module).cuda()
         cast: AbstractContextManager[Any] = torch.autocast("cuda", torch.float16)
-        return "torch autocast on the GPU", _asked(on_gpu, [_moved(c, None, "cuda") for c in cases], cast, "cuda")
+        return "torch autocast on the GPU", _asked(
+            on_gpu, [_moved(c, None, "cuda") for c in cases], cast, "cuda"
+        )
 
 
 def _off(module: torch.nn.Module, cases: Sequence[Inputs], unit: float, draw: int) -> Answers:
@@ -62,10 +72,16 @@ def _off(module: torch.nn.Module, cases: Sequence[Inputs], unit: float, draw: in
 
 
 def _jittered(tensor: torch.Tensor, unit: float) -> torch.Tensor:
-    return tensor * (1 + unit * (2 * torch.rand_like(tensor) - 1)) if tensor.is_floating_point() else tensor
+    return (
+        tensor * (1 + unit * (2 * torch.rand_like(tensor) - 1))
+        if tensor.is_floating_point()
+        else tensor
+    )
 
 
-def _eager(module: torch.nn.Module, cases: Sequence[Inputs], dtype: torch.dtype, device: str) -> Answers:
+def _eager(
+    module: torch.nn.Module, cases: Sequence[Inputs], dtype: torch.dtype, device: str
+) -> Answers:
     """All in `dtype`, the tensors too that the module makes itself."""
     moved = copy.deepcopy(module).to(device=device, dtype=dtype)
     return _asked(moved, [_moved(case, dtype, device) for case in cases], _default(dtype), device)
@@ -76,14 +92,19 @@ def _moved(inputs: Inputs, dtype: torch.dtype | None, device: str) -> list[torch
 
 
 def _asked(
-    module: Callable[..., Any], cases: Sequence[Inputs], within: AbstractContextManager[Any], device: str = "cpu"
+    module: Callable[..., Any],
+    cases: Sequence[Inputs],
+    within: AbstractContextManager[Any],
+    device: str = "cpu",
 ) -> Answers:
     with torch.no_grad(), within, torch.device(device):
         return [[_single(tensor) for tensor in flat(module(*case))] for case in cases]
 
 
 def _single(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.to(device="cpu", dtype=torch.float32 if tensor.is_floating_point() else tensor.dtype)
+    return tensor.to(
+        device="cpu", dtype=torch.float32 if tensor.is_floating_point() else tensor.dtype
+    )
 
 
 @contextmanager

@@ -1,7 +1,9 @@
-"""pytorchcv's modules made fit for torch.jit.script: the same weights and numbers, with forwards that it can compile.
+"""pytorchcv's modules made fit for torch.jit.script: the same weights and numbers, with forwards
+that it can compile.
 
-Two things keep the compiler from them: branches never taken that name submodules which only other settings have (an
-`nn.Identity` stands in for those), and Python that TorchScript has not (a forward of ours for each such class).
+Two things keep the compiler from them: branches never taken that name submodules which only other
+settings have (an `nn.Identity` stands in for those), and Python that TorchScript has not (a forward
+of ours for each such class).
 """
 
 from __future__ import annotations
@@ -36,12 +38,16 @@ def prepare(module: nn.Module) -> nn.Module:
 def _named_in_forward(kind: type[nn.Module]) -> set[str]:
     """The attributes of self that the forward reads."""
     tree = ast.parse(textwrap.dedent(inspect.getsource(kind.forward)))
-    attributes = [n for n in ast.walk(tree) if isinstance(n, ast.Attribute) and isinstance(n.value, ast.Name)]
+    attributes = [
+        n for n in ast.walk(tree) if isinstance(n, ast.Attribute) and isinstance(n.value, ast.Name)
+    ]
     return {a.attr for a in attributes if a.value.id == "self"}  # type: ignore[attr-defined]
 
 
 def _hourglass(part: Any) -> None:
-    """The way up in the order it is walked: TorchScript indexes a list of modules by constants only."""
+    """The way up in the order it is walked: TorchScript indexes a list of modules by constants
+    only.
+    """
     depth = part.depth
     part.ups = nn.ModuleList(part.up_seq[depth - 1 - i] for i in range(depth))
     part.skips = nn.ModuleList(part.skip_seq[depth - 1 - i] for i in range(depth))
@@ -151,7 +157,10 @@ def _centernet_decoded(self: Any, x: Tensor) -> Tensor:
     sizes = sizes.permute(0, 2, 3, 1).reshape(batch, -1, 2)
     xs = cells.fmod(width).to(torch.float32) + torch.gather(offsets[:, :, 0], -1, cells)
     ys = (cells / width).to(torch.float32) + torch.gather(offsets[:, :, 1], -1, cells)
-    w, h = 0.5 * torch.gather(sizes[:, :, 0], -1, cells), 0.5 * torch.gather(sizes[:, :, 1], -1, cells)
+    w, h = (
+        0.5 * torch.gather(sizes[:, :, 0], -1, cells),
+        0.5 * torch.gather(sizes[:, :, 1], -1, cells),
+    )
     boxes = torch.stack((xs - w, ys - h, xs + w, ys + h), -1) * self.scale
     return torch.cat((boxes, classes.unsqueeze(-1), scores.unsqueeze(-1)), -1)
 

@@ -10,11 +10,16 @@ from tests.networks.nets import conv_bn
 
 
 class ConvNeXtBlock(nn.Module):
-    """Depthwise 7 x 7, a norm over the channels, an inverted bottleneck, a scale for each channel (Liu et al. 2022)."""
+    """Depthwise 7 x 7, a norm over the channels, an inverted bottleneck, a scale for each channel
+    (Liu et al. 2022).
+    """
 
     def __init__(self, width: int) -> None:
         super().__init__()
-        self.depthwise, self.norm = nn.Conv2d(width, width, 7, padding=3, groups=width), nn.LayerNorm(width, eps=1e-6)
+        self.depthwise, self.norm = (
+            nn.Conv2d(width, width, 7, padding=3, groups=width),
+            nn.LayerNorm(width, eps=1e-6),
+        )
         self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
         self.scale = nn.Parameter(torch.rand(width))
 
@@ -35,7 +40,9 @@ class ConvNeXt(nn.Module):
 
 
 class Yolo(nn.Module):
-    """Two scales joined by upsampling, boxes decoded on grids of any size, the best of them gathered."""
+    """Two scales joined by upsampling, boxes decoded on grids of any size, the best of them
+    gathered.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -44,7 +51,9 @@ class Yolo(nn.Module):
         self.pools = nn.ModuleList(nn.MaxPool2d(k, 1, k // 2) for k in (3, 5))
         self.mix, self.join = nn.Conv2d(48, 16, 1), nn.Conv2d(32, 16, 1)
         self.heads = nn.ModuleList(nn.Conv2d(16, 2 * 8, 1) for _ in range(2))
-        self.register_buffer("anchors", torch.tensor([[[4.0, 6.0], [9.0, 7.0]], [[16.0, 20.0], [30.0, 28.0]]]))
+        self.register_buffer(
+            "anchors", torch.tensor([[[4.0, 6.0], [9.0, 7.0]], [[16.0, 20.0], [30.0, 28.0]]])
+        )
 
     def decode(self, y: Tensor, anchors: Tensor, stride: float) -> Tensor:
         batch, _, height, width = y.shape
@@ -63,7 +72,9 @@ class Yolo(nn.Module):
         for pool in self.pools:
             pooled.append(pool(deep))
         deep = self.mix(torch.cat(pooled, 1))
-        fine = self.join(torch.cat([fine, F.interpolate(deep, scale_factor=2.0, mode="nearest")], 1))
+        fine = self.join(
+            torch.cat([fine, F.interpolate(deep, scale_factor=2.0, mode="nearest")], 1)
+        )
         boxes = torch.cat(
             [
                 self.decode(self.heads[0](fine), self.anchors[0], 4.0),
@@ -78,12 +89,16 @@ class Yolo(nn.Module):
 
 
 class Pyramid(nn.Module):
-    """Features of three scales, each added to what the coarser one becomes at its size (Lin et al. 2017)."""
+    """Features of three scales, each added to what the coarser one becomes at its size (Lin et al.
+    2017).
+    """
 
     def __init__(self) -> None:
         super().__init__()
         widths = [8, 12, 16]
-        self.stages = nn.ModuleList(conv_bn(a, b, 3, 2) for a, b in zip([3, 8, 12], widths, strict=True))
+        self.stages = nn.ModuleList(
+            conv_bn(a, b, 3, 2) for a, b in zip([3, 8, 12], widths, strict=True)
+        )
         self.sides = nn.ModuleList(nn.Conv2d(w, 8, 1) for w in widths)
         self.smooth = nn.ModuleList(nn.Conv2d(8, 8, 3, padding=1) for _ in widths)
 
@@ -93,7 +108,9 @@ class Pyramid(nn.Module):
             x = F.relu(stage(x))
             features.append(side(x))
         for i in [1, 0]:
-            features[i] = features[i] + F.interpolate(features[i + 1], size=features[i].shape[-2:], mode="nearest")
+            features[i] = features[i] + F.interpolate(
+                features[i + 1], size=features[i].shape[-2:], mode="nearest"
+            )
         outputs = []
         for i, smooth in enumerate(self.smooth):
             outputs.append(smooth(features[i]))
@@ -101,13 +118,17 @@ class Pyramid(nn.Module):
 
 
 class PointNet(nn.Module):
-    """A transform that the points choose, a function of each point, the maximum over all (Qi et al. 2017)."""
+    """A transform that the points choose, a function of each point, the maximum over all (Qi et al.
+    2017).
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self.turn = nn.Sequential(nn.Conv1d(3, 16, 1), nn.BatchNorm1d(16), nn.ReLU())
         self.matrix = nn.Linear(16, 9)
-        self.each = nn.Sequential(nn.Conv1d(3, 16, 1), nn.BatchNorm1d(16), nn.ReLU(), nn.Conv1d(16, 32, 1))
+        self.each = nn.Sequential(
+            nn.Conv1d(3, 16, 1), nn.BatchNorm1d(16), nn.ReLU(), nn.Conv1d(16, 32, 1)
+        )
         self.segment = nn.Conv1d(64, 5, 1)
 
     def forward(self, points: Tensor) -> tuple[Tensor, Tensor]:
@@ -115,11 +136,15 @@ class PointNet(nn.Module):
         matrix = self.matrix(torch.max(self.turn(x), 2)[0]).view(-1, 3, 3) + torch.eye(3)[None]
         x = self.each(torch.bmm(points, matrix).transpose(1, 2))
         whole = torch.max(x, 2, keepdim=True)[0]
-        return self.segment(torch.cat([x, whole.expand(-1, -1, x.size(2))], 1)).transpose(1, 2), whole.squeeze(2)
+        return self.segment(torch.cat([x, whole.expand(-1, -1, x.size(2))], 1)).transpose(
+            1, 2
+        ), whole.squeeze(2)
 
 
 class GraphNet(nn.Module):
-    """Messages along edges, summed at their ends and divided by how many came; then the mean of all nodes."""
+    """Messages along edges, summed at their ends and divided by how many came; then the mean of all
+    nodes.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -137,7 +162,9 @@ class GraphNet(nn.Module):
 
 
 class Recommender(nn.Module):
-    """Embeddings of categories, dense features, the products of all pairs (DLRM, Naumov et al. 2019)."""
+    """Embeddings of categories, dense features, the products of all pairs (DLRM, Naumov et al.
+    2019).
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -157,11 +184,15 @@ class Recommender(nn.Module):
 
 
 class SuperResolution(nn.Module):
-    """Convolutions at low resolution, pixels shuffled out of channels, added to a bicubic enlargement."""
+    """Convolutions at low resolution, pixels shuffled out of channels, added to a bicubic
+    enlargement.
+    """
 
     def __init__(self) -> None:
         super().__init__()
-        self.body = nn.Sequential(nn.Conv2d(3, 16, 5, padding=2), nn.PReLU(16), nn.Conv2d(16, 12, 3, padding=1))
+        self.body = nn.Sequential(
+            nn.Conv2d(3, 16, 5, padding=2), nn.PReLU(16), nn.Conv2d(16, 12, 3, padding=1)
+        )
         self.shuffle = nn.PixelShuffle(2)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -170,14 +201,23 @@ class SuperResolution(nn.Module):
 
 
 class Forecaster(nn.Module):
-    """A series normalised by its own statistics, a GRU, attention over its states, and the statistics put back."""
+    """A series normalised by its own statistics, a GRU, attention over its states, and the
+    statistics put back.
+    """
 
     def __init__(self) -> None:
         super().__init__()
-        self.gru, self.score, self.head = nn.GRU(2, 12, batch_first=True), nn.Linear(12, 1), nn.Linear(24, 8)
+        self.gru, self.score, self.head = (
+            nn.GRU(2, 12, batch_first=True),
+            nn.Linear(12, 1),
+            nn.Linear(24, 8),
+        )
 
     def forward(self, series: Tensor) -> Tensor:
-        mean, deviation = series.mean(1, keepdim=True), series.std(1, keepdim=True, unbiased=False) + 1e-5
+        mean, deviation = (
+            series.mean(1, keepdim=True),
+            series.std(1, keepdim=True, unbiased=False) + 1e-5,
+        )
         states, last = self.gru((series - mean) / deviation)
         context = (torch.softmax(self.score(states), 1) * states).sum(1)
         forecast = self.head(torch.cat([context, last[-1]], 1)).unflatten(1, (4, 2))
@@ -185,12 +225,18 @@ class Forecaster(nn.Module):
 
 
 class Autoencoder3d(nn.Module):
-    """A volume made smaller and whole again: 3-D convolutions, instance norms, transposed convolutions."""
+    """A volume made smaller and whole again: 3-D convolutions, instance norms, transposed
+    convolutions.
+    """
 
     def __init__(self) -> None:
         super().__init__()
-        self.down = nn.Sequential(nn.Conv3d(1, 8, 3, 2, 1), nn.InstanceNorm3d(8, affine=True), nn.LeakyReLU(0.1))
-        self.up = nn.Sequential(nn.ConvTranspose3d(8, 4, 2, 2), nn.ELU(), nn.Conv3d(4, 1, 3, padding=1))
+        self.down = nn.Sequential(
+            nn.Conv3d(1, 8, 3, 2, 1), nn.InstanceNorm3d(8, affine=True), nn.LeakyReLU(0.1)
+        )
+        self.up = nn.Sequential(
+            nn.ConvTranspose3d(8, 4, 2, 2), nn.ELU(), nn.Conv3d(4, 1, 3, padding=1)
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         return self.up(self.down(x))

@@ -30,18 +30,24 @@ def _images(make: Callable[[], torch.nn.Module], *hw: tuple[int, int]) -> Networ
     return Network(make, image, NHW, cases)
 
 
-def _sequences(make: Callable[[], torch.nn.Module], inputs: Callable[[Sizes], tuple[torch.Tensor, ...]]) -> Network:
+def _sequences(
+    make: Callable[[], torch.nn.Module], inputs: Callable[[Sizes], tuple[torch.Tensor, ...]]
+) -> Network:
     cases = ({"n": 2, "t": 12}, {"n": 1, "t": 3}, {"n": 4, "t": 30})
     return Network(make, inputs, {0: {0: "n", 1: "t"}}, cases)
 
 
 def _masked(sizes: Sizes) -> tuple[torch.Tensor, ...]:
-    lengths = torch.arange(sizes["t"]) < sizes["t"] - torch.arange(sizes["n"])[:, None].clamp(max=sizes["t"] - 1)
+    lengths = torch.arange(sizes["t"]) < sizes["t"] - torch.arange(sizes["n"])[:, None].clamp(
+        max=sizes["t"] - 1
+    )
     return (*tokens(sizes), lengths.long())
 
 
 def _uneven(sizes: Sizes) -> tuple[torch.Tensor, ...]:
-    """A padded batch, how long each row is (the longest first, and shorter than the padding where it may), a state."""
+    """A padded batch, how long each row is (the longest first, and shorter than the padding where
+    it may), a state.
+    """
     lengths = torch.linspace(max(sizes["t"] - 1, 1), 1, sizes["n"]).long()
     return torch.randn(sizes["n"], sizes["t"], 10), lengths, torch.randn(2, sizes["n"], 12)
 
@@ -70,12 +76,17 @@ NETWORKS: dict[str, Network] = {
         {0: {0: "n", 1: "t"}, 1: {1: "n"}},
         ({"n": 2, "t": 12}, {"n": 1, "t": 3}, {"n": 4, "t": 30}),
     ),
-    "GRU with packed state": Network(packed.PackedGru, _uneven, {0: {0: "n", 1: "t"}, 1: {0: "n"}, 2: {1: "n"}}, TEXTS),
+    "GRU with packed state": Network(
+        packed.PackedGru, _uneven, {0: {0: "n", 1: "t"}, 1: {0: "n"}, 2: {1: "n"}}, TEXTS
+    ),
     "Packed LSTM tagger": _sequences(packed.PackedTagger, _sentences),
     "ViT": Network(nets.ViT, square, {0: {0: "n"}}, ({"n": 2}, {"n": 1}, {"n": 5})),
     "BERT": Network(
         nets.Bert,
-        lambda s: (torch.randint(0, 60, (s["n"], s["t"])), (torch.rand(s["n"], s["t"]) > 0.2).long()),
+        lambda s: (
+            torch.randint(0, 60, (s["n"], s["t"])),
+            (torch.rand(s["n"], s["t"]) > 0.2).long(),
+        ),
         {0: {0: "n", 1: "t"}, 1: {0: "n", 1: "t"}},
         ({"n": 2, "t": 12}, {"n": 1, "t": 3}, {"n": 4, "t": 30}),
     ),
@@ -95,7 +106,10 @@ NETWORKS: dict[str, Network] = {
     "GPT (one step)": _sequences(attending.Gpt, tokens),
     "GPT with a cache": Network(
         attending.GptWithCache,
-        lambda s: (torch.randint(0, 50, (s["n"], 1)), *(torch.randn(s["n"], 4, s["t"], 8) for _ in range(2))),
+        lambda s: (
+            torch.randint(0, 50, (s["n"], 1)),
+            *(torch.randn(s["n"], 4, s["t"], 8) for _ in range(2)),
+        ),
         {0: {0: "n"}, 1: {0: "n", 2: "t"}, 2: {0: "n", 2: "t"}},
         TEXTS,
     ),
@@ -115,7 +129,9 @@ NETWORKS: dict[str, Network] = {
         {0: {0: "n", 1: "s"}, 1: {0: "n", 1: "t"}},
         ({"n": 2, "s": 9, "t": 6}, {"n": 1, "s": 3, "t": 2}, {"n": 3, "s": 12, "t": 15}),
     ),
-    "Mixture of experts": _sequences(attending.Experts, lambda s: (torch.randn(s["n"], s["t"], 32),)),
+    "Mixture of experts": _sequences(
+        attending.Experts, lambda s: (torch.randn(s["n"], s["t"], 32),)
+    ),
     "ConvNeXt": _images(seeing.ConvNeXt),
     "YOLO": _images(seeing.Yolo, (64, 64), (48, 80), (40, 56)),
     "Feature pyramid": _images(seeing.Pyramid),

@@ -1,4 +1,6 @@
-"""The program that runs the networks on engines, with the reference in the engine's place; its page is current."""
+"""The program that runs the networks on engines, with the reference in the engine's place; its page
+is current.
+"""
 
 from __future__ import annotations
 
@@ -18,12 +20,16 @@ from tests.networks.small import NETWORKS
 HERE = {"by": "reference", "torch": "2", "tensorrt": "1"}
 
 
-def asked(tmp_path: Path, *jobs: engines.Job, budget: float = 100, limit: float = 100) -> list[records.Row]:
+def asked(
+    tmp_path: Path, *jobs: engines.Job, budget: float = 100, limit: float = 100
+) -> list[records.Row]:
     engines.run(jobs, HERE, tmp_path / "rows.jsonl", 2, budget, limit)
     return records.read(tmp_path / "rows.jsonl")
 
 
-def test_each_network_and_precision_is_a_row_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_network_and_precision_is_a_row_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv("OUT", raising=False)
     jobs = [
         ("GRU (small)", "traced", "fp32"),
@@ -33,23 +39,32 @@ def test_each_network_and_precision_is_a_row_of_its_own(tmp_path: Path, monkeypa
     rows = {row["network"]: row for row in asked(tmp_path, *jobs)}
     assert [rows[job[0]]["result"] for job in jobs] == ["passed", "passed", "failed"]
     assert 0 < rows["GRU (small)"]["share"] < 1 and 0 < rows["GRU (small)"]["noise"] < 1e-5
-    assert rows["Recommender (small)"]["noise"] > 1e-5 and rows["Recommender (small)"]["mode"] == "scripted"
+    assert (
+        rows["Recommender (small)"]["noise"] > 1e-5
+        and rows["Recommender (small)"]["mode"] == "scripted"
+    )
     assert "KeyError" in rows["no such"]["problem"]
 
 
-def test_what_hangs_costs_its_row_and_what_has_no_time_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_hangs_costs_its_row_and_what_has_no_time_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv("OUT", raising=False)
     monkeypatch.setattr(engines, "MEASURE", "tests.networks.test_engines:hang")
     (row,) = asked(tmp_path, ("GRU (small)", "traced", "fp32"))
     assert (row["result"], row["problem"]) == ("failed", "not done in time")
     monkeypatch.undo()
     monkeypatch.delenv("OUT", raising=False)
-    left = engines.run([("GRU (small)", "traced", "fp32")], HERE, tmp_path / "none.jsonl", 1, 0, 100)
-    monkeypatch.setattr(engines, "MEASURE", "tests.networks.test_engines:cut")
-    left += engines.run([("BERT (small)", "traced", "fp32")], HERE, tmp_path / "none.jsonl", 1, 50, 100)
-    assert left == [(f"{name} (small)", "traced", "fp32") for name in ("GRU", "BERT")] and not records.read(
-        tmp_path / "none.jsonl"
+    left = engines.run(
+        [("GRU (small)", "traced", "fp32")], HERE, tmp_path / "none.jsonl", 1, 0, 100
     )
+    monkeypatch.setattr(engines, "MEASURE", "tests.networks.test_engines:cut")
+    left += engines.run(
+        [("BERT (small)", "traced", "fp32")], HERE, tmp_path / "none.jsonl", 1, 50, 100
+    )
+    assert left == [
+        (f"{name} (small)", "traced", "fp32") for name in ("GRU", "BERT")
+    ] and not records.read(tmp_path / "none.jsonl")
 
 
 def test_a_precision_that_crashes_leaves_the_others_of_its_network(
@@ -93,24 +108,36 @@ def test_small_ones_come_first_and_what_is_there_is_not_asked_again() -> None:
     jobs = engines.in_order(["ResNet-18", "BERT-base", "GRU (small)"], "scripted", ["fp32", "fp16"])
     assert [job[0] for job in jobs[::2]] == ["GRU (small)", "BERT-base", "ResNet-18"]
     assert {job[0]: job[1] for job in jobs} == {
-        "GRU (small)": "scripted", "BERT-base": "traced", "ResNet-18": "scripted",
-    }  # fmt: skip
+        "GRU (small)": "scripted",
+        "BERT-base": "traced",
+        "ResNet-18": "scripted",
+    }
     assert engines._wanted(None, "none") and not engines._wanted({"result": "failed"}, "none")
-    assert engines._wanted({"result": "failed"}, "failed") and not engines._wanted({"result": "passed"}, "failed")
+    assert engines._wanted({"result": "failed"}, "failed") and not engines._wanted(
+        {"result": "passed"}, "failed"
+    )
 
 
-@pytest.mark.skipif(not flavour.strongly_typed(), reason="the reference rounds as the network's dtypes say")
+@pytest.mark.skipif(
+    not flavour.strongly_typed(), reason="the reference rounds as the network's dtypes say"
+)
 @pytest.mark.parametrize(
-    ("noise", "verdict"), [(0.0, "fp16 itself"), (3.0, "another answer"), (math.nan, "another answer")]
+    ("noise", "verdict"),
+    [(0.0, "fp16 itself"), (3.0, "another answer"), (math.nan, "another answer")],
 )
 def test_what_the_precision_leaves_undecided_is_told_from_another_answer(
     noise: float, verdict: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The detections of random weights are nearly equal: half orders them otherwise, and so does torch in half."""
+    """The detections of random weights are nearly equal: half orders them otherwise, and so does
+    torch in half.
+    """
     own = judging._answers
 
     def worse(*arguments: Any) -> list[list[torch.Tensor]]:
-        return [[t + noise if t.is_floating_point() else t for t in answer] for answer in own(*arguments)]
+        return [
+            [t + noise if t.is_floating_point() else t for t in answer]
+            for answer in own(*arguments)
+        ]
 
     monkeypatch.setattr(judging, "_answers", worse)
     row = judging.judge(NETWORKS["YOLO"], "traced", "fp16", "reference")
@@ -126,25 +153,57 @@ def test_torch_in_another_precision_is_another_answer_and_leaves_the_module_alon
     for precision in engines.PRECISIONS:
         _, variants = rivals.variants(module, [(x,)], precision)
         errors = [float((answers[0][0] - truth).detach().abs().max()) for answers in variants]
-        assert all(error <= 20 * rivals.UNITS[precision] for error in errors) and any(errors), precision
+        assert all(error <= 20 * rivals.UNITS[precision] for error in errors) and any(errors), (
+            precision
+        )
     assert torch.get_default_dtype() == module.weight.dtype == torch.float32
 
 
 def test_a_row_says_what_was_used_and_what_torch_would_have() -> None:
-    row = {"network": "N", "mode": "traced", "precision": "fp16", "layers": 3, "share": 0.034, "noise": 2e-7}
+    row = {
+        "network": "N",
+        "mode": "traced",
+        "precision": "fp16",
+        "layers": 3,
+        "share": 0.034,
+        "noise": 2e-7,
+    }
     beyond = {**row, "share": 3.0, "result": "fp16 itself", "own_share": None, "own_noise": 0.1}
     assert page._cell({**row, "result": "passed", "level": 0}) == "3.4 %, 2.0e-07"
     assert page._cell({**row, "result": "passed", "level": 3}) == "3.4 %, 2.0e-07 (level 3)"
     assert page._cell(beyond) == "itself: 300 %, 2.0e-07 (torch any, 1.0e-01)"
-    lines = list(page._machine(("G", "8.6.0"), [{**beyond, "result": "another answer", "problem": "why",
-                                                "date": "d", "torch": "t", "driver": "v"}]))  # fmt: skip
+    lines = list(
+        page._machine(
+            ("G", "8.6.0"),
+            [
+                {
+                    **beyond,
+                    "result": "another answer",
+                    "problem": "why",
+                    "date": "d",
+                    "torch": "t",
+                    "driver": "v",
+                }
+            ],
+        )
+    )
     assert "| fp16 | 1 | 0 | 0 | 0 | 1 | 0 |" in lines and lines[-1] == "- N, traced, fp16: why"
 
 
 def test_a_stated_tolerance_passes_what_it_says_and_no_more() -> None:
-    row = {"network": "ViT-base", "mode": "traced", "precision": "fp16", "result": "another answer", "share": 1.9}
+    row = {
+        "network": "ViT-base",
+        "mode": "traced",
+        "precision": "fp16",
+        "result": "another answer",
+        "share": 1.9,
+    }
     assert page.verdict(row) == "stated"
-    assert page.verdict({**row, "share": 2.1}) == page.verdict({**row, "share": None}) == "another answer"
+    assert (
+        page.verdict({**row, "share": 2.1})
+        == page.verdict({**row, "share": None})
+        == "another answer"
+    )
     assert page.verdict({**row, "precision": "fp32"}) == "another answer"
     assert page.verdict({**row, "share": 0.9, "result": "passed"}) == "passed"
 
@@ -155,4 +214,6 @@ def test_the_page_is_current() -> None:
     assert spec is not None and spec.loader is not None
     generate = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(generate)
-    assert generate.NETWORKS.read_text() == generate.networks(), "run: python docs/generate.py networks-gpu"
+    assert generate.NETWORKS.read_text() == generate.networks(), (
+        "run: python docs/generate.py networks-gpu"
+    )

@@ -1,6 +1,8 @@
-"""Whole networks without fallback: scripted and traced, every axis dynamic that may be, at three shapes.
+"""Whole networks without fallback: scripted and traced, every axis dynamic that may be, at three
+shapes.
 
-Tolerance: errors of sums accumulate over the depth: fifty layers of a few ulp each, 2e-5 of the output's magnitude.
+Tolerance: errors of sums accumulate over the depth: fifty layers of a few ulp each, 2e-5 of the
+output's magnitude.
 """
 
 from __future__ import annotations

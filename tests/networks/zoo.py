@@ -19,7 +19,9 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 TABLE, STORE = ROOT / "docs/networks.md", ROOT / "docs/networks.json"
 LIMIT = 1e-4
-"""Of the output's greatest magnitude: errors of a hundred layers of sums of thousands of products (each a few ulp)."""
+"""Of the output's greatest magnitude: errors of a hundred layers of sums of thousands of products
+(each a few ulp).
+"""
 HEAD = """# Networks
 
 Written by `python -m tests.networks.zoo`. Every network is converted whole, without fallback, at float32 with random
@@ -40,7 +42,9 @@ def networks() -> dict[str, Any]:
     """The published networks, then the small ones of other families."""
     from tests.networks import published, small
 
-    return published.NETWORKS | {f"{name} (small)": network for name, network in small.NETWORKS.items()}
+    return published.NETWORKS | {
+        f"{name} (small)": network for name, network in small.NETWORKS.items()
+    }
 
 
 def _head(name: str, mode: str) -> dict[str, Any]:
@@ -61,15 +65,26 @@ def run_one(name: str, mode: str) -> dict[str, Any]:
     except Exception as error:
         words = str(error).strip().splitlines() or [""]
         reason = next((line.split("why:")[1].strip() for line in words if "why:" in line), words[0])
-        schema = next((line.split("(")[0].strip() for line in words if line.strip().startswith("aten::")), "")
+        schema = next(
+            (line.split("(")[0].strip() for line in words if line.strip().startswith("aten::")), ""
+        )
         return row | {"result": f"{type(error).__name__}: {schema} {reason}"[:300]}
     worst = max(measured.errors)
     own = own_error(network) if worst > LIMIT else 0.0
-    verdict = "passed" if worst <= LIMIT else f"float32 itself: {own:.1e}" if worst <= 4 * own else "another answer"
+    verdict = (
+        "passed"
+        if worst <= LIMIT
+        else f"float32 itself: {own:.1e}"
+        if worst <= 4 * own
+        else "another answer"
+    )
     return row | {
-        "layers": measured.layers, "convert": measured.convert_seconds, "build": measured.build_seconds, "error": worst,
+        "layers": measured.layers,
+        "convert": measured.convert_seconds,
+        "build": measured.build_seconds,
+        "error": worst,
         "result": verdict,
-    }  # fmt: skip
+    }
 
 
 def kept() -> dict[str, Any]:
@@ -90,18 +105,32 @@ def _order(row: dict[str, Any]) -> tuple[int, str]:
 
 
 def _line(row: dict[str, Any]) -> str:
-    figures = [row.get("layers", ""), *(f"{row[k]:.1f}" if k in row else "" for k in ("convert", "build"))]
+    figures = [
+        row.get("layers", ""),
+        *(f"{row[k]:.1f}" if k in row else "" for k in ("convert", "build")),
+    ]
     error = f"{row['error']:.1e}" if "error" in row else ""
-    cells = [row["network"], row["mode"], ", ".join(row["axes"]), *figures, error, row["result"].replace("|", "/")]
+    cells = [
+        row["network"],
+        row["mode"],
+        ", ".join(row["axes"]),
+        *figures,
+        error,
+        row["result"].replace("|", "/"),
+    ]
     return "| " + " | ".join(str(cell) for cell in cells) + " |"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", help="networks (default: all)")
-    parser.add_argument("--modes", nargs="*", choices=["scripted", "traced"], default=["scripted", "traced"])
+    parser.add_argument(
+        "--modes", nargs="*", choices=["scripted", "traced"], default=["scripted", "traced"]
+    )
     parser.add_argument("--timeout", type=float, default=600, help="seconds for one network")
-    parser.add_argument("--one", action="store_true", help="print one network's row as JSON (used by the others)")
+    parser.add_argument(
+        "--one", action="store_true", help="print one network's row as JSON (used by the others)"
+    )
     options = parser.parse_args()
     if options.one:
         print(json.dumps(run_one(options.names[0], options.modes[0])))
@@ -120,7 +149,9 @@ def main() -> None:
 
 
 def _apart(name: str, mode: str, timeout: float) -> dict[str, Any]:
-    """The row, measured in a process of its own: a crash or a hang is that network's result only."""
+    """The row, measured in a process of its own: a crash or a hang is that network's result
+    only.
+    """
     command = [sys.executable, "-m", "tests.networks.zoo", name, "--modes", mode, "--one"]
     failed = _head(name, mode)
     try:
@@ -129,7 +160,10 @@ def _apart(name: str, mode: str, timeout: float) -> dict[str, Any]:
         return failed | {"result": f"not done within {timeout:g} s"}
     if done.returncode:
         return failed | {
-            "result": f"ended with {done.returncode}: {(done.stderr.strip().splitlines() or [''])[-1][:200]}"
+            "result": (
+                f"ended with {done.returncode}:"
+                f" {(done.stderr.strip().splitlines() or [''])[-1][:200]}"
+            )
         }
     row: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
     return row

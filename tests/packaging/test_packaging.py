@@ -1,4 +1,6 @@
-"""What a fresh checkout promises: README's commands exist, every version is pinned, and the import is light."""
+"""What a fresh checkout promises: README's commands exist, every version is pinned, and the import
+is light.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ def constraints() -> list[Requirement]:
     return [Requirement(line) for line in lines if line and not line.startswith("#")]
 
 
-def required(package: str, extras: frozenset[str], seen: set[tuple[str, frozenset[str]]]) -> Iterator[str]:
+def required(
+    package: str, extras: frozenset[str], seen: set[tuple[str, frozenset[str]]]
+) -> Iterator[str]:
     """The names of everything that `package[extras]` brings on this machine."""
     if (package, extras) in seen:
         return
@@ -49,14 +53,18 @@ def test_every_constraint_is_one_exact_public_version() -> None:
 
 def test_every_package_that_an_install_brings_is_pinned_to_what_is_installed() -> None:
     pinned = {
-        canonicalize_name(item.name): item for item in constraints() if item.marker is None or item.marker.evaluate()
+        canonicalize_name(item.name): item
+        for item in constraints()
+        if item.marker is None or item.marker.evaluate()
     }
     extras = frozenset({"rtx", "server", "examples", "dev"})
     names = set(required("trt-build", extras, set())) - FREE
     assert {"torch", "grpcio", "tensorrt-rtx", "nvidia-pytriton", "pyyaml"} <= names
     assert names - set(pinned) == set()
     installed = {name: importlib.metadata.version(name).partition("+")[0] for name in names}
-    assert {name for name, version in installed.items() if version not in pinned[name].specifier} == set()
+    assert {
+        name for name, version in installed.items() if version not in pinned[name].specifier
+    } == set()
 
 
 @pytest.mark.parametrize("python", ["3.10", "3.11", "3.12"])
@@ -113,9 +121,22 @@ def test_ci_runs_the_readmes_two_commands() -> None:
 
 
 def test_importing_the_package_brings_neither_torch_nor_tensorrt() -> None:
-    heavy = ["torch", "numpy", "tensorrt", "tensorrt_rtx", "polygraphy", "tritonclient", "google.protobuf"]
+    heavy = [
+        "torch",
+        "numpy",
+        "tensorrt",
+        "tensorrt_rtx",
+        "polygraphy",
+        "tritonclient",
+        "google.protobuf",
+    ]
     program = f"import sys, builder; print([name for name in {heavy} if name in sys.modules])"
-    assert subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout == "[]\n"
+    assert (
+        subprocess.run(
+            [sys.executable, "-c", program], capture_output=True, text=True, check=True
+        ).stdout
+        == "[]\n"
+    )
 
 
 def test_data_files_are_in_the_package() -> None:

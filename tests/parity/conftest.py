@@ -42,7 +42,14 @@ class Doubled(torch.nn.Module):
         g: torch.Tensor,
         h: torch.Tensor,
     ) -> tuple[
-        torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor
+        torch.Tensor,
+        torch.Tensor,
+        torch.Tensor,
+        torch.Tensor,
+        torch.Tensor,
+        torch.Tensor,
+        torch.Tensor,
+        torch.Tensor,
     ]:
         return a * 2, b * 2, c * 2, d * 2, e * 2, f * 2, g * 2, h.logical_not()
 
@@ -58,20 +65,30 @@ def models() -> Iterator[ModelArtifact]:
     yield artifact(Centred(), batch3, ("y",), name="mixing")
     yield artifact(
         Masked(),
-        (tensor("x", "float32", "batch", "length", 5, **LENGTH), tensor("valid", "bool", "batch", "length", **LENGTH)),
+        (
+            tensor("x", "float32", "batch", "length", 5, **LENGTH),
+            tensor("valid", "bool", "batch", "length", **LENGTH),
+        ),
         ("mean", "padding"),
         name="masked",
         dynamic=(0, 1),
     )
     yield artifact(
-        Scaled(), (tensor("x", "float32", 2, 3), tensor("factor", "float32")), ("y", "sum"), name="scalars", dynamic=()
+        Scaled(),
+        (tensor("x", "float32", 2, 3), tensor("factor", "float32")),
+        ("y", "sum"),
+        name="scalars",
+        dynamic=(),
     )
     yield artifact(
         Affine(),
         (tensor("x", "float32", "batch", "length", length=(1, 8, 64)),),
         ("y",),
         name="lengths",
-        profiles=[{"batch": (1, 4, 8), "length": (1, 8, 16)}, {"batch": (1, 1, 2), "length": (17, 32, 64)}],
+        profiles=[
+            {"batch": (1, 4, 8), "length": (1, 8, 16)},
+            {"batch": (1, 1, 2), "length": (17, 32, 64)},
+        ],
         dynamic=(0, 1),
     )
     yield artifact(

@@ -35,10 +35,14 @@ class Arguments(nn.Module):
         return y
 
 
-@pytest.mark.parametrize("optional", [[], ["mask"], ["shift"], ["bias", "shift"], ["mask", "bias", "shift"]])
+@pytest.mark.parametrize(
+    "optional", [[], ["mask"], ["shift"], ["bias", "shift"], ["mask", "bias", "shift"]]
+)
 def test_the_module_and_its_lowered_graph_take_the_same_tensors(optional: list[str]) -> None:
     script = torch.jit.script(Arguments())
-    names = [n for n in ("x", "mask", "p", "q", "r", "bias", "shift") if len(n) == 1 or n in optional]
+    names = [
+        n for n in ("x", "mask", "p", "q", "r", "bias", "shift") if len(n) == 1 or n in optional
+    ]
     specs = [TensorSpec("float32", (2,), name=name) for name in names]
     tensors = [torch.randn(2) for _ in names]
     lowered = builder.lower(script, optional_inputs=optional)

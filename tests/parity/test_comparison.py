@@ -9,7 +9,10 @@ from builder.manifest.spec import Tolerance
 from builder.parity import compare
 from builder.parity.tolerances import BY_DTYPE, BY_PRECISION, default_tolerance
 
-GOLDEN = {"y": np.array([[1.0, -2.0], [3.0, 4.0]], dtype=np.float32), "n": np.array([1, 2], dtype=np.int64)}
+GOLDEN = {
+    "y": np.array([[1.0, -2.0], [3.0, 4.0]], dtype=np.float32),
+    "n": np.array([1, 2], dtype=np.int64),
+}
 
 
 def changed(name: str, value: object) -> dict[str, np.ndarray]:
@@ -25,16 +28,23 @@ def test_the_same_passes_with_no_error_and_cosine_one() -> None:
 
 def test_a_missing_and_an_extra_output_fail() -> None:
     assert compare({"y": GOLDEN["y"]}, GOLDEN).problems == ("output 'n': is missing",)
-    assert compare({**GOLDEN, "z": np.zeros(1)}, GOLDEN).problems == ("output 'z': is not the model's",)
+    assert compare({**GOLDEN, "z": np.zeros(1)}, GOLDEN).problems == (
+        "output 'z': is not the model's",
+    )
 
 
 def test_a_renamed_output_is_seen_as_such() -> None:
     problems = compare({"y": GOLDEN["y"], "m": GOLDEN["n"]}, GOLDEN).problems
-    assert "'m' is like it under another name" in problems[0] and "like the missing 'n'" in problems[1]
+    assert (
+        "'m' is like it under another name" in problems[0] and "like the missing 'n'" in problems[1]
+    )
 
 
 def test_a_wrong_type_and_a_wrong_shape_fail() -> None:
-    assert "float64, not float32" in compare(changed("y", GOLDEN["y"].astype(np.float64)), GOLDEN).problems[0]
+    assert (
+        "float64, not float32"
+        in compare(changed("y", GOLDEN["y"].astype(np.float64)), GOLDEN).problems[0]
+    )
     assert "[4], not [2, 2]" in compare(changed("y", GOLDEN["y"].ravel()), GOLDEN).problems[0]
 
 
@@ -59,7 +69,11 @@ def test_a_value_that_is_newly_not_finite_fails(value: float) -> None:
 def test_nan_passes_for_nan_and_an_infinity_for_the_same_only() -> None:
     golden = {"y": np.array([np.nan, np.inf, -np.inf, 1.0], dtype=np.float32)}
     assert compare(golden, golden).passed
-    for wrong in ([1.0, np.inf, -np.inf, 1.0], [np.nan, -np.inf, -np.inf, 1.0], [np.nan, 9e9, -np.inf, 1.0]):
+    for wrong in (
+        [1.0, np.inf, -np.inf, 1.0],
+        [np.nan, -np.inf, -np.inf, 1.0],
+        [np.nan, 9e9, -np.inf, 1.0],
+    ):
         assert not compare({"y": np.array(wrong, dtype=np.float32)}, golden).passed
 
 
@@ -119,7 +133,9 @@ def test_a_coarser_precision_is_never_held_to_more() -> None:
 
 @pytest.mark.parametrize("precision", ["int8", "fp8", "mixed"])
 def test_noise_is_bounded_where_every_element_passes(precision: str) -> None:
-    """Errors of a fifth of the golden's size everywhere: each is within its band, together they are another answer."""
+    """Errors of a fifth of the golden's size everywhere: each is within its band, together they are
+    another answer.
+    """
     golden = {"y": np.where(np.arange(1000) % 2, 1.0, -1.0).astype(np.float32)}
     answer = {"y": (golden["y"] + np.float32(0.2)).astype(np.float32)}
     comparison = compare(answer, golden, precision=precision)
@@ -138,10 +154,15 @@ def test_the_manifest_bounds_the_noise() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arithmetic", "passes", "fails"), [("tf32", "tf32", "fp32"), ("fp16", "fp16", "fp32"), ("bf16", "bf16", "tf32")]
+    ("arithmetic", "passes", "fails"),
+    [("tf32", "tf32", "fp32"), ("fp16", "fp16", "fp32"), ("bf16", "bf16", "tf32")],
 )
-def test_each_precision_takes_its_own_rounding_and_not_a_coarser_one(arithmetic: str, passes: str, fails: str) -> None:
-    """A product of 512 terms whose operands are rounded as the precision rounds them: TF32 left on is not fp32."""
+def test_each_precision_takes_its_own_rounding_and_not_a_coarser_one(
+    arithmetic: str, passes: str, fails: str
+) -> None:
+    """A product of 512 terms whose operands are rounded as the precision rounds them: TF32 left on
+    is not fp32.
+    """
     import torch
 
     from benchmarks.tolerances import rounded

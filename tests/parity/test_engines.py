@@ -1,4 +1,6 @@
-"""Goldens on plans without a server: what is asked of which plan in which profile, with torch in the GPU's place."""
+"""Goldens on plans without a server: what is asked of which plan in which profile, with torch in
+the GPU's place.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ FACTS = {"flavour": "tensorrt-rtx", "tensorrt": "1.7.1.116"}
 
 
 class ByTorch:
-    """Opens a plan by loading the graph beside it; `asked` are the profiles, `opened` and `closed` count plans."""
+    """Opens a plan by loading the graph beside it; `asked` are the profiles, `opened` and `closed`
+    count plans.
+    """
 
     def __init__(self, narrow: bool = False) -> None:
         self.asked: list[tuple[int | None, int]] = []
@@ -141,8 +145,9 @@ def in_pieces(tmp_path: Path) -> Path:
     models.mkdir()
     torch.jit.script(Sorted().eval()).save(str(models / "sorted.pt"))
     (models / "sorted.yaml").write_text(
-        "inputs: [{name: x, dtype: float32, shape: [batch, 4]}]\ndims: {batch: {min: 1, opt: 2, max: 8}}\n"
-        "outputs: [y]\nfallback: {ops: ['aten::special_erfcx', 'aten::tanh'], min_block_size: 1}\n"
+        "inputs: [{name: x, dtype: float32, shape: [batch, 4]}]\ndims: {batch: {min: 1, opt: 2,"
+        " max: 8}}\noutputs: [y]\nfallback: {ops: ['aten::special_erfcx', 'aten::tanh'],"
+        " min_block_size: 1}\n"
     )
     (result,) = build_repository(models, tmp_path / "repository", layout="fused", isolate=False)
     assert result.ok and "tensorrt" in result.segments and "torch" in result.segments, result
@@ -150,7 +155,9 @@ def in_pieces(tmp_path: Path) -> Path:
 
 
 def test_pieces_run_by_the_code_that_serves_them(in_pieces: Path) -> None:
-    """Here without a GPU: the answers are right, and that no plan gave them is the model's problem."""
+    """Here without a GPU: the answers are right, and that no plan gave them is the model's
+    problem.
+    """
     (parity,) = verify_engines(in_pieces, repeat=1, open_plan=by_runtime)
     assert parity.results and all(result.passed for result in parity.results)
     if torch.cuda.is_available():
@@ -171,13 +178,17 @@ def test_an_unknown_model_is_usage(repository: Path) -> None:
 def test_without_a_gpu_it_is_an_environment_problem(repository: Path) -> None:
     with pytest.raises(EnvironmentProblem, match="none answers"):
         verify_engines(repository)
-    result = CliRunner().invoke(main, ["verify", str(repository), "--engine", "--json"], catch_exceptions=False)
+    result = CliRunner().invoke(
+        main, ["verify", str(repository), "--engine", "--json"], catch_exceptions=False
+    )
     assert result.exit_code == 4
     assert json.loads(result.stdout)["error"]["kind"] == "EnvironmentProblem"
 
 
 def test_engine_and_server_together_are_usage(repository: Path) -> None:
-    result = CliRunner().invoke(main, ["verify", str(repository), "--engine", "--serve"], catch_exceptions=False)
+    result = CliRunner().invoke(
+        main, ["verify", str(repository), "--engine", "--serve"], catch_exceptions=False
+    )
     assert result.exit_code == 2 and "--engine asks no server" in result.output
 
 
@@ -188,14 +199,18 @@ def test_a_plan_that_is_damaged_is_not_opened(repository: Path) -> None:
     assert parity.problems == ("1/model.plan is damaged: it is not the file that was published",)
 
 
-def test_a_merged_model_takes_the_plan_of_this_gpu(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_merged_model_takes_the_plan_of_this_gpu(
+    repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     version = repository / "scorer" / "1"
     for capability in ("80", "90"):
         shutil.copyfile(version / "model.plan", version / f"model_sm{capability}.plan")
     (version / "model.plan").unlink()
     config = repository / "scorer" / "config.pbtxt"
-    named = ('cc_model_filenames { key: "8.0" value: "model_sm80.plan" }\n'
-             'cc_model_filenames { key: "9.0" value: "model_sm90.plan" }\n')  # fmt: skip
+    named = (
+        'cc_model_filenames { key: "8.0" value: "model_sm80.plan" }\n'
+        'cc_model_filenames { key: "9.0" value: "model_sm90.plan" }\n'
+    )
     config.write_text(config.read_text() + named)
     facts = json.loads((version / "plan.json").read_text())
     (version / "plan.json").write_text(json.dumps({**facts, "plans": {"8.0": FACTS, "9.0": FACTS}}))
@@ -217,8 +232,11 @@ def test_a_merged_model_takes_the_plan_of_this_gpu(repository: Path, monkeypatch
     monkeypatch.setattr(gpu, "current", device((12, 0)))
     with pytest.raises(EnvironmentProblem, match=r"no plan for 12\.0"):
         verify_engines(repository, repeat=0, open_plan=opener)
-    (version / "model_sm80.plan").rename(version / "model_ampere_plus.plan")  # as `merge` names what has no one GPU
+    # as `merge` names what has no one GPU
+    (version / "model_sm80.plan").rename(version / "model_ampere_plus.plan")
     config.write_text(config.read_text().replace('"model.py"', '"model_ampere_plus.plan"'))
-    (version / "plan.json").write_text(json.dumps({**facts, "plans": {"ampere_plus": FACTS, "9.0": FACTS}}))
+    (version / "plan.json").write_text(
+        json.dumps({**facts, "plans": {"ampere_plus": FACTS, "9.0": FACTS}})
+    )
     (parity,) = verify_engines(repository, repeat=0, open_plan=opener)
     assert parity.passed and opened[1:] == ["model_ampere_plus.plan"]

@@ -1,4 +1,6 @@
-"""The goldens on real engines: every profile, every precision that needs no calibration, without a server."""
+"""The goldens on real engines: every profile, every precision that needs no calibration, without a
+server.
+"""
 
 from __future__ import annotations
 
@@ -62,7 +64,9 @@ def test_every_golden_passes_on_the_engine_alone(repository: Path) -> None:
 
 
 def test_the_command_says_so(repository: Path) -> None:
-    result = CliRunner().invoke(main, ["verify", str(repository), "--engine", "--json"], catch_exceptions=False)
+    result = CliRunner().invoke(
+        main, ["verify", str(repository), "--engine", "--json"], catch_exceptions=False
+    )
     data = json.loads(result.stdout)
     assert result.exit_code == 0 and data["passed"]
     assert {r["protocol"] for model in data["models"] for r in model["results"]} == {"engine"}

@@ -1,4 +1,6 @@
-"""Every example on a real engine in each precision: the goldens that its manifest and its own inputs record."""
+"""Every example on a real engine in each precision: the goldens that its manifest and its own
+inputs record.
+"""
 
 from __future__ import annotations
 
@@ -24,29 +26,45 @@ STATED = {
     ("silero_vad", "tf32"): "tolerance: {rtol: 0.015, atol: 0.01}\n",
     ("silero_vad", "fp16"): "tolerance: {rtol: 0.06, atol: 0.02}\n",
 }
-"""Three times the default (docs/parity.md): a few elements of the state that it hands on sum up more than others."""
+"""Three times the default (docs/parity.md): a few elements of the state that it hands on sum up
+more than others.
+"""
 
 
 def exported(name: str, folder: Path) -> Path:
-    """A folder with that example alone; the test is skipped where its file comes from a wheel that is not here."""
+    """A folder with that example alone; the test is skipped where its file comes from a wheel that
+    is not here.
+    """
     if name == "silero_vad" and not importlib.util.find_spec(name):
         pytest.skip("the silero-vad wheel is not installed")
     folder.mkdir()
     shutil.copy(EXAMPLES / "models" / f"{name}.yaml", folder)
-    subprocess.run([sys.executable, EXAMPLES / "export.py", "--out", folder, "--only", name], check=True)
+    subprocess.run(
+        [sys.executable, EXAMPLES / "export.py", "--out", folder, "--only", name], check=True
+    )
     return folder
 
 
 @pytest.mark.parametrize("precision", ["fp32", "tf32", "fp16"])
 @pytest.mark.parametrize("name", NAMES)
-def test_an_example_answers_within_the_tolerance_of_its_precision(name: str, precision: str, tmp_path: Path) -> None:
+def test_an_example_answers_within_the_tolerance_of_its_precision(
+    name: str, precision: str, tmp_path: Path
+) -> None:
     models = exported(name, tmp_path / "models")
     with (models / f"{name}.yaml").open("a") as manifest:
         manifest.write(STATED.get((name, precision), ""))
     (result,) = build_repository(
-        models, tmp_path / "repository", precision=precision, options=QUICK, serve_as="python", isolate=False
+        models,
+        tmp_path / "repository",
+        precision=precision,
+        options=QUICK,
+        serve_as="python",
+        isolate=False,
     )
     assert result.ok, result.error
     (parity,) = verify_engines(tmp_path / "repository", repeat=0)
-    assert parity.passed, (parity.problems, [(r.golden, r.error, r.problems) for r in parity.results if not r.passed])
+    assert parity.passed, (
+        parity.problems,
+        [(r.golden, r.error, r.problems) for r in parity.results if not r.passed],
+    )
     assert parity.results and "plan" in str(parity.answered_by)

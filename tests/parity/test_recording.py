@@ -1,4 +1,6 @@
-"""Goldens of the original module: which sizes, which values, and what happens to modules that are picky."""
+"""Goldens of the original module: which sizes, which values, and what happens to modules that are
+picky.
+"""
 
 from __future__ import annotations
 
@@ -35,18 +37,28 @@ def test_min_opt_max_and_odd_of_each_profile_and_a_row_of_opt() -> None:
     goldens = by_name(record(Affine(), spec(X, profiles=profiles)))
     sizes = {name: golden.inputs["x"].shape[0] for name, golden in goldens.items()}
     assert sizes == {
-        "p0-opt": 4, "p0-row": 1, "p0-min": 1, "p0-max": 8, "p0-odd": 3,
-        "p1-opt": 16, "p1-min": 9, "p1-max": 32, "p1-odd": 19,
-    }  # fmt: skip
+        "p0-opt": 4,
+        "p0-row": 1,
+        "p0-min": 1,
+        "p0-max": 8,
+        "p0-odd": 3,
+        "p1-opt": 16,
+        "p1-min": 9,
+        "p1-max": 32,
+        "p1-odd": 19,
+    }
     np.testing.assert_array_equal(goldens["p0-row"].inputs["x"], goldens["p0-opt"].inputs["x"][:1])
 
 
 def test_a_static_model_has_one_golden() -> None:
-    assert [golden.name for golden in record(Affine(), spec(tensor("x", "float32", 2, 3)))] == ["p0-opt"]
+    assert [golden.name for golden in record(Affine(), spec(tensor("x", "float32", 2, 3)))] == [
+        "p0-opt"
+    ]
 
 
 @pytest.mark.parametrize(
-    ("span", "size"), [((1, 4, 8), 3), ((64, 224, 512), 287), ((1, 2, 3), 1), ((7, 7, 7), 7), ((0, 1, 2), 1)]
+    ("span", "size"),
+    [((1, 4, 8), 3), ((64, 224, 512), 287), ((1, 2, 3), 1), ((7, 7, 7), 7), ((0, 1, 2), 1)],
 )
 def test_the_odd_size_is_one_that_nobody_tuned_for(span: tuple[int, int, int], size: int) -> None:
     assert odd(span) == size
@@ -60,13 +72,19 @@ def test_the_same_model_gives_the_same_goldens_and_another_name_others() -> None
 
 
 def test_ids_shrink_until_the_embedding_holds_them() -> None:
-    goldens = record(torch.jit.script(Scorer()), spec(X, tensor("ids", "int64", "batch"), outputs=("a", "b")))
+    goldens = record(
+        torch.jit.script(Scorer()), spec(X, tensor("ids", "int64", "batch"), outputs=("a", "b"))
+    )
     assert len(goldens) == 5
-    assert all(golden.inputs["ids"].min() >= 0 and golden.inputs["ids"].max() < 20 for golden in goldens)
+    assert all(
+        golden.inputs["ids"].min() >= 0 and golden.inputs["ids"].max() < 20 for golden in goldens
+    )
 
 
 class Lengths(torch.nn.Module):
-    """Packs rows in the order of their lengths, as torch.nn.utils.rnn asks for; an id below 4 goes with each."""
+    """Packs rows in the order of their lengths, as torch.nn.utils.rnn asks for; an id below 4 goes
+    with each.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -102,7 +120,9 @@ def test_masks_of_either_meaning_leave_something_to_attend_to(keep: bool) -> Non
 
     shape = ("batch", "length")
     span = (1, 5, 9)
-    module = spec(tensor("x", "float32", *shape, length=span), tensor("mask", "bool", *shape, length=span))
+    module = spec(
+        tensor("x", "float32", *shape, length=span), tensor("mask", "bool", *shape, length=span)
+    )
     for golden in record(Attend(), module):
         assert np.isfinite(golden.outputs["output"]).all(), golden.name
         assert golden.inputs["mask"].any() or golden.inputs["mask"].shape[1] == 1
@@ -186,7 +206,9 @@ def npz(folder: Path, **arrays: np.ndarray) -> Path:
 def test_the_users_inputs_are_recorded_beside_ours(tmp_path: Path) -> None:
     arrays = {"0/x": np.ones((2, 3), np.float32), "1/x": np.zeros((7, 3), np.float32)}
     goldens = by_name(record(Affine(), spec(X, goldens=npz(tmp_path, **arrays))))
-    assert (goldens["user-0"].outputs["output"] == 3).all() and goldens["user-1"].inputs["x"].shape == (7, 3)
+    assert (goldens["user-0"].outputs["output"] == 3).all() and goldens["user-1"].inputs[
+        "x"
+    ].shape == (7, 3)
 
 
 @pytest.mark.parametrize(
@@ -199,7 +221,9 @@ def test_the_users_inputs_are_recorded_beside_ours(tmp_path: Path) -> None:
         ({"x": np.ones(3, np.float32)}, "no profile"),
     ],
 )
-def test_the_users_mistakes_are_usage_errors(tmp_path: Path, arrays: dict[str, np.ndarray], words: str) -> None:
+def test_the_users_mistakes_are_usage_errors(
+    tmp_path: Path, arrays: dict[str, np.ndarray], words: str
+) -> None:
     with pytest.raises(UsageError, match=words):
         record(Affine(), spec(X, goldens=npz(tmp_path, **arrays)))
 

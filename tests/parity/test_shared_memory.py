@@ -1,4 +1,6 @@
-"""verify through shared memory: the same answers, and afterwards neither the server nor the host has a region."""
+"""verify through shared memory: the same answers, and afterwards neither the server nor the host
+has a region.
+"""
 
 from __future__ import annotations
 
@@ -35,8 +37,12 @@ def registered(endpoint: Endpoint, kind: str = "system") -> Any:
     return status
 
 
-def test_every_model_gives_the_same_answers_through_system_shared_memory(endpoint: Endpoint) -> None:
-    results = verify(endpoint.repository, endpoint.http_url, endpoint.grpc_url, shared_memory=["system"])
+def test_every_model_gives_the_same_answers_through_system_shared_memory(
+    endpoint: Endpoint,
+) -> None:
+    results = verify(
+        endpoint.repository, endpoint.http_url, endpoint.grpc_url, shared_memory=["system"]
+    )
     for parity in results:
         assert parity.passed, (parity.name, parity.problems, [r.problems for r in parity.results])
         assert {r.protocol for r in parity.results} == {"http system", "grpc system"}
@@ -45,7 +51,9 @@ def test_every_model_gives_the_same_answers_through_system_shared_memory(endpoin
 
 
 def test_several_ways_in_one_run(endpoint: Endpoint) -> None:
-    (parity,) = verify(endpoint.repository, None, endpoint.grpc_url, ["scorer"], shared_memory=["none", "system"])
+    (parity,) = verify(
+        endpoint.repository, None, endpoint.grpc_url, ["scorer"], shared_memory=["none", "system"]
+    )
     assert parity.passed
     assert {r.protocol for r in parity.results} == {"grpc", "grpc x16", "grpc system"}
 
@@ -54,14 +62,20 @@ def test_a_wrong_value_is_seen_there_too(endpoint: Endpoint) -> None:
     x = np.ones((2, 3), np.float32)
     wrong = Golden("wrong", {"x": x}, {"y": x * 2 + 2})
     (parity,) = verify(
-        endpoint.repository, endpoint.http_url, None, ["unbatched"], extra={"unbatched": [wrong]},
+        endpoint.repository,
+        endpoint.http_url,
+        None,
+        ["unbatched"],
+        extra={"unbatched": [wrong]},
         shared_memory=["system"],
-    )  # fmt: skip
+    )
     assert {r.golden for r in parity.results if not r.passed} == {"wrong"}
     assert "3.0 instead of 4.0" in next(r for r in parity.results if not r.passed).problems[0]
 
 
-def test_an_answer_that_is_larger_than_the_golden_is_the_servers_refusal(endpoint: Endpoint, tmp_path: Path) -> None:
+def test_an_answer_that_is_larger_than_the_golden_is_the_servers_refusal(
+    endpoint: Endpoint, tmp_path: Path
+) -> None:
     shutil.copytree(endpoint.repository / "unbatched", tmp_path / "unbatched")
     folder = tmp_path / "unbatched" / "goldens"
     golden = goldens.load_one(folder / "p0-opt.npz")
@@ -86,12 +100,25 @@ def test_without_a_gpu_cuda_shared_memory_is_an_environment_problem(endpoint: En
 
 @pytest.mark.parametrize("protocol", ["url", "grpc-url"])
 def test_ctrl_c_takes_the_regions_back(endpoint: Endpoint, protocol: str) -> None:
-    """The command is interrupted while a golden of it is registered; the request that runs is let go."""
-    words = ["verify", str(endpoint.repository), "--only", "scorer", "--shared-memory", "system", "--repeat", "100000"]
+    """The command is interrupted while a golden of it is registered; the request that runs is let
+    go.
+    """
+    words = [
+        "verify",
+        str(endpoint.repository),
+        "--only",
+        "scorer",
+        "--shared-memory",
+        "system",
+        "--repeat",
+        "100000",
+    ]
     address = endpoint.http_url if protocol == "url" else endpoint.grpc_url
     program = "from builder.cli import main; main(prog_name='trt-build')"
     process = subprocess.Popen(
-        [sys.executable, "-c", program, *words, f"--{protocol}", address], stderr=subprocess.PIPE, text=True
+        [sys.executable, "-c", program, *words, f"--{protocol}", address],
+        stderr=subprocess.PIPE,
+        text=True,
     )
     client = grpc.InferenceServerClient(endpoint.grpc_url)
     try:

@@ -1,4 +1,6 @@
-"""verify against a real server: it passes where the answers hold, and fails where anything was tampered with."""
+"""verify against a real server: it passes where the answers hold, and fails where anything was
+tampered with.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,11 @@ def test_every_model_passes_every_golden_over_both_protocols(endpoint: Endpoint)
         assert {"http", "grpc"} <= {r.protocol for r in parity.results}
         count = len(endpoint.artifacts[parity.name].goldens)
         assert sum(r.protocol == "http" for r in parity.results) == count
-        assert all(r.median_ms and r.p95_ms and r.median_ms <= r.p95_ms for r in parity.results if r.protocol == "http")
+        assert all(
+            r.median_ms and r.p95_ms and r.median_ms <= r.p95_ms
+            for r in parity.results
+            if r.protocol == "http"
+        )
 
 
 def test_it_says_that_torch_answered_and_why(endpoint: Endpoint) -> None:
@@ -64,7 +70,11 @@ def test_sizes_that_no_golden_has_can_be_asked_for(endpoint: Endpoint) -> None:
     x = np.arange(18, dtype=np.float32).reshape(6, 3)
     extra = Golden("mine", {"x": x}, {"y": x * 2 + 1})
     (parity,) = verify(
-        endpoint.repository, endpoint.http_url, endpoint.grpc_url, ["unbatched"], extra={"unbatched": [extra]}
+        endpoint.repository,
+        endpoint.http_url,
+        endpoint.grpc_url,
+        ["unbatched"],
+        extra={"unbatched": [extra]},
     )
     assert parity.passed and sum(r.golden == "mine" for r in parity.results) == 2
 
@@ -72,14 +82,20 @@ def test_sizes_that_no_golden_has_can_be_asked_for(endpoint: Endpoint) -> None:
 def test_the_result_is_plain_data(endpoint: Endpoint) -> None:
     (parity,) = verify(endpoint.repository, endpoint.http_url, None, ["scorer"])
     plain = json.loads(json.dumps(parity.as_dict()))
-    assert plain["passed"] is True and plain["results"][0]["comparison"]["outputs"][0]["name"] == "scores"
+    assert (
+        plain["passed"] is True
+        and plain["results"][0]["comparison"]["outputs"][0]["name"] == "scores"
+    )
 
 
 def tamper_values(folder: Path) -> None:
     golden = goldens.load_one(folder / "goldens" / "p0-opt.npz")
     scores = np.array(golden.outputs["scores"])
     scores[2, 1] += 0.25
-    goldens.save([Golden(golden.name, golden.inputs, {**golden.outputs, "scores": scores})], folder / "goldens")
+    goldens.save(
+        [Golden(golden.name, golden.inputs, {**golden.outputs, "scores": scores})],
+        folder / "goldens",
+    )
 
 
 def tamper_names(folder: Path) -> None:
@@ -90,13 +106,17 @@ def tamper_names(folder: Path) -> None:
 
 def tamper_missing(folder: Path) -> None:
     golden = goldens.load_one(folder / "goldens" / "p0-opt.npz")
-    goldens.save([Golden(golden.name, golden.inputs, {"best": golden.outputs["best"]})], folder / "goldens")
+    goldens.save(
+        [Golden(golden.name, golden.inputs, {"best": golden.outputs["best"]})], folder / "goldens"
+    )
 
 
 def tamper_type(folder: Path) -> None:
     golden = goldens.load_one(folder / "goldens" / "p0-opt.npz")
     best = golden.outputs["best"].astype(np.int32)
-    goldens.save([Golden(golden.name, golden.inputs, {**golden.outputs, "best": best})], folder / "goldens")
+    goldens.save(
+        [Golden(golden.name, golden.inputs, {**golden.outputs, "best": best})], folder / "goldens"
+    )
 
 
 @pytest.mark.parametrize(
@@ -119,7 +139,9 @@ def test_what_was_tampered_with_fails(
     assert any(words in text for r in parity.results for text in r.problems)
 
 
-def test_the_manifests_tolerance_holds_where_it_states_one(endpoint: Endpoint, tmp_path: Path) -> None:
+def test_the_manifests_tolerance_holds_where_it_states_one(
+    endpoint: Endpoint, tmp_path: Path
+) -> None:
     shutil.copytree(endpoint.repository / "scorer", tmp_path / "scorer")
     tamper_values(tmp_path / "scorer")
     sidecar = json.loads((tmp_path / "scorer" / "trt-build.json").read_text())
@@ -140,12 +162,16 @@ def test_another_config_than_the_servers_fails(endpoint: Endpoint, tmp_path: Pat
     shutil.copytree(endpoint.repository / "scorer", tmp_path / "scorer")
     config = tmp_path / "scorer" / "config.pbtxt"
     config.write_text(config.read_text().replace("max_batch_size: 8", "max_batch_size: 4"))
-    assert "http: max_batch_size is 4 in config.pbtxt, the server has 8" in problems_of(endpoint, tmp_path)
+    assert "http: max_batch_size is 4 in config.pbtxt, the server has 8" in problems_of(
+        endpoint, tmp_path
+    )
 
 
 def test_a_model_that_the_server_has_not_fails(endpoint: Endpoint, tmp_path: Path) -> None:
     shutil.copytree(endpoint.repository / "scorer", tmp_path / "stranger")
-    assert any("ready" in text or "unknown model" in text for text in problems_of(endpoint, tmp_path))
+    assert any(
+        "ready" in text or "unknown model" in text for text in problems_of(endpoint, tmp_path)
+    )
 
 
 def test_a_model_without_goldens_is_not_verified(endpoint: Endpoint, tmp_path: Path) -> None:
@@ -156,10 +182,14 @@ def test_a_model_without_goldens_is_not_verified(endpoint: Endpoint, tmp_path: P
 
 def damage(file: Path) -> None:
     data = file.read_bytes()
-    file.write_bytes(data[: len(data) // 2] + bytes([data[len(data) // 2] ^ 1]) + data[len(data) // 2 + 1 :])
+    file.write_bytes(
+        data[: len(data) // 2] + bytes([data[len(data) // 2] ^ 1]) + data[len(data) // 2 + 1 :]
+    )
 
 
-def test_a_file_that_is_not_as_published_fails_whoever_answers(endpoint: Endpoint, tmp_path: Path) -> None:
+def test_a_file_that_is_not_as_published_fails_whoever_answers(
+    endpoint: Endpoint, tmp_path: Path
+) -> None:
     """Torch answers for a plan that no GPU runs here: only its hash tells that it is damaged."""
     shutil.copytree(endpoint.repository / "scorer", tmp_path / "scorer")
     damage(tmp_path / "scorer" / "1" / "lowered.pt")
@@ -178,7 +208,11 @@ def test_a_file_that_is_not_as_published_fails_whoever_answers(endpoint: Endpoin
     [
         ("trt-build.json", "[]", "trt-build.json has no tolerance, precision"),
         ("trt-build.json", '{"tolerance": 1}', "trt-build.json has no tolerance, precision"),
-        ("goldens/p0-opt.npz", "PK\x03\x04 and no more", "goldens/p0-opt.npz is not an .npz of plain arrays"),
+        (
+            "goldens/p0-opt.npz",
+            "PK\x03\x04 and no more",
+            "goldens/p0-opt.npz is not an .npz of plain arrays",
+        ),
         ("goldens/p0-opt.npz", "", "goldens/p0-opt.npz is not an .npz of plain arrays"),
     ],
 )
@@ -195,7 +229,9 @@ def test_a_folder_that_is_not_ours_fails_by_name(endpoint: Endpoint, tmp_path: P
     assert "not a model that trt-build published" in problems_of(endpoint, tmp_path)[0]
 
 
-def test_an_unknown_model_and_an_empty_repository_are_usage_errors(endpoint: Endpoint, tmp_path: Path) -> None:
+def test_an_unknown_model_and_an_empty_repository_are_usage_errors(
+    endpoint: Endpoint, tmp_path: Path
+) -> None:
     with pytest.raises(UsageError, match="'nobody'"):
         verify(endpoint.repository, endpoint.http_url, None, ["nobody"])
     with pytest.raises(UsageError, match="holds no model"):
@@ -205,10 +241,16 @@ def test_an_unknown_model_and_an_empty_repository_are_usage_errors(endpoint: End
 
 
 @pytest.mark.parametrize("protocol", ["http", "grpc"])
-def test_where_nobody_listens_it_is_an_environment_problem(endpoint: Endpoint, protocol: str) -> None:
+def test_where_nobody_listens_it_is_an_environment_problem(
+    endpoint: Endpoint, protocol: str
+) -> None:
     nowhere = "127.0.0.1:9"
     with pytest.raises(EnvironmentProblem, match=protocol):
-        verify(endpoint.repository, *((nowhere, None) if protocol == "http" else (None, nowhere)), ["scorer"])
+        verify(
+            endpoint.repository,
+            *((nowhere, None) if protocol == "http" else (None, nowhere)),
+            ["scorer"],
+        )
 
 
 def test_a_shape_outside_every_profile_is_refused_with_its_range(endpoint: Endpoint) -> None:
@@ -217,8 +259,12 @@ def test_a_shape_outside_every_profile_is_refused_with_its_range(endpoint: Endpo
     try:
         with pytest.raises(InferenceServerException, match=r"\[9, 3\].*\[1, 3\] to \[8, 3\]"):
             client.infer("unbatched", {"x": np.zeros((9, 3), np.float32)})
-        with pytest.raises(InferenceServerException, match=r"'x' has shape \[1, 17, 5\].*\[8, 16, 5\]"):
-            client.infer("masked", {"x": np.zeros((1, 17, 5), np.float32), "valid": np.ones((1, 17), bool)})
+        with pytest.raises(
+            InferenceServerException, match=r"'x' has shape \[1, 17, 5\].*\[8, 16, 5\]"
+        ):
+            client.infer(
+                "masked", {"x": np.zeros((1, 17, 5), np.float32), "valid": np.ones((1, 17), bool)}
+            )
     finally:
         client.close()
 
@@ -231,7 +277,9 @@ def test_one_bad_request_does_not_spoil_the_batch_that_it_came_in(endpoint: Endp
     def ask(index: int) -> object:
         ids = 99 if index % 5 == 0 else index % 20
         try:
-            return client.infer("scorer", {"x": x[index].numpy(), "ids": np.array([[ids]])}).outputs["scores"]
+            return client.infer(
+                "scorer", {"x": x[index].numpy(), "ids": np.array([[ids]])}
+            ).outputs["scores"]
         except InferenceServerException as error:
             return error
 
@@ -240,7 +288,9 @@ def test_one_bad_request_does_not_spoil_the_batch_that_it_came_in(endpoint: Endp
     client.close()
     for index, answer in enumerate(answers):
         if index % 5 == 0:
-            assert isinstance(answer, InferenceServerException) and "index out of range" in str(answer)
+            assert isinstance(answer, InferenceServerException) and "index out of range" in str(
+                answer
+            )
         else:
             expected = module(x[index], torch.tensor([index % 20]))[0].detach().numpy()
             np.testing.assert_allclose(answer, expected, rtol=1e-4, atol=1e-5)
@@ -263,5 +313,7 @@ def test_every_element_type_travels_as_itself(endpoint: Endpoint) -> None:
     for client in (HttpClient(endpoint.http_url, 10), GrpcClient(endpoint.grpc_url, 10)):
         answer = client.infer("dtypes", golden.inputs)
         client.close()
-        assert {n: a.dtype for n, a in answer.outputs.items()} == {n: a.dtype for n, a in golden.outputs.items()}
+        assert {n: a.dtype for n, a in answer.outputs.items()} == {
+            n: a.dtype for n, a in golden.outputs.items()
+        }
         assert all((answer.outputs[name] == array).all() for name, array in golden.outputs.items())

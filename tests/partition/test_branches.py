@@ -1,4 +1,6 @@
-"""A graph taken apart at its branches: running the parts, with one arm of each branch, is running the whole."""
+"""A graph taken apart at its branches: running the parts, with one arm of each branch, is running
+the whole.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,9 @@ from builder.partition.extract import with_own_outputs
 
 
 class Branching(nn.Module):
-    """Conditions that are tensors, numbers, or both; arms that read sizes, nothing of their own, or have a branch."""
+    """Conditions that are tensors, numbers, or both; arms that read sizes, nothing of their own, or
+    have a branch.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -34,7 +38,9 @@ class Branching(nn.Module):
 
 
 INPUTS = [
-    torch.randn(3, 8, generator=torch.Generator().manual_seed(n)) * scale for n in range(8) for scale in (9, 0.01)
+    torch.randn(3, 8, generator=torch.Generator().manual_seed(n)) * scale
+    for n in range(8)
+    for scale in (9, 0.01)
 ]
 
 
@@ -48,7 +54,9 @@ def run(parts: list[Part], values: dict[str, Tensor], taken: list[int]) -> dict[
             graph = part.arms[taken[-1]]
         else:
             graph = part
-        values.update(zip(part.outputs, graph.run(*(values[name] for name in graph.inputs)), strict=True))
+        values.update(
+            zip(part.outputs, graph.run(*(values[name] for name in graph.inputs)), strict=True)
+        )
     return values
 
 
@@ -67,14 +75,18 @@ def test_every_way_through_the_arms_gives_the_answers_of_the_whole(lowered: Lowe
         ways.add(tuple(taken))
         for name, wanted in zip(lowered.outputs, lowered.run(x), strict=True):
             torch.testing.assert_close(values[name], wanted, rtol=0, atol=0)
-    assert {way[0] for way in ways} == {way[1] for way in ways} == {0, 1}, "the inputs take both arms of each branch"
+    assert {way[0] for way in ways} == {way[1] for way in ways} == {0, 1}, (
+        "the inputs take both arms of each branch"
+    )
 
 
 def test_what_is_not_chosen_stays_one_graph(lowered: LoweredGraph) -> None:
     parts = take_apart(lowered, branches(lowered)[1:])
     assert [type(part) for part in parts].count(Branch) == 1
     values = run(parts, {lowered.inputs[0]: INPUTS[0]}, [])
-    torch.testing.assert_close(values[lowered.outputs[0]], lowered.run(INPUTS[0])[0], rtol=0, atol=0)
+    torch.testing.assert_close(
+        values[lowered.outputs[0]], lowered.run(INPUTS[0])[0], rtol=0, atol=0
+    )
 
 
 def test_a_branch_that_makes_a_list_is_left_alone() -> None:

@@ -50,7 +50,9 @@ def test_a_small_graph_shows_every_node_and_every_value_that_crosses() -> None:
     assert len(list(root.iter(f"{SVG}rect"))) == len(parts.segments) + 2
     assert sum("aten::relu" in text for text in words(root)) == 4
     crossing = {name for segment in parts.segments for name in segment.inputs}
-    assert all(any(text.startswith(f"{name}: float32[b, 4]") for text in words(root)) for name in crossing)
+    assert all(
+        any(text.startswith(f"{name}: float32[b, 4]") for text in words(root)) for name in crossing
+    )
 
 
 @pytest.mark.parametrize("length", [10, 2000])
@@ -65,12 +67,16 @@ def test_boxes_do_not_overlap_and_arrows_lead_down() -> None:
     _, root = drawn(8)
     boxes = [(int(r.attrib["y"]), int(r.attrib["height"])) for r in root.iter(f"{SVG}rect")]
     assert all(y + height < below for (y, height), (below, _) in itertools.pairwise(boxes))
-    skips = [path.attrib["d"] for path in root.iter(f"{SVG}path") if path.attrib["d"].count("L") == 3]
+    skips = [
+        path.attrib["d"] for path in root.iter(f"{SVG}path") if path.attrib["d"].count("L") == 3
+    ]
     assert skips, "the input that is read again at the end passes beside the boxes between"
 
 
 class Skips(nn.Module):
-    """Every engine's result is read again at the end, as in a U-Net; the names of layers and values are long."""
+    """Every engine's result is read again at the end, as in a U-Net; the names of layers and values
+    are long.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -82,15 +88,22 @@ class Skips(nn.Module):
         a_value_whose_name_is_longer_than_what_a_line_of_the_picture_can_hold_in_its_box = x
         skips = []
         for stage in self.stages_of_the_encoder_with_a_long_name:
-            deep = stage(a_value_whose_name_is_longer_than_what_a_line_of_the_picture_can_hold_in_its_box)
+            deep = stage(
+                a_value_whose_name_is_longer_than_what_a_line_of_the_picture_can_hold_in_its_box
+            )
             skips.append(deep)
-            a_value_whose_name_is_longer_than_what_a_line_of_the_picture_can_hold_in_its_box = torch.fft.fft(deep).abs()
+            a_value_whose_name_is_longer_than_what_a_line_of_the_picture_can_hold_in_its_box = (
+                torch.fft.fft(deep).abs()
+            )
         return torch.cat(skips, dim=1)
 
 
 def placed(root: ElementTree.Element) -> list[tuple[float, float, float, float]]:
     """(left, top, right, bottom) of each line of text, in a font of 12 pixels."""
-    texts = [(float(t.attrib["x"]), float(t.attrib["y"]), len(t.text or "")) for t in root.iter(f"{SVG}text")]
+    texts = [
+        (float(t.attrib["x"]), float(t.attrib["y"]), len(t.text or ""))
+        for t in root.iter(f"{SVG}text")
+    ]
     return [(x, y - 10, x + 7.2 * letters, y + 2) for x, y, letters in texts]
 
 
@@ -104,5 +117,7 @@ def test_no_words_stand_on_others_or_outside(script: bool) -> None:
     boxes, width = placed(root), float(root.attrib["width"])
     assert all(right <= width for _, _, right, _ in boxes)
     for one, other in itertools.combinations(boxes, 2):
-        beside = one[2] <= other[0] or other[2] <= one[0] or one[3] <= other[1] or other[3] <= one[1]
+        beside = (
+            one[2] <= other[0] or other[2] <= one[0] or one[3] <= other[1] or other[3] <= one[1]
+        )
         assert beside, (one, other)

@@ -1,4 +1,6 @@
-"""A model with packed sequences in pieces: no piece hands on a part of one to an engine, or from one."""
+"""A model with packed sequences in pieces: no piece hands on a part of one to an engine, or from
+one.
+"""
 
 from __future__ import annotations
 
@@ -25,9 +27,13 @@ def refused(x: Tensor) -> Tensor:
 
 
 class Model(nn.Module):
-    """Something before, a packed layer or two, something after; `between` and `after` are called where they say."""
+    """Something before, a packed layer or two, something after; `between` and `after` are called
+    where they say.
+    """
 
-    def __init__(self, between: Callable[..., Any] | None = None, after: Callable[..., Any] | None = None) -> None:
+    def __init__(
+        self, between: Callable[..., Any] | None = None, after: Callable[..., Any] | None = None
+    ) -> None:
         super().__init__()
         torch.manual_seed(0)
         self.before = nn.Sequential(nn.Linear(5, 5), nn.ReLU(), nn.Linear(5, 5))
@@ -37,7 +43,9 @@ class Model(nn.Module):
 
     def forward(self, x: Tensor, lengths: Tensor) -> tuple[Tensor, ...]:
         x = self.before(x)
-        packed, h = self.first(pack_padded_sequence(x, lengths.cpu(), batch_first=True, enforce_sorted=False))
+        packed, h = self.first(
+            pack_padded_sequence(x, lengths.cpu(), batch_first=True, enforce_sorted=False)
+        )
         if self.between:
             packed, h = self.between(self, packed, h)
         y, _ = pad_packed_sequence(packed, batch_first=True, total_length=x.size(1))
@@ -47,14 +55,18 @@ class Model(nn.Module):
 class ToTheLongest(Model):
     def forward(self, x: Tensor, lengths: Tensor) -> tuple[Tensor, ...]:
         x = self.before(x)
-        packed, h = self.first(pack_padded_sequence(x, lengths.cpu(), batch_first=True, enforce_sorted=False))
+        packed, h = self.first(
+            pack_padded_sequence(x, lengths.cpu(), batch_first=True, enforce_sorted=False)
+        )
         y, given = pad_packed_sequence(packed, batch_first=True)
         return self.head(y), self.head(h), given
 
 
 class GivesData(Model):
     def forward(self, x: Tensor, lengths: Tensor) -> tuple[Tensor, ...]:
-        packed, h = self.first(pack_padded_sequence(self.before(x), lengths, batch_first=True, enforce_sorted=False))
+        packed, h = self.first(
+            pack_padded_sequence(self.before(x), lengths, batch_first=True, enforce_sorted=False)
+        )
         return torch.relu(packed.data), self.head(h)
 
 
@@ -65,7 +77,9 @@ def of_states(model: Any, packed: PackedSequence, h: Tensor) -> Any:
 
 def of_data(model: Any, packed: PackedSequence, h: Tensor) -> Any:
     """A second layer of what torch alone makes of the packed rows."""
-    rows = PackedSequence(refused(packed.data), packed.batch_sizes, packed.sorted_indices, packed.unsorted_indices)
+    rows = PackedSequence(
+        refused(packed.data), packed.batch_sizes, packed.sorted_indices, packed.unsorted_indices
+    )
     return model.second(rows)
 
 
@@ -80,7 +94,9 @@ def cut(model: nn.Module, **fallback: Any) -> tuple[Any, Partition]:
         builder.TensorSpec(dtype, shape, dims={a: DIMS[a] for a in shape if isinstance(a, str)})
         for dtype, shape in INPUTS
     ]
-    return traced, split(builder.lower(traced, specs=specs), specs, [DIMS], Fallback(min_block_size=1, **fallback))
+    return traced, split(
+        builder.lower(traced, specs=specs), specs, [DIMS], Fallback(min_block_size=1, **fallback)
+    )
 
 
 def run(pieces: Partition, *inputs: Tensor) -> list[Tensor]:
@@ -113,7 +129,9 @@ CASES: dict[str, tuple[Callable[[], nn.Module], str]] = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_a_packed_sequence_is_in_an_engine_whole_or_not_at_all(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_packed_sequence_is_in_an_engine_whole_or_not_at_all(
+    case: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(nonzero, "available", lambda: False)
     make, where = CASES[case]
     traced, pieces = cut(make())
@@ -121,7 +139,10 @@ def test_a_packed_sequence_is_in_an_engine_whole_or_not_at_all(case: str, monkey
         assert kinds(pieces, operator) == {where}
     assert pieces.segments[0].kind == "tensorrt"  # what is before
     assert all(
-        spec is not None for s in pieces.segments if s.kind == "tensorrt" for spec in (*s.specs, *s.output_specs)
+        spec is not None
+        for s in pieces.segments
+        if s.kind == "tensorrt"
+        for spec in (*s.specs, *s.output_specs)
     )
     for inputs in (sample(2, 4, 1, steps=4), sample(3, steps=6), sample(1, 5, 5, 2, steps=5)):
         for got, wanted in zip(run(pieces, *inputs), traced(*inputs), strict=True):
@@ -137,7 +158,9 @@ def test_an_operator_that_the_user_keeps_takes_its_sequence_along() -> None:
         torch.testing.assert_close(got, wanted, rtol=1e-5, atol=1e-6)
 
 
-def test_a_range_for_the_longest_brings_what_is_behind_it_back(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_range_for_the_longest_brings_what_is_behind_it_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(nonzero, "available", lambda: False)
     _, without = cut(ToTheLongest())
     assert without.open == (("aten::_pad_packed_sequence", "padded_output"),)

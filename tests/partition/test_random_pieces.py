@@ -23,8 +23,9 @@ BINARY = ("aten::add({}, {}, %one)", "aten::mul({}, {})", "aten::maximum({}, {})
 
 @st.composite
 def programs(draw: st.DrawFn) -> tuple[LoweredGraph, set[int]]:
-    """A graph over a float and an int64 input, with lists, sizes, repeated and passed-through outputs; and the nodes
-    that shall stay in torch."""
+    """A graph over a float and an int64 input, with lists, sizes, repeated and passed-through
+    outputs; and the nodes that shall stay in torch.
+    """
     lines = ["graph(%x : Tensor, %n : Tensor):", "  %one : int = prim::Constant[value=1]()"]
     lines += ["  %none : NoneType = prim::Constant()", "  %zero : int = prim::Constant[value=0]()"]
     values = ["%x", "%n"]
@@ -60,7 +61,9 @@ def run(parts: Partition, inputs: dict[str, torch.Tensor]) -> list[torch.Tensor]
 
 @settings(max_examples=60, deadline=None)
 @given(programs(), st.integers(1, 3))
-def test_running_the_pieces_is_running_the_whole(program: tuple[LoweredGraph, set[int]], least: int) -> None:
+def test_running_the_pieces_is_running_the_whole(
+    program: tuple[LoweredGraph, set[int]], least: int
+) -> None:
     lowered, kept = program
     parts = split(lowered, SPECS, (BATCH,), Fallback(min_block_size=least), kept=kept)
     inputs = {"x": torch.randn(3, 4), "n": torch.randint(-5, 5, (3, 4))}
@@ -77,8 +80,17 @@ def test_what_the_user_keeps_is_in_no_engine_and_every_border_is_known(
 ) -> None:
     lowered, kept = program
     parts = split(lowered, SPECS, (BATCH,), Fallback(min_block_size=1), kept=kept)
-    work = [index for segment in parts.segments for index in segment.indices if _makes_a_tensor(lowered, index)]
-    every = [index for index in range(len(list(lowered.graph.nodes()))) if _makes_a_tensor(lowered, index)]
+    work = [
+        index
+        for segment in parts.segments
+        for index in segment.indices
+        if _makes_a_tensor(lowered, index)
+    ]
+    every = [
+        index
+        for index in range(len(list(lowered.graph.nodes())))
+        if _makes_a_tensor(lowered, index)
+    ]
     assert sorted(work) == every, "a node that computes a tensor is in one segment"
     for segment in parts.segments:
         assert all(spec is not None for spec in (*segment.specs, *segment.output_specs))

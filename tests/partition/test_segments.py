@@ -1,4 +1,6 @@
-"""The contraction's promises, on random graphs: whole, acyclic, of one kind, and as few segments as there can be."""
+"""The contraction's promises, on random graphs: whole, acyclic, of one kind, and as few segments as
+there can be.
+"""
 
 from __future__ import annotations
 
@@ -16,23 +18,35 @@ Graph = tuple[list[str], list[list[int]]]
 def graphs(draw: st.DrawFn, most: int = 40) -> Graph:
     size = draw(st.integers(1, most))
     kinds = [draw(st.sampled_from([TENSORRT, TORCH])) for _ in range(size)]
-    parents = [sorted(draw(st.sets(st.integers(0, i - 1), max_size=3))) if i else [] for i in range(size)]
+    parents = [
+        sorted(draw(st.sets(st.integers(0, i - 1), max_size=3))) if i else [] for i in range(size)
+    ]
     return kinds, parents
 
 
 def without_free(kinds: list[str], parents: list[list[int]]) -> Graph:
-    """The same graph of its work alone: what a node reads through free nodes are parents of its own."""
+    """The same graph of its work alone: what a node reads through free nodes are parents of its
+    own.
+    """
     behind: list[set[int]] = []
     for index, above in enumerate(parents):
         sources = set().union(*(behind[p] if kinds[p] == FREE else {p} for p in above))
         behind.append(sources if kinds[index] == FREE else {index})
         parents = [*parents[:index], sorted(sources), *parents[index + 1 :]]
-    place = {index: number for number, index in enumerate(i for i, kind in enumerate(kinds) if kind != FREE)}
+    place = {
+        index: number
+        for number, index in enumerate(i for i, kind in enumerate(kinds) if kind != FREE)
+    }
     return [kinds[i] for i in place], [[place[p] for p in parents[i]] for i in place]
 
 
 def is_acyclic(segments: list[int], parents: list[list[int]]) -> bool:
-    edges = {(segments[p], s) for s, above in zip(segments, parents, strict=True) for p in above if segments[p] != s}
+    edges = {
+        (segments[p], s)
+        for s, above in zip(segments, parents, strict=True)
+        for p in above
+        if segments[p] != s
+    }
     left = set(segments)
     while left:
         free = {s for s in left if not any(a in left and b == s for a, b in edges)}
@@ -55,7 +69,11 @@ def fewest(kinds: list[str], parents: list[list[int]]) -> int:
     sound = (
         p
         for p in partitions(len(kinds))
-        if all(kinds[a] == kinds[b] for a, b in itertools.combinations(range(len(p)), 2) if p[a] == p[b])
+        if all(
+            kinds[a] == kinds[b]
+            for a, b in itertools.combinations(range(len(p)), 2)
+            if p[a] == p[b]
+        )
         and is_acyclic(p, parents)
     )
     return min(len(set(p)) for p in sound)
@@ -91,7 +109,9 @@ def test_melting_leaves_no_light_tensorrt_segment(graph: Graph, least: int) -> N
     kinds, parents = graph
     melted = melt(kinds, parents, [1.0] * len(kinds), least)
     segments = assign(melted, parents)
-    assert all(segments.count(s) >= least for s, k in zip(segments, melted, strict=True) if k == TENSORRT)
+    assert all(
+        segments.count(s) >= least for s, k in zip(segments, melted, strict=True) if k == TENSORRT
+    )
     assert all(after in (before, TORCH) for before, after in zip(kinds, melted, strict=True))
 
 
@@ -103,5 +123,7 @@ def test_free_nodes_are_seen_through(graph: Graph, data: st.DataObject) -> None:
     free = data.draw(st.sets(st.integers(0, len(kinds) - 1)))
     kinds = [FREE if index in free else kind for index, kind in enumerate(kinds)]
     segments = assign(kinds, parents)
-    assert [s for s, k in zip(segments, kinds, strict=True) if k != FREE] == assign(*without_free(kinds, parents))
+    assert [s for s, k in zip(segments, kinds, strict=True) if k != FREE] == assign(
+        *without_free(kinds, parents)
+    )
     assert all((s == NOWHERE) == (k == FREE) for s, k in zip(segments, kinds, strict=True))

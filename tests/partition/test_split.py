@@ -32,7 +32,9 @@ class Spectral(nn.Module):
         return self.second(y) * x.size(0) + spectrum.sum(), x, y
 
 
-def partition(module: nn.Module, shape: tuple[Any, ...] = ("b", "s", 8), **fallback: Any) -> tuple[Any, Partition]:
+def partition(
+    module: nn.Module, shape: tuple[Any, ...] = ("b", "s", 8), **fallback: Any
+) -> tuple[Any, Partition]:
     script = torch.jit.script(module.eval())
     names = {axis for axis in shape if isinstance(axis, str)}
     dims = {name: span for name, span in DIMS.items() if name in names}
@@ -45,7 +47,13 @@ def run(pieces: Partition, *inputs: torch.Tensor) -> list[torch.Tensor]:
     """Every segment by torch, in order."""
     values = dict(zip(pieces.inputs, inputs, strict=True))
     for segment in pieces.segments:
-        values.update(zip(segment.outputs, segment.lowered.run(*(values[n] for n in segment.inputs)), strict=True))
+        values.update(
+            zip(
+                segment.outputs,
+                segment.lowered.run(*(values[n] for n in segment.inputs)),
+                strict=True,
+            )
+        )
     return [values[name] for name in pieces.outputs]
 
 
@@ -61,7 +69,12 @@ def test_axes_keep_their_names_across_borders() -> None:
     """A border's TensorSpec names the same dynamic axes that the manifest names."""
     _, pieces = partition(Spectral())
     assert {
-        axis for s in pieces.segments for spec in s.specs if spec for axis in spec.shape if isinstance(axis, str)
+        axis
+        for s in pieces.segments
+        for spec in s.specs
+        if spec
+        for axis in spec.shape
+        if isinstance(axis, str)
     } == {"b", "s"}
 
 
@@ -70,7 +83,9 @@ def test_tensorrt_segments_convert_and_agree() -> None:
     segment = pieces.segments[0]
     conversion = builder.convert(segment.lowered, segment.specs, profiles=segment.profiles)
     x = torch.randn(2, 3, 8)
-    for got, wanted in zip(builder.reference.run(conversion, [x]), segment.lowered.run(x), strict=True):
+    for got, wanted in zip(
+        builder.reference.run(conversion, [x]), segment.lowered.run(x), strict=True
+    ):
         torch.testing.assert_close(got, wanted, rtol=1e-5, atol=1e-6)
 
 
@@ -136,7 +151,9 @@ class Numbers(nn.Module):
 
 
 class Listed(nn.Module):
-    """A list that a loop makes beside a tensor, and to which something of a TensorRT segment is added."""
+    """A list that a loop makes beside a tensor, and to which something of a TensorRT segment is
+    added.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -162,12 +179,18 @@ def test_numbers_and_lists_of_branches_and_loops_never_cross(module: nn.Module) 
     for x in (torch.randn(3, 8), torch.full((2, 8), 9.0), torch.zeros(1, 8)):
         for got, wanted in zip(run(pieces, x), script(x), strict=True):
             torch.testing.assert_close(got, wanted, rtol=0, atol=0)
-    types = {str(v.type()) for s in pieces.segments for v in (*s.lowered.graph.inputs(), *s.lowered.graph.outputs())}
+    types = {
+        str(v.type())
+        for s in pieces.segments
+        for v in (*s.lowered.graph.inputs(), *s.lowered.graph.outputs())
+    }
     assert types == {"Tensor"}
 
 
 class Counted(nn.Module):
-    """A loop on data that makes a tensor, an int, a float and a bool, and a head that reads all of them."""
+    """A loop on data that makes a tensor, an int, a float and a bool, and a head that reads all of
+    them.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -187,7 +210,11 @@ class Counted(nn.Module):
 def test_numbers_that_a_loop_makes_beside_a_tensor_cross_as_tensors() -> None:
     """What reads them can be an engine; no digit of a float is lost."""
     script, pieces = partition(Counted(), ("b", 8))
-    (head,) = (s for s in pieces.segments if any(n.kind() == "aten::softmax" for n in s.lowered.graph.nodes()))
+    (head,) = (
+        s
+        for s in pieces.segments
+        if any(n.kind() == "aten::softmax" for n in s.lowered.graph.nodes())
+    )
     assert head.kind == "tensorrt"
     assert [spec.dtype for spec in head.specs if spec and spec.shape == (1,)] == ["int64"]
     assert all(spec is not None for s in pieces.segments for spec in (*s.specs, *s.output_specs))
@@ -204,7 +231,9 @@ class Scales(nn.Module):
         torch.manual_seed(0)
         self.first, self.second = nn.Linear(8, 8), nn.Linear(8, 8)
 
-    def forward(self, x: torch.Tensor, gain: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    def forward(
+        self, x: torch.Tensor, gain: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         y = torch.relu(self.first(x) * gain)
         total, count, any_large = y.sum(), y.argmax(), (y > 1).any()
         spectrum = torch.fft.fft(y + total + count).abs().sum()
@@ -215,25 +244,44 @@ class Scales(nn.Module):
 def test_what_has_no_axis_crosses_with_one_and_the_models_own_keeps_its_shape() -> None:
     """Triton's TensorRT backend cannot serve an engine's tensor without axes."""
     script = torch.jit.script(Scales().eval())
-    specs = [builder.TensorSpec("float32", ("b", 8), dims={"b": DIMS["b"]}), builder.TensorSpec("float32", ())]
+    specs = [
+        builder.TensorSpec("float32", ("b", 8), dims={"b": DIMS["b"]}),
+        builder.TensorSpec("float32", ()),
+    ]
     pieces = split(builder.lower(script), specs, [{"b": DIMS["b"]}], Fallback(min_block_size=1))
-    known = {n: s for p in pieces.segments for n, s in zip(p.outputs, p.output_specs, strict=True) if s}
+    known = {
+        n: s for p in pieces.segments for n, s in zip(p.outputs, p.output_specs, strict=True) if s
+    }
     crossing = {known[n].shape for p in pieces.segments for n in p.inputs if n not in pieces.inputs}
-    types = {known[n].dtype for p in pieces.segments for n in p.inputs if n in known and known[n].shape == (1,)}
+    types = {
+        known[n].dtype
+        for p in pieces.segments
+        for n in p.inputs
+        if n in known and known[n].shape == (1,)
+    }
     assert (1,) in crossing and () not in crossing and types == {"float32", "int64", "bool"}
     assert known[pieces.outputs[2]].shape == ()
-    assert [spec.shape for p in pieces.segments for spec in p.specs if spec and spec.name == pieces.inputs[1]] == [()]
+    assert [
+        spec.shape
+        for p in pieces.segments
+        for spec in p.specs
+        if spec and spec.name == pieces.inputs[1]
+    ] == [()]
     assert all(len(p.indices) == len(list(p.lowered.graph.nodes())) for p in pieces.segments)
     given = torch.randn(3, 8), torch.tensor(1.5)
     for got, wanted in zip(run(pieces, *given), script(*given), strict=True):
         torch.testing.assert_close(got, wanted, rtol=0, atol=0)
     for segment in (p for p in pieces.segments if p.kind == "tensorrt"):
         conversion = builder.convert(segment.lowered, segment.specs, profiles=segment.profiles)
-        assert [spec.shape for spec in conversion.inputs] == [spec.shape for spec in segment.specs if spec]
+        assert [spec.shape for spec in conversion.inputs] == [
+            spec.shape for spec in segment.specs if spec
+        ]
 
 
 class Tail(nn.Module):
-    """Beside the reader of a loop's list, which pulls what it reads into torch, one operator is left."""
+    """Beside the reader of a loop's list, which pulls what it reads into torch, one operator is
+    left.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -262,7 +310,9 @@ def test_what_a_list_leaves_too_small_melts_too() -> None:
 def test_no_engine_reads_what_has_no_range_where_tensorrt_itself_finds_the_rows(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A flavour with a nonzero of its own holds the rows within an engine; across a border they would need a range."""
+    """A flavour with a nonzero of its own holds the rows within an engine; across a border they
+    would need a range.
+    """
 
     class Rows(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -272,11 +322,15 @@ def test_no_engine_reads_what_has_no_range_where_tensorrt_itself_finds_the_rows(
     monkeypatch.setattr("builder.conversion.nonzero.available", lambda: True)
     _, pieces = partition(Rows(), ("b", 8), ops=("aten::sum",))
     assert pieces.segments[0].kind == "tensorrt"
-    assert all(spec is not None for s in pieces.segments if s.kind == "tensorrt" for spec in s.specs)
+    assert all(
+        spec is not None for s in pieces.segments if s.kind == "tensorrt" for spec in s.specs
+    )
     torch.testing.assert_close(run(pieces, torch.randn(5, 8).abs())[0].shape, torch.Size([5, 8]))
 
 
-def test_what_torch_alone_reads_of_unknown_shape_is_made_by_torch_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_torch_alone_reads_of_unknown_shape_is_made_by_torch_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """An engine could hand it on within one process; an ensemble has no dims for it."""
 
     class Salient(nn.Module):
@@ -287,11 +341,15 @@ def test_what_torch_alone_reads_of_unknown_shape_is_made_by_torch_too(monkeypatc
     monkeypatch.setattr("builder.conversion.nonzero.available", lambda: True)
     _, pieces = partition(Salient(), ("b", 8), min_block_size=1)
     kinds = [{n.kind() for n in segment.lowered.graph.nodes()} for segment in pieces.segments]
-    assert {"aten::masked_select", "aten::abs", "aten::_unique2"} <= kinds[1] and "aten::relu" in kinds[0]
+    assert {"aten::masked_select", "aten::abs", "aten::_unique2"} <= kinds[
+        1
+    ] and "aten::relu" in kinds[0]
     assert all(None not in (*segment.specs, *segment.output_specs) for segment in pieces.segments)
 
 
-def test_an_operator_that_cannot_tell_its_shape_brings_no_page_of_torchs_log(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_operator_that_cannot_tell_its_shape_brings_no_page_of_torchs_log(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     class Found(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             found = x[torch.nonzero(x[:, 0] > 0).squeeze(1)]
@@ -320,8 +378,13 @@ def test_layers_of_a_segment_are_named_with_the_list_that_holds_them() -> None:
     _, pieces = partition(Stages(), ("b", 8))
     engines = [s for s in pieces.segments if s.kind == "tensorrt"]
     made = [builder.convert(s.lowered, s.specs, profiles=s.profiles).network for s in engines]
-    names = [network.get_layer(index).name for network in made for index in range(network.num_layers)]
-    assert {name.partition("/")[0] for name in names if "/aten::linear" in name} == {"stages.0", "stages.1"}
+    names = [
+        network.get_layer(index).name for network in made for index in range(network.num_layers)
+    ]
+    assert {name.partition("/")[0] for name in names if "/aten::linear" in name} == {
+        "stages.0",
+        "stages.1",
+    }
 
 
 class Noise(nn.Module):

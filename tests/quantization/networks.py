@@ -13,12 +13,19 @@ with warnings.catch_warnings():
 
 
 class SmallCNN(nn.Module):
-    """image [batch, 3, 16, 16] -> [batch, 5]: convolutions with batch normalisation, a depthwise and a strided one."""
+    """image [batch, 3, 16, 16] -> [batch, 5]: convolutions with batch normalisation, a depthwise
+    and a strided one.
+    """
 
     def __init__(self) -> None:
         super().__init__()
-        self.quant, self.dequant = ao.QuantStub(), ao.DeQuantStub()  # where eager mode quantises the input
-        self.first, self.norm, self.relu = nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU()
+        # where eager mode quantises the input
+        self.quant, self.dequant = ao.QuantStub(), ao.DeQuantStub()
+        self.first, self.norm, self.relu = (
+            nn.Conv2d(3, 8, 3, padding=1),
+            nn.BatchNorm2d(8),
+            nn.ReLU(),
+        )
         self.depthwise = nn.Conv2d(8, 8, 3, stride=2, groups=8)
         self.head = nn.Linear(8, 5)
 
@@ -42,25 +49,35 @@ class MLP(nn.Module):
 def symmetric() -> ao.QConfig:
     """What TensorRT computes: int8 around 0; weights with a scale for each output channel."""
     activation = ao.FakeQuantize.with_args(
-        observer=ao.MovingAverageMinMaxObserver, quant_min=-128, quant_max=127, dtype=torch.qint8,
-        qscheme=torch.per_tensor_symmetric, reduce_range=False,
-    )  # fmt: skip
+        observer=ao.MovingAverageMinMaxObserver,
+        quant_min=-128,
+        quant_max=127,
+        dtype=torch.qint8,
+        qscheme=torch.per_tensor_symmetric,
+        reduce_range=False,
+    )
     return ao.QConfig(activation=activation, weight=ao.default_per_channel_weight_fake_quant)
 
 
 CONFIGS = {
     "symmetric": symmetric,
-    "default": lambda: ao.get_default_qat_qconfig("x86"),  # unsigned activations with a zero point, fused observers
+    # unsigned activations with a zero point, fused observers
+    "default": lambda: ao.get_default_qat_qconfig("x86"),
 }
 
 
 def trained(model: nn.Module, config: str, x: Tensor, *, graph_mode: bool = False) -> nn.Module:
-    """The model with fake quantisation after a few forward passes, its observers off, in `eval`. Eager mode works by
-    hooks, which torch can trace and not script; graph mode makes calls of them."""
+    """The model with fake quantisation after a few forward passes, its observers off, in `eval`.
+    Eager mode works by hooks, which torch can trace and not script; graph mode makes calls of them.
+    """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         model.train()
-        model = _by_graph(model, CONFIGS[config](), x) if graph_mode else _eagerly(model, CONFIGS[config]())
+        model = (
+            _by_graph(model, CONFIGS[config](), x)
+            if graph_mode
+            else _eagerly(model, CONFIGS[config]())
+        )
         for _ in range(3):
             model(x)
         model.apply(ao.disable_observer)
@@ -69,7 +86,11 @@ def trained(model: nn.Module, config: str, x: Tensor, *, graph_mode: bool = Fals
 
 def _eagerly(model: nn.Module, config: ao.QConfig) -> nn.Module:
     model.qconfig = config
-    fused = ao.fuse_modules_qat(model, [["first", "norm", "relu"]]) if isinstance(model, SmallCNN) else model
+    fused = (
+        ao.fuse_modules_qat(model, [["first", "norm", "relu"]])
+        if isinstance(model, SmallCNN)
+        else model
+    )
     return ao.prepare_qat(fused)
 
 
@@ -80,6 +101,7 @@ def _by_graph(model: nn.Module, config: ao.QConfig, x: Tensor) -> nn.Module:
     mapping = ao.QConfigMapping().set_global(config)
     prepared = prepare_qat_fx(model, mapping, (x,), backend_config=get_tensorrt_backend_config())
     for node in prepared.graph.nodes:
-        node.type = None  # annotations that are text, as `from __future__` makes them, are no types to TorchScript
+        # annotations that are text, as `from __future__` makes them, are no types to TorchScript
+        node.type = None
     prepared.recompile()
     return prepared

@@ -1,4 +1,6 @@
-"""Modules trained with fake quantisation, traced and scripted: the network has their very numbers."""
+"""Modules trained with fake quantisation, traced and scripted: the network has their very
+numbers.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,11 @@ def exported(name: str, config: str, how: str) -> tuple[torch.jit.ScriptModule, 
     model = trained(make(), config, x, graph_mode=how == "script")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        module = torch.jit.script(model) if how == "script" else torch.jit.trace(model, x, check_trace=False)
+        module = (
+            torch.jit.script(model)
+            if how == "script"
+            else torch.jit.trace(model, x, check_trace=False)
+        )
     return module, x
 
 
@@ -41,7 +47,9 @@ def kinds(conversion: builder.Conversion) -> Counter[str]:
 @pytest.mark.parametrize("how", ["trace", "script"])
 @pytest.mark.parametrize("name", list(MODELS))
 def test_symmetric_quantisation_becomes_layers(name: str, how: str, precision: str) -> None:
-    """A value on the border of two steps may take the other one: that is a step of one layer, averaged by the next."""
+    """A value on the border of two steps may take the other one: that is a step of one layer,
+    averaged by the next.
+    """
     module, x = exported(name, "symmetric", how)
     conversion = builder.convert(module, [spec_of(name)], precision=precision)
     products = 3 if name == "cnn" else 2
@@ -53,12 +61,16 @@ def test_symmetric_quantisation_becomes_layers(name: str, how: str, precision: s
 
 @pytest.mark.parametrize("name", list(MODELS))
 def test_unsigned_quantisation_keeps_its_numbers_and_says_what_it_costs(name: str) -> None:
-    """torch's default: activations of 0..127 or 0..255 with a zero point, by an observer that is fused."""
+    """torch's default: activations of 0..127 or 0..255 with a zero point, by an observer that is
+    fused.
+    """
     module, x = exported(name, "default", "trace")
     conversion = builder.convert(module, [spec_of(name)], precision="fp32")
     truth, answer = module(x), builder.reference.run(conversion, [x])[0]
     assert (answer - truth).norm() < 5e-3 * truth.norm()
-    assert not conversion.warnings or all("rounded in float" in words for words in conversion.warnings)
+    assert not conversion.warnings or all(
+        "rounded in float" in words for words in conversion.warnings
+    )
 
 
 @pytest.mark.skipif(not flavour.strongly_typed(), reason="8.6 chooses half itself")
@@ -72,7 +84,9 @@ def test_mixed_computes_the_rest_in_half() -> None:
     ]
     assert convolutions == ["HALF", "HALF"]
     answer = builder.reference.run(conversion, [x])[0]
-    assert compare({"y": answer.numpy()}, {"y": module(x).detach().numpy()}, precision="mixed").passed
+    assert compare(
+        {"y": answer.numpy()}, {"y": module(x).detach().numpy()}, precision="mixed"
+    ).passed
 
 
 @pytest.mark.gpu
@@ -84,4 +98,6 @@ def test_the_engine_computes_qat_in_int8() -> None:
     conversion = builder.convert(module, [spec_of("cnn")], precision="int8")
     with Engine(builder.build_engine(conversion)) as engine:
         answer = engine(x)[0].cpu()
-    assert compare({"y": answer.numpy()}, {"y": module(x).detach().numpy()}, precision="int8").passed
+    assert compare(
+        {"y": answer.numpy()}, {"y": module(x).detach().numpy()}, precision="int8"
+    ).passed

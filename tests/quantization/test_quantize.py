@@ -56,8 +56,12 @@ def products() -> tuple[torch.jit.ScriptModule, list[Tensor], builder.TensorSpec
     return torch.jit.script(Products().eval()), [torch.randn(2, 4, 8)], spec
 
 
-def example(name: str) -> tuple[torch.jit.ScriptModule, list[builder.TensorSpec], list[list[Tensor]], list[Tensor]]:
-    """(module, specs, calibration batches, one batch that calibration has not seen) of a network of examples/."""
+def example(
+    name: str,
+) -> tuple[torch.jit.ScriptModule, list[builder.TensorSpec], list[list[Tensor]], list[Tensor]]:
+    """(module, specs, calibration batches, one batch that calibration has not seen) of a network of
+    examples/.
+    """
     torch.manual_seed(0)
     if name == "residual_cnn":
         module = torch.jit.script(settle(ResidualCNN(), torch.randn(8, 3, 64, 64)))
@@ -88,7 +92,9 @@ def judged(answers: list[Tensor], truths: list[Tensor], precision: str) -> tuple
 @pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("name", ["residual_cnn", "transformer_encoder"])
 def test_examples_stay_within_their_tolerance(name: str, precision: str) -> None:
-    """On inputs that calibration has not seen, as torch runs the lowered graph and as the network computes it."""
+    """On inputs that calibration has not seen, as torch runs the lowered graph and as the network
+    computes it.
+    """
     supported(precision)
     module, specs, batches, unseen = example(name)
     found = quantize(lower(module, specs=specs), batches, precision)
@@ -97,7 +103,9 @@ def test_examples_stay_within_their_tolerance(name: str, precision: str) -> None
     truths = [truth] if isinstance(truth, Tensor) else list(truth)
     assert not judged(list(found.lowered.run(*unseen)), truths, precision)
     assert not judged(builder.reference.run(conversion, unseen), truths, precision)
-    assert all(layer.quantised for layer in found.layers) and len(found.layers) == (10 if len(specs) == 1 else 16)
+    assert all(layer.quantised for layer in found.layers) and len(found.layers) == (
+        10 if len(specs) == 1 else 16
+    )
     assert kinds(conversion)["QUANTIZE"] > len(found.layers)
     assert builder.build_engine(conversion)
 
@@ -132,8 +140,10 @@ def test_what_8_6_is_told_to_obey_it_only_prefers_beside_int8(old_dialect: None)
         for graph, precision in ((found.lowered, "mixed"), (module, "fp16"), (module, "fp32"))
     ]
     assert [(f["fp16"], f["int8"], f["precision_constraints"]) for f in flags] == [
-        (True, True, "prefer"), (True, False, "obey"), (False, False, None)
-    ]  # fmt: skip
+        (True, True, "prefer"),
+        (True, False, "obey"),
+        (False, False, None),
+    ]
 
 
 @pytest.mark.parametrize("method", list(METHODS))
@@ -206,7 +216,9 @@ def test_a_name_is_the_one_that_the_layer_has() -> None:
 
 
 class Outlier(nn.Module):
-    """The first product's input has one value that is ten thousand times the others: max leaves them no level."""
+    """The first product's input has one value that is ten thousand times the others: max leaves
+    them no level.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -237,12 +249,18 @@ def test_what_cannot_be_calibrated_is_left_alone_with_its_reason() -> None:
     x, n = torch.eye(3) + 1, torch.ones(3, 3, dtype=torch.int32)
     found = quantize(lower(torch.jit.script(Odd())), [[x, n]])
     by_reason = {layer.reason: layer.quantised for layer in found.layers}
-    assert by_reason == {"": True, "it multiplies int32": False, "calibration met values that are not finite": False}
+    assert by_reason == {
+        "": True,
+        "it multiplies int32": False,
+        "calibration met values that are not finite": False,
+    }
 
 
 @pytest.mark.parametrize("precision", ["int8", "mixed"])
 def test_a_product_whose_results_overflow_is_left_alone(precision: str) -> None:
-    """Its operands are finite, so that they have a grid; what their product loses cannot be told."""
+    """Its operands are finite, so that they have a grid; what their product loses cannot be
+    told.
+    """
 
     class Beyond(nn.Module):
         def forward(self, x: Tensor) -> Tensor:
@@ -261,7 +279,9 @@ def test_a_module_that_quantises_itself_keeps_its_scales() -> None:
 
         def forward(self, x: Tensor) -> Tensor:
             w = torch.fake_quantize_per_tensor_affine(self.linear.weight, 0.01, 0, -128, 127)
-            y = torch.nn.functional.linear(torch.fake_quantize_per_tensor_affine(x, 0.05, 0, -128, 127), w)
+            y = torch.nn.functional.linear(
+                torch.fake_quantize_per_tensor_affine(x, 0.05, 0, -128, 127), w
+            )
             return self.linear(y)
 
     lowered = lower(torch.jit.script(Own().eval()))
@@ -282,8 +302,13 @@ def test_the_given_graph_is_not_changed_and_the_pass_is_recorded() -> None:
 
 def test_calibration_is_a_function_of_its_batches() -> None:
     module, x, _ = products()
-    assert quantize(lower(module), [x]).lowered.digest == quantize(lower(module), [x]).lowered.digest
-    assert quantize(lower(module), [x]).lowered.digest != quantize(lower(module), [[x[0] * 2]]).lowered.digest
+    assert (
+        quantize(lower(module), [x]).lowered.digest == quantize(lower(module), [x]).lowered.digest
+    )
+    assert (
+        quantize(lower(module), [x]).lowered.digest
+        != quantize(lower(module), [[x[0] * 2]]).lowered.digest
+    )
 
 
 @pytest.mark.parametrize(
@@ -311,7 +336,9 @@ def test_an_fp8_file_runs_where_trt_build_is_not(tmp_path: Path) -> None:
         "import sys, torch; x, y = torch.load('case.pt'); z = torch.jit.load('lowered.pt')(x)[0];"
         "assert 'builder' not in sys.modules; torch.testing.assert_close(z, y)"
     )
-    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr
 
 
@@ -319,7 +346,9 @@ def _mutated(lowered: builder.LoweredGraph, place: int, change: object) -> None:
     """Another argument in the first per-channel node: `change` of its value."""
     graph = lowered.graph
     node = ir.nodes_of(graph, "aten::fake_quantize_per_channel_affine")[0]
-    node.replaceInput(place, ir.insert_constant(graph, change(node.inputsAt(place).toIValue()), node))  # type: ignore[operator]
+    node.replaceInput(
+        place, ir.insert_constant(graph, change(node.inputsAt(place).toIValue()), node)
+    )  # type: ignore[operator]
 
 
 MUTATIONS = {
@@ -345,7 +374,9 @@ def test_a_wrong_scale_breaks_the_tolerance(name: str) -> None:
     assert judged(wrong, [module(x)], "int8")
 
 
-@pytest.mark.skipif(not flavour.strongly_typed(), reason="8.6 has no channels on another axis to be wrong about")
+@pytest.mark.skipif(
+    not flavour.strongly_typed(), reason="8.6 has no channels on another axis to be wrong about"
+)
 def test_a_wrong_axis_is_refused_or_breaks_the_tolerance() -> None:
     torch.manual_seed(0)
     linear = nn.Linear(8, 8).eval()
@@ -354,7 +385,9 @@ def test_a_wrong_axis_is_refused_or_breaks_the_tolerance() -> None:
     module, x = torch.jit.script(linear), torch.randn(4, 8)
     found = quantize(lower(module), [[x]])
     _mutated(found.lowered, 3, lambda axis: 1)
-    conversion = builder.convert(found.lowered, [builder.TensorSpec("float32", (4, 8))], precision="int8")
+    conversion = builder.convert(
+        found.lowered, [builder.TensorSpec("float32", (4, 8))], precision="int8"
+    )
     assert judged(builder.reference.run(conversion, [x]), [module(x)], "int8")
 
 
@@ -388,7 +421,9 @@ def test_products_in_loops_are_seen_in_every_turn() -> None:
     module, x = torch.jit.script(Steps().eval()), torch.randn(2, 6, 8)
     spec = builder.TensorSpec("float32", (2, "steps", 8), dims={"steps": (1, 4, 8)})
     found = quantize(lower(module, specs=[spec]), [[torch.randn(2, 5, 8)]])
-    assert [(layer.name, layer.quantised) for layer in found.layers] == [("cell/aten::linear_0", True)]
+    assert [(layer.name, layer.quantised) for layer in found.layers] == [
+        ("cell/aten::linear_0", True)
+    ]
     conversion = builder.convert(found.lowered, [spec], precision="int8")
     assert not judged(builder.reference.run(conversion, [x]), [module(x)], "int8")
     assert builder.build_engine(conversion)

@@ -38,7 +38,8 @@ def test_a_percentile_leaves_its_share_outside(percentile: float) -> None:
 def test_entropy_cuts_off_a_lone_outlier_and_keeps_a_uniform_range() -> None:
     torch.manual_seed(0)
     values = torch.randn(100_000)
-    values[0] = 400.0  # a hundred times the rest: at max, 128 levels would leave the rest but one or two
+    # a hundred times the rest: at max, 128 levels would leave the rest but one or two
+    values[0] = 400.0
     assert METHODS["entropy"](counts(values), 0.0) < 0.1
     assert METHODS["entropy"](counts(torch.rand(100_000)), 0.0) > 0.9
 

@@ -1,4 +1,6 @@
-"""What is said of modules that bring their own fake quantisation: 8 bits only where TensorRT has kernels for them."""
+"""What is said of modules that bring their own fake quantisation: 8 bits only where TensorRT has
+kernels for them.
+"""
 
 from __future__ import annotations
 
@@ -14,14 +16,18 @@ SCALES, ZEROS = torch.tensor([0.01, 0.02, 0.03, 0.04]), torch.zeros(4, dtype=tor
 
 
 class Rounded(nn.Module):
-    """A linear layer of four inputs and outputs; its operands are rounded as `activation` and `weight` say."""
+    """A linear layer of four inputs and outputs; its operands are rounded as `activation` and
+    `weight` say.
+    """
 
     def __init__(self, activation: str, weight: str) -> None:
         super().__init__()
         self.activation, self.kind, self.linear = activation, weight, nn.Linear(4, 4)
 
     def forward(self, x: Tensor) -> Tensor:
-        return nn.functional.linear(_rounded(x, self.activation), _rounded(self.linear.weight, self.kind))
+        return nn.functional.linear(
+            _rounded(x, self.activation), _rounded(self.linear.weight, self.kind)
+        )
 
 
 def _rounded(x: Tensor, kind: str) -> Tensor:
@@ -49,7 +55,9 @@ CASES = {
 
 
 @pytest.mark.parametrize(("activation", "weight"), CASES)
-def test_a_product_counts_as_8_bits_only_where_tensorrt_computes_it_so(activation: str, weight: str) -> None:
+def test_a_product_counts_as_8_bits_only_where_tensorrt_computes_it_so(
+    activation: str, weight: str
+) -> None:
     module = torch.jit.trace(Rounded(activation, weight).eval(), torch.randn(2, 4))
     found = own(lower(module))
     assert found is not None
@@ -62,5 +70,8 @@ def test_a_product_counts_as_8_bits_only_where_tensorrt_computes_it_so(activatio
 def test_calibration_rounds_no_operand_beside_one_that_stays_in_float(activation: str) -> None:
     lowered = lower(torch.jit.trace(Rounded(activation, "none").eval(), torch.randn(2, 4)))
     found = quantize(lowered, [[torch.randn(2, 4)]])
-    assert not found.layers[0].quantised and found.layers[0].reason in (trained.RANGE, trained.CHANNELS)
+    assert not found.layers[0].quantised and found.layers[0].reason in (
+        trained.RANGE,
+        trained.CHANNELS,
+    )
     assert found.lowered.text.count("fake_quantize") == lowered.text.count("fake_quantize")

@@ -1,7 +1,8 @@
-"""Small networks made through TensorRT's own API, for tests that compare the reference with written-out formulas.
+"""Small networks made through TensorRT's own API, for tests that compare the reference with
+written-out formulas.
 
-Where engines run (the tensorrt flavour on a GPU), each network is also run and must agree with the reference. What
-an older TensorRT lacks, a dtype or a layer, skips the test there.
+Where engines run (the tensorrt flavour on a GPU), each network is also run and must agree with the
+reference. What an older TensorRT lacks, a dtype or a layer, skips the test there.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ from builder.engine.flavour import trt
 from builder.engine.network import new_network
 from builder.engine.typed import has_half, has_int8, say, typed
 
-_KEPT: list[Any] = []  # TensorRT reads weights when it compiles: what add_constant was given has to live until then
+# TensorRT reads weights when it compiles: what add_constant was given has to live until then
+_KEPT: list[Any] = []
 
 DTYPES = {
     torch.float32: "FLOAT",
@@ -42,7 +44,9 @@ def trt_dtype(dtype: torch.dtype) -> Any:
 
 
 def constant(network: Any, value: Any, dtype: torch.dtype | None = None) -> Any:
-    """A constant tensor of any of torch's dtypes; int64 is int32 where TensorRT has no wider integers."""
+    """A constant tensor of any of torch's dtypes; int64 is int32 where TensorRT has no wider
+    integers.
+    """
     tensor = narrow(torch.as_tensor(value, dtype=dtype)).contiguous()
     return network.add_constant(tuple(tensor.shape), held(tensor)).get_output(0)
 
@@ -74,7 +78,9 @@ def weights(value: Any) -> Any:
 
 
 TYPED_SINCE_10 = {"add_quantize": 2, "add_dequantize": 2, "add_fill": 2, "add_topk": 4}
-"""By method, how many arguments 8.6 takes; the next is the type of the output, for which it has a single one."""
+"""By method, how many arguments 8.6 takes; the next is the type of the output, for which it has a
+single one.
+"""
 
 
 class _Untyped:
@@ -97,10 +103,14 @@ class _Untyped:
 
 
 def network_of(build: Callable[..., Any], inputs: Sequence[Tensor], dynamic: bool = False) -> Any:
-    """(builder, network) with the outputs that `build(network, *inputs)` returns: a layer, a tensor, or a list."""
+    """(builder, network) with the outputs that `build(network, *inputs)` returns: a layer, a
+    tensor, or a list.
+    """
     builder, network, _ = new_network()
     tensors = [
-        network.add_input(f"x{i}", trt_dtype(x.dtype), [-1] * x.dim() if dynamic else tuple(x.shape))
+        network.add_input(
+            f"x{i}", trt_dtype(x.dtype), [-1] * x.dim() if dynamic else tuple(x.shape)
+        )
         for i, x in enumerate(map(narrow, inputs))
     ]
     try:
@@ -126,7 +136,11 @@ def plan_of(builder: Any, network: Any, inputs: Sequence[Tensor]) -> Any:
             profile.set_shape(f"x{i}", tuple(x.shape), tuple(x.shape), tuple(x.shape))
     config.add_optimization_profile(profile)
     if not flavour.strongly_typed():  # which computes in what it is allowed to
-        flags = {"FP16": has_half(network), "INT8": has_int8(network), "OBEY_PRECISION_CONSTRAINTS": has_half(network)}
+        flags = {
+            "FP16": has_half(network),
+            "INT8": has_int8(network),
+            "OBEY_PRECISION_CONSTRAINTS": has_half(network),
+        }
         for flag in (name for name, wanted in flags.items() if wanted):
             config.set_flag(getattr(trt.BuilderFlag, flag))
         config.clear_flag(trt.BuilderFlag.TF32)
@@ -134,10 +148,16 @@ def plan_of(builder: Any, network: Any, inputs: Sequence[Tensor]) -> Any:
 
 
 def evaluate(
-    build: Callable[..., Any], *inputs: Tensor, compiled: bool = True, ran: bool = True, dynamic: bool = False
+    build: Callable[..., Any],
+    *inputs: Tensor,
+    compiled: bool = True,
+    ran: bool = True,
+    dynamic: bool = False,
 ) -> Any:
-    """The reference's outputs (one alone is not in a list) of a network that TensorRT compiles, and runs, too; not
-    `ran` where the documentation leaves the answer open, or TensorRT is known to give another one."""
+    """The reference's outputs (one alone is not in a list) of a network that TensorRT compiles, and
+    runs, too; not `ran` where the documentation leaves the answer open, or TensorRT is known to
+    give another one.
+    """
     builder, network = network_of(build, inputs, dynamic)
     outputs = reference.run(network, inputs)
     if compiled:
@@ -150,23 +170,34 @@ def evaluate(
 
 
 def agrees(plan: bytes, inputs: Sequence[Tensor], outputs: Mapping[str, Tensor]) -> None:
-    """Assert that the engine's answers are the reference's, by name (8.6 lists them in an order of its own), floats
-    within what other orders of summation cost."""
+    """Assert that the engine's answers are the reference's, by name (8.6 lists them in an order of
+    its own), floats within what other orders of summation cost.
+    """
     from builder.engine.run import Engine
 
     with Engine(plan) as engine:
         for name, answer in zip(engine.outputs, engine(*inputs), strict=True):
             expected = outputs[name]
             exact = not expected.is_floating_point()
-            rtol, atol = (0.0, 0.0) if exact else (2e-3, 2e-3) if expected.dtype == torch.float16 else (1e-4, 1e-4)
+            rtol, atol = (
+                (0.0, 0.0)
+                if exact
+                else (2e-3, 2e-3)
+                if expected.dtype == torch.float16
+                else (1e-4, 1e-4)
+            )
             torch.testing.assert_close(answer.cpu(), expected, rtol=rtol, atol=atol, equal_nan=True)
 
 
 def exactly(actual: Tensor, expected: Any) -> None:
     """Assert equal dtype, shape and values (NaN equals NaN)."""
-    torch.testing.assert_close(actual, narrow(torch.as_tensor(expected)), rtol=0, atol=0, equal_nan=True)
+    torch.testing.assert_close(
+        actual, narrow(torch.as_tensor(expected)), rtol=0, atol=0, equal_nan=True
+    )
 
 
 def closely(actual: Tensor, expected: Any, rtol: float = 2e-6, atol: float = 1e-6) -> None:
     """Assert equal dtype and shape, and values within a few float32 roundings."""
-    torch.testing.assert_close(actual, torch.as_tensor(expected), rtol=rtol, atol=atol, equal_nan=True)
+    torch.testing.assert_close(
+        actual, torch.as_tensor(expected), rtol=rtol, atol=atol, equal_nan=True
+    )

@@ -1,4 +1,6 @@
-"""Reductions, products, norms: formulas of TensorRT's documentation, written out with numpy in double precision."""
+"""Reductions, products, norms: formulas of TensorRT's documentation, written out with numpy in
+double precision.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,11 @@ from builder.errors import NetworkEvaluationError
 from networks import closely, constant, evaluate, exactly, network_of, weights
 
 RANDOM = np.random.default_rng(1)
-NONE, TRANSPOSE, VECTOR = trt.MatrixOperation.NONE, trt.MatrixOperation.TRANSPOSE, trt.MatrixOperation.VECTOR
+NONE, TRANSPOSE, VECTOR = (
+    trt.MatrixOperation.NONE,
+    trt.MatrixOperation.TRANSPOSE,
+    trt.MatrixOperation.VECTOR,
+)
 REDUCTIONS = {"SUM": np.sum, "PROD": np.prod, "MAX": np.max, "MIN": np.min, "AVG": np.mean}
 
 
@@ -26,7 +32,9 @@ def normal(*shape):
 def test_reductions(op, axes, keep):
     x = normal(2, 3, 4)
     mask = sum(1 << axis for axis in axes)
-    result = evaluate(lambda net, x: net.add_reduce(x, getattr(trt.ReduceOperation, op), mask, keep), x)
+    result = evaluate(
+        lambda net, x: net.add_reduce(x, getattr(trt.ReduceOperation, op), mask, keep), x
+    )
     closely(result, REDUCTIONS[op](x.double().numpy(), axis=axes, keepdims=keep).astype(np.float32))
 
 
@@ -53,7 +61,10 @@ def test_reductions_of_nothing_are_the_documentations_table(op, dtype, expected)
 
 def test_integers_reduce_exactly_and_their_average_loses_its_fraction():
     x = torch.tensor([[2**40, 3, -8], [1, 1, -1]])
-    exactly(evaluate(lambda net, x: net.add_reduce(x, trt.ReduceOperation.SUM, 2, False), x), [2**40 - 5, 1])
+    exactly(
+        evaluate(lambda net, x: net.add_reduce(x, trt.ReduceOperation.SUM, 2, False), x),
+        [2**40 - 5, 1],
+    )
     x = torch.tensor([[-1, -1, -2], [1, 1, 3]], dtype=torch.int32)
     result = evaluate(lambda net, x: net.add_reduce(x, trt.ReduceOperation.AVG, 2, False), x)
     exactly(result, torch.tensor([-1, 1], dtype=torch.int32))
@@ -93,7 +104,9 @@ def test_top_k_is_sorted_and_of_equal_values_the_earlier_comes_first(op, axis, k
     places = np.take(order, range(2), axis)
 
     def build(net, x):
-        layer = net.add_topk(x, getattr(trt.TopKOperation, op), 2, 1 << axis, getattr(trt.DataType, kind))
+        layer = net.add_topk(
+            x, getattr(trt.TopKOperation, op), 2, 1 << axis, getattr(trt.DataType, kind)
+        )
         return [layer.get_output(0), layer.get_output(1)]
 
     values, indices = evaluate(build, x)
@@ -127,7 +140,11 @@ PRODUCTS = [
 def test_matrix_products(left, op0, right, op1, equation):
     a, b = normal(*left), normal(*right)
     result = evaluate(lambda net, a, b: net.add_matrix_multiply(a, op0, b, op1), a, b)
-    closely(result, np.einsum(equation, a.double().numpy(), b.double().numpy()).astype(np.float32), atol=3e-6)
+    closely(
+        result,
+        np.einsum(equation, a.double().numpy(), b.double().numpy()).astype(np.float32),
+        atol=3e-6,
+    )
 
 
 def test_collections_of_matrices_broadcast_axes_of_length_one():
@@ -145,7 +162,13 @@ def test_reduced_products_round_once(dtype):
 
 @pytest.mark.parametrize("equation", ["ij,jk->ik", "ij,jk", "ij,kj->k", "ij,ij->", "ij,j->ij"])
 def test_einsum(equation):
-    shapes = {"ij,jk->ik": (3, 4), "ij,jk": (3, 4), "ij,kj->k": (4, 3), "ij,ij->": (2, 3), "ij,j->ij": (3,)}
+    shapes = {
+        "ij,jk->ik": (3, 4),
+        "ij,jk": (3, 4),
+        "ij,kj->k": (4, 3),
+        "ij,ij->": (2, 3),
+        "ij,j->ij": (3,),
+    }
     a, b = normal(2, 3), normal(*shapes[equation])
     expected = np.einsum(equation, a.double().numpy(), b.double().numpy()).astype(np.float32)
     closely(evaluate(lambda net, a, b: net.add_einsum([a, b], equation), a, b), expected)
@@ -156,7 +179,9 @@ def normalised(x, axes, epsilon):
     return (x - x.mean(axes, keepdims=True)) / np.sqrt(x.var(axes, keepdims=True) + epsilon)
 
 
-@pytest.mark.parametrize(("axes", "shape"), [((2,), (1, 1, 5)), ((1, 2), (1, 4, 5)), ((1,), (1, 4, 1))])
+@pytest.mark.parametrize(
+    ("axes", "shape"), [((2,), (1, 1, 5)), ((1, 2), (1, 4, 5)), ((1,), (1, 4, 1))]
+)
 def test_normalisation(axes, shape):
     x, scale, bias = normal(3, 4, 5), normal(*shape), normal(*shape)
     mask = sum(1 << axis for axis in axes)
@@ -197,7 +222,11 @@ def test_half_normalisation_computes_in_single_precision():
 
 def test_local_response_normalisation_is_the_documentations_example():
     x = torch.arange(5.0).reshape(1, 5, 1, 1).expand(1, 5, 2, 2).contiguous()
-    expected = torch.tensor([0.0, 0.56603765, 0.4195804, 0.3071672, 0.47430828]).reshape(1, 5, 1, 1).expand(1, 5, 2, 2)
+    expected = (
+        torch.tensor([0.0, 0.56603765, 0.4195804, 0.3071672, 0.47430828])
+        .reshape(1, 5, 1, 1)
+        .expand(1, 5, 2, 2)
+    )
     closely(evaluate(lambda net, x: net.add_lrn(x, 3, 1.0, 1.0, 0.1), x), expected, rtol=1e-6)
 
 
@@ -205,7 +234,9 @@ def test_local_response_normalisation_is_the_documentations_example():
 @pytest.mark.parametrize("axis", [0, 1])
 def test_scale_is_a_product_a_sum_and_a_power(mode, axis):
     x = normal(2, 3, 2, 2).abs()
-    shape = {"UNIFORM": (1,), "CHANNEL": (x.shape[axis],), "ELEMENTWISE": tuple(x.shape[axis:])}[mode]
+    shape = {"UNIFORM": (1,), "CHANNEL": (x.shape[axis],), "ELEMENTWISE": tuple(x.shape[axis:])}[
+        mode
+    ]
     scale, shift, power = (RANDOM.uniform(0.5, 2, shape).astype(np.float32) for _ in range(3))
 
     def build(net, x):
@@ -213,7 +244,11 @@ def test_scale_is_a_product_a_sum_and_a_power(mode, axis):
         return net.add_scale_nd(x, getattr(trt.ScaleMode, mode), *values, axis)
 
     def wide(v):
-        return v.reshape(*shape, *[1] * (3 - axis)).astype(np.float64) if mode == "CHANNEL" else v.astype(np.float64)
+        return (
+            v.reshape(*shape, *[1] * (3 - axis)).astype(np.float64)
+            if mode == "CHANNEL"
+            else v.astype(np.float64)
+        )
 
     expected = (x.double().numpy() * wide(scale) + wide(shift)) ** wide(power)
     closely(evaluate(build, x), expected.astype(np.float32), rtol=4e-6)
@@ -221,7 +256,9 @@ def test_scale_is_a_product_a_sum_and_a_power(mode, axis):
 
 def test_a_scale_without_coefficients_changes_nothing():
     x = normal(1, 2, 3, 3)
-    build = lambda net, x: net.add_scale(x, trt.ScaleMode.UNIFORM, trt.Weights(), trt.Weights(), trt.Weights())  # noqa: E731
+    build = lambda net, x: net.add_scale(  # noqa: E731
+        x, trt.ScaleMode.UNIFORM, trt.Weights(), trt.Weights(), trt.Weights()
+    )
     exactly(evaluate(build, x), x)
 
 

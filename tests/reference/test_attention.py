@@ -26,7 +26,9 @@ def attention_formula(q, k, v, allowed=None, bias=0.0, softmax=True):
             scores = scores + np.broadcast_to(bias, (q.shape[0], q.shape[1], *scores.shape))[b, h]
             if allowed is not None:
                 scores = np.where(
-                    np.broadcast_to(allowed, (q.shape[0], q.shape[1], *scores.shape))[b, h], scores, -np.inf
+                    np.broadcast_to(allowed, (q.shape[0], q.shape[1], *scores.shape))[b, h],
+                    scores,
+                    -np.inf,
                 )
             if softmax:
                 scores = np.exp(scores - scores.max(-1, keepdims=True))
@@ -55,7 +57,9 @@ def attended(kind=KIND.NONE, mask=None, norm=SOFTMAX):
 @pytest.mark.parametrize("groups", [1, 2, 4])
 def test_attention_with_shared_heads_and_no_scale(groups):
     inputs = qkv(groups=groups)
-    closely(evaluate(attended(), *inputs), attention_formula(*(t.numpy() for t in inputs)), atol=3e-6)
+    closely(
+        evaluate(attended(), *inputs), attention_formula(*(t.numpy() for t in inputs)), atol=3e-6
+    )
 
 
 @pytest.mark.parametrize(("kind", "shift"), [(KIND.UPPER_LEFT, 0), (KIND.LOWER_RIGHT, 1)])
@@ -87,7 +91,9 @@ def test_attention_without_normalisation():
 def test_tensorrt_compiles_attention_in_half_precision():
     inputs = [t.half() for t in qkv(8, 8, 4, 4)]
     expected = attention_formula(*(t.float().numpy() for t in inputs))
-    torch.testing.assert_close(evaluate(attended(), *inputs).float(), torch.from_numpy(expected), rtol=2e-3, atol=2e-3)
+    torch.testing.assert_close(
+        evaluate(attended(), *inputs).float(), torch.from_numpy(expected), rtol=2e-3, atol=2e-3
+    )
 
 
 @pytest.mark.parametrize("interleaved", [False, True])
@@ -134,7 +140,12 @@ def test_packed_attention_is_an_error():
         return layer.get_output(0)
 
     q, k, v = qkv(groups=4)
-    inputs = [q[0].transpose(0, 1).contiguous(), k[:1], v[:1], torch.tensor([0, 5], dtype=torch.int32)]
+    inputs = [
+        q[0].transpose(0, 1).contiguous(),
+        k[:1],
+        v[:1],
+        torch.tensor([0, 5], dtype=torch.int32),
+    ]
     _, network = network_of(build, inputs)
     with pytest.raises(NetworkEvaluationError, match="packed"):
         reference.run(network, inputs)

@@ -10,9 +10,17 @@ from builder.engine.flavour import trt
 from builder.errors import NetworkEvaluationError
 from networks import closely, constant, evaluate, exactly, network_of, plan_of
 
-SUM, PROD, LESS = trt.ElementWiseOperation.SUM, trt.ElementWiseOperation.PROD, trt.ElementWiseOperation.LESS
+SUM, PROD, LESS = (
+    trt.ElementWiseOperation.SUM,
+    trt.ElementWiseOperation.PROD,
+    trt.ElementWiseOperation.LESS,
+)
 COUNT, WHILE = trt.TripLimit.COUNT, trt.TripLimit.WHILE
-LAST, CONCATENATE, REVERSE = trt.LoopOutput.LAST_VALUE, trt.LoopOutput.CONCATENATE, trt.LoopOutput.REVERSE
+LAST, CONCATENATE, REVERSE = (
+    trt.LoopOutput.LAST_VALUE,
+    trt.LoopOutput.CONCATENATE,
+    trt.LoopOutput.REVERSE,
+)
 
 
 def add(net, a, b, op=SUM):
@@ -42,7 +50,9 @@ def test_a_recurrence_gives_its_value_after_the_last_iteration(count):
     exactly(evaluate(build, torch.tensor([3.0])), [3.0 * 2**count])
 
 
-@pytest.mark.parametrize(("reverse", "expected"), [(False, [0.0, 1.0, 3.0, 6.0]), (True, [3.0, 5.0, 6.0, 6.0])])
+@pytest.mark.parametrize(
+    ("reverse", "expected"), [(False, [0.0, 1.0, 3.0, 6.0]), (True, [3.0, 5.0, 6.0, 6.0])]
+)
 def test_an_iterator_slices_from_either_end(reverse, expected):
     def build(net, x):
         loop = counted(net, 4)
@@ -64,7 +74,9 @@ def test_outputs_are_stacked_along_a_new_axis(kind, axis):
     def build(net, x):
         loop = counted(net, 3)
         item = loop.add_iterator(x, 0, False).get_output(0)
-        return collect(net, loop, net.add_unary(item, trt.UnaryOperation.NEG).get_output(0), kind, 3, axis)
+        return collect(
+            net, loop, net.add_unary(item, trt.UnaryOperation.NEG).get_output(0), kind, 3, axis
+        )
 
     parts = [-row for row in x]
     exactly(evaluate(build, x), torch.stack(parts if kind == CONCATENATE else parts[::-1], axis))
@@ -85,7 +97,9 @@ def test_no_iteration_gives_an_empty_axis_of_the_right_width():
         loop = net.add_loop()
         loop.add_trip_limit(count, COUNT)
         item = loop.add_iterator(x, 0, False).get_output(0)
-        output = loop.add_loop_output(net.add_unary(item, trt.UnaryOperation.NEG).get_output(0), CONCATENATE)
+        output = loop.add_loop_output(
+            net.add_unary(item, trt.UnaryOperation.NEG).get_output(0), CONCATENATE
+        )
         output.set_input(1, count)
         return output
 
@@ -95,7 +109,9 @@ def test_no_iteration_gives_an_empty_axis_of_the_right_width():
 
 
 def while_below(net, x, bound, limit=None):
-    """Doubles x while it is below the bound, at most `limit` times: (last value, iterations counted)."""
+    """Doubles x while it is below the bound, at most `limit` times: (last value, iterations
+    counted).
+    """
     loop = net.add_loop()
     state = loop.add_recurrence(x)
     count = loop.add_recurrence(constant(net, [0.0]))
@@ -111,9 +127,12 @@ def while_below(net, x, bound, limit=None):
 
 
 @pytest.mark.parametrize(
-    ("start", "limit", "expected"), [(1.0, None, (16.0, 4)), (10.0, None, (10.0, 0)), (1.0, 2, (4.0, 2))]
+    ("start", "limit", "expected"),
+    [(1.0, None, (16.0, 4)), (10.0, None, (10.0, 0)), (1.0, 2, (4.0, 2))],
 )
-def test_a_while_loop_looks_before_each_iteration_and_the_first_limit_ends_it(start, limit, expected):
+def test_a_while_loop_looks_before_each_iteration_and_the_first_limit_ends_it(
+    start, limit, expected
+):
     value, count = evaluate(lambda net, x: while_below(net, x, 10.0, limit), torch.tensor([start]))
     exactly(value, [expected[0]])
     exactly(count, [float(expected[1])])
@@ -125,7 +144,8 @@ def test_a_concatenation_shorter_than_its_length_is_not_a_number_beyond():
         loop, state = outputs[0].loop, outputs[0].get_input(0)
         return collect(net, loop, state, CONCATENATE, 4)
 
-    result = evaluate(build, torch.tensor([1.0]), ran=False)  # an engine leaves there what was in its memory
+    # an engine leaves there what was in its memory
+    result = evaluate(build, torch.tensor([1.0]), ran=False)
     exactly(result, [[1.0], [2.0], [torch.nan], [torch.nan]])
 
 
@@ -133,7 +153,9 @@ def test_an_iterator_that_runs_past_its_axis_is_an_error():
     def build(net, x):
         loop = counted(net, 3)
         state = loop.add_recurrence(constant(net, 0.0))
-        state.set_input(1, add(net, state.get_output(0), loop.add_iterator(x, 0, False).get_output(0)))
+        state.set_input(
+            1, add(net, state.get_output(0), loop.add_iterator(x, 0, False).get_output(0))
+        )
         return loop.add_loop_output(state.get_output(0), LAST)
 
     _, network = network_of(build, [torch.ones(2)])
@@ -156,7 +178,10 @@ def test_a_loop_within_a_loop_starts_anew_each_time():
         totals = collect(net, inner, add(net, total.get_output(0), item), CONCATENATE, 3)
         summed = net.add_reduce(totals, trt.ReduceOperation.SUM, 1, False).get_output(0)
         grand.set_input(1, add(net, grand.get_output(0), summed))
-        return [outer.add_loop_output(grand.get_output(0), LAST), collect(net, outer, totals, CONCATENATE, 2)]
+        return [
+            outer.add_loop_output(grand.get_output(0), LAST),
+            collect(net, outer, totals, CONCATENATE, 2),
+        ]
 
     grand, totals = evaluate(build, x)
     exactly(totals, x.cumsum(1))
@@ -186,7 +211,9 @@ def test_an_lstm_equals_torchs():
             trt.ActivationType.TANH,
             trt.ActivationType.SIGMOID,
         )
-        i, f, g, o = (net.add_activation(p, kind).get_output(0) for p, kind in zip(parts, kinds, strict=True))
+        i, f, g, o = (
+            net.add_activation(p, kind).get_output(0) for p, kind in zip(parts, kinds, strict=True)
+        )
         cell = add(net, add(net, f, c.get_output(0), PROD), add(net, i, g, PROD))
         hidden = add(net, o, net.add_activation(cell, trt.ActivationType.TANH).get_output(0), PROD)
         h.set_input(1, hidden)
@@ -283,7 +310,9 @@ def test_a_conditional_within_a_loop_chooses_at_each_iteration():
         loop = counted(net, 4)
         item = loop.add_iterator(x, 0, False).get_output(0)
         state = loop.add_recurrence(constant(net, 0.0))
-        positive = net.add_elementwise(item, constant(net, 0.0), trt.ElementWiseOperation.GREATER).get_output(0)
+        positive = net.add_elementwise(
+            item, constant(net, 0.0), trt.ElementWiseOperation.GREATER
+        ).get_output(0)
         conditional = net.add_if_conditional()
         conditional.set_condition(positive)
         total, value = (conditional.add_input(t).get_output(0) for t in (state.get_output(0), item))

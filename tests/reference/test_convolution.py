@@ -1,4 +1,6 @@
-"""Convolution, deconvolution and pooling against sums written out window by window, from PaddingMode's formulas."""
+"""Convolution, deconvolution and pooling against sums written out window by window, from
+PaddingMode's formulas.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,10 @@ def naive_convolution(x, w, bias, stride, dilation, groups, mode, pre, post):
     for n, k, *place in itertools.product(*map(range, out.shape)):
         total = bias[k]
         for c, *tap in itertools.product(range(w.shape[1]), *map(range, w.shape[2:])):
-            at = [p * s + t * d - b for p, s, t, d, (_, b) in zip(place, stride, tap, dilation, shapes, strict=True)]
+            at = [
+                p * s + t * d - b
+                for p, s, t, d, (_, b) in zip(place, stride, tap, dilation, shapes, strict=True)
+            ]
             if all(0 <= a < m for a, m in zip(at, space, strict=True)):
                 total += x[(n, k // per_group * w.shape[1] + c, *at)] * w[(k, c, *tap)]
         out[(n, k, *place)] = total
@@ -53,14 +58,20 @@ CONVOLUTIONS = [
 
 
 @pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize(("shape", "kernel", "stride", "dilation", "groups", "pre", "post"), CONVOLUTIONS)
+@pytest.mark.parametrize(
+    ("shape", "kernel", "stride", "dilation", "groups", "pre", "post"), CONVOLUTIONS
+)
 def test_convolutions(mode, shape, kernel, stride, dilation, groups, pre, post):
     x, w, bias = (RANDOM.standard_normal(s).astype(np.float32) for s in (shape, kernel, kernel[:1]))
 
     def build(net, t):
         layer = net.add_convolution_nd(t, kernel[0], kernel[2:], weights(w), weights(bias))
         layer.stride_nd, layer.dilation_nd, layer.num_groups = stride, dilation, groups
-        layer.pre_padding, layer.post_padding, layer.padding_mode = pre, post, getattr(trt.PaddingMode, mode)
+        layer.pre_padding, layer.post_padding, layer.padding_mode = (
+            pre,
+            post,
+            getattr(trt.PaddingMode, mode),
+        )
         return layer
 
     expected = naive_convolution(x, w, bias, stride, dilation, groups, mode, pre, post)
@@ -76,7 +87,9 @@ def test_a_convolution_takes_its_kernel_and_bias_from_inputs():
         layer.set_input(2, constant(net, bias))
         return layer
 
-    expected = naive_convolution(x.numpy(), w.numpy(), bias.numpy(), (1, 1), (1, 1), 1, MODES[0], (0, 0), (0, 0))
+    expected = naive_convolution(
+        x.numpy(), w.numpy(), bias.numpy(), (1, 1), (1, 1), 1, MODES[0], (0, 0), (0, 0)
+    )
     closely(evaluate(build, x, w), expected, rtol=1e-5, atol=1e-5)
 
 
@@ -102,12 +115,20 @@ def naive_deconvolution(x, w, bias, stride, dilation, groups, mode, pre, post):
         totals = [max(r - s, 0) for r, s in zip(reach, stride, strict=True)]
         pre = [t // 2 if mode == "SAME_UPPER" else t - t // 2 for t in totals]
         post = [t - p for t, p in zip(totals, pre, strict=True)]
-    lengths = [(n - 1) * s + r - b - a for n, s, r, b, a in zip(x.shape[2:], stride, reach, pre, post, strict=True)]
-    out = np.zeros((x.shape[0], w.shape[1] * groups, *lengths)) + bias.reshape(-1, *[1] * len(lengths))
+    lengths = [
+        (n - 1) * s + r - b - a
+        for n, s, r, b, a in zip(x.shape[2:], stride, reach, pre, post, strict=True)
+    ]
+    out = np.zeros((x.shape[0], w.shape[1] * groups, *lengths)) + bias.reshape(
+        -1, *[1] * len(lengths)
+    )
     for n, c, *place in itertools.product(*map(range, x.shape)):
         group = c // (x.shape[1] // groups)
         for k, *tap in itertools.product(range(w.shape[1]), *map(range, w.shape[2:])):
-            at = [p * s + t * d - b for p, s, t, d, b in zip(place, stride, tap, dilation, pre, strict=True)]
+            at = [
+                p * s + t * d - b
+                for p, s, t, d, b in zip(place, stride, tap, dilation, pre, strict=True)
+            ]
             if all(0 <= a < m for a, m in zip(at, lengths, strict=True)):
                 out[(n, group * w.shape[1] + k, *at)] += x[(n, c, *place)] * w[(c, k, *tap)]
     return out.astype(np.float32)
@@ -121,7 +142,9 @@ DECONVOLUTIONS = [
 
 
 @pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize(("shape", "kernel", "stride", "dilation", "groups", "pre", "post"), DECONVOLUTIONS)
+@pytest.mark.parametrize(
+    ("shape", "kernel", "stride", "dilation", "groups", "pre", "post"), DECONVOLUTIONS
+)
 def test_deconvolutions(mode, shape, kernel, stride, dilation, groups, pre, post):
     maps = kernel[1] * groups
     x, w, bias = (RANDOM.standard_normal(s).astype(np.float32) for s in (shape, kernel, (maps,)))
@@ -129,7 +152,11 @@ def test_deconvolutions(mode, shape, kernel, stride, dilation, groups, pre, post
     def build(net, t):
         layer = net.add_deconvolution_nd(t, maps, kernel[2:], weights(w), weights(bias))
         layer.stride_nd, layer.dilation_nd, layer.num_groups = stride, dilation, groups
-        layer.pre_padding, layer.post_padding, layer.padding_mode = pre, post, getattr(trt.PaddingMode, mode)
+        layer.pre_padding, layer.post_padding, layer.padding_mode = (
+            pre,
+            post,
+            getattr(trt.PaddingMode, mode),
+        )
         return layer
 
     expected = naive_deconvolution(x, w, bias, stride, dilation, groups, mode, pre, post)
@@ -140,7 +167,9 @@ def naive_pooling(x, kind, window, stride, mode, pre, post, excludes, blend):
     space = x.shape[2:]
     shapes = [geometry(mode, *args) for args in zip(space, window, stride, pre, post, strict=True)]
     if mode.startswith("SAME"):
-        totals = [max((n - 1) // s * s + w - n, 0) for n, s, w in zip(space, stride, window, strict=True)]
+        totals = [
+            max((n - 1) // s * s + w - n, 0) for n, s, w in zip(space, stride, window, strict=True)
+        ]
         pre = [b for _, b in shapes]
         post = [t - b for t, b in zip(totals, pre, strict=True)]
     out = np.zeros((*x.shape[:2], *(n for n, _ in shapes)))
@@ -172,7 +201,8 @@ POOLINGS = [
 @pytest.mark.parametrize("excludes", [True, False])
 @pytest.mark.parametrize(("shape", "window", "stride", "pre", "post"), POOLINGS)
 def test_pooling(mode, kind, excludes, shape, window, stride, pre, post):
-    x = (RANDOM.standard_normal(shape) - 3).astype(np.float32)  # below zero, so that padding with zeros would show
+    # below zero, so that padding with zeros would show
+    x = (RANDOM.standard_normal(shape) - 3).astype(np.float32)
 
     def build(net, t):
         layer = net.add_pooling_nd(t, getattr(trt.PoolingType, kind), window)
@@ -182,7 +212,8 @@ def test_pooling(mode, kind, excludes, shape, window, stride, pre, post):
         return layer
 
     expected = naive_pooling(x, kind, window, stride, mode, pre, post, excludes, 0.25)
-    otherwise = mode == "EXPLICIT_ROUND_UP" and kind != "MAX" and not excludes  # in 8.6, so nothing is converted to it
+    # in 8.6, so nothing is converted to it
+    otherwise = mode == "EXPLICIT_ROUND_UP" and kind != "MAX" and not excludes
     ran = flavour.has_int64() or not otherwise
     closely(evaluate(build, torch.from_numpy(x), ran=ran), expected, atol=2e-6)
 
@@ -200,5 +231,6 @@ def test_the_documentations_example_of_pooled_lengths(mode, expected):
         layer.pre_padding, layer.post_padding = (3, 3), (2, 2)
         return layer
 
-    pooled = evaluate(build, torch.zeros(1, 1, 6, 6), ran=False)  # the maximum of padding alone is not documented
+    # the maximum of padding alone is not documented
+    pooled = evaluate(build, torch.zeros(1, 1, 6, 6), ran=False)
     assert pooled.shape[2:] == (expected, expected)

@@ -1,4 +1,6 @@
-"""Elementwise, unary, activation, select, cast: formulas of TensorRT's documentation, written out with numpy."""
+"""Elementwise, unary, activation, select, cast: formulas of TensorRT's documentation, written out
+with numpy.
+"""
 
 from __future__ import annotations
 
@@ -33,54 +35,76 @@ FLOAT_OPS = {
 
 @pytest.mark.parametrize("op", FLOAT_OPS)
 def test_binary_operations_on_floats(op):
-    result = evaluate(lambda net, a, b: net.add_elementwise(a, b, getattr(trt.ElementWiseOperation, op)), A, B)
+    result = evaluate(
+        lambda net, a, b: net.add_elementwise(a, b, getattr(trt.ElementWiseOperation, op)), A, B
+    )
     exactly(result, torch.tensor([FLOAT_OPS[op]], dtype=result.dtype))
 
 
 @pytest.mark.parametrize(
     ("op", "expected"),
-    [("DIV", [-3, -3, 3, 0]), ("FLOOR_DIV", [-4, -4, 3, -1]), ("MAX", [2, 7, 7, 5]), ("SUB", [-9, 9, 5, -6])],
+    [
+        ("DIV", [-3, -3, 3, 0]),
+        ("FLOOR_DIV", [-4, -4, 3, -1]),
+        ("MAX", [2, 7, 7, 5]),
+        ("SUB", [-9, 9, 5, -6]),
+    ],
 )
 @pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
 def test_integer_quotients_lose_their_fraction_and_floor_quotients_round_down(op, expected, dtype):
     a, b = torch.tensor([-7, 7, 7, -1], dtype=dtype), torch.tensor([2, -2, 2, 5], dtype=dtype)
-    result = evaluate(lambda net, a, b: net.add_elementwise(a, b, getattr(trt.ElementWiseOperation, op)), a, b)
+    result = evaluate(
+        lambda net, a, b: net.add_elementwise(a, b, getattr(trt.ElementWiseOperation, op)), a, b
+    )
     exactly(result, torch.tensor(expected, dtype=dtype))
 
 
 def test_powers_of_floats():
     a, b = torch.tensor([2.0, -2.0, 9.0, 0.0]), torch.tensor([3.0, 3.0, 0.5, 0.0])
     exactly(
-        evaluate(lambda net, a, b: net.add_elementwise(a, b, trt.ElementWiseOperation.POW), a, b), [8.0, -8.0, 3.0, 1.0]
+        evaluate(lambda net, a, b: net.add_elementwise(a, b, trt.ElementWiseOperation.POW), a, b),
+        [8.0, -8.0, 3.0, 1.0],
     )
 
 
 @pytest.mark.parametrize(
-    ("op", "expected"), [("AND", [False, False, True]), ("OR", [False, True, True]), ("XOR", [False, True, False])]
+    ("op", "expected"),
+    [("AND", [False, False, True]), ("OR", [False, True, True]), ("XOR", [False, True, False])],
 )
 def test_logic(op, expected):
     a, b = torch.tensor([False, False, True]), torch.tensor([False, True, True])
     exactly(
-        evaluate(lambda net, a, b: net.add_elementwise(a, b, getattr(trt.ElementWiseOperation, op)), a, b),
+        evaluate(
+            lambda net, a, b: net.add_elementwise(a, b, getattr(trt.ElementWiseOperation, op)), a, b
+        ),
         torch.tensor(expected),
     )
 
 
 def test_axes_of_length_one_are_broadcast_both_ways():
     a, b = torch.arange(3.0).reshape(3, 1), torch.arange(2.0).reshape(1, 2)
-    result = evaluate(lambda net, a, b: net.add_elementwise(a, b, trt.ElementWiseOperation.SUM), a, b, dynamic=True)
+    result = evaluate(
+        lambda net, a, b: net.add_elementwise(a, b, trt.ElementWiseOperation.SUM),
+        a,
+        b,
+        dynamic=True,
+    )
     exactly(result, [[0.0, 1.0], [1.0, 2.0], [2.0, 3.0]])
 
 
 def test_half_is_rounded_once_after_each_operation():
     a, b = torch.tensor([2048.0], dtype=torch.float16), torch.tensor([1.0], dtype=torch.float16)
-    result = evaluate(lambda net, a, b: net.add_elementwise(a, b, trt.ElementWiseOperation.SUM), a, b)
+    result = evaluate(
+        lambda net, a, b: net.add_elementwise(a, b, trt.ElementWiseOperation.SUM), a, b
+    )
     exactly(result, torch.tensor([2048.0], dtype=torch.float16))
 
 
 def test_an_integer_division_by_zero_is_an_error():
     a, b = torch.tensor([1]), torch.tensor([0])
-    _, network = network_of(lambda net, a, b: net.add_elementwise(a, b, trt.ElementWiseOperation.DIV), [a, b])
+    _, network = network_of(
+        lambda net, a, b: net.add_elementwise(a, b, trt.ElementWiseOperation.DIV), [a, b]
+    )
     with pytest.raises(NetworkEvaluationError, match="ELEMENTWISE"):
         reference.run(network, [a, b])
 
@@ -120,7 +144,9 @@ UNARY_CASES = {
 @pytest.mark.parametrize("op", UNARY_CASES)
 def test_unary_operations(op):
     x, formula = UNARY_CASES[op]
-    result = evaluate(lambda net, x: net.add_unary(x, getattr(trt.UnaryOperation, op)), torch.from_numpy(x))
+    result = evaluate(
+        lambda net, x: net.add_unary(x, getattr(trt.UnaryOperation, op)), torch.from_numpy(x)
+    )
     closely(result, formula(x))
 
 
@@ -192,7 +218,10 @@ def test_parametric_relu_broadcasts_its_slopes():
 def test_select_broadcasts_all_three():
     condition = torch.tensor([[True], [False]])
     a, b = torch.tensor([[1.0, 2.0]]), torch.tensor([[-1.0, -2.0]])
-    exactly(evaluate(lambda net, c, a, b: net.add_select(c, a, b), condition, a, b), [[1.0, 2.0], [-1.0, -2.0]])
+    exactly(
+        evaluate(lambda net, c, a, b: net.add_select(c, a, b), condition, a, b),
+        [[1.0, 2.0], [-1.0, -2.0]],
+    )
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,6 @@
-"""Axes of length zero, which TensorRT allows: each layer gives an empty value, or what a sum of nothing is."""
+"""Axes of length zero, which TensorRT allows: each layer gives an empty value, or what a sum of
+nothing is.
+"""
 
 from __future__ import annotations
 
@@ -31,15 +33,24 @@ def gathered(net, x, axis):
 
 
 def scattered(net, x):
-    indices, updates = constant(net, torch.ones(0, 1, dtype=torch.int32)), constant(net, torch.ones(0, 3))
+    indices, updates = (
+        constant(net, torch.ones(0, 1, dtype=torch.int32)),
+        constant(net, torch.ones(0, 3)),
+    )
     return net.add_scatter(
-        net.add_reduce(x, trt.ReduceOperation.SUM, 2, False).get_output(0), indices, updates, trt.ScatterMode.ND
+        net.add_reduce(x, trt.ReduceOperation.SUM, 2, False).get_output(0),
+        indices,
+        updates,
+        trt.ScatterMode.ND,
     )
 
 
 def one_hot(net, x):
     return net.add_one_hot(
-        net.add_cast(x, trt.int32).get_output(0), constant(net, [0.0, 1.0]), constant(net, 4, torch.int32), -1
+        net.add_cast(x, trt.int32).get_output(0),
+        constant(net, [0.0, 1.0]),
+        constant(net, 4, torch.int32),
+        -1,
     )
 
 
@@ -57,23 +68,37 @@ def joined(net, x):
 
 CASES = {
     "unary": (lambda net, x: net.add_unary(x, trt.UnaryOperation.EXP), torch.ones(2, 0, 3)),
-    "activation": (lambda net, x: net.add_activation(x, trt.ActivationType.RELU), torch.ones(2, 0, 3)),
+    "activation": (
+        lambda net, x: net.add_activation(x, trt.ActivationType.RELU),
+        torch.ones(2, 0, 3),
+    ),
     "elementwise": (
-        lambda net, x: net.add_elementwise(x, constant(net, [[[2.0]]]), trt.ElementWiseOperation.SUM),
+        lambda net, x: net.add_elementwise(
+            x, constant(net, [[[2.0]]]), trt.ElementWiseOperation.SUM
+        ),
         EMPTY,
     ),
     "softmax over others": (lambda net, x: softmax(net, x, 2), EMPTY),
     "softmax of nothing": (lambda net, x: softmax(net, x, 1), EMPTY),
     "cast": (lambda net, x: net.add_cast(x, trt.float16), EMPTY.half()),
-    "product over nothing": (lambda net, x: net.add_matrix_multiply(x, TRANSPOSE, x, NONE), torch.zeros(2, 3, 3)),
-    "product of nothing": (lambda net, x: net.add_matrix_multiply(x, NONE, x, TRANSPOSE), torch.ones(2, 0, 0)),
+    "product over nothing": (
+        lambda net, x: net.add_matrix_multiply(x, TRANSPOSE, x, NONE),
+        torch.zeros(2, 3, 3),
+    ),
+    "product of nothing": (
+        lambda net, x: net.add_matrix_multiply(x, NONE, x, TRANSPOSE),
+        torch.ones(2, 0, 0),
+    ),
     "einsum": (lambda net, x: net.add_einsum([x, x], "bij,bik->bjk"), torch.zeros(2, 3, 3)),
     "concatenation": (joined, EMPTY.repeat(2, 1, 1)),
     "fill": (sliced, torch.full((2, 2, 2), 5.0)),
     "gather beside": (lambda net, x: gathered(net, x, 0), EMPTY),
     "scatter of nothing": (scattered, torch.zeros(2, 3)),
     "one-hot": (one_hot, torch.ones(2, 0, 3, 4)),
-    "sum": (lambda net, x: net.add_reduce(x, trt.ReduceOperation.SUM, 1 << 1, True), torch.zeros(2, 1, 3)),
+    "sum": (
+        lambda net, x: net.add_reduce(x, trt.ReduceOperation.SUM, 1 << 1, True),
+        torch.zeros(2, 1, 3),
+    ),
     "transpose": (transposed, torch.ones(3, 2, 0)),
 }
 

@@ -1,4 +1,6 @@
-"""Layers that move values: shuffle, slice, gather, scatter, concatenation, padding and their like."""
+"""Layers that move values: shuffle, slice, gather, scatter, concatenation, padding and their
+like.
+"""
 
 from __future__ import annotations
 
@@ -111,7 +113,11 @@ SLICES = [
 @pytest.mark.parametrize(("start", "size", "stride", "mode"), SLICES)
 def test_slices(start, size, stride, mode, dynamic):
     def build(net, x):
-        layer = net.add_slice(x, (0, 0, 0), (1, 1, 1), (1, 1, 1)) if dynamic else net.add_slice(x, start, size, stride)
+        layer = (
+            net.add_slice(x, (0, 0, 0), (1, 1, 1), (1, 1, 1))
+            if dynamic
+            else net.add_slice(x, start, size, stride)
+        )
         layer.mode = getattr(trt.SampleMode, mode)
         if dynamic:
             for i, values in enumerate((start, size, stride), start=1):
@@ -195,8 +201,12 @@ def test_gather_by_coordinate_tuples(batch):
     exactly(evaluate(gathered("ND", 0, batch), X, i), expected)
 
 
-@pytest.mark.parametrize(("mode", "indices"), [("DEFAULT", [-1, 0]), ("ELEMENT", [[[-1] * 4], [[0] * 4]])])
-def test_negative_indices_count_from_the_end_of_a_static_axis_and_are_undefined_on_a_dynamic_one(mode, indices):
+@pytest.mark.parametrize(
+    ("mode", "indices"), [("DEFAULT", [-1, 0]), ("ELEMENT", [[[-1] * 4], [[0] * 4]])]
+)
+def test_negative_indices_count_from_the_end_of_a_static_axis_and_are_undefined_on_a_dynamic_one(
+    mode, indices
+):
     i = torch.tensor(indices)
     expected = X.index_select(1, torch.tensor([2, 0])) if mode == "DEFAULT" else X.gather(1, i % 3)
     exactly(evaluate(gathered(mode, 1), X, i), expected)
@@ -208,8 +218,12 @@ def test_negative_indices_count_from_the_end_of_a_static_axis_and_are_undefined_
 def test_zero_is_gathered_from_out_of_bounds():
     """IGatherLayer: 'Zero will be stored for OOB access'."""
     exactly(evaluate(gathered("DEFAULT", 1), X[:1, :, :1], torch.tensor([1, 3])), [[[4.0], [0.0]]])
-    exactly(evaluate(gathered("ELEMENT", 0), torch.tensor([5.0, 6.0]), torch.tensor([7, 1])), [0.0, 6.0])
-    exactly(evaluate(gathered("ND"), torch.tensor([5.0, 6.0]), torch.tensor([[1], [2]])), [6.0, 0.0])
+    exactly(
+        evaluate(gathered("ELEMENT", 0), torch.tensor([5.0, 6.0]), torch.tensor([7, 1])), [0.0, 6.0]
+    )
+    exactly(
+        evaluate(gathered("ND"), torch.tensor([5.0, 6.0]), torch.tensor([[1], [2]])), [6.0, 0.0]
+    )
 
 
 def test_scatter_element_by_element():
@@ -230,14 +244,21 @@ def test_scatter_of_slices_by_coordinate_tuples_leaves_its_data_alone():
     kept = data.clone()
     expected = np.zeros((2, 3, 2), np.float32)
     expected[0, 2], expected[1, 0] = [1, 2], [3, 4]
-    exactly(evaluate(lambda net, d, i, u: net.add_scatter(d, i, u, trt.ScatterMode.ND), data, i, updates), expected)
+    exactly(
+        evaluate(
+            lambda net, d, i, u: net.add_scatter(d, i, u, trt.ScatterMode.ND), data, i, updates
+        ),
+        expected,
+    )
     exactly(data, kept)
 
 
 @pytest.mark.parametrize("axis", [0, 1, -1])
 def test_one_hot(axis):
     i = torch.tensor([[0, 2], [1, 3]], dtype=torch.int32)
-    expected = np.moveaxis(np.where(i.numpy()[..., None] == np.arange(3), 9.0, -1.0), -1, axis).astype(np.float32)
+    expected = np.moveaxis(
+        np.where(i.numpy()[..., None] == np.arange(3), 9.0, -1.0), -1, axis
+    ).astype(np.float32)
 
     def build(net, i):
         return net.add_one_hot(i, constant(net, [-1.0, 9.0]), constant(net, 3, torch.int32), axis)
@@ -270,7 +291,14 @@ def test_padding_adds_zeros_and_negative_padding_trims(pre, post):
 def test_squeeze_and_unsqueeze_take_negative_axes():
     x = torch.ones(1, 2, 1, 3)
     assert evaluate(lambda net, x: net.add_squeeze(x, constant(net, [-2])), x).shape == (1, 2, 3)
-    assert evaluate(lambda net, x: net.add_unsqueeze(x, constant(net, [0, -1])), x).shape == (1, 1, 2, 1, 3, 1)
+    assert evaluate(lambda net, x: net.add_unsqueeze(x, constant(net, [0, -1])), x).shape == (
+        1,
+        1,
+        2,
+        1,
+        3,
+        1,
+    )
 
 
 def test_shape_gives_int64_lengths_of_dynamic_axes():
@@ -278,7 +306,9 @@ def test_shape_gives_int64_lengths_of_dynamic_axes():
     exactly(result, torch.tensor([2, 5]))
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16, torch.int32, torch.int64, torch.bool])
+@pytest.mark.parametrize(
+    "dtype", [torch.float32, torch.float16, torch.bfloat16, torch.int32, torch.int64, torch.bool]
+)
 def test_constants_of_every_dtype(dtype):
     value = torch.tensor([[0, 1, 1]]).to(dtype)
     exactly(evaluate(lambda net, x: [constant(net, value)], torch.ones(1)), value)
@@ -286,9 +316,12 @@ def test_constants_of_every_dtype(dtype):
 
 def test_a_scalar_constant_and_an_eight_bit_one():
     exactly(evaluate(lambda net, x: [constant(net, 2.5)], torch.ones(1)), torch.tensor(2.5))
-    value = torch.tensor([-128, 127], dtype=torch.int8)  # TensorRT compiles those only in front of a dequantisation
+    # TensorRT compiles those only in front of a dequantisation
+    value = torch.tensor([-128, 127], dtype=torch.int8)
     if flavour.has_int64():  # 8.6 has none
-        exactly(evaluate(lambda net, x: [constant(net, value)], torch.ones(1), compiled=False), value)
+        exactly(
+            evaluate(lambda net, x: [constant(net, value)], torch.ones(1), compiled=False), value
+        )
 
 
 def test_reverse_sequence():
@@ -296,7 +329,9 @@ def test_reverse_sequence():
     expected = x.numpy().copy()
     for b, n in enumerate(lengths.tolist()):
         expected[:n, b] = x.numpy()[:n, b][::-1]
-    exactly(evaluate(lambda net, x: net.add_reverse_sequence(x, constant(net, lengths)), x), expected)
+    exactly(
+        evaluate(lambda net, x: net.add_reverse_sequence(x, constant(net, lengths)), x), expected
+    )
 
     def batch_first(net, x):
         layer = net.add_reverse_sequence(x, constant(net, lengths))
@@ -334,7 +369,10 @@ def test_fills_are_affine_in_their_coordinates():
         layer.set_input(2, constant(net, [100.0, 10.0]))
         return layer
 
-    exactly(evaluate(build, torch.ones(1)), [[1.0, 11, 21, 31], [101, 111, 121, 131], [201, 211, 221, 231]])
+    exactly(
+        evaluate(build, torch.ones(1)),
+        [[1.0, 11, 21, 31], [101, 111, 121, 131], [201, 211, 221, 231]],
+    )
 
     def static(net, x):
         layer = net.add_fill((4,), trt.FillOperation.LINSPACE, trt.int64)
@@ -345,7 +383,9 @@ def test_fills_are_affine_in_their_coordinates():
 
 
 def test_a_random_fill_is_an_error():
-    _, network = network_of(lambda net, x: net.add_fill((2,), trt.FillOperation.RANDOM_UNIFORM, trt.float32), [X])
+    _, network = network_of(
+        lambda net, x: net.add_fill((2,), trt.FillOperation.RANDOM_UNIFORM, trt.float32), [X]
+    )
     with pytest.raises(NetworkEvaluationError, match="random"):
         reference.run(network, [X])
 
@@ -353,8 +393,11 @@ def test_a_random_fill_is_an_error():
 def test_positions_of_what_is_not_zero():
     x = torch.tensor([[0.0, 2.0, 0.0], [3.0, 0.0, -1.0]])
     expected = np.stack(np.nonzero(x.numpy()))
-    # RTX makes the layer but has nothing that runs it: "has no runners that implement it" (NVIDIA/TensorRT-RTX#32)
-    exactly(evaluate(lambda net, x: net.add_non_zero(x), x, compiled=False), expected.astype(np.int32))
+    # RTX makes the layer but has nothing that runs it: "has no runners that implement it"
+    # (NVIDIA/TensorRT-RTX#32)
+    exactly(
+        evaluate(lambda net, x: net.add_non_zero(x), x, compiled=False), expected.astype(np.int32)
+    )
     exactly(evaluate(lambda net, x: net.add_non_zero(x, trt.int64), x, compiled=False), expected)
 
 
@@ -362,7 +405,9 @@ def test_positions_of_what_is_not_zero():
 def test_an_assertion_that_does_not_hold_is_an_error(holds):
     def build(net, x):
         length = net.add_shape(x).get_output(0)
-        equal = net.add_elementwise(length, constant(net, [3]), trt.ElementWiseOperation.EQUAL).get_output(0)
+        equal = net.add_elementwise(
+            length, constant(net, [3]), trt.ElementWiseOperation.EQUAL
+        ).get_output(0)
         net.add_assertion(equal, "three, please")
         return net.add_identity(x)
 

@@ -39,7 +39,8 @@ def test_quantisation_of_each_channel(axis):
         return net.add_elementwise(x, back.get_output(0), trt.ElementWiseOperation.SUM)
 
     expected = np.clip(np.round((w / wide).numpy()), -128, 127) * wide.numpy()
-    # 8.6 takes the pair out where the only reader of a constant is a sum, and adds the constant unrounded
+    # 8.6 takes the pair out where the only reader of a constant is a sum, and adds the constant
+    # unrounded
     closely(evaluate(build, torch.zeros(3, 4), ran=flavour.has_int64()), expected)
 
 
@@ -48,7 +49,9 @@ def test_quantisation_to_eight_bit_floats_saturates_at_448():
 
     def build(net, x):
         scale = constant(net, 1.0)
-        return net.add_dequantize(net.add_quantize(x, scale, trt.fp8).get_output(0), scale, trt.float32)
+        return net.add_dequantize(
+            net.add_quantize(x, scale, trt.fp8).get_output(0), scale, trt.float32
+        )
 
     exactly(evaluate(build, x), [448.0, -448.0, 1.0, 0.40625, 448.0])
 
@@ -62,7 +65,9 @@ def test_tensorrt_compiles_a_quantised_product():
         for tensor in (x, constant(net, w)):
             quantised = net.add_quantize(tensor, scale, trt.int8).get_output(0)
             pairs.append(net.add_dequantize(quantised, scale, trt.float32).get_output(0))
-        return net.add_matrix_multiply(pairs[0], trt.MatrixOperation.NONE, pairs[1], trt.MatrixOperation.NONE)
+        return net.add_matrix_multiply(
+            pairs[0], trt.MatrixOperation.NONE, pairs[1], trt.MatrixOperation.NONE
+        )
 
     def rounded(t):
         return np.clip(np.round(t.double().numpy() / 0.05), -128, 127) * 0.05

@@ -17,15 +17,23 @@ from networks import constant, evaluate, exactly, network_of
 
 
 def test_a_conversion_and_its_network_evaluate_alike():
-    builder, network = network_of(lambda net, x: net.add_unary(x, trt.UnaryOperation.NEG), [torch.ones(2)])
+    builder, network = network_of(
+        lambda net, x: net.add_unary(x, trt.UnaryOperation.NEG), [torch.ones(2)]
+    )
     exactly(reference.run(network, [torch.ones(2)])[0], [-1.0, -1.0])
-    exactly(reference.run(SimpleNamespace(network=network, builder=builder), [torch.ones(2)])[0], [-1.0, -1.0])
+    exactly(
+        reference.run(SimpleNamespace(network=network, builder=builder), [torch.ones(2)])[0],
+        [-1.0, -1.0],
+    )
 
 
 def test_outputs_come_in_the_networks_order_and_an_input_may_be_one():
     x = torch.tensor([3.0])
     outputs = evaluate(
-        lambda net, x: [net.add_unary(x, op).get_output(0) for op in (trt.UnaryOperation.SQRT, trt.UnaryOperation.NEG)],
+        lambda net, x: [
+            net.add_unary(x, op).get_output(0)
+            for op in (trt.UnaryOperation.SQRT, trt.UnaryOperation.NEG)
+        ],
         x,
     )
     exactly(outputs[0], x.sqrt())
@@ -81,13 +89,17 @@ def test_a_layer_without_an_evaluation_is_an_error_that_names_it(monkeypatch):
 
     _, network = network_of(build, [torch.ones(1)])
     monkeypatch.delitem(EVALUATORS, "UNARY")
-    with pytest.raises(NetworkEvaluationError, match=r"(?s)UNARY.*encoder/aten::neg_3.*model.py:12"):
+    with pytest.raises(
+        NetworkEvaluationError, match=r"(?s)UNARY.*encoder/aten::neg_3.*model.py:12"
+    ):
         reference.run(network, [torch.ones(1)])
 
 
 @pytest.mark.parametrize("wrong", [lambda layer, x: x.double(), lambda layer, x: x[:1]])
 def test_a_value_that_is_not_what_tensorrt_says_of_its_tensor_is_an_error(monkeypatch, wrong):
-    _, network = network_of(lambda net, x: net.add_unary(x, trt.UnaryOperation.NEG), [torch.ones(2)])
+    _, network = network_of(
+        lambda net, x: net.add_unary(x, trt.UnaryOperation.NEG), [torch.ones(2)]
+    )
     monkeypatch.setitem(EVALUATORS, "UNARY", wrong)
     with pytest.raises(NetworkEvaluationError, match="TensorRT says"):
         reference.run(network, [torch.ones(2)])
@@ -129,7 +141,9 @@ WITHOUT = {
     "PLUGIN": "its meaning is the plugin's own",
     "PLUGIN_V2": "its meaning is the plugin's own",
     "PLUGIN_V3": "its meaning is the plugin's own",
-    "DYNAMIC_QUANTIZE": "its blocks are 4-bit floats, which torch cannot hold, or have 8-bit exponents as scales",
+    "DYNAMIC_QUANTIZE": (
+        "its blocks are 4-bit floats, which torch cannot hold, or have 8-bit exponents as scales"
+    ),
     "DIST_COLLECTIVE": "speaks to other devices",
     "MOE": "no converter makes one",
     "FULLY_CONNECTED": "deprecated: a product of matrices takes its place",

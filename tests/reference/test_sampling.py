@@ -53,7 +53,10 @@ def place(coordinates, x, origin, resized):
 @pytest.mark.parametrize(("origin", "length"), [(4, 8), (8, 4), (5, 3), (3, 7), (6, 9)])
 def test_nearest(coordinates, rounding, origin, length):
     x = torch.arange(float(origin)).reshape(1, 1, 1, origin)
-    at = [ROUNDINGS[rounding](np.float32(place(coordinates, i, origin, length))) for i in range(length)]
+    at = [
+        ROUNDINGS[rounding](np.float32(place(coordinates, i, origin, length)))
+        for i in range(length)
+    ]
     expected = x[..., [min(max(i, 0), origin - 1) for i in at]]
     build = resized("NEAREST", (1, 1, 1, length), coordinates=coordinates, rounding=rounding)
     exactly(evaluate(build, x), expected)
@@ -91,7 +94,9 @@ def interpolated(line, length, mode, coordinates, a=-0.75, exclude=False):
 def test_linear_and_cubic(mode, coordinates, height, width):
     x = np.random.default_rng(2).standard_normal((1, 2, 4, 5)).astype(np.float32)
     rows = np.apply_along_axis(interpolated, 2, x.astype(np.float64), height, mode, coordinates)
-    expected = np.apply_along_axis(interpolated, 3, rows, width, mode, coordinates).astype(np.float32)
+    expected = np.apply_along_axis(interpolated, 3, rows, width, mode, coordinates).astype(
+        np.float32
+    )
     build = resized(mode, (1, 2, height, width), coordinates=coordinates)
     closely(evaluate(build, torch.from_numpy(x)), expected, atol=2e-6)
 
@@ -101,7 +106,9 @@ def test_cubic_with_another_coefficient_that_excludes_the_outside():
     settings = ("CUBIC", "HALF_PIXEL", -0.5, True)
     rows = np.apply_along_axis(interpolated, 2, x.astype(np.float64), 7, *settings)
     expected = np.apply_along_axis(interpolated, 3, rows, 6, *settings).astype(np.float32)
-    build = resized("CUBIC", (1, 1, 7, 6), coordinates="HALF_PIXEL", cubic_coeff=-0.5, exclude_outside=True)
+    build = resized(
+        "CUBIC", (1, 1, 7, 6), coordinates="HALF_PIXEL", cubic_coeff=-0.5, exclude_outside=True
+    )
     closely(evaluate(build, torch.from_numpy(x)), expected, atol=2e-6)
 
 
@@ -115,7 +122,8 @@ def test_trilinear_and_half_precision():
 
 def test_scales_give_the_floor_of_each_length():
     x = torch.arange(10.0).reshape(1, 1, 2, 5)
-    ran = flavour.has_int64()  # 8.6 computes places by the scale itself, not by the lengths that it gives
+    # 8.6 computes places by the scale itself, not by the lengths that it gives
+    ran = flavour.has_int64()
     result = evaluate(resized("NEAREST", scales=[1, 1, 1.5, 1.3]), x, ran=ran)
     exactly(result, x[:, :, [0, 0, 1]][:, :, :, [0, 0, 1, 2, 3, 4]])
 
@@ -134,14 +142,20 @@ def test_a_second_input_gives_the_shape():
 def test_a_single_pixel_is_the_formulas_or_the_upper_left_one(selector, expected):
     x = torch.arange(4.0).reshape(1, 1, 1, 4)
     settings = {"selector_for_single_pixel": getattr(trt.ResizeSelector, selector)}
-    exactly(evaluate(resized("LINEAR", (1, 1, 1, 1), coordinates="HALF_PIXEL", **settings), x), [[[[expected]]]])
+    exactly(
+        evaluate(resized("LINEAR", (1, 1, 1, 1), coordinates="HALF_PIXEL", **settings), x),
+        [[[[expected]]]],
+    )
 
 
 def test_nearest_resizes_eight_bit_integers_and_tensorrt_has_no_shape_for_wider_ones():
     x = torch.arange(4, dtype=torch.int8).reshape(1, 1, 2, 2)
     if not flavour.has_int64():
         pytest.skip("8.6 has INT8 between quantisations alone")
-    exactly(evaluate(resized("NEAREST", (1, 1, 4, 4)), x), x.repeat_interleave(2, 2).repeat_interleave(2, 3))
+    exactly(
+        evaluate(resized("NEAREST", (1, 1, 4, 4)), x),
+        x.repeat_interleave(2, 2).repeat_interleave(2, 3),
+    )
     _, network = network_of(resized("NEAREST", (1, 1, 4, 4)), [x.int()])
     with pytest.raises(NetworkEvaluationError, match="must have type Float"):
         reference.run(network, [x.int()])
@@ -150,7 +164,10 @@ def test_nearest_resizes_eight_bit_integers_and_tensorrt_has_no_shape_for_wider_
 def sample(image, x, y, mode, outside, align):
     """One value of a grid sample, its coordinates within -1..1 of the image."""
     lengths = image.shape[::-1]
-    at = [((c + 1) * (n - 1) / 2) if align else ((c + 1) * n - 1) / 2 for c, n in zip((x, y), lengths, strict=True)]
+    at = [
+        ((c + 1) * (n - 1) / 2) if align else ((c + 1) * n - 1) / 2
+        for c, n in zip((x, y), lengths, strict=True)
+    ]
     if outside == "CLAMP":
         at = [min(max(a, 0.0), n - 1.0) for a, n in zip(at, lengths, strict=True)]
     pairs = [[(round(a), 1.0)] if mode == "NEAREST" else taps("LINEAR", a, 0) for a in at]
@@ -176,14 +193,19 @@ def test_grid_sample(mode, outside, align):
         layer.sample_mode, layer.align_corners = getattr(trt.SampleMode, outside), align
         return layer
 
-    expected = [[sample(image[0, 0], *g.astype(np.float64), mode, outside, align) for g in row] for row in grid[0]]
+    expected = [
+        [sample(image[0, 0], *g.astype(np.float64), mode, outside, align) for g in row]
+        for row in grid[0]
+    ]
     result = evaluate(build, torch.from_numpy(image), torch.from_numpy(grid))
     closely(result, np.array(expected, np.float32)[None, None], rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("align", [True, False])
 def test_a_reflected_grid_sample_inside_and_mirrored_outside_agree(align):
-    """Mirrored at the edge (a pixel's middle if corners are aligned, its border if not), a place has the same value."""
+    """Mirrored at the edge (a pixel's middle if corners are aligned, its border if not), a place
+    has the same value.
+    """
     image, inside = torch.rand(1, 1, 4, 4), torch.tensor([[[[0.9, -0.7]]]])
     mirrored = torch.tensor([[[[1.1, -1.3]]]])
 

@@ -8,7 +8,16 @@ from builder.engine.flavour import trt
 from networks import constant, evaluate, exactly
 
 BOXES = torch.tensor(
-    [[[0.0, 0, 10, 10], [0, 0, 10, 9], [20, 20, 30, 30], [10, 10, 0, 0], [20, 20, 30, 29], [50, 50, 60, 60]]]
+    [
+        [
+            [0.0, 0, 10, 10],
+            [0, 0, 10, 9],
+            [20, 20, 30, 30],
+            [10, 10, 0, 0],
+            [20, 20, 30, 29],
+            [50, 50, 60, 60],
+        ]
+    ]
 )
 
 
@@ -46,7 +55,9 @@ def test_suppression_keeps_at_most_so_many_of_a_class_and_considers_at_most_so_m
 def test_suppression_of_centres_and_sizes_and_of_nothing():
     boxes = torch.tensor([[[5.0, 5, 10, 10], [5, 5, 10, 8], [40, 40, 10, 10]]])
     scores = torch.tensor([0.5, 0.9, 0.4]).reshape(1, 3, 1)
-    rows, _ = suppressed(3, 0.5, bounding_box_format=trt.BoundingBoxFormat.CENTER_SIZES)(boxes, scores)
+    rows, _ = suppressed(3, 0.5, bounding_box_format=trt.BoundingBoxFormat.CENTER_SIZES)(
+        boxes, scores
+    )
     exactly(rows, torch.tensor([[0, 0, 1], [0, 0, 2]], dtype=torch.int32))
     rows, count = suppressed(3, 0.5, 0.95)(boxes, scores)
     assert rows.shape == (0, 3) and int(count) == 0

@@ -15,12 +15,18 @@ from builder.torchscript.libraries import load_libraries
 
 
 class SalientCnn(nn.Module):
-    """A data-dependent operator in the middle of a CNN: how many activations stand out decides a gain."""
+    """A data-dependent operator in the middle of a CNN: how many activations stand out decides a
+    gain.
+    """
 
     def __init__(self) -> None:
         super().__init__()
-        self.stem = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.ReLU(), nn.Conv2d(8, 8, 3, padding=1), nn.ReLU())
-        self.head = nn.Sequential(nn.Conv2d(8, 8, 3, padding=1), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 64, 10))
+        self.stem = nn.Sequential(
+            nn.Conv2d(3, 8, 3, padding=1), nn.ReLU(), nn.Conv2d(8, 8, 3, padding=1), nn.ReLU()
+        )
+        self.head = nn.Sequential(
+            nn.Conv2d(8, 8, 3, padding=1), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 64, 10)
+        )
 
     def forward(self, image: Tensor) -> Tensor:
         y = self.stem(image)
@@ -34,7 +40,10 @@ class Detector(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.features = nn.Sequential(
-            nn.Conv2d(3, 8, 3, stride=2, padding=1), nn.ReLU(), nn.Conv2d(8, 8, 3, padding=1), nn.ReLU()
+            nn.Conv2d(3, 8, 3, stride=2, padding=1),
+            nn.ReLU(),
+            nn.Conv2d(8, 8, 3, padding=1),
+            nn.ReLU(),
         )
         self.boxes, self.scores = nn.Conv2d(8, 4, 1), nn.Conv2d(8, 1, 1)
 
@@ -64,7 +73,9 @@ def suppress(boxes: Tensor, scores: Tensor) -> Tensor:
 
 
 class Gated(nn.Module):
-    """A transformer layer behind a branch on data, scripted as prim::If; ids are bounded by the vocabulary."""
+    """A transformer layer behind a branch on data, scripted as prim::If; ids are bounded by the
+    vocabulary.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -86,13 +97,21 @@ class Gated(nn.Module):
 
 
 class Mixture(nn.Module):
-    """Two experts, of which the data choose one, behind an operator that TensorRT has not; one has a branch too."""
+    """Two experts, of which the data choose one, behind an operator that TensorRT has not; one has
+    a branch too.
+    """
 
     def __init__(self) -> None:
         super().__init__()
-        self.stem = nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, 16), nn.ReLU(), nn.Linear(16, 8))
-        self.left = nn.Sequential(nn.Linear(8, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 8))
-        self.right = nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, 32), nn.ReLU(), nn.Linear(32, 8))
+        self.stem = nn.Sequential(
+            nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, 16), nn.ReLU(), nn.Linear(16, 8)
+        )
+        self.left = nn.Sequential(
+            nn.Linear(8, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 8)
+        )
+        self.right = nn.Sequential(
+            nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, 32), nn.ReLU(), nn.Linear(32, 8)
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         y = torch.fft.fft(self.stem(x)).real
@@ -106,12 +125,16 @@ class Mixture(nn.Module):
 
 
 class Decoder(nn.Module):
-    """A loop in the manner of T5: an encoder once, then greedy decoding until the end token or eight steps."""
+    """A loop in the manner of T5: an encoder once, then greedy decoding until the end token or
+    eight steps.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self.embed = nn.Embedding(20, 16)
-        self.encoder = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 16), nn.ReLU(), nn.Linear(16, 16))
+        self.encoder = nn.Sequential(
+            nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 16), nn.ReLU(), nn.Linear(16, 16)
+        )
         self.step, self.head = nn.Linear(32, 16), nn.Linear(16, 20)
 
     def forward(self, ids: Tensor) -> tuple[Tensor, Tensor]:
@@ -127,15 +150,18 @@ class Decoder(nn.Module):
 
 
 class Crossings(nn.Module):
-    """What crosses: 0-d, bool and int64 tensors; what comes out: a passed-through input, a repeated value, a constant,
-    and a view of another output."""
+    """What crosses: 0-d, bool and int64 tensors; what comes out: a passed-through input, a repeated
+    value, a constant, and a view of another output.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self.first, self.second = nn.Linear(8, 8), nn.Linear(8, 8)
         self.register_buffer("scale", torch.tensor([1.5, -2.0]))
 
-    def forward(self, x: Tensor, n: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    def forward(
+        self, x: Tensor, n: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
         y = torch.relu(self.first(x) * 2 + 1)
         mask, total, count = y > 0.5, y.sum(), n + n * 3
         spectrum = torch.fft.rfft(y.masked_fill(mask, 0.0) + total + count, dim=-1).abs()
@@ -151,7 +177,9 @@ class Regions(nn.Module):
         self.features = nn.Sequential(
             nn.Conv2d(3, 8, 3, padding=1), nn.ReLU(), nn.Conv2d(8, 8, 3, padding=1), nn.ReLU()
         )
-        self.judge = nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, 32), nn.ReLU(), nn.Linear(32, 5))
+        self.judge = nn.Sequential(
+            nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, 32), nn.ReLU(), nn.Linear(32, 5)
+        )
 
     def forward(self, image: Tensor) -> tuple[Tensor, Tensor]:
         y = self.features(image)[0]
@@ -215,7 +243,10 @@ CASES = {
     "decoder": Case(Decoder, [IDS], TEXT, {"outputs": ["tokens", "memory"]}),
     "crossings": Case(
         Crossings,
-        [{"name": "x", "dtype": "float32", "shape": ["batch", 8]}, {"name": "n", "dtype": "int64", "shape": [1]}],
+        [
+            {"name": "x", "dtype": "float32", "shape": ["batch", 8]},
+            {"name": "n", "dtype": "int64", "shape": [1]},
+        ],
         {"batch": (1, 2, 4)},
         {"fallback": {"min_block_size": 1}},
     ),
@@ -236,6 +267,9 @@ def write(folder: Path, names: list[str] | None = None) -> None:
         case = CASES[name]
         torch.manual_seed(0)
         torch.jit.script(case.module().eval()).save(str(folder / f"{name}.pt"))
-        dims = {axis: dict(zip(("min", "opt", "max"), span, strict=True)) for axis, span in case.dims.items()}
+        dims = {
+            axis: dict(zip(("min", "opt", "max"), span, strict=True))
+            for axis, span in case.dims.items()
+        }
         manifest = {"inputs": case.inputs, **({"dims": dims} if dims else {}), **case.more}
         (folder / f"{name}.yaml").write_text(yaml.safe_dump(manifest))

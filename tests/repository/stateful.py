@@ -1,4 +1,6 @@
-"""Models that keep state between requests, each with its manifest, written as the user would have them."""
+"""Models that keep state between requests, each with its manifest, written as the user would have
+them.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ class Recogniser(nn.Module):
 
 
 class Counter(nn.Module):
-    """What a sequence has summed up, in integers, and how often it was asked: one number for each sequence."""
+    """What a sequence has summed up, in integers, and how often it was asked: one number for each
+    sequence.
+    """
 
     def forward(self, x: Tensor, total: Tensor, count: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         new = total + x.sum(1)
@@ -31,7 +35,9 @@ class Counter(nn.Module):
 
 
 class Filter(nn.Module):
-    """A causal convolution of one stream, of a fixed size and without any batch: its state is the last chunk's end."""
+    """A causal convolution of one stream, of a fixed size and without any batch: its state is the
+    last chunk's end.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -43,12 +49,16 @@ class Filter(nn.Module):
 
 
 class Spectral(nn.Module):
-    """What TensorRT runs only in part: a transform between two layers, and a smoothed spectrum as the state."""
+    """What TensorRT runs only in part: a transform between two layers, and a smoothed spectrum as
+    the state.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self.before = nn.Sequential(nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 16), nn.ReLU())
-        self.after = nn.Sequential(nn.Linear(9, 16), nn.ReLU(), nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 2))
+        self.after = nn.Sequential(
+            nn.Linear(9, 16), nn.ReLU(), nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 2)
+        )
 
     def forward(self, x: Tensor, spectrum: Tensor) -> tuple[Tensor, Tensor]:
         power = torch.fft.rfft(self.before(x)).abs()
@@ -109,7 +119,9 @@ def module(name: str) -> nn.Module:
 
 
 def write(folder: Path, *names: str) -> Path:
-    """The models (all of them where none is named), scripted, with manifests and what their sequences start from."""
+    """The models (all of them where none is named), scripted, with manifests and what their
+    sequences start from.
+    """
     for name in names or MODULES:
         torch.jit.script(module(name)).save(folder / f"{name}.pt")
         (folder / f"{name}.yaml").write_text(MANIFESTS[name])

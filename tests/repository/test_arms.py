@@ -1,4 +1,6 @@
-"""Engines in the arms of a branch on data, on a live server: each way through gives the module's answers."""
+"""Engines in the arms of a branch on data, on a live server: each way through gives the module's
+answers.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,10 @@ def test_the_arm_that_the_data_choose_answers(tmp_path: Path) -> None:
     }
     files = {path.name for path in (tmp_path / "out/mixture/1").iterdir()}
     facts = json.loads((tmp_path / "out/mixture/1/plan.json").read_text())
-    assert "segment_3.pt" not in files and {"segment_3_0_yes_0.plan", "segment_3_0_condition.pt"} <= files
+    assert (
+        "segment_3.pt" not in files
+        and {"segment_3_0_yes_0.plan", "segment_3_0_condition.pt"} <= files
+    )
     assert facts["segments"][3]["parts"][0]["kind"] == "branch"
 
 
@@ -60,6 +65,10 @@ def test_requests_are_not_joined_where_data_decide_for_a_whole_batch(tmp_path: P
     said = read(tmp_path / "out/mixture").sidecar["batching"]
     assert said["max_batch_size"] == 0 and "a branch on data" in said["reason"]
     manifest = yaml.safe_load((tmp_path / "mixture.yaml").read_text())
-    (tmp_path / "mixture.yaml").write_text(yaml.safe_dump({**manifest, "batching": {"enabled": True}}))
+    (tmp_path / "mixture.yaml").write_text(
+        yaml.safe_dump({**manifest, "batching": {"enabled": True}})
+    )
     build_repository(tmp_path, tmp_path / "out", layout="fused", only=["mixture"], isolate=False)
-    assert read(tmp_path / "out/mixture").sidecar["batching"]["max_batch_size"] == 4, "unless the manifest insists"
+    assert read(tmp_path / "out/mixture").sidecar["batching"]["max_batch_size"] == 4, (
+        "unless the manifest insists"
+    )

@@ -1,4 +1,6 @@
-"""A model that writes in place so that values cannot tell it: torch serves it whole; what would change that is told."""
+"""A model that writes in place so that values cannot tell it: torch serves it whole; what would
+change that is told.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +52,9 @@ def test_it_is_one_segment_with_the_write_and_its_line(models: Path, tmp_path: P
     (result,) = build_repository(models, tmp_path / "out")
     assert result.ok and result.segments == ("torch",), result.error
     (warning,) = result.warnings
-    assert warning.startswith("torch alone serves this model, as it is written: aten::add_ writes in place")
+    assert warning.startswith(
+        "torch alone serves this model, as it is written: aten::add_ writes in place"
+    )
     assert "test_as_written.py" in warning and "fix:" in warning
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Optional
 
 import pytest
 import torch
@@ -63,7 +62,12 @@ class Unread(Middle):
 
 
 def build(
-    folder: Path, module: nn.Module, inputs: int = 1, layout: str = "auto", dtype: str = "float32", **manifest: object
+    folder: Path,
+    module: nn.Module,
+    inputs: int = 1,
+    layout: str = "auto",
+    dtype: str = "float32",
+    **manifest: object,
 ) -> ModelResult:
     (folder / "models").mkdir(exist_ok=True)
     torch.jit.script(module.eval()).save(str(folder / "models" / "m.pt"))
@@ -91,14 +95,18 @@ def test_what_converts_is_one_plain_engine(tmp_path: Path) -> None:
 def test_where_nothing_converts_torch_serves_it_and_the_warning_says_why(tmp_path: Path) -> None:
     result = build(tmp_path, Fourier())
     assert (result.ok, result.segments, result.plan_bytes) == (True, ("torch",), 0)
-    assert "torch alone" in result.warnings[0] and any("aten::fft_fft" in text for text in result.warnings)
+    assert "torch alone" in result.warnings[0] and any(
+        "aten::fft_fft" in text for text in result.warnings
+    )
     assert not list((tmp_path / "out").glob("*/1/*.plan"))
 
 
 def test_what_torch_alone_serves_is_one_model_in_every_layout(tmp_path: Path) -> None:
     """As one engine is: a folder may hold both, beside models in pieces."""
     result = build(tmp_path, Fourier(), layout="ensemble")
-    assert (result.ok, result.layout, result.layout_reason) == (True, "fused", "it is one piece"), result.error
+    assert (result.ok, result.layout, result.layout_reason) == (True, "fused", "it is one piece"), (
+        result.error
+    )
     assert build(tmp_path, Mlp(), layout="ensemble").layout == "single"
 
 
@@ -144,7 +152,9 @@ def test_a_step_never_replaces_a_model_of_the_users(tmp_path: Path) -> None:
     assert models(tmp_path) == {"m.1.torch"}
 
 
-@pytest.mark.parametrize(("module", "inputs", "words"), [(Complex(), 1, "element type"), (Unread(), 2, "input y")])
+@pytest.mark.parametrize(
+    ("module", "inputs", "words"), [(Complex(), 1, "element type"), (Unread(), 2, "input y")]
+)
 def test_what_cannot_cross_is_fused_and_never_an_ensemble(
     tmp_path: Path, module: nn.Module, inputs: int, words: str
 ) -> None:
@@ -164,12 +174,17 @@ class Found(Middle):
 
 def found(folder: Path, **ranges: tuple[int, int, int]) -> ModelResult:
     spans = {
-        key.replace("__", "::"): dict(zip(("min", "opt", "max"), span, strict=True)) for key, span in ranges.items()
+        key.replace("__", "::"): dict(zip(("min", "opt", "max"), span, strict=True))
+        for key, span in ranges.items()
     }
-    return build(folder, Found(), fallback={"ops": ["aten::nonzero"], "min_block_size": 1, "ranges": spans})
+    return build(
+        folder, Found(), fallback={"ops": ["aten::nonzero"], "min_block_size": 1, "ranges": spans}
+    )
 
 
-def test_what_follows_a_size_that_depends_on_data_is_an_engine_where_its_range_is_told(tmp_path: Path) -> None:
+def test_what_follows_a_size_that_depends_on_data_is_an_engine_where_its_range_is_told(
+    tmp_path: Path,
+) -> None:
     without = found(tmp_path)
     assert without.ok and without.segments[-1] == "torch"
     advice = next(text for text in without.warnings if "ranges" in text)
@@ -187,7 +202,9 @@ def test_the_tensor_that_the_advice_names_takes_the_range_too(tmp_path: Path) ->
 
 def test_a_range_for_nothing_says_what_there_is(tmp_path: Path) -> None:
     result = found(tmp_path, aten__nonzeros=(1, 2, 4))
-    assert isinstance(result.error, UsageError) and "did you mean 'aten::nonzero'" in str(result.error)
+    assert isinstance(result.error, UsageError) and "did you mean 'aten::nonzero'" in str(
+        result.error
+    )
 
 
 def test_a_golden_outside_the_range_is_an_error_that_says_by_how_much(tmp_path: Path) -> None:
@@ -208,25 +225,34 @@ class Sized(Middle):
 
 
 def test_what_a_value_decides_the_size_of_runs_in_torch(tmp_path: Path) -> None:
-    """TensorRT would want a range of the values of such an input, and failed the whole model in the builder."""
+    """TensorRT would want a range of the values of such an input, and failed the whole model in the
+    builder.
+    """
     torch.jit.script(Sized().eval()).save(str(tmp_path / "m.pt"))
     inputs = [
         {"name": "x", "dtype": "float32", "shape": ["b", 8]},
         {"name": "n", "dtype": "int64", "shape": []},
     ]
-    manifest = {"inputs": inputs, "dims": {"b": {"min": 1, "opt": 2, "max": 4}}, "fallback": {"min_block_size": 1}}
+    manifest = {
+        "inputs": inputs,
+        "dims": {"b": {"min": 1, "opt": 2, "max": 4}},
+        "fallback": {"min_block_size": 1},
+    }
     (tmp_path / "m.yaml").write_text(yaml.safe_dump(manifest))
     (result,) = build_repository(tmp_path, tmp_path / "out", isolate=False)
     assert result.ok, result.error
     assert result.segments == ("tensorrt", "torch") * 6, "what does not read it is in engines"
     assert not any("the manifest keeps" in text for text in result.warnings), "it keeps nothing"
-    assert any("aten::slice" in text and "a value of an input decides a size" in text for text in result.warnings)
+    assert any(
+        "aten::slice" in text and "a value of an input decides a size" in text
+        for text in result.warnings
+    )
 
 
 class Masked(Middle):
     """An argument that may be left out, before one that is given."""
 
-    def forward(self, x: Tensor, mask: Optional[Tensor] = None, y: Optional[Tensor] = None) -> Tensor:  # noqa: UP045
+    def forward(self, x: Tensor, mask: Tensor | None = None, y: Tensor | None = None) -> Tensor:
         z = torch.relu(self.act(self.first(x)))
         if mask is not None:
             z = z * mask
@@ -242,7 +268,9 @@ def test_an_optional_argument_is_an_input_where_the_manifest_names_it(tmp_path: 
 
 
 class Noisy(Middle):
-    """Numbers drawn at random in one piece and read in the next, which the answer does not depend on."""
+    """Numbers drawn at random in one piece and read in the next, which the answer does not depend
+    on.
+    """
 
     def forward(self, x: Tensor) -> Tensor:
         z = torch.relu(self.act(self.first(x)))
@@ -254,7 +282,11 @@ def test_what_is_drawn_at_random_is_no_steps_answer(tmp_path: Path) -> None:
     result = build(tmp_path, Noisy(), layout="ensemble")
     assert isinstance(result.error, UsageError) and "aten::rand_like" in str(result.error)
     result = build(tmp_path, Noisy())
-    assert (result.ok, result.layout, result.segments) == (True, "fused", ("tensorrt", "torch", "tensorrt"))
+    assert (result.ok, result.layout, result.segments) == (
+        True,
+        "fused",
+        ("tensorrt", "torch", "tensorrt"),
+    )
 
 
 class Sampled(Noisy):
@@ -265,7 +297,9 @@ class Sampled(Noisy):
         return torch.relu(self.last(z + torch.randn_like(z)) * 2)
 
 
-def test_who_draws_the_answer_at_random_is_told_so_and_not_that_we_are_wrong(tmp_path: Path) -> None:
+def test_who_draws_the_answer_at_random_is_told_so_and_not_that_we_are_wrong(
+    tmp_path: Path,
+) -> None:
     error = build(tmp_path, Sampled()).error
     assert isinstance(error, ParityError) and error.fix is not None
     assert "aten::randn_like" in error.fix and "defect" not in error.fix

@@ -1,5 +1,5 @@
-"""Torch steps for Triton's PyTorch backend, which no server here has: its config by Triton's own parser and validator,
-its file run by torch on every golden.
+"""Torch steps for Triton's PyTorch backend, which no server here has: its config by Triton's own
+parser and validator, its file run by torch on every golden.
 """
 
 from __future__ import annotations
@@ -48,9 +48,15 @@ def steps(built: dict[str, ModelResult]) -> list[PublishedModel]:
     return [read(path) for folder in folders for path in sorted(folder.glob("*.torch"))]
 
 
-def test_its_tensors_are_named_by_position_and_the_ensemble_maps_them(built: dict[str, ModelResult]) -> None:
+def test_its_tensors_are_named_by_position_and_the_ensemble_maps_them(
+    built: dict[str, ModelResult],
+) -> None:
     found = steps(built)
-    assert [step.name for step in found] == ["crossings.1.torch", "gated.1.torch", "salient.1.torch"]
+    assert [step.name for step in found] == [
+        "crossings.1.torch",
+        "gated.1.torch",
+        "salient.1.torch",
+    ]
     for step in found:
         config = step.config
         assert (config.backend, config.platform, config.default_model_filename) == (
@@ -59,25 +65,38 @@ def test_its_tensors_are_named_by_position_and_the_ensemble_maps_them(built: dic
             "model.pt",
         )
         assert [t.name for t in config.input] == [f"INPUT__{i}" for i in range(len(config.input))]
-        assert [t.name for t in config.output] == [f"OUTPUT__{i}" for i in range(len(config.output))]
+        assert [t.name for t in config.output] == [
+            f"OUTPUT__{i}" for i in range(len(config.output))
+        ]
         whole = read(step.folder.parent / step.name.split(".")[0]).config
         (entry,) = [s for s in whole.ensemble_scheduling.step if s.model_name == step.name]
         assert set(entry.input_map) == {t.name for t in config.input}
-        assert not any("__" in name for name in (*entry.input_map.values(), *entry.output_map.values()))
+        assert not any(
+            "__" in name for name in (*entry.input_map.values(), *entry.output_map.values())
+        )
 
 
-def test_its_file_gives_the_goldens_with_the_dims_and_types_of_the_config(built: dict[str, ModelResult]) -> None:
+def test_its_file_gives_the_goldens_with_the_dims_and_types_of_the_config(
+    built: dict[str, ModelResult],
+) -> None:
     for step in steps(built):
         module = torch.jit.load(str(step.folder / "1" / "model.pt"))
         for golden in map(step.wire, step.goldens):
-            answers = module(*(torch.from_numpy(np.array(array)) for array in golden.inputs.values()))
+            answers = module(
+                *(torch.from_numpy(np.array(array)) for array in golden.inputs.values())
+            )
             for answer, (name, wanted) in zip(answers, golden.outputs.items(), strict=True):
-                assert (tuple(answer.shape), answer.numpy().dtype) == (wanted.shape, wanted.dtype), (step.name, name)
+                assert (tuple(answer.shape), answer.numpy().dtype) == (
+                    wanted.shape,
+                    wanted.dtype,
+                ), (step.name, name)
                 np.testing.assert_allclose(answer.numpy(), wanted, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.live
-def test_triton_takes_the_configs_up_to_the_backend_that_it_has_not(built: dict[str, ModelResult]) -> None:
+def test_triton_takes_the_configs_up_to_the_backend_that_it_has_not(
+    built: dict[str, ModelResult],
+) -> None:
     with judging() as judge:
         for step in steps(built):
             text = (step.folder / "config.pbtxt").read_text()
@@ -93,7 +112,9 @@ class Kept(torch.nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.cnn = torch.nn.Sequential(torch.nn.Conv2d(1, 2, 3), torch.nn.ReLU(), torch.nn.Conv2d(2, 2, 3))
+        self.cnn = torch.nn.Sequential(
+            torch.nn.Conv2d(1, 2, 3), torch.nn.ReLU(), torch.nn.Conv2d(2, 2, 3)
+        )
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.cnn(torch.fft.fft(x).real)
@@ -105,14 +126,20 @@ def test_its_file_says_of_each_convolution_whether_it_may_round_to_tf32(tf32: bo
     lowered = lower(torch.jit.script(Kept().eval()))
     ios = (IO("x", "float32", (1, 1, 8, 8)),), (IO("y", "float32", (1, 2, 4, 4)),)
     graph = torch.jit.load(io.BytesIO(libtorch.saved(lowered, *ios, tf32=tf32))).graph
-    assert [node.inputsAt(12).toIValue() for node in graph.findAllNodes("aten::_convolution")] == [tf32] * 2
+    assert [node.inputsAt(12).toIValue() for node in graph.findAllNodes("aten::_convolution")] == [
+        tf32
+    ] * 2
 
 
-@pytest.mark.parametrize(("precision", "reason"), [("fp32", "aten::conv2d would round its operands"), ("tf32", None)])
+@pytest.mark.parametrize(
+    ("precision", "reason"), [("fp32", "aten::conv2d would round its operands"), ("tf32", None)]
+)
 def test_what_would_round_to_tf32_without_being_asked_to_stays_with_our_runtime(
     precision: str, reason: str | None
 ) -> None:
-    """Modules that the manifest keeps in torch are not rewritten, so their convolutions cannot say it."""
+    """Modules that the manifest keeps in torch are not rewritten, so their convolutions cannot say
+    it.
+    """
     module = Kept().eval()
     step = artifact(module, (tensor("x", "float32", 1, 1, 8, 8),), ("y",), precision=precision)
     said = libtorch.why_not(step, lower(torch.jit.script(module), fallback_modules=["cnn"]))
@@ -125,7 +152,9 @@ def test_a_step_that_the_backend_cannot_serve_says_why_and_auto_leaves_it_to_our
 ) -> None:
     refused = built["watermarked"]
     assert isinstance(refused.error, UsageError) and "custom operators" in str(refused.error)
-    (result,) = build_repository(models, tmp_path / "out", layout="ensemble", only=["watermarked"], isolate=False)
+    (result,) = build_repository(
+        models, tmp_path / "out", layout="ensemble", only=["watermarked"], isolate=False
+    )
     assert result.ok and read(tmp_path / "out" / "watermarked.1.torch").config.backend == "python"
 
 
@@ -140,13 +169,17 @@ def made_up(conversion: Any, options: Any, report: Any) -> engine.Plan:
 def test_a_number_crosses_to_tritons_tensorrt_backend_as_a_tensor_of_one_axis(
     models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dialect: str
 ) -> None:
-    """That backend has no tensor without axes (`salient` hands on a mean); its plans are made up here."""
+    """That backend has no tensor without axes (`salient` hands on a mean); its plans are made up
+    here.
+    """
 
     monkeypatch.setattr(engine, "build", made_up)
     if dialect == "8.6":
         old.play(monkeypatch)
     try:
-        (result,) = build_repository(models, tmp_path / "out", layout="ensemble", only=["salient"], isolate=False)
+        (result,) = build_repository(
+            models, tmp_path / "out", layout="ensemble", only=["salient"], isolate=False
+        )
     finally:
         old.forget()
     assert result.ok, result.error
@@ -180,5 +213,9 @@ def test_what_no_ensemble_can_say_is_served_fused_unless_demanded(
         (demanded,) = build_repository(models, tmp_path / "demanded", layout="ensemble", **settings)
     finally:
         old.forget()
-    assert (auto.ok, auto.layout) == (True, "fused") and "inconsistent data type" in str(auto.layout_reason)
-    assert isinstance(demanded.error, PublishError) and "inconsistent data type" in str(demanded.error)
+    assert (auto.ok, auto.layout) == (True, "fused") and "inconsistent data type" in str(
+        auto.layout_reason
+    )
+    assert isinstance(demanded.error, PublishError) and "inconsistent data type" in str(
+        demanded.error
+    )

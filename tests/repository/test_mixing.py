@@ -1,4 +1,6 @@
-"""Which packed sequences keep Triton from joining requests: goldens need not show that their rows mix."""
+"""Which packed sequences keep Triton from joining requests: goldens need not show that their rows
+mix.
+"""
 
 from __future__ import annotations
 
@@ -14,10 +16,16 @@ from builder.repository.mixing import decision_on_data
 class Packed(nn.Module):
     def __init__(self, enforce_sorted: bool, total: bool) -> None:
         super().__init__()
-        self.rnn, self.enforce_sorted, self.total = nn.GRU(5, 6, batch_first=True), enforce_sorted, total
+        self.rnn, self.enforce_sorted, self.total = (
+            nn.GRU(5, 6, batch_first=True),
+            enforce_sorted,
+            total,
+        )
 
     def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
-        packed = pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=self.enforce_sorted)
+        packed = pack_padded_sequence(
+            x, lengths, batch_first=True, enforce_sorted=self.enforce_sorted
+        )
         packed, _ = self.rnn(packed)
         if self.total:
             return pad_packed_sequence(packed, batch_first=True, total_length=x.size(1))[0]
@@ -27,14 +35,20 @@ class Packed(nn.Module):
 @pytest.mark.parametrize("trace", [False, True])
 @pytest.mark.parametrize(
     ("enforce_sorted", "total", "reason"),
-    [(False, True, None), (True, True, "order of their lengths"), (False, False, "longest row decides")],
+    [
+        (False, True, None),
+        (True, True, "order of their lengths"),
+        (False, False, "longest row decides"),
+    ],
 )
 def test_packed_rows_are_joined_only_where_each_is_for_itself(
     enforce_sorted: bool, total: bool, reason: str | None, trace: bool
 ) -> None:
     module = Packed(enforce_sorted, total).eval()
     sample = torch.randn(3, 4, 5), torch.tensor([4, 3, 1])
-    script = torch.jit.trace(module, sample, check_trace=False) if trace else torch.jit.script(module)
+    script = (
+        torch.jit.trace(module, sample, check_trace=False) if trace else torch.jit.script(module)
+    )
     found = decision_on_data(builder.lower(script).graph)
     assert (found is None) == (reason is None)
     assert (reason or "") in (found or "")

@@ -1,4 +1,6 @@
-"""Models in pieces on a GPU: plans answer in both layouts, and what crosses between an ensemble's steps stays there."""
+"""Models in pieces on a GPU: plans answer in both layouts, and what crosses between an ensemble's
+steps stays there.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,9 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module", params=["fused", "ensemble"])
-def served(request: pytest.FixtureRequest, models: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+def served(
+    request: pytest.FixtureRequest, models: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Served]:
     """Both layouts take their plans from one store: they are built once."""
     folder = tmp_path_factory.mktemp("served")
     results = build_repository(
@@ -52,13 +56,21 @@ def served(request: pytest.FixtureRequest, models: Path, tmp_path_factory: pytes
     )
     with serve(folder / "out", http_port=0, grpc_port=0, metrics_port=0) as server:
         found = verify(folder / "out", server.http_url, server.grpc_url, repeat=0)
-        yield Served(folder / "out", server, {r.name: r for r in results}, {p.name: p for p in found})
+        yield Served(
+            folder / "out", server, {r.name: r for r in results}, {p.name: p for p in found}
+        )
 
 
 def test_every_plan_answers_on_the_gpu(served: Served) -> None:
-    assert {name: str(r.error or "") for name, r in served.built.items()} == dict.fromkeys(MODELS, "")
+    assert {name: str(r.error or "") for name, r in served.built.items()} == dict.fromkeys(
+        MODELS, ""
+    )
     for name, parity in served.verified.items():
-        assert parity.passed, (name, parity.problems, [r.problems for r in parity.results if not r.passed])
+        assert parity.passed, (
+            name,
+            parity.problems,
+            [r.problems for r in parity.results if not r.passed],
+        )
         wanted = "plan" if ".tensorrt" in name else "torch" if ".torch" in name else "plan"
         assert wanted in (parity.answered_by or ""), (name, parity.answered_by, parity.why)
         assert "cuda:0" in (parity.device or ""), (name, parity.device, parity.why)
@@ -71,7 +83,9 @@ def test_engines_in_the_arms_of_a_branch_answer_on_the_gpu(served: Served) -> No
     client = GrpcClient(served.server.grpc_url, 60)
     said = describe(client, "mixture", golden.inputs)
     client.close()
-    arms = [part for part in said["trt_build.segments"].split() if ".yes." in part or ".no." in part]
+    arms = [
+        part for part in said["trt_build.segments"].split() if ".yes." in part or ".no." in part
+    ]
     assert any(part.endswith("tensorrt:plan") for part in arms), said
     assert not any(part.endswith("tensorrt:torch") for part in arms), said
 

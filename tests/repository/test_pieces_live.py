@@ -38,27 +38,41 @@ class Served:
 
 
 @pytest.fixture(scope="module", params=["fused", "ensemble"])
-def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+def served(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Served]:
     models = tmp_path_factory.mktemp("models")
     networks.write(models)
     repository = tmp_path_factory.mktemp("served") / "repository"
-    built = {result.name: result for result in build_repository(models, repository, layout=request.param)}
+    built = {
+        result.name: result for result in build_repository(models, repository, layout=request.param)
+    }
     with serve(repository, http_port=0, grpc_port=0, metrics_port=0) as server:
         found = verify(repository, server.http_url, server.grpc_url, repeat=0)
     yield Served(request.param, repository, built, {parity.name: parity for parity in found})
 
 
 def test_every_model_is_built_in_pieces(served: Served) -> None:
-    assert {name: (r.ok, str(r.error or "")) for name, r in served.built.items()} == dict.fromkeys(KINDS, (True, ""))
+    assert {name: (r.ok, str(r.error or "")) for name, r in served.built.items()} == dict.fromkeys(
+        KINDS, (True, "")
+    )
     assert {name: result.segments for name, result in served.built.items()} == KINDS
     assert {result.layout for result in served.built.values()} == {served.layout}
 
 
 def test_every_model_and_step_gives_the_modules_answers(served: Served) -> None:
     for parity in served.verified.values():
-        assert parity.passed, (parity.name, parity.problems, [r.problems for r in parity.results if not r.passed])
+        assert parity.passed, (
+            parity.name,
+            parity.problems,
+            [r.problems for r in parity.results if not r.passed],
+        )
         assert {"http", "grpc"} <= {result.protocol for result in parity.results}
-        assert parity.answered_by in _answering(served.layout), (parity.name, parity.answered_by, parity.why)
+        assert parity.answered_by in _answering(served.layout), (
+            parity.name,
+            parity.answered_by,
+            parity.why,
+        )
 
 
 def _answering(layout: str) -> tuple[str, ...]:
@@ -77,5 +91,8 @@ def test_the_repository_holds_the_models_and_in_an_ensemble_their_steps(served: 
 
 
 def test_warnings_say_what_stays_in_torch(served: Served) -> None:
-    assert any("aten::_unique2" in text or "masked_select" in text for text in served.built["salient"].warnings)
+    assert any(
+        "aten::_unique2" in text or "masked_select" in text
+        for text in served.built["salient"].warnings
+    )
     assert any("prim::Loop" in text for text in served.built["decoder"].warnings)

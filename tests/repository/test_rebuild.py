@@ -1,4 +1,6 @@
-"""What has not changed is left alone, what has is built with the reason said, and a crash stays with its model."""
+"""What has not changed is left alone, what has is built with the reason said, and a crash stays
+with its model.
+"""
 
 from __future__ import annotations
 
@@ -54,20 +56,32 @@ def build(models: Path, **settings: Any) -> ModelResult:
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
 
 
-def test_a_second_build_changes_nothing_and_tells_the_same(models: Path, settings: dict[str, Any]) -> None:
+def test_a_second_build_changes_nothing_and_tells_the_same(
+    models: Path, settings: dict[str, Any]
+) -> None:
     first = build(models, **settings)
     before = contents(settings["out"])
     again = build(models, **settings)
     assert (first.state, first.because) == ("built", "there was none before")
     assert (again.state, again.because) == ("unchanged", "")
-    assert (again.layers, again.plan_bytes, again.path) == (first.layers, first.plan_bytes, first.path)
+    assert (again.layers, again.plan_bytes, again.path) == (
+        first.layers,
+        first.plan_bytes,
+        first.path,
+    )
     assert contents(settings["out"]) == before
 
 
-def test_the_reason_of_a_rebuild_is_what_the_user_changed(models: Path, settings: dict[str, Any]) -> None:
+def test_the_reason_of_a_rebuild_is_what_the_user_changed(
+    models: Path, settings: dict[str, Any]
+) -> None:
     build(models, **settings)
     changed = build(models, **settings, precision="fp16")
     assert (changed.state, changed.because) == ("built", "precision fp32 -> fp16")
@@ -129,7 +143,9 @@ def test_another_projects_model_of_that_name_is_no_earlier_state_of_this_one(
 ) -> None:
     build(models, **settings)
     (tmp_path / "other").mkdir()
-    torch.jit.script(torch.nn.Sequential(torch.nn.Linear(4, 3))).save(str(tmp_path / "other" / "small.pt"))
+    torch.jit.script(torch.nn.Sequential(torch.nn.Linear(4, 3))).save(
+        str(tmp_path / "other" / "small.pt")
+    )
     shutil.copy(models / "small.yaml", tmp_path / "other")
     result = build(tmp_path / "other", out=tmp_path / "elsewhere", store=settings["store"])
     assert result.because == "there was none before"
@@ -140,7 +156,9 @@ def test_options_of_the_manifest_reach_tensorrt_and_the_command_line_overrides_t
 ) -> None:
     from builder.engine import BuildOptions
 
-    (models / "small.yaml").write_text(MANIFEST + 'build: {optimization_level: 1, compute_capabilities: ["8.6"]}\n')
+    (models / "small.yaml").write_text(
+        MANIFEST + 'build: {optimization_level: 1, compute_capabilities: ["8.6"]}\n'
+    )
     build(models, **settings)
     facts = json.loads((settings["out"] / "small" / "1" / "plan.json").read_text())
     assert facts["options"] == {"compute_capabilities": [[8, 6]], "optimization_level": 1}
@@ -148,10 +166,15 @@ def test_options_of_the_manifest_reach_tensorrt_and_the_command_line_overrides_t
     assert changed.because == "options.optimization_level 1 -> 2"
 
 
-def test_keep_fp32_of_the_manifest_reaches_the_network(models: Path, settings: dict[str, Any]) -> None:
+def test_keep_fp32_of_the_manifest_reaches_the_network(
+    models: Path, settings: dict[str, Any]
+) -> None:
     def told() -> dict[str, Any]:
         plans = json.loads((settings["out"] / "small" / "trt-build.json").read_text())["plans"]
-        return {"layers": build(models, **settings).layers, "network": plans["model"]["parts"]["network"]}
+        return {
+            "layers": build(models, **settings).layers,
+            "network": plans["model"]["parts"]["network"],
+        }
 
     (models / "small.yaml").write_text(MANIFEST + "precision: fp16\n")
     build(models, **settings)
@@ -163,11 +186,15 @@ def test_keep_fp32_of_the_manifest_reaches_the_network(models: Path, settings: d
     assert told()["layers"] < half["layers"]  # no casts
 
 
-def test_options_that_the_flavour_lacks_fail_as_usage(models: Path, settings: dict[str, Any]) -> None:
+def test_options_that_the_flavour_lacks_fail_as_usage(
+    models: Path, settings: dict[str, Any]
+) -> None:
     from builder.engine import BuildOptions
     from builder.errors import UsageError
 
-    (result,) = build_repository(models, **settings, options=BuildOptions(hardware_compatible="ampere_plus"))
+    (result,) = build_repository(
+        models, **settings, options=BuildOptions(hardware_compatible="ampere_plus")
+    )
     assert isinstance(result.error, UsageError)
     assert "has no hardware compatibility" in result.error.message
 
@@ -191,7 +218,9 @@ def test_a_crash_in_a_converter_fails_one_model_and_says_how_to_reproduce_it(
     assert reproduced.returncode == -11
 
 
-def test_a_plugin_that_fails_is_usage(models: Path, settings: dict[str, Any], tmp_path: Path) -> None:
+def test_a_plugin_that_fails_is_usage(
+    models: Path, settings: dict[str, Any], tmp_path: Path
+) -> None:
     (tmp_path / "bad.py").write_text("import nothing_of_that_name")
     (result,) = build_repository(models, **settings, plugins=[str(tmp_path / "bad.py")])
     assert result.error is not None
@@ -212,12 +241,18 @@ def test_workers_are_pinned_to_the_gpus_of_one_kind(monkeypatch: pytest.MonkeyPa
     from builder.repository import orders
 
     kinds = [("H100", (9, 0)), ("A100", (8, 0)), ("H100", (9, 0))]
-    devices = [gpu.Device(i, name, capability, 1 << 36, f"GPU-{i}") for i, (name, capability) in enumerate(kinds)]
+    devices = [
+        gpu.Device(i, name, capability, 1 << 36, f"GPU-{i}")
+        for i, (name, capability) in enumerate(kinds)
+    ]
     monkeypatch.setattr(flavour, "chosen", lambda: "tensorrt-rtx")
     assert orders.environments() == [{}]
     monkeypatch.setattr(flavour, "chosen", lambda: "tensorrt")
     monkeypatch.setattr(gpu, "devices", lambda: devices)
-    assert orders.environments() == [{"CUDA_VISIBLE_DEVICES": "GPU-0"}, {"CUDA_VISIBLE_DEVICES": "GPU-2"}]
+    assert orders.environments() == [
+        {"CUDA_VISIBLE_DEVICES": "GPU-0"},
+        {"CUDA_VISIBLE_DEVICES": "GPU-2"},
+    ]
     assert orders.default_jobs() == 4
     monkeypatch.setattr(gpu, "devices", list)
     assert orders.environments() == [{}]
@@ -230,7 +265,10 @@ def test_two_builders_of_one_store_both_publish(models: Path, tmp_path: Path) ->
     )
     command = [sys.executable, "-c", program, str(models)]
     both = [
-        subprocess.Popen([*command, str(tmp_path / name), str(tmp_path / "store")], env=environment()) for name in "ab"
+        subprocess.Popen(
+            [*command, str(tmp_path / name), str(tmp_path / "store")], env=environment()
+        )
+        for name in "ab"
     ]
     assert [process.wait() for process in both] == [0, 0]
     assert build(models, out=tmp_path / "c", store=tmp_path / "store").state == "reused"
@@ -256,8 +294,12 @@ def test_what_is_published_says_from_its_first_moment_what_it_was_built_from(
     assert json.loads((tmp_path / "out/small/trt-build.json").read_text()) == seen[0]
 
 
-def test_fifty_unchanged_models_take_less_than_two_seconds_and_no_torch(tmp_path: Path, models: Path) -> None:
-    """In processor time, for the machine may do other things; the process is a whole `trt-build repo`."""
+def test_fifty_unchanged_models_take_less_than_two_seconds_and_no_torch(
+    tmp_path: Path, models: Path
+) -> None:
+    """In processor time, for the machine may do other things; the process is a whole `trt-build
+    repo`.
+    """
     out = tmp_path / "out"
     build(models, out=out)
     for number in range(50):
@@ -265,14 +307,16 @@ def test_fifty_unchanged_models_take_less_than_two_seconds_and_no_torch(tmp_path
     (models / "small.pt").unlink()
     (models / "small.yaml").unlink()
     program = (
-        "import sys, time, json; from builder.cli import main\n"
-        f"main(['repo', {str(models)!r}, '--out', {str(out)!r}, '--no-store', '--json'], standalone_mode=False)\n"
-        "assert not {'torch', 'numpy', 'tensorrt', 'tensorrt_rtx', 'google.protobuf'} & set(sys.modules)\n"
-        "print(time.process_time(), file=sys.stderr)"
+        f"import sys, time, json; from builder.cli import main\nmain(['repo', {str(models)!r},"
+        f" '--out', {str(out)!r}, '--no-store', '--json'], standalone_mode=False)\nassert not"
+        " {'torch', 'numpy', 'tensorrt', 'tensorrt_rtx', 'google.protobuf'} &"
+        " set(sys.modules)\nprint(time.process_time(), file=sys.stderr)"
     )
     command = [sys.executable, "-c", program]
     done = [
-        subprocess.run(command, env=environment(), capture_output=True, text=True, check=True, cwd=ROOT)
+        subprocess.run(
+            command, env=environment(), capture_output=True, text=True, check=True, cwd=ROOT
+        )
         for _ in range(2)
     ]
     states = [model["state"] for model in json.loads(done[-1].stdout)["models"]]
@@ -287,16 +331,22 @@ def _copy(models: Path, out: Path, name: str) -> None:
     shutil.copytree(out / "small", out / name)
 
 
-def test_the_cache_is_not_needed(models: Path, settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_cache_is_not_needed(
+    models: Path, settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("TRT_BUILD_CACHE", "/proc/nowhere")
     assert build(models, **settings).state == "built"
     assert build(models, **settings).state == "unchanged"
 
 
-def test_long_builds_say_where_they_are(monkeypatch: pytest.MonkeyPatch, models: Path, tmp_path: Path) -> None:
+def test_long_builds_say_where_they_are(
+    monkeypatch: pytest.MonkeyPatch, models: Path, tmp_path: Path
+) -> None:
     from builder.repository import model
 
     monkeypatch.setattr(model, "REPORT_SECONDS", 0.0)
     said: list[str] = []
-    build_repository(models, tmp_path / "out", isolate=False, progress=lambda name, phase: said.append(phase))
+    build_repository(
+        models, tmp_path / "out", isolate=False, progress=lambda name, phase: said.append(phase)
+    )
     assert any(text.startswith("build: ") and " of " in text for text in said)

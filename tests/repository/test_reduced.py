@@ -1,4 +1,6 @@
-"""Models that a manifest wants in 8 bits, or with endpoints in float16, from the file to what is published."""
+"""Models that a manifest wants in 8 bits, or with endpoints in float16, from the file to what is
+published.
+"""
 
 from __future__ import annotations
 
@@ -76,11 +78,16 @@ def build(folder: Path, model: nn.Module, more: str, **settings: Any) -> ModelRe
 
 @pytest.mark.parametrize("precision", ["int8", "mixed"])
 @pytest.mark.parametrize("data", ["own.npz", "goldens"])
-def test_a_plain_model_is_quantised_and_says_what(tmp_path: Path, precision: str, data: str) -> None:
+def test_a_plain_model_is_quantised_and_says_what(
+    tmp_path: Path, precision: str, data: str
+) -> None:
     result = build(tmp_path, Two(), f"precision: {precision}\ncalibration: {{data: [{data}]}}\n")
     assert result.error is None and result.quantised is not None
     assert result.quantised["summary"].startswith("8 bits in 2 of 2 products; least SQNR")
-    assert [layer["name"] for layer in result.quantised["layers"]] == ["first/aten::linear_0", "second/aten::linear_0"]
+    assert [layer["name"] for layer in result.quantised["layers"]] == [
+        "first/aten::linear_0",
+        "second/aten::linear_0",
+    ]
     lowered = torch.jit.load(tmp_path / "out/net/1/lowered.pt")
     assert "fake_quantize" in str(lowered.graph)
     again = build_repository(tmp_path / "models", tmp_path / "out", isolate=False)[0]
@@ -92,8 +99,13 @@ def test_patterns_that_name_nothing_are_told(tmp_path: Path, precision: str) -> 
     text = f"precision: {precision}\ncalibration: {{data: [own.npz], skip: [frist/*, second/*]}}\n"
     result = build(tmp_path, Two(), f'{text}keep_fp32: ["first/*", "*layernorm*", "third/*"]\n')
     assert result.error is None
-    skipped = "calibration.skip names no product of this model: frist/* (`trt-build check` lists them)"
-    kept = "keep_fp32 names no layer of this model: *layernorm*, third/* (`trt-build inspect` prints the names)"
+    skipped = (
+        "calibration.skip names no product of this model: frist/* (`trt-build check` lists them)"
+    )
+    kept = (
+        "keep_fp32 names no layer of this model: *layernorm*, third/* (`trt-build inspect` prints"
+        " the names)"
+    )
     assert kept in result.warnings
     assert (skipped in result.warnings) == (precision == "int8")
     said = CliRunner().invoke(main, ["check", str(tmp_path / "models"), "--json"])
@@ -135,7 +147,9 @@ def test_without_data_the_key_to_add_is_named_with_the_line(tmp_path: Path) -> N
         ({}, "own.npz has no arrays to calibrate with"),
     ],
 )
-def test_arrays_that_are_not_the_models_inputs(tmp_path: Path, arrays: dict[str, Any], words: str) -> None:
+def test_arrays_that_are_not_the_models_inputs(
+    tmp_path: Path, arrays: dict[str, Any], words: str
+) -> None:
     save(Two(), tmp_path / "net.pt", MANIFEST + "calibration: {data: [own.npz]}\n")
     np.savez(tmp_path / "own.npz", **arrays)
     (spec,) = load(tmp_path)
@@ -145,11 +159,15 @@ def test_arrays_that_are_not_the_models_inputs(tmp_path: Path, arrays: dict[str,
 
 
 def test_arrays_whose_rows_do_not_agree(tmp_path: Path) -> None:
-    text = MANIFEST.replace("inputs:", "inputs:\n  - {name: other, dtype: float32, shape: [batch, 2]}")
+    text = MANIFEST.replace(
+        "inputs:", "inputs:\n  - {name: other, dtype: float32, shape: [batch, 2]}"
+    )
     save(Two(), tmp_path / "net.pt", text + "calibration: {data: [own.npz]}\n")
     np.savez(tmp_path / "own.npz", other=np.ones((9, 2), np.float32), x=np.ones((5, 8), np.float32))
     (spec,) = load(tmp_path)
-    with pytest.raises(UsageError, match="'batch' is 9 long in array 'other' and 5 in 'x'") as refused:
+    with pytest.raises(
+        UsageError, match="'batch' is 9 long in array 'other' and 5 in 'x'"
+    ) as refused:
         calibration.batches(spec, spec.calibration, ())
     assert str(refused.value.where).endswith("net.yaml:7")
 
@@ -181,7 +199,9 @@ def test_a_damaged_archive_is_refused_wherever_the_damage_is(tmp_path: Path) -> 
 
 def test_goldens_without_elements_do_not_calibrate(tmp_path: Path) -> None:
     """Where an axis may be 0 long the least golden is empty."""
-    manifest = MANIFEST.replace("min: 1", "min: 0") + "precision: int8\ncalibration: {data: [goldens]}\n"
+    manifest = (
+        MANIFEST.replace("min: 1", "min: 0") + "precision: int8\ncalibration: {data: [goldens]}\n"
+    )
     (tmp_path / "models").mkdir()
     save(Two(), tmp_path / "models/net.pt", manifest)
     (result,) = build_repository(tmp_path / "models", tmp_path / "out", isolate=False)
@@ -194,14 +214,21 @@ def test_what_rounding_leaves_exact_is_told_in_json_that_everybody_reads(tmp_pat
     nn.init.zeros_(model.first.weight)
     result = build(tmp_path, model, "precision: int8\ncalibration: {data: [own.npz]}\n")
     assert result.quantised is not None
-    assert result.quantised["layers"][0] == {**result.quantised["layers"][0], "quantised": True, "sqnr": None}
+    assert result.quantised["layers"][0] == {
+        **result.quantised["layers"][0],
+        "quantised": True,
+        "sqnr": None,
+    }
     json.dumps(result.quantised, allow_nan=False)
 
 
 def test_batches_are_cut_to_the_usual_size(tmp_path: Path) -> None:
     save(Two(), tmp_path / "net.pt", MANIFEST + "calibration: {data: [a.npy, b.npz]}\n")
     np.save(tmp_path / "a.npy", np.zeros((10, 8), np.float32))
-    np.savez(tmp_path / "b.npz", **{"0/x": np.ones((4, 8), np.float16), "1/x": np.ones((2, 8), np.float32)})
+    np.savez(
+        tmp_path / "b.npz",
+        **{"0/x": np.ones((4, 8), np.float16), "1/x": np.ones((2, 8), np.float32)},
+    )
     (spec,) = load(tmp_path)
     found = calibration.batches(spec, spec.calibration, ())
     assert [tensor.shape[0] for (tensor,) in found] == [4, 4, 2, 4, 2]
@@ -230,7 +257,9 @@ def test_layers_kept_in_float32_are_not_quantised(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
 def test_endpoints_in_float16(tmp_path: Path, precision: str) -> None:
-    """Config, plan, goldens and the file that torch runs agree; the module answered what half can carry."""
+    """Config, plan, goldens and the file that torch runs agree; the module answered what half can
+    carry.
+    """
     result = build(tmp_path, Two(), f"precision: {precision}\nio: fp16\n")
     assert result.error is None
     config = (tmp_path / "out/net/config.pbtxt").read_text()
@@ -259,14 +288,22 @@ def test_endpoints_in_float16_spare_the_casts_that_half_needs_not(tmp_path: Path
     module = torch.jit.load(spec.path)
     found = reduced(spec, lower(module, specs=spec.inputs), record(module, spec, ("y",)))
     network = convert(found.lowered, found.spec.inputs, precision="fp16").network
-    products = (layer for layer in map(network.get_layer, range(network.num_layers)) if layer.num_inputs == 2)
+    products = (
+        layer
+        for layer in map(network.get_layer, range(network.num_layers))
+        if layer.num_inputs == 2
+    )
     first = next(layer for layer in products if layer.type == trt.LayerType.MATRIX_MULTIPLY)
     assert first.get_input(0).name == "x"
 
 
 def test_an_answer_beyond_half_is_refused_by_name(tmp_path: Path) -> None:
     error = build(tmp_path, Normed(), "io: fp16\n").error
-    assert isinstance(error, UsageError) and "y reaches" in str(error) and "io: module" in str(error.fix)
+    assert (
+        isinstance(error, UsageError)
+        and "y reaches" in str(error)
+        and "io: module" in str(error.fix)
+    )
 
 
 def test_check_shows_every_product(tmp_path: Path) -> None:
@@ -275,7 +312,9 @@ def test_check_shows_every_product(tmp_path: Path) -> None:
     shown = CliRunner().invoke(main, ["check", str(tmp_path), "--paranoid"], catch_exceptions=False)
     assert shown.exit_code == 0, shown.output
     assert "8 bits in 1 of 2 products" in shown.output and "a pattern names it" in shown.output
-    said = CliRunner().invoke(main, ["check", str(tmp_path), "--json"], catch_exceptions=False).stdout
+    said = (
+        CliRunner().invoke(main, ["check", str(tmp_path), "--json"], catch_exceptions=False).stdout
+    )
     report = json.loads(said)["models"][0]
     assert [layer["quantised"] for layer in report["quantised"]["layers"]] == [True, False]
     assert "TYPE_FP16" in report["config"]

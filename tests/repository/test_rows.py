@@ -1,4 +1,6 @@
-"""What decides by a number of the whole batch keeps Triton from joining requests: goldens need not show it."""
+"""What decides by a number of the whole batch keeps Triton from joining requests: goldens need not
+show it.
+"""
 
 from __future__ import annotations
 
@@ -57,7 +59,9 @@ class Salient(nn.Module):
 
 @pytest.mark.parametrize("layout", ["fused", "ensemble"])
 def test_a_piece_that_compares_with_it_is_not_batched(tmp_path: Path, layout: str) -> None:
-    result = build(tmp_path, Salient(), layout=layout, fallback={"min_block_size": 1, "ops": ["aten::mean"]})
+    result = build(
+        tmp_path, Salient(), layout=layout, fallback={"min_block_size": 1, "ops": ["aten::mean"]}
+    )
     assert result.segments == ("tensorrt", "torch", "tensorrt")
     reader = "m" if layout == "fused" else "m.2.tensorrt"
     sidecar = json.loads((tmp_path / "out" / reader / "trt-build.json").read_text())

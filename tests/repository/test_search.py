@@ -54,9 +54,13 @@ class Overflowing(torch.nn.Module):
         return x
 
 
-def save(folder: Path, module: torch.nn.Module, manifest: str = MANIFEST, name: str = "net") -> Path:
+def save(
+    folder: Path, module: torch.nn.Module, manifest: str = MANIFEST, name: str = "net"
+) -> Path:
     folder.mkdir(exist_ok=True)
-    torch.jit.trace(module.eval(), torch.zeros(2, 16), check_trace=False).save(str(folder / f"{name}.pt"))
+    torch.jit.trace(module.eval(), torch.zeros(2, 16), check_trace=False).save(
+        str(folder / f"{name}.pt")
+    )
     (folder / f"{name}.yaml").write_text(manifest)
     return folder
 
@@ -85,13 +89,17 @@ def test_a_precision_in_which_torch_would_run_more_is_not_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, full: bool
 ) -> None:
     """As where half is the module's own, too: then its loops may not carry two dtypes."""
-    monkeypatch.setattr(importlib.import_module("builder.conversion.convert"), "_has_dtype", lambda *_: True)
+    monkeypatch.setattr(
+        importlib.import_module("builder.conversion.convert"), "_has_dtype", lambda *_: True
+    )
     manifest = MANIFEST + ("fallback: {require_full: true}\n" if full else "")
     models = save(tmp_path / "models", Overflowing(), manifest)
     torch.jit.script(Repeated().eval()).save(str(models / "net.pt"))
     found = search(models)
     assert found.error is None and found.precision == "fp32" and found.tried == [(0, False)]
-    assert ("cannot be converted" if full else "TensorRT runs less of the model in fp16") in found.problem
+    assert (
+        "cannot be converted" if full else "TensorRT runs less of the model in fp16"
+    ) in found.problem
 
 
 @by_reference
@@ -103,7 +111,10 @@ def test_only_the_layer_that_overflows_is_kept(tmp_path: Path) -> None:
     assert "not finite" in found.problem or "differ too much" in found.problem
     assert found.tried[0] == (0, False) and found.tried[1] == (found.layers, True)
     text = (models / "net.yaml").read_text()
-    assert text == MANIFEST + 'precision: fp16\nkeep_fp32: ["layers.2/aten::linear_0"]\n' and found.written
+    assert (
+        text == MANIFEST + 'precision: fp16\nkeep_fp32: ["layers.2/aten::linear_0"]\n'
+        and found.written
+    )
     (spec,) = load(models)
     assert (spec.precision, spec.keep_fp32) == ("fp16", found.keep_fp32)
 
@@ -117,7 +128,9 @@ def test_what_half_cannot_hold_is_told_by_its_layer_and_no_defect(tmp_path: Path
     assert isinstance(result.error, ParityError)
     assert "aten::linear" in str(result.error.where) and "not finite" in str(result.error.where)
     assert "keep_fp32" in str(result.error.fix) and "--search-precision" in str(result.error.fix)
-    assert any("`weight` has values beyond torch.float16's range" in text for text in result.warnings)
+    assert any(
+        "`weight` has values beyond torch.float16's range" in text for text in result.warnings
+    )
 
 
 @by_reference
@@ -178,12 +191,17 @@ def test_a_difference_that_is_not_precisions_is_an_error_and_nothing_is_written(
 
     def wrong(*arguments: Any) -> tuple[Golden, ...]:
         goldens = real(*arguments)
-        return tuple(Golden(g.name, g.inputs, {"y": g.outputs["y"] + np.float32(1)}) for g in goldens)
+        return tuple(
+            Golden(g.name, g.inputs, {"y": g.outputs["y"] + np.float32(1)}) for g in goldens
+        )
 
     real = recording.record
     monkeypatch.setattr(recording, "record", wrong)
     found = search(save(tmp_path / "models", Overflowing(scale=1.0)))
-    assert isinstance(found.error, ParityError) and "even with every layer in float32" in found.error.message
+    assert (
+        isinstance(found.error, ParityError)
+        and "even with every layer in float32" in found.error.message
+    )
     assert (tmp_path / "models" / "net.yaml").read_text() == MANIFEST and not found.written
 
 
@@ -194,14 +212,18 @@ def test_a_crash_fails_the_search_of_one_model_and_says_how_to_reproduce_it(tmp_
     (found,) = search_precision(models, out=tmp_path / "served", plugins=[str(plugin)])
     assert found.error is not None and "SIGABRT" in found.error.message
     command = str(found.error.fix).removeprefix("reproduce it with: ")
-    assert command.startswith(f"trt-build repo {models / 'net.pt'}") and command.endswith("--search-precision")
+    assert command.startswith(f"trt-build repo {models / 'net.pt'}") and command.endswith(
+        "--search-precision"
+    )
     assert f"--out {tmp_path / 'served'} " in command
 
 
 @pytest.mark.gpu
 def test_on_a_gpu_the_engine_judges(tmp_path: Path) -> None:
-    """8.6 may compute a layer in float32 of its own accord, and may hold a float32 layer's result in half: whether the
-    large layer must be kept, and what reads it too, is TensorRT's choice; that what was found holds is not."""
+    """8.6 may compute a layer in float32 of its own accord, and may hold a float32 layer's result
+    in half: whether the large layer must be kept, and what reads it too, is TensorRT's choice; that
+    what was found holds is not.
+    """
     from builder.parity import verify_engines
     from builder.repository import build_repository
 
@@ -209,17 +231,28 @@ def test_on_a_gpu_the_engine_judges(tmp_path: Path) -> None:
     quick = BuildOptions(optimization_level=0)
     found = search(models, options=quick)
     assert found.error is None and (found.judge, found.precision) == ("engine", "fp16")
-    assert bool(found.problem) == bool(found.keep_fp32) and len(found.keep_fp32) <= 4, found.keep_fp32
+    assert bool(found.problem) == bool(found.keep_fp32) and len(found.keep_fp32) <= 4, (
+        found.keep_fp32
+    )
     (result,) = build_repository(models, tmp_path / "out", options=quick, isolate=False)
     assert result.ok, result.error
     (parity,) = verify_engines(tmp_path / "out", repeat=0)
     assert parity.passed, [r.problems for r in parity.results]
 
 
-def test_a_manifest_that_cannot_be_changed_is_refused_before_anything_is_tried(tmp_path: Path) -> None:
-    models = save(tmp_path / "models", Overflowing(), json.dumps({"inputs": [
-        {"name": "x", "dtype": "float32", "shape": ["batch", 16]}], "dims": {"batch": {"min": 1, "opt": 2, "max": 4}},
-    }))  # fmt: skip
+def test_a_manifest_that_cannot_be_changed_is_refused_before_anything_is_tried(
+    tmp_path: Path,
+) -> None:
+    models = save(
+        tmp_path / "models",
+        Overflowing(),
+        json.dumps(
+            {
+                "inputs": [{"name": "x", "dtype": "float32", "shape": ["batch", 16]}],
+                "dims": {"batch": {"min": 1, "opt": 2, "max": 4}},
+            }
+        ),
+    )
     said: list[str] = []
     with pytest.raises(UsageError, match="cannot be changed"):
         search(models, progress=lambda model, phase: said.append(phase))
@@ -232,7 +265,11 @@ def test_a_manifest_that_cannot_be_changed_is_refused_before_anything_is_tried(t
 @given(st.integers(0, 40), st.data())
 def test_the_smallest_set_is_found_in_few_tests(count: int, data: st.DataObject) -> None:
     items = list(range(count))
-    needed = set(data.draw(st.lists(st.sampled_from(items), unique=True, max_size=5))) if items else set()
+    needed = (
+        set(data.draw(st.lists(st.sampled_from(items), unique=True, max_size=5)))
+        if items
+        else set()
+    )
     tests = 0
 
     def passes(kept: Sequence[int]) -> bool:
@@ -246,7 +283,9 @@ def test_the_smallest_set_is_found_in_few_tests(count: int, data: st.DataObject)
 
 
 @given(st.lists(st.booleans(), min_size=1, max_size=12), st.randoms())
-def test_what_is_found_passes_even_where_more_is_not_better(answers: list[bool], random: Any) -> None:
+def test_what_is_found_passes_even_where_more_is_not_better(
+    answers: list[bool], random: Any
+) -> None:
     items = list(range(len(answers)))
     known: dict[frozenset[int], bool] = {frozenset(items): True}
 
@@ -257,8 +296,20 @@ def test_what_is_found_passes_even_where_more_is_not_better(answers: list[bool],
 
 
 def test_a_scope_that_is_kept_whole_is_one_pattern() -> None:
-    layers = ["a/aten::linear_0", "a/aten::relu_0", "b/aten::linear_0", "b/aten::relu_0", "aten::add_0", "c/aten::mm_0"]
-    assert patterns(layers[:3] + layers[4:], layers) == ["a/*", "b/aten::linear_0", "aten::add_0", "c/aten::mm_0"]
+    layers = [
+        "a/aten::linear_0",
+        "a/aten::relu_0",
+        "b/aten::linear_0",
+        "b/aten::relu_0",
+        "aten::add_0",
+        "c/aten::mm_0",
+    ]
+    assert patterns(layers[:3] + layers[4:], layers) == [
+        "a/*",
+        "b/aten::linear_0",
+        "aten::add_0",
+        "c/aten::mm_0",
+    ]
     import fnmatch
 
     assert fnmatch.fnmatchcase("a[0]*/x?", literal("a[0]*/x?")) and not fnmatch.fnmatchcase(
@@ -266,6 +317,8 @@ def test_a_scope_that_is_kept_whole_is_one_pattern() -> None:
     )
 
 
-@pytest.mark.parametrize(("trials", "said"), [(1, "(1 trial by the engine"), (2, "(2 trials by the engine")])
+@pytest.mark.parametrize(
+    ("trials", "said"), [(1, "(1 trial by the engine"), (2, "(2 trials by the engine")]
+)
 def test_one_trial_is_no_trials(trials: int, said: str) -> None:
     assert said in words(Search("net", precision="fp16", judge="engine", trials=trials))

@@ -1,4 +1,6 @@
-"""Models with state before they are served: goldens are the module in a loop, and what does not fit is told by line."""
+"""Models with state before they are served: goldens are the module in a loop, and what does not fit
+is told by line.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ from builder.triton import Golden
 from tests.repository import stateful as models
 
 
-def spec_of(folder: Path, name: str = "recogniser", *changes: tuple[str, str]) -> manifest.ModelSpec:
+def spec_of(
+    folder: Path, name: str = "recogniser", *changes: tuple[str, str]
+) -> manifest.ModelSpec:
     """The model's spec, each `(old, new)` replaced in its manifest."""
     models.write(folder, name)
     text = (folder / f"{name}.yaml").read_text()
@@ -42,13 +46,19 @@ def test_goldens_are_the_module_in_a_loop(tmp_path: Path) -> None:
             with torch.no_grad():
                 y, h, c = module(torch.from_numpy(golden.inputs["x"]), h, c)
             for name, tensor in (("y", y), ("hn", h), ("cn", c)):
-                np.testing.assert_allclose(golden.outputs[name], tensor.numpy(), rtol=1e-5, atol=1e-6)
+                np.testing.assert_allclose(
+                    golden.outputs[name], tensor.numpy(), rtol=1e-5, atol=1e-6
+                )
     assert not any(name.startswith("sequence") for name in goldens)
 
 
 def test_sequences_are_of_one_row_and_of_changing_length(tmp_path: Path) -> None:
     goldens = recorded(spec_of(tmp_path))
-    shapes = {name: golden.inputs["x"].shape for name, golden in goldens.items() if name.startswith("sequence")}
+    shapes = {
+        name: golden.inputs["x"].shape
+        for name, golden in goldens.items()
+        if name.startswith("sequence")
+    }
     assert {shape[0] for shape in shapes.values()} == {1}
     assert len({shape[1] for shape in shapes.values()}) > 2
     assert {shape[1] for name, shape in shapes.items() if name.startswith("sequence-0")} == {3}
@@ -59,10 +69,15 @@ def test_what_a_sequence_answers_depends_on_its_past(tmp_path: Path) -> None:
     for name in models.MODULES:
         spec = spec_of(tmp_path, name)
         module = load(spec.path)
-        first = {state.input: recorded(spec)["sequence-0.000"].inputs[state.input] for state in spec.state}
+        first = {
+            state.input: recorded(spec)["sequence-0.000"].inputs[state.input]
+            for state in spec.state
+        }
         golden = recorded(spec)["sequence-0.003"]
         with torch.no_grad():
-            forgot = module(*(torch.from_numpy({**golden.inputs, **first}[str(t.name)]) for t in spec.inputs))
+            forgot = module(
+                *(torch.from_numpy({**golden.inputs, **first}[str(t.name)]) for t in spec.inputs)
+            )
         assert not parity.compare({"y": forgot[0].numpy()}, {"y": golden.outputs["y"]}).passed, name
 
 
@@ -73,11 +88,17 @@ def test_the_batch_is_first_behind_the_goldens(tmp_path: Path) -> None:
     lowered = lowering.lower(load(spec.path), specs=spec.inputs)
     goldens = parity.record(load(spec.path), spec)
     moved, turned, served = stateful.batch_first(spec, lowered, ["y", "hn", "cn"], goldens)
-    assert [tensor.shape for tensor in moved.inputs] == [("streams", "time", 6), ("streams", 2, 5), ("streams", 2, 5)]
+    assert [tensor.shape for tensor in moved.inputs] == [
+        ("streams", "time", 6),
+        ("streams", 2, 5),
+        ("streams", 2, 5),
+    ]
     for before, after in zip(goldens, served, strict=True):
         assert (after.inputs["c0"] == np.moveaxis(before.inputs["c0"], 1, 0)).all()
         answers = turned.run(*(torch.from_numpy(array) for array in after.inputs.values()))
-        answer = dict(zip(("y", "hn", "cn"), (tensor.contiguous().numpy() for tensor in answers), strict=True))
+        answer = dict(
+            zip(("y", "hn", "cn"), (tensor.contiguous().numpy() for tensor in answers), strict=True)
+        )
         assert parity.compare(answer, after).passed
 
 
@@ -89,10 +110,18 @@ def test_rows_alone_are_rows_of_every_state(tmp_path: Path) -> None:
 
 C0 = "{name: c0, dtype: float32, shape: [2, streams, 5]}"
 MISTAKES: dict[str, tuple[str, list[tuple[str, str]], int, str]] = {
-    "an output of another shape": ("recogniser", [("output: hn,", "output: y,")], 10, "output 'y' is float32[1, 3, 3]"),
+    "an output of another shape": (
+        "recogniser",
+        [("output: hn,", "output: y,")],
+        10,
+        "output 'y' is float32[1, 3, 3]",
+    ),
     "an output of another type": (
         "counter",
-        [("  - {input: count, output: new_count}\n", ""), ("output: new_total", "output: new_count")],
+        [
+            ("  - {input: count, output: new_count}\n", ""),
+            ("output: new_total", "output: new_count"),
+        ],
         8,
         "output 'new_count' is int32[1], and input 'total', which it is to become, int64[1]",
     ),
@@ -104,17 +133,30 @@ MISTAKES: dict[str, tuple[str, list[tuple[str, str]], int, str]] = {
     ),
     "a state that changes its size": (
         "recogniser",
-        [(C0, C0.replace("[2,", "[past,")), ("time: {", "past: {min: 1, opt: 2, max: 2}\n  time: {")],
+        [
+            (C0, C0.replace("[2,", "[past,")),
+            ("time: {", "past: {min: 1, opt: 2, max: 2}\n  time: {"),
+        ],
         12,
         "axis 'past' varies",
     ),
     "a batch that one of the states has not": (
         "recogniser",
-        [("{name: h0, dtype: float32, shape: [2, streams, 5]}", "{name: h0, dtype: float32, shape: [2, 4, 5]}")],
+        [
+            (
+                "{name: h0, dtype: float32, shape: [2, streams, 5]}",
+                "{name: h0, dtype: float32, shape: [2, 4, 5]}",
+            )
+        ],
         11,
         "axis 'streams' varies",
     ),
-    "a start of another kind": ("recogniser", [("h0.npy", "total.npy")], 10, "state[0].initial is int64[1]"),
+    "a start of another kind": (
+        "recogniser",
+        [("h0.npy", "total.npy")],
+        10,
+        "state[0].initial is int64[1]",
+    ),
     "nothing but state for the client to send": (
         "recogniser",
         [("hn, initial: h0.npy}", "hn}\n  - {input: x, output: y}")],
@@ -147,8 +189,14 @@ def test_a_module_that_does_not_take_its_own_state_is_told_of_by_name(tmp_path: 
 
 def test_a_state_of_no_one_size_may_be_explicit(tmp_path: Path) -> None:
     """A cache that grows is the client's to keep: its goldens are single requests."""
-    inputs = "inputs: [{name: x, dtype: float32, shape: [1, 4]}, {name: past, dtype: float32, shape: [length, 4]}]\n"
-    rest = "dims: {length: {min: 0, opt: 2, max: 8}}\noutputs: [y, all]\nstate: [{input: past, output: all}]\n"
+    inputs = (
+        "inputs: [{name: x, dtype: float32, shape: [1, 4]}, {name: past, dtype: float32, shape:"
+        " [length, 4]}]\n"
+    )
+    rest = (
+        "dims: {length: {min: 0, opt: 2, max: 8}}\noutputs: [y, all]\nstate: [{input: past, output:"
+        " all}]\n"
+    )
     torch.jit.script(Growing()).save(tmp_path / "growing.pt")
     (tmp_path / "growing.yaml").write_text(inputs + rest)
     (implicit,) = manifest.load(tmp_path)
@@ -168,8 +216,13 @@ class Growing(torch.nn.Module):
 def test_an_ensemble_cannot_hold_the_state_of_a_server(tmp_path: Path) -> None:
     spec_of(tmp_path, "spectral")
     (refused,) = build_repository(tmp_path, tmp_path / "out", layout="ensemble", isolate=False)
-    assert isinstance(refused.error, UsageError) and "keeps its state (spectrum)" in refused.error.message
-    (explicit,) = build_repository(tmp_path, tmp_path / "out", layout="ensemble", state="explicit", isolate=False)
+    assert (
+        isinstance(refused.error, UsageError)
+        and "keeps its state (spectrum)" in refused.error.message
+    )
+    (explicit,) = build_repository(
+        tmp_path, tmp_path / "out", layout="ensemble", state="explicit", isolate=False
+    )
     assert explicit.ok and explicit.layout == "ensemble"
     (fused,) = build_repository(tmp_path, tmp_path / "fused", isolate=False)
     assert fused.ok and fused.layout == "fused" and "keeps its state" in fused.layout_reason
@@ -180,18 +233,28 @@ def test_a_users_set_without_state_is_a_sequence(tmp_path: Path) -> None:
     spec = spec_of(tmp_path, "recogniser", ("instances: 2", "goldens: own.npz"))
     x = np.random.default_rng(1).standard_normal((7, 1, 2, 6)).astype(np.float32)
     state = np.zeros((2, 3, 5), np.float32)
-    np.savez(tmp_path / "own.npz", **{"0/x": x, "1/x": x[0].repeat(3, 0), "1/h0": state, "1/c0": state})
+    np.savez(
+        tmp_path / "own.npz", **{"0/x": x, "1/x": x[0].repeat(3, 0), "1/h0": state, "1/c0": state}
+    )
     goldens = recorded(spec)
-    assert [name for name in goldens if name.startswith("user")] == [*(f"user-0.{at:03}" for at in range(7)), "user-1"]
+    assert [name for name in goldens if name.startswith("user")] == [
+        *(f"user-0.{at:03}" for at in range(7)),
+        "user-1",
+    ]
     assert (goldens["user-0.004"].inputs["x"] == x[4]).all()
     assert (goldens["user-0.004"].inputs["h0"] == goldens["user-0.003"].outputs["hn"]).all()
 
 
 @pytest.mark.parametrize(
     ("shape", "words"),
-    [((3, 2, 2, 6), "axis 'streams' of the golden inputs has 2"), ((0, 1, 2, 6), "one count of requests")],
+    [
+        ((3, 2, 2, 6), "axis 'streams' of the golden inputs has 2"),
+        ((0, 1, 2, 6), "one count of requests"),
+    ],
 )
-def test_a_users_sequence_that_is_none_is_refused(tmp_path: Path, shape: tuple[int, ...], words: str) -> None:
+def test_a_users_sequence_that_is_none_is_refused(
+    tmp_path: Path, shape: tuple[int, ...], words: str
+) -> None:
     (tmp_path / "own.npz").touch()
     spec = spec_of(tmp_path, "recogniser", ("instances: 2", "goldens: own.npz"))
     np.savez(tmp_path / "own.npz", x=np.zeros(shape, np.float32))
@@ -210,7 +273,9 @@ def test_another_start_is_another_model_to_build(tmp_path: Path) -> None:
 
 
 class Decided(torch.nn.Module):
-    """One decision for all the rows of a batch, which the recorded sequences, of one row, cannot show."""
+    """One decision for all the rows of a batch, which the recorded sequences, of one row, cannot
+    show.
+    """
 
     def forward(self, x: torch.Tensor, past: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         y = x + past * 2 if bool(x.sum() > 0) else x - past
@@ -218,8 +283,12 @@ class Decided(torch.nn.Module):
 
 
 @pytest.mark.parametrize(("axis", "built"), [("streams", False), ("1", True)])
-def test_sequences_are_not_joined_where_data_decide_for_a_whole_batch(tmp_path: Path, axis: str, built: bool) -> None:
-    tensors = ", ".join(f"{{name: {name}, dtype: float32, shape: [{axis}, 4]}}" for name in ("x", "past"))
+def test_sequences_are_not_joined_where_data_decide_for_a_whole_batch(
+    tmp_path: Path, axis: str, built: bool
+) -> None:
+    tensors = ", ".join(
+        f"{{name: {name}, dtype: float32, shape: [{axis}, 4]}}" for name in ("x", "past")
+    )
     rest = "outputs: [y, next]\nstate: [{input: past, output: next}]\n"
     dims = "dims: {streams: {min: 1, opt: 2, max: 4}}\n" if axis == "streams" else ""
     torch.jit.script(Decided()).save(tmp_path / "decided.pt")

@@ -1,4 +1,6 @@
-"""State beside plans on a GPU: the engine gives it back, our runtime keeps it, in single and half precision."""
+"""State beside plans on a GPU: the engine gives it back, our runtime keeps it, in single and half
+precision.
+"""
 
 from __future__ import annotations
 
@@ -22,26 +24,40 @@ QUICK = BuildOptions(optimization_level=0)
 def test_plans_answer_sequences_as_the_module_in_a_loop(tmp_path: Path, precision: str) -> None:
     folder = models.write(tmp_path, "recogniser", "filter", "spectral")
     repository = tmp_path / "repository"
-    results = build_repository(folder, repository, serve_as="python", precision=precision, options=QUICK)
+    results = build_repository(
+        folder, repository, serve_as="python", precision=precision, options=QUICK
+    )
     assert all(result.ok for result in results), [str(result.error) for result in results]
     with serve(repository, http_port=0, grpc_port=0, metrics_port=0) as server:
         found = verify(repository, server.http_url, server.grpc_url, shared_memory=("none", "cuda"))
     for parity in found:
-        assert parity.passed, (parity.name, parity.problems, [r.problems for r in parity.results if not r.passed])
-        assert parity.answered_by in ("plan", "plan+torch") and parity.device == "cuda:0", parity.why
+        assert parity.passed, (
+            parity.name,
+            parity.problems,
+            [r.problems for r in parity.results if not r.passed],
+        )
+        assert parity.answered_by in ("plan", "plan+torch") and parity.device == "cuda:0", (
+            parity.why
+        )
 
 
 def test_a_plan_for_tritons_own_backend_has_its_states(tmp_path: Path) -> None:
-    """What its config names are tensors of the engine, of the engine's types and with the batch first."""
+    """What its config names are tensors of the engine, of the engine's types and with the batch
+    first.
+    """
     import json
 
     from builder.triton.config import parse
 
     folder = models.write(tmp_path, "recogniser")
-    (result,) = build_repository(folder, tmp_path / "repository", serve_as="tensorrt_plan", options=QUICK)
+    (result,) = build_repository(
+        folder, tmp_path / "repository", serve_as="tensorrt_plan", options=QUICK
+    )
     assert result.ok and result.path is not None, result.error
     facts = json.loads((result.path / "1" / "plan.json").read_text())
-    shapes = {tensor["name"]: tensor["shape"] for side in ("inputs", "outputs") for tensor in facts[side]}
+    shapes = {
+        tensor["name"]: tensor["shape"] for side in ("inputs", "outputs") for tensor in facts[side]
+    }
     message = parse((result.path / "config.pbtxt").read_text(), "config.pbtxt")
     for state in message.sequence_batching.state:
         for name in (state.input_name, state.output_name):

@@ -1,4 +1,6 @@
-"""Models with state on a real server: sequences by correlation id, interleaved, restarted, over both protocols."""
+"""Models with state on a real server: sequences by correlation id, interleaved, restarted, over
+both protocols.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +51,11 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 @pytest.fixture(params=["http", "grpc"])
 def client(request: pytest.FixtureRequest, served: Served) -> Iterator[Client]:
-    made: Client = HttpClient(served.http_url, 30) if request.param == "http" else GrpcClient(served.grpc_url, 30)
+    made: Client = (
+        HttpClient(served.http_url, 30)
+        if request.param == "http"
+        else GrpcClient(served.grpc_url, 30)
+    )
     yield made
     made.close()
 
@@ -57,10 +63,18 @@ def client(request: pytest.FixtureRequest, served: Served) -> Iterator[Client]:
 def test_every_sequence_answers_as_the_module_in_a_loop(served: Served) -> None:
     gpu = "tensorrt" in flavour.installed() and flavour.gpu_answers()
     memories = ("none", "system", "cuda") if gpu else ("none", "system")
-    for parity in verify(served.repository, served.http_url, served.grpc_url, shared_memory=memories):
-        assert parity.passed, (parity.name, parity.problems, [r.problems for r in parity.results if not r.passed])
+    for parity in verify(
+        served.repository, served.http_url, served.grpc_url, shared_memory=memories
+    ):
+        assert parity.passed, (
+            parity.name,
+            parity.problems,
+            [r.problems for r in parity.results if not r.passed],
+        )
         asked = {(result.golden, result.protocol) for result in parity.results}
-        assert {(f"sequence-{n}", way) for n in range(3) for way in ("http", "grpc", "http system")} <= asked
+        assert {
+            (f"sequence-{n}", way) for n in range(3) for way in ("http", "grpc", "http system")
+        } <= asked
         assert set(WAYS) <= {way for _, way in asked}
         assert parity.answered_by in (("plan", "plan+torch") if gpu else ("torch",)), parity.why
 
@@ -69,7 +83,9 @@ def ask(client: Client, model: str, turn: Turn, **inputs: np.ndarray) -> np.ndar
     return client.infer(model, inputs, turn=turn).outputs["y"]
 
 
-def count(client: Client, sequence: int | str, value: int, *, start: bool = False, end: bool = False) -> int:
+def count(
+    client: Client, sequence: int | str, value: int, *, start: bool = False, end: bool = False
+) -> int:
     """What the counter has summed up, by what it multiplies a one with."""
     x = np.array([[1, value - 1, 0]])
     return int(ask(client, "counter", Turn(sequence, start, end), x=x)[0, 0])
@@ -79,7 +95,11 @@ def test_a_sequence_begins_where_the_manifest_says_and_a_start_forgets_it(client
     one, other = next(IDS), f"stream-{next(IDS)}"
     assert count(client, one, 5, start=True) == 1005
     assert count(client, other, 7, start=True) == 1007
-    assert [count(client, one, 5), count(client, other, 7), count(client, one, 5)] == [1010, 1014, 1015]
+    assert [count(client, one, 5), count(client, other, 7), count(client, one, 5)] == [
+        1010,
+        1014,
+        1015,
+    ]
     assert count(client, one, 1, start=True) == 1001
     assert count(client, one, 1, end=True) == 1002
     assert count(client, other, 7, end=True) == 1021
@@ -104,10 +124,17 @@ def test_a_request_that_fails_leaves_the_state_as_it_was(served: Served, client:
         with torch.no_grad():
             y, h, c = module(x, h, c)
         turn = Turn(sequence, number == 0, number == 2)
-        np.testing.assert_allclose(ask(client, "recogniser", turn, x=x.numpy()), y.numpy(), rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(
+            ask(client, "recogniser", turn, x=x.numpy()), y.numpy(), rtol=1e-4, atol=1e-5
+        )
         if number < 2:
             with pytest.raises(InferenceServerException, match=r"\[1, 9, 6\]"):
-                ask(client, "recogniser", Turn(sequence, False, False), x=np.zeros((1, 9, 6), np.float32))
+                ask(
+                    client,
+                    "recogniser",
+                    Turn(sequence, False, False),
+                    x=np.zeros((1, 9, 6), np.float32),
+                )
 
 
 def test_a_start_that_fails_leaves_nothing_behind(client: Client) -> None:
@@ -120,7 +147,9 @@ def test_a_start_that_fails_leaves_nothing_behind(client: Client) -> None:
 
 
 def test_more_sequences_than_may_be_open_wait_and_lose_nothing(served: Served) -> None:
-    """`max: 2`: the others' starts wait until a place is free; threads, since each of them then waits."""
+    """`max: 2`: the others' starts wait until a place is free; threads, since each of them then
+    waits.
+    """
     client = GrpcClient(served.grpc_url, 60)
 
     def whole(number: int) -> list[int]:
@@ -134,12 +163,18 @@ def test_more_sequences_than_may_be_open_wait_and_lose_nothing(served: Served) -
 
 
 def test_explicit_state_goes_through_the_clients_hands(served: Served, tmp_path: Path) -> None:
-    """The same models, stateless: goldens are single requests, and a client that hands the state on is the loop."""
-    results = build_repository(served.models, tmp_path / "repository", serve_as="python", state="explicit")
+    """The same models, stateless: goldens are single requests, and a client that hands the state on
+    is the loop.
+    """
+    results = build_repository(
+        served.models, tmp_path / "repository", serve_as="python", state="explicit"
+    )
     assert all(result.ok for result in results), [str(result.error) for result in results]
     with serve(tmp_path / "repository", http_port=0, grpc_port=0, metrics_port=0) as server:
         for parity in verify(tmp_path / "repository", server.http_url, server.grpc_url, repeat=0):
-            assert parity.passed and {"p0-opt", "sequence-1.003"} <= {result.golden for result in parity.results}
+            assert parity.passed and {"p0-opt", "sequence-1.003"} <= {
+                result.golden for result in parity.results
+            }
         client = HttpClient(server.http_url, 30)
         module = models.module("recogniser")
         kept = {"h0": np.load(served.models / "h0.npy"), "c0": np.zeros((2, 1, 5), np.float32)}
@@ -157,7 +192,10 @@ def test_explicit_state_goes_through_the_clients_hands(served: Served, tmp_path:
 def test_a_client_neither_sees_nor_sends_the_state(served: Served) -> None:
     for name in models.MODULES:
         sidecar = json.loads((served.repository / name / "trt-build.json").read_text())
-        assert [tensor["name"] for tensor in (*sidecar["inputs"], *sidecar["outputs"])] == ["x", "y"]
+        assert [tensor["name"] for tensor in (*sidecar["inputs"], *sidecar["outputs"])] == [
+            "x",
+            "y",
+        ]
         assert sidecar["state"]
 
 
@@ -189,7 +227,9 @@ WRONG = {
 
 
 @pytest.mark.parametrize("how", WRONG)
-def test_a_server_that_keeps_state_wrongly_does_not_pass(served: Served, tmp_path: Path, how: str) -> None:
+def test_a_server_that_keeps_state_wrongly_does_not_pass(
+    served: Served, tmp_path: Path, how: str
+) -> None:
     shutil.copytree(served.repository / "filter", tmp_path / "repository" / "filter")
     runtime = tmp_path / "repository" / "filter" / "1" / "trt_build_runtime" / "state.py"
     old, new = WRONG[how]

@@ -1,4 +1,6 @@
-"""Several targets: RTX takes them all at once, TensorRT the host's own, and says how the others get theirs."""
+"""Several targets: RTX takes them all at once, TensorRT the host's own, and says how the others get
+theirs.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ A100, H100 = (8, 0), (9, 0)
 @pytest.fixture
 def host(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two GPUs, CUDA's first an H100."""
-    devices = [gpu.Device(i, f"GPU{i}", cc, 1 << 36, f"GPU-{i}") for i, cc in enumerate([H100, A100])]
+    devices = [
+        gpu.Device(i, f"GPU{i}", cc, 1 << 36, f"GPU-{i}") for i, cc in enumerate([H100, A100])
+    ]
     monkeypatch.setattr(gpu, "devices", lambda: devices)
 
 
@@ -27,24 +31,32 @@ def options(*capabilities: tuple[int, int], **more: str) -> BuildOptions:
 
 
 def test_one_rtx_plan_is_for_all_targets(models: Path, tmp_path: Path) -> None:  # noqa: F811
-    (result,) = build_repository(models, tmp_path / "out", options=options(A100, (8, 9)), isolate=False)
+    (result,) = build_repository(
+        models, tmp_path / "out", options=options(A100, (8, 9)), isolate=False
+    )
     assert result.ok and result.warnings == ()
     facts = json.loads((tmp_path / "out" / "small" / "1" / "plan.json").read_text())
     assert facts["compute_capabilities"] == ["8.0", "8.9"]
 
 
-@pytest.mark.skipif(flavour.resolve() != "tensorrt-rtx", reason="Triton's backend loads TensorRT's own plans")
+@pytest.mark.skipif(
+    flavour.resolve() != "tensorrt-rtx", reason="Triton's backend loads TensorRT's own plans"
+)
 def test_an_rtx_plan_for_tritons_own_backend_is_warned_of(models: Path, tmp_path: Path) -> None:  # noqa: F811
     """Each time: no server loads it, and the endpoint's failure says nothing of it."""
     for state in ("built", "unchanged"):
-        (result,) = build_repository(models, tmp_path / "out", serve_as="tensorrt_plan", isolate=False)
+        (result,) = build_repository(
+            models, tmp_path / "out", serve_as="tensorrt_plan", isolate=False
+        )
         assert result.state == state
         (warning,) = result.warnings
         assert "Triton's TensorRT backend loads no plan of TensorRT for RTX" in warning
 
 
 def test_a_gpu_that_rtx_knows_nothing_of_is_usage(models: Path, tmp_path: Path) -> None:  # noqa: F811
-    (result,) = build_repository(models, tmp_path / "out", options=options(A100, H100), isolate=False)
+    (result,) = build_repository(
+        models, tmp_path / "out", options=options(A100, H100), isolate=False
+    )
     assert isinstance(result.error, UsageError)
     assert "builds nothing for sm_90" in str(result.error) and "sm_120" in str(result.error.fix)
 
@@ -57,7 +69,9 @@ def test_tensorrt_builds_for_the_gpu_that_is_here_and_names_the_others() -> None
     assert len(told) == 2
     assert "`trt-build repo models --out sm_80 --target sm_80`" in told[0]
     assert "`trt-build merge out sm_80 --out MERGED`" in told[0] and "sm_120" in told[1]
-    assert targets.here(asked, "tensorrt-rtx") == asked and not list(targets.missing(asked, "tensorrt-rtx", "", ""))
+    assert targets.here(asked, "tensorrt-rtx") == asked and not list(
+        targets.missing(asked, "tensorrt-rtx", "", "")
+    )
 
 
 @pytest.mark.usefixtures("host")
@@ -84,7 +98,9 @@ def test_without_targets_nothing_is_said() -> None:
 
 def test_settings_stand_under_keywords_and_know_their_names(models: Path, tmp_path: Path) -> None:  # noqa: F811
     settings = Settings(precision="fp16", only=["small"])
-    (result,) = build_repository(models, tmp_path / "out", settings, precision="tf32", isolate=False)
+    (result,) = build_repository(
+        models, tmp_path / "out", settings, precision="tf32", isolate=False
+    )
     facts = json.loads((tmp_path / "out" / "small" / "1" / "plan.json").read_text())
     assert result.ok and facts["precision"] == "tf32"
     with pytest.raises(TypeError, match="precison"):

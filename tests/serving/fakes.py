@@ -1,5 +1,6 @@
-"""TensorRT, the CUDA driver and Triton's pb_utils as far as the runtime sees them, on the CPU: what it asks of them is
-counted, and what they must not be asked fails."""
+"""TensorRT, the CUDA driver and Triton's pb_utils as far as the runtime sees them, on the CPU: what
+it asks of them is counted, and what they must not be asked fails.
+"""
 
 from __future__ import annotations
 
@@ -22,8 +23,9 @@ Shape = tuple[int, ...]
 
 @dataclass
 class Plan:
-    """A network: `run` gives the outputs of the inputs; `shapes` their shapes by the inputs', with -1 where only the
-    data tell."""
+    """A network: `run` gives the outputs of the inputs; `shapes` their shapes by the inputs', with
+    -1 where only the data tell.
+    """
 
     inputs: dict[str, str]
     outputs: dict[str, str]
@@ -50,7 +52,12 @@ class Context:
     """An execution context, and work that was captured of it."""
 
     def __init__(self, plan: Plan, driver: Driver) -> None:
-        self.plan, self.driver, self.shapes, self.addresses = plan, driver, dict[str, Shape](), dict[str, int]()
+        self.plan, self.driver, self.shapes, self.addresses = (
+            plan,
+            driver,
+            dict[str, Shape](),
+            dict[str, int](),
+        )
         self.allocators: dict[str, Any] = {}
         self.flushed = False
 
@@ -75,7 +82,9 @@ class Context:
         return True
 
     def get_tensor_shape(self, name: str) -> Shape:
-        return dict(zip(self.plan.outputs, self.plan.shapes(*self.shapes.values()), strict=True))[name]
+        return dict(zip(self.plan.outputs, self.plan.shapes(*self.shapes.values()), strict=True))[
+            name
+        ]
 
     def execute_async_v3(self, stream: int) -> bool:
         self.plan.asked["execute"] += 1
@@ -94,7 +103,9 @@ class Context:
             for name, made in zip(self.plan.outputs, self.plan.run(*inputs), strict=True):
                 address = addresses.get(name, 0)
                 if allocator := self.allocators.get(name):
-                    address = allocator.reallocate_output(name, 0, made.numel() * made.element_size(), 256)
+                    address = allocator.reallocate_output(
+                        name, 0, made.numel() * made.element_size(), 256
+                    )
                     allocator.notify_shape(name, tuple(made.shape))
                 at(address, tuple(made.shape), made.dtype).copy_(made)
 
@@ -160,7 +171,9 @@ def tensorrt(driver: Driver) -> ModuleType:
     module.Logger = lambda severity: None
     module.Logger.WARNING = 1  # type: ignore[attr-defined]
     module.IOutputAllocator = object
-    module.Runtime = lambda logger: SimpleNamespace(deserialize_cuda_engine=lambda data: Engine(PLAN[-1]))
+    module.Runtime = lambda logger: SimpleNamespace(
+        deserialize_cuda_engine=lambda data: Engine(PLAN[-1])
+    )
     return module
 
 
@@ -231,7 +244,9 @@ def pb_utils() -> ModuleType:
 
 
 def runtime() -> tuple[Any, dict[str, Any]]:
-    """model.py of its own with the fakes in, and the modules beside it by name; sys.modules stays as it was."""
+    """model.py of its own with the fakes in, and the modules beside it by name; sys.modules stays
+    as it was.
+    """
     before = dict(sys.modules)
     for name in [name for name in sys.modules if name.split(".")[0] == "trt_build_runtime"]:
         del sys.modules[name]
@@ -242,7 +257,9 @@ def runtime() -> tuple[Any, dict[str, Any]]:
     module = importlib.util.module_from_spec(spec)
     try:
         spec.loader.exec_module(module)
-        found = {n.split(".")[1]: m for n, m in sys.modules.items() if n.startswith("trt_build_runtime.")}
+        found = {
+            n.split(".")[1]: m for n, m in sys.modules.items() if n.startswith("trt_build_runtime.")
+        }
     finally:
         sys.modules.clear()
         sys.modules.update(before)

@@ -41,12 +41,17 @@ class Chosen(torch.nn.Module):
 def runtime_engine(module: torch.nn.Module, spec: TensorSpec, outputs: Any, folder: Path) -> Any:
     names = tuple(name for name, _ in outputs)
     converted = conversion.convert(
-        torch.jit.script(module.eval()), (spec,), profiles=PROFILES, output_names=names, precision="fp32"
+        torch.jit.script(module.eval()),
+        (spec,),
+        profiles=PROFILES,
+        output_names=names,
+        precision="fp32",
     )
     (folder / "model.plan").write_bytes(engine.build(converted).data)
     spans = [
-        {spec.name: {w: list(spec.at(p, i)) for i, w in enumerate(("min", "opt", "max"))}} for p in PROFILES
-    ]  # fmt: skip
+        {spec.name: {w: list(spec.at(p, i)) for i, w in enumerate(("min", "opt", "max"))}}
+        for p in PROFILES
+    ]
     sides = {
         "inputs": [{"name": spec.name, "dtype": spec.dtype}],
         "outputs": [{"name": n, "dtype": d} for n, d in outputs],
@@ -73,7 +78,11 @@ def test_answers_are_right_in_every_order_of_shapes(tmp_path: Path, where: str) 
     spec = TensorSpec("float32", ("batch", 8, 96, 96), {"batch": (1, 4, 8)}, "x")
     one = runtime_engine(module, spec, (("scores", "float32"), ("best", "int64")), tmp_path)
     graphs = 0
-    row = [size for a, b in itertools.permutations((1, 2, 4, 8), 2) for size in (a, a, b, b, a, a, a, a, a, b)]
+    row = [
+        size
+        for a, b in itertools.permutations((1, 2, 4, 8), 2)
+        for size in (a, a, b, b, a, a, a, a, a, b)
+    ]
     for seed, batch in enumerate(row):
         x = torch.randn(batch, 8, 96, 96, generator=torch.Generator().manual_seed(seed))
         scores, best = run(one, x.to(where))

@@ -1,4 +1,6 @@
-"""Why our runtime keeps the state of sequences itself: Triton's Python backend is given it, and cannot give it back."""
+"""Why our runtime keeps the state of sequences itself: Triton's Python backend is given it, and
+cannot give it back.
+"""
 
 from __future__ import annotations
 
@@ -47,6 +49,9 @@ def test_the_python_backend_forgets_implicit_state(tmp_path: Path) -> None:
     with serve(tmp_path, http_port=0, grpc_port=0, metrics_port=0) as server:
         client = HttpClient(server.http_url, 30)
         one = {"x": np.ones((1, 1), np.float32)}
-        answers = [client.infer("summing", one, turn=Turn(7, at == 0, at == 2)).outputs["y"].item() for at in range(3)]
+        answers = [
+            client.infer("summing", one, turn=Turn(7, at == 0, at == 2)).outputs["y"].item()
+            for at in range(3)
+        ]
         client.close()
     assert answers == [1, 1, 1]

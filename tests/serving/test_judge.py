@@ -1,4 +1,6 @@
-"""Triton's own parser and validator on the tensorrt_plan configs that we generate, on a machine with no GPU."""
+"""Triton's own parser and validator on the tensorrt_plan configs that we generate, on a machine
+with no GPU.
+"""
 
 from __future__ import annotations
 
@@ -30,8 +32,12 @@ class Affine3(torch.nn.Module):
 IMAGE = tensor("image", "float32", "batch", 3, "h", "w", h=(8, 16, 32), w=(8, 16, 32))
 
 
-def affine(dtype: str, *shape: int | str, dynamic: tuple[int, ...] = (0,), **more: Any) -> ModelArtifact:
-    return artifact(Affine(), (tensor("x", dtype, *shape),), ("y",), dynamic=dynamic, **{**PLAN, **more})
+def affine(
+    dtype: str, *shape: int | str, dynamic: tuple[int, ...] = (0,), **more: Any
+) -> ModelArtifact:
+    return artifact(
+        Affine(), (tensor("x", dtype, *shape),), ("y",), dynamic=dynamic, **{**PLAN, **more}
+    )
 
 
 CONFIGS = {
@@ -47,7 +53,9 @@ CONFIGS = {
     "two profiles": lambda: scorer(profiles=[{"batch": (1, 1, 1)}, {"batch": (2, 4, 8)}], **PLAN),
     "preferred sizes and a delay": lambda: scorer(batching=Batching(None, 100, (4, 8)), **PLAN),
     "graphs": lambda: scorer(
-        profiles=[{"batch": (1, 1, 4)}, {"batch": (2, 4, 8)}], batching=Batching(graphs=(1, 4, 8)), **PLAN
+        profiles=[{"batch": (1, 1, 4)}, {"batch": (2, 4, 8)}],
+        batching=Batching(graphs=(1, 4, 8)),
+        **PLAN,
     ),
     "graphs of images": lambda: artifact(
         Affine(), (IMAGE,), ("y",), dynamic=(0, 2, 3), batching=Batching(graphs=(1, 8)), **PLAN
@@ -75,11 +83,15 @@ def test_triton_takes_every_config_that_we_generate(judge: Judge, name: str) -> 
     assert judge(config_text(message)) is None
 
 
-def test_triton_takes_a_state_without_a_batch_and_with_a_start_of_its_own(judge: Judge, tmp_path: Path) -> None:
+def test_triton_takes_a_state_without_a_batch_and_with_a_start_of_its_own(
+    judge: Judge, tmp_path: Path
+) -> None:
     np.save(tmp_path / "a.npy", np.ones((2, 5), np.float32))
     inputs = tuple(tensor(name, "float32", 2, 5) for name in ("x", "a", "b"))
     states = (State("a", "a_next", tmp_path / "a.npy"), State("b", "b_next"))
-    message = config(artifact(Affine3(), inputs, ("y", "a_next", "b_next"), dynamic=(), state=states, **PLAN))
+    message = config(
+        artifact(Affine3(), inputs, ("y", "a_next", "b_next"), dynamic=(), state=states, **PLAN)
+    )
     assert message.max_batch_size == 0 and list(message.sequence_batching.state[0].dims) == [2, 5]
     assert judge(config_text(message)) is None
 
@@ -88,8 +100,16 @@ def test_triton_takes_a_state_without_a_batch_and_with_a_start_of_its_own(judge:
     ("old", "new", "reason"),
     [
         ("dims: 3", "dims: 0", "dimension must be integer >= 1"),
-        ('platform: "tensorrt_plan"', 'platform: "onnxruntime_onnx"', "unexpected 'platform' and 'backend' pair"),
-        ("dynamic_batching {\n", "dynamic_batching {\n preferred_batch_size: 9\n", "must be <= max batch size"),
+        (
+            'platform: "tensorrt_plan"',
+            'platform: "onnxruntime_onnx"',
+            "unexpected 'platform' and 'backend' pair",
+        ),
+        (
+            "dynamic_batching {\n",
+            "dynamic_batching {\n preferred_batch_size: 9\n",
+            "must be <= max batch size",
+        ),
         ("max_batch_size: 8", "max_batch_size: 0", "cannot have empty reshape"),
     ],
 )

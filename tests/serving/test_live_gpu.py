@@ -1,4 +1,5 @@
-"""A repository of ours served on the GPU by the Python runtime: every way in, and nothing through the host.
+"""A repository of ours served on the GPU by the Python runtime: every way in, and nothing through
+the host.
 
 A wrapper around the published model.py writes down what the runtime is given and gives back.
 """
@@ -107,7 +108,11 @@ def client(server: Server) -> Iterator[Any]:
 def golden(batch: int, side: int, seed: int) -> Golden:
     x = torch.randn(batch, 3, side, side, generator=torch.Generator().manual_seed(seed))
     scores, best = Scores().eval()(x)
-    return Golden(f"{batch}x{side}", {"x": x.numpy()}, {"scores": scores.detach().numpy(), "best": best.numpy()})
+    return Golden(
+        f"{batch}x{side}",
+        {"x": x.numpy()},
+        {"scores": scores.detach().numpy(), "best": best.numpy()},
+    )
 
 
 def ask(client: Any, kind: str, one: Golden, log: Path) -> list[dict[str, Any]]:
@@ -115,7 +120,9 @@ def ask(client: Any, kind: str, one: Golden, log: Path) -> list[dict[str, Any]]:
     log.unlink(missing_ok=True)
     with Regions(kind, client, one) as regions:
         result = client.infer("scores", regions.inputs(grpc), outputs=regions.outputs(grpc))
-        found = {o.name: regions.read(o.name, o.datatype, o.shape) for o in result.get_response().outputs}
+        found = {
+            o.name: regions.read(o.name, o.datatype, o.shape) for o in result.get_response().outputs
+        }
     np.testing.assert_allclose(found["scores"], one.outputs["scores"], rtol=1e-3, atol=1e-4)
     np.testing.assert_array_equal(found["best"], one.outputs["best"])
     return [json.loads(line) for line in log.read_text().splitlines()]
@@ -123,10 +130,19 @@ def ask(client: Any, kind: str, one: Golden, log: Path) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("memory", ["none", "system", "cuda"])
 def test_every_golden_passes_in_every_way(repository: Path, server: Server, memory: str) -> None:
-    (parity,) = verify(repository, server.http_url, server.grpc_url, repeat=2, shared_memory=[memory])
+    (parity,) = verify(
+        repository, server.http_url, server.grpc_url, repeat=2, shared_memory=[memory]
+    )
     assert parity.passed, (parity.problems, [r.problems for r in parity.results], parity.why)
     assert (parity.answered_by, parity.device) == ("plan", "cuda:0"), parity.why
-    assert {r.golden for r in parity.results} >= {"p0-opt", "p0-min", "p1-opt", "p1-min", "p1-max", "p1-odd"}
+    assert {r.golden for r in parity.results} >= {
+        "p0-opt",
+        "p0-min",
+        "p1-opt",
+        "p1-min",
+        "p1-max",
+        "p1-odd",
+    }
 
 
 def test_no_region_stays_registered(client: Any) -> None:
@@ -141,8 +157,12 @@ def test_what_comes_on_the_gpu_stays_there(client: Any, log: Path) -> None:
     assert said["inputs_on_cpu"] == [True] and said["outputs_on_cpu"] == [True, True]
 
 
-def test_each_instance_has_a_stream_of_its_own_and_uses_its_buffers_again(client: Any, log: Path) -> None:
-    said = [line for seed in range(12) for line in ask(client, "cuda", golden(8, 16 + seed, seed), log)]
+def test_each_instance_has_a_stream_of_its_own_and_uses_its_buffers_again(
+    client: Any, log: Path
+) -> None:
+    said = [
+        line for seed in range(12) for line in ask(client, "cuda", golden(8, 16 + seed, seed), log)
+    ]
     for pid in {line["pid"] for line in said}:
         own = [line for line in said if line["pid"] == pid]
         assert len({line["stream"] for line in own}) == 1 and own[0]["stream"] != 0
@@ -150,7 +170,9 @@ def test_each_instance_has_a_stream_of_its_own_and_uses_its_buffers_again(client
 
 
 def test_requests_that_came_on_the_gpu_are_batched_there(client: Any, log: Path) -> None:
-    """Sixteen at once, so that some are run together: each gets its own rows, from buffers that are not lent twice."""
+    """Sixteen at once, so that some are run together: each gets its own rows, from buffers that are
+    not lent twice.
+    """
     from concurrent.futures import ThreadPoolExecutor
     from contextlib import ExitStack
 
@@ -159,11 +181,16 @@ def test_requests_that_came_on_the_gpu_are_batched_there(client: Any, log: Path)
     with ExitStack() as stack, ThreadPoolExecutor(16) as pool:
         regions = [stack.enter_context(Regions("cuda", client, one)) for one in asked]
         for _ in range(5):
-            sent = [pool.submit(client.infer, "scores", one.inputs(grpc), outputs=one.outputs(grpc)) for one in regions]
+            sent = [
+                pool.submit(client.infer, "scores", one.inputs(grpc), outputs=one.outputs(grpc))
+                for one in regions
+            ]
             for one, wanted, answer in zip(regions, asked, sent, strict=True):
                 outputs = answer.result().get_response().outputs
                 found = {o.name: one.read(o.name, o.datatype, o.shape) for o in outputs}
-                np.testing.assert_allclose(found["scores"], wanted.outputs["scores"], rtol=1e-3, atol=1e-4)
+                np.testing.assert_allclose(
+                    found["scores"], wanted.outputs["scores"], rtol=1e-3, atol=1e-4
+                )
     said = [json.loads(line) for line in log.read_text().splitlines()]
     assert max(line["requests"] for line in said) > 1
     assert not any(on_cpu for line in said for on_cpu in line["outputs_on_cpu"])
@@ -172,8 +199,9 @@ def test_requests_that_came_on_the_gpu_are_batched_there(client: Any, log: Path)
 def test_calls_in_a_row_become_graphs_and_answers_stay_right_when_shapes_and_profiles_change(
     client: Any, log: Path
 ) -> None:
-    """As many in a row that each of two instances has captured, other data each time; then shapes in turns, twice each,
-    and another profile between."""
+    """As many in a row that each of two instances has captured, other data each time; then shapes
+    in turns, twice each, and another profile between.
+    """
     said = [line for seed in range(100) for line in ask(client, "cuda", golden(4, 16, seed), log)]
     assert any(any(line["graphs"]) for line in said), "no call became a graph"
     assert sum(any(line["graphs"]) for line in said) > 20
@@ -183,4 +211,6 @@ def test_calls_in_a_row_become_graphs_and_answers_stay_right_when_shapes_and_pro
                 for memory in ("cuda", "system"):
                     ask(client, memory, golden(batch, side, 1000 + 10 * seed + again), log)
     said = [line for seed in range(100) for line in ask(client, "system", golden(8, 32, seed), log)]
-    assert any(any(line["graphs"]) for line in said), "no call with inputs in system memory became a graph"
+    assert any(any(line["graphs"]) for line in said), (
+        "no call with inputs in system memory became a graph"
+    )

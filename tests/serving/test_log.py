@@ -23,7 +23,11 @@ At:
 def test_every_failed_model_is_found_with_its_whole_reason() -> None:
     typo, broken = log.failures(LOG)
     assert (typo.model, typo.reason) == ("typo", "foo: Cannot find field.")
-    assert broken.model == "broken" and "No module named 'torch'" in broken.reason and "model.py(18)" in broken.reason
+    assert (
+        broken.model == "broken"
+        and "No module named 'torch'" in broken.reason
+        and "model.py(18)" in broken.reason
+    )
 
 
 def test_a_known_reason_has_a_hint() -> None:
@@ -42,13 +46,18 @@ def test_entries_may_span_lines() -> None:
 
 
 def test_what_is_missing_of_a_model_is_its_failure() -> None:
-    """A step of an ensemble, or every version: the server says so and unloads the others, which was all that was told."""
+    """A step of an ensemble, or every version: the server says so and unloads the others, which was
+    all that was told.
+    """
     text = """\
 E1122 06:41:48.765145 77 model_repository_manager.cc:703] "Invalid argument: ensemble pieces contains models that are not available or ambiguous: pieces.0.tensorrt"
 E1122 06:42:15.741790 77 model_repository_manager.cc:724] "failed to load model 'small': at least one version must be available under the version policy of model 'small'"
 I1122 06:42:15.741791 77 model_lifecycle.cc:624] "successfully unloaded 'pieces.1.torch' version 1"
 """
     pieces, small = log.failures(text)
-    assert (pieces.model, pieces.reason.endswith("ambiguous: pieces.0.tensorrt")) == ("pieces", True)
+    assert (pieces.model, pieces.reason.endswith("ambiguous: pieces.0.tensorrt")) == (
+        "pieces",
+        True,
+    )
     assert (small.model, small.reason.startswith("at least one version")) == ("small", True)
     assert all("publish" in (one.hint or "") for one in (pieces, small))

@@ -18,7 +18,9 @@ def test_zero_takes_free_ports_that_differ() -> None:
 def test_a_port_in_use_is_named_with_its_flag() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        with pytest.raises(EnvironmentProblem, match=f"port {port} on 127.0.0.1 is in use") as caught:
+        with pytest.raises(
+            EnvironmentProblem, match=f"port {port} on 127.0.0.1 is in use"
+        ) as caught:
             settle("127.0.0.1", {"--http-port": 0, "--grpc-port": port})
     assert "--grpc-port" in (caught.value.fix or "")
 

@@ -37,28 +37,45 @@ def modules(driver: fakes.Driver) -> dict[str, Any]:
 
 
 def declared(plan: fakes.Plan, wide: Sequence[str] = ()) -> dict[str, Any]:
-    """plan.json's `serving` of a plan whose inputs are [batch, 3]; `wide` are int64 in the module."""
+    """plan.json's `serving` of a plan whose inputs are [batch, 3]; `wide` are int64 in the
+    module.
+    """
     names = {"FLOAT": "float32", "INT32": "int32", "BOOL": "bool"}
     sides = {
-        side: [{"name": n, "dtype": "int64" if n in wide else names[d], "shape": [-1, 3]} for n, d in tensors.items()]
+        side: [
+            {"name": n, "dtype": "int64" if n in wide else names[d], "shape": [-1, 3]}
+            for n, d in tensors.items()
+        ]
         for side, tensors in (("inputs", plan.inputs), ("outputs", plan.outputs))
     }
-    profiles = [{n: dict(zip(("min", "opt", "max"), ([b, 3] for b in p), strict=True)) for n in plan.inputs}
-                for p in PROFILES]  # fmt: skip
+    profiles = [
+        {n: dict(zip(("min", "opt", "max"), ([b, 3] for b in p), strict=True)) for n in plan.inputs}
+        for p in PROFILES
+    ]
     return {**sides, "profiles": profiles}
 
 
-def engine(modules: dict[str, Any], plan: fakes.Plan, tmp_path: Path, wide: Sequence[str] = (), steady: int = 3) -> Any:
+def engine(
+    modules: dict[str, Any],
+    plan: fakes.Plan,
+    tmp_path: Path,
+    wide: Sequence[str] = (),
+    steady: int = 3,
+) -> Any:
     fakes.PLAN.append(plan)
     (tmp_path / "model.plan").write_bytes(b"plan")
     stream = SimpleNamespace(cuda_stream=7)
-    made = modules["engine"].Engine(tmp_path / "model.plan", "tensorrt", declared(plan, wide), "cpu", stream, True)
+    made = modules["engine"].Engine(
+        tmp_path / "model.plan", "tensorrt", declared(plan, wide), "cpu", stream, True
+    )
     made.steady = steady
     return made
 
 
 def doubling(**more: Any) -> fakes.Plan:
-    return fakes.Plan({"x": "FLOAT"}, {"y": "FLOAT"}, lambda x: [x * 2], lambda shape: [shape], **more)
+    return fakes.Plan(
+        {"x": "FLOAT"}, {"y": "FLOAT"}, lambda x: [x * 2], lambda shape: [shape], **more
+    )
 
 
 def ask(one: Any, batch: int, seed: int) -> None:
@@ -71,7 +88,9 @@ def test_every_shape_is_answered_rightly_in_turns_with_and_without_graphs(
     modules: dict[str, Any], driver: fakes.Driver, tmp_path: Path
 ) -> None:
     one = engine(modules, doubling(), tmp_path)
-    for seed, batch in enumerate([1, 4, 8, 2, 1, 1, 1, 1, 4, 4, 4, 4, 4, 1, 8, 8, 8, 8, 2, 1, 8, 4] * 2, 1):
+    for seed, batch in enumerate(
+        [1, 4, 8, 2, 1, 1, 1, 1, 4, 4, 4, 4, 4, 1, 8, 8, 8, 8, 2, 1, 8, 4] * 2, 1
+    ):
         ask(one, batch, seed)
     assert driver.launched > 8 and one.steady == 3
 
@@ -118,10 +137,15 @@ def test_what_cannot_be_captured_goes_on_without(
     modules: dict[str, Any], driver: fakes.Driver, tmp_path: Path, how: str
 ) -> None:
     calls = iter(range(100))
-    drifting = fakes.Plan({"x": "FLOAT"}, {"y": "FLOAT"}, lambda x: [x * 2 + next(calls)], lambda shape: [shape])
+    drifting = fakes.Plan(
+        {"x": "FLOAT"}, {"y": "FLOAT"}, lambda x: [x * 2 + next(calls)], lambda shape: [shape]
+    )
     plan = drifting if how == "another answer" else doubling()
     one = engine(modules, plan, tmp_path)
-    driver.takes_captures, driver.refuses = how != "refused by TensorRT", 900 * (how == "made invalid")
+    driver.takes_captures, driver.refuses = (
+        how != "refused by TensorRT",
+        900 * (how == "made invalid"),
+    )
     answers = [one.run([torch.zeros(4, 3)])[0][0, 0].item() for _ in range(8)]
     assert answers == ([0, 1, 2, 4, 5, 6, 7, 8] if plan is drifting else [0] * 8)
     assert driver.made == 1 and driver.capturing is None and not driver.graphs
@@ -198,8 +222,14 @@ def model(modules: dict[str, Any], plan: fakes.Plan, tmp_path: Path, **runtime: 
     answerer.stream = SimpleNamespace(synchronize=lambda: None)
     modules["model"].answerer = lambda *_: answerer
     served = modules["model"].TritonPythonModel()
-    served.initialize({"model_repository": str(folder.parent), "model_version": "1", "model_name": "m",
-                       "model_config": '{"max_batch_size": 8}'})  # fmt: skip
+    served.initialize(
+        {
+            "model_repository": str(folder.parent),
+            "model_version": "1",
+            "model_name": "m",
+            "model_config": '{"max_batch_size": 8}',
+        }
+    )
     served.thread = threading.get_ident()  # there is no stream to take
     return served
 
@@ -214,7 +244,9 @@ def test_requests_are_answered_alone_and_in_batches_and_a_bad_one_fails_alone(
         sent = [fakes.Request(["y"], x=torch.full((2, 3), float(seed + n))) for n in range(3)]
         bad = fakes.Request(["y"], x=torch.ones(9, 3))
         *good, refused = served.execute([*sent, bad])
-        assert [bool((one.tensors["y"] == 2 * (seed + n)).all()) for n, one in enumerate(good)] == [True] * 3
+        assert [bool((one.tensors["y"] == 2 * (seed + n)).all()) for n, one in enumerate(good)] == [
+            True
+        ] * 3
         assert "input 'x' has shape [9, 3]" in refused.error
 
 
@@ -259,7 +291,8 @@ class Head(torch.nn.Module):
 @pytest.fixture
 def torchs_own(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
     """torch's places for TF32, as they stand in a fresh process, and again afterwards."""
-    flags = torch.backends.flags_frozen.__globals__  # torch.testing's OpInfo, in the same process, freezes them
+    # torch.testing's OpInfo, in the same process, freezes them
+    flags = torch.backends.flags_frozen.__globals__
     monkeypatch.setitem(flags, "__allow_nonbracketed_mutation_flag", True)
     places: list[Any] = [torch.backends.cuda.matmul, torch.backends.cudnn]
     torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = False, True
@@ -269,7 +302,11 @@ def torchs_own(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
 
 @pytest.mark.parametrize("precision", [None, "fp32", "fp16", "tf32"])
 def test_torch_on_a_gpu_multiplies_in_float32_unless_the_precision_is_tf32(
-    modules: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, torchs_own: list[Any], precision: str
+    modules: dict[str, Any],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    torchs_own: list[Any],
+    precision: str,
 ) -> None:
     graph = lower(torch.jit.script(Head().eval()))
     graph.save(tmp_path / "segment_0.pt")
@@ -282,7 +319,10 @@ def test_torch_on_a_gpu_multiplies_in_float32_unless_the_precision_is_tf32(
     (runner,) = served.pieces.runners
     allowed = precision == "tf32"
     assert [place.allow_tf32 for place in torchs_own] == [allowed] * 2
-    said = [node.inputsAt(12).toIValue() for node in runner.module.graph.findAllNodes("aten::_convolution")]
+    said = [
+        node.inputsAt(12).toIValue()
+        for node in runner.module.graph.findAllNodes("aten::_convolution")
+    ]
     assert said == [allowed] * 2
     x = torch.ones(1, 1, 8, 8)
     torch.testing.assert_close(runner.run([x])[0], graph.run(x)[0])
@@ -295,16 +335,26 @@ class Watch(TorchDispatchMode):
         super().__init__()
         self.seen: list[str] = []
 
-    def __torch_dispatch__(self, operator: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if operator.overloadpacket in (torch.ops.aten.clone, torch.ops.aten.copy_, torch.ops.aten._to_copy):
+    def __torch_dispatch__(
+        self, operator: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        if operator.overloadpacket in (
+            torch.ops.aten.clone,
+            torch.ops.aten.copy_,
+            torch.ops.aten._to_copy,
+        ):
             self.seen.append(str(operator))
         return operator(*args, **(kwargs or {}))
 
 
 @pytest.mark.parametrize("lends", [True, False])
-def test_what_stays_on_the_gpu_lies_in_a_row_before_the_stream_is_awaited(modules: dict[str, Any], lends: bool) -> None:
-    """Triton reads the memory at once, on another stream: a copy that is enqueued later may be read before it is made
-    (seen on an H200: the places that CUDA's nonzero lays by columns were read as rows)."""
+def test_what_stays_on_the_gpu_lies_in_a_row_before_the_stream_is_awaited(
+    modules: dict[str, Any], lends: bool
+) -> None:
+    """Triton reads the memory at once, on another stream: a copy that is enqueued later may be read
+    before it is made (seen on an H200: the places that CUDA's nonzero lays by columns were read as
+    rows).
+    """
     by_columns, view = torch.arange(58).view(2, 29).t(), torch.arange(12.0).view(3, 4)[:, 1]
     watch, awaited = Watch(), []
     stream = SimpleNamespace(synchronize=lambda: awaited.append(len(watch.seen)))

@@ -1,4 +1,6 @@
-"""The Python runtime on a GPU: the plan answers, in each profile, and a plan that does not fit gives way to torch."""
+"""The Python runtime on a GPU: the plan answers, in each profile, and a plan that does not fit
+gives way to torch.
+"""
 
 from __future__ import annotations
 
@@ -27,13 +29,17 @@ PROFILES = ({"batch": (1, 1, 1)}, {"batch": (2, 4, 8)})
 class Squares(torch.nn.Module):
     """int64 beside float32: TensorRT 8.6 has int32 for it, and the endpoint must not show that."""
 
-    def forward(self, x: torch.Tensor, n: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    def forward(
+        self, x: torch.Tensor, n: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         return x * x + x, n + n, x.sum(1)
 
 
 def squares(**more: Any) -> ModelArtifact:
     inputs = (tensor("x", "float32", "batch", 3), tensor("n", "int64", "batch", 2))
-    return artifact(Squares(), inputs, ("y", "twice", "sum"), serve_as="python", profiles=PROFILES, **more)
+    return artifact(
+        Squares(), inputs, ("y", "twice", "sum"), serve_as="python", profiles=PROFILES, **more
+    )
 
 
 def plan_of_squares() -> bytes:
@@ -77,7 +83,9 @@ def server(repository: Path) -> Iterator[Server]:
         yield running
 
 
-def test_the_plan_answers_in_every_profile_over_both_protocols(repository: Path, server: Server) -> None:
+def test_the_plan_answers_in_every_profile_over_both_protocols(
+    repository: Path, server: Server
+) -> None:
     (parity,) = verify(repository, server.http_url, server.grpc_url, ["squares"])
     assert parity.passed, (parity.problems, [r.problems for r in parity.results], parity.why)
     assert (parity.answered_by, parity.device) == ("plan", "cuda:0"), parity.why
@@ -85,7 +93,9 @@ def test_the_plan_answers_in_every_profile_over_both_protocols(repository: Path,
     assert any(r.protocol == "grpc x16" for r in parity.results)
 
 
-@pytest.mark.parametrize(("name", "why"), [("garbage", "refused the plan"), ("unbuilt", "no plan was built")])
+@pytest.mark.parametrize(
+    ("name", "why"), [("garbage", "refused the plan"), ("unbuilt", "no plan was built")]
+)
 def test_without_a_plan_that_fits_torch_answers_and_says_why(
     repository: Path, server: Server, name: str, why: str
 ) -> None:
@@ -106,11 +116,15 @@ def test_an_instance_of_kind_cpu_leaves_the_gpu_alone(repository: Path, tmp_path
 
 
 @pytest.mark.parametrize("precision", ["fp32", "tf32"])
-def test_torch_on_the_gpu_rounds_operands_only_where_the_precision_says_so(tmp_path: Path, precision: str) -> None:
+def test_torch_on_the_gpu_rounds_operands_only_where_the_precision_says_so(
+    tmp_path: Path, precision: str
+) -> None:
     """float32 is off by 1e-7 of the answer, TF32 by 3e-4."""
     _, modules = fakes.runtime()
     torch.manual_seed(0)
-    module = torch.nn.Sequential(torch.nn.Conv2d(64, 64, 3), torch.nn.Flatten(), torch.nn.Linear(64 * 36, 64)).eval()
+    module = torch.nn.Sequential(
+        torch.nn.Conv2d(64, 64, 3), torch.nn.Flatten(), torch.nn.Linear(64 * 36, 64)
+    ).eval()
     lower(torch.jit.script(module)).save(tmp_path / "segment_0.pt")
     x = torch.randn(32, 64, 8, 8)
     exact = module.double()(x.double()).detach()
@@ -137,5 +151,7 @@ def test_answers_do_not_change_when_the_buffers_are_used_again(server: Server) -
     answers = [client.infer("squares", one).outputs for one in inputs]
     client.close()
     for number, answer in enumerate(answers, 1):
-        assert (answer["y"] == number * number + number).all() and (answer["twice"] == 2 * number).all()
+        assert (answer["y"] == number * number + number).all() and (
+            answer["twice"] == 2 * number
+        ).all()
         assert answer["twice"].dtype == np.int64

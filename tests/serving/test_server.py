@@ -72,7 +72,9 @@ def test_it_serves_on_loopback_and_is_gone_afterwards(good: Path) -> None:
 def test_a_repository_may_be_called_anything(
     good: Path, tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Triton's Python backend writes paths into a shell's command and reads them as ASCII; temporary ones too."""
+    """Triton's Python backend writes paths into a shell's command and reads them as ASCII;
+    temporary ones too.
+    """
     shutil.copytree(good, tmp_path / name / "repository")
     (tmp_path / name / "temporary").mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / name / "temporary"))
@@ -88,7 +90,10 @@ def test_a_server_is_ready_when_its_metrics_answer_too(tmp_path: Path) -> None:
             self.send_response(200)
             self.end_headers()
 
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Well) as answering, socket.socket() as silent:
+    with (
+        http.server.ThreadingHTTPServer(("127.0.0.1", 0), Well) as answering,
+        socket.socket() as silent,
+    ):
         threading.Thread(target=answering.serve_forever, daemon=True).start()
         silent.bind(("127.0.0.1", 0))
         up, down = answering.server_port, silent.getsockname()[1]
@@ -107,7 +112,10 @@ def test_the_log_can_be_kept(good: Path, tmp_path: Path) -> None:
 def test_a_port_in_use_is_told_before_anything_starts(good: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        with pytest.raises(EnvironmentProblem, match=f"port {port}"), serve(good, **{**FREE, "http_port": port}):
+        with (
+            pytest.raises(EnvironmentProblem, match=f"port {port}"),
+            serve(good, **{**FREE, "http_port": port}),
+        ):
             pass
     assert leftovers() == set()
 
@@ -144,19 +152,27 @@ def test_a_load_that_hangs_is_ended_by_force(good: Path, tmp_path: Path) -> None
     assert leftovers() == set() and children() == before
 
 
-def test_a_file_that_would_make_it_wait_for_ever_is_missed_before(good: Path, tmp_path: Path) -> None:
+def test_a_file_that_would_make_it_wait_for_ever_is_missed_before(
+    good: Path, tmp_path: Path
+) -> None:
     """24.10 waits without end for a Python model whose file is missing."""
     repository = tmp_path / "repository"
     shutil.copytree(good, repository)
     (repository / "scorer" / "1" / "model.py").unlink()
-    with pytest.raises(ServerError, match=r"'scorer': 1/model.py is missing"), serve(repository, **FREE):
+    with (
+        pytest.raises(ServerError, match=r"'scorer': 1/model.py is missing"),
+        serve(repository, **FREE),
+    ):
         pass
     with serve(repository, explicit=True, **FREE) as server:
         assert server.ready()
 
 
 def test_what_is_no_repository_is_a_usage_error(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="no model repository"), serve(tmp_path / "nowhere", **FREE):
+    with (
+        pytest.raises(UsageError, match="no model repository"),
+        serve(tmp_path / "nowhere", **FREE),
+    ):
         pass
     (tmp_path / "model.pt").touch()
     with pytest.raises(UsageError, match="holds no model"), serve(tmp_path, **FREE):
@@ -173,7 +189,9 @@ def test_blocking_ends_with_sigterm_and_the_server_with_it(good: Path) -> None:
 
 
 def test_an_interrupt_waits_for_no_model_to_put_its_things_away(good: Path, tmp_path: Path) -> None:
-    """The server waits for its models' ends, and before for whoever holds a connection: an interrupted request does."""
+    """The server waits for its models' ends, and before for whoever holds a connection: an
+    interrupted request does.
+    """
     repository, finished = tmp_path / "repository", tmp_path / "finished"
     shutil.copytree(good, repository)
     slow = f"""

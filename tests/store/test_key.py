@@ -1,4 +1,6 @@
-"""A key is the same for the same plan and another for any other: each part that changes a plan changes it, by name."""
+"""A key is the same for the same plan and another for any other: each part that changes a plan
+changes it, by name.
+"""
 
 from __future__ import annotations
 
@@ -36,16 +38,19 @@ def test_equal_conversions_have_equal_keys() -> None:
 def test_the_key_is_the_same_in_every_process() -> None:
     """No address, no order of a set, no count of what a process did before may be in it."""
     program = (
-        "from tests.store.conftest import small\nfrom builder.store import key\n"
-        "from builder.engine import BuildOptions\n{before}\nprint(key.key(key.parts(small(), BuildOptions())))"
+        "from tests.store.conftest import small\nfrom builder.store import key\nfrom builder.engine"
+        " import BuildOptions\n{before}\nprint(key.key(key.parts(small(), BuildOptions())))"
     )
     both = [
         subprocess.Popen(
             [sys.executable, "-c", program.format(before=before)],
-            stdout=subprocess.PIPE, text=True, cwd=ROOT, env={**os.environ, "PYTHONHASHSEED": seed},
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd=ROOT,
+            env={**os.environ, "PYTHONHASHSEED": seed},
         )
         for seed, before in (("1", ""), ("2", "small(2.0, precision='fp16')"))
-    ]  # fmt: skip
+    ]
     answers = [process.communicate()[0].strip() for process in both]
     assert len(answers[0]) == 64
     assert answers[0] == answers[1]
@@ -60,7 +65,9 @@ def test_the_key_is_the_same_in_every_process() -> None:
         ({"output_names": ["y"]}, 'outputs ["output"] -> ["y"]'),
     ],
 )
-def test_what_changes_a_plan_changes_its_key_and_is_named(conversion: Any, changed: dict[str, Any], words: str) -> None:
+def test_what_changes_a_plan_changes_its_key_and_is_named(
+    conversion: Any, changed: dict[str, Any], words: str
+) -> None:
     before, after = key.parts(conversion, DEFAULT), key.parts(small(**changed), DEFAULT)
     assert key.key(before) != key.key(after)
     assert reason(before, after).startswith(words)
@@ -76,18 +83,32 @@ def test_keep_fp32_shows_in_the_network_that_it_changed() -> None:
     ("options", "words"),
     [
         (BuildOptions(optimization_level=1), "options.optimization_level none -> 1"),
-        (BuildOptions(compute_capabilities=((8, 9),)), "options.compute_capabilities none -> [[8, 9]]"),
+        (
+            BuildOptions(compute_capabilities=((8, 9),)),
+            "options.compute_capabilities none -> [[8, 9]]",
+        ),
         (BuildOptions(sparse_weights=True), "options.sparse_weights none -> true"),
-        (BuildOptions(memory_pools={"tactic_dram": 9}), "options.memory_pools.tactic_dram none -> 9"),
+        (
+            BuildOptions(memory_pools={"tactic_dram": 9}),
+            "options.memory_pools.tactic_dram none -> 9",
+        ),
     ],
 )
-def test_every_build_option_is_in_the_key(conversion: Any, options: BuildOptions, words: str) -> None:
+def test_every_build_option_is_in_the_key(
+    conversion: Any, options: BuildOptions, words: str
+) -> None:
     assert words in reason(key.parts(conversion, DEFAULT), key.parts(conversion, options))
 
 
 def test_every_field_of_the_options_reaches_the_key() -> None:
-    """A field that is added later cannot be forgotten: all of them are taken, but for the timing cache, see below."""
-    values = {"timing_cache": Path("/none"), "compute_capabilities": ((8, 6),), "memory_pools": {"a": 1}}
+    """A field that is added later cannot be forgotten: all of them are taken, but for the timing
+    cache, see below.
+    """
+    values = {
+        "timing_cache": Path("/none"),
+        "compute_capabilities": ((8, 6),),
+        "memory_pools": {"a": 1},
+    }
     for name in BuildOptions.__dataclass_fields__:
         parts = key.option_parts(BuildOptions(**{name: values.get(name, "x")}))
         assert (name in parts) == (name != "timing_cache")
@@ -103,8 +124,12 @@ def test_a_timing_cache_counts_where_tactics_must_come_from_it(tmp_path: Path) -
     assert key.option_parts(strict) != first
 
 
-def test_the_timing_cache_of_the_machine_counts_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without --timing-cache tactics come from the one in the cache folder: a plan that another gave is another."""
+def test_the_timing_cache_of_the_machine_counts_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without --timing-cache tactics come from the one in the cache folder: a plan that another
+    gave is another.
+    """
     monkeypatch.setenv(caches.CACHE_VARIABLE, str(tmp_path))
     strict = BuildOptions(error_on_timing_cache_miss=True)
     none = key.option_parts(strict)
@@ -130,7 +155,9 @@ def test_only_converters_of_the_models_own_operators_count(conversion: Any) -> N
     assert not any("conv2d" in name for name in versions)
 
 
-def test_a_converter_that_changed_is_named(conversion: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_converter_that_changed_is_named(
+    conversion: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     before = key.parts(conversion, DEFAULT)
     module = registry.CONVERTERS["aten::relu"].build.__module__
     real = sources.version
@@ -140,7 +167,9 @@ def test_a_converter_that_changed_is_named(conversion: Any, monkeypatch: pytest.
     assert "aten::linear" not in reason(before, after)
 
 
-def test_a_plugins_converter_counts_with_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_plugins_converter_counts_with_its_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     plugin = tmp_path / "plugin.py"
     plugin.write_text("one = 1\n")
     monkeypatch.setitem(sys.modules, "plugin", type(sys)("plugin"))
@@ -173,15 +202,21 @@ def test_a_constant_of_another_value_is_another_graph() -> None:
 
 
 def test_what_an_option_is_set_to_is_in_the_key_even_where_it_is_nothing() -> None:
-    before, after = (key.parts(small(), options) for options in (DEFAULT, BuildOptions(optimization_level=0)))
+    before, after = (
+        key.parts(small(), options) for options in (DEFAULT, BuildOptions(optimization_level=0))
+    )
     assert key.key(before) != key.key(after)
     assert reason(before, after) == "options.optimization_level none -> 0"
 
 
-def test_a_plan_of_a_hardware_level_is_keyed_by_what_of_the_gpu_it_depends_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_plan_of_a_hardware_level_is_keyed_by_what_of_the_gpu_it_depends_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def of(level: str | None, name: str, architecture: str) -> str:
         gpu = {"name": name, "architecture": architecture, "cuda": "13.0"}
-        monkeypatch.setattr(key, "machine", lambda: {"flavour": "tensorrt", "tensorrt": "10.0", "gpu": gpu})
+        monkeypatch.setattr(
+            key, "machine", lambda: {"flavour": "tensorrt", "tensorrt": "10.0", "gpu": gpu}
+        )
         return key.key(key.parts(small(), BuildOptions(hardware_compatible=level)))
 
     a100, h100, h200 = ("A100", "sm_80"), ("H100", "sm_90"), ("H200", "sm_90")

@@ -1,4 +1,6 @@
-"""What was published is trusted only while everything that it was built from, and every file of it, is the same."""
+"""What was published is trusted only while everything that it was built from, and every file of it,
+is the same.
+"""
 
 from __future__ import annotations
 
@@ -17,12 +19,17 @@ from builder.manifest import load
 from builder.manifest.spec import ModelSpec, Tolerance
 from builder.store import Hashes, published, record, request, stale
 
-MANIFEST = "inputs:\n  - {name: x, dtype: float32, shape: [batch, 4]}\ndims:\n  batch: {min: 1, opt: 2, max: 8}\n"
+MANIFEST = (
+    "inputs:\n  - {name: x, dtype: float32, shape: [batch, 4]}\ndims:\n  batch: {min: 1, opt: 2,"
+    " max: 8}\n"
+)
 
 
 @pytest.fixture
 def models(tmp_path: Path) -> Path:
-    """A folder with one model, old enough to be remembered by its times; what the file holds does not matter here."""
+    """A folder with one model, old enough to be remembered by its times; what the file holds does
+    not matter here.
+    """
     folder = tmp_path / "models"
     folder.mkdir()
     (folder / "net.pt").write_bytes(b"weights")
@@ -43,7 +50,9 @@ def published_model(folder: Path, wanted: dict[str, Any], steps: list[str] | Non
     (folder / "1").mkdir(parents=True)
     (folder / "1" / "model.plan").write_bytes(b"plan")
     files = {"1/model.plan": hashlib.sha256(b"plan").hexdigest()}
-    (folder / published.SIDECAR).write_text(json.dumps({"name": folder.name, "files": files, "steps": steps or []}))
+    (folder / published.SIDECAR).write_text(
+        json.dumps({"name": folder.name, "files": files, "steps": steps or []})
+    )
     record(folder, wanted, {"model": {"key": "0", "parts": {}, "because": ""}}, {"layers": 3})
     return folder
 
@@ -60,9 +69,18 @@ def test_the_same_request_is_unchanged(models: Path, tmp_path: Path, hashes: Has
     ("change", "words"),
     [
         (lambda m: (m / "net.pt").write_bytes(b"others"), "source changed"),
-        (lambda m: (m / "net.yaml").write_text(MANIFEST + "precision: fp16\n"), "precision fp32 -> fp16"),
-        (lambda m: (m / "net.yaml").write_text(MANIFEST.replace("max: 8", "max: 9")), "[1, 2, 8] -> [1, 2, 9]"),
-        (lambda m: (m / "net.yaml").write_text(MANIFEST + "tolerance: {rtol: 0.1}\n"), "tolerance.rtol none -> 0.1"),
+        (
+            lambda m: (m / "net.yaml").write_text(MANIFEST + "precision: fp16\n"),
+            "precision fp32 -> fp16",
+        ),
+        (
+            lambda m: (m / "net.yaml").write_text(MANIFEST.replace("max: 8", "max: 9")),
+            "[1, 2, 8] -> [1, 2, 9]",
+        ),
+        (
+            lambda m: (m / "net.yaml").write_text(MANIFEST + "tolerance: {rtol: 0.1}\n"),
+            "tolerance.rtol none -> 0.1",
+        ),
         (lambda m: (m / "net.yaml").write_text(MANIFEST + "# a comment\n"), None),
     ],
 )
@@ -75,7 +93,9 @@ def test_a_change_of_file_or_manifest_is_named(
     assert reason is None if words is None else words in str(reason)
 
 
-def test_goldens_count_by_content_and_places_do_not(models: Path, tmp_path: Path, hashes: Hashes) -> None:
+def test_goldens_count_by_content_and_places_do_not(
+    models: Path, tmp_path: Path, hashes: Hashes
+) -> None:
     import dataclasses
 
     import numpy
@@ -94,7 +114,9 @@ def test_every_field_of_a_spec_is_in_the_request(models: Path, hashes: Hashes) -
     assert set(ModelSpec.__dataclass_fields__) - {"name", "path", "manifest"} <= known
 
 
-def test_options_flavour_versions_and_our_code_are_in_the_request(models: Path, hashes: Hashes) -> None:
+def test_options_flavour_versions_and_our_code_are_in_the_request(
+    models: Path, hashes: Hashes
+) -> None:
     wanted = request(spec_of(models), hashes, serve_as="python", layout="fused")
     assert (wanted["serve_as"], wanted["layout"]) == ("python", "fused")
     assert wanted["tensorrt"]
@@ -117,7 +139,9 @@ def test_a_request_that_tactics_must_come_from_a_cache_covers_what_is_in_it(
 
 
 @pytest.mark.parametrize("damage", ["altered", "removed", "step"])
-def test_a_damaged_publication_is_built_again(models: Path, tmp_path: Path, hashes: Hashes, damage: str) -> None:
+def test_a_damaged_publication_is_built_again(
+    models: Path, tmp_path: Path, hashes: Hashes, damage: str
+) -> None:
     wanted = request(spec_of(models), hashes)
     step = published_model(tmp_path / "out" / "net_0", {})
     folder = published_model(tmp_path / "out" / "net", wanted, ["net_0"])
@@ -132,9 +156,19 @@ def test_a_damaged_publication_is_built_again(models: Path, tmp_path: Path, hash
 
 
 @pytest.mark.parametrize(
-    "text", ["", "{", "[]", '{"request": 3}', '{"request": {}, "plans": {"model": 4}}', '{"request": {}, "files": 6}']
+    "text",
+    [
+        "",
+        "{",
+        "[]",
+        '{"request": 3}',
+        '{"request": {}, "plans": {"model": 4}}',
+        '{"request": {}, "files": 6}',
+    ],
 )
-def test_a_sidecar_that_says_nothing_is_no_publication(tmp_path: Path, hashes: Hashes, text: str) -> None:
+def test_a_sidecar_that_says_nothing_is_no_publication(
+    tmp_path: Path, hashes: Hashes, text: str
+) -> None:
     assert stale(tmp_path, {}, hashes) == "there was none before"
     (tmp_path / published.SIDECAR).write_text(text)
     assert stale(tmp_path, {}, hashes) == "there was none before"
@@ -165,8 +199,13 @@ def _age(file: Path) -> None:
     os.utime(file, (1_000_000_000, 1_000_000_000))
 
 
-@pytest.mark.parametrize("text", ["", "null", "[1]", '{"/x": 3', '{"FILE": 3}', '{"FILE": []}', '{"FILE": [1]}'])
+@pytest.mark.parametrize(
+    "text", ["", "null", "[1]", '{"/x": 3', '{"FILE": 3}', '{"FILE": []}', '{"FILE": [1]}']
+)
 def test_a_broken_cache_of_hashes_is_ignored(tmp_path: Path, text: str) -> None:
     (tmp_path / "hashes.json").write_text(text.replace("FILE", str(tmp_path / "file")))
     (tmp_path / "file").write_bytes(b"one")
-    assert Hashes(tmp_path / "hashes.json").sha256(tmp_path / "file") == hashlib.sha256(b"one").hexdigest()
+    assert (
+        Hashes(tmp_path / "hashes.json").sha256(tmp_path / "file")
+        == hashlib.sha256(b"one").hexdigest()
+    )

@@ -23,7 +23,9 @@ PARTS = {"precision": "fp32"}
 
 @pytest.fixture(params=["directory", "memory"])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
-    return Store(str(tmp_path / "store") if request.param == "directory" else f"memory://{uuid.uuid4().hex}")
+    return Store(
+        str(tmp_path / "store") if request.param == "directory" else f"memory://{uuid.uuid4().hex}"
+    )
 
 
 def files(store: Store) -> list[str]:
@@ -41,7 +43,9 @@ def test_what_is_put_is_found_with_its_parts_and_facts(store: Store) -> None:
 
 @pytest.mark.parametrize("which", ["plan", "json"])
 @pytest.mark.parametrize("damage", ["truncated", "altered", "emptied", "removed"])
-def test_damage_is_no_entry_and_is_mended_by_the_next_build(store: Store, which: str, damage: str) -> None:
+def test_damage_is_no_entry_and_is_mended_by_the_next_build(
+    store: Store, which: str, damage: str
+) -> None:
     store.put(KEY, PARTS, PLAN)
     path = next(name for name in files(store) if name.endswith(which))
     data = store.fs.cat_file(path)
@@ -49,7 +53,11 @@ def test_damage_is_no_entry_and_is_mended_by_the_next_build(store: Store, which:
         store.fs.rm_file(path)
     else:
         middle = len(data) // 2
-        broken = {"truncated": data[:middle], "altered": data[:middle] + b"#" + data[middle + 1 :], "emptied": b""}
+        broken = {
+            "truncated": data[:middle],
+            "altered": data[:middle] + b"#" + data[middle + 1 :],
+            "emptied": b"",
+        }
         store.fs.pipe_file(path, broken[damage])
     assert store.get(KEY) is None
     store.put(KEY, PARTS, PLAN)
@@ -63,7 +71,9 @@ def test_a_record_under_another_key_is_not_taken_for_it(tmp_path: Path) -> None:
     assert store.get("ab" + "2" * 62) is None
 
 
-def test_an_upload_that_fails_leaves_no_entry_and_no_litter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_upload_that_fails_leaves_no_entry_and_no_litter(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Interrupted after each write in turn: the data comes first, the record last."""
     store = Store(str(tmp_path))
     real = store.fs.mv
@@ -84,7 +94,9 @@ def test_an_upload_that_fails_leaves_no_entry_and_no_litter(tmp_path: Path, monk
 
 
 def test_readers_beside_builders_see_a_whole_entry_or_none(tmp_path: Path) -> None:
-    """TensorRT's plans differ from build to build, so the builders write different plans under one key."""
+    """TensorRT's plans differ from build to build, so the builders write different plans under one
+    key.
+    """
     store, done, seen = Store(str(tmp_path)), threading.Event(), []
 
     def build(number: int) -> None:
@@ -126,7 +138,11 @@ def test_plans_are_compiled_once_and_then_found(store: Store, conversion: Any) -
         return PLAN
 
     first, again = Plans(store), Plans(store)
-    assert first.build(conversion, BuildOptions(), compile) == again.build(conversion, BuildOptions(), compile) == PLAN
+    assert (
+        first.build(conversion, BuildOptions(), compile)
+        == again.build(conversion, BuildOptions(), compile)
+        == PLAN
+    )
     assert len(built) == 1
     assert [first.made["model"].found, again.made["model"].found] == [False, True]
     assert first.made["model"].because == "there was none before"
@@ -146,7 +162,9 @@ def test_the_reason_names_the_part_that_changed_since_the_last_plan(conversion: 
     assert same.made["model"].because == "its plan was not in the store"
 
 
-def test_a_store_that_fails_costs_a_warning_and_not_the_build(tmp_path: Path, conversion: Any) -> None:
+def test_a_store_that_fails_costs_a_warning_and_not_the_build(
+    tmp_path: Path, conversion: Any
+) -> None:
     (tmp_path / "file").write_text("")
     plans = Plans(Store(str(tmp_path / "file")))
     assert plans.build(conversion, BuildOptions(), lambda: PLAN) == PLAN
@@ -159,13 +177,26 @@ def test_a_store_that_cannot_be_opened_costs_a_warning_too(conversion: Any) -> N
         port = server.getsockname()[1]
     plans = Plans(Store(f"ftp://127.0.0.1:{port}/plans"))
     assert plans.build(conversion, BuildOptions(), lambda: PLAN) == PLAN
-    assert [("could not be read" in w, "refused" in w) for w in plans.warnings] == [(True, True), (False, True)]
+    assert [("could not be read" in w, "refused" in w) for w in plans.warnings] == [
+        (True, True),
+        (False, True),
+    ]
     assert last(f"ftp://127.0.0.1:{port}/plans", "small") is None
 
 
 def test_reasons_are_words() -> None:
-    before = {"precision": "fp32", "source": "a" * 64, "inputs": [{"name": "x", "dtype": "float32"}], "gpu": None}
-    after = {"precision": "fp16", "source": "b" * 64, "inputs": [{"name": "x", "dtype": "int8"}], "gpu": {"sm": "90"}}
+    before = {
+        "precision": "fp32",
+        "source": "a" * 64,
+        "inputs": [{"name": "x", "dtype": "float32"}],
+        "gpu": None,
+    }
+    after = {
+        "precision": "fp16",
+        "source": "b" * 64,
+        "inputs": [{"name": "x", "dtype": "int8"}],
+        "gpu": {"sm": "90"},
+    }
     assert because(before, after) == (
         "precision fp32 -> fp16, source changed, inputs.x.dtype float32 -> int8, gpu.sm none -> 90"
     )

@@ -26,7 +26,9 @@ class Net(torch.nn.Module):
         return self.encoder(x) + 1
 
     @torch.jit.export
-    def forward_features(self, x: torch.Tensor, scale: float = 2.0) -> tuple[torch.Tensor, torch.Tensor]:
+    def forward_features(
+        self, x: torch.Tensor, scale: float = 2.0
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         return self.encoder(x) * scale, x
 
 

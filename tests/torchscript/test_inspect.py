@@ -1,4 +1,6 @@
-"""A file is judged before anything of it is loaded, and what is no TorchScript is called by its name."""
+"""A file is judged before anything of it is loaded, and what is no TorchScript is called by its
+name.
+"""
 
 from __future__ import annotations
 
@@ -28,43 +30,73 @@ def test_facts_of_an_archive(file: Path) -> None:
     assert (facts.root, facts.examples) == ("net", ())
     assert any(name.endswith("Net") for name in facts.classes)
     assert facts.file_bytes == file.stat().st_size
-    assert facts.weight_bytes == 4 * (4 * 3 + 3 + 3 * 4) + 8  # linear, batch norm's four vectors and its counter
+    # linear, batch norm's four vectors and its counter
+    assert facts.weight_bytes == 4 * (4 * 3 + 3 + 3 * 4) + 8
     assert inspect(file, check_sums=False) == facts
 
 
-def test_a_traced_file_is_taken_with_its_example_inputs(tmp_path: Path, net: torch.nn.Module) -> None:
+def test_a_traced_file_is_taken_with_its_example_inputs(
+    tmp_path: Path, net: torch.nn.Module
+) -> None:
     torch.jit.trace(net, torch.ones(2, 4)).save(str(tmp_path / "t.pt"))
     assert inspect(tmp_path / "t.pt").examples == (Example("float32", (2, 4)),)
 
 
 def test_examples_of_every_kind_are_described(tmp_path: Path) -> None:
     class Takes(torch.nn.Module):
-        def forward(self, ids: torch.Tensor, mask: torch.Tensor, state: tuple[torch.Tensor]) -> torch.Tensor:
+        def forward(
+            self, ids: torch.Tensor, mask: torch.Tensor, state: tuple[torch.Tensor]
+        ) -> torch.Tensor:
             return ids.float() * mask + state[0]
 
-    given = (torch.ones(2, 3, dtype=torch.int64), torch.tensor(True), (torch.ones(3, dtype=torch.float16),))
+    given = (
+        torch.ones(2, 3, dtype=torch.int64),
+        torch.tensor(True),
+        (torch.ones(3, dtype=torch.float16),),
+    )
     torch.jit.trace(Takes(), given).save(str(tmp_path / "t.pt"))
-    assert inspect(tmp_path / "t.pt").examples == (Example("int64", (2, 3)), Example("bool", ()), None)
+    assert inspect(tmp_path / "t.pt").examples == (
+        Example("int64", (2, 3)),
+        Example("bool", ()),
+        None,
+    )
 
 
 def test_a_file_of_version_10_keeps_it_elsewhere(tmp_path: Path) -> None:
-    """torch writes .data/version instead of version where an operator's schema is that new, as gelu's is."""
+    """torch writes .data/version instead of version where an operator's schema is that new, as
+    gelu's is.
+    """
     torch.jit.script(torch.nn.GELU()).save(str(tmp_path / "gelu.pt"))
     assert inspect(tmp_path / "gelu.pt").format_version == 10
 
 
 def test_everything_that_torch_itself_pickles_is_taken(tmp_path: Path) -> None:
-    """Lists, dictionaries, devices, complex numbers, sparse tensors, and attributes of every dtype."""
+    """Lists, dictionaries, devices, complex numbers, sparse tensors, and attributes of every
+    dtype.
+    """
 
     class Much(torch.nn.Module):
         def __init__(self) -> None:
             super().__init__()
             self.ints, self.floats, self.texts, self.flags = [1], [0.5], ["a"], [True]
-            self.tensors, self.table, self.nested = [torch.ones(2)], {"a": torch.ones(2)}, [{"a": 1}]
+            self.tensors, self.table, self.nested = (
+                [torch.ones(2)],
+                {"a": torch.ones(2)},
+                [{"a": 1}],
+            )
             self.device, self.complex, self.nothing = torch.device("cpu"), 1 + 2j, None
             self.register_buffer("sparse", torch.eye(3).to_sparse())
-            for dtype in (torch.bool, torch.uint8, torch.int8, torch.float16, torch.bfloat16, torch.float64):
-                self.register_buffer("b_" + str(dtype).rpartition(".")[2], torch.ones(2, dtype=dtype))
+            for dtype in (
+                torch.bool,
+                torch.uint8,
+                torch.int8,
+                torch.float16,
+                torch.bfloat16,
+                torch.float64,
+            ):
+                self.register_buffer(
+                    "b_" + str(dtype).rpartition(".")[2], torch.ones(2, dtype=dtype)
+                )
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return x
@@ -154,7 +186,8 @@ def test_a_flipped_bit_in_the_weights_is_noticed(file: Path) -> None:
     data = bytearray(file.read_bytes())
     with zipfile.ZipFile(file) as archive:
         member = next(m for m in archive.infolist() if m.filename == "net/data/0")
-    # torch aligns members by padding the local header's extra field, so the data's place is read from that header
+    # torch aligns members by padding the local header's extra field, so the data's place is read
+    # from that header
     name, extra = struct.unpack_from("<HH", data, member.header_offset + 26)
     data[member.header_offset + 30 + name + extra] ^= 1
     file.write_bytes(data)
@@ -189,18 +222,24 @@ def test_a_pickle_that_would_run_code_is_refused(file: Path, member: str, protoc
 
 
 def test_a_stack_global_is_refused_whatever_it_seems_to_name(file: Path) -> None:
-    """Its operands can come from the memo, so that what stands before it proves nothing; torch never writes it."""
+    """Its operands can come from the memo, so that what stands before it proves nothing; torch
+    never writes it.
+    """
     source = io.BytesIO()
     pickle.Pickler(source, 4).dump(torch.device)
     assert b"\x93" in source.getvalue()
-    assert "TorchScript never names" in refused(rewritten(file, {"net/data.pkl": source.getvalue()}))
+    assert "TorchScript never names" in refused(
+        rewritten(file, {"net/data.pkl": source.getvalue()})
+    )
 
 
 def test_a_pickle_that_is_none_is_damage(file: Path) -> None:
     assert "damaged" in refused(rewritten(file, {"net/data.pkl": b"\xff\xff"}))
 
 
-def test_a_compression_bomb_is_refused_before_it_unpacks(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_compression_bomb_is_refused_before_it_unpacks(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from builder.torchscript import archive
 
     monkeypatch.setattr(archive, "MAX_COMPRESSED_MEMBERS_UNPACK_TO", 1 << 20)
@@ -232,7 +271,9 @@ def test_a_second_root_is_not_torchscript(file: Path) -> None:
 
 
 def test_a_file_of_a_later_format_version_is_taken(tmp_path: Path) -> None:
-    """From version 6 on torch writes `.data/version` in place of `version`; attention and gelu ask for it."""
+    """From version 6 on torch writes `.data/version` in place of `version`; attention and gelu ask
+    for it.
+    """
 
     class Attends(torch.nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:

@@ -1,4 +1,6 @@
-"""A file is tried in a child process with limits, then loaded in eval mode; parts of it load by name."""
+"""A file is tried in a child process with limits, then loaded in eval mode; parts of it load by
+name.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,9 @@ def test_a_file_loads_in_eval_mode_with_its_answers(file: Path, net: torch.nn.Mo
     assert torch.equal(loaded(x), net.eval()(x))
 
 
-@pytest.mark.parametrize("part", ["encoder", "encoder.0", "encoder.0.linear", "encoder.0.forward", "forward"])
+@pytest.mark.parametrize(
+    "part", ["encoder", "encoder.0", "encoder.0.linear", "encoder.0.forward", "forward"]
+)
 def test_a_submodule_loads_by_its_path(file: Path, net: torch.nn.Module, part: str) -> None:
     x = torch.randn(5, 4)
     owner = part.removesuffix("forward").strip(".")
@@ -39,13 +43,17 @@ def test_a_submodule_loads_by_its_path(file: Path, net: torch.nn.Module, part: s
     assert torch.equal(load(file, part)(x), expected)
 
 
-def test_a_method_becomes_forward_with_its_arguments_and_defaults(file: Path, net: torch.nn.Module) -> None:
+def test_a_method_becomes_forward_with_its_arguments_and_defaults(
+    file: Path, net: torch.nn.Module
+) -> None:
     x = torch.randn(5, 4)
     part = load(file, "forward_features")
     assert [argument.name for argument in part.forward.schema.arguments] == ["self", "x", "scale"]
     assert not part.training
     for arguments in [(x,), (x, 3.0)]:
-        for answer, expected in zip(part(*arguments), net.forward_features(*arguments), strict=True):
+        for answer, expected in zip(
+            part(*arguments), net.forward_features(*arguments), strict=True
+        ):
             assert torch.equal(answer, expected)
     assert torch.jit.freeze(part).graph is not None
 
@@ -64,11 +72,15 @@ class Many(torch.nn.Module):
         return x
 
     @torch.jit.export
-    def optional(self, x: torch.Tensor, mask: torch.Tensor | None = None, offset: int = -3) -> torch.Tensor:
+    def optional(
+        self, x: torch.Tensor, mask: torch.Tensor | None = None, offset: int = -3
+    ) -> torch.Tensor:
         return x + offset if mask is None else x * mask
 
     @torch.jit.export
-    def mapping(self, x: torch.Tensor, mode: str = "a'b", eps: float = 1e-5) -> dict[str, torch.Tensor]:
+    def mapping(
+        self, x: torch.Tensor, mode: str = "a'b", eps: float = 1e-5
+    ) -> dict[str, torch.Tensor]:
         return {mode: x + eps}
 
 
@@ -137,21 +149,27 @@ class Swells(Loops):
         self.size = int(torch.ones([8, 1 << 28]).sum().item())
 
 
-def test_a_file_that_loops_when_loaded_is_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_loops_when_loaded_is_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(trial, "SECONDS", 1)
     torch.jit.script(Loops()).save(str(tmp_path / "loops.pt"))
     with pytest.raises(ModelFileError, match="took more than 1 s to load"):
         load(tmp_path / "loops.pt")
 
 
-def test_a_file_that_swells_when_loaded_is_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_swells_when_loaded_is_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(trial, "MEMORY_BESIDE_WEIGHTS", 64 << 20)
     torch.jit.script(Swells()).save(str(tmp_path / "swells.pt"))
     with pytest.raises(ModelFileError, match="needs more than 64 MiB"):
         load(tmp_path / "swells.pt")
 
 
-def test_after_a_hostile_file_the_next_one_loads(tmp_path: Path, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_after_a_hostile_file_the_next_one_loads(
+    tmp_path: Path, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(trial, "SECONDS", 1)
     torch.jit.script(Loops()).save(str(tmp_path / "loops.pt"))
     with pytest.raises(ModelFileError):
@@ -182,7 +200,9 @@ def test_code_that_torch_cannot_compile_is_the_files_error(file: Path) -> None:
         members = {name: archive.read(name) for name in archive.namelist()}
     with zipfile.ZipFile(file, "w") as archive:
         for name, data in members.items():
-            archive.writestr(name, b"class Net(Module):\n  what is this\n" if name.endswith(".py") else data)
+            archive.writestr(
+                name, b"class Net(Module):\n  what is this\n" if name.endswith(".py") else data
+            )
     with pytest.raises(ModelFileError, match="cannot be loaded"):
         load(file)
 

@@ -43,16 +43,25 @@ def artifact(
     dynamic: Sequence[int] | None = None,
     **spec: Any,
 ) -> ModelArtifact:
-    """`dynamic`: the output axes that vary; by default the first where the first input's first axis is named."""
+    """`dynamic`: the output axes that vary; by default the first where the first input's first axis
+    is named.
+    """
     dims = {axis: span for one in inputs for axis, span in one.dims.items()}
     chosen = tuple(profiles) if profiles is not None else (dims,)
-    model = ModelSpec(name, Path("/nowhere/model.pt"), tuple(inputs), chosen, tuple(outputs), **spec)
+    model = ModelSpec(
+        name, Path("/nowhere/model.pt"), tuple(inputs), chosen, tuple(outputs), **spec
+    )
     goldens = record(module.eval(), model)
-    moving = dynamic if dynamic is not None else ([0] if inputs and isinstance(inputs[0].shape[:1], tuple) else [])
+    moving = (
+        dynamic
+        if dynamic is not None
+        else ([0] if inputs and isinstance(inputs[0].shape[:1], tuple) else [])
+    )
     return ModelArtifact(
         spec=model,
         inputs=tuple(
-            IO(t.name or "", t.dtype, tuple(-1 if isinstance(n, str) else n for n in t.shape)) for t in inputs
+            IO(t.name or "", t.dtype, tuple(-1 if isinstance(n, str) else n for n in t.shape))
+            for t in inputs
         ),
         outputs=tuple(_output(n, goldens[0].outputs[n], moving) for n in outputs),
         profiles=chosen,
@@ -67,7 +76,11 @@ def artifact(
 def _output(name: str, array: Any, dynamic: Sequence[int]) -> IO:
     known = by_numpy(array.dtype)
     assert known is not None
-    return IO(name, known.name, tuple(-1 if axis in dynamic else size for axis, size in enumerate(array.shape)))
+    return IO(
+        name,
+        known.name,
+        tuple(-1 if axis in dynamic else size for axis, size in enumerate(array.shape)),
+    )
 
 
 class Scorer(torch.nn.Module):

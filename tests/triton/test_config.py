@@ -1,4 +1,6 @@
-"""The generated ModelConfig: what becomes Triton's batch, what is stated, and what is refused before Triton would."""
+"""The generated ModelConfig: what becomes Triton's batch, what is stated, and what is refused
+before Triton would.
+"""
 
 from __future__ import annotations
 
@@ -55,7 +57,9 @@ def test_an_output_that_does_not_follow_the_batch_is_seen_in_the_goldens() -> No
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return torch.cat([x, x])
 
-    assert config(artifact(Twice(), (tensor("x", "float32", "batch", 3),), ("y",))).max_batch_size == 0
+    assert (
+        config(artifact(Twice(), (tensor("x", "float32", "batch", 3),), ("y",))).max_batch_size == 0
+    )
 
 
 @pytest.mark.parametrize(
@@ -76,14 +80,20 @@ def test_profiles_count_as_far_as_they_cover_every_batch_from_one(
 
 def test_the_batch_is_no_larger_than_every_length_has_a_profile_for() -> None:
     spec = tensor("x", "float32", "batch", "length", length=(1, 8, 64))
-    profiles = [{"batch": (1, 4, 8), "length": (1, 8, 16)}, {"batch": (1, 1, 2), "length": (17, 32, 64)}]
+    profiles = [
+        {"batch": (1, 4, 8), "length": (1, 8, 16)},
+        {"batch": (1, 1, 2), "length": (17, 32, 64)},
+    ]
     model = artifact(Affine(), (spec,), ("y",), profiles=profiles, dynamic=(0, 1))
     assert config(model).max_batch_size == 2
 
 
 def test_a_profile_of_wider_lengths_serves_the_narrower_ones_too() -> None:
     spec = tensor("x", "float32", "batch", "length", length=(1, 8, 64))
-    profiles = [{"batch": (1, 1, 1), "length": (1, 8, 16)}, {"batch": (1, 4, 8), "length": (1, 16, 64)}]
+    profiles = [
+        {"batch": (1, 1, 1), "length": (1, 8, 16)},
+        {"batch": (1, 4, 8), "length": (1, 16, 64)},
+    ]
     model = artifact(Affine(), (spec,), ("y",), profiles=profiles, dynamic=(0, 1))
     assert config(model).max_batch_size == 8
 
@@ -94,10 +104,26 @@ BY_LENGTH = ((1, 8, 16), (17, 32, 64))
 @pytest.mark.parametrize(
     ("batches", "size", "words"),
     [
-        ([(1, 4, 32), (1, 2, 8)], 8, ["p0 (batch 1 to 32) and p1 (batch 1 to 8)", "up to 8 only", "1 to 32"]),
-        ([(1, 2, 8), (1, 4, 16), (1, 4, 32)], 8, ["p0 (batch 1 to 8) and p2 (batch 1 to 32)", "up to 8 only"]),
-        ([(1, 2, 8), (9, 16, 32)], 0, ["p0 (batch 1 to 8) and p1 (batch 9 to 32)", "does not batch the model"]),
-        ([(2, 4, 32), (1, 2, 8)], 0, ["p0 (batch 2 to 32) and p1 (batch 1 to 8)", "does not batch the model"]),
+        (
+            [(1, 4, 32), (1, 2, 8)],
+            8,
+            ["p0 (batch 1 to 32) and p1 (batch 1 to 8)", "up to 8 only", "1 to 32"],
+        ),
+        (
+            [(1, 2, 8), (1, 4, 16), (1, 4, 32)],
+            8,
+            ["p0 (batch 1 to 8) and p2 (batch 1 to 32)", "up to 8 only"],
+        ),
+        (
+            [(1, 2, 8), (9, 16, 32)],
+            0,
+            ["p0 (batch 1 to 8) and p1 (batch 9 to 32)", "does not batch the model"],
+        ),
+        (
+            [(2, 4, 32), (1, 2, 8)],
+            0,
+            ["p0 (batch 2 to 32) and p1 (batch 1 to 8)", "does not batch the model"],
+        ),
         ([(1, 2, 8), (1, 4, 8)], 8, []),
         ([(2, 2, 8), (2, 4, 8)], 0, []),
     ],
@@ -107,7 +133,9 @@ def test_batches_that_profiles_lose_to_each_other_are_told(
 ) -> None:
     lengths = [*BY_LENGTH, (65, 80, 96)][: len(batches)]
     spec = tensor("x", "float32", "batch", "length", length=(1, 8, 96))
-    profiles = [{"batch": batch, "length": length} for batch, length in zip(batches, lengths, strict=True)]
+    profiles = [
+        {"batch": batch, "length": length} for batch, length in zip(batches, lengths, strict=True)
+    ]
     model = artifact(Affine(), (spec,), ("y",), profiles=profiles, dynamic=(0, 1))
     assert config(model).max_batch_size == size
     told = lost_batches(model)
@@ -120,11 +148,19 @@ def test_batches_that_profiles_lose_to_each_other_are_told(
 def test_profiles_that_complete_each_other_lose_nothing() -> None:
     spans = [(1, 1, 1), (2, 4, 8), (9, 16, 32)]
     profiles = [{"batch": span} for span in spans]
-    assert not lost_batches(artifact(Affine(), (tensor("x", "float32", "batch", 3),), ("y",), profiles=profiles))
+    assert not lost_batches(
+        artifact(Affine(), (tensor("x", "float32", "batch", 3),), ("y",), profiles=profiles)
+    )
 
 
 def test_batching_that_the_manifest_demands_and_the_model_forbids_is_a_usage_error() -> None:
-    model = artifact(Affine(), (tensor("x", "float32", 2, 3),), ("y",), dynamic=(), batching=Batching(enabled=True))
+    model = artifact(
+        Affine(),
+        (tensor("x", "float32", 2, 3),),
+        ("y",),
+        dynamic=(),
+        batching=Batching(enabled=True),
+    )
     with pytest.raises(UsageError, match="first axis"):
         config(model)
 
@@ -141,7 +177,9 @@ def test_a_preferred_size_beyond_the_profiles_is_a_usage_error() -> None:
 
 
 def test_the_manifests_batching_reaches_the_config() -> None:
-    batcher = config(scorer(batching=Batching(max_queue_delay_us=500, preferred=(4,)))).dynamic_batching
+    batcher = config(
+        scorer(batching=Batching(max_queue_delay_us=500, preferred=(4,)))
+    ).dynamic_batching
     assert (list(batcher.preferred_batch_size), batcher.max_queue_delay_microseconds) == ([4], 500)
 
 
@@ -157,11 +195,22 @@ def test_a_plan_is_served_by_instances_on_the_gpu_that_list_every_profile() -> N
 
 
 def test_a_plan_is_launched_as_a_graph_at_the_batches_that_are_named() -> None:
-    """One spec for each size and profile that has it, with all inputs without their batch, and each warmed up."""
+    """One spec for each size and profile that has it, with all inputs without their batch, and each
+    warmed up.
+    """
     spec = tensor("x", "float32", "batch", "length", length=(1, 8, 64))
-    profiles = [{"batch": (1, 2, 4), "length": (1, 8, 16)}, {"batch": (1, 4, 8), "length": (1, 16, 64)}]
+    profiles = [
+        {"batch": (1, 2, 4), "length": (1, 8, 16)},
+        {"batch": (1, 4, 8), "length": (1, 16, 64)},
+    ]
     model = artifact(
-        Affine(), (spec,), ("y",), profiles=profiles, dynamic=(0, 1), batching=Batching(graphs=(8, 2, 2)), **PLAN
+        Affine(),
+        (spec,),
+        ("y",),
+        profiles=profiles,
+        dynamic=(0, 1),
+        batching=Batching(graphs=(8, 2, 2)),
+        **PLAN,
     )
     message = config(model)
     assert message.optimization.cuda.graphs
@@ -177,7 +226,12 @@ def test_a_graph_without_or_beyond_the_batch_is_a_usage_error() -> None:
     with pytest.raises(UsageError, match=r"batching.graphs \[9\] is beyond the model's batch, 8"):
         config(scorer(batching=Batching(graphs=(1, 9)), **PLAN))
     single = artifact(
-        Affine(), (tensor("x", "float32", 2, 3),), ("y",), dynamic=(), batching=Batching(graphs=(1,)), **PLAN
+        Affine(),
+        (tensor("x", "float32", 2, 3),),
+        ("y",),
+        dynamic=(),
+        batching=Batching(graphs=(1,)),
+        **PLAN,
     )
     with pytest.raises(UsageError, match=r"beyond the model's batch, 0"):
         config(single)
@@ -195,7 +249,11 @@ def test_a_plan_that_was_not_built_cannot_be_served() -> None:
 
 
 def test_a_plans_own_types_are_served_where_they_differ_from_the_modules() -> None:
-    facts = {**TENSORRT, "inputs": [{"name": "ids", "dtype": "INT32"}], "outputs": [{"name": "best", "dtype": "INT32"}]}
+    facts = {
+        **TENSORRT,
+        "inputs": [{"name": "ids", "dtype": "INT32"}],
+        "outputs": [{"name": "best", "dtype": "INT32"}],
+    }
     message = config(scorer(plan=b"plan", facts=facts))
     assert [t.data_type for t in (message.input[1], message.output[1])] == [8, 8]
 
@@ -236,7 +294,8 @@ def test_provenance_is_in_the_parameters() -> None:
 def test_a_base_of_the_users_is_merged_in_and_may_replace_the_instances(tmp_path: Path) -> None:
     base = tmp_path / "base.pbtxt"
     base.write_text(
-        'instance_group { kind: KIND_CPU count: 3 }\nversion_policy { all {} }\nmetric_tags { key: "t" value: "v" }'
+        "instance_group { kind: KIND_CPU count: 3 }\nversion_policy { all {} }\nmetric_tags { key:"
+        ' "t" value: "v" }'
     )
     message = config(scorer(), base=base)
     assert [(g.kind, g.count) for g in message.instance_group] == [(2, 3)]
@@ -257,9 +316,14 @@ def test_warm_up_has_the_recorded_ids_and_an_engines_usual_batch() -> None:
 
 
 def test_profiles_that_end_at_different_batches_are_warmed_up_within_the_least() -> None:
-    """Long inputs in small batches: what Triton may batch is 8, though the usual batch of the short ones is 16."""
+    """Long inputs in small batches: what Triton may batch is 8, though the usual batch of the short
+    ones is 16.
+    """
     spec = tensor("x", "float32", "batch", "length", length=(1, 8, 64))
-    profiles = [{"batch": (1, 16, 32), "length": (1, 8, 16)}, {"batch": (1, 4, 8), "length": (17, 32, 64)}]
+    profiles = [
+        {"batch": (1, 16, 32), "length": (1, 8, 16)},
+        {"batch": (1, 4, 8), "length": (17, 32, 64)},
+    ]
     message = config(artifact(Affine(), (spec,), ("y",), profiles=profiles, dynamic=(0, 1), **PLAN))
     assert message.max_batch_size == 8
     assert [sample.batch_size for sample in message.model_warmup] == [8, 4]

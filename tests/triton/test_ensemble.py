@@ -87,9 +87,15 @@ def nothing_read(whole: Any, first: Any, second: Any) -> None:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (wrong_type, "inconsistent data type: TYPE_FP32 is inferred from model m.0 while TYPE_FP16"),
+        (
+            wrong_type,
+            "inconsistent data type: TYPE_FP32 is inferred from model m.0 while TYPE_FP16",
+        ),
         (wrong_shape, r"inconsistent shape: \[4\] is inferred from model m.0 while \[5\]"),
-        (small_batch, "allows maximum batch size 8, but it contains model m.1 which only allows .* 4"),
+        (
+            small_batch,
+            "allows maximum batch size 8, but it contains model m.1 which only allows .* 4",
+        ),
         (unused, "ensemble tensor 'z' is unused"),
         (made_twice, "can appear in an output map only once"),
         (unmapped, "does not map its input 'k'"),

@@ -1,4 +1,6 @@
-"""One repository for a mixed fleet: a plan for each GPU, and nothing merged that is not the same model."""
+"""One repository for a mixed fleet: a plan for each GPU, and nothing merged that is not the same
+model.
+"""
 
 from __future__ import annotations
 
@@ -31,9 +33,13 @@ def endpoints(capability: str, version: str) -> dict[str, Any]:
 
 @pytest.fixture
 def built(tmp_path: Path) -> Callable[..., Path]:
-    """A repository as a host with such a GPU writes it; the plan is text, since nothing here loads it."""
+    """A repository as a host with such a GPU writes it; the plan is text, since nothing here loads
+    it.
+    """
 
-    def build(name: str, capability: str, version: str = "10.13.3.9", options: Any = None, **more: Any) -> Path:
+    def build(
+        name: str, capability: str, version: str = "10.13.3.9", options: Any = None, **more: Any
+    ) -> Path:
         plan, facts = f"plan for {capability} of {name}".encode(), endpoints(capability, version)
         artifact = scorer(plan=plan, facts={**facts, "options": options or {}}, **more)
         publish(artifact, tmp_path / name / "repository")
@@ -46,33 +52,48 @@ def config_of(folder: Path) -> Any:
     return parse((folder / "config.pbtxt").read_text(), "merged")
 
 
-def test_each_gpu_finds_its_plan_and_others_fail_by_name(built: Callable[..., Path], tmp_path: Path) -> None:
+def test_each_gpu_finds_its_plan_and_others_fail_by_name(
+    built: Callable[..., Path], tmp_path: Path
+) -> None:
     merged = merge([built("a", "8.0"), built("b", "9.0")], tmp_path / "out")
     assert merged == [("scorer", ("8.0", "9.0"))]
     folder = tmp_path / "out" / "scorer"
     message = config_of(folder)
     assert dict(message.cc_model_filenames) == {"8.0": "model_sm80.plan", "9.0": "model_sm90.plan"}
     assert message.default_model_filename == NO_PLAN
-    assert {path.name for path in (folder / "1").iterdir()} == {"model_sm80.plan", "model_sm90.plan", "plan.json"}
+    assert {path.name for path in (folder / "1").iterdir()} == {
+        "model_sm80.plan",
+        "model_sm90.plan",
+        "plan.json",
+    }
     assert (folder / "1" / "model_sm90.plan").read_bytes() == b"plan for 9.0 of b"
     facts = json.loads((folder / "1" / "plan.json").read_text())
     assert facts["compute_capabilities"] == ["8.0", "9.0"]
     assert facts["plans"]["9.0"]["compute_capabilities"] == ["9.0"]
 
 
-def test_the_merged_model_is_as_its_sidecar_says_and_is_no_build(built: Callable[..., Path], tmp_path: Path) -> None:
+def test_the_merged_model_is_as_its_sidecar_says_and_is_no_build(
+    built: Callable[..., Path], tmp_path: Path
+) -> None:
     a, b = built("a", "8.0"), built("b", "9.0")
     record(a / "scorer", {"precision": "fp32"}, {}, {})
     merge([a, b], tmp_path / "out")
-    assert stale(tmp_path / "out" / "scorer", {"precision": "fp32"}, Hashes(tmp_path / "h")) == "there was none before"
+    assert (
+        stale(tmp_path / "out" / "scorer", {"precision": "fp32"}, Hashes(tmp_path / "h"))
+        == "there was none before"
+    )
     record(tmp_path / "out" / "scorer", {}, {}, {})
     assert stale(tmp_path / "out" / "scorer", {}, Hashes(tmp_path / "h")) is None
 
 
-def test_a_merged_repository_takes_a_third_and_a_newer(built: Callable[..., Path], tmp_path: Path) -> None:
+def test_a_merged_repository_takes_a_third_and_a_newer(
+    built: Callable[..., Path], tmp_path: Path
+) -> None:
     out = tmp_path / "out"
     merge([built("a", "8.0"), built("b", "9.0")], out)
-    assert merge([out, built("c", "12.0"), built("d", "9.0")], out) == [("scorer", ("12.0", "8.0", "9.0"))]
+    assert merge([out, built("c", "12.0"), built("d", "9.0")], out) == [
+        ("scorer", ("12.0", "8.0", "9.0"))
+    ]
     assert (out / "scorer" / "1" / "model_sm90.plan").read_bytes() == b"plan for 9.0 of d"
     assert (out / "scorer" / "1" / "model_sm80.plan").read_bytes() == b"plan for 8.0 of a"
     assert config_of(out / "scorer").cc_model_filenames["12.0"] == "model_sm120.plan"
@@ -87,7 +108,10 @@ def test_a_model_of_one_repository_is_for_its_gpu_and_others_fail_by_name(
     merged = merge([built("a", "8.0"), tmp_path / "b" / "repository"], tmp_path / "out")
     assert merged == [("scorer", ("8.0",)), ("other", ())]
     message = config_of(tmp_path / "out" / "scorer")
-    assert dict(message.cc_model_filenames) == {"8.0": "model_sm80.plan"} and message.default_model_filename == NO_PLAN
+    assert (
+        dict(message.cc_model_filenames) == {"8.0": "model_sm80.plan"}
+        and message.default_model_filename == NO_PLAN
+    )
     (plan,) = (tmp_path / "out" / "scorer" / "1").glob("*.plan")
     assert (plan.name, plan.read_bytes()) == ("model_sm80.plan", b"plan for 8.0 of a")
     assert config_of(tmp_path / "out" / "other").backend == "python"
@@ -104,7 +128,10 @@ def test_a_hardware_compatible_plan_is_for_every_gpu_that_has_none_of_its_own(
     assert message.default_model_filename == "model_ampere_plus.plan"
     assert (out / "scorer" / "1" / "model_ampere_plus.plan").read_bytes() == b"plan for 8.6 of a"
     facts = json.loads((out / "scorer" / "1" / "plan.json").read_text())
-    assert facts["compute_capabilities"] == ["9.0"] and set(facts["plans"]) == {"9.0", "ampere_plus"}
+    assert facts["compute_capabilities"] == ["9.0"] and set(facts["plans"]) == {
+        "9.0",
+        "ampere_plus",
+    }
     again = merge([out, built("c", "8.6"), built("d", "12.0", options=compatible)], out)
     assert again == [("scorer", ("8.6", "9.0", "ampere_plus"))]
     assert config_of(out / "scorer").default_model_filename == "model_ampere_plus.plan"
@@ -115,7 +142,8 @@ def test_a_model_with_a_hardware_compatible_plan_alone_stays_as_it_is(
     built: Callable[..., Path], tmp_path: Path
 ) -> None:
     repositories = [
-        built(n, cc, options={"hardware_compatible": "ampere_plus"}) for n, cc in (("a", "8.6"), ("b", "9.0"))
+        built(n, cc, options={"hardware_compatible": "ampere_plus"})
+        for n, cc in (("a", "8.6"), ("b", "9.0"))
     ]
     assert merge(repositories, tmp_path / "out") == [("scorer", ("ampere_plus",))]
     message = config_of(tmp_path / "out" / "scorer")
@@ -130,7 +158,9 @@ def test_a_copy_leaves_what_python_compiled_and_ends_where_the_disk_is_full(
     compiled.mkdir()
     (compiled / "model.cpython-311.pyc").touch()
     merge([tmp_path / "a" / "repository"], tmp_path / "out")
-    assert not list((tmp_path / "out").rglob("__pycache__")) and list((tmp_path / "out").rglob("*.plan"))
+    assert not list((tmp_path / "out").rglob("__pycache__")) and list(
+        (tmp_path / "out").rglob("*.plan")
+    )
 
     def full(*_: Any) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -157,7 +187,9 @@ def test_what_is_not_one_model_is_refused_and_nothing_is_written(
     assert not (tmp_path / "out").exists()
 
 
-def test_plans_of_the_python_runtime_are_not_merged(built: Callable[..., Path], tmp_path: Path) -> None:
+def test_plans_of_the_python_runtime_are_not_merged(
+    built: Callable[..., Path], tmp_path: Path
+) -> None:
     with pytest.raises(PublishError, match="Triton does not load its plan itself"):
         merge([built("a", "8.0"), built("b", "9.0", serve_as="python")], tmp_path / "out")
 
@@ -184,13 +216,20 @@ def test_what_torch_runs_is_taken_once_where_it_is_the_same(tmp_path: Path) -> N
 def test_an_ensemble_is_taken_once_and_its_engines_are_joined(tmp_path: Path) -> None:
     for capability in ("8.0", "9.0"):
         facts = endpoints(capability, "10.13.3.9")
-        step = replace(scorer(name="whole.0.tensorrt", plan=capability.encode(), facts=facts), step_of="whole")
+        step = replace(
+            scorer(name="whole.0.tensorrt", plan=capability.encode(), facts=facts), step_of="whole"
+        )
         whole = replace(step.spec, name="whole")
-        ensemble = EnsembleArtifact(whole, step.inputs, step.outputs, step.profiles, (step,), step.goldens)
+        ensemble = EnsembleArtifact(
+            whole, step.inputs, step.outputs, step.profiles, (step,), step.goldens
+        )
         publish_ensemble(ensemble, tmp_path / capability / "repository")
     merged = merge([tmp_path / cc / "repository" for cc in ("8.0", "9.0")], tmp_path / "out")
     assert merged == [("whole", ()), ("whole.0.tensorrt", ("8.0", "9.0"))]
-    assert config_of(tmp_path / "out" / "whole").ensemble_scheduling.step[0].model_name == "whole.0.tensorrt"
+    assert (
+        config_of(tmp_path / "out" / "whole").ensemble_scheduling.step[0].model_name
+        == "whole.0.tensorrt"
+    )
 
 
 def test_a_plan_that_says_no_gpu_is_refused(built: Callable[..., Path], tmp_path: Path) -> None:
@@ -202,7 +241,9 @@ def test_a_plan_that_says_no_gpu_is_refused(built: Callable[..., Path], tmp_path
 
 
 @pytest.mark.parametrize("harm", ["truncate", "remove"])
-def test_a_damaged_plan_is_not_given_a_new_hash(built: Callable[..., Path], tmp_path: Path, harm: str) -> None:
+def test_a_damaged_plan_is_not_given_a_new_hash(
+    built: Callable[..., Path], tmp_path: Path, harm: str
+) -> None:
     one, other = built("a", "8.0"), built("b", "9.0")
     plan = next(other.glob("*/1/model.plan"))
     plan.write_bytes(plan.read_bytes()[:3]) if harm == "truncate" else plan.unlink()
@@ -227,8 +268,16 @@ def test_what_is_damaged_or_no_place_is_told(built: Callable[..., Path], tmp_pat
     assert refused.value.fix and not (tmp_path / "out").exists()
 
 
-def test_the_command_says_which_gpus_each_model_serves(built: Callable[..., Path], tmp_path: Path) -> None:
-    words = ["merge", str(built("a", "8.0")), str(built("b", "9.0")), "--out", str(tmp_path / "m" / "out")]
+def test_the_command_says_which_gpus_each_model_serves(
+    built: Callable[..., Path], tmp_path: Path
+) -> None:
+    words = [
+        "merge",
+        str(built("a", "8.0")),
+        str(built("b", "9.0")),
+        "--out",
+        str(tmp_path / "m" / "out"),
+    ]
     result = CliRunner().invoke(main, words, catch_exceptions=False)
     assert result.exit_code == 0, result.output
     assert "scorer  8.0, 9.0" in result.stdout

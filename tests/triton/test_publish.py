@@ -40,7 +40,13 @@ def test_the_layout_is_what_the_contract_says(repository: Path) -> None:
     assert folder == repository / "scorer"
     files = {"model.plan", "plan.json", "model.py", "trt_build_runtime", "lowered.pt"}
     assert {p.name for p in (folder / "1").iterdir()} == files
-    assert {p.stem for p in (folder / "goldens").iterdir()} == {"p0-opt", "p0-row", "p0-min", "p0-max", "p0-odd"}
+    assert {p.stem for p in (folder / "goldens").iterdir()} == {
+        "p0-opt",
+        "p0-row",
+        "p0-min",
+        "p0-max",
+        "p0-odd",
+    }
     assert (folder / "config.pbtxt").exists() and (folder / "trt-build.json").exists()
 
 
@@ -57,7 +63,9 @@ def test_what_the_manifest_says_of_the_runtime_reaches_the_runtime(repository: P
 
 def test_the_runtime_of_an_ensembles_step_knows_that_it_is_one(repository: Path) -> None:
     """Then it leaves on the GPU what it hands on."""
-    folder = publish(replace(scorer(name="whole.0.tensorrt", serve_as="python"), step_of="whole"), repository)
+    folder = publish(
+        replace(scorer(name="whole.0.tensorrt", serve_as="python"), step_of="whole"), repository
+    )
     assert json.loads((folder / "1" / "plan.json").read_text())["step_of"] == "whole"
     other = publish(scorer(name="other", serve_as="python"), repository)
     assert "step_of" not in json.loads((other / "1" / "plan.json").read_text())
@@ -75,13 +83,19 @@ def test_no_model_takes_the_place_of_another_models_step(repository: Path) -> No
     publish(step, repository)  # itself again, as `merge` writes it
 
 
-def test_a_builder_that_is_faster_is_replaced(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_builder_that_is_faster_is_replaced(
+    repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Both find no model of the name; the second one's rename finds it then."""
     publish(scorer(serve_as="python"), repository)
     real = Path.exists
     missed = [repository / "scorer"]
-    monkeypatch.setattr(Path, "exists", lambda path: False if missed[-1:] == [path] and missed.pop() else real(path))
-    folder = publish(scorer(serve_as="python"), repository, finish=lambda folder: (folder / "second").touch())
+    monkeypatch.setattr(
+        Path, "exists", lambda path: False if missed[-1:] == [path] and missed.pop() else real(path)
+    )
+    folder = publish(
+        scorer(serve_as="python"), repository, finish=lambda folder: (folder / "second").touch()
+    )
     assert not missed and (folder / "second").exists()
     assert {path.name for path in repository.parent.iterdir()} == {repository.name}
 
@@ -107,7 +121,9 @@ def test_a_folder_for_tritons_own_backend_has_the_plan_alone(repository: Path) -
 def test_the_sidecar_hashes_every_file(repository: Path) -> None:
     folder = publish(scorer(), repository)
     files = json.loads((folder / "trt-build.json").read_text())["files"]
-    assert files == {name: digest for name, digest in tree(folder).items() if name != "trt-build.json"}
+    assert files == {
+        name: digest for name, digest in tree(folder).items() if name != "trt-build.json"
+    }
 
 
 def test_goldens_come_back_as_they_went(repository: Path) -> None:
@@ -145,7 +161,9 @@ def test_a_reader_finds_a_whole_model_at_every_moment_of_a_replacement(repositor
     assert not missing
 
 
-@pytest.mark.parametrize("failure", [OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), KeyboardInterrupt()])
+@pytest.mark.parametrize(
+    "failure", [OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), KeyboardInterrupt()]
+)
 @pytest.mark.parametrize("where", ["write", "_sync_tree", "_swap"])
 def test_an_interruption_leaves_what_stood_before(
     repository: Path, monkeypatch: pytest.MonkeyPatch, failure: BaseException, where: str
@@ -163,7 +181,9 @@ def test_an_interruption_leaves_what_stood_before(
     assert [p.name for p in repository.parent.iterdir()] == ["repository"]
 
 
-def test_a_first_model_that_fails_leaves_no_repository(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_first_model_that_fails_leaves_no_repository(
+    repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def fail(*_: Any) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
@@ -174,7 +194,9 @@ def test_a_first_model_that_fails_leaves_no_repository(repository: Path, monkeyp
     assert not repository.exists() and list(repository.parent.iterdir()) == []
 
 
-def test_where_the_kernel_cannot_exchange_two_renames_do_it(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_the_kernel_cannot_exchange_two_renames_do_it(
+    repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     publish(scorer(plan=b"one"), repository)
     monkeypatch.setattr(publishing, "_exchange", lambda *_: False)
     publish(scorer(plan=b"two"), repository)

@@ -1,4 +1,6 @@
-"""From a TensorRT version to the container that has it, with its confidence, and the .env that names it."""
+"""From a TensorRT version to the container that has it, with its confidence, and the .env that
+names it.
+"""
 
 from __future__ import annotations
 
@@ -45,12 +47,16 @@ def test_an_exact_match_names_image_and_confidence() -> None:
 
 
 def test_a_near_match_says_that_it_is_none() -> None:
-    assert "NOT THE SAME VERSION" in "\n".join(image_lines([{"flavour": "tensorrt", "tensorrt": "10.5.0.99"}]))
+    assert "NOT THE SAME VERSION" in "\n".join(
+        image_lines([{"flavour": "tensorrt", "tensorrt": "10.5.0.99"}])
+    )
 
 
 def test_plans_of_two_tensorrts_fit_no_container() -> None:
     with pytest.raises(PublishError, match=r"10.9.0.34 and 8.6.1"):
-        image_lines({"flavour": "tensorrt", "tensorrt": version} for version in ("8.6.1", "10.9.0.34"))
+        image_lines(
+            {"flavour": "tensorrt", "tensorrt": version} for version in ("8.6.1", "10.9.0.34")
+        )
 
 
 def test_rtx_plans_fit_any_release_and_say_what_that_means() -> None:
@@ -64,7 +70,9 @@ def test_the_env_keeps_the_users_lines_and_replaces_ours(tmp_path: Path) -> None
     env = tmp_path / ".env"
     env.write_text("HTTP_PORT=9000\nTRITON_IMAGE=old\n")
     for tensorrt in ("10.9.0.34", "10.13.3.9"):
-        (version / "plan.json").write_text(json.dumps({"flavour": "tensorrt", "tensorrt": tensorrt}))
+        (version / "plan.json").write_text(
+            json.dumps({"flavour": "tensorrt", "tensorrt": tensorrt})
+        )
         assert write_env(tmp_path / "repository") == env
     lines = env.read_text().splitlines()
     assert lines[0] == "HTTP_PORT=9000"

@@ -1,4 +1,6 @@
-"""Sequence batching in a generated config: implicit state for plans, our runtime's for Python, and what is refused."""
+"""Sequence batching in a generated config: implicit state for plans, our runtime's for Python, and
+what is refused.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,10 @@ def test_a_plans_state_is_tritons_to_keep() -> None:
         ("a", "a_next", [2, 5]),
         ("b", "b_next", [2, 5]),
     ]
-    assert all(s.initial_state[0].zero_data and list(s.initial_state[0].dims) == [2, 5] for s in batching.state)
+    assert all(
+        s.initial_state[0].zero_data and list(s.initial_state[0].dims) == [2, 5]
+        for s in batching.state
+    )
     assert not message.model_warmup
 
 
@@ -40,7 +45,10 @@ def test_our_runtimes_state_is_its_own() -> None:
 
 
 def test_the_manifests_wishes_arrive() -> None:
-    wishes = {"sequences": Sequences(max=4, idle_us=7_000_000), "batching": Batching(None, 500, (2, 8))}
+    wishes = {
+        "sequences": Sequences(max=4, idle_us=7_000_000),
+        "batching": Batching(None, 500, (2, 8)),
+    }
     batching = config(cell(**wishes)).sequence_batching
     assert batching.max_sequence_idle_microseconds == 7_000_000
     assert batching.oldest.max_candidate_sequences == 4
@@ -50,12 +58,16 @@ def test_the_manifests_wishes_arrive() -> None:
 
 def test_explicit_state_is_a_pair_of_tensors_like_any_other() -> None:
     message = config(cell(sequences=Sequences("explicit")))
-    assert [t.name for t in message.input] == ["x", "a", "b"] and message.HasField("dynamic_batching")
+    assert [t.name for t in message.input] == ["x", "a", "b"] and message.HasField(
+        "dynamic_batching"
+    )
     assert not message.HasField("sequence_batching")
 
 
 @pytest.mark.parametrize("serving", [PLAN, {}], ids=["tensorrt_plan", "python"])
-def test_what_a_sequence_starts_from_lies_in_the_model(tmp_path: Path, serving: dict[str, Any]) -> None:
+def test_what_a_sequence_starts_from_lies_in_the_model(
+    tmp_path: Path, serving: dict[str, Any]
+) -> None:
     start = np.arange(10, dtype=np.float32).reshape(1, 2, 5)
     np.save(tmp_path / "a.npy", start)
     folder = publish(cell(initial=tmp_path / "a.npy", **serving), tmp_path / "repository")
@@ -69,7 +81,9 @@ def test_what_a_sequence_starts_from_lies_in_the_model(tmp_path: Path, serving: 
 
 def test_states_that_triton_would_swap_are_refused() -> None:
     """It pairs them by the order of their names, in which the outputs' is the other one here."""
-    with pytest.raises(PublishError, match="pairs states by the order of their names, a, b with b_next, z_next"):
+    with pytest.raises(
+        PublishError, match="pairs states by the order of their names, a, b with b_next, z_next"
+    ):
         config(cell("y", "z_next", "b_next", **PLAN))
     assert config(cell("y", "z_next", "b_next")).backend == "python"
 

@@ -1,7 +1,8 @@
 """Reducing what falls on one place: scatter_add, index_reduce and their relatives.
 
-TensorRT's IScatterLayer overwrites. Where torch adds, multiplies or takes the greatest of what falls on one place,
-every place is compared with every index and the reduction runs over the indices (`accumulated`).
+TensorRT's IScatterLayer overwrites. Where torch adds, multiplies or takes the greatest of what
+falls on one place, every place is compared with every index and the reduction runs over the indices
+(`accumulated`).
 """
 
 from __future__ import annotations
@@ -36,13 +37,21 @@ REDUCTIONS = {
 
 
 MOST_COMPARISONS = 2**28
-"""More than that (every place with every index) is not worth a network's memory: 256 million bools."""
+"""More than that (every place with every index) is not worth a network's memory: 256 million bools.
+"""
 
 
 def accumulated(
-    ctx: ConversionContext, x: Any, axis: int, index: Any, src: Any, reduction: str, include_self: bool = True
+    ctx: ConversionContext,
+    x: Any,
+    axis: int,
+    index: Any,
+    src: Any,
+    reduction: str,
+    include_self: bool = True,
 ) -> Any:
-    """x reduced with the values of src that fall on each place of an axis; index broadcasts against src.
+    """x reduced with the values of src that fall on each place of an axis; index broadcasts against
+    src.
 
     The places are a new axis before the indices: mask [.., places, indices, ..].
     """
@@ -55,10 +64,14 @@ def accumulated(
     ctx.set_sizes(inside, _mask_sizes(ctx, ctx.size(x, axis), src, axis))
     found = reduce(ctx, REDUCTIONS[reduction][0], inside, [axis + 1], False)
     found = _to_whole(ctx, found, x, neutral)
-    count = None if include_self and reduction != "mean" else _count(ctx, mask, src, x, axis, computed)
+    count = (
+        None if include_self and reduction != "mean" else _count(ctx, mask, src, x, axis, computed)
+    )
     result = _with_self(ctx, x, found, count, reduction, include_self)
     return (
-        ctx.cast(ctx.copy_sizes(x, result), dtype) if computed != dtype else ctx.wrapped(alike(ctx, x, result), dtype)
+        ctx.cast(ctx.copy_sizes(x, result), dtype)
+        if computed != dtype
+        else ctx.wrapped(alike(ctx, x, result), dtype)
     )
 
 
@@ -83,20 +96,32 @@ def _to_whole(ctx: ConversionContext, found: Any, x: Any, neutral: float | int) 
     return padded(ctx, found, pads, "constant", neutral)
 
 
-def _count(ctx: ConversionContext, mask: Any, src: Any, x: Any, axis: int, dtype: torch.dtype) -> Any:
+def _count(
+    ctx: ConversionContext, mask: Any, src: Any, x: Any, axis: int, dtype: torch.dtype
+) -> Any:
     """How many values fall on each place."""
     wide = ctx.expand(mask, _mask_sizes(ctx, ctx.size(x, axis), src, axis))
     ones = ctx.cast(wide, dtype)
     return _to_whole(ctx, reduce(ctx, "SUM", ones, [axis + 1], False), x, 0)
 
 
-def _with_self(ctx: ConversionContext, x: Any, found: Any, count: Any, reduction: str, include_self: bool) -> Any:
+def _with_self(
+    ctx: ConversionContext, x: Any, found: Any, count: Any, reduction: str, include_self: bool
+) -> Any:
     if include_self:
         found = ctx.elementwise(REDUCTIONS[reduction][1], x, found)
     if reduction == "mean":
-        divisor = ctx.elementwise("SUM" if include_self else "MAX", count, ctx.like_scalar(count, 1))
-        found = ctx.elementwise("DIV" if ctx.dtype(x).is_floating_point else "FLOOR_DIV", found, divisor)
-    return found if include_self else choose(ctx, less(ctx, ctx.like_scalar(count, 0), count), found, x, ctx.dtype(x))
+        divisor = ctx.elementwise(
+            "SUM" if include_self else "MAX", count, ctx.like_scalar(count, 1)
+        )
+        found = ctx.elementwise(
+            "DIV" if ctx.dtype(x).is_floating_point else "FLOOR_DIV", found, divisor
+        )
+    return (
+        found
+        if include_self
+        else choose(ctx, less(ctx, ctx.like_scalar(count, 0), count), found, x, ctx.dtype(x))
+    )
 
 
 def _affordable(ctx: ConversionContext, args: SimpleNamespace) -> str | None:
@@ -106,13 +131,19 @@ def _affordable(ctx: ConversionContext, args: SimpleNamespace) -> str | None:
     for axis in range(ctx.rank(args.index)):
         volume *= _greatest(ctx, args.index, axis)
     if volume > MOST_COMPARISONS:
-        return f"adding up at {places} places from {volume // places} indices takes {volume} comparisons in memory"
+        return (
+            f"adding up at {places} places from {volume // places} indices takes {volume}"
+            " comparisons in memory"
+        )
     return None
 
 
 def _greatest(ctx: ConversionContext, x: Any, axis: int) -> int:
     """The greatest length that the profiles give an axis; 1 where nothing is known of it."""
-    span = bounds(ctx.expr(x, axis) if not isinstance(x, torch.Tensor) else expression(x.shape[axis]), ctx.ranges())
+    span = bounds(
+        ctx.expr(x, axis) if not isinstance(x, torch.Tensor) else expression(x.shape[axis]),
+        ctx.ranges(),
+    )
     return int(span[1]) if span is not None and isfinite(span[1]) else 1
 
 
@@ -133,12 +164,19 @@ def scatter_add(ctx: ConversionContext, node: Any, x: Any, dim: int, index: Any,
 
 
 @_reducing(
-    "aten::scatter_reduce.two(Tensor self, int dim, Tensor index, Tensor src, str reduce, *, bool include_self=True)"
-    " -> Tensor",
+    "aten::scatter_reduce.two(Tensor self, int dim, Tensor index, Tensor src, str reduce, *, bool"
+    " include_self=True) -> Tensor",
     "aten::scatter.reduce(Tensor self, int dim, Tensor index, Tensor src, *, str reduce) -> Tensor",
 )
 def scatter_reduce(
-    ctx: ConversionContext, node: Any, x: Any, dim: int, index: Any, src: Any, how: str, include_self: bool = True
+    ctx: ConversionContext,
+    node: Any,
+    x: Any,
+    dim: int,
+    index: Any,
+    src: Any,
+    how: str,
+    include_self: bool = True,
 ) -> Any:
     """self[index[i][j]][j] reduced with src[i][j]"""
     whole, index, src = ranked(ctx, x, index, src)
@@ -148,31 +186,48 @@ def scatter_reduce(
 
 
 @_reducing(
-    "aten::scatter.value_reduce(Tensor self, int dim, Tensor index, Scalar value, *, str reduce) -> Tensor",
+    "aten::scatter.value_reduce(Tensor self, int dim, Tensor index, Scalar value, *, str reduce) ->"
+    " Tensor",
     dynamic=("value",),
 )
-def scatter_value_reduce(ctx: ConversionContext, node: Any, x: Any, dim: int, index: Any, value: Any, how: str) -> Any:
+def scatter_value_reduce(
+    ctx: ConversionContext, node: Any, x: Any, dim: int, index: Any, value: Any, how: str
+) -> Any:
     """scatter of one value, added or multiplied"""
     src = ctx.tensor(filled(ctx, ctx.sizes(index), value, ctx.dtype(x)))
     return scatter_reduce(ctx, node, x, dim, index, src, how)
 
 
 @_reducing(
-    "aten::index_add(Tensor self, int dim, Tensor index, Tensor source, *, Scalar alpha=1) -> Tensor",
+    "aten::index_add(Tensor self, int dim, Tensor index, Tensor source, *, Scalar alpha=1) ->"
+    " Tensor",
     dynamic=("alpha",),
 )
-def index_add(ctx: ConversionContext, node: Any, x: Any, dim: int, index: Any, source: Any, alpha: Any) -> Any:
+def index_add(
+    ctx: ConversionContext, node: Any, x: Any, dim: int, index: Any, source: Any, alpha: Any
+) -> Any:
     """self[index[i]] += alpha * source[i] along dim"""
-    scaled = source if isinstance(alpha, int | float) and alpha == 1 else combine(ctx, "PROD", source, alpha)
+    scaled = (
+        source
+        if isinstance(alpha, int | float) and alpha == 1
+        else combine(ctx, "PROD", source, alpha)
+    )
     return index_reduce(ctx, node, x, dim, index, ctx.tensor(scaled, ctx.dtype(x)), "sum")
 
 
 @_reducing(
-    "aten::index_reduce(Tensor self, int dim, Tensor index, Tensor source, str reduce, *, bool include_self=True)"
-    " -> Tensor",
+    "aten::index_reduce(Tensor self, int dim, Tensor index, Tensor source, str reduce, *, bool"
+    " include_self=True) -> Tensor",
 )
 def index_reduce(
-    ctx: ConversionContext, node: Any, x: Any, dim: int, index: Any, source: Any, how: str, include_self: bool = True
+    ctx: ConversionContext,
+    node: Any,
+    x: Any,
+    dim: int,
+    index: Any,
+    source: Any,
+    how: str,
+    include_self: bool = True,
 ) -> Any:
     """self[index[i]] reduced with source[i] along dim"""
     whole, source = ranked(ctx, x, source)
@@ -182,11 +237,20 @@ def index_reduce(
     return unranked(ctx, x, result)
 
 
-@converter("aten::put(Tensor self, Tensor index, Tensor source, bool accumulate=False) -> Tensor", constants=("index",))
-def put(ctx: ConversionContext, node: Any, x: Any, index: Any, source: Any, accumulate: bool) -> Any:
+@converter(
+    "aten::put(Tensor self, Tensor index, Tensor source, bool accumulate=False) -> Tensor",
+    constants=("index",),
+)
+def put(
+    ctx: ConversionContext, node: Any, x: Any, index: Any, source: Any, accumulate: bool
+) -> Any:
     """self.view(-1)[index] = source, or += with accumulate"""
     sizes = ctx.sizes(x)
     flat, source = ctx.reshape(x, [-1]), ctx.reshape(source, [-1])
     index = ctx.reshape(as_index(ctx, from_the_front(ctx, index, ctx.size(flat, 0))), [-1])
-    result = accumulated(ctx, flat, 0, index, source, "sum") if accumulate else written(ctx, flat, index, source, 0)
+    result = (
+        accumulated(ctx, flat, 0, index, source, "sum")
+        if accumulate
+        else written(ctx, flat, index, source, 0)
+    )
     return ctx.reshape(result, sizes)

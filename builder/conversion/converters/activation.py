@@ -17,7 +17,11 @@ from builder.engine.flavour import trt
 PLAIN: dict[str, tuple[str, float | None, float | None]] = {
     "tanh(Tensor self) -> Tensor": ("TANH", None, None),
     "sigmoid(Tensor self) -> Tensor": ("SIGMOID", None, None),
-    "selu(Tensor self) -> Tensor": ("SELU", 1.6732632423543772848170429916717, 1.0507009873554804934193349852946),
+    "selu(Tensor self) -> Tensor": (
+        "SELU",
+        1.6732632423543772848170429916717,
+        1.0507009873554804934193349852946,
+    ),
     "hardsigmoid(Tensor self) -> Tensor": ("HARD_SIGMOID", 1 / 6, 0.5),
 }
 """The schema, the ActivationType, alpha and beta; integers are promoted to float32."""
@@ -54,7 +58,9 @@ def relu6(ctx: ConversionContext, node: Any, x: Any) -> Any:
 
 
 def clip(ctx: ConversionContext, x: Any, low: float, high: float) -> Any:
-    """One CLIP; of integers, which it does not take, MAX and MIN. The upper limit wins over the lower."""
+    """One CLIP; of integers, which it does not take, MAX and MIN. The upper limit wins over the
+    lower.
+    """
     if ctx.dtype(x).is_floating_point and low <= high:
         return activate(ctx, x, "CLIP", low, high)
     dtype = ctx.dtype(x)
@@ -69,11 +75,13 @@ def leaky_relu(ctx: ConversionContext, node: Any, x: Any, negative_slope: float)
 
 
 @converter(
-    "aten::rrelu(Tensor self, Scalar lower=0.125, Scalar upper=0.33333333333333331, bool training=False, "
-    "Generator? generator=None) -> Tensor",
+    "aten::rrelu(Tensor self, Scalar lower=0.125, Scalar upper=0.33333333333333331, bool"
+    " training=False, Generator? generator=None) -> Tensor",
     when=lambda ctx, a: "the slope is random while training" if a.training else None,
 )
-def rrelu(ctx: ConversionContext, node: Any, x: Any, lower: float, upper: float, training: bool, _: Any) -> Any:
+def rrelu(
+    ctx: ConversionContext, node: Any, x: Any, lower: float, upper: float, training: bool, _: Any
+) -> Any:
     """leaky_relu with the mean of the two slopes"""
     return activate(ctx, x, "LEAKY_RELU", (lower + upper) / 2)
 
@@ -90,14 +98,21 @@ def prelu(ctx: ConversionContext, node: Any, x: Any, weight: Any) -> Any:
     if ctx.rank(weight) == 1:  # _prelu_kernel's is of x's rank already
         sizes: list[Any] = [1] * max(ctx.rank(x), 1)
         sizes[min(1, len(sizes) - 1)] = ctx.size(weight, 0)
-        weight = weight.reshape(sizes) if isinstance(weight, torch.Tensor) else ctx.reshape(weight, sizes)
-    wide, weight = ctx.operands(ctx.at_rank(x, 1), weight, dtype=ctx.dtype(x))  # 8.6: "at least 1 dimensions"
+        weight = (
+            weight.reshape(sizes)
+            if isinstance(weight, torch.Tensor)
+            else ctx.reshape(weight, sizes)
+        )
+    # 8.6: "at least 1 dimensions"
+    wide, weight = ctx.operands(ctx.at_rank(x, 1), weight, dtype=ctx.dtype(x))
     result = ctx.net.add_parametric_relu(wide, weight).get_output(0)
     return result if ctx.rank(x) else ctx.squeeze(result, [0])
 
 
 @converter("aten::elu(Tensor self, Scalar alpha=1, Scalar scale=1, Scalar input_scale=1) -> Tensor")
-def elu(ctx: ConversionContext, node: Any, x: Any, alpha: float, scale: float, input_scale: float) -> Any:
+def elu(
+    ctx: ConversionContext, node: Any, x: Any, alpha: float, scale: float, input_scale: float
+) -> Any:
     """scale x where x > 0, else scale alpha (exp(input_scale x) - 1)"""
     if input_scale == 1:
         result = activate(ctx, x, "ELU", alpha)
@@ -128,8 +143,8 @@ def gelu(ctx: ConversionContext, node: Any, x: Any, approximate: str) -> Any:
 def gelu_erf(ctx: ConversionContext, x: Any) -> Any:
     """(x / 2) (1 + erf(x / sqrt 2)): 8.6 has no such activation.
 
-    Its kernel takes 11.4 us in BERT-base (batch 8, H200), and 10.4 where erf is told to stay in float32; but then 8.6
-    found no format for what it fuses of convolutions and gelu in wav2vec2.
+    Its kernel takes 11.4 us in BERT-base (batch 8, H200), and 10.4 where erf is told to stay in
+    float32; but then 8.6 found no format for what it fuses of convolutions and gelu in wav2vec2.
     """
     erf = ctx.unary("ERF", combine(ctx, "PROD", x, math.sqrt(0.5)))
     return combine(ctx, "PROD", combine(ctx, "PROD", x, 0.5), combine(ctx, "SUM", erf, 1.0))
@@ -143,7 +158,10 @@ def gelu_tanh(ctx: ConversionContext, x: Any) -> Any:
     return combine(ctx, "PROD", combine(ctx, "PROD", x, 0.5), combine(ctx, "SUM", tanh, 1.0))
 
 
-_COMPOSED_GELU: dict[str, Callable[[ConversionContext, Any], Any]] = {"GELU_ERF": gelu_erf, "GELU_TANH": gelu_tanh}
+_COMPOSED_GELU: dict[str, Callable[[ConversionContext, Any], Any]] = {
+    "GELU_ERF": gelu_erf,
+    "GELU_TANH": gelu_tanh,
+}
 
 
 @converter("aten::silu(Tensor self) -> Tensor")

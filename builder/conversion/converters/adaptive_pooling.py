@@ -57,9 +57,13 @@ for _axes in (1, 2, 3):
 
 
 def _adaptive(ctx: ConversionContext, x: Any, axes: int, sizes: Sequence[Size], kind: str) -> Any:
-    """Axes that become 1 are reduced; those with parts of one length are pooled; the others one axis at a time."""
+    """Axes that become 1 are reduced; those with parts of one length are pooled; the others one
+    axis at a time.
+    """
     first = ctx.rank(x) - axes
-    wanted = {first + i: size for i, size in enumerate(sizes) if not _keeps(ctx, x, first + i, size)}
+    wanted = {
+        first + i: size for i, size in enumerate(sizes) if not _keeps(ctx, x, first + i, size)
+    }
     ones = [axis for axis, size in wanted.items() if isinstance(size, int) and size == 1]
     x = reduce(ctx, "AVG" if kind == "AVERAGE" else "MAX", x, ones, True)
     even = {a: s for a, s in wanted.items() if a not in ones and _is_even(x, a, s)}
@@ -84,7 +88,9 @@ def _is_even(x: Any, axis: int, size: Size) -> bool:
 
 def _even(ctx: ConversionContext, x: Any, axes: int, even: dict[int, Any], kind: str) -> Any:
     first = ctx.rank(x) - axes
-    window = [x.shape[first + i] // even[first + i] if first + i in even else 1 for i in range(axes)]
+    window = [
+        x.shape[first + i] // even[first + i] if first + i in even else 1 for i in range(axes)
+    ]
     image, undo = as_image(ctx, x, axes)
     return undo(pooled(ctx, image, kind, Pool.of(axes, window, [], 0, 1, False)))
 
@@ -97,7 +103,9 @@ def _bounds(ctx: ConversionContext, length: Size, size: Size) -> tuple[Any, Any]
     index = iota(ctx, size)
     starts = combine(ctx, "FLOOR_DIV", combine(ctx, "PROD", index, length), size)
     ends = combine(ctx, "PROD", combine(ctx, "SUM", index, 1), length)
-    ends = combine(ctx, "FLOOR_DIV", combine(ctx, "SUM", ends, ctx.arithmetic("sub", size, 1)), size)
+    ends = combine(
+        ctx, "FLOOR_DIV", combine(ctx, "SUM", ends, ctx.arithmetic("sub", size, 1)), size
+    )
     return starts, ends
 
 
@@ -125,18 +133,26 @@ def _average_parts(ctx: ConversionContext, x: Any, axis: int, size: Size) -> Any
 
 
 def _maximum_parts(ctx: ConversionContext, x: Any, axis: int, size: Size) -> Any:
-    """Static: each part gathered up to the longest, its last element repeated. Dynamic: the others masked by -inf."""
+    """Static: each part gathered up to the longest, its last element repeated. Dynamic: the others
+    masked by -inf.
+    """
     length = ctx.size(x, axis)
     if isinstance(length, int) and isinstance(size, int):
         starts, ends = _bounds(ctx, length, size)
-        index = torch.minimum(starts[:, None] + torch.arange(int((ends - starts).max())), ends[:, None] - 1)
+        index = torch.minimum(
+            starts[:, None] + torch.arange(int((ends - starts).max())), ends[:, None] - 1
+        )
         parts = ctx.net.add_gather(x, ctx.constant(index), axis).get_output(0)
         return reduce(ctx, "MAX", parts, [axis + 1], False)
     member = _member(ctx, length, size)
     trailing = ctx.rank(x) - axis - 1
     sizes = [1] * axis + [size, length] + [1] * trailing
     masked = choose(
-        ctx, ctx.reshape(member, sizes), ctx.unsqueeze(x, [axis]), dtypes.worst(ctx.dtype(x), "MAX"), ctx.dtype(x)
+        ctx,
+        ctx.reshape(member, sizes),
+        ctx.unsqueeze(x, [axis]),
+        dtypes.worst(ctx.dtype(x), "MAX"),
+        ctx.dtype(x),
     )
     ctx.set_sizes(masked, [*ctx.sizes(x)[:axis], size, *ctx.sizes(x)[axis:]])
     return reduce(ctx, "MAX", masked, [axis + 1], False)
@@ -149,18 +165,28 @@ def _adaptive_with_indices(ctx: ConversionContext, x: Any, axes: int, sizes: Seq
         if not _is_even(x, first + i, size):
             length = ctx.size(x, first + i)
             if isinstance(length, DynamicScalar):
-                raise dynamic_value(f"axis {first + i}, whose positions adaptive_max_pool{axes}d returns,", length)
+                raise dynamic_value(
+                    f"axis {first + i}, whose positions adaptive_max_pool{axes}d returns,", length
+                )
     parts = [_bounds(ctx, ctx.size(x, first + i), size) for i, size in enumerate(sizes)]
     return _gathered_maximum(ctx, x, first, parts)
 
 
-def _gathered_maximum(ctx: ConversionContext, x: Any, first: int, parts: Sequence[tuple[Any, Any]]) -> Any:
-    """Every part's elements, gathered by their flat positions [outputs, longest]; TopK gives value and place."""
+def _gathered_maximum(
+    ctx: ConversionContext, x: Any, first: int, parts: Sequence[tuple[Any, Any]]
+) -> Any:
+    """Every part's elements, gathered by their flat positions [outputs, longest]; TopK gives value
+    and place.
+    """
     lengths = [int(n) for n in x.shape[first:]]
     flat = torch.zeros(1, 1, dtype=torch.int64)
     for length, (starts, ends) in zip(lengths, parts, strict=True):
-        index = torch.minimum(starts[:, None] + torch.arange(int((ends - starts).max())), ends[:, None] - 1)
-        flat = (flat[:, None, :, None] * length + index[None, :, None, :]).flatten(0, 1).flatten(1, 2)
+        index = torch.minimum(
+            starts[:, None] + torch.arange(int((ends - starts).max())), ends[:, None] - 1
+        )
+        flat = (
+            (flat[:, None, :, None] * length + index[None, :, None, :]).flatten(0, 1).flatten(1, 2)
+        )
     leading = ctx.sizes(x)[:first]
     rows = ctx.reshape(x, [*leading, math.prod(lengths)])
     gathered = ctx.net.add_gather(rows, ctx.constant(flat), first).get_output(0)

@@ -1,4 +1,6 @@
-"""Repeating and rearranging the values of whole axes: repeat, flip, roll, meshgrid, pixel and channel shuffles."""
+"""Repeating and rearranging the values of whole axes: repeat, flip, roll, meshgrid, pixel and
+channel shuffles.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ from builder.engine import flavour
 
 @converter("aten::repeat(Tensor self, SymInt[] repeats) -> Tensor", dynamic=("repeats",))
 def repeat(ctx: ConversionContext, node: Any, x: Any, repeats: list[Size]) -> Any:
-    """The tensor side by side with itself, `repeats` times on each axis: one slice that wraps around."""
+    """The tensor side by side with itself, `repeats` times on each axis: one slice that wraps
+    around.
+    """
     x = ctx.at_rank(x, len(repeats))
     if all(r == 1 for r in repeats):
         return x
@@ -38,14 +42,18 @@ def tile(ctx: ConversionContext, node: Any, x: Any, dims: list[Size]) -> Any:
     "Tensor self, SymInt repeats, int? dim=None, *, SymInt? output_size=None) -> Tensor",
     dynamic=("repeats", "output_size"),
 )
-def repeat_interleave(ctx: ConversionContext, node: Any, x: Any, repeats: Size, dim: int | None, *_: Any) -> Any:
+def repeat_interleave(
+    ctx: ConversionContext, node: Any, x: Any, repeats: Size, dim: int | None, *_: Any
+) -> Any:
     """Each value of an axis `repeats` times in a row; without dim, of the flat tensor."""
     x, axis = _interleaved_axis(ctx, x, dim)
     size = ctx.size(x, axis)
     if isinstance(size, int) and isinstance(repeats, int):
         return gathered(ctx, x, torch.arange(size).repeat_interleave(repeats), axis)
     sizes = ctx.sizes(x)
-    wide = ctx.expand(ctx.unsqueeze(x, [axis + 1]), [*sizes[: axis + 1], repeats, *sizes[axis + 1 :]])
+    wide = ctx.expand(
+        ctx.unsqueeze(x, [axis + 1]), [*sizes[: axis + 1], repeats, *sizes[axis + 1 :]]
+    )
     return merged(ctx, wide, axis, axis + 1)
 
 
@@ -59,14 +67,21 @@ def _interleaved_axis(ctx: ConversionContext, x: Any, dim: int | None) -> tuple[
     constants=("repeats",),
     dynamic=("output_size",),
 )
-def repeat_interleave_each(ctx: ConversionContext, node: Any, x: Any, repeats: Any, dim: int | None, *_: Any) -> Any:
+def repeat_interleave_each(
+    ctx: ConversionContext, node: Any, x: Any, repeats: Any, dim: int | None, *_: Any
+) -> Any:
     """Value i of an axis repeats[i] times in a row."""
     if 1 in tuple(repeats.shape) or ctx.rank(repeats) == 0:
-        times = int(repeats) if isinstance(repeats, torch.Tensor) else ctx.scalar(ctx.cast(repeats, torch.int64))
+        times = (
+            int(repeats)
+            if isinstance(repeats, torch.Tensor)
+            else ctx.scalar(ctx.cast(repeats, torch.int64))
+        )
         return repeat_interleave(ctx, node, x, times, dim)
     if not isinstance(repeats, torch.Tensor):
         raise Unconvertible(
-            "the network computes how often each value repeats, so the size is not known before it runs"
+            "the network computes how often each value repeats, so the size is not known before it"
+            " runs"
         )
     x, axis = _interleaved_axis(ctx, x, dim)
     return gathered(ctx, x, torch.arange(repeats.numel()).repeat_interleave(repeats), axis)
@@ -88,12 +103,18 @@ def flip(ctx: ConversionContext, node: Any, x: Any, dims: list[int]) -> Any:
 
 
 for _name, _axis in (("fliplr", 1), ("flipud", 0)):
-    converter(f"aten::{_name}(Tensor self) -> Tensor")(lambda ctx, node, x, axis=_axis: flipped(ctx, x, [axis]))
+    converter(f"aten::{_name}(Tensor self) -> Tensor")(
+        lambda ctx, node, x, axis=_axis: flipped(ctx, x, [axis])
+    )
 
 
-@converter("aten::roll(Tensor self, SymInt[1] shifts, int[1] dims=[]) -> Tensor", dynamic=("shifts",))
+@converter(
+    "aten::roll(Tensor self, SymInt[1] shifts, int[1] dims=[]) -> Tensor", dynamic=("shifts",)
+)
 def roll(ctx: ConversionContext, node: Any, x: Any, shifts: list[Size], dims: list[int]) -> Any:
-    """Value i of an axis goes to i + shift, around its end: one slice that wraps. Without dims, of the flat tensor."""
+    """Value i of an axis goes to i + shift, around its end: one slice that wraps. Without dims, of
+    the flat tensor.
+    """
     if not dims:
         flat = roll(ctx, node, reshaped(ctx, x, [-1]), shifts, [0])
         return reshaped(ctx, flat, ctx.sizes(x))
@@ -102,7 +123,8 @@ def roll(ctx: ConversionContext, node: Any, x: Any, shifts: list[Size], dims: li
     for shift, axis in zip(shifts, (ctx.axis(x, d) for d in dims), strict=True):
         starts[axis] = ctx.arithmetic("sub", starts[axis], shift)
     starts = [
-        s % n if isinstance(s, int) and isinstance(n, int) and n else s for s, n in zip(starts, sizes, strict=True)
+        s % n if isinstance(s, int) and isinstance(n, int) and n else s
+        for s, n in zip(starts, sizes, strict=True)
     ]
     if all(start == 0 for start in starts):
         return x
@@ -112,8 +134,9 @@ def roll(ctx: ConversionContext, node: Any, x: Any, shifts: list[Size], dims: li
 
 
 def _rolled(ctx: ConversionContext, x: Any, starts: list[Size]) -> Any:
-    """Each axis from its start on, of the tensor twice in a row: where a size is dynamic, 8.6 cannot build a slice that
-    wraps ("expected shape [2, 0, 0, 32]")."""
+    """Each axis from its start on, of the tensor twice in a row: where a size is dynamic, 8.6
+    cannot build a slice that wraps ("expected shape [2, 0, 0, 32]").
+    """
     sizes = ctx.sizes(x)
     for axis, (start, size) in enumerate(zip(starts, sizes, strict=True)):
         if start != 0:
@@ -143,7 +166,9 @@ def meshgrid(ctx: ConversionContext, node: Any, tensors: list[Any]) -> list[Any]
 
 
 @converter("aten::meshgrid.indexing(Tensor[] tensors, *, str indexing) -> Tensor[]")
-def meshgrid_indexing(ctx: ConversionContext, node: Any, tensors: list[Any], indexing: str) -> list[Any]:
+def meshgrid_indexing(
+    ctx: ConversionContext, node: Any, tensors: list[Any], indexing: str
+) -> list[Any]:
     """meshgrid; with "xy" the first two tensors vary along axes 1 and 0"""
     axes = list(range(len(tensors)))
     if indexing == "xy" and len(axes) > 1:
@@ -163,14 +188,18 @@ def _grid(ctx: ConversionContext, tensors: list[Any], axes: list[int]) -> list[A
 
 @converter("aten::cartesian_prod(Tensor[] tensors) -> Tensor")
 def cartesian_prod(ctx: ConversionContext, node: Any, tensors: list[Any]) -> Any:
-    """[a], [b], ... -> [a b ..., tensors]: every row one choice of a value from each; one vector is itself"""
+    """[a], [b], ... -> [a b ..., tensors]: every row one choice of a value from each; one vector is
+    itself
+    """
     if len(tensors) == 1:
         return tensors[0]
     columns = [ctx.unsqueeze(reshaped(ctx, g, [-1]), [1]) for g in meshgrid(ctx, node, tensors)]
     return ctx.concatenate(columns, 1)
 
 
-def _split_axes(ctx: ConversionContext, x: Any, sizes: list[Size], order: list[int], final: list[Size]) -> Any:
+def _split_axes(
+    ctx: ConversionContext, x: Any, sizes: list[Size], order: list[int], final: list[Size]
+) -> Any:
     return ctx.reshape(ctx.permute(ctx.reshape(x, sizes), order), final)
 
 
@@ -217,14 +246,20 @@ def channel_shuffle(ctx: ConversionContext, node: Any, x: Any, groups: int) -> A
 
 def _no_strides(ctx: ConversionContext, args: SimpleNamespace) -> str | None:
     """refused: a network's tensors have no strides"""
-    return "as_strided reads memory as torch laid it out; a network's tensors have no strides to read by"
+    return (
+        "as_strided reads memory as torch laid it out; a network's tensors have no strides to"
+        " read by"
+    )
 
 
 @converter(
-    "aten::as_strided(Tensor(a) self, SymInt[] size, SymInt[] stride, SymInt? storage_offset=None) -> Tensor(a)",
+    "aten::as_strided(Tensor(a) self, SymInt[] size, SymInt[] stride, SymInt? storage_offset=None)"
+    " -> Tensor(a)",
     dynamic=("size", "stride", "storage_offset"),
     when=_no_strides,
-    note="of a constant it is computed while the network is built; otherwise the node stays in torch",
+    note=(
+        "of a constant it is computed while the network is built; otherwise the node stays in torch"
+    ),
 )
 def as_strided(ctx: ConversionContext, node: Any, x: Any, *_: Any) -> Any:
     """Refused by its capability."""

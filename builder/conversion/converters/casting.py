@@ -11,12 +11,23 @@ from builder.conversion.evaluators.prim import dtype_of
 from builder.conversion.registry import converter
 
 SUPPORTED = frozenset(
-    [torch.bool, torch.uint8, torch.int8, torch.int32, torch.int64, torch.float16, torch.bfloat16, torch.float32]
+    [
+        torch.bool,
+        torch.uint8,
+        torch.int8,
+        torch.int32,
+        torch.int64,
+        torch.float16,
+        torch.bfloat16,
+        torch.float32,
+    ]
 )
 
 
 def converted(ctx: ConversionContext, node: Any, x: Any, dtype: Any) -> Any:
-    """x.to(dtype), a torch.dtype or TorchScript's code: floats lose their fraction, float64 is narrowed and said so."""
+    """x.to(dtype), a torch.dtype or TorchScript's code: floats lose their fraction, float64 is
+    narrowed and said so.
+    """
     wanted = dtype_of(dtype)
     if wanted is None:
         return x
@@ -33,7 +44,8 @@ _TAIL = "bool non_blocking=False, bool copy=False"
 
 
 @converter(
-    f"aten::to.dtype(Tensor(a) self, ScalarType dtype, {_TAIL}, MemoryFormat? memory_format=None) -> Tensor(a)",
+    f"aten::to.dtype(Tensor(a) self, ScalarType dtype, {_TAIL}, MemoryFormat? memory_format=None)"
+    " -> Tensor(a)",
     f"aten::to.prim_dtype(Tensor(a) self, int? dtype=None, {_TAIL}) -> Tensor(b|a)",
 )
 def to_dtype(ctx: ConversionContext, node: Any, x: Any, dtype: int | None, *_: Any) -> Any:
@@ -44,9 +56,12 @@ def to_dtype(ctx: ConversionContext, node: Any, x: Any, dtype: int | None, *_: A
 @converter(
     f"aten::to.device(Tensor(a) self, Device device, ScalarType dtype, {_TAIL}, "
     "MemoryFormat? memory_format=None) -> Tensor(a)",
-    f"aten::to.prim_Device(Tensor(a) self, Device? device, int? dtype=None, {_TAIL}) -> Tensor(b|a)",
+    f"aten::to.prim_Device(Tensor(a) self, Device? device, int? dtype=None, {_TAIL}) ->"
+    " Tensor(b|a)",
 )
-def to_device(ctx: ConversionContext, node: Any, x: Any, device: Any, dtype: int | None, *_: Any) -> Any:
+def to_device(
+    ctx: ConversionContext, node: Any, x: Any, device: Any, dtype: int | None, *_: Any
+) -> Any:
     """self.to(device, dtype)"""
     return converted(ctx, node, x, dtype)
 
@@ -55,8 +70,10 @@ _FACTORY = "ScalarType? dtype=None, Layout? layout=None, Device? device=None, bo
 
 
 @converter(
-    f"aten::to.dtype_layout(Tensor(a) self, *, {_FACTORY}, {_TAIL}, MemoryFormat? memory_format=None) -> Tensor(a)",
-    f"aten::_to_copy(Tensor self, *, {_FACTORY}, bool non_blocking=False, MemoryFormat? memory_format=None) -> Tensor",
+    f"aten::to.dtype_layout(Tensor(a) self, *, {_FACTORY}, {_TAIL}, MemoryFormat?"
+    " memory_format=None) -> Tensor(a)",
+    f"aten::_to_copy(Tensor self, *, {_FACTORY}, bool non_blocking=False, MemoryFormat?"
+    " memory_format=None) -> Tensor",
 )
 def to_copy(ctx: ConversionContext, node: Any, x: Any, dtype: int | None, *_: Any) -> Any:
     """self.to(dtype, ...)"""
@@ -64,7 +81,8 @@ def to_copy(ctx: ConversionContext, node: Any, x: Any, dtype: int | None, *_: An
 
 
 @converter(
-    f"aten::to.other(Tensor(a) self, Tensor other, {_TAIL}, MemoryFormat? memory_format=None) -> Tensor(a)",
+    f"aten::to.other(Tensor(a) self, Tensor other, {_TAIL}, MemoryFormat? memory_format=None) ->"
+    " Tensor(a)",
     "aten::type_as(Tensor self, Tensor other) -> Tensor",
     constants=("other",),
 )

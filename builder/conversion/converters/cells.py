@@ -1,4 +1,6 @@
-"""One step of a recurrent layer: LSTM, GRU and plain RNN, with the weights of one direction or of both at once."""
+"""One step of a recurrent layer: LSTM, GRU and plain RNN, with the weights of one direction or of
+both at once.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +19,10 @@ from builder.engine.flavour import trt
 
 @dataclass(frozen=True)
 class Weights:
-    """One direction of one layer: rows of w_ih and w_hh are gates; w_hr projects the state of an LSTM. For two
-    directions at once the state's weights have a leading axis of two, and w_ih the second one's rows below."""
+    """One direction of one layer: rows of w_ih and w_hh are gates; w_hr projects the state of an
+    LSTM. For two directions at once the state's weights have a leading axis of two, and w_ih the
+    second one's rows below.
+    """
 
     w_ih: Any
     w_hh: Any
@@ -32,8 +36,12 @@ class Weights:
         return int(self.w_hh.shape[-2])
 
 
-def weights_of(params: Sequence[Any], biases: bool, layers: int, bidirectional: bool) -> list[list[Weights]]:
-    """PyTorch's flat list as [layer][direction]; what is left over by the count of directions are projections."""
+def weights_of(
+    params: Sequence[Any], biases: bool, layers: int, bidirectional: bool
+) -> list[list[Weights]]:
+    """PyTorch's flat list as [layer][direction]; what is left over by the count of directions are
+    projections.
+    """
     directions = 2 if bidirectional else 1
     each = len(params) // (layers * directions)
     groups = [list(params[i : i + each]) for i in range(0, len(params), each)]
@@ -48,11 +56,15 @@ def _one(group: list[Any], biases: bool) -> Weights:
 
 
 def together(directions: list[Weights]) -> Weights | None:
-    """The weights of both directions of a layer as one; None where some are only known to the engine."""
+    """The weights of both directions of a layer as one; None where some are only known to the
+    engine.
+    """
     pairs = {name: tuple(getattr(d, name) for d in directions) for name in vars(directions[0])}
     if not all(t is None or isinstance(t, torch.Tensor) for pair in pairs.values() for t in pair):
         return None
-    joined: dict[str, Any] = {name: None if pair[0] is None else torch.stack(pair) for name, pair in pairs.items()}
+    joined: dict[str, Any] = {
+        name: None if pair[0] is None else torch.stack(pair) for name, pair in pairs.items()
+    }
     for name in ("w_ih", "b_ih"):
         joined[name] = None if joined[name] is None else joined[name].flatten(0, 1)
     if joined["b_hh"] is not None:
@@ -65,8 +77,10 @@ State = tuple[Any, ...]
 
 
 class Cell:
-    """One step: `inputs` [batch, gates * width] is the input's part of the gates, `state` what the last step left; both
-    with an axis of two in front where two directions take their steps together."""
+    """One step: `inputs` [batch, gates * width] is the input's part of the gates, `state` what the
+    last step left; both with an axis of two in front where two directions take their steps
+    together.
+    """
 
     gates = 1
     cuts: tuple[int, ...] = ()
@@ -77,7 +91,8 @@ class Cell:
         self.width = weights.gate // self.gates
         self.lead: list[Size] = [2, batch] if ctx.rank(weights.w_hh) == 3 else [batch]
         self.shape: dict[int, Any] = {}
-        if isinstance(batch, DynamicScalar):  # made here, so that a loop's body need not compute shapes
+        # made here, so that a loop's body need not compute shapes
+        if isinstance(batch, DynamicScalar):
             for count in self.cuts:
                 self.shape[count] = ctx.shape_tensor([*self.lead, count * self.width])
 
@@ -105,7 +120,9 @@ class Cell:
         sizes = [*self.lead, count * self.width]
         start = [0] * len(self.lead) + [first * self.width]
         static = [0 if isinstance(size, DynamicScalar) else size for size in sizes]
-        layer = self.ctx.net.add_slice(x, trt.Dims(start), trt.Dims(static), trt.Dims([1] * len(sizes)))
+        layer = self.ctx.net.add_slice(
+            x, trt.Dims(start), trt.Dims(static), trt.Dims([1] * len(sizes))
+        )
         if self.shape:
             layer.set_input(2, self.shape[count])
         return self.ctx.set_sizes(layer.get_output(0), sizes)
@@ -134,7 +151,9 @@ class Relu(Tanh):
 
 
 class LSTM(Cell):
-    """i, f, g, o = gates; c' = sigmoid(f) c + sigmoid(i) tanh(g); h' = sigmoid(o) tanh(c'), then projected"""
+    """i, f, g, o = gates; c' = sigmoid(f) c + sigmoid(i) tanh(g); h' = sigmoid(o) tanh(c'), then
+    projected
+    """
 
     gates = 4
     cuts = (1,)
@@ -147,7 +166,11 @@ class LSTM(Cell):
         g = activate(self.ctx, self.cut(gates, 2), "TANH")
         c = self.ctx.elementwise("SUM", self.product(f, c), self.product(i, g))
         h = self.product(o, activate(self.ctx, c, "TANH"))
-        return (h if self.weights.w_hr is None else matmul(self.ctx, h, self.weights.w_hr, transpose_b=True)), c
+        return (
+            h
+            if self.weights.w_hr is None
+            else matmul(self.ctx, h, self.weights.w_hr, transpose_b=True)
+        ), c
 
 
 class GRU(Cell):

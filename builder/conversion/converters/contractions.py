@@ -25,7 +25,9 @@ def inner(ctx: ConversionContext, node: Any, a: Any, b: Any) -> Any:
     "aten::tensordot(Tensor self, Tensor other, int[] dims_self, int[] dims_other) -> Tensor",
     constants=("self", "other"),
 )
-def tensordot(ctx: ConversionContext, node: Any, a: Any, b: Any, dims_a: list[int], dims_b: list[int]) -> Any:
+def tensordot(
+    ctx: ConversionContext, node: Any, a: Any, b: Any, dims_a: list[int], dims_b: list[int]
+) -> Any:
     """Sums over pairs of axes; what is left of self comes first"""
     return contract(ctx, a, b, [ctx.axis(a, d) for d in dims_a], [ctx.axis(b, d) for d in dims_b])
 
@@ -43,7 +45,9 @@ def contract(ctx: ConversionContext, a: Any, b: Any, dims_a: list[int], dims_b: 
 
 
 def _summed(ctx: ConversionContext, x: Any, other: Any, own: list[int], others: list[int]) -> Any:
-    """Where the other side of a pair has size 1 it broadcasts: this side's axis is summed beforehand."""
+    """Where the other side of a pair has size 1 it broadcasts: this side's axis is summed
+    beforehand.
+    """
     axes = [i for i, j in zip(own, others, strict=True) if other.shape[j] == 1 and x.shape[i] != 1]
     return total(ctx, x, axes, keep=True)
 
@@ -82,22 +86,30 @@ def linalg_cross(ctx: ConversionContext, node: Any, a: Any, b: Any, dim: int) ->
     """a x b along an axis of size 3: a[1,2,0] * b[2,0,1] - a[2,0,1] * b[1,2,0]"""
     a, b = ctx.broadcast(a, b)
     axis = ctx.axis(a, dim)
-    (a1, a2), (b1, b2) = ([_rolled(ctx, t, axis, order) for order in ((1, 2, 0), (2, 0, 1))] for t in (a, b))
+    (a1, a2), (b1, b2) = (
+        [_rolled(ctx, t, axis, order) for order in ((1, 2, 0), (2, 0, 1))] for t in (a, b)
+    )
     return combine(ctx, "SUB", combine(ctx, "PROD", a1, b2), combine(ctx, "PROD", a2, b1))
 
 
-@converter("aten::cross(Tensor self, Tensor other, int? dim=None) -> Tensor", constants=("self", "other"))
+@converter(
+    "aten::cross(Tensor self, Tensor other, int? dim=None) -> Tensor", constants=("self", "other")
+)
 def cross(ctx: ConversionContext, node: Any, a: Any, b: Any, dim: int | None) -> Any:
     """As linalg.cross; without dim along the first axis of size 3"""
     if dim is None:
         dim = next((i for i, n in enumerate(a.shape) if n == 3), None)
     if dim is None:
-        raise Unconvertible("cross without dim needs an axis that is 3 at build time", "pass dim to torch.cross")
+        raise Unconvertible(
+            "cross without dim needs an axis that is 3 at build time", "pass dim to torch.cross"
+        )
     return linalg_cross(ctx, node, a, b, dim)
 
 
 def _rolled(ctx: ConversionContext, x: Any, axis: int, order: Sequence[int]) -> Any:
-    return ctx.net.add_gather(x, ctx.constant(torch.tensor(order, dtype=torch.int32)), axis).get_output(0)
+    return ctx.net.add_gather(
+        x, ctx.constant(torch.tensor(order, dtype=torch.int32)), axis
+    ).get_output(0)
 
 
 @converter("aten::kron(Tensor self, Tensor other) -> Tensor", constants=("self", "other"))

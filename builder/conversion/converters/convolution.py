@@ -1,4 +1,6 @@
-"""Convolutions: 1-D to 3-D, grouped, dilated, transposed; the weight a constant or, after quantisation, a tensor."""
+"""Convolutions: 1-D to 3-D, grouped, dilated, transposed; the weight a constant or, after
+quantisation, a tensor.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ from builder.engine.flavour import trt
 
 @dataclass(frozen=True)
 class Window:
-    """The settings of one convolution, one number a spatial axis; `extra` is output_padding of a transposed one."""
+    """The settings of one convolution, one number a spatial axis; `extra` is output_padding of a
+    transposed one.
+    """
 
     stride: list[int]
     before: list[int]
@@ -26,13 +30,19 @@ class Window:
     extra: list[int] | None = None
 
     @staticmethod
-    def of(axes: int, stride: Any, padding: Any, dilation: Any, groups: int, extra: Any = None) -> Window:
+    def of(
+        axes: int, stride: Any, padding: Any, dilation: Any, groups: int, extra: Any = None
+    ) -> Window:
         """From PyTorch's arguments, where one number stands for all axes."""
         pads = filled(padding, axes)
         return Window(
-            filled(stride, axes), pads, list(pads), filled(dilation, axes), groups,
+            filled(stride, axes),
+            pads,
+            list(pads),
+            filled(dilation, axes),
+            groups,
             None if extra is None else filled(extra, axes),
-        )  # fmt: skip
+        )
 
 
 def kernel_axes(ctx: ConversionContext, weight: Any) -> int:
@@ -44,31 +54,60 @@ def floats(ctx: ConversionContext, call: Any) -> str | None:
     """Refuses integer inputs."""
     x = getattr(call, "input", None)
     dtype = ctx.dtype(call.self if x is None else x)
-    return None if dtype.is_floating_point else f"TensorRT convolves floating tensors only, the input is {dtype}"
+    return (
+        None
+        if dtype.is_floating_point
+        else f"TensorRT convolves floating tensors only, the input is {dtype}"
+    )
 
 
 _GENERAL = (
-    "aten::_convolution(Tensor input, Tensor weight, Tensor? bias, SymInt[] stride, SymInt[] padding, "
-    "SymInt[] dilation, bool transposed, SymInt[] output_padding, SymInt groups, bool benchmark, bool deterministic, "
-    "bool cudnn_enabled, bool allow_tf32) -> Tensor",
-    "aten::_convolution.deprecated(Tensor input, Tensor weight, Tensor? bias, SymInt[] stride, SymInt[] padding, "
-    "SymInt[] dilation, bool transposed, int[] output_padding, SymInt groups, bool benchmark, bool deterministic, "
-    "bool cudnn_enabled) -> Tensor",
-    "aten::convolution(Tensor input, Tensor weight, Tensor? bias, SymInt[] stride, SymInt[] padding, "
-    "SymInt[] dilation, bool transposed, SymInt[] output_padding, SymInt groups) -> Tensor",
-    "aten::convolution_overrideable(Tensor input, Tensor weight, Tensor? bias, SymInt[] stride, SymInt[] padding, "
-    "SymInt[] dilation, bool transposed, SymInt[] output_padding, SymInt groups) -> Tensor",
+    (
+        "aten::_convolution(Tensor input, Tensor weight, Tensor? bias, SymInt[] stride, SymInt[]"
+        " padding, SymInt[] dilation, bool transposed, SymInt[] output_padding, SymInt groups, bool"
+        " benchmark, bool deterministic, bool cudnn_enabled, bool allow_tf32) -> Tensor"
+    ),
+    (
+        "aten::_convolution.deprecated(Tensor input, Tensor weight, Tensor? bias, SymInt[] stride,"
+        " SymInt[] padding, SymInt[] dilation, bool transposed, int[] output_padding, SymInt"
+        " groups, bool benchmark, bool deterministic, bool cudnn_enabled) -> Tensor"
+    ),
+    (
+        "aten::convolution(Tensor input, Tensor weight, Tensor? bias, SymInt[] stride, SymInt[]"
+        " padding, SymInt[] dilation, bool transposed, SymInt[] output_padding, SymInt groups) ->"
+        " Tensor"
+    ),
+    (
+        "aten::convolution_overrideable(Tensor input, Tensor weight, Tensor? bias, SymInt[] stride,"
+        " SymInt[] padding, SymInt[] dilation, bool transposed, SymInt[] output_padding, SymInt"
+        " groups) -> Tensor"
+    ),
 )
 
 
 @converter(*_GENERAL, constants=("weight", "bias"), when=floats)
 def general(
-    ctx: ConversionContext, node: Any, x: Any, weight: Any, bias: Any, stride: Any, padding: Any, dilation: Any,
-    transposed: bool, output_padding: Any, groups: int, *_: Any,
-) -> Any:  # fmt: skip
+    ctx: ConversionContext,
+    node: Any,
+    x: Any,
+    weight: Any,
+    bias: Any,
+    stride: Any,
+    padding: Any,
+    dilation: Any,
+    transposed: bool,
+    output_padding: Any,
+    groups: int,
+    *_: Any,
+) -> Any:
     """The convolution that all others are; the flags at the end choose kernels, not numbers"""
     window = Window.of(
-        kernel_axes(ctx, weight), stride, padding, dilation, groups, output_padding if transposed else None
+        kernel_axes(ctx, weight),
+        stride,
+        padding,
+        dilation,
+        groups,
+        output_padding if transposed else None,
     )
     return convolve(ctx, x, weight, bias, window)
 
@@ -88,22 +127,38 @@ def _register_plain(axes: int) -> None:
         when=floats,
     )
     def plain(
-        ctx: ConversionContext, node: Any, x: Any, weight: Any, bias: Any, stride: Any, padding: Any, dilation: Any,
+        ctx: ConversionContext,
+        node: Any,
+        x: Any,
+        weight: Any,
+        bias: Any,
+        stride: Any,
+        padding: Any,
+        dilation: Any,
         groups: int,
-    ) -> Any:  # fmt: skip
+    ) -> Any:
         return convolve(ctx, x, weight, bias, Window.of(axes, stride, padding, dilation, groups))
 
     @converter(
-        f'aten::conv{axes}d.padding{head}{of} stride={ones}, str padding="valid", {of} dilation={ones}, '
-        "SymInt groups=1) -> Tensor",
+        f'aten::conv{axes}d.padding{head}{of} stride={ones}, str padding="valid", {of}'
+        f" dilation={ones}, SymInt groups=1) -> Tensor",
         constants=("weight", "bias"),
         when=floats,
     )
     def padded(
-        ctx: ConversionContext, node: Any, x: Any, weight: Any, bias: Any, stride: Any, padding: str, dilation: Any,
+        ctx: ConversionContext,
+        node: Any,
+        x: Any,
+        weight: Any,
+        bias: Any,
+        stride: Any,
+        padding: str,
+        dilation: Any,
         groups: int,
-    ) -> Any:  # fmt: skip
-        return convolve(ctx, x, weight, bias, named_padding(ctx, weight, stride, padding, dilation, groups))
+    ) -> Any:
+        return convolve(
+            ctx, x, weight, bias, named_padding(ctx, weight, stride, padding, dilation, groups)
+        )
 
     overload = "" if axes == 1 else ".input"
 
@@ -114,10 +169,20 @@ def _register_plain(axes: int) -> None:
         when=floats,
     )
     def transposed(
-        ctx: ConversionContext, node: Any, x: Any, weight: Any, bias: Any, stride: Any, padding: Any, extra: Any,
-        groups: int, dilation: Any,
-    ) -> Any:  # fmt: skip
-        return convolve(ctx, x, weight, bias, Window.of(axes, stride, padding, dilation, groups, extra))
+        ctx: ConversionContext,
+        node: Any,
+        x: Any,
+        weight: Any,
+        bias: Any,
+        stride: Any,
+        padding: Any,
+        extra: Any,
+        groups: int,
+        dilation: Any,
+    ) -> Any:
+        return convolve(
+            ctx, x, weight, bias, Window.of(axes, stride, padding, dilation, groups, extra)
+        )
 
 
 for _axes in _SIZES:
@@ -125,66 +190,106 @@ for _axes in _SIZES:
 
 
 @converter(
-    "aten::_convolution_mode(Tensor input, Tensor weight, Tensor? bias, SymInt[] stride, str padding, "
-    "SymInt[] dilation, SymInt groups) -> Tensor",
+    "aten::_convolution_mode(Tensor input, Tensor weight, Tensor? bias, SymInt[] stride, str"
+    " padding, SymInt[] dilation, SymInt groups) -> Tensor",
     constants=("weight", "bias"),
     when=floats,
 )
 def by_mode(
-    ctx: ConversionContext, node: Any, x: Any, weight: Any, bias: Any, stride: Any, padding: str, dilation: Any,
+    ctx: ConversionContext,
+    node: Any,
+    x: Any,
+    weight: Any,
+    bias: Any,
+    stride: Any,
+    padding: str,
+    dilation: Any,
     groups: int,
-) -> Any:  # fmt: skip
+) -> Any:
     """Padding by name: what a traced convolution with padding="same" records"""
-    return convolve(ctx, x, weight, bias, named_padding(ctx, weight, stride, padding, dilation, groups))
+    return convolve(
+        ctx, x, weight, bias, named_padding(ctx, weight, stride, padding, dilation, groups)
+    )
 
 
 @converter(
-    "aten::thnn_conv2d(Tensor self, Tensor weight, SymInt[2] kernel_size, Tensor? bias=None, SymInt[2] stride=[1, 1], "
-    "SymInt[2] padding=[0, 0]) -> Tensor",
+    "aten::thnn_conv2d(Tensor self, Tensor weight, SymInt[2] kernel_size, Tensor? bias=None,"
+    " SymInt[2] stride=[1, 1], SymInt[2] padding=[0, 0]) -> Tensor",
     "aten::slow_conv3d(Tensor self, Tensor weight, SymInt[3] kernel_size, Tensor? bias=None, "
     "SymInt[3] stride=[1, 1, 1], SymInt[3] padding=[0, 0, 0]) -> Tensor",
     constants=("weight", "bias"),
     when=floats,
 )
 def thnn(
-    ctx: ConversionContext, node: Any, x: Any, weight: Any, kernel: Any, bias: Any, stride: Any, padding: Any
+    ctx: ConversionContext,
+    node: Any,
+    x: Any,
+    weight: Any,
+    kernel: Any,
+    bias: Any,
+    stride: Any,
+    padding: Any,
 ) -> Any:
     """The undilated, ungrouped convolution"""
-    return convolve(ctx, x, weight, bias, Window.of(kernel_axes(ctx, weight), stride, padding, 1, 1))
+    return convolve(
+        ctx, x, weight, bias, Window.of(kernel_axes(ctx, weight), stride, padding, 1, 1)
+    )
 
 
 @converter(
-    "aten::_conv_depthwise2d(Tensor self, Tensor weight, SymInt[2] kernel_size, Tensor? bias, SymInt[2] stride, "
-    "SymInt[2] padding, SymInt[2] dilation) -> Tensor",
-    "aten::conv_depthwise3d(Tensor self, Tensor weight, SymInt[3] kernel_size, Tensor? bias, SymInt[3] stride, "
-    "SymInt[3] padding, SymInt[3] dilation) -> Tensor",
+    "aten::_conv_depthwise2d(Tensor self, Tensor weight, SymInt[2] kernel_size, Tensor? bias,"
+    " SymInt[2] stride, SymInt[2] padding, SymInt[2] dilation) -> Tensor",
+    "aten::conv_depthwise3d(Tensor self, Tensor weight, SymInt[3] kernel_size, Tensor? bias,"
+    " SymInt[3] stride, SymInt[3] padding, SymInt[3] dilation) -> Tensor",
     constants=("weight", "bias"),
     when=floats,
 )
 def depthwise(
-    ctx: ConversionContext, node: Any, x: Any, weight: Any, kernel: Any, bias: Any, stride: Any, padding: Any,
+    ctx: ConversionContext,
+    node: Any,
+    x: Any,
+    weight: Any,
+    kernel: Any,
+    bias: Any,
+    stride: Any,
+    padding: Any,
     dilation: Any,
-) -> Any:  # fmt: skip
+) -> Any:
     """One group a channel"""
     axes = kernel_axes(ctx, weight)
-    return convolve(ctx, x, weight, bias, Window.of(axes, stride, padding, dilation, x.shape[-axes - 1]))
+    return convolve(
+        ctx, x, weight, bias, Window.of(axes, stride, padding, dilation, x.shape[-axes - 1])
+    )
 
 
-def named_padding(ctx: ConversionContext, weight: Any, stride: Any, padding: str, dilation: Any, groups: int) -> Window:
-    """ "valid" pads nothing; "same" keeps the size at stride 1, the odd element of the padding behind."""
+def named_padding(
+    ctx: ConversionContext, weight: Any, stride: Any, padding: str, dilation: Any, groups: int
+) -> Window:
+    """ "valid" pads nothing; "same" keeps the size at stride 1, the odd element of the padding
+    behind.
+    """
     axes = kernel_axes(ctx, weight)
     dilation = filled(dilation, axes)
-    whole = [d * (k - 1) if padding == "same" else 0 for d, k in zip(dilation, weight.shape[2:], strict=True)]
-    return Window(filled(stride, axes), [n // 2 for n in whole], [n - n // 2 for n in whole], dilation, groups)
+    whole = [
+        d * (k - 1) if padding == "same" else 0
+        for d, k in zip(dilation, weight.shape[2:], strict=True)
+    ]
+    return Window(
+        filled(stride, axes), [n // 2 for n in whole], [n - n // 2 for n in whole], dilation, groups
+    )
 
 
 def convolve(ctx: ConversionContext, x: Any, weight: Any, bias: Any, window: Window) -> Any:
-    """One layer; x of (N,) C and spatial axes, weight (K, C/groups, ...), or transposed (C, K/groups, ...)."""
+    """One layer; x of (N,) C and spatial axes, weight (K, C/groups, ...), or transposed (C,
+    K/groups, ...).
+    """
     axes = kernel_axes(ctx, weight)
     image, undo = as_image(ctx, x, axes)
-    layer = _transposed(ctx, image, weight, bias, window) if window.extra is not None else (
-        _direct(ctx, image, weight, bias, window)
-    )  # fmt: skip
+    layer = (
+        _transposed(ctx, image, weight, bias, window)
+        if window.extra is not None
+        else (_direct(ctx, image, weight, bias, window))
+    )
     return undo(layer.get_output(0))
 
 
@@ -203,11 +308,16 @@ def _direct(ctx: ConversionContext, x: Any, weight: Any, bias: Any, window: Wind
 
 
 def _transposed(ctx: ConversionContext, x: Any, weight: Any, bias: Any, window: Window) -> Any:
-    """Output padding is less cropping behind; what cropping cannot give, zeros behind the kernel do: they add rows
-    that nothing reaches."""
-    if any(d > 1 for d in window.dilation) and (isinstance(weight, torch.Tensor) or max(window.stride) > 1):
+    """Output padding is less cropping behind; what cropping cannot give, zeros behind the kernel
+    do: they add rows that nothing reaches.
+    """
+    if any(d > 1 for d in window.dilation) and (
+        isinstance(weight, torch.Tensor) or max(window.stride) > 1
+    ):
         weight, window = _spread(weight, window)
-    missing = [max(extra - after, 0) for extra, after in zip(window.extra or [], window.after, strict=True)]
+    missing = [
+        max(extra - after, 0) for extra, after in zip(window.extra or [], window.after, strict=True)
+    ]
     weight = _lengthened(ctx, weight, missing)
     after = [a - e + m for a, e, m in zip(window.after, window.extra or [], missing, strict=True)]
     shape = list(weight.shape[2:])
@@ -225,16 +335,21 @@ def _transposed(ctx: ConversionContext, x: Any, weight: Any, bias: Any, window: 
 
 
 def _spread(weight: Any, window: Window) -> tuple[Any, Window]:
-    """A dilated kernel written out with its zeros: TensorRT builds no deconvolution with stride and dilation."""
+    """A dilated kernel written out with its zeros: TensorRT builds no deconvolution with stride and
+    dilation.
+    """
     if not isinstance(weight, torch.Tensor):
         raise Unconvertible(
-            "TensorRT has no deconvolution with stride and dilation, unless the weight is known at build time"
+            "TensorRT has no deconvolution with stride and dilation, unless the weight is known at"
+            " build time"
         )
     lengths = [d * (k - 1) + 1 for d, k in zip(window.dilation, weight.shape[2:], strict=True)]
     spread = weight.new_zeros(*weight.shape[:2], *lengths)
     holes = tuple(slice(None, None, d) for d in (1, 1, *window.dilation))
     spread[holes] = weight
-    plain = Window(window.stride, window.before, window.after, [1] * len(lengths), window.groups, window.extra)
+    plain = Window(
+        window.stride, window.before, window.after, [1] * len(lengths), window.groups, window.extra
+    )
     return spread, plain
 
 
@@ -246,8 +361,12 @@ def _lengthened(ctx: ConversionContext, weight: Any, missing: Sequence[int]) -> 
     return torch.nn.functional.pad(weight, [n for count in reversed(missing) for n in (0, count)])
 
 
-def _add(ctx: ConversionContext, method: Any, x: Any, weight: Any, bias: Any, maps: int, window: Window) -> Any:
-    """The layer, its kernel and bias given as weights where they are static and as inputs where not."""
+def _add(
+    ctx: ConversionContext, method: Any, x: Any, weight: Any, bias: Any, maps: int, window: Window
+) -> Any:
+    """The layer, its kernel and bias given as weights where they are static and as inputs where
+    not.
+    """
     dtype = ctx.dtype(x)
     shape = with_unit(list(weight.shape[2:]), 1)
     kernel = ctx.weights.of(weight.to(dtype)) if isinstance(weight, torch.Tensor) else trt.Weights()

@@ -1,4 +1,6 @@
-"""Counting and finding: one_hot, bucketize, searchsorted, and what has a size that the data decides."""
+"""Counting and finding: one_hot, bucketize, searchsorted, and what has a size that the data
+decides.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,10 @@ from builder.engine.flavour import trt
 def _classes_known(ctx: ConversionContext, args: SimpleNamespace) -> str | None:
     """with num_classes"""
     if args.num_classes < 0:
-        return "one_hot without num_classes has as many columns as the greatest value says, which is not known before"
+        return (
+            "one_hot without num_classes has as many columns as the greatest value says, which is"
+            " not known before"
+        )
     return None
 
 
@@ -35,12 +40,18 @@ def one_hot(ctx: ConversionContext, node: Any, x: Any, classes: int) -> Any:
 
 
 def _places(ctx: ConversionContext, sequence: Any, values: Any, right: bool, int32: bool) -> Any:
-    """[*, m]: how many of sequence [*, n] come before each of values [*, m]; NaN comes last, as torch sorts it."""
+    """[*, m]: how many of sequence [*, n] come before each of values [*, m]; NaN comes last, as
+    torch sorts it.
+    """
     dtype = torch.int32 if int32 else torch.int64
     operation, negate = ("GREATER", False) if right else ("LESS", True)
     rank = ctx.rank(values)
     column = ctx.unsqueeze(values, [rank])
-    row = ctx.at_rank(sequence, rank + 1) if ctx.rank(sequence) == 1 else ctx.unsqueeze(sequence, [rank - 1])
+    row = (
+        ctx.at_rank(sequence, rank + 1)
+        if ctx.rank(sequence) == 1
+        else ctx.unsqueeze(sequence, [rank - 1])
+    )
     after = comparison(ctx, operation, negate, row, column)
     sizes = [*ctx.sizes(values), ctx.size(sequence, ctx.rank(sequence) - 1)]
     before = ctx.cast(ctx.set_sizes(ctx.unary("NOT", ctx.set_sizes(after, sizes)), sizes), dtype)
@@ -51,19 +62,27 @@ _OUT = "*, bool out_int32=False, bool right=False"
 
 
 @converter(f"aten::bucketize.Tensor(Tensor self, Tensor boundaries, {_OUT}) -> Tensor")
-def bucketize(ctx: ConversionContext, node: Any, x: Any, boundaries: Any, int32: bool, right: bool) -> Any:
+def bucketize(
+    ctx: ConversionContext, node: Any, x: Any, boundaries: Any, int32: bool, right: bool
+) -> Any:
     """How many boundaries are below each value (with right: below or equal)"""
     return _flat_places(ctx, boundaries, x, right, int32)
 
 
-def _flat_places(ctx: ConversionContext, sequence: Any, values: Any, right: bool, int32: bool) -> Any:
+def _flat_places(
+    ctx: ConversionContext, sequence: Any, values: Any, right: bool, int32: bool
+) -> Any:
     if ctx.rank(values):
         return _places(ctx, sequence, values, right, int32)
     return ctx.reshape(_places(ctx, sequence, ctx.reshape(values, [1]), right, int32), [])
 
 
-@converter(f"aten::bucketize.Scalar(Scalar self, Tensor boundaries, {_OUT}) -> Tensor", dynamic=("self",))
-def bucketize_scalar(ctx: ConversionContext, node: Any, x: Any, boundaries: Any, int32: bool, right: bool) -> Any:
+@converter(
+    f"aten::bucketize.Scalar(Scalar self, Tensor boundaries, {_OUT}) -> Tensor", dynamic=("self",)
+)
+def bucketize_scalar(
+    ctx: ConversionContext, node: Any, x: Any, boundaries: Any, int32: bool, right: bool
+) -> Any:
     """bucketize of one number"""
     return _flat_places(ctx, boundaries, ctx.tensor(x), right, int32)
 
@@ -73,17 +92,36 @@ _SORTED = f"{_OUT}, str? side=None, Tensor? sorter=None"
 
 @converter(f"aten::searchsorted.Tensor(Tensor sorted_sequence, Tensor self, {_SORTED}) -> Tensor")
 def searchsorted(
-    ctx: ConversionContext, node: Any, sequence: Any, x: Any, int32: bool, right: bool, side: str | None, sorter: Any
+    ctx: ConversionContext,
+    node: Any,
+    sequence: Any,
+    x: Any,
+    int32: bool,
+    right: bool,
+    side: str | None,
+    sorter: Any,
 ) -> Any:
-    """Where each value would go into the sorted last axis of sequence, before (or with right, behind) its equals"""
+    """Where each value would go into the sorted last axis of sequence, before (or with right,
+    behind) its equals
+    """
     if sorter is not None:
         sequence = element_gathered(ctx, sequence, sorter, ctx.rank(sequence) - 1)
     return _flat_places(ctx, sequence, x, right or side == "right", int32)
 
 
-@converter(f"aten::searchsorted.Scalar(Tensor sorted_sequence, Scalar self, {_SORTED}) -> Tensor", dynamic=("self",))
+@converter(
+    f"aten::searchsorted.Scalar(Tensor sorted_sequence, Scalar self, {_SORTED}) -> Tensor",
+    dynamic=("self",),
+)
 def searchsorted_scalar(
-    ctx: ConversionContext, node: Any, sequence: Any, x: Any, int32: bool, right: bool, side: str | None, sorter: Any
+    ctx: ConversionContext,
+    node: Any,
+    sequence: Any,
+    x: Any,
+    int32: bool,
+    right: bool,
+    side: str | None,
+    sorter: Any,
 ) -> Any:
     """searchsorted of one number"""
     return searchsorted(ctx, node, sequence, ctx.tensor(x), int32, right, side, sorter)
@@ -110,7 +148,11 @@ def nonzero_numpy(ctx: ConversionContext, node: Any, x: Any) -> list[Any]:
     return [taken(ctx, places, 1, axis) for axis in range(ctx.rank(x))]
 
 
-@converter("aten::masked_select(Tensor self, Tensor mask) -> Tensor", when=nonzero.data_dependent, note=_DATA)
+@converter(
+    "aten::masked_select(Tensor self, Tensor mask) -> Tensor",
+    when=nonzero.data_dependent,
+    note=_DATA,
+)
 def masked_select(ctx: ConversionContext, node: Any, x: Any, mask: Any) -> Any:
     """The values where mask is true, in order"""
     sizes = broadcast_sizes(ctx, [x, mask])

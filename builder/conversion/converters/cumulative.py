@@ -23,7 +23,9 @@ Combine = Callable[[Any, Any], Any]
 
 @converter("aten::cumsum(Tensor self, int dim, *, ScalarType? dtype=None) -> Tensor")
 def cumsum(ctx: ConversionContext, node: Any, x: Any, dim: int, dtype: int | None) -> Any:
-    """The sum of all elements up to each, along an axis: ICumulativeLayer, or doubling steps on 8.6, which has none"""
+    """The sum of all elements up to each, along an axis: ICumulativeLayer, or doubling steps on
+    8.6, which has none
+    """
     x = accumulated(ctx, x, dtype)
     if ctx.rank(x) == 0:
         return x
@@ -46,8 +48,9 @@ def cumprod(ctx: ConversionContext, node: Any, x: Any, dim: int, dtype: int | No
 
 
 def scanned(ctx: ConversionContext, x: Any, axis: int, neutral: float, combine: Combine) -> Any:
-    """Each element combined with all before it, as Hillis and Steele scan: with the tensor itself moved by 1, 2, 4, ...
-    places, log2 of the length times."""
+    """Each element combined with all before it, as Hillis and Steele scan: with the tensor itself
+    moved by 1, 2, 4, ... places, log2 of the length times.
+    """
     length = at_most(ctx, ctx.size(x, axis))
     if length is None:
         raise Unconvertible(f"the length of axis {axis} is not bounded by the profiles")
@@ -69,8 +72,10 @@ def moved(ctx: ConversionContext, x: Any, axis: int, places: int, fill: float) -
 
 
 def _picked(ctx: ConversionContext, x: Any, axis: int, places: int, fill: float) -> Any:
-    """The same in the body of a loop on 8.6, by numbers that are known outside: joined to what comes in, the builder
-    stops where another axis varies ("remainder_last_tensor_map", Myelin's loop_unroll.cpp)."""
+    """The same in the body of a loop on 8.6, by numbers that are known outside: joined to what
+    comes in, the builder stops where another axis varies ("remainder_last_tensor_map", Myelin's
+    loop_unroll.cpp).
+    """
     size = ctx.size(x, axis)
     behind = torch.arange(at_most(ctx, size) or 0) - places
     stayed: Any = (behind >= 0).reshape([-1 if a == axis else 1 for a in range(ctx.rank(x))])
@@ -78,4 +83,6 @@ def _picked(ctx: ConversionContext, x: Any, axis: int, places: int, fill: float)
     if isinstance(size, DynamicScalar):
         stayed = sliced(ctx, ctx.constant(stayed), axis, 0, size)
         source = sliced(ctx, ctx.constant(source), 0, 0, size)
-    return ctx.copy_sizes(x, choose(ctx, stayed, gathered(ctx, x, source, axis), fill, ctx.dtype(x)))
+    return ctx.copy_sizes(
+        x, choose(ctx, stayed, gathered(ctx, x, source, axis), fill, ctx.dtype(x))
+    )

@@ -1,4 +1,6 @@
-"""Quantised tensors of torch, where nothing but `dequantize` reads them: the pair is a fake quantisation."""
+"""Quantised tensors of torch, where nothing but `dequantize` reads them: the pair is a fake
+quantisation.
+"""
 
 from __future__ import annotations
 
@@ -9,15 +11,21 @@ from builder.conversion.context import ConversionContext
 from builder.conversion.converters import quantize
 from builder.conversion.registry import converter
 
-UNPACKED = "export the module as it was trained, before torch.ao.quantization.convert packs it for the CPU"
+UNPACKED = (
+    "export the module as it was trained, before torch.ao.quantization.convert packs it for the CPU"
+)
 
 RANGES = {12: (-128, 127), 13: (0, 255)}
-"""By torch.qint8 and torch.quint8 as TorchScript writes a dtype (c10::ScalarType), the integers that it holds."""
+"""By torch.qint8 and torch.quint8 as TorchScript writes a dtype (c10::ScalarType), the integers
+that it holds.
+"""
 
 
 def _only_dequantised(ctx: ConversionContext, call: SimpleNamespace) -> str | None:
     """Refuses arithmetic on the integers: packed int8 kernels are torch's own."""
-    others = [use.user.kind() for use in ctx.node.output().uses() if use.user.kind() != "aten::dequantize"]
+    others = [
+        use.user.kind() for use in ctx.node.output().uses() if use.user.kind() != "aten::dequantize"
+    ]
     if others:
         return f"{others[0]} computes on a quantised tensor of torch; {UNPACKED}"
     if call.dtype not in RANGES:
@@ -26,9 +34,10 @@ def _only_dequantised(ctx: ConversionContext, call: SimpleNamespace) -> str | No
 
 
 @converter(
-    "aten::quantize_per_tensor(Tensor self, float scale, int zero_point, ScalarType dtype) -> Tensor",
-    "aten::quantize_per_tensor.tensor_qparams(Tensor self, Tensor scale, Tensor zero_point, ScalarType dtype) "
-    "-> Tensor",
+    "aten::quantize_per_tensor(Tensor self, float scale, int zero_point, ScalarType dtype) ->"
+    " Tensor",
+    "aten::quantize_per_tensor.tensor_qparams(Tensor self, Tensor scale, Tensor zero_point,"
+    " ScalarType dtype) -> Tensor",
     constants=("self", "scale", "zero_point"),
     dynamic=("scale", "zero_point"),
     when=_only_dequantised,
@@ -41,13 +50,16 @@ def per_tensor(ctx: ConversionContext, node: Any, x: Any, scale: Any, zero: Any,
 
 
 @converter(
-    "aten::quantize_per_channel(Tensor self, Tensor scales, Tensor zero_points, int axis, ScalarType dtype) -> Tensor",
+    "aten::quantize_per_channel(Tensor self, Tensor scales, Tensor zero_points, int axis,"
+    " ScalarType dtype) -> Tensor",
     constants=("self", "scales", "zero_points"),
     when=_only_dequantised,
     note="where only `dequantize` reads it",
     folds=False,
 )
-def per_channel(ctx: ConversionContext, node: Any, x: Any, scale: Any, zero: Any, axis: int, dtype: int) -> Any:
+def per_channel(
+    ctx: ConversionContext, node: Any, x: Any, scale: Any, zero: Any, axis: int, dtype: int
+) -> Any:
     """With the dequantize behind it: fake_quantize_per_channel_affine over the dtype's range"""
     return quantize.per_channel(ctx, node, x, scale.float(), zero.int(), axis, *RANGES[dtype])
 

@@ -30,27 +30,41 @@ def _too_many(ctx: ConversionContext, call: Any) -> str | None:
         ranges = ctx.ranges()
         known = boxes.expr.free_symbols <= set(ranges)
         boxes = int(boxes.expr.subs({s: r[1] for s, r in ranges.items()})) if known else 0
-    return f"INMSLayer looks at {MOST_BOXES} boxes at most, here are up to {boxes}" if boxes > MOST_BOXES else None
+    return (
+        f"INMSLayer looks at {MOST_BOXES} boxes at most, here are up to {boxes}"
+        if boxes > MOST_BOXES
+        else None
+    )
 
 
 @converter(
     "torchvision::nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
     when=(_absent, _too_many),
-    note="boxes of equal score may come in another order; the number of boxes kept depends on the data",
+    note=(
+        "boxes of equal score may come in another order; the number of boxes kept depends on the"
+        " data"
+    ),
 )
 def nms(ctx: ConversionContext, node: Any, boxes: Any, scores: Any, threshold: float) -> Any:
-    """The boxes that no better one overlaps by more than the threshold, by falling score; one INMSLayer"""
+    """The boxes that no better one overlaps by more than the threshold, by falling score; one
+    INMSLayer
+    """
     count = ctx.scalar(ctx.tensor(ctx.size(boxes, 0))) if boxes.shape[0] < 0 else boxes.shape[0]
-    most = ctx.reshape(ctx.cast(count.tensor, torch.int32), []) if isinstance(count, DynamicScalar) else (
-        ctx.constant(torch.tensor(count, dtype=torch.int32))
-    )  # fmt: skip
+    most = (
+        ctx.reshape(ctx.cast(count.tensor, torch.int32), [])
+        if isinstance(count, DynamicScalar)
+        else (ctx.constant(torch.tensor(count, dtype=torch.int32)))
+    )
     layer = ctx.net.add_nms(ctx.unsqueeze(boxes, [0]), ctx.unsqueeze(scores, [0, 2]), most)
     layer.bounding_box_format = trt.BoundingBoxFormat.CORNER_PAIRS
     layer.topk_box_limit = MOST_BOXES
     layer.set_input(3, ctx.constant(torch.tensor(threshold, dtype=torch.float32)))
-    layer.set_input(4, ctx.constant(torch.tensor(torch.finfo(torch.float32).min)))  # its own default drops scores <= 0
+    # its own default drops scores <= 0
+    layer.set_input(4, ctx.constant(torch.tensor(torch.finfo(torch.float32).min)))
     rows = layer.get_output(0)
-    kept = ctx.net.add_gather(rows, ctx.constant(torch.tensor(2, dtype=torch.int32)), 1).get_output(0)
+    kept = ctx.net.add_gather(rows, ctx.constant(torch.tensor(2, dtype=torch.int32)), 1).get_output(
+        0
+    )
     ctx.set_sizes(kept, [sympy.Symbol(f"{kept.name}[0]", integer=True, nonnegative=True)])
     return ctx.cast(kept, torch.int64)
 
@@ -58,20 +72,35 @@ def nms(ctx: ConversionContext, node: Any, boxes: Any, scores: Any, threshold: f
 def _adaptive(ctx: ConversionContext, call: Any) -> str | None:
     if call.sampling_ratio > 0:
         return None
-    return "without a sampling_ratio each box has its own number of samples, which no network's shapes can follow"
+    return (
+        "without a sampling_ratio each box has its own number of samples, which no network's shapes"
+        " can follow"
+    )
 
 
 @converter(
-    "torchvision::roi_align(Tensor input, Tensor rois, float spatial_scale, SymInt pooled_height, SymInt pooled_width, "
-    "int sampling_ratio, bool aligned) -> Tensor",
+    "torchvision::roi_align(Tensor input, Tensor rois, float spatial_scale, SymInt pooled_height,"
+    " SymInt pooled_width, int sampling_ratio, bool aligned) -> Tensor",
     when=_adaptive,
-    note="needs a sampling_ratio; composed of a gather of the boxes' images, a grid sample and a mean",
+    note=(
+        "needs a sampling_ratio; composed of a gather of the boxes' images, a grid sample and a"
+        " mean"
+    ),
 )
 def roi_align(
-    ctx: ConversionContext, node: Any, x: Any, rois: Any, scale: float, height: int, width: int, ratio: int,
+    ctx: ConversionContext,
+    node: Any,
+    x: Any,
+    rois: Any,
+    scale: float,
+    height: int,
+    width: int,
+    ratio: int,
     aligned: bool,
-) -> Any:  # fmt: skip
-    """The mean of ratio x ratio bilinear samples in each cell of each box (image, x1, y1, x2, y2)"""
+) -> Any:
+    """The mean of ratio x ratio bilinear samples in each cell of each box (image, x1, y1, x2,
+    y2)
+    """
     image = ctx.cast(_column(ctx, rois, 0), torch.int32)
     images = ctx.net.add_gather(x, ctx.squeeze(image, [1]), 0).get_output(0)
     ctx.set_sizes(images, [ctx.expr(rois, 0), *ctx.exprs(x)[1:]])
@@ -85,7 +114,9 @@ def roi_align(
         raise Unconvertible("this TensorRT has no grid sample")
     layer.sample_mode, layer.align_corners = trt.SampleMode.CLAMP, True
     samples = ctx.set_sizes(layer.get_output(0), [boxes, x.shape[1], *full[1:3]])
-    inside = ctx.elementwise("AND", ctx.unsqueeze(inside_y, [1, 3]), ctx.unsqueeze(inside_x, [1, 2]))
+    inside = ctx.elementwise(
+        "AND", ctx.unsqueeze(inside_y, [1, 3]), ctx.unsqueeze(inside_x, [1, 2])
+    )
     samples = choose(ctx, inside, samples, 0.0, ctx.dtype(x))
     cells = ctx.reshape(samples, [boxes, x.shape[1], height, ratio, width, ratio])
     return reduce(ctx, "AVG", cells, [3, 5], False)
@@ -98,15 +129,26 @@ def _column(ctx: ConversionContext, rois: Any, index: int) -> Any:
 
 
 def _places(
-    ctx: ConversionContext, rois: Any, columns: tuple[int, int], scale: float, cells: int, ratio: int, aligned: bool,
+    ctx: ConversionContext,
+    rois: Any,
+    columns: tuple[int, int],
+    scale: float,
+    cells: int,
+    ratio: int,
+    aligned: bool,
     length: Any,
-) -> tuple[Any, Any]:  # fmt: skip
-    """Where the samples of one axis lie, [boxes, cells * ratio], in grid sampling's -1 to 1, and which count at all.
+) -> tuple[Any, Any]:
+    """Where the samples of one axis lie, [boxes, cells * ratio], in grid sampling's -1 to 1, and
+    which count at all.
 
-    Source: torchvision's roi_align_common.h: places beyond one pixel outside weigh nothing, nearer ones are clamped.
+    Source: torchvision's roi_align_common.h: places beyond one pixel outside weigh nothing, nearer
+    ones are clamped.
     """
     shift = 0.5 if aligned else 0.0
-    start, end = (combine(ctx, "SUB", combine(ctx, "PROD", _column(ctx, rois, c), scale), shift) for c in columns)
+    start, end = (
+        combine(ctx, "SUB", combine(ctx, "PROD", _column(ctx, rois, c), scale), shift)
+        for c in columns
+    )
     extent = combine(ctx, "SUB", end, start)
     extent = extent if aligned else combine(ctx, "MAX", extent, 1.0)
     steps = (torch.arange(cells * ratio, dtype=torch.float32) + 0.5) / (cells * ratio)

@@ -1,4 +1,6 @@
-"""Diagonals and triangles of matrices; on the flat matrix a diagonal is a slice with steps of width + 1."""
+"""Diagonals and triangles of matrices; on the flat matrix a diagonal is a slice with steps of width
++ 1.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ def matrix_last(ctx: ConversionContext, x: Any, first: int, second: int) -> tupl
     return permuted(ctx, x, order), [order.index(axis) for axis in range(len(order))]
 
 
-def diagonal_span(ctx: ConversionContext, height: Size, width: Size, offset: int) -> tuple[Size, Size]:
+def diagonal_span(
+    ctx: ConversionContext, height: Size, width: Size, offset: int
+) -> tuple[Size, Size]:
     """Where a diagonal starts in the flat matrix, and how long it is."""
     below = ctx.arithmetic("sub", height, max(-offset, 0))
     right = ctx.arithmetic("sub", width, max(offset, 0))
@@ -35,7 +39,9 @@ def diagonal_span(ctx: ConversionContext, height: Size, width: Size, offset: int
 
 
 @converter("aten::diagonal(Tensor(a) self, int offset=0, int dim1=0, int dim2=1) -> Tensor(a)")
-def diagonal(ctx: ConversionContext, node: Any, x: Any, offset: int, first: int, second: int) -> Any:
+def diagonal(
+    ctx: ConversionContext, node: Any, x: Any, offset: int, first: int, second: int
+) -> Any:
     """The values at row i, column i + offset of the matrix of two axes, as a new last axis"""
     x, _ = matrix_last(ctx, x, first, second)
     *lead, height, width = ctx.sizes(x)
@@ -45,15 +51,20 @@ def diagonal(ctx: ConversionContext, node: Any, x: Any, offset: int, first: int,
 
 
 @converter("aten::diag_embed(Tensor self, int offset=0, int dim1=-2, int dim2=-1) -> Tensor")
-def diag_embed(ctx: ConversionContext, node: Any, x: Any, offset: int, first: int, second: int) -> Any:
+def diag_embed(
+    ctx: ConversionContext, node: Any, x: Any, offset: int, first: int, second: int
+) -> Any:
     """The last axis as a diagonal of a square matrix of zeros, which has the axes dim1 and dim2"""
     *lead, length = ctx.sizes(x)
     side = ctx.arithmetic("add", length, abs(offset))
-    wide = padded(ctx, ctx.unsqueeze(x, [len(lead) + 1]), [0, side], "constant")  # rows of side + 1 shift by one each
+    # rows of side + 1 shift by one each
+    wide = padded(ctx, ctx.unsqueeze(x, [len(lead) + 1]), [0, side], "constant")
     flat = ctx.reshape(wide, [*lead, ctx.arithmetic("mul", length, ctx.arithmetic("add", side, 1))])
     start, _ = diagonal_span(ctx, side, side, offset)
     behind = ctx.arithmetic(
-        "sub", ctx.arithmetic("mul", side, side), ctx.arithmetic("add", start, ctx.size(flat, len(lead)))
+        "sub",
+        ctx.arithmetic("mul", side, side),
+        ctx.arithmetic("add", start, ctx.size(flat, len(lead))),
     )
     square = ctx.reshape(padded(ctx, flat, [start, behind], "constant"), [*lead, side, side])
     rank = len(lead) + 2
@@ -63,13 +74,20 @@ def diag_embed(ctx: ConversionContext, node: Any, x: Any, offset: int, first: in
 def _inserted(rank: int, first: int, second: int) -> list[int]:
     """The order that puts the last two axes at two places, the others around them."""
     others = iter(range(rank - 2))
-    return [rank - 2 if axis == first else rank - 1 if axis == second else next(others) for axis in range(rank)]
+    return [
+        rank - 2 if axis == first else rank - 1 if axis == second else next(others)
+        for axis in range(rank)
+    ]
 
 
 @converter("aten::diag(Tensor self, int diagonal=0) -> Tensor")
 def diag(ctx: ConversionContext, node: Any, x: Any, offset: int) -> Any:
     """A vector as the diagonal of a matrix; of a matrix, its diagonal"""
-    return diag_embed(ctx, node, x, offset, 0, 1) if ctx.rank(x) == 1 else diagonal(ctx, node, x, offset, 0, 1)
+    return (
+        diag_embed(ctx, node, x, offset, 0, 1)
+        if ctx.rank(x) == 1
+        else diagonal(ctx, node, x, offset, 0, 1)
+    )
 
 
 def left_of(ctx: ConversionContext, x: Any, offset: Size) -> Any:
@@ -103,8 +121,9 @@ def triu(ctx: ConversionContext, node: Any, x: Any, offset: Size) -> Any:
 
 
 def _selected(ctx: ConversionContext, x: Any, mask: Any, a: Any, b: Any) -> Any:
-    """a or b; a matrix of one value need not be written out, the mask has its size. (8.6's engine answered with finite
-    numbers where a select read a -inf that was written out.)"""
+    """a or b; a matrix of one value need not be written out, the mask has its size. (8.6's engine
+    answered with finite numbers where a select read a -inf that was written out.)
+    """
     if ctx.rank(x) == 2:
         a, b = (t if ctx.facts(t).splat is None else ctx.facts(t).splat for t in (a, b))
     result = ctx.net.add_select(mask, a, b).get_output(0)

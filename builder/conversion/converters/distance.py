@@ -12,17 +12,24 @@ from builder.conversion.registry import converter
 
 
 @converter("aten::cosine_similarity(Tensor x1, Tensor x2, int dim=1, float eps=1e-08) -> Tensor")
-def cosine_similarity(ctx: ConversionContext, node: Any, a: Any, b: Any, dim: int, eps: float) -> Any:
+def cosine_similarity(
+    ctx: ConversionContext, node: Any, a: Any, b: Any, dim: int, eps: float
+) -> Any:
     """The sum of the products of a and b, each over the larger of its norm and eps"""
     a, b = ctx.operands(floating(ctx, a), floating(ctx, b))
     axes = [ctx.axis(a, dim)] if ctx.rank(a) else []
     a, b = (as_long(ctx, t, other, axes) for t, other in ((a, b), (b, a)))
-    units = [combine(ctx, "DIV", t, combine(ctx, "MAX", vector_norm(ctx, t, 2, axes, True), eps)) for t in (a, b)]
+    units = [
+        combine(ctx, "DIV", t, combine(ctx, "MAX", vector_norm(ctx, t, 2, axes, True), eps))
+        for t in (a, b)
+    ]
     return reduce(ctx, "SUM", combine(ctx, "PROD", *units), axes, False)
 
 
 def as_long(ctx: ConversionContext, x: Any, other: Any, axes: list[int]) -> Any:
-    """x with these axes broadcast to the other's length: the norm is that of the broadcast vector."""
+    """x with these axes broadcast to the other's length: the norm is that of the broadcast
+    vector.
+    """
     sizes: list[Any] = [-1] * ctx.rank(x)
     for axis in axes:
         own, wanted = ctx.size(x, axis), ctx.size(other, axis)
@@ -36,8 +43,13 @@ def dist(ctx: ConversionContext, node: Any, a: Any, b: Any, p: float) -> Any:
     return vector_norm(ctx, combine(ctx, "SUB", a, b), p, None, False)
 
 
-@converter("aten::pairwise_distance(Tensor x1, Tensor x2, float p=2, float eps=1e-06, bool keepdim=False) -> Tensor")
-def pairwise_distance(ctx: ConversionContext, node: Any, a: Any, b: Any, p: float, eps: float, keepdim: bool) -> Any:
+@converter(
+    "aten::pairwise_distance(Tensor x1, Tensor x2, float p=2, float eps=1e-06, bool keepdim=False)"
+    " -> Tensor"
+)
+def pairwise_distance(
+    ctx: ConversionContext, node: Any, a: Any, b: Any, p: float, eps: float, keepdim: bool
+) -> Any:
     """The p-norm of a - b + eps along the last axis"""
     difference = combine(ctx, "SUM", combine(ctx, "SUB", a, b), eps)
     return vector_norm(ctx, difference, p, [ctx.rank(difference) - 1], keepdim)
@@ -46,9 +58,14 @@ def pairwise_distance(ctx: ConversionContext, node: Any, a: Any, b: Any, p: floa
 @converter(
     "aten::cdist(Tensor x1, Tensor x2, float p=2., int? compute_mode=None) -> Tensor",
     "aten::_cdist_forward(Tensor x1, Tensor x2, float p, int? compute_mode) -> Tensor",
-    note="from the differences themselves (P R M values), which are exact where PyTorch's matrix product cancels",
+    note=(
+        "from the differences themselves (P R M values), which are exact where PyTorch's matrix"
+        " product cancels"
+    ),
 )
-def cdist(ctx: ConversionContext, node: Any, a: Any, b: Any, p: float, compute_mode: int | None) -> Any:
+def cdist(
+    ctx: ConversionContext, node: Any, a: Any, b: Any, p: float, compute_mode: int | None
+) -> Any:
     """The p-norm of the difference of every row of a with every row of b"""
     a, b = ctx.operands(a, b)
     rank = ctx.rank(a)

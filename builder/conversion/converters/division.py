@@ -38,7 +38,9 @@ def true_quotient(ctx: ConversionContext, x: Any, other: Any) -> Any:
     constants=("self", "other"),
     dynamic=("other",),
 )
-def divide_rounded(ctx: ConversionContext, node: Any, x: Any, other: Any, rounding_mode: str | None) -> Any:
+def divide_rounded(
+    ctx: ConversionContext, node: Any, x: Any, other: Any, rounding_mode: str | None
+) -> Any:
     """self / other without its fraction ("trunc"), or the next whole number below ("floor")"""
     if rounding_mode is None:
         return true_quotient(ctx, x, other)
@@ -49,7 +51,11 @@ def truncated_quotient(ctx: ConversionContext, x: Any, other: Any) -> Any:
     """The quotient towards zero; DIV of integers is that already, as in C."""
     dtype = ctx.promoted(x, other)
     quotient = ctx.elementwise("DIV", *ctx.operands(x, other, dtype=computed_in(dtype)))
-    return truncated(ctx, quotient) if dtype.is_floating_point else settle(ctx, quotient, computed_in(dtype), dtype)
+    return (
+        truncated(ctx, quotient)
+        if dtype.is_floating_point
+        else settle(ctx, quotient, computed_in(dtype), dtype)
+    )
 
 
 def floored_quotient(ctx: ConversionContext, x: Any, other: Any) -> Any:
@@ -121,20 +127,26 @@ def power_of_two(divisor: Any) -> bool:
 def floored(ctx: ConversionContext, x: Any, other: Any) -> tuple[Any, Any]:
     """Quotient towards minus infinity and rest of floats, in float32.
 
-    7 / -0.7 is -10 when rounded, but -0.7 is a little less in size, so the floor is -11: the rest x - q other, exact by
-    `exact_rest`, has the wrong sign then, and tells.
+    7 / -0.7 is -10 when rounded, but -0.7 is a little less in size, so the floor is -11: the rest x
+    - q other, exact by `exact_rest`, has the wrong sign then, and tells.
     """
     a, b = ctx.operands(x, other, dtype=torch.float32)
     quotient = ctx.elementwise("FLOOR_DIV", a, b)
     found = exact_rest(ctx, a, quotient, b)
     over = less(ctx, ctx.elementwise("PROD", ctx.unary("SIGN", found), ctx.unary("SIGN", b)), 0.0)
     smaller = ctx.elementwise("SUB", quotient, ctx.like_scalar(quotient, 1.0))
-    return choose(ctx, over, smaller, quotient), choose(ctx, over, ctx.elementwise("SUM", found, b), found)
+    return choose(ctx, over, smaller, quotient), choose(
+        ctx, over, ctx.elementwise("SUM", found, b), found
+    )
 
 
 def exact_rest(ctx: ConversionContext, a: Any, quotient: Any, b: Any) -> Any:
-    """a - quotient b, each factor split into halves of 12 bits, whose products are exact (Veltkamp, Dekker)."""
-    high = ctx.unary("ROUND", ctx.elementwise("PROD", quotient, ctx.like_scalar(quotient, 2.0**-12)))
+    """a - quotient b, each factor split into halves of 12 bits, whose products are exact (Veltkamp,
+    Dekker).
+    """
+    high = ctx.unary(
+        "ROUND", ctx.elementwise("PROD", quotient, ctx.like_scalar(quotient, 2.0**-12))
+    )
     high = ctx.elementwise("PROD", high, ctx.like_scalar(high, 2.0**12))
     low = ctx.elementwise("SUB", quotient, high)
     swollen = ctx.elementwise("PROD", b, ctx.like_scalar(b, 2.0**12 + 1))

@@ -1,4 +1,6 @@
-"""torch.einsum: a matrix product where the equation is one, else an IEinsumLayer for each pair of operands."""
+"""torch.einsum: a matrix product where the equation is one, else an IEinsumLayer for each pair of
+operands.
+"""
 
 from __future__ import annotations
 
@@ -18,19 +20,26 @@ from builder.conversion.registry import converter
 
 @dataclass(frozen=True)
 class Equation:
-    """Subscripts of each operand and of the result, one letter an axis: no ellipsis, nothing implied."""
+    """Subscripts of each operand and of the result, one letter an axis: no ellipsis, nothing
+    implied.
+    """
 
     terms: list[str]
     result: str
 
 
 def parsed(equation: str, ranks: Sequence[int]) -> Equation:
-    """The equation with ellipses written out, and a missing right side in einsum's order. Source: torch.einsum."""
+    """The equation with ellipses written out, and a missing right side in einsum's order. Source:
+    torch.einsum.
+    """
     left, arrow, right = equation.replace(" ", "").partition("->")
     terms = left.split(",")
     used = {c for c in equation if c.isalpha()}
     spare = [c for c in string.ascii_letters if c not in used]
-    longest = max((n - len(t.replace("...", "")) for t, n in zip(terms, ranks, strict=True) if "..." in t), default=0)
+    longest = max(
+        (n - len(t.replace("...", "")) for t, n in zip(terms, ranks, strict=True) if "..." in t),
+        default=0,
+    )
     dots = "".join(spare[:longest])
     full = [_written_out(t, n, dots) for t, n in zip(terms, ranks, strict=True)]
     if not arrow:
@@ -48,7 +57,9 @@ def _written_out(term: str, rank: int, dots: str) -> str:
 
 @converter("aten::einsum(str equation, Tensor[] tensors, *, int[]? path=None) -> Tensor")
 def einsum(ctx: ConversionContext, node: Any, equation: str, tensors: list[Any], path: Any) -> Any:
-    """Products summed over the axes that the result does not have; the path changes only the order"""
+    """Products summed over the axes that the result does not have; the path changes only the
+    order
+    """
     form = parsed(equation, [ctx.rank(t) for t in tensors])
     operands = [_diagonal(ctx, t, term) for t, term in zip(tensors, form.terms, strict=True)]
     lengths = _lengths(operands)
@@ -63,12 +74,16 @@ Operand = tuple[Any, str]
 
 
 def _diagonal(ctx: ConversionContext, x: Any, term: str) -> Operand:
-    """A letter that stands twice in one term selects a diagonal: all else becomes 0 and is summed away."""
+    """A letter that stands twice in one term selects a diagonal: all else becomes 0 and is summed
+    away.
+    """
     while len(set(term)) < len(term):
         first = next(i for i, c in enumerate(term) if term.index(c) != i)
         other, length = term.index(term[first]), x.shape[first]
         if length < 0:
-            raise Unconvertible(f"einsum takes the diagonal of axis {first}, whose length is dynamic")
+            raise Unconvertible(
+                f"einsum takes the diagonal of axis {first}, whose length is dynamic"
+            )
         view = [length if i in (first, other) else 1 for i in range(len(term))]
         zero = torch.zeros((), dtype=ctx.dtype(x))
         x = choose(ctx, ctx.constant(torch.eye(length, dtype=torch.bool).reshape(view)), x, zero)
@@ -82,32 +97,45 @@ def _lengths(operands: Sequence[Operand]) -> dict[str, int]:
     for tensor, term in operands:
         for letter, length in zip(term, tensor.shape, strict=True):
             lengths[letter] = max(lengths.get(letter, -1), int(length))
-    dynamic = {c for tensor, term in operands for c, n in zip(term, tensor.shape, strict=True) if n < 0}
+    dynamic = {
+        c for tensor, term in operands for c, n in zip(term, tensor.shape, strict=True) if n < 0
+    }
     return {c: -1 if c in dynamic else n for c, n in lengths.items()}
 
 
 def _without_units(ctx: ConversionContext, x: Any, term: str, lengths: dict[str, int]) -> Operand:
-    """Axes of size 1 whose letter is longer elsewhere broadcast: without the axis the layer does the same."""
+    """Axes of size 1 whose letter is longer elsewhere broadcast: without the axis the layer does
+    the same.
+    """
     units = [i for i, c in enumerate(term) if x.shape[i] == 1 and lengths[c] != 1]
     return ctx.squeeze(x, units), "".join(c for i, c in enumerate(term) if i not in units)
 
 
 def _contract(ctx: ConversionContext, operands: Sequence[Operand], result: str) -> Any:
-    """Floats pair by pair, from the left; integers, which IEinsumLayer lacks, multiplied and summed."""
+    """Floats pair by pair, from the left; integers, which IEinsumLayer lacks, multiplied and
+    summed.
+    """
     if not ctx.dtype(operands[0][0]).is_floating_point:
         return _by_products(ctx, operands, result)
     (x, term), *rest = operands
     for i, (y, other) in enumerate(rest):
         later = result + "".join(t for _, t in rest[i + 1 :])
-        kept = result if i == len(rest) - 1 else "".join(c for c in dict.fromkeys(term + other) if c in later)
+        kept = (
+            result
+            if i == len(rest) - 1
+            else "".join(c for c in dict.fromkeys(term + other) if c in later)
+        )
         x, term = _pair(ctx, (x, term), (y, other), kept), kept
     return _layer(ctx, [(x, term)], result) if term != result else x
 
 
 def _pair(ctx: ConversionContext, x: Operand, y: Operand, result: str) -> Any:
-    """TensorRT has kernels and fusions (attention) for matrix products that it has not for einsum, whose answers 8.6
-    gets wrong in TF32 at some sizes."""
-    orders = [(x, y, product) for x, y in ((x, y), (y, x)) if (product := _as_product(x[1], y[1], result))]
+    """TensorRT has kernels and fusions (attention) for matrix products that it has not for einsum,
+    whose answers 8.6 gets wrong in TF32 at some sizes.
+    """
+    orders = [
+        (x, y, product) for x, y in ((x, y), (y, x)) if (product := _as_product(x[1], y[1], result))
+    ]
     if not orders:
         return _layer(ctx, [x, y], result)
     first, second, product = next((o for o in orders if "".join(o[2]) == result), orders[0])
@@ -120,8 +148,10 @@ def _pair(ctx: ConversionContext, x: Operand, y: Operand, result: str) -> Any:
 
 
 def _as_product(term: str, other: str, result: str) -> tuple[str, str, str] | None:
-    """The letters of batch, rows and columns, where the pair is a product of matrices: summed over one letter that both
-    have. Several letters of rows are a batch that the second operand does not have."""
+    """The letters of batch, rows and columns, where the pair is a product of matrices: summed over
+    one letter that both have. Several letters of rows are a batch that the second operand does not
+    have.
+    """
     both = "".join(c for c in result if c in term and c in other)
     rows, columns = ("".join(c for c in result if c in t and c not in both) for t in (term, other))
     one_sum = len(term) == len(both + rows) + 1 and len(other) == len(both + columns) + 1
@@ -136,10 +166,15 @@ def _ordered(ctx: ConversionContext, operand: Operand, letters: str) -> Any:
 
 
 def _layer(ctx: ConversionContext, operands: Sequence[Operand], result: str) -> Any:
-    names = {c: string.ascii_lowercase[i] for i, c in enumerate(dict.fromkeys("".join(t for _, t in operands)))}
+    names = {
+        c: string.ascii_lowercase[i]
+        for i, c in enumerate(dict.fromkeys("".join(t for _, t in operands)))
+    }
     terms = ["".join(names[c] for c in t) for t in (*(term for _, term in operands), result)]
     layer = ctx.net.add_einsum([t for t, _ in operands], f"{','.join(terms[:-1])}->{terms[-1]}")
-    sizes = {c: ctx.expr(tensor, i) for tensor, term in reversed(operands) for i, c in enumerate(term)}
+    sizes = {
+        c: ctx.expr(tensor, i) for tensor, term in reversed(operands) for i, c in enumerate(term)
+    }
     return ctx.set_sizes(layer.get_output(0), [sizes[c] for c in result])
 
 

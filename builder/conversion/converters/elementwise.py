@@ -105,13 +105,19 @@ for _name, (_operation, _negate) in COMPARISON.items():
 
 @converter("aten::atan2(Tensor self, Tensor other) -> Tensor", constants=("self", "other"))
 def atan2(ctx: ConversionContext, node: Any, y: Any, x: Any) -> Any:
-    """The angle of the point (x, y): atan(|y| / |x|), turned into its quadrant; the sign of a zero counts"""
+    """The angle of the point (x, y): atan(|y| / |x|), turned into its quadrant; the sign of a zero
+    counts
+    """
     dtype = ctx.promoted(y, x)
     y, x = ctx.operands(y, x, dtype=dtype if dtype.is_floating_point else torch.float32)
     height, width = ctx.unary("ABS", y), ctx.unary("ABS", x)
-    # |y| = |x| is 45 degrees, also where the quotient would be inf/inf; both 0 is the sign of 0, which is 0.
-    ratio = choose(ctx, equal(ctx, height, width), ctx.unary("SIGN", width), combine(ctx, "DIV", height, width))
-    angle = ctx.unary("ABS", ctx.unary("ATAN", ratio))  # 8.6's |0| may be -0, whose quotient is -inf
+    # |y| = |x| is 45 degrees, also where the quotient would be inf/inf; both 0 is the sign of 0,
+    # which is 0.
+    ratio = choose(
+        ctx, equal(ctx, height, width), ctx.unary("SIGN", width), combine(ctx, "DIV", height, width)
+    )
+    # 8.6's |0| may be -0, whose quotient is -inf
+    angle = ctx.unary("ABS", ctx.unary("ATAN", ratio))
     turned = combine(ctx, "SUB", ctx.like_scalar(angle, torch.pi), angle)
     angle = choose(ctx, negative(ctx, x), turned, angle)
     return choose(ctx, negative(ctx, y), ctx.unary("NEG", angle), angle)

@@ -23,14 +23,25 @@ from builder.engine.flavour import trt
 
 
 @converter(
-    "aten::index_put(Tensor self, Tensor?[] indices, Tensor values, bool accumulate=False) -> Tensor",
-    "aten::index_put.hacked_twin(Tensor self, Tensor[] indices, Tensor values, bool accumulate=False) -> Tensor",
-    "aten::_unsafe_index_put(Tensor self, Tensor?[] indices, Tensor values, bool accumulate=False) -> Tensor",
+    "aten::index_put(Tensor self, Tensor?[] indices, Tensor values, bool accumulate=False) ->"
+    " Tensor",
+    "aten::index_put.hacked_twin(Tensor self, Tensor[] indices, Tensor values, bool"
+    " accumulate=False) -> Tensor",
+    "aten::_unsafe_index_put(Tensor self, Tensor?[] indices, Tensor values, bool accumulate=False)"
+    " -> Tensor",
     constants=("indices",),
 )
-def index_put(ctx: ConversionContext, node: Any, x: Any, indices: list[Any], values: Any, accumulate: bool) -> Any:
-    """self[indices] = values, or += with accumulate; a mask that the network computes selects, it is never an index."""
-    masks = [i for i in indices if i is not None and not isinstance(i, torch.Tensor) and ctx.dtype(i) == torch.bool]
+def index_put(
+    ctx: ConversionContext, node: Any, x: Any, indices: list[Any], values: Any, accumulate: bool
+) -> Any:
+    """self[indices] = values, or += with accumulate; a mask that the network computes selects, it
+    is never an index.
+    """
+    masks = [
+        i
+        for i in indices
+        if i is not None and not isinstance(i, torch.Tensor) and ctx.dtype(i) == torch.bool
+    ]
     if masks:
         return _put_masked(ctx, x, indices, values, accumulate)
     places = expand_masks(ctx, indices)
@@ -38,8 +49,12 @@ def index_put(ctx: ConversionContext, node: Any, x: Any, indices: list[Any], val
     return _put_at(ctx, x, places, axes, values, accumulate)
 
 
-def _put_masked(ctx: ConversionContext, x: Any, indices: list[Any], values: Any, accumulate: bool) -> Any:
-    """The values that a mask selects, in order; one value (or one row) for all of them is a plain selection."""
+def _put_masked(
+    ctx: ConversionContext, x: Any, indices: list[Any], values: Any, accumulate: bool
+) -> Any:
+    """The values that a mask selects, in order; one value (or one row) for all of them is a plain
+    selection.
+    """
     if len([i for i in indices if i is not None]) > 1 or accumulate:
         raise Unconvertible("a mask that the network computes beside other indices, or accumulated")
     first = next(i for i, index in enumerate(indices) if index is not None)
@@ -56,14 +71,16 @@ def _put_masked(ctx: ConversionContext, x: Any, indices: list[Any], values: Any,
 
 
 def _nth_selected(ctx: ConversionContext, mask: Any, values: Any, behind: int) -> Any:
-    """values [selected, *behind] spread over the mask's axes: place p takes row (selected before p)."""
+    """values [selected, *behind] spread over the mask's axes: place p takes row (selected before
+    p).
+    """
     row = ctx.reshape(count_before(ctx, mask), ctx.sizes(mask))
     return gathered(ctx, ctx.at_rank(values, behind + 1), row, 0)
 
 
 def count_before(ctx: ConversionContext, mask: Any) -> Any:
-    """[elements] int64: for each element of the flat mask, how many before it are true (never more than are true - 1
-    at a true one): an exclusive running sum.
+    """[elements] int64: for each element of the flat mask, how many before it are true (never more
+    than are true - 1 at a true one): an exclusive running sum.
     """
     flat = ctx.cast(ctx.reshape(mask, [-1]), torch.int64)
     if not hasattr(ctx.net, "add_cumulative"):
@@ -74,8 +91,17 @@ def count_before(ctx: ConversionContext, mask: Any) -> Any:
     return ctx.copy_sizes(flat, layer.get_output(0))
 
 
-def _put_at(ctx: ConversionContext, x: Any, places: list[Any], axes: list[int], values: Any, accumulate: bool) -> Any:
-    """The indexed axes moved to the front and merged, one IScatterLayer of rows (ND), and everything back."""
+def _put_at(
+    ctx: ConversionContext,
+    x: Any,
+    places: list[Any],
+    axes: list[int],
+    values: Any,
+    accumulate: bool,
+) -> Any:
+    """The indexed axes moved to the front and merged, one IScatterLayer of rows (ND), and
+    everything back.
+    """
     others = [axis for axis in range(ctx.rank(x)) if axis not in axes]
     order = [*axes, *others]
     front = permuted(ctx, x, order)
@@ -105,7 +131,9 @@ def _values_in_front(
     return permuted(ctx, values, order)
 
 
-def _rows_written(ctx: ConversionContext, rows: Any, index: Any, values: Any, accumulate: bool) -> Any:
+def _rows_written(
+    ctx: ConversionContext, rows: Any, index: Any, values: Any, accumulate: bool
+) -> Any:
     if accumulate:
         flat = ctx.reshape(index, [-1])
         behind = ctx.sizes(rows)[1:]
@@ -125,14 +153,15 @@ def masked_scatter(ctx: ConversionContext, node: Any, x: Any, mask: Any, source:
     row = count_before(ctx, mask)
     flat = ctx.reshape(source, [-1])
     last = ctx.arithmetic("sub", ctx.size(flat, 0), 1)
-    row = ctx.elementwise("MIN", *ctx.operands(row, last, dtype=torch.int64))  # behind the last true place
+    # behind the last true place
+    row = ctx.elementwise("MIN", *ctx.operands(row, last, dtype=torch.int64))
     values = ctx.reshape(gathered(ctx, flat, row, 0), sizes)
     return ctx.set_sizes(choose(ctx, mask, values, whole, ctx.dtype(x)), sizes)
 
 
 @converter(
-    "aten::slice_scatter(Tensor self, Tensor src, int dim=0, SymInt? start=None, SymInt? end=None, SymInt step=1)"
-    " -> Tensor",
+    "aten::slice_scatter(Tensor self, Tensor src, int dim=0, SymInt? start=None, SymInt? end=None,"
+    " SymInt step=1) -> Tensor",
     dynamic=("start", "end", "step"),
 )
 def slice_scatter(
@@ -153,23 +182,34 @@ def slice_scatter(
 
 
 def _one_place_written(ctx: ConversionContext, x: Any, src: Any, axis: int, place: Size) -> Any:
-    """x with src, whose axis is of size 1, at a place that changes from trip to trip of a loop: TensorRT cuts nothing
-    there, but chooses element by element."""
+    """x with src, whose axis is of size 1, at a place that changes from trip to trip of a loop:
+    TensorRT cuts nothing there, but chooses element by element.
+    """
     here = comparison(ctx, "EQUAL", False, iota(ctx, ctx.size(x, axis)), place)
     chosen = choose(ctx, upright(ctx, here, axis, ctx.rank(x)), src, x, ctx.dtype(x))
     return ctx.copy_sizes(x, chosen)
 
 
-@converter("aten::select_scatter(Tensor self, Tensor src, int dim, SymInt index) -> Tensor", dynamic=("index",))
-def select_scatter(ctx: ConversionContext, node: Any, x: Any, src: Any, dim: int, index: Size) -> Any:
+@converter(
+    "aten::select_scatter(Tensor self, Tensor src, int dim, SymInt index) -> Tensor",
+    dynamic=("index",),
+)
+def select_scatter(
+    ctx: ConversionContext, node: Any, x: Any, src: Any, dim: int, index: Size
+) -> Any:
     """self with self.select(dim, index) replaced by src"""
     axis = ctx.axis(x, dim)
     first = position(ctx, index, ctx.size(x, axis))
     return spliced(ctx, x, ctx.unsqueeze(src, [axis]), axis, first, ctx.arithmetic("add", first, 1))
 
 
-@converter("aten::diagonal_scatter(Tensor self, Tensor src, int offset=0, int dim1=0, int dim2=1) -> Tensor")
-def diagonal_scatter(ctx: ConversionContext, node: Any, x: Any, src: Any, offset: int, first: int, second: int) -> Any:
+@converter(
+    "aten::diagonal_scatter(Tensor self, Tensor src, int offset=0, int dim1=0, int dim2=1) ->"
+    " Tensor"
+)
+def diagonal_scatter(
+    ctx: ConversionContext, node: Any, x: Any, src: Any, offset: int, first: int, second: int
+) -> Any:
     """self with a diagonal replaced by src"""
     matrix, back = matrix_last(ctx, x, first, second)
     *lead, height, width = ctx.sizes(matrix)

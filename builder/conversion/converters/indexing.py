@@ -1,4 +1,6 @@
-"""Parts of a tensor at places that other tensors hold: embedding, gather, index and their relatives."""
+"""Parts of a tensor at places that other tensors hold: embedding, gather, index and their
+relatives.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ Static = torch.Tensor
 
 
 def from_the_front(ctx: ConversionContext, index: Any, size: Size) -> Any:
-    """An index whose negative values count from the end, with all of them counted from the front."""
+    """An index whose negative values count from the end, with all of them counted from the
+    front.
+    """
     if isinstance(index, Static):
         if not index.numel() or int(index.min()) >= 0:
             return index
@@ -34,8 +38,8 @@ def from_the_front(ctx: ConversionContext, index: Any, size: Size) -> Any:
 
 
 @converter(
-    "aten::embedding(Tensor weight, Tensor indices, SymInt padding_idx=-1, bool scale_grad_by_freq=False, "
-    "bool sparse=False) -> Tensor",
+    "aten::embedding(Tensor weight, Tensor indices, SymInt padding_idx=-1, bool"
+    " scale_grad_by_freq=False, bool sparse=False) -> Tensor",
     constants=("indices",),
 )
 def embedding(ctx: ConversionContext, node: Any, weight: Any, indices: Any, *_: Any) -> Any:
@@ -60,7 +64,8 @@ def take(ctx: ConversionContext, node: Any, x: Any, index: Any) -> Any:
 
 
 @converter(
-    "aten::gather(Tensor self, int dim, Tensor index, *, bool sparse_grad=False) -> Tensor", constants=("index",)
+    "aten::gather(Tensor self, int dim, Tensor index, *, bool sparse_grad=False) -> Tensor",
+    constants=("index",),
 )
 def gather(ctx: ConversionContext, node: Any, x: Any, dim: int, index: Any, *_: Any) -> Any:
     """out[i][j] = self[index[i][j]][j] for dim 0"""
@@ -82,10 +87,13 @@ def _one_axis(ctx: ConversionContext, x: Any) -> Any:
 
 
 def element_gathered(ctx: ConversionContext, x: Any, index: Any, axis: int) -> Any:
-    """One IGatherLayer in ELEMENT mode; the data is cut to the index's sizes on the other axes, as torch reads it."""
+    """One IGatherLayer in ELEMENT mode; the data is cut to the index's sizes on the other axes, as
+    torch reads it.
+    """
     index = as_index(ctx, index)
     sizes = [
-        own if i == axis else asked for i, (own, asked) in enumerate(zip(ctx.sizes(x), ctx.sizes(index), strict=True))
+        own if i == axis else asked
+        for i, (own, asked) in enumerate(zip(ctx.sizes(x), ctx.sizes(index), strict=True))
     ]
     x = cut(ctx, x, sizes)
     layer = ctx.net.add_gather_v2(x, index, trt.GatherMode.ELEMENT)
@@ -103,15 +111,24 @@ def cut(ctx: ConversionContext, x: Any, sizes: Sequence[Size]) -> Any:
     return ctx.slice(x, [0] * len(sizes), list(sizes), [1] * len(sizes))
 
 
-@converter("aten::take_along_dim(Tensor self, Tensor indices, int? dim=None) -> Tensor", constants=("indices",))
+@converter(
+    "aten::take_along_dim(Tensor self, Tensor indices, int? dim=None) -> Tensor",
+    constants=("indices",),
+)
 def take_along_dim(ctx: ConversionContext, node: Any, x: Any, indices: Any, dim: int | None) -> Any:
-    """gather whose operands broadcast on the other axes, and whose indices may be negative; flat without dim."""
+    """gather whose operands broadcast on the other axes, and whose indices may be negative; flat
+    without dim.
+    """
     if dim is None:
         return take(ctx, node, x, ctx.reshape(as_index(ctx, indices), [-1]))
     axis = ctx.axis(x, dim)
     index = as_index(ctx, from_the_front(ctx, indices, ctx.size(x, axis)))
     own, asked = ctx.sizes(x), ctx.sizes(index)
-    both = broadcast_sizes(ctx, [x, index]) if own[axis] == asked[axis] else _other_axes(ctx, own, asked, axis)
+    both = (
+        broadcast_sizes(ctx, [x, index])
+        if own[axis] == asked[axis]
+        else _other_axes(ctx, own, asked, axis)
+    )
     return element_gathered(
         ctx,
         ctx.expand(x, [*both[:axis], own[axis], *both[axis + 1 :]]),
@@ -120,7 +137,9 @@ def take_along_dim(ctx: ConversionContext, node: Any, x: Any, indices: Any, dim:
     )
 
 
-def _other_axes(ctx: ConversionContext, own: list[Size], asked: list[Size], axis: int) -> list[Size]:
+def _other_axes(
+    ctx: ConversionContext, own: list[Size], asked: list[Size], axis: int
+) -> list[Size]:
     """What the axes but one broadcast to."""
     result: list[Size] = []
     for i, (a, b) in enumerate(zip(own, asked, strict=True)):
@@ -128,14 +147,20 @@ def _other_axes(ctx: ConversionContext, own: list[Size], asked: list[Size], axis
             result.append(a)
         else:
             result.append(
-                b if a == 1 or isinstance(b, int) else a if isinstance(a, int) else ctx.arithmetic("max", a, b)
+                b
+                if a == 1 or isinstance(b, int)
+                else a
+                if isinstance(a, int)
+                else ctx.arithmetic("max", a, b)
             )
     return result
 
 
 @converter("aten::index.Tensor(Tensor self, Tensor?[] indices) -> Tensor", constants=("indices",))
 def index_tensor(ctx: ConversionContext, node: Any, x: Any, indices: list[Any]) -> Any:
-    """self[indices]: integer tensors broadcast together, None keeps an axis, a mask stands for its non-zeros."""
+    """self[indices]: integer tensors broadcast together, None keeps an axis, a mask stands for its
+    non-zeros.
+    """
     places = expand_masks(ctx, indices)
     axes = [axis for axis, index in enumerate(places) if index is not None]
     if len(axes) == 1:
@@ -144,13 +169,16 @@ def index_tensor(ctx: ConversionContext, node: Any, x: Any, indices: list[Any]) 
     return _gather_several(ctx, x, places, axes)
 
 
-converter("aten::index.Tensor_hacked_twin(Tensor self, Tensor[] indices) -> Tensor", constants=("indices",))(
-    index_tensor
-)
+converter(
+    "aten::index.Tensor_hacked_twin(Tensor self, Tensor[] indices) -> Tensor",
+    constants=("indices",),
+)(index_tensor)
 
 
 def expand_masks(ctx: ConversionContext, indices: Sequence[Any]) -> list[Any]:
-    """The indices with each mask (bool or uint8) replaced by the places of its non-zeros, one index for each axis."""
+    """The indices with each mask (bool or uint8) replaced by the places of its non-zeros, one index
+    for each axis.
+    """
     result: list[Any] = []
     for index in indices:
         if index is None or ctx.dtype(index) not in (torch.bool, torch.uint8):
@@ -175,14 +203,17 @@ def _computed_places(ctx: ConversionContext, mask: Any) -> list[Any]:
 
 def _gather_several(ctx: ConversionContext, x: Any, places: list[Any], axes: list[int]) -> Any:
     """The indexed axes as one axis, and one gather at index[0] * size[1] + index[1] along it."""
-    if axes != list(range(axes[0], axes[-1] + 1)):  # torch puts the result in front where they are not adjacent
+    # torch puts the result in front where they are not adjacent
+    if axes != list(range(axes[0], axes[-1] + 1)):
         others = [axis for axis in range(ctx.rank(x)) if axis not in axes]
         x = ctx.permute(x, [*axes, *others])
         places = [places[axis] for axis in axes]
         axes = list(range(len(axes)))
     sizes = ctx.sizes(x)
     flat = linear_index(ctx, [places[axis] for axis in axes], [sizes[axis] for axis in axes])
-    merged = ctx.reshape(x, [*sizes[: axes[0]], ctx.product([sizes[a] for a in axes]), *sizes[axes[-1] + 1 :]])
+    merged = ctx.reshape(
+        x, [*sizes[: axes[0]], ctx.product([sizes[a] for a in axes]), *sizes[axes[-1] + 1 :]]
+    )
     return gathered(ctx, merged, flat, axes[0])
 
 
@@ -199,7 +230,9 @@ def _times(ctx: ConversionContext, index: Any, size: Size) -> Any:
     if isinstance(index, Static) and isinstance(size, int):
         return index.to(torch.int64) * size
     index = ctx.tensor(index, torch.int64)
-    return ctx.copy_sizes(index, ctx.elementwise("PROD", *ctx.operands(index, size, dtype=torch.int64)))
+    return ctx.copy_sizes(
+        index, ctx.elementwise("PROD", *ctx.operands(index, size, dtype=torch.int64))
+    )
 
 
 def _plus(ctx: ConversionContext, a: Any, b: Any) -> Any:

@@ -13,14 +13,20 @@ from builder.conversion.registry import converter
 
 
 def joined(ctx: ConversionContext, tensors: Sequence[Any], axis: int) -> Any:
-    """One IConcatenationLayer on the tensors in the dtype that they promote to; a single one is itself."""
-    dtype = promote(*((ctx.dtype(t), "dimensioned" if ctx.rank(t) else "zero-dim") for t in tensors))
+    """One IConcatenationLayer on the tensors in the dtype that they promote to; a single one is
+    itself.
+    """
+    dtype = promote(
+        *((ctx.dtype(t), "dimensioned" if ctx.rank(t) else "zero-dim") for t in tensors)
+    )
     parts = [ctx.tensor(t, dtype) for t in tensors]
     return parts[0] if len(parts) == 1 else ctx.concatenate(parts, axis)
 
 
 def _cat(ctx: ConversionContext, node: Any, tensors: list[Any], dim: int) -> Any:
-    """The tensors one after another; an empty vector may stand among tensors of any rank, and counts for the dtype."""
+    """The tensors one after another; an empty vector may stand among tensors of any rank, and
+    counts for the dtype.
+    """
     rank = max(ctx.rank(t) for t in tensors)
     if rank == 0:
         raise Unconvertible("zero-dimensional tensors cannot be concatenated")
@@ -48,7 +54,9 @@ def new_axis(ctx: ConversionContext, x: Any, axis: int) -> Any:
 
 
 def at_least(ctx: ConversionContext, x: Any, rank: int) -> Any:
-    """torch.atleast_1d, _2d or _3d: axes of size 1 in front; in 3-d, one behind what has one or two axes."""
+    """torch.atleast_1d, _2d or _3d: axes of size 1 in front; in 3-d, one behind what has one or two
+    axes.
+    """
     own = ctx.rank(x)
     if own >= rank:
         return x
@@ -84,7 +92,12 @@ def _register_stack(name: str, rank: int, axis: int) -> None:
         return joined(ctx, parts, 0 if ctx.rank(parts[0]) == 1 else axis)
 
 
-for _name, _rank, _axis in (("hstack", 1, 1), ("vstack", 2, 0), ("row_stack", 2, 0), ("dstack", 3, 2)):
+for _name, _rank, _axis in (
+    ("hstack", 1, 1),
+    ("vstack", 2, 0),
+    ("row_stack", 2, 0),
+    ("dstack", 3, 2),
+):
     _register_stack(_name, _rank, _axis)
 
 

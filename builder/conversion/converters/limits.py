@@ -22,10 +22,16 @@ from builder.engine.flavour import trt
     dynamic=("min", "max"),
 )
 def clamp(ctx: ConversionContext, node: Any, x: Any, low: Any, high: Any) -> Any:
-    """min(max(x, low), high), in the dtype that all promote to: integers with fractional limits become floats"""
+    """min(max(x, low), high), in the dtype that all promote to: integers with fractional limits
+    become floats
+    """
     limits = [v for v in (low, high) if v is not None]
     dtype = ctx.promoted(x, *limits)
-    if dtype.is_floating_point and len(limits) == 2 and all(isinstance(v, int | float) for v in limits):
+    if (
+        dtype.is_floating_point
+        and len(limits) == 2
+        and all(isinstance(v, int | float) for v in limits)
+    ):
         return clip(ctx, ctx.cast(ctx.tensor(x), dtype), low, high)
     for operation, limit in (("MAX", low), ("MIN", high)):
         if limit is not None:
@@ -110,7 +116,11 @@ def isinf(ctx: ConversionContext, node: Any, x: Any) -> Any:
 def _register_signed_infinity(name: str, infinity: float) -> None:
     @converter(f"aten::{name}(Tensor self) -> Tensor")
     def is_infinity(ctx: ConversionContext, node: Any, x: Any) -> Any:
-        return equal(ctx, x, infinity) if ctx.dtype(x).is_floating_point else constant_answer(ctx, x, False)
+        return (
+            equal(ctx, x, infinity)
+            if ctx.dtype(x).is_floating_point
+            else constant_answer(ctx, x, False)
+        )
 
 
 for _name, _infinity in (("isposinf", torch.inf), ("isneginf", -torch.inf)):
@@ -118,14 +128,24 @@ for _name, _infinity in (("isposinf", torch.inf), ("isneginf", -torch.inf)):
 
 
 def constant_answer(ctx: ConversionContext, x: Any, answer: bool) -> Any:
-    """A bool tensor of the shape of an integer or bool tensor, all `answer`: x = x, or its negation."""
+    """A bool tensor of the shape of an integer or bool tensor, all `answer`: x = x, or its
+    negation.
+    """
     same = ctx.elementwise("EQUAL", x, x)
     return same if answer else ctx.unary("NOT", same)
 
 
-@converter("aten::nan_to_num(Tensor self, float? nan=None, float? posinf=None, float? neginf=None) -> Tensor")
+@converter(
+    "aten::nan_to_num(Tensor self, float? nan=None, float? posinf=None, float? neginf=None) ->"
+    " Tensor"
+)
 def nan_to_num(
-    ctx: ConversionContext, node: Any, x: Any, nan: float | None, posinf: float | None, neginf: float | None
+    ctx: ConversionContext,
+    node: Any,
+    x: Any,
+    nan: float | None,
+    posinf: float | None,
+    neginf: float | None,
 ) -> Any:
     """x with other numbers for NaN (0), inf and -inf (the dtype's largest and smallest)"""
     dtype = ctx.dtype(x)
@@ -133,7 +153,10 @@ def nan_to_num(
         return x
     limits = torch.finfo(dtype)
     result = choose(ctx, is_nan(ctx, x), nan or 0.0, x)
-    for infinity, given, default in ((torch.inf, posinf, limits.max), (-torch.inf, neginf, limits.min)):
+    for infinity, given, default in (
+        (torch.inf, posinf, limits.max),
+        (-torch.inf, neginf, limits.min),
+    ):
         result = choose(ctx, equal(ctx, x, infinity), default if given is None else given, result)
     return result
 
@@ -161,7 +184,9 @@ def lerp(ctx: ConversionContext, node: Any, start: Any, end: Any, weight: Any) -
     """start + weight (end - start), from the end that is nearer: at weight 1 it is `end` exactly"""
     difference = combine(ctx, "SUB", end, start)
     if isinstance(weight, int | float):
-        base, operation, share = (start, "SUM", weight) if abs(weight) < 0.5 else (end, "SUB", 1 - weight)
+        base, operation, share = (
+            (start, "SUM", weight) if abs(weight) < 0.5 else (end, "SUB", 1 - weight)
+        )
         return combine(ctx, operation, base, combine(ctx, "PROD", difference, share))
     weight = ctx.tensor(weight)
     rest = combine(ctx, "SUB", ctx.like_scalar(weight, 1.0), weight)

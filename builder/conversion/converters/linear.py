@@ -14,7 +14,10 @@ from builder.conversion.registry import converter
 from builder.engine.flavour import trt
 
 
-@converter("aten::linear(Tensor input, Tensor weight, Tensor? bias=None) -> Tensor", constants=("weight", "bias"))
+@converter(
+    "aten::linear(Tensor input, Tensor weight, Tensor? bias=None) -> Tensor",
+    constants=("weight", "bias"),
+)
 def linear(ctx: ConversionContext, node: Any, x: Any, weight: Any, bias: Any) -> Any:
     """input @ weight.T + bias; a weight of rank 1 is a vector, as in torch.nn.functional.linear"""
     product = matmul(ctx, x, weight, transpose_b=ctx.rank(weight) == 2)
@@ -31,7 +34,11 @@ def scaled(ctx: ConversionContext, x: Any, factor: Any) -> Any:
     if not isinstance(factor, DynamicScalar) and factor == 1:
         return x
     if ctx.dtype(x) == torch.bool and not isinstance(factor, DynamicScalar):  # as PyTorch: logical
-        return x if factor else ctx.elementwise("AND", ctx.tensor(x), ctx.like_scalar(ctx.tensor(x), False))
+        return (
+            x
+            if factor
+            else ctx.elementwise("AND", ctx.tensor(x), ctx.like_scalar(ctx.tensor(x), False))
+        )
     if isinstance(x, torch.Tensor) and not isinstance(factor, DynamicScalar):
         return (x * factor).to(x.dtype)
     return ctx.elementwise("PROD", *ctx.operands(x, factor, dtype=ctx.dtype(x)))
@@ -48,14 +55,21 @@ _PRODUCTS = (
 )
 
 
-@converter(*(f"aten::{schema}" for schema in _PRODUCTS), constants=("self", "other", "mat2", "vec", "tensor"))
+@converter(
+    *(f"aten::{schema}" for schema in _PRODUCTS),
+    constants=("self", "other", "mat2", "vec", "tensor"),
+)
 def product(ctx: ConversionContext, node: Any, a: Any, b: Any) -> Any:
-    """torch.matmul's rules for every rank cover the special cases; integers are multiplied and summed."""
+    """torch.matmul's rules for every rank cover the special cases; integers are multiplied and
+    summed.
+    """
     return matmul(ctx, a, b)
 
 
 def matmul(ctx: ConversionContext, a: Any, b: Any, transpose_b: bool = False) -> Any:
-    """a @ b of ITensors or static tensors of one dtype; a 1-d operand is a vector, batch axes broadcast."""
+    """a @ b of ITensors or static tensors of one dtype; a 1-d operand is a vector, batch axes
+    broadcast.
+    """
     dtype = ctx.dtype(a)
     if dtype.is_floating_point or dtype == torch.float64:
         return _layer(ctx, a, b, transpose_b)
@@ -63,7 +77,9 @@ def matmul(ctx: ConversionContext, a: Any, b: Any, transpose_b: bool = False) ->
 
 
 def _layer(ctx: ConversionContext, a: Any, b: Any, transpose_b: bool) -> Any:
-    plain, transposed, vector = (getattr(trt.MatrixOperation, n) for n in ("NONE", "TRANSPOSE", "VECTOR"))
+    plain, transposed, vector = (
+        getattr(trt.MatrixOperation, n) for n in ("NONE", "TRANSPOSE", "VECTOR")
+    )
     op_a = vector if ctx.rank(a) == 1 else plain
     op_b = vector if ctx.rank(b) == 1 else transposed if transpose_b else plain
     vectors = ctx.rank(a) == 1 and ctx.rank(b) == 1
@@ -74,7 +90,9 @@ def _layer(ctx: ConversionContext, a: Any, b: Any, transpose_b: bool) -> Any:
     return _note_matrix(ctx, a, b, result, op_a == vector, op_b)
 
 
-def _note_matrix(ctx: ConversionContext, a: Any, b: Any, result: Any, a_vector: bool, op_b: Any) -> Any:
+def _note_matrix(
+    ctx: ConversionContext, a: Any, b: Any, result: Any, a_vector: bool, op_b: Any
+) -> Any:
     """Rows come from a and columns from b; batch axes are followed by sizes.propagate."""
     exprs = ctx.facts(result).exprs
     rank = ctx.rank(result)
@@ -88,8 +106,12 @@ def _note_matrix(ctx: ConversionContext, a: Any, b: Any, result: Any, a_vector: 
     return result
 
 
-def _integer_product(ctx: ConversionContext, a: Any, b: Any, transpose_b: bool, dtype: torch.dtype) -> Any:
-    """TensorRT multiplies floating matrices only: here integers are multiplied with broadcasting, and summed."""
+def _integer_product(
+    ctx: ConversionContext, a: Any, b: Any, transpose_b: bool, dtype: torch.dtype
+) -> Any:
+    """TensorRT multiplies floating matrices only: here integers are multiplied with broadcasting,
+    and summed.
+    """
     computed = computed_in(dtype)
     left, right = ctx.tensor(a), ctx.tensor(b)
     a_vector, b_vector = ctx.rank(a) == 1, ctx.rank(b) == 1
@@ -113,14 +135,21 @@ def total(ctx: ConversionContext, x: Any, axes: Sequence[int], keep: bool = Fals
         return x
     mask = sum(1 << axis for axis in axes)
     result = ctx.net.add_reduce(x, trt.ReduceOperation.SUM, mask, keep).get_output(0)
-    exprs = [1 if axis in axes else ctx.expr(x, axis) for axis in range(ctx.rank(x)) if keep or axis not in axes]
+    exprs = [
+        1 if axis in axes else ctx.expr(x, axis)
+        for axis in range(ctx.rank(x))
+        if keep or axis not in axes
+    ]
     return ctx.set_sizes(result, exprs)
 
 
 _ADDED = (
     "addmm(Tensor self, Tensor mat1, Tensor mat2, *, Scalar beta=1, Scalar alpha=1) -> Tensor",
     "addmv(Tensor self, Tensor mat, Tensor vec, *, Scalar beta=1, Scalar alpha=1) -> Tensor",
-    "baddbmm(Tensor self, Tensor batch1, Tensor batch2, *, Scalar beta=1, Scalar alpha=1) -> Tensor",
+    (
+        "baddbmm(Tensor self, Tensor batch1, Tensor batch2, *, Scalar beta=1, Scalar alpha=1) ->"
+        " Tensor"
+    ),
     "addr(Tensor self, Tensor vec1, Tensor vec2, *, Scalar beta=1, Scalar alpha=1) -> Tensor",
     "addbmm(Tensor self, Tensor batch1, Tensor batch2, *, Scalar beta=1, Scalar alpha=1) -> Tensor",
 )
@@ -131,7 +160,9 @@ def _register_added(schema: str) -> None:
     name = schema[: schema.index("(")]
 
     @converter(f"aten::{schema}", constants=_FACTORS, dynamic=("beta", "alpha"))
-    def added(ctx: ConversionContext, node: Any, x: Any, a: Any, b: Any, beta: Any, alpha: Any) -> Any:
+    def added(
+        ctx: ConversionContext, node: Any, x: Any, a: Any, b: Any, beta: Any, alpha: Any
+    ) -> Any:
         """beta * self + alpha * (a @ b); a beta of 0 ignores self, NaN or not"""
         result = outer_product(ctx, a, b) if name == "addr" else matmul(ctx, a, b)
         result = total(ctx, result, [0]) if name == "addbmm" else result

@@ -1,4 +1,6 @@
-"""Logic on truths, and on the bits of integers, which TensorRT has no layer for: arithmetic does it."""
+"""Logic on truths, and on the bits of integers, which TensorRT has no layer for: arithmetic does
+it.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ OPERATIONS = {"and": "AND", "or": "OR", "xor": "XOR"}
 
 
 def _register_logical(name: str, operation: str) -> None:
-    @converter(f"aten::logical_{name}(Tensor self, Tensor other) -> Tensor", constants=("self", "other"))
+    @converter(
+        f"aten::logical_{name}(Tensor self, Tensor other) -> Tensor", constants=("self", "other")
+    )
     def logical(ctx: ConversionContext, node: Any, x: Any, other: Any) -> Any:
         truths = (ctx.cast(ctx.tensor(v), torch.bool) for v in (x, other))
         return ctx.elementwise(operation, *ctx.broadcast(*truths))
@@ -98,7 +102,9 @@ def bits(ctx: ConversionContext, x: Any, carrier: torch.dtype) -> Any:
     shifted = ctx.elementwise("FLOOR_DIV", x, ctx.constant(places.reshape([1] * (rank - 1) + [-1])))
     halves = torch.ones(len(places), dtype=carrier)
     halves[-1] = 2
-    shifted = ctx.elementwise("FLOOR_DIV", shifted, ctx.constant(halves.reshape([1] * (rank - 1) + [-1])))
+    shifted = ctx.elementwise(
+        "FLOOR_DIV", shifted, ctx.constant(halves.reshape([1] * (rank - 1) + [-1]))
+    )
     two = ctx.like_scalar(shifted, 2)
     even = ctx.elementwise("PROD", ctx.elementwise("FLOOR_DIV", shifted, two), two)
     return ctx.unary("NOT", ctx.elementwise("EQUAL", shifted, even))
@@ -120,7 +126,9 @@ def _register_shift(direction: str, short: str) -> None:
 
 
 def powers(ctx: ConversionContext, exponents: Any, carrier: torch.dtype) -> Any:
-    """2^exponent from a table, for exponents within it; the last entry, the sign bit's, is the least integer."""
+    """2^exponent from a table, for exponents within it; the last entry, the sign bit's, is the
+    least integer.
+    """
     table = ctx.constant(bit_weights(carrier))
     result = ctx.net.add_gather(table, ctx.cast(exponents, torch.int32), 0).get_output(0)
     return ctx.copy_sizes(exponents, result)
@@ -132,7 +140,9 @@ def own_bits(dtype: torch.dtype) -> int:
 
 
 def left(ctx: ConversionContext, x: Any, places: Any, dtype: torch.dtype) -> Any:
-    """x 2^places, wrapped around; by as many places as x has bits, or a negative number of them, 0"""
+    """x 2^places, wrapped around; by as many places as x has bits, or a negative number of
+    them, 0
+    """
     bits, carrier = own_bits(dtype), dtypes.carrier(dtype)
     product = ctx.elementwise("PROD", x, powers(ctx, within(ctx, places, bits - 1), carrier))
     outside = ctx.elementwise("OR", less(ctx, places, 0), ctx.unary("NOT", less(ctx, places, bits)))
@@ -140,13 +150,16 @@ def left(ctx: ConversionContext, x: Any, places: Any, dtype: torch.dtype) -> Any
 
 
 def right(ctx: ConversionContext, x: Any, places: Any, dtype: torch.dtype) -> Any:
-    """floor(x / 2^places); beyond the bits that x has, or by a negative number of places, only the sign remains"""
+    """floor(x / 2^places); beyond the bits that x has, or by a negative number of places, only the
+    sign remains
+    """
     bits, carrier = own_bits(dtype), dtypes.carrier(dtype)
     most = bits - 1 if dtype.is_signed else bits
     places = choose(ctx, less(ctx, places, 0), most, places, dtype)
     places = within(ctx, places, most)
     first = ctx.elementwise("MIN", places, ctx.like_scalar(places, torch.iinfo(carrier).bits - 2))
-    rest = ctx.elementwise("SUB", places, first)  # 2^31 is no int32: the last place is a second step
+    # 2^31 is no int32: the last place is a second step
+    rest = ctx.elementwise("SUB", places, first)
     for step in (first, rest):
         x = ctx.elementwise("FLOOR_DIV", x, powers(ctx, step, carrier))
     return ctx.wrapped(x, dtype)
@@ -155,7 +168,9 @@ def right(ctx: ConversionContext, x: Any, places: Any, dtype: torch.dtype) -> An
 def within(ctx: ConversionContext, places: Any, most: int) -> Any:
     """places limited to 0..most"""
     limited = ctx.elementwise(
-        "MIN", ctx.elementwise("MAX", places, ctx.like_scalar(places, 0)), ctx.like_scalar(places, most)
+        "MIN",
+        ctx.elementwise("MAX", places, ctx.like_scalar(places, 0)),
+        ctx.like_scalar(places, most),
     )
     return ctx.copy_sizes(places, limited)
 

@@ -14,7 +14,12 @@ from builder.conversion.evaluators.prim import dtype_of
 from builder.conversion.layers import choose, combine, equal, floating, reduce
 from builder.conversion.registry import converter
 
-RESULTS = {"var": "Tensor", "std": "Tensor", "var_mean": "(Tensor, Tensor)", "std_mean": "(Tensor, Tensor)"}
+RESULTS = {
+    "var": "Tensor",
+    "std": "Tensor",
+    "var_mean": "(Tensor, Tensor)",
+    "std_mean": "(Tensor, Tensor)",
+}
 
 
 def _register(name: str, returns: str) -> None:
@@ -27,15 +32,22 @@ def _register(name: str, returns: str) -> None:
     def of_all(ctx: ConversionContext, node: Any, x: Any, unbiased: bool) -> Any:
         return results(ctx, x, None, int(unbiased), False)
 
-    @converter(f"aten::{name}.dim(Tensor self, int[1]? dim, bool unbiased=True, bool keepdim=False) -> {returns}")
-    def by_axes(ctx: ConversionContext, node: Any, x: Any, dim: Axes, unbiased: bool, keepdim: bool) -> Any:
+    @converter(
+        f"aten::{name}.dim(Tensor self, int[1]? dim, bool unbiased=True, bool keepdim=False) ->"
+        f" {returns}"
+    )
+    def by_axes(
+        ctx: ConversionContext, node: Any, x: Any, dim: Axes, unbiased: bool, keepdim: bool
+    ) -> Any:
         return results(ctx, x, dim, int(unbiased), keepdim)
 
     @converter(
-        f"aten::{name}.correction(Tensor self, int[1]? dim=None, *, Scalar? correction=None, bool keepdim=False)"
-        f" -> {returns}"
+        f"aten::{name}.correction(Tensor self, int[1]? dim=None, *, Scalar? correction=None, bool"
+        f" keepdim=False) -> {returns}"
     )
-    def corrected(ctx: ConversionContext, node: Any, x: Any, dim: Axes, correction: Any, keepdim: bool) -> Any:
+    def corrected(
+        ctx: ConversionContext, node: Any, x: Any, dim: Axes, correction: Any, keepdim: bool
+    ) -> Any:
         return results(ctx, x, dim, correction, keepdim)
 
 
@@ -43,8 +55,12 @@ for _name, _returns in RESULTS.items():
     _register(_name, _returns)
 
 
-def moments(ctx: ConversionContext, x: Any, dim: Axes, correction: float, keepdim: bool) -> tuple[Any, Any]:
-    """Variance (sum of squared differences from the mean over n - correction, in two passes) and mean."""
+def moments(
+    ctx: ConversionContext, x: Any, dim: Axes, correction: float, keepdim: bool
+) -> tuple[Any, Any]:
+    """Variance (sum of squared differences from the mean over n - correction, in two passes) and
+    mean.
+    """
     axes = ctx.axes(x, dim) if ctx.rank(x) else []
     mean = reduce(ctx, "AVG", x, axes, True)
     centred = combine(ctx, "SUB", x, mean)
@@ -52,22 +68,33 @@ def moments(ctx: ConversionContext, x: Any, dim: Axes, correction: float, keepdi
     if correction == 0:
         variance = reduce(ctx, "AVG", squares, axes, keepdim)
     else:
-        variance = combine(ctx, "DIV", reduce(ctx, "SUM", squares, axes, keepdim), degrees(ctx, x, axes, correction))
+        variance = combine(
+            ctx,
+            "DIV",
+            reduce(ctx, "SUM", squares, axes, keepdim),
+            degrees(ctx, x, axes, correction),
+        )
     return variance, mean if keepdim else ctx.squeeze(mean, axes)
 
 
 def degrees(ctx: ConversionContext, x: Any, axes: list[int], correction: float) -> Any:
-    """max(n - correction, 0) of the number n of elements of the axes, as a float or DynamicScalar."""
+    """max(n - correction, 0) of the number n of elements of the axes, as a float or
+    DynamicScalar.
+    """
     count: Any = 1
     for axis in axes:
         count = ctx.arithmetic("mul", count, ctx.size(x, axis))
     if isinstance(count, DynamicScalar):
-        return scalars.convert(ctx, ctx.arithmetic("max", ctx.arithmetic("sub", count, correction), 0), torch.float32)
+        return scalars.convert(
+            ctx, ctx.arithmetic("max", ctx.arithmetic("sub", count, correction), 0), torch.float32
+        )
     return float(max(count - correction, 0))
 
 
 def vector_norm(ctx: ConversionContext, x: Any, order: float, dim: Axes, keepdim: bool) -> Any:
-    """(sum |x|^order)^(1/order), the largest or smallest |x| for inf and -inf, how many are not 0 for 0."""
+    """(sum |x|^order)^(1/order), the largest or smallest |x| for inf and -inf, how many are not 0
+    for 0.
+    """
     x = floating(ctx, x)
     if order == 2:
         return ctx.unary("SQRT", over(ctx, "SUM", combine(ctx, "PROD", x, x), dim, keepdim))
@@ -75,7 +102,9 @@ def vector_norm(ctx: ConversionContext, x: Any, order: float, dim: Axes, keepdim
     if order in (torch.inf, -torch.inf):
         return over(ctx, "MAX" if order > 0 else "MIN", size, dim, keepdim)
     if order == 0:
-        return over(ctx, "SUM", choose(ctx, equal(ctx, x, 0.0), 0.0, 1.0, ctx.dtype(x)), dim, keepdim)
+        return over(
+            ctx, "SUM", choose(ctx, equal(ctx, x, 0.0), 0.0, 1.0, ctx.dtype(x)), dim, keepdim
+        )
     if order == 1:
         return over(ctx, "SUM", size, dim, keepdim)
     total = over(ctx, "SUM", combine(ctx, "POW", size, float(order)), dim, keepdim)
@@ -87,7 +116,13 @@ _LINALG = "int[1]? dim=None, bool keepdim=False, *, ScalarType? dtype=None) -> T
 
 @converter(f"aten::linalg_vector_norm(Tensor self, Scalar ord=2, {_LINALG}")
 def linalg_vector_norm(
-    ctx: ConversionContext, node: Any, x: Any, order: float, dim: Axes, keepdim: bool, dtype: int | None
+    ctx: ConversionContext,
+    node: Any,
+    x: Any,
+    order: float,
+    dim: Axes,
+    keepdim: bool,
+    dtype: int | None,
 ) -> Any:
     """The order-norm over axes"""
     return vector_norm(ctx, _in(ctx, x, dtype), order, dim, keepdim)
@@ -110,14 +145,19 @@ def norm_in(ctx: ConversionContext, node: Any, x: Any, p: float | None, dtype: i
     return vector_norm(ctx, _in(ctx, x, dtype), 2 if p is None else p, None, False)
 
 
-@converter("aten::norm.ScalarOpt_dim(Tensor self, Scalar? p, int[1] dim, bool keepdim=False) -> Tensor")
-def norm_over(ctx: ConversionContext, node: Any, x: Any, p: float | None, dim: Axes, keepdim: bool) -> Any:
+@converter(
+    "aten::norm.ScalarOpt_dim(Tensor self, Scalar? p, int[1] dim, bool keepdim=False) -> Tensor"
+)
+def norm_over(
+    ctx: ConversionContext, node: Any, x: Any, p: float | None, dim: Axes, keepdim: bool
+) -> Any:
     """The p-norm over axes"""
     return vector_norm(ctx, x, 2 if p is None else p, dim, keepdim)
 
 
 @converter(
-    "aten::norm.ScalarOpt_dim_dtype(Tensor self, Scalar? p, int[1] dim, bool keepdim, *, ScalarType dtype) -> Tensor"
+    "aten::norm.ScalarOpt_dim_dtype(Tensor self, Scalar? p, int[1] dim, bool keepdim, *, ScalarType"
+    " dtype) -> Tensor"
 )
 def norm_over_in(
     ctx: ConversionContext, node: Any, x: Any, p: float | None, dim: Axes, keepdim: bool, dtype: int
@@ -134,19 +174,39 @@ def frobenius_norm(ctx: ConversionContext, node: Any, x: Any, dim: Axes, keepdim
 
 @converter(f"aten::linalg_norm(Tensor self, Scalar? ord=None, {_LINALG}")
 def linalg_norm(
-    ctx: ConversionContext, node: Any, x: Any, order: float | None, dim: Axes, keepdim: bool, dtype: int | None
+    ctx: ConversionContext,
+    node: Any,
+    x: Any,
+    order: float | None,
+    dim: Axes,
+    keepdim: bool,
+    dtype: int | None,
 ) -> Any:
     """A vector norm of one axis (of all elements without `ord`), a matrix norm of two"""
     x = _in(ctx, x, dtype)
     if order is None:
         return vector_norm(ctx, x, 2, dim, keepdim)
-    axes = ctx.axes(x, None) if dim is None else [ctx.axis(x, d) for d in ([dim] if isinstance(dim, int) else dim)]
-    return vector_norm(ctx, x, order, axes, keepdim) if len(axes) == 1 else matrix_norm(ctx, x, order, axes, keepdim)
+    axes = (
+        ctx.axes(x, None)
+        if dim is None
+        else [ctx.axis(x, d) for d in ([dim] if isinstance(dim, int) else dim)]
+    )
+    return (
+        vector_norm(ctx, x, order, axes, keepdim)
+        if len(axes) == 1
+        else matrix_norm(ctx, x, order, axes, keepdim)
+    )
 
 
 @converter(f"aten::linalg_norm.ord_str(Tensor self, str ord, {_LINALG}")
 def linalg_norm_by_name(
-    ctx: ConversionContext, node: Any, x: Any, order: str, dim: Axes, keepdim: bool, dtype: int | None
+    ctx: ConversionContext,
+    node: Any,
+    x: Any,
+    order: str,
+    dim: Axes,
+    keepdim: bool,
+    dtype: int | None,
 ) -> Any:
     """The Frobenius norm; the nuclear norm needs singular values"""
     return _frobenius(ctx, _in(ctx, x, dtype), order, dim, keepdim)
@@ -157,7 +217,13 @@ _MATRIX = "int[] dim=[-2,-1], bool keepdim=False, *, ScalarType? dtype=None) -> 
 
 @converter(f"aten::linalg_matrix_norm(Tensor self, Scalar ord, {_MATRIX}")
 def linalg_matrix_norm(
-    ctx: ConversionContext, node: Any, x: Any, order: float, dim: list[int], keepdim: bool, dtype: int | None
+    ctx: ConversionContext,
+    node: Any,
+    x: Any,
+    order: float,
+    dim: list[int],
+    keepdim: bool,
+    dtype: int | None,
 ) -> Any:
     """The largest or smallest sum of sizes of a row (inf) or column (1)"""
     return matrix_norm(ctx, _in(ctx, x, dtype), order, [ctx.axis(x, d) for d in dim], keepdim)
@@ -165,7 +231,13 @@ def linalg_matrix_norm(
 
 @converter(f"aten::linalg_matrix_norm.str_ord(Tensor self, str ord='fro', {_MATRIX}")
 def linalg_matrix_norm_by_name(
-    ctx: ConversionContext, node: Any, x: Any, order: str, dim: list[int], keepdim: bool, dtype: int | None
+    ctx: ConversionContext,
+    node: Any,
+    x: Any,
+    order: str,
+    dim: list[int],
+    keepdim: bool,
+    dtype: int | None,
 ) -> Any:
     """The Frobenius norm"""
     return _frobenius(ctx, _in(ctx, x, dtype), order, dim, keepdim)
@@ -173,18 +245,26 @@ def linalg_matrix_norm_by_name(
 
 def _frobenius(ctx: ConversionContext, x: Any, order: str, dim: Axes, keepdim: bool) -> Any:
     if order != "fro":
-        raise Unconvertible(f"the norm {order!r} needs singular values, which TensorRT has no layer for")
+        raise Unconvertible(
+            f"the norm {order!r} needs singular values, which TensorRT has no layer for"
+        )
     return vector_norm(ctx, x, 2, dim, keepdim)
 
 
-def matrix_norm(ctx: ConversionContext, x: Any, order: float, axes: list[int], keepdim: bool) -> Any:
+def matrix_norm(
+    ctx: ConversionContext, x: Any, order: float, axes: list[int], keepdim: bool
+) -> Any:
     """The norms of a matrix that are sums and extremes; axes are (rows, columns)."""
     if abs(order) not in (1, torch.inf):
-        raise Unconvertible(f"the matrix norm of order {order} needs singular values, which TensorRT has no layer for")
+        raise Unconvertible(
+            f"the matrix norm of order {order} needs singular values, which TensorRT has no"
+            " layer for"
+        )
     summed = axes[0] if abs(order) == 1 else axes[1]
     other = axes[1] if abs(order) == 1 else axes[0]
     sums = reduce(ctx, "SUM", ctx.unary("ABS", floating(ctx, x)), [summed], True)
     result = reduce(ctx, "MAX" if order > 0 else "MIN", sums, [other], True)
-    if ctx.size(sums, other) == 0 and order > 0:  # the largest of nothing is -inf, the norm of nothing 0
+    # the largest of nothing is -inf, the norm of nothing 0
+    if ctx.size(sums, other) == 0 and order > 0:
         result = combine(ctx, "MAX", result, 0.0)
     return result if keepdim else ctx.squeeze(result, axes)

@@ -16,18 +16,32 @@ from builder.engine.flavour import trt
 Coefficient = Any
 """A weight of one axis: torch.Tensor, ITensor or None."""
 _BATCH = (
-    "Tensor input, Tensor? weight, Tensor? bias, Tensor? running_mean, Tensor? running_var, bool {flag}, "
-    "float momentum, float eps"
+    "Tensor input, Tensor? weight, Tensor? bias, Tensor? running_mean, Tensor? running_var, bool"
+    " {flag}, float momentum, float eps"
 )
 _STATISTICS = ("weight", "bias", "running_mean", "running_var")
 
 
-@converter(f"aten::batch_norm({_BATCH.format(flag='training')}, bool cudnn_enabled) -> Tensor", constants=_STATISTICS)
+@converter(
+    f"aten::batch_norm({_BATCH.format(flag='training')}, bool cudnn_enabled) -> Tensor",
+    constants=_STATISTICS,
+)
 def batch_norm(
-    ctx: ConversionContext, node: Any, x: Any, weight: Coefficient, bias: Coefficient, mean: Coefficient,
-    variance: Coefficient, training: bool, momentum: float, eps: float, cudnn: bool,
-) -> Any:  # fmt: skip
-    """(x - mean) / sqrt(variance + eps) * weight + bias, by the running statistics or the batch's own"""
+    ctx: ConversionContext,
+    node: Any,
+    x: Any,
+    weight: Coefficient,
+    bias: Coefficient,
+    mean: Coefficient,
+    variance: Coefficient,
+    training: bool,
+    momentum: float,
+    eps: float,
+    cudnn: bool,
+) -> Any:
+    """(x - mean) / sqrt(variance + eps) * weight + bias, by the running statistics or the batch's
+    own
+    """
     if training or mean is None:
         axes = [axis for axis in range(ctx.rank(x)) if axis != 1]
         return affine(ctx, standardised(ctx, x, axes, eps)[0], weight, bias, 1)
@@ -38,55 +52,93 @@ def batch_norm(
 
 
 @converter(
-    "aten::native_batch_norm(Tensor input, Tensor? weight, Tensor? bias, Tensor? running_mean, Tensor? running_var, "
-    "bool training, float momentum, float eps) -> (Tensor, Tensor, Tensor)",
+    "aten::native_batch_norm(Tensor input, Tensor? weight, Tensor? bias, Tensor? running_mean,"
+    " Tensor? running_var, bool training, float momentum, float eps) -> (Tensor, Tensor, Tensor)",
     constants=_STATISTICS,
     when=lambda ctx, a: (
-        "training updates the running statistics" if a.training and a.running_mean is not None else None
+        "training updates the running statistics"
+        if a.training and a.running_mean is not None
+        else None
     ),
 )
 def native_batch_norm(
-    ctx: ConversionContext, node: Any, x: Any, weight: Coefficient, bias: Coefficient, mean: Coefficient,
-    variance: Coefficient, training: bool, momentum: float, eps: float,
-) -> Any:  # fmt: skip
-    """batch_norm, and while training the batch's mean and 1 / sqrt(variance + eps); empty tensors otherwise"""
+    ctx: ConversionContext,
+    node: Any,
+    x: Any,
+    weight: Coefficient,
+    bias: Coefficient,
+    mean: Coefficient,
+    variance: Coefficient,
+    training: bool,
+    momentum: float,
+    eps: float,
+) -> Any:
+    """batch_norm, and while training the batch's mean and 1 / sqrt(variance + eps); empty tensors
+    otherwise
+    """
     if not training:
-        return by_running_statistics(ctx, x, weight, bias, mean, variance, eps), torch.empty(0), torch.empty(0)
+        return (
+            by_running_statistics(ctx, x, weight, bias, mean, variance, eps),
+            torch.empty(0),
+            torch.empty(0),
+        )
     axes = [axis for axis in range(ctx.rank(x)) if axis != 1]
     result, average, inverse = standardised(ctx, x, axes, eps)
-    return affine(ctx, result, weight, bias, 1), ctx.squeeze(average, axes), ctx.squeeze(inverse, axes)
+    return (
+        affine(ctx, result, weight, bias, 1),
+        ctx.squeeze(average, axes),
+        ctx.squeeze(inverse, axes),
+    )
 
 
 def by_running_statistics(
-    ctx: ConversionContext, x: Any, weight: Coefficient, bias: Coefficient, mean: Any, variance: Any, eps: float
+    ctx: ConversionContext,
+    x: Any,
+    weight: Coefficient,
+    bias: Coefficient,
+    mean: Any,
+    variance: Any,
+    eps: float,
 ) -> Any:
     """One scale and shift a channel, worked out in float64 where all is static."""
     given = [t for t in (weight, bias, mean, variance) if t is not None]
     if not all(isinstance(t, torch.Tensor) for t in given):
         deviation = ctx.unary("SQRT", combine(ctx, "SUM", ctx.tensor(variance), eps))
         centred = combine(ctx, "SUB", x, per_channel(ctx, mean, x, 1))
-        return affine(ctx, combine(ctx, "DIV", centred, per_channel(ctx, deviation, x, 1)), weight, bias, 1)
+        return affine(
+            ctx, combine(ctx, "DIV", centred, per_channel(ctx, deviation, x, 1)), weight, bias, 1
+        )
     return scaled(ctx, x, *channel_scale(weight, bias, mean, variance, eps=eps))
 
 
 def scaled(ctx: ConversionContext, x: Any, scale: torch.Tensor, shift: torch.Tensor) -> Any:
-    """x * scale + shift for each channel (axis 1): one IScaleLayer, which wants two axes after the channel's."""
+    """x * scale + shift for each channel (axis 1): one IScaleLayer, which wants two axes after the
+    channel's.
+    """
     dtype, rank = ctx.dtype(x), ctx.rank(x)
     if rank not in (4, 5):
         scale, shift = (t.to(dtype).reshape(-1, *[1] * (rank - 2)) for t in (scale, shift))
         return combine(ctx, "SUM", combine(ctx, "PROD", x, scale), shift)
     weights = [ctx.weights.of(t.to(dtype).contiguous()) for t in (shift, scale)]
-    layer = ctx.net.add_scale_nd(x, trt.ScaleMode.CHANNEL, *weights, trt.Weights(weights[0].dtype), 1)
+    layer = ctx.net.add_scale_nd(
+        x, trt.ScaleMode.CHANNEL, *weights, trt.Weights(weights[0].dtype), 1
+    )
     return layer.get_output(0)
 
 
 def per_channel(ctx: ConversionContext, t: Any, x: Any, axis: int) -> Any:
     """A vector shaped to multiply along `axis` of x."""
     sizes = [-1] + [1] * (ctx.rank(x) - axis - 1)
-    return t.reshape(sizes) if isinstance(t, torch.Tensor) else ctx.reshape(t, [ctx.size(t, 0), *sizes[1:]])
+    return (
+        t.reshape(sizes)
+        if isinstance(t, torch.Tensor)
+        else ctx.reshape(t, [ctx.size(t, 0), *sizes[1:]])
+    )
 
 
-def affine(ctx: ConversionContext, x: Any, weight: Coefficient, bias: Coefficient, axis: int) -> Any:
+def affine(
+    ctx: ConversionContext, x: Any, weight: Coefficient, bias: Coefficient, axis: int
+) -> Any:
     """x * weight + bias along an axis; a missing one changes nothing."""
     for operation, t in (("PROD", weight), ("SUM", bias)):
         if t is not None:
@@ -94,8 +146,12 @@ def affine(ctx: ConversionContext, x: Any, weight: Coefficient, bias: Coefficien
     return x
 
 
-def standardised(ctx: ConversionContext, x: Any, axes: Sequence[int], eps: float) -> tuple[Any, Any, Any]:
-    """(x - mean) / sqrt(variance + eps), mean and 1 / sqrt(variance + eps), over `axes` in two passes."""
+def standardised(
+    ctx: ConversionContext, x: Any, axes: Sequence[int], eps: float
+) -> tuple[Any, Any, Any]:
+    """(x - mean) / sqrt(variance + eps), mean and 1 / sqrt(variance + eps), over `axes` in two
+    passes.
+    """
     mean = reduce(ctx, "AVG", x, axes, True)
     centred = combine(ctx, "SUB", x, mean)
     variance = reduce(ctx, "AVG", combine(ctx, "PROD", centred, centred), axes, True)
@@ -104,14 +160,23 @@ def standardised(ctx: ConversionContext, x: Any, axes: Sequence[int], eps: float
 
 
 @converter(
-    "aten::instance_norm(Tensor input, Tensor? weight, Tensor? bias, Tensor? running_mean, Tensor? running_var, "
-    "bool use_input_stats, float momentum, float eps, bool cudnn_enabled) -> Tensor",
+    "aten::instance_norm(Tensor input, Tensor? weight, Tensor? bias, Tensor? running_mean, Tensor?"
+    " running_var, bool use_input_stats, float momentum, float eps, bool cudnn_enabled) -> Tensor",
     constants=_STATISTICS,
 )
 def instance_norm(
-    ctx: ConversionContext, node: Any, x: Any, weight: Coefficient, bias: Coefficient, mean: Coefficient,
-    variance: Coefficient, use_input_stats: bool, momentum: float, eps: float, cudnn: bool,
-) -> Any:  # fmt: skip
+    ctx: ConversionContext,
+    node: Any,
+    x: Any,
+    weight: Coefficient,
+    bias: Coefficient,
+    mean: Coefficient,
+    variance: Coefficient,
+    use_input_stats: bool,
+    momentum: float,
+    eps: float,
+    cudnn: bool,
+) -> Any:
     """Each channel of each sample normalised by itself, or by the running statistics"""
     if not use_input_stats:
         return by_running_statistics(ctx, x, weight, bias, mean, variance, eps)
@@ -119,9 +184,17 @@ def instance_norm(
 
 
 def normalised(
-    ctx: ConversionContext, x: Any, axes: Sequence[int], weight: Coefficient, bias: Coefficient, at: int, eps: float
+    ctx: ConversionContext,
+    x: Any,
+    axes: Sequence[int],
+    weight: Coefficient,
+    bias: Coefficient,
+    at: int,
+    eps: float,
 ) -> Any:
-    """INormalizationLayer over `axes`, then weight and bias along axis `at`, or (at < 0) of the shape of the axes."""
+    """INormalizationLayer over `axes`, then weight and bias along axis `at`, or (at < 0) of the
+    shape of the axes.
+    """
     rank = ctx.rank(x)
     coefficients = [coefficient(ctx, t, x, axes, at) for t in (weight, bias)]
     if any(t is None for t in coefficients) or rank < 2:
@@ -134,21 +207,35 @@ def normalised(
     return normalization_layer(ctx, x, coefficients[0], coefficients[1], axes, eps)
 
 
-def coefficient(ctx: ConversionContext, t: Coefficient, x: Any, axes: Sequence[int], at: int) -> Any:
+def coefficient(
+    ctx: ConversionContext, t: Coefficient, x: Any, axes: Sequence[int], at: int
+) -> Any:
     """The weight or bias as an ITensor of x's rank and dtype; None where it has another dtype."""
     dtype, rank = ctx.dtype(x), ctx.rank(x)
     if t is None:
         return None
     if not isinstance(t, torch.Tensor):
-        return None if ctx.dtype(t) != dtype else ctx.at_rank(per_channel(ctx, t, x, at) if at >= 0 else t, rank)
+        return (
+            None
+            if ctx.dtype(t) != dtype
+            else ctx.at_rank(per_channel(ctx, t, x, at) if at >= 0 else t, rank)
+        )
     shaped = t.reshape([-1] + [1] * (rank - at - 1)) if at >= 0 else t
     return ctx.constant(shaped.to(dtype).reshape([1] * (rank - shaped.dim()) + list(shaped.shape)))
 
 
 def normalization_layer(
-    ctx: ConversionContext, x: Any, weight: Any, bias: Any, axes: Sequence[int], eps: float, groups: int = 1
+    ctx: ConversionContext,
+    x: Any,
+    weight: Any,
+    bias: Any,
+    axes: Sequence[int],
+    eps: float,
+    groups: int = 1,
 ) -> Any:
-    """One INormalizationLayer; the second version where there is one (its group coefficients are one a channel)."""
+    """One INormalizationLayer; the second version where there is one (its group coefficients are
+    one a channel).
+    """
     add = getattr(ctx.net, "add_normalization_v2", None) or ctx.net.add_normalization
     layer = add(x, weight, bias, sum(1 << axis for axis in axes))
     layer.epsilon = eps
@@ -161,16 +248,24 @@ _LAYER = "Tensor input, SymInt[] normalized_shape, Tensor? weight"
 
 
 @converter(
-    f"aten::layer_norm({_LAYER}=None, Tensor? bias=None, float eps=1.0000000000000001e-05, bool cudnn_enable=True)"
-    " -> Tensor",
+    f"aten::layer_norm({_LAYER}=None, Tensor? bias=None, float eps=1.0000000000000001e-05, bool"
+    " cudnn_enable=True) -> Tensor",
     constants=("weight", "bias"),
     dynamic=("normalized_shape",),
 )
 def layer_norm(
-    ctx: ConversionContext, node: Any, x: Any, shape: list[Any], weight: Coefficient, bias: Coefficient, eps: float,
+    ctx: ConversionContext,
+    node: Any,
+    x: Any,
+    shape: list[Any],
+    weight: Coefficient,
+    bias: Coefficient,
+    eps: float,
     cudnn: bool,
-) -> Any:  # fmt: skip
-    """(x - mean) / sqrt(variance + eps) * weight + bias over the last axes, as many as normalized_shape has"""
+) -> Any:
+    """(x - mean) / sqrt(variance + eps) * weight + bias over the last axes, as many as
+    normalized_shape has
+    """
     axes = list(range(ctx.rank(x) - len(shape), ctx.rank(x)))
     if all(isinstance(size, int) for size in shape):
         weight = torch.ones(shape) if weight is None else weight
@@ -184,7 +279,13 @@ def layer_norm(
     dynamic=("normalized_shape",),
 )
 def native_layer_norm(
-    ctx: ConversionContext, node: Any, x: Any, shape: list[Any], weight: Coefficient, bias: Coefficient, eps: float
+    ctx: ConversionContext,
+    node: Any,
+    x: Any,
+    shape: list[Any],
+    weight: Coefficient,
+    bias: Coefficient,
+    eps: float,
 ) -> Any:
     """layer_norm, its mean and 1 / sqrt(variance + eps)"""
     axes = list(range(ctx.rank(x) - len(shape), ctx.rank(x)))
@@ -198,12 +299,20 @@ def native_layer_norm(
     "aten::group_norm(Tensor input, int num_groups, Tensor? weight=None, Tensor? bias=None, "
     "float eps=1.0000000000000001e-05, bool cudnn_enabled=True) -> Tensor",
     constants=("weight", "bias"),
-    when=lambda ctx, a: None if isinstance(ctx.size(a.input, 1), int) else "the channels (axis 1) must be static",
+    when=lambda ctx, a: (
+        None if isinstance(ctx.size(a.input, 1), int) else "the channels (axis 1) must be static"
+    ),
 )
 def group_norm(
-    ctx: ConversionContext, node: Any, x: Any, groups: int, weight: Coefficient, bias: Coefficient, eps: float,
+    ctx: ConversionContext,
+    node: Any,
+    x: Any,
+    groups: int,
+    weight: Coefficient,
+    bias: Coefficient,
+    eps: float,
     cudnn: bool,
-) -> Any:  # fmt: skip
+) -> Any:
     """Each group of channels of each sample normalised by itself"""
     channels = ctx.size(x, 1)
     assert isinstance(channels, int)
@@ -216,19 +325,29 @@ def group_norm(
 
 
 @converter(
-    "aten::rms_norm(Tensor input, SymInt[] normalized_shape, Tensor? weight=None, float? eps=None) -> Tensor",
+    "aten::rms_norm(Tensor input, SymInt[] normalized_shape, Tensor? weight=None, float? eps=None)"
+    " -> Tensor",
     constants=("weight",),
     dynamic=("normalized_shape",),
 )
 def rms_norm(
-    ctx: ConversionContext, node: Any, x: Any, shape: list[Any], weight: Coefficient, eps: float | None
+    ctx: ConversionContext,
+    node: Any,
+    x: Any,
+    shape: list[Any],
+    weight: Coefficient,
+    eps: float | None,
 ) -> Any:
-    """x / sqrt(mean(x^2) + eps) * weight; half in float32, as PyTorch computes it; eps is the dtype's own by default"""
+    """x / sqrt(mean(x^2) + eps) * weight; half in float32, as PyTorch computes it; eps is the
+    dtype's own by default
+    """
     dtype = ctx.dtype(x)
     wide = ctx.cast(x, torch.float32)
     axes = list(range(ctx.rank(x) - len(shape), ctx.rank(x)))
     mean = reduce(ctx, "AVG", combine(ctx, "PROD", wide, wide), axes, True)
-    root = ctx.unary("SQRT", combine(ctx, "SUM", mean, torch.finfo(torch.float32).eps if eps is None else eps))
+    root = ctx.unary(
+        "SQRT", combine(ctx, "SUM", mean, torch.finfo(torch.float32).eps if eps is None else eps)
+    )
     result = combine(ctx, "DIV", wide, root)
     result = result if weight is None else combine(ctx, "PROD", result, weight)
     return ctx.cast(result, dtype if weight is None else ctx.promoted(x, weight))

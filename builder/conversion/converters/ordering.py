@@ -1,7 +1,7 @@
 """Which elements are the largest or smallest, and in what order: ITopKLayer.
 
-TensorRT keeps at most 3840 elements, and states no order among equal values (the reference takes the earlier first, as
-PyTorch's argmax does).
+TensorRT keeps at most 3840 elements, and states no order among equal values (the reference takes
+the earlier first, as PyTorch's argmax does).
 """
 
 from __future__ import annotations
@@ -23,7 +23,10 @@ from builder.engine.flavour import trt
 
 LIMIT = 3840
 """INetworkDefinition.add_topk: "Currently only values of K up to 3840 are supported"."""
-TIES = "among equal values TensorRT states no order; PyTorch returns the first for argmax, argmin, max and min"
+TIES = (
+    "among equal values TensorRT states no order; PyTorch returns the first for argmax, argmin, max"
+    " and min"
+)
 
 
 def at_most(ctx: ConversionContext, size: Size) -> int | None:
@@ -41,7 +44,11 @@ def within_limit(count: Any) -> Predicate:
         most = at_most(ctx, count(ctx, arguments))
         if most is None:
             return "how many elements are kept is not bounded by the profiles"
-        return f"TensorRT's top-k keeps at most {LIMIT} elements, this keeps {most}" if most > LIMIT else None
+        return (
+            f"TensorRT's top-k keeps at most {LIMIT} elements, this keeps {most}"
+            if most > LIMIT
+            else None
+        )
 
     return check
 
@@ -52,7 +59,9 @@ def _length(ctx: ConversionContext, arguments: SimpleNamespace) -> Size:
 
 
 def best(ctx: ConversionContext, x: Any, k: Size, axis: int, largest: bool) -> tuple[Any, Any]:
-    """The k best values along an axis, best first, and their places as int64; a vector is a matrix of one row."""
+    """The k best values along an axis, best first, and their places as int64; a vector is a matrix
+    of one row.
+    """
     dtype = ctx.dtype(x)
     if ctx.rank(x) < 2:
         values, places = best(ctx, ctx.at_rank(x, 2), k, 1, largest)
@@ -79,9 +88,12 @@ RANKED_AT_MOST = 4096
 """Each element is compared with each other: 16 million bools for a row of so many."""
 
 
-def _of_integers(ctx: ConversionContext, x: Any, k: Size, axis: int, largest: bool) -> tuple[Any, Any]:
-    """The same of int32 where the layer takes floats only, exactly: small integers as float32; one of the others as
-    where the extreme stands; several by their rank."""
+def _of_integers(
+    ctx: ConversionContext, x: Any, k: Size, axis: int, largest: bool
+) -> tuple[Any, Any]:
+    """The same of int32 where the layer takes floats only, exactly: small integers as float32; one
+    of the others as where the extreme stands; several by their rank.
+    """
     if ctx.dtype(x) in (torch.bool, torch.uint8, torch.int8):
         values, places = _layer(ctx, ctx.cast(x, torch.float32), k, axis, largest)
         return ctx.cast(values, torch.int32), places
@@ -96,16 +108,25 @@ def _of_integers(ctx: ConversionContext, x: Any, k: Size, axis: int, largest: bo
 
 
 def _ranks(ctx: ConversionContext, x: Any, axis: int, largest: bool) -> Any:
-    """How many elements along an axis come before each: the better ones, and the equal ones in front of it."""
+    """How many elements along an axis come before each: the better ones, and the equal ones in
+    front of it.
+    """
     length, last = ctx.size(x, axis), ctx.rank(x)
     most = at_most(ctx, length)
     if most is None or most > RANKED_AT_MOST:
-        raise Unconvertible(f"this TensorRT sorts floats only, and integers here up to {RANKED_AT_MOST} of them")
+        raise Unconvertible(
+            f"this TensorRT sorts floats only, and integers here up to {RANKED_AT_MOST} of them"
+        )
     own, other = ctx.unsqueeze(x, [axis + 1]), ctx.unsqueeze(x, [axis])  # [..., i, j, ...]
     position = iota(ctx, length, torch.int32)
-    i, j = (ctx.reshape(position, [length if a == place else 1 for a in range(last + 1)]) for place in (axis, axis + 1))
+    i, j = (
+        ctx.reshape(position, [length if a == place else 1 for a in range(last + 1)])
+        for place in (axis, axis + 1)
+    )
     better = ctx.elementwise("GREATER" if largest else "LESS", other, own)
-    tied = ctx.elementwise("AND", ctx.elementwise("EQUAL", other, own), ctx.elementwise("LESS", j, i))
+    tied = ctx.elementwise(
+        "AND", ctx.elementwise("EQUAL", other, own), ctx.elementwise("LESS", j, i)
+    )
     before = ctx.copy_sizes(better, ctx.elementwise("OR", better, tied))
     return ctx.copy_sizes(x, reduce(ctx, "SUM", ctx.cast(before, torch.int32), [axis + 1], False))
 
@@ -127,7 +148,9 @@ def _layer(ctx: ConversionContext, x: Any, k: Size, axis: int, largest: bool) ->
     when=within_limit(lambda ctx, a: a.k),
     note=TIES,
 )
-def topk(ctx: ConversionContext, node: Any, x: Any, k: Size, dim: int, largest: bool, is_sorted: bool) -> Any:
+def topk(
+    ctx: ConversionContext, node: Any, x: Any, k: Size, dim: int, largest: bool, is_sorted: bool
+) -> Any:
     """The k largest or smallest along an axis, sorted, and their places"""
     if ctx.rank(x) == 0:
         return x, torch.tensor(0)
@@ -145,18 +168,25 @@ _SORTED = "int dim=-1, bool descending=False"
 _whole_axis = within_limit(_length)
 
 
-@converter(f"aten::sort(Tensor self, {_SORTED}) -> (Tensor values, Tensor indices)", when=_whole_axis, note=TIES)
+@converter(
+    f"aten::sort(Tensor self, {_SORTED}) -> (Tensor values, Tensor indices)",
+    when=_whole_axis,
+    note=TIES,
+)
 def sort(ctx: ConversionContext, node: Any, x: Any, dim: int, descending: bool) -> Any:
     """The values in order, and their places"""
     return ordered(ctx, x, dim, descending)
 
 
 @converter(
-    f"aten::sort.stable(Tensor self, *, bool? stable, {_SORTED}) -> (Tensor values, Tensor indices)",
+    f"aten::sort.stable(Tensor self, *, bool? stable, {_SORTED}) -> (Tensor values, Tensor"
+    " indices)",
     when=_whole_axis,
     note=TIES,
 )
-def sort_stable(ctx: ConversionContext, node: Any, x: Any, stable: bool, dim: int, descending: bool) -> Any:
+def sort_stable(
+    ctx: ConversionContext, node: Any, x: Any, stable: bool, dim: int, descending: bool
+) -> Any:
     """The values in order, and their places"""
     return ordered(ctx, x, dim, descending)
 
@@ -167,19 +197,29 @@ def argsort(ctx: ConversionContext, node: Any, x: Any, dim: int, descending: boo
     return ordered(ctx, x, dim, descending)[1]
 
 
-@converter(f"aten::argsort.stable(Tensor self, *, bool stable, {_SORTED}) -> Tensor", when=_whole_axis, note=TIES)
-def argsort_stable(ctx: ConversionContext, node: Any, x: Any, stable: bool, dim: int, descending: bool) -> Any:
+@converter(
+    f"aten::argsort.stable(Tensor self, *, bool stable, {_SORTED}) -> Tensor",
+    when=_whole_axis,
+    note=TIES,
+)
+def argsort_stable(
+    ctx: ConversionContext, node: Any, x: Any, stable: bool, dim: int, descending: bool
+) -> Any:
     """The places of the values in order"""
     return ordered(ctx, x, dim, descending)[1]
 
 
-@converter("aten::msort(Tensor self) -> Tensor", when=within_limit(lambda ctx, a: ctx.size(a.self, 0)))
+@converter(
+    "aten::msort(Tensor self) -> Tensor", when=within_limit(lambda ctx, a: ctx.size(a.self, 0))
+)
 def msort(ctx: ConversionContext, node: Any, x: Any) -> Any:
     """The values in order along the first axis"""
     return ordered(ctx, x, 0, False)[0]
 
 
-def extreme(ctx: ConversionContext, x: Any, dim: int | None, keepdim: bool, largest: bool) -> tuple[Any, Any]:
+def extreme(
+    ctx: ConversionContext, x: Any, dim: int | None, keepdim: bool, largest: bool
+) -> tuple[Any, Any]:
     """The best value along an axis (over the flattened tensor for None), and its place."""
     rank = ctx.rank(x)
     if rank == 0:
@@ -192,12 +232,16 @@ def extreme(ctx: ConversionContext, x: Any, dim: int | None, keepdim: bool, larg
 
 
 def _register_extreme(name: str, largest: bool) -> None:
-    @converter(f"aten::arg{name}(Tensor self, int? dim=None, bool keepdim=False) -> Tensor", note=TIES)
+    @converter(
+        f"aten::arg{name}(Tensor self, int? dim=None, bool keepdim=False) -> Tensor", note=TIES
+    )
     def place(ctx: ConversionContext, node: Any, x: Any, dim: int | None, keepdim: bool) -> Any:
         return extreme(ctx, x, dim, keepdim, largest)[1]
 
     @converter(
-        f"aten::{name}.dim(Tensor self, int dim, bool keepdim=False) -> (Tensor values, Tensor indices)", note=TIES
+        f"aten::{name}.dim(Tensor self, int dim, bool keepdim=False) -> (Tensor values, Tensor"
+        " indices)",
+        note=TIES,
     )
     def value_and_place(ctx: ConversionContext, node: Any, x: Any, dim: int, keepdim: bool) -> Any:
         if node.outputsAt(1).uses() or ctx.dtype(x) == torch.bool or not ctx.rank(x):
@@ -211,7 +255,8 @@ for _name, _largest in (("max", True), ("min", False)):
 
 
 @converter(
-    "aten::kthvalue(Tensor self, SymInt k, int dim=-1, bool keepdim=False) -> (Tensor values, Tensor indices)",
+    "aten::kthvalue(Tensor self, SymInt k, int dim=-1, bool keepdim=False) -> (Tensor values,"
+    " Tensor indices)",
     when=within_limit(lambda ctx, a: a.k),
     note=TIES,
 )

@@ -1,7 +1,8 @@
 """Packed sequences: recurrent layers over a padded batch whose rows end where their lengths say.
 
-`torch.nn.utils.rnn.pack_padded_sequence` and `pad_packed_sequence`, with or without `enforce_sorted`. The tensors of
-the PackedSequence between them are never made (see conversion/packing.py).
+`torch.nn.utils.rnn.pack_padded_sequence` and `pad_packed_sequence`, with or without
+`enforce_sorted`. The tensors of the PackedSequence between them are never made (see
+conversion/packing.py).
 """
 
 from __future__ import annotations
@@ -32,8 +33,8 @@ from builder.conversion.packing import BatchSizes, Rows
 from builder.conversion.registry import converter
 
 _ARGUMENTS = (
-    "Tensor data, Tensor batch_sizes, {}, Tensor[] params, bool has_biases, int num_layers, float dropout, bool train, "
-    "bool bidirectional)"
+    "Tensor data, Tensor batch_sizes, {}, Tensor[] params, bool has_biases, int num_layers, float"
+    " dropout, bool train, bool bidirectional)"
 )
 _PACKED = ("data", "batch_sizes")
 
@@ -43,16 +44,21 @@ def _packed_here(ctx: ConversionContext, call: Any) -> str | None:
     ours = isinstance(call.data, Rows) and isinstance(call.batch_sizes, BatchSizes)
     if ours and call.data.lengths is call.batch_sizes.lengths:
         return None
-    return "only a sequence that pack_padded_sequence packs within the model is known by its lengths"
+    return (
+        "only a sequence that pack_padded_sequence packs within the model is known by its lengths"
+    )
 
 
 @converter(
-    "aten::_pack_padded_sequence(Tensor input, Tensor lengths, bool batch_first) -> (Tensor, Tensor)",
+    "aten::_pack_padded_sequence(Tensor input, Tensor lengths, bool batch_first) -> (Tensor,"
+    " Tensor)",
     constants=("lengths",),
     note="a length is brought into 1 to the padded length, where torch raises",
     folds=False,
 )
-def pack(ctx: ConversionContext, node: Any, x: Any, lengths: Any, batch_first: bool) -> tuple[Rows, BatchSizes]:
+def pack(
+    ctx: ConversionContext, node: Any, x: Any, lengths: Any, batch_first: bool
+) -> tuple[Rows, BatchSizes]:
     """The padded tensor and the lengths, in place of the packed data and their batch sizes"""
     x = ctx.permute(x, [1, 0, *range(2, ctx.rank(x))]) if batch_first else x
     extent = Lengths(ctx, lengths, ctx.size(x, 0), ctx.size(x, 1))
@@ -60,20 +66,28 @@ def pack(ctx: ConversionContext, node: Any, x: Any, lengths: Any, batch_first: b
 
 
 @converter(
-    "aten::_pad_packed_sequence(Tensor data, Tensor batch_sizes, bool batch_first, Scalar padding_value, "
-    "int total_length) -> (Tensor, Tensor)",
+    "aten::_pad_packed_sequence(Tensor data, Tensor batch_sizes, bool batch_first, Scalar"
+    " padding_value, int total_length) -> (Tensor, Tensor)",
     when=_packed_here,
     dynamic=("total_length",),
     packed=_PACKED,
     note="without total_length the size depends on the data: not on TensorRT-RTX",
 )
 def pad(
-    ctx: ConversionContext, node: Any, data: Rows, sizes: BatchSizes, batch_first: bool, value: float, length: Size
+    ctx: ConversionContext,
+    node: Any,
+    data: Rows,
+    sizes: BatchSizes,
+    batch_first: bool,
+    value: float,
+    length: Size,
 ) -> tuple[Any, Any]:
     """The padded tensor with padding_value behind each row's length, and the lengths"""
     extent, rank = data.lengths, ctx.rank(data.padded)
     mask = ctx.unsqueeze(extent.mask, list(range(2, rank)))
-    x = ctx.set_sizes(choose(ctx, mask, data.padded, value, ctx.dtype(data.padded)), ctx.sizes(data.padded))
+    x = ctx.set_sizes(
+        choose(ctx, mask, data.padded, value, ctx.dtype(data.padded)), ctx.sizes(data.padded)
+    )
     fill = ctx.constant(torch.tensor(value).to(dtypes.from_trt(x.dtype)))
     x = extent.stretched(ctx, x, length, fill)
     lengths = ctx.tensor(extent.given, torch.int64)
@@ -81,19 +95,35 @@ def pad(
 
 
 def _register(name: str, kind: Kind) -> None:
-    @converter(f"aten::{name}.data({_ARGUMENTS.format(kind.hx)} -> {tensors(1 + kind.states)}", constants=CONSTANTS,
-               when=(dropout_in_training, _packed_here), packed=_PACKED)  # fmt: skip
+    @converter(
+        f"aten::{name}.data({_ARGUMENTS.format(kind.hx)} -> {tensors(1 + kind.states)}",
+        constants=CONSTANTS,
+        when=(dropout_in_training, _packed_here),
+        packed=_PACKED,
+    )
     def layer(
-        ctx: ConversionContext, node: Any, data: Any, sizes: Any, hx: Any, params: Any, biases: bool, layers: int,
-        dropout: float, train: bool, bidirectional: bool,
-    ) -> Any:  # fmt: skip
+        ctx: ConversionContext,
+        node: Any,
+        data: Any,
+        sizes: Any,
+        hx: Any,
+        params: Any,
+        biases: bool,
+        layers: int,
+        dropout: float,
+        train: bool,
+        bidirectional: bool,
+    ) -> Any:
         if ctx.rank(data.padded) != 3:
             raise Unconvertible(
-                f"packed data of rank {ctx.rank(data.padded) - 1}; a recurrent layer takes rows of features"
+                f"packed data of rank {ctx.rank(data.padded) - 1}; a recurrent layer takes rows of"
+                " features"
             )
         stacked, extent = weights_of(params, biases, layers, bidirectional), data.lengths
         states = reads_states(node)
-        output, *finals = sequence(ctx, kind.cell, data.padded, state_of(hx), stacked, False, states, extent)
+        output, *finals = sequence(
+            ctx, kind.cell, data.padded, state_of(hx), stacked, False, states, extent
+        )
         return Rows(output, extent), *finals
 
     layer.__doc__ = f"{module_of(name)} of a PackedSequence"
@@ -104,14 +134,23 @@ for _name, _kind in KINDS.items():
 
 
 @converter(
-    'aten::pad_sequence(Tensor[] sequences, bool batch_first=False, float padding_value=0., str padding_side="right") '
-    "-> Tensor"
+    "aten::pad_sequence(Tensor[] sequences, bool batch_first=False, float padding_value=0., str"
+    ' padding_side="right") -> Tensor'
 )
 def pad_sequence(
-    ctx: ConversionContext, node: Any, sequences: list[Any], batch_first: bool, value: float, side: str
+    ctx: ConversionContext,
+    node: Any,
+    sequences: list[Any],
+    batch_first: bool,
+    value: float,
+    side: str,
 ) -> Any:
-    """The sequences [steps, ...] side by side, each with padding_value up to the steps of the longest"""
-    longest = functools.reduce(lambda a, b: ctx.arithmetic("max", a, b), (ctx.size(x, 0) for x in sequences))
+    """The sequences [steps, ...] side by side, each with padding_value up to the steps of the
+    longest
+    """
+    longest = functools.reduce(
+        lambda a, b: ctx.arithmetic("max", a, b), (ctx.size(x, 0) for x in sequences)
+    )
     fill = ctx.constant(torch.tensor(value).to(dtypes.from_trt(sequences[0].dtype)))
     axis = 0 if batch_first else 1
     padded = (_lengthened(ctx, x, longest, fill, side == "left") for x in sequences)
@@ -123,4 +162,6 @@ def _lengthened(ctx: ConversionContext, x: Any, steps: Size, fill: Any, in_front
     if same(own, steps):
         return x
     first = ctx.arithmetic("sub", own, steps) if in_front else 0
-    return ctx.slice(x, [first] + [0] * len(others), [steps, *others], [1] * (1 + len(others)), "FILL", fill)
+    return ctx.slice(
+        x, [first] + [0] * len(others), [steps, *others], [1] * (1 + len(others)), "FILL", fill
+    )

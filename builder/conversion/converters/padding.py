@@ -1,4 +1,6 @@
-"""Padding: one ISliceLayer that starts before an axis and ends after it; its mode says what stands outside."""
+"""Padding: one ISliceLayer that starts before an axis and ends after it; its mode says what stands
+outside.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ ENUM = ("reflect", "replicate", "circular", "constant")
 
 
 def padded(ctx: ConversionContext, x: Any, pad: list[Size], mode: str, value: float = 0.0) -> Any:
-    """torch.nn.functional.pad: `pad` is (before, after) of the last axis, then of the one before it; negative crops."""
+    """torch.nn.functional.pad: `pad` is (before, after) of the last axis, then of the one before
+    it; negative crops.
+    """
     if all(p == 0 for p in pad):
         return x
     sizes = ctx.sizes(x)
@@ -32,7 +36,13 @@ def padded(ctx: ConversionContext, x: Any, pad: list[Size], mode: str, value: fl
 
 
 def _cut_or_filled(
-    ctx: ConversionContext, x: Any, pad: list[Size], starts: list[Size], sizes: list[Size], mode: str, value: float
+    ctx: ConversionContext,
+    x: Any,
+    pad: list[Size],
+    starts: list[Size],
+    sizes: list[Size],
+    mode: str,
+    value: float,
 ) -> Any:
     ones = [1] * len(sizes)
     if all(isinstance(p, int) and p <= 0 for p in pad):
@@ -50,7 +60,11 @@ def _fits(ctx: ConversionContext, args: SimpleNamespace) -> str | None:
     return None
 
 
-@converter("aten::constant_pad_nd(Tensor self, SymInt[] pad, Scalar value=0) -> Tensor", dynamic=("pad",), when=_fits)
+@converter(
+    "aten::constant_pad_nd(Tensor self, SymInt[] pad, Scalar value=0) -> Tensor",
+    dynamic=("pad",),
+    when=_fits,
+)
 def constant_pad_nd(ctx: ConversionContext, node: Any, x: Any, pad: list[Size], value: Any) -> Any:
     """x with `value` around it"""
     return padded(ctx, x, pad, "constant", value)
@@ -58,7 +72,9 @@ def constant_pad_nd(ctx: ConversionContext, node: Any, x: Any, pad: list[Size], 
 
 def _register(name: str, mode: str, axes: int) -> None:
     @converter(
-        f"aten::{name}{axes}d(Tensor self, SymInt[{2 * axes}] padding) -> Tensor", dynamic=("padding",), when=_fits
+        f"aten::{name}{axes}d(Tensor self, SymInt[{2 * axes}] padding) -> Tensor",
+        dynamic=("padding",),
+        when=_fits,
     )
     def pad(ctx: ConversionContext, node: Any, x: Any, padding: list[Size]) -> Any:
         """The tensor itself around it: mirrored at its edges, or its edges repeated"""
@@ -75,15 +91,21 @@ for _axes in (1, 2, 3):
     dynamic=("pad",),
     when=_fits,
 )
-def pad(ctx: ConversionContext, node: Any, x: Any, pad: list[Size], mode: str, value: float | None) -> Any:
+def pad(
+    ctx: ConversionContext, node: Any, x: Any, pad: list[Size], mode: str, value: float | None
+) -> Any:
     """torch.nn.functional.pad"""
     return padded(ctx, x, pad, mode, value or 0.0)
 
 
 @converter(
-    "aten::_pad_enum(Tensor self, SymInt[] pad, int mode, float? value=None) -> Tensor", dynamic=("pad",), when=_fits
+    "aten::_pad_enum(Tensor self, SymInt[] pad, int mode, float? value=None) -> Tensor",
+    dynamic=("pad",),
+    when=_fits,
 )
-def pad_enum(ctx: ConversionContext, node: Any, x: Any, pad: list[Size], mode: int, value: float | None) -> Any:
+def pad_enum(
+    ctx: ConversionContext, node: Any, x: Any, pad: list[Size], mode: int, value: float | None
+) -> Any:
     """pad with its mode as a number"""
     return padded(ctx, x, pad, ENUM[mode], value or 0.0)
 

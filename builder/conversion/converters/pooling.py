@@ -22,10 +22,13 @@ from builder.engine import dialect
 
 
 def _of_padded(ctx: ConversionContext, x: Any, pool: Pool) -> Any:
-    """Averages over the part of each window in the padded input, from averages over whole windows: these divided by
-    the same averages of ones."""
+    """Averages over the part of each window in the padded input, from averages over whole windows:
+    these divided by the same averages of ones.
+    """
     means = pooled(ctx, x, "AVERAGE", pool, "window")
-    sizes = [ctx.arithmetic("add", ctx.size(x, a + 2), 2 * pad) for a, pad in enumerate(pool.padding)]
+    sizes = [
+        ctx.arithmetic("add", ctx.size(x, a + 2), 2 * pad) for a, pad in enumerate(pool.padding)
+    ]
     one = ctx.constant(torch.ones([1] * ctx.rank(x), dtype=ctx.dtype(x)))
     ones = ctx.expand(one, [1, 1, *sizes])
     parts = pooled(ctx, ones, "AVERAGE", replace(pool, padding=[0] * len(sizes)), "window")
@@ -37,7 +40,11 @@ def _of_padded(ctx: ConversionContext, x: Any, pool: Pool) -> Any:
 def floats(ctx: ConversionContext, call: Any) -> str | None:
     """Refuses integers."""
     dtype = ctx.dtype(call.self)
-    return None if dtype.is_floating_point else f"TensorRT averages floating tensors only, the input is {dtype}"
+    return (
+        None
+        if dtype.is_floating_point
+        else f"TensorRT averages floating tensors only, the input is {dtype}"
+    )
 
 
 def _register_average(axes: int) -> None:
@@ -45,22 +52,40 @@ def _register_average(axes: int) -> None:
     zero = "0" if axes > 1 else "[0]"
 
     @converter(
-        f"aten::avg_pool{axes}d(Tensor self, int[{axes}] kernel_size, int[{axes}] stride=[], "
-        f"int[{axes}] padding={zero}, bool ceil_mode=False, bool count_include_pad=True{override}) -> Tensor",
+        f"aten::avg_pool{axes}d(Tensor self, int[{axes}] kernel_size, int[{axes}] stride=[],"
+        f" int[{axes}] padding={zero}, bool ceil_mode=False, bool count_include_pad=True{override})"
+        " -> Tensor",
         when=floats,
     )
     def average(
-        ctx: ConversionContext, node: Any, x: Any, window: Any, stride: Any, padding: Any, ceil: bool, include: bool,
+        ctx: ConversionContext,
+        node: Any,
+        x: Any,
+        window: Any,
+        stride: Any,
+        padding: Any,
+        ceil: bool,
+        include: bool,
         divisor: int | None = None,
-    ) -> Any:  # fmt: skip
-        """The sum of each window over the size of the window, of its part in the (padded) input, or `divisor`"""
+    ) -> Any:
+        """The sum of each window over the size of the window, of its part in the (padded) input, or
+        `divisor`
+        """
         image, undo = as_image(ctx, x, axes)
         pool = Pool.of(axes, window, stride, padding, 1, ceil)
         padded = any(pool.padding) or ceil
         if divisor is None:
             counted = "padded" if include or not padded else "inside"
-            whole = counted == "padded" and ceil and not dialect.takes("POOLING.PADDED_UP", image.dtype.name)
-            return undo(_of_padded(ctx, image, pool) if whole else pooled(ctx, image, "AVERAGE", pool, counted))
+            whole = (
+                counted == "padded"
+                and ceil
+                and not dialect.takes("POOLING.PADDED_UP", image.dtype.name)
+            )
+            return undo(
+                _of_padded(ctx, image, pool)
+                if whole
+                else pooled(ctx, image, "AVERAGE", pool, counted)
+            )
         means = pooled(ctx, image, "AVERAGE", pool, "window")
         return undo(combine(ctx, "PROD", means, math.prod(pool.window) / divisor))
 
@@ -71,13 +96,20 @@ def _register_average(axes: int) -> None:
 def _register_maximum(axes: int) -> None:
     zero, one = ("0", "1") if axes > 1 else ("[0]", "[1]")
     tail = (
-        f"(Tensor self, int[{axes}] kernel_size, int[{axes}] stride=[], int[{axes}] padding={zero}, "
-        f"int[{axes}] dilation={one}, bool ceil_mode=False)"
+        f"(Tensor self, int[{axes}] kernel_size, int[{axes}] stride=[], int[{axes}] padding={zero},"
+        f" int[{axes}] dilation={one}, bool ceil_mode=False)"
     )
 
     @converter(f"aten::max_pool{axes}d{tail} -> Tensor")
     def maximum(
-        ctx: ConversionContext, node: Any, x: Any, window: Any, stride: Any, padding: Any, dilation: Any, ceil: bool
+        ctx: ConversionContext,
+        node: Any,
+        x: Any,
+        window: Any,
+        stride: Any,
+        padding: Any,
+        dilation: Any,
+        ceil: bool,
     ) -> Any:
         """The maximum of each window; padding never wins"""
         image, undo = as_image(ctx, x, axes)
@@ -85,7 +117,14 @@ def _register_maximum(axes: int) -> None:
 
     @converter(f"aten::max_pool{axes}d_with_indices{tail} -> (Tensor, Tensor)")
     def with_indices(
-        ctx: ConversionContext, node: Any, x: Any, window: Any, stride: Any, padding: Any, dilation: Any, ceil: bool
+        ctx: ConversionContext,
+        node: Any,
+        x: Any,
+        window: Any,
+        stride: Any,
+        padding: Any,
+        dilation: Any,
+        ceil: bool,
     ) -> Any:
         """The maxima and, where somebody reads them, their positions in the flattened input"""
         image, undo = as_image(ctx, x, axes)
@@ -102,7 +141,8 @@ def _maximum(ctx: ConversionContext, x: Any, pool: Pool) -> Any:
 
 
 def _tapped(ctx: ConversionContext, x: Any, pool: Pool, indices: bool) -> tuple[Any, Any]:
-    """The maximum over the taps of the window, one strided slice each; the first of equal ones gives the index.
+    """The maximum over the taps of the window, one strided slice each; the first of equal ones
+    gives the index.
 
     Serves what IPoolingLayer does not: dilation, integers, indices.
     """
@@ -134,12 +174,16 @@ def _beats(ctx: ConversionContext, value: Any, best: Any) -> Any:
 
 
 def _places(ctx: ConversionContext, x: Any) -> Any:
-    """The position of each element in the flattened spatial axes, with axes of size 1 for N and C."""
+    """The position of each element in the flattened spatial axes, with axes of size 1 for N and
+    C.
+    """
     lengths = ctx.sizes(x)[2:]
     return ctx.reshape(iota(ctx, ctx.product(lengths)), [1, 1, *lengths])
 
 
-def _padded(ctx: ConversionContext, x: Any, pool: Pool, lengths: Sequence[Size], value: float | int) -> Any:
+def _padded(
+    ctx: ConversionContext, x: Any, pool: Pool, lengths: Sequence[Size], value: float | int
+) -> Any:
     """The input with `value` around it, wide enough for every window."""
     starts: list[Size] = [0, 0]
     sizes = ctx.sizes(x)[:2]
@@ -152,11 +196,14 @@ def _padded(ctx: ConversionContext, x: Any, pool: Pool, lengths: Sequence[Size],
 
 def _taps(window: Sequence[int]) -> list[tuple[int, ...]]:
     return [
-        tuple(int(i) for i in tap) for tap in torch.cartesian_prod(*map(torch.arange, window)).reshape(-1, len(window))
+        tuple(int(i) for i in tap)
+        for tap in torch.cartesian_prod(*map(torch.arange, window)).reshape(-1, len(window))
     ]
 
 
-def _tap(ctx: ConversionContext, x: Any, pool: Pool, lengths: Sequence[Size], tap: Sequence[int]) -> Any:
+def _tap(
+    ctx: ConversionContext, x: Any, pool: Pool, lengths: Sequence[Size], tap: Sequence[int]
+) -> Any:
     starts = [0, 0, *(i * d for i, d in zip(tap, pool.dilation, strict=True))]
     return ctx.slice(x, starts, [*ctx.sizes(x)[:2], *lengths], [1, 1, *pool.stride])
 

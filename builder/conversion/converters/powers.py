@@ -27,7 +27,9 @@ def square(ctx: ConversionContext, node: Any, x: Any) -> Any:
     dynamic=("self", "exponent"),
 )
 def power(ctx: ConversionContext, node: Any, x: Any, exponent: Any) -> Any:
-    """self^exponent: products and roots for the exponents that PyTorch treats so, POW for the others"""
+    """self^exponent: products and roots for the exponents that PyTorch treats so, POW for the
+    others
+    """
     dtype = ctx.promoted(x, exponent)
     if isinstance(exponent, int | float) and not isinstance(x, int | float | DynamicScalar):
         x = ctx.cast(ctx.tensor(x), dtype)
@@ -56,10 +58,11 @@ def known_power(ctx: ConversionContext, x: Any, exponent: float) -> Any:
 
 
 def integer_power(ctx: ConversionContext, x: Any, exponent: Any, dtype: torch.dtype) -> Any:
-    """Integers to static powers by repeated squaring, exact and wrapping around; others by POW, or where that takes
-    floats only by the bits of the exponent.
+    """Integers to static powers by repeated squaring, exact and wrapping around; others by POW, or
+    where that takes floats only by the bits of the exponent.
 
-    PyTorch raises for a negative static exponent, and gives 1, (-1)^n or 0 for negative elements of a tensor.
+    PyTorch raises for a negative static exponent, and gives 1, (-1)^n or 0 for negative elements of
+    a tensor.
     """
     if isinstance(exponent, int):
         if exponent < 0:
@@ -69,28 +72,41 @@ def integer_power(ctx: ConversionContext, x: Any, exponent: Any, dtype: torch.dt
     zero = ctx.like_scalar(exponent, 0)
     odd, natural = low_bit(ctx, exponent), ctx.elementwise("MAX", exponent, zero)
     has_layer = dialect.takes("ELEMENTWISE.POW", x.dtype.name)
-    result = ctx.elementwise("POW", x, natural) if has_layer else power_by_bits(ctx, x, natural, odd)
+    result = (
+        ctx.elementwise("POW", x, natural) if has_layer else power_by_bits(ctx, x, natural, odd)
+    )
     minus_one = choose(ctx, equal(ctx, odd, 1), -1, 1, dtype)
-    inverse = choose(ctx, equal(ctx, x, -1), minus_one, choose(ctx, equal(ctx, x, 1), 1, 0, dtype), dtype)
+    inverse = choose(
+        ctx, equal(ctx, x, -1), minus_one, choose(ctx, equal(ctx, x, 1), 1, 0, dtype), dtype
+    )
     return ctx.wrapped(choose(ctx, less(ctx, exponent, 0), inverse, result, dtype), dtype)
 
 
 def low_bit(ctx: ConversionContext, x: Any) -> Any:
     """x - 2 floor(x / 2): 1 where an integer is odd."""
     two = ctx.like_scalar(x, 2)
-    return ctx.elementwise("SUB", x, ctx.elementwise("PROD", ctx.elementwise("FLOOR_DIV", x, two), two))
+    return ctx.elementwise(
+        "SUB", x, ctx.elementwise("PROD", ctx.elementwise("FLOOR_DIV", x, two), two)
+    )
 
 
 def power_by_bits(ctx: ConversionContext, x: Any, exponent: Any, odd: Any) -> Any:
-    """x^exponent of int32, as the product of x^(2^b) for each bit b of the exponent: five of them. An exponent of 32 or
-    more stays within int32 for -1, 0 and 1 only, to whom just its last bit (`odd`) matters."""
+    """x^exponent of int32, as the product of x^(2^b) for each bit b of the exponent: five of them.
+    An exponent of 32 or more stays within int32 for -1, 0 and 1 only, to whom just its last bit
+    (`odd`) matters.
+    """
     over = ctx.elementwise("SUM", odd, ctx.like_scalar(odd, 30))
     exponent = ctx.net.add_select(less(ctx, exponent, 32), exponent, over).get_output(0)
     one = ctx.like_scalar(x, 1)
     result, square = one, x
     for _ in range(5):
-        factor = ctx.net.add_select(equal(ctx, low_bit(ctx, exponent), 1), square, one).get_output(0)
-        result, square = ctx.elementwise("PROD", result, factor), ctx.elementwise("PROD", square, square)
+        factor = ctx.net.add_select(equal(ctx, low_bit(ctx, exponent), 1), square, one).get_output(
+            0
+        )
+        result, square = (
+            ctx.elementwise("PROD", result, factor),
+            ctx.elementwise("PROD", square, square),
+        )
         exponent = ctx.elementwise("FLOOR_DIV", exponent, ctx.like_scalar(exponent, 2))
     return result
 

@@ -1,4 +1,6 @@
-"""Fake quantisation: rounding to a grid of `scale`, clamped to the integers of a range around a zero point."""
+"""Fake quantisation: rounding to a grid of `scale`, clamped to the integers of a range around a
+zero point.
+"""
 
 from __future__ import annotations
 
@@ -19,22 +21,24 @@ from builder.lowering.fp8 import SCHEMA as FP8_SCHEMA
 from builder.lowering.fp8 import fake_quantize_fp8
 
 NOTE = (
-    "IQuantizeLayer and IDequantizeLayer where the range, seen from the zero point, lies within -128..127; others are "
-    "rounded in float"
+    "IQuantizeLayer and IDequantizeLayer where the range, seen from the zero point, lies within"
+    " -128..127; others are rounded in float"
 )
 
 
 @converter(
-    "aten::fake_quantize_per_tensor_affine(Tensor self, float scale, int zero_point, int quant_min, int quant_max)"
-    " -> Tensor",
-    "aten::fake_quantize_per_tensor_affine.tensor_qparams(Tensor self, Tensor scale, Tensor zero_point, int quant_min, "
-    "int quant_max) -> Tensor",
+    "aten::fake_quantize_per_tensor_affine(Tensor self, float scale, int zero_point, int quant_min,"
+    " int quant_max) -> Tensor",
+    "aten::fake_quantize_per_tensor_affine.tensor_qparams(Tensor self, Tensor scale, Tensor"
+    " zero_point, int quant_min, int quant_max) -> Tensor",
     constants=("self", "scale", "zero_point"),
     dynamic=("scale", "zero_point"),
     note=NOTE,
     folds=False,
 )
-def per_tensor(ctx: ConversionContext, node: Any, x: Any, scale: Any, zero: Any, low: int, high: int) -> Any:
+def per_tensor(
+    ctx: ConversionContext, node: Any, x: Any, scale: Any, zero: Any, low: int, high: int
+) -> Any:
     """(clamp(round(x / scale) + zero_point, quant_min, quant_max) - zero_point) * scale"""
     if is_unknown(scale) or is_unknown(zero):
         return _rounded_by_tensors(ctx, x, _one(ctx, scale), _one(ctx, zero), low, high)
@@ -48,8 +52,8 @@ def per_tensor(ctx: ConversionContext, node: Any, x: Any, scale: Any, zero: Any,
 
 
 @converter(
-    "aten::fake_quantize_per_channel_affine(Tensor self, Tensor scale, Tensor zero_point, int axis, int quant_min, "
-    "int quant_max) -> Tensor",
+    "aten::fake_quantize_per_channel_affine(Tensor self, Tensor scale, Tensor zero_point, int axis,"
+    " int quant_min, int quant_max) -> Tensor",
     constants=("self", "scale", "zero_point"),
     note=NOTE,
     folds=False,
@@ -61,7 +65,10 @@ def per_channel(
     axis = ctx.axis(x, axis)
     view = _view(ctx, x, axis)
     if is_unknown(scale) or is_unknown(zero):
-        scale, zero = (ctx.reshape(ctx.tensor(t), [t.shape[0] if n < 0 else n for n in view]) for t in (scale, zero))
+        scale, zero = (
+            ctx.reshape(ctx.tensor(t), [t.shape[0] if n < 0 else n for n in view])
+            for t in (scale, zero)
+        )
         return _rounded_by_tensors(ctx, x, scale, zero, low, high)
     if isinstance(x, torch.Tensor):
         x = torch.fake_quantize_per_channel_affine(x, scale, zero, axis, low, high)
@@ -75,25 +82,39 @@ def _has_fp8(ctx: ConversionContext, call: Any) -> str | None:
     return quantised.missing(FP8)
 
 
-@converter(FP8_SCHEMA, constants=("self", "scale"), when=_has_fp8, note="what `precision: fp8` inserts", folds=False)
+@converter(
+    FP8_SCHEMA,
+    constants=("self", "scale"),
+    when=_has_fp8,
+    note="what `precision: fp8` inserts",
+    folds=False,
+)
 def fp8(ctx: ConversionContext, node: Any, x: Any, scale: torch.Tensor, axis: int | None) -> Any:
-    """float8_e4m3(clamp(x / scale, -448, 448)) * scale, one scale, or one for each place of an axis"""
+    """float8_e4m3(clamp(x / scale, -448, 448)) * scale, one scale, or one for each place of an
+    axis
+    """
     if isinstance(x, torch.Tensor):
         x = fake_quantize_fp8(x, scale, axis)
-    return x if isinstance(x, torch.Tensor) and _folds(node) else _pair(ctx, node, x, scale, axis, FP8)
+    return (
+        x if isinstance(x, torch.Tensor) and _folds(node) else _pair(ctx, node, x, scale, axis, FP8)
+    )
 
 
 def _folds(node: Any) -> bool:
-    """Whether a static tensor, which torch has rounded, needs no layers: only a product must see the pair of them.
+    """Whether a static tensor, which torch has rounded, needs no layers: only a product must see
+    the pair of them.
 
-    What they then round is on the grid already, so TensorRT's x / scale and torch's x * (1 / scale) cannot differ; and
-    they would: torch's own scales are the greatest weight over 127.5, whose steps lie on the border.
+    What they then round is on the grid already, so TensorRT's x / scale and torch's x * (1 / scale)
+    cannot differ; and they would: torch's own scales are the greatest weight over 127.5, whose
+    steps lie on the border.
     """
     return not any(_operator(reader) in REDUCED for reader in readers(node))
 
 
 def readers(node: Any) -> Iterator[Any]:
-    """The nodes that read the node's output; behind `dequantize`, which does nothing here, those that read its."""
+    """The nodes that read the node's output; behind `dequantize`, which does nothing here, those
+    that read its.
+    """
     for use in node.output().uses():
         if use.user.kind() == "aten::dequantize":
             yield from readers(use.user)
@@ -125,35 +146,56 @@ def fake_quantize(
     high: int,
     axis: int | None,
 ) -> Any:
-    """Static scales and zero points: what is kept of x only depends on the range as seen from the zero point."""
+    """Static scales and zero points: what is kept of x only depends on the range as seen from the
+    zero point.
+    """
     view = _view(ctx, x, axis)
     least, most = low - zero, high - zero
     within = quantised.is_int8(least, most)
     if not within:
-        ctx.warn(f"the range {low}..{high} around {int(zero.flatten()[0])} is not int8's around 0: rounded in float")
+        ctx.warn(
+            f"the range {low}..{high} around {int(zero.flatten()[0])} is not int8's around 0:"
+            " rounded in float"
+        )
     if not (within and _takes(ctx, x, axis)):
         bounds = scale.reshape(view), least.reshape(view), most.reshape(view)
         return x if isinstance(x, torch.Tensor) else _rounded(ctx, x, *bounds)
     narrow = bool((least > -128).any() or (most < 127).any())
     if isinstance(x, torch.Tensor) or not narrow:
         return _pair(ctx, node, x, scale, axis, INT8)
-    limits = (scale * least).reshape(view), (scale * most).reshape(view)  # which saturates before int8 does
-    if not dialect.takes("QUANTIZE.CLIPPED", "FLOAT"):  # the same numbers, but no product sees the pair
+    # which saturates before int8 does
+    limits = (scale * least).reshape(view), (scale * most).reshape(view)
+    # the same numbers, but no product sees the pair
+    if not dialect.takes("QUANTIZE.CLIPPED", "FLOAT"):
         return _limited(ctx, _pair(ctx, node, x, scale, axis, INT8), *limits)
     return _pair(ctx, node, _limited(ctx, x, *limits), scale, axis, INT8)
 
 
 def _takes(ctx: ConversionContext, x: Any, axis: int | None) -> bool:
-    """Elsewhere any float will do. 8.6 treats half as a wish, so a half tensor might be quantised from float32; and
-    what the network computes has one scale there."""
-    if axis is not None and not isinstance(x, torch.Tensor) and not dialect.takes("QUANTIZE.CHANNELS", "FLOAT"):
+    """Elsewhere any float will do. 8.6 treats half as a wish, so a half tensor might be quantised
+    from float32; and what the network computes has one scale there.
+    """
+    if (
+        axis is not None
+        and not isinstance(x, torch.Tensor)
+        and not dialect.takes("QUANTIZE.CHANNELS", "FLOAT")
+    ):
         return False
     return ctx.dtype(x) == torch.float32 or flavour.strongly_typed()
 
 
-def _pair(ctx: ConversionContext, node: Any, x: Any, scale: torch.Tensor, axis: int | None, dtype: torch.dtype) -> Any:
-    """Quantised, and read back in the dtype that the products behind compute in. The policy's half is quantised as it
-    is; a module's own half is widened first, since a scale rounded to half moves values to other steps."""
+def _pair(
+    ctx: ConversionContext,
+    node: Any,
+    x: Any,
+    scale: torch.Tensor,
+    axis: int | None,
+    dtype: torch.dtype,
+) -> Any:
+    """Quantised, and read back in the dtype that the products behind compute in. The policy's half
+    is quantised as it is; a module's own half is widened first, since a scale rounded to half moves
+    values to other steps.
+    """
     own, computed = ctx.dtype(x), _computed(ctx, node, x)
     half = ctx.blocks.policy.half if flavour.strongly_typed() else None
     if half and not all(quantised.fits(scale, wanted) for wanted in (own, computed)):
@@ -185,18 +227,26 @@ def _limited(ctx: ConversionContext, x: Any, low: torch.Tensor, high: torch.Tens
     return combine(ctx, "MIN", combine(ctx, "MAX", x, low), high)
 
 
-def _rounded(ctx: ConversionContext, x: Any, scale: torch.Tensor, least: torch.Tensor, most: torch.Tensor) -> Any:
-    """In float: clamp(round(x * (1 / scale)), least, most) * scale, as PyTorch's kernel multiplies."""
+def _rounded(
+    ctx: ConversionContext, x: Any, scale: torch.Tensor, least: torch.Tensor, most: torch.Tensor
+) -> Any:
+    """In float: clamp(round(x * (1 / scale)), least, most) * scale, as PyTorch's kernel
+    multiplies.
+    """
     x, dtype = ctx.tensor(x), ctx.dtype(x)
     steps = ctx.unary("ROUND", combine(ctx, "PROD", ctx.cast(x, torch.float32), 1 / scale))
     return ctx.cast(combine(ctx, "PROD", _limited(ctx, steps, least, most), scale), dtype)
 
 
-def _rounded_by_tensors(ctx: ConversionContext, x: Any, scale: Any, zero: Any, low: int, high: int) -> Any:
+def _rounded_by_tensors(
+    ctx: ConversionContext, x: Any, scale: Any, zero: Any, low: int, high: int
+) -> Any:
     """The same for scales and zero points that the network computes."""
     x, dtype = ctx.tensor(x), ctx.dtype(x)
     inverse = combine(ctx, "DIV", 1.0, scale)
     steps = ctx.unary("ROUND", combine(ctx, "PROD", ctx.cast(x, torch.float32), inverse))
     zero = ctx.cast(ctx.tensor(zero), torch.float32)
-    shifted = combine(ctx, "MIN", combine(ctx, "MAX", combine(ctx, "SUM", steps, zero), float(low)), float(high))
+    shifted = combine(
+        ctx, "MIN", combine(ctx, "MAX", combine(ctx, "SUM", steps, zero), float(low)), float(high)
+    )
     return ctx.cast(combine(ctx, "PROD", combine(ctx, "SUB", shifted, zero), scale), dtype)

@@ -5,7 +5,16 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from builder.conversion.context import ConversionContext
-from builder.conversion.converters.cells import GRU, LSTM, Cell, Relu, State, Tanh, Weights, weights_of
+from builder.conversion.converters.cells import (
+    GRU,
+    LSTM,
+    Cell,
+    Relu,
+    State,
+    Tanh,
+    Weights,
+    weights_of,
+)
 from builder.conversion.converters.sequences import sequence
 from builder.conversion.registry import converter
 
@@ -63,7 +72,10 @@ def single(ctx: ConversionContext, kind: type[Cell], x: Any, state: State, *weig
 
 
 def _register_cell(name: str, kind: Kind) -> None:
-    @converter(f"aten::{name}_cell(Tensor input, {kind.hx}, {_CELL} {tensors(kind.states)}", constants=CONSTANTS)
+    @converter(
+        f"aten::{name}_cell(Tensor input, {kind.hx}, {_CELL} {tensors(kind.states)}",
+        constants=CONSTANTS,
+    )
     def cell(ctx: ConversionContext, node: Any, x: Any, hx: Any, *weights: Any) -> Any:
         state = single(ctx, kind.cell, x, state_of(hx), *weights)
         return state if kind.states > 1 else state[0]
@@ -74,7 +86,8 @@ def _register_cell(name: str, kind: Kind) -> None:
 # Whole sequences
 
 _FLAGS = (
-    "Tensor[] params, bool has_biases, int num_layers, float dropout, bool train, bool bidirectional, bool batch_first)"
+    "Tensor[] params, bool has_biases, int num_layers, float dropout, bool train, bool"
+    " bidirectional, bool batch_first)"
 )
 
 
@@ -89,12 +102,24 @@ def reads_states(node: Any) -> bool:
 
 
 def _register_sequence(name: str, kind: Kind) -> None:
-    @converter(f"aten::{name}.input(Tensor input, {kind.hx}, {_FLAGS} -> {tensors(1 + kind.states)}",
-               constants=CONSTANTS, when=dropout_in_training)  # fmt: skip
+    @converter(
+        f"aten::{name}.input(Tensor input, {kind.hx}, {_FLAGS} -> {tensors(1 + kind.states)}",
+        constants=CONSTANTS,
+        when=dropout_in_training,
+    )
     def layer(
-        ctx: ConversionContext, node: Any, x: Any, hx: Any, params: Any, biases: bool, layers: int, dropout: float,
-        train: bool, bidirectional: bool, batch_first: bool,
-    ) -> Any:  # fmt: skip
+        ctx: ConversionContext,
+        node: Any,
+        x: Any,
+        hx: Any,
+        params: Any,
+        biases: bool,
+        layers: int,
+        dropout: float,
+        train: bool,
+        bidirectional: bool,
+        batch_first: bool,
+    ) -> Any:
         stacked = weights_of(params, biases, layers, bidirectional)
         return sequence(ctx, kind.cell, x, state_of(hx), stacked, batch_first, reads_states(node))
 

@@ -16,15 +16,24 @@ Axes = list[int] | int | None
 _SUM_SCHEMAS = {
     "sum": (
         "sum(Tensor self, *, ScalarType? dtype=None) -> Tensor",
-        "sum.dim_IntList(Tensor self, int[1]? dim, bool keepdim=False, *, ScalarType? dtype=None) -> Tensor",
+        (
+            "sum.dim_IntList(Tensor self, int[1]? dim, bool keepdim=False, *, ScalarType?"
+            " dtype=None) -> Tensor"
+        ),
     ),
     "prod": (
         "prod(Tensor self, *, ScalarType? dtype=None) -> Tensor",
-        "prod.dim_int(Tensor self, int dim, bool keepdim=False, *, ScalarType? dtype=None) -> Tensor",
+        (
+            "prod.dim_int(Tensor self, int dim, bool keepdim=False, *, ScalarType? dtype=None) ->"
+            " Tensor"
+        ),
     ),
     "mean": (
         "mean(Tensor self, *, ScalarType? dtype=None) -> Tensor",
-        "mean.dim(Tensor self, int[1]? dim, bool keepdim=False, *, ScalarType? dtype=None) -> Tensor",
+        (
+            "mean.dim(Tensor self, int[1]? dim, bool keepdim=False, *, ScalarType? dtype=None) ->"
+            " Tensor"
+        ),
     ),
 }
 LAYERS = {"sum": "SUM", "prod": "PROD", "mean": "AVG"}
@@ -38,7 +47,9 @@ def _register(name: str) -> None:
         return over(ctx, LAYERS[name], accumulated(ctx, x, dtype), None, False)
 
     @converter(f"aten::{along}")
-    def by_axes(ctx: ConversionContext, node: Any, x: Any, dim: Axes, keepdim: bool, dtype: int | None) -> Any:
+    def by_axes(
+        ctx: ConversionContext, node: Any, x: Any, dim: Axes, keepdim: bool, dtype: int | None
+    ) -> Any:
         return over(ctx, LAYERS[name], accumulated(ctx, x, dtype), dim, keepdim)
 
 
@@ -57,7 +68,8 @@ def accumulated(ctx: ConversionContext, x: Any, dtype: int | torch.dtype | None)
 def over(ctx: ConversionContext, operation: str, x: Any, dim: Axes, keepdim: bool) -> Any:
     """The reduction over the axes of `dim`, over all for None and []; 0-d tensors pass.
 
-    Bools are computed as int32: one is above 0, the largest of no elements, which is the least integer, is not.
+    Bools are computed as int32: one is above 0, the largest of no elements, which is the least
+    integer, is not.
     """
     dtype = ctx.dtype(x)
     axes = ctx.axes(x, dim) if ctx.rank(x) else []
@@ -79,7 +91,9 @@ def amin(ctx: ConversionContext, node: Any, x: Any, dim: Axes, keepdim: bool) ->
     return over(ctx, "MIN", x, dim, keepdim)
 
 
-@converter("aten::aminmax(Tensor self, *, int? dim=None, bool keepdim=False) -> (Tensor min, Tensor max)")
+@converter(
+    "aten::aminmax(Tensor self, *, int? dim=None, bool keepdim=False) -> (Tensor min, Tensor max)"
+)
 def aminmax(ctx: ConversionContext, node: Any, x: Any, dim: Axes, keepdim: bool) -> Any:
     """The smallest and the largest, over one axis or all"""
     return over(ctx, "MIN", x, dim, keepdim), over(ctx, "MAX", x, dim, keepdim)
@@ -115,11 +129,16 @@ for _name, _operation in (("any", "MAX"), ("all", "MIN")):
 
 
 def truth(ctx: ConversionContext, operation: str, x: Any, dim: Axes, keepdim: bool) -> Any:
-    """Whether one is (MAX), or all are (MIN) not 0: of 1 and -1 too, which a sum would cancel; uint8 stays uint8.
+    """Whether one is (MAX), or all are (MIN) not 0: of 1 and -1 too, which a sum would cancel;
+    uint8 stays uint8.
 
     An empty list is no axis here, unlike in the other reductions; that is PyTorch's doing.
     """
-    result = ctx.cast(x, torch.bool) if dim == [] else over(ctx, operation, ctx.cast(x, torch.bool), dim, keepdim)
+    result = (
+        ctx.cast(x, torch.bool)
+        if dim == []
+        else over(ctx, operation, ctx.cast(x, torch.bool), dim, keepdim)
+    )
     return ctx.cast(result, torch.uint8) if ctx.dtype(x) == torch.uint8 else result
 
 
@@ -134,11 +153,16 @@ def count_nonzero(ctx: ConversionContext, node: Any, x: Any, dim: Axes) -> Any:
 
 @converter("aten::logsumexp(Tensor self, int[1] dim, bool keepdim=False) -> Tensor")
 def logsumexp(ctx: ConversionContext, node: Any, x: Any, dim: Axes, keepdim: bool) -> Any:
-    """m + log(sum(exp(x - m))), m the largest: exp cannot overflow; an infinite m counts as 0, lest inf - inf be NaN"""
+    """m + log(sum(exp(x - m))), m the largest: exp cannot overflow; an infinite m counts as 0, lest
+    inf - inf be NaN
+    """
     x = floating(ctx, x)
     finite = torch.finfo(ctx.dtype(x))
-    # Clamping an infinite maximum keeps x - m at -inf or inf: the result is what PyTorch's replacement by 0 gives.
-    largest = combine(ctx, "MIN", combine(ctx, "MAX", over(ctx, "MAX", x, dim, True), finite.min), finite.max)
+    # Clamping an infinite maximum keeps x - m at -inf or inf: the result is what PyTorch's
+    # replacement by 0 gives.
+    largest = combine(
+        ctx, "MIN", combine(ctx, "MAX", over(ctx, "MAX", x, dim, True), finite.min), finite.max
+    )
     total = over(ctx, "SUM", ctx.unary("EXP", combine(ctx, "SUB", x, largest)), dim, True)
     result = combine(ctx, "SUM", ctx.unary("LOG", total), largest)
     axes = ctx.axes(x, dim) if ctx.rank(x) else []

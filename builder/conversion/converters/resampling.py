@@ -1,8 +1,10 @@
-"""Upsampling and interpolation, axis by axis where TensorRT's one layer says something else than PyTorch.
+"""Upsampling and interpolation, axis by axis where TensorRT's one layer says something else than
+PyTorch.
 
-IResizeLayer always maps places by the ratio of the two lengths. PyTorch uses the scale factor that it was given, which
-differs where `length * factor` is not whole. Then, and for antialiasing, the interpolation that PyTorch itself does on
-one axis is read off an identity matrix, and the network multiplies by that matrix or gathers those indices.
+IResizeLayer always maps places by the ratio of the two lengths. PyTorch uses the scale factor that
+it was given, which differs where `length * factor` is not whole. Then, and for antialiasing, the
+interpolation that PyTorch itself does on one axis is read off an identity matrix, and the network
+multiplies by that matrix or gathers those indices.
 """
 
 from __future__ import annotations
@@ -55,22 +57,29 @@ def _register(name: str, method: Method, axes: int) -> None:
     scales = ", ".join(f"float? {s}=None" for s in _SCALES[axes])
 
     @converter(
-        f"aten::{name}(Tensor self, SymInt[{axes}] output_size, {align}{scales}) -> Tensor", dynamic=("output_size",)
+        f"aten::{name}(Tensor self, SymInt[{axes}] output_size, {align}{scales}) -> Tensor",
+        dynamic=("output_size",),
     )
     def to_size(ctx: ConversionContext, node: Any, x: Any, output: Any, *rest: Any) -> Any:
         chosen = method.aligned(rest[0]) if align else method
         return resample(ctx, x, chosen, filled(output, axes), rest[1:] if align else rest)
 
     @converter(
-        f"aten::{name}.vec(Tensor input, SymInt[]? output_size, {align}float[]? scale_factors) -> Tensor",
+        f"aten::{name}.vec(Tensor input, SymInt[]? output_size, {align}float[]? scale_factors) ->"
+        " Tensor",
         dynamic=("output_size",),
     )
     def to_size_or_scale(ctx: ConversionContext, node: Any, x: Any, output: Any, *rest: Any) -> Any:
         chosen = method.aligned(rest[0]) if align else method
         scales = [None] * axes if rest[-1] is None else filled_floats(rest[-1], axes)
-        sizes = filled(output, axes) if output is not None else [
-            scaled_length(ctx, ctx.size(x, i - axes), float(s or 1)) for i, s in enumerate(scales)
-        ]  # fmt: skip
+        sizes = (
+            filled(output, axes)
+            if output is not None
+            else [
+                scaled_length(ctx, ctx.size(x, i - axes), float(s or 1))
+                for i, s in enumerate(scales)
+            ]
+        )
         return resample(ctx, x, chosen, sizes, scales)
 
 
@@ -90,7 +99,8 @@ def scaled_length(ctx: ConversionContext, length: Size, scale: float) -> Size:
         return int(length * scale)
     ratio = Fraction(scale)
     if ratio.denominator <= 512 and scale < 1024:  # 2, 0.5, 1.25: never rounds, whatever the length
-        return ctx.arithmetic("floordiv", ctx.arithmetic("mul", length, ratio.numerator), ratio.denominator)  # type: ignore[no-any-return]
+        scaled = ctx.arithmetic("mul", length, ratio.numerator)
+        return ctx.arithmetic("floordiv", scaled, ratio.denominator)  # type: ignore[no-any-return]
     table = doubles.of_length(ctx, length)
     if table is None:
         raise dynamic_value("the length of a resampled axis", length)
@@ -106,9 +116,15 @@ def longest(ctx: ConversionContext, length: DynamicScalar) -> int:
 
 
 def resample(
-    ctx: ConversionContext, x: Any, method: Method, sizes: Sequence[Size], scales: Sequence[float | None]
+    ctx: ConversionContext,
+    x: Any,
+    method: Method,
+    sizes: Sequence[Size],
+    scales: Sequence[float | None],
 ) -> Any:
-    """The last axes resampled to `sizes`: in one IResizeLayer those that it does as PyTorch does, the others singly."""
+    """The last axes resampled to `sizes`: in one IResizeLayer those that it does as PyTorch does,
+    the others singly.
+    """
     first = ctx.rank(x) - len(sizes)
     factors = [None if s is None or s <= 0 or method.align else float(s) for s in scales]
     plain: dict[int, Size] = {}
@@ -124,7 +140,9 @@ def resample(
     return _resize(ctx, x, method, plain) if plain else x
 
 
-def _resizes(ctx: ConversionContext, x: Any, method: Method, length: Size, size: Size, factor: float | None) -> bool:
+def _resizes(
+    ctx: ConversionContext, x: Any, method: Method, length: Size, size: Size, factor: float | None
+) -> bool:
     """Whether IResizeLayer's ratio of lengths, and its rounding, are what PyTorch computes."""
     if method.antialias or not ctx.dtype(x).is_floating_point:
         return False
@@ -135,7 +153,8 @@ def _resizes(ctx: ConversionContext, x: Any, method: Method, length: Size, size:
     if isinstance(length, int) and isinstance(size, int):
         return (size % length == 0 or length % size == 0) and ideal(method, length, size, factor)
     if factor is None or frexp(factor)[0] == 0.5:
-        return True  # any ratio may come at run time; places are exact where the factor is a power of two
+        # any ratio may come at run time; places are exact where the factor is a power of two
+        return True
     bound = size if isinstance(size, int) else longest(ctx, size)
     return factor == int(factor) and ideal(method, max(bound // int(factor), 1), bound, factor)
 
@@ -143,7 +162,9 @@ def _resizes(ctx: ConversionContext, x: Any, method: Method, length: Size, size:
 def _resize(ctx: ConversionContext, x: Any, method: Method, plain: dict[int, Size]) -> Any:
     layer = ctx.net.add_resize(x)
     layer.resize_mode = getattr(trt.InterpolationMode, method.mode)
-    layer.coordinate_transformation = getattr(trt.ResizeCoordinateTransformation, method.coordinates)
+    layer.coordinate_transformation = getattr(
+        trt.ResizeCoordinateTransformation, method.coordinates
+    )
     layer.nearest_rounding = getattr(trt.ResizeRoundMode, method.rounding)
     if method.mode == "CUBIC":
         layer.cubic_coeff = -0.75
@@ -163,9 +184,13 @@ def _whole_scales(ctx: ConversionContext, x: Any, sizes: Sequence[Size]) -> list
     return [float(r) for r in ratios] if all(r.is_Integer for r in ratios) else None
 
 
-def _singly(ctx: ConversionContext, x: Any, method: Method, axis: int, size: Size, factor: float | None) -> Any:
+def _singly(
+    ctx: ConversionContext, x: Any, method: Method, axis: int, size: Size, factor: float | None
+) -> Any:
     if method.mode != "NEAREST" and not ctx.dtype(x).is_floating_point:
-        raise Unconvertible(f"{method.aten} of {ctx.dtype(x)} rounds in a way that TensorRT has no layer for")
+        raise Unconvertible(
+            f"{method.aten} of {ctx.dtype(x)} rounds in a way that TensorRT has no layer for"
+        )
     length = ctx.size(x, axis)
     if isinstance(length, int) and isinstance(size, int):
         return _static(ctx, x, method, axis, length, size, factor)
@@ -176,11 +201,18 @@ def _singly(ctx: ConversionContext, x: Any, method: Method, axis: int, size: Siz
 
 
 def _static(
-    ctx: ConversionContext, x: Any, method: Method, axis: int, length: int, size: int, factor: float | None
+    ctx: ConversionContext,
+    x: Any,
+    method: Method,
+    axis: int,
+    length: int,
+    size: int,
+    factor: float | None,
 ) -> Any:
     if method.mode == "NEAREST":
         return _gather(ctx, x, ctx.constant(picked(method, length, size, factor)), axis)
-    matrix = method.on_axis(torch.eye(length), size, factor)  # the rows are the responses to one element each
+    # the rows are the responses to one element each
+    matrix = method.on_axis(torch.eye(length), size, factor)
     return along(ctx, matrix.t().contiguous().to(ctx.dtype(x)), x, axis)
 
 
@@ -192,10 +224,14 @@ def _gather(ctx: ConversionContext, x: Any, index: Any, axis: int) -> Any:
     return ctx.set_sizes(result, exprs)
 
 
-def _by_table(ctx: ConversionContext, x: Any, method: Method, axis: int, size: Size, factor: float) -> Any:
-    """A given factor on a dynamic axis: element i depends on the length only where an index is past the end.
+def _by_table(
+    ctx: ConversionContext, x: Any, method: Method, axis: int, size: Size, factor: float
+) -> Any:
+    """A given factor on a dynamic axis: element i depends on the length only where an index is past
+    the end.
 
-    So the indices and weights of the longest profile are constants, cut to the size and clamped to the end.
+    So the indices and weights of the longest profile are constants, cut to the size and clamped to
+    the end.
     """
     most = size if isinstance(size, int) else longest(ctx, size)
     indices, weights = taps(method, most, factor)

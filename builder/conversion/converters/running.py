@@ -1,4 +1,6 @@
-"""Running extremes and sums of exponentials along an axis: no layer does it, so they are scanned in doubling steps."""
+"""Running extremes and sums of exponentials along an axis: no layer does it, so they are scanned in
+doubling steps.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,9 @@ def cummin(ctx: ConversionContext, node: Any, x: Any, dim: int) -> Any:
     return extremes(ctx, x, dim, "MIN")
 
 
-SUM_OF_EXPONENTIALS = "def f(self: Tensor, other: Tensor):\n    return torch.logaddexp(self, other)\n"
+SUM_OF_EXPONENTIALS = (
+    "def f(self: Tensor, other: Tensor):\n    return torch.logaddexp(self, other)\n"
+)
 
 
 @converter("aten::logcumsumexp(Tensor self, int dim) -> Tensor")
@@ -53,4 +57,6 @@ def logcumsumexp(ctx: ConversionContext, node: Any, x: Any, dim: int) -> Any:
     x = floating(ctx, x)
     if ctx.rank(x) == 0:
         return x
-    return scanned(ctx, x, ctx.axis(x, dim), -math.inf, lambda a, b: walked(ctx, SUM_OF_EXPONENTIALS, (a, b)))
+    return scanned(
+        ctx, x, ctx.axis(x, dim), -math.inf, lambda a, b: walked(ctx, SUM_OF_EXPONENTIALS, (a, b))
+    )

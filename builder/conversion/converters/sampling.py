@@ -19,12 +19,14 @@ GRID_PADDING = ("FILL", "CLAMP", "REFLECT")
 
 @converter(
     *(
-        f"aten::{name}(Tensor input, Tensor grid, int interpolation_mode, int padding_mode, bool align_corners)"
-        " -> Tensor"
+        f"aten::{name}(Tensor input, Tensor grid, int interpolation_mode, int padding_mode, bool"
+        " align_corners) -> Tensor"
         for name in ("grid_sampler", "grid_sampler_2d", "grid_sampler_3d")
     )
 )
-def grid_sampler(ctx: ConversionContext, node: Any, x: Any, grid: Any, mode: int, padding: int, align: bool) -> Any:
+def grid_sampler(
+    ctx: ConversionContext, node: Any, x: Any, grid: Any, mode: int, padding: int, align: bool
+) -> Any:
     """The input at the places of `grid`, which run from -1 to 1; one IGridSampleLayer"""
     layer = ctx.net.add_grid_sample(x, grid)
     if layer is None:
@@ -36,8 +38,13 @@ def grid_sampler(ctx: ConversionContext, node: Any, x: Any, grid: Any, mode: int
     return ctx.set_sizes(layer.get_output(0), exprs)
 
 
-@converter("aten::affine_grid_generator(Tensor theta, SymInt[] size, bool align_corners) -> Tensor", dynamic=("size",))
-def affine_grid(ctx: ConversionContext, node: Any, theta: Any, size: Sequence[Size], align: bool) -> Any:
+@converter(
+    "aten::affine_grid_generator(Tensor theta, SymInt[] size, bool align_corners) -> Tensor",
+    dynamic=("size",),
+)
+def affine_grid(
+    ctx: ConversionContext, node: Any, theta: Any, size: Sequence[Size], align: bool
+) -> Any:
     """[x, y, (z,) 1] @ theta^T for every place of an image of `size`"""
     spatial = list(size)[2:]
     axes = len(spatial)
@@ -45,7 +52,9 @@ def affine_grid(ctx: ConversionContext, node: Any, theta: Any, size: Sequence[Si
     if unknown is not None:
         raise dynamic_value("the size of an affine grid", unknown)
     identity = torch.eye(axes, axes + 1)[None]
-    places = torch.ops.aten.affine_grid_generator(identity, [1, 1, *spatial], align).reshape(1, -1, axes)
+    places = torch.ops.aten.affine_grid_generator(identity, [1, 1, *spatial], align).reshape(
+        1, -1, axes
+    )
     base = torch.cat([places, torch.ones_like(places[..., :1])], -1).to(ctx.dtype(theta))
     none, transpose = trt.MatrixOperation.NONE, trt.MatrixOperation.TRANSPOSE
     rows = ctx.net.add_matrix_multiply(ctx.constant(base), none, theta, transpose).get_output(0)

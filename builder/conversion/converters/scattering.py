@@ -1,4 +1,6 @@
-"""Writing values at places: scatter, index_copy and their relatives, where the last value written counts."""
+"""Writing values at places: scatter, index_copy and their relatives, where the last value written
+counts.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ from builder.engine.flavour import trt
 
 def written(ctx: ConversionContext, x: Any, index: Any, updates: Any, axis: int) -> Any:
     """x with updates[i] at index[i] along an axis, element by element: one IScatterLayer."""
-    layer = ctx.net.add_scatter(x, as_index(ctx, index), ctx.tensor(updates, ctx.dtype(x)), trt.ScatterMode.ELEMENT)
+    layer = ctx.net.add_scatter(
+        x, as_index(ctx, index), ctx.tensor(updates, ctx.dtype(x)), trt.ScatterMode.ELEMENT
+    )
     layer.axis = axis
     return alike(ctx, x, layer.get_output(0))
 
@@ -33,7 +37,10 @@ def unranked(ctx: ConversionContext, x: Any, result: Any) -> Any:
     return result if ctx.rank(x) else ctx.reshape(result, [])
 
 
-@converter("aten::scatter.src(Tensor self, int dim, Tensor index, Tensor src) -> Tensor", constants=("index",))
+@converter(
+    "aten::scatter.src(Tensor self, int dim, Tensor index, Tensor src) -> Tensor",
+    constants=("index",),
+)
 def scatter(ctx: ConversionContext, node: Any, x: Any, dim: int, index: Any, src: Any) -> Any:
     """self[index[i][j]][j] = src[i][j] for dim 0"""
     whole, index, src = ranked(ctx, x, index, src)
@@ -46,7 +53,9 @@ def scatter(ctx: ConversionContext, node: Any, x: Any, dim: int, index: Any, src
     constants=("index",),
     dynamic=("value",),
 )
-def scatter_value(ctx: ConversionContext, node: Any, x: Any, dim: int, index: Any, value: Any) -> Any:
+def scatter_value(
+    ctx: ConversionContext, node: Any, x: Any, dim: int, index: Any, value: Any
+) -> Any:
     """scatter of one value"""
     updates = ctx.tensor(filled(ctx, ctx.sizes(index), value, ctx.dtype(x)))
     return scatter(ctx, node, x, dim, index, updates)
@@ -72,12 +81,17 @@ def upright(ctx: ConversionContext, index: Any, axis: int, rank: int) -> Any:
     return ctx.reshape(index, shape)
 
 
-@converter("aten::index_copy(Tensor self, int dim, Tensor index, Tensor source) -> Tensor", constants=("index",))
+@converter(
+    "aten::index_copy(Tensor self, int dim, Tensor index, Tensor source) -> Tensor",
+    constants=("index",),
+)
 def index_copy(ctx: ConversionContext, node: Any, x: Any, dim: int, index: Any, source: Any) -> Any:
     """self[index[i]] = source[i] along dim"""
     whole, source = ranked(ctx, x, source)
     axis = ctx.axis(whole, dim)
-    places = ctx.expand(as_index(ctx, upright(ctx, index, axis, ctx.rank(whole))), ctx.sizes(source))
+    places = ctx.expand(
+        as_index(ctx, upright(ctx, index, axis, ctx.rank(whole))), ctx.sizes(source)
+    )
     result = written(ctx, whole, places, source, axis)
     return unranked(ctx, x, result)
 
@@ -89,7 +103,9 @@ def index_copy(ctx: ConversionContext, node: Any, x: Any, dim: int, index: Any, 
     dynamic=("value",),
 )
 def index_fill(ctx: ConversionContext, node: Any, x: Any, dim: int, index: Any, value: Any) -> Any:
-    """self[index[i]] = value along dim: a selection by a mask, which is a constant where the index is."""
+    """self[index[i]] = value along dim: a selection by a mask, which is a constant where the index
+    is.
+    """
     if ctx.rank(x) == 0:
         return ctx.tensor(value, ctx.dtype(x))
     axis, rank = ctx.axis(x, dim), ctx.rank(x)

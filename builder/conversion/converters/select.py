@@ -17,7 +17,9 @@ END = 2**63 - 1
 """What TorchScript writes for an end that is left out."""
 
 
-def sliced(ctx: ConversionContext, x: Any, axis: int, start: Size, length: Size, step: Size = 1) -> Any:
+def sliced(
+    ctx: ConversionContext, x: Any, axis: int, start: Size, length: Size, step: Size = 1
+) -> Any:
     """`length` values of one axis from `start`, `step` apart; x itself where that is all of it."""
     sizes = ctx.sizes(x)
     if start == 0 and step == 1 and scalars.decided(ctx, "eq", length, sizes[axis]):
@@ -29,7 +31,9 @@ def sliced(ctx: ConversionContext, x: Any, axis: int, start: Size, length: Size,
 
 
 def bound(ctx: ConversionContext, value: Size | None, size: Size, default: Size) -> Size:
-    """A slice's bound as torch reads it: None is the default, negative counts from the end, beyond an end is that."""
+    """A slice's bound as torch reads it: None is the default, negative counts from the end, beyond
+    an end is that.
+    """
     if value is None or (isinstance(value, int) and value >= END):
         return default
     negative = scalars.decided(ctx, "lt", value, 0)
@@ -50,10 +54,13 @@ def length_between(ctx: ConversionContext, start: Size, end: Size, step: Size) -
 
 
 @converter(
-    "aten::slice.Tensor(Tensor(a) self, int dim=0, SymInt? start=None, SymInt? end=None, SymInt step=1) -> Tensor(a)",
+    "aten::slice.Tensor(Tensor(a) self, int dim=0, SymInt? start=None, SymInt? end=None, SymInt"
+    " step=1) -> Tensor(a)",
     dynamic=("start", "end", "step"),
 )
-def slice_(ctx: ConversionContext, node: Any, x: Any, dim: int, start: Any, end: Any, step: Any) -> Any:
+def slice_(
+    ctx: ConversionContext, node: Any, x: Any, dim: int, start: Any, end: Any, step: Any
+) -> Any:
     """self[..., start:end:step, ...] on axis dim"""
     axis = ctx.axis(x, dim)
     size = ctx.size(x, axis)
@@ -62,7 +69,9 @@ def slice_(ctx: ConversionContext, node: Any, x: Any, dim: int, start: Any, end:
 
 
 def position(ctx: ConversionContext, index: Size, size: Size) -> Size:
-    """An index from either end as one from the front: no layer where its sign is known and not negative."""
+    """An index from either end as one from the front: no layer where its sign is known and not
+    negative.
+    """
     negative = scalars.decided(ctx, "lt", index, 0)
     if negative is False:
         return index
@@ -75,14 +84,18 @@ def position(ctx: ConversionContext, index: Size, size: Size) -> Size:
 def where_negative(ctx: ConversionContext, index: Any, moved: Size) -> Size:
     """`moved` where a DynamicScalar is negative, else the scalar itself."""
     below = ctx.elementwise("LESS", index.tensor, ctx.like_scalar(index.tensor, 0))
-    chosen = ctx.net.add_select(below, scalars.vector(ctx, moved, index.dtype), index.tensor).get_output(0)
+    chosen = ctx.net.add_select(
+        below, scalars.vector(ctx, moved, index.dtype), index.tensor
+    ).get_output(0)
     symbol = scalars.unknown(chosen)
     if ctx.varies(index, moved):
         ctx.varying.add(symbol)
     return DynamicScalar(chosen, symbol, index.dtype)
 
 
-@converter("aten::select.int(Tensor(a) self, int dim, SymInt index) -> Tensor(a)", dynamic=("index",))
+@converter(
+    "aten::select.int(Tensor(a) self, int dim, SymInt index) -> Tensor(a)", dynamic=("index",)
+)
 def select(ctx: ConversionContext, node: Any, x: Any, dim: int, index: Size) -> Any:
     """self[..., index, ...] on axis dim, without that axis"""
     axis = ctx.axis(x, dim)
@@ -91,21 +104,27 @@ def select(ctx: ConversionContext, node: Any, x: Any, dim: int, index: Size) -> 
 
 def taken(ctx: ConversionContext, x: Any, axis: int, index: Size) -> Any:
     """The values at one place of an axis, without the axis."""
-    if isinstance(index, DynamicScalar):  # a gather: TensorRT builds no slice whose start changes within a loop
+    # a gather: TensorRT builds no slice whose start changes within a loop
+    if isinstance(index, DynamicScalar):
         return gathered(ctx, x, ctx.reshape(index.tensor, []), axis)
     return ctx.squeeze(sliced(ctx, x, axis, index, 1), [axis])
 
 
 @converter(
-    "aten::narrow(Tensor(a) self, int dim, SymInt start, SymInt length) -> Tensor(a)", dynamic=("start", "length")
+    "aten::narrow(Tensor(a) self, int dim, SymInt start, SymInt length) -> Tensor(a)",
+    dynamic=("start", "length"),
 )
 def narrow(ctx: ConversionContext, node: Any, x: Any, dim: int, start: Size, length: Size) -> Any:
-    """`length` values of axis dim from `start` (from the end where it is negative); the axis stays, also of size 1."""
+    """`length` values of axis dim from `start` (from the end where it is negative); the axis stays,
+    also of size 1.
+    """
     axis = ctx.axis(x, dim)
     return _part(ctx, x, axis, position(ctx, start, ctx.size(x, axis)), length)
 
 
-def _part(ctx: ConversionContext, x: Any, axis: int, start: Size, length: Size, step: Size = 1) -> Any:
+def _part(
+    ctx: ConversionContext, x: Any, axis: int, start: Size, length: Size, step: Size = 1
+) -> Any:
     """`length` values of one axis from `start`, `step` apart, wherever the start comes from."""
     late = isinstance(start, DynamicScalar) and (ctx.varies(start) or not of_lengths(start))
     if late and isinstance(length, int) and step == 1:
@@ -114,9 +133,12 @@ def _part(ctx: ConversionContext, x: Any, axis: int, start: Size, length: Size, 
 
 
 def _window(ctx: ConversionContext, x: Any, axis: int, first: Any, length: int) -> Any:
-    """`length` values of an axis from a place that the data or a loop decide: a gather, for a slice starts where shapes
-    say."""
-    places = ctx.elementwise("SUM", *ctx.operands(torch.arange(length), ctx.tensor(first), dtype=first.dtype))
+    """`length` values of an axis from a place that the data or a loop decide: a gather, for a slice
+    starts where shapes say.
+    """
+    places = ctx.elementwise(
+        "SUM", *ctx.operands(torch.arange(length), ctx.tensor(first), dtype=first.dtype)
+    )
     return gathered(ctx, x, ctx.set_sizes(places, [length]), axis)
 
 
@@ -125,7 +147,9 @@ def _window(ctx: ConversionContext, x: Any, axis: int, first: Any, length: int) 
     constants=("start",),
     dynamic=("length",),
 )
-def narrow_tensor(ctx: ConversionContext, node: Any, x: Any, dim: int, start: Any, length: Size) -> Any:
+def narrow_tensor(
+    ctx: ConversionContext, node: Any, x: Any, dim: int, start: Any, length: Size
+) -> Any:
     """narrow with its start in a 0-d tensor"""
     number = ctx.scalar(ctx.cast(start, torch.int64)) if is_tensor(start) else int(start)
     return narrow(ctx, node, x, dim, number, length)
@@ -136,7 +160,8 @@ def static_length(ctx: ConversionContext, x: Any, axis: int, what: str) -> int:
     length = ctx.size(x, axis)
     if isinstance(length, DynamicScalar):
         raise Unconvertible(
-            f"{what} of the dynamic axis {axis} ({length.expr}): the number of tensors would depend on its size",
+            f"{what} of the dynamic axis {axis} ({length.expr}): the number of tensors would depend"
+            " on its size",
             f"give {length.expr} one size in the manifest: min = opt = max",
         )
     return length

@@ -1,8 +1,8 @@
 """Whole sequences: stacked recurrent layers in one direction or both, step by step or as a loop.
 
-The input's part of every gate is one matrix product over the whole sequence. The steps are written out where the
-sequence is static and short, and are an ILoop otherwise. Both directions of a layer take their steps together: the
-sequence of the second is turned round, and the products are batched.
+The input's part of every gate is one matrix product over the whole sequence. The steps are written
+out where the sequence is static and short, and are an ILoop otherwise. Both directions of a layer
+take their steps together: the sequence of the second is turned round, and the products are batched.
 """
 
 from __future__ import annotations
@@ -19,16 +19,26 @@ from builder.conversion.extent import Extent
 from builder.engine.flavour import trt
 
 WRITTEN_OUT = 16
-"""The longest sequence whose steps are written out, if the unroll limit allows: an LSTM of two layers in both
-directions over 64 steps is 3,949 layers and compiles in 19 s, as a loop 126 layers in 0.4 s (RTX 1.7, two cores)."""
+"""The longest sequence whose steps are written out, if the unroll limit allows: an LSTM of two
+layers in both directions over 64 steps is 3,949 layers and compiles in 19 s, as a loop 126 layers
+in 0.4 s (RTX 1.7, two cores).
+"""
 
 
 def sequence(
-    ctx: ConversionContext, kind: type[Cell], x: Any, initial: State, weights: list[list[Weights]], batch_first: bool,
-    states: bool = True, extent: Extent = Extent(),  # noqa: B008
-) -> tuple[Any, ...]:  # fmt: skip
-    """(output, final states...) of stacked layers; x is [time, batch, features], or batch first. Without `states` the
-    final states are None. Behind the `extent` of a row the output has no meaning."""
+    ctx: ConversionContext,
+    kind: type[Cell],
+    x: Any,
+    initial: State,
+    weights: list[list[Weights]],
+    batch_first: bool,
+    states: bool = True,
+    extent: Extent = Extent(),  # noqa: B008
+) -> tuple[Any, ...]:
+    """(output, final states...) of stacked layers; x is [time, batch, features], or batch first.
+    Without `states` the final states are None. Behind the `extent` of a row the output has no
+    meaning.
+    """
     x = ctx.permute(x, [1, 0, 2]) if batch_first else x
     finals: list[State] = []
     for layer, directions in enumerate(weights):
@@ -46,14 +56,26 @@ def sequence(
             finals.append(tuple(ctx.unsqueeze(s, [0]) for s in final))
         x = outputs[0] if len(outputs) == 1 else ctx.concatenate(outputs, 2)
     x = ctx.permute(x, [1, 0, 2]) if batch_first else x
-    last = [_joined(ctx, parts) for parts in zip(*finals, strict=True)] if states else [None] * len(initial)
+    last = (
+        [_joined(ctx, parts) for parts in zip(*finals, strict=True)]
+        if states
+        else [None] * len(initial)
+    )
     return x, *last
 
 
 def two_directions(
-    ctx: ConversionContext, kind: type[Cell], x: Any, start: State, weights: Weights, states: bool, extent: Extent
+    ctx: ConversionContext,
+    kind: type[Cell],
+    x: Any,
+    start: State,
+    weights: Weights,
+    states: bool,
+    extent: Extent,
 ) -> tuple[Any, State]:
-    """Both directions of a layer: [time, batch, 2 * width] and the final states [2, batch, width]."""
+    """Both directions of a layer: [time, batch, 2 * width] and the final states [2, batch,
+    width].
+    """
     cell = kind(ctx, weights, ctx.size(x, 1))
     steps, batch = ctx.size(x, 0), ctx.size(x, 1)
     gates = cell.project(x)
@@ -97,64 +119,108 @@ def stack(ctx: ConversionContext, parts: Sequence[Any]) -> Any:
 
 
 def direction(
-    ctx: ConversionContext, kind: type[Cell], x: Any, start: State, weights: Weights, reverse: bool, states: bool,
+    ctx: ConversionContext,
+    kind: type[Cell],
+    x: Any,
+    start: State,
+    weights: Weights,
+    reverse: bool,
+    states: bool,
     extent: Extent,
-) -> tuple[Any, State]:  # fmt: skip
+) -> tuple[Any, State]:
     """One direction of one layer: [time, batch, width] and the final state."""
     cell = kind(ctx, weights, ctx.size(x, 1))
     inputs, steps = cell.project(x), ctx.size(x, 0)
     if not (reverse and extent.ragged):
         return steps_of(ctx, cell, inputs, start, steps, reverse, states, extent)
-    output, final = steps_of(ctx, cell, extent.turned(ctx, inputs), start, steps, False, states, extent)
+    output, final = steps_of(
+        ctx, cell, extent.turned(ctx, inputs), start, steps, False, states, extent
+    )
     return extent.turned(ctx, output), final
 
 
 def steps_of(
-    ctx: ConversionContext, cell: Cell, inputs: Any, start: State, steps: Size, reverse: bool, states: bool,
+    ctx: ConversionContext,
+    cell: Cell,
+    inputs: Any,
+    start: State,
+    steps: Size,
+    reverse: bool,
+    states: bool,
     extent: Extent,
-) -> tuple[Any, State]:  # fmt: skip
-    """All steps over `inputs` [time, ...]: the state h after each, and the final state (empty without `states`)."""
+) -> tuple[Any, State]:
+    """All steps over `inputs` [time, ...]: the state h after each, and the final state (empty
+    without `states`).
+    """
     at_ends = states and extent.ragged
     kept = len(start) if at_ends else 1
     if isinstance(steps, int) and 0 < steps <= min(WRITTEN_OUT, ctx.unroll_limit):
         courses, final = unrolled(ctx, cell, inputs, start, steps, reverse, kept)
     else:
-        courses, final = looped(ctx, cell, inputs, start, steps, reverse, kept, states and not at_ends)
+        courses, final = looped(
+            ctx, cell, inputs, start, steps, reverse, kept, states and not at_ends
+        )
     return courses[0], tuple(extent.ends(ctx, course) for course in courses) if at_ends else final
 
 
 def unrolled(
-    ctx: ConversionContext, cell: Cell, inputs: Any, state: State, steps: int, reverse: bool, kept: int
+    ctx: ConversionContext,
+    cell: Cell,
+    inputs: Any,
+    state: State,
+    steps: int,
+    reverse: bool,
+    kept: int,
 ) -> tuple[list[Any], State]:
-    """Every step written out: the first `kept` parts of the state after each step, and the last state."""
+    """Every step written out: the first `kept` parts of the state after each step, and the last
+    state.
+    """
     after = []
     for step in reversed(range(steps)) if reverse else range(steps):
         state = cell.step(pick(ctx, inputs, step), state)
         after.append(state[:kept])
-    return [stack(ctx, course) for course in zip(*(after[::-1] if reverse else after), strict=True)], state
+    return [
+        stack(ctx, course) for course in zip(*(after[::-1] if reverse else after), strict=True)
+    ], state
 
 
 def looped(
-    ctx: ConversionContext, cell: Cell, inputs: Any, start: State, steps: Size, reverse: bool, kept: int, last: bool
+    ctx: ConversionContext,
+    cell: Cell,
+    inputs: Any,
+    start: State,
+    steps: Size,
+    reverse: bool,
+    kept: int,
+    last: bool,
 ) -> tuple[list[Any], State]:
-    """An ILoop: an iterator over the gates' inputs, recurrences for the state, outputs concatenated: the first `kept`
-    parts of the state after each step, and the last state (empty without `last`)."""
+    """An ILoop: an iterator over the gates' inputs, recurrences for the state, outputs
+    concatenated: the first `kept` parts of the state after each step, and the last state (empty
+    without `last`).
+    """
     loop = ctx.net.add_loop()
     count = scalar_tensor(ctx, steps)
     loop.add_trip_limit(count, trt.TripLimit.COUNT)
     recurrences = [loop.add_recurrence(s) for s in start]
-    state = tuple(ctx.copy_sizes(s, r.get_output(0)) for s, r in zip(start, recurrences, strict=True))
+    state = tuple(
+        ctx.copy_sizes(s, r.get_output(0)) for s, r in zip(start, recurrences, strict=True)
+    )
     item = loop.add_iterator(inputs, 0, reverse).get_output(0)
     following = cell.step(ctx.set_sizes(item, ctx.exprs(inputs)[1:]), state)
     for recurrence, value in zip(recurrences, following, strict=True):
         recurrence.set_input(1, value)
     order = trt.LoopOutput.REVERSE if reverse else trt.LoopOutput.CONCATENATE
     courses = [course(ctx, loop, value, order, count, steps) for value in following[:kept]]
-    lasts = (loop.add_loop_output(s, trt.LoopOutput.LAST_VALUE, 0).get_output(0) for s in (state if last else ()))
+    lasts = (
+        loop.add_loop_output(s, trt.LoopOutput.LAST_VALUE, 0).get_output(0)
+        for s in (state if last else ())
+    )
     return courses, tuple(ctx.copy_sizes(s, value) for s, value in zip(start, lasts, strict=False))
 
 
-def course(ctx: ConversionContext, loop: Any, value: Any, order: Any, count: Any, steps: Size) -> Any:
+def course(
+    ctx: ConversionContext, loop: Any, value: Any, order: Any, count: Any, steps: Size
+) -> Any:
     """[time, ...]: what the value is after each step."""
     gather = loop.add_loop_output(value, order, 0)
     gather.set_input(1, count)

@@ -69,9 +69,13 @@ def ravel(ctx: ConversionContext, node: Any, x: Any) -> Any:
     return reshaped(ctx, x, [-1])
 
 
-@converter("aten::unflatten.int(Tensor(a) self, int dim, SymInt[] sizes) -> Tensor(a)", dynamic=("sizes",))
+@converter(
+    "aten::unflatten.int(Tensor(a) self, int dim, SymInt[] sizes) -> Tensor(a)", dynamic=("sizes",)
+)
 def unflatten(ctx: ConversionContext, node: Any, x: Any, dim: int, sizes: list[Size]) -> Any:
-    """One axis becomes several; one of them may be -1, of the axis's own length and not of the whole tensor's."""
+    """One axis becomes several; one of them may be -1, of the axis's own length and not of the
+    whole tensor's.
+    """
     axis, own = ctx.axis(x, dim), ctx.sizes(x)
     open_at = [i for i, size in enumerate(sizes) if isinstance(size, int) and size == -1]
     if open_at:
@@ -146,11 +150,16 @@ def movedim(ctx: ConversionContext, node: Any, x: Any, source: Any, destination:
 
 @converter("aten::squeeze(Tensor(a) self) -> Tensor(a)")
 def squeeze(ctx: ConversionContext, node: Any, x: Any) -> Any:
-    """Without the axes of size 1. Refused where an axis may or may not be of size 1: the rank would depend on it."""
-    open_axes = [axis for axis, length in enumerate(x.shape) if length < 0 and _may_be_one(ctx, x, axis)]
+    """Without the axes of size 1. Refused where an axis may or may not be of size 1: the rank would
+    depend on it.
+    """
+    open_axes = [
+        axis for axis, length in enumerate(x.shape) if length < 0 and _may_be_one(ctx, x, axis)
+    ]
     if open_axes:
         raise Unconvertible(
-            f"squeeze without `dim` may remove the dynamic axis {open_axes[0]}, so the rank is not known",
+            f"squeeze without `dim` may remove the dynamic axis {open_axes[0]}, so the rank is not"
+            " known",
             "name the axes: squeeze(dim)",
         )
     return ctx.squeeze(x, [axis for axis, length in enumerate(x.shape) if length == 1])
@@ -165,14 +174,17 @@ def _may_be_one(ctx: ConversionContext, x: Any, axis: int) -> bool:
     "aten::squeeze.dims(Tensor(a) self, int[] dim) -> Tensor(a)",
 )
 def squeeze_dim(ctx: ConversionContext, node: Any, x: Any, dim: Any) -> Any:
-    """Without those of the given axes that are of size 1; a dynamic one stays (its range says more than 1)."""
+    """Without those of the given axes that are of size 1; a dynamic one stays (its range says more
+    than 1).
+    """
     if ctx.rank(x) == 0:
         return x
     axes = {ctx.axis(x, d) for d in ([dim] if isinstance(dim, int) else dim)}
     unsure = [axis for axis in sorted(axes) if x.shape[axis] < 0 and _may_be_one(ctx, x, axis)]
     if unsure:
         raise Unconvertible(
-            f"squeeze of the dynamic axis {unsure[0]} ({ctx.expr(x, unsure[0])}): it may or may not be of size 1",
+            f"squeeze of the dynamic axis {unsure[0]} ({ctx.expr(x, unsure[0])}): it may or may not"
+            " be of size 1",
             "give the axis one size, or a minimum above 1, in the manifest",
         )
     return ctx.squeeze(x, [axis for axis in sorted(axes) if x.shape[axis] == 1])
@@ -201,7 +213,9 @@ def expand_as(ctx: ConversionContext, node: Any, x: Any, other: Any) -> Any:
 
 
 def broadcast_sizes(ctx: ConversionContext, tensors: Sequence[Any]) -> list[Size]:
-    """The sizes that the tensors broadcast to: of each axis the one that is not 1, or the greatest."""
+    """The sizes that the tensors broadcast to: of each axis the one that is not 1, or the
+    greatest.
+    """
     rank = max(ctx.rank(t) for t in tensors)
     result: list[Size] = [1] * rank
     for tensor in tensors:

@@ -47,13 +47,17 @@ def log_softmax(ctx: ConversionContext, node: Any, x: Any, dim: int, dtype: int 
 
 
 @converter("aten::_log_softmax(Tensor self, int dim, bool half_to_float) -> Tensor")
-def half_log_softmax(ctx: ConversionContext, node: Any, x: Any, dim: int, half_to_float: bool) -> Any:
+def half_log_softmax(
+    ctx: ConversionContext, node: Any, x: Any, dim: int, half_to_float: bool
+) -> Any:
     """log_softmax, of half as float32 where asked for"""
     return log_softmax_layers(ctx, asked(ctx, x, torch.float32 if half_to_float else None), dim)
 
 
 def log_softmax_layers(ctx: ConversionContext, x: Any, dim: int) -> Any:
-    """Six layers on a floating tensor; a 0-d one counts as one element, whose logarithm of 1 is 0."""
+    """Six layers on a floating tensor; a 0-d one counts as one element, whose logarithm of 1 is
+    0.
+    """
     axes = [ctx.axis(x, dim)] if ctx.rank(x) else []
     shifted = combine(ctx, "SUB", x, reduce(ctx, "MAX", x, axes, True))
     total = reduce(ctx, "SUM", ctx.unary("EXP", shifted), axes, True)

@@ -20,20 +20,36 @@ def _real(ctx: ConversionContext, call: SimpleNamespace) -> str | None:
 
 
 @converter(
-    "aten::stft(Tensor self, int n_fft, int? hop_length=None, int? win_length=None, Tensor? window=None, "
-    "bool normalized=False, bool? onesided=None, bool? return_complex=None, bool? align_to_window=None) -> Tensor",
+    "aten::stft(Tensor self, int n_fft, int? hop_length=None, int? win_length=None, Tensor?"
+    " window=None, bool normalized=False, bool? onesided=None, bool? return_complex=None, bool?"
+    " align_to_window=None) -> Tensor",
     constants=("window",),
     when=_real,
-    note="real and imaginary parts as a last axis: lowering asks for them where the result is complex",
+    note=(
+        "real and imaginary parts as a last axis: lowering asks for them where the result is"
+        " complex"
+    ),
 )
 def stft(
-    ctx: ConversionContext, node: Any, x: Any, n_fft: int, hop_length: int | None, win_length: int | None,
-    window: torch.Tensor | None, normalized: bool, onesided: bool | None, *_: Any,
-) -> Any:  # fmt: skip
-    """The Fourier transform of every `hop_length`-th frame of `n_fft` samples under the window (torch.stft)"""
+    ctx: ConversionContext,
+    node: Any,
+    x: Any,
+    n_fft: int,
+    hop_length: int | None,
+    win_length: int | None,
+    window: torch.Tensor | None,
+    normalized: bool,
+    onesided: bool | None,
+    *_: Any,
+) -> Any:
+    """The Fourier transform of every `hop_length`-th frame of `n_fft` samples under the window
+    (torch.stft)
+    """
     bins = n_fft if onesided is False else n_fft // 2 + 1
     scale = n_fft**-0.5 if normalized else 1.0
-    waves = (scale * _waves(n_fft, bins) * _centred(window, win_length or n_fft, n_fft)).to(ctx.dtype(x))
+    waves = (scale * _waves(n_fft, bins) * _centred(window, win_length or n_fft, n_fft)).to(
+        ctx.dtype(x)
+    )
     hop = n_fft // 4 if hop_length is None else hop_length
     flat = ctx.rank(x) == 1
     signal = ctx.unsqueeze(x, [0, 1] if flat else [1])
@@ -44,8 +60,10 @@ def stft(
 
 
 def _waves(n_fft: int, bins: int) -> torch.Tensor:
-    """[2 bins, n_fft]: cos and -sin of 2 pi k n / n_fft, the angles reduced while they are whole numbers; the sines of
-    half turns are 0, so that what is real has an imaginary part of 0 as in torch, and the angle of its sign."""
+    """[2 bins, n_fft]: cos and -sin of 2 pi k n / n_fft, the angles reduced while they are whole
+    numbers; the sines of half turns are 0, so that what is real has an imaginary part of 0 as in
+    torch, and the angle of its sign.
+    """
     turns = torch.outer(torch.arange(bins), torch.arange(n_fft)) % n_fft
     angles = turns.double() * (2 * torch.pi / n_fft)
     return torch.cat([angles.cos(), torch.where(2 * turns % n_fft == 0, 0.0, -angles.sin())])

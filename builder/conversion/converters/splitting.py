@@ -39,7 +39,9 @@ def split(ctx: ConversionContext, node: Any, x: Any, each: Size, dim: int) -> li
 def _equal_parts(
     ctx: ConversionContext, node: Any, x: Any, axis: int, each: Size, expected: int | None = None
 ) -> list[Size]:
-    """The lengths of parts of `each` values; of a dynamic axis as many as the model unpacks (or `expected`)."""
+    """The lengths of parts of `each` values; of a dynamic axis as many as the model unpacks (or
+    `expected`).
+    """
     size = ctx.size(x, axis)
     if isinstance(size, int) and isinstance(each, int):
         return [min(each, size - at) for at in range(0, size, each)] if size else [0]
@@ -52,7 +54,9 @@ def _equal_parts(
 
 
 def _unpacked(node: Any) -> int | None:
-    """Into how many tensors the only reader of a node's list unpacks it: the model itself says the count."""
+    """Into how many tensors the only reader of a node's list unpacks it: the model itself says the
+    count.
+    """
     uses = node.output().uses()
     if len(uses) == 1 and uses[0].user.kind() == "prim::ListUnpack":
         return int(uses[0].user.outputsSize())
@@ -66,7 +70,9 @@ def _unpacked(node: Any) -> int | None:
     "aten::unsafe_split_with_sizes(Tensor self, SymInt[] split_sizes, int dim=0) -> Tensor[]",
     dynamic=("split_size", "split_sizes"),
 )
-def split_with_sizes(ctx: ConversionContext, node: Any, x: Any, sizes: list[Size], dim: int) -> list[Any]:
+def split_with_sizes(
+    ctx: ConversionContext, node: Any, x: Any, sizes: list[Size], dim: int
+) -> list[Any]:
     """Parts of the given sizes."""
     return pieces(ctx, x, ctx.axis(x, dim), sizes)
 
@@ -85,7 +91,9 @@ def chunk(ctx: ConversionContext, node: Any, x: Any, chunks: int, dim: int) -> l
     return pieces(ctx, x, axis, _equal_parts(ctx, node, x, axis, each, chunks))
 
 
-@converter("aten::tensor_split.sections(Tensor(a -> *) self, SymInt sections, int dim=0) -> Tensor(a)[]")
+@converter(
+    "aten::tensor_split.sections(Tensor(a -> *) self, SymInt sections, int dim=0) -> Tensor(a)[]"
+)
 def tensor_split(ctx: ConversionContext, node: Any, x: Any, sections: int, dim: int) -> list[Any]:
     """`sections` parts, the first size % sections of them one longer than the others."""
     axis = ctx.axis(x, dim)
@@ -93,7 +101,9 @@ def tensor_split(ctx: ConversionContext, node: Any, x: Any, sections: int, dim: 
     each, longer = ctx.arithmetic("floordiv", size, sections), scalars.modulo(ctx, size, sections)
     lengths = []
     for index in range(sections):
-        extra = ctx.arithmetic("min", ctx.arithmetic("max", ctx.arithmetic("sub", longer, index), 0), 1)
+        extra = ctx.arithmetic(
+            "min", ctx.arithmetic("max", ctx.arithmetic("sub", longer, index), 0), 1
+        )
         lengths.append(ctx.arithmetic("add", each, extra))
     return pieces(ctx, x, axis, lengths)
 
@@ -102,12 +112,17 @@ def tensor_split(ctx: ConversionContext, node: Any, x: Any, sections: int, dim: 
     "aten::tensor_split.indices(Tensor(a -> *) self, SymInt[] indices, int dim=0) -> Tensor(a)[]",
     dynamic=("indices",),
 )
-def tensor_split_at(ctx: ConversionContext, node: Any, x: Any, indices: list[Size], dim: int) -> list[Any]:
+def tensor_split_at(
+    ctx: ConversionContext, node: Any, x: Any, indices: list[Size], dim: int
+) -> list[Any]:
     """The parts between the indices, each as self[i:j] reads it."""
     axis = ctx.axis(x, dim)
     size = ctx.size(x, axis)
     places = [0, *(bound(ctx, index, size, size) for index in indices), size]
-    return [sliced(ctx, x, axis, first, length_between(ctx, first, last, 1)) for first, last in pairwise(places)]
+    return [
+        sliced(ctx, x, axis, first, length_between(ctx, first, last, 1))
+        for first, last in pairwise(places)
+    ]
 
 
 @converter(
@@ -115,7 +130,9 @@ def tensor_split_at(ctx: ConversionContext, node: Any, x: Any, indices: list[Siz
     "Tensor(a -> *) self, Tensor tensor_indices_or_sections, int dim=0) -> Tensor(a)[]",
     constants=("tensor_indices_or_sections",),
 )
-def tensor_split_tensor(ctx: ConversionContext, node: Any, x: Any, places: Any, dim: int) -> list[Any]:
+def tensor_split_tensor(
+    ctx: ConversionContext, node: Any, x: Any, places: Any, dim: int
+) -> list[Any]:
     """tensor_split with its sections (0-d) or indices (1-d) in a tensor"""
     if is_tensor(places):
         raise Unconvertible("the places of the split are known only when the engine runs")
@@ -133,7 +150,10 @@ def _register_axis_split(name: str, axis: int) -> None:
         """tensor_split of a fixed axis"""
         return list(tensor_split(ctx, node, x, count, dim(ctx, x)))
 
-    @converter(f"aten::{name}.array(Tensor(a -> *) self, int[] indices) -> Tensor(a)[]", dynamic=("indices",))
+    @converter(
+        f"aten::{name}.array(Tensor(a -> *) self, int[] indices) -> Tensor(a)[]",
+        dynamic=("indices",),
+    )
     def array(ctx: ConversionContext, node: Any, x: Any, indices: list[Size]) -> list[Any]:
         """tensor_split of a fixed axis"""
         return list(tensor_split_at(ctx, node, x, indices, dim(ctx, x)))

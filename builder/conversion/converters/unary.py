@@ -1,4 +1,6 @@
-"""Functions of one tensor, element by element: a table of IUnaryLayers, and the few that are composed of several."""
+"""Functions of one tensor, element by element: a table of IUnaryLayers, and the few that are
+composed of several.
+"""
 
 from __future__ import annotations
 
@@ -72,7 +74,11 @@ def _register_scaled(name: str, operation: str | None, factor: float) -> None:
         return combine(ctx, "PROD", ctx.unary(operation, x) if operation else x, factor)
 
 
-for _register, _table in ((_register_real, REAL), (_register_any_number, ANY_NUMBER), (_register_rounding, ROUNDING)):
+for _register, _table in (
+    (_register_real, REAL),
+    (_register_any_number, ANY_NUMBER),
+    (_register_rounding, ROUNDING),
+):
     for _name, _operation in _table.items():
         _register(_name, _operation)
 for _name, (_layer, _factor) in SCALED.items():
@@ -134,8 +140,10 @@ def exp2(ctx: ConversionContext, node: Any, x: Any) -> Any:
 
 @converter("aten::sinc(Tensor self) -> Tensor", "aten::special_sinc(Tensor self) -> Tensor")
 def sinc(ctx: ConversionContext, node: Any, x: Any) -> Any:
-    """sin(a) / a, a = pi x; near 0 its series 1 - a^2/6 (1 - a^2/20), since CUDA's fast sine is off by 2^-21 there
-    (CUDA programming guide, "Intrinsic functions"), much of a small sine; at 0.1 the next term is 2e-10"""
+    """sin(a) / a, a = pi x; near 0 its series 1 - a^2/6 (1 - a^2/20), since CUDA's fast sine is off
+    by 2^-21 there (CUDA programming guide, "Intrinsic functions"), much of a small sine; at 0.1 the
+    next term is 2e-10
+    """
     angle = combine(ctx, "PROD", floating(ctx, x), math.pi)
     square = combine(ctx, "PROD", angle, angle)
     near = polynomial(ctx, (1 / 120, -1 / 6, 1.0), square)
@@ -153,15 +161,27 @@ def logit(ctx: ConversionContext, node: Any, x: Any, eps: float | None) -> Any:
 
 
 ERFC = (
-    0.17087277, -0.82215223, 1.48851587, -1.13520398, 0.27886807, -0.18628806, 0.09678418, 0.37409196, 1.00002368,
+    0.17087277,
+    -0.82215223,
+    1.48851587,
+    -1.13520398,
+    0.27886807,
+    -0.18628806,
+    0.09678418,
+    0.37409196,
+    1.00002368,
     -1.26551223,
-)  # fmt: skip
-"""Highest power first. Source: Press et al., Numerical Recipes, 6.2 (erfcc), relative error below 1.2e-7 everywhere."""
+)
+"""Highest power first. Source: Press et al., Numerical Recipes, 6.2 (erfcc), relative error below
+1.2e-7 everywhere.
+"""
 
 
 @converter("aten::erfc(Tensor self) -> Tensor", "aten::special_erfc(Tensor self) -> Tensor")
 def erfc(ctx: ConversionContext, node: Any, x: Any) -> Any:
-    """t exp(-x^2 + P(t)) with t = 1 / (1 + |x| / 2), 2 minus that for negative x: 1 - erf(x) would cancel"""
+    """t exp(-x^2 + P(t)) with t = 1 / (1 + |x| / 2), 2 minus that for negative x: 1 - erf(x) would
+    cancel
+    """
     x = floating(ctx, x)
     size = ctx.unary("ABS", x)
     t = ctx.unary("RECIP", combine(ctx, "SUM", combine(ctx, "PROD", size, 0.5), 1.0))

@@ -18,13 +18,17 @@ from builder.engine.flavour import trt
 
 @converter("aten::unfold(Tensor(a) self, int dimension, int size, int step) -> Tensor(a)")
 def unfold(ctx: ConversionContext, node: Any, x: Any, dimension: int, size: int, step: int) -> Any:
-    """All windows of `size` values, `step` apart, of one axis; what is in a window becomes the last axis."""
+    """All windows of `size` values, `step` apart, of one axis; what is in a window becomes the last
+    axis.
+    """
     if ctx.rank(x) == 0:
         return ctx.reshape(x, [1])
     axis = ctx.axis(x, dimension)
     windows = _windows(ctx, ctx.size(x, axis), size, 1, step)
     rank = ctx.rank(x)
-    return ctx.permute(gathered(ctx, x, windows, axis), [*range(axis + 1), *range(axis + 2, rank + 1), axis + 1])
+    return ctx.permute(
+        gathered(ctx, x, windows, axis), [*range(axis + 1), *range(axis + 2, rank + 1), axis + 1]
+    )
 
 
 def _windows(ctx: ConversionContext, length: Size, kernel: int, dilation: int, stride: int) -> Any:
@@ -38,13 +42,18 @@ def _windows(ctx: ConversionContext, length: Size, kernel: int, dilation: int, s
     return ctx.set_sizes(result, [count, kernel])
 
 
-def window_count(ctx: ConversionContext, length: Size, kernel: int, dilation: int, stride: int) -> Size:
+def window_count(
+    ctx: ConversionContext, length: Size, kernel: int, dilation: int, stride: int
+) -> Size:
     """(length - dilation * (kernel - 1) - 1) // stride + 1"""
     span = ctx.arithmetic("sub", length, dilation * (kernel - 1) + 1)
     return ctx.arithmetic("add", ctx.arithmetic("floordiv", span, stride), 1)  # type: ignore[no-any-return]
 
 
-@converter("aten::im2col(Tensor self, int[2] kernel_size, int[2] dilation, int[2] padding, int[2] stride) -> Tensor")
+@converter(
+    "aten::im2col(Tensor self, int[2] kernel_size, int[2] dilation, int[2] padding, int[2] stride)"
+    " -> Tensor"
+)
 def im2col(
     ctx: ConversionContext,
     node: Any,
@@ -54,11 +63,15 @@ def im2col(
     padding: list[int],
     stride: list[int],
 ) -> Any:
-    """[N, C, H, W] -> [N, C kh kw, windows]: two gathers, exact for every value, infinities included."""
+    """[N, C, H, W] -> [N, C kh kw, windows]: two gathers, exact for every value, infinities
+    included.
+    """
     lead = ctx.rank(x) - 3
     x = padded(ctx, x, [padding[1], padding[1], padding[0], padding[0]], "constant")
     for axis in (1, 0):
-        windows = _windows(ctx, ctx.size(x, lead + 1 + axis), kernel[axis], dilation[axis], stride[axis])
+        windows = _windows(
+            ctx, ctx.size(x, lead + 1 + axis), kernel[axis], dilation[axis], stride[axis]
+        )
         x = gathered(ctx, x, windows, lead + 1 + axis)  # [.., oh, kh, ow, kw] when both are done
     order = [*range(lead + 1), lead + 2, lead + 4, lead + 1, lead + 3]
     x = ctx.permute(x, order)
@@ -83,8 +96,8 @@ def _floating(ctx: ConversionContext, args: SimpleNamespace) -> str | None:
 
 
 @converter(
-    "aten::col2im(Tensor self, SymInt[2] output_size, int[2] kernel_size, int[2] dilation, int[2] padding, "
-    "int[2] stride) -> Tensor",
+    "aten::col2im(Tensor self, SymInt[2] output_size, int[2] kernel_size, int[2] dilation, int[2]"
+    " padding, int[2] stride) -> Tensor",
     dynamic=("output_size",),
     when=_floating,
 )
@@ -98,10 +111,14 @@ def col2im(
     padding: list[int],
     stride: list[int],
 ) -> Any:
-    """[N, C kh kw, windows] -> [N, C, H, W], overlaps added up: a deconvolution puts each value in place."""
+    """[N, C kh kw, windows] -> [N, C, H, W], overlaps added up: a deconvolution puts each value in
+    place.
+    """
     *lead, columns, _ = ctx.sizes(x)
     counts = [
-        window_count(ctx, ctx.arithmetic("add", output[i], 2 * padding[i]), kernel[i], dilation[i], stride[i])
+        window_count(
+            ctx, ctx.arithmetic("add", output[i], 2 * padding[i]), kernel[i], dilation[i], stride[i]
+        )
         for i in (0, 1)
     ]
     images = ctx.reshape(x, [*(lead or [1]), columns, *counts])
@@ -116,23 +133,29 @@ def _around(ctx: ConversionContext, wanted: Size, whole: Size, padding: int) -> 
     return -padding, ctx.arithmetic("sub", ctx.arithmetic("add", wanted, padding), whole)
 
 
-def _placed(ctx: ConversionContext, images: Any, kernel: list[int], dilation: list[int], stride: list[int]) -> Any:
+def _placed(
+    ctx: ConversionContext, images: Any, kernel: list[int], dilation: list[int], stride: list[int]
+) -> Any:
     channels = images.shape[1] // (kernel[0] * kernel[1])
     weight = _one_place_each(kernel, dilation).to(ctx.dtype(images)).repeat(channels, 1, 1, 1)
     window = list(weight.shape[2:])
     weights = (ctx.weights.of(weight), ctx.weights.of(None))
     layer = ctx.net.add_deconvolution_nd(images, channels, trt.Dims(window), *weights)
     layer.stride_nd, layer.num_groups = trt.Dims(stride), channels
-    reach = [_reach(ctx, ctx.size(images, 2 + i), kernel[i], dilation[i], stride[i]) for i in (0, 1)]
+    reach = [
+        _reach(ctx, ctx.size(images, 2 + i), kernel[i], dilation[i], stride[i]) for i in (0, 1)
+    ]
     return ctx.set_sizes(layer.get_output(0), [ctx.size(images, 0), channels, *reach])
 
 
 def _one_place_each(kernel: list[int], dilation: list[int]) -> torch.Tensor:
-    """[kh kw, 1, h, w]: window i has its one at place i; zeros between stand for the dilation, which TensorRT refuses
-    together with a stride.
+    """[kh kw, 1, h, w]: window i has its one at place i; zeros between stand for the dilation,
+    which TensorRT refuses together with a stride.
     """
     inside = kernel[0] * kernel[1]
-    spread = torch.zeros(inside, 1, *(d * (k - 1) + 1 for k, d in zip(kernel, dilation, strict=True)))
+    spread = torch.zeros(
+        inside, 1, *(d * (k - 1) + 1 for k, d in zip(kernel, dilation, strict=True))
+    )
     spread[:, :, :: dilation[0], :: dilation[1]] = torch.eye(inside).reshape(inside, 1, *kernel)
     return spread
 

@@ -14,7 +14,15 @@ from builder.conversion.context import ConversionContext, Unconvertible
 from builder.conversion.dynamic import DynamicScalar, of_lengths
 from builder.conversion.facts import is_tensor
 from builder.conversion.layers import alike
-from builder.conversion.nested import agree, as_flag, is_unknown, one_or_all, read_outside, values_outside, widened
+from builder.conversion.nested import (
+    agree,
+    as_flag,
+    is_unknown,
+    one_or_all,
+    read_outside,
+    values_outside,
+    widened,
+)
 from builder.conversion.packing import Packed
 from builder.conversion.registry import evaluator
 from builder.conversion.scalars import unknown, vector
@@ -33,10 +41,14 @@ def branch(ctx: ConversionContext, node: Any, condition: Any) -> Any:
     if costly is None:
         return one_or_all(_selected(ctx, node, condition, arms))
     if _decides_a_loop(node) and not dialect.takes("CONDITIONAL.IN_LOOP", "BOOL"):
-        raise Unconvertible(f"a branch in a loop decides a condition: 8.6 cannot build it, nor is {costly} free to run")
+        raise Unconvertible(
+            f"a branch in a loop decides a condition: 8.6 cannot build it, nor is {costly} free"
+            " to run"
+        )
     if not dialect.takes("CONDITIONAL.SIZES", "INT32") and _chooses_a_size(ctx, node):
         raise Unconvertible(
-            f"a branch chooses a number that is made of sizes, by {costly}, and 8.6 cannot build it",
+            f"a branch chooses a number that is made of sizes, by {costly}, and 8.6 cannot"
+            " build it",
             "TensorRT 10 or newer, or compute both numbers and choose one of them",
         )
     return one_or_all(_conditional(ctx, node, condition, arms))
@@ -45,16 +57,20 @@ def branch(ctx: ConversionContext, node: Any, condition: Any) -> Any:
 def _chooses_a_size(ctx: ConversionContext, node: Any) -> bool:
     """Whether a branch decides numbers alone, of lengths of axes."""
     read = (ctx.values.get(name) for arm in node.blocks() for name in read_outside(arm))
-    return _gives_numbers(node) and any(isinstance(value, DynamicScalar) and of_lengths(value) for value in read)
+    return _gives_numbers(node) and any(
+        isinstance(value, DynamicScalar) and of_lengths(value) for value in read
+    )
 
 
 CHEAP = frozenset(
-    "prim::Constant prim::NumToTensor prim::min prim::max aten::Bool aten::Int aten::Float aten::item aten::size "
-    "aten::lt aten::gt aten::le aten::ge aten::eq aten::ne aten::add aten::sub aten::mul aten::abs aten::neg aten::sum "
-    "aten::max aten::min aten::mean aten::all aten::any aten::logical_and aten::logical_or aten::logical_not "
-    "aten::__not__".split()
+    "prim::Constant prim::NumToTensor prim::min prim::max aten::Bool aten::Int aten::Float"
+    " aten::item aten::size aten::lt aten::gt aten::le aten::ge aten::eq aten::ne aten::add"
+    " aten::sub aten::mul aten::abs aten::neg aten::sum aten::max aten::min aten::mean aten::all"
+    " aten::any aten::logical_and aten::logical_or aten::logical_not aten::__not__".split()
 )
-"""What may be computed although nobody asks for it: it reads nothing out of bounds, and costs little."""
+"""What may be computed although nobody asks for it: it reads nothing out of bounds, and costs
+little.
+"""
 DIVISIONS = frozenset(("aten::floordiv", "aten::remainder"))
 """What is as cheap where the divisor is a number, and not 0."""
 
@@ -65,7 +81,9 @@ def _gives_numbers(node: Any) -> bool:
 
 
 def _costly(node: Any) -> str | None:
-    """The kind of a node in a branch that may not run unless its arm is taken; None where all may."""
+    """The kind of a node in a branch that may not run unless its arm is taken; None where all
+    may.
+    """
     for inner in (n for arm in node.blocks() for n in arm.nodes()):
         if inner.kind() == "prim::If":
             found = _costly(inner) if _gives_numbers(inner) else inner.kind()
@@ -89,8 +107,9 @@ def _decides_a_loop(node: Any) -> bool:
 
 
 def _selected(ctx: ConversionContext, node: Any, condition: Any, arms: list[Any]) -> list[Any]:
-    """Both arms computed, and of each pair of numbers one chosen: unlike what a conditional gives, TensorRT takes it
-    for a size."""
+    """Both arms computed, and of each pair of numbers one chosen: unlike what a conditional gives,
+    TensorRT takes it for a size.
+    """
     results = [ctx.blocks.convert(arm) for arm in arms]
     if any(value is MISSING for values in results for value in values):
         return [MISSING] * node.outputsSize()
@@ -100,7 +119,10 @@ def _selected(ctx: ConversionContext, node: Any, condition: Any, arms: list[Any]
 def _choice(ctx: ConversionContext, condition: Any, yes: Any, no: Any) -> Any:
     if not is_unknown(yes) and not is_unknown(no) and _same(yes, no):
         return yes
-    flag, dtype = ctx.reshape(as_flag(ctx, condition), [1]), torch.promote_types(ctx.dtype(yes), ctx.dtype(no))
+    flag, dtype = (
+        ctx.reshape(as_flag(ctx, condition), [1]),
+        torch.promote_types(ctx.dtype(yes), ctx.dtype(no)),
+    )
     a, b = (vector(ctx, value, dtype) for value in (yes, no))
     if dtype == torch.bool:  # which 8.6 does not select
         chosen = ctx.elementwise(
@@ -112,7 +134,9 @@ def _choice(ctx: ConversionContext, condition: Any, yes: Any, no: Any) -> Any:
 
 
 def _conditional(ctx: ConversionContext, node: Any, condition: Any, arms: list[Any]) -> list[Any]:
-    """Both arms as layers of one IIfConditional; what they read from outside comes through its input layers."""
+    """Both arms as layers of one IIfConditional; what they read from outside comes through its
+    input layers.
+    """
     conditional = ctx.net.add_if_conditional()
     conditional.set_condition(as_flag(ctx, condition))
     results = []
@@ -137,7 +161,9 @@ def _merge(ctx: ConversionContext, conditional: Any, yes: Any, no: Any, name: st
     if not is_unknown(yes) and not is_unknown(no) and _same(yes, no):
         return yes
     if any(isinstance(v, list | dict | str | Packed) or v is None for v in (yes, no)):
-        raise Unconvertible(f"the branch decides what %{name} is at run time, and it is not a tensor or a number")
+        raise Unconvertible(
+            f"the branch decides what %{name} is at run time, and it is not a tensor or a number"
+        )
     numbers = [isinstance(v, DynamicScalar | bool | int | float) for v in (yes, no)]
     if all(numbers):
         return _merge_numbers(ctx, conditional, yes, no)
@@ -154,7 +180,9 @@ def _merge(ctx: ConversionContext, conditional: Any, yes: Any, no: Any, name: st
 
 
 def _owned(ctx: ConversionContext, tensor: Any) -> Any:
-    """A layer of the arm's own for what it only passes on: a constant may be shared with the other arm."""
+    """A layer of the arm's own for what it only passes on: a constant may be shared with the other
+    arm.
+    """
     shared = ctx.is_constant(tensor)
     return alike(ctx, tensor, ctx.net.add_identity(tensor).get_output(0)) if shared else tensor
 
@@ -173,8 +201,12 @@ def _merge_numbers(ctx: ConversionContext, conditional: Any, yes: Any, no: Any) 
 
 
 @contextmanager
-def _entering(ctx: ConversionContext, names: Sequence[str], enter: Callable[[Any], Any]) -> Iterator[None]:
-    """Within, every tensor among the named values is replaced by `enter(tensor)`, lists and sizes included."""
+def _entering(
+    ctx: ConversionContext, names: Sequence[str], enter: Callable[[Any], Any]
+) -> Iterator[None]:
+    """Within, every tensor among the named values is replaced by `enter(tensor)`, lists and sizes
+    included.
+    """
     outside = values_outside(ctx, names)
     entered: dict[str, Any] = {}
 

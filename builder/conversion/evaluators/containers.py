@@ -84,7 +84,11 @@ for _name, _work in LISTS.items():
     _register(of_list(f"aten::{_name}"), _work, _name in POSITIONS)
 for _name, _work in DICTIONARIES.items():
     _register(of_dict(f"aten::{_name}"), _work, True)
-_register(overloads("aten::dict", lambda types: types[:1] != [] and types[0].startswith("List[Tuple")), dict, False)
+_register(
+    overloads("aten::dict", lambda types: types[:1] != [] and types[0].startswith("List[Tuple")),
+    dict,
+    False,
+)
 _register(overloads("aten::len", lambda types: types == ["str"]), len, False)
 
 
@@ -112,13 +116,17 @@ def repeat_list(ctx: ConversionContext, node: Any, a: Any, b: Any) -> list[Any]:
 
 
 @evaluator("aten::slice.t", "aten::slice.str")
-def slice_list(ctx: ConversionContext, node: Any, values: Any, start: Any, end: Any, step: Any) -> Any:
+def slice_list(
+    ctx: ConversionContext, node: Any, values: Any, start: Any, end: Any, step: Any
+) -> Any:
     """values[start:end:step]"""
     bounds = (None if v is None else static(v, "a slice bound") for v in (start, end, step))
     return values[slice(*bounds)]
 
 
-@evaluator("aten::__contains__.int_list", "aten::__contains__.str_list", "aten::__contains__.float_list")
+@evaluator(
+    "aten::__contains__.int_list", "aten::__contains__.str_list", "aten::__contains__.float_list"
+)
 def contains(ctx: ConversionContext, node: Any, values: list[Any], value: Any) -> bool:
     """value in values"""
     return bool(static(value, "the element") in static(values, "an element"))
@@ -132,7 +140,9 @@ def equal_lists(ctx: ConversionContext, node: Any, a: list[Any], b: list[Any]) -
     """a == b, element by element"""
     if len(a) != len(b):
         return False
-    return all(static(scalars.compare(ctx, "eq", x, y), "a comparison") for x, y in zip(a, b, strict=True))
+    return all(
+        static(scalars.compare(ctx, "eq", x, y), "a comparison") for x, y in zip(a, b, strict=True)
+    )
 
 
 @evaluator(*overloads("aten::ne", lambda types: types[0] in _COMPARED))

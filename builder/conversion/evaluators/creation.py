@@ -1,4 +1,6 @@
-"""Operators that make tensors: static where their sizes are, else one expanded constant or one fill layer."""
+"""Operators that make tensors: static where their sizes are, else one expanded constant or one fill
+layer.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ VALUES = {"zeros": 0, "ones": 1, "empty": 0}
 
 
 def filled(ctx: ConversionContext, sizes: Sequence[Size], value: Any, dtype: torch.dtype) -> Any:
-    """A tensor of one value; static (and of no memory of its own) where the sizes and the value are."""
+    """A tensor of one value; static (and of no memory of its own) where the sizes and the value
+    are.
+    """
     dtype = torch.float32 if dtype == torch.float64 else dtype
     if isinstance(value, DynamicScalar):
         one = ctx.at_rank(ctx.tensor(value, dtype), len(sizes))
@@ -38,7 +42,9 @@ def filled(ctx: ConversionContext, sizes: Sequence[Size], value: Any, dtype: tor
 
 def _default(value: Any) -> torch.dtype:
     """torch.full's dtype without one: that of the number, floats in the default dtype."""
-    dtype: torch.dtype = value.dtype if isinstance(value, DynamicScalar) else dtypes.TORCH_SCALARS[type(value)]
+    dtype: torch.dtype = (
+        value.dtype if isinstance(value, DynamicScalar) else dtypes.TORCH_SCALARS[type(value)]
+    )
     return torch.get_default_dtype() if dtype.is_floating_point else dtype
 
 
@@ -58,7 +64,9 @@ def _register_constant(name: str, value: int) -> None:
         return filled(ctx, ctx.sizes(x), value, dtype_of(dtype) or ctx.dtype(x))
 
     @evaluator(f"aten::new_{name}")
-    def new(ctx: ConversionContext, node: Any, x: Any, sizes: Any, dtype: Any = None, *_: Any) -> Any:
+    def new(
+        ctx: ConversionContext, node: Any, x: Any, sizes: Any, dtype: Any = None, *_: Any
+    ) -> Any:
         return filled(ctx, sizes, value, dtype_of(dtype) or ctx.dtype(x))
 
 
@@ -67,20 +75,26 @@ for _name, _value in VALUES.items():
 
 
 @evaluator("aten::full")
-def full(ctx: ConversionContext, node: Any, sizes: Any, value: Any, dtype: Any = None, *_: Any) -> Any:
+def full(
+    ctx: ConversionContext, node: Any, sizes: Any, value: Any, dtype: Any = None, *_: Any
+) -> Any:
     """A tensor of one value."""
     value = _number(ctx, value)
     return filled(ctx, sizes, value, dtype_of(dtype) or _default(value))
 
 
 @evaluator("aten::full_like", "aten::fill.Scalar", "aten::fill.Tensor")
-def full_like(ctx: ConversionContext, node: Any, x: Any, value: Any, dtype: Any = None, *_: Any) -> Any:
+def full_like(
+    ctx: ConversionContext, node: Any, x: Any, value: Any, dtype: Any = None, *_: Any
+) -> Any:
     """A tensor of one value, of x's sizes and dtype."""
     return filled(ctx, ctx.sizes(x), _number(ctx, value), dtype_of(dtype) or ctx.dtype(x))
 
 
 @evaluator("aten::new_full")
-def new_full(ctx: ConversionContext, node: Any, x: Any, sizes: Any, value: Any, dtype: Any = None, *_: Any) -> Any:
+def new_full(
+    ctx: ConversionContext, node: Any, x: Any, sizes: Any, value: Any, dtype: Any = None, *_: Any
+) -> Any:
     """A tensor of one value, of x's dtype."""
     return filled(ctx, sizes, _number(ctx, value), dtype_of(dtype) or ctx.dtype(x))
 
@@ -107,10 +121,12 @@ def counted(ctx: ConversionContext, start: Any, step: Any, count: Size, dtype: t
     computed = carrier if carrier in (torch.float32, torch.int32, torch.int64) else torch.float32
     if ctx.loops and not dialect.takes("FILL.IN_LOOP", dtypes.to_trt(computed).name):
         raise Unconvertible(
-            "TensorRT 8.6 crashes, or mixes rows up, where a loop of unknown length writes some of them",
+            "TensorRT 8.6 crashes, or mixes rows up, where a loop of unknown length writes some of"
+            " them",
             NEWER_OR_FIXED,
         )
-    typed = [dtypes.to_trt(computed)] if flavour.has_int64() else []  # 8.6 takes the type of alpha and beta
+    # 8.6 takes the type of alpha and beta
+    typed = [dtypes.to_trt(computed)] if flavour.has_int64() else []
     layer = ctx.net.add_fill((1,), trt.FillOperation.LINSPACE, *typed)
     layer.set_input(0, ctx.shape_tensor([count]))
     layer.set_input(1, ctx.reshape(scalars.vector(ctx, start, computed), []))
@@ -146,21 +162,30 @@ def arange(ctx: ConversionContext, node: Any, end: Any, dtype: Any = None, *_: A
 
 
 @evaluator("aten::arange.start")
-def arange_start(ctx: ConversionContext, node: Any, start: Any, end: Any, dtype: Any = None, *_: Any) -> Any:
+def arange_start(
+    ctx: ConversionContext, node: Any, start: Any, end: Any, dtype: Any = None, *_: Any
+) -> Any:
     """start, start + 1, ... below end"""
     return _arange(ctx, start, end, 1, dtype)
 
 
 @evaluator("aten::arange.start_step")
-def arange_step(ctx: ConversionContext, node: Any, start: Any, end: Any, step: Any, dtype: Any = None, *_: Any) -> Any:
+def arange_step(
+    ctx: ConversionContext, node: Any, start: Any, end: Any, step: Any, dtype: Any = None, *_: Any
+) -> Any:
     """start, start + step, ... on this side of end"""
     return _arange(ctx, start, end, step, dtype)
 
 
 @evaluator(
-    "aten::linspace", "aten::linspace.Tensor_Tensor", "aten::linspace.Tensor_Scalar", "aten::linspace.Scalar_Tensor"
+    "aten::linspace",
+    "aten::linspace.Tensor_Tensor",
+    "aten::linspace.Tensor_Scalar",
+    "aten::linspace.Scalar_Tensor",
 )
-def linspace(ctx: ConversionContext, node: Any, start: Any, end: Any, steps: Any, dtype: Any = None, *_: Any) -> Any:
+def linspace(
+    ctx: ConversionContext, node: Any, start: Any, end: Any, steps: Any, dtype: Any = None, *_: Any
+) -> Any:
     """`steps` values from start to end, both included"""
     start, end = _number(ctx, start), _number(ctx, end)
     wanted = dtype_of(dtype) or torch.get_default_dtype()
@@ -233,9 +258,14 @@ def as_tensor(ctx: ConversionContext, node: Any, data: Any, dtype: Any = None, *
 
 def _register_indices(name: str) -> None:
     @evaluator(f"aten::{name}")
-    def of_triangle(ctx: ConversionContext, node: Any, rows: Any, columns: Any, offset: Any = 0, *rest: Any) -> Any:
+    def of_triangle(
+        ctx: ConversionContext, node: Any, rows: Any, columns: Any, offset: Any = 0, *rest: Any
+    ) -> Any:
         if any(isinstance(v, DynamicScalar) for v in (rows, columns, offset)):
-            raise Unconvertible(f"{name}: how many elements a triangle of dynamic size has is known only at run time")
+            raise Unconvertible(
+                f"{name}: how many elements a triangle of dynamic size has is known only at run"
+                " time"
+            )
         dtype = dtype_of(rest[0] if rest else None) or torch.int64
         return getattr(torch, name)(rows, columns, offset, dtype=dtype)
 
@@ -251,10 +281,12 @@ def _refuse_random(ctx: ConversionContext, node: Any, *_: Any) -> Any:
     )
 
 
-RANDOM = """rand rand.generator randn randn.generator rand_like rand_like.generator randn_like randn_like.generator
-randint randint.generator randint.low randint.low_generator randint_like randint_like.low_dtype bernoulli bernoulli.p
-bernoulli.Tensor multinomial normal.Tensor_float normal.float_Tensor normal.Tensor_Tensor normal.float_float randperm
-randperm.generator poisson""".split()
+RANDOM = """
+rand rand.generator randn randn.generator rand_like rand_like.generator randn_like
+randn_like.generator randint randint.generator randint.low randint.low_generator randint_like
+randint_like.low_dtype bernoulli bernoulli.p bernoulli.Tensor multinomial normal.Tensor_float
+normal.float_Tensor normal.Tensor_Tensor normal.float_float randperm randperm.generator poisson
+""".split()
 for _key in RANDOM:
     evaluator(f"aten::{_key}")(_refuse_random)
 

@@ -1,4 +1,6 @@
-"""prim::Loop: a static one is written out; the others become an ILoop, which gathers what trips add to lists."""
+"""prim::Loop: a static one is written out; the others become an ILoop, which gathers what trips add
+to lists.
+"""
 
 from __future__ import annotations
 
@@ -15,13 +17,23 @@ from builder.conversion.dynamic import DynamicScalar, Size, expression
 from builder.conversion.facts import is_tensor
 from builder.conversion.layers import alike, computed_in
 from builder.conversion.lists import TensorList, cat
-from builder.conversion.nested import agree, as_flag, is_unknown, one_or_all, read_outside, values_outside, widened
+from builder.conversion.nested import (
+    agree,
+    as_flag,
+    is_unknown,
+    one_or_all,
+    read_outside,
+    values_outside,
+    widened,
+)
 from builder.conversion.packing import Packed
 from builder.conversion.registry import evaluator
 from builder.engine.flavour import trt
 
 ENDLESS = 2**31 - 1
-"""Trip counts of `while` loops are the greatest int64, those of TensorRT an int32 that is never reached."""
+"""Trip counts of `while` loops are the greatest int64, those of TensorRT an int32 that is never
+reached.
+"""
 
 
 @evaluator("prim::Loop")
@@ -44,7 +56,9 @@ def loop(ctx: ConversionContext, node: Any, trips: Any, condition: Any, *carried
 
 
 def _long(ctx: ConversionContext, trips: int, body: Any) -> bool:
-    """Whether the loop would be written out more often than the unroll limit, or ends where the engine decides."""
+    """Whether the loop would be written out more often than the unroll limit, or ends where the
+    engine decides.
+    """
     goes_on = next(iter(body.outputs()))
     constant = goes_on.node().kind() == "prim::Constant"
     return trips > ctx.unroll_limit if constant else _depends_on_tensors(goes_on)
@@ -53,12 +67,17 @@ def _long(ctx: ConversionContext, trips: int, body: Any) -> bool:
 def _depends_on_tensors(value: Any) -> bool:
     """Whether a tensor's element takes part in the computation of a value within its block."""
     node = value.node()
-    if node.kind() in ("aten::Bool", "aten::item", "aten::Int", "aten::Float") and node.inputsSize():
+    if (
+        node.kind() in ("aten::Bool", "aten::item", "aten::Int", "aten::Float")
+        and node.inputsSize()
+    ):
         return str(node.inputsAt(0).type()) == "Tensor"
     read = list(node.inputs())
     if node.kind() == "prim::If":  # `a or b`
         read += [list(arm.outputs())[value.offset()] for arm in node.blocks()]
-    return any(_depends_on_tensors(v) for v in read if v.node().kind() not in ("prim::Param", "prim::Loop"))
+    return any(
+        _depends_on_tensors(v) for v in read if v.node().kind() not in ("prim::Param", "prim::Loop")
+    )
 
 
 def _iteration(ctx: ConversionContext, body: Any, inputs: list[Any]) -> list[Any]:
@@ -68,14 +87,18 @@ def _iteration(ctx: ConversionContext, body: Any, inputs: list[Any]) -> list[Any
     return values
 
 
-def _looped(ctx: ConversionContext, node: Any, body: Any, trips: Any, condition: Any, carried: list[Any]) -> list[Any]:
+def _looped(
+    ctx: ConversionContext, node: Any, body: Any, trips: Any, condition: Any, carried: list[Any]
+) -> list[Any]:
     """An ILoop; the trip number and each carried value that changes are recurrences."""
     values_outside(ctx, read_outside(body))
     layer = ctx.net.add_loop()
     _limit(ctx, layer, trips)
     inputs, outputs = list(body.inputs()), list(body.outputs())
     count = trips if _only_counts(condition, outputs[0]) else None
-    state = [_carried(ctx, layer, v, inputs[i + 1], outputs[i + 1], count) for i, v in enumerate(carried)]
+    state = [
+        _carried(ctx, layer, v, inputs[i + 1], outputs[i + 1], count) for i, v in enumerate(carried)
+    ]
     counter = _counter(ctx, layer, trips) if inputs[0].uses() else 0
     going = _while(ctx, layer, condition, outputs[0])
     ctx.loops += 1
@@ -93,21 +116,29 @@ def _looped(ctx: ConversionContext, node: Any, body: Any, trips: Any, condition:
 
 
 def _limit(ctx: ConversionContext, layer: Any, trips: Any) -> None:
-    """The greatest number of trips, unless there is none: a `while` counts up to the greatest integer."""
+    """The greatest number of trips, unless there is none: a `while` counts up to the greatest
+    integer.
+    """
     if isinstance(trips, DynamicScalar) or trips < ENDLESS:
         layer.add_trip_limit(scalar_tensor(ctx, trips), trt.TripLimit.COUNT)
 
 
 def _only_counts(condition: Any, goes_on: Any) -> bool:
     """Whether nothing but the number of trips ends the loop."""
-    return condition is True and goes_on.node().kind() == "prim::Constant" and bool(goes_on.toIValue())
+    return (
+        condition is True and goes_on.node().kind() == "prim::Constant" and bool(goes_on.toIValue())
+    )
 
 
 def _while(ctx: ConversionContext, layer: Any, condition: Any, goes_on: Any) -> Any:
     """The recurrence of the condition; None for a loop that only counts."""
     if _only_counts(condition, goes_on):
         return None
-    flag = ctx.constant(torch.tensor(condition)) if isinstance(condition, bool) else as_flag(ctx, condition)
+    flag = (
+        ctx.constant(torch.tensor(condition))
+        if isinstance(condition, bool)
+        else as_flag(ctx, condition)
+    )
     recurrence = layer.add_recurrence(flag)
     layer.add_trip_limit(recurrence.get_output(0), trt.TripLimit.WHILE)
     return recurrence
@@ -125,10 +156,18 @@ def _counter(ctx: ConversionContext, layer: Any, trips: Size) -> DynamicScalar:
     return DynamicScalar(number, symbol)
 
 
-def _carried(ctx: ConversionContext, layer: Any, value: Any, parameter: Any, output: Any, count: Size | None) -> Any:
-    """What hands a value from trip to trip; `count` is the number of trips, where nothing else ends the loop."""
+def _carried(
+    ctx: ConversionContext, layer: Any, value: Any, parameter: Any, output: Any, count: Size | None
+) -> Any:
+    """What hands a value from trip to trip; `count` is the number of trips, where nothing else ends
+    the loop.
+    """
     adds = output.node().kind() == "aten::add" and len(parameter.uses()) == 1
-    own = [part.debugName() == parameter.debugName() for part in output.node().inputs()] if adds else []
+    own = (
+        [part.debugName() == parameter.debugName() for part in output.node().inputs()]
+        if adds
+        else []
+    )
     if count is not None and isinstance(value, list) and any(own):
         return _Growing(ctx, layer, value, count, at_the_end=own[0])
     if count is not None and (axis := _joined_axis(parameter, output)) is not None:
@@ -137,9 +176,15 @@ def _carried(ctx: ConversionContext, layer: Any, value: Any, parameter: Any, out
 
 
 def _joined_axis(parameter: Any, output: Any) -> int | None:
-    """The axis at whose end each trip joins something to a tensor that nobody else reads; None where that is not so."""
+    """The axis at whose end each trip joins something to a tensor that nobody else reads; None
+    where that is not so.
+    """
     parts = output.node().inputsAt(0).node() if output.node().kind() == "aten::cat" else None
-    if parts is None or parts.kind() != "prim::ListConstruct" or parts.inputsAt(0).debugName() != parameter.debugName():
+    if (
+        parts is None
+        or parts.kind() != "prim::ListConstruct"
+        or parts.inputsAt(0).debugName() != parameter.debugName()
+    ):
         return None
     alone = all(len(value.uses()) == 1 for value in (parameter, parts.output(), output))
     axis = output.node().inputsAt(1)
@@ -147,14 +192,22 @@ def _joined_axis(parameter: Any, output: Any) -> int | None:
 
 
 class _Growing:
-    """A list to which each trip adds a tensor, `at_the_end` or in front, and which nobody reads before the loop has
-    ended."""
+    """A list to which each trip adds a tensor, `at_the_end` or in front, and which nobody reads
+    before the loop has ended.
+    """
 
     def __init__(
-        self, ctx: ConversionContext, layer: Any, value: list[Any], count: Size, at_the_end: bool = True
+        self,
+        ctx: ConversionContext,
+        layer: Any,
+        value: list[Any],
+        count: Size,
+        at_the_end: bool = True,
     ) -> None:
         if value and not at_the_end:
-            raise Unconvertible("a loop of unknown length adds tensors in front of what a list holds")
+            raise Unconvertible(
+                "a loop of unknown length adds tensors in front of what a list holds"
+            )
         self.ctx, self.layer, self.front, self.count = ctx, layer, value, count
         self.at_the_end = at_the_end
         self.inside: Any = []
@@ -162,16 +215,21 @@ class _Growing:
     def follow(self, value: list[Any]) -> None:
         """What this trip adds."""
         if len(value) != 1 or not (is_tensor(value[0]) or isinstance(value[0], torch.Tensor)):
-            raise Unconvertible("a loop of unknown length appends to a list what is not one tensor a trip")
+            raise Unconvertible(
+                "a loop of unknown length appends to a list what is not one tensor a trip"
+            )
         tensor = self.ctx.tensor(value[0])
         if self.ctx.varies(*self.ctx.sizes(tensor)):
-            raise Unconvertible("what the loop appends to a list changes its shape from trip to trip")
+            raise Unconvertible(
+                "what the loop appends to a list changes its shape from trip to trip"
+            )
         self.dtype = self.ctx.dtype(tensor)
         self.row = self.ctx.cast(tensor, computed_in(self.dtype))  # TensorRT gathers no bools
 
     def last(self) -> Any:
-        """The list behind the loop; one made in front is turned round (RTX 1.7 builds no loop that only gathers by
-        LoopOutput.REVERSE)."""
+        """The list behind the loop; one made in front is turned round (RTX 1.7 builds no loop that
+        only gathers by LoopOutput.REVERSE).
+        """
         trips = scalar_tensor(self.ctx, self.count)
         rows = course(self.ctx, self.layer, self.row, trt.LoopOutput.CONCATENATE, trips, self.count)
         rows = rows if self.at_the_end else flipped(self.ctx, rows, [0])
@@ -179,12 +237,17 @@ class _Growing:
 
 
 class _Lengthening(_Growing):
-    """A tensor to which each trip joins another by torch.cat: a list of what is joined, and one cat behind the loop."""
+    """A tensor to which each trip joins another by torch.cat: a list of what is joined, and one cat
+    behind the loop.
+    """
 
-    def __init__(self, ctx: ConversionContext, layer: Any, value: Any, count: Size, axis: int) -> None:
+    def __init__(
+        self, ctx: ConversionContext, layer: Any, value: Any, count: Size, axis: int
+    ) -> None:
         super().__init__(ctx, layer, [value], count)
         self.axis = axis
-        self.inside = torch.empty(0, dtype=ctx.dtype(value))  # cat passes over an empty tensor of one axis
+        # cat passes over an empty tensor of one axis
+        self.inside = torch.empty(0, dtype=ctx.dtype(value))
 
     def follow(self, value: Any) -> None:
         """What this trip joins."""
@@ -196,9 +259,13 @@ class _Lengthening(_Growing):
 
 
 class _Carried:
-    """One value that a loop hands from trip to trip; one that the body passes on unchanged needs no recurrence."""
+    """One value that a loop hands from trip to trip; one that the body passes on unchanged needs no
+    recurrence.
+    """
 
-    def __init__(self, ctx: ConversionContext, layer: Any, value: Any, parameter: Any, output: Any) -> None:
+    def __init__(
+        self, ctx: ConversionContext, layer: Any, value: Any, parameter: Any, output: Any
+    ) -> None:
         self.ctx, self.layer, self.value = ctx, layer, value
         self.name = parameter.debugName()
         self.recurrence = None
@@ -206,11 +273,17 @@ class _Carried:
         if output.debugName() == self.name:
             return
         if isinstance(value, list | dict | str | Packed) or value is None:
-            raise Unconvertible(f"the loop carries %{self.name}, which is not a tensor or a number, through its trips")
-        (self.start,) = widened(ctx, self._tensor(value))  # what its trips make of it may be of either dtype
+            raise Unconvertible(
+                f"the loop carries %{self.name}, which is not a tensor or a number, through its"
+                " trips"
+            )
+        # what its trips make of it may be of either dtype
+        (self.start,) = widened(ctx, self._tensor(value))
         self.recurrence = layer.add_recurrence(self.start)
         self.inside = self._value(alike(ctx, self.start, self.recurrence.get_output(0)))
-        ctx.varying |= self.inside.expr.free_symbols if isinstance(self.inside, DynamicScalar) else set()
+        ctx.varying |= (
+            self.inside.expr.free_symbols if isinstance(self.inside, DynamicScalar) else set()
+        )
 
     def _is_number(self) -> bool:
         return isinstance(self.value, DynamicScalar | bool | int | float)
@@ -218,15 +291,23 @@ class _Carried:
     def _tensor(self, value: Any) -> Any:
         from builder.conversion.scalars import vector
 
-        return vector(self.ctx, value, self.ctx.dtype(self.value)) if self._is_number() else self.ctx.tensor(value)
+        return (
+            vector(self.ctx, value, self.ctx.dtype(self.value))
+            if self._is_number()
+            else self.ctx.tensor(value)
+        )
 
     def _value(self, tensor: Any) -> Any:
         if not self._is_number():
             return tensor
-        return DynamicScalar(tensor, sympy.Symbol(tensor.name, integer=True), self.ctx.dtype(self.value))
+        return DynamicScalar(
+            tensor, sympy.Symbol(tensor.name, integer=True), self.ctx.dtype(self.value)
+        )
 
     def follow(self, value: Any) -> None:
-        """Hand `value` on to the next trip. Refuses one of another dtype or shape: engines keep one for all trips."""
+        """Hand `value` on to the next trip. Refuses one of another dtype or shape: engines keep one
+        for all trips.
+        """
         if self.recurrence is None:
             return
         (following,) = widened(self.ctx, self._tensor(value))
@@ -234,9 +315,13 @@ class _Carried:
         told = self.ctx.ranges().keys()
         for axis in range(self.ctx.rank(self.start)):
             before, after = (expression(self.ctx.expr(t, axis)) for t in (self.start, following))
-            if sympy.expand(before - after) != 0 and before.free_symbols | after.free_symbols <= told:
+            if (
+                sympy.expand(before - after) != 0
+                and before.free_symbols | after.free_symbols <= told
+            ):
                 raise Unconvertible(
-                    f"axis {axis} of %{self.name} is {before} before a trip of the loop and {after} after"
+                    f"axis {axis} of %{self.name} is {before} before a trip of the loop and {after}"
+                    " after"
                 )
         self.recurrence.set_input(1, following)
 
@@ -244,5 +329,7 @@ class _Carried:
         """The value after the last trip."""
         if self.recurrence is None:
             return self.value
-        output = self.layer.add_loop_output(self.recurrence.get_output(0), trt.LoopOutput.LAST_VALUE, 0).get_output(0)
+        output = self.layer.add_loop_output(
+            self.recurrence.get_output(0), trt.LoopOutput.LAST_VALUE, 0
+        ).get_output(0)
         return self._value(alike(self.ctx, self.start, output))

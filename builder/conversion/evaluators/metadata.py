@@ -66,7 +66,9 @@ def element_size(ctx: ConversionContext, node: Any, tensor: Any) -> int:
 
 @evaluator("aten::is_contiguous", "aten::is_contiguous.memory_format")
 def is_contiguous(ctx: ConversionContext, node: Any, tensor: Any, *_: Any) -> bool:
-    """Always: a network's tensors have no strides, and every value is where a contiguous tensor has it."""
+    """Always: a network's tensors have no strides, and every value is where a contiguous tensor has
+    it.
+    """
     return True
 
 
@@ -102,8 +104,9 @@ def number_of(ctx: ConversionContext, node: Any, tensor: Any) -> int:
 
 
 NEVER = (
-    "prim::is_cuda prim::requires_grad prim::is_quantized prim::is_sparse prim::is_nested prim::is_mkldnn prim::is_xpu "
-    "prim::is_mps prim::is_vulkan prim::is_meta prim::is_sparse_csr aten::is_complex"
+    "prim::is_cuda prim::requires_grad prim::is_quantized prim::is_sparse prim::is_nested"
+    " prim::is_mkldnn prim::is_xpu prim::is_mps prim::is_vulkan prim::is_meta prim::is_sparse_csr"
+    " aten::is_complex"
 ).split()
 
 

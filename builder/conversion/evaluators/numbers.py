@@ -1,4 +1,6 @@
-"""Operators on Python numbers: every overload that PyTorch registers, static or with DynamicScalars."""
+"""Operators on Python numbers: every overload that PyTorch registers, static or with
+DynamicScalars.
+"""
 
 from __future__ import annotations
 
@@ -83,7 +85,9 @@ def power(ctx: ConversionContext, node: Any, a: Any, b: Any) -> Any:
         for _ in range(b):
             result = scalars.binary(ctx, "mul", result, a)
     else:
-        result = scalars.binary(ctx, "pow", *(scalars.convert(ctx, v, torch.float32) for v in (a, b)))
+        result = scalars.binary(
+            ctx, "pow", *(scalars.convert(ctx, v, torch.float32) for v in (a, b))
+        )
     return result if kind == "int" else scalars.convert(ctx, result, torch.float32)
 
 
@@ -96,7 +100,11 @@ def _register_rounding(name: str, python: Callable[[Any], Any]) -> None:
         return scalars.convert(ctx, whole, torch.float32 if name == "round" else torch.int64)
 
 
-for _name, _python in (("floor", math.floor), ("ceil", math.ceil), ("round", lambda a: float(round(a)))):
+for _name, _python in (
+    ("floor", math.floor),
+    ("ceil", math.ceil),
+    ("round", lambda a: float(round(a))),
+):
     _register_rounding(_name, _python)
 
 
@@ -113,7 +121,10 @@ for _name in "sqrt exp log sin cos tan asin acos atan sinh cosh asinh acosh atan
 
 
 def _register_conversion(name: str, dtype: torch.dtype) -> None:
-    keys = overloads(f"aten::{name}", lambda types: types in (["Tensor"], ["int"], ["float"], ["bool"], ["number"]))
+    keys = overloads(
+        f"aten::{name}",
+        lambda types: types in (["Tensor"], ["int"], ["float"], ["bool"], ["number"]),
+    )
     implicit = overloads(f"aten::{name}Implicit", lambda types: types == ["Tensor"])
 
     @evaluator(*keys, *implicit)
@@ -129,8 +140,9 @@ for _name, _dtype in (("Int", torch.int64), ("Float", torch.float32), ("Bool", t
 
 @evaluator("aten::item", "aten::ScalarImplicit")
 def item(ctx: ConversionContext, node: Any, value: Any) -> Any:
-    """The number in a one-element tensor, which has no axes where torch reads it without being told to (`7 // x` in
-    TorchScript); a number passes."""
+    """The number in a one-element tensor, which has no axes where torch reads it without being told
+    to (`7 // x` in TorchScript); a number passes.
+    """
     if isinstance(value, torch.Tensor) or is_tensor(value):
         _refuse_as_torch(node.kind(), list(value.shape), ctx.dtype(value))
     if isinstance(value, torch.Tensor):
@@ -144,17 +156,23 @@ def _refuse_as_torch(kind: str, shape: list[int], dtype: torch.dtype) -> None:
     if fraction or (kind.endswith("Implicit") and shape):
         told = str(dtype).removeprefix("torch.")
         raise Unconvertible(
-            f"a tensor ({told}, shape {shape}) stands where TorchScript takes one number, which torch refuses, too",
+            f"a tensor ({told}, shape {shape}) stands where TorchScript takes one number, which"
+            " torch refuses, too",
             "compute with tensors: torch.floor_divide(torch.tensor(7), x) for `7 // x`",
         )
     if -1 not in shape and math.prod(shape) != 1:
         raise Unconvertible(
-            f"a tensor of shape {shape} is read as one number, which torch refuses, too", "read one element of it"
+            f"a tensor of shape {shape} is read as one number, which torch refuses, too",
+            "read one element of it",
         )
 
 
-def _register_logic(name: str, layer: str, python: Callable[[Any, Any], Any], decisive: bool | None) -> None:
-    """`decisive` is the static operand that settles the result; the other one leaves it as it is."""
+def _register_logic(
+    name: str, layer: str, python: Callable[[Any, Any], Any], decisive: bool | None
+) -> None:
+    """`decisive` is the static operand that settles the result; the other one leaves it as it
+    is.
+    """
 
     @evaluator(*numeric(f"aten::{name}"))
     def logic(ctx: ConversionContext, node: Any, a: Any, b: Any) -> Any:
@@ -216,7 +234,9 @@ def unequal(ctx: ConversionContext, node: Any, a: Any, b: Any) -> Any:
 @evaluator("aten::format")
 def format_text(ctx: ConversionContext, node: Any, text: str, *values: Any) -> str:
     """str.format; what is not static shows as its type's name."""
-    shown = [v if isinstance(v, str | int | float | bool | list) else type(v).__name__ for v in values]
+    shown = [
+        v if isinstance(v, str | int | float | bool | list) else type(v).__name__ for v in values
+    ]
     return text.format(*shown)
 
 

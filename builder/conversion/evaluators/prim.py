@@ -29,7 +29,9 @@ def construct(ctx: ConversionContext, node: Any, *values: Any) -> list[Any]:
 
 @evaluator("prim::ListUnpack", "prim::TupleUnpack")
 def unpack(ctx: ConversionContext, node: Any, values: list[Any]) -> Any:
-    """One output for each element. Raises Unconvertible where the count differs, as torch raises at run time."""
+    """One output for each element. Raises Unconvertible where the count differs, as torch raises at
+    run time.
+    """
     if len(values) != node.outputsSize():
         raise Unconvertible(f"expected {node.outputsSize()} elements in a list of {len(values)}")
     return values[0] if len(values) == 1 else values
@@ -57,7 +59,9 @@ def dictionary(ctx: ConversionContext, node: Any, *items: Any) -> Any:
     "aten::as_tensor.float",
     "aten::as_tensor.bool",
 )
-def number_to_tensor(ctx: ConversionContext, node: Any, value: Any, dtype: int | None = None, *_: Any) -> Any:
+def number_to_tensor(
+    ctx: ConversionContext, node: Any, value: Any, dtype: int | None = None, *_: Any
+) -> Any:
     """A 0-d tensor of the number, of torch's dtype for it or of the one asked for."""
     wanted = dtype_of(dtype)
     if not isinstance(value, DynamicScalar):
@@ -68,12 +72,19 @@ def number_to_tensor(ctx: ConversionContext, node: Any, value: Any, dtype: int |
 
 
 @evaluator("aten::scalar_tensor")
-def scalar_tensor(ctx: ConversionContext, node: Any, value: Any, dtype: int | None = None, *_: Any) -> Any:
+def scalar_tensor(
+    ctx: ConversionContext, node: Any, value: Any, dtype: int | None = None, *_: Any
+) -> Any:
     """A 0-d tensor of the default dtype, unless another is asked for: also of an int or a bool."""
     return number_to_tensor(ctx, node, value, dtype_of(dtype) or torch.get_default_dtype())
 
 
-@evaluator("prim::unchecked_cast", "prim::unchecked_unwrap_optional", "aten::_unwrap_optional", "prim::tolist")
+@evaluator(
+    "prim::unchecked_cast",
+    "prim::unchecked_unwrap_optional",
+    "aten::_unwrap_optional",
+    "prim::tolist",
+)
 def unchanged(ctx: ConversionContext, node: Any, value: Any, *_: Any) -> Any:
     """Type refinements do nothing to the value."""
     return value
@@ -88,12 +99,14 @@ def uninitialized(ctx: ConversionContext, node: Any) -> Any:
 @evaluator("prim::RaiseException")
 def raise_exception(ctx: ConversionContext, node: Any, message: Any, *_: Any) -> Any:
     """Reached on a path that is taken for every input: the model always raises for these shapes."""
-    raise Unconvertible(f"the model raises here for the shapes of the manifest: {message}", "mend the shapes")
+    raise Unconvertible(
+        f"the model raises here for the shapes of the manifest: {message}", "mend the shapes"
+    )
 
 
 CODES = (
-    "uint8 int8 int16 int32 int64 float16 float32 float64 complex32 complex64 complex128 bool qint8 quint8 qint32 "
-    "bfloat16"
+    "uint8 int8 int16 int32 int64 float16 float32 float64 complex32 complex64 complex128 bool qint8"
+    " quint8 qint32 bfloat16"
 ).split()
 """c10/core/ScalarType.h: TorchScript passes dtypes as these numbers."""
 

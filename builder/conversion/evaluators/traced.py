@@ -1,7 +1,8 @@
-"""Tensor operators on 0-d tensors that hold a traced size: evaluated as numbers, so that sizes stay recognisable.
+"""Tensor operators on 0-d tensors that hold a traced size: evaluated as numbers, so that sizes stay
+recognisable.
 
-Tracing writes `x.size(0) // 2` as NumToTensor, floor_divide on 0-d tensors, Int. These evaluators are chosen (block.py)
-where every tensor argument is a DynamicScalar or a static 0-d tensor.
+Tracing writes `x.size(0) // 2` as NumToTensor, floor_divide on 0-d tensors, Int. These evaluators
+are chosen (block.py) where every tensor argument is a DynamicScalar or a static 0-d tensor.
 """
 
 from __future__ import annotations
@@ -40,7 +41,9 @@ def _number(value: Any) -> Any:
 
 def _zero_dim(value: Any) -> Any:
     """A result as torch's 0-d tensor: static, or a DynamicScalar that promotes like one."""
-    return replace(value, zero_dim=True) if isinstance(value, DynamicScalar) else torch.tensor(value)
+    return (
+        replace(value, zero_dim=True) if isinstance(value, DynamicScalar) else torch.tensor(value)
+    )
 
 
 def _register(key: str, compute: Callable[..., Any]) -> None:
@@ -79,7 +82,8 @@ for _key, _operation in SCALED.items():
 for _operation in scalars.COMPARISON:
     for _overload in ("Tensor", "Scalar"):
         _register(
-            f"{_operation}.{_overload}", lambda ctx, a, b, operation=_operation: scalars.compare(ctx, operation, a, b)
+            f"{_operation}.{_overload}",
+            lambda ctx, a, b, operation=_operation: scalars.compare(ctx, operation, a, b),
         )
 for _key in ("remainder.Tensor", "remainder.Scalar"):
     _register(_key, scalars.modulo)

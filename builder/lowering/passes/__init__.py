@@ -1,6 +1,7 @@
 """What a pass is: a function that rewrites a graph in place, with a name and what it promises.
 
-One file a pass, or one table where the same machinery serves many. `builder.lowering.pipeline` orders them.
+One file a pass, or one table where the same machinery serves many. `builder.lowering.pipeline`
+orders them.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ from builder.lowering.scoping import Line
 Rewrite = Callable[[Any, "Context"], None]
 
 
-# Operators that conversion has a layer or a better composition for, so their formula is not used unless asked for.
+# Operators that conversion has a layer or a better composition for, so their formula is not used
+# unless asked for.
 _KEPT = "gelu group_norm rms_norm hardsigmoid hardswish var std var_mean std_mean remainder"
 KEPT = frozenset(f"aten::{name}" for name in _KEPT.split())
 
@@ -23,11 +25,11 @@ KEPT = frozenset(f"aten::{name}" for name in _KEPT.split())
 class Context:
     """What a pass may know beside the graph.
 
-    `unroll_limit` is the largest known trip count of a loop that is unrolled; `fallback_modules` are the qualified
-    or class names of modules that shall run in torch; `specs` describe the graph's inputs in order (`dtype`,
-    `shape`), where the caller knows; `outputs` collects the output names while the interface is flattened;
-    `lines` are those of the graph's text before a pass and `kinds` counts its nodes, while passes run one after the
-    other.
+    `unroll_limit` is the largest known trip count of a loop that is unrolled; `fallback_modules`
+    are the qualified or class names of modules that shall run in torch; `specs` describe the
+    graph's inputs in order (`dtype`, `shape`), where the caller knows; `outputs` collects the
+    output names while the interface is flattened; `lines` are those of the graph's text before a
+    pass and `kinds` counts its nodes, while passes run one after the other.
     """
 
     unroll_limit: int = 64
@@ -43,16 +45,18 @@ class Context:
     kinds: Mapping[str, int] | None = None
 
     def present(self, *kinds: str) -> tuple[str, ...]:
-        """Those of `kinds` of which the graph has nodes, or all of them when that is not known: each kind costs a
-        search through the whole graph.
+        """Those of `kinds` of which the graph has nodes, or all of them when that is not known:
+        each kind costs a search through the whole graph.
         """
-        return kinds if self.kinds is None else tuple(kind for kind in kinds if self.kinds.get(kind))
+        return (
+            kinds if self.kinds is None else tuple(kind for kind in kinds if self.kinds.get(kind))
+        )
 
 
 @dataclass(frozen=True)
 class Pass:
-    """A rewrite and its promises: node kinds that are gone after it, whether inputs and outputs of the graph may
-    change type or number.
+    """A rewrite and its promises: node kinds that are gone after it, whether inputs and outputs of
+    the graph may change type or number.
     """
 
     name: str
@@ -64,8 +68,8 @@ class Pass:
     asked: Callable[[Context], bool] | None = None
 
     def applies(self, kinds: Mapping[str, int], context: Context) -> bool:
-        """Whether this pass was asked for, and there are nodes that it could do something about; `kinds` counts the
-        graph's nodes.
+        """Whether this pass was asked for, and there are nodes that it could do something about;
+        `kinds` counts the graph's nodes.
         """
         if self.asked is not None and not self.asked(context):
             return False

@@ -1,4 +1,6 @@
-"""Products of numbers and of sizes that the inputs decide, and what a reshape makes of axes that are so long."""
+"""Products of numbers and of sizes that the inputs decide, and what a reshape makes of axes that
+are so long.
+"""
 
 from __future__ import annotations
 
@@ -44,15 +46,22 @@ def named(value: Any, axis: int) -> Amount:
 
 
 def of_item(item: Any, size: Callable[[Any], Amount | None]) -> Amount | None:
-    """What a size in a list amounts to; None for one that is to be inferred. `size` says it of a node that asks a
-    tensor for one, and None of any other."""
+    """What a size in a list amounts to; None for one that is to be inferred. `size` says it of a
+    node that asks a tensor for one, and None of any other.
+    """
     known = item if isinstance(item, int) else ir.constant(item)
     if known is not None:
         return None if known == -1 else amount(known)
     node = item.node()
-    parts = [of_item(value, size) for value in node.inputs()] if node.kind() == "aten::mul" else [None]
+    parts = (
+        [of_item(value, size) for value in node.inputs()] if node.kind() == "aten::mul" else [None]
+    )
     told = [part for part in parts if part is not None]
-    return product(told) if len(told) == len(parts) else size(node) or Amount(1, Counter([item.unique()]))
+    return (
+        product(told)
+        if len(told) == len(parts)
+        else size(node) or Amount(1, Counter([item.unique()]))
+    )
 
 
 Shape = list[Amount]
@@ -76,9 +85,13 @@ class Piece(NamedTuple):
 
 
 def alias(whole: Amount, made: Amount) -> dict[Any, Any]:
-    """The one size that goes by two names, as there are as many elements after a reshape as before. (None at all: then
-    no place that an element could be at differs.)"""
-    gone, new = list((whole.names - made.names).elements()), list((made.names - whole.names).elements())
+    """The one size that goes by two names, as there are as many elements after a reshape as before.
+    (None at all: then no place that an element could be at differs.)
+    """
+    gone, new = (
+        list((whole.names - made.names).elements()),
+        list((made.names - whole.names).elements()),
+    )
     return {new[0]: gone[0]} if len(gone) == len(new) == 1 and whole.number == made.number else {}
 
 
@@ -88,7 +101,9 @@ def renamed(one: Amount, names: Mapping[Any, Any]) -> Amount:
 
 
 def common(before: Sequence[Amount], after: Sequence[Amount]) -> list[Piece] | None:
-    """What the axes on both sides are made of, from the first on; None where one side's do not divide the other's."""
+    """What the axes on both sides are made of, from the first on; None where one side's do not
+    divide the other's.
+    """
     found, lefts, rights = list[Piece](), list(before), list(after)
     i = j = 0
     while i < len(lefts) and j < len(rights):

@@ -12,7 +12,10 @@ from builder.lowering.passes.scalars import FLOAT_WITH_AXES, float_weights
 
 _PRODUCTS = ("aten::matmul", "aten::bmm")
 _SCALES = ("aten::mul", "aten::div")
-_MOVED = "chunk expand flatten permute reshape select slice split squeeze t transpose unbind unflatten unsqueeze"
+_MOVED = (
+    "chunk expand flatten permute reshape select slice split squeeze t transpose unbind unflatten"
+    " unsqueeze"
+)
 _MOVES = frozenset(f"aten::{n}" for n in _MOVED.split()) | {"prim::ListUnpack"}
 _MASKS = {"aten::add": (0, 1), "aten::masked_fill": (0,), "aten::where": (1, 2)}
 """What may stand between scores and softmax, by the inputs that may be the scores."""
@@ -21,14 +24,15 @@ _MIXES = frozenset(f"aten::{n}" for n in "add sub mul div".split())
 
 @lowering_pass("scale-queries", touches=("aten::softmax",))
 def scale_queries(graph: Any, context: Context) -> None:
-    """`softmax((q @ k) / c)` is `softmax((q / c) @ k)`, with masks behind it or not: TensorRT fuses attention where the
-    scale stands before the product
+    """`softmax((q @ k) / c)` is `softmax((q / c) @ k)`, with masks behind it or not: TensorRT fuses
+    attention where the scale stands before the product
     (https://docs.nvidia.com/deeplearning/tensorrt/latest/inference-library/transformers-fused-attention.html).
 
-    Its kernels for that compute in half precision; in full precision it is the other way round (`scale-scores`).
+    Its kernels for that compute in half precision; in full precision it is the other way round
+    (`scale-scores`).
 
-    Queries that may be integers are left alone: divided they would be none, and fit their keys no more. So are those of
-    a layer in half, as TensorRT 8.6 builds no engine of such attention.
+    Queries that may be integers are left alone: divided they would be none, and fit their keys no
+    more. So are those of a layer in half, as TensorRT 8.6 builds no engine of such attention.
     """
     for node in ir.nodes_of(graph, "aten::softmax"):
         scale = _scale(node.inputsAt(0))
@@ -39,31 +43,39 @@ def scale_queries(graph: Any, context: Context) -> None:
             continue
         if _is_number(scale.inputsAt(1)) and ir.is_constant(scale.inputsAt(1)):
             number = ir.insert_constant(graph, ir.constant(scale.inputsAt(1)), product)
-            scaled = ir.insert(graph, scale.kind(), [product.inputsAt(0), number], product, origin=scale)
+            scaled = ir.insert(
+                graph, scale.kind(), [product.inputsAt(0), number], product, origin=scale
+            )
             product.replaceInput(0, scaled.output())
             ir.bypass(scale)
 
 
 @lowering_pass("scale-scores", touches=("aten::softmax",))
 def scale_scores(graph: Any, context: Context) -> None:
-    """`softmax((q / c) @ k)` is `softmax((q @ k) / c)`, with masks behind it or not: where no kernel takes all of the
-    attention, TensorRT puts a scale behind the product into the softmax's kernel, and one in front takes time.
+    """`softmax((q / c) @ k)` is `softmax((q @ k) / c)`, with masks behind it or not: where no
+    kernel takes all of the attention, TensorRT puts a scale behind the product into the softmax's
+    kernel, and one in front takes time.
 
-    TensorRT 8.6 in tf32, on an H200: BERT-base 2 to 4 %, ViT-B 2 to 7 %. torch's own attention has it in front.
+    TensorRT 8.6 in tf32, on an H200: BERT-base 2 to 4 %, ViT-B 2 to 7 %. torch's own attention has
+    it in front.
     """
     for node in ir.nodes_of(graph, "aten::softmax"):
         product = _product(node.inputsAt(0))
         scale = _scale_of_operand(product.inputsAt(0)) if product is not None else None
         if scale is None or ir.in_fallback(product) or not _is_real(scale.inputsAt(0)):
             continue
-        scaled = ir.insert(graph, scale.kind(), [product.output(), scale.inputsAt(1)], product, origin=scale)
+        scaled = ir.insert(
+            graph, scale.kind(), [product.output(), scale.inputsAt(1)], product, origin=scale
+        )
         scaled.moveAfter(product)
         product.output().replaceAllUsesAfterNodeWith(scaled, scaled.output())
         ir.bypass(scale)
 
 
 def _product(scores: Any, masks: int = 3) -> Any:
-    """The product on the way to softmax, behind a few masks at most, in a branch or not; None if there is none."""
+    """The product on the way to softmax, behind a few masks at most, in a branch or not; None if
+    there is none.
+    """
     node = scores.node()
     if node.kind() in _PRODUCTS:
         return node
@@ -76,25 +88,37 @@ def _product(scores: Any, masks: int = 3) -> Any:
 
 
 def _scale_of_operand(operand: Any) -> Any:
-    """The node that scales what the product multiplies by a number, where nothing else reads it; None if there is
-    none."""
-    while len(operand.uses()) == 1 and operand.node().kind() in _MOVES and operand.node().outputsSize() == 1:
+    """The node that scales what the product multiplies by a number, where nothing else reads it;
+    None if there is none.
+    """
+    while (
+        len(operand.uses()) == 1
+        and operand.node().kind() in _MOVES
+        and operand.node().outputsSize() == 1
+    ):
         operand = operand.node().inputsAt(0)
     scale = _only_maker(operand, _SCALES)
     return scale if scale is not None and _is_number(scale.inputsAt(1)) else None
 
 
 def _is_number(factor: Any) -> bool:
-    return factor.type().kind() in ("FloatType", "IntType") or getattr(ir.constant(factor), "shape", None) == ()
+    return (
+        factor.type().kind() in ("FloatType", "IntType")
+        or getattr(ir.constant(factor), "shape", None) == ()
+    )
 
 
 def _scale(scores: Any, masks: int = 3) -> Any:
-    """The node that scales a product on its way to softmax, behind a few masks at most; None if there is none."""
+    """The node that scales a product on its way to softmax, behind a few masks at most; None if
+    there is none.
+    """
     scale = _only_maker(scores, _SCALES)
     if scale is not None and _only_maker(scale.inputsAt(0), _PRODUCTS) is not None:
         return scale
     node = scores.node()
-    plain = node.kind() != "aten::add" or (node.inputsSize() == 3 and ir.constant(node.inputsAt(2)) == 1)
+    plain = node.kind() != "aten::add" or (
+        node.inputsSize() == 3 and ir.constant(node.inputsAt(2)) == 1
+    )
     if not masks or not plain or ir.in_fallback(node):
         return None
     found = (_scale(node.inputsAt(at), masks - 1) for at in _MASKS.get(node.kind(), ()))
@@ -102,16 +126,18 @@ def _scale(scores: Any, masks: int = 3) -> Any:
 
 
 def _only_maker(value: Any, kinds: tuple[str, ...]) -> Any:
-    """The node of one of these kinds that makes the value, where nothing else reads it, or None. A quotient that is
-    rounded is none of them."""
+    """The node of one of these kinds that makes the value, where nothing else reads it, or None. A
+    quotient that is rounded is none of them.
+    """
     node = value.node()
     fits = node.kind() in kinds and len(value.uses()) == 1 and node.inputsSize() == 2
     return node if fits else None
 
 
 def _is_real(value: Any) -> bool:
-    """Whether the value certainly holds floats, not in half: a layer with such weights made it, moved, mixed,
-    joined or not."""
+    """Whether the value certainly holds floats, not in half: a layer with such weights made it,
+    moved, mixed, joined or not.
+    """
     node = value.node()
     while node.kind() in _MOVES:
         node = node.inputsAt(0).node()
@@ -120,5 +146,7 @@ def _is_real(value: Any) -> bool:
     if node.kind() == "aten::cat":
         return any(_is_real(part) for part in ir.list_items(node.inputsAt(0)) or ())
     weights = (ir.constant(weight) for weight in node.inputs())
-    half = any(isinstance(weight, torch.Tensor) and weight.dtype == torch.float16 for weight in weights)
+    half = any(
+        isinstance(weight, torch.Tensor) and weight.dtype == torch.float16 for weight in weights
+    )
     return node.kind() in FLOAT_WITH_AXES and float_weights(node) and not half

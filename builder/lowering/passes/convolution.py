@@ -22,14 +22,19 @@ _KINDS = (*_PLAIN, *_TRANSPOSED, _MODE, "aten::convolution", "aten::_convolution
 
 @lowering_pass("unify-convolutions", touches=_KINDS)
 def unify_convolutions(graph: Any, context: Context) -> None:
-    """Write convNd, conv_transposeNd, convolution and the old `_convolution` as `aten::_convolution` with all 13
-    arguments.
+    """Write convNd, conv_transposeNd, convolution and the old `_convolution` as
+    `aten::_convolution` with all 13 arguments.
 
-    String padding becomes numbers: `valid` is 0, `same` is half of dilation * (kernel - 1) on either side, with one
-    more at the end by an explicit pad where that is odd. The kernel's size must be known for `same`. An input that is
-    known to have no batch stays with convNd: `_convolution` does not take it.
+    String padding becomes numbers: `valid` is 0, `same` is half of dilation * (kernel - 1) on
+    either side, with one more at the end by an explicit pad where that is odd. The kernel's size
+    must be known for `same`. An input that is known to have no batch stays with convNd:
+    `_convolution` does not take it.
     """
-    nodes = [node for node in ir.nodes_of(graph, *context.present(*_KINDS)) if node.inputsSize() != _ARGUMENTS]
+    nodes = [
+        node
+        for node in ir.nodes_of(graph, *context.present(*_KINDS))
+        if node.inputsSize() != _ARGUMENTS
+    ]
     if not nodes:
         return
     unbatched, shared = _unbatched(graph, context), ir.Constants(graph)
@@ -67,16 +72,35 @@ def _rewrite(graph: Any, node: Any, shared: ir.Constants) -> None:
             if known is None:
                 return
             x, padding = known
-        core = [x, weight, bias, stride, padding, dilation, shared(False), shared([0] * axes), groups]
+        core = [
+            x,
+            weight,
+            bias,
+            stride,
+            padding,
+            dilation,
+            shared(False),
+            shared([0] * axes),
+            groups,
+        ]
     else:
         core = args[:9]
     _emit(graph, node, core, shared, args)
 
 
 def _emit(graph: Any, node: Any, core: list[Any], shared: ir.Constants, args: list[Any]) -> None:
-    """The flags say nothing about the result: whether to benchmark, be deterministic, use cuDNN, allow tf32."""
-    flags = args[9:12] if node.kind() == "aten::_convolution" else [shared(v) for v in (False, False, True)]
-    ir.replace(node, ir.outputs(ir.insert(graph, "aten::_convolution", [*core, *flags, shared(True)], node)))
+    """The flags say nothing about the result: whether to benchmark, be deterministic, use cuDNN,
+    allow tf32.
+    """
+    flags = (
+        args[9:12]
+        if node.kind() == "aten::_convolution"
+        else [shared(v) for v in (False, False, True)]
+    )
+    ir.replace(
+        node,
+        ir.outputs(ir.insert(graph, "aten::_convolution", [*core, *flags, shared(True)], node)),
+    )
 
 
 def _axes(weight: Any) -> int | None:
@@ -90,8 +114,12 @@ def _unquantized(weight: Any) -> Any:
     return weight.node().inputsAt(0) if weight.node().kind() in QUANTIZERS else weight
 
 
-def _string_padding(emit: Emit, x: Any, weight: Any, padding: Any, dilation: Any, axes: int) -> tuple[Any, Any] | None:
-    """The input (padded where the sides differ) and the padding in numbers; None when the kernel is not known."""
+def _string_padding(
+    emit: Emit, x: Any, weight: Any, padding: Any, dilation: Any, axes: int
+) -> tuple[Any, Any] | None:
+    """The input (padded where the sides differ) and the padding in numbers; None when the kernel is
+    not known.
+    """
     if ir.constant(padding) == "valid":
         return x, emit.constant([0] * axes)
     steps, kernel = ir.int_list(dilation), ir.constant(_unquantized(weight))

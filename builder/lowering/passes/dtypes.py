@@ -1,4 +1,6 @@
-"""Questions about dtypes and axes, answered where the graph or the description of its inputs tells."""
+"""Questions about dtypes and axes, answered where the graph or the description of its inputs
+tells.
+"""
 
 from __future__ import annotations
 
@@ -13,15 +15,19 @@ from builder.lowering.folding import propagate_constants
 from builder.lowering.passes import Context, lowering_pass
 from builder.lowering.passes.functionalise.views import Emit
 
-_ASKS = ("prim::isinstance", *(f"aten::{name}" for name in ("dim", "is_floating_point", "__is__", "__isnot__")))
+_ASKS = (
+    "prim::isinstance",
+    *(f"aten::{name}" for name in ("dim", "is_floating_point", "__is__", "__isnot__")),
+)
 
 
 @lowering_pass("fold-known-facts", touches=("prim::dtype", *_ASKS, "aten::size"))
 def fold_known_facts(graph: Any, context: Context) -> None:
-    """Answer `x.dtype`, `x.dim()`, `x.is_floating_point()`, `x is y` and `isinstance(x, T)` where that is known, and
-    drop the branches that are not taken.
+    """Answer `x.dtype`, `x.dim()`, `x.is_floating_point()`, `x is y` and `isinstance(x, T)` where
+    that is known, and drop the branches that are not taken.
 
-    With a description of the inputs (`specs`) that is most of them, for scripted attention modules ask much.
+    With a description of the inputs (`specs`) that is most of them, for scripted attention modules
+    ask much.
     """
     for _ in range(_ROUNDS):
         if not context.specs and not ir.nodes_of(graph, "prim::dtype", *_ASKS):
@@ -35,7 +41,8 @@ def fold_known_facts(graph: Any, context: Context) -> None:
                 ir.splice(node, list(node.blocks())[0 if taken else 1])
 
 
-_ROUNDS = 8  # each resolves the branches that the last one's answers made static; nothing asks deeper than that
+# each resolves the branches that the last one's answers made static; nothing asks deeper than that
+_ROUNDS = 8
 
 
 def input_facts(graph: Any, context: Context) -> Facts:
@@ -52,18 +59,29 @@ def _moves_axes(graph: Any, context: Context) -> bool:
 
 
 _IN_PLACE = tuple(
-    f"aten::{n}_" for n in "unsqueeze squeeze transpose t swapaxes swapdims resize resize_as as_strided set".split()
+    f"aten::{n}_"
+    for n in (
+        "unsqueeze squeeze transpose t swapaxes swapdims resize resize_as as_strided set".split()
+    )
 )
 
 
 def _fold(graph: Any, facts: Facts, context: Context) -> bool:
     """Replace every question that has an answer; whether there was one."""
-    found, changes = False, any(node.inputsAt(0).type().str() == "int[]" for node in ir.nodes_of(graph, *ir.CHANGES))
+    found, changes = (
+        False,
+        any(node.inputsAt(0).type().str() == "int[]" for node in ir.nodes_of(graph, *ir.CHANGES)),
+    )
     for node in bottom_up(graph):
         answer = _answer(node, facts) if node.kind() in _QUESTIONS else None
         if answer is not None:
             ir.replace(node, [ir.insert_constant(graph, answer, node)])
-        elif changes and node.kind() == "aten::size" and _is_copied(node) and facts.rank(node.inputsAt(0)) is not None:
+        elif (
+            changes
+            and node.kind() == "aten::size"
+            and _is_copied(node)
+            and facts.rank(node.inputsAt(0)) is not None
+        ):
             ir.replace(node, [_spelt(graph, node, facts.rank(node.inputsAt(0)) or 0)])
         else:
             facts.learn(node)
@@ -73,8 +91,12 @@ def _fold(graph: Any, facts: Facts, context: Context) -> bool:
 
 
 def _is_copied(sizes: Any) -> bool:
-    """Whether somebody makes a list of the sizes of all axes, which may be written then (`s = list(x.shape)`)."""
-    return bool(sizes.inputsSize() == 1) and any(use.user.kind() in _COPIES for use in sizes.output().uses())
+    """Whether somebody makes a list of the sizes of all axes, which may be written then (`s =
+    list(x.shape)`).
+    """
+    return bool(sizes.inputsSize() == 1) and any(
+        use.user.kind() in _COPIES for use in sizes.output().uses()
+    )
 
 
 _COPIES = frozenset(f"aten::{name}" for name in ("list", "copy", "slice", "add", "mul", "len"))
@@ -83,7 +105,9 @@ _COPIES = frozenset(f"aten::{name}" for name in ("list", "copy", "slice", "add",
 def _spelt(graph: Any, sizes: Any, rank: int) -> Any:
     """The sizes of all axes as a list of each one's."""
     emit = Emit(graph, sizes)
-    return emit.ints([emit.op("aten::size", sizes.inputsAt(0), axis, type=ir.INT) for axis in range(rank)])
+    return emit.ints(
+        [emit.op("aten::size", sizes.inputsAt(0), axis, type=ir.INT) for axis in range(rank)]
+    )
 
 
 def bottom_up(block: Any) -> Any:
@@ -109,7 +133,9 @@ def _is_floating(node: Any, facts: Facts) -> bool | None:
 
 
 def _is(node: Any, facts: Facts) -> bool | None:
-    """`x is y` for tensors: the same value is the same tensor, two inputs of the graph are two. None is only None."""
+    """`x is y` for tensors: the same value is the same tensor, two inputs of the graph are two.
+    None is only None.
+    """
     one, other = ir.inputs(node)
     kinds = {one.type().kind(), other.type().kind()}
     if "NoneType" in kinds and not kinds & _MAY_BE_NONE and len(kinds) > 1:
@@ -131,11 +157,15 @@ def _is_not(node: Any, facts: Facts) -> bool | None:
 
 def _fresh(value: Any) -> bool:
     kind = value.node().kind()
-    return (kind == "prim::Param" and value.node().owningBlock().owningNode() is None) or kind in _NEW_OBJECTS
+    return (
+        kind == "prim::Param" and value.node().owningBlock().owningNode() is None
+    ) or kind in _NEW_OBJECTS
 
 
 def _is_instance(node: Any, facts: Facts) -> bool | None:
-    """By the value's type: one for a union is a plain tensor or list once the function that asks is inlined."""
+    """By the value's type: one for a union is a plain tensor or list once the function that asks is
+    inlined.
+    """
     own, asked = node.input().type(), node.tys("types")
     if any(own.isSubtypeOf(kind) for kind in asked):
         return True
@@ -143,7 +173,8 @@ def _is_instance(node: Any, facts: Facts) -> bool | None:
 
 
 _NEW_OBJECTS = frozenset(
-    f"aten::{n}" for n in ("transpose", "unsqueeze", "linear", "add", "mul", "layer_norm", "permute")
+    f"aten::{n}"
+    for n in ("transpose", "unsqueeze", "linear", "add", "mul", "layer_norm", "permute")
 )
 _QUESTIONS: dict[str, Callable[[Any, Facts], Any]] = {
     "prim::dtype": _dtype,
@@ -177,7 +208,9 @@ def _fold_sizes(graph: Any, context: Context) -> bool:
 
 @lowering_pass("remove-casts", touches=("aten::to",))
 def remove_casts(graph: Any, context: Context) -> None:
-    """Remove a cast to the dtype that a value already has: a known one, or that of the very same tensor."""
+    """Remove a cast to the dtype that a value already has: a known one, or that of the very same
+    tensor.
+    """
     facts = input_facts(graph, context)
     for node in bottom_up(graph):
         facts.learn(node)

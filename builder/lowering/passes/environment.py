@@ -21,17 +21,16 @@ _ANSWERS: dict[str, Any] = {
     "prim::is_sparse": False,
     "prim::is_mkldnn": False,
     "aten::is_scripting": True,
-    # nn.TransformerEncoder asks this before it packs a padded batch as nested tensors; the dense way gives the same at
-    # every
-    # position that is not padding.
+    # nn.TransformerEncoder asks this before it packs a padded batch as nested tensors; the dense
+    # way gives the same at every position that is not padding.
     "aten::_nested_tensor_from_mask_left_aligned": False,
 }
 
 
 @lowering_pass("resolve-environment", removes=tuple(_ANSWERS))
 def resolve_environment(graph: Any, context: Context) -> None:
-    """Answer questions about gradients, autocast, nesting and devices as serving does, so that branches on them
-    disappear; and whether a tensor is complex, where none is: inputs are real.
+    """Answer questions about gradients, autocast, nesting and devices as serving does, so that
+    branches on them disappear; and whether a tensor is complex, where none is: inputs are real.
 
     Devices that the file names (a model traced on a GPU) become the one that it runs on.
     """
@@ -49,12 +48,15 @@ def resolve_environment(graph: Any, context: Context) -> None:
 
 @lowering_pass("refuse-nested-tensors", touches=("aten::_nested_tensor_from_mask",))
 def refuse_nested_tensors(graph: Any, context: Context) -> None:
-    """Refuse a model that certainly packs its batch as nested tensors (a trace of nn.TransformerEncoder without
-    gradients may).
+    """Refuse a model that certainly packs its batch as nested tensors (a trace of
+    nn.TransformerEncoder without gradients may).
     """
     for node in ir.nodes_of(graph, "aten::_nested_tensor_from_mask"):
         raise LoweringError(
             "the model packs its batch as nested tensors, which TensorRT does not have",
             where=source_line(node),
-            fix="build nn.TransformerEncoder with enable_nested_tensor=False, or script it instead of tracing it",
+            fix=(
+                "build nn.TransformerEncoder with enable_nested_tensor=False, or script it instead"
+                " of tracing it"
+            ),
         )

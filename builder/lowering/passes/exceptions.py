@@ -1,5 +1,5 @@
-"""Exceptions and assertions: an endpoint cannot raise them, so a branch that raises is taken to be the branch not
-taken.
+"""Exceptions and assertions: an endpoint cannot raise them, so a branch that raises is taken to be
+the branch not taken.
 """
 
 from __future__ import annotations
@@ -14,10 +14,11 @@ _ASSERTIONS = ("aten::_assert_async", "aten::warn", "prim::Print")
 
 @lowering_pass("eliminate-exceptions", touches=("prim::RaiseException", *_ASSERTIONS))
 def eliminate_exceptions(graph: Any, context: Context) -> None:
-    """Remove ifs that only guard: one branch raises, so the other one stands in the if's place; assertions go the
-    same way.
+    """Remove ifs that only guard: one branch raises, so the other one stands in the if's place;
+    assertions go the same way.
 
-    Inner ifs go first, so that a guard inside a guard disappears as well. A raise that every path reaches stays.
+    Inner ifs go first, so that a guard inside a guard disappears as well. A raise that every path
+    reaches stays.
     """
     for node in reversed(ir.nodes_of(graph, "prim::If")):
         raising = [_raises(block) for block in node.blocks()]

@@ -11,17 +11,27 @@ from builder.lowering.passes import Context, lowering_pass
 
 
 def _matrix(value: Any) -> torch.Tensor | None:
-    """The constant matrix that a value is, or that it is the transpose of; a view, which costs no memory."""
+    """The constant matrix that a value is, or that it is the transpose of; a view, which costs no
+    memory.
+    """
     node = value.node()
     if node.kind() == "aten::t" or (node.kind() == "aten::transpose" and _last_two(node)):
         inner = _matrix(node.inputsAt(0))
         return inner.t() if inner is not None else None
     known = ir.constant(value)
-    return known if isinstance(known, torch.Tensor) and known.dim() == 2 and known.is_floating_point() else None
+    return (
+        known
+        if isinstance(known, torch.Tensor) and known.dim() == 2 and known.is_floating_point()
+        else None
+    )
 
 
 def _last_two(node: Any) -> bool:
-    return {ir.constant(node.inputsAt(1)), ir.constant(node.inputsAt(2))} in ({0, 1}, {-1, -2}, {0, -1})
+    return {ir.constant(node.inputsAt(1)), ir.constant(node.inputsAt(2))} in (
+        {0, 1},
+        {-1, -2},
+        {0, -1},
+    )
 
 
 def _vector(value: Any, size: int) -> bool:
@@ -37,8 +47,8 @@ def _linear(graph: Any, node: Any, x: Any, matrix: torch.Tensor, bias: Any) -> N
 
 @lowering_pass("fuse-linear", touches=("aten::addmm", "aten::matmul", "aten::mm"))
 def fuse_linear(graph: Any, context: Context) -> None:
-    """Turn addmm, and matmul or mm with or without a sum, back to linear, where the matrix is a constant and the
-    sum a vector of its width.
+    """Turn addmm, and matmul or mm with or without a sum, back to linear, where the matrix is a
+    constant and the sum a vector of its width.
 
     addmm with a beta or alpha other than 1 is left to unpack-addmm.
     """
@@ -46,7 +56,12 @@ def fuse_linear(graph: Any, context: Context) -> None:
         bias, x, weight, beta, alpha = ir.inputs(node)[:5]
         matrix = _matrix(weight)
         plain = ir.constant(beta) == 1 and ir.constant(alpha) == 1 and node.inputsSize() == 5
-        if plain and matrix is not None and _vector(bias, matrix.shape[1]) and not ir.in_fallback(node):
+        if (
+            plain
+            and matrix is not None
+            and _vector(bias, matrix.shape[1])
+            and not ir.in_fallback(node)
+        ):
             _linear(graph, node, x, matrix, bias)
     for node in ir.nodes_of(graph, "aten::matmul", "aten::mm"):
         matrix = _matrix(node.inputsAt(1))
@@ -57,7 +72,12 @@ def fuse_linear(graph: Any, context: Context) -> None:
 def _fuse_product(graph: Any, node: Any, matrix: torch.Tensor) -> None:
     uses = node.output().uses()
     add = uses[0].user if len(uses) == 1 else None
-    if add is not None and add.kind() == "aten::add" and add.inputsSize() == 3 and ir.constant(add.inputsAt(2)) == 1:
+    if (
+        add is not None
+        and add.kind() == "aten::add"
+        and add.inputsSize() == 3
+        and ir.constant(add.inputsAt(2)) == 1
+    ):
         other = add.inputsAt(1 - uses[0].offset)
         if uses[0].offset < 2 and _vector(other, matrix.shape[1]):
             return _linear(graph, add, node.inputsAt(0), matrix, other)
@@ -67,8 +87,8 @@ def _fuse_product(graph: Any, node: Any, matrix: torch.Tensor) -> None:
 
 @lowering_pass("fuse-addmm-branches", touches=("prim::If",))
 def fuse_addmm_branches(graph: Any, context: Context) -> None:
-    """An if on the number of axes that computes the same linear in both branches (as older files write it) is that
-    linear.
+    """An if on the number of axes that computes the same linear in both branches (as older files
+    write it) is that linear.
     """
     for node in reversed(ir.nodes_of(graph, "prim::If")):
         sides = [_only_linear(block) for block in node.blocks()]
@@ -77,9 +97,15 @@ def fuse_addmm_branches(graph: Any, context: Context) -> None:
 
 
 def _only_linear(block: Any) -> tuple[Any, ...] | None:
-    """The inputs of the linear that a block consists of and returns; equal weights count as the same."""
+    """The inputs of the linear that a block consists of and returns; equal weights count as the
+    same.
+    """
     nodes = [node for node in block.nodes() if node.kind() != "prim::Constant" and node.hasUses()]
-    if len(nodes) != 1 or nodes[0].kind() != "aten::linear" or list(block.outputs()) != ir.outputs(nodes[0]):
+    if (
+        len(nodes) != 1
+        or nodes[0].kind() != "aten::linear"
+        or list(block.outputs()) != ir.outputs(nodes[0])
+    ):
         return None
     return tuple(_identity(value) for value in nodes[0].inputs())
 
@@ -96,7 +122,9 @@ _FLAT = "aten::flatten"
 
 @lowering_pass("fuse-flatten-linear", touches=("aten::flatten",))
 def fuse_flatten_linear(graph: Any, context: Context) -> None:
-    """The flattens in front of a linear become one: `flatten(flatten(x, 2), 1)` is `flatten(x, 1)`."""
+    """The flattens in front of a linear become one: `flatten(flatten(x, 2), 1)` is `flatten(x,
+    1)`.
+    """
     for node in ir.nodes_of(graph, "aten::linear"):
         outer = node.inputsAt(0).node()
         while outer.kind() == _FLAT and outer.inputsAt(0).node().kind() == _FLAT:

@@ -1,4 +1,6 @@
-"""Flatten the graph's inputs and outputs to plain tensors, and remember the names that their structure gives."""
+"""Flatten the graph's inputs and outputs to plain tensors, and remember the names that their
+structure gives.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ _FIELDS = re.compile(r"^NamedTuple\((.*)\)$", re.DOTALL)
 
 
 def field_names(tuple_type: Any) -> list[str] | None:
-    """The field names of a named tuple's type, None for a plain tuple. torch shows them in the type's text only."""
+    """The field names of a named tuple's type, None for a plain tuple. torch shows them in the
+    type's text only.
+    """
     match = _FIELDS.match(tuple_type.str())
     if not match:
         return None
@@ -33,7 +37,9 @@ def _is_packed_sequence(tuple_type: Any) -> bool:
 
 
 def _join(prefix: str, part: str | int) -> str:
-    """`encoder_out` + `hidden` is `encoder_out.hidden`; `boxes` + 0 is `boxes_0`; a bare index is `output_0`."""
+    """`encoder_out` + `hidden` is `encoder_out.hidden`; `boxes` + 0 is `boxes_0`; a bare index is
+    `output_0`.
+    """
     if isinstance(part, int):
         return f"{prefix or 'output'}_{part}"
     return f"{prefix}.{part}" if prefix else part
@@ -43,9 +49,10 @@ def _join(prefix: str, part: str | int) -> str:
 def flatten_inputs(graph: Any, context: Context) -> None:
     """Make every input of the graph a tensor.
 
-    Tuples and named tuples become their elements (`state_0`, `state.hidden`). An Optional[Tensor] is bound to None
-    unless it is named in `optional_inputs`, then it is a tensor. Numbers, strings and lists are bound to the
-    default that forward gives them. A LoweringError names an argument that is none of these.
+    Tuples and named tuples become their elements (`state_0`, `state.hidden`). An Optional[Tensor]
+    is bound to None unless it is named in `optional_inputs`, then it is a tensor. Numbers, strings
+    and lists are bound to the default that forward gives them. A LoweringError names an argument
+    that is none of these.
     """
     names = context.inputs or [value.debugName().split(".")[0] for value in graph.inputs()]
     flat: list[str] = []
@@ -66,13 +73,21 @@ def _flatten_input(graph: Any, index: int, name: str, context: Context) -> list[
     if kind == "TupleType":
         return _flatten_tuple_input(graph, index, name, context)
     if kind == "OptionalType" or name in context.defaults:
-        default = None if kind == "OptionalType" and name not in context.defaults else context.defaults[name]
+        default = (
+            None
+            if kind == "OptionalType" and name not in context.defaults
+            else context.defaults[name]
+        )
         _bind(graph, index, default)
         return []
     raise LoweringError(
-        f"argument {name!r} of forward is a {value.type().annotation_str}, and an endpoint takes tensors only",
+        f"argument {name!r} of forward is a {value.type().annotation_str}, and an endpoint takes"
+        " tensors only",
         where=f"forward({name}: {value.type().annotation_str})",
-        fix="give it a default, or script a wrapper whose forward takes tensors (a List[Tensor] as that many tensors)",
+        fix=(
+            "give it a default, or script a wrapper whose forward takes tensors (a List[Tensor] as"
+            " that many tensors)"
+        ),
     )
 
 
@@ -88,7 +103,8 @@ def _flatten_tuple_input(graph: Any, index: int, name: str, context: Context) ->
     value = list(graph.inputs())[index]
     if _is_packed_sequence(value.type()):
         raise LoweringError(
-            f"argument {name!r} of forward is a PackedSequence: how many rows it has depends on the data",
+            f"argument {name!r} of forward is a PackedSequence: how many rows it has depends on the"
+            " data",
             where=f"forward({name}: PackedSequence)",
             fix="take the padded tensor and the lengths, and call pack_padded_sequence in forward",
         )
@@ -115,12 +131,16 @@ def flatten_outputs(graph: Any, context: Context) -> None:
     """Make every output of the graph a tensor, named by the structure that held it.
 
     Tuples and lists give indices (`boxes_0`), dictionaries their keys and named tuples their fields
-    (`encoder_out.hidden`). A number becomes a 0-d tensor, None is left out. A list or dictionary whose length is
-    not known is a LoweringError.
+    (`encoder_out.hidden`). A number becomes a 0-d tensor, None is left out. A list or dictionary
+    whose length is not known is a LoweringError.
     """
     values = list(graph.outputs())
     prefix = [""] if len(values) == 1 else [f"output_{i}" for i in range(len(values))]
-    flat = [pair for value, name in zip(values, prefix, strict=True) for pair in _leaves(graph, value, name)]
+    flat = [
+        pair
+        for value, name in zip(values, prefix, strict=True)
+        for pair in _leaves(graph, value, name)
+    ]
     for _ in values:
         graph.eraseOutput(0)
     for _, value in flat:
@@ -135,27 +155,44 @@ def _leaves(graph: Any, value: Any, name: str) -> Iterator[tuple[str, Any]]:
     if kind == "TensorType":
         yield name, value
     elif kind == "OptionalType" and not ir.is_none(value):
-        inner = ir.insert(graph, "prim::unchecked_cast", [value], end, [value.type().getElementType()], value.node())
+        inner = ir.insert(
+            graph,
+            "prim::unchecked_cast",
+            [value],
+            end,
+            [value.type().getElementType()],
+            value.node(),
+        )
         yield from _leaves(graph, inner.output(), name)
     elif kind == "TupleType" and _is_packed_sequence(value.type()):
         raise LoweringError(
-            f"output {name or 'output'!r} is a PackedSequence: how many rows it has depends on the data",
+            f"output {name or 'output'!r} is a PackedSequence: how many rows it has depends on the"
+            " data",
             where=source_line(value.node()),
             fix="return pad_packed_sequence(packed, total_length=x.size(1)) of it",
         )
     elif kind == "TupleType":
         elements = _elements(graph, value, "prim::TupleConstruct", "prim::TupleUnpack")
-        yield from _children(graph, zip(field_names(value.type()) or range(len(elements)), elements, strict=True), name)
+        yield from _children(
+            graph,
+            zip(field_names(value.type()) or range(len(elements)), elements, strict=True),
+            name,
+        )
     elif kind in ("ListType", "DictType"):
         yield from _children(graph, _built(value, name), name)
     elif kind in ("IntType", "FloatType", "BoolType", "NumberType"):
-        yield name, ir.insert(graph, "prim::NumToTensor", [value], end, origin=value.node()).output()
+        yield (
+            name,
+            ir.insert(graph, "prim::NumToTensor", [value], end, origin=value.node()).output(),
+        )
     elif kind != "NoneType" and not ir.is_none(value):
         raise _not_a_tensor(value, name)
 
 
 def _unpacked(value: Any) -> Any:
-    """The value itself where a tuple is built and taken apart again: a None in one is known to be None then."""
+    """The value itself where a tuple is built and taken apart again: a None in one is known to be
+    None then.
+    """
     node = value.node()
     if node.kind() != "prim::TupleUnpack" or node.input().node().kind() != "prim::TupleConstruct":
         return value
@@ -172,11 +209,15 @@ def _elements(graph: Any, value: Any, built_by: str, unpack: str) -> list[Any]:
     node = value.node()
     if node.kind() == built_by:
         return list(node.inputs())
-    return ir.outputs(ir.insert(graph, unpack, [value], graph.return_node(), value.type().elements(), origin=node))
+    return ir.outputs(
+        ir.insert(graph, unpack, [value], graph.return_node(), value.type().elements(), origin=node)
+    )
 
 
 def _built(value: Any, name: str) -> list[tuple[Any, Any]]:
-    """Parts and values of a list or dictionary that is built in the graph with a known number of elements."""
+    """Parts and values of a list or dictionary that is built in the graph with a known number of
+    elements.
+    """
     node = value.node()
     if node.kind() == "prim::ListConstruct":
         return list(enumerate(node.inputs()))
@@ -189,7 +230,8 @@ def _built(value: Any, name: str) -> list[tuple[Any, Any]]:
 
 def _not_a_tensor(value: Any, name: str) -> LoweringError:
     return LoweringError(
-        f"output {name or 'output'!r} is a {value.type().annotation_str} whose elements are not known before it runs",
+        f"output {name or 'output'!r} is a {value.type().annotation_str} whose elements are not"
+        " known before it runs",
         where=source_line(value.node()),
         fix="return a tensor, or a tuple or dictionary of tensors with a fixed number of elements",
     )

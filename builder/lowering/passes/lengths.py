@@ -27,13 +27,19 @@ from builder.lowering.passes.widths import width
 
 
 class Lengths:
-    """The shape of each value, as far as it is known; to be asked, and told of nodes, in program order."""
+    """The shape of each value, as far as it is known; to be asked, and told of nodes, in program
+    order.
+    """
 
     def __init__(self, facts: Facts, known: Mapping[int, Sequence[Any]]) -> None:
-        """`known`: the shapes of inputs by number of the value; an axis that is no number there is not known."""
+        """`known`: the shapes of inputs by number of the value; an axis that is no number there is
+        not known.
+        """
         self._facts, self._known, self._shapes = facts, known, dict[int, Shape | None]()
         self.guesses: dict[Any, Amount] = {}
-        """Of a size that broadcasting made: that of one operand. It is another only where that one is 1."""
+        """Of a size that broadcasting made: that of one operand. It is another only where that one
+        is 1.
+        """
 
     def learn(self, node: Any) -> None:
         """Note what follows of a node's output."""
@@ -74,23 +80,31 @@ class Lengths:
         return None if shape is None or axis is None else shape[axis]
 
     def pieces(self, shape: Shape, wanted: Sequence[Amount | None]) -> list[Piece] | None:
-        """The axes of a tensor and those that reshape makes of them, both taken apart into what they have in common;
-        None where that is not known. A wanted one that is None is inferred."""
+        """The axes of a tensor and those that reshape makes of them, both taken apart into what
+        they have in common; None where that is not known. A wanted one that is None is inferred.
+        """
         made = filled(shape, wanted)
         if made is None:
             return None
         whole = product(made)
         other = alias(product(shape), whole)
-        found = common([renamed(one, other) for one in shape], [renamed(one, other) for one in made])
+        found = common(
+            [renamed(one, other) for one in shape], [renamed(one, other) for one in made]
+        )
         return found or common([self._guessed(one, whole.names) for one in shape], made)
 
     def _guessed(self, one: Amount, wanted: Counter[Any], steps: int = 12) -> Amount:
-        """With guesses for the sizes that a reshape does not name. They are right for any tensor that it can read: it
-        keeps the number of elements, so that none whose guess is 1 is longer."""
+        """With guesses for the sizes that a reshape does not name. They are right for any tensor
+        that it can read: it keeps the number of elements, so that none whose guess is 1 is longer.
+        """
         found = [amount(one.number)]
         for name in one.names.elements():
             guess = self.guesses.get(name) if steps and name not in wanted else None
-            found.append(Amount(1, Counter([name])) if guess is None else self._guessed(guess, wanted, steps - 1))
+            found.append(
+                Amount(1, Counter([name]))
+                if guess is None
+                else self._guessed(guess, wanted, steps - 1)
+            )
         return product(found)
 
 
@@ -169,7 +183,9 @@ def _stretched(lengths: Lengths, node: Any, sides: Sequence[Shape]) -> Shape:
     """Of tensors that fit each other: an axis of length 1 is as long as the others'."""
     rank = max(len(side) for side in sides)
     columns = zip(*([ONE] * (rank - len(side)) + side for side in sides), strict=True)
-    return [_fit(lengths, named(node.output(), axis), column) for axis, column in enumerate(columns)]
+    return [
+        _fit(lengths, named(node.output(), axis), column) for axis, column in enumerate(columns)
+    ]
 
 
 def _fit(lengths: Lengths, own: Amount, column: Sequence[Amount]) -> Amount:
@@ -183,8 +199,10 @@ def _fit(lengths: Lengths, own: Amount, column: Sequence[Amount]) -> Amount:
 
 Rule = Callable[[Lengths, Any], Shape | None]
 _KINDS: dict[Rule, str] = {
-    _same: "softmax log_softmax relu gelu sigmoid tanh neg layer_norm to logical_not bitwise_not triu tril zeros_like "
-    "ones_like full_like fake_quantize_per_tensor_affine",
+    _same: (
+        "softmax log_softmax relu gelu sigmoid tanh neg layer_norm to logical_not bitwise_not triu"
+        " tril zeros_like ones_like full_like fake_quantize_per_tensor_affine"
+    ),
     _layer: "linear",
     _reshaped: "reshape",
     _unflattened: "unflatten",
@@ -194,6 +212,6 @@ _KINDS: dict[Rule, str] = {
     _fitting: "add sub mul div masked_fill where eq ne lt le gt ge logical_and logical_or",
     _multiplied: "matmul bmm baddbmm",
 }
-_RULES = {f"aten::{name}": rule for rule, names in _KINDS.items() for name in names.split()} | dict.fromkeys(
-    MOVES, _moved
-)
+_RULES = {
+    f"aten::{name}": rule for rule, names in _KINDS.items() for name in names.split()
+} | dict.fromkeys(MOVES, _moved)

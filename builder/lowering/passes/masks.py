@@ -16,7 +16,9 @@ from builder.lowering.passes.functionalise.views import Emit
 
 @dataclass(frozen=True)
 class Picked:
-    """What a mask picked of `whole`, whose first axes are the mask's; `rank` counts the axes of `whole`."""
+    """What a mask picked of `whole`, whose first axes are the mask's; `rank` counts the axes of
+    `whole`.
+    """
 
     mask: Any
     whole: Any
@@ -25,10 +27,11 @@ class Picked:
 
 @lowering_pass("masks-to-where", touches=("aten::index",))
 def masks_to_where(graph: Any, context: Context) -> None:
-    """`y[mask] = f(x[mask])` is `where(mask, f(x), y)`, and `f(x[mask]).sum()` the sum of `where(mask, f(x), 0)`, where
-    f works element by element.
+    """`y[mask] = f(x[mask])` is `where(mask, f(x), y)`, and `f(x[mask]).sum()` the sum of
+    `where(mask, f(x), 0)`, where f works element by element.
 
-    How many elements a mask picks depends on the data, and TensorRT-RTX has no kernel that finds them.
+    How many elements a mask picks depends on the data, and TensorRT-RTX has no kernel that finds
+    them.
     """
     facts, picked = input_facts(graph, context), dict[int, Picked]()
     for node in bottom_up(graph):
@@ -50,7 +53,9 @@ def _mask(indices: Any, facts: Facts) -> Any | None:
     """The mask that is a list's only index."""
     items = ir.list_items(indices) or []
     alone = len(items) == 1 and isinstance(items[0], torch._C.Value)
-    return items[0] if alone and facts.dtype(items[0]) == torch.bool and facts.rank(items[0]) else None
+    return (
+        items[0] if alone and facts.dtype(items[0]) == torch.bool and facts.rank(items[0]) else None
+    )
 
 
 def _picks(node: Any, facts: Facts) -> Picked | None:
@@ -64,7 +69,9 @@ def _computed(graph: Any, node: Any, facts: Facts, picked: dict[int, Picked]) ->
     parts = [picked[value.unique()] for value in node.inputs() if value.unique() in picked]
     if not parts or any((part.mask, part.rank) != (parts[0].mask, parts[0].rank) for part in parts):
         return None
-    others = [v for v in node.inputs() if v.unique() not in picked and v.type().kind() == "TensorType"]
+    others = [
+        v for v in node.inputs() if v.unique() not in picked and v.type().kind() == "TensorType"
+    ]
     if any(facts.rank(value) != 0 for value in others):
         return None
     values = [picked[v.unique()].whole if v.unique() in picked else v for v in node.inputs()]
@@ -84,7 +91,11 @@ def _settle(graph: Any, node: Any, facts: Facts, picked: dict[int, Picked]) -> N
 
 def _put(emit: Emit, node: Any, facts: Facts, values: Picked) -> Any | None:
     base, indices, _, accumulate = ir.inputs(node)
-    if _mask(indices, facts) != values.mask or facts.rank(base) != values.rank or ir.constant(accumulate) is not False:
+    if (
+        _mask(indices, facts) != values.mask
+        or facts.rank(base) != values.rank
+        or ir.constant(accumulate) is not False
+    ):
         return None
     return emit.op("aten::where", _standing(emit, facts, values), values.whole, base)
 
@@ -118,18 +129,25 @@ def _standing(emit: Emit, facts: Facts, values: Picked) -> Any:
     return mask
 
 
-_ENDS = {"aten::index_put": _put, "aten::sum": _summed, "aten::mean": _averaged, "prim::dtype": _dtype}
+_ENDS = {
+    "aten::index_put": _put,
+    "aten::sum": _summed,
+    "aten::mean": _averaged,
+    "prim::dtype": _dtype,
+}
 
 
 _POINTWISE = frozenset(
     f"aten::{name}"
     for name in (
-        "abs neg exp exp2 expm1 log log1p log2 log10 sqrt rsqrt reciprocal square pow sin cos tan sinh cosh tanh asin "
-        "acos atan atan2 erf erfc sigmoid logit relu relu6 leaky_relu elu selu celu silu gelu mish softplus hardtanh "
-        "hardsigmoid hardswish log_sigmoid sign floor ceil round trunc frac clamp clamp_min clamp_max add sub rsub mul "
-        "maximum minimum eq ne lt le gt ge logical_and logical_or logical_xor logical_not bitwise_and bitwise_or "
-        "bitwise_xor bitwise_not isnan isinf isfinite nan_to_num masked_fill where to lerp addcmul"
+        "abs neg exp exp2 expm1 log log1p log2 log10 sqrt rsqrt reciprocal square pow sin cos tan"
+        " sinh cosh tanh asin acos atan atan2 erf erfc sigmoid logit relu relu6 leaky_relu elu selu"
+        " celu silu gelu mish softplus hardtanh hardsigmoid hardswish log_sigmoid sign floor ceil"
+        " round trunc frac clamp clamp_min clamp_max add sub rsub mul maximum minimum eq ne lt le"
+        " gt ge logical_and logical_or logical_xor logical_not bitwise_and bitwise_or bitwise_xor"
+        " bitwise_not isnan isinf isfinite nan_to_num masked_fill where to lerp addcmul"
     ).split()
 )
-"""Every element depends on the same element of the inputs, and none is refused: whole numbers are not divided, for of
-those that no mask picks one may be zero."""
+"""Every element depends on the same element of the inputs, and none is refused: whole numbers are
+not divided, for of those that no mask picks one may be zero.
+"""

@@ -1,8 +1,8 @@
 """Equal constants and equal operators, once each.
 
-torch's own passes put every tensor constant into one bucket of a hash table and compare each with each: quadratic in
-the number of weights. Ours compare lines of the graph's text, which torch writes many times faster than Python walks a
-graph, and look at nodes only where two lines are equal.
+torch's own passes put every tensor constant into one bucket of a hash table and compare each with
+each: quadratic in the number of weights. Ours compare lines of the graph's text, which torch writes
+many times faster than Python walks a graph, and look at nodes only where two lines are equal.
 """
 
 from __future__ import annotations
@@ -22,14 +22,26 @@ _CONSTANT = re.compile(r"^ *%\S+ : (.*?) = prim::Constant(.*?)\(\)(?:, scope: [^
 _VALUE = re.compile(r"%[\w.]+")
 # Lists of numbers and strings are shown in full; tensors, tuples and objects are not.
 _SHOWN = frozenset(
-    ["int", "float", "bool", "str", "Device", "NoneType", "complex", "int[]", "float[]", "bool[]", "str[]"]
+    [
+        "int",
+        "float",
+        "bool",
+        "str",
+        "Device",
+        "NoneType",
+        "complex",
+        "int[]",
+        "float[]",
+        "bool[]",
+        "str[]",
+    ]
 )
 
 
 @lowering_pass("pool-constants")
 def pool_constants(graph: Any, context: Context) -> None:
-    """Keep the first of equal constants; at the top of the graph if it stands in a branch or a loop. Tensors are equal
-    when all of their bytes are.
+    """Keep the first of equal constants; at the top of the graph if it stands in a branch or a
+    loop. Tensors are equal when all of their bytes are.
     """
     top = next(iter(graph.nodes()), None)
     nodes = ir.nodes_of(graph, "prim::Constant")
@@ -54,13 +66,17 @@ def _shown(line: str) -> tuple[str, str]:
 
 
 class _Tensors:
-    """The tensors met so far, in buckets by what is cheap to see: shape, dtype, and the bytes at both ends."""
+    """The tensors met so far, in buckets by what is cheap to see: shape, dtype, and the bytes at
+    both ends.
+    """
 
     def __init__(self) -> None:
         self._buckets: dict[Any, list[torch.Tensor]] = {}
 
     def key(self, value: Any, node: Any) -> Any:
-        """What is the same for equal tensors and for nothing else; a value that is no plain tensor equals none."""
+        """What is the same for equal tensors and for nothing else; a value that is no plain tensor
+        equals none.
+        """
         if not isinstance(value, torch.Tensor) or not _plain(value):
             return node
         bucket = (value.dtype, value.shape, _ends(value))
@@ -72,14 +88,20 @@ class _Tensors:
 
 
 def _plain(tensor: torch.Tensor) -> bool:
-    in_memory = tensor.layout is torch.strided and tensor.device == ir.CPU and not tensor.is_quantized
+    in_memory = (
+        tensor.layout is torch.strided and tensor.device == ir.CPU and not tensor.is_quantized
+    )
     return in_memory and tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg()
 
 
 def _ends(tensor: torch.Tensor, most: int = 64) -> bytes:
     count, start = tensor.numel() * tensor.element_size(), tensor.data_ptr()
     size = min(count, most)
-    return ctypes.string_at(start, size) + ctypes.string_at(start + count - size, size) if count else b""
+    return (
+        ctypes.string_at(start, size) + ctypes.string_at(start + count - size, size)
+        if count
+        else b""
+    )
 
 
 def _same_bytes(one: torch.Tensor, other: torch.Tensor) -> bool:
@@ -89,13 +111,15 @@ def _same_bytes(one: torch.Tensor, other: torch.Tensor) -> bool:
 
 
 _OPERATOR = re.compile(r"^ *(%.+?) = ((?:aten|prim)::\w+)((?:\[[^\]]*\])?\([^)]*\))")
-_NEVER = frozenset(f"prim::{name}" for name in ("Constant", "If", "Loop", "Uninitialized", "PythonOp", "GetAttr"))
+_NEVER = frozenset(
+    f"prim::{name}" for name in ("Constant", "If", "Loop", "Uninitialized", "PythonOp", "GetAttr")
+)
 
 
 @lowering_pass("eliminate-common-subexpressions")
 def eliminate_common_subexpressions(graph: Any, context: Context) -> None:
-    """Compute the same operator on the same values once, but for what is random; two outputs of the graph stay two
-    values. A graph that still writes in place is left to torch.
+    """Compute the same operator on the same values once, but for what is random; two outputs of the
+    graph stay two values. A graph that still writes in place is left to torch.
     """
     lines = [_parsed(line) for line in str(graph).splitlines()]
     kinds = {line.kind for line in lines}
@@ -106,7 +130,9 @@ def eliminate_common_subexpressions(graph: Any, context: Context) -> None:
 
 
 class _Line(NamedTuple):
-    """One line of the text: `key` is equal for equal operators on the same values, empty for what is never merged."""
+    """One line of the text: `key` is equal for equal operators on the same values, empty for what
+    is never merged.
+    """
 
     text: str
     kind: str = ""
@@ -123,9 +149,13 @@ def _parsed(line: str) -> _Line:
 
 
 def _merge(graph: Any, lines: list[_Line]) -> None:
-    """Replace each node by an equal one before it that it can see; what is random is never equal."""
+    """Replace each node by an equal one before it that it can see; what is random is never
+    equal.
+    """
     nodes = list(ir.walk(graph))
-    returned = set(_VALUE.findall(next(line.text for line in reversed(lines) if "return" in line.text)))
+    returned = set(
+        _VALUE.findall(next(line.text for line in reversed(lines) if "return" in line.text))
+    )
     for at, first in list(_equal(nodes, lines, returned)):
         ir.replace(nodes[at], ir.outputs(nodes[first]))
 
@@ -141,7 +171,11 @@ def _equal(nodes: list[Any], lines: list[_Line], returned: set[str]) -> Iterator
         _leave(line.text, scopes, seen)
         if not line.key:
             continue
-        key = _VALUE.sub(lambda name: renamed.get(name[0], name[0]), line.key) if renamed else line.key
+        key = (
+            _VALUE.sub(lambda name: renamed.get(name[0], name[0]), line.key)
+            if renamed
+            else line.key
+        )
         if line.kind.startswith("prim::"):
             key += _VALUE.sub("", line.made)  # two empty lists of different types
         first, made = seen.setdefault(key, (place, line.made))
@@ -155,7 +189,9 @@ def _equal(nodes: list[Any], lines: list[_Line], returned: set[str]) -> Iterator
 
 
 def _leave(line: str, scopes: list[tuple[int, list[str]]], seen: dict[str, Any]) -> None:
-    """Forget what was made in blocks that end before this line; enter the one that begins with it."""
+    """Forget what was made in blocks that end before this line; enter the one that begins with
+    it.
+    """
     body = line.lstrip()
     indent = len(line) - len(body)
     while scopes[-1][0] > indent:

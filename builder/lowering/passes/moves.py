@@ -12,7 +12,9 @@ MOVES = ("aten::transpose", "aten::permute")
 
 
 def moved(node: Any, axes: Sequence[Axis]) -> list[Axis] | None:
-    """The axes of what one of MOVES makes of a tensor with these; None where it names them by what is not known."""
+    """The axes of what one of MOVES makes of a tensor with these; None where it names them by what
+    is not known.
+    """
     if node.kind() == "aten::permute":
         order = ir.int_list(node.inputsAt(1))
         return None if order is None else [axes[axis] for axis in order]

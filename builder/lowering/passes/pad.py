@@ -13,8 +13,8 @@ _KINDS = {"reflect": "aten::reflection_pad{}d", "replicate": "aten::replication_
 
 @lowering_pass("unpack-pad", touches=("aten::pad", "aten::_pad_circular"))
 def unpack_pad(graph: Any, context: Context) -> None:
-    """`pad` by its mode: constant_pad_nd, reflection_padNd, replication_padNd; circular as a concatenation of the
-    other side's slice, axis by axis.
+    """`pad` by its mode: constant_pad_nd, reflection_padNd, replication_padNd; circular as a
+    concatenation of the other side's slice, axis by axis.
     """
     for node in ir.nodes_of(graph, "aten::pad", "aten::_pad_circular"):
         pads, mode = node.inputsAt(1), "circular"
@@ -30,7 +30,9 @@ def _padded(emit: Emit, node: Any, pads: Any, mode: str | None) -> Any | None:
     x = node.inputsAt(0)
     if mode == "constant":
         value = node.inputsAt(3)
-        return emit.op("aten::constant_pad_nd", x, pads, emit.constant(0) if ir.is_none(value) else value)
+        return emit.op(
+            "aten::constant_pad_nd", x, pads, emit.constant(0) if ir.is_none(value) else value
+        )
     sides = ir.list_length(pads)
     if mode in _KINDS and sides is not None:
         return emit.op(_KINDS[mode].format(sides // 2), x, pads)
@@ -39,7 +41,9 @@ def _padded(emit: Emit, node: Any, pads: Any, mode: str | None) -> Any | None:
 
 
 def _circular(emit: Emit, x: Any, pads: list[int]) -> Any:
-    """The last axis comes first in `pads`. A negative pad crops, and what is cropped does not come round."""
+    """The last axis comes first in `pads`. A negative pad crops, and what is cropped does not come
+    round.
+    """
     for axis, (left, right) in enumerate(zip(pads[::2], pads[1::2], strict=True), 1):
         if min(left, right) < 0:
             end = right if right < 0 else None

@@ -9,12 +9,15 @@ from builder.lowering import ir
 from builder.lowering.passes import Context, lowering_pass
 
 _BOOLEAN = frozenset(
-    f"aten::{name}" for name in ("eq", "ne", "lt", "le", "gt", "ge", "logical_and", "logical_or", "isnan")
+    f"aten::{name}"
+    for name in ("eq", "ne", "lt", "le", "gt", "ge", "logical_and", "logical_or", "isnan")
 )
 
 
 def _same_axes(node: Any, inner: Any) -> bool:
-    """Whether a transpose swaps back what the inner one swapped: the very same axes, in either order."""
+    """Whether a transpose swaps back what the inner one swapped: the very same axes, in either
+    order.
+    """
     outer, before = ([ir.constant(value) for value in ir.inputs(n)[1:]] for n in (node, inner))
     return None not in outer and sorted(outer) == sorted(before)
 
@@ -47,8 +50,8 @@ _TWICE: dict[str, Callable[[Any, Any], bool]] = {
 
 
 def _keeps_all(node: Any) -> bool:
-    """An expand to -1 everywhere keeps every axis as it is; a longer list would add axes, and -1 is not allowed
-    there.
+    """An expand to -1 everywhere keeps every axis as it is; a longer list would add axes, and -1 is
+    not allowed there.
     """
     sizes = ir.int_list(node.inputsAt(1))
     return sizes is not None and all(size == -1 for size in sizes)
@@ -56,8 +59,8 @@ def _keeps_all(node: Any) -> bool:
 
 @lowering_pass("peephole", touches=(*_TWICE, "aten::expand", "aten::reshape"))
 def peephole(graph: Any, context: Context) -> None:
-    """Remove what changes nothing: `x.t().t()`, two transposes or permutations that undo each other, two negations,
-    an expand to -1, and a reshape whose result is only reshaped.
+    """Remove what changes nothing: `x.t().t()`, two transposes or permutations that undo each
+    other, two negations, an expand to -1, and a reshape whose result is only reshaped.
     """
     for node in ir.nodes_of(graph, *context.present(*_TWICE)):
         inner = node.inputsAt(0).node()
@@ -68,5 +71,9 @@ def peephole(graph: Any, context: Context) -> None:
             ir.bypass(node)
     for node in ir.nodes_of(graph, *context.present("aten::reshape")):
         inner = node.inputsAt(0).node()
-        if inner.kind() == "aten::reshape" and not ir.in_fallback(inner) and not ir.in_fallback(node):
+        if (
+            inner.kind() == "aten::reshape"
+            and not ir.in_fallback(inner)
+            and not ir.in_fallback(node)
+        ):
             node.replaceInput(0, inner.inputsAt(0))

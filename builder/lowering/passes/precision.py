@@ -9,8 +9,8 @@ from builder.lowering.passes import Context, lowering_pass
 
 @lowering_pass("precision", asked=lambda context: context.precision is not None)
 def precision(graph: Any, context: Context) -> None:
-    """Let the policy write its casts into the graph (`context.precision`); without one, the neutral form, nothing
-    changes.
+    """Let the policy write its casts into the graph (`context.precision`); without one, the neutral
+    form, nothing changes.
     """
     if context.precision is not None:
         context.precision(graph)

@@ -19,14 +19,18 @@ from builder.lowering.passes.moves import MOVES, axis_at, moved
 
 @lowering_pass("split-projections", touches=("aten::linear",))
 def split_projections(graph: Any, context: Context) -> None:
-    """A linear layer whose output is cut into parts for attention is a layer for each part: TensorRT multiplies layers
-    of one input together by itself, and copies for a slice. All attention has one form then.
+    """A linear layer whose output is cut into parts for attention is a layer for each part:
+    TensorRT multiplies layers of one input together by itself, and copies for a slice. All
+    attention has one form then.
 
-    Measured on an H200 (TensorRT 8.6, BERT-base, fp16), the other way round: three layers made one, with slices behind
-    it, took 1.054 to 1.103 of the time. Where one kernel does the attention (`scale-queries`), which copies anyway, a
-    block by itself took 45.5 us packed and 47.5 apart; whole networks are not measured yet.
+    Measured on an H200 (TensorRT 8.6, BERT-base, fp16), the other way round: three layers made one,
+    with slices behind it, took 1.054 to 1.103 of the time. Where one kernel does the attention
+    (`scale-queries`), which copies anyway, a block by itself took 45.5 us packed and 47.5 apart;
+    whole networks are not measured yet.
     """
-    candidates = {node.output().unique() for node in ir.nodes_of(graph, "aten::linear") if _may_split(node)}
+    candidates = {
+        node.output().unique() for node in ir.nodes_of(graph, "aten::linear") if _may_split(node)
+    }
     if not candidates:
         return
     facts, found = input_facts(graph, context), []
@@ -41,8 +45,9 @@ def split_projections(graph: Any, context: Context) -> None:
 
 @dataclass(frozen=True, eq=False)
 class Axis:
-    """An axis of what is on the way. Of the layer's outputs it is a factor: `outer * size * inner` are all of them. All
-    others have no size."""
+    """An axis of what is on the way. Of the layer's outputs it is a factor: `outer * size * inner`
+    are all of them. All others have no size.
+    """
 
     outer: int = 1
     size: int = 0
@@ -51,7 +56,9 @@ class Axis:
 
 @dataclass(frozen=True)
 class Part:
-    """What `value` is of an axis: `length` positions from `start`, without the axis where it is `dropped`."""
+    """What `value` is of an axis: `length` positions from `start`, without the axis where it is
+    `dropped`.
+    """
 
     value: Any
     start: int
@@ -61,8 +68,9 @@ class Part:
 
 @dataclass(frozen=True)
 class Path:
-    """A layer, the reshape or unflatten behind it (if there is one), the axes then, their order where the value is cut
-    (with axes of length 1 put in, or not), and how it is cut along `cut`."""
+    """A layer, the reshape or unflatten behind it (if there is one), the axes then, their order
+    where the value is cut (with axes of length 1 put in, or not), and how it is cut along `cut`.
+    """
 
     layer: Any
     shaped: Any
@@ -75,7 +83,9 @@ class Path:
 def _may_split(node: Any) -> bool:
     weight, bias = ir.constant(node.inputsAt(1)), node.inputsAt(2)
     constant = ir.is_none(bias) or isinstance(ir.constant(bias), torch.Tensor)
-    matrix = isinstance(weight, torch.Tensor) and weight.dim() == 2 and weight.layout is torch.strided
+    matrix = (
+        isinstance(weight, torch.Tensor) and weight.dim() == 2 and weight.layout is torch.strided
+    )
     return matrix and constant and not ir.in_fallback(node)
 
 
@@ -133,19 +143,30 @@ def _reshaped(node: Any, axes: list[Axis]) -> list[Axis] | None:
 def _keeps(node: Any, before: int) -> bool:
     """Whether the first axes that reshape makes are the layer's input's own, all but its last."""
     items, x = ir.list_items(node.inputsAt(1)) or [], node.inputsAt(0).node().inputsAt(0)
-    own = [not isinstance(item, int) and _reads_size(item, x, axis) for axis, item in enumerate(items[:before])]
+    own = [
+        not isinstance(item, int) and _reads_size(item, x, axis)
+        for axis, item in enumerate(items[:before])
+    ]
     return 0 < before == len(own) and all(own)
 
 
 def _filled(sizes: list[int | None], whole: int) -> list[int | None]:
     """With the one size that is not known, where all of them make up `whole`."""
     rest = math.prod(size for size in sizes if size is not None)
-    return [whole // rest if size is None else size for size in sizes] if rest and sizes.count(None) == 1 else sizes
+    return (
+        [whole // rest if size is None else size for size in sizes]
+        if rest and sizes.count(None) == 1
+        else sizes
+    )
 
 
 def _reads_size(item: Any, x: Any, axis: int) -> bool:
     node = item.node()
-    return bool(node.kind() == "aten::size" and node.inputsAt(0) == x and ir.constant(node.inputsAt(1)) == axis)
+    return bool(
+        node.kind() == "aten::size"
+        and node.inputsAt(0) == x
+        and ir.constant(node.inputsAt(1)) == axis
+    )
 
 
 _SHAPES: dict[str, Callable[[Any, list[Axis]], list[Axis] | None]] = {
@@ -225,7 +246,11 @@ def _sliced(node: Any, size: int) -> list[Part] | None:
 def _unpacked(node: Any, lengths: Sequence[int], dropped: bool = False) -> list[Part] | None:
     """Of an operator that gives a list, where it is unpacked and nothing else."""
     users = [use.user for use in node.output().uses()]
-    if len(users) != 1 or users[0].kind() != "prim::ListUnpack" or users[0].outputsSize() != len(lengths):
+    if (
+        len(users) != 1
+        or users[0].kind() != "prim::ListUnpack"
+        or users[0].outputsSize() != len(lengths)
+    ):
         return None
     starts = [sum(lengths[:number]) for number in range(len(lengths))]
     return [Part(*one, dropped) for one in zip(users[0].outputs(), starts, lengths, strict=True)]
@@ -237,7 +262,11 @@ def _unbound(node: Any, size: int) -> list[Part] | None:
 
 def _chunked(node: Any, size: int) -> list[Part] | None:
     chunks = ir.constant(node.inputsAt(1))
-    return _unpacked(node, _pieces(size, -(-size // chunks))) if isinstance(chunks, int) and chunks > 0 else None
+    return (
+        _unpacked(node, _pieces(size, -(-size // chunks)))
+        if isinstance(chunks, int) and chunks > 0
+        else None
+    )
 
 
 def _split(node: Any, size: int) -> list[Part] | None:
@@ -262,19 +291,29 @@ _CUTS: dict[str, tuple[int, Callable[[Any, int], list[Part] | None]]] = {
 """By operator: which input names the axis, and the parts that it makes of one of that size."""
 
 _PRODUCTS = frozenset(f"aten::{name}" for name in ("matmul", "bmm", "baddbmm"))
-_ON = "transpose permute reshape unsqueeze squeeze unflatten expand select unbind mul div add neg cat"
-_PASSES_ON = frozenset(f"aten::{name}" for name in _ON.split()) | {"prim::ListConstruct", "prim::ListUnpack"}
+_ON = (
+    "transpose permute reshape unsqueeze squeeze unflatten expand select unbind mul div add neg cat"
+)
+_PASSES_ON = frozenset(f"aten::{name}" for name in _ON.split()) | {
+    "prim::ListConstruct",
+    "prim::ListUnpack",
+}
 _FAR = 12
 """Steps between a projection and its product; rotary embeddings take eight."""
 
 
 def _is_multiplied(value: Any, steps: int = _FAR) -> bool:
-    """Whether a product of two tensors reads the value, moved or scaled, as in attention. What is cut for a gate or a
-    recurrent cell is left alone."""
+    """Whether a product of two tensors reads the value, moved or scaled, as in attention. What is
+    cut for a gate or a recurrent cell is left alone.
+    """
     for user in (use.user for use in value.uses()):
         if user.kind() in _PRODUCTS:
             return True
-        if steps and user.kind() in _PASSES_ON and any(_is_multiplied(v, steps - 1) for v in user.outputs()):
+        if (
+            steps
+            and user.kind() in _PASSES_ON
+            and any(_is_multiplied(v, steps - 1) for v in user.outputs())
+        ):
             return True
     return False
 
@@ -283,9 +322,12 @@ def _made(graph: Any, path: Path, part: Part) -> Any:
     """The part by a layer of its own: shaped, its axes in order, and with those of length 1."""
     emit = Emit(graph, path.shaped or path.layer, path.layer)
     weight, bias = (_rows(ir.constant(path.layer.inputsAt(at)), path.cut, part) for at in (1, 2))
-    value = emit.op("aten::linear", path.layer.inputsAt(0), emit.constant(weight), emit.constant(bias))
+    value = emit.op(
+        "aten::linear", path.layer.inputsAt(0), emit.constant(weight), emit.constant(bias)
+    )
     axes, order = (
-        [axis for axis in some if axis is not path.cut or not part.dropped] for some in (path.axes, path.order)
+        [axis for axis in some if axis is not path.cut or not part.dropped]
+        for some in (path.axes, path.order)
     )
     value = _shaped(emit, path, part, value, axes)
     wanted = [axes.index(axis) for axis in order if not _is_one(axis)]
@@ -296,7 +338,9 @@ def _made(graph: Any, path: Path, part: Part) -> Any:
 
 
 def _shaped(emit: Emit, path: Path, part: Part, value: Any, axes: list[Axis]) -> Any:
-    """The layer's output with these axes: its own, or those of the reshape or unflatten behind it."""
+    """The layer's output with these axes: its own, or those of the reshape or unflatten behind
+    it.
+    """
     factors = [axis for axis in axes if axis.size > 0]
     sizes = [part.length if axis is path.cut else axis.size for axis in factors]
     if path.shaped is None or (path.shaped.kind() == "aten::unflatten" and len(sizes) == 1):

@@ -1,4 +1,6 @@
-"""Simulated quantisation (QAT) in as few forms as conversion has to know: one per tensor, one per channel."""
+"""Simulated quantisation (QAT) in as few forms as conversion has to know: one per tensor, one per
+channel.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,10 @@ from builder.lowering.passes import Context, lowering_pass
 from builder.lowering.places import source_line
 
 DISABLE_OBSERVERS = "disable observers: model.apply(torch.ao.quantization.disable_observer)"
-_TENSOR, _CHANNEL = "aten::fake_quantize_per_tensor_affine", "aten::fake_quantize_per_channel_affine"
+_TENSOR, _CHANNEL = (
+    "aten::fake_quantize_per_tensor_affine",
+    "aten::fake_quantize_per_channel_affine",
+)
 _OBSERVING = (
     "aten::fused_moving_avg_obs_fake_quant",
     "aten::_fused_moving_avg_obs_fq_helper",
@@ -26,14 +31,18 @@ _LEARNABLE = {
 _MASKED = {f"{_TENSOR}_cachemask": _TENSOR, f"{_CHANNEL}_cachemask": _CHANNEL}
 
 
-@lowering_pass("unify-fake-quantize", touches=(*_OBSERVING, _SWITCHED, *_LEARNABLE, *_MASKED, _TENSOR))
+@lowering_pass(
+    "unify-fake-quantize", touches=(*_OBSERVING, _SWITCHED, *_LEARNABLE, *_MASKED, _TENSOR)
+)
 def unify_fake_quantize(graph: Any, context: Context) -> None:
-    """Write fake quantisation in all its forms as `fake_quantize_per_tensor_affine(x, scale, zero_point, min, max)`,
-    with numbers where they are known, or as `fake_quantize_per_channel_affine`.
+    """Write fake quantisation in all its forms as `fake_quantize_per_tensor_affine(x, scale,
+    zero_point, min, max)`, with numbers where they are known, or as
+    `fake_quantize_per_channel_affine`.
 
-    What also observes (`fused_moving_avg_obs_fake_quant`) must have its observer switched off by a constant: a
-    LoweringError names the line of one that is on, for it would change its scale with every request. Comes before
-    functionalise, because the schema of an observer says that it writes.
+    What also observes (`fused_moving_avg_obs_fake_quant`) must have its observer switched off by a
+    constant: a LoweringError names the line of one that is on, for it would change its scale with
+    every request. Comes before functionalise, because the schema of an observer says that it
+    writes.
     """
     for node in ir.nodes_of(graph, *_OBSERVING):
         _without_observer(graph, node)
@@ -91,11 +100,15 @@ def _flag(value: Any) -> bool | None:
 
 
 def _learned(graph: Any, node: Any) -> None:
-    """A learned zero point is a fraction: torch rounds it, half to even, and keeps it within the bounds."""
+    """A learned zero point is a fraction: torch rounds it, half to even, and keeps it within the
+    bounds.
+    """
     x, scale, zero_point, *rest = ir.inputs(node)[:-1]
     known, (low, high) = ir.constant(zero_point), (ir.constant(bound) for bound in rest[-2:])
     if isinstance(known, torch.Tensor) and isinstance(low, int) and isinstance(high, int):
-        whole = ir.insert_constant(graph, known.detach().round().clamp(low, high).to(torch.int32), node)
+        whole = ir.insert_constant(
+            graph, known.detach().round().clamp(low, high).to(torch.int32), node
+        )
         _put(graph, node, _LEARNABLE[node.kind()], [x, scale, whole, *rest])
 
 

@@ -1,4 +1,6 @@
-"""Operators that change nothing once nobody writes in place, nobody trains and strides do not matter."""
+"""Operators that change nothing once nobody writes in place, nobody trains and strides do not
+matter.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +9,16 @@ from typing import Any
 from builder.lowering import ir
 from builder.lowering.passes import Context, lowering_pass
 
-_DROPOUTS = tuple(f"aten::{name}" for name in ("dropout", "feature_dropout", "alpha_dropout", "feature_alpha_dropout"))
+_DROPOUTS = tuple(
+    f"aten::{name}"
+    for name in ("dropout", "feature_dropout", "alpha_dropout", "feature_alpha_dropout")
+)
 
 
 @lowering_pass("remove-dropout", touches=(*_DROPOUTS, *(f"{kind}_" for kind in _DROPOUTS)))
 def remove_dropout(graph: Any, context: Context) -> None:
-    """Remove dropout in all its forms where it is not training; it gives the very tensor that it was given, so this
-    comes before functionalise.
+    """Remove dropout in all its forms where it is not training; it gives the very tensor that it
+    was given, so this comes before functionalise.
     """
     for node in ir.nodes_of(graph, *_DROPOUTS, *(f"{kind}_" for kind in _DROPOUTS)):
         if ir.constant(node.inputsAt(2)) is False or ir.constant(node.inputsAt(1)) == 0:
@@ -21,13 +26,16 @@ def remove_dropout(graph: Any, context: Context) -> None:
 
 
 _SAME_TENSOR = tuple(
-    f"aten::{name}" for name in ("detach", "detach_copy", "alias", "requires_grad_", "cuda", "cpu", "pin_memory")
+    f"aten::{name}"
+    for name in ("detach", "detach_copy", "alias", "requires_grad_", "cuda", "cpu", "pin_memory")
 )
 
 
 @lowering_pass("remove-contiguous", touches=("aten::contiguous",))
 def remove_contiguous(graph: Any, context: Context) -> None:
-    """Remove contiguous: layout in memory is the engine's business, and views are reshapes by now."""
+    """Remove contiguous: layout in memory is the engine's business, and views are reshapes by
+    now.
+    """
     for node in ir.nodes_of(graph, "aten::contiguous"):
         ir.bypass(node)
 
@@ -52,8 +60,8 @@ _ASSERTIONS = ("aten::_assert_tensor_metadata", "aten::_assert_async", "prim::pr
 
 @lowering_pass("remove-guards", touches=(*_REFINEMENTS, *_ASSERTIONS))
 def remove_guards(graph: Any, context: Context) -> None:
-    """Remove guards that only refine types or watch over shapes: unchecked_cast to the type that a value has,
-    assertions on metadata.
+    """Remove guards that only refine types or watch over shapes: unchecked_cast to the type that a
+    value has, assertions on metadata.
     """
     for node in ir.nodes_of(graph, *_REFINEMENTS):
         if node.inputsAt(0).type().str() == node.output().type().str():
@@ -62,7 +70,8 @@ def remove_guards(graph: Any, context: Context) -> None:
         node.destroy() if not node.outputsSize() else ir.bypass(node)
 
 
-# Where the dtype, and what must be constant false, stand in each overload of `to`; None where it names no dtype.
+# Where the dtype, and what must be constant false, stand in each overload of `to`; None where it
+# names no dtype.
 _TO_DTYPE = {
     "aten::to.device": 2,
     "aten::to.dtype": 1,
@@ -75,19 +84,28 @@ _TO_DTYPE = {
 
 @lowering_pass("unify-to", touches=("aten::to",))
 def unify_to(graph: Any, context: Context) -> None:
-    """Write every form of `to` as `aten::to.dtype(x, dtype, False, False, None)`; one that names a device only
-    disappears.
+    """Write every form of `to` as `aten::to.dtype(x, dtype, False, False, None)`; one that names a
+    device only disappears.
     """
     shared = ir.Constants(graph)
     for node in ir.nodes_of(graph, "aten::to"):
         schema = ir.schema(node)
         name = f"{schema.name}.{schema.overload_name}" if schema else ""
         if name == "aten::to.other":
-            _cast(graph, shared, node, ir.insert(graph, "prim::dtype", [node.inputsAt(1)], node, [ir.INT]).output())
+            _cast(
+                graph,
+                shared,
+                node,
+                ir.insert(graph, "prim::dtype", [node.inputsAt(1)], node, [ir.INT]).output(),
+            )
         elif name in _TO_DTYPE:
             at = _TO_DTYPE[name]
             dtype = None if at is None else node.inputsAt(at)
-            ir.bypass(node) if dtype is None or ir.is_none(dtype) else _cast(graph, shared, node, dtype)
+            (
+                ir.bypass(node)
+                if dtype is None or ir.is_none(dtype)
+                else _cast(graph, shared, node, dtype)
+            )
 
 
 def _cast(graph: Any, shared: ir.Constants, node: Any, dtype: Any) -> None:
@@ -97,8 +115,8 @@ def _cast(graph: Any, shared: ir.Constants, node: Any, dtype: Any) -> None:
 
 @lowering_pass("remove-full-slices", touches=("aten::slice",))
 def remove_full_slices(graph: Any, context: Context) -> None:
-    """Remove a slice from the first to the last element by ones: `x[:, 0]` slices its first axis whole before it
-    selects.
+    """Remove a slice from the first to the last element by ones: `x[:, 0]` slices its first axis
+    whole before it selects.
     """
     for node in ir.nodes_of(graph, "aten::slice"):
         whole = node.inputsSize() == 5 and node.inputsAt(0).type().kind() == "TensorType"

@@ -16,23 +16,29 @@ from builder.lowering.passes.widths import width
 
 @lowering_pass("merge-reshapes", touches=("aten::reshape",))
 def merge_reshapes(graph: Any, context: Context) -> None:
-    """`x.reshape(t, b * h, d).transpose(0, 1).reshape(b, h, t, d)` is `x.reshape(t, b, h, d).permute(1, 2, 0, 3)`, and
-    a linear layer between `reshape(t * b, d)` and `reshape(t, b, e)` is the layer of `reshape(t, b, d)`.
+    """`x.reshape(t, b * h, d).transpose(0, 1).reshape(b, h, t, d)` is `x.reshape(t, b, h,
+    d).permute(1, 2, 0, 3)`, and a linear layer between `reshape(t * b, d)` and `reshape(t, b, e)`
+    is the layer of `reshape(t, b, d)`.
 
-    nn.MultiheadAttention is written so. TensorRT knows attention by products of four axes, and 8.6 mistakes some
-    reshapes of reshapes.
+    nn.MultiheadAttention is written so. TensorRT knows attention by products of four axes, and 8.6
+    mistakes some reshapes of reshapes.
     """
     for node in ir.nodes_of(graph, "aten::size"):
         length = _length(node)
         if length is not None:
-            ir.replace(node, [ir.insert_constant(graph, length, node) if isinstance(length, int) else length])
+            ir.replace(
+                node,
+                [ir.insert_constant(graph, length, node) if isinstance(length, int) else length],
+            )
     for node in ir.nodes_of(graph, "aten::reshape"):
         if not ir.in_fallback(node):
             _merge(graph, node)
 
 
 def _length(node: Any) -> Any:
-    """The value that stands for a size in the list of the reshape that made the axis, transposed or not."""
+    """The value that stands for a size in the list of the reshape that made the axis, transposed or
+    not.
+    """
     axis = ir.constant(node.inputsAt(1)) if node.inputsSize() == 2 else None
     path = None if axis is None or ir.in_fallback(node) else _path(node.inputsAt(0))
     if axis is None or path is None or path.layer is not None:
@@ -45,7 +51,9 @@ def _length(node: Any) -> Any:
 
 
 class _Path(NamedTuple):
-    """The first reshape, the order in which its axes come out, and the linear layer between, if there is one."""
+    """The first reshape, the order in which its axes come out, and the linear layer between, if
+    there is one.
+    """
 
     first: Any
     order: list[int]
@@ -67,7 +75,11 @@ def _path(value: Any) -> _Path | None:
     while node.kind() in MOVES and not ir.in_fallback(node):
         moves.append(node)
         node = node.inputsAt(0).node()
-    sizes = ir.list_items(node.inputsAt(1)) if node.kind() == "aten::reshape" and not ir.in_fallback(node) else None
+    sizes = (
+        ir.list_items(node.inputsAt(1))
+        if node.kind() == "aten::reshape" and not ir.in_fallback(node)
+        else None
+    )
     order = None if sizes is None else list(range(len(sizes)))
     for move in reversed(moves):
         order = None if order is None else moved(move, order)
@@ -89,7 +101,11 @@ def _merge(graph: Any, node: Any) -> None:
             return
         of[len(sizes) - 1] = [sizes[-1]]
     emit = Emit(graph, node)
-    value = emit.op("aten::reshape", path.first.inputsAt(0), emit.ints([i for axis in sorted(of) for i in of[axis]]))
+    value = emit.op(
+        "aten::reshape",
+        path.first.inputsAt(0),
+        emit.ints([i for axis in sorted(of) for i in of[axis]]),
+    )
     ir.replace(node, [_arranged(emit, path, of, value)])
 
 
@@ -115,7 +131,9 @@ def _groups(sizes: Sequence[Any], wanted: Sequence[Any]) -> list[list[Any]] | No
 
 
 def _group(size: Any, wanted: Sequence[Any]) -> list[Any] | None:
-    """As many of the wanted sizes, from the first, as make up this one; one that is to be inferred stands for it."""
+    """As many of the wanted sizes, from the first, as make up this one; one that is to be inferred
+    stands for it.
+    """
     whole = _amount(size)
     if wanted and _amount(wanted[0]) is None:
         return [wanted[0]]
@@ -137,12 +155,18 @@ def _amount(item: Any) -> Amount | None:
 
 def _size(node: Any) -> Amount | None:
     """Of a size that a tensor is asked for."""
-    if node.kind() != "aten::size" or node.inputsSize() != 2 or not ir.is_constant(node.inputsAt(1)):
+    if (
+        node.kind() != "aten::size"
+        or node.inputsSize() != 2
+        or not ir.is_constant(node.inputsAt(1))
+    ):
         return None
     return Amount(1, Counter([(*_source(node.inputsAt(0)), ir.constant(node.inputsAt(1)))]))
 
 
 def _source(value: Any) -> tuple[int, int | None]:
-    """What is the same for tensors of one shape: layers of one input and one width have the same."""
+    """What is the same for tensors of one shape: layers of one input and one width have the
+    same.
+    """
     known = width(value) if value.node().kind() == "aten::linear" else None
     return (value.unique(), None) if known is None else (value.node().inputsAt(0).unique(), known)

@@ -1,5 +1,5 @@
-"""Arithmetic on sizes that a trace wrote with tensors of no axes goes back to numbers, and static arithmetic is
-done.
+"""Arithmetic on sizes that a trace wrote with tensors of no axes goes back to numbers, and static
+arithmetic is done.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ _ROUNDED = {"floor": "aten::floordiv", "trunc": "aten::__round_to_zero_floordiv"
 
 @lowering_pass("fold-scalar-chains", touches=_TO_NUMBER)
 def fold_scalar_chains(graph: Any, context: Context) -> None:
-    """`Int(NumToTensor(n))` is n, through the integer arithmetic between them; so for Float, item and
-    ScalarImplicit.
+    """`Int(NumToTensor(n))` is n, through the integer arithmetic between them; so for Float, item
+    and ScalarImplicit.
 
-    Only whole numbers are followed through arithmetic: tensors of no axes that hold fractions may be float32 where
-    a number is float64.
+    Only whole numbers are followed through arithmetic: tensors of no axes that hold fractions may
+    be float32 where a number is float64.
     """
     for node in ir.nodes_of(graph, *context.present(*_TO_NUMBER)):
         source = node.inputsAt(0)
@@ -49,21 +49,26 @@ def fold_scalar_chains(graph: Any, context: Context) -> None:
 def _direct(value: Any, node: Any) -> Any | None:
     """The number that a 0-d tensor was made of."""
     made = value.node()
-    if made.kind() == "prim::NumToTensor" and made.inputsAt(0).type().kind() in ("IntType", "FloatType", "BoolType"):
+    if made.kind() == "prim::NumToTensor" and made.inputsAt(0).type().kind() in (
+        "IntType",
+        "FloatType",
+        "BoolType",
+    ):
         return made.inputsAt(0)
     return None
 
 
 def _integer(graph: Any, value: Any, at: Any) -> Any | None:
-    """A value of type int that equals a 0-d integer tensor, or None; new nodes stand at `at`, or where the tensor's
-    stand.
+    """A value of type int that equals a 0-d integer tensor, or None; new nodes stand at `at`, or
+    where the tensor's stand.
     """
     node = value.node()
     if node.kind() == "prim::NumToTensor" and node.inputsAt(0).type().kind() == "IntType":
         return node.inputsAt(0)
     known = ir.constant(value)
     if isinstance(known, int) and not isinstance(known, bool):
-        return ir.insert_constant(graph, known, at)  # a number that a trace wrapped in a tensor reads as a number
+        # a number that a trace wrapped in a tensor reads as a number
+        return ir.insert_constant(graph, known, at)
     if isinstance(known, torch.Tensor):
         whole = known.dim() == 0 and known.dtype in (torch.int64, torch.int32)
         return ir.insert_constant(graph, int(known), at) if whole else None
@@ -77,9 +82,13 @@ def _arithmetic(graph: Any, node: Any) -> Any | None:
         operator = _ROUNDED.get(str(ir.constant(args[2])))
     elif kind in ("aten::add", "aten::sub") and ir.constant(args[2]) != 1:
         return None
-    if operator is None or any(arg.type().kind() not in ("TensorType", "IntType") for arg in args[:2]):
+    if operator is None or any(
+        arg.type().kind() not in ("TensorType", "IntType") for arg in args[:2]
+    ):
         return None
-    numbers = [arg if arg.type().kind() == "IntType" else _integer(graph, arg, node) for arg in args[:2]]
+    numbers = [
+        arg if arg.type().kind() == "IntType" else _integer(graph, arg, node) for arg in args[:2]
+    ]
     if any(number is None for number in numbers):
         return None
     return Emit(graph, node).op(operator, *numbers, type=ir.INT)
@@ -90,25 +99,35 @@ def _as_type(graph: Any, node: Any, number: Any) -> Any:
     wanted, kind = node.output().type(), number.type().kind()
     if wanted.kind() == kind or wanted.kind() == "NumberType":
         return number
-    convert = {"IntType": "aten::Int", "FloatType": "aten::Float", "BoolType": "aten::Bool"}[wanted.kind()]
+    convert = {"IntType": "aten::Int", "FloatType": "aten::Float", "BoolType": "aten::Bool"}[
+        wanted.kind()
+    ]
     return Emit(graph, node).op(convert, number, type=wanted)
 
 
 @lowering_pass("fold-sizes", touches=("aten::__getitem__", "aten::len", "prim::ListUnpack"))
 def fold_sizes(graph: Any, context: Context) -> None:
-    """Read one size at a time (`x.size()[0]` is `x.size(0)`, and so for `n, t, c = x.size()`), and take what is known
-    of constants and of lists that are built here.
+    """Read one size at a time (`x.size()[0]` is `x.size(0)`, and so for `n, t, c = x.size()`), and
+    take what is known of constants and of lists that are built here.
     """
     for node in ir.nodes_of(graph, "prim::ListUnpack"):
         sizes = node.inputsAt(0).node()
         if sizes.kind() == "aten::size" and sizes.inputsSize() == 1 and not ir.in_fallback(node):
             emit = Emit(graph, node, sizes)
             axes = range(node.outputsSize())
-            ir.replace(node, [emit.op("aten::size", sizes.inputsAt(0), axis, type=ir.INT) for axis in axes])
+            ir.replace(
+                node, [emit.op("aten::size", sizes.inputsAt(0), axis, type=ir.INT) for axis in axes]
+            )
     for node in ir.nodes_of(graph, "aten::__getitem__"):
         sizes = node.inputsAt(0).node()
-        if sizes.kind() == "aten::size" and sizes.inputsSize() == 1 and ir.is_constant(node.inputsAt(1)):
-            size = Emit(graph, node).op("aten::size", sizes.inputsAt(0), node.inputsAt(1), type=ir.INT)
+        if (
+            sizes.kind() == "aten::size"
+            and sizes.inputsSize() == 1
+            and ir.is_constant(node.inputsAt(1))
+        ):
+            size = Emit(graph, node).op(
+                "aten::size", sizes.inputsAt(0), node.inputsAt(1), type=ir.INT
+            )
             ir.replace(node, [size])
     for node in ir.nodes_of(graph, "aten::len"):
         sizes = node.inputsAt(0).node()
@@ -124,25 +143,38 @@ _NEUTRAL = {"aten::add": 0, "aten::sub": 0, "aten::mul": 1, "aten::floordiv": 1}
 def fold_neutral_arithmetic(graph: Any, context: Context) -> None:
     """Remove whole-number arithmetic that changes nothing: `n + 0`, `n * 1`, `n // 1`."""
     for node in ir.nodes_of(graph, *context.present(*_NEUTRAL)):
-        whole = node.inputsSize() == 2 and all(value.type().kind() == "IntType" for value in node.inputs())
+        whole = node.inputsSize() == 2 and all(
+            value.type().kind() == "IntType" for value in node.inputs()
+        )
         if whole and ir.constant(node.inputsAt(1)) == _NEUTRAL[node.kind()]:
             ir.bypass(node)
 
 
-# With these operators one input certainly is a float tensor with axes, so a 0-d constant cannot raise its dtype.
+# With these operators one input certainly is a float tensor with axes, so a 0-d constant cannot
+# raise its dtype.
 FLOAT_WITH_AXES = frozenset(
     f"aten::{n}"
-    for n in ("linear", "_convolution", "layer_norm", "batch_norm", "softmax", "group_norm", "embedding", "lstm")
+    for n in (
+        "linear",
+        "_convolution",
+        "layer_norm",
+        "batch_norm",
+        "softmax",
+        "group_norm",
+        "embedding",
+        "lstm",
+    )
 )
 _WITH_SCALAR = frozenset(["aten::add", "aten::sub", "aten::mul", "aten::div"])
 
 
 @lowering_pass("fold-scalar-tensors", touches=tuple(_WITH_SCALAR))
 def fold_scalar_tensors(graph: Any, context: Context) -> None:
-    """A constant of no axes that meets a float tensor which has axes is a number: `linear(x) * tensor(0.5)` is
-    `linear(x) * 0.5`.
+    """A constant of no axes that meets a float tensor which has axes is a number: `linear(x) *
+    tensor(0.5)` is `linear(x) * 0.5`.
 
-    Where the tensor may have no axes either, or be of integers, the constant's dtype matters, and it stays.
+    Where the tensor may have no axes either, or be of integers, the constant's dtype matters, and
+    it stays.
     """
     if not any(map(_second_is_constant, ir.nodes_of(graph, *context.present(*_WITH_SCALAR)))):
         return
@@ -170,8 +202,8 @@ def float_weights(node: Any) -> bool:
 
 
 def _fold_second(graph: Any, node: Any, sure: bool) -> None:
-    """A number that a trace wrapped (torch reads it back as one) promotes like a number, so it can always be one
-    again; but no operator takes a bool for a number.
+    """A number that a trace wrapped (torch reads it back as one) promotes like a number, so it can
+    always be one again; but no operator takes a bool for a number.
     """
     if not _second_is_constant(node) or node.inputsAt(0).type().kind() != "TensorType":
         return

@@ -1,5 +1,5 @@
-"""Strings that a model writes to itself: nn.MultiheadAttention collects a reason, and asks afterwards whether there
-is one.
+"""Strings that a model writes to itself: nn.MultiheadAttention collects a reason, and asks
+afterwards whether there is one.
 """
 
 from __future__ import annotations
@@ -12,7 +12,9 @@ from builder.lowering.passes import Context, lowering_pass
 
 @lowering_pass("fold-string-lengths", touches=("aten::len",))
 def fold_string_lengths(graph: Any, context: Context) -> None:
-    """`len(s) > 0` is the condition under which s is not empty; a string with literal text in its format never is."""
+    """`len(s) > 0` is the condition under which s is not empty; a string with literal text in its
+    format never is.
+    """
     for node in ir.nodes_of(graph, "aten::gt"):
         length = node.inputsAt(0).node()
         asks = length.kind() == "aten::len" and length.inputsAt(0).type().kind() == "StringType"
@@ -25,7 +27,9 @@ def fold_string_lengths(graph: Any, context: Context) -> None:
 
 
 def _filled(value: Any) -> Any:
-    """Whether a string has text in it: a bool, a bool value of the graph, or None when it is not known."""
+    """Whether a string has text in it: a bool, a bool value of the graph, or None when it is not
+    known.
+    """
     node = value.node()
     if ir.is_constant(value):
         return bool(value.toIValue())

@@ -1,4 +1,6 @@
-"""Passes whose work torch's own rewriters do; each is an entry so that it is named, traced and verified like ours."""
+"""Passes whose work torch's own rewriters do; each is an entry so that it is named, traced and
+verified like ours.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,8 @@ def eliminate_dead_code(graph: Any, context: Context) -> None:
 def propagate_constants(graph: Any, context: Context) -> None:
     """Compute what only depends on constants, and resolve the ifs whose condition became static.
 
-    Quantisation of a constant stays as the file says it: the engine's int8 weights are made of it."""
+    Quantisation of a constant stays as the file says it: the engine's int8 weights are made of it.
+    """
     folding.propagate_constants(graph, context.kinds)
 
 
@@ -48,7 +51,9 @@ _LIST_READERS = ("aten::__getitem__", "aten::len", "aten::slice", "aten::add", "
 def peephole_lists(graph: Any, context: Context) -> None:
     """Read elements of a list where it was built: `[a, b][1]` is `b`, `len([a, b])` is 2."""
     of_lists = context.present("aten::__getitem__", "aten::len", "prim::ListUnpack")
-    if of_lists or any(map(_gives_list, ir.nodes_of(graph, *context.present("aten::slice", "aten::add")))):
+    if of_lists or any(
+        map(_gives_list, ir.nodes_of(graph, *context.present("aten::slice", "aten::add")))
+    ):
         C._jit_pass_peephole_list_idioms(graph, refine_list_len=True)
 
 
@@ -68,15 +73,17 @@ TUPLES = ("prim::TupleConstruct", "prim::TupleUnpack", "prim::TupleIndex", "prim
 def lower_tuples(graph: Any, context: Context) -> None:
     """Replace every tuple by its elements, through ifs and loops.
 
-    A tuple that is chosen from a list while the model runs has no elements to speak of, and torch would make a node of
-    it that cannot run: a LoweringError names the line.
+    A tuple that is chosen from a list while the model runs has no elements to speak of, and torch
+    would make a node of it that cannot run: a LoweringError names the line.
     """
     for node in ir.nodes_of(graph, "aten::__getitem__"):
         if node.output().type().kind() == "TupleType":
             raise LoweringError(
                 "a tuple is chosen from a list while the model runs",
                 where=source_line(node),
-                fix="choose with a number that is known, or let a loop have a fixed number of turns",
+                fix=(
+                    "choose with a number that is known, or let a loop have a fixed number of turns"
+                ),
             )
     C._jit_pass_lower_all_tuples(graph)
     ir.split_uninitialized(graph)

@@ -18,16 +18,20 @@ from builder.lowering.passes.widths import source, width
 
 @lowering_pass("sink-transposes", touches=MOVES)
 def sink_transposes(graph: Any, context: Context) -> None:
-    """`linear(x.transpose(0, 1))` is `linear(x).transpose(0, 1)`, and a transpose goes behind a reshape that takes axes
-    apart, where it meets those that follow: two are one, or none. One behind a layer goes before it where it meets
-    another there.
+    """`linear(x.transpose(0, 1))` is `linear(x).transpose(0, 1)`, and a transpose goes behind a
+    reshape that takes axes apart, where it meets those that follow: two are one, or none. One
+    behind a layer goes before it where it meets another there.
 
-    nn.MultiheadAttention with batch_first puts the time before the batch for its layers. TensorRT 8.6 makes of a layer
-    of such a value a product for each time step: measured on an H200 (ViT-B, fp16), 75 to 104 us in place of 8.
+    nn.MultiheadAttention with batch_first puts the time before the batch for its layers. TensorRT
+    8.6 makes of a layer of such a value a product for each time step: measured on an H200 (ViT-B,
+    fp16), 75 to 104 us in place of 8.
     """
     if not any(_may_move(node) for node in ir.nodes_of(graph, *MOVES)):
         return
-    known = {value.unique(): spec.shape for value, spec in zip(graph.inputs(), context.specs, strict=False)}
+    known = {
+        value.unique(): spec.shape
+        for value, spec in zip(graph.inputs(), context.specs, strict=False)
+    }
     lengths = Lengths(input_facts(graph, context), known)
     for node in bottom_up(graph):
         rule = None if ir.in_fallback(node) else _RULES.get(node.kind())
@@ -57,8 +61,14 @@ class _Emit(Emit):
         return made
 
     def order(self, node: Any) -> list[int] | None:
-        """How a transpose arranges the axes of what it reads; None where that is not known, or for any other node."""
-        shape = self.lengths.shape(node.inputsAt(0)) if node.kind() in MOVES and not ir.in_fallback(node) else None
+        """How a transpose arranges the axes of what it reads; None where that is not known, or for
+        any other node.
+        """
+        shape = (
+            self.lengths.shape(node.inputsAt(0))
+            if node.kind() in MOVES and not ir.in_fallback(node)
+            else None
+        )
         return None if shape is None else moved(node, range(len(shape)))
 
     def pieces(self, node: Any) -> list[Piece] | None:
@@ -79,7 +89,9 @@ class _Emit(Emit):
         return self.op("aten::permute", value, list(order)) if made is None else made
 
     def before_layer(self, value: Any, order: Sequence[int]) -> Any:
-        """The value permuted by permuting what its maker reads: a transpose stands there; None where none does."""
+        """The value permuted by permuting what its maker reads: a transpose stands there; None
+        where none does.
+        """
         node = value.node()
         if node.kind() == "aten::reshape":
             return self._before_join(node, order)
@@ -91,11 +103,14 @@ class _Emit(Emit):
         if made is None:
             return None
         layer = self.op("aten::linear", made, *ir.inputs(node)[1:])
-        ir.adopt(layer.node(), node)  # engines name layers by the module, which is not the transpose's
+        # engines name layers by the module, which is not the transpose's
+        ir.adopt(layer.node(), node)
         return layer
 
     def _before_join(self, node: Any, order: Sequence[int]) -> Any:
-        """`reshape` that only joins axes, permuted before it does; None where no transpose stands before it."""
+        """`reshape` that only joins axes, permuted before it does; None where no transpose stands
+        before it.
+        """
         before = node.inputsAt(0).node()
         found = None if self.order(before) is None else self.pieces(node)
         if found is None or len({piece.before for piece in found}) != len(found):
@@ -103,7 +118,9 @@ class _Emit(Emit):
         parts = [[piece.before for piece in found if piece.after == axis] for axis in order]
         items = ir.list_items(node.inputsAt(1)) or []
         value = self.permuted(before.output(), [axis for part in parts for axis in part])
-        return self.op("aten::reshape", value, self.ints([self.known(items[axis]) for axis in order]))
+        return self.op(
+            "aten::reshape", value, self.ints([self.known(items[axis]) for axis in order])
+        )
 
     def known(self, item: Any) -> Any:
         """A size in a list, as a number where it is one."""
@@ -111,7 +128,9 @@ class _Emit(Emit):
         return item if length is None or length.names else length.number
 
     def is_ours(self, value: Any) -> bool:
-        """Whether the node that makes the value can be made anew: nobody else reads it, and it runs as often."""
+        """Whether the node that makes the value can be made anew: nobody else reads it, and it runs
+        as often.
+        """
         node = value.node()
         alone = len(value.uses()) <= 1 and not ir.in_fallback(node)
         return alone and node.owningBlock() == self.at.owningBlock()
@@ -120,7 +139,9 @@ class _Emit(Emit):
 def _is_layer(node: Any) -> bool:
     """Whether linear acts on the last axis alone: its weight is a matrix, its bias a vector."""
     bias = node.inputsAt(2)
-    return width(node.output()) is not None and (ir.is_none(bias) or len(weight_shape(bias) or ()) == 1)
+    return width(node.output()) is not None and (
+        ir.is_none(bias) or len(weight_shape(bias) or ()) == 1
+    )
 
 
 def _behind_layer(emit: _Emit, node: Any) -> Any:
@@ -132,8 +153,9 @@ def _behind_layer(emit: _Emit, node: Any) -> Any:
 
 
 def _behind_reshape(emit: _Emit, node: Any) -> Any:
-    """Where axes are taken apart. One that joins some of them, too, does that last: only where a transpose follows,
-    which then stands before that."""
+    """Where axes are taken apart. One that joins some of them, too, does that last: only where a
+    transpose follows, which then stands before that.
+    """
     move = node.inputsAt(0).node()
     if move.kind() == "aten::reshape" and not ir.in_fallback(move):
         made = emit.op("aten::reshape", move.inputsAt(0), node.inputsAt(1))
@@ -159,15 +181,21 @@ def _is_moved(value: Any) -> bool:
     users = [use.user for use in value.uses()]
     if len(users) != 1 or ir.in_fallback(users[0]):
         return False
-    return users[0].kind() in MOVES or (users[0].kind() == "aten::linear" and _is_moved(users[0].output()))
+    return users[0].kind() in MOVES or (
+        users[0].kind() == "aten::linear" and _is_moved(users[0].output())
+    )
 
 
 def _size(emit: _Emit, node: Any, order: Sequence[int], found: Sequence[Piece], at: int) -> Any:
-    """The length of one of the pieces as an item of a list, before the transpose; None where nothing is that size."""
+    """The length of one of the pieces as an item of a list, before the transpose; None where
+    nothing is that size.
+    """
     piece, items = found[at], ir.list_items(node.inputsAt(1)) or []
     if not piece.length.names:
         return piece.length.number
-    if [other.after for other in found].count(piece.after) == 1 and emit.lengths.of(items[piece.after]) is not None:
+    if [other.after for other in found].count(piece.after) == 1 and emit.lengths.of(
+        items[piece.after]
+    ) is not None:
         return items[piece.after]
     if [other.before for other in found].count(piece.before) > 1:
         return None
@@ -183,7 +211,9 @@ def _behind_unflatten(emit: _Emit, node: Any) -> Any:
         return None
     taken = order[axis]
     value = emit.op("aten::unflatten", move.inputsAt(0), taken, node.inputsAt(2))
-    starts = [range(at, at + count) if at == taken else [at + (count - 1) * (at > taken)] for at in order]
+    starts = [
+        range(at, at + count) if at == taken else [at + (count - 1) * (at > taken)] for at in order
+    ]
     return emit.permuted(value, [at for start in starts for at in start])
 
 
@@ -200,7 +230,9 @@ def _together(emit: _Emit, node: Any) -> Any:
 
 
 def _turns_keys(node: Any, order: Sequence[int]) -> bool:
-    """Whether it is the transpose of a product's matrices: attention is known by it, and a product does it itself."""
+    """Whether it is the transpose of a product's matrices: attention is known by it, and a product
+    does it itself.
+    """
     last = list(order) == [*range(len(order) - 2), len(order) - 1, len(order) - 2]
     return last and any(use.user.kind() in _PRODUCTS for use in node.output().uses())
 

@@ -11,11 +11,17 @@ from builder.lowering.passes import Context, lowering_pass
 
 @lowering_pass("unroll-loops", touches=("prim::Loop",))
 def unroll_loops(graph: Any, context: Context) -> None:
-    """Write the body of a loop once for each turn, where the number of turns is known and at most `unroll_limit`.
+    """Write the body of a loop once for each turn, where the number of turns is known and at most
+    `unroll_limit`.
 
-    An outer loop goes first: the trip count of an inner one may depend on its counter, which is a constant then.
+    An outer loop goes first: the trip count of an inner one may depend on its counter, which is a
+    constant then.
     """
-    while loops := [node for node in ir.nodes_of(graph, "prim::Loop") if turns(node, context.unroll_limit) is not None]:
+    while loops := [
+        node
+        for node in ir.nodes_of(graph, "prim::Loop")
+        if turns(node, context.unroll_limit) is not None
+    ]:
         for node in _outermost(loops):
             unroll(graph, node, turns(node, context.unroll_limit) or 0)
         propagate_constants(graph)
@@ -28,7 +34,9 @@ def _known(node: Any, context: Context) -> bool:
 
 
 def turns(node: Any, limit: int) -> int | None:
-    """The number of turns of a loop when it is known, within the limit, and nothing ends it earlier."""
+    """The number of turns of a loop when it is known, within the limit, and nothing ends it
+    earlier.
+    """
     count, start = (ir.constant(node.inputsAt(at)) for at in (0, 1))
     goes_on = ir.constant(next(iter(next(iter(node.blocks())).outputs())))
     if start is False:
@@ -63,14 +71,16 @@ def unroll(graph: Any, node: Any, count: int) -> None:
             copy = graph.createClone(child, lambda value, now=now: now.get(value.unique(), value))
             copy.insertBefore(node)
             _place(copy, child, node)
-            now |= {old.unique(): new for old, new in zip(child.outputs(), copy.outputs(), strict=True)}
+            now |= {
+                old.unique(): new for old, new in zip(child.outputs(), copy.outputs(), strict=True)
+            }
         carried = [now.get(value.unique(), value) for value in list(body.outputs())[1:]]
     ir.replace(node, carried)
 
 
 def _place(copy: Any, child: Any, loop: Any) -> None:
-    """A copy stands where its original stands in the source; what the scripting compiler made without a place,
-    where the loop does.
+    """A copy stands where its original stands in the source; what the scripting compiler made
+    without a place, where the loop does.
     """
     ir.adopt(copy, child)
     for node in [copy, *(inner for block in copy.blocks() for inner in ir.walk(block))]:

@@ -14,17 +14,26 @@ from builder.lowering.passes.moves import MOVES, moved
 
 @lowering_pass("fold-widths", touches=("aten::size",))
 def fold_widths(graph: Any, context: Context) -> None:
-    """The size of a last axis that linear, layer_norm or embedding makes or reads is the number that its weights say;
-    the other sizes of what linear makes are those of what it reads, and those of a transposed tensor the tensor's.
+    """The size of a last axis that linear, layer_norm or embedding makes or reads is the number
+    that its weights say; the other sizes of what linear makes are those of what it reads, and those
+    of a transposed tensor the tensor's.
 
-    Attention divides the width by its number of heads; with the number known the shapes of its heads are.
+    Attention divides the width by its number of heads; with the number known the shapes of its
+    heads are.
     """
-    sizes = (node for node in ir.nodes_of(graph, "aten::size") if node.inputsSize() == 2 and not ir.in_fallback(node))
+    sizes = (
+        node
+        for node in ir.nodes_of(graph, "aten::size")
+        if node.inputsSize() == 2 and not ir.in_fallback(node)
+    )
     asked = {node.output().unique() for node in sizes if _tells(node)}
     if not asked:
         return
     facts = input_facts(graph, context)
-    static = {value.unique(): spec.shape for value, spec in zip(graph.inputs(), context.specs, strict=False)}
+    static = {
+        value.unique(): spec.shape
+        for value, spec in zip(graph.inputs(), context.specs, strict=False)
+    }
     for node in bottom_up(graph):
         if node.kind() == "aten::size" and node.output().unique() in asked:
             _fold(graph, node, facts.rank(node.inputsAt(0)), static)
@@ -41,7 +50,10 @@ def _fold(graph: Any, node: Any, rank: int | None, static: Mapping[int, Sequence
     axis = ir.constant(node.inputsAt(1))
     if axis is None or rank == 0 or (rank is None and axis != -1):
         return
-    value, told = node.inputsAt(0), _width(node.inputsAt(0), node) if axis in (-1, (rank or 0) - 1) else None
+    value, told = (
+        node.inputsAt(0),
+        _width(node.inputsAt(0), node) if axis in (-1, (rank or 0) - 1) else None,
+    )
     if rank is not None:
         value, axis = source(value, axis % rank, rank)
         told = _width(value, node) if told is None and axis == rank - 1 else told
@@ -68,14 +80,17 @@ def source(value: Any, axis: int, rank: int) -> tuple[Any, int]:
 
 
 def width(value: Any) -> int | None:
-    """The length of the last axis of a tensor that a layer with constant weights makes; None: not known."""
+    """The length of the last axis of a tensor that a layer with constant weights makes; None: not
+    known.
+    """
     node = value.node()
     return _MADE[node.kind()](node) if node.kind() in _MADE else None
 
 
 def _width(value: Any, at: Any) -> int | None:
-    """That of one that such a layer makes, or reads wherever the node `at` runs: in a branch that is not taken another
-    number may stand."""
+    """That of one that such a layer makes, or reads wherever the node `at` runs: in a branch that
+    is not taken another number may stand.
+    """
     made = width(value)
     if made is not None:
         return made

@@ -1,4 +1,6 @@
-"""IAttention (two layers: the input one has all the tensors), rotary embedding, key and value caches."""
+"""IAttention (two layers: the input one has all the tensors), rotary embedding, key and value
+caches.
+"""
 
 from __future__ import annotations
 
@@ -13,10 +15,11 @@ from builder.reference.registry import evaluates
 
 @evaluates("ATTENTION_INPUT")
 def attention(layer: Any, *operands: Tensor) -> Tensor:
-    """normalise(query x key^T + mask) x value, of (B, Hq, Sq, D), (B, Hkv, Skv, D) twice; Hq a multiple of Hkv.
+    """normalise(query x key^T + mask) x value, of (B, Hq, Sq, D), (B, Hkv, Skv, D) twice; Hq a
+    multiple of Hkv.
 
-    A bool mask is true where attention is allowed; any other is added. The scale is the caller's: TensorRT has none.
-    Computed in float32, rounded once to the query's dtype.
+    A bool mask is true where attention is allowed; any other is added. The scale is the caller's:
+    TensorRT has none. Computed in float32, rounded once to the query's dtype.
     """
     options = layer.attention
     _only_padded(options)
@@ -27,7 +30,9 @@ def attention(layer: Any, *operands: Tensor) -> Tensor:
     allowed = _allowed(options, scores)
     if options.mask is not None:
         mask = given[id(options.mask)]
-        scores, allowed = (scores, mask) if mask.dtype == torch.bool else (scores + mask.float(), allowed)
+        scores, allowed = (
+            (scores, mask) if mask.dtype == torch.bool else (scores + mask.float(), allowed)
+        )
     if allowed is not None:
         scores = scores.masked_fill(~allowed, -torch.inf)
     weights = torch.softmax(scores, -1) if options.norm_op.name == "SOFTMAX" else scores
@@ -35,7 +40,11 @@ def attention(layer: Any, *operands: Tensor) -> Tensor:
 
 
 def _only_padded(options: Any) -> None:
-    forms = [getattr(options, name).name for name in ("query_form", "key_value_form") if hasattr(options, name)]
+    forms = [
+        getattr(options, name).name
+        for name in ("query_form", "key_value_form")
+        if hasattr(options, name)
+    ]
     if any(form != "PADDED_BHND" for form in forms):
         raise ValueError("packed sequences have no evaluation")
     for name in ("normalization_quantize_scale", "key_value_lengths", "query_lengths"):
@@ -44,8 +53,16 @@ def _only_padded(options: Any) -> None:
 
 
 def _allowed(options: Any, scores: Tensor) -> Tensor | None:
-    """Which keys each query may attend to: those up to its own place, from the upper left or the lower right corner."""
-    kind = options.causal_kind.name if hasattr(options, "causal_kind") else "UPPER_LEFT" if options.causal else "NONE"
+    """Which keys each query may attend to: those up to its own place, from the upper left or the
+    lower right corner.
+    """
+    kind = (
+        options.causal_kind.name
+        if hasattr(options, "causal_kind")
+        else "UPPER_LEFT"
+        if options.causal
+        else "NONE"
+    )
     if kind == "NONE":
         return None
     queries, keys = scores.shape[-2:]
@@ -61,18 +78,26 @@ def attention_output(layer: Any, x: Tensor) -> Tensor:
 
 @evaluates("ROTARY_EMBEDDING")
 @in_float32
-def rotary_embedding(layer: Any, x: Tensor, cos: Tensor, sin: Tensor, positions: Tensor | None = None) -> Tensor:
-    """The first `rotary_embedding_dim` (0: all) of x's last axis, pair by pair turned by each position's angle.
+def rotary_embedding(
+    layer: Any, x: Tensor, cos: Tensor, sin: Tensor, positions: Tensor | None = None
+) -> Tensor:
+    """The first `rotary_embedding_dim` (0: all) of x's last axis, pair by pair turned by each
+    position's angle.
 
-    x is (B, N, S, H); cos and sin are (B, S, H / 2), or (places, H / 2) indexed by positions (B, S). A pair is two
-    neighbours where `interleaved`, else an element of the first half and its fellow of the second.
+    x is (B, N, S, H); cos and sin are (B, S, H / 2), or (places, H / 2) indexed by positions (B,
+    S). A pair is two neighbours where `interleaved`, else an element of the first half and its
+    fellow of the second.
     """
     turned = layer.rotary_embedding_dim or x.shape[-1]
     cos, sin = (t if positions is None else t[positions.long()] for t in (cos, sin))
     cos, sin = cos.unsqueeze(1), sin.unsqueeze(1)
     head, rest = x[..., :turned], x[..., turned:]
     half = turned // 2
-    pairs = head.reshape(*head.shape[:-1], half, 2) if layer.interleaved else head.reshape(*head.shape[:-1], 2, half).mT
+    pairs = (
+        head.reshape(*head.shape[:-1], half, 2)
+        if layer.interleaved
+        else head.reshape(*head.shape[:-1], 2, half).mT
+    )
     a, b = pairs[..., 0], pairs[..., 1]
     rotated = torch.stack([a * cos - b * sin, a * sin + b * cos], dim=-1)
     rotated = rotated if layer.interleaved else rotated.mT
@@ -80,13 +105,19 @@ def rotary_embedding(layer: Any, x: Tensor, cos: Tensor, sin: Tensor, positions:
 
 
 @evaluates("KV_CACHE_UPDATE")
-def kv_cache_update(layer: Any, cache: Tensor, update: Tensor, starts: Tensor, lengths: Tensor | None = None) -> Tensor:
-    """The cache (B, N, Smax, H) with update (B, N, S, H) written from place starts[b] on in each batch item."""
+def kv_cache_update(
+    layer: Any, cache: Tensor, update: Tensor, starts: Tensor, lengths: Tensor | None = None
+) -> Tensor:
+    """The cache (B, N, Smax, H) with update (B, N, S, H) written from place starts[b] on in each
+    batch item.
+    """
     if hasattr(layer, "update_form") and layer.update_form.name != "PADDED_BHND":
         raise ValueError("packed sequences have no evaluation")
     result = cache.clone()
     for item, start in enumerate(starts.tolist()):
         if start < 0 or start + update.shape[2] > cache.shape[2]:
-            raise ValueError(f"an update of {update.shape[2]} from {start} on does not fit {cache.shape[2]}")
+            raise ValueError(
+                f"an update of {update.shape[2]} from {start} on does not fit {cache.shape[2]}"
+            )
         result[item, :, start : start + update.shape[2]] = update[item]
     return result

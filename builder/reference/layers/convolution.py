@@ -21,27 +21,53 @@ TRANSPOSED: dict[int, Any] = {
 
 @evaluates("CONVOLUTION")
 @in_float32
-def convolution(layer: Any, x: Tensor, kernel: Tensor | None = None, bias: Tensor | None = None) -> Tensor:
-    """x of N, C and spatial axes; the kernel (K, C / groups, ...) and the bias (K) are weights, or inputs 1 and 2."""
-    window, stride, dilation = list(layer.kernel_size_nd), list(layer.stride_nd), list(layer.dilation_nd)
-    kernel, bias = _weights(layer, x, kernel, bias, (layer.num_output_maps, x.shape[1] // layer.num_groups, *window))
+def convolution(
+    layer: Any, x: Tensor, kernel: Tensor | None = None, bias: Tensor | None = None
+) -> Tensor:
+    """x of N, C and spatial axes; the kernel (K, C / groups, ...) and the bias (K) are weights, or
+    inputs 1 and 2.
+    """
+    window, stride, dilation = (
+        list(layer.kernel_size_nd),
+        list(layer.stride_nd),
+        list(layer.dilation_nd),
+    )
+    kernel, bias = _weights(
+        layer, x, kernel, bias, (layer.num_output_maps, x.shape[1] // layer.num_groups, *window)
+    )
     pads, beyond = window_padding(layer, list(x.shape[2:]), dilated(window, dilation), stride)
     pads = [(a, b + extra) for (a, b), (_, extra) in zip(pads, beyond, strict=True)]
     even = all(a == b for a, b in pads)
     x = x if even else functional.pad(x, torch_pads(pads))
     padding = [a for a, _ in pads] if even else 0
-    result: Tensor = CONVOLUTIONS[len(window)](x, kernel, bias, stride, padding, dilation, layer.num_groups)
+    result: Tensor = CONVOLUTIONS[len(window)](
+        x, kernel, bias, stride, padding, dilation, layer.num_groups
+    )
     return result
 
 
 @evaluates("DECONVOLUTION")
 @in_float32
-def deconvolution(layer: Any, x: Tensor, kernel: Tensor | None = None, bias: Tensor | None = None) -> Tensor:
-    """The inverse of a convolution: each element of x adds its kernel (C, K / groups, ...); padding trims."""
-    window, stride, dilation = list(layer.kernel_size_nd), list(layer.stride_nd), list(layer.dilation_nd)
-    kernel, bias = _weights(layer, x, kernel, bias, (x.shape[1], layer.num_output_maps // layer.num_groups, *window))
-    full: Tensor = TRANSPOSED[len(window)](x, kernel, None, stride, 0, 0, layer.num_groups, dilation)
-    for axis, (before, after) in enumerate(trimming(layer, dilated(window, dilation), stride), start=2):
+def deconvolution(
+    layer: Any, x: Tensor, kernel: Tensor | None = None, bias: Tensor | None = None
+) -> Tensor:
+    """The inverse of a convolution: each element of x adds its kernel (C, K / groups, ...); padding
+    trims.
+    """
+    window, stride, dilation = (
+        list(layer.kernel_size_nd),
+        list(layer.stride_nd),
+        list(layer.dilation_nd),
+    )
+    kernel, bias = _weights(
+        layer, x, kernel, bias, (x.shape[1], layer.num_output_maps // layer.num_groups, *window)
+    )
+    full: Tensor = TRANSPOSED[len(window)](
+        x, kernel, None, stride, 0, 0, layer.num_groups, dilation
+    )
+    for axis, (before, after) in enumerate(
+        trimming(layer, dilated(window, dilation), stride), start=2
+    ):
         full = full.narrow(axis, before, full.shape[axis] - before - after)
     return full if bias is None else full + bias.reshape(-1, *[1] * len(window))
 
@@ -52,4 +78,6 @@ def _weights(
     """Kernel and bias in x's dtype: inputs where they are set, else the layer's weights."""
     kernel = weights_tensor(layer.kernel, shape) if kernel is None else kernel
     bias = weights_tensor(layer.bias) if bias is None else bias
-    return None if kernel is None else kernel.to(x.dtype), None if bias is None else bias.to(x.dtype)
+    return None if kernel is None else kernel.to(x.dtype), None if bias is None else bias.to(
+        x.dtype
+    )

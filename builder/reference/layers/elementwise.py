@@ -17,7 +17,9 @@ def _divide(a: Tensor, b: Tensor) -> Tensor:
 
 
 def _floor_divide(a: Tensor, b: Tensor) -> Tensor:
-    """The floor of the quotient, which torch's own floor division would correct where the quotient was rounded up."""
+    """The floor of the quotient, which torch's own floor division would correct where the quotient
+    was rounded up.
+    """
     return torch.floor(a / b) if a.is_floating_point() else torch.div(a, b, rounding_mode="floor")
 
 
@@ -41,15 +43,24 @@ ELEMENTWISE: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 
 @evaluates("ELEMENTWISE")
 def elementwise(layer: Any, a: Tensor, b: Tensor) -> Tensor:
-    """`op` of a and b, of equal rank and dtype; an axis of length 1 is broadcast. Comparisons give bools."""
+    """`op` of a and b, of equal rank and dtype; an axis of length 1 is broadcast. Comparisons give
+    bools.
+    """
     if a.dim() != b.dim():
-        raise ValueError(f"the inputs have {a.dim()} and {b.dim()} dimensions; IElementWiseLayer wants equal ranks")
+        raise ValueError(
+            f"the inputs have {a.dim()} and {b.dim()} dimensions; IElementWiseLayer wants equal"
+            " ranks"
+        )
     if a.dtype != b.dtype:
-        raise ValueError(f"the inputs are {a.dtype} and {b.dtype}; IElementWiseLayer wants equal types")
+        raise ValueError(
+            f"the inputs are {a.dtype} and {b.dtype}; IElementWiseLayer wants equal types"
+        )
     return ELEMENTWISE[layer.op.name](a, b)
 
 
 @evaluates("SELECT")
 def select(layer: Any, condition: Tensor, then_value: Tensor, else_value: Tensor) -> Tensor:
-    """then_value where the bool condition is true, else else_value; axes of length 1 are broadcast."""
+    """then_value where the bool condition is true, else else_value; axes of length 1 are
+    broadcast.
+    """
     return torch.where(condition, then_value, else_value)

@@ -12,10 +12,11 @@ from builder.reference.registry import evaluates
 
 @evaluates("GATHER")
 def gather(layer: Any, data: Tensor, indices: Tensor) -> Tensor:
-    """Values of `data` at `indices`, by GatherMode: along an axis, element by element, or by coordinate tuples.
+    """Values of `data` at `indices`, by GatherMode: along an axis, element by element, or by
+    coordinate tuples.
 
-    Out of bounds there is zero. A negative index counts from the end of an axis whose length the network states; of a
-    dynamic axis TensorRT leaves it undefined, which here is a ValueError.
+    Out of bounds there is zero. A negative index counts from the end of an axis whose length the
+    network states; of a dynamic axis TensorRT leaves it undefined, which here is a ValueError.
     """
     static = tuple(layer.get_input(0).shape)
     batch, axis = layer.num_elementwise_dims, layer.axis
@@ -40,8 +41,12 @@ def place(indices: Tensor, length: int, static: int) -> tuple[Tensor, Tensor | N
     return index.clamp(0, max(length - 1, 0)), outside if bool(outside.any()) else None
 
 
-def _gather_axis(data: Tensor, index: Tensor, outside: Tensor | None, axis: int, batch: int) -> Tensor:
-    """The first `batch` (0 or 1) axes of the indices go hand in hand with data's, and broadcast with them."""
+def _gather_axis(
+    data: Tensor, index: Tensor, outside: Tensor | None, axis: int, batch: int
+) -> Tensor:
+    """The first `batch` (0 or 1) axes of the indices go hand in hand with data's, and broadcast
+    with them.
+    """
     if batch:
         count = max(data.shape[0], index.shape[0]) if data.shape[0] and index.shape[0] else 0
         data, index = data.expand(count, *data.shape[1:]), index.expand(count, *index.shape[1:])
@@ -56,13 +61,20 @@ def _gather_axis(data: Tensor, index: Tensor, outside: Tensor | None, axis: int,
     if outside is None:
         return values
     outside = outside.reshape(
-        [*outside.shape[:batch], *[1] * (axis - batch), *outside.shape[batch:], *[1] * (data.dim() - axis - 1)]
+        [
+            *outside.shape[:batch],
+            *[1] * (axis - batch),
+            *outside.shape[batch:],
+            *[1] * (data.dim() - axis - 1),
+        ]
     )
     return values.masked_fill(outside, 0)
 
 
 def _gather_nd(data: Tensor, indices: Tensor, batch: int, static: tuple[int, ...]) -> Tensor:
-    """The last axis of the indices is a coordinate tuple into data's axes after the first `batch`."""
+    """The last axis of the indices is a coordinate tuple into data's axes after the first
+    `batch`.
+    """
     places: list[Tensor] = [_counter(data.shape[i], i, indices.dim() - 1) for i in range(batch)]
     outside: Tensor | None = None
     for i in range(indices.shape[-1]):
@@ -72,7 +84,9 @@ def _gather_nd(data: Tensor, indices: Tensor, batch: int, static: tuple[int, ...
     values = data[tuple(places)] if places else data.expand(*indices.shape[:-1], *data.shape)
     if outside is None:
         return values
-    return values.masked_fill(outside.reshape(*outside.shape, *[1] * (values.dim() - outside.dim())), 0)
+    return values.masked_fill(
+        outside.reshape(*outside.shape, *[1] * (values.dim() - outside.dim())), 0
+    )
 
 
 def _counter(length: int, axis: int, rank: int) -> Tensor:

@@ -14,7 +14,9 @@ from builder.reference.registry import evaluates
 @evaluates("MATRIX_MULTIPLY")
 @in_float32
 def matrix_multiply(layer: Any, a: Tensor, b: Tensor) -> Tensor:
-    """op0(a) times op1(b), collections of matrices or vectors; collection axes of length 1 are broadcast."""
+    """op0(a) times op1(b), collections of matrices or vectors; collection axes of length 1 are
+    broadcast.
+    """
     first, second = layer.op0.name, layer.op1.name
     a = {"TRANSPOSE": lambda: a.mT, "VECTOR": lambda: a.unsqueeze(-2)}.get(first, lambda: a)()
     b = {"TRANSPOSE": lambda: b.mT, "VECTOR": lambda: b.unsqueeze(-1)}.get(second, lambda: b)()
@@ -28,5 +30,7 @@ def matrix_multiply(layer: Any, a: Tensor, b: Tensor) -> Tensor:
 @evaluates("EINSUM")
 @in_float32
 def einsum(layer: Any, *operands: Tensor) -> Tensor:
-    """The equation in einsum's notation; a missing right side has the labels that occur once, in alphabetical order."""
+    """The equation in einsum's notation; a missing right side has the labels that occur once, in
+    alphabetical order.
+    """
     return torch.einsum(layer.equation, *operands)

@@ -13,10 +13,13 @@ from builder.reference.registry import evaluates
 
 @evaluates("NORMALIZATION")
 @in_float32
-def normalization(layer: Any, x: Tensor, scale: Tensor | None = None, bias: Tensor | None = None) -> Tensor:
+def normalization(
+    layer: Any, x: Tensor, scale: Tensor | None = None, bias: Tensor | None = None
+) -> Tensor:
     """(x - mean) / sqrt(variance + epsilon) * scale + bias, computed in float32.
 
-    Statistics over the mask's axes, or over each of `num_groups` groups of channels and the axes after them.
+    Statistics over the mask's axes, or over each of `num_groups` groups of channels and the axes
+    after them.
     """
     groups = layer.num_groups
     if groups == 1:
@@ -30,7 +33,9 @@ def normalization(layer: Any, x: Tensor, scale: Tensor | None = None, bias: Tens
 
 
 def _per_channel(coefficients: Tensor | None, groups: int, channels: int) -> Tensor | None:
-    """Grouped coefficients are (1, G, 1, ...) in the first version of the layer, (1, C, 1, ...) in the second."""
+    """Grouped coefficients are (1, G, 1, ...) in the first version of the layer, (1, C, 1, ...) in
+    the second.
+    """
     if coefficients is None or coefficients.shape[1] != groups:
         return coefficients
     return coefficients.repeat_interleave(channels // groups, dim=1)
@@ -44,12 +49,15 @@ def _normal(x: Tensor, axes: tuple[int, ...], epsilon: float) -> Tensor:
 @evaluates("LRN")
 @in_float32
 def lrn(layer: Any, x: Tensor) -> Tensor:
-    """x / (k + alpha / window * sum of squares over `window` channels)^beta; channels are the third axis from last.
+    """x / (k + alpha / window * sum of squares over `window` channels)^beta; channels are the third
+    axis from last.
 
     The documentation's formula omits the division of alpha by the window, its own example has it.
     """
     half = layer.window_size // 2
-    squares = torch.nn.functional.pad(x.square().movedim(-3, -1), (half, half)).unfold(-1, layer.window_size, 1)
+    squares = torch.nn.functional.pad(x.square().movedim(-3, -1), (half, half)).unfold(
+        -1, layer.window_size, 1
+    )
     sums = squares.sum(-1).movedim(-1, -3)
     return x / torch.pow(layer.k + layer.alpha / layer.window_size * sums, layer.beta)
 
@@ -57,14 +65,18 @@ def lrn(layer: Any, x: Tensor) -> Tensor:
 @evaluates("SCALE")
 @in_float32
 def scale(layer: Any, x: Tensor) -> Tensor:
-    """(x * scale + shift)^power; missing coefficients are 1, 0 and 1, and each is one, per channel or per element."""
+    """(x * scale + shift)^power; missing coefficients are 1, 0 and 1, and each is one, per channel
+    or per element.
+    """
     channel = layer.channel_axis
     shape = {
         "UNIFORM": [],
         "CHANNEL": [x.shape[channel]] + [1] * (x.dim() - channel - 1),
         "ELEMENTWISE": list(x.shape[channel:]),
     }[layer.mode.name]
-    factor, shift, power = (weights_tensor(w, shape) for w in (layer.scale, layer.shift, layer.power))
+    factor, shift, power = (
+        weights_tensor(w, shape) for w in (layer.scale, layer.shift, layer.power)
+    )
     x = x if factor is None else x * factor.to(x.dtype)
     x = x if shift is None else x + shift.to(x.dtype)
     return x if power is None else torch.pow(x, power.to(x.dtype))

@@ -7,11 +7,15 @@ from typing import Any
 Pads = list[tuple[int, int]]
 
 
-def window_padding(layer: Any, lengths: list[int], window: list[int], stride: list[int]) -> tuple[Pads, Pads]:
-    """Padding before and after each spatial axis, and how far the last window reaches beyond that (rounding up).
+def window_padding(
+    layer: Any, lengths: list[int], window: list[int], stride: list[int]
+) -> tuple[Pads, Pads]:
+    """Padding before and after each spatial axis, and how far the last window reaches beyond that
+    (rounding up).
 
-    `window` is dilated. SAME modes: O = ceil(I / S), P = (O - 1) * S + window - I, split in half; the odd element goes
-    after (SAME_UPPER) or before (SAME_LOWER). Rounding up: O = ceil((I + before + after - window) / S) + 1.
+    `window` is dilated. SAME modes: O = ceil(I / S), P = (O - 1) * S + window - I, split in half;
+    the odd element goes after (SAME_UPPER) or before (SAME_LOWER). Rounding up: O = ceil((I +
+    before + after - window) / S) + 1.
     """
     mode = layer.padding_mode.name
     pads, beyond = [], []
@@ -37,10 +41,15 @@ def _halves(mode: str, total: int) -> tuple[int, int]:
 
 
 def trimming(layer: Any, window: list[int], stride: list[int]) -> Pads:
-    """What a deconvolution's full result loses before and after: the padding, or P = max(window - S, 0) for SAME."""
+    """What a deconvolution's full result loses before and after: the padding, or P = max(window -
+    S, 0) for SAME.
+    """
     mode = layer.padding_mode.name
     if not mode.startswith("SAME"):
-        return [_pads(layer, mode, i, 0, size, step) for i, (size, step) in enumerate(zip(window, stride, strict=True))]
+        return [
+            _pads(layer, mode, i, 0, size, step)
+            for i, (size, step) in enumerate(zip(window, stride, strict=True))
+        ]
     return [_halves(mode, max(size - step, 0)) for size, step in zip(window, stride, strict=True)]
 
 

@@ -12,14 +12,24 @@ from builder.reference.dtypes import in_float32
 from builder.reference.layers.padding import Pads, torch_pads, window_padding
 from builder.reference.registry import evaluates
 
-MAXIMUM: dict[int, Any] = {1: functional.max_pool1d, 2: functional.max_pool2d, 3: functional.max_pool3d}
-AVERAGE: dict[int, Any] = {1: functional.avg_pool1d, 2: functional.avg_pool2d, 3: functional.avg_pool3d}
+MAXIMUM: dict[int, Any] = {
+    1: functional.max_pool1d,
+    2: functional.max_pool2d,
+    3: functional.max_pool3d,
+}
+AVERAGE: dict[int, Any] = {
+    1: functional.avg_pool1d,
+    2: functional.avg_pool2d,
+    3: functional.avg_pool3d,
+}
 
 
 @evaluates("POOLING")
 @in_float32
 def pooling(layer: Any, x: Tensor) -> Tensor:
-    """x of N, C and spatial axes. The blend is (1 - blend_factor) * maximum + blend_factor * average."""
+    """x of N, C and spatial axes. The blend is (1 - blend_factor) * maximum + blend_factor *
+    average.
+    """
     window, stride = list(layer.window_size_nd), list(layer.stride_nd)
     pads, beyond = window_padding(layer, list(x.shape[2:]), window, stride)
     kind = layer.type.name
@@ -35,13 +45,19 @@ def pooling(layer: Any, x: Tensor) -> Tensor:
 def _maximum(x: Tensor, window: list[int], stride: list[int], pads: Pads, beyond: Pads) -> Tensor:
     """Padding never wins: it is the lowest value there is."""
     lowest = -torch.inf if x.is_floating_point() else torch.iinfo(x.dtype).min
-    padded = functional.pad(functional.pad(x, torch_pads(pads), value=lowest), torch_pads(beyond), value=lowest)
+    padded = functional.pad(
+        functional.pad(x, torch_pads(pads), value=lowest), torch_pads(beyond), value=lowest
+    )
     result: Tensor = MAXIMUM[len(window)](padded, window, stride)
     return result
 
 
-def _average(x: Tensor, window: list[int], stride: list[int], pads: Pads, beyond: Pads, excludes: bool) -> Tensor:
-    """Divided by the overlap of the window with the input, or with the padded input; never by what lies beyond that."""
+def _average(
+    x: Tensor, window: list[int], stride: list[int], pads: Pads, beyond: Pads, excludes: bool
+) -> Tensor:
+    """Divided by the overlap of the window with the input, or with the padded input; never by what
+    lies beyond that.
+    """
     inside = torch.ones(1, 1, *x.shape[2:])
     inside = functional.pad(inside, torch_pads(pads), value=0.0 if excludes else 1.0)
     total, count = (

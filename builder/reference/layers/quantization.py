@@ -16,13 +16,18 @@ RANGES = {"INT8": (-128, 127), "INT4": (-8, 7), "FP8": (-448, 448)}
 
 @evaluates("QUANTIZE")
 def quantize(layer: Any, x: Tensor, scale: Tensor, zero: Tensor | None = None) -> Tensor:
-    """x / scale, computed in float32, rounded to the nearest value of the output's dtype (ties to even), saturated."""
-    kind = layer.get_output(0).dtype.name if flavour.strongly_typed() else "INT8"  # 8.6 says FLOAT, and has no other
+    """x / scale, computed in float32, rounded to the nearest value of the output's dtype (ties to
+    even), saturated.
+    """
+    # 8.6 says FLOAT, and has no other
+    kind = layer.get_output(0).dtype.name if flavour.strongly_typed() else "INT8"
     low, high = RANGES[kind]
     scaled = x.float() / _spread(scale, x, layer.axis)
     shifted = scaled if kind == "FP8" else scaled.round()
     shifted = shifted if zero is None else shifted + _spread(zero, x, layer.axis)
-    return shifted.clamp(low, high).to(output_dtype(layer) if flavour.strongly_typed() else torch.int8)
+    return shifted.clamp(low, high).to(
+        output_dtype(layer) if flavour.strongly_typed() else torch.int8
+    )
 
 
 @evaluates("DEQUANTIZE")
@@ -33,7 +38,9 @@ def dequantize(layer: Any, x: Tensor, scale: Tensor, zero: Tensor | None = None)
 
 
 def _spread(coefficients: Tensor, x: Tensor, axis: int) -> Tensor:
-    """A coefficient for each element of x, in float32: one for all, one for each place of `axis`, or one a block."""
+    """A coefficient for each element of x, in float32: one for all, one for each place of `axis`,
+    or one a block.
+    """
     wide = coefficients.float()
     if wide.numel() == 1:
         return wide.reshape(())

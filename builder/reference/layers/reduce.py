@@ -22,7 +22,9 @@ def _product(x: Tensor, axes: Axes) -> Tensor:
 
 
 def _average(x: Tensor, axes: Axes) -> Tensor:
-    """Of integers, the quotient loses its fraction; of nothing it is NaN, 0 for integers, -128 for int8."""
+    """Of integers, the quotient loses its fraction; of nothing it is NaN, 0 for integers, -128 for
+    int8.
+    """
     if x.is_floating_point():
         return x.mean(axes, keepdim=True)
     total = x.sum(axes, keepdim=True)
@@ -37,7 +39,9 @@ def _extreme(
     def reduce(x: Tensor, axes: Axes) -> Tensor:
         if _volume(x, axes):
             return best(x, axes, keepdim=True)
-        return x.new_full([1 if axis in axes else n for axis, n in enumerate(x.shape)], of_nothing(x.dtype))
+        return x.new_full(
+            [1 if axis in axes else n for axis, n in enumerate(x.shape)], of_nothing(x.dtype)
+        )
 
     return reduce
 
@@ -70,7 +74,9 @@ REDUCTIONS: dict[str, Reduction] = {
 @evaluates("REDUCE")
 @in_float32
 def reduce(layer: Any, x: Tensor) -> Tensor:
-    """`op` over the axes of the mask, in x's dtype; MAX and MIN of nothing are the dtype's infinities or limits."""
+    """`op` over the axes of the mask, in x's dtype; MAX and MIN of nothing are the dtype's
+    infinities or limits.
+    """
     axes = axes_of(layer.axes)
     reduced = REDUCTIONS[layer.op.name](x, axes).to(x.dtype)
     if layer.keep_dims or layer.op.name == "NONE":

@@ -15,7 +15,9 @@ from builder.reference.registry import evaluates
 
 # (place in the output, input's length, output's length) -> place in the input
 COORDINATES: dict[str, Callable[[Tensor, int, int], Tensor]] = {
-    "ALIGN_CORNERS": lambda x, origin, resized: x * ((origin - 1) / (resized - 1) if resized > 1 else 0.0),
+    "ALIGN_CORNERS": lambda x, origin, resized: (
+        x * ((origin - 1) / (resized - 1) if resized > 1 else 0.0)
+    ),
     "ASYMMETRIC": lambda x, origin, resized: x * (origin / resized),
     "HALF_PIXEL": lambda x, origin, resized: (x + 0.5) * (origin / resized) - 0.5,
 }
@@ -30,10 +32,11 @@ ROUNDINGS: dict[str, Callable[[Tensor], Tensor]] = {
 @evaluates("RESIZE")
 @in_float32
 def resize(layer: Any, x: Tensor, shape: Tensor | None = None) -> Tensor:
-    """Each axis whose length changes is resampled in turn; the second input, else `shape`, else `scales` says how.
+    """Each axis whose length changes is resampled in turn; the second input, else `shape`, else
+    `scales` says how.
 
-    NEAREST takes one value, LINEAR two, CUBIC four, each weighted by its distance in float32; places outside repeat the
-    edge, or weigh nothing where `exclude_outside` is set.
+    NEAREST takes one value, LINEAR two, CUBIC four, each weighted by its distance in float32;
+    places outside repeat the edge, or weigh nothing where `exclude_outside` is set.
     """
     for axis, length in enumerate(_lengths(layer, x, shape)):
         if length == x.shape[axis]:
@@ -57,7 +60,9 @@ def _lengths(layer: Any, x: Tensor, shape: Tensor | None) -> list[int]:
 
 
 def _shape(layer: Any) -> list[int] | None:
-    """None where scales are set instead: 8.6 then gives Dims of -1 axes, which cannot even be counted."""
+    """None where scales are set instead: 8.6 then gives Dims of -1 axes, which cannot even be
+    counted.
+    """
     try:
         return None if layer.shape is None else list(layer.shape)
     except ValueError:
@@ -65,7 +70,9 @@ def _shape(layer: Any) -> list[int] | None:
 
 
 def _places(layer: Any, origin: int, resized: int) -> Tensor:
-    """Where each output element lies in the input, as float32; UPPER puts a single one at the first."""
+    """Where each output element lies in the input, as float32; UPPER puts a single one at the
+    first.
+    """
     if resized == 1 and layer.selector_for_single_pixel.name == "UPPER":
         return torch.zeros(1)
     x = torch.arange(resized, dtype=torch.float32)
@@ -105,6 +112,8 @@ GRID_OUTSIDE = {"FILL": "zeros", "CLAMP": "border", "REFLECT": "reflection"}
 @evaluates("GRID_SAMPLE")
 @in_float32
 def grid_sample(layer: Any, x: Tensor, grid: Tensor) -> Tensor:
-    """x (N, C, H, W) at places of grid (N, Ho, Wo, 2: x then y, from -1 to 1); FILL gives 0 outside. As ONNX."""
+    """x (N, C, H, W) at places of grid (N, Ho, Wo, 2: x then y, from -1 to 1); FILL gives 0
+    outside. As ONNX.
+    """
     mode, outside = GRID_MODES[layer.interpolation_mode.name], GRID_OUTSIDE[layer.sample_mode.name]
     return functional.grid_sample(x, grid, mode, outside, align_corners=layer.align_corners)

@@ -13,14 +13,19 @@ from builder.reference.registry import evaluates
 
 @evaluates("SCATTER")
 def scatter(layer: Any, data: Tensor, indices: Tensor, updates: Tensor) -> Tensor:
-    """`data` with `updates` written at `indices`: element by element along `axis`, or slices at coordinate tuples.
+    """`data` with `updates` written at `indices`: element by element along `axis`, or slices at
+    coordinate tuples.
 
     Which of several writes to one element stays is undefined.
     """
     static = tuple(layer.get_input(0).shape)
     if layer.mode.name == "ELEMENT":
-        return data.scatter(layer.axis, _inside(indices, data.shape[layer.axis], static[layer.axis]), updates)
-    places = tuple(_inside(indices[..., i], data.shape[i], static[i]) for i in range(indices.shape[-1]))
+        return data.scatter(
+            layer.axis, _inside(indices, data.shape[layer.axis], static[layer.axis]), updates
+        )
+    places = tuple(
+        _inside(indices[..., i], data.shape[i], static[i]) for i in range(indices.shape[-1])
+    )
     result = data.clone()
     result[places] = updates
     return result
@@ -29,13 +34,19 @@ def scatter(layer: Any, data: Tensor, indices: Tensor, updates: Tensor) -> Tenso
 def _inside(indices: Tensor, length: int, static: int) -> Tensor:
     index, outside = place(indices, length, static)
     if outside is not None:
-        raise ValueError(f"an index of {int(indices.min())}..{int(indices.max())} is out of bounds of {length}")
+        raise ValueError(
+            f"an index of {int(indices.min())}..{int(indices.max())} is out of bounds of {length}"
+        )
     return index
 
 
 @evaluates("ONE_HOT")
 def one_hot(layer: Any, indices: Tensor, values: Tensor, depth: Tensor) -> Tensor:
-    """values[1] where the new axis's coordinate is the index, else values[0] (also all along for an index beyond)."""
+    """values[1] where the new axis's coordinate is the index, else values[0] (also all along for an
+    index beyond).
+    """
     axis = layer.axis % (indices.dim() + 1)
-    classes = torch.arange(int(depth)).reshape([-1 if i == axis else 1 for i in range(indices.dim() + 1)])
+    classes = torch.arange(int(depth)).reshape(
+        [-1 if i == axis else 1 for i in range(indices.dim() + 1)]
+    )
     return torch.where(indices.unsqueeze(axis) == classes, values[1], values[0])

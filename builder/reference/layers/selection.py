@@ -13,7 +13,9 @@ from builder.reference.registry import evaluates
 
 @evaluates("NON_ZERO")
 def non_zero(layer: Any, x: Tensor) -> Tensor:
-    """Positions of x's elements that are not zero: one column each, a row for each axis, in row-major order."""
+    """Positions of x's elements that are not zero: one column each, a row for each axis, in
+    row-major order.
+    """
     return x.nonzero().T.to(output_dtype(layer))
 
 
@@ -36,9 +38,10 @@ def nms(
 ) -> tuple[Tensor, Tensor]:
     """Rows of (batch, class, box), by batch and then by falling score, and how many there are.
 
-    A box needs a score above the threshold and, with every box of its class selected before, an intersection over
-    union of at most the other threshold. Before selection each batch item keeps its `topk_box_limit` best candidates.
-    Among equal scores TensorRT leaves the order open; here the lower box, then the lower class comes first.
+    A box needs a score above the threshold and, with every box of its class selected before, an
+    intersection over union of at most the other threshold. Before selection each batch item keeps
+    its `topk_box_limit` best candidates. Among equal scores TensorRT leaves the order open; here
+    the lower box, then the lower class comes first.
     """
     limit = int(per_class)
     iou_limit = 0.0 if iou_threshold is None else float(iou_threshold)
@@ -67,7 +70,9 @@ def _candidates(scores: Tensor, threshold: float, limit: int) -> list[tuple[int,
     return [(int(i) // scores.shape[1], int(i) % scores.shape[1]) for i in order]
 
 
-def _select(order: list[tuple[int, int]], corners: Tensor, limit: int, iou_limit: float) -> list[tuple[int, int]]:
+def _select(
+    order: list[tuple[int, int]], corners: Tensor, limit: int, iou_limit: float
+) -> list[tuple[int, int]]:
     kept: list[tuple[int, int]] = []
     by_class: dict[int, list[Tensor]] = {}
     for box, label in order:
@@ -80,7 +85,9 @@ def _select(order: list[tuple[int, int]], corners: Tensor, limit: int, iou_limit
 
 
 def _iou(a: Tensor, b: Tensor) -> float:
-    width, height = (torch.minimum(a[2:], b[2:]) - torch.maximum(a[:2], b[:2])).clamp(min=0).tolist()
+    width, height = (
+        (torch.minimum(a[2:], b[2:]) - torch.maximum(a[:2], b[:2])).clamp(min=0).tolist()
+    )
     areas = [float((c[2] - c[0]) * (c[3] - c[1])) for c in (a, b)]
     union = sum(areas) - width * height
     return width * height / union if union > 0 else 0.0

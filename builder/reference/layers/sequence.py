@@ -14,7 +14,9 @@ from builder.reference.registry import evaluates
 
 @evaluates("REVERSE_SEQUENCE")
 def reverse_sequence(layer: Any, x: Tensor, lengths: Tensor) -> Tensor:
-    """Of each slice along `batch_axis`, the first lengths[i] elements along `sequence_axis` in reverse order."""
+    """Of each slice along `batch_axis`, the first lengths[i] elements along `sequence_axis` in
+    reverse order.
+    """
     along, across = layer.sequence_axis, layer.batch_axis
     place = torch.arange(x.shape[along]).reshape(1, -1)
     lengths = lengths.long().reshape(-1, 1)
@@ -26,13 +28,17 @@ def reverse_sequence(layer: Any, x: Tensor, lengths: Tensor) -> Tensor:
 
 @evaluates("CUMULATIVE")
 def cumulative(layer: Any, x: Tensor, axis: Tensor) -> Tensor:
-    """Sums of x up to each place of the axis: with or without the place itself, from the start or from the end."""
+    """Sums of x up to each place of the axis: with or without the place itself, from the start or
+    from the end.
+    """
     along = int(axis) % x.dim()
     wide = x.float() if x.dtype in REDUCED else x
     ordered = wide.flip(along) if layer.reverse else wide
     sums = ordered.cumsum(along, dtype=wide.dtype)
     if layer.exclusive:
-        sums = torch.cat([torch.zeros_like(sums.narrow(along, 0, min(1, sums.shape[along]))), sums], along)
+        sums = torch.cat(
+            [torch.zeros_like(sums.narrow(along, 0, min(1, sums.shape[along]))), sums], along
+        )
         sums = sums.narrow(along, 0, x.shape[along])
     return (sums.flip(along) if layer.reverse else sums).to(x.dtype)
 

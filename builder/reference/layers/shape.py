@@ -12,7 +12,9 @@ from builder.reference.registry import evaluates
 
 @evaluates("SHUFFLE")
 def shuffle(layer: Any, x: Tensor, dims: Tensor | None = None) -> Tensor:
-    """A transpose, a reshape, a transpose, in this order; the second input replaces `reshape_dims`."""
+    """A transpose, a reshape, a transpose, in this order; the second input replaces
+    `reshape_dims`.
+    """
     x = x.permute(tuple(layer.first_transpose)[: x.dim()])
     wanted = dims.tolist() if dims is not None else reshape_dims(layer)
     if wanted is not None:
@@ -21,7 +23,9 @@ def shuffle(layer: Any, x: Tensor, dims: Tensor | None = None) -> Tensor:
 
 
 def reshape_dims(layer: Any) -> list[int] | None:
-    """The static dims; None where there is no reshape (8.6 raises instead, its rank is then negative)."""
+    """The static dims; None where there is no reshape (8.6 raises instead, its rank is then
+    negative).
+    """
     try:
         dims = layer.reshape_dims
         return None if dims is None else list(dims)
@@ -30,7 +34,9 @@ def reshape_dims(layer: Any) -> list[int] | None:
 
 
 def resolve_dims(x: Tensor, wanted: list[int], zero_is_placeholder: bool) -> list[int]:
-    """`wanted` without placeholders: 0 copies x's length at the same place (unless it means 0), -1 takes the rest."""
+    """`wanted` without placeholders: 0 copies x's length at the same place (unless it means 0), -1
+    takes the rest.
+    """
     dims = [x.shape[i] if n == 0 and zero_is_placeholder else n for i, n in enumerate(wanted)]
     if -1 in dims:
         known = 1

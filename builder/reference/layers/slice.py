@@ -1,4 +1,6 @@
-"""ISliceLayer: output[y] = input[y * stride + start] for each axis, by SampleMode where that is out of bounds."""
+"""ISliceLayer: output[y] = input[y * stride + start] for each axis, by SampleMode where that is out
+of bounds.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ def slice_(
     fill: Tensor | None = None,
     axes: Tensor | None = None,
 ) -> Tensor:
-    """Each of start, size, stride and axes comes from its input where that is set, else from the attribute."""
+    """Each of start, size, stride and axes comes from its input where that is set, else from the
+    attribute.
+    """
     # an attribute is read only where no input replaces it: TensorRT complains of the others
     starts, sizes, strides = (
         [int(n) for n in (getattr(layer, attribute) if tensor is None else tensor)]
@@ -36,7 +40,11 @@ def slice_(
         index = torch.arange(count) * step + first
         outside = (index < 0) | (index >= x.shape[axis])
         empty = _mark(empty, outside, axis, x.dim())
-        x = x.index_select(axis, _WRAPPERS[mode](index, x.shape[axis])) if x.shape[axis] else _lengthen(x, axis, count)
+        x = (
+            x.index_select(axis, _WRAPPERS[mode](index, x.shape[axis]))
+            if x.shape[axis]
+            else _lengthen(x, axis, count)
+        )
     return x if empty is None or mode != "FILL" else _filled(x, empty, fill)
 
 
@@ -53,11 +61,16 @@ def _cut(x: Tensor, axis: int, first: int, count: int, step: int) -> Tensor:
 
 
 def _strict(index: Tensor, length: int) -> Tensor:
-    raise ValueError(f"coordinates {int(index.min())}..{int(index.max())} are out of bounds of an axis of {length}")
+    raise ValueError(
+        f"coordinates {int(index.min())}..{int(index.max())} are out of bounds of an axis of"
+        f" {length}"
+    )
 
 
 def _reflect(index: Tensor, length: int) -> Tensor:
-    """c = |x| mod (2d - 2); 2d - 2 - c where c is at least d. An axis of one element has only that."""
+    """c = |x| mod (2d - 2); 2d - 2 - c where c is at least d. An axis of one element has only
+    that.
+    """
     if length == 1:
         return torch.zeros_like(index)
     period = 2 * length - 2
@@ -82,7 +95,9 @@ def _mark(empty: Tensor | None, outside: Tensor, axis: int, rank: int) -> Tensor
 
 
 def _lengthen(x: Tensor, axis: int, count: int) -> Tensor:
-    """An empty axis made `count` long: FILL overwrites all of it, WRAP and the others have nothing to take."""
+    """An empty axis made `count` long: FILL overwrites all of it, WRAP and the others have nothing
+    to take.
+    """
     return x.new_zeros([count if i == axis else n for i, n in enumerate(x.shape)])
 
 

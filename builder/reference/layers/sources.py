@@ -36,17 +36,27 @@ def identity(layer: Any, x: Tensor) -> Tensor:
 
 
 @evaluates("FILL")
-def fill(layer: Any, shape: Tensor | None = None, alpha: Tensor | None = None, beta: Tensor | None = None) -> Tensor:
+def fill(
+    layer: Any, shape: Tensor | None = None, alpha: Tensor | None = None, beta: Tensor | None = None
+) -> Tensor:
     """LINSPACE: start (alpha) plus, for each axis, its coordinate times that axis's delta (beta).
 
-    Inputs replace the attributes `shape`, `alpha` and `beta`. Random fills have no value to be compared with.
+    Inputs replace the attributes `shape`, `alpha` and `beta`. Random fills have no value to be
+    compared with.
     """
     if layer.operation.name != "LINSPACE":
-        raise ValueError(f"a fill of {layer.operation.name} is random: there is no reference for it")
+        raise ValueError(
+            f"a fill of {layer.operation.name} is random: there is no reference for it"
+        )
     lengths = [int(n) for n in (layer.shape if shape is None else shape)]
     dtype = output_dtype(layer)
     deltas = (torch.tensor([layer.beta]) if beta is None else beta.reshape(-1)).to(dtype)
-    value = torch.as_tensor(layer.alpha if alpha is None else alpha).to(dtype).reshape(()).expand(lengths)
+    value = (
+        torch.as_tensor(layer.alpha if alpha is None else alpha)
+        .to(dtype)
+        .reshape(())
+        .expand(lengths)
+    )
     for axis, (length, delta) in enumerate(zip(lengths, deltas, strict=True)):
         steps = torch.arange(length, dtype=dtype) * delta
         value = value + steps.reshape([-1 if i == axis else 1 for i in range(len(lengths))])

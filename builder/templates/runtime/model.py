@@ -1,14 +1,16 @@
-"""Serves one model of a trt-build repository in Triton's Python backend: its TensorRT plan on a GPU, else torch on the
-CPU; or, where it is cut into segments, all of them in this one process.
+"""Serves one model of a trt-build repository in Triton's Python backend: its TensorRT plan on a
+GPU, else torch on the CPU; or, where it is cut into segments, all of them in this one process.
 
-Everything about the model is read from the files beside this one (plan.json, model.plan, lowered.pt, segment_<n>.plan,
-segment_<n>.pt) and from the config that Triton hands over; nothing is baked in, and trt-build itself need not be
-installed. The code is this file, which speaks with Triton, and the folder trt_build_runtime beside it.
+Everything about the model is read from the files beside this one (plan.json, model.plan,
+lowered.pt, segment_<n>.plan, segment_<n>.pt) and from the config that Triton hands over; nothing is
+baked in, and trt-build itself need not be installed. The code is this file, which speaks with
+Triton, and the folder trt_build_runtime beside it.
 
-Every response carries the parameters `trt_build.answered_by` ("plan", "torch", "plan+torch"), `trt_build.device`,
-`trt_build.why`, and for segments `trt_build.segments` (which answered each), where the server has response parameters
-(25.02 and later). On any server a request with the parameter `trt_build.describe` is answered by an error whose text
-ends in the same facts as JSON; that is all an older Python backend can say beside the outputs.
+Every response carries the parameters `trt_build.answered_by` ("plan", "torch", "plan+torch"),
+`trt_build.device`, `trt_build.why`, and for segments `trt_build.segments` (which answered each),
+where the server has response parameters (25.02 and later). On any server a request with the
+parameter `trt_build.describe` is answered by an error whose text ends in the same facts as JSON;
+that is all an older Python backend can say beside the outputs.
 """
 
 # ruff: noqa: B905 (images up to 23.04 have Python 3.8, whose zip knows no strict)
@@ -25,7 +27,8 @@ from typing import Any
 import torch
 import triton_python_backend_utils as pb_utils
 
-sys.path.insert(0, str(Path(__file__).resolve().parent))  # Triton appends it, behind what is installed
+# Triton appends it, behind what is installed
+sys.path.insert(0, str(Path(__file__).resolve().parent))
 try:
     from trt_build_runtime import options
     from trt_build_runtime.answering import answerer
@@ -111,15 +114,17 @@ class TritonPythonModel:
         self.answerer = None
 
     def _take_stream(self) -> None:
-        """Make the answerer's stream this thread's own: once, as Triton always calls from one thread."""
+        """Make the answerer's stream this thread's own: once, as Triton always calls from one
+        thread.
+        """
         if self.thread != threading.get_ident():
             self.thread = threading.get_ident()
             if self.answerer.stream is not None:
                 torch.cuda.set_stream(self.answerer.stream)
 
     def _run_group(self, group: list[tuple[int, list[torch.Tensor]]]) -> list[tuple[int, Any]]:
-        """(index, tensors or the exception) of each; if a batch fails, each request is tried alone, so that only the
-        bad one fails.
+        """(index, tensors or the exception) of each; if a batch fails, each request is tried alone,
+        so that only the bad one fails.
         """
         try:
             return self._run_together(group)
@@ -138,7 +143,8 @@ class TritonPythonModel:
         for declared, output in zip(self.tensors["outputs"], outputs):
             if output.dim() == 0 or output.shape[0] != sum(sizes):
                 raise RuntimeError(
-                    f"output {declared['name']!r} has shape {list(output.shape)} for a batch of {sum(sizes)}"
+                    f"output {declared['name']!r} has shape {list(output.shape)} for a batch of"
+                    f" {sum(sizes)}"
                 )
         rows = zip(*(output.split(sizes) for output in outputs))
         return [(index, list(row)) for (index, _), row in zip(group, rows)]
@@ -158,7 +164,9 @@ class TritonPythonModel:
     def _inputs(self, request: Any) -> list[torch.Tensor]:
         kept = self.memory.of(request)
         inputs = self.tensors["inputs"]
-        tensors = [self._input(request, t) if t["name"] not in kept else kept[t["name"]] for t in inputs]
+        tensors = [
+            self._input(request, t) if t["name"] not in kept else kept[t["name"]] for t in inputs
+        ]
         self.devices = [tensor.device for tensor in tensors]
         return tensors
 
@@ -186,8 +194,9 @@ class TritonPythonModel:
         return self._response(tensors)
 
     def _response(self, tensors: list[Any]) -> Any:
-        """With parameters where the server's Python backend has them (25.02 and later). That it has none is asked
-        once: pybind11 refuses an argument slowly."""
+        """With parameters where the server's Python backend has them (25.02 and later). That it has
+        none is asked once: pybind11 refuses an argument slowly.
+        """
         if self.says_parameters:
             try:
                 return pb_utils.InferenceResponse(output_tensors=tensors, parameters=self._facts())
@@ -200,7 +209,9 @@ class TritonPythonModel:
         text = f"model {self.name!r}: {error}"
         if code == "INTERNAL":
             pb_utils.Logger.log_error(f"trt-build: {text}")
-        return pb_utils.InferenceResponse(error=pb_utils.TritonError(text, getattr(pb_utils.TritonError, code)))
+        return pb_utils.InferenceResponse(
+            error=pb_utils.TritonError(text, getattr(pb_utils.TritonError, code))
+        )
 
 
 def load_library(path: Path) -> None:

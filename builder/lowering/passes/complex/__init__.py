@@ -1,4 +1,6 @@
-"""Complex numbers as pairs of real ones: TensorRT has none, and rotary embeddings and spectra are written in them."""
+"""Complex numbers as pairs of real ones: TensorRT has none, and rotary embeddings and spectra are
+written in them.
+"""
 
 from __future__ import annotations
 
@@ -18,10 +20,11 @@ _REAL_RESULTS = frozenset((*_ENDS, *(f"aten::{name}" for name in ("size", "dim",
 
 @lowering_pass("split-complex", touches=(*_STARTS, *_ENDS, "aten::is_complex"))
 def split_complex(graph: Any, context: Context) -> None:
-    """What the graph computes with complex numbers, made of real ones or constants, is computed with two real tensors.
+    """What the graph computes with complex numbers, made of real ones or constants, is computed
+    with two real tensors.
 
-    What no rule splits stays complex with all that follows of it: Fourier transforms, which torch runs, and what a
-    loop carries or a branch chooses.
+    What no rule splits stays complex with all that follows of it: Fourier transforms, which torch
+    runs, and what a loop carries or a branch chooses.
     """
     if ir.nodes_of(graph, *context.present("aten::is_complex")) or makes_complex(graph):
         _Splitter(graph).block(graph)
@@ -33,12 +36,16 @@ def makes_complex(graph: Any) -> bool:
 
 
 def _is_start(node: Any) -> bool:
-    return node.kind() in _STARTS or (node.kind() == "prim::Constant" and _is_complex(node.output()))
+    return node.kind() in _STARTS or (
+        node.kind() == "prim::Constant" and _is_complex(node.output())
+    )
 
 
 def _is_complex(constant: Any) -> bool:
     """Whether a constant is a complex number, or a tensor of them."""
-    known = ir.constant(constant) if constant.type().kind() in ("TensorType", "ComplexType") else None
+    known = (
+        ir.constant(constant) if constant.type().kind() in ("TensorType", "ComplexType") else None
+    )
     return isinstance(known, complex) or (isinstance(known, torch.Tensor) and known.is_complex())
 
 
@@ -47,7 +54,9 @@ class _Splitter:
         self.graph = graph
         self.pairs: dict[int, Pair] = {}
         self.whole: set[int] = set()
-        """What is complex, or may be, and has no parts; and what else was made of it (its dtype, say)."""
+        """What is complex, or may be, and has no parts; and what else was made of it (its dtype,
+        say).
+        """
 
     def block(self, block: Any) -> None:
         for node in list(block.nodes()):
@@ -57,7 +66,9 @@ class _Splitter:
                 self._node(node)
 
     def _nested(self, node: Any, blocks: list[Any]) -> None:
-        """What leaves a block has one type in every branch and round, so none that is complex there is split."""
+        """What leaves a block has one type in every branch and round, so none that is complex there
+        is split.
+        """
         for inner in blocks:
             if node.kind() == "prim::Loop" and self._makes_complex(node, inner):
                 self.whole |= {value.unique() for value in inner.inputs()}
@@ -68,7 +79,8 @@ class _Splitter:
 
     def _makes_complex(self, loop: Any, body: Any) -> bool:
         return any(map(self._complex, loop.inputs())) or any(
-            _is_start(node) or _is_opaque(node) or any(map(self._complex, node.inputs())) for node in ir.walk(body)
+            _is_start(node) or _is_opaque(node) or any(map(self._complex, node.inputs()))
+            for node in ir.walk(body)
         )
 
     def _complex(self, value: Any) -> bool:
@@ -78,15 +90,23 @@ class _Splitter:
         reads = any(map(self._complex, node.inputs()))
         if node.kind() == "aten::is_complex" and not reads:
             return ir.replace(node, [ir.insert_constant(self.graph, False, node)])
-        if node.kind() == "prim::Constant" or not (reads or node.kind() in _STARTS or _is_opaque(node)):
+        if node.kind() == "prim::Constant" or not (
+            reads or node.kind() in _STARTS or _is_opaque(node)
+        ):
             return
-        made = None if self._stays(node) else RULES[node.kind()](Emit(self.graph, node), node, *self._arguments(node))
+        made = (
+            None
+            if self._stays(node)
+            else RULES[node.kind()](Emit(self.graph, node), node, *self._arguments(node))
+        )
         if made is None and node.kind() not in _REAL_RESULTS:
             self.whole |= {value.unique() for value in node.outputs()}
         elif isinstance(made, Pair):
             self.pairs[node.output().unique()] = made
         elif isinstance(made, list):
-            self.pairs |= {value.unique(): pair for value, pair in zip(node.outputs(), made, strict=True)}
+            self.pairs |= {
+                value.unique(): pair for value, pair in zip(node.outputs(), made, strict=True)
+            }
         elif made is not None:
             ir.replace(node, [made])
 
@@ -104,7 +124,9 @@ class _Splitter:
 
 
 def _constants(graph: Any, value: Any) -> Pair:
-    """The parts of a constant. One without axes is a number, as a trace writes it: it leaves the other's dtype."""
+    """The parts of a constant. One without axes is a number, as a trace writes it: it leaves the
+    other's dtype.
+    """
     known = ir.constant(value)
     if isinstance(known, torch.Tensor) and known.dim() == 0:
         known = known.item()
@@ -131,12 +153,40 @@ def _asked_dtype(node: Any) -> int | None:
 
 
 _OPAQUE = frozenset(f"aten::{n}" for n in ("linalg_eig", "linalg_eigvals", "_linalg_eig", "sgn"))
-_REAL = frozenset(f"aten::fft_{n}" for n in "irfft irfft2 irfftn hfft hfft2 hfftn fftfreq rfftfreq".split())
+_REAL = frozenset(
+    f"aten::fft_{n}" for n in "irfft irfft2 irfftn hfft hfft2 hfftn fftfreq rfftfreq".split()
+)
 _TYPED = frozenset(
     f"aten::{n}"
     for n in (
-        "to", "tensor", "as_tensor", "scalar_tensor", "zeros", "ones", "full", "empty", "rand", "randn", "arange",
-        "linspace", "logspace", "eye", "zeros_like", "ones_like", "full_like", "empty_like", "sum", "mean", "prod",
-        "cumsum", "cumprod", "new_zeros", "new_ones", "new_full", "new_empty", "_to_copy", "view",
+        "to",
+        "tensor",
+        "as_tensor",
+        "scalar_tensor",
+        "zeros",
+        "ones",
+        "full",
+        "empty",
+        "rand",
+        "randn",
+        "arange",
+        "linspace",
+        "logspace",
+        "eye",
+        "zeros_like",
+        "ones_like",
+        "full_like",
+        "empty_like",
+        "sum",
+        "mean",
+        "prod",
+        "cumsum",
+        "cumprod",
+        "new_zeros",
+        "new_ones",
+        "new_full",
+        "new_empty",
+        "_to_copy",
+        "view",
     )
-)  # fmt: skip
+)

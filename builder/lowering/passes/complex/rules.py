@@ -1,7 +1,7 @@
 """What each operator makes of pairs: data for the pass that splits complex numbers.
 
-A rule takes (emit, node, the node's arguments, complex ones as pairs), and gives a pair, a list of pairs for several
-outputs, a value for a real result, or None where it does not hold.
+A rule takes (emit, node, the node's arguments, complex ones as pairs), and gives a pair, a list of
+pairs for several outputs, a value for a real result, or None where it does not hold.
 """
 
 from __future__ import annotations
@@ -17,13 +17,16 @@ from builder.lowering.facts import NUMBERS
 from builder.lowering.passes.functionalise.views import Emit
 
 PART_DTYPES = {
-    NUMBERS[whole]: NUMBERS[whole.to_real()] for whole in (torch.complex32, torch.complex64, torch.complex128)
+    NUMBERS[whole]: NUMBERS[whole.to_real()]
+    for whole in (torch.complex32, torch.complex64, torch.complex128)
 }
 """How a graph writes the complex dtypes, and those of their parts."""
 
 
 class Pair(NamedTuple):
-    """The real and the imaginary part: two tensors of one shape, two lists of such tensors or two numbers."""
+    """The real and the imaginary part: two tensors of one shape, two lists of such tensors or two
+    numbers.
+    """
 
     re: Any
     im: Any
@@ -84,7 +87,9 @@ def _list(emit: Emit, node: Any, *items: Any) -> Pair | None:
 
 def _unpacked(emit: Emit, node: Any, items: Pair) -> list[Pair]:
     types = [ir.TENSOR] * node.outputsSize()
-    parts = [ir.insert(emit.graph, node.kind(), [part], emit.at, types, emit.origin) for part in items]
+    parts = [
+        ir.insert(emit.graph, node.kind(), [part], emit.at, types, emit.origin) for part in items
+    ]
     return [Pair(*both) for both in zip(*map(ir.outputs, parts), strict=True)]
 
 
@@ -145,7 +150,9 @@ def _times(emit: Emit, a: Any, b: Any) -> Any:
 
 def _squared(emit: Emit, node: Any, a: Any, exponent: Any = None) -> Pair | None:
     """square, and pow by two."""
-    if not isinstance(a, Pair) or (exponent is not None and (isinstance(exponent, Pair) or ir.constant(exponent) != 2)):
+    if not isinstance(a, Pair) or (
+        exponent is not None and (isinstance(exponent, Pair) or ir.constant(exponent) != 2)
+    ):
         return None
     re = emit.op("aten::sub", _times(emit, a.re, a.re), _times(emit, a.im, a.im), 1)
     return Pair(re, emit.op("aten::mul", _times(emit, a.re, a.im), 2))
@@ -173,9 +180,14 @@ def _of_last_axis(emit: Emit, node: Any, x: Any) -> Pair:
 
 
 def _spectrum(emit: Emit, node: Any, *arguments: Any) -> Pair | None:
-    """stft: with return_complex=False its parts are a last axis, which conversion knows (torch calls that deprecated,
-    for eager code; it has no other operator of real results)."""
-    if len(arguments) != _STFT or ir.constant(arguments[-2]) is not True or isinstance(arguments[0], Pair):
+    """stft: with return_complex=False its parts are a last axis, which conversion knows (torch
+    calls that deprecated, for eager code; it has no other operator of real results).
+    """
+    if (
+        len(arguments) != _STFT
+        or ir.constant(arguments[-2]) is not True
+        or isinstance(arguments[0], Pair)
+    ):
         return None
     x, *settings, _, aligned = arguments
     return _of_last_axis(emit, node, emit.op(node.kind(), x, *settings, False, aligned))
@@ -185,8 +197,16 @@ _STFT = 9  # arguments of the overload that does not pad, which torch.stft calls
 
 
 def _of_parts(emit: Emit, node: Any, re: Any, im: Any) -> Pair:
-    parts = emit.op("aten::broadcast_tensors", emit.list([re, im], ir.TENSOR), type=torch._C.ListType(ir.TENSOR))
-    return Pair(*ir.outputs(ir.insert(emit.graph, "prim::ListUnpack", [parts], emit.at, [ir.TENSOR] * 2, emit.origin)))
+    parts = emit.op(
+        "aten::broadcast_tensors", emit.list([re, im], ir.TENSOR), type=torch._C.ListType(ir.TENSOR)
+    )
+    return Pair(
+        *ir.outputs(
+            ir.insert(
+                emit.graph, "prim::ListUnpack", [parts], emit.at, [ir.TENSOR] * 2, emit.origin
+            )
+        )
+    )
 
 
 def _on_last_axis(emit: Emit, node: Any, a: Pair) -> Any:
@@ -194,20 +214,29 @@ def _on_last_axis(emit: Emit, node: Any, a: Pair) -> Any:
 
 
 def _cast(emit: Emit, node: Any, x: Any, dtype: Any, *rest: Any) -> Any:
-    """To a complex dtype: both parts to half of it; of a complex tensor to a real one: the real part."""
+    """To a complex dtype: both parts to half of it; of a complex tensor to a real one: the real
+    part.
+    """
     if isinstance(dtype, Pair):
-        return Pair(*(emit.op("aten::to", part, of, *rest) for part, of in zip(_lifted(emit, x), dtype, strict=True)))
+        return Pair(
+            *(
+                emit.op("aten::to", part, of, *rest)
+                for part, of in zip(_lifted(emit, x), dtype, strict=True)
+            )
+        )
     number = ir.constant(dtype)
     if number in PART_DTYPES:
-        return Pair(*(emit.op("aten::to", part, PART_DTYPES[number], *rest) for part in _lifted(emit, x)))
+        return Pair(
+            *(emit.op("aten::to", part, PART_DTYPES[number], *rest) for part in _lifted(emit, x))
+        )
     return emit.op("aten::to", x.re, dtype, *rest) if number is not None else None
 
 
 Rule = Callable[..., Any]
 _MOVES = (
-    "reshape flatten unflatten unsqueeze squeeze transpose permute t mT movedim expand expand_as broadcast_to "
-    "slice select narrow index index_select gather diagonal tril triu roll flip rot90 repeat "
-    "chunk split split_with_sizes tensor_split unbind __getitem__ cat stack neg"
+    "reshape flatten unflatten unsqueeze squeeze transpose permute t mT movedim expand expand_as"
+    " broadcast_to slice select narrow index index_select gather diagonal tril triu roll flip rot90"
+    " repeat chunk split split_with_sizes tensor_split unbind __getitem__ cat stack neg"
 )
 RULES: dict[str, Rule] = {
     **{f"aten::{name}": _each for name in _MOVES.split()},

@@ -14,11 +14,11 @@ from builder.lowering.passes.functionalise.walk import Walk
 def functionalise(graph: Any, context: Context) -> None:
     """Replace every in-place write by a new value, and let later readers of that memory read it.
 
-    Slice assignment, `copy_`, `fill_`, `zero_`, `index_put_`, `masked_fill_`, `scatter_`, every operator with a
-    functional twin (which keeps the dtype of the tensor that was written), and the changes of lists and
-    dictionaries. A write to a view is a write to what it views, and to its other views; a write in a branch or a
-    loop becomes an output of it. Where it cannot be known who shares the memory and somebody reads it later, a
-    LoweringError names the source line.
+    Slice assignment, `copy_`, `fill_`, `zero_`, `index_put_`, `masked_fill_`, `scatter_`, every
+    operator with a functional twin (which keeps the dtype of the tensor that was written), and the
+    changes of lists and dictionaries. A write to a view is a write to what it views, and to its
+    other views; a write in a branch or a loop becomes an output of it. Where it cannot be known who
+    shares the memory and somebody reads it later, a LoweringError names the source line.
     """
     if any(writes(node) for node in ir.walk(graph)):
         Walk(graph, context.unroll_limit).run()

@@ -1,8 +1,8 @@
 """Who shares memory with whom: the state that functionalisation carries along a block.
 
-Every value is an Alias. Aliases of one Storage are known to share memory, through a chain of views from the root.
-Storages that only may share memory (a reshape that perhaps copied) are linked: writing one taints the others, and a
-tainted value must not be read again.
+Every value is an Alias. Aliases of one Storage are known to share memory, through a chain of views
+from the root. Storages that only may share memory (a reshape that perhaps copied) are linked:
+writing one taints the others, and a tainted value must not be read again.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ Items = list[Any] | dict[Any, Any]
 
 @dataclass(eq=False, slots=True)
 class Storage:
-    """Memory that a family of views shares; `version` changes with every write, `taint` is a node that may have
-    written it.
+    """Memory that a family of views shares; `version` changes with every write, `taint` is a node
+    that may have written it.
     """
 
     version: int = 0
@@ -39,10 +39,10 @@ class Storage:
 class Alias:
     """A tensor or a container as it is now: `current` holds it as of `version` of its storage.
 
-    `view` is the node that made it from `parent`; `element` the position when `parent` is a list of views. `items`
-    are the elements of a container that are known, as values of the original graph; `held` those that `current` was
-    built from. `born` orders aliases by age; `siblings` are the other elements of the same list of views, which lie
-    beside this one and never under it.
+    `view` is the node that made it from `parent`; `element` the position when `parent` is a list of
+    views. `items` are the elements of a container that are known, as values of the original graph;
+    `held` those that `current` was built from. `born` orders aliases by age; `siblings` are the
+    other elements of the same list of views, which lie beside this one and never under it.
     """
 
     current: Any
@@ -61,7 +61,9 @@ State = tuple[Any, int, Items | None, tuple[int, ...]]
 
 
 class Journal:
-    """Changes of aliases in order, so that those made inside a block can be taken back when the block ends."""
+    """Changes of aliases in order, so that those made inside a block can be taken back when the
+    block ends.
+    """
 
     def __init__(self) -> None:
         self._entries: list[tuple[Alias, State, Storage, int]] = []
@@ -87,8 +89,8 @@ class Journal:
         return list(dict.fromkeys(entry[0] for entry in self._entries[mark:]))
 
     def undo(self, mark: int) -> None:
-        """Put everything back as it was at `mark`; taints stay, for memory that one branch wrote is not known
-        afterwards.
+        """Put everything back as it was at `mark`; taints stay, for memory that one branch wrote is
+        not known afterwards.
         """
         while len(self._entries) > mark:
             alias, state, storage, version = self._entries.pop()

@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 
 @dataclass
 class Final:
-    """What an alias is at the end of a branch: its value, and for a container the elements and their values."""
+    """What an alias is at the end of a branch: its value, and for a container the elements and
+    their values.
+    """
 
     value: Any
     items: Items | None = None
@@ -31,7 +33,13 @@ def branch(walk: Walk, node: Any) -> None:
         mark = memory.journal.mark()
         returned = walk.block(block, block.returnNode())
         ends.append([memory.alias(value) if holds(value) else None for value in returned])
-        finals.append({alias: _final(memory, alias) for alias in memory.journal.changed(mark) if _outlives(alias, age)})
+        finals.append(
+            {
+                alias: _final(memory, alias)
+                for alias in memory.journal.changed(mark)
+                if _outlives(alias, age)
+            }
+        )
         memory.journal.undo(mark)
     memory.at = node
     for alias in dict.fromkeys([*finals[0], *finals[1]]):
@@ -41,8 +49,8 @@ def branch(walk: Walk, node: Any) -> None:
 
 
 def _outlives(alias: Alias, age: int) -> bool:
-    """Views are made again from their root, so only roots and containers are joined, of those that were there
-    before the if.
+    """Views are made again from their root, so only roots and containers are joined, of those that
+    were there before the if.
     """
     return alias.born < age and (alias.items is not None or alias.parent is None)
 
@@ -73,9 +81,13 @@ def _join(memory: Memory, node: Any, alias: Alias, finals: list[Final]) -> None:
 
 
 def _join_items(memory: Memory, node: Any, alias: Alias, one: Final, other: Final) -> None:
-    """The same number of elements in both branches: those that differ become outputs of the if, one by one."""
+    """The same number of elements in both branches: those that differ become outputs of the if, one
+    by one.
+    """
     joined = []
-    pairs = zip(_values(one.items or []), _values(other.items or []), one.values, other.values, strict=True)
+    pairs = zip(
+        _values(one.items or []), _values(other.items or []), one.values, other.values, strict=True
+    )
     for first, second, left, right in pairs:
         if first == second:
             joined.append(first)

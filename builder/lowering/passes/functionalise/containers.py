@@ -1,5 +1,5 @@
-"""Lists, tuples and dictionaries whose elements are known: their operators are done here and now, on Python
-containers.
+"""Lists, tuples and dictionaries whose elements are known: their operators are done here and now,
+on Python containers.
 """
 
 from __future__ import annotations
@@ -16,7 +16,9 @@ Handler = Callable[[Memory, Any, Alias], bool]
 
 
 def construct(memory: Memory, node: Any, values: list[Any]) -> None:
-    """Remember the elements of a container that is built here; a dictionary's keys must be constants for that."""
+    """Remember the elements of a container that is built here; a dictionary's keys must be
+    constants for that.
+    """
     if node.kind() != "prim::DictConstruct":
         memory.container(node.output(), values)
     elif all(ir.is_constant(key) for key in values[::2]):
@@ -28,7 +30,9 @@ def _get(memory: Memory, node: Any, box: Alias) -> bool:
     """`list[i]`, `tuple[i]`, `dict[key]`."""
     key = ir.constant(node.inputsAt(1))
     items = box.items or []
-    if key is None or (key not in items if isinstance(items, dict) else not -len(items) <= key < len(items)):
+    if key is None or (
+        key not in items if isinstance(items, dict) else not -len(items) <= key < len(items)
+    ):
         return False
     memory.same(node.output(), memory.alias(items[key]))
     return True
@@ -55,8 +59,14 @@ def _copy(memory: Memory, node: Any, box: Alias) -> bool:
 
 def _new_dict(memory: Memory, node: Any, items: dict[Any, Any]) -> bool:
     """A new dictionary in the place of the node's output."""
-    pairs = [value for key, item in items.items() for value in (memory.emit.constant(key), memory.read(item))]
-    fresh = ir.insert(memory.graph, "prim::DictConstruct", pairs, memory.at, [node.output().type()]).output()
+    pairs = [
+        value
+        for key, item in items.items()
+        for value in (memory.emit.constant(key), memory.read(item))
+    ]
+    fresh = ir.insert(
+        memory.graph, "prim::DictConstruct", pairs, memory.at, [node.output().type()]
+    ).output()
     memory.same(node.output(), memory.container(fresh, items))
     return True
 
@@ -64,7 +74,9 @@ def _new_dict(memory: Memory, node: Any, items: dict[Any, Any]) -> bool:
 def _new(memory: Memory, node: Any, items: list[Any]) -> bool:
     """A new list in the place of the node's output."""
     values = [memory.read(item) for item in items]
-    fresh = ir.insert(memory.graph, "prim::ListConstruct", values, memory.at, [node.output().type()]).output()
+    fresh = ir.insert(
+        memory.graph, "prim::ListConstruct", values, memory.at, [node.output().type()]
+    ).output()
     memory.same(node.output(), memory.container(fresh, items))
     return True
 
@@ -110,7 +122,9 @@ def _get_or(memory: Memory, node: Any, box: Alias) -> bool:
 
 
 def _keys(memory: Memory, node: Any, box: Alias) -> bool:
-    return isinstance(box.items, dict) and _new(memory, node, [memory.emit.constant(key) for key in box.items])
+    return isinstance(box.items, dict) and _new(
+        memory, node, [memory.emit.constant(key) for key in box.items]
+    )
 
 
 def _pairs(memory: Memory, node: Any, box: Alias) -> bool:
@@ -155,10 +169,14 @@ READERS: dict[str, Handler] = {
 
 
 def write(memory: Memory, node: Any) -> None:
-    """Do what a node does to a container; an InPlaceError where that depends on what is not known."""
+    """Do what a node does to a container; an InPlaceError where that depends on what is not
+    known.
+    """
     box = memory.alias(node.inputsAt(0))
     if box.storage.constant:
-        raise cannot(node, "changes a list of the model, which would stay changed for the next request")
+        raise cannot(
+            node, "changes a list of the model, which would stay changed for the next request"
+        )
     if box.items is None:
         return _write_unknown(memory, node, box)
     arguments = ir.inputs(node)[1:]
@@ -223,7 +241,8 @@ def _write_unknown(memory: Memory, node: Any, box: Alias) -> None:
     """A list of unknown length can grow at either end, and be turned round."""
     if node.kind() == "aten::reverse":
         return memory.renew(
-            box, memory.emit.op("aten::slice", memory.now(box), None, None, -1, type=box.current.type())
+            box,
+            memory.emit.op("aten::slice", memory.now(box), None, None, -1, type=box.current.type()),
         )
     first = node.kind() == "aten::insert" and ir.constant(node.inputsAt(1)) == 0
     if not first and node.kind() not in ("aten::append", "aten::extend", "aten::add_"):

@@ -14,7 +14,20 @@ from builder.lowering.passes.functionalise.views import Emit
 _INT = torch._C.IntType.get()
 # The functional twin of these answers in another dtype even without a second tensor.
 _ALWAYS_CAST = frozenset(
-    ["eq", "ne", "lt", "le", "gt", "ge", "logical_not", "logical_and", "logical_or", "logical_xor", "cumsum", "cumprod"]
+    [
+        "eq",
+        "ne",
+        "lt",
+        "le",
+        "gt",
+        "ge",
+        "logical_not",
+        "logical_and",
+        "logical_or",
+        "logical_xor",
+        "cumsum",
+        "cumprod",
+    ]
 )
 # With these the functional twin already answers in the dtype of the tensor that is written.
 _NEVER_CAST = frozenset(
@@ -72,7 +85,9 @@ _SPECIAL: dict[str, Callable[[Emit, Any, Any], Any]] = {
 
 
 def result(emit: Emit, node: Any, old: Any) -> Any | None:
-    """The new content of the first input of an in-place node; None when there is no functional form."""
+    """The new content of the first input of an in-place node; None when there is no functional
+    form.
+    """
     if node.kind() in _SPECIAL:
         return _SPECIAL[node.kind()](emit, node, old)
     twin = functional_twin(node.schema())
@@ -89,8 +104,8 @@ def _changes_dtype(node: Any, name: str) -> bool:
 
 @lru_cache(maxsize=4096)
 def functional_twin(schema_text: str) -> str | None:
-    """The kind of the operator with the same arguments that writes nothing: `aten::add` for `aten::add_`,
-    `aten::__and__` for `aten::__iand__`.
+    """The kind of the operator with the same arguments that writes nothing: `aten::add` for
+    `aten::add_`, `aten::__and__` for `aten::__iand__`.
     """
     schema = ir.parse_schema(schema_text)
     name = schema.name.removeprefix("aten::")

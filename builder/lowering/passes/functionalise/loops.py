@@ -21,7 +21,10 @@ def loop(walk: Walk, node: Any) -> None:
     node = _with_carried(memory, node, [memory.now(root) for root in roots])
     block, count = next(iter(node.blocks())), len(inits)
     params = list(block.inputs())[1:]
-    same = [_same_object(value, param) for value, param in zip(list(block.outputs())[1:], params, strict=False)]
+    same = [
+        _same_object(value, param)
+        for value, param in zip(list(block.outputs())[1:], params, strict=False)
+    ]
     for init, param, kept in zip(inits, params, same, strict=False):
         _enter(memory, init, param, kept)
     mark = memory.journal.mark()
@@ -37,7 +40,9 @@ def loop(walk: Walk, node: Any) -> None:
     outputs = ir.outputs(node)
     for root, output in zip(roots, outputs[count:], strict=True):
         memory.renew(root, output)
-    for init, param, kept, value, output in zip(inits, params, same, returned, outputs, strict=False):
+    for init, param, kept, value, output in zip(
+        inits, params, same, returned, outputs, strict=False
+    ):
         _leave(memory, init, param, kept, value, output)
 
 
@@ -66,15 +71,17 @@ def _same_object(value: Any, param: Any) -> bool:
 
 
 def _written_roots(memory: Memory, node: Any) -> list[Alias]:
-    """The memory from outside of a loop that its body writes, found by following each written value to where it
-    comes from.
+    """The memory from outside of a loop that its body writes, found by following each written value
+    to where it comes from.
     """
     body = list(ir.walk(next(iter(node.blocks()))))
     targets = [inner.inputsAt(0) for inner in body if writes(inner)]
     if not targets:
         return []
     inside = {v.unique() for inner in body for v in inner.outputs()}
-    inside |= {v.unique() for owner in [node, *body] for block in owner.blocks() for v in block.inputs()}
+    inside |= {
+        v.unique() for owner in [node, *body] for block in owner.blocks() for v in block.inputs()
+    }
     found: dict[Alias, None] = {}
     for value in _origins(targets, inside):
         for alias in _with_elements(memory, memory.alias(value)):
@@ -110,7 +117,9 @@ def _behind(value: Any) -> list[Any]:
 
 
 def _behind_param(block: Any, at: int) -> list[Any]:
-    """A loop's parameter comes from outside and from the turn before; the first one is the counter."""
+    """A loop's parameter comes from outside and from the turn before; the first one is the
+    counter.
+    """
     if at == 0:
         return []
     return [block.owningNode().inputsAt(at + 1), list(block.outputs())[at]]
@@ -118,7 +127,15 @@ def _behind_param(block: Any, at: int) -> list[Any]:
 
 def _with_elements(memory: Memory, alias: Alias) -> list[Alias]:
     items = alias.items.values() if isinstance(alias.items, dict) else alias.items or ()
-    return [alias, *(inner for item in items if holds(item) for inner in _with_elements(memory, memory.alias(item)))]
+    return [
+        alias,
+        *(
+            inner
+            for item in items
+            if holds(item)
+            for inner in _with_elements(memory, memory.alias(item))
+        ),
+    ]
 
 
 def _root(memory: Memory, node: Any, alias: Alias) -> Alias:
@@ -136,7 +153,9 @@ def _with_carried(memory: Memory, node: Any, carried: list[Any]) -> Any:
     if not carried:
         return node
     old = next(iter(node.blocks()))
-    new = memory.graph.create("prim::Loop", [*node.inputs(), *carried], node.outputsSize() + len(carried))
+    new = memory.graph.create(
+        "prim::Loop", [*node.inputs(), *carried], node.outputsSize() + len(carried)
+    )
     new.insertBefore(node)
     new.copyMetadata(node)
     block = new.addBlock()

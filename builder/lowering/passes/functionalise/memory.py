@@ -17,7 +17,9 @@ _FIX = "write to a .clone() of the tensor, or assign the result to a new name"
 
 def cannot(node: Any, what: str, fix: str = _FIX) -> InPlaceError:
     """The error for a write that has no faithful form."""
-    return InPlaceError(f"{node.kind()} writes in place and {what}", where=source_line(node), fix=fix)
+    return InPlaceError(
+        f"{node.kind()} writes in place and {what}", where=source_line(node), fix=fix
+    )
 
 
 class Memory:
@@ -39,7 +41,12 @@ class Memory:
         if found is not None:
             return found
         items = self._constant_items(value)
-        return self.define(value, Storage(constant=ir.is_constant(value)), items=items, held=self._holding(items or []))
+        return self.define(
+            value,
+            Storage(constant=ir.is_constant(value)),
+            items=items,
+            held=self._holding(items or []),
+        )
 
     def _constant_items(self, value: Any) -> Items | None:
         """The elements of a constant list or dictionary, as constants beside it."""
@@ -47,16 +54,23 @@ class Memory:
             return None
         known = value.toIValue()
         if isinstance(known, dict):
-            return {key: ir.insert_constant(self.graph, element, value.node()) for key, element in known.items()}
+            return {
+                key: ir.insert_constant(self.graph, element, value.node())
+                for key, element in known.items()
+            }
         return [ir.insert_constant(self.graph, element, value.node()) for element in known]
 
     def same(self, value: Any, alias: Alias) -> None:
         """Say that `value` is the very tensor or container of `alias`."""
         self._aliases[value.unique()] = alias
 
-    def define(self, value: Any, storage: Storage, parent: Alias | None = None, **rest: Any) -> Alias:
+    def define(
+        self, value: Any, storage: Storage, parent: Alias | None = None, **rest: Any
+    ) -> Alias:
         """Give `value` an alias of its own in `storage`."""
-        alias = Alias(value, storage, parent, version=storage.version, born=self.journal.tick(), **rest)
+        alias = Alias(
+            value, storage, parent, version=storage.version, born=self.journal.tick(), **rest
+        )
         storage.root = storage.root or alias
         self._aliases[value.unique()] = alias
         return alias
@@ -84,7 +98,9 @@ class Memory:
         return self.now(found) if found is not None else value
 
     def now(self, alias: Alias) -> Any:
-        """The current value of an alias, made again from what it views if that was written since."""
+        """The current value of an alias, made again from what it views if that was written
+        since.
+        """
         storage = alias.storage
         if storage.taint is not None:
             raise cannot(storage.taint, "a tensor that may share that memory is read afterwards")
@@ -118,7 +134,9 @@ class Memory:
         return tuple(self.read(value).unique() for value in values)
 
     def _rebuilt(self, alias: Alias) -> Any:
-        """A container with the present content of its elements, the same one while nothing changed."""
+        """A container with the present content of its elements, the same one while nothing
+        changed.
+        """
         assert alias.items is not None
         held = self._holding(alias.items)
         if held != alias.held:
@@ -130,7 +148,11 @@ class Memory:
     def _construct(self, alias: Alias) -> Any:
         kind_of = alias.current.type()
         if isinstance(alias.items, dict):
-            values = [v for key, item in alias.items.items() for v in (self.emit.constant(key), self.read(item))]
+            values = [
+                v
+                for key, item in alias.items.items()
+                for v in (self.emit.constant(key), self.read(item))
+            ]
             return ir.insert(self.graph, "prim::DictConstruct", values, self.at, [kind_of]).output()
         values = [self.read(item) for item in alias.items or ()]
         kind = "prim::TupleConstruct" if kind_of.kind() == "TupleType" else "prim::ListConstruct"
@@ -144,7 +166,9 @@ class Memory:
             raise cannot(node, what, f"{DISABLE_OBSERVERS}, or {_FIX}" if quantized else _FIX)
         emit, version, storage = self.emit, self.journal.tick(), alias.storage
         contents = [(alias, new)]
-        contents += [(other, other.current) for other in alias.siblings if other.version == storage.version]
+        contents += [
+            (other, other.current) for other in alias.siblings if other.version == storage.version
+        ]
         while alias.parent is not None:
             alias, new = self._into_parent(emit, alias, new, node)
             contents.append((alias, new))
@@ -159,13 +183,17 @@ class Memory:
         if alias.element is not None:
             base, holder = parent.parent, parent.view
             assert base is not None
-            content = LISTS_OF_VIEWS[holder.kind()](emit, holder, self.now(base), new, alias.element)
+            content = LISTS_OF_VIEWS[holder.kind()](
+                emit, holder, self.now(base), new, alias.element
+            )
         else:
             base, holder = parent, alias.view
             content = VIEWS[holder.kind()](emit, holder, self.now(base), new)
         if content is None:
             raise cannot(
-                node, f"what it writes is a view made by {holder.kind()}, through which a write cannot be told"
+                node,
+                f"what it writes is a view made by {holder.kind()}, through which a write cannot be"
+                " told",
             )
         return base, content
 
@@ -177,7 +205,9 @@ class Memory:
             other.taint = node
 
     def renew(self, root: Alias, current: Any) -> None:
-        """Let a root hold `current`, the whole of its memory; its views are made again when they are read."""
+        """Let a root hold `current`, the whole of its memory; its views are made again when they
+        are read.
+        """
         version = self.journal.tick()
         self.set(root, current, version)
         root.storage.version = version

@@ -1,4 +1,6 @@
-"""What the schema of an operator says of memory: what it writes, and with whom its outputs may share."""
+"""What the schema of an operator says of memory: what it writes, and with whom its outputs may
+share.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,9 @@ from builder.lowering.passes.functionalise.views import UNDECLARED_VIEWS
 
 HOLDERS = frozenset(["TensorType", "OptionalType", "ListType", "TupleType", "DictType"])
 CONSTRUCTORS = frozenset(["prim::ListConstruct", "prim::TupleConstruct", "prim::DictConstruct"])
-_PRIM_READERS = frozenset(["prim::TupleIndex", "prim::TupleUnpack", "prim::ListUnpack", "prim::unchecked_cast"])
+_PRIM_READERS = frozenset(
+    ["prim::TupleIndex", "prim::TupleUnpack", "prim::ListUnpack", "prim::unchecked_cast"]
+)
 
 
 def holds(value: Any) -> bool:
@@ -33,7 +37,9 @@ def _written(schema_text: str) -> list[int]:
     if schema_text == "(no schema)" or "!" not in schema_text:
         return []
     arguments = ir.parse_schema(schema_text).arguments
-    return [i for i, a in enumerate(arguments) if a.alias_info is not None and a.alias_info.is_write]
+    return [
+        i for i, a in enumerate(arguments) if a.alias_info is not None and a.alias_info.is_write
+    ]
 
 
 @lru_cache(maxsize=4096)
@@ -45,9 +51,16 @@ def _gives_alias(schema_text: str) -> bool:
 
 
 def sources(node: Any, values: list[Any]) -> list[Any]:
-    """Those of its inputs, as they were written, with which the outputs of a node may share memory."""
+    """Those of its inputs, as they were written, with which the outputs of a node may share
+    memory.
+    """
     kind = node.kind()
-    shares = kind in UNDECLARED_VIEWS or kind in _PRIM_READERS or kind in CONSTRUCTORS or _gives_alias(node.schema())
+    shares = (
+        kind in UNDECLARED_VIEWS
+        or kind in _PRIM_READERS
+        or kind in CONSTRUCTORS
+        or _gives_alias(node.schema())
+    )
     if not shares or _copies(node) or not any(holds(output) for output in node.outputs()):
         return []
     boxes = any(output.type().kind() != "TensorType" for output in node.outputs())
@@ -64,7 +77,9 @@ def _copies(node: Any) -> bool:
 
 
 def _holds_tensor(kind_of: Any) -> bool:
-    """Whether a tensor may be in a value of this type: a list of sizes shares memory with no tensor."""
+    """Whether a tensor may be in a value of this type: a list of sizes shares memory with no
+    tensor.
+    """
     kind = kind_of.kind()
     if kind in ("OptionalType", "ListType"):
         return _holds_tensor(kind_of.getElementType())

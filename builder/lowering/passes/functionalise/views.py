@@ -1,8 +1,8 @@
-"""Views: which operators share memory with their first input, and how a write to the view is a write to what it
-views.
+"""Views: which operators share memory with their first input, and how a write to the view is a
+write to what it views.
 
-Each entry puts `new`, the whole new content of the view that `node` made, into `base` and gives the new base. None:
-it cannot be told.
+Each entry puts `new`, the whole new content of the view that `node` made, into `base` and gives the
+new base. None: it cannot be told.
 """
 
 from __future__ import annotations
@@ -19,11 +19,13 @@ _INT_MAX = 2**63 - 1
 
 
 class Emit:
-    """Inserts nodes before `at`, with the place in the source of `origin` (default: its own); constants come from
-    `shared` where there is one.
+    """Inserts nodes before `at`, with the place in the source of `origin` (default: its own);
+    constants come from `shared` where there is one.
     """
 
-    def __init__(self, graph: Any, at: Any, origin: Any = None, shared: ir.Constants | None = None) -> None:
+    def __init__(
+        self, graph: Any, at: Any, origin: Any = None, shared: ir.Constants | None = None
+    ) -> None:
         self.graph, self.at, self.origin, self.shared = graph, at, origin or at, shared
 
     def constant(self, value: Any) -> Any:
@@ -33,17 +35,25 @@ class Emit:
         return ir.insert_constant(self.graph, value, self.at, self.origin)
 
     def op(self, kind: str, *args: Any, type: Any = None) -> Any:
-        """One operator with one output (a tensor unless `type` says otherwise); Python arguments become constants."""
+        """One operator with one output (a tensor unless `type` says otherwise); Python arguments
+        become constants.
+        """
         values = [arg if isinstance(arg, torch._C.Value) else self.constant(arg) for arg in args]
-        return ir.insert(self.graph, kind, values, self.at, [type] if type else (), self.origin).output()
+        return ir.insert(
+            self.graph, kind, values, self.at, [type] if type else (), self.origin
+        ).output()
 
     def list(self, values: list[Any], element: Any) -> Any:
         """A list built of values."""
-        return ir.insert(self.graph, "prim::ListConstruct", values, self.at, [torch._C.ListType(element)]).output()
+        return ir.insert(
+            self.graph, "prim::ListConstruct", values, self.at, [torch._C.ListType(element)]
+        ).output()
 
     def ints(self, items: Sequence[Any]) -> Any:
         """A list of whole numbers, each a value or known."""
-        return self.list([self.constant(item) if isinstance(item, int) else item for item in items], ir.INT)
+        return self.list(
+            [self.constant(item) if isinstance(item, int) else item for item in items], ir.INT
+        )
 
     def size(self, tensor: Any) -> Any:
         """All sizes of a tensor."""
@@ -51,7 +61,8 @@ class Emit:
 
 
 def put_range(emit: Emit, base: Any, new: Any, dim: Any, start: Any, end: Any) -> Any:
-    """`base` with `[start:end]` of `dim` replaced by `new`: the pieces before and after it are concatenated to it.
+    """`base` with `[start:end]` of `dim` replaced by `new`: the pieces before and after it are
+    concatenated to it.
 
     Pieces that are known to be empty are left out; None as start or end means the edge.
     """
@@ -60,7 +71,11 @@ def put_range(emit: Emit, base: Any, new: Any, dim: Any, start: Any, end: Any) -
     before = [] if at_start else [emit.op("aten::slice", base, dim, None, start, 1)]
     after = [] if at_end else [emit.op("aten::slice", base, dim, end, None, 1)]
     pieces = [*before, new, *after]
-    return new if len(pieces) == 1 else emit.op("aten::cat", emit.list(pieces, torch._C.TensorType.get()), dim)
+    return (
+        new
+        if len(pieces) == 1
+        else emit.op("aten::cat", emit.list(pieces, torch._C.TensorType.get()), dim)
+    )
 
 
 def put_index(emit: Emit, base: Any, new: Any, dim: Any, index: Any) -> Any:
@@ -86,7 +101,9 @@ def _slice(emit: Emit, node: Any, base: Any, new: Any) -> Any:
 
 
 def _may_be_empty(start: int | None, end: int | None) -> bool:
-    """Whether the end may lie before the start (or the size between them), where the two outer pieces would overlap."""
+    """Whether the end may lie before the start (or the size between them), where the two outer
+    pieces would overlap.
+    """
     start = start or 0
     return end is not None and ((start < 0) != (end < 0) or end < start)
 
@@ -96,7 +113,9 @@ def _narrow(emit: Emit, node: Any, base: Any, new: Any) -> Any:
     if not (ir.is_constant(start) and ir.is_constant(length)) or ir.constant(start) < 0:
         end = emit.op("aten::add", start, length, type=torch._C.IntType.get())
         return emit.op("aten::slice_scatter", base, new, dim, start, end, 1)
-    return put_range(emit, base, new, dim, start, emit.constant(ir.constant(start) + ir.constant(length)))
+    return put_range(
+        emit, base, new, dim, start, emit.constant(ir.constant(start) + ir.constant(length))
+    )
 
 
 def _same_sizes(emit: Emit, node: Any, base: Any, new: Any) -> Any:
@@ -193,7 +212,9 @@ def _put_split(emit: Emit, node: Any, base: Any, new: Any, at: int) -> Any:
     _, sizes, dim = ir.inputs(node)
     each, size = ir.int_list(sizes), ir.constant(sizes)
     if isinstance(size, int):
-        return put_range(emit, base, new, dim, emit.constant(at * size), emit.constant((at + 1) * size))
+        return put_range(
+            emit, base, new, dim, emit.constant(at * size), emit.constant((at + 1) * size)
+        )
     if each is None:
         return None
     end = emit.constant(sum(each[: at + 1])) if at + 1 < len(each) else None
@@ -223,7 +244,8 @@ LISTS_OF_VIEWS: dict[str, Callable[[Emit, Any, Any, Any, int], Any]] = {
     "aten::unsafe_chunk": _put_chunk,
 }
 
-# These may give one of their inputs, or a view of it, though their schema says that they make a new tensor.
+# These may give one of their inputs, or a view of it, though their schema says that they make a new
+# tensor.
 UNDECLARED_VIEWS = frozenset(
     f"aten::{name}"
     for name in [
@@ -249,5 +271,6 @@ UNDECLARED_VIEWS = frozenset(
 
 # In place, but they change how the tensor is seen and not what it holds.
 VIEWS_IN_PLACE = frozenset(
-    f"aten::{n}" for n in ["unsqueeze_", "squeeze_", "transpose_", "t_", "swapaxes_", "swapdims_", "detach_"]
+    f"aten::{n}"
+    for n in ["unsqueeze_", "squeeze_", "transpose_", "t_", "swapaxes_", "swapdims_", "detach_"]
 )

@@ -12,7 +12,13 @@ from builder.lowering.passes.functionalise.branches import branch
 from builder.lowering.passes.functionalise.counting import COUNTS, NUMBERS
 from builder.lowering.passes.functionalise.loops import loop
 from builder.lowering.passes.functionalise.memory import Memory, cannot
-from builder.lowering.passes.functionalise.sharing import CONSTRUCTORS, holds, sources, writes, written
+from builder.lowering.passes.functionalise.sharing import (
+    CONSTRUCTORS,
+    holds,
+    sources,
+    writes,
+    written,
+)
 from builder.lowering.passes.functionalise.views import LISTS_OF_VIEWS, VIEWS, VIEWS_IN_PLACE
 from builder.lowering.passes.unroll import turns, unroll
 
@@ -34,7 +40,9 @@ class Walk:
             node.destroy()
 
     def block(self, block: Any, end: Any) -> list[Any]:
-        """Rewrite the nodes of a block and what it returns; give the values that it returned originally."""
+        """Rewrite the nodes of a block and what it returns; give the values that it returned
+        originally.
+        """
         for node in list(block.nodes()):
             self.memory.at = node
             self.node(node)
@@ -59,7 +67,9 @@ class Walk:
             return self._branch(node)
         if kind == "prim::Loop":
             return self._loop(node)
-        if kind in COUNTS and all(ir.is_constant(v) and v.type().kind() in NUMBERS for v in node.inputs()):
+        if kind in COUNTS and all(
+            ir.is_constant(v) and v.type().kind() in NUMBERS for v in node.inputs()
+        ):
             return self._counted(node, COUNTS[kind])
         if writes(node):
             return self._write(node)
@@ -72,7 +82,9 @@ class Walk:
         self._define(node, kind, values)
 
     def _count(self, node: Any) -> None:
-        """Let a node read the numbers that are known by now: the lengths of lists, and what follows of them."""
+        """Let a node read the numbers that are known by now: the lengths of lists, and what follows
+        of them.
+        """
         for index, value in enumerate(ir.inputs(node)):
             if value.type().kind() in NUMBERS and self.memory.known(value):
                 node.replaceInput(index, self.memory.read(value))
@@ -91,7 +103,9 @@ class Walk:
         return self._inner(branch, node)
 
     def _loop(self, node: Any) -> None:
-        """One over a list whose length is known by now is written out: so is what it does to other lists."""
+        """One over a list whose length is known by now is written out: so is what it does to other
+        lists.
+        """
         count = turns(node, self.unroll_limit)
         if count is None:
             return self._inner(loop, node)
@@ -117,8 +131,8 @@ class Walk:
         self.depth -= 1
 
     def _read_container(self, kind: str, node: Any, values: list[Any]) -> bool:
-        """Resolve a read of a container with known elements; the node is dead then (it stays for dead code
-        elimination).
+        """Resolve a read of a container with known elements; the node is dead then (it stays for
+        dead code elimination).
         """
         if not values or values[0].type().kind() not in _BOXES:
             return False
@@ -134,9 +148,13 @@ class Walk:
         if (kind in VIEWS and values[0].type().kind() not in _BOXES) or kind in LISTS_OF_VIEWS:
             parent = memory.alias(values[0])
             memory.define(node.output(), parent.storage, parent, view=node)
-        elif kind in ("prim::ListUnpack", "aten::__getitem__") and memory.alias(values[0]).view is not None:
+        elif (
+            kind in ("prim::ListUnpack", "aten::__getitem__")
+            and memory.alias(values[0]).view is not None
+        ):
             self._elements(node, kind, memory.alias(values[0]))
-        elif others := sources(node, values):  # the node reads their present content by now, which nobody shares
+        # the node reads their present content by now, which nobody shares
+        elif others := sources(node, values):
             for output in node.outputs():
                 memory.linked(output, others)
         else:
@@ -149,22 +167,31 @@ class Walk:
                 self.memory.alias(value)
 
     def _elements(self, node: Any, kind: str, holder: Alias) -> None:
-        """Elements of a list of views are views themselves; one at an unknown place may be any of them."""
+        """Elements of a list of views are views themselves; one at an unknown place may be any of
+        them.
+        """
         memory = self.memory
         at = 0 if kind == "prim::ListUnpack" else ir.constant(node.inputsAt(1))
         if at is None or at < 0:
             return self._some_element(node, holder)
-        elements = [memory.define(o, holder.storage, holder, element=i) for i, o in enumerate(node.outputs(), at)]
+        elements = [
+            memory.define(o, holder.storage, holder, element=i)
+            for i, o in enumerate(node.outputs(), at)
+        ]
         for element in elements:
             element.siblings = [other for other in elements if other is not element]
 
     def _some_element(self, node: Any, holder: Alias) -> None:
-        """Element i of what unbind gives is a select; of other lists it may be any memory of theirs."""
+        """Element i of what unbind gives is a select; of other lists it may be any memory of
+        theirs.
+        """
         memory, view = self.memory, holder.view
         if view.kind() != "aten::unbind" or holder.parent is None:
             return memory.linked_to(node.output(), [holder.storage])
         base = memory.now(holder.parent)
-        select = ir.insert(self.graph, "aten::select", [base, view.inputsAt(1), node.inputsAt(1)], node)
+        select = ir.insert(
+            self.graph, "aten::select", [base, view.inputsAt(1), node.inputsAt(1)], node
+        )
         memory.define(node.output(), holder.storage, holder.parent, view=select)
 
     def _write(self, node: Any) -> None:
@@ -192,7 +219,9 @@ class Walk:
             raise cannot(node, "only in one branch or turn changes how a tensor is seen")
         kind = node.kind().removesuffix("_")
         view = ir.insert(self.graph, kind, [old, *ir.inputs(node)[1:]], node)
-        inner = Alias(alias.current, alias.storage, alias.parent, alias.view, alias.element, alias.version)
+        inner = Alias(
+            alias.current, alias.storage, alias.parent, alias.view, alias.element, alias.version
+        )
         self.memory.rename(alias, inner)
         new = self.memory.define(view.output(), alias.storage, inner, view=view)
         self.memory.journal.note(alias)

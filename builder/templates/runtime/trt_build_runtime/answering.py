@@ -16,12 +16,16 @@ from .options import graphs
 from .pieces import SegmentsAnswerer
 
 COPYING = 4
-"""Threads of a process whose plan answers: they only copy from the host. On a host of 16 cores 4.8 MB took 0.33 ms with
-4, 0.26 with 8, 0.56 with 1, and 40 with torch's default, a thread for each core, which all wait for the slowest."""
+"""Threads of a process whose plan answers: they only copy from the host. On a host of 16 cores 4.8
+MB took 0.33 ms with 4, 0.26 with 8, 0.56 with 1, and 40 with torch's default, a thread for each
+core, which all wait for the slowest.
+"""
 
 
 class PlanAnswerer:
-    """The plan of a whole model on one GPU, on a stream of its own, which is the current one when it runs."""
+    """The plan of a whole model on one GPU, on a stream of its own, which is the current one when
+    it runs.
+    """
 
     kind, why = "plan", "a GPU that the plan fits"
     lends = False
@@ -34,7 +38,12 @@ class PlanAnswerer:
         torch.set_num_threads(min(COPYING, torch.get_num_threads()))
         self.stream = torch.cuda.Stream(device)
         self.engine = Engine(
-            folder / "model.plan", facts["flavour"], facts["serving"], device, self.stream, graphs(facts)
+            folder / "model.plan",
+            facts["flavour"],
+            facts["serving"],
+            device,
+            self.stream,
+            graphs(facts),
         )
         self.stays, self.landing = bool(facts.get("step_of")), Landing()
 
@@ -53,7 +62,9 @@ def answerer(folder: Path, facts: dict[str, Any], args: dict[str, str]) -> Any:
     except Exception as error:
         why = str(error) or type(error).__name__
         if not isinstance(error, NoPlan):
-            pb_utils.Logger.log_warn(f"trt-build: model {args['model_name']!r}: the plan cannot run here: {why}")
+            pb_utils.Logger.log_warn(
+                f"trt-build: model {args['model_name']!r}: the plan cannot run here: {why}"
+            )
         return TorchAnswerer(folder / "lowered.pt", why)
 
 

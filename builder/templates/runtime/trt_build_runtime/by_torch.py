@@ -22,20 +22,25 @@ class TorchAnswerer:
             _allow_tf32(self.module.graph, tf32)
 
     def run(self, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
-        """Without TorchScript's profiling executor, which recompiles, slowly, for each new shape."""
+        """Without TorchScript's profiling executor, which recompiles, slowly, for each new
+        shape.
+        """
         with torch.inference_mode(), torch.jit.optimized_execution(False):
             answer = self.module(*(tensor.to(self.device) for tensor in tensors))
         return [answer] if isinstance(answer, torch.Tensor) else list(answer)
 
 
 def _move(graph: Any, device: str) -> None:
-    """Let the graph make its tensors on the device. Devices that stand in it (torch.arange, .to) are the CPU, where it
-    was loaded and checked; where none stands (torch.zeros) it would be the CPU too.
+    """Let the graph make its tensors on the device. Devices that stand in it (torch.arange, .to)
+    are the CPU, where it was loaded and checked; where none stands (torch.zeros) it would be the
+    CPU too.
     """
     for node in _nodes(graph):
         if node.kind() == "prim::Constant" and str(node.output().type()) == "Device":
             node.s_("value", device)
-        elif node.kind().startswith("aten::") and not any(str(v.type()) == "Tensor" for v in node.inputs()):
+        elif node.kind().startswith("aten::") and not any(
+            str(v.type()) == "Tensor" for v in node.inputs()
+        ):
             place = _argument(node, "device")
             if place is not None and str(node.inputsAt(place).type()) == "NoneType":
                 graph.setInsertPoint(node)
@@ -43,8 +48,9 @@ def _move(graph: Any, device: str) -> None:
 
 
 def _allow_tf32(graph: Any, tf32: bool) -> None:
-    """Let products of float32 round their operands to TF32, or not. cuDNN does unless it is told, so this holds for the
-    whole process; a convolution says it itself, as it was where the module was written.
+    """Let products of float32 round their operands to TF32, or not. cuDNN does unless it is told,
+    so this holds for the whole process; a convolution says it itself, as it was where the module
+    was written.
     """
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = tf32
     for node in _nodes(graph):

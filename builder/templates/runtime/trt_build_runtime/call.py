@@ -14,7 +14,9 @@ FAILED = "TensorRT could not run the plan; its reason stands above in the server
 
 
 class Input:
-    """One input: its memory of our own, for what does not come as the engine needs it, and the address in use."""
+    """One input: its memory of our own, for what does not come as the engine needs it, and the
+    address in use.
+    """
 
     def __init__(self, name: str, dtype: torch.dtype, storage: Storage, staging: Any) -> None:
         self.name, self.dtype, self.storage, self.staging = name, dtype, storage, staging
@@ -22,16 +24,30 @@ class Input:
         self.own: Any = None  # a tensor, once it is needed
 
     def place(self, tensor: torch.Tensor, device: torch.device, own: bool) -> torch.Tensor:
-        """The tensor itself where the engine can read it and `own` does not ask for our memory, else a copy there."""
-        if not own and tensor.dtype is self.dtype and tensor.device == device and tensor.is_contiguous():
+        """The tensor itself where the engine can read it and `own` does not ask for our memory,
+        else a copy there.
+        """
+        if (
+            not own
+            and tensor.dtype is self.dtype
+            and tensor.device == device
+            and tensor.is_contiguous()
+        ):
             return tensor
         if self.own is None:
             self.own = self.storage.view(tuple(tensor.shape), self.dtype)
         return self.fill(tensor)
 
     def fill(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Our memory with the tensor in it; what comes from the host goes through page-locked memory."""
-        if self.staging is None or tensor.is_cuda or tensor.dtype is not self.dtype or not tensor.is_contiguous():
+        """Our memory with the tensor in it; what comes from the host goes through page-locked
+        memory.
+        """
+        if (
+            self.staging is None
+            or tensor.is_cuda
+            or tensor.dtype is not self.dtype
+            or not tensor.is_contiguous()
+        ):
             return self.own.copy_(tensor, non_blocking=True)
         self.staging.upload(self.own, tensor)
         return self.own
@@ -46,7 +62,9 @@ class Output:
 
 
 class Call:
-    """A call bound to its execution context. The context belongs to it until another one is bound there."""
+    """A call bound to its execution context. The context belongs to it until another one is bound
+    there.
+    """
 
     def __init__(self, profile: int, shapes: tuple[torch.Size, ...]) -> None:
         self.profile, self.shapes = profile, shapes
@@ -56,14 +74,18 @@ class Call:
         self.seen = 0
 
     def run(self, engine: Any, context: Any, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
-        """Enqueue on the engine's stream, which is the current one; the outputs have the module's element types."""
+        """Enqueue on the engine's stream, which is the current one; the outputs have the module's
+        element types.
+        """
         if self.graph is not None:
             for one, tensor in zip(self.inputs, tensors):
                 one.fill(tensor)
             self.graph.launch(engine.handle)
         else:
             self.seen += 1
-            captures = self.seen == engine.steady and all(one.view is not None for one in self.outputs)
+            captures = self.seen == engine.steady and all(
+                one.view is not None for one in self.outputs
+            )
             self._enqueue(engine, context, tensors, captures)
             if captures:
                 self._capture(engine, context)
@@ -86,7 +108,9 @@ class Call:
             raise RuntimeError(FAILED)
 
     def _capture(self, engine: Any, context: Any) -> None:
-        """From now on as a CUDA graph, if it can be captured and its first replay gives the very same answer."""
+        """From now on as a CUDA graph, if it can be captured and its first replay gives the very
+        same answer.
+        """
         views = [one.view.reshape(-1).view(torch.uint8) for one in self.outputs if one.view.numel()]
         plain = [view.clone() for view in views]
         try:

@@ -32,24 +32,39 @@ CALLS = 64
 SMALL = 1 << 16
 """Bytes up to which CUDA copies from any memory of the host as fast as from page-locked memory."""
 STEADY = 20
-"""The call in a row with the same shapes from which on it is a CUDA graph: capturing takes as long as many calls save,
-and a context that takes other shapes loses its graph (TensorRT wants a context to be captured anew then)."""
+"""The call in a row with the same shapes from which on it is a CUDA graph: capturing takes as long
+as many calls save, and a context that takes other shapes loses its graph (TensorRT wants a context
+to be captured anew then).
+"""
 
 
 class Engine:
-    """CUDA tensors in and out; an execution context for each optimization profile when it is first needed. Output
-    buffers are used again by the next run."""
+    """CUDA tensors in and out; an execution context for each optimization profile when it is first
+    needed. Output buffers are used again by the next run.
+    """
 
     def __init__(
-        self, path: Path, flavour: str, tensors: dict[str, Any], device: str, stream: Any, graphs: bool = False
+        self,
+        path: Path,
+        flavour: str,
+        tensors: dict[str, Any],
+        device: str,
+        stream: Any,
+        graphs: bool = False,
     ) -> None:
-        self.device, self.tensors, self.handle, self.path = torch.device(device), tensors, stream.cuda_stream, path
+        self.device, self.tensors, self.handle, self.path = (
+            torch.device(device),
+            tensors,
+            stream.cuda_stream,
+            path,
+        )
         self.trt = importlib.import_module(MODULES[flavour])
         self.runtime = self.trt.Runtime(self.trt.Logger(self.trt.Logger.WARNING))
         self.engine = self.runtime.deserialize_cuda_engine(path.read_bytes())
         if self.engine is None:
             raise NoPlan("TensorRT refused the plan; its reason stands above in the server's log")
-        # RTX compiles kernels for new shapes while it serves, and captures graphs by itself where it is asked to.
+        # RTX compiles kernels for new shapes while it serves, and captures graphs by itself where
+        # it is asked to.
         self.steady = STEADY if graphs and flavour == "tensorrt" else 0
         self.profiles, self.calls = Profiles(tensors), Recent(CALLS)
         self.contexts: dict[int, Any] = {}
@@ -60,15 +75,22 @@ class Engine:
     def _reserve(self) -> None:
         """Memory for each tensor, empty yet."""
         sides = ([t["name"] for t in self.tensors[side]] for side in ("inputs", "outputs"))
-        self.places, self.buffers = ({name: Storage(self.device) for name in names} for names in sides)
-        self.allocators = {name: allocator(self.trt, buffer) for name, buffer in self.buffers.items()}
+        self.places, self.buffers = (
+            {name: Storage(self.device) for name in names} for names in sides
+        )
+        self.allocators = {
+            name: allocator(self.trt, buffer) for name, buffer in self.buffers.items()
+        }
         self.nothing = Storage(self.device)
-        self.staging = {name: Staging() for name in self.places} if self.device.type == "cuda" else {}
+        self.staging = (
+            {name: Staging() for name in self.places} if self.device.type == "cuda" else {}
+        )
         self.by_value = any(self.engine.is_shape_inference_io(name) for name in self.places)
 
     def run(self, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
-        """Enqueue on the stream, which is the current one; the outputs have the module's element types. InvalidRequest
-        for shapes outside of every profile."""
+        """Enqueue on the stream, which is the current one; the outputs have the module's element
+        types. InvalidRequest for shapes outside of every profile.
+        """
         shapes = tuple([tensor.shape for tensor in tensors])
         call = self.calls.get(shapes)
         if call is None:
@@ -103,9 +125,14 @@ class Engine:
         return Input(name, dtype, self.places[name], self.staging.get(name) if large else None)
 
     def _output(self, profile: int, declared: dict[str, Any]) -> Output:
-        """Bound to memory of its size where TensorRT knows the shape already, else to an allocator."""
+        """Bound to memory of its size where TensorRT knows the shape already, else to an
+        allocator.
+        """
         name, context = declared["name"], self.contexts[profile]
-        output, shape = Output(name, self._dtype(name), getattr(torch, declared["dtype"])), self._shape(context, name)
+        output, shape = (
+            Output(name, self._dtype(name), getattr(torch, declared["dtype"])),
+            self._shape(context, name),
+        )
         if shape is None:
             context.set_output_allocator(name, self.allocators[name])
             self.allocated.add((profile, name))
@@ -117,7 +144,9 @@ class Engine:
         return output
 
     def _shape(self, context: Any, name: str) -> tuple[int, ...] | None:
-        """The output's shape as it follows from the inputs' shapes; None where it depends on what they hold."""
+        """The output's shape as it follows from the inputs' shapes; None where it depends on what
+        they hold.
+        """
         if self.by_value:
             return None
         try:
@@ -133,7 +162,9 @@ class Engine:
         if profile not in self.contexts:
             context = self.engine.create_execution_context()
             if context is None:
-                raise RuntimeError("TensorRT could not make an execution context (usually: not enough GPU memory)")
+                raise RuntimeError(
+                    "TensorRT could not make an execution context (usually: not enough GPU memory)"
+                )
             context.set_optimization_profile_async(profile, self.handle)
             self.contexts[profile] = context
         return self.contexts[profile]

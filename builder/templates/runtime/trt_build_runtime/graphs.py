@@ -1,7 +1,7 @@
 """CUDA graphs through the driver's own library, which is wherever a GPU works.
 
-Not torch.cuda.CUDAGraph: it routes torch's allocator into a pool of its own while it captures, and keeps that up after
-a capture that failed. What is captured here allocates nothing.
+Not torch.cuda.CUDAGraph: it routes torch's allocator into a pool of its own while it captures, and
+keeps that up after a capture that failed. What is captured here allocates nothing.
 """
 
 from __future__ import annotations
@@ -12,7 +12,9 @@ from functools import lru_cache
 from typing import Any
 
 THREAD_LOCAL = 1
-"""Of CUstreamCaptureMode: what is unsafe to capture is refused in this thread; other threads go on undisturbed."""
+"""Of CUstreamCaptureMode: what is unsafe to capture is refused in this thread; other threads go on
+undisturbed.
+"""
 
 
 class CannotCapture(Exception):
@@ -38,7 +40,9 @@ class Graph:
 
 
 def capture(stream: int, enqueue: Callable[[], bool]) -> Graph:
-    """The graph of what `enqueue` puts on the stream (not the default one), which does not run. CannotCapture."""
+    """The graph of what `enqueue` puts on the stream (not the default one), which does not run.
+    CannotCapture.
+    """
     cuda, graph, executable = driver(), ctypes.c_void_p(), ctypes.c_void_p()
     _check("cuStreamBeginCapture", cuda.cuStreamBeginCapture_v2(stream, THREAD_LOCAL))
     try:
@@ -49,7 +53,10 @@ def capture(stream: int, enqueue: Callable[[], bool]) -> Graph:
         _check("cuStreamEndCapture", ended)
         if not enqueued:
             raise CannotCapture("TensorRT refused to be captured")
-        _check("cuGraphInstantiate", cuda.cuGraphInstantiateWithFlags(ctypes.byref(executable), graph, 0))
+        _check(
+            "cuGraphInstantiate",
+            cuda.cuGraphInstantiateWithFlags(ctypes.byref(executable), graph, 0),
+        )
     finally:
         if graph:
             cuda.cuGraphDestroy(graph)

@@ -11,10 +11,11 @@ CHUNK = 1 << 20
 
 
 class Storage:
-    """One growing piece of memory, used again by each call. What was viewed before it grew stays valid.
+    """One growing piece of memory, used again by each call. What was viewed before it grew stays
+    valid.
 
-    `pinned`: of the host and page-locked, which the GPU reads and writes by itself, several times as fast as other
-    memory of the host.
+    `pinned`: of the host and page-locked, which the GPU reads and writes by itself, several times
+    as fast as other memory of the host.
     """
 
     def __init__(self, device: Any, pinned: bool = False) -> None:
@@ -24,7 +25,9 @@ class Storage:
     def reserve(self, size: int) -> int:
         """The address of `size` bytes at least, never null: TensorRT takes none."""
         if self.storage.numel() < max(size, 1):
-            self.storage = torch.empty(max(size, 1), dtype=torch.uint8, device=self.device, pin_memory=self.pinned)
+            self.storage = torch.empty(
+                max(size, 1), dtype=torch.uint8, device=self.device, pin_memory=self.pinned
+            )
         return self.storage.data_ptr()
 
     def view(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
@@ -35,14 +38,17 @@ class Storage:
 
 
 class Staging:
-    """Page-locked memory between the host's tensors and the GPU. Used again by the next call, so the stream must have
-    been awaited before."""
+    """Page-locked memory between the host's tensors and the GPU. Used again by the next call, so
+    the stream must have been awaited before.
+    """
 
     def __init__(self, pinned: bool = True) -> None:
         self.ready = Storage("cpu", pinned)
 
     def upload(self, target: torch.Tensor, source: torch.Tensor) -> None:
-        """Enqueue the copy of a host's tensor of the same dtype and shape, both without gaps, on the current stream."""
+        """Enqueue the copy of a host's tensor of the same dtype and shape, both without gaps, on
+        the current stream.
+        """
         to, of = (tensor.reshape(-1).view(torch.uint8) for tensor in (target, source))
         staged = self.ready.view(tuple(of.shape), torch.uint8)
         for begin in range(0, of.numel(), CHUNK):
@@ -56,8 +62,9 @@ class Staging:
 
 
 def allocator(trt: Any, buffer: Storage) -> Any:
-    """TensorRT's way to an output whose shape depends on the data: it asks for memory, and says the shape afterwards,
-    as `shape`."""
+    """TensorRT's way to an output whose shape depends on the data: it asks for memory, and says the
+    shape afterwards, as `shape`.
+    """
 
     class Allocator(trt.IOutputAllocator):  # type: ignore[misc]
         def __init__(self) -> None:
@@ -67,7 +74,9 @@ def allocator(trt: Any, buffer: Storage) -> Any:
         def reallocate_output(self, name: str, memory: int, size: int, alignment: int) -> int:
             return buffer.reserve(size)
 
-        def reallocate_output_async(self, name: str, memory: int, size: int, alignment: int, stream: int) -> int:
+        def reallocate_output_async(
+            self, name: str, memory: int, size: int, alignment: int, stream: int
+        ) -> int:
             return buffer.reserve(size)
 
         def notify_shape(self, name: str, shape: Any) -> None:

@@ -39,15 +39,24 @@ class SegmentsAnswerer:
         return TorchAnswerer(self.folder / f"{stem}.pt", self.why, self.device, self.tf32)
 
     def runner(self, stem: str, piece: dict[str, Any]) -> Any:
-        """The piece's plan where it has one and a GPU takes it, else its graph by torch; a branch; or its parts."""
+        """The piece's plan where it has one and a GPU takes it, else its graph by torch; a branch;
+        or its parts.
+        """
         if piece["kind"] == "branch":
             return Branch(self, stem, piece)
         if piece.get("parts"):
-            return Pieces(self, stem, piece["parts"], *([t["name"] for t in piece[s]] for s in ("inputs", "outputs")))
+            return Pieces(
+                self,
+                stem,
+                piece["parts"],
+                *([t["name"] for t in piece[s]] for s in ("inputs", "outputs")),
+            )
         plan = self.folder / f"{stem}.plan"
         if self.stream is not None and plan.exists():
             try:
-                return Engine(plan, piece["plan"]["flavour"], piece, self.device, self.stream, self.graphs)
+                return Engine(
+                    plan, piece["plan"]["flavour"], piece, self.device, self.stream, self.graphs
+                )
             except Exception as error:
                 self.why = f"{stem.replace('_', ' ')}: the plan cannot run here: {error}"
                 pb_utils.Logger.log_warn(f"trt-build: {self.why}")
@@ -63,14 +72,28 @@ class SegmentsAnswerer:
 
 
 class Pieces:
-    """Pieces one after another. Tensors go from one to the next as they are, without a copy, and are let go after their
-    last reader."""
+    """Pieces one after another. Tensors go from one to the next as they are, without a copy, and
+    are let go after their last reader.
+    """
 
     def __init__(
-        self, owner: SegmentsAnswerer, stem: str, pieces: list[dict[str, Any]], inputs: list[str], outputs: list[str]
+        self,
+        owner: SegmentsAnswerer,
+        stem: str,
+        pieces: list[dict[str, Any]],
+        inputs: list[str],
+        outputs: list[str],
     ) -> None:
-        self.owner, self.stem, self.pieces, self.inputs, self.outputs = owner, stem, pieces, inputs, outputs
-        self.runners = [owner.runner(f"{stem}_{number}", piece) for number, piece in enumerate(pieces)]
+        self.owner, self.stem, self.pieces, self.inputs, self.outputs = (
+            owner,
+            stem,
+            pieces,
+            inputs,
+            outputs,
+        )
+        self.runners = [
+            owner.runner(f"{stem}_{number}", piece) for number, piece in enumerate(pieces)
+        ]
         self.last_reader = {t["name"]: n for n, piece in enumerate(pieces) for t in piece["inputs"]}
         self.instead: dict[int, TorchAnswerer] = {}
 
@@ -80,7 +103,10 @@ class Pieces:
             if hasattr(runner, "answered"):
                 yield from runner.answered(f"{path}{number}.")
             else:
-                yield f"{path}{number}.{piece['kind']}", "plan" if isinstance(runner, Engine) else "torch"
+                yield (
+                    f"{path}{number}.{piece['kind']}",
+                    "plan" if isinstance(runner, Engine) else "torch",
+                )
 
     def run(self, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
         """The tensors `outputs` of the tensors `inputs`."""
@@ -90,7 +116,9 @@ class Pieces:
             if isinstance(runner, Engine) and runner.profiles.find(given) is None:
                 runner = self._instead(number)
             values.update(zip((t["name"] for t in piece["outputs"]), runner.run(given)))
-            for name in [n for n in values if n not in self.outputs and self.last_reader.get(n, -1) <= number]:
+            for name in [
+                n for n in values if n not in self.outputs and self.last_reader.get(n, -1) <= number
+            ]:
                 del values[name]
         return [values[name] for name in self.outputs]
 
@@ -109,7 +137,9 @@ class Branch:
         self.reads = [inputs.index(t["name"]) for t in piece["condition"]]
         self.condition = owner.by_torch(f"{stem}_condition")
         named = zip(("yes", "no"), piece["arms"])
-        self.arms = {name: Pieces(owner, f"{stem}_{name}", arm, inputs, outputs) for name, arm in named}
+        self.arms = {
+            name: Pieces(owner, f"{stem}_{name}", arm, inputs, outputs) for name, arm in named
+        }
 
     def answered(self, path: str) -> Any:
         """As of Pieces, of both arms."""

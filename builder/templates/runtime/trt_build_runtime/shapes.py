@@ -11,7 +11,9 @@ from .errors import InvalidRequest
 from .recent import Recent
 
 SHAPES = 256
-"""How many sets of input shapes are remembered as ones that fit: looking a set up costs a tenth of checking it."""
+"""How many sets of input shapes are remembered as ones that fit: looking a set up costs a tenth of
+checking it.
+"""
 
 
 class Profiles:
@@ -22,12 +24,16 @@ class Profiles:
         self.known = Recent(SHAPES)
 
     def check(self, tensors: list[torch.Tensor]) -> None:
-        """Refuse what an engine would refuse, whoever answers; InvalidRequest names the axis and its range."""
+        """Refuse what an engine would refuse, whoever answers; InvalidRequest names the axis and
+        its range.
+        """
         if self.declared["profiles"] and self.find(tensors) is None:
             raise InvalidRequest(outside(self.declared, tensors))
 
     def find(self, tensors: list[torch.Tensor]) -> Any:
-        """The index of the profile that holds all shapes and has the nearest opt; None where no profile holds them."""
+        """The index of the profile that holds all shapes and has the nearest opt; None where no
+        profile holds them.
+        """
         shapes = tuple([tensor.shape for tensor in tensors])
         found = self.known.get(shapes)
         if found is None:
@@ -40,16 +46,24 @@ class Profiles:
 
 def _profile(declared: dict[str, Any], shapes: tuple[tuple[int, ...], ...]) -> Any:
     named = {t["name"]: shape for t, shape in zip(declared["inputs"], shapes)}
-    fitting = [i for i, p in enumerate(declared["profiles"]) if all(_fits(p[n], s) for n, s in named.items())]
+    fitting = [
+        i
+        for i, p in enumerate(declared["profiles"])
+        if all(_fits(p[n], s) for n, s in named.items())
+    ]
     return min(fitting, key=lambda i: _distance(declared["profiles"][i], named), default=None)
 
 
 def _fits(span: dict[str, list[int]], shape: tuple[int, ...]) -> bool:
-    return len(shape) == len(span["min"]) and all(a <= n <= b for a, n, b in zip(span["min"], shape, span["max"]))
+    return len(shape) == len(span["min"]) and all(
+        a <= n <= b for a, n, b in zip(span["min"], shape, span["max"])
+    )
 
 
 def _distance(profile: dict[str, Any], shapes: dict[str, tuple[int, ...]]) -> int:
-    return sum(abs(a - b) for name, shape in shapes.items() for a, b in zip(profile[name]["opt"], shape))
+    return sum(
+        abs(a - b) for name, shape in shapes.items() for a, b in zip(profile[name]["opt"], shape)
+    )
 
 
 def outside(declared: dict[str, Any], tensors: list[torch.Tensor]) -> str:
@@ -59,6 +73,14 @@ def outside(declared: dict[str, Any], tensors: list[torch.Tensor]) -> str:
         spans = [profile[tensor["name"]] for profile in declared["profiles"]]
         if not any(_fits(span, tuple(x.shape)) for span in spans):
             allowed = " or ".join(f"{span['min']} to {span['max']}" for span in spans)
-            lines.append(f"input {tensor['name']!r} has shape {list(x.shape)}, and the model was built for {allowed}")
-    together = "; ".join(f"{t['name']!r} {list(x.shape)}" for t, x in zip(declared["inputs"], tensors))
-    return "; ".join(lines) or f"no single optimization profile of the model holds these shapes together: {together}"
+            lines.append(
+                f"input {tensor['name']!r} has shape {list(x.shape)}, and the model was built for"
+                f" {allowed}"
+            )
+    together = "; ".join(
+        f"{t['name']!r} {list(x.shape)}" for t, x in zip(declared["inputs"], tensors)
+    )
+    return (
+        "; ".join(lines)
+        or f"no single optimization profile of the model holds these shapes together: {together}"
+    )

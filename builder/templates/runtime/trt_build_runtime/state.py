@@ -13,11 +13,13 @@ from .errors import InvalidRequest
 
 
 class Memory:
-    """The state of every open sequence of this instance, by correlation id; nothing where the model has no state.
+    """The state of every open sequence of this instance, by correlation id; nothing where the model
+    has no state.
 
-    Triton hands all requests of a sequence to one instance, in order, at most one of them in a batch, and refuses a
-    sequence that does not begin with a start. It does not say when it ends one that was silent for too long: such are
-    the least recently used, and make room when more are kept than can be open.
+    Triton hands all requests of a sequence to one instance, in order, at most one of them in a
+    batch, and refuses a sequence that does not begin with a start. It does not say when it ends one
+    that was silent for too long: such are the least recently used, and make room when more are kept
+    than can be open.
     """
 
     def __init__(self, folder: Path, tensors: dict[str, Any], batching: bool) -> None:
@@ -28,7 +30,9 @@ class Memory:
         self.sequences: OrderedDict[Any, dict[str, torch.Tensor]] = OrderedDict()
 
     def of(self, request: Any) -> dict[str, torch.Tensor]:
-        """The state that the request finds, by input name. A start forgets what the sequence had."""
+        """The state that the request finds, by input name. A start forgets what the sequence
+        had.
+        """
         if not self.states:
             return {}
         if request.flags() & pb_utils.TRITONSERVER_REQUEST_FLAG_SEQUENCE_START:
@@ -36,7 +40,8 @@ class Memory:
             return self.start
         if request.correlation_id() not in self.sequences:
             raise InvalidRequest(
-                f"sequence {request.correlation_id()} has no state: its start failed, so start it anew"
+                f"sequence {request.correlation_id()} has no state: its start failed, so start it"
+                " anew"
             )
         return self.sequences[request.correlation_id()]
 
@@ -46,7 +51,9 @@ class Memory:
             return
         sequence = request.correlation_id()
         if not isinstance(answer, Exception):
-            self.sequences[sequence] = {s["input"]: self._copy(answer, s["output"]) for s in self.states}
+            self.sequences[sequence] = {
+                s["input"]: self._copy(answer, s["output"]) for s in self.states
+            }
             self.sequences.move_to_end(sequence)
         if request.flags() & pb_utils.TRITONSERVER_REQUEST_FLAG_SEQUENCE_END:
             self.sequences.pop(sequence, None)
@@ -54,8 +61,10 @@ class Memory:
             self.sequences.popitem(last=False)
 
     def _copy(self, answer: list[torch.Tensor], output: str) -> torch.Tensor:
-        """Its own memory: the answer may be a row of a batch, or a buffer that the next run uses again. On the CPU, so
-        that sequences whose clients are there and elsewhere still make one batch."""
+        """Its own memory: the answer may be a row of a batch, or a buffer that the next run uses
+        again. On the CPU, so that sequences whose clients are there and elsewhere still make one
+        batch.
+        """
         return answer[self.places[output]].detach().to("cpu", copy=True).contiguous()
 
 
@@ -64,4 +73,6 @@ def _start(folder: Path, state: dict[str, Any], batching: bool) -> torch.Tensor:
     dtype, shape = getattr(torch, state["dtype"]), ([1] if batching else []) + state["shape"]
     if state["initial"] == "zeros":
         return torch.zeros(shape, dtype=dtype)
-    return torch.frombuffer(bytearray((folder / state["initial"]).read_bytes()), dtype=dtype).reshape(shape)
+    return torch.frombuffer(
+        bytearray((folder / state["initial"]).read_bytes()), dtype=dtype
+    ).reshape(shape)

@@ -12,7 +12,9 @@ from .errors import InvalidRequest
 
 
 def to_torch(tensor: Any, declared: dict[str, Any]) -> torch.Tensor:
-    """Through DLPack, without a copy; bool through numpy, since DLPack has it only from Triton 24.x on."""
+    """Through DLPack, without a copy; bool through numpy, since DLPack has it only from Triton 24.x
+    on.
+    """
     if tensor is None:
         raise InvalidRequest(f"input {declared['name']!r} is missing")
     value = _bool(tensor) if declared["dtype"] == "bool" else from_dlpack(tensor.to_dlpack())
@@ -20,12 +22,17 @@ def to_torch(tensor: Any, declared: dict[str, Any]) -> torch.Tensor:
 
 
 def _bool(tensor: Any) -> torch.Tensor:
-    value = torch.from_numpy(tensor.as_numpy()) if tensor.is_cpu() else from_dlpack(tensor.to_dlpack())
-    return value if value.dtype == torch.bool else value.view(torch.bool)  # older servers: a byte each
+    value = (
+        torch.from_numpy(tensor.as_numpy()) if tensor.is_cpu() else from_dlpack(tensor.to_dlpack())
+    )
+    # older servers: a byte each
+    return value if value.dtype == torch.bool else value.view(torch.bool)
 
 
 def from_torch(name: str, tensor: torch.Tensor) -> Any:
-    """Triton's tensor of that name. It holds the memory of this one; a GPU's lies in a row already (handed_out)."""
+    """Triton's tensor of that name. It holds the memory of this one; a GPU's lies in a row already
+    (handed_out).
+    """
     value = tensor.detach() if tensor.requires_grad else tensor
     value = value.contiguous() if value.dim() else value.reshape(1)
     if value.dtype == torch.bool and not value.is_cuda:
