@@ -94,6 +94,9 @@ def test_the_readmes_commands_exist() -> None:
 
 
 PAGES = sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").glob("*.md"))
+RECIPES = sorted(
+    path.relative_to(ROOT).as_posix() for path in (ROOT / "docs/contributing").glob("*.md")
+)
 
 
 def anchors(page: Path) -> set[str]:
@@ -102,7 +105,7 @@ def anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w -]", "", heading).lower().replace(" ", "-") for heading in headings}
 
 
-@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", *PAGES])
+@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", *PAGES, *RECIPES])
 def test_a_pages_links_lead_somewhere(page: str) -> None:
     for link, anchor in re.findall(r"\]\(([^)#\s]*)(?:#([^)\s]+))?\)", (ROOT / page).read_text()):
         if not link.startswith("http"):
@@ -113,6 +116,34 @@ def test_a_pages_links_lead_somewhere(page: str) -> None:
 
 def test_the_readme_names_every_page() -> None:
     assert set(PAGES) - set(re.findall(r"\]\(([^)#]+)", README)) == set()
+
+
+def test_contributing_names_every_recipe() -> None:
+    text = (ROOT / "CONTRIBUTING.md").read_text()
+    assert set(RECIPES) - set(re.findall(r"\]\(([^)#]+)", text)) == set()
+
+
+def test_the_readme_lists_every_command() -> None:
+    """The first column of the table under "Commands"."""
+    import click
+
+    from builder.cli import main
+
+    table = README.partition("## Commands")[2].partition("\n## ")[0]
+    rows = [row.split("|")[1] for row in table.splitlines() if row.startswith("| `")]
+    named = set(re.findall(r"`([a-z]+)`", " ".join(rows)))
+    assert named == set(main.list_commands(click.Context(main)))
+
+
+SOURCE_FOLDERS = ("builder/", "tests/", "docs/", "examples/", "benchmarks/", "docker/")
+
+
+@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", "docs/architecture.md", *RECIPES])
+def test_paths_in_the_guides_exist(page: str) -> None:
+    """A path in backticks, such as `builder/errors.py`; `tests/<package>` is a pattern."""
+    for path in re.findall(r"`([\w/.-]+)`", (ROOT / page).read_text()):
+        if path.startswith(SOURCE_FOLDERS):
+            assert (ROOT / path).exists(), f"{page} names {path}, which does not exist"
 
 
 def test_ci_runs_the_readmes_two_commands() -> None:
