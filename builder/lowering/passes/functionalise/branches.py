@@ -123,6 +123,6 @@ def _output(memory: Memory, output: Any, one: Alias | None, other: Alias | None)
     if one is other:
         return memory.same(output, one)
     storage = Storage()
-    storage.link([one.storage, other.storage])
+    storage.link(inner.storage for end in (one, other) for inner in memory.with_elements(end))
     memory.define(output, storage)
     return None

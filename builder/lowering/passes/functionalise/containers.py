@@ -11,6 +11,7 @@ from builder.errors import InPlaceError
 from builder.lowering import ir
 from builder.lowering.passes.functionalise.alias import Alias
 from builder.lowering.passes.functionalise.memory import Memory, cannot
+from builder.lowering.passes.functionalise.sharing import holds
 
 Handler = Callable[[Memory, Any, Alias], bool]
 
@@ -24,6 +25,8 @@ def construct(memory: Memory, node: Any, values: list[Any]) -> None:
     elif all(ir.is_constant(key) for key in values[::2]):
         keys = [key.toIValue() for key in values[::2]]
         memory.container(node.output(), dict(zip(keys, values[1::2], strict=True)))
+    else:
+        memory.linked(node.output(), [value for value in values[1::2] if holds(value)])
 
 
 def _get(memory: Memory, node: Any, box: Alias) -> bool:
@@ -180,6 +183,7 @@ def write(memory: Memory, node: Any) -> None:
     if box.items is None:
         return _write_unknown(memory, node, box)
     arguments = ir.inputs(node)[1:]
+    memory.taint_containers(box, node)
     memory.journal.note(box)
     try:
         taken = _WRITERS[node.kind()](box.items, memory, *arguments)
@@ -238,7 +242,8 @@ _WRITERS: dict[str, Callable[..., Any]] = {
 
 
 def _write_unknown(memory: Memory, node: Any, box: Alias) -> None:
-    """A list of unknown length can grow at either end, and be turned round."""
+    """A list of unknown length can grow at either end, and be reversed."""
+    memory.taint_containers(box, node)
     if node.kind() == "aten::reverse":
         return memory.renew(
             box,
@@ -253,7 +258,7 @@ def _write_unknown(memory: Memory, node: Any, box: Alias) -> None:
         more = memory.emit.list([more], box.current.type().getElementType())
     parts = (more, memory.now(box)) if first else (memory.now(box), more)
     longer = memory.emit.op("aten::add", *parts, type=box.current.type())
-    box.storage.link([memory.alias(added).storage])
+    box.storage.link(memory.storages(added))
     memory.renew(box, longer)
     for output in node.outputs():
         memory.same(output, box)
@@ -264,5 +269,5 @@ def _cannot(node: Any) -> InPlaceError:
     return cannot(
         node,
         "changes a container whose content is not known before the model runs",
-        "build the list or dictionary in one expression, or in a loop with a fixed number of turns",
+        "build the list or dictionary in one expression, or in a loop with a fixed trip count",
     )

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Any
 
 from builder.errors import InPlaceError
 from builder.lowering import ir
 from builder.lowering.folding import QUANTIZERS
 from builder.lowering.passes.functionalise.alias import Alias, Items, Journal, Storage
+from builder.lowering.passes.functionalise.sharing import holds
 from builder.lowering.passes.functionalise.views import LISTS_OF_VIEWS, VIEWS, Emit
 from builder.lowering.passes.quantization import DISABLE_OBSERVERS
 from builder.lowering.places import source_line
@@ -22,6 +26,21 @@ def cannot(node: Any, what: str, fix: str = _FIX) -> InPlaceError:
     )
 
 
+@dataclass
+class _Loop:
+    """Memory from before `start` that the body of a loop has read: the next iteration reads it
+    again, after the writes of this one.
+    """
+
+    start: int
+    reads: set[Storage] = field(default_factory=set)
+
+
+def _may_be(alias: Alias, container: str) -> bool:
+    """Whether an alias has the type of a container, or a type that may hold one."""
+    return container in str(alias.current.type().str())
+
+
 class Memory:
     """The aliases of all values seen so far; new nodes are inserted before `at`."""
 
@@ -29,7 +48,7 @@ class Memory:
         self.graph, self.journal, self.shared = graph, Journal(), ir.Constants(graph)
         self.at: Any = None
         self._aliases: dict[int, Alias] = {}
-        self.reads: list[set[Storage]] = []  # one set for each loop that we are in
+        self._loops: list[_Loop] = []  # those that the walk is in, from outside to inside
 
     @property
     def emit(self) -> Emit:
@@ -83,14 +102,39 @@ class Memory:
         return value.unique() in self._aliases
 
     def linked(self, value: Any, others: list[Any]) -> None:
-        """Say that `value` may share memory with any of `others`, values of the original graph."""
-        self.linked_to(value, [self.alias(other).storage for other in others])
+        """Say that `value` may share memory with any of `others`, values of the original graph, or
+        with their elements.
+        """
+        self.linked_to(value, [storage for other in others for storage in self.storages(other)])
+
+    def storages(self, value: Any) -> list[Storage]:
+        """The memory of a value of the original graph, and of the elements that it is known to
+        hold.
+        """
+        return [alias.storage for alias in self.with_elements(self.alias(value))]
+
+    def with_elements(self, alias: Alias) -> list[Alias]:
+        """An alias, and those of the elements that it is known to hold, at every depth."""
+        items = alias.items.values() if isinstance(alias.items, dict) else alias.items or ()
+        inner = [self.alias(item) for item in items if holds(item)]
+        return [alias, *(found for item in inner for found in self.with_elements(item))]
 
     def linked_to(self, value: Any, storages: list[Storage]) -> None:
         """Say that `value` may share any of these memories."""
         storage = Storage()
         storage.link(storages)
         self.define(value, storage)
+
+    @contextmanager
+    def iteration(self) -> Iterator[None]:
+        """While inside, what is read and written belongs to the body of a loop, and is undone when
+        it ends.
+        """
+        mark = self.journal.mark()
+        self._loops.append(_Loop(self.journal.tick()))
+        yield
+        self._loops.pop()
+        self.journal.undo(mark)
 
     def read(self, value: Any) -> Any:
         """The value to use here and now for `value` of the original graph."""
@@ -104,8 +148,9 @@ class Memory:
         storage = alias.storage
         if storage.taint is not None:
             raise cannot(storage.taint, "a tensor that may share that memory is read afterwards")
-        for reads in self.reads:
-            reads.add(storage)
+        for around in self._loops:
+            if storage.root is not None and storage.root.born < around.start:
+                around.reads.add(storage)
         if alias.items is not None:
             return self._rebuilt(alias)
         if alias.version != storage.version:
@@ -198,9 +243,18 @@ class Memory:
         return base, content
 
     def taint(self, storage: Storage, node: Any) -> None:
-        """Memory that may be `storage` holds nobody knows what from here on."""
-        for other in storage.linked - {storage} if storage.linked else ():
-            if any(other in reads for reads in self.reads):
+        """The content of memory that may be `storage` is unknown from here on."""
+        self._taint(storage.linked - {storage} if storage.linked else (), node)
+
+    def taint_containers(self, box: Alias, node: Any) -> None:
+        """The content of a container that may be `box`, or may hold it, is unknown from here on."""
+        linked = box.storage.linked - {box.storage} if box.storage.linked else ()
+        same = box.current.type().str()
+        self._taint([other for other in linked if other.root and _may_be(other.root, same)], node)
+
+    def _taint(self, storages: Iterable[Storage], node: Any) -> None:
+        for other in storages:
+            if any(other in around.reads for around in self._loops):
                 raise cannot(node, "a tensor that may share that memory is read in the same loop")
             other.taint = node
 
@@ -216,7 +270,7 @@ class Memory:
         """Make a container one of unknown length, as it stands."""
         current = self.now(alias)
         self.journal.note(alias)
-        alias.storage.link(self.alias(item).storage for item in alias.items or ())
+        alias.storage.link(inner.storage for inner in self.with_elements(alias))
         alias.current, alias.items, alias.version = current, None, alias.storage.version
 
     def rename(self, alias: Alias, inner: Alias) -> None:

@@ -1,0 +1,144 @@
+"""Where the values inside of a loop come from: the memory that they may share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from builder.lowering import ir
+from builder.lowering.passes.functionalise.sharing import holds, sources, writes
+
+
+@dataclass(frozen=True)
+class Origins:
+    """The values from outside of a loop, and those made inside of it, that a value may share memory
+    with.
+    """
+
+    outer: dict[int, Any] = field(default_factory=dict)
+    fresh: frozenset[int] = frozenset()
+
+    @property
+    def keys(self) -> frozenset[int]:
+        return self.fresh | self.outer.keys()
+
+
+def body_of(loop: Any) -> list[Any]:
+    """All nodes in the body of a loop, at every depth."""
+    return list(ir.walk(next(iter(loop.blocks()))))
+
+
+def values_inside(loop: Any, body: Sequence[Any]) -> set[int]:
+    """The ids of all values that the body of a loop defines, block inputs included."""
+    inside = {value.unique() for node in body for value in node.outputs()}
+    inside |= {
+        value.unique()
+        for owner in [loop, *body]
+        for block in ir.blocks_of(owner)
+        for value in block.inputs()
+    }
+    return inside
+
+
+def origins(targets: Iterable[Any], inside: set[int]) -> Origins:
+    """What any of these values may share memory with, in this iteration or an earlier one."""
+    outer: dict[int, Any] = {}
+    fresh, seen, left = set[int](), set[int](), list(targets)
+    while left:
+        value = left.pop()
+        if value.unique() in seen:
+            continue
+        seen.add(value.unique())
+        if value.unique() not in inside:
+            outer[value.unique()] = value
+            continue
+        before = _behind(value)
+        left.extend(before)
+        if not before and holds(value) and not ir.is_none(value):
+            fresh.add(value.unique())
+    return Origins(dict(sorted(outer.items())), frozenset(fresh))
+
+
+@dataclass
+class Group:
+    """Values that may be the same memory: indices of what a loop carries, and values from outside
+    of it.
+    """
+
+    carried: list[int] = field(default_factory=list)
+    outer: list[Any] = field(default_factory=list)
+
+
+def shared_between_iterations(loop: Any) -> list[Group]:
+    """What may be the same memory when an iteration of a loop starts.
+
+    `prev = cur` at the end of the body makes `prev` share memory with `cur` in the next iteration,
+    where a write to one of them comes before the assignment in program order.
+    """
+    body = body_of(loop)
+    inside = values_inside(loop, body)
+    groups = _Groups()
+    for index, param in enumerate(list(next(iter(loop.blocks())).inputs())[1:]):
+        if holds(param):
+            groups.join(origins([param], inside), index)
+    for node in body:
+        if writes(node) and node.inputsAt(0).type().kind() != "TensorType":
+            stored = [value for value in ir.inputs(node) if holds(value)]
+            groups.join(origins(stored, inside))
+    return groups.found()
+
+
+class _Groups:
+    """Disjoint sets of value ids, and the group that each set stands for."""
+
+    def __init__(self) -> None:
+        self._parent: dict[int, int] = {}
+        self._carried: list[tuple[int, int]] = []
+        self._outer: dict[int, Any] = {}
+
+    def join(self, found: Origins, carried: int | None = None) -> None:
+        """Put what was found, and what the loop carries at an index, into one group."""
+        keys = sorted(found.keys)
+        if not keys:
+            return
+        for key in keys:
+            self._parent[self._top(key)] = self._top(keys[0])
+        self._outer |= found.outer
+        if carried is not None:
+            self._carried.append((keys[0], carried))
+
+    def found(self) -> list[Group]:
+        """The groups that hold at least two values of the loop or from outside of it."""
+        groups: dict[int, Group] = {}
+        for key, index in self._carried:
+            groups.setdefault(self._top(key), Group()).carried.append(index)
+        for key, value in self._outer.items():
+            groups.setdefault(self._top(key), Group()).outer.append(value)
+        return [group for group in groups.values() if len(group.carried) + len(group.outer) > 1]
+
+    def _top(self, key: int) -> int:
+        while self._parent.setdefault(key, key) != key:
+            key = self._parent[key]
+        return key
+
+
+def _behind(value: Any) -> list[Any]:
+    """The values that one value inside of a loop may share memory with, one step back."""
+    node, at = value.node(), value.offset()
+    if node.kind() == "prim::Param":
+        return _behind_param(node.owningBlock(), at)
+    if node.kind() in ("prim::If", "prim::Loop"):
+        skip = node.kind() == "prim::Loop"
+        ends = [list(block.outputs())[at + skip] for block in node.blocks()]
+        return ends + ([node.inputsAt(at + 2)] if skip else [])
+    return [node.inputsAt(0)] if writes(node) else sources(node, ir.inputs(node))
+
+
+def _behind_param(block: Any, at: int) -> list[Any]:
+    """A loop's parameter comes from outside and from the iteration before; the first one is the
+    counter.
+    """
+    if at == 0:
+        return []
+    return [block.owningNode().inputsAt(at + 1), list(block.outputs())[at]]
