@@ -1,16 +1,14 @@
-"""How far an answer may be from the original module's, by default: one row for each precision, one
-for each element type.
+"""Default tolerances: one row for each precision, one for each output dtype.
 
-An element passes where |answer - golden| <= atol + rtol * |golden|. The default atol is relative to
-the size of the golden tensor (its root mean square), because the rounding error of a sum is
-proportional to its terms, not to its result: a softmax over a thousand classes is not let off, and
-logits of size 50 are not held to what logits of size 1 can do. A manifest's own atol is absolute,
-as written.
+An element passes if |answer - golden| <= atol + rtol * |golden|. The default atol is relative to
+the golden's root mean square, because the rounding error of a sum is proportional to its terms, not
+to its result. An absolute number would be too loose for a softmax over a thousand classes and too
+strict for logits of size 50. An atol in a manifest is absolute, as written.
 
-8 bits make errors that are large where one value takes another step, and small on average; so their
-rows also bound the noise: the root mean square of the error, relative to the golden's. Their atol
-is five times that, which the largest of a million normal errors reaches. The reasons also stand in
-docs/parity.md, which is tested against this file.
+With 8 bits, an element may be off by a whole quantization step while the average error is small. So
+their rows also bound the noise: the root mean square of the error, relative to the golden's. Their
+atol is five times that, which the largest of a million normally distributed errors reaches.
+docs/parity.md contains the same rows; a test compares the two.
 """
 
 from __future__ import annotations
@@ -24,12 +22,12 @@ from numpy.typing import NDArray
 from builder.manifest.spec import Tolerance
 
 SMALLEST_SCALE = 1e-6
-"""An all-zero golden still allows a rounding error of something."""
+"""The scale of an all-zero golden, so that it allows a small rounding error."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """`rtol`, and `atol` and `noise` in units of the golden's root mean square; why these."""
+    """`rtol`; `atol` and `noise` in units of the golden's root mean square; the reason."""
 
     rtol: float
     atol: float
@@ -41,33 +39,37 @@ BY_PRECISION = {
     "fp32": Row(
         1e-4,
         1e-4,
-        "other kernels sum in another order: about 1e-7 a rounding, some hundred of them in depth",
+        "kernels add in another order: about 1e-7 for each rounding, some hundred roundings deep",
     ),
     "tf32": Row(5e-3, 5e-3, "products keep 10 bits of mantissa, 5e-4 each; sums stay in float32"),
     "fp16": Row(
-        2e-2, 1e-2, "10 bits of mantissa, 5e-4 a rounding, after every layer of some dozens"
+        2e-2,
+        1e-2,
+        "10 bits of mantissa, 5e-4 for each rounding, after every one of some dozens of layers",
     ),
     "bf16": Row(
-        8e-2, 5e-2, "7 bits of mantissa, 4e-3 a rounding, after every layer of some dozens"
+        8e-2,
+        5e-2,
+        "7 bits of mantissa, 4e-3 for each rounding, after every one of some dozens of layers",
     ),
     "mixed": Row(
         1e-1,
         2.5e-1,
-        "only layers that keep 30 dB (3e-2) by themselves are rounded to int8; what they lose is"
-        " averaged by the sums",
+        "only layers with an SQNR of at least 30 dB (3e-2) use int8; sums average their errors",
         5e-2,
     ),
     "int8": Row(
         1e-1,
         5e-1,
-        "255 levels for an activation's whole range: 35 to 45 dB (2e-2 to 6e-3) a layer, kept"
-        " through some dozens",
+        "255 levels for an activation's whole range: 35 to 45 dB (2e-2 to 6e-3) for each of some"
+        " dozens of layers",
         1e-1,
     ),
     "fp8": Row(
         1e-1,
         5e-1,
-        "3 bits of mantissa: 28 dB (4e-2) a layer, whatever the range, averaged by the sums",
+        "3 bits of mantissa: 28 dB (4e-2) for each layer, whatever the range; sums average the"
+        " errors",
         1e-1,
     ),
 }
@@ -79,22 +81,21 @@ BY_DTYPE = {
     "float16": Row(
         2e-3,
         1e-3,
-        "the result itself is rounded to 10 bits: two roundings may differ by a unit, 1e-3",
+        "the result is rounded to 10 bits: two roundings may differ by one unit, 1e-3",
     ),
     "bfloat16": Row(
         2e-2,
         8e-3,
-        "the result itself is rounded to 7 bits: two roundings may differ by a unit, 8e-3",
+        "the result is rounded to 7 bits: two roundings may differ by one unit, 8e-3",
     ),
 }
-EXACT = Row(
-    0.0, 0.0, "integers and truth values are decisions: one that differs is another decision"
-)
+EXACT = Row(0.0, 0.0, "integers and truth values are decisions and must be equal")
 
 
 def default_tolerance(dtype: str, precision: str = "fp32") -> Tolerance:
-    """rtol, and atol relative to the golden's root mean square, for an output of torch's `dtype`
-    computed in `precision`.
+    """The tolerance for an output of torch's `dtype` that was computed in `precision`.
+
+    `atol` is relative to the golden's root mean square.
     """
     stored = BY_DTYPE.get(dtype)
     if stored is None:
@@ -106,9 +107,7 @@ def default_tolerance(dtype: str, precision: str = "fp32") -> Tolerance:
 def limits(
     golden: NDArray[Any], dtype: str, wanted: Tolerance, precision: str
 ) -> tuple[float, float]:
-    """(rtol, atol) for this output, both absolute numbers: the manifest's where it states them, the
-    default's elsewhere.
-    """
+    """(rtol, atol) for this output, both absolute: the manifest's values, else the default's."""
     default = default_tolerance(dtype, precision)
     scaled = (default.atol or 0.0) * scale(golden)
     return (
@@ -118,9 +117,9 @@ def limits(
 
 
 def noise_limit(dtype: str, wanted: Tolerance, precision: str) -> float | None:
-    """The greatest root mean square of the error, in units of the golden's; None: any. A manifest
-    that states rtol or atol has said what may differ, so only a noise that it states too is asked
-    for.
+    """The largest root mean square of the error, in units of the golden's; None: no limit.
+
+    A manifest that states rtol or atol switches the default noise limit off.
     """
     if wanted.noise is not None:
         return wanted.noise
