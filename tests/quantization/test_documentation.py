@@ -31,7 +31,7 @@ def test_a_row_says_the_schemes_bound(precision: str) -> None:
 def test_methods_defaults_and_gpus() -> None:
     assert all(f"`{method}`" in TEXT for method in METHODS)
     assert (
-        f"({Calibration(()).percentile} unless told)" in TEXT
+        f"({Calibration(()).percentile} by default)" in TEXT
         and f"method: {Calibration(()).method} " in TEXT
     )
     assert f"compute capability {fp8.SINCE[0]}.{fp8.SINCE[1]} or newer" in TEXT
