@@ -15,9 +15,19 @@ def call(module: Any, specs: Sequence[TensorSpec], tensors: Sequence[torch.Tenso
     takes as many as it has elements, an Optional argument takes one where a spec has its name, and
     everything else keeps its default.
     """
+    given = arguments(module, specs, tensors)
+    return module(*tensors) if given is None else module(**given)
+
+
+def arguments(
+    module: Any, specs: Sequence[TensorSpec], tensors: Sequence[torch.Tensor]
+) -> dict[str, Any] | None:
+    """The arguments of the module's forward by name, those with defaults left out; None where
+    forward has no schema or takes another number of tensors.
+    """
     schema = getattr(getattr(module, "forward", None), "schema", None)
     if schema is None:
-        return module(*tensors)
+        return None
     left = iter(tensors)
     named = {spec.name for spec in specs}
     try:
@@ -27,8 +37,20 @@ def call(module: Any, specs: Sequence[TensorSpec], tensors: Sequence[torch.Tenso
             if _is_given(a, named)
         }
     except StopIteration:
-        return module(*tensors)
-    return module(*tensors) if any(True for _ in left) else module(**given)
+        return None
+    return None if any(True for _ in left) else given
+
+
+def positional(
+    module: Any, specs: Sequence[TensorSpec], tensors: Sequence[torch.Tensor]
+) -> list[Any] | None:
+    """All arguments of the module's forward in order, defaults filled in; None as in
+    `arguments`.
+    """
+    given = arguments(module, specs, tensors)
+    if given is None:
+        return None
+    return [given.get(a.name, a.default_value) for a in module.forward.schema.arguments[1:]]
 
 
 def _is_given(argument: Any, named: Collection[str | None]) -> bool:

@@ -9,8 +9,10 @@ bool is mostly a mask, so both polarities are tried, each with at least one True
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 
@@ -138,3 +140,63 @@ def odd(span: tuple[int, int, int]) -> int:
     middle = (low + high) // 2
     candidates = range(low, high + 1) if high - low < 4096 else range(middle - 2, middle + 3)
     return min(candidates, key=lambda n: (n in span, n % 2 == 0, abs(n - middle)))
+
+
+def variations(
+    tensors: Sequence[torch.Tensor], constants: Iterable[float], largest: float
+) -> Iterator[list[torch.Tensor]]:
+    """Other values of the same shapes and dtypes, from mild to extreme, to reach what standard
+    normal values do not: other signs, scales up to `largest` and offsets, values around each of
+    `constants`, and all tensors at once or, where there are several, one at a time.
+    """
+    for change in (*_mild(), *_around(constants, largest), *_extreme(largest)):
+        yield [change(tensor) for tensor in tensors]
+        if len(tensors) > 1:
+            for index in range(len(tensors)):
+                yield [change(t) if i == index else t for i, t in enumerate(tensors)]
+
+
+Change = Callable[[torch.Tensor], torch.Tensor]
+
+
+def _mild() -> Iterator[Change]:
+    yield lambda t: t if t.dtype == torch.bool else t.abs()
+    yield lambda t: t.abs().neg() if t.is_floating_point() else torch.zeros_like(t)
+    yield lambda t: ~t if t.dtype == torch.bool else torch.zeros_like(t)
+    yield lambda t: torch.ones_like(t)
+
+
+def _around(constants: Iterable[float], largest: float) -> Iterator[Change]:
+    """Above, below and exactly each constant; floats up to `largest` only."""
+    for constant in sorted(set(constants), key=abs):
+        yield partial(_shifted, by=constant + 1, largest=largest)
+        yield partial(_shifted, by=constant - 1, largest=largest)
+        yield partial(_filled, value=constant, largest=largest)
+
+
+def _extreme(largest: float) -> Iterator[Change]:
+    size = 4.0
+    while size <= largest:
+        yield partial(_scaled, by=size)
+        yield partial(_shifted, by=size)
+        yield partial(_shifted, by=-size)
+        size *= 4
+
+
+def _scaled(tensor: torch.Tensor, by: float) -> torch.Tensor:
+    return tensor * by if tensor.is_floating_point() else tensor
+
+
+def _shifted(tensor: torch.Tensor, by: float, largest: float = math.inf) -> torch.Tensor:
+    """Floats around `by`, a tenth of a standard deviation wide; integers equal to it, from 0 on."""
+    if tensor.is_floating_point():
+        return tensor * 0.1 + by if abs(by) <= largest else tensor
+    if tensor.dtype == torch.bool or not 0 <= by <= torch.iinfo(tensor.dtype).max:
+        return tensor
+    return torch.full_like(tensor, int(by))
+
+
+def _filled(tensor: torch.Tensor, value: float, largest: float) -> torch.Tensor:
+    if tensor.is_floating_point():
+        return torch.full_like(tensor, value) if abs(value) <= largest else tensor
+    return _shifted(tensor, value)

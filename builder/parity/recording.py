@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,8 @@ from builder.manifest.spec import ModelSpec, Profile, TensorSpec, shared_first_a
 from builder.parity import inputs, sequences
 from builder.parity.arrays import narrow, to_numpy, to_torch
 from builder.parity.calling import call
+from builder.parity.coverage import Outcome
+from builder.parity.golden_search import GoldenSearch
 from builder.parity.user_inputs import user_inputs
 from builder.triton.artifact import Golden
 
@@ -30,14 +33,42 @@ def record(
     (see sequences).
 
     Where the first axis looks like a batch there is also "p<i>-row": the first row of the opt
-    golden alone, which shows whether rows depend on each other. Outputs, however nested, are
+    golden alone, which shows whether rows depend on each other. Goldens named "p0-reach<n>" reach
+    branches, comparisons and bounds that the others do not. Outputs, however nested, are
     flattened in order and named `output_names`, else `spec.outputs`, else output, or output_0,
     output_1, ... Raises ModelFileError where the module fails on all inputs that we can think of,
     or returns other things than tensors.
     """
+    return recording(module, spec, output_names).goldens
+
+
+@dataclass(frozen=True)
+class Recording:
+    """The goldens of a module, and the outcomes of its branches, comparisons and bounds that none
+    of them reaches.
+    """
+
+    goldens: tuple[Golden, ...]
+    unreached: tuple[Outcome, ...] = ()
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """One warning for each branch that no golden takes: its numbers were compared nowhere."""
+        branches = [outcome for outcome in self.unreached if outcome.is_branch]
+        return tuple(
+            f"no golden reaches {outcome}; add inputs that do (manifest: goldens: FILE.npz)"
+            for outcome in branches
+        )
+
+
+def recording(
+    module: Module, spec: ModelSpec, output_names: Sequence[str] | None = None
+) -> Recording:
+    """The goldens as of `record`, with what they leave out."""
     names = tuple(output_names or spec.outputs or ())
     recorder = _Recorder(module, spec, names)
-    return tuple(recorder.all())
+    goldens = tuple(recorder.all())
+    return Recording(goldens, recorder.search.unreached)
 
 
 class _Recorder:
@@ -47,8 +78,21 @@ class _Recorder:
         self.module, self.spec, self.names = module, spec, names
         self.styles = list(inputs.styles(spec))
         self.batch = shared_first_axis(spec.stateless_inputs if spec.server_state else spec.inputs)
+        with _evaluating(module):
+            self.search = GoldenSearch(module, spec, self.answer)
 
     def all(self) -> Iterator[Golden]:
+        """The usual goldens and the user's, then those that reach what these leave out."""
+        opt: Golden | None = None
+        for golden in self._usual():
+            opt = opt or golden
+            self.search.note(golden)
+            yield golden
+        if opt is not None and not self.spec.state:
+            profile = {**_dims(self.spec), **(self.spec.profiles or ({},))[0]}
+            yield from self.search.more(opt, inputs.sizes_of(profile)["opt"])
+
+    def _usual(self) -> Iterator[Golden]:
         for index, profile in enumerate(self.spec.profiles or ({},)):
             merged = {**_dims(self.spec), **profile}
             for kind, sizes in inputs.sizes_of(merged).items():

@@ -34,7 +34,7 @@ class Golden:
     """The original module's answer to one set of inputs; arrays have the module's dtypes and
     shapes.
 
-    `name` is "p<profile>-min|opt|max|odd|row" or "user-<n>"; bfloat16 arrays are
+    `name` is "p<profile>-min|opt|max|odd|row", "p0-reach<n>" or "user-<n>"; bfloat16 arrays are
     ml_dtypes.bfloat16.
     """
 

@@ -1,0 +1,274 @@
+"""Which branches, comparisons and bounds of a module its goldens reach.
+
+A golden shows nothing about code that it does not run. The module's graph is copied, inlined and
+given observer nodes, then interpreted without optimization on each golden.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import torch
+
+from builder.lowering.places import where
+
+C: Any = torch._C
+"""torch's bindings of the graph, which have no complete annotations."""
+
+_NAMESPACE = "trt_build_coverage"
+_COMPARISONS = frozenset(f"aten::{name}" for name in ("gt", "lt", "ge", "le", "eq", "ne"))
+_LOWER, _UPPER = "lower bound applied", "upper bound applied"
+_OPEN = "no bound applied"
+_TRUE, _FALSE = "true", "false"
+_BOUNDED = {
+    "aten::relu": (_LOWER, _OPEN),
+    "aten::relu6": (_LOWER, _UPPER, _OPEN),
+    "aten::hardtanh": (_LOWER, _UPPER, _OPEN),
+    "aten::clamp": (_LOWER, _UPPER, _OPEN),
+    "aten::clamp_min": (_LOWER, _OPEN),
+    "aten::clamp_max": (_UPPER, _OPEN),
+    "aten::threshold": (_OPEN,),
+}
+"""The outcomes of operators that bound their first input."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One way that a branch, comparison or bound can go: the node's number, kind and source
+    location, and which way.
+    """
+
+    site: int
+    kind: str
+    where: str
+    which: str
+
+    @property
+    def is_branch(self) -> bool:
+        """Whether this is a branch of the program, and not an element-wise choice."""
+        return self.kind in ("prim::If", "prim::Loop")
+
+    def __str__(self) -> str:
+        name = {"prim::If": "condition", "prim::Loop": "loop condition"}.get(
+            self.kind, self.kind.removeprefix("aten::")
+        )
+        return f"{self.where}: {name}: {self.which}"
+
+
+class Coverage:
+    """The outcomes of a module that can be reached, and those that were reached so far."""
+
+    def __init__(self, module: Any) -> None:
+        """Instrument `module.forward`. A module that is no ScriptModule has no outcomes."""
+        self.wanted: set[Outcome] = set()
+        self.constants: set[float] = set()
+        """Numbers that values or sizes are compared with or bounded by."""
+        self.sizes: set[int] = set()
+        """Integers that are compared with integers: most are thresholds of sizes."""
+        self.reached: set[Outcome] = set()
+        self._module = module
+        self._graph: Any = None
+        graph = getattr(module, "graph", None)
+        if isinstance(graph, C.Graph):
+            self._graph = _without_settings(graph, module)
+            _Instrument(self).block(self._graph)
+
+    @property
+    def unreached(self) -> list[Outcome]:
+        """The outcomes that no run reached, in program order."""
+        return sorted(self.wanted - self.reached, key=lambda one: (one.site, one.which))
+
+    def run(self, arguments: Sequence[Any]) -> set[Outcome]:
+        """Interpret forward on its arguments (without self, defaults filled in) and return the
+        outcomes that it reached. Raises what the module raises.
+        """
+        observed = _observations()
+        observed.clear()
+        if self._graph is None:
+            return set()
+        inner = getattr(self._module, "_c", self._module)
+        with torch.no_grad():
+            C._jit_interpret_graph(self._graph, (inner, *arguments))
+        return {outcome for outcome in self.wanted if (outcome.site, outcome.which) in observed}
+
+
+class _Instrument:
+    """Adds observer nodes to a graph and collects what they can observe."""
+
+    def __init__(self, coverage: Coverage) -> None:
+        self.coverage = coverage
+        self.graph = coverage._graph
+        self.count = 0
+
+    def block(self, block: Any) -> None:
+        for node in list(block.nodes()):
+            kind = node.kind()
+            if kind == "prim::If":
+                self._condition(node)
+            elif kind == "prim::Loop":
+                self._loop(node)
+            elif kind in _COMPARISONS:
+                self._comparison(node)
+            elif kind in _BOUNDED or (kind.endswith("_") and kind[:-1] in _BOUNDED):
+                self._bounds(node)
+            for inner in node.blocks():
+                self.block(inner)
+
+    def _condition(self, node: Any) -> None:
+        """Both branches, without those that only raise an exception."""
+        yes, no = node.blocks()
+        self._want(
+            node,
+            "prim::If",
+            [which for which, b in ((_TRUE, yes), (_FALSE, no)) if not _raises(b)],
+        )
+        self._observe(node, "condition", node.inputsAt(0))
+        self.count += 1
+
+    def _loop(self, node: Any) -> None:
+        """A while loop that data can end: at least one iteration."""
+        if node.inputsAt(1).node().kind() == "prim::Constant":
+            return
+        self._want(node, "prim::Loop", [_TRUE])
+        self._observe(node, "condition", node.inputsAt(1))
+        self.count += 1
+
+    def _comparison(self, node: Any) -> None:
+        numbers = [n for value in node.inputs() if (n := _number(value)) is not None]
+        if not _is_tensor(node.output()):
+            self.coverage.sizes.update(int(n) for n in numbers if float(n).is_integer())
+            return
+        self.coverage.constants.update(float(n) for n in numbers if math.isfinite(n))
+        exact = node.kind() in ("aten::eq", "aten::ne")
+        if exact and not numbers:
+            return  # equality of two computed tensors is rarely meant to hold
+        if all(use.user.kind() == "aten::Bool" for use in node.output().uses()):
+            return  # the condition is observed instead
+        self._want(node, node.kind(), (_TRUE, _FALSE))
+        self._observe(node, "elements", node.output(), after=True)
+        self.count += 1
+
+    def _bounds(self, node: Any) -> None:
+        kind = node.kind().rstrip("_")
+        given = list(node.inputs())
+        outcomes = set(_BOUNDED[kind])
+        if kind == "aten::clamp":
+            outcomes -= {w for w, v in zip((_LOWER, _UPPER), given[1:3], strict=False) if _none(v)}
+        numbers = [n for value in given[1:] if (n := _number(value)) is not None]
+        self.coverage.constants.update(float(n) for n in numbers if math.isfinite(n))
+        self._want(node, kind, sorted(outcomes))
+        before = given[0]
+        if node.kind().endswith("_"):
+            copy = self.graph.create("aten::clone", [given[0], self._constant(node, None)], 1)
+            copy.insertBefore(node)
+            before = copy.output()
+        self._observe(node, "bounds", before, node.output(), after=True)
+        self.count += 1
+
+    def _want(self, node: Any, kind: str, outcomes: Collection[str]) -> None:
+        location = where(node)
+        self.coverage.wanted.update(
+            Outcome(self.count, kind, location, which) for which in outcomes
+        )
+
+    def _observe(self, node: Any, kind: str, *values: Any, after: bool = False) -> None:
+        _observations()
+        site = self._constant(node, self.count)
+        observer = self.graph.create(f"{_NAMESPACE}::{kind}", [site, *values], 0)
+        observer.insertAfter(node) if after else observer.insertBefore(node)
+
+    def _constant(self, node: Any, value: Any) -> Any:
+        self.graph.setInsertPoint(node)
+        return self.graph.insertConstant(value)
+
+
+@lru_cache(maxsize=1)
+def _library() -> tuple[Any, set[tuple[int, str]]]:
+    """The observers' library, registered once a process, and the set that they write to."""
+    observed: set[tuple[int, str]] = set()
+
+    def condition(site: int, value: bool) -> None:
+        observed.add((site, _TRUE if value else _FALSE))
+
+    def elements(site: int, value: torch.Tensor) -> None:
+        if value.numel():
+            observed.update((site, w) for w, a in ((_TRUE, value), (_FALSE, ~value)) if a.any())
+
+    def bounds(site: int, before: torch.Tensor, after: torch.Tensor) -> None:
+        for which, holds in (
+            (_LOWER, after > before),
+            (_UPPER, after < before),
+            (_OPEN, after == before),
+        ):
+            if holds.any():
+                observed.add((site, which))
+
+    library: Any = torch.library.Library(_NAMESPACE, "DEF")  # type: ignore[no-untyped-call]
+    for schema, function in (
+        ("condition(int site, bool value) -> ()", condition),
+        ("elements(int site, Tensor value) -> ()", elements),
+        ("bounds(int site, Tensor before, Tensor after) -> ()", bounds),
+    ):
+        library.define(schema)
+        library.impl(schema.split("(")[0], function, "CompositeExplicitAutograd")
+    return library, observed
+
+
+def _observations() -> set[tuple[int, str]]:
+    return _library()[1]
+
+
+def _without_settings(graph: Any, module: Any) -> Any:
+    """A copy of the graph, inlined, without the branches that the module's own numbers and strings
+    decide (`if self.training`).
+    """
+    graph = graph.copy()
+    C._jit_pass_inline(graph)
+    for node in graph.findAllNodes("prim::GetAttr"):
+        if node.output().type().kind() not in _SETTINGS:
+            continue
+        value = _attribute(node, module)
+        graph.setInsertPoint(node)
+        node.output().replaceAllUsesWith(graph.insertConstant(value))
+    C._jit_pass_constant_propagation_immutable_types(graph)
+    C._jit_pass_dce(graph)
+    return graph
+
+
+_SETTINGS = frozenset(["BoolType", "IntType", "FloatType", "StringType"])
+
+
+def _attribute(node: Any, module: Any) -> Any:
+    """The value of a prim::GetAttr whose owners are attributes of the module."""
+    owner = node.inputsAt(0).node()
+    found = module if owner.kind() == "prim::Param" else _attribute(owner, module)
+    return getattr(found, node.s("name"))
+
+
+def _raises(block: Any) -> bool:
+    return any(node.kind() == "prim::RaiseException" for node in block.nodes())
+
+
+def _is_tensor(value: Any) -> bool:
+    return bool(value.type().isSubtypeOf(C.TensorType.get()))
+
+
+def _none(value: Any) -> bool:
+    return bool(value.type().kind() == "NoneType")
+
+
+def _number(value: Any) -> float | int | None:
+    """The value of a constant number or one-element tensor; None for anything else."""
+    if value.node().kind() == "aten::neg":
+        inner = _number(value.node().inputsAt(0))
+        return None if inner is None else -inner
+    if value.node().kind() != "prim::Constant":
+        return None
+    known = value.toIValue()
+    if isinstance(known, torch.Tensor) and known.numel() == 1 and not known.is_complex():
+        known = known.item()
+    return known if isinstance(known, int | float) and not isinstance(known, bool) else None

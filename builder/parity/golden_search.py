@@ -1,0 +1,140 @@
+"""Goldens for the branches, comparisons and bounds that the usual ones do not reach.
+
+Values and sizes are varied from mild to extreme. A variation becomes a golden where it reaches a
+new outcome, all answers are finite, and the answers do not hang on the last bits of the input.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from builder.manifest.spec import ModelSpec
+from builder.parity import inputs
+from builder.parity.arrays import to_torch
+from builder.parity.calling import positional
+from builder.parity.comparison import compare
+from builder.parity.coverage import Coverage, Outcome
+from builder.triton.artifact import Golden
+
+MOST_TRIED = 64
+"""Variations that are run before the search gives up."""
+MOST_ADDED = 6
+"""Goldens that are added; each one costs time at every later comparison."""
+LARGEST = {"fp32": 4096.0, "tf32": 4096.0, "fp16": 64.0, "bf16": 64.0}
+"""The largest scale or offset of an input by precision: half overflows at 65504, and products of
+inputs reach that long before. Precisions of 8 bits are not listed: beyond their calibrated ranges
+values saturate, so no golden is added.
+"""
+_ROUNDING = 2.0**-22
+"""A relative change of an input by two units of float32's last place."""
+
+Answer = Callable[[str, Sequence[torch.Tensor]], Golden]
+
+
+class GoldenSearch:
+    """Which outcomes of a module the recorded goldens reach, and goldens for the others."""
+
+    def __init__(self, module: Any, spec: ModelSpec, answer: Answer) -> None:
+        self.module, self.spec, self.answer = module, spec, answer
+        self.coverage = Coverage(module)
+
+    def note(self, golden: Golden) -> None:
+        """Note the outcomes that a golden reaches."""
+        if self.coverage.unreached:
+            tensors = [to_torch(array) for array in golden.inputs.values()]
+            self.coverage.reached |= self._reached(tensors)
+
+    @property
+    def unreached(self) -> tuple[Outcome, ...]:
+        """The outcomes that no golden reaches, in program order."""
+        return tuple(self.coverage.unreached)
+
+    def more(self, base: Golden, sizes: Mapping[str, int]) -> Iterator[Golden]:
+        """Goldens that reach new outcomes, named `p0-reach<n>`; `base` is the golden of the first
+        profile's `sizes`, whose values are varied.
+        """
+        largest = LARGEST.get(self.spec.precision)
+        if largest is None or not self.coverage.unreached:
+            return
+        added = 0
+        for number, tensors in enumerate(self._variations(base, sizes, largest)):
+            if number == MOST_TRIED or added == MOST_ADDED or not self.coverage.unreached:
+                return
+            golden = self._useful(f"p0-reach{added}", tensors)
+            if golden is not None:
+                added += 1
+                yield golden
+
+    def _variations(
+        self, base: Golden, sizes: Mapping[str, int], largest: float
+    ) -> Iterator[list[torch.Tensor]]:
+        tensors = [to_torch(array) for array in base.inputs.values()]
+        yield from self._other_sizes(tensors, sizes)
+        yield from inputs.variations(tensors, self.coverage.constants, largest)
+
+    def _other_sizes(
+        self, tensors: Sequence[torch.Tensor], sizes: Mapping[str, int]
+    ) -> Iterator[list[torch.Tensor]]:
+        """The same kind of values at sizes next to the integers that the module compares with."""
+        profile = self.spec.profiles[0] if self.spec.profiles else {}
+        for axis, (low, _, high) in profile.items():
+            near = {size + step for size in self.coverage.sizes for step in (-1, 0, 1)}
+            for size in sorted(near):
+                if low <= size <= high and size != sizes.get(axis):
+                    yield self._resized(tensors, {**sizes, axis: size}, sizes)
+
+    def _resized(
+        self, tensors: Sequence[torch.Tensor], wanted: Mapping[str, int], sizes: Mapping[str, int]
+    ) -> list[torch.Tensor]:
+        """The tensors repeated or cut to the wanted sizes."""
+        resized = []
+        for tensor, spec in zip(tensors, self.spec.inputs, strict=True):
+            for axis, name in enumerate(spec.shape):
+                if isinstance(name, str) and wanted[name] != sizes.get(name):
+                    index = torch.arange(wanted[name]) % max(tensor.shape[axis], 1)
+                    tensor = tensor.index_select(axis, index)
+            resized.append(tensor)
+        return resized
+
+    def _useful(self, name: str, tensors: list[torch.Tensor]) -> Golden | None:
+        """The golden of these tensors where it reaches something new and float32 can answer it."""
+        try:
+            reached = self._reached(tensors) - self.coverage.reached
+            if not reached:
+                return None
+            golden = self.answer(name, tensors)
+            if not (_finite(golden) and self._is_stable(golden, tensors)):
+                return None
+        except (RuntimeError, IndexError, torch.jit.Error):
+            return None
+        self.coverage.reached |= reached
+        return golden
+
+    def _is_stable(self, golden: Golden, tensors: list[torch.Tensor]) -> bool:
+        """Whether inputs that differ by rounding alone give the same answers."""
+        for sign in (1, -1):
+            nudged = [t * (1 + sign * _ROUNDING) if t.is_floating_point() else t for t in tensors]
+            other = self.answer(golden.name, nudged)
+            if not compare(other.outputs, golden, self.spec.tolerance).passed:
+                return False
+        return True
+
+    def _reached(self, tensors: Sequence[torch.Tensor]) -> set[Outcome]:
+        specs = self.spec.inputs
+        given = [
+            t.to(getattr(torch, s.dtype), copy=True) for s, t in zip(specs, tensors, strict=True)
+        ]
+        arguments = positional(self.module, specs, given)
+        if arguments is None:
+            return set()
+        try:
+            return self.coverage.run(arguments)
+        except (RuntimeError, IndexError, torch.jit.Error):
+            return set()
+
+
+def _finite(golden: Golden) -> bool:
+    return all(bool(torch.isfinite(to_torch(array)).all()) for array in golden.outputs.values())

@@ -1,0 +1,189 @@
+"""Goldens reach the branches, comparisons and bounds of a module, or the recording says which ones
+they do not reach.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from builder.manifest.spec import ModelSpec, TensorSpec
+from builder.parity.recording import Recording, recording
+
+SPANS = {"batch": (1, 2, 4), "length": (1, 8, 32)}
+
+
+def tensor(name: str, dtype: str, *shape: int | str) -> TensorSpec:
+    dims = {axis: SPANS[axis] for axis in shape if isinstance(axis, str)}
+    return TensorSpec(dtype, shape, dims, name)
+
+
+X = tensor("x", "float32", "batch", "length")
+
+
+class Rebinding(nn.Module):
+    """The condition holds for large values only."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if bool(x.max() > 50.0):
+            x = x * 2
+        return x
+
+
+class Shifted(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return (x - 50.0).relu()
+
+
+class Clamped(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.clamp(-300.0, 20.0)
+
+
+class InPlace(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = x + 0
+        return y.clamp_(max=7.0)
+
+
+class Sized(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if x.size(1) > 13:
+            x = x[:, :13]
+        return x
+
+
+class Guarded(nn.Module):
+    """Only a branch that raises is left out."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if bool((x < -1e30).any()):
+            raise ValueError("too small")
+        return x + 1
+
+
+class Unreachable(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = x.sigmoid()
+        if bool(y.max() > 2.0):
+            y = y * 3
+        return y
+
+
+class Settings(nn.Module):
+    """A branch that the module's own settings decide is no branch of its data."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.wide = False
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.wide:
+            x = x * 2
+        if self.training:
+            x = x * 3
+        return x
+
+
+class IllConditioned(nn.Module):
+    """Above 1000 the last bits of the input decide the answer."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if bool(x.max() > 1000.0):
+            x = torch.sin(x * 1e7)
+        return x
+
+
+def recorded(module: nn.Module, tmp_path: Path, *inputs: TensorSpec, **more: Any) -> Recording:
+    """The recording of the module, scripted, saved and loaded."""
+    path = tmp_path / "model.pt"
+    torch.jit.script(module.eval()).save(str(path))
+    spec = ModelSpec("model", path, inputs or (X,), more.pop("profiles", (SPANS,)), **more)
+    return recording(torch.jit.load(str(path)).eval(), spec)
+
+
+def added(recording: Recording) -> list[Any]:
+    return [golden for golden in recording.goldens if "reach" in golden.name]
+
+
+@pytest.mark.parametrize("kind", [Rebinding, Shifted, Clamped, InPlace])
+def test_values_are_varied_until_every_outcome_is_reached(kind: Any, tmp_path: Path) -> None:
+    found = recorded(kind(), tmp_path)
+    assert added(found)
+    assert not found.unreached
+    for golden in added(found):
+        answer = kind()(torch.from_numpy(golden.inputs["x"]).clone())
+        torch.testing.assert_close(torch.from_numpy(golden.outputs["output"]), answer)
+
+
+def test_a_loop_of_the_issue_gets_a_golden_above_its_threshold(tmp_path: Path) -> None:
+    class Loop(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            cur = torch.zeros_like(x[0])
+            prev = torch.zeros_like(x[0])
+            acc = torch.zeros_like(x[0])
+            for t in range(x.size(0)):
+                cur += (x[t] - 50.0).relu()
+                acc = acc + (cur - prev)
+                prev = cur
+            return acc
+
+    found = recorded(Loop(), tmp_path)
+    assert max(golden.inputs["x"].max() for golden in added(found)) > 50
+
+
+def test_sizes_next_to_a_compared_number_are_tried(tmp_path: Path) -> None:
+    dims = {"batch": (1, 2, 4), "length": (1, 8, 13)}
+    assert recorded(Sized(), tmp_path, profiles=(dims,)).warnings  # no such size in the profile
+    dims = {"batch": (1, 2, 4), "length": (1, 8, 14)}
+    found = recorded(Sized(), tmp_path, profiles=(dims,))
+    assert not found.unreached
+
+
+@pytest.mark.parametrize("kind", [Guarded, Settings])
+def test_what_no_input_decides_or_only_raises_is_not_asked_for(kind: Any, tmp_path: Path) -> None:
+    found = recorded(kind(), tmp_path)
+    assert not [outcome for outcome in found.unreached if outcome.is_branch]
+
+
+def test_a_branch_that_stays_unreached_is_a_warning_with_its_line(tmp_path: Path) -> None:
+    (warning,) = recorded(Unreachable(), tmp_path).warnings
+    assert "no golden reaches" in warning
+    assert "test_golden_search.py" in warning and "condition: true" in warning
+    assert "goldens: FILE.npz" in warning
+
+
+def test_answers_that_depend_on_rounding_are_no_goldens(tmp_path: Path) -> None:
+    found = recorded(IllConditioned(), tmp_path)
+    assert not added(found)
+    assert found.warnings
+
+
+def test_eight_bits_get_no_goldens_beyond_their_ranges(tmp_path: Path) -> None:
+    found = recorded(Rebinding(), tmp_path, precision="int8")
+    assert not added(found) and found.warnings
+
+
+def test_user_goldens_count(tmp_path: Path) -> None:
+    high = np.full((2, 8), 100, np.float32)
+    np.savez(tmp_path / "own.npz", x=high)
+    found = recorded(Rebinding(), tmp_path, goldens=tmp_path / "own.npz")
+    assert not added(found) and not found.unreached
+
+
+def test_integers_and_masks_are_varied_too(tmp_path: Path) -> None:
+    class Ids(nn.Module):
+        def forward(self, ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+            if bool((ids == 5000).any()) or bool(mask.all()):
+                ids = ids + 1
+            return ids
+
+    found = recorded(
+        Ids(), tmp_path, tensor("ids", "int64", "batch", 3), tensor("mask", "bool", "batch", 3)
+    )
+    assert not [outcome for outcome in found.unreached if outcome.is_branch]
