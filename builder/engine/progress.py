@@ -12,14 +12,10 @@ from types import FrameType
 from typing import Any
 
 from builder.engine.flavour import trt
+from builder.processes import CANCEL
 
 Report = Callable[[str, int, int], None]
 """(TensorRT's name of the phase, steps done, steps in all)."""
-
-CANCEL = threading.Event()
-"""Set, it ends the build that runs in this process at TensorRT's next step; the build then raises
-BuildCancelled.
-"""
 
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)

@@ -11,13 +11,21 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from builder import store
-from builder.engine import BuildOptions, flavour, gpu, workers
+from builder import processes, store
+from builder.engine import BuildOptions, flavour, gpu
 from builder.manifest.spec import ModelSpec, TensorSpec
 from builder.repository import targets
 from builder.repository.result import SHOWN, ModelResult, Progress
 
 PERFORM = "builder.repository.model:perform"
+MODULES = (
+    "builder.conversion",
+    "builder.parity",
+    "builder.partition",
+    "builder.triton",
+    "builder.torchscript",
+)
+"""What the process that builds are forked from imports before it forks."""
 
 
 @dataclass(frozen=True)
@@ -137,10 +145,10 @@ def perform(
     jobs = jobs or default_jobs()
     threads = max(1, (os.cpu_count() or 1) // jobs) if jobs > 1 else 0
     tasks = [
-        workers.Task(PERFORM, (replace(order, threads=threads),), progress, order.reproduce)
+        processes.Task(PERFORM, (replace(order, threads=threads),), progress, order.reproduce)
         for order in orders
     ]
-    answers = workers.run(tasks, jobs, environments())
+    answers = processes.run(tasks, jobs, environments(), modules=MODULES)
     return [_result(order, answer) for order, answer in zip(orders, answers, strict=True)]
 
 

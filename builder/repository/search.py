@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from builder.engine import workers
+from builder import processes
 from builder.errors import TrtBuildError, UsageError
 from builder.manifest import editing
 from builder.manifest.spec import ModelSpec
@@ -106,10 +106,15 @@ def perform_all(
 
         return [perform(order, progress) for order in asked]
     tasks = [
-        workers.Task(PERFORM, (order,), progress, f"{order.reproduce} --search-precision")
+        processes.Task(PERFORM, (order,), progress, f"{order.reproduce} --search-precision")
         for order in asked
     ]
-    answers = workers.run(tasks, jobs or orders.default_jobs(), orders.environments())
+    answers = processes.run(
+        tasks,
+        jobs or orders.default_jobs(),
+        orders.environments(),
+        modules=orders.MODULES,
+    )
     pairs = zip(asked, answers, strict=True)
     return [
         a if isinstance(a, Search) else Search(o.spec.name, o.spec.manifest, error=a)

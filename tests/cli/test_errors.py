@@ -95,7 +95,8 @@ def test_a_defect_asks_to_be_reported_and_shows_no_traceback() -> None:
 def test_a_defect_in_a_worker_names_the_line_that_failed_there() -> None:
     error = ZeroDivisionError("division by zero")
     error.__cause__ = RuntimeError(
-        'File "/x/builder/engine/zygote.py", line 90, in _run\n  File "/x/builder/conversion/a.py",'
+        'File "/x/builder/processes/worker.py", line 90, in _run\n'
+        '  File "/x/builder/conversion/a.py",'
         ' line 7, in relu\n  File "/lib/torch/b.py", line 1, in c'
     )
     assert "/x/builder/conversion/a.py:7 in relu" in raising(error).stderr

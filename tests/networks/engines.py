@@ -26,13 +26,15 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import records
-from builder.engine import gpu, workers
+from builder import processes
+from builder.engine import gpu
 from tests.networks import zoo
 
 ROWS = records.RESULTS / "networks.jsonl"
 PRECISIONS = ("fp32", "tf32", "fp16")
 KEY = ("by", "gpu", "tensorrt", "network", "mode", "precision")
 MEASURE = "tests.networks.engines:measure"
+MODULES = ("builder.conversion", "builder.parity", "builder.torchscript")
 LEAST_SECONDS = 5
 """Less time than this is not worth a start."""
 Job = tuple[str, str, str]
@@ -142,14 +144,14 @@ def run(
     while pending:
         begun: dict[int, tuple[Job, bool]] = {}
         tasks = [
-            workers.Task(
+            processes.Task(
                 MEASURE,
                 (group, where, str(out), ends, limit, threads),
                 partial(begun.__setitem__, number),
             )
             for number, group in enumerate(pending)
         ]
-        results = workers.run(tasks, count, environments(count))
+        results = processes.run(tasks, count, environments(count), modules=MODULES)
         groups, pending = pending, []
         for number, (group, result) in enumerate(zip(groups, results, strict=True)):
             if not isinstance(result, Exception):

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 import torch
 
-from builder import build_repository
-from builder.repository import ModelResult
+from builder import build_repository, processes
+from builder.repository import ModelResult, orders
 from tests.cli.conftest import MANIFEST, PROGRAM, ROOT, Small, environment, save
 
 CRASH = """
@@ -228,12 +228,19 @@ def test_a_plugin_that_fails_is_usage(
     assert "nothing_of_that_name" in str(result.error)
 
 
-def test_without_isolation_it_is_built_here(models: Path, settings: dict[str, Any]) -> None:
-    from builder.engine import workers
+def test_without_isolation_it_is_built_here(
+    models: Path, settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    targets: list[str] = []
+    run = processes.run
 
-    workers._zygote.close()
+    def count(tasks: list[processes.Task], *rest: Any, **options: Any) -> list[Any]:
+        targets.extend(task.target for task in tasks)
+        return run(tasks, *rest, **options)
+
+    monkeypatch.setattr(processes, "run", count)
     assert build(models, **settings, isolate=False).state == "built"
-    assert workers._zygote.process is None
+    assert orders.PERFORM not in targets
 
 
 def test_workers_are_pinned_to_the_gpus_of_one_kind(monkeypatch: pytest.MonkeyPatch) -> None:

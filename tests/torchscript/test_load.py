@@ -4,13 +4,17 @@ name.
 
 from __future__ import annotations
 
+import os
+import signal
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
+from builder import processes
 from builder.errors import ModelFileError
 from builder.torchscript import load, trial
 
@@ -181,18 +185,15 @@ def test_after_a_hostile_file_the_next_one_loads(
 def test_a_child_that_dies_is_an_error_of_the_file_and_the_next_one_starts(
     file: Path, fresh: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def dead() -> object:
-        helper = started()
-        helper.kill()
-        helper.wait()
-        return helper
-
-    started = trial._started
-    monkeypatch.setattr(trial, "_started", dead)
+    monkeypatch.setattr(trial, "LOAD", f"{__name__}:die")
     with pytest.raises(ModelFileError, match="was killed while it loaded"):
         load(file)
     monkeypatch.undo()
     load(file)
+
+
+def die(*arguments: object) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def test_code_that_torch_cannot_compile_is_the_files_error(file: Path) -> None:
@@ -210,14 +211,14 @@ def test_code_that_torch_cannot_compile_is_the_files_error(file: Path) -> None:
 def test_a_file_is_tried_once_until_its_bytes_change(
     file: Path, net: torch.nn.Module, fresh: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[str] = []
-    ask = trial._ask
+    asked: list[processes.Task] = []
+    run = processes.run
 
-    def count(request: dict[str, object]) -> dict[str, object]:
-        asked.append(str(request["path"]))
-        return ask(request)
+    def count(tasks: list[processes.Task], **options: Any) -> list[Any]:
+        asked.extend(tasks)
+        return run(tasks, **options)
 
-    monkeypatch.setattr(trial, "_ask", count)
+    monkeypatch.setattr(processes, "run", count)
     load(file)
     load(file, "encoder")
     assert len(asked) == 1

@@ -1,12 +1,15 @@
-"""What the workers of test_workers are told to do."""
+"""The tasks that the tests run in workers."""
 
 from __future__ import annotations
 
 import os
 import signal
 import sys
+import tempfile
 import time
 from typing import Any
+
+from builder import processes
 
 
 def square(number: int, report: Any) -> int:
@@ -72,3 +75,33 @@ def stubborn(report: Any) -> None:
     report(os.getpid())
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     time.sleep(120)
+
+
+def spin(report: Any) -> None:
+    while True:
+        pass
+
+
+def allocate(size: int, report: Any) -> int:
+    return len(bytearray(size))
+
+
+def write_file(report: Any) -> None:
+    with tempfile.TemporaryFile() as file:
+        file.write(b"x")
+
+
+def say(words: str, report: Any) -> None:
+    print(words)
+
+
+def nested(name: str, argument: Any, report: Any) -> Any:
+    return processes.run([processes.Task(f"{__name__}:{name}", (argument,))])[0]
+
+
+def killed_with_a_child(report: Any) -> None:
+    def kill(pid: int) -> None:
+        report(pid)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    processes.run([processes.Task(f"{__name__}:sleep", (), kill)])

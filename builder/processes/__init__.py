@@ -1,0 +1,13 @@
+"""Runs tasks in child processes: one fork server, a pool of workers, and resource limits.
+
+A worker that crashes fails its own task only, and Ctrl-C ends them all.
+"""
+
+from __future__ import annotations
+
+from builder.processes.fork_server import close
+from builder.processes.limits import Limits
+from builder.processes.pool import Crashed, Task, run
+from builder.processes.worker import CANCEL, GRACE_SECONDS
+
+__all__ = ["CANCEL", "GRACE_SECONDS", "Crashed", "Limits", "Task", "close", "run"]

@@ -1,0 +1,106 @@
+"""The caller's side of the fork server: started when first needed, replaced when it was killed,
+ended with this process.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+from builder.errors import EnvironmentProblem
+from builder.processes import worker
+
+
+class ForkServer:
+    """The process that workers are forked from."""
+
+    def __init__(self) -> None:
+        self.process: subprocess.Popen[bytes] | None = None
+        self.control: socket.socket | None = None
+        self._lock = threading.Lock()
+
+    def connect(self, modules: Sequence[str] = ()) -> Connection:
+        """A connection to a new worker, in which `modules` are imported.
+
+        In a worker the new one is forked from the worker itself, and inherits its limits. Raises
+        EnvironmentProblem where the fork server does not start.
+        """
+        ours, theirs = map(_connection, socket.socketpair())
+        if worker.is_worker():
+            worker.preload(modules)
+            worker.fork_nested(theirs, ours)
+            return ours
+        with theirs, self._lock:
+            for _ in range(2):  # a server that was killed is replaced once
+                with contextlib.suppress(OSError):
+                    socket.send_fds(self._started(), [b"w"], [theirs.fileno()])
+                    ours.send(tuple(modules))
+                    return ours
+                self.close()
+        raise EnvironmentProblem("the process that workers are forked from does not start")
+
+    def _started(self) -> socket.socket:
+        if self.process is None or self.process.poll() is not None or self.control is None:
+            self.close()
+            self.control, theirs = socket.socketpair()
+            with theirs, _interrupts_ignored():
+                self.process = subprocess.Popen(
+                    [sys.executable, "-m", "builder.processes.server", str(theirs.fileno())],
+                    pass_fds=[theirs.fileno()],
+                    stdin=subprocess.DEVNULL,
+                    env=_environment(),
+                )
+            atexit.register(self.close)
+        return self.control
+
+    def close(self) -> None:
+        """End the server; the workers that it has forked go on."""
+        if self.control is not None:
+            self.control.close()
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
+        self.control = self.process = None
+
+
+def _connection(end: socket.socket) -> Connection:
+    return Connection(end.detach())
+
+
+@contextlib.contextmanager
+def _interrupts_ignored() -> Iterator[None]:
+    """A process that is started meanwhile ignores Ctrl-C from its first moment.
+
+    Only the main thread can set this; in another thread nothing changes.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _environment() -> dict[str, str]:
+    """This process's environment, with the folder that `builder` was imported from first on the
+    path.
+    """
+    here = str(Path(__file__).resolve().parents[2])
+    rest = os.environ.get("PYTHONPATH")
+    return {**os.environ, "PYTHONPATH": f"{here}{os.pathsep}{rest}" if rest else here}
+
+
+server = ForkServer()
+connect = server.connect
+close = server.close

@@ -1,0 +1,189 @@
+"""Runs tasks in worker processes, several at a time."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shlex
+import signal
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection, wait
+from typing import Any
+
+from builder.errors import EngineError
+from builder.processes.fork_server import connect
+from builder.processes.limits import UNLIMITED, Limits
+from builder.processes.worker import GRACE_SECONDS
+
+Report = Callable[..., None]
+
+FIRST_LINE_OF_STACK = "Current thread"
+
+
+def _ignore(*words: object) -> None:
+    pass
+
+
+@dataclass(frozen=True)
+class Task:
+    """`target` ("module:function") is called in a worker with the picklable `arguments` and a
+    function that reports words back to `report`.
+
+    `reproduce` is the command that does the same; the message of a crash names it, with the
+    worker's environment.
+    """
+
+    target: str
+    arguments: tuple[Any, ...]
+    report: Report = _ignore
+    reproduce: str = ""
+    limits: Limits = UNLIMITED
+
+
+class Crashed(EngineError):
+    """The process of a task was ended by a signal, or left without an answer.
+
+    `code` is its exit code, or the negative number of the signal.
+    """
+
+    def __init__(self, code: int, trace: str, reproduce: str) -> None:
+        self.code = code
+        name = signal.Signals(-code).name if code < 0 else f"exit code {code}"
+        # innermost first; other threads stand before it
+        stack = trace.partition(FIRST_LINE_OF_STACK)[2].splitlines()
+        line = next((text.strip() for text in stack if "/builder/" in text), None)
+        killed = code == -signal.SIGKILL
+        hint = " (killed: most often by the kernel, out of memory)" if killed else ""
+        super().__init__(
+            f"the process that built the model crashed with {name}{hint}",
+            where=line,
+            fix=f"reproduce it with: {reproduce}" if reproduce else None,
+        )
+
+
+def run(
+    tasks: Sequence[Task],
+    jobs: int = 1,
+    environments: Sequence[Mapping[str, str]] = ({},),
+    *,
+    modules: Sequence[str] = (),
+    grace: float = GRACE_SECONDS,
+) -> list[Any]:
+    """The tasks' results in their order, `jobs` at a time; a crashed task's result is a Crashed.
+
+    Task slots take the `environments` in turn, before anything is loaded: that is how a worker is
+    pinned to its GPU. `modules` are imported once, in the process that all workers are forked from.
+    What a task raises is raised here, after the others were stopped; so is Ctrl-C. A worker that
+    does not stop within `grace` seconds is killed.
+    """
+    pool = _Pool(tasks, max(jobs, 1), environments, modules, grace)
+    try:
+        return pool.run()
+    finally:
+        pool.stop()
+
+
+@dataclass
+class _Running:
+    task: Task
+    number: int
+    slot: int
+    environment: Mapping[str, str]
+    pid: int = 0
+    answer: tuple[str, Any] | None = None
+
+    def reproduce(self) -> str:
+        """The task's command as a shell takes it, on the worker's GPU."""
+        pinned = [f"{name}={shlex.quote(value)}" for name, value in self.environment.items()]
+        return " ".join([*pinned, self.task.reproduce]) if self.task.reproduce else ""
+
+
+@dataclass
+class _Pool:
+    tasks: Sequence[Task]
+    jobs: int
+    environments: Sequence[Mapping[str, str]]
+    modules: Sequence[str]
+    grace: float
+    active: dict[Connection, _Running] = field(default_factory=dict)
+
+    def run(self) -> list[Any]:
+        results: dict[int, Any] = {}
+        waiting = iter(enumerate(self.tasks))
+        while True:
+            self._fill(waiting)
+            if not self.active:
+                return [results[number] for number in range(len(self.tasks))]
+            for ready in wait(list(self.active)):
+                assert isinstance(ready, Connection)
+                ended = self._read(ready)
+                if ended:
+                    results[ended.number] = _outcome(ended)
+
+    def _fill(self, waiting: Iterator[tuple[int, Task]]) -> None:
+        while len(self.active) < self.jobs:
+            number, task = next(waiting, (0, None))
+            if task is None:
+                return
+            slot = min(set(range(self.jobs)) - {running.slot for running in self.active.values()})
+            connection = connect(self.modules)
+            environment = self.environments[slot % len(self.environments)]
+            self.active[connection] = _Running(task, number, slot, environment)
+            # a worker that is gone already is reported when its connection is read
+            with contextlib.suppress(BrokenPipeError):
+                connection.send(
+                    (task.target, task.arguments, dict(environment), os.getcwd(), task.limits)
+                )
+
+    def _read(self, connection: Connection) -> _Running | None:
+        """Take one message; returns the task where the message was its last."""
+        running = self.active[connection]
+        try:
+            kind, *words = connection.recv()
+        except (OSError, EOFError) as error:  # its supervisor is gone as well
+            kind, words = "ended", [1, f"{type(error).__name__}"]
+        if kind == "pid":
+            running.pid = words[0]
+        elif kind == "report":
+            running.task.report(*words[0])
+        elif kind == "ended":
+            connection.close()
+            del self.active[connection]
+            running.answer = running.answer or (
+                "crashed",
+                Crashed(words[0], words[1], running.reproduce()),
+            )
+            return running
+        else:
+            running.answer = (kind, words[0])
+        return None
+
+    def stop(self) -> None:
+        """Tell all that run to stop, and kill those that do not stop in time."""
+        for connection in self.active:
+            with contextlib.suppress(OSError):
+                connection.send("stop")
+        until = time.monotonic() + self.grace + (1 if self.grace else 0)
+        while self.active and time.monotonic() < until:
+            for ready in wait(list(self.active), timeout=0.1):
+                assert isinstance(ready, Connection)
+                self._read_silently(ready)
+        for running in self.active.values():
+            if running.pid:  # kill(0) would end the caller's whole process group
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(running.pid, signal.SIGKILL)
+        self.active.clear()
+
+    def _read_silently(self, connection: Connection) -> None:
+        self.active[connection].task = Task("", ())
+        self._read(connection)
+
+
+def _outcome(running: _Running) -> Any:
+    assert running.answer is not None
+    kind, value = running.answer
+    if kind == "raised":
+        raise value
+    return value

@@ -1,0 +1,156 @@
+"""The worker's side: fork a process for one task, run the task there, and report how it ended.
+
+Over a worker's connection, pickled:
+  to the worker    (target "module:function", arguments, environment, folder, limits), then perhaps
+                   anything, which means: stop
+  from the worker  ("pid", pid), ("report", words) any number of times,
+                   ("result", value) or ("raised", exception)
+  from its parent  ("ended", exit code, what faulthandler printed), when the worker is gone
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import faulthandler
+import importlib
+import os
+import signal
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterable, Mapping
+from multiprocessing.connection import Connection
+from multiprocessing.pool import ExceptionWithTraceback  # type: ignore[attr-defined]
+from types import FrameType
+from typing import TYPE_CHECKING, Any, NoReturn
+
+if TYPE_CHECKING:
+    from builder.processes.limits import Limits
+
+GRACE_SECONDS = 5.0
+
+CANCEL = threading.Event()
+"""Set in a worker when its task is to stop. A library that Python cannot interrupt polls it."""
+
+_PR_SET_PDEATHSIG = 1
+
+_own_connection: Connection | None = None
+
+
+def is_worker() -> bool:
+    """Whether this process runs a task for another one."""
+    return _own_connection is not None
+
+
+def preload(modules: Iterable[str]) -> None:
+    """Import what can be imported; a worker that needs the rest raises the error by itself."""
+    for module in modules:
+        with contextlib.suppress(Exception):
+            importlib.import_module(module)
+
+
+def fork_nested(connection: Connection, callers_end: Connection) -> None:
+    """Fork a worker from this worker: it inherits the limits of this process, and ends with it."""
+    if os.fork() == 0:
+        _end_with_parent()
+        callers_end.close()
+        if _own_connection is not None:
+            _own_connection.close()
+        supervise(connection)
+    connection.close()
+
+
+def supervise(connection: Connection) -> NoReturn:
+    """Fork the worker, wait for its end, and report it: a process that crashed cannot do so."""
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    with tempfile.TemporaryFile() as trace:
+        pid = os.fork()
+        if pid == 0:
+            faulthandler.enable(trace)
+            _work(connection)
+        _, status = os.waitpid(pid, 0)
+        trace.seek(0)
+        printed = trace.read().decode(errors="replace")
+    with contextlib.suppress(OSError):
+        connection.send(("ended", os.waitstatus_to_exitcode(status), printed))
+    os._exit(0)
+
+
+def _work(connection: Connection) -> NoReturn:
+    """Run one task and send the answer."""
+    global _own_connection
+    _own_connection = connection
+    _end_with_parent()
+    sys.unraisablehook = _unraisable
+    os.dup2(2, 1)  # what a model or a library prints must not mix with the caller's answers
+    # suppressed: nobody waits for the answer any more
+    with contextlib.suppress(KeyboardInterrupt, EOFError, OSError):
+        connection.send(("pid", os.getpid()))
+        target, arguments, environment, folder, limits = connection.recv()
+        signal.signal(signal.SIGTERM, _stop)
+        try:
+            threading.Thread(target=_listen, args=(connection,), daemon=True).start()
+            os.chdir(folder)  # the fork server may have been started in another folder
+            answer = ("result", _run(target, arguments, environment, limits, connection))
+        except BaseException as error:
+            answer = ("raised", ExceptionWithTraceback(error, error.__traceback__))
+        _send(connection, answer)
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)  # without the interpreter's shutdown, which would run libraries' destructors
+
+
+def _run(
+    target: str,
+    arguments: tuple[Any, ...],
+    environment: Mapping[str, str],
+    limits: Limits,
+    connection: Connection,
+) -> Any:
+    os.environ.update(environment)
+    module, _, name = target.partition(":")
+    function = getattr(importlib.import_module(module), name)
+    limits.apply()
+    return function(*arguments, lambda *words: connection.send(("report", words)))
+
+
+def _send(connection: Connection, answer: tuple[str, Any]) -> None:
+    try:
+        connection.send(answer)
+    # what pickle raises for an object that it cannot take
+    except (TypeError, AttributeError, ValueError) as error:
+        message = f"the worker's answer {answer[1]!r} cannot be sent: {error}"
+        connection.send(("raised", RuntimeError(message)))
+
+
+def _listen(connection: Connection) -> None:
+    """Stop on any message from the caller, and on the caller's end.
+
+    A library that polls CANCEL stops at its next step, Python at once.
+    """
+    with contextlib.suppress(OSError, EOFError):
+        connection.recv()
+    CANCEL.set()
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(GRACE_SECONDS)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _stop(number: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
+
+
+def _unraisable(seen: Any) -> None:
+    """Repeat a stop that arrived where Python can raise nothing, as in a destructor."""
+    if isinstance(seen.exc_value, KeyboardInterrupt):
+        threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGTERM)).start()
+    else:
+        sys.__unraisablehook__(seen)
+
+
+def _end_with_parent() -> None:
+    """Ask the kernel to kill this process when its parent ends."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
