@@ -41,7 +41,7 @@ def build_repository(
     machine cannot build at all, or not write to `out`.
     """
     from builder.repository import orders, places, targets
-    from builder.store import Hashes
+    from builder.store import Hashes, tidy
 
     chosen = settled(settings, keywords)
     asked = chosen.orders(
@@ -50,6 +50,7 @@ def build_repository(
         rebuild=rebuild or graphs is not None,
         graphs=Path(graphs) if graphs is not None else None,
     )
+    tidy(Path(out))
     with Hashes() as hashes:
         found = [orders.settled(order, hashes) for order in asked]
     wanted = [one for one in found if isinstance(one, orders.Order)]

@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 from builder.errors import EnvironmentProblem, UsageError
+from builder.store import staging
 
 
 def check(out: Path) -> None:
@@ -31,7 +32,4 @@ def check(out: Path) -> None:
                 fix="--out in a folder that you may write to",
             )
     if root.is_mount():
-        # with numpy and protobuf, which an unchanged model needs not
-        from builder.triton.publish import refuse_mount
-
-        refuse_mount(root, beside=root.parent)
+        staging.refuse_mount(root, beside=root.parent)

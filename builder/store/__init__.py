@@ -13,6 +13,7 @@ from builder.store.hashes import Hashes
 from builder.store.location import default_url
 from builder.store.published import record, recorded_request, sidecar, stale
 from builder.store.request import request
+from builder.store.retired import tidy
 from builder.store.storage import Store, last
 
 __all__ = [
@@ -27,4 +28,5 @@ __all__ = [
     "request",
     "sidecar",
     "stale",
+    "tidy",
 ]

@@ -6,11 +6,12 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from builder.store.canonical import plain
+from builder.store.canonical import digest, plain
 from builder.store.hashes import Hashes
 
 SIDECAR = "trt-build.json"
@@ -18,25 +19,54 @@ REQUEST, PLANS, RESULT = "request", "plans", "result"
 """The sidecar's keys for what was asked, the keys of the plans that came of it, and what the build
 said of it.
 """
+STEPS, SEALS = "steps", "seals"
+"""An ensemble's keys for the names of its steps, and the SHA-256 of each step's trt-build.json."""
+SEAL = "seal"
+"""The sidecar's key for the SHA-256 of all of its other keys."""
+
+
+def read(file: Path) -> dict[str, Any]:
+    """What a trt-build.json says; empty where it is no regular file, or holds no JSON object."""
+    try:
+        if not stat.S_ISREG(file.stat().st_mode):
+            return {}
+        said = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return said if isinstance(said, dict) else {}
+
+
+def write(folder: Path, said: Mapping[str, Any]) -> None:
+    """Write the trt-build.json of the model in `folder`, whole and sealed. Raises OSError."""
+    kept = plain({key: value for key, value in said.items() if key != SEAL})
+    staged = folder / f".{SIDECAR}.{os.getpid()}.tmp"
+    try:
+        staged.write_text(json.dumps({**kept, SEAL: digest(kept)}, indent=2) + "\n")
+        staged.replace(folder / SIDECAR)
+    finally:
+        staged.unlink(missing_ok=True)
+
+
+def is_sealed(said: Mapping[str, Any]) -> bool:
+    """Whether the contents of a trt-build.json are as `write` left them."""
+    kept = {key: value for key, value in said.items() if key != SEAL}
+    return said.get(SEAL) == digest(kept)
 
 
 def sidecar(folder: Path) -> dict[str, Any] | None:
     """What the model's trt-build.json says; None where there is none that can be read, or that we
     wrote.
     """
-    try:
-        read = json.loads((folder / SIDECAR).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
-    return read if isinstance(read, dict) and _ours(read) else None
+    said = read(folder / SIDECAR)
+    return said if said and _ours(said) else None
 
 
-def _ours(read: dict[str, Any]) -> bool:
+def _ours(said: dict[str, Any]) -> bool:
     """Whether what is read below has the shape that it is written in."""
-    shapes = {REQUEST: dict, PLANS: dict, RESULT: dict, "files": dict, "steps": list}
-    made = read.get(PLANS)
+    shapes = {REQUEST: dict, PLANS: dict, RESULT: dict, "files": dict, STEPS: list, SEALS: dict}
+    made = said.get(PLANS)
     return all(
-        isinstance(read.get(name, shape()), shape) for name, shape in shapes.items()
+        isinstance(said.get(name, shape()), shape) for name, shape in shapes.items()
     ) and all(
         isinstance(one, dict)
         and isinstance(one.get("parts"), dict)
@@ -60,18 +90,10 @@ def record(
     A model that was published and never recorded is built again: that is safe, the other way round
     would not be.
     """
-    said = {
-        **(sidecar(folder) or {}),
-        REQUEST: plain(request),
-        PLANS: plain(plans),
-        RESULT: plain(result),
-    }
-    staged = folder / f".{SIDECAR}.{os.getpid()}.tmp"
-    try:
-        staged.write_text(json.dumps(said, indent=2) + "\n")
-        staged.replace(folder / SIDECAR)
-    finally:
-        staged.unlink(missing_ok=True)
+    write(
+        folder,
+        {**(sidecar(folder) or {}), REQUEST: request, PLANS: plans, RESULT: result},
+    )
 
 
 def stale(folder: Path, wanted: Mapping[str, Any], hashes: Hashes) -> str | None:
@@ -84,25 +106,33 @@ def stale(folder: Path, wanted: Mapping[str, Any], hashes: Hashes) -> str | None
     before = recorded_request(folder)
     if before is None or before != wanted:
         return because(before, wanted)
-    broken = list(_damaged(folder, sidecar(folder) or {}, hashes))
-    return f"{broken[0]} of the published model is damaged" if broken else None
+    broken = next(damaged(folder, hashes), None)
+    return f"{broken} of the published model is damaged" if broken else None
 
 
-def _damaged(folder: Path, said: Mapping[str, Any], hashes: Hashes) -> Iterator[str]:
-    """The files that are missing or are not what the sidecar says of them."""
+def damaged(folder: Path, hashes: Hashes | None = None) -> Iterator[str]:
+    """The files of a published model that are missing or not as they were written, its steps'
+    among them (`../<step>/<file>`): each is compared with the trt-build.json, each step's with the
+    ensemble's.
+    """
+    hashes = hashes or Hashes()
+    said = sidecar(folder)
+    if said is None or not is_sealed(said):
+        yield SIDECAR
+        return
     for name, expected in said.get("files", {}).items():
         if _hash(folder / name, hashes) != expected:
             yield name
-    for step in said.get("steps", ()):
+    for step in said.get(STEPS, ()):
         other = folder.parent / step
-        yield from (
-            f"../{step}/{name}"
-            for name in _damaged(other, sidecar(other) or {"files": {SIDECAR: ""}}, hashes)
-        )
+        if SEALS in said and _hash(other / SIDECAR, hashes) != said[SEALS].get(step):
+            yield f"../{step}/{SIDECAR}"
+        else:
+            yield from (f"../{step}/{name}" for name in damaged(other, hashes))
 
 
 def _hash(path: Path, hashes: Hashes) -> str | None:
     try:
-        return hashes.sha256(path)
+        return hashes.sha256(path) if path.is_file() else None
     except OSError:
         return None

@@ -7,7 +7,7 @@ import hashlib
 import importlib.metadata
 import json
 import platform as host
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,8 @@ from tritonclient.grpc import model_config_pb2 as pb
 
 import builder
 from builder.manifest.spec import ModelSpec
+from builder.store import published
+from builder.store.canonical import digest
 from builder.triton import batching, ensemble, goldens, sequences, warmup
 from builder.triton.artifact import (
     IO,
@@ -29,16 +31,20 @@ from builder.triton.config import (
     config,
     config_text,
     module_dtypes,
+    parse,
     served_dtypes,
+    sha256,
     tensorrt_version,
 )
 from builder.triton.dtypes import by_config
 
 VERSION = "1"
-SIDECAR = "trt-build.json"
+SIDECAR = published.SIDECAR
 RUNTIME = "trt_build_runtime"
 """The package of the Python runtime that stands beside its model.py."""
 FORMAT = 1
+DIGITS = 12
+"""Hexadecimal digits of a step's digest that its name has."""
 
 
 def write(artifact: ModelArtifact, folder: Path, *, base: Path | None = None) -> None:
@@ -51,7 +57,7 @@ def write(artifact: ModelArtifact, folder: Path, *, base: Path | None = None) ->
     platform = message.parameters["trt_build.serve_as"].string_value
     sequences.write(artifact, served_dtypes(artifact, platform), message.max_batch_size, folder)
     goldens.save(artifact.goldens, folder / goldens.FOLDER)
-    _json(folder / SIDECAR, sidecar(artifact, message, _hashes(folder)))
+    _sidecar(folder, sidecar(artifact, message, _hashes(folder)))
 
 
 def write_ensemble(artifact: EnsembleArtifact, folder: Path, *, base: Path | None = None) -> None:
@@ -65,7 +71,32 @@ def write_ensemble(artifact: EnsembleArtifact, folder: Path, *, base: Path | Non
     _json(folder / VERSION / "steps.json", list(steps))
     (folder / "config.pbtxt").write_text(config_text(message))
     goldens.save(artifact.goldens, folder / goldens.FOLDER)
-    _json(folder / SIDECAR, ensemble_sidecar(artifact, message, steps, _hashes(folder)))
+    _sidecar(folder, ensemble_sidecar(artifact, message, steps, _hashes(folder)))
+
+
+def name_by_content(folder: Path, base: str) -> str:
+    """Write the name `<base>.<digest>` into the config and trt-build.json of the step in `folder`,
+    and return it. Equal steps have equal names; `step` in the trt-build.json is `base`.
+    """
+    said = {**published.read(folder / SIDECAR), "name": base, "step": base}
+    said.pop(published.SEAL, None)
+    name = f"{base}.{digest(said)[:DIGITS]}"
+    file = folder / "config.pbtxt"
+    message = parse(file.read_text(encoding="utf-8"), str(file))
+    message.name = name
+    file.write_text(config_text(message))
+    files = {**said["files"], file.name: sha256(file.read_bytes())}
+    published.write(folder, {**said, "name": name, "files": files})
+    return name
+
+
+def seal_steps(folder: Path, names: Sequence[str]) -> None:
+    """Add to an ensemble's trt-build.json the names of its steps, which stand beside `folder`, and
+    the SHA-256 of the trt-build.json of each.
+    """
+    seals = {name: sha256((folder.parent / name / SIDECAR).read_bytes()) for name in names}
+    said = published.read(folder / SIDECAR)
+    published.write(folder, {**said, published.STEPS: list(names), published.SEALS: seals})
 
 
 def ensemble_sidecar(
@@ -99,7 +130,7 @@ def ensemble_sidecar(
         "batching": {"max_batch_size": message.max_batch_size, "reason": reason},
         "versions": versions(facts),
         "notes": dict(artifact.notes),
-        "steps": list(steps),
+        published.STEPS: list(steps),
         "files": dict(hashes),
     }
 
@@ -268,6 +299,10 @@ def _hashes(folder: Path) -> dict[str, str]:
         path.relative_to(folder).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
         for path in paths
     }
+
+
+def _sidecar(folder: Path, said: Mapping[str, Any]) -> None:
+    published.write(folder, json.loads(json.dumps(said, default=str)))
 
 
 def _json(path: Path, value: Any) -> None:

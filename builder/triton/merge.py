@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,11 +21,12 @@ from typing import Any
 from tritonclient.grpc import model_config_pb2 as pb
 
 from builder.errors import PublishError, UsageError
+from builder.store import published, retired
 from builder.torchscript import sha256
 from builder.triton.config import config_text, parse
 from builder.triton.damage import damaged
 from builder.triton.layout import SIDECAR, VERSION
-from builder.triton.publish import publish_folder
+from builder.triton.publish import Writer, publish_parts
 
 NO_PLAN = "no-plan-for-this-gpu.plan"
 AMPERE_PLUS = "ampere_plus"
@@ -58,18 +59,45 @@ def merge(repositories: Sequence[Path], out: Path) -> list[tuple[str, tuple[str,
     """
     found: dict[str, list[Path]] = {}
     for repository in repositories:
-        folders = sorted(path.parent for path in repository.glob(f"*/{SIDECAR}"))
-        if not folders:
-            raise UsageError(
-                f"{repository} holds no models of trt-build",
-                fix="name folders that `trt-build repo` wrote",
-            )
-        for folder in folders:
+        for folder in _models(repository):
             found.setdefault(folder.name, []).append(folder)
     ready = {
-        name: _joined(folders) for name, folders in found.items()
+        name: (_joined(folders), _joined_steps(folders)) for name, folders in found.items()
     }  # every refusal comes before anything is written
-    return [(name, _publish(name, variants, out)) for name, variants in ready.items()]
+    return [
+        line for name, (whole, steps) in ready.items() for line in _publish(name, whole, steps, out)
+    ]
+
+
+def _models(repository: Path) -> list[Path]:
+    """The folders of the models, without the steps of ensembles. Raises UsageError."""
+    folders = sorted(path.parent for path in repository.glob(f"*/{SIDECAR}"))
+    if not folders:
+        raise UsageError(
+            f"{repository} holds no models of trt-build",
+            fix="name folders that `trt-build repo` wrote",
+        )
+    owners = {folder: retired.step_of(folder) for folder in folders}
+    return [folder for folder, owner in owners.items() if repository / str(owner) not in owners]
+
+
+def _steps(folder: Path) -> dict[str, Path]:
+    """The folders of an ensemble's steps by what their names begin with, in running order."""
+    steps = [folder.parent / name for name in _json(folder / SIDECAR).get("steps") or ()]
+    return {_json(step / SIDECAR).get("step") or step.name: step for step in steps}
+
+
+def _joined_steps(folders: Sequence[Path]) -> dict[str, list[Variant]]:
+    """The variants of each step of the ensembles in `folders`; empty for other models."""
+    found = [_steps(folder) for folder in folders]
+    if any(list(steps) != list(found[0]) for steps in found):
+        raise PublishError(
+            f"model {folders[0].name!r} has other steps in each repository:"
+            f" {' and '.join(', '.join(steps) or 'none' for steps in found)}",
+            where=" and ".join(map(str, folders)),
+            fix="build both from the same file, manifest and TensorRT",
+        )
+    return {base: _joined([steps[base] for steps in found]) for base in found[0]}
 
 
 def _joined(folders: Sequence[Path]) -> list[Variant]:
@@ -163,6 +191,9 @@ def _comparable(message: Any) -> dict[str, str]:
     copy.CopyFrom(message)
     copy.ClearField("cc_model_filenames")
     copy.ClearField("default_model_filename")
+    copy.ClearField("name")  # the folders agree; a step's name ends in a digest of its plan
+    for step in copy.ensemble_scheduling.step:
+        step.model_name = ""
     parameters = {
         key.removeprefix("trt_build."): value.string_value for key, value in copy.parameters.items()
     }
@@ -173,14 +204,44 @@ def _comparable(message: Any) -> dict[str, str]:
     return {**fields, **{key: value for key, value in parameters.items() if key not in OWN}}
 
 
-def _publish(name: str, variants: Sequence[Variant], out: Path) -> tuple[str, ...]:
-    plans = {cc: plan for variant in variants for cc, plan in variant.plans.items()}
+def _publish(
+    name: str, whole: Sequence[Variant], steps: Mapping[str, Sequence[Variant]], out: Path
+) -> list[tuple[str, tuple[str, ...]]]:
+    """Publish one model with its steps; each one's name and the compute capabilities of it."""
+
+    def write(folder: Path, names: Mapping[str, str]) -> None:
+        _writer(whole)(folder)
+        if names:
+            _name_steps(folder, list(names.values()))
+
+    publish_parts(name, {base: _writer(step) for base, step in steps.items()}, write, out)
+    return [
+        (one, tuple(sorted(_plans(variants)))) for one, variants in ((name, whole), *steps.items())
+    ]
+
+
+def _plans(variants: Sequence[Variant]) -> dict[str, tuple[Path, dict[str, Any]]]:
+    return {cc: plan for variant in variants for cc, plan in variant.plans.items()}
+
+
+def _writer(variants: Sequence[Variant]) -> Writer:
+    """What fills the folder of the joined model."""
+    plans = _plans(variants)
     # torch runs it anywhere, it is an ensemble of others, or one plan is for all
     if plans.keys() <= {AMPERE_PLUS}:
-        publish_folder(name, lambda folder: _copy(variants[-1].folder, folder), out)
-        return tuple(sorted(plans))
-    publish_folder(name, lambda folder: _write(variants[0], plans, folder), out)
-    return tuple(sorted(plans))
+        return lambda folder: _copy(variants[-1].folder, folder)
+    return lambda folder: _write(variants[0], plans, folder)
+
+
+def _name_steps(folder: Path, names: Sequence[str]) -> None:
+    """Name the steps of the ensemble in `folder`, in running order, in its config."""
+    file = folder / "config.pbtxt"
+    message = parse(_text(file), str(file))
+    for step, name in zip(message.ensemble_scheduling.step, names, strict=True):
+        step.model_name = name
+    file.write_text(config_text(message))
+    _save(folder / VERSION / "steps.json", list(names))
+    _seal(folder, _json(folder / SIDECAR))
 
 
 def _write(first: Variant, plans: dict[str, tuple[Path, dict[str, Any]]], folder: Path) -> None:
@@ -204,17 +265,18 @@ def _write(first: Variant, plans: dict[str, tuple[Path, dict[str, Any]]], folder
     known = sorted(message.cc_model_filenames)
     base = {**_json(folder / VERSION / "plan.json"), "compute_capabilities": known, "plans": facts}
     _save(folder / VERSION / "plan.json", base)
-    said = {
-        key: value
-        for key, value in _json(folder / SIDECAR).items()
-        if key not in ("request", "plans")
-    }
-    said["files"] = {
+    said = _json(folder / SIDECAR)
+    _seal(folder, {key: said[key] for key in said if key not in ("request", "plans")})
+
+
+def _seal(folder: Path, said: Mapping[str, Any]) -> None:
+    """Write the trt-build.json of a folder with the digests of the files that it has now."""
+    files = {
         path.relative_to(folder).as_posix(): sha256(path)
         for path in sorted(folder.rglob("*"))
         if path.is_file() and path.name != SIDECAR
     }
-    _save(folder / SIDECAR, said)
+    published.write(folder, {**said, "files": files})
 
 
 def _file(capability: str) -> str:
@@ -259,5 +321,5 @@ def _unreadable(path: Path, error: Exception) -> PublishError:
     )
 
 
-def _save(path: Path, value: dict[str, Any]) -> None:
+def _save(path: Path, value: Any) -> None:
     path.write_text(json.dumps(value, indent=2) + "\n")

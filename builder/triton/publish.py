@@ -1,38 +1,41 @@
-"""Publication: a model's folder is in the repository whole, or not at all, at every moment.
+"""Publication: a model is in the repository whole, or not at all, at every moment.
 
-Triton takes every sub-folder of a repository for a model, hidden ones too, so the new folder is
-written beside the repository, made durable, and moved in by one rename.
+A model of one folder is exchanged by one rename. An ensemble is several folders: its steps have
+names that end in a digest of their content, so a step is never changed, only added. New steps are
+moved in first; the rename of the ensemble's own folder, whose config and manifest name its steps,
+is the switch. Steps that no manifest names any more are removed by a later publication, once a
+server had time to unload them (retired.GRACE_SECONDS).
 """
 
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import errno
-import fcntl
 import functools
-import json
-import os
-import shutil
-import uuid
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from builder.errors import PublishBlocked, PublishError
+from builder.store import published, retired, staging
 from builder.triton import layout
 from builder.triton.artifact import EnsembleArtifact, ModelArtifact
 
-_AT_FDCWD, _RENAME_EXCHANGE = -100, 2
-_NO_EXCHANGE = (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP)
 FIXES = {
     **dict.fromkeys((errno.ENOSPC, errno.EDQUOT), "free disk space"),
     **dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS), "a folder that you may write to"),
 }
 """What the machine may refuse, and what to do."""
 
+SETTLE_SECONDS = 2.0
+"""Between new steps and the ensemble that names them: a poll that lists the folders before the
+steps are there must not read the new ensemble, which it would then unload."""
 
 Writer = Callable[[Path], None]
 """Fills the empty folder of one model."""
+WholeWriter = Callable[[Path, Mapping[str, str]], None]
+"""Fills the empty folder of an ensemble; the mapping has the published name of each step."""
 
 
 def publish(
@@ -45,13 +48,14 @@ def publish(
     """Write the model into `repository` (made if missing), in place of one of the same name;
     returns its folder. `finish` adds to the folder before anybody sees it.
 
-    Steps that the model had as an ensemble are taken away. Interrupted or out of space, it leaves
-    what stood before and nothing else. Raises PublishError, UsageError (see config).
+    Steps that the model had as an ensemble are retired. Interrupted or out of space, it leaves what
+    stood before and nothing else. Raises PublishError, UsageError (see config).
     """
-    name = artifact.spec.name
-    return _publish(
-        name, {name: lambda folder: layout.write(artifact, folder, base=base)}, repository, finish
-    )
+
+    def write(folder: Path) -> None:
+        layout.write(artifact, folder, base=base)
+
+    return publish_folder(artifact.spec.name, write, repository, finish)
 
 
 def publish_ensemble(
@@ -61,85 +65,104 @@ def publish_ensemble(
     base: Path | None = None,
     finish: Writer | None = None,
 ) -> Path:
-    """Write an ensemble and its steps: all are written before any is moved in, then the steps one
-    by one and the ensemble last; where one cannot be, those before it are moved out again.
-    Otherwise as publish.
-    """
-    name = artifact.spec.name
-    writers: dict[str, Writer] = {
+    """Write an ensemble and its steps, each step `<its name>.<digest>`. Otherwise as publish."""
+    steps: dict[str, Writer] = {
         step.spec.name: functools.partial(layout.write, step, base=base) for step in artifact.steps
     }
-    writers[name] = lambda folder: layout.write_ensemble(artifact, folder, base=base)
-    return _publish(name, writers, repository, finish)
+
+    def whole(folder: Path, names: Mapping[str, str]) -> None:
+        layout.write_ensemble(_renamed(artifact, names), folder, base=base)
+
+    return publish_parts(artifact.spec.name, steps, whole, repository, finish)
 
 
-def publish_folder(name: str, write: Writer, repository: Path) -> Path:
-    """Put a model that `write` fills the folder of into `repository`, as publish does."""
-    return _publish(name, {name: write}, repository)
-
-
-def _publish(
-    name: str, writers: Mapping[str, Writer], repository: Path, finish: Writer | None = None
+def publish_folder(
+    name: str, write: Writer, repository: Path, finish: Writer | None = None
 ) -> Path:
-    target = repository / name
-    try:
-        with _repository(repository), _staging(repository) as staging:
-            _not_foreign(name, writers, repository)
-            for model, write in writers.items():
-                (staging / model).mkdir()
-                write(staging / model)
-                if finish is not None and model == name:
-                    finish(staging / model)
-                _sync_tree(staging / model)
-            _no_step_of_another(name, repository, staging)
-            with _alone(repository):
-                _swap_all(writers, repository, staging)
-                for stale in _steps(name, repository) - set(writers):
-                    (repository / stale).rename(staging / f"stale {stale}")
-                _sync(repository)
-    except OSError as error:
-        kind = PublishBlocked if error.errno in FIXES else PublishError
-        fix = FIXES.get(error.errno or 0)
-        raise kind(
-            f"model {name!r} was not published: {error}", where=str(target), fix=fix
-        ) from error
-    return target
+    """Put a model that `write` fills the folder of into `repository`, as publish does."""
+    return publish_parts(name, {}, lambda folder, _: write(folder), repository, finish)
+
+
+def publish_parts(
+    name: str,
+    steps: Mapping[str, Writer],
+    whole: WholeWriter,
+    repository: Path,
+    finish: Writer | None = None,
+) -> Path:
+    """Put the model that `whole` fills the folder of into `repository`, with its `steps`."""
+    with _blocked(name, repository), _made(repository), staging.staging(repository) as stage:
+        names = {base: _write_step(base, write, stage) for base, write in steps.items()}
+        (stage / name).mkdir()
+        whole(stage / name, names)
+        if names:
+            layout.seal_steps(stage / name, list(names.values()))
+        if finish is not None:
+            finish(stage / name)
+        for model in (*names.values(), name):
+            staging.sync_tree(stage / model)
+        with staging.alone(repository):
+            _not_foreign(name, names.values(), repository)
+            _no_step_of_another(name, repository, stage)
+            retired.record(name, names.values(), repository, stage)
+            _switch(name, list(names.values()), repository, stage)
+            retired.remove(repository / name, stage)
+            staging.sync(repository)
+    return repository / name
 
 
 @contextlib.contextmanager
-def _alone(repository: Path) -> Iterator[None]:
-    """One builder at a time moves its folders in: two of one ensemble would leave the steps of
-    both.
-    """
-    handle = os.open(repository, os.O_RDONLY)
+def _blocked(name: str, repository: Path) -> Iterator[None]:
+    """What the machine refuses as our error."""
     try:
-        with contextlib.suppress(OSError):  # a file system without locks
-            fcntl.flock(handle, fcntl.LOCK_EX)
         yield
-    finally:
-        os.close(handle)
+    except OSError as error:
+        kind = PublishBlocked if error.errno in FIXES else PublishError
+        raise kind(
+            f"model {name!r} was not published: {error}",
+            where=str(repository / name),
+            fix=FIXES.get(error.errno or 0),
+        ) from error
 
 
-def _not_foreign(name: str, models: Iterable[str], repository: Path) -> None:
+def _renamed(artifact: EnsembleArtifact, names: Mapping[str, str]) -> EnsembleArtifact:
+    steps = (
+        replace(step, spec=replace(step.spec, name=names[step.spec.name]))
+        for step in artifact.steps
+    )
+    return replace(artifact, steps=tuple(steps))
+
+
+def _write_step(base: str, write: Writer, stage: Path) -> str:
+    """Write a step and give it the name that its content has."""
+    folder = stage / base
+    folder.mkdir()
+    write(folder)
+    name = layout.name_by_content(folder, base)
+    folder.rename(stage / name)
+    return name
+
+
+def _not_foreign(name: str, steps: Iterable[str], repository: Path) -> None:
     """A step's folder replaces nothing but the same model's step."""
-    own = _steps(name, repository)
-    for model in models:
-        if model != name and (repository / model).exists() and model not in own:
+    for step in steps:
+        folder = repository / step
+        if folder.exists() and retired.step_of(folder) != name:
             raise PublishError(
-                f"{model!r} is the name of a step of {name!r}, and a model of its own in the"
+                f"{step!r} is the name of a step of {name!r}, and a model of its own in the"
                 " repository",
-                where=str(repository / model),
+                where=str(folder),
                 fix="rename that model, or --layout fused",
             )
 
 
-def _no_step_of_another(name: str, repository: Path, staging: Path) -> None:
+def _no_step_of_another(name: str, repository: Path, stage: Path) -> None:
     """What is published under the name of an ensemble's step is that step: the ensemble would be
     served with it.
     """
-    owner = _step_of(repository / name / layout.SIDECAR)
+    owner = retired.step_of(repository / name)
     if (
-        owner in (None, name, _step_of(staging / name / layout.SIDECAR))
+        owner in (None, name, retired.step_of(stage / name))
         or not (repository / str(owner)).exists()
     ):
         return
@@ -150,49 +173,39 @@ def _no_step_of_another(name: str, repository: Path, staging: Path) -> None:
     )
 
 
-def _steps(name: str, repository: Path) -> set[str]:
-    """The models of the repository that are steps of the ensemble `name`."""
-    return {
-        path.parent.name
-        for path in repository.glob(f"*/{layout.SIDECAR}")
-        if _step_of(path) == name
-    }
-
-
-def _step_of(sidecar: Path) -> str | None:
-    try:
-        said = json.loads(sidecar.read_text(encoding="utf-8"))
-    except (FileNotFoundError, ValueError):
-        return None
-    return said.get("step_of") if isinstance(said, dict) else None
-
-
-def _swap_all(models: Iterable[str], repository: Path, staging: Path) -> None:
-    """Move every model in, in order; if one cannot be, those that were are put back as they
-    stood.
+def _switch(name: str, steps: list[str], repository: Path, stage: Path) -> None:
+    """Move new steps in, then exchange the model's own folder; what fails before that exchange
+    takes the new steps out again.
     """
-    done: list[tuple[str, bool]] = []
+    new = [step for step in steps if not _is_there(step, repository, stage)]
     try:
-        for model in models:
-            existed = (repository / model).exists()
-            _swap(staging / model, repository / model, staging / f"old {model}")
-            done.append((model, existed))
+        for step in new:
+            staging.swap(stage / step, repository / step, stage / f"{staging.OLD}{step}")
+        if new and (repository / name).exists():
+            staging.sync(repository)
+            time.sleep(SETTLE_SECONDS)
+        staging.swap(stage / name, repository / name, stage / f"{staging.OLD}{name}")
     except BaseException:
-        for model, existed in reversed(done):
-            _put_back(model, existed, repository, staging)
+        # the signal may have come after the exchange
+        named = published.read(repository / name / layout.SIDECAR).get("steps") or ()
+        for step in (step for step in new if step not in named and (repository / step).exists()):
+            (repository / step).rename(stage / f"withdrawn {step}")
         raise
 
 
-def _put_back(model: str, existed: bool, repository: Path, staging: Path) -> None:
-    (repository / model).rename(staging / f"withdrawn {model}")
-    if existed:
-        old = staging / f"old {model}"
-        (old if old.exists() else staging / model).rename(repository / model)
+def _is_there(step: str, repository: Path, stage: Path) -> bool:
+    """Whether the repository has this very step, undamaged."""
+    sidecars = [root / step / layout.SIDECAR for root in (repository, stage)]
+    return (
+        sidecars[0].is_file()
+        and sidecars[0].read_bytes() == sidecars[1].read_bytes()
+        and not any(published.damaged(repository / step))
+    )
 
 
 @contextlib.contextmanager
-def _repository(repository: Path) -> Iterator[None]:
-    """The repository's folder; taken away again if we made it and then failed."""
+def _made(repository: Path) -> Iterator[None]:
+    """The repository's folder; removed again if we made it and then failed."""
     made = not repository.exists()
     try:  # around mkdir too: an interrupt may arrive within it
         repository.mkdir(parents=True, exist_ok=True)
@@ -202,83 +215,3 @@ def _repository(repository: Path) -> Iterator[None]:
             with contextlib.suppress(OSError):
                 repository.rmdir()
         raise
-
-
-def refuse_mount(root: Path, beside: Path) -> None:
-    """Raise PublishBlocked where a repository at `root` is on another file system than what is
-    written beside it.
-    """
-    if root.exists() and beside.stat().st_dev != root.stat().st_dev:
-        raise PublishBlocked(
-            f"{root} is a mount of its own, so nothing beside it can be moved into it whole",
-            fix="publish into a folder inside the mount",
-        )
-
-
-@contextlib.contextmanager
-def _staging(repository: Path) -> Iterator[Path]:
-    root = repository.resolve()
-    folder = root.parent / f".{root.name}.staging-{uuid.uuid4().hex}"
-    # named before it is made: mkdtemp may be interrupted when the folder is there and its name is
-    # not known yet
-    try:
-        folder.mkdir(0o700)
-        refuse_mount(root, beside=folder)
-        folder.chmod(0o755)
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-def _swap(new: Path, target: Path, old: Path) -> None:
-    """Put `new` at `target`; one system call exchanges them where it can, so that readers never
-    find neither.
-    """
-    if not target.exists():
-        try:
-            new.rename(target)
-            return
-        except OSError as error:
-            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):  # another builder was faster
-                raise
-    if not _exchange(new, target):
-        _replace(new, target, old)
-
-
-def _replace(new: Path, target: Path, old: Path) -> None:
-    try:
-        target.rename(old)
-        new.rename(target)
-    except BaseException:
-        if old.exists() and not target.exists():
-            old.rename(target)
-        raise
-
-
-def _exchange(one: Path, other: Path) -> bool:
-    """Linux's renameat2(RENAME_EXCHANGE); False where the kernel, the C library or the filesystem
-    has none.
-    """
-    call = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
-    if call is None:
-        return False
-    if call(_AT_FDCWD, os.fsencode(one), _AT_FDCWD, os.fsencode(other), _RENAME_EXCHANGE) == 0:
-        return True
-    code = ctypes.get_errno()
-    if code in _NO_EXCHANGE:
-        return False
-    raise OSError(code, os.strerror(code), str(other))
-
-
-def _sync_tree(folder: Path) -> None:
-    for path in folder.rglob("*"):
-        _sync(path)
-    _sync(folder)
-
-
-def _sync(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

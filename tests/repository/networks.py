@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,6 +13,17 @@ import yaml
 from torch import Tensor, nn
 
 from builder.torchscript.libraries import load_libraries
+
+
+def base(name: str) -> str:
+    """A model's name without the digest that a step's ends in."""
+    return re.sub(r"(?<=\.)(\d+\.(?:torch|tensorrt))\.[0-9a-f]{12}$", r"\1", name)
+
+
+def step(repository: Path, name: str) -> Path:
+    """The folder of the step whose name begins so."""
+    (found,) = (path for path in repository.iterdir() if base(path.name) == name)
+    return found
 
 
 class SalientCnn(nn.Module):

@@ -45,14 +45,14 @@ def built(models: Path) -> dict[str, ModelResult]:
 
 def steps(built: dict[str, ModelResult]) -> list[PublishedModel]:
     folders = {result.path.parent for result in built.values() if result.path}
-    return [read(path) for folder in folders for path in sorted(folder.glob("*.torch"))]
+    return [read(path) for folder in folders for path in sorted(folder.glob("*.torch.*"))]
 
 
 def test_its_tensors_are_named_by_position_and_the_ensemble_maps_them(
     built: dict[str, ModelResult],
 ) -> None:
     found = steps(built)
-    assert [step.name for step in found] == [
+    assert [networks.base(step.name) for step in found] == [
         "crossings.1.torch",
         "gated.1.torch",
         "salient.1.torch",
@@ -155,7 +155,10 @@ def test_a_step_that_the_backend_cannot_serve_says_why_and_auto_leaves_it_to_our
     (result,) = build_repository(
         models, tmp_path / "out", layout="ensemble", only=["watermarked"], isolate=False
     )
-    assert result.ok and read(tmp_path / "out" / "watermarked.1.torch").config.backend == "python"
+    assert (
+        result.ok
+        and read(networks.step(tmp_path / "out", "watermarked.1.torch")).config.backend == "python"
+    )
 
 
 def made_up(conversion: Any, options: Any, report: Any) -> engine.Plan:
@@ -183,7 +186,8 @@ def test_a_number_crosses_to_tritons_tensorrt_backend_as_a_tensor_of_one_axis(
     finally:
         old.forget()
     assert result.ok, result.error
-    configs = {path.name: read(path).config for path in (tmp_path / "out").iterdir()}
+    folders = {networks.base(path.name): path for path in (tmp_path / "out").iterdir()}
+    configs = {name: read(path).config for name, path in folders.items()}
     backends = {name: config.backend or config.platform for name, config in configs.items()}
     assert backends == {
         "salient": "ensemble",
@@ -193,11 +197,11 @@ def test_a_number_crosses_to_tritons_tensorrt_backend_as_a_tensor_of_one_axis(
     }
     (number,) = (t for t in configs["salient.2.tensorrt"].input if len(t.dims) == 1)
     assert list(number.dims) == list(configs["salient.1.torch"].output[0].dims) == [1]
-    step = read(tmp_path / "out/salient.2.tensorrt")
-    assert {golden.inputs[number.name].shape for golden in step.goldens} == {(1,)}
+    last = read(folders["salient.2.tensorrt"])
+    assert {golden.inputs[number.name].shape for golden in last.goldens} == {(1,)}
     with judging() as judge:
         for name in set(configs) - {"salient"}:
-            assert judge((tmp_path / "out" / name / "config.pbtxt").read_text()) is None, name
+            assert judge((folders[name] / "config.pbtxt").read_text()) is None, name
 
 
 def test_what_no_ensemble_can_say_is_served_fused_unless_demanded(

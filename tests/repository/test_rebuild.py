@@ -285,17 +285,16 @@ def test_what_is_published_says_from_its_first_moment_what_it_was_built_from(
     models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Written afterwards it would be said of what another builder had put there in between."""
-    from builder.triton import publish
+    from builder.store import staging
 
     seen: list[dict[str, Any]] = []
 
-    def swap(names: Any, repository: Path, staging: Path) -> None:
-        seen.append(json.loads((staging / "small" / "trt-build.json").read_text()))
-        real(names, repository, staging)
+    def swap(new: Path, target: Path, old: Path) -> None:
+        seen.append(json.loads((new / "trt-build.json").read_text()))
+        real(new, target, old)
 
-    module = sys.modules[publish.__module__]
-    real = module._swap_all
-    monkeypatch.setattr(module, "_swap_all", swap)
+    real = staging.swap
+    monkeypatch.setattr(staging, "swap", swap)
     result = build(models, out=tmp_path / "out", isolate=False)
     assert result.ok and [said["request"]["precision"] for said in seen] == ["fp32"]
     assert json.loads((tmp_path / "out/small/trt-build.json").read_text()) == seen[0]

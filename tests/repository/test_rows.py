@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 import builder
 from builder.repository.rows import one_for_all
+from tests.repository import networks
 from tests.repository.test_cut import build
 
 
@@ -63,7 +64,7 @@ def test_a_piece_that_compares_with_it_is_not_batched(tmp_path: Path, layout: st
         tmp_path, Salient(), layout=layout, fallback={"min_block_size": 1, "ops": ["aten::mean"]}
     )
     assert result.segments == ("tensorrt", "torch", "tensorrt")
-    reader = "m" if layout == "fused" else "m.2.tensorrt"
-    sidecar = json.loads((tmp_path / "out" / reader / "trt-build.json").read_text())
+    reader = networks.step(tmp_path / "out", "m" if layout == "fused" else "m.2.tensorrt")
+    sidecar = json.loads((reader / "trt-build.json").read_text())
     assert sidecar["batching"]["max_batch_size"] == 0
     assert layout == "ensemble" or "whole batch" in sidecar["batching"]["reason"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import torch
 
 from builder.manifest.spec import ModelSpec, State, TensorSpec
 from builder.parity.recording import record
-from builder.triton import IO, ModelArtifact
+from builder.triton import IO, EnsembleArtifact, ModelArtifact
 from builder.triton.dtypes import by_numpy
 
 BATCH = {"batch": (1, 4, 8)}
@@ -135,3 +136,57 @@ def cell(*outputs: str, initial: Path | None = None, **more: Any) -> ModelArtifa
     names = outputs or ("y", "a_next", "b_next")
     state = (State("a", names[1], initial), State("b", names[2]))
     return artifact(Cell(), CELL_INPUTS, names, name="cell", **{"state": state, **more})
+
+
+class Raise(torch.nn.Module):
+    """The first step of a generation: adds the generation's number."""
+
+    def __init__(self, generation: int) -> None:
+        super().__init__()
+        self.generation = generation
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.generation
+
+
+class Lower(torch.nn.Module):
+    """The second step: takes the number off again, and says which generation it is of."""
+
+    def __init__(self, generation: int) -> None:
+        super().__init__()
+        self.generation = generation
+
+    def forward(self, h: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return h - self.generation, torch.zeros_like(h) + self.generation
+
+
+def pair(generation: int, name: str = "pair", **more: Any) -> EnsembleArtifact:
+    """An ensemble of two torch steps whose output `y` equals its input `x` exactly where both steps
+    are of one generation; `g` is the second step's generation.
+    """
+    made = {"serve_as": "python", **more}
+    first = artifact(
+        Raise(generation),
+        (tensor("x", "float32", "batch", 2),),
+        ("h",),
+        name=f"{name}.0.torch",
+        **made,
+    )
+    second = artifact(
+        Lower(generation),
+        (tensor("h", "float32", "batch", 2),),
+        ("y", "g"),
+        name=f"{name}.1.torch",
+        **made,
+    )
+    goldens = tuple(
+        replace(golden, outputs=_passed(golden, generation)) for golden in first.goldens
+    )
+    steps = tuple(replace(step, step_of=name) for step in (first, second))
+    spec = replace(first.spec, name=name, outputs=("y", "g"))
+    return EnsembleArtifact(spec, first.inputs, second.outputs, first.profiles, steps, goldens)
+
+
+def _passed(golden: Any, generation: int) -> dict[str, Any]:
+    x = golden.inputs["x"]
+    return {"y": x, "g": x * 0 + generation}

@@ -17,7 +17,7 @@ from click.testing import CliRunner
 
 from builder.cli import main
 from builder.errors import PublishBlocked, PublishError, UsageError
-from builder.store import Hashes, record, stale
+from builder.store import Hashes, published, record, stale
 from builder.triton import EnsembleArtifact, merge, publish, publish_ensemble
 from builder.triton.config import parse
 from builder.triton.merge import NO_PLAN
@@ -226,10 +226,12 @@ def test_an_ensemble_is_taken_once_and_its_engines_are_joined(tmp_path: Path) ->
         publish_ensemble(ensemble, tmp_path / capability / "repository")
     merged = merge([tmp_path / cc / "repository" for cc in ("8.0", "9.0")], tmp_path / "out")
     assert merged == [("whole", ()), ("whole.0.tensorrt", ("8.0", "9.0"))]
-    assert (
-        config_of(tmp_path / "out" / "whole").ensemble_scheduling.step[0].model_name
-        == "whole.0.tensorrt"
-    )
+    name = config_of(tmp_path / "out" / "whole").ensemble_scheduling.step[0].model_name
+    assert name.startswith("whole.0.tensorrt.")
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {"whole", name}
+    assert not list(published.damaged(tmp_path / "out" / "whole"))
+    assert config_of(tmp_path / "out" / name).name == name
+    assert sorted(config_of(tmp_path / "out" / name).cc_model_filenames) == ["8.0", "9.0"]
 
 
 def test_a_plan_that_says_no_gpu_is_refused(built: Callable[..., Path], tmp_path: Path) -> None:

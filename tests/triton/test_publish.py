@@ -7,6 +7,7 @@ import fcntl
 import hashlib
 import json
 import os
+import shutil
 import threading
 from dataclasses import replace
 from pathlib import Path
@@ -17,10 +18,12 @@ import pytest
 
 from builder.errors import PublishError
 from builder.manifest.spec import Runtime
-from builder.triton import goldens, layout, publish
+from builder.store import published, retired, staging
+from builder.triton import goldens, layout, publish, publish_ensemble
 from builder.triton import publish as publish_function
+from builder.triton.config import parse
 from tests.serving import fakes
-from tests.triton.artifacts import TENSORRT, scorer
+from tests.triton.artifacts import TENSORRT, pair, scorer
 
 publishing = __import__("sys").modules["builder.triton.publish"]
 
@@ -164,7 +167,7 @@ def test_a_reader_finds_a_whole_model_at_every_moment_of_a_replacement(repositor
 @pytest.mark.parametrize(
     "failure", [OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), KeyboardInterrupt()]
 )
-@pytest.mark.parametrize("where", ["write", "_sync_tree", "_swap"])
+@pytest.mark.parametrize("where", ["write", "sync_tree", "swap"])
 def test_an_interruption_leaves_what_stood_before(
     repository: Path, monkeypatch: pytest.MonkeyPatch, failure: BaseException, where: str
 ) -> None:
@@ -174,7 +177,7 @@ def test_an_interruption_leaves_what_stood_before(
     def fail(*_: Any, **__: Any) -> None:
         raise failure
 
-    monkeypatch.setattr(layout if where == "write" else publishing, where, fail)
+    monkeypatch.setattr(layout if where == "write" else staging, where, fail)
     with pytest.raises((PublishError, KeyboardInterrupt)):
         publish_function(scorer(plan=b"two"), repository)
     assert tree(repository.parent) == before
@@ -187,7 +190,7 @@ def test_a_first_model_that_fails_leaves_no_repository(
     def fail(*_: Any) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(publishing, "_sync_tree", fail)
+    monkeypatch.setattr(staging, "sync_tree", fail)
     with pytest.raises(PublishError, match="No space left") as caught:
         publish(scorer(), repository)
     assert (caught.value.fix, caught.value.exit_code) == ("free disk space", 4)
@@ -198,7 +201,7 @@ def test_where_the_kernel_cannot_exchange_two_renames_do_it(
     repository: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     publish(scorer(plan=b"one"), repository)
-    monkeypatch.setattr(publishing, "_exchange", lambda *_: False)
+    monkeypatch.setattr(staging, "exchange", lambda *_: False)
     publish(scorer(plan=b"two"), repository)
     assert (repository / "scorer" / "1" / "model.plan").read_bytes() == b"two"
 
@@ -210,7 +213,7 @@ def test_between_the_two_renames_a_failure_puts_the_old_model_back(
     target.mkdir()
     (target / "file").write_text("before")
     with pytest.raises(OSError):
-        publishing._replace(new, target, old)  # `new` does not exist: the second rename fails
+        staging.replace(new, target, old)  # `new` does not exist: the second rename fails
     assert (target / "file").read_text() == "before"
 
 
@@ -218,3 +221,149 @@ def test_an_artifact_that_triton_could_not_serve_writes_nothing(repository: Path
     with pytest.raises(PublishError):
         publish(scorer(name="not a name"), repository)
     assert not repository.exists()
+
+
+@pytest.fixture
+def instant(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No server reads the repository."""
+    monkeypatch.setattr(publishing, "SETTLE_SECONDS", 0)
+
+
+def steps_of(folder: Path) -> list[str]:
+    """The steps that the ensemble's config names."""
+    message = parse((folder / "config.pbtxt").read_text(), str(folder))
+    return [step.model_name for step in message.ensemble_scheduling.step]
+
+
+def test_a_step_has_the_name_of_its_content_and_the_manifest_seals_it(repository: Path) -> None:
+    folder = publish_ensemble(pair(1), repository)
+    names = steps_of(folder)
+    assert [name.rsplit(".", 1)[0] for name in names] == ["pair.0.torch", "pair.1.torch"]
+    assert {path.name for path in repository.iterdir()} == {"pair", *names}
+    said = json.loads((folder / "trt-build.json").read_text())
+    assert said["steps"] == names and said["seals"] == {
+        name: hashlib.sha256((repository / name / "trt-build.json").read_bytes()).hexdigest()
+        for name in names
+    }
+    for name in names:
+        step = repository / name
+        assert parse((step / "config.pbtxt").read_text(), name).name == name
+        own = json.loads((step / "trt-build.json").read_text())
+        assert (own["name"], own["step"]) == (name, name.rsplit(".", 1)[0])
+        assert own["files"]["config.pbtxt"] == tree(step)["config.pbtxt"]
+    assert not list(published.damaged(folder))
+
+
+def test_an_equal_step_is_kept_and_a_changed_one_added(repository: Path, instant: None) -> None:
+    first = steps_of(publish_ensemble(pair(1), repository))
+    inode = (repository / first[0]).stat().st_ino
+    assert steps_of(publish_ensemble(pair(1), repository)) == first
+    assert (repository / first[0]).stat().st_ino == inode
+    second = steps_of(publish_ensemble(pair(2), repository))
+    assert not {*first} & {*second}
+    assert {path.name for path in repository.iterdir()} == {"pair", *first, *second}
+
+
+@pytest.mark.parametrize("by", ["publication", "tidy"])
+def test_a_step_that_nothing_names_goes_after_the_grace_period(
+    repository: Path, instant: None, monkeypatch: pytest.MonkeyPatch, by: str
+) -> None:
+    first = steps_of(publish_ensemble(pair(1), repository))
+    second = steps_of(publish_ensemble(pair(2), repository))
+    said = json.loads((repository / "pair" / "trt-build.json").read_text())
+    assert set(said["retired"]) == {*first}
+    publish_ensemble(pair(2), repository)
+    assert {path.name for path in repository.iterdir()} == {"pair", *first, *second}
+    later = retired.time.time() + retired.GRACE_SECONDS + 5
+    monkeypatch.setattr(retired.time, "time", lambda: later)
+    if by == "publication":
+        publish_ensemble(pair(2), repository)
+    else:
+        assert retired.tidy(repository) == ()
+    assert {path.name for path in repository.iterdir()} == {"pair", *second}
+    assert [path.name for path in repository.parent.iterdir()] == ["repository"]
+
+
+def test_a_step_that_is_named_again_is_no_longer_retired(repository: Path, instant: None) -> None:
+    for generation in (1, 2, 1):
+        folder = publish_ensemble(pair(generation), repository)
+    said = json.loads((folder / "trt-build.json").read_text())
+    assert not {*said["retired"]} & {*steps_of(folder)} and len(said["retired"]) == 2
+
+
+@pytest.mark.parametrize("number", [0, 1, 2])
+@pytest.mark.parametrize("after", [False, True])
+def test_a_signal_at_any_move_leaves_a_whole_ensemble(
+    repository: Path,
+    instant: None,
+    monkeypatch: pytest.MonkeyPatch,
+    number: int,
+    after: bool,
+) -> None:
+    """Before and after each of the three moves: the exchange that a signal catches is done."""
+    old = steps_of(publish_ensemble(pair(1), repository))
+    real, calls = staging.swap, iter(range(10))
+
+    def interrupted(*paths: Path) -> None:
+        turn = next(calls)
+        if turn == number and not after:
+            raise KeyboardInterrupt
+        real(*paths)
+        if turn == number:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(staging, "swap", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        publish_ensemble(pair(2), repository)
+    now = steps_of(repository / "pair")
+    assert (now == old) is not (number == 2 and after)
+    assert not list(published.damaged(repository / "pair"))
+    assert [path.name for path in repository.parent.iterdir()] == ["repository"]
+    if now == old:
+        assert {path.name for path in repository.iterdir()} == {"pair", *old}
+
+
+@pytest.mark.parametrize("what", ["1/plan.json", "trt-build.json", "other"])
+def test_a_step_that_differs_from_the_manifest_is_damage_and_is_repaired(
+    repository: Path, instant: None, what: str
+) -> None:
+    folder = publish_ensemble(pair(1), repository)
+    step = repository / steps_of(folder)[0]
+    if what == "other":  # another whole step under the name
+        other = publish(scorer(serve_as="python"), repository.parent / "other")
+        shutil.rmtree(step)
+        other.rename(step)
+    else:
+        (step / what).write_text((step / what).read_text() + " ")
+    assert next(published.damaged(folder)).startswith(f"../{step.name}/")
+    if what != "other":
+        publish_ensemble(pair(1), repository)
+        assert not list(published.damaged(folder))
+
+
+def test_a_killed_publication_is_repaired_by_the_next_run(repository: Path) -> None:
+    """Killed between the two renames: the former model is in staging, and nothing in its place."""
+    target = publish(scorer(serve_as="python"), repository)
+    before = tree(repository)
+    left = repository.parent / f".{repository.name}.staging-0123"
+    left.mkdir()
+    target.rename(left / "old scorer")
+    assert staging.recover(repository) == ("scorer",)
+    assert tree(repository) == before
+    assert [path.name for path in repository.parent.iterdir()] == ["repository"]
+
+
+def test_the_staging_folder_of_a_running_process_is_left_alone(repository: Path) -> None:
+    repository.mkdir(parents=True)
+    with staging.staging(repository) as folder:
+        assert staging.recover(repository) == () and folder.is_dir()
+    assert not folder.exists()
+
+
+def test_a_former_model_does_not_replace_a_newer_one(repository: Path) -> None:
+    publish(scorer(serve_as="python"), repository)
+    before = tree(repository)
+    left = repository.parent / f".{repository.name}.staging-0123"
+    (left / "old scorer").mkdir(parents=True)
+    assert staging.recover(repository) == () and not left.exists()
+    assert tree(repository) == before

@@ -1,0 +1,88 @@
+"""Steps of ensembles that no manifest names any more, and when they are removed."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+from builder.store import published, staging
+
+GRACE_SECONDS = 120.0
+"""How long a step stays in the repository after the last manifest that names it was replaced: eight
+of tritonserver's default polls (15 s), within which it switches and answers what it had begun."""
+
+RETIRED = "retired"
+"""The sidecar's key for the steps that are to be removed, with the time since when (Unix)."""
+
+
+def tidy(repository: Path) -> tuple[str, ...]:
+    """What a run does first: repair what killed ones left (see staging.recover), and remove the
+    steps whose grace period is over. Returns the models that were put back.
+    """
+    with contextlib.suppress(OSError):  # what cannot be written, publication will report
+        restored = staging.recover(repository)
+        due = [
+            path.parent for path in repository.glob(f"*/{published.SIDECAR}") if _due(path.parent)
+        ]
+        if due:
+            with staging.staging(repository) as stage, staging.alone(repository):
+                for folder in due:
+                    remove(folder, stage)
+        return restored
+    return ()
+
+
+def step_of(folder: Path) -> str | None:
+    """The ensemble that the model in `folder` is a step of."""
+    owner = published.read(folder / published.SIDECAR).get("step_of")
+    return owner if isinstance(owner, str) else None
+
+
+def steps(name: str, repository: Path) -> set[str]:
+    """The models of the repository that are steps of the ensemble `name`."""
+    folders = (path.parent for path in repository.glob(f"*/{published.SIDECAR}"))
+    return {folder.name for folder in folders if step_of(folder) == name}
+
+
+def record(name: str, kept: Iterable[str], repository: Path, stage: Path) -> None:
+    """Record in the staged manifest which steps nothing names from now on, and since when.
+
+    A step that no manifest ever named is what a killed publication moved in: its age counts.
+    """
+    former = published.read(repository / name / published.SIDECAR)
+    since, named = former.get(RETIRED), former.get(published.STEPS) or ()
+    known = since if isinstance(since, dict) else {}
+    now = time.time()
+    found = {
+        step: now if step in named else known.get(step, (repository / step).stat().st_ctime)
+        for step in sorted(steps(name, repository) - {name, *kept})
+    }
+    if found:
+        said = published.read(stage / name / published.SIDECAR)
+        published.write(stage / name, {**said, RETIRED: found})
+        staging.sync(stage / name / published.SIDECAR)
+
+
+def remove(folder: Path, stage: Path) -> None:
+    """Move the steps of the model in `folder` out whose grace period is over."""
+    for step in _due(folder):
+        os.rename(folder.parent / step, stage / f"retired {step}")
+
+
+def _due(folder: Path) -> list[str]:
+    said = published.read(folder / published.SIDECAR)
+    found = said.get(RETIRED)
+    over = [
+        step
+        for step, since in (found.items() if isinstance(found, dict) else ())
+        if isinstance(since, float | int) and time.time() - since >= GRACE_SECONDS
+    ]
+    return [
+        step
+        for step in over
+        if step not in (said.get(published.STEPS) or ())
+        and step_of(folder.parent / step) == folder.name
+    ]

@@ -1,0 +1,208 @@
+"""The folder that a publication is written in before it is moved into a repository, how it is
+moved, and the repair of what a killed publication left.
+
+Triton takes every sub-folder of a repository for a model, hidden ones too, so staging folders stand
+beside the repository: `.<repository>.staging-<id>`. The process that writes one holds a lock on it;
+a staging folder whose lock is free belongs to a process that has ended.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import fcntl
+import os
+import shutil
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+from builder.errors import PublishBlocked
+
+OLD = "old "
+"""A model's former folder in staging is named `old <model>`."""
+ABANDONED_SECONDS = 24 * 3600.0
+"""Where the file system has no locks: a staging folder this old belongs to no running process."""
+
+_AT_FDCWD, _RENAME_EXCHANGE = -100, 2
+_NO_EXCHANGE = (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP)
+
+
+@contextlib.contextmanager
+def staging(repository: Path) -> Iterator[Path]:
+    """An empty, locked folder beside `repository`, removed at the end. Raises OSError,
+    PublishBlocked.
+    """
+    root = repository.resolve()
+    folder, lock = root, -1
+    try:
+        while lock < 0:
+            # named before it is made: mkdtemp may be interrupted when the folder is there and its
+            # name is not known yet
+            folder = root.parent / f"{_prefix(root)}{uuid.uuid4().hex}"
+            folder.mkdir(0o700)
+            lock = _locked(folder)
+        refuse_mount(root, beside=folder)
+        folder.chmod(0o755)
+        yield folder
+    finally:
+        if folder != root:
+            shutil.rmtree(folder, ignore_errors=True)
+        if lock >= 0:
+            os.close(lock)
+
+
+def refuse_mount(root: Path, beside: Path) -> None:
+    """Raise PublishBlocked where a repository at `root` is on another file system than what is
+    written beside it.
+    """
+    if root.exists() and beside.stat().st_dev != root.stat().st_dev:
+        raise PublishBlocked(
+            f"{root} is a mount of its own, so nothing beside it can be moved into it whole",
+            fix="publish into a folder inside the mount",
+        )
+
+
+@contextlib.contextmanager
+def alone(repository: Path) -> Iterator[None]:
+    """One process at a time changes what the repository holds."""
+    handle = os.open(repository, os.O_RDONLY)
+    try:
+        with contextlib.suppress(OSError):  # a file system without locks
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
+
+
+def recover(repository: Path) -> tuple[str, ...]:
+    """Repair what killed publications left: put back each model that was moved out and not yet
+    replaced, then remove their staging folders. Returns the names of the models that were put back.
+    Raises OSError.
+    """
+    root = repository.resolve()
+    restored: list[str] = []
+    for folder in sorted(root.parent.glob(f"{_prefix(root)}*")):
+        handle = _abandoned(folder)
+        if handle is None:
+            continue
+        try:
+            restored += _restore(folder, root)
+            shutil.rmtree(folder, ignore_errors=True)
+        finally:
+            os.close(handle)
+    return tuple(restored)
+
+
+def _restore(folder: Path, root: Path) -> Iterator[str]:
+    """Move former models back whose name is free: the publication ended between its two renames."""
+    former = sorted(folder.glob(f"{OLD}*"))
+    if not former:
+        return
+    root.mkdir(parents=True, exist_ok=True)
+    with alone(root):
+        for old in former:
+            name = old.name.removeprefix(OLD)
+            if not (root / name).exists():
+                old.rename(root / name)
+                yield name
+        sync(root)
+
+
+def _prefix(root: Path) -> str:
+    return f".{root.name}.staging-"
+
+
+def _locked(folder: Path) -> int:
+    """An open handle that holds the folder's lock; -1 where another process removed the folder in
+    the meantime, as it had no lock yet.
+    """
+    try:
+        handle = os.open(folder, os.O_RDONLY)
+    except FileNotFoundError:
+        return -1
+    with contextlib.suppress(OSError):  # a file system without locks
+        fcntl.flock(handle, fcntl.LOCK_EX)
+    if folder.exists():
+        return handle
+    os.close(handle)
+    return -1
+
+
+def _abandoned(folder: Path) -> int | None:
+    """An open handle that holds the lock of a folder whose process has ended; None for any
+    other.
+    """
+    try:
+        handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    except OSError:
+        return None
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return handle
+    except BlockingIOError:
+        pass
+    except OSError:
+        if time.time() - os.fstat(handle).st_mtime > ABANDONED_SECONDS:
+            return handle
+    os.close(handle)
+    return None
+
+
+def swap(new: Path, target: Path, old: Path) -> None:
+    """Put `new` at `target`; one system call exchanges them where it can, so that readers never
+    find neither. What stood at `target` is at `new` or `old` afterwards.
+    """
+    if not target.exists():
+        try:
+            new.rename(target)
+            return
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):  # another builder was faster
+                raise
+    if not exchange(new, target):
+        replace(new, target, old)
+
+
+def replace(new: Path, target: Path, old: Path) -> None:
+    """Put `new` at `target` by two renames; `recover` repairs an end between them."""
+    try:
+        target.rename(old)
+        new.rename(target)
+    except BaseException:
+        if old.exists() and not target.exists():
+            old.rename(target)
+        raise
+
+
+def exchange(one: Path, other: Path) -> bool:
+    """Linux's renameat2(RENAME_EXCHANGE); False where the kernel, the C library or the file system
+    has none.
+    """
+    call = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
+    if call is None:
+        return False
+    if call(_AT_FDCWD, os.fsencode(one), _AT_FDCWD, os.fsencode(other), _RENAME_EXCHANGE) == 0:
+        return True
+    code = ctypes.get_errno()
+    if code in _NO_EXCHANGE:
+        return False
+    raise OSError(code, os.strerror(code), str(other))
+
+
+def sync_tree(folder: Path) -> None:
+    """Make the folder and all that it holds durable."""
+    for path in folder.rglob("*"):
+        sync(path)
+    sync(folder)
+
+
+def sync(path: Path) -> None:
+    """Make one file or folder durable."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

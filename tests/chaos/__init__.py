@@ -1,0 +1,1 @@
+"""Tools that disturb publication and count what users would notice: `python -m tests.chaos`."""

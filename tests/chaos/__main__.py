@@ -1,0 +1,52 @@
+"""`python -m tests.chaos load|kill`: prints its counts as JSON; exit code 1 where any is bad."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+from pathlib import Path
+
+from tests.chaos import kill, load
+
+
+def main() -> int:
+    """Run what the command line asks for."""
+    parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
+    commands = parser.add_subparsers(dest="command", required=True)
+    loading = commands.add_parser("load", help="republish an ensemble under load")
+    loading.add_argument("--mode", choices=("poll", "explicit"), default="poll")
+    loading.add_argument("--publications", type=int, default=20)
+    loading.add_argument("--clients", type=int, default=6)
+    killing = commands.add_parser("kill", help="kill publications at every point")
+    killing.add_argument("--no-exchange", action="store_true")
+    killing.add_argument("--stride", type=int, default=1, help="every n-th point")
+    killing.add_argument("--serve-every", type=int, default=0, help="serve every n-th state")
+    asked = parser.parse_args()
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        if asked.command == "load":
+            counts = load.run(
+                folder / "repository",
+                asked.mode,
+                publications=asked.publications,
+                clients=asked.clients,
+            )
+            bad = counts.bad
+            said = counts.as_dict()
+        else:
+            killed = kill.run(
+                folder,
+                exchange=not asked.no_exchange,
+                stride=asked.stride,
+                serve_every=asked.serve_every,
+            )
+            bad = killed.torn + killed.served_wrong + killed.not_repaired
+            said = killed.as_dict()
+    print(json.dumps(said, indent=2))
+    return int(bad > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
