@@ -90,12 +90,12 @@ def onnx(path: Path, network: Network, precision: str, level: int | None, cache:
     """The parser's network, with the same profile, flags and timing cache: what both networks share
     is then built from the same tactics, and a difference in time is one of the networks.
     """
-    from builder.engine import flavour
+    from builder.engine import capabilities
     from builder.engine.flavour import trt
     from builder.engine.network import logger, new_network
 
     # it would be float32 beside our half: no comparison
-    if precision == "fp16" and flavour.strongly_typed():
+    if precision == "fp16" and capabilities.current().strongly_typed:
         raise Refused(
             f"TensorRT {trt.__version__} computes in the file's types, and the exported file is"
             " float32"

@@ -10,9 +10,9 @@ import torch
 
 from builder.conversion.dynamic import DynamicScalar, Size, expression
 from builder.conversion.lengths import Lengths
-from builder.conversion.unconvertible import NEWER_OR_FIXED, Unconvertible
-from builder.engine import dialect, flavour
+from builder.conversion.unconvertible import Unconvertible
 from builder.engine.flavour import trt
+from builder.engine.tensorrt8.refused import NEWER_OR_FIXED, PADS_IN_LOOP
 
 
 class Arrangement(Lengths):
@@ -69,8 +69,8 @@ class Arrangement(Lengths):
                 dims.append(-1)
                 open_axes += 1
         copied = dims.count(0) if has_dynamic else 0
-        if copied and self.facts(tensor).reshaped and not flavour.has_int64():
-            # 8.6 joins two reshapes to one, which then copies the axis of the first one's input.
+        takes = self.capabilities.takes("SHUFFLE.COPIED_AXIS", tensor.dtype.name)
+        if copied and self.facts(tensor).reshaped and not takes:
             dims, open_axes = [d or -1 for d in dims], open_axes + copied
         return dims if open_axes <= 1 else None
 
@@ -96,7 +96,7 @@ class Arrangement(Lengths):
             layer = self.net.add_shuffle(tensor)
             layer.reshape_dims = trt.Dims([int(e) if e.is_Integer else -1 for e in exprs])
             layer.zero_is_placeholder = False
-        elif hasattr(self.net, method):
+        elif self.capabilities.has_layer(method):
             layer = getattr(self.net, method)(tensor, self._index_constant(list(axes)))
         else:
             layer = self.net.add_shuffle(tensor)
@@ -144,22 +144,19 @@ class Arrangement(Lengths):
         """ISliceLayer with any of start, size and stride dynamic; a stride of 0 repeats.
 
         `mode` is a SampleMode's name for what lies outside the tensor; `fill` the ITensor that FILL
-        puts there. Raises Unconvertible for a mode in the body of a loop on 8.6.
+        puts there. Raises Unconvertible for a mode that the body of a loop does not take.
         """
         # bools, as integers
-        if mode is not None and not dialect.takes(f"SLICE.{mode}", tensor.dtype.name):
+        if mode is not None and not self.capabilities.takes(f"SLICE.{mode}", tensor.dtype.name):
             wide = self.cast(tensor, torch.int32)
             filled = fill if fill is None else self.cast(fill, torch.int32)
             return self.cast(self.slice(wide, starts, sizes, strides, mode, filled), torch.bool)
         if (
             mode is not None
             and self.loops
-            and not dialect.takes(f"SLICE.{mode}.IN_LOOP", tensor.dtype.name)
+            and not self.capabilities.takes(f"SLICE.{mode}.IN_LOOP", tensor.dtype.name)
         ):
-            raise Unconvertible(
-                "TensorRT 8.6 builds no loop of unknown length that pads in its body",
-                NEWER_OR_FIXED,
-            )
+            raise Unconvertible(PADS_IN_LOOP, NEWER_OR_FIXED)
         self.keep_steady(*starts, *sizes, *strides)
         static = [
             [v if isinstance(v, int) else 0 for v in values] for values in (starts, sizes, strides)

@@ -9,7 +9,6 @@ import torch
 
 from builder.conversion import dtypes
 from builder.conversion.facts import Facts
-from builder.engine import dialect
 from builder.engine.flavour import trt
 
 
@@ -134,6 +133,6 @@ class Constants(Facts):
         """One IUnaryLayer; `operation` is a UnaryOperation's name. Where it does not negate
         integers, 0 - a.
         """
-        if operation == "NEG" and not dialect.takes("UNARY.NEG", a.dtype.name):
+        if operation == "NEG" and not self.capabilities.takes("UNARY.NEG", a.dtype.name):
             return self.elementwise("SUB", self.like_scalar(a, 0), a)
         return self.net.add_unary(a, getattr(trt.UnaryOperation, operation)).get_output(0)

@@ -17,9 +17,8 @@ from builder.conversion.naming import LayerNames
 from builder.conversion.precision import SCHEMES, policy, quantises
 from builder.conversion.unconvertible import Unconvertible
 from builder.conversion.weights import Weights
-from builder.engine import flavour
 from builder.engine.network import new_network
-from builder.engine.typed import pin, say
+from builder.engine.tensorrt8.network import pin, set_output_dtype
 from builder.errors import ConversionError, UnsupportedOperators, UsageError
 from builder.lowering import LoweredGraph, for_precision, lower
 from builder.lowering.facts import dtype_of
@@ -189,10 +188,6 @@ def _carried(ctx: ConversionContext, tensor: Any, dtype: torch.dtype) -> Any:
         if carrier != dtype:
             ctx.facts(tensor).dtype = dtype
         return tensor
-    if not flavour.strongly_typed():  # 8.6 casts small integers to and from float32 only
-        tensor = ctx.copy_sizes(
-            tensor, ctx.net.add_cast(tensor, dtypes.to_trt(torch.float32)).get_output(0)
-        )
     result = ctx.net.add_cast(tensor, dtypes.to_trt(carrier)).get_output(0)
     ctx.copy_sizes(tensor, result)
     ctx.facts(result).dtype = dtype
@@ -256,7 +251,7 @@ def _mark_output(ctx: ConversionContext, result: Any, name: str) -> torch.dtype:
         tensor = ctx.net.add_identity(tensor).get_output(0) if _taken(ctx, tensor) else tensor
     ctx.rename(tensor, name)
     ctx.net.mark_output(tensor)
-    say(tensor, dtypes.to_trt(endpoint))
+    set_output_dtype(tensor, dtypes.to_trt(endpoint))
     return dtype
 
 

@@ -1,8 +1,8 @@
 """torch's dtypes and TensorRT's: the table, the carriers, and PyTorch's one promotion rule.
 
 TensorRT computes in float32, float16, bfloat16, int32, int64 and bool. uint8 and int8 exist in it
-for network inputs and quantisation only, and 8.6 has no int64: such a tensor is carried in a wider
-dtype, and ConversionContext remembers the dtype that torch knows it by.
+for network inputs and quantization only, and some versions have no int64: such a tensor is
+carried in another dtype, and ConversionContext remembers the dtype that torch knows it by.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from builder.conversion.unconvertible import Unconvertible
-from builder.engine import dialect, flavour
+from builder.engine import capabilities
 from builder.engine.flavour import trt
 
 NAMES = {
@@ -35,11 +35,11 @@ TORCH_SCALARS: dict[type, torch.dtype] = {bool: torch.bool, int: torch.int64, fl
 @lru_cache
 def carrier(dtype: torch.dtype) -> torch.dtype:
     """The dtype that a tensor of torch's `dtype` is computed in: int32 for the small integers, and
-    for int64 on 8.6.
+    for int64 where TensorRT has none.
     """
     if dtype in (torch.uint8, torch.int8, torch.int16):
         return torch.int32
-    if dtype == torch.int64 and not flavour.has_int64():
+    if dtype == torch.int64 and not capabilities.current().has_int64:
         return torch.int32
     return torch.float32 if dtype == torch.float64 else dtype
 
@@ -57,10 +57,9 @@ def worst(dtype: torch.dtype, operation: str) -> float | int:
 @lru_cache
 def endpoint(dtype: torch.dtype, side: str) -> torch.dtype:
     """The dtype of a network's INPUT or OUTPUT of torch's `dtype`: the small integers as
-    themselves, but int32 where
-    8.6 does not take them.
+    themselves where TensorRT takes them, else int32.
     """
-    small = dtype in (torch.uint8, torch.int8) and dialect.takes(side, NAMES[dtype])
+    small = dtype in (torch.uint8, torch.int8) and capabilities.current().takes(side, NAMES[dtype])
     return dtype if small else carrier(dtype)
 
 
@@ -92,7 +91,7 @@ def from_trt(dtype: Any) -> torch.dtype:
 
 
 def index_dtype() -> torch.dtype:
-    """What shapes are made of: int64, or int32 on 8.6."""
+    """What shapes are made of: int64, or int32 where TensorRT has none."""
     return carrier(torch.int64)
 
 

@@ -15,7 +15,8 @@ from builder.conversion import dtypes
 from builder.conversion.dynamic import DynamicScalar, Size, expression
 from builder.conversion.unconvertible import Unconvertible
 from builder.conversion.weights import Weights
-from builder.engine.typed import typed
+from builder.engine import capabilities
+from builder.engine.tensorrt8.network import typed
 from builder.lowering.places import where
 from builder.manifest.spec import Profile
 
@@ -54,6 +55,7 @@ class Facts:
         self, net: Any, profiles: Sequence[Profile] = ({},), messages: list[str] | None = None
     ) -> None:
         self.net = typed(net)
+        self.capabilities = capabilities.current()
         self.profiles = tuple(profiles)
         self.values: dict[str, Any] = {}
         self.weights = Weights()

@@ -124,8 +124,9 @@ def activate(
 
 
 def is_nan(ctx: ConversionContext, x: Any) -> Any:
-    """Whether each element is NaN; 8.6 has no layer for it, and NaN alone differs from itself."""
-    if hasattr(trt.UnaryOperation, "ISNAN"):
+    """Whether each element is NaN; where there is no layer for it: NaN alone differs from
+    itself."""
+    if ctx.capabilities.has_operation("UNARY", "ISNAN"):
         return ctx.unary("ISNAN", x)
     return ctx.unary("NOT", ctx.elementwise("EQUAL", x, x))
 
@@ -136,7 +137,7 @@ def reduce(
     """One IReduceLayer over these (non-negative) axes; a tensor without axes, or no axes, stays as
     it is.
 
-    What is known to hold nothing is a constant: TensorRT 8.6 reduces no such tensor.
+    What is known to hold nothing is a constant: not every TensorRT reduces such a tensor.
     """
     if not axes:
         return x

@@ -7,14 +7,12 @@ from typing import Any
 import torch
 
 from builder.conversion.context import ConversionContext
-from builder.engine import flavour
+from builder.engine import capabilities
 
 
 def available() -> bool:
-    """Whether the flavour computes it: TensorRT-RTX 1.x has the layer, and "no runners that
-    implement it".
-    """
-    return flavour.name() == "tensorrt"
+    """Whether this TensorRT computes it."""
+    return capabilities.current().data_dependent_sizes
 
 
 def data_dependent(ctx: ConversionContext, args: Any = None) -> str | None:

@@ -3,9 +3,9 @@ inputs.
 
 TensorRT 10, 11 and RTX keep the dtypes that the network says, so precision is written into the
 network: before a node is converted its floating arguments are cast as the policy says, and the
-casts are layers. Endpoints keep their dtypes. TensorRT 8.6 chooses precisions itself where a
-builder flag lets it; there the network stays float32, and the layers that the policy keeps in
-float32 are told so. 8 bits come from pairs of quantising nodes in the graph, which
+casts are layers. Endpoints keep their dtypes. A weakly typed TensorRT chooses precisions
+itself where a builder flag lets it; there the network stays float32, and the layers that the policy
+keeps in float32 are constrained. 8 bits come from pairs of quantising nodes in the graph, which
 builder.quantization inserts and converters/quantize.py writes.
 """
 
@@ -20,7 +20,7 @@ import torch
 
 from builder.conversion.facts import is_tensor
 from builder.conversion.packing import Rows
-from builder.engine import flavour
+from builder.engine import capabilities
 from builder.engine.flavour import trt
 from builder.errors import UsageError
 from builder.lowering.fp8 import KIND as FP8_KIND
@@ -53,9 +53,9 @@ REDUCED = frozenset(
     " scaled_dot_product_attention lstm gru rnn_tanh rnn_relu lstm_cell gru_cell rnn_tanh_cell"
     " rnn_relu_cell".split()
 )
-"""Products: half costs one rounding of each operand where they are accumulated in float32. TensorRT
-8.6 takes kernels that accumulate in half, too, where they are the faster ones (`f16f16_f16f16_f16`,
-docs/parity.md).
+"""Products: half costs one rounding of each operand where they are accumulated in float32. A
+TensorRT that chooses precisions itself also takes kernels that accumulate in half, where they are
+faster (`f16f16_f16f16_f16`, docs/parity.md).
 """
 
 KEPT = frozenset(
@@ -144,14 +144,16 @@ def policy(precision: str, keep_fp32: tuple[str, ...] = ()) -> Policy:
     if rest in FULL:
         return Policy()
     if rest in HALF:
-        return Policy(_half(precision, HALF[rest]), keep_fp32, flavour.strongly_typed())
+        return Policy(
+            _half(precision, HALF[rest]), keep_fp32, capabilities.current().strongly_typed
+        )
     raise UsageError(
         f"unknown precision {precision!r}", fix=f"one of {', '.join((*FULL, *HALF, *SCHEMES))}"
     )
 
 
 def _half(precision: str, dtype: torch.dtype) -> torch.dtype:
-    """The dtype, where this TensorRT has it: 8.6 has no bfloat16, and would silently compute in
+    """The dtype, where this TensorRT has it; one without bfloat16 would silently compute in
     float32.
     """
     from builder.conversion import dtypes

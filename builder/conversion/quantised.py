@@ -2,8 +2,8 @@
 dtype that computes.
 
 TensorRT takes the pair in front of a convolution or a product as the order to compute it in 8 bits.
-On 10, 11 and RTX a scale has the dtype of the floating side of its layer ("Data Types" of the
-operators Quantize and Dequantize); on 8.6 it is float32. Zero points are 0 everywhere.
+A scale has the dtype of the floating side of its layer ("Data Types" of the operators Quantize and
+Dequantize), or is float32 where TensorRT has no half scales. Zero points are 0 everywhere.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from builder.conversion import dtypes
-from builder.engine import flavour, fp8
+from builder.engine import fp8
 
 INT8, FP8 = torch.int8, torch.float8_e4m3fn
 
@@ -55,7 +55,7 @@ def quantise(
     """
     own = ctx.dtype(x) if not isinstance(x, torch.Tensor) else torch.float32
     factor = ctx.constant(scale.to(own))
-    layer = ctx.net.add_quantize(ctx.tensor(x, own), factor, *_of(dtype))
+    layer = ctx.net.add_quantize(ctx.tensor(x, own), factor, dtypes.to_trt(dtype))
     if axis is not None:
         layer.axis = axis
     return Quantised(ctx.copy_sizes(layer.get_input(0), layer.get_output(0)), scale, axis)
@@ -64,7 +64,7 @@ def quantise(
 def dequantise(ctx: Any, quantised: Quantised, dtype: torch.dtype) -> Any:
     """values * scale in the floating dtype; the tensor remembers what it was read from."""
     factor = ctx.constant(quantised.scale.to(dtype))
-    layer = ctx.net.add_dequantize(quantised.tensor, factor, *_of(dtype))
+    layer = ctx.net.add_dequantize(quantised.tensor, factor, dtypes.to_trt(dtype))
     if quantised.axis is not None:
         layer.axis = quantised.axis
     result = ctx.copy_sizes(quantised.tensor, layer.get_output(0))
@@ -78,8 +78,3 @@ def again(ctx: Any, tensor: Any, dtype: torch.dtype) -> Any:
     """
     quantised = ctx.facts(tensor).quantised
     return dequantise(ctx, quantised, dtype) if quantised and fits(quantised.scale, dtype) else None
-
-
-def _of(dtype: torch.dtype) -> tuple[Any, ...]:
-    """The output's dtype, which 8.6 does not ask for: it knows one only."""
-    return (dtypes.to_trt(dtype),) if flavour.strongly_typed() else ()

@@ -4,9 +4,6 @@ become layers.
 
 from __future__ import annotations
 
-NEWER_OR_FIXED = "TensorRT 10 or newer, or give the loop a fixed number of trips"
-"""What helps where 8.6 cannot do in the body of a loop what the others can."""
-
 
 class Unconvertible(Exception):
     """The reason, and what the user can do. BlockConverter collects it; the node can run in torch

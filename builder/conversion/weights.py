@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from builder.conversion import dtypes
-from builder.engine import flavour
+from builder.engine import weights
 from builder.engine.flavour import trt
 
 
@@ -26,12 +26,6 @@ class Weights:
         if tensor is None:
             return trt.Weights()
         tensor = tensor.detach().contiguous()
-        self.alive.append(tensor)
-        if flavour.strongly_typed():
-            return trt.Weights(dtypes.to_trt(tensor.dtype), tensor.data_ptr(), tensor.numel())
-        if not tensor.numel():
-            # it wants no values, where numpy gives an address
-            return trt.Weights(dtypes.to_trt(tensor.dtype))
-        # 8.6 takes no address; the array is a view of the same memory
-        self.alive.append(tensor.numpy())
-        return trt.Weights(self.alive[-1])
+        handed, held = weights.over(tensor, dtypes.to_trt(tensor.dtype))
+        self.alive.append(held)
+        return handed

@@ -13,6 +13,7 @@ from builder.engine import caches, config, flavour, gpu, memory, progress
 from builder.engine.flavour import trt
 from builder.engine.network import MESSAGES
 from builder.engine.options import BuildOptions
+from builder.engine.tensorrt8 import messages
 from builder.errors import EngineError
 
 __all__ = ["BuildOptions", "Plan", "build", "build_engine", "plan_facts", "quiet"]
@@ -91,14 +92,10 @@ def quiet() -> Any:
         yield
 
 
-ASIDE = ("myelinCache.h::deserializeFromBuffer", "The timing cache will not be used!")
-"""What 8.5 and 8.6 say of every timing cache that they wrote themselves, whatever comes of the
-build.
-"""
-
-
 def _reason(refusal: Exception) -> str:
-    said = [message for message in MESSAGES if not any(words in message for words in ASIDE)]
+    said = [
+        message for message in MESSAGES if not any(words in message for words in messages.HARMLESS)
+    ]
     words = "; ".join(said[-3:]) or str(refusal)
     return f"TensorRT could not build the network: {words}"
 
@@ -109,15 +106,8 @@ about it fails).
 """
 
 
-TOGETHER = re.compile(r"any implementation for node \{ForeignNode")
-"""TensorRT's words where Myelin, which compiles what stands between two layers' names as one, has
-stopped. Seen of GPT-NeoX on 8.6, whose attention and feed-forward layers stand side by side: of one
-length of sequence it builds.
-"""
-
-
 def _fix(reason: str, options: BuildOptions) -> str:
-    if TOGETHER.search(reason):
+    if messages.UNCOMPILED.search(reason):
         return (
             "give a size that varies one value (min = max), or build with another version of"
             " TensorRT"

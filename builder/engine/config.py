@@ -9,7 +9,7 @@ from typing import Any
 from builder.engine import caches, flavour, fp8, options
 from builder.engine.flavour import trt
 from builder.engine.options import BuildOptions
-from builder.engine.typed import has_half, has_int8
+from builder.engine.tensorrt8 import config as tensorrt8
 
 
 def create(conversion: Any, chosen: BuildOptions, monitor: Any = None) -> Any:
@@ -42,7 +42,7 @@ def create(conversion: Any, chosen: BuildOptions, monitor: Any = None) -> Any:
         targets: Sequence[tuple[int, int]] | None = chosen.compute_capabilities or None
         made = CreateConfigRTX(compute_capabilities=targets, **common)
     else:
-        made = CreateConfig(**common, **_measured(chosen), **_flags(conversion))
+        made = CreateConfig(**common, **_measured(chosen), **tensorrt8.flags(conversion))
     return PostprocessConfig(
         made, lambda builder, network, config: set_tf32(config, conversion.precision == "tf32")
     )
@@ -90,24 +90,6 @@ def _tactic_sources(chosen: BuildOptions) -> list[Any] | None:
 
 def _hardware_level(chosen: BuildOptions) -> Any:
     return _member("HardwareCompatibilityLevel", chosen.hardware_compatible, "hardware_compatible")
-
-
-HALF_ALLOWED = ("fp16", "mixed")
-"""Precisions in which 8.6 may take half wherever the policy does not forbid it, layer by layer."""
-
-
-def _flags(conversion: Any) -> dict[str, Any]:
-    """8.6 chooses precisions itself, among those that it is allowed; int8 it takes where the
-    network quantises.
-    """
-    if flavour.strongly_typed():
-        return {}
-    half = conversion.precision in HALF_ALLOWED or has_half(conversion.network)
-    int8 = has_int8(conversion.network)
-    # 8.6 stops at an assertion of its own ("incorrectly marked as an int8 node") where it must obey
-    # beside int8
-    constraints = ("prefer" if int8 else "obey") if half else None
-    return {"fp16": half, "int8": int8, "precision_constraints": constraints}
 
 
 def _member(enumeration: str, name: str | None, option: str) -> Any:

@@ -1,6 +1,6 @@
 """Which TensorRT this process uses, and the one place where the flavours' differences stand.
 
-`trt` is the chosen module: `tensorrt` (8.6, 10, 11) or `tensorrt_rtx` (1.x). One process uses one
+`trt` is the chosen module: `tensorrt` (8, 10, 11) or `tensorrt_rtx` (1.x). One process uses one
 flavour; it is settled when `trt` is first touched. Every other file of trt-build says `from
 builder.engine.flavour import trt`.
 """
@@ -138,18 +138,6 @@ def name() -> str:
 def version() -> tuple[int, ...]:
     """The loaded library's version, e.g. (8, 6, 0) or (1, 7, 1, 116)."""
     return tuple(int(part) for part in load().__version__.split(".")[:4] if part.isdigit())
-
-
-def strongly_typed() -> bool:
-    """Whether networks keep the dtypes that we write (10, 11, RTX); on 8.6 TensorRT may choose, and
-    has no INT64.
-    """
-    return hasattr(load().NetworkDefinitionCreationFlag, "STRONGLY_TYPED")
-
-
-def has_int64() -> bool:
-    """Whether INT64 tensors exist (TensorRT 10 and later, RTX); on 8.6 they are INT32."""
-    return hasattr(load().DataType, "INT64")
 
 
 class _Lazy:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from builder.engine import flavour, gpu
+from builder.engine import capabilities, flavour, gpu
 from builder.engine.flavour import trt
 from builder.errors import UsageError
 
@@ -14,9 +14,9 @@ SINCE = (8, 9)
 
 def missing() -> str | None:
     """Why this TensorRT, or the GPU that it builds for, has no FP8; None where both have."""
-    if not (flavour.strongly_typed() and hasattr(trt.DataType, "FP8")):
+    if not capabilities.current().has_fp8:
         return (
-            f"TensorRT {trt.__version__} quantises to int8 only: FP8 needs TensorRT 10, 11 or RTX"
+            f"TensorRT {trt.__version__} quantizes to int8 only: FP8 needs TensorRT 10, 11 or RTX"
         )
     device = gpu.current() if flavour.name() == "tensorrt" else None
     return _too_old([device.capability]) if device else None

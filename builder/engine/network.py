@@ -7,7 +7,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Any
 
-from builder.engine import flavour
+from builder.engine import capabilities
 from builder.engine.flavour import trt
 from builder.errors import EnvironmentProblem
 
@@ -42,6 +42,30 @@ def new_network() -> tuple[Any, Any, list[str]]:
             fix="the tensorrt flavour needs a GPU and its driver; tensorrt-rtx builds without one",
         )
     flag = trt.NetworkDefinitionCreationFlag
-    kind = flag.STRONGLY_TYPED if flavour.strongly_typed() else flag.EXPLICIT_BATCH
+    kind = flag.STRONGLY_TYPED if capabilities.current().strongly_typed else flag.EXPLICIT_BATCH
     MESSAGES.clear()
     return builder, builder.create_network(1 << int(kind)), MESSAGES
+
+
+def has_half(network: Any) -> bool:
+    """Whether any tensor of the network is half: then the builder must be allowed to compute in
+    it.
+    """
+    inputs = (network.get_input(i) for i in range(network.num_inputs))
+    layers = (network.get_layer(i) for i in range(network.num_layers))
+    outputs = (layer.get_output(i) for layer in layers for i in range(layer.num_outputs))
+    return any(
+        tensor.dtype == trt.DataType.HALF for source in (inputs, outputs) for tensor in source
+    )
+
+
+def has_int8(network: Any) -> bool:
+    """Whether any layer quantizes: then the builder must be allowed to compute in int8."""
+    return any(layer_type(network.get_layer(i)) == "QUANTIZE" for i in range(network.num_layers))
+
+
+def layer_type(layer: Any) -> str:
+    """The LayerType's name, through the base class: IActivationLayer hides it behind a `type` of
+    its own.
+    """
+    return str(trt.ILayer.type.__get__(layer).name)

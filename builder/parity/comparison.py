@@ -100,7 +100,7 @@ def compare(
 
 NARROWED = {("float64", "float32"), ("int64", "int32"), ("int8", "int32"), ("uint8", "int32")}
 """(module's dtype, network's dtype) where TensorRT has no endpoint of the module's dtype (the last
-two on 8.6): the endpoint gives the module's again.
+two where it has no INT8 and UINT8 endpoints): the endpoint gives the module's again.
 """
 
 

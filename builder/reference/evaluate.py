@@ -15,8 +15,7 @@ from builder.reference.network import read_layers
 from builder.reference.node import Values, fits
 from builder.reference.region import Region
 
-# On 8.6, which has no int64 and no plain int8, the endpoint is int32; nowhere does a network have a
-# float64 input.
+# A TensorRT without int64 and plain int8 has int32 at the endpoint; none has a float64 input.
 NARROWED = {(torch.int64, torch.int32), (torch.int8, torch.int32), (torch.float64, torch.float32)}
 
 

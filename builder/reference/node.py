@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from builder.engine import flavour
 from builder.engine.network import MESSAGES
+from builder.engine.tensorrt8 import evaluation
 from builder.errors import NetworkEvaluationError, TrtBuildError
 from builder.reference.dtypes import torch_dtype
 from builder.reference.registry import EVALUATORS
@@ -19,10 +19,6 @@ from builder.reference.registry import EVALUATORS
 # The value of each tensor. Tensors are compared by identity: pybind11 gives one Python object for
 # one ITensor as long as somebody holds it, and the nodes hold all of them.
 Values = dict[Any, Tensor]
-
-
-UNSAID = {"QUANTIZE": torch.int8}
-"""By layer, what 8.6 gives as output although it says FLOAT."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,7 +48,9 @@ class Node:
         evaluator = EVALUATORS.get(self.kind)
         if evaluator is None:
             raise self.error(f"the reference has no evaluation of {self.kind} layers")
-        operands = _agreed([None if tensor is None else values[tensor] for tensor in self.inputs])
+        operands = evaluation.operands(
+            [None if tensor is None else values[tensor] for tensor in self.inputs]
+        )
         try:
             result = evaluator(self.layer, *operands)
         except TrtBuildError:
@@ -63,16 +61,9 @@ class Node:
 
     def put(self, values: Values, *results: Tensor) -> None:
         """Enter the outputs into `values`; raises unless dtypes and (but for -1) lengths are what
-        TensorRT says.
-
-        A weakly typed network (8.6) takes half and float32 for one another, so there a value
-        becomes what it says.
+        TensorRT says; a weakly typed network takes half and float32 for one another.
         """
-        if not flavour.strongly_typed():
-            results = tuple(
-                _as_said(value, dtype)
-                for value, (dtype, _) in zip(results, self.expected, strict=True)
-            )
+        results = evaluation.results(results, [dtype for dtype, _ in self.expected])
         for i, (value, (dtype, shape)) in enumerate(zip(results, self.expected, strict=True)):
             if value.dtype != dtype or not fits(value.shape, shape):
                 found = f"{value.dtype} {tuple(value.shape)}"
@@ -83,10 +74,9 @@ class Node:
     def expected(self) -> tuple[tuple[torch.dtype, tuple[int, ...]], ...]:
         """dtype and shape (-1 for any length) that TensorRT gives to each output."""
         try:
-            unsaid = None if flavour.strongly_typed() else UNSAID.get(self.kind)
+            known = evaluation.output_dtype(self.kind)
             return tuple(
-                (unsaid or torch_dtype(tensor.dtype), tuple(tensor.shape))
-                for tensor in self.outputs
+                (known or torch_dtype(tensor.dtype), tuple(tensor.shape)) for tensor in self.outputs
             )
         except (KeyError, ValueError, RuntimeError) as error:
             # Without a GPU, TensorRT follows every error with one about CUDA: the one before says
@@ -95,22 +85,6 @@ class Node:
             raise self.error(
                 f"TensorRT has no usable shape or dtype for an output: {said}"
             ) from error
-
-
-def _agreed(operands: list[Tensor | None]) -> list[Tensor | None]:
-    """The operands; where half and float32 are taken for one another (8.6), the half ones widened
-    beside float32.
-    """
-    if flavour.strongly_typed() or not any(
-        x is not None and x.dtype == torch.float32 for x in operands
-    ):
-        return operands
-    return [x.float() if x is not None and x.dtype == torch.float16 else x for x in operands]
-
-
-def _as_said(value: Tensor, dtype: torch.dtype) -> Tensor:
-    either = (torch.float32, torch.float16)
-    return value.to(dtype) if value.dtype in either and dtype in either else value
 
 
 def fits(lengths: Sequence[int], shape: Sequence[int]) -> bool:

@@ -122,10 +122,10 @@ class _Trials:
         ones does not.
         """
         from builder.conversion.precision import quantises
-        from builder.engine import flavour
-        from builder.engine.typed import has_half
+        from builder.engine import capabilities
+        from builder.engine.network import has_half
 
-        if not flavour.strongly_typed():
+        if not capabilities.current().strongly_typed:
             return True  # TensorRT chooses
         made = self.converted(self._keeping(kept))
         return any(has_half(c.network) or quantises(c.lowered.graph) for c, _ in made)

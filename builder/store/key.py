@@ -102,7 +102,7 @@ def network_digest(network: Any) -> str:
         layer = network.get_layer(index)
         outputs = [layer.get_output(i) for i in range(layer.num_outputs)]
         described = [(t.name, t.dtype.name) for t in outputs]
-        # 8.6 is told so; strongly typed networks have casts
+        # set in weakly typed networks; strongly typed ones have casts
         precision = str(getattr(layer, "precision", None))
         found.update(repr((layer.name, layer.type.name, precision, described)).encode())
     return found.hexdigest()

@@ -98,7 +98,7 @@ def served_dtypes(artifact: ModelArtifact, platform: str) -> dict[str, str]:
     """The element type of each tensor at the endpoint: the engine's own for a plan, the module's
     for the Python runtime.
 
-    They differ where TensorRT has no such type: float64, or int64 on 8.6.
+    They differ where TensorRT has no such type: float64, or int64 in some versions.
     """
     declared = module_dtypes(artifact)
     return {**declared, **_engine_dtypes(artifact)} if platform == "tensorrt_plan" else declared

@@ -14,7 +14,7 @@ import torch
 
 from benchmarks import engine, fleet, layers, page, records, roads
 from benchmarks.networks import NETWORKS
-from builder.engine import flavour
+from builder.engine import capabilities
 
 
 def _done(
@@ -262,7 +262,9 @@ def test_what_stands_of_serving_is_not_measured_again(
     assert not any(map(serving.standing(asked), several))
 
 
-@pytest.mark.skipif(not flavour.strongly_typed(), reason="8.6 takes half where a flag lets it")
+@pytest.mark.skipif(
+    not capabilities.current().strongly_typed, reason="8.6 takes half where a flag lets it"
+)
 def test_an_onnx_road_that_stays_in_float32_is_no_comparison_for_half(tmp_path: Path) -> None:
     with pytest.raises(roads.Refused, match="the exported file is float32"):
         roads.onnx(tmp_path / "unread.onnx", NETWORKS["unet"], "fp16", None, tmp_path / "cache")

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from builder.engine import flavour
+from builder.engine import capabilities
 from tests.conversion import old
 
 
@@ -26,5 +26,5 @@ def strongly_typed() -> None:
     """Skip the test where TensorRT, or the dialect that is played, chooses half itself: a `skipif`
     asks too early.
     """
-    if not flavour.strongly_typed():
+    if not capabilities.current().strongly_typed:
         pytest.skip("8.6 chooses half itself, and has no FP8")

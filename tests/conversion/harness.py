@@ -20,7 +20,7 @@ import torch
 
 import builder
 from builder.conversion import dtypes
-from builder.engine import BuildOptions, flavour
+from builder.engine import BuildOptions, capabilities, flavour
 from tests.conversion import old
 
 QUICK = BuildOptions(optimization_level=0)
@@ -123,7 +123,7 @@ def check(
             # the module itself, not what lowering made of it
             wanted = _flat(module_of(source, case, trace)(*case))
         _compare(builder.reference.run(conversion, case), wanted, conversion, rtol, atol)
-    assert flavour.strongly_typed() or not old.refused(conversion.network)
+    assert capabilities.current().strongly_typed or not old.refused(conversion.network)
     if compile and os.environ.get("TRT_BUILD_TEST_COMPILE", "1") != "0":
         plan = builder.build_engine(conversion, QUICK)
         assert len(plan) > 1000

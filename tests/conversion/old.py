@@ -2,8 +2,8 @@
 there is no GPU.
 
 The network is the flavour's own; hidden are the layers, operations and types that 8.6 has not,
-refused is what builder.engine.dialect says, and shapes and indices come as INT32. Only an engine of
-8.6 shows what its builder says.
+refused is what builder.engine.tensorrt8 says, and shapes and indices come as INT32. Only an engine
+of 8.6 shows what its builder says.
 """
 
 from __future__ import annotations
@@ -14,24 +14,26 @@ from typing import Any
 import pytest
 
 from builder.conversion import dtypes, facts
-from builder.engine import dialect, flavour
-from builder.engine.typed import TypedNetwork
+from builder.engine import capabilities, flavour
+from builder.engine.tensorrt8.network import TypedNetwork
+from builder.engine.tensorrt8.refused import REFUSED
 
-HIDDEN = {
-    "ActivationType": ("GELU_ERF", "GELU_TANH"),
-    "UnaryOperation": ("ISNAN",),
-    "DataType": ("BF16", "INT64"),
-}
-"""By enumeration, members that came after 8.6."""
 LATER = (
     "add_squeeze add_unsqueeze add_cumulative add_attention add_dynamic_quantize"
     " add_rotary_embedding".split()
 )
 """INetworkDefinition's methods that came after 8.6."""
+HIDDEN = {
+    "ActivationType": ("GELU_ERF", "GELU_TANH"),
+    "UnaryOperation": ("ISNAN",),
+    "DataType": ("BF16", "INT64"),
+    "INetworkDefinition": tuple(LATER),
+}
+"""By enumeration or class, members that came after 8.6."""
 
 
 class _Enumeration:
-    """An enumeration without some of its members."""
+    """An enumeration or a class without some of its members."""
 
     def __init__(self, own: Any, hidden: tuple[str, ...]) -> None:
         self._own, self._hidden = own, hidden
@@ -40,6 +42,13 @@ class _Enumeration:
         if name in self._hidden:
             raise AttributeError(name)
         return getattr(self._own, name)
+
+    def __dir__(self) -> list[str]:
+        return [name for name in dir(self._own) if name not in self._hidden]
+
+    @property
+    def __members__(self) -> dict[str, Any]:
+        return {n: m for n, m in self._own.__members__.items() if n not in self._hidden}
 
 
 class _Flags:
@@ -184,12 +193,10 @@ def play(patch: pytest.MonkeyPatch) -> None:
     """Until `patch` is undone, conversion writes for 8.6; nothing happens where 8.6 itself is in
     use.
     """
-    if not flavour.strongly_typed():
+    if not capabilities.current().strongly_typed:
         return
     own = flavour.load()
     patch.setattr(flavour, "_loaded", _Module(own))
-    patch.setattr(flavour, "strongly_typed", lambda: False)
-    patch.setattr(flavour, "has_int64", lambda: False)
     patch.setattr(facts, "typed", lambda network: TypedNetwork(Old(network, own)))
     patch.setattr(own.ILayer, "set_output_type", _told, raising=False)
     patch.setattr(own.ITensor, "dtype", property(own.ITensor.dtype.fget, _said))
@@ -218,7 +225,7 @@ WANTS: dict[str, Callable[[Any], bool]] = {
 
 
 def refused(network: Any) -> list[str]:
-    """What 8.6 would not take of a network's layers, by dialect.REFUSED and WANTS."""
+    """What 8.6 would not take of a network's layers, by REFUSED and WANTS."""
     from builder.reference.network import read_layer
 
     found = []
@@ -229,7 +236,7 @@ def refused(network: Any) -> list[str]:
         found += [
             f"{node.layer.name}: {name} of {read}"
             for name in names
-            if read in dialect.REFUSED.get(name, ())
+            if read in REFUSED.get(name, ())
         ]
         if not WANTS.get(node.kind, lambda node: True)(node):
             found.append(f"{node.layer.name}: {node.kind} as it is")

@@ -22,7 +22,7 @@ from unittest import mock
 import torch
 
 import builder
-from builder.engine import flavour
+from builder.engine import capabilities
 from builder.errors import LoweringError, TrtBuildError, UnsupportedOperators
 from tests.conversion import old
 from tests.conversion.harness import carried, spec_of
@@ -253,7 +253,7 @@ def _compare(
     name: str, traced: Any, tensors: Sequence[torch.Tensor], wanted: Sequence[torch.Tensor]
 ) -> None:
     conversion = builder.convert(traced, [spec_of(t, {}, {}) for t in tensors])
-    assert flavour.strongly_typed() or not old.refused(conversion.network)
+    assert capabilities.current().strongly_typed or not old.refused(conversion.network)
     answers = builder.reference.run(conversion, tensors)
     assert len(answers) == len(wanted), f"{len(answers)} outputs for {len(wanted)}"
     tolerance = WIDER.get(name, RTOL)
@@ -330,7 +330,7 @@ def _unfit(tensors: Sequence[torch.Tensor], wanted: Sequence[torch.Tensor]) -> s
             return f"an input is {t.dtype}"
         if (
             t.dtype == torch.int64
-            and not flavour.has_int64()
+            and not capabilities.current().has_int64
             and not torch.equal(t, t.int().long())
         ):
             return "8.6 has no int64"

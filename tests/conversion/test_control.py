@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 import builder
-from builder.engine import flavour
+from builder.engine import capabilities
 from builder.errors import UnsupportedOperators
 from tests.conversion.harness import QUICK, check, convert
 from tests.conversion.test_recurrent import layer_kinds
@@ -227,7 +227,7 @@ class RowsWritten(nn.Module):
 def test_rows_that_a_loop_writes() -> None:
     """The plan is compiled: TensorRT builds no slices of changing length within a loop."""
     # 8.6 crashes where the rows depend on each other, and gave others' else
-    if not flavour.strongly_typed():
+    if not capabilities.current().strongly_typed:
         with pytest.raises(UnsupportedOperators, match=r"8\.6 crashes, or mixes rows up"):
             builder.convert(
                 torch.jit.script(RowsWritten()),
@@ -293,10 +293,11 @@ def test_an_arm_that_divides_runs_only_where_it_is_taken() -> None:
     """Where y has one row, what is not taken would divide by zero."""
     x, dynamic = torch.randn(4), {0: {0: "n"}, 1: {0: "m"}}
     more = [(torch.randn(6), torch.randn(1)), (torch.randn(6), torch.randn(3))]
-    if not flavour.strongly_typed():  # "conditionally dependent shape tensors not supported"
+    # "conditionally dependent shape tensors not supported"
+    if not capabilities.current().strongly_typed:
         with pytest.raises(
             UnsupportedOperators,
-            match=r"made of sizes, by aten::floordiv, and 8\.6 cannot build it",
+            match=r"made of sizes, by aten::floordiv, and TensorRT 8\.6 cannot build it",
         ):
             check(Divided(), x, torch.randn(2), dynamic=dynamic, more=more)
         return

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from builder.engine import flavour
+from builder.engine import capabilities
 from builder.errors import UnsupportedOperators
 from tests.conversion.harness import check, convert
 from tests.conversion.test_shape import sample
@@ -115,7 +115,7 @@ class Positions(torch.nn.Module):
 
 
 @pytest.mark.xfail(
-    not flavour.strongly_typed(),
+    not capabilities.current().strongly_typed,
     strict=False,
     reason="8.6 on a GPU: where -inf is added, the answer is finite",
 )

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from builder.engine import flavour
+from builder.engine import capabilities
 from tests.conversion.harness import check, convert
 
 
@@ -70,7 +70,7 @@ def test_a_length_is_what_doubles_make_of_it(kind: type[Scaled], factor: float) 
 
 
 UNFOUND = pytest.mark.xfail(
-    not flavour.strongly_typed(),
+    not capabilities.current().strongly_typed,
     strict=False,
     reason="8.6: guessBestTactic cannot find a tactic for the reshape",
 )

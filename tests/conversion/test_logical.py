@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from builder.engine import flavour
+from builder.engine import capabilities
 from tests.conversion.harness import check
 
 A = torch.tensor([[0, 1, -1, 12], [-128, 127, 100, -77]])
@@ -39,7 +39,7 @@ def test_bits(name: str, dtype: torch.dtype) -> None:
 
 
 def test_all_64_bits() -> None:
-    if not flavour.has_int64():
+    if not capabilities.current().has_int64:
         pytest.skip("8.6 has no int64")
     for name in ("bitwise_and", "bitwise_or", "bitwise_xor"):
         check(getattr(torch, name), WIDE, WIDE.flip(0))

@@ -14,7 +14,8 @@ from torch.nn import functional as F
 
 import builder
 from builder.conversion import precision
-from builder.engine import flavour
+from builder.engine import capabilities, flavour
+from builder.engine.capabilities import Capabilities
 from builder.errors import UnsupportedOperators, UsageError
 from builder.reference.layers.shape import reshape_dims
 from builder.reference.network import read_layer
@@ -231,9 +232,9 @@ def test_bfloat16_is_refused_with_the_reason() -> None:
         builder.convert(module, [builder.TensorSpec("float32", (2, 4))], precision="bf16")
 
 
-@pytest.mark.skipif(not flavour.strongly_typed(), reason="8.6 itself refuses them")
+@pytest.mark.skipif(not capabilities.current().strongly_typed, reason="8.6 itself refuses them")
 def test_a_layer_that_8_6_refuses_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """The check of all the others: without the composition, each of these is named."""
-    monkeypatch.setattr("builder.engine.dialect.takes", lambda layer, dtype: layer != "UNARY.NEG")
+    monkeypatch.setattr(Capabilities, "takes", lambda self, layer, dtype: layer != "UNARY.NEG")
     assert old.refused(convert(lambda x: x.sort(1), [INTEGERS]).network)
     assert old.refused(convert(lambda x: F.pad(x, (1, 2), value=True), [BOOLS]).network)

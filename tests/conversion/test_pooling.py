@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from builder.engine import flavour
+from builder.engine import capabilities
 from tests.conversion.harness import check
 
 NHW = {0: {0: "n", 2: "h", 3: "w"}}
@@ -83,7 +83,7 @@ def test_the_first_of_equal_maxima_gives_the_index() -> None:
 
 def test_integers_have_maxima_too() -> None:
     """Beyond what float32 holds exactly, within what the flavour's integers hold."""
-    most = 2**40 if flavour.has_int64() else 2**31
+    most = 2**40 if capabilities.current().has_int64 else 2**31
     check(lambda x: F.max_pool2d(x, 3, 2, 1), torch.randint(-most, most, (1, 2, 6, 6)))
 
 

@@ -4,6 +4,7 @@ dtypes.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -13,6 +14,7 @@ from torch import nn
 import builder
 from builder.conversion.precision import Policy, constrain, policy
 from builder.conversion.quantised import FP8, missing
+from builder.engine import capabilities
 from builder.engine.flavour import trt
 from builder.errors import UsageError
 from builder.lowering.endpoints import half
@@ -98,9 +100,10 @@ def test_fp8_is_refused_with_the_reason_where_there_is_none(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """8.6 has no strongly typed networks, and with them no FP8."""
-    monkeypatch.setattr("builder.engine.flavour.strongly_typed", lambda: False)
+    old = replace(capabilities.current(), strongly_typed=False)
+    monkeypatch.setattr(capabilities, "current", lambda: old)
     with pytest.raises(
-        UsageError, match="quantises to int8 only: FP8 needs TensorRT 10, 11 or RTX"
+        UsageError, match="quantizes to int8 only: FP8 needs TensorRT 10, 11 or RTX"
     ):
         policy("fp8")
 

@@ -14,7 +14,7 @@ import torch
 from torch.nn import functional as F
 
 from builder import TensorSpec, convert
-from builder.engine import flavour
+from builder.engine import capabilities
 from builder.engine.flavour import trt
 from builder.errors import UnsupportedOperators
 from tests.conversion.harness import check
@@ -180,7 +180,7 @@ def test_grid_sample_of_a_volume_or_the_reason_why_not() -> None:
     try:
         check(lambda x, g: F.grid_sample(x, g, align_corners=False), x, grid)
     except UnsupportedOperators as refusal:
-        assert not flavour.strongly_typed(), "only 8.6's layer samples images alone"
+        assert not capabilities.current().strongly_typed, "only 8.6's layer samples images alone"
         assert "samples no grids of 3 axes" in str(refusal)
 
 

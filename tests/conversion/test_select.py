@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from builder.engine import flavour
+from builder.engine import capabilities
 from builder.errors import UnsupportedOperators
 from tests.conversion.harness import check, convert
 from tests.conversion.test_shape import DTYPES, sample
@@ -183,7 +183,8 @@ def written(x: torch.Tensor) -> torch.Tensor:
 @pytest.mark.parametrize("loop", [narrowed, kept, from_the_end, of_pairs, written])
 def test_a_loop_says_where_a_part_starts(loop: Callable[..., Any]) -> None:
     graph, more = torch.jit.script(loop).graph, [(sample(2, 3),), (sample(9, 3),)]
-    if loop is written and not flavour.strongly_typed():  # as every loop that writes rows, there
+    # as every loop that writes rows, there
+    if loop is written and not capabilities.current().strongly_typed:
         with pytest.raises(UnsupportedOperators, match=r"8\.6 crashes, or mixes rows up"):
             convert(graph, [sample(5, 3)], dynamic={0: {0: "t"}})
         return

@@ -33,7 +33,7 @@ SINCE_LATER = (
     " ATTENTION_OUTPUT".split()
 )
 ABSENT = {
-    # asked for with hasattr, or only where has_int64() or strongly_typed() says so
+    # asked for with hasattr, or only where the capabilities have it
     "trt.IProgressMonitor": OLD,
     "type NetworkDefinitionCreationFlag.STRONGLY_TYPED": OLD,
     "type NetworkDefinitionCreationFlag.EXPLICIT_BATCH": NEW,
@@ -46,6 +46,10 @@ ABSENT = {
     "trt.CumulativeOperation": TEN,
     "type CumulativeOperation.SUM": TEN,
     "ITopKLayer.indices_type": TEN,
+    # called with the dtype, which TypedNetwork drops where the network has no such argument
+    **dict.fromkeys(
+        (f"INetworkDefinition.add_{name}" for name in ("fill", "quantize", "dequantize")), OLD
+    ),
     # named in text: asked for with hasattr, or read of layers and tensors that only later versions
     # make
     **dict.fromkeys((f"{ANY}.{name}" for name in SINCE_TEN), OLD),

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from benchmarks import records
-from builder.engine import flavour
+from builder.engine import capabilities
 from tests.networks import engines, judging, page, rivals
 from tests.networks.small import NETWORKS
 
@@ -119,7 +119,8 @@ def test_small_ones_come_first_and_what_is_there_is_not_asked_again() -> None:
 
 
 @pytest.mark.skipif(
-    not flavour.strongly_typed(), reason="the reference rounds as the network's dtypes say"
+    not capabilities.current().strongly_typed,
+    reason="the reference rounds as the network's dtypes say",
 )
 @pytest.mark.parametrize(
     ("noise", "verdict"),

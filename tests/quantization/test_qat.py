@@ -12,7 +12,7 @@ import torch
 
 import builder
 from builder.conversion.sizes import kind_of
-from builder.engine import flavour
+from builder.engine import capabilities
 from builder.parity import compare
 from tests.quantization.networks import MLP, SmallCNN, trained
 
@@ -73,7 +73,7 @@ def test_unsigned_quantisation_keeps_its_numbers_and_says_what_it_costs(name: st
     )
 
 
-@pytest.mark.skipif(not flavour.strongly_typed(), reason="8.6 chooses half itself")
+@pytest.mark.skipif(not capabilities.current().strongly_typed, reason="8.6 chooses half itself")
 def test_mixed_computes_the_rest_in_half() -> None:
     module, x = exported("cnn", "symmetric", "script")
     conversion = builder.convert(module, [spec_of("cnn")], precision="mixed")

@@ -15,8 +15,8 @@ from torch import Tensor, nn
 import builder
 from builder.conversion.quantised import FP8, missing
 from builder.conversion.sizes import kind_of
-from builder.engine import flavour
-from builder.engine.config import _flags
+from builder.engine import capabilities
+from builder.engine.tensorrt8.config import flags
 from builder.errors import UsageError
 from builder.lowering import ir, lower
 from builder.parity import compare
@@ -134,12 +134,12 @@ def old_dialect(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def test_what_8_6_is_told_to_obey_it_only_prefers_beside_int8(old_dialect: None) -> None:
     module, x, spec = products()
-    found = quantize(lower(module), [x], "mixed")
-    flags = [
-        _flags(builder.convert(graph, [spec], precision=precision))
-        for graph, precision in ((found.lowered, "mixed"), (module, "fp16"), (module, "fp32"))
+    quantized = quantize(lower(module), [x], "mixed")
+    found = [
+        flags(builder.convert(graph, [spec], precision=precision))
+        for graph, precision in ((quantized.lowered, "mixed"), (module, "fp16"), (module, "fp32"))
     ]
-    assert [(f["fp16"], f["int8"], f["precision_constraints"]) for f in flags] == [
+    assert [(f["fp16"], f["int8"], f["precision_constraints"]) for f in found] == [
         (True, True, "prefer"),
         (True, False, "obey"),
         (False, False, None),
@@ -375,7 +375,8 @@ def test_a_wrong_scale_breaks_the_tolerance(name: str) -> None:
 
 
 @pytest.mark.skipif(
-    not flavour.strongly_typed(), reason="8.6 has no channels on another axis to be wrong about"
+    not capabilities.current().strongly_typed,
+    reason="8.6 has no channels on another axis to be wrong about",
 )
 def test_a_wrong_axis_is_refused_or_breaks_the_tolerance() -> None:
     torch.manual_seed(0)

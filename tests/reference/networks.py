@@ -16,10 +16,10 @@ import torch
 from torch import Tensor
 
 from builder import reference
-from builder.engine import flavour
+from builder.engine import capabilities, flavour
 from builder.engine.flavour import trt
-from builder.engine.network import new_network
-from builder.engine.typed import has_half, has_int8, say, typed
+from builder.engine.network import has_half, has_int8, new_network
+from builder.engine.tensorrt8.network import set_output_dtype, typed
 
 # TensorRT reads weights when it compiles: what add_constant was given has to live until then
 _KEPT: list[Any] = []
@@ -55,7 +55,7 @@ def held(tensor: Tensor) -> Any:
     """The values of a contiguous tensor as weights that outlive the network's compilation."""
     kind = trt_dtype(tensor.dtype)
     _KEPT.append(tensor)
-    if flavour.strongly_typed():
+    if capabilities.current().strongly_typed:
         return trt.Weights(kind, tensor.data_ptr(), tensor.numel())
     _KEPT.append(tensor.numpy())  # 8.6 takes no address, and no array of no values
     return trt.Weights(_KEPT[-1]) if tensor.numel() else trt.Weights(kind)
@@ -63,7 +63,7 @@ def held(tensor: Tensor) -> Any:
 
 def narrow(tensor: Tensor) -> Tensor:
     """int64 as int32 where TensorRT has no wider integers; skips the test where they do not fit."""
-    if tensor.dtype != torch.int64 or flavour.has_int64():
+    if tensor.dtype != torch.int64 or capabilities.current().has_int64:
         return tensor
     if not torch.equal(tensor.int().long(), tensor):
         pytest.skip("this TensorRT has no INT64")
@@ -114,16 +114,18 @@ def network_of(build: Callable[..., Any], inputs: Sequence[Tensor], dynamic: boo
         for i, x in enumerate(map(narrow, inputs))
     ]
     try:
-        made = build(typed(network if flavour.has_int64() else _Untyped(network)), *tensors)
+        made = build(
+            typed(network if capabilities.current().has_int64 else _Untyped(network)), *tensors
+        )
     except AttributeError as missing:
-        if flavour.has_int64():
+        if capabilities.current().has_int64:
             raise
         pytest.skip(f"this TensorRT lacks what the test makes: {missing}")
     for output in made if isinstance(made, (list, tuple)) else [made]:
         tensor = output.get_output(0) if hasattr(output, "get_output") else output
         dtype = tensor.dtype
         network.mark_output(tensor)
-        say(tensor, dtype)
+        set_output_dtype(tensor, dtype)
     return builder, network
 
 
@@ -135,7 +137,7 @@ def plan_of(builder: Any, network: Any, inputs: Sequence[Tensor]) -> Any:
         if -1 in tuple(network.get_input(i).shape):
             profile.set_shape(f"x{i}", tuple(x.shape), tuple(x.shape), tuple(x.shape))
     config.add_optimization_profile(profile)
-    if not flavour.strongly_typed():  # which computes in what it is allowed to
+    if not capabilities.current().strongly_typed:  # which computes in what it is allowed to
         flags = {
             "FP16": has_half(network),
             "INT8": has_int8(network),

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from builder.engine import flavour
+from builder.engine import capabilities
 from builder.engine.flavour import trt
 from networks import closely, constant, evaluate, exactly, held, weights
 
@@ -214,7 +214,7 @@ def test_pooling(mode, kind, excludes, shape, window, stride, pre, post):
     expected = naive_pooling(x, kind, window, stride, mode, pre, post, excludes, 0.25)
     # in 8.6, so nothing is converted to it
     otherwise = mode == "EXPLICIT_ROUND_UP" and kind != "MAX" and not excludes
-    ran = flavour.has_int64() or not otherwise
+    ran = capabilities.current().has_int64 or not otherwise
     closely(evaluate(build, torch.from_numpy(x), ran=ran), expected, atol=2e-6)
 
 

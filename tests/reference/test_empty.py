@@ -7,7 +7,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from builder.engine import flavour
+from builder.engine import capabilities
 from builder.engine.flavour import trt
 from networks import constant, evaluate, exactly
 
@@ -110,5 +110,5 @@ UNCOMPILED_BY_8_6 = {"scatter of nothing", "einsum"}
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_empty_axes(case, dynamic):
     build, expected = CASES[case]
-    compiled = flavour.has_int64() or case not in UNCOMPILED_BY_8_6
+    compiled = capabilities.current().has_int64 or case not in UNCOMPILED_BY_8_6
     exactly(evaluate(build, EMPTY, dynamic=dynamic, compiled=compiled), expected)

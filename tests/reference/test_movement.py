@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from builder import reference
-from builder.engine import flavour
+from builder.engine import capabilities
 from builder.engine.flavour import trt
 from builder.errors import NetworkEvaluationError
 from networks import constant, evaluate, exactly, network_of
@@ -318,7 +318,7 @@ def test_a_scalar_constant_and_an_eight_bit_one():
     exactly(evaluate(lambda net, x: [constant(net, 2.5)], torch.ones(1)), torch.tensor(2.5))
     # TensorRT compiles those only in front of a dequantisation
     value = torch.tensor([-128, 127], dtype=torch.int8)
-    if flavour.has_int64():  # 8.6 has none
+    if capabilities.current().has_int64:  # 8.6 has none
         exactly(
             evaluate(lambda net, x: [constant(net, value)], torch.ones(1), compiled=False), value
         )

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from builder.engine import flavour
+from builder.engine import capabilities
 from builder.engine.flavour import trt
 from networks import closely, constant, evaluate, exactly
 
@@ -19,7 +19,9 @@ def test_quantisation_rounds_ties_to_even_and_saturates():
         quantised = net.add_quantize(x, scale, trt.int8).get_output(0)
         return [quantised, net.add_dequantize(quantised, scale, trt.float32).get_output(0)]
 
-    quantised, back = evaluate(build, x, compiled=flavour.has_int64())  # 8.6 has no INT8 output
+    quantised, back = evaluate(
+        build, x, compiled=capabilities.current().has_int64
+    )  # 8.6 has no INT8 output
     expected = torch.tensor([[-128, -2, 0, 0, 2, 2, 127, 127]], dtype=torch.int8)
     exactly(quantised, expected)
     exactly(back, expected.float() / 2)
@@ -41,7 +43,7 @@ def test_quantisation_of_each_channel(axis):
     expected = np.clip(np.round((w / wide).numpy()), -128, 127) * wide.numpy()
     # 8.6 takes the pair out where the only reader of a constant is a sum, and adds the constant
     # unrounded
-    closely(evaluate(build, torch.zeros(3, 4), ran=flavour.has_int64()), expected)
+    closely(evaluate(build, torch.zeros(3, 4), ran=capabilities.current().has_int64), expected)
 
 
 def test_quantisation_to_eight_bit_floats_saturates_at_448():

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from builder import reference
-from builder.engine import flavour
+from builder.engine import capabilities
 from builder.engine.flavour import trt
 from builder.errors import NetworkEvaluationError
 from networks import closely, constant, evaluate, exactly, network_of
@@ -123,7 +123,7 @@ def test_trilinear_and_half_precision():
 def test_scales_give_the_floor_of_each_length():
     x = torch.arange(10.0).reshape(1, 1, 2, 5)
     # 8.6 computes places by the scale itself, not by the lengths that it gives
-    ran = flavour.has_int64()
+    ran = capabilities.current().has_int64
     result = evaluate(resized("NEAREST", scales=[1, 1, 1.5, 1.3]), x, ran=ran)
     exactly(result, x[:, :, [0, 0, 1]][:, :, :, [0, 0, 1, 2, 3, 4]])
 
@@ -150,7 +150,7 @@ def test_a_single_pixel_is_the_formulas_or_the_upper_left_one(selector, expected
 
 def test_nearest_resizes_eight_bit_integers_and_tensorrt_has_no_shape_for_wider_ones():
     x = torch.arange(4, dtype=torch.int8).reshape(1, 1, 2, 2)
-    if not flavour.has_int64():
+    if not capabilities.current().has_int64:
         pytest.skip("8.6 has INT8 between quantisations alone")
     exactly(
         evaluate(resized("NEAREST", (1, 1, 4, 4)), x),

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from builder.engine import flavour
+from builder.engine import capabilities, flavour
 from builder.engine.flavour import trt
 from builder.lowering import lower
 from builder.parity import verify
@@ -48,7 +48,9 @@ def plan_of_squares() -> bytes:
     explicit = getattr(trt.NetworkDefinitionCreationFlag, "EXPLICIT_BATCH", None)
     network = builder.create_network(1 << int(explicit) if explicit is not None else 0)
     x = network.add_input("x", trt.float32, (-1, 3))
-    n = network.add_input("n", trt.int64 if flavour.has_int64() else trt.int32, (-1, 2))
+    n = network.add_input(
+        "n", trt.int64 if capabilities.current().has_int64 else trt.int32, (-1, 2)
+    )
     square = network.add_elementwise(x, x, trt.ElementWiseOperation.PROD).get_output(0)
     outputs = {
         "y": network.add_elementwise(square, x, trt.ElementWiseOperation.SUM).get_output(0),

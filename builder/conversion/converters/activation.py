@@ -12,7 +12,6 @@ import torch
 from builder.conversion.context import ConversionContext
 from builder.conversion.layers import activate, choose, combine, comparison, expm1, floating
 from builder.conversion.registry import converter
-from builder.engine.flavour import trt
 
 PLAIN: dict[str, tuple[str, float | None, float | None]] = {
     "tanh(Tensor self) -> Tensor": ("TANH", None, None),
@@ -103,7 +102,7 @@ def prelu(ctx: ConversionContext, node: Any, x: Any, weight: Any) -> Any:
             if isinstance(weight, torch.Tensor)
             else ctx.reshape(weight, sizes)
         )
-    # 8.6: "at least 1 dimensions"
+    # some versions want "at least 1 dimensions"
     wide, weight = ctx.operands(ctx.at_rank(x, 1), weight, dtype=ctx.dtype(x))
     result = ctx.net.add_parametric_relu(wide, weight).get_output(0)
     return result if ctx.rank(x) else ctx.squeeze(result, [0])
@@ -135,16 +134,17 @@ def celu(ctx: ConversionContext, node: Any, x: Any, alpha: float) -> Any:
 def gelu(ctx: ConversionContext, node: Any, x: Any, approximate: str) -> Any:
     """x Phi(x), with erf exactly or by its tanh approximation"""
     name = "GELU_TANH" if approximate == "tanh" else "GELU_ERF"
-    if hasattr(trt.ActivationType, name):
+    if ctx.capabilities.has_operation("ACTIVATION", name):
         return activate(ctx, x, name)
     return _COMPOSED_GELU[name](ctx, x)
 
 
 def gelu_erf(ctx: ConversionContext, x: Any) -> Any:
-    """(x / 2) (1 + erf(x / sqrt 2)): 8.6 has no such activation.
+    """(x / 2) (1 + erf(x / sqrt 2)), where TensorRT has no such activation.
 
     Its kernel takes 11.4 us in BERT-base (batch 8, H200), and 10.4 where erf is told to stay in
-    float32; but then 8.6 found no format for what it fuses of convolutions and gelu in wav2vec2.
+    float32; but then TensorRT found no format for the convolutions and gelu of wav2vec2 that it
+    fuses.
     """
     erf = ctx.unary("ERF", combine(ctx, "PROD", x, math.sqrt(0.5)))
     return combine(ctx, "PROD", combine(ctx, "PROD", x, 0.5), combine(ctx, "SUM", erf, 1.0))

@@ -15,7 +15,6 @@ from builder.conversion.converters.shape import merged, permuted, reshaped
 from builder.conversion.dynamic import DynamicScalar, Size
 from builder.conversion.layers import gathered
 from builder.conversion.registry import converter
-from builder.engine import flavour
 
 
 @converter("aten::repeat(Tensor self, SymInt[] repeats) -> Tensor", dynamic=("repeats",))
@@ -128,14 +127,15 @@ def roll(ctx: ConversionContext, node: Any, x: Any, shifts: list[Size], dims: li
     ]
     if all(start == 0 for start in starts):
         return x
-    if not flavour.has_int64() and any(isinstance(n, DynamicScalar) for n in sizes):
+    dynamic = any(isinstance(n, DynamicScalar) for n in sizes)
+    if dynamic and not ctx.capabilities.takes("SLICE.WRAP.DYNAMIC", x.dtype.name):
         return _rolled(ctx, x, starts)
     return ctx.slice(x, starts, sizes, [1] * len(sizes), "WRAP")
 
 
 def _rolled(ctx: ConversionContext, x: Any, starts: list[Size]) -> Any:
-    """Each axis from its start on, of the tensor twice in a row: where a size is dynamic, 8.6
-    cannot build a slice that wraps ("expected shape [2, 0, 0, 32]").
+    """Each axis from its start on, of the tensor twice in a row: for a TensorRT that
+    wraps no slice of a dynamic size.
     """
     sizes = ctx.sizes(x)
     for axis, (start, size) in enumerate(zip(starts, sizes, strict=True)):

@@ -15,7 +15,6 @@ from builder.conversion.converters.select import sliced
 from builder.conversion.dynamic import DynamicScalar
 from builder.conversion.layers import choose, gathered
 from builder.conversion.registry import converter
-from builder.engine import dialect
 from builder.engine.flavour import trt
 
 Combine = Callable[[Any, Any], Any]
@@ -23,14 +22,14 @@ Combine = Callable[[Any, Any], Any]
 
 @converter("aten::cumsum(Tensor self, int dim, *, ScalarType? dtype=None) -> Tensor")
 def cumsum(ctx: ConversionContext, node: Any, x: Any, dim: int, dtype: int | None) -> Any:
-    """The sum of all elements up to each, along an axis: ICumulativeLayer, or doubling steps on
-    8.6, which has none
+    """The sum of all elements up to each, along an axis: ICumulativeLayer, or doubling steps
+    where TensorRT has none
     """
     x = accumulated(ctx, x, dtype)
     if ctx.rank(x) == 0:
         return x
     axis = ctx.axis(x, dim)
-    if not hasattr(ctx.net, "add_cumulative"):
+    if not ctx.capabilities.has_layer("add_cumulative"):
         return scanned(ctx, x, axis, 0, lambda a, b: ctx.elementwise("SUM", a, b))
     along = ctx.constant(torch.tensor(axis, dtype=torch.int32))
     layer = ctx.net.add_cumulative(x, along, trt.CumulativeOperation.SUM, False, False)
@@ -63,7 +62,7 @@ def scanned(ctx: ConversionContext, x: Any, axis: int, neutral: float, combine: 
 
 def moved(ctx: ConversionContext, x: Any, axis: int, places: int, fill: float) -> Any:
     """x moved towards the end of an axis, what comes in being `fill`."""
-    if ctx.loops and not dialect.takes("SLICE.FILL.IN_LOOP", x.dtype.name):
+    if ctx.loops and not ctx.capabilities.takes("SLICE.FILL.IN_LOOP", x.dtype.name):
         return _picked(ctx, x, axis, places, fill)
     sizes = ctx.sizes(x)
     starts = [-places if a == axis else 0 for a in range(len(sizes))]
@@ -72,9 +71,10 @@ def moved(ctx: ConversionContext, x: Any, axis: int, places: int, fill: float) -
 
 
 def _picked(ctx: ConversionContext, x: Any, axis: int, places: int, fill: float) -> Any:
-    """The same in the body of a loop on 8.6, by numbers that are known outside: joined to what
-    comes in, the builder stops where another axis varies ("remainder_last_tensor_map", Myelin's
-    loop_unroll.cpp).
+    """The same in the body of a loop that takes no FILL, by numbers that are known outside.
+
+    Joined to what comes in, the builder stops where another axis varies
+    ("remainder_last_tensor_map", Myelin's loop_unroll.cpp).
     """
     size = ctx.size(x, axis)
     behind = torch.arange(at_most(ctx, size) or 0) - places

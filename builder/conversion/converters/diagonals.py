@@ -121,8 +121,8 @@ def triu(ctx: ConversionContext, node: Any, x: Any, offset: Size) -> Any:
 
 
 def _selected(ctx: ConversionContext, x: Any, mask: Any, a: Any, b: Any) -> Any:
-    """a or b; a matrix of one value need not be written out, the mask has its size. (8.6's engine
-    answered with finite numbers where a select read a -inf that was written out.)
+    """a or b; a matrix of one value need not be written out, the mask has its size. (An
+    engine answered with finite numbers where a select read a -inf that was written out.)
     """
     if ctx.rank(x) == 2:
         a, b = (t if ctx.facts(t).splat is None else ctx.facts(t).splat for t in (a, b))

@@ -131,7 +131,7 @@ def _contract(ctx: ConversionContext, operands: Sequence[Operand], result: str) 
 
 def _pair(ctx: ConversionContext, x: Operand, y: Operand, result: str) -> Any:
     """TensorRT has kernels and fusions (attention) for matrix products that it has not for einsum,
-    whose answers 8.6 gets wrong in TF32 at some sizes.
+    which some versions compute wrongly in TF32 at some sizes.
     """
     orders = [
         (x, y, product) for x, y in ((x, y), (y, x)) if (product := _as_product(x[1], y[1], result))

@@ -116,7 +116,7 @@ def atan2(ctx: ConversionContext, node: Any, y: Any, x: Any) -> Any:
     ratio = choose(
         ctx, equal(ctx, height, width), ctx.unary("SIGN", width), combine(ctx, "DIV", height, width)
     )
-    # 8.6's |0| may be -0, whose quotient is -inf
+    # an engine's |0| may be -0, whose quotient is -inf
     angle = ctx.unary("ABS", ctx.unary("ATAN", ratio))
     turned = combine(ctx, "SUB", ctx.like_scalar(angle, torch.pi), angle)
     angle = choose(ctx, negative(ctx, x), turned, angle)

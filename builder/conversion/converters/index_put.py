@@ -83,7 +83,7 @@ def count_before(ctx: ConversionContext, mask: Any) -> Any:
     than are true - 1 at a true one): an exclusive running sum.
     """
     flat = ctx.cast(ctx.reshape(mask, [-1]), torch.int64)
-    if not hasattr(ctx.net, "add_cumulative"):
+    if not ctx.capabilities.has_layer("add_cumulative"):
         sums = scanned(ctx, flat, 0, 0, lambda a, b: ctx.elementwise("SUM", a, b))
         return ctx.copy_sizes(flat, ctx.elementwise("SUB", sums, flat))
     axis = ctx.constant(torch.tensor(0, dtype=torch.int32))

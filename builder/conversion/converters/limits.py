@@ -10,7 +10,6 @@ from builder.conversion.context import ConversionContext
 from builder.conversion.converters.activation import clip
 from builder.conversion.layers import choose, combine, equal, is_nan, less
 from builder.conversion.registry import converter
-from builder.engine.flavour import trt
 
 
 @converter(
@@ -108,7 +107,7 @@ def isinf(ctx: ConversionContext, node: Any, x: Any) -> Any:
     """Whether x is inf or -inf"""
     if not ctx.dtype(x).is_floating_point:
         return constant_answer(ctx, x, False)
-    if hasattr(trt.UnaryOperation, "ISINF"):
+    if ctx.capabilities.has_operation("UNARY", "ISINF"):
         return ctx.unary("ISINF", x)
     return equal(ctx, ctx.unary("ABS", x), torch.inf)
 

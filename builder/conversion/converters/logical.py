@@ -135,7 +135,7 @@ def powers(ctx: ConversionContext, exponents: Any, carrier: torch.dtype) -> Any:
 
 
 def own_bits(dtype: torch.dtype) -> int:
-    """How many bits of the dtype are there: int64 has those of int32 on 8.6."""
+    """How many bits the dtype has: int64 has those of int32 where TensorRT has no INT64."""
     return min(torch.iinfo(dtype).bits, torch.iinfo(dtypes.carrier(dtype)).bits)
 
 

@@ -18,7 +18,6 @@ from builder.conversion.dynamic import DynamicScalar, Size, bounds
 from builder.conversion.layers import computed_in, reduce
 from builder.conversion.registry import Predicate, converter
 from builder.conversion.spatial import iota
-from builder.engine import dialect
 from builder.engine.flavour import trt
 
 LIMIT = 3840
@@ -72,11 +71,11 @@ def best(ctx: ConversionContext, x: Any, k: Size, axis: int, largest: bool) -> t
         back = [order.index(a) for a in range(ctx.rank(x))]
         found = best(ctx, ctx.permute(x, order), k, ctx.rank(x) - 1, largest)
         return ctx.permute(found[0], back), ctx.permute(found[1], back)
-    if k == 0:  # "k > 0", 8.6 says
+    if k == 0:  # "k > 0", some versions say
         none = sliced(ctx, x, axis, 0, 0)
         return none, ctx.cast(none, torch.int64)
     x = ctx.cast(x, torch.int32) if dtype == torch.bool else x
-    select = _layer if dialect.takes("TOPK", x.dtype.name) else _of_integers
+    select = _layer if ctx.capabilities.takes("TOPK", x.dtype.name) else _of_integers
     values, places = select(ctx, x, k, axis, largest)
     sizes = [k if a == axis else size for a, size in enumerate(ctx.sizes(x))]
     ctx.remember_dtype(values, computed_in(dtype))

@@ -16,7 +16,6 @@ from builder.conversion.layers import alike, choose, combine, less
 from builder.conversion.pools import Pool, output_length, pooled
 from builder.conversion.registry import converter
 from builder.conversion.spatial import as_image, iota
-from builder.engine import dialect
 
 # Averages
 
@@ -79,7 +78,7 @@ def _register_average(axes: int) -> None:
             whole = (
                 counted == "padded"
                 and ceil
-                and not dialect.takes("POOLING.PADDED_UP", image.dtype.name)
+                and not ctx.capabilities.takes("POOLING.PADDED_UP", image.dtype.name)
             )
             return undo(
                 _of_padded(ctx, image, pool)

@@ -10,7 +10,6 @@ from builder.conversion.context import ConversionContext, Unconvertible
 from builder.conversion.dynamic import DynamicScalar
 from builder.conversion.layers import choose, combine, equal, less
 from builder.conversion.registry import converter
-from builder.engine import dialect
 
 
 @converter("aten::square(Tensor self) -> Tensor")
@@ -71,7 +70,7 @@ def integer_power(ctx: ConversionContext, x: Any, exponent: Any, dtype: torch.dt
     x, exponent = ctx.operands(x, exponent, dtype=dtype)
     zero = ctx.like_scalar(exponent, 0)
     odd, natural = low_bit(ctx, exponent), ctx.elementwise("MAX", exponent, zero)
-    has_layer = dialect.takes("ELEMENTWISE.POW", x.dtype.name)
+    has_layer = ctx.capabilities.takes("ELEMENTWISE.POW", x.dtype.name)
     result = (
         ctx.elementwise("POW", x, natural) if has_layer else power_by_bits(ctx, x, natural, odd)
     )

@@ -16,7 +16,6 @@ from builder.conversion.nested import is_unknown
 from builder.conversion.precision import REDUCED
 from builder.conversion.quantised import FP8, INT8
 from builder.conversion.registry import converter
-from builder.engine import dialect, flavour
 from builder.lowering.fp8 import SCHEMA as FP8_SCHEMA
 from builder.lowering.fp8 import fake_quantize_fp8
 
@@ -78,7 +77,7 @@ def per_channel(
 
 
 def _has_fp8(ctx: ConversionContext, call: Any) -> str | None:
-    """Refuses TensorRT 8.6, and GPUs before compute capability 8.9"""
+    """Refuses a TensorRT without FP8, and GPUs before compute capability 8.9"""
     return quantised.missing(FP8)
 
 
@@ -166,22 +165,22 @@ def fake_quantize(
     # which saturates before int8 does
     limits = (scale * least).reshape(view), (scale * most).reshape(view)
     # the same numbers, but no product sees the pair
-    if not dialect.takes("QUANTIZE.CLIPPED", "FLOAT"):
+    if not ctx.capabilities.takes("QUANTIZE.CLIPPED", "FLOAT"):
         return _limited(ctx, _pair(ctx, node, x, scale, axis, INT8), *limits)
     return _pair(ctx, node, _limited(ctx, x, *limits), scale, axis, INT8)
 
 
 def _takes(ctx: ConversionContext, x: Any, axis: int | None) -> bool:
-    """Elsewhere any float will do. 8.6 treats half as a wish, so a half tensor might be quantised
-    from float32; and what the network computes has one scale there.
+    """Whether the pair can be written: some versions have one scale for what the network computes,
+    and treat half as a hint, so that a half tensor might be quantized from float32.
     """
     if (
         axis is not None
         and not isinstance(x, torch.Tensor)
-        and not dialect.takes("QUANTIZE.CHANNELS", "FLOAT")
+        and not ctx.capabilities.takes("QUANTIZE.CHANNELS", "FLOAT")
     ):
         return False
-    return ctx.dtype(x) == torch.float32 or flavour.strongly_typed()
+    return ctx.dtype(x) == torch.float32 or ctx.capabilities.half_scales
 
 
 def _pair(
@@ -197,7 +196,7 @@ def _pair(
     values to other steps.
     """
     own, computed = ctx.dtype(x), _computed(ctx, node, x)
-    half = ctx.blocks.policy.half if flavour.strongly_typed() else None
+    half = ctx.blocks.policy.half if ctx.capabilities.half_scales else None
     if half and not all(quantised.fits(scale, wanted) for wanted in (own, computed)):
         ctx.warn(f"a scale of {_extreme(scale):.3g} is beyond {half}: quantised in float32")
         half, computed = None, torch.float32
@@ -211,7 +210,7 @@ def _pair(
 
 def _computed(ctx: ConversionContext, node: Any, x: Any) -> torch.dtype:
     """The policy's half where only its products read the result; else the dtype of x."""
-    half = ctx.blocks.policy.half if flavour.strongly_typed() else None
+    half = ctx.blocks.policy.half if ctx.capabilities.half_scales else None
     products = all(_operator(reader) in REDUCED for reader in readers(node))
     return half if half and products else ctx.dtype(x)
 

@@ -26,7 +26,7 @@ from builder.conversion.nested import (
 from builder.conversion.packing import Packed
 from builder.conversion.registry import evaluator
 from builder.conversion.scalars import unknown, vector
-from builder.engine import dialect
+from builder.engine.tensorrt8.refused import BRANCH_IN_LOOP, BRANCH_OF_SIZES, NEWER_OR_BOTH
 
 
 @evaluator("prim::If")
@@ -40,17 +40,10 @@ def branch(ctx: ConversionContext, node: Any, condition: Any) -> Any:
     costly = _costly(node) if _gives_numbers(node) else node.kind()
     if costly is None:
         return one_or_all(_selected(ctx, node, condition, arms))
-    if _decides_a_loop(node) and not dialect.takes("CONDITIONAL.IN_LOOP", "BOOL"):
-        raise Unconvertible(
-            f"a branch in a loop decides a condition: 8.6 cannot build it, nor is {costly} free"
-            " to run"
-        )
-    if not dialect.takes("CONDITIONAL.SIZES", "INT32") and _chooses_a_size(ctx, node):
-        raise Unconvertible(
-            f"a branch chooses a number that is made of sizes, by {costly}, and 8.6 cannot"
-            " build it",
-            "TensorRT 10 or newer, or compute both numbers and choose one of them",
-        )
+    if _decides_a_loop(node) and not ctx.capabilities.takes("CONDITIONAL.IN_LOOP", "BOOL"):
+        raise Unconvertible(BRANCH_IN_LOOP.format(costly))
+    if not ctx.capabilities.takes("CONDITIONAL.SIZES", "INT32") and _chooses_a_size(ctx, node):
+        raise Unconvertible(BRANCH_OF_SIZES.format(costly), NEWER_OR_BOTH)
     return one_or_all(_conditional(ctx, node, condition, arms))
 
 
@@ -124,7 +117,7 @@ def _choice(ctx: ConversionContext, condition: Any, yes: Any, no: Any) -> Any:
         torch.promote_types(ctx.dtype(yes), ctx.dtype(no)),
     )
     a, b = (vector(ctx, value, dtype) for value in (yes, no))
-    if dtype == torch.bool:  # which 8.6 does not select
+    if dtype == torch.bool:  # which not every TensorRT selects
         chosen = ctx.elementwise(
             "OR", ctx.elementwise("AND", flag, a), ctx.elementwise("AND", ctx.unary("NOT", flag), b)
         )

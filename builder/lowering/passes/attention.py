@@ -32,7 +32,7 @@ def scale_queries(graph: Any, context: Context) -> None:
     (`scale-scores`).
 
     Queries that may be integers are left alone: divided they would be none, and fit their keys no
-    more. So are those of a layer in half, as TensorRT 8.6 builds no engine of such attention.
+    more. So are those of a layer in half, as not every TensorRT builds an engine of such attention.
     """
     for node in ir.nodes_of(graph, "aten::softmax"):
         scale = _scale(node.inputsAt(0))
@@ -56,7 +56,7 @@ def scale_scores(graph: Any, context: Context) -> None:
     kernel takes all of the attention, TensorRT puts a scale behind the product into the softmax's
     kernel, and one in front takes time.
 
-    TensorRT 8.6 in tf32, on an H200: BERT-base 2 to 4 %, ViT-B 2 to 7 %. torch's own attention has
+    Measured in tf32 on an H200: BERT-base 2 to 4 %, ViT-B 2 to 7 %. torch's own attention has
     it in front.
     """
     for node in ir.nodes_of(graph, "aten::softmax"):

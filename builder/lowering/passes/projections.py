@@ -23,7 +23,7 @@ def split_projections(graph: Any, context: Context) -> None:
     TensorRT multiplies layers of one input together by itself, and copies for a slice. All
     attention has one form then.
 
-    Measured on an H200 (TensorRT 8.6, BERT-base, fp16), the other way round: three layers made one,
+    Measured on an H200 (BERT-base, fp16), the other way round: three layers made one,
     with slices behind it, took 1.054 to 1.103 of the time. Where one kernel does the attention
     (`scale-queries`), which copies anyway, a block by itself took 45.5 us packed and 47.5 apart;
     whole networks are not measured yet.

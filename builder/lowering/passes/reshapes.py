@@ -20,8 +20,8 @@ def merge_reshapes(graph: Any, context: Context) -> None:
     d).permute(1, 2, 0, 3)`, and a linear layer between `reshape(t * b, d)` and `reshape(t, b, e)`
     is the layer of `reshape(t, b, d)`.
 
-    nn.MultiheadAttention is written so. TensorRT knows attention by products of four axes, and 8.6
-    mistakes some reshapes of reshapes.
+    nn.MultiheadAttention is written so. TensorRT knows attention by products of four axes, and some
+    versions compute reshapes of reshapes wrongly.
     """
     for node in ir.nodes_of(graph, "aten::size"):
         length = _length(node)

@@ -23,7 +23,7 @@ def sink_transposes(graph: Any, context: Context) -> None:
     behind a layer goes before it where it meets another there.
 
     nn.MultiheadAttention with batch_first puts the time before the batch for its layers. TensorRT
-    8.6 makes of a layer of such a value a product for each time step: measured on an H200 (ViT-B,
+    may make of a layer of such a value a product for each time step: measured on an H200 (ViT-B,
     fp16), 75 to 104 us in place of 8.
     """
     if not any(_may_move(node) for node in ir.nodes_of(graph, *MOVES)):

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 from torch import Tensor
 
-from builder.engine import flavour
+from builder.engine.tensorrt8 import evaluation
 from builder.reference.dtypes import output_dtype
 from builder.reference.registry import evaluates
 
@@ -19,15 +18,13 @@ def quantize(layer: Any, x: Tensor, scale: Tensor, zero: Tensor | None = None) -
     """x / scale, computed in float32, rounded to the nearest value of the output's dtype (ties to
     even), saturated.
     """
-    # 8.6 says FLOAT, and has no other
-    kind = layer.get_output(0).dtype.name if flavour.strongly_typed() else "INT8"
+    known = evaluation.output_dtype("QUANTIZE")
+    kind = "INT8" if known else layer.get_output(0).dtype.name
     low, high = RANGES[kind]
     scaled = x.float() / _spread(scale, x, layer.axis)
     shifted = scaled if kind == "FP8" else scaled.round()
     shifted = shifted if zero is None else shifted + _spread(zero, x, layer.axis)
-    return shifted.clamp(low, high).to(
-        output_dtype(layer) if flavour.strongly_typed() else torch.int8
-    )
+    return shifted.clamp(low, high).to(known or output_dtype(layer))
 
 
 @evaluates("DEQUANTIZE")

@@ -60,8 +60,8 @@ def _lengths(layer: Any, x: Tensor, shape: Tensor | None) -> list[int]:
 
 
 def _shape(layer: Any) -> list[int] | None:
-    """None where scales are set instead: 8.6 then gives Dims of -1 axes, which cannot even be
-    counted.
+    """None where scales are set instead; some versions then give Dims of -1 axes, which cannot
+    even be counted.
     """
     try:
         return None if layer.shape is None else list(layer.shape)

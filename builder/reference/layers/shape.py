@@ -23,8 +23,8 @@ def shuffle(layer: Any, x: Tensor, dims: Tensor | None = None) -> Tensor:
 
 
 def reshape_dims(layer: Any) -> list[int] | None:
-    """The static dims; None where there is no reshape (8.6 raises instead, its rank is then
-    negative).
+    """The static dims; None where there is no reshape (some versions raise instead, as its rank is
+    then negative).
     """
     try:
         dims = layer.reshape_dims

@@ -19,7 +19,7 @@ def constant(layer: Any) -> Tensor | None:
 
 @evaluates("SHAPE")
 def shape(layer: Any, x: Tensor) -> Tensor:
-    """x's lengths: a vector of int64 (int32 on 8.6)."""
+    """x's lengths: a vector of int64, or int32 where TensorRT has none."""
     return torch.tensor(x.shape, dtype=output_dtype(layer))
 
 

@@ -1,17 +1,15 @@
-"""What TensorRT 8.6 refuses of the layers that it shares with 10, 11 and RTX: one table, asked by
-dtype.
+"""The layers and dtypes that this version refuses or computes wrongly, and what we say of it.
 
-Seen on an H100 with 8.6.0, whose builder or network said so; the converters ask `takes` and compose
-what it does not.
+Observed on an H100 with 8.6.0, whose builder or network said so. Converters ask
+`ctx.capabilities.takes`, and compose what it does not take.
 """
 
 from __future__ import annotations
 
-from builder.engine import flavour
-
 WHOLE = frozenset({"INT32"})
 TRUTHS = frozenset({"BOOL"})
 REALS = frozenset({"FLOAT", "HALF"})
+ALL = WHOLE | TRUTHS | REALS
 
 REFUSED: dict[str, frozenset[str]] = {
     "TOPK": WHOLE,  # "only activation types allowed as input to this layer"
@@ -19,6 +17,10 @@ REFUSED: dict[str, frozenset[str]] = {
     "ELEMENTWISE.POW": WHOLE,  # "operation POW requires inputs with activation type"
     # "No support for kREFLECT, kFILL, kCLAMP slice mode with Myelin", which alone has bools
     **dict.fromkeys(("SLICE.FILL", "SLICE.CLAMP", "SLICE.REFLECT"), TRUTHS),
+    # "expected shape [2, 0, 0, 32]", where a size is dynamic
+    "SLICE.WRAP.DYNAMIC": ALL,
+    # two reshapes become one, which then copies the axis of the first one's input
+    "SHUFFLE.COPIED_AXIS": ALL,
     # an average that rounds up divides by the whole window, beyond the padding too
     "POOLING.PADDED_UP": REALS,
     # "only per-tensor quantization for activation tensors" (developer guide)
@@ -34,17 +36,24 @@ REFUSED: dict[str, frozenset[str]] = {
     # rows that a loop writes, chosen by their number: depending on each other they crash the
     # builder, else they mix
     "FILL.IN_LOOP": WHOLE | REALS,
-    "QUANTIZE.CLIPPED": REALS,  # a CLIP before a quantisation is answered as if the scale were 1
+    "QUANTIZE.CLIPPED": REALS,  # a CLIP before a quantization is answered as if the scale were 1
     # "input/output with DataType Int8 in network without Q/DQ layers must have dynamic range set"
     "INPUT": frozenset({"INT8"}),
-    # "output type can not be computed", of a cast to UINT8 and of an identity that is told so
+    # "output type can not be computed", of a cast to UINT8 and of an identity whose type is set
     "OUTPUT": frozenset({"INT8", "UINT8"}),
 }
-"""By layer (and operation or mode), the DataTypes, by name, that 8.6 does not take."""
+"""By layer (and operation or mode, and where it stands), the DataTypes, by name, not taken."""
 
-
-def takes(layer: str, dtype: str) -> bool:
-    """Whether the TensorRT in use takes a DataType, by name, in a layer (`TOPK`, `UNARY.NEG`,
-    ...).
-    """
-    return flavour.strongly_typed() or dtype not in REFUSED.get(layer, frozenset())
+PADS_IN_LOOP = "TensorRT 8.6 builds no loop of unknown length that pads in its body"
+WRITES_IN_LOOP = (
+    "TensorRT 8.6 crashes, or mixes rows up, where a loop of unknown length writes some of them"
+)
+BRANCH_IN_LOOP = (
+    "a branch in a loop decides a condition: TensorRT 8.6 cannot build it, nor is {} free to run"
+)
+BRANCH_OF_SIZES = (
+    "a branch chooses a number that is made of sizes, by {}, and TensorRT 8.6 cannot build it"
+)
+NEWER_OR_FIXED = "TensorRT 10 or newer, or give the loop a fixed number of trips"
+"""The fix where the body of a loop is refused."""
+NEWER_OR_BOTH = "TensorRT 10 or newer, or compute both numbers and choose one of them"

@@ -1,0 +1,99 @@
+"""What the TensorRT in use can do: probed once from the library, and asked from then on.
+
+Conversion reads it as `ctx.capabilities`; everything else calls `current()`. A converter asks for
+the capability that it needs (`takes`, `has_layer`, `has_operation`), never for a version.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+
+from builder.engine import flavour
+from builder.engine.tensorrt8.refused import REFUSED
+
+OPERATIONS = {"UNARY": "UnaryOperation", "ACTIVATION": "ActivationType"}
+"""By layer, the enumeration of what it computes."""
+
+
+@dataclass(frozen=True)
+class Capabilities:
+    """Facts about one TensorRT library.
+
+    `flavour` is `tensorrt` or `tensorrt-rtx`, `version` (10, 9, 0). `strongly_typed`: networks keep
+    the dtypes that are written into them; else the builder chooses among those it is allowed.
+    `dtypes` are names of DataType members, `layers` names of INetworkDefinition's `add_` methods,
+    `operations` names such as `UNARY.ISNAN`. `refused` has, by layer, the dtypes not taken.
+    """
+
+    flavour: str
+    version: tuple[int, ...]
+    strongly_typed: bool
+    dtypes: frozenset[str]
+    layers: frozenset[str]
+    operations: frozenset[str]
+    refused: Mapping[str, frozenset[str]] = field(default_factory=dict)
+
+    @property
+    def has_int64(self) -> bool:
+        """Whether INT64 tensors exist; else shapes and indices are INT32."""
+        return "INT64" in self.dtypes
+
+    @property
+    def has_fp8(self) -> bool:
+        """Whether tensors are quantized to FP8; a weakly typed network has no use for the dtype."""
+        return self.strongly_typed and "FP8" in self.dtypes
+
+    @property
+    def half_scales(self) -> bool:
+        """Whether half tensors are quantized as they are, with scales in half; else in float32."""
+        return self.strongly_typed
+
+    @property
+    def data_dependent_sizes(self) -> bool:
+        """Whether INonZeroLayer runs; TensorRT-RTX 1.x has "no runners that implement it"."""
+        return self.flavour == "tensorrt"
+
+    @property
+    def release(self) -> str:
+        """The version as in `10.9.0`."""
+        return ".".join(map(str, self.version))
+
+    def takes(self, layer: str, dtype: str) -> bool:
+        """Whether a layer (`TOPK`, `UNARY.NEG`, `SLICE.FILL.IN_LOOP`) takes a DataType, by name."""
+        return dtype not in self.refused.get(layer, frozenset())
+
+    def has_layer(self, method: str) -> bool:
+        """Whether the network has a layer, by the method that adds it (`add_cumulative`)."""
+        return method in self.layers
+
+    def has_operation(self, layer: str, name: str) -> bool:
+        """Whether a layer of OPERATIONS computes an operation (`UNARY`, `ISNAN`)."""
+        return f"{layer}.{name}" in self.operations
+
+
+def current() -> Capabilities:
+    """The capabilities of this process's TensorRT, which is imported by the first call."""
+    return _probe(flavour.load())
+
+
+@lru_cache(maxsize=4)
+def _probe(library: Any) -> Capabilities:
+    strongly_typed = hasattr(library.NetworkDefinitionCreationFlag, "STRONGLY_TYPED")
+    operations = (
+        f"{layer}.{name}"
+        for layer, enumeration in OPERATIONS.items()
+        for name in getattr(library, enumeration).__members__
+    )
+    return Capabilities(
+        flavour=flavour.name(),
+        version=tuple(int(part) for part in re.findall(r"\d+", library.__version__)[:4]),
+        strongly_typed=strongly_typed,
+        dtypes=frozenset(library.DataType.__members__),
+        layers=frozenset(n for n in dir(library.INetworkDefinition) if n.startswith("add_")),
+        operations=frozenset(operations),
+        refused={} if strongly_typed else REFUSED,
+    )

@@ -1,0 +1,25 @@
+"""The builder flags by which a weakly typed network's precisions are chosen."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from builder.engine import capabilities
+from builder.engine.network import has_half, has_int8
+
+HALF_ALLOWED = ("fp16", "mixed")
+"""Precisions in which the builder may take half wherever the policy does not forbid it."""
+
+
+def flags(conversion: Any) -> dict[str, Any]:
+    """Polygraphy's arguments that allow half and int8; empty where the network has its own dtypes.
+
+    int8 is allowed where the network quantizes.
+    """
+    if capabilities.current().strongly_typed:
+        return {}
+    half = conversion.precision in HALF_ALLOWED or has_half(conversion.network)
+    int8 = has_int8(conversion.network)
+    # "incorrectly marked as an int8 node": an assertion fails where constraints bind beside int8
+    constraints = ("prefer" if int8 else "obey") if half else None
+    return {"fp16": half, "int8": int8, "precision_constraints": constraints}

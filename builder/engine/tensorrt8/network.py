@@ -1,0 +1,153 @@
+"""A weakly typed network made to keep dtypes as the strongly typed ones of 10, 11 and RTX do.
+
+This version treats a half tensor as a hint: a layer's output counts as float32 until its type is
+set, and so do half constants and casts. So the type of each new layer is set, and converters read
+back what they wrote.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from builder.engine import capabilities
+from builder.engine.flavour import trt
+from builder.engine.network import has_half, layer_type
+
+FOLLOWS = {
+    "ISelectLayer": 1,
+    "IOneHotLayer": 1,
+    **dict.fromkeys(
+        "IActivationLayer IPoolingLayer ILRNLayer IScaleLayer ISoftMaxLayer IConvolutionLayer"
+        " IDeconvolutionLayer IConcatenationLayer IElementWiseLayer IUnaryLayer IPaddingLayer"
+        " IShuffleLayer IReduceLayer ITopKLayer IGatherLayer IMatrixMultiplyLayer IIdentityLayer"
+        " ISliceLayer IParametricReLULayer IResizeLayer IScatterLayer IEinsumLayer IGridSampleLayer"
+        " IReverseSequenceLayer INormalizationLayer IRecurrenceLayer IIteratorLayer"
+        " ILoopOutputLayer".split(),
+        0,
+    ),
+}
+"""By layer class, the input whose dtype the first output has."""
+CARRYING = ("IRecurrenceLayer", "IIteratorLayer", "ILoopOutputLayer")
+"""A loop's own layers, whose type is set only where it does not follow from what they carry."""
+NO_OUTPUT_TYPE = ("IMatrixMultiplyLayer",)
+"""Layers whose output stays float32 whatever type is set: a cast behind them gives half."""
+UNCOMPUTED = ("IConstantLayer", *CARRYING)
+"""Layers that compute nothing: their output has a type, they themselves have no precision."""
+SILENT = frozenset(
+    "CONSTANT CAST QUANTIZE DEQUANTIZE RECURRENCE ITERATOR LOOP_OUTPUT TRIP_LIMIT CONDITION"
+    " CONDITIONAL_INPUT CONDITIONAL_OUTPUT SHAPE".split()
+)
+"""Layers whose type follows from what they hold or carry."""
+
+
+class TypedNetwork:
+    """An INetworkDefinition (or a loop of one) whose add_* methods set the type of half outputs.
+
+    Arguments that newer versions ask for (the dtype of a fill, of a quantization) are dropped.
+    """
+
+    def __init__(self, network: Any) -> None:
+        self._network = network
+
+    def __getattr__(self, name: str) -> Any:
+        attribute = getattr(self._network, name)
+        return self._typing(attribute) if name.startswith("add_") else attribute
+
+    def add_loop(self) -> Any:
+        """A loop whose own layers are typed as well."""
+        return TypedNetwork(self._network.add_loop())
+
+    def add_cast(self, tensor: Any, dtype: Any) -> Any:
+        """A cast whose type is set where that is half; 8-bit integers go through float32, which
+        alone they are cast to and from.
+        """
+        if tensor.dtype in (trt.DataType.INT8, trt.DataType.UINT8) and dtype != trt.DataType.FLOAT:
+            tensor = self._network.add_cast(tensor, trt.DataType.FLOAT).get_output(0)
+        layer = self._network.add_cast(tensor, dtype)
+        if dtype == trt.DataType.HALF:
+            layer.set_output_type(0, dtype)
+        return layer
+
+    def add_fill(self, shape: Any, operation: Any, dtype: Any = None) -> Any:
+        """A fill: its type is that of alpha and beta."""
+        return self._network.add_fill(shape, operation)
+
+    def add_quantize(self, tensor: Any, scale: Any, dtype: Any = None) -> Any:
+        """A quantization: to int8, there is no other."""
+        return self._network.add_quantize(tensor, scale)
+
+    def add_dequantize(self, tensor: Any, scale: Any, dtype: Any = None) -> Any:
+        """A dequantization: to float32, there is no other."""
+        return self._network.add_dequantize(tensor, scale)
+
+    def _typing(self, add: Callable[..., Any]) -> Callable[..., Any]:
+        def added(*arguments: Any, **named: Any) -> Any:
+            layer = add(*arguments, **named)
+            if _source(layer, arguments) != trt.DataType.HALF:
+                return layer
+            _declare(layer)
+            output = layer.get_output(0)
+            if type(layer).__name__ in NO_OUTPUT_TYPE and output.dtype == trt.DataType.FLOAT:
+                return self.add_cast(output, trt.DataType.HALF)
+            return layer
+
+        return added
+
+
+def typed(network: Any) -> Any:
+    """The network itself where it keeps dtypes, else the wrapper that makes it."""
+    if network is None or capabilities.current().strongly_typed:
+        return network
+    return TypedNetwork(network)
+
+
+def set_output_dtype(tensor: Any, dtype: Any) -> None:
+    """Set the type of an output of the network: a layer's own setting is lost once its tensor is
+    marked as one.
+    """
+    if not capabilities.current().strongly_typed or tensor.dtype != dtype:
+        tensor.dtype = dtype
+
+
+def pin(network: Any) -> None:
+    """Where a module itself mixes half with float32, fix each float32 layer's type: what may be
+    half, the builder makes half.
+
+    A network that keeps dtypes needs none of it, and one without half is built without leave to use
+    it.
+    """
+    if capabilities.current().strongly_typed or not has_half(network):
+        return
+    for layer in map(network.get_layer, range(network.num_layers)):
+        if layer.num_outputs and layer_type(layer) not in SILENT and _is_float32(layer):
+            layer.precision = trt.DataType.FLOAT
+            layer.set_output_type(0, trt.DataType.FLOAT)
+
+
+def _is_float32(layer: Any) -> bool:
+    half = layer.precision_is_set and layer.precision == trt.DataType.HALF
+    return layer.get_output(0).dtype == trt.DataType.FLOAT and not half
+
+
+def _source(layer: Any, arguments: tuple[Any, ...]) -> Any:
+    """The type that the layer's output has in PyTorch; None where no rule gives it."""
+    kind = type(layer).__name__
+    if kind == "IConstantLayer":
+        return arguments[1].dtype
+    follows = FOLLOWS.get(kind)
+    return None if follows is None else layer.get_input(follows).dtype
+
+
+def _declare(layer: Any) -> None:
+    """Set half, whatever the layer reports now: a type that is not set is looked up again when the
+    network changes.
+    """
+    now, kind = layer.get_output(0).dtype, type(layer).__name__
+    if now not in (trt.DataType.FLOAT, trt.DataType.HALF) or (
+        now == trt.DataType.HALF and kind in CARRYING
+    ):
+        return  # a comparison, or known
+    if kind not in UNCOMPUTED:
+        layer.precision = trt.DataType.HALF
+    layer.set_output_type(0, trt.DataType.HALF)

@@ -1,0 +1,20 @@
+"""trt.Weights over a tensor's own memory."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from builder.engine import capabilities
+from builder.engine.flavour import trt
+from builder.engine.tensorrt8 import weights as tensorrt8
+
+
+def over(tensor: torch.Tensor, dtype: Any) -> tuple[Any, Any]:
+    """(trt.Weights, what must stay alive as long) of a contiguous CPU tensor; `dtype` is its
+    trt.DataType.
+    """
+    if not capabilities.current().strongly_typed:
+        return tensorrt8.over(tensor, dtype)
+    return trt.Weights(dtype, tensor.data_ptr(), tensor.numel()), tensor

@@ -1,0 +1,75 @@
+"""What the library can do is probed once, and follows from the library alone."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from builder.conversion.context import ConversionContext
+from builder.engine import capabilities, flavour
+from tests.conversion import old
+
+
+def enumeration(*names: str) -> Any:
+    members = {name: number for number, name in enumerate(names)}
+    return SimpleNamespace(__members__=members, **members)
+
+
+def library(version: str, flags: tuple[str, ...], dtypes: tuple[str, ...], **layers: Any) -> Any:
+    class Library:
+        __name__ = "tensorrt"
+        __version__ = version
+        NetworkDefinitionCreationFlag = enumeration(*flags)
+        DataType = enumeration(*dtypes)
+        UnaryOperation = enumeration("NEG")
+        ActivationType = enumeration("RELU")
+        INetworkDefinition = type("INetworkDefinition", (), dict(layers))
+
+    return Library()
+
+
+@pytest.fixture
+def loaded(monkeypatch: pytest.MonkeyPatch) -> Any:
+    def load(made: Any) -> capabilities.Capabilities:
+        monkeypatch.setattr(flavour, "_loaded", made)
+        return capabilities.current()
+
+    return load
+
+
+def test_a_weakly_typed_library_refuses_what_the_table_says(loaded: Any) -> None:
+    found = loaded(library("8.6.0", ("EXPLICIT_BATCH",), ("FLOAT", "INT32", "FP8"), add_topk=None))
+    assert (found.version, found.release) == ((8, 6, 0), "8.6.0")
+    assert not (found.strongly_typed or found.has_int64 or found.half_scales)
+    assert not found.has_fp8, "the dtype is there, and no network that quantizes to it"
+    assert not found.takes("TOPK", "INT32") and found.takes("TOPK", "FLOAT")
+    assert found.has_layer("add_topk") and not found.has_layer("add_cumulative")
+    assert found.has_operation("UNARY", "NEG") and not found.has_operation("UNARY", "ISNAN")
+
+
+def test_a_strongly_typed_library_takes_everything(loaded: Any) -> None:
+    found = loaded(library("10.9.0.34", ("STRONGLY_TYPED",), ("INT64", "FP8")))
+    assert found.version == (10, 9, 0, 34)
+    assert found.strongly_typed and found.has_int64 and found.has_fp8
+    assert found.takes("TOPK", "INT32") and found.refused == {}
+
+
+def test_they_are_probed_once_for_a_library(loaded: Any) -> None:
+    made = library("10.0.1", ("STRONGLY_TYPED",), ("FLOAT",))
+    assert loaded(made) is loaded(made)
+    with pytest.raises(AttributeError):
+        loaded(made).strongly_typed = False
+
+
+def test_conversion_has_them_and_follows_the_dialect(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert ConversionContext(None).capabilities is capabilities.current()
+    if capabilities.current().strongly_typed:
+        old.play(monkeypatch)
+        found = ConversionContext(None).capabilities
+        assert not (found.strongly_typed or found.has_int64)
+        assert not found.has_layer("add_cumulative")
+        assert not found.has_operation("UNARY", "ISNAN")
+        monkeypatch.undo()
+        old.forget()
