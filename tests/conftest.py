@@ -11,9 +11,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.sources import remember_source_lines
+
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 # a background job ignores it, and so would our children
 signal.signal(signal.SIGINT, signal.default_int_handler)
+remember_source_lines()
 # builds wait for each other over a lock in the cache
 if worker := os.environ.get("PYTEST_XDIST_WORKER"):
     os.environ["TRT_BUILD_CACHE"] = f"/tmp/trt-build-cache-{worker}"

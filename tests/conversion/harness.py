@@ -116,12 +116,11 @@ def check(
 
     `expected` replaces the graph's own execution by torch as the truth. Returns the conversion.
     """
-    conversion = _converted_or_skipped(source, inputs, params, dynamic, spans, trace)
+    module = module_of(source, inputs, trace)
+    conversion = _converted_or_skipped(module, inputs, params, dynamic, spans, trace)
+    truth = expected or _truth(source, module, trace, conversion)
     for case in (inputs, *more):
-        wanted = _flat(expected(*case)) if expected else list(conversion.lowered.run(*case))
-        if not isinstance(source, str | torch._C.Graph) and not expected:
-            # the module itself, not what lowering made of it
-            wanted = _flat(module_of(source, case, trace)(*case))
+        wanted = _flat(truth(*case))
         _compare(builder.reference.run(conversion, case), wanted, conversion, rtol, atol)
     assert capabilities.current().strongly_typed or not old.refused(conversion.network)
     if compile and os.environ.get("TRT_BUILD_TEST_COMPILE", "1") != "0":
@@ -130,6 +129,19 @@ def check(
         if flavour.name() == "tensorrt":
             _check_engine(plan, conversion, (inputs, *more), rtol, atol)
     return conversion
+
+
+def _truth(
+    source: Any, module: Any, trace: bool, conversion: builder.Conversion
+) -> Callable[..., Any]:
+    """What gives the expected outputs: the module itself, not its lowered graph. A trace holds for
+    the sizes of its sample only, so the traced function or module is called instead.
+    """
+    if isinstance(source, str | torch._C.Graph):
+        return conversion.lowered.run
+    if isinstance(source, torch.nn.Module) and not trace:
+        return module  # type: ignore[no-any-return]
+    return source
 
 
 def _converted_or_skipped(*arguments: Any) -> builder.Conversion:
