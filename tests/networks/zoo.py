@@ -24,14 +24,16 @@ LIMIT = 1e-4
 """
 HEAD = """# Networks
 
-Written by `python -m tests.networks.zoo`. Every network is converted whole, without fallback, at float32 with random
-weights, from TorchScript that was scripted or traced; its named axes are dynamic. The network's reference (TensorRT's
-documented semantics, evaluated on the CPU) is compared with torch at three shapes, and the plan is compiled.
-Batch norms have the statistics of a batch, as after training.
+Written by `python -m tests.networks.zoo`. Every network is converted whole, without fallback, in float32 with random
+weights, from scripted or traced TorchScript. The named axes are dynamic. Batch norms have the statistics of a batch,
+as after training.
 
-The error is the greatest difference over the greatest magnitude of that output, over all shapes; up to {limit:g}
-passes. `float32 itself` stands where random weights amplify rounding: torch in float32 is
-then as far from torch in float64 as the figure says, and our error is within four times that.
+The network is evaluated on the CPU with TensorRT's documented semantics and compared with torch at three shapes. Then the
+plan is compiled. The error is the largest difference, relative to the largest magnitude of that output, over all shapes. Up
+to {limit:g} passes.
+
+In rows with `float32 itself`, random weights amplify rounding. torch in float32 then differs from torch in float64 by the
+figure shown, and our error is within four times that.
 
 | network | from | dynamic axes | layers | convert (s) | compile (s) | error | result |
 | --- | --- | --- | ---: | ---: | ---: | ---: | --- |
