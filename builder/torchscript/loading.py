@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from builder.errors import ModelFileError
-from builder.torchscript import trial
+from builder.torchscript import operators, trial
 from builder.torchscript.archive import inspect
 from builder.torchscript.libraries import load_libraries
 from builder.torchscript.method import as_module, methods
@@ -29,17 +29,21 @@ def load(
     """The file's module, or the submodule (`encoder.0`) or method (`forward_features`) of it that
     `module` names.
 
-    The archive is inspected, then loaded in a child process with limits of memory and time (once
+    The archive is inspected, its source is checked for operators with side effects outside tensors,
+    then it is loaded in a child process with limits of memory and time (once
     for each SHA-256; not at all with `check_in_child=False`), then here. A method comes back as a
     module whose forward it is. `libraries` bring the custom operators that the file uses (see
     load_libraries). Raises ModelFileError where the file is not TorchScript or cannot be loaded, or
     has no such part.
     """
     facts = inspect(path)
+    custom = bool(libraries)
+    operators.check_source(facts.path, custom=custom)
     if check_in_child:
         trial.check(facts, libraries)
     load_libraries(libraries)
     loaded = _load(facts.path)
+    operators.check_graphs(loaded, facts.path, custom=custom)
     loaded.eval()
     part = _part(loaded, module.split("."), facts.path) if module else loaded
     if not part._c._has_method("forward"):

@@ -7,6 +7,8 @@ from typing import Any
 
 import torch
 
+from . import operator_safety
+
 
 class TorchAnswerer:
     """A graph in TorchScript, on the CPU unless told otherwise."""
@@ -16,6 +18,8 @@ class TorchAnswerer:
 
     def __init__(self, path: Path, why: str, device: str = "cpu", tf32: bool = False) -> None:
         self.why, self.device, self.stream = why, device, None
+        # custom libraries are loaded before; torch refuses any other unknown namespace
+        operator_safety.check(path, custom=True)
         self.module = torch.jit.load(str(path), map_location=device).eval()
         if device != "cpu":
             _move(self.module.graph, device)

@@ -1,0 +1,265 @@
+"""Which operators a TorchScript file may name: those without side effects outside tensors.
+
+The check reads the source in the archive and loads nothing, for loading runs code of the file.
+trt-build uses it before it loads a model, the runtime before it loads a published graph. This
+module imports the standard library only.
+"""
+
+from __future__ import annotations
+
+import ast
+import keyword
+import re
+import zipfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+NAMESPACES = frozenset(
+    {"aten", "prim", "prims", "quantized", "_quantized", "quantization", "sparse", "rngprims"}
+    | {"mkldnn", "mkldnn_prepacked", "mkl", "onednn"}
+)
+"""Namespaces of torch whose operators compute with tensors, numbers and text."""
+
+REFUSED_NAMESPACES = frozenset(
+    {"c10d", "_c10d_functional", "_c10d_functional_autograd", "_dtensor", "symm_mem", "rpc"}
+    | {"inductor", "inductor_prims", "static_runtime", "_native", "_test", "onnx", "export"}
+    | {"profiler", "debugprims", "debug_mode_ops", "_nnapi", "backendutils", "profiling"}
+    | {"dist_rpc", "dist_c10d", "aoti", "cuda"}
+)
+"""Namespaces of torch with files, network, raw memory or settings of the process; no custom library
+makes them safe.
+"""
+
+CLASS_NAMESPACES = frozenset({"quantized", "rnn", "sparse", "mkldnn", "xnnpack"})
+"""Namespaces of torch's own classes (`torch.classes`) that hold packed weights."""
+
+REFUSED = {
+    "from_file": "it maps a file into memory and can overwrite it",
+    "save": "it writes a file",
+    "rpc_async": "it calls other machines",
+    "rpc_remote": "it calls other machines",
+    "rpc_sync": "it calls other machines",
+    "PythonOp": "it calls Python",
+    "IgnoredPythonOp": "it calls Python",
+}
+"""Operators of NAMESPACES that do more than compute, and why; every other one names no file, host
+or process (a test checks this over all schemas of torch).
+"""
+
+_NAMES = "|".join(REFUSED)
+_NAMED = re.compile(rf"\.\s*(?:{_NAMES})\b")
+_OPS = re.compile(r"(?<![\w.])ops\s*\.")
+# torch takes Python's keywords as names of fields, which Python's parser does not
+_KEYWORDS = "|".join(keyword.kwlist)
+_FIELD_USE = re.compile(rf"\.({_KEYWORDS})\b")
+_FIELD = re.compile(rf"^(\s+)({_KEYWORDS})( : \S)", re.MULTILINE)
+
+
+class UnsafeArchive(Exception):
+    """The file names an operator that it may not; the message has its name, line and reason."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One operator that is refused: its name, the line (from 1) of the archive's member, why."""
+
+    operator: str
+    member: str
+    line: int
+    source: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.member}:{self.line}: {self.operator}: {self.reason} ({self.source})"
+
+
+def reason(namespace: str, name: str, custom: bool = False) -> str | None:
+    """Why the operator `namespace::name` is refused, or None.
+
+    `custom` allows namespaces that torch does not have: those of custom libraries.
+    """
+    if namespace in REFUSED_NAMESPACES:
+        return "its namespace has side effects outside tensors"
+    if namespace in NAMESPACES:
+        return REFUSED.get(name)
+    return None if custom else "its namespace is unknown, and no library that brings it is given"
+
+
+def check(path: Path | str, custom: bool = False) -> None:
+    """Raise UnsafeArchive where the archive names an operator that is refused.
+
+    Also raises zipfile.BadZipFile and OSError where it cannot be read.
+    """
+    found = findings(path, custom)
+    if found:
+        raise UnsafeArchive(f"{Path(path).name} is refused: " + "; ".join(map(str, found[:5])))
+
+
+def findings(path: Path | str, custom: bool = False) -> list[Finding]:
+    """Every refused operator that the archive's source names, and source that cannot be read."""
+    found: list[Finding] = []
+    with zipfile.ZipFile(path) as archive:
+        members = [info.filename for info in archive.infolist()]
+        # torch finds members without regard to case, and of two takes one that we may not read
+        folded = {name.casefold() for name in members}
+        if len(folded) != len(members):
+            found.append(Finding("archive", str(path), 0, "", "two members have one name"))
+        for name in members:
+            if _is_code(name):
+                found += source_findings(name, archive.read(name), custom)
+    return found
+
+
+def _is_code(member: str) -> bool:
+    parts = member.casefold().split("/")
+    return parts[-1].endswith(".py") and parts[1:2] != ["extra"]
+
+
+def source_findings(member: str, code: bytes, custom: bool = False) -> list[Finding]:
+    """The findings of one member of source code."""
+    text = code.decode("utf-8", "backslashreplace")
+    readable = _FIELD.sub(r"\1\2_\3", _FIELD_USE.sub(r".\1_", text))
+    try:
+        tree = ast.parse(readable)
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        line = getattr(error, "lineno", None) or 0
+        why = f"it is not code that torch.jit.save writes: {error}"
+        return [Finding("source", member, line, "", why)]
+    reader = _Reader(member, readable.splitlines(), custom)
+    try:
+        reader.visit(tree)
+    except RecursionError:
+        return [Finding("source", member, 0, "", "it is nested too deeply to be read")]
+    if not reader.found and reader.names != _mentions(text):
+        # where Python sees a comment or a string, torch's own parser may see code
+        why = "it mentions a refused operator where Python's parser sees no code"
+        return [Finding("source", member, 0, "", why)]
+    return reader.found
+
+
+def _mentions(text: str) -> tuple[int, int]:
+    return len(_NAMED.findall(text)), len(_OPS.findall(text))
+
+
+class _Reader(ast.NodeVisitor):
+    """Finds refused operators in every form that TorchScript has for naming one."""
+
+    def __init__(self, member: str, lines: list[str], custom: bool) -> None:
+        self.member, self.lines, self.custom = member, lines, custom
+        self.found: list[Finding] = []
+        self.named = self.ops = 0
+        self.owners: list[set[str]] = []
+        self.self_is_own = False
+
+    @property
+    def names(self) -> tuple[int, int]:
+        return self.named, self.ops
+
+    def visit_ClassDef(self, node: ast.ClassDef) -> None:
+        """Remember the fields and methods that the class declares."""
+        fields = {
+            one.target.id
+            for one in node.body
+            if isinstance(one, ast.AnnAssign) and isinstance(one.target, ast.Name)
+        }
+        methods = {one.name for one in node.body if isinstance(one, ast.FunctionDef)}
+        self.owners.append(fields | methods)
+        self.generic_visit(node)
+        self.owners.pop()
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
+        """In a method `self` is the module, unless the method assigns another value to it."""
+        before = self.self_is_own
+        first = node.args.args[0] if node.args.args else None
+        stored = (
+            one.id == "self" and not isinstance(one.ctx, ast.Load)
+            for one in ast.walk(node)
+            if isinstance(one, ast.Name)
+        )
+        self.self_is_own = (
+            bool(self.owners)
+            and first is not None
+            and first.arg == "self"
+            and ast.unparse(first.annotation or ast.Constant("")).startswith("__torch__.")
+            and not any(stored)
+        )
+        self.generic_visit(node)
+        self.self_is_own = before
+
+    def visit_Attribute(self, node: ast.Attribute) -> None:
+        """`ops.NAMESPACE.NAME`, `torch.NAME`, `value.NAME`, and classes of `torch.classes`."""
+        owner = ast.unparse(node.value) if isinstance(node.value, (ast.Name, ast.Attribute)) else ""
+        if node.attr in REFUSED:
+            self.named += 1
+            own = owner == "self" and self.self_is_own and node.attr in self.owners[-1]
+            if not own:
+                self._add(node, self._operator(owner, node.attr), REFUSED[node.attr])
+        if owner == "ops":
+            self.ops += 1
+            self._namespace(node, node.attr)
+        elif owner.endswith("torch.classes"):
+            self._class_namespace(node, node.attr)
+        if owner != "ops":
+            self.generic_visit(node)
+
+    def visit_Name(self, node: ast.Name) -> None:
+        """`ops` alone: a value that would hide the namespace."""
+        if node.id == "ops" and isinstance(node.ctx, ast.Load):
+            self._add(node, "ops", "it is used as a value")
+
+    def visit_Call(self, node: ast.Call) -> None:
+        """`getattr(value, "NAME")` is `value.NAME`."""
+        if isinstance(node.func, ast.Name) and node.func.id == "getattr":
+            self._getattr(node)
+        self.generic_visit(node)
+
+    def _getattr(self, node: ast.Call) -> None:
+        name = node.args[1] if len(node.args) == 2 else None
+        text = "" if name is None else ast.get_source_segment("\n".join(self.lines), name) or "\\"
+        if not isinstance(name, ast.Constant) or not isinstance(name.value, str) or "\\" in text:
+            self._add(node, "getattr", "its attribute is not written out")
+        elif name.value in REFUSED:
+            self._add(node, f"aten::{name.value}", REFUSED[name.value])
+
+    def _namespace(self, node: ast.Attribute, namespace: str) -> None:
+        why = reason(namespace, "", self.custom)
+        if why:
+            segment = self._source(node)
+            match = re.search(rf"ops\.{re.escape(namespace)}\.(\w+)", segment)
+            name = match.group(1) if match else "?"
+            self._add(node, f"{namespace}::{name}", why)
+
+    def _class_namespace(self, node: ast.Attribute, namespace: str) -> None:
+        if namespace not in CLASS_NAMESPACES and (
+            namespace in REFUSED_NAMESPACES | NAMESPACES or not self.custom
+        ):
+            self._add(node, f"torch.classes.{namespace}", "it does not only hold weights")
+
+    @staticmethod
+    def _operator(owner: str, name: str) -> str:
+        parts = owner.split(".")
+        return f"{parts[1]}::{name}" if parts[0] == "ops" and len(parts) == 2 else f"aten::{name}"
+
+    def _source(self, node: ast.expr) -> str:
+        number = node.lineno
+        return self.lines[number - 1].strip() if number <= len(self.lines) else ""
+
+    def _add(self, node: ast.expr, operator: str, why: str) -> None:
+        source = self._source(node)[:160]
+        self.found.append(Finding(operator, self.member, node.lineno, source, why))
+
+
+def graph_findings(graph: object, custom: bool = False) -> Iterator[str]:
+    """The refused operators of a loaded torch graph, `namespace::name: reason`, inner blocks
+    included.
+    """
+    for node in graph.nodes():
+        namespace, _, name = node.kind().partition("::")
+        why = (
+            None if namespace == "prim" and name not in REFUSED else reason(namespace, name, custom)
+        )
+        if why:
+            yield f"{node.kind()}: {why}"
+        for block in node.blocks():
+            yield from graph_findings(block, custom)

@@ -1,0 +1,71 @@
+"""Refuses files that name operators with side effects outside tensors, before and after loading."""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from builder.errors import ModelFileError
+from builder.templates.runtime.trt_build_runtime import operator_safety
+
+if TYPE_CHECKING:
+    import torch
+
+_MOST_LISTED = 8
+_FIX = "remove the call from the model; for a custom operator, name its file under `libraries`"
+
+
+def check_source(path: Path, *, custom: bool = False) -> None:
+    """Check every operator that the archive's source names; nothing is loaded.
+
+    `custom` allows the namespaces that torch does not have. Raises ModelFileError with each
+    operator's name and line.
+    """
+    try:
+        found = operator_safety.findings(path, custom)
+    except (zipfile.BadZipFile, NotImplementedError, RuntimeError, OSError) as error:
+        raise ModelFileError(f"{path.name} cannot be read: {error}", where=str(path)) from error
+    _refuse(path, list(map(str, found)))
+
+
+def check_graphs(module: torch.jit.ScriptModule, path: Path, *, custom: bool = False) -> None:
+    """Check the graphs of every method of a loaded module and its submodules, `__setstate__` among
+    them.
+
+    Raises ModelFileError with each operator's name.
+    """
+    found = [
+        f"{method}: {finding}"
+        for method, graph in _graphs(module)
+        for finding in operator_safety.graph_findings(graph, custom)
+    ]
+    _refuse(path, list(dict.fromkeys(found)))
+
+
+def _graphs(module: torch.jit.ScriptModule) -> Iterator[tuple[str, object]]:
+    """Each method's name and its graph; modules of one type share their methods.
+
+    What the file's own module calls, and a `__setstate__`, is inlined. Inlining every method of
+    every submodule would take quadratic time.
+    """
+    seen: set[str] = set()
+    for child in module.modules():
+        core: Any = child._c
+        kind = core._type().qualified_name()
+        if kind in seen:
+            continue
+        seen.add(kind)
+        for name in core._method_names():
+            method = core._get_method(name)
+            inlined = child is module or name == "__setstate__"
+            yield f"{kind}.{name}", method.inlined_graph if inlined else method.graph
+
+
+def _refuse(path: Path, found: list[str]) -> None:
+    if found:
+        listed = found[:_MOST_LISTED] + (["..."] if len(found) > _MOST_LISTED else [])
+        lines = "\n".join(f"  {finding}" for finding in listed)
+        message = f"{path.name} names operators that have side effects outside tensors:\n{lines}"
+        raise ModelFileError(message, where=str(path), fix=_FIX)

@@ -1,0 +1,235 @@
+"""A file names only operators without side effects outside tensors; others are refused before they
+run.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+import torch
+
+from builder.errors import ModelFileError
+from builder.templates.runtime.trt_build_runtime import by_torch, operator_safety
+from builder.torchscript import load, operators
+
+VICTIM = "content that must stay"
+
+
+class MapsWhenLoaded(torch.nn.Module):
+    """Overwrites a file in `__setstate__`, which torch runs while it loads."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__()
+        self.path = path
+        self.seen = torch.zeros(1, dtype=torch.uint8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x
+
+    @torch.jit.export
+    def __getstate__(self) -> tuple[str, bool]:
+        return self.path, self.training
+
+    @torch.jit.export
+    def __setstate__(self, state: tuple[str, bool]) -> None:
+        self.path, self.training = state
+        self.seen = torch.from_file(self.path, True, 4, dtype=torch.uint8)
+        self.seen.fill_(65)
+
+
+class MapsWhenRun(torch.nn.Module):
+    """Its operator has constant inputs only, so constant folding evaluates it."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__()
+        self.path = path
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + torch.from_file(self.path, True, 4, dtype=torch.uint8).fill_(66)
+
+
+class Saves(MapsWhenRun):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        torch.save(x, self.path)
+        return x
+
+
+def hostile(kind: type[torch.nn.Module], path: str, file: Path) -> Path:
+    torch.jit.script(kind(path)).save(str(file))
+    return file
+
+
+@pytest.fixture
+def victim(tmp_path: Path) -> Path:
+    path = tmp_path / "victim.py"
+    path.write_text(VICTIM)
+    return path
+
+
+@pytest.mark.parametrize("kind", [MapsWhenLoaded, MapsWhenRun, Saves])
+def test_an_operator_that_writes_files_is_refused_before_it_runs(
+    kind: type[torch.nn.Module], victim: Path, tmp_path: Path
+) -> None:
+    file = hostile(kind, str(victim), tmp_path / "model.pt")
+    victim.write_text(VICTIM)
+    with pytest.raises(ModelFileError, match=r"aten::(from_file|save)") as caught:
+        load(file)(torch.ones(4))
+    assert victim.read_text() == VICTIM
+    assert "code/__torch__" in str(caught.value)
+
+
+def edited(file: Path, *changes: tuple[str, str], members: dict[str, bytes] | None = None) -> Path:
+    """The archive with its source changed."""
+    with zipfile.ZipFile(file) as archive:
+        content = {name: archive.read(name) for name in archive.namelist()}
+    with zipfile.ZipFile(file, "w") as archive:
+        for name, data in content.items():
+            for old, new in changes if name.endswith(".py") else ():
+                assert old.encode() in data
+                data = data.replace(old.encode(), new.encode())
+            archive.writestr(name, data)
+        for name, data in (members or {}).items():
+            archive.writestr(name, data)
+    return file
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        "ops.aten.from_file(",
+        'getattr(torch, "from_file")(',
+        "getattr(ops.aten, 'from\\x5ffile')(",
+        "torch.\n      from_file(",
+        "(torch . from_file)(",
+        "torch.autograd.from_file(",
+    ],
+)
+def test_every_form_of_the_name_is_found(form: str, victim: Path, tmp_path: Path) -> None:
+    file = hostile(MapsWhenRun, str(victim), tmp_path / "model.pt")
+    victim.write_text(VICTIM)
+    edited(file, ("torch.from_file(", form))
+    with pytest.raises(ModelFileError, match=r"is refused|side effects"):
+        load(file)(torch.ones(4))
+    assert victim.read_text() == VICTIM
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        ("ops.c10d.barrier_(x)", "c10d::barrier_"),
+        ("ops.inductor.resize_storage_bytes_(x, 0)", "inductor::resize_storage_bytes_"),
+        ("ops.mine.act(x)", "no library that brings it"),
+        ("ops.prim.rpc_sync(x)", "prim::rpc_sync"),
+        ("o = ops", "used as a value"),
+        ("f = torch.save", "aten::save"),
+        ("__torch__.torch.classes.c10d.ProcessGroup(x)", "torch.classes.c10d"),
+        ("# torch.save(x)", "sees no code"),
+        ("x = 'a' b", "not code that torch.jit.save writes"),
+        ("self = x\n    self.save()", "aten::save"),
+        ("other.save(x)", "aten::save"),
+    ],
+)
+def test_source_that_is_refused(code: str, words: str) -> None:
+    found = operator_safety.source_findings("code/a.py", method(code), custom=False)
+    assert any(words in str(finding) for finding in found), found
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "torch.add(x, 1)",
+        "ops.quantized.add(x, x, 1., 0)",
+        "ops.prim.NumToTensor(1)",
+        "self.save",
+        "self.save(x)",
+        'getattr(self, "0").forward(x)',
+        "self.global",
+        "__torch__.torch.classes.quantized.LinearPackedParamsBase",
+        "self.from_file_name",
+    ],
+)
+def test_source_that_is_not_refused(code: str) -> None:
+    assert operator_safety.source_findings("code/a.py", method(code), custom=False) == []
+
+
+def method(code: str) -> bytes:
+    return (
+        "class Net(Module):\n  training : bool\n  global : __torch__.Head\n"
+        "  def save(self: __torch__.Net, x: Tensor) -> Tensor:\n    return x\n"
+        f"  def forward(self: __torch__.Net, x: Tensor) -> Tensor:\n    {code}\n    return x\n"
+    ).encode()
+
+
+def test_a_custom_namespace_needs_a_library_and_torchs_unsafe_ones_stay_refused() -> None:
+    custom = method("ops.mine.act(x)")
+    assert operator_safety.source_findings("code/a.py", custom, custom=True) == []
+    unsafe = method("ops.c10d.barrier_(x)")
+    assert operator_safety.source_findings("code/a.py", unsafe, custom=True) != []
+
+
+def test_two_members_of_one_name_are_refused(file: Path) -> None:
+    member = next(name for name in zipfile.ZipFile(file).namelist() if name.endswith(".py"))
+    edited(file, members={member.upper(): b"x"})
+    with pytest.raises(ModelFileError, match="two members have one name"):
+        operators.check_source(file)
+
+
+def test_no_other_operator_of_torch_takes_the_name_of_a_file_or_host() -> None:
+    """An operator names a file, host or command by text; what these take as text is a mode, a
+    message, a key or the text that they work on.
+    """
+    texts = {
+        f"{schema.name}({argument.name})"
+        for schema in torch._C._jit_get_all_schemas()
+        for argument in schema.arguments
+        if "str" in str(argument.type)
+        and operator_safety.reason(*schema.name.split("::", 1)) is None
+    }
+    unknown = {text for text in texts if text.split("(")[1][:-1] not in HARMLESS_TEXTS}
+    assert unknown == set()
+
+
+HARMLESS_TEXTS = frozenset(
+    "UPLO a activation algorithm api_name approximate assert_msg attr b binary_attr"
+    " binary_post_op chars cls dict device_type driver el equation fillchar idx ind indexing"
+    " inputs input interpolation item key l message mode msg new norm old ord p pad_mode padding"
+    " padding_side post_op_algorithm post_op_name reduce rounding_mode s self separator side"
+    " string substr t to_add type unary_algorithm unary_attr unary_post_op"
+    " unary_post_op_algorithm values".split()
+)
+
+
+def test_after_loading_the_graphs_are_checked_too(tmp_path: Path) -> None:
+    file = hostile(MapsWhenLoaded, str(tmp_path / "new"), tmp_path / "model.pt")
+    module = torch.jit.load(str(file))
+    with pytest.raises(ModelFileError, match=r"__setstate__: aten::from_file"):
+        operators.check_graphs(module, file)
+    inner = torch.nn.Sequential(MapsWhenRun(str(tmp_path / "new")))
+    with pytest.raises(ModelFileError, match=r"aten::from_file"):
+        operators.check_graphs(torch.jit.script(inner), file)
+
+
+def test_the_check_of_the_runtime_needs_the_standard_library_only() -> None:
+    path = Path(operator_safety.__file__)
+    code = (
+        f"import sys; sys.path.insert(0, {str(path.parent)!r}); import operator_safety;"
+        " print([n for n in sys.modules if n.split('.')[0] in ('torch', 'numpy', 'builder')])"
+    )
+    command = [sys.executable, "-I", "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+
+
+@pytest.mark.parametrize("kind", [MapsWhenLoaded, MapsWhenRun])
+def test_the_runtime_refuses_a_published_graph_before_it_loads_it(
+    kind: type[torch.nn.Module], victim: Path, tmp_path: Path
+) -> None:
+    file = hostile(kind, str(victim), tmp_path / "lowered.pt")
+    victim.write_text(VICTIM)
+    with pytest.raises(operator_safety.UnsafeArchive, match="aten::from_file"):
+        by_torch.TorchAnswerer(file, "no GPU").run([torch.ones(4)])
+    assert victim.read_text() == VICTIM
