@@ -8,6 +8,17 @@ from __future__ import annotations
 from builder.processes.fork_server import close
 from builder.processes.limits import Limits
 from builder.processes.pool import Crashed, Task, run
+from builder.processes.sandbox import Sandbox, missing
 from builder.processes.worker import CANCEL, GRACE_SECONDS
 
-__all__ = ["CANCEL", "GRACE_SECONDS", "Crashed", "Limits", "Task", "close", "run"]
+__all__ = [
+    "CANCEL",
+    "GRACE_SECONDS",
+    "Crashed",
+    "Limits",
+    "Sandbox",
+    "Task",
+    "close",
+    "missing",
+    "run",
+]

@@ -15,6 +15,7 @@ from typing import Any
 from builder.errors import EngineError
 from builder.processes.fork_server import connect
 from builder.processes.limits import UNLIMITED, Limits
+from builder.processes.sandbox import Sandbox
 from builder.processes.worker import GRACE_SECONDS
 
 Report = Callable[..., None]
@@ -32,7 +33,8 @@ class Task:
     function that reports words back to `report`.
 
     `reproduce` is the command that does the same; the message of a crash names it, with the
-    worker's environment.
+    worker's environment. `sandbox` confines the worker before the task is loaded; None leaves it
+    free.
     """
 
     target: str
@@ -40,6 +42,7 @@ class Task:
     report: Report = _ignore
     reproduce: str = ""
     limits: Limits = UNLIMITED
+    sandbox: Sandbox | None = None
 
 
 class Crashed(EngineError):
@@ -134,7 +137,14 @@ class _Pool:
             # a worker that is gone already is reported when its connection is read
             with contextlib.suppress(BrokenPipeError):
                 connection.send(
-                    (task.target, task.arguments, dict(environment), os.getcwd(), task.limits)
+                    (
+                        task.target,
+                        task.arguments,
+                        dict(environment),
+                        os.getcwd(),
+                        task.limits,
+                        task.sandbox,
+                    )
                 )
 
     def _read(self, connection: Connection) -> _Running | None:

@@ -1,7 +1,8 @@
 """The worker's side: fork a process for one task, run the task there, and report how it ended.
 
 Over a worker's connection, pickled:
-  to the worker    (target "module:function", arguments, environment, folder, limits), then perhaps
+  to the worker    (target "module:function", arguments, environment, folder, limits, sandbox),
+                   then perhaps
                    anything, which means: stop
   from the worker  ("pid", pid), ("report", words) any number of times,
                    ("result", value) or ("raised", exception)
@@ -15,19 +16,24 @@ import ctypes
 import faulthandler
 import importlib
 import os
+import shutil
 import signal
 import sys
 import tempfile
 import threading
 import time
+import uuid
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from multiprocessing.connection import Connection
 from multiprocessing.pool import ExceptionWithTraceback  # type: ignore[attr-defined]
+from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 if TYPE_CHECKING:
     from builder.processes.limits import Limits
+    from builder.processes.sandbox import Sandbox
 
 GRACE_SECONDS = 5.0
 
@@ -65,21 +71,23 @@ def fork_nested(connection: Connection, callers_end: Connection) -> None:
 def supervise(connection: Connection) -> NoReturn:
     """Fork the worker, wait for its end, and report it: a process that crashed cannot do so."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    private = Path(tempfile.gettempdir()) / f"trt-build-{uuid.uuid4().hex}"
     with tempfile.TemporaryFile() as trace:
         pid = os.fork()
         if pid == 0:
             faulthandler.enable(trace)
-            _work(connection)
+            _work(connection, private)
         _, status = os.waitpid(pid, 0)
         trace.seek(0)
         printed = trace.read().decode(errors="replace")
+    shutil.rmtree(private, ignore_errors=True)
     with contextlib.suppress(OSError):
         connection.send(("ended", os.waitstatus_to_exitcode(status), printed))
     os._exit(0)
 
 
-def _work(connection: Connection) -> NoReturn:
-    """Run one task and send the answer."""
+def _work(connection: Connection, private: Path) -> NoReturn:
+    """Run one task and send the answer; a confined one has the temporary folder `private`."""
     global _own_connection
     _own_connection = connection
     _end_with_parent()
@@ -88,9 +96,11 @@ def _work(connection: Connection) -> NoReturn:
     # suppressed: nobody waits for the answer any more
     with contextlib.suppress(KeyboardInterrupt, EOFError, OSError):
         connection.send(("pid", os.getpid()))
-        target, arguments, environment, folder, limits = connection.recv()
+        target, arguments, environment, folder, limits, sandbox = connection.recv()
         signal.signal(signal.SIGTERM, _stop)
         try:
+            if sandbox is not None:  # before any thread is there, which would stay free
+                _confine(sandbox, private)
             threading.Thread(target=_listen, args=(connection,), daemon=True).start()
             os.chdir(folder)  # the fork server may have been started in another folder
             answer = ("result", _run(target, arguments, environment, limits, connection))
@@ -101,6 +111,12 @@ def _work(connection: Connection) -> NoReturn:
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(0)  # without the interpreter's shutdown, which would run libraries' destructors
+
+
+def _confine(sandbox: Sandbox, private: Path) -> None:
+    private.mkdir(0o700)
+    os.environ["TMPDIR"] = tempfile.tempdir = str(private)
+    replace(sandbox, writable=(*sandbox.writable, private)).apply()
 
 
 def _run(

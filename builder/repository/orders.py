@@ -4,6 +4,7 @@ the others.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,6 +14,7 @@ from typing import Any
 
 from builder import processes, store
 from builder.engine import BuildOptions, flavour, gpu
+from builder.engine.caches import cache_folder
 from builder.manifest.spec import ModelSpec, TensorSpec
 from builder.repository import targets
 from builder.repository.result import SHOWN, ModelResult, Progress
@@ -145,11 +147,34 @@ def perform(
     jobs = jobs or default_jobs()
     threads = max(1, (os.cpu_count() or 1) // jobs) if jobs > 1 else 0
     tasks = [
-        processes.Task(PERFORM, (replace(order, threads=threads),), progress, order.reproduce)
+        processes.Task(
+            PERFORM,
+            (replace(order, threads=threads),),
+            progress,
+            order.reproduce,
+            sandbox=sandbox(order),
+        )
         for order in orders
     ]
     answers = processes.run(tasks, jobs, environments(), modules=MODULES)
     return [_result(order, answer) for order, answer in zip(orders, answers, strict=True)]
+
+
+def sandbox(order: Order) -> processes.Sandbox:
+    """What the order's worker may write: the repository with the staging folders beside it, the
+    store, the caches, and `graphs`. Only a store on another machine needs the network.
+    """
+    folders = [order.out.resolve().parent, cache_folder()]
+    folders += [order.graphs] if order.graphs else []
+    remote = order.store is not None and "://" in order.store
+    if order.store and not remote:
+        folders.append(Path(order.store))
+    if order.options.timing_cache:
+        folders.append(order.options.timing_cache.parent)
+    for folder in folders:
+        with contextlib.suppress(OSError):  # the worker reports what it cannot write
+            folder.mkdir(parents=True, exist_ok=True)
+    return processes.Sandbox(tuple(folder.resolve() for folder in folders), network=remote)
 
 
 def default_jobs() -> int:

@@ -106,7 +106,13 @@ def perform_all(
 
         return [perform(order, progress) for order in asked]
     tasks = [
-        processes.Task(PERFORM, (order,), progress, f"{order.reproduce} --search-precision")
+        processes.Task(
+            PERFORM,
+            (order,),
+            progress,
+            f"{order.reproduce} --search-precision",
+            sandbox=_sandbox(order),
+        )
         for order in asked
     ]
     answers = processes.run(
@@ -120,6 +126,12 @@ def perform_all(
         a if isinstance(a, Search) else Search(o.spec.name, o.spec.manifest, error=a)
         for o, a in pairs
     ]
+
+
+def _sandbox(order: Order) -> processes.Sandbox:
+    """A search also writes the manifest, by a new file beside it."""
+    chosen = orders.sandbox(order)
+    return replace(chosen, writable=(*chosen.writable, _manifest(order.spec).resolve().parent))
 
 
 def _manifest(spec: ModelSpec) -> Path:

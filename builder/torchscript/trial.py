@@ -37,6 +37,7 @@ def check(facts: ArchiveFacts, libraries: Sequence[Path] = ()) -> None:
     process.
 
     The child may use the weights' size twice and 2 GiB, and 60 s and 10 s for each GiB.
+    It can write no file and open no connection.
     Raises ModelFileError where it cannot be loaded within that; EnvironmentProblem where no child
     can be started.
     """
@@ -49,7 +50,7 @@ def check(facts: ArchiveFacts, libraries: Sequence[Path] = ()) -> None:
         file_bytes=0,
     )
     arguments = (str(facts.path.resolve()), [str(path.resolve()) for path in libraries])
-    task = processes.Task(LOAD, arguments, limits=limits)
+    task = processes.Task(LOAD, arguments, limits=limits, sandbox=processes.Sandbox())
     (answer,) = processes.run([task], modules=MODULES, grace=0)
     if answer:
         raise ModelFileError(

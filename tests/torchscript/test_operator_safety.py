@@ -12,9 +12,10 @@ from pathlib import Path
 import pytest
 import torch
 
+from builder import processes
 from builder.errors import ModelFileError
 from builder.templates.runtime.trt_build_runtime import by_torch, operator_safety
-from builder.torchscript import load, operators
+from builder.torchscript import inspect, load, operators, trial
 
 VICTIM = "content that must stay"
 
@@ -232,4 +233,15 @@ def test_the_runtime_refuses_a_published_graph_before_it_loads_it(
     victim.write_text(VICTIM)
     with pytest.raises(operator_safety.UnsafeArchive, match="aten::from_file"):
         by_torch.TorchAnswerer(file, "no GPU").run([torch.ones(4)])
+    assert victim.read_text() == VICTIM
+
+
+@pytest.mark.skipif(bool(processes.missing()), reason="this machine cannot confine a process")
+def test_the_trial_load_cannot_write_even_where_the_check_of_operators_misses_one(
+    victim: Path, tmp_path: Path
+) -> None:
+    file = hostile(MapsWhenLoaded, str(victim), tmp_path / "model.pt")
+    victim.write_text(VICTIM)
+    with pytest.raises(ModelFileError, match="cannot be loaded"):
+        trial.check(inspect(file))
     assert victim.read_text() == VICTIM

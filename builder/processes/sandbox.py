@@ -1,0 +1,187 @@
+"""Confines a worker: files can be written in named folders only, and there is no network.
+
+Landlock (Linux 5.13) restricts the file system and TCP, seccomp the system calls that Landlock does
+not cover. Both need no privileges, hold for all children, and cannot be undone. They are called
+through ctypes: the Landlock libraries on PyPI are alpha or beta releases of a few months, and those
+for seccomp need libseccomp, which pip cannot install.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import glob
+import os
+import platform
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+_CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446
+_RULE_PATH_BENEATH = 1
+_GET_VERSION = 1
+_PR_SET_NO_NEW_PRIVS, _PR_SET_SECCOMP, _SECCOMP_MODE_FILTER = 38, 22, 2
+
+_WRITE_FILE, _TRUNCATE, _IOCTL = 1 << 1, 1 << 14, 1 << 15
+# remove and make entries of every kind; reading and running are not restricted
+_CHANGE_FOLDER = sum(1 << bit for bit in range(4, 13))
+_REFER = 1 << 13
+_BIND_TCP, _CONNECT_TCP = 1 << 0, 1 << 1
+_ABSTRACT_SOCKETS, _SIGNALS = 1 << 0, 1 << 1
+
+DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/tty", "/dev/nvidia*", "/dev/dri/*")
+
+_SECCOMP_ARCHITECTURES = {"x86_64": (0xC000003E, 0), "aarch64": (0xC00000B7, 1)}
+# numbers on x86_64 and aarch64
+_REFUSED_CALLS = {
+    "socket": (41, 198),
+    "io_uring_setup": (425, 425),  # its operations pass no seccomp filter
+    "ptrace": (101, 117),
+    "process_vm_writev": (311, 271),
+    "pidfd_getfd": (438, 438),
+    "mount": (165, 40),
+    "unshare": (272, 97),
+    "setns": (308, 268),
+    "bpf": (321, 280),
+    "perf_event_open": (298, 241),
+    "userfaultfd": (323, 282),
+    "keyctl": (250, 219),
+    "open_by_handle_at": (304, 265),
+}
+
+
+@dataclass(frozen=True)
+class Sandbox:
+    """What a worker may do to the machine.
+
+    `writable`: folders, and files that exist, in which it may write; devices for GPUs and /dev/null
+    are always allowed. Without any entry nothing can be written. Sockets can be made only with
+    `network`.
+    """
+
+    writable: tuple[Path, ...] = ()
+    network: bool = False
+
+    def apply(self) -> tuple[str, ...]:
+        """Confine this thread and all that it starts; the names of the mechanisms that hold.
+
+        A mechanism that this machine does not have is left out; missing() names it.
+        """
+        libc = _libc()
+        if libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0:
+            return ()
+        held = []
+        if landlock_version() and _restrict_files(self.writable, self.network):
+            held.append("landlock")
+        if _refuse_calls(self.network):
+            held.append("seccomp")
+        return tuple(held)
+
+
+def landlock_version() -> int:
+    """The version of Landlock's interface in this kernel; 0 where it is missing or switched off."""
+    return max(0, int(_libc().syscall(_CREATE_RULESET, None, ctypes.c_size_t(0), _GET_VERSION)))
+
+
+def seccomp_available() -> bool:
+    """Whether this kernel takes filters of system calls, and their numbers are known here."""
+    # a null filter: EFAULT says that filters are understood, EINVAL that they are not
+    known = platform.machine() in _SECCOMP_ARCHITECTURES
+    result = _libc().prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, None, 0, 0)
+    return known and result != 0 and ctypes.get_errno() == errno.EFAULT
+
+
+def available() -> dict[str, bool]:
+    """Each mechanism, and whether this machine has it.
+
+    Landlock counts from version 3 on: before it a file could be truncated.
+    """
+    return {"landlock": landlock_version() >= 3, "seccomp": seccomp_available()}
+
+
+def missing() -> tuple[str, ...]:
+    """The mechanisms that this machine does not have."""
+    return tuple(name for name, here in available().items() if not here)
+
+
+class _Ruleset(ctypes.Structure):
+    _fields_ = [("files", ctypes.c_uint64), ("net", ctypes.c_uint64), ("scoped", ctypes.c_uint64)]
+
+
+class _PathBeneath(ctypes.Structure):
+    _pack_ = 1
+    _fields_ = [("allowed", ctypes.c_uint64), ("folder", ctypes.c_int32)]
+
+
+class _Program(ctypes.Structure):
+    _fields_ = [("length", ctypes.c_ushort), ("filter", ctypes.c_char_p)]
+
+
+def _libc() -> ctypes.CDLL:
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.syscall.restype = ctypes.c_long
+    return libc
+
+
+def _restrict_files(writable: Sequence[Path], network: bool) -> bool:
+    version = landlock_version()
+    rights = _WRITE_FILE | _CHANGE_FOLDER
+    rights |= _REFER if version >= 2 else 0
+    rights |= _TRUNCATE if version >= 3 else 0
+    rights |= _IOCTL if version >= 5 else 0
+    net = _BIND_TCP | _CONNECT_TCP if version >= 4 and not network else 0
+    scoped = _ABSTRACT_SOCKETS | _SIGNALS if version >= 6 else 0
+    # older kernels refuse a structure with fields that they do not know
+    size = 24 if version >= 6 else 16 if version >= 4 else 8
+    ruleset = _Ruleset(rights, net, scoped)
+    libc = _libc()
+    descriptor = libc.syscall(_CREATE_RULESET, ctypes.byref(ruleset), ctypes.c_size_t(size), 0)
+    if descriptor < 0:
+        return False
+    try:
+        for path in (*writable, *(Path(one) for name in DEVICES for one in glob.glob(name))):
+            _allow(libc, descriptor, path, rights)
+        return bool(libc.syscall(_RESTRICT_SELF, descriptor, 0) == 0)
+    finally:
+        os.close(descriptor)
+
+
+def _allow(libc: ctypes.CDLL, ruleset: int, path: Path, rights: int) -> None:
+    try:
+        folder = os.open(path, os.O_PATH | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return
+    try:
+        if not path.is_dir():  # the other rights are of folders only
+            rights &= _WRITE_FILE | _TRUNCATE | _IOCTL
+        rule = _PathBeneath(rights, folder)
+        if libc.syscall(_ADD_RULE, ruleset, _RULE_PATH_BENEATH, ctypes.byref(rule), 0) != 0:
+            raise OSError(ctypes.get_errno(), f"Landlock takes no rule for {path}")
+    finally:
+        os.close(folder)
+
+
+def _refuse_calls(network: bool) -> bool:
+    """Let the refused system calls fail with EPERM, and every call of another architecture."""
+    if platform.machine() not in _SECCOMP_ARCHITECTURES:
+        return False
+    architecture, column = _SECCOMP_ARCHITECTURES[platform.machine()]
+    refused = {name: both[column] for name, both in _REFUSED_CALLS.items()}
+    numbers = [number for name, number in refused.items() if name != "socket" or not network]
+    program = _filter(architecture, numbers)
+    code = _Program(len(program) // 8, program)
+    return bool(_libc().prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, ctypes.byref(code), 0, 0) == 0)
+
+
+def _filter(architecture: int, numbers: Sequence[int]) -> bytes:
+    """A program of classic BPF: the last two instructions allow and refuse."""
+    load, jump_equal, jump_at_least, answer = 0x20, 0x15, 0x35, 0x06
+    allow, refuse = 0x7FFF0000, 0x00050000 | errno.EPERM
+    checks = [(jump_at_least, 0x40000000), *((jump_equal, number) for number in numbers)]
+    # struct seccomp_data: the call's number at 0, the architecture at 4
+    lines = [(load, 0, 0, 4), (jump_equal, 0, len(checks) + 2, architecture), (load, 0, 0, 0)]
+    for index, (kind, value) in enumerate(checks):
+        lines.append((kind, len(checks) - index, 0, value))
+    lines += [(answer, 0, 0, allow), (answer, 0, 0, refuse)]
+    return b"".join(struct.pack("HBBI", *line) for line in lines)
