@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -17,7 +17,7 @@ from builder.lowering.paranoid import Paranoid, seeded
 from builder.lowering.passes import KEPT, Context, torch_passes
 from builder.lowering.passes.attention import scale_queries
 from builder.lowering.passes.functionalise.views import Emit
-from builder.lowering.passes.interface import flatten_inputs, flatten_outputs
+from builder.lowering.passes.interface import checked, flatten_inputs, flatten_outputs
 from builder.lowering.pipeline import passes_for, run_passes
 from builder.lowering.regions import make_plain
 
@@ -30,6 +30,7 @@ def lower(
     unroll_limit: int = 64,
     fallback_modules: Collection[str] = (),
     optional_inputs: Collection[str] = (),
+    constants: Mapping[str, Any] | None = None,
     specs: Sequence[Any] = (),
     keep: Collection[str] = KEPT,
     precision: Any = None,
@@ -41,7 +42,8 @@ def lower(
     (tensors or Python values).
 
     The module is read in evaluation mode and left as it was; a graph that is given is not changed.
-    An Optional[Tensor] argument is bound to None unless `optional_inputs` names it. `stop_after`
+    An Optional[Tensor] argument is bound to None unless `optional_inputs` names it; `constants`
+    are the values of arguments that are not tensors, by name. `stop_after`
     names the last pass to run, `keep_text` keeps the graph's text in the trace. `paranoid` (inputs,
     or True with `specs`) executes the graph after every pass. Raises LoweringError, with the source
     line, for what cannot be expressed.
@@ -52,7 +54,7 @@ def lower(
         fallback_modules=tuple(fallback_modules),
         optional_inputs=frozenset(optional_inputs),
         inputs=names,
-        defaults=defaults,
+        defaults={**defaults, **checked(constants or {}, graph, names)},
         specs=tuple(specs),
         keep=frozenset(keep),
         precision=precision,
@@ -100,6 +102,7 @@ def as_written(
     reason: InPlaceError,
     *,
     optional_inputs: Collection[str] = (),
+    constants: Mapping[str, Any] | None = None,
     specs: Any = (),
 ) -> LoweredGraph:
     """The module's graph with its writes in place, for torch alone to run whole; what a request
@@ -110,7 +113,7 @@ def as_written(
     context = Context(
         optional_inputs=frozenset(optional_inputs),
         inputs=names,
-        defaults=defaults,
+        defaults={**defaults, **checked(constants or {}, graph, names)},
         specs=tuple(specs),
     )
     try:

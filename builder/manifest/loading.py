@@ -28,7 +28,7 @@ from builder.manifest.spec import (
 from builder.manifest.suggest import did_you_mean
 
 ZEROS = "zeros"
-_PLAIN = ("module", "precision", "io", "instances", "unroll_limit", "build")
+_PLAIN = ("module", "precision", "io", "instances", "unroll_limit", "build", "constants")
 """Keys whose value is what the spec holds."""
 
 

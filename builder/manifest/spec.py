@@ -185,6 +185,8 @@ class ModelSpec:
     """The element type of float32 inputs and outputs at the endpoint: the "module"'s own, or
     "fp16".
     """
+    constants: Mapping[str, Any] = field(default_factory=dict)
+    """Values of forward's arguments that are not tensors, by name."""
 
     @property
     def stateless_inputs(self) -> tuple[TensorSpec, ...]:

@@ -127,7 +127,7 @@ class GoldenSearch:
         given = [
             t.to(getattr(torch, s.dtype), copy=True) for s, t in zip(specs, tensors, strict=True)
         ]
-        arguments = positional(self.module, specs, given)
+        arguments = positional(self.module, specs, given, self.spec.constants)
         if arguments is None:
             return set()
         try:

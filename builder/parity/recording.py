@@ -135,7 +135,12 @@ class _Recorder:
         with _evaluating(self.module), torch.no_grad():
             outputs = list(
                 _flatten(
-                    call(self.module, self.spec.inputs, [tensor.clone() for tensor in tensors])
+                    call(
+                        self.module,
+                        self.spec.inputs,
+                        [tensor.clone() for tensor in tensors],
+                        self.spec.constants,
+                    )
                 )
             )
         names = self.names or _names(len(outputs))

@@ -37,12 +37,19 @@ def lower(module: Any, spec: ModelSpec, **more: Any) -> LoweredGraph:
             unroll_limit=spec.unroll_limit,
             fallback_modules=spec.fallback.modules,
             optional_inputs=optional,
+            constants=spec.constants,
             **more,
         )
     except InPlaceError as reason:
         if spec.fallback.require_full:
             raise
-        return lowering.as_written(module, reason, optional_inputs=optional, specs=spec.inputs)
+        return lowering.as_written(
+            module,
+            reason,
+            optional_inputs=optional,
+            constants=spec.constants,
+            specs=spec.inputs,
+        )
 
 
 def convert(

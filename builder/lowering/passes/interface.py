@@ -5,7 +5,7 @@ structure gives.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from builder.errors import LoweringError
@@ -50,9 +50,10 @@ def flatten_inputs(graph: Any, context: Context) -> None:
     """Make every input of the graph a tensor.
 
     Tuples and named tuples become their elements (`state_0`, `state.hidden`). An Optional[Tensor]
-    is bound to None unless it is named in `optional_inputs`, then it is a tensor. Numbers, strings
-    and lists are bound to the default that forward gives them. A LoweringError names an argument
-    that is none of these.
+    is bound to None unless it is named in `optional_inputs`, then it is a tensor. A number that is
+    named there becomes a tensor of one element. Other numbers, strings and lists are bound to the
+    manifest's constant, else to the default that forward gives them. A LoweringError names an
+    argument that is none of these.
     """
     names = context.inputs or [value.debugName().split(".")[0] for value in graph.inputs()]
     flat: list[str] = []
@@ -70,6 +71,9 @@ def _flatten_input(graph: Any, index: int, name: str, context: Context) -> list[
     if kind == "OptionalType" and name in context.optional_inputs:
         value.setType(value.type().getElementType())
         return _flatten_input(graph, index, name, context)
+    if kind in _CASTS and name in context.optional_inputs:
+        _take_as_tensor(graph, index)
+        return [name]
     if kind == "TupleType":
         return _flatten_tuple_input(graph, index, name, context)
     if kind == "OptionalType" or name in context.defaults:
@@ -85,10 +89,93 @@ def _flatten_input(graph: Any, index: int, name: str, context: Context) -> list[
         " tensors only",
         where=f"forward({name}: {value.type().annotation_str})",
         fix=(
-            "give it a default, or script a wrapper whose forward takes tensors (a List[Tensor] as"
+            f"fix its value in the manifest (constants: {{{name}: ...}}), make a number a tensor"
+            " input of shape [], or script a wrapper whose forward takes tensors (a List[Tensor] as"
             " that many tensors)"
         ),
     )
+
+
+_CASTS = {
+    "FloatType": "aten::Float",
+    "IntType": "aten::Int",
+    "BoolType": "aten::Bool",
+    "NumberType": "aten::item",
+}
+"""What reads an argument's number from a tensor of one element."""
+
+
+def _take_as_tensor(graph: Any, index: int) -> None:
+    """Replace the number at input `index` by one that is read from a tensor input."""
+    value = list(graph.inputs())[index]
+    kind = value.type()
+    value.setType(ir.TENSOR)
+    users = [use.user for use in value.uses()]
+    if users:
+        first = next(iter(graph.nodes()), graph.return_node())
+        cast = ir.insert(graph, _CASTS[kind.kind()], [value], first, [kind], origin=users[0])
+        value.replaceAllUsesAfterNodeWith(cast, cast.output())
+
+
+def checked(constants: Mapping[str, Any], graph: Any, names: Sequence[str]) -> dict[str, Any]:
+    """The constants as their arguments take them. Raises LoweringError for a name that is no
+    argument of forward, and for a value that its type does not take.
+    """
+    types = {name: value.type() for name, value in zip(names, graph.inputs(), strict=False)}
+    return {name: _checked(name, value, types) for name, value in constants.items()}
+
+
+def _checked(name: str, value: Any, types: Mapping[str, Any]) -> Any:
+    if name not in types:
+        known = ", ".join(types) or "none"
+        raise LoweringError(
+            f"constants names {name!r}, which is no argument of forward (its arguments: {known})",
+            fix="correct the name under constants in the manifest",
+        )
+    kind = types[name]
+    if kind.kind() == "OptionalType":
+        if value is None:
+            return None
+        kind = kind.getElementType()
+    taken = _PYTHON.get(kind.annotation_str.removeprefix("typing."))
+    if taken is None or not taken(value):
+        raise LoweringError(
+            f"constant {name}: {value!r} is no value of type {types[name].annotation_str}",
+            where=f"forward({name}: {types[name].annotation_str})",
+            fix="give a value of that type under constants in the manifest",
+        )
+    return (
+        [float(v) for v in value]
+        if kind.annotation_str.endswith("List[float]")
+        else (float(value) if kind.kind() == "FloatType" else value)
+    )
+
+
+def _is_int(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is_float(value: Any) -> bool:
+    return isinstance(value, float) or _is_int(value)
+
+
+def _list_of(element: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    return lambda value: isinstance(value, list) and all(map(element, value))
+
+
+_PYTHON: dict[str, Callable[[Any], bool]] = {
+    "int": _is_int,
+    "float": _is_float,
+    "number": _is_float,
+    "Union[complex, float, int]": _is_float,
+    "bool": lambda value: isinstance(value, bool),
+    "str": lambda value: isinstance(value, str),
+    "List[int]": _list_of(_is_int),
+    "List[float]": _list_of(_is_float),
+    "List[bool]": _list_of(lambda value: isinstance(value, bool)),
+    "List[str]": _list_of(lambda value: isinstance(value, str)),
+}
+"""Which constants an argument of a type takes, by torch's annotation of the type."""
 
 
 def _bind(graph: Any, index: int, default: Any) -> None:
