@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -60,6 +63,11 @@ NUMBERS = ("abs error", "rel error", "cosine", "median", "p95")
     show_default=True,
     help="Seconds to wait for an answer.",
 )
+@click.option(
+    "--require",
+    type=click.Choice(("plan",)),
+    help="Fail for each model that torch answered in place of a plan.",
+)
 @click.pass_obj
 def verify_command(
     terminal: Terminal,
@@ -69,6 +77,7 @@ def verify_command(
     grpc_url: str | None,
     serve: bool,
     engine: bool,
+    require: str | None,
     **settings: Any,
 ) -> int:
     """Ask every model of REPOSITORY every golden, over HTTP and gRPC, and compare the answers. With
@@ -95,14 +104,31 @@ def verify_command(
     else:
         with _serving(repository) if serve else nullcontext((url, grpc_url)) as (http, grpc):
             models = parity.verify(repository, http, grpc, **asked)
+    if require == "plan":
+        models = [_by_plan_or_failed(model) for model in models]
     passed = all(model.passed for model in models)
     data = {
         "repository": repository,
         "passed": passed,
+        "answered_by": answered_by(models),
         "models": [model.as_dict() for model in models],
     }
     terminal.result(data, lambda: show(terminal, models))
     return 0 if passed else 3
+
+
+def _by_plan_or_failed(model: ModelParity) -> ModelParity:
+    if model.by_plan:
+        return model
+    reason = f": {model.why}" if model.why else ""
+    problem = f"--require plan: answered by {model.answered_by or 'unknown'}{reason}"
+    return replace(model, problems=(*model.problems, problem))
+
+
+def answered_by(models: Sequence[ModelParity]) -> dict[str, int]:
+    """How many models each kind answered: "plan", "plan+torch", "torch", "unknown"."""
+    counts = Counter(model.answered_by or "unknown" for model in models)
+    return {kind: counts[kind] for kind in sorted(counts)}
 
 
 def _interrupted_in_one_line() -> None:
@@ -148,9 +174,23 @@ def show(terminal: Terminal, models: list[ModelParity]) -> None:
                 )
     passed = sum(model.passed for model in models)
     terminal.line(
-        f"{passed} of {len(models)} models passed",
+        f"{passed} of {len(models)} models passed ({_kinds(models)})",
         color="green" if passed == len(models) else "red",
     )
+
+
+SENTENCES = {
+    "plan": "answered by a plan",
+    "plan+torch": "answered by plans and torch",
+    "torch": "answered by torch",
+    "unknown": "without an answer that names its source",
+}
+
+
+def _kinds(models: list[ModelParity]) -> str:
+    """`2 answered by a plan, 1 answered by torch`."""
+    counts = answered_by(models)
+    return ", ".join(f"{count} {SENTENCES.get(kind, kind)}" for kind, count in counts.items())
 
 
 def _who(model: ModelParity) -> str:

@@ -106,7 +106,7 @@ def _device(library: Any, index: int) -> Device:
     major, minor = (_attribute(library, handle, which) for which in (_MAJOR, _MINOR))
     return Device(
         index,
-        name.value.decode(),
+        name.value.decode("utf-8", "replace"),
         (major, minor),
         size.value,
         f"GPU-{uuid.UUID(bytes=bytes(identifier))}",

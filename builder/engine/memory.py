@@ -68,7 +68,7 @@ def host_available(root: Path = Path("/")) -> int | None:
 
 def _meminfo(path: Path) -> int | None:
     try:
-        lines = path.read_text().splitlines()
+        lines = _text(path).splitlines()
     except OSError:
         return None
     return next(
@@ -104,7 +104,7 @@ def _own(path: Path) -> Iterator[tuple[str, str]]:
     """(controller, cgroup) of each line that is about memory: `0::/user.slice` of version 2,
     `4:memory:/docker/1f`.
     """
-    for line in path.read_text().splitlines() if path.is_file() else ():
+    for line in _text(path).splitlines() if path.is_file() else ():
         _, controllers, group = line.split(":", 2)
         if controllers in FILES:
             yield controllers, group
@@ -116,10 +116,15 @@ def _left(folder: Path, names: tuple[str, str, str]) -> int | None:
     """
     limit, use, cache = names
     try:
-        most, used = (folder / limit).read_text().strip(), int((folder / use).read_text())
-        cached = dict(
-            line.split() for line in (folder / "memory.stat").read_text().splitlines()
-        ).get(cache, "0")
+        most, used = _text(folder / limit).strip(), int(_text(folder / use))
+        cached = dict(line.split() for line in _text(folder / "memory.stat").splitlines()).get(
+            cache, "0"
+        )
     except (OSError, ValueError):
         return None
     return int(most) - used + int(cached) if most.isdigit() else None
+
+
+def _text(path: Path) -> str:
+    """The file in UTF-8 whatever the locale: a cgroup may have any name."""
+    return path.read_text(encoding="utf-8", errors="replace")

@@ -1,10 +1,10 @@
-"""Endpoints in float16: the casts stand at the graph's borders, so that nothing within it
+"""Endpoints in other dtypes: the casts stand at the graph's borders, so that nothing within it
 changes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -16,18 +16,29 @@ from builder.lowering.graph import LoweredGraph
 
 
 def half(lowered: LoweredGraph, inputs: Collection[int], outputs: Collection[int]) -> LoweredGraph:
-    """The same computation with these inputs (by place) taken in float16 and widened, and these
+    """The same computation with these inputs (by position) taken in float16 and widened, and these
     outputs narrowed.
+    """
+    return cast(
+        lowered, dict.fromkeys(inputs, torch.float32), dict.fromkeys(outputs, torch.float16)
+    )
+
+
+def cast(
+    lowered: LoweredGraph, inputs: Mapping[int, torch.dtype], outputs: Mapping[int, torch.dtype]
+) -> LoweredGraph:
+    """The same computation behind casts: each of these inputs (by position) is cast to its own
+    dtype within the graph, and each of these outputs is given in another.
     """
     graph = lowered.graph.copy()
     given = list(graph.inputs())
-    for index in sorted(inputs):
+    for index, dtype in sorted(inputs.items()):
         before = next(iter(graph.nodes()), graph.return_node())
-        cast = _cast(graph, given[index], torch.float32, before)
-        given[index].replaceAllUsesAfterNodeWith(cast, cast.output())
-    for index in sorted(outputs):
-        cast = _cast(graph, graph.return_node().inputsAt(index), torch.float16, graph.return_node())
-        graph.return_node().replaceInput(index, cast.output())
+        widened = _cast(graph, given[index], dtype, before)
+        given[index].replaceAllUsesAfterNodeWith(widened, widened.output())
+    for index, dtype in sorted(outputs.items()):
+        given_as = _cast(graph, graph.return_node().inputsAt(index), dtype, graph.return_node())
+        graph.return_node().replaceInput(index, given_as.output())
     return replace(lowered, graph=graph)
 
 

@@ -13,6 +13,9 @@ from tritonclient.utils import InferenceServerException
 from builder.parity.comparison import Comparison
 from builder.parity.shared_memory import BODY
 
+CANNOT_RUN = "plan cannot run here"
+"""What the Python runtime says in `trt_build.why` where torch answers in place of a plan."""
+
 FAILURES = (InferenceServerException, OSError, TimeoutError)
 """What a request may end in."""
 
@@ -57,6 +60,14 @@ class ModelParity:
     why: str | None
     results: tuple[GoldenResult, ...]
     problems: tuple[str, ...] = ()
+
+    @property
+    def by_plan(self) -> bool:
+        """Whether a plan answered: alone, or beside torch for segments that have no plan; False
+        where torch stood in for a plan that cannot run.
+        """
+        kinds = (self.answered_by or "").split("+")
+        return "plan" in kinds and CANNOT_RUN not in (self.why or "")
 
     @property
     def passed(self) -> bool:

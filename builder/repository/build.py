@@ -37,8 +37,9 @@ def build_repository(
     `graphs` every model is built, and its graph before and after each pass is written to
     `graphs`/<model>. Beside `out` a `.env` names the container that fits the plans.
 
-    Raises ManifestError and UsageError before anything is built, and EnvironmentProblem where this
-    machine cannot build at all, or not write to `out`.
+    Raises ManifestError and UsageError before anything is built (also for `serve_as` tensorrt_plan
+    with TensorRT for RTX, whose plans Triton's backend does not load), and EnvironmentProblem where
+    this machine cannot build at all, or not write to `out`.
     """
     from builder.repository import orders, places, targets
     from builder.store import Hashes, tidy
@@ -62,8 +63,7 @@ def build_repository(
         elsewhere = targets.missing(
             order.options.over(order.spec.build), order.flavour, models, out
         )
-        foreign = targets.unserved(order.serve_as, order.flavour) if result.plan_bytes else ()
-        result.warnings = (*result.warnings, *elsewhere, *foreign)
+        result.warnings = (*result.warnings, *elsewhere)
     _write_env(results, Path(out))
     return results
 

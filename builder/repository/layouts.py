@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from builder.errors import PublishError, UsageError
 from builder.repository.cut_model import Cut as Cut
 from builder.repository.fused import fused
-from builder.repository.steps import ensemble
+from builder.repository.steps import ensemble, natively, without_pytorch
 
 if TYPE_CHECKING:
     from builder.triton import EnsembleArtifact, ModelArtifact
@@ -32,16 +32,29 @@ def artifact(
             fix="--layout fused, which serves it in one",
         )
     if layout == "ensemble" and not reason:
-        return ensemble(cut, serve_as, torch_steps), "as demanded"
+        steps = torch_served(cut, serve_as, torch_steps)
+        return ensemble(cut, serve_as, torch_steps), "; ".join(["as demanded", *steps])
     reason = reason or (
         "as demanded" if layout == "fused" else why_fused(cut, serve_as, torch_steps)
     )
     if reason:
         return fused(cut, serve_as), reason
-    return (
-        ensemble(cut, serve_as, torch_steps),
-        "the hand-overs cost little beside the engines' work",
-    )
+    steps = torch_served(cut, serve_as, torch_steps)
+    reason = "the transitions cost little beside the engines' work"
+    return ensemble(cut, serve_as, torch_steps), "; ".join([reason, *steps])
+
+
+def torch_served(cut: Cut, serve_as: str, torch_steps: str) -> list[str]:
+    """What is said of the torch steps where the server of this machine lacks the PyTorch backend
+    that would serve them.
+    """
+    asked = torch_steps == "pytorch" or (torch_steps == "auto" and natively(cut, serve_as))
+    server = without_pytorch() if asked else None
+    if server is None:
+        return []
+    if torch_steps == "pytorch":
+        return [f"{server} has no PyTorch backend, which the torch steps are for"]
+    return [f"the Python runtime serves the torch steps: {server} has no PyTorch backend"]
 
 
 def _within_ranges(cut: Cut) -> None:

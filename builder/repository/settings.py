@@ -53,15 +53,20 @@ class Settings:
         )
 
     def orders(self, specs: Sequence[ModelSpec], out: Path, **more: Any) -> list[Order]:
-        """An order for each model. Raises EnvironmentProblem where no such flavour is here."""
+        """An order for each model. Raises EnvironmentProblem where no such flavour is here, and
+        UsageError where Triton could not load its plans.
+        """
         from builder.engine import BuildOptions, flavour
+        from builder.repository import targets
         from builder.repository.orders import Order
 
+        chosen = flavour.select(self.flavour)
+        targets.check_served(self.serve_as, chosen)
         common: dict[str, Any] = {
             "serve_as": self.serve_as,
             "layout": self.layout,
             "torch_steps": self.torch_steps,
-            "flavour": flavour.select(self.flavour),
+            "flavour": chosen,
             "options": self.options or BuildOptions(),
             "store": str(self.store) if self.store else None,
             "plugins": tuple(self.plugins),

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from builder.errors import UsageError
 from builder.manifest.spec import Batching, ModelSpec
-from builder.repository import libtorch, single
+from builder.repository import libtorch, narrowed, single
 from builder.repository.cut_model import (
     Cut,
     endpoint,
@@ -27,16 +27,15 @@ def ensemble(cut: Cut, serve_as: str, torch_steps: str = "auto") -> EnsembleArti
     """The steps `<model>.<number>.<kind>`, each a model of its own, and what joins them.
 
     `torch_steps` says what serves those of torch: "pytorch" Triton's PyTorch backend (UsageError
-    for one that it cannot serve), "python" our runtime, "auto" the former where it can and Triton's
-    TensorRT backend serves the engines.
+    for one that it cannot serve), "python" our runtime, "auto" the former where it can, Triton's
+    TensorRT backend serves the engines, and no server here is known to lack it.
     """
     from builder import triton
 
+    cut = narrowed.at_borders(cut, serve_as)
     steps = [_step(cut, number, serve_as) for number in range(len(cut.segments))]
     steps = _batched(steps, cut.spec.batching, {axis for p in cut.spec.profiles for axis in p})
-    native = serve_as != "python" and any(
-        plan and plan.facts.get("flavour") == "tensorrt" for plan in cut.plans
-    )
+    native = natively(cut, serve_as) and without_pytorch() is None
     steps = [
         _by_backend(cut, step, number, torch_steps, native) for number, step in enumerate(steps)
     ]
@@ -49,6 +48,31 @@ def ensemble(cut: Cut, serve_as: str, torch_steps: str = "auto") -> EnsembleArti
         goldens=cut.goldens,
     )
     return result
+
+
+def natively(cut: Cut, serve_as: str) -> bool:
+    """Whether Triton's TensorRT backend serves an engine of the model."""
+    return serve_as != "python" and any(
+        plan and plan.facts.get("flavour") == "tensorrt" for plan in cut.plans
+    )
+
+
+def without_pytorch() -> str | None:
+    """The tritonserver of this machine, where its backend folder has no PyTorch backend; None where
+    it has one, or there is no server to ask: the container images of Triton have it.
+
+    The server of nvidia-pytriton is not asked: it has no TensorRT backend, so it is not the one
+    that such a repository is for.
+    """
+    from builder import serving
+    from builder.errors import EnvironmentProblem
+
+    try:
+        server = serving.find("path")
+    except EnvironmentProblem:
+        return None
+    known = server.backends()
+    return None if known is None or "pytorch" in known else str(server.executable)
 
 
 def _step(cut: Cut, number: int, serve_as: str) -> ModelArtifact:
@@ -77,7 +101,7 @@ def _by_backend(
     cut: Cut, step: ModelArtifact, number: int, torch_steps: str, native: bool
 ) -> ModelArtifact:
     """A torch step as a model of the backend that is to serve it; others as they are. `native`:
-    Triton's TensorRT backend serves the engines.
+    Triton's own backends serve the model.
     """
     segment = cut.segments[number]
     if step.plan or torch_steps == "python" or (torch_steps == "auto" and not native):

@@ -52,12 +52,15 @@ def missing(
             )
 
 
-def unserved(serve_as: str, flavour: str) -> Iterator[str]:
-    """A warning where Triton's own backend is to load what it cannot."""
+def check_served(serve_as: str, flavour: str) -> None:
+    """Raise UsageError where Triton's TensorRT backend is to load a plan that it cannot."""
     if serve_as == "tensorrt_plan" and flavour == "tensorrt-rtx":
-        yield (
-            "Triton's TensorRT backend loads no plan of TensorRT for RTX: leave --serve-as out, and"
-            " the Python runtime runs it, or build with --flavour tensorrt on a GPU host"
+        raise UsageError(
+            "Triton's TensorRT backend loads no plan of TensorRT for RTX",
+            fix=(
+                "leave --serve-as out, and the Python runtime runs it, or build with --flavour"
+                " tensorrt on a GPU host"
+            ),
         )
 
 

@@ -41,9 +41,22 @@ class Installation:
         environment = {**os.environ, **self.environment}
         command = [str(self.executable), "--help"]
         done = subprocess.run(
-            command, env=environment, capture_output=True, text=True, timeout=60, check=False
+            command, env=environment, capture_output=True, timeout=60, check=False
         )
-        return flag in f"{done.stdout} {done.stderr}".split()
+        # in UTF-8 whatever the locale, which may be C
+        return flag in (done.stdout + b" " + done.stderr).decode("utf-8", "replace").split()
+
+    def backends(self) -> frozenset[str] | None:
+        """The backends in the server's own folder (`bin/../backends`, or `backends` beside a
+        wrapper); None where it has no such folder to look at.
+        """
+        if self.bundle:
+            return frozenset({"python"})
+        binary = self.executable.resolve()
+        for folder in (binary.parent / "backends", binary.parent.parent / "backends"):
+            if folder.is_dir():
+                return frozenset(found.name for found in folder.iterdir() if found.is_dir())
+        return None
 
 
 def find(prefer: str = "auto") -> Installation:

@@ -4,7 +4,7 @@ each profile.
 The backend captures a graph when an instance starts and launches it for requests of exactly its
 shapes; what it cannot capture it logs and runs as ever (../shared/triton.md, 2.9). Without a batch
 it captures and never launches (triton-inference-server/server issues 6749 and 7150), so there a
-graph is refused.
+graph is refused. So is one of the TensorRT versions whose graphs answered wrong numbers.
 """
 
 from __future__ import annotations
@@ -14,17 +14,37 @@ from typing import Any
 from builder.errors import UsageError
 from builder.triton.artifact import ModelArtifact, Ranges
 
+WRONG: dict[tuple[int, ...], str] = {(8, 6): "24.04"}
+"""By TensorRT version, the Triton release whose backend answered wrong numbers from CUDA graphs.
+
+Measured on an H100 (2026-11-22, docs/engine.md): all six models were wrong for the shapes that have
+a graph, and hand-made engines of one layer in three of nine configurations.
+"""
+
+
+def warnings(artifact: ModelArtifact, platform: str) -> tuple[str, ...]:
+    """The warning that a plan's CUDA graphs give: no other version has been tested."""
+    if not artifact.spec.batching.graphs or platform != "tensorrt_plan":
+        return ()
+    return (
+        "batching.graphs: CUDA graphs of Triton's TensorRT backend answered wrong numbers with"
+        f" release {', '.join(WRONG.values())}, and are not tested with TensorRT"
+        f" {artifact.plan_facts.get('tensorrt')}: run `trt-build verify` against the server",
+    )
+
 
 def add(message: Any, artifact: ModelArtifact, platform: str) -> None:
     """Write the graph specs into the ModelConfig `message` of a plan; other platforms have none of
     them.
 
-    Raises UsageError for sizes that are no batch of this model.
+    Raises UsageError for sizes that are no batch of this model, and for a TensorRT whose graphs are
+    known to answer wrong numbers.
     """
     sizes = sorted(set(artifact.spec.batching.graphs))
     if not sizes or platform != "tensorrt_plan":
         return
     _check(sizes, message.max_batch_size)
+    _check_version(str(artifact.plan_facts.get("tensorrt", "")))
     cuda = message.optimization.cuda
     cuda.graphs = True
     for size in sizes:
@@ -48,6 +68,16 @@ def _check(sizes: list[int], greatest: int) -> None:
             else "a model that Triton batches, or leave it out"
         )
         raise UsageError(f"batching.graphs {bad} is beyond the model's batch, {greatest}", fix=fix)
+
+
+def _check_version(version: str) -> None:
+    numbers = tuple(int(part) for part in version.split(".")[:2] if part.isdigit())
+    if release := WRONG.get(numbers):
+        raise UsageError(
+            f"batching.graphs: CUDA graphs of Triton's TensorRT backend answer wrong numbers with"
+            f" TensorRT {version} (seen with release {release}; docs/engine.md)",
+            fix="leave batching.graphs out, or --serve-as python, whose own graphs are tested",
+        )
 
 
 def _usual(artifact: ModelArtifact, size: int) -> list[tuple[tuple[str, tuple[int, ...]], ...]]:

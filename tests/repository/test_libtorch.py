@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tritonclient.grpc import model_config_pb2 as pb
 
 from builder import engine
 from builder.engine.build import plan_facts
@@ -204,12 +205,53 @@ def test_a_number_crosses_to_tritons_tensorrt_backend_as_a_tensor_of_one_axis(
             assert judge((folders[name] / "config.pbtxt").read_text()) is None, name
 
 
+INTEGERS = ["gated", "decoder"]
+"""Ensembles whose torch steps read or make int64, which 8.6 has not."""
+
+
+@pytest.mark.parametrize("steps", ["python", "pytorch"])
+def test_torch_steps_take_and_give_the_integers_of_the_engines_beside_them(
+    models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, steps: str
+) -> None:
+    """Triton passes a tensor on only between models that declare one element type."""
+    monkeypatch.setattr(engine, "build", made_up)
+    (tmp_path / "models").mkdir()
+    networks.write(tmp_path / "models", INTEGERS)
+    old.play(monkeypatch)
+    try:
+        results = build_repository(
+            tmp_path / "models",
+            tmp_path / "out",
+            layout="ensemble",
+            torch_steps=steps,
+            isolate=False,
+        )
+    finally:
+        old.forget()
+    for result in results:
+        assert result.ok, result.error
+    folders = sorted((tmp_path / "out").glob("*.torch*"))
+    narrowed = 0
+    for step in map(read, folders):
+        declared = {t.name: t.data_type for t in (*step.config.input, *step.config.output)}
+        narrowed += pb.TYPE_INT32 in declared.values()
+        module = torch.jit.load(str(next((step.folder / "1").glob("*.pt"))))
+        assert step.goldens
+        for golden in map(step.wire, step.goldens):
+            answers = module(*(torch.from_numpy(np.array(a)) for a in golden.inputs.values()))
+            for answer, wanted in zip(answers, golden.outputs.values(), strict=True):
+                assert answer.numpy().dtype == wanted.dtype, step.name
+                np.testing.assert_allclose(answer.numpy(), wanted, rtol=1e-5, atol=1e-6)
+    assert narrowed
+
+
 def test_what_no_ensemble_can_say_is_served_fused_unless_demanded(
     models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """8.6 has int32 for the ids that `gated`'s torch step reads as int64."""
+    """Types that do not agree: here, the ids of `gated` without the casts at its borders."""
     monkeypatch.setattr(engine, "build", made_up)
     monkeypatch.setattr(cost, "STEP_SHARE", float("inf"))
+    monkeypatch.setattr("builder.repository.narrowed.at_borders", lambda cut, serve_as: cut)
     old.play(monkeypatch)
     settings = {"only": ["gated"], "isolate": False}
     try:
@@ -223,3 +265,23 @@ def test_what_no_ensemble_can_say_is_served_fused_unless_demanded(
     assert isinstance(demanded.error, PublishError) and "inconsistent data type" in str(
         demanded.error
     )
+
+
+@pytest.mark.parametrize("has_it", [True, False])
+def test_auto_asks_the_server_of_this_machine_for_the_pytorch_backend(
+    models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_it: bool
+) -> None:
+    server = tmp_path / "server" / "tritonserver"
+    backends = ("python", "tensorrt", *(["pytorch"] if has_it else []))
+    for name in backends:
+        (server.parent / "backends" / name).mkdir(parents=True)
+    server.touch()
+    monkeypatch.setenv("TRT_BUILD_TRITONSERVER", str(server))
+    monkeypatch.setattr(engine, "build", made_up)
+    (result,) = build_repository(
+        models, tmp_path / "out", layout="ensemble", only=["salient"], isolate=False
+    )
+    assert result.ok, result.error
+    config = read(networks.step(tmp_path / "out", "salient.1.torch")).config
+    assert config.backend == ("pytorch" if has_it else "python")
+    assert ("has no PyTorch backend" in str(result.layout_reason)) is not has_it

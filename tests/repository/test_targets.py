@@ -42,15 +42,12 @@ def test_one_rtx_plan_is_for_all_targets(models: Path, tmp_path: Path) -> None: 
 @pytest.mark.skipif(
     flavour.resolve() != "tensorrt-rtx", reason="Triton's backend loads TensorRT's own plans"
 )
-def test_an_rtx_plan_for_tritons_own_backend_is_warned_of(models: Path, tmp_path: Path) -> None:  # noqa: F811
-    """Each time: no server loads it, and the endpoint's failure says nothing of it."""
-    for state in ("built", "unchanged"):
-        (result,) = build_repository(
-            models, tmp_path / "out", serve_as="tensorrt_plan", isolate=False
-        )
-        assert result.state == state
-        (warning,) = result.warnings
-        assert "Triton's TensorRT backend loads no plan of TensorRT for RTX" in warning
+def test_an_rtx_plan_for_tritons_own_backend_is_refused(models: Path, tmp_path: Path) -> None:  # noqa: F811
+    """Before anything is built: no server loads it, and the endpoint's failure does not say why."""
+    with pytest.raises(UsageError, match="loads no plan of TensorRT for RTX") as refused:
+        build_repository(models, tmp_path / "out", serve_as="tensorrt_plan", isolate=False)
+    assert "--flavour tensorrt" in str(refused.value.fix)
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_gpu_that_rtx_knows_nothing_of_is_usage(models: Path, tmp_path: Path) -> None:  # noqa: F811

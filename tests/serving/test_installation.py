@@ -37,6 +37,29 @@ def test_one_on_the_path_is_preferred_and_keeps_its_own_backends(
     assert found.supports("--http-max-input-size") and not found.supports("--no-such-flag")
 
 
+def test_a_help_that_is_no_utf_8_is_still_read(tmp_path: Path) -> None:
+    """Where LANG is C, Python decodes as ASCII unless the encoding is given."""
+    binary = tmp_path / "tritonserver"
+    binary.write_bytes(b"#!/bin/sh\nprintf '\\342\\200\\224 \\377 --flag <x>\\n'\n")
+    binary.chmod(0o755)
+    server = installation.Installation(binary, "path")
+    assert server.supports("--flag") and not server.supports("--other")
+
+
+def test_a_server_is_asked_for_the_backends_in_its_folder(tmp_path: Path) -> None:
+    binary = tmp_path / "bin" / "tritonserver"
+    binary.parent.mkdir()
+    binary.touch()
+    server = installation.Installation(binary, "path")
+    assert server.backends() is None
+    for name in ("python", "tensorrt"):
+        (tmp_path / "backends" / name).mkdir(parents=True)
+    assert server.backends() == {"python", "tensorrt"}
+    (tmp_path / "bin" / "backends" / "pytorch").mkdir(parents=True)
+    assert server.backends() == {"pytorch"}, "a wrapper's own folder is beside it"
+    assert installation.find("nvidia-pytriton").backends() == {"python"}
+
+
 def test_none_at_all_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(installation.importlib.util, "find_spec", lambda name: None)

@@ -12,7 +12,7 @@ import torch
 
 from builder.errors import PublishError, UsageError
 from builder.manifest.spec import Batching
-from builder.triton import config, config_text, lost_batches
+from builder.triton import config, config_text, graphs, lost_batches
 from builder.triton.config import parse
 from tests.triton.artifacts import TENSORRT, Affine, Centred, artifact, scorer, tensor
 
@@ -235,6 +235,21 @@ def test_a_graph_without_or_beyond_the_batch_is_a_usage_error() -> None:
     )
     with pytest.raises(UsageError, match=r"beyond the model's batch, 0"):
         config(single)
+
+
+def test_graphs_are_refused_where_they_answer_wrong_numbers_and_warned_of_elsewhere() -> None:
+    old = scorer(
+        batching=Batching(graphs=(1,)), plan=b"plan", facts={**TENSORRT, "tensorrt": "8.6.1"}
+    )
+    with pytest.raises(UsageError, match=r"answer wrong numbers with TensorRT 8\.6\.1") as refused:
+        config(old)
+    assert "--serve-as python" in str(refused.value.fix)
+    assert graphs.warnings(replace(old, serve_as="python"), "python") == ()
+    newer = scorer(batching=Batching(graphs=(1,)), **PLAN)
+    assert config(newer).optimization.cuda.graphs
+    (warning,) = graphs.warnings(newer, "tensorrt_plan")
+    assert "trt-build verify" in warning and TENSORRT["tensorrt"] in warning
+    assert graphs.warnings(scorer(**PLAN), "tensorrt_plan") == ()
 
 
 def test_the_python_runtime_is_left_to_find_its_kind_of_host_and_names_no_profile() -> None:

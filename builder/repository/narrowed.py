@@ -1,0 +1,112 @@
+"""Torch steps of an ensemble that take and give the dtypes of the engines beside them.
+
+Triton passes a tensor between two models only where both declare one element type. An engine
+declares TensorRT's own, which for int64 is INT32 in some versions, while torch's segment computes
+in int64.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from builder.repository.cut_model import Cut
+
+if TYPE_CHECKING:
+    from builder.manifest.spec import TensorSpec
+    from builder.partition import Segment
+    from builder.triton import Golden
+
+
+def at_borders(cut: Cut, serve_as: str) -> Cut:
+    """The model with a cast in each torch segment where Triton's TensorRT backend serves the other
+    side of a border in another dtype; the segment's specs and goldens have that dtype.
+    """
+    served = _served(cut) if serve_as != "python" else {}
+    if not served:
+        return cut
+    changed = [
+        (segment, goldens) if cut.plans[number] else _narrowed(segment, goldens, served)
+        for number, (segment, goldens) in enumerate(zip(cut.segments, cut.hops, strict=True))
+    ]
+    partition = replace(cut.pieces.partition, segments=tuple(segment for segment, _ in changed))
+    pieces = replace(cut.pieces, partition=partition)
+    return replace(cut, pieces=pieces, hops=tuple(goldens for _, goldens in changed))
+
+
+def _served(cut: Cut) -> dict[str, str]:
+    """By tensor, the dtype that an engine declares, where it is not the module's."""
+    from builder.triton import dtypes
+
+    found: dict[str, str] = {}
+    for segment, plan in zip(cut.segments, cut.plans, strict=True):
+        if plan is None or plan.facts.get("flavour") != "tensorrt":
+            continue
+        engine = {
+            fact["name"]: dtypes.by_tensorrt(fact["dtype"]).name
+            for side in ("inputs", "outputs")
+            for fact in plan.facts[side]
+        }
+        found.update(
+            (name, engine[name])
+            for name, spec in _tensors(segment)
+            if spec is not None and name in engine and engine[name] != spec.dtype
+        )
+    return found
+
+
+def _tensors(segment: Segment) -> Iterable[tuple[str, TensorSpec | None]]:
+    yield from zip(segment.inputs, segment.specs, strict=True)
+    yield from zip(segment.outputs, segment.output_specs, strict=True)
+
+
+def _narrowed(
+    segment: Segment, goldens: tuple[Golden, ...], served: Mapping[str, str]
+) -> tuple[Segment, tuple[Golden, ...]]:
+    import torch
+
+    from builder.lowering import endpoints
+
+    changed = {name: spec for name, spec in _tensors(segment) if name in served and spec}
+    if not changed:
+        return segment, goldens
+    inputs = {
+        index: getattr(torch, changed[name].dtype)
+        for index, name in enumerate(segment.inputs)
+        if name in changed
+    }
+    outputs = {
+        index: getattr(torch, served[name])
+        for index, name in enumerate(segment.outputs)
+        if name in changed
+    }
+    made = replace(
+        segment,
+        lowered=endpoints.cast(segment.lowered, inputs, outputs),
+        specs=_specs(segment.inputs, segment.specs, served),
+        output_specs=_specs(segment.outputs, segment.output_specs, served),
+    )
+    return made, tuple(_golden(golden, served) for golden in goldens)
+
+
+def _specs(
+    names: Iterable[str], specs: Iterable[TensorSpec | None], served: Mapping[str, str]
+) -> tuple[TensorSpec | None, ...]:
+    return tuple(
+        spec if spec is None or name not in served else replace(spec, dtype=served[name])
+        for name, spec in zip(names, specs, strict=True)
+    )
+
+
+def _golden(golden: Golden, served: Mapping[str, str]) -> Golden:
+    from builder.triton import dtypes
+
+    inputs, outputs = (
+        {
+            name: array.astype(dtypes.by_name(served[name]).numpy) if name in served else array
+            for name, array in side.items()
+        }
+        for side in (golden.inputs, golden.outputs)
+    )
+    return replace(golden, inputs=inputs, outputs=outputs)

@@ -1,0 +1,66 @@
+"""`verify` says who answered, and `--require plan` fails where torch stood in for a plan."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from builder import parity
+from builder.cli import main
+from builder.parity.comparison import Comparison
+from builder.parity.results import GoldenResult, ModelParity
+
+
+def model(name: str, kind: str | None, why: str | None = None) -> ModelParity:
+    passed = GoldenResult("p0-opt", "http", Comparison(()))
+    return ModelParity(name, "python", kind, "cuda:0", why, (passed,))
+
+
+@pytest.fixture
+def verify(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    def run(models: list[ModelParity], *words: str) -> Result:
+        monkeypatch.setattr(parity, "verify", lambda *_, **__: models)
+        asked = ["verify", str(tmp_path), "--url", "localhost:1", *words]
+        return CliRunner().invoke(main, asked)
+
+    return run
+
+
+MODELS = [
+    model("resnet", "plan"),
+    model("gated", "plan+torch", "cuda:0: the first GPU"),
+    model("slow", "torch", "the plan cannot run here: built for sm_89"),
+]
+
+
+def test_the_last_line_says_who_answered(verify: Any) -> None:
+    result = verify(MODELS)
+    assert result.exit_code == 0, result.output
+    assert result.stdout.splitlines()[-1] == (
+        "3 of 3 models passed (1 answered by a plan, 1 answered by plans and torch,"
+        " 1 answered by torch)"
+    )
+    data = json.loads(verify(MODELS, "--json").stdout)
+    assert data["answered_by"] == {"plan": 1, "plan+torch": 1, "torch": 1}
+
+
+def test_a_plan_can_be_required(verify: Any) -> None:
+    result = verify(MODELS, "--require", "plan")
+    assert result.exit_code == 3
+    assert "FAILED slow: --require plan: answered by torch: the plan cannot run" in result.stdout
+    assert "2 of 3 models passed" in result.stdout
+    assert verify(MODELS[:2], "--require", "plan").exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("kind", "why"),
+    [(None, None), ("plan+torch", "segment 0: the plan cannot run here: no such version")],
+)
+def test_what_no_plan_is_known_to_have_answered_fails_too(
+    verify: Any, kind: str | None, why: str | None
+) -> None:
+    assert verify([model("m", kind, why)], "--require", "plan").exit_code == 3
