@@ -9,7 +9,7 @@ import zlib
 from pathlib import Path
 
 from builder.errors import ModelFileError
-from builder.torchscript import kinds, pickles, traced
+from builder.torchscript import kinds, pickles, storages, traced
 from builder.torchscript.facts import ArchiveFacts
 
 REQUIRED = ("data.pkl", "constants.pkl")
@@ -77,6 +77,8 @@ def _inspect(path: Path, archive: zipfile.ZipFile, check_sums: bool) -> ArchiveF
     if check_sums and (broken := archive.testzip()):
         raise zipfile.BadZipFile(f"member {broken!r} does not match its checksum")
     names = _globals(path, archive, root)
+    if short := next(storages.problems(archive, root), None):
+        raise _refuse(path, f"is damaged: {short}", "copy, download or save it again")
     weights = (f"{root}/data/", f"{root}/constants/")
     classes = {name.replace(" ", ".") for name in names if name.startswith(pickles.CLASSES)}
     return ArchiveFacts(

@@ -1,0 +1,127 @@
+"""Compares each tensor of an archive with the bytes that its member holds.
+
+torch trusts the sizes that the pickle states and reads past the end of a member that is shorter.
+The pickles are read by an unpickler that makes placeholders only.
+"""
+
+from __future__ import annotations
+
+import collections
+import io
+import pickle
+import zipfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+ITEM_BYTES = {
+    "DoubleStorage": 8,
+    "FloatStorage": 4,
+    "HalfStorage": 2,
+    "BFloat16Storage": 2,
+    "LongStorage": 8,
+    "IntStorage": 4,
+    "ShortStorage": 2,
+    "CharStorage": 1,
+    "ByteStorage": 1,
+    "BoolStorage": 1,
+    "ComplexDoubleStorage": 16,
+    "ComplexFloatStorage": 8,
+    "QInt32Storage": 4,
+}
+PICKLES = ("data", "constants")
+"""torch.jit.load reads the tensors of NAME.pkl from the folder NAME."""
+
+
+@dataclass(frozen=True)
+class _Storage:
+    """A member that holds `count` elements of `item_bytes`."""
+
+    key: str
+    item_bytes: int
+    count: int
+
+
+class _Object:
+    """In place of every object that is no tensor."""
+
+    def __new__(cls, *arguments: Any, **options: Any) -> _Object:
+        return object.__new__(cls)
+
+    def __setstate__(self, state: Any) -> None:
+        pass
+
+
+@dataclass
+class _Found:
+    storages: list[_Storage] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+
+    def tensor(self, storage: Any, offset: int, size: Any, stride: Any, *rest: Any) -> _Object:
+        """Note where the last element of a tensor lies beyond its storage."""
+        if isinstance(storage, _Storage):
+            reach = _reach(offset, size, stride)
+            if reach is None or reach > storage.count:
+                self.problems.append(
+                    f"a tensor of shape {list(size)} reaches beyond the {storage.count} elements of"
+                    f" its storage {storage.key!r}"
+                )
+        return _Object()
+
+
+def _reach(offset: int, size: Sequence[int], stride: Sequence[int]) -> int | None:
+    """How many elements the storage must have; None where the numbers make no tensor."""
+    if len(size) != len(stride) or min((offset, *size, *stride), default=0) < 0:
+        return None
+    if 0 in size:
+        return 0
+    return offset + 1 + sum((n - 1) * step for n, step in zip(size, stride, strict=True))
+
+
+class _Placeholders(pickle.Unpickler):
+    def __init__(self, data: bytes) -> None:
+        super().__init__(io.BytesIO(data))
+        self.found = _Found()
+
+    def find_class(self, module_name: str, global_name: str) -> Any:
+        if module_name == "torch" and global_name.endswith("Storage"):
+            return global_name
+        if global_name in ("_rebuild_tensor_v2", "_rebuild_qtensor"):
+            return self.found.tensor
+        if (module_name, global_name) == ("collections", "OrderedDict"):
+            return collections.OrderedDict
+        return _Object
+
+    def persistent_load(self, pid: Any) -> Any:
+        _, kind, key, _, count = pid
+        if not isinstance(count, int) or count < 0 or not isinstance(key, str):
+            raise pickle.UnpicklingError(f"a storage {key!r} of {count!r} elements")
+        storage = _Storage(key, ITEM_BYTES.get(str(kind), 1), count)
+        self.found.storages.append(storage)
+        return storage
+
+
+def problems(archive: zipfile.ZipFile, root: str) -> Iterator[str]:
+    """What is wrong with the archive's tensors: a member that is missing, or shorter than its
+    tensor.
+    """
+    sizes = {member.filename: member.file_size for member in archive.infolist()}
+    for name in PICKLES:
+        if f"{root}/{name}.pkl" in sizes:
+            yield from _problems(archive.read(f"{root}/{name}.pkl"), f"{root}/{name}", sizes)
+
+
+def _problems(data: bytes, folder: str, sizes: Mapping[str, int]) -> Iterator[str]:
+    reader = _Placeholders(data)
+    try:
+        reader.load()
+    except Exception as error:  # a pickle may hold any bytes
+        yield f"the pickle {folder}.pkl cannot be read: {error}"
+        return
+    yield from reader.found.problems
+    for storage in dict.fromkeys(reader.found.storages):
+        member, needed = f"{folder}/{storage.key}", storage.count * storage.item_bytes
+        if member not in sizes:
+            yield f"the member {member!r} is missing; a tensor needs {needed} bytes of it"
+        elif sizes[member] < needed:
+            yield f"the member {member!r} has {sizes[member]} bytes; its tensor needs {needed}"
