@@ -142,6 +142,15 @@ def _python() -> Finding:
     )
 
 
+def _sandbox() -> Finding:
+    from builder import processes
+
+    found = " and ".join(name for name, here in processes.available().items() if here)
+    missing = ", ".join(processes.missing())
+    fix = f"{missing} is missing: models run with the rights of the user (docs/security.md)"
+    return Finding("sandbox", "models from others", None if missing else found, fix)
+
+
 PROBES: tuple[Callable[[], Finding], ...] = (
     _python,
     _torch,
@@ -150,6 +159,7 @@ PROBES: tuple[Callable[[], Finding], ...] = (
     _driver,
     _server,
     _docker,
+    _sandbox,
 )
 
 

@@ -74,6 +74,11 @@ plugins = click.option(
         " operators."
     ),
 )
+require_sandbox = click.option(
+    "--require-sandbox",
+    is_flag=True,
+    help="Refuse to run models where this machine cannot confine them (see trt-build doctor).",
+)
 layout = click.option(
     "--layout",
     type=click.Choice(LAYOUTS),

@@ -26,6 +26,7 @@ NEW = "there was none before"
 @build_options.build_options
 @options.store
 @options.plugins
+@options.require_sandbox
 @click.option(
     "--log-level",
     type=click.Choice(["info", "graph"]),
@@ -66,6 +67,7 @@ def repo_command(
     store: str | None,
     log_level: str,
     search_precision: bool,
+    require_sandbox: bool,
     **settings: Any,
 ) -> int:
     """Build every model of MODELS (a folder, a model file or a manifest) into the repository DIR.
@@ -73,8 +75,12 @@ def repo_command(
     A model is published only when its network gives the original module's answers; one that fails
     does not stop the others, and one that has not changed is left as it is.
     """
+    from builder import processes
     from builder.engine import flavour
     from builder.repository import build_repository
+
+    if require_sandbox:
+        processes.require(settings["isolate"])
 
     used = flavour.resolve(settings["flavour"])
     which = {

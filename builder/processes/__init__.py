@@ -1,4 +1,4 @@
-"""Runs tasks in child processes: one fork server, a pool of workers, and resource limits.
+"""Runs tasks in child processes: one fork server, a pool of workers, limits, and a sandbox.
 
 A worker that crashes fails its own task only, and Ctrl-C ends them all.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 from builder.processes.fork_server import close
 from builder.processes.limits import Limits
 from builder.processes.pool import Crashed, Task, run
-from builder.processes.sandbox import Sandbox, missing
+from builder.processes.sandbox import Sandbox, available, missing, require
 from builder.processes.worker import CANCEL, GRACE_SECONDS
 
 __all__ = [
@@ -18,7 +18,9 @@ __all__ = [
     "Limits",
     "Sandbox",
     "Task",
+    "available",
     "close",
     "missing",
+    "require",
     "run",
 ]

@@ -18,6 +18,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from builder.errors import EnvironmentProblem, UsageError
+
 _CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446
 _RULE_PATH_BENEATH = 1
 _GET_VERSION = 1
@@ -103,6 +105,22 @@ def available() -> dict[str, bool]:
 def missing() -> tuple[str, ...]:
     """The mechanisms that this machine does not have."""
     return tuple(name for name, here in available().items() if not here)
+
+
+def require(isolate: bool = True) -> None:
+    """Raise EnvironmentProblem where models would not run confined here.
+
+    `isolate`: whether they run in processes of their own at all; if not, UsageError.
+    """
+    if not isolate:
+        raise UsageError("without isolation nothing is confined", fix="leave out --no-isolate")
+    if lacking := missing():
+        raise EnvironmentProblem(
+            f"this machine cannot confine the processes that run models: {', '.join(lacking)} is"
+            " missing",
+            fix="use Linux 6.2 or newer with Landlock among its security modules (in a container,"
+            " its seccomp profile must allow landlock_*), or leave out --require-sandbox",
+        )
 
 
 class _Ruleset(ctypes.Structure):

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from builder import processes
+from builder.errors import EnvironmentProblem, UsageError
 from builder.processes import sandbox
 
 pytestmark = pytest.mark.skipif(
@@ -114,3 +115,12 @@ def test_what_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     assert sandbox.available() == {"landlock": True, "seccomp": True}
     monkeypatch.setattr(sandbox, "landlock_version", lambda: 0)
     assert processes.missing() == ("landlock",)
+
+
+def test_to_require_a_sandbox_refuses_to_go_on_without(monkeypatch: pytest.MonkeyPatch) -> None:
+    processes.require()
+    with pytest.raises(UsageError, match="without isolation"):
+        processes.require(isolate=False)
+    monkeypatch.setattr(sandbox, "landlock_version", lambda: 0)
+    with pytest.raises(EnvironmentProblem, match="landlock is missing"):
+        processes.require()
