@@ -20,6 +20,7 @@ from builder.lowering.folding import propagate_constants
 from builder.lowering.marking import inline_and_mark
 from builder.lowering.places import source_line
 from builder.lowering.regions import make_plain
+from builder.lowering.wrapped import constants_to_numbers
 
 
 @contextmanager
@@ -57,6 +58,7 @@ def frozen_graph(
         raise LoweringError(f"the module has no method {method!r}", fix=f"name one of {names}")
     source = module._c
     graph = _inlined(source, method, fallback_modules)
+    constants_to_numbers(graph)
     # through an interface, whose type does not tell what is called
     if ir.nodes_of(graph, "prim::CallMethod"):
         with evaluating(module):
@@ -64,6 +66,8 @@ def frozen_graph(
                 source, [method] if method != "forward" else [], True, False
             )
         graph = _inlined(source, method, fallback_modules)
+        if all(tensor.dim() for tensor in module.state_dict().values()):
+            constants_to_numbers(graph)  # freezing made no constant without axes of a buffer
     lower_attributes(graph, source)
     if any(
         graph.findNode(kind, True) is not None

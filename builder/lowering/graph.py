@@ -16,6 +16,7 @@ from builder.lowering.containers import Containers
 from builder.lowering.paranoid import execute, packed
 from builder.lowering.passes.unpack import expand
 from builder.lowering.trace import PassRecord
+from builder.lowering.wrapped import keep_constants_tensors
 
 
 @dataclass(frozen=True)
@@ -81,6 +82,7 @@ class LoweredGraph:
         for node in ir.nodes_of(graph, fp8.KIND):
             # trt-build need not be installed where the file runs
             expand(graph, node, fp8.FORMULA[fp8.SCHEMA])
+        keep_constants_tensors(graph)
         return ir.C._create_function_from_graph("forward", graph)
 
     @property

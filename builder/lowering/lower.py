@@ -20,6 +20,7 @@ from builder.lowering.passes.functionalise.views import Emit
 from builder.lowering.passes.interface import checked, flatten_inputs, flatten_outputs
 from builder.lowering.pipeline import passes_for, run_passes
 from builder.lowering.regions import make_plain
+from builder.lowering.wrapped import constants_to_numbers
 
 
 def lower(
@@ -161,6 +162,7 @@ def _start(
         graph = module_or_graph.copy()
         make_plain(graph)
         ir.C._jit_pass_erase_shape_information(graph)  # a trace bakes the example's shapes in
+        constants_to_numbers(graph)
         bind(graph, params)
         return graph, [value.debugName().split(".")[0] for value in graph.inputs()], {}
     if isinstance(module_or_graph, torch.jit.ScriptModule):

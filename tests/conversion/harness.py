@@ -22,6 +22,7 @@ import builder
 from builder.conversion import dtypes
 from builder.engine import BuildOptions, capabilities, flavour
 from tests.conversion import old
+from tests.torchscript.saving import saved
 
 QUICK = BuildOptions(optimization_level=0)
 """Numbers are the question here, not speed: TensorRT times as few tactics as it can."""
@@ -45,15 +46,15 @@ Dynamic = Mapping[int, Mapping[int, str]]
 def module_of(
     source: str | Callable[..., Any] | torch.nn.Module, inputs: Sequence[Any], trace: bool = False
 ) -> Any:
-    """A graph (IR text), or a scripted or traced module."""
+    """A graph (IR text), or a scripted or traced module, as a file gives it."""
     if isinstance(source, str):
         return torch._C.parse_ir(textwrap.dedent(source))
     if isinstance(source, torch.jit.ScriptModule | torch._C.Graph):
         return source
     module = source.eval() if isinstance(source, torch.nn.Module) else _Wrapped(source)
     if trace or not isinstance(source, torch.nn.Module):
-        return torch.jit.trace(module, tuple(inputs), check_trace=False)
-    return torch.jit.script(module)
+        return saved(torch.jit.trace(module, tuple(inputs), check_trace=False))
+    return saved(torch.jit.script(module))
 
 
 class _Wrapped(torch.nn.Module):

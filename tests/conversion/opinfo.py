@@ -26,6 +26,7 @@ from builder.engine import capabilities
 from builder.errors import LoweringError, TrtBuildError, UnsupportedOperators
 from tests.conversion import old
 from tests.conversion.harness import carried, spec_of
+from tests.torchscript.saving import saved
 
 DTYPES = (torch.float32, torch.int64, torch.bool)
 RTOL = ATOL = 2e-5
@@ -228,7 +229,7 @@ def _judge(result: Result, entry: Any, sample: Any) -> None:
             warnings.simplefilter("ignore")
             # some samples move to a GPU
             wanted = [t.cpu() for t in _tensors(function(*(t.clone() for t in tensors)))]
-            traced = torch.jit.trace(_Module(function), tuple(tensors), check_trace=False)
+            traced = saved(torch.jit.trace(_Module(function), tuple(tensors), check_trace=False))
         reason = _unfit(tensors, wanted)
     except Exception as error:
         reason = f"torch: {str(error).splitlines()[0][:80]}"

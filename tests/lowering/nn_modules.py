@@ -13,7 +13,9 @@ from torch import nn
 
 import builder
 from builder.errors import LoweringError
+from builder.lowering import ir
 from builder.lowering.paranoid import _tensors
+from tests.torchscript.saving import saved
 
 Made = tuple[Callable[[], nn.Module], tuple[Any, ...]]
 
@@ -181,21 +183,25 @@ LEFT_OUT = {
 }
 
 
+def _kinds(module: Any) -> set[str]:
+    """The kinds of all nodes; those of Python functions are `prim::PythonOp`."""
+    return {node.kind().removeprefix("prim::") for node in ir.walk(module.inlined_graph)}
+
+
 def exported(module: nn.Module, inputs: tuple[Any, ...]) -> Iterator[tuple[str, Any]]:
-    """The module as TorchScript: scripted, and traced; the error where torch cannot."""
+    """The module as TorchScript: scripted, and traced; the error where torch cannot. As a file
+    gives it, unless torch cannot save it.
+    """
     for how in ("scripted", "traced"):
         try:
             with warnings.catch_warnings(), torch.no_grad():
                 warnings.simplefilter("ignore")
-                scripted = how == "scripted"
-                yield (
-                    how,
-                    (
-                        torch.jit.script(module)
-                        if scripted
-                        else torch.jit.trace(module, inputs, check_trace=False)
-                    ),
+                made = (
+                    torch.jit.script(module)
+                    if how == "scripted"
+                    else torch.jit.trace(module, inputs, check_trace=False)
                 )
+                yield how, made if "PythonOp" in _kinds(made) else saved(made)
         except Exception as error:  # torch raises many kinds
             yield how, error
 

@@ -14,6 +14,7 @@ from torch.nn import functional as F
 
 import builder
 from builder.lowering import LoweredGraph, for_precision
+from tests.torchscript.saving import saved
 
 
 class Attention(nn.Module):
@@ -46,7 +47,7 @@ def scaled_first(module: nn.Module, x: Tensor) -> bool:
 
 def forms(module: nn.Module, x: Tensor) -> list[LoweredGraph]:
     """For half precision and for full; the answers of both stay what they were."""
-    lowered = builder.lower(torch.jit.trace(module.eval(), x, check_trace=False))
+    lowered = builder.lower(saved(torch.jit.trace(module.eval(), x, check_trace=False)))
     found = [for_precision(lowered, half) for half in (True, False)]
     for form in found:
         for got, wanted in zip(form.run(x), module(x), strict=True):

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 import builder
 from builder.lowering import LoweredGraph, ir
 from builder.lowering.passes.environment import resolve_environment
+from tests.torchscript.saving import saved
 
 COMPLEX = (
     "aten::view_as_complex",
@@ -69,7 +70,7 @@ class Rotary(nn.Module):
 @pytest.mark.parametrize("script", [True, False])
 def test_a_rotary_embedding_is_real(script: bool) -> None:
     x = sample(2, 5, 3, 8)
-    made = torch.jit.script(Rotary()) if script else torch.jit.trace(Rotary(), x)
+    made = saved(torch.jit.script(Rotary()) if script else torch.jit.trace(Rotary(), x))
     assert complex_values(lowered(made, x).graph) == []
 
 

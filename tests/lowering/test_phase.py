@@ -17,6 +17,7 @@ import builder
 from builder.errors import LoweringError, UnsupportedOperators, UsageError
 from builder.lowering import ir, write_sequence
 from builder.manifest.spec import TensorSpec
+from tests.torchscript.saving import saved
 
 SPEC = TensorSpec("float32", ("batch", "time", 8), dims={"batch": (1, 2, 4), "time": (1, 5, 9)})
 
@@ -112,7 +113,7 @@ def test_encoder_layers_with_a_padding_mask(norm_first: bool, how: str) -> None:
     model, x = Padded().eval(), torch.randn(2, 5, 8)
     padding = torch.tensor([[False, False, False, True, True], [False] * 5])
     with torch.no_grad():
-        module = (
+        module = saved(
             torch.jit.script(model)
             if how == "script"
             else torch.jit.trace(model, (x, padding), check_trace=False)

@@ -14,6 +14,7 @@ from torch.nn import functional as F
 
 import builder
 from builder.lowering import LoweredGraph
+from tests.torchscript.saving import saved
 
 WIDTH, HEADS = 12, 3
 SIZE = WIDTH // HEADS
@@ -88,7 +89,7 @@ def lowered(module: nn.Module, *inputs: Tensor, **settings: object) -> LoweredGr
     module's.
     """
     module = module.eval()
-    traced = torch.jit.trace(module, inputs, check_trace=False)
+    traced = saved(torch.jit.trace(module, inputs, check_trace=False))
     dims = {"n": (1, 2, 8), "t": (1, 4, 16)}
     dtype = str(inputs[0].dtype).removeprefix("torch.")
     specs = [builder.TensorSpec(dtype, ("n", "t", x.size(2)), dims=dims) for x in inputs]

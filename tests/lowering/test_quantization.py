@@ -17,6 +17,7 @@ from torch.nn import functional
 import builder
 from builder.errors import LoweringError
 from builder.lowering import ir
+from tests.torchscript.saving import saved
 
 # torch.ao warns that it is old, and tracing that it reads its switches.
 pytestmark = pytest.mark.filterwarnings(
@@ -74,7 +75,7 @@ HOW = pytest.mark.parametrize("how", ["script", "trace"])
 def test_weights_are_not_rounded_beforehand(kind: Any, how: str) -> None:
     model = _trained(kind)
     model.apply(quantization.disable_observer)
-    lowered = builder.lower(_exported(model, how))
+    lowered = builder.lower(saved(_exported(model, how)))
     (values,), (weights,) = (ir.nodes_of(lowered.graph, kind) for kind in (TENSOR, CHANNEL))
     assert [type(ir.constant(v)) for v in ir.inputs(values)[1:]] == [float, int, int, int]
     assert [type(ir.constant(v)) for v in weights.inputs()] == [torch.Tensor] * 3 + [int] * 3

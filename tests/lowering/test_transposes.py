@@ -26,6 +26,7 @@ from builder.lowering.passes.amounts import (
     product,
     renamed,
 )
+from tests.torchscript.saving import saved
 
 WIDTH, HEADS = 12, 3
 MOVES = ("aten::transpose", "aten::permute")
@@ -50,11 +51,17 @@ def drawn(axes: Axes, sizes: dict[str, int], dtype: str) -> Tensor:
 
 
 def lowered(
-    module: nn.Module, *axes: Axes, script: bool = False, masks: int = 0, **settings: Any
+    module: nn.Module,
+    *axes: Axes,
+    script: bool = False,
+    masks: int = 0,
+    load: bool = True,
+    **settings: Any,
 ) -> LoweredGraph:
     """The module lowered with what the specs say; its answers are the module's at every size. The
-    last `masks` inputs hold booleans.
+    last `masks` inputs hold booleans. It is saved and loaded first, if `load` is set.
     """
+
     module, dtypes = module.eval(), ["float32"] * (len(axes) - masks) + ["bool"] * masks
     cases = [
         [drawn(one, sizes, dtype) for one, dtype in zip(axes, dtypes, strict=True)]
@@ -72,7 +79,7 @@ def lowered(
         )
         for one, dtype in zip(axes, dtypes, strict=True)
     ]
-    found = builder.lower(made, specs=specs, **settings)
+    found = builder.lower(saved(made) if load else made, specs=specs, **settings)
     for case in cases:
         wanted = module(*case)
         for got, truth in zip(
@@ -334,8 +341,10 @@ def test_sizes_of_what_is_transposed_stay_right() -> None:
 
 
 def test_a_layer_keeps_the_module_that_it_is_of() -> None:
-    """Also one that is made anew because of a transpose outside of it."""
-    found = lowered(Layer(GONE["joined"]), X)
+    """Also one that is made anew because of a transpose outside of it. A saved trace has no
+    modules.
+    """
+    found = lowered(Layer(GONE["joined"]), X, load=False)
     assert [node.scopeName() for node in ir.nodes_of(found.graph, "aten::linear")] == [
         "__module.linear"
     ]
