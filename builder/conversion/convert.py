@@ -123,6 +123,18 @@ def convert(
     )
 
 
+def again(conversion: Conversion, keep_fp32: Sequence[str]) -> Conversion:
+    """The conversion repeated with other patterns over the layers that stay in float32."""
+    return convert(
+        conversion.lowered,
+        conversion.inputs,
+        precision=conversion.precision,
+        profiles=conversion.profiles,
+        output_names=conversion.outputs,
+        keep_fp32=keep_fp32,
+    )
+
+
 def named(inputs: Sequence[TensorSpec], lowered: LoweredGraph) -> tuple[TensorSpec, ...]:
     """The specs with the names of the graph's inputs where they have none."""
     if len(inputs) != len(lowered.inputs):

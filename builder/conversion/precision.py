@@ -152,6 +152,17 @@ def policy(precision: str, keep_fp32: tuple[str, ...] = ()) -> Policy:
     )
 
 
+def rest(precision: str) -> str:
+    """The precision of what is not rounded to 8 bits: `fp16` of `mixed`."""
+    scheme = SCHEMES.get(precision)
+    return scheme.rest if scheme else precision
+
+
+def reduces(precision: str) -> bool:
+    """Whether the precision brings float16 or bfloat16 into a network."""
+    return rest(precision) in HALF
+
+
 def _half(precision: str, dtype: torch.dtype) -> torch.dtype:
     """The dtype, where this TensorRT has it; one without bfloat16 would silently compute in
     float32.

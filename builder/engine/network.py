@@ -4,6 +4,8 @@ errors.
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any
 
@@ -69,3 +71,15 @@ def layer_type(layer: Any) -> str:
     its own.
     """
     return str(trt.ILayer.type.__get__(layer).name)
+
+
+def named_values(network: Any) -> Iterator[tuple[str, str]]:
+    """(layer, value) of each floating tensor that carries the name of a value of the lowered graph,
+    in the network's order; the layer as keep_fp32 names it.
+    """
+    for layer in map(network.get_layer, range(network.num_layers)):
+        name = re.sub(r"(_\d+)\.\d+$", r"\1", layer.name)
+        for tensor in map(layer.get_output, range(layer.num_outputs)):
+            floating = tensor.dtype.name in ("FLOAT", "HALF", "BF16")
+            if floating and "::" in name and tensor.name.startswith("%"):
+                yield name, tensor.name.removeprefix("%")

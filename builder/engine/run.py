@@ -93,6 +93,17 @@ class Engine:
             return DeviceView(self._one_byte.data_ptr(), tuple(tensor.shape), dtype)
         return tensor.to(device="cuda", dtype=DataType.to_dtype(dtype, "torch")).contiguous()
 
+    def profiles_for(self, tensors: Sequence[torch.Tensor]) -> list[int]:
+        """Every optimization profile that holds the shapes of the tensors, in the engine's input
+        order.
+        """
+        given = dict(zip(self.inputs, tensors, strict=True))
+        return [
+            index
+            for index in range(self.engine.num_optimization_profiles)
+            if all(self._fits(name, index, tensor.shape) for name, tensor in given.items())
+        ]
+
     def _choose_profile(self, feed: dict[str, Any], allowed: Iterable[int]) -> None:
         for index in allowed:
             if all(self._fits(name, index, tensor.shape) for name, tensor in feed.items()):

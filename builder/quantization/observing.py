@@ -44,6 +44,15 @@ def watch_input(graph: Any, node: Any, place: int, observer: int) -> None:
     node.replaceInput(place, ir.insert(graph, "trt_build::observe", args, node).output())
 
 
+def watch_value(graph: Any, value: Any, observer: int) -> None:
+    """Let an observer see a value of the graph's own block whenever it is computed."""
+    number = graph.insertConstant(observer)
+    number.node().moveAfter(value.node())
+    seen = graph.create("trt_build::observe", [value, number], 1)
+    seen.insertAfter(number.node())
+    value.replaceAllUsesAfterNodeWith(seen, seen.output())
+
+
 def watch_both(graph: Any, node: Any, other: Any, observer: int) -> None:
     """Let an observer see the output of the node, and of another that stands behind it,
     together.

@@ -1,0 +1,309 @@
+"""Every plan is run on its goldens before it is published, and a wrong one is replaced.
+
+TensorRT chooses kernels by their times, so two builds of one network need not compute with the same
+ones, and a kernel can be wrong. What helps is tried in this order, and every step is reported:
+
+1. Rebuild without some of the tactic sources, and without the timing cache, whose measurements
+   would choose the same kernels again.
+2. In a precision with float16, keep the first layer whose value differs in float32.
+
+Where neither helps, EngineError is raised with the node where the difference begins: the caller
+runs the model in segments, or in torch.
+"""
+
+from __future__ import annotations
+
+import glob
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from builder.engine.network import named_values
+from builder.errors import EngineError
+from builder.parity.comparison import compare, widened
+
+if TYPE_CHECKING:
+    import torch
+
+    from builder.conversion import Conversion
+    from builder.engine import BuildOptions, Plan
+    from builder.manifest.spec import ModelSpec
+    from builder.triton.artifact import Golden
+
+    Tensors = Mapping[str, torch.Tensor]
+    Answers = Sequence[Tensors]
+    Run = Callable[[Tensors], Answers]
+
+GENERATED = ("EDGE_MASK_CONVOLUTIONS", "JIT_CONVOLUTIONS")
+LIBRARIES = ("CUBLAS", "CUBLAS_LT", "CUDNN")
+MOST_KEPT = 3
+"""How many layers are kept in float32, one after another, before the network is given up."""
+
+
+@dataclass(frozen=True)
+class Tools:
+    """What the check needs of a GPU; tests put others in its place.
+
+    `open` runs a plan: inputs by name give the outputs by name, once for each optimization profile
+    that holds the shapes. `build` raises EngineError. `convert` repeats a conversion with patterns
+    for keep_fp32, and with one more value of the graph as an output. `sources` are the names of all
+    tactic sources.
+    """
+
+    open: Callable[[Plan], AbstractContextManager[Run]]
+    build: Callable[[Conversion, BuildOptions], Plan]
+    convert: Callable[[Conversion, Sequence[str], str | None], Conversion]
+    sources: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Right:
+    """A plan that answers every golden within the tolerance, and the conversion that it is of.
+    `steps` reports what was wrong with the plans before it; `kept` are patterns for keep_fp32.
+    """
+
+    conversion: Conversion
+    plan: Plan
+    steps: tuple[str, ...] = ()
+    kept: tuple[str, ...] = ()
+
+
+def possible() -> bool:
+    """Whether this machine runs the plans that it builds: full TensorRT and a GPU."""
+    from builder.engine import capabilities, flavour
+
+    return flavour.gpu_answers() and capabilities.current().flavour == "tensorrt"
+
+
+def check(
+    conversion: Conversion,
+    plan: Plan,
+    goldens: Sequence[Golden],
+    spec: ModelSpec,
+    options: BuildOptions,
+    tools: Tools | None = None,
+) -> Right:
+    """The plan where it is right, else the first right one of the steps above.
+
+    Goldens are of the conversion's own inputs and outputs; without any the plan is returned as it
+    is. Raises EngineError, with every step and the value that differs first (`where`, as `%name`),
+    where no plan is right.
+    """
+    checker = _Check(goldens, spec, options, tools or on_gpu())
+    problem = checker.problem(plan)
+    if problem is None:
+        return Right(conversion, plan)
+    checker.steps.append(f"the plan is wrong: {problem}")
+    found = checker.by_other_tactics(conversion) or checker.in_float32(conversion)
+    if found is not None:
+        return found
+    raise EngineError(
+        f"TensorRT builds no right plan of the network: {'; '.join(checker.steps)}",
+        where=checker.first,
+        fix="another version of TensorRT, or precision: fp32",
+    )
+
+
+class _Check:
+    def __init__(
+        self, goldens: Sequence[Golden], spec: ModelSpec, options: BuildOptions, tools: Tools
+    ) -> None:
+        self.goldens, self.spec, self.options, self.tools = goldens, spec, options, tools
+        self.steps: list[str] = []
+        self.wrong: Golden | None = None
+        self.first: str | None = None
+
+    def problem(self, plan: Plan) -> str | None:
+        """What differs on the first golden that does; None where all answers are right."""
+        from builder.parity.arrays import to_numpy, to_torch
+
+        try:
+            with self.tools.open(plan) as run:
+                for golden in self.goldens:
+                    inputs = {name: to_torch(array) for name, array in golden.inputs.items()}
+                    for answer in run(inputs):
+                        arrays = {name: to_numpy(tensor.cpu()) for name, tensor in answer.items()}
+                        found = compare(
+                            widened(arrays, golden),
+                            golden,
+                            self.spec.tolerance,
+                            precision=self.spec.precision,
+                        )
+                        if not found.passed:
+                            self.wrong = golden
+                            return f"golden {golden.name}: {'; '.join(found.problems)}"
+        except EngineError as failure:
+            return failure.message
+        return None
+
+    def by_other_tactics(self, conversion: Conversion) -> Right | None:
+        """A right plan without some of the tactic sources."""
+        for without, options in _fewer_sources(self.options, self.tools.sources):
+            plan = self._attempt(conversion, options, f"without {', '.join(without)}")
+            if plan is not None:
+                return Right(conversion, plan, tuple(self.steps))
+        return None
+
+    def in_float32(self, conversion: Conversion) -> Right | None:
+        """A right plan with one layer after another in float32, where the difference begins."""
+        from builder.conversion.precision import reduces
+
+        kept: list[str] = []
+        while reduces(self.spec.precision) and len(kept) < MOST_KEPT:
+            layer = self._first_wrong(conversion, tuple(map(glob.escape, kept)))
+            if layer is None:
+                self.steps.append("no layer differs once it is an output")
+                return None
+            if layer in kept:
+                self.steps.append(f"{layer} differs in float32 too")
+                return None
+            kept.append(layer)
+            patterns = tuple(map(glob.escape, kept))
+            conversion = self.tools.convert(conversion, (*self.spec.keep_fp32, *patterns), None)
+            plan = self._attempt(conversion, self.options, f"with {layer} in float32")
+            if plan is not None:
+                return Right(conversion, plan, tuple(self.steps), patterns)
+        return None
+
+    def _attempt(self, conversion: Conversion, options: BuildOptions, how: str) -> Plan | None:
+        """A new plan where it is right; the step is reported in any case."""
+        with tempfile.TemporaryDirectory() as folder:
+            own = replace(options, timing_cache=Path(folder) / "own.cache")
+            try:
+                plan = self.tools.build(conversion, own)
+            except EngineError as refusal:
+                self.steps.append(f"rebuilt {how}: {refusal.message}")
+                return None
+        problem = self.problem(plan)
+        self.steps.append(f"rebuilt {how}: {problem or 'right'}")
+        return plan if problem is None else None
+
+    def _first_wrong(self, conversion: Conversion, kept: Sequence[str]) -> str | None:
+        """The layer whose value is the first that differs, by bisection: each trial builds the
+        network with one more output.
+        """
+        from builder.parity.arrays import to_torch
+
+        golden = self.wrong
+        if golden is None:
+            return None
+        given = [to_torch(golden.inputs[str(spec.name)]) for spec in conversion.inputs]
+        truth = conversion.lowered.values(*given)
+        named = [(layer, name) for layer, name in named_values(conversion.network) if name in truth]
+        patterns = (*self.spec.keep_fp32, *kept)
+
+        def is_wrong(at: int) -> bool:
+            name = named[at][1]
+            marked = self.tools.convert(conversion, patterns, name)
+            return self._value_differs(marked, golden, name, truth[name])
+
+        found = first_true(len(named), is_wrong)
+        if found is None:
+            return None
+        layer, value = named[found]
+        self.first = self.first or f"%{value}"
+        return layer
+
+    def _value_differs(
+        self, marked: Conversion, golden: Golden, name: str, truth: torch.Tensor
+    ) -> bool:
+        from builder.parity.arrays import to_numpy, to_torch
+
+        inputs = {key: to_torch(array) for key, array in golden.inputs.items()}
+        with self.tools.open(self.tools.build(marked, self.options)) as run:
+            answer = run(inputs)[0]
+        if f"%{name}" not in answer:
+            return False
+        value = answer[f"%{name}"].cpu().to(truth.dtype)
+        found = compare(
+            {name: to_numpy(value)},
+            {name: to_numpy(truth)},
+            self.spec.tolerance,
+            precision=self.spec.precision,
+        )
+        return not found.passed
+
+
+def first_true(count: int, is_true: Callable[[int], bool]) -> int | None:
+    """The least index below `count` for which `is_true`, where it is true from there on; None where
+    it is not even for the last. Asks about log2(count) times.
+    """
+    if not count or not is_true(count - 1):
+        return None
+    low, high = 0, count - 1
+    while low < high:
+        middle = (low + high) // 2
+        if is_true(middle):
+            high = middle
+        else:
+            low = middle + 1
+    return low
+
+
+def _fewer_sources(
+    options: BuildOptions, known: Sequence[str]
+) -> Iterator[tuple[tuple[str, ...], BuildOptions]]:
+    """(the sources left out, the options without them): those that generate convolutions, then
+    libraries.
+    """
+    chosen = tuple(s.upper() for s in options.tactic_sources or known)
+    for group in (GENERATED, LIBRARIES):
+        without = tuple(source for source in group if source in chosen)
+        if without:
+            left = tuple(source for source in chosen if source not in without)
+            yield without, replace(options, tactic_sources=left)
+
+
+def on_gpu() -> Tools:
+    """The tools of this machine's GPU and TensorRT."""
+    from builder import engine
+    from builder.engine.flavour import trt
+
+    return Tools(_open, engine.build, _convert, tuple(trt.TacticSource.__members__))
+
+
+def _open(plan: Plan) -> AbstractContextManager[Run]:
+    from contextlib import contextmanager
+
+    from builder.engine.run import Engine
+
+    @contextmanager
+    def opened() -> Iterator[Run]:
+        with Engine(plan.data) as engine:
+
+            def run(inputs: Tensors) -> Answers:
+                given = [inputs[name] for name in engine.inputs]
+                return [
+                    {
+                        name: tensor.clone()
+                        for name, tensor in zip(
+                            engine.outputs, engine.infer(given, profile), strict=True
+                        )
+                    }
+                    for profile in engine.profiles_for(given)
+                ]
+
+            yield run
+
+    return opened()
+
+
+def _convert(conversion: Conversion, keep_fp32: Sequence[str], output: str | None) -> Conversion:
+    from builder.conversion.convert import again as convert_again
+
+    again = convert_again(conversion, keep_fp32)
+    if output is not None:
+        _mark(again.network, f"%{output}")
+    return again
+
+
+def _mark(network: Any, name: str) -> None:
+    """Make the tensor of this name an output too."""
+    for layer in map(network.get_layer, range(network.num_layers)):
+        for tensor in map(layer.get_output, range(layer.num_outputs)):
+            if tensor.name == name and not tensor.is_network_output:
+                network.mark_output(tensor)
+                return

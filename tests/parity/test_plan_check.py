@@ -1,0 +1,171 @@
+"""A wrong plan is replaced step by step, with plans that are made up in the GPU's place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import builder
+from builder.engine import BuildOptions, Plan
+from builder.errors import EngineError
+from builder.lowering import lower
+from builder.manifest.spec import ModelSpec
+from builder.parity import plan_check
+from builder.triton import Golden
+
+SOURCES = ("CUBLAS", "CUDNN", "JIT_CONVOLUTIONS")
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second, self.third = (nn.Linear(4, 4) for _ in range(3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.tanh(self.third(torch.tanh(self.second(torch.tanh(self.first(x))))))
+
+
+X = torch.linspace(-1, 1, 8).reshape(2, 4)
+SPEC = builder.TensorSpec("float32", (2, 4), name="x")
+
+
+@dataclass
+class Gpu:
+    """Plans that the reference answers; `wrong` says which are off, by what they were built with
+    and for.
+    """
+
+    wrong: Callable[[Any, BuildOptions], str | None]
+    builds: list[tuple[Any, BuildOptions]] = field(default_factory=list)
+
+    def build(self, conversion: Any, options: BuildOptions) -> Plan:
+        self.builds.append((conversion, options))
+        return Plan(b"%d" % (len(self.builds) - 1))
+
+    @contextmanager
+    def open(self, plan: Plan) -> Iterator[Any]:
+        conversion, options = self.builds[int(plan.data)]
+        broken = self.wrong(conversion, options)
+
+        def run(inputs: dict[str, torch.Tensor]) -> Sequence[dict[str, torch.Tensor]]:
+            names = [f"%{name}" for _, name in plan_check.named_values(conversion.network)]
+            found = builder.reference.inspect(conversion, [inputs["x"]], set(names))
+            outputs = builder.reference.run(conversion, [inputs["x"]])
+            answer = {**found, **dict(zip(conversion.outputs, outputs, strict=True))}
+            if broken is not None:
+                behind = names[names.index(broken) :] + list(conversion.outputs)
+                answer = {n: t + (n in behind) for n, t in answer.items()}
+            shown = {*conversion.outputs, getattr(conversion, "marked", "")}
+            return [{n: t for n, t in answer.items() if n in shown}] * 2
+
+        yield run
+
+    def convert(self, conversion: Any, keep: Sequence[str], output: str | None) -> Any:
+        made = builder.convert(
+            conversion.lowered, conversion.inputs, precision="fp16", keep_fp32=keep
+        )
+        object.__setattr__(made, "keep", tuple(keep))
+        object.__setattr__(made, "marked", f"%{output}")
+        return made
+
+    @property
+    def tools(self) -> plan_check.Tools:
+        return plan_check.Tools(self.open, self.build, self.convert, SOURCES)
+
+
+def check(
+    wrong: Callable[[Any, BuildOptions], str | None], precision: str = "fp16"
+) -> tuple[plan_check.Right, Gpu]:
+    torch.manual_seed(0)
+    module = Net().eval()
+    conversion = builder.convert(lower(torch.jit.script(module)), [SPEC], precision=precision)
+    (name,) = conversion.outputs
+    golden = Golden("p0-opt", {"x": X.numpy()}, {name: module(X).detach().numpy()})
+    gpu = Gpu(wrong)
+    spec = ModelSpec("net", Path("net.pt"), (SPEC,), precision=precision)
+    options = BuildOptions()
+    plan = gpu.build(conversion, options)
+    return plan_check.check(conversion, plan, [golden], spec, options, gpu.tools), gpu
+
+
+def values(conversion: Any) -> list[str]:
+    return [f"%{name}" for _, name in plan_check.named_values(conversion.network)]
+
+
+def test_a_right_plan_is_taken_as_it_is() -> None:
+    right, gpu = check(lambda conversion, options: None)
+    assert (right.steps, right.kept, len(gpu.builds)) == ((), (), 1)
+
+
+def test_it_is_rebuilt_without_tactic_sources_and_without_the_timing_cache() -> None:
+    def wrong(conversion: Any, options: BuildOptions) -> str | None:
+        sources = options.tactic_sources or SOURCES
+        return values(conversion)[2] if "CUBLAS" in sources else None
+
+    right, gpu = check(wrong)
+    assert [options.tactic_sources for _, options in gpu.builds] == [
+        None,
+        ("CUBLAS", "CUDNN"),
+        ("JIT_CONVOLUTIONS",),
+    ]
+    caches = [options.timing_cache for _, options in gpu.builds[1:]]
+    assert all(cache and not cache.parent.exists() for cache in caches)
+    assert right.plan.data == b"2" and right.kept == ()
+    assert right.steps[0].startswith("the plan is wrong: golden p0-opt: ")
+    assert "without JIT_CONVOLUTIONS: golden p0-opt" in right.steps[1]
+    assert right.steps[2] == "rebuilt without CUBLAS, CUDNN: right"
+
+
+def test_the_first_layer_that_differs_is_kept_in_float32() -> None:
+    def wrong(conversion: Any, options: BuildOptions) -> str | None:
+        kept = getattr(conversion, "keep", ())
+        return None if "second/aten::linear_0" in kept else values(conversion)[2]
+
+    right, gpu = check(wrong)
+    assert right.kept == ("second/aten::linear_0",)
+    assert right.steps[-1] == "rebuilt with second/aten::linear_0 in float32: right"
+    assert right.conversion is gpu.builds[-1][0]
+
+
+@pytest.mark.parametrize("precision", ["fp16", "fp32"])
+def test_where_nothing_helps_every_step_is_told(precision: str) -> None:
+    with pytest.raises(EngineError) as failed:
+        check(lambda conversion, options: values(conversion)[0], precision)
+    words = failed.value.message
+    assert "the plan is wrong" in words and "rebuilt without CUBLAS, CUDNN: golden" in words
+    assert ("differs in float32 too" in words) is (precision == "fp16")
+    assert bool(failed.value.where) is (precision == "fp16"), "the value where it begins"
+
+
+def test_a_build_or_run_that_fails_is_a_step_too() -> None:
+    torch.manual_seed(0)
+    conversion = builder.convert(lower(torch.jit.script(Net().eval())), [SPEC])
+    (name,) = conversion.outputs
+    golden = Golden("p0-opt", {"x": X.numpy()}, {name: X.numpy()})
+
+    def refuse(*_: Any) -> Any:
+        raise EngineError("out of memory")
+
+    tools = plan_check.Tools(refuse, refuse, refuse, SOURCES)
+    spec = ModelSpec("net", Path("net.pt"), (SPEC,))
+    with pytest.raises(EngineError, match=r"wrong: out of memory; rebuilt without JIT_CONV"):
+        plan_check.check(conversion, Plan(b""), [golden], spec, BuildOptions(), tools)
+
+
+@pytest.mark.parametrize("first", range(6))
+def test_the_bisection_finds_the_first(first: int) -> None:
+    asked: list[int] = []
+
+    def is_true(at: int) -> bool:
+        asked.append(at)
+        return at >= first
+
+    assert plan_check.first_true(5, is_true) == (first if first < 5 else None)
+    assert len(asked) <= 4 and plan_check.first_true(0, is_true) is None

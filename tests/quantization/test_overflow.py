@@ -1,0 +1,84 @@
+"""Values beyond float16's range are found with torch, and named as layers of the network."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+import builder
+from builder.lowering import lower
+from builder.quantization import overflow
+
+
+class Large(nn.Module):
+    """A hidden value of about 2e5, as a random Xception has; small at both ends."""
+
+    def __init__(self, scale: float = 1e4) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(8, 8), nn.Linear(8, 2)
+        with torch.no_grad():
+            self.first.weight.fill_(scale)
+            self.second.weight.fill_(1e-4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.relu(self.second(torch.relu(self.first(x))))
+
+
+ONES = torch.ones(2, 8)
+SPEC = builder.TensorSpec("float32", (2, 8))
+
+
+def found(module: nn.Module, *batch: torch.Tensor) -> tuple[overflow.Beyond, ...]:
+    return overflow.beyond_half(lower(torch.jit.script(module.eval())), [batch])
+
+
+def test_the_value_its_maker_and_its_readers_are_found() -> None:
+    beyond = found(Large(), ONES)
+    assert [round(one.greatest, -3) for one in beyond] == [80000, 80000]
+    assert beyond[0].readers == (beyond[1].value,), "relu reads what the first layer makes"
+
+
+def test_what_fits_is_left_alone() -> None:
+    assert found(Large(8e3), ONES) == ()
+
+
+def test_the_layers_stay_in_float32_and_the_network_answers() -> None:
+    module = Large().eval()
+    lowered = lower(torch.jit.script(module))
+    bare = builder.convert(lowered, [SPEC], precision="fp16")
+    beyond = overflow.beyond_half(lowered, [(ONES,)])
+    kept = overflow.layers(bare.network, beyond)
+    assert kept == ("first/aten::linear_0", "aten::relu_0", "second/aten::linear_0")
+    spared = builder.convert(lowered, [SPEC], precision="fp16", keep_fp32=kept)
+    (wrong,), (right,) = (builder.reference.run(one, [ONES]) for one in (bare, spared))
+    assert not torch.isfinite(wrong).all()
+    torch.testing.assert_close(right, module(ONES), rtol=1e-3, atol=1e-3)
+    same, (said,) = overflow.spare(bare, [(ONES,)])
+    torch.testing.assert_close(builder.reference.run(same, [ONES]), [right])
+    assert overflow.spare(builder.convert(lowered, [SPEC]), [(ONES,)])[1] == ()
+    assert "keeps 3 layers in float32" in said and "8e+04" in said and "65504" in said
+
+
+class Masked(nn.Module):
+    def __init__(self, above: bool) -> None:
+        super().__init__()
+        self.above = above
+
+    def forward(self, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        hidden = (1.0 - mask) * (1e9 if self.above else -1e9)
+        return torch.softmax(x + hidden, -1)
+
+
+@pytest.mark.parametrize("above", [False, True])
+def test_a_mask_for_a_softmax_is_no_overflow_but_a_large_score_is(above: bool) -> None:
+    mask = torch.tensor([1.0, 0.0]).repeat(1, 4)
+    assert bool(found(Masked(above), ONES[:1], mask)) is above
+
+
+def test_what_torch_itself_makes_infinite_is_left_alone() -> None:
+    class Infinite(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.relu(x / 0.0) * 1e5
+
+    assert found(Infinite(), ONES) == ()
