@@ -1,0 +1,1 @@
+"""Differential fuzzing: random programs in torch, lowered, saved, and as a network."""

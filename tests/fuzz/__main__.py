@@ -1,0 +1,93 @@
+"""python -m tests.fuzz [--seconds N] [--kind KIND] [--seed N] [--programs N] [--keep DIR]
+
+Runs random programs, minimizes those that give a wrong answer or crash, and keeps them as files.
+Exits with 1 if there were any.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+import torch
+
+from tests.fuzz.checking import Outcome, check
+from tests.fuzz.minimize import minimized
+from tests.fuzz.programs import KINDS, Program, program
+
+FOUND = Path(__file__).parent / "found"
+BAD = ("wrong", "crash")
+
+
+def fuzz(
+    kinds: tuple[str, ...], seed: int, seconds: float, programs: int, keep: Path
+) -> tuple[Counter[str], list[Path]]:
+    """Run programs of each kind in turn from a seed on, until the seconds or the programs are used
+    up; give the counts by outcome, and the files of those that failed.
+    """
+    counts, kept = Counter[str](), list[Path]()
+    stop = time.monotonic() + seconds
+    for number in range(programs):
+        if time.monotonic() >= stop:
+            break
+        made = program(kinds[number % len(kinds)], seed + number // len(kinds))
+        outcome = _outcome(made)
+        _count(counts, made, outcome)
+        if outcome.verdict in BAD:
+            kept.append(_keep(made, outcome, keep))
+    return counts, kept
+
+
+def _outcome(made: Program) -> Outcome:
+    return check(made.source(), f"{made.kind} {made.seed}")
+
+
+def _count(counts: Counter[str], made: Program, outcome: Outcome) -> None:
+    counts["programs"] += 1
+    counts[outcome.verdict] += 1
+    if outcome.verdict == "refused":
+        counts[f"refused: {outcome.reason}"] += 1
+    if outcome.network:
+        network = outcome.network
+        counts["network: equal" if network == "equal" else f"no network: {network}"] += 1
+
+
+def _keep(made: Program, outcome: Outcome, folder: Path) -> Path:
+    """Minimize a program that fails, and write it to a file that the tests run from then on."""
+    kind_of_failure = _failure(outcome)
+    small = minimized(made, lambda smaller: _failure(_outcome(smaller)) == kind_of_failure)
+    folder.mkdir(parents=True, exist_ok=True)
+    file = folder / f"{made.kind}_{made.seed}.py"
+    file.write_text(small.source(f"Found by: --kind {made.kind} --seed {made.seed}."))
+    message = "\n    ".join(outcome.reason.splitlines()[:12])
+    print(f"{outcome.verdict}: {file}\n    {message}", flush=True)
+    return file
+
+
+def _failure(outcome: Outcome) -> tuple[str, str]:
+    """What a smaller program must share: the verdict, and the exception or the path."""
+    return outcome.verdict, outcome.reason.split(":")[0].split(",")[0]
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Parse the arguments, run, and print what was found."""
+    parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
+    parser.add_argument("--seconds", type=float, default=60)
+    parser.add_argument("--programs", type=int, default=10**9, help="at most this many")
+    parser.add_argument("--kind", choices=KINDS, help="default: all in turn")
+    parser.add_argument("--seed", type=int, default=0, help="the first seed")
+    parser.add_argument("--keep", type=Path, default=FOUND, help="the folder for what fails")
+    given = parser.parse_args(arguments)
+    torch.set_num_threads(1)
+    kinds = (given.kind,) if given.kind else KINDS
+    counts, kept = fuzz(kinds, given.seed, given.seconds, given.programs, given.keep)
+    for what, count in sorted(counts.items(), key=lambda item: -item[1]):
+        print(f"{count:7d}  {what}")
+    return 1 if kept else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

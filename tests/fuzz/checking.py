@@ -1,0 +1,142 @@
+"""One program: torch's answers against those of what trt-build makes of it."""
+
+from __future__ import annotations
+
+import io
+import linecache
+import re
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+import builder
+from builder import TensorSpec
+from builder.errors import LoweringError, TrtBuildError
+from tests.conversion.harness import carried
+from tests.torchscript.saving import saved
+
+_DIMS = {"n": (1, 4, 8)}
+SPECS = (
+    TensorSpec("float32", ("n", 4), dims=_DIMS),
+    TensorSpec("float32", ("n", 4), dims=_DIMS),
+    TensorSpec("int64", ("n",), dims=_DIMS),
+)
+SIZES, SCALES = (4, 1, 3, 7), (1.0, 60.0, 0.1)
+LARGEST = 1e6
+"""Answers beyond it are not compared: a rounding error of their parts may be large, too."""
+
+Tensors = tuple[torch.Tensor, ...]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """`verdict` is equal, invalid (torch itself fails), refused, wrong or crash; `reason` is the
+    message. `network` says what became of the conversion.
+    """
+
+    verdict: str
+    reason: str = ""
+    network: str = ""
+
+
+def check(source: str, name: str) -> Outcome:
+    """Run the program of a source file in torch, lowered, saved and as a network, and compare."""
+    with warnings.catch_warnings(), torch.no_grad():
+        warnings.simplefilter("ignore")
+        try:
+            module = _module(source, name)
+            cases = [(inputs, _tensors(module(*_copies(inputs)))) for inputs in _inputs()]
+        except Exception as error:  # torch raises many kinds
+            return Outcome("invalid", type(error).__name__)
+        if any(_too_large(tensor) for _, expected in cases for tensor in expected):
+            return Outcome("invalid", "too large")
+        try:
+            return _checked(module, cases)
+        except AssertionError as error:
+            return Outcome("wrong", str(error))
+        except Exception as error:
+            return Outcome("crash", f"{type(error).__name__}: {error}")
+
+
+def _checked(module: Any, cases: Sequence[tuple[Tensors, Tensors]]) -> Outcome:
+    try:
+        lowered = builder.lower(module, specs=SPECS)
+    except LoweringError as error:
+        return Outcome("refused", general(error.message))
+    file = io.BytesIO()
+    lowered.save(file)
+    file.seek(0)
+    loaded = torch.jit.load(file)
+    for inputs, expected in cases:
+        _compare("lowered graph", lowered.run(*_copies(inputs)), expected)
+        _compare("saved graph", loaded(*_copies(inputs)), expected)
+    try:
+        conversion = builder.convert(module, SPECS)
+    except TrtBuildError as error:
+        return Outcome("equal", network=general(error.message))
+    for inputs, expected in cases:
+        wanted = [tensor.to(carried(tensor.dtype)) for tensor in expected]
+        _compare("network", builder.reference.run(conversion, inputs), wanted)
+    return Outcome("equal", network="equal")
+
+
+def _compare(what: str, answers: Sequence[torch.Tensor], expected: Sequence[torch.Tensor]) -> None:
+    for index, (answer, wanted) in enumerate(zip(answers, expected, strict=True)):
+        largest = float(wanted.abs().max()) if wanted.numel() else 0.0
+        exact = not wanted.dtype.is_floating_point
+        torch.testing.assert_close(
+            answer,
+            wanted,
+            rtol=0 if exact else 1e-3,
+            atol=0 if exact else 1e-4 + 1e-5 * largest,
+            equal_nan=True,
+            msg=lambda text, index=index: f"{what}, output {index}: {text}",
+        )
+
+
+def _module(source: str, name: str) -> Any:
+    """The program's module, scripted or traced, as a file gives it."""
+    file = f"<{name}>"
+    linecache.cache[file] = (len(source), None, source.splitlines(True), file)
+    scope: dict[str, Any] = {"__name__": f"tests.fuzz.{re.sub(r'[^a-z0-9]', '_', name)}"}
+    try:
+        exec(compile(source, file, "exec"), scope)
+        module = scope["Program"]().eval()
+        if scope["TRACED"]:
+            return saved(torch.jit.trace(module, _copies(next(_inputs())), check_trace=False))
+        return saved(torch.jit.script(module))
+    finally:
+        del linecache.cache[file]
+
+
+def _inputs() -> Any:
+    generator = torch.Generator().manual_seed(0)
+    for size in SIZES:
+        for scale in SCALES if size == SIZES[0] else SCALES[:2]:
+            x, y = (torch.randn(size, 4, generator=generator) * scale for _ in range(2))
+            yield x, y, torch.randint(0, 4, (size,), generator=generator)
+
+
+def _tensors(result: Any) -> Tensors:
+    """What a program returns; a smaller program may return nothing."""
+    if not isinstance(result, tuple) or not all(isinstance(one, torch.Tensor) for one in result):
+        raise TypeError("a program returns a tuple of tensors")
+    return result
+
+
+def _copies(inputs: Tensors) -> Tensors:
+    return tuple(tensor.clone() for tensor in inputs)
+
+
+def _too_large(tensor: torch.Tensor) -> bool:
+    return bool(tensor.numel()) and not bool((tensor.abs() < LARGEST).all())
+
+
+def general(message: str) -> str:
+    """A message without what differs from program to program: names, numbers, nodes."""
+    line = message.strip().splitlines()[0]
+    line = re.sub(r"'[^']*'|\"[^\"]*\"|%[\w.]+", "_", line)
+    return re.sub(r"-?\d+(\.\d+)?", "#", line)[:140]

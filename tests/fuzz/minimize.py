@@ -1,0 +1,53 @@
+"""Delta debugging over the statements of a program."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+from tests.fuzz.programs import Program
+
+Lines = tuple[str, ...]
+
+
+def minimized(program: Program, fails: Callable[[Program], bool], attempts: int = 400) -> Program:
+    """The smallest program found that still fails: no statement can be left out of it, and no if or
+    loop replaced by its body, within a number of attempts.
+    """
+    smaller = True
+    while smaller:
+        smaller = False
+        for lines in _smaller(program.lines):
+            if attempts == 0:
+                return program
+            attempts -= 1
+            candidate = replace(program, lines=lines)
+            if fails(candidate):
+                program, smaller = candidate, True
+                break
+    return program
+
+
+def _smaller(lines: Lines) -> Iterator[Lines]:
+    """Programs with one statement less, from the end to the start, the largest first."""
+    for at in sorted(range(len(lines)), key=lambda at: (at - _end(lines, at), -at)):
+        end = _end(lines, at)
+        yield lines[:at] + lines[end:]
+        if end > at + 1:
+            body = tuple(line[4:] for line in lines[at + 1 : end])
+            yield lines[:at] + body + lines[end:]
+
+
+def _end(lines: Lines, at: int) -> int:
+    """The index after the statement that starts at a line; an `else` belongs to its `if`."""
+    depth, end = _depth(lines[at]), at + 1
+    while end < len(lines) and (
+        _depth(lines[end]) > depth
+        or (_depth(lines[end]) == depth and lines[end].strip() == "else:" != lines[at].strip())
+    ):
+        end += 1
+    return end
+
+
+def _depth(line: str) -> int:
+    return len(line) - len(line.lstrip())

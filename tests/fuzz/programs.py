@@ -1,0 +1,123 @@
+"""Random programs of a kind, and their source."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+
+from tests.fuzz import statements as st
+
+KINDS = ("inplace", "shapes", "scalars", "containers", "control", "traced")
+_STATEMENTS: dict[str, tuple[tuple[str, ...], ...]] = {
+    "inplace": (st.VALUES, st.WRITES, st.WRITES),
+    "shapes": (st.VALUES, st.SHAPES, st.SHAPES),
+    "scalars": (st.VALUES, st.SCALARS, st.SCALARS),
+    "containers": (st.VALUES, st.CONTAINERS, st.CONTAINERS),
+    "control": (st.VALUES, st.WRITES, st.SHAPES, st.SCALARS),
+    "traced": (st.VALUES, st.WRITES, st.SHAPES, st.SCALARS, st.CONTAINERS),
+}
+_BLOCKS = {
+    "inplace": 0.2,
+    "shapes": 0.1,
+    "scalars": 0.1,
+    "containers": 0.15,
+    "control": 0.45,
+    "traced": 0.0,
+}
+_START = (
+    "a = x.clone()",
+    "b = y.clone()",
+    "c = x - y",
+    "p = a",
+    "v = b.view(-1)",
+    "r = ids * 1.0",
+    "n = x.size(0)",
+    "m = 1",
+    "k = 2",
+    "s = 0.5",
+    "held = [a]",
+    "named = {'p': a, 'q': b}",
+    "pair = (a, b)",
+)
+_END = "return a, b, c, r, ids"
+_HEAD = '''"""{note}"""
+
+import torch
+from torch import Tensor
+
+TRACED = {traced}
+
+
+class Program(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        w = [[0, 1, 0, 0], [0.5, 0, 0, 0], [0, 0, 0, 1], [0, 0, -1, 0.25]]
+        self.register_buffer("w", torch.tensor(w))
+        self.register_buffer("scale", torch.tensor(0.5, dtype=torch.float64))
+
+    def forward(self, x: Tensor, y: Tensor, ids: Tensor):
+'''
+
+
+@dataclass(frozen=True)
+class Program:
+    """The lines of a program's `forward`, indented from 0, and how torch exports it."""
+
+    kind: str
+    seed: int
+    lines: tuple[str, ...]
+    traced: bool
+
+    def source(self, note: str = "") -> str:
+        """A Python file with a module `Program`."""
+        note = note or f"python -m tests.fuzz --kind {self.kind} --seed {self.seed} --programs 1"
+        body = "\n".join(f"        {line}" for line in self.lines)
+        return _HEAD.format(note=note, traced=self.traced) + body + "\n"
+
+
+def program(kind: str, seed: int, length: int = 9) -> Program:
+    """The program of a kind that belongs to a seed."""
+    rng = random.Random(f"{kind} {seed}")
+    traced = kind == "traced" or (kind in ("scalars", "shapes") and rng.random() < 0.5)
+    body = list[str]()
+    for _ in range(rng.randint(2, length)):
+        body += _statement(rng, kind, 0 if traced else 2)
+    if kind == "control" and rng.random() < 0.3:
+        at = rng.randrange(len(body) + 1)
+        early = [f"if {_fill(rng, rng.choice(st.CONDITIONS))}:", f"    {_END}"]
+        while at < len(body) and body[at].startswith((" ", "else")):
+            at += 1
+        body[at:at] = early
+    return Program(kind, seed, (*_START, *body, _END), traced)
+
+
+def _statement(rng: random.Random, kind: str, depth: int) -> list[str]:
+    """One statement, or an if or a loop around a few."""
+    if depth and rng.random() < _BLOCKS[kind]:
+        return _block(rng, kind, depth - 1)
+    return _fill(rng, rng.choice(rng.choice(_STATEMENTS[kind]))).split("\n")
+
+
+def _block(rng: random.Random, kind: str, depth: int) -> list[str]:
+    def inside(count: int) -> list[str]:
+        return [
+            f"    {line}"
+            for _ in range(rng.randint(1, count))
+            for line in _statement(rng, kind, depth)
+        ]
+
+    shape = rng.random()
+    if shape < 0.5:
+        lines = [f"if {_fill(rng, rng.choice(st.CONDITIONS))}:", *inside(2)]
+        return [*lines, "else:", *inside(2)] if rng.random() < 0.6 else lines
+    if shape < 0.9:
+        return [f"for t in range({_fill(rng, rng.choice(st.TRIP_COUNTS))}):", *inside(3)]
+    at, name = rng.randrange(len(st.WHILES)), rng.choice("abc")
+    head = f"while {st.WHILES[at].format(x=name)}:"
+    return [head, f"    {st.WHILE_STEPS[at].format(x=name)}", *inside(1)]
+
+
+def _fill(rng: random.Random, statement: str) -> str:
+    x, y, z = (rng.choice("abc") for _ in range(3))
+    threshold, number = rng.choice([0.0, 0.5, 30.0, -30.0]), rng.choice([0, 1, 2.5, -1])
+    return statement.format(x=x, y=y, z=z, t=threshold, s=number, i=rng.choice([0, 1]))

@@ -1,0 +1,57 @@
+"""The fuzzing tool: short runs, what it found before, and that it finds and minimizes a fault."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from builder.lowering.passes.functionalise import inplace
+from tests.fuzz.__main__ import FOUND, fuzz, main
+from tests.fuzz.checking import check
+from tests.fuzz.minimize import minimized
+from tests.fuzz.programs import KINDS, Program, program
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_short_run_finds_nothing(kind: str, tmp_path: Path) -> None:
+    counts, kept = fuzz((kind,), 0, seconds=60, programs=3, keep=tmp_path)
+    assert counts["programs"] == 3 and not kept
+
+
+@pytest.mark.parametrize("file", sorted(FOUND.glob("*.py")), ids=lambda file: file.stem)
+def test_what_was_found_is_fixed(file: Path) -> None:
+    outcome = check(file.read_text(), file.stem)
+    assert outcome.verdict in ("equal", "refused"), outcome.reason
+
+
+def test_a_fault_is_found_minimized_and_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`fill_` that writes one more than it should."""
+    wrong = {**inplace._SPECIAL, "aten::fill_": inplace._SPECIAL["aten::zero_"]}
+    monkeypatch.setattr(inplace, "_SPECIAL", wrong)
+    lines = ("a = x.clone()", "b = y + 1", "for t in range(x.size(0)):", "    a.fill_(2)")
+    made = Program("inplace", 7, (*lines, "c = a * b", "return (a,)"), traced=False)
+    monkeypatch.setattr("tests.fuzz.__main__.program", lambda kind, seed: made)
+    arguments = ["--kind", "inplace", "--programs", "1", "--seconds", "99"]
+    assert main([*arguments, "--keep", str(tmp_path)]) == 1
+    source = (tmp_path / "inplace_7.py").read_text()
+    assert "a.fill_(2)" in source and "y + 1" not in source and "for t" not in source
+    assert "lowered graph, output 0" in capsys.readouterr().out
+
+
+def test_a_seed_gives_the_same_program() -> None:
+    assert program("control", 3) == program("control", 3) != program("control", 4)
+
+
+def test_statements_are_left_out_with_their_blocks() -> None:
+    lines = ("if a:", "    b", "else:", "    c", "d")
+    made = Program("control", 0, lines, traced=False)
+    assert minimized(made, lambda one: "d" in one.lines).lines == ("d",)
+    assert minimized(made, lambda one: "c" in map(str.strip, one.lines)).lines == ("c",)
+
+
+def test_torch_itself_may_fail() -> None:
+    made = Program("control", 0, ("return torch.relu(nothing)",), traced=False)
+    assert check(made.source(), "invalid").verdict == "invalid"
