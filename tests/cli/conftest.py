@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -55,6 +56,26 @@ def small(tmp_path: Path) -> Path:
     folder.mkdir()
     save(Small(), folder / "small.pt")
     return folder
+
+
+@pytest.fixture(scope="session")
+def published_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A repository with `small`, built once for all tests; `published` is a test's own copy."""
+    folder = tmp_path_factory.mktemp("published")
+    (folder / "models").mkdir()
+    save(Small(), folder / "models" / "small.pt")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TRT_BUILD_CACHE", str(folder / "cache"))
+        arguments = ["repo", str(folder / "models"), "--out", str(folder / "repository")]
+        result = CliRunner().invoke(main, arguments, catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return folder / "repository"
+
+
+@pytest.fixture
+def published(published_once: Path, tmp_path: Path) -> Path:
+    """A repository with `small`, which the test may change."""
+    return shutil.copytree(published_once, tmp_path / "repository", symlinks=True)
 
 
 @pytest.fixture

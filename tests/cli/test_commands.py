@@ -27,13 +27,6 @@ def leftovers(folder: Path) -> set[str]:
     return {path.name for path in folder.iterdir()}
 
 
-@pytest.fixture
-def published(small: Path, tmp_path: Path, run: Run) -> Path:
-    out = tmp_path / "repository"
-    assert run("repo", small, "--out", out).exit_code == 0
-    return out
-
-
 def test_repo_builds_and_says_so(small: Path, tmp_path: Path, run: Run) -> None:
     result = run("repo", small, "--out", tmp_path / "out")
     assert result.exit_code == 0, result.output

@@ -50,6 +50,7 @@ def golden(spec: manifest.ModelSpec, names: list[str], number: int) -> Golden:
 
 
 @pytest.mark.live
+@pytest.mark.slow
 def test_examples_answer_at_sizes_that_no_golden_has(models: Path, tmp_path: Path) -> None:
     results = build_repository(models, tmp_path / "repository")
     assert all(result.ok and not result.segments for result in results), [

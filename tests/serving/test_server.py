@@ -68,20 +68,23 @@ def test_it_serves_on_loopback_and_is_gone_afterwards(good: Path) -> None:
     assert leftovers() == set() and children() == before
 
 
-@pytest.mark.parametrize("name", ["two words", "modèles 模型", "a;b $(c) 'd'"])
-def test_a_repository_may_be_called_anything(
-    good: Path, tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+ANY_NAME = "two words, modèles 模型; a;b $(c) 'd'"
+"""Blanks, other alphabets and what a shell would expand or end a command at."""
+
+
+def test_a_repository_may_have_any_name(
+    good: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Triton's Python backend writes paths into a shell's command and reads them as ASCII;
-    temporary ones too.
+    """Triton's Python backend writes paths into a shell command and reads them as ASCII, and those
+    of temporary files too.
     """
-    shutil.copytree(good, tmp_path / name / "repository")
-    (tmp_path / name / "temporary").mkdir()
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / name / "temporary"))
-    with serve(tmp_path / name / "repository", **FREE) as server:
+    shutil.copytree(good, tmp_path / ANY_NAME / "repository")
+    (tmp_path / ANY_NAME / "temporary").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / ANY_NAME / "temporary"))
+    with serve(tmp_path / ANY_NAME / "repository", **FREE) as server:
         assert server.ready()
-    assert leftovers() == set() and not list((tmp_path / name / "temporary").iterdir())
-    assert (tmp_path / name / "repository" / "scorer" / "config.pbtxt").exists()
+    assert leftovers() == set() and not list((tmp_path / ANY_NAME / "temporary").iterdir())
+    assert (tmp_path / ANY_NAME / "repository" / "scorer" / "config.pbtxt").exists()
 
 
 def test_a_server_is_ready_when_its_metrics_answer_too(tmp_path: Path) -> None:
@@ -101,12 +104,6 @@ def test_a_server_is_ready_when_its_metrics_answer_too(tmp_path: Path) -> None:
             port = {"--http-port": up, "--grpc-port": up, "--metrics-port": metrics}
             assert Server(Mock(), "127.0.0.1", port, tmp_path, tmp_path / "log").ready() is ready
         answering.shutdown()
-
-
-def test_the_log_can_be_kept(good: Path, tmp_path: Path) -> None:
-    with serve(good, log_path=tmp_path / "log", **FREE):
-        pass
-    assert "successfully unloaded 'scorer'" in (tmp_path / "log").read_text()
 
 
 def test_a_port_in_use_is_told_before_anything_starts(good: Path) -> None:
@@ -179,13 +176,16 @@ def test_what_is_no_repository_is_a_usage_error(tmp_path: Path) -> None:
         pass
 
 
-def test_blocking_ends_with_sigterm_and_the_server_with_it(good: Path) -> None:
-    with serve(good, **FREE) as server:
+def test_sigterm_ends_blocking_and_the_server_whose_log_can_be_kept(
+    good: Path, tmp_path: Path
+) -> None:
+    with serve(good, log_path=tmp_path / "log", **FREE) as server:
         threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGTERM)).start()
         begin = time.monotonic()
         server.block()
         assert 0.4 < time.monotonic() - begin < 5
     assert server.process.returncode == 0
+    assert "successfully unloaded 'scorer'" in (tmp_path / "log").read_text()
 
 
 def test_an_interrupt_waits_for_no_model_to_put_its_things_away(good: Path, tmp_path: Path) -> None:
