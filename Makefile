@@ -11,8 +11,8 @@ TORCH_INDEX ?=
 MODELS ?= examples/models
 REPOSITORY ?= model_repository
 PYTEST_ARGS ?=
-# A file of tests stays in one process: those that share a live server share one.
-PARALLEL := -n auto --dist loadfile
+# The tests of a file share live servers, so they stay in one process. tests/conftest.py starts the longest files first.
+PARALLEL := -n auto --dist loadfile --no-loadscope-reorder
 
 BIN := .venv/bin
 READY := .venv/.ready

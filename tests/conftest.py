@@ -20,6 +20,11 @@ remember_source_lines()
 # builds wait for each other over a lock in the cache
 if worker := os.environ.get("PYTEST_XDIST_WORKER"):
     os.environ["TRT_BUILD_CACHE"] = f"/tmp/trt-build-cache-{worker}"
+LONGEST = ("serving", "repository", "cli", "networks", "quantization", "parity", "lowering")
+"""Packages whose files take longest for their number of tests. They are run first, because one that
+starts last leaves the other processes idle. With --dist loadfile this needs
+`--no-loadscope-reorder`: xdist would order the files by their number of tests.
+"""
 ON_ENGINES = {Path(__file__).parent / room for room in ("conversion", "reference")}
 """Rooms whose tests also run an engine where one can be built."""
 
@@ -38,9 +43,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """
     from builder.engine import flavour
 
+    items.sort(key=_start)  # stable: the order within a file stays
     engine_here = "tensorrt" in flavour.installed() and flavour.gpu_answers()
     for item in items:
         if engine_here and ON_ENGINES & set(Path(item.path).parents):
             item.add_marker(pytest.mark.gpu)
         elif not engine_here and item.get_closest_marker("gpu"):
             item.add_marker(pytest.mark.skip(reason="needs a GPU and the tensorrt package"))
+
+
+def _start(item: pytest.Item) -> int:
+    """When a test is started: the packages of LONGEST in their order, then all others."""
+    package = Path(item.path).parent.name
+    return LONGEST.index(package) if package in LONGEST else len(LONGEST)

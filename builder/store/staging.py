@@ -82,7 +82,8 @@ def recover(repository: Path) -> tuple[str, ...]:
     replaced, then remove their staging folders. Returns the names of the models that were put back.
     Raises OSError.
     """
-    root = repository.resolve()
+    # Path.resolve raises RuntimeError for a loop of links before Python 3.13
+    root = Path(os.path.realpath(repository))
     restored: list[str] = []
     for folder in sorted(root.parent.glob(f"{_prefix(root)}*")):
         handle = _abandoned(folder)
