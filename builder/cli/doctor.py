@@ -164,44 +164,17 @@ PROBES: tuple[Callable[[], Finding], ...] = (
 
 
 def devices() -> list[dict[str, Any]]:
-    """The GPUs that the CUDA driver reports, asked directly: no CUDA library but the driver's own
-    need be installed.
-    """
-    import ctypes
+    """The GPUs that the CUDA driver reports, JSON-able; empty without a driver."""
+    from builder.engine import gpu
 
-    try:
-        cuda = ctypes.CDLL("libcuda.so.1")
-    except OSError:
-        return []
-    count = ctypes.c_int(0)
-    if cuda.cuInit(0) or cuda.cuDeviceGetCount(ctypes.byref(count)):
-        return []
-    return [_device(cuda, index) for index in range(count.value)]
-
-
-def _device(cuda: Any, index: int) -> dict[str, Any]:
-    import ctypes
-
-    handle, memory = ctypes.c_int(0), ctypes.c_size_t(0)
-    name = ctypes.create_string_buffer(256)
-    cuda.cuDeviceGet(ctypes.byref(handle), index)
-    cuda.cuDeviceGetName(name, len(name), handle)
-    cuda.cuDeviceTotalMem_v2(ctypes.byref(memory), handle)
-    # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_*
-    major, minor = (_attribute(cuda, handle, number) for number in (75, 76))
-    return {
-        "name": name.value.decode(),
-        "compute_capability": f"{major}.{minor}",
-        "memory": f"{memory.value / (1 << 30):.1f} GiB",
-    }
-
-
-def _attribute(cuda: Any, handle: Any, number: int) -> int:
-    import ctypes
-
-    value = ctypes.c_int(0)
-    cuda.cuDeviceGetAttribute(ctypes.byref(value), number, handle)
-    return value.value
+    return [
+        {
+            "name": device.name,
+            "compute_capability": ".".join(map(str, device.capability)),
+            "memory": f"{device.memory / (1 << 30):.1f} GiB",
+        }
+        for device in gpu.devices()
+    ]
 
 
 def driver() -> str | None:
