@@ -1,6 +1,4 @@
-"""What the user says of each model: the manifest's schema, its reading, and every mistake in it
-with its line.
-"""
+"""Reads and validates manifests. Every mistake is reported with its line."""
 
 from __future__ import annotations
 

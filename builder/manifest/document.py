@@ -1,7 +1,7 @@
-"""Reads a YAML file into plain data and remembers the line of every key and value.
+"""Reads a YAML file into plain data, with the line of every key and value.
 
-Scalars follow YAML 1.2's core schema, as JSON Schema editors do: `1e-3` is a number, and `no` and
-`on` are text (PyYAML's own rules are those of YAML 1.1).
+Scalars follow YAML 1.2's core schema, as JSON Schema editors do: `1e-3` is a number, `no` and `on`
+are text. PyYAML's own rules are those of YAML 1.1.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ import yaml
 from builder.errors import Mistake
 
 Route = tuple[str | int, ...]
-"""The way from the document's root to a value: ("inputs", 0, "dtype")."""
+"""The path from the document's root to a value: ("inputs", 0, "dtype")."""
 
 MAX_BYTES = 1 << 20
-MAX_VALUES = 20_000  # aliases are expanded: a few lines of YAML can stand for billions of values
+MAX_VALUES = 20_000  # aliases are expanded: a few lines can mean billions of values
 MAX_DEPTH = 32
 
 
 class _Loader(yaml.SafeLoader):
-    """SafeLoader with the core schema's scalars in place of YAML 1.1's."""
+    """SafeLoader with the scalars of the YAML 1.2 core schema."""
 
     yaml_implicit_resolvers: dict[str, Any] = {}  # noqa: RUF012  PyYAML reads it as a class attribute
 
@@ -54,7 +54,7 @@ _SCALARS: dict[str, Callable[[str], Any]] = {
 
 @dataclass
 class Document:
-    """A YAML file as data; `mistakes` holds what is wrong with it as YAML. Lines count from 1."""
+    """A YAML file as data, with its mistakes. Lines count from 1."""
 
     file: str
     data: Any = None
@@ -63,9 +63,7 @@ class Document:
     key_lines: dict[Route, int] = field(default_factory=dict)
 
     def line(self, route: Route, *, key: bool = False) -> int:
-        """The line of the value at `route` (of its key where `key`), or of the nearest thing around
-        it.
-        """
+        """The line of the value at `route` (of its key, with `key`), else of its nearest parent."""
         if key and route in self.key_lines:
             return self.key_lines[route]
         while route and route not in self.lines:
@@ -73,14 +71,12 @@ class Document:
         return self.lines.get(route, 1)
 
     def add(self, route: Route, message: str, fix: str | None = None, *, key: bool = False) -> None:
-        """Note a mistake at `route`."""
+        """Add a mistake at `route`."""
         self.mistakes.append(Mistake(self.file, self.line(route, key=key), message, fix))
 
 
 def read(path: Path) -> Document:
-    """The file's data and lines; what cannot be read as YAML is a mistake in it, never an
-    exception.
-    """
+    """Read a file. A file that is not valid YAML gives mistakes, never an exception."""
     try:
         return parsed(_text(path), str(path))
     except (OSError, UnicodeDecodeError, ValueError) as error:
@@ -90,27 +86,27 @@ def read(path: Path) -> Document:
 
 
 def parsed(text: str, file: str) -> Document:
-    """As read, of a text; `file` is what mistakes call it."""
+    """Parse a text; mistakes report `file` as its name."""
     document = Document(file)
     try:
         node = compose(text)
     except yaml.YAMLError as error:
         document.mistakes.append(_syntax_mistake(document.file, error))
     except RecursionError:
-        document.add((), f"is nested deeper than {MAX_DEPTH} levels, which no manifest is")
+        document.add((), f"is nested deeper than {MAX_DEPTH} levels")
     else:
         _Walk(document).fill(node)
     return document
 
 
 def compose(text: str) -> yaml.Node | None:
-    """The text's nodes, which know where they stand. Raises yaml.YAMLError."""
+    """The nodes of the text, with their positions. Raises yaml.YAMLError."""
     return yaml.compose(text, Loader=_Loader)
 
 
 def _text(path: Path) -> str:
     if path.stat().st_size > MAX_BYTES:
-        raise ValueError(f"larger than {MAX_BYTES} bytes, which no manifest is")
+        raise ValueError(f"the file is larger than {MAX_BYTES} bytes")
     return path.read_text(encoding="utf-8")
 
 
@@ -122,27 +118,27 @@ def _syntax_mistake(file: str, error: yaml.YAMLError) -> Mistake:
 
 
 class _Walk:
-    """Turns nodes into data while noting lines, duplicate keys and runaway aliases."""
+    """Converts nodes to data, and records lines, duplicate keys and endless aliases."""
 
     def __init__(self, document: Document) -> None:
         self.document, self.values = document, 0
 
     def fill(self, node: yaml.Node | None) -> None:
         if node is None:
-            self.document.add((), "is empty", "trt-build init writes a manifest to start from")
+            self.document.add((), "the manifest is empty", "trt-build init writes a first manifest")
         else:
             self.document.data = self.value(node, ())
         if self.values > MAX_VALUES:
             self.document.data = None
             self.document.add(
-                (), f"stands for more than {MAX_VALUES} values once its aliases are expanded"
+                (), f"has more than {MAX_VALUES} values once its aliases are expanded"
             )
 
     def value(self, node: yaml.Node, route: Route) -> Any:
         self.values += 1
         self.document.lines[route] = node.start_mark.line + 1
         if self.values > MAX_VALUES or len(route) > MAX_DEPTH:
-            # stops the walk everywhere else too: an alias may contain itself
+            # ends the walk everywhere: an alias may contain itself
             self.values = MAX_VALUES + 1
             return None
         if isinstance(node, yaml.MappingNode):
@@ -154,7 +150,7 @@ class _Walk:
     def scalar(self, node: yaml.Node, route: Route) -> Any:
         value = _SCALARS.get(node.tag, str)(node.value)
         if isinstance(value, float) and not math.isfinite(value):
-            self.document.add(route, f"{node.value} is too great for a number")
+            self.document.add(route, f"{node.value} is too large for a number")
         return value
 
     def mapping(self, node: yaml.MappingNode, route: Route) -> dict[str, Any]:
@@ -173,8 +169,8 @@ class _Walk:
                     Mistake(
                         self.document.file,
                         line,
-                        f"key {key!r} is written twice",
-                        f"first on line {first}",
+                        f"the key {key!r} is written twice",
+                        f"remove one; the first is on line {first}",
                     )
                 )
                 continue

@@ -1,5 +1,7 @@
-"""Changes single values of a manifest in place: every other byte, comments and order too, stays as
-it was written.
+"""Changes single values of a manifest and keeps every other byte, with comments and order.
+
+A YAML library that writes documents (ruamel.yaml) does not keep indentation, line ends and all
+comments, so the new values are inserted into the text at the positions that the parser reports.
 """
 
 from __future__ import annotations
@@ -19,12 +21,12 @@ from builder.manifest import document
 
 
 def edit(path: Path, values: Mapping[str, Any]) -> bool:
-    """Set top-level keys of the manifest to scalars or lists of text, and write it whole or not at
-    all; whether that changed anything. An empty list takes the key away.
+    """Set top-level keys of the manifest to scalars or lists of text; an empty list removes a key.
 
-    Raises UsageError, with what to write by hand, where the text cannot be changed so that it says
-    this and nothing else (a manifest in braces, several documents, a value behind an anchor), and
-    OSError where it cannot be written.
+    Returns whether the file changed. The file is written whole or not at all. Raises UsageError,
+    with the lines to write by hand, if the text cannot be changed without changing other values (a
+    manifest in braces, several documents, a value with an anchor). Raises OSError if the file
+    cannot be written.
     """
     text = _read(path)
     wanted = {key: value for key, value in values.items() if value != []}
@@ -40,7 +42,7 @@ def edit(path: Path, values: Mapping[str, Any]) -> bool:
 
 
 def _changed(text: str, values: Mapping[str, Any]) -> str | None:
-    """The text with the keys set, one after another; None where it has no place for one."""
+    """The text with the keys set one by one; None if a key cannot be inserted."""
     for key, value in values.items():
         try:
             root = document.compose(text)
@@ -53,13 +55,11 @@ def _changed(text: str, values: Mapping[str, Any]) -> str | None:
 
 
 def check(path: Path) -> None:
-    """Raise UsageError where the manifest is none that `edit` could change, EnvironmentProblem
-    where it may not.
-    """
+    """Raise UsageError if `edit` cannot change the manifest, EnvironmentProblem if it must not."""
     folder = path.resolve().parent
     if not os.access(folder, os.W_OK | os.X_OK):
-        fix = "search in a copy that you may change"
-        raise EnvironmentProblem(f"nothing can be written into {folder}", where=str(path), fix=fix)
+        fix = "search in a copy that you may write to"
+        raise EnvironmentProblem(f"the folder {folder} is not writable", where=str(path), fix=fix)
     text = _read(path)
     _data(text, path)
     if _changed(text, {"precision": "fp16"}) is None:
@@ -74,14 +74,12 @@ def _read(path: Path) -> str:
 def _data(text: str, path: Path) -> dict[str, Any]:
     found = document.parsed(text, str(path))
     if found.mistakes or not isinstance(found.data, dict):
-        raise UsageError(f"{path} cannot be changed: it is not a manifest without mistakes")
+        raise UsageError(f"{path} cannot be changed: it has mistakes")
     return found.data
 
 
 def _set(text: str, root: yaml.MappingNode, key: str, value: Any) -> str:
-    """The text with one key set: in place of its old value, on a line of its own after the last, or
-    without it.
-    """
+    """The text with one key replaced, added on a line after the last one, or removed."""
     found = next((pair for pair in root.value if pair[0].value == key), None)
     newline = "\r\n" if "\r\n" in text else "\n"
     if found is None:
@@ -95,7 +93,7 @@ def _set(text: str, root: yaml.MappingNode, key: str, value: Any) -> str:
 
 
 def _appended(text: str, root: yaml.MappingNode, line: str, newline: str) -> str:
-    """With a line after the last value, and what stands behind that on its line."""
+    """The text with a new line after the line of the last value."""
     last = text.find("\n", _end(root))
     at = len(text) if last < 0 else last + 1
     indent = " " * root.value[0][0].start_mark.column
@@ -104,7 +102,7 @@ def _appended(text: str, root: yaml.MappingNode, line: str, newline: str) -> str
 
 
 def _end(node: Any) -> int:
-    """Where the value's own text ends: a block's mark stands behind the comments that follow it."""
+    """The end of the value's own text: the end mark of a block is after the comments behind it."""
     if isinstance(node, yaml.ScalarNode) or node.flow_style or not node.value:
         return int(node.end_mark.index)
     last = node.value[-1]
@@ -112,7 +110,7 @@ def _end(node: Any) -> int:
 
 
 def _yaml(value: Any) -> str:
-    """Text of plain letters as it is, else as JSON has it, which is YAML too."""
+    """Plain letters unchanged, everything else as JSON, which is valid YAML."""
     if isinstance(value, list):
         return json.dumps(value, ensure_ascii=False)
     return (
@@ -125,14 +123,14 @@ def _yaml(value: Any) -> str:
 def _refusal(path: Path, values: Mapping[str, Any]) -> UsageError:
     lines = "; ".join(f"{key}: {_yaml(value)}" for key, value in values.items() if value != [])
     return UsageError(
-        "the manifest cannot be changed without changing what else it says",
+        "the manifest cannot be changed without changing its other values",
         where=str(path),
-        fix=f"write there: {lines}",
+        fix=f"write by hand: {lines}",
     )
 
 
 def _write(path: Path, text: str) -> None:
-    """By one rename, with the old file's permissions."""
+    """Replace the file by one rename and keep its permissions."""
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(handle, "w", encoding="utf-8", newline="") as stream:

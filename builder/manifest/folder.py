@@ -1,6 +1,4 @@
-"""Finds the models of a folder: which file is a model, which manifest belongs to it, and under what
-name.
-"""
+"""Finds the models of a folder: their files, their manifests and their names."""
 
 from __future__ import annotations
 
@@ -14,14 +12,14 @@ from builder.manifest.suggest import did_you_mean
 
 MODEL_SUFFIXES = (".pt", ".pth", ".ts", ".jit", ".torchscript")
 MANIFEST_SUFFIXES = (".yaml", ".yml")
-FIXED_STEM = "model"  # `resnet/model.pt` is called resnet
+FIXED_STEM = "model"  # `resnet/model.pt` is the model `resnet`
 
 _SAFE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 
 
 @dataclass(frozen=True)
 class Found:
-    """A model file, a manifest, or both, under the name that they give."""
+    """A model file, a manifest, or both, with the model's name."""
 
     name: str
     model: Path | None
@@ -29,50 +27,53 @@ class Found:
 
 
 def find(path: Path) -> list[Found]:
-    """Every model at `path`, by name: a folder of them, a model's own folder, a model file or a
-    manifest.
+    """Every model at `path`, sorted by name.
 
-    Raises UsageError where there is no such path or nothing in it.
+    `path` is a folder of models, the folder of one model, a model file or a manifest. Raises
+    UsageError if the path does not exist or contains no model.
     """
     if path.is_symlink() and not path.exists():
-        raise UsageError(f"{path} is a link to {path.readlink()}, which is not there")
+        raise UsageError(f"{path} is a link to {path.readlink()}, which does not exist")
     if path.exists() and not (path.is_dir() or path.is_file()):
         raise UsageError(f"{path} is neither a folder nor a file")
     if not path.exists():
         siblings = [p.name for p in path.parent.iterdir()] if path.parent.is_dir() else []
         raise UsageError(
-            f"there is no {path}", fix=did_you_mean(path.name, siblings, otherwise_list=False)
+            f"{path} does not exist", fix=did_you_mean(path.name, siblings, otherwise_list=False)
         )
     found = list(_in_folder(path)) if path.is_dir() else [_of_file(path)]
     if not found:
         suffixes = ", ".join(f"*{suffix}" for suffix in MODEL_SUFFIXES)
         raise UsageError(
             f"no models in {path}",
-            fix=f"put TorchScript files there ({suffixes}), each with its .yaml",
+            fix=f"add TorchScript files ({suffixes}), each with a .yaml manifest",
         )
     return sorted(found, key=lambda one: one.name)
 
 
 def mistakes(found: list[Found]) -> Iterator[Mistake]:
-    """What is wrong with names and missing partners."""
+    """Mistakes in names, and manifests without a model file."""
     seen: dict[str, Found] = {}
     for one in found:
         file = str(one.model or one.manifest)
         if one.model is None:
-            yield Mistake(
-                file, 1, "there is no model file for this manifest", _near_model(one.manifest)
-            )
+            yield Mistake(file, 1, "this manifest has no model file", _near_model(one.manifest))
         if not _SAFE_NAME.fullmatch(one.name):
             fix = (
                 "rename it to"
                 f" {re.sub(r'[^A-Za-z0-9_.-]+', '_', one.name).lstrip('.-') or 'model'!r}"
             )
-            allowed = "letters, digits, _ . -, the first none of . -"
-            yield Mistake(file, 1, f"{one.name!r} cannot name a Triton model ({allowed})", fix)
+            allowed = "letters, digits, _ . and -, not starting with . or -"
+            yield Mistake(
+                file, 1, f"{one.name!r} is not a valid name of a Triton model ({allowed})", fix
+            )
         if one.name in seen:
             other = seen[one.name].model or seen[one.name].manifest
             yield Mistake(
-                file, 1, f"a second model with the name {one.name!r}", f"the first is {other}"
+                file,
+                1,
+                f"another model has the name {one.name!r}",
+                f"rename one of them; the other is {other}",
             )
         seen[one.name] = one
 
@@ -108,8 +109,9 @@ def _in_folder(folder: Path) -> Iterator[Found]:
 
 
 def _pairs(folder: Path) -> Iterator[Found]:
-    """Files of one folder, each model with the manifest of its stem; a manifest alone is a mistake
-    for later.
+    """The model files of one folder, each with the manifest of the same stem.
+
+    A manifest without a model file is returned too; `mistakes` reports it.
     """
     files = [p for p in sorted(folder.iterdir()) if p.is_file() and not p.name.startswith(".")]
     manifests = {p.stem: p for p in reversed(files) if p.suffix in MANIFEST_SUFFIXES}

@@ -1,6 +1,4 @@
-"""Tensor specs without a manifest: from `image:float32:batch(1,8,32)x3x224x224`, or from a sample
-.npz.
-"""
+"""Tensor specs without a manifest: from `image:float32:batch(1,8,32)x3x224x224`, or an .npz."""
 
 from __future__ import annotations
 
@@ -12,20 +10,20 @@ from builder.errors import UsageError
 from builder.manifest.spec import DTYPES, Profile, Range, TensorSpec
 from builder.manifest.suggest import did_you_mean
 
-GRAMMAR = "[NAME:]DTYPE:SHAPE, as in image:float32:batch(1,8,32)x3x224x224"
+GRAMMAR = "[NAME:]DTYPE:SHAPE, for example image:float32:batch(1,8,32)x3x224x224"
 _AXIS = re.compile(r"(?P<size>\d+)|(?P<name>[A-Za-z_]\w*)\((?P<range>[^)]*)\)")
-_UNNAMED = re.compile(r"arr_\d+")  # what numpy.savez calls an array that was given no name
+_UNNAMED = re.compile(r"arr_\d+")  # numpy.savez's name of an array without a name
 
 
 def parse_input(text: str) -> TensorSpec:
-    """The spec that `[name:]dtype:shape` means.
+    """Parse `[name:]dtype:shape`.
 
-    Sizes and `axis(min,opt,max)` are joined by x; an empty shape is a scalar.
-    Raises UsageError that says which part is wrong.
+    Sizes and `axis(min,opt,max)` are joined by x. An empty shape is a scalar. Raises UsageError
+    that names the invalid part.
     """
     parts = [part.strip() for part in text.split(":")]
     if len(parts) not in (2, 3):
-        raise UsageError(f"--input {text!r} is not {GRAMMAR}")
+        raise UsageError(f"--input {text!r} has the wrong form", fix=f"write {GRAMMAR}")
     *name, dtype, shape = parts
     dtype = dtype.removeprefix("torch.")
     if dtype not in DTYPES:
@@ -43,7 +41,7 @@ def _shape(text: str, shape: str) -> tuple[tuple[int | str, ...], dict[str, Rang
     while position < len(shape):
         match = _AXIS.match(shape, position)
         if match is None:
-            hint = "an axis that varies is written name(min,opt,max), each time it stands"
+            hint = "write a dynamic axis as name(min,opt,max), each time it occurs"
             raise UsageError(
                 f"--input {text!r}: cannot read the shape from {shape[position:]!r}", fix=hint
             )
@@ -59,7 +57,7 @@ def _after_separator(text: str, shape: str, position: int) -> int:
         return position
     if shape[position] != "x" or position + 1 == len(shape):
         raise UsageError(
-            f"--input {text!r}: sizes are joined by x, not {shape[position:]!r}", fix=GRAMMAR
+            f"--input {text!r}: join sizes by x, not {shape[position:]!r}", fix=f"write {GRAMMAR}"
         )
     return position + 1
 
@@ -67,17 +65,18 @@ def _after_separator(text: str, shape: str, position: int) -> int:
 def _range(text: str, axis: str, inner: str) -> Range:
     numbers = [number.strip() for number in inner.split(",")]
     if len(numbers) != 3 or not all(number.isdigit() for number in numbers):
-        raise UsageError(f"--input {text!r}: {axis}({inner}) is not {axis}(min,opt,max)")
+        raise UsageError(
+            f"--input {text!r}: {axis}({inner}) does not have the form {axis}(min,opt,max)"
+        )
     low, usual, high = map(int, numbers)
     return low, usual, high
 
 
 def specs_from_sample(path: Path) -> tuple[TensorSpec, ...]:
-    """One static spec for each array of an .npz, in its order, named as its key; `arr_0` and the
-    like stay nameless.
+    """One static spec for each array of an .npz, in order, with the array's name.
 
-    Raises UsageError where the file is not an .npz of plain arrays or has a dtype that no tensor
-    here has.
+    `arr_0` and the like get no name. Raises UsageError if the file is not an .npz of plain arrays
+    or has an unsupported dtype.
     """
     import zipfile
 
@@ -100,12 +99,15 @@ def specs_from_sample(path: Path) -> tuple[TensorSpec, ...]:
 
 
 def merged_profile(inputs: Sequence[TensorSpec]) -> Profile:
-    """One profile with every axis of every spec. Raises UsageError where two specs give one axis
-    different ranges.
+    """One profile with every axis of every spec.
+
+    Raises UsageError if two specs give one axis different ranges.
     """
     merged: dict[str, Range] = {}
     for spec in inputs:
         for axis, sizes in spec.dims.items():
             if merged.setdefault(axis, sizes) != sizes:
-                raise UsageError(f"axis {axis!r} has two ranges: {merged[axis]} and {sizes}")
+                raise UsageError(
+                    f"axis {axis!r} has two different ranges: {merged[axis]} and {sizes}"
+                )
     return merged

@@ -1,5 +1,6 @@
-"""Reads a folder of models, or one, into ModelSpecs; every mistake of every manifest is raised at
-once.
+"""Reads one model or a folder of models into ModelSpecs.
+
+All mistakes of all manifests are raised together.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from builder.manifest.suggest import did_you_mean
 
 ZEROS = "zeros"
 _PLAIN = ("module", "precision", "io", "instances", "unroll_limit", "build", "constants")
-"""Keys whose value is what the spec holds."""
+"""Keys whose value is copied to the spec unchanged."""
 
 
 def load(
@@ -43,10 +44,9 @@ def load(
 ) -> list[ModelSpec]:
     """The models at `path`, by name: a folder, a model's own folder, a model file, or a manifest.
 
-    `only` keeps models of these names; `inputs` or a `sample` .npz stand in for a manifest where
-    there is none (the sample is also the model's golden input); `precision`, and `state`
-    ("implicit", "explicit"), override every manifest's. Raises ManifestError with every mistake,
-    UsageError where nothing is there to read.
+    `only` selects models by name. `inputs`, or a `sample` .npz, describe models without a manifest;
+    the sample is also the golden input. `precision` and `state` ("implicit", "explicit") override
+    every manifest. Raises ManifestError with every mistake, and UsageError if there is no model.
     """
     found = _chosen(folder.find(Path(path)), only)
     if (inputs or sample) and all(one.manifest for one in found):
@@ -60,9 +60,9 @@ def load(
 
 
 def _unread(one: folder.Found) -> UsageError:
-    message = "--input and --sample stand in for a manifest, and none is missing"
+    message = "--input and --sample are for models without a manifest, and every model has one"
     return UsageError(
-        message, where=str(one.manifest), fix="leave them out, or change the manifest"
+        message, where=str(one.manifest), fix="remove the option, or edit the manifest"
     )
 
 
@@ -73,8 +73,9 @@ def _overridden(spec: ModelSpec, precision: str | None, state: str | None) -> Mo
 
 
 def place(spec: ModelSpec, *route: str | int) -> str:
-    """`models/vad.yaml:7`, where the spec's manifest has the value at `route`; the model's file
-    where there is none.
+    """`models/vad.yaml:7`: file and line of the value at `route` in the spec's manifest.
+
+    The path of the model file, if there is no manifest.
     """
     if spec.manifest is None:
         return str(spec.path)
@@ -85,7 +86,7 @@ def _chosen(found: list[folder.Found], only: Sequence[str]) -> list[folder.Found
     names = [one.name for one in found]
     for wanted in only:
         if wanted not in names:
-            raise UsageError(f"no model is called {wanted!r}", fix=did_you_mean(wanted, names))
+            raise UsageError(f"no model has the name {wanted!r}", fix=did_you_mean(wanted, names))
     return [one for one in found if not only or one.name in only]
 
 
@@ -99,17 +100,17 @@ def _spec(
     if inputs or sample:
         return from_inputs(one, inputs or specs_from_sample(Path(str(sample))), sample)
     fix = (
-        f"trt-build init {one.model}, or --input {'image:float32:batch(1,8,32)x3x224x224'}, or"
-        " --sample inputs.npz"
+        f"run trt-build init {one.model}, or pass --input"
+        " image:float32:batch(1,8,32)x3x224x224 or --sample inputs.npz"
     )
     mistakes.append(
-        Mistake(str(one.model), 1, "has no manifest, so nothing says what its inputs are", fix)
+        Mistake(str(one.model), 1, "the model has no manifest, so its inputs are unknown", fix)
     )
     return None
 
 
 def read_manifest(path: Path) -> document.Document:
-    """The manifest as data, with every mistake of syntax, schema and meaning in `mistakes`."""
+    """Read a manifest. `mistakes` has every error of syntax, schema and consistency."""
     read = document.read(path)
     if read.data is not None or not read.mistakes:
         schema.check(read)
@@ -118,7 +119,7 @@ def read_manifest(path: Path) -> document.Document:
 
 
 def from_inputs(one: folder.Found, inputs: Sequence[TensorSpec], sample: Path | None) -> ModelSpec:
-    """A model known by its inputs alone."""
+    """The spec of a model without a manifest."""
     assert one.model is not None
     return ModelSpec(
         one.name, one.model, tuple(inputs), profiles=(merged_profile(inputs),), goldens=sample
@@ -126,7 +127,7 @@ def from_inputs(one: folder.Found, inputs: Sequence[TensorSpec], sample: Path | 
 
 
 def from_data(one: folder.Found, data: Mapping[str, Any]) -> ModelSpec:
-    """The spec of a manifest's checked data."""
+    """The spec for the validated data of a manifest."""
     assert one.model is not None and one.manifest is not None
     profiles = _profiles(data)
     plain = {key: data[key] for key in _PLAIN if key in data}
@@ -186,9 +187,7 @@ def _ranges(written: Mapping[str, Any]) -> Profile:
 
 
 def _tensor(item: Mapping[str, Any], profiles: tuple[Profile, ...]) -> TensorSpec:
-    """The input with, for each of its axes, the range that spans all profiles; opt is the first
-    profile's.
-    """
+    """The input, with a range for each axis that includes all profiles; opt is the first's."""
     dims = {}
     for axis in (axis for axis in item["shape"] if isinstance(axis, str)):
         ranges = [profile[axis] for profile in profiles]

@@ -1,7 +1,6 @@
-"""What a schema cannot say: names that must agree, ranges in order, files that must exist.
+"""Checks that JSON Schema cannot express: matching names, ordered ranges, existing files.
 
-Every check passes over parts that the schema has already found wrong, so that all mistakes show at
-once.
+Each check skips parts that the schema already rejected, so that all mistakes are reported together.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ _SIZES = ("min", "opt", "max")
 
 
 def check(document: Document, folder: Path) -> None:
-    """Add every mistake of meaning to the document; files are looked for from `folder`."""
+    """Add every mistake to the document. File names are relative to `folder`."""
     if not isinstance(document.data, dict):
         return
     for rule in _RULES:
@@ -44,7 +43,7 @@ def _inputs(document: Document) -> list[dict[str, Any]]:
 
 
 def _axes(document: Document) -> Iterator[tuple[Route, str]]:
-    """Every named axis of every input, with where it stands."""
+    """Every named axis of every input, with its path in the document."""
     for index, item in enumerate(_inputs(document)):
         for position, axis in enumerate(_list(item.get("shape"))):
             if isinstance(axis, str) and axis.isidentifier():
@@ -52,9 +51,7 @@ def _axes(document: Document) -> Iterator[tuple[Route, str]]:
 
 
 def _profiles(document: Document) -> list[tuple[Route, dict[str, Any]]]:
-    """Each profile with where it stands; `dims` is a profile alone, and neither of them is an empty
-    one.
-    """
+    """Each profile with its path; one empty profile if there is neither `dims` nor `profiles`."""
     several = document.data.get("profiles")
     if "dims" in document.data or several is None:
         return [(("dims",), _mapping(document.data.get("dims")))]
@@ -81,7 +78,7 @@ def _ranges_are_ordered(document: Document) -> None:
 def _axes_have_ranges(document: Document) -> None:
     first: dict[str, Route] = {}
     for axis_route, axis in _axes(document):
-        first.setdefault(axis, axis_route)  # one mistake an axis, however often it stands
+        first.setdefault(axis, axis_route)  # one mistake for each axis, however often it occurs
     for route, profile in _profiles(document):
         for axis, axis_route in first.items():
             if axis not in profile:
@@ -96,7 +93,7 @@ def _axes_have_ranges(document: Document) -> None:
 def _ranges_are_used(document: Document) -> None:
     used = {axis for _, axis in _axes(document)}
     for route, profile in _profiles(document):
-        # told already, at the shape
+        # already reported at the shape
         meant = {nearest(axis, profile) for axis in used if axis not in profile}
         for axis in profile:
             if axis not in used and axis not in meant:
@@ -104,7 +101,7 @@ def _ranges_are_used(document: Document) -> None:
                 fix = did_you_mean(axis, sorted(used), otherwise_list=False) or "remove it"
                 document.add(
                     here,
-                    f"{label(here)!r} is the range of an axis that no input has",
+                    f"{label(here)!r} is a range for an axis that no input has",
                     fix,
                     key=True,
                 )
@@ -120,7 +117,7 @@ def _names_are_unique(document: Document) -> None:
             document.add(
                 route,
                 f"the name {name!r} is used twice",
-                f"first by {label(seen[name])} on line {first}",
+                f"rename it; {label(seen[name])} on line {first} has it too",
             )
         elif isinstance(name, str):
             seen[name] = route
@@ -128,15 +125,15 @@ def _names_are_unique(document: Document) -> None:
 
 def _batch_is_possible(document: Document) -> None:
     batching = _mapping(document.data.get("batching"))
-    kept = [item.get("input") for item in states.written(document)]  # anything at all, a list too
+    kept = [item.get("input") for item in states.written(document)]  # not validated: may be a list
     stateless = [item for item in _inputs(document) if item.get("name") not in kept]
     first = {str(next(iter(_list(item.get("shape"))), None)) for item in stateless}
     axes = {axis for _, axis in _axes(document)}
     if batching.get("enabled") is True and not (len(first) == 1 and first <= axes):
-        fix = "name it in every shape, as [batch, ...], or leave 'enabled' out"
+        fix = "name it in every shape: [batch, ...], or remove 'enabled'"
         document.add(
             ("batching", "enabled"),
-            "batching needs one dynamic first axis that every input shares",
+            "batching needs a dynamic first axis that all inputs share",
             fix,
         )
     tops = [
@@ -157,7 +154,7 @@ def _goldens_exist(document: Document, folder: Path) -> None:
     if isinstance(goldens, str) and goldens.endswith(".npz") and not (folder / goldens).is_file():
         beside = sorted(str(path.relative_to(folder)) for path in folder.glob("*.npz"))
         fix = did_you_mean(goldens, beside, otherwise_list=False)
-        document.add(("goldens",), f"there is no file {folder / goldens}", fix)
+        document.add(("goldens",), f"the file {folder / goldens} does not exist", fix)
 
 
 def _calibration_exists(document: Document, folder: Path) -> None:
@@ -169,12 +166,12 @@ def _calibration_exists(document: Document, folder: Path) -> None:
             and name.endswith((".npz", ".npy"))
             and not (folder / name).is_file()
         ):
-            document.add(route, f"there is no file {folder / name}", None)
+            document.add(route, f"the file {folder / name} does not exist", None)
         elif isinstance(name, str) and name.endswith(".npy") and len(_inputs(document)) > 1:
             document.add(
                 route,
-                f"an .npy is one array, the model has {len(_inputs(document))} inputs",
-                "an .npz",
+                f"an .npy has one array, but the model has {len(_inputs(document))} inputs",
+                "use an .npz",
             )
 
 
@@ -185,16 +182,16 @@ def _libraries_exist(document: Document, folder: Path) -> None:
             and name.endswith((".py", ".so"))
             and not (folder / name).is_file()
         ):
-            document.add(("libraries", index), f"there is no file {folder / name}", None)
+            document.add(("libraries", index), f"the file {folder / name} does not exist", None)
 
 
-def _percentile_is_asked_for(document: Document) -> None:
-    said = _mapping(document.data.get("calibration"))
-    if "percentile" in said and said.get("method", "max") != "percentile":
+def _percentile_has_its_method(document: Document) -> None:
+    calibration = _mapping(document.data.get("calibration"))
+    if "percentile" in calibration and calibration.get("method", "max") != "percentile":
         document.add(
             ("calibration", "percentile"),
-            "only the method percentile has one",
-            "method: percentile",
+            "'percentile' needs the method percentile",
+            "write method: percentile",
         )
 
 
@@ -204,7 +201,7 @@ _RULES: tuple[Callable[[Document], None], ...] = (
     _axes_have_ranges,
     _ranges_are_used,
     _batch_is_possible,
-    _percentile_is_asked_for,
+    _percentile_has_its_method,
     states.are_tensors,
     states.need_no_sequences,
 )

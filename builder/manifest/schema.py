@@ -1,4 +1,4 @@
-"""Holds a document against model.schema.json and says each mistake in the user's words."""
+"""Validates a document against model.schema.json and explains each mistake in plain words."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SCHEMA_PATH = Path(__file__).with_name("model.schema.json")
 """The JSON Schema (draft 2020-12) of a manifest, for editors."""
 
 Finding = tuple[Route, str, str | None, bool]
-"""Where, what, the fix, and whether the key's line is meant rather than the value's."""
+"""Path, message, fix, and whether to report the line of the key instead of the value."""
 
 _NOUNS = {
     "array": "a list",
@@ -41,13 +41,13 @@ _PYTHON_NOUNS = {
 
 @functools.cache
 def schema() -> dict[str, Any]:
-    """The schema itself, parsed."""
+    """The parsed schema."""
     loaded: dict[str, Any] = json.loads(SCHEMA_PATH.read_text(encoding="utf-8"))
     return loaded
 
 
 def check(document: Document) -> None:
-    """Add every mistake against the schema to the document."""
+    """Add every violation of the schema to the document's mistakes."""
     from jsonschema import Draft202012Validator
 
     for error in Draft202012Validator(schema()).iter_errors(document.data):
@@ -56,23 +56,23 @@ def check(document: Document) -> None:
 
 
 def explain(error: ValidationError) -> Iterator[Finding]:
-    """The findings that one validation error stands for."""
+    """The findings for one validation error."""
     route = tuple(error.absolute_path)
-    speak = _EXPLAIN.get(str(error.validator))
-    if speak is None:
+    explainer = _EXPLAIN.get(str(error.validator))
+    if explainer is None:
         yield route, f"{label(route)}: {error.message}", None, False
     else:
-        yield from speak(error, route)
+        yield from explainer(error, route)
 
 
 def label(route: Route) -> str:
-    """`inputs[0].dtype`, as the user would say it."""
+    """The path as text, such as `inputs[0].dtype`."""
     text = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in route)
     return text.removeprefix(".") or "the manifest"
 
 
-def said(value: object) -> str:
-    """What the user wrote, with its kind."""
+def described(value: object) -> str:
+    """The user's value with its kind, such as `text "two"`."""
     if value is None:
         return "nothing"
     kind = _NOUNS[_PYTHON_NOUNS[type(value)]]
@@ -92,13 +92,13 @@ def _unknown_keys(error: Any, route: Route) -> Iterator[Finding]:
 
 
 def _belongs(key: str, route: Route) -> str | None:
-    """Where a key that is right but misplaced should stand."""
+    """The section to which a misplaced key belongs."""
     if route or nearest(key, schema()["properties"]):
         return None
     homes = [
         name for name, part in schema()["properties"].items() if key in part.get("properties", {})
     ]
-    return f"it belongs under {homes[0]!r}" if homes else None
+    return f"move it to {homes[0]!r}" if homes else None
 
 
 def _missing_keys(error: Any, route: Route) -> Iterator[Finding]:
@@ -115,11 +115,11 @@ def _wrong_type(error: Any, route: Route) -> Iterator[Finding]:
     )
     nouns = " or ".join(_NOUNS[str(kind)] for kind in wanted)
     fix = (
-        "without the quotes"
+        "remove the quotes"
         if isinstance(error.instance, str) and error.instance.lstrip("-").isdigit()
         else None
     )
-    yield route, f"{label(route)} must be {nouns}, not {said(error.instance)}", fix, False
+    yield route, f"{label(route)} must be {nouns}, not {described(error.instance)}", fix, False
 
 
 def _not_in_enum(error: Any, route: Route) -> Iterator[Finding]:
@@ -127,19 +127,19 @@ def _not_in_enum(error: Any, route: Route) -> Iterator[Finding]:
         one_of = ", ".join(map(str, error.validator_value))
         yield (
             route,
-            f"{label(route)} must be one of {one_of}, not {said(error.instance)}",
+            f"{label(route)} must be one of {one_of}, not {described(error.instance)}",
             None,
             False,
         )
         return
     fix = did_you_mean(error.instance, map(str, error.validator_value))
-    yield route, f"{label(route)}: {said(error.instance)} is not one that is known", fix, False
+    yield route, f"{label(route)}: {described(error.instance)} is not a known value", fix, False
 
 
 def _too_small(error: Any, route: Route) -> Iterator[Finding]:
     in_shape = len(route) > 1 and route[-2] == "shape"
     fix = (
-        "name the axis and give its range in 'dims'" if in_shape and error.instance == -1 else None
+        "name the axis and write its range in 'dims'" if in_shape and error.instance == -1 else None
     )
     yield (
         route,
@@ -160,7 +160,7 @@ def _too_big(error: Any, route: Route) -> Iterator[Finding]:
 
 def _too_long(error: Any, route: Route) -> Iterator[Finding]:
     limit, has = error.validator_value, len(error.instance)
-    yield route, f"{label(route)} may have {limit} characters at most, and has {has}", None, False
+    yield route, f"{label(route)} must have at most {limit} characters, not {has}", None, False
 
 
 def _wrong_pattern(error: Any, route: Route) -> Iterator[Finding]:
@@ -190,22 +190,22 @@ def _wrong_pattern(error: Any, route: Route) -> Iterator[Finding]:
     elif "::" in str(error.validator_value):
         yield (
             route,
-            f"{label(route)}: {error.instance!r} is not an operator's name",
-            "as in 'aten::nonzero'",
+            f"{label(route)}: {error.instance!r} is not an operator name",
+            "for example 'aten::nonzero'",
             False,
         )
     elif route[-2:-1] == ("compute_capabilities",):
         yield (
             route,
             f"{label(route)}: {error.instance!r} is not a compute capability",
-            "as in '8.9'",
+            "for example '8.9'",
             False,
         )
     else:
         yield (
             route,
-            f"{label(route)}: {error.instance!r} is not a name",
-            "letters, digits and _",
+            f"{label(route)}: {error.instance!r} is not a valid name",
+            "use letters, digits and _",
             False,
         )
 
@@ -217,8 +217,8 @@ def _too_short(error: Any, route: Route) -> Iterator[Finding]:
 def _both(error: Any, route: Route) -> Iterator[Finding]:
     yield (
         ("profiles",),
-        "'dims' and 'profiles' cannot both stand here",
-        "profiles replace dims",
+        "'dims' and 'profiles' exclude each other",
+        "remove 'dims'",
         True,
     )
 

@@ -1,4 +1,4 @@
-"""What a manifest says of a model, checked: the dataclasses that every later room reads."""
+"""The validated content of a manifest as dataclasses, which all later packages read."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 Range = tuple[int, int, int]
-"""The least, the usual and the greatest size of a dynamic axis: TensorRT's min, opt, max."""
+"""The minimum, optimum and maximum size of a dynamic axis: TensorRT's min, opt, max."""
 
 Profile = Mapping[str, Range]
 """One TensorRT optimization profile: a range for each named dynamic axis."""
@@ -20,8 +20,7 @@ STATE_MODES = ("implicit", "explicit")
 
 @dataclass(frozen=True)
 class TensorSpec:
-    """One input: `dtype` by torch's name, `shape` of ints and axis names, `dims` the range of each
-    name.
+    """One input: `dtype` is torch's name, `shape` has ints and axis names, `dims` their ranges.
 
     TensorSpec("float32", ("batch", 3, 224, 224), dims={"batch": (1, 8, 32)}); a static spec has
     ints only. An axis of the same name in two inputs is the same size. Raises UsageError for an
@@ -44,7 +43,7 @@ class TensorSpec:
 
 
 def shared_first_axis(tensors: Iterable[TensorSpec]) -> str | None:
-    """The dynamic axis that is first in all of them, if there is one: what looks like a batch."""
+    """The dynamic axis that is first in all tensors (the likely batch axis), or None."""
     firsts = {tensor.shape[0] if tensor.shape else None for tensor in tensors}
     axis = next(iter(firsts)) if len(firsts) == 1 else None
     return axis if isinstance(axis, str) else None
@@ -52,9 +51,10 @@ def shared_first_axis(tensors: Iterable[TensorSpec]) -> str | None:
 
 @dataclass(frozen=True)
 class Tolerance:
-    """An answer passes where |answer - golden| <= atol + rtol * |golden|, elementwise, and the
-    error's root mean square is at most `noise` times the golden's. None: the default of dtype and
-    precision.
+    """How much an answer may differ from its golden.
+
+    It passes if |answer - golden| <= atol + rtol * |golden| for every element, and the error's root
+    mean square is at most `noise` times the golden's. None: the default of dtype and precision.
     """
 
     rtol: float | None = None
@@ -64,9 +64,10 @@ class Tolerance:
 
 @dataclass(frozen=True)
 class Batching:
-    """Triton's dynamic batcher: `enabled` None lets the shapes decide; the delay is in
-    microseconds. `graphs`: batch sizes at which Triton's TensorRT backend launches the plan as a
-    CUDA graph.
+    """Triton's dynamic batcher.
+
+    With `enabled` None the shapes decide. The delay is in microseconds. `graphs` are batch sizes at
+    which Triton's TensorRT backend launches the plan as a CUDA graph.
     """
 
     enabled: bool | None = None
@@ -77,11 +78,10 @@ class Batching:
 
 @dataclass(frozen=True)
 class Fallback:
-    """What stays in torch: operators and modules by name, and how small a TensorRT segment may be,
-    in nodes.
+    """What stays in torch: operators and modules by name, and the minimum nodes of a segment.
 
-    `ranges`: by operator (patterns are allowed) or tensor the range of its sizes that depend on
-    data, so that TensorRT can run what follows it.
+    `ranges` has the range of data-dependent sizes, by operator (patterns are allowed) or tensor, so
+    that TensorRT can run the nodes after it.
     """
 
     ops: tuple[str, ...] = ()
@@ -93,11 +93,10 @@ class Fallback:
 
 @dataclass(frozen=True)
 class State:
-    """A pair of tensors: what the model gives out as `output` is its `input` in the sequence's next
-    request.
+    """A pair of tensors: `output` of one request is `input` of the sequence's next request.
 
-    `initial` is an .npy file with what a sequence starts from: of the input's dtype and shape, 1
-    where an axis is dynamic. None: zeros.
+    `initial` is an .npy file with the first state, of the input's dtype and shape, with 1 for a
+    dynamic axis. None: zeros.
     """
 
     input: str
@@ -107,11 +106,10 @@ class State:
 
 @dataclass(frozen=True)
 class Sequences:
-    """How state is kept: "implicit" on the server, by correlation id; "explicit" by the client, as
-    tensors.
+    """Who keeps the state: "implicit", the server by correlation id; "explicit", the client.
 
-    At most `max` sequences are open at once in each instance, and one that is silent for `idle_us`
-    microseconds is ended.
+    At most `max` sequences are open at once in each instance. A sequence without a request for
+    `idle_us` microseconds is ended.
     """
 
     mode: str = "implicit"
@@ -121,11 +119,10 @@ class Sequences:
 
 @dataclass(frozen=True)
 class Runtime:
-    """How our Python runtime runs plans on a GPU.
+    """How the Python runtime runs plans on a GPU.
 
-    `cuda_graphs`: calls whose shapes stay the same are captured and replayed. `keep_mapped`: so
-    many inputs that came in CUDA shared memory stay mapped for the requests after, for clients that
-    use their regions again.
+    `cuda_graphs`: capture and replay calls with unchanged shapes. `keep_mapped`: how many inputs in
+    CUDA shared memory stay mapped, for clients that use their regions again.
     """
 
     cuda_graphs: bool = True
@@ -133,17 +130,17 @@ class Runtime:
 
 
 GOLDENS = "goldens"
-"""Stands for the goldens' inputs among calibration data."""
+"""In calibration data: the inputs of the goldens."""
 
 
 @dataclass(frozen=True)
 class Calibration:
-    """What the ranges of 8-bit activations are taken from: files (.npz with an array for each
-    input's name, or "<n>/<name>" for several batches; .npy of the only input), or the goldens'
-    inputs.
+    """How the ranges of 8-bit activations are measured.
 
-    `method` is "max", "percentile" (of the magnitudes, `percentile` per cent of which fit) or
-    "entropy"; `skip` are patterns (fnmatch) over layer names that are not rounded to 8 bits.
+    `data` are files (.npz with an array for each input name, or "<n>/<name>" for several batches;
+    .npy of the only input), or the goldens' inputs. `method` is "max", "percentile" (`percentile`
+    percent of the magnitudes are in range) or "entropy". `skip` are fnmatch patterns of layer names
+    that are not quantized.
     """
 
     data: tuple[Path | str, ...]
@@ -154,9 +151,7 @@ class Calibration:
 
 @dataclass(frozen=True)
 class ModelSpec:
-    """One model of the folder: its file and everything that its manifest says, defaults filled
-    in.
-    """
+    """One model: its file and the content of its manifest, with defaults."""
 
     name: str
     path: Path
@@ -172,9 +167,9 @@ class ModelSpec:
     goldens: Path | None = None
     unroll_limit: int = 64
     keep_fp32: tuple[str, ...] = ()
-    """Patterns (fnmatch) over layer names that a reduced precision spares."""
+    """fnmatch patterns of layer names that stay in float32."""
     build: Mapping[str, Any] = field(default_factory=dict)
-    """Options of TensorRT's builder, by the names of builder.engine's BuildOptions."""
+    """Options of TensorRT's builder, by the field names of builder.engine.BuildOptions."""
     libraries: tuple[Path, ...] = ()
     manifest: Path | None = None
     state: tuple[State, ...] = ()
@@ -182,22 +177,21 @@ class ModelSpec:
     calibration: Calibration | None = None
     runtime: Runtime = Runtime()
     io: str = "module"
-    """The element type of float32 inputs and outputs at the endpoint: the "module"'s own, or
-    "fp16".
-    """
+    """The dtype of float32 inputs and outputs at the endpoint: "module" (unchanged) or "fp16"."""
     constants: Mapping[str, Any] = field(default_factory=dict)
     """Values of forward's arguments that are not tensors, by name."""
 
     @property
     def stateless_inputs(self) -> tuple[TensorSpec, ...]:
-        """What a client sends with each request of a sequence."""
+        """The inputs that a client sends with each request of a sequence."""
         kept = {state.input for state in self.state}
         return tuple(tensor for tensor in self.inputs if tensor.name not in kept)
 
     @property
     def narrowed(self) -> frozenset[str]:
-        """The inputs that the endpoint takes in float16 where the module takes float32. State stays
-        as it is: it is rounded once a request, and would drift.
+        """The float32 inputs that are float16 at the endpoint.
+
+        State is excluded: it would be rounded in each request and drift.
         """
         kept = {state.input for state in self.state}
         wide = (
@@ -207,7 +201,5 @@ class ModelSpec:
 
     @property
     def server_state(self) -> tuple[State, ...]:
-        """The pairs that the server keeps and no client sees; none where clients hand the state
-        themselves.
-        """
+        """The pairs that the server keeps; none if clients send the state themselves."""
         return self.state if self.sequences.mode == "implicit" else ()

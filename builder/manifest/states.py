@@ -1,5 +1,6 @@
-"""What a manifest says of state, held against its inputs and outputs; the rest is checked against
-the model itself.
+"""Checks a manifest's `state` against its inputs and outputs.
+
+Other rules are checked against the model itself.
 """
 
 from __future__ import annotations
@@ -13,12 +14,12 @@ from builder.manifest.suggest import did_you_mean
 
 
 def written(document: Document) -> list[dict[str, Any]]:
-    """The pairs as they stand in the manifest; what is no mapping is an empty one."""
+    """The pairs of the manifest. An item that is not a mapping becomes an empty one."""
     return _mappings(document.data.get("state"))
 
 
 def are_tensors(document: Document) -> None:
-    """Each names an input, and an output where the manifest names those; no tensor twice."""
+    """Check that each pair names an input and a known output, and no tensor twice."""
     inputs = [item.get("name") for item in _mappings(document.data.get("inputs"))]
     _name_tensors(document, "input", _texts(inputs))
     _name_tensors(document, "output", _texts(document.data.get("outputs")))
@@ -32,35 +33,39 @@ def _name_tensors(document: Document, side: str, known: list[str]) -> None:
             continue
         if name in seen:
             document.add(
-                route, f"{side} {name!r} is the state twice", f"first by state[{seen[name]}]"
+                route,
+                f"{side} {name!r} is used by two states",
+                f"remove one; the first is state[{seen[name]}]",
             )
         elif known and name not in known:
             document.add(
-                route, f"{label(route)}: no {side} is called {name!r}", did_you_mean(name, known)
+                route, f"{label(route)}: no {side} has the name {name!r}", did_you_mean(name, known)
             )
         seen.setdefault(name, index)
 
 
 def need_no_sequences(document: Document) -> None:
-    """Without state there is nothing that `sequences` could say."""
+    """Check that `sequences` is not written without `state`."""
     if "sequences" in document.data and not written(document):
-        fix = "state: [{input: h0, output: hn}]"
+        fix = "add state: [{input: h0, output: hn}], or remove 'sequences'"
         document.add(
             ("sequences",),
-            "'sequences' says how state is kept, and there is no 'state'",
+            "'sequences' describes how state is kept, but there is no 'state'",
             fix,
             key=True,
         )
 
 
 def initial_exist(document: Document, folder: Path) -> None:
-    """Every file that a sequence starts from is there."""
+    """Check that the file of every initial state exists."""
     for index, item in enumerate(written(document)):
         name = item.get("initial")
         if isinstance(name, str) and name.endswith(".npy") and not (folder / name).is_file():
             beside = sorted(str(path.relative_to(folder)) for path in folder.glob("*.npy"))
             fix = did_you_mean(name, beside, otherwise_list=False)
-            document.add(("state", index, "initial"), f"there is no file {folder / name}", fix)
+            document.add(
+                ("state", index, "initial"), f"the file {folder / name} does not exist", fix
+            )
 
 
 def _mappings(value: Any) -> list[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""Did-you-mean: the nearest known word to what the user wrote."""
+"""Suggests the known word that is nearest to what the user wrote."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ PRECISION_ALIASES = {
 
 
 def nearest(word: object, known: Iterable[str]) -> str | None:
-    """The known word that `word` most likely stands for, or None where nothing is near."""
+    """The known word that `word` most likely means, or None."""
     known = list(known)
     text = str(word).lower().removeprefix("torch.").removeprefix("type_")
     alias = DTYPE_ALIASES.get(text) or text
@@ -46,7 +46,7 @@ def nearest(word: object, known: Iterable[str]) -> str | None:
 
 
 def did_you_mean(word: object, known: Iterable[str], *, otherwise_list: bool = True) -> str | None:
-    """`did you mean 'x'?`, or the list of what is known where nothing is near."""
+    """`did you mean 'x'?`, or the list of known words if none is near."""
     known = list(known)
     match = nearest(word, known)
     if match is not None:

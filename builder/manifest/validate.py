@@ -1,6 +1,4 @@
-"""What makes a tensor's dtype, shape and ranges right: rules that manifest and command line
-share.
-"""
+"""Validates a tensor's dtype, shape and ranges, for manifests and the command line."""
 
 from __future__ import annotations
 
@@ -15,9 +13,7 @@ if TYPE_CHECKING:
 
 
 def check_tensor_spec(spec: TensorSpec) -> None:
-    """Raise UsageError, with every reason, where the spec's dtype, shape or ranges cannot be
-    right.
-    """
+    """Raise UsageError with every reason why the spec's dtype, shape or ranges are invalid."""
     mistakes = list(tensor_mistakes(spec))
     if mistakes:
         name = f"input {spec.name!r}" if spec.name else "tensor spec"
@@ -25,7 +21,7 @@ def check_tensor_spec(spec: TensorSpec) -> None:
 
 
 def tensor_mistakes(spec: TensorSpec) -> Iterator[str]:
-    """Each reason why the spec cannot be right."""
+    """Each reason why the spec is invalid."""
     from builder.manifest.spec import DTYPES
 
     if spec.dtype not in DTYPES:
@@ -34,13 +30,13 @@ def tensor_mistakes(spec: TensorSpec) -> Iterator[str]:
         if isinstance(axis, str) and axis not in spec.dims:
             hint = (
                 did_you_mean(axis, spec.dims, otherwise_list=False)
-                or "give it (min, opt, max) in dims"
+                or "add its (min, opt, max) to dims"
             )
             yield f"axis {axis!r} has no range ({hint})"
         elif not isinstance(axis, str) and (
             isinstance(axis, bool) or not isinstance(axis, int) or axis < 0
         ):
-            yield f"size {axis!r} is neither a whole number from 0 nor an axis name"
+            yield f"size {axis!r} is neither a whole number (0 or more) nor an axis name"
     for axis, sizes in spec.dims.items():
         yield from (f"axis {axis!r}: {mistake}" for mistake in range_mistakes(sizes))
 

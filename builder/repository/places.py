@@ -17,7 +17,8 @@ def check(out: Path) -> None:
     for place in (out, *out.parents):
         if place.is_symlink() and not place.exists():
             raise UsageError(
-                f"{place} is a link to {place.readlink()}, which is not there", fix="another --out"
+                f"{place} is a link to {place.readlink()}, which does not exist",
+                fix="use another --out",
             )
     root = out.resolve()
     for folder in (root, root.parent):

@@ -400,7 +400,7 @@ def test_a_repository_that_cannot_be_written_is_said_before_anything_is_built(
     )
     refused = run("repo", small, "--out", tmp_path / "closed" / (below or "out"))
     assert (refused.exit_code, "load" in refused.stderr) == (4, False)
-    assert f"nothing can be written into {tmp_path / 'closed'}" in refused.stderr
+    assert f"the folder {tmp_path / 'closed'} is not writable" in refused.stderr
     monkeypatch.undo()
     mount = run("repo", small, "--out", "/dev/shm")
     assert (mount.exit_code, "load" in mount.stderr) == (4, False)
@@ -412,7 +412,7 @@ def test_a_link_to_nothing_is_told_as_one(small: Path, tmp_path: Path, run: Run)
     (tmp_path / "gone").symlink_to("nowhere")
     (tmp_path / "loop").symlink_to("loop")
     for link, target in (("gone", "nowhere"), ("loop", "loop")):
-        words = f"{tmp_path / link} is a link to {target}, which is not there"
+        words = f"{tmp_path / link} is a link to {target}, which does not exist"
         for out in (tmp_path / link, tmp_path / link / "out"):
             result = run("repo", small, "--out", out)
             assert (result.exit_code, words in result.stderr, "load" in result.stderr) == (

@@ -57,18 +57,18 @@ def test_endpoints_and_noise(tmp_path: Path) -> None:
             7,
             "must be goldens, an .npz or an .npy file, not 'golden'",
         ),
-        ("calibration: {data: [none.npz]}", 7, "there is no file"),
+        ("calibration: {data: [none.npz]}", 7, "does not exist"),
         ("calibration: {data: [goldens], method: minmax}", 7, "did you mean 'max'"),
         (
             "calibration: {data: [goldens], method: percentile, percentile: 10}",
             7,
             "must be at least 50",
         ),
-        ("calibration: {data: [goldens], percentile: 99}", 7, "only the method percentile has one"),
+        ("calibration: {data: [goldens], percentile: 99}", 7, "needs the method percentile"),
         ("calibration: {data: [goldens], methd: max}", 7, "did you mean 'method'"),
         ("io: fp32", 7, "one of module, fp16"),
         ("tolerance: {noise: -1}", 7, "must be at least 0"),
-        ("skip: [a]", 7, "it belongs under 'calibration'"),
+        ("skip: [a]", 7, "move it to 'calibration'"),
     ],
 )
 def test_mistakes(tmp_path: Path, text: str, line: int, words: str) -> None:

@@ -35,14 +35,14 @@ def test_an_input_reads_as_written(text: str, spec: TensorSpec) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("image", "is not [NAME:]DTYPE:SHAPE"),
-        ("a:b:c:d", "is not [NAME:]DTYPE:SHAPE"),
+        ("image", "write [NAME:]DTYPE:SHAPE"),
+        ("a:b:c:d", "write [NAME:]DTYPE:SHAPE"),
         ("a:float:1", "did you mean 'float32'?"),
-        ("a:float32:batchx3", "an axis that varies is written name(min,opt,max)"),
-        ("a:float32:b(1,2)x3", "b(1,2) is not b(min,opt,max)"),
+        ("a:float32:batchx3", "write a dynamic axis as name(min,opt,max)"),
+        ("a:float32:b(1,2)x3", "b(1,2) does not have the form b(min,opt,max)"),
         ("a:float32:b(3,2,4)", "min 3 is greater than opt 2"),
-        ("a:float32:1,3", "sizes are joined by x"),
-        ("a:float32:1x", "sizes are joined by x"),
+        ("a:float32:1,3", "join sizes by x"),
+        ("a:float32:1x", "join sizes by x"),
         ("a:float32:-1x3", "cannot read the shape from '-1x3'"),
     ],
 )
@@ -80,7 +80,7 @@ def test_all_that_is_wrong_with_a_tensor_spec_is_said_at_once() -> None:
 def test_one_axis_has_one_range() -> None:
     first = TensorSpec("bool", ("n",), dims={"n": (1, 2, 3)})
     assert merged_profile([first, first]) == {"n": (1, 2, 3)}
-    with pytest.raises(UsageError, match="'n' has two ranges"):
+    with pytest.raises(UsageError, match="'n' has two different ranges"):
         merged_profile([first, TensorSpec("bool", ("n",), dims={"n": (1, 2, 4)})])
 
 

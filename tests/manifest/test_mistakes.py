@@ -80,7 +80,7 @@ CASES = {
     "a key of a section at the top": (
         GOOD + "require_full: true\n",
         7,
-        "it belongs under 'fallback'",
+        "move it to 'fallback'",
     ),
     "an unknown key of a section": (
         GOOD + "fallback:\n  op: [aten::add]\n",
@@ -95,16 +95,16 @@ CASES = {
         "batch of a graph 64 is above the axis's max 32",
     ),
     "opt above max": (GOOD.replace("max: 32", "max: 4"), 6, "opt 8 is greater than max 4"),
-    "a size in quotes": (GOOD.replace("opt: 8", 'opt: "8"'), 6, "without the quotes"),
+    "a size in quotes": (GOOD.replace("opt: 8", 'opt: "8"'), 6, "remove the quotes"),
     "-1 for a dynamic axis": (
         GOOD.replace("224, 224", "-1, 224"),
         4,
-        "name the axis and give its range",
+        "name the axis and write its range",
     ),
-    "an axis that is not a name": (
+    "an axis that is not a valid name": (
         GOOD.replace("224, 224", "'h w', 224"),
         4,
-        "'h w' is not a name",
+        "'h w' is not a valid name",
     ),
     "a range of no axis": (
         GOOD + "  width: {min: 1, opt: 8, max: 32}\n",
@@ -114,13 +114,13 @@ CASES = {
     "the same input twice": (
         "inputs:\n- {name: x, dtype: bool, shape: []}\n- {name: x, dtype: bool, shape: []}\n",
         3,
-        "'x' is used twice / first by inputs[0].name on line 2",
+        "'x' is used twice / rename it; inputs[0].name on line 2 has it too",
     ),
     "an output named as an input": (GOOD + "outputs: [image]\n", 7, "'image' is used twice"),
     "the same key twice": (
         GOOD + "instances: 1\ninstances: 2\n",
         8,
-        "'instances' is written twice / first on line 7",
+        "'instances' is written twice / remove one; the first is on line 7",
     ),
     "an unknown precision": (GOOD + "precision: float16\n", 7, "did you mean 'fp16'?"),
     "torch's dtype object": (
@@ -131,7 +131,7 @@ CASES = {
     "dims and profiles": (
         GOOD + "profiles:\n- batch: {min: 1, opt: 1, max: 1}\n",
         7,
-        "profiles replace dims",
+        "remove 'dims'",
     ),
     "a negative tolerance": (
         GOOD + "tolerance: {rtol: -1}\n",
@@ -141,10 +141,10 @@ CASES = {
     "a fallback operator without namespace": (
         GOOD + "fallback: {ops: [add]}\n",
         7,
-        "as in 'aten::nonzero'",
+        "for example 'aten::nonzero'",
     ),
     "goldens that are not an .npz": (GOOD + "goldens: a.npy\n", 7, "must be an .npz file"),
-    "goldens that are not there": (GOOD + "goldens: a.npz\n", 7, "there is no file"),
+    "goldens that are not there": (GOOD + "goldens: a.npz\n", 7, "does not exist"),
     "no inputs": ("precision: fp16\n", 1, "the manifest has no 'inputs'"),
     "inputs as a mapping": (
         "inputs: {image: float32}\n",
@@ -168,7 +168,7 @@ CASES = {
     "batching without a dynamic first axis": (
         "inputs: [{name: x, dtype: bool, shape: [1]}]\nbatching: {enabled: true}\n",
         2,
-        "batching needs one dynamic first axis",
+        "batching needs a dynamic first axis",
     ),
     "a size that no tensor has": (
         GOOD.replace("max: 32", "max: 99999999999"),
@@ -188,13 +188,13 @@ CASES = {
     "a name longer than TensorRT keeps": (
         GOOD.replace("image", "i" * 5000),
         2,
-        "may have 255 characters at most",
+        "must have at most 255 characters",
     ),
-    "a name with a line's end": (GOOD + 'outputs: ["y\\n"]\n', 7, "is not a name"),
+    "a name with a line's end": (GOOD + 'outputs: ["y\\n"]\n', 7, "is not a valid name"),
     "a number that is none": (
         GOOD + "tolerance: {rtol: 1e400}\n",
         7,
-        "1e400 is too great for a number",
+        "1e400 is too large for a number",
     ),
     "a list for a choice": (GOOD + "precision: [fp16]\n", 7, "precision must be one of fp32, tf32"),
     "true for a number": (
@@ -208,13 +208,13 @@ CASES = {
     "state of no input": (
         STATE.replace("input: h", "input: hidden"),
         7,
-        "state[0].input: no input is called 'hidden'",
+        "state[0].input: no input has the name 'hidden'",
     ),
     "state of no output": (STATE.replace("output: hn", "output: hnn"), 7, "did you mean 'hn'?"),
     "an input that is state twice": (
         STATE + "- {input: h, output: y}\n",
         8,
-        "'h' is the state twice / first by state[0]",
+        "'h' is used by two states / remove one; the first is state[0]",
     ),
     "an initial state that is no array": (
         STATE.replace("hn}", "hn, initial: ones}"),
@@ -224,12 +224,12 @@ CASES = {
     "an initial state that is not there": (
         STATE.replace("hn}", "hn, initial: h0.npy}"),
         7,
-        "there is no file",
+        "does not exist",
     ),
     "sequences without state": (
         GOOD + "sequences: {max: 4}\n",
         7,
-        "there is no 'state' / state: [{input: h0",
+        "there is no 'state' / add state: [{input: h0",
     ),
     "an unknown way to keep state": (
         STATE + "sequences: {mode: implict}\n",
@@ -239,7 +239,7 @@ CASES = {
     "batching where an input that is no state has no batch": (
         STATE.replace("[batch, 3]", "[3, batch]") + "batching: {enabled: true}\n",
         8,
-        "batching needs one dynamic first axis",
+        "batching needs a dynamic first axis",
     ),
     "an alias that contains itself": ("inputs: &a [*a]\n", 1, "once its aliases are expanded"),
 }
