@@ -86,12 +86,14 @@ def names(repository: Path) -> list[str]:
     """
     if not repository.is_dir():
         raise UsageError(
-            f"{repository} is no model repository", fix="trt-build repo MODELS --out REPOSITORY"
+            f"{repository} is not a model repository",
+            fix="build one with trt-build repo MODELS --out REPOSITORY",
         )
     found = sorted(path.name for path in repository.iterdir() if path.is_dir())
     if not found:
         raise UsageError(
-            f"{repository} holds no model", fix="trt-build repo MODELS --out REPOSITORY"
+            f"{repository} contains no model",
+            fix="build one with trt-build repo MODELS --out REPOSITORY",
         )
     return found
 

@@ -1,6 +1,4 @@
-"""The serving room: tritonserver processes, the bundled one of nvidia-pytriton or one on the
-PATH.
-"""
+"""Runs tritonserver processes: the one bundled with nvidia-pytriton, or one on the PATH."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a tritonserver is on this machine, and what its process needs around it."""
+"""Finds a tritonserver on this machine and the environment that its process needs."""
 
 from __future__ import annotations
 
@@ -21,8 +21,9 @@ VARIABLE = "TRT_BUILD_TRITONSERVER"
 
 @dataclass(frozen=True)
 class Installation:
-    """A tritonserver: `source` is "path" or "nvidia-pytriton"; `bundle` the latter's folder;
-    `environment` is set over ours.
+    """A tritonserver. `source` is "path" or "nvidia-pytriton", `bundle` is the latter's folder.
+
+    `environment` overrides variables of this process.
     """
 
     executable: Path
@@ -31,13 +32,14 @@ class Installation:
     environment: dict[str, str] = field(default_factory=dict)
 
     def backend_flags(self, scratch: Path) -> list[str]:
-        """Flags that name the backends; for the bundle, whose stub is not where the server looks, a
-        folder is laid out in `scratch`.
+        """Flags for the backend folder.
+
+        The bundle's stub is not where the server looks, so a folder is created in `scratch`.
         """
         return [f"--backend-directory={_lay_out(self.bundle, scratch)}"] if self.bundle else []
 
     def supports(self, flag: str) -> bool:
-        """Whether the binary's own help names the flag; an unknown one would stop it."""
+        """Whether `tritonserver --help` lists the flag. The server exits on an unknown flag."""
         environment = {**os.environ, **self.environment}
         command = [str(self.executable), "--help"]
         done = subprocess.run(
@@ -60,11 +62,10 @@ class Installation:
 
 
 def find(prefer: str = "auto") -> Installation:
-    """The tritonserver to use: `path` (or $TRT_BUILD_TRITONSERVER), `nvidia-pytriton`, or auto: the
-    first of the two found.
+    """The tritonserver to use: `path` (or $TRT_BUILD_TRITONSERVER), `nvidia-pytriton`, or auto.
 
-    Raises EnvironmentProblem where there is none, or the bundle has no stub for this Python or no
-    libpython to load.
+    `auto` tries them in this order. Raises EnvironmentProblem if there is none, if the bundle has
+    no stub for this Python, or if libpython is missing.
     """
     on_path = os.environ.get(VARIABLE) or shutil.which("tritonserver")
     if on_path and prefer in ("auto", "path"):
@@ -73,7 +74,7 @@ def find(prefer: str = "auto") -> Installation:
     if spec is None or spec.origin is None:
         raise EnvironmentProblem(
             "no tritonserver was found",
-            fix="pip install 'trt-build[server]', or put tritonserver on the PATH",
+            fix="pip install 'trt-build[server]', or add tritonserver to the PATH",
         )
     return _bundled(Path(spec.origin).parent)
 
@@ -84,7 +85,8 @@ def _bundled(package: Path) -> Installation:
     if not stub.exists():
         version = ".".join(map(str, sys.version_info[:2]))
         raise EnvironmentProblem(
-            f"nvidia-pytriton has no stub for Python {version}", fix="use Python 3.10, 3.11 or 3.12"
+            f"nvidia-pytriton has no Python backend stub for Python {version}",
+            fix="use Python 3.10, 3.11 or 3.12",
         )
     libraries = [str(package.parent / "nvidia_pytriton.libs"), *_libpython_folder()]
     environment = {
@@ -103,14 +105,12 @@ def _stub(bundle: Path) -> Path:
 
 
 def _path_with_our_python() -> str:
-    """The stub's interpreter finds its packages through the first `python3` of the PATH: ours, so
-    that it sees our torch.
-    """
+    """PATH with this Python first, so that the stub uses its packages and its torch."""
     return os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
 
 
 def _libpython_folder() -> list[str]:
-    """The folder of this Python's shared library, [] where the system's loader knows it anyway."""
+    """The folder of this Python's shared library; [] if the system's loader finds it."""
     name = "libpython{}.{}.so.1.0".format(*sys.version_info[:2])
     folders = [sysconfig.get_config_var("LIBDIR"), f"{sys.base_prefix}/lib", *_multiarch()]
     for folder in filter(None, folders):
@@ -120,9 +120,9 @@ def _libpython_folder() -> list[str]:
         return []
     version = "{}.{}".format(*sys.version_info[:2])
     raise EnvironmentProblem(
-        f"{name} is nowhere on this machine, and Triton's Python backend needs it",
+        f"{name} was not found, and Triton's Python backend needs it",
         fix=(
-            f"apt-get install libpython{version} (Debian, Ubuntu), or a Python built with"
+            f"apt-get install libpython{version} (Debian, Ubuntu), or use a Python built with"
             " --enable-shared"
         ),
     )
@@ -134,9 +134,7 @@ def _multiarch() -> list[str]:
 
 
 def _lay_out(bundle: Path, scratch: Path) -> Path:
-    """backends/python with the bundle's own files, linked, and the stub for this Python, copied so
-    that it may be executed.
-    """
+    """Create backends/python: links to the bundle's files, and an executable copy of the stub."""
     python = scratch / "backends" / "python"
     python.mkdir(parents=True)
     for file in (bundle / "backends" / "python").iterdir():
@@ -148,8 +146,9 @@ def _lay_out(bundle: Path, scratch: Path) -> Path:
 
 
 def version(installation: Installation) -> str | None:
-    """Which server it is, without starting it (it has no --version): the bundle's package, or what
-    its image says.
+    """The server's version without starting it: of the bundle's package, or from its image.
+
+    tritonserver has no --version.
     """
     if installation.source == "nvidia-pytriton":
         return f"nvidia-pytriton {importlib.metadata.version('nvidia-pytriton')}"

@@ -1,8 +1,8 @@
-"""What Triton's own parser and validator say of a config for a backend that this machine has not.
+"""Validates a config with Triton's own parser, for a backend that this machine lacks.
 
-A live server in explicit mode is asked to load the config with a dummy plan. When it gets as far as
-looking for the backend's library, its parser and validator have taken the config; what it would
-check against a real plan is not reached.
+A live server in explicit mode loads the config with a dummy plan. If it gets as far as looking for
+the backend's library, its parser and validator have accepted the config. Checks against a real plan
+do not run.
 """
 
 from __future__ import annotations
@@ -27,15 +27,13 @@ ACCEPTED = "unable to find backend library for backend"
 
 
 class Judge:
-    """Asks one live, explicit-mode server about any number of configs."""
+    """Validates any number of configs with one live server in explicit mode."""
 
     def __init__(self, server: Server) -> None:
         self.server = server
 
     def __call__(self, config_text: str) -> str | None:
-        """None where Triton takes this config.pbtxt of a model whose backend it has not, else its
-        log's reason.
-        """
+        """None if Triton accepts this config.pbtxt, else the reason in its log."""
         message = parse(config_text, "config")
         before = len(self.server.log())
         with contextlib.closing(
@@ -50,7 +48,7 @@ class Judge:
 
 @contextlib.contextmanager
 def judging() -> Iterator[Judge]:
-    """A judge with an empty server of its own, on free loopback ports."""
+    """A Judge with its own empty server, on free ports of localhost."""
     with tempfile.TemporaryDirectory(prefix="trt-build-judge-") as folder:
         server = serve(Path(folder), http_port=0, grpc_port=0, metrics_port=0, explicit=True)
         with server as running:
@@ -58,8 +56,9 @@ def judging() -> Iterator[Judge]:
 
 
 def judge_config(config_text: str) -> str | None:
-    """What a bundled tritonserver says of one tensorrt_plan config: None for accepted, else the
-    reason. See `judging` for many.
+    """Validate one tensorrt_plan config with a bundled tritonserver: None, or the reason.
+
+    Use `judging` for several configs.
     """
     with judging() as judge:
         return judge(config_text)
@@ -73,6 +72,6 @@ def _load(client: Any, message: Any) -> str:
     except InferenceServerException as error:
         return str(error)
     raise ServerError(
-        f"a dummy plan was loaded as model {message.name!r}: this server's TensorRT backend is not"
+        f"the server loaded a dummy plan as model {message.name!r}, so its TensorRT backend is not"
         " TensorRT's"
     )

@@ -1,4 +1,4 @@
-"""Reading tritonserver's log: which models failed, in its own words, and what helps."""
+"""Reads tritonserver's log: which models failed, the reason, and a fix."""
 
 from __future__ import annotations
 
@@ -34,30 +34,30 @@ HINTS = (
     ),
     (
         "unable to find backend library for backend 'tensorrt'",
-        "this tritonserver has no TensorRT backend: NVIDIA's image, or --serve-as python",
+        "this tritonserver has no TensorRT backend: use NVIDIA's image or --serve-as python",
     ),
-    ("no GPUs are available", "a host with a GPU, or --serve-as python"),
+    ("no GPUs are available", "use a host with a GPU, or build with --serve-as python"),
     (
         "not compatible with this version of TensorRT",
-        "rebuild with the TensorRT of this server, or serve with the image that .env names",
+        "build again with this server's TensorRT, or serve with the image named in .env",
     ),
     (
         "generated on an incompatible device",
-        "rebuild on this GPU, or serve on the one it was built for",
+        "build again on this GPU, or serve on a GPU of the kind it was built for",
     ),
     (
         "models that are not available",
-        "a step's folder is missing: publish the ensemble again with trt-build repo",
+        "the folder of a step is missing: publish the ensemble again with trt-build repo",
     ),
     (
         "at least one version must be available",
-        "its version's folder is missing: publish it again with trt-build repo",
+        "the folder of the version is missing: publish the model again with trt-build repo",
     ),
     (
         "triton_python_backend_stub",
-        "the Python backend's stub did not start: see `trt-build doctor`",
+        "the Python backend's stub did not start: run `trt-build doctor`",
     ),
-    ("CUDA out of memory", "fewer instances, or a smaller profile"),
+    ("CUDA out of memory", "use fewer instances or a smaller profile"),
 )
 
 
@@ -70,7 +70,7 @@ class Failure:
 
     @property
     def hint(self) -> str | None:
-        """What helps, for a reason that we know."""
+        """The fix for a known reason."""
         return next((hint for text, hint in HINTS if text in self.reason), None)
 
     def __str__(self) -> str:
@@ -86,7 +86,7 @@ def entries(text: str) -> list[str]:
 
 
 def failures(text: str) -> tuple[Failure, ...]:
-    """Every model that the log says could not be read or loaded, each once with its last reason."""
+    """Every model that could not be read or loaded, with its last reason."""
     found: dict[str, str] = {}
     parse_error = ""
     for entry in entries(text):
@@ -95,21 +95,21 @@ def failures(text: str) -> tuple[Failure, ...]:
         )
         if match:
             found[match["model"]] = f"{_tidy(match['reason'])}{parse_error}"
-        # The parser says line and column just before the server says which file.
+        # The parser logs line and column just before the server logs the file.
         parsed = _PARSE.match(entry)
         parse_error = f": {_tidy(parsed['reason'])}" if parsed else ""
     return tuple(Failure(model, reason) for model, reason in found.items())
 
 
 def unfinished(text: str) -> tuple[str, ...]:
-    """Models whose loading began and neither ended nor failed."""
+    """Models that started to load and neither finished nor failed."""
     began, ended = _models(_LOADING, text), _models(_LOADED, text)
     failed = {failure.model for failure in failures(text)}
     return tuple(model for model in began if model not in ended and model not in failed)
 
 
 def fatal(text: str) -> str | None:
-    """The message for which the server as a whole gave up, if one is known."""
+    """The message with which the server as a whole stopped, if it is known."""
     matches = (_FATAL.match(entry) for entry in entries(text))
     return next((_tidy(match["reason"]) for match in matches if match), None)
 

@@ -1,6 +1,4 @@
-"""Ports: taken free ones, and a clear word for one that is in use, before a server is started on
-it.
-"""
+"""Chooses free ports and reports a port that is in use, before a server is started."""
 
 from __future__ import annotations
 
@@ -14,19 +12,19 @@ from builder.errors import EnvironmentProblem, UsageError
 LAST = 65535
 
 
-def settle(address: str, wanted: Mapping[str, int]) -> dict[str, int]:
-    """The port of each flag, 0 replaced by a free one.
+def resolve(address: str, wanted: Mapping[str, int]) -> dict[str, int]:
+    """The port of each flag; 0 is replaced by a free one.
 
-    Raises UsageError for a number that no port has, EnvironmentProblem for a port that something
-    already listens on, naming the port and the flag that changes it.
+    Raises UsageError for an invalid port number. Raises EnvironmentProblem for a port in use, with
+    the port and the flag that changes it.
     """
     for flag, port in wanted.items():
         if not 0 <= port <= LAST:
             raise UsageError(
-                f"{flag} {port}: ports are numbered from 1 to {LAST}", fix="0 takes a free one"
+                f"{flag} {port}: a port is a number from 1 to {LAST}", fix="use 0 for a free port"
             )
     with contextlib.ExitStack() as stack:
-        # All are held open together, so that no two get the same free port.
+        # All are open at the same time, so that no two get the same free port.
         sockets = {
             flag: stack.enter_context(_bound(address, port, flag)) for flag, port in wanted.items()
         }
@@ -35,7 +33,7 @@ def settle(address: str, wanted: Mapping[str, int]) -> dict[str, int]:
 
 def _bound(address: str, port: int, flag: str) -> socket.socket:
     held = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET)
-    # As the server itself does: a port that only waits for old connections to fade is free.
+    # As the server does: a port in TIME_WAIT is free.
     held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         held.bind((address, port))
@@ -50,8 +48,8 @@ def _refused(error: OSError, address: str, port: int, flag: str) -> EnvironmentP
     if error.errno == errno.EADDRINUSE:
         return EnvironmentProblem(
             f"port {port} on {address} is in use",
-            fix=f"another port with {flag} (0 takes a free one)",
+            fix=f"choose another port with {flag} (0: a free one)",
         )
     foreign = error.errno == errno.EADDRNOTAVAIL or isinstance(error, socket.gaierror)
-    fix = "--address with one of this machine's" if foreign else f"another port with {flag}"
+    fix = "use an --address of this machine" if foreign else f"choose another port with {flag}"
     return EnvironmentProblem(f"cannot listen on {address}:{port}: {error.strerror}", fix=fix)

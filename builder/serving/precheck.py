@@ -1,4 +1,4 @@
-"""What would make a server wait for ever, found before it is started."""
+"""Finds models that would make a server hang, before it is started."""
 
 from __future__ import annotations
 
@@ -11,11 +11,10 @@ from builder.triton.config import parse
 
 
 def check(repository: Path, models: Iterable[str] | None = None) -> None:
-    """Raise ServerError for each Python model whose file is missing: up to 25.07 its load never
-    ends.
+    """Raise ServerError if a Python model's file is missing: up to 25.07 its load never ends.
 
-    `models` are the ones that will be loaded, None for all. A config that is none is left for the
-    server to judge.
+    `models` are the models that will be loaded, None for all. An invalid config is left for the
+    server to report.
     """
     folders = (
         [repository / name for name in models]
@@ -28,7 +27,7 @@ def check(repository: Path, models: Iterable[str] | None = None) -> None:
     if missing:
         raise ServerError(
             "\n  ".join(["tritonserver was not started:", *missing]),
-            fix="publish them again: trt-build repo",
+            fix="publish the models again with trt-build repo",
         )
 
 

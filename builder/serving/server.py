@@ -1,4 +1,4 @@
-"""One tritonserver process: started, waited for, asked what failed, stopped without a trace."""
+"""One tritonserver process: start it, wait until it is ready, report failures, stop it."""
 
 from __future__ import annotations
 
@@ -25,9 +25,10 @@ READY_TIMEOUT = 180.0
 STOP_TIMEOUT = 20.0
 HUNG_STOP_TIMEOUT = 2.0
 INTERRUPTED_STOP_TIMEOUT = 1.0
-"""Seconds. The server itself waits for open connections, and Python models for their process. Who
-is interrupted has no clients but his own, whose last request may still hold its connection: what it
-began on a GPU may end, no more.
+"""Seconds. The server waits for open connections, and Python models wait for their process.
+
+After an interrupt only this process's clients exist. Their last request may still be open: work
+that it started on a GPU may finish, but nothing else.
 """
 
 HTTP_MAX_BYTES = 1 << 30
@@ -36,8 +37,9 @@ _PLAIN = re.compile(r"[A-Za-z0-9_./=@%+,:-]*")
 
 
 class Server:
-    """A running tritonserver on `http_url` and `grpc_url` (host:port each); stop() or leaving the
-    `with` ends it.
+    """A running tritonserver on `http_url` and `grpc_url` (host:port).
+
+    stop(), or leaving the `with` block, ends it.
     """
 
     def __init__(
@@ -69,42 +71,42 @@ class Server:
         self.stop()
 
     def log(self) -> str:
-        """Everything that the server has logged so far; "" once it is stopped and its log was not
-        asked to be kept.
-        """
+        """The log so far; "" after the server stopped, unless a log file was requested."""
         return self.log_path.read_text(errors="replace") if self.log_path.exists() else ""
 
     def ready(self) -> bool:
-        """Whether the server says that all its models are ready, and its metrics answer too: they
-        start last, after HTTP has said so.
+        """Whether all models are ready and the metrics endpoint answers.
+
+        The metrics endpoint starts last, after HTTP reports ready.
         """
         return all(
             map(_answers, (f"{self.http_url}/v2/health/ready", f"{self.metrics_url}/metrics"))
         )
 
     def wait_ready(self, timeout: float) -> None:
-        """Return when all models are ready; ServerError with each failed model and its reason where
-        that does not happen.
+        """Return when all models are ready.
+
+        Raises ServerError with each failed model and its reason if the server stops or `timeout`
+        seconds pass.
         """
         deadline = time.monotonic() + timeout
         while not self.ready():
             if self.process.poll() is not None:
                 raise ServerError(
-                    _why(self.log(), f"tritonserver stopped (exit code {self.process.returncode})")
+                    _failure_message(
+                        self.log(), f"tritonserver stopped (exit code {self.process.returncode})"
+                    )
                 )
             if time.monotonic() > deadline:
-                # A load that hangs (24.10 does where a stub cannot start) hangs the server's own
-                # end too.
+                # A load that hangs also blocks the shutdown. 24.10 hangs if a stub cannot start.
                 self.grace = HUNG_STOP_TIMEOUT
                 raise ServerError(
-                    _why(self.log(), f"tritonserver was not ready after {timeout:g} s")
+                    _failure_message(self.log(), f"tritonserver was not ready after {timeout:g} s")
                 )
             time.sleep(0.1)
 
     def block(self) -> None:
-        """Return on Ctrl-C or SIGTERM (main thread only); ServerError where the server ends by
-        itself.
-        """
+        """Return on Ctrl-C or SIGTERM (main thread only). Raises ServerError if the server ends."""
         before = signal.signal(signal.SIGTERM, signal.default_int_handler)
         try:
             code = self.process.wait()
@@ -112,18 +114,18 @@ class Server:
             return
         finally:
             signal.signal(signal.SIGTERM, before)
-        raise ServerError(_why(self.log(), f"tritonserver stopped (exit code {code})"))
+        raise ServerError(_failure_message(self.log(), f"tritonserver stopped (exit code {code})"))
 
     def stop(self) -> None:
-        """End the server and its Python processes, kindly, then by force, and remove its shared
-        memory and folder.
+        """Stop the server and its Python processes, by SIGINT and then SIGKILL.
+
+        Removes its shared memory and its scratch folder.
         """
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGINT)
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self.process.wait(self.grace)
-        # The server leads a process group of its own: this reaches its stubs, which outlive it when
-        # it dies badly.
+        # The server has its own process group, so this also ends stubs that survive a crash.
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
@@ -147,11 +149,11 @@ def serve(
     models: Sequence[str] = (),
     installation: Installation | None = None,
 ) -> Iterator[Server]:
-    """Serve `repository` for the length of the `with`; it is entered when every model is ready.
+    """Serve `repository` during the `with` block, which starts when every model is ready.
 
-    A port of 0 takes a free one. `explicit` loads `models` only, else none, and allows loading by
-    request. Raises EnvironmentProblem for a port in use or no server here, ServerError with every
-    failed model and the log's reason.
+    A port of 0 chooses a free one. With `explicit`, only `models` are loaded and clients may load
+    more. Raises EnvironmentProblem if a port is in use or no server is installed, and ServerError
+    with every failed model and the reason in the log.
     """
     server = start(
         repository,
@@ -180,16 +182,17 @@ def start(
     """Start the process and return at once."""
     if not repository.is_dir():
         raise UsageError(
-            f"{repository} is no model repository", fix="trt-build repo MODELS --out REPOSITORY"
+            f"{repository} is not a model repository",
+            fix="build one with trt-build repo MODELS --out REPOSITORY",
         )
     if models is None and not any(path.is_dir() for path in repository.iterdir()):
         raise UsageError(
-            f"{repository} holds no model", fix="trt-build repo MODELS --out REPOSITORY"
+            f"{repository} contains no model",
+            fix="build one with trt-build repo MODELS --out REPOSITORY",
         )
     precheck.check(repository, models)
-    port = ports.settle(address, port)
-    # The folder's name is unique, and so the prefix of the shared memory, by which only our own is
-    # cleaned up.
+    port = ports.resolve(address, port)
+    # The unique name is also the prefix of the shared memory, so only this server's is removed.
     scratch = Path(_plain_folder(), f"trt-build-{os.getpid()}-{uuid.uuid4().hex[:8]}")
     scratch.mkdir()
     try:
@@ -225,8 +228,9 @@ def _command(
 
 
 def _plain(path: Path, scratch: Path) -> Path:
-    """The path, or a link to it: the Python backend hands paths to a shell without quotes, and its
-    interpreter reads them as ASCII.
+    """The path, or a link to it if it has special characters.
+
+    The Python backend passes paths to a shell without quotes and reads them as ASCII.
     """
     if _PLAIN.fullmatch(str(path)):
         return path
@@ -236,14 +240,15 @@ def _plain(path: Path, scratch: Path) -> Path:
 
 
 def _plain_folder() -> Path:
-    """Where files for the time of a server may be, by a path as `_plain` gives."""
+    """A folder for temporary files whose path has no special characters."""
     folder = Path(tempfile.gettempdir())
     return folder if _PLAIN.fullmatch(str(folder)) else Path("/tmp")
 
 
 def _large_requests(installation: Installation) -> list[str]:
-    """From 25.06 on HTTP refuses bodies beyond 64 MB, which a profile's maximum easily has; the
-    bundled 24.10 has no limit.
+    """A flag that raises the limit of HTTP bodies.
+
+    From 25.06 on it is 64 MB, which a profile's maximum may exceed. The bundled 24.10 has none.
     """
     flag = "--http-max-input-size"
     return (
@@ -265,8 +270,7 @@ def _launch(
     environment = {**os.environ, **installation.environment}
     with _opened(log_path) as log_file:
         try:
-            # A session of its own: Ctrl-C at the terminal reaches us, and we stop the server in
-            # order.
+            # In a new session, Ctrl-C reaches only this process, which then stops the server.
             return subprocess.Popen(
                 command,
                 env=environment,
@@ -277,7 +281,7 @@ def _launch(
             )
         except OSError as error:
             raise EnvironmentProblem(
-                f"tritonserver cannot be run: {error}", where=str(installation.executable)
+                f"tritonserver cannot be started: {error}", where=str(installation.executable)
             ) from error
 
 
@@ -298,11 +302,11 @@ def _answers(address: str) -> bool:
         return False
 
 
-def _why(text: str, head: str) -> str:
-    """`head`, then every model that failed or hangs; the log's end where it names none."""
+def _failure_message(text: str, head: str) -> str:
+    """`head`, then every model that failed or hangs, else the end of the log."""
     reasons = [str(failure) for failure in log.failures(text)]
     reasons += [
-        f"model {name!r}: its loading neither ended nor failed" for name in log.unfinished(text)
+        f"model {name!r}: loading neither finished nor failed" for name in log.unfinished(text)
     ]
     reasons = reasons or [log.fatal(text) or log.tail(text)]
     return "\n  ".join([f"{head}:", *(reason.replace("\n", "\n    ") for reason in reasons)])

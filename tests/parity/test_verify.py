@@ -234,7 +234,7 @@ def test_an_unknown_model_and_an_empty_repository_are_usage_errors(
 ) -> None:
     with pytest.raises(UsageError, match="'nobody'"):
         verify(endpoint.repository, endpoint.http_url, None, ["nobody"])
-    with pytest.raises(UsageError, match="holds no model"):
+    with pytest.raises(UsageError, match="contains no model"):
         verify(tmp_path, endpoint.http_url, None)
     with pytest.raises(UsageError, match="address"):
         verify(endpoint.repository, None, None)

@@ -78,5 +78,5 @@ def test_a_python_without_a_shared_library_is_told(monkeypatch: pytest.MonkeyPat
 
 def test_a_python_without_a_stub_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(installation, "_stub", lambda bundle: Path("/nowhere/stub"))
-    with pytest.raises(EnvironmentProblem, match="no stub"):
+    with pytest.raises(EnvironmentProblem, match="no Python backend stub"):
         installation.find("nvidia-pytriton")

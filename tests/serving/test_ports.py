@@ -7,11 +7,11 @@ import socket
 import pytest
 
 from builder.errors import EnvironmentProblem
-from builder.serving.ports import settle
+from builder.serving.ports import resolve
 
 
 def test_zero_takes_free_ports_that_differ() -> None:
-    ports = settle("127.0.0.1", {"--http-port": 0, "--grpc-port": 0, "--metrics-port": 0})
+    ports = resolve("127.0.0.1", {"--http-port": 0, "--grpc-port": 0, "--metrics-port": 0})
     assert len(set(ports.values())) == 3 and all(ports.values())
 
 
@@ -21,7 +21,7 @@ def test_a_port_in_use_is_named_with_its_flag() -> None:
         with pytest.raises(
             EnvironmentProblem, match=f"port {port} on 127.0.0.1 is in use"
         ) as caught:
-            settle("127.0.0.1", {"--http-port": 0, "--grpc-port": port})
+            resolve("127.0.0.1", {"--http-port": 0, "--grpc-port": port})
     assert "--grpc-port" in (caught.value.fix or "")
 
 
@@ -29,9 +29,9 @@ def test_the_same_port_twice_is_in_use() -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     with pytest.raises(EnvironmentProblem, match="in use"):
-        settle("127.0.0.1", {"--http-port": port, "--grpc-port": port})
+        resolve("127.0.0.1", {"--http-port": port, "--grpc-port": port})
 
 
 def test_an_address_that_is_not_ours_is_an_environment_problem() -> None:
     with pytest.raises(EnvironmentProblem, match="cannot listen"):
-        settle("192.0.2.1", {"--http-port": 0})
+        resolve("192.0.2.1", {"--http-port": 0})

@@ -141,7 +141,7 @@ def test_a_load_that_hangs_is_ended_by_force(good: Path, tmp_path: Path) -> None
     before = children()
     begin = time.monotonic()
     with (
-        pytest.raises(ServerError, match="'scorer': its loading neither ended"),
+        pytest.raises(ServerError, match="'scorer': loading neither finished"),
         serve(repository, ready_timeout=3, **FREE),
     ):
         pass
@@ -167,12 +167,12 @@ def test_a_file_that_would_make_it_wait_for_ever_is_missed_before(
 
 def test_what_is_no_repository_is_a_usage_error(tmp_path: Path) -> None:
     with (
-        pytest.raises(UsageError, match="no model repository"),
+        pytest.raises(UsageError, match="not a model repository"),
         serve(tmp_path / "nowhere", **FREE),
     ):
         pass
     (tmp_path / "model.pt").touch()
-    with pytest.raises(UsageError, match="holds no model"), serve(tmp_path, **FREE):
+    with pytest.raises(UsageError, match="contains no model"), serve(tmp_path, **FREE):
         pass
 
 
