@@ -470,8 +470,8 @@ def test_serve_of_no_repository_is_usage(tmp_path: Path, run: Run) -> None:
     ("given", "code", "words"),
     [
         (["--port", "70000"], 2, "--http-port 70000: a port is a number from 1 to 65535"),
-        (["--port", "65535"], 2, "--grpc-port 65536: ports are numbered"),
-        (["--port", "-1"], 2, "--http-port -1: ports are numbered"),
+        (["--port", "65535"], 2, "--grpc-port 65536: a port is a number"),
+        (["--port", "-1"], 2, "--http-port -1: a port is a number"),
         (["--port", "0", "--address", "192.0.2.1"], 4, "use an --address of this machine"),
         (["--port", "0", "--log-file", "/proc/none/log"], 4, "the log cannot be written"),
         (["--timeout", "0"], 2, "0.0 is not in the range x>0"),
