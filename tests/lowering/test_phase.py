@@ -226,3 +226,15 @@ def test_a_cell_with_given_states() -> None:
     )
     for got, want in zip(builder.lower(module).run(*inputs), module(*inputs), strict=True):
         torch.testing.assert_close(got, want)
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.float64, torch.float16, torch.float32])
+def test_a_sum_of_any_dtype_behind_a_product(dtype: torch.dtype) -> None:
+    """A linear takes a bias of its weight's dtype only."""
+    weight, more = torch.randn(4, 3), torch.arange(3).to(dtype)
+    x = torch.randn(2, 4)
+    traced = torch.jit.trace(lambda x: x @ weight + more, x, check_trace=False)
+    lowered = builder.lower(traced.graph)
+    torch.testing.assert_close(lowered.run(x)[0], x @ weight + more)
+    fused = dtype == torch.float32
+    assert bool(lowered.graph.findNode("aten::add", True)) is not fused

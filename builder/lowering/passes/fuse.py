@@ -34,10 +34,16 @@ def _last_two(node: Any) -> bool:
     )
 
 
-def _vector(value: Any, size: int) -> bool:
-    """Whether a value is a constant that can be a bias of this size."""
+def _bias(value: Any, matrix: torch.Tensor) -> bool:
+    """Whether a value is a constant that can be the bias of a linear with this matrix; a sum takes
+    any dtype, a linear that of its weight.
+    """
     known = ir.constant(value)
-    return isinstance(known, torch.Tensor) and tuple(known.shape) == (size,)
+    return (
+        isinstance(known, torch.Tensor)
+        and tuple(known.shape) == (matrix.shape[1],)
+        and known.dtype == matrix.dtype
+    )
 
 
 def _linear(graph: Any, node: Any, x: Any, matrix: torch.Tensor, bias: Any) -> None:
@@ -56,12 +62,7 @@ def fuse_linear(graph: Any, context: Context) -> None:
         bias, x, weight, beta, alpha = ir.inputs(node)[:5]
         matrix = _matrix(weight)
         plain = ir.constant(beta) == 1 and ir.constant(alpha) == 1 and node.inputsSize() == 5
-        if (
-            plain
-            and matrix is not None
-            and _vector(bias, matrix.shape[1])
-            and not ir.in_fallback(node)
-        ):
+        if plain and matrix is not None and _bias(bias, matrix) and not ir.in_fallback(node):
             _linear(graph, node, x, matrix, bias)
     for node in ir.nodes_of(graph, "aten::matmul", "aten::mm"):
         matrix = _matrix(node.inputsAt(1))
@@ -79,7 +80,7 @@ def _fuse_product(graph: Any, node: Any, matrix: torch.Tensor) -> None:
         and ir.constant(add.inputsAt(2)) == 1
     ):
         other = add.inputsAt(1 - uses[0].offset)
-        if uses[0].offset < 2 and _vector(other, matrix.shape[1]):
+        if uses[0].offset < 2 and _bias(other, matrix):
             return _linear(graph, add, node.inputsAt(0), matrix, other)
     none = ir.insert_constant(graph, None, node)
     return _linear(graph, node, node.inputsAt(0), matrix, none)
