@@ -204,4 +204,11 @@ def _drop_self(graph: Any) -> None:
                 where=source_line(node),
             )
         node.destroy()
+    for use in next(iter(graph.inputs())).uses():
+        raise LoweringError(
+            f"forward calls {use.user.kind()} with the module itself, which no graph can hold: a"
+            " method under @torch.jit.ignore, or another Python function",
+            where=source_line(use.user),
+            fix="write the method so that torch.jit.script compiles it, or call it outside",
+        )
     graph.eraseInput(0)

@@ -180,3 +180,45 @@ def test_values_go_by_the_graphs_own_names() -> None:
     named = {v.debugName(): n.kind() for n in lowered.graph.nodes() for v in n.outputs()}
     tanhs = [value for name, value in values.items() if named[name] == "aten::tanh"]
     assert len(tanhs) == 3 and all(bool((value.abs() <= 1).all()) for value in tanhs)
+
+
+class MayBeNone(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
+        if x.size(0) > 3:
+            return (x, None)
+        return (x, x + 1)
+
+
+def test_an_output_that_is_none_on_one_path_is_refused() -> None:
+    with pytest.raises(LoweringError, match="output 'output_1' is None on one path") as caught:
+        builder.lower(torch.jit.script(MayBeNone()))
+    assert "on every path" in caught.value.fix
+
+
+class GivesSizes(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.strides = [8, 16]
+
+    def forward(self, x: torch.Tensor):
+        return x, self.strides
+
+
+def test_a_constant_list_is_an_output_for_each_element() -> None:
+    lowered = builder.lower(torch.jit.script(GivesSizes()))
+    assert lowered.outputs == ("output_0", "output_1_0", "output_1_1")
+    assert [int(size) for size in lowered.run(torch.ones(2))[1:]] == [8, 16]
+
+
+class CallsPython(torch.nn.Module):
+    @torch.jit.ignore
+    def ignored(self, x):
+        return x * 2
+
+    def forward(self, x: torch.Tensor):
+        return self.ignored(x) + 1
+
+
+def test_a_method_under_ignore_is_refused() -> None:
+    with pytest.raises(LoweringError, match=r"@torch\.jit\.ignore"):
+        builder.lower(torch.jit.script(CallsPython()))

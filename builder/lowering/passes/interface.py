@@ -242,6 +242,13 @@ def _leaves(graph: Any, value: Any, name: str) -> Iterator[tuple[str, Any]]:
     if kind == "TensorType":
         yield name, value
     elif kind == "OptionalType" and not ir.is_none(value):
+        if _may_be_none(value):
+            raise LoweringError(
+                f"output {name or 'output'!r} is None on one path through forward, and a tensor on"
+                " another",
+                where=source_line(value.node()),
+                fix="return a tensor on every path, or return it on none",
+            )
         inner = ir.insert(
             graph,
             "prim::unchecked_cast",
@@ -266,7 +273,7 @@ def _leaves(graph: Any, value: Any, name: str) -> Iterator[tuple[str, Any]]:
             name,
         )
     elif kind in ("ListType", "DictType"):
-        yield from _children(graph, _built(value, name), name)
+        yield from _children(graph, _built(graph, value, name), name)
     elif kind in ("IntType", "FloatType", "BoolType", "NumberType"):
         yield (
             name,
@@ -274,6 +281,39 @@ def _leaves(graph: Any, value: Any, name: str) -> Iterator[tuple[str, Any]]:
         )
     elif kind != "NoneType" and not ir.is_none(value):
         raise _not_a_tensor(value, name)
+
+
+def _may_be_none(value: Any) -> bool:
+    """Whether a branch gives None for a value, or for the element of a tuple that it is."""
+    node = value.node()
+    if node.kind() == "prim::If":
+        ends = [list(block.outputs())[value.offset()] for block in node.blocks()]
+        return any(ir.is_none(end) or _may_be_none(end) for end in ends)
+    if node.kind() in ("prim::TupleUnpack", "prim::TupleIndex"):
+        return any(
+            ir.is_none(element) or _may_be_none(element)
+            for element in _tuple_elements(node.inputsAt(0), _index_in_tuple(value))
+        )
+    return False
+
+
+def _index_in_tuple(value: Any) -> int | None:
+    node = value.node()
+    if node.kind() == "prim::TupleUnpack":
+        return int(value.offset())
+    index = ir.constant(node.inputsAt(1))
+    return index if isinstance(index, int) else None
+
+
+def _tuple_elements(value: Any, index: int | None) -> list[Any]:
+    """What the branches of ifs put at an index of a tuple."""
+    node = value.node()
+    if node.kind() == "prim::TupleConstruct" and index is not None:
+        return [node.inputsAt(index)]
+    if node.kind() != "prim::If":
+        return []
+    ends = [list(block.outputs())[value.offset()] for block in node.blocks()]
+    return [element for end in ends for element in _tuple_elements(end, index)]
 
 
 def _unpacked(value: Any) -> Any:
@@ -301,11 +341,13 @@ def _elements(graph: Any, value: Any, built_by: str, unpack: str) -> list[Any]:
     )
 
 
-def _built(value: Any, name: str) -> list[tuple[Any, Any]]:
-    """Parts and values of a list or dictionary that is built in the graph with a known number of
-    elements.
+def _built(graph: Any, value: Any, name: str) -> list[tuple[Any, Any]]:
+    """Parts and values of a list or dictionary that is a constant, or built in the graph with a
+    known number of elements.
     """
-    node = value.node()
+    node, known = value.node(), ir.constant(value)
+    if isinstance(known, list):
+        return list(enumerate(ir.insert_constants(graph, known, graph.return_node())))
     if node.kind() == "prim::ListConstruct":
         return list(enumerate(node.inputs()))
     if node.kind() == "prim::DictConstruct":
