@@ -1,23 +1,23 @@
-"""Every error that trt-build raises on purpose, and the exit code that each one gives.
+"""The error classes of trt-build and their exit codes.
 
     TrtBuildError                      exit
     ├── ModelError                        1   one model failed; the others go on
-    │   ├── ModelFileError                    the file is not a TorchScript archive that we can load
-    │   ├── LoweringError                     a pass met what it cannot express
+    │   ├── ModelFileError                    the file is not a TorchScript archive that can be loaded
+    │   ├── LoweringError                     a pass cannot express the graph
     │   ├── UnsupportedOperators              every operator that has no converter, all at once
     │   ├── ConversionError                   a converter cannot build this node
     │   ├── NetworkEvaluationError            the reference cannot evaluate the network, or disagrees with TensorRT
     │   ├── EngineError                       TensorRT refused the network
     │   └── PublishError                      the repository could not be written
-    │       └── PublishBlocked            4   for want of space or permission
+    │       └── PublishBlocked            4   no space or no permission
     ├── UsageError                        2   the command line, the manifest
     │   └── ManifestError                     every mistake of a manifest, each with its line
     ├── ParityError                       3   an answer differs from the original module's
-    ├── EnvironmentProblem                4   something on this machine is missing or in the way
+    ├── EnvironmentProblem                4   something on this machine is missing or blocks the work
     │   └── ServerError                       tritonserver did not start, or a model did not load
-    └── Defect                           70   nobody raised it on purpose: builder.unforeseen makes it of Python's error
+    └── Defect                           70   an unexpected error, converted by builder.unforeseen
 
-An error says what went wrong, where (file and line, or node and source line) and how to mend it.
+An error says what went wrong, where (file and line, or node and source line) and how to fix it.
 """
 
 from __future__ import annotations
@@ -28,24 +28,18 @@ from typing import Any
 
 
 class TrtBuildError(Exception):
-    """What went wrong, `where`, and the `fix`; `exit_code` is the process's when nothing catches
-    it.
-    """
+    """Base class: a message, `where` it happened, the `fix`, and the `exit_code` of the process."""
 
     exit_code = 1
     traceback = ""
-    """Of an error that nobody raised on purpose, as Python prints it: it travels between processes
-    as text alone.
-    """
+    """The traceback of an unexpected error, as text, so that it can pass between processes."""
 
     def __init__(self, message: str, *, where: str | None = None, fix: str | None = None) -> None:
         super().__init__(message)
         self.message, self.where, self.fix = message, where, fix
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Errors travel between processes: rebuilt from what they hold, not by calling their
-        `__init__` again.
-        """
+        """Pickle the attributes, because errors pass between processes without `__init__`."""
         return _rebuilt, (type(self), self.args, self.__dict__)
 
     def __str__(self) -> str:
@@ -67,28 +61,24 @@ def _rebuilt(
 
 
 class ModelError(TrtBuildError):
-    """One model failed; a run over several goes on with the next."""
+    """One model failed. A run over several models continues with the next one."""
 
 
 class ModelFileError(ModelError):
-    """The file is not a TorchScript archive, is damaged, or asks for more than TorchScript may
-    do.
-    """
+    """The file is not a TorchScript archive, is damaged, or uses what TorchScript must not."""
 
 
 class LoweringError(ModelError):
-    """A pass met what it cannot express without changing the model's meaning."""
+    """A pass cannot express the graph without changing its results."""
 
 
 class InPlaceError(LoweringError):
-    """A write in place that values cannot tell; torch runs it as it is written."""
+    """An in-place write that cannot be expressed as values; torch runs the model unchanged."""
 
 
 @dataclass(frozen=True)
 class UnsupportedOperator:
-    """One node without a converter: its schema, its debug name, where the source has it, why and
-    what to do.
-    """
+    """One node without a converter: schema, debug name, source location, reason and fix."""
 
     schema: str
     node: str
@@ -98,7 +88,7 @@ class UnsupportedOperator:
 
 
 class UnsupportedOperators(ModelError):
-    """All nodes of one model that have no converter; `operators` holds each."""
+    """All nodes of one model that have no converter; `operators` lists them."""
 
     def __init__(self, operators: Sequence[UnsupportedOperator]) -> None:
         self.operators = tuple(operators)
@@ -127,27 +117,23 @@ class UnsupportedOperators(ModelError):
 
 
 class ConversionError(ModelError):
-    """A converter cannot build this node although its capability said that it could: our defect,
-    with node and line.
-    """
+    """A converter failed on a node that its capability accepts: a defect, with node and line."""
 
 
 class NetworkEvaluationError(ModelError):
-    """The reference cannot evaluate a layer, or a value disagrees with what TensorRT says of its
-    tensor.
-    """
+    """The reference cannot evaluate a layer, or disagrees with TensorRT about a shape or dtype."""
 
 
 class EngineError(ModelError):
-    """TensorRT refused to build or to run the network; the message carries TensorRT's own words."""
+    """TensorRT refused to build or run the network; the message includes TensorRT's message."""
 
 
 class PublishError(ModelError):
-    """The model repository could not be written; what stood there before stands unchanged."""
+    """The model repository could not be written; its earlier content is unchanged."""
 
 
 class PublishBlocked(PublishError):
-    """This machine was in the way: no space, no permission, a file system that is read-only."""
+    """No space, no permission, or a read-only file system."""
 
     exit_code = 4
 
@@ -172,7 +158,7 @@ class Mistake:
 
 
 class ManifestError(UsageError):
-    """Every mistake of a manifest at once; `mistakes` holds each."""
+    """All mistakes of a manifest; `mistakes` lists them."""
 
     def __init__(self, mistakes: Sequence[Mistake]) -> None:
         self.mistakes = tuple(mistakes)
@@ -186,20 +172,16 @@ class ParityError(TrtBuildError):
 
 
 class EnvironmentProblem(TrtBuildError):
-    """Something on this machine is missing or in the way: a library, a GPU, a port, disk space."""
+    """Something on this machine is missing or blocks the work: a library, a GPU, a port, space."""
 
     exit_code = 4
 
 
 class ServerError(EnvironmentProblem):
-    """tritonserver did not start, stopped, or could not load a model; the message carries its log's
-    reason.
-    """
+    """tritonserver did not start, stopped, or could not load a model; includes the log's reason."""
 
 
 class Defect(TrtBuildError):
-    """An error of Python's or a library's that trt-build did not expect; `traceback` tells where it
-    came from.
-    """
+    """An unexpected error from Python or a library; `traceback` shows where it came from."""
 
     exit_code = 70  # EX_SOFTWARE of sysexits.h

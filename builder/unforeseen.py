@@ -1,6 +1,4 @@
-"""Errors that nobody raised on purpose, in trt-build's words: what the machine lacks, else a defect
-of ours.
-"""
+"""Converts unexpected errors: EnvironmentProblem if the machine is the cause, else Defect."""
 
 from __future__ import annotations
 
@@ -15,7 +13,7 @@ OUT_OF_RESOURCES = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno
 ALLOCATORS = re.compile(
     r"Allocator: (can't allocate|not enough) memory|out of memory|bad_alloc", re.IGNORECASE
 )
-"""How torch says it, on the CPU by a RuntimeError of no class of its own."""
+"""torch's messages; on the CPU it raises a plain RuntimeError."""
 
 
 def ours(error: Exception) -> TrtBuildError:
@@ -37,8 +35,8 @@ def _machines(error: Exception) -> EnvironmentProblem | None:
             "there is not enough memory" + (f": {words}" if words else ""),
             where=own_line(error),
             fix=(
-                "fewer models at a time (--jobs), or lower the greatest sizes in the manifest, or"
-                " free some"
+                "build fewer models at a time (--jobs), lower the maximum sizes in the manifest, or"
+                " free memory"
             ),
         )
     if isinstance(error, OSError) and error.errno in OUT_OF_RESOURCES:
