@@ -115,6 +115,9 @@ def read(folder: Path) -> PublishedModel:
     be.
     """
     try:
+        for name in ("config.pbtxt", SIDECAR):
+            if not (folder / name).is_file():  # reading a pipe waits for somebody to write
+                raise FileNotFoundError(f"{name} is missing, or no regular file")
         config = parse(
             (folder / "config.pbtxt").read_text(encoding="utf-8"), str(folder / "config.pbtxt")
         )
@@ -148,12 +151,17 @@ def _sidecar(folder: Path) -> dict[str, Any]:
 
 
 def damaged(model: PublishedModel) -> Iterator[str]:
-    """Each plan and weight of the model that is not as it was published: where torch answers, no
+    """Each file that the server runs and that is not as it was published: where torch answers, no
     answer shows a plan's.
 
-    Text that people change by hand, as the config, is not held against it.
+    What people change by hand, the config and the goldens, is not held against it.
     """
-    for name, is_there in damage.damaged(model.folder, model.sidecar.get("files", {})):
+    files = {
+        name: digest
+        for name, digest in model.sidecar.get("files", {}).items()
+        if not name.startswith(f"{goldens.FOLDER}/")
+    }
+    for name, is_there in damage.damaged(model.folder, files):
         if is_there:
             yield f"{name} is damaged: it is not the file that was published"
         # else a copy that has the goldens alone, to ask a server elsewhere

@@ -30,7 +30,7 @@ def explain(
     """
     chosen, folder = settled(settings, keywords), Path(models)
     kept = stores.Store(str(chosen.store)) if chosen.store else None
-    if stores.sidecar(folder) is not None:
+    if (folder / stores.SIDECAR).exists():
         return [_published(folder, kept)]
     _refuse_repository(folder)
     asked = chosen.orders(
@@ -78,9 +78,10 @@ def _report(
 
 def _published(folder: Path, kept: stores.Store | None) -> dict[str, Any]:
     said = stores.sidecar(folder) or {}
+    broken = next(stores.damaged(folder), None)
     return {
         "name": folder.resolve().name,
-        "verdict": "published",
+        "verdict": f"{broken} of the published model is damaged" if broken else "published",
         "because": None,
         "request": said.get("request", {}),
         **_last(said, kept),

@@ -32,6 +32,8 @@ def check(repository: Path, models: Iterable[str] | None = None) -> None:
 
 
 def _missing(folder: Path) -> Iterator[Failure]:
+    if not (folder / "config.pbtxt").is_file():
+        return
     try:
         config = parse((folder / "config.pbtxt").read_text(encoding="utf-8"), str(folder))
     except (OSError, ValueError, UsageError):

@@ -11,16 +11,18 @@ from __future__ import annotations
 from builder.store.differences import because, changes
 from builder.store.hashes import Hashes
 from builder.store.location import default_url
-from builder.store.published import record, recorded_request, sidecar, stale
+from builder.store.published import SIDECAR, damaged, record, recorded_request, sidecar, stale
 from builder.store.request import request
 from builder.store.retired import tidy
 from builder.store.storage import Store, last
 
 __all__ = [
+    "SIDECAR",
     "Hashes",
     "Store",
     "because",
     "changes",
+    "damaged",
     "default_url",
     "last",
     "record",

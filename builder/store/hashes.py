@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import json
 import os
@@ -39,6 +40,8 @@ class Hashes:
         """The file's hash in hexadecimal. Raises OSError where it cannot be read."""
         path = path.resolve()
         state = _state(path)
+        if not path.is_file():  # opening a pipe waits for somebody to write
+            raise OSError(errno.EINVAL, "is no regular file", str(path))
         known = self._known.get(str(path))
         if known and known[:-1] == state:
             return str(known[-1])

@@ -103,6 +103,9 @@ def stale(folder: Path, wanted: Mapping[str, Any], hashes: Hashes) -> str | None
     """
     from builder.store.differences import because
 
+    said = sidecar(folder)
+    if said is not None and REQUEST in said and not is_sealed(said):
+        return f"{SIDECAR} of the published model is damaged"
     before = recorded_request(folder)
     if before is None or before != wanted:
         return because(before, wanted)
@@ -120,15 +123,31 @@ def damaged(folder: Path, hashes: Hashes | None = None) -> Iterator[str]:
     if said is None or not is_sealed(said):
         yield SIDECAR
         return
+    yield from _changed(folder, said, hashes)
+    for step in said.get(STEPS, ()):
+        yield from (f"../{step}/{name}" for name in _of_step(folder, said, step, hashes))
+
+
+def _of_step(folder: Path, said: Mapping[str, Any], step: object, hashes: Hashes) -> Iterator[str]:
+    """The damaged files of one step. A name that is no folder's beside the ensemble is none of
+    ours.
+    """
+    if not isinstance(step, str) or Path(step).name != step:
+        yield SIDECAR
+        return
+    other = folder.parent / step
+    own = sidecar(other)
+    sealed = SEALS not in said or _hash(other / SIDECAR, hashes) == said[SEALS].get(step)
+    if own is None or not sealed:
+        yield SIDECAR
+    else:
+        yield from _changed(other, own, hashes)
+
+
+def _changed(folder: Path, said: Mapping[str, Any], hashes: Hashes) -> Iterator[str]:
     for name, expected in said.get("files", {}).items():
         if _hash(folder / name, hashes) != expected:
             yield name
-    for step in said.get(STEPS, ()):
-        other = folder.parent / step
-        if SEALS in said and _hash(other / SIDECAR, hashes) != said[SEALS].get(step):
-            yield f"../{step}/{SIDECAR}"
-        else:
-            yield from (f"../{step}/{name}" for name in damaged(other, hashes))
 
 
 def _hash(path: Path, hashes: Hashes) -> str | None:

@@ -34,6 +34,7 @@ def write_env(repository: Path, path: Path | None = None) -> Path:
     ours = image_lines(
         json.loads(file.read_text(encoding="utf-8"))
         for file in sorted(repository.glob("*/*/plan.json"))
+        if file.is_file()
     )
     kept = [line for line in _lines(path) if not line.startswith((_MARK, f"{VARIABLE}="))]
     staged = path.with_name(f"{path.name}.{os.getpid()}.tmp")

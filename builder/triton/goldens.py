@@ -40,6 +40,8 @@ def load_one(path: Path) -> Golden:
     """The golden in this file. Raises ValueError for one that is no .npz, is damaged, or has
     pickled objects.
     """
+    if not path.is_file():  # opening a pipe waits for somebody to write
+        raise ValueError(f"{path.parent.name}/{path.name} is no regular file")
     try:
         with np.load(path, allow_pickle=False) as file:
             arrays = dict(_unpack(key, file[key]) for key in file.files)

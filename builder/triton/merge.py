@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import stat
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -83,8 +84,11 @@ def _models(repository: Path) -> list[Path]:
 
 def _steps(folder: Path) -> dict[str, Path]:
     """The folders of an ensemble's steps by what their names begin with, in running order."""
-    steps = [folder.parent / name for name in _json(folder / SIDECAR).get("steps") or ()]
-    return {_json(step / SIDECAR).get("step") or step.name: step for step in steps}
+    names = (published.sidecar(folder) or {}).get(published.STEPS) or ()
+    if not all(isinstance(name, str) and Path(name).name == name for name in names):
+        raise PublishError(f"the steps of {folder.name!r} have no names", where=str(folder))
+    steps = [folder.parent / name for name in names]
+    return {published.read(step / SIDECAR).get("step") or step.name: step for step in steps}
 
 
 def _joined_steps(folders: Sequence[Path]) -> dict[str, list[Variant]]:
@@ -108,32 +112,71 @@ def _joined(folders: Sequence[Path]) -> list[Variant]:
 
 
 def _variant(folder: Path) -> Variant:
+    _must_be_plain(folder)
     _must_be_whole(folder)
     message = parse(_text(folder / "config.pbtxt"), str(folder / "config.pbtxt"))
     if message.backend != "tensorrt" and message.platform != "tensorrt_plan":
         return Variant(folder, message, {})
     facts = _json(folder / VERSION / "plan.json")
-    if "plans" in facts:
+    if isinstance(facts.get("plans"), dict):
         files = {**message.cc_model_filenames, AMPERE_PLUS: message.default_model_filename}
         return Variant(
             folder,
             message,
-            {cc: (folder / VERSION / files[cc], own) for cc, own in facts["plans"].items()},
+            {cc: (_plan_file(folder, cc, files), own) for cc, own in facts["plans"].items()},
         )
     return Variant(
         folder, message, {_serves(folder, facts): (folder / VERSION / "model.plan", facts)}
     )
 
 
-def _must_be_whole(folder: Path) -> None:
-    """Raise PublishError where a plan or weight is not the file that was published: merged, its
-    hash would be new.
+def _must_be_plain(folder: Path) -> None:
+    """Raise PublishError where the folder or anything in it is a link, a pipe, a socket or a
+    device: a link may lead to any file of this machine, and reading a pipe never ends.
     """
-    for name, is_there in damaged(folder, _json(folder / SIDECAR).get("files") or {}):
+    for path in (folder, *sorted(folder.rglob("*"))):
+        mode = path.lstat().st_mode
+        if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+            what = "a link" if stat.S_ISLNK(mode) else "a pipe, a socket or a device"
+            raise PublishError(
+                f"{folder.name!r} holds {what}: {path.relative_to(folder.parent)}",
+                where=str(path),
+                fix="merge repositories as `trt-build repo` wrote them",
+            )
+
+
+def _must_be_whole(folder: Path) -> None:
+    """Raise PublishError where a file is not the one that was published: merged, its hash would be
+    new. The config may have been edited.
+    """
+    said = _json(folder / SIDECAR)
+    if published.sidecar(folder) is None or not published.is_sealed(said):
+        raise PublishError(
+            f"{SIDECAR} of {folder.name!r} is damaged: it is not as it was published",
+            where=str(folder),
+            fix="build the model again",
+        )
+    for name, is_there in damaged(folder, said.get("files") or {}):
         what = "damaged: it is not the file that was published" if is_there else "missing"
         raise PublishError(
             f"{name} of {folder.name!r} is {what}", where=str(folder), fix="build the model again"
         )
+
+
+def _plan_file(folder: Path, capability: str, files: Mapping[str, str]) -> Path:
+    """The plan that the config names for a compute capability. Raises PublishError where it names
+    none, or one outside of the model's version folder.
+    """
+    name = files.get(capability, "")
+    file = folder / VERSION / name
+    if Path(name).name != name or not file.is_file():
+        raise PublishError(
+            f"the config of {folder.name!r} names {name!r} as the plan for {capability}, which is"
+            " no file of its version folder",
+            where=str(folder / "config.pbtxt"),
+            fix="build the model again",
+        )
+    return file
 
 
 def _serves(folder: Path, facts: dict[str, Any]) -> str:

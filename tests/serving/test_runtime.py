@@ -15,7 +15,9 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from builder.lowering import lower
+from builder.triton import publish
 from tests.serving import fakes
+from tests.triton.artifacts import scorer
 
 PROFILES = ((1, 1, 1), (2, 4, 8))
 
@@ -363,3 +365,29 @@ def test_what_stays_on_the_gpu_lies_in_a_row_before_the_stream_is_awaited(
         given = [modules["tensors"].from_torch("y", tensor) for tensor in kept]
     assert awaited == [len(watch.seen)] == [2], watch.seen
     assert torch.equal(given[0]._value, by_columns) and torch.equal(given[1]._value, view)
+
+
+FLIPPED = ["1/lowered.pt", "1/plan.json", "1/model.py", "1/trt_build_runtime/call.py"]
+
+
+@pytest.mark.parametrize("name", [*FLIPPED, "trt-build.json"])
+@pytest.mark.parametrize("where", [0.1, 0.5, 0.9])
+def test_a_flipped_bit_keeps_the_model_from_loading(
+    tmp_path: Path, name: str, where: float
+) -> None:
+    """Weights with one other bit load, and answer with other numbers."""
+    folder = publish(scorer(serve_as="python"), tmp_path / "repository")
+    _, modules = fakes.runtime()
+    assert modules["integrity"].check(folder)
+    data = bytearray((folder / name).read_bytes())
+    data[int(len(data) * where)] ^= 1
+    (folder / name).write_bytes(data)
+    with pytest.raises(RuntimeError, match=r"is not as it was published|is damaged"):
+        modules["integrity"].check(folder)
+
+
+def test_an_edited_config_does_not_keep_the_model_from_loading(tmp_path: Path) -> None:
+    folder = publish(scorer(serve_as="python"), tmp_path / "repository")
+    (folder / "config.pbtxt").write_text("# edited\n" + (folder / "config.pbtxt").read_text())
+    _, modules = fakes.runtime()
+    assert modules["integrity"].check(folder)

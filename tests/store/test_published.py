@@ -209,3 +209,31 @@ def test_a_broken_cache_of_hashes_is_ignored(tmp_path: Path, text: str) -> None:
         Hashes(tmp_path / "hashes.json").sha256(tmp_path / "file")
         == hashlib.sha256(b"one").hexdigest()
     )
+
+
+@pytest.mark.parametrize("key", ["request", "plans", "result", "files"])
+def test_a_change_of_the_sidecar_itself_is_damage(
+    models: Path, tmp_path: Path, hashes: Hashes, key: str
+) -> None:
+    wanted = request(spec_of(models), hashes)
+    folder = published_model(tmp_path / "out" / "net", wanted)
+    said = json.loads((folder / published.SIDECAR).read_text())
+    said[key] = {**said[key], "more": {"key": "0", "parts": {}, "because": ""}}
+    (folder / published.SIDECAR).write_text(json.dumps(said))
+    assert stale(folder, wanted, hashes) == "trt-build.json of the published model is damaged"
+
+
+@pytest.mark.parametrize("step", ["../net", "/etc", "net", 3])
+def test_a_step_is_looked_for_beside_its_ensemble_only(
+    tmp_path: Path, hashes: Hashes, step: object
+) -> None:
+    folder = published_model(tmp_path / "out" / "net", {})
+    published.write(folder, {**published.read(folder / published.SIDECAR), "steps": [step]})
+    found = list(published.damaged(folder, hashes))
+    assert found == ([] if step == "net" else [f"../{step}/{published.SIDECAR}"])
+
+
+def test_no_hash_waits_for_a_pipe(tmp_path: Path, hashes: Hashes) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(OSError, match="no regular file"):
+        hashes.sha256(tmp_path / "pipe")

@@ -5,6 +5,7 @@ model.
 from __future__ import annotations
 
 import errno
+import hashlib
 import json
 import os
 from collections.abc import Callable
@@ -19,7 +20,7 @@ from builder.cli import main
 from builder.errors import PublishBlocked, PublishError, UsageError
 from builder.store import Hashes, published, record, stale
 from builder.triton import EnsembleArtifact, merge, publish, publish_ensemble
-from builder.triton.config import parse
+from builder.triton.config import config_text, parse
 from builder.triton.merge import NO_PLAN
 from tests.triton.artifacts import RTX, TENSORRT, scorer
 
@@ -238,8 +239,70 @@ def test_a_plan_that_says_no_gpu_is_refused(built: Callable[..., Path], tmp_path
     a = built("a", "8.0")
     path = a / "scorer" / "1" / "plan.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), "compute_capabilities": []}))
+    sealed(a / "scorer")
     with pytest.raises(PublishError, match="for which GPU"):
         merge([a, built("b", "9.0")], tmp_path / "out")
+
+
+def sealed(folder: Path) -> None:
+    """Seal the folder as it is: what a hand with intent can do, and chance cannot."""
+    said = published.read(folder / "trt-build.json")
+    files = {
+        name: hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in said["files"]
+    }
+    published.write(folder, {**said, "files": files})
+
+
+@pytest.mark.parametrize("name", ["../../../secret.txt", "..", "", "/etc/hostname"])
+def test_a_config_that_names_a_plan_outside_of_its_folder_is_refused(
+    built: Callable[..., Path], tmp_path: Path, name: str
+) -> None:
+    merge([built("a", "8.0"), built("b", "9.0")], tmp_path / "both")
+    (tmp_path / "secret.txt").write_text("secret")
+    folder = tmp_path / "both" / "scorer"
+    message = config_of(folder)
+    message.cc_model_filenames["8.0"] = name
+    (folder / "config.pbtxt").write_text(config_text(message))
+    sealed(folder)
+    with pytest.raises(PublishError, match="no file of its version folder"):
+        merge([tmp_path / "both"], tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("kind", ["link", "folder", "pipe"])
+@pytest.mark.parametrize(
+    "name",
+    ["1/model.plan", "1/extra", "config.pbtxt", "trt-build.json", "goldens/p0-opt.npz", "."],
+)
+def test_links_and_pipes_are_refused_at_once(
+    built: Callable[..., Path], tmp_path: Path, name: str, kind: str
+) -> None:
+    folder = built("a", "8.0") / "scorer"
+    path, moved = folder / name, tmp_path / "moved"
+    if name == "." and kind == "pipe":
+        path, name = folder / "new", "new"
+    if path.exists():
+        path.rename(moved)
+    else:
+        moved.mkdir() if kind == "folder" else moved.touch()
+    if kind == "pipe":
+        os.mkfifo(path)
+    else:
+        path.symlink_to(moved)
+    with pytest.raises((PublishError, UsageError)):
+        merge([folder.parent], tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_damaged_runtime_code_is_not_sealed_anew(
+    built: Callable[..., Path], tmp_path: Path
+) -> None:
+    publish(scorer(plan=None), tmp_path / "a" / "repository")
+    folder = tmp_path / "a" / "repository" / "scorer"
+    code = folder / "1" / "trt_build_runtime" / "answering.py"
+    code.write_text(code.read_text().replace("torch.", "torch ."))
+    with pytest.raises(PublishError, match=r"answering\.py of 'scorer' is damaged"):
+        merge([folder.parent], tmp_path / "out")
 
 
 @pytest.mark.parametrize("harm", ["truncate", "remove"])

@@ -30,7 +30,7 @@ import triton_python_backend_utils as pb_utils
 # Triton appends it, behind what is installed
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 try:
-    from trt_build_runtime import options
+    from trt_build_runtime import integrity, options
     from trt_build_runtime.answering import answerer
     from trt_build_runtime.errors import Description, InvalidRequest
     from trt_build_runtime.pieces import SegmentsAnswerer as SegmentsAnswerer
@@ -49,6 +49,8 @@ class TritonPythonModel:
     def initialize(self, args: dict[str, str]) -> None:
         """Load the plan, or the lowered module and say why not the plan."""
         folder = Path(args["model_repository"]) / args["model_version"]
+        if not integrity.check(folder.parent):
+            pb_utils.Logger.log_warn("trt-build: no trt-build.json: the files are not compared")
         facts = json.loads((folder / "plan.json").read_text(encoding="utf-8"))
         self.name = args["model_name"]
         self.batching = int(json.loads(args["model_config"]).get("max_batch_size", 0)) > 0

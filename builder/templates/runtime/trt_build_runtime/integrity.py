@@ -1,0 +1,63 @@
+"""Whether the files of the model are those that were published."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+SIDECAR = "trt-build.json"
+NOT_LOADED = ("config.pbtxt", "goldens/")
+"""Files that the runtime does not read, and that people may change."""
+
+
+def check(folder: Path) -> bool:
+    """Raise RuntimeError where a file of the model in `folder` is missing or is not the one whose
+    SHA-256 its trt-build.json has. False where there is no trt-build.json to compare with.
+    """
+    file = folder / SIDECAR
+    if not file.is_file():
+        return False
+    said = _read(file)
+    broken = sorted(_broken(folder, said["files"]))
+    if broken:
+        raise RuntimeError(
+            "trt-build: " + ", ".join(broken) + " is not as it was published, so the model is not"
+            " loaded; publish it again: trt-build repo"
+        )
+    return True
+
+
+def _read(file: Path) -> Any:
+    """What the sealed trt-build.json says."""
+    try:
+        said = json.loads(file.read_text(encoding="utf-8"))
+        seal = said.pop("seal")
+        text = json.dumps(said, sort_keys=True, separators=(",", ":"))
+        if hashlib.sha256(text.encode()).hexdigest() == seal:
+            return said
+    except (ValueError, AttributeError, KeyError):
+        pass
+    raise RuntimeError(
+        "trt-build: " + SIDECAR + " is damaged, so the model is not loaded; publish it again:"
+        " trt-build repo"
+    )
+
+
+def _broken(folder: Path, files: Any) -> Iterator[str]:
+    for name, expected in files.items():
+        if not name.startswith(NOT_LOADED) and _sha256(folder / name) != expected:
+            yield name
+
+
+def _sha256(path: Path) -> str:
+    found = hashlib.sha256()
+    try:
+        with path.open("rb") as stream:
+            for block in iter(lambda: stream.read(1 << 20), b""):
+                found.update(block)
+    except OSError:
+        return "missing"
+    return found.hexdigest()
