@@ -32,6 +32,7 @@ ON_ENGINES = {Path(__file__).parent / room for room in ("conversion", "reference
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     """No test finds a plan that another left, or leaves one in the user's cache."""
+    monkeypatch.setenv("TRT_BUILD_STORE_KEY", "the key of the tests")
     monkeypatch.setenv(
         "TRT_BUILD_CACHE", str(tmp_path_factory.getbasetemp() / f"cache-{uuid.uuid4().hex}")
     )

@@ -89,7 +89,10 @@ class Plans:
         if self.store is None:
             return None
         try:
-            return act(self.store)
+            found = act(self.store)
+            self.warnings += self.store.warnings
+            self.store.warnings.clear()
+            return found
         except TrtBuildError:
             raise
         except Exception as failure:  # each backend of fsspec raises its own

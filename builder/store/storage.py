@@ -5,9 +5,9 @@
     this does <root>/models/<name>.json                                   what was last built under
     that name, for `explain`
 
-The record names its plan by hash and seals itself by one, so a truncated or altered file is never
-taken for an entry. Two builders of one key write two plans (TensorRT's are not reproducible) and
-the later record wins; either is right.
+The record names its plan by hash and is signed with the builder's key (builder.store.signing), so
+a truncated, altered or forged file is never taken for an entry. Two builders of one key write two
+plans (TensorRT's are not reproducible) and the later record wins; either is right.
 """
 
 from __future__ import annotations
@@ -23,9 +23,10 @@ from typing import Any
 
 from builder.engine import Plan
 from builder.errors import EnvironmentProblem, UsageError
-from builder.store.canonical import digest, plain, text
+from builder.store import signing
+from builder.store.canonical import plain, text
 
-FORMAT = 1
+FORMAT = 2
 MOVING = ("file", "local", "sftp", "ssh", "smb", "hdfs", "webhdfs")
 """Protocols whose files show while they are written: there, a file is written under another name
 and moved. On the others (object stores) an upload shows whole, when it ends.
@@ -65,13 +66,14 @@ class _Unreachable:
 
 class Store:
     """Plans by key. Raises UsageError for a URL that is none, EnvironmentProblem where its package
-    is missing.
+    is missing. `warnings` says what was found and not taken.
     """
 
     def __init__(self, url: str) -> None:
         from fsspec.core import url_to_fs
 
         self.url = url
+        self.warnings: list[str] = []
         try:
             self.fs, self.root = url_to_fs(url)
         except ValueError as error:
@@ -91,11 +93,19 @@ class Store:
 
     def get(self, key: str) -> Entry | None:
         """The entry of this key; None where there is none, or what is there is damaged."""
-        record = self._sealed(self._path("plans", key[:2], key, "record.json"))
-        if record is None or record["key"] != key:
+        path = self._path("plans", key[:2], key, "record.json")
+        record = self._signed(path)
+        if record is None:
+            return None
+        shapes = {"key": str, "sha256": str, "parts": dict, "facts": dict}
+        if record.get("key") != key or not all(
+            isinstance(record.get(name), shape) for name, shape in shapes.items()
+        ):
+            self._refused(path, "is not the record of this key")
             return None
         data = self._read(self._path("plans", key[:2], key, f"{record['sha256']}.plan"))
         if data is None or hashlib.sha256(data).hexdigest() != record["sha256"]:
+            self._refused(path, "names a plan that is missing or damaged")
             return None
         return Entry(Plan(data, record["facts"]), record["parts"])
 
@@ -104,17 +114,17 @@ class Store:
         sha256 = hashlib.sha256(plan.data).hexdigest()
         self._write(self._path("plans", key[:2], key, f"{sha256}.plan"), plan.data)
         record = {"key": key, "sha256": sha256, "parts": parts, "facts": plan.facts}
-        self._write(self._path("plans", key[:2], key, "record.json"), _seal(record))
+        self._write(self._path("plans", key[:2], key, "record.json"), _sign(record))
 
     def last(self, name: str) -> dict[str, Any] | None:
         """What `remember` was last told of a model of this name, by anybody; None where nothing
         was.
         """
-        return self._sealed(self._path("models", f"{name}.json"))
+        return self._signed(self._path("models", f"{name}.json"))
 
     def remember(self, name: str, record: Mapping[str, Any]) -> None:
         """Keep what was built under this name."""
-        self._write(self._path("models", f"{name}.json"), _seal(record))
+        self._write(self._path("models", f"{name}.json"), _sign(record))
 
     def _path(self, *parts: str) -> str:
         return posixpath.join(self.root, *parts)
@@ -124,9 +134,14 @@ class Store:
             return bytes(self.fs.cat_file(path))
         except FileNotFoundError:
             return None
+        except IsADirectoryError:
+            self._refused(path, "is a folder")
+            return None
 
     def _write(self, path: str, data: bytes) -> None:
         self.fs.makedirs(posixpath.dirname(path), exist_ok=True)
+        if self._moves and self.fs.isdir(path):
+            self.fs.rm(path, recursive=True)  # else the file would be moved into the folder
         if not self._moves:
             self.fs.pipe_file(path, data)
             return
@@ -139,18 +154,35 @@ class Store:
                 self.fs.rm_file(staged)
             raise
 
-    def _sealed(self, path: str) -> dict[str, Any] | None:
-        """The record in the file; None where there is none, or it is not as it was written."""
+    def _signed(self, path: str) -> dict[str, Any] | None:
+        """The record in the file; None where there is none that this builder's key signed."""
+        data = self._read(path)
+        if data is None:
+            return None
         try:
-            read = json.loads(self._read(path) or b"null")
-        except ValueError:
+            read = json.loads(data)
+        except (ValueError, RecursionError):
+            self._refused(path, "is no JSON")
             return None
-        if not isinstance(read, dict) or read.pop("format", None) != FORMAT:
+        if not isinstance(read, dict):
+            self._refused(path, "is no record")
             return None
-        seal = read.pop("seal", None)
-        return read if seal == digest(read) else None
+        if read.pop("format", None) != FORMAT:
+            return None  # of another version of trt-build
+        signature = read.pop("signature", None)
+        if not signing.is_signed(text(read), signature):
+            self._refused(
+                path,
+                "is not signed with this builder's key; builders that share a store set"
+                f" {signing.KEY_VARIABLE} to one key",
+            )
+            return None
+        return read
+
+    def _refused(self, path: str, why: str) -> None:
+        self.warnings.append(f"{path} in the store {why}: it is not used")
 
 
-def _seal(record: Mapping[str, Any]) -> bytes:
+def _sign(record: Mapping[str, Any]) -> bytes:
     said = plain(record)
-    return text({**said, "format": FORMAT, "seal": digest(said)}).encode()
+    return text({**said, "format": FORMAT, "signature": signing.sign(text(said))}).encode()

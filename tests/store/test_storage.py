@@ -13,7 +13,7 @@ import pytest
 
 from builder.engine import BuildOptions, Plan
 from builder.errors import EnvironmentProblem, UsageError
-from builder.store import Store, because, last
+from builder.store import Store, because, last, signing, storage
 from builder.store.plans import Plans
 
 KEY = "ab" + "0" * 62
@@ -228,3 +228,92 @@ def test_a_range_is_told_once() -> None:
     assert because(before, parts([1, 2, 4])) == "profiles.1.batch [5, 6, 8] -> none"
     alone = {"inputs": [{"name": "x", "dims": {"batch": [1, 2, 4]}}]}
     assert because({}, alone) == "inputs.x.name none -> x, inputs.x.dims.batch none -> [1, 2, 4]"
+
+
+def forged(store: Store, **changes: Any) -> str:
+    """A record that somebody else wrote in place of ours, whole in every other respect."""
+    store.put(KEY, PARTS, PLAN)
+    path = next(name for name in files(store) if name.endswith("json"))
+    record = {**json.loads(store.fs.cat_file(path)), **changes}
+    store.fs.pipe_file(path, json.dumps(record).encode())
+    return path
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"facts": {"flavour": "tensorrt"}},
+        {"signature": "0" * 64},
+        {"signature": None},
+        {"signature": "ä"},
+        {"parts": []},
+    ],
+)
+def test_a_forged_record_is_no_entry_and_is_reported(
+    store: Store, conversion: Any, changes: dict[str, Any]
+) -> None:
+    forged(store, **changes)
+    assert store.get(KEY) is None
+    assert len(store.warnings) == 1 and "is not signed with this builder's key" in store.warnings[0]
+
+
+@pytest.mark.parametrize(
+    "record", [{}, {"key": KEY}, {"key": KEY, "sha256": 3, "parts": {}, "facts": {}}]
+)
+def test_a_malformed_record_is_no_entry_whoever_signed_it(
+    store: Store, record: dict[str, Any]
+) -> None:
+    path = forged(store)
+    store.fs.pipe_file(path, storage._sign(record))
+    assert store.get(KEY) is None and "is not the record of this key" in store.warnings[0]
+
+
+def test_the_warning_about_a_forged_record_reaches_the_result(
+    tmp_path: Path, conversion: Any
+) -> None:
+    store = Store(str(tmp_path))
+    Plans(store).build(conversion, BuildOptions(), lambda: PLAN)
+    path = next(name for name in files(store) if name.endswith("json"))
+    store.fs.pipe_file(path, store.fs.cat_file(path).replace(b'"signature":"', b'"signature":"0'))
+    plans = Plans(store)
+    evil = plans.build(conversion, BuildOptions(), lambda: Plan(b"built here", {}))
+    assert evil.data == b"built here" and not plans.made["model"].found
+    assert len(plans.warnings) == 1 and "is not signed" in plans.warnings[0]
+    assert Plans(store).build(conversion, BuildOptions(), lambda: PLAN).data == b"built here"
+
+
+def test_builders_with_another_key_do_not_take_each_others_plans(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.put(KEY, PARTS, PLAN)
+    monkeypatch.setenv("TRT_BUILD_STORE_KEY", "the key of others")
+    assert store.get(KEY) is None and store.warnings
+
+
+@pytest.mark.parametrize("which", ["plan", "json"])
+def test_a_folder_where_a_file_should_be_heals(tmp_path: Path, which: str) -> None:
+    store = Store(str(tmp_path))
+    store.put(KEY, PARTS, PLAN)
+    path = Path(next(name for name in files(store) if name.endswith(which)))
+    path.unlink()
+    (path / "inside").mkdir(parents=True)
+    assert store.get(KEY) is None and store.warnings
+    store.put(KEY, PARTS, PLAN)
+    assert path.is_file() and store.get(KEY) is not None
+
+
+def test_the_key_is_made_once_for_its_owner_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("TRT_BUILD_STORE_KEY")
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    first = signing.key()
+    file = tmp_path / "trt-build" / "store.key"
+    assert (signing.key(), file.stat().st_mode & 0o777) == (first, 0o600)
+    assert len(first) == 64 and [one.name for one in file.parent.iterdir()] == ["store.key"]
+    file.chmod(0o644)
+    with pytest.raises(PermissionError, match="chmod 600"):
+        signing.key()
+    monkeypatch.setenv("TRT_BUILD_STORE_KEY", "short")
+    with pytest.raises(ValueError, match="fewer than 16"):
+        signing.key()

@@ -1,0 +1,76 @@
+"""The key of the builders that share a store, and the signatures of its records.
+
+A store is a folder or bucket that others may write to, and a plan in it is code that a server runs.
+A record counts only where it is signed (HMAC-SHA256) with this builder's key.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import hmac
+import os
+import secrets
+import stat
+from pathlib import Path
+
+KEY_VARIABLE = "TRT_BUILD_STORE_KEY"
+LEAST = 16
+"""Characters of a key at least."""
+
+
+def key_file() -> Path:
+    """Where the key is where KEY_VARIABLE is not set: `trt-build/store.key` in the user's
+    configuration folder (XDG_CONFIG_HOME, else ~/.config).
+    """
+    folder = os.environ.get("XDG_CONFIG_HOME")
+    return (Path(folder) if folder else Path.home() / ".config") / "trt-build" / "store.key"
+
+
+def key() -> bytes:
+    """The builder's key; the first use of all makes its file. Raises OSError where the file cannot
+    be made or read, or others may read it, and ValueError for a key that is too short.
+    """
+    given = os.environ.get(KEY_VARIABLE)
+    if given is None:
+        given = _kept(key_file())
+    if len(given) < LEAST:
+        raise ValueError(f"the store's key ({KEY_VARIABLE}) has fewer than {LEAST} characters")
+    return given.encode()
+
+
+def sign(text: str) -> str:
+    """The signature of the text, 64 hexadecimal digits."""
+    return hmac.new(key(), text.encode(), hashlib.sha256).hexdigest()
+
+
+def is_signed(text: str, signature: object) -> bool:
+    """Whether `signature` is the text's."""
+    return isinstance(signature, str) and hmac.compare_digest(
+        sign(text).encode(), signature.encode(errors="replace")
+    )
+
+
+def _kept(file: Path) -> str:
+    if not file.exists():
+        _make(file)
+    mode = file.stat().st_mode
+    if not stat.S_ISREG(mode) or mode & 0o077:
+        raise PermissionError(
+            f"{file} must be a file that only its owner can read: chmod 600 {file}"
+        )
+    return file.read_text(encoding="ascii").strip()
+
+
+def _make(file: Path) -> None:
+    """Write a new key, whole; another process that is faster wins."""
+    file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    staged = file.with_name(f"{file.name}.{os.getpid()}.tmp")
+    handle = os.open(staged, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    try:
+        with os.fdopen(handle, "w", encoding="ascii") as stream:
+            stream.write(f"{secrets.token_hex(32)}\n")
+        with contextlib.suppress(FileExistsError):
+            os.link(staged, file)
+    finally:
+        staged.unlink(missing_ok=True)
