@@ -29,7 +29,16 @@ from builder.manifest.spec import (
 from builder.manifest.suggest import did_you_mean
 
 ZEROS = "zeros"
-_PLAIN = ("module", "precision", "io", "instances", "unroll_limit", "build", "constants")
+_PLAIN = (
+    "module",
+    "precision",
+    "io",
+    "instances",
+    "unroll_limit",
+    "build",
+    "constants",
+    "triton",
+)
 """Keys whose value is copied to the spec unchanged."""
 
 

@@ -176,6 +176,8 @@ class ModelSpec:
     sequences: Sequences = Sequences()
     calibration: Calibration | None = None
     runtime: Runtime = Runtime()
+    triton: Mapping[str, Any] = field(default_factory=dict)
+    """Fields of Triton's ModelConfig, as protobuf's JSON form has them."""
     io: str = "module"
     """The dtype of float32 inputs and outputs at the endpoint: "module" (unchanged) or "fp16"."""
     constants: Mapping[str, Any] = field(default_factory=dict)

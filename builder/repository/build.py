@@ -57,6 +57,11 @@ def build_repository(
     wanted = [one for one in found if isinstance(one, orders.Order)]
     if wanted:
         places.check(Path(out))
+    for order in wanted:
+        if order.spec.triton:  # with protobuf, which an unchanged model needs not
+            from builder.triton import section
+
+            section.parsed(order.spec)
     built = iter(orders.perform(wanted, progress or _silent, jobs, isolate))
     results = [next(built) if isinstance(one, orders.Order) else one for one in found]
     for order, result in zip(asked, results, strict=True):

@@ -1,4 +1,4 @@
-"""A model's ModelConfig: the protobuf message, merged over the base in builder/templates.
+"""A model's ModelConfig: the protobuf message, merged over the templates in builder/templates.
 
 Nothing is left to Triton's auto-completion, which would guess the batch from a plan's first axis.
 """
@@ -8,7 +8,6 @@ from __future__ import annotations
 import hashlib
 import importlib.metadata
 from importlib.resources import files
-from pathlib import Path
 from typing import Any
 
 from google.protobuf import text_format
@@ -16,26 +15,26 @@ from tritonclient.grpc import model_config_pb2 as pb
 
 import builder
 from builder.errors import PublishError, UsageError
-from builder.triton import batching, check, dtypes, graphs, sequences, warmup
+from builder.triton import batching, check, dtypes, graphs, section, sequences, warmup
 from builder.triton.artifact import IO, SERVE_AS, ModelArtifact
 
 
-def config(artifact: ModelArtifact, *, base: Path | None = None) -> Any:
-    """The checked ModelConfig message; `base`, a .pbtxt of the user's, is merged in before our own
-    fields.
+def config(artifact: ModelArtifact) -> Any:
+    """The checked ModelConfig message, with the manifest's `triton:` section merged in.
 
-    Raises PublishError where Triton could not serve the model so, UsageError for a base or a
-    manifest that contradicts it.
+    Raises PublishError where Triton could not serve the model so, UsageError for a manifest that
+    contradicts it.
     """
     platform = serve_as(artifact)
     choice = batching.choose(artifact)
-    message = template("base.pbtxt", f"{platform}.pbtxt", base=base)
+    message = template("base.pbtxt", f"{platform}.pbtxt")
     message.name = artifact.spec.name
     message.max_batch_size = choice.max_batch_size
     _tensors(message, artifact, platform, choice.max_batch_size)
     _scheduling(message, artifact, platform)
     _instances(message, artifact, platform)
     graphs.add(message, artifact, platform)
+    section.merge(message, artifact.spec, step=artifact.step_of is not None)
     _provenance(message, artifact, platform)
     message.model_warmup.extend(warmup.samples(artifact, message))
     check.validate(message, artifact)
@@ -124,23 +123,12 @@ def _engine_dtypes(artifact: ModelArtifact) -> dict[str, str]:
     return {fact["name"]: dtypes.by_tensorrt(fact["dtype"]).name for fact in facts}
 
 
-def template(*names: str, base: Path | None = None) -> Any:
-    """The parts of builder/templates merged in order, then `base`; a later part's single fields
-    win, and its instance group replaces an earlier one.
-    """
+def template(*names: str) -> Any:
+    """The parts of builder/templates merged in order; a later part's single fields win."""
     folder = files("builder") / "templates"
-    texts = {name: (folder / name).read_text(encoding="utf-8") for name in names}
-    texts |= {str(base): base.read_text(encoding="utf-8")} if base else {}
     message = pb.ModelConfig()
-    for where, text in texts.items():
-        part = parse(text, where)
-        if part.instance_group:
-            del message.instance_group[:]
-        message.MergeFrom(part)
-    if message.input or message.output:
-        raise UsageError(
-            "a base config has no inputs or outputs: they come from the model", where=str(base)
-        )
+    for name in names:
+        message.MergeFrom(parse((folder / name).read_text(encoding="utf-8"), name))
     return message
 
 

@@ -14,6 +14,7 @@ from tritonclient.grpc import model_config_pb2 as pb
 
 import builder
 from builder.errors import PublishError, UsageError
+from builder.triton import section
 from builder.triton.artifact import EnsembleArtifact
 from builder.triton.check import MODEL_NAME, TENSOR_NAME
 from builder.triton.config import sha256, template
@@ -45,6 +46,7 @@ def config(ensemble: EnsembleArtifact, steps: Configs) -> Any:
     for name, step in steps.items():
         _step(message.ensemble_scheduling.step.add(), name, step, called[name])
     _provenance(message, ensemble)
+    section.merge_ensemble(message, ensemble.spec)
     check(message, steps)
     return message
 

@@ -47,9 +47,9 @@ DIGITS = 12
 """Hexadecimal digits of a step's digest that its name has."""
 
 
-def write(artifact: ModelArtifact, folder: Path, *, base: Path | None = None) -> None:
+def write(artifact: ModelArtifact, folder: Path) -> None:
     """Write the model's files into `folder`, which is empty; nothing outside it is touched."""
-    message = config(artifact, base=base)
+    message = config(artifact)
     (folder / VERSION).mkdir()
     (folder / "config.pbtxt").write_text(config_text(message))
     _version(artifact, message, folder / VERSION)
@@ -60,11 +60,9 @@ def write(artifact: ModelArtifact, folder: Path, *, base: Path | None = None) ->
     _sidecar(folder, sidecar(artifact, message, _hashes(folder)))
 
 
-def write_ensemble(artifact: EnsembleArtifact, folder: Path, *, base: Path | None = None) -> None:
-    """Write the folder of the ensemble itself; its steps' folders are models like any other. `base`
-    is the steps'.
-    """
-    steps = {step.spec.name: config(step, base=base) for step in artifact.steps}
+def write_ensemble(artifact: EnsembleArtifact, folder: Path) -> None:
+    """Write the folder of the ensemble itself; its steps' folders are models like any other."""
+    steps = {step.spec.name: config(step) for step in artifact.steps}
     message = ensemble.config(artifact, steps)
     (folder / VERSION).mkdir()
     # Triton wants a version's folder, and object stores hold no empty ones.

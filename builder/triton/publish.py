@@ -42,7 +42,6 @@ def publish(
     artifact: ModelArtifact,
     repository: Path,
     *,
-    base: Path | None = None,
     finish: Writer | None = None,
 ) -> Path:
     """Write the model into `repository` (made if missing), in place of one of the same name;
@@ -53,7 +52,7 @@ def publish(
     """
 
     def write(folder: Path) -> None:
-        layout.write(artifact, folder, base=base)
+        layout.write(artifact, folder)
 
     return publish_folder(artifact.spec.name, write, repository, finish)
 
@@ -62,16 +61,15 @@ def publish_ensemble(
     artifact: EnsembleArtifact,
     repository: Path,
     *,
-    base: Path | None = None,
     finish: Writer | None = None,
 ) -> Path:
     """Write an ensemble and its steps, each step `<its name>.<digest>`. Otherwise as publish."""
     steps: dict[str, Writer] = {
-        step.spec.name: functools.partial(layout.write, step, base=base) for step in artifact.steps
+        step.spec.name: functools.partial(layout.write, step) for step in artifact.steps
     }
 
     def whole(folder: Path, names: Mapping[str, str]) -> None:
-        layout.write_ensemble(_renamed(artifact, names), folder, base=base)
+        layout.write_ensemble(_renamed(artifact, names), folder)
 
     return publish_parts(artifact.spec.name, steps, whole, repository, finish)
 

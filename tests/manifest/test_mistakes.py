@@ -175,6 +175,11 @@ CASES = {
         6,
         "dims.batch.max must be at most 2147",
     ),
+    "a whole number written as a float": (
+        GOOD + "instances: 2.0\n",
+        7,
+        "instances must be a whole number, not a number 2.0",
+    ),
     "more instances than can be counted": (
         GOOD + "instances: 99999999999\n",
         7,

@@ -4,17 +4,20 @@ before Triton would.
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
-from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from google.protobuf import json_format
+from tritonclient.grpc import model_config_pb2 as pb
 
 from builder.errors import PublishError, UsageError
 from builder.manifest.spec import Batching
-from builder.triton import config, config_text, graphs, lost_batches
+from builder.triton import config, config_text, ensemble, graphs, lost_batches, section
 from builder.triton.config import parse
-from tests.triton.artifacts import TENSORRT, Affine, Centred, artifact, scorer, tensor
+from tests.triton.artifacts import TENSORRT, Affine, Centred, artifact, pair, scorer, tensor
 
 PLAN = {"plan": b"plan", "facts": TENSORRT}
 
@@ -306,22 +309,131 @@ def test_provenance_is_in_the_parameters() -> None:
     assert len(parameters["trt_build.plan_sha256"].string_value) == 64
 
 
-def test_a_base_of_the_users_is_merged_in_and_may_replace_the_instances(tmp_path: Path) -> None:
-    base = tmp_path / "base.pbtxt"
-    base.write_text(
-        "instance_group { kind: KIND_CPU count: 3 }\nversion_policy { all {} }\nmetric_tags { key:"
-        ' "t" value: "v" }'
-    )
-    message = config(scorer(), base=base)
+def test_the_triton_section_is_merged_in_and_may_replace_the_instances() -> None:
+    said = {
+        "instance_group": [{"kind": "KIND_CPU", "count": 3}],
+        "version_policy": {"all": {}},
+        "metric_tags": {"t": "v"},
+    }
+    message = config(scorer(triton=said))
     assert [(g.kind, g.count) for g in message.instance_group] == [(2, 3)]
     assert message.version_policy.HasField("all") and dict(message.metric_tags) == {"t": "v"}
 
 
-def test_a_base_that_is_no_config_is_a_usage_error_with_line_and_column(tmp_path: Path) -> None:
-    base = tmp_path / "base.pbtxt"
-    base.write_text("max_batch_size: 8\nnonsense: 1\n")
-    with pytest.raises(UsageError, match="2:"):
-        config(scorer(), base=base)
+FIELDS: dict[str, Any] = {
+    "version_policy": {"specific": {"versions": ["1"]}},
+    "response_cache": {"enable": True},
+    "metric_tags": {"team": "search"},
+    "model_operations": {"op_library_filename": ["ops.so"]},
+    "model_metrics": {
+        "metric_control": [
+            {
+                "metric_identifier": {"family": "nv_inference_first_response_histogram_ms"},
+                "histogram_options": {"buckets": [0.5, 1.0]},
+            }
+        ]
+    },
+    "parameters": {"execution_context_allocation_strategy": {"string_value": "ON_PROFILE_CHANGE"}},
+    "optimization": {
+        "priority": "PRIORITY_MAX",
+        "input_pinned_memory": {"enable": False},
+        "output_pinned_memory": {"enable": False},
+        "gather_kernel_buffer_threshold": 4,
+        "eager_batching": True,
+        "graph": {"level": 1},
+        "execution_accelerators": {"gpu_execution_accelerator": [{"name": "tensorrt"}]},
+    },
+    "dynamic_batching": {
+        "preserve_ordering": True,
+        "priority_levels": "3",
+        "default_priority_level": "2",
+        "default_queue_policy": {
+            "timeout_action": "DELAY",
+            "default_timeout_microseconds": "1000",
+            "allow_timeout_override": True,
+            "max_queue_size": 4,
+        },
+        "priority_queue_policy": {"1": {"max_queue_size": 8}},
+    },
+    "instance_group": [
+        {
+            "name": "cpus",
+            "kind": "KIND_CPU",
+            "count": 2,
+            "host_policy": "numa0",
+            "passive": False,
+            "rate_limiter": {
+                "resources": [{"name": "R1", "global": True, "count": 3}],
+                "priority": 2,
+            },
+        },
+        {"kind": "KIND_GPU", "count": 1, "gpus": [0, 1]},
+    ],
+}
+
+
+@pytest.mark.parametrize("field", list(FIELDS))
+def test_each_field_of_the_triton_section_round_trips(field: str) -> None:
+    if field not in pb.ModelConfig.DESCRIPTOR.fields_by_name:
+        pytest.skip(f"tritonclient's ModelConfig has no {field}")
+    message = parse(config_text(config(scorer(triton={field: FIELDS[field]}))), "config.pbtxt")
+    wanted = json_format.ParseDict({field: FIELDS[field]}, pb.ModelConfig())
+    found = pb.ModelConfig()
+    found.CopyFrom(message)
+    if field == "parameters":
+        (key,) = FIELDS[field]
+        assert found.parameters[key] == wanted.parameters[key]
+        return
+    for other, _ in message.ListFields():
+        if other.name != field:
+            found.ClearField(other.name)
+    found.dynamic_batching.ClearField("max_queue_delay_microseconds")
+    if field != "dynamic_batching":
+        found.ClearField("dynamic_batching")
+    assert found == wanted
+
+
+@pytest.mark.parametrize("field", list(section.OWNED))
+def test_a_field_that_the_generator_writes_is_refused_by_name(field: str) -> None:
+    if field not in pb.ModelConfig.DESCRIPTOR.fields_by_name:
+        pytest.skip(f"tritonclient's ModelConfig has no {field}")
+    with pytest.raises(UsageError, match=f"triton.{field} is not for the manifest"):
+        config(scorer(triton={field: {}}))
+
+
+@pytest.mark.parametrize(
+    ("said", "words"),
+    [
+        ({"max_batchsize": 4}, "has no such field"),
+        ({"metric_tags": 4}, "triton.metric_tags"),
+        ({"instance_group": [{"kind": "KIND_TPU"}]}, "KIND_TPU"),
+        ({"dynamic_batching": {"preferred_batch_size": [4]}}, "batching.preferred"),
+        ({"optimization": {"cuda": {"graphs": True}}}, "batching.graphs"),
+        ({"parameters": {"trt_build.version": {"string_value": "0"}}}, "provenance"),
+        ({"version_policy": {"specific": {"versions": [3]}}}, "version 1"),
+    ],
+)
+def test_what_the_section_cannot_say_is_refused(said: dict[str, Any], words: str) -> None:
+    with pytest.raises(UsageError, match=re.escape(words)):
+        config(scorer(triton=said))
+
+
+def test_a_queue_policy_needs_a_model_that_triton_batches() -> None:
+    model = scorer(
+        triton={"dynamic_batching": {"preserve_ordering": True}}, batching=Batching(enabled=False)
+    )
+    with pytest.raises(UsageError, match="does not batch"):
+        config(model)
+
+
+def test_an_ensemble_and_its_steps_take_each_what_is_theirs() -> None:
+    said = {"response_cache": {"enable": True}, "instance_group": [{"count": 2}]}
+    whole = pair(1, triton=said)
+    steps = {step.spec.name: config(step) for step in whole.steps}
+    message = ensemble.config(whole, steps)
+    assert message.response_cache.enable and not message.instance_group
+    for step in steps.values():
+        assert not step.HasField("response_cache") and step.instance_group[0].count == 2
 
 
 def test_warm_up_has_the_recorded_ids_and_an_engines_usual_batch() -> None:

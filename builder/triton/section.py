@@ -1,0 +1,135 @@
+"""The manifest's `triton:` section: fields of Triton's ModelConfig that the generator does not set.
+
+They are read in protobuf's own JSON form, so every field that ModelConfig has can be written, by
+its name in config.pbtxt. What the model itself decides is refused by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from google.protobuf import json_format
+from tritonclient.grpc import model_config_pb2 as pb
+
+from builder.errors import UsageError
+from builder.manifest import place
+from builder.manifest.spec import ModelSpec
+
+OWNED: Mapping[str, str] = {
+    "name": "the model's file names it",
+    "platform": "--serve-as chooses it",
+    "backend": "--serve-as chooses it",
+    "runtime": "the backend has its own",
+    "input": "the model has them",
+    "output": "the model has them",
+    "batch_input": "no plan and no runtime of ours reads them",
+    "batch_output": "no plan and no runtime of ours writes them",
+    "max_batch_size": "the profiles decide it, and `batching`",
+    "default_model_filename": "it is the published plan or code",
+    "cc_model_filenames": "`trt-build merge` writes them",
+    "ensemble_scheduling": "--layout ensemble writes it",
+    "sequence_batching": "`state` and `sequences` write it",
+    "model_warmup": "the goldens are its samples",
+    "model_transaction_policy": "each request has one response",
+}
+"""Fields that the generator writes, and why the section may not."""
+OWNED_WITHIN: Mapping[str, Mapping[str, str]] = {
+    "dynamic_batching": {
+        "preferred_batch_size": "`batching.preferred` writes it",
+        "max_queue_delay_microseconds": "`batching.max_queue_delay_us` writes it",
+    },
+    "optimization": {"cuda": "`batching.graphs` writes it"},
+}
+WHOLE_ONLY = ("version_policy", "response_cache")
+"""Fields that an ensemble has and its steps do not: a step has one version, and only whole answers
+are cached."""
+OF_ENSEMBLES = (*WHOLE_ONLY, "metric_tags", "parameters")
+"""All fields that an ensemble itself takes; the others go to its steps."""
+PREFIX = "trt_build."
+
+
+def merge(message: Any, spec: ModelSpec, *, step: bool = False) -> None:
+    """Merge the section of a model, or of an ensemble's step, into its generated config. Raises
+    UsageError with the manifest's line.
+    """
+    _merge(message, spec, lambda name: not (step and name in WHOLE_ONLY))
+
+
+def merge_ensemble(message: Any, spec: ModelSpec) -> None:
+    """Merge what an ensemble itself takes of its section."""
+    _merge(message, spec, lambda name: name in OF_ENSEMBLES)
+
+
+def parsed(spec: ModelSpec) -> Any:
+    """The section as a ModelConfig message. Raises UsageError for what is no field, is no value of
+    its field, or is the generator's.
+    """
+    part = pb.ModelConfig()
+    for field, value in spec.triton.items():
+        known = pb.ModelConfig.DESCRIPTOR.fields_by_name
+        if field not in known:
+            raise UsageError(
+                f"triton.{field}: Triton's ModelConfig has no such field",
+                where=place(spec, "triton", field),
+                fix=f"one of {', '.join(sorted(set(known) - set(OWNED)))}",
+            )
+        if field in OWNED:
+            raise _owned(spec, OWNED[field], field)
+        for inner, why in OWNED_WITHIN.get(field, {}).items():
+            if isinstance(value, Mapping) and inner in value:
+                raise _owned(spec, why, field, inner)
+        try:
+            json_format.ParseDict({field: value}, part)
+        except (json_format.ParseError, ValueError, TypeError) as error:
+            raise UsageError(
+                f"triton.{field}: {error}", where=place(spec, "triton", field)
+            ) from error
+    if part.version_policy.HasField("specific"):
+        versions = list(part.version_policy.specific.versions)
+        if 1 not in versions:
+            raise UsageError(
+                f"triton.version_policy: {versions} has not version 1, which is published",
+                where=place(spec, "triton", "version_policy"),
+            )
+    bad = [key for key in part.parameters if key.startswith(PREFIX)]
+    if bad:
+        raise _owned(spec, "provenance is written there", "parameters", bad[0])
+    return part
+
+
+def _merge(message: Any, spec: ModelSpec, takes: Any) -> None:
+    if not spec.triton:
+        return
+    part = parsed(spec)
+    for field, _ in part.ListFields():
+        if not takes(field.name):
+            part.ClearField(field.name)
+    if part.HasField("dynamic_batching") and not message.HasField("dynamic_batching"):
+        raise UsageError(
+            f"triton.dynamic_batching: Triton does not batch model {message.name!r}",
+            where=place(spec, "triton", "dynamic_batching"),
+            fix="leave it out, or batching: {enabled: true}",
+        )
+    if part.instance_group:
+        _instances(message, part)
+    message.MergeFrom(part)
+
+
+def _instances(message: Any, part: Any) -> None:
+    """The section's groups in place of the generated one, which fills what they leave open."""
+    (usual,) = message.instance_group
+    del message.instance_group[:]
+    for group in part.instance_group:
+        group.kind = group.kind or usual.kind
+        group.count = group.count or usual.count
+        if not group.profile:
+            group.profile.extend(usual.profile)
+
+
+def _owned(spec: ModelSpec, why: str, *route: str) -> UsageError:
+    return UsageError(
+        f"triton.{'.'.join(route)} is not for the manifest: {why}",
+        where=place(spec, "triton", *route),
+        fix="remove it",
+    )
