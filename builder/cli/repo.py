@@ -43,6 +43,18 @@ NEW = "there was none before"
         "First find the cheapest precision within each tolerance, and write it into the manifests."
     ),
 )
+@click.option(
+    "--keep-edits",
+    "edits",
+    flag_value="keep",
+    help="Carry a config.pbtxt that was edited by hand over into the new publication.",
+)
+@click.option(
+    "--overwrite-edits",
+    "edits",
+    flag_value="overwrite",
+    help="Drop what was edited or added by hand in published models.",
+)
 @click.option("--rebuild", is_flag=True, help="Build every model anew, unchanged or not.")
 @click.option(
     "--jobs", type=click.IntRange(0), default=0, help="Models at a time; 0: as the machine allows."
@@ -68,6 +80,7 @@ def repo_command(
     log_level: str,
     search_precision: bool,
     require_sandbox: bool,
+    edits: str | None,
     **settings: Any,
 ) -> int:
     """Build every model of MODELS (a folder, a model file or a manifest) into the repository DIR.
@@ -94,6 +107,7 @@ def repo_command(
         "options": build_options.taken(settings),
         "store": store,
         "inputs": options.parsed(inputs),
+        "edits": edits or "report",
     }
     graphs = (
         out.resolve().with_name(f"{out.resolve().name}.graphs") if log_level == "graph" else None

@@ -194,6 +194,8 @@ class _Build:
 
             # before it is published: another builder may publish right after
             def recorded(folder: Path) -> None:
+                if self.order.edits == "keep":
+                    triton.carry_over(self.order.folder, folder)
                 store.record(folder, self.order.request, self.plans.record(), shown)
 
             result.path = publish(artifact, self.order.out, finish=recorded)

@@ -15,9 +15,11 @@ from typing import Any
 from builder import processes, store
 from builder.engine import BuildOptions, flavour, gpu
 from builder.engine.caches import cache_folder
+from builder.errors import UsageError
 from builder.manifest.spec import ModelSpec, TensorSpec
 from builder.repository import targets
 from builder.repository.result import SHOWN, ModelResult, Progress
+from builder.store import edits
 
 PERFORM = "builder.repository.model:perform"
 MODULES = (
@@ -52,6 +54,8 @@ class Order:
     threads: int = 0
     graphs: Path | None = None
     torch_steps: str = "auto"
+    edits: str = edits.REPORT
+    """What becomes of a published config that was edited by hand (builder.store.edits)."""
 
     @property
     def folder(self) -> Path:
@@ -83,11 +87,19 @@ def settled(order: Order, hashes: store.Hashes) -> Order | ModelResult:
     wanted = request_of(order, hashes)
     said = recorded(order, wanted)
     reason = "--rebuild" if order.rebuild else stale_because(order, wanted, said, hashes)
+    if reason is None and order.edits == edits.OVERWRITE and edits.edits(order.folder, hashes):
+        reason = "--overwrite-edits"
     if reason is None:
         shown = {
             key: _tuple(said.get("result", {}).get(key, getattr(ModelResult, key))) for key in SHOWN
         }
+        noted = edits.notes(order.folder, hashes)
+        shown["warnings"] = (*shown["warnings"], *noted)
         return ModelResult(order.spec.name, ok=True, path=order.folder, state="unchanged", **shown)
+    try:
+        edits.refuse(order.folder, hashes, order.edits)
+    except UsageError as error:
+        return ModelResult(order.spec.name, error=error, because=reason)
     parts = {label: made["parts"] for label, made in (said.get("plans") or {}).items()}
     return replace(order, options=options_of(order), request=wanted, because=reason, last=parts)
 

@@ -25,7 +25,9 @@ class Settings:
     ensemble's torch steps: "python" our runtime, "pytorch" Triton's PyTorch backend, "auto" the
     latter where Triton's own backend serves the engines beside them. Plans are kept in `store` (a
     folder or any URL of fsspec) and taken from there; `plugins` are Python files or modules that
-    are imported before a model is. `only` keeps models of these names.
+    are imported before a model is. `only` keeps models of these names. A published config that was
+    edited by hand is kept while the model is unchanged; where it is to be published anew, `edits`
+    "report" refuses, "keep" carries the edit over and "overwrite" drops it.
     """
 
     serve_as: str = "auto"
@@ -40,6 +42,7 @@ class Settings:
     options: BuildOptions | None = None
     store: Path | str | None = None
     plugins: Sequence[str] = ()
+    edits: str = "report"
 
     def specs(self, models: Path | str) -> list[ModelSpec]:
         """The models. Raises ManifestError and UsageError."""
@@ -70,6 +73,7 @@ class Settings:
             "options": self.options or BuildOptions(),
             "store": str(self.store) if self.store else None,
             "plugins": tuple(self.plugins),
+            "edits": self.edits,
         }
         return [Order(spec, out, **common, **more) for spec in specs]
 

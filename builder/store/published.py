@@ -14,7 +14,7 @@ from typing import Any
 from builder.store.canonical import digest, plain
 from builder.store.hashes import Hashes
 
-SIDECAR = "trt-build.json"
+SIDECAR, CONFIG = "trt-build.json", "config.pbtxt"
 REQUEST, PLANS, RESULT = "request", "plans", "result"
 """The sidecar's keys for what was asked, the keys of the plans that came of it, and what the build
 said of it.
@@ -109,8 +109,13 @@ def stale(folder: Path, wanted: Mapping[str, Any], hashes: Hashes) -> str | None
     before = recorded_request(folder)
     if before is None or before != wanted:
         return because(before, wanted)
-    broken = next(damaged(folder, hashes), None)
+    # an edited config is no damage: see builder.store.edits
+    broken = next((name for name in damaged(folder, hashes) if not _is_edit(folder / name)), None)
     return f"{broken} of the published model is damaged" if broken else None
+
+
+def _is_edit(file: Path) -> bool:
+    return file.name == CONFIG and file.is_file()
 
 
 def damaged(folder: Path, hashes: Hashes | None = None) -> Iterator[str]:

@@ -13,6 +13,7 @@ from builder.triton.artifact import (
 )
 from builder.triton.batching import lost_batches
 from builder.triton.config import config, config_text, serve_as
+from builder.triton.edits import carry_over
 from builder.triton.environment import write_env
 from builder.triton.merge import merge
 from builder.triton.publish import publish, publish_ensemble
@@ -25,6 +26,7 @@ __all__ = [
     "Golden",
     "ModelArtifact",
     "SegmentFiles",
+    "carry_over",
     "config",
     "config_text",
     "lost_batches",

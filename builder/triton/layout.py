@@ -18,6 +18,7 @@ import builder
 from builder.manifest.spec import ModelSpec
 from builder.store import published
 from builder.store.canonical import digest
+from builder.store.edits import GENERATED
 from builder.triton import batching, ensemble, goldens, sequences, warmup
 from builder.triton.artifact import (
     IO,
@@ -84,7 +85,8 @@ def name_by_content(folder: Path, base: str) -> str:
     message.name = name
     file.write_text(config_text(message))
     files = {**said["files"], file.name: sha256(file.read_bytes())}
-    published.write(folder, {**said, "name": name, "files": files})
+    text = file.read_text(encoding="utf-8")
+    published.write(folder, {**said, "name": name, "files": files, GENERATED: text})
     return name
 
 
@@ -300,7 +302,8 @@ def _hashes(folder: Path) -> dict[str, str]:
 
 
 def _sidecar(folder: Path, said: Mapping[str, Any]) -> None:
-    published.write(folder, json.loads(json.dumps(said, default=str)))
+    text = (folder / published.CONFIG).read_text(encoding="utf-8")
+    published.write(folder, {**json.loads(json.dumps(said, default=str)), GENERATED: text})
 
 
 def _json(path: Path, value: Any) -> None:

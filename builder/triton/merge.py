@@ -23,6 +23,7 @@ from tritonclient.grpc import model_config_pb2 as pb
 
 from builder.errors import PublishError, UsageError
 from builder.store import published, retired
+from builder.store.edits import GENERATED
 from builder.torchscript import sha256
 from builder.triton.config import config_text, parse
 from builder.triton.damage import damaged
@@ -319,7 +320,8 @@ def _seal(folder: Path, said: Mapping[str, Any]) -> None:
         for path in sorted(folder.rglob("*"))
         if path.is_file() and path.name != SIDECAR
     }
-    published.write(folder, {**said, "files": files})
+    text = _text(folder / "config.pbtxt")
+    published.write(folder, {**said, "files": files, GENERATED: text})
 
 
 def _file(capability: str) -> str:

@@ -1,0 +1,122 @@
+"""What people changed in a published model by hand: its config, and files that are not ours."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from builder.errors import UsageError
+from builder.store import published
+from builder.store.hashes import Hashes
+
+REPORT, KEEP, OVERWRITE = "report", "keep", "overwrite"
+"""What is done with edits: the model is not built again while it has any; they are carried over
+into the new config; they are dropped."""
+GENERATED = "config"
+"""The sidecar's key for the text of the config as it was generated."""
+COMPILED = "__pycache__"
+LINES = 6
+"""Lines of a difference that are shown."""
+
+
+@dataclass(frozen=True)
+class Edit:
+    """One config that is not as it was generated; `before` None where the text is not known."""
+
+    file: Path
+    before: str | None
+
+    def __str__(self) -> str:
+        """`net/config.pbtxt was edited by hand: -  count: 1 +  count: 2`."""
+        name = f"{self.file.parent.name}/{self.file.name}"
+        if self.before is None:
+            return f"{name} was edited by hand"
+        after = self.file.read_text(encoding="utf-8", errors="replace")
+        changed = [
+            " ".join(line.split())
+            for line in difflib.unified_diff(
+                self.before.splitlines(), after.splitlines(), n=0, lineterm=""
+            )
+            if line[:1] in "+-" and line[:3] not in ("+++", "---")
+        ]
+        more = f" and {len(changed) - LINES} more lines" if len(changed) > LINES else ""
+        return f"{name} was edited by hand: {'; '.join(changed[:LINES])}{more}"
+
+
+def edits(folder: Path, hashes: Hashes) -> list[Edit]:
+    """The edited configs of a published model and of its steps."""
+    said = published.sidecar(folder) or {}
+    steps = [step for step in said.get(published.STEPS, ()) if isinstance(step, str)]
+    return [
+        edit
+        for one in (folder, *(folder.parent / Path(step).name for step in steps))
+        for edit in _edit(one, published.sidecar(one) or {}, hashes)
+    ]
+
+
+def _edit(folder: Path, said: Mapping[str, Any], hashes: Hashes) -> Iterator[Edit]:
+    file = folder / published.CONFIG
+    expected = said.get("files", {}).get(published.CONFIG)
+    if expected and file.is_file() and hashes.sha256(file) != expected:
+        before = said.get(GENERATED)
+        yield Edit(file, before if isinstance(before, str) else None)
+
+
+def foreign(folder: Path) -> list[str]:
+    """The versions and files in a published model's folder that trt-build did not write, as
+    `2/` and `1/notes.txt`.
+    """
+    said = published.sidecar(folder)
+    if said is None:
+        return []
+    own = {published.SIDECAR, *said.get("files", {})}
+    parents = {str(parent) for name in own for parent in Path(name).parents}
+    found: list[Path] = []
+    for path in sorted(folder.rglob("*")):
+        name = path.relative_to(folder)
+        if COMPILED in name.parts or any(name.is_relative_to(other) for other in found):
+            continue
+        if path.is_dir() and not path.is_symlink():
+            found += [name] if str(name) not in parents and _is_version(folder, path) else []
+        elif name.as_posix() not in own:
+            found.append(name)
+    return [f"{name}/" if (folder / name).is_dir() else name.as_posix() for name in found]
+
+
+def _is_version(folder: Path, path: Path) -> bool:
+    return path.parent == folder and path.name.isdigit()
+
+
+def notes(folder: Path, hashes: Hashes) -> list[str]:
+    """What a user is told of an unchanged model that somebody changed by hand."""
+    told = [f"{edit}; it is kept, --overwrite-edits replaces it" for edit in edits(folder, hashes)]
+    for name in foreign(folder):
+        served = ", and Triton may serve it" if name.endswith("/") else ""
+        told.append(f"{folder.name}/{name} is not of trt-build{served}: remove it")
+    return told
+
+
+def refuse(folder: Path, hashes: Hashes, policy: str) -> None:
+    """Raise UsageError where a new publication would lose what a user wrote: edits of the config
+    unless `policy` says otherwise, edits of steps that KEEP cannot carry over, and other versions.
+    """
+    if policy == OVERWRITE:
+        return
+    found = edits(folder, hashes)
+    lost = found if policy == REPORT else [edit for edit in found if edit.file.parent != folder]
+    versions = [name for name in foreign(folder) if name.endswith("/")]
+    if not lost and not versions:
+        return
+    told = [
+        *map(str, lost),
+        *(f"{folder.name}/{name} is a version that trt-build did not write" for name in versions),
+    ]
+    keeps = "--keep-edits carries an edited config over, " if policy == REPORT and lost else ""
+    raise UsageError(
+        f"publishing would lose what was changed by hand: {'; '.join(told)}",
+        where=str(folder),
+        fix=f"{keeps}`triton:` in the manifest says it for good, --overwrite-edits drops it",
+    )

@@ -1,0 +1,31 @@
+"""`repo` and a config that somebody edited: kept, reported, and replaced only where it is asked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from click.testing import Result
+
+Run = Callable[..., Result]
+
+
+def test_an_edit_is_kept_refused_carried_over_and_dropped(
+    small: Path, tmp_path: Path, run: Run
+) -> None:
+    out = tmp_path / "out"
+    config = out / "small" / "config.pbtxt"
+    assert run("repo", small, "--out", out).exit_code == 0
+    config.write_text(config.read_text().replace("count: 1", "count: 2"))
+    unchanged = run("repo", small, "--out", out)
+    assert unchanged.exit_code == 0 and "small  unchanged" in unchanged.stdout
+    assert "was edited by hand: - count: 1; + count: 2" in unchanged.stderr
+    refused = run("repo", small, "--out", out, "--precision", "fp16")
+    assert refused.exit_code == 2 and "would lose what was changed by hand" in refused.stderr
+    assert "count: 2" in config.read_text()
+    kept = run("repo", small, "--out", out, "--precision", "fp16", "--keep-edits")
+    assert kept.exit_code == 0, kept.stderr
+    assert "count: 2" in config.read_text() and "fp16" in config.read_text()
+    dropped = run("repo", small, "--out", out, "--precision", "fp16", "--overwrite-edits")
+    assert dropped.exit_code == 0 and "count: 1" in config.read_text()
+    assert "rebuilt because: --overwrite-edits" in dropped.stderr

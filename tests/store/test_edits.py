@@ -1,0 +1,105 @@
+"""What people change in a published model by hand is reported, and lost only where they say so."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from builder.errors import PublishError, UsageError
+from builder.store import Hashes, edits, published
+from builder.triton import publish, publish_ensemble
+from builder.triton.config import parse
+from builder.triton.edits import carry_over
+from tests.triton.artifacts import pair, scorer
+
+
+@pytest.fixture
+def hashes(tmp_path: Path) -> Hashes:
+    return Hashes(tmp_path / "hashes.json")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return publish(scorer(serve_as="python"), tmp_path / "repository")
+
+
+def edit(folder: Path, old: str, new: str) -> None:
+    file = folder / "config.pbtxt"
+    text = file.read_text()
+    assert old in text
+    file.write_text(text.replace(old, new, 1))
+
+
+def test_an_edited_config_is_reported_and_is_no_damage(folder: Path, hashes: Hashes) -> None:
+    said = {**published.read(folder / "trt-build.json"), "request": {}}
+    published.write(folder, said)
+    assert published.stale(folder, {}, hashes) is None
+    assert edits.notes(folder, hashes) == []
+    edit(folder, "count: 1", "count: 2")
+    assert published.stale(folder, {}, hashes) is None
+    (note,) = edits.notes(folder, hashes)
+    assert "scorer/config.pbtxt was edited by hand: - count: 1; + count: 2; it is kept" in note
+    (folder / "config.pbtxt").unlink()
+    assert published.stale(folder, {}, hashes) == "config.pbtxt of the published model is damaged"
+
+
+def test_a_publication_that_would_lose_an_edit_is_refused(folder: Path, hashes: Hashes) -> None:
+    edits.refuse(folder, hashes, edits.REPORT)
+    edit(folder, "count: 1", "count: 2")
+    with pytest.raises(UsageError, match="would lose what was changed by hand") as refused:
+        edits.refuse(folder, hashes, edits.REPORT)
+    assert "--keep-edits" in str(refused.value.fix)
+    edits.refuse(folder, hashes, edits.KEEP)
+    edits.refuse(folder, hashes, edits.OVERWRITE)
+
+
+def test_an_edit_of_a_step_cannot_be_carried_over(tmp_path: Path, hashes: Hashes) -> None:
+    folder = publish_ensemble(pair(1), tmp_path / "repository")
+    step = json.loads((folder / "trt-build.json").read_text())["steps"][0]
+    edit(folder.parent / step, "count: 1", "count: 2")
+    assert [one.file.parent.name for one in edits.edits(folder, hashes)] == [step]
+    with pytest.raises(UsageError, match=r"pair\.0\.torch"):
+        edits.refuse(folder, hashes, edits.KEEP)
+
+
+def test_other_versions_and_files_are_reported(folder: Path, hashes: Hashes) -> None:
+    (folder / "2").mkdir()
+    (folder / "2" / "model.py").write_text("")
+    (folder / "1" / "notes.txt").write_text("")
+    (folder / "1" / "__pycache__").mkdir()
+    (folder / "1" / "__pycache__" / "model.pyc").write_text("")
+    assert edits.foreign(folder) == ["1/notes.txt", "2/"]
+    notes = edits.notes(folder, hashes)
+    assert any("scorer/2/ is not of trt-build, and Triton may serve it" in note for note in notes)
+    for policy in (edits.REPORT, edits.KEEP):
+        with pytest.raises(UsageError, match="scorer/2/ is a version"):
+            edits.refuse(folder, hashes, policy)
+    edits.refuse(folder, hashes, edits.OVERWRITE)
+
+
+def test_an_edit_is_carried_over_field_by_field(folder: Path, tmp_path: Path) -> None:
+    edit(folder, "count: 1", "count: 2")
+    edit(folder, "parameters", 'metric_tags { key: "t" value: "v" }\nparameters')
+    new = publish(
+        scorer(serve_as="python", precision="tf32"),
+        tmp_path / "repository",
+        finish=lambda made: carry_over(folder, made),
+    )
+    message = parse((new / "config.pbtxt").read_text(), "config.pbtxt")
+    assert message.instance_group[0].count == 2 and dict(message.metric_tags) == {"t": "v"}
+    assert message.parameters["trt_build.precision"].string_value == "tf32"
+    assert len(edits.edits(new, Hashes())) == 1  # it still counts as an edit
+
+
+def test_an_edit_of_what_the_new_config_changes_is_refused(folder: Path, tmp_path: Path) -> None:
+    edit(folder, "count: 1", "count: 2")
+    with pytest.raises(PublishError, match="instance_group was edited by hand"):
+        publish(
+            scorer(serve_as="python", instances=3),
+            tmp_path / "repository",
+            finish=lambda made: carry_over(folder, made),
+        )
+    message = parse((folder / "config.pbtxt").read_text(), "config.pbtxt")
+    assert message.instance_group[0].count == 2
