@@ -42,7 +42,7 @@ def build_repository(
     this machine cannot build at all, or not write to `out`.
     """
     from builder.repository import orders, places, targets
-    from builder.store import Hashes, tidy
+    from builder.store import Hashes, signing, tidy
 
     chosen = settled(settings, keywords)
     asked = chosen.orders(
@@ -52,6 +52,8 @@ def build_repository(
         graphs=Path(graphs) if graphs is not None else None,
     )
     tidy(Path(out))
+    if chosen.store:
+        signing.prepare()  # workers may not write where the key is kept
     with Hashes() as hashes:
         found = [orders.settled(order, hashes) for order in asked]
     wanted = [one for one in found if isinstance(one, orders.Order)]

@@ -39,6 +39,12 @@ def key() -> bytes:
     return given.encode()
 
 
+def prepare() -> None:
+    """Make the key's file where there is none yet. What fails is reported when the key is used."""
+    with contextlib.suppress(OSError, ValueError):
+        key()
+
+
 def sign(text: str) -> str:
     """The signature of the text, 64 hexadecimal digits."""
     return hmac.new(key(), text.encode(), hashlib.sha256).hexdigest()

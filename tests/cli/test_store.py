@@ -33,3 +33,16 @@ def test_the_variable_is_named_where_it_says_so(
 
 def test_a_folder_may_be_called_memory(small: Path, tmp_path: Path, run: Run) -> None:
     assert run("explain", small, "--store", tmp_path / "memory").exit_code == 0
+
+
+def test_the_first_run_makes_the_key_and_the_second_finds_its_plans(
+    small: Path, tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Workers, which may not write where the key is kept, sign with it."""
+    monkeypatch.delenv("TRT_BUILD_STORE_KEY")
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    for out, state in (("a", "built"), ("b", "reused")):
+        store = ("--store", tmp_path / "store")
+        result = run("repo", small, "--out", tmp_path / out, *store)
+        assert f"small  {state}" in result.stdout, result.stdout
+        assert "warning" not in result.stderr, result.stderr
