@@ -57,14 +57,19 @@ def _count(counts: Counter[str], made: Program, outcome: Outcome) -> None:
 
 def _keep(made: Program, outcome: Outcome, folder: Path) -> Path:
     """Minimize a program that fails, and write it to a file that the tests run from then on."""
-    kind_of_failure = _failure(outcome)
-    small = minimized(made, lambda smaller: _failure(_outcome(smaller)) == kind_of_failure)
     folder.mkdir(parents=True, exist_ok=True)
-    file = folder / f"{made.kind}_{made.seed}.py"
-    file.write_text(small.source(f"Found by: --kind {made.kind} --seed {made.seed}."))
+    file, note = folder / f"{made.kind}_{made.seed}.py", _note(made)
+    file.write_text(made.source(note))  # in case the run ends while it is minimized
     message = "\n    ".join(outcome.reason.splitlines()[:12])
     print(f"{outcome.verdict}: {file}\n    {message}", flush=True)
+    kind_of_failure = _failure(outcome)
+    small = minimized(made, lambda smaller: _failure(_outcome(smaller)) == kind_of_failure)
+    file.write_text(small.source(note))
     return file
+
+
+def _note(made: Program) -> str:
+    return f"Found by: --kind {made.kind} --seed {made.seed}."
 
 
 def _failure(outcome: Outcome) -> tuple[str, str]:
