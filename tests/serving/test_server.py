@@ -19,6 +19,7 @@ import pytest
 
 from builder.errors import EnvironmentProblem, ServerError, UsageError
 from builder.serving import Server, serve
+from builder.serving.server import _plain
 from builder.triton import publish
 from tests.triton.artifacts import scorer
 
@@ -66,6 +67,13 @@ def test_it_serves_on_loopback_and_is_gone_afterwards(good: Path) -> None:
         assert leftovers()
     assert not server.ready() and server.process.returncode == 0
     assert leftovers() == set() and children() == before
+
+
+@pytest.mark.parametrize("name", ["two words", "modèles", "模型", "a;b", "$(c)", "'d'"])
+def test_a_path_that_a_shell_would_change_is_reached_by_a_link(name: str, tmp_path: Path) -> None:
+    (tmp_path / name).mkdir()
+    path = _plain(tmp_path / name, tmp_path)
+    assert path == tmp_path / "repository" and path.readlink() == tmp_path / name
 
 
 ANY_NAME = "two words, modèles 模型; a;b $(c) 'd'"
