@@ -9,7 +9,7 @@ import click
 
 from builder.cli import build_options, options
 from builder.cli.command import Command
-from builder.cli.examine import Asked, examine
+from builder.cli.isolated import examine_all
 from builder.cli.terminal import Terminal
 
 
@@ -21,6 +21,8 @@ from builder.cli.terminal import Terminal
 @options.torch_steps
 @build_options.build_options
 @options.plugins
+@options.require_sandbox
+@options.isolate
 @click.option(
     "--paranoid",
     is_flag=True,
@@ -40,6 +42,8 @@ def check_command(
     inputs: tuple[str, ...],
     paranoid: bool,
     with_config: bool,
+    require_sandbox: bool,
+    isolate: bool,
     **given: Any,
 ) -> int:
     """Read, lower and convert every model of MODELS; say which operators TensorRT cannot take,
@@ -47,14 +51,17 @@ def check_command(
 
     Nothing is compiled and nothing is written.
     """
-    from builder.repository import Settings, plugins
+    from builder import processes
+    from builder.repository import Settings
+
+    if require_sandbox:
+        processes.require(isolate)
 
     chosen = build_options.taken(given)
     settings = Settings(options=chosen, inputs=options.parsed(inputs), **given)
     orders = settings.orders(settings.specs(models), models)
-    plugins.load(settings.plugins)
     with terminal.progress() as progress:
-        reports = [examine(order.spec, Asked(order, paranoid), progress) for order in orders]
+        reports = examine_all(orders, paranoid, progress, isolate)
     for report in reports:
         terminal.trace(report["name"], (report["error"] or {}).get("traceback", ""))
     failed = [report["error"]["exit_code"] for report in reports if report["error"]]

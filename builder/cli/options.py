@@ -79,6 +79,9 @@ require_sandbox = click.option(
     is_flag=True,
     help="Refuse to run models where this machine cannot confine them (see trt-build doctor).",
 )
+isolate = click.option(
+    "--isolate/--no-isolate", default=True, help="Run each model in a process of its own."
+)
 layout = click.option(
     "--layout",
     type=click.Choice(LAYOUTS),

@@ -18,6 +18,7 @@ from builder.manifest.spec import (
     Batching,
     Calibration,
     Fallback,
+    Limits,
     ModelSpec,
     Profile,
     Runtime,
@@ -156,6 +157,7 @@ def from_data(one: folder.Found, data: Mapping[str, Any]) -> ModelSpec:
         manifest=one.manifest,
         state=tuple(_state(item, one.manifest.parent) for item in data.get("state", ())),
         runtime=Runtime(**data.get("runtime", {})),
+        limits=Limits(**data.get("limits", {})),
         sequences=Sequences(**data.get("sequences", {})),
         calibration=(
             _calibration(data["calibration"], one.manifest.parent)

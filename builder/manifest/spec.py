@@ -150,6 +150,16 @@ class Calibration:
 
 
 @dataclass(frozen=True)
+class Limits:
+    """What one model may use: seconds for each stage of its build, and memory of its process beyond
+    what that has at its start (None: as the machine allows).
+    """
+
+    stage_seconds: int = 3600
+    memory_mib: int | None = None
+
+
+@dataclass(frozen=True)
 class ModelSpec:
     """One model: its file and the content of its manifest, with defaults."""
 
@@ -178,6 +188,7 @@ class ModelSpec:
     runtime: Runtime = Runtime()
     triton: Mapping[str, Any] = field(default_factory=dict)
     """Fields of Triton's ModelConfig, as protobuf's JSON form has them."""
+    limits: Limits = Limits()
     io: str = "module"
     """The dtype of float32 inputs and outputs at the endpoint: "module" (unchanged) or "fp16"."""
     constants: Mapping[str, Any] = field(default_factory=dict)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from builder.processes.fork_server import close
 from builder.processes.limits import Limits
-from builder.processes.pool import Crashed, Task, run
+from builder.processes.pool import Crashed, Task, TimedOut, run
 from builder.processes.sandbox import Sandbox, available, missing, require
 from builder.processes.worker import CANCEL, GRACE_SECONDS
 
@@ -18,6 +18,7 @@ __all__ = [
     "Limits",
     "Sandbox",
     "Task",
+    "TimedOut",
     "available",
     "close",
     "missing",

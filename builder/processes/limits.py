@@ -14,12 +14,14 @@ class Limits:
 
     `memory_bytes`: private memory beyond what the worker has at its start. `seconds`: wall-clock
     time, and CPU time; the process is ended by SIGALRM or SIGXCPU. `file_bytes`: the size of any
-    file that it writes (writes through mmap are not covered).
+    file that it writes (writes through mmap are not covered). `stage_seconds`: wall-clock time
+    between two reports of the task, and before the first; the pool kills the worker.
     """
 
     memory_bytes: int | None = None
     seconds: int | None = None
     file_bytes: int | None = None
+    stage_seconds: float | None = None
 
     def apply(self) -> None:
         """Limit this process, for the rest of its life."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import shlex
 import signal
@@ -43,6 +44,16 @@ class Task:
     reproduce: str = ""
     limits: Limits = UNLIMITED
     sandbox: Sandbox | None = None
+
+
+class TimedOut(EngineError):
+    """A task was ended because one of its stages took too long."""
+
+    def __init__(self, stage: str, seconds: float) -> None:
+        super().__init__(
+            f"{stage or 'the model'} took more than {seconds:g} s and was ended",
+            fix="raise limits.stage_seconds in the manifest if the model needs that long",
+        )
 
 
 class Crashed(EngineError):
@@ -96,6 +107,14 @@ class _Running:
     environment: Mapping[str, str]
     pid: int = 0
     answer: tuple[str, Any] | None = None
+    stage: str = ""
+    deadline: float = math.inf
+
+    def begin(self, stage: str = "") -> None:
+        """A stage begins: `stage` is what the task reported."""
+        self.stage = stage
+        if self.task.limits.stage_seconds is not None:
+            self.deadline = time.monotonic() + self.task.limits.stage_seconds
 
     def reproduce(self) -> str:
         """The task's command as a shell takes it, on the worker's GPU."""
@@ -119,11 +138,27 @@ class _Pool:
             self._fill(waiting)
             if not self.active:
                 return [results[number] for number in range(len(self.tasks))]
-            for ready in wait(list(self.active)):
+            for ready in wait(list(self.active), timeout=self._until_next_deadline()):
                 assert isinstance(ready, Connection)
                 ended = self._read(ready)
                 if ended:
                     results[ended.number] = _outcome(ended)
+            self._end_late()
+
+    def _until_next_deadline(self) -> float | None:
+        """Seconds; None where no task has a deadline."""
+        next_one = min(running.deadline for running in self.active.values())
+        return None if next_one == math.inf else max(0.0, next_one - time.monotonic())
+
+    def _end_late(self) -> None:
+        """Kill each worker whose stage took too long; its supervisor then reports its end."""
+        for running in self.active.values():
+            if running.deadline <= time.monotonic() and running.pid:
+                running.deadline = math.inf
+                seconds = running.task.limits.stage_seconds or 0.0
+                running.answer = ("crashed", TimedOut(running.stage, seconds))
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(running.pid, signal.SIGKILL)
 
     def _fill(self, waiting: Iterator[tuple[int, Task]]) -> None:
         while len(self.active) < self.jobs:
@@ -156,7 +191,9 @@ class _Pool:
             kind, words = "ended", [1, f"{type(error).__name__}"]
         if kind == "pid":
             running.pid = words[0]
+            running.begin()
         elif kind == "report":
+            running.begin(": ".join(map(str, words[0])))
             running.task.report(*words[0])
         elif kind == "ended":
             connection.close()

@@ -164,6 +164,7 @@ def perform(
             (replace(order, threads=threads),),
             progress,
             order.reproduce,
+            limits=limits(order.spec),
             sandbox=sandbox(order),
         )
         for order in orders
@@ -172,10 +173,22 @@ def perform(
     return [_result(order, answer) for order, answer in zip(orders, answers, strict=True)]
 
 
-def sandbox(order: Order) -> processes.Sandbox:
+def limits(spec: ModelSpec) -> processes.Limits:
+    """The limits of the worker that builds the model."""
+    memory = spec.limits.memory_mib
+    return processes.Limits(
+        stage_seconds=spec.limits.stage_seconds,
+        memory_bytes=None if memory is None else memory << 20,
+    )
+
+
+def sandbox(order: Order, publishes: bool = True) -> processes.Sandbox:
     """What the order's worker may write: the repository with the staging folders beside it, the
-    store, the caches, and `graphs`. Only a store on another machine needs the network.
+    store, the caches, and `graphs`. Only a store on another machine needs the network. Without
+    `publishes` it may write to the caches only.
     """
+    if not publishes:
+        return processes.Sandbox((cache_folder(),))
     folders = [order.out.resolve().parent, cache_folder()]
     folders += [order.graphs] if order.graphs else []
     remote = order.store is not None and "://" in order.store

@@ -111,6 +111,7 @@ def perform_all(
             (order,),
             progress,
             f"{order.reproduce} --search-precision",
+            limits=orders.limits(order.spec),
             sandbox=_sandbox(order),
         )
         for order in asked

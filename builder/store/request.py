@@ -20,8 +20,10 @@ from builder.store import sources
 from builder.store.canonical import plain
 from builder.store.hashes import Hashes
 
-ELSEWHERE = ("name", "path", "manifest", "goldens", "libraries")
-"""Fields of a spec that say where something is; what is there is covered by hash."""
+ELSEWHERE = ("name", "path", "manifest", "goldens", "libraries", "limits")
+"""Fields of a spec that say where something is, which is covered by hash, or that decide nothing of
+the result.
+"""
 
 PACKAGES = ("torch", "polygraphy", "tritonclient", "numpy")
 

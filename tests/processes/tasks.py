@@ -105,3 +105,11 @@ def killed_with_a_child(report: Any) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
     processes.run([processes.Task(f"{__name__}:sleep", (), kill)])
+
+
+def stages(*seconds_and_report: Any) -> str:
+    *seconds, report = seconds_and_report
+    for name, duration in zip(("first", "second", "third"), seconds, strict=False):
+        report("net", name)
+        time.sleep(duration)
+    return "done"

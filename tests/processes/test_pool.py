@@ -260,3 +260,17 @@ def test_what_a_task_prints_does_not_reach_standard_output() -> None:
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert ended.stdout == "answer\n"
     assert "among the answers" in ended.stderr
+
+
+def test_a_stage_that_takes_too_long_ends_by_name_and_the_others_go_on() -> None:
+    slow = replace(task("stages", 0.2, 60.0), limits=processes.Limits(stage_seconds=1.5))
+    ended, other = processes.run([slow, task("square", 3)])
+    assert isinstance(ended, processes.TimedOut)
+    assert ended.message == "net: second took more than 1.5 s and was ended"
+    assert "limits.stage_seconds" in str(ended.fix)
+    assert other == 9
+
+
+def test_every_report_begins_a_stage_of_its_own() -> None:
+    several = replace(task("stages", *[0.8] * 3), limits=processes.Limits(stage_seconds=2))
+    assert processes.run([several]) == ["done"]
