@@ -32,8 +32,12 @@ _REFER = 1 << 13
 _BIND_TCP, _CONNECT_TCP = 1 << 0, 1 << 1
 _ABSTRACT_SOCKETS, _SIGNALS = 1 << 0, 1 << 1
 
+GPU_DEVICE = "/dev/nvidiactl"
 DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/tty", "/dev/nvidia*", "/dev/dri/*")
 
+_ALLOW, _FAIL = 0x7FFF0000, 0x00050000
+_AF_UNIX = 1
+_X32 = 0x40000000  # calls of the x32 interface, which would pass by other numbers
 _SECCOMP_ARCHITECTURES = {"x86_64": (0xC000003E, 0), "aarch64": (0xC00000B7, 1)}
 # numbers on x86_64 and aarch64
 _REFUSED_CALLS = {
@@ -59,11 +63,13 @@ class Sandbox:
 
     `writable`: folders, and files that exist, in which it may write; devices for GPUs and /dev/null
     are always allowed. Without any entry nothing can be written. Sockets can be made only with
-    `network`.
+    `network`. `gpu` adds what CUDA needs on a machine that has one: local sockets, and the names of
+    its own threads.
     """
 
     writable: tuple[Path, ...] = ()
     network: bool = False
+    gpu: bool = False
 
     def apply(self) -> tuple[str, ...]:
         """Confine this thread and all that it starts; the names of the mechanisms that hold.
@@ -74,9 +80,11 @@ class Sandbox:
         if libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0:
             return ()
         held = []
-        if landlock_version() and _restrict_files(self.writable, self.network):
+        gpu = self.gpu and Path(GPU_DEVICE).exists()
+        writable = (*self.writable, Path("/proc/self/task")) if gpu else self.writable
+        if landlock_version() and _restrict_files(writable, self.network):
             held.append("landlock")
-        if _refuse_calls(self.network):
+        if _refuse_calls(self.network, local=gpu):
             held.append("seccomp")
         return tuple(held)
 
@@ -180,26 +188,39 @@ def _allow(libc: ctypes.CDLL, ruleset: int, path: Path, rights: int) -> None:
         os.close(folder)
 
 
-def _refuse_calls(network: bool) -> bool:
-    """Let the refused system calls fail with EPERM, and every call of another architecture."""
+def _refuse_calls(network: bool, local: bool) -> bool:
+    """Let the refused system calls fail with EPERM, and every call of another architecture.
+
+    `network` allows all sockets, `local` those of this machine.
+    """
     if platform.machine() not in _SECCOMP_ARCHITECTURES:
         return False
     architecture, column = _SECCOMP_ARCHITECTURES[platform.machine()]
     refused = {name: both[column] for name, both in _REFUSED_CALLS.items()}
-    numbers = [number for name, number in refused.items() if name != "socket" or not network]
-    program = _filter(architecture, numbers)
+    socket = refused["socket"]
+    if network or local:
+        del refused["socket"]
+    only_local = socket if local and not network else None
+    program = _filter(architecture, list(refused.values()), only_local)
     code = _Program(len(program) // 8, program)
     return bool(_libc().prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, ctypes.byref(code), 0, 0) == 0)
 
 
-def _filter(architecture: int, numbers: Sequence[int]) -> bytes:
-    """A program of classic BPF: the last two instructions allow and refuse."""
-    load, jump_equal, jump_at_least, answer = 0x20, 0x15, 0x35, 0x06
-    allow, refuse = 0x7FFF0000, 0x00050000 | errno.EPERM
-    checks = [(jump_at_least, 0x40000000), *((jump_equal, number) for number in numbers)]
-    # struct seccomp_data: the call's number at 0, the architecture at 4
-    lines = [(load, 0, 0, 4), (jump_equal, 0, len(checks) + 2, architecture), (load, 0, 0, 0)]
-    for index, (kind, value) in enumerate(checks):
-        lines.append((kind, len(checks) - index, 0, value))
-    lines += [(answer, 0, 0, allow), (answer, 0, 0, refuse)]
+def _filter(architecture: int, refused: Sequence[int], only_local: int | None) -> bytes:
+    """A program of classic BPF, whose last two instructions allow and refuse.
+
+    `only_local` is the number of socket() where it is to make local sockets only.
+    """
+    load, equal, at_least, answer = 0x20, 0x15, 0x35, 0x06
+    special = 0 if only_local is None else 3
+    allow = 3 + special + 1 + len(refused)
+    refuse = allow + 1
+    # struct seccomp_data: the call's number at 0, the architecture at 4, the arguments from 16 on
+    lines = [(load, 0, 0, 4), (equal, 0, refuse - 2, architecture), (load, 0, 0, 0)]
+    if only_local is not None:
+        lines += [(equal, 0, 2, only_local), (load, 0, 0, 16)]
+        lines += [(equal, allow - 6, refuse - 6, _AF_UNIX)]
+    for kind, number in [(at_least, _X32), *((equal, number) for number in refused)]:
+        lines.append((kind, refuse - len(lines) - 1, 0, number))
+    lines += [(answer, 0, 0, _ALLOW), (answer, 0, 0, _FAIL | errno.EPERM)]
     return b"".join(struct.pack("HBBI", *line) for line in lines)

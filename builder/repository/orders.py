@@ -188,7 +188,7 @@ def sandbox(order: Order, publishes: bool = True) -> processes.Sandbox:
     `publishes` it may write to the caches only.
     """
     if not publishes:
-        return processes.Sandbox((cache_folder(),))
+        return processes.Sandbox((cache_folder(),), gpu=True)
     folders = [order.out.resolve().parent, cache_folder()]
     folders += [order.graphs] if order.graphs else []
     remote = order.store is not None and "://" in order.store
@@ -199,7 +199,8 @@ def sandbox(order: Order, publishes: bool = True) -> processes.Sandbox:
     for folder in folders:
         with contextlib.suppress(OSError):  # the worker reports what it cannot write
             folder.mkdir(parents=True, exist_ok=True)
-    return processes.Sandbox(tuple(folder.resolve() for folder in folders), network=remote)
+    writable = tuple(folder.resolve() for folder in folders)
+    return processes.Sandbox(writable, network=remote, gpu=True)
 
 
 def default_jobs() -> int:

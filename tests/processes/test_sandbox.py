@@ -24,8 +24,8 @@ HERE = "tests.processes.test_sandbox"
 TEXT = "content that must stay"
 
 
-def confined(name: str, *arguments: Any, writable: tuple[Path, ...] = ()) -> Any:
-    chosen = processes.Sandbox(writable)
+def confined(name: str, *arguments: Any, **allowed: Any) -> Any:
+    chosen = None if name == "sockets_with_gpu" else processes.Sandbox(**allowed)
     (answer,) = processes.run([processes.Task(f"{HERE}:{name}", arguments, sandbox=chosen)])
     return answer
 
@@ -85,6 +85,27 @@ def sockets(report: Any) -> list[str]:
 
 def test_there_is_no_network() -> None:
     assert confined("sockets") == ["PermissionError"] * 4
+
+
+def test_with_a_gpu_local_sockets_can_be_made_and_no_others() -> None:
+    assert confined("sockets_with_gpu", sys.executable) == [
+        "PermissionError",
+        "PermissionError",
+        "done",
+        "PermissionError",
+    ]
+    if not Path(sandbox.GPU_DEVICE).exists():
+        assert confined("sockets", gpu=True) == ["PermissionError"] * 4
+
+
+def sockets_with_gpu(device: str, report: Any) -> list[str]:
+    sandbox.GPU_DEVICE = device  # a file that exists stands for the GPU
+    assert sandbox.Sandbox(gpu=True).apply() == ("landlock", "seccomp")
+    return sockets(report)
+
+
+def test_a_store_on_another_machine_is_reached() -> None:
+    assert confined("sockets", network=True) == ["done"] * 4
 
 
 def temporary(report: Any) -> tuple[str, str]:
