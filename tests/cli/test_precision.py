@@ -123,7 +123,10 @@ def test_check_finds_options_of_the_manifest_that_are_not_there(small: Path, run
 
 
 @pytest.mark.parametrize("command", ["check", "inspect"])
-def test_plugins_are_imported_first(small: Path, tmp_path: Path, run: Run, command: str) -> None:
+def test_plugins_are_imported_first(
+    small: Path, tmp_path: Path, run: Run, command: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRT_BUILD_CACHE", str(tmp_path))  # which a confined check may write
     plugin = tmp_path / "plugin.py"
     plugin.write_text(f"open({str(tmp_path / 'seen')!r}, 'w')")
     assert run(command, small, "--plugin", plugin).exit_code == 0
