@@ -113,8 +113,9 @@ def _block(rng: random.Random, kind: str, depth: int) -> list[str]:
     if shape < 0.9:
         return [f"for t in range({_fill(rng, rng.choice(st.TRIP_COUNTS))}):", *inside(3)]
     at, name = rng.randrange(len(st.WHILES)), rng.choice("abc")
-    head = f"while {st.WHILES[at].format(x=name)}:"
-    return [head, f"    {st.WHILE_STEPS[at].format(x=name)}", *inside(1)]
+    # a loop that data ends, and that ends also where a statement keeps its condition true
+    head = ["for step in range(5):", f"    if not {st.WHILES[at].format(x=name)}:", "        break"]
+    return [*head, f"    {st.WHILE_STEPS[at].format(x=name)}", *inside(1)]
 
 
 def _fill(rng: random.Random, statement: str) -> str:
