@@ -1,12 +1,13 @@
-"""The .env that docker-compose reads: which NVIDIA image fits the plans of a repository, and how
-sure that is.
+"""The .env file that Docker Compose reads: which service to start, which NVIDIA image fits the
+plans of a repository, and how certain that is.
 """
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Mapping
+import shutil
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,10 @@ from builder.triton import releases
 from builder.triton.config import tensorrt_version
 
 VARIABLE = "TRITON_IMAGE"
+PROFILES = "COMPOSE_PROFILES"
+REPOSITORY = "MODEL_REPOSITORY"
+BEGIN = "# >>> written by trt-build repo; lines outside this block are never changed"
+END = "# <<< trt-build"
 _MARK = "# trt-build: "
 _CONFIDENCE = {
     "A": "A, quoted from a public source",
@@ -24,26 +29,79 @@ _CONFIDENCE = {
 
 
 def write_env(repository: Path, path: Path | None = None) -> Path:
-    """Set TRITON_IMAGE in `path` (.env beside the repository) to the image that fits its plans;
-    every other line stays.
+    """Write the variables of docker-compose.yml to a block in `path` (.env beside the repository).
 
-    The reason stands there as comments. Raises PublishError where two versions of TensorRT built
-    the plans.
+    The block sets COMPOSE_PROFILES (gpu where Triton's TensorRT backend runs the plans, else cpu),
+    MODEL_REPOSITORY and TRITON_IMAGE, with the reasons as comments. Lines outside the block stay,
+    and a variable that they set is left out of it. The file keeps its mode, and a link its target.
+    Raises PublishError where two versions of TensorRT built the plans, or the file is not text.
     """
     path = path or repository.resolve().parent / ".env"
-    ours = image_lines(
+    facts = [
         json.loads(file.read_text(encoding="utf-8"))
         for file in sorted(repository.glob("*/*/plan.json"))
         if file.is_file()
-    )
-    kept = [line for line in _lines(path) if not line.startswith((_MARK, f"{VARIABLE}="))]
+    ]
+    kept = _users(_lines(path))
+    wanted = [*profile_lines(facts), f"{REPOSITORY}=./{repository.name}", *image_lines(facts)]
+    block = [BEGIN, *_without(wanted, _variables(kept)), END]
+    _replace(path.resolve(), "\n".join([*kept, *block]) + "\n")
+    return path
+
+
+def profile_lines(plan_facts: Iterable[Mapping[str, Any]]) -> list[str]:
+    """The lines of the .env that choose the service of docker-compose.yml."""
+    if any(facts.get("flavour") == "tensorrt" for facts in plan_facts if facts):
+        return [f"{_MARK}Triton's TensorRT backend runs the plans", f"{PROFILES}=gpu"]
+    return [
+        f"{_MARK}no plan is for Triton's TensorRT backend: torch answers on the CPU",
+        f"{PROFILES}=cpu",
+    ]
+
+
+def _replace(path: Path, text: str) -> None:
+    """Write the file at once, with the mode that it has."""
     staged = path.with_name(f"{path.name}.{os.getpid()}.tmp")
     try:
-        staged.write_text("\n".join([*kept, *ours]) + "\n")
+        staged.touch(mode=0o600)
+        staged.write_text(text, encoding="utf-8")
+        if path.exists():
+            shutil.copymode(path, staged)
+        else:
+            staged.chmod(0o644)
         staged.replace(path)
     finally:
         staged.unlink(missing_ok=True)
-    return path
+
+
+def _users(lines: Sequence[str]) -> list[str]:
+    """The lines that are not ours: outside the block, and no TRITON_IMAGE that an earlier version
+    of trt-build wrote below its comments.
+    """
+    kept: list[str] = []
+    inside = after_mark = False
+    for line in lines:
+        if line in (BEGIN, END):
+            inside = line == BEGIN
+            continue
+        own = line.startswith(_MARK) or (after_mark and line.startswith(f"{VARIABLE}="))
+        after_mark = line.startswith(_MARK)
+        if not (inside or own):
+            kept.append(line)
+    return kept
+
+
+def _variables(lines: Iterable[str]) -> set[str]:
+    words = (line.strip().removeprefix("export ").partition("=") for line in lines)
+    return {name.strip() for name, equals, _ in words if equals and not name.startswith("#")}
+
+
+def _without(lines: Iterable[str], names: set[str]) -> list[str]:
+    """The lines with those that set one of `names` turned into comments."""
+    return [
+        f"{_MARK}set above, so not here: {line}" if line.partition("=")[0] in names else line
+        for line in lines
+    ]
 
 
 def image_lines(plan_facts: Iterable[Mapping[str, Any]]) -> list[str]:
@@ -99,4 +157,11 @@ def _without_backend() -> list[str]:
 
 
 def _lines(path: Path) -> list[str]:
-    return path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+    try:
+        return path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+    except (OSError, UnicodeDecodeError) as error:
+        raise PublishError(
+            f"cannot read the environment file of Docker Compose: {error}",
+            where=str(path),
+            fix="make it a readable UTF-8 text file, or move it away",
+        ) from error

@@ -1,4 +1,4 @@
-"""One container of the `cpu` profile for all the docker tests, serving the example models."""
+"""One container for all docker tests: the service that `repo` chose, serving the examples."""
 
 from __future__ import annotations
 
@@ -91,14 +91,10 @@ def repository(example_models: Path) -> Path:
 
 @pytest.fixture(scope="session")
 def container(repository: Path) -> Iterator[Container]:
-    """Up and healthy; taken down, with whatever it wrote, when the tests are over."""
-    compose = [
-        *composes()[0],
-        "--project-name",
-        f"trt-build-test-{os.getpid()}",
-        "--profile",
-        "cpu",
-    ]
+    """Started by a plain `up`, healthy; taken down when the tests are over."""
+    project = f"trt-build-test-{os.getpid()}"
+    env = str(repository.parent / ".env")  # names the profile
+    compose = [*composes()[0], "--project-name", project, "--env-file", env]
     http, grpc, metrics = free_ports(3)
     settings = {
         "HTTP_PORT": http,

@@ -131,3 +131,17 @@ def test_compose_hands_torch_index_to_the_build(compose: list[str], index: str) 
     """Also where it is empty: PyPI alone, or a wheel in docker/local."""
     read = yaml.safe_load(run([*compose, "--profile", "cpu", "config"], TORCH_INDEX=index))
     assert read["services"]["triton-cpu"]["build"]["args"] == {"TORCH_INDEX": index}
+
+
+@compose
+def test_compose_serves_the_repository_that_repo_wrote(compose: list[str], tmp_path: Path) -> None:
+    """`.env` lies beside docker-compose.yml, as it does after `make demo`."""
+    (tmp_path / "docker-compose.yml").write_text(TEXT)
+    repository = tmp_path / "other_name"
+    repository.mkdir()
+    environment.write_env(repository)
+    done = subprocess.run(
+        [*compose, "config"], cwd=tmp_path, text=True, capture_output=True, check=True
+    )
+    services = yaml.safe_load(done.stdout)["services"]
+    assert f"{tmp_path}/other_name:/models" in str(services["triton-cpu"]["volumes"])

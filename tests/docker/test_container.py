@@ -68,6 +68,15 @@ def test_not_root_and_cannot_write_to_the_repository(container: Container) -> No
     assert "Read-only file system" in container.execute("touch", "/models/x").stderr
 
 
+def test_only_tmp_can_be_written_and_processes_are_limited(container: Container) -> None:
+    for folder in ("/", "/home/triton", "/opt/trt-build"):
+        assert container.execute("touch", f"{folder}/x").returncode != 0
+    assert container.execute("touch", "/tmp/x").returncode == 0
+    limits = container.inspect()["HostConfig"]
+    assert limits["ReadonlyRootfs"] is True
+    assert limits["PidsLimit"] == 4096
+
+
 def test_listens_on_the_loopback_only(container: Container) -> None:
     bindings = container.inspect()["NetworkSettings"]["Ports"]
     published = [binding for port in bindings.values() for binding in port or []]

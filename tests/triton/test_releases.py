@@ -64,20 +64,65 @@ def test_rtx_plans_fit_any_release_and_say_what_that_means() -> None:
     assert "Python runtime" in text and "TRITON_IMAGE=nvcr.io/nvidia/tritonserver:" in text
 
 
-def test_the_env_keeps_the_users_lines_and_replaces_ours(tmp_path: Path) -> None:
-    version = tmp_path / "repository" / "model" / "1"
-    version.mkdir(parents=True)
+def write_plan(root: Path, **facts: str) -> Path:
+    """A repository with one plan of these facts; returns the repository."""
+    version = root / "repository" / "model" / "1"
+    version.mkdir(parents=True, exist_ok=True)
+    (version / "plan.json").write_text(json.dumps(facts))
+    return root / "repository"
+
+
+def variables(env: Path) -> dict[str, str]:
+    """The variables that the file sets."""
+    lines = [line for line in env.read_text().splitlines() if not line.startswith("#")]
+    assert len({line.partition("=")[0] for line in lines}) == len(lines)
+    return dict(line.split("=", 1) for line in lines)
+
+
+def test_the_env_keeps_the_users_lines_and_replaces_its_own_block(tmp_path: Path) -> None:
     env = tmp_path / ".env"
-    env.write_text("HTTP_PORT=9000\nTRITON_IMAGE=old\n")
+    env.write_text("HTTP_PORT=9000\n# trt-build: an older version's reason\nTRITON_IMAGE=old\n")
     for tensorrt in ("10.9.0.34", "10.13.3.9"):
-        (version / "plan.json").write_text(
-            json.dumps({"flavour": "tensorrt", "tensorrt": tensorrt})
-        )
-        assert write_env(tmp_path / "repository") == env
-    lines = env.read_text().splitlines()
-    assert lines[0] == "HTTP_PORT=9000"
-    assert [line for line in lines if line.startswith("TRITON_IMAGE=")] == [
-        "TRITON_IMAGE=nvcr.io/nvidia/tritonserver:25.10-py3"
-    ]
-    assert "10.9.0.34" not in env.read_text()
+        assert write_env(write_plan(tmp_path, flavour="tensorrt", tensorrt=tensorrt)) == env
+    assert variables(env) == {
+        "HTTP_PORT": "9000",
+        "COMPOSE_PROFILES": "gpu",
+        "MODEL_REPOSITORY": "./repository",
+        "TRITON_IMAGE": "nvcr.io/nvidia/tritonserver:25.10-py3",
+    }
+    assert "10.9.0.34" not in env.read_text() and "older version" not in env.read_text()
     assert sorted(p.name for p in tmp_path.iterdir()) == [".env", "repository"]
+
+
+def test_a_variable_that_the_user_sets_is_never_changed(tmp_path: Path) -> None:
+    env = tmp_path / ".env"
+    env.write_text("TRITON_IMAGE=my/server:1\nexport COMPOSE_PROFILES=cpu\n")
+    write_env(write_plan(tmp_path, flavour="tensorrt", tensorrt="10.9.0.34"))
+    text = env.read_text()
+    assert text.startswith("TRITON_IMAGE=my/server:1\nexport COMPOSE_PROFILES=cpu\n")
+    assert variables(env)["TRITON_IMAGE"] == "my/server:1"
+    assert "set above, so not here: TRITON_IMAGE=nvcr.io/nvidia/tritonserver:" in text
+
+
+def test_without_a_plan_for_tritons_backend_the_cpu_service_starts(tmp_path: Path) -> None:
+    env = write_env(write_plan(tmp_path, flavour="tensorrt-rtx", tensorrt="1.7.1.116"))
+    assert variables(env)["COMPOSE_PROFILES"] == "cpu"
+
+
+def test_the_env_keeps_its_mode_and_its_link(tmp_path: Path) -> None:
+    target = tmp_path / "secrets.env"
+    target.write_text("TOKEN=1\n")
+    target.chmod(0o600)
+    (tmp_path / ".env").symlink_to(target)
+    write_env(write_plan(tmp_path, flavour="tensorrt", tensorrt="10.9.0.34"))
+    assert (tmp_path / ".env").is_symlink()
+    assert target.stat().st_mode & 0o777 == 0o600
+    assert variables(target)["TOKEN"] == "1"
+
+
+def test_an_env_that_is_not_text_is_an_error_with_its_path(tmp_path: Path) -> None:
+    (tmp_path / ".env").write_bytes(b"\xff\xfe")
+    with pytest.raises(PublishError, match="UTF-8") as refused:
+        write_env(write_plan(tmp_path, flavour="tensorrt", tensorrt="10.9.0.34"))
+    assert ".env" in str(refused.value)
+    assert (tmp_path / ".env").read_bytes() == b"\xff\xfe"
