@@ -43,7 +43,11 @@ def write_env(repository: Path, path: Path | None = None) -> Path:
         if file.is_file()
     ]
     kept = _users(_lines(path))
-    wanted = [*profile_lines(facts), f"{REPOSITORY}=./{repository.name}", *image_lines(facts)]
+    wanted = [
+        *profile_lines(facts),
+        f"{REPOSITORY}=./{repository.resolve().name}",
+        *image_lines(facts),
+    ]
     block = [BEGIN, *_without(wanted, _variables(kept)), END]
     _replace(path.resolve(), "\n".join([*kept, *block]) + "\n")
     return path
