@@ -86,7 +86,9 @@ def load_here(path: str, libraries: Sequence[str], report: Any) -> str:
     torch.set_num_threads(1)
     try:
         load_libraries(map(Path, libraries))
-        torch.jit.load(path, map_location="cpu")  # type: ignore[no-untyped-call]
+        loaded: Any = torch.jit.load(path, map_location="cpu")  # type: ignore[no-untyped-call]
+        for name in loaded._c._method_names():
+            str(loaded._c._get_method(name).inlined_graph)  # reads the source maps, maybe damaged
     except MemoryError:
         return "not enough memory"
     except Exception as error:

@@ -58,6 +58,12 @@ def test_a_pickle_that_cannot_be_read_is_refused(file: Path) -> None:
         inspect(file)
 
 
+def test_a_damaged_source_map_is_refused(file: Path) -> None:
+    rewritten(file, lambda name, data: b"" if name.endswith(".debug_pkl") else data)
+    with pytest.raises(ModelFileError, match="cannot be loaded"):
+        load(file)
+
+
 class Kinds(torch.nn.Module):
     """Tensors of many kinds, and objects beside them."""
 
