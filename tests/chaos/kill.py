@@ -24,6 +24,8 @@ from tests.triton.artifacts import pair
 
 SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
 NAME = "pair"
+SWITCHING = 40
+"""Points at the end of a publication, among which all moves are."""
 PUBLISHING = __import__("sys").modules[publish_single.__module__]
 
 
@@ -49,13 +51,15 @@ class Counts:
 
 
 def run(folder: Path, *, exchange: bool = True, stride: int = 1, serve_every: int = 0) -> Counts:
-    """Kill a publication by each of SIGNALS at every `stride`-th point; `exchange` False plays a
+    """Kill a publication by each of SIGNALS at every `stride`-th point, and at every point of the
+    last SWITCHING, which move the folders; `exchange` False plays a
     file system without RENAME_EXCHANGE. Each `serve_every`-th state is served by tritonserver.
     """
     counts = Counts()
     artifacts = {generation: pair(generation, NAME) for generation in (1, 2)}
     points = _points(folder / "count", artifacts, exchange)
-    for number in range(0, points, stride):
+    dense = max(0, points - SWITCHING)
+    for number in (*range(0, dense, stride), *range(dense, points)):
         for kind in SIGNALS:
             repository = folder / f"{number}-{kind.name}" / "repository"
             publish_ensemble(artifacts[1], repository)

@@ -25,7 +25,7 @@ def test_an_ensemble_that_is_republished_under_load_gives_no_wrong_answer(
 def test_no_kill_tears_a_repository_and_the_next_run_repairs_it(
     tmp_path: Path, exchange: bool
 ) -> None:
-    counts = kill.run(tmp_path, exchange=exchange, stride=5)
+    counts = kill.run(tmp_path, exchange=exchange, stride=30)
     assert (counts.torn, counts.not_repaired) == (0, 0), counts
     assert counts.left_by_caught_signals == 0, counts
     assert counts.old and counts.new and (exchange or counts.absent), counts
