@@ -52,7 +52,7 @@ from builder.engine.flavour import trt
 from builder.manifest.spec import ModelSpec
 from builder.parity.clients import GrpcClient, describe
 from builder.parity.shared_memory import BODY, Regions, wire
-from builder.repository import single
+from builder.pipeline import artifacts
 from builder.serving import serve
 from builder.store import Store
 from builder.store.plans import Plans
@@ -95,7 +95,7 @@ def published(
         converted, options, lambda: engine.build(converted, options)
     )
     goldens = parity.record(traced, spec, spec.outputs)
-    model = single.artifact(spec, converted, plan, goldens, "python")
+    model = artifacts.whole(spec, converted, plan, goldens, "python")
     return triton.publish(model, folder / "repository"), plan.data, goldens
 
 

@@ -1,155 +1,99 @@
-"""What `trt-build check` finds of one model: the phases of a build, but for the build."""
+"""What `trt-build check` reports of one model: the stages of the pipeline before the build."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from builder import unforeseen
+from builder import pipeline, unforeseen
 from builder.cli.command import describe
 from builder.cli.terminal import Progress
-from builder.errors import EnvironmentProblem, ParityError, UnsupportedOperators
+from builder.errors import EnvironmentProblem, UnsupportedOperators
+from builder.pipeline import Order, stages
+
+if TYPE_CHECKING:
+    from builder.lowering import LoweredGraph
+    from builder.manifest.spec import ModelSpec
+    from builder.partition import Partition
+
+Report = dict[str, Any]
+"""JSON-able."""
 
 
-@dataclass(frozen=True)
-class Asked:
-    """What was asked of a model: the order as `repo` would have it."""
-
-    order: Any
-    paranoid: bool
-
-
-def examine(spec: Any, asked: Asked, progress: Progress) -> dict[str, Any]:
-    """What is found of one model; `error` tells where it ended."""
-    report: dict[str, Any] = {
-        "name": spec.name,
-        "file": str(spec.path),
-        "error": None,
-        "config": None,
-        "_spec": spec,
-    }
+def examine(order: Order, progress: Progress, *, paranoid: bool = False) -> Report:
+    """The report on one model; `error` says why it ended early. Raises only what affects every
+    model (EnvironmentProblem, BrokenPipeError).
+    """
+    spec = order.spec
+    report: Report = {"name": spec.name, "file": str(spec.path), "error": None, "config": None}
+    clock = pipeline.Clock(spec.name, progress, lambda stage: _add(report, stage))
     try:
-        for phase in (_options, _read, _lower, _reduce, _state, _convert, _compare, _config):
-            progress(spec.name, phase.__name__.strip("_"))
-            phase(report, report["_spec"], asked)
+        pipeline.select_environment(order)
+        _add_artifact(report, pipeline.check(order, clock, paranoid=paranoid))
     except (EnvironmentProblem, BrokenPipeError):
         raise
     except Exception as error:
         report["error"] = describe(unforeseen.ours(error))
         if isinstance(error, UnsupportedOperators):
             report["operators"]["unsupported"] = [vars(operator) for operator in error.operators]
-    for key in [key for key in report if key.startswith("_")]:
-        del report[key]  # objects that the phases hand on
     return report
 
 
-def _options(report: dict[str, Any], spec: Any, asked: Asked) -> None:
-    """Refuse what `repo` would refuse of the builder's options, the manifest's own among them."""
-    from builder.engine import config
-    from builder.repository import orders
+def _add(report: Report, stage: stages.Stage) -> None:
+    """Add what is known after a stage."""
+    from builder.pipeline import reduced_precision
 
-    report["_options"] = orders.options_of(asked.order)
-    config.check(report["_options"])
-
-
-def _read(report: dict[str, Any], spec: Any, asked: Asked) -> None:
-    from builder.repository import reading
-
-    report["_module"] = reading.load(spec)
-
-
-def _lower(report: dict[str, Any], spec: Any, asked: Asked) -> None:
-    from builder.repository import reading
-
-    examples = _examples(spec) if asked.paranoid else None
-    lowered = reading.lower(report["_module"], spec, paranoid=examples)
-    report["_lowered"] = lowered
-    report["passes"] = len(lowered.trace)
-    report["operators"] = {"used": dict(sorted(used(lowered.graph).items())), "unsupported": []}
+    if isinstance(stage, stages.Lowered):
+        report["passes"] = len(stage.graph.trace)
+        report["operators"] = {"used": dict(sorted(used(stage.graph).items())), "unsupported": []}
+    elif isinstance(stage, stages.Prepared):
+        if stage.quantised:
+            report["quantised"] = reduced_precision.as_data(stage.quantised)
+        if stage.source.spec.state:
+            report["state"] = _states(stage.source.spec)
+    elif isinstance(stage, stages.Converted):
+        _add_conversion(report, stage)
 
 
-def _reduce(report: dict[str, Any], spec: Any, asked: Asked) -> None:
-    """8 bits by calibration, and endpoints in float16, where the manifest asks for them."""
-    from builder.repository import reduced
+def used(graph: LoweredGraph) -> Counter[str]:
+    """How often each operator occurs in the graph, inner blocks included."""
+    from builder.lowering import ir
 
-    if not reduced.wanted(spec):
-        return
-    goldens = _recorded(report, spec, spec.outputs or report["_lowered"].outputs)
-    fewer = reduced.reduced(spec, report["_lowered"], goldens)
-    report["_spec"], report["_lowered"], report["_reduced"] = (
-        fewer.spec,
-        fewer.lowered,
-        fewer.warnings,
-    )
-    report["quantised"] = reduced.as_data(fewer.quantised)
+    kinds = (node.kind() for node in ir.walk(graph.graph))
+    return Counter(kind for kind in kinds if kind.startswith("aten::"))
 
 
-def _state(report: dict[str, Any], spec: Any, asked: Asked) -> None:
-    """Whether the module gives its state back as it takes it; from here on the model has the batch
-    first in it.
-    """
-    from builder.repository import stateful
-
-    if not spec.state:
-        return
-    names = spec.outputs or report["_lowered"].outputs
-    stateful.check(spec, names)
-    goldens = _recorded(report, spec, names)
+def _states(spec: ModelSpec) -> list[Report]:
     shapes = {tensor.name: list(tensor.shape) for tensor in spec.inputs}
-    report["state"] = [
+    return [
         {
-            "input": s.input,
-            "output": s.output,
-            "shape": shapes[s.input],
+            "input": state.input,
+            "output": state.output,
+            "shape": shapes[state.input],
             "kept": spec.sequences.mode,
         }
-        for s in spec.state
+        for state in spec.state
     ]
-    report["_spec"], report["_lowered"], report["_goldens"] = stateful.batch_first(
-        spec, report["_lowered"], names, goldens
-    )
 
 
-def _examples(spec: Any) -> tuple[Any, ...]:
-    """The inputs of the first golden: values that the module is known to take."""
-    from builder.parity import inputs
-
-    sizes = inputs.sizes_of(spec.profiles[0])["opt"]
-    return tuple(inputs.draw(spec.inputs, sizes, next(inputs.styles(spec)), seed=0))
-
-
-def used(block: Any) -> Counter[str]:
-    """How often each operator stands in the graph, inner blocks included."""
-    found: Counter[str] = Counter()
-    for node in block.nodes():
-        if node.kind().startswith("aten::"):
-            found[node.kind()] += 1
-        for inner in node.blocks():
-            found += used(inner)
-    return found
-
-
-def _convert(report: dict[str, Any], spec: Any, asked: Asked) -> None:
-    """One engine, or the pieces that the model is cut into."""
-    from builder.repository import cut, patterns
-
-    names = spec.outputs or report["_lowered"].outputs
-    with _the_modules_own_words_first(report, spec, names):
-        found = cut.convert_or_cut(report["_lowered"], spec, names)
-    if isinstance(found, cut.Pieces):
-        _recorded(report, spec, names)
-    warnings = [*report.get("_reduced", ()), *patterns.unmatched(spec, found), *found.warnings]
-    report["_found"], report["warnings"] = found, warnings
-    if not isinstance(found, cut.Pieces):
-        report["layers"] = found.network.num_layers
+def _add_conversion(report: Report, converted: stages.Converted) -> None:
+    """The number of layers, and of a partitioned model its segments."""
+    report["warnings"] = list(converted.warnings)
+    pieces = converted.pieces
+    own = [n.conversion for n in converted.networks if len(n.location) < 2]
+    report["layers"] = sum(conversion.network.num_layers for conversion in own)
+    if pieces is None:
         return
-    report["layers"] = sum(c.network.num_layers for c in found.conversions if c)
-    report["operators"]["unsupported"] = [vars(operator) for operator in found.partition.refused]
-    parts = found.partition
-    segments = [
+    refused = pieces.partition.refused
+    report["operators"]["unsupported"] = [vars(operator) for operator in refused]
+    report["fallback"] = {
+        "summary": pieces.partition.summary(),
+        "segments": _segments(pieces.partition),
+    }
+
+
+def _segments(partition: Partition) -> list[Report]:
+    return [
         {
             "runs_in": part.kind,
             "nodes": part.nodes,
@@ -158,126 +102,29 @@ def _convert(report: dict[str, Any], spec: Any, asked: Asked) -> None:
             "inputs": part.inputs,
             "outputs": part.outputs,
         }
-        for part in parts.segments
+        for part in partition.segments
     ]
-    report["fallback"] = {"summary": parts.summary(), "segments": segments}
 
 
-@contextmanager
-def _the_modules_own_words_first(
-    report: dict[str, Any], spec: Any, names: Sequence[str]
-) -> Iterator[None]:
-    """Where the network cannot be written the module itself may not take such inputs, and says why:
-    `repo` would have asked it before.
-    """
-    try:
-        yield
-    except EnvironmentProblem:
-        raise
-    except Exception:
-        _recorded(report, spec, names)
-        raise
-
-
-def _recorded(report: dict[str, Any], spec: Any, names: Sequence[str]) -> Any:
-    """The goldens, recorded once. Raises ModelFileError where the module does not take the inputs
-    of its manifest.
-    """
-    from builder import parity
-
-    if "_goldens" not in report:
-        report["_goldens"] = parity.record(report["_module"], spec, names)
-    return report["_goldens"]
-
-
-def _compare(report: dict[str, Any], spec: Any, asked: Asked) -> None:
-    """With --paranoid: the lowered graph, and every network evaluated on the CPU, against the
-    original module.
-    """
-    from builder.repository import cut, hops
-
-    found = report["_found"]
-    in_pieces = isinstance(found, cut.Pieces)
-    if not (asked.paranoid or in_pieces):
-        return
-    goldens = _recorded(report, spec, found.partition.outputs if in_pieces else found.outputs)
-    if in_pieces:
-        report["_hops"] = hops.record_hops(found.partition, goldens, spec)
-    if not asked.paranoid:
-        return
-    for golden in goldens:
-        _check_lowered(report["_lowered"], golden, spec)
-    pairs = (
-        zip(found.conversions, report["_hops"], strict=True) if in_pieces else [(found, goldens)]
-    )
-    for conversion, recorded in pairs:
-        if conversion is not None:
-            hops.check_reference(conversion, recorded, spec)
-
-
-def _check_lowered(lowered: Any, golden: Any, spec: Any) -> None:
-    from builder import parity
-    from builder.parity.arrays import to_numpy, to_torch
-    from builder.repository import hops
-
-    answers = lowered.run(*(to_torch(array) for array in golden.inputs.values()))
-    answer = {name: to_numpy(tensor) for name, tensor in zip(golden.outputs, answers, strict=True)}
-    comparison = parity.compare(
-        answer, golden, spec.tolerance, precision=hops.torch_precision(spec)
-    )
-    if not comparison.passed:
-        message = (
-            f"golden {golden.name}: the lowered graph differs from the module:"
-            f" {'; '.join(comparison.problems)}"
-        )
-        raise ParityError(
-            message,
-            fix="this is a defect of a pass: please report it; `trt-build lower --trace` helps",
-        )
-
-
-def _config(report: dict[str, Any], spec: Any, asked: Asked) -> None:
-    """The configs that would be written: the model's, and where it is an ensemble those of its
-    steps.
-    """
+def _add_artifact(report: Report, checked: stages.Checked) -> None:
+    """The configs that would be written: the model's, and those of the steps of an ensemble."""
     from builder import triton
-    from builder.repository import cut, layouts, single
     from builder.triton import ensemble
 
-    found, order = report["_found"], asked.order
-    if isinstance(found, cut.Pieces):
-        plans = tuple(
-            None if c is None else _unbuilt(c, report["_options"]) for c in found.conversions
-        )
-        pieces = layouts.Cut(spec, found, plans, report["_goldens"], tuple(report["_hops"]))
-        artifact, reason = layouts.artifact(pieces, order.layout, order.serve_as, order.torch_steps)
-        report["fallback"] |= {
-            "layout": "ensemble" if hasattr(artifact, "steps") else "fused",
-            "reason": reason,
-        }
-    else:
-        goldens = report.get("_goldens", ()) if spec.state or spec.io != "module" else ()
-        artifact = single.artifact(
-            spec, found, _unbuilt(found, report["_options"]), goldens, order.serve_as
-        )
+    report["warnings"] = list(checked.warnings)
+    if "fallback" in report:
+        report["fallback"] |= {"layout": checked.layout, "reason": checked.layout_reason}
+    artifact = checked.artifact
     if isinstance(artifact, triton.EnsembleArtifact):
         steps = {step.spec.name: triton.config(step) for step in artifact.steps}
         report["config"] = _text(ensemble.config(artifact, steps))
         report["steps"] = {name: _text(message) for name, message in steps.items()}
     else:
         report["config"] = _text(triton.config(artifact))
-    report["warnings"] += triton.lost_batches(artifact)
-
-
-def _unbuilt(conversion: Any, chosen: Any) -> Any:
-    """A plan as far as a config needs it."""
-    from builder import engine
-    from builder.engine.build import plan_facts
-
-    return engine.Plan(b"not built", plan_facts(conversion, chosen, b"", 0.0))
 
 
 def _text(message: Any) -> str:
+    """The config without the hashes of files that are not built."""
     from builder import triton
 
     for unknown in ("plan_sha256", "lowered_sha256"):

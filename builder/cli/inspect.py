@@ -45,19 +45,19 @@ def inspect_command(terminal: Terminal, /, target: Path, **settings: Any) -> Non
 def _network(terminal: Terminal, target: Path, settings: dict[str, Any]) -> None:
     from builder import manifest
     from builder.engine import flavour as flavours
-    from builder.repository import plugins, reading, stateful
+    from builder.pipeline import fallback, plugins, stages, state
 
     flavours.select(settings.pop("flavour"))
     plugins.load(settings.pop("plugins"))
     picture: Path | None = settings.pop("graph")
     inputs = options.parsed(settings.pop("inputs"))
     (spec,) = _single(manifest.load(target, inputs=inputs, **settings), target)
-    lowered = reading.lower(reading.load(spec), spec)
-    spec, lowered, _ = stateful.batch_first(spec, lowered, spec.outputs or lowered.outputs, ())
+    source = stages.lower(stages.load(spec))
+    spec, lowered, _ = state.batch_first(spec, source.graph, source.outputs, ())
     if picture is not None:
         _draw(terminal, lowered, spec, picture)
         return
-    converted = reading.convert(lowered, spec, spec.outputs)
+    converted = fallback.to_network(lowered, spec, spec.outputs)
     network = converted.network
     layers = [_layer(network.get_layer(index)) for index in range(network.num_layers)]
     data = {
@@ -74,11 +74,11 @@ def _draw(terminal: Terminal, lowered: Any, spec: Any, picture: Path) -> None:
     from dataclasses import replace
 
     from builder import partition
-    from builder.repository import cut
+    from builder.pipeline import fallback
 
     lowered = replace(lowered, outputs=tuple(spec.outputs or lowered.outputs))
     parts = partition.split(
-        lowered, spec.inputs, spec.profiles, spec.fallback, kept=cut.kept_nodes(lowered)
+        lowered, spec.inputs, spec.profiles, spec.fallback, kept=fallback.kept_nodes(lowered)
     )
     picture.write_text(partition.svg(parts))
     data = {"picture": picture, "summary": parts.summary()}

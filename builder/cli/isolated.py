@@ -7,15 +7,16 @@ from typing import Any
 
 from builder import processes
 from builder.cli.command import describe
-from builder.cli.examine import Asked, examine
+from builder.cli.examine import examine
 from builder.cli.terminal import Progress
-from builder.repository import orders
+from builder.pipeline import Order
+from builder.repository import jobs
 
 TARGET = "builder.cli.isolated:examine_here"
 
 
 def examine_all(
-    asked: Sequence[orders.Order], paranoid: bool, progress: Progress, isolate: bool = True
+    asked: Sequence[Order], paranoid: bool, progress: Progress, isolate: bool = True
 ) -> list[dict[str, Any]]:
     """The report of each order; one whose process crashed or took too long has the reason as its
     error.
@@ -27,24 +28,21 @@ def examine_all(
             TARGET,
             (order, paranoid),
             progress,
-            limits=orders.limits(order.spec),
-            sandbox=orders.sandbox(order, publishes=False),
+            limits=jobs.limits(order.spec),
+            sandbox=jobs.sandbox(order, publishes=False),
         )
         for order in asked
     ]
-    answers = processes.run(tasks, modules=orders.MODULES)
+    answers = processes.run(tasks, modules=jobs.MODULES)
     return [_report(order, answer) for order, answer in zip(asked, answers, strict=True)]
 
 
-def examine_here(order: orders.Order, paranoid: bool, report: Progress) -> dict[str, Any]:
+def examine_here(order: Order, paranoid: bool, report: Progress) -> dict[str, Any]:
     """What is found of one model, in this process."""
-    from builder.repository import plugins
-
-    plugins.load(order.plugins)
-    return examine(order.spec, Asked(order, paranoid), report)
+    return examine(order, report, paranoid=paranoid)
 
 
-def _report(order: orders.Order, answer: Any) -> dict[str, Any]:
+def _report(order: Order, answer: Any) -> dict[str, Any]:
     if isinstance(answer, dict):
         return answer
     spec = order.spec

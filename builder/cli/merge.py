@@ -33,9 +33,9 @@ def merge_command(terminal: Terminal, /, repositories: tuple[Path, ...], out: Pa
     for every GPU that has none of its own.
     """
     from builder import triton
-    from builder.repository import places
+    from builder.repository import preflight
 
-    places.check(out)
+    preflight.check(out)
     merged = triton.merge(repositories, out)
     triton.write_env(out)
     data = [{"name": name, "compute_capabilities": capabilities} for name, capabilities in merged]

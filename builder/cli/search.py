@@ -11,7 +11,7 @@ from builder.errors import UsageError
 
 if TYPE_CHECKING:
     from builder.repository import ModelResult
-    from builder.repository.search import Search
+    from builder.repository.precision_search import Search
 
 ASKED = ("flavour", "only", "precision", "state", "options", "plugins", "jobs", "isolate")
 """Of `repo`'s settings those that the search takes too."""
@@ -25,7 +25,7 @@ def run(
 
     Raises UsageError where inputs on the command line stand in for a manifest.
     """
-    from builder.repository.search import search_precision
+    from builder.repository.precision_search import search_precision
 
     if settings["inputs"] or settings["sample"]:
         raise UsageError(

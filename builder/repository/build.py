@@ -1,15 +1,23 @@
-"""build_repository: every model of a folder, each built where it changed and published when its
-numbers hold.
+"""build_repository: every model of a folder, built where it changed and published when its answers
+are right.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from builder.repository.result import ModelResult, Progress
+from builder import pipeline, processes, unforeseen
+from builder.errors import EnvironmentProblem
+from builder.pipeline import Order, Progress
+from builder.repository import jobs as slots
+from builder.repository.result import SHOWN, ModelResult
 from builder.repository.settings import Settings, settled
+
+PERFORM = "builder.repository.build:perform"
 
 
 def build_repository(
@@ -41,7 +49,7 @@ def build_repository(
     with TensorRT for RTX, whose plans Triton's backend does not load), and EnvironmentProblem where
     this machine cannot build at all, or not write to `out`.
     """
-    from builder.repository import orders, places, targets
+    from builder.repository import preflight, request
     from builder.store import Hashes, signing, tidy
 
     chosen = settled(settings, keywords)
@@ -55,24 +63,96 @@ def build_repository(
     if chosen.store:
         signing.prepare()  # workers may not write where the key is kept
     with Hashes() as hashes:
-        found = [orders.settled(order, hashes) for order in asked]
-    wanted = [one for one in found if isinstance(one, orders.Order)]
+        found = [request.unless_unchanged(order, hashes) for order in asked]
+    wanted = [one for one in found if isinstance(one, Order)]
     if wanted:
-        places.check(Path(out))
+        preflight.check(Path(out))
     for order in wanted:
         if order.spec.triton:  # with protobuf, which an unchanged model needs not
             from builder.triton import section
 
             section.parsed(order.spec)
-    built = iter(orders.perform(wanted, progress or _silent, jobs, isolate))
-    results = [next(built) if isinstance(one, orders.Order) else one for one in found]
+    built = iter(_perform_all(wanted, progress or _silent, jobs, isolate))
+    results = [next(built) if isinstance(one, Order) else one for one in found]
     for order, result in zip(asked, results, strict=True):
-        elsewhere = targets.missing(
+        elsewhere = preflight.missing(
             order.options.over(order.spec.build), order.flavour, models, out
         )
         result.warnings = (*result.warnings, *elsewhere)
     _write_env(results, Path(out))
     return results
+
+
+def _perform_all(
+    orders: Sequence[Order], progress: Progress, jobs: int, isolate: bool
+) -> list[ModelResult]:
+    """The results of the orders, each built in its own process unless `isolate` is False."""
+    if not orders:
+        return []
+    if not isolate:
+        return [perform(order, progress) for order in orders]
+    jobs = jobs or slots.default_jobs()
+    threads = max(1, (os.cpu_count() or 1) // jobs) if jobs > 1 else 0
+    tasks = [
+        processes.Task(
+            PERFORM,
+            (replace(order, threads=threads),),
+            progress,
+            order.reproduce,
+            limits=slots.limits(order.spec),
+            sandbox=slots.sandbox(order),
+        )
+        for order in orders
+    ]
+    answers = processes.run(tasks, jobs, slots.environments(), modules=slots.MODULES)
+    return [
+        answer
+        if isinstance(answer, ModelResult)
+        else ModelResult(order.spec.name, error=answer, because=order.because)
+        for order, answer in zip(orders, answers, strict=True)
+    ]
+
+
+def perform(order: Order, progress: Progress) -> ModelResult:
+    """Build and publish the model of the order. Its errors end in the result, unforeseen ones
+    included; raises only what affects every model (EnvironmentProblem, BrokenPipeError).
+    """
+    result = ModelResult(order.spec.name, because=order.because)
+    try:
+        pipeline.select_environment(order)
+        _publish(order, progress, result)
+        result.ok = True
+    except (EnvironmentProblem, BrokenPipeError):
+        raise
+    except Exception as error:
+        result.error = unforeseen.ours(error)
+    return result
+
+
+def _publish(order: Order, progress: Progress, result: ModelResult) -> None:
+    """Run the pipeline to its end and fill in the result, stage by stage."""
+    from builder import store, triton
+    from builder.store.plans import Plans
+
+    plans = Plans(
+        store.Store(order.store) if order.store else None, order.last, rebuild=order.rebuild
+    )
+    clock = pipeline.Clock(order.spec.name, progress, result.reached)
+    result.seconds = clock.seconds
+    shown: dict[str, Any] = {}
+
+    # before it is published: another builder may publish right after
+    def record(folder: Path) -> None:
+        if order.edits == "keep":
+            triton.carry_over(order.folder, folder)
+        made = plans.made.values()
+        result.state = "reused" if made and all(one.found for one in made) else "built"
+        result.warnings += tuple(plans.warnings)
+        shown.update({name: getattr(result, name) for name in (*SHOWN, "because", "state")})
+        store.record(folder, order.request, plans.record(), shown)
+
+    result.path = pipeline.publish(order, clock, plans, record).path
+    plans.remember(order.spec.name, order.request, shown)
 
 
 def _write_env(results: Sequence[ModelResult], out: Path) -> None:

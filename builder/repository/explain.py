@@ -10,7 +10,8 @@ from typing import Any
 from builder import store as stores
 from builder.errors import UsageError
 from builder.manifest.folder import find
-from builder.repository import orders
+from builder.pipeline import Order
+from builder.repository import request
 from builder.repository.settings import Settings, settled
 
 
@@ -59,13 +60,11 @@ def _refuse_repository(folder: Path) -> None:
         raise
 
 
-def _report(
-    order: orders.Order, hashes: stores.Hashes, kept: stores.Store | None
-) -> dict[str, Any]:
+def _report(order: Order, hashes: stores.Hashes, kept: stores.Store | None) -> dict[str, Any]:
     """What `repo` would do, and of what was last built."""
-    wanted = orders.request_of(order, hashes)
-    said = orders.recorded(order, wanted)
-    reason = orders.stale_because(order, wanted, said, hashes)
+    wanted = request.request_of(order, hashes)
+    said = request.recorded(order, wanted)
+    reason = request.stale_because(order, wanted, said, hashes)
     verdict = "unchanged" if reason is None else f"would be built because: {reason}"
     return {
         "name": order.spec.name,

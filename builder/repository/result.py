@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from builder.errors import TrtBuildError
 
-PHASES = ("load", "lower", "goldens", "calibrate", "convert", "reference", "build", "publish")
-"""What `progress` is told, in order."""
+if TYPE_CHECKING:
+    from builder.pipeline.stages import Stage
 
-Progress = Callable[[str, str], None]
-"""(model, phase) as each phase begins."""
+PHASES = ("load", "lower", "goldens", "calibrate", "convert", "reference", "build", "publish")
+"""The phases that `progress` is called with, in order."""
 
 
 @dataclass
@@ -44,6 +43,24 @@ class ModelResult:
     """
     because: str = ""
     """Why it was not unchanged: "precision fp32 -> fp16"."""
+
+    def reached(self, stage: Stage) -> None:
+        """Fill in what is known after a stage of the pipeline."""
+        from builder.pipeline import reduced_precision, stages
+
+        if isinstance(stage, stages.Prepared):
+            self.quantised = reduced_precision.as_data(stage.quantised)
+            self.warnings = stage.warnings
+        elif isinstance(stage, stages.Converted):
+            self.warnings = stage.warnings
+            pieces = stage.pieces
+            self.segments = tuple(s.kind for s in pieces.partition.segments) if pieces else ()
+        elif isinstance(stage, stages.Built):
+            self.layers = sum(int(plan.facts["layers"]) for plan in stage.plans.values())
+            self.plan_bytes = sum(len(plan.data) for plan in stage.plans.values())
+        elif isinstance(stage, stages.Checked):
+            self.layout, self.layout_reason = stage.layout, stage.layout_reason
+            self.warnings = stage.warnings
 
 
 SHOWN = ("layers", "plan_bytes", "warnings", "layout", "layout_reason", "segments", "quantised")

@@ -12,7 +12,7 @@ from builder.manifest.spec import ModelSpec, TensorSpec
 
 if TYPE_CHECKING:
     from builder.engine import BuildOptions
-    from builder.repository.orders import Order
+    from builder.pipeline import Order
 
 
 @dataclass(frozen=True)
@@ -60,11 +60,11 @@ class Settings:
         UsageError where Triton could not load its plans.
         """
         from builder.engine import BuildOptions, flavour
-        from builder.repository import targets
-        from builder.repository.orders import Order
+        from builder.pipeline import Order
+        from builder.repository import preflight
 
         chosen = flavour.select(self.flavour)
-        targets.check_served(self.serve_as, chosen)
+        preflight.check_served(self.serve_as, chosen)
         common: dict[str, Any] = {
             "serve_as": self.serve_as,
             "layout": self.layout,

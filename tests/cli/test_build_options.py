@@ -17,7 +17,7 @@ from builder.cli import build_options, options
 from builder.cli.repo import repo_command
 from builder.engine import BuildOptions, flavour
 from builder.manifest import load
-from builder.repository.orders import Order
+from builder.pipeline import Order
 from tests.cli.conftest import Small, save
 
 Run = Callable[..., Result]

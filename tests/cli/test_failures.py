@@ -11,22 +11,22 @@ from pathlib import Path
 import pytest
 from click.testing import Result
 
-from builder.repository import cut
+from builder.pipeline import fallback
 from tests.cli.conftest import Small, save
 
 Run = Callable[..., Result]
 
 PLUGIN = """
-from builder.repository import cut
+from builder.pipeline import fallback
 
-real = cut.convert_or_cut
+real = fallback.convert_or_partition
 
-def convert_or_cut(lowered, spec, names):
+def convert_or_partition(lowered, spec, names):
     if spec.name == "bad":
         {statement}
     return real(lowered, spec, names)
 
-cut.convert_or_cut = convert_or_cut
+fallback.convert_or_partition = convert_or_partition
 """
 ALLOCATOR = (
     "[enforce fail at alloc_cpu.cpp:117] DefaultCPUAllocator: can't allocate memory: you tried 9"
@@ -44,7 +44,7 @@ KINDS = {
 def models(small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """`bad` stands before `small`; in this process the plugin is taken back after the test."""
     save(Small(), small / "bad.pt")
-    monkeypatch.setattr(cut, "convert_or_cut", cut.convert_or_cut)
+    monkeypatch.setattr(fallback, "convert_or_partition", fallback.convert_or_partition)
     return small
 
 

@@ -14,7 +14,7 @@ from builder import build_repository, convert, manifest
 from builder.parity import verify
 from builder.parity.arrays import to_numpy
 from builder.parity.inputs import draw, styles
-from builder.repository.hops import check_reference
+from builder.pipeline.segment_goldens import check_reference
 from builder.serving import serve
 from builder.torchscript import load
 from builder.triton import Golden

@@ -25,7 +25,7 @@ def test_the_arm_that_the_data_choose_answers(tmp_path: Path) -> None:
     networks.write(tmp_path, ["mixture"])
     (result,) = build_repository(tmp_path, tmp_path / "out", layout="fused", isolate=False)
     assert result.ok, result.error
-    assert any("2 engines in the arms" in text for text in result.warnings)
+    assert any("2 engines inside" in text for text in result.warnings)
     module = torch.jit.load(str(tmp_path / "mixture.pt"))
     with serve(tmp_path / "out", http_port=0, grpc_port=0, metrics_port=0) as server:
         client = GrpcClient(server.grpc_url, 60)
@@ -53,7 +53,7 @@ def test_the_arm_that_the_data_choose_answers(tmp_path: Path) -> None:
 def test_arms_too_small_for_an_engine_stay_in_torch(tmp_path: Path) -> None:
     networks.write(tmp_path, ["gated"])
     (result,) = build_repository(tmp_path, tmp_path / "out", layout="fused", isolate=False)
-    assert result.ok and not any("in the arms" in text for text in result.warnings)
+    assert result.ok and not any("engines inside" in text for text in result.warnings)
     assert not list((tmp_path / "out/gated/1").glob("*condition*"))
 
 

@@ -19,7 +19,8 @@ from builder.errors import PublishError, UsageError
 from builder.lowering import lower
 from builder.parity.served import PublishedModel, read
 from builder.partition import cost
-from builder.repository import ModelResult, build_repository, libtorch
+from builder.pipeline import libtorch
+from builder.repository import ModelResult, build_repository
 from builder.serving import judging
 from builder.triton import IO
 from tests.conversion import old
@@ -251,7 +252,7 @@ def test_what_no_ensemble_can_say_is_served_fused_unless_demanded(
     """Types that do not agree: here, the ids of `gated` without the casts at its borders."""
     monkeypatch.setattr(engine, "build", made_up)
     monkeypatch.setattr(cost, "STEP_SHARE", float("inf"))
-    monkeypatch.setattr("builder.repository.narrowed.at_borders", lambda cut, serve_as: cut)
+    monkeypatch.setattr("builder.pipeline.narrowed.at_borders", lambda model, serve_as: model)
     old.play(monkeypatch)
     settings = {"only": ["gated"], "isolate": False}
     try:

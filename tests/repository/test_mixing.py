@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 import builder
-from builder.repository.mixing import decision_on_data
+from builder.pipeline.batching_safety import decision_on_data
 
 
 class Packed(nn.Module):

@@ -245,7 +245,7 @@ def test_without_isolation_it_is_built_here(
 
 def test_workers_are_pinned_to_the_gpus_of_one_kind(monkeypatch: pytest.MonkeyPatch) -> None:
     from builder.engine import flavour, gpu
-    from builder.repository import orders
+    from builder.repository import jobs as orders
 
     kinds = [("H100", (9, 0)), ("A100", (8, 0)), ("H100", (9, 0))]
     devices = [
@@ -348,7 +348,7 @@ def test_the_cache_is_not_needed(
 def test_long_builds_say_where_they_are(
     monkeypatch: pytest.MonkeyPatch, models: Path, tmp_path: Path
 ) -> None:
-    from builder.repository import model
+    from builder.pipeline import run as model
 
     monkeypatch.setattr(model, "REPORT_SECONDS", 0.0)
     said: list[str] = []

@@ -21,7 +21,8 @@ from builder.errors import ParityError, UsageError
 from builder.manifest import load
 from builder.parity import record
 from builder.parity.user_inputs import sets
-from builder.repository import ModelResult, calibration
+from builder.pipeline import calibration
+from builder.repository import ModelResult
 from tests.cli.conftest import save
 
 MANIFEST = """\
@@ -281,7 +282,7 @@ def test_endpoints_in_float16_spare_the_casts_that_half_needs_not(tmp_path: Path
     from builder.conversion import convert
     from builder.engine.flavour import trt
     from builder.lowering import lower
-    from builder.repository.reduced import reduced
+    from builder.pipeline.reduced_precision import reduced
 
     save(Two(), tmp_path / "net.pt", MANIFEST + "precision: fp16\nio: fp16\n")
     (spec,) = load(tmp_path)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 import builder
-from builder.repository.rows import one_for_all
+from builder.pipeline.batching_safety import one_for_all
 from tests.repository import networks
 from tests.repository.test_cut import build
 

@@ -19,9 +19,8 @@ from builder.cli.search import words
 from builder.engine import BuildOptions, flavour
 from builder.errors import ParityError, UsageError
 from builder.manifest import load
-from builder.repository.minimal import minimal
-from builder.repository.search import Search, search_precision
-from builder.repository.trials import literal, patterns
+from builder.repository.precision_search import Search, literal, patterns, search_precision
+from builder.repository.quickxplain import minimal
 from builder.triton import Golden
 
 ENGINE = "tensorrt" in flavour.installed() and flavour.gpu_answers()
@@ -150,7 +149,7 @@ def test_what_was_found_builds_and_is_found_again(tmp_path: Path) -> None:
 def test_what_was_found_is_written_although_the_next_search_is_interrupted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from builder.repository import trials
+    from builder.repository import precision_search as trials
 
     def interrupted(order: Any, *rest: Any) -> Search:
         if order.spec.name == "second":

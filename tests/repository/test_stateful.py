@@ -13,7 +13,8 @@ import torch
 from builder import manifest, parity
 from builder.errors import ModelFileError, UsageError
 from builder.parity.sequences import LENGTHS
-from builder.repository import build_repository, stateful
+from builder.pipeline import state as stateful
+from builder.repository import build_repository
 from builder.torchscript import load
 from builder.triton import Golden
 from tests.repository import stateful as models

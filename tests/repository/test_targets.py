@@ -11,7 +11,8 @@ import pytest
 
 from builder.engine import BuildOptions, flavour, gpu
 from builder.errors import UsageError
-from builder.repository import Settings, build_repository, targets
+from builder.pipeline import order as targets
+from builder.repository import Settings, build_repository, preflight
 from tests.repository.test_rebuild import models  # noqa: F401  (a fixture)
 
 A100, H100 = (8, 0), (9, 0)
@@ -62,12 +63,12 @@ def test_a_gpu_that_rtx_knows_nothing_of_is_usage(models: Path, tmp_path: Path) 
 def test_tensorrt_builds_for_the_gpu_that_is_here_and_names_the_others() -> None:
     asked = options(A100, H100, (12, 0))
     assert targets.here(asked, "tensorrt") == BuildOptions()
-    told = list(targets.missing(asked, "tensorrt", "models", "out"))
+    told = list(preflight.missing(asked, "tensorrt", "models", "out"))
     assert len(told) == 2
     assert "`trt-build repo models --out sm_80 --target sm_80`" in told[0]
     assert "`trt-build merge out sm_80 --out MERGED`" in told[0] and "sm_120" in told[1]
     assert targets.here(asked, "tensorrt-rtx") == asked and not list(
-        targets.missing(asked, "tensorrt-rtx", "", "")
+        preflight.missing(asked, "tensorrt-rtx", "", "")
     )
 
 
@@ -75,7 +76,7 @@ def test_tensorrt_builds_for_the_gpu_that_is_here_and_names_the_others() -> None
 def test_a_plan_for_ampere_and_later_serves_the_others_too() -> None:
     compatible = options(A100, H100, (7, 5), hardware_compatible="ampere_plus")
     assert targets.here(compatible, "tensorrt") == BuildOptions(hardware_compatible="ampere_plus")
-    (told,) = targets.missing(compatible, "tensorrt", "models", "out")
+    (told,) = preflight.missing(compatible, "tensorrt", "models", "out")
     assert "sm_75" in told
 
 
@@ -90,7 +91,7 @@ def test_a_target_that_is_not_cudas_first_gpu_is_made_so() -> None:
 @pytest.mark.usefixtures("host")
 def test_without_targets_nothing_is_said() -> None:
     assert targets.here(BuildOptions(refit=True), "tensorrt") == BuildOptions(refit=True)
-    assert not list(targets.missing(BuildOptions(), "tensorrt", "models", "out"))
+    assert not list(preflight.missing(BuildOptions(), "tensorrt", "models", "out"))
 
 
 def test_settings_stand_under_keywords_and_know_their_names(models: Path, tmp_path: Path) -> None:  # noqa: F811

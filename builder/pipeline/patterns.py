@@ -11,6 +11,7 @@ from builder.manifest.spec import ModelSpec
 
 if TYPE_CHECKING:
     from builder.conversion import Conversion
+    from builder.lowering import LoweredGraph
 
 
 def layer_names(conversions: Iterable[Conversion]) -> Iterator[str]:
@@ -40,3 +41,19 @@ def unmatched(spec: ModelSpec, found: Any) -> Iterator[str]:
 def idle(patterns: Sequence[str], names: Sequence[str]) -> list[str]:
     """The patterns (fnmatch) that name none of the names."""
     return [pattern for pattern in patterns if not fnmatch.filter(names, pattern)]
+
+
+def unknown_operators(spec: ModelSpec, lowered: LoweredGraph) -> Iterator[str]:
+    """A warning where patterns under fallback.ops match no operator: they are misspelled, or
+    lowering replaced the operator by others.
+    """
+    from builder.lowering import ir
+    from builder.manifest.suggest import did_you_mean
+
+    kinds = sorted({node.kind() for node in ir.walk(lowered.graph)}) if spec.fallback.ops else []
+    for pattern in idle(spec.fallback.ops, kinds):
+        meant = (
+            did_you_mean(pattern, kinds, otherwise_list=False)
+            or "`trt-build lower` shows the lowered graph"
+        )
+        yield f"fallback.ops names no operator of the lowered graph: {pattern} ({meant})"

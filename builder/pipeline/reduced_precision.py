@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from builder.errors import UsageError
 from builder.manifest import place
 from builder.manifest.spec import ModelSpec
-from builder.repository import calibration, patterns
+from builder.pipeline import calibration, patterns
 
 if TYPE_CHECKING:
     from builder.lowering import LoweredGraph

@@ -1,4 +1,4 @@
-"""Whether one engine can run a model, and into which pieces it is cut where none can."""
+"""Whether one engine can run a model, and the segments it is partitioned into otherwise."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from builder.errors import ConversionError, UnsupportedOperators
-from builder.manifest.spec import ModelSpec
-from builder.repository import arms, reading
+from builder.manifest.spec import ModelSpec, Profile, TensorSpec
+from builder.pipeline import branches
 
 if TYPE_CHECKING:
     from builder.conversion import Conversion
@@ -18,32 +18,56 @@ if TYPE_CHECKING:
     from builder.partition import Partition, Segment
 
 ROUNDS = 4
-"""How often a segment that does not convert after all is cut anew at the node that refused; then it
-is torch whole.
+"""How often the model is partitioned again after a segment did not convert; then torch runs all of
+the segment.
 """
 TENSORRT = "tensorrt"
 
 
 @dataclass(frozen=True)
 class Pieces:
-    """A partition with the conversion of each segment, None where torch runs it; `warnings` say
+    """A partition with the conversion of each segment, None where torch runs it. `warnings` say
     what stays in torch.
 
-    `parts` are those of torch segments that hold branches with engines in their arms, by the
-    segment's number: the fused layout runs these in place of the segment's graph.
+    `parts` belong to torch segments with engines inside branches, by the segment's number. The
+    fused layout runs them in place of the segment's graph.
     """
 
     partition: Partition
     conversions: tuple[Conversion | None, ...]
     warnings: tuple[str, ...]
-    parts: Mapping[int, tuple[LoweredGraph | arms.Taken, ...]] = field(default_factory=dict)
+    parts: Mapping[int, tuple[LoweredGraph | branches.SplitBranch, ...]] = field(
+        default_factory=dict
+    )
 
 
-def convert_or_cut(
+def to_network(
+    lowered: LoweredGraph,
+    spec: ModelSpec,
+    names: Sequence[str] | None,
+    inputs: Sequence[TensorSpec] | None = None,
+    profiles: Sequence[Profile] | None = None,
+) -> Conversion:
+    """The TensorRT network in the spec's precision, with outputs called `names`. A segment has its
+    own `inputs` and `profiles`. Raises UnsupportedOperators and ConversionError.
+    """
+    from builder import conversion
+
+    return conversion.convert(
+        lowered,
+        spec.inputs if inputs is None else inputs,
+        precision=spec.precision,
+        keep_fp32=spec.keep_fp32,
+        profiles=spec.profiles if profiles is None else profiles,
+        output_names=names,
+    )
+
+
+def convert_or_partition(
     lowered: LoweredGraph, spec: ModelSpec, names: Sequence[str]
 ) -> Conversion | Pieces:
     """One conversion of the whole graph where TensorRT takes it all and the manifest keeps nothing
-    in torch, else the pieces. `names` are the outputs'. Raises UnsupportedOperators or
+    in torch, else the pieces. `names` are the names of the outputs. Raises UnsupportedOperators or
     ConversionError where `fallback.require_full`.
     """
     lowered = replace(lowered, outputs=tuple(names))
@@ -54,7 +78,7 @@ def convert_or_cut(
     beyond = tuple(_beyond(lowered, spec))
     if not (wishes.ops or kept or beyond) or wishes.require_full:
         try:
-            return reading.convert(lowered, spec, lowered.outputs)
+            return to_network(lowered, spec, lowered.outputs)
         except UnsupportedOperators:
             if wishes.require_full:
                 raise
@@ -117,14 +141,14 @@ class _Cutter:
         kept: set[int],
         defects: list[str],
         *,
-        is_arm: bool = False,
+        is_branch: bool = False,
     ) -> None:
-        self.lowered, self.spec, self.kept, self.defects, self.is_arm = (
+        self.lowered, self.spec, self.kept, self.defects, self.is_branch = (
             lowered,
             spec,
             kept,
             defects,
-            is_arm,
+            is_branch,
         )
         self.by_manifest = bool(kept)
         self.late: list[UnsupportedOperator] = []
@@ -161,7 +185,7 @@ class _Cutter:
         )
         if refused:
             return None
-        if len(parts.segments) == 1 and conversions[0] is not None and not self.is_arm:
+        if len(parts.segments) == 1 and conversions[0] is not None and not self.is_branch:
             return self._one_engine() or self._pieces(parts, conversions)
         return self._pieces(parts, conversions)
 
@@ -170,16 +194,14 @@ class _Cutter:
         if any(_beyond(self.lowered, self.spec)):
             return None
         try:
-            return reading.convert(self.lowered, self.spec, self.lowered.outputs)
+            return to_network(self.lowered, self.spec, self.lowered.outputs)
         except (UnsupportedOperators, ConversionError):
             return None
 
     def _try(self, segment: Segment, whole: bool) -> Conversion | None:
         specs = [spec for spec in segment.specs if spec is not None]
         try:
-            return reading.convert(
-                segment.lowered, self.spec, segment.outputs, specs, segment.profiles
-            )
+            return to_network(segment.lowered, self.spec, segment.outputs, specs, segment.profiles)
         except UnsupportedOperators as refusal:
             self.late += refusal.operators
             named = {operator.node for operator in refusal.operators}
@@ -195,32 +217,37 @@ class _Cutter:
         inner = {
             number: found
             for number, segment in enumerate(parts.segments)
-            if segment.kind != TENSORRT and (found := arms.parts(segment, self.spec, _arm))
+            if segment.kind != TENSORRT
+            and (found := branches.parts(segment, self.spec, _partition_branch))
         }
         warnings = [
             *_why(parts, self.late, by_manifest=self.by_manifest),
-            *_of_arms(inner),
+            *_of_branches(inner),
             *dict.fromkeys([*self.defects, *parts.warnings]),
             *converted,
         ]
         return Pieces(parts, tuple(conversions), tuple(warnings), inner)
 
 
-def _arm(lowered: LoweredGraph, spec: ModelSpec) -> Pieces:
-    """The graph of an arm in pieces, one piece where it converts whole."""
-    found = _Cutter(lowered, spec, kept_nodes(lowered), [], is_arm=True).run()
+def _partition_branch(lowered: LoweredGraph, spec: ModelSpec) -> Pieces:
+    """The graph of a branch, partitioned, one piece where it converts whole."""
+    found = _Cutter(lowered, spec, kept_nodes(lowered), [], is_branch=True).run()
     assert isinstance(found, Pieces)
     return found
 
 
-def _of_arms(inner: Mapping[int, Sequence[LoweredGraph | arms.Taken]]) -> Iterator[str]:
+def _of_branches(
+    inner: Mapping[int, Sequence[LoweredGraph | branches.SplitBranch]],
+) -> Iterator[str]:
     for number, found in inner.items():
-        taken = [part for part in found if isinstance(part, arms.Taken)]
-        count = sum(c is not None for part in taken for arm in part.arms for c in arm.conversions)
+        taken = [part for part in found if isinstance(part, branches.SplitBranch)]
+        count = sum(
+            c is not None for part in taken for side in part.sides for c in side.conversions
+        )
         yield (
             f"in torch segment {number}: {len(taken)} branch{'es' * (len(taken) != 1)} on data with"
-            f" {count} engine{'s' * (count != 1)} in the arms, which the fused layout runs when an"
-            " arm is taken"
+            f" {count} engine{'s' * (count != 1)} inside, which the fused layout"
+            " runs when that branch is taken"
         )
 
 

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 from builder.errors import UsageError
 from builder.manifest.spec import Batching, ModelSpec
-from builder.repository import libtorch, narrowed, single
-from builder.repository.cut_model import (
-    Cut,
+from builder.pipeline import artifacts, libtorch, narrowed
+from builder.pipeline.artifacts import (
+    SplitModel,
     endpoint,
     inputs_of,
     mixes,
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from builder.triton import EnsembleArtifact, ModelArtifact
 
 
-def ensemble(cut: Cut, serve_as: str, torch_steps: str = "auto") -> EnsembleArtifact:
+def ensemble(model: SplitModel, serve_as: str, torch_steps: str = "auto") -> EnsembleArtifact:
     """The steps `<model>.<number>.<kind>`, each a model of its own, and what joins them.
 
     `torch_steps` says what serves those of torch: "pytorch" Triton's PyTorch backend (UsageError
@@ -32,28 +32,28 @@ def ensemble(cut: Cut, serve_as: str, torch_steps: str = "auto") -> EnsembleArti
     """
     from builder import triton
 
-    cut = narrowed.at_borders(cut, serve_as)
-    steps = [_step(cut, number, serve_as) for number in range(len(cut.segments))]
-    steps = _batched(steps, cut.spec.batching, {axis for p in cut.spec.profiles for axis in p})
-    native = natively(cut, serve_as) and without_pytorch() is None
+    model = narrowed.at_borders(model, serve_as)
+    steps = [_step(model, number, serve_as) for number in range(len(model.segments))]
+    steps = _batched(steps, model.spec.batching, {axis for p in model.spec.profiles for axis in p})
+    native = natively(model, serve_as) and without_pytorch() is None
     steps = [
-        _by_backend(cut, step, number, torch_steps, native) for number, step in enumerate(steps)
+        _by_backend(model, step, number, torch_steps, native) for number, step in enumerate(steps)
     ]
     result = triton.EnsembleArtifact(
-        spec=named(cut),
-        inputs=inputs_of(cut),
-        outputs=outputs_of(cut),
-        profiles=cut.spec.profiles,
+        spec=named(model),
+        inputs=inputs_of(model),
+        outputs=outputs_of(model),
+        profiles=model.spec.profiles,
         steps=tuple(steps),
-        goldens=cut.goldens,
+        goldens=model.goldens,
     )
     return result
 
 
-def natively(cut: Cut, serve_as: str) -> bool:
+def natively(model: SplitModel, serve_as: str) -> bool:
     """Whether Triton's TensorRT backend serves an engine of the model."""
     return serve_as != "python" and any(
-        plan and plan.facts.get("flavour") == "tensorrt" for plan in cut.plans
+        plan and plan.facts.get("flavour") == "tensorrt" for plan in model.plans
     )
 
 
@@ -75,16 +75,16 @@ def without_pytorch() -> str | None:
     return None if known is None or "pytorch" in known else str(server.executable)
 
 
-def _step(cut: Cut, number: int, serve_as: str) -> ModelArtifact:
+def _step(model: SplitModel, number: int, serve_as: str) -> ModelArtifact:
     segment, conversion, plan = (
-        cut.segments[number],
-        cut.pieces.conversions[number],
-        cut.plans[number],
+        model.segments[number],
+        model.pieces.conversions[number],
+        model.plans[number],
     )
-    name = f"{cut.spec.name}.{number}.{segment.kind}"
+    name = f"{model.spec.name}.{number}.{segment.kind}"
     specs = tuple(spec for spec in segment.specs if spec is not None)
     spec = replace(
-        cut.spec,
+        model.spec,
         name=name,
         inputs=specs,
         outputs=segment.outputs,
@@ -92,18 +92,18 @@ def _step(cut: Cut, number: int, serve_as: str) -> ModelArtifact:
         batching=Batching(),
     )
     if conversion is not None and plan is not None:
-        made = single.artifact(spec, conversion, plan, cut.hops[number], serve_as)
-        return replace(made, step_of=cut.spec.name, mixes=mixes(cut, [segment]))
-    return _torch_step(cut, number, spec)
+        made = artifacts.whole(spec, conversion, plan, model.segment_goldens[number], serve_as)
+        return replace(made, step_of=model.spec.name, mixes=mixes(model, [segment]))
+    return _torch_step(model, number, spec)
 
 
 def _by_backend(
-    cut: Cut, step: ModelArtifact, number: int, torch_steps: str, native: bool
+    model: SplitModel, step: ModelArtifact, number: int, torch_steps: str, native: bool
 ) -> ModelArtifact:
     """A torch step as a model of the backend that is to serve it; others as they are. `native`:
     Triton's own backends serve the model.
     """
-    segment = cut.segments[number]
+    segment = model.segments[number]
     if step.plan or torch_steps == "python" or (torch_steps == "auto" and not native):
         return step
     reason = libtorch.why_not(step, segment.lowered)
@@ -112,16 +112,16 @@ def _by_backend(
     if torch_steps == "auto":
         return step
     raise UsageError(
-        f"model {cut.spec.name!r}: Triton's PyTorch backend cannot serve step {step.spec.name}:"
+        f"model {model.spec.name!r}: Triton's PyTorch backend cannot serve step {step.spec.name}:"
         f" {reason}",
         fix="--torch-steps auto, which lets our Python runtime serve such a step",
     )
 
 
-def _torch_step(cut: Cut, number: int, spec: ModelSpec) -> ModelArtifact:
+def _torch_step(model: SplitModel, number: int, spec: ModelSpec) -> ModelArtifact:
     from builder import triton
 
-    segment, goldens = cut.segments[number], cut.hops[number]
+    segment, goldens = model.segments[number], model.segment_goldens[number]
     outputs = zip(segment.outputs, segment.output_specs, strict=True)
     return triton.ModelArtifact(
         spec=spec,
@@ -134,8 +134,8 @@ def _torch_step(cut: Cut, number: int, spec: ModelSpec) -> ModelArtifact:
         goldens=goldens,
         serve_as="python",
         segments=(segment_files(segment, None, None),),
-        step_of=cut.spec.name,
-        mixes=mixes(cut, [segment]),
+        step_of=model.spec.name,
+        mixes=mixes(model, [segment]),
     )
 
 

@@ -1,6 +1,4 @@
-"""Parity at every hop: what each piece of a model computes on the goldens, and whether its network
-does the same.
-"""
+"""The goldens of each segment, and whether a network gives the same answers on the CPU."""
 
 from __future__ import annotations
 
@@ -18,13 +16,14 @@ if TYPE_CHECKING:
 Goldens = tuple["Golden", ...]
 
 
-def record_hops(partition: Partition, goldens: Sequence[Golden], spec: ModelSpec) -> list[Goldens]:
+def record(partition: Partition, goldens: Sequence[Golden], spec: ModelSpec) -> tuple[Goldens, ...]:
     """For each segment the goldens of its own inputs and outputs: torch runs the segments one after
     another on the original module's inputs. Raises ParityError where their last answers are not the
     original module's.
     """
     chains = [_chain(partition, golden, spec) for golden in goldens]
-    return [tuple(chain[number] for chain in chains) for number in range(len(partition.segments))]
+    count = len(partition.segments)
+    return tuple(tuple(chain[number] for chain in chains) for number in range(count))
 
 
 def _chain(partition: Partition, golden: Golden, spec: ModelSpec) -> list[Golden]:
@@ -33,12 +32,12 @@ def _chain(partition: Partition, golden: Golden, spec: ModelSpec) -> list[Golden
     from builder.triton import Golden
 
     values = {name: to_torch(golden.inputs[name]) for name in partition.inputs}
-    hops = []
+    recorded = []
     for segment in partition.segments:
         given = {name: values[name] for name in segment.inputs}
         made = dict(zip(segment.outputs, segment.lowered.run(*given.values()), strict=True))
         values.update(made)
-        hops.append(
+        recorded.append(
             Golden(
                 golden.name, *({n: to_numpy(t) for n, t in side.items()} for side in (given, made))
             )
@@ -50,7 +49,7 @@ def _chain(partition: Partition, golden: Golden, spec: ModelSpec) -> list[Golden
         _kinds(partition.segments),
         _random(partition.segments),
     )
-    return hops
+    return recorded
 
 
 def _random(segments: Sequence[Segment]) -> str | None:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from builder.repository.cut_model import Cut
+from builder.pipeline.artifacts import SplitModel
 
 if TYPE_CHECKING:
     from builder.manifest.spec import TensorSpec
@@ -19,28 +19,30 @@ if TYPE_CHECKING:
     from builder.triton import Golden
 
 
-def at_borders(cut: Cut, serve_as: str) -> Cut:
+def at_borders(model: SplitModel, serve_as: str) -> SplitModel:
     """The model with a cast in each torch segment where Triton's TensorRT backend serves the other
     side of a border in another dtype; the segment's specs and goldens have that dtype.
     """
-    served = _served(cut) if serve_as != "python" else {}
+    served = _served(model) if serve_as != "python" else {}
     if not served:
-        return cut
+        return model
     changed = [
-        (segment, goldens) if cut.plans[number] else _narrowed(segment, goldens, served)
-        for number, (segment, goldens) in enumerate(zip(cut.segments, cut.hops, strict=True))
+        (segment, goldens) if model.plans[number] else _narrowed(segment, goldens, served)
+        for number, (segment, goldens) in enumerate(
+            zip(model.segments, model.segment_goldens, strict=True)
+        )
     ]
-    partition = replace(cut.pieces.partition, segments=tuple(segment for segment, _ in changed))
-    pieces = replace(cut.pieces, partition=partition)
-    return replace(cut, pieces=pieces, hops=tuple(goldens for _, goldens in changed))
+    partition = replace(model.pieces.partition, segments=tuple(segment for segment, _ in changed))
+    pieces = replace(model.pieces, partition=partition)
+    return replace(model, pieces=pieces, segment_goldens=tuple(goldens for _, goldens in changed))
 
 
-def _served(cut: Cut) -> dict[str, str]:
+def _served(model: SplitModel) -> dict[str, str]:
     """By tensor, the dtype that an engine declares, where it is not the module's."""
     from builder.triton import dtypes
 
     found: dict[str, str] = {}
-    for segment, plan in zip(cut.segments, cut.plans, strict=True):
+    for segment, plan in zip(model.segments, model.plans, strict=True):
         if plan is None or plan.facts.get("flavour") != "tensorrt":
             continue
         engine = {

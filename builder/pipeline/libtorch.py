@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from builder.manifest.spec import DTYPES
-from builder.repository import single
+from builder.pipeline import artifacts
 
 if TYPE_CHECKING:
     from builder.lowering import LoweredGraph
@@ -120,4 +120,4 @@ def saved(
     for node in filter(_can_say, ir.nodes_of(graph, "aten::_convolution")):
         node.replaceInput(ALLOW_TF32, ir.insert_constant(graph, tf32, node))
     with_axis(graph, *([not tensor.shape for tensor in side] for side in (inputs, outputs)))
-    return single.saved(replace(lowered, graph=graph))
+    return artifacts.saved(replace(lowered, graph=graph))

@@ -7,16 +7,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from builder.errors import PublishError, UsageError
-from builder.repository.cut_model import Cut as Cut
-from builder.repository.fused import fused
-from builder.repository.steps import ensemble, natively, without_pytorch
+from builder.pipeline.artifacts import SplitModel, fused
+from builder.pipeline.ensembles import ensemble, natively, without_pytorch
 
 if TYPE_CHECKING:
     from builder.triton import EnsembleArtifact, ModelArtifact
 
 
 def artifact(
-    cut: Cut, layout: str, serve_as: str, torch_steps: str = "auto"
+    model: SplitModel, layout: str, serve_as: str, torch_steps: str = "auto"
 ) -> tuple[ModelArtifact | EnsembleArtifact, str]:
     """What is published for the layout, and in words why that one.
 
@@ -24,31 +23,31 @@ def artifact(
     UsageError where an ensemble is demanded of a model whose values cannot cross between Triton
     models, and where a golden is outside of what `fallback.ranges` says.
     """
-    _within_ranges(cut)
-    reason = why_not_ensemble(cut)
-    if layout == "ensemble" and reason and len(cut.segments) > 1:
+    _within_ranges(model)
+    reason = why_not_ensemble(model)
+    if layout == "ensemble" and reason and len(model.segments) > 1:
         raise UsageError(
-            f"model {cut.spec.name!r} cannot be an ensemble: {reason}",
+            f"model {model.spec.name!r} cannot be an ensemble: {reason}",
             fix="--layout fused, which serves it in one",
         )
     if layout == "ensemble" and not reason:
-        steps = torch_served(cut, serve_as, torch_steps)
-        return ensemble(cut, serve_as, torch_steps), "; ".join(["as demanded", *steps])
+        steps = torch_served(model, serve_as, torch_steps)
+        return ensemble(model, serve_as, torch_steps), "; ".join(["as demanded", *steps])
     reason = reason or (
-        "as demanded" if layout == "fused" else why_fused(cut, serve_as, torch_steps)
+        "as demanded" if layout == "fused" else why_fused(model, serve_as, torch_steps)
     )
     if reason:
-        return fused(cut, serve_as), reason
-    steps = torch_served(cut, serve_as, torch_steps)
+        return fused(model, serve_as), reason
+    steps = torch_served(model, serve_as, torch_steps)
     reason = "the transitions cost little beside the engines' work"
-    return ensemble(cut, serve_as, torch_steps), "; ".join([reason, *steps])
+    return ensemble(model, serve_as, torch_steps), "; ".join([reason, *steps])
 
 
-def torch_served(cut: Cut, serve_as: str, torch_steps: str) -> list[str]:
+def torch_served(model: SplitModel, serve_as: str, torch_steps: str) -> list[str]:
     """What is said of the torch steps where the server of this machine lacks the PyTorch backend
     that would serve them.
     """
-    asked = torch_steps == "pytorch" or (torch_steps == "auto" and natively(cut, serve_as))
+    asked = torch_steps == "pytorch" or (torch_steps == "auto" and natively(model, serve_as))
     server = without_pytorch() if asked else None
     if server is None:
         return []
@@ -57,11 +56,11 @@ def torch_served(cut: Cut, serve_as: str, torch_steps: str) -> list[str]:
     return [f"the Python runtime serves the torch steps: {server} has no PyTorch backend"]
 
 
-def _within_ranges(cut: Cut) -> None:
+def _within_ranges(model: SplitModel) -> None:
     """The sizes that the goldens really have at the borders, against what the segments were cut
     for.
     """
-    for segment, goldens in zip(cut.segments, cut.hops, strict=True):
+    for segment, goldens in zip(model.segments, model.segment_goldens, strict=True):
         for spec in (spec for spec in segment.specs if spec is not None):
             for golden in goldens:
                 for axis, size in zip(spec.shape, golden.inputs[str(spec.name)].shape, strict=True):
@@ -73,25 +72,25 @@ def _within_ranges(cut: Cut) -> None:
                     if spans and not any(low <= size <= high for low, _, high in spans):
                         allowed = " or ".join(f"{low} to {high}" for low, _, high in spans)
                         raise UsageError(
-                            f"model {cut.spec.name!r}: axis {axis} of {spec.name} is {size} long in"
-                            f" golden {golden.name}, and what is said of it is {allowed}",
+                            f"model {model.spec.name!r}: axis {axis} of {spec.name} is {size} long"
+                            f" in golden {golden.name}, and what is said of it is {allowed}",
                             fix="widen the range in fallback.ranges",
                         )
 
 
-def why_not_ensemble(cut: Cut) -> str | None:
+def why_not_ensemble(model: SplitModel) -> str | None:
     """What keeps Triton from passing this model's values from one model to the next."""
     from builder.lowering import ir
 
-    if len(cut.segments) == 1:
+    if len(model.segments) == 1:
         return "it is one piece"
-    if cut.spec.server_state:
-        names = ", ".join(state.input for state in cut.spec.server_state)
+    if model.spec.server_state:
+        names = ", ".join(state.input for state in model.spec.server_state)
         return (
             f"the server keeps its state ({names}), which one process must hold; --state explicit"
             " allows it"
         )
-    for number, segment in enumerate(cut.segments):
+    for number, segment in enumerate(model.segments):
         loose = [
             name for name, spec in zip(segment.inputs, segment.specs, strict=True) if spec is None
         ]
@@ -111,8 +110,8 @@ def why_not_ensemble(cut: Cut) -> str | None:
                 f"segment {number} ({segment.kind}) reads nothing, and Triton has no model without"
                 " inputs"
             )
-    read = {name for segment in cut.segments for name in segment.inputs}
-    unread = [name for name in cut.pieces.partition.inputs if name not in read]
+    read = {name for segment in model.segments for name in segment.inputs}
+    unread = [name for name in model.pieces.partition.inputs if name not in read]
     return (
         f"no segment reads input {', '.join(unread)}, and an ensemble must use every input"
         if unread
@@ -120,30 +119,30 @@ def why_not_ensemble(cut: Cut) -> str | None:
     )
 
 
-def why_fused(cut: Cut, serve_as: str, torch_steps: str = "auto") -> str | None:
+def why_fused(model: SplitModel, serve_as: str, torch_steps: str = "auto") -> str | None:
     """The rule of `auto` (docs/partition.md): fused, unless Triton's own TensorRT backend serves
     the engines and what the hand-overs cost is less than a tenth of what the model computes.
     """
     from builder.partition import cost
 
-    if cut.pieces.parts:
-        return "the arms of its branches hold engines, and only one process can choose between them"
-    flavours = {plan.facts.get("flavour") for plan in cut.plans if plan}
+    if model.pieces.parts:
+        return "its branches contain engines, and only one process can choose between them"
+    flavours = {plan.facts.get("flavour") for plan in model.plans if plan}
     if serve_as == "python" or "tensorrt" not in flavours:
         return "Triton's TensorRT backend would serve none of its steps"
-    computes = cost.compute_seconds(sum(segment.flops for segment in cut.segments))
+    computes = cost.compute_seconds(sum(segment.flops for segment in model.segments))
     hands_over = cost.step_seconds(
-        len(cut.segments), sum(segment.crossing_bytes for segment in cut.segments)
+        len(model.segments), sum(segment.crossing_bytes for segment in model.segments)
     )
     if hands_over > cost.STEP_SHARE * computes:
         return (
-            f"{len(cut.segments)} steps would cost {hands_over * 1e3:.2g} ms, its work"
+            f"{len(model.segments)} steps would cost {hands_over * 1e3:.2g} ms, its work"
             f" {computes * 1e3:.2g} ms"
         )
-    return _refused(cut, serve_as, torch_steps)
+    return _refused(model, serve_as, torch_steps)
 
 
-def _refused(cut: Cut, serve_as: str, torch_steps: str) -> str | None:
+def _refused(model: SplitModel, serve_as: str, torch_steps: str) -> str | None:
     """What would keep the ensemble from being published: some types and shapes no config can
     say.
     """
@@ -151,7 +150,7 @@ def _refused(cut: Cut, serve_as: str, torch_steps: str) -> str | None:
     from builder.triton.ensemble import config
 
     try:
-        made = ensemble(cut, serve_as, torch_steps)
+        made = ensemble(model, serve_as, torch_steps)
         config(made, {step.spec.name: triton.config(step) for step in made.steps})
     except PublishError as refusal:
         return f"Triton could not serve its steps: {refusal.message}"

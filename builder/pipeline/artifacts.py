@@ -1,0 +1,258 @@
+"""What is published of a model: one engine, or segments that one runtime runs (fused)."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from builder.errors import PublishError
+from builder.manifest.spec import ModelSpec, Profile, TensorSpec
+from builder.pipeline import branches
+from builder.pipeline.fallback import Pieces
+
+if TYPE_CHECKING:
+    from builder.conversion import Conversion
+    from builder.engine import Plan
+    from builder.lowering import LoweredGraph
+    from builder.partition import Segment
+    from builder.triton import IO, BranchFiles, Golden, ModelArtifact, SegmentFiles
+
+
+@dataclass(frozen=True)
+class SplitModel:
+    """A model in segments: `plans` and `segment_goldens` have one entry for each segment; the plan
+    is None where torch runs the segment.
+    """
+
+    spec: ModelSpec
+    pieces: Pieces
+    plans: tuple[Plan | None, ...]
+    goldens: tuple[Golden, ...]
+    segment_goldens: tuple[tuple[Golden, ...], ...]
+    branch_plans: Mapping[branches.Location, Plan] = field(default_factory=dict)
+    """Plans of the engines inside branches; only the fused layout has them."""
+
+    @property
+    def segments(self) -> tuple[Segment, ...]:
+        return self.pieces.partition.segments
+
+    @property
+    def built(self) -> list[Plan]:
+        """Every plan of it, those inside branches last."""
+        return [plan for plan in (*self.plans, *self.branch_plans.values()) if plan]
+
+
+def segment_files(
+    segment: Segment, conversion: Conversion | None, plan: Plan | None
+) -> SegmentFiles:
+    from builder.triton import SegmentFiles
+
+    lowered = saved(segment.lowered)
+    if conversion is None or plan is None:
+        return SegmentFiles(segment.kind, segment.inputs, segment.outputs, lowered)
+    dtypes = {str(spec.name): spec.dtype for spec in conversion.inputs}
+    made = zip(conversion.outputs, conversion.output_dtypes, strict=True)
+    dtypes |= {name: str(dtype).removeprefix("torch.") for name, dtype in made}
+    return SegmentFiles(
+        segment.kind,
+        segment.inputs,
+        segment.outputs,
+        lowered,
+        plan.data,
+        plan.facts,
+        dtypes,
+        tuple(_ranges(conversion.inputs, profile) for profile in conversion.profiles),
+    )
+
+
+def _ranges(specs: Sequence[TensorSpec], profile: Profile) -> dict[str, Any]:
+    return {
+        str(spec.name): (spec.at(profile, 0), spec.at(profile, 1), spec.at(profile, 2))
+        for spec in specs
+    }
+
+
+def mixes(model: SplitModel, segments: Sequence[Segment]) -> str | None:
+    """Why requests must not be joined, unless the manifest asks for it in so many words."""
+    if model.spec.batching.enabled:
+        return None
+    from builder.pipeline import batching_safety
+
+    decisions = (batching_safety.decision_on_data(segment.lowered.graph) for segment in segments)
+    return next(filter(None, (*decisions, *map(_threshold, segments))), None)
+
+
+def _threshold(segment: Segment) -> str | None:
+    from builder.pipeline import batching_safety
+
+    graph = segment.lowered.graph
+    read = zip(graph.inputs(), segment.specs, strict=True)
+    return batching_safety.one_for_all(
+        graph, [value.debugName() for value, spec in read if spec and spec.shape in ((), (1,))]
+    )
+
+
+def named(model: SplitModel) -> ModelSpec:
+    """The spec with a name for each input, as the segments have it."""
+    names = model.pieces.partition.inputs
+    return replace(
+        model.spec,
+        inputs=tuple(replace(s, name=n) for s, n in zip(model.spec.inputs, names, strict=True)),
+    )
+
+
+def inputs_of(model: SplitModel) -> tuple[IO, ...]:
+    return tuple(endpoint(spec, str(spec.name), model.goldens) for spec in named(model).inputs)
+
+
+def outputs_of(model: SplitModel) -> tuple[IO, ...]:
+    known: Mapping[str, TensorSpec | None] = {
+        name: spec
+        for s in model.segments
+        for name, spec in zip(s.outputs, s.output_specs, strict=True)
+    }
+    return tuple(
+        endpoint(known[name], name, model.goldens) for name in model.pieces.partition.outputs
+    )
+
+
+def endpoint(spec: TensorSpec | None, name: str, goldens: Sequence[Golden]) -> IO:
+    """The tensor as inferred; where its shape depends on data, of the goldens' rank and with every
+    axis dynamic.
+    """
+    from builder.triton import IO
+    from builder.triton.dtypes import by_numpy
+
+    if spec is not None:
+        return IO(
+            name, spec.dtype, tuple(-1 if isinstance(axis, str) else axis for axis in spec.shape)
+        )
+    recorded = [
+        side[name] for golden in goldens for side in (golden.inputs, golden.outputs) if name in side
+    ]
+    ranks, known = {array.ndim for array in recorded}, by_numpy(recorded[0].dtype)
+    if len(ranks) != 1 or known is None:
+        raise PublishError(
+            f"output {name!r} has no fixed number of axes or element type: {recorded[0].dtype},"
+            f" axes {sorted(ranks)}",
+            fix="return a tensor of one rank and of a type that Triton has",
+        )
+    return IO(name, known.name, (-1,) * ranks.pop())
+
+
+def whole(
+    spec: ModelSpec, conversion: Conversion, plan: Plan, goldens: tuple[Golden, ...], serve_as: str
+) -> ModelArtifact:
+    """The conversion and its plan, with the tensors that the network really has."""
+    from builder import triton
+    from builder.pipeline import batching_safety
+
+    graph = conversion.lowered.graph
+    return triton.ModelArtifact(
+        spec=replace(spec, inputs=conversion.inputs),
+        inputs=endpoints(conversion.network, "input"),
+        outputs=endpoints(conversion.network, "output"),
+        profiles=conversion.profiles,
+        plan=plan.data,
+        plan_facts=plan.facts,
+        lowered=saved(conversion.lowered),
+        goldens=goldens,
+        serve_as=serve_as,
+        mixes=batching_safety.decision_on_data(graph) or batching_safety.one_for_all(graph),
+    )
+
+
+def endpoints(network: Any, side: str) -> tuple[IO, ...]:
+    """The network's inputs or outputs (`side`: "input", "output") as the repository describes
+    them.
+    """
+    from builder.conversion import dtypes
+    from builder.triton import IO
+
+    count, get = (getattr(network, f"num_{side}s"), getattr(network, f"get_{side}"))
+    tensors = [get(i) for i in range(count)]
+    return tuple(
+        IO(t.name, str(dtypes.from_trt(t.dtype)).removeprefix("torch."), tuple(t.shape))
+        for t in tensors
+    )
+
+
+def saved(lowered: LoweredGraph) -> bytes:
+    """The bytes of the TorchScript file of a LoweredGraph."""
+    buffer = io.BytesIO()
+    lowered.save(buffer)
+    return buffer.getvalue()
+
+
+def fused(model: SplitModel, serve_as: str) -> ModelArtifact:
+    """One model whose runtime runs all segments in one process."""
+    from builder import triton
+
+    facts = next((plan.facts for plan in model.built), {})
+    return triton.ModelArtifact(
+        spec=named(model),
+        inputs=inputs_of(model),
+        outputs=outputs_of(model),
+        profiles=model.spec.profiles,
+        plan=None,
+        plan_facts={
+            key: facts[key]
+            for key in ("flavour", "tensorrt", "compute_capabilities")
+            if key in facts
+        },
+        lowered=b"",
+        goldens=model.goldens,
+        serve_as=serve_as,
+        segments=_piece_files(model.pieces, model.plans, model.branch_plans),
+        mixes=mixes(model, model.segments),
+    )
+
+
+def _piece_files(
+    pieces: Pieces,
+    plans: Sequence[Plan | None],
+    branch_plans: Mapping[branches.Location, Plan],
+    location: branches.Location = (),
+) -> tuple[SegmentFiles, ...]:
+    """Every segment's files; of torch segments with engines inside branches, those of their
+    parts.
+    """
+    found = map(segment_files, pieces.partition.segments, pieces.conversions, plans)
+    return tuple(
+        replace(
+            files, parts=_parts(pieces.parts.get(number, ()), branch_plans, (*location, number))
+        )
+        for number, files in enumerate(found)
+    )
+
+
+def _parts(
+    parts: Sequence[LoweredGraph | branches.SplitBranch],
+    plans: Mapping[branches.Location, Plan],
+    location: branches.Location,
+) -> tuple[SegmentFiles | BranchFiles, ...]:
+    from builder.triton import BranchFiles, SegmentFiles
+
+    found: list[SegmentFiles | BranchFiles] = []
+    for number, part in enumerate(parts):
+        if not isinstance(part, branches.SplitBranch):
+            found.append(SegmentFiles("torch", part.inputs, part.outputs, saved(part)))
+            continue
+        condition, read = part.branch.condition, tuple(part.branch.values)
+        both = [
+            _side(side, plans, (*location, number, index)) for index, side in enumerate(part.sides)
+        ]
+        outputs = part.branch.outputs
+        found.append(
+            BranchFiles(saved(condition), condition.inputs, read, outputs, (both[0], both[1]))
+        )
+    return tuple(found)
+
+
+def _side(
+    pieces: Pieces, plans: Mapping[branches.Location, Plan], location: branches.Location
+) -> tuple[SegmentFiles, ...]:
+    own = [plans.get((*location, number)) for number in range(len(pieces.conversions))]
+    return _piece_files(pieces, own, plans, location)

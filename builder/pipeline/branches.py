@@ -1,0 +1,209 @@
+"""`prim::If` nodes of a torch segment whose branches contain engines: found, converted, recorded.
+
+Only the fused layout runs them, because one process must choose the branch. In an ensemble the
+segment is one torch step that contains the whole `if`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from builder.manifest.spec import ModelSpec
+
+if TYPE_CHECKING:
+    from builder.conversion import Conversion
+    from builder.lowering import LoweredGraph
+    from builder.partition import Branch, Segment
+    from builder.pipeline.fallback import Pieces
+    from builder.triton import Golden
+
+    Cutter = Callable[[LoweredGraph, ModelSpec], Pieces]
+
+Location = tuple[int, ...]
+"""Where an engine is: (segment, part, branch, segment within the branch), and so on inwards."""
+
+
+@dataclass(frozen=True)
+class SplitBranch:
+    """An `if` whose two branches are partitioned."""
+
+    branch: Branch
+    sides: tuple[Pieces, Pieces]
+
+
+def parts(
+    segment: Segment, spec: ModelSpec, cutter: Cutter
+) -> tuple[LoweredGraph | SplitBranch, ...]:
+    """The parts of a torch segment in running order, graphs and SplitBranch; empty where no
+    branch is worth an engine.
+
+    `cutter` partitions the graph of a branch as the model's was.
+    """
+    from builder import partition
+    from builder.partition.shapes import infer
+
+    ifs = partition.branches(segment.lowered)
+    if not ifs:
+        return ()
+    shapes = infer(segment.lowered, segment.specs, segment.profiles)
+    found = [
+        part if not isinstance(part, partition.Branch) else _split(part, shapes, spec, cutter)
+        for part in partition.take_apart(segment.lowered, ifs)
+    ]
+    return tuple(found) if any(isinstance(part, SplitBranch) for part in found) else ()
+
+
+def _split(
+    branch: Branch, shapes: Any, spec: ModelSpec, cutter: Cutter
+) -> LoweredGraph | SplitBranch:
+    """The `if` partitioned, or its whole graph where no branch is worth an engine."""
+    yes, no = (_pieces(side, branch, shapes, spec, cutter) for side in branch.arms)
+    worth = any(_is_worth(pieces, spec) for pieces in (yes, no))
+    return SplitBranch(branch, (yes, no)) if worth else branch.whole
+
+
+def _pieces(
+    side: LoweredGraph, branch: Branch, shapes: Any, spec: ModelSpec, cutter: Cutter
+) -> Pieces:
+    """The branch partitioned; torch runs all of it where the shape of an input depends on data."""
+    found = [shapes.spec(branch.values[name], name) for name in side.inputs]
+    if not found or None in found:
+        return _whole(side)
+    own = {axis: span for _, axes in found for axis, span in axes.items()}
+    profiles = tuple({**profile, **own} for profile in shapes.profiles)
+    fallback = replace(spec.fallback, ranges={}, require_full=False)
+    return cutter(
+        side,
+        replace(spec, inputs=tuple(one for one, _ in found), profiles=profiles, fallback=fallback),
+    )
+
+
+def _whole(side: LoweredGraph) -> Pieces:
+    from builder.partition import Partition, Segment
+    from builder.pipeline.fallback import Pieces
+
+    unknown = ((None,) * len(side.inputs), (None,) * len(side.outputs))
+    segment = Segment(
+        "torch",
+        side,
+        side.inputs,
+        side.outputs,
+        *unknown,
+        (),
+        (),
+        len(list(side.graph.nodes())),
+        0,
+        0,
+    )
+    return Pieces(Partition((segment,), (), (), side.inputs, side.outputs), (None,), ())
+
+
+def _is_worth(pieces: Pieces, spec: ModelSpec) -> bool:
+    """Whether the branch's engines save more time than entering them costs. A min_block_size of 1
+    accepts every engine.
+    """
+    from builder.partition import cost
+
+    pairs = zip(pieces.partition.segments, pieces.conversions, strict=True)
+    engines = [segment for segment, conversion in pairs if conversion is not None]
+    saved = sum(cost.seconds_saved(segment.nodes, segment.flops, 0) for segment in engines)
+    inner = any(isinstance(part, SplitBranch) for found in pieces.parts.values() for part in found)
+    return inner or (bool(engines) and (spec.fallback.min_block_size == 1 or saved > 0))
+
+
+def engines(pieces: Pieces, location: Location = ()) -> Iterator[tuple[Location, Conversion]]:
+    """Every engine inside branches, at any depth, and its location."""
+    for number, found in pieces.parts.items():
+        for position, part in enumerate(found):
+            for index, side in enumerate(part.sides if isinstance(part, SplitBranch) else ()):
+                here = (*location, number, position, index)
+                for inner, conversion in enumerate(side.conversions):
+                    if conversion is not None:
+                        yield (*here, inner), conversion
+                yield from engines(side, here)
+
+
+def label(location: Location) -> str:
+    """`segment 1, part 0, branch true, segment 2`."""
+    words = []
+    for start in range(0, len(location) - 1, 3):
+        words.append(
+            f"segment {location[start]}, part {location[start + 1]}, branch"
+            f" {'false' if location[start + 2] else 'true'}"
+        )
+    return ", ".join([*words, f"segment {location[-1]}"])
+
+
+Recorded = dict[Location, tuple["Golden", ...]]
+
+
+def record(
+    pieces: Pieces,
+    segment_goldens: Sequence[Sequence[Golden]],
+    spec: ModelSpec,
+    location: Location = (),
+) -> Recorded:
+    """The goldens of every engine inside branches. Both branches are run on the values that reach
+    the `if`, because goldens rarely take both. A branch that raises on them is left out.
+    """
+    found: Recorded = {}
+    for number, inner in pieces.parts.items():
+        for golden in segment_goldens[number]:
+            _record_parts(inner, golden, spec, (*location, number), found)
+    return found
+
+
+def _record_parts(
+    inner: Sequence[LoweredGraph | SplitBranch],
+    golden: Golden,
+    spec: ModelSpec,
+    location: Location,
+    found: Recorded,
+) -> None:
+    from builder.parity.arrays import to_torch
+
+    values = {name: to_torch(array) for name, array in golden.inputs.items()}
+    for position, part in enumerate(inner):
+        if not isinstance(part, SplitBranch):
+            values.update(
+                zip(part.outputs, part.run(*(values[name] for name in part.inputs)), strict=True)
+            )
+            continue
+        for index, (side, lowered) in enumerate(zip(part.sides, part.branch.arms, strict=True)):
+            _record_side(
+                side, lowered, values, golden.name, spec, (*location, position, index), found
+            )
+        whole = part.branch.whole
+        values.update(
+            zip(whole.outputs, whole.run(*(values[name] for name in whole.inputs)), strict=True)
+        )
+
+
+def _record_side(
+    side: Pieces,
+    lowered: LoweredGraph,
+    values: Mapping[str, Any],
+    name: str,
+    spec: ModelSpec,
+    location: Location,
+    found: Recorded,
+) -> None:
+    from builder.parity.arrays import to_numpy
+    from builder.pipeline import segment_goldens
+    from builder.triton import Golden
+
+    given = {n: values[n] for n in lowered.inputs}
+    try:
+        made = lowered.run(*given.values())
+    except Exception:
+        return
+    sides = (given, dict(zip(lowered.outputs, made, strict=True)))
+    golden = Golden(name, *({n: to_numpy(t) for n, t in side.items()} for side in sides))
+    chain = segment_goldens.record(side.partition, [golden], spec)
+    for number, own in enumerate(chain):
+        here = (*location, number)
+        found[here] = (*found.get(here, ()), *own)
+    for here, inner in record(side, chain, spec, location).items():
+        found[here] = (*found.get(here, ()), *inner)

@@ -1,0 +1,159 @@
+"""An order: one model to build and all that was asked for it, without torch."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from builder.engine import BuildOptions, gpu
+from builder.engine.options import Capability
+from builder.errors import UsageError
+from builder.manifest.spec import ModelSpec, TensorSpec
+from builder.store import edits
+
+Progress = Callable[[str, str], None]
+"""(model, phase) as each phase begins."""
+
+AMPERE = (8, 0)
+"""The first compute capability of `hardware_compatible: ampere_plus`."""
+
+
+@dataclass(frozen=True)
+class Order:
+    """One model to build, picklable: `request` is what it is built from, `last` the parts of its
+    last plans by label, `because` why it must be built, `threads` how many torch may use (0: all),
+    `graphs` the folder for the sequence of lowered graphs.
+    """
+
+    spec: ModelSpec
+    out: Path
+    serve_as: str = "auto"
+    layout: str = "auto"
+    flavour: str = "auto"
+    options: BuildOptions = field(default_factory=BuildOptions)
+    store: str | None = None
+    rebuild: bool = False
+    plugins: tuple[str, ...] = ()
+    request: Mapping[str, Any] = field(default_factory=dict)
+    last: Mapping[str, Any] = field(default_factory=dict)
+    because: str = ""
+    threads: int = 0
+    graphs: Path | None = None
+    torch_steps: str = "auto"
+    edits: str = edits.REPORT
+    """What becomes of a published config that was edited by hand (builder.store.edits)."""
+
+    @property
+    def folder(self) -> Path:
+        """Where the model is published."""
+        return self.out / self.spec.name
+
+    @property
+    def reproduce(self) -> str:
+        """The command that builds this model alone, in the process that a debugger starts."""
+        given = [] if self.spec.manifest else list(_in_place_of_a_manifest(self.spec))
+        words = [
+            "trt-build",
+            "repo",
+            str(self.spec.path),
+            "--out",
+            str(self.out),
+            "--rebuild",
+            "--no-isolate",
+            *given,
+        ]
+        words += ["--precision", self.spec.precision, "--flavour", self.flavour, *_flags(self)]
+        return shlex.join(words)
+
+
+def options_of(order: Order) -> BuildOptions:
+    """The manifest's options under the order's, as this host builds with them. Raises
+    UsageError.
+    """
+    return here(order.options.over(order.spec.build), order.flavour)
+
+
+def here(options: BuildOptions, flavour: str) -> BuildOptions:
+    """The options as this host builds with them: RTX for all targets at once, TensorRT for the GPU
+    that it has.
+
+    Raises UsageError where that GPU is none of the targets.
+    """
+    device, targets = gpu.current(), options.compute_capabilities
+    if flavour == "tensorrt-rtx" or not targets or device is None:
+        return options
+    if not any(serves(options, device.capability, target) for target in targets):
+        others = [
+            f"CUDA_VISIBLE_DEVICES={d.uuid}" for d in gpu.devices() if d.capability in targets
+        ]
+        raise UsageError(
+            f"this host's {device.name} is {target_name(device.capability)}, which is no --target",
+            fix=others[0] if others else "build on a host that has one, then `trt-build merge`",
+        )
+    return replace(options, compute_capabilities=())
+
+
+def serves(options: BuildOptions, built: Capability, target: Capability) -> bool:
+    """Whether a plan that was built on the one runs on the other."""
+    return built == target or (
+        options.hardware_compatible == "ampere_plus" and target >= AMPERE <= built
+    )
+
+
+def target_name(capability: Capability) -> str:
+    return f"sm_{capability[0]}{capability[1]}"
+
+
+def _in_place_of_a_manifest(spec: ModelSpec) -> Iterator[str]:
+    yield from (f"--input={_written(tensor)}" for tensor in spec.inputs)
+    if spec.goldens:  # the sample's shapes are the inputs', its values are not
+        yield f"--sample={spec.goldens}"
+
+
+def _flags(order: Order) -> list[str]:
+    plugins = [word for plugin in order.plugins for word in ("--plugin", plugin)]
+    state = ["--state", order.spec.sequences.mode] if order.spec.state else []
+    given = [*_unless_auto(order), *state, *plugins, *_written_options(order.options)]
+    kept = ["--store", order.store] if order.store else ["--no-store"]
+    return ["--serve-as", order.serve_as, "--layout", order.layout, *kept, *given]
+
+
+def _unless_auto(order: Order) -> list[str]:
+    return [] if order.torch_steps == "auto" else ["--torch-steps", order.torch_steps]
+
+
+SPELLED = {
+    "compute_capabilities": "target",
+    "workspace_bytes": "workspace",
+    "tactic_sources": "tactic-source",
+}
+"""Builder's options whose name on the command line is another."""
+
+
+def _written_options(options: BuildOptions) -> Iterator[str]:
+    """What is set of the builder's options as the command line takes it."""
+    # the manifest's
+    said = {name: value for name, value in options.set().items() if name != "profiling_verbosity"}
+    said["compute_capabilities"] = [
+        f"{major}.{minor}" for major, minor in options.compute_capabilities
+    ]
+    pools = said.pop("memory_pools", {})
+    for name, value in (
+        *said.items(),
+        *(("pool", f"{pool}={limit}") for pool, limit in pools.items()),
+    ):
+        flag = f"--{SPELLED.get(name, name).replace('_', '-')}"
+        for one in value if isinstance(value, list | tuple) else [value]:
+            yield flag if one is True else f"{flag}={one}"
+
+
+def _written(tensor: TensorSpec) -> str:
+    """The spec as --input takes it."""
+    axes = (
+        str(axis) if isinstance(axis, int) else f"{axis}({','.join(map(str, tensor.dims[axis]))})"
+        for axis in tensor.shape
+    )
+    return ":".join(filter(None, [tensor.name, tensor.dtype])) + ":" + "x".join(axes)

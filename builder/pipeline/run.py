@@ -1,0 +1,150 @@
+"""The order in which the stages of one model run, each phase timed and reported."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from builder.pipeline import plugins, stages
+from builder.pipeline.order import Order, Progress, options_of
+from builder.pipeline.stages import Checked, Published, Recorded, Stage
+
+if TYPE_CHECKING:
+    from builder.conversion import Conversion
+    from builder.engine import BuildOptions, Plan
+    from builder.store.plans import Plans
+
+REPORT_SECONDS = 5.0
+"""How often a long build reports its progress."""
+
+
+def select_environment(order: Order) -> None:
+    """Make this process ready for the order: its flavour, its plugins, its share of the cores.
+    Raises UsageError for a builder option that TensorRT does not have here, because a plan from the
+    store would hide that it was ignored.
+    """
+    from builder.engine import config, flavour
+
+    flavour.select(order.flavour)
+    config.check(options_of(order))
+    plugins.load(order.plugins)
+    if order.threads:
+        import torch
+
+        torch.set_num_threads(order.threads)
+
+
+class Clock:
+    """Reports each phase of a model to `progress` as it begins, and each stage to `reached` when it
+    is complete. `seconds` holds the time of each phase.
+    """
+
+    def __init__(
+        self, name: str, progress: Progress, reached: Callable[[Stage], None] | None = None
+    ) -> None:
+        self.name, self.progress = name, progress
+        self.reached = reached or (lambda stage: None)
+        self.seconds: dict[str, float] = {}
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """Time what runs inside, also where it raises."""
+        self.progress(self.name, name)
+        started = time.monotonic()
+        try:
+            yield
+        finally:
+            before = self.seconds.get(name, 0.0)
+            self.seconds[name] = round(before + time.monotonic() - started, 3)
+
+
+def record(order: Order, clock: Clock, *, paranoid: bool = False) -> Recorded:
+    """From the order to the goldens."""
+    from builder import lowering
+
+    with clock.phase("load"):
+        loaded = stages.load(order.spec)
+    with clock.phase("lower"):
+        lowered = stages.lower(loaded, keep_text=order.graphs is not None, paranoid=paranoid)
+    clock.reached(lowered)
+    if order.graphs is not None:
+        lowering.write_sequence(lowered.graph.trace, order.graphs / order.spec.name)
+    with clock.phase("goldens"):
+        recorded = stages.record(lowered)
+    return recorded
+
+
+def check(
+    order: Order, clock: Clock, compile: stages.Compile | None = None, *, paranoid: bool = False
+) -> Checked:
+    """From the order to what will be published. `compile` makes the plan of each network; without
+    one nothing is built, and the plans are empty.
+    """
+    recorded = record(order, clock, paranoid=paranoid)
+    with clock.phase("calibrate"):
+        prepared = stages.prepare(recorded)
+    clock.reached(prepared)
+    with clock.phase("convert"):
+        converted = stages.convert(prepared, order.layout)
+    clock.reached(converted)
+    with clock.phase("reference"):
+        if paranoid:
+            stages.check_lowered(prepared)
+        stages.check_reference(converted)
+    with clock.phase("build"):
+        built = stages.build(converted, compile or _not_built(order))
+    clock.reached(built)
+    return stages.assemble(built, order)
+
+
+def publish(order: Order, clock: Clock, plans: Plans, record: Callable[[Path], None]) -> Published:
+    """From the order to the repository, with plans from the store or from TensorRT. `record` adds
+    to the model's folder before it is published.
+    """
+    compiled = _compiler(order.options, clock, plans)
+    checked = check(order, clock, compiled)
+    clock.reached(checked)
+    with clock.phase("publish"):
+        return stages.publish(checked, order.out, record)
+
+
+def _compiler(options: BuildOptions, clock: Clock, plans: Plans) -> stages.Compile:
+    """The plan from the store, else from TensorRT."""
+
+    def compile(conversion: Conversion, label: str) -> Plan:
+        from builder import engine
+
+        report = _occasionally(clock)
+        return plans.build(
+            conversion, options, lambda: engine.build(conversion, options, report), label
+        )
+
+    return compile
+
+
+def _occasionally(clock: Clock) -> Callable[[str, int, int], None]:
+    """Reports TensorRT's progress every few seconds only."""
+    last = time.monotonic()
+
+    def report(phase: str, step: int, steps: int) -> None:
+        nonlocal last
+        if time.monotonic() - last > REPORT_SECONDS:
+            last = time.monotonic()
+            clock.progress(clock.name, f"build: {phase} ({step} of {steps})")
+
+    return report
+
+
+def _not_built(order: Order) -> stages.Compile:
+    """Plans with the facts that a config needs, and no engine."""
+
+    def compile(conversion: Conversion, label: str) -> Plan:
+        from builder import engine
+        from builder.engine.build import plan_facts
+
+        return engine.Plan(b"not built", plan_facts(conversion, options_of(order), b"", 0.0))
+
+    return compile

@@ -1,0 +1,350 @@
+"""The stages of one model as typed values, and the functions that lead from each to the next.
+
+load       Loaded      the module of the file
+lower      Lowered     its graph after all passes
+record     Recorded    the original module's answers: the goldens
+prepare    Prepared    quantized, with float16 endpoints and the batch first, as the spec asks
+convert    Converted   one TensorRT network, or a partition with a network for each segment
+build      Built       the plan of each network
+assemble   Checked     what will be published
+publish    Published   the model's folder in the repository
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from builder.errors import InPlaceError, ParityError
+from builder.manifest.spec import ModelSpec
+from builder.pipeline import branches, fallback, patterns, reduced_precision, segment_goldens, state
+from builder.pipeline.branches import Location
+from builder.pipeline.order import Order
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import torch
+
+    from builder.conversion import Conversion
+    from builder.engine import Plan
+    from builder.lowering import LoweredGraph
+    from builder.quantization import Quantised
+    from builder.triton import EnsembleArtifact, Golden, ModelArtifact
+
+    Compile = Callable[[Conversion, str], Plan]
+    Goldens = tuple[Golden, ...]
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """The spec and the module of its file."""
+
+    spec: ModelSpec
+    module: torch.jit.ScriptModule
+
+
+@dataclass(frozen=True)
+class Lowered:
+    """The module's graph after all passes."""
+
+    spec: ModelSpec
+    module: torch.jit.ScriptModule
+    graph: LoweredGraph
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """The names of the model's outputs: the manifest's, else those of the module's result."""
+        return tuple(self.spec.outputs or self.graph.outputs)
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """The goldens: the original module's inputs and answers."""
+
+    lowered: Lowered
+    goldens: Goldens
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """The model as it is converted and served; `quantised` is None without 8-bit precision."""
+
+    source: Lowered
+    spec: ModelSpec
+    graph: LoweredGraph
+    outputs: tuple[str, ...]
+    goldens: Goldens
+    quantised: Quantised | None = None
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Network:
+    """One TensorRT network of the model with its own goldens; `location` is () for the whole
+    model.
+    """
+
+    location: Location
+    conversion: Conversion
+    goldens: Goldens
+
+    @property
+    def label(self) -> str:
+        """`model`, `segment 1`, or `segment 1, part 0, branch true, segment 2`."""
+        return branches.label(self.location) if self.location else "model"
+
+
+@dataclass(frozen=True)
+class Converted:
+    """Every network of the model. `segment_goldens` is empty where one network is the whole
+    model.
+    """
+
+    prepared: Prepared
+    result: Conversion | fallback.Pieces
+    networks: tuple[Network, ...]
+    segment_goldens: tuple[Goldens, ...]
+    warnings: tuple[str, ...]
+
+    @property
+    def pieces(self) -> fallback.Pieces | None:
+        """The partition; None where one network is the whole model."""
+        return self.result if isinstance(self.result, fallback.Pieces) else None
+
+
+@dataclass(frozen=True)
+class Built:
+    """The plan of each network, by its location."""
+
+    converted: Converted
+    plans: Mapping[Location, Plan]
+
+
+@dataclass(frozen=True)
+class Checked:
+    """What will be published: `layout` is "single", "fused" or "ensemble", with the reason."""
+
+    built: Built
+    artifact: ModelArtifact | EnsembleArtifact
+    layout: str
+    layout_reason: str
+    warnings: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Published:
+    """The model's folder in the repository."""
+
+    checked: Checked
+    path: Path
+
+
+Stage = Loaded | Lowered | Recorded | Prepared | Converted | Built | Checked | Published
+
+
+def load(spec: ModelSpec) -> Loaded:
+    """Load the spec's file. Raises ModelFileError."""
+    from builder import torchscript
+
+    return Loaded(spec, torchscript.load(spec.path, spec.module, libraries=spec.libraries))
+
+
+def lower(loaded: Loaded, *, keep_text: bool = False, paranoid: bool = False) -> Lowered:
+    """Run the passes that the spec asks for. `keep_text` keeps the graph's text after each pass;
+    `paranoid` executes the graph after each pass.
+
+    Writes in place that cannot be expressed with values stay as they are, for torch alone, unless
+    `fallback.require_full`. Raises LoweringError.
+    """
+    from builder import lowering
+
+    spec, module = loaded.spec, loaded.module
+    optional = [tensor.name for tensor in spec.inputs if tensor.name]
+    try:
+        graph = lowering.lower(
+            module,
+            specs=spec.inputs,
+            unroll_limit=spec.unroll_limit,
+            fallback_modules=spec.fallback.modules,
+            optional_inputs=optional,
+            constants=spec.constants,
+            keep_text=keep_text,
+            paranoid=_examples(spec) if paranoid else None,
+        )
+    except InPlaceError as reason:
+        if spec.fallback.require_full:
+            raise
+        graph = lowering.as_written(
+            module,
+            reason,
+            optional_inputs=optional,
+            constants=spec.constants,
+            specs=spec.inputs,
+        )
+    return Lowered(spec, module, graph)
+
+
+def _examples(spec: ModelSpec) -> tuple[torch.Tensor, ...]:
+    """The inputs of the first golden: values that the module is known to accept."""
+    from builder.parity import inputs
+
+    sizes = inputs.sizes_of(spec.profiles[0])["opt"]
+    return tuple(inputs.draw(spec.inputs, sizes, next(inputs.styles(spec)), seed=0))
+
+
+def record(lowered: Lowered) -> Recorded:
+    """Run the original module for its goldens. Raises UsageError where its state cannot be kept,
+    ModelFileError where it does not accept the inputs of its manifest.
+    """
+    from builder import parity
+
+    state.check(lowered.spec, lowered.outputs)
+    return Recorded(lowered, parity.record(lowered.module, lowered.spec, lowered.outputs))
+
+
+def prepare(recorded: Recorded, spec: ModelSpec | None = None) -> Prepared:
+    """Quantize, narrow the endpoints and put the batch first in every state, as the spec asks (by
+    default the recorded one; the precision search varies it). Raises UsageError.
+    """
+    source, goldens, quantised = recorded.lowered, recorded.goldens, None
+    spec, graph = spec or source.spec, source.graph
+    warnings: tuple[str, ...] = ()
+    if reduced_precision.wanted(spec):
+        reduced = reduced_precision.reduced(spec, graph, goldens)
+        spec, graph, quantised = reduced.spec, reduced.lowered, reduced.quantised
+        warnings = reduced.warnings
+    spec, graph, goldens = state.batch_first(spec, graph, source.outputs, goldens)
+    return Prepared(source, spec, graph, source.outputs, goldens, quantised, warnings)
+
+
+def convert(prepared: Prepared, layout: str = "auto") -> Converted:
+    """Convert the whole model, or partition it, and record the goldens of each network. Raises
+    UnsupportedOperators and ConversionError where `fallback.require_full`, and ParityError where
+    the segments, run by torch, do not give the original module's answers.
+    """
+    spec = prepared.spec
+    found = fallback.convert_or_partition(prepared.graph, spec, prepared.outputs)
+    warnings = [
+        *prepared.warnings,
+        *_unknown_modules(prepared.source),
+        *patterns.unknown_operators(spec, prepared.graph),
+        *patterns.unmatched(spec, found),
+        *found.warnings,
+    ]
+    if not isinstance(found, fallback.Pieces):
+        whole = Network((), found, prepared.goldens)
+        return Converted(prepared, found, (whole,), (), tuple(warnings))
+    recorded = segment_goldens.record(found.partition, prepared.goldens, spec)
+    networks = tuple(_networks(found, recorded, spec, layout))
+    for network in networks:
+        if not network.goldens:
+            warnings.append(f"no golden could run {network.label}: add one (goldens: ...)")
+    return Converted(prepared, found, networks, recorded, tuple(warnings))
+
+
+def _networks(
+    pieces: fallback.Pieces, recorded: tuple[Goldens, ...], spec: ModelSpec, layout: str
+) -> Iterator[Network]:
+    """Those of the segments, then those inside branches, which an ensemble does not run."""
+    for number, conversion in enumerate(pieces.conversions):
+        if conversion is not None:
+            yield Network((number,), conversion, recorded[number])
+    inner = [] if layout == "ensemble" else list(branches.engines(pieces))
+    goldens = branches.record(pieces, recorded, spec) if inner else {}
+    for location, conversion in inner:
+        yield Network(location, conversion, goldens.get(location, ()))
+
+
+def _unknown_modules(source: Lowered) -> Iterator[str]:
+    """A name under fallback.modules that marks nothing is most likely misspelled. The modules of a
+    frozen file have no names to compare with, but its nodes do.
+    """
+    wanted = source.spec.fallback.modules
+    modules = source.module.named_modules()
+    named = {name for path, inner in modules for name in (path, inner.original_name)}
+    missed = wanted
+    if not named.isdisjoint(wanted):
+        missed = tuple(name for name in wanted if name not in named)
+    if missed and (missed is not wanted or not fallback.kept_nodes(source.graph)):
+        yield f"fallback.modules names no module of this model: {', '.join(missed)}"
+
+
+def check_reference(converted: Converted) -> None:
+    """Raise ParityError where a network, evaluated on the CPU, differs from its goldens."""
+    for network in converted.networks:
+        name = network.label if network.location else "the network"
+        segment_goldens.check_reference(
+            network.conversion, network.goldens, converted.prepared.spec, of=name
+        )
+
+
+def check_lowered(prepared: Prepared) -> None:
+    """Raise ParityError where torch's run of the lowered graph differs from the goldens."""
+    from builder import parity
+    from builder.parity.arrays import to_numpy, to_torch
+
+    for golden in prepared.goldens:
+        answers = prepared.graph.run(*(to_torch(array) for array in golden.inputs.values()))
+        pairs = zip(golden.outputs, answers, strict=True)
+        comparison = parity.compare(
+            {name: to_numpy(tensor) for name, tensor in pairs},
+            golden,
+            prepared.spec.tolerance,
+            precision=segment_goldens.torch_precision(prepared.spec),
+        )
+        if not comparison.passed:
+            raise ParityError(
+                f"golden {golden.name}: the lowered graph differs from the module:"
+                f" {'; '.join(comparison.problems)}",
+                fix="this is a defect of a pass: please report it; `trt-build lower --trace` helps",
+            )
+
+
+def build(converted: Converted, compile: Compile) -> Built:
+    """Compile every network; `compile` takes the conversion and its label. Raises EngineError."""
+    plans = {n.location: compile(n.conversion, n.label) for n in converted.networks}
+    return Built(converted, plans)
+
+
+def assemble(built: Built, order: Order) -> Checked:
+    """What will be published, in the layout of the order. Raises UsageError and PublishError."""
+    from builder import triton
+    from builder.pipeline import artifacts, layouts
+
+    converted, prepared = built.converted, built.converted.prepared
+    artifact: ModelArtifact | EnsembleArtifact
+    if converted.pieces is None:
+        (network,) = converted.networks
+        plan = built.plans[network.location]
+        artifact = artifacts.whole(
+            prepared.spec, network.conversion, plan, prepared.goldens, order.serve_as
+        )
+        layout, reason = "single", ""
+    else:
+        count = len(converted.pieces.partition.segments)
+        model = artifacts.SplitModel(
+            prepared.spec,
+            converted.pieces,
+            tuple(built.plans.get((number,)) for number in range(count)),
+            prepared.goldens,
+            converted.segment_goldens,
+            {place: plan for place, plan in built.plans.items() if len(place) > 1},
+        )
+        artifact, reason = layouts.artifact(model, order.layout, order.serve_as, order.torch_steps)
+        layout = "ensemble" if isinstance(artifact, triton.EnsembleArtifact) else "fused"
+    warnings = (*converted.warnings, *triton.lost_batches(artifact))
+    return Checked(built, artifact, layout, reason, warnings)
+
+
+def publish(checked: Checked, out: Path, finish: Callable[[Path], None]) -> Published:
+    """Move the model into the repository `out`; `finish` adds to its folder first. Raises
+    PublishError.
+    """
+    from builder import triton
+
+    artifact = checked.artifact
+    if isinstance(artifact, triton.EnsembleArtifact):
+        return Published(checked, triton.publish_ensemble(artifact, out, finish=finish))
+    return Published(checked, triton.publish(artifact, out, finish=finish))

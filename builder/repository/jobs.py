@@ -1,0 +1,78 @@
+"""How many models are built at a time, on which GPU, and what each worker may write."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+
+from builder import processes
+from builder.engine import flavour, gpu
+from builder.engine.caches import cache_folder
+from builder.manifest.spec import ModelSpec
+from builder.pipeline import Order
+
+MODULES = (
+    "builder.conversion",
+    "builder.parity",
+    "builder.partition",
+    "builder.triton",
+    "builder.torchscript",
+)
+"""What the process that builds are forked from imports before it forks."""
+
+
+def default_jobs() -> int:
+    """Two on each GPU that plans are timed on, so that one model is converted while another is
+    built; else by cores.
+    """
+    if flavour.chosen() == "tensorrt":
+        return 2 * max(1, len(same_kind()))
+    return max(1, (os.cpu_count() or 1) // 4)
+
+
+def environments() -> list[dict[str, str]]:
+    """What pins a worker to its GPU, by uuid: one for each GPU of the first one's kind, for a plan
+    is for one kind.
+    """
+    if flavour.chosen() != "tensorrt":
+        return [{}]
+    return [{"CUDA_VISIBLE_DEVICES": device.uuid} for device in same_kind()] or [{}]
+
+
+def same_kind() -> list[gpu.Device]:
+    """The GPUs that are of the kind of CUDA's first, which is the one that keys name."""
+    devices = gpu.devices()
+    return [
+        d for d in devices if (d.name, d.capability) == (devices[0].name, devices[0].capability)
+    ]
+
+
+def limits(spec: ModelSpec) -> processes.Limits:
+    """The limits of the worker that builds the model."""
+    memory = spec.limits.memory_mib
+    return processes.Limits(
+        stage_seconds=spec.limits.stage_seconds,
+        memory_bytes=None if memory is None else memory << 20,
+    )
+
+
+def sandbox(order: Order, publishes: bool = True) -> processes.Sandbox:
+    """What the order's worker may write: the repository with the staging folders beside it, the
+    store, the caches, and `graphs`. Only a store on another machine needs the network. Without
+    `publishes` it may write to the caches only.
+    """
+    if not publishes:
+        return processes.Sandbox((cache_folder(),), gpu=True)
+    folders = [order.out.resolve().parent, cache_folder()]
+    folders += [order.graphs] if order.graphs else []
+    remote = order.store is not None and "://" in order.store
+    if order.store and not remote:
+        folders.append(Path(order.store))
+    if order.options.timing_cache:
+        folders.append(order.options.timing_cache.parent)
+    for folder in folders:
+        with contextlib.suppress(OSError):  # the worker reports what it cannot write
+            folder.mkdir(parents=True, exist_ok=True)
+    writable = tuple(folder.resolve() for folder in folders)
+    return processes.Sandbox(writable, network=remote, gpu=True)
