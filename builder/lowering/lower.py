@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from builder.errors import InPlaceError, LoweringError, UsageError
+from builder.errors import LoweringError, TrtBuildError, UsageError
 from builder.lowering import ir
 from builder.lowering.containers import containers
 from builder.lowering.frozen import frozen_graph
@@ -100,7 +100,7 @@ AS_WRITTEN = (
 
 def as_written(
     module: torch.jit.ScriptModule,
-    reason: InPlaceError,
+    reason: TrtBuildError,
     *,
     optional_inputs: Collection[str] = (),
     constants: Mapping[str, Any] | None = None,

@@ -74,7 +74,10 @@ class Lockstep:
             return None
         if has_data(values[0]):
             self.with_data.add(name)
-        return self.signatures.setdefault(tuple(map(signature, values)), len(self.signatures))
+        try:
+            return self.signatures.setdefault(tuple(map(signature, values)), len(self.signatures))
+        except TypeError:  # a dictionary, which no other value is compared with
+            return None
 
     def _execute(self, step: Step, key: tuple[Any, ...] | None) -> list[int]:
         evaluated = _is_evaluated(step)

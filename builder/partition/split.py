@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 from builder.conversion.convert import named
-from builder.errors import UnsupportedOperator, UnsupportedOperators
+from builder.errors import TrtBuildError, UnsupportedOperator, UnsupportedOperators
 from builder.lowering import LoweredGraph
 from builder.manifest.spec import Fallback, Profile, Range, TensorSpec
 from builder.partition import cost
@@ -102,7 +102,7 @@ def split(
         if place in kept and place not in places[now - 1 : now]
     }
     seen = view(lowered.graph)
-    shapes = infer(lowered, specs, profiles, seen.steps, fallback.ranges)
+    shapes = _infer(lowered, specs, profiles, seen, fallback, by_torch=whole)
     profiles = shapes.profiles
     found, kinds = Support({}, ()), [TORCH] * len(seen.steps)
     if not whole:
@@ -122,6 +122,28 @@ def split(
     return Partition(
         segments, tuple(found.refused.values()), found.warnings, inputs, lowered.outputs, unbounded
     )
+
+
+def _infer(
+    lowered: LoweredGraph,
+    specs: Sequence[TensorSpec],
+    profiles: Sequence[Profile],
+    seen: View,
+    fallback: Fallback,
+    *,
+    by_torch: bool,
+) -> Shapes:
+    """The shapes of the graph's values; of a graph that torch runs whole, none where they cannot be
+    inferred: it is served all the same.
+    """
+    try:
+        return infer(lowered, specs, profiles, seen.steps, fallback.ranges)
+    except TrtBuildError:
+        raise
+    except Exception:
+        if not by_torch:
+            raise
+        return Shapes((), {}, tuple(profiles), (0,) * len(seen.steps), {})
 
 
 def _kind(step: Step, index: int, found: Support) -> str:

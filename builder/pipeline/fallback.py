@@ -25,6 +25,17 @@ TENSORRT = "tensorrt"
 
 
 @dataclass(frozen=True)
+class Kept:
+    """What an earlier attempt at the model showed that TensorRT must not run: top-level nodes of
+    its graph, by their index, each with a reason. `branches` False: no engines inside branches.
+    """
+
+    nodes: frozenset[int] = frozenset()
+    reasons: tuple[str, ...] = ()
+    branches: bool = True
+
+
+@dataclass(frozen=True)
 class Pieces:
     """A partition with the conversion of each segment, None where torch runs it. `warnings` say
     what stays in torch.
@@ -64,11 +75,14 @@ def to_network(
 
 
 def convert_or_partition(
-    lowered: LoweredGraph, spec: ModelSpec, names: Sequence[str]
+    lowered: LoweredGraph,
+    spec: ModelSpec,
+    names: Sequence[str],
+    earlier: Kept = Kept(),
 ) -> Conversion | Pieces:
     """One conversion of the whole graph where TensorRT takes it all and the manifest keeps nothing
-    in torch, else the pieces. `names` are the names of the outputs. Raises UnsupportedOperators or
-    ConversionError where `fallback.require_full`.
+    in torch, else the pieces. `names` are the names of the outputs, `earlier` is what earlier
+    attempts showed. Raises UnsupportedOperators or ConversionError where `fallback.require_full`.
     """
     lowered = replace(lowered, outputs=tuple(names))
     wishes = spec.fallback
@@ -76,7 +90,7 @@ def convert_or_partition(
         return _as_written(lowered, spec)
     kept = kept_nodes(lowered)
     beyond = tuple(_beyond(lowered, spec))
-    if not (wishes.ops or kept or beyond) or wishes.require_full:
+    if not (wishes.ops or kept or beyond or earlier.reasons) or wishes.require_full:
         try:
             return to_network(lowered, spec, lowered.outputs)
         except UnsupportedOperators:
@@ -88,8 +102,8 @@ def convert_or_partition(
                 raise
             defects = (str(defect),)
     else:
-        defects = beyond
-    return _Cutter(lowered, spec, kept, list(defects)).run()
+        defects = (*earlier.reasons, *beyond)
+    return _Cutter(lowered, spec, kept, list(defects), earlier=earlier).run()
 
 
 def _as_written(lowered: LoweredGraph, spec: ModelSpec) -> Pieces:
@@ -142,6 +156,7 @@ class _Cutter:
         defects: list[str],
         *,
         is_branch: bool = False,
+        earlier: Kept = Kept(),
     ) -> None:
         self.lowered, self.spec, self.kept, self.defects, self.is_branch = (
             lowered,
@@ -151,6 +166,7 @@ class _Cutter:
             is_branch,
         )
         self.by_manifest = bool(kept)
+        self.kept, self.branches = kept | earlier.nodes, earlier.branches
         self.late: list[UnsupportedOperator] = []
 
     def run(self) -> Conversion | Pieces:
@@ -217,7 +233,8 @@ class _Cutter:
         inner = {
             number: found
             for number, segment in enumerate(parts.segments)
-            if segment.kind != TENSORRT
+            if self.branches
+            and segment.kind != TENSORRT
             and (found := branches.parts(segment, self.spec, _partition_branch))
         }
         warnings = [
@@ -252,15 +269,15 @@ def _of_branches(
 
 
 def _places(segment: Segment, names: set[str]) -> set[int]:
-    """Where in the model's graph the top-level nodes stand that make (or hold the nodes that make)
-    these values.
+    """The indices in the model's graph of the top-level nodes that make these values, or contain
+    the nodes that do.
     """
     nodes = zip(segment.indices, segment.lowered.graph.nodes(), strict=True)
-    return {
-        place
-        for place, node in nodes
-        if names & {v.debugName() for n in _with_inner(node) for v in n.outputs()}
-    }
+    return {index for index, node in nodes if names & made_by(node)}
+
+
+def made_by(node: Any) -> set[str]:
+    return {value.debugName() for inner in _with_inner(node) for value in inner.outputs()}
 
 
 def _why(

@@ -8,7 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from builder.pipeline import plugins, stages
+from builder.pipeline import execution, ladder, plugins, stages
+from builder.pipeline.fallback import Kept
 from builder.pipeline.order import Order, Progress, options_of
 from builder.pipeline.stages import Checked, Published, Recorded, Stage
 
@@ -68,7 +69,7 @@ def record(order: Order, clock: Clock, *, paranoid: bool = False) -> Recorded:
     with clock.phase("load"):
         loaded = stages.load(order.spec)
     with clock.phase("lower"):
-        lowered = stages.lower(loaded, keep_text=order.graphs is not None, paranoid=paranoid)
+        lowered = ladder.lower(loaded, keep_text=order.graphs is not None, paranoid=paranoid)
     clock.reached(lowered)
     if order.graphs is not None:
         lowering.write_sequence(lowered.graph.trace, order.graphs / order.spec.name)
@@ -83,21 +84,34 @@ def check(
     """From the order to what will be published. `compile` makes the plan of each network; without
     one nothing is built, and the plans are empty.
     """
+    compiled = compile or _not_built(order)
     recorded = record(order, clock, paranoid=paranoid)
+
+    def attempt(source: Recorded, kept: Kept) -> Checked:
+        return _attempt(source, kept, order, clock, compiled)
+
+    return ladder.descend(recorded, attempt)
+
+
+def _attempt(
+    recorded: Recorded, kept: Kept, order: Order, clock: Clock, compile: stages.Compile
+) -> Checked:
+    """From one form of the model to what would be published of it. Raises what is wrong with it."""
     with clock.phase("calibrate"):
         prepared = stages.prepare(recorded)
     clock.reached(prepared)
     with clock.phase("convert"):
-        converted = stages.convert(prepared, order.layout)
+        converted = stages.convert(prepared, order.layout, kept)
     clock.reached(converted)
     with clock.phase("reference"):
-        if paranoid:
-            stages.check_lowered(prepared)
         stages.check_reference(converted)
     with clock.phase("build"):
-        built = stages.build(converted, compile or _not_built(order))
+        built = stages.build(converted, compile)
     clock.reached(built)
-    return stages.assemble(built, order)
+    checked = stages.assemble(built, order)
+    with clock.phase("execute"):
+        execution.check_artifact(checked.artifact)
+    return checked
 
 
 def publish(order: Order, clock: Clock, plans: Plans, record: Callable[[Path], None]) -> Published:
@@ -107,6 +121,9 @@ def publish(order: Order, clock: Clock, plans: Plans, record: Callable[[Path], N
     compiled = _compiler(order.options, clock, plans)
     checked = check(order, clock, compiled)
     clock.reached(checked)
+    labels = {network.label for network in checked.built.converted.networks}
+    # without those of attempts that failed
+    plans.made = {label: made for label, made in plans.made.items() if label in labels}
     with clock.phase("publish"):
         return stages.publish(checked, order.out, record)
 

@@ -13,10 +13,11 @@ publish    Published   the model's folder in the repository
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from builder.errors import InPlaceError, ParityError
+from builder.errors import InPlaceError, TrtBuildError
 from builder.manifest.spec import ModelSpec
 from builder.pipeline import branches, fallback, patterns, reduced_precision, segment_goldens, state
 from builder.pipeline.branches import Location
@@ -141,6 +142,23 @@ class Published:
     path: Path
 
 
+class NetworkFailure(Exception):
+    """What went wrong with one network of a model: `error`."""
+
+    def __init__(self, network: Network, converted: Converted, error: Exception) -> None:
+        super().__init__(str(error))
+        self.network, self.converted, self.error = network, converted, error
+
+
+@contextmanager
+def _fails(network: Network, converted: Converted) -> Iterator[None]:
+    """Raise what goes wrong inside as the NetworkFailure of this network."""
+    try:
+        yield
+    except Exception as error:
+        raise NetworkFailure(network, converted, error) from error
+
+
 Stage = Loaded | Lowered | Recorded | Prepared | Converted | Built | Checked | Published
 
 
@@ -176,13 +194,25 @@ def lower(loaded: Loaded, *, keep_text: bool = False, paranoid: bool = False) ->
     except InPlaceError as reason:
         if spec.fallback.require_full:
             raise
-        graph = lowering.as_written(
-            module,
-            reason,
-            optional_inputs=optional,
-            constants=spec.constants,
-            specs=spec.inputs,
-        )
+        return lower_as_written(loaded, reason)
+    return Lowered(spec, module, graph)
+
+
+def lower_as_written(loaded: Loaded, reason: TrtBuildError) -> Lowered:
+    """The original module's graph, for torch alone: only its inputs and outputs are flattened.
+    Raises `reason` where they cannot be.
+    """
+    from builder import lowering
+
+    spec, module = loaded.spec, loaded.module
+    optional = [tensor.name for tensor in spec.inputs if tensor.name]
+    graph = lowering.as_written(
+        module,
+        reason,
+        optional_inputs=optional,
+        constants=spec.constants,
+        specs=spec.inputs,
+    )
     return Lowered(spec, module, graph)
 
 
@@ -219,13 +249,18 @@ def prepare(recorded: Recorded, spec: ModelSpec | None = None) -> Prepared:
     return Prepared(source, spec, graph, source.outputs, goldens, quantised, warnings)
 
 
-def convert(prepared: Prepared, layout: str = "auto") -> Converted:
-    """Convert the whole model, or partition it, and record the goldens of each network. Raises
+def convert(
+    prepared: Prepared,
+    layout: str = "auto",
+    kept: fallback.Kept = fallback.Kept(),  # noqa: B008
+) -> Converted:
+    """Convert the whole model, or partition it, and record the goldens of each network. `kept` is
+    what an earlier attempt showed that TensorRT must not run. Raises
     UnsupportedOperators and ConversionError where `fallback.require_full`, and ParityError where
     the segments, run by torch, do not give the original module's answers.
     """
     spec = prepared.spec
-    found = fallback.convert_or_partition(prepared.graph, spec, prepared.outputs)
+    found = fallback.convert_or_partition(prepared.graph, spec, prepared.outputs, kept)
     warnings = [
         *prepared.warnings,
         *_unknown_modules(prepared.source),
@@ -272,39 +307,25 @@ def _unknown_modules(source: Lowered) -> Iterator[str]:
 
 
 def check_reference(converted: Converted) -> None:
-    """Raise ParityError where a network, evaluated on the CPU, differs from its goldens."""
+    """Raise NetworkFailure where a network, evaluated on the CPU, differs from its goldens, or
+    cannot be evaluated.
+    """
     for network in converted.networks:
         name = network.label if network.location else "the network"
-        segment_goldens.check_reference(
-            network.conversion, network.goldens, converted.prepared.spec, of=name
-        )
-
-
-def check_lowered(prepared: Prepared) -> None:
-    """Raise ParityError where torch's run of the lowered graph differs from the goldens."""
-    from builder import parity
-    from builder.parity.arrays import to_numpy, to_torch
-
-    for golden in prepared.goldens:
-        answers = prepared.graph.run(*(to_torch(array) for array in golden.inputs.values()))
-        pairs = zip(golden.outputs, answers, strict=True)
-        comparison = parity.compare(
-            {name: to_numpy(tensor) for name, tensor in pairs},
-            golden,
-            prepared.spec.tolerance,
-            precision=segment_goldens.torch_precision(prepared.spec),
-        )
-        if not comparison.passed:
-            raise ParityError(
-                f"golden {golden.name}: the lowered graph differs from the module:"
-                f" {'; '.join(comparison.problems)}",
-                fix="this is a defect of a pass: please report it; `trt-build lower --trace` helps",
+        with _fails(network, converted):
+            segment_goldens.check_reference(
+                network.conversion, network.goldens, converted.prepared.spec, of=name
             )
 
 
 def build(converted: Converted, compile: Compile) -> Built:
-    """Compile every network; `compile` takes the conversion and its label. Raises EngineError."""
-    plans = {n.location: compile(n.conversion, n.label) for n in converted.networks}
+    """Compile every network; `compile` takes the conversion and its label. Raises NetworkFailure
+    where TensorRT refuses one.
+    """
+    plans = {}
+    for network in converted.networks:
+        with _fails(network, converted):
+            plans[network.location] = compile(network.conversion, network.label)
     return Built(converted, plans)
 
 

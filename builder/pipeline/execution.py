@@ -1,0 +1,117 @@
+"""Runs what will be published, from the bytes that will be published, on every golden.
+
+On a machine without a GPU the runtime answers with these TorchScript files. The networks that a GPU
+runs instead are compared by `stages.check_reference`.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from builder.errors import ParityError
+from builder.pipeline import segment_goldens
+
+if TYPE_CHECKING:
+    import torch
+
+    from builder.triton import BranchFiles, EnsembleArtifact, Golden, ModelArtifact, SegmentFiles
+
+    Tensors = dict[str, torch.Tensor]
+    Files = SegmentFiles | BranchFiles
+
+
+def check_artifact(artifact: ModelArtifact | EnsembleArtifact) -> None:
+    """Raise ParityError where a golden's answer differs: of the model as a whole, of an ensemble
+    that of each step.
+    """
+    from builder import triton
+
+    if isinstance(artifact, triton.EnsembleArtifact):
+        for step in artifact.steps:
+            _check_model(step)
+    else:
+        _check_model(artifact)
+
+
+def _check_model(artifact: ModelArtifact) -> None:
+    from builder import parity
+    from builder.parity.arrays import to_numpy
+
+    spec = artifact.spec
+    run = _Runner(artifact)
+    for golden in artifact.goldens:
+        answer = {name: to_numpy(tensor) for name, tensor in run(golden).items()}
+        for name, array in golden.outputs.items():
+            if not array.ndim:  # Triton's PyTorch backend has no tensors without axes
+                answer[name] = answer[name].reshape(())
+        precision = segment_goldens.torch_precision(spec)
+        comparison = parity.compare(answer, golden, spec.tolerance, precision=precision)
+        if not comparison.passed:
+            raise ParityError(
+                f"golden {golden.name}: the files of {spec.name}, run by torch, differ from the"
+                f" module: {'; '.join(comparison.problems)}",
+                fix="this is a defect of trt-build: please report it with the model's graph"
+                " (`trt-build lower`)",
+            )
+
+
+class _Runner:
+    """The model of one artifact, run by torch as the Python runtime runs it on a CPU. Each file is
+    loaded once.
+    """
+
+    def __init__(self, artifact: ModelArtifact) -> None:
+        self.artifact = artifact
+        self.modules: dict[int, torch.jit.ScriptModule] = {}
+
+    def __call__(self, golden: Golden) -> Tensors:
+        """The outputs by name."""
+        from builder.parity.arrays import to_torch
+
+        artifact = self.artifact
+        values = {name: to_torch(array) for name, array in golden.inputs.items()}
+        outputs = [tensor.name for tensor in artifact.outputs]
+        if artifact.segments:
+            self._chain(artifact.segments, values)
+        else:
+            self._execute(artifact.lowered, [t.name for t in artifact.inputs], outputs, values)
+        return {name: values[name] for name in outputs}
+
+    def _chain(self, files: Sequence[Files], values: Tensors) -> None:
+        """Run the segments one after another; their outputs are added to `values`."""
+        from builder.triton import BranchFiles
+
+        for one in files:
+            if isinstance(one, BranchFiles):
+                self._branch(one, values)
+            elif one.parts:
+                self._chain(one.parts, values)
+            else:
+                self._execute(one.lowered, one.inputs, one.outputs, values)
+
+    def _branch(self, files: BranchFiles, values: Tensors) -> None:
+        condition = self._run(files.condition, [values[name] for name in files.reads])
+        side = dict(values)
+        self._chain(files.arms[0] if bool(condition[0]) else files.arms[1], side)
+        values.update({name: side[name] for name in files.outputs})
+
+    def _execute(
+        self, data: bytes, inputs: Sequence[str], outputs: Sequence[str], values: Tensors
+    ) -> None:
+        answers = self._run(data, [values[name] for name in inputs])
+        values.update(zip(outputs, answers, strict=True))
+
+    def _run(self, data: bytes, tensors: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
+        import torch
+
+        if id(data) not in self.modules:
+            loaded = torch.jit.load(io.BytesIO(data), map_location="cpu")  # type: ignore[no-untyped-call]
+            self.modules[id(data)] = loaded.eval()
+        module = self.modules[id(data)]
+        if self.artifact.serve_as == "pytorch_libtorch":  # which has no tensors without axes
+            tensors = [tensor.reshape(1) if not tensor.dim() else tensor for tensor in tensors]
+        with torch.inference_mode(), torch.jit.optimized_execution(False):  # type: ignore[attr-defined]
+            answer = module(*tensors)
+        return [answer] if isinstance(answer, torch.Tensor) else list(answer)

@@ -1,0 +1,148 @@
+"""What is tried when TensorRT, or trt-build, fails on a model: less of it in TensorRT, then none.
+
+1. The nodes that the error names, else the branches and loops of the network that failed, else the
+   whole network stay in torch, and the model is converted again.
+2. Torch serves the original module, without any pass but those that flatten its interface.
+
+Each step is a warning that names the node, its source line and what to change. Nothing is tried
+where `fallback.require_full` asks for one engine.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING, TypeVar
+
+from builder import unforeseen
+from builder.errors import (
+    EnvironmentProblem,
+    ModelFileError,
+    ParityError,
+    PublishError,
+    TrtBuildError,
+    UsageError,
+)
+from builder.manifest.spec import ModelSpec
+from builder.pipeline import stages
+from builder.pipeline.fallback import Kept, made_by
+
+if TYPE_CHECKING:
+    from torch._C import Node
+
+    from builder.pipeline.stages import Converted, Lowered, Network, Recorded
+
+ATTEMPTS = 4
+"""How often a model is converted again with less of it in TensorRT."""
+FULL_PRECISION = ("fp32", "tf32")
+FINAL = (EnvironmentProblem, UsageError, ModelFileError, PublishError, BrokenPipeError)
+"""Errors that running more of the model in torch does not help with."""
+
+Result = TypeVar("Result")
+
+
+def lower(loaded: stages.Loaded, *, keep_text: bool = False, paranoid: bool = False) -> Lowered:
+    """The lowered module; where lowering fails, the graph of the original module, for torch alone.
+    With `paranoid` the failure of a pass is raised.
+    """
+    try:
+        return stages.lower(loaded, keep_text=keep_text, paranoid=paranoid)
+    except Exception as error:
+        if paranoid:
+            raise
+        return stages.lower_as_written(loaded, _failure(error, loaded.spec))
+
+
+def descend(recorded: Recorded, attempt: Callable[[Recorded, Kept], Result]) -> Result:
+    """What `attempt` returns for as much of the model in TensorRT as it succeeds with. Raises the
+    first error where even the original module fails, or where nothing may be tried.
+    """
+    kept, error = Kept(), None
+    for _ in range(ATTEMPTS):
+        try:
+            return attempt(recorded, kept)
+        except stages.NetworkFailure as failure:
+            error = error or _failure(failure.error, recorded.lowered.spec)
+            wider = _without(failure, kept)
+            if wider == kept:
+                break
+            kept = wider
+        except Exception as failure:
+            error = error or _failure(failure, recorded.lowered.spec)
+            break
+    assert error is not None
+    if recorded.lowered.graph.as_written:
+        raise error
+    try:
+        return attempt(_original(recorded, error), Kept())
+    except Exception as failure:
+        if isinstance(failure, FINAL):
+            raise
+        raise error from failure
+
+
+def _original(recorded: Recorded, error: TrtBuildError) -> Recorded:
+    """The original module, for torch alone; nothing in it is rounded to fewer bits."""
+    source = recorded.lowered
+    lowered = stages.lower_as_written(stages.Loaded(source.spec, source.module), error)
+    precision = source.spec.precision if source.spec.precision in FULL_PRECISION else "fp32"
+    names = dict(zip(lowered.graph.outputs, source.outputs, strict=True))
+    spec = replace(source.spec, precision=precision, outputs=tuple(names.values()))
+    return replace(recorded, lowered=replace(lowered, spec=spec))
+
+
+def _failure(error: Exception, spec: ModelSpec) -> TrtBuildError:
+    """The error as one of ours. Raises it where the model must fail with it: torch would not help,
+    or the manifest wants one engine, or a precision within a tolerance.
+    """
+    if isinstance(error, BrokenPipeError):
+        raise error
+    found = unforeseen.ours(error)
+    rounded = isinstance(found, ParityError) and spec.precision not in FULL_PRECISION
+    if isinstance(found, FINAL) or spec.fallback.require_full or rounded:
+        raise found
+    return found
+
+
+def _without(failure: stages.NetworkFailure, kept: Kept) -> Kept:
+    """What must stay in torch after this failure, besides what did already."""
+    network, converted = failure.network, failure.converted
+    error = unforeseen.ours(failure.error)
+    nodes = dict(_nodes(network, converted))
+    if len(network.location) > 1:
+        reason = f"engines inside branches stay in torch: {network.label}: {_words(error)}"
+        return replace(kept, branches=False, reasons=(*kept.reasons, reason))
+    named = set(re.findall(r"%([\w.]+)", error.where or ""))
+    by_name = {i for i, node in nodes.items() if named & made_by(node)}
+    control = {i for i, node in nodes.items() if any(True for _ in node.blocks())}
+    culprits = by_name - kept.nodes or control - kept.nodes or set(nodes)
+    reason = f"in torch: {_named([nodes[i] for i in sorted(culprits)])}: {_words(error)}"
+    if culprits <= control:
+        reason += "; torch.where on both results instead of the branch lets TensorRT run it"
+    return replace(kept, nodes=kept.nodes | frozenset(culprits), reasons=(*kept.reasons, reason))
+
+
+def _nodes(network: Network, converted: Converted) -> Iterator[tuple[int, Node]]:
+    """The top-level nodes of the network, by their index in the model's graph."""
+    pieces = converted.pieces
+    if pieces is None:
+        yield from enumerate(converted.prepared.graph.graph.nodes())
+        return
+    segment = pieces.partition.segments[network.location[0]]
+    yield from zip(segment.indices, segment.lowered.graph.nodes(), strict=True)
+
+
+def _named(nodes: list[Node]) -> str:
+    """`prim::If at model.py:12: if x.size(1) > 5:` of the first, and how many more."""
+    from builder.lowering.places import where
+
+    shown = [node for node in nodes if node.kind() != "prim::Constant"] or nodes
+    more = f" and {len(shown) - 1} more nodes" if len(shown) > 1 else ""
+    return f"{shown[0].kind()} at {where(shown[0])}{more}"
+
+
+def _words(error: TrtBuildError) -> str:
+    """The message, in one line, with what to change."""
+    message = " ".join(error.message.split())
+    return f"{message}; {error.fix}" if error.fix else message

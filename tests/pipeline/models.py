@@ -1,0 +1,136 @@
+"""Small modules on which TensorRT, conversion or lowering fails or refuses."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+MANIFEST = """\
+inputs:
+  - {name: x, dtype: float32, shape: [batch, n]}
+dims:
+  batch: {min: 1, opt: 2, max: 4}
+  n: {min: 3, opt: 4, max: 8}
+"""
+
+
+class Whole(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x.relu() * 2
+
+
+class ShortenIfLong(nn.Module):
+    """TensorRT for RTX refuses to build the branch that conversion makes of it."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.size(1) > 5:
+            x = x[:, :5]
+        return x * 2
+
+
+class PadIfOdd(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        if x.size(1) % 2 == 1:
+            x = nn.functional.pad(x, [0, 1])
+        return x + 1
+
+
+class FactorBySize(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        if x.size(1) > 6:
+            return x * 2
+        elif x.size(1) > 4:
+            return x * 3
+        else:
+            return x * 4
+
+
+class IntegerBias(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x @ torch.ones(3, 3) + torch.arange(3)
+
+
+class FilledDictionary(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        found: dict[str, Tensor] = {}
+        for index, value in enumerate([x, x * 2]):
+            found[str(index)] = value
+        return found["0"] + found["1"]
+
+
+class Masked(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        limit = torch.ones_like(x)
+        mask = x < limit
+        limit[mask] = x[mask]
+        return limit
+
+
+class Shifted(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x * (x.size(0) << 2)
+
+
+class Sorted(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x * sorted([x.size(0), x.size(1)])[0]
+
+
+class OneArgumentWhere(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.where(x > 0)[0]
+
+
+class Repeated(nn.Module):
+    """A loop whose trip count depends on data."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = x
+        while bool(y.sum() < 10):
+            y = y + x.abs() + 1
+        return y
+
+
+class ListOfNumbers(nn.Module):
+    """No endpoint can have its second output."""
+
+    def forward(self, x: Tensor) -> tuple[Tensor, list[int]]:
+        return x * 2, [8, x.size(0)]
+
+
+class OfFourColumns(nn.Module):
+    """Does not accept what its manifest declares."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x @ torch.ones(11, 3)
+
+
+REFUSED_BY_RTX = (ShortenIfLong, PadIfOdd, FactorBySize)
+SERVED = (
+    Whole,
+    *REFUSED_BY_RTX,
+    IntegerBias,
+    FilledDictionary,
+    Masked,
+    Shifted,
+    Sorted,
+    OneArgumentWhere,
+    Repeated,
+)
+FAILING = (ListOfNumbers, OfFourColumns)
+
+
+def save(folder: Path, module: nn.Module, more: str = "", name: str = "m") -> Path:
+    """The module, scripted, and its manifest in `folder`, which is returned."""
+    folder.mkdir(exist_ok=True, parents=True)
+    torch.manual_seed(0)
+    torch.jit.script(module.eval()).save(str(folder / f"{name}.pt"))
+    manifest = MANIFEST
+    if isinstance(module, IntegerBias):
+        manifest = manifest.replace("[batch, n]", "[batch, 3]").replace(
+            "  n: {min: 3, opt: 4, max: 8}\n", ""
+        )
+    (folder / f"{name}.yaml").write_text(manifest + more)
+    return folder

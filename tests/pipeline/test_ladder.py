@@ -1,0 +1,150 @@
+"""A model on which TensorRT or trt-build fails gets an endpoint by torch, with a warning that says
+why; and nothing is published whose files give other answers than the module.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from click.testing import CliRunner
+from torch import nn
+
+from builder import lowering
+from builder.cli import main
+from builder.engine import flavour
+from builder.errors import ParityError
+from builder.pipeline import artifacts, segment_goldens
+from builder.repository import ModelResult, build_repository
+from tests.pipeline import models
+
+FULL = "fallback: {require_full: true}\n"
+
+
+def build(folder: Path, module: nn.Module, more: str = "") -> ModelResult:
+    source = models.save(folder / "models", module, more)
+    (result,) = build_repository(source, folder / "out", isolate=False)
+    return result
+
+
+@pytest.mark.skipif(flavour.resolve("auto") != "tensorrt-rtx", reason="RTX refuses these")
+@pytest.mark.parametrize("module", models.REFUSED_BY_RTX)
+def test_torch_runs_the_branch_that_tensorrt_refuses_to_build(
+    tmp_path: Path, module: Callable[[], nn.Module]
+) -> None:
+    result = build(tmp_path, module())
+    assert result.ok and "torch" in result.segments, result.error
+    (warning,) = [text for text in result.warnings if "TensorRT could not build" in text]
+    assert "in torch: prim::If at " in warning and "models.py" in warning
+    assert "torch.where" in warning
+
+
+@pytest.mark.skipif(flavour.resolve("auto") != "tensorrt-rtx", reason="RTX refuses these")
+def test_require_full_raises_what_tensorrt_says(tmp_path: Path) -> None:
+    result = build(tmp_path, models.ShortenIfLong(), FULL)
+    assert not result.ok and "TensorRT could not build" in str(result.error)
+    assert not (tmp_path / "out" / "m").exists()
+
+
+def test_a_defect_of_lowering_costs_tensorrt_and_not_the_endpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lowering, "lower", lambda *_, **__: 1 / 0)
+    result = build(tmp_path, models.Whole())
+    assert result.ok and result.segments == ("torch",), result.error
+    (warning,) = [text for text in result.warnings if "ZeroDivisionError" in text]
+    assert warning.startswith("torch alone serves this model, as it is written: this is a defect")
+    result = build(tmp_path / "full", models.Whole(), FULL)
+    assert not result.ok and "ZeroDivisionError" in str(result.error)
+
+
+def wrong(name: str | None, where: str | None) -> Callable[..., None]:
+    """A reference that differs in every network of that name (None: in all), at a node."""
+
+    def check(conversion: Any, goldens: Sequence[Any], spec: Any, *, of: str) -> None:
+        if name in (None, of):
+            raise ParityError(f"{of} differs from the module", where=where, fix="report it")
+
+    return check
+
+
+def test_the_node_at_which_the_reference_differs_stays_in_torch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = models.save(tmp_path / "models", models.Whole(), "fallback: {min_block_size: 1}\n")
+    graph = lowering.lower(torch.jit.load(str(source / "m.pt"))).graph
+    relu = next(node for node in graph.nodes() if node.kind() == "aten::relu")
+    where = f"%{relu.output().debugName()} = aten::relu at models.py:22"
+    monkeypatch.setattr(segment_goldens, "check_reference", wrong("the network", where))
+    (result,) = build_repository(source, tmp_path / "out", isolate=False)
+    assert result.ok and result.segments == ("torch", "tensorrt"), (result.error, result.warnings)
+    assert any(text.startswith("in torch: aten::relu at ") for text in result.warnings)
+
+
+def test_a_model_whose_every_network_differs_is_served_by_torch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(segment_goldens, "check_reference", wrong(None, None))
+    result = build(tmp_path, models.Whole())
+    assert result.ok and result.segments == ("torch",), result.error
+    assert any("differs from the module" in text for text in result.warnings)
+
+
+def test_files_that_give_other_answers_are_not_published(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = lowering.lower(torch.jit.script(models.Repeated()))
+    real = artifacts.saved
+    monkeypatch.setattr(artifacts, "saved", lambda lowered: real(other))
+    result = build(tmp_path, models.Whole())
+    assert isinstance(result.error, ParityError) and "the files of m" in str(result.error)
+    assert not (tmp_path / "out" / "m").exists()
+
+
+def test_one_file_that_gives_other_answers_leaves_the_original_module(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = lowering.lower(torch.jit.script(models.Repeated()))
+    real = artifacts.saved
+    first = iter([other])
+    monkeypatch.setattr(artifacts, "saved", lambda lowered: real(next(first, lowered)))
+    result = build(tmp_path, models.Whole())
+    assert result.ok and result.segments == ("torch",), result.error
+    assert any("the files of m" in text for text in result.warnings)
+
+
+def test_check_has_the_verdict_of_repo(tmp_path: Path) -> None:
+    source = tmp_path / "models"
+    for module in (*models.SERVED, *models.FAILING):
+        models.save(source, module(), name=module.__name__.lower())
+    built = {r.name: r for r in build_repository(source, tmp_path / "out", isolate=False)}
+    done = CliRunner().invoke(main, ["check", str(source), "--json"])
+    checked = {report["name"]: report for report in json.loads(done.stdout)["models"]}
+    assert {name: report["error"] is None for name, report in checked.items()} == {
+        name: result.ok for name, result in built.items()
+    }
+    assert {name for name, result in built.items() if not result.ok} == {
+        module.__name__.lower() for module in models.FAILING
+    }
+    for name, report in checked.items():
+        if report["error"]:
+            assert report["error"]["message"] == built[name].error.message
+        elif not any("could not build" in text for text in built[name].warnings):
+            segments = [part["runs_in"] for part in report.get("fallback", {}).get("segments", ())]
+            assert segments == list(built[name].segments)
+            assert report["warnings"] == list(built[name].warnings)
+
+
+def test_check_reports_misspelled_names_as_repo_does(tmp_path: Path) -> None:
+    manifest = "fallback: {modules: [decodr], ops: ['aten::reluu']}\nkeep_fp32: ['layer*']\n"
+    source = models.save(tmp_path / "models", models.Whole(), manifest)
+    (result,) = build_repository(source, tmp_path / "out", isolate=False)
+    done = CliRunner().invoke(main, ["check", str(source), "--json"])
+    (report,) = json.loads(done.stdout)["models"]
+    for words in ("decodr", "aten::reluu", "layer*"):
+        assert any(words in text for text in result.warnings)
+    assert report["warnings"] == list(result.warnings)
