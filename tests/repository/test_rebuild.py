@@ -16,7 +16,8 @@ import pytest
 import torch
 
 from builder import build_repository, processes
-from builder.repository import ModelResult, orders
+from builder.repository import ModelResult, jobs
+from builder.repository.build import PERFORM
 from tests.cli.conftest import MANIFEST, PROGRAM, ROOT, Small, environment, save
 
 CRASH = """
@@ -240,12 +241,11 @@ def test_without_isolation_it_is_built_here(
 
     monkeypatch.setattr(processes, "run", count)
     assert build(models, **settings, isolate=False).state == "built"
-    assert orders.PERFORM not in targets
+    assert PERFORM not in targets
 
 
 def test_workers_are_pinned_to_the_gpus_of_one_kind(monkeypatch: pytest.MonkeyPatch) -> None:
     from builder.engine import flavour, gpu
-    from builder.repository import jobs as orders
 
     kinds = [("H100", (9, 0)), ("A100", (8, 0)), ("H100", (9, 0))]
     devices = [
@@ -253,16 +253,16 @@ def test_workers_are_pinned_to_the_gpus_of_one_kind(monkeypatch: pytest.MonkeyPa
         for i, (name, capability) in enumerate(kinds)
     ]
     monkeypatch.setattr(flavour, "chosen", lambda: "tensorrt-rtx")
-    assert orders.environments() == [{}]
+    assert jobs.environments() == [{}]
     monkeypatch.setattr(flavour, "chosen", lambda: "tensorrt")
     monkeypatch.setattr(gpu, "devices", lambda: devices)
-    assert orders.environments() == [
+    assert jobs.environments() == [
         {"CUDA_VISIBLE_DEVICES": "GPU-0"},
         {"CUDA_VISIBLE_DEVICES": "GPU-2"},
     ]
-    assert orders.default_jobs() == 4
+    assert jobs.default_jobs() == 4
     monkeypatch.setattr(gpu, "devices", list)
-    assert orders.environments() == [{}]
+    assert jobs.environments() == [{}]
 
 
 def test_two_builders_of_one_store_both_publish(models: Path, tmp_path: Path) -> None:
