@@ -67,14 +67,30 @@ def refuse_mount(root: Path, beside: Path) -> None:
 
 @contextlib.contextmanager
 def alone(repository: Path) -> Iterator[None]:
-    """One process at a time changes what the repository holds."""
-    handle = os.open(repository, os.O_RDONLY)
+    """One process at a time changes what the repository holds. The folder is made where it is
+    missing: another publication that made it and failed may have removed it.
+    """
+    handle = _lock_of(repository)
     try:
-        with contextlib.suppress(OSError):  # a file system without locks
-            fcntl.flock(handle, fcntl.LOCK_EX)
         yield
     finally:
         os.close(handle)
+
+
+def _lock_of(folder: Path) -> int:
+    """A handle that holds the lock of the folder that has this path now."""
+    while True:
+        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            handle = os.open(folder, os.O_RDONLY)
+        except FileNotFoundError:
+            continue
+        with contextlib.suppress(OSError):  # a file system without locks
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        with contextlib.suppress(FileNotFoundError):
+            if os.path.samestat(os.fstat(handle), folder.stat()):
+                return handle
+        os.close(handle)  # it was removed while we waited
 
 
 def recover(repository: Path) -> tuple[str, ...]:

@@ -210,6 +210,6 @@ def _made(repository: Path) -> Iterator[None]:
         yield
     except BaseException:
         if made:
-            with contextlib.suppress(OSError):
-                repository.rmdir()
+            with contextlib.suppress(OSError), staging.alone(repository):
+                repository.rmdir()  # not while another publication moves its model in
         raise

@@ -197,6 +197,21 @@ def test_a_first_model_that_fails_leaves_no_repository(
     assert not repository.exists() and list(repository.parent.iterdir()) == []
 
 
+def test_a_first_model_that_fails_does_not_take_the_repository_from_another(
+    repository: Path,
+) -> None:
+    """The one that fails made the folder, and removes it while the other writes beside it."""
+    shutil.rmtree(repository, ignore_errors=True)
+
+    def fail(folder: Path) -> None:
+        publish(scorer(name="other"), repository, finish=lambda folder: repository.rmdir())
+        raise OSError(errno.EIO, "the disk")
+
+    with pytest.raises(PublishError):
+        publish(scorer(), repository, finish=fail)
+    assert [path.name for path in repository.iterdir()] == ["other"]
+
+
 def test_where_the_kernel_cannot_exchange_two_renames_do_it(
     repository: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
