@@ -21,10 +21,10 @@ from builder.pipeline import fallback
 
 real = fallback.convert_or_partition
 
-def convert_or_partition(lowered, spec, names):
+def convert_or_partition(lowered, spec, names, *more):
     if spec.name == "bad":
         {statement}
-    return real(lowered, spec, names)
+    return real(lowered, spec, names, *more)
 
 fallback.convert_or_partition = convert_or_partition
 """
