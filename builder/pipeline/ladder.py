@@ -93,15 +93,15 @@ def _original(recorded: Recorded, error: TrtBuildError) -> Recorded:
 
 
 def _failure(error: Exception, spec: ModelSpec) -> TrtBuildError:
-    """The error as one of ours. Raises it where the model must fail with it: torch would not help,
-    or the manifest wants one engine, or a precision within a tolerance.
+    """The error as one of ours. Raises it as it is where the model must fail with it: torch would
+    not help, or the manifest wants one engine, or a precision within a tolerance.
     """
-    if isinstance(error, BrokenPipeError):
+    if isinstance(error, FINAL):
         raise error
     found = unforeseen.ours(error)
     rounded = isinstance(found, ParityError) and spec.precision not in FULL_PRECISION
     if isinstance(found, FINAL) or spec.fallback.require_full or rounded:
-        raise found
+        raise error  # callers tell our EnvironmentProblem from what they make of Python's errors
     return found
 
 
