@@ -163,21 +163,16 @@ def evaluated() -> Iterator[str]:
 
 def lowered() -> Iterator[str]:
     """The operators that lowering's formulas replace, and the passes."""
-    from builder.lowering import attention_formulas, formulas
-    from builder.lowering.pipeline import ALL
+    from builder.decompositions import DECOMPOSITIONS
+    from builder.lowering.pipeline import ALL, PIPELINE
 
-    tables = [
-        value
-        for module in (formulas, attention_formulas)
-        for value in vars(module).values()
-        if isinstance(value, dict)
-    ]
-    schemas = [schema for table in tables for schema in table if "(" in str(schema)]
+    touched = {kind for step in PIPELINE for kind in step.touches}
     names: dict[str, list[str]] = defaultdict(list)
-    for schema in schemas:
-        name, overload = split_key(str(schema).split("(")[0])
-        names[name].append(overload)
-    yield "\n## Lowered\n\nOperators with a decomposition:\n"
+    for entry in DECOMPOSITIONS.values():
+        if entry.kind in touched:
+            name, overload = split_key(entry.key)
+            names[name].append(overload)
+    yield "\n## Lowered\n\nOperators that lowering decomposes:\n"
     yield from table(
         ["operator", "overloads"], ((f"`{n}`", ", ".join(o)) for n, o in sorted(names.items()))
     )

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from builder.conversion import converters, dtypes, evaluators, packing
+from builder.conversion import converters, decomposing, dtypes, evaluators, packing
 from builder.conversion.block import MISSING, BlockConverter
 from builder.conversion.context import ConversionContext, axis_symbol
 from builder.conversion.dynamic import DynamicScalar
@@ -24,7 +24,7 @@ from builder.lowering import LoweredGraph, for_precision, lower
 from builder.lowering.facts import dtype_of
 from builder.manifest.spec import Profile, TensorSpec
 
-_ = converters, evaluators  # imported for what they register
+_ = converters, decomposing, evaluators  # imported for what they register
 
 
 @dataclass(frozen=True)

@@ -10,27 +10,28 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch import Tensor
+
+from builder.decompositions import Decomposition
 
 SCHEMA = "trt_build::fake_quantize_fp8(Tensor self, Tensor scale, int? axis=None) -> Tensor"
 KIND = SCHEMA.partition("(")[0]
 LIMIT = 448.0
 """The greatest finite float8_e4m3fn; beyond it torch's cast gives NaN where TensorRT saturates."""
 
-_ORDINAL = 24
-"""torch.float8_e4m3fn as TorchScript writes a dtype (c10::ScalarType::Float8_e4m3fn)."""
 
-FORMULA = {
-    SCHEMA: f"""
-def f(self: Tensor, scale: Tensor, axis: Optional[int]):
+def _formula(self: Tensor, scale: Tensor, axis: int | None) -> Tensor:
     factor = scale
     if axis is not None:
         shape = [1] * self.dim()
         shape[axis] = -1
         factor = scale.reshape(shape)
-    steps = torch.clamp(self.to(torch.float) / factor, -{LIMIT}, {LIMIT})
-    return (steps.to({_ORDINAL}).to(torch.float) * factor).to(self.dtype)
-"""
-}
+    steps = torch.clamp(self.to(torch.float) / factor, -LIMIT, LIMIT)
+    return (steps.to(torch.float8_e4m3fn).to(torch.float) * factor).to(self.dtype)
+
+
+FORMULA = Decomposition(SCHEMA, _formula)
+"""What a saved file has for the operator. It is in no table: conversion has a layer for it."""
 
 
 def fake_quantize_fp8(

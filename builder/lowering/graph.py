@@ -14,7 +14,7 @@ import torch
 from builder.lowering import fp8, ir
 from builder.lowering.containers import Containers
 from builder.lowering.paranoid import execute, packed
-from builder.lowering.passes.unpack import expand
+from builder.lowering.passes.decompose import expand
 from builder.lowering.trace import PassRecord
 from builder.lowering.wrapped import keep_constants_tensors
 
@@ -81,7 +81,7 @@ class LoweredGraph:
         graph = packed(self.graph)
         for node in ir.nodes_of(graph, fp8.KIND):
             # trt-build need not be installed where the file runs
-            expand(graph, node, fp8.FORMULA[fp8.SCHEMA])
+            expand(graph, node, fp8.FORMULA)
         keep_constants_tensors(graph)
         return ir.C._create_function_from_graph("forward", graph)
 

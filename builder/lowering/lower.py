@@ -14,7 +14,7 @@ from builder.lowering.containers import containers
 from builder.lowering.frozen import frozen_graph
 from builder.lowering.graph import LoweredGraph
 from builder.lowering.paranoid import Paranoid, seeded
-from builder.lowering.passes import KEPT, Context, torch_passes
+from builder.lowering.passes import Context, torch_passes
 from builder.lowering.passes.attention import scale_queries
 from builder.lowering.passes.functionalise.views import Emit
 from builder.lowering.passes.interface import checked, flatten_inputs, flatten_outputs
@@ -33,7 +33,7 @@ def lower(
     optional_inputs: Collection[str] = (),
     constants: Mapping[str, Any] | None = None,
     specs: Sequence[Any] = (),
-    keep: Collection[str] = KEPT,
+    keep: Collection[str] = (),
     precision: Any = None,
     paranoid: Any = None,
     stop_after: str | None = None,

@@ -16,6 +16,21 @@ from builder.lowering.passes import Context, Pass, torch_passes
 from builder.lowering.passes.attention import scale_queries, scale_scores
 from builder.lowering.passes.complex import split_complex
 from builder.lowering.passes.convolution import unify_convolutions
+from builder.lowering.passes.decompose import (
+    tile_to_repeat,
+    unpack_addmm,
+    unpack_aliases,
+    unpack_attention,
+    unpack_encoder_layer,
+    unpack_floor_divide,
+    unpack_log_softmax,
+    unpack_multi_head,
+    unpack_rsqrt,
+    unpack_scatters,
+    unpack_silu,
+    unpack_type_as,
+    view_to_reshape,
+)
 from builder.lowering.passes.dtypes import fold_known_facts, remove_casts
 from builder.lowering.passes.environment import refuse_nested_tensors, resolve_environment
 from builder.lowering.passes.exceptions import eliminate_exceptions
@@ -48,28 +63,6 @@ from builder.lowering.passes.scalars import (
 )
 from builder.lowering.passes.strings import fold_string_lengths
 from builder.lowering.passes.transposes import sink_transposes
-from builder.lowering.passes.unpack import (
-    tile_to_repeat,
-    unpack_addmm,
-    unpack_aliases,
-    unpack_attention,
-    unpack_encoder_layer,
-    unpack_floor_divide,
-    unpack_gelu,
-    unpack_group_norm,
-    unpack_hardsigmoid,
-    unpack_hardswish,
-    unpack_log_softmax,
-    unpack_multi_head,
-    unpack_remainder,
-    unpack_rsqrt,
-    unpack_scatters,
-    unpack_silu,
-    unpack_std,
-    unpack_type_as,
-    unpack_var,
-    view_to_reshape,
-)
 from builder.lowering.passes.unroll import resolve_static_ifs, unroll_loops
 from builder.lowering.passes.widths import fold_widths
 from builder.lowering.trace import PassRecord
@@ -115,15 +108,8 @@ PIPELINE: tuple[Pass, ...] = (
     unpack_pad,
     unify_convolutions,
     unpack_aliases,
-    unpack_hardswish,
-    unpack_hardsigmoid,
     unpack_silu,
-    unpack_gelu,
     unpack_log_softmax,
-    unpack_std,
-    unpack_var,
-    unpack_group_norm,
-    unpack_remainder,
     unpack_floor_divide,
     unpack_rsqrt,
     unpack_scatters,

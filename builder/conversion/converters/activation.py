@@ -164,12 +164,6 @@ _COMPOSED_GELU: dict[str, Callable[[ConversionContext, Any], Any]] = {
 }
 
 
-@converter("aten::silu(Tensor self) -> Tensor")
-def silu(ctx: ConversionContext, node: Any, x: Any) -> Any:
-    """x sigmoid(x)"""
-    return combine(ctx, "PROD", x, activate(ctx, x, "SIGMOID"))
-
-
 def softplus_of(ctx: ConversionContext, x: Any, beta: float, threshold: float) -> Any:
     """log(1 + exp(beta x)) / beta; x itself where beta x > threshold, where exp might overflow"""
     soft = activate(ctx, x, "SOFTPLUS", 1 / beta, beta)

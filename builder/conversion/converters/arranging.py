@@ -30,12 +30,6 @@ def repeat(ctx: ConversionContext, node: Any, x: Any, repeats: list[Size]) -> An
     return ctx.slice(x, [0] * len(own), sizes, [1] * len(own), "WRAP")
 
 
-@converter("aten::tile(Tensor self, SymInt[] dims) -> Tensor", dynamic=("dims",))
-def tile(ctx: ConversionContext, node: Any, x: Any, dims: list[Size]) -> Any:
-    """repeat, with ones in front where there are fewer numbers than axes"""
-    return repeat(ctx, node, x, [*([1] * (ctx.rank(x) - len(dims))), *dims])
-
-
 @converter(
     "aten::repeat_interleave.self_int("
     "Tensor self, SymInt repeats, int? dim=None, *, SymInt? output_size=None) -> Tensor",

@@ -83,7 +83,6 @@ def to_copy(ctx: ConversionContext, node: Any, x: Any, dtype: int | None, *_: An
 @converter(
     f"aten::to.other(Tensor(a) self, Tensor other, {_TAIL}, MemoryFormat? memory_format=None) ->"
     " Tensor(a)",
-    "aten::type_as(Tensor self, Tensor other) -> Tensor",
     constants=("other",),
 )
 def to_other(ctx: ConversionContext, node: Any, x: Any, other: Any, *_: Any) -> Any:

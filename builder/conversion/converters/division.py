@@ -68,17 +68,6 @@ def floored_quotient(ctx: ConversionContext, x: Any, other: Any) -> Any:
 
 
 @converter(
-    "aten::floor_divide(Tensor self, Tensor other) -> Tensor",
-    "aten::floor_divide.Scalar(Tensor self, Scalar other) -> Tensor",
-    constants=("self", "other"),
-    dynamic=("other",),
-)
-def floor_divide(ctx: ConversionContext, node: Any, x: Any, other: Any) -> Any:
-    """floor(self / other), of negative integers too"""
-    return floored_quotient(ctx, x, other)
-
-
-@converter(
     "aten::fmod.Tensor(Tensor self, Tensor other) -> Tensor",
     "aten::fmod.Scalar(Tensor self, Scalar other) -> Tensor",
     constants=("self", "other"),

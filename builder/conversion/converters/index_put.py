@@ -13,7 +13,7 @@ from builder.conversion.converters.cumulative import scanned
 from builder.conversion.converters.diagonals import diagonal_span, matrix_last
 from builder.conversion.converters.indexing import expand_masks, linear_index
 from builder.conversion.converters.scattering import in_steps, spliced, upright
-from builder.conversion.converters.select import bound, length_between, position
+from builder.conversion.converters.select import bound, length_between
 from builder.conversion.converters.shape import broadcast_sizes, permuted
 from builder.conversion.dynamic import Size
 from builder.conversion.layers import alike, as_index, choose, comparison, gathered
@@ -188,19 +188,6 @@ def _one_place_written(ctx: ConversionContext, x: Any, src: Any, axis: int, plac
     here = comparison(ctx, "EQUAL", False, iota(ctx, ctx.size(x, axis)), place)
     chosen = choose(ctx, upright(ctx, here, axis, ctx.rank(x)), src, x, ctx.dtype(x))
     return ctx.copy_sizes(x, chosen)
-
-
-@converter(
-    "aten::select_scatter(Tensor self, Tensor src, int dim, SymInt index) -> Tensor",
-    dynamic=("index",),
-)
-def select_scatter(
-    ctx: ConversionContext, node: Any, x: Any, src: Any, dim: int, index: Size
-) -> Any:
-    """self with self.select(dim, index) replaced by src"""
-    axis = ctx.axis(x, dim)
-    first = position(ctx, index, ctx.size(x, axis))
-    return spliced(ctx, x, ctx.unsqueeze(src, [axis]), axis, first, ctx.arithmetic("add", first, 1))
 
 
 @converter(

@@ -144,7 +144,6 @@ def total(ctx: ConversionContext, x: Any, axes: Sequence[int], keep: bool = Fals
 
 
 _ADDED = (
-    "addmm(Tensor self, Tensor mat1, Tensor mat2, *, Scalar beta=1, Scalar alpha=1) -> Tensor",
     "addmv(Tensor self, Tensor mat, Tensor vec, *, Scalar beta=1, Scalar alpha=1) -> Tensor",
     (
         "baddbmm(Tensor self, Tensor batch1, Tensor batch2, *, Scalar beta=1, Scalar alpha=1) ->"
@@ -153,7 +152,7 @@ _ADDED = (
     "addr(Tensor self, Tensor vec1, Tensor vec2, *, Scalar beta=1, Scalar alpha=1) -> Tensor",
     "addbmm(Tensor self, Tensor batch1, Tensor batch2, *, Scalar beta=1, Scalar alpha=1) -> Tensor",
 )
-_FACTORS = ("self", "mat1", "mat2", "mat", "vec", "batch1", "batch2", "vec1", "vec2")
+_FACTORS = ("self", "mat", "vec", "batch1", "batch2", "vec1", "vec2")
 
 
 def _register_added(schema: str) -> None:

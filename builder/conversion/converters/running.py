@@ -10,12 +10,13 @@ from typing import Any
 import torch
 
 from builder.conversion import dtypes
-from builder.conversion.composing import walked
 from builder.conversion.context import ConversionContext
 from builder.conversion.converters.cumulative import scanned
+from builder.conversion.decomposing import walked
 from builder.conversion.layers import choose, equal, floating
 from builder.conversion.registry import converter
 from builder.conversion.spatial import iota
+from builder.decompositions import DECOMPOSITIONS
 
 
 def extremes(ctx: ConversionContext, x: Any, dim: int, operation: str) -> tuple[Any, Any]:
@@ -46,9 +47,7 @@ def cummin(ctx: ConversionContext, node: Any, x: Any, dim: int) -> Any:
     return extremes(ctx, x, dim, "MIN")
 
 
-SUM_OF_EXPONENTIALS = (
-    "def f(self: Tensor, other: Tensor):\n    return torch.logaddexp(self, other)\n"
-)
+SUM_OF_EXPONENTIALS = DECOMPOSITIONS["aten::logaddexp"]
 
 
 @converter("aten::logcumsumexp(Tensor self, int dim) -> Tensor")

@@ -20,25 +20,13 @@ def reshaped(ctx: ConversionContext, x: Any, sizes: Sequence[Size]) -> Any:
 
 
 @converter(
-    "aten::view(Tensor(a) self, SymInt[] size) -> Tensor(a)",
     "aten::reshape(Tensor(a) self, SymInt[] shape) -> Tensor(a)",
-    "aten::_unsafe_view(Tensor self, SymInt[] size) -> Tensor",
     "aten::_reshape_alias(Tensor(a) self, SymInt[] size, SymInt[] stride) -> Tensor(a)",
     dynamic=("size", "shape", "stride"),
 )
 def view(ctx: ConversionContext, node: Any, x: Any, sizes: list[Size], *_: Any) -> Any:
     """The same values in row-major order, with other sizes."""
     return reshaped(ctx, x, sizes)
-
-
-@converter(
-    "aten::view_as(Tensor(a) self, Tensor other) -> Tensor(a)",
-    "aten::reshape_as(Tensor(a) self, Tensor other) -> Tensor(a)",
-    constants=("other",),
-)
-def view_as(ctx: ConversionContext, node: Any, x: Any, other: Any) -> Any:
-    """self.view(other.size())"""
-    return reshaped(ctx, x, ctx.sizes(other))
 
 
 @converter("aten::flatten.using_ints(Tensor(a) self, int start_dim=0, int end_dim=-1) -> Tensor(a)")

@@ -8,7 +8,6 @@ import torch
 
 from builder.conversion.context import ConversionContext
 from builder.conversion.evaluators.prim import dtype_of
-from builder.conversion.layers import combine, reduce
 from builder.conversion.registry import converter
 
 
@@ -38,27 +37,3 @@ def softmax_layer(ctx: ConversionContext, x: Any, dim: int) -> Any:
     layer.axes = 1 << (axis + ctx.rank(wide) - max(rank, 1))
     result = ctx.copy_sizes(wide, layer.get_output(0))
     return ctx.squeeze(result, list(range(2 - rank))) if rank < 2 else result
-
-
-@converter("aten::log_softmax.int(Tensor self, int dim, ScalarType? dtype=None) -> Tensor")
-def log_softmax(ctx: ConversionContext, node: Any, x: Any, dim: int, dtype: int | None) -> Any:
-    """x - m - log(sum(exp(x - m))), m the largest: finite where softmax underflows to 0"""
-    return log_softmax_layers(ctx, asked(ctx, x, dtype), dim)
-
-
-@converter("aten::_log_softmax(Tensor self, int dim, bool half_to_float) -> Tensor")
-def half_log_softmax(
-    ctx: ConversionContext, node: Any, x: Any, dim: int, half_to_float: bool
-) -> Any:
-    """log_softmax, of half as float32 where asked for"""
-    return log_softmax_layers(ctx, asked(ctx, x, torch.float32 if half_to_float else None), dim)
-
-
-def log_softmax_layers(ctx: ConversionContext, x: Any, dim: int) -> Any:
-    """Six layers on a floating tensor; a 0-d one counts as one element, whose logarithm of 1 is
-    0.
-    """
-    axes = [ctx.axis(x, dim)] if ctx.rank(x) else []
-    shifted = combine(ctx, "SUB", x, reduce(ctx, "MAX", x, axes, True))
-    total = reduce(ctx, "SUM", ctx.unary("EXP", shifted), axes, True)
-    return combine(ctx, "SUB", shifted, ctx.unary("LOG", total))

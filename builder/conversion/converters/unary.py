@@ -113,12 +113,6 @@ def round_decimals(ctx: ConversionContext, node: Any, x: Any, decimals: int) -> 
     return combine(ctx, back, ctx.unary("ROUND", combine(ctx, there, x, power)), power)
 
 
-@converter("aten::rsqrt(Tensor self) -> Tensor")
-def rsqrt(ctx: ConversionContext, node: Any, x: Any) -> Any:
-    """1 / sqrt(x)"""
-    return ctx.unary("RECIP", ctx.unary("SQRT", floating(ctx, x)))
-
-
 @converter("aten::log1p(Tensor self) -> Tensor")
 def log_of_one_plus(ctx: ConversionContext, node: Any, x: Any) -> Any:
     """log(1 + x) without losing small x"""

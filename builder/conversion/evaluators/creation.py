@@ -282,12 +282,3 @@ normal.float_Tensor normal.Tensor_Tensor normal.float_float randperm randperm.ge
 """.split()
 for _key in RANDOM:
     evaluator(f"aten::{_key}")(_refuse_random)
-
-
-@evaluator("aten::scaled_dot_product_attention")
-def _refuse_dropout(ctx: ConversionContext, node: Any, *_: Any) -> Any:
-    """Lowering unpacks attention without dropout."""
-    raise Unconvertible(
-        f"{node.kind()} with dropout_p > 0 drops weights at random, so no answer could be checked",
-        "call it with dropout_p=self.p if self.training else 0.0",
-    )

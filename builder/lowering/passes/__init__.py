@@ -15,12 +15,6 @@ from builder.lowering.scoping import Line
 Rewrite = Callable[[Any, "Context"], None]
 
 
-# Operators that conversion has a layer or a better composition for, so their formula is not used
-# unless asked for.
-_KEPT = "gelu group_norm rms_norm hardsigmoid hardswish var std var_mean std_mean remainder"
-KEPT = frozenset(f"aten::{name}" for name in _KEPT.split())
-
-
 @dataclass
 class Context:
     """What a pass may know beside the graph.
@@ -33,7 +27,7 @@ class Context:
     """
 
     unroll_limit: int = 64
-    keep: frozenset[str] = KEPT
+    keep: frozenset[str] = frozenset()
     fallback_modules: tuple[str, ...] = ()
     optional_inputs: frozenset[str] = frozenset()
     inputs: list[str] = field(default_factory=list)

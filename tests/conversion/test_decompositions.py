@@ -15,8 +15,9 @@ import torch
 from torch.nn import functional as F
 
 import builder
-from builder.conversion.composing import function, walked
 from builder.conversion.context import ConversionContext
+from builder.conversion.decomposing import walked
+from builder.decompositions import Decomposition
 from builder.engine.network import new_network
 from builder.errors import UnsupportedOperators
 from tests.conversion.harness import check, convert
@@ -219,6 +220,10 @@ def test_what_a_formula_cannot_do_is_the_operators_reason() -> None:
     assert [u.schema.split("(")[0] for u in refused.value.operators] == ["aten::median.dim"]
 
 
+def inverse(self: torch.Tensor) -> torch.Tensor:
+    return torch.ops.aten.linalg_inv(self)  # type: ignore[no-any-return]
+
+
 def test_a_refused_formula_leaves_the_walk_as_it_found_it() -> None:
     made, network, messages = new_network()
     ctx = ConversionContext(network, [{}], messages)
@@ -229,7 +234,7 @@ def test_a_refused_formula_leaves_the_walk_as_it_found_it() -> None:
     with pytest.raises(builder.conversion.context.Unconvertible):
         walked(
             ctx,
-            function("x: Tensor", "return torch.ops.aten.linalg_inv(x)"),
+            Decomposition("aten::square(Tensor self) -> Tensor", inverse),
             (ctx.net.add_input("x", made_float(), (2, 2)),),
         )
     assert ctx.values is before and ctx.blocks is outer

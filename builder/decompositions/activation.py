@@ -1,0 +1,57 @@
+"""Activations and their logarithms."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from builder.decompositions.registry import decomposition
+
+
+@decomposition("aten::silu(Tensor self) -> Tensor")
+def silu(self: Tensor) -> Tensor:
+    """x sigmoid(x)"""
+    return self * torch.sigmoid(self)
+
+
+@decomposition("aten::log_softmax.int(Tensor self, int dim, ScalarType? dtype=None) -> Tensor")
+def log_softmax(self: Tensor, dim: int, dtype: torch.dtype | None) -> Tensor:
+    """x - m - log(sum(exp(x - m))), m the largest: finite where softmax underflows to 0"""
+    x = self
+    if dtype is not None:
+        x = self.to(dtype)
+    shifted = x - torch.amax(x, [dim], True)
+    return shifted - torch.log(torch.sum(torch.exp(shifted), [dim], True))
+
+
+@decomposition("aten::_log_softmax(Tensor self, int dim, bool half_to_float) -> Tensor")
+def log_softmax_of_half(self: Tensor, dim: int, half_to_float: bool) -> Tensor:
+    """log_softmax, of half as float32 where half_to_float says so"""
+    x = self
+    if half_to_float:
+        x = self.to(torch.float)
+    shifted = x - torch.amax(x, [dim], True)
+    return shifted - torch.log(torch.sum(torch.exp(shifted), [dim], True))
+
+
+@decomposition("aten::_safe_softmax(Tensor self, int dim, ScalarType? dtype=None) -> Tensor")
+def safe_softmax(self: Tensor, dim: int, dtype: torch.dtype | None) -> Tensor:
+    """softmax; 0 along an axis of nothing but -inf"""
+    hidden = torch.amax(self, [dim], True) == -math.inf
+    return torch.masked_fill(torch.softmax(self, dim, dtype), hidden, 0.0)
+
+
+@decomposition("aten::special_softmax(Tensor self, int dim, ScalarType? dtype=None) -> Tensor")
+def special_softmax(self: Tensor, dim: int, dtype: torch.dtype | None) -> Tensor:
+    """softmax"""
+    return torch.softmax(self, dim, dtype)
+
+
+@decomposition(
+    "aten::special_log_softmax(Tensor self, int dim, *, ScalarType? dtype=None) -> Tensor"
+)
+def special_log_softmax(self: Tensor, dim: int, dtype: torch.dtype | None) -> Tensor:
+    """log_softmax"""
+    return torch.log_softmax(self, dim, dtype)

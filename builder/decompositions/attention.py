@@ -1,0 +1,181 @@
+"""Attention, and the fused layers of torch.nn around it."""
+
+from __future__ import annotations
+
+import math
+from types import SimpleNamespace
+
+import torch
+from torch import Tensor
+
+from builder.decompositions.registry import decomposition
+
+
+def without_dropout(arguments: SimpleNamespace) -> str | None:
+    """without dropout"""
+    if arguments.dropout_p == 0:
+        return None
+    return (
+        "dropout_p > 0 drops weights at random, so no answer could be checked; call it with"
+        " dropout_p=self.p if self.training else 0.0"
+    )
+
+
+@decomposition(
+    "aten::scaled_dot_product_attention(Tensor query, Tensor key, Tensor value, Tensor?"
+    " attn_mask=None, float dropout_p=0., bool is_causal=False, *, float? scale=None, bool"
+    " enable_gqa=False) -> Tensor",
+    when=without_dropout,
+)
+def scaled_dot_product_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None,
+    dropout_p: float,
+    is_causal: bool,
+    scale: float | None,
+    enable_gqa: bool,
+) -> Tensor:
+    """softmax(query key^T scale + mask) value; zeros in a row whose every key is masked"""
+    if scale is None:
+        factor = float(query.size(-1)) ** -0.5
+    else:
+        factor = scale
+    if enable_gqa:
+        k = torch.repeat_interleave(key, query.size(-3) // key.size(-3), -3)
+        v = torch.repeat_interleave(value, query.size(-3) // value.size(-3), -3)
+    else:
+        k = key
+        v = value
+    scores = torch.matmul(query * factor, torch.transpose(k, -2, -1))
+    if is_causal:
+        rows = torch.arange(query.size(-2), device="cpu").unsqueeze(1)
+        columns = torch.arange(key.size(-2), device="cpu").unsqueeze(0)
+        scores = torch.masked_fill(scores, rows < columns, -math.inf)
+    if attn_mask is not None:
+        if attn_mask.dtype == torch.bool:
+            scores = torch.masked_fill(scores, torch.logical_not(attn_mask), -math.inf)
+        else:
+            scores = scores + attn_mask
+        # the softmax of nothing but -inf would be NaN
+        empty = torch.amax(scores, [-1], True) == -math.inf
+        weights = torch.masked_fill(torch.softmax(scores, -1), empty, 0.0)
+    else:
+        weights = torch.softmax(scores, -1)
+    return torch.matmul(weights, v)
+
+
+def heads(x: Tensor, num_heads: int) -> Tensor:
+    return x.reshape([x.size(0), x.size(1), num_heads, -1]).transpose(1, 2)
+
+
+def attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, mask_type: int | None) -> Tensor:
+    # mask_type 0: (queries, keys), 1: (batch, keys), 2: (batch, heads, queries, keys). A mask that
+    # is not bool hides where it is not zero.
+    scores = torch.matmul(q * float(q.size(-1)) ** -0.5, k.transpose(-2, -1))
+    if mask is not None:
+        hidden = mask.to(torch.bool)
+        if mask_type is not None:
+            if mask_type == 1:
+                hidden = hidden.unsqueeze(1).unsqueeze(1)
+        scores = torch.masked_fill(scores, hidden, -math.inf)
+    return torch.softmax(scores, -1)
+
+
+def merged(weights: Tensor, v: Tensor) -> Tensor:
+    x = torch.matmul(weights, v).transpose(1, 2)
+    return x.reshape([x.size(0), x.size(1), -1])
+
+
+@decomposition(
+    "aten::_native_multi_head_attention(Tensor query, Tensor key, Tensor value, int embed_dim, int"
+    " num_head, Tensor qkv_weight, Tensor qkv_bias, Tensor proj_weight, Tensor proj_bias, Tensor?"
+    " mask=None, bool need_weights=True, bool average_attn_weights=True, int? mask_type=None) ->"
+    " (Tensor, Tensor)"
+)
+def native_multi_head_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    embed_dim: int,
+    num_head: int,
+    qkv_weight: Tensor,
+    qkv_bias: Tensor,
+    proj_weight: Tensor,
+    proj_bias: Tensor,
+    mask: Tensor | None,
+    need_weights: bool,
+    average_attn_weights: bool,
+    mask_type: int | None,
+) -> tuple[Tensor, Tensor]:
+    """The fused attention of nn.MultiheadAttention in evaluation mode"""
+    d = embed_dim
+    q = heads(torch.ops.aten.linear(query, qkv_weight[:d], qkv_bias[:d]), num_head)
+    k = heads(torch.ops.aten.linear(key, qkv_weight[d : 2 * d], qkv_bias[d : 2 * d]), num_head)
+    v = heads(torch.ops.aten.linear(value, qkv_weight[2 * d :], qkv_bias[2 * d :]), num_head)
+    weights = attend(q, k, v, mask, mask_type)
+    result = torch.ops.aten.linear(merged(weights, v), proj_weight, proj_bias)
+    if need_weights:
+        if average_attn_weights:
+            shown = torch.mean(weights, [1])
+        else:
+            shown = weights
+    else:
+        shown = torch.zeros([0], device="cpu")
+    return result, shown
+
+
+@decomposition(
+    "aten::_transformer_encoder_layer_fwd(Tensor src, int embed_dim, int num_heads, Tensor"
+    " qkv_weight, Tensor qkv_bias, Tensor proj_weight, Tensor proj_bias, bool use_gelu, bool"
+    " norm_first, float eps, Tensor norm_weight_1, Tensor norm_bias_1, Tensor norm_weight_2, Tensor"
+    " norm_bias_2, Tensor ffn_weight_1, Tensor ffn_bias_1, Tensor ffn_weight_2, Tensor ffn_bias_2,"
+    " Tensor? mask=None, int? mask_type=None) -> Tensor"
+)
+def transformer_encoder_layer(
+    src: Tensor,
+    embed_dim: int,
+    num_heads: int,
+    qkv_weight: Tensor,
+    qkv_bias: Tensor,
+    proj_weight: Tensor,
+    proj_bias: Tensor,
+    use_gelu: bool,
+    norm_first: bool,
+    eps: float,
+    norm_weight_1: Tensor,
+    norm_bias_1: Tensor,
+    norm_weight_2: Tensor,
+    norm_bias_2: Tensor,
+    ffn_weight_1: Tensor,
+    ffn_bias_1: Tensor,
+    ffn_weight_2: Tensor,
+    ffn_bias_2: Tensor,
+    mask: Tensor | None,
+    mask_type: int | None,
+) -> Tensor:
+    """The fused layer of nn.TransformerEncoder in evaluation mode"""
+    d = embed_dim
+    x = src
+    if norm_first:
+        x = torch.layer_norm(src, [d], norm_weight_1, norm_bias_1, eps)
+    q = heads(torch.ops.aten.linear(x, qkv_weight[:d], qkv_bias[:d]), num_heads)
+    k = heads(torch.ops.aten.linear(x, qkv_weight[d : 2 * d], qkv_bias[d : 2 * d]), num_heads)
+    v = heads(torch.ops.aten.linear(x, qkv_weight[2 * d :], qkv_bias[2 * d :]), num_heads)
+    weights = attend(q, k, v, mask, mask_type)
+    x = src + torch.ops.aten.linear(merged(weights, v), proj_weight, proj_bias)
+    if not norm_first:
+        x = torch.layer_norm(x, [d], norm_weight_1, norm_bias_1, eps)
+    y = x
+    if norm_first:
+        y = torch.layer_norm(x, [d], norm_weight_2, norm_bias_2, eps)
+    y = torch.ops.aten.linear(y, ffn_weight_1, ffn_bias_1)
+    if use_gelu:
+        y = torch.ops.aten.gelu(y)
+    else:
+        y = torch.relu(y)
+    x = x + torch.ops.aten.linear(y, ffn_weight_2, ffn_bias_2)
+    if not norm_first:
+        x = torch.layer_norm(x, [d], norm_weight_2, norm_bias_2, eps)
+    return x

@@ -1,0 +1,121 @@
+"""Bags of embeddings, composed of a matrix product."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from builder.decompositions.registry import decomposition
+
+NOTE = "the first output; the places that training asks for are not computed"
+
+
+def bags_of(
+    weight: Tensor,
+    indices: Tensor,
+    offsets: Tensor,
+    mode: int,
+    per_sample_weights: Tensor | None,
+    include_last_offset: bool,
+    padding_idx: int | None,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    count = offsets.size(0)
+    if include_last_offset:
+        count = count - 1
+    places = torch.arange(indices.size(0)).unsqueeze(0)
+    starts = torch.narrow(offsets, 0, 0, count).unsqueeze(1)
+    if include_last_offset:
+        ends = torch.narrow(offsets, 0, 1, count).unsqueeze(1)
+    else:
+        last = torch.full([1], indices.size(0), dtype=offsets.dtype)
+        ends = torch.cat([torch.narrow(offsets, 0, 1, count - 1), last], 0).unsqueeze(1)
+    inside = torch.logical_and(places >= starts, places < ends)
+    if padding_idx is not None:
+        if padding_idx >= 0:
+            inside = torch.logical_and(inside, (indices != padding_idx).unsqueeze(0))
+    rows = torch.index_select(weight, 0, indices)
+    if per_sample_weights is not None:
+        rows = rows * per_sample_weights.unsqueeze(1)
+    sizes = torch.sum(inside, [1])
+    if mode == 2:
+        outside = torch.logical_not(inside).unsqueeze(2)
+        each = rows.unsqueeze(0).expand([count, -1, -1])
+        bags = torch.amax(torch.masked_fill(each, outside, -math.inf), [1])
+        bags = torch.where((sizes == 0).unsqueeze(1), torch.zeros_like(bags), bags)
+    else:
+        bags = torch.matmul(inside.to(rows.dtype), rows)
+        if mode == 1:
+            bags = bags / torch.clamp_min(sizes, 1).unsqueeze(1).to(rows.dtype)
+    bag_of_index = torch.argmax(inside.to(torch.int), 0)
+    return bags, bag_of_index, sizes, torch.zeros([0], dtype=torch.long)
+
+
+@decomposition(
+    "aten::embedding_bag(Tensor weight, Tensor indices, Tensor offsets, bool"
+    " scale_grad_by_freq=False, int mode=0, bool sparse=False, Tensor? per_sample_weights=None,"
+    " bool include_last_offset=False) -> (Tensor, Tensor, Tensor, Tensor)",
+    note=NOTE,
+)
+def embedding_bag(
+    weight: Tensor,
+    indices: Tensor,
+    offsets: Tensor,
+    scale_grad_by_freq: bool,
+    mode: int,
+    sparse: bool,
+    per_sample_weights: Tensor | None,
+    include_last_offset: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """the sum, mean or maximum of each bag's rows, by a matrix of which index is in which bag"""
+    return bags_of(weight, indices, offsets, mode, per_sample_weights, include_last_offset, None)
+
+
+@decomposition(
+    "aten::embedding_bag.padding_idx(Tensor weight, Tensor indices, Tensor offsets, bool"
+    " scale_grad_by_freq, int mode, bool sparse, Tensor? per_sample_weights, bool"
+    " include_last_offset, int? padding_idx) -> (Tensor, Tensor, Tensor, Tensor)",
+    note=NOTE,
+)
+def embedding_bag_with_padding(
+    weight: Tensor,
+    indices: Tensor,
+    offsets: Tensor,
+    scale_grad_by_freq: bool,
+    mode: int,
+    sparse: bool,
+    per_sample_weights: Tensor | None,
+    include_last_offset: bool,
+    padding_idx: int | None,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """the sum, mean or maximum of each bag's rows, by a matrix of which index is in which bag"""
+    if padding_idx is not None:
+        if padding_idx < 0:
+            padding_idx = padding_idx + weight.size(0)
+    return bags_of(
+        weight, indices, offsets, mode, per_sample_weights, include_last_offset, padding_idx
+    )
+
+
+@decomposition(
+    "aten::_embedding_bag(Tensor weight, Tensor indices, Tensor offsets, bool"
+    " scale_grad_by_freq=False, int mode=0, bool sparse=False, Tensor? per_sample_weights=None,"
+    " bool include_last_offset=False, int padding_idx=-1) -> (Tensor, Tensor, Tensor, Tensor)",
+    note=NOTE,
+)
+def raw_embedding_bag(
+    weight: Tensor,
+    indices: Tensor,
+    offsets: Tensor,
+    scale_grad_by_freq: bool,
+    mode: int,
+    sparse: bool,
+    per_sample_weights: Tensor | None,
+    include_last_offset: bool,
+    padding_idx: int,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """the sum, mean or maximum of each bag's rows, by a matrix of which index is in which bag"""
+    return bags_of(
+        weight, indices, offsets, mode, per_sample_weights, include_last_offset, padding_idx
+    )

@@ -1,0 +1,20 @@
+"""Writes to a part of a tensor."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from builder.decompositions.registry import decomposition
+
+
+@decomposition("aten::select_scatter(Tensor self, Tensor src, int dim, SymInt index) -> Tensor")
+def select_scatter(self: Tensor, src: Tensor, dim: int, index: int) -> Tensor:
+    """self with self.select(dim, index) replaced by src"""
+    # Chosen, not concatenated: the lengths of the parts would change within a loop, where TensorRT
+    # has static ones only.
+    size = self.size(dim)
+    places = torch.arange(size, device="cpu")
+    here = torch.logical_or(places == index, places == index + size)
+    new = src.unsqueeze(dim).transpose(dim, -1)
+    return torch.where(here, new, self.transpose(dim, -1)).transpose(dim, -1)

@@ -1,0 +1,181 @@
+"""Elementwise arithmetic, comparisons and second names of operators."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from builder.decompositions.registry import Number, decomposition
+
+
+@decomposition("aten::rsqrt(Tensor self) -> Tensor")
+def rsqrt(self: Tensor) -> Tensor:
+    """1 / sqrt(x)"""
+    return torch.reciprocal(torch.sqrt(self))
+
+
+@decomposition("aten::floor_divide(Tensor self, Tensor other) -> Tensor")
+def floor_divide(self: Tensor, other: Tensor) -> Tensor:
+    """floor(self / other), of negative integers too"""
+    return torch.div(self, other, rounding_mode="floor")
+
+
+@decomposition("aten::floor_divide.Scalar(Tensor self, Scalar other) -> Tensor")
+def floor_divide_by_number(self: Tensor, other: Number) -> Tensor:
+    """floor(self / other), of negative integers too"""
+    return torch.div(self, other, rounding_mode="floor")
+
+
+@decomposition(
+    "aten::true_divide.Tensor(Tensor self, Tensor other) -> Tensor",
+    "aten::divide.Tensor(Tensor self, Tensor other) -> Tensor",
+)
+def divide(self: Tensor, other: Tensor) -> Tensor:
+    """div"""
+    return torch.div(self, other)
+
+
+@decomposition(
+    "aten::true_divide.Scalar(Tensor self, Scalar other) -> Tensor",
+    "aten::divide.Scalar(Tensor self, Scalar other) -> Tensor",
+)
+def divide_by_number(self: Tensor, other: Number) -> Tensor:
+    """div"""
+    return torch.div(self, other)
+
+
+@decomposition("aten::multiply.Tensor(Tensor self, Tensor other) -> Tensor")
+def multiply(self: Tensor, other: Tensor) -> Tensor:
+    """mul"""
+    return torch.mul(self, other)
+
+
+@decomposition("aten::multiply.Scalar(Tensor self, Scalar other) -> Tensor")
+def multiply_by_number(self: Tensor, other: Number) -> Tensor:
+    """mul"""
+    return torch.mul(self, other)
+
+
+@decomposition("aten::type_as(Tensor self, Tensor other) -> Tensor")
+def type_as(self: Tensor, other: Tensor) -> Tensor:
+    """self.to(other.dtype)"""
+    return self.to(other.dtype)
+
+
+@decomposition(
+    "aten::resolve_conj(Tensor(a) self) -> Tensor(a)",
+    "aten::resolve_neg(Tensor(a) self) -> Tensor(a)",
+    "aten::real(Tensor(a) self) -> Tensor(a)",
+    "aten::conj_physical(Tensor self) -> Tensor",
+)
+def unchanged(self: Tensor) -> Tensor:
+    """the tensor itself: no network has complex or lazily negated tensors"""
+    return self
+
+
+@decomposition("aten::isreal(Tensor self) -> Tensor")
+def isreal(self: Tensor) -> Tensor:
+    """true everywhere"""
+    return torch.ones_like(self, dtype=torch.bool)
+
+
+@decomposition(
+    "aten::isin.Tensor_Tensor(Tensor elements, Tensor test_elements, *, bool assume_unique=False,"
+    " bool invert=False) -> Tensor"
+)
+def isin(elements: Tensor, test_elements: Tensor, assume_unique: bool, invert: bool) -> Tensor:
+    """whether each element is among the others, every pair compared"""
+    found = torch.any(elements.unsqueeze(-1) == test_elements.reshape([-1]), -1)
+    if invert:
+        found = torch.logical_not(found)
+    return found
+
+
+@decomposition(
+    "aten::isin.Tensor_Scalar(Tensor elements, Scalar test_element, *, bool assume_unique=False,"
+    " bool invert=False) -> Tensor"
+)
+def isin_number(
+    elements: Tensor, test_element: Number, assume_unique: bool, invert: bool
+) -> Tensor:
+    """whether each element is the number"""
+    found = elements == test_element
+    if invert:
+        found = torch.logical_not(found)
+    return found
+
+
+@decomposition(
+    "aten::isclose(Tensor self, Tensor other, float rtol=1.0000000000000001e-05, float atol=1e-08,"
+    " bool equal_nan=False) -> Tensor"
+)
+def isclose(self: Tensor, other: Tensor, rtol: float, atol: float, equal_nan: bool) -> Tensor:
+    """|self - other| <= atol + rtol |other|, or equal"""
+    close = self == other
+    if equal_nan and torch.is_floating_point(self):
+        close = torch.logical_or(close, torch.logical_and(torch.isnan(self), torch.isnan(other)))
+    if self.dtype == torch.bool:
+        return close
+    if rtol == 0.0 and atol == 0.0:
+        return close
+    difference = torch.abs(self - other)
+    near = difference <= atol + torch.abs(rtol * other)
+    return torch.logical_or(close, torch.logical_and(torch.isfinite(difference), near))
+
+
+@decomposition("aten::hypot(Tensor self, Tensor other) -> Tensor")
+def hypot(self: Tensor, other: Tensor) -> Tensor:
+    """the root of self^2 + other^2, by the ratio of the smaller to the larger, which does not
+    overflow
+    """
+    a = torch.abs(self)
+    b = torch.abs(other)
+    larger = torch.maximum(a, b)
+    smaller = torch.minimum(a, b)
+    safe = torch.where(larger == 0, torch.ones_like(larger), larger)
+    ratio = smaller / safe
+    ratio = torch.where(smaller == larger, torch.ones_like(ratio), ratio)
+    return torch.where(larger == 0, larger, larger * torch.sqrt(1.0 + ratio * ratio))
+
+
+@decomposition("aten::signbit(Tensor self) -> Tensor")
+def signbit(self: Tensor) -> Tensor:
+    """whether the sign is negative, of -0 too (of NaN: no)"""
+    if torch.is_floating_point(self):
+        negative_zero = torch.logical_and(self == 0, torch.reciprocal(self) < 0)
+        return torch.logical_or(self < 0, negative_zero)
+    return self < 0
+
+
+@decomposition("aten::copysign.Tensor(Tensor self, Tensor other) -> Tensor")
+def copysign(self: Tensor, other: Tensor) -> Tensor:
+    """|self| with the sign of other"""
+    size = torch.abs(self * 1.0)
+    negative = torch.signbit(other)
+    return torch.where(negative, -size, size)
+
+
+@decomposition("aten::copysign.Scalar(Tensor self, Scalar other) -> Tensor")
+def copysign_of_number(self: Tensor, other: Number) -> Tensor:
+    """|self| with the sign of a number"""
+    return torch.copysign(self, torch.full([], float(other)))
+
+
+@decomposition("aten::heaviside(Tensor self, Tensor values) -> Tensor")
+def heaviside(self: Tensor, values: Tensor) -> Tensor:
+    """0 below 0, 1 above, `values` at 0"""
+    return torch.where(self == 0, values, (self > 0).to(self.dtype))
+
+
+@decomposition("aten::ldexp.Tensor(Tensor self, Tensor other) -> Tensor")
+def ldexp(self: Tensor, other: Tensor) -> Tensor:
+    """self 2^other"""
+    return self * torch.pow(2.0, other)
+
+
+@decomposition("aten::angle(Tensor self) -> Tensor")
+def angle(self: Tensor) -> Tensor:
+    """pi below 0, else 0; NaN stays"""
+    x = self * 1.0
+    turned = torch.where(x < 0, torch.full_like(x, 3.141592653589793), torch.zeros_like(x))
+    return torch.where(torch.isnan(x), x, turned)

@@ -1,0 +1,37 @@
+"""Inverse pooling."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from builder.decompositions.registry import decomposition
+
+
+def unpooled(self: Tensor, indices: Tensor, output_size: list[int]) -> Tensor:
+    spatial = len(output_size)
+    batch = list(self.size()[:-spatial])
+    volume = 1
+    for n in output_size:
+        volume = volume * n
+    flat = torch.zeros([], dtype=self.dtype).expand(batch + [volume])
+    places = torch.flatten(indices, -spatial)
+    flat = torch.scatter(flat, -1, places, torch.flatten(self, -spatial))
+    return flat.reshape(batch + output_size)
+
+
+@decomposition("aten::max_unpool2d(Tensor self, Tensor indices, SymInt[2] output_size) -> Tensor")
+def max_unpool2d(self: Tensor, indices: Tensor, output_size: list[int]) -> Tensor:
+    """values put back where pooling found them, zeros elsewhere"""
+    return unpooled(self, indices, output_size)
+
+
+@decomposition(
+    "aten::max_unpool3d(Tensor self, Tensor indices, SymInt[3] output_size, int[3] stride, int[3]"
+    " padding) -> Tensor"
+)
+def max_unpool3d(
+    self: Tensor, indices: Tensor, output_size: list[int], stride: list[int], padding: list[int]
+) -> Tensor:
+    """values put back where pooling found them, zeros elsewhere"""
+    return unpooled(self, indices, output_size)

@@ -1,0 +1,47 @@
+"""Shapes: views as reshapes, tiles as repeats, sums to a shape."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from builder.decompositions.registry import decomposition
+
+
+@decomposition(
+    "aten::view(Tensor(a) self, SymInt[] size) -> Tensor(a)",
+    "aten::_unsafe_view(Tensor self, SymInt[] size) -> Tensor",
+)
+def view(self: Tensor, size: list[int]) -> Tensor:
+    """reshape: the same values in row-major order"""
+    return torch.reshape(self, size)
+
+
+@decomposition(
+    "aten::view_as(Tensor(a) self, Tensor other) -> Tensor(a)",
+    "aten::reshape_as(Tensor(a) self, Tensor other) -> Tensor(a)",
+)
+def view_as(self: Tensor, other: Tensor) -> Tensor:
+    """self.reshape(other.size())"""
+    return torch.reshape(self, other.size())
+
+
+@decomposition("aten::tile(Tensor self, SymInt[] dims) -> Tensor")
+def tile(self: Tensor, dims: list[int]) -> Tensor:
+    """repeat, with ones in front where there are fewer numbers than axes"""
+    return self.repeat([1] * max(self.dim() - len(dims), 0) + dims)
+
+
+@decomposition("aten::sum_to_size(Tensor self, SymInt[] size) -> Tensor")
+def sum_to_size(self: Tensor, size: list[int]) -> Tensor:
+    """summed over the axes that `size` has not, or has as 1"""
+    x = self
+    more = self.dim() - len(size)
+    if len(size) == 0:
+        return torch.sum(self)
+    for i in range(more):
+        x = torch.sum(x, [0])
+    for i in range(len(size)):
+        if size[i] == 1:
+            x = torch.sum(x, [i], True)
+    return x

@@ -1,0 +1,341 @@
+"""Statistics composed of sums and sorts: means and sums past NaN, integrals, covariances,
+quantiles, medians, modes.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from builder.decompositions.registry import Number, decomposition
+
+
+def zero_for_nan(self: Tensor) -> Tensor:
+    x = self
+    if torch.is_floating_point(self):
+        x = torch.where(torch.isnan(self), torch.zeros_like(self), self)
+    return x
+
+
+@decomposition(
+    "aten::nansum(Tensor self, int[1]? dim=None, bool keepdim=False, *, ScalarType? dtype=None) ->"
+    " Tensor"
+)
+def nansum(self: Tensor, dim: list[int] | None, keepdim: bool, dtype: torch.dtype | None) -> Tensor:
+    """the sum without what is NaN"""
+    return torch.sum(zero_for_nan(self), dim, keepdim, dtype=dtype)
+
+
+@decomposition(
+    "aten::nanmean(Tensor self, int[1]? dim=None, bool keepdim=False, *, ScalarType? dtype=None) ->"
+    " Tensor"
+)
+def nanmean(
+    self: Tensor, dim: list[int] | None, keepdim: bool, dtype: torch.dtype | None
+) -> Tensor:
+    """the mean of what is not NaN"""
+    x = zero_for_nan(self)
+    known = torch.logical_not(torch.isnan(self)).to(x.dtype)
+    total = torch.sum(x, dim, keepdim, dtype=dtype)
+    return total / torch.sum(known, dim, keepdim, dtype=dtype)
+
+
+def areas_of_equal_steps(y: Tensor, dim: int) -> Tensor:
+    n = y.size(dim) - 1
+    return torch.narrow(y, dim, 1, n) + torch.narrow(y, dim, 0, n)
+
+
+def areas_of_steps(y: Tensor, x: Tensor, dim: int) -> Tensor:
+    at = x
+    if x.dim() == 1 and y.dim() > 1:
+        shape = [1] * y.dim()
+        shape[dim] = -1
+        at = x.reshape(shape)
+    n = y.size(dim) - 1
+    areas = areas_of_equal_steps(y, dim)
+    return areas * (torch.narrow(at, dim, 1, n) - torch.narrow(at, dim, 0, n))
+
+
+@decomposition("aten::trapezoid.dx(Tensor y, *, Scalar dx=1, int dim=-1) -> Tensor")
+def trapezoid_of_equal_steps(y: Tensor, dx: Number, dim: int) -> Tensor:
+    """the integral over equal steps, by trapezoids"""
+    return torch.sum(areas_of_equal_steps(y, dim), [dim]) * (dx / 2.0)
+
+
+@decomposition("aten::trapezoid.x(Tensor y, Tensor x, *, int dim=-1) -> Tensor")
+def trapezoid(y: Tensor, x: Tensor, dim: int) -> Tensor:
+    """the integral over the steps of x, by trapezoids"""
+    return torch.sum(areas_of_steps(y, x, dim), [dim]) / 2.0
+
+
+@decomposition("aten::cumulative_trapezoid.dx(Tensor y, *, Scalar dx=1, int dim=-1) -> Tensor")
+def cumulative_trapezoid_of_equal_steps(y: Tensor, dx: Number, dim: int) -> Tensor:
+    """the integral up to each of equal steps, by trapezoids"""
+    return torch.cumsum(areas_of_equal_steps(y, dim), dim) * (dx / 2.0)
+
+
+@decomposition("aten::cumulative_trapezoid.x(Tensor y, Tensor x, *, int dim=-1) -> Tensor")
+def cumulative_trapezoid(y: Tensor, x: Tensor, dim: int) -> Tensor:
+    """the integral up to each of the steps of x, by trapezoids"""
+    return torch.cumsum(areas_of_steps(y, x, dim), dim) / 2.0
+
+
+@decomposition("aten::trapz.x(Tensor y, Tensor x, *, int dim=-1) -> Tensor")
+def trapz(y: Tensor, x: Tensor, dim: int) -> Tensor:
+    """trapezoid"""
+    return torch.trapezoid(y, x, dim=dim)
+
+
+@decomposition("aten::trapz.dx(Tensor y, *, float dx=1., int dim=-1) -> Tensor")
+def trapz_of_equal_steps(y: Tensor, dx: float, dim: int) -> Tensor:
+    """trapezoid"""
+    return torch.trapezoid(y, dx=dx, dim=dim)
+
+
+@decomposition(
+    "aten::cov(Tensor self, *, int correction=1, Tensor? fweights=None, Tensor? aweights=None) ->"
+    " Tensor"
+)
+def cov(self: Tensor, correction: int, fweights: Tensor | None, aweights: Tensor | None) -> Tensor:
+    """the covariances of the rows"""
+    x = self
+    if self.dim() < 2:
+        x = self.reshape([1, -1])
+    weights = torch.ones_like(x[0]) * 1.0
+    if fweights is not None:
+        weights = weights * fweights
+    if aweights is not None:
+        weights = weights * aweights
+    total = torch.sum(weights)
+    x = x - torch.sum(x * weights, [1], True) / total
+    norm = total - correction
+    if aweights is not None and correction != 0:
+        norm = total - correction * torch.sum(weights * aweights) / total
+    result = torch.matmul(x * weights, torch.transpose(x, 0, 1)) / torch.clamp_min(norm, 0.0)
+    if x.size(0) == 1:
+        result = result.reshape([])
+    return result
+
+
+@decomposition("aten::corrcoef(Tensor self) -> Tensor")
+def corrcoef(self: Tensor) -> Tensor:
+    """the covariances of the rows by their standard deviations, between -1 and 1"""
+    c = torch.cov(self)
+    if c.dim() == 0:
+        result = c / c
+    else:
+        deviation = torch.sqrt(torch.diagonal(c))
+        result = c / deviation.unsqueeze(-1) / deviation
+    return torch.clamp(result, -1.0, 1.0)
+
+
+def flat_without_dim(self: Tensor, dim: int | None) -> Tensor:
+    x = self
+    if dim is None or self.dim() == 0:
+        x = self.reshape([-1])
+    return x
+
+
+def axis_of(self: Tensor, dim: int | None) -> int:
+    axis = 0
+    if dim is not None:
+        if self.dim() > 0:
+            axis = dim
+            if axis < 0:
+                axis = axis + self.dim()
+    return axis
+
+
+def along(x: Tensor, axis: int) -> list[int]:
+    shape = [1] * x.dim()
+    shape[axis] = -1
+    return shape
+
+
+def rounded(places: Tensor, interpolation: str) -> Tensor:
+    if interpolation == "lower":
+        places = torch.floor(places)
+    elif interpolation == "higher":
+        places = torch.ceil(places)
+    elif interpolation == "nearest":
+        places = torch.round(places)
+    return places
+
+
+def fraction(places: Tensor, interpolation: str) -> Tensor:
+    rest = places - torch.floor(places)
+    if interpolation == "midpoint":
+        rest = torch.where(rest > 0, torch.full_like(rest, 0.5), rest)
+    return rest
+
+
+def arranged(result: Tensor, self: Tensor, axis: int, dim: int | None, keepdim: bool) -> Tensor:
+    result = torch.movedim(result, axis, 0)
+    if keepdim:
+        if dim is None or self.dim() == 0:
+            result = result.reshape([result.size(0)] + [1] * self.dim())
+        else:
+            result = result.unsqueeze(axis + 1)
+    return result
+
+
+def quantiles(
+    self: Tensor, q: Tensor, dim: int | None, keepdim: bool, interpolation: str
+) -> Tensor:
+    x = flat_without_dim(self, dim)
+    axis = axis_of(self, dim)
+    ordered = torch.sort(x, axis)[0]
+    places = rounded(q.reshape([-1]) * (x.size(axis) - 1), interpolation)
+    low = torch.index_select(ordered, axis, torch.floor(places).to(torch.long))
+    high = torch.index_select(ordered, axis, torch.ceil(places).to(torch.long))
+    rest = fraction(places, interpolation).reshape(along(x, axis))
+    result = torch.lerp(low, high, rest.expand_as(low))
+    return arranged(result, self, axis, dim, keepdim)
+
+
+def quantiles_past_nan(
+    self: Tensor, q: Tensor, dim: int | None, keepdim: bool, interpolation: str
+) -> Tensor:
+    x = flat_without_dim(self, dim)
+    axis = axis_of(self, dim)
+    unknown = torch.isnan(x)
+    ordered = torch.sort(torch.where(unknown, torch.full_like(x, math.inf), x), axis)[0]
+    known = torch.sum(torch.logical_not(unknown), [axis], True)
+    places = q.reshape(along(x, axis)) * torch.clamp_min(known - 1, 0)
+    places = rounded(places, interpolation)
+    low = torch.gather(ordered, axis, torch.floor(places).to(torch.long))
+    high = torch.gather(ordered, axis, torch.ceil(places).to(torch.long))
+    between = torch.lerp(low, high, fraction(places, interpolation))
+    result = torch.where(known == 0, torch.full_like(low, math.nan), between)
+    return arranged(result, self, axis, dim, keepdim)
+
+
+@decomposition(
+    "aten::quantile(Tensor self, Tensor q, int? dim=None, bool keepdim=False, *, str"
+    ' interpolation="linear") -> Tensor'
+)
+def quantile(self: Tensor, q: Tensor, dim: int | None, keepdim: bool, interpolation: str) -> Tensor:
+    """between the ordered values at q (n - 1), as `interpolation` says (NaN is not looked for)"""
+    result = quantiles(self, q, dim, keepdim, interpolation)
+    if q.dim() == 0:
+        result = result.squeeze(0)
+    return result
+
+
+@decomposition(
+    "aten::quantile.scalar(Tensor self, float q, int? dim=None, bool keepdim=False, *, str"
+    ' interpolation="linear") -> Tensor'
+)
+def quantile_at_number(
+    self: Tensor, q: float, dim: int | None, keepdim: bool, interpolation: str
+) -> Tensor:
+    """quantile at one place"""
+    place = torch.full([], q, dtype=self.dtype)
+    return quantiles(self, place, dim, keepdim, interpolation).squeeze(0)
+
+
+@decomposition(
+    "aten::nanquantile(Tensor self, Tensor q, int? dim=None, bool keepdim=False, *, str"
+    ' interpolation="linear") -> Tensor'
+)
+def nanquantile(
+    self: Tensor, q: Tensor, dim: int | None, keepdim: bool, interpolation: str
+) -> Tensor:
+    """quantile of what is not NaN"""
+    result = quantiles_past_nan(self, q, dim, keepdim, interpolation)
+    if q.dim() == 0:
+        result = result.squeeze(0)
+    return result
+
+
+@decomposition(
+    "aten::nanquantile.scalar(Tensor self, float q, int? dim=None, bool keepdim=False, *, str"
+    ' interpolation="linear") -> Tensor'
+)
+def nanquantile_at_number(
+    self: Tensor, q: float, dim: int | None, keepdim: bool, interpolation: str
+) -> Tensor:
+    """nanquantile at one place"""
+    place = torch.full([], q, dtype=self.dtype)
+    return quantiles_past_nan(self, place, dim, keepdim, interpolation).squeeze(0)
+
+
+NO_NAN = "NaN is not looked for; among equal values TensorRT states no order"
+
+
+def without_axis(value: Tensor, place: Tensor, dim: int, keepdim: bool) -> tuple[Tensor, Tensor]:
+    if not keepdim:
+        value = value.squeeze(dim)
+        place = place.squeeze(dim)
+    return value, place
+
+
+@decomposition(
+    "aten::median.dim(Tensor self, int dim, bool keepdim=False) -> (Tensor values, Tensor indices)",
+    note=NO_NAN,
+)
+def median_along(self: Tensor, dim: int, keepdim: bool) -> tuple[Tensor, Tensor]:
+    """the lower of the middle values along an axis, and its place"""
+    if self.dim() == 0:
+        return self, torch.zeros([], dtype=torch.long)
+    half = (self.size(dim) + 1) // 2
+    values, places = torch.topk(self, half, dim, False)
+    value = torch.narrow(values, dim, half - 1, 1)
+    place = torch.narrow(places, dim, half - 1, 1)
+    return without_axis(value, place, dim, keepdim)
+
+
+@decomposition("aten::median(Tensor self) -> Tensor", note=NO_NAN)
+def median(self: Tensor) -> Tensor:
+    """the lower of the middle values"""
+    return torch.median(self.reshape([-1]), 0)[0]
+
+
+@decomposition(
+    "aten::nanmedian.dim(Tensor self, int dim, bool keepdim=False) -> (Tensor values, Tensor"
+    " indices)",
+    note=NO_NAN,
+)
+def nanmedian_along(self: Tensor, dim: int, keepdim: bool) -> tuple[Tensor, Tensor]:
+    """the median of what is not NaN"""
+    if self.dim() == 0:
+        return self, torch.zeros([], dtype=torch.long)
+    x = self
+    unknown = torch.zeros_like(self, dtype=torch.bool)
+    if torch.is_floating_point(self):
+        unknown = torch.isnan(self)
+        x = torch.where(unknown, torch.full_like(self, math.inf), self)
+    values, places = torch.sort(x, dim)
+    known = torch.sum(torch.logical_not(unknown), [dim], True)
+    middle = torch.div(torch.clamp_min(known - 1, 0), 2, rounding_mode="floor")
+    value = torch.gather(values, dim, middle)
+    if torch.is_floating_point(self):
+        value = torch.where(known == 0, torch.full_like(value, math.nan), value)
+    place = torch.gather(places, dim, middle)
+    return without_axis(value, place, dim, keepdim)
+
+
+@decomposition("aten::nanmedian(Tensor self) -> Tensor", note=NO_NAN)
+def nanmedian(self: Tensor) -> Tensor:
+    """the median of what is not NaN"""
+    return torch.nanmedian(self.reshape([-1]), 0)[0]
+
+
+@decomposition(
+    "aten::mode(Tensor self, int dim=-1, bool keepdim=False) -> (Tensor values, Tensor indices)",
+    note=NO_NAN,
+)
+def mode(self: Tensor, dim: int, keepdim: bool) -> tuple[Tensor, Tensor]:
+    """the least of the most frequent values along an axis and its last place, all pairs compared"""
+    if self.dim() == 0:
+        return self, torch.zeros([], dtype=torch.long)
+    x = torch.movedim(self, dim, -1)
+    counts = torch.sum(x.unsqueeze(-1) == x.unsqueeze(-2), [-1])
+    most = counts == torch.amax(counts, [-1], True)
+    value = torch.amin(torch.where(most, x, torch.amax(x, [-1], True)), [-1], True)
+    places = torch.arange(x.size(-1)).expand(x.size())
+    place = torch.amax(torch.where(x == value, places, torch.zeros_like(places)), [-1], True)
+    value, place = torch.movedim(value, -1, dim), torch.movedim(place, -1, dim)
+    return without_axis(value, place, dim, keepdim)

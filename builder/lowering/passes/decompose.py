@@ -1,0 +1,144 @@
+"""The passes that replace an operator by its formula in `builder.decompositions`.
+
+A branch on an argument is resolved where the argument is a constant. Where a formula asks for the
+number of axes, a size or a dtype that the graph does not state, conversion evaluates the question.
+"""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+from builder.decompositions import DECOMPOSITIONS, Decomposition
+from builder.lowering import ir
+from builder.lowering.passes import Context, Pass
+
+
+def _number(value: Any) -> str:
+    """The type of a `Scalar` argument: a number whose type is not known counts as a float."""
+    return "float" if value.type().kind() in ("FloatType", "NumberType") else "int"
+
+
+_RESOLVED: dict[tuple[str, tuple[str, ...], str], Any] = {}
+_MOST = 512
+
+
+def _resolved(entry: Decomposition, arguments: list[Any]) -> Any:
+    """The formula with its branches resolved for the arguments that are constants, kept for the
+    next such node.
+
+    To resolve them in the whole graph costs more: torch numbers all of its nodes anew when many are
+    moved.
+    """
+    numbers = tuple(_number(arguments[index]) for index in entry.numbers)
+    known = [(value.toIValue(),) if _plain(value) else () for value in arguments]
+    key = (entry.schema, numbers, repr(known))
+    if key not in _RESOLVED:
+        graph: Any = entry.graph(numbers).copy()
+        for value, constant in zip(list(graph.inputs()), known, strict=True):
+            if constant:
+                top = next(iter(graph.nodes()), graph.return_node())
+                value.replaceAllUsesWith(ir.insert_constant(graph, constant[0], top))
+        ir.C._jit_pass_constant_propagation(graph)
+        if len(_RESOLVED) >= _MOST:
+            _RESOLVED.clear()
+        _RESOLVED[key] = graph
+    return _RESOLVED[key]
+
+
+def _plain(value: Any) -> bool:
+    """Whether a value is a constant that its text tells whole; a number that a trace wrapped in a
+    tensor is none.
+    """
+    wrapped = value.type().kind() == "TensorType"
+    return not wrapped and ir.is_constant(value) and isinstance(value.toIValue(), _PLAIN)
+
+
+_PLAIN = (bool, int, float, str, type(None))
+
+
+def expand(graph: Any, node: Any, entry: Decomposition) -> None:
+    """Replace a node by a formula; the nodes that it inserts have the node's source location."""
+    arguments = ir.inputs(node)
+    with ir.inserting(graph, node):
+        results = graph.insertGraph(_resolved(entry, arguments), arguments)
+    if len(results) != node.outputsSize():
+        unpacked = ir.insert(
+            graph, "prim::TupleUnpack", results, node, [v.type() for v in node.outputs()]
+        )
+        results = ir.outputs(unpacked)
+    ir.replace(node, results)
+
+
+def _holds(entry: Decomposition, node: Any) -> bool:
+    """Whether the formula computes what this node does."""
+    if entry.when is None:
+        return True
+    arguments = (value.toIValue() if ir.is_constant(value) else value for value in ir.inputs(node))
+    return entry.when(SimpleNamespace(**dict(zip(entry.names, arguments, strict=True)))) is None
+
+
+def decompose(name: str, kinds: tuple[str, ...], doc: str) -> Pass:
+    """A pass that replaces the operators `kinds` by their formulas, but for those that
+    `context.keep` names and those that are marked to run in torch.
+    """
+
+    def rewrite(graph: Any, context: Context) -> None:
+        wanted = (kind for kind in kinds if kind not in context.keep)
+        for node in ir.nodes_of(graph, *context.present(*wanted)):
+            entry = DECOMPOSITIONS.get(node.schema().partition("(")[0])
+            if entry and not ir.in_fallback(node) and _holds(entry, node):
+                expand(graph, node, entry)
+
+    rewrite.__doc__ = doc
+    return Pass(name, rewrite, touches=kinds)
+
+
+unpack_rsqrt = decompose("unpack-rsqrt", ("aten::rsqrt",), "`rsqrt(x)` is `1 / sqrt(x)`.")
+unpack_silu = decompose("unpack-silu", ("aten::silu",), "silu as x * sigmoid(x).")
+unpack_log_softmax = decompose(
+    "unpack-log-softmax",
+    ("aten::log_softmax", "aten::_log_softmax"),
+    "log_softmax as x - max - log(sum(exp(x - max))): never the log of 0.",
+)
+unpack_floor_divide = decompose(
+    "unpack-floor-divide", ("aten::floor_divide",), "floor_divide as div rounding down."
+)
+unpack_attention = decompose(
+    "unpack-scaled-dot-product-attention",
+    ("aten::scaled_dot_product_attention",),
+    "Attention as two products around a softmax: scale, masks of all kinds, grouped queries. With"
+    " dropout it stays.",
+)
+unpack_multi_head = decompose(
+    "unpack-native-multi-head-attention",
+    ("aten::_native_multi_head_attention",),
+    "The fused attention of nn.MultiheadAttention in its parts.",
+)
+unpack_encoder_layer = decompose(
+    "unpack-transformer-encoder-layer",
+    ("aten::_transformer_encoder_layer_fwd",),
+    "The fused layer of nn.TransformerEncoder, in its parts.",
+)
+unpack_addmm = decompose(
+    "unpack-addmm", ("aten::addmm",), "addmm as a product and a sum, beta and alpha honored."
+)
+unpack_aliases = decompose(
+    "unpack-aliases",
+    ("aten::true_divide", "aten::multiply", "aten::divide"),
+    "Second names: true_divide, multiply, divide.",
+)
+unpack_type_as = decompose(
+    "unpack-type-as", ("aten::type_as",), "type_as is a cast to the other's dtype."
+)
+view_to_reshape = decompose(
+    "view-to-reshape",
+    ("aten::view", "aten::_unsafe_view", "aten::view_as", "aten::reshape_as"),
+    "A view needs strides that fit; reshape asks for none.",
+)
+tile_to_repeat = decompose("tile-to-repeat", ("aten::tile",), "tile as repeat with a full list.")
+unpack_scatters = decompose(
+    "unpack-select-scatter",
+    ("aten::select_scatter",),
+    "A write to an unknown index selects by position.",
+)
