@@ -9,13 +9,14 @@ from typing import Any
 import torch
 
 from builder.conversion import converters, decomposing, dtypes, evaluators, packing
-from builder.conversion.block import MISSING, BlockConverter
 from builder.conversion.context import ConversionContext, axis_symbol
 from builder.conversion.dynamic import DynamicScalar
 from builder.conversion.facts import is_tensor
 from builder.conversion.naming import LayerNames
+from builder.conversion.network import NetworkBackend
 from builder.conversion.precision import SCHEMES, policy, quantises
 from builder.conversion.unconvertible import Unconvertible
+from builder.conversion.walker import MISSING, GraphWalker
 from builder.conversion.weights import Weights
 from builder.engine.network import new_network
 from builder.engine.tensorrt8.network import pin, set_output_dtype
@@ -89,17 +90,17 @@ def convert(
     graph = lowered.graph
     for value, spec in zip(graph.inputs(), specs, strict=True):
         ctx.values[value.debugName()] = add_input(ctx, spec)
-    blocks = BlockConverter(ctx, rules, LayerNames(lowered.containers))
-    results = blocks.convert(graph)
+    backend = NetworkBackend(ctx, rules, LayerNames(lowered.containers))
+    results = GraphWalker(ctx, backend).walk(graph)
     for value, result in zip(graph.outputs(), results, strict=True):
         if packing.is_packed(result):
-            blocks.refuse(
+            backend.report(
                 value.node(),
                 "a part of a packed sequence is an output of the model",
                 packing.UNPACK,
             )
-    if blocks.unsupported:
-        raise UnsupportedOperators(blocks.unsupported)
+    if backend.unsupported:
+        raise UnsupportedOperators(backend.unsupported)
     names = _output_names(output_names, lowered, len(results))
     if ctx.policy_half:
         results = [

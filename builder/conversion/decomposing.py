@@ -9,37 +9,47 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from builder.conversion.block import BlockConverter
+from builder.conversion import operators
 from builder.conversion.context import ConversionContext, Unconvertible
 from builder.conversion.dynamic import DynamicScalar
+from builder.conversion.naming import LayerNames
+from builder.conversion.precision import Policy
 from builder.conversion.registry import Predicate, converter
 from builder.conversion.sizes import propagate
+from builder.conversion.walker import GraphWalker, Refusal
 from builder.decompositions import DECOMPOSITIONS, Condition, Decomposition
+from builder.errors import ConversionError
 
 
-class Within(BlockConverter):
-    """Walks a formula for one node: its layers are the node's, which names them, and a refusal is
-    the node's.
+class FormulaBackend:
+    """Converts the nodes of a formula for one node of the model: its layers are that node's, which
+    names them, and a refusal is that node's.
     """
 
     def __init__(self, ctx: ConversionContext) -> None:
-        outer = ctx.blocks
-        super().__init__(ctx, outer.policy)
-        self.outer, self.place = outer, ctx.node
+        self.ctx, self.node = ctx, ctx.node
+        self.policy: Policy = ctx.walker.backend.policy
 
-    def refuse(self, node: Any, reason: str, fix: str | None) -> None:
+    def evaluate(self, node: Any, values: list[Any]) -> list[Any] | None:
+        """See `operators.evaluate`."""
+        return operators.evaluate(self.ctx, node, values)
+
+    def convert(self, node: Any, values: list[Any]) -> list[Any]:
+        """See `operators.convert`."""
+        name = LayerNames().peek(node) if self.policy.half is not None else ""
+        return operators.convert(self.ctx, node, values, self.policy, name)
+
+    def refuse(self, node: Any, refusal: Refusal) -> list[Any]:
         """The whole formula is refused."""
-        raise Unconvertible(f"its part {node.kind()}: {reason}", fix)
+        if isinstance(refusal, ConversionError):
+            raise refusal
+        raise Unconvertible(f"its part {node.kind()}: {refusal.reason}", refusal.fix)
 
-    def bind_outputs(self, node: Any, results: list[Any]) -> None:
-        """No tensor is named after a value of the formula, whose names repeat."""
-        for value, result in zip(node.outputs(), results, strict=True):
-            self.ctx.values[value.debugName()] = result
-        self.ctx.node = self.place  # warnings tell the model's line
-
-    def _finish(self, node: Any, first: int) -> None:
+    def finish(self, node: Any, results: list[Any], first: int) -> None:
+        """Sizes only: the names of a formula's values repeat."""
         for index in range(first, self.ctx.net.num_layers):
             propagate(self.ctx, self.ctx.net.get_layer(index))
+        self.ctx.node = self.node  # warnings state the model's line
 
 
 def register(entry: Decomposition) -> None:
@@ -74,13 +84,13 @@ def walked(ctx: ConversionContext, entry: Decomposition, values: tuple[Any, ...]
     """The formula's result for these values; several for a formula that returns several."""
     numbers = (values[index] for index in entry.numbers)
     graph: Any = entry.graph(tuple("float" if _is_float(v) else "int" for v in numbers))
-    saved, node, blocks = ctx.values, ctx.node, ctx.blocks
+    saved, node, walker = ctx.values, ctx.node, ctx.walker
     names = [value.debugName() for value in graph.inputs()]
     ctx.values = dict(zip(names, values, strict=True))
     try:
-        (result,) = Within(ctx).convert(graph)
+        (result,) = GraphWalker(ctx, FormulaBackend(ctx)).walk(graph)
     finally:
-        ctx.values, ctx.node, ctx.blocks = saved, node, blocks
+        ctx.values, ctx.node, ctx.walker = saved, node, walker
     return result
 
 

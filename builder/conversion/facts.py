@@ -69,7 +69,7 @@ class Facts:
         # trip numbers, and how many trips their loop makes
         self.counters: dict[sympy.Symbol, sympy.Expr] = {}
         self.node: Any = None
-        self.blocks: Any = None
+        self.walker: Any = None
         self._facts: dict[str, TensorFacts] = {}
         self._makers = 0  # how many layers are noted as those that make their outputs
         self._constants: dict[Any, Any] = {}

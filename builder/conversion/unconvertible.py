@@ -6,7 +6,7 @@ from __future__ import annotations
 
 
 class Unconvertible(Exception):
-    """The reason, and what the user can do. BlockConverter collects it; the node can run in torch
+    """The reason, and what the user can do. NetworkBackend collects it; the node can run in torch
     instead.
     """
 

@@ -14,10 +14,14 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils.flop_counter import FlopCounterMode
 
-from builder.conversion.block import MISSING, BlockConverter, fold, key_of_node
+from builder.conversion import operators
 from builder.conversion.context import ConversionContext, Unconvertible
 from builder.conversion.evaluators.prim import dtype_of
+from builder.conversion.operators import fold, key_of_node
+from builder.conversion.precision import Policy
 from builder.conversion.registry import CONVERTERS, EVALUATORS
+from builder.conversion.walker import MISSING, GraphWalker, MissingInput, Refusal
+from builder.errors import ConversionError
 from builder.partition import packed
 from builder.partition.standins import (
     at,
@@ -77,11 +81,14 @@ class Memory:
         return self.known[known_by]
 
 
-class ShapeInterpreter(BlockConverter):
-    """Executes nodes on meta tensors. A size that depends on data is an unknown, as in
-    torch.export, and lives as long as the shapes of later values need it; a node of which not even
-    that can be said has MISSING outputs.
+class ShapeInterpreter:
+    """A backend that executes nodes on meta tensors.
+
+    A size that depends on data is an unknown, as in torch.export, and lives as long as the shapes
+    of later values need it; a node of which not even that can be said has MISSING outputs.
     """
+
+    policy = Policy()
 
     def __init__(
         self, memory: Memory | None = None, sizes: Mapping[str, int] | None = None
@@ -89,7 +96,8 @@ class ShapeInterpreter(BlockConverter):
         """`sizes`: by value the length of its axes that depend on data, where the user has told a
         range.
         """
-        super().__init__(ConversionContext(net=_NoNetwork()))
+        self.ctx = ConversionContext(net=_NoNetwork())
+        self.walker = GraphWalker(self.ctx, self)
         self.sizes = sizes or {}
         self.sources: dict[str, Any] = {}
         """By name the values whose shapes depend on data first, with their nodes: those behind them
@@ -106,7 +114,7 @@ class ShapeInterpreter(BlockConverter):
         self.flops = 0
         if shapes_are_known and self._by_shapes(step):
             return True
-        self.node(step.node)
+        self.walker.visit(step.node)
         return False
 
     def _by_shapes(self, step: Step) -> bool:
@@ -125,13 +133,8 @@ class ShapeInterpreter(BlockConverter):
         self.ctx.values.update(zip(step.outputs, results, strict=True))
         return True
 
-    def bind_outputs(self, node: Any, results: list[Any]) -> None:
-        """Record the results as the values of the node's outputs."""
-        self.ctx.values.update(
-            (v.debugName(), result) for v, result in zip(node.outputs(), results, strict=True)
-        )
-
-    def _results(self, node: Any, values: list[Any]) -> list[Any]:
+    def evaluate(self, node: Any, values: list[Any]) -> list[Any]:
+        """The outputs on meta tensors."""
         if node.kind() == "prim::Loop":
             return self._loop(node, *values)
         try:
@@ -139,12 +142,12 @@ class ShapeInterpreter(BlockConverter):
             if sequence is not None:
                 return sequence
             if not on_meta(values) and not is_unknown(values):
-                return super()._results(node, values)
+                return self._static(node, values)
             key = key_of_node(node)
             if is_unknown(values) and key in _IN_PYTHON:
                 return self._with_unknowns(node, values)
             if key in EVALUATORS and key not in CONVERTERS:
-                return super()._results(node, [without_data(v) for v in values])
+                return self._static(node, [without_data(v) for v in values])
             if is_unknown(values):
                 return self._with_unknowns(node, values)
             results, flops = self.memory.call(
@@ -168,13 +171,26 @@ class ShapeInterpreter(BlockConverter):
             results = [settled(r) for r in made]
         return self._ranged(node, results) if key == packed.PAD else results
 
-    def _skip(self, node: Any) -> None:
-        """A branch or loop on data can still tell shapes."""
-        decided = {"prim::If": self._branch, "prim::Loop": self._loop}.get(node.kind())
-        if decided is None:
-            super()._skip(node)
-        else:
-            self.bind_outputs(node, decided(node))
+    def _static(self, node: Any, values: list[Any]) -> list[Any]:
+        results = operators.evaluate(self.ctx, node, values)
+        return self.convert(node, values) if results is None else results
+
+    def convert(self, node: Any, values: list[Any]) -> list[Any]:
+        """See `operators.convert`; what makes a layer fails, for there is no network."""
+        return operators.convert(self.ctx, node, values, self.policy)
+
+    def refuse(self, node: Any, refusal: Refusal) -> list[Any]:
+        """A branch or loop on data can still tell shapes; a node that fails is a defect."""
+        if isinstance(refusal, ConversionError):
+            raise refusal
+        if isinstance(refusal, MissingInput) and node.kind() == "prim::If":
+            return self._branch(node)
+        if isinstance(refusal, MissingInput) and node.kind() == "prim::Loop":
+            return self._loop(node)
+        return [MISSING] * node.outputsSize()
+
+    def finish(self, node: Any, results: list[Any], first: int) -> None:
+        """There are no layers to name."""
 
     def _with_unknowns(self, node: Any, values: list[Any]) -> list[Any]:
         """The node's outputs with sizes that are numbers or unknowns."""
@@ -206,7 +222,7 @@ class ShapeInterpreter(BlockConverter):
 
     def _branch(self, node: Any) -> list[Any]:
         """Where the data decide: what both arms agree on."""
-        yes, no = (self.convert(arm) for arm in node.blocks())
+        yes, no = (self.walker.walk(arm) for arm in node.blocks())
         return self._or_numbers(node, [common(a, b) for a, b in zip(yes, no, strict=True)])
 
     def _or_numbers(self, node: Any, results: list[Any]) -> list[Any]:
@@ -231,7 +247,7 @@ class ShapeInterpreter(BlockConverter):
                 return values
             condition, *values = self._trip(body, [trip, *values])
         return self._or_numbers(
-            node, self._any_trips(body, [self.value(v) for v in list(node.inputs())[2:]])
+            node, self._any_trips(body, [self.walker.value(v) for v in list(node.inputs())[2:]])
         )
 
     def _any_trips(self, body: Any, carried: list[Any]) -> list[Any]:
@@ -247,7 +263,7 @@ class ShapeInterpreter(BlockConverter):
 
     def _trip(self, body: Any, inputs: list[Any]) -> list[Any]:
         self.ctx.values.update(zip((v.debugName() for v in body.inputs()), inputs, strict=True))
-        return self.convert(body)
+        return self.walker.walk(body)
 
 
 @contextlib.contextmanager

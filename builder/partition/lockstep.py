@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from builder.conversion.block import MISSING
 from builder.conversion.registry import CONVERTERS, EVALUATORS
+from builder.conversion.walker import MISSING
 from builder.partition.interpreter import ShapeInterpreter
 from builder.partition.standins import has_data, is_unknown, signature
 from builder.partition.view import Step

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
-from builder.conversion.block import MISSING
+from builder.conversion.walker import MISSING
 from builder.lowering import LoweredGraph
 from builder.manifest.spec import DTYPES, Profile, Range, TensorSpec
 from builder.partition import bounds, view

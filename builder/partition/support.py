@@ -12,12 +12,14 @@ from typing import Any
 
 import torch
 
-from builder.conversion import refusals
-from builder.conversion.block import FALLBACK_FIX, MISSING, NO_SCHEMA, BlockConverter, key_of_node
+from builder.conversion import operators, refusals
 from builder.conversion.context import ConversionContext, Unconvertible
 from builder.conversion.convert import add_input
+from builder.conversion.operators import FALLBACK_FIX, NO_SCHEMA, key_of_node
+from builder.conversion.precision import Policy
 from builder.conversion.registry import CONVERTERS, EVALUATORS
 from builder.conversion.sizes import propagate
+from builder.conversion.walker import MISSING, GraphWalker, MissingInput, Refusal
 from builder.engine.network import new_network
 from builder.errors import ConversionError, UnsupportedOperator
 from builder.lowering import LoweredGraph
@@ -48,13 +50,15 @@ class Support:
     warnings: tuple[str, ...]
 
 
-class Trial(BlockConverter):
+class TrialBackend:
     """Converts what it can; where a node cannot be, its outputs go on as inputs of the network."""
+
+    policy = Policy()
 
     def __init__(
         self, ctx: ConversionContext, shapes: Shapes, ops: Collection[str], kept: Collection[int]
     ) -> None:
-        super().__init__(ctx)
+        self.ctx, self.walker = ctx, GraphWalker(ctx, self)
         # Their own, to be added to: copies for each of thousands of placeholders would cost the
         # square of it.
         self.profiles: tuple[dict[str, Range], ...] = tuple(
@@ -76,7 +80,7 @@ class Trial(BlockConverter):
         """Try every top-level node in order."""
         for self.position, step in enumerate(steps):
             if step.kind.startswith("prim::") or self._is_kept(step.kind):
-                self.node(step.node)
+                self.walker.visit(step.node)
                 self._forget(step)
             else:
                 self._try(step)
@@ -86,14 +90,14 @@ class Trial(BlockConverter):
         it is known to be, not as the trial made it in spite of the refusal.
         """
         if self.position in self.refused:
-            self._skip_outputs(step.node)
+            self.walker.bind(step.node, self._placeholders(step.node))
 
     def _try(self, step: Step) -> None:
         signature, stand_ins = self.repeats.find(step)
         if stand_ins is not None:
             self.ctx.values.update(zip(step.outputs, stand_ins, strict=True))
             return
-        self.node(step.node)
+        self.walker.visit(step.node)
         if signature is not None and self.position not in self.refused:
             self.repeats.remember(signature, step)
 
@@ -102,52 +106,53 @@ class Trial(BlockConverter):
             fnmatch.fnmatchcase(kind, pattern) for pattern in self.ops
         )
 
-    def node(self, node: Any) -> None:
-        """As in conversion, but a converter's defect falls back too, with a warning."""
-        try:
-            super().node(node)
-        except ConversionError as defect:
-            self.defects.append(str(defect))
-            self.refuse(node, defect.message, None)
-
-    def _results(self, node: Any, values: list[Any]) -> list[Any]:
+    def evaluate(self, node: Any, values: list[Any]) -> list[Any] | None:
+        """As in conversion, but for what the manifest keeps in torch."""
         if self.position in self.kept:
             raise Unconvertible(BY_MODULE)
         if any(fnmatch.fnmatchcase(node.kind(), pattern) for pattern in self.ops):
             raise Unconvertible("the manifest keeps it in torch (fallback: ops)")
-        return super()._results(node, values)
+        return operators.evaluate(self.ctx, node, values)
 
-    def refuse(self, node: Any, reason: str, fix: str | None) -> None:
-        """Remember the first reason for the top-level node, and go on."""
-        if self.position not in self.refused:
-            schema = node.schema() if node.schema() != NO_SCHEMA else node.kind()
-            self.told[schema, reason] += 1
-            place = (
-                where(node)
-                if self.told[schema, reason] <= MOST_TOLD and reason != READS_OTHERS
-                else "graph"
-            )
-            name = next((value.debugName() for value in node.outputs()), "")
-            self.refused[self.position] = UnsupportedOperator(
-                schema, name, place, reason, fix or FALLBACK_FIX
-            )
-        self._skip_outputs(node)
+    def convert(self, node: Any, values: list[Any]) -> list[Any]:
+        """See `operators.convert`."""
+        return operators.convert(self.ctx, node, values, self.policy)
 
-    def _finish(self, node: Any, first: int) -> None:
-        """Sizes only: nobody will read the names and source lines of a scratch network, and they
-        take longest.
+    def refuse(self, node: Any, refusal: Refusal) -> list[Any]:
+        """Remember the first reason for the top-level node, and go on; a converter's defect falls
+        back too, with a warning.
+        """
+        if isinstance(refusal, ConversionError):
+            self.defects.append(str(refusal))
+            self._remember(node, refusal.message, None)
+        elif isinstance(refusal, MissingInput):
+            key = key_of_node(node)
+            known = key in CONVERTERS or key in EVALUATORS or node.schema() == NO_SCHEMA
+            self._remember(node, READS_OTHERS if known else refusals.reason(key), None)
+        else:
+            self._remember(node, refusal.reason, refusal.fix)
+        return self._placeholders(node)
+
+    def _remember(self, node: Any, reason: str, fix: str | None) -> None:
+        if self.position in self.refused:
+            return
+        schema = node.schema() if node.schema() != NO_SCHEMA else node.kind()
+        self.told[schema, reason] += 1
+        located = self.told[schema, reason] <= MOST_TOLD and reason != READS_OTHERS
+        name = next((value.debugName() for value in node.outputs()), "")
+        self.refused[self.position] = UnsupportedOperator(
+            schema, name, where(node) if located else "graph", reason, fix or FALLBACK_FIX
+        )
+
+    def finish(self, node: Any, results: list[Any], first: int) -> None:
+        """Sizes only: the names and source lines of a scratch network are never read, and they take
+        longest.
         """
         for index in range(first, self.ctx.net.num_layers):
             propagate(self.ctx, self.ctx.net.get_layer(index))
 
-    def _skip(self, node: Any) -> None:
-        key = key_of_node(node)
-        known = key in CONVERTERS or key in EVALUATORS or node.schema() == NO_SCHEMA
-        self.refuse(node, READS_OTHERS if known else refusals.reason(key), None)
-
-    def _skip_outputs(self, node: Any) -> None:
-        for value in node.outputs():
-            self.ctx.values[value.debugName()] = self._placeholder(value.debugName())
+    def _placeholders(self, node: Any) -> list[Any]:
+        return [self._placeholder(value.debugName()) for value in node.outputs()]
 
     def _placeholder(self, name: str) -> Any:
         """A network input with the value's inferred shape, or MISSING where the shape depends on
@@ -186,6 +191,6 @@ def support(
     for value, spec in zip(lowered.graph.inputs(), specs, strict=True):
         unsupported_dtype = getattr(torch, spec.dtype) == torch.float64
         ctx.values[value.debugName()] = MISSING if unsupported_dtype else add_input(ctx, spec)
-    trial = Trial(ctx, shapes, ops, kept)
+    trial = TrialBackend(ctx, shapes, ops, kept)
     trial.run(view.steps(lowered.graph) if steps is None else steps)
     return Support(trial.refused, tuple(trial.defects))

@@ -17,6 +17,8 @@ from torch.nn import functional as F
 import builder
 from builder.conversion.context import ConversionContext
 from builder.conversion.decomposing import walked
+from builder.conversion.network import NetworkBackend
+from builder.conversion.walker import GraphWalker
 from builder.decompositions import Decomposition
 from builder.engine.network import new_network
 from builder.errors import UnsupportedOperators
@@ -227,9 +229,7 @@ def inverse(self: torch.Tensor) -> torch.Tensor:
 def test_a_refused_formula_leaves_the_walk_as_it_found_it() -> None:
     made, network, messages = new_network()
     ctx = ConversionContext(network, [{}], messages)
-    from builder.conversion.block import BlockConverter
-
-    outer = BlockConverter(ctx)
+    outer = GraphWalker(ctx, NetworkBackend(ctx))
     before = ctx.values
     with pytest.raises(builder.conversion.context.Unconvertible):
         walked(
@@ -237,7 +237,7 @@ def test_a_refused_formula_leaves_the_walk_as_it_found_it() -> None:
             Decomposition("aten::square(Tensor self) -> Tensor", inverse),
             (ctx.net.add_input("x", made_float(), (2, 2)),),
         )
-    assert ctx.values is before and ctx.blocks is outer
+    assert ctx.values is before and ctx.walker is outer
     del made
 
 

@@ -196,7 +196,7 @@ def _pair(
     values to other steps.
     """
     own, computed = ctx.dtype(x), _computed(ctx, node, x)
-    half = ctx.blocks.policy.half if ctx.capabilities.half_scales else None
+    half = ctx.walker.backend.policy.half if ctx.capabilities.half_scales else None
     if half and not all(quantised.fits(scale, wanted) for wanted in (own, computed)):
         ctx.warn(f"a scale of {_extreme(scale):.3g} is beyond {half}: quantised in float32")
         half, computed = None, torch.float32
@@ -210,7 +210,7 @@ def _pair(
 
 def _computed(ctx: ConversionContext, node: Any, x: Any) -> torch.dtype:
     """The policy's half where only its products read the result; else the dtype of x."""
-    half = ctx.blocks.policy.half if ctx.capabilities.half_scales else None
+    half = ctx.walker.backend.policy.half if ctx.capabilities.half_scales else None
     products = all(_operator(reader) in REDUCED for reader in readers(node))
     return half if half and products else ctx.dtype(x)
 

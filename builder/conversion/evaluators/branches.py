@@ -9,7 +9,6 @@ from typing import Any
 import sympy
 import torch
 
-from builder.conversion.block import MISSING
 from builder.conversion.context import ConversionContext, Unconvertible
 from builder.conversion.dynamic import DynamicScalar, of_lengths
 from builder.conversion.facts import is_tensor
@@ -26,6 +25,7 @@ from builder.conversion.nested import (
 from builder.conversion.packing import Packed
 from builder.conversion.registry import evaluator
 from builder.conversion.scalars import unknown, vector
+from builder.conversion.walker import MISSING
 from builder.engine.tensorrt8.refused import BRANCH_IN_LOOP, BRANCH_OF_SIZES, NEWER_OR_BOTH
 
 
@@ -36,7 +36,7 @@ def branch(ctx: ConversionContext, node: Any, condition: Any) -> Any:
         condition = bool(condition)
     arms = list(node.blocks())
     if not is_unknown(condition):
-        return one_or_all(ctx.blocks.convert(arms[0 if condition else 1]))
+        return one_or_all(ctx.walker.walk(arms[0 if condition else 1]))
     costly = _costly(node) if _gives_numbers(node) else node.kind()
     if costly is None:
         return one_or_all(_selected(ctx, node, condition, arms))
@@ -103,7 +103,7 @@ def _selected(ctx: ConversionContext, node: Any, condition: Any, arms: list[Any]
     """Both arms computed, and of each pair of numbers one chosen: unlike what a conditional gives,
     TensorRT takes it for a size.
     """
-    results = [ctx.blocks.convert(arm) for arm in arms]
+    results = [ctx.walker.walk(arm) for arm in arms]
     if any(value is MISSING for values in results for value in values):
         return [MISSING] * node.outputsSize()
     return [_choice(ctx, condition, *pair) for pair in zip(*results, strict=True)]
@@ -135,7 +135,7 @@ def _conditional(ctx: ConversionContext, node: Any, condition: Any, arms: list[A
     results = []
     with _entering(ctx, [v for arm in arms for v in read_outside(arm)], _gate(ctx, conditional)):
         for arm in arms:
-            results.append(ctx.blocks.convert(arm))
+            results.append(ctx.walker.walk(arm))
     if any(value is MISSING for values in results for value in values):
         return [MISSING] * node.outputsSize()  # the operators inside are reported already
     merged = zip(*results, node.outputs(), strict=True)

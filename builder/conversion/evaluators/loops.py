@@ -9,7 +9,6 @@ from typing import Any
 import sympy
 import torch
 
-from builder.conversion.block import MISSING
 from builder.conversion.context import ConversionContext, Unconvertible
 from builder.conversion.converters.arranging import flipped
 from builder.conversion.converters.sequences import course, scalar_tensor
@@ -28,6 +27,7 @@ from builder.conversion.nested import (
 )
 from builder.conversion.packing import Packed
 from builder.conversion.registry import evaluator
+from builder.conversion.walker import MISSING
 from builder.engine.flavour import trt
 
 ENDLESS = 2**31 - 1
@@ -83,7 +83,7 @@ def _depends_on_tensors(value: Any) -> bool:
 def _iteration(ctx: ConversionContext, body: Any, inputs: list[Any]) -> list[Any]:
     """The outputs of the body (condition first) for the trip number and the carried values."""
     ctx.values.update(zip((v.debugName() for v in body.inputs()), inputs, strict=True))
-    values: list[Any] = ctx.blocks.convert(body)
+    values: list[Any] = ctx.walker.walk(body)
     return values
 
 

@@ -1,0 +1,96 @@
+"""The backend that writes a network: it names layers and tensors, and collects every operator that
+cannot be converted.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from builder.conversion import operators, refusals
+from builder.conversion.context import ConversionContext
+from builder.conversion.facts import is_tensor
+from builder.conversion.naming import LayerNames
+from builder.conversion.precision import Policy
+from builder.conversion.registry import CONVERTERS, EVALUATORS
+from builder.conversion.sizes import propagate
+from builder.conversion.walker import MISSING, MissingInput, Refusal, output_name
+from builder.errors import ConversionError, UnsupportedOperator
+from builder.lowering.places import where
+
+MOST_METADATA = 4000
+"""Characters: TensorRT drops metadata of 4096 or more without a word, and a trace's stack can be as
+long.
+"""
+
+
+class NetworkBackend:
+    """Converts nodes into one context's network; goes on where one cannot be, with MISSING
+    outputs.
+    """
+
+    def __init__(
+        self, ctx: ConversionContext, policy: Policy | None = None, names: LayerNames | None = None
+    ) -> None:
+        self.ctx = ctx
+        self.policy = policy or Policy()
+        self.names = names or LayerNames()
+        self.unsupported: list[UnsupportedOperator] = []
+
+    def evaluate(self, node: Any, values: list[Any]) -> list[Any] | None:
+        """See `operators.evaluate`."""
+        return operators.evaluate(self.ctx, node, values)
+
+    def convert(self, node: Any, values: list[Any]) -> list[Any]:
+        """See `operators.convert`."""
+        # no policy without half precision asks for the name
+        name = self.names.peek(node) if self.policy.half is not None else ""
+        return operators.convert(self.ctx, node, values, self.policy, name)
+
+    def refuse(self, node: Any, refusal: Refusal) -> list[Any]:
+        """Report the node, unless it only lacks an input; a converter's defect is raised."""
+        if isinstance(refusal, ConversionError):
+            raise refusal
+        key = operators.key_of_node(node)
+        if not isinstance(refusal, MissingInput):
+            self.report(node, refusal.reason, refusal.fix)
+        elif key not in CONVERTERS and key not in EVALUATORS:
+            self.report(node, refusals.reason(key), None)
+        return [MISSING] * node.outputsSize()
+
+    def report(self, node: Any, reason: str, fix: str | None) -> None:
+        """Note that a node cannot be converted, and why."""
+        schema = node.schema() if node.schema() != operators.NO_SCHEMA else node.kind()
+        fix = fix or operators.FALLBACK_FIX
+        self.unsupported.append(
+            UnsupportedOperator(schema, output_name(node), where(node), reason, fix)
+        )
+
+    def finish(self, node: Any, results: list[Any], first: int) -> None:
+        """Name the tensors after the node's outputs, name the layers that it brought, give them its
+        source line, and follow the sizes through them.
+        """
+        for value, result in zip(node.outputs(), results, strict=True):
+            if is_tensor(result) and result.name.startswith("(Unnamed"):
+                self.ctx.rename(result, f"%{value.debugName()}")
+        last = self.ctx.net.num_layers
+        if first == last:
+            return
+        stem, source = self.names.stem(node), node.sourceRange()
+        for index in range(first, last):
+            layer = self.ctx.net.get_layer(index)
+            if not layer.name.startswith("(Unnamed"):
+                continue  # the node's blocks named their own
+            propagate(self.ctx, layer)
+            self._name(layer, stem if index == first else f"{stem}.{index - first}")
+            if hasattr(layer, "metadata"):
+                layer.metadata = source[:MOST_METADATA]
+
+    def _name(self, layer: Any, name: str) -> None:
+        """Name a layer, and its tensors that have no name yet: TensorRT would rename those with the
+        layer.
+        """
+        for index in range(layer.num_outputs):
+            output = layer.get_output(index)
+            if output.name.startswith("(Unnamed"):
+                self.ctx.rename(output, f"{name}:{index}")
+        layer.name = name

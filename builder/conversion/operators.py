@@ -1,0 +1,151 @@
+"""One node: its evaluator, torch's own result on constants, or its converter."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from builder.conversion import lists, packing, precision, refusals
+from builder.conversion.arguments import bind
+from builder.conversion.context import ConversionContext, Unconvertible
+from builder.conversion.dynamic import DynamicScalar
+from builder.conversion.facts import is_tensor
+from builder.conversion.registry import CONVERTERS, EVALUATORS, Converter, key_of
+
+NO_SCHEMA = "(no schema)"
+FALLBACK_FIX = (
+    "rewrite the line for one whole engine; `trt-build repo` runs it in torch unless"
+    " fallback.require_full"
+)
+"""What a user can do about an operator that TensorRT does not run."""
+
+
+def key_of_node(node: Any) -> str:
+    """The registry's key: the schema's name and overload, or the kind of a node that has no
+    schema.
+    """
+    schema = node.schema()
+    return node.kind() if schema == NO_SCHEMA else key_of(schema)
+
+
+def evaluate(ctx: ConversionContext, node: Any, values: list[Any]) -> list[Any] | None:
+    """The node's outputs where an evaluator or torch itself gives them; None where a converter has
+    to. Raises Unconvertible.
+    """
+    key = key_of_node(node)
+    if packing.is_packed(values) and not _takes_packed(key, values):
+        return None
+    if lists.is_list(values) and key not in ("prim::If", "prim::Loop"):
+        return _listed(lists.answer(ctx, node, key, values), node)
+    if key in EVALUATORS and (
+        key not in CONVERTERS or not _any_tensor(values) or _traced_scalars(values)
+    ):
+        return _listed(EVALUATORS[key](ctx, node, *values), node)
+    if node.schema() == NO_SCHEMA:
+        raise Unconvertible(f"{node.kind()} is not a registered operator")
+    folds = key not in CONVERTERS or CONVERTERS[key].folds
+    if folds and _all_static(values) and not node.isNondeterministic():
+        return _listed(fold(key, values), node)
+    return None
+
+
+def convert(
+    ctx: ConversionContext, node: Any, values: list[Any], policy: precision.Policy, name: str = ""
+) -> list[Any]:
+    """The node's outputs as its converter makes them, in the precisions of `policy`; `name` is that
+    of its first layer. Raises Unconvertible.
+    """
+    key = key_of_node(node)
+    if packing.is_packed(values) and not _takes_packed(key, values):
+
+        def by_row(values: list[Any]) -> list[Any]:
+            results = evaluate(ctx, node, values)
+            return convert(ctx, node, values, policy, name) if results is None else results
+
+        return _listed(packing.answer(ctx, node, key, values, by_row), node)
+    if key not in CONVERTERS:
+        raise Unconvertible(refusals.reason(key), FALLBACK_FIX)
+    return _converted(ctx, CONVERTERS[key], node, values, policy, name)
+
+
+def _converted(
+    ctx: ConversionContext,
+    converter: Converter,
+    node: Any,
+    values: list[Any],
+    policy: precision.Policy,
+    name: str,
+) -> list[Any]:
+    bound = bind(ctx, converter, values)
+    dtype = policy.dtype(converter.operator, name, bound)
+    if dtype is not None:
+        precision.apply(ctx, bound, dtype)
+    for predicate in converter.when:
+        reason = predicate(ctx, bound)
+        if reason:
+            raise Unconvertible(reason, FALLBACK_FIX)
+    first = ctx.net.num_layers
+    chosen = policy.leaves_to_tensorrt(converter.operator, name)
+    beyond = chosen and precision.overflows(ctx, converter.operator, bound, torch.float16)
+    results = _listed(converter.build(ctx, node, *vars(bound).values()), node)
+    if beyond or policy.constrains(converter.operator, name):
+        precision.constrain(ctx.net, first, () if beyond else policy.spared(name))
+    return results
+
+
+def fold(key: str, values: list[Any]) -> Any:
+    """The operator's result on static values, computed by torch itself."""
+    namespace, _, rest = key.partition("::")
+    name, _, overload = rest.partition(".")
+    packet = getattr(getattr(torch.ops, namespace), name)
+    with torch.no_grad():
+        operator = getattr(packet, overload or "default")
+        keyword_only = [a.name for a in operator._schema.arguments if a.kwarg_only]
+        split = len(values) - len(keyword_only)
+        return operator(*values[:split], **dict(zip(keyword_only, values[split:], strict=True)))
+
+
+def _takes_packed(key: str, values: list[Any]) -> bool:
+    """Whether the operator takes a part of a packed sequence in every argument that is one."""
+    if key not in CONVERTERS:
+        return key in packing.HOLDERS
+    converter = CONVERTERS[key]
+    arguments = zip(converter.arguments, values, strict=False)
+    return all(name in converter.packed for (name, _), v in arguments if packing.is_packed(v))
+
+
+def _listed(result: Any, node: Any) -> list[Any]:
+    """The results, one for each output of the node: a node of one output has the value itself, a
+    layer its output.
+    """
+    if node.outputsSize() == 1:
+        return [_output(result)]
+    return [_output(r) for r in result] if node.outputsSize() else []
+
+
+def _output(result: Any) -> Any:
+    return result.get_output(0) if hasattr(result, "get_output") else result
+
+
+def _all_static(values: list[Any]) -> bool:
+    return all(_static(v) for v in values)
+
+
+def _static(value: Any) -> bool:
+    if isinstance(value, list | tuple):
+        return all(_static(v) for v in value)
+    return not (isinstance(value, DynamicScalar | packing.Packed) or is_tensor(value))
+
+
+def _any_tensor(values: list[Any]) -> bool:
+    return any(is_tensor(v) or isinstance(v, torch.Tensor) for v in values)
+
+
+def _traced_scalars(values: list[Any]) -> bool:
+    """Whether every tensor is 0-d and known as a number, and some only to the engine: arithmetic on
+    traced sizes.
+    """
+    tensors = [v for v in values if is_tensor(v) or isinstance(v, torch.Tensor)]
+    zero_dim = all(isinstance(v, torch.Tensor) and v.dim() == 0 for v in tensors)
+    return zero_dim and any(isinstance(v, DynamicScalar) for v in values)

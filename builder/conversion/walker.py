@@ -1,0 +1,133 @@
+"""Walking a graph: every node, in order, is evaluated, converted or refused by a backend."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from builder.conversion.context import ConversionContext, Unconvertible
+from builder.conversion.deciding import DECIDES, FIX, DecidingInputs
+from builder.conversion.dynamic import DynamicScalar
+from builder.conversion.precision import Policy
+from builder.errors import ConversionError, UnsupportedOperators
+from builder.lowering.places import where
+
+MISSING = object()
+"""The value of an output whose node was refused; nodes that read it are refused, too."""
+
+
+class MissingInput(Unconvertible):
+    """The refusal of a node that reads what a refused node should have given."""
+
+    def __init__(self) -> None:
+        super().__init__("it reads the output of a node that cannot be converted")
+
+
+Refusal = Unconvertible | ConversionError
+"""Why a node has no result: it cannot be converted, or its converter failed."""
+
+
+class Backend(Protocol):
+    """What a walk makes of each node."""
+
+    @property
+    def policy(self) -> Policy:
+        """The precisions in which converters compute."""
+
+    def evaluate(self, node: Any, values: list[Any]) -> list[Any] | None:
+        """The node's outputs where no converter is needed, else None. Raises Unconvertible."""
+
+    def convert(self, node: Any, values: list[Any]) -> list[Any]:
+        """The node's outputs, as its converter makes them. Raises Unconvertible."""
+
+    def refuse(self, node: Any, refusal: Refusal) -> list[Any]:
+        """What the outputs of a refused node are from here on; a backend may also raise."""
+
+    def finish(self, node: Any, results: list[Any], first: int) -> None:
+        """Name what a node gave: its results, and the layers from index `first` on."""
+
+
+class GraphWalker:
+    """Visits the nodes of one block, and of the blocks within it, and keeps their values in the
+    context.
+    """
+
+    def __init__(self, ctx: ConversionContext, backend: Backend) -> None:
+        self.ctx, self.backend = ctx, backend
+        self.deciding = DecidingInputs()
+        ctx.walker = self
+
+    def walk(self, block: Any) -> list[Any]:
+        """The values of the block's outputs (a torch._C.Graph or Block)."""
+        for node in block.nodes():
+            self.visit(node)
+        return [self.value(value) for value in block.outputs()]
+
+    def value(self, value: Any) -> Any:
+        """What is known of a graph value."""
+        return self.ctx.values[value.debugName()]
+
+    def visit(self, node: Any) -> None:
+        """Evaluate or convert one node, and record its outputs."""
+        first = self.ctx.net.num_layers
+        try:
+            results = self._results(node, first)
+        except (Unconvertible, ConversionError) as refusal:
+            self.bind(node, self.backend.refuse(node, refusal))
+        else:
+            self.bind(node, results)
+            self.backend.finish(node, results, first)
+
+    def bind(self, node: Any, results: list[Any]) -> None:
+        """Record the values of the node's outputs."""
+        names = (value.debugName() for value in node.outputs())
+        self.ctx.values.update(zip(names, results, strict=True))
+
+    def _results(self, node: Any, first: int) -> list[Any]:
+        values = [self.value(value) for value in node.inputs()]
+        if any(is_missing(value) for value in values):
+            raise MissingInput
+        self.ctx.node = node
+        try:
+            results = self.backend.evaluate(node, values)
+            if results is None:
+                results = self.backend.convert(node, values)
+            if self.ctx.net.num_layers > first and self.deciding.are_new(self.ctx.net):
+                self._lose_numbers(node)
+                raise Unconvertible(DECIDES, FIX)
+        except (Unconvertible, ConversionError, UnsupportedOperators):
+            raise
+        except Exception as defect:
+            raise self._defect(node, defect) from defect
+        return results
+
+    def _lose_numbers(self, node: Any) -> None:
+        """Forget the numbers that decided a size here: TensorRT no longer gives them to other
+        nodes.
+        """
+        for value in node.inputs():
+            known = self.value(value)
+            numbers = known if isinstance(known, list) else [known]
+            if any(isinstance(number, DynamicScalar) for number in numbers):
+                self.ctx.values[value.debugName()] = MISSING
+
+    def _defect(self, node: Any, defect: Exception) -> ConversionError:
+        words = "; ".join(self.ctx.messages[-3:])
+        return ConversionError(
+            f"the converter of {node.kind()} failed: {type(defect).__name__}: {defect}"
+            + (f" (TensorRT says: {words})" if words else ""),
+            where=f"%{output_name(node)} at {where(node)}",
+            fix=(
+                "this is a defect of trt-build: please report it with the model's graph (`trt-build"
+                " lower`)"
+            ),
+        )
+
+
+def is_missing(value: Any) -> bool:
+    """Whether a value, or one in a list, is MISSING."""
+    return value is MISSING or (isinstance(value, list) and any(is_missing(v) for v in value))
+
+
+def output_name(node: Any) -> str:
+    """The name of a node's first output; the node's kind where it has none."""
+    return str(node.outputsAt(0).debugName() if node.outputsSize() else node.kind())
