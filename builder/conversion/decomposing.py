@@ -57,7 +57,7 @@ def register(entry: Decomposition) -> None:
     module.
     """
 
-    def build(ctx: ConversionContext, node: Any, *values: Any) -> Any:
+    def build(ctx: ConversionContext, *values: Any) -> Any:
         return walked(ctx, entry, values)
 
     build.__doc__ = entry.function.__doc__

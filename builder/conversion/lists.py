@@ -40,19 +40,19 @@ def answer(ctx: ConversionContext, node: Any, key: str, values: list[Any]) -> An
             " opt = max"
         )
         raise Unconvertible(f"{node.kind()} reads a list whose length only the engine knows", fix)
-    return question(ctx, node, *values)
+    return question(ctx, *values)
 
 
-def _stack(ctx: ConversionContext, node: Any, tensors: TensorList, dim: int) -> Any:
+def _stack(ctx: ConversionContext, tensors: TensorList, dim: int) -> Any:
     from builder.conversion.converters.joining import joined, new_axis
     from builder.conversion.converters.shape import movedim
 
     axis = dim % ctx.rank(tensors.rows)
-    rows = movedim(ctx, node, tensors.rows, 0, axis)
+    rows = movedim(ctx, tensors.rows, 0, axis)
     return joined(ctx, [*(new_axis(ctx, tensor, axis) for tensor in tensors.front), rows], axis)
 
 
-def cat(ctx: ConversionContext, node: Any, tensors: TensorList, dim: int) -> Any:
+def cat(ctx: ConversionContext, tensors: TensorList, dim: int) -> Any:
     """torch.cat of such a list."""
     from builder.conversion.converters.joining import joined
     from builder.conversion.converters.shape import merged, movedim
@@ -60,11 +60,11 @@ def cat(ctx: ConversionContext, node: Any, tensors: TensorList, dim: int) -> Any
     if ctx.rank(tensors.rows) == 1:
         raise Unconvertible("zero-dimensional tensors cannot be concatenated")
     axis = dim % (ctx.rank(tensors.rows) - 1)
-    rows = merged(ctx, movedim(ctx, node, tensors.rows, 0, axis), axis, axis + 1)
+    rows = merged(ctx, movedim(ctx, tensors.rows, 0, axis), axis, axis + 1)
     return joined(ctx, [*tensors.front, rows], axis)
 
 
-def _item(ctx: ConversionContext, node: Any, tensors: TensorList, index: Size) -> Any:
+def _item(ctx: ConversionContext, tensors: TensorList, index: Size) -> Any:
     from builder.conversion.converters.select import position, taken
 
     if not tensors.front:
@@ -78,7 +78,7 @@ def _item(ctx: ConversionContext, node: Any, tensors: TensorList, index: Size) -
 
 
 def _slice(
-    ctx: ConversionContext, node: Any, tensors: TensorList, start: Any, end: Any, step: Any
+    ctx: ConversionContext, tensors: TensorList, start: Any, end: Any, step: Any
 ) -> TensorList:
     from builder.conversion.converters.arranging import flipped
     from builder.conversion.converters.select import slice_
@@ -93,7 +93,7 @@ def _slice(
         raise Unconvertible(
             "a part of a list is read backwards", "take all of it, backwards: [::-1]"
         )
-    rows = slice_(ctx, node, tensors.rows, 0, start, end, step)
+    rows = slice_(ctx, tensors.rows, 0, start, end, step)
     return TensorList([], rows, ctx.size(rows, 0))
 
 
@@ -102,8 +102,6 @@ _QUESTIONS: dict[str, Callable[..., Any]] = {
     "aten::cat": cat,
     "aten::__getitem__.t": _item,
     "aten::slice.t": _slice,
-    "aten::list.t": lambda ctx, node, tensors: tensors,
-    "aten::len.t": lambda ctx, node, tensors: ctx.arithmetic(
-        "add", tensors.count, len(tensors.front)
-    ),
+    "aten::list.t": lambda ctx, tensors: tensors,
+    "aten::len.t": lambda ctx, tensors: ctx.arithmetic("add", tensors.count, len(tensors.front)),
 }

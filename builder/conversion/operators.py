@@ -11,7 +11,7 @@ from builder.conversion.arguments import bind
 from builder.conversion.context import ConversionContext, Unconvertible
 from builder.conversion.dynamic import DynamicScalar
 from builder.conversion.facts import is_tensor
-from builder.conversion.registry import CONVERTERS, EVALUATORS, Converter, key_of
+from builder.conversion.registry import CONVERTERS, EVALUATORS, WITH_NODE, Converter, key_of
 
 NO_SCHEMA = "(no schema)"
 FALLBACK_FIX = (
@@ -41,7 +41,8 @@ def evaluate(ctx: ConversionContext, node: Any, values: list[Any]) -> list[Any] 
     if key in EVALUATORS and (
         key not in CONVERTERS or not _any_tensor(values) or _traced_scalars(values)
     ):
-        return _listed(EVALUATORS[key](ctx, node, *values), node)
+        first = (ctx, node) if key in WITH_NODE else (ctx,)
+        return _listed(EVALUATORS[key](*first, *values), node)
     if node.schema() == NO_SCHEMA:
         raise Unconvertible(f"{node.kind()} is not a registered operator")
     folds = key not in CONVERTERS or CONVERTERS[key].folds
@@ -88,7 +89,7 @@ def _converted(
     first = ctx.net.num_layers
     chosen = policy.leaves_to_tensorrt(converter.operator, name)
     beyond = chosen and precision.overflows(ctx, converter.operator, bound, torch.float16)
-    results = _listed(converter.build(ctx, node, *vars(bound).values()), node)
+    results = _listed(converter.signature.call(converter.build, ctx, node, vars(bound)), node)
     if beyond or policy.constrains(converter.operator, name):
         precision.constrain(ctx.net, first, () if beyond else policy.spared(name))
     return results

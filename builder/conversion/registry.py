@@ -2,9 +2,10 @@
 data.
 
     @converter("aten::hardtanh(Tensor self, Scalar min_val=-1, Scalar max_val=1) -> Tensor")
-    def hardtanh(ctx, node, x, min_val, max_val): ...
+    def hardtanh(ctx, x, min_val, max_val): ...
 
-The schema string is the key, and its types unwrap the arguments: `Tensor` arrives as an ITensor (a
+A converter takes the arguments that it uses, by the schema's names (signatures.py). The
+schema string is the key, and its types unwrap the arguments: `Tensor` arrives as an ITensor (a
 constant becomes a layer), `int`, `float`, `bool`, `str` and lists of them as Python values. What is
 declared differently is data too: `constants` names tensors that arrive as torch.Tensor where they
 are static; `dynamic` names numbers that may arrive as a DynamicScalar; `packed`, tensors that may
@@ -22,6 +23,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
+
+from builder.conversion.signatures import Signature, signature, takes_node
 
 Predicate = Callable[[Any, SimpleNamespace], "str | None"]
 """(context, the bound arguments by name) -> None if the converter can, else why it cannot."""
@@ -44,6 +47,11 @@ class Converter:
     packed: frozenset[str] = frozenset()
 
     @cached_property
+    def signature(self) -> Signature:
+        """Which arguments `build` takes."""
+        return signature(self.build, tuple(a.name for a in self.schema.arguments), self.key)
+
+    @cached_property
     def arguments(self) -> tuple[tuple[str, str], ...]:
         """Each argument's name, and how its value is unwrapped: `tensor`, `tensors`, `dynamic` or
         `static`.
@@ -64,6 +72,8 @@ class Converter:
 
 CONVERTERS: dict[str, Converter] = {}
 EVALUATORS: dict[str, Callable[..., Any]] = {}
+WITH_NODE: set[str] = set()
+"""The keys of the evaluators that take the node."""
 
 
 def key_of(schema: str) -> str:
@@ -80,10 +90,10 @@ def converter(
     note: str = "",
     folds: bool = True,
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Register a function `(ctx, node, *arguments) -> ITensor | ILayer | tuple` for the schemas
-    given.
+    """Register a function `(ctx, *arguments) -> ITensor | ILayer | tuple` for the schemas given.
 
-    `note` is printed in docs/operators.md. Raises ValueError where a schema is registered twice.
+    `note` is printed in docs/operators.md. Raises ValueError where a schema is registered twice,
+    and where the function takes an argument that a schema lacks.
     """
 
     def register(build: Callable[..., Any]) -> Callable[..., Any]:
@@ -94,17 +104,19 @@ def converter(
                 raise ValueError(f"{key} has two converters")
             schema = torch._C.parse_schema(text)
             named = frozenset(constants), frozenset(dynamic)
-            CONVERTERS[key] = Converter(
+            entry = Converter(
                 key, schema, build, predicates, *named, note, folds, frozenset(packed)
             )
+            _ = entry.signature  # raises where it does not fit
+            CONVERTERS[key] = entry
         return build
 
     return register
 
 
 def evaluator(*keys: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Register a function `(ctx, node, *values) -> value` that works on static values,
-    DynamicScalars and lists.
+    """Register a function `(ctx, *values) -> value` that works on static values, DynamicScalars and
+    lists; `(ctx, node, *values)` where it needs the node.
 
     The key is a node kind (`prim::ListConstruct`) or a schema's `aten::size.int`; values arrive as
     they are.
@@ -115,6 +127,8 @@ def evaluator(*keys: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
             if key in EVALUATORS:
                 raise ValueError(f"{key} has two evaluators")
             EVALUATORS[key] = evaluate
+            if takes_node(evaluate):
+                WITH_NODE.add(key)
         return evaluate
 
     return register

@@ -25,7 +25,13 @@ from builder.store.request import machine
 DERIVED = ("network",)
 """Parts that follow others: named as a reason only where they changed alone."""
 
-ALWAYS = ("builder.conversion.convert", "builder.conversion.block", "builder.engine.build")
+ALWAYS = (
+    "builder.conversion.convert",
+    "builder.conversion.walker",
+    "builder.conversion.operators",
+    "builder.conversion.network",
+    "builder.engine.build",
+)
 """Code that every plan is made by, beside the converters of its operators."""
 
 

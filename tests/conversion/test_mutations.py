@@ -244,9 +244,14 @@ def test_a_broken_converter_is_caught(mutation: Mutation, monkeypatch: pytest.Mo
     whole = CONVERTERS[mutation.key]
     calls: list[str] = []
 
-    def broken(*arguments: Any) -> Any:
+    def build(ctx: Any, node: Any, *values: Any) -> Any:
+        names = (name for name, _ in whole.arguments)
+        arguments = dict(zip(names, values, strict=True))
+        return whole.signature.call(whole.build, ctx, node, arguments)
+
+    def broken(ctx: Any, node: Any, *values: Any) -> Any:
         calls.append(mutation.key)
-        return mutation.breaks(whole.build)(*arguments)
+        return mutation.breaks(build)(ctx, node, *values)
 
     monkeypatch.setitem(CONVERTERS, mutation.key, replace(whole, build=broken))
     with pytest.raises(AssertionError):

@@ -158,9 +158,9 @@ _reducing = functools.partial(
 @_reducing(
     "aten::scatter_add(Tensor self, int dim, Tensor index, Tensor src) -> Tensor",
 )
-def scatter_add(ctx: ConversionContext, node: Any, x: Any, dim: int, index: Any, src: Any) -> Any:
+def scatter_add(ctx: ConversionContext, x: Any, dim: int, index: Any, src: Any) -> Any:
     """self[index[i][j]][j] += src[i][j] for dim 0"""
-    return scatter_reduce(ctx, node, x, dim, index, src, "sum")
+    return scatter_reduce(ctx, x, dim, index, src, "sum")
 
 
 @_reducing(
@@ -170,18 +170,17 @@ def scatter_add(ctx: ConversionContext, node: Any, x: Any, dim: int, index: Any,
 )
 def scatter_reduce(
     ctx: ConversionContext,
-    node: Any,
     x: Any,
     dim: int,
     index: Any,
     src: Any,
-    how: str,
+    reduce: str,
     include_self: bool = True,
 ) -> Any:
     """self[index[i][j]][j] reduced with src[i][j]"""
     whole, index, src = ranked(ctx, x, index, src)
     part = cut(ctx, src, ctx.sizes(index))
-    result = accumulated(ctx, whole, ctx.axis(whole, dim), index, part, how, include_self)
+    result = accumulated(ctx, whole, ctx.axis(whole, dim), index, part, reduce, include_self)
     return unranked(ctx, x, result)
 
 
@@ -191,11 +190,11 @@ def scatter_reduce(
     dynamic=("value",),
 )
 def scatter_value_reduce(
-    ctx: ConversionContext, node: Any, x: Any, dim: int, index: Any, value: Any, how: str
+    ctx: ConversionContext, x: Any, dim: int, index: Any, value: Any, reduce: str
 ) -> Any:
     """scatter of one value, added or multiplied"""
     src = ctx.tensor(filled(ctx, ctx.sizes(index), value, ctx.dtype(x)))
-    return scatter_reduce(ctx, node, x, dim, index, src, how)
+    return scatter_reduce(ctx, x, dim, index, src, reduce)
 
 
 @_reducing(
@@ -203,16 +202,14 @@ def scatter_value_reduce(
     " Tensor",
     dynamic=("alpha",),
 )
-def index_add(
-    ctx: ConversionContext, node: Any, x: Any, dim: int, index: Any, source: Any, alpha: Any
-) -> Any:
+def index_add(ctx: ConversionContext, x: Any, dim: int, index: Any, source: Any, alpha: Any) -> Any:
     """self[index[i]] += alpha * source[i] along dim"""
     scaled = (
         source
         if isinstance(alpha, int | float) and alpha == 1
         else combine(ctx, "PROD", source, alpha)
     )
-    return index_reduce(ctx, node, x, dim, index, ctx.tensor(scaled, ctx.dtype(x)), "sum")
+    return index_reduce(ctx, x, dim, index, ctx.tensor(scaled, ctx.dtype(x)), "sum")
 
 
 @_reducing(
@@ -221,19 +218,18 @@ def index_add(
 )
 def index_reduce(
     ctx: ConversionContext,
-    node: Any,
     x: Any,
     dim: int,
     index: Any,
     source: Any,
-    how: str,
+    reduce: str,
     include_self: bool = True,
 ) -> Any:
     """self[index[i]] reduced with source[i] along dim"""
     whole, source = ranked(ctx, x, source)
     axis = ctx.axis(whole, dim)
     places = upright(ctx, index, axis, ctx.rank(whole))
-    result = accumulated(ctx, whole, axis, places, source, how, include_self)
+    result = accumulated(ctx, whole, axis, places, source, reduce, include_self)
     return unranked(ctx, x, result)
 
 
@@ -241,9 +237,7 @@ def index_reduce(
     "aten::put(Tensor self, Tensor index, Tensor source, bool accumulate=False) -> Tensor",
     constants=("index",),
 )
-def put(
-    ctx: ConversionContext, node: Any, x: Any, index: Any, source: Any, accumulate: bool
-) -> Any:
+def put(ctx: ConversionContext, x: Any, index: Any, source: Any, accumulate: bool) -> Any:
     """self.view(-1)[index] = source, or += with accumulate"""
     sizes = ctx.sizes(x)
     flat, source = ctx.reshape(x, [-1]), ctx.reshape(source, [-1])

@@ -30,9 +30,9 @@ ADAPTIVE_AVERAGE = {
 
 def _register_adaptive_average(schema: str, axes: int) -> None:
     @converter(f"aten::{schema}", dynamic=("output_size",), when=floats)
-    def adaptive_average(ctx: ConversionContext, node: Any, x: Any, output: Any) -> Any:
+    def adaptive_average(ctx: ConversionContext, x: Any, output_size: Any) -> Any:
         """The mean of each of the output_size parts that an axis is divided into"""
-        return _adaptive(ctx, x, axes, filled(output, axes), "AVERAGE")
+        return _adaptive(ctx, x, axes, filled(output_size, axes), "AVERAGE")
 
 
 for _schema, _axes in ADAPTIVE_AVERAGE.items():
@@ -44,9 +44,9 @@ def _register_adaptive_maximum(axes: int) -> None:
         f"aten::adaptive_max_pool{axes}d(Tensor self, int[{axes}] output_size) -> (Tensor, Tensor)",
         dynamic=("output_size",),
     )
-    def adaptive_maximum(ctx: ConversionContext, node: Any, x: Any, output: Any) -> Any:
+    def adaptive_maximum(ctx: ConversionContext, node: Any, x: Any, output_size: Any) -> Any:
         """The maximum of each part, and its position where somebody reads it"""
-        sizes = filled(output, axes)
+        sizes = filled(output_size, axes)
         if not node.outputsAt(1).uses():
             return _adaptive(ctx, x, axes, sizes, "MAX"), None
         return _adaptive_with_indices(ctx, x, axes, sizes)

@@ -18,7 +18,7 @@ from builder.conversion.registry import converter
 
 
 @converter("aten::repeat(Tensor self, SymInt[] repeats) -> Tensor", dynamic=("repeats",))
-def repeat(ctx: ConversionContext, node: Any, x: Any, repeats: list[Size]) -> Any:
+def repeat(ctx: ConversionContext, x: Any, repeats: list[Size]) -> Any:
     """The tensor side by side with itself, `repeats` times on each axis: one slice that wraps
     around.
     """
@@ -35,9 +35,7 @@ def repeat(ctx: ConversionContext, node: Any, x: Any, repeats: list[Size]) -> An
     "Tensor self, SymInt repeats, int? dim=None, *, SymInt? output_size=None) -> Tensor",
     dynamic=("repeats", "output_size"),
 )
-def repeat_interleave(
-    ctx: ConversionContext, node: Any, x: Any, repeats: Size, dim: int | None, *_: Any
-) -> Any:
+def repeat_interleave(ctx: ConversionContext, x: Any, repeats: Size, dim: int | None) -> Any:
     """Each value of an axis `repeats` times in a row; without dim, of the flat tensor."""
     x, axis = _interleaved_axis(ctx, x, dim)
     size = ctx.size(x, axis)
@@ -60,9 +58,7 @@ def _interleaved_axis(ctx: ConversionContext, x: Any, dim: int | None) -> tuple[
     constants=("repeats",),
     dynamic=("output_size",),
 )
-def repeat_interleave_each(
-    ctx: ConversionContext, node: Any, x: Any, repeats: Any, dim: int | None, *_: Any
-) -> Any:
+def repeat_interleave_each(ctx: ConversionContext, x: Any, repeats: Any, dim: int | None) -> Any:
     """Value i of an axis repeats[i] times in a row."""
     if 1 in tuple(repeats.shape) or ctx.rank(repeats) == 0:
         times = (
@@ -70,7 +66,7 @@ def repeat_interleave_each(
             if isinstance(repeats, torch.Tensor)
             else ctx.scalar(ctx.cast(repeats, torch.int64))
         )
-        return repeat_interleave(ctx, node, x, times, dim)
+        return repeat_interleave(ctx, x, times, dim)
     if not isinstance(repeats, torch.Tensor):
         raise Unconvertible(
             "the network computes how often each value repeats, so the size is not known before it"
@@ -90,14 +86,14 @@ def flipped(ctx: ConversionContext, x: Any, axes: Sequence[int]) -> Any:
 
 
 @converter("aten::flip(Tensor self, int[] dims) -> Tensor")
-def flip(ctx: ConversionContext, node: Any, x: Any, dims: list[int]) -> Any:
+def flip(ctx: ConversionContext, x: Any, dims: list[int]) -> Any:
     """The given axes backwards"""
     return flipped(ctx, x, ctx.axes(x, dims) if dims and ctx.rank(x) else [])
 
 
 for _name, _axis in (("fliplr", 1), ("flipud", 0)):
     converter(f"aten::{_name}(Tensor self) -> Tensor")(
-        lambda ctx, node, x, axis=_axis: flipped(ctx, x, [axis])
+        lambda ctx, x, axis=_axis: flipped(ctx, x, [axis])
     )
 
 
@@ -142,27 +138,25 @@ def _rolled(ctx: ConversionContext, x: Any, starts: list[Size]) -> Any:
 
 
 @converter("aten::rot90(Tensor self, int k=1, int[] dims=[0, 1]) -> Tensor")
-def rot90(ctx: ConversionContext, node: Any, x: Any, turns: int, dims: list[int]) -> Any:
+def rot90(ctx: ConversionContext, x: Any, k: int, dims: list[int]) -> Any:
     """A quarter turn from the first of the axes towards the second, k times"""
     first, second = (ctx.axis(x, d) for d in dims)
-    turns %= 4
-    if turns % 2 == 0:
-        return flipped(ctx, x, [first, second] if turns else [])
+    k %= 4
+    if k % 2 == 0:
+        return flipped(ctx, x, [first, second] if k else [])
     order = list(range(ctx.rank(x)))
     order[first], order[second] = second, first
-    return ctx.permute(flipped(ctx, x, [second if turns == 1 else first]), order)
+    return ctx.permute(flipped(ctx, x, [second if k == 1 else first]), order)
 
 
 @converter("aten::meshgrid(Tensor[] tensors) -> Tensor[]")
-def meshgrid(ctx: ConversionContext, node: Any, tensors: list[Any]) -> list[Any]:
+def meshgrid(ctx: ConversionContext, tensors: list[Any]) -> list[Any]:
     """Tensor i varies along axis i of every result"""
     return _grid(ctx, tensors, list(range(len(tensors))))
 
 
 @converter("aten::meshgrid.indexing(Tensor[] tensors, *, str indexing) -> Tensor[]")
-def meshgrid_indexing(
-    ctx: ConversionContext, node: Any, tensors: list[Any], indexing: str
-) -> list[Any]:
+def meshgrid_indexing(ctx: ConversionContext, tensors: list[Any], indexing: str) -> list[Any]:
     """meshgrid; with "xy" the first two tensors vary along axes 1 and 0"""
     axes = list(range(len(tensors)))
     if indexing == "xy" and len(axes) > 1:
@@ -181,13 +175,13 @@ def _grid(ctx: ConversionContext, tensors: list[Any], axes: list[int]) -> list[A
 
 
 @converter("aten::cartesian_prod(Tensor[] tensors) -> Tensor")
-def cartesian_prod(ctx: ConversionContext, node: Any, tensors: list[Any]) -> Any:
+def cartesian_prod(ctx: ConversionContext, tensors: list[Any]) -> Any:
     """[a], [b], ... -> [a b ..., tensors]: every row one choice of a value from each; one vector is
     itself
     """
     if len(tensors) == 1:
         return tensors[0]
-    columns = [ctx.unsqueeze(reshaped(ctx, g, [-1]), [1]) for g in meshgrid(ctx, node, tensors)]
+    columns = [ctx.unsqueeze(reshaped(ctx, g, [-1]), [1]) for g in meshgrid(ctx, tensors)]
     return ctx.concatenate(columns, 1)
 
 
@@ -202,35 +196,43 @@ def _divided(ctx: ConversionContext, size: Size, by: int) -> Size:
 
 
 @converter("aten::pixel_shuffle(Tensor self, int upscale_factor) -> Tensor")
-def pixel_shuffle(ctx: ConversionContext, node: Any, x: Any, factor: int) -> Any:
+def pixel_shuffle(ctx: ConversionContext, x: Any, upscale_factor: int) -> Any:
     """[*, C r^2, H, W] -> [*, C, H r, W r]"""
     *lead, channels, height, width = ctx.sizes(x)
-    n, depth = len(lead), _divided(ctx, channels, factor**2)
+    n, depth = len(lead), _divided(ctx, channels, upscale_factor**2)
     return _split_axes(
         ctx,
         x,
-        [*lead, depth, factor, factor, height, width],
+        [*lead, depth, upscale_factor, upscale_factor, height, width],
         [*range(n + 1), n + 3, n + 1, n + 4, n + 2],
-        [*lead, depth, ctx.arithmetic("mul", height, factor), ctx.arithmetic("mul", width, factor)],
+        [
+            *lead,
+            depth,
+            ctx.arithmetic("mul", height, upscale_factor),
+            ctx.arithmetic("mul", width, upscale_factor),
+        ],
     )
 
 
 @converter("aten::pixel_unshuffle(Tensor self, int downscale_factor) -> Tensor")
-def pixel_unshuffle(ctx: ConversionContext, node: Any, x: Any, factor: int) -> Any:
+def pixel_unshuffle(ctx: ConversionContext, x: Any, downscale_factor: int) -> Any:
     """[*, C, H r, W r] -> [*, C r^2, H, W]"""
     *lead, channels, height, width = ctx.sizes(x)
-    n, (height, width) = len(lead), (_divided(ctx, height, factor), _divided(ctx, width, factor))
+    n, (height, width) = (
+        len(lead),
+        (_divided(ctx, height, downscale_factor), _divided(ctx, width, downscale_factor)),
+    )
     return _split_axes(
         ctx,
         x,
-        [*lead, channels, height, factor, width, factor],
+        [*lead, channels, height, downscale_factor, width, downscale_factor],
         [*range(n + 1), n + 2, n + 4, n + 1, n + 3],
-        [*lead, ctx.arithmetic("mul", channels, factor**2), height, width],
+        [*lead, ctx.arithmetic("mul", channels, downscale_factor**2), height, width],
     )
 
 
 @converter("aten::channel_shuffle(Tensor self, SymInt groups) -> Tensor")
-def channel_shuffle(ctx: ConversionContext, node: Any, x: Any, groups: int) -> Any:
+def channel_shuffle(ctx: ConversionContext, x: Any, groups: int) -> Any:
     """[N, g c, *] -> [N, c g, *]"""
     sizes = ctx.sizes(x)
     batch, channels, *rest = sizes
@@ -255,6 +257,6 @@ def _no_strides(ctx: ConversionContext, args: SimpleNamespace) -> str | None:
         "of a constant it is computed while the network is built; otherwise the node stays in torch"
     ),
 )
-def as_strided(ctx: ConversionContext, node: Any, x: Any, *_: Any) -> Any:
+def as_strided(ctx: ConversionContext, x: Any) -> Any:
     """Refused by its capability."""
     return permuted(ctx, x, range(ctx.rank(x)))

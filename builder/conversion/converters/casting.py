@@ -24,7 +24,7 @@ SUPPORTED = frozenset(
 )
 
 
-def converted(ctx: ConversionContext, node: Any, x: Any, dtype: Any) -> Any:
+def converted(ctx: ConversionContext, x: Any, dtype: Any) -> Any:
     """x.to(dtype), a torch.dtype or TorchScript's code: floats lose their fraction, float64 is
     narrowed and said so.
     """
@@ -48,9 +48,9 @@ _TAIL = "bool non_blocking=False, bool copy=False"
     " -> Tensor(a)",
     f"aten::to.prim_dtype(Tensor(a) self, int? dtype=None, {_TAIL}) -> Tensor(b|a)",
 )
-def to_dtype(ctx: ConversionContext, node: Any, x: Any, dtype: int | None, *_: Any) -> Any:
+def to_dtype(ctx: ConversionContext, x: Any, dtype: int | None) -> Any:
     """self.to(dtype)"""
-    return converted(ctx, node, x, dtype)
+    return converted(ctx, x, dtype)
 
 
 @converter(
@@ -59,11 +59,9 @@ def to_dtype(ctx: ConversionContext, node: Any, x: Any, dtype: int | None, *_: A
     f"aten::to.prim_Device(Tensor(a) self, Device? device, int? dtype=None, {_TAIL}) ->"
     " Tensor(b|a)",
 )
-def to_device(
-    ctx: ConversionContext, node: Any, x: Any, device: Any, dtype: int | None, *_: Any
-) -> Any:
+def to_device(ctx: ConversionContext, x: Any, dtype: int | None) -> Any:
     """self.to(device, dtype)"""
-    return converted(ctx, node, x, dtype)
+    return converted(ctx, x, dtype)
 
 
 _FACTORY = "ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None"
@@ -75,9 +73,9 @@ _FACTORY = "ScalarType? dtype=None, Layout? layout=None, Device? device=None, bo
     f"aten::_to_copy(Tensor self, *, {_FACTORY}, bool non_blocking=False, MemoryFormat?"
     " memory_format=None) -> Tensor",
 )
-def to_copy(ctx: ConversionContext, node: Any, x: Any, dtype: int | None, *_: Any) -> Any:
+def to_copy(ctx: ConversionContext, x: Any, dtype: int | None) -> Any:
     """self.to(dtype, ...)"""
-    return converted(ctx, node, x, dtype)
+    return converted(ctx, x, dtype)
 
 
 @converter(
@@ -85,22 +83,22 @@ def to_copy(ctx: ConversionContext, node: Any, x: Any, dtype: int | None, *_: An
     " Tensor(a)",
     constants=("other",),
 )
-def to_other(ctx: ConversionContext, node: Any, x: Any, other: Any, *_: Any) -> Any:
+def to_other(ctx: ConversionContext, x: Any, other: Any) -> Any:
     """self.to(other.dtype)"""
-    return converted(ctx, node, x, ctx.dtype(other))
+    return converted(ctx, x, ctx.dtype(other))
 
 
 @converter(f"aten::to.prim_other(Tensor(a) self, {_TAIL}) -> Tensor(b|a)")
-def to_nothing(ctx: ConversionContext, node: Any, x: Any, *_: Any) -> Any:
+def to_nothing(ctx: ConversionContext, x: Any) -> Any:
     """self.to() with neither dtype nor device"""
     return x
 
 
 def _register_cast(name: str, dtype: torch.dtype) -> None:
     @converter(f"aten::_cast_{name}(Tensor self, bool non_blocking=False) -> Tensor")
-    def cast(ctx: ConversionContext, node: Any, x: Any, *_: Any) -> Any:
+    def cast(ctx: ConversionContext, x: Any) -> Any:
         """self.to the dtype of the name"""
-        return converted(ctx, node, x, dtype)
+        return converted(ctx, x, dtype)
 
 
 for _name, _dtype in {

@@ -14,11 +14,11 @@ from builder.conversion.registry import converter
 
 
 @converter("aten::inner(Tensor self, Tensor other) -> Tensor", constants=("self", "other"))
-def inner(ctx: ConversionContext, node: Any, a: Any, b: Any) -> Any:
+def inner(ctx: ConversionContext, x: Any, other: Any) -> Any:
     """sum over the last axis of both: tensordot(self, other, [-1], [-1])"""
-    if not ctx.rank(a) or not ctx.rank(b):
-        return combine(ctx, "PROD", a, b)
-    return contract(ctx, a, b, [ctx.rank(a) - 1], [ctx.rank(b) - 1])
+    if not ctx.rank(x) or not ctx.rank(other):
+        return combine(ctx, "PROD", x, other)
+    return contract(ctx, x, other, [ctx.rank(x) - 1], [ctx.rank(other) - 1])
 
 
 @converter(
@@ -26,10 +26,12 @@ def inner(ctx: ConversionContext, node: Any, a: Any, b: Any) -> Any:
     constants=("self", "other"),
 )
 def tensordot(
-    ctx: ConversionContext, node: Any, a: Any, b: Any, dims_a: list[int], dims_b: list[int]
+    ctx: ConversionContext, x: Any, other: Any, dims_self: list[int], dims_other: list[int]
 ) -> Any:
     """Sums over pairs of axes; what is left of self comes first"""
-    return contract(ctx, a, b, [ctx.axis(a, d) for d in dims_a], [ctx.axis(b, d) for d in dims_b])
+    return contract(
+        ctx, x, other, [ctx.axis(x, d) for d in dims_self], [ctx.axis(other, d) for d in dims_other]
+    )
 
 
 def contract(ctx: ConversionContext, a: Any, b: Any, dims_a: list[int], dims_b: list[int]) -> Any:
@@ -63,16 +65,16 @@ def _matrix(ctx: ConversionContext, x: Any, rows: list[int], columns: list[int])
     "aten::chain_matmul(Tensor[] matrices) -> Tensor",
     "aten::linalg_multi_dot(Tensor[] tensors) -> Tensor",
 )
-def chain(ctx: ConversionContext, node: Any, matrices: list[Any]) -> Any:
+def chain(ctx: ConversionContext, x: list[Any]) -> Any:
     """One product after another from the left: the same value as any order, up to rounding"""
-    result = matrices[0]
-    for matrix in matrices[1:]:
+    result = x[0]
+    for matrix in x[1:]:
         result = matmul(ctx, result, matrix)
     return result
 
 
 @converter("aten::linalg_vecdot(Tensor x, Tensor y, *, int dim=-1) -> Tensor", constants=("x", "y"))
-def vecdot(ctx: ConversionContext, node: Any, x: Any, y: Any, dim: int) -> Any:
+def vecdot(ctx: ConversionContext, x: Any, y: Any, dim: int) -> Any:
     """sum(x * y, dim) of broadcast tensors"""
     terms = combine(ctx, "PROD", x, y)
     return total(ctx, terms, [ctx.axis(terms, dim)])
@@ -82,12 +84,12 @@ def vecdot(ctx: ConversionContext, node: Any, x: Any, y: Any, dim: int) -> Any:
     "aten::linalg_cross(Tensor self, Tensor other, *, int dim=-1) -> Tensor",
     constants=("self", "other"),
 )
-def linalg_cross(ctx: ConversionContext, node: Any, a: Any, b: Any, dim: int) -> Any:
+def linalg_cross(ctx: ConversionContext, x: Any, other: Any, dim: int) -> Any:
     """a x b along an axis of size 3: a[1,2,0] * b[2,0,1] - a[2,0,1] * b[1,2,0]"""
-    a, b = ctx.broadcast(a, b)
-    axis = ctx.axis(a, dim)
+    x, other = ctx.broadcast(x, other)
+    axis = ctx.axis(x, dim)
     (a1, a2), (b1, b2) = (
-        [_rolled(ctx, t, axis, order) for order in ((1, 2, 0), (2, 0, 1))] for t in (a, b)
+        [_rolled(ctx, t, axis, order) for order in ((1, 2, 0), (2, 0, 1))] for t in (x, other)
     )
     return combine(ctx, "SUB", combine(ctx, "PROD", a1, b2), combine(ctx, "PROD", a2, b1))
 
@@ -95,15 +97,15 @@ def linalg_cross(ctx: ConversionContext, node: Any, a: Any, b: Any, dim: int) ->
 @converter(
     "aten::cross(Tensor self, Tensor other, int? dim=None) -> Tensor", constants=("self", "other")
 )
-def cross(ctx: ConversionContext, node: Any, a: Any, b: Any, dim: int | None) -> Any:
+def cross(ctx: ConversionContext, x: Any, other: Any, dim: int | None) -> Any:
     """As linalg.cross; without dim along the first axis of size 3"""
     if dim is None:
-        dim = next((i for i, n in enumerate(a.shape) if n == 3), None)
+        dim = next((i for i, n in enumerate(x.shape) if n == 3), None)
     if dim is None:
         raise Unconvertible(
             "cross without dim needs an axis that is 3 at build time", "pass dim to torch.cross"
         )
-    return linalg_cross(ctx, node, a, b, dim)
+    return linalg_cross(ctx, x, other, dim)
 
 
 def _rolled(ctx: ConversionContext, x: Any, axis: int, order: Sequence[int]) -> Any:
@@ -113,13 +115,15 @@ def _rolled(ctx: ConversionContext, x: Any, axis: int, order: Sequence[int]) -> 
 
 
 @converter("aten::kron(Tensor self, Tensor other) -> Tensor", constants=("self", "other"))
-def kron(ctx: ConversionContext, node: Any, a: Any, b: Any) -> Any:
+def kron(ctx: ConversionContext, x: Any, other: Any) -> Any:
     """All products of elements: a's axes outside, b's inside, axis by axis"""
-    rank = max(ctx.rank(a), ctx.rank(b))
-    a, b = ctx.at_rank(ctx.tensor(a), rank), ctx.at_rank(ctx.tensor(b), rank)
-    sizes = [ctx.arithmetic("mul", m, n) for m, n in zip(ctx.sizes(a), ctx.sizes(b), strict=True)]
-    outside = ctx.unsqueeze(a, [2 * i + 1 for i in range(rank)])
-    inside = ctx.unsqueeze(b, [2 * i for i in range(rank)])
+    rank = max(ctx.rank(x), ctx.rank(other))
+    x, other = ctx.at_rank(ctx.tensor(x), rank), ctx.at_rank(ctx.tensor(other), rank)
+    sizes = [
+        ctx.arithmetic("mul", m, n) for m, n in zip(ctx.sizes(x), ctx.sizes(other), strict=True)
+    ]
+    outside = ctx.unsqueeze(x, [2 * i + 1 for i in range(rank)])
+    inside = ctx.unsqueeze(other, [2 * i for i in range(rank)])
     return ctx.reshape(combine(ctx, "PROD", outside, inside), sizes)
 
 
@@ -127,12 +131,12 @@ def kron(ctx: ConversionContext, node: Any, a: Any, b: Any) -> Any:
     "aten::bilinear(Tensor input1, Tensor input2, Tensor weight, Tensor? bias=None) -> Tensor",
     constants=("weight", "bias"),
 )
-def bilinear(ctx: ConversionContext, node: Any, x: Any, y: Any, weight: Any, bias: Any) -> Any:
+def bilinear(ctx: ConversionContext, x: Any, input2: Any, weight: Any, bias: Any) -> Any:
     """y[o] = x^T W[o] y + bias[o]"""
     features = weight.shape[0]
     sizes = [*ctx.sizes(x)[:-1], features]
     rows = ctx.reshape(x, [ctx.product(sizes[:-1]), x.shape[-1]])
-    others = ctx.reshape(y, [ctx.product(sizes[:-1]), y.shape[-1]])
+    others = ctx.reshape(input2, [ctx.product(sizes[:-1]), input2.shape[-1]])
     left = matmul(ctx, ctx.unsqueeze(rows, [0]), ctx.tensor(weight))  # out, rows, in2
     terms = total(ctx, ctx.elementwise("PROD", left, ctx.unsqueeze(others, [0])), [2])
     result = ctx.reshape(ctx.permute(terms, [1, 0]), sizes)

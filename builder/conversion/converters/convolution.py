@@ -88,7 +88,6 @@ _GENERAL = (
 @converter(*_GENERAL, constants=("weight", "bias"), when=floats)
 def general(
     ctx: ConversionContext,
-    node: Any,
     x: Any,
     weight: Any,
     bias: Any,
@@ -98,7 +97,6 @@ def general(
     transposed: bool,
     output_padding: Any,
     groups: int,
-    *_: Any,
 ) -> Any:
     """The convolution that all others are; the flags at the end choose kernels, not numbers"""
     window = Window.of(
@@ -128,7 +126,6 @@ def _register_plain(axes: int) -> None:
     )
     def plain(
         ctx: ConversionContext,
-        node: Any,
         x: Any,
         weight: Any,
         bias: Any,
@@ -147,7 +144,6 @@ def _register_plain(axes: int) -> None:
     )
     def padded(
         ctx: ConversionContext,
-        node: Any,
         x: Any,
         weight: Any,
         bias: Any,
@@ -170,18 +166,17 @@ def _register_plain(axes: int) -> None:
     )
     def transposed(
         ctx: ConversionContext,
-        node: Any,
         x: Any,
         weight: Any,
         bias: Any,
         stride: Any,
         padding: Any,
-        extra: Any,
+        output_padding: Any,
         groups: int,
         dilation: Any,
     ) -> Any:
         return convolve(
-            ctx, x, weight, bias, Window.of(axes, stride, padding, dilation, groups, extra)
+            ctx, x, weight, bias, Window.of(axes, stride, padding, dilation, groups, output_padding)
         )
 
 
@@ -197,7 +192,6 @@ for _axes in _SIZES:
 )
 def by_mode(
     ctx: ConversionContext,
-    node: Any,
     x: Any,
     weight: Any,
     bias: Any,
@@ -222,10 +216,8 @@ def by_mode(
 )
 def thnn(
     ctx: ConversionContext,
-    node: Any,
     x: Any,
     weight: Any,
-    kernel: Any,
     bias: Any,
     stride: Any,
     padding: Any,
@@ -246,10 +238,8 @@ def thnn(
 )
 def depthwise(
     ctx: ConversionContext,
-    node: Any,
     x: Any,
     weight: Any,
-    kernel: Any,
     bias: Any,
     stride: Any,
     padding: Any,

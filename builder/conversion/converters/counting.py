@@ -30,13 +30,13 @@ def _classes_known(ctx: ConversionContext, args: SimpleNamespace) -> str | None:
 
 
 @converter("aten::one_hot(Tensor self, int num_classes=-1) -> Tensor", when=_classes_known)
-def one_hot(ctx: ConversionContext, node: Any, x: Any, classes: int) -> Any:
+def one_hot(ctx: ConversionContext, x: Any, num_classes: int) -> Any:
     """[*] -> [*, classes]: 1 in the column that the value names"""
     rank = ctx.rank(x)
     column = ctx.unsqueeze(x, [rank])
-    numbers = torch.arange(classes, dtype=ctx.dtype(x)).reshape([1] * rank + [classes])
+    numbers = torch.arange(num_classes, dtype=ctx.dtype(x)).reshape([1] * rank + [num_classes])
     same = ctx.elementwise("EQUAL", column, ctx.constant(numbers))
-    return ctx.cast(ctx.set_sizes(same, [*ctx.sizes(x), classes]), torch.int64)
+    return ctx.cast(ctx.set_sizes(same, [*ctx.sizes(x), num_classes]), torch.int64)
 
 
 def _places(ctx: ConversionContext, sequence: Any, values: Any, right: bool, int32: bool) -> Any:
@@ -62,11 +62,9 @@ _OUT = "*, bool out_int32=False, bool right=False"
 
 
 @converter(f"aten::bucketize.Tensor(Tensor self, Tensor boundaries, {_OUT}) -> Tensor")
-def bucketize(
-    ctx: ConversionContext, node: Any, x: Any, boundaries: Any, int32: bool, right: bool
-) -> Any:
+def bucketize(ctx: ConversionContext, x: Any, boundaries: Any, out_int32: bool, right: bool) -> Any:
     """How many boundaries are below each value (with right: below or equal)"""
-    return _flat_places(ctx, boundaries, x, right, int32)
+    return _flat_places(ctx, boundaries, x, right, out_int32)
 
 
 def _flat_places(
@@ -81,10 +79,10 @@ def _flat_places(
     f"aten::bucketize.Scalar(Scalar self, Tensor boundaries, {_OUT}) -> Tensor", dynamic=("self",)
 )
 def bucketize_scalar(
-    ctx: ConversionContext, node: Any, x: Any, boundaries: Any, int32: bool, right: bool
+    ctx: ConversionContext, x: Any, boundaries: Any, out_int32: bool, right: bool
 ) -> Any:
     """bucketize of one number"""
-    return _flat_places(ctx, boundaries, ctx.tensor(x), right, int32)
+    return _flat_places(ctx, boundaries, ctx.tensor(x), right, out_int32)
 
 
 _SORTED = f"{_OUT}, str? side=None, Tensor? sorter=None"
@@ -93,10 +91,9 @@ _SORTED = f"{_OUT}, str? side=None, Tensor? sorter=None"
 @converter(f"aten::searchsorted.Tensor(Tensor sorted_sequence, Tensor self, {_SORTED}) -> Tensor")
 def searchsorted(
     ctx: ConversionContext,
-    node: Any,
-    sequence: Any,
-    x: Any,
-    int32: bool,
+    sorted_sequence: Any,
+    self: Any,
+    out_int32: bool,
     right: bool,
     side: str | None,
     sorter: Any,
@@ -105,8 +102,10 @@ def searchsorted(
     behind) its equals
     """
     if sorter is not None:
-        sequence = element_gathered(ctx, sequence, sorter, ctx.rank(sequence) - 1)
-    return _flat_places(ctx, sequence, x, right or side == "right", int32)
+        sorted_sequence = element_gathered(
+            ctx, sorted_sequence, sorter, ctx.rank(sorted_sequence) - 1
+        )
+    return _flat_places(ctx, sorted_sequence, self, right or side == "right", out_int32)
 
 
 @converter(
@@ -115,16 +114,15 @@ def searchsorted(
 )
 def searchsorted_scalar(
     ctx: ConversionContext,
-    node: Any,
-    sequence: Any,
-    x: Any,
-    int32: bool,
+    sorted_sequence: Any,
+    self: Any,
+    out_int32: bool,
     right: bool,
     side: str | None,
     sorter: Any,
 ) -> Any:
     """searchsorted of one number"""
-    return searchsorted(ctx, node, sequence, ctx.tensor(x), int32, right, side, sorter)
+    return searchsorted(ctx, sorted_sequence, ctx.tensor(self), out_int32, right, side, sorter)
 
 
 _DATA = "its size depends on the data: needs TensorRT (not RTX) and, served, Triton 23.09 or newer"
@@ -136,13 +134,13 @@ _DATA = "its size depends on the data: needs TensorRT (not RTX) and, served, Tri
     when=nonzero.data_dependent,
     note=_DATA,
 )
-def find(ctx: ConversionContext, node: Any, x: Any) -> Any:
+def find(ctx: ConversionContext, x: Any) -> Any:
     """[found, rank]: the places of the elements that are not zero"""
     return nonzero.places(ctx, x)
 
 
 @converter("aten::nonzero_numpy(Tensor self) -> Tensor[]", when=nonzero.data_dependent, note=_DATA)
-def nonzero_numpy(ctx: ConversionContext, node: Any, x: Any) -> list[Any]:
+def nonzero_numpy(ctx: ConversionContext, x: Any) -> list[Any]:
     """nonzero, one vector for each axis"""
     places = nonzero.places(ctx, x)
     return [taken(ctx, places, 1, axis) for axis in range(ctx.rank(x))]
@@ -153,7 +151,7 @@ def nonzero_numpy(ctx: ConversionContext, node: Any, x: Any) -> list[Any]:
     when=nonzero.data_dependent,
     note=_DATA,
 )
-def masked_select(ctx: ConversionContext, node: Any, x: Any, mask: Any) -> Any:
+def masked_select(ctx: ConversionContext, x: Any, mask: Any) -> Any:
     """The values where mask is true, in order"""
     sizes = broadcast_sizes(ctx, [x, mask])
     return values_at(ctx, ctx.expand(x, sizes), nonzero.places(ctx, ctx.expand(mask, sizes)))

@@ -21,7 +21,7 @@ Combine = Callable[[Any, Any], Any]
 
 
 @converter("aten::cumsum(Tensor self, int dim, *, ScalarType? dtype=None) -> Tensor")
-def cumsum(ctx: ConversionContext, node: Any, x: Any, dim: int, dtype: int | None) -> Any:
+def cumsum(ctx: ConversionContext, x: Any, dim: int, dtype: int | None) -> Any:
     """The sum of all elements up to each, along an axis: ICumulativeLayer, or doubling steps
     where TensorRT has none
     """
@@ -38,7 +38,7 @@ def cumsum(ctx: ConversionContext, node: Any, x: Any, dim: int, dtype: int | Non
 
 
 @converter("aten::cumprod(Tensor self, int dim, *, ScalarType? dtype=None) -> Tensor")
-def cumprod(ctx: ConversionContext, node: Any, x: Any, dim: int, dtype: int | None) -> Any:
+def cumprod(ctx: ConversionContext, x: Any, dim: int, dtype: int | None) -> Any:
     """The product of all elements up to each, along an axis"""
     x = accumulated(ctx, x, dtype)
     if ctx.rank(x) == 0:

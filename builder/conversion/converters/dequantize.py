@@ -44,9 +44,11 @@ def _only_dequantised(ctx: ConversionContext, call: SimpleNamespace) -> str | No
     note="where only `dequantize` reads it",
     folds=False,
 )
-def per_tensor(ctx: ConversionContext, node: Any, x: Any, scale: Any, zero: Any, dtype: int) -> Any:
+def per_tensor(
+    ctx: ConversionContext, node: Any, x: Any, scale: Any, zero_point: Any, dtype: int
+) -> Any:
     """With the dequantize behind it: fake_quantize_per_tensor_affine over the dtype's range"""
-    return quantize.per_tensor(ctx, node, x, scale, zero, *RANGES[dtype])
+    return quantize.per_tensor(ctx, node, x, scale, zero_point, *RANGES[dtype])
 
 
 @converter(
@@ -58,13 +60,15 @@ def per_tensor(ctx: ConversionContext, node: Any, x: Any, scale: Any, zero: Any,
     folds=False,
 )
 def per_channel(
-    ctx: ConversionContext, node: Any, x: Any, scale: Any, zero: Any, axis: int, dtype: int
+    ctx: ConversionContext, node: Any, x: Any, scales: Any, zero_points: Any, axis: int, dtype: int
 ) -> Any:
     """With the dequantize behind it: fake_quantize_per_channel_affine over the dtype's range"""
-    return quantize.per_channel(ctx, node, x, scale.float(), zero.int(), axis, *RANGES[dtype])
+    return quantize.per_channel(
+        ctx, node, x, scales.float(), zero_points.int(), axis, *RANGES[dtype]
+    )
 
 
 @converter("aten::dequantize.self(Tensor self) -> Tensor", constants=("self",), folds=False)
-def dequantize(ctx: ConversionContext, node: Any, x: Any) -> Any:
+def dequantize(ctx: ConversionContext, x: Any) -> Any:
     """What the quantisation before it has rounded already"""
     return x

@@ -45,20 +45,20 @@ def _too_many(ctx: ConversionContext, call: Any) -> str | None:
         " data"
     ),
 )
-def nms(ctx: ConversionContext, node: Any, boxes: Any, scores: Any, threshold: float) -> Any:
+def nms(ctx: ConversionContext, dets: Any, scores: Any, iou_threshold: float) -> Any:
     """The boxes that no better one overlaps by more than the threshold, by falling score; one
     INMSLayer
     """
-    count = ctx.scalar(ctx.tensor(ctx.size(boxes, 0))) if boxes.shape[0] < 0 else boxes.shape[0]
+    count = ctx.scalar(ctx.tensor(ctx.size(dets, 0))) if dets.shape[0] < 0 else dets.shape[0]
     most = (
         ctx.reshape(ctx.cast(count.tensor, torch.int32), [])
         if isinstance(count, DynamicScalar)
         else (ctx.constant(torch.tensor(count, dtype=torch.int32)))
     )
-    layer = ctx.net.add_nms(ctx.unsqueeze(boxes, [0]), ctx.unsqueeze(scores, [0, 2]), most)
+    layer = ctx.net.add_nms(ctx.unsqueeze(dets, [0]), ctx.unsqueeze(scores, [0, 2]), most)
     layer.bounding_box_format = trt.BoundingBoxFormat.CORNER_PAIRS
     layer.topk_box_limit = MOST_BOXES
-    layer.set_input(3, ctx.constant(torch.tensor(threshold, dtype=torch.float32)))
+    layer.set_input(3, ctx.constant(torch.tensor(iou_threshold, dtype=torch.float32)))
     # its own default drops scores <= 0
     layer.set_input(4, ctx.constant(torch.tensor(torch.finfo(torch.float32).min)))
     rows = layer.get_output(0)
@@ -89,13 +89,12 @@ def _adaptive(ctx: ConversionContext, call: Any) -> str | None:
 )
 def roi_align(
     ctx: ConversionContext,
-    node: Any,
     x: Any,
     rois: Any,
-    scale: float,
-    height: int,
-    width: int,
-    ratio: int,
+    spatial_scale: float,
+    pooled_height: int,
+    pooled_width: int,
+    sampling_ratio: int,
     aligned: bool,
 ) -> Any:
     """The mean of ratio x ratio bilinear samples in each cell of each box (image, x1, y1, x2,
@@ -104,10 +103,14 @@ def roi_align(
     image = ctx.cast(_column(ctx, rois, 0), torch.int32)
     images = ctx.net.add_gather(x, ctx.squeeze(image, [1]), 0).get_output(0)
     ctx.set_sizes(images, [ctx.expr(rois, 0), *ctx.exprs(x)[1:]])
-    ys, inside_y = _places(ctx, rois, (2, 4), scale, height, ratio, aligned, ctx.size(x, 2))
-    xs, inside_x = _places(ctx, rois, (1, 3), scale, width, ratio, aligned, ctx.size(x, 3))
+    ys, inside_y = _places(
+        ctx, rois, (2, 4), spatial_scale, pooled_height, sampling_ratio, aligned, ctx.size(x, 2)
+    )
+    xs, inside_x = _places(
+        ctx, rois, (1, 3), spatial_scale, pooled_width, sampling_ratio, aligned, ctx.size(x, 3)
+    )
     boxes = ctx.size(rois, 0)
-    full = [boxes, height * ratio, width * ratio, 1]
+    full = [boxes, pooled_height * sampling_ratio, pooled_width * sampling_ratio, 1]
     parts = [ctx.expand(ctx.unsqueeze(t, axes), full) for t, axes in ((xs, [1, 3]), (ys, [2, 3]))]
     layer = ctx.net.add_grid_sample(images, ctx.concatenate(parts, 3))
     if layer is None:
@@ -118,7 +121,9 @@ def roi_align(
         "AND", ctx.unsqueeze(inside_y, [1, 3]), ctx.unsqueeze(inside_x, [1, 2])
     )
     samples = choose(ctx, inside, samples, 0.0, ctx.dtype(x))
-    cells = ctx.reshape(samples, [boxes, x.shape[1], height, ratio, width, ratio])
+    cells = ctx.reshape(
+        samples, [boxes, x.shape[1], pooled_height, sampling_ratio, pooled_width, sampling_ratio]
+    )
     return reduce(ctx, "AVG", cells, [3, 5], False)
 
 

@@ -39,11 +39,9 @@ def diagonal_span(
 
 
 @converter("aten::diagonal(Tensor(a) self, int offset=0, int dim1=0, int dim2=1) -> Tensor(a)")
-def diagonal(
-    ctx: ConversionContext, node: Any, x: Any, offset: int, first: int, second: int
-) -> Any:
+def diagonal(ctx: ConversionContext, x: Any, offset: int, dim1: int, dim2: int) -> Any:
     """The values at row i, column i + offset of the matrix of two axes, as a new last axis"""
-    x, _ = matrix_last(ctx, x, first, second)
+    x, _ = matrix_last(ctx, x, dim1, dim2)
     *lead, height, width = ctx.sizes(x)
     start, length = diagonal_span(ctx, height, width, offset)
     flat = ctx.reshape(x, [*lead, ctx.arithmetic("mul", height, width)])
@@ -51,9 +49,7 @@ def diagonal(
 
 
 @converter("aten::diag_embed(Tensor self, int offset=0, int dim1=-2, int dim2=-1) -> Tensor")
-def diag_embed(
-    ctx: ConversionContext, node: Any, x: Any, offset: int, first: int, second: int
-) -> Any:
+def diag_embed(ctx: ConversionContext, x: Any, offset: int, dim1: int, dim2: int) -> Any:
     """The last axis as a diagonal of a square matrix of zeros, which has the axes dim1 and dim2"""
     *lead, length = ctx.sizes(x)
     side = ctx.arithmetic("add", length, abs(offset))
@@ -68,7 +64,7 @@ def diag_embed(
     )
     square = ctx.reshape(padded(ctx, flat, [start, behind], "constant"), [*lead, side, side])
     rank = len(lead) + 2
-    return permuted(ctx, square, _inserted(rank, first % rank, second % rank))
+    return permuted(ctx, square, _inserted(rank, dim1 % rank, dim2 % rank))
 
 
 def _inserted(rank: int, first: int, second: int) -> list[int]:
@@ -81,13 +77,9 @@ def _inserted(rank: int, first: int, second: int) -> list[int]:
 
 
 @converter("aten::diag(Tensor self, int diagonal=0) -> Tensor")
-def diag(ctx: ConversionContext, node: Any, x: Any, offset: int) -> Any:
+def diag(ctx: ConversionContext, node: Any, x: Any, offset: int, /) -> Any:
     """A vector as the diagonal of a matrix; of a matrix, its diagonal"""
-    return (
-        diag_embed(ctx, node, x, offset, 0, 1)
-        if ctx.rank(x) == 1
-        else diagonal(ctx, node, x, offset, 0, 1)
-    )
+    return diag_embed(ctx, x, offset, 0, 1) if ctx.rank(x) == 1 else diagonal(ctx, x, offset, 0, 1)
 
 
 def left_of(ctx: ConversionContext, x: Any, offset: Size) -> Any:
@@ -108,16 +100,16 @@ def _zeros(ctx: ConversionContext, x: Any) -> Any:
 
 
 @converter("aten::tril(Tensor self, SymInt diagonal=0) -> Tensor", dynamic=("diagonal",))
-def tril(ctx: ConversionContext, node: Any, x: Any, offset: Size) -> Any:
+def tril(ctx: ConversionContext, x: Any, diagonal: Size) -> Any:
     """x where column <= row + diagonal, else 0"""
-    mask = left_of(ctx, x, ctx.arithmetic("add", offset, 1))
+    mask = left_of(ctx, x, ctx.arithmetic("add", diagonal, 1))
     return _selected(ctx, x, mask, x, _zeros(ctx, x))
 
 
 @converter("aten::triu(Tensor self, SymInt diagonal=0) -> Tensor", dynamic=("diagonal",))
-def triu(ctx: ConversionContext, node: Any, x: Any, offset: Size) -> Any:
+def triu(ctx: ConversionContext, x: Any, diagonal: Size) -> Any:
     """x where column >= row + diagonal, else 0"""
-    return _selected(ctx, x, left_of(ctx, x, offset), _zeros(ctx, x), x)
+    return _selected(ctx, x, left_of(ctx, x, diagonal), _zeros(ctx, x), x)
 
 
 def _selected(ctx: ConversionContext, x: Any, mask: Any, a: Any, b: Any) -> Any:
@@ -131,7 +123,7 @@ def _selected(ctx: ConversionContext, x: Any, mask: Any, a: Any, b: Any) -> Any:
 
 
 @converter("aten::combinations(Tensor self, int r=2, bool with_replacement=False) -> Tensor")
-def combinations(ctx: ConversionContext, node: Any, x: Any, r: int, with_replacement: bool) -> Any:
+def combinations(ctx: ConversionContext, x: Any, r: int, with_replacement: bool) -> Any:
     """[n] -> [n over r, r], in the order of itertools.combinations"""
     choose = itertools.combinations_with_replacement if with_replacement else itertools.combinations
     length = static_length(ctx, x, 0, "combinations")
@@ -142,7 +134,7 @@ def combinations(ctx: ConversionContext, node: Any, x: Any, r: int, with_replace
 
 
 @converter("aten::block_diag(Tensor[] tensors) -> Tensor")
-def block_diag(ctx: ConversionContext, node: Any, tensors: list[Any]) -> Any:
+def block_diag(ctx: ConversionContext, tensors: list[Any]) -> Any:
     """The matrices down the diagonal of one, zeros elsewhere; vectors are rows"""
     matrices = [at_least(ctx, t, 2) for t in tensors]
     width: Size = 0

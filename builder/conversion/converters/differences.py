@@ -17,9 +17,7 @@ from builder.conversion.registry import converter
     "aten::diff(Tensor self, int n=1, int dim=-1, Tensor? prepend=None, Tensor? append=None) ->"
     " Tensor"
 )
-def diff(
-    ctx: ConversionContext, node: Any, x: Any, n: int, dim: int, prepend: Any, append: Any
-) -> Any:
+def diff(ctx: ConversionContext, x: Any, n: int, dim: int, prepend: Any, append: Any) -> Any:
     """x[1:] - x[:-1] along an axis, n times over; of bools, whether they differ"""
     axis = ctx.axis(x, dim)
     if n:

@@ -12,16 +12,14 @@ from builder.conversion.registry import converter
 
 
 @converter("aten::cosine_similarity(Tensor x1, Tensor x2, int dim=1, float eps=1e-08) -> Tensor")
-def cosine_similarity(
-    ctx: ConversionContext, node: Any, a: Any, b: Any, dim: int, eps: float
-) -> Any:
+def cosine_similarity(ctx: ConversionContext, x1: Any, x2: Any, dim: int, eps: float) -> Any:
     """The sum of the products of a and b, each over the larger of its norm and eps"""
-    a, b = ctx.operands(floating(ctx, a), floating(ctx, b))
-    axes = [ctx.axis(a, dim)] if ctx.rank(a) else []
-    a, b = (as_long(ctx, t, other, axes) for t, other in ((a, b), (b, a)))
+    x1, x2 = ctx.operands(floating(ctx, x1), floating(ctx, x2))
+    axes = [ctx.axis(x1, dim)] if ctx.rank(x1) else []
+    x1, x2 = (as_long(ctx, t, other, axes) for t, other in ((x1, x2), (x2, x1)))
     units = [
         combine(ctx, "DIV", t, combine(ctx, "MAX", vector_norm(ctx, t, 2, axes, True), eps))
-        for t in (a, b)
+        for t in (x1, x2)
     ]
     return reduce(ctx, "SUM", combine(ctx, "PROD", *units), axes, False)
 
@@ -38,9 +36,9 @@ def as_long(ctx: ConversionContext, x: Any, other: Any, axes: list[int]) -> Any:
 
 
 @converter("aten::dist(Tensor self, Tensor other, Scalar p=2) -> Tensor")
-def dist(ctx: ConversionContext, node: Any, a: Any, b: Any, p: float) -> Any:
+def dist(ctx: ConversionContext, x: Any, other: Any, p: float) -> Any:
     """The p-norm of the difference"""
-    return vector_norm(ctx, combine(ctx, "SUB", a, b), p, None, False)
+    return vector_norm(ctx, combine(ctx, "SUB", x, other), p, None, False)
 
 
 @converter(
@@ -48,10 +46,10 @@ def dist(ctx: ConversionContext, node: Any, a: Any, b: Any, p: float) -> Any:
     " -> Tensor"
 )
 def pairwise_distance(
-    ctx: ConversionContext, node: Any, a: Any, b: Any, p: float, eps: float, keepdim: bool
+    ctx: ConversionContext, x1: Any, x2: Any, p: float, eps: float, keepdim: bool
 ) -> Any:
     """The p-norm of a - b + eps along the last axis"""
-    difference = combine(ctx, "SUM", combine(ctx, "SUB", a, b), eps)
+    difference = combine(ctx, "SUM", combine(ctx, "SUB", x1, x2), eps)
     return vector_norm(ctx, difference, p, [ctx.rank(difference) - 1], keepdim)
 
 
@@ -63,11 +61,9 @@ def pairwise_distance(
         " product cancels"
     ),
 )
-def cdist(
-    ctx: ConversionContext, node: Any, a: Any, b: Any, p: float, compute_mode: int | None
-) -> Any:
+def cdist(ctx: ConversionContext, x1: Any, x2: Any, p: float) -> Any:
     """The p-norm of the difference of every row of a with every row of b"""
-    a, b = ctx.operands(a, b)
-    rank = ctx.rank(a)
-    difference = combine(ctx, "SUB", ctx.unsqueeze(a, [rank - 1]), ctx.unsqueeze(b, [rank - 2]))
+    x1, x2 = ctx.operands(x1, x2)
+    rank = ctx.rank(x1)
+    difference = combine(ctx, "SUB", ctx.unsqueeze(x1, [rank - 1]), ctx.unsqueeze(x2, [rank - 2]))
     return vector_norm(ctx, difference, p, [rank], False)

@@ -20,7 +20,7 @@ NOTE_REMAINDER = "of floats exact for quotients below 2^24"
     constants=("self", "other"),
     dynamic=("other",),
 )
-def divide(ctx: ConversionContext, node: Any, x: Any, other: Any) -> Any:
+def divide(ctx: ConversionContext, x: Any, other: Any) -> Any:
     """self / other; of integers in float32"""
     return true_quotient(ctx, x, other)
 
@@ -38,9 +38,7 @@ def true_quotient(ctx: ConversionContext, x: Any, other: Any) -> Any:
     constants=("self", "other"),
     dynamic=("other",),
 )
-def divide_rounded(
-    ctx: ConversionContext, node: Any, x: Any, other: Any, rounding_mode: str | None
-) -> Any:
+def divide_rounded(ctx: ConversionContext, x: Any, other: Any, rounding_mode: str | None) -> Any:
     """self / other without its fraction ("trunc"), or the next whole number below ("floor")"""
     if rounding_mode is None:
         return true_quotient(ctx, x, other)
@@ -74,7 +72,7 @@ def floored_quotient(ctx: ConversionContext, x: Any, other: Any) -> Any:
     dynamic=("other",),
     note=NOTE_REMAINDER,
 )
-def fmod(ctx: ConversionContext, node: Any, x: Any, other: Any) -> Any:
+def fmod(ctx: ConversionContext, x: Any, other: Any) -> Any:
     """self - trunc(self / other) other: the sign of self"""
     dtype = ctx.promoted(x, other)
     if not dtype.is_floating_point:
@@ -92,7 +90,7 @@ def fmod(ctx: ConversionContext, node: Any, x: Any, other: Any) -> Any:
     dynamic=("self", "other"),
     note=NOTE_REMAINDER,
 )
-def remainder(ctx: ConversionContext, node: Any, x: Any, other: Any) -> Any:
+def remainder(ctx: ConversionContext, x: Any, other: Any) -> Any:
     """self - floor(self / other) other: the sign of other"""
     dtype = ctx.promoted(x, other)
     if dtype.is_floating_point and not power_of_two(other):

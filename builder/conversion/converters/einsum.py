@@ -56,7 +56,7 @@ def _written_out(term: str, rank: int, dots: str) -> str:
 
 
 @converter("aten::einsum(str equation, Tensor[] tensors, *, int[]? path=None) -> Tensor")
-def einsum(ctx: ConversionContext, node: Any, equation: str, tensors: list[Any], path: Any) -> Any:
+def einsum(ctx: ConversionContext, equation: str, tensors: list[Any]) -> Any:
     """Products summed over the axes that the result does not have; the path changes only the
     order
     """

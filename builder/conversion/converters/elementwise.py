@@ -31,7 +31,7 @@ COMPARISON = {
 
 def _register_arithmetic(schema: str, operation: str) -> None:
     @converter(f"aten::{schema}", constants=("self", "other"), dynamic=("other",))
-    def arithmetic(ctx: ConversionContext, node: Any, x: Any, other: Any) -> Any:
+    def arithmetic(ctx: ConversionContext, x: Any, other: Any) -> Any:
         return combine(ctx, operation, x, other)
 
 
@@ -59,7 +59,7 @@ def _linear(ctx: ConversionContext, operation: str, x: Any, other: Any, alpha: A
     constants=("self", "other"),
     dynamic=("other", "alpha"),
 )
-def add(ctx: ConversionContext, node: Any, x: Any, other: Any, alpha: Any) -> Any:
+def add(ctx: ConversionContext, x: Any, other: Any, alpha: Any) -> Any:
     """self + alpha * other"""
     return _linear(ctx, "SUM", x, other, alpha)
 
@@ -70,7 +70,7 @@ def add(ctx: ConversionContext, node: Any, x: Any, other: Any, alpha: Any) -> An
     constants=("self", "other"),
     dynamic=("other", "alpha"),
 )
-def sub(ctx: ConversionContext, node: Any, x: Any, other: Any, alpha: Any) -> Any:
+def sub(ctx: ConversionContext, x: Any, other: Any, alpha: Any) -> Any:
     """self - alpha * other"""
     return _linear(ctx, "SUB", x, other, alpha)
 
@@ -81,7 +81,7 @@ def sub(ctx: ConversionContext, node: Any, x: Any, other: Any, alpha: Any) -> An
     constants=("self", "other"),
     dynamic=("other", "alpha"),
 )
-def rsub(ctx: ConversionContext, node: Any, x: Any, other: Any, alpha: Any) -> Any:
+def rsub(ctx: ConversionContext, x: Any, other: Any, alpha: Any) -> Any:
     """other - alpha * self"""
     dtype = ctx.promoted(x, other)
     scaled = _scaled(ctx, x, alpha, dtype)
@@ -95,7 +95,7 @@ def _register_comparison(name: str, operation: str, negate: bool) -> None:
         constants=("self", "other"),
         dynamic=("other",),
     )
-    def compare(ctx: ConversionContext, node: Any, x: Any, other: Any) -> Any:
+    def compare(ctx: ConversionContext, x: Any, other: Any) -> Any:
         return comparison(ctx, operation, negate, x, other)
 
 
@@ -104,13 +104,13 @@ for _name, (_operation, _negate) in COMPARISON.items():
 
 
 @converter("aten::atan2(Tensor self, Tensor other) -> Tensor", constants=("self", "other"))
-def atan2(ctx: ConversionContext, node: Any, y: Any, x: Any) -> Any:
+def atan2(ctx: ConversionContext, y: Any, /, other: Any) -> Any:
     """The angle of the point (x, y): atan(|y| / |x|), turned into its quadrant; the sign of a zero
     counts
     """
-    dtype = ctx.promoted(y, x)
-    y, x = ctx.operands(y, x, dtype=dtype if dtype.is_floating_point else torch.float32)
-    height, width = ctx.unary("ABS", y), ctx.unary("ABS", x)
+    dtype = ctx.promoted(y, other)
+    y, other = ctx.operands(y, other, dtype=dtype if dtype.is_floating_point else torch.float32)
+    height, width = ctx.unary("ABS", y), ctx.unary("ABS", other)
     # |y| = |x| is 45 degrees, also where the quotient would be inf/inf; both 0 is the sign of 0,
     # which is 0.
     ratio = choose(
@@ -119,7 +119,7 @@ def atan2(ctx: ConversionContext, node: Any, y: Any, x: Any) -> Any:
     # an engine's |0| may be -0, whose quotient is -inf
     angle = ctx.unary("ABS", ctx.unary("ATAN", ratio))
     turned = combine(ctx, "SUB", ctx.like_scalar(angle, torch.pi), angle)
-    angle = choose(ctx, negative(ctx, x), turned, angle)
+    angle = choose(ctx, negative(ctx, other), turned, angle)
     return choose(ctx, negative(ctx, y), ctx.unary("NEG", angle), angle)
 
 

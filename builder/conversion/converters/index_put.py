@@ -32,7 +32,7 @@ from builder.engine.flavour import trt
     constants=("indices",),
 )
 def index_put(
-    ctx: ConversionContext, node: Any, x: Any, indices: list[Any], values: Any, accumulate: bool
+    ctx: ConversionContext, x: Any, indices: list[Any], values: Any, accumulate: bool
 ) -> Any:
     """self[indices] = values, or += with accumulate; a mask that the network computes selects, it
     is never an index.
@@ -146,7 +146,7 @@ def _rows_written(
 
 
 @converter("aten::masked_scatter(Tensor self, Tensor mask, Tensor source) -> Tensor")
-def masked_scatter(ctx: ConversionContext, node: Any, x: Any, mask: Any, source: Any) -> Any:
+def masked_scatter(ctx: ConversionContext, x: Any, mask: Any, source: Any) -> Any:
     """self with the true places of mask filled by the values of source, in order"""
     sizes = broadcast_sizes(ctx, [x, mask])
     whole, mask = ctx.expand(x, sizes), ctx.expand(mask, sizes)
@@ -165,7 +165,7 @@ def masked_scatter(ctx: ConversionContext, node: Any, x: Any, mask: Any, source:
     dynamic=("start", "end", "step"),
 )
 def slice_scatter(
-    ctx: ConversionContext, node: Any, x: Any, src: Any, dim: int, start: Any, end: Any, step: Any
+    ctx: ConversionContext, x: Any, src: Any, dim: int, start: Any, end: Any, step: Any
 ) -> Any:
     """self with self[start:end:step] of an axis replaced by src"""
     axis = ctx.axis(x, dim)
@@ -195,10 +195,10 @@ def _one_place_written(ctx: ConversionContext, x: Any, src: Any, axis: int, plac
     " Tensor"
 )
 def diagonal_scatter(
-    ctx: ConversionContext, node: Any, x: Any, src: Any, offset: int, first: int, second: int
+    ctx: ConversionContext, x: Any, src: Any, offset: int, dim1: int, dim2: int
 ) -> Any:
     """self with a diagonal replaced by src"""
-    matrix, back = matrix_last(ctx, x, first, second)
+    matrix, back = matrix_last(ctx, x, dim1, dim2)
     *lead, height, width = ctx.sizes(matrix)
     start, length = diagonal_span(ctx, height, width, offset)
     if scalars.decided(ctx, "eq", length, 0):

@@ -42,13 +42,13 @@ def from_the_front(ctx: ConversionContext, index: Any, size: Size) -> Any:
     " scale_grad_by_freq=False, bool sparse=False) -> Tensor",
     constants=("indices",),
 )
-def embedding(ctx: ConversionContext, node: Any, weight: Any, indices: Any, *_: Any) -> Any:
+def embedding(ctx: ConversionContext, weight: Any, indices: Any) -> Any:
     """The rows of weight at indices; padding_idx only matters to gradients."""
     return gathered(ctx, weight, indices, 0)
 
 
 @converter("aten::index_select(Tensor self, int dim, Tensor index) -> Tensor", constants=("index",))
-def index_select(ctx: ConversionContext, node: Any, x: Any, dim: int, index: Any) -> Any:
+def index_select(ctx: ConversionContext, x: Any, dim: int, index: Any) -> Any:
     """The values at a vector of places along one axis; a 0-d tensor is its own only value."""
     if ctx.rank(x) == 0:
         return x
@@ -57,7 +57,7 @@ def index_select(ctx: ConversionContext, node: Any, x: Any, dim: int, index: Any
 
 
 @converter("aten::take(Tensor self, Tensor index) -> Tensor", constants=("index",))
-def take(ctx: ConversionContext, node: Any, x: Any, index: Any) -> Any:
+def take(ctx: ConversionContext, x: Any, index: Any) -> Any:
     """The values at places in row-major order, in the shape of index."""
     flat = ctx.reshape(x, [-1])
     return gathered(ctx, flat, from_the_front(ctx, index, ctx.size(flat, 0)), 0)
@@ -67,7 +67,7 @@ def take(ctx: ConversionContext, node: Any, x: Any, index: Any) -> Any:
     "aten::gather(Tensor self, int dim, Tensor index, *, bool sparse_grad=False) -> Tensor",
     constants=("index",),
 )
-def gather(ctx: ConversionContext, node: Any, x: Any, dim: int, index: Any, *_: Any) -> Any:
+def gather(ctx: ConversionContext, node: Any, x: Any, dim: int, index: Any) -> Any:
     """out[i][j] = self[index[i][j]][j] for dim 0"""
     if 0 in tuple(index.shape):  # torch then asks nothing of the ranks
         return ctx.tensor(torch.empty(tuple(index.shape), dtype=ctx.dtype(x)))
@@ -115,12 +115,12 @@ def cut(ctx: ConversionContext, x: Any, sizes: Sequence[Size]) -> Any:
     "aten::take_along_dim(Tensor self, Tensor indices, int? dim=None) -> Tensor",
     constants=("indices",),
 )
-def take_along_dim(ctx: ConversionContext, node: Any, x: Any, indices: Any, dim: int | None) -> Any:
+def take_along_dim(ctx: ConversionContext, x: Any, indices: Any, dim: int | None) -> Any:
     """gather whose operands broadcast on the other axes, and whose indices may be negative; flat
     without dim.
     """
     if dim is None:
-        return take(ctx, node, x, ctx.reshape(as_index(ctx, indices), [-1]))
+        return take(ctx, x, ctx.reshape(as_index(ctx, indices), [-1]))
     axis = ctx.axis(x, dim)
     index = as_index(ctx, from_the_front(ctx, indices, ctx.size(x, axis)))
     own, asked = ctx.sizes(x), ctx.sizes(index)
@@ -157,7 +157,7 @@ def _other_axes(
 
 
 @converter("aten::index.Tensor(Tensor self, Tensor?[] indices) -> Tensor", constants=("indices",))
-def index_tensor(ctx: ConversionContext, node: Any, x: Any, indices: list[Any]) -> Any:
+def index_tensor(ctx: ConversionContext, x: Any, indices: list[Any]) -> Any:
     """self[indices]: integer tensors broadcast together, None keeps an axis, a mask stands for its
     non-zeros.
     """

@@ -20,19 +20,19 @@ from builder.conversion.registry import converter
     constants=("self", "min", "max"),
     dynamic=("min", "max"),
 )
-def clamp(ctx: ConversionContext, node: Any, x: Any, low: Any, high: Any) -> Any:
+def clamp(ctx: ConversionContext, x: Any, min: Any, max: Any) -> Any:
     """min(max(x, low), high), in the dtype that all promote to: integers with fractional limits
     become floats
     """
-    limits = [v for v in (low, high) if v is not None]
+    limits = [v for v in (min, max) if v is not None]
     dtype = ctx.promoted(x, *limits)
     if (
         dtype.is_floating_point
         and len(limits) == 2
         and all(isinstance(v, int | float) for v in limits)
     ):
-        return clip(ctx, ctx.cast(ctx.tensor(x), dtype), low, high)
-    for operation, limit in (("MAX", low), ("MIN", high)):
+        return clip(ctx, ctx.cast(ctx.tensor(x), dtype), min, max)
+    for operation, limit in (("MAX", min), ("MIN", max)):
         if limit is not None:
             x = ctx.elementwise(operation, *ctx.operands(x, limit, dtype=dtype))
             ctx.remember_dtype(x, dtype)
@@ -45,9 +45,9 @@ def clamp(ctx: ConversionContext, node: Any, x: Any, low: Any, high: Any) -> Any
     constants=("self", "min"),
     dynamic=("min",),
 )
-def clamp_min(ctx: ConversionContext, node: Any, x: Any, low: Any) -> Any:
+def clamp_min(ctx: ConversionContext, x: Any, min: Any) -> Any:
     """max(x, low)"""
-    return combine(ctx, "MAX", x, low)
+    return combine(ctx, "MAX", x, min)
 
 
 @converter(
@@ -56,9 +56,9 @@ def clamp_min(ctx: ConversionContext, node: Any, x: Any, low: Any) -> Any:
     constants=("self", "max"),
     dynamic=("max",),
 )
-def clamp_max(ctx: ConversionContext, node: Any, x: Any, high: Any) -> Any:
+def clamp_max(ctx: ConversionContext, x: Any, max: Any) -> Any:
     """min(x, high)"""
-    return combine(ctx, "MIN", x, high)
+    return combine(ctx, "MIN", x, max)
 
 
 @converter(
@@ -67,7 +67,7 @@ def clamp_max(ctx: ConversionContext, node: Any, x: Any, high: Any) -> Any:
     constants=("self", "mask", "value"),
     dynamic=("value",),
 )
-def masked_fill(ctx: ConversionContext, node: Any, x: Any, mask: Any, value: Any) -> Any:
+def masked_fill(ctx: ConversionContext, x: Any, mask: Any, value: Any) -> Any:
     """value where the mask holds, else x; of x's dtype"""
     dtype = ctx.dtype(x)
     if isinstance(value, float) and not dtype.is_floating_point:
@@ -83,13 +83,13 @@ def masked_fill(ctx: ConversionContext, node: Any, x: Any, mask: Any, value: Any
     constants=("condition", "self", "other"),
     dynamic=("self", "other"),
 )
-def where(ctx: ConversionContext, node: Any, condition: Any, x: Any, other: Any) -> Any:
+def where(ctx: ConversionContext, condition: Any, self: Any, other: Any) -> Any:
     """x where the condition holds, else other"""
-    return choose(ctx, condition, x, other)
+    return choose(ctx, condition, self, other)
 
 
 @converter("aten::isfinite(Tensor self) -> Tensor")
-def isfinite(ctx: ConversionContext, node: Any, x: Any) -> Any:
+def isfinite(ctx: ConversionContext, x: Any) -> Any:
     """|x| < inf, which NaN is not; integers always are"""
     if not ctx.dtype(x).is_floating_point:
         return constant_answer(ctx, x, True)
@@ -97,13 +97,13 @@ def isfinite(ctx: ConversionContext, node: Any, x: Any) -> Any:
 
 
 @converter("aten::isnan(Tensor self) -> Tensor")
-def isnan(ctx: ConversionContext, node: Any, x: Any) -> Any:
+def isnan(ctx: ConversionContext, x: Any) -> Any:
     """Whether x is NaN"""
     return is_nan(ctx, x) if ctx.dtype(x).is_floating_point else constant_answer(ctx, x, False)
 
 
 @converter("aten::isinf(Tensor self) -> Tensor")
-def isinf(ctx: ConversionContext, node: Any, x: Any) -> Any:
+def isinf(ctx: ConversionContext, x: Any) -> Any:
     """Whether x is inf or -inf"""
     if not ctx.dtype(x).is_floating_point:
         return constant_answer(ctx, x, False)
@@ -114,7 +114,7 @@ def isinf(ctx: ConversionContext, node: Any, x: Any) -> Any:
 
 def _register_signed_infinity(name: str, infinity: float) -> None:
     @converter(f"aten::{name}(Tensor self) -> Tensor")
-    def is_infinity(ctx: ConversionContext, node: Any, x: Any) -> Any:
+    def is_infinity(ctx: ConversionContext, x: Any) -> Any:
         return (
             equal(ctx, x, infinity)
             if ctx.dtype(x).is_floating_point
@@ -140,7 +140,6 @@ def constant_answer(ctx: ConversionContext, x: Any, answer: bool) -> Any:
 )
 def nan_to_num(
     ctx: ConversionContext,
-    node: Any,
     x: Any,
     nan: float | None,
     posinf: float | None,
@@ -162,7 +161,7 @@ def nan_to_num(
 
 def _register_nan_aware(name: str, operation: str) -> None:
     @converter(f"aten::{name}(Tensor self, Tensor other) -> Tensor", constants=("self", "other"))
-    def extreme(ctx: ConversionContext, node: Any, x: Any, other: Any) -> Any:
+    def extreme(ctx: ConversionContext, x: Any, other: Any) -> Any:
         if not ctx.promoted(x, other).is_floating_point:
             return combine(ctx, operation, x, other)
         x, other = ctx.operands(x, other)
@@ -179,17 +178,17 @@ for _name, _operation in (("fmax", "MAX"), ("fmin", "MIN")):
     "aten::lerp.Scalar(Tensor self, Tensor end, Scalar weight) -> Tensor",
     constants=("self", "end", "weight"),
 )
-def lerp(ctx: ConversionContext, node: Any, start: Any, end: Any, weight: Any) -> Any:
+def lerp(ctx: ConversionContext, x: Any, end: Any, weight: Any) -> Any:
     """start + weight (end - start), from the end that is nearer: at weight 1 it is `end` exactly"""
-    difference = combine(ctx, "SUB", end, start)
+    difference = combine(ctx, "SUB", end, x)
     if isinstance(weight, int | float):
         base, operation, share = (
-            (start, "SUM", weight) if abs(weight) < 0.5 else (end, "SUB", 1 - weight)
+            (x, "SUM", weight) if abs(weight) < 0.5 else (end, "SUB", 1 - weight)
         )
         return combine(ctx, operation, base, combine(ctx, "PROD", difference, share))
     weight = ctx.tensor(weight)
     rest = combine(ctx, "SUB", ctx.like_scalar(weight, 1.0), weight)
-    from_start = combine(ctx, "SUM", start, combine(ctx, "PROD", difference, weight))
+    from_start = combine(ctx, "SUM", x, combine(ctx, "PROD", difference, weight))
     from_end = combine(ctx, "SUB", end, combine(ctx, "PROD", difference, rest))
     return choose(ctx, less(ctx, ctx.unary("ABS", weight), 0.5), from_start, from_end)
 
@@ -198,9 +197,9 @@ def lerp(ctx: ConversionContext, node: Any, start: Any, end: Any, weight: Any) -
     "aten::addcmul(Tensor self, Tensor tensor1, Tensor tensor2, *, Scalar value=1) -> Tensor",
     constants=("self", "tensor1", "tensor2"),
 )
-def addcmul(ctx: ConversionContext, node: Any, x: Any, a: Any, b: Any, value: float) -> Any:
+def addcmul(ctx: ConversionContext, x: Any, tensor1: Any, tensor2: Any, value: float) -> Any:
     """self + value tensor1 tensor2"""
-    product = combine(ctx, "PROD", a, b)
+    product = combine(ctx, "PROD", tensor1, tensor2)
     return combine(ctx, "SUM", x, product if value == 1 else combine(ctx, "PROD", product, value))
 
 
@@ -208,7 +207,7 @@ def addcmul(ctx: ConversionContext, node: Any, x: Any, a: Any, b: Any, value: fl
     "aten::addcdiv(Tensor self, Tensor tensor1, Tensor tensor2, *, Scalar value=1) -> Tensor",
     constants=("self", "tensor1", "tensor2"),
 )
-def addcdiv(ctx: ConversionContext, node: Any, x: Any, a: Any, b: Any, value: float) -> Any:
+def addcdiv(ctx: ConversionContext, x: Any, tensor1: Any, tensor2: Any, value: float) -> Any:
     """self + value tensor1 / tensor2"""
-    quotient = combine(ctx, "DIV", a, b)
+    quotient = combine(ctx, "DIV", tensor1, tensor2)
     return combine(ctx, "SUM", x, quotient if value == 1 else combine(ctx, "PROD", quotient, value))

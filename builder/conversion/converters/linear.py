@@ -18,7 +18,7 @@ from builder.engine.flavour import trt
     "aten::linear(Tensor input, Tensor weight, Tensor? bias=None) -> Tensor",
     constants=("weight", "bias"),
 )
-def linear(ctx: ConversionContext, node: Any, x: Any, weight: Any, bias: Any) -> Any:
+def linear(ctx: ConversionContext, x: Any, weight: Any, bias: Any) -> Any:
     """input @ weight.T + bias; a weight of rank 1 is a vector, as in torch.nn.functional.linear"""
     product = matmul(ctx, x, weight, transpose_b=ctx.rank(weight) == 2)
     return product if bias is None else add(ctx, product, bias)
@@ -59,7 +59,7 @@ _PRODUCTS = (
     *(f"aten::{schema}" for schema in _PRODUCTS),
     constants=("self", "other", "mat2", "vec", "tensor"),
 )
-def product(ctx: ConversionContext, node: Any, a: Any, b: Any) -> Any:
+def product(ctx: ConversionContext, a: Any, b: Any, /) -> Any:
     """torch.matmul's rules for every rank cover the special cases; integers are multiplied and
     summed.
     """
@@ -159,9 +159,7 @@ def _register_added(schema: str) -> None:
     name = schema[: schema.index("(")]
 
     @converter(f"aten::{schema}", constants=_FACTORS, dynamic=("beta", "alpha"))
-    def added(
-        ctx: ConversionContext, node: Any, x: Any, a: Any, b: Any, beta: Any, alpha: Any
-    ) -> Any:
+    def added(ctx: ConversionContext, x: Any, a: Any, b: Any, /, beta: Any, alpha: Any) -> Any:
         """beta * self + alpha * (a @ b); a beta of 0 ignores self, NaN or not"""
         result = outer_product(ctx, a, b) if name == "addr" else matmul(ctx, a, b)
         result = total(ctx, result, [0]) if name == "addbmm" else result
@@ -180,9 +178,9 @@ for _schema in _ADDED:
     "aten::ger(Tensor self, Tensor vec2) -> Tensor",
     constants=("self", "vec2"),
 )
-def outer(ctx: ConversionContext, node: Any, a: Any, b: Any) -> Any:
+def outer(ctx: ConversionContext, x: Any, vec2: Any) -> Any:
     """self[:, None] * vec2[None, :], promoted"""
-    return outer_product(ctx, a, b)
+    return outer_product(ctx, x, vec2)
 
 
 def outer_product(ctx: ConversionContext, a: Any, b: Any) -> Any:

@@ -20,7 +20,7 @@ def _register_logical(name: str, operation: str) -> None:
     @converter(
         f"aten::logical_{name}(Tensor self, Tensor other) -> Tensor", constants=("self", "other")
     )
-    def logical(ctx: ConversionContext, node: Any, x: Any, other: Any) -> Any:
+    def logical(ctx: ConversionContext, x: Any, other: Any) -> Any:
         truths = (ctx.cast(ctx.tensor(v), torch.bool) for v in (x, other))
         return ctx.elementwise(operation, *ctx.broadcast(*truths))
 
@@ -34,7 +34,7 @@ def _register_bitwise(name: str, operation: str) -> None:
         f"aten::__{name}__.Scalar(Tensor self, Scalar other) -> Tensor",
         constants=("self", "other"),
     )
-    def bitwise(ctx: ConversionContext, node: Any, x: Any, other: Any) -> Any:
+    def bitwise(ctx: ConversionContext, x: Any, other: Any) -> Any:
         dtype = ctx.promoted(x, other)
         a, b = ctx.operands(x, other, dtype=dtype)
         if dtype == torch.bool:
@@ -51,7 +51,7 @@ for _name, _operation in OPERATIONS.items():
 
 
 @converter("aten::logical_not(Tensor self) -> Tensor")
-def logical_not(ctx: ConversionContext, node: Any, x: Any) -> Any:
+def logical_not(ctx: ConversionContext, x: Any) -> Any:
     """x is 0"""
     if ctx.dtype(x) == torch.bool:
         return ctx.unary("NOT", x)
@@ -59,7 +59,7 @@ def logical_not(ctx: ConversionContext, node: Any, x: Any) -> Any:
 
 
 @converter("aten::bitwise_not(Tensor self) -> Tensor")
-def bitwise_not(ctx: ConversionContext, node: Any, x: Any) -> Any:
+def bitwise_not(ctx: ConversionContext, x: Any) -> Any:
     """Every bit inverted: -1 - x in two's complement"""
     dtype = ctx.dtype(x)
     if dtype == torch.bool:
@@ -119,7 +119,7 @@ def _register_shift(direction: str, short: str) -> None:
         f"aten::__{short}__.Tensor(Tensor self, Tensor other) -> Tensor",
         constants=("self", "other"),
     )
-    def shift(ctx: ConversionContext, node: Any, x: Any, other: Any) -> Any:
+    def shift(ctx: ConversionContext, x: Any, other: Any) -> Any:
         dtype = ctx.promoted(x, other)
         a, places = ctx.operands(x, other, dtype=dtype)
         return SHIFTS[direction](ctx, a, places, dtype)

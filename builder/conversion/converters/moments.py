@@ -29,25 +29,21 @@ def _register(name: str, returns: str) -> None:
         return (spread, mean) if name.endswith("mean") else spread
 
     @converter(f"aten::{name}(Tensor self, bool unbiased=True) -> {returns}")
-    def of_all(ctx: ConversionContext, node: Any, x: Any, unbiased: bool) -> Any:
+    def of_all(ctx: ConversionContext, x: Any, unbiased: bool) -> Any:
         return results(ctx, x, None, int(unbiased), False)
 
     @converter(
         f"aten::{name}.dim(Tensor self, int[1]? dim, bool unbiased=True, bool keepdim=False) ->"
         f" {returns}"
     )
-    def by_axes(
-        ctx: ConversionContext, node: Any, x: Any, dim: Axes, unbiased: bool, keepdim: bool
-    ) -> Any:
+    def by_axes(ctx: ConversionContext, x: Any, dim: Axes, unbiased: bool, keepdim: bool) -> Any:
         return results(ctx, x, dim, int(unbiased), keepdim)
 
     @converter(
         f"aten::{name}.correction(Tensor self, int[1]? dim=None, *, Scalar? correction=None, bool"
         f" keepdim=False) -> {returns}"
     )
-    def corrected(
-        ctx: ConversionContext, node: Any, x: Any, dim: Axes, correction: Any, keepdim: bool
-    ) -> Any:
+    def corrected(ctx: ConversionContext, x: Any, dim: Axes, correction: Any, keepdim: bool) -> Any:
         return results(ctx, x, dim, correction, keepdim)
 
 
@@ -117,15 +113,14 @@ _LINALG = "int[1]? dim=None, bool keepdim=False, *, ScalarType? dtype=None) -> T
 @converter(f"aten::linalg_vector_norm(Tensor self, Scalar ord=2, {_LINALG}")
 def linalg_vector_norm(
     ctx: ConversionContext,
-    node: Any,
     x: Any,
-    order: float,
+    ord: float,
     dim: Axes,
     keepdim: bool,
     dtype: int | None,
 ) -> Any:
     """The order-norm over axes"""
-    return vector_norm(ctx, _in(ctx, x, dtype), order, dim, keepdim)
+    return vector_norm(ctx, _in(ctx, x, dtype), ord, dim, keepdim)
 
 
 def _in(ctx: ConversionContext, x: Any, dtype: int | None) -> Any:
@@ -134,13 +129,13 @@ def _in(ctx: ConversionContext, x: Any, dtype: int | None) -> Any:
 
 
 @converter("aten::norm.Scalar(Tensor self, Scalar p=2) -> Tensor")
-def norm(ctx: ConversionContext, node: Any, x: Any, p: float) -> Any:
+def norm(ctx: ConversionContext, x: Any, p: float) -> Any:
     """The p-norm of all elements"""
     return vector_norm(ctx, x, p, None, False)
 
 
 @converter("aten::norm.ScalarOpt_dtype(Tensor self, Scalar? p, *, ScalarType dtype) -> Tensor")
-def norm_in(ctx: ConversionContext, node: Any, x: Any, p: float | None, dtype: int) -> Any:
+def norm_in(ctx: ConversionContext, x: Any, p: float | None, dtype: int) -> Any:
     """The p-norm of all elements, computed in `dtype`"""
     return vector_norm(ctx, _in(ctx, x, dtype), 2 if p is None else p, None, False)
 
@@ -148,9 +143,7 @@ def norm_in(ctx: ConversionContext, node: Any, x: Any, p: float | None, dtype: i
 @converter(
     "aten::norm.ScalarOpt_dim(Tensor self, Scalar? p, int[1] dim, bool keepdim=False) -> Tensor"
 )
-def norm_over(
-    ctx: ConversionContext, node: Any, x: Any, p: float | None, dim: Axes, keepdim: bool
-) -> Any:
+def norm_over(ctx: ConversionContext, x: Any, p: float | None, dim: Axes, keepdim: bool) -> Any:
     """The p-norm over axes"""
     return vector_norm(ctx, x, 2 if p is None else p, dim, keepdim)
 
@@ -160,14 +153,14 @@ def norm_over(
     " dtype) -> Tensor"
 )
 def norm_over_in(
-    ctx: ConversionContext, node: Any, x: Any, p: float | None, dim: Axes, keepdim: bool, dtype: int
+    ctx: ConversionContext, x: Any, p: float | None, dim: Axes, keepdim: bool, dtype: int
 ) -> Any:
     """The p-norm over axes, computed in `dtype`"""
     return vector_norm(ctx, _in(ctx, x, dtype), 2 if p is None else p, dim, keepdim)
 
 
 @converter("aten::frobenius_norm.dim(Tensor self, int[1] dim, bool keepdim=False) -> Tensor")
-def frobenius_norm(ctx: ConversionContext, node: Any, x: Any, dim: Axes, keepdim: bool) -> Any:
+def frobenius_norm(ctx: ConversionContext, x: Any, dim: Axes, keepdim: bool) -> Any:
     """The square root of the sum of squares over axes"""
     return vector_norm(ctx, x, 2, dim, keepdim)
 
@@ -175,16 +168,15 @@ def frobenius_norm(ctx: ConversionContext, node: Any, x: Any, dim: Axes, keepdim
 @converter(f"aten::linalg_norm(Tensor self, Scalar? ord=None, {_LINALG}")
 def linalg_norm(
     ctx: ConversionContext,
-    node: Any,
     x: Any,
-    order: float | None,
+    ord: float | None,
     dim: Axes,
     keepdim: bool,
     dtype: int | None,
 ) -> Any:
     """A vector norm of one axis (of all elements without `ord`), a matrix norm of two"""
     x = _in(ctx, x, dtype)
-    if order is None:
+    if ord is None:
         return vector_norm(ctx, x, 2, dim, keepdim)
     axes = (
         ctx.axes(x, None)
@@ -192,24 +184,23 @@ def linalg_norm(
         else [ctx.axis(x, d) for d in ([dim] if isinstance(dim, int) else dim)]
     )
     return (
-        vector_norm(ctx, x, order, axes, keepdim)
+        vector_norm(ctx, x, ord, axes, keepdim)
         if len(axes) == 1
-        else matrix_norm(ctx, x, order, axes, keepdim)
+        else matrix_norm(ctx, x, ord, axes, keepdim)
     )
 
 
 @converter(f"aten::linalg_norm.ord_str(Tensor self, str ord, {_LINALG}")
 def linalg_norm_by_name(
     ctx: ConversionContext,
-    node: Any,
     x: Any,
-    order: str,
+    ord: str,
     dim: Axes,
     keepdim: bool,
     dtype: int | None,
 ) -> Any:
     """The Frobenius norm; the nuclear norm needs singular values"""
-    return _frobenius(ctx, _in(ctx, x, dtype), order, dim, keepdim)
+    return _frobenius(ctx, _in(ctx, x, dtype), ord, dim, keepdim)
 
 
 _MATRIX = "int[] dim=[-2,-1], bool keepdim=False, *, ScalarType? dtype=None) -> Tensor"
@@ -218,29 +209,27 @@ _MATRIX = "int[] dim=[-2,-1], bool keepdim=False, *, ScalarType? dtype=None) -> 
 @converter(f"aten::linalg_matrix_norm(Tensor self, Scalar ord, {_MATRIX}")
 def linalg_matrix_norm(
     ctx: ConversionContext,
-    node: Any,
     x: Any,
-    order: float,
+    ord: float,
     dim: list[int],
     keepdim: bool,
     dtype: int | None,
 ) -> Any:
     """The largest or smallest sum of sizes of a row (inf) or column (1)"""
-    return matrix_norm(ctx, _in(ctx, x, dtype), order, [ctx.axis(x, d) for d in dim], keepdim)
+    return matrix_norm(ctx, _in(ctx, x, dtype), ord, [ctx.axis(x, d) for d in dim], keepdim)
 
 
 @converter(f"aten::linalg_matrix_norm.str_ord(Tensor self, str ord='fro', {_MATRIX}")
 def linalg_matrix_norm_by_name(
     ctx: ConversionContext,
-    node: Any,
     x: Any,
-    order: str,
+    ord: str,
     dim: list[int],
     keepdim: bool,
     dtype: int | None,
 ) -> Any:
     """The Frobenius norm"""
-    return _frobenius(ctx, _in(ctx, x, dtype), order, dim, keepdim)
+    return _frobenius(ctx, _in(ctx, x, dtype), ord, dim, keepdim)
 
 
 def _frobenius(ctx: ConversionContext, x: Any, order: str, dim: Axes, keepdim: bool) -> Any:

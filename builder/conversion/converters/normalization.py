@@ -32,23 +32,21 @@ def batch_norm(
     x: Any,
     weight: Coefficient,
     bias: Coefficient,
-    mean: Coefficient,
-    variance: Coefficient,
+    running_mean: Coefficient,
+    running_var: Coefficient,
     training: bool,
-    momentum: float,
     eps: float,
-    cudnn: bool,
 ) -> Any:
     """(x - mean) / sqrt(variance + eps) * weight + bias, by the running statistics or the batch's
     own
     """
-    if training or mean is None:
+    if training or running_mean is None:
         axes = [axis for axis in range(ctx.rank(x)) if axis != 1]
         return affine(ctx, standardised(ctx, x, axes, eps)[0], weight, bias, 1)
     into_convolution = folded(ctx, node, x)
     if into_convolution is not None:
         return into_convolution
-    return by_running_statistics(ctx, x, weight, bias, mean, variance, eps)
+    return by_running_statistics(ctx, x, weight, bias, running_mean, running_var, eps)
 
 
 @converter(
@@ -63,14 +61,12 @@ def batch_norm(
 )
 def native_batch_norm(
     ctx: ConversionContext,
-    node: Any,
     x: Any,
     weight: Coefficient,
     bias: Coefficient,
-    mean: Coefficient,
-    variance: Coefficient,
+    running_mean: Coefficient,
+    running_var: Coefficient,
     training: bool,
-    momentum: float,
     eps: float,
 ) -> Any:
     """batch_norm, and while training the batch's mean and 1 / sqrt(variance + eps); empty tensors
@@ -78,7 +74,7 @@ def native_batch_norm(
     """
     if not training:
         return (
-            by_running_statistics(ctx, x, weight, bias, mean, variance, eps),
+            by_running_statistics(ctx, x, weight, bias, running_mean, running_var, eps),
             torch.empty(0),
             torch.empty(0),
         )
@@ -166,20 +162,17 @@ def standardised(
 )
 def instance_norm(
     ctx: ConversionContext,
-    node: Any,
     x: Any,
     weight: Coefficient,
     bias: Coefficient,
-    mean: Coefficient,
-    variance: Coefficient,
+    running_mean: Coefficient,
+    running_var: Coefficient,
     use_input_stats: bool,
-    momentum: float,
     eps: float,
-    cudnn: bool,
 ) -> Any:
     """Each channel of each sample normalised by itself, or by the running statistics"""
     if not use_input_stats:
-        return by_running_statistics(ctx, x, weight, bias, mean, variance, eps)
+        return by_running_statistics(ctx, x, weight, bias, running_mean, running_var, eps)
     return normalised(ctx, x, list(range(2, ctx.rank(x))), weight, bias, 1, eps)
 
 
@@ -255,21 +248,19 @@ _LAYER = "Tensor input, SymInt[] normalized_shape, Tensor? weight"
 )
 def layer_norm(
     ctx: ConversionContext,
-    node: Any,
     x: Any,
-    shape: list[Any],
+    normalized_shape: list[Any],
     weight: Coefficient,
     bias: Coefficient,
     eps: float,
-    cudnn: bool,
 ) -> Any:
     """(x - mean) / sqrt(variance + eps) * weight + bias over the last axes, as many as
     normalized_shape has
     """
-    axes = list(range(ctx.rank(x) - len(shape), ctx.rank(x)))
-    if all(isinstance(size, int) for size in shape):
-        weight = torch.ones(shape) if weight is None else weight
-        bias = torch.zeros(shape) if bias is None else bias
+    axes = list(range(ctx.rank(x) - len(normalized_shape), ctx.rank(x)))
+    if all(isinstance(size, int) for size in normalized_shape):
+        weight = torch.ones(normalized_shape) if weight is None else weight
+        bias = torch.zeros(normalized_shape) if bias is None else bias
     return normalised(ctx, x, axes, weight, bias, -1, eps)
 
 
@@ -280,15 +271,14 @@ def layer_norm(
 )
 def native_layer_norm(
     ctx: ConversionContext,
-    node: Any,
     x: Any,
-    shape: list[Any],
+    normalized_shape: list[Any],
     weight: Coefficient,
     bias: Coefficient,
     eps: float,
 ) -> Any:
     """layer_norm, its mean and 1 / sqrt(variance + eps)"""
-    axes = list(range(ctx.rank(x) - len(shape), ctx.rank(x)))
+    axes = list(range(ctx.rank(x) - len(normalized_shape), ctx.rank(x)))
     result, mean, inverse = standardised(ctx, x, axes, eps)
     for operation, t in (("PROD", weight), ("SUM", bias)):
         result = result if t is None else combine(ctx, operation, result, t)
@@ -305,21 +295,21 @@ def native_layer_norm(
 )
 def group_norm(
     ctx: ConversionContext,
-    node: Any,
     x: Any,
-    groups: int,
+    num_groups: int,
     weight: Coefficient,
     bias: Coefficient,
     eps: float,
-    cudnn: bool,
 ) -> Any:
     """Each group of channels of each sample normalised by itself"""
     channels = ctx.size(x, 1)
     assert isinstance(channels, int)
-    if channels % groups:
-        raise Unconvertible(f"{channels} channels do not divide into {groups} groups")
-    split = ctx.reshape(x, [ctx.size(x, 0), groups, -1])
-    unit = [ctx.constant(t(1, groups, 1, dtype=ctx.dtype(x))) for t in (torch.ones, torch.zeros)]
+    if channels % num_groups:
+        raise Unconvertible(f"{channels} channels do not divide into {num_groups} groups")
+    split = ctx.reshape(x, [ctx.size(x, 0), num_groups, -1])
+    unit = [
+        ctx.constant(t(1, num_groups, 1, dtype=ctx.dtype(x))) for t in (torch.ones, torch.zeros)
+    ]
     result = ctx.reshape(normalization_layer(ctx, split, unit[0], unit[1], [2], eps), ctx.sizes(x))
     return affine(ctx, result, weight, bias, 1)
 
@@ -332,9 +322,8 @@ def group_norm(
 )
 def rms_norm(
     ctx: ConversionContext,
-    node: Any,
     x: Any,
-    shape: list[Any],
+    normalized_shape: list[Any],
     weight: Coefficient,
     eps: float | None,
 ) -> Any:
@@ -343,7 +332,7 @@ def rms_norm(
     """
     dtype = ctx.dtype(x)
     wide = ctx.cast(x, torch.float32)
-    axes = list(range(ctx.rank(x) - len(shape), ctx.rank(x)))
+    axes = list(range(ctx.rank(x) - len(normalized_shape), ctx.rank(x)))
     mean = reduce(ctx, "AVG", combine(ctx, "PROD", wide, wide), axes, True)
     root = ctx.unary(
         "SQRT", combine(ctx, "SUM", mean, torch.finfo(torch.float32).eps if eps is None else eps)
@@ -357,7 +346,7 @@ def rms_norm(
     "aten::_weight_norm(Tensor v, Tensor g, int dim=0) -> Tensor",
     constants=("v", "g"),
 )
-def weight_norm(ctx: ConversionContext, node: Any, v: Any, g: Any, dim: int) -> Any:
+def weight_norm(ctx: ConversionContext, v: Any, g: Any, dim: int) -> Any:
     """v g / |v|, the norm over every axis but `dim` (over all where dim is -1)"""
     v = ctx.tensor(v)
     axes = [a for a in range(ctx.rank(v)) if dim == -1 or a != ctx.axis(v, dim)]

@@ -147,9 +147,7 @@ def _layer(ctx: ConversionContext, x: Any, k: Size, axis: int, largest: bool) ->
     when=within_limit(lambda ctx, a: a.k),
     note=TIES,
 )
-def topk(
-    ctx: ConversionContext, node: Any, x: Any, k: Size, dim: int, largest: bool, is_sorted: bool
-) -> Any:
+def topk(ctx: ConversionContext, x: Any, k: Size, dim: int, largest: bool) -> Any:
     """The k largest or smallest along an axis, sorted, and their places"""
     if ctx.rank(x) == 0:
         return x, torch.tensor(0)
@@ -172,7 +170,7 @@ _whole_axis = within_limit(_length)
     when=_whole_axis,
     note=TIES,
 )
-def sort(ctx: ConversionContext, node: Any, x: Any, dim: int, descending: bool) -> Any:
+def sort(ctx: ConversionContext, x: Any, dim: int, descending: bool) -> Any:
     """The values in order, and their places"""
     return ordered(ctx, x, dim, descending)
 
@@ -183,15 +181,13 @@ def sort(ctx: ConversionContext, node: Any, x: Any, dim: int, descending: bool) 
     when=_whole_axis,
     note=TIES,
 )
-def sort_stable(
-    ctx: ConversionContext, node: Any, x: Any, stable: bool, dim: int, descending: bool
-) -> Any:
+def sort_stable(ctx: ConversionContext, x: Any, dim: int, descending: bool) -> Any:
     """The values in order, and their places"""
     return ordered(ctx, x, dim, descending)
 
 
 @converter(f"aten::argsort(Tensor self, {_SORTED}) -> Tensor", when=_whole_axis, note=TIES)
-def argsort(ctx: ConversionContext, node: Any, x: Any, dim: int, descending: bool) -> Any:
+def argsort(ctx: ConversionContext, x: Any, dim: int, descending: bool) -> Any:
     """The places of the values in order"""
     return ordered(ctx, x, dim, descending)[1]
 
@@ -201,9 +197,7 @@ def argsort(ctx: ConversionContext, node: Any, x: Any, dim: int, descending: boo
     when=_whole_axis,
     note=TIES,
 )
-def argsort_stable(
-    ctx: ConversionContext, node: Any, x: Any, stable: bool, dim: int, descending: bool
-) -> Any:
+def argsort_stable(ctx: ConversionContext, x: Any, dim: int, descending: bool) -> Any:
     """The places of the values in order"""
     return ordered(ctx, x, dim, descending)[1]
 
@@ -211,7 +205,7 @@ def argsort_stable(
 @converter(
     "aten::msort(Tensor self) -> Tensor", when=within_limit(lambda ctx, a: ctx.size(a.self, 0))
 )
-def msort(ctx: ConversionContext, node: Any, x: Any) -> Any:
+def msort(ctx: ConversionContext, x: Any) -> Any:
     """The values in order along the first axis"""
     return ordered(ctx, x, 0, False)[0]
 
@@ -234,7 +228,7 @@ def _register_extreme(name: str, largest: bool) -> None:
     @converter(
         f"aten::arg{name}(Tensor self, int? dim=None, bool keepdim=False) -> Tensor", note=TIES
     )
-    def place(ctx: ConversionContext, node: Any, x: Any, dim: int | None, keepdim: bool) -> Any:
+    def place(ctx: ConversionContext, x: Any, dim: int | None, keepdim: bool) -> Any:
         return extreme(ctx, x, dim, keepdim, largest)[1]
 
     @converter(
@@ -259,7 +253,7 @@ for _name, _largest in (("max", True), ("min", False)):
     when=within_limit(lambda ctx, a: a.k),
     note=TIES,
 )
-def kthvalue(ctx: ConversionContext, node: Any, x: Any, k: int, dim: int, keepdim: bool) -> Any:
+def kthvalue(ctx: ConversionContext, x: Any, k: int, dim: int, keepdim: bool) -> Any:
     """The k-th smallest along an axis, and its place"""
     return kth(ctx, x, k, dim, keepdim)
 

@@ -57,7 +57,7 @@ def _packed_here(ctx: ConversionContext, call: Any) -> str | None:
     folds=False,
 )
 def pack(
-    ctx: ConversionContext, node: Any, x: Any, lengths: Any, batch_first: bool
+    ctx: ConversionContext, x: Any, lengths: Any, batch_first: bool
 ) -> tuple[Rows, BatchSizes]:
     """The padded tensor and the lengths, in place of the packed data and their batch sizes"""
     x = ctx.permute(x, [1, 0, *range(2, ctx.rank(x))]) if batch_first else x
@@ -75,21 +75,20 @@ def pack(
 )
 def pad(
     ctx: ConversionContext,
-    node: Any,
     data: Rows,
-    sizes: BatchSizes,
     batch_first: bool,
-    value: float,
-    length: Size,
+    padding_value: float,
+    total_length: Size,
 ) -> tuple[Any, Any]:
     """The padded tensor with padding_value behind each row's length, and the lengths"""
     extent, rank = data.lengths, ctx.rank(data.padded)
     mask = ctx.unsqueeze(extent.mask, list(range(2, rank)))
     x = ctx.set_sizes(
-        choose(ctx, mask, data.padded, value, ctx.dtype(data.padded)), ctx.sizes(data.padded)
+        choose(ctx, mask, data.padded, padding_value, ctx.dtype(data.padded)),
+        ctx.sizes(data.padded),
     )
-    fill = ctx.constant(torch.tensor(value).to(dtypes.from_trt(x.dtype)))
-    x = extent.stretched(ctx, x, length, fill)
+    fill = ctx.constant(torch.tensor(padding_value).to(dtypes.from_trt(x.dtype)))
+    x = extent.stretched(ctx, x, total_length, fill)
     lengths = ctx.tensor(extent.given, torch.int64)
     return (ctx.permute(x, [1, 0, *range(2, rank)]) if batch_first else x), lengths
 
@@ -105,13 +104,10 @@ def _register(name: str, kind: Kind) -> None:
         ctx: ConversionContext,
         node: Any,
         data: Any,
-        sizes: Any,
         hx: Any,
         params: Any,
-        biases: bool,
-        layers: int,
-        dropout: float,
-        train: bool,
+        has_biases: bool,
+        num_layers: int,
         bidirectional: bool,
     ) -> Any:
         if ctx.rank(data.padded) != 3:
@@ -119,7 +115,7 @@ def _register(name: str, kind: Kind) -> None:
                 f"packed data of rank {ctx.rank(data.padded) - 1}; a recurrent layer takes rows of"
                 " features"
             )
-        stacked, extent = weights_of(params, biases, layers, bidirectional), data.lengths
+        stacked, extent = weights_of(params, has_biases, num_layers, bidirectional), data.lengths
         states = reads_states(node)
         output, *finals = sequence(
             ctx, kind.cell, data.padded, state_of(hx), stacked, False, states, extent
@@ -139,11 +135,10 @@ for _name, _kind in KINDS.items():
 )
 def pad_sequence(
     ctx: ConversionContext,
-    node: Any,
     sequences: list[Any],
     batch_first: bool,
-    value: float,
-    side: str,
+    padding_value: float,
+    padding_side: str,
 ) -> Any:
     """The sequences [steps, ...] side by side, each with padding_value up to the steps of the
     longest
@@ -151,9 +146,9 @@ def pad_sequence(
     longest = functools.reduce(
         lambda a, b: ctx.arithmetic("max", a, b), (ctx.size(x, 0) for x in sequences)
     )
-    fill = ctx.constant(torch.tensor(value).to(dtypes.from_trt(sequences[0].dtype)))
+    fill = ctx.constant(torch.tensor(padding_value).to(dtypes.from_trt(sequences[0].dtype)))
     axis = 0 if batch_first else 1
-    padded = (_lengthened(ctx, x, longest, fill, side == "left") for x in sequences)
+    padded = (_lengthened(ctx, x, longest, fill, padding_side == "left") for x in sequences)
     return ctx.concatenate([ctx.unsqueeze(x, [axis]) for x in padded], axis)
 
 

@@ -65,7 +65,7 @@ def _fits(ctx: ConversionContext, args: SimpleNamespace) -> str | None:
     dynamic=("pad",),
     when=_fits,
 )
-def constant_pad_nd(ctx: ConversionContext, node: Any, x: Any, pad: list[Size], value: Any) -> Any:
+def constant_pad_nd(ctx: ConversionContext, x: Any, pad: list[Size], value: Any) -> Any:
     """x with `value` around it"""
     return padded(ctx, x, pad, "constant", value)
 
@@ -76,7 +76,7 @@ def _register(name: str, mode: str, axes: int) -> None:
         dynamic=("padding",),
         when=_fits,
     )
-    def pad(ctx: ConversionContext, node: Any, x: Any, padding: list[Size]) -> Any:
+    def pad(ctx: ConversionContext, x: Any, padding: list[Size]) -> Any:
         """The tensor itself around it: mirrored at its edges, or its edges repeated"""
         return padded(ctx, x, padding, mode)
 
@@ -91,9 +91,7 @@ for _axes in (1, 2, 3):
     dynamic=("pad",),
     when=_fits,
 )
-def pad(
-    ctx: ConversionContext, node: Any, x: Any, pad: list[Size], mode: str, value: float | None
-) -> Any:
+def pad(ctx: ConversionContext, x: Any, pad: list[Size], mode: str, value: float | None) -> Any:
     """torch.nn.functional.pad"""
     return padded(ctx, x, pad, mode, value or 0.0)
 
@@ -104,13 +102,13 @@ def pad(
     when=_fits,
 )
 def pad_enum(
-    ctx: ConversionContext, node: Any, x: Any, pad: list[Size], mode: int, value: float | None
+    ctx: ConversionContext, x: Any, pad: list[Size], mode: int, value: float | None
 ) -> Any:
     """pad with its mode as a number"""
     return padded(ctx, x, pad, ENUM[mode], value or 0.0)
 
 
 @converter("aten::_pad_circular(Tensor self, SymInt[] pad) -> Tensor", dynamic=("pad",), when=_fits)
-def pad_circular(ctx: ConversionContext, node: Any, x: Any, pad: list[Size]) -> Any:
+def pad_circular(ctx: ConversionContext, x: Any, pad: list[Size]) -> Any:
     """x repeated around itself"""
     return padded(ctx, x, pad, "circular")

@@ -58,26 +58,25 @@ def _register_average(axes: int) -> None:
     )
     def average(
         ctx: ConversionContext,
-        node: Any,
         x: Any,
-        window: Any,
+        kernel_size: Any,
         stride: Any,
         padding: Any,
-        ceil: bool,
-        include: bool,
-        divisor: int | None = None,
+        ceil_mode: bool,
+        count_include_pad: bool,
+        divisor_override: int | None = None,
     ) -> Any:
         """The sum of each window over the size of the window, of its part in the (padded) input, or
         `divisor`
         """
         image, undo = as_image(ctx, x, axes)
-        pool = Pool.of(axes, window, stride, padding, 1, ceil)
-        padded = any(pool.padding) or ceil
-        if divisor is None:
-            counted = "padded" if include or not padded else "inside"
+        pool = Pool.of(axes, kernel_size, stride, padding, 1, ceil_mode)
+        padded = any(pool.padding) or ceil_mode
+        if divisor_override is None:
+            counted = "padded" if count_include_pad or not padded else "inside"
             whole = (
                 counted == "padded"
-                and ceil
+                and ceil_mode
                 and not ctx.capabilities.takes("POOLING.PADDED_UP", image.dtype.name)
             )
             return undo(
@@ -86,7 +85,7 @@ def _register_average(axes: int) -> None:
                 else pooled(ctx, image, "AVERAGE", pool, counted)
             )
         means = pooled(ctx, image, "AVERAGE", pool, "window")
-        return undo(combine(ctx, "PROD", means, math.prod(pool.window) / divisor))
+        return undo(combine(ctx, "PROD", means, math.prod(pool.window) / divisor_override))
 
 
 # Maxima
@@ -102,32 +101,33 @@ def _register_maximum(axes: int) -> None:
     @converter(f"aten::max_pool{axes}d{tail} -> Tensor")
     def maximum(
         ctx: ConversionContext,
-        node: Any,
         x: Any,
-        window: Any,
+        kernel_size: Any,
         stride: Any,
         padding: Any,
         dilation: Any,
-        ceil: bool,
+        ceil_mode: bool,
     ) -> Any:
         """The maximum of each window; padding never wins"""
         image, undo = as_image(ctx, x, axes)
-        return undo(_maximum(ctx, image, Pool.of(axes, window, stride, padding, dilation, ceil)))
+        return undo(
+            _maximum(ctx, image, Pool.of(axes, kernel_size, stride, padding, dilation, ceil_mode))
+        )
 
     @converter(f"aten::max_pool{axes}d_with_indices{tail} -> (Tensor, Tensor)")
     def with_indices(
         ctx: ConversionContext,
         node: Any,
         x: Any,
-        window: Any,
+        kernel_size: Any,
         stride: Any,
         padding: Any,
         dilation: Any,
-        ceil: bool,
+        ceil_mode: bool,
     ) -> Any:
         """The maxima and, where somebody reads them, their positions in the flattened input"""
         image, undo = as_image(ctx, x, axes)
-        pool = Pool.of(axes, window, stride, padding, dilation, ceil)
+        pool = Pool.of(axes, kernel_size, stride, padding, dilation, ceil_mode)
         if not node.outputsAt(1).uses():
             return undo(_maximum(ctx, image, pool)), None
         return tuple(undo(t) for t in _tapped(ctx, image, pool, indices=True))

@@ -13,7 +13,7 @@ from builder.conversion.registry import converter
 
 
 @converter("aten::square(Tensor self) -> Tensor")
-def square(ctx: ConversionContext, node: Any, x: Any) -> Any:
+def square(ctx: ConversionContext, x: Any) -> Any:
     """x x; of bools as int64"""
     return combine(ctx, "PROD", x if ctx.dtype(x) != torch.bool else ctx.cast(x, torch.int64), x)
 
@@ -25,7 +25,7 @@ def square(ctx: ConversionContext, node: Any, x: Any) -> Any:
     constants=("self", "exponent"),
     dynamic=("self", "exponent"),
 )
-def power(ctx: ConversionContext, node: Any, x: Any, exponent: Any) -> Any:
+def power(ctx: ConversionContext, x: Any, exponent: Any) -> Any:
     """self^exponent: products and roots for the exponents that PyTorch treats so, POW for the
     others
     """

@@ -36,18 +36,28 @@ NOTE = (
     folds=False,
 )
 def per_tensor(
-    ctx: ConversionContext, node: Any, x: Any, scale: Any, zero: Any, low: int, high: int
+    ctx: ConversionContext,
+    node: Any,
+    x: Any,
+    scale: Any,
+    zero_point: Any,
+    quant_min: int,
+    quant_max: int,
 ) -> Any:
     """(clamp(round(x / scale) + zero_point, quant_min, quant_max) - zero_point) * scale"""
-    if is_unknown(scale) or is_unknown(zero):
-        return _rounded_by_tensors(ctx, x, _one(ctx, scale), _one(ctx, zero), low, high)
+    if is_unknown(scale) or is_unknown(zero_point):
+        return _rounded_by_tensors(
+            ctx, x, _one(ctx, scale), _one(ctx, zero_point), quant_min, quant_max
+        )
     scale = torch.as_tensor(scale, dtype=torch.float32).reshape(-1)[0]
-    zero = torch.as_tensor(zero).reshape(-1)[0].float()
+    zero_point = torch.as_tensor(zero_point).reshape(-1)[0].float()
     if isinstance(x, torch.Tensor):
-        x = torch.fake_quantize_per_tensor_affine(x, float(scale), int(zero), low, high)
+        x = torch.fake_quantize_per_tensor_affine(
+            x, float(scale), int(zero_point), quant_min, quant_max
+        )
         if _folds(node):
             return x
-    return fake_quantize(ctx, node, x, scale, zero, low, high, None)
+    return fake_quantize(ctx, node, x, scale, zero_point, quant_min, quant_max, None)
 
 
 @converter(
@@ -58,22 +68,31 @@ def per_tensor(
     folds=False,
 )
 def per_channel(
-    ctx: ConversionContext, node: Any, x: Any, scale: Any, zero: Any, axis: int, low: int, high: int
+    ctx: ConversionContext,
+    node: Any,
+    x: Any,
+    scale: Any,
+    zero_point: Any,
+    axis: int,
+    quant_min: int,
+    quant_max: int,
 ) -> Any:
     """The same with one scale and zero point for each place of an axis"""
     axis = ctx.axis(x, axis)
     view = _view(ctx, x, axis)
-    if is_unknown(scale) or is_unknown(zero):
-        scale, zero = (
+    if is_unknown(scale) or is_unknown(zero_point):
+        scale, zero_point = (
             ctx.reshape(ctx.tensor(t), [t.shape[0] if n < 0 else n for n in view])
-            for t in (scale, zero)
+            for t in (scale, zero_point)
         )
-        return _rounded_by_tensors(ctx, x, scale, zero, low, high)
+        return _rounded_by_tensors(ctx, x, scale, zero_point, quant_min, quant_max)
     if isinstance(x, torch.Tensor):
-        x = torch.fake_quantize_per_channel_affine(x, scale, zero, axis, low, high)
+        x = torch.fake_quantize_per_channel_affine(x, scale, zero_point, axis, quant_min, quant_max)
         if _folds(node):
             return x
-    return fake_quantize(ctx, node, x, scale.float(), zero.float(), low, high, axis)
+    return fake_quantize(
+        ctx, node, x, scale.float(), zero_point.float(), quant_min, quant_max, axis
+    )
 
 
 def _has_fp8(ctx: ConversionContext, call: Any) -> str | None:

@@ -76,7 +76,7 @@ def _register_cell(name: str, kind: Kind) -> None:
         f"aten::{name}_cell(Tensor input, {kind.hx}, {_CELL} {tensors(kind.states)}",
         constants=CONSTANTS,
     )
-    def cell(ctx: ConversionContext, node: Any, x: Any, hx: Any, *weights: Any) -> Any:
+    def cell(ctx: ConversionContext, x: Any, hx: Any, *weights: Any) -> Any:
         state = single(ctx, kind.cell, x, state_of(hx), *weights)
         return state if kind.states > 1 else state[0]
 
@@ -113,14 +113,12 @@ def _register_sequence(name: str, kind: Kind) -> None:
         x: Any,
         hx: Any,
         params: Any,
-        biases: bool,
-        layers: int,
-        dropout: float,
-        train: bool,
+        has_biases: bool,
+        num_layers: int,
         bidirectional: bool,
         batch_first: bool,
     ) -> Any:
-        stacked = weights_of(params, biases, layers, bidirectional)
+        stacked = weights_of(params, has_biases, num_layers, bidirectional)
         return sequence(ctx, kind.cell, x, state_of(hx), stacked, batch_first, reads_states(node))
 
     more = ", with projections" if kind.cell is LSTM else ""

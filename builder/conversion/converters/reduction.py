@@ -43,13 +43,11 @@ def _register(name: str) -> None:
     whole, along = _SUM_SCHEMAS[name]
 
     @converter(f"aten::{whole}")
-    def total(ctx: ConversionContext, node: Any, x: Any, dtype: int | None) -> Any:
+    def total(ctx: ConversionContext, x: Any, dtype: int | None) -> Any:
         return over(ctx, LAYERS[name], accumulated(ctx, x, dtype), None, False)
 
     @converter(f"aten::{along}")
-    def by_axes(
-        ctx: ConversionContext, node: Any, x: Any, dim: Axes, keepdim: bool, dtype: int | None
-    ) -> Any:
+    def by_axes(ctx: ConversionContext, x: Any, dim: Axes, keepdim: bool, dtype: int | None) -> Any:
         return over(ctx, LAYERS[name], accumulated(ctx, x, dtype), dim, keepdim)
 
 
@@ -80,13 +78,13 @@ def over(ctx: ConversionContext, operation: str, x: Any, dim: Axes, keepdim: boo
 
 
 @converter("aten::amax(Tensor self, int[1] dim=[], bool keepdim=False) -> Tensor")
-def amax(ctx: ConversionContext, node: Any, x: Any, dim: Axes, keepdim: bool) -> Any:
+def amax(ctx: ConversionContext, x: Any, dim: Axes, keepdim: bool) -> Any:
     """The largest over axes"""
     return over(ctx, "MAX", x, dim, keepdim)
 
 
 @converter("aten::amin(Tensor self, int[1] dim=[], bool keepdim=False) -> Tensor")
-def amin(ctx: ConversionContext, node: Any, x: Any, dim: Axes, keepdim: bool) -> Any:
+def amin(ctx: ConversionContext, x: Any, dim: Axes, keepdim: bool) -> Any:
     """The smallest over axes"""
     return over(ctx, "MIN", x, dim, keepdim)
 
@@ -94,19 +92,19 @@ def amin(ctx: ConversionContext, node: Any, x: Any, dim: Axes, keepdim: bool) ->
 @converter(
     "aten::aminmax(Tensor self, *, int? dim=None, bool keepdim=False) -> (Tensor min, Tensor max)"
 )
-def aminmax(ctx: ConversionContext, node: Any, x: Any, dim: Axes, keepdim: bool) -> Any:
+def aminmax(ctx: ConversionContext, x: Any, dim: Axes, keepdim: bool) -> Any:
     """The smallest and the largest, over one axis or all"""
     return over(ctx, "MIN", x, dim, keepdim), over(ctx, "MAX", x, dim, keepdim)
 
 
 @converter("aten::max(Tensor self) -> Tensor")
-def max_of_all(ctx: ConversionContext, node: Any, x: Any) -> Any:
+def max_of_all(ctx: ConversionContext, x: Any) -> Any:
     """The largest element"""
     return over(ctx, "MAX", x, None, False)
 
 
 @converter("aten::min(Tensor self) -> Tensor")
-def min_of_all(ctx: ConversionContext, node: Any, x: Any) -> Any:
+def min_of_all(ctx: ConversionContext, x: Any) -> Any:
     """The smallest element"""
     return over(ctx, "MIN", x, None, False)
 
@@ -116,11 +114,11 @@ def _register_truth(name: str, operation: str) -> None:
         f"aten::{name}.dim(Tensor self, int dim, bool keepdim=False) -> Tensor",
         f"aten::{name}.dims(Tensor self, int[]? dim=None, bool keepdim=False) -> Tensor",
     )
-    def by_axes(ctx: ConversionContext, node: Any, x: Any, dim: Axes, keepdim: bool) -> Any:
+    def by_axes(ctx: ConversionContext, x: Any, dim: Axes, keepdim: bool) -> Any:
         return truth(ctx, operation, x, dim, keepdim)
 
     @converter(f"aten::{name}(Tensor self) -> Tensor")
-    def of_all(ctx: ConversionContext, node: Any, x: Any) -> Any:
+    def of_all(ctx: ConversionContext, x: Any) -> Any:
         return truth(ctx, operation, x, None, False)
 
 
@@ -146,13 +144,13 @@ def truth(ctx: ConversionContext, operation: str, x: Any, dim: Axes, keepdim: bo
     "aten::count_nonzero(Tensor self, int? dim=None) -> Tensor",
     "aten::count_nonzero.dim_IntList(Tensor self, int[] dim) -> Tensor",
 )
-def count_nonzero(ctx: ConversionContext, node: Any, x: Any, dim: Axes) -> Any:
+def count_nonzero(ctx: ConversionContext, x: Any, dim: Axes) -> Any:
     """How many are not 0"""
     return over(ctx, "SUM", ctx.cast(ctx.cast(x, torch.bool), torch.int64), dim, False)
 
 
 @converter("aten::logsumexp(Tensor self, int[1] dim, bool keepdim=False) -> Tensor")
-def logsumexp(ctx: ConversionContext, node: Any, x: Any, dim: Axes, keepdim: bool) -> Any:
+def logsumexp(ctx: ConversionContext, x: Any, dim: Axes, keepdim: bool) -> Any:
     """m + log(sum(exp(x - m))), m the largest: exp cannot overflow; an infinite m counts as 0, lest
     inf - inf be NaN
     """

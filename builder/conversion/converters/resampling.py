@@ -60,7 +60,7 @@ def _register(name: str, method: Method, axes: int) -> None:
         f"aten::{name}(Tensor self, SymInt[{axes}] output_size, {align}{scales}) -> Tensor",
         dynamic=("output_size",),
     )
-    def to_size(ctx: ConversionContext, node: Any, x: Any, output: Any, *rest: Any) -> Any:
+    def to_size(ctx: ConversionContext, x: Any, output: Any, *rest: Any) -> Any:
         chosen = method.aligned(rest[0]) if align else method
         return resample(ctx, x, chosen, filled(output, axes), rest[1:] if align else rest)
 
@@ -69,7 +69,7 @@ def _register(name: str, method: Method, axes: int) -> None:
         " Tensor",
         dynamic=("output_size",),
     )
-    def to_size_or_scale(ctx: ConversionContext, node: Any, x: Any, output: Any, *rest: Any) -> Any:
+    def to_size_or_scale(ctx: ConversionContext, x: Any, output: Any, *rest: Any) -> Any:
         chosen = method.aligned(rest[0]) if align else method
         scales = [None] * axes if rest[-1] is None else filled_floats(rest[-1], axes)
         sizes = (

@@ -36,13 +36,13 @@ def extremes(ctx: ConversionContext, x: Any, dim: int, operation: str) -> tuple[
 
 
 @converter("aten::cummax(Tensor self, int dim) -> (Tensor values, Tensor indices)")
-def cummax(ctx: ConversionContext, node: Any, x: Any, dim: int) -> Any:
+def cummax(ctx: ConversionContext, x: Any, dim: int) -> Any:
     """The largest so far along an axis, and the last place where it stood"""
     return extremes(ctx, x, dim, "MAX")
 
 
 @converter("aten::cummin(Tensor self, int dim) -> (Tensor values, Tensor indices)")
-def cummin(ctx: ConversionContext, node: Any, x: Any, dim: int) -> Any:
+def cummin(ctx: ConversionContext, x: Any, dim: int) -> Any:
     """The smallest so far along an axis, and the last place where it stood"""
     return extremes(ctx, x, dim, "MIN")
 
@@ -51,7 +51,7 @@ SUM_OF_EXPONENTIALS = DECOMPOSITIONS["aten::logaddexp"]
 
 
 @converter("aten::logcumsumexp(Tensor self, int dim) -> Tensor")
-def logcumsumexp(ctx: ConversionContext, node: Any, x: Any, dim: int) -> Any:
+def logcumsumexp(ctx: ConversionContext, x: Any, dim: int) -> Any:
     """log of the sum of exp of all elements up to each, in doubling steps of logaddexp"""
     x = floating(ctx, x)
     if ctx.rank(x) == 0:

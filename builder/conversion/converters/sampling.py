@@ -25,15 +25,20 @@ GRID_PADDING = ("FILL", "CLAMP", "REFLECT")
     )
 )
 def grid_sampler(
-    ctx: ConversionContext, node: Any, x: Any, grid: Any, mode: int, padding: int, align: bool
+    ctx: ConversionContext,
+    x: Any,
+    grid: Any,
+    interpolation_mode: int,
+    padding_mode: int,
+    align_corners: bool,
 ) -> Any:
     """The input at the places of `grid`, which run from -1 to 1; one IGridSampleLayer"""
     layer = ctx.net.add_grid_sample(x, grid)
     if layer is None:
         raise Unconvertible(f"this TensorRT samples no grids of {ctx.rank(x) - 2} axes")
-    layer.interpolation_mode = getattr(trt.InterpolationMode, GRID_MODES[mode])
-    layer.sample_mode = getattr(trt.SampleMode, GRID_PADDING[padding])
-    layer.align_corners = align
+    layer.interpolation_mode = getattr(trt.InterpolationMode, GRID_MODES[interpolation_mode])
+    layer.sample_mode = getattr(trt.SampleMode, GRID_PADDING[padding_mode])
+    layer.align_corners = align_corners
     exprs = [*ctx.exprs(x)[:2], *ctx.exprs(grid)[1:-1]]
     return ctx.set_sizes(layer.get_output(0), exprs)
 
@@ -43,7 +48,7 @@ def grid_sampler(
     dynamic=("size",),
 )
 def affine_grid(
-    ctx: ConversionContext, node: Any, theta: Any, size: Sequence[Size], align: bool
+    ctx: ConversionContext, theta: Any, size: Sequence[Size], align_corners: bool
 ) -> Any:
     """[x, y, (z,) 1] @ theta^T for every place of an image of `size`"""
     spatial = list(size)[2:]
@@ -52,9 +57,9 @@ def affine_grid(
     if unknown is not None:
         raise dynamic_value("the size of an affine grid", unknown)
     identity = torch.eye(axes, axes + 1)[None]
-    places = torch.ops.aten.affine_grid_generator(identity, [1, 1, *spatial], align).reshape(
-        1, -1, axes
-    )
+    places = torch.ops.aten.affine_grid_generator(
+        identity, [1, 1, *spatial], align_corners
+    ).reshape(1, -1, axes)
     base = torch.cat([places, torch.ones_like(places[..., :1])], -1).to(ctx.dtype(theta))
     none, transpose = trt.MatrixOperation.NONE, trt.MatrixOperation.TRANSPOSE
     rows = ctx.net.add_matrix_multiply(ctx.constant(base), none, theta, transpose).get_output(0)

@@ -41,7 +41,7 @@ def unranked(ctx: ConversionContext, x: Any, result: Any) -> Any:
     "aten::scatter.src(Tensor self, int dim, Tensor index, Tensor src) -> Tensor",
     constants=("index",),
 )
-def scatter(ctx: ConversionContext, node: Any, x: Any, dim: int, index: Any, src: Any) -> Any:
+def scatter(ctx: ConversionContext, x: Any, dim: int, index: Any, src: Any) -> Any:
     """self[index[i][j]][j] = src[i][j] for dim 0"""
     whole, index, src = ranked(ctx, x, index, src)
     result = written(ctx, whole, index, cut(ctx, src, ctx.sizes(index)), ctx.axis(whole, dim))
@@ -53,12 +53,10 @@ def scatter(ctx: ConversionContext, node: Any, x: Any, dim: int, index: Any, src
     constants=("index",),
     dynamic=("value",),
 )
-def scatter_value(
-    ctx: ConversionContext, node: Any, x: Any, dim: int, index: Any, value: Any
-) -> Any:
+def scatter_value(ctx: ConversionContext, x: Any, dim: int, index: Any, value: Any) -> Any:
     """scatter of one value"""
     updates = ctx.tensor(filled(ctx, ctx.sizes(index), value, ctx.dtype(x)))
-    return scatter(ctx, node, x, dim, index, updates)
+    return scatter(ctx, x, dim, index, updates)
 
 
 def matches(ctx: ConversionContext, places: Size, index: Any, axis: int, rank: int) -> Any:
@@ -85,7 +83,7 @@ def upright(ctx: ConversionContext, index: Any, axis: int, rank: int) -> Any:
     "aten::index_copy(Tensor self, int dim, Tensor index, Tensor source) -> Tensor",
     constants=("index",),
 )
-def index_copy(ctx: ConversionContext, node: Any, x: Any, dim: int, index: Any, source: Any) -> Any:
+def index_copy(ctx: ConversionContext, x: Any, dim: int, index: Any, source: Any) -> Any:
     """self[index[i]] = source[i] along dim"""
     whole, source = ranked(ctx, x, source)
     axis = ctx.axis(whole, dim)
@@ -102,7 +100,7 @@ def index_copy(ctx: ConversionContext, node: Any, x: Any, dim: int, index: Any, 
     constants=("index", "value"),
     dynamic=("value",),
 )
-def index_fill(ctx: ConversionContext, node: Any, x: Any, dim: int, index: Any, value: Any) -> Any:
+def index_fill(ctx: ConversionContext, x: Any, dim: int, index: Any, value: Any) -> Any:
     """self[index[i]] = value along dim: a selection by a mask, which is a constant where the index
     is.
     """

@@ -58,9 +58,7 @@ def length_between(ctx: ConversionContext, start: Size, end: Size, step: Size) -
     " step=1) -> Tensor(a)",
     dynamic=("start", "end", "step"),
 )
-def slice_(
-    ctx: ConversionContext, node: Any, x: Any, dim: int, start: Any, end: Any, step: Any
-) -> Any:
+def slice_(ctx: ConversionContext, x: Any, dim: int, start: Any, end: Any, step: Any) -> Any:
     """self[..., start:end:step, ...] on axis dim"""
     axis = ctx.axis(x, dim)
     size = ctx.size(x, axis)
@@ -96,7 +94,7 @@ def where_negative(ctx: ConversionContext, index: Any, moved: Size) -> Size:
 @converter(
     "aten::select.int(Tensor(a) self, int dim, SymInt index) -> Tensor(a)", dynamic=("index",)
 )
-def select(ctx: ConversionContext, node: Any, x: Any, dim: int, index: Size) -> Any:
+def select(ctx: ConversionContext, x: Any, dim: int, index: Size) -> Any:
     """self[..., index, ...] on axis dim, without that axis"""
     axis = ctx.axis(x, dim)
     return taken(ctx, x, axis, position(ctx, index, ctx.size(x, axis)))
@@ -114,7 +112,7 @@ def taken(ctx: ConversionContext, x: Any, axis: int, index: Size) -> Any:
     "aten::narrow(Tensor(a) self, int dim, SymInt start, SymInt length) -> Tensor(a)",
     dynamic=("start", "length"),
 )
-def narrow(ctx: ConversionContext, node: Any, x: Any, dim: int, start: Size, length: Size) -> Any:
+def narrow(ctx: ConversionContext, x: Any, dim: int, start: Size, length: Size) -> Any:
     """`length` values of axis dim from `start` (from the end where it is negative); the axis stays,
     also of size 1.
     """
@@ -147,12 +145,10 @@ def _window(ctx: ConversionContext, x: Any, axis: int, first: Any, length: int) 
     constants=("start",),
     dynamic=("length",),
 )
-def narrow_tensor(
-    ctx: ConversionContext, node: Any, x: Any, dim: int, start: Any, length: Size
-) -> Any:
+def narrow_tensor(ctx: ConversionContext, x: Any, dim: int, start: Any, length: Size) -> Any:
     """narrow with its start in a 0-d tensor"""
     number = ctx.scalar(ctx.cast(start, torch.int64)) if is_tensor(start) else int(start)
-    return narrow(ctx, node, x, dim, number, length)
+    return narrow(ctx, x, dim, number, length)
 
 
 def static_length(ctx: ConversionContext, x: Any, axis: int, what: str) -> int:

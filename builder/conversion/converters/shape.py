@@ -24,20 +24,20 @@ def reshaped(ctx: ConversionContext, x: Any, sizes: Sequence[Size]) -> Any:
     "aten::_reshape_alias(Tensor(a) self, SymInt[] size, SymInt[] stride) -> Tensor(a)",
     dynamic=("size", "shape", "stride"),
 )
-def view(ctx: ConversionContext, node: Any, x: Any, sizes: list[Size], *_: Any) -> Any:
+def view(ctx: ConversionContext, x: Any, sizes: list[Size], /) -> Any:
     """The same values in row-major order, with other sizes."""
     return reshaped(ctx, x, sizes)
 
 
 @converter("aten::flatten.using_ints(Tensor(a) self, int start_dim=0, int end_dim=-1) -> Tensor(a)")
-def flatten(ctx: ConversionContext, node: Any, x: Any, start: int, end: int) -> Any:
+def flatten(ctx: ConversionContext, x: Any, start_dim: int, end_dim: int) -> Any:
     """The axes from start to end (inclusive) become one; a 0-d tensor becomes 1-d."""
     if ctx.rank(x) == 0:
         return ctx.reshape(x, [1])
-    start, end = ctx.axis(x, start), ctx.axis(x, end)
-    if start > end:
+    start_dim, end_dim = ctx.axis(x, start_dim), ctx.axis(x, end_dim)
+    if start_dim > end_dim:
         raise Unconvertible("flatten: start_dim comes after end_dim")
-    return merged(ctx, x, start, end)
+    return merged(ctx, x, start_dim, end_dim)
 
 
 def merged(ctx: ConversionContext, x: Any, start: int, end: int) -> Any:
@@ -52,7 +52,7 @@ def merged(ctx: ConversionContext, x: Any, start: int, end: int) -> Any:
 
 
 @converter("aten::ravel(Tensor(a) self) -> Tensor(a)")
-def ravel(ctx: ConversionContext, node: Any, x: Any) -> Any:
+def ravel(ctx: ConversionContext, x: Any) -> Any:
     """All values in one axis."""
     return reshaped(ctx, x, [-1])
 
@@ -60,7 +60,7 @@ def ravel(ctx: ConversionContext, node: Any, x: Any) -> Any:
 @converter(
     "aten::unflatten.int(Tensor(a) self, int dim, SymInt[] sizes) -> Tensor(a)", dynamic=("sizes",)
 )
-def unflatten(ctx: ConversionContext, node: Any, x: Any, dim: int, sizes: list[Size]) -> Any:
+def unflatten(ctx: ConversionContext, x: Any, dim: int, sizes: list[Size]) -> Any:
     """One axis becomes several; one of them may be -1, of the axis's own length and not of the
     whole tensor's.
     """
@@ -80,7 +80,7 @@ def permuted(ctx: ConversionContext, x: Any, order: Sequence[int]) -> Any:
 
 
 @converter("aten::permute(Tensor(a) self, int[] dims) -> Tensor(a)")
-def permute(ctx: ConversionContext, node: Any, x: Any, dims: list[int]) -> Any:
+def permute(ctx: ConversionContext, x: Any, dims: list[int]) -> Any:
     """Axis i of the result is axis dims[i]."""
     return permuted(ctx, x, [ctx.axis(x, dim) for dim in dims])
 
@@ -90,7 +90,7 @@ def permute(ctx: ConversionContext, node: Any, x: Any, dims: list[int]) -> Any:
     "aten::swapaxes(Tensor(a) self, int axis0, int axis1) -> Tensor(a)",
     "aten::swapdims(Tensor(a) self, int dim0, int dim1) -> Tensor(a)",
 )
-def transpose(ctx: ConversionContext, node: Any, x: Any, first: int, second: int) -> Any:
+def transpose(ctx: ConversionContext, x: Any, first: int, second: int, /) -> Any:
     """Two axes change places."""
     first, second = ctx.axis(x, first), ctx.axis(x, second)
     order = list(range(ctx.rank(x)))
@@ -99,14 +99,14 @@ def transpose(ctx: ConversionContext, node: Any, x: Any, first: int, second: int
     return permuted(ctx, x, order)
 
 
-def _reversed_axes(ctx: ConversionContext, node: Any, x: Any) -> Any:
+def _reversed_axes(ctx: ConversionContext, x: Any) -> Any:
     """All axes in reverse; of a vector or a 0-d tensor, itself."""
     return permuted(ctx, x, list(range(ctx.rank(x)))[::-1])
 
 
-def _matrix_transpose(ctx: ConversionContext, node: Any, x: Any) -> Any:
+def _matrix_transpose(ctx: ConversionContext, x: Any) -> Any:
     """The last two axes change places (no complex tensors here: the adjoint is the transpose)."""
-    return transpose(ctx, node, x, -2, -1)
+    return transpose(ctx, x, -2, -1)
 
 
 for _name, _build in {
@@ -128,7 +128,7 @@ for _name, _build in {
     "aten::movedim.intlist(Tensor(a) self, int[] source, int[] destination) -> Tensor(a)",
     "aten::moveaxis.intlist(Tensor(a) self, int[] source, int[] destination) -> Tensor(a)",
 )
-def movedim(ctx: ConversionContext, node: Any, x: Any, source: Any, destination: Any) -> Any:
+def movedim(ctx: ConversionContext, x: Any, source: Any, destination: Any) -> Any:
     """The source axes go to the destinations; the others keep their order in what is left."""
     pairs = zip(*([v] if isinstance(v, int) else v for v in (source, destination)), strict=True)
     moved = {ctx.axis(x, to): ctx.axis(x, origin) for origin, to in pairs}
@@ -137,7 +137,7 @@ def movedim(ctx: ConversionContext, node: Any, x: Any, source: Any, destination:
 
 
 @converter("aten::squeeze(Tensor(a) self) -> Tensor(a)")
-def squeeze(ctx: ConversionContext, node: Any, x: Any) -> Any:
+def squeeze(ctx: ConversionContext, x: Any) -> Any:
     """Without the axes of size 1. Refused where an axis may or may not be of size 1: the rank would
     depend on it.
     """
@@ -161,7 +161,7 @@ def _may_be_one(ctx: ConversionContext, x: Any, axis: int) -> bool:
     "aten::squeeze.dim(Tensor(a) self, int dim) -> Tensor(a)",
     "aten::squeeze.dims(Tensor(a) self, int[] dim) -> Tensor(a)",
 )
-def squeeze_dim(ctx: ConversionContext, node: Any, x: Any, dim: Any) -> Any:
+def squeeze_dim(ctx: ConversionContext, x: Any, dim: Any) -> Any:
     """Without those of the given axes that are of size 1; a dynamic one stays (its range says more
     than 1).
     """
@@ -179,7 +179,7 @@ def squeeze_dim(ctx: ConversionContext, node: Any, x: Any, dim: Any) -> Any:
 
 
 @converter("aten::unsqueeze(Tensor(a) self, int dim) -> Tensor(a)")
-def unsqueeze(ctx: ConversionContext, node: Any, x: Any, dim: int) -> Any:
+def unsqueeze(ctx: ConversionContext, x: Any, dim: int) -> Any:
     """A new axis of size 1."""
     return ctx.unsqueeze(x, [dim % (ctx.rank(x) + 1)])
 
@@ -189,13 +189,13 @@ def unsqueeze(ctx: ConversionContext, node: Any, x: Any, dim: int) -> Any:
     "aten::broadcast_to(Tensor(a) self, SymInt[] size) -> Tensor(a)",
     dynamic=("size",),
 )
-def expand(ctx: ConversionContext, node: Any, x: Any, size: list[Size], *_: Any) -> Any:
+def expand(ctx: ConversionContext, x: Any, size: list[Size]) -> Any:
     """Axes of size 1 repeat up to `size`; -1 keeps an axis."""
     return ctx.expand(x, size)
 
 
 @converter("aten::expand_as(Tensor(a) self, Tensor other) -> Tensor(a)", constants=("other",))
-def expand_as(ctx: ConversionContext, node: Any, x: Any, other: Any) -> Any:
+def expand_as(ctx: ConversionContext, x: Any, other: Any) -> Any:
     """self.expand(other.size())"""
     return ctx.expand(x, ctx.sizes(other))
 
@@ -220,13 +220,13 @@ def _broadcast(ctx: ConversionContext, a: Size, b: Size) -> Size:
 
 
 @converter("aten::broadcast_tensors(Tensor[] tensors) -> Tensor[]")
-def broadcast_tensors(ctx: ConversionContext, node: Any, tensors: list[Any]) -> list[Any]:
+def broadcast_tensors(ctx: ConversionContext, tensors: list[Any]) -> list[Any]:
     """Each tensor expanded to the sizes that all broadcast to."""
     sizes = broadcast_sizes(ctx, tensors)
     return [ctx.expand(t, sizes) for t in tensors]
 
 
-def _unchanged(ctx: ConversionContext, node: Any, x: Any, *_: Any) -> Any:
+def _unchanged(ctx: ConversionContext, x: Any) -> Any:
     """The tensor itself: values have no memory of their own here."""
     return x
 

@@ -12,13 +12,13 @@ from builder.conversion.registry import converter
 
 
 @converter("aten::softmax.int(Tensor self, int dim, ScalarType? dtype=None) -> Tensor")
-def softmax(ctx: ConversionContext, node: Any, x: Any, dim: int, dtype: int | None) -> Any:
+def softmax(ctx: ConversionContext, x: Any, dim: int, dtype: int | None) -> Any:
     """exp(x) / sum(exp(x)) along an axis"""
     return softmax_layer(ctx, asked(ctx, x, dtype), dim)
 
 
 @converter("aten::_softmax(Tensor self, int dim, bool half_to_float) -> Tensor")
-def half_softmax(ctx: ConversionContext, node: Any, x: Any, dim: int, half_to_float: bool) -> Any:
+def half_softmax(ctx: ConversionContext, x: Any, dim: int, half_to_float: bool) -> Any:
     """softmax, of half as float32 where asked for"""
     return softmax_layer(ctx, asked(ctx, x, torch.float32 if half_to_float else None), dim)
 

@@ -32,7 +32,6 @@ def _real(ctx: ConversionContext, call: SimpleNamespace) -> str | None:
 )
 def stft(
     ctx: ConversionContext,
-    node: Any,
     x: Any,
     n_fft: int,
     hop_length: int | None,
@@ -40,7 +39,6 @@ def stft(
     window: torch.Tensor | None,
     normalized: bool,
     onesided: bool | None,
-    *_: Any,
 ) -> Any:
     """The Fourier transform of every `hop_length`-th frame of `n_fft` samples under the window
     (torch.stft)

@@ -30,10 +30,10 @@ def pieces(ctx: ConversionContext, x: Any, axis: int, lengths: list[Size]) -> li
     "aten::unsafe_split.Tensor(Tensor self, SymInt split_size, int dim=0) -> Tensor[]",
     dynamic=("split_size",),
 )
-def split(ctx: ConversionContext, node: Any, x: Any, each: Size, dim: int) -> list[Any]:
+def split(ctx: ConversionContext, node: Any, x: Any, split_size: Size, dim: int) -> list[Any]:
     """Parts of `each` values; the last has what is left."""
     axis = ctx.axis(x, dim)
-    return pieces(ctx, x, axis, _equal_parts(ctx, node, x, axis, each))
+    return pieces(ctx, x, axis, _equal_parts(ctx, node, x, axis, split_size))
 
 
 def _equal_parts(
@@ -70,9 +70,7 @@ def _unpacked(node: Any) -> int | None:
     "aten::unsafe_split_with_sizes(Tensor self, SymInt[] split_sizes, int dim=0) -> Tensor[]",
     dynamic=("split_size", "split_sizes"),
 )
-def split_with_sizes(
-    ctx: ConversionContext, node: Any, x: Any, sizes: list[Size], dim: int
-) -> list[Any]:
+def split_with_sizes(ctx: ConversionContext, x: Any, sizes: list[Size], /, dim: int) -> list[Any]:
     """Parts of the given sizes."""
     return pieces(ctx, x, ctx.axis(x, dim), sizes)
 
@@ -94,7 +92,7 @@ def chunk(ctx: ConversionContext, node: Any, x: Any, chunks: int, dim: int) -> l
 @converter(
     "aten::tensor_split.sections(Tensor(a -> *) self, SymInt sections, int dim=0) -> Tensor(a)[]"
 )
-def tensor_split(ctx: ConversionContext, node: Any, x: Any, sections: int, dim: int) -> list[Any]:
+def tensor_split(ctx: ConversionContext, x: Any, sections: int, dim: int) -> list[Any]:
     """`sections` parts, the first size % sections of them one longer than the others."""
     axis = ctx.axis(x, dim)
     size = ctx.size(x, axis)
@@ -112,9 +110,7 @@ def tensor_split(ctx: ConversionContext, node: Any, x: Any, sections: int, dim: 
     "aten::tensor_split.indices(Tensor(a -> *) self, SymInt[] indices, int dim=0) -> Tensor(a)[]",
     dynamic=("indices",),
 )
-def tensor_split_at(
-    ctx: ConversionContext, node: Any, x: Any, indices: list[Size], dim: int
-) -> list[Any]:
+def tensor_split_at(ctx: ConversionContext, x: Any, indices: list[Size], dim: int) -> list[Any]:
     """The parts between the indices, each as self[i:j] reads it."""
     axis = ctx.axis(x, dim)
     size = ctx.size(x, axis)
@@ -131,12 +127,12 @@ def tensor_split_at(
     constants=("tensor_indices_or_sections",),
 )
 def tensor_split_tensor(
-    ctx: ConversionContext, node: Any, x: Any, places: Any, dim: int
+    ctx: ConversionContext, node: Any, x: Any, tensor_indices_or_sections: Any, dim: int
 ) -> list[Any]:
     """tensor_split with its sections (0-d) or indices (1-d) in a tensor"""
-    if is_tensor(places):
+    if is_tensor(tensor_indices_or_sections):
         raise Unconvertible("the places of the split are known only when the engine runs")
-    values = places.tolist()
+    values = tensor_indices_or_sections.tolist()
     split_by = tensor_split_at if isinstance(values, list) else tensor_split
     return list(split_by(ctx, node, x, values, dim))
 
@@ -146,17 +142,17 @@ def _register_axis_split(name: str, axis: int) -> None:
         return 0 if ctx.rank(x) == 1 else axis
 
     @converter(f"aten::{name}.int(Tensor(a -> *) self, int sections) -> Tensor(a)[]")
-    def sections(ctx: ConversionContext, node: Any, x: Any, count: int) -> list[Any]:
+    def sections(ctx: ConversionContext, x: Any, sections: int) -> list[Any]:
         """tensor_split of a fixed axis"""
-        return list(tensor_split(ctx, node, x, count, dim(ctx, x)))
+        return list(tensor_split(ctx, x, sections, dim(ctx, x)))
 
     @converter(
         f"aten::{name}.array(Tensor(a -> *) self, int[] indices) -> Tensor(a)[]",
         dynamic=("indices",),
     )
-    def array(ctx: ConversionContext, node: Any, x: Any, indices: list[Size]) -> list[Any]:
+    def array(ctx: ConversionContext, x: Any, indices: list[Size]) -> list[Any]:
         """tensor_split of a fixed axis"""
-        return list(tensor_split_at(ctx, node, x, indices, dim(ctx, x)))
+        return list(tensor_split_at(ctx, x, indices, dim(ctx, x)))
 
 
 for _name, _axis in (("hsplit", 1), ("vsplit", 0), ("dsplit", 2)):
@@ -164,10 +160,10 @@ for _name, _axis in (("hsplit", 1), ("vsplit", 0), ("dsplit", 2)):
 
 
 @converter("aten::unbind.int(Tensor(a -> *) self, int dim=0) -> Tensor(a)[]")
-def unbind(ctx: ConversionContext, node: Any, x: Any, dim: int) -> list[Any] | TensorList:
+def unbind(ctx: ConversionContext, x: Any, dim: int) -> list[Any] | TensorList:
     """The slices of an axis, without it; of a dynamic one, a list that loops may read."""
     axis = ctx.axis(x, dim)
     length = ctx.size(x, axis)
     if isinstance(length, int):
         return [taken(ctx, x, axis, index) for index in range(length)]
-    return TensorList([], movedim(ctx, node, x, axis, 0), length)
+    return TensorList([], movedim(ctx, x, axis, 0), length)

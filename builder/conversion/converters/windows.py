@@ -17,7 +17,7 @@ from builder.engine.flavour import trt
 
 
 @converter("aten::unfold(Tensor(a) self, int dimension, int size, int step) -> Tensor(a)")
-def unfold(ctx: ConversionContext, node: Any, x: Any, dimension: int, size: int, step: int) -> Any:
+def unfold(ctx: ConversionContext, x: Any, dimension: int, size: int, step: int) -> Any:
     """All windows of `size` values, `step` apart, of one axis; what is in a window becomes the last
     axis.
     """
@@ -56,9 +56,8 @@ def window_count(
 )
 def im2col(
     ctx: ConversionContext,
-    node: Any,
     x: Any,
-    kernel: list[int],
+    kernel_size: list[int],
     dilation: list[int],
     padding: list[int],
     stride: list[int],
@@ -70,7 +69,7 @@ def im2col(
     x = padded(ctx, x, [padding[1], padding[1], padding[0], padding[0]], "constant")
     for axis in (1, 0):
         windows = _windows(
-            ctx, ctx.size(x, lead + 1 + axis), kernel[axis], dilation[axis], stride[axis]
+            ctx, ctx.size(x, lead + 1 + axis), kernel_size[axis], dilation[axis], stride[axis]
         )
         x = gathered(ctx, x, windows, lead + 1 + axis)  # [.., oh, kh, ow, kw] when both are done
     order = [*range(lead + 1), lead + 2, lead + 4, lead + 1, lead + 3]
@@ -103,10 +102,9 @@ def _floating(ctx: ConversionContext, args: SimpleNamespace) -> str | None:
 )
 def col2im(
     ctx: ConversionContext,
-    node: Any,
     x: Any,
-    output: list[Size],
-    kernel: list[int],
+    output_size: list[Size],
+    kernel_size: list[int],
     dilation: list[int],
     padding: list[int],
     stride: list[int],
@@ -117,13 +115,17 @@ def col2im(
     *lead, columns, _ = ctx.sizes(x)
     counts = [
         window_count(
-            ctx, ctx.arithmetic("add", output[i], 2 * padding[i]), kernel[i], dilation[i], stride[i]
+            ctx,
+            ctx.arithmetic("add", output_size[i], 2 * padding[i]),
+            kernel_size[i],
+            dilation[i],
+            stride[i],
         )
         for i in (0, 1)
     ]
     images = ctx.reshape(x, [*(lead or [1]), columns, *counts])
-    whole = _placed(ctx, images, kernel, dilation, stride)
-    pads = [_around(ctx, output[i], ctx.size(whole, 2 + i), padding[i]) for i in (1, 0)]
+    whole = _placed(ctx, images, kernel_size, dilation, stride)
+    pads = [_around(ctx, output_size[i], ctx.size(whole, 2 + i), padding[i]) for i in (1, 0)]
     result = padded(ctx, whole, [p for pair in pads for p in pair], "constant")
     return result if lead else ctx.squeeze(result, [0])
 

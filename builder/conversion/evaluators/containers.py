@@ -74,7 +74,7 @@ DICTIONARIES: dict[str, Callable[..., Any]] = {
 
 def _register(keys: list[str], work: Callable[..., Any], static_key: bool) -> None:
     @evaluator(*keys)
-    def container(ctx: ConversionContext, node: Any, values: Any, *arguments: Any) -> Any:
+    def container(ctx: ConversionContext, values: Any, *arguments: Any) -> Any:
         if static_key and arguments:
             arguments = (static(arguments[0], "the position or key"), *arguments[1:])
         return work(values, *arguments)
@@ -93,13 +93,13 @@ _register(overloads("aten::len", lambda types: types == ["str"]), len, False)
 
 
 @evaluator("aten::dict")
-def empty_dict(ctx: ConversionContext, node: Any) -> dict[Any, Any]:
+def empty_dict(ctx: ConversionContext) -> dict[Any, Any]:
     """{}"""
     return {}
 
 
 @evaluator("aten::__getitem__.t", "aten::__getitem__.str", "aten::select.t")
-def get_item(ctx: ConversionContext, node: Any, values: Any, index: Any) -> Any:
+def get_item(ctx: ConversionContext, values: Any, index: Any) -> Any:
     """values[index] of a list or a string"""
     return values[static(index, "the index")]
 
@@ -116,9 +116,7 @@ def repeat_list(ctx: ConversionContext, node: Any, a: Any, b: Any) -> list[Any]:
 
 
 @evaluator("aten::slice.t", "aten::slice.str")
-def slice_list(
-    ctx: ConversionContext, node: Any, values: Any, start: Any, end: Any, step: Any
-) -> Any:
+def slice_list(ctx: ConversionContext, values: Any, start: Any, end: Any, step: Any) -> Any:
     """values[start:end:step]"""
     bounds = (None if v is None else static(v, "a slice bound") for v in (start, end, step))
     return values[slice(*bounds)]
@@ -127,7 +125,7 @@ def slice_list(
 @evaluator(
     "aten::__contains__.int_list", "aten::__contains__.str_list", "aten::__contains__.float_list"
 )
-def contains(ctx: ConversionContext, node: Any, values: list[Any], value: Any) -> bool:
+def contains(ctx: ConversionContext, values: list[Any], value: Any) -> bool:
     """value in values"""
     return bool(static(value, "the element") in static(values, "an element"))
 
@@ -136,7 +134,7 @@ _COMPARED = ("List[int]", "List[float]", "List[bool]", "List[str]")
 
 
 @evaluator(*overloads("aten::eq", lambda types: types[0] in _COMPARED))
-def equal_lists(ctx: ConversionContext, node: Any, a: list[Any], b: list[Any]) -> Any:
+def equal_lists(ctx: ConversionContext, a: list[Any], b: list[Any]) -> Any:
     """a == b, element by element"""
     if len(a) != len(b):
         return False
@@ -146,13 +144,13 @@ def equal_lists(ctx: ConversionContext, node: Any, a: list[Any], b: list[Any]) -
 
 
 @evaluator(*overloads("aten::ne", lambda types: types[0] in _COMPARED))
-def unequal_lists(ctx: ConversionContext, node: Any, a: list[Any], b: list[Any]) -> Any:
+def unequal_lists(ctx: ConversionContext, a: list[Any], b: list[Any]) -> Any:
     """a != b"""
-    return not equal_lists(ctx, node, a, b)
+    return not equal_lists(ctx, a, b)
 
 
 def _fold(operation: str) -> Callable[..., Any]:
-    def fold(ctx: ConversionContext, node: Any, values: list[Any]) -> Any:
+    def fold(ctx: ConversionContext, values: list[Any]) -> Any:
         result = values[0] if values else 0
         for value in values[1:]:
             result = scalars.binary(ctx, operation, result, value)

@@ -55,17 +55,15 @@ def _register_constant(name: str, value: int) -> None:
     key = f"aten::{name}.memory_format" if name == "empty" else f"aten::{name}"
 
     @evaluator(key)
-    def of_sizes(ctx: ConversionContext, node: Any, sizes: Any, dtype: Any = None, *_: Any) -> Any:
+    def of_sizes(ctx: ConversionContext, sizes: Any, dtype: Any = None, *_: Any) -> Any:
         return filled(ctx, sizes, value, dtype_of(dtype) or torch.get_default_dtype())
 
     @evaluator(f"aten::{name}_like")
-    def like(ctx: ConversionContext, node: Any, x: Any, dtype: Any = None, *_: Any) -> Any:
+    def like(ctx: ConversionContext, x: Any, dtype: Any = None, *_: Any) -> Any:
         return filled(ctx, ctx.sizes(x), value, dtype_of(dtype) or ctx.dtype(x))
 
     @evaluator(f"aten::new_{name}")
-    def new(
-        ctx: ConversionContext, node: Any, x: Any, sizes: Any, dtype: Any = None, *_: Any
-    ) -> Any:
+    def new(ctx: ConversionContext, x: Any, sizes: Any, dtype: Any = None, *_: Any) -> Any:
         return filled(ctx, sizes, value, dtype_of(dtype) or ctx.dtype(x))
 
 
@@ -74,25 +72,21 @@ for _name, _value in VALUES.items():
 
 
 @evaluator("aten::full")
-def full(
-    ctx: ConversionContext, node: Any, sizes: Any, value: Any, dtype: Any = None, *_: Any
-) -> Any:
+def full(ctx: ConversionContext, sizes: Any, value: Any, dtype: Any = None, *_: Any) -> Any:
     """A tensor of one value."""
     value = _number(ctx, value)
     return filled(ctx, sizes, value, dtype_of(dtype) or _default(value))
 
 
 @evaluator("aten::full_like", "aten::fill.Scalar", "aten::fill.Tensor")
-def full_like(
-    ctx: ConversionContext, node: Any, x: Any, value: Any, dtype: Any = None, *_: Any
-) -> Any:
+def full_like(ctx: ConversionContext, x: Any, value: Any, dtype: Any = None, *_: Any) -> Any:
     """A tensor of one value, of x's sizes and dtype."""
     return filled(ctx, ctx.sizes(x), _number(ctx, value), dtype_of(dtype) or ctx.dtype(x))
 
 
 @evaluator("aten::new_full")
 def new_full(
-    ctx: ConversionContext, node: Any, x: Any, sizes: Any, value: Any, dtype: Any = None, *_: Any
+    ctx: ConversionContext, x: Any, sizes: Any, value: Any, dtype: Any = None, *_: Any
 ) -> Any:
     """A tensor of one value, of x's dtype."""
     return filled(ctx, sizes, _number(ctx, value), dtype_of(dtype) or ctx.dtype(x))
@@ -149,22 +143,20 @@ def _arange_dtype(ctx: ConversionContext, *numbers: Any) -> torch.dtype:
 
 
 @evaluator("aten::arange")
-def arange(ctx: ConversionContext, node: Any, end: Any, dtype: Any = None, *_: Any) -> Any:
+def arange(ctx: ConversionContext, end: Any, dtype: Any = None, *_: Any) -> Any:
     """0, 1, ... below end"""
     return _arange(ctx, 0, end, 1, dtype)
 
 
 @evaluator("aten::arange.start")
-def arange_start(
-    ctx: ConversionContext, node: Any, start: Any, end: Any, dtype: Any = None, *_: Any
-) -> Any:
+def arange_start(ctx: ConversionContext, start: Any, end: Any, dtype: Any = None, *_: Any) -> Any:
     """start, start + 1, ... below end"""
     return _arange(ctx, start, end, 1, dtype)
 
 
 @evaluator("aten::arange.start_step")
 def arange_step(
-    ctx: ConversionContext, node: Any, start: Any, end: Any, step: Any, dtype: Any = None, *_: Any
+    ctx: ConversionContext, start: Any, end: Any, step: Any, dtype: Any = None, *_: Any
 ) -> Any:
     """start, start + step, ... on this side of end"""
     return _arange(ctx, start, end, step, dtype)
@@ -177,7 +169,7 @@ def arange_step(
     "aten::linspace.Scalar_Tensor",
 )
 def linspace(
-    ctx: ConversionContext, node: Any, start: Any, end: Any, steps: Any, dtype: Any = None, *_: Any
+    ctx: ConversionContext, start: Any, end: Any, steps: Any, dtype: Any = None, *_: Any
 ) -> Any:
     """`steps` values from start to end, both included"""
     start, end = _number(ctx, start), _number(ctx, end)
@@ -213,7 +205,7 @@ def indices(ctx: ConversionContext, count: Size) -> Any:
 
 
 @evaluator("aten::tensor", "aten::as_tensor.list")
-def tensor_of_list(ctx: ConversionContext, node: Any, data: Any, dtype: Any = None, *_: Any) -> Any:
+def tensor_of_list(ctx: ConversionContext, data: Any, dtype: Any = None, *_: Any) -> Any:
     """The (nested) list as a tensor; numbers that only the engine knows are concatenated."""
     flat, shape = _flattened(data)
     wanted = dtype_of(dtype) or _list_dtype(ctx, flat)
@@ -241,7 +233,7 @@ def _list_dtype(ctx: ConversionContext, flat: list[Any]) -> torch.dtype:
 
 
 @evaluator("aten::as_tensor")
-def as_tensor(ctx: ConversionContext, node: Any, data: Any, dtype: Any = None, *_: Any) -> Any:
+def as_tensor(ctx: ConversionContext, data: Any, dtype: Any = None, *_: Any) -> Any:
     """The tensor itself, in another dtype where one is asked for."""
     wanted = dtype_of(dtype)
     if wanted is None:
@@ -252,7 +244,7 @@ def as_tensor(ctx: ConversionContext, node: Any, data: Any, dtype: Any = None, *
 def _register_indices(name: str) -> None:
     @evaluator(f"aten::{name}")
     def of_triangle(
-        ctx: ConversionContext, node: Any, rows: Any, columns: Any, offset: Any = 0, *rest: Any
+        ctx: ConversionContext, rows: Any, columns: Any, offset: Any = 0, *rest: Any
     ) -> Any:
         if any(isinstance(v, DynamicScalar) for v in (rows, columns, offset)):
             raise Unconvertible(

@@ -255,7 +255,7 @@ class _Lengthening(_Growing):
 
     def last(self) -> Any:
         """The tensor behind the loop."""
-        return cat(self.ctx, None, super().last(), self.axis)
+        return cat(self.ctx, super().last(), self.axis)
 
 
 class _Carried:

@@ -14,19 +14,19 @@ from builder.conversion.registry import evaluator
 
 
 @evaluator("aten::size", "aten::sym_size", "prim::shape")
-def sizes(ctx: ConversionContext, node: Any, tensor: Any) -> list[Any]:
+def sizes(ctx: ConversionContext, tensor: Any) -> list[Any]:
     """The sizes of all axes; a dynamic one is a DynamicScalar, never -1."""
     return ctx.sizes(tensor)
 
 
 @evaluator("aten::size.int", "aten::sym_size.int")
-def size_of_axis(ctx: ConversionContext, node: Any, tensor: Any, dim: Any) -> Any:
+def size_of_axis(ctx: ConversionContext, tensor: Any, dim: Any) -> Any:
     """The size of one axis."""
     return ctx.size(tensor, static(dim, "`dim`"))
 
 
 @evaluator("aten::numel", "aten::sym_numel")
-def numel(ctx: ConversionContext, node: Any, tensor: Any) -> Any:
+def numel(ctx: ConversionContext, tensor: Any) -> Any:
     """The product of the sizes."""
     result: Any = 1
     for size in ctx.sizes(tensor):
@@ -41,31 +41,31 @@ def dim(ctx: ConversionContext, node: Any, tensor: Any) -> int:
 
 
 @evaluator("aten::len.Tensor")
-def len_of_tensor(ctx: ConversionContext, node: Any, tensor: Any) -> Any:
+def len_of_tensor(ctx: ConversionContext, tensor: Any) -> Any:
     """The size of the first axis."""
     return ctx.size(tensor, 0)
 
 
 @evaluator("aten::is_floating_point")
-def is_floating_point(ctx: ConversionContext, node: Any, tensor: Any) -> bool:
+def is_floating_point(ctx: ConversionContext, tensor: Any) -> bool:
     """Whether the dtype is a floating one."""
     return ctx.dtype(tensor).is_floating_point
 
 
 @evaluator("aten::is_signed")
-def is_signed(ctx: ConversionContext, node: Any, tensor: Any) -> bool:
+def is_signed(ctx: ConversionContext, tensor: Any) -> bool:
     """Whether the dtype has negative values."""
     return ctx.dtype(tensor).is_signed
 
 
 @evaluator("aten::element_size")
-def element_size(ctx: ConversionContext, node: Any, tensor: Any) -> int:
+def element_size(ctx: ConversionContext, tensor: Any) -> int:
     """The bytes of one element, in torch's dtype."""
     return ctx.dtype(tensor).itemsize
 
 
 @evaluator("aten::is_contiguous", "aten::is_contiguous.memory_format")
-def is_contiguous(ctx: ConversionContext, node: Any, tensor: Any, *_: Any) -> bool:
+def is_contiguous(ctx: ConversionContext, tensor: Any, *_: Any) -> bool:
     """Always: a network's tensors have no strides, and every value is where a contiguous tensor has
     it.
     """
@@ -73,26 +73,26 @@ def is_contiguous(ctx: ConversionContext, node: Any, tensor: Any, *_: Any) -> bo
 
 
 @evaluator("aten::is_same_size")
-def is_same_size(ctx: ConversionContext, node: Any, a: Any, b: Any) -> bool:
+def is_same_size(ctx: ConversionContext, a: Any, b: Any) -> bool:
     """Whether all sizes are equal, as far as is known."""
     pairs = zip(ctx.sizes(a), ctx.sizes(b), strict=False)
     return ctx.rank(a) == ctx.rank(b) and all(same(x, y) for x, y in pairs)
 
 
 @evaluator("prim::dtype")
-def dtype(ctx: ConversionContext, node: Any, tensor: Any) -> int:
+def dtype(ctx: ConversionContext, tensor: Any) -> int:
     """The dtype as TorchScript's integer code."""
     return code_of(ctx.dtype(tensor))
 
 
 @evaluator("prim::device")
-def device(ctx: ConversionContext, node: Any, tensor: Any) -> torch.device:
+def device(ctx: ConversionContext, tensor: Any) -> torch.device:
     """Always the CPU: the engine has one device, and comparisons of devices hold."""
     return torch.device("cpu")
 
 
 @evaluator("prim::is_cpu")
-def yes(ctx: ConversionContext, node: Any, tensor: Any) -> bool:
+def yes(ctx: ConversionContext, tensor: Any) -> bool:
     """Devices are read as the CPU everywhere, so that comparisons of them hold."""
     return True
 
@@ -111,6 +111,6 @@ NEVER = (
 
 
 @evaluator(*NEVER)
-def no(ctx: ConversionContext, node: Any, tensor: Any) -> bool:
+def no(ctx: ConversionContext, tensor: Any) -> bool:
     """Real, dense tensors of an inference on one device: never."""
     return False

@@ -32,7 +32,7 @@ BINARY = {
 
 def _register_binary(name: str, operation: str) -> None:
     @evaluator(*numeric(name))
-    def binary(ctx: ConversionContext, node: Any, a: Any, b: Any) -> Any:
+    def binary(ctx: ConversionContext, a: Any, b: Any) -> Any:
         return scalars.binary(ctx, operation, a, b)
 
 
@@ -42,7 +42,7 @@ for _name, _operation in BINARY.items():
 
 def _register_comparison(name: str) -> None:
     @evaluator(*numeric(f"aten::{name}"))
-    def compare(ctx: ConversionContext, node: Any, a: Any, b: Any) -> Any:
+    def compare(ctx: ConversionContext, a: Any, b: Any) -> Any:
         return scalars.compare(ctx, name, a, b)
 
 
@@ -51,25 +51,25 @@ for _name in scalars.COMPARISON:
 
 
 @evaluator(*numeric("aten::remainder"))
-def remainder(ctx: ConversionContext, node: Any, a: Any, b: Any) -> Any:
+def remainder(ctx: ConversionContext, a: Any, b: Any) -> Any:
     """Python's a % b."""
     return scalars.modulo(ctx, a, b)
 
 
 @evaluator(*numeric("aten::__round_to_zero_floordiv"))
-def round_to_zero(ctx: ConversionContext, node: Any, a: Any, b: Any) -> Any:
+def round_to_zero(ctx: ConversionContext, a: Any, b: Any) -> Any:
     """C's integer division."""
     return scalars.truncated(ctx, a, b)
 
 
 @evaluator(*numeric("aten::neg"))
-def negative(ctx: ConversionContext, node: Any, a: Any) -> Any:
+def negative(ctx: ConversionContext, a: Any) -> Any:
     """-a"""
     return scalars.binary(ctx, "sub", 0, a)
 
 
 @evaluator(*numeric("prim::abs"))
-def absolute(ctx: ConversionContext, node: Any, a: Any) -> Any:
+def absolute(ctx: ConversionContext, a: Any) -> Any:
     """abs(a)"""
     return scalars.binary(ctx, "max", a, scalars.binary(ctx, "sub", 0, a))
 
@@ -93,7 +93,7 @@ def power(ctx: ConversionContext, node: Any, a: Any, b: Any) -> Any:
 
 def _register_rounding(name: str, python: Callable[[Any], Any]) -> None:
     @evaluator(*numeric(f"aten::{name}"))
-    def rounding(ctx: ConversionContext, node: Any, a: Any) -> Any:
+    def rounding(ctx: ConversionContext, a: Any) -> Any:
         if not isinstance(a, DynamicScalar):
             return python(a)
         whole = a if not a.dtype.is_floating_point else scalars.unary(ctx, name.upper(), a)
@@ -110,7 +110,7 @@ for _name, _python in (
 
 def _register_function(name: str, layer: str) -> None:
     @evaluator(*overloads(f"aten::{name}", lambda types: len(types) == 1 and types[0] in NUMBERS))
-    def function(ctx: ConversionContext, node: Any, a: Any) -> Any:
+    def function(ctx: ConversionContext, a: Any) -> Any:
         if not isinstance(a, DynamicScalar):
             return getattr(math, name)(a)
         return scalars.unary(ctx, layer, scalars.convert(ctx, a, torch.float32))
@@ -175,7 +175,7 @@ def _register_logic(
     """
 
     @evaluator(*numeric(f"aten::{name}"))
-    def logic(ctx: ConversionContext, node: Any, a: Any, b: Any) -> Any:
+    def logic(ctx: ConversionContext, a: Any, b: Any) -> Any:
         if not isinstance(a, DynamicScalar) and not isinstance(b, DynamicScalar):
             return python(a, b)
         if any(ctx.dtype(v) != torch.bool for v in (a, b)):
@@ -196,7 +196,7 @@ for _entry in (
 
 
 @evaluator("aten::__not__")
-def negation(ctx: ConversionContext, node: Any, a: Any) -> Any:
+def negation(ctx: ConversionContext, a: Any) -> Any:
     """not a"""
     if not isinstance(a, DynamicScalar):
         return not a
@@ -205,13 +205,13 @@ def negation(ctx: ConversionContext, node: Any, a: Any) -> Any:
 
 
 @evaluator("aten::__is__")
-def identical(ctx: ConversionContext, node: Any, a: Any, b: Any) -> bool:
+def identical(ctx: ConversionContext, a: Any, b: Any) -> bool:
     """`is`, which TorchScript uses to compare with None."""
     return a is b
 
 
 @evaluator("aten::__isnot__")
-def not_identical(ctx: ConversionContext, node: Any, a: Any, b: Any) -> bool:
+def not_identical(ctx: ConversionContext, a: Any, b: Any) -> bool:
     """`is not`"""
     return a is not b
 
@@ -220,19 +220,19 @@ _PLAIN = ("str", "Device", "AnyEnumType")
 
 
 @evaluator(*overloads("aten::eq", lambda types: types[0] in _PLAIN))
-def equal(ctx: ConversionContext, node: Any, a: Any, b: Any) -> Any:
+def equal(ctx: ConversionContext, a: Any, b: Any) -> Any:
     """a == b of static values"""
     return static(a, "an operand") == static(b, "an operand")
 
 
 @evaluator(*overloads("aten::ne", lambda types: types[0] in _PLAIN))
-def unequal(ctx: ConversionContext, node: Any, a: Any, b: Any) -> Any:
+def unequal(ctx: ConversionContext, a: Any, b: Any) -> Any:
     """a != b of static values"""
     return static(a, "an operand") != static(b, "an operand")
 
 
 @evaluator("aten::format")
-def format_text(ctx: ConversionContext, node: Any, text: str, *values: Any) -> str:
+def format_text(ctx: ConversionContext, text: str, *values: Any) -> str:
     """str.format; what is not static shows as its type's name."""
     shown = [
         v if isinstance(v, str | int | float | bool | list) else type(v).__name__ for v in values
@@ -241,18 +241,18 @@ def format_text(ctx: ConversionContext, node: Any, text: str, *values: Any) -> s
 
 
 @evaluator("aten::str")
-def text_of(ctx: ConversionContext, node: Any, value: Any) -> str:
+def text_of(ctx: ConversionContext, value: Any) -> str:
     """str(value) of a static value"""
     return str(static(value, "the value"))
 
 
 @evaluator("aten::warn", "prim::Print")
-def silent(ctx: ConversionContext, node: Any, *_: Any) -> None:
+def silent(ctx: ConversionContext, *_: Any) -> None:
     """Nothing for an engine to do."""
 
 
 @evaluator("aten::__range_length")
-def range_length(ctx: ConversionContext, node: Any, low: Any, high: Any, step: Any) -> Any:
+def range_length(ctx: ConversionContext, low: Any, high: Any, step: Any) -> Any:
     """The number of elements of range(low, high, step)."""
     if not any(isinstance(v, DynamicScalar) for v in (low, high, step)):
         return len(range(low, high, step))
@@ -264,6 +264,6 @@ def range_length(ctx: ConversionContext, node: Any, low: Any, high: Any, step: A
 
 
 @evaluator("aten::__derive_index")
-def derive_index(ctx: ConversionContext, node: Any, index: Any, start: Any, step: Any) -> Any:
+def derive_index(ctx: ConversionContext, index: Any, start: Any, step: Any) -> Any:
     """start + index * step"""
     return scalars.binary(ctx, "add", start, scalars.binary(ctx, "mul", index, step))

@@ -22,7 +22,7 @@ def constant(ctx: ConversionContext, node: Any) -> Any:
 
 
 @evaluator("prim::ListConstruct", "prim::TupleConstruct")
-def construct(ctx: ConversionContext, node: Any, *values: Any) -> list[Any]:
+def construct(ctx: ConversionContext, *values: Any) -> list[Any]:
     """Lists and tuples are Python lists of values."""
     return list(values)
 
@@ -38,13 +38,13 @@ def unpack(ctx: ConversionContext, node: Any, values: list[Any]) -> Any:
 
 
 @evaluator("prim::TupleIndex")
-def tuple_index(ctx: ConversionContext, node: Any, values: list[Any], index: int) -> Any:
+def tuple_index(ctx: ConversionContext, values: list[Any], index: int) -> Any:
     """values[index]"""
     return values[index]
 
 
 @evaluator("prim::DictConstruct")
-def dictionary(ctx: ConversionContext, node: Any, *items: Any) -> Any:
+def dictionary(ctx: ConversionContext, *items: Any) -> Any:
     """Keys and values alternate."""
     return dict(zip(items[::2], items[1::2], strict=True))
 
@@ -59,9 +59,7 @@ def dictionary(ctx: ConversionContext, node: Any, *items: Any) -> Any:
     "aten::as_tensor.float",
     "aten::as_tensor.bool",
 )
-def number_to_tensor(
-    ctx: ConversionContext, node: Any, value: Any, dtype: int | None = None, *_: Any
-) -> Any:
+def number_to_tensor(ctx: ConversionContext, value: Any, dtype: int | None = None, *_: Any) -> Any:
     """A 0-d tensor of the number, of torch's dtype for it or of the one asked for."""
     wanted = dtype_of(dtype)
     if not isinstance(value, DynamicScalar):
@@ -72,11 +70,9 @@ def number_to_tensor(
 
 
 @evaluator("aten::scalar_tensor")
-def scalar_tensor(
-    ctx: ConversionContext, node: Any, value: Any, dtype: int | None = None, *_: Any
-) -> Any:
+def scalar_tensor(ctx: ConversionContext, value: Any, dtype: int | None = None, *_: Any) -> Any:
     """A 0-d tensor of the default dtype, unless another is asked for: also of an int or a bool."""
-    return number_to_tensor(ctx, node, value, dtype_of(dtype) or torch.get_default_dtype())
+    return number_to_tensor(ctx, value, dtype_of(dtype) or torch.get_default_dtype())
 
 
 @evaluator(
@@ -85,19 +81,19 @@ def scalar_tensor(
     "aten::_unwrap_optional",
     "prim::tolist",
 )
-def unchanged(ctx: ConversionContext, node: Any, value: Any, *_: Any) -> Any:
+def unchanged(ctx: ConversionContext, value: Any, *_: Any) -> Any:
     """Type refinements do nothing to the value."""
     return value
 
 
 @evaluator("prim::Uninitialized")
-def uninitialized(ctx: ConversionContext, node: Any) -> Any:
+def uninitialized(ctx: ConversionContext) -> Any:
     """A value that no reachable path reads."""
     return None
 
 
 @evaluator("prim::RaiseException")
-def raise_exception(ctx: ConversionContext, node: Any, message: Any, *_: Any) -> Any:
+def raise_exception(ctx: ConversionContext, message: Any, *_: Any) -> Any:
     """Reached on a path that is taken for every input: the model always raises for these shapes."""
     raise Unconvertible(
         f"the model raises here for the shapes of the manifest: {message}", "mend the shapes"

@@ -48,7 +48,7 @@ def _zero_dim(value: Any) -> Any:
 
 def _register(key: str, compute: Callable[..., Any]) -> None:
     @evaluator(f"aten::{key}")
-    def evaluate(ctx: ConversionContext, node: Any, *values: Any) -> Any:
+    def evaluate(ctx: ConversionContext, *values: Any) -> Any:
         return _zero_dim(compute(ctx, *(_number(v) for v in values)))
 
 
@@ -93,7 +93,7 @@ _register("neg", _negative)
 
 
 @evaluator("aten::to.dtype", "aten::to.prim_dtype")
-def to(ctx: ConversionContext, node: Any, value: Any, dtype: Any = None, *_: Any) -> Any:
+def to(ctx: ConversionContext, value: Any, dtype: Any = None, *_: Any) -> Any:
     """The number in another dtype; int64 and float32 stay numbers."""
     wanted = dtype_of(dtype) or value.dtype
     wanted = torch.float32 if wanted == torch.float64 else wanted

@@ -1,0 +1,79 @@
+"""How a converter's parameters are bound to the arguments of a schema.
+
+    def hardtanh(ctx, x, min_val, max_val): ...
+
+After `ctx` comes `node`, where the function asks for it. `x` is the schema's first argument. All
+others bind by the schema's names, in any order and as few as the function uses. Parameters before
+a `/` bind by position, for schemas that differ in names; where there is a `*rest`, all do. A
+parameter with a default may be missing in the schema.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Signature:
+    """The arguments that a function takes, by the schema's names, in its own order."""
+
+    takes_node: bool
+    positional: tuple[str, ...]
+    keywords: tuple[tuple[str, str], ...]
+    """By parameter, the argument: for those that follow one that the schema lacks."""
+
+    def call(
+        self, function: Callable[..., Any], ctx: Any, node: Any, arguments: Mapping[str, Any]
+    ) -> Any:
+        """The function's result for these arguments."""
+        first = (ctx, node) if self.takes_node else (ctx,)
+        values = [arguments[name] for name in self.positional]
+        if not self.keywords:
+            return function(*first, *values)
+        named = {parameter: arguments[name] for parameter, name in self.keywords}
+        return function(*first, *values, **named)
+
+
+def signature(function: Callable[..., Any], names: tuple[str, ...], key: str) -> Signature:
+    """How `function` takes the arguments `names` of the operator `key`. Raises ValueError where it
+    asks for one that the schema lacks.
+    """
+    parameters = list(inspect.signature(function).parameters.values())
+    if not parameters or parameters[0].name != "ctx":
+        raise ValueError(f"{_name(function)}: the first parameter must be `ctx`")
+    with_node = takes_node(function)
+    if any(parameter.kind is parameter.VAR_POSITIONAL for parameter in parameters):
+        return Signature(with_node, names, ())
+    positional: list[str] = []
+    keywords: list[tuple[str, str]] = []
+    for index, parameter in enumerate(parameters[1 + with_node :]):
+        by_position = parameter.kind is parameter.POSITIONAL_ONLY or parameter.name == "x"
+        found = names[index : index + 1] if by_position else _named(parameter.name, names)
+        if found and not keywords and len(positional) == index:
+            positional += found
+        elif found:
+            keywords.append((parameter.name, found[0]))
+        elif parameter.default is parameter.empty:
+            raise ValueError(
+                f"{_name(function)} takes `{parameter.name}`, but {key} has no such argument"
+                f" (it has {', '.join(names) or 'none'})"
+            )
+    return Signature(with_node, tuple(positional), tuple(keywords))
+
+
+def takes_node(function: Callable[..., Any]) -> bool:
+    """Whether the second parameter, after `ctx`, is the node."""
+    return list(inspect.signature(function).parameters)[1:2] == ["node"]
+
+
+def _named(name: str, names: tuple[str, ...]) -> tuple[str, ...]:
+    return (name,) if name in names else ()
+
+
+def _name(function: Callable[..., Any]) -> str:
+    code = getattr(function, "__code__", None)
+    location = f" ({code.co_filename}:{code.co_firstlineno})" if code else ""
+    return f"the converter {getattr(function, '__name__', function)}{location}"
