@@ -45,9 +45,9 @@ def note_spatial(
     ctx: ConversionContext, x: Any, y: Any, length: Callable[[int, sympy.Expr], sympy.Expr]
 ) -> Any:
     """Remember the symbolic sizes of `y` (N, K, spatial): `length(i, size)` of the i-th spatial
-    axis of `x`.
+    axis of `x`. Where K is dynamic, it is that of `x`: only pooling takes it.
     """
-    exprs: list[Any] = [ctx.expr(x, 0), y.shape[1]]
+    exprs: list[Any] = [ctx.expr(x, 0), y.shape[1] if y.shape[1] >= 0 else ctx.expr(x, 1)]
     for axis in range(2, ctx.rank(y)):
         exprs.append(length(axis - 2, ctx.expr(x, axis)) if y.shape[axis] < 0 else y.shape[axis])
     return ctx.set_sizes(y, exprs)
