@@ -140,12 +140,12 @@ def policy(precision: str, keep_fp32: tuple[str, ...] = ()) -> Policy:
             f"precision {precision!r}: {reason}",
             fix="precision: int8 or mixed, or another --flavour",
         )
-    rest = scheme.rest if scheme else precision
-    if rest in FULL:
+    computed = rest(precision)
+    if computed in FULL:
         return Policy()
-    if rest in HALF:
+    if computed in HALF:
         return Policy(
-            _half(precision, HALF[rest]), keep_fp32, capabilities.current().strongly_typed
+            _half(precision, HALF[computed]), keep_fp32, capabilities.current().strongly_typed
         )
     raise UsageError(
         f"unknown precision {precision!r}", fix=f"one of {', '.join((*FULL, *HALF, *SCHEMES))}"

@@ -30,6 +30,8 @@ from builder.manifest.spec import (
 from builder.manifest.suggest import did_you_mean
 
 ZEROS = "zeros"
+AUTO = "auto"
+"""Of keep_fp32: the layers whose values float16 cannot hold."""
 _PLAIN = (
     "module",
     "precision",
@@ -141,7 +143,12 @@ def from_data(one: folder.Found, data: Mapping[str, Any]) -> ModelSpec:
     assert one.model is not None and one.manifest is not None
     profiles = _profiles(data)
     plain = {key: data[key] for key in _PLAIN if key in data}
-    plain |= {key: tuple(data[key]) for key in ("outputs", "keep_fp32") if key in data}
+    if "outputs" in data:
+        plain["outputs"] = tuple(data["outputs"])
+    if "keep_fp32" in data:
+        said = [data["keep_fp32"]] if isinstance(data["keep_fp32"], str) else data["keep_fp32"]
+        plain["keep_fp32"] = tuple(pattern for pattern in said if pattern != AUTO)
+        plain["keep_fp32_auto"] = AUTO in said
     if "goldens" in data:
         plain["goldens"] = one.manifest.parent / data["goldens"]
     if "libraries" in data:

@@ -178,6 +178,10 @@ class ModelSpec:
     unroll_limit: int = 64
     keep_fp32: tuple[str, ...] = ()
     """fnmatch patterns of layer names that stay in float32."""
+    keep_fp32_auto: bool = True
+    """Whether layers whose values exceed the range of float16 stay in float32 too. False if the
+    manifest lists patterns without `auto`.
+    """
     build: Mapping[str, Any] = field(default_factory=dict)
     """Options of TensorRT's builder, by the field names of builder.engine.BuildOptions."""
     libraries: tuple[Path, ...] = ()

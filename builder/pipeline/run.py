@@ -88,25 +88,38 @@ def check(
     recorded = record(order, clock, paranoid=paranoid)
 
     def attempt(source: Recorded, kept: Kept) -> Checked:
-        return _attempt(source, kept, order, clock, compiled)
+        return _attempt(source, kept, order, clock, compiled, has_plans=compile is not None)
 
     return ladder.descend(recorded, attempt)
 
 
 def _attempt(
-    recorded: Recorded, kept: Kept, order: Order, clock: Clock, compile: stages.Compile
+    recorded: Recorded,
+    kept: Kept,
+    order: Order,
+    clock: Clock,
+    compile: stages.Compile,
+    *,
+    has_plans: bool,
 ) -> Checked:
-    """From one form of the model to what would be published of it. Raises what is wrong with it."""
+    """From one form of the model to what would be published of it. Raises what is wrong with it.
+    With `has_plans` every plan is run before that, where this machine can.
+    """
     with clock.phase("calibrate"):
         prepared = stages.prepare(recorded)
     clock.reached(prepared)
     with clock.phase("convert"):
         converted = stages.convert(prepared, order.layout, kept)
+    with clock.phase("ranges"):
+        converted = stages.keep_in_float32(converted)
     clock.reached(converted)
     with clock.phase("reference"):
         stages.check_reference(converted)
     with clock.phase("build"):
         built = stages.build(converted, compile)
+    if has_plans:
+        with clock.phase("run plans"):
+            built = stages.check_plans(built, options_of(order))
     clock.reached(built)
     checked = stages.assemble(built, order)
     with clock.phase("execute"):

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from builder.errors import InPlaceError, TrtBuildError
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     import torch
 
     from builder.conversion import Conversion
-    from builder.engine import Plan
+    from builder.engine import BuildOptions, Plan
     from builder.lowering import LoweredGraph
     from builder.quantization import Quantised
     from builder.triton import EnsembleArtifact, Golden, ModelArtifact
@@ -318,6 +318,63 @@ def check_reference(converted: Converted) -> None:
             )
 
 
+def keep_in_float32(converted: Converted) -> Converted:
+    """The networks with the layers in float32 whose values float16 cannot hold on the goldens, with
+    a warning for each network (`keep_fp32: auto`, the default). The same where the manifest lists
+    layers itself, or no precision is reduced.
+    """
+    spec = converted.prepared.spec
+    if not (spec.keep_fp32_auto and _has_half(spec.precision)):
+        return converted
+    from builder.quantization import overflow
+
+    networks, warnings = [], list(converted.warnings)
+    for network in converted.networks:
+        conversion, found = overflow.spare(
+            network.conversion, _batches(network), keep_fp32=spec.keep_fp32
+        )
+        networks.append(replace(network, conversion=conversion))
+        warnings += [f"{network.label}: {warning}" for warning in found]
+    return replace(converted, networks=tuple(networks), warnings=tuple(warnings))
+
+
+def _has_half(precision: str) -> bool:
+    from builder.conversion.precision import reduces
+
+    return reduces(precision)
+
+
+def _batches(network: Network) -> list[list[torch.Tensor]]:
+    from builder.parity.arrays import to_torch
+
+    names = [str(spec.name) for spec in network.conversion.inputs]
+    return [[to_torch(golden.inputs[name]) for name in names] for golden in network.goldens]
+
+
+def check_plans(built: Built, options: BuildOptions) -> Built:
+    """Run every plan on the goldens of its network, in every profile that holds their shapes, and
+    replace those that are wrong; every step is a warning. Raises NetworkFailure where TensorRT
+    builds no right plan of a network. Without a GPU and full TensorRT nothing is run.
+    """
+    from builder.parity import plan_check
+
+    if not plan_check.possible():
+        return built
+    converted = built.converted
+    spec, plans, networks = converted.prepared.spec, dict(built.plans), []
+    warnings = list(converted.warnings)
+    for network in converted.networks:
+        with _fails(network, converted):
+            right = plan_check.check(
+                network.conversion, plans[network.location], network.goldens, spec, options
+            )
+        plans[network.location] = right.plan
+        networks.append(replace(network, conversion=right.conversion))
+        warnings += [f"{network.label}: {step}" for step in right.steps]
+    checked = replace(converted, networks=tuple(networks), warnings=tuple(warnings))
+    return replace(built, converted=checked, plans=plans)
+
+
 def build(converted: Converted, compile: Compile) -> Built:
     """Compile every network; `compile` takes the conversion and its label. Raises NetworkFailure
     where TensorRT refuses one.
@@ -355,7 +412,11 @@ def assemble(built: Built, order: Order) -> Checked:
         )
         artifact, reason = layouts.artifact(model, order.layout, order.serve_as, order.torch_steps)
         layout = "ensemble" if isinstance(artifact, triton.EnsembleArtifact) else "fused"
-    warnings = (*converted.warnings, *triton.lost_batches(artifact))
+    warnings = (
+        *converted.warnings,
+        *triton.lost_batches(artifact),
+        *triton.graph_warnings(artifact),
+    )
     return Checked(built, artifact, layout, reason, warnings)
 
 

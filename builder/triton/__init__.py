@@ -15,6 +15,7 @@ from builder.triton.batching import lost_batches
 from builder.triton.config import config, config_text, serve_as
 from builder.triton.edits import carry_over
 from builder.triton.environment import write_env
+from builder.triton.graphs import graph_warnings
 from builder.triton.merge import merge
 from builder.triton.publish import publish, publish_ensemble
 
@@ -29,6 +30,7 @@ __all__ = [
     "carry_over",
     "config",
     "config_text",
+    "graph_warnings",
     "lost_batches",
     "merge",
     "publish",

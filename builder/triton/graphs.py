@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import Any
 
 from builder.errors import UsageError
-from builder.triton.artifact import ModelArtifact, Ranges
+from builder.triton.artifact import EnsembleArtifact, ModelArtifact, Ranges
 
 WRONG: dict[tuple[int, ...], str] = {(8, 6): "24.04"}
 """By TensorRT version, the Triton release whose backend answered wrong numbers from CUDA graphs.
@@ -22,8 +22,18 @@ a graph, and hand-made engines of one layer in three of nine configurations.
 """
 
 
+def graph_warnings(artifact: ModelArtifact | EnsembleArtifact) -> tuple[str, ...]:
+    """The warning that CUDA graphs of a plan give: no other version has been tested; of an
+    ensemble's steps the first one's.
+    """
+    from builder.triton.config import serve_as
+
+    steps = artifact.steps if isinstance(artifact, EnsembleArtifact) else (artifact,)
+    return next(filter(None, (warnings(step, serve_as(step)) for step in steps)), ())
+
+
 def warnings(artifact: ModelArtifact, platform: str) -> tuple[str, ...]:
-    """The warning that a plan's CUDA graphs give: no other version has been tested."""
+    """The warning of one model that is served on `platform`."""
     if not artifact.spec.batching.graphs or platform != "tensorrt_plan":
         return ()
     return (

@@ -122,7 +122,8 @@ def test_only_the_layer_that_overflows_is_kept(tmp_path: Path) -> None:
 def test_what_half_cannot_hold_is_told_by_its_layer_and_no_defect(tmp_path: Path) -> None:
     from builder.repository import build_repository
 
-    models = save(tmp_path / "models", Overflowing(), MANIFEST + "precision: fp16\n")
+    text = MANIFEST + "precision: fp16\nkeep_fp32: []\n"
+    models = save(tmp_path / "models", Overflowing(), text)
     (result,) = build_repository(models, tmp_path / "out", isolate=False)
     assert isinstance(result.error, ParityError)
     assert "aten::linear" in str(result.error.where) and "not finite" in str(result.error.where)
@@ -130,6 +131,18 @@ def test_what_half_cannot_hold_is_told_by_its_layer_and_no_defect(tmp_path: Path
     assert any(
         "`weight` has values beyond torch.float16's range" in text for text in result.warnings
     )
+
+
+@by_reference
+@pytest.mark.parametrize("said", ["", "keep_fp32: auto\n", 'keep_fp32: [auto, "layers.0/*"]\n'])
+def test_what_half_cannot_hold_stays_in_float32_by_itself(tmp_path: Path, said: str) -> None:
+    from builder.repository import build_repository
+
+    models = save(tmp_path / "models", Overflowing(), MANIFEST + "precision: fp16\n" + said)
+    (result,) = build_repository(models, tmp_path / "out", isolate=False)
+    assert result.ok, result.error
+    (warning,) = (text for text in result.warnings if "keep_fp32: auto" in text)
+    assert "layers.[[]2]/aten::linear_0" in warning or "layers.2/aten::linear_0" in warning
 
 
 @by_reference
