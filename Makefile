@@ -62,6 +62,7 @@ venv: $(READY)
 
 $(READY): pyproject.toml constraints.txt
 	@test -n "$(PYTHON)" || { echo "Python 3.10, 3.11 or 3.12 with venv is needed (Debian, Ubuntu: apt-get install python3-venv)" >&2; exit 1; }
+	@test ! -L .venv || { echo ".venv is a link to $$(readlink .venv): remove it, since making an environment clears its target" >&2; exit 1; }
 	$(PYTHON) -m venv --clear .venv
 	$(BIN)/pip install --quiet $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) --editable '.[dev]'
 	touch $@

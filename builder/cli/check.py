@@ -9,7 +9,6 @@ import click
 
 from builder.cli import build_options, options
 from builder.cli.command import Command
-from builder.cli.isolated import examine_all
 from builder.cli.terminal import Terminal
 
 
@@ -52,6 +51,7 @@ def check_command(
     Nothing is compiled and nothing is written.
     """
     from builder import processes
+    from builder.cli.isolated import examine_all
     from builder.repository import Settings
 
     if require_sandbox:

@@ -13,7 +13,9 @@ if TYPE_CHECKING:
     from builder.parity.comparison import Comparison as Comparison
     from builder.parity.comparison import OutputComparison as OutputComparison
     from builder.parity.comparison import compare as compare
+    from builder.parity.recording import Recording as Recording
     from builder.parity.recording import record as record
+    from builder.parity.recording import record_goldens as record_goldens
     from builder.parity.results import GoldenResult as GoldenResult
     from builder.parity.results import ModelParity as ModelParity
     from builder.parity.tolerances import default_tolerance as default_tolerance
@@ -28,7 +30,9 @@ _PUBLIC = {
     "compare": "builder.parity.comparison",
     "default_tolerance": "builder.parity.tolerances",
     "first_difference": "builder.parity.bisect",
+    "Recording": "builder.parity.recording",
     "record": "builder.parity.recording",
+    "record_goldens": "builder.parity.recording",
     "verify": "builder.parity.verification",
     "verify_engines": "builder.parity.engines",
 }

@@ -39,7 +39,7 @@ def record(
     output_1, ... Raises ModelFileError where the module fails on all inputs that we can think of,
     or returns other things than tensors.
     """
-    return recording(module, spec, output_names).goldens
+    return record_goldens(module, spec, output_names).goldens
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class Recording:
         )
 
 
-def recording(
+def record_goldens(
     module: Module, spec: ModelSpec, output_names: Sequence[str] | None = None
 ) -> Recording:
     """The goldens as of `record`, with what they leave out."""

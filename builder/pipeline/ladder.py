@@ -107,11 +107,11 @@ def _failure(error: Exception, spec: ModelSpec) -> TrtBuildError:
 
 def _without(failure: stages.NetworkFailure, kept: Kept) -> Kept:
     """What must stay in torch after this failure, besides what did already."""
-    network, converted = failure.network, failure.converted
+    part, converted = failure.network, failure.converted
     error = unforeseen.ours(failure.error)
-    nodes = dict(_nodes(network, converted))
-    if len(network.location) > 1:
-        reason = f"engines inside branches stay in torch: {network.label}: {_words(error)}"
+    nodes = dict(_nodes(part, converted))
+    if len(part.location) > 1:
+        reason = f"engines inside branches stay in torch: {part.label}: {_words(error)}"
         return replace(kept, branches=False, reasons=(*kept.reasons, reason))
     named = set(re.findall(r"%([\w.]+)", error.where or ""))
     by_name = {i for i, node in nodes.items() if named & made_by(node)}
@@ -123,13 +123,13 @@ def _without(failure: stages.NetworkFailure, kept: Kept) -> Kept:
     return replace(kept, nodes=kept.nodes | frozenset(culprits), reasons=(*kept.reasons, reason))
 
 
-def _nodes(network: Network, converted: Converted) -> Iterator[tuple[int, Node]]:
+def _nodes(part: Network, converted: Converted) -> Iterator[tuple[int, Node]]:
     """The top-level nodes of the network, by their index in the model's graph."""
     pieces = converted.pieces
     if pieces is None:
         yield from enumerate(converted.prepared.graph.graph.nodes())
         return
-    segment = pieces.partition.segments[network.location[0]]
+    segment = pieces.partition.segments[part.location[0]]
     yield from zip(segment.indices, segment.lowered.graph.nodes(), strict=True)
 
 

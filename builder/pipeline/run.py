@@ -134,7 +134,7 @@ def publish(order: Order, clock: Clock, plans: Plans, record: Callable[[Path], N
     compiled = _compiler(order.options, clock, plans)
     checked = check(order, clock, compiled)
     clock.reached(checked)
-    labels = {network.label for network in checked.built.converted.networks}
+    labels = {part.label for part in checked.built.converted.networks}
     # without those of attempts that failed
     plans.made = {label: made for label, made in plans.made.items() if label in labels}
     with clock.phase("publish"):

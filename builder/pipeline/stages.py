@@ -66,6 +66,7 @@ class Recorded:
 
     lowered: Lowered
     goldens: Goldens
+    warnings: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -145,18 +146,18 @@ class Published:
 class NetworkFailure(Exception):
     """What went wrong with one network of a model: `error`."""
 
-    def __init__(self, network: Network, converted: Converted, error: Exception) -> None:
+    def __init__(self, part: Network, converted: Converted, error: Exception) -> None:
         super().__init__(str(error))
-        self.network, self.converted, self.error = network, converted, error
+        self.network, self.converted, self.error = part, converted, error
 
 
 @contextmanager
-def _fails(network: Network, converted: Converted) -> Iterator[None]:
+def _fails(part: Network, converted: Converted) -> Iterator[None]:
     """Raise what goes wrong inside as the NetworkFailure of this network."""
     try:
         yield
     except Exception as error:
-        raise NetworkFailure(network, converted, error) from error
+        raise NetworkFailure(part, converted, error) from error
 
 
 Stage = Loaded | Lowered | Recorded | Prepared | Converted | Built | Checked | Published
@@ -231,7 +232,8 @@ def record(lowered: Lowered) -> Recorded:
     from builder import parity
 
     state.check(lowered.spec, lowered.outputs)
-    return Recorded(lowered, parity.record(lowered.module, lowered.spec, lowered.outputs))
+    found = parity.record_goldens(lowered.module, lowered.spec, lowered.outputs)
+    return Recorded(lowered, found.goldens, found.warnings)
 
 
 def prepare(recorded: Recorded, spec: ModelSpec | None = None) -> Prepared:
@@ -240,11 +242,11 @@ def prepare(recorded: Recorded, spec: ModelSpec | None = None) -> Prepared:
     """
     source, goldens, quantised = recorded.lowered, recorded.goldens, None
     spec, graph = spec or source.spec, source.graph
-    warnings: tuple[str, ...] = ()
+    warnings = recorded.warnings
     if reduced_precision.wanted(spec):
         reduced = reduced_precision.reduced(spec, graph, goldens)
         spec, graph, quantised = reduced.spec, reduced.lowered, reduced.quantised
-        warnings = reduced.warnings
+        warnings = (*warnings, *reduced.warnings)
     spec, graph, goldens = state.batch_first(spec, graph, source.outputs, goldens)
     return Prepared(source, spec, graph, source.outputs, goldens, quantised, warnings)
 
@@ -273,9 +275,9 @@ def convert(
         return Converted(prepared, found, (whole,), (), tuple(warnings))
     recorded = segment_goldens.record(found.partition, prepared.goldens, spec)
     networks = tuple(_networks(found, recorded, spec, layout))
-    for network in networks:
-        if not network.goldens:
-            warnings.append(f"no golden could run {network.label}: add one (goldens: ...)")
+    for part in networks:
+        if not part.goldens:
+            warnings.append(f"no golden could run {part.label}: add one (goldens: ...)")
     return Converted(prepared, found, networks, recorded, tuple(warnings))
 
 
@@ -310,11 +312,11 @@ def check_reference(converted: Converted) -> None:
     """Raise NetworkFailure where a network, evaluated on the CPU, differs from its goldens, or
     cannot be evaluated.
     """
-    for network in converted.networks:
-        name = network.label if network.location else "the network"
-        with _fails(network, converted):
+    for part in converted.networks:
+        name = part.label if part.location else "the network"
+        with _fails(part, converted):
             segment_goldens.check_reference(
-                network.conversion, network.goldens, converted.prepared.spec, of=name
+                part.conversion, part.goldens, converted.prepared.spec, of=name
             )
 
 
@@ -329,12 +331,12 @@ def keep_in_float32(converted: Converted) -> Converted:
     from builder.quantization import overflow
 
     networks, warnings = [], list(converted.warnings)
-    for network in converted.networks:
+    for part in converted.networks:
         conversion, found = overflow.spare(
-            network.conversion, _batches(network), keep_fp32=spec.keep_fp32
+            part.conversion, _batches(part), keep_fp32=spec.keep_fp32
         )
-        networks.append(replace(network, conversion=conversion))
-        warnings += [f"{network.label}: {warning}" for warning in found]
+        networks.append(replace(part, conversion=conversion))
+        warnings += [f"{part.label}: {warning}" for warning in found]
     return replace(converted, networks=tuple(networks), warnings=tuple(warnings))
 
 
@@ -344,11 +346,11 @@ def _has_half(precision: str) -> bool:
     return reduces(precision)
 
 
-def _batches(network: Network) -> list[list[torch.Tensor]]:
+def _batches(part: Network) -> list[list[torch.Tensor]]:
     from builder.parity.arrays import to_torch
 
-    names = [str(spec.name) for spec in network.conversion.inputs]
-    return [[to_torch(golden.inputs[name]) for name in names] for golden in network.goldens]
+    names = [str(spec.name) for spec in part.conversion.inputs]
+    return [[to_torch(golden.inputs[name]) for name in names] for golden in part.goldens]
 
 
 def check_plans(built: Built, options: BuildOptions) -> Built:
@@ -363,14 +365,14 @@ def check_plans(built: Built, options: BuildOptions) -> Built:
     converted = built.converted
     spec, plans, networks = converted.prepared.spec, dict(built.plans), []
     warnings = list(converted.warnings)
-    for network in converted.networks:
-        with _fails(network, converted):
+    for part in converted.networks:
+        with _fails(part, converted):
             right = plan_check.check(
-                network.conversion, plans[network.location], network.goldens, spec, options
+                part.conversion, plans[part.location], part.goldens, spec, options
             )
-        plans[network.location] = right.plan
-        networks.append(replace(network, conversion=right.conversion))
-        warnings += [f"{network.label}: {step}" for step in right.steps]
+        plans[part.location] = right.plan
+        networks.append(replace(part, conversion=right.conversion))
+        warnings += [f"{part.label}: {step}" for step in right.steps]
     checked = replace(converted, networks=tuple(networks), warnings=tuple(warnings))
     return replace(built, converted=checked, plans=plans)
 
@@ -380,9 +382,9 @@ def build(converted: Converted, compile: Compile) -> Built:
     where TensorRT refuses one.
     """
     plans = {}
-    for network in converted.networks:
-        with _fails(network, converted):
-            plans[network.location] = compile(network.conversion, network.label)
+    for part in converted.networks:
+        with _fails(part, converted):
+            plans[part.location] = compile(part.conversion, part.label)
     return Built(converted, plans)
 
 
@@ -394,10 +396,10 @@ def assemble(built: Built, order: Order) -> Checked:
     converted, prepared = built.converted, built.converted.prepared
     artifact: ModelArtifact | EnsembleArtifact
     if converted.pieces is None:
-        (network,) = converted.networks
-        plan = built.plans[network.location]
+        (part,) = converted.networks
+        plan = built.plans[part.location]
         artifact = artifacts.whole(
-            prepared.spec, network.conversion, plan, prepared.goldens, order.serve_as
+            prepared.spec, part.conversion, plan, prepared.goldens, order.serve_as
         )
         layout, reason = "single", ""
     else:

@@ -239,7 +239,7 @@ class _Trials:
 
         if not capabilities.current().strongly_typed:
             return True  # TensorRT chooses
-        made = [network.conversion for network in self._convert(self._keeping(kept)).networks]
+        made = [part.conversion for part in self._convert(self._keeping(kept)).networks]
         return any(has_half(c.network) or quantises(c.lowered.graph) for c in made)
 
     def _keeping(self, kept: Sequence[str]) -> ModelSpec:
@@ -260,8 +260,8 @@ class _Trials:
     def _tried(self, spec: ModelSpec) -> str:
         try:
             converted = self._as_much_as_in_float32(spec)
-            for network in converted.networks:
-                self._judge(network.conversion, network.goldens, converted.prepared.spec)
+            for part in converted.networks:
+                self._judge(part.conversion, part.goldens, converted.prepared.spec)
         except (ParityError, EngineError) as failure:
             return failure.message
         except _Less as failure:

@@ -28,12 +28,14 @@ def check(out: Path) -> None:
         nearest = next(place for place in (folder, *folder.parents) if place.exists())
         if not nearest.is_dir():
             raise UsageError(
-                f"{nearest} is no folder, so {out} cannot be the repository", fix="another --out"
+                f"{nearest} is no folder, so {out} cannot be the repository",
+                fix="use another --out",
             )
         if not os.access(nearest, os.W_OK | os.X_OK):
             raise EnvironmentProblem(
-                f"nothing can be written into {nearest}, and the repository {out} needs it",
-                fix="--out in a folder that you may write to",
+                f"the folder {nearest} is not writable",
+                where=str(out),
+                fix="use an --out in a folder that you can write to",
             )
     if root.is_mount():
         staging.refuse_mount(root, beside=root.parent)

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from builder.manifest.spec import ModelSpec, TensorSpec
-from builder.parity.recording import Recording, recording
+from builder.parity.recording import Recording, record_goldens
 
 SPANS = {"batch": (1, 2, 4), "length": (1, 8, 32)}
 
@@ -104,7 +104,7 @@ def recorded(module: nn.Module, tmp_path: Path, *inputs: TensorSpec, **more: Any
     path = tmp_path / "model.pt"
     torch.jit.script(module.eval()).save(str(path))
     spec = ModelSpec("model", path, inputs or (X,), more.pop("profiles", (SPANS,)), **more)
-    return recording(torch.jit.load(str(path)).eval(), spec)
+    return record_goldens(torch.jit.load(str(path)).eval(), spec)
 
 
 def added(recording: Recording) -> list[Any]:

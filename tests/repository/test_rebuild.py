@@ -182,7 +182,8 @@ def test_keep_fp32_of_the_manifest_reaches_the_network(
     half = told()
     (models / "small.yaml").write_text(MANIFEST + 'precision: fp16\nkeep_fp32: ["*linear*"]\n')
     changed = build(models, **settings)
-    assert (changed.state, changed.because) == ("built", 'keep_fp32 none -> ["*linear*"]')
+    assert changed.state == "built"
+    assert changed.because == 'keep_fp32_auto true -> false, keep_fp32 none -> ["*linear*"]'
     assert told()["network"] != half["network"]
     assert told()["layers"] < half["layers"]  # no casts
 
@@ -211,7 +212,7 @@ def test_a_crash_in_a_converter_fails_one_model_and_says_how_to_reproduce_it(
     assert (small.ok, zebra.ok) == (True, True)
     assert crashed.name == "crashing"
     assert "SIGSEGV" in str(crashed.error)
-    assert "builder/conversion/operators.py" in str(crashed.error)
+    assert "builder/conversion/" in str(crashed.error)
     assert {path.name for path in settings["out"].iterdir()} == {"small", "zebra"}
     assert crashed.error is not None
     words = shlex.split(str(crashed.error.fix).partition("trt-build ")[2])

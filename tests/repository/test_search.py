@@ -201,14 +201,14 @@ def test_a_difference_that_is_not_precisions_is_an_error_and_nothing_is_written(
 ) -> None:
     from builder.parity import recording
 
-    def wrong(*arguments: Any) -> tuple[Golden, ...]:
-        goldens = real(*arguments)
-        return tuple(
-            Golden(g.name, g.inputs, {"y": g.outputs["y"] + np.float32(1)}) for g in goldens
+    def wrong(*arguments: Any) -> recording.Recording:
+        goldens = real(*arguments).goldens
+        return recording.Recording(
+            tuple(Golden(g.name, g.inputs, {"y": g.outputs["y"] + np.float32(1)}) for g in goldens)
         )
 
-    real = recording.record
-    monkeypatch.setattr(recording, "record", wrong)
+    real = recording.record_goldens
+    monkeypatch.setattr(recording, "record_goldens", wrong)
     found = search(save(tmp_path / "models", Overflowing(scale=1.0)))
     assert (
         isinstance(found.error, ParityError)

@@ -21,7 +21,7 @@ from builder.errors import EnvironmentProblem, ServerError, UsageError
 from builder.serving import Server, serve
 from builder.serving.server import _plain
 from builder.triton import publish
-from tests.triton.artifacts import scorer
+from tests.triton.artifacts import reseal, scorer
 
 pytestmark = pytest.mark.live
 
@@ -211,6 +211,7 @@ TritonPythonModel.finalize = finalize
 """
     with (repository / "scorer" / "1" / "model.py").open("a") as source:
         source.write(slow)
+    reseal(repository / "scorer")
     before = children()
     with pytest.raises(KeyboardInterrupt), serve(repository, **FREE) as server:
         raise KeyboardInterrupt

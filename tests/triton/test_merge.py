@@ -5,7 +5,6 @@ model.
 from __future__ import annotations
 
 import errno
-import hashlib
 import json
 import os
 from collections.abc import Callable
@@ -22,7 +21,7 @@ from builder.store import Hashes, published, record, stale
 from builder.triton import EnsembleArtifact, merge, publish, publish_ensemble
 from builder.triton.config import config_text, parse
 from builder.triton.merge import NO_PLAN
-from tests.triton.artifacts import RTX, TENSORRT, scorer
+from tests.triton.artifacts import RTX, TENSORRT, reseal, scorer
 
 
 def endpoints(capability: str, version: str) -> dict[str, Any]:
@@ -239,18 +238,9 @@ def test_a_plan_that_says_no_gpu_is_refused(built: Callable[..., Path], tmp_path
     a = built("a", "8.0")
     path = a / "scorer" / "1" / "plan.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), "compute_capabilities": []}))
-    sealed(a / "scorer")
+    reseal(a / "scorer")
     with pytest.raises(PublishError, match="for which GPU"):
         merge([a, built("b", "9.0")], tmp_path / "out")
-
-
-def sealed(folder: Path) -> None:
-    """Seal the folder as it is: what a hand with intent can do, and chance cannot."""
-    said = published.read(folder / "trt-build.json")
-    files = {
-        name: hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in said["files"]
-    }
-    published.write(folder, {**said, "files": files})
 
 
 @pytest.mark.parametrize("name", ["../../../secret.txt", "..", "", "/etc/hostname"])
@@ -263,7 +253,7 @@ def test_a_config_that_names_a_plan_outside_of_its_folder_is_refused(
     message = config_of(folder)
     message.cc_model_filenames["8.0"] = name
     (folder / "config.pbtxt").write_text(config_text(message))
-    sealed(folder)
+    reseal(folder)
     with pytest.raises(PublishError, match="no file of its version folder"):
         merge([tmp_path / "both"], tmp_path / "out")
     assert not (tmp_path / "out").exists()

@@ -127,14 +127,14 @@ def tensor_split_at(ctx: ConversionContext, x: Any, indices: list[Size], dim: in
     constants=("tensor_indices_or_sections",),
 )
 def tensor_split_tensor(
-    ctx: ConversionContext, node: Any, x: Any, tensor_indices_or_sections: Any, dim: int
+    ctx: ConversionContext, x: Any, tensor_indices_or_sections: Any, dim: int
 ) -> list[Any]:
     """tensor_split with its sections (0-d) or indices (1-d) in a tensor"""
     if is_tensor(tensor_indices_or_sections):
         raise Unconvertible("the places of the split are known only when the engine runs")
     values = tensor_indices_or_sections.tolist()
     split_by = tensor_split_at if isinstance(values, list) else tensor_split
-    return list(split_by(ctx, node, x, values, dim))
+    return list(split_by(ctx, x, values, dim))
 
 
 def _register_axis_split(name: str, axis: int) -> None:
