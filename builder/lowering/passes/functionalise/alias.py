@@ -25,6 +25,10 @@ class Storage:
     taint: Any = None
     linked: set[Storage] | None = None
     root: Alias | None = None
+    built: bool = False
+    """Whether this is a container that the graph builds: an object apart from all others so
+    built.
+    """
 
     def link(self, others: Iterable[Storage]) -> None:
         """Say that these storages may be the same memory."""

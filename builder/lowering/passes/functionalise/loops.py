@@ -35,7 +35,10 @@ def loop(walk: Walk, node: Any) -> None:
     ]
     for init, param, kept in zip(inits, params, same, strict=False):
         _enter(memory, init, param, kept)
-    _link(memory, groups, params)
+    kept_as = [
+        init if kept else param for init, param, kept in zip(inits, params, same, strict=False)
+    ]
+    _link(memory, groups, kept_as)
     with memory.iteration():
         for root, param in zip(roots, params[count:], strict=True):
             memory.renew(root, param)
@@ -59,12 +62,15 @@ def _enter(memory: Memory, init: Any, param: Any, kept: bool) -> None:
         memory.linked(param, [init])
 
 
-def _link(memory: Memory, groups: list[Group], params: list[Any]) -> None:
+def _link(memory: Memory, groups: list[Group], carried: list[Any]) -> None:
     """Link what may be the same memory from the second iteration on, before the body is walked: a
-    write must taint the names that an earlier iteration gave to the memory.
+    write must taint the names that an earlier iteration gave to the memory. `carried` are the
+    loop's parameters, or the initial value of one that stays the same object.
     """
     for group in groups:
-        values = [*group.outer, *(params[index] for index in group.carried)]
+        values = [*group.outer, *(carried[index] for index in group.carried)]
+        if len({value.unique() for value in values}) == 1:
+            continue  # one object, which has one alias already
         first, *others = (storage for value in values for storage in memory.storages(value))
         first.link(others)
 

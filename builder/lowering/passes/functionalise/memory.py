@@ -96,7 +96,7 @@ class Memory:
 
     def container(self, value: Any, items: Items) -> Alias:
         """A new list, tuple or dictionary with known elements."""
-        return self.define(value, Storage(), items=items, held=self._holding(items))
+        return self.define(value, Storage(built=True), items=items, held=self._holding(items))
 
     def known(self, value: Any) -> bool:
         return value.unique() in self._aliases
@@ -250,7 +250,15 @@ class Memory:
         """The content of a container that may be `box`, or may hold it, is unknown from here on."""
         linked = box.storage.linked - {box.storage} if box.storage.linked else ()
         same = box.current.type().str()
-        self._taint([other for other in linked if other.root and _may_be(other.root, same)], node)
+        found = []
+        for other in linked:
+            apart = box.storage.built and other.built
+            if other.root is None or not _may_be(other.root, same):
+                continue
+            if apart and other.root.current.type().str() == same:
+                continue  # two lists that share elements only; neither can hold the other
+            found.append(other)
+        self._taint(found, node)
 
     def _taint(self, storages: Iterable[Storage], node: Any) -> None:
         for other in storages:
