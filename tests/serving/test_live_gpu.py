@@ -21,6 +21,7 @@ from builder.parity.shared_memory import Regions
 from builder.repository import build_repository
 from builder.serving import Server, serve
 from builder.triton import Golden
+from tests.triton.artifacts import reseal
 
 pytestmark = [pytest.mark.gpu, pytest.mark.live]
 
@@ -82,6 +83,7 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     version = out / "scores" / "1"
     (version / "model.py").rename(version / "runtime.py")
     (version / "model.py").write_text(WRAPPER)
+    reseal(version.parent)
     return out
 
 

@@ -5,6 +5,7 @@ gives way to torch.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -107,11 +108,11 @@ def test_without_a_plan_that_fits_torch_answers_and_says_why(
 
 
 def test_an_instance_of_kind_cpu_leaves_the_gpu_alone(repository: Path, tmp_path: Path) -> None:
-    base = tmp_path / "base.pbtxt"
-    base.write_text("instance_group { kind: KIND_CPU count: 1 }")
     facts = {"flavour": flavour.name(), "tensorrt": trt.__version__}
     model = squares(name="squares", plan=plan_of_squares(), facts=facts)
-    publish(model, tmp_path / "repository", base=base)
+    section = {"instance_group": [{"kind": "KIND_CPU", "count": 1}]}
+    model = replace(model, spec=replace(model.spec, triton=section))
+    publish(model, tmp_path / "repository")
     with serve(tmp_path / "repository", http_port=0, grpc_port=0, metrics_port=0) as server:
         (parity,) = verify(tmp_path / "repository", server.http_url, None)
     assert parity.passed and parity.answered_by == "torch" and "KIND_CPU" in (parity.why or "")
