@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 
@@ -50,6 +51,7 @@ class Counts:
         return asdict(self)
 
 
+@patch.object(PUBLISHING, "SETTLE_SECONDS", 0.0)  # nothing happens while it waits
 def run(folder: Path, *, exchange: bool = True, stride: int = 1, serve_every: int = 0) -> Counts:
     """Kill a publication by each of SIGNALS at every `stride`-th point, and at every point of the
     last SWITCHING, which move the folders; `exchange` False plays a
@@ -153,7 +155,10 @@ def _judge(repository: Path, counts: Counts, kind: signal.Signals, served: bool)
         counts.old += generation == 1
         counts.new += generation == 2
     if kind is not signal.SIGKILL:
-        counts.left_by_caught_signals += bool(_staged(repository) or _unnamed(repository))
+        left = bool(_staged(repository) or _unnamed(repository))
+        counts.left_by_caught_signals += left
+        if left:
+            print(kind.name, repository, _staged(repository), _unnamed(repository))
     if served and generation is not None:
         counts.served += 1
         counts.served_wrong += not _answers(repository, generation)

@@ -24,6 +24,7 @@ from builder.repository import build_repository
 from builder.serving import serve
 from builder.triton import goldens
 from tests.repository import stateful as models
+from tests.triton.artifacts import reseal
 
 pytestmark = [pytest.mark.live, pytest.mark.slow]
 
@@ -235,6 +236,7 @@ def test_a_server_that_keeps_state_wrongly_does_not_pass(
     old, new = WRONG[how]
     assert old in runtime.read_text()
     runtime.write_text(runtime.read_text().replace(old, new))
+    reseal(tmp_path / "repository" / "filter")
     with serve(tmp_path / "repository", http_port=0, grpc_port=0, metrics_port=0) as server:
         (parity,) = verify(tmp_path / "repository", server.http_url, server.grpc_url)
     assert not parity.passed
