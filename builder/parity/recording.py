@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 
 from builder.errors import ModelFileError, UsageError
@@ -17,7 +16,7 @@ from builder.parity import inputs, sequences
 from builder.parity.arrays import narrow, to_numpy, to_torch
 from builder.parity.calling import call
 from builder.parity.coverage import Outcome
-from builder.parity.golden_search import GoldenSearch
+from builder.parity.golden_search import GoldenSearch, is_finite
 from builder.parity.user_inputs import user_inputs
 from builder.triton.artifact import Golden
 
@@ -114,7 +113,7 @@ class _Recorder:
             except (RuntimeError, IndexError) as error:
                 failure = failure or error
                 continue
-            if _finite(golden):
+            if is_finite(golden):
                 # What worked once is tried first next time.
                 self.styles.insert(0, self.styles.pop(position))
                 return golden
@@ -232,7 +231,3 @@ def _flatten(value: Any) -> Iterator[torch.Tensor]:
 
 def _names(count: int) -> tuple[str, ...]:
     return ("output",) if count == 1 else tuple(f"output_{index}" for index in range(count))
-
-
-def _finite(golden: Golden) -> bool:
-    return all(np.isfinite(array.astype(np.float64)).all() for array in golden.outputs.values())

@@ -199,7 +199,7 @@ class Before(nn.Module):
     [
         (Within(), "which is not a tensor or a number"),
         (Ended(), "which is not a tensor or a number"),
-        (Several(), "what is not one tensor a trip"),
+        (Several(), "must append exactly one tensor per iteration"),
         (Sizes(), "reads a list whose length only the engine knows"),
         (Before(), "in front of what a list holds"),
     ],

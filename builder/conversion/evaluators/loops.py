@@ -216,7 +216,7 @@ class _Growing:
         """What this trip adds."""
         if len(value) != 1 or not (is_tensor(value[0]) or isinstance(value[0], torch.Tensor)):
             raise Unconvertible(
-                "a loop of unknown length appends to a list what is not one tensor a trip"
+                "a loop with a dynamic trip count must append exactly one tensor per iteration"
             )
         tensor = self.ctx.tensor(value[0])
         if self.ctx.varies(*self.ctx.sizes(tensor)):

@@ -144,11 +144,9 @@ def _checked(name: str, value: Any, types: Mapping[str, Any]) -> Any:
             where=f"forward({name}: {types[name].annotation_str})",
             fix="give a value of that type under constants in the manifest",
         )
-    return (
-        [float(v) for v in value]
-        if kind.annotation_str.endswith("List[float]")
-        else (float(value) if kind.kind() == "FloatType" else value)
-    )
+    if kind.annotation_str.endswith("List[float]"):
+        return [float(element) for element in value]
+    return float(value) if kind.kind() == "FloatType" else value
 
 
 def _is_int(value: Any) -> bool:
