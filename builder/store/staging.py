@@ -48,10 +48,21 @@ def staging(repository: Path) -> Iterator[Path]:
         folder.chmod(0o755)
         yield folder
     finally:
-        if folder != root:
-            shutil.rmtree(folder, ignore_errors=True)
-        if lock >= 0:
-            os.close(lock)
+        try:
+            if folder != root:
+                _remove(folder)
+        finally:
+            if lock >= 0:
+                os.close(lock)
+
+
+def _remove(folder: Path) -> None:
+    """Remove a staging folder; a signal that raises during the removal does not leave it."""
+    try:
+        shutil.rmtree(folder, ignore_errors=True)
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
 
 
 def refuse_mount(root: Path, beside: Path) -> None:

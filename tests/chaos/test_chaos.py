@@ -28,8 +28,6 @@ def test_no_kill_tears_a_repository_and_the_next_run_repairs_it(
 ) -> None:
     counts = kill.run(tmp_path, exchange=exchange, stride=60)
     assert (counts.torn, counts.not_repaired) == (0, 0), counts
-    # A signal during the removal of the staging folder leaves it: one point, SIGTERM and SIGINT.
-    # The next run removes it, or `not_repaired` would count it.
-    assert counts.left_by_caught_signals <= 2, counts
+    assert counts.left_by_caught_signals == 0, counts
     assert counts.old and counts.new and (exchange or counts.absent), counts
     assert exchange is not bool(counts.absent), counts
