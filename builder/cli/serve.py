@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from builder.cli import options
 from builder.cli.command import Command
 from builder.cli.terminal import Terminal
+
+if TYPE_CHECKING:
+    from builder.serving import Server
 
 HTTP, GRPC, METRICS = 8000, 8001, 8002
 
@@ -62,10 +65,18 @@ def serve_command(terminal: Terminal, /, repository: Path, address: str, **setti
         log_path=settings["log_file"],
         ready_timeout=settings["timeout"],
     ) as server:
+        report_crash(terminal, server)
         data = {"http": server.http_url, "grpc": server.grpc_url, "metrics": server.metrics_url}
         terminal.result(data | {"pid": server.process.pid}, lambda: _show(terminal, data))
         server.block()
         terminal.note("stopping")
+
+
+def report_crash(terminal: Terminal, server: Server) -> None:
+    """Report the crash of a first start, after which the models were loaded one at a time."""
+    if server.first_crash:
+        terminal.note(f"warning: {server.first_crash}")
+        terminal.note("  tritonserver was started again and loaded one model at a time")
 
 
 def ports(

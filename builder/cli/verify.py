@@ -13,6 +13,7 @@ import click
 
 from builder.cli import options
 from builder.cli.command import Command
+from builder.cli.serve import report_crash
 from builder.cli.terminal import Terminal
 
 if TYPE_CHECKING:
@@ -102,7 +103,12 @@ def verify_command(
     if engine:
         models = parity.verify_engines(repository, asked["models"], repeat=asked["repeat"])
     else:
-        with _serving(repository) if serve else nullcontext((url, grpc_url)) as (http, grpc):
+        with (
+            _serving(terminal, repository) if serve else nullcontext((url, grpc_url)) as (
+                http,
+                grpc,
+            )
+        ):
             models = parity.verify(repository, http, grpc, **asked)
     if require == "plan":
         models = [_by_plan_or_failed(model) for model in models]
@@ -140,7 +146,7 @@ def _interrupted_in_one_line() -> None:
     Hub.NOT_ERROR = (*Hub.NOT_ERROR, KeyboardInterrupt)
 
 
-def _serving(repository: Path) -> Any:
+def _serving(terminal: Terminal, repository: Path) -> Any:
     from contextlib import contextmanager
 
     from builder import serving
@@ -148,6 +154,7 @@ def _serving(repository: Path) -> Any:
     @contextmanager
     def served() -> Any:
         with serving.serve(repository, http_port=0, grpc_port=0, metrics_port=0) as server:
+            report_crash(terminal, server)
             yield server.http_url, server.grpc_url
 
     return served()

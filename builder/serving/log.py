@@ -120,7 +120,9 @@ def tail(text: str, lines: int = 15) -> str:
 
 
 def _models(pattern: re.Pattern[str], text: str) -> list[str]:
-    return [match["model"] for match in map(pattern.match, entries(text)) if match]
+    # A crash prints its reason directly below the last entry.
+    first_lines = (entry.partition("\n")[0] for entry in entries(text))
+    return [match["model"] for match in map(pattern.match, first_lines) if match]
 
 
 def _tidy(reason: str) -> str:

@@ -12,7 +12,7 @@ import tempfile
 import time
 import urllib.request
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO
@@ -32,7 +32,14 @@ that it started on a GPU may finish, but nothing else.
 """
 
 HTTP_MAX_BYTES = 1 << 30
+CRASHES = (signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS)
+"""Signals by which a tritonserver ends because of its own fault.
+
+24.10 was seen to abort while it loaded 23 Python models at once (1 of about 30 starts).
+"""
+
 _SHARED_MEMORY = Path("/dev/shm")
+_LOAD_THREADS = "--model-load-thread-count"
 _PLAIN = re.compile(r"[A-Za-z0-9_./=@%+,:-]*")
 
 
@@ -53,6 +60,7 @@ class Server:
         host = f"[{address}]" if ":" in address else address
         self.process, self.scratch, self.log_path = process, scratch, log_path
         self.grace = STOP_TIMEOUT
+        self.first_crash: str | None = None
         self.http_url = f"{host}:{port['--http-port']}"
         self.grpc_url = f"{host}:{port['--grpc-port']}"
         self.metrics_url = f"{host}:{port['--metrics-port']}"
@@ -83,6 +91,12 @@ class Server:
             map(_answers, (f"{self.http_url}/v2/health/ready", f"{self.metrics_url}/metrics"))
         )
 
+    def crashed(self) -> bool:
+        """Whether the process ended by one of CRASHES and the log names no failed model."""
+        code = self.process.poll()
+        ended = code is not None and -code in CRASHES
+        return ended and not log.failures(self.log())
+
     def wait_ready(self, timeout: float) -> None:
         """Return when all models are ready.
 
@@ -92,11 +106,7 @@ class Server:
         deadline = time.monotonic() + timeout
         while not self.ready():
             if self.process.poll() is not None:
-                raise ServerError(
-                    _failure_message(
-                        self.log(), f"tritonserver stopped (exit code {self.process.returncode})"
-                    )
-                )
+                raise ServerError(_stopped(self.log(), self.process.returncode))
             if time.monotonic() > deadline:
                 # A load that hangs also blocks the shutdown. 24.10 hangs if a stub cannot start.
                 self.grace = HUNG_STOP_TIMEOUT
@@ -114,7 +124,7 @@ class Server:
             return
         finally:
             signal.signal(signal.SIGTERM, before)
-        raise ServerError(_failure_message(self.log(), f"tritonserver stopped (exit code {code})"))
+        raise ServerError(_stopped(self.log(), code))
 
     def stop(self) -> None:
         """Stop the server and its Python processes, by SIGINT and then SIGKILL.
@@ -152,20 +162,48 @@ def serve(
     """Serve `repository` during the `with` block, which starts when every model is ready.
 
     A port of 0 chooses a free one. With `explicit`, only `models` are loaded and clients may load
-    more. Raises EnvironmentProblem if a port is in use or no server is installed, and ServerError
-    with every failed model and the reason in the log.
+    more. A server that crashes while it loads models is started once more and loads one model at
+    a time; `first_crash` of the result is then the reason, else None. Raises EnvironmentProblem if
+    a port is in use or no server is installed, and ServerError with every failed model and the
+    reason in the log.
     """
-    server = start(
-        repository,
-        port={"--http-port": http_port, "--grpc-port": grpc_port, "--metrics-port": metrics_port},
-        address=address,
-        flags=[f"--log-verbose={log_verbose}", *_control(explicit, models)],
-        log_path=log_path,
-        installation=installation or find(),
-        models=models if explicit else None,
-    )
-    with server:
-        server.wait_ready(ready_timeout)
+    found = installation or find()
+
+    def started(*extra: str) -> Server:
+        return start(
+            repository,
+            port={
+                "--http-port": http_port,
+                "--grpc-port": grpc_port,
+                "--metrics-port": metrics_port,
+            },
+            address=address,
+            flags=[f"--log-verbose={log_verbose}", *_control(explicit, models), *extra],
+            log_path=log_path,
+            installation=found,
+            models=models if explicit else None,
+        )
+
+    with _ready(started, ready_timeout, found) as server:
+        yield server
+
+
+@contextlib.contextmanager
+def _ready(
+    started: Callable[..., Server], timeout: float, installation: Installation
+) -> Iterator[Server]:
+    """A server whose models are ready; a crash during the first start is repeated serially."""
+    with contextlib.ExitStack() as stack:
+        server = stack.enter_context(started())
+        try:
+            server.wait_ready(timeout)
+        except ServerError as error:
+            if not (server.crashed() and installation.supports(_LOAD_THREADS)):
+                raise
+            server.stop()
+            server = stack.enter_context(started(f"{_LOAD_THREADS}=1"))
+            server.first_crash = str(error)
+            server.wait_ready(timeout)
         yield server
 
 
@@ -300,6 +338,17 @@ def _answers(address: str) -> bool:
             return bool(answer.status == 200)
     except OSError:
         return False
+
+
+def _stopped(text: str, code: int) -> str:
+    """The message for a server that ended by itself; after a signal, with the end of its log."""
+    head = f"tritonserver stopped (exit code {code})"
+    if code >= 0:
+        return _failure_message(text, head)
+    head = f"tritonserver stopped (signal {-code}, {signal.strsignal(-code)})"
+    message = _failure_message(text, head)
+    end = log.tail(text).replace("\n", "\n    ")
+    return message if end in message else f"{message}\n  last lines of its log:\n    {end}"
 
 
 def _failure_message(text: str, head: str) -> str:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import http.server
 import os
+import re
 import shutil
 import signal
 import socket
@@ -19,6 +21,7 @@ import pytest
 
 from builder.errors import EnvironmentProblem, ServerError, UsageError
 from builder.serving import Server, serve
+from builder.serving.installation import find
 from builder.serving.server import _plain
 from builder.triton import publish
 from tests.triton.artifacts import reseal, scorer
@@ -171,6 +174,39 @@ def test_a_file_that_would_make_it_wait_for_ever_is_missed_before(
         pass
     with serve(repository, explicit=True, **FREE) as server:
         assert server.ready()
+
+
+@pytest.mark.parametrize("crashes", [1, 2])
+def test_a_server_that_crashes_while_it_loads_is_started_once_more_with_one_load_thread(
+    good: Path, tmp_path: Path, crashes: int
+) -> None:
+    real = find()
+    starts = tmp_path / "starts"
+    wrapper = tmp_path / "tritonserver"
+    wrapper.write_text(
+        "#!/bin/sh\n"
+        f'case "$*" in *--help*) exec {real.executable} --help;; esac\n'
+        f'echo "$*" >> {starts}\n'
+        f"if [ $(wc -l < {starts}) -le {crashes} ]; then\n"
+        "  echo 'I1123 01:02:03.456789 1 loader.cc:1] \"loading: scorer:1\"'\n"
+        "  echo 'terminate called after a fault'\n"
+        "  kill -ABRT $$\n"
+        "fi\n"
+        f'exec {real.executable} "$@"\n'
+    )
+    wrapper.chmod(0o755)
+    crashing = dataclasses.replace(real, executable=wrapper)
+    reason = r"signal 6, Aborted\):\n  model 'scorer'(.|\n)*terminate called after a fault"
+    with contextlib.ExitStack() as stack:
+        if crashes == 2:
+            stack.enter_context(pytest.raises(ServerError, match=reason))
+        server = stack.enter_context(serve(good, installation=crashing, **FREE))
+        assert server.ready()
+        assert re.search(reason, server.first_crash or "")
+    first, second = starts.read_text().splitlines()
+    assert "--model-load-thread-count=1" not in first
+    assert "--model-load-thread-count=1" in second
+    assert leftovers() == set()
 
 
 def test_what_is_no_repository_is_a_usage_error(tmp_path: Path) -> None:
