@@ -1,0 +1,114 @@
+"""How often TensorRT builds a wrong plan, and what finding it costs.
+
+    python -m benchmarks.plan_check MODELS --builds 20 --jobs 4 --out results.jsonl
+
+Every build runs `repo` on the folder MODELS into an empty repository, without a store and without
+the timing cache of another build, so that TensorRT measures its tactics again. Then the published
+plans run on the published goldens (`verify --engine`). One line of JSON for each model of each
+build; the last line printed counts wrong plans that were published (expected: 0), plans that the
+check replaced, and the time of the check as a share of the build.
+
+A GPU and full TensorRT are required; without them the exit code is 2.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+import tempfile
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+Row = dict[str, Any]
+
+WRONG = "the plan is wrong"
+
+
+def build_once(models: Path, number: int, level: int) -> list[Row]:
+    """One build of every model in `models`, and the verdict on what was published."""
+    from builder.engine import BuildOptions
+    from builder.errors import TrtBuildError
+    from builder.parity.engines import verify_engines
+    from builder.repository import build_repository
+
+    with tempfile.TemporaryDirectory() as folder:
+        repository = Path(folder, "repository")
+        options = BuildOptions(optimization_level=level, timing_cache=Path(folder, "own.cache"))
+        results = build_repository(models, repository, options=options, isolate=False, jobs=1)
+        try:
+            verdicts = {one.name: one.passed for one in verify_engines(repository, repeat=0)}
+        except TrtBuildError:
+            verdicts = {}
+        return [
+            {
+                "model": result.name,
+                "build": number,
+                "level": level,
+                "published": result.ok,
+                "layout": result.layout,
+                "plan_right": verdicts.get(result.name),
+                "seconds": result.seconds,
+                "warnings": list(result.warnings),
+                "error": str(result.error or ""),
+            }
+            for result in results
+        ]
+
+
+def rows(models: Path, builds: int, jobs: int, level: int) -> Iterator[Row]:
+    """The rows of all builds, as they end."""
+    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn"), max_tasks_per_child=1) as pool:
+        futures = [pool.submit(build_once, models, number, level) for number in range(builds)]
+        for future in as_completed(futures):
+            yield from future.result()
+
+
+def summary(found: list[Row]) -> str:
+    """The counts, and the median share of `run plans` in the time of `build`."""
+    replaced = [row for row in found if any(WRONG in warning for warning in row["warnings"])]
+    shares = [
+        row["seconds"]["run plans"] / row["seconds"]["build"]
+        for row in found
+        if row not in replaced and row["seconds"].get("build")
+    ]
+    cost = f"{100 * statistics.median(shares):.1f} %" if shares else "not measured"
+    return (
+        f"{len(found)} builds: {sum(row['plan_right'] is True for row in found)} published as a"
+        f" right plan, {sum(row['plan_right'] is False for row in found)} as a wrong plan,"
+        f" {sum(row['published'] and row['plan_right'] is None for row in found)} in another"
+        f" layout, {sum(not row['published'] for row in found)} not published;"
+        f" {len(replaced)} first plans were wrong; the check takes {cost} of a build (median)"
+    )
+
+
+def main() -> int:
+    """Run the builds, write the rows, print the summary."""
+    from builder.parity import plan_check
+
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("models", type=Path)
+    parser.add_argument("--builds", type=int, default=20)
+    parser.add_argument("--jobs", type=int, default=1, help="builds at a time on the GPU")
+    parser.add_argument("--level", type=int, default=3, help="TensorRT's optimization level")
+    parser.add_argument("--out", type=Path, required=True)
+    asked = parser.parse_args()
+    if not plan_check.possible():
+        print("a GPU and full TensorRT are required", file=sys.stderr)
+        return 2
+    found = []
+    with asked.out.open("a") as out:
+        for row in rows(asked.models, asked.builds, asked.jobs, asked.level):
+            found.append(row)
+            out.write(json.dumps(row) + "\n")
+            out.flush()
+    print(summary(found))
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
