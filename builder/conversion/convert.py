@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -147,9 +148,18 @@ def named(inputs: Sequence[TensorSpec], lowered: LoweredGraph) -> tuple[TensorSp
                 " has its name"
             ),
         )
-    return tuple(
+    specs = tuple(
         s if s.name else replace(s, name=n) for s, n in zip(inputs, lowered.inputs, strict=True)
     )
+    _all_different("inputs", [str(spec.name) for spec in specs])
+    return specs
+
+
+def _all_different(kind: str, names: Sequence[str]) -> None:
+    """Raise UsageError where two inputs, or two outputs, have one name."""
+    for name, times in Counter(names).items():
+        if times > 1:
+            raise UsageError(f"two {kind} are called {name!r}", fix="give each a name of its own")
 
 
 def _one_profile(specs: Sequence[TensorSpec]) -> Profile:
@@ -164,6 +174,7 @@ def _output_names(
         raise UsageError(
             f"the model has {count} outputs ({', '.join(lowered.outputs)}), {len(names)} are named"
         )
+    _all_different("outputs", names)
     return names
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
+from itertools import chain, count
 from typing import Any
 
 import torch
@@ -56,6 +57,17 @@ def nodes_of(graph: Graph, *kinds: str) -> list[Node]:
     Python).
     """
     return [node for kind in kinds for node in graph.findAllNodes(kind, True)]
+
+
+def unique_names(values: Iterable[Value]) -> list[str]:
+    """A name for each value: `x` for `%x.1`, and `x_1` where another value has that name."""
+    stems = [value.debugName().split(".")[0] or "input" for value in values]
+    names: list[str] = []
+    for stem in stems:
+        later = (f"{stem}_{number}" for number in count(1))
+        candidates = chain([stem], (name for name in later if name not in stems))
+        names.append(next(name for name in candidates if name not in names))
+    return names
 
 
 def constant(value: Value) -> Any:

@@ -164,7 +164,7 @@ def _start(
         ir.C._jit_pass_erase_shape_information(graph)  # a trace bakes the example's shapes in
         constants_to_numbers(graph)
         bind(graph, params)
-        return graph, [value.debugName().split(".")[0] for value in graph.inputs()], {}
+        return graph, ir.unique_names(graph.inputs()), {}
     if isinstance(module_or_graph, torch.jit.ScriptModule):
         graph, schema = frozen_graph(module_or_graph, method, fallback_modules)
         if all(

@@ -1,18 +1,24 @@
-"""Inlining that remembers: the nodes of modules that shall run in torch are marked as their calls
-are inlined.
+"""Inlining that remembers: the nodes of modules that shall run in torch are marked.
 
-The qualified name of a module is only known at its call: the graphs of two instances of a class are
-one and the same.
+torch records for each node by which names its modules were called, but not the list that a layer
+was taken from. Where the record may mean a wanted module or another one, the calls are inlined here
+one by one: then the modules are known, but the record is lost, from which layers get their names.
 """
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 
 from builder.lowering import ir
+from builder.lowering.containers import LISTS, UNKNOWN
 
+_CALLED = re.compile(r"([^.()]+)\(([^()]*)\)")
+_SELF = "SELF"
+"""What torch's record calls a module that calls a method of its own."""
 _EDGE = "builder.lowering.marking"
 
 
@@ -23,6 +29,64 @@ def inline_and_mark(graph: Any, module: Any, wanted: frozenset[str]) -> None:
     A name is a qualified name (`layers.0.act`) or a class name (`Swish`); what is inside a wanted
     module is marked as well.
     """
+    recorded = graph.copy()
+    ir.C._jit_pass_inline(recorded)
+    if _by_record(recorded, module, wanted) is None:
+        _one_by_one(graph, module, wanted)
+        return
+    ir.C._jit_pass_inline(graph)
+    for node in _by_record(graph, module, wanted) or ():
+        ir.mark(node)
+
+
+def _by_record(graph: Any, module: Any, wanted: frozenset[str]) -> list[Any] | None:
+    """The nodes that torch's record says to be of a wanted module; None where it is ambiguous."""
+    answers: dict[str, bool | None] = {"": False}
+    found = []
+    for node in ir.walk(graph):
+        if node.kind() == "prim::Constant":
+            continue
+        record = node.getModuleHierarchy()
+        if record not in answers:
+            answers[record] = _is_wanted(record, module, wanted)
+        if answers[record] is None:
+            return None
+        if answers[record]:
+            found.append(node)
+    return found
+
+
+def _is_wanted(record: str, module: Any, wanted: frozenset[str]) -> bool | None:
+    """Whether `0(Block).act(Swish)` is a wanted module or inside one; None where it is ambiguous."""
+    owners = [("", module, False)]
+    for name, kind in _CALLED.findall(record):
+        if name in (UNKNOWN, _SELF):  # a function, or a method of the same module
+            continue
+        owners = [
+            (path, inner, inside or _names(wanted, path, kind))
+            for owner, outer, inside in owners
+            for path, inner in _called(outer, owner)
+            if path.rpartition(".")[2] == name and _class_name(inner) == kind
+        ]
+    answers = {inside for _, _, inside in owners}
+    return answers.pop() if len(answers) == 1 else None
+
+
+def _names(wanted: frozenset[str], path: str, kind: str) -> bool:
+    """Whether a wanted name is that of this module, of a list that it is in, or of its class."""
+    return kind in wanted or any(f"{path}.".startswith(f"{name}.") for name in wanted)
+
+
+def _called(module: Any, prefix: str) -> Iterator[tuple[str, Any]]:
+    """The modules that code of `module` calls: its own, and those in its lists, with their paths."""
+    for name, child in torch._C.ModuleDict(module).items():
+        path = f"{prefix}.{name}".lstrip(".")
+        yield path, child
+        if _class_name(child) in LISTS:
+            yield from _called(child, path)
+
+
+def _one_by_one(graph: Any, module: Any, wanted: frozenset[str]) -> None:
     _Marker(graph, {next(iter(graph.inputs())).unique(): ("", module)}, wanted).block(
         list(graph.nodes())
     )
@@ -61,7 +125,7 @@ class _Marker:
     def _inline(self, node: Any) -> list[Any]:
         """Put the called method's nodes in the call's place; give them."""
         path, owner = self.owners[node.inputsAt(0).unique()]
-        marked = ir.in_fallback(node) or path in self.wanted or _class_name(owner) in self.wanted
+        marked = ir.in_fallback(node) or _names(self.wanted, path, _class_name(owner))
         before = node.prev()
         with self.graph.insert_point_guard(node):
             results = self.graph.insertGraph(

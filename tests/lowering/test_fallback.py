@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import builder
+from builder.conversion.naming import scope
 from builder.lowering import fallback_nodes, ir
 from tests.torchscript.saving import saved
 
@@ -86,3 +87,64 @@ def test_marked_graphs_run_and_save() -> None:
 def test_without_names_nothing_is_marked() -> None:
     _, lowered = _lowered("script")
     assert not fallback_nodes(lowered.graph)
+
+
+def test_the_name_of_a_list_is_that_of_all_its_layers() -> None:
+    _, lowered = _lowered("script", "layers")
+    assert all(ir.in_fallback(node) for node in ir.nodes_of(lowered.graph, "aten::linear"))
+
+
+class Twins(torch.nn.Module):
+    """torch's record calls the layer of either list `0(Block)`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ups = torch.nn.ModuleList([Block()])
+        self.downs = torch.nn.ModuleList([Block()])
+
+    def forward(self, x):
+        for up in self.ups:
+            x = up(x)
+        for down in self.downs:
+            x = down(x)
+        return x
+
+
+@pytest.mark.parametrize("how", ["script", "trace"])
+def test_the_nodes_keep_the_names_of_their_modules(how: str) -> None:
+    _, plain = _lowered(how)
+    _, marked = _lowered(how, "layers.0.act")
+    names = [
+        {scope(node, found.containers) for node in ir.nodes_of(found.graph, "aten::linear")}
+        for found in (plain, marked)
+    ]
+    assert names[0] == names[1] == {"layers.0.linear", "layers.1.linear"}
+
+
+@pytest.mark.parametrize("name", ["ups.0", "downs.0.act"])
+def test_a_layer_that_the_record_confuses_with_another_is_told_apart(name: str) -> None:
+    module = saved(torch.jit.script(Twins().eval()))
+    lowered = builder.lower(module, fallback_modules=[name])
+    linears = [ir.in_fallback(node) for node in ir.nodes_of(lowered.graph, "aten::linear")]
+    assert linears == ([True, False] if name == "ups.0" else [False, False])
+    assert len(fallback_nodes(lowered.graph)) == (6 if name == "ups.0" else 2)
+
+
+class Own(torch.nn.Module):
+    """Calls a method of its own, which calls a layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.act = Swish()
+
+    @torch.jit.export
+    def twice(self, x):
+        return self.act(self.act(x))
+
+    def forward(self, x):
+        return self.twice(x) + torch.nn.functional.silu(x)
+
+
+def test_a_layer_that_a_method_calls_is_found() -> None:
+    lowered = builder.lower(saved(torch.jit.script(Own().eval())), fallback_modules=["act"])
+    assert [node.kind() for node in fallback_nodes(lowered.graph)] == ["aten::silu"] * 2

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import builder
-from builder.errors import LoweringError
+from builder.errors import LoweringError, UsageError
 
 
 class State(NamedTuple):
@@ -222,3 +222,35 @@ class CallsPython(torch.nn.Module):
 def test_a_method_under_ignore_is_refused() -> None:
     with pytest.raises(LoweringError, match=r"@torch\.jit\.ignore"):
         builder.lower(torch.jit.script(CallsPython()))
+
+
+def test_inputs_of_a_graph_have_names_of_their_own() -> None:
+    """`%x.0` and `%x.1` are both `x` without the number that torch adds."""
+    graph = torch._C.parse_ir(
+        """graph(%x.0 : Tensor, %x.1 : Tensor, %x_1 : Tensor):
+          %one : int = prim::Constant[value=1]()
+          %s : Tensor = aten::sub(%x.0, %x.1, %one)
+          %t : Tensor = aten::sub(%s, %x_1, %one)
+          return (%t)"""
+    )
+    specs = [builder.TensorSpec("float32", (2,))] * 3
+    conversion = builder.convert(graph, specs)
+    assert conversion.lowered.inputs == ("x", "x_2", "x_1")
+    values = [torch.tensor([7.0, 8.0]), torch.tensor([1.0, 2.0]), torch.tensor([0.5, 0.25])]
+    (result,) = builder.reference.run(conversion, values)
+    assert torch.equal(result, torch.tensor([5.5, 5.75]))
+
+
+def test_two_inputs_of_one_name_are_refused() -> None:
+    module = torch.jit.script(torch.nn.Bilinear(2, 2, 1).eval())
+    specs = [builder.TensorSpec("float32", (1, 2), name="x")] * 2
+    with pytest.raises(UsageError, match="two inputs are called 'x'"):
+        builder.convert(module, specs)
+    named = [builder.TensorSpec("float32", (1, 2), name=name) for name in "ab"]
+    with pytest.raises(UsageError, match="two outputs are called 'y'"):
+        builder.convert(torch.jit.script(Two()), named, output_names=["y", "y"])
+
+
+class Two(torch.nn.Module):
+    def forward(self, a, b):
+        return a + b, a - b

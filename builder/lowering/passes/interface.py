@@ -55,7 +55,7 @@ def flatten_inputs(graph: Any, context: Context) -> None:
     manifest's constant, else to the default that forward gives them. A LoweringError names an
     argument that is none of these.
     """
-    names = context.inputs or [value.debugName().split(".")[0] for value in graph.inputs()]
+    names = context.inputs or ir.unique_names(graph.inputs())
     flat: list[str] = []
     for name in names:
         flat.extend(_flatten_input(graph, len(flat), name, context))
