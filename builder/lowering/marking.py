@@ -57,7 +57,7 @@ def _by_record(graph: Any, module: Any, wanted: frozenset[str]) -> list[Any] | N
 
 
 def _is_wanted(record: str, module: Any, wanted: frozenset[str]) -> bool | None:
-    """Whether `0(Block).act(Swish)` is a wanted module or inside one; None where it is ambiguous."""
+    """Whether `0(Block).act(Swish)` is wanted or inside what is; None where it is ambiguous."""
     owners = [("", module, False)]
     for name, kind in _CALLED.findall(record):
         if name in (UNKNOWN, _SELF):  # a function, or a method of the same module
@@ -78,7 +78,7 @@ def _names(wanted: frozenset[str], path: str, kind: str) -> bool:
 
 
 def _called(module: Any, prefix: str) -> Iterator[tuple[str, Any]]:
-    """The modules that code of `module` calls: its own, and those in its lists, with their paths."""
+    """The modules that `module` calls: its own, and those in its lists, with their paths."""
     for name, child in torch._C.ModuleDict(module).items():
         path = f"{prefix}.{name}".lstrip(".")
         yield path, child

@@ -254,3 +254,48 @@ def test_two_inputs_of_one_name_are_refused() -> None:
 class Two(torch.nn.Module):
     def forward(self, a, b):
         return a + b, a - b
+
+
+ADDMM_BRANCHES = """graph(%x.1 : Tensor, %weight : Tensor, %bias : Tensor):
+  %one : int = prim::Constant[value=1]()
+  %two : int = prim::Constant[value=2]()
+  %dim : int = aten::dim(%x.1)
+  %cond : bool = aten::eq(%dim, %two)
+  %wt : Tensor = aten::t(%weight)
+  %y : Tensor = prim::If(%cond)
+    block0():
+      %r : Tensor = aten::addmm(%bias, %x.1, %wt, %one, %one)
+      -> (%r)
+    block1():
+      %out : Tensor = aten::matmul(%x.1, %wt)
+      %o2 : Tensor = aten::add_(%out, %bias, %one)
+      -> (%o2)
+  return (%y)"""
+"""nn.Linear as torch 1.5 writes it."""
+
+
+def test_the_branches_of_an_old_linear_become_one_linear() -> None:
+    weight, bias = torch.randn(3, 4), torch.randn(3)
+    lowered = builder.lower(torch._C.parse_ir(ADDMM_BRANCHES), [weight, bias])
+    kinds = [node.kind() for node in lowered.graph.nodes() if node.kind() != "prim::Constant"]
+    assert kinds == ["aten::linear"]
+    for x in (torch.randn(2, 4), torch.randn(5, 2, 4)):
+        torch.testing.assert_close(lowered.run(x)[0], torch.nn.functional.linear(x, weight, bias))
+
+
+def test_a_dtype_that_is_used_otherwise_leaves_the_sum() -> None:
+    class Model(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("weight", torch.randn(4, 3))
+            self.register_buffer("bias", torch.randn(3))
+
+        def forward(self, x):
+            product = torch.matmul(x, self.weight)
+            sum = product + self.bias
+            return sum, torch.ones(2, dtype=product.dtype)
+
+    model, x = Model().eval(), torch.randn(2, 4)
+    lowered = builder.lower(torch.jit.script(model))
+    for found, wanted in zip(lowered.run(x), model(x), strict=True):
+        torch.testing.assert_close(found, wanted)
