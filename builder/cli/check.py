@@ -20,8 +20,7 @@ from builder.cli.terminal import Terminal
 @options.torch_steps
 @build_options.build_options
 @options.plugins
-@options.require_sandbox
-@options.isolate
+@options.confinement
 @click.option(
     "--paranoid",
     is_flag=True,
@@ -41,7 +40,6 @@ def check_command(
     inputs: tuple[str, ...],
     paranoid: bool,
     with_config: bool,
-    require_sandbox: bool,
     isolate: bool,
     **given: Any,
 ) -> int:
@@ -50,12 +48,8 @@ def check_command(
 
     Nothing is compiled and nothing is written.
     """
-    from builder import processes
     from builder.cli.isolated import examine_all
     from builder.repository import Settings
-
-    if require_sandbox:
-        processes.require(isolate)
 
     chosen = build_options.taken(given)
     settings = Settings(options=chosen, inputs=options.parsed(inputs), **given)

@@ -71,6 +71,13 @@ def guesses(
     return found, list(lowered.outputs), guess_state.pairs(lowered)
 
 
+def guesses_here(
+    file: Path, module: str | None, report: Any
+) -> tuple[list[Guess], list[str], list[tuple[str, str]]]:
+    """As guesses, in a worker."""
+    return guesses(file, module)
+
+
 def _examples(kept: Sequence[Example | None], module: Any) -> dict[str, Example]:
     """The example inputs of the trace by argument name; only forward of the whole file has them."""
     names = [argument.name for argument in module.forward.schema.arguments[1:]]

@@ -33,9 +33,16 @@ HEAD = """\
     "--out", type=options.PATH, metavar="FILE", help="Where to write; beside the model otherwise."
 )
 @click.option("--force", is_flag=True, help="Replace a manifest that is there.")
+@options.confinement
 @click.pass_obj
 def init_command(
-    terminal: Terminal, /, file: Path, module: str | None, out: Path | None, force: bool
+    terminal: Terminal,
+    /,
+    file: Path,
+    module: str | None,
+    out: Path | None,
+    force: bool,
+    isolate: bool,
 ) -> None:
     """Write FILE's manifest beside it: names, element types and shapes of its inputs as far as the
     file tells.
@@ -45,9 +52,7 @@ def init_command(
         raise UsageError(
             f"{out} is there already", fix="--force replaces it, --out writes elsewhere"
         )
-    from builder.cli.guess import guesses
-
-    inputs, outputs, states = guesses(file, module)
+    inputs, outputs, states = _guessed(file, module, isolate)
     text = manifest(file.name, inputs, outputs, module) + state(states)
     _write(out, text)
     pairs = [{"input": given, "output": made} for given, made in states]
@@ -58,6 +63,19 @@ def init_command(
         "state": pairs,
     }
     terminal.result(data, lambda: _show(terminal, out, text))
+
+
+def _guessed(
+    file: Path, module: str | None, isolate: bool
+) -> tuple[list[Guess], list[str], list[tuple[str, str]]]:
+    from builder.cli import guess, isolated
+
+    if not isolate:
+        return guess.guesses(file, module)
+    found: tuple[list[Guess], list[str], list[tuple[str, str]]] = isolated.run_one(
+        "builder.cli.guess:guesses_here", (file, module)
+    )
+    return found
 
 
 def manifest(name: str, inputs: list[Guess], outputs: list[str], module: str | None) -> str:

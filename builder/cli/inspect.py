@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -13,6 +14,9 @@ from builder.cli.command import Command
 from builder.cli.repo import size
 from builder.cli.terminal import Terminal
 from builder.errors import UsageError
+
+if TYPE_CHECKING:
+    from builder.manifest.spec import ModelSpec
 
 CONFIG, PLAN_FACTS, SIDECAR = "config.pbtxt", "plan.json", "trt-build.json"
 
@@ -29,6 +33,7 @@ CONFIG, PLAN_FACTS, SIDECAR = "config.pbtxt", "plan.json", "trt-build.json"
 @click.option(
     "--graph", type=options.PATH, metavar="SVG", help="Draw what of a model file runs where."
 )
+@options.confinement
 @click.pass_obj
 def inspect_command(terminal: Terminal, /, target: Path, **settings: Any) -> None:
     """Print what TARGET is.
@@ -44,33 +49,54 @@ def inspect_command(terminal: Terminal, /, target: Path, **settings: Any) -> Non
 
 def _network(terminal: Terminal, target: Path, settings: dict[str, Any]) -> None:
     from builder import manifest
-    from builder.engine import flavour as flavours
-    from builder.pipeline import fallback, plugins, stages, state
+    from builder.cli import isolated
 
-    flavours.select(settings.pop("flavour"))
-    plugins.load(settings.pop("plugins"))
+    flavour, plugins = settings.pop("flavour"), settings.pop("plugins")
     picture: Path | None = settings.pop("graph")
+    isolate = settings.pop("isolate")
     inputs = options.parsed(settings.pop("inputs"))
     (spec,) = _single(manifest.load(target, inputs=inputs, **settings), target)
+    asked = (spec, flavour, plugins, picture is not None)
+    data: dict[str, Any] = (
+        isolated.run_one("builder.cli.inspect:network_here", asked, limits=spec.limits)
+        if isolate
+        else network_here(*asked, None)
+    )
+    if picture is None:
+        terminal.result(data, lambda: _show_network(terminal, data))
+        return
+    picture.write_text(data["svg"])
+    drawn = {"picture": picture, "summary": data["summary"]}
+    terminal.result(drawn, lambda: terminal.line(f"{picture}: {data['summary']}"))
+
+
+def network_here(
+    spec: ModelSpec, flavour: str, plugins: Sequence[str], draws: bool, report: Any
+) -> dict[str, Any]:
+    """The model's network as JSON-able data, made in this process; where `draws`, the picture of
+    its segments instead. Raises what is wrong with the model.
+    """
+    from builder.engine import flavour as flavours
+    from builder.pipeline import fallback, stages, state
+    from builder.pipeline import plugins as loading
+
+    flavours.select(flavour)
+    loading.load(plugins)
     source = stages.lower(stages.load(spec))
     spec, lowered, _ = state.batch_first(spec, source.graph, source.outputs, ())
-    if picture is not None:
-        _draw(terminal, lowered, spec, picture)
-        return
-    converted = fallback.to_network(lowered, spec, spec.outputs)
-    network = converted.network
-    layers = [_layer(network.get_layer(index)) for index in range(network.num_layers)]
-    data = {
+    if draws:
+        return _drawn(lowered, spec)
+    network = fallback.to_network(lowered, spec, spec.outputs).network
+    return {
         "name": spec.name,
         "inputs": [_tensor(network.get_input(i)) for i in range(network.num_inputs)],
         "outputs": [_tensor(network.get_output(i)) for i in range(network.num_outputs)],
-        "layers": layers,
+        "layers": [_layer(network.get_layer(index)) for index in range(network.num_layers)],
     }
-    terminal.result(data, lambda: _show_network(terminal, data))
 
 
-def _draw(terminal: Terminal, lowered: Any, spec: Any, picture: Path) -> None:
-    """Write the picture of the model's segments; one that TensorRT runs whole is one segment."""
+def _drawn(lowered: Any, spec: ModelSpec) -> dict[str, Any]:
+    """The picture of the model's segments; one that TensorRT runs whole is one segment."""
     from dataclasses import replace
 
     from builder import partition
@@ -80,9 +106,7 @@ def _draw(terminal: Terminal, lowered: Any, spec: Any, picture: Path) -> None:
     parts = partition.split(
         lowered, spec.inputs, spec.profiles, spec.fallback, kept=fallback.kept_nodes(lowered)
     )
-    picture.write_text(partition.svg(parts))
-    data = {"picture": picture, "summary": parts.summary()}
-    terminal.result(data, lambda: terminal.line(f"{picture}: {parts.summary()}"))
+    return {"svg": partition.svg(parts), "summary": parts.summary()}
 
 
 def _single(specs: list[Any], target: Path) -> list[Any]:

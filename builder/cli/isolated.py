@@ -1,14 +1,19 @@
-"""Examines each model in a confined process of its own: one that crashes fails alone."""
+"""Examines each model in a confined process of its own: one that crashes or never ends fails alone,
+with an error that names it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from builder import processes
 from builder.cli.command import describe
 from builder.cli.examine import examine
 from builder.cli.terminal import Progress
+from builder.errors import ModelError
+from builder.manifest.spec import Limits
 from builder.pipeline import Order
 from builder.repository import jobs
 
@@ -28,13 +33,34 @@ def examine_all(
             TARGET,
             (order, paranoid),
             progress,
-            limits=jobs.limits(order.spec),
+            limits=jobs.limits(order.spec.limits),
             sandbox=jobs.sandbox(order, publishes=False),
         )
         for order in asked
     ]
     answers = processes.run(tasks, modules=jobs.MODULES)
     return [_report(order, answer) for order, answer in zip(asked, answers, strict=True)]
+
+
+def run_one(
+    target: str,
+    arguments: tuple[Any, ...],
+    *,
+    limits: Limits | None = None,
+    writable: tuple[Path, ...] = (),
+) -> Any:
+    """What `target` ("module:function") returns for one model, from a process that may write in the
+    folders `writable` and the caches only. Raises ModelError where that process crashes or takes
+    too long, and what `target` raises.
+    """
+    sandbox = jobs.caches_only(tuple(folder.resolve() for folder in writable))
+    task = processes.Task(
+        target, arguments, limits=jobs.limits(limits or Limits()), sandbox=sandbox
+    )
+    (answer,) = processes.run([task], modules=jobs.MODULES)
+    if isinstance(answer, ModelError):
+        raise answer
+    return answer
 
 
 def examine_here(order: Order, paranoid: bool, report: Progress) -> dict[str, Any]:

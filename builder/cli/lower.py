@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from builder.cli import options
 from builder.cli.command import Command
 from builder.cli.terminal import Terminal, may_color
+
+if TYPE_CHECKING:
+    from builder.lowering import LoweredGraph
 
 
 @click.command("lower", cls=Command, short_help="Print a model's graph after any pass.")
@@ -37,6 +42,7 @@ from builder.cli.terminal import Terminal, may_color
     metavar="DIR",
     help="Write the graph after each pass, and lowered.pt, here.",
 )
+@options.confinement
 @click.pass_obj
 def lower_command(
     terminal: Terminal,
@@ -49,34 +55,101 @@ def lower_command(
     precision: str | None,
     unroll_limit: int | None,
     out: Path | None,
+    isolate: bool,
 ) -> None:
     """Lower the TorchScript FILE and print its graph.
 
     --trace, --show and --out tell what the passes did instead.
     """
+    said = _manifest(file)
+    limit = said.get("unroll_limit", 64) if unroll_limit is None else unroll_limit
+    asked = Asked(
+        file, module or said.get("module"), shown, stop_after, precision, limit, out, _colored()
+    )
+    found = _lowered(asked, said.get("limits", {}), isolate)
+    terminal.result(found.data, lambda: _show(terminal, found, trace, shown))
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What to lower and how, as the options have it."""
+
+    file: Path
+    module: str | None
+    shown: tuple[str, ...]
+    stop_after: str | None
+    precision: str | None
+    unroll_limit: int
+    out: Path | None
+    colored: bool
+
+
+@dataclass(frozen=True)
+class Found:
+    """The command's answer: `data` for --json, the nodes and milliseconds of each pass, and the
+    diff of each pass that ran and was asked for.
+    """
+
+    data: dict[str, Any]
+    diffs: list[tuple[str, str]]
+
+
+def _lowered(asked: Asked, limits: dict[str, Any], isolate: bool) -> Found:
+    from builder.cli import isolated
+    from builder.manifest.spec import Limits
+
+    if not isolate:
+        return lower_here(asked, None)
+    made = asked.out is not None and not asked.out.exists()
+    if made and asked.out:
+        asked.out.mkdir(parents=True)
+    writable = (asked.out,) if asked.out else ()
+    try:
+        found: Found = isolated.run_one(
+            "builder.cli.lower:lower_here", (asked,), limits=Limits(**limits), writable=writable
+        )
+    except BaseException:
+        if made and asked.out:
+            with contextlib.suppress(OSError):  # it is not empty
+                asked.out.rmdir()
+        raise
+    return found
+
+
+def lower_here(asked: Asked, report: Any) -> Found:
+    """Lower the file in this process. Raises UsageError for an unknown pass, ModelFileError and
+    LoweringError.
+    """
     from builder import lowering, torchscript
 
-    said = _manifest(file)
-    loaded = torchscript.load(file, module or said.get("module"))
-    limit = said.get("unroll_limit", 64) if unroll_limit is None else unroll_limit
-    half, keep_text = _computes_in_half(precision), bool(shown or out)
+    loaded = torchscript.load(asked.file, asked.module)
+    half, keep_text = _computes_in_half(asked.precision), bool(asked.shown or asked.out)
     later = [] if half is None else [step.name for step in lowering.passes_for(half)]
-    for name in (*shown, *filter(None, [stop_after])):
+    for name in (*asked.shown, *filter(None, [asked.stop_after])):
         _known(name, later)
-    early = None if stop_after in later else stop_after
-    lowered = lowering.lower(loaded, unroll_limit=limit, stop_after=early, keep_text=keep_text)
+    early = None if asked.stop_after in later else asked.stop_after
+    lowered = lowering.lower(
+        loaded, unroll_limit=asked.unroll_limit, stop_after=early, keep_text=keep_text
+    )
     if half is not None and not early:
-        lowered = lowering.for_precision(lowered, half, stop_after=stop_after, keep_text=keep_text)
-    written = _write(lowered, out, whole=stop_after is None) if out else []
+        lowered = lowering.for_precision(
+            lowered, half, stop_after=asked.stop_after, keep_text=keep_text
+        )
+    return _found(asked, lowered)
+
+
+def _found(asked: Asked, lowered: LoweredGraph) -> Found:
+    written = _write(lowered, asked.out, whole=asked.stop_after is None) if asked.out else []
     data = {
-        "file": file,
+        "file": asked.file,
         "inputs": lowered.inputs,
         "outputs": lowered.outputs,
         "passes": [_record(record) for record in lowered.trace],
         "graph": lowered.text,
         "written": written,
     }
-    terminal.result(data, lambda: _show(terminal, lowered, trace, shown, written))
+    ran = [record for record in lowered.trace if record.name in asked.shown]
+    return Found(data, [(record.name, record.diff(color=asked.colored)) for record in ran])
 
 
 def _manifest(file: Path) -> dict[str, Any]:
@@ -139,25 +212,24 @@ def _record(record: Any) -> dict[str, Any]:
     }
 
 
-def _show(
-    terminal: Terminal, lowered: Any, trace: bool, shown: Sequence[str], written: Sequence[Path]
-) -> None:
+def _show(terminal: Terminal, found: Found, trace: bool, shown: Sequence[str]) -> None:
+    data, written = found.data, found.data["written"]
     if trace:
         columns = ("pass", "before", "after", "ms")
         rows = [
-            [r.name, r.nodes_before, r.nodes_after, f"{r.seconds * 1e3:.2f}"] for r in lowered.trace
+            [one["name"], one["nodes_before"], one["nodes_after"], f"{one['seconds'] * 1e3:.2f}"]
+            for one in data["passes"]
         ]
         terminal.table(columns, rows, numbers=columns[1:])
-    for record in lowered.trace:
-        if record.name in shown:
-            terminal.line(record.diff(color=_colored()) or f"{record.name} changed nothing")
-    for name in sorted(set(shown) - {record.name for record in lowered.trace}):
+    for name, diff in found.diffs:
+        terminal.line(diff or f"{name} changed nothing")
+    for name in sorted(set(shown) - {one["name"] for one in data["passes"]}):
         terminal.line(f"{name} did not run: nothing in the graph is for it")
     if written:
         terminal.line(f"{len(written)} files in {written[0].parent}")
     if not (trace or shown or written):
-        terminal.line(f"# {', '.join(lowered.inputs)} -> {', '.join(lowered.outputs)}")
-        terminal.line(lowered.text.rstrip())
+        terminal.line(f"# {', '.join(data['inputs'])} -> {', '.join(data['outputs'])}")
+        terminal.line(data["graph"].rstrip())
 
 
 def _colored() -> bool:

@@ -82,6 +82,24 @@ require_sandbox = click.option(
 isolate = click.option(
     "--isolate/--no-isolate", default=True, help="Run each model in a process of its own."
 )
+
+
+def confinement(function: Any) -> Any:
+    """`--require-sandbox`, `--isolate`: the command's `isolate`. Raises EnvironmentProblem and
+    UsageError where models would not run confined.
+    """
+
+    @functools.wraps(function)
+    def command(*arguments: Any, require_sandbox: bool, **settings: Any) -> Any:
+        if require_sandbox:
+            from builder import processes
+
+            processes.require(settings["isolate"])
+        return function(*arguments, **settings)
+
+    return require_sandbox(isolate(command))
+
+
 layout = click.option(
     "--layout",
     type=click.Choice(LAYOUTS),

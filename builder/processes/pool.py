@@ -71,7 +71,7 @@ class Crashed(EngineError):
         killed = code == -signal.SIGKILL
         hint = " (killed: most often by the kernel, out of memory)" if killed else ""
         super().__init__(
-            f"the process that built the model crashed with {name}{hint}",
+            f"the process that ran the model crashed with {name}{hint}",
             where=line,
             fix=f"reproduce it with: {reproduce}" if reproduce else None,
         )

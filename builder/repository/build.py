@@ -99,7 +99,7 @@ def _perform_all(
             (replace(order, threads=threads),),
             progress,
             order.reproduce,
-            limits=slots.limits(order.spec),
+            limits=slots.limits(order.spec.limits),
             sandbox=slots.sandbox(order),
         )
         for order in orders

@@ -9,7 +9,7 @@ from pathlib import Path
 from builder import processes
 from builder.engine import flavour, gpu
 from builder.engine.caches import cache_folder
-from builder.manifest.spec import ModelSpec
+from builder.manifest.spec import Limits
 from builder.pipeline import Order
 
 MODULES = (
@@ -48,11 +48,11 @@ def same_kind() -> list[gpu.Device]:
     ]
 
 
-def limits(spec: ModelSpec) -> processes.Limits:
-    """The limits of the worker that builds the model."""
-    memory = spec.limits.memory_mib
+def limits(given: Limits) -> processes.Limits:
+    """The limits of the worker that runs a model whose manifest has these."""
+    memory = given.memory_mib
     return processes.Limits(
-        stage_seconds=spec.limits.stage_seconds,
+        stage_seconds=given.stage_seconds,
         memory_bytes=None if memory is None else memory << 20,
     )
 
@@ -63,7 +63,7 @@ def sandbox(order: Order, publishes: bool = True) -> processes.Sandbox:
     `publishes` it may write to the caches only.
     """
     if not publishes:
-        return processes.Sandbox((cache_folder(),), gpu=True)
+        return caches_only()
     folders = [order.out.resolve().parent, cache_folder()]
     folders += [order.graphs] if order.graphs else []
     remote = order.store is not None and "://" in order.store
@@ -76,3 +76,8 @@ def sandbox(order: Order, publishes: bool = True) -> processes.Sandbox:
             folder.mkdir(parents=True, exist_ok=True)
     writable = tuple(folder.resolve() for folder in folders)
     return processes.Sandbox(writable, network=remote, gpu=True)
+
+
+def caches_only(more: tuple[Path, ...] = ()) -> processes.Sandbox:
+    """Of a worker that publishes nothing: it may write to the caches and in the folders `more`."""
+    return processes.Sandbox((cache_folder(), *more), gpu=True)

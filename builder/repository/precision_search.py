@@ -132,7 +132,7 @@ def perform_all(
             (order,),
             progress,
             f"{order.reproduce} --search-precision",
-            limits=slots.limits(order.spec),
+            limits=slots.limits(order.spec.limits),
             sandbox=_sandbox(order),
         )
         for order in asked

@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
+import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import pytest
 import torch
+from click.testing import Result
 
+from builder.cli import isolated
+from builder.manifest.spec import Limits
 from tests.cli.conftest import MANIFEST, PROGRAM, environment, save
+
+Run = Callable[..., Result]
 
 LIBRARY = """\
 import os, signal, torch
@@ -58,3 +69,41 @@ def test_a_crash_and_an_endless_forward_fail_alone(small: Path) -> None:
     assert models["small"]["error"] is None
     assert "SIGSEGV" in models["crashes"]["error"]["message"]
     assert "took more than 20 s" in models["endless"]["error"]["message"]
+
+
+def crash(*arguments: object) -> None:
+    os.kill(os.getpid(), signal.SIGSEGV)
+
+
+def never_end(*arguments: object) -> None:
+    while True:
+        time.sleep(1)
+
+
+@pytest.mark.parametrize(
+    ("behavior", "words"), [("crash", "crashed with SIGSEGV"), ("never_end", "more than 2 s")]
+)
+@pytest.mark.parametrize("command", ["init", "lower", "inspect"])
+def test_what_a_model_does_to_its_process_is_an_error_of_the_command(
+    small: Path, run: Run, monkeypatch: pytest.MonkeyPatch, command: str, behavior: str, words: str
+) -> None:
+    """A function that ends or hangs its process stands for the model."""
+    real = isolated.run_one
+
+    def run_one(target: str, arguments: tuple[object, ...], **more: Any) -> Any:
+        more["limits"] = Limits(stage_seconds=2)
+        return real(f"tests.cli.test_isolated:{behavior}", arguments, **more)
+
+    monkeypatch.setattr(isolated, "run_one", run_one)
+    more = ("--force",) if command == "init" else ()
+    before = (small / "small.yaml").read_text()
+    result = run(command, small / "small.pt", *more)
+    assert result.exit_code == 1
+    assert words in result.stderr
+    assert (small / "small.yaml").read_text() == before
+
+
+def test_a_failed_lower_leaves_no_folder(small: Path, tmp_path: Path, run: Run) -> None:
+    refused = run("lower", small / "small.pt", "--out", tmp_path / "new", "--show", "inlin")
+    assert refused.exit_code == 2
+    assert not (tmp_path / "new").exists()
