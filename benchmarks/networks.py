@@ -19,10 +19,10 @@ import builder
 BATCH = {"batch": (1, 8, 32)}
 
 
-def normalised(
+def normalized(
     inputs: int, outputs: int, size: int, stride: int = 1, groups: int = 1
 ) -> nn.Sequential:
-    """A convolution without bias and its batch normalisation."""
+    """A convolution without bias and its batch normalization."""
     convolution = nn.Conv2d(inputs, outputs, size, stride, size // 2, groups=groups, bias=False)
     return nn.Sequential(convolution, nn.BatchNorm2d(outputs))
 
@@ -34,11 +34,11 @@ class Bottleneck(nn.Module):
         super().__init__()
         out = 4 * width
         self.parts = nn.ModuleList(
-            [normalised(channels, width, 1), normalised(width, width, 3, stride)]
+            [normalized(channels, width, 1), normalized(width, width, 3, stride)]
         )
-        self.last = normalised(width, out, 1)
+        self.last = normalized(width, out, 1)
         changes = stride != 1 or channels != out
-        self.shortcut = normalised(channels, out, 1, stride) if changes else nn.Identity()
+        self.shortcut = normalized(channels, out, 1, stride) if changes else nn.Identity()
 
     def forward(self, x: Tensor) -> Tensor:
         y = x
@@ -52,7 +52,7 @@ class ResNet50(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.stem = normalised(3, 64, 7, 2)
+        self.stem = normalized(3, 64, 7, 2)
         self.pool = nn.MaxPool2d(3, 2, 1)
         blocks, channels = [], 64
         for width, count in zip((64, 128, 256, 512), (3, 4, 6, 3), strict=True):
@@ -73,10 +73,10 @@ class InvertedResidual(nn.Module):
     def __init__(self, inputs: int, outputs: int, size: int, stride: int, expand: int) -> None:
         super().__init__()
         inner, squeezed = inputs * expand, max(1, inputs // 4)
-        self.expand = normalised(inputs, inner, 1) if expand != 1 else nn.Identity()
-        self.depthwise = normalised(inner, inner, size, stride, groups=inner)
+        self.expand = normalized(inputs, inner, 1) if expand != 1 else nn.Identity()
+        self.depthwise = normalized(inner, inner, size, stride, groups=inner)
         self.squeeze, self.excite = nn.Conv2d(inner, squeezed, 1), nn.Conv2d(squeezed, inner, 1)
-        self.project = normalised(inner, outputs, 1)
+        self.project = normalized(inner, outputs, 1)
         self.expands, self.residual = expand != 1, stride == 1 and inputs == outputs
 
     def forward(self, x: Tensor) -> Tensor:
@@ -102,7 +102,7 @@ class EfficientNetB0(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.stem = normalised(3, 32, 3, 2)
+        self.stem = normalized(3, 32, 3, 2)
         blocks, channels = [], 32
         for expand, outputs, count, size, stride in self.STAGES:
             for i in range(count):
@@ -112,7 +112,7 @@ class EfficientNetB0(nn.Module):
                 channels = outputs
         self.blocks, self.top, self.head = (
             nn.Sequential(*blocks),
-            normalised(channels, 1280, 1),
+            normalized(channels, 1280, 1),
             nn.Linear(1280, 1000),
         )
 
@@ -144,11 +144,11 @@ class MobileBlock(nn.Module):
         super().__init__()
         activation = nn.Hardswish if hard else nn.ReLU
         parts: list[nn.Module] = (
-            [normalised(inputs, inner, 1), activation()] if inner != inputs else []
+            [normalized(inputs, inner, 1), activation()] if inner != inputs else []
         )
-        parts += [normalised(inner, inner, size, stride, groups=inner), activation()]
+        parts += [normalized(inner, inner, size, stride, groups=inner), activation()]
         parts += [SqueezeExcite(inner, 8 * round(inner / 32))] if se else []
-        self.parts = nn.Sequential(*parts, normalised(inner, outputs, 1))
+        self.parts = nn.Sequential(*parts, normalized(inner, outputs, 1))
         self.residual = stride == 1 and inputs == outputs
 
     def forward(self, x: Tensor) -> Tensor:
@@ -179,12 +179,12 @@ class MobileNetV3(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.stem = normalised(3, 16, 3, 2)
+        self.stem = normalized(3, 16, 3, 2)
         blocks, channels = [], 16
         for inner, outputs, *rest in self.BLOCKS:
             blocks.append(MobileBlock(channels, inner, outputs, *rest))
             channels = outputs
-        self.blocks, self.top = nn.Sequential(*blocks), normalised(channels, 960, 1)
+        self.blocks, self.top = nn.Sequential(*blocks), normalized(channels, 960, 1)
         self.hidden, self.head = nn.Linear(960, 1280), nn.Linear(1280, 1000)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -225,7 +225,7 @@ class PackedAttention(nn.Module):
 
 
 class Block(nn.Module):
-    """Attention and a feed-forward part; normalised after (BERT) or before (ViT)."""
+    """Attention and a feed-forward part; normalized after (BERT) or before (ViT)."""
 
     def __init__(
         self, width: int, heads: int, before: bool, attention: type[nn.Module] = Attention
@@ -296,7 +296,7 @@ class PackedVisionTransformer(VisionTransformer):
 
 
 class UNet(nn.Module):
-    """Ronneberger et al. 2015, with padding and batch normalisation."""
+    """Ronneberger et al. 2015, with padding and batch normalization."""
 
     WIDTHS = (32, 64, 128, 256)
 
@@ -314,7 +314,7 @@ class UNet(nn.Module):
     @staticmethod
     def _two(inputs: int, outputs: int) -> nn.Sequential:
         return nn.Sequential(
-            normalised(inputs, outputs, 3), nn.ReLU(), normalised(outputs, outputs, 3), nn.ReLU()
+            normalized(inputs, outputs, 3), nn.ReLU(), normalized(outputs, outputs, 3), nn.ReLU()
         )
 
     def forward(self, x: Tensor) -> Tensor:
@@ -341,12 +341,12 @@ class Tagger(nn.Module):
 
 
 class Chain(nn.Module):
-    """`depth` times convolution, batch normalisation and ReLU: a graph of 3 * depth operators."""
+    """`depth` times convolution, batch normalization and ReLU: a graph of 3 * depth operators."""
 
     def __init__(self, depth: int) -> None:
         super().__init__()
         self.parts = nn.Sequential(
-            *(nn.Sequential(normalised(8, 8, 3), nn.ReLU()) for _ in range(depth))
+            *(nn.Sequential(normalized(8, 8, 3), nn.ReLU()) for _ in range(depth))
         )
 
     def forward(self, x: Tensor) -> Tensor:

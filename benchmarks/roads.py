@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.networks import NETWORKS, Chain, Network, normalised
+from benchmarks.networks import NETWORKS, Chain, Network, normalized
 
 Made = tuple[bytes, dict[str, Any]]
 """A plan, and what is said of it: layers of the network, layers of the engine, seconds."""
@@ -61,7 +61,7 @@ def warm_up() -> None:
 
     image = builder.TensorSpec("float32", (1, 8, 8, 8), name="x")
     chain = torch.jit.trace(
-        torch.nn.Sequential(Chain(1), normalised(8, 8, 1)).eval(), torch.randn(1, 8, 8, 8)
+        torch.nn.Sequential(Chain(1), normalized(8, 8, 1)).eval(), torch.randn(1, 8, 8, 8)
     )
     build(builder.convert(chain, [image]))
 

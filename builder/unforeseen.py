@@ -71,11 +71,11 @@ def own_line(error: BaseException) -> str:
     """The innermost line of ours in the traceback; of a worker's, which comes as the text of the
     cause.
     """
-    told = re.findall(
+    frames = re.findall(
         r'File "([^"]*/builder/[^"]+)", line (\d+), in (\w+)', str(error.__cause__ or "")
     )
-    if told:
-        file, line, function = told[-1]
+    if frames:
+        file, line, function = frames[-1]
         return f"{file}:{line} in {function}"
     frames = traceback.extract_tb(error.__traceback__ or sys.exc_info()[2])
     ours = [frame for frame in frames if "/builder/" in frame.filename] or list(frames)

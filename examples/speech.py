@@ -31,7 +31,7 @@ def loudness(frequency: np.ndarray) -> np.ndarray:
     """
     formants = ((700, 110, 1.0), (1220, 120, 0.5), (2600, 160, 0.25))
     return sum(
-        gain * np.exp(-(((frequency - centre) / width) ** 2)) for centre, width, gain in formants
+        gain * np.exp(-(((frequency - center) / width) ** 2)) for center, width, gain in formants
     )
 
 

@@ -82,8 +82,8 @@ def show(terminal: Terminal, reports: list[dict[str, Any]], with_config: bool) -
                 f"{report['name']}: state {state['input']} <- {state['output']} [{shape}], kept by"
                 f" {who}"
             )
-        if report.get("quantised"):
-            show_quantised(terminal, report["name"], report["quantised"])
+        if report.get("quantized"):
+            show_quantized(terminal, report["name"], report["quantized"])
         if report.get("fallback"):
             _show_pieces(terminal, report)
         if with_config:
@@ -91,13 +91,13 @@ def show(terminal: Terminal, reports: list[dict[str, Any]], with_config: bool) -
             terminal.line(report["config"].rstrip())
 
 
-def show_quantised(terminal: Terminal, name: str, found: dict[str, Any]) -> None:
+def show_quantized(terminal: Terminal, name: str, found: dict[str, Any]) -> None:
     """Each product, what its own rounding leaves, and why it was left alone where it was."""
     terminal.line(f"\n{name}: {found['summary']}")
     rows = [
         [
             layer["name"],
-            "8 bits" if layer["quantised"] else "",
+            "8 bits" if layer["quantized"] else "",
             "" if layer["sqnr"] is None else f"{layer['sqnr']:.1f}",
             layer["reason"],
         ]

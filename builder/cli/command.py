@@ -126,9 +126,9 @@ def report(terminal: Terminal, error: BaseException) -> int:
         raise error
     from builder import unforeseen
 
-    told = unforeseen.ours(error)
-    terminal.failure(str(told), describe(told))
-    return told.exit_code
+    known = unforeseen.ours(error)
+    terminal.failure(str(known), describe(known))
+    return known.exit_code
 
 
 def describe(error: TrtBuildError) -> dict[str, Any]:

@@ -47,8 +47,8 @@ def _add(report: Report, stage: stages.Stage) -> None:
         report["passes"] = len(stage.graph.trace)
         report["operators"] = {"used": dict(sorted(used(stage.graph).items())), "unsupported": []}
     elif isinstance(stage, stages.Prepared):
-        if stage.quantised:
-            report["quantised"] = reduced_precision.as_data(stage.quantised)
+        if stage.quantized:
+            report["quantized"] = reduced_precision.as_data(stage.quantized)
         if stage.source.spec.state:
             report["state"] = _states(stage.source.spec)
     elif isinstance(stage, stages.Converted):

@@ -113,8 +113,8 @@ def _of_lengths(name: str) -> Guess:
 def _of_uses(name: str, value: Any) -> Guess:
     """What the first node that tells anything makes of the input."""
     for use in value.uses():
-        told = _TELLING.get(use.user.kind())
-        guess = told(name, use.user, use.offset) if told else None
+        rule = _TELLING.get(use.user.kind())
+        guess = rule(name, use.user, use.offset) if rule else None
         if guess:
             return guess
     return Guess(
@@ -142,14 +142,14 @@ def _dtype(tensor: Any) -> str:
 def _convolution(groups: int) -> Callable[[str, Any, int], Guess | None]:
     """For an operator whose weight is argument 1 and whose group count is argument `groups`."""
 
-    def told(name: str, node: Any, offset: int) -> Guess | None:
+    def rule(name: str, node: Any, offset: int) -> Guess | None:
         weight, count = _constant(node, 1), _constant(node, groups)
         if offset != 0 or weight is None or count is None or weight.dim() - 2 not in _SPATIAL:
             return None
         shape = ("batch", weight.shape[1] * count, *_SPATIAL[weight.dim() - 2])
         return Guess(name, _dtype(weight), shape, "", f"as {node.kind()} needs it")
 
-    return told
+    return rule
 
 
 def _linear(name: str, node: Any, offset: int) -> Guess | None:

@@ -157,8 +157,8 @@ def show(terminal: Terminal, results: list[ModelResult], out: Path) -> None:
     for result in results:
         for warning in result.warnings:
             terminal.note(f"{result.name}: warning: {warning}")
-        if result.quantised:
-            terminal.note(f"{result.name}: {result.quantised['summary']}")
+        if result.quantized:
+            terminal.note(f"{result.name}: {result.quantized['summary']}")
         if result.error:
             (
                 terminal.failure(f"{result.name}: {result.error}", None)

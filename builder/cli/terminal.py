@@ -28,7 +28,7 @@ def is_terminal(stream: TextIO | None) -> bool:
 
 
 def may_color(stream: TextIO | None) -> bool:
-    """Whether colour is welcome: on a terminal, unless NO_COLOR is set to anything
+    """Whether color is welcome: on a terminal, unless NO_COLOR is set to anything
     (https://no-color.org).
     """
     return is_terminal(stream) and not os.environ.get("NO_COLOR")

@@ -41,7 +41,7 @@ class Arrangement(Lengths):
             return sizes
         at = sizes.index(-1)
         own, others = self.sizes(tensor), sizes[:at] + sizes[at + 1 :]
-        # cancel what stands on both sides, so that equal axes stay recognised
+        # cancel what stands on both sides, so that equal axes stay recognized
         for size in list(others):
             match = next((o for o in own if expression(o) == expression(size)), None)
             if match is not None and match in own:

@@ -1,4 +1,4 @@
-"""The room's verb: lower a module, and write its graph as a TensorRT network."""
+"""Lower a module, and write its graph as a TensorRT network."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from builder.conversion.dynamic import DynamicScalar
 from builder.conversion.facts import is_tensor
 from builder.conversion.naming import LayerNames
 from builder.conversion.network import NetworkBackend
-from builder.conversion.precision import SCHEMES, policy, quantises
+from builder.conversion.precision import SCHEMES, policy, quantizes
 from builder.conversion.unconvertible import Unconvertible
 from builder.conversion.walker import MISSING, GraphWalker
 from builder.conversion.weights import Weights
@@ -65,7 +65,7 @@ def convert(
     `profiles` there is one, of all the specs' dims. `keep_fp32` are patterns over layer names that
     a reduced precision spares. Raises UnsupportedOperators (all of them), LoweringError,
     ConversionError (a defect of a converter), and UsageError where the specs do not fit the graph,
-    or an 8-bit precision is asked for of a module that is not quantised.
+    or an 8-bit precision is asked for of a module that is not quantized.
     """
     lowered = (
         module_or_graph
@@ -73,9 +73,9 @@ def convert(
         else lower(module_or_graph, params, unroll_limit=unroll_limit, specs=inputs)
     )
     specs, rules = named(inputs, lowered), policy(precision, tuple(keep_fp32))
-    if precision in SCHEMES and lowered is not module_or_graph and not quantises(lowered.graph):
+    if precision in SCHEMES and lowered is not module_or_graph and not quantizes(lowered.graph):
         raise UsageError(
-            f"precision {precision!r}: nothing in this graph is quantised",
+            f"precision {precision!r}: nothing in this graph is quantized",
             fix=(
                 "builder.quantize(builder.lower(module), ...) first; in a manifest the key is"
                 " `calibration`"

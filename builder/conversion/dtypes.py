@@ -26,7 +26,7 @@ NAMES = {
     torch.float16: "HALF",
     torch.bfloat16: "BF16",
     torch.float32: "FLOAT",
-    torch.float8_e4m3fn: "FP8",  # quantised tensors only
+    torch.float8_e4m3fn: "FP8",  # quantized tensors only
 }
 
 TORCH_SCALARS: dict[type, torch.dtype] = {bool: torch.bool, int: torch.int64, float: torch.float32}

@@ -29,7 +29,7 @@ def is_tensor(value: Any) -> bool:
 @dataclass
 class TensorFacts:
     """What we know of an ITensor beyond TensorRT: the symbolic size of each axis, torch's dtype if
-    carried wider; the 8-bit tensor that it is read from (`quantised`), the half tensor that it is a
+    carried wider; the 8-bit tensor that it is read from (`quantized`), the half tensor that it is a
     cast of (`wide_of`), the one element that it repeats (`splat`, all axes 1), whether it is
     another tensor in another shape (`reshaped`), the layer that makes it (`maker`), and whether its
     numbers are known to follow from shapes (`sized`).
@@ -40,7 +40,7 @@ class TensorFacts:
     dtype: torch.dtype | None = None
     shape: Any = None
     scalar: DynamicScalar | None = None
-    quantised: Any = None
+    quantized: Any = None
     wide_of: Any = None
     splat: Any = None
     reshaped: bool = False
@@ -65,8 +65,10 @@ class Facts:
         # which the precision brings in, and the module has not
         self.policy_half: torch.dtype | None = None
         self.loops = 0  # how many loops of the engine the node stands in
-        self.varying: set[sympy.Symbol] = set()  # numbers that change from trip to trip of a loop
-        # trip numbers, and how many trips their loop makes
+        self.varying: set[sympy.Symbol] = (
+            set()
+        )  # numbers that change from iteration to iteration of a loop
+        # iteration numbers, with the trip count of their loop
         self.counters: dict[sympy.Symbol, sympy.Expr] = {}
         self.node: Any = None
         self.walker: Any = None

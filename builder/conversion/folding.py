@@ -1,4 +1,4 @@
-"""A batch normalisation by running statistics, taken into the weights of the convolution before it.
+"""A batch normalization by running statistics, taken into the weights of the convolution before it.
 
 TensorRT folds such a scale layer itself, but sees one layer less to fuse across, and the weights
 are scaled here in float64 before they are rounded to half, once.
@@ -22,8 +22,8 @@ _TRANSPOSED = 6
 
 def folded(ctx: ConversionContext, node: Any, x: Any) -> Any:
     """x, when the network's last layer is the convolution that made it and could take the batch
-    normalisation `node` into its weights; else None, and nothing has changed. Nothing but the
-    normalisation may read the convolution, and all their weights must be static and of one dtype.
+    normalization `node` into its weights; else None, and nothing has changed. Nothing but the
+    normalization may read the convolution, and all their weights must be static and of one dtype.
     """
     layer = _last_layer(ctx)
     if layer is None or layer.get_output(0).name != x.name or not reads_alone(node):
@@ -70,7 +70,7 @@ def channel_scale(
     *,
     eps: float,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """What a normalisation by statistics multiplies each channel by, and adds then; float64."""
+    """What a normalization by statistics multiplies each channel by, and adds then; float64."""
     scale = torch.rsqrt(variance.double() + eps) * (1 if weight is None else weight.double())
     return scale, -mean.double() * scale + (0 if bias is None else bias.double())
 

@@ -92,7 +92,7 @@ class Lengths(Constants):
         return self._shapes[key][0]
 
     def varies(self, *sizes: Any) -> bool:
-        """Whether one of them changes from trip to trip of a loop."""
+        """Whether one of them changes from iteration to iteration of a loop."""
         return bool(self.varying) and any(
             expression(size).free_symbols & self.varying for size in sizes
         )
@@ -101,8 +101,8 @@ class Lengths(Constants):
         """Refuses lengths and places that vary."""
         if self.varies(*sizes):
             raise Unconvertible(
-                "TensorRT builds no part of an axis whose start or length changes from trip to trip"
-                " of a loop",
+                "TensorRT builds no part of an axis whose start or length changes from iteration to"
+                " iteration of a loop",
                 "read rows by x[i] and write them by y[i] = ..., or give the loop a fixed number of"
                 " trips",
             )

@@ -1,5 +1,5 @@
-"""Lists of tensors whose length only the engine knows: what a loop appends trip by trip, and the
-slices of a dynamic axis, as recurrent layers by hand have them.
+"""Lists of tensors whose length only the engine knows: what a loop appends iteration by iteration,
+and the slices of a dynamic axis, as recurrent layers by hand have them.
 
 Such a list is one tensor, whose first axis counts its elements (of a loop, ILoopOutputLayer gathers
 it). The few operators that read a list of unknown length are answered of that.

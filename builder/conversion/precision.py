@@ -5,7 +5,7 @@ TensorRT 10, 11 and RTX keep the dtypes that the network says, so precision is w
 network: before a node is converted its floating arguments are cast as the policy says, and the
 casts are layers. Endpoints keep their dtypes. A weakly typed TensorRT chooses precisions
 itself where a builder flag lets it; there the network stays float32, and the layers that the policy
-keeps in float32 are constrained. 8 bits come from pairs of quantising nodes in the graph, which
+keeps in float32 are constrained. 8 bits come from pairs of quantizing nodes in the graph, which
 builder.quantization inserts and converters/quantize.py writes.
 """
 
@@ -74,7 +74,7 @@ Where TensorRT chooses precisions, to hold their endpoints in float32 too would 
 of the kernels that fuse attention.
 """
 
-QUANTISING = frozenset(
+QUANTIZING = frozenset(
     "fake_quantize_per_tensor_affine fake_quantize_per_channel_affine fake_quantize_fp8".split()
 )
 """They take what comes and give what their reader computes in: a cast on either side would hide the
@@ -97,7 +97,7 @@ class Policy:
         """What the floating arguments of `operator` (`linear`) with first layer `name` are cast to;
         None: nothing.
         """
-        if self.half is None or not self.typed or operator in QUANTISING:
+        if self.half is None or not self.typed or operator in QUANTIZING:
             return None
         if self._kept(operator, name):
             return torch.float32
@@ -112,7 +112,7 @@ class Policy:
     def leaves_to_tensorrt(self, operator: str, name: str) -> bool:
         """Whether TensorRT may compute `operator` in float16, and chooses itself."""
         chooses = self.half == torch.float16 and not self.typed
-        return chooses and operator not in QUANTISING and not self._kept(operator, name)
+        return chooses and operator not in QUANTIZING and not self._kept(operator, name)
 
     def spared(self, name: str) -> tuple[str, ...]:
         """The layer types that `constrain` leaves alone; none where the user asked for float32 by
@@ -131,10 +131,10 @@ def policy(precision: str, keep_fp32: tuple[str, ...] = ()) -> Policy:
     """The policy of a manifest's `precision`. Raises UsageError for one that this TensorRT does not
     have.
     """
-    from builder.conversion import quantised
+    from builder.conversion import quantized
 
     scheme = SCHEMES.get(precision)
-    reason = quantised.missing(scheme.dtype) if scheme else None
+    reason = quantized.missing(scheme.dtype) if scheme else None
     if reason:
         raise UsageError(
             f"precision {precision!r}: {reason}",
@@ -179,7 +179,7 @@ def _half(precision: str, dtype: torch.dtype) -> torch.dtype:
     return dtype
 
 
-def quantises(graph: Any) -> bool:
+def quantizes(graph: Any) -> bool:
     """Whether anything in the graph is rounded to 8 bits."""
     kinds = (
         "aten::fake_quantize_per_tensor_affine",
@@ -270,14 +270,14 @@ def _tensor(ctx: Any, tensor: Any, dtype: torch.dtype) -> Any:
     """The tensor in `dtype`: as it was before it was widened, or read from its 8 bits again, else a
     cast layer.
     """
-    from builder.conversion import quantised
+    from builder.conversion import quantized
 
     if ctx.dtype(tensor) == dtype:
         return tensor
     narrow = ctx.facts(tensor).wide_of
     if narrow is not None and ctx.dtype(narrow) == dtype:
         return narrow
-    read = quantised.again(ctx, tensor, dtype)
+    read = quantized.again(ctx, tensor, dtype)
     return ctx.cast(tensor, dtype) if read is None else read
 
 

@@ -15,7 +15,7 @@ _COMPLEX = (
     "it works on complex numbers that lowering could not split into two real ones, and TensorRT has"
     " none"
 )
-_SPARSE = "TensorRT has no sparse, nested or quantised tensors (quantise with fake_quantize)"
+_SPARSE = "TensorRT has no sparse, nested or quantized tensors (quantize with fake_quantize)"
 _PACKED = (
     "it computes on weights that torch has packed for the CPU: export the module as it was trained,"
     " before torch.ao.quantization.convert"

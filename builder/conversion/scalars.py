@@ -153,7 +153,7 @@ def decided(ctx: Any, operation: str, a: Any, b: Any) -> bool | None:
 
 
 def _span(ctx: Any, difference: sympy.Expr) -> Any:
-    """Between which values a difference lies, in every trip of the loops whose numbers are in
+    """Between which values a difference lies, in every iteration of the loops whose numbers are in
     it.
     """
     low = high = difference

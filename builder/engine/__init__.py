@@ -1,4 +1,6 @@
-"""The only room that imports TensorRT: the flavour, an empty network, and the build of a plan."""
+"""The only package that imports TensorRT: the flavour, an empty network, and the build of a
+plan.
+"""
 
 from builder.engine.build import Plan, build, build_engine
 from builder.engine.options import BuildOptions

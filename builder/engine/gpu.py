@@ -28,7 +28,7 @@ class Device:
 
 @lru_cache(maxsize=1)
 def driver() -> Any:
-    """libcuda, initialised; None where there is none or it finds no device."""
+    """libcuda, initialized; None where there is none or it finds no device."""
     try:
         library = ctypes.CDLL("libcuda.so.1")
     except OSError:

@@ -163,7 +163,7 @@ def called(name: str) -> str:
 
 
 def _check_targets(targets: tuple[Capability, ...], library: Any, which: str) -> None:
-    """Raise UsageError for a GPU that RTX compiles nothing for: those of data centres from Hopper
+    """Raise UsageError for a GPU that RTX compiles nothing for: those of data centers from Hopper
     on.
     """
     known = sorted(

@@ -246,10 +246,10 @@ class Facts:
         kind = node.kind()
         if kind == "prim::If":
             return self._join(node)
-        told = _tells(kind)
-        if any(told) and node.outputsSize() == 1 and node.inputsSize():
-            dtype = self._dtype_of_result(node) if told[0] else None
-            self.know(node.output(), dtype, self._rank_of_result(node) if told[1] else None)
+        known = _tells(kind)
+        if any(known) and node.outputsSize() == 1 and node.inputsSize():
+            dtype = self._dtype_of_result(node) if known[0] else None
+            self.know(node.output(), dtype, self._rank_of_result(node) if known[1] else None)
 
     def _join(self, node: Any) -> None:
         ends = [list(block.outputs()) for block in node.blocks()]
@@ -377,7 +377,7 @@ def _of_all(facts: Facts, node: Any) -> Rank:
 
 
 def weight_shape(weight: Any) -> tuple[int, ...] | None:
-    """The shape of a constant, quantised and back or not."""
+    """The shape of a constant, quantized and back or not."""
     while weight.node().kind().startswith("aten::fake_quantize_"):
         weight = weight.node().inputsAt(0)
     known = ir.constant(weight)

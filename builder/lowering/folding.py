@@ -1,4 +1,4 @@
-"""Constant propagation that leaves quantisation alone: an int8 engine is built from the weights and
+"""Constant propagation that leaves quantization alone: an int8 engine is built from the weights and
 their scales, not from weights that were rounded already.
 """
 
@@ -36,7 +36,7 @@ QUANTIZERS = tuple(
 
 
 def propagate_constants(graph: Any, kinds: Collection[str] | None = None) -> None:
-    """Compute what only depends on constants, but for quantisation and what is computed from its
+    """Compute what only depends on constants, but for quantization and what is computed from its
     results.
 
     A write to a constant stays, for functionalise to refuse: torch takes it for dead when nobody

@@ -1,4 +1,4 @@
-"""Fake quantisation to float8 (E4M3): one node while we work, plain operators in the file that is
+"""Fake quantization to float8 (E4M3): one node while we work, plain operators in the file that is
 served.
 
 torch has no such operator, so this one is ours; `trt_build` need not be installed where a lowered

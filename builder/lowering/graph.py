@@ -116,7 +116,7 @@ def _tensors(value: Any) -> Iterator[torch.Tensor]:
 
 
 def _hash(total: Any, tensor: torch.Tensor) -> None:
-    """What a tensor holds; a quantised one holds integers and what they stand for."""
+    """What a tensor holds; a quantized one holds integers and what they stand for."""
     total.update(f"{tensor.dtype} {tuple(tensor.shape)} ".encode())
     if tensor.is_quantized:
         total.update(_scales(tensor).encode())

@@ -179,7 +179,7 @@ def insert_constant(graph: Graph, value: Any, before: Node, origin: Node | None 
 def insert_constants(graph: Graph, values: Sequence[Any], before: Node) -> list[Value]:
     """Insert many constants before `before`, in order.
 
-    The middle one first: torch numbers nodes by halving the gap between neighbours, and numbers the
+    The middle one first: torch numbers nodes by halving the gap between neighbors, and numbers the
     whole graph anew when a gap is used up, which happens after 40 insertions at one place.
     """
     if not values:
@@ -305,7 +305,7 @@ def _is_changed(built: Value) -> bool:
 
 
 def split_uninitialized(graph: Graph) -> None:
-    """Give every uninitialised value a node of its own.
+    """Give every uninitialized value a node of its own.
 
     torch's tuple lowering leaves one node with an output for each element, and its interpreter then
     reads past its stack.

@@ -53,7 +53,7 @@ def where(node: Any) -> str:
 
 def source_line(node: Any) -> str:
     """`file:line` of a node: of the model's own line before that of torch's library, of the nearest
-    producer or neighbour where the node has none.
+    producer or neighbor where the node has none.
 
     Gives the node's kind where the file carries no source.
     """

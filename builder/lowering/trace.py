@@ -31,7 +31,7 @@ class PassRecord:
         return self.before != self.after if self.before else self.nodes_before != self.nodes_after
 
     def diff(self, *, color: bool = False) -> str:
-        """A unified diff of the graph's text around this pass, coloured for a terminal when asked;
+        """A unified diff of the graph's text around this pass, colored for a terminal when asked;
         empty when nothing changed.
         """
         lines = difflib.unified_diff(

@@ -1,4 +1,4 @@
-"""The parity room: the original module's answers, and whether a live endpoint gives the same.
+"""The original module's answers, and whether a live endpoint gives the same.
 
 The names load on first use: verifying an endpoint needs neither torch nor TensorRT.
 """

@@ -30,11 +30,11 @@ def _differ(file: Any, server: Any, where: str) -> Iterator[str]:
     elif isinstance(file, list) and isinstance(server, list) and len(file) == len(server):
         for index, (one, other) in enumerate(zip(file, server, strict=True)):
             yield from _differ(one, other, f"{where}[{index}]")
-    elif file != server and not _normalised(file, server, where):
+    elif file != server and not _normalized(file, server, where):
         yield f"{where} is {file} in config.pbtxt, the server has {server}"
 
 
-def _normalised(file: Any, server: Any, where: str) -> bool:
+def _normalized(file: Any, server: Any, where: str) -> bool:
     """Triton settles KIND_AUTO when it loads, and leaves out a message of which it keeps
     nothing.
     """

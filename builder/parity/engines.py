@@ -173,7 +173,7 @@ def by_runtime(stack: ExitStack, model: Planned) -> Opened:
             made = answerer.run([tensors[name] for name in model.inputs])
         return dict(zip(model.outputs, made, strict=True))
 
-    return Opened(run, answerer.kind, f"{answerer.told}: {answerer.why}")
+    return Opened(run, answerer.kind, f"{answerer.summary}: {answerer.why}")
 
 
 @lru_cache(maxsize=1)

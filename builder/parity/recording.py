@@ -186,7 +186,7 @@ class _Recorder:
             f" {dict(sizes)}): {reason}",
             where=str(self.spec.path),
             fix=(
-                "give inputs of your own (manifest: goldens: FILE.npz), or mend dims and dtypes in"
+                "give inputs of your own (manifest: goldens: FILE.npz), or fix dims and dtypes in"
                 " the manifest"
             ),
         )

@@ -1,7 +1,7 @@
-"""A torch segment taken apart at its branches, so that an arm can be cut into segments of its own.
+"""A torch segment taken apart at its branches, so that a block can be cut into segments of its own.
 
-Nothing is hoisted: an arm's nodes still run only when its condition says so. What is before a
-branch, the condition, the two arms and what is behind become graphs that one process runs in turn
+Nothing is hoisted: a block's nodes still run only when its condition says so. What is before a
+branch, the condition, the two blocks and what is behind become graphs that one process runs in turn
 (the fused layout).
 """
 
@@ -22,13 +22,13 @@ from builder.partition.view import Step, View, block_reads, is_tensor, view
 
 @dataclass(frozen=True)
 class Branch:
-    """`condition` makes one 0-d bool tensor; the first of `arms` runs where it is true, else the
-    second. All read tensors of the segment by name; each arm makes the tensors `outputs`. `whole`
+    """`condition` makes one 0-d bool tensor; the first of `blocks` runs where it is true, else the
+    second. All read tensors of the segment by name; each block makes the tensors `outputs`. `whole`
     is the branch as one graph; `values` are the segment's values by the tensor names that are read.
     """
 
     condition: LoweredGraph
-    arms: tuple[LoweredGraph, LoweredGraph]
+    blocks: tuple[LoweredGraph, LoweredGraph]
     outputs: tuple[str, ...]
     whole: LoweredGraph
     values: Mapping[str, str]
@@ -141,7 +141,7 @@ class _Taken:
         values = {self.names[name]: name for name in self.read}
         return Branch(
             self._condition(),
-            (self._arm(yes, outputs), self._arm(no, outputs)),
+            (self._block(yes, outputs), self._block(no, outputs)),
             outputs,
             whole,
             values,
@@ -158,7 +158,7 @@ class _Taken:
         read = tuple(self.names[n] for n in inputs_of(self.seen, needed))
         return LoweredGraph(graph, read, ("condition",), containers=self.names.containers)
 
-    def _arm(self, block: Any, outputs: tuple[str, ...]) -> LoweredGraph:
+    def _block(self, block: Any, outputs: tuple[str, ...]) -> LoweredGraph:
         read = list(dict.fromkeys(block_reads(block)))
         needed = _free_behind(self.seen, read)
         made = {name for place in needed for name in self.seen.steps[place].outputs}

@@ -14,12 +14,12 @@ LAUNCH_SECONDS = 5e-6
 """What one eager torch operator costs to launch, which a fused engine does not pay (CUDA launches
 take some 5 us).
 """
-HANDOVER_SECONDS = 20e-6
+TRANSITION_SECONDS = 20e-6
 """Entering and leaving an engine once: binding addresses and enqueueing."""
 BYTES_PER_SECOND = 10e9
 """What crosses between Triton steps at worst: through host memory, over PCIe."""
 FLOPS_SAVED_PER_SECOND = 20e12
-"""Flops that cost one second less in an engine than in eager float32, roughly, on a data-centre
+"""Flops that cost one second less in an engine than in eager float32, roughly, on a data-center
 GPU.
 """
 
@@ -33,9 +33,11 @@ def size_in_bytes(shapes: Shapes, value: str) -> int:
 
 
 def seconds_saved(nodes: int, flops: int, crossing_bytes: int) -> float:
-    """What an island of TensorRT between torch nodes saves, less what its two hand-overs cost."""
+    """What an island of TensorRT between torch nodes saves, less the cost of its two
+    transitions.
+    """
     saved = nodes * LAUNCH_SECONDS + flops / FLOPS_SAVED_PER_SECOND
-    return saved - 2 * HANDOVER_SECONDS - crossing_bytes / BYTES_PER_SECOND
+    return saved - 2 * TRANSITION_SECONDS - crossing_bytes / BYTES_PER_SECOND
 
 
 STEP_SECONDS = 1e-3
@@ -45,7 +47,7 @@ Python process and back (benchmarks/partition.py measures it).
 STEP_SHARE = 0.1
 """How much of a model's work its steps may cost before one process is better."""
 FLOPS_PER_SECOND = 50e12
-"""What an engine does in a second, roughly, on a data-centre GPU in float32 with TF32 or in half.
+"""What an engine does in a second, roughly, on a data-center GPU in float32 with TF32 or in half.
 """
 
 

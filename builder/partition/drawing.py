@@ -58,7 +58,7 @@ class Arrow:
 
     source: int
     target: int
-    told: list[str]
+    labels: list[str]
     lane: int
     row: int = 0
 
@@ -74,7 +74,7 @@ def svg(partition: Partition) -> str:
         y += box.height + GAP
     column = MARGIN + WIDTH + LANE * (max((arrow.lane for arrow in arrows), default=0) + 1)
     longest = max(
-        (LETTER * len(line) for arrow in arrows if arrow.lane for line in arrow.told), default=0.0
+        (LETTER * len(line) for arrow in arrows if arrow.lane for line in arrow.labels), default=0.0
     )
     width = column + int(min(longest, LONGEST)) + MARGIN
     root = ElementTree.Element(
@@ -103,7 +103,7 @@ def _specs(partition: Partition) -> dict[str, TensorSpec | None]:
     return found
 
 
-def _told(name: str, specs: dict[str, TensorSpec | None]) -> str:
+def _labels(name: str, specs: dict[str, TensorSpec | None]) -> str:
     spec = specs.get(name)
     return (
         f"{name}: {spec.dtype}[{', '.join(map(str, spec.shape))}]"
@@ -116,7 +116,7 @@ def _boxes(partition: Partition, specs: dict[str, TensorSpec | None]) -> Iterato
     yield Box(
         "end",
         "inputs",
-        [_told(name, specs) for name in partition.inputs],
+        [_labels(name, specs) for name in partition.inputs],
         (),
         partition.inputs,
         name="the inputs",
@@ -130,7 +130,11 @@ def _boxes(partition: Partition, specs: dict[str, TensorSpec | None]) -> Iterato
             segment.kind, title, _lines(segment), segment.inputs, segment.outputs, name=str(number)
         )
     yield Box(
-        "end", "outputs", [_told(name, specs) for name in partition.outputs], partition.outputs, ()
+        "end",
+        "outputs",
+        [_labels(name, specs) for name in partition.outputs],
+        partition.outputs,
+        (),
     )
 
 
@@ -154,9 +158,11 @@ def _arrows(boxes: Sequence[Box], specs: dict[str, TensorSpec | None]) -> Iterat
     for number, box in enumerate(boxes):
         groups: dict[int, list[str]] = {}
         for name in box.reads:
-            groups.setdefault(maker[name], []).append(_told(name, specs))
-        for source, told in sorted(groups.items(), reverse=True):
-            shown = [*told[:2], f"and {len(told) - 2} values more"] if len(told) > 3 else told
+            groups.setdefault(maker[name], []).append(_labels(name, specs))
+        for source, labels in sorted(groups.items(), reverse=True):
+            shown = (
+                [*labels[:2], f"and {len(labels) - 2} values more"] if len(labels) > 3 else labels
+            )
             if source == number - 1:
                 yield Arrow(source, number, shown, 0)
                 continue
@@ -219,7 +225,7 @@ def _draw_arrow(
         head, room = f"{edge + 7},{end - 4} {edge + 7},{end + 4} {edge},{end}", LONGEST
     ElementTree.SubElement(root, "path", d=path)
     ElementTree.SubElement(root, "polygon", points=head, fill="#5b6b7f")
-    for row, line in enumerate(arrow.told):
+    for row, line in enumerate(arrow.labels):
         _text(root, left, first + step * row, _fit(line, room))
 
 

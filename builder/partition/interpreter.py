@@ -221,8 +221,8 @@ class ShapeInterpreter:
         ]
 
     def _branch(self, node: Any) -> list[Any]:
-        """Where the data decide: what both arms agree on."""
-        yes, no = (self.walker.walk(arm) for arm in node.blocks())
+        """Where the data decide: what both blocks agree on."""
+        yes, no = (self.walker.walk(block) for block in node.blocks())
         return self._or_numbers(node, [common(a, b) for a, b in zip(yes, no, strict=True)])
 
     def _or_numbers(self, node: Any, results: list[Any]) -> list[Any]:

@@ -24,7 +24,7 @@ def assign(kinds: Sequence[str], parents: Sequence[Sequence[int]]) -> list[int]:
     A node's level is the greatest number of changes of kind on any path to it; nodes of one level
     are of one kind and form one segment. Edges never lead to a lower level, so the contraction has
     no cycle. No partition has fewer segments: put any valid one in topological order, merge
-    neighbours of one kind, and the kinds alternate; level numbers are the earliest place in such an
+    neighbors of one kind, and the kinds alternate; level numbers are the earliest place in such an
     order, for each of the two kinds that it can begin with. Linear in nodes and edges: a free node
     hands on two numbers, however much is behind it.
     """
@@ -70,7 +70,7 @@ def melt(
     """The kinds after every TensorRT segment that weighs less than `least` has gone to torch, the
     lighter ones first.
 
-    Melting one segment can join its neighbours, so the segments are formed anew until none is too
+    Melting one segment can join its neighbors, so the segments are formed anew until none is too
     light; each time the lighter half of them melts, which takes a logarithmic number of rounds, not
     one for each segment.
     """

@@ -45,7 +45,7 @@ def settled(seen: View, kinds: Sequence[str], shapes: Shapes, least: int) -> lis
 
 
 def _without_islands(seen: View, kinds: Sequence[str], shapes: Shapes) -> list[str]:
-    """TensorRT segments with torch on both sides whose hand-overs cost more than they save go to
+    """TensorRT segments with torch on both sides whose transitions cost more than they save go to
     torch.
     """
     kinds, segments = list(kinds), members(seen, kinds)
@@ -65,7 +65,7 @@ def _without_islands(seen: View, kinds: Sequence[str], shapes: Shapes) -> list[s
 
 def _beside_readers(seen: View, kinds: Sequence[str], shapes: Shapes) -> list[str]:
     """A TensorRT node that makes, for one in torch, a tensor whose shape depends on data goes to
-    torch: an engine's output of it could be told to no endpoint.
+    torch: an engine's output of it has no endpoint.
     """
     found, read = list(kinds), set[str]()
     for index in reversed(range(len(seen.steps))):

@@ -3,7 +3,7 @@ is made up.
 
 The graph is interpreted on meta tensors, which have shapes and no values, at each profile's min,
 opt and max and at probes where the named axes differ from each other, so that an axis inside the
-graph is recognised by its name.
+graph is recognized by its name.
 """
 
 from __future__ import annotations

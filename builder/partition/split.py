@@ -1,4 +1,4 @@
-"""The room's verb: a lowered graph cut into segments for TensorRT and for torch."""
+"""Cut a lowered graph into segments for TensorRT and for torch."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Partition:
     """
 
     def summary(self) -> str:
-        """`3 segments: TensorRT 96.4 % of the flops, 2 hand-overs, 1.2 MB each at opt` (on
+        """`3 segments: TensorRT 96.4 % of the flops, 2 transitions, 1.2 MB each at opt` (on
         average).
         """
         total = sum(s.flops for s in self.segments) or 1
@@ -73,7 +73,7 @@ class Partition:
         crossing = sum(s.crossing_bytes for s in self.segments) / 1e6 / max(count - 1, 1)
         return (
             f"{count} segment{'s' if count != 1 else ''}: TensorRT {share:.1f} % of the flops,"
-            f" {count - 1} hand-over{'s' if count != 2 else ''}, {crossing:.3g}"
+            f" {count - 1} transition{'s' if count != 2 else ''}, {crossing:.3g}"
             f" MB{' each' if count > 2 else ''} at opt"
         )
 

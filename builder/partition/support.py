@@ -34,7 +34,7 @@ BY_MODULE = "the manifest keeps its module in torch (fallback: modules)"
 READS_OTHERS = "it reads a value that TensorRT cannot hold, or whose shape depends on data"
 
 
-MOST_TOLD = 100
+MOST_REPORTED = 100
 """Of as many nodes with one schema and reason the source line is looked up, which takes torch as
 long as its text is.
 """
@@ -74,7 +74,7 @@ class TrialBackend:
         """By dtype and shape, where nothing else can tell one from another: TensorRT is slow with
         thousands of inputs.
         """
-        self.told: Counter[tuple[str, str]] = Counter()
+        self.reported: Counter[tuple[str, str]] = Counter()
 
     def run(self, steps: Sequence[Step]) -> None:
         """Try every top-level node in order."""
@@ -137,8 +137,8 @@ class TrialBackend:
         if self.position in self.refused:
             return
         schema = node.schema() if node.schema() != NO_SCHEMA else node.kind()
-        self.told[schema, reason] += 1
-        located = self.told[schema, reason] <= MOST_TOLD and reason != READS_OTHERS
+        self.reported[schema, reason] += 1
+        located = self.reported[schema, reason] <= MOST_REPORTED and reason != READS_OTHERS
         name = next((value.debugName() for value in node.outputs()), "")
         self.refused[self.position] = UnsupportedOperator(
             schema, name, where(node) if located else "graph", reason, fix or FALLBACK_FIX

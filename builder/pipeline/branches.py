@@ -59,7 +59,7 @@ def _split(
     branch: Branch, shapes: Any, spec: ModelSpec, cutter: Cutter
 ) -> LoweredGraph | SplitBranch:
     """The `if` partitioned, or its whole graph where no branch is worth an engine."""
-    yes, no = (_pieces(side, branch, shapes, spec, cutter) for side in branch.arms)
+    yes, no = (_pieces(side, branch, shapes, spec, cutter) for side in branch.blocks)
     worth = any(_is_worth(pieces, spec) for pieces in (yes, no))
     return SplitBranch(branch, (yes, no)) if worth else branch.whole
 
@@ -171,7 +171,7 @@ def _record_parts(
                 zip(part.outputs, part.run(*(values[name] for name in part.inputs)), strict=True)
             )
             continue
-        for index, (side, lowered) in enumerate(zip(part.sides, part.branch.arms, strict=True)):
+        for index, (side, lowered) in enumerate(zip(part.sides, part.branch.blocks, strict=True)):
             _record_side(
                 side, lowered, values, golden.name, spec, (*location, position, index), found
             )

@@ -94,8 +94,8 @@ def _tensor(spec: TensorSpec, arrays: Arrays, where: str) -> torch.Tensor:
             where=where,
         )
     if not tensor.numel() or bool(tensor.isnan().any()):
-        told = "has values that are no numbers (NaN)" if tensor.numel() else "is empty"
-        raise UsageError(f"array {name!r} {told}: no range can be taken from it", where=where)
+        reason = "has values that are no numbers (NaN)" if tensor.numel() else "is empty"
+        raise UsageError(f"array {name!r} {reason}: no range can be taken from it", where=where)
     return tensor.to(dtype)
 
 
@@ -106,8 +106,10 @@ def _check_axes(spec: ModelSpec, tensors: Sequence[torch.Tensor], where: str) ->
         for axis, size in zip(one.shape, tensor.shape, strict=True):
             first, name = sizes.setdefault(str(axis), (size, one.name))
             if size != first:
-                told = f"axis {axis!r} is {first} long in array {name!r} and {size} in {one.name!r}"
-                raise UsageError(told, where=where, fix="arrays of one set have the same rows")
+                problem = (
+                    f"axis {axis!r} is {first} long in array {name!r} and {size} in {one.name!r}"
+                )
+                raise UsageError(problem, where=where, fix="arrays of one set have the same rows")
 
 
 def _pieces(spec: ModelSpec, tensors: Sequence[torch.Tensor]) -> list[list[torch.Tensor]]:

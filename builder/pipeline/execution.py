@@ -94,7 +94,7 @@ class _Runner:
     def _branch(self, files: BranchFiles, values: Tensors) -> None:
         condition = self._run(files.condition, [values[name] for name in files.reads])
         side = dict(values)
-        self._chain(files.arms[0] if bool(condition[0]) else files.arms[1], side)
+        self._chain(files.blocks[0] if bool(condition[0]) else files.blocks[1], side)
         values.update({name: side[name] for name in files.outputs})
 
     def _execute(

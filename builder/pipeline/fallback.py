@@ -111,7 +111,7 @@ def _as_written(lowered: LoweredGraph, spec: ModelSpec) -> Pieces:
 
     parts = partition.split(lowered, spec.inputs, spec.profiles, spec.fallback)
     return Pieces(
-        parts, (None,), (f"torch alone serves this model, as it is written: {lowered.as_written}",)
+        parts, (None,), (f"served by PyTorch only, as it is written: {lowered.as_written}",)
     )
 
 
@@ -283,23 +283,23 @@ def made_by(node: Any) -> set[str]:
 def _why(
     parts: Partition, late: Sequence[UnsupportedOperator], *, by_manifest: bool
 ) -> Iterator[str]:
-    """What stays in torch and what would change that; what refused late is told once, with its own
-    reason.
+    """What stays in torch and what would change that; each late refusal is reported once,
+    with its own reason.
     """
     from builder.partition.support import BY_MODULE, READS_OTHERS
 
     if all(segment.kind != TENSORRT for segment in parts.segments):
-        yield "torch alone serves this model: TensorRT runs no part of it that is worth a hand-over"
+        yield "served by PyTorch only: no TensorRT segment outweighs its transfer cost"
     else:
         yield f"served in pieces: {parts.summary()}"
     refused = [o for o in parts.refused if by_manifest or o.reason != BY_MODULE]
-    told = [o for o in (*refused, *late) if o.reason != READS_OTHERS]
-    groups = Counter((o.schema.partition("(")[0], o.reason, o.fix) for o in told)
+    reported = [o for o in (*refused, *late) if o.reason != READS_OTHERS]
+    groups = Counter((o.schema.partition("(")[0], o.reason, o.fix) for o in reported)
     for (operator, reason, fix), count in groups.items():
         times = f" ({count} nodes)" if count > 1 else ""
         change = "" if "fallback" in fix else f"; {fix}"
         yield f"in torch: {operator}{times}: {reason}{change}"
-    if followers := len(refused) + len(late) - len(told):
+    if followers := len(refused) + len(late) - len(reported):
         yield (
             f"in torch with them: {followers} that read what they make, of a shape or kind that"
             " TensorRT cannot hold"

@@ -121,7 +121,7 @@ def why_not_ensemble(model: SplitModel) -> str | None:
 
 def why_fused(model: SplitModel, serve_as: str, torch_steps: str = "auto") -> str | None:
     """The rule of `auto` (docs/partition.md): fused, unless Triton's own TensorRT backend serves
-    the engines and what the hand-overs cost is less than a tenth of what the model computes.
+    the engines and the transitions is less than a tenth of what the model computes.
     """
     from builder.partition import cost
 

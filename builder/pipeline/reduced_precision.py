@@ -16,40 +16,40 @@ from builder.pipeline import calibration, patterns
 
 if TYPE_CHECKING:
     from builder.lowering import LoweredGraph
-    from builder.quantization import Quantised
+    from builder.quantization import Quantized
     from builder.triton import Golden
 
 FIX = (
     "calibration: {data: [inputs.npz]}, inputs as the model will meet them; [goldens] takes those"
-    " of the goldens; or train the module with fake quantisation"
+    " of the goldens; or train the module with fake quantization"
 )
 
 
 @dataclass(frozen=True)
 class Reduced:
-    """The model as it is converted and served; `quantised` None where its precision has no 8
+    """The model as it is converted and served; `quantized` None where its precision has no 8
     bits.
     """
 
     spec: ModelSpec
     lowered: LoweredGraph
-    quantised: Quantised | None
+    quantized: Quantized | None
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """That nothing was quantised, and why; patterns to skip that name no product."""
-        if self.quantised is None:
+        """That nothing was quantized, and why; patterns to skip that name no product."""
+        if self.quantized is None:
             return ()
-        return (*_idle(self.spec, self.quantised), *_nothing(self.quantised))
+        return (*_idle(self.spec, self.quantized), *_nothing(self.quantized))
 
 
-def _nothing(found: Quantised) -> Iterator[str]:
-    if not any(one.quantised for one in found.layers):
+def _nothing(found: Quantized) -> Iterator[str]:
+    if not any(one.quantized for one in found.layers):
         reasons = dict.fromkeys(one.reason for one in found.layers)
         yield f"nothing computes in 8 bits: {'; '.join(reasons) or 'the model multiplies nothing'}"
 
 
-def _idle(spec: ModelSpec, found: Quantised) -> Iterator[str]:
+def _idle(spec: ModelSpec, found: Quantized) -> Iterator[str]:
     skip = spec.calibration.skip if spec.calibration else ()
     if missed := patterns.idle(skip, [one.name for one in found.layers]):
         yield (
@@ -66,20 +66,20 @@ def wanted(spec: ModelSpec) -> bool:
 
 
 def reduced(spec: ModelSpec, lowered: LoweredGraph, goldens: Sequence[Golden]) -> Reduced:
-    """The lowered graph with quantising nodes and casts at its borders, as the spec asks; goldens
+    """The lowered graph with quantizing nodes and casts at its borders, as the spec asks; goldens
     as recorded for it.
 
     Raises UsageError where 8 bits are asked for and nothing says the ranges.
     """
     from builder.conversion.precision import SCHEMES
 
-    found = quantised(spec, lowered, goldens) if spec.precision in SCHEMES else None
+    found = quantized(spec, lowered, goldens) if spec.precision in SCHEMES else None
     spec, lowered = _endpoints(spec, found.lowered if found else lowered, goldens)
     return Reduced(spec, lowered, found)
 
 
-def quantised(spec: ModelSpec, lowered: LoweredGraph, goldens: Sequence[Golden]) -> Quantised:
-    """By calibration; a module that brings its own fake quantisation may go without."""
+def quantized(spec: ModelSpec, lowered: LoweredGraph, goldens: Sequence[Golden]) -> Quantized:
+    """By calibration; a module that brings its own fake quantization may go without."""
     from builder import quantization
 
     chosen = spec.calibration
@@ -126,7 +126,7 @@ def _endpoints(
     return replace(spec, inputs=tuple(served)), endpoints.half(lowered, inputs, half)
 
 
-def as_data(found: Quantised | None) -> dict[str, Any] | None:
+def as_data(found: Quantized | None) -> dict[str, Any] | None:
     """JSON-able: the summary, and every product with what became of it; JSON has no number for an
     SQNR without end.
     """

@@ -107,7 +107,7 @@ def _fix(spec: ModelSpec) -> str:
 
 
 def torch_precision(spec: ModelSpec) -> str:
-    """What torch's run of the lowered graph is held to: its quantising nodes round, all else is
+    """What torch's run of the lowered graph is held to: its quantizing nodes round, all else is
     float32.
     """
     return spec.precision if eight_bits(spec) else "fp32"

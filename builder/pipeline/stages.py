@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from builder.conversion import Conversion
     from builder.engine import BuildOptions, Plan
     from builder.lowering import LoweredGraph
-    from builder.quantization import Quantised
+    from builder.quantization import Quantized
     from builder.triton import EnsembleArtifact, Golden, ModelArtifact
 
     Compile = Callable[[Conversion, str], Plan]
@@ -71,14 +71,14 @@ class Recorded:
 
 @dataclass(frozen=True)
 class Prepared:
-    """The model as it is converted and served; `quantised` is None without 8-bit precision."""
+    """The model as it is converted and served; `quantized` is None without 8-bit precision."""
 
     source: Lowered
     spec: ModelSpec
     graph: LoweredGraph
     outputs: tuple[str, ...]
     goldens: Goldens
-    quantised: Quantised | None = None
+    quantized: Quantized | None = None
     warnings: tuple[str, ...] = ()
 
 
@@ -240,15 +240,15 @@ def prepare(recorded: Recorded, spec: ModelSpec | None = None) -> Prepared:
     """Quantize, narrow the endpoints and put the batch first in every state, as the spec asks (by
     default the recorded one; the precision search varies it). Raises UsageError.
     """
-    source, goldens, quantised = recorded.lowered, recorded.goldens, None
+    source, goldens, quantized = recorded.lowered, recorded.goldens, None
     spec, graph = spec or source.spec, source.graph
     warnings = recorded.warnings
     if reduced_precision.wanted(spec):
         reduced = reduced_precision.reduced(spec, graph, goldens)
-        spec, graph, quantised = reduced.spec, reduced.lowered, reduced.quantised
+        spec, graph, quantized = reduced.spec, reduced.lowered, reduced.quantized
         warnings = (*warnings, *reduced.warnings)
     spec, graph, goldens = state.batch_first(spec, graph, source.outputs, goldens)
-    return Prepared(source, spec, graph, source.outputs, goldens, quantised, warnings)
+    return Prepared(source, spec, graph, source.outputs, goldens, quantized, warnings)
 
 
 def convert(

@@ -1,4 +1,4 @@
-"""Post-training quantisation: a lowered graph and calibration batches in, a graph with quantising
+"""Post-training quantization: a lowered graph and calibration batches in, a graph with quantizing
 nodes out.
 """
 
@@ -6,6 +6,6 @@ from __future__ import annotations
 
 from builder.quantization.quantize import quantize
 from builder.quantization.ranges import METHODS
-from builder.quantization.results import Layer, Quantised, own
+from builder.quantization.results import Layer, Quantized, own
 
-__all__ = ["METHODS", "Layer", "Quantised", "own", "quantize"]
+__all__ = ["METHODS", "Layer", "Quantized", "own", "quantize"]

@@ -1,7 +1,7 @@
-"""A batch normalisation taken into the weights of the convolution before it, before the weights are
+"""A batch normalization taken into the weights of the convolution before it, before the weights are
 rounded.
 
-Behind quantised weights conversion cannot do it any more, and a scale of its own between a
+Behind quantized weights conversion cannot do it any more, and a scale of its own between a
 convolution and its activation is work that int8 was meant to save.
 """
 
@@ -14,7 +14,7 @@ from builder.lowering import ir
 
 
 def fold(graph: Any) -> None:
-    """Fold every normalisation by running statistics whose input nothing else reads; all parameters
+    """Fold every normalization by running statistics whose input nothing else reads; all parameters
     must be static.
     """
     for node in ir.nodes_of(graph, "aten::batch_norm"):

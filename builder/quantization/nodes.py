@@ -1,4 +1,4 @@
-"""The quantising nodes themselves: scales of weights and activations, and the node that each dtype
+"""The quantizing nodes themselves: scales of weights and activations, and the node that each dtype
 has.
 """
 

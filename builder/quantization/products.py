@@ -76,7 +76,7 @@ class Product:
 
 def products(graph: Any, containers: Containers = MappingProxyType({})) -> list[Product]:
     """Every product of the graph in program order, with those of its operands that no fake
-    quantisation makes.
+    quantization makes.
     """
     names, found = LayerNames(containers), []
     for node in ir.walk(graph):

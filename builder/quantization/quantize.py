@@ -1,4 +1,4 @@
-"""The room's verb: calibrate a lowered graph, and insert what rounds its products' operands."""
+"""Calibrate a lowered graph, and insert quantization of its products' operands."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from builder.lowering.places import where
 from builder.quantization import batch_norm, nodes, observing, trained
 from builder.quantization.products import Product, products
 from builder.quantization.ranges import METHODS
-from builder.quantization.results import OWN, Layer, Quantised
+from builder.quantization.results import OWN, Layer, Quantized
 from builder.quantization.statistics import NOT_FINITE, Error, Histogram, Range
 
 Batches = Sequence[Sequence[torch.Tensor]]
@@ -40,13 +40,13 @@ def quantize(
     method: str = "max",
     percentile: float = 99.99,
     skip: Sequence[str] = (),
-) -> Quantised:
-    """Insert fake quantisation at the operands of convolutions, linear layers and matrix products.
+) -> Quantized:
+    """Insert fake quantization at the operands of convolutions, linear layers and matrix products.
 
     `batches` are tensors in the order of the graph's inputs; they are run with torch two to four
     times. `method` is how the range of an activation is taken from them; weights have a scale for
     each output channel, from their maximum. `skip` are patterns (fnmatch) over layer names. Batch
-    normalisations are folded first. What is quantised already is left as it is. The given graph is
+    normalizations are folded first. What is quantized already is left as it is. The given graph is
     not changed. Raises UsageError for an unknown method or precision, or no batches.
     """
     scheme = _scheme(precision, method, batches)
@@ -60,7 +60,7 @@ def quantize(
 def _scheme(precision: str, method: str, batches: Batches) -> Scheme:
     if precision not in SCHEMES:
         raise UsageError(
-            f"precision {precision!r} quantises nothing", fix=f"one of {', '.join(SCHEMES)}"
+            f"precision {precision!r} quantizes nothing", fix=f"one of {', '.join(SCHEMES)}"
         )
     if method not in METHODS:
         raise UsageError(
@@ -96,7 +96,7 @@ class _Work:
         self.products = products(lowered.graph, lowered.containers)
         self.reasons = {n: r for n, p in enumerate(self.products) if (r := self._left_alone(p))}
 
-    def run(self) -> Quantised:
+    def run(self) -> Quantized:
         scales = self.scales()
         errors = self.errors(scales)
         bound = self.scheme.least_sqnr
@@ -111,7 +111,7 @@ class _Work:
         layers = tuple(
             self._layer(number, product, errors) for number, product in enumerate(self.products)
         )
-        return Quantised(
+        return Quantized(
             replace(self.lowered, graph=graph, trace=(*self.lowered.trace, *trace)), layers
         )
 
@@ -190,7 +190,7 @@ class _Work:
         return observers
 
     def insert(self, graph: Any, scales: Places) -> None:
-        """The quantising nodes in front of every product that is not left alone."""
+        """The quantizing nodes in front of every product that is not left alone."""
         for number, product in list(self._wanted(graph)):
             self._round(graph, product.node, number, product, scales)
 

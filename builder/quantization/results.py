@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from builder.conversion.precision import quantises
+from builder.conversion.precision import quantizes
 from builder.lowering import LoweredGraph
 from builder.lowering.places import where
 from builder.quantization import trained
 from builder.quantization.products import products
 
-OWN = "the module quantises it itself"
+OWN = "the module quantizes it itself"
 
 
 @dataclass(frozen=True)
@@ -22,14 +22,14 @@ class Layer:
     name: str
     operator: str
     where: str
-    quantised: bool
+    quantized: bool
     sqnr: float | None = None
     reason: str = ""
 
 
 @dataclass(frozen=True)
-class Quantised:
-    """The graph with quantising nodes, and what became of each of its products, in program
+class Quantized:
+    """The graph with quantizing nodes, and what became of each of its products, in program
     order.
     """
 
@@ -39,26 +39,26 @@ class Quantised:
     @property
     def summary(self) -> str:
         """`int8 in 20 of 21 products; least SQNR 31.2 dB in head/aten::linear_0`"""
-        done = [layer for layer in self.layers if layer.quantised]
+        done = [layer for layer in self.layers if layer.quantized]
         measured = [layer for layer in done if layer.sqnr is not None]
         worst = min(measured, key=lambda layer: layer.sqnr or 0.0, default=None)
         least = f"; least SQNR {worst.sqnr:.1f} dB in {worst.name}" if worst else ""
         return f"8 bits in {len(done)} of {len(self.layers)} products{least}"
 
 
-def own(lowered: LoweredGraph) -> Quantised | None:
-    """The graph as it is, with what its own fake quantisation makes of its products; None where it
+def own(lowered: LoweredGraph) -> Quantized | None:
+    """The graph as it is, with what its own fake quantization makes of its products; None where it
     has none.
     """
-    if not quantises(lowered.graph):
+    if not quantizes(lowered.graph):
         return None
     layers = []
     for product in products(lowered.graph, lowered.containers):
         reason = (
-            "the module does not quantise its operands"
+            "the module does not quantize its operands"
             if product.operands
             else trained.unfit(product.node) or OWN
         )
         place = where(product.node)
         layers.append(Layer(product.name, product.node.kind(), place, reason == OWN, None, reason))
-    return Quantised(lowered, tuple(layers))
+    return Quantized(lowered, tuple(layers))

@@ -66,7 +66,7 @@ class Error:
 
     @property
     def sqnr(self) -> float:
-        """Signal to quantisation noise in dB: 20 is an error of a tenth, 40 of a hundredth; NaN
+        """Signal to quantization noise in dB: 20 is an error of a tenth, 40 of a hundredth; NaN
         where a result was not finite.
         """
         if not math.isfinite(self.signal + self.noise):

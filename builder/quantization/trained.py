@@ -1,4 +1,4 @@
-"""What a module's own fake quantisation is worth to TensorRT: not every rounding is one that int8
+"""What a module's own fake quantization is worth to TensorRT: not every rounding is one that int8
 kernels compute.
 """
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from builder.conversion.quantised import is_int8
+from builder.conversion.quantized import is_int8
 from builder.lowering import ir
 from builder.lowering.fp8 import KIND as FP8_KIND
 from builder.quantization.products import FAKE, PRODUCTS

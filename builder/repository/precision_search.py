@@ -233,14 +233,14 @@ class _Trials:
         """Whether anything computes in less than float32 with these layers kept; what follows kept
         ones does not.
         """
-        from builder.conversion.precision import quantises
+        from builder.conversion.precision import quantizes
         from builder.engine import capabilities
         from builder.engine.network import has_half
 
         if not capabilities.current().strongly_typed:
             return True  # TensorRT chooses
         made = [part.conversion for part in self._convert(self._keeping(kept)).networks]
-        return any(has_half(c.network) or quantises(c.lowered.graph) for c in made)
+        return any(has_half(c.network) or quantizes(c.lowered.graph) for c in made)
 
     def _keeping(self, kept: Sequence[str]) -> ModelSpec:
         return replace(self.spec, keep_fp32=(*self.spec.keep_fp32, *map(literal, kept)))

@@ -37,9 +37,9 @@ class ModelResult:
     """"built"; "reused": published anew with plans from the store; "unchanged": what is published
     is what is wanted.
     """
-    quantised: dict[str, Any] | None = None
+    quantized: dict[str, Any] | None = None
     """Where the precision has 8 bits: the `summary`, and of each of the `layers` that could be
-    quantised its name, whether it is, its SQNR in dB, and the reason where it is not.
+    quantized its name, whether it is, its SQNR in dB, and the reason where it is not.
     """
     because: str = ""
     """Why it was not unchanged: "precision fp32 -> fp16"."""
@@ -49,7 +49,7 @@ class ModelResult:
         from builder.pipeline import reduced_precision, stages
 
         if isinstance(stage, stages.Prepared):
-            self.quantised = reduced_precision.as_data(stage.quantised)
+            self.quantized = reduced_precision.as_data(stage.quantized)
             self.warnings = stage.warnings
         elif isinstance(stage, stages.Converted):
             self.warnings = stage.warnings
@@ -63,5 +63,5 @@ class ModelResult:
             self.warnings = stage.warnings
 
 
-SHOWN = ("layers", "plan_bytes", "warnings", "layout", "layout_reason", "segments", "quantised")
+SHOWN = ("layers", "plan_bytes", "warnings", "layout", "layout_reason", "segments", "quantized")
 """What is recorded of a result, so that an unchanged model can be told of like a built one."""

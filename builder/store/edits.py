@@ -92,11 +92,13 @@ def _is_version(folder: Path, path: Path) -> bool:
 
 def notes(folder: Path, hashes: Hashes) -> list[str]:
     """What a user is told of an unchanged model that somebody changed by hand."""
-    told = [f"{edit}; it is kept, --overwrite-edits replaces it" for edit in edits(folder, hashes)]
+    reported = [
+        f"{edit}; it is kept, --overwrite-edits replaces it" for edit in edits(folder, hashes)
+    ]
     for name in foreign(folder):
         served = ", and Triton may serve it" if name.endswith("/") else ""
-        told.append(f"{folder.name}/{name} is not of trt-build{served}: remove it")
-    return told
+        reported.append(f"{folder.name}/{name} is not of trt-build{served}: remove it")
+    return reported
 
 
 def refuse(folder: Path, hashes: Hashes, policy: str) -> None:
@@ -110,13 +112,13 @@ def refuse(folder: Path, hashes: Hashes, policy: str) -> None:
     versions = [name for name in foreign(folder) if name.endswith("/")]
     if not lost and not versions:
         return
-    told = [
+    reported = [
         *map(str, lost),
         *(f"{folder.name}/{name} is a version that trt-build did not write" for name in versions),
     ]
     keeps = "--keep-edits carries an edited config over, " if policy == REPORT and lost else ""
     raise UsageError(
-        f"publishing would lose what was changed by hand: {'; '.join(told)}",
+        f"publishing would lose what was changed by hand: {'; '.join(reported)}",
         where=str(folder),
         fix=f"{keeps}`triton:` in the manifest says it for good, --overwrite-edits drops it",
     )

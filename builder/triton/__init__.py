@@ -1,4 +1,4 @@
-"""The Triton room: ModelConfig, layout, publication, and which container holds which TensorRT."""
+"""ModelConfig, layout, publication, and which container holds which TensorRT."""
 
 from __future__ import annotations
 

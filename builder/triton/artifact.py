@@ -1,4 +1,4 @@
-"""What the triton room takes: one built model, its tensors, its recorded answers."""
+"""The input of this package: one built model, its tensors, its recorded answers."""
 
 from __future__ import annotations
 
@@ -66,16 +66,16 @@ class SegmentFiles:
 
 @dataclass(frozen=True)
 class BranchFiles:
-    """Two arms of which the data choose one: `condition` is the archive of a graph from the tensors
-    `reads` to one bool tensor, true for the first of `arms`. `inputs` are what it and the arms
-    read, `outputs` what each arm makes.
+    """Two blocks of which the data choose one: `condition` is the archive of a graph from the
+    tensors `reads` to one bool tensor, true for the first of `blocks`. `inputs` are what it and the
+    blocks read, `outputs` what each block makes.
     """
 
     condition: bytes
     reads: tuple[str, ...]
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
-    arms: tuple[tuple[SegmentFiles, ...], tuple[SegmentFiles, ...]]
+    blocks: tuple[tuple[SegmentFiles, ...], tuple[SegmentFiles, ...]]
 
 
 @dataclass(frozen=True)

@@ -228,16 +228,19 @@ def _segment(segment: SegmentFiles | BranchFiles, stem: str, folder: Path) -> di
     sides = {"inputs": segment.inputs, "outputs": segment.outputs}
     if isinstance(segment, BranchFiles):
         (folder / f"{stem}_condition.pt").write_bytes(segment.condition)
-        arms = [
-            [_segment(piece, f"{stem}_{name}_{number}", folder) for number, piece in enumerate(arm)]
-            for name, arm in zip(("yes", "no"), segment.arms, strict=True)
+        blocks = [
+            [
+                _segment(piece, f"{stem}_{name}_{number}", folder)
+                for number, piece in enumerate(block)
+            ]
+            for name, block in zip(("yes", "no"), segment.blocks, strict=True)
         ]
         named = {side: [{"name": name} for name in names] for side, names in sides.items()}
         return {
             "kind": "branch",
             **named,
             "condition": [{"name": name} for name in segment.reads],
-            "arms": arms,
+            "blocks": blocks,
         }
     if not segment.parts:
         (folder / f"{stem}.pt").write_bytes(segment.lowered)

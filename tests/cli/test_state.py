@@ -20,13 +20,13 @@ Run = Callable[..., Result]
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    return models.write(tmp_path, "recogniser")
+    return models.write(tmp_path, "recognizer")
 
 
 def test_init_guesses_a_recurrent_layers_state(folder: Path, run: Run) -> None:
     """What it writes builds as it is, and with the state once its comment is taken away."""
-    assert run("init", folder / "recogniser.pt", "--force").exit_code == 0
-    text = (folder / "recogniser.yaml").read_text()
+    assert run("init", folder / "recognizer.pt", "--force").exit_code == 0
+    text = (folder / "recognizer.yaml").read_text()
     (spec,) = load(folder)
     assert [tensor.shape for tensor in spec.inputs] == [
         ("batch", "length", 6),
@@ -34,7 +34,7 @@ def test_init_guesses_a_recurrent_layers_state(folder: Path, run: Run) -> None:
         (2, "batch", 5),
     ]
     assert not spec.state
-    (folder / "recogniser.yaml").write_text(
+    (folder / "recognizer.yaml").write_text(
         text.replace("# state", "state").replace("#   -", "  -")
     )
     (spec,) = load(folder)
@@ -110,7 +110,7 @@ def test_check_shows_who_keeps_the_state_and_the_config(folder: Path, run: Run) 
 
 
 def test_check_tells_of_state_that_does_not_fit_with_its_line(folder: Path, run: Run) -> None:
-    manifest = folder / "recogniser.yaml"
+    manifest = folder / "recognizer.yaml"
     manifest.write_text(manifest.read_text().replace("output: cn}", "output: y}"))
     result = run("check", folder)
     assert result.exit_code == 2
@@ -119,8 +119,8 @@ def test_check_tells_of_state_that_does_not_fit_with_its_line(folder: Path, run:
 
 def test_inspect_shows_state_and_the_network_that_serves_it(folder: Path, run: Run) -> None:
     assert run("repo", folder, "--out", folder / "out").exit_code == 0
-    shown = run("inspect", folder / "out" / "recogniser").stdout
+    shown = run("inspect", folder / "out" / "recognizer").stdout
     assert "h0 <- hn  float32[2, 5], from the file initial_state/h0" in shown
     assert "c0 <- cn  float32[2, 5], from zeros" in shown
     assert "python, keeps state" in run("inspect", folder / "out").stdout
-    assert "input  h0  FLOAT[-1, 2, 5]" in run("inspect", folder / "recogniser.yaml").stdout
+    assert "input  h0  FLOAT[-1, 2, 5]" in run("inspect", folder / "recognizer.yaml").stdout

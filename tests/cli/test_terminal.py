@@ -1,4 +1,4 @@
-"""Tables and progress for people, plain lines for pipes, colour only where it is welcome."""
+"""Tables and progress for people, plain lines for pipes, color only where it is welcome."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_a_pipe_gets_plain_lines() -> None:
     assert done.stderr == "net: lower\nnet: [bold]build\n"
 
 
-def test_a_terminal_gets_colour_and_a_live_line() -> None:
+def test_a_terminal_gets_color_and_a_live_line() -> None:
     seen = on_a_terminal()
     assert "\x1b[32mdone" in seen
     assert "net: [bold]build" in seen
@@ -75,7 +75,7 @@ def test_a_terminal_gets_colour_and_a_live_line() -> None:
 def test_no_color_is_honoured_on_a_terminal() -> None:
     seen = on_a_terminal(NO_COLOR="1")
     assert "done" in seen
-    assert not re.search(r"\x1b\[[0-9;]*(3|4|9)\d", seen), "a colour"
+    assert not re.search(r"\x1b\[[0-9;]*(3|4|9)\d", seen), "a color"
 
 
 def test_a_dumb_terminal_gets_plain_lines() -> None:

@@ -69,7 +69,7 @@ def test_a_branch_on_a_dynamic_size() -> None:
     assert "CONDITION" not in layer_kinds(static)
 
 
-def test_arms_of_two_dtypes_are_refused_with_the_reason() -> None:
+def test_blocks_of_two_dtypes_are_refused_with_the_reason() -> None:
     class Two(nn.Module):
         def forward(self, x: Tensor) -> Tensor:
             return x if bool(x.sum() > 0) else x.int()
@@ -189,7 +189,7 @@ def test_a_carried_value_that_changes_its_shape_is_refused() -> None:
                 y = torch.cat([y, y])
             return y
 
-    with pytest.raises(UnsupportedOperators, match="before a trip"):
+    with pytest.raises(UnsupportedOperators, match="before an iteration"):
         builder.convert(
             torch.jit.script(Grows()),
             [builder.TensorSpec("float32", ("n", 3), dims={"n": (1, 4, 8)})],
@@ -206,7 +206,8 @@ def test_a_carried_value_whose_axes_change_places_is_refused() -> None:
 
     spec = builder.TensorSpec("float32", ("n", "m"), dims={"n": (1, 4, 8), "m": (1, 3, 8)})
     with pytest.raises(
-        UnsupportedOperators, match=r"axis 0 of %y\S* is n before a trip of the loop and m after"
+        UnsupportedOperators,
+        match=r"axis 0 of %y\S* is n before an iteration of the loop and m after",
     ):
         builder.convert(torch.jit.script(Turns()), [spec])
 
@@ -256,7 +257,7 @@ class Counts(nn.Module):
 @pytest.mark.parametrize("module", [Prefixes(), Counts()])
 def test_parts_whose_length_a_loop_changes_are_refused(module: nn.Module) -> None:
     spec = builder.TensorSpec("float32", ("n", 3), dims={"n": (1, 2, 4)})
-    with pytest.raises(UnsupportedOperators, match="changes from trip to trip") as caught:
+    with pytest.raises(UnsupportedOperators, match="changes from iteration to iteration") as caught:
         builder.convert(torch.jit.script(module), [spec])
     assert "test_control.py" in str(caught.value)
 
@@ -314,7 +315,7 @@ _LATE = {
     "slice": (_BRANCH, "x[:n]"),
     "zeros": (_BRANCH, "torch.zeros(n, 2)"),
     "arange": (_BRANCH, "torch.arange(n)"),
-    "an arm that may not run": (
+    "a block that may not run": (
         "n = int(x.argmax()) // int(x.sum()) if bool(x.sum() > 0) else 3",
         "x[:n]",
     ),
@@ -393,7 +394,7 @@ class Mixed(nn.Module):
         if self.kind == "branch":
             if bool(x.sum() > 0):
                 h = self.a(h)
-        elif self.kind == "arms":
+        elif self.kind == "blocks":
             h = torch.softmax(x[:, 0], -1) if bool(x.sum() > 0) else self.a(x[:, 0])
         elif self.kind == "loop":
             for i in range(x.size(1)):
@@ -410,7 +411,7 @@ class Mixed(nn.Module):
         return h
 
 
-@pytest.mark.parametrize("kind", ["branch", "arms", "loop", "loop of float32", "while"])
+@pytest.mark.parametrize("kind", ["branch", "blocks", "loop", "loop of float32", "while"])
 @pytest.mark.parametrize("precision", ["fp16", "bf16"])
 def test_a_precision_makes_no_two_dtypes_of_one_value(
     kind: str, precision: str, strongly_typed: None

@@ -148,7 +148,7 @@ def test_roi_align(size: tuple[int, int], ratio: int, aligned: bool) -> None:
 
     dynamic = {0: {0: "n", 2: "h", 3: "w"}, 1: {0: "k"}}
     more = [(torch.randn(3, 4, 12, 8), rois[:2])]
-    # places are computed as multiples of 2 / length and back: 20 ulp of a difference of neighbours
+    # places are computed as multiples of 2 / length and back: 20 ulp of a difference of neighbors
     check(pool, torch.randn(2, 4, 10, 11), rois, dynamic=dynamic, more=more, rtol=1e-5, atol=2e-5)
 
 

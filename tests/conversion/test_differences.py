@@ -22,11 +22,11 @@ CASES: dict[str, Callable[..., torch.Tensor]] = {
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.int64, torch.bool, torch.uint8])
 @pytest.mark.parametrize("name", CASES)
-def test_neighbours_are_subtracted(name: str, dtype: torch.dtype) -> None:
+def test_neighbors_are_subtracted(name: str, dtype: torch.dtype) -> None:
     check(CASES[name], sample(3, 5, dtype=dtype), compile=name == "twice")
 
 
-def test_neighbours_along_a_dynamic_axis() -> None:
+def test_neighbors_along_a_dynamic_axis() -> None:
     check(
         lambda x: x.diff(),
         sample(3, 5),

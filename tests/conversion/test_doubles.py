@@ -99,7 +99,7 @@ def test_float32_would_have_said_something_else() -> None:
     assert differing
 
 
-def test_a_simple_ratio_stays_arithmetic_that_other_sizes_are_recognised_by() -> None:
+def test_a_simple_ratio_stays_arithmetic_that_other_sizes_are_recognized_by() -> None:
     conversion = convert(Scaled(0.5), [torch.randn(2, 8)], dynamic={0: {1: "n"}})
     kinds = {
         type(conversion.network.get_layer(i)).__name__ for i in range(conversion.network.num_layers)

@@ -1,4 +1,4 @@
-"""Batch normalisation taken into the convolution before it: when it is, when not, and the same
+"""Batch normalization taken into the convolution before it: when it is, when not, and the same
 numbers either way.
 """
 
@@ -35,7 +35,7 @@ def _kinds(module: Any, x: torch.Tensor, precision: str = "fp32") -> list[str]:
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("affine", [True, False])
 @pytest.mark.parametrize("groups", [1, 3])
-def test_a_normalisation_behind_a_convolution_is_no_layer(
+def test_a_normalization_behind_a_convolution_is_no_layer(
     bias: bool, affine: bool, groups: int
 ) -> None:
     module = _seeded(
@@ -59,7 +59,7 @@ def test_half_weights_are_rounded_once() -> None:
 
 
 class TwoReaders(nn.Module):
-    """A convolution that something besides the normalisation reads."""
+    """A convolution that something besides the normalization reads."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Normalisations against torch: with and without statistics, affine or not, ranks 2 to 5, dynamic
+"""Normalizations against torch: with and without statistics, affine or not, ranks 2 to 5, dynamic
 axes.
 """
 
@@ -57,13 +57,13 @@ def test_batch_norm_without_running_statistics_uses_the_batch(
 
 
 def test_batch_norm_with_computed_coefficients() -> None:
-    def normalise(
+    def normalize(
         x: torch.Tensor, w: torch.Tensor, m: torch.Tensor, v: torch.Tensor
     ) -> torch.Tensor:
         return F.batch_norm(x, m, v, w, None, eps=1e-3)
 
     check(
-        normalise, sample(2, 3, 4, 4), sample(3), sample(3), sample(3).abs(), rtol=SUMS, atol=SUMS
+        normalize, sample(2, 3, 4, 4), sample(3), sample(3), sample(3).abs(), rtol=SUMS, atol=SUMS
     )
 
 

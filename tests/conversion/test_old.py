@@ -25,7 +25,7 @@ from tests.conversion.harness import check, convert
 INTEGERS = torch.tensor(
     [[2**31 - 1, 5, -(2**31), 5], [2**24 + 1, 2**24, 2**24 + 2, -1]], dtype=torch.int32
 )
-"""Neighbours that float32 does not tell apart, and equal ones."""
+"""Neighbors that float32 does not tell apart, and equal ones."""
 SMALL = torch.tensor([[-3, 100, 0, 7]], dtype=torch.int8)
 BOOLS = torch.tensor([[True, False], [False, True]])
 HALVES = torch.tensor([[0.5, -2.0, 3.0], [1.0, 0.0, -0.25]], dtype=torch.float16)

@@ -13,7 +13,7 @@ from torch import nn
 
 import builder
 from builder.conversion.precision import Policy, constrain, policy
-from builder.conversion.quantised import FP8, missing
+from builder.conversion.quantized import FP8, missing
 from builder.engine import capabilities
 from builder.engine.flavour import trt
 from builder.errors import UsageError
@@ -88,10 +88,10 @@ def test_a_weight_beyond_half_is_named() -> None:
 
 
 @pytest.mark.parametrize("precision", ["int8", "fp8", "mixed"])
-def test_a_module_that_is_not_quantised_is_refused(precision: str) -> None:
+def test_a_module_that_is_not_quantized_is_refused(precision: str) -> None:
     if precision == "fp8" and missing(FP8):
         pytest.skip(str(missing(FP8)))
-    with pytest.raises(UsageError, match="nothing in this graph is quantised") as refused:
+    with pytest.raises(UsageError, match="nothing in this graph is quantized") as refused:
         builder.convert(torch.jit.script(Classifier().eval()), [SPEC], precision=precision)
     assert "builder.quantize" in str(refused.value.fix) and "calibration" in str(refused.value.fix)
 

@@ -1,4 +1,4 @@
-"""Fake quantisation against torch: zero points, narrow ranges, one scale or one a channel, static
+"""Fake quantization against torch: zero points, narrow ranges, one scale or one a channel, static
 or computed.
 
 The answers are multiples of the scale: equal to a few ulp, or off by a whole step.
@@ -13,7 +13,7 @@ import torch
 from torch.nn import functional as F
 
 import builder
-from builder.conversion.quantised import FP8, missing
+from builder.conversion.quantized import FP8, missing
 from builder.conversion.sizes import kind_of
 from builder.parity import compare
 from tests.conversion.harness import check, module_of
@@ -93,7 +93,7 @@ SHIFTED = [(128, 0, 255), (5, 0, 127), (-3, -127, 120), (0, 0, 127)]
 
 
 @pytest.mark.parametrize(("zero", "low", "high"), SHIFTED)
-def test_a_zero_point_that_only_shifts_int8_is_quantised(zero: int, low: int, high: int) -> None:
+def test_a_zero_point_that_only_shifts_int8_is_quantized(zero: int, low: int, high: int) -> None:
     """Only quant_min - zero_point and quant_max - zero_point say what is kept of x."""
     x = torch.randn(2, 3, 4) * 6
     conversion = check(
@@ -132,7 +132,7 @@ def convolution(
 
 
 def test_the_weight_of_a_product_keeps_its_pair_of_layers() -> None:
-    """TensorRT computes in int8 only where it sees both operands quantised; the weight's channels
+    """TensorRT computes in int8 only where it sees both operands quantized; the weight's channels
     have their scales.
     """
     weight = torch.randn(8, 4, 3, 3)
@@ -256,7 +256,7 @@ def test_the_right_scale_and_axis_are_the_answer() -> None:
 
 
 class Pair(torch.nn.Module):
-    """Quantised tensors that are only dequantised: an activation and a weight."""
+    """Quantized tensors that are only dequantized: an activation and a weight."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -268,7 +268,7 @@ class Pair(torch.nn.Module):
         return F.linear(torch.quantize_per_tensor(x, 0.03, 0, torch.qint8).dequantize(), weight)
 
 
-def test_a_quantised_tensor_that_is_dequantised_is_a_fake_quantisation() -> None:
+def test_a_quantized_tensor_that_is_dequantized_is_a_fake_quantization() -> None:
     conversion = check(Pair().eval(), torch.randn(3, 4), atol=SUMS)
     assert kinds(conversion)["QUANTIZE"] == kinds(conversion)["DEQUANTIZE"] == 2
     check(

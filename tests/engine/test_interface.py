@@ -237,8 +237,8 @@ def test_no_name_that_tensorrt_has_is_left_out() -> None:
     [
         ("trt.ILogger.Severity.EROR", "type ILogger.EROR does not exist"),
         (
-            "layer = net.add_unary(x, 1)\nlayer = net.add_shuffle(x)\nlayer.colour",
-            "ILayer+.colour does not exist",
+            "layer = net.add_unary(x, 1)\nlayer = net.add_shuffle(x)\nlayer.color",
+            "ILayer+.color does not exist",
         ),
         ("ctx.net.add_unarry(x, 1)", "INetworkDefinition.add_unarry does not exist"),
         ("ctx.net.add_unary(x)", "INetworkDefinition.add_unary does not take 1 arguments and []"),
@@ -247,7 +247,7 @@ def test_no_name_that_tensorrt_has_is_left_out() -> None:
         ("trt.Unary", "trt.Unary does not exist"),
         ("layer = net.add_unary(x, 1)\nlayer.axes = 1", "IUnaryLayer.axes does not exist"),
         ("net.add_topk(x, op, 1, 1).get_output(0).size", "ITensor.size does not exist"),
-        ("layer.colour", "ILayer+.colour does not exist"),
+        ("layer.color", "ILayer+.color does not exist"),
     ],
 )
 def test_a_mistake_is_found(tmp_path: Path, code: str, problem: str) -> None:

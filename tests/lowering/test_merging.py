@@ -34,7 +34,7 @@ def _pooled(*values: Any) -> list[int]:
 ONES = torch.ones(3, 4)
 ALMOST = torch.ones(1000)
 ALMOST[500] = 2
-QUANTISED = torch.quantize_per_tensor(ONES, 0.5, 0, torch.qint8)
+QUANTIZED = torch.quantize_per_tensor(ONES, 0.5, 0, torch.qint8)
 
 
 @pytest.mark.parametrize(
@@ -50,7 +50,7 @@ QUANTISED = torch.quantize_per_tensor(ONES, 0.5, 0, torch.qint8)
         (torch.tensor(float("nan")), torch.tensor(float("nan")), True),
         (torch.ones(0), torch.ones(0), True),
         (torch.ones(0), torch.ones(0, 2), False),
-        (QUANTISED, torch.quantize_per_tensor(ONES, 0.25, 0, torch.qint8), False),
+        (QUANTIZED, torch.quantize_per_tensor(ONES, 0.25, 0, torch.qint8), False),
         (1, 1, True),
         (1, 1.0, False),
         (1, True, False),

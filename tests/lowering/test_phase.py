@@ -55,7 +55,7 @@ _SAME_BYTES = {
     "another shape": _AS_FLOATS.reshape(4, 1),
     "another dtype": _AS_FLOATS.view(torch.int32),
     "flat": _AS_FLOATS.reshape(4),
-    "quantised": torch._make_per_tensor_quantized_tensor(_AS_FLOATS.view(torch.int8), 0.5, 0),
+    "quantized": torch._make_per_tensor_quantized_tensor(_AS_FLOATS.view(torch.int8), 0.5, 0),
 }
 
 
@@ -74,7 +74,7 @@ def test_the_digest_knows_dtype_and_shape(other: str) -> None:
     assert digest(_SAME_BYTES[other]) == digest(_SAME_BYTES[other].clone())
 
 
-def test_the_digest_knows_the_scale_of_a_quantised_weight() -> None:
+def test_the_digest_knows_the_scale_of_a_quantized_weight() -> None:
     digests = set()
     for scale, zero_point in ((0.5, 0), (0.25, 0), (0.5, 1)):
         graph = torch._C.parse_ir("graph(%x : Tensor):\n  return (%x)")

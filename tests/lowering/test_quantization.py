@@ -1,4 +1,4 @@
-"""Simulated quantisation survives lowering: weights stay unrounded constants beside their scales,
+"""Simulated quantization survives lowering: weights stay unrounded constants beside their scales,
 and observers are off or refused.
 """
 
@@ -38,7 +38,7 @@ def _fake(kind: Any, by_channel: bool) -> nn.Module:
 
 
 class Simulated(nn.Module):
-    """A convolution of which input and weight, with its batch norm folded in, are quantised."""
+    """A convolution of which input and weight, with its batch norm folded in, are quantized."""
 
     def __init__(self, kind: Any) -> None:
         super().__init__()
@@ -102,7 +102,7 @@ def test_switched_off_there_is_none(kind: Any) -> None:
     torch.testing.assert_close(lowered.run(X)[0], model(X), rtol=0, atol=0)
 
 
-def test_quantisation_aware_training_as_torch_prepares_it() -> None:
+def test_quantization_aware_training_as_torch_prepares_it() -> None:
     torch.manual_seed(0)
     model = nn.Sequential(
         nn.Conv2d(2, 3, 3), nn.BatchNorm2d(3), nn.ReLU(), nn.Flatten(), nn.Linear(108, 5)
@@ -200,7 +200,7 @@ def test_a_pair_stays_a_pair() -> None:
     torch.testing.assert_close(lowered.run(x)[0], f(x), rtol=0, atol=0)
 
 
-def test_a_kernel_is_known_through_its_quantisation() -> None:
+def test_a_kernel_is_known_through_its_quantization() -> None:
     def f(x):
         weight = torch.fake_quantize_per_tensor_affine(W[None], 0.02, 3, -128, 127)
         return torch.conv1d(x, weight, None, 1, "same")

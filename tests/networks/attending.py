@@ -22,7 +22,7 @@ def join_heads(x: Tensor) -> Tensor:
 
 
 class CausalBlock(nn.Module):
-    """GPT-2's: one projection for queries, keys and values; normalised before; tanh GELU."""
+    """GPT-2's: one projection for queries, keys and values; normalized before; tanh GELU."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -201,7 +201,7 @@ class SuperResolution(nn.Module):
 
 
 class Forecaster(nn.Module):
-    """A series normalised by its own statistics, a GRU, attention over its states, and the
+    """A series normalized by its own statistics, a GRU, attention over its states, and the
     statistics put back.
     """
 

@@ -12,7 +12,7 @@ import torch
 from builder.manifest.spec import Batching
 from builder.serving import serve
 from builder.triton import ModelArtifact, publish
-from tests.triton.artifacts import Affine, Centred, artifact, scorer, tensor
+from tests.triton.artifacts import Affine, Centered, artifact, scorer, tensor
 
 
 class Masked(torch.nn.Module):
@@ -62,7 +62,7 @@ def models() -> Iterator[ModelArtifact]:
     batch3 = (tensor("x", "float32", "batch", 3),)
     yield scorer()
     yield artifact(Affine(), batch3, ("y",), name="unbatched", batching=Batching(enabled=False))
-    yield artifact(Centred(), batch3, ("y",), name="mixing")
+    yield artifact(Centered(), batch3, ("y",), name="mixing")
     yield artifact(
         Masked(),
         (

@@ -1,4 +1,4 @@
-"""A graph taken apart at its branches: running the parts, with one arm of each branch, is running
+"""A graph taken apart at its branches: running the parts, with one block of each branch, is running
 the whole.
 """
 
@@ -15,8 +15,8 @@ from builder.partition.extract import with_own_outputs
 
 
 class Branching(nn.Module):
-    """Conditions that are tensors, numbers, or both; arms that read sizes, nothing of their own, or
-    have a branch.
+    """Conditions that are tensors, numbers, or both; blocks that read sizes, nothing of their own,
+    or have a branch.
     """
 
     def __init__(self) -> None:
@@ -51,7 +51,7 @@ def run(parts: list[Part], values: dict[str, Tensor], taken: list[int]) -> dict[
             (decided,) = part.condition.run(*(values[name] for name in part.condition.inputs))
             assert decided.dtype == torch.bool and decided.dim() == 0
             taken.append(0 if decided else 1)
-            graph = part.arms[taken[-1]]
+            graph = part.blocks[taken[-1]]
         else:
             graph = part
         values.update(
@@ -76,7 +76,7 @@ def test_every_way_through_the_arms_gives_the_answers_of_the_whole(lowered: Lowe
         for name, wanted in zip(lowered.outputs, lowered.run(x), strict=True):
             torch.testing.assert_close(values[name], wanted, rtol=0, atol=0)
     assert {way[0] for way in ways} == {way[1] for way in ways} == {0, 1}, (
-        "the inputs take both arms of each branch"
+        "the inputs take both blocks of each branch"
     )
 
 

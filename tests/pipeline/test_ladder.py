@@ -57,7 +57,7 @@ def test_a_defect_of_lowering_costs_tensorrt_and_not_the_endpoint(
     result = build(tmp_path, models.Whole())
     assert result.ok and result.segments == ("torch",), result.error
     (warning,) = [text for text in result.warnings if "ZeroDivisionError" in text]
-    assert warning.startswith("torch alone serves this model, as it is written: this is a defect")
+    assert warning.startswith("served by PyTorch only, as it is written: this is a defect")
     result = build(tmp_path / "full", models.Whole(), FULL)
     assert not result.ok and "ZeroDivisionError" in str(result.error)
 

@@ -1,4 +1,4 @@
-"""Small networks, plain and trained with fake quantisation (eager mode of torch.ao)."""
+"""Small networks, plain and trained with fake quantization (eager mode of torch.ao)."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ with warnings.catch_warnings():
 
 
 class SmallCNN(nn.Module):
-    """image [batch, 3, 16, 16] -> [batch, 5]: convolutions with batch normalisation, a depthwise
+    """image [batch, 3, 16, 16] -> [batch, 5]: convolutions with batch normalization, a depthwise
     and a strided one.
     """
 
     def __init__(self) -> None:
         super().__init__()
-        # where eager mode quantises the input
+        # where eager mode quantizes the input
         self.quant, self.dequant = ao.QuantStub(), ao.DeQuantStub()
         self.first, self.norm, self.relu = (
             nn.Conv2d(3, 8, 3, padding=1),
@@ -67,7 +67,7 @@ CONFIGS = {
 
 
 def trained(model: nn.Module, config: str, x: Tensor, *, graph_mode: bool = False) -> nn.Module:
-    """The model with fake quantisation after a few forward passes, its observers off, in `eval`.
+    """The model with fake quantization after a few forward passes, its observers off, in `eval`.
     Eager mode works by hooks, which torch can trace and not script; graph mode makes calls of them.
     """
     with warnings.catch_warnings():

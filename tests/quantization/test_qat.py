@@ -1,4 +1,4 @@
-"""Modules trained with fake quantisation, traced and scripted: the network has their very
+"""Modules trained with fake quantization, traced and scripted: the network has their very
 numbers.
 """
 
@@ -46,7 +46,7 @@ def kinds(conversion: builder.Conversion) -> Counter[str]:
 @pytest.mark.parametrize("precision", ["fp32", "int8"])
 @pytest.mark.parametrize("how", ["trace", "script"])
 @pytest.mark.parametrize("name", list(MODELS))
-def test_symmetric_quantisation_becomes_layers(name: str, how: str, precision: str) -> None:
+def test_symmetric_quantization_becomes_layers(name: str, how: str, precision: str) -> None:
     """A value on the border of two steps may take the other one: that is a step of one layer,
     averaged by the next.
     """
@@ -60,7 +60,7 @@ def test_symmetric_quantisation_becomes_layers(name: str, how: str, precision: s
 
 
 @pytest.mark.parametrize("name", list(MODELS))
-def test_unsigned_quantisation_keeps_its_numbers_and_says_what_it_costs(name: str) -> None:
+def test_unsigned_quantization_keeps_its_numbers_and_says_what_it_costs(name: str) -> None:
     """torch's default: activations of 0..127 or 0..255 with a zero point, by an observer that is
     fused.
     """

@@ -1,4 +1,4 @@
-"""Post-training quantisation: what is rounded, by which scale, what is left alone and why."""
+"""Post-training quantization: what is rounded, by which scale, what is left alone and why."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 import builder
-from builder.conversion.quantised import FP8, missing
+from builder.conversion.quantized import FP8, missing
 from builder.conversion.sizes import kind_of
 from builder.engine import capabilities
 from builder.engine.tensorrt8.config import flags
@@ -103,7 +103,7 @@ def test_examples_stay_within_their_tolerance(name: str, precision: str) -> None
     truths = [truth] if isinstance(truth, Tensor) else list(truth)
     assert not judged(list(found.lowered.run(*unseen)), truths, precision)
     assert not judged(builder.reference.run(conversion, unseen), truths, precision)
-    assert all(layer.quantised for layer in found.layers) and len(found.layers) == (
+    assert all(layer.quantized for layer in found.layers) and len(found.layers) == (
         10 if len(specs) == 1 else 16
     )
     assert kinds(conversion)["QUANTIZE"] > len(found.layers)
@@ -189,7 +189,7 @@ def test_a_tensor_that_two_products_read_is_rounded_once() -> None:
     assert len(ir.nodes_of(found.lowered.graph, "aten::fake_quantize_per_tensor_affine")) == 1
 
 
-def test_batch_normalisation_is_in_the_weights_before_they_are_rounded() -> None:
+def test_batch_normalization_is_in_the_weights_before_they_are_rounded() -> None:
     module, specs, batches, _ = example("residual_cnn")
     lowered = lower(module, specs=specs)
     found = quantize(lowered, batches)
@@ -200,9 +200,9 @@ def test_batch_normalisation_is_in_the_weights_before_they_are_rounded() -> None
 def test_patterns_spare_layers_and_say_so() -> None:
     module, x, _ = products()
     found = quantize(lower(module), [x], skip=["up/*", "lin*aten::linear_0"])
-    spared = [layer.name for layer in found.layers if not layer.quantised]
+    spared = [layer.name for layer in found.layers if not layer.quantized]
     assert spared == ["up/aten::_convolution_0", "linear/aten::linear_0"]
-    assert {layer.reason for layer in found.layers if not layer.quantised} == {"a pattern names it"}
+    assert {layer.reason for layer in found.layers if not layer.quantized} == {"a pattern names it"}
     assert "8 bits in 4 of 6 products" in found.summary
 
 
@@ -236,8 +236,8 @@ def test_mixed_leaves_to_half_what_would_lose_too_much() -> None:
     x[0, 0] = 1e4
     found = quantize(lower(torch.jit.script(Outlier().eval())), [[x]], "mixed")
     first = found.layers[0]
-    assert not first.quantised and first.sqnr is not None and "below 30 dB" in first.reason
-    assert found.layers[1].quantised and (found.layers[1].sqnr or 0) > 30
+    assert not first.quantized and first.sqnr is not None and "below 30 dB" in first.reason
+    assert found.layers[1].quantized and (found.layers[1].sqnr or 0) > 30
 
 
 def test_what_cannot_be_calibrated_is_left_alone_with_its_reason() -> None:
@@ -248,7 +248,7 @@ def test_what_cannot_be_calibrated_is_left_alone_with_its_reason() -> None:
 
     x, n = torch.eye(3) + 1, torch.ones(3, 3, dtype=torch.int32)
     found = quantize(lower(torch.jit.script(Odd())), [[x, n]])
-    by_reason = {layer.reason: layer.quantised for layer in found.layers}
+    by_reason = {layer.reason: layer.quantized for layer in found.layers}
     assert by_reason == {
         "": True,
         "it multiplies int32": False,
@@ -268,10 +268,10 @@ def test_a_product_whose_results_overflow_is_left_alone(precision: str) -> None:
 
     found = quantize(lower(torch.jit.script(Beyond())), [[torch.full((4, 4), 3e38)]], precision)
     (layer,) = found.layers
-    assert (layer.quantised, layer.sqnr) == (False, None) and "not finite" in layer.reason
+    assert (layer.quantized, layer.sqnr) == (False, None) and "not finite" in layer.reason
 
 
-def test_a_module_that_quantises_itself_keeps_its_scales() -> None:
+def test_a_module_that_quantizes_itself_keeps_its_scales() -> None:
     class Own(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -286,7 +286,7 @@ def test_a_module_that_quantises_itself_keeps_its_scales() -> None:
 
     lowered = lower(torch.jit.script(Own().eval()))
     found = quantize(lowered, [[torch.randn(2, 4)]])
-    assert [layer.reason for layer in found.layers] == ["the module quantises it itself", ""]
+    assert [layer.reason for layer in found.layers] == ["the module quantizes it itself", ""]
     scales = [node.inputsAt(1).toIValue() for node in ir.nodes_of(found.lowered.graph, FAKE[0])]
     assert {0.01, 0.05} < set(scales) and len(scales) == 3
 
@@ -314,7 +314,7 @@ def test_calibration_is_a_function_of_its_batches() -> None:
 @pytest.mark.parametrize(
     ("mistake", "words"),
     [
-        ({"precision": "fp16"}, "quantises nothing"),
+        ({"precision": "fp16"}, "quantizes nothing"),
         ({"method": "minmax"}, "unknown calibration method"),
         ({"precision": "fp8", "method": "entropy"}, "int8's levels"),
         ({"batches": []}, "nothing to calibrate with"),
@@ -422,7 +422,7 @@ def test_products_in_loops_are_seen_in_every_turn() -> None:
     module, x = torch.jit.script(Steps().eval()), torch.randn(2, 6, 8)
     spec = builder.TensorSpec("float32", (2, "steps", 8), dims={"steps": (1, 4, 8)})
     found = quantize(lower(module, specs=[spec]), [[torch.randn(2, 5, 8)]])
-    assert [(layer.name, layer.quantised) for layer in found.layers] == [
+    assert [(layer.name, layer.quantized) for layer in found.layers] == [
         ("cell/aten::linear_0", True)
     ]
     conversion = builder.convert(found.lowered, [spec], precision="int8")

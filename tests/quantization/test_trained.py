@@ -1,4 +1,4 @@
-"""What is said of modules that bring their own fake quantisation: 8 bits only where TensorRT has
+"""What is said of modules that bring their own fake quantization: 8 bits only where TensorRT has
 kernels for them.
 """
 
@@ -50,7 +50,7 @@ CASES = {
     ("0 -128 127", "zeros"): trained.RANGE,
     ("axis1", "axis0"): trained.CHANNELS,
     ("0 -128 127", "axis1"): trained.AXIS,
-    ("0 -128 127", "none"): "the module does not quantise its operands",
+    ("0 -128 127", "none"): "the module does not quantize its operands",
 }
 
 
@@ -63,14 +63,14 @@ def test_a_product_counts_as_8_bits_only_where_tensorrt_computes_it_so(
     assert found is not None
     (layer,) = found.layers
     assert layer.reason == CASES[activation, weight]
-    assert layer.quantised is (layer.reason == OWN)
+    assert layer.quantized is (layer.reason == OWN)
 
 
 @pytest.mark.parametrize("activation", ["0 0 255", "axis1"])
 def test_calibration_rounds_no_operand_beside_one_that_stays_in_float(activation: str) -> None:
     lowered = lower(torch.jit.trace(Rounded(activation, "none").eval(), torch.randn(2, 4)))
     found = quantize(lowered, [[torch.randn(2, 4)]])
-    assert not found.layers[0].quantised and found.layers[0].reason in (
+    assert not found.layers[0].quantized and found.layers[0].reason in (
         trained.RANGE,
         trained.CHANNELS,
     )

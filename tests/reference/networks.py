@@ -96,7 +96,7 @@ class _Untyped:
 
         def shorter(*arguments: Any) -> Any:
             if any(getattr(argument, "name", "") == "FP8" for argument in arguments):
-                pytest.skip("this TensorRT quantises to INT8 alone")
+                pytest.skip("this TensorRT quantizes to INT8 alone")
             return method(*arguments[:takes])
 
         return shorter

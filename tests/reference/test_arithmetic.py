@@ -174,7 +174,7 @@ def test_einsum(equation):
     closely(evaluate(lambda net, a, b: net.add_einsum([a, b], equation), a, b), expected)
 
 
-def normalised(x, axes, epsilon):
+def normalized(x, axes, epsilon):
     x = x.double().numpy()
     return (x - x.mean(axes, keepdims=True)) / np.sqrt(x.var(axes, keepdims=True) + epsilon)
 
@@ -182,7 +182,7 @@ def normalised(x, axes, epsilon):
 @pytest.mark.parametrize(
     ("axes", "shape"), [((2,), (1, 1, 5)), ((1, 2), (1, 4, 5)), ((1,), (1, 4, 1))]
 )
-def test_normalisation(axes, shape):
+def test_normalization(axes, shape):
     x, scale, bias = normal(3, 4, 5), normal(*shape), normal(*shape)
     mask = sum(1 << axis for axis in axes)
 
@@ -191,12 +191,12 @@ def test_normalisation(axes, shape):
         layer.epsilon = 0.25
         return layer
 
-    expected = normalised(x, axes, 0.25) * scale.double().numpy() + bias.double().numpy()
+    expected = normalized(x, axes, 0.25) * scale.double().numpy() + bias.double().numpy()
     closely(evaluate(build, x), expected.astype(np.float32), atol=2e-6)
 
 
 @pytest.mark.parametrize("version", [1, 2])
-def test_group_normalisation_has_coefficients_for_each_group_or_for_each_channel(version):
+def test_group_normalization_has_coefficients_for_each_group_or_for_each_channel(version):
     x, groups, channels = normal(2, 6, 3, 3), 2, 6
     width = groups if version == 1 else channels
     scale, bias = normal(1, width, 1, 1), normal(1, width, 1, 1)
@@ -207,12 +207,12 @@ def test_group_normalisation_has_coefficients_for_each_group_or_for_each_channel
         layer.num_groups = groups
         return layer
 
-    expected = normalised(x.reshape(2, groups, 3, 3, 3), (2, 3, 4), 1e-5).reshape(2, 6, 3, 3)
+    expected = normalized(x.reshape(2, groups, 3, 3, 3), (2, 3, 4), 1e-5).reshape(2, 6, 3, 3)
     wide = [np.repeat(c.double().numpy(), channels // width, axis=1) for c in (scale, bias)]
     closely(evaluate(build, x), (expected * wide[0] + wide[1]).astype(np.float32), atol=2e-6)
 
 
-def test_half_normalisation_computes_in_single_precision():
+def test_half_normalization_computes_in_single_precision():
     """Squares of 300 overflow a half."""
     x = torch.tensor([[300.0, -300.0]], dtype=torch.float16)
     one, zero = torch.ones(1, 1, dtype=torch.float16), torch.zeros(1, 1, dtype=torch.float16)
@@ -220,7 +220,7 @@ def test_half_normalisation_computes_in_single_precision():
     exactly(evaluate(build, x), torch.tensor([[1.0, -1.0]], dtype=torch.float16))
 
 
-def test_local_response_normalisation_is_the_documentations_example():
+def test_local_response_normalization_is_the_documentations_example():
     x = torch.arange(5.0).reshape(1, 5, 1, 1).expand(1, 5, 2, 2).contiguous()
     expected = (
         torch.tensor([0.0, 0.56603765, 0.4195804, 0.3071672, 0.47430828])

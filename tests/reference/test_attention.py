@@ -81,7 +81,7 @@ def test_masks_allow_or_add():
     closely(evaluate(attended(), *inputs, bias), expected, atol=3e-6)
 
 
-def test_attention_without_normalisation():
+def test_attention_without_normalization():
     inputs = qkv()
     expected = attention_formula(*(t.numpy() for t in inputs), softmax=False)
     result = evaluate(attended(norm=trt.AttentionNormalizationOp.NONE), *inputs)

@@ -316,7 +316,7 @@ def test_constants_of_every_dtype(dtype):
 
 def test_a_scalar_constant_and_an_eight_bit_one():
     exactly(evaluate(lambda net, x: [constant(net, 2.5)], torch.ones(1)), torch.tensor(2.5))
-    # TensorRT compiles those only in front of a dequantisation
+    # TensorRT compiles those only in front of a dequantization
     value = torch.tensor([-128, 127], dtype=torch.int8)
     if capabilities.current().has_int64:  # 8.6 has none
         exactly(

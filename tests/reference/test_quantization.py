@@ -1,4 +1,4 @@
-"""Quantisation and its inverse: rounding, saturation, scales for a tensor, a channel, a block."""
+"""Quantization and its inverse: rounding, saturation, scales for a tensor, a channel, a block."""
 
 from __future__ import annotations
 
@@ -11,33 +11,33 @@ from builder.engine.flavour import trt
 from networks import closely, constant, evaluate, exactly
 
 
-def test_quantisation_rounds_ties_to_even_and_saturates():
+def test_quantization_rounds_ties_to_even_and_saturates():
     x = torch.tensor([[-100.0, -0.75, -0.25, 0.25, 0.75, 1.25, 63.4, 100.0]])
 
     def build(net, x):
         scale = constant(net, 0.5)
-        quantised = net.add_quantize(x, scale, trt.int8).get_output(0)
-        return [quantised, net.add_dequantize(quantised, scale, trt.float32).get_output(0)]
+        quantized = net.add_quantize(x, scale, trt.int8).get_output(0)
+        return [quantized, net.add_dequantize(quantized, scale, trt.float32).get_output(0)]
 
-    quantised, back = evaluate(
+    quantized, back = evaluate(
         build, x, compiled=capabilities.current().has_int64
     )  # 8.6 has no INT8 output
     expected = torch.tensor([[-128, -2, 0, 0, 2, 2, 127, 127]], dtype=torch.int8)
-    exactly(quantised, expected)
+    exactly(quantized, expected)
     exactly(back, expected.float() / 2)
 
 
 @pytest.mark.parametrize("axis", [0, 1])
-def test_quantisation_of_each_channel(axis):
+def test_quantization_of_each_channel(axis):
     w = torch.randn(3, 4) * 4
     scale = torch.tensor([0.5, 0.1, 0.25, 1.0])[: w.shape[axis]]
     wide = scale.reshape(-1, 1) if axis == 0 else scale
 
     def build(net, x):
         scales = constant(net, scale)
-        quantised = net.add_quantize(constant(net, w), scales, trt.int8)
-        back = net.add_dequantize(quantised.get_output(0), scales, trt.float32)
-        quantised.axis = back.axis = axis
+        quantized = net.add_quantize(constant(net, w), scales, trt.int8)
+        back = net.add_dequantize(quantized.get_output(0), scales, trt.float32)
+        quantized.axis = back.axis = axis
         return net.add_elementwise(x, back.get_output(0), trt.ElementWiseOperation.SUM)
 
     expected = np.clip(np.round((w / wide).numpy()), -128, 127) * wide.numpy()
@@ -46,7 +46,7 @@ def test_quantisation_of_each_channel(axis):
     closely(evaluate(build, torch.zeros(3, 4), ran=capabilities.current().has_int64), expected)
 
 
-def test_quantisation_to_eight_bit_floats_saturates_at_448():
+def test_quantization_to_eight_bit_floats_saturates_at_448():
     x = torch.tensor([1000.0, -1000.0, 1.06, 0.4, 448.0])
 
     def build(net, x):
@@ -59,15 +59,15 @@ def test_quantisation_to_eight_bit_floats_saturates_at_448():
     exactly(answer, [448.0, -448.0, 1.0, 0.40625, 448.0])
 
 
-def test_tensorrt_compiles_a_quantised_product():
+def test_tensorrt_compiles_a_quantized_product():
     x, w = torch.randn(16, 32), torch.randn(32, 32)
 
     def build(net, x):
         scale = constant(net, 0.05)
         pairs = []
         for tensor in (x, constant(net, w)):
-            quantised = net.add_quantize(tensor, scale, trt.int8).get_output(0)
-            pairs.append(net.add_dequantize(quantised, scale, trt.float32).get_output(0))
+            quantized = net.add_quantize(tensor, scale, trt.int8).get_output(0)
+            pairs.append(net.add_dequantize(quantized, scale, trt.float32).get_output(0))
         return net.add_matrix_multiply(
             pairs[0], trt.MatrixOperation.NONE, pairs[1], trt.MatrixOperation.NONE
         )
@@ -86,8 +86,8 @@ def test_four_bit_weights_with_a_scale_for_each_block():
 
     def build(net, x):
         raw = trt.Weights(trt.DataType.INT4, packed.data_ptr(), 64)
-        quantised = net.add_constant((32, 2), raw).get_output(0)
-        wide = net.add_dequantize(quantised, constant(net, scales), trt.float32).get_output(0)
+        quantized = net.add_constant((32, 2), raw).get_output(0)
+        wide = net.add_dequantize(quantized, constant(net, scales), trt.float32).get_output(0)
         return net.add_matrix_multiply(x, trt.MatrixOperation.NONE, wide, trt.MatrixOperation.NONE)
 
     expected = values.double().numpy() * np.repeat(scales.double().numpy(), 16, axis=0)

@@ -151,7 +151,7 @@ def test_a_single_pixel_is_the_formulas_or_the_upper_left_one(selector, expected
 def test_nearest_resizes_eight_bit_integers_and_tensorrt_has_no_shape_for_wider_ones():
     x = torch.arange(4, dtype=torch.int8).reshape(1, 1, 2, 2)
     if not capabilities.current().has_int64:
-        pytest.skip("8.6 has INT8 between quantisations alone")
+        pytest.skip("8.6 has INT8 between quantizations alone")
     exactly(
         evaluate(resized("NEAREST", (1, 1, 4, 4)), x),
         x.repeat_interleave(2, 2).repeat_interleave(2, 3),

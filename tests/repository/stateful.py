@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 
-class Recogniser(nn.Module):
+class Recognizer(nn.Module):
     """A two-layer LSTM over chunks of any length: both states have the batch second."""
 
     def __init__(self) -> None:
@@ -67,7 +67,7 @@ class Spectral(nn.Module):
 
 
 MANIFESTS = {
-    "recogniser": """\
+    "recognizer": """\
 inputs:
   - {name: x, dtype: float32, shape: [streams, time, 6]}
   - {name: h0, dtype: float32, shape: [2, streams, 5]}
@@ -109,7 +109,7 @@ outputs: [y, smooth]
 state: [{input: spectrum, output: smooth}]
 """,
 }
-MODULES = {"recogniser": Recogniser, "counter": Counter, "filter": Filter, "spectral": Spectral}
+MODULES = {"recognizer": Recognizer, "counter": Counter, "filter": Filter, "spectral": Spectral}
 
 
 def module(name: str) -> nn.Module:

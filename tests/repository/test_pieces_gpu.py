@@ -83,11 +83,11 @@ def test_engines_in_the_arms_of_a_branch_answer_on_the_gpu(served: Served) -> No
     client = GrpcClient(served.server.grpc_url, 60)
     said = describe(client, "mixture", golden.inputs)
     client.close()
-    arms = [
+    blocks = [
         part for part in said["trt_build.segments"].split() if ".yes." in part or ".no." in part
     ]
-    assert any(part.endswith("tensorrt:plan") for part in arms), said
-    assert not any(part.endswith("tensorrt:torch") for part in arms), said
+    assert any(part.endswith("tensorrt:plan") for part in blocks), said
+    assert not any(part.endswith("tensorrt:torch") for part in blocks), said
 
 
 def test_what_crosses_between_the_steps_of_an_ensemble_stays_on_the_gpu(served: Served) -> None:

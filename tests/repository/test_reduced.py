@@ -79,20 +79,20 @@ def build(folder: Path, model: nn.Module, more: str, **settings: Any) -> ModelRe
 
 @pytest.mark.parametrize("precision", ["int8", "mixed"])
 @pytest.mark.parametrize("data", ["own.npz", "goldens"])
-def test_a_plain_model_is_quantised_and_says_what(
+def test_a_plain_model_is_quantized_and_says_what(
     tmp_path: Path, precision: str, data: str
 ) -> None:
     result = build(tmp_path, Two(), f"precision: {precision}\ncalibration: {{data: [{data}]}}\n")
-    assert result.error is None and result.quantised is not None
-    assert result.quantised["summary"].startswith("8 bits in 2 of 2 products; least SQNR")
-    assert [layer["name"] for layer in result.quantised["layers"]] == [
+    assert result.error is None and result.quantized is not None
+    assert result.quantized["summary"].startswith("8 bits in 2 of 2 products; least SQNR")
+    assert [layer["name"] for layer in result.quantized["layers"]] == [
         "first/aten::linear_0",
         "second/aten::linear_0",
     ]
     lowered = torch.jit.load(tmp_path / "out/net/1/lowered.pt")
     assert "fake_quantize" in str(lowered.graph)
     again = build_repository(tmp_path / "models", tmp_path / "out", isolate=False)[0]
-    assert (again.state, again.quantised) == ("unchanged", json.loads(json.dumps(result.quantised)))
+    assert (again.state, again.quantized) == ("unchanged", json.loads(json.dumps(result.quantized)))
 
 
 @pytest.mark.parametrize("precision", ["int8", "fp16", "fp32"])
@@ -206,21 +206,21 @@ def test_goldens_without_elements_do_not_calibrate(tmp_path: Path) -> None:
     (tmp_path / "models").mkdir()
     save(Two(), tmp_path / "models/net.pt", manifest)
     (result,) = build_repository(tmp_path / "models", tmp_path / "out", isolate=False)
-    assert result.error is None and result.quantised is not None
-    assert result.quantised["summary"].startswith("8 bits in 2 of 2")
+    assert result.error is None and result.quantized is not None
+    assert result.quantized["summary"].startswith("8 bits in 2 of 2")
 
 
 def test_what_rounding_leaves_exact_is_told_in_json_that_everybody_reads(tmp_path: Path) -> None:
     model = Two()
     nn.init.zeros_(model.first.weight)
     result = build(tmp_path, model, "precision: int8\ncalibration: {data: [own.npz]}\n")
-    assert result.quantised is not None
-    assert result.quantised["layers"][0] == {
-        **result.quantised["layers"][0],
-        "quantised": True,
+    assert result.quantized is not None
+    assert result.quantized["layers"][0] == {
+        **result.quantized["layers"][0],
+        "quantized": True,
         "sqnr": None,
     }
-    json.dumps(result.quantised, allow_nan=False)
+    json.dumps(result.quantized, allow_nan=False)
 
 
 def test_batches_are_cut_to_the_usual_size(tmp_path: Path) -> None:
@@ -236,11 +236,11 @@ def test_batches_are_cut_to_the_usual_size(tmp_path: Path) -> None:
     assert {tensor.dtype for (tensor,) in found} == {torch.float32}
 
 
-def test_a_model_in_pieces_is_quantised_before_it_is_cut(tmp_path: Path) -> None:
+def test_a_model_in_pieces_is_quantized_before_it_is_cut(tmp_path: Path) -> None:
     text = "precision: int8\ncalibration: {data: [own.npz]}\nfallback: {min_block_size: 1}\n"
     result = build(tmp_path, Branches(), text)
     assert result.error is None and result.layout == "fused"
-    assert result.quantised is not None and "2 of 2" in result.quantised["summary"]
+    assert result.quantized is not None and "2 of 2" in result.quantized["summary"]
 
 
 def test_what_the_tolerance_does_not_allow_is_not_published(tmp_path: Path) -> None:
@@ -250,10 +250,10 @@ def test_what_the_tolerance_does_not_allow_is_not_published(tmp_path: Path) -> N
     assert "keep_fp32" in str(result.error.fix) and not (tmp_path / "out/net").exists()
 
 
-def test_layers_kept_in_float32_are_not_quantised(tmp_path: Path) -> None:
+def test_layers_kept_in_float32_are_not_quantized(tmp_path: Path) -> None:
     text = 'precision: int8\ncalibration: {data: [own.npz]}\nkeep_fp32: ["first/*"]\n'
     result = build(tmp_path, Two(), text)
-    assert result.quantised is not None and "1 of 2" in result.quantised["summary"]
+    assert result.quantized is not None and "1 of 2" in result.quantized["summary"]
 
 
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
@@ -317,5 +317,5 @@ def test_check_shows_every_product(tmp_path: Path) -> None:
         CliRunner().invoke(main, ["check", str(tmp_path), "--json"], catch_exceptions=False).stdout
     )
     report = json.loads(said)["models"][0]
-    assert [layer["quantised"] for layer in report["quantised"]["layers"]] == [True, False]
+    assert [layer["quantized"] for layer in report["quantized"]["layers"]] == [True, False]
     assert "TYPE_FP16" in report["config"]

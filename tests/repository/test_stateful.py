@@ -21,7 +21,7 @@ from tests.repository import stateful as models
 
 
 def spec_of(
-    folder: Path, name: str = "recogniser", *changes: tuple[str, str]
+    folder: Path, name: str = "recognizer", *changes: tuple[str, str]
 ) -> manifest.ModelSpec:
     """The model's spec, each `(old, new)` replaced in its manifest."""
     models.write(folder, name)
@@ -39,7 +39,7 @@ def recorded(spec: manifest.ModelSpec) -> dict[str, Golden]:
 
 def test_goldens_are_the_module_in_a_loop(tmp_path: Path) -> None:
     goldens = recorded(spec_of(tmp_path))
-    module = models.module("recogniser")
+    module = models.module("recognizer")
     for number, length in enumerate(LENGTHS):
         h, c = torch.from_numpy(np.load(tmp_path / "h0.npy")), torch.zeros(2, 1, 5)
         for at in range(length):
@@ -112,7 +112,7 @@ def test_rows_alone_are_rows_of_every_state(tmp_path: Path) -> None:
 C0 = "{name: c0, dtype: float32, shape: [2, streams, 5]}"
 MISTAKES: dict[str, tuple[str, list[tuple[str, str]], int, str]] = {
     "an output of another shape": (
-        "recogniser",
+        "recognizer",
         [("output: hn,", "output: y,")],
         10,
         "output 'y' is float32[1, 3, 3]",
@@ -127,13 +127,13 @@ MISTAKES: dict[str, tuple[str, list[tuple[str, str]], int, str]] = {
         "output 'new_count' is int32[1], and input 'total', which it is to become, int64[1]",
     ),
     "an output that is none": (
-        "recogniser",
+        "recognizer",
         [("outputs: [y, hn, cn]\n", "")],
         9,
         "state[0].output: the model has no output 'hn'",
     ),
     "a state that changes its size": (
-        "recogniser",
+        "recognizer",
         [
             (C0, C0.replace("[2,", "[past,")),
             ("time: {", "past: {min: 1, opt: 2, max: 2}\n  time: {"),
@@ -142,7 +142,7 @@ MISTAKES: dict[str, tuple[str, list[tuple[str, str]], int, str]] = {
         "axis 'past' varies",
     ),
     "a batch that one of the states has not": (
-        "recogniser",
+        "recognizer",
         [
             (
                 "{name: h0, dtype: float32, shape: [2, streams, 5]}",
@@ -153,13 +153,13 @@ MISTAKES: dict[str, tuple[str, list[tuple[str, str]], int, str]] = {
         "axis 'streams' varies",
     ),
     "a start of another kind": (
-        "recogniser",
+        "recognizer",
         [("h0.npy", "total.npy")],
         10,
         "state[0].initial is int64[1]",
     ),
     "nothing but state for the client to send": (
-        "recogniser",
+        "recognizer",
         [("hn, initial: h0.npy}", "hn}\n  - {input: x, output: y}")],
         10,
         "all that a client would send is state",
@@ -177,7 +177,7 @@ def test_state_that_does_not_fit_is_told_with_its_line(tmp_path: Path, name: str
 
 
 def test_a_module_that_does_not_take_its_own_state_is_told_of_by_name(tmp_path: Path) -> None:
-    spec = spec_of(tmp_path, "recogniser")
+    spec = spec_of(tmp_path, "recognizer")
 
     def fails(x: torch.Tensor, h0: torch.Tensor, c0: torch.Tensor) -> tuple[torch.Tensor, ...]:
         if x.shape[0] == 1 and h0.abs().max() > 0 and c0.abs().max() == 0:
@@ -231,7 +231,7 @@ def test_an_ensemble_cannot_hold_the_state_of_a_server(tmp_path: Path) -> None:
 
 def test_a_users_set_without_state_is_a_sequence(tmp_path: Path) -> None:
     (tmp_path / "own.npz").touch()
-    spec = spec_of(tmp_path, "recogniser", ("instances: 2", "goldens: own.npz"))
+    spec = spec_of(tmp_path, "recognizer", ("instances: 2", "goldens: own.npz"))
     x = np.random.default_rng(1).standard_normal((7, 1, 2, 6)).astype(np.float32)
     state = np.zeros((2, 3, 5), np.float32)
     np.savez(
@@ -257,7 +257,7 @@ def test_a_users_sequence_that_is_none_is_refused(
     tmp_path: Path, shape: tuple[int, ...], words: str
 ) -> None:
     (tmp_path / "own.npz").touch()
-    spec = spec_of(tmp_path, "recogniser", ("instances: 2", "goldens: own.npz"))
+    spec = spec_of(tmp_path, "recognizer", ("instances: 2", "goldens: own.npz"))
     np.savez(tmp_path / "own.npz", x=np.zeros(shape, np.float32))
     with pytest.raises(UsageError, match=words):
         recorded(spec)

@@ -22,7 +22,7 @@ QUICK = BuildOptions(optimization_level=0)
 
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
 def test_plans_answer_sequences_as_the_module_in_a_loop(tmp_path: Path, precision: str) -> None:
-    folder = models.write(tmp_path, "recogniser", "filter", "spectral")
+    folder = models.write(tmp_path, "recognizer", "filter", "spectral")
     repository = tmp_path / "repository"
     results = build_repository(
         folder, repository, serve_as="python", precision=precision, options=QUICK
@@ -49,7 +49,7 @@ def test_a_plan_for_tritons_own_backend_has_its_states(tmp_path: Path) -> None:
 
     from builder.triton.config import parse
 
-    folder = models.write(tmp_path, "recogniser")
+    folder = models.write(tmp_path, "recognizer")
     (result,) = build_repository(
         folder, tmp_path / "repository", serve_as="tensorrt_plan", options=QUICK
     )

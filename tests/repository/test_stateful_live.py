@@ -118,7 +118,7 @@ def test_nothing_goes_on_without_a_start_or_after_the_end(client: Client) -> Non
 
 
 def test_a_request_that_fails_leaves_the_state_as_it_was(served: Served, client: Client) -> None:
-    sequence, module = next(IDS), models.module("recogniser")
+    sequence, module = next(IDS), models.module("recognizer")
     h, c = torch.from_numpy(np.load(served.models / "h0.npy")), torch.zeros(2, 1, 5)
     for number in range(3):
         x = torch.randn(1, 2, 6, generator=torch.Generator().manual_seed(number))
@@ -126,13 +126,13 @@ def test_a_request_that_fails_leaves_the_state_as_it_was(served: Served, client:
             y, h, c = module(x, h, c)
         turn = Turn(sequence, number == 0, number == 2)
         np.testing.assert_allclose(
-            ask(client, "recogniser", turn, x=x.numpy()), y.numpy(), rtol=1e-4, atol=1e-5
+            ask(client, "recognizer", turn, x=x.numpy()), y.numpy(), rtol=1e-4, atol=1e-5
         )
         if number < 2:
             with pytest.raises(InferenceServerException, match=r"\[1, 9, 6\]"):
                 ask(
                     client,
-                    "recogniser",
+                    "recognizer",
                     Turn(sequence, False, False),
                     x=np.zeros((1, 9, 6), np.float32),
                 )
@@ -140,11 +140,11 @@ def test_a_request_that_fails_leaves_the_state_as_it_was(served: Served, client:
 
 def test_a_start_that_fails_leaves_nothing_behind(client: Client) -> None:
     sequence, wrong = next(IDS), np.zeros((1, 9, 6), np.float32)
-    ask(client, "recogniser", Turn(sequence, True, False), x=np.ones((1, 2, 6), np.float32))
+    ask(client, "recognizer", Turn(sequence, True, False), x=np.ones((1, 2, 6), np.float32))
     with pytest.raises(InferenceServerException, match=r"\[1, 9, 6\]"):
-        ask(client, "recogniser", Turn(sequence, True, False), x=wrong)
+        ask(client, "recognizer", Turn(sequence, True, False), x=wrong)
     with pytest.raises(InferenceServerException, match="its start failed"):
-        ask(client, "recogniser", Turn(sequence, False, True), x=np.ones((1, 2, 6), np.float32))
+        ask(client, "recognizer", Turn(sequence, False, True), x=np.ones((1, 2, 6), np.float32))
 
 
 def test_more_sequences_than_may_be_open_wait_and_lose_nothing(served: Served) -> None:
@@ -177,14 +177,14 @@ def test_explicit_state_goes_through_the_clients_hands(served: Served, tmp_path:
                 result.golden for result in parity.results
             }
         client = HttpClient(server.http_url, 30)
-        module = models.module("recogniser")
+        module = models.module("recognizer")
         kept = {"h0": np.load(served.models / "h0.npy"), "c0": np.zeros((2, 1, 5), np.float32)}
         h, c = (torch.from_numpy(array) for array in kept.values())
         for number in range(4):
             x = torch.randn(1, 3, 6, generator=torch.Generator().manual_seed(number))
             with torch.no_grad():
                 y, h, c = module(x, h, c)
-            answer = client.infer("recogniser", {"x": x.numpy(), **kept}).outputs
+            answer = client.infer("recognizer", {"x": x.numpy(), **kept}).outputs
             np.testing.assert_allclose(answer["y"], y.numpy(), rtol=1e-4, atol=1e-5)
             kept = {"h0": answer["hn"], "c0": answer["cn"]}
         client.close()

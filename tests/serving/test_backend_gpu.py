@@ -99,7 +99,7 @@ def test_the_examples_are_answered_by_their_plans(tmp_path: Path, precision: str
 
 
 def test_implicit_state_is_kept_by_the_backend(tmp_path: Path) -> None:
-    models = sequence_models.write(tmp_path, "recogniser", "filter")
+    models = sequence_models.write(tmp_path, "recognizer", "filter")
     answered_right(published(models, tmp_path / "repository"))
 
 

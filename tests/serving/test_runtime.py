@@ -277,7 +277,7 @@ def test_staging_brings_all_of_a_tensor_there_and_back(
 
 
 class Head(torch.nn.Module):
-    """Products of every kind, one of them in an arm."""
+    """Products of every kind, one of them in a block."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -110,7 +110,7 @@ class Affine(torch.nn.Module):
         return x * 2 + 1
 
 
-class Centred(torch.nn.Module):
+class Centered(torch.nn.Module):
     """Its rows depend on each other, although its shapes look like a batch."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:

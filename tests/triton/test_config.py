@@ -17,7 +17,7 @@ from builder.errors import PublishError, UsageError
 from builder.manifest.spec import Batching
 from builder.triton import config, config_text, ensemble, graphs, lost_batches, section
 from builder.triton.config import parse
-from tests.triton.artifacts import TENSORRT, Affine, Centred, artifact, pair, scorer, tensor
+from tests.triton.artifacts import TENSORRT, Affine, Centered, artifact, pair, scorer, tensor
 
 PLAN = {"plan": b"plan", "facts": TENSORRT}
 
@@ -51,7 +51,7 @@ def test_without_a_batch_max_batch_size_zero_is_written_all_the_same() -> None:
 
 
 def test_rows_that_depend_on_each_other_are_not_batched() -> None:
-    model = artifact(Centred(), (tensor("x", "float32", "batch", 3),), ("y",))
+    model = artifact(Centered(), (tensor("x", "float32", "batch", 3),), ("y",))
     assert config(model).max_batch_size == 0
 
 

@@ -1,5 +1,5 @@
 """Convolutions: 1-D to 3-D, grouped, dilated, transposed; the weight a constant or, after
-quantisation, a tensor.
+quantization, a tensor.
 """
 
 from __future__ import annotations

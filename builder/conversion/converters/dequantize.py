@@ -1,5 +1,5 @@
-"""Quantised tensors of torch, where nothing but `dequantize` reads them: the pair is a fake
-quantisation.
+"""Quantized tensors of torch, where nothing but `dequantize` reads them: the pair is a fake
+quantization.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ that it holds.
 """
 
 
-def _only_dequantised(ctx: ConversionContext, call: SimpleNamespace) -> str | None:
+def _only_dequantized(ctx: ConversionContext, call: SimpleNamespace) -> str | None:
     """Refuses arithmetic on the integers: packed int8 kernels are torch's own."""
     others = [
         use.user.kind() for use in ctx.node.output().uses() if use.user.kind() != "aten::dequantize"
     ]
     if others:
-        return f"{others[0]} computes on a quantised tensor of torch; {UNPACKED}"
+        return f"{others[0]} computes on a quantized tensor of torch; {UNPACKED}"
     if call.dtype not in RANGES:
-        return "TensorRT quantises to int8; this is another integer"
+        return "TensorRT quantizes to int8; this is another integer"
     return None
 
 
@@ -40,7 +40,7 @@ def _only_dequantised(ctx: ConversionContext, call: SimpleNamespace) -> str | No
     " ScalarType dtype) -> Tensor",
     constants=("self", "scale", "zero_point"),
     dynamic=("scale", "zero_point"),
-    when=_only_dequantised,
+    when=_only_dequantized,
     note="where only `dequantize` reads it",
     folds=False,
 )
@@ -55,7 +55,7 @@ def per_tensor(
     "aten::quantize_per_channel(Tensor self, Tensor scales, Tensor zero_points, int axis,"
     " ScalarType dtype) -> Tensor",
     constants=("self", "scales", "zero_points"),
-    when=_only_dequantised,
+    when=_only_dequantized,
     note="where only `dequantize` reads it",
     folds=False,
 )
@@ -70,5 +70,5 @@ def per_channel(
 
 @converter("aten::dequantize.self(Tensor self) -> Tensor", constants=("self",), folds=False)
 def dequantize(ctx: ConversionContext, x: Any) -> Any:
-    """What the quantisation before it has rounded already"""
+    """What the quantization before it has rounded already"""
     return x

@@ -1,4 +1,4 @@
-"""Differences between neighbours along an axis."""
+"""Differences between neighbors along an axis."""
 
 from __future__ import annotations
 

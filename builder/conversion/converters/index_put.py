@@ -182,8 +182,8 @@ def slice_scatter(
 
 
 def _one_place_written(ctx: ConversionContext, x: Any, src: Any, axis: int, place: Size) -> Any:
-    """x with src, whose axis is of size 1, at a place that changes from trip to trip of a loop:
-    TensorRT cuts nothing there, but chooses element by element.
+    """x with src, whose axis is of size 1, at a place that changes from iteration to iteration of a
+    loop: TensorRT cuts nothing there, but chooses element by element.
     """
     here = comparison(ctx, "EQUAL", False, iota(ctx, ctx.size(x, axis)), place)
     chosen = choose(ctx, upright(ctx, here, axis, ctx.rank(x)), src, x, ctx.dtype(x))

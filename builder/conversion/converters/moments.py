@@ -59,8 +59,8 @@ def moments(
     """
     axes = ctx.axes(x, dim) if ctx.rank(x) else []
     mean = reduce(ctx, "AVG", x, axes, True)
-    centred = combine(ctx, "SUB", x, mean)
-    squares = combine(ctx, "PROD", centred, centred)
+    centered = combine(ctx, "SUB", x, mean)
+    squares = combine(ctx, "PROD", centered, centered)
     if correction == 0:
         variance = reduce(ctx, "AVG", squares, axes, keepdim)
     else:

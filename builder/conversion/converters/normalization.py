@@ -1,4 +1,4 @@
-"""Normalisations: one IScaleLayer or INormalizationLayer where the statistics allow it."""
+"""Normalizations: one IScaleLayer or INormalizationLayer where the statistics allow it."""
 
 from __future__ import annotations
 
@@ -100,9 +100,9 @@ def by_running_statistics(
     given = [t for t in (weight, bias, mean, variance) if t is not None]
     if not all(isinstance(t, torch.Tensor) for t in given):
         deviation = ctx.unary("SQRT", combine(ctx, "SUM", ctx.tensor(variance), eps))
-        centred = combine(ctx, "SUB", x, per_channel(ctx, mean, x, 1))
+        centered = combine(ctx, "SUB", x, per_channel(ctx, mean, x, 1))
         return affine(
-            ctx, combine(ctx, "DIV", centred, per_channel(ctx, deviation, x, 1)), weight, bias, 1
+            ctx, combine(ctx, "DIV", centered, per_channel(ctx, deviation, x, 1)), weight, bias, 1
         )
     return scaled(ctx, x, *channel_scale(weight, bias, mean, variance, eps=eps))
 
@@ -149,10 +149,10 @@ def standardised(
     passes.
     """
     mean = reduce(ctx, "AVG", x, axes, True)
-    centred = combine(ctx, "SUB", x, mean)
-    variance = reduce(ctx, "AVG", combine(ctx, "PROD", centred, centred), axes, True)
+    centered = combine(ctx, "SUB", x, mean)
+    variance = reduce(ctx, "AVG", combine(ctx, "PROD", centered, centered), axes, True)
     inverse = ctx.unary("RECIP", ctx.unary("SQRT", combine(ctx, "SUM", variance, eps)))
-    return combine(ctx, "PROD", centred, inverse), mean, inverse
+    return combine(ctx, "PROD", centered, inverse), mean, inverse
 
 
 @converter(
@@ -170,13 +170,13 @@ def instance_norm(
     use_input_stats: bool,
     eps: float,
 ) -> Any:
-    """Each channel of each sample normalised by itself, or by the running statistics"""
+    """Each channel of each sample normalized by itself, or by the running statistics"""
     if not use_input_stats:
         return by_running_statistics(ctx, x, weight, bias, running_mean, running_var, eps)
-    return normalised(ctx, x, list(range(2, ctx.rank(x))), weight, bias, 1, eps)
+    return normalized(ctx, x, list(range(2, ctx.rank(x))), weight, bias, 1, eps)
 
 
-def normalised(
+def normalized(
     ctx: ConversionContext,
     x: Any,
     axes: Sequence[int],
@@ -261,7 +261,7 @@ def layer_norm(
     if all(isinstance(size, int) for size in normalized_shape):
         weight = torch.ones(normalized_shape) if weight is None else weight
         bias = torch.zeros(normalized_shape) if bias is None else bias
-    return normalised(ctx, x, axes, weight, bias, -1, eps)
+    return normalized(ctx, x, axes, weight, bias, -1, eps)
 
 
 @converter(
@@ -301,7 +301,7 @@ def group_norm(
     bias: Coefficient,
     eps: float,
 ) -> Any:
-    """Each group of channels of each sample normalised by itself"""
+    """Each group of channels of each sample normalized by itself"""
     channels = ctx.size(x, 1)
     assert isinstance(channels, int)
     if channels % num_groups:

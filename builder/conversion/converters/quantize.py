@@ -1,4 +1,4 @@
-"""Fake quantisation: rounding to a grid of `scale`, clamped to the integers of a range around a
+"""Fake quantization: rounding to a grid of `scale`, clamped to the integers of a range around a
 zero point.
 """
 
@@ -9,12 +9,12 @@ from typing import Any
 
 import torch
 
-from builder.conversion import quantised
+from builder.conversion import quantized
 from builder.conversion.context import ConversionContext
 from builder.conversion.layers import activate, combine
 from builder.conversion.nested import is_unknown
 from builder.conversion.precision import REDUCED
-from builder.conversion.quantised import FP8, INT8
+from builder.conversion.quantized import FP8, INT8
 from builder.conversion.registry import converter
 from builder.lowering.fp8 import SCHEMA as FP8_SCHEMA
 from builder.lowering.fp8 import fake_quantize_fp8
@@ -97,7 +97,7 @@ def per_channel(
 
 def _has_fp8(ctx: ConversionContext, call: Any) -> str | None:
     """Refuses a TensorRT without FP8, and GPUs before compute capability 8.9"""
-    return quantised.missing(FP8)
+    return quantized.missing(FP8)
 
 
 @converter(
@@ -169,7 +169,7 @@ def fake_quantize(
     """
     view = _view(ctx, x, axis)
     least, most = low - zero, high - zero
-    within = quantised.is_int8(least, most)
+    within = quantized.is_int8(least, most)
     if not within:
         ctx.warn(
             f"the range {low}..{high} around {int(zero.flatten()[0])} is not int8's around 0:"
@@ -210,20 +210,20 @@ def _pair(
     axis: int | None,
     dtype: torch.dtype,
 ) -> Any:
-    """Quantised, and read back in the dtype that the products behind compute in. The policy's half
-    is quantised as it is; a module's own half is widened first, since a scale rounded to half moves
+    """Quantized, and read back in the dtype that the products behind compute in. The policy's half
+    is quantized as it is; a module's own half is widened first, since a scale rounded to half moves
     values to other steps.
     """
     own, computed = ctx.dtype(x), _computed(ctx, node, x)
     half = ctx.walker.backend.policy.half if ctx.capabilities.half_scales else None
-    if half and not all(quantised.fits(scale, wanted) for wanted in (own, computed)):
-        ctx.warn(f"a scale of {_extreme(scale):.3g} is beyond {half}: quantised in float32")
+    if half and not all(quantized.fits(scale, wanted) for wanted in (own, computed)):
+        ctx.warn(f"a scale of {_extreme(scale):.3g} is beyond {half}: quantized in float32")
         half, computed = None, torch.float32
     if half and half in (own, computed):
         scale = scale.to(half).float()  # both layers must mean the same grid
     elif not isinstance(x, torch.Tensor):
         x = ctx.cast(x, torch.float32)
-    found = quantised.dequantise(ctx, quantised.quantise(ctx, x, scale, axis, dtype), computed)
+    found = quantized.dequantize(ctx, quantized.quantize(ctx, x, scale, axis, dtype), computed)
     return found if computed != torch.float32 or own == torch.float32 else ctx.cast(found, own)
 
 

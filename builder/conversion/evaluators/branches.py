@@ -31,25 +31,27 @@ from builder.engine.tensorrt8.refused import BRANCH_IN_LOOP, BRANCH_OF_SIZES, NE
 
 @evaluator("prim::If")
 def branch(ctx: ConversionContext, node: Any, condition: Any) -> Any:
-    """The values of the arm that a static condition takes; else a conditional with both arms."""
+    """The values of the block that a static condition takes; else a conditional with both
+    blocks.
+    """
     if isinstance(condition, torch.Tensor):
         condition = bool(condition)
-    arms = list(node.blocks())
+    blocks = list(node.blocks())
     if not is_unknown(condition):
-        return one_or_all(ctx.walker.walk(arms[0 if condition else 1]))
+        return one_or_all(ctx.walker.walk(blocks[0 if condition else 1]))
     costly = _costly(node) if _gives_numbers(node) else node.kind()
     if costly is None:
-        return one_or_all(_selected(ctx, node, condition, arms))
+        return one_or_all(_selected(ctx, node, condition, blocks))
     if _decides_a_loop(node) and not ctx.capabilities.takes("CONDITIONAL.IN_LOOP", "BOOL"):
         raise Unconvertible(BRANCH_IN_LOOP.format(costly))
     if not ctx.capabilities.takes("CONDITIONAL.SIZES", "INT32") and _chooses_a_size(ctx, node):
         raise Unconvertible(BRANCH_OF_SIZES.format(costly), NEWER_OR_BOTH)
-    return one_or_all(_conditional(ctx, node, condition, arms))
+    return one_or_all(_conditional(ctx, node, condition, blocks))
 
 
 def _chooses_a_size(ctx: ConversionContext, node: Any) -> bool:
     """Whether a branch decides numbers alone, of lengths of axes."""
-    read = (ctx.values.get(name) for arm in node.blocks() for name in read_outside(arm))
+    read = (ctx.values.get(name) for block in node.blocks() for name in read_outside(block))
     return _gives_numbers(node) and any(
         isinstance(value, DynamicScalar) and of_lengths(value) for value in read
     )
@@ -74,10 +76,10 @@ def _gives_numbers(node: Any) -> bool:
 
 
 def _costly(node: Any) -> str | None:
-    """The kind of a node in a branch that may not run unless its arm is taken; None where all
+    """The kind of a node in a branch that may not run unless its block is taken; None where all
     may.
     """
-    for inner in (n for arm in node.blocks() for n in arm.nodes()):
+    for inner in (n for block in node.blocks() for n in block.nodes()):
         if inner.kind() == "prim::If":
             found = _costly(inner) if _gives_numbers(inner) else inner.kind()
         elif inner.kind() in DIVISIONS:
@@ -99,11 +101,11 @@ def _decides_a_loop(node: Any) -> bool:
     return around is not None
 
 
-def _selected(ctx: ConversionContext, node: Any, condition: Any, arms: list[Any]) -> list[Any]:
-    """Both arms computed, and of each pair of numbers one chosen: unlike what a conditional gives,
-    TensorRT takes it for a size.
+def _selected(ctx: ConversionContext, node: Any, condition: Any, blocks: list[Any]) -> list[Any]:
+    """Both blocks computed, and of each pair of numbers one chosen: unlike what a conditional
+    gives, TensorRT takes it for a size.
     """
-    results = [ctx.walker.walk(arm) for arm in arms]
+    results = [ctx.walker.walk(block) for block in blocks]
     if any(value is MISSING for values in results for value in values):
         return [MISSING] * node.outputsSize()
     return [_choice(ctx, condition, *pair) for pair in zip(*results, strict=True)]
@@ -126,16 +128,18 @@ def _choice(ctx: ConversionContext, condition: Any, yes: Any, no: Any) -> Any:
     return DynamicScalar(chosen, unknown(chosen), dtype)
 
 
-def _conditional(ctx: ConversionContext, node: Any, condition: Any, arms: list[Any]) -> list[Any]:
-    """Both arms as layers of one IIfConditional; what they read from outside comes through its
+def _conditional(ctx: ConversionContext, node: Any, condition: Any, blocks: list[Any]) -> list[Any]:
+    """Both blocks as layers of one IIfConditional; what they read from outside comes through its
     input layers.
     """
     conditional = ctx.net.add_if_conditional()
     conditional.set_condition(as_flag(ctx, condition))
     results = []
-    with _entering(ctx, [v for arm in arms for v in read_outside(arm)], _gate(ctx, conditional)):
-        for arm in arms:
-            results.append(ctx.walker.walk(arm))
+    with _entering(
+        ctx, [v for block in blocks for v in read_outside(block)], _gate(ctx, conditional)
+    ):
+        for block in blocks:
+            results.append(ctx.walker.walk(block))
     if any(value is MISSING for values in results for value in values):
         return [MISSING] * node.outputsSize()  # the operators inside are reported already
     merged = zip(*results, node.outputs(), strict=True)
@@ -163,7 +167,7 @@ def _merge(ctx: ConversionContext, conditional: Any, yes: Any, no: Any, name: st
     yes, no = ctx.tensor(yes), ctx.tensor(no)
     if ctx.dtype(yes) != ctx.dtype(no):
         yes, no = widened(ctx, yes, no)
-    agree(ctx, yes, no, f"the arms of the branch give %{name}")
+    agree(ctx, yes, no, f"the blocks of the branch give %{name}")
     output = conditional.add_output(_owned(ctx, yes), _owned(ctx, no)).get_output(0)
     ctx.remember_dtype(output, ctx.dtype(yes))
     for axis in range(ctx.rank(yes)):
@@ -173,8 +177,8 @@ def _merge(ctx: ConversionContext, conditional: Any, yes: Any, no: Any, name: st
 
 
 def _owned(ctx: ConversionContext, tensor: Any) -> Any:
-    """A layer of the arm's own for what it only passes on: a constant may be shared with the other
-    arm.
+    """A layer of the block's own for what it only passes on: a constant may be shared with the
+    other block.
     """
     shared = ctx.is_constant(tensor)
     return alike(ctx, tensor, ctx.net.add_identity(tensor).get_output(0)) if shared else tensor

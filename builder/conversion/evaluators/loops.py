@@ -1,5 +1,5 @@
-"""prim::Loop: a static one is written out; the others become an ILoop, which gathers what trips add
-to lists.
+"""prim::Loop: a static one is written out; the others become an ILoop, which gathers what its
+iterations add to lists.
 """
 
 from __future__ import annotations
@@ -37,31 +37,35 @@ reached.
 
 
 @evaluator("prim::Loop")
-def loop(ctx: ConversionContext, node: Any, trips: Any, condition: Any, *carried: Any) -> Any:
+def loop(ctx: ConversionContext, node: Any, trip_count: Any, condition: Any, *carried: Any) -> Any:
     """The loop written out for a static trip count and condition; else an ILoop."""
     body = next(iter(node.blocks()))
     if isinstance(condition, torch.Tensor):
         condition = bool(condition)
-    if is_unknown(trips) or is_unknown(condition) or (condition and _long(ctx, trips, body)):
-        return one_or_all(_looped(ctx, node, body, trips, condition, list(carried)))
-    values, trip = list(carried), 0
-    while condition and trip < trips:
-        condition, *values = _iteration(ctx, body, [trip, *values])
+    if (
+        is_unknown(trip_count)
+        or is_unknown(condition)
+        or (condition and _long(ctx, trip_count, body))
+    ):
+        return one_or_all(_looped(ctx, node, body, trip_count, condition, list(carried)))
+    values, iteration = list(carried), 0
+    while condition and iteration < trip_count:
+        condition, *values = _iteration(ctx, body, [iteration, *values])
         if condition is MISSING:
             return one_or_all([MISSING] * len(values))
         if is_unknown(condition):
-            raise Unconvertible("the loop's condition becomes unknown after some trips")
-        trip += 1
+            raise Unconvertible("the loop's condition becomes unknown after some iterations")
+        iteration += 1
     return one_or_all(values)
 
 
-def _long(ctx: ConversionContext, trips: int, body: Any) -> bool:
+def _long(ctx: ConversionContext, trip_count: int, body: Any) -> bool:
     """Whether the loop would be written out more often than the unroll limit, or ends where the
     engine decides.
     """
     goes_on = next(iter(body.outputs()))
     constant = goes_on.node().kind() == "prim::Constant"
-    return trips > ctx.unroll_limit if constant else _depends_on_tensors(goes_on)
+    return trip_count > ctx.unroll_limit if constant else _depends_on_tensors(goes_on)
 
 
 def _depends_on_tensors(value: Any) -> bool:
@@ -74,32 +78,37 @@ def _depends_on_tensors(value: Any) -> bool:
         return str(node.inputsAt(0).type()) == "Tensor"
     read = list(node.inputs())
     if node.kind() == "prim::If":  # `a or b`
-        read += [list(arm.outputs())[value.offset()] for arm in node.blocks()]
+        read += [list(block.outputs())[value.offset()] for block in node.blocks()]
     return any(
         _depends_on_tensors(v) for v in read if v.node().kind() not in ("prim::Param", "prim::Loop")
     )
 
 
 def _iteration(ctx: ConversionContext, body: Any, inputs: list[Any]) -> list[Any]:
-    """The outputs of the body (condition first) for the trip number and the carried values."""
+    """The outputs of the body (condition first) for the iteration number and the carried values."""
     ctx.values.update(zip((v.debugName() for v in body.inputs()), inputs, strict=True))
     values: list[Any] = ctx.walker.walk(body)
     return values
 
 
 def _looped(
-    ctx: ConversionContext, node: Any, body: Any, trips: Any, condition: Any, carried: list[Any]
+    ctx: ConversionContext,
+    node: Any,
+    body: Any,
+    trip_count: Any,
+    condition: Any,
+    carried: list[Any],
 ) -> list[Any]:
-    """An ILoop; the trip number and each carried value that changes are recurrences."""
+    """An ILoop; the iteration number and each carried value that changes are recurrences."""
     values_outside(ctx, read_outside(body))
     layer = ctx.net.add_loop()
-    _limit(ctx, layer, trips)
+    _limit(ctx, layer, trip_count)
     inputs, outputs = list(body.inputs()), list(body.outputs())
-    count = trips if _only_counts(condition, outputs[0]) else None
+    count = trip_count if _only_counts(condition, outputs[0]) else None
     state = [
         _carried(ctx, layer, v, inputs[i + 1], outputs[i + 1], count) for i, v in enumerate(carried)
     ]
-    counter = _counter(ctx, layer, trips) if inputs[0].uses() else 0
+    counter = _counter(ctx, layer, trip_count) if inputs[0].uses() else 0
     going = _while(ctx, layer, condition, outputs[0])
     ctx.loops += 1
     try:
@@ -115,16 +124,16 @@ def _looped(
     return [item.last() for item in state]
 
 
-def _limit(ctx: ConversionContext, layer: Any, trips: Any) -> None:
-    """The greatest number of trips, unless there is none: a `while` counts up to the greatest
+def _limit(ctx: ConversionContext, layer: Any, trip_count: Any) -> None:
+    """The greatest trip count, unless there is none: a `while` counts up to the greatest
     integer.
     """
-    if isinstance(trips, DynamicScalar) or trips < ENDLESS:
-        layer.add_trip_limit(scalar_tensor(ctx, trips), trt.TripLimit.COUNT)
+    if isinstance(trip_count, DynamicScalar) or trip_count < ENDLESS:
+        layer.add_trip_limit(scalar_tensor(ctx, trip_count), trt.TripLimit.COUNT)
 
 
 def _only_counts(condition: Any, goes_on: Any) -> bool:
-    """Whether nothing but the number of trips ends the loop."""
+    """Whether nothing but the trip count ends the loop."""
     return (
         condition is True and goes_on.node().kind() == "prim::Constant" and bool(goes_on.toIValue())
     )
@@ -144,23 +153,23 @@ def _while(ctx: ConversionContext, layer: Any, condition: Any, goes_on: Any) -> 
     return recurrence
 
 
-def _counter(ctx: ConversionContext, layer: Any, trips: Size) -> DynamicScalar:
-    """The trip number, counted by a recurrence from 0 to less than the number of trips."""
+def _counter(ctx: ConversionContext, layer: Any, trip_count: Size) -> DynamicScalar:
+    """The iteration number, counted by a recurrence from 0 to less than the trip count."""
     zero, one = (ctx.constant(torch.tensor([n])) for n in (0, 1))
     recurrence = layer.add_recurrence(zero)
     number = recurrence.get_output(0)
     recurrence.set_input(1, ctx.elementwise("SUM", number, one))
     symbol = sympy.Symbol(number.name, integer=True, nonnegative=True)
     ctx.varying.add(symbol)
-    ctx.counters[symbol] = expression(trips)
+    ctx.counters[symbol] = expression(trip_count)
     return DynamicScalar(number, symbol)
 
 
 def _carried(
     ctx: ConversionContext, layer: Any, value: Any, parameter: Any, output: Any, count: Size | None
 ) -> Any:
-    """What hands a value from trip to trip; `count` is the number of trips, where nothing else ends
-    the loop.
+    """What hands a value from iteration to iteration; `count` is the trip count, where nothing else
+    ends the loop.
     """
     adds = output.node().kind() == "aten::add" and len(parameter.uses()) == 1
     own = (
@@ -176,7 +185,7 @@ def _carried(
 
 
 def _joined_axis(parameter: Any, output: Any) -> int | None:
-    """The axis at whose end each trip joins something to a tensor that nobody else reads; None
+    """The axis at whose end each iteration joins something to a tensor that nobody else reads; None
     where that is not so.
     """
     parts = output.node().inputsAt(0).node() if output.node().kind() == "aten::cat" else None
@@ -192,8 +201,8 @@ def _joined_axis(parameter: Any, output: Any) -> int | None:
 
 
 class _Growing:
-    """A list to which each trip adds a tensor, `at_the_end` or in front, and which nobody reads
-    before the loop has ended.
+    """A list to which each iteration adds a tensor, `at_the_end` or in front, and which nobody
+    reads before the loop has ended.
     """
 
     def __init__(
@@ -213,7 +222,7 @@ class _Growing:
         self.inside: Any = []
 
     def follow(self, value: list[Any]) -> None:
-        """What this trip adds."""
+        """What this iteration adds."""
         if len(value) != 1 or not (is_tensor(value[0]) or isinstance(value[0], torch.Tensor)):
             raise Unconvertible(
                 "a loop with a dynamic trip count must append exactly one tensor per iteration"
@@ -221,7 +230,7 @@ class _Growing:
         tensor = self.ctx.tensor(value[0])
         if self.ctx.varies(*self.ctx.sizes(tensor)):
             raise Unconvertible(
-                "what the loop appends to a list changes its shape from trip to trip"
+                "what the loop appends to a list changes its shape from iteration to iteration"
             )
         self.dtype = self.ctx.dtype(tensor)
         self.row = self.ctx.cast(tensor, computed_in(self.dtype))  # TensorRT gathers no bools
@@ -230,15 +239,17 @@ class _Growing:
         """The list behind the loop; one made in front is turned round (RTX 1.7 builds no loop that
         only gathers by LoopOutput.REVERSE).
         """
-        trips = scalar_tensor(self.ctx, self.count)
-        rows = course(self.ctx, self.layer, self.row, trt.LoopOutput.CONCATENATE, trips, self.count)
+        trip_count = scalar_tensor(self.ctx, self.count)
+        rows = course(
+            self.ctx, self.layer, self.row, trt.LoopOutput.CONCATENATE, trip_count, self.count
+        )
         rows = rows if self.at_the_end else flipped(self.ctx, rows, [0])
         return TensorList(self.front, self.ctx.cast(rows, self.dtype), self.count)
 
 
 class _Lengthening(_Growing):
-    """A tensor to which each trip joins another by torch.cat: a list of what is joined, and one cat
-    behind the loop.
+    """A tensor to which each iteration joins another by torch.cat: a list of what is joined, and
+    one cat behind the loop.
     """
 
     def __init__(
@@ -250,7 +261,7 @@ class _Lengthening(_Growing):
         self.inside = torch.empty(0, dtype=ctx.dtype(value))
 
     def follow(self, value: Any) -> None:
-        """What this trip joins."""
+        """What this iteration joins."""
         super().follow([value])
 
     def last(self) -> Any:
@@ -259,8 +270,8 @@ class _Lengthening(_Growing):
 
 
 class _Carried:
-    """One value that a loop hands from trip to trip; one that the body passes on unchanged needs no
-    recurrence.
+    """One value that a loop hands from iteration to iteration; one that the body passes on
+    unchanged needs no recurrence.
     """
 
     def __init__(
@@ -277,7 +288,7 @@ class _Carried:
                 f"the loop carries %{self.name}, which is not a tensor or a number, through its"
                 " trips"
             )
-        # what its trips make of it may be of either dtype
+        # what its iterations make of it may be of either dtype
         (self.start,) = widened(ctx, self._tensor(value))
         self.recurrence = layer.add_recurrence(self.start)
         self.inside = self._value(alike(ctx, self.start, self.recurrence.get_output(0)))
@@ -305,28 +316,28 @@ class _Carried:
         )
 
     def follow(self, value: Any) -> None:
-        """Hand `value` on to the next trip. Refuses one of another dtype or shape: engines keep one
-        for all trips.
+        """Hand `value` on to the next iteration. Refuses one of another dtype or shape: engines
+        keep one for all iterations.
         """
         if self.recurrence is None:
             return
         (following,) = widened(self.ctx, self._tensor(value))
         agree(self.ctx, self.start, following, f"the loop carries %{self.name}")
-        told = self.ctx.ranges().keys()
+        known = self.ctx.ranges().keys()
         for axis in range(self.ctx.rank(self.start)):
             before, after = (expression(self.ctx.expr(t, axis)) for t in (self.start, following))
             if (
                 sympy.expand(before - after) != 0
-                and before.free_symbols | after.free_symbols <= told
+                and before.free_symbols | after.free_symbols <= known
             ):
                 raise Unconvertible(
-                    f"axis {axis} of %{self.name} is {before} before a trip of the loop and {after}"
-                    " after"
+                    f"axis {axis} of %{self.name} is {before} before an iteration of the loop and"
+                    f" {after} after"
                 )
         self.recurrence.set_input(1, following)
 
     def last(self) -> Any:
-        """The value after the last trip."""
+        """The value after the last iteration."""
         if self.recurrence is None:
             return self.value
         output = self.layer.add_loop_output(

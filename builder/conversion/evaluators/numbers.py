@@ -154,10 +154,10 @@ def _refuse_as_torch(kind: str, shape: list[int], dtype: torch.dtype) -> None:
     """Refuses what torch refuses too, with its line: the model has never run."""
     fraction = kind == "aten::IntImplicit" and dtype.is_floating_point
     if fraction or (kind.endswith("Implicit") and shape):
-        told = str(dtype).removeprefix("torch.")
+        dtype_name = str(dtype).removeprefix("torch.")
         raise Unconvertible(
-            f"a tensor ({told}, shape {shape}) stands where TorchScript takes one number, which"
-            " torch refuses, too",
+            f"a tensor ({dtype_name}, shape {shape}) is given where TorchScript takes one number,"
+            " which torch refuses too",
             "compute with tensors: torch.floor_divide(torch.tensor(7), x) for `7 // x`",
         )
     if -1 not in shape and math.prod(shape) != 1:

@@ -96,7 +96,7 @@ def uninitialized(ctx: ConversionContext) -> Any:
 def raise_exception(ctx: ConversionContext, message: Any, *_: Any) -> Any:
     """Reached on a path that is taken for every input: the model always raises for these shapes."""
     raise Unconvertible(
-        f"the model raises here for the shapes of the manifest: {message}", "mend the shapes"
+        f"the model raises here for the shapes of the manifest: {message}", "fix the shapes"
     )
 
 

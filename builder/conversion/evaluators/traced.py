@@ -1,5 +1,5 @@
 """Tensor operators on 0-d tensors that hold a traced size: evaluated as numbers, so that sizes stay
-recognisable.
+recognizable.
 
 Tracing writes `x.size(0) // 2` as NumToTensor, floor_divide on 0-d tensors, Int. These evaluators
 are chosen (block.py) where every tensor argument is a DynamicScalar or a static 0-d tensor.

@@ -56,10 +56,10 @@ def of_item(item: Any, size: Callable[[Any], Amount | None]) -> Amount | None:
     parts = (
         [of_item(value, size) for value in node.inputs()] if node.kind() == "aten::mul" else [None]
     )
-    told = [part for part in parts if part is not None]
+    known = [part for part in parts if part is not None]
     return (
-        product(told)
-        if len(told) == len(parts)
+        product(known)
+        if len(known) == len(parts)
         else size(node) or Amount(1, Counter([item.unique()]))
     )
 

@@ -110,7 +110,7 @@ def _axes(weight: Any) -> int | None:
 
 
 def _unquantized(weight: Any) -> Any:
-    """The weight behind its fake quantisation, which has the same shape."""
+    """The weight behind its fake quantization, which has the same shape."""
     return weight.node().inputsAt(0) if weight.node().kind() in QUANTIZERS else weight
 
 

@@ -189,11 +189,11 @@ def _stretched(lengths: Lengths, node: Any, sides: Sequence[Shape]) -> Shape:
 
 
 def _fit(lengths: Lengths, own: Amount, column: Sequence[Amount]) -> Amount:
-    told = [length for length in column if length != ONE] or [ONE]
-    number = next((length for length in told if not length.names), None)
-    if number is not None or all(length == told[0] for length in told):
-        return number or told[0]
-    lengths.guesses[next(iter(own.names))] = told[0]
+    known = [length for length in column if length != ONE] or [ONE]
+    number = next((length for length in known if not length.names), None)
+    if number is not None or all(length == known[0] for length in known):
+        return number or known[0]
+    lengths.guesses[next(iter(own.names))] = known[0]
     return own
 
 

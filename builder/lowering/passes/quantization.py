@@ -1,4 +1,4 @@
-"""Simulated quantisation (QAT) in as few forms as conversion has to know: one per tensor, one per
+"""Simulated quantization (QAT) in as few forms as conversion has to know: one per tensor, one per
 channel.
 """
 
@@ -35,7 +35,7 @@ _MASKED = {f"{_TENSOR}_cachemask": _TENSOR, f"{_CHANNEL}_cachemask": _CHANNEL}
     "unify-fake-quantize", touches=(*_OBSERVING, _SWITCHED, *_LEARNABLE, *_MASKED, _TENSOR)
 )
 def unify_fake_quantize(graph: Any, context: Context) -> None:
-    """Write fake quantisation in all its forms as `fake_quantize_per_tensor_affine(x, scale,
+    """Write fake quantization in all its forms as `fake_quantize_per_tensor_affine(x, scale,
     zero_point, min, max)`, with numbers where they are known, or as
     `fake_quantize_per_channel_affine`.
 
@@ -70,7 +70,7 @@ def _put(graph: Any, node: Any, kind: str, arguments: list[Any]) -> None:
 
 
 def _without_observer(graph: Any, node: Any) -> None:
-    """The fake quantisation of an observer that is switched off."""
+    """The fake quantization of an observer that is switched off."""
     x, observes, switch, _, _, scale, zero_point, _, low, high, axis, by_row = ir.inputs(node)[:12]
     if _flag(observes) is not False:
         raise LoweringError(

@@ -137,13 +137,13 @@ def _group(size: Any, wanted: Sequence[Any]) -> list[Any] | None:
     whole = _amount(size)
     if wanted and _amount(wanted[0]) is None:
         return [wanted[0]]
-    told: list[Amount] = []
+    known: list[Amount] = []
     for count, item in enumerate(wanted, 1):
         one = _amount(item)
         if one is None or whole is None:
             return None
-        told.append(one)
-        if product(told) == whole:
+        known.append(one)
+        if product(known) == whole:
             return list(wanted[:count])
     return None
 

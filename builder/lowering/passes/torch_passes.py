@@ -39,7 +39,7 @@ def eliminate_dead_code(graph: Any, context: Context) -> None:
 def propagate_constants(graph: Any, context: Context) -> None:
     """Compute what only depends on constants, and resolve the ifs whose condition became static.
 
-    Quantisation of a constant stays as the file says it: the engine's int8 weights are made of it.
+    Quantization of a constant stays as the file says it: the engine's int8 weights are made of it.
     """
     folding.propagate_constants(graph, context.kinds)
 

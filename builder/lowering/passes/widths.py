@@ -50,14 +50,14 @@ def _fold(graph: Any, node: Any, rank: int | None, static: Mapping[int, Sequence
     axis = ir.constant(node.inputsAt(1))
     if axis is None or rank == 0 or (rank is None and axis != -1):
         return
-    value, told = (
+    value, known = (
         node.inputsAt(0),
         _width(node.inputsAt(0), node) if axis in (-1, (rank or 0) - 1) else None,
     )
     if rank is not None:
         value, axis = source(value, axis % rank, rank)
-        told = _width(value, node) if told is None and axis == rank - 1 else told
-    length = static[value.unique()][axis] if value.unique() in static else told
+        known = _width(value, node) if known is None and axis == rank - 1 else known
+    length = static[value.unique()][axis] if value.unique() in static else known
     if isinstance(length, int) and length >= 0:
         ir.replace(node, [ir.insert_constant(graph, length, node)])
     elif value != node.inputsAt(0):
@@ -113,7 +113,7 @@ def _of(weight: Any, axis: int) -> int | None:
     return shape[axis] if shape is not None and len(shape) == 2 else None
 
 
-def _normalised(node: Any) -> int | None:
+def _normalized(node: Any) -> int | None:
     shape = ir.int_list(node.inputsAt(1))
     return shape[-1] if shape else None
 
@@ -121,6 +121,6 @@ def _normalised(node: Any) -> int | None:
 _MADE = {
     "aten::linear": lambda node: _of(node.inputsAt(1), 0),
     "aten::embedding": lambda node: _of(node.inputsAt(0), 1),
-    "aten::layer_norm": _normalised,
+    "aten::layer_norm": _normalized,
 }
-_READ = {"aten::linear": lambda node: _of(node.inputsAt(1), 1), "aten::layer_norm": _normalised}
+_READ = {"aten::linear": lambda node: _of(node.inputsAt(1), 1), "aten::layer_norm": _normalized}

@@ -15,7 +15,7 @@ from builder.reference.registry import evaluates
 
 @evaluates("ATTENTION_INPUT")
 def attention(layer: Any, *operands: Tensor) -> Tensor:
-    """normalise(query x key^T + mask) x value, of (B, Hq, Sq, D), (B, Hkv, Skv, D) twice; Hq a
+    """normalize(query x key^T + mask) x value, of (B, Hq, Sq, D), (B, Hkv, Skv, D) twice; Hq a
     multiple of Hkv.
 
     A bool mask is true where attention is allowed; any other is added. The scale is the caller's:
@@ -85,7 +85,7 @@ def rotary_embedding(
     position's angle.
 
     x is (B, N, S, H); cos and sin are (B, S, H / 2), or (places, H / 2) indexed by positions (B,
-    S). A pair is two neighbours where `interleaved`, else an element of the first half and its
+    S). A pair is two neighbors where `interleaved`, else an element of the first half and its
     fellow of the second.
     """
     turned = layer.rotary_embedding_dim or x.shape[-1]

@@ -67,8 +67,8 @@ class TritonPythonModel:
             "trt_build.device": self.answerer.device,
             "trt_build.why": self.answerer.why,
         }
-        if hasattr(self.answerer, "told"):
-            self.parameters["trt_build.segments"] = self.answerer.told
+        if hasattr(self.answerer, "summary"):
+            self.parameters["trt_build.segments"] = self.answerer.summary
         pb_utils.Logger.log_info(f"trt-build: model {self.name!r}: {json.dumps(self.parameters)}")
 
     def execute(self, requests: list[Any]) -> list[Any]:

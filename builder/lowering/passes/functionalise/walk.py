@@ -97,8 +97,8 @@ class Walk:
     def _branch(self, node: Any) -> None:
         taken = ir.constant(node.inputsAt(0))
         if isinstance(taken, bool):
-            arm = list(node.blocks())[0 if taken else 1]
-            return self._instead(node, lambda: ir.splice(node, arm))
+            block = list(node.blocks())[0 if taken else 1]
+            return self._instead(node, lambda: ir.splice(node, block))
         self.refresh(node, ir.inputs(node))
         return self._inner(branch, node)
 

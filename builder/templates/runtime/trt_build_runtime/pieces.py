@@ -32,7 +32,7 @@ class SegmentsAnswerer:
         self.pieces = Pieces(self, "segment", facts["segments"], *sides)
         answered = dict(self.pieces.answered(""))
         self.kind = "+".join(sorted(set(answered.values())))
-        self.told = " ".join(f"{piece}:{who}" for piece, who in answered.items())
+        self.summary = " ".join(f"{piece}:{who}" for piece, who in answered.items())
 
     def by_torch(self, stem: str) -> TorchAnswerer:
         """The graph of that name, by torch on the device of all pieces."""
@@ -130,26 +130,26 @@ class Pieces:
 
 
 class Branch:
-    """One of two arms, as the data decide; the other one does not run."""
+    """One of two blocks, as the data decide; the other one does not run."""
 
     def __init__(self, owner: SegmentsAnswerer, stem: str, piece: dict[str, Any]) -> None:
         inputs, outputs = ([t["name"] for t in piece[side]] for side in ("inputs", "outputs"))
         self.reads = [inputs.index(t["name"]) for t in piece["condition"]]
         self.condition = owner.by_torch(f"{stem}_condition")
-        named = zip(("yes", "no"), piece["arms"])
-        self.arms = {
-            name: Pieces(owner, f"{stem}_{name}", arm, inputs, outputs) for name, arm in named
+        named = zip(("yes", "no"), piece["blocks"])
+        self.blocks = {
+            name: Pieces(owner, f"{stem}_{name}", block, inputs, outputs) for name, block in named
         }
 
     def answered(self, path: str) -> Any:
-        """As of Pieces, of both arms."""
-        for name, arm in self.arms.items():
-            yield from arm.answered(f"{path}{name}.")
+        """As of Pieces, of both blocks."""
+        for name, block in self.blocks.items():
+            yield from block.answered(f"{path}{name}.")
 
     def run(self, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
-        """The arm's answer."""
+        """The block's answer."""
         decided = bool(self.condition.run([tensors[index] for index in self.reads])[0])
-        return self.arms["yes" if decided else "no"].run(tensors)
+        return self.blocks["yes" if decided else "no"].run(tensors)
 
 
 def _device(args: dict[str, str]) -> tuple[str, str]:

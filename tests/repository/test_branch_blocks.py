@@ -1,4 +1,4 @@
-"""Engines in the arms of a branch on data, on a live server: each way through gives the module's
+"""Engines in the blocks of a branch on data, on a live server: each way through gives the module's
 answers.
 """
 
@@ -50,7 +50,7 @@ def test_the_arm_that_the_data_choose_answers(tmp_path: Path) -> None:
     assert facts["segments"][3]["parts"][0]["kind"] == "branch"
 
 
-def test_arms_too_small_for_an_engine_stay_in_torch(tmp_path: Path) -> None:
+def test_blocks_too_small_for_an_engine_stay_in_torch(tmp_path: Path) -> None:
     networks.write(tmp_path, ["gated"])
     (result,) = build_repository(tmp_path, tmp_path / "out", layout="fused", isolate=False)
     assert result.ok and not any("engines inside" in text for text in result.warnings)
@@ -58,7 +58,7 @@ def test_arms_too_small_for_an_engine_stay_in_torch(tmp_path: Path) -> None:
 
 
 def test_requests_are_not_joined_where_data_decide_for_a_whole_batch(tmp_path: Path) -> None:
-    """The goldens need not show it: one batch takes one arm for all its rows."""
+    """The goldens need not show it: one batch takes one block for all its rows."""
     networks.write(tmp_path, ["mixture", "salient"])
     results = build_repository(tmp_path, tmp_path / "out", layout="fused", isolate=False)
     assert all(result.ok for result in results), [result.error for result in results]

@@ -20,7 +20,7 @@ INT8, FP8 = torch.int8, torch.float8_e4m3fn
 
 
 @dataclass(frozen=True)
-class Quantised:
+class Quantized:
     """A tensor of 8-bit values and their scale: float32, rank 0, or rank 1 with one for each place
     of `axis`.
     """
@@ -31,7 +31,7 @@ class Quantised:
 
 
 def missing(dtype: torch.dtype) -> str | None:
-    """Why this TensorRT has no quantisation to `dtype`; None where it has."""
+    """Why this TensorRT has no quantization to `dtype`; None where it has."""
     return fp8.missing() if dtype == FP8 else None
 
 
@@ -47,9 +47,9 @@ def is_int8(least: torch.Tensor, most: torch.Tensor) -> bool:
     return bool(least.min() >= -128 and most.max() <= 127)
 
 
-def quantise(
+def quantize(
     ctx: Any, x: Any, scale: torch.Tensor, axis: int | None, dtype: torch.dtype = INT8
-) -> Quantised:
+) -> Quantized:
     """round(x / scale), ties to even, saturated, in the 8-bit dtype; x an ITensor or a static
     torch.Tensor.
     """
@@ -58,23 +58,23 @@ def quantise(
     layer = ctx.net.add_quantize(ctx.tensor(x, own), factor, dtypes.to_trt(dtype))
     if axis is not None:
         layer.axis = axis
-    return Quantised(ctx.copy_sizes(layer.get_input(0), layer.get_output(0)), scale, axis)
+    return Quantized(ctx.copy_sizes(layer.get_input(0), layer.get_output(0)), scale, axis)
 
 
-def dequantise(ctx: Any, quantised: Quantised, dtype: torch.dtype) -> Any:
+def dequantize(ctx: Any, quantized: Quantized, dtype: torch.dtype) -> Any:
     """values * scale in the floating dtype; the tensor remembers what it was read from."""
-    factor = ctx.constant(quantised.scale.to(dtype))
-    layer = ctx.net.add_dequantize(quantised.tensor, factor, dtypes.to_trt(dtype))
-    if quantised.axis is not None:
-        layer.axis = quantised.axis
-    result = ctx.copy_sizes(quantised.tensor, layer.get_output(0))
-    ctx.facts(result).quantised = quantised
+    factor = ctx.constant(quantized.scale.to(dtype))
+    layer = ctx.net.add_dequantize(quantized.tensor, factor, dtypes.to_trt(dtype))
+    if quantized.axis is not None:
+        layer.axis = quantized.axis
+    result = ctx.copy_sizes(quantized.tensor, layer.get_output(0))
+    ctx.facts(result).quantized = quantized
     return result
 
 
 def again(ctx: Any, tensor: Any, dtype: torch.dtype) -> Any:
-    """A dequantised tensor read back in another dtype: a cast behind it would hide it from
-    TensorRT. None where the tensor is not dequantised, or its scale does not fit the dtype.
+    """A dequantized tensor read back in another dtype: a cast behind it would hide it from
+    TensorRT. None where the tensor is not dequantized, or its scale does not fit the dtype.
     """
-    quantised = ctx.facts(tensor).quantised
-    return dequantise(ctx, quantised, dtype) if quantised and fits(quantised.scale, dtype) else None
+    quantized = ctx.facts(tensor).quantized
+    return dequantize(ctx, quantized, dtype) if quantized and fits(quantized.scale, dtype) else None
