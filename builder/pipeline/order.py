@@ -45,6 +45,8 @@ class Order:
     torch_steps: str = "auto"
     edits: str = edits.REPORT
     """What becomes of a published config that was edited by hand (builder.store.edits)."""
+    stage: Path | None = None
+    """The folder to write the model in before it is published; None makes one."""
 
     @property
     def folder(self) -> Path:

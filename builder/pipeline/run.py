@@ -138,7 +138,7 @@ def publish(order: Order, clock: Clock, plans: Plans, record: Callable[[Path], N
     # without those of attempts that failed
     plans.made = {label: made for label, made in plans.made.items() if label in labels}
     with clock.phase("publish"):
-        return stages.publish(checked, order.out, record)
+        return stages.publish(checked, order.out, record, order.stage)
 
 
 def _compiler(options: BuildOptions, clock: Clock, plans: Plans) -> stages.Compile:

@@ -422,13 +422,17 @@ def assemble(built: Built, order: Order) -> Checked:
     return Checked(built, artifact, layout, reason, warnings)
 
 
-def publish(checked: Checked, out: Path, finish: Callable[[Path], None]) -> Published:
-    """Move the model into the repository `out`; `finish` adds to its folder first. Raises
-    PublishError.
+def publish(
+    checked: Checked, out: Path, finish: Callable[[Path], None], stage: Path | None = None
+) -> Published:
+    """Move the model into the repository `out`, from the staging folder `stage` or one of its own;
+    `finish` adds to its folder first. Raises PublishError.
     """
     from builder import triton
 
     artifact = checked.artifact
     if isinstance(artifact, triton.EnsembleArtifact):
-        return Published(checked, triton.publish_ensemble(artifact, out, finish=finish))
-    return Published(checked, triton.publish(artifact, out, finish=finish))
+        path = triton.publish_ensemble(artifact, out, finish=finish, stage=stage)
+    else:
+        path = triton.publish(artifact, out, finish=finish, stage=stage)
+    return Published(checked, path)

@@ -8,8 +8,8 @@ from __future__ import annotations
 from builder.processes.fork_server import close
 from builder.processes.limits import Limits
 from builder.processes.pool import Crashed, Task, TimedOut, run
-from builder.processes.sandbox import Sandbox, available, missing, require
-from builder.processes.worker import CANCEL, GRACE_SECONDS
+from builder.processes.sandbox import Sandbox, available, missing, require, secrets_folder
+from builder.processes.worker import CANCEL, GRACE_SECONDS, ask, can_ask
 
 __all__ = [
     "CANCEL",
@@ -19,9 +19,12 @@ __all__ = [
     "Sandbox",
     "Task",
     "TimedOut",
+    "ask",
     "available",
+    "can_ask",
     "close",
     "missing",
     "require",
     "run",
+    "secrets_folder",
 ]

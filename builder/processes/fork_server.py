@@ -18,6 +18,7 @@ from pathlib import Path
 
 from builder.errors import EnvironmentProblem
 from builder.processes import worker
+from builder.processes.sandbox import SECRET_VARIABLES
 
 
 class ForkServer:
@@ -93,12 +94,13 @@ def _interrupts_ignored() -> Iterator[None]:
 
 
 def _environment() -> dict[str, str]:
-    """This process's environment, with the folder that `builder` was imported from first on the
-    path.
+    """This process's environment without secrets, with the folder that `builder` was imported from
+    first on the path.
     """
     here = str(Path(__file__).resolve().parents[2])
     rest = os.environ.get("PYTHONPATH")
-    return {**os.environ, "PYTHONPATH": f"{here}{os.pathsep}{rest}" if rest else here}
+    kept = {key: value for key, value in os.environ.items() if key not in SECRET_VARIABLES}
+    return {**kept, "PYTHONPATH": f"{here}{os.pathsep}{rest}" if rest else here}
 
 
 server = ForkServer()

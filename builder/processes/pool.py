@@ -35,7 +35,8 @@ class Task:
 
     `reproduce` is the command that does the same; the message of a crash names it, with the
     worker's environment. `sandbox` confines the worker before the task is loaded; None leaves it
-    free.
+    free. `answers` are the functions of this process that the worker may call, by the names that
+    it asks for; what they do must be right for a worker that is not to be trusted.
     """
 
     target: str
@@ -44,6 +45,7 @@ class Task:
     reproduce: str = ""
     limits: Limits = UNLIMITED
     sandbox: Sandbox | None = None
+    answers: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
 
 
 class TimedOut(EngineError):
@@ -179,6 +181,7 @@ class _Pool:
                         os.getcwd(),
                         task.limits,
                         task.sandbox,
+                        tuple(task.answers),
                     )
                 )
 
@@ -195,6 +198,9 @@ class _Pool:
         elif kind == "report":
             running.begin(": ".join(map(str, words[0])))
             running.task.report(*words[0])
+        elif kind == "ask":
+            with contextlib.suppress(OSError):  # its end is reported when the connection is read
+                connection.send(_answer(running.task, *words))
         elif kind == "ended":
             connection.close()
             del self.active[connection]
@@ -226,6 +232,13 @@ class _Pool:
     def _read_silently(self, connection: Connection) -> None:
         self.active[connection].task = Task("", ())
         self._read(connection)
+
+
+def _answer(task: Task, question: str, arguments: tuple[Any, ...]) -> tuple[str, Any]:
+    try:
+        return "answer", task.answers[question](*arguments)
+    except Exception as error:
+        return "refusal", error
 
 
 def _outcome(running: _Running) -> Any:

@@ -15,7 +15,7 @@ import os
 import platform
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from builder.errors import EnvironmentProblem, UsageError
@@ -25,8 +25,8 @@ _RULE_PATH_BENEATH = 1
 _GET_VERSION = 1
 _PR_SET_NO_NEW_PRIVS, _PR_SET_SECCOMP, _SECCOMP_MODE_FILTER = 38, 22, 2
 
-_WRITE_FILE, _TRUNCATE, _IOCTL = 1 << 1, 1 << 14, 1 << 15
-# remove and make entries of every kind; reading and running are not restricted
+_WRITE_FILE, _READ_FILE, _TRUNCATE, _IOCTL = 1 << 1, 1 << 2, 1 << 14, 1 << 15
+# remove and make entries of every kind; running is not restricted
 _CHANGE_FOLDER = sum(1 << bit for bit in range(4, 13))
 _REFER = 1 << 13
 _BIND_TCP, _CONNECT_TCP = 1 << 0, 1 << 1
@@ -57,6 +57,18 @@ _REFUSED_CALLS = {
 }
 
 
+SECRET_VARIABLES = ("TRT_BUILD_STORE_KEY",)
+"""Environment variables that no worker has."""
+
+
+def secrets_folder() -> Path:
+    """Where this program keeps what no confined worker may read: `trt-build` in the user's
+    configuration folder (XDG_CONFIG_HOME, else ~/.config).
+    """
+    folder = os.environ.get("XDG_CONFIG_HOME")
+    return (Path(folder) if folder else Path.home() / ".config") / "trt-build"
+
+
 @dataclass(frozen=True)
 class Sandbox:
     """What a worker may do to the machine.
@@ -70,6 +82,8 @@ class Sandbox:
     writable: tuple[Path, ...] = ()
     network: bool = False
     gpu: bool = False
+    hidden: tuple[Path, ...] = field(default_factory=lambda: (secrets_folder(),))
+    """Files and folders that cannot be read, where Landlock is there."""
 
     def apply(self) -> tuple[str, ...]:
         """Confine this thread and all that it starts; the names of the mechanisms that hold.
@@ -82,7 +96,7 @@ class Sandbox:
         held = []
         gpu = self.gpu and Path(GPU_DEVICE).exists()
         writable = (*self.writable, Path("/proc/self/task")) if gpu else self.writable
-        if landlock_version() and _restrict_files(writable, self.network):
+        if landlock_version() and _restrict_files(writable, self.hidden, self.network):
             held.append("landlock")
         if _refuse_calls(self.network, local=gpu):
             held.append("seccomp")
@@ -150,12 +164,15 @@ def _libc() -> ctypes.CDLL:
     return libc
 
 
-def _restrict_files(writable: Sequence[Path], network: bool) -> bool:
+def _restrict_files(writable: Sequence[Path], hidden: Sequence[Path], network: bool) -> bool:
     version = landlock_version()
+    readable = _all_but([path.resolve() for path in hidden if path.exists()])
+    secret = [path.resolve() for path in hidden] if readable else []
     rights = _WRITE_FILE | _CHANGE_FOLDER
     rights |= _REFER if version >= 2 else 0
     rights |= _TRUNCATE if version >= 3 else 0
     rights |= _IOCTL if version >= 5 else 0
+    rights |= _READ_FILE if secret else 0
     net = _BIND_TCP | _CONNECT_TCP if version >= 4 and not network else 0
     scoped = _ABSTRACT_SOCKETS | _SIGNALS if version >= 6 else 0
     # older kernels refuse a structure with fields that they do not know
@@ -167,20 +184,41 @@ def _restrict_files(writable: Sequence[Path], network: bool) -> bool:
         return False
     try:
         for path in (*writable, *(Path(one) for name in DEVICES for one in glob.glob(name))):
-            _allow(libc, descriptor, path, rights)
+            inside = any(one.is_relative_to(path.resolve()) for one in secret)
+            _allow(libc, descriptor, path, rights & ~_READ_FILE if inside else rights)
+        for path in readable:
+            _allow(libc, descriptor, path, _READ_FILE)
         return bool(libc.syscall(_RESTRICT_SELF, descriptor, 0) == 0)
     finally:
         os.close(descriptor)
 
 
+def _all_but(secret: Sequence[Path]) -> list[Path]:
+    """Paths that hold every file of this machine except those below `secret`: Landlock has no rule
+    that denies, so what lies beside the way to a secret is allowed piece by piece. A link is not
+    followed; it may lead to the secret. Empty where there is no secret, or a folder on the way
+    cannot be listed: nothing can be hidden then.
+    """
+    ways = {parent for path in secret for parent in path.parents}
+    found = []
+    for folder in ways:
+        try:
+            with os.scandir(folder) as entries:
+                plain = [Path(entry.path) for entry in entries if not entry.is_symlink()]
+        except PermissionError:
+            return []
+        found += [path for path in plain if path not in ways and path not in secret]
+    return found
+
+
 def _allow(libc: ctypes.CDLL, ruleset: int, path: Path, rights: int) -> None:
     try:
         folder = os.open(path, os.O_PATH | os.O_CLOEXEC)
-    except FileNotFoundError:
+    except (FileNotFoundError, PermissionError):  # gone, or closed to this user anyway
         return
     try:
         if not path.is_dir():  # the other rights are of folders only
-            rights &= _WRITE_FILE | _TRUNCATE | _IOCTL
+            rights &= _WRITE_FILE | _READ_FILE | _TRUNCATE | _IOCTL
         rule = _PathBeneath(rights, folder)
         if libc.syscall(_ADD_RULE, ruleset, _RULE_PATH_BENEATH, ctypes.byref(rule), 0) != 0:
             raise OSError(ctypes.get_errno(), f"Landlock takes no rule for {path}")

@@ -1,11 +1,12 @@
 """The worker's side: fork a process for one task, run the task there, and report how it ended.
 
 Over a worker's connection, pickled:
-  to the worker    (target "module:function", arguments, environment, folder, limits, sandbox),
-                   then perhaps
-                   anything, which means: stop
-  from the worker  ("pid", pid), ("report", words) any number of times,
-                   ("result", value) or ("raised", exception)
+  to the worker    (target "module:function", arguments, environment, folder, limits, sandbox,
+                   the names of the questions that the caller answers), then for each question
+                   ("answer", value) or ("refusal", exception), and perhaps anything else, which
+                   means: stop
+  from the worker  ("pid", pid), ("report", words) and ("ask", question, arguments) any number of
+                   times, ("result", value) or ("raised", exception)
   from its parent  ("ended", exit code, what faulthandler printed), when the worker is gone
 """
 
@@ -16,6 +17,7 @@ import ctypes
 import faulthandler
 import importlib
 import os
+import queue
 import shutil
 import signal
 import sys
@@ -43,6 +45,27 @@ CANCEL = threading.Event()
 _PR_SET_PDEATHSIG = 1
 
 _own_connection: Connection | None = None
+
+
+_questions: tuple[str, ...] = ()
+_answers: queue.SimpleQueue[tuple[str, Any]] = queue.SimpleQueue()
+
+
+def can_ask(question: str) -> bool:
+    """Whether this process runs a task whose caller answers the question."""
+    return question in _questions
+
+
+def ask(question: str, *arguments: Any) -> Any:
+    """The caller's answer: a worker asks for what it may not read itself. Raises what the caller's
+    function raises.
+    """
+    assert _own_connection is not None
+    _own_connection.send(("ask", question, arguments))
+    kind, value = _answers.get()
+    if kind == "refusal":
+        raise value
+    return value
 
 
 def is_worker() -> bool:
@@ -88,15 +111,15 @@ def supervise(connection: Connection) -> NoReturn:
 
 def _work(connection: Connection, private: Path) -> NoReturn:
     """Run one task and send the answer; a confined one has the temporary folder `private`."""
-    global _own_connection
-    _own_connection = connection
+    global _own_connection, _questions
+    _own_connection, _questions = connection, ()
     _end_with_parent()
     sys.unraisablehook = _unraisable
     os.dup2(2, 1)  # what a model or a library prints must not mix with the caller's answers
     # suppressed: nobody waits for the answer any more
     with contextlib.suppress(KeyboardInterrupt, EOFError, OSError):
         connection.send(("pid", os.getpid()))
-        target, arguments, environment, folder, limits, sandbox = connection.recv()
+        target, arguments, environment, folder, limits, sandbox, _questions = connection.recv()
         signal.signal(signal.SIGTERM, _stop)
         try:
             if sandbox is not None:  # before any thread is there, which would stay free
@@ -143,12 +166,13 @@ def _send(connection: Connection, answer: tuple[str, Any]) -> None:
 
 
 def _listen(connection: Connection) -> None:
-    """Stop on any message from the caller, and on the caller's end.
+    """Keep the caller's answers; stop on any other message, and on the caller's end.
 
     A library that polls CANCEL stops at its next step, Python at once.
     """
     with contextlib.suppress(OSError, EOFError):
-        connection.recv()
+        while (message := connection.recv())[0] in ("answer", "refusal"):
+            _answers.put(message)
     CANCEL.set()
     os.kill(os.getpid(), signal.SIGTERM)
     time.sleep(GRACE_SECONDS)

@@ -87,30 +87,40 @@ def _perform_all(
     orders: Sequence[Order], progress: Progress, jobs: int, isolate: bool
 ) -> list[ModelResult]:
     """The results of the orders, each built in its own process unless `isolate` is False."""
+    from builder.store import staging
+
     if not orders:
         return []
     if not isolate:
         return [perform(order, progress) for order in orders]
     jobs = jobs or slots.default_jobs()
     threads = max(1, (os.cpu_count() or 1) // jobs) if jobs > 1 else 0
-    tasks = [
-        processes.Task(
-            PERFORM,
-            (replace(order, threads=threads),),
-            progress,
-            order.reproduce,
-            limits=slots.limits(order.spec.limits),
-            sandbox=slots.sandbox(order),
-        )
-        for order in orders
-    ]
-    answers = processes.run(tasks, jobs, slots.environments(), modules=slots.MODULES)
+    with staging.prepared(orders[0].out, len(orders)) as stages:
+        tasks = [
+            _task(replace(order, threads=threads, stage=stage), progress)
+            for order, stage in zip(orders, stages, strict=True)
+        ]
+        answers = processes.run(tasks, jobs, slots.environments(), modules=slots.MODULES)
     return [
         answer
         if isinstance(answer, ModelResult)
         else ModelResult(order.spec.name, error=answer, because=order.because)
         for order, answer in zip(orders, answers, strict=True)
     ]
+
+
+def _task(order: Order, progress: Progress) -> processes.Task:
+    from builder.store import signing
+
+    return processes.Task(
+        PERFORM,
+        (order,),
+        progress,
+        order.reproduce,
+        limits=slots.limits(order.spec.limits),
+        sandbox=slots.sandbox(order),
+        answers=signing.ANSWERS,
+    )
 
 
 def perform(order: Order, progress: Progress) -> ModelResult:

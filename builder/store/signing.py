@@ -1,7 +1,8 @@
 """The key of the builders that share a store, and the signatures of its records.
 
 A store is a folder or bucket that others may write to, and a plan in it is code that a server runs.
-A record counts only where it is signed (HMAC-SHA256) with this builder's key.
+A record counts only where it is signed (HMAC-SHA256) with this builder's key. The process that a
+model runs in cannot read the key: it asks the process that started it (`ANSWERS`).
 """
 
 from __future__ import annotations
@@ -12,19 +13,21 @@ import hmac
 import os
 import secrets
 import stat
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
+
+from builder import processes
 
 KEY_VARIABLE = "TRT_BUILD_STORE_KEY"
+SIGN, IS_SIGNED = "sign", "is signed"
 LEAST = 16
 """Characters of a key at least."""
 
 
 def key_file() -> Path:
-    """Where the key is where KEY_VARIABLE is not set: `trt-build/store.key` in the user's
-    configuration folder (XDG_CONFIG_HOME, else ~/.config).
-    """
-    folder = os.environ.get("XDG_CONFIG_HOME")
-    return (Path(folder) if folder else Path.home() / ".config") / "trt-build" / "store.key"
+    """Where the key is where KEY_VARIABLE is not set: `store.key` in processes.secrets_folder()."""
+    return processes.secrets_folder() / "store.key"
 
 
 def key() -> bytes:
@@ -40,21 +43,31 @@ def key() -> bytes:
 
 
 def prepare() -> None:
-    """Make the key's file where there is none yet. What fails is reported when the key is used."""
+    """Make the key's file where there is none yet, so that a sandbox can hide it. What fails is
+    reported when the key is used.
+    """
     with contextlib.suppress(OSError, ValueError):
         key()
 
 
 def sign(text: str) -> str:
     """The signature of the text, 64 hexadecimal digits."""
+    if processes.can_ask(SIGN):
+        return str(processes.ask(SIGN, text))
     return hmac.new(key(), text.encode(), hashlib.sha256).hexdigest()
 
 
 def is_signed(text: str, signature: object) -> bool:
     """Whether `signature` is the text's."""
+    if processes.can_ask(IS_SIGNED):
+        return bool(processes.ask(IS_SIGNED, text, signature))
     return isinstance(signature, str) and hmac.compare_digest(
         sign(text).encode(), signature.encode(errors="replace")
     )
+
+
+ANSWERS: dict[str, Callable[..., Any]] = {SIGN: sign, IS_SIGNED: is_signed}
+"""What a worker that uses the store asks its caller (processes.Task)."""
 
 
 def _kept(file: Path) -> str:

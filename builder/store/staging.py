@@ -65,6 +65,39 @@ def _remove(folder: Path) -> None:
         raise
 
 
+@contextlib.contextmanager
+def prepared(repository: Path, count: int) -> Iterator[list[Path]]:
+    """`count` staging folders for processes that may write there and in `repository` only, whose
+    folder is there meanwhile. It is removed at the end if it was made and is empty.
+
+    Raises OSError, PublishBlocked.
+    """
+    root = repository.resolve()
+    root.parent.mkdir(parents=True, exist_ok=True)
+    made = not root.exists()
+    try:
+        with contextlib.ExitStack() as stack:
+            folders = [stack.enter_context(_repaired(root)) for _ in range(count)]
+            root.mkdir(exist_ok=True)
+            yield folders
+    finally:
+        # another publication's staging folder means that it needs the repository's
+        if made and not any(root.parent.glob(f"{_prefix(root)}*")):
+            with contextlib.suppress(OSError), alone(root):
+                root.rmdir()
+
+
+@contextlib.contextmanager
+def _repaired(root: Path) -> Iterator[Path]:
+    """A staging folder for another process, which may end at any moment."""
+    with staging(root) as folder:
+        try:
+            yield folder
+        finally:
+            for _ in _restore(folder, root):
+                pass
+
+
 def refuse_mount(root: Path, beside: Path) -> None:
     """Raise PublishBlocked where a repository at `root` is on another file system than what is
     written beside it.

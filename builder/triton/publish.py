@@ -43,9 +43,11 @@ def publish(
     repository: Path,
     *,
     finish: Writer | None = None,
+    stage: Path | None = None,
 ) -> Path:
     """Write the model into `repository` (made if missing), in place of one of the same name;
-    returns its folder. `finish` adds to the folder before anybody sees it.
+    returns its folder. `finish` adds to the folder before anybody sees it. `stage` is the staging
+    folder, of staging.prepared; else one is made.
 
     Steps that the model had as an ensemble are retired. Interrupted or out of space, it leaves what
     stood before and nothing else. Raises PublishError, UsageError (see config).
@@ -54,7 +56,7 @@ def publish(
     def write(folder: Path) -> None:
         layout.write(artifact, folder)
 
-    return publish_folder(artifact.spec.name, write, repository, finish)
+    return publish_folder(artifact.spec.name, write, repository, finish, stage)
 
 
 def publish_ensemble(
@@ -62,6 +64,7 @@ def publish_ensemble(
     repository: Path,
     *,
     finish: Writer | None = None,
+    stage: Path | None = None,
 ) -> Path:
     """Write an ensemble and its steps, each step `<its name>.<digest>`. Otherwise as publish."""
     steps: dict[str, Writer] = {
@@ -71,14 +74,18 @@ def publish_ensemble(
     def whole(folder: Path, names: Mapping[str, str]) -> None:
         layout.write_ensemble(_renamed(artifact, names), folder)
 
-    return publish_parts(artifact.spec.name, steps, whole, repository, finish)
+    return publish_parts(artifact.spec.name, steps, whole, repository, finish, stage)
 
 
 def publish_folder(
-    name: str, write: Writer, repository: Path, finish: Writer | None = None
+    name: str,
+    write: Writer,
+    repository: Path,
+    finish: Writer | None = None,
+    stage: Path | None = None,
 ) -> Path:
     """Put a model that `write` fills the folder of into `repository`, as publish does."""
-    return publish_parts(name, {}, lambda folder, _: write(folder), repository, finish)
+    return publish_parts(name, {}, lambda folder, _: write(folder), repository, finish, stage)
 
 
 def publish_parts(
@@ -87,9 +94,11 @@ def publish_parts(
     whole: WholeWriter,
     repository: Path,
     finish: Writer | None = None,
+    stage: Path | None = None,
 ) -> Path:
     """Put the model that `whole` fills the folder of into `repository`, with its `steps`."""
-    with _blocked(name, repository), _made(repository), staging.staging(repository) as stage:
+    staged = contextlib.nullcontext(stage) if stage else staging.staging(repository)
+    with _blocked(name, repository), _made(repository), staged as stage:
         names = {base: _write_step(base, write, stage) for base, write in steps.items()}
         (stage / name).mkdir()
         whole(stage / name, names)

@@ -15,6 +15,7 @@ import pytest
 import torch
 from click.testing import Result
 
+from builder import processes
 from builder.cli import isolated
 from builder.manifest.spec import Limits
 from tests.cli.conftest import MANIFEST, PROGRAM, environment, save
@@ -107,3 +108,32 @@ def test_a_failed_lower_leaves_no_folder(small: Path, tmp_path: Path, run: Run) 
     refused = run("lower", small / "small.pt", "--out", tmp_path / "new", "--show", "inlin")
     assert refused.exit_code == 2
     assert not (tmp_path / "new").exists()
+
+
+PROBE = """\
+from pathlib import Path
+found = []
+for name in {files!r}:
+    try:
+        Path(name).read_text() if name.endswith("store.key") else Path(name).write_text("evil")
+        found.append(name)
+    except (PermissionError, FileNotFoundError):
+        pass
+raise ValueError(f"reached: {{found}}")
+"""
+
+
+@pytest.mark.skipif(bool(processes.missing()), reason="this machine has no Landlock or seccomp")
+def test_a_build_writes_nothing_beside_the_repository_and_reads_no_key(
+    small: Path, tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A plugin, which runs where the model does, stands for the model."""
+    monkeypatch.delenv("TRT_BUILD_STORE_KEY")
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    out, probe = tmp_path / "here" / "out", tmp_path / "probe.py"
+    files = [out.parent / "beside", small / "small.pt", tmp_path / "config/trt-build/store.key"]
+    probe.write_text(PROBE.format(files=[str(file) for file in files]))
+    result = run("repo", small, "--out", out, "--store", tmp_path / "store", "--plugin", probe)
+    assert "ValueError: reached: []" in result.stderr
+    assert files[2].is_file()
+    assert not out.exists() and not list(out.parent.iterdir())

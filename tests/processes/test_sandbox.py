@@ -145,3 +145,63 @@ def test_to_require_a_sandbox_refuses_to_go_on_without(monkeypatch: pytest.Monke
     monkeypatch.setattr(sandbox, "landlock_version", lambda: 0)
     with pytest.raises(EnvironmentProblem, match="landlock is missing"):
         processes.require()
+
+
+def reads(files: list[str], report: Any) -> list[str]:
+    return [_ends(lambda file=file: Path(file).read_text()) for file in files]
+
+
+def test_the_secrets_cannot_be_read_and_all_else_can(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    secret = tmp_path / "config" / "trt-build" / "store.key"
+    secret.parent.mkdir(parents=True)
+    beside = tmp_path / "config" / "other"
+    link = tmp_path / "link"
+    link.symlink_to(secret.parent)
+    for file in (secret, beside):
+        file.write_text(TEXT)
+    files = [str(secret), str(link / "store.key"), str(beside), "/proc/self/status", __file__]
+    assert confined("reads", files) == ["PermissionError"] * 2 + ["done"] * 3
+    with_folder = confined("written_then_read", str(tmp_path), writable=(tmp_path / "config",))
+    assert with_folder == ["PermissionError"]
+
+
+def written_then_read(folder: str, report: Any) -> list[str]:
+    """A worker that may write around the secret does not read it for that."""
+    return reads([f"{folder}/config/trt-build/store.key"], report)
+
+
+def secrets_of_the_environment(report: Any) -> list[str]:
+    kept = [os.environ.get("TRT_BUILD_STORE_KEY", "")]
+    pids = ["self", str(os.getppid())]
+    for pid in pids:
+        try:
+            kept.append(Path(f"/proc/{pid}/environ").read_text())
+        except PermissionError:
+            kept.append("")
+    return kept
+
+
+def test_a_worker_has_no_key_in_its_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRT_BUILD_STORE_KEY", "a key of many characters")
+    processes.close()  # the next fork server is started with the key in this environment
+    assert not any("many characters" in text for text in confined("secrets_of_the_environment"))
+
+
+def asks(report: Any) -> tuple[int, str]:
+    refused = ""
+    try:
+        processes.ask("sum", 1, "x")
+    except TypeError as error:
+        refused = str(error)
+    return processes.ask("sum", 1, 2), refused
+
+
+def test_a_worker_asks_its_caller() -> None:
+    task = processes.Task(f"{HERE}:asks", (), answers={"sum": lambda one, other: one + other})
+    (answer,) = processes.run([task])
+    assert answer[0] == 3
+    assert "unsupported operand" in answer[1]
+    assert not processes.can_ask("sum")
