@@ -5,7 +5,7 @@ All mistakes of all manifests are raised together.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -141,7 +141,8 @@ def from_inputs(one: folder.Found, inputs: Sequence[TensorSpec], sample: Path | 
 def from_data(one: folder.Found, data: Mapping[str, Any]) -> ModelSpec:
     """The spec for the validated data of a manifest."""
     assert one.model is not None and one.manifest is not None
-    profiles = _profiles(data)
+    written = _profiles(data)
+    batch_sizes = _batch_sizes(data, written[0])
     plain = {key: data[key] for key in _PLAIN if key in data}
     if "outputs" in data:
         plain["outputs"] = tuple(data["outputs"])
@@ -156,8 +157,9 @@ def from_data(one: folder.Found, data: Mapping[str, Any]) -> ModelSpec:
     return ModelSpec(
         name=one.name,
         path=one.model,
-        inputs=tuple(_tensor(item, profiles) for item in data["inputs"]),
-        profiles=profiles,
+        inputs=tuple(_tensor(item, written) for item in data["inputs"]),
+        profiles=(*_static_profiles(data, written[0], batch_sizes), *written),
+        batch_sizes=batch_sizes,
         tolerance=Tolerance(**data.get("tolerance", {})),
         batching=Batching(**_tuples(data.get("batching", {}))),
         fallback=_fallback(data.get("fallback", {})),
@@ -198,6 +200,33 @@ def _tuples(section: Mapping[str, Any]) -> dict[str, Any]:
 def _profiles(data: Mapping[str, Any]) -> tuple[Profile, ...]:
     written = data.get("profiles", [data.get("dims", {})])
     return tuple(map(_ranges, written))
+
+
+def _batch_sizes(data: Mapping[str, Any], dims: Profile) -> tuple[int, ...]:
+    """The sizes of `batch_sizes` in ascending order."""
+    written = data.get("batch_sizes", ())
+    sizes = dims[_batch_axis(data)] if written == AUTO else written
+    return tuple(sorted(set(sizes)))
+
+
+def _static_profiles(
+    data: Mapping[str, Any], dims: Profile, sizes: Sequence[int]
+) -> Iterator[Profile]:
+    """A profile of one batch for each size, those nearest to the usual batch first.
+
+    They precede the profile of `dims`: where two profiles have the same distance to a request,
+    Triton's TensorRT backend takes the first.
+    """
+    if not sizes:
+        return
+    axis = _batch_axis(data)
+    usual = dims[axis][1]
+    for size in sorted(sizes, key=lambda size: (abs(size - usual), size)):
+        yield {**dims, axis: (size, size, size)}
+
+
+def _batch_axis(data: Mapping[str, Any]) -> str:
+    return str(data["inputs"][0]["shape"][0])
 
 
 def _ranges(written: Mapping[str, Any]) -> Profile:

@@ -149,6 +149,33 @@ def _batch_is_possible(document: Document) -> None:
                 )
 
 
+def _batch_sizes_are_possible(document: Document) -> None:
+    written = document.data.get("batch_sizes")
+    if not isinstance(written, list | str):
+        return
+    kept = [item.get("input") for item in states.written(document)]
+    firsts = {
+        str(next(iter(_list(item.get("shape"))), None))
+        for item in _inputs(document)
+        if item.get("name") not in kept
+    }
+    dims = _mapping(document.data.get("dims"))
+    if kept or len(firsts) != 1 or not firsts <= dims.keys():
+        document.add(
+            ("batch_sizes",),
+            "'batch_sizes' needs a first axis with a range in 'dims' that all inputs share, and no"
+            " state",
+            "write the profiles one by one under 'profiles'",
+        )
+        return
+    low, high = (_mapping(dims[next(iter(firsts))]).get(end) for end in ("min", "max"))
+    for index, size in enumerate(_list(written)):
+        known = all(isinstance(n, int) for n in (size, low, high))
+        if known and not low <= size <= high:
+            message = f"batch size {size} is outside the axis's range, {low} to {high}"
+            document.add(("batch_sizes", index), message)
+
+
 def _goldens_exist(document: Document, folder: Path) -> None:
     goldens = document.data.get("goldens")
     if isinstance(goldens, str) and goldens.endswith(".npz") and not (folder / goldens).is_file():
@@ -201,6 +228,7 @@ _RULES: tuple[Callable[[Document], None], ...] = (
     _axes_have_ranges,
     _ranges_are_used,
     _batch_is_possible,
+    _batch_sizes_are_possible,
     _percentile_has_its_method,
     states.are_tensors,
     states.need_no_sequences,

@@ -167,7 +167,8 @@ def _scheduling(message: Any, artifact: ModelArtifact, platform: str) -> None:
         return
     wanted = artifact.spec.batching
     message.dynamic_batching.SetInParent()
-    message.dynamic_batching.preferred_batch_size.extend(wanted.preferred)
+    static = [size for size in artifact.spec.batch_sizes if 1 < size <= message.max_batch_size]
+    message.dynamic_batching.preferred_batch_size.extend(wanted.preferred or static)
     message.dynamic_batching.max_queue_delay_microseconds = wanted.max_queue_delay_us
 
 

@@ -270,3 +270,23 @@ def test_usage_errors_say_what_is_there(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     with pytest.raises(UsageError, match="no models in"):
         load(tmp_path / "empty")
+
+
+@pytest.mark.parametrize(("written", "sizes"), [("[32, 1, 8]", (1, 8, 32)), ("auto", (1, 8, 32))])
+def test_batch_sizes_add_a_static_profile_each_before_that_of_dims(
+    tmp_path: Path, written: str, sizes: tuple[int, ...]
+) -> None:
+    text = """\
+inputs: [{name: x, dtype: float32, shape: [n, t]}]
+dims: {n: {min: 1, opt: 8, max: 32}, t: {min: 2, opt: 3, max: 4}}
+"""
+    (spec,) = load(model(tmp_path / "net.pt", f"{text}batch_sizes: {written}\n"))
+    assert spec.batch_sizes == sizes
+    assert [profile["n"] for profile in spec.profiles] == [
+        (8, 8, 8),
+        (1, 1, 1),
+        (32, 32, 32),
+        (1, 8, 32),
+    ]
+    assert {profile["t"] for profile in spec.profiles} == {(2, 3, 4)}
+    assert spec.inputs[0].dims == {"n": (1, 8, 32), "t": (2, 3, 4)}

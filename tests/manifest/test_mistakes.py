@@ -94,6 +94,18 @@ CASES = {
         7,
         "batch of a graph 64 is above the axis's max 32",
     ),
+    "a static batch beyond max": (
+        GOOD + "batch_sizes: [8, 64]\n",
+        7,
+        "batch size 64 is outside the axis's range, 1 to 32",
+    ),
+    "another word than auto for batch sizes": (GOOD + "batch_sizes: all\n", 7, "batch_sizes"),
+    "a static batch without a batch axis": (
+        GOOD.replace("[batch, 3", "[3, batch") + "batch_sizes: auto\n",
+        7,
+        "first axis with a range in 'dims'",
+    ),
+    "batch sizes of a model with state": (STATE + "batch_sizes: auto\n", 8, "and no state"),
     "opt above max": (GOOD.replace("max: 32", "max: 4"), 6, "opt 8 is greater than max 4"),
     "a size in quotes": (GOOD.replace("opt: 8", 'opt: "8"'), 6, "remove the quotes"),
     "-1 for a dynamic axis": (

@@ -391,3 +391,15 @@ def test_an_edited_config_does_not_keep_the_model_from_loading(tmp_path: Path) -
     (folder / "config.pbtxt").write_text("# edited\n" + (folder / "config.pbtxt").read_text())
     _, modules = fakes.runtime()
     assert modules["integrity"].check(folder)
+
+
+def test_of_profiles_with_the_same_optimum_the_tightest_is_taken() -> None:
+    ranges = [(1, 8, 32), (8, 8, 8), (1, 1, 1)]
+    profiles = [
+        {"x": {"min": [low, 3], "opt": [opt, 3], "max": [high, 3]}} for low, opt, high in ranges
+    ]
+    shapes = fakes.runtime()[1]["shapes"].Profiles(
+        {"inputs": [{"name": "x"}], "profiles": profiles}
+    )
+    found = [shapes.find([torch.empty(batch, 3)]) for batch in (8, 7, 1, 2, 33)]
+    assert found == [1, 0, 2, 0, None]

@@ -174,6 +174,13 @@ def test_batching_that_the_manifest_forbids_is_off_and_the_dims_are_whole() -> N
     assert [list(t.dims) for t in message.input] == [[-1, 3], [-1]]
 
 
+def test_static_batch_sizes_are_preferred_unless_others_are_given() -> None:
+    own = scorer(batch_sizes=(1, 4))
+    assert list(config(own).dynamic_batching.preferred_batch_size) == [4]
+    other = scorer(batch_sizes=(1, 4), batching=Batching(preferred=(2,)))
+    assert list(config(other).dynamic_batching.preferred_batch_size) == [2]
+
+
 def test_a_preferred_size_beyond_the_profiles_is_a_usage_error() -> None:
     with pytest.raises(UsageError, match="16"):
         config(scorer(batching=Batching(preferred=(4, 16))))

@@ -31,8 +31,8 @@ class Profiles:
             raise InvalidRequest(outside(self.declared, tensors))
 
     def find(self, tensors: list[torch.Tensor]) -> Any:
-        """The index of the profile that holds all shapes and has the nearest opt; None where no
-        profile holds them.
+        """The index of the profile that holds all shapes and has the nearest opt, the tightest of
+        several; None where no profile holds them.
         """
         shapes = tuple([tensor.shape for tensor in tensors])
         found = self.known.get(shapes)
@@ -51,7 +51,12 @@ def _profile(declared: dict[str, Any], shapes: tuple[tuple[int, ...], ...]) -> A
         for i, p in enumerate(declared["profiles"])
         if all(_fits(p[n], s) for n, s in named.items())
     ]
-    return min(fitting, key=lambda i: _distance(declared["profiles"][i], named), default=None)
+
+    def order(index: int) -> tuple[int, int]:
+        profile = declared["profiles"][index]
+        return _distance(profile, named), _width(profile)
+
+    return min(fitting, key=order, default=None)
 
 
 def _fits(span: dict[str, list[int]], shape: tuple[int, ...]) -> bool:
@@ -64,6 +69,11 @@ def _distance(profile: dict[str, Any], shapes: dict[str, tuple[int, ...]]) -> in
     return sum(
         abs(a - b) for name, shape in shapes.items() for a, b in zip(profile[name]["opt"], shape)
     )
+
+
+def _width(profile: dict[str, Any]) -> int:
+    """How many sizes the axes of a profile span: 0 where all shapes are static."""
+    return sum(sum(span["max"]) - sum(span["min"]) for span in profile.values())
 
 
 def outside(declared: dict[str, Any], tensors: list[torch.Tensor]) -> str:
