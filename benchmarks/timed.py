@@ -113,15 +113,22 @@ def compiled(module: torch.nn.Module) -> Make:
 
 
 class Engine:
-    """A deserialised plan with one input and one output, with device buffers of its own."""
+    """A deserialized plan with one input and one output, with device buffers of its own.
 
-    def __init__(self, plan: bytes) -> None:
+    It runs in the optimization profile `profile`.
+    """
+
+    def __init__(self, plan: bytes, profile: int = 0) -> None:
         from builder.engine.flavour import trt
         from builder.engine.network import logger
 
         self.runtime = trt.Runtime(logger())
         self.engine = self.runtime.deserialize_cuda_engine(plan)
         self.context = self.engine.create_execution_context()
+        if profile:
+            stream = torch.cuda.current_stream().cuda_stream
+            assert self.context.set_optimization_profile_async(profile, stream)
+            torch.cuda.synchronize()
         names = [self.engine.get_tensor_name(i) for i in range(self.engine.num_io_tensors)]
         modes = {
             name: self.engine.get_tensor_mode(name) == trt.TensorIOMode.INPUT for name in names
