@@ -40,7 +40,10 @@ class Guess:
 
 
 def guesses(
-    file: Path, module: str | None = None
+    file: Path,
+    module: str | None = None,
+    libraries: Sequence[Path] = (),
+    plugins: Sequence[str] = (),
 ) -> tuple[list[Guess], list[str], list[tuple[str, str]]]:
     """A guess for every input that the lowered graph has, the names of its outputs, and which
     (input, output) may be state.
@@ -50,8 +53,10 @@ def guesses(
     """
     from builder import lowering, torchscript
     from builder.cli import guess_state
+    from builder.torchscript import plugins as loading
 
-    loaded = torchscript.load(file, module)
+    loading.load(plugins)
+    loaded = torchscript.load(file, module, libraries=libraries)
     lowered = lowering.lower(loaded)
     examples = (
         {} if module else _examples(torchscript.inspect(file, check_sums=False).examples, loaded)
@@ -72,10 +77,14 @@ def guesses(
 
 
 def guesses_here(
-    file: Path, module: str | None, report: Any
+    file: Path,
+    module: str | None,
+    libraries: Sequence[Path],
+    plugins: Sequence[str],
+    report: Any,
 ) -> tuple[list[Guess], list[str], list[tuple[str, str]]]:
     """As guesses, in a worker."""
-    return guesses(file, module)
+    return guesses(file, module, libraries, plugins)
 
 
 def _examples(kept: Sequence[Example | None], module: Any) -> dict[str, Example]:

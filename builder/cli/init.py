@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -33,6 +34,8 @@ HEAD = """\
     "--out", type=options.PATH, metavar="FILE", help="Where to write; beside the model otherwise."
 )
 @click.option("--force", is_flag=True, help="Replace a manifest that is there.")
+@options.libraries
+@options.plugins
 @options.confinement
 @click.pass_obj
 def init_command(
@@ -42,6 +45,8 @@ def init_command(
     module: str | None,
     out: Path | None,
     force: bool,
+    libraries: tuple[Path, ...],
+    plugins: tuple[str, ...],
     isolate: bool,
 ) -> None:
     """Write FILE's manifest beside it: names, element types and shapes of its inputs as far as the
@@ -52,8 +57,8 @@ def init_command(
         raise UsageError(
             f"{out} is there already", fix="--force replaces it, --out writes elsewhere"
         )
-    inputs, outputs, states = _guessed(file, module, isolate)
-    text = manifest(file.name, inputs, outputs, module) + state(states)
+    inputs, outputs, states = _guessed((file, module, libraries, plugins), isolate)
+    text = manifest(file.name, inputs, outputs, module, _beside(out, libraries)) + state(states)
     _write(out, text)
     pairs = [{"input": given, "output": made} for given, made in states]
     data = {
@@ -65,20 +70,33 @@ def init_command(
     terminal.result(data, lambda: _show(terminal, out, text))
 
 
+def _beside(out: Path, libraries: tuple[Path, ...]) -> list[str]:
+    """The libraries as the manifest names them: relative to its folder."""
+    import os
+
+    return [os.path.relpath(library, out.parent) for library in libraries]
+
+
 def _guessed(
-    file: Path, module: str | None, isolate: bool
+    asked: tuple[Path, str | None, tuple[Path, ...], tuple[str, ...]], isolate: bool
 ) -> tuple[list[Guess], list[str], list[tuple[str, str]]]:
     from builder.cli import guess, isolated
 
     if not isolate:
-        return guess.guesses(file, module)
+        return guess.guesses(*asked)
     found: tuple[list[Guess], list[str], list[tuple[str, str]]] = isolated.run_one(
-        "builder.cli.guess:guesses_here", (file, module)
+        "builder.cli.guess:guesses_here", asked
     )
     return found
 
 
-def manifest(name: str, inputs: list[Guess], outputs: list[str], module: str | None) -> str:
+def manifest(
+    name: str,
+    inputs: list[Guess],
+    outputs: list[str],
+    module: str | None,
+    libraries: list[str] | None = None,
+) -> str:
     """The manifest's text."""
     from builder.cli.guess import RANGES
 
@@ -96,6 +114,8 @@ def manifest(name: str, inputs: list[Guess], outputs: list[str], module: str | N
         low, usual, high = RANGES[axis]
         lines.append(f"  {axis}: {{min: {low}, opt: {usual}, max: {high}}}  # ?")
     lines.append(f"outputs: [{', '.join(outputs)}]")
+    if libraries:
+        lines.append(f"libraries: {json.dumps(libraries)}")
     return "\n".join(lines) + "\n"
 
 

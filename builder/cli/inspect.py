@@ -78,7 +78,7 @@ def network_here(
     """
     from builder.engine import flavour as flavours
     from builder.pipeline import fallback, stages, state
-    from builder.pipeline import plugins as loading
+    from builder.torchscript import plugins as loading
 
     flavours.select(flavour)
     loading.load(plugins)

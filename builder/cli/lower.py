@@ -42,6 +42,8 @@ if TYPE_CHECKING:
     metavar="DIR",
     help="Write the graph after each pass, and lowered.pt, here.",
 )
+@options.libraries
+@options.plugins
 @options.confinement
 @click.pass_obj
 def lower_command(
@@ -55,6 +57,8 @@ def lower_command(
     precision: str | None,
     unroll_limit: int | None,
     out: Path | None,
+    libraries: tuple[Path, ...],
+    plugins: tuple[str, ...],
     isolate: bool,
 ) -> None:
     """Lower the TorchScript FILE and print its graph.
@@ -64,7 +68,16 @@ def lower_command(
     said = _manifest(file)
     limit = said.get("unroll_limit", 64) if unroll_limit is None else unroll_limit
     asked = Asked(
-        file, module or said.get("module"), shown, stop_after, precision, limit, out, _colored()
+        file,
+        module or said.get("module"),
+        shown,
+        stop_after,
+        precision,
+        limit,
+        out,
+        _colored(),
+        libraries or tuple(file.parent / name for name in said.get("libraries", ())),
+        plugins,
     )
     found = _lowered(asked, said.get("limits", {}), isolate)
     terminal.result(found.data, lambda: _show(terminal, found, trace, shown))
@@ -82,6 +95,8 @@ class Asked:
     unroll_limit: int
     out: Path | None
     colored: bool
+    libraries: tuple[Path, ...] = ()
+    plugins: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -121,8 +136,10 @@ def lower_here(asked: Asked, report: Any) -> Found:
     LoweringError.
     """
     from builder import lowering, torchscript
+    from builder.torchscript import plugins
 
-    loaded = torchscript.load(asked.file, asked.module)
+    plugins.load(asked.plugins)
+    loaded = torchscript.load(asked.file, asked.module, libraries=asked.libraries)
     half, keep_text = _computes_in_half(asked.precision), bool(asked.shown or asked.out)
     later = [] if half is None else [step.name for step in lowering.passes_for(half)]
     for name in (*asked.shown, *filter(None, [asked.stop_after])):
@@ -153,8 +170,8 @@ def _found(asked: Asked, lowered: LoweredGraph) -> Found:
 
 
 def _manifest(file: Path) -> dict[str, Any]:
-    """What a manifest beside the file says of `module` and `unroll_limit`; nothing where it has
-    mistakes or is not.
+    """What a manifest beside the file says of `module`, `libraries` and `unroll_limit`; empty where
+    it has mistakes, or there is none.
     """
     from builder.manifest import folder, loading
 
@@ -179,10 +196,10 @@ def _known(name: str, later: Collection[str]) -> None:
     `later`.
     """
     from builder.errors import UsageError
-    from builder.lowering import PIPELINE, passes_for
+    from builder.lowering import every_pass, passes_for
     from builder.manifest.suggest import did_you_mean
 
-    names = list(dict.fromkeys([*(step.name for step in PIPELINE), *later]))
+    names = list(dict.fromkeys([*(step.name for step in every_pass()), *later]))
     if name in names:
         return
     for precision, half in (("fp16", True), ("fp32", False)):

@@ -70,9 +70,17 @@ plugins = click.option(
     multiple=True,
     metavar="FILE",
     help=(
-        "Python (a file or a module's name) that is imported first: it may register converters and"
-        " operators."
+        "Python (a file or a module's name) that is imported first: it may register converters,"
+        " evaluators, decompositions and passes."
     ),
+)
+libraries = click.option(
+    "--library",
+    "libraries",
+    type=PATH,
+    multiple=True,
+    metavar="FILE",
+    help="A .py or .so file with custom operators of the model, as `libraries` in a manifest.",
 )
 require_sandbox = click.option(
     "--require-sandbox",

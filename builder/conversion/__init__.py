@@ -3,5 +3,7 @@ static node.
 """
 
 from builder.conversion.convert import Conversion, convert
+from builder.conversion.decomposing import decomposition
+from builder.conversion.registry import converter, evaluator
 
-__all__ = ["Conversion", "convert"]
+__all__ = ["Conversion", "convert", "converter", "decomposition", "evaluator"]

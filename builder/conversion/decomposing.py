@@ -6,19 +6,22 @@ static tensors stay static, and what cannot be converted in it is the operator's
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, TypeVar
 
-from builder.conversion import operators
+from builder.conversion import extension, operators
 from builder.conversion.context import ConversionContext, Unconvertible
 from builder.conversion.dynamic import DynamicScalar
 from builder.conversion.naming import LayerNames
 from builder.conversion.precision import Policy
-from builder.conversion.registry import Predicate, converter
+from builder.conversion.registry import CONVERTERS, Predicate, converter, key_of
 from builder.conversion.sizes import propagate
 from builder.conversion.walker import GraphWalker, Refusal
 from builder.decompositions import DECOMPOSITIONS, Condition, Decomposition
 from builder.errors import ConversionError
+
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 class FormulaBackend:
@@ -52,7 +55,32 @@ class FormulaBackend:
         self.ctx.node = self.node  # warnings state the model's line
 
 
-def register(entry: Decomposition) -> None:
+def decomposition(
+    *schemas: str, when: Condition | None = None, note: str = "", override: bool = False
+) -> Callable[[Function], Function]:
+    """Register a user's function as the definition of operators: TorchScript compiles it, and its
+    graph is converted in their place.
+
+    Its parameters have the names of the schema's arguments. `when` takes the arguments by name and
+    returns None, or why the function does not hold for them. `override` replaces the converter or
+    definition that there is. Raises ValueError where the names differ, the schema is not that of
+    torch's operator, or the operator has a converter and `override` is False.
+    """
+
+    def add(function: Function) -> Function:
+        for schema in schemas:
+            key = key_of(schema)
+            extension.claim(CONVERTERS, key, function, "a converter", override)
+            entry = Decomposition(schema, function, when, note)
+            extension.check_schema(entry.parsed, key, function)
+            DECOMPOSITIONS[key] = entry
+            register(entry, override=override)
+        return function
+
+    return add
+
+
+def register(entry: Decomposition, *, override: bool = False) -> None:
     """Register the converter that walks a formula; docs/operators.md lists it under the formula's
     module.
     """
@@ -61,6 +89,7 @@ def register(entry: Decomposition) -> None:
         return walked(ctx, entry, values)
 
     build.__doc__ = entry.function.__doc__
+    build.definition = entry.function  # type: ignore[attr-defined]
     build.__module__ = entry.function.__module__
     numbers = tuple(name for name in entry.names if name not in entry.tensors)
     converter(
@@ -69,6 +98,7 @@ def register(entry: Decomposition) -> None:
         dynamic=numbers,
         note=entry.note,
         when=_predicate(entry.when) if entry.when else (),
+        override=override,
     )(build)
 
 

@@ -11,7 +11,7 @@ from builder.conversion.context import ConversionContext
 from builder.conversion.facts import is_tensor
 from builder.conversion.naming import LayerNames
 from builder.conversion.precision import Policy
-from builder.conversion.registry import CONVERTERS, EVALUATORS
+from builder.conversion.registry import CONVERTERS, EVALUATORS, NO_SCHEMA, key_of_node
 from builder.conversion.sizes import propagate
 from builder.conversion.walker import MISSING, MissingInput, Refusal, output_name
 from builder.errors import ConversionError, UnsupportedOperator
@@ -50,7 +50,7 @@ class NetworkBackend:
         """Report the node, unless it only lacks an input; a converter's defect is raised."""
         if isinstance(refusal, ConversionError):
             raise refusal
-        key = operators.key_of_node(node)
+        key = key_of_node(node)
         if not isinstance(refusal, MissingInput):
             self.report(node, refusal.reason, refusal.fix)
         elif key not in CONVERTERS and key not in EVALUATORS:
@@ -59,7 +59,7 @@ class NetworkBackend:
 
     def report(self, node: Any, reason: str, fix: str | None) -> None:
         """Note that a node cannot be converted, and why."""
-        schema = node.schema() if node.schema() != operators.NO_SCHEMA else node.kind()
+        schema = node.schema() if node.schema() != NO_SCHEMA else node.kind()
         fix = fix or operators.FALLBACK_FIX
         self.unsupported.append(
             UnsupportedOperator(schema, output_name(node), where(node), reason, fix)

@@ -6,27 +6,25 @@ from typing import Any
 
 import torch
 
-from builder.conversion import lists, packing, precision, refusals
+from builder.conversion import extension, lists, packing, precision, refusals
 from builder.conversion.arguments import bind
 from builder.conversion.context import ConversionContext, Unconvertible
 from builder.conversion.dynamic import DynamicScalar
 from builder.conversion.facts import is_tensor
-from builder.conversion.registry import CONVERTERS, EVALUATORS, WITH_NODE, Converter, key_of
+from builder.conversion.registry import (
+    CONVERTERS,
+    EVALUATORS,
+    NO_SCHEMA,
+    WITH_NODE,
+    Converter,
+    key_of_node,
+)
 
-NO_SCHEMA = "(no schema)"
 FALLBACK_FIX = (
     "rewrite the line for one whole engine; `trt-build repo` runs it in torch unless"
     " fallback.require_full"
 )
 """What a user can do about an operator that TensorRT does not run."""
-
-
-def key_of_node(node: Any) -> str:
-    """The registry's key: the schema's name and overload, or the kind of a node that has no
-    schema.
-    """
-    schema = node.schema()
-    return node.kind() if schema == NO_SCHEMA else key_of(schema)
 
 
 def evaluate(ctx: ConversionContext, node: Any, values: list[Any]) -> list[Any] | None:
@@ -42,7 +40,10 @@ def evaluate(ctx: ConversionContext, node: Any, values: list[Any]) -> list[Any] 
         key not in CONVERTERS or not _any_tensor(values) or _traced_scalars(values)
     ):
         first = (ctx, node) if key in WITH_NODE else (ctx,)
-        return _listed(EVALUATORS[key](*first, *values), node)
+        results = EVALUATORS[key](*first, *values)
+        if node.outputsSize() > 1:
+            extension.check_results(results, node, EVALUATORS[key])
+        return _listed(results, node)
     if node.schema() == NO_SCHEMA:
         raise Unconvertible(f"{node.kind()} is not a registered operator")
     folds = key not in CONVERTERS or CONVERTERS[key].folds
@@ -78,6 +79,8 @@ def _converted(
     policy: precision.Policy,
     name: str,
 ) -> list[Any]:
+    if converter.is_users:
+        extension.check_node(converter.schema, node, converter.build)
     bound = bind(ctx, converter, values)
     dtype = policy.dtype(converter.operator, name, bound)
     if dtype is not None:
@@ -89,7 +92,9 @@ def _converted(
     first = ctx.net.num_layers
     chosen = policy.leaves_to_tensorrt(converter.operator, name)
     beyond = chosen and precision.overflows(ctx, converter.operator, bound, torch.float16)
-    results = _listed(converter.signature.call(converter.build, ctx, node, vars(bound)), node)
+    made = converter.signature.call(converter.build, ctx, node, vars(bound))
+    extension.check_results(made, node, converter.build)
+    results = _listed(made, node)
     if beyond or policy.constrains(converter.operator, name):
         precision.constrain(ctx.net, first, () if beyond else policy.spared(name))
     return results

@@ -24,7 +24,9 @@ from typing import Any
 
 import torch
 
+from builder.conversion import extension
 from builder.conversion.signatures import Signature, signature, takes_node
+from builder.lowering import ir
 
 Predicate = Callable[[Any, SimpleNamespace], "str | None"]
 """(context, the bound arguments by name) -> None if the converter can, else why it cannot."""
@@ -50,6 +52,11 @@ class Converter:
     def signature(self) -> Signature:
         """Which arguments `build` takes."""
         return signature(self.build, tuple(a.name for a in self.schema.arguments), self.key)
+
+    @property
+    def is_users(self) -> bool:
+        """Whether it is defined outside of trt-build."""
+        return extension.is_users(self.build)
 
     @cached_property
     def arguments(self) -> tuple[tuple[str, str], ...]:
@@ -81,6 +88,17 @@ def key_of(schema: str) -> str:
     return schema[: schema.index("(")]
 
 
+NO_SCHEMA = "(no schema)"
+
+
+def key_of_node(node: Any) -> str:
+    """The registry's key: the schema's name and overload, or the kind of a node that has no
+    schema.
+    """
+    schema = node.schema()
+    return str(node.kind()) if schema == NO_SCHEMA else key_of(schema)
+
+
 def converter(
     *schemas: str,
     when: Predicate | tuple[Predicate, ...] = (),
@@ -89,44 +107,61 @@ def converter(
     packed: tuple[str, ...] = (),
     note: str = "",
     folds: bool = True,
+    override: bool = False,
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Register a function `(ctx, *arguments) -> ITensor | ILayer | tuple` for the schemas given.
 
-    `note` is printed in docs/operators.md. Raises ValueError where a schema is registered twice,
-    and where the function takes an argument that a schema lacks.
+    `note` is printed in docs/operators.md; `override` replaces the converter that there is.
+    Lowering leaves an operator with a user's converter as it is. Raises ValueError where a schema
+    is registered twice or is not that of torch's operator, and where the function takes an argument
+    that a schema lacks.
     """
 
     def register(build: Callable[..., Any]) -> Callable[..., Any]:
         predicates = when if isinstance(when, tuple) else (when,)
         for text in schemas:
             key = key_of(text)
-            if key in CONVERTERS:
-                raise ValueError(f"{key} has two converters")
+            extension.claim(CONVERTERS, key, build, "a converter", override)
             schema = torch._C.parse_schema(text)
             named = frozenset(constants), frozenset(dynamic)
             entry = Converter(
                 key, schema, build, predicates, *named, note, folds, frozenset(packed)
             )
             _ = entry.signature  # raises where it does not fit
+            if entry.is_users:
+                extension.check_schema(schema, key, build)
+                ir.CONVERTED_WHOLE.add(key)
             CONVERTERS[key] = entry
         return build
 
     return register
 
 
-def evaluator(*keys: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def users_function(key: str) -> Callable[..., Any] | None:
+    """The converter or evaluator of an operator, if it is defined outside of trt-build."""
+    entry = CONVERTERS.get(key)
+    functions = (entry.build if entry else None, EVALUATORS.get(key))
+    return next((found for found in functions if found and extension.is_users(found)), None)
+
+
+def evaluator(
+    *keys: str, override: bool = False
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Register a function `(ctx, *values) -> value` that works on static values, DynamicScalars and
     lists; `(ctx, node, *values)` where it needs the node.
 
     The key is a node kind (`prim::ListConstruct`) or a schema's `aten::size.int`; values arrive as
-    they are.
+    they are. `override` replaces the evaluator that there is. Raises ValueError where a key is
+    registered twice, or a user's function does not take the arguments of torch's operator.
     """
 
     def register(evaluate: Callable[..., Any]) -> Callable[..., Any]:
         for key in keys:
-            if key in EVALUATORS:
-                raise ValueError(f"{key} has two evaluators")
+            extension.claim(EVALUATORS, key, evaluate, "an evaluator", override)
+            if extension.is_users(evaluate):
+                extension.check_parameters(key, evaluate, takes_node(evaluate))
             EVALUATORS[key] = evaluate
+            WITH_NODE.discard(key)
             if takes_node(evaluate):
                 WITH_NODE.add(key)
         return evaluate

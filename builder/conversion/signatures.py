@@ -15,6 +15,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from builder.conversion.extension import location
+
 
 @dataclass(frozen=True)
 class Signature:
@@ -74,6 +76,4 @@ def _named(name: str, names: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _name(function: Callable[..., Any]) -> str:
-    code = getattr(function, "__code__", None)
-    location = f" ({code.co_filename}:{code.co_firstlineno})" if code else ""
-    return f"the converter {getattr(function, '__name__', function)}{location}"
+    return f"the converter {location(function)}"

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
+from builder.conversion import extension
 from builder.conversion.context import ConversionContext, Unconvertible
 from builder.conversion.deciding import DECIDES, FIX, DecidingInputs
 from builder.conversion.dynamic import DynamicScalar
 from builder.conversion.precision import Policy
+from builder.conversion.registry import key_of_node, users_function
 from builder.errors import ConversionError, UnsupportedOperators
 from builder.lowering.places import where
 
@@ -94,7 +96,10 @@ class GraphWalker:
             if self.ctx.net.num_layers > first and self.deciding.are_new(self.ctx.net):
                 self._lose_numbers(node)
                 raise Unconvertible(DECIDES, FIX)
-        except (Unconvertible, ConversionError, UnsupportedOperators):
+        except ConversionError as error:
+            error.where = error.where or f"%{output_name(node)} at {where(node)}"
+            raise
+        except (Unconvertible, UnsupportedOperators):
             raise
         except Exception as defect:
             raise self._defect(node, defect) from defect
@@ -112,6 +117,14 @@ class GraphWalker:
 
     def _defect(self, node: Any, defect: Exception) -> ConversionError:
         words = "; ".join(self.ctx.messages[-3:])
+        function = users_function(key_of_node(node))
+        if function is not None:
+            return ConversionError(
+                extension.failure(function, node, defect)
+                + (f" (TensorRT says: {words})" if words else ""),
+                where=f"%{output_name(node)} at {where(node)}",
+                fix="correct the plugin; without it trt-build converts the operator if it can",
+            )
         return ConversionError(
             f"the converter of {node.kind()} failed: {type(defect).__name__}: {defect}"
             + (f" (TensorRT says: {words})" if words else ""),

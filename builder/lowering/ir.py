@@ -275,6 +275,17 @@ def in_fallback(node: Node) -> bool:
     return bool(node.hasAttribute(FALLBACK))
 
 
+CONVERTED_WHOLE: set[str] = set()
+"""Operators (`aten::silu`) that a user's converter takes: no pass writes them as others."""
+
+
+def stays(node: Node) -> bool:
+    """Whether a node is to stay as it is: torch runs it, or a user's converter takes it."""
+    if in_fallback(node):
+        return True
+    return bool(CONVERTED_WHOLE) and node.schema().partition("(")[0] in CONVERTED_WHOLE
+
+
 def list_length(value: Value) -> int | None:
     """The number of elements of a list that is a constant or built in the graph; None when it is
     not known.

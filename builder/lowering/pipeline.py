@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import difflib
 import gc
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
-from builder.errors import UsageError
+from builder.errors import LoweringError, TrtBuildError, UsageError
 from builder.lowering.graph import canonical
 from builder.lowering.paranoid import Paranoid
-from builder.lowering.passes import Context, Pass, torch_passes
+from builder.lowering.passes import Context, Pass, Rewrite, torch_passes
 from builder.lowering.passes.attention import scale_queries, scale_scores
 from builder.lowering.passes.complex import split_complex
 from builder.lowering.passes.convolution import unify_convolutions
@@ -167,6 +168,64 @@ ALL: tuple[Pass, ...] = (*PIPELINE, *HALF, *FULL)
 """Every pass, some more than once."""
 
 
+ADDED: list[tuple[Pass, str, str]] = []
+"""Passes of users, with "before" or "after" and the name of a pass."""
+
+
+def every_pass() -> tuple[Pass, ...]:
+    """The passes in their order: PIPELINE with those that users added."""
+    found = list(PIPELINE)
+    for step, side, other in ADDED:
+        names = [one.name for one in found]
+        # before the first of that name, or after the last
+        last = len(names) - names[::-1].index(other)
+        found.insert(names.index(other) if side == "before" else last, step)
+    return tuple(found)
+
+
+def add_pass(
+    name: str,
+    *,
+    before: str | None = None,
+    after: str | None = None,
+    removes: tuple[str, ...] = (),
+    changes_interface: bool = False,
+    touches: tuple[str, ...] = (),
+) -> Callable[[Rewrite], Rewrite]:
+    """Add a function `(graph, context)` that rewrites a torch._C.Graph in place to the passes, for
+    all models: before the first pass called `before`, or after the last one called `after`.
+
+    `removes` are the operators that no graph has after it, which is verified; the pass is skipped
+    for a graph without any operator of `touches`, if given. Raises ValueError where neither or both
+    positions are given, no pass has that name, or one is called `name` already.
+    """
+
+    def add(rewrite: Rewrite) -> Rewrite:
+        names = [step.name for step in every_pass()]
+        other = before or after
+        code = rewrite.__code__
+        location = f"{code.co_filename}:{code.co_firstlineno}"
+        if other is None or (before and after):
+            raise ValueError(f"{location}: the pass {name!r} needs `before` or `after`, not both")
+        if other not in names:
+            close = difflib.get_close_matches(other, names, 3) or list(dict.fromkeys(names))
+            raise ValueError(f"{location}: no pass is called {other!r}; one of {', '.join(close)}")
+        if name in names:
+            raise ValueError(f"{location}: there is a pass {name!r} already")
+        step = Pass(
+            name,
+            rewrite,
+            removes,
+            changes_interface,
+            touches=touches,
+            defined_at=location,
+        )
+        ADDED.append((step, "before" if before else "after", other))
+        return rewrite
+
+    return add
+
+
 def passes_for(half: bool) -> tuple[Pass, ...]:
     """What conversion adds for half precision, or for full."""
     return HALF if half else FULL
@@ -175,19 +234,21 @@ def passes_for(half: bool) -> tuple[Pass, ...]:
 def run_passes(
     graph: Any,
     context: Context,
-    passes: Sequence[Pass] = PIPELINE,
+    passes: Sequence[Pass] | None = None,
     *,
     stop_after: str | None = None,
     keep_text: bool = False,
     paranoid: Paranoid | None = None,
 ) -> tuple[PassRecord, ...]:
-    """Run `passes` over `graph` in place, verify after each, and give the record of each.
+    """Run `passes` over `graph` in place (by default all), verify after each, and give the record
+    of each.
 
     `stop_after` names the last pass to run (its last occurrence in the list); `keep_text` keeps the
     graph's text around each pass; `paranoid` executes the graph after each.
     """
+    chosen = _until(every_pass() if passes is None else passes, stop_after)
     with _collector_paused():
-        return tuple(_records(graph, context, _until(passes, stop_after), keep_text, paranoid))
+        return tuple(_records(graph, context, chosen, keep_text, paranoid))
 
 
 @contextmanager
@@ -216,7 +277,7 @@ def _records(
             yield PassRecord(step.name, before.nodes, before.nodes, 0.0, text, text)
             continue
         text, start = canonical(graph) if keep_text else "", time.perf_counter()
-        step(graph, context)
+        _run(step, graph, context)
         seconds = time.perf_counter() - start
         after = verify(graph, step, before)
         if paranoid is not None:
@@ -225,6 +286,23 @@ def _records(
         yield PassRecord(step.name, before.nodes, after.nodes, seconds, text, now)
         before = left[step.name] = after
     context.lines = context.kinds = None
+
+
+def _run(step: Pass, graph: Any, context: Context) -> None:
+    """Run the pass. Raises LoweringError for what goes wrong in a user's."""
+    if not step.defined_at:
+        step(graph, context)
+        return
+    try:
+        step(graph, context)
+    except TrtBuildError:
+        raise
+    except Exception as error:
+        raise LoweringError(
+            f"the pass {step.name} failed: {type(error).__name__}: {error}",
+            where=step.defined_at,
+            fix="correct the plugin",
+        ) from error
 
 
 def _until(passes: Sequence[Pass], stop_after: str | None) -> Sequence[Pass]:

@@ -17,9 +17,9 @@ from torch.utils.flop_counter import FlopCounterMode
 from builder.conversion import operators
 from builder.conversion.context import ConversionContext, Unconvertible
 from builder.conversion.evaluators.prim import dtype_of
-from builder.conversion.operators import fold, key_of_node
+from builder.conversion.operators import fold
 from builder.conversion.precision import Policy
-from builder.conversion.registry import CONVERTERS, EVALUATORS
+from builder.conversion.registry import CONVERTERS, EVALUATORS, key_of_node
 from builder.conversion.walker import MISSING, GraphWalker, MissingInput, Refusal
 from builder.errors import ConversionError
 from builder.partition import packed

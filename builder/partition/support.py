@@ -15,9 +15,9 @@ import torch
 from builder.conversion import operators, refusals
 from builder.conversion.context import ConversionContext, Unconvertible
 from builder.conversion.convert import add_input
-from builder.conversion.operators import FALLBACK_FIX, NO_SCHEMA, key_of_node
+from builder.conversion.operators import FALLBACK_FIX
 from builder.conversion.precision import Policy
-from builder.conversion.registry import CONVERTERS, EVALUATORS
+from builder.conversion.registry import CONVERTERS, EVALUATORS, NO_SCHEMA, key_of_node
 from builder.conversion.sizes import propagate
 from builder.conversion.walker import MISSING, GraphWalker, MissingInput, Refusal
 from builder.engine.network import new_network

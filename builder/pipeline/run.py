@@ -8,10 +8,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from builder.pipeline import execution, ladder, plugins, stages
+from builder.pipeline import execution, ladder, stages
 from builder.pipeline.fallback import Kept
 from builder.pipeline.order import Order, Progress, options_of
 from builder.pipeline.stages import Checked, Published, Recorded, Stage
+from builder.torchscript import plugins
 
 if TYPE_CHECKING:
     from builder.conversion import Conversion

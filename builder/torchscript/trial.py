@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import sys
@@ -10,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from builder import processes
-from builder.errors import ModelFileError
+from builder.errors import ModelFileError, UsageError
+from builder.torchscript import plugins
 from builder.torchscript.facts import ArchiveFacts, sha256
 
 MEMORY_BESIDE_WEIGHTS = 2 << 30
@@ -49,7 +51,8 @@ def check(facts: ArchiveFacts, libraries: Sequence[Path] = ()) -> None:
         seconds=SECONDS + SECONDS_PER_GIB * (facts.unpacked_bytes >> 30),
         file_bytes=0,
     )
-    arguments = (str(facts.path.resolve()), [str(path.resolve()) for path in libraries])
+    names = [str(path.resolve()) for path in libraries]
+    arguments = (str(facts.path.resolve()), names, plugins.loaded())
     task = processes.Task(LOAD, arguments, limits=limits, sandbox=processes.Sandbox())
     (answer,) = processes.run([task], modules=MODULES, grace=0)
     if answer:
@@ -75,8 +78,12 @@ def _first_lines(text: str, most: int = 12) -> str:
     return "\n".join(lines[:most] + (["..."] if len(lines) > most else []))
 
 
-def load_here(path: str, libraries: Sequence[str], report: Any) -> str:
-    """Load the file in this process and drop it; the error's text, empty where there was none."""
+def load_here(path: str, libraries: Sequence[str], extensions: Sequence[str], report: Any) -> str:
+    """Load the file in this process and drop it; the error's text, empty where there was none.
+
+    `extensions` are the plugins of the calling process. One that fails in the limits of this
+    process is left out: the file may not need it.
+    """
     import torch
 
     from builder.torchscript.libraries import load_libraries
@@ -84,6 +91,9 @@ def load_here(path: str, libraries: Sequence[str], report: Any) -> str:
     sys.dont_write_bytecode = True  # this process may write no file
     _silence()
     torch.set_num_threads(1)
+    for name in extensions:
+        with contextlib.suppress(UsageError):
+            plugins.load([name])
     try:
         load_libraries(map(Path, libraries))
         loaded: Any = torch.jit.load(path, map_location="cpu")  # type: ignore[no-untyped-call]

@@ -60,6 +60,8 @@ class Pass:
     ours: bool = True
     touches: tuple[str, ...] = ()
     asked: Callable[[Context], bool] | None = None
+    defined_at: str = ""
+    """File and line of a pass that a user added."""
 
     def applies(self, kinds: Mapping[str, int], context: Context) -> bool:
         """Whether this pass was asked for, and there are nodes that it could do something about;

@@ -39,7 +39,7 @@ def unify_convolutions(graph: Any, context: Context) -> None:
         return
     unbatched, shared = _unbatched(graph, context), ir.Constants(graph)
     for node in nodes:
-        if not ir.in_fallback(node) and node.output().unique() not in unbatched:
+        if not ir.stays(node) and node.output().unique() not in unbatched:
             _rewrite(graph, node, shared)
 
 

@@ -80,14 +80,15 @@ def _holds(entry: Decomposition, node: Any) -> bool:
 
 def decompose(name: str, kinds: tuple[str, ...], doc: str) -> Pass:
     """A pass that replaces the operators `kinds` by their formulas, but for those that
-    `context.keep` names and those that are marked to run in torch.
+    `context.keep` names, those that are marked to run in torch, and those of a user's
+    converter.
     """
 
     def rewrite(graph: Any, context: Context) -> None:
         wanted = (kind for kind in kinds if kind not in context.keep)
         for node in ir.nodes_of(graph, *context.present(*wanted)):
             entry = DECOMPOSITIONS.get(node.schema().partition("(")[0])
-            if entry and not ir.in_fallback(node) and _holds(entry, node):
+            if entry and not ir.stays(node) and _holds(entry, node):
                 expand(graph, node, entry)
 
     rewrite.__doc__ = doc

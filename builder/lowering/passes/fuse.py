@@ -62,11 +62,11 @@ def fuse_linear(graph: Any, context: Context) -> None:
         bias, x, weight, beta, alpha = ir.inputs(node)[:5]
         matrix = _matrix(weight)
         plain = ir.constant(beta) == 1 and ir.constant(alpha) == 1 and node.inputsSize() == 5
-        if plain and matrix is not None and _bias(bias, matrix) and not ir.in_fallback(node):
+        if plain and matrix is not None and _bias(bias, matrix) and not ir.stays(node):
             _linear(graph, node, x, matrix, bias)
     for node in ir.nodes_of(graph, "aten::matmul", "aten::mm"):
         matrix = _matrix(node.inputsAt(1))
-        if matrix is not None and not ir.in_fallback(node):
+        if matrix is not None and not ir.stays(node):
             _fuse_product(graph, node, matrix)
 
 

@@ -17,6 +17,8 @@ def unpack_pad(graph: Any, context: Context) -> None:
     concatenation of the other side's slice, axis by axis.
     """
     for node in ir.nodes_of(graph, "aten::pad", "aten::_pad_circular"):
+        if ir.stays(node):
+            continue
         pads, mode = node.inputsAt(1), "circular"
         if node.kind() == "aten::pad":
             mode = ir.constant(node.inputsAt(2))

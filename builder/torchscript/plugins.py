@@ -12,14 +12,23 @@ from pathlib import Path
 
 from builder.errors import UsageError
 
+_loaded: dict[str, None] = {}
+
+
+def loaded() -> tuple[str, ...]:
+    """The plugins that this process has imported, as a child process may import them."""
+    return tuple(_loaded)
+
 
 def load(plugins: Sequence[str]) -> None:
     """Import each once: a file, or a module by name. Raises UsageError where it cannot be
-    imported.
+    imported, or what it registers does not fit.
     """
     for plugin in plugins:
         try:
             _load(plugin)
+            path = Path(plugin)
+            _loaded[str(path.resolve()) if path.suffix == ".py" else plugin] = None
         except Exception as failure:
             raise UsageError(
                 f"the plugin {plugin} failed: {type(failure).__name__}: {failure}"

@@ -1,0 +1,162 @@
+"""What a user adds to the tables of converters and evaluators: whether it fits torch's operator,
+and where it is defined.
+"""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from traceback import walk_tb
+from types import TracebackType
+from typing import Any
+
+import torch
+
+from builder.errors import ConversionError
+
+Function = Callable[..., Any]
+
+NAMESPACES = ("aten", "prim", "prims", "quantized")
+"""Namespaces of torch itself. Operators of others may come with a library that is loaded later."""
+
+
+def is_users(function: Function) -> bool:
+    """Whether the function is defined outside of trt-build."""
+    return (getattr(function, "__module__", None) or "").partition(".")[0] != "builder"
+
+
+def location(function: Function) -> str:
+    """`halve (/models/plugin.py:12)`."""
+    function = _defined(function)
+    code = getattr(function, "__code__", None)
+    at = f" ({code.co_filename}:{code.co_firstlineno})" if code else ""
+    return f"{getattr(function, '__name__', function)}{at}"
+
+
+def claim(
+    table: Mapping[str, Any], key: str, function: Function, what: str, override: bool
+) -> None:
+    """Raise ValueError where the table has an entry for the key, unless the new one is to replace
+    it.
+    """
+    if key in table and not override:
+        hint = "; override=True replaces it" if is_users(function) else ""
+        raise ValueError(f"{location(function)}: {key} has {what} already{hint}")
+
+
+def check_schema(schema: torch._C.FunctionSchema, key: str, function: Function) -> None:
+    """Raise ValueError where torch's operator `key` has other arguments, defaults or results, or
+    there is none. One of a namespace that torch does not have is checked when it is converted.
+    """
+    kind, _, overload = key.partition(".")
+    known = torch._C._jit_get_schemas_for_operator(kind)
+    if not known and not _is_of_torch(kind):
+        return
+    for found in known:
+        if found.overload_name == overload:
+            _compare(schema, found, function)
+            return
+    names = [".".join(filter(None, (s.name, s.overload_name))) for s in known] or _close(kind)
+    hint = f"; it has {', '.join(names)}" if names else ""
+    raise ValueError(f"{location(function)}: torch has no operator {key}{hint}")
+
+
+def check_node(schema: torch._C.FunctionSchema, node: Any, function: Function) -> None:
+    """Raise ConversionError where the operator of the node has another schema: its library was not
+    loaded when the function was registered.
+    """
+    try:
+        _compare(schema, torch._C.parse_schema(node.schema()), function)
+    except ValueError as mismatch:
+        raise ConversionError(str(mismatch), fix="correct the schema in the plugin") from mismatch
+
+
+def check_parameters(key: str, function: Function, takes_node: bool) -> None:
+    """Raise ValueError where an evaluator does not take as many values as torch's operator, or
+    there is no such operator.
+    """
+    kind, _, overload = key.partition(".")
+    known = torch._C._jit_get_schemas_for_operator(kind)
+    found = [schema for schema in known if schema.overload_name == overload]
+    if not found:
+        if (kind.startswith("prim::") and not overload) or not (known or _is_of_torch(kind)):
+            return  # a node without a schema, or an operator of a library
+        raise ValueError(f"{location(function)}: torch has no operator {key}")
+    count = 1 + takes_node + len(found[0].arguments)
+    try:
+        inspect.signature(function).bind(*range(count))
+    except TypeError as mismatch:
+        raise ValueError(
+            f"{location(function)} is called with {count} arguments: ctx,"
+            f"{' node,' if takes_node else ''} and the values of {found[0]}"
+        ) from mismatch
+
+
+def check_results(results: Any, node: Any, function: Function) -> None:
+    """Raise ConversionError where a converter does not return a value for each output of the
+    node.
+    """
+    count = node.outputsSize()
+    if count == 1:
+        problem = "returned None" if results is None else ""
+    elif not isinstance(results, tuple | list):
+        problem = f"returned {'None' if results is None else 'one value'} for {count} outputs"
+    else:
+        missing = len(results) != count
+        problem = f"returned {len(results)} values for {count} outputs" if missing else ""
+    if problem and count:
+        raise ConversionError(
+            f"the converter {location(function)} of {node.kind()} {problem}",
+            fix="return a layer, or its output tensor, for each output of the operator",
+        )
+
+
+def failure(function: Function, node: Any, error: Exception) -> str:
+    """What to say of an error in a user's function: the function, and the line that failed in its
+    file.
+    """
+    file = getattr(getattr(_defined(function), "__code__", None), "co_filename", "")
+    lines = [line for name, line in _frames(error.__traceback__) if name == file]
+    at = f" at {Path(file).name}:{lines[-1]}" if lines else ""
+    return f"{location(function)}, for {node.kind()}, failed{at}: {type(error).__name__}: {error}"
+
+
+def _defined(function: Function) -> Function:
+    """What the user wrote: the definition, of a function that walks one."""
+    return getattr(function, "definition", function)  # type: ignore[no-any-return]
+
+
+def _frames(trace: TracebackType | None) -> Iterator[tuple[str, int]]:
+    yield from ((frame.f_code.co_filename, line) for frame, line in walk_tb(trace))
+
+
+def _compare(given: Any, known: Any, function: Function) -> None:
+    if _shape(given) != _shape(known):
+        raise ValueError(
+            f"{location(function)}: the schema differs from torch's operator, which is {known}"
+        )
+
+
+def _shape(schema: Any) -> tuple[Any, ...]:
+    """What must agree. SymInt is an int for both."""
+    arguments = [(a.name, _type(a), a.has_default_value(), _default(a)) for a in schema.arguments]
+    return arguments, [_type(returned) for returned in schema.returns]
+
+
+def _type(argument: Any) -> str:
+    return str(argument.type).replace("SymInt", "int")
+
+
+def _default(argument: Any) -> str:
+    return repr(argument.default_value) if argument.has_default_value() else ""
+
+
+def _is_of_torch(kind: str) -> bool:
+    return kind.partition("::")[0] in NAMESPACES
+
+
+def _close(kind: str) -> list[str]:
+    every = {schema.name for schema in torch._C._jit_get_all_schemas()}
+    return difflib.get_close_matches(kind, every, 3)
