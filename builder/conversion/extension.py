@@ -125,7 +125,7 @@ def failure(function: Function, node: Any, error: Exception) -> str:
 
 def _defined(function: Function) -> Function:
     """What the user wrote: the definition, of a function that walks one."""
-    return getattr(function, "definition", function)  # type: ignore[no-any-return]
+    return getattr(function, "definition", function)
 
 
 def _frames(trace: TracebackType | None) -> Iterator[tuple[str, int]]:
