@@ -70,7 +70,13 @@ def convert(
     lowered = (
         module_or_graph
         if isinstance(module_or_graph, LoweredGraph)
-        else lower(module_or_graph, params, unroll_limit=unroll_limit, specs=inputs)
+        else lower(
+            module_or_graph,
+            params,
+            unroll_limit=unroll_limit,
+            optional_inputs=[spec.name for spec in inputs if spec.name],
+            specs=inputs,
+        )
     )
     specs, rules = named(inputs, lowered), policy(precision, tuple(keep_fp32))
     if precision in SCHEMES and lowered is not module_or_graph and not quantizes(lowered.graph):

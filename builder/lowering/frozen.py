@@ -39,12 +39,14 @@ def frozen_graph(
     module: torch.jit.ScriptModule,
     method: str = "forward",
     fallback_modules: frozenset[str] = frozenset(),
+    *,
+    keep_objects: bool = False,
 ) -> tuple[Any, Any]:
     """The graph of `method` with attributes folded to constants, and its schema. Nothing is folded
     that changes numbers.
 
-    What comes from `fallback_modules` is marked. Raises LoweringError when the method keeps state
-    in the module, or there is no such method.
+    What comes from `fallback_modules` is marked; `keep_objects` as of `make_plain`. Raises
+    LoweringError when the method keeps state in the module, or there is no such method.
     """
     if (
         method == "forward"
@@ -57,7 +59,7 @@ def frozen_graph(
         names = ", ".join(module._c._method_names())
         raise LoweringError(f"the module has no method {method!r}", fix=f"name one of {names}")
     source = module._c
-    graph = _inlined(source, method, fallback_modules)
+    graph = _inlined(source, method, fallback_modules, keep_objects)
     constants_to_numbers(graph)
     # through an interface, whose type does not tell what is called
     if ir.nodes_of(graph, "prim::CallMethod"):
@@ -65,7 +67,7 @@ def frozen_graph(
             source = ir.C._freeze_module(
                 source, [method] if method != "forward" else [], True, False
             )
-        graph = _inlined(source, method, fallback_modules)
+        graph = _inlined(source, method, fallback_modules, keep_objects)
         if all(tensor.dim() for tensor in module.state_dict().values()):
             constants_to_numbers(graph)  # freezing made no constant without axes of a buffer
     lower_attributes(graph, source)
@@ -78,12 +80,12 @@ def frozen_graph(
     return graph, module._c._get_method(method).schema
 
 
-def _inlined(module: Any, method: str, fallback_modules: frozenset[str]) -> Any:
+def _inlined(module: Any, method: str, fallback_modules: frozenset[str], keep_objects: bool) -> Any:
     graph = module._get_method(method).graph.copy()
     if fallback_modules:
         inline_and_mark(graph, module, fallback_modules)
     ir.C._jit_pass_inline(graph)
-    make_plain(graph)
+    make_plain(graph, keep_objects=keep_objects)
     # a trace that was never saved has its example's shapes in it
     ir.C._jit_pass_erase_shape_information(graph)
     ir.split_uninitialized(graph)
@@ -190,13 +192,24 @@ def _items(found: list[Any] | dict[Any, Any]) -> list[Any]:
     )
 
 
+def _is_created(value: Any) -> bool:
+    """Whether an object is created in the graph itself, or belongs to one that is."""
+    node = value.node()
+    while node.kind() in ("prim::GetAttr", "prim::Enter"):
+        node = node.inputsAt(0).node()
+    return bool(node.kind() == "prim::CreateObject")
+
+
 def _drop_self(graph: Any) -> None:
     """Remove the first input. An attribute that is still written would differ from call to call:
     refused.
     """
     for node in ir.nodes_of(graph, "prim::SetAttr"):
-        raise _keeps_state(node.s("name"), node)
+        if not _is_created(node.inputsAt(0)):
+            raise _keeps_state(node.s("name"), node)
     for node in reversed(ir.nodes_of(graph, "prim::GetAttr")):
+        if _is_created(node.inputsAt(0)):
+            continue
         if node.hasUses():
             raise LoweringError(
                 f"attribute {node.s('name')!r} is read from a module that is chosen while the model"

@@ -18,6 +18,7 @@ from builder.lowering.passes import Context, torch_passes
 from builder.lowering.passes.attention import scale_queries
 from builder.lowering.passes.functionalise.views import Emit
 from builder.lowering.passes.interface import checked, flatten_inputs, flatten_outputs
+from builder.lowering.passes.unroll import resolve_static_ifs
 from builder.lowering.pipeline import passes_for, run_passes
 from builder.lowering.regions import make_plain
 from builder.lowering.wrapped import constants_to_numbers
@@ -43,7 +44,8 @@ def lower(
     (tensors or Python values).
 
     The module is read in evaluation mode and left as it was; a graph that is given is not changed.
-    An Optional[Tensor] argument is bound to None unless `optional_inputs` names it; `constants`
+    `optional_inputs` are names of inputs: an Optional argument is bound to None unless they name it
+    or its elements, a list or dictionary has the elements that they name. `constants`
     are the values of arguments that are not tensors, by name. `stop_after`
     names the last pass to run, `keep_text` keeps the graph's text in the trace. `paranoid` (inputs,
     or True with `specs`) executes the graph after every pass. Raises LoweringError, with the source
@@ -53,7 +55,7 @@ def lower(
     context = Context(
         unroll_limit=unroll_limit,
         fallback_modules=tuple(fallback_modules),
-        optional_inputs=frozenset(optional_inputs),
+        optional_inputs=tuple(optional_inputs),
         inputs=names,
         defaults={**defaults, **checked(constants or {}, graph, names)},
         specs=tuple(specs),
@@ -91,6 +93,8 @@ def for_precision(
 AS_WRITTEN = (
     flatten_inputs,
     torch_passes.inline,
+    torch_passes.propagate_constants,  # arguments that are bound decide branches
+    resolve_static_ifs,
     flatten_outputs,
     torch_passes.lower_tuples,
     torch_passes.eliminate_dead_code,
@@ -110,9 +114,9 @@ def as_written(
     brings is copied before it is written. Raises `reason` where a constant of the model is written,
     or its interface cannot be told.
     """
-    graph, names, defaults = _start(module, (), "forward", frozenset())
+    graph, names, defaults = _start(module, (), "forward", frozenset(), keep_objects=True)
     context = Context(
-        optional_inputs=frozenset(optional_inputs),
+        optional_inputs=tuple(optional_inputs),
         inputs=names,
         defaults={**defaults, **checked(constants or {}, graph, names)},
         specs=tuple(specs),
@@ -153,7 +157,12 @@ def _paranoid(paranoid: Any, specs: Sequence[Any]) -> Paranoid | None:
 
 
 def _start(
-    module_or_graph: Any, params: Sequence[Any], method: str, fallback_modules: frozenset[str]
+    module_or_graph: Any,
+    params: Sequence[Any],
+    method: str,
+    fallback_modules: frozenset[str],
+    *,
+    keep_objects: bool = False,
 ) -> tuple[Any, list[str], dict[str, Any]]:
     """The graph to rewrite, the names of its inputs, and the defaults of those that have one."""
     if isinstance(module_or_graph, torch.jit.ScriptFunction):
@@ -166,7 +175,9 @@ def _start(
         bind(graph, params)
         return graph, ir.unique_names(graph.inputs()), {}
     if isinstance(module_or_graph, torch.jit.ScriptModule):
-        graph, schema = frozen_graph(module_or_graph, method, fallback_modules)
+        graph, schema = frozen_graph(
+            module_or_graph, method, fallback_modules, keep_objects=keep_objects
+        )
         if all(
             str(returned.type) in ("NoneType", "Tuple[()]", "()") for returned in schema.returns
         ):

@@ -19,17 +19,22 @@ _FIXES = {
 _FIX = "keep what it holds in variables, tuples or lists"
 
 
-def make_plain(graph: Any) -> None:
+def make_plain(graph: Any, *, keep_objects: bool = False) -> None:
     """Compute what is forked in its place, and drop `with torch.no_grad()` and the like.
 
     Raises LoweringError, with the line, for an object of any other TorchScript class: a graph of
-    values has none.
+    values has none. With `keep_objects` these stay, for torch
+    to run, with the casts of autocast written out.
     """
+    if keep_objects and ir.nodes_of(graph, "prim::Enter"):
+        ir.C._jit_pass_autocast(graph)  # casts of its own, which torch's interpreter does not add
     if ir.nodes_of(graph, "prim::fork"):
         _join(graph)
     for made in ir.nodes_of(graph, "prim::CreateObject"):
         name = made.output().type().annotation_str.removeprefix("__torch__.")
         if not name.startswith(_HARMLESS):
+            if keep_objects:
+                continue
             raise LoweringError(
                 f"an object of the class {name} is made, and lowering knows values only",
                 where=source_line(made),

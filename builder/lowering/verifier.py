@@ -47,6 +47,25 @@ def _types(values: Any) -> tuple[str, ...]:
     )
 
 
+def _same_types(before: Types, after: Types) -> bool:
+    """Whether types are the same, but for what a pass learned: an Optional value may be known to be
+    None, or not to be.
+    """
+    inputs, outputs = before
+    return (
+        after[0] == inputs
+        and len(after[1]) == len(outputs)
+        and all(map(_narrows, outputs, after[1]))
+    )
+
+
+def _narrows(before: str, after: str) -> bool:
+    if before == after:
+        return True
+    pattern = re.sub(r"(\w+)\\\?", r"(?:\1\\?|\1|NoneType)", re.escape(before))
+    return re.fullmatch(pattern, after) is not None
+
+
 def verify(graph: Any, step: Pass, before: Snapshot) -> Snapshot:
     """The snapshot after a pass; a LoweringError that names the pass when it broke the graph, its
     interface or its promise.
@@ -57,7 +76,7 @@ def verify(graph: Any, step: Pass, before: Snapshot) -> Snapshot:
         return before
     after = Snapshot(graph, before.known, text)
     _lint(graph, step, after)
-    if not step.changes_interface and after.types != before.types:
+    if not step.changes_interface and not _same_types(before.types, after.types):
         raise _broken(step, f"inputs or outputs changed from {before.types} to {after.types}")
     _check_promise(graph, step, after)
     if after.without_place <= before.without_place:

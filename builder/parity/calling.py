@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
 import torch
 
+from builder.errors import LoweringError
+from builder.lowering.arguments import DICT, FIXED, NUMBER, TENSOR, TUPLE, Part, describe
 from builder.manifest.spec import TensorSpec
 
 Constants = Mapping[str, Any]
@@ -20,9 +22,8 @@ def call(
     tensors: Sequence[torch.Tensor],
     constants: Constants = MappingProxyType({}),
 ) -> Any:
-    """The module's answer. As in lowering the tensors are forward's arguments in order, a tuple
-    takes as many as it has elements, an Optional argument takes one where a spec has its name, and
-    everything else keeps its default.
+    """The module's answer. The tensors are those of forward's arguments in order, as lowering
+    flattens them (builder.lowering.arguments); other arguments keep their default.
     """
     given = arguments(module, specs, tensors, constants)
     return module(*tensors) if given is None else module(**given)
@@ -40,15 +41,18 @@ def arguments(
     schema = getattr(getattr(module, "forward", None), "schema", None)
     if schema is None:
         return None
-    left = iter(tensors)
-    named = {spec.name for spec in specs}
+    left, named = iter(tensors), [spec.name for spec in specs if spec.name]
+    given, fixed = {}, dict(constants)
+    fixed |= {a.name: a.default_value for a in schema.arguments[1:] if a.has_default_value()}
     try:
-        given = {
-            a.name: _argument(a.name, a.type, named, left)
-            for a in schema.arguments[1:]
-            if a.name not in constants and _is_given(a, named)
-        }
-    except StopIteration:
+        for argument in schema.arguments[1:]:
+            name = argument.name
+            if name in constants:
+                continue
+            part = describe(name, argument.type, named, fixed)
+            if part.form != FIXED or not argument.has_default_value():
+                given[name] = _value(part, left)
+    except (StopIteration, LoweringError):
         return None
     return None if any(True for _ in left) else {**given, **constants}
 
@@ -68,26 +72,15 @@ def positional(
     return [given.get(a.name, a.default_value) for a in module.forward.schema.arguments[1:]]
 
 
-def _is_given(argument: Any, named: Collection[str | None]) -> bool:
-    kind = argument.type.kind()
-    return (
-        kind in ("TensorType", "TupleType")
-        or argument.name in named
-        or not argument.has_default_value()
-    )
-
-
-def _argument(
-    name: str, kind: Any, named: Collection[str | None], left: Iterator[torch.Tensor]
-) -> Any:
-    if kind.kind() == "TupleType":
-        parts = enumerate(kind.elements())
-        return tuple([_argument(f"{name}_{part}", element, named, left) for part, element in parts])
-    if kind.kind() == "OptionalType":
-        return _argument(name, kind.getElementType(), named, left) if name in named else None
-    tensor = next(left)
-    return tensor.item() if kind.kind() in _NUMBERS else tensor
-
-
-_NUMBERS = frozenset(["FloatType", "IntType", "BoolType", "NumberType"])
-"""Types of arguments that take a number; an input of one element brings it."""
+def _value(part: Part, left: Iterator[torch.Tensor]) -> Any:
+    """What a part is in a call that passes the next tensors."""
+    if part.form == FIXED:
+        return part.value
+    if part.form == TENSOR:
+        return next(left)
+    if part.form == NUMBER:
+        return next(left).item()
+    if part.form == DICT:
+        return {key: _value(inner, left) for key, inner in part.parts}
+    values = [_value(inner, left) for _, inner in part.parts]
+    return tuple(values) if part.form == TUPLE else values

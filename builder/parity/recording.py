@@ -214,7 +214,7 @@ def _dims(spec: ModelSpec) -> dict[str, tuple[int, int, int]]:
 
 def _flatten(value: Any) -> Iterator[torch.Tensor]:
     """The tensors of a nested result in order: tuples, lists, named tuples; a dict's by its order;
-    None is left out.
+    None is left out, numbers are tensors without axes (int64, float64 or bool).
     """
     if isinstance(value, torch.Tensor):
         yield value
@@ -223,6 +223,8 @@ def _flatten(value: Any) -> Iterator[torch.Tensor]:
     elif isinstance(value, (tuple, list)):
         for part in value:
             yield from _flatten(part)
+    elif isinstance(value, bool | int | float):
+        yield torch.tensor(value, dtype=torch.float64 if isinstance(value, float) else None)
     elif value is not None:
         raise ModelFileError(
             f"the module returns a {type(value).__name__}; only tensors can be served"

@@ -41,8 +41,10 @@ pass and compares the outputs.
 ## Rules
 
 - **Evaluation mode.** The module is read in evaluation mode and is not changed. The lowered graph shares its weights.
-- **Arguments.** An `Optional[Tensor]` argument is None unless it is requested (`optional_inputs`). Numbers and lists
-  get the default of `forward`. A list of tensors cannot be an argument; the error says what to do.
+- **Arguments.** An Optional argument is None unless an input has its name, or that of its elements
+  (`optional_inputs`). Tuples have the elements `state_0`, `state_1`; named tuples `state.hidden`. A list or
+  dictionary of tensors has the elements that inputs are named after (`boxes_0`, `features.p3`). Other numbers and
+  lists get the default of `forward`.
 - **In-place writes** become values that later readers of the same memory use, through views, branches and loops. Some
   writes cannot be expressed: if it is not known who shares the memory (a `reshape` that may copy) and it is read
   later, or if a list with unknown content is written (`sizes.sort()` of data-dependent sizes). The error then names

@@ -160,12 +160,25 @@ def test_names_are_the_callers_then_the_specs() -> None:
 
 
 def test_what_is_no_tensor_cannot_be_served() -> None:
-    class Number(torch.nn.Module):
-        def forward(self, x: torch.Tensor) -> int:
-            return x.shape[0]
+    class Word(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> str:
+            return "cat"
 
-    with pytest.raises(ModelFileError, match="returns a int"):
-        record(Number(), spec(X))
+    with pytest.raises(ModelFileError, match="returns a str"):
+        record(Word(), spec(X))
+
+
+def test_numbers_are_tensors_without_axes() -> None:
+    class Numbers(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> tuple[int, float, bool]:
+            return x.shape[1], 0.5, True
+
+    outputs = list(record(Numbers(), spec(X))[0].outputs.values())
+    assert [(array.dtype.name, array.shape, array.item()) for array in outputs] == [
+        ("int64", (), 3),
+        ("float64", (), 0.5),
+        ("bool", (), True),
+    ]
 
 
 def test_a_module_that_always_fails_is_named_with_its_own_words() -> None:

@@ -93,11 +93,11 @@ class Repeated(nn.Module):
         return y
 
 
-class ListOfNumbers(nn.Module):
+class Named(nn.Module):
     """No endpoint can have its second output."""
 
-    def forward(self, x: Tensor) -> tuple[Tensor, list[int]]:
-        return x * 2, [8, x.size(0)]
+    def forward(self, x: Tensor) -> tuple[Tensor, str]:
+        return x * 2, "cat"
 
 
 class OfFourColumns(nn.Module):
@@ -119,7 +119,7 @@ SERVED = (
     OneArgumentWhere,
     Repeated,
 )
-FAILING = (ListOfNumbers, OfFourColumns)
+FAILING = (Named, OfFourColumns)
 
 
 def save(folder: Path, module: nn.Module, more: str = "", name: str = "m") -> Path:

@@ -29,7 +29,7 @@ class Context:
     unroll_limit: int = 64
     keep: frozenset[str] = frozenset()
     fallback_modules: tuple[str, ...] = ()
-    optional_inputs: frozenset[str] = frozenset()
+    optional_inputs: tuple[str, ...] = ()
     inputs: list[str] = field(default_factory=list)
     defaults: dict[str, Any] = field(default_factory=dict)
     outputs: list[str] = field(default_factory=list)

@@ -4,96 +4,64 @@ structure gives.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from builder.errors import LoweringError
 from builder.lowering import ir
+from builder.lowering.arguments import (
+    DICT,
+    FIXED,
+    LIST,
+    NUMBER,
+    PACKED_SEQUENCE,
+    TENSOR,
+    TUPLE,
+    Part,
+    describe,
+    field_names,
+    join,
+)
 from builder.lowering.passes import Context, lowering_pass
 from builder.lowering.places import source_line
-
-_FIELDS = re.compile(r"^NamedTuple\((.*)\)$", re.DOTALL)
-
-
-def field_names(tuple_type: Any) -> list[str] | None:
-    """The field names of a named tuple's type, None for a plain tuple. torch shows them in the
-    type's text only.
-    """
-    match = _FIELDS.match(tuple_type.str())
-    if not match:
-        return None
-    depth, names, start, text = 0, [], 0, match[1] + ","
-    for at, char in enumerate(text):
-        depth += (char in "([") - (char in ")]")
-        if char == "," and depth == 0:
-            names.append(text[start:at].split(" : ")[0].strip())
-            start = at + 1
-    return names
-
-
-def _is_packed_sequence(tuple_type: Any) -> bool:
-    return field_names(tuple_type) == ["data", "batch_sizes", "sorted_indices", "unsorted_indices"]
-
-
-def _join(prefix: str, part: str | int) -> str:
-    """`encoder_out` + `hidden` is `encoder_out.hidden`; `boxes` + 0 is `boxes_0`; a bare index is
-    `output_0`.
-    """
-    if isinstance(part, int):
-        return f"{prefix or 'output'}_{part}"
-    return f"{prefix}.{part}" if prefix else part
 
 
 @lowering_pass("flatten-inputs", changes_interface=True)
 def flatten_inputs(graph: Any, context: Context) -> None:
     """Make every input of the graph a tensor.
 
-    Tuples and named tuples become their elements (`state_0`, `state.hidden`). An Optional[Tensor]
-    is bound to None unless it is named in `optional_inputs`, then it is a tensor. A number that is
-    named there becomes a tensor of one element. Other numbers, strings and lists are bound to the
-    manifest's constant, else to the default that forward gives them. A LoweringError names an
-    argument that is none of these.
+    Tuples and named tuples become their elements (`state_0`, `state.hidden`). An Optional argument
+    is bound to None unless an input is named after it or its elements; lists and dictionaries have
+    the elements that inputs are named after (`boxes_0`, `features.p3`). A number that is named
+    becomes a tensor of one element. Other numbers, strings and lists are bound to the manifest's
+    constant, else to the default that forward gives them. A LoweringError names an argument that
+    is none of these.
     """
-    names = context.inputs or ir.unique_names(graph.inputs())
-    flat: list[str] = []
-    for name in names:
-        flat.extend(_flatten_input(graph, len(flat), name, context))
-    context.inputs[:] = flat
+    names = context.inputs or [value.debugName().split(".")[0] for value in graph.inputs()]
+    declared, fixed = context.optional_inputs, context.defaults
+    parts = [
+        describe(name, value.type(), declared, fixed)
+        for name, value in zip(names, list(graph.inputs()), strict=True)
+    ]
+    index = 0
+    for part in parts:
+        _flatten_input(graph, index, part)
+        index += len(list(part.names))
+    context.inputs[:] = [name for part in parts for name in part.names]
 
 
-def _flatten_input(graph: Any, index: int, name: str, context: Context) -> list[str]:
-    """Flatten input `index`; give the names of what stands there now."""
+def _flatten_input(graph: Any, index: int, part: Part) -> None:
+    """Replace input `index` by the tensors of its parts."""
     value = list(graph.inputs())[index]
-    kind = value.type().kind()
-    if kind == "TensorType":
-        return [name]
-    if kind == "OptionalType" and name in context.optional_inputs:
-        value.setType(value.type().getElementType())
-        return _flatten_input(graph, index, name, context)
-    if kind in _CASTS and name in context.optional_inputs:
+    if part.form == FIXED:
+        _bind(graph, index, part.value)
+    elif part.form == NUMBER:
         _take_as_tensor(graph, index)
-        return [name]
-    if kind == "TupleType":
-        return _flatten_tuple_input(graph, index, name, context)
-    if kind == "OptionalType" or name in context.defaults:
-        default = (
-            None
-            if kind == "OptionalType" and name not in context.defaults
-            else context.defaults[name]
-        )
-        _bind(graph, index, default)
-        return []
-    raise LoweringError(
-        f"argument {name!r} of forward is a {value.type().annotation_str}, and an endpoint takes"
-        " tensors only",
-        where=f"forward({name}: {value.type().annotation_str})",
-        fix=(
-            f"fix its value in the manifest (constants: {{{name}: ...}}), make a number a tensor"
-            " input of shape [], or script a wrapper whose forward takes tensors (a List[Tensor] as"
-            " that many tensors)"
-        ),
-    )
+    elif part.form == TENSOR:
+        if value.type().kind() == "OptionalType":
+            value.setType(part.type)
+    else:
+        _flatten_container(graph, index, part)
 
 
 _CASTS = {
@@ -109,6 +77,8 @@ def _take_as_tensor(graph: Any, index: int) -> None:
     """Replace the number at input `index` by one that is read from a tensor input."""
     value = list(graph.inputs())[index]
     kind = value.type()
+    if kind.kind() == "OptionalType":
+        kind = kind.getElementType()
     value.setType(ir.TENSOR)
     users = [use.user for use in value.uses()]
     if users:
@@ -184,31 +154,37 @@ def _bind(graph: Any, index: int, default: Any) -> None:
     graph.eraseInput(index)
 
 
-def _flatten_tuple_input(graph: Any, index: int, name: str, context: Context) -> list[str]:
+def _flatten_container(graph: Any, index: int, part: Part) -> None:
+    """Build the tuple, list or dictionary at input `index` of inputs of its own."""
     value = list(graph.inputs())[index]
-    if _is_packed_sequence(value.type()):
-        raise LoweringError(
-            f"argument {name!r} of forward is a PackedSequence: how many rows it has depends on the"
-            " data",
-            where=f"forward({name}: PackedSequence)",
-            fix="take the padded tensor and the lengths, and call pack_padded_sequence in forward",
-        )
-    elements = value.type().elements()
-    parts = field_names(value.type()) or range(len(elements))
-    order = list(graph.inputs())
-    added = [graph.addInput(f"{name}_{part}".replace(".", "_")) for part in parts]
-    for new, element in zip(added, elements, strict=True):
-        new.setType(element)
+    count = len(list(graph.inputs()))
+    added = [graph.addInput(inner.name.replace(".", "_")) for _, inner in part.parts]
+    for new, (place, _) in zip(added, part.parts, strict=True):
+        new.setType(_element_type(part, place))
     first = next(iter(graph.nodes()), graph.return_node())
-    packed = ir.insert(graph, "prim::TupleConstruct", added, first, [value.type()])
+    packed = _construct(graph, part, added, first)
     value.replaceAllUsesWith(packed.output())
-    count = len(order)
     graph.permuteInputs([*range(index), *range(count, count + len(added)), *range(index, count)])
     graph.eraseInput(index + len(added))
-    flat: list[str] = []
-    for part in parts:
-        flat.extend(_flatten_input(graph, index + len(flat), _join(name, part), context))
-    return flat
+    for _, inner in part.parts:
+        _flatten_input(graph, index, inner)
+        index += len(list(inner.names))
+
+
+def _element_type(part: Part, place: str | int) -> Any:
+    if part.form == LIST:
+        return part.type.getElementType()
+    if part.form == DICT:
+        return part.type.getValueType()
+    return part.type.elements()[[name for name, _ in part.parts].index(place)]
+
+
+def _construct(graph: Any, part: Part, values: list[Any], first: Any) -> Any:
+    if part.form == DICT:
+        keys = [ir.insert_constant(graph, key, first) for key, _ in part.parts]
+        values = [value for pair in zip(keys, values, strict=True) for value in pair]
+    kind = {TUPLE: "prim::TupleConstruct", LIST: "prim::ListConstruct"}
+    return ir.insert(graph, kind.get(part.form, "prim::DictConstruct"), values, first, [part.type])
 
 
 @lowering_pass("flatten-outputs", changes_interface=True)
@@ -256,7 +232,7 @@ def _leaves(graph: Any, value: Any, name: str) -> Iterator[tuple[str, Any]]:
             value.node(),
         )
         yield from _leaves(graph, inner.output(), name)
-    elif kind == "TupleType" and _is_packed_sequence(value.type()):
+    elif kind == "TupleType" and field_names(value.type()) == PACKED_SEQUENCE:
         raise LoweringError(
             f"output {name or 'output'!r} is a PackedSequence: how many rows it has depends on the"
             " data",
@@ -327,7 +303,7 @@ def _unpacked(value: Any) -> Any:
 
 def _children(graph: Any, children: Any, name: str) -> Iterator[tuple[str, Any]]:
     for part, child in children:
-        yield from _leaves(graph, child, _join(name, part))
+        yield from _leaves(graph, child, join(name, part))
 
 
 def _elements(graph: Any, value: Any, built_by: str, unpack: str) -> list[Any]:
@@ -351,8 +327,13 @@ def _built(graph: Any, value: Any, name: str) -> list[tuple[Any, Any]]:
     if node.kind() == "prim::DictConstruct":
         keys, values = ir.inputs(node)[::2], ir.inputs(node)[1::2]
         if all(ir.is_constant(key) for key in keys):
-            return [(str(key.toIValue()), child) for key, child in zip(keys, values, strict=True)]
+            return [(_part(key.toIValue()), child) for key, child in zip(keys, values, strict=True)]
     raise _not_a_tensor(value, name)
+
+
+def _part(key: Any) -> str | int:
+    """A dictionary's key as a part of a name."""
+    return key if type(key) is int and key >= 0 else str(key)
 
 
 def _not_a_tensor(value: Any, name: str) -> LoweringError:

@@ -6,6 +6,7 @@ from typing import Any
 
 from builder.lowering import ir
 from builder.lowering.passes import Context, lowering_pass
+from builder.lowering.passes.functionalise.containers import BUILDERS
 from builder.lowering.passes.functionalise.sharing import writes
 from builder.lowering.passes.functionalise.walk import Walk
 
@@ -20,5 +21,5 @@ def functionalise(graph: Any, context: Context) -> None:
     other views; a write in a branch or a loop becomes an output of it. Where it cannot be known who
     shares the memory and somebody reads it later, a LoweringError names the source line.
     """
-    if any(writes(node) for node in ir.walk(graph)):
+    if any(writes(node) or node.kind() in BUILDERS for node in ir.walk(graph)):
         Walk(graph, context.unroll_limit).run()

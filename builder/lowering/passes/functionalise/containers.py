@@ -107,11 +107,54 @@ def _repeat(memory: Memory, node: Any, box: Alias) -> bool:
 
 
 def _contains(memory: Memory, node: Any, box: Alias) -> bool:
-    key = ir.constant(node.inputsAt(1))
-    if not isinstance(box.items, dict) or key is None:
+    key, items = ir.constant(node.inputsAt(1)), box.items
+    if isinstance(items, list):
+        items = _constants(memory, items)
+    if items is None or key is None:
         return False
-    memory.same(node.output(), memory.alias(memory.emit.constant(key in box.items)))
+    memory.same(node.output(), memory.alias(memory.emit.constant(key in items)))
     return True
+
+
+def _constants(memory: Memory, items: list[Any]) -> list[Any] | None:
+    """The Python values of elements; None where one is not known."""
+    values = [memory.read(item) for item in items]
+    return [value.toIValue() for value in values] if all(map(ir.is_constant, values)) else None
+
+
+def _extreme(best: Callable[[list[Any]], Any]) -> Handler:
+    """`min` and `max` of one list."""
+
+    def handler(memory: Memory, node: Any, box: Alias) -> bool:
+        items = _constants(memory, box.items) if isinstance(box.items, list) else None
+        if not items or node.inputsSize() != 1 or not all(type(item) is int for item in items):
+            return False
+        memory.same(node.output(), memory.alias(memory.emit.constant(best(items))))
+        return True
+
+    return handler
+
+
+def _sorted(memory: Memory, node: Any, box: Alias) -> bool:
+    """`sorted` of numbers or strings."""
+    items = _constants(memory, box.items) if isinstance(box.items, list) else None
+    if items is None or not all(isinstance(item, int | str) for item in items):
+        return False
+    return _new(memory, node, [memory.emit.constant(item) for item in sorted(items)])
+
+
+def _to_dict(memory: Memory, node: Any, box: Alias) -> bool:
+    """`dict` and `OrderedDict` of pairs, or of a dictionary."""
+    if isinstance(box.items, dict):
+        return _new_dict(memory, node, dict(box.items))
+    pairs = [memory.alias(item).items for item in box.items or ()]
+    items = {}
+    for pair in pairs:
+        key = memory.read(pair[0]) if isinstance(pair, list) and len(pair) == 2 else None
+        if pair is None or key is None or not ir.is_constant(key):
+            return False
+        items[key.toIValue()] = pair[1]
+    return _new_dict(memory, node, items)
 
 
 def _get_or(memory: Memory, node: Any, box: Alias) -> bool:
@@ -152,7 +195,14 @@ def _views(of: Callable[[dict[Any, Any]], list[Any]]) -> Handler:
     return handler
 
 
+BUILDERS = frozenset(["aten::dict", "aten::items"])
+"""Operators that lower only when this pass computes them; torch has no other pass for them."""
+
 READERS: dict[str, Handler] = {
+    "aten::dict": _to_dict,
+    "aten::sorted": _sorted,
+    "prim::min": _extreme(min),
+    "prim::max": _extreme(max),
     "aten::__getitem__": _get,
     "prim::TupleIndex": _get,
     "prim::TupleUnpack": _unpack,

@@ -1,4 +1,6 @@
-"""What is reckoned with the lengths of lists, once the writes to them have told those."""
+"""Operators on numbers and strings that are computed once their arguments are known: lengths of
+lists, and keys of dictionaries.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,19 @@ import operator
 from collections.abc import Callable
 from typing import Any
 
-NUMBERS = ("IntType", "BoolType")
+KNOWABLE = ("IntType", "BoolType", "StringType")
+"""Types of the arguments."""
+
+
+def _format(template: str, *arguments: Any) -> str | None:
+    """As torch formats: `{}` only. None for a template with other braces."""
+    parts = template.split("{}")
+    if len(parts) != len(arguments) + 1 or any("{" in part or "}" in part for part in parts):
+        return None
+    filled = [str(argument) + part for argument, part in zip(arguments, parts[1:], strict=True)]
+    return "".join([parts[0], *filled])
+
+
 COUNTS: dict[str, Callable[..., Any]] = {
     "aten::add": operator.add,
     "aten::sub": operator.sub,
@@ -18,7 +32,12 @@ COUNTS: dict[str, Callable[..., Any]] = {
     "aten::ge": operator.ge,
     "aten::eq": operator.eq,
     "aten::ne": operator.ne,
+    "prim::min": min,
+    "prim::max": max,
+    "aten::str": str,
+    "aten::format": _format,
     "aten::__not__": operator.not_,
     "aten::__range_length": lambda start, end, step: len(range(start, end, step)),
     "aten::__derive_index": lambda index, start, step: start + index * step,
 }
+"""None: not computed."""

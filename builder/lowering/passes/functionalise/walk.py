@@ -9,7 +9,7 @@ from builder.lowering import ir
 from builder.lowering.passes.functionalise import containers, inplace
 from builder.lowering.passes.functionalise.alias import Alias
 from builder.lowering.passes.functionalise.branches import branch
-from builder.lowering.passes.functionalise.counting import COUNTS, NUMBERS
+from builder.lowering.passes.functionalise.counting import COUNTS, KNOWABLE
 from builder.lowering.passes.functionalise.loops import loop
 from builder.lowering.passes.functionalise.memory import Memory, cannot
 from builder.lowering.passes.functionalise.sharing import (
@@ -67,10 +67,8 @@ class Walk:
             return self._branch(node)
         if kind == "prim::Loop":
             return self._loop(node)
-        if kind in COUNTS and all(
-            ir.is_constant(v) and v.type().kind() in NUMBERS for v in node.inputs()
-        ):
-            return self._counted(node, COUNTS[kind])
+        if kind in COUNTS and self._counted(node, COUNTS[kind]):
+            return None
         if writes(node):
             return self._write(node)
         values = ir.inputs(node)
@@ -82,17 +80,24 @@ class Walk:
         self._define(node, kind, values)
 
     def _count(self, node: Any) -> None:
-        """Let a node read the numbers that are known by now: the lengths of lists, and what follows
-        of them.
+        """Let a node read the numbers and strings that are known by now: the lengths of lists, the
+        keys of dictionaries, and what follows of them.
         """
         for index, value in enumerate(ir.inputs(node)):
-            if value.type().kind() in NUMBERS and self.memory.known(value):
+            if value.type().kind() in KNOWABLE and self.memory.known(value):
                 node.replaceInput(index, self.memory.read(value))
 
-    def _counted(self, node: Any, compute: Callable[..., Any]) -> None:
-        known = self.memory.emit.constant(compute(*map(ir.constant, node.inputs())))
+    def _counted(self, node: Any, compute: Callable[..., Any]) -> bool:
+        """Compute an operator whose arguments are all known."""
+        if not all(ir.is_constant(v) and v.type().kind() in KNOWABLE for v in node.inputs()):
+            return False
+        result = compute(*map(ir.constant, node.inputs()))
+        if result is None:
+            return False
+        known = self.memory.emit.constant(result)
         self.memory.same(node.output(), self.memory.alias(known))
         self.dead.append(node)
+        return True
 
     def _branch(self, node: Any) -> None:
         taken = ir.constant(node.inputsAt(0))

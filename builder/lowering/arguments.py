@@ -1,0 +1,164 @@
+"""Which tensors the arguments of a module consist of, and their names.
+
+Lowering, goldens and conversion all flatten arguments with `describe`, so that they agree. The
+names of the manifest declare what a type leaves open: an Optional argument is passed where an input
+has its name, and a list or dictionary has the elements that inputs are named after.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from builder.errors import LoweringError
+
+TENSOR, NUMBER, TUPLE, LIST, DICT, FIXED = "tensor", "number", "tuple", "list", "dict", "fixed"
+NUMBERS = frozenset(["FloatType", "IntType", "BoolType", "NumberType"])
+"""Types of arguments that take a number; an input of one element brings it."""
+_FIELDS = re.compile(r"^NamedTuple\((.*)\)$", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Part:
+    """An argument, or an element of one. `form` is one of the constants above, `type` torch's type
+    without Optional, `parts` the elements by index, field or key, and `value` that of a fixed one.
+    """
+
+    form: str
+    name: str
+    type: Any
+    parts: Sequence[tuple[str | int, Part]] = ()
+    value: Any = None
+
+    @property
+    def names(self) -> Iterator[str]:
+        """The names of its tensors, in order."""
+        if self.form in (TENSOR, NUMBER):
+            yield self.name
+        for _, part in self.parts:
+            yield from part.names
+
+
+def describe(name: str, kind: Any, declared: Collection[str], fixed: Mapping[str, Any]) -> Part:
+    """The argument `name` of torch type `kind`: `declared` are the names of the inputs in order,
+    `fixed` the values of arguments that have one, by name.
+
+    Elements of tuples and lists have indices (`state_0`), those of named tuples and dictionaries
+    their field or key (`state.hidden`). Raises LoweringError for what no tensors can express.
+    """
+    form = kind.kind()
+    if form == "TensorType":
+        return Part(TENSOR, name, kind)
+    if form == "OptionalType":
+        inner = _if_declared(name, kind.getElementType(), declared, fixed)
+        return inner or Part(FIXED, name, kind, value=fixed.get(name))
+    if form in NUMBERS and name in declared:
+        return Part(NUMBER, name, kind)
+    if form == "TupleType" and name not in fixed:
+        return _tuple(name, kind, declared, fixed)
+    if name in fixed:
+        return Part(FIXED, name, kind, value=fixed[name])
+    if form == "ListType" and (elements := tuple(_list(name, kind, declared, fixed))):
+        return Part(LIST, name, kind, elements)
+    if form == "DictType" and (entries := tuple(_dict(name, kind, declared))):
+        return Part(DICT, name, kind, entries)
+    raise _not_a_tensor(name, kind)
+
+
+def _if_declared(
+    name: str, kind: Any, declared: Collection[str], fixed: Mapping[str, Any]
+) -> Part | None:
+    """The part, where it has tensors and an input is named after it."""
+    open_values = {other: value for other, value in fixed.items() if other != name}
+    try:
+        part = describe(name, kind, declared, open_values)
+    except LoweringError:
+        return None
+    given = {name, *part.names} & set(declared)
+    return part if given and part.form != FIXED else None
+
+
+def _tuple(name: str, kind: Any, declared: Collection[str], fixed: Mapping[str, Any]) -> Part:
+    fields = field_names(kind)
+    if fields == PACKED_SEQUENCE:
+        raise LoweringError(
+            f"argument {name!r} of forward is a PackedSequence: how many rows it has depends on the"
+            " data",
+            where=f"forward({name}: PackedSequence)",
+            fix="take the padded tensor and the lengths, and call pack_padded_sequence in forward",
+        )
+    places: Sequence[str | int] = fields or range(len(kind.elements()))
+    pairs = zip(places, kind.elements(), strict=True)
+    parts = [(place, describe(join(name, place), inner, declared, fixed)) for place, inner in pairs]
+    return Part(TUPLE, name, kind, tuple(parts))
+
+
+def _list(
+    name: str, kind: Any, declared: Collection[str], fixed: Mapping[str, Any]
+) -> Iterator[tuple[str | int, Part]]:
+    """As many elements as inputs are named after."""
+    index = 0
+    while part := _if_declared(join(name, index), kind.getElementType(), declared, fixed):
+        yield index, part
+        index += 1
+
+
+def _dict(name: str, kind: Any, declared: Collection[str]) -> Iterator[tuple[str | int, Part]]:
+    """The keys that inputs are named after, in the order of the inputs."""
+    if kind.getKeyType().kind() != "StringType" or kind.getValueType().kind() != "TensorType":
+        return
+    for input_name in declared:
+        if input_name.startswith(f"{name}."):
+            yield (
+                input_name.removeprefix(f"{name}."),
+                Part(TENSOR, input_name, kind.getValueType()),
+            )
+
+
+def join(prefix: str, part: str | int) -> str:
+    """`encoder_out` + `hidden` is `encoder_out.hidden`; `boxes` + 0 is `boxes_0`; a bare index is
+    `output_0`.
+    """
+    if isinstance(part, int):
+        return f"{prefix or 'output'}_{part}"
+    return f"{prefix}.{part}" if prefix else part
+
+
+PACKED_SEQUENCE = ["data", "batch_sizes", "sorted_indices", "unsorted_indices"]
+"""The fields of torch.nn.utils.rnn.PackedSequence."""
+
+
+def field_names(tuple_type: Any) -> list[str] | None:
+    """The field names of a named tuple's type, None for a plain tuple. torch shows them in the
+    type's text only.
+    """
+    match = _FIELDS.match(tuple_type.str())
+    if not match:
+        return None
+    depth, names, start, text = 0, [], 0, match[1] + ","
+    for at, char in enumerate(text):
+        depth += (char in "([") - (char in ")]")
+        if char == "," and depth == 0:
+            names.append(text[start:at].split(" : ")[0].strip())
+            start = at + 1
+    return names
+
+
+def _not_a_tensor(name: str, kind: Any) -> LoweringError:
+    elements = {
+        "ListType": f"name its elements in the manifest ({name}_0, {name}_1, ...)",
+        "DictType": f"name its elements in the manifest ({name}.KEY for each key)",
+    }
+    other = (
+        f"fix its value in the manifest (constants: {{{name}: ...}}), make a number a tensor"
+        " input of shape [], or script a wrapper whose forward takes tensors"
+    )
+    fix = elements.get(kind.kind())
+    return LoweringError(
+        f"argument {name!r} of forward is a {kind.annotation_str}, and an endpoint takes"
+        " tensors only",
+        where=f"forward({name}: {kind.annotation_str})",
+        fix=f"{fix}, or {other}" if fix else other,
+    )

@@ -1,0 +1,637 @@
+"""Modules that once ended without an endpoint, or with the wrong reason, though torch runs them.
+
+Each case has a manifest, and arguments for the original module whose tensors, in order, are those
+of the endpoint.
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Dict, List, NamedTuple, Optional, Tuple  # noqa: UP035  # TorchScript's
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+BATCH = "batch: {min: 1, opt: 2, max: 4}"
+N = "n: {min: 3, opt: 4, max: 8}"
+PLAIN = (("x", "float32", "batch, n"),)
+Inputs = Sequence[tuple[str, str, str]]
+
+
+@dataclass(frozen=True)
+class Case:
+    """One module: `inputs` are the manifest's (name, dtype, axes), `ask` gives the arguments of a
+    call. With `traced` the module is traced with those, otherwise scripted.
+    """
+
+    module: Callable[[], nn.Module]
+    ask: Callable[[], tuple[Any, ...]] = lambda: (torch.randn(2, 4),)
+    inputs: Inputs = PLAIN
+    dims: str = f"{BATCH}\n  {N}"
+    more: str = ""
+    traced: bool = False
+    slow: bool = False
+    numbers: bool = False
+    """Whether the numbers among the arguments are inputs of the endpoint too."""
+
+    def sent(self, arguments: Any) -> Iterator[Tensor]:
+        """The tensors of a call in order, as a client sends them."""
+        if isinstance(arguments, dict):
+            arguments = tuple(arguments.values())
+        if isinstance(arguments, tuple | list):
+            for part in arguments:
+                yield from self.sent(part)
+        elif isinstance(arguments, Tensor) or (self.numbers and isinstance(arguments, float)):
+            yield torch.as_tensor(arguments)
+
+    @property
+    def name(self) -> str:
+        return getattr(self.module, "__name__", "case").lower()
+
+    def save(self, folder: Path) -> Path:
+        """The file and its manifest in `folder`; the file is returned."""
+        folder.mkdir(parents=True, exist_ok=True)
+        torch.manual_seed(0)
+        module = self.module().eval()
+        file = folder / f"{self.name}.pt"
+        with torch.no_grad():
+            saved = torch.jit.trace(module, self.ask()) if self.traced else torch.jit.script(module)
+        saved.save(str(file))
+        lines = [f"  - {{name: {n}, dtype: {d}, shape: [{axes}]}}" for n, d, axes in self.inputs]
+        dims = f"dims:\n  {self.dims}\n" if self.dims else ""
+        file.with_suffix(".yaml").write_text("\n".join(["inputs:", *lines, dims + self.more]))
+        return file
+
+
+# Ifs on sizes and on data.
+
+
+class ShortenIfLong(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        if x.size(1) > 5:
+            x = x[:, :5]
+        return x * 2
+
+
+class PadIfShort(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        if x.size(1) < 6:
+            x = F.pad(x, [0, 6 - x.size(1)])
+        return x + 1
+
+
+class MakeEven(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        if x.size(1) % 2 == 1:
+            x = x[:, :-1]
+        return x.relu()
+
+
+class FactorBySize(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        if x.size(1) > 6:
+            return x * 2
+        elif x.size(1) > 4:
+            return x * 3
+        else:
+            return x * 4
+
+
+class NestedIfs(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        if bool(x.sum() > 0):
+            if bool(x.max() > 1):
+                y = x * 2
+                y = y + 1
+            else:
+                y = x - 1
+        else:
+            y = x.abs()
+        return y
+
+
+class OneValueTwice(nn.Module):
+    """A branch inside a loop gives one carried value twice."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        a, b = x, x + 1
+        for _ in range(x.size(0)):
+            if bool(a.sum() > 0):
+                a, b = b, b
+            else:
+                a, b = a - 1, b + 1
+        return a + b
+
+
+class EarlyReturns(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        if bool(x.sum() > 2):
+            return x * 2
+        if bool(x.min() < -1):
+            return x.abs()
+        if x.size(1) > 6:
+            return x - 1
+        return x
+
+
+class CausalTransformer(nn.Module):
+    """Scripted nn.Transformer with the usual mask of -inf."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Transformer(8, 2, 1, 1, 16, batch_first=True)
+
+    def forward(self, source: Tensor, target: Tensor) -> Tensor:
+        size = target.size(1)
+        mask = torch.triu(torch.full((size, size), float("-inf")), diagonal=1)
+        return self.inner(source, target, tgt_mask=mask)
+
+
+class IntegerBias(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(3, 3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x @ self.weight + torch.arange(3)
+
+
+# Results that are None, numbers or lists.
+
+
+class NoneOnOnePath(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weights = False
+
+    def forward(self, x: Tensor) -> Tuple[Tensor, Optional[Tensor]]:  # noqa: UP006, UP045
+        if self.weights:
+            return (x, x * 2)
+        return (x * 3, None)
+
+
+class NoneByArgument(nn.Module):
+    def forward(
+        self,
+        x: Tensor,
+        need_weights: bool = False,
+    ) -> Tuple[Tensor, Optional[Tensor]]:  # noqa: UP006, UP045
+        y = x.relu()
+        if need_weights:
+            return (y, y.mean(1))
+        else:
+            return (y, None)
+
+
+class Found(NamedTuple):
+    values: Tensor
+    aux: Optional[Tensor]  # noqa: UP045
+
+
+class NoneInNamedTuple(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weights = False
+
+    def forward(self, x: Tensor) -> Found:
+        if self.training or self.weights:
+            return Found(x, x.mean(1))
+        return Found(x + 1, None)
+
+
+class ReturnsList(nn.Module):
+    def forward(self, x: Tensor) -> Tuple[Tensor, List[int]]:  # noqa: UP006
+        return x * 2, [8, 16]
+
+
+class ReturnsAttribute(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.strides = [8, 16, 32]
+
+    def forward(self, x: Tensor) -> Tuple[Tensor, List[int]]:  # noqa: UP006
+        return x * 2, self.strides
+
+
+class ReturnsSizes(nn.Module):
+    def forward(self, x: Tensor) -> Tuple[Tensor, List[int]]:  # noqa: UP006
+        return x * 2, [8, x.size(0)]
+
+
+# Dictionaries and lists that are built in loops.
+
+
+class OverItems(nn.Module):
+    def forward(self, x: Tensor) -> Dict[str, Tensor]:  # noqa: UP006
+        d = {"a": x, "b": x * 2}
+        out: Dict[str, Tensor] = {}  # noqa: UP006
+        for k, v in d.items():
+            out[k] = v + 1
+        return out
+
+
+class DictComprehension(nn.Module):
+    def forward(self, x: Tensor) -> Dict[str, Tensor]:  # noqa: UP006
+        d = {"a": x, "b": x * 2}
+        return {k: v.relu() for k, v in d.items()}
+
+
+class ListComprehension(nn.Module):
+    def forward(self, x: Tensor) -> List[Tensor]:  # noqa: UP006
+        d = {"a": x, "b": x * 2}
+        return [v + 1 for v in d.values()]
+
+
+class Pyramid(nn.Module):
+    """As torchvision's feature pyramids: zip of names and results into a dictionary."""
+
+    def forward(self, x: Tensor) -> Dict[str, Tensor]:  # noqa: UP006
+        names = ["p2", "p3"]
+        results = [x + 1]
+        results.insert(0, x * 2)
+        out: Dict[str, Tensor] = {}  # noqa: UP006
+        for name, value in zip(names, results):  # noqa: B905
+            out[name] = value
+        return out
+
+
+class PyramidAttribute(nn.Module):
+    """The names are an attribute, and one is appended; the results come from a ModuleList."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names = ["p2", "p3"]
+        self.layers = nn.ModuleList([nn.Linear(4, 4), nn.Linear(4, 4)])
+
+    def forward(self, x: Tensor) -> Dict[str, Tensor]:  # noqa: UP006
+        names: List[str] = []  # noqa: UP006
+        for name in self.names:
+            names.append(name)
+        results: List[Tensor] = []  # noqa: UP006
+        for layer in self.layers:
+            results.append(layer(x))
+        names.append("pool")
+        results.append(results[-1].mean(1, keepdim=True))
+        out: Dict[str, Tensor] = {}  # noqa: UP006
+        for name, value in zip(names, results):  # noqa: B905
+            out[name] = value
+        return out
+
+
+class ZipComprehension(nn.Module):
+    def forward(self, x: Tensor) -> Dict[str, Tensor]:  # noqa: UP006
+        names = ["a", "b"]
+        results = [x, x * 2]
+        return {k: v for k, v in zip(names, results)}  # noqa: B905, C416
+
+
+class Ordered(nn.Module):
+    def forward(self, x: Tensor) -> Dict[str, Tensor]:  # noqa: UP006
+        return OrderedDict([("out", x * 2), ("aux", x + 1)])
+
+
+class OrderedOfZip(nn.Module):
+    def forward(self, x: Tensor) -> Dict[str, Tensor]:  # noqa: UP006
+        pairs: List[Tuple[str, Tensor]] = []  # noqa: UP006
+        for name, value in zip(["a", "b"], [x, x * 2]):  # noqa: B905
+            pairs.append((name, value))
+        return OrderedDict(pairs)
+
+
+class EnumerateIntoDict(nn.Module):
+    def forward(self, x: Tensor) -> Dict[str, Tensor]:  # noqa: UP006
+        found: Dict[str, Tensor] = {}  # noqa: UP006
+        for index, value in enumerate([x, x * 2]):
+            found[str(index)] = value
+        return found
+
+
+class EnumerateFormatted(nn.Module):
+    def forward(self, x: Tensor) -> Dict[str, Tensor]:  # noqa: UP006
+        found: Dict[str, Tensor] = {}  # noqa: UP006
+        for index, value in enumerate([x, x * 2]):
+            found[f"level{index}"] = value
+        return found
+
+
+class EnumerateIntoNumbers(nn.Module):
+    def forward(self, x: Tensor) -> Dict[int, Tensor]:  # noqa: UP006
+        found: Dict[int, Tensor] = {}  # noqa: UP006
+        for index, value in enumerate([x, x * 2]):
+            found[index] = value
+        return found
+
+
+# Optional and nested inputs.
+
+HC = Optional[Tuple[Tensor, Tensor]]  # noqa: UP006, UP045
+
+
+class Recurrent(nn.Module):
+    """The standard signature of an LSTM."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.LSTM(4, 4, batch_first=True)
+
+    def forward(
+        self,
+        x: Tensor,
+        hc: Optional[Tuple[Tensor, Tensor]] = None,  # noqa: UP006, UP045
+    ) -> Tuple[Tensor, Tuple[Tensor, Tensor]]:  # noqa: UP006
+        return self.inner(x, hc)
+
+
+class Sent(NamedTuple):
+    values: Tensor
+    mask: Optional[Tensor]  # noqa: UP045
+
+
+class OptionalField(nn.Module):
+    def forward(self, sent: Sent) -> Tensor:
+        mask = sent.mask
+        if mask is not None:
+            return sent.values * mask
+        return sent.values * 2
+
+
+class ListInput(nn.Module):
+    def forward(self, xs: List[Tensor]) -> Tensor:  # noqa: UP006
+        return torch.stack([x.relu() for x in xs]).sum(0)
+
+
+class DictInput(nn.Module):
+    def forward(self, features: Dict[str, Tensor]) -> Tensor:  # noqa: UP006
+        return features["p3"] - features["p2"]
+
+
+class NotTensors(nn.Module):
+    def forward(self, x: Tensor, threshold: float, n: int, flag: bool, mode: str) -> Tensor:
+        if flag:
+            x = x * n
+        if mode == "relu":
+            x = x.relu()
+        return x - threshold
+
+
+# Operators.
+
+
+class Pool1d(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return F.max_pool1d(x, 2) + F.avg_pool1d(x, 2)
+
+
+class AdaptivePool1d(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return F.adaptive_avg_pool1d(x, 2)
+
+
+class AreaPool1d(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return F.interpolate(x, size=2, mode="area") + F.lp_pool1d(x.abs(), 2.0, 8)[..., :1]
+
+
+class FarthestPoints(nn.Module):
+    """The inner loop of PointNet++: `dist[mask] = d[mask]`, then a reduction."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        distance = torch.ones(x.size(0), x.size(1)) * 1e10
+        farthest = torch.zeros(x.size(0), dtype=torch.long)
+        rows = torch.arange(x.size(0))
+        chosen: List[Tensor] = []  # noqa: UP006
+        for _ in range(2):
+            chosen.append(farthest)
+            center = x[rows, farthest, :].view(-1, 1, 3)
+            d = torch.sum((x - center) ** 2, -1)
+            mask = d < distance
+            distance[mask] = d[mask]
+            farthest = torch.max(distance, -1)[1]
+        return torch.stack(chosen, 1)
+
+
+class Cache(nn.Module):
+    def forward(self, cache: Tensor, new: Tensor, position: Tensor) -> Tensor:
+        p = int(position)
+        cache = cache.clone()
+        cache[:, :, p : p + 1] = new
+        return cache
+
+
+class Decoder(nn.Module):
+    """A list of tokens that a while loop fills."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        tokens: List[int] = [1]  # noqa: UP006
+        while len(tokens) < 5 and tokens[-1] != 0:
+            tokens.append(int((x.sum() * tokens[-1]).abs()) % 4)
+        return torch.tensor(tokens)
+
+
+class Shifted(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x * (x.size(0) << 2)
+
+
+class Sorted(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x * sorted([x.size(0), x.size(1)])[0]
+
+
+class AffineGrid(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        theta = torch.tensor([[[1.0, 0.0, 0.1], [0.0, 1.0, 0.0]]]).expand(x.size(0), 2, 3)
+        grid = F.affine_grid(theta, [x.size(0), 1, x.size(2), x.size(3)], align_corners=False)
+        return F.grid_sample(x, grid, align_corners=False)
+
+
+class OneArgumentWhere(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.where(x > 0)[0]
+
+
+class AdaptiveIndices(nn.Module):
+    def forward(self, x: Tensor) -> Tuple[Tensor, Tensor]:  # noqa: UP006
+        return F.adaptive_max_pool2d(x, 2, return_indices=True)
+
+
+@torch.jit.script
+class Pair:
+    def __init__(self, a: Tensor, b: Tensor):
+        self.a = a
+        self.b = b
+
+    def total(self) -> Tensor:
+        return self.a + self.b
+
+
+class WithClass(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        pair = Pair(x, x * 2)
+        return pair.total()
+
+
+class Autocast(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.autocast("cpu", enabled=False):
+            y = x * 2
+        return y + 1
+
+
+class DoublePrecision(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(4, 4).double()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.inner(x)
+
+
+class Training(nn.Module):
+    """Saved in training mode."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm1d(4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.dropout(self.norm(x), 0.5, self.training)
+
+    def eval(self) -> nn.Module:
+        return self
+
+
+class AutocastOn(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            y = self.inner(x)
+        return y.float() + 1
+
+
+def floats(*shape: int) -> Callable[[], tuple[Any, ...]]:
+    return lambda: (torch.randn(*shape),)
+
+
+RECURRENT: Inputs = (
+    ("x", "float32", "batch, n, 4"),
+    ("hc_0", "float32", "1, batch, 4"),
+    ("hc_1", "float32", "1, batch, 4"),
+)
+SENT: Inputs = (("sent.values", "float32", "batch, n"), ("sent.mask", "float32", "batch, n"))
+ROWS: Inputs = (("x", "float32", "batch, n, 8"),)
+IMAGE: Inputs = (("x", "float32", "batch, 3, n, n"),)
+
+CASES = (
+    Case(ShortenIfLong, slow=True),
+    Case(PadIfShort, slow=True),
+    Case(MakeEven, slow=True),
+    Case(FactorBySize, slow=True),
+    Case(NestedIfs, slow=True),
+    Case(OneValueTwice, slow=True),
+    Case(EarlyReturns, slow=True),
+    Case(
+        CausalTransformer,
+        lambda: (torch.randn(2, 4, 8), torch.randn(2, 3, 8)),
+        (("source", "float32", "batch, n, 8"), ("target", "float32", "batch, 3, 8")),
+        slow=True,
+    ),
+    Case(IntegerBias, floats(2, 3), (("x", "float32", "batch, 3"),), BATCH),
+    Case(NoneOnOnePath),
+    Case(NoneByArgument),
+    Case(NoneInNamedTuple),
+    Case(ReturnsList),
+    Case(ReturnsAttribute),
+    Case(ReturnsSizes),
+    Case(OverItems),
+    Case(DictComprehension),
+    Case(ListComprehension),
+    Case(Pyramid),
+    Case(PyramidAttribute, inputs=(("x", "float32", "batch, 4"),), dims=BATCH),
+    Case(ZipComprehension),
+    Case(Ordered),
+    Case(OrderedOfZip),
+    Case(EnumerateIntoDict),
+    Case(EnumerateFormatted),
+    Case(EnumerateIntoNumbers),
+    Case(
+        Recurrent,
+        lambda: (torch.randn(2, 3, 4), (torch.randn(1, 2, 4), torch.randn(1, 2, 4))),
+        RECURRENT,
+    ),
+    Case(
+        type("RecurrentWithoutState", (Recurrent,), {}),
+        floats(2, 3, 4),
+        RECURRENT[:1],
+    ),
+    Case(OptionalField, lambda: (Sent(torch.randn(2, 4), torch.randn(2, 4)),), SENT),
+    Case(
+        type("OptionalFieldLeftOut", (OptionalField,), {}),
+        lambda: (Sent(torch.randn(2, 4), None),),
+        SENT[:1],
+    ),
+    Case(
+        ListInput,
+        lambda: ([torch.randn(2, 4), torch.randn(2, 4)],),
+        (("xs_0", "float32", "batch, n"), ("xs_1", "float32", "batch, n")),
+    ),
+    Case(
+        DictInput,
+        lambda: ({"p3": torch.randn(2, 4), "p2": torch.randn(2, 4)},),
+        (("features.p3", "float32", "batch, n"), ("features.p2", "float32", "batch, n")),
+    ),
+    Case(
+        NotTensors,
+        lambda: (torch.randn(2, 4), 0.5, 2, True, "relu"),
+        more="constants: {threshold: 0.5, n: 2, flag: true, mode: relu}\n",
+    ),
+    Case(
+        type("NumberAsTensor", (NotTensors,), {}),
+        lambda: (torch.randn(2, 4), 0.5, 2, True, "relu"),
+        (*PLAIN, ("threshold", "float32", "")),
+        more="constants: {n: 2, flag: true, mode: relu}\n",
+        numbers=True,
+    ),
+    Case(Pool1d, floats(2, 4, 8), ROWS, slow=True),
+    Case(type("Pool1dUnbatched", (Pool1d,), {}), floats(2, 4), PLAIN, slow=True),
+    Case(
+        type("Pool1dOfOne", (Pool1d,), {}),
+        floats(1, 2, 4),
+        (("x", "float32", "1, batch, n"),),
+        slow=True,
+    ),
+    Case(AdaptivePool1d, floats(2, 4, 8), ROWS, slow=True),
+    Case(AreaPool1d, floats(2, 4, 8), ROWS, slow=True),
+    Case(FarthestPoints, floats(2, 4, 3), (("x", "float32", "batch, n, 3"),), slow=True),
+    Case(
+        Cache,
+        lambda: (torch.randn(2, 4, 6, 2), torch.randn(2, 4, 1, 2), torch.tensor(1)),
+        (
+            ("cache", "float32", "batch, n, 6, 2"),
+            ("new", "float32", "batch, n, 1, 2"),
+            ("position", "int64", ""),
+        ),
+        slow=True,
+    ),
+    Case(Decoder, slow=True),
+    Case(Shifted, slow=True),
+    Case(Sorted, slow=True),
+    Case(AffineGrid, floats(2, 3, 4, 4), IMAGE, slow=True),
+    Case(OneArgumentWhere, slow=True),
+    Case(AdaptiveIndices, floats(2, 3, 4, 4), IMAGE, slow=True),
+    Case(WithClass),
+    Case(Autocast),
+    Case(
+        DoublePrecision,
+        lambda: (torch.randn(2, 4).double(),),
+        (("x", "float64", "batch, 4"),),
+        BATCH,
+    ),
+    Case(Training, inputs=(("x", "float32", "batch, 4"),), dims=BATCH),
+    Case(AutocastOn, inputs=(("x", "float32", "batch, 4"),), dims=BATCH),
+)

@@ -1,0 +1,99 @@
+"""Modules that torch runs get an endpoint with torch's numbers, whatever they are made of; `check`
+has the verdict of `repo`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from click.testing import CliRunner
+
+import builder
+from builder import manifest, pipeline
+from builder.cli import main
+from builder.manifest import TensorSpec
+from builder.parity.arrays import to_numpy
+from builder.pipeline import Order
+from builder.pipeline.execution import _Runner
+from builder.pipeline.stages import Checked
+from builder.repository import build_repository
+from builder.triton import Golden
+from tests.pipeline import known_cases
+from tests.pipeline.known_cases import CASES, Case
+
+PARAMETERS = [
+    pytest.param(case, id=case.name, marks=[pytest.mark.slow] if case.slow else [])
+    for case in CASES
+]
+
+
+def flat(value: Any) -> Iterator[torch.Tensor]:
+    """The tensors and numbers of a result in order, without None."""
+    if isinstance(value, Mapping):
+        value = tuple(value.values())
+    if isinstance(value, tuple | list):
+        for part in value:
+            yield from flat(part)
+    elif value is not None:
+        yield torch.as_tensor(value)
+
+
+def checked(file: Path, out: Path) -> Checked:
+    (spec,) = manifest.load(file)
+    return pipeline.check(Order(spec, out), pipeline.Clock(spec.name, lambda *_: None))
+
+
+def answers(artifact: Any, sent: list[torch.Tensor]) -> list[torch.Tensor]:
+    """What the files that would be published answer, run by torch."""
+    named = zip([t.name for t in artifact.inputs], sent, strict=True)
+    golden = Golden("asked", {name: to_numpy(tensor) for name, tensor in named}, {})
+    return list(_Runner(artifact)(golden).values())
+
+
+@pytest.mark.parametrize("case", PARAMETERS)
+def test_torch_answers_are_served(tmp_path: Path, case: Case) -> None:
+    file = case.save(tmp_path / "models")
+    found = checked(file, tmp_path / "out")
+    arguments = case.ask()
+    with torch.no_grad():
+        expected = list(flat(torch.jit.load(str(file)).eval()(*arguments)))
+    got = answers(found.artifact, list(case.sent(arguments)))
+    for one, other in zip(got, expected, strict=True):
+        torch.testing.assert_close(one.reshape(other.shape), other, check_dtype=False)
+
+
+@pytest.mark.slow
+def test_check_has_the_verdict_of_repo_for_every_case(tmp_path: Path) -> None:
+    source = tmp_path / "models"
+    for case in CASES:
+        case.save(source)
+    built = {r.name: r for r in build_repository(source, tmp_path / "out", isolate=False)}
+    assert {name: str(result.error) for name, result in built.items() if not result.ok} == {}
+    done = CliRunner().invoke(main, ["check", str(source), "--json"])
+    reports = {report["name"]: report for report in json.loads(done.stdout)["models"]}
+    assert reports.keys() == built.keys()
+    assert {name: r["error"] for name, r in reports.items() if r["error"]} == {}
+    for name, result in built.items():
+        if "torch" in result.segments:
+            assert result.warnings, name
+        if not any("could not build" in text for text in result.warnings):
+            assert reports[name]["warnings"] == list(result.warnings)
+
+
+def test_convert_takes_optional_arguments_by_the_names_of_the_manifest() -> None:
+    shapes = {"x": (2, 3, 4), "hc_0": (1, 2, 4), "hc_1": (1, 2, 4)}
+    specs = [TensorSpec("float32", shape, name=name) for name, shape in shapes.items()]
+    module = torch.jit.script(known_cases.Recurrent().eval())
+    conversion = builder.convert(module, specs)
+    assert [spec.name for spec in conversion.inputs] == list(shapes)
+    tensors = [torch.randn(shape) for shape in shapes.values()]
+    got = builder.reference.run(conversion, tensors)
+    with torch.no_grad():
+        expected = list(flat(module(tensors[0], (tensors[1], tensors[2]))))
+    for one, other in zip(got, expected, strict=True):
+        torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-4)
