@@ -47,6 +47,8 @@ class Order:
     """What becomes of a published config that was edited by hand (builder.store.edits)."""
     stage: Path | None = None
     """The folder to write the model in before it is published; None makes one."""
+    accept_incompatible: bool = False
+    """Whether the model may replace one whose clients could not go on with it."""
 
     @property
     def folder(self) -> Path:

@@ -128,9 +128,15 @@ def _attempt(
     return checked
 
 
-def publish(order: Order, clock: Clock, plans: Plans, record: Callable[[Path], None]) -> Published:
+def publish(
+    order: Order,
+    clock: Clock,
+    plans: Plans,
+    record: Callable[[Path], None],
+    compare: Callable[[Path, Path], None],
+) -> Published:
     """From the order to the repository, with plans from the store or from TensorRT. `record` adds
-    to the model's folder before it is published.
+    to the model's folder before it is published, and `compare` compares it with the published one.
     """
     compiled = _compiler(order.options, clock, plans)
     checked = check(order, clock, compiled)
@@ -139,7 +145,7 @@ def publish(order: Order, clock: Clock, plans: Plans, record: Callable[[Path], N
     # without those of attempts that failed
     plans.made = {label: made for label, made in plans.made.items() if label in labels}
     with clock.phase("publish"):
-        return stages.publish(checked, order.out, record, order.stage)
+        return stages.publish(checked, order.out, record, compare, order.stage)
 
 
 def _compiler(options: BuildOptions, clock: Clock, plans: Plans) -> stages.Compile:

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from builder.errors import InPlaceError, TrtBuildError
 from builder.manifest.spec import ModelSpec
@@ -423,16 +423,22 @@ def assemble(built: Built, order: Order) -> Checked:
 
 
 def publish(
-    checked: Checked, out: Path, finish: Callable[[Path], None], stage: Path | None = None
+    checked: Checked,
+    out: Path,
+    finish: Callable[[Path], None],
+    compare: Callable[[Path, Path], None],
+    stage: Path | None = None,
 ) -> Published:
     """Move the model into the repository `out`, from the staging folder `stage` or one of its own;
-    `finish` adds to its folder first. Raises PublishError.
+    `finish` adds to its folder first, and `compare` compares it with the folder that it replaces.
+    Raises PublishError.
     """
     from builder import triton
 
     artifact = checked.artifact
+    adding: dict[str, Any] = {"finish": finish, "compare": compare, "stage": stage}
     if isinstance(artifact, triton.EnsembleArtifact):
-        path = triton.publish_ensemble(artifact, out, finish=finish, stage=stage)
+        path = triton.publish_ensemble(artifact, out, **adding)
     else:
-        path = triton.publish(artifact, out, finish=finish, stage=stage)
+        path = triton.publish(artifact, out, **adding)
     return Published(checked, path)

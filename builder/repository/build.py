@@ -161,7 +161,11 @@ def _publish(order: Order, progress: Progress, result: ModelResult) -> None:
         shown.update({name: getattr(result, name) for name in (*SHOWN, "because", "state")})
         store.record(folder, order.request, plans.record(), shown)
 
-    result.path = pipeline.publish(order, clock, plans, record).path
+    def compare(former: Path, new: Path) -> None:
+        changes = triton.refuse_incompatible(former, new, accept=order.accept_incompatible)
+        result.warnings += tuple(f"incompatible with its clients: {change}" for change in changes)
+
+    result.path = pipeline.publish(order, clock, plans, record, compare).path
     plans.remember(order.spec.name, order.request, shown)
 
 

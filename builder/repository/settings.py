@@ -27,7 +27,8 @@ class Settings:
     folder or any URL of fsspec) and taken from there; `plugins` are Python files or modules that
     are imported before a model is. `only` keeps models of these names. A published config that was
     edited by hand is kept while the model is unchanged; where it is to be published anew, `edits`
-    "report" refuses, "keep" carries the edit over and "overwrite" drops it.
+    "report" refuses, "keep" carries the edit over and "overwrite" drops it. A model replaces one
+    whose clients could not go on with it only with `accept_incompatible`.
     """
 
     serve_as: str = "auto"
@@ -43,6 +44,7 @@ class Settings:
     store: Path | str | None = None
     plugins: Sequence[str] = ()
     edits: str = "report"
+    accept_incompatible: bool = False
 
     def specs(self, models: Path | str) -> list[ModelSpec]:
         """The models. Raises ManifestError and UsageError."""
@@ -74,6 +76,7 @@ class Settings:
             "store": str(self.store) if self.store else None,
             "plugins": tuple(self.plugins),
             "edits": self.edits,
+            "accept_incompatible": self.accept_incompatible,
         }
         return [Order(spec, out, **common, **more) for spec in specs]
 

@@ -16,6 +16,7 @@ from builder.triton.config import config, config_text, serve_as
 from builder.triton.edits import carry_over
 from builder.triton.environment import write_env
 from builder.triton.graphs import graph_warnings
+from builder.triton.interface import refuse as refuse_incompatible
 from builder.triton.merge import merge
 from builder.triton.publish import publish, publish_ensemble
 
@@ -35,6 +36,7 @@ __all__ = [
     "merge",
     "publish",
     "publish_ensemble",
+    "refuse_incompatible",
     "serve_as",
     "write_env",
 ]

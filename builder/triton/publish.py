@@ -34,6 +34,8 @@ steps are there must not read the new ensemble, which it would then unload."""
 
 Writer = Callable[[Path], None]
 """Fills the empty folder of one model."""
+Comparison = Callable[[Path, Path], None]
+"""Compares the published folder with the one that replaces it; raises where it must not."""
 WholeWriter = Callable[[Path, Mapping[str, str]], None]
 """Fills the empty folder of an ensemble; the mapping has the published name of each step."""
 
@@ -44,10 +46,12 @@ def publish(
     *,
     finish: Writer | None = None,
     stage: Path | None = None,
+    compare: Comparison | None = None,
 ) -> Path:
     """Write the model into `repository` (made if missing), in place of one of the same name;
-    returns its folder. `finish` adds to the folder before anybody sees it. `stage` is the staging
-    folder, of staging.prepared; else one is made.
+    returns its folder. `finish` adds to the folder before anybody sees it, and `compare` may refuse
+    it for what it would replace. `stage` is the staging folder, of staging.prepared; else one is
+    made.
 
     Steps that the model had as an ensemble are retired. Interrupted or out of space, it leaves what
     stood before and nothing else. Raises PublishError, UsageError (see config).
@@ -56,7 +60,7 @@ def publish(
     def write(folder: Path) -> None:
         layout.write(artifact, folder)
 
-    return publish_folder(artifact.spec.name, write, repository, finish, stage)
+    return publish_folder(artifact.spec.name, write, repository, finish, stage, compare)
 
 
 def publish_ensemble(
@@ -65,6 +69,7 @@ def publish_ensemble(
     *,
     finish: Writer | None = None,
     stage: Path | None = None,
+    compare: Comparison | None = None,
 ) -> Path:
     """Write an ensemble and its steps, each step `<its name>.<digest>`. Otherwise as publish."""
     steps: dict[str, Writer] = {
@@ -74,7 +79,7 @@ def publish_ensemble(
     def whole(folder: Path, names: Mapping[str, str]) -> None:
         layout.write_ensemble(_renamed(artifact, names), folder)
 
-    return publish_parts(artifact.spec.name, steps, whole, repository, finish, stage)
+    return publish_parts(artifact.spec.name, steps, whole, repository, finish, stage, compare)
 
 
 def publish_folder(
@@ -83,9 +88,12 @@ def publish_folder(
     repository: Path,
     finish: Writer | None = None,
     stage: Path | None = None,
+    compare: Comparison | None = None,
 ) -> Path:
     """Put a model that `write` fills the folder of into `repository`, as publish does."""
-    return publish_parts(name, {}, lambda folder, _: write(folder), repository, finish, stage)
+    return publish_parts(
+        name, {}, lambda folder, _: write(folder), repository, finish, stage, compare
+    )
 
 
 def publish_parts(
@@ -95,6 +103,7 @@ def publish_parts(
     repository: Path,
     finish: Writer | None = None,
     stage: Path | None = None,
+    compare: Comparison | None = None,
 ) -> Path:
     """Put the model that `whole` fills the folder of into `repository`, with its `steps`."""
     staged = contextlib.nullcontext(stage) if stage else staging.staging(repository)
@@ -111,6 +120,8 @@ def publish_parts(
         with staging.alone(repository):
             _not_foreign(name, names.values(), repository)
             _no_step_of_another(name, repository, stage)
+            if compare is not None:
+                compare(repository / name, stage / name)
             retired.record(name, names.values(), repository, stage)
             _switch(name, list(names.values()), repository, stage)
             retired.remove(repository / name, stage)

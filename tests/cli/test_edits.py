@@ -29,3 +29,19 @@ def test_an_edit_is_kept_refused_carried_over_and_dropped(
     dropped = run("repo", small, "--out", out, "--precision", "fp16", "--overwrite-edits")
     assert dropped.exit_code == 0 and "count: 1" in config.read_text()
     assert "rebuilt because: --overwrite-edits" in dropped.stderr
+
+
+def test_a_model_whose_clients_could_not_go_on_is_refused(
+    small: Path, tmp_path: Path, run: Run
+) -> None:
+    out = tmp_path / "out"
+    assert run("repo", small, "--out", out).exit_code == 0
+    manifest = small / "small.yaml"
+    manifest.write_text(manifest.read_text().replace("outputs: [y]", "outputs: [z]"))
+    refused = run("repo", small, "--out", out)
+    assert refused.exit_code == 2 and "output 'y' is no longer there" in refused.stderr
+    assert 'name: "y"' in (out / "small" / "config.pbtxt").read_text()
+    accepted = run("repo", small, "--out", out, "--accept-incompatible")
+    assert accepted.exit_code == 0, accepted.stderr
+    assert "warning: incompatible with its clients: output 'y'" in accepted.stderr
+    assert 'name: "z"' in (out / "small" / "config.pbtxt").read_text()

@@ -1,0 +1,109 @@
+"""Whether clients of a published model can go on unchanged with the model that replaces it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from tritonclient.grpc import model_config_pb2 as pb
+
+from builder.errors import UsageError
+from builder.store import published
+from builder.triton.config import parse
+
+ANY = -1
+
+
+def refuse(former: Path, new: Path, *, accept: bool) -> tuple[str, ...]:
+    """The incompatible changes from the model in the folder `former` to the one in `new`, in words.
+
+    Raises UsageError where there are any and `accept` is False. A `former` without a readable
+    config has no clients, so nothing is incompatible with it.
+    """
+    found = tuple(_changes(former, new))
+    if found and not accept:
+        raise UsageError(
+            f"clients of the published model could not go on: {'; '.join(found)}",
+            where=str(former),
+            fix="publish it under a new name, or --accept-incompatible",
+        )
+    return found
+
+
+def _changes(former: Path, new: Path) -> Iterator[str]:
+    before, after = _config(former), _config(new)
+    if before is not None and after is not None:
+        yield from incompatible(before, after)
+
+
+def _config(folder: Path) -> Any:
+    """The config in the folder; None where there is none that Triton could read."""
+    file = folder / published.CONFIG
+    try:
+        return parse(file.read_text(encoding="utf-8"), str(file)) if file.is_file() else None
+    except (OSError, ValueError, UsageError):
+        return None
+
+
+def incompatible(before: Any, after: Any) -> Iterator[str]:
+    """Each change between two ModelConfig messages after which a request that was valid fails, or
+    a response is not what its client expects.
+
+    Compatible are: an additional output, an optional input, an input axis that becomes dynamic, and
+    a larger maximum batch.
+    """
+    yield from _inputs(before, after)
+    yield from _outputs(before, after)
+    if after.HasField("sequence_batching") != before.HasField("sequence_batching"):
+        now = "now" if after.HasField("sequence_batching") else "no longer"
+        yield f"requests {now} belong to sequences"
+    if 0 < after.max_batch_size < before.max_batch_size:
+        yield f"the maximum batch is {after.max_batch_size}, and was {before.max_batch_size}"
+
+
+def _inputs(before: Any, after: Any) -> Iterator[str]:
+    old, new = ({tensor.name: tensor for tensor in side.input} for side in (before, after))
+    for name in old.keys() - new.keys():
+        yield f"input {name!r} is no longer there"
+    for name, tensor in new.items():
+        if name not in old:
+            if not tensor.optional:
+                yield f"input {name!r} is new, and required"
+            continue
+        if old[name].optional and not tensor.optional:
+            yield f"input {name!r} is now required"
+        yield from _dtype("input", old[name], tensor)
+        was, now = _shape(before, old[name]), _shape(after, tensor)
+        if not _accepts(now, was):
+            yield f"input {name!r} takes the shape {now}, and took {was}"
+
+
+def _outputs(before: Any, after: Any) -> Iterator[str]:
+    old, new = ({tensor.name: tensor for tensor in side.output} for side in (before, after))
+    for name, tensor in old.items():
+        if name not in new:
+            yield f"output {name!r} is no longer there"
+            continue
+        yield from _dtype("output", tensor, new[name])
+        was, now = _shape(before, tensor), _shape(after, new[name])
+        if not _accepts(was, now):
+            yield f"output {name!r} has the shape {now}, and had {was}"
+
+
+def _dtype(kind: str, before: Any, after: Any) -> Iterator[str]:
+    if before.data_type != after.data_type:
+        names = [pb.DataType.Name(side.data_type).removeprefix("TYPE_") for side in (before, after)]
+        yield f"{kind} {after.name!r} is {names[1]}, and was {names[0]}"
+
+
+def _shape(config: Any, tensor: Any) -> list[int]:
+    """The shape at the endpoint, with the batch in front."""
+    return [*([ANY] if config.max_batch_size else []), *tensor.dims]
+
+
+def _accepts(wide: list[int], narrow: list[int]) -> bool:
+    """Whether every shape of `narrow` is one of `wide`."""
+    return len(wide) == len(narrow) and all(
+        a in (ANY, b) for a, b in zip(wide, narrow, strict=True)
+    )

@@ -1,0 +1,79 @@
+"""Changes of a model's inputs and outputs: which of them its clients survive."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from builder.errors import UsageError
+from builder.triton import refuse_incompatible
+from builder.triton.config import parse
+from builder.triton.interface import incompatible
+
+CONFIG = """
+name: "net" backend: "python" max_batch_size: 8
+input [{{ name: "x" data_type: {dtype} dims: [{x}] }}{inputs}]
+output [{{ name: "y" data_type: TYPE_FP32 dims: [{y}] }}{outputs}]
+"""
+
+
+def config(**changes: str) -> str:
+    usual = {"dtype": "TYPE_FP32", "x": "4", "y": "3", "inputs": "", "outputs": ""}
+    return CONFIG.format(**{**usual, **changes})
+
+
+OTHER = ', { name: "z" data_type: TYPE_FP32 dims: [1] }'
+OPTIONAL = ', { name: "z" data_type: TYPE_FP32 dims: [1] optional: true }'
+
+
+@pytest.mark.parametrize(
+    ("changes", "found"),
+    [
+        ({}, []),
+        ({"outputs": OTHER}, []),
+        ({"inputs": OPTIONAL}, []),
+        ({"x": "-1"}, []),
+        ({"inputs": OTHER}, ["input 'z' is new, and required"]),
+        ({"dtype": "TYPE_FP16"}, ["input 'x' is FP16, and was FP32"]),
+        ({"x": "5"}, ["input 'x' takes the shape [-1, 5], and took [-1, 4]"]),
+        ({"y": "3, 1"}, ["output 'y' has the shape [-1, 3, 1], and had [-1, 3]"]),
+        ({"y": "-1"}, ["output 'y' has the shape [-1, -1], and had [-1, 3]"]),
+    ],
+)
+def test_what_a_client_survives(changes: dict[str, str], found: list[str]) -> None:
+    before, after = parse(config(), "before"), parse(config(**changes), "after")
+    assert list(incompatible(before, after)) == found
+
+
+def test_tensors_that_go_and_what_becomes_required() -> None:
+    before = parse(config(inputs=OPTIONAL, outputs=OTHER), "before")
+    assert list(incompatible(before, parse(config(), "after"))) == [
+        "input 'z' is no longer there",
+        "output 'z' is no longer there",
+    ]
+    assert list(incompatible(before, parse(config(inputs=OTHER, outputs=OTHER), "after"))) == [
+        "input 'z' is now required"
+    ]
+
+
+def test_a_smaller_batch_and_a_sequence_are_incompatible() -> None:
+    before = parse(config(), "before")
+    smaller = parse(config().replace("max_batch_size: 8", "max_batch_size: 4"), "after")
+    assert list(incompatible(before, smaller)) == ["the maximum batch is 4, and was 8"]
+    sequence = parse(f"{config()} sequence_batching {{}}", "after")
+    assert list(incompatible(before, sequence)) == ["requests now belong to sequences"]
+
+
+def test_it_is_refused_unless_it_is_accepted(tmp_path: Path) -> None:
+    former, new = tmp_path / "former", tmp_path / "new"
+    new.mkdir()
+    (new / "config.pbtxt").write_text(config(y="7"))
+    assert refuse_incompatible(former, new, accept=False) == ()
+    former.mkdir()
+    (former / "config.pbtxt").write_text(config())
+    with pytest.raises(UsageError, match="output .y. has the shape") as no:
+        refuse_incompatible(former, new, accept=False)
+    assert no.value.exit_code == 2
+    (change,) = refuse_incompatible(former, new, accept=True)
+    assert "output 'y'" in change
