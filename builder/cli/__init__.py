@@ -22,6 +22,10 @@ COMMANDS = (
     "inspect",
     "serve",
     "verify",
+    "history",
+    "rollback",
+    "prune",
+    "promote",
     "merge",
     "doctor",
 )

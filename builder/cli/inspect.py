@@ -220,13 +220,13 @@ def _repository(terminal: Terminal, target: Path, settings: dict[str, Any]) -> N
 
 def _summary(folder: Path) -> dict[str, Any]:
     said = _json(folder / SIDECAR) if (folder / SIDECAR).is_file() else {}
-    newest = max((plan.parent for plan in folder.glob("*/*.plan")), default=folder)
+    current = folder / str(said.get("version", 1))
     return {
         "name": folder.name,
         "serve_as": said.get("serve_as", "unknown"),
         "precision": said.get("precision", ""),
         "max_batch_size": said.get("batching", {}).get("max_batch_size", ""),
-        "plan_bytes": sum(plan.stat().st_size for plan in newest.glob("*.plan")),
+        "plan_bytes": sum(plan.stat().st_size for plan in current.glob("*.plan")),
         "goldens": len(list(folder.glob("goldens/*.npz"))),
         "states": len(said.get("state", ())),
     }

@@ -136,6 +136,11 @@ state = click.option(
         " the client."
     ),
 )
+accept_incompatible = click.option(
+    "--accept-incompatible",
+    is_flag=True,
+    help="Replace a published model even where its clients could not go on with the new one.",
+)
 _MODELS: tuple[Decorator, ...] = (
     click.argument("models", type=PATH),
     only,

@@ -55,11 +55,7 @@ NEW = "there was none before"
     flag_value="overwrite",
     help="Drop what was edited or added by hand in published models.",
 )
-@click.option(
-    "--accept-incompatible",
-    is_flag=True,
-    help="Replace a published model even where its clients could not go on with the new one.",
-)
+@options.accept_incompatible
 @click.option("--rebuild", is_flag=True, help="Build every model anew, unchanged or not.")
 @click.option(
     "--jobs", type=click.IntRange(0), default=0, help="Models at a time; 0: as the machine allows."

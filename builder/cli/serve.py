@@ -57,6 +57,7 @@ def serve_command(terminal: Terminal, /, repository: Path, address: str, **setti
     chosen: Any = ports(
         *(settings[key] for key in ("port", "http_port", "grpc_port", "metrics_port"))
     )
+    _report_foreign(terminal, repository)
     with serving.serve(
         repository,
         **chosen,
@@ -77,6 +78,23 @@ def report_crash(terminal: Terminal, server: Server) -> None:
     if server.first_crash:
         terminal.note(f"warning: {server.first_crash}")
         terminal.note("  tritonserver was started again and loaded one model at a time")
+
+
+def _report_foreign(terminal: Terminal, repository: Path) -> None:
+    """Name each version that Triton will serve and that trt-build did not write."""
+    from builder.errors import UsageError
+    from builder.triton import versions
+
+    for folder in sorted(repository.iterdir()) if repository.is_dir() else ():
+        try:
+            found = versions.foreign(folder)
+        except (OSError, ValueError, UsageError):
+            continue  # no model, or one that the server will report
+        for number in found:
+            terminal.note(
+                f"{folder.name}: warning: {number}/ is a version that trt-build did not write, and"
+                " Triton serves it"
+            )
 
 
 def ports(

@@ -26,6 +26,7 @@ from builder.manifest.spec import (
     State,
     TensorSpec,
     Tolerance,
+    Versions,
 )
 from builder.manifest.suggest import did_you_mean
 
@@ -167,6 +168,7 @@ def from_data(one: folder.Found, data: Mapping[str, Any]) -> ModelSpec:
         state=tuple(_state(item, one.manifest.parent) for item in data.get("state", ())),
         runtime=Runtime(**data.get("runtime", {})),
         limits=Limits(**data.get("limits", {})),
+        versions=Versions(**data.get("versions", {})),
         sequences=Sequences(**data.get("sequences", {})),
         calibration=(
             _calibration(data["calibration"], one.manifest.parent)

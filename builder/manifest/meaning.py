@@ -50,6 +50,22 @@ def _axes(document: Document) -> Iterator[tuple[Route, str]]:
                 yield ("inputs", index, "shape", position), axis
 
 
+def _versions_are_kept(document: Document) -> None:
+    """At most what is kept can be served, and `versions` writes Triton's version policy."""
+    section = _mapping(document.data.get("versions"))
+    keep, serve = section.get("keep"), section.get("serve")
+    if isinstance(keep, int) and isinstance(serve, int) and serve > keep:
+        document.add(
+            ("versions", "serve"), f"{serve} versions cannot be served: {keep} are kept", None
+        )
+    if section and "version_policy" in _mapping(document.data.get("triton")):
+        document.add(
+            ("triton", "version_policy"),
+            "`versions` writes the version policy",
+            "use versions: {keep: N, serve: N} alone",
+        )
+
+
 def _profiles(document: Document) -> list[tuple[Route, dict[str, Any]]]:
     """Each profile with its path; one empty profile if there is neither `dims` nor `profiles`."""
     several = document.data.get("profiles")
@@ -230,6 +246,7 @@ _RULES: tuple[Callable[[Document], None], ...] = (
     _batch_is_possible,
     _batch_sizes_are_possible,
     _percentile_has_its_method,
+    _versions_are_kept,
     states.are_tensors,
     states.need_no_sequences,
 )

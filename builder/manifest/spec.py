@@ -160,6 +160,16 @@ class Limits:
 
 
 @dataclass(frozen=True)
+class Versions:
+    """How many versions of the model its folder keeps, the current one included, and how many of
+    them Triton serves. 0: a publication replaces version 1.
+    """
+
+    keep: int = 0
+    serve: int = 1
+
+
+@dataclass(frozen=True)
 class ModelSpec:
     """One model: its file and the content of its manifest, with defaults."""
 
@@ -193,6 +203,7 @@ class ModelSpec:
     triton: Mapping[str, Any] = field(default_factory=dict)
     """Fields of Triton's ModelConfig, as protobuf's JSON form has them."""
     limits: Limits = Limits()
+    versions: Versions = Versions()
     io: str = "module"
     """The dtype of float32 inputs and outputs at the endpoint: "module" (unchanged) or "fp16"."""
     constants: Mapping[str, Any] = field(default_factory=dict)

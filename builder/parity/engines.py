@@ -25,8 +25,8 @@ from builder.parity.arrays import to_numpy, to_torch
 from builder.parity.comparison import compare, widened
 from builder.parity.results import GoldenResult, ModelParity, milliseconds, percentiles
 from builder.parity.served import PublishedModel
+from builder.store import published
 from builder.triton.artifact import Golden
-from builder.triton.layout import VERSION
 from builder.triton.merge import AMPERE_PLUS
 
 REPEAT = 5
@@ -111,10 +111,12 @@ def _settle(planned: Sequence[Planned]) -> None:
 def _planned(folder: Path) -> Planned | None:
     """The model with its plans; None where it has none, or no plan.json of ours."""
     try:
-        facts = json.loads((folder / VERSION / "plan.json").read_text(encoding="utf-8"))
+        facts = json.loads(
+            (folder / published.current(folder) / "plan.json").read_text(encoding="utf-8")
+        )
     except (OSError, ValueError):
         return None
-    if not any((folder / VERSION).glob("*.plan")):
+    if not any((folder / published.current(folder)).glob("*.plan")):
         return None
     names = [tuple(t["name"] for t in facts["serving"][side]) for side in ("inputs", "outputs")]
     if "segments" in facts:
@@ -129,13 +131,13 @@ def _plan_for_this_gpu(folder: Path, facts: Mapping[str, Any]) -> tuple[Path, Ma
 
     device = gpu.current()
     if not facts.get("plans") or device is None:
-        return folder / VERSION / "model.plan", facts
+        return folder / published.current(folder) / "model.plan", facts
     capability = ".".join(map(str, device.capability))
     config = served.read(folder).config
     files = {AMPERE_PLUS: config.default_model_filename, **config.cc_model_filenames}
     for key in (capability, AMPERE_PLUS):
         if key in facts["plans"]:
-            return folder / VERSION / files[key], facts["plans"][key]
+            return folder / published.current(folder) / files[key], facts["plans"][key]
     raise EnvironmentProblem(
         f"model {folder.name!r} has no plan for {capability}, which this GPU is"
     )
@@ -164,9 +166,11 @@ def by_runtime(stack: ExitStack, model: Planned) -> Opened:
     """The pieces of a model by the code that serves them, in this process."""
     runtime = _runtime()
     for name in model.facts.get("libraries", ()):
-        runtime.load_library(model.folder / VERSION / "libraries" / name)
+        runtime.load_library(model.folder / published.current(model.folder) / "libraries" / name)
     instance = {"model_instance_kind": "GPU", "model_instance_device_id": "0"}
-    answerer = runtime.SegmentsAnswerer(model.folder / VERSION, model.facts, instance)
+    answerer = runtime.SegmentsAnswerer(
+        model.folder / published.current(model.folder), model.facts, instance
+    )
 
     def run(tensors: Tensors, profile: int | None) -> Tensors:
         with torch.cuda.stream(answerer.stream) if answerer.stream else nullcontext():

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from builder.errors import UsageError
 from builder.manifest.spec import Tolerance
-from builder.triton import damage, goldens
+from builder.triton import damage, goldens, versions
 from builder.triton.artifact import Golden
 from builder.triton.config import parse
 from builder.triton.dtypes import by_name
@@ -167,3 +167,5 @@ def damaged(model: PublishedModel) -> Iterator[str]:
         # else a copy that has the goldens alone, to ask a server elsewhere
         elif (model.folder / name).parent.is_dir():
             yield f"{name} is missing"
+    for number in versions.foreign(model.folder):
+        yield f"{number}/ is a version that trt-build did not write, and Triton serves it"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from builder.errors import ParityError
 from builder.pipeline import segment_goldens
@@ -16,31 +16,39 @@ from builder.pipeline import segment_goldens
 if TYPE_CHECKING:
     import torch
 
+    from builder.parity import Comparison
     from builder.triton import BranchFiles, EnsembleArtifact, Golden, ModelArtifact, SegmentFiles
 
     Tensors = dict[str, torch.Tensor]
     Files = SegmentFiles | BranchFiles
 
 
-def check_artifact(artifact: ModelArtifact | EnsembleArtifact) -> None:
+def check_artifact(artifact: ModelArtifact | EnsembleArtifact) -> dict[str, Any]:
     """Raise ParityError where a golden's answer differs: of the model as a whole, of an ensemble
-    that of each step.
+    that of each step. Returns how many answers were compared, and the worst `absolute`, `relative`
+    and `cosine` of them (None where no output has numbers).
     """
     from builder import triton
 
-    if isinstance(artifact, triton.EnsembleArtifact):
-        for step in artifact.steps:
-            _check_model(step)
-    else:
-        _check_model(artifact)
+    parts = artifact.steps if isinstance(artifact, triton.EnsembleArtifact) else (artifact,)
+    compared = [comparison for part in parts for comparison in _check_model(part)]
+    outputs = [output for comparison in compared for output in comparison.outputs]
+    return {
+        "answers": len(compared),
+        "absolute": max((o.absolute for o in outputs if o.absolute is not None), default=None),
+        "relative": max((o.relative for o in outputs if o.relative is not None), default=None),
+        "cosine": min((o.cosine for o in outputs if o.cosine is not None), default=None),
+    }
 
 
-def _check_model(artifact: ModelArtifact) -> None:
+def _check_model(artifact: ModelArtifact) -> list[Comparison]:
+    """The comparison of each golden's answer, which all passed."""
     from builder import parity
     from builder.parity.arrays import to_numpy
 
     spec = artifact.spec
     run = _Runner(artifact)
+    compared: list[Comparison] = []
     for golden in artifact.goldens:
         answer = {name: to_numpy(tensor) for name, tensor in run(golden).items()}
         for name, array in golden.outputs.items():
@@ -55,6 +63,8 @@ def _check_model(artifact: ModelArtifact) -> None:
                 fix="this is a defect of trt-build: please report it with the model's graph"
                 " (`trt-build lower`)",
             )
+        compared.append(comparison)
+    return compared
 
 
 class _Runner:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -124,8 +125,7 @@ def _attempt(
     clock.reached(built)
     checked = stages.assemble(built, order)
     with clock.phase("execute"):
-        execution.check_artifact(checked.artifact)
-    return checked
+        return replace(checked, parity=execution.check_artifact(checked.artifact))
 
 
 def publish(

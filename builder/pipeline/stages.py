@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from builder.errors import InPlaceError, TrtBuildError
@@ -126,13 +126,16 @@ class Built:
 
 @dataclass(frozen=True)
 class Checked:
-    """What will be published: `layout` is "single", "fused" or "ensemble", with the reason."""
+    """What will be published: `layout` is "single", "fused" or "ensemble", with the reason;
+    `parity` how far its files' answers are from the goldens.
+    """
 
     built: Built
     artifact: ModelArtifact | EnsembleArtifact
     layout: str
     layout_reason: str
     warnings: tuple[str, ...]
+    parity: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -11,7 +11,7 @@ from builder.errors import UsageError
 from builder.pipeline import Order
 from builder.pipeline.order import options_of
 from builder.repository.result import SHOWN, ModelResult
-from builder.store import edits
+from builder.store import edits, published
 
 
 def unless_unchanged(order: Order, hashes: store.Hashes) -> Order | ModelResult:
@@ -24,18 +24,42 @@ def unless_unchanged(order: Order, hashes: store.Hashes) -> Order | ModelResult:
     if reason is None and order.edits == edits.OVERWRITE and edits.edits(order.folder, hashes):
         reason = "--overwrite-edits"
     if reason is None:
-        shown = {
-            key: _tuple(said.get("result", {}).get(key, getattr(ModelResult, key))) for key in SHOWN
-        }
-        noted = edits.notes(order.folder, hashes)
-        shown["warnings"] = (*shown["warnings"], *noted)
-        return ModelResult(order.spec.name, ok=True, path=order.folder, state="unchanged", **shown)
+        return _unchanged(order, said, edits.notes(order.folder, hashes))
+    if not order.rebuild and (other := _replaced_by_rollback(order, wanted)):
+        number, shown = other
+        noted = (
+            f"version {published.number_of(said)} is served: version {number}, which the model file"
+            f" and manifest give, was rolled back. `trt-build rollback {order.out}"
+            f" {order.spec.name} --to {number}` serves it again",
+        )
+        return _unchanged(order, shown, noted)
     try:
         edits.refuse(order.folder, hashes, order.edits)
     except UsageError as error:
         return ModelResult(order.spec.name, error=error, because=reason)
     parts = {label: made["parts"] for label, made in (said.get("plans") or {}).items()}
     return replace(order, options=options_of(order), request=wanted, because=reason, last=parts)
+
+
+def _unchanged(order: Order, said: Mapping[str, Any], noted: Sequence[str]) -> ModelResult:
+    shown = {
+        key: _tuple(said.get("result", {}).get(key, getattr(ModelResult, key))) for key in SHOWN
+    }
+    shown["warnings"] = (*shown["warnings"], *noted)
+    return ModelResult(order.spec.name, ok=True, path=order.folder, state="unchanged", **shown)
+
+
+def _replaced_by_rollback(
+    order: Order, wanted: Mapping[str, Any]
+) -> tuple[int, dict[str, Any]] | None:
+    """The version that a build would give and that somebody rolled back, with its trt-build.json;
+    None where there is none.
+    """
+    replaced = (published.sidecar(order.folder) or {}).get(published.ROLLED_BACK)
+    for version in published.versions(order.folder)[1:]:
+        if version.number == replaced and version.said.get("request") == wanted:
+            return version.number, version.said
+    return None
 
 
 def request_of(order: Order, hashes: store.Hashes) -> dict[str, Any]:

@@ -41,6 +41,10 @@ class ModelResult:
     """Where the precision has 8 bits: the `summary`, and of each of the `layers` that could be
     quantized its name, whether it is, its SQNR in dB, and the reason where it is not.
     """
+    parity: dict[str, Any] | None = None
+    """Of the published files, run by torch: the `answers` that were compared with the goldens, and
+    the worst `absolute`, `relative` and `cosine` among them.
+    """
     because: str = ""
     """Why it was not unchanged: "precision fp32 -> fp16"."""
 
@@ -60,8 +64,12 @@ class ModelResult:
             self.plan_bytes = sum(len(plan.data) for plan in stage.plans.values())
         elif isinstance(stage, stages.Checked):
             self.layout, self.layout_reason = stage.layout, stage.layout_reason
+            self.parity = dict(stage.parity)
             self.warnings = stage.warnings
 
 
-SHOWN = ("layers", "plan_bytes", "warnings", "layout", "layout_reason", "segments", "quantized")
+SHOWN = (
+    *("layers", "plan_bytes", "warnings", "layout", "layout_reason", "segments", "quantized"),
+    "parity",
+)
 """What is recorded of a result, so that an unchanged model can be told of like a built one."""

@@ -73,6 +73,9 @@ def foreign(folder: Path) -> list[str]:
     if said is None:
         return []
     own = {published.SIDECAR, *said.get("files", {})}
+    for version in published.versions(folder)[1:]:
+        paths = (*version.files.values(), version.record / published.SIDECAR)
+        own |= {path.relative_to(folder).as_posix() for path in paths}
     parents = {str(parent) for name in own for parent in Path(name).parents}
     found: list[Path] = []
     for path in sorted(folder.rglob("*")):

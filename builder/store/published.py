@@ -8,6 +8,7 @@ import json
 import os
 import stat
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,18 @@ STEPS, SEALS = "steps", "seals"
 """An ensemble's keys for the names of its steps, and the SHA-256 of each step's trt-build.json."""
 SEAL = "seal"
 """The sidecar's key for the SHA-256 of all of its other keys."""
+
+
+VERSION, KEPT = "version", "kept"
+"""The sidecar's keys for the model's version number, and for the SHA-256 of the trt-build.json of
+each earlier version that is kept, by its number.
+"""
+ROLLED_BACK = "rolled_back_from"
+"""The sidecar's key for the version that `trt-build rollback` replaced by the current one."""
+VERSIONS = "versions"
+"""The folder with what belongs to each kept version and not to its version folder: its config,
+trt-build.json, goldens and warm-up.
+"""
 
 
 def read(file: Path) -> dict[str, Any]:
@@ -63,7 +76,15 @@ def sidecar(folder: Path) -> dict[str, Any] | None:
 
 def _ours(said: dict[str, Any]) -> bool:
     """Whether what is read below has the shape that it is written in."""
-    shapes = {REQUEST: dict, PLANS: dict, RESULT: dict, "files": dict, STEPS: list, SEALS: dict}
+    shapes: dict[str, type] = {
+        REQUEST: dict,
+        PLANS: dict,
+        RESULT: dict,
+        "files": dict,
+        STEPS: list,
+        SEALS: dict,
+    }
+    shapes.update({VERSION: int, KEPT: dict})
     made = said.get(PLANS)
     return all(
         isinstance(said.get(name, shape()), shape) for name, shape in shapes.items()
@@ -73,6 +94,84 @@ def _ours(said: dict[str, Any]) -> bool:
         and {"key", "because"} <= set(one)
         for one in (made.values() if isinstance(made, dict) else ())
     )
+
+
+@dataclass(frozen=True)
+class Version:
+    """One version of a published model: `record` has its config, trt-build.json and goldens, which
+    is the folder `model` itself for the current version. The files of its version folder are in
+    `model`.
+    """
+
+    number: int
+    model: Path
+    record: Path
+
+    @property
+    def said(self) -> dict[str, Any]:
+        """What its trt-build.json says."""
+        return read(self.record / SIDECAR)
+
+    @property
+    def files(self) -> dict[str, Path]:
+        """Where each of its files is, by the name that it has in the folder of a current
+        version.
+        """
+        own = f"{self.number}/"
+        return {
+            name: (self.model if name.startswith(own) else self.record) / name
+            for name in self.said.get("files", {})
+        }
+
+    def damaged(self, hashes: Hashes | None = None) -> Iterator[str]:
+        """The files that are missing or not as they were written, those of its steps among them.
+        An edited config is no damage.
+        """
+        hashes = hashes or Hashes()
+        said = self.said
+        sealed = read(self.model / SIDECAR).get(KEPT, {}).get(str(self.number))
+        whole = self.record == self.model or _hash(self.record / SIDECAR, hashes) == sealed
+        if not is_sealed(said) or not whole:
+            yield SIDECAR
+            return
+        for name, path in self.files.items():
+            if _hash(path, hashes) != said["files"][name] and not _is_edit(path):
+                yield name
+        for step in said.get(STEPS, ()):
+            yield from (f"../{step}/{name}" for name in _of_step(self.model, said, step, hashes))
+
+
+def versions(folder: Path) -> list[Version]:
+    """The versions of a published model: the current one, then the kept ones, newest first. Empty
+    where trt-build published none there.
+    """
+    said = sidecar(folder)
+    if said is None:
+        return []
+    kept = sorted((int(key) for key in said.get(KEPT, {}) if key.isdigit()), reverse=True)
+    earlier = [Version(number, folder, folder / VERSIONS / str(number)) for number in kept]
+    return [Version(number_of(said), folder, folder), *earlier]
+
+
+def number_of(said: Mapping[str, Any]) -> int:
+    """The version number in a trt-build.json; 1 where it has none."""
+    number = said.get(VERSION, 1)
+    return number if isinstance(number, int) else 1
+
+
+def current(folder: Path) -> str:
+    """The name of the current version's folder in a published model."""
+    return str(number_of(read(folder / SIDECAR)))
+
+
+def step_names(folder: Path) -> set[str]:
+    """The steps that the current and the kept versions of an ensemble name."""
+    return {
+        step
+        for version in versions(folder)
+        for step in version.said.get(STEPS) or ()
+        if isinstance(step, str)
+    }
 
 
 def recorded_request(folder: Path) -> dict[str, Any] | None:

@@ -53,7 +53,7 @@ def record(name: str, kept: Iterable[str], repository: Path, stage: Path) -> Non
     A step that no manifest ever named is what a killed publication moved in: its age counts.
     """
     former = published.read(repository / name / published.SIDECAR)
-    since, named = former.get(RETIRED), former.get(published.STEPS) or ()
+    since, named = former.get(RETIRED), published.step_names(repository / name)
     known = since if isinstance(since, dict) else {}
     now = time.time()
     found = {
@@ -83,6 +83,5 @@ def _due(folder: Path) -> list[str]:
     return [
         step
         for step in over
-        if step not in (said.get(published.STEPS) or ())
-        and step_of(folder.parent / step) == folder.name
+        if step not in published.step_names(folder) and step_of(folder.parent / step) == folder.name
     ]

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from builder.errors import PublishError
+from builder.store import published
 from builder.triton import releases
 from builder.triton.config import tensorrt_version
 
@@ -40,7 +41,7 @@ def write_env(repository: Path, path: Path | None = None) -> Path:
     facts = [
         json.loads(file.read_text(encoding="utf-8"))
         for file in sorted(repository.glob("*/*/plan.json"))
-        if file.is_file()
+        if file.is_file() and not _is_earlier(file.parent)
     ]
     kept = _users(_lines(path))
     wanted = [
@@ -51,6 +52,12 @@ def write_env(repository: Path, path: Path | None = None) -> Path:
     block = [BEGIN, *_without(wanted, _variables(kept)), END]
     _replace(path.resolve(), "\n".join([*kept, *block]) + "\n")
     return path
+
+
+def _is_earlier(version: Path) -> bool:
+    """Whether a version folder is that of a kept version, which may be of another TensorRT."""
+    earlier = published.versions(version.parent)[1:]
+    return version.name in {str(one.number) for one in earlier}
 
 
 def profile_lines(plan_facts: Iterable[Mapping[str, Any]]) -> list[str]:

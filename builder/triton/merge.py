@@ -115,6 +115,12 @@ def _joined(folders: Sequence[Path]) -> list[Variant]:
 def _variant(folder: Path) -> Variant:
     _must_be_plain(folder)
     _must_be_whole(folder)
+    if published.current(folder) != VERSION or len(published.versions(folder)) > 1:
+        raise PublishError(
+            f"{folder.name!r} has kept versions, and a merged model has one",
+            where=str(folder),
+            fix="build the repositories that are merged without `versions:`",
+        )
     message = parse(_text(folder / "config.pbtxt"), str(folder / "config.pbtxt"))
     if message.backend != "tensorrt" and message.platform != "tensorrt_plan":
         return Variant(folder, message, {})

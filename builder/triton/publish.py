@@ -13,13 +13,14 @@ import contextlib
 import errno
 import functools
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from builder.errors import PublishBlocked, PublishError
+from builder.manifest.spec import Versions
 from builder.store import published, retired, staging
-from builder.triton import layout
+from builder.triton import layout, versions
 from builder.triton.artifact import EnsembleArtifact, ModelArtifact
 
 FIXES = {
@@ -36,6 +37,7 @@ Writer = Callable[[Path], None]
 """Fills the empty folder of one model."""
 Comparison = Callable[[Path, Path], None]
 """Compares the published folder with the one that replaces it; raises where it must not."""
+REPLACED = Versions()
 WholeWriter = Callable[[Path, Mapping[str, str]], None]
 """Fills the empty folder of an ensemble; the mapping has the published name of each step."""
 
@@ -60,7 +62,8 @@ def publish(
     def write(folder: Path) -> None:
         layout.write(artifact, folder)
 
-    return publish_folder(artifact.spec.name, write, repository, finish, stage, compare)
+    kept = artifact.spec.versions if artifact.step_of is None else Versions()
+    return publish_folder(artifact.spec.name, write, repository, finish, stage, compare, kept)
 
 
 def publish_ensemble(
@@ -79,7 +82,8 @@ def publish_ensemble(
     def whole(folder: Path, names: Mapping[str, str]) -> None:
         layout.write_ensemble(_renamed(artifact, names), folder)
 
-    return publish_parts(artifact.spec.name, steps, whole, repository, finish, stage, compare)
+    name, kept = artifact.spec.name, artifact.spec.versions
+    return publish_parts(name, steps, whole, repository, finish, stage, compare, kept)
 
 
 def publish_folder(
@@ -89,10 +93,11 @@ def publish_folder(
     finish: Writer | None = None,
     stage: Path | None = None,
     compare: Comparison | None = None,
+    kept: Versions = REPLACED,
 ) -> Path:
     """Put a model that `write` fills the folder of into `repository`, as publish does."""
     return publish_parts(
-        name, {}, lambda folder, _: write(folder), repository, finish, stage, compare
+        name, {}, lambda folder, _: write(folder), repository, finish, stage, compare, kept
     )
 
 
@@ -104,10 +109,11 @@ def publish_parts(
     finish: Writer | None = None,
     stage: Path | None = None,
     compare: Comparison | None = None,
+    kept: Versions = REPLACED,
 ) -> Path:
     """Put the model that `whole` fills the folder of into `repository`, with its `steps`."""
     staged = contextlib.nullcontext(stage) if stage else staging.staging(repository)
-    with _blocked(name, repository), _made(repository), staged as stage:
+    with blocked(name, repository), _made(repository), staged as stage:
         names = {base: _write_step(base, write, stage) for base, write in steps.items()}
         (stage / name).mkdir()
         whole(stage / name, names)
@@ -118,19 +124,30 @@ def publish_parts(
         for model in (*names.values(), name):
             staging.sync_tree(stage / model)
         with staging.alone(repository):
-            _not_foreign(name, names.values(), repository)
-            _no_step_of_another(name, repository, stage)
             if compare is not None:
                 compare(repository / name, stage / name)
-            retired.record(name, names.values(), repository, stage)
-            _switch(name, list(names.values()), repository, stage)
-            retired.remove(repository / name, stage)
-            staging.sync(repository)
+            versions.arrange(stage / name, repository / name, kept)
+            if kept.keep:
+                staging.sync_tree(stage / name)
+            move_in(name, list(names.values()), repository, stage)
     return repository / name
 
 
+def move_in(name: str, steps: Sequence[str], repository: Path, stage: Path) -> None:
+    """Put the model that is whole in `stage` into the repository, under its lock. Raises
+    PublishError, OSError.
+    """
+    _not_foreign(name, steps, repository)
+    _no_step_of_another(name, repository, stage)
+    named = published.step_names(stage / name)
+    retired.record(name, {*steps, *named}, repository, stage)
+    _switch(name, list(steps), repository, stage)
+    retired.remove(repository / name, stage)
+    staging.sync(repository)
+
+
 @contextlib.contextmanager
-def _blocked(name: str, repository: Path) -> Iterator[None]:
+def blocked(name: str, repository: Path) -> Iterator[None]:
     """What the machine refuses as our error."""
     try:
         yield

@@ -72,7 +72,7 @@ def test_it_is_refused_unless_it_is_accepted(tmp_path: Path) -> None:
     assert refuse_incompatible(former, new, accept=False) == ()
     former.mkdir()
     (former / "config.pbtxt").write_text(config())
-    with pytest.raises(UsageError, match="output .y. has the shape") as no:
+    with pytest.raises(UsageError, match="output 'y' has the shape") as no:
         refuse_incompatible(former, new, accept=False)
     assert no.value.exit_code == 2
     (change,) = refuse_incompatible(former, new, accept=True)

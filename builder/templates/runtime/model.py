@@ -49,7 +49,7 @@ class TritonPythonModel:
     def initialize(self, args: dict[str, str]) -> None:
         """Load the plan, or the lowered module and say why not the plan."""
         folder = Path(args["model_repository"]) / args["model_version"]
-        if not integrity.check(folder.parent):
+        if not integrity.check(folder.parent, folder.name):
             pb_utils.Logger.log_warn("trt-build: no trt-build.json: the files are not compared")
         facts = json.loads((folder / "plan.json").read_text(encoding="utf-8"))
         self.name = args["model_name"]

@@ -13,15 +13,20 @@ NOT_LOADED = ("config.pbtxt", "goldens/")
 """Files that the runtime does not read, and that people may change."""
 
 
-def check(folder: Path) -> bool:
+def check(folder: Path, version: str = "1") -> bool:
     """Raise RuntimeError where a file of the model in `folder` is missing or is not the one whose
-    SHA-256 its trt-build.json has. False where there is no trt-build.json to compare with.
+    SHA-256 its trt-build.json has; of an earlier version that is kept, a file of its version
+    folder. False where there is no trt-build.json to compare with.
     """
     file = folder / SIDECAR
     if not file.is_file():
         return False
-    said = _read(file)
-    broken = sorted(_broken(folder, said["files"]))
+    files = _read(file)["files"]
+    earlier = folder / "versions" / version / SIDECAR
+    if earlier.is_file():
+        own = _read(earlier)["files"].items()
+        files = {name: digest for name, digest in own if name.startswith(f"{version}/")}
+    broken = sorted(_broken(folder, files))
     if broken:
         raise RuntimeError(
             "trt-build: " + ", ".join(broken) + " is not as it was published, so the model is not"

@@ -1,0 +1,50 @@
+"""`trt-build promote`: models move from one repository to another, as they were published."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+
+from builder.cli import options
+from builder.cli.command import Command
+from builder.cli.terminal import Terminal
+
+
+@click.command("promote", cls=Command, short_help="Copy published models into another repository.")
+@click.argument("source", type=options.PATH, metavar="FROM")
+@click.argument("target", type=options.PATH, metavar="TO")
+@options.only
+@options.accept_incompatible
+@click.pass_obj
+def promote_command(
+    terminal: Terminal,
+    /,
+    source: Path,
+    target: Path,
+    only: tuple[str, ...],
+    accept_incompatible: bool,
+) -> None:
+    """Publish the current version of each model of the repository FROM into the repository TO, byte
+    for byte: what was tested is what is served. TO is made if missing.
+
+    The models are published one by one, each whole or not at all; the first one that is refused
+    ends the command.
+    """
+    from builder import triton
+    from builder.repository import preflight
+    from builder.triton import history
+
+    folders = history.models(source, only)
+    preflight.check(target)
+    done = [history.promote(folder, target, accept=accept_incompatible) for folder in folders]
+    triton.write_env(target)
+    for one in done:
+        for change in one.changes:
+            terminal.note(f"{one.name}: warning: incompatible with its clients: {change}")
+    rows = [[one.name, str(one.number), one.state] for one in done]
+    terminal.result(
+        {"from": source, "to": target, "models": [asdict(one) for one in done]},
+        lambda: terminal.table(("model", "version", "result"), rows, numbers=("version",)),
+    )

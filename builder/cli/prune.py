@@ -1,0 +1,41 @@
+"""`trt-build prune`: old versions of models are removed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from builder.cli import options
+from builder.cli.command import Command
+from builder.cli.terminal import Terminal
+
+
+@click.command("prune", cls=Command, short_help="Remove old versions of published models.")
+@click.argument("repository", type=options.PATH)
+@click.option(
+    "--keep",
+    type=click.IntRange(1),
+    required=True,
+    metavar="N",
+    help="Versions that stay, the current one included.",
+)
+@options.only
+@click.pass_obj
+def prune_command(
+    terminal: Terminal, /, repository: Path, keep: int, only: tuple[str, ...]
+) -> None:
+    """Remove all but N versions of each model in REPOSITORY, the oldest first. The current version
+    always stays. The steps of a removed version of an ensemble go with a later publication.
+    """
+    from builder.triton import history
+
+    removed = {
+        folder.name: history.prune(folder, keep) for folder in history.models(repository, only)
+    }
+    data = [{"name": name, "removed": numbers} for name, numbers in removed.items()]
+    rows = [[name, ", ".join(map(str, numbers)) or "none"] for name, numbers in removed.items()]
+    terminal.result(
+        {"repository": repository, "models": data},
+        lambda: terminal.table(("model", "removed"), rows),
+    )

@@ -1,0 +1,52 @@
+"""`trt-build rollback`: an earlier version of a model is served again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from builder.cli import options
+from builder.cli.command import Command
+from builder.cli.terminal import Terminal
+
+
+@click.command("rollback", cls=Command, short_help="Serve an earlier version of a model again.")
+@click.argument("repository", type=options.PATH)
+@click.argument("model")
+@click.option(
+    "--to",
+    type=click.IntRange(1),
+    metavar="N",
+    help="The version. [default: the newest before the current one]",
+)
+@options.accept_incompatible
+@click.pass_obj
+def rollback_command(
+    terminal: Terminal,
+    /,
+    repository: Path,
+    model: str,
+    to: int | None,
+    accept_incompatible: bool,
+) -> None:
+    """Serve version N of MODEL in REPOSITORY again, by one rename. The version that it replaces is
+    kept, and `trt-build repo` does not publish it again by itself.
+
+    The manifest must ask for kept versions: versions: {keep: 3}. A server in poll mode takes the
+    change up; one in explicit mode must load the model again.
+    """
+    from builder import triton
+    from builder.errors import PublishError
+    from builder.triton import history
+
+    (folder,) = history.models(repository, [model])
+    before, now = history.rollback(folder, to, accept=accept_incompatible)
+    try:
+        triton.write_env(repository)
+    except PublishError as error:
+        terminal.note(f"warning: {error}")
+    data = {"repository": repository, "model": model, "from": before, "to": now}
+    terminal.result(
+        data, lambda: terminal.line(f"{model}: version {now} is served, and was {before}")
+    )

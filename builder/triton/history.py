@@ -1,0 +1,182 @@
+"""Going back to an earlier version, removing old ones, and moving a model between repositories."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from builder.errors import UsageError
+from builder.store import edits, published, retired, staging
+from builder.store.hashes import Hashes
+from builder.store.published import Version
+from builder.triton import interface, versions
+from builder.triton.publish import blocked, move_in
+
+CURRENT, SERVED, KEPT = "current", "served", "kept"
+"""Of a version: it answers requests that name no version; only those that name it; none."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One version as `trt-build history` shows it; `damaged` names the first file that is not as it
+    was published.
+    """
+
+    number: int
+    state: str
+    published_at: str | None
+    source: str | None
+    precision: str | None
+    versions: dict[str, Any]
+    parity: dict[str, Any] | None
+    because: str
+    files: dict[str, str]
+    damaged: str | None
+
+
+def history(folder: Path) -> list[Entry]:
+    """The versions of the model in `folder`, the newest first. Raises UsageError."""
+    known = versions.found(folder)
+    served = versions.served(folder)
+    entries = [_entry(version, known[0], served) for version in known]
+    return sorted(entries, key=lambda entry: entry.number, reverse=True)
+
+
+def _entry(version: Version, current: Version, served: Sequence[int]) -> Entry:
+    said = version.said
+    result = said.get(published.RESULT) or {}
+    state = SERVED if version.number in served else KEPT
+    return Entry(
+        version.number,
+        CURRENT if version.number == current.number else state,
+        said.get(versions.PUBLISHED),
+        (said.get("source") or {}).get("sha256"),
+        said.get("precision"),
+        dict(said.get("versions") or {}),
+        result.get("parity"),
+        str(result.get("because") or ""),
+        dict(said.get("files") or {}),
+        next(version.damaged(), None),
+    )
+
+
+def rollback(folder: Path, to: int | None, *, accept: bool = False) -> tuple[int, int]:
+    """Serve version `to` of the model in `folder` again (None: the newest before the current one);
+    the numbers of the version that was served, and of the one that is.
+
+    Raises UsageError where there is no such version, where files were added by hand, or where
+    clients could not go on and `accept` is False; PublishError where the version is damaged.
+    """
+    with _replacing(folder) as new:
+        before = versions.found(folder)[0].number
+        chosen = versions.find(folder, to)
+        versions.rolled_back(folder, chosen, new)
+        interface.refuse(folder, new, accept=accept)
+    return before, chosen.number
+
+
+def prune(folder: Path, keep: int) -> list[int]:
+    """Remove all but `keep` versions of the model in `folder`, the oldest first and never the
+    current one; the numbers of those that were removed. Raises UsageError, PublishError.
+    """
+    if len(versions.found(folder)) <= keep:
+        return []
+    with _replacing(folder) as new:
+        return versions.pruned(folder, keep, new)
+
+
+@contextlib.contextmanager
+def _replacing(folder: Path) -> Iterator[Path]:
+    """An empty folder to fill with what replaces the model in `folder`, under the repository's
+    lock. It is published at the end of the `with` block.
+    """
+    repository = folder.parent
+    versions.found(folder)
+    with (
+        blocked(folder.name, repository),
+        staging.staging(repository) as stage,
+        staging.alone(repository),
+    ):
+        if foreign := edits.foreign(folder):
+            raise UsageError(
+                f"{folder.name!r} has files that trt-build did not write: {', '.join(foreign)}",
+                where=str(folder),
+                fix="move them out of the model's folder",
+            )
+        (stage / folder.name).mkdir()
+        yield stage / folder.name
+        staging.sync_tree(stage / folder.name)
+        move_in(folder.name, (), repository, stage)
+
+
+@dataclass(frozen=True)
+class Promotion:
+    """What became of one model: its version number in the repository that it went to, and whether
+    that was added or is "unchanged"; `changes` that its clients notice.
+    """
+
+    name: str
+    number: int
+    state: str
+    changes: tuple[str, ...] = ()
+
+
+def promote(source: Path, repository: Path, *, accept: bool = False) -> Promotion:
+    """Publish the current version of the model in the folder `source` into another repository, with
+    the steps of an ensemble. It is copied as it is, and neither built nor changed.
+
+    Raises UsageError and PublishError as `trt-build repo` does, and PublishError where a file of
+    `source` is damaged.
+    """
+    name, (current, *_) = source.name, versions.found(source)
+    versions.whole(current)
+    target = repository / name
+    with Hashes() as hashes:
+        if (there := published.versions(target)) and _is_there(current, there[0]):
+            return Promotion(name, there[0].number, "unchanged")
+        if there:
+            edits.refuse(target, hashes, edits.REPORT)
+    steps = [step for step in current.said.get(published.STEPS) or () if isinstance(step, str)]
+    with blocked(name, repository):
+        repository.mkdir(parents=True, exist_ok=True)
+        with staging.staging(repository) as stage, staging.alone(repository):
+            for step in steps:
+                ignored = shutil.ignore_patterns(edits.COMPILED)
+                shutil.copytree(source.parent / step, stage / step, ignore=ignored)
+            (stage / name).mkdir()
+            versions.copied(current, stage / name)
+            changes = interface.refuse(target, stage / name, accept=accept)
+            versions.arrange(stage / name, target, versions.policy_of(source))
+            for model in (*steps, name):
+                staging.sync_tree(stage / model)
+            move_in(name, steps, repository, stage)
+    return Promotion(name, versions.found(target)[0].number, "promoted", changes)
+
+
+def _is_there(current: Version, other: Version) -> bool:
+    """Whether another repository serves this version already, undamaged."""
+    return versions.same(current, other) and not any(other.damaged())
+
+
+def models(repository: Path, only: Sequence[str] = ()) -> list[Path]:
+    """The folders of the models that trt-build published in `repository`, without the steps of
+    ensembles. Raises UsageError for a name in `only` that is none of them.
+    """
+    found = sorted(
+        file.parent
+        for file in repository.glob(f"*/{published.SIDECAR}")
+        if retired.step_of(file.parent) is None
+    )
+    names = [folder.name for folder in found]
+    unknown = [name for name in only if name not in names]
+    if unknown or not found:
+        missing = f"no model {', '.join(map(repr, unknown))}" if unknown else "no model"
+        raise UsageError(
+            f"{repository} has {missing} that trt-build published",
+            fix=f"one of {', '.join(names)}" if names else "name a repository of `trt-build repo`",
+        )
+    return [folder for folder in found if not only or folder.name in only]

@@ -1,0 +1,309 @@
+"""Numbered versions of a model: which stay in its folder, which Triton serves, and going back.
+
+The folder of a model with kept versions has one version folder for each (`6/`, `7/`). What belongs
+to the current version stands beside them, as in any model; `versions/6/` has the same of version 6:
+config.pbtxt, trt-build.json, goldens, warm-up. The config names the served versions one by one, so
+a version folder that trt-build did not write is never served.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+from tritonclient.grpc import model_config_pb2 as pb
+
+from builder.errors import PublishError, UsageError
+from builder.manifest.spec import Versions
+from builder.store import published
+from builder.store.edits import GENERATED
+from builder.store.published import CONFIG, KEPT, ROLLED_BACK, SIDECAR, VERSION, VERSIONS, Version
+from builder.torchscript import sha256
+from builder.triton.config import config_text, parse
+
+LAST, POLICY, PUBLISHED = "last_version", "version_policy", "published_at"
+"""The sidecar's keys for the highest number that a version ever had, the manifest's `versions`, and
+the time of publication (UTC).
+"""
+_OF_THE_FOLDER = (KEPT, LAST, ROLLED_BACK, "retired", published.SEAL)
+"""Keys that a current version has for the whole folder."""
+
+
+def arrange(new: Path, former: Path, wanted: Versions) -> None:
+    """Give the staged model in `new` its number, and add the versions that stay from the published
+    model in `former`.
+
+    It keeps the number of the published version where nothing changed but provenance. Raises
+    UsageError where versions are kept and `wanted` keeps none.
+    """
+    before = published.versions(former)
+    if not wanted.keep:
+        if len(before) > 1:
+            raise UsageError(
+                f"{former.name!r} has {len(before)} versions, and the manifest keeps none",
+                where=str(former),
+                fix="versions: {keep: N} in the manifest, or `trt-build prune --keep 1` first",
+            )
+        return
+    (own,) = published.versions(new)
+    earlier = before
+    number, last = 1, 0
+    if before:
+        said = before[0].said
+        last = max(said.get(LAST) or 0, *(version.number for version in before))
+        number = last + 1
+        if same(own, before[0]):
+            number, earlier = before[0].number, before[1:]
+    _renumber(new, number)
+    facts = {
+        POLICY: {"keep": wanted.keep, "serve": wanted.serve},
+        PUBLISHED: datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        LAST: max(last, number),
+    }
+    _complete(new, facts, earlier[: wanted.keep - 1], wanted.serve)
+
+
+def same(one: Version, other: Version) -> bool:
+    """Whether two versions have the same files and the same config, but for their number and for
+    where they came from.
+    """
+    return _contents(one) == _contents(other) and _config(one) == _config(other)
+
+
+def _contents(version: Version) -> dict[str, str]:
+    own = f"{version.number}/"
+    return {
+        name.replace(own, "N/", 1) if name.startswith(own) else name: digest
+        for name, digest in version.said.get("files", {}).items()
+        if name != CONFIG
+    }
+
+
+def _config(version: Version) -> Any:
+    """The config without the version policy and provenance."""
+    file = version.record / CONFIG
+    try:
+        message = parse(file.read_text(encoding="utf-8"), str(file))
+    except (OSError, ValueError, UsageError) as error:
+        return error  # which equals no other
+    message.ClearField("version_policy")
+    for key in [key for key in message.parameters if key.startswith("trt_build.")]:
+        del message.parameters[key]
+    return message
+
+
+def _together(one: Version, other: Version) -> bool:
+    """Whether Triton can serve both: a model has one config, one TensorRT, and one set of files
+    beside its versions.
+    """
+    beside = [
+        {
+            name: digest
+            for name, digest in _contents(version).items()
+            if not name.startswith(("N/", "goldens/"))
+        }
+        for version in (one, other)
+    ]
+    made = [version.said.get("versions", {}) for version in (one, other)]
+    return (
+        beside[0] == beside[1]
+        and made[0].get("tensorrt") == made[1].get("tensorrt")
+        and _config(one) == _config(other)
+    )
+
+
+def _renumber(folder: Path, number: int) -> None:
+    """Give the only version in `folder` another number."""
+    said = published.read(folder / SIDECAR)
+    old = published.number_of(said)
+    if old != number:
+        (folder / str(old)).rename(folder / str(number))
+    files = {
+        name.replace(f"{old}/", f"{number}/", 1) if name.startswith(f"{old}/") else name: digest
+        for name, digest in said.get("files", {}).items()
+    }
+    published.write(folder, {**said, "files": files, VERSION: number})
+
+
+def _complete(
+    folder: Path, facts: Mapping[str, Any], earlier: Sequence[Version], serve: int
+) -> None:
+    """Add the `earlier` versions to a folder that has its current version, and name the served ones
+    in the config.
+    """
+    for version in earlier:
+        _keep(version, folder)
+    (current, *_) = published.versions(folder)
+    kept = [Version(v.number, folder, folder / VERSIONS / str(v.number)) for v in earlier]
+    # requests without a version go to the highest number that is served
+    below = [version for version in kept if version.number < current.number]
+    able = [version.number for version in below if _together(current, version)]
+    served = sorted([current.number, *able[: serve - 1]])
+    said = {key: value for key, value in current.said.items() if key not in _OF_THE_FOLDER}
+    seals = {str(version.number): sha256(version.record / SIDECAR) for version in kept}
+    text = _with_policy(str(said[GENERATED]), served)
+    file = folder / CONFIG
+    file.write_text(_with_policy(file.read_text(encoding="utf-8"), served))
+    files = {**said["files"], CONFIG: hashlib.sha256(text.encode()).hexdigest()}
+    published.write(folder, {**said, **facts, KEPT: seals, "files": files, GENERATED: text})
+
+
+def _with_policy(text: str, served: Sequence[int]) -> str:
+    message = parse(text, CONFIG)
+    message.version_policy.CopyFrom(
+        pb.ModelVersionPolicy(specific=pb.ModelVersionPolicy.Specific(versions=served))
+    )
+    return config_text(message)
+
+
+def _keep(version: Version, folder: Path) -> None:
+    """Add a version to the model in `folder` as one that is not current."""
+    own, record = f"{version.number}/", folder / VERSIONS / str(version.number)
+    for name, path in version.files.items():
+        _link(path, (folder if name.startswith(own) else record) / name)
+    record.mkdir(parents=True, exist_ok=True)
+    published.write(record, _of_version(version))
+
+
+def _make_current(version: Version, folder: Path, add: Callable[[Path, Path], None]) -> None:
+    """Add a version to the empty `folder` as the current one, each file by `add`."""
+    for name, path in version.files.items():
+        add(path, folder / name)
+    published.write(folder, _of_version(version))
+
+
+def _of_version(version: Version) -> dict[str, Any]:
+    """What its trt-build.json says of the version alone."""
+    said = {key: value for key, value in version.said.items() if key not in _OF_THE_FOLDER}
+    return {**said, VERSION: version.number}
+
+
+def _link(source: Path, target: Path) -> None:
+    """The file at `target`, sharing its bytes where the file system can. A missing one stays
+    missing, as it was.
+    """
+    if source.is_file():
+        target.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            os.link(source, target)
+        except OSError:  # one without links, or a file of another user
+            shutil.copy2(source, target)
+
+
+def _copy(source: Path, target: Path) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copy2(source, target)
+
+
+def rolled_back(folder: Path, to: Version, new: Path) -> None:
+    """Fill the empty folder `new` with the model in `folder` as `to` serves it."""
+    current, *kept = published.versions(folder)
+    said = current.said
+    _make_current(to, new, _link)
+    facts = {
+        POLICY: said.get(POLICY),
+        LAST: said.get(LAST),
+        **({ROLLED_BACK: current.number} if to.number < current.number else {}),
+    }
+    others = [version for version in (current, *kept) if version.number != to.number]
+    others.sort(key=lambda version: version.number, reverse=True)
+    _complete(new, facts, others, (said.get(POLICY) or {}).get("serve", 1))
+
+
+def pruned(folder: Path, keep: int, new: Path) -> list[int]:
+    """Fill the empty folder `new` with the model in `folder`, its current version and the newest
+    others, `keep` in all; returns the numbers of those that go.
+    """
+    current, *kept = published.versions(folder)
+    said = current.said
+    _make_current(current, new, _link)
+    stay = kept[: keep - 1]
+    facts = {key: said[key] for key in (POLICY, LAST, ROLLED_BACK) if key in said}
+    if said.get(ROLLED_BACK) not in {version.number for version in stay}:
+        facts.pop(ROLLED_BACK, None)
+    _complete(new, facts, stay, (said.get(POLICY) or {}).get("serve", 1))
+    return [version.number for version in kept[keep - 1 :]]
+
+
+def copied(version: Version, new: Path) -> None:
+    """Fill the empty folder `new` with copies of this version's files."""
+    _make_current(version, new, _copy)
+
+
+def policy_of(folder: Path) -> Versions:
+    """The manifest's `versions` as a published model has it."""
+    said = published.read(folder / SIDECAR).get(POLICY)
+    return Versions(**said) if isinstance(said, dict) else Versions()
+
+
+def find(folder: Path, number: int | None) -> Version:
+    """The version of the model that a rollback goes to: `number`, else the newest before the
+    current one. Raises UsageError where there is none, PublishError where its files are damaged.
+    """
+    current, *kept = found(folder)
+    below = [version for version in kept if version.number < current.number]
+    chosen = (
+        next((version for version in kept if version.number == number), None)
+        if number is not None
+        else next(iter(below), None)
+    )
+    if chosen is None:
+        numbers = ", ".join(str(version.number) for version in kept) or "none"
+        raise UsageError(
+            f"model {folder.name!r} serves version {current.number}, and has no"
+            f" {'earlier version' if number is None else f'other version {number}'}",
+            where=str(folder),
+            fix=f"kept versions: {numbers}; `versions: {{keep: N}}` in the manifest keeps more",
+        )
+    whole(chosen)
+    return chosen
+
+
+def whole(version: Version) -> None:
+    """Raise PublishError where a file of the version is not as it was published."""
+    if broken := next(version.damaged(), None):
+        raise PublishError(
+            f"version {version.number} of {version.model.name!r} is damaged: {broken}",
+            where=str(version.record),
+            fix="choose another version, or build the model again with --rebuild",
+        )
+
+
+def found(folder: Path) -> list[Version]:
+    """The versions of a published model, the current one first. Raises UsageError where there is no
+    such model.
+    """
+    known = published.versions(folder)
+    if not known:
+        raise UsageError(
+            f"{folder} is no model that trt-build published",
+            fix="name a repository of `trt-build repo`, and a model of it",
+        )
+    return known
+
+
+def served(folder: Path) -> list[int]:
+    """The version folders of the model that Triton serves, by the policy in its config, the
+    foreign ones among them. Raises UsageError for a config that Triton could not read.
+    """
+    there = sorted(
+        (int(path.name) for path in folder.iterdir() if path.is_dir() and path.name.isdigit()),
+        reverse=True,
+    )
+    policy = parse((folder / CONFIG).read_text(encoding="utf-8"), str(folder)).version_policy
+    if policy.HasField("specific"):
+        return [number for number in there if number in policy.specific.versions]
+    if policy.HasField("all"):
+        return there
+    return there[: policy.latest.num_versions or 1]
+
+
+def foreign(folder: Path) -> list[int]:
+    """The versions that Triton serves and that trt-build did not write."""
+    own = {version.number for version in published.versions(folder)}
+    return [number for number in served(folder) if number not in own] if own else []

@@ -1,0 +1,201 @@
+"""Numbered versions: added when something changed, served by number, rolled back, pruned and
+promoted.
+"""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from builder.errors import PublishError, UsageError
+from builder.manifest.spec import Versions
+from builder.store import edits, published, retired
+from builder.store.hashes import Hashes
+from builder.triton import history, publish, publish_ensemble, versions
+from builder.triton.artifact import ModelArtifact
+from builder.triton.config import parse
+from tests.triton.artifacts import pair, scorer
+
+KEEP = Versions(keep=3)
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    return tmp_path / "repository"
+
+
+def net(number: int, kept: Versions = KEEP) -> ModelArtifact:
+    """A model whose content depends on the number."""
+    made = scorer(serve_as="python")
+    return replace(
+        made, spec=replace(made.spec, versions=kept), lowered=made.lowered + bytes([number])
+    )
+
+
+def three(repository: Path, kept: Versions = KEEP) -> Path:
+    for number in (1, 2, 3):
+        folder = publish(net(number, kept), repository)
+    return folder
+
+
+def numbers(folder: Path) -> list[int]:
+    return [version.number for version in published.versions(folder)]
+
+
+def text(folder: Path, number: int) -> bytes:
+    return (folder / str(number) / "lowered.pt").read_bytes()[-1:]
+
+
+def whole(folder: Path) -> bool:
+    return not any(name for version in published.versions(folder) for name in version.damaged())
+
+
+def test_a_changed_model_is_a_new_version_and_an_unchanged_one_is_not(repository: Path) -> None:
+    folder = three(repository)
+    assert numbers(folder) == [3, 2, 1] and whole(folder)
+    assert [text(folder, number) for number in (1, 2, 3)] == [b"\1", b"\2", b"\3"]
+    publish(net(3), repository)
+    assert numbers(folder) == [3, 2, 1]
+    publish(net(4), repository)
+    assert numbers(folder) == [4, 3, 2] and whole(folder)
+    assert not (folder / "1").exists() and not (folder / "versions" / "1").exists()
+
+
+def test_only_named_versions_are_served(repository: Path) -> None:
+    folder = three(repository)
+    assert versions.served(folder) == [3]
+    (folder / "9").mkdir()
+    assert versions.served(folder) == [3] and versions.foreign(folder) == []
+    with Hashes() as hashes:
+        assert edits.foreign(folder) == ["9/"]
+        assert any(
+            "net/9/" in note or "9/ is not of" in note for note in edits.notes(folder, hashes)
+        )
+    plain = publish(scorer(name="plain", serve_as="python"), repository)
+    (plain / "2").mkdir()
+    assert versions.foreign(plain) == [2]
+
+
+def test_equal_configs_are_served_together(repository: Path) -> None:
+    folder = three(repository, Versions(keep=3, serve=2))
+    assert versions.served(folder) == [3, 2]
+    changed = net(4, Versions(keep=3, serve=3))
+    publish(replace(changed, spec=replace(changed.spec, instances=2)), repository)
+    assert versions.served(folder) == [4]
+
+
+def test_a_rollback_serves_an_earlier_version_and_keeps_the_other(repository: Path) -> None:
+    folder = three(repository)
+    assert history.rollback(folder, None) == (3, 2)
+    assert numbers(folder) == [2, 3, 1] and versions.served(folder) == [2] and whole(folder)
+    assert published.read(folder / "trt-build.json")[published.ROLLED_BACK] == 3
+    assert not edits.foreign(folder)
+    with Hashes() as hashes:
+        assert edits.edits(folder, hashes) == []
+    assert history.rollback(folder, 3) == (2, 3)
+    assert numbers(folder) == [3, 2, 1]
+    assert published.ROLLED_BACK not in published.read(folder / "trt-build.json")
+    assert history.rollback(folder, 1) == (3, 1)
+    publish(net(9), repository)
+    assert numbers(folder) == [4, 3, 1]  # the one that was served stays
+    assert [entry.state for entry in history.history(folder)] == ["current", "kept", "kept"]
+
+
+def test_what_cannot_be_rolled_back_to_changes_nothing(repository: Path) -> None:
+    folder = three(repository)
+    (folder / "2" / "lowered.pt").unlink()
+    (folder / "2" / "lowered.pt").write_bytes(b"other")
+    with pytest.raises(PublishError, match=r"version 2 of 'scorer' is damaged: 2/lowered\.pt"):
+        history.rollback(folder, 2)
+    with pytest.raises(UsageError, match="has no other version 7"):
+        history.rollback(folder, 7)
+    with pytest.raises(UsageError, match="is no model"):
+        history.rollback(repository / "none", None)
+    assert history.history(folder)[1].damaged == "2/lowered.pt"
+    (folder / "9").mkdir()
+    with pytest.raises(UsageError, match="did not write: 9/"):
+        history.rollback(folder, 1)
+    assert numbers(folder) == [3, 2, 1]
+
+
+def test_prune_keeps_the_current_version_and_numbers_are_not_used_again(repository: Path) -> None:
+    folder = three(repository)
+    history.rollback(folder, 1)
+    assert history.prune(folder, 2) == [2]
+    assert numbers(folder) == [1, 3] and whole(folder)
+    assert history.prune(folder, 1) == [3] and numbers(folder) == [1]
+    assert history.prune(folder, 1) == []
+    publish(net(8), repository)
+    assert numbers(folder) == [4, 1]
+
+
+def test_a_manifest_that_keeps_no_versions_loses_none(repository: Path) -> None:
+    folder = three(repository)
+    with pytest.raises(UsageError, match="3 versions, and the manifest keeps none"):
+        publish(net(4, Versions()), repository)
+    assert numbers(folder) == [3, 2, 1]
+    history.prune(folder, 1)
+    publish(net(4, Versions()), repository)
+    assert numbers(folder) == [1] and (folder / "1").is_dir() and not (folder / "3").exists()
+
+
+def test_a_model_without_versions_begins_to_keep_them(repository: Path) -> None:
+    folder = publish(net(1, Versions()), repository)
+    publish(net(2), repository)
+    assert numbers(folder) == [2, 1] and whole(folder)
+
+
+def test_a_promoted_model_is_the_same_and_goes_once(repository: Path, tmp_path: Path) -> None:
+    folder, other = three(repository), tmp_path / "live"
+    assert history.promote(folder, other).number == 1
+    assert numbers(other / "scorer") == [1] and text(other / "scorer", 1) == b"\3"
+    assert history.promote(folder, other).state == "unchanged"
+    history.rollback(folder, 2)
+    assert history.promote(folder, other).number == 2
+    assert numbers(other / "scorer") == [2, 1] and text(other / "scorer", 2) == b"\2"
+    assert whole(other / "scorer") and whole(folder)
+    (folder / "2" / "lowered.pt").unlink()
+    with pytest.raises(PublishError, match=r"damaged: 2/lowered\.pt"):
+        history.promote(folder, other)
+
+
+def test_an_incompatible_rollback_is_refused(repository: Path) -> None:
+    publish(net(1), repository)
+    changed = net(2)
+    outputs = tuple(replace(io, name=f"{io.name}_2") for io in changed.outputs)
+    goldens = tuple(
+        replace(g, outputs={f"{name}_2": array for name, array in g.outputs.items()})
+        for g in changed.goldens
+    )
+    folder = publish(replace(changed, outputs=outputs, goldens=goldens), repository)
+    with pytest.raises(UsageError, match="is no longer there"):
+        history.rollback(folder, 1)
+    assert history.rollback(folder, 1, accept=True) == (2, 1)
+
+
+def test_kept_versions_of_an_ensemble_keep_their_steps(
+    repository: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(retired, "GRACE_SECONDS", 0.0)
+    steps: list[set[str]] = []
+    for generation in (1, 2):
+        made = pair(generation)
+        made = replace(made, spec=replace(made.spec, versions=Versions(keep=2)))
+        folder = publish_ensemble(made, repository)
+        steps.append(set(published.read(folder / "trt-build.json")["steps"]))
+    name = folder.name
+    there = {path.name for path in repository.iterdir()}
+    assert steps[0] != steps[1] and there == {name} | steps[0] | steps[1]
+    assert history.rollback(folder, None) == (2, 1) and whole(folder)
+    message = parse((folder / "config.pbtxt").read_text(), "config")
+    assert {step.model_name for step in message.ensemble_scheduling.step} == steps[0]
+    live = tmp_path / "live"
+    assert history.promote(folder, live).number == 1
+    assert {path.name for path in live.iterdir()} == {name} | steps[0] and whole(live / name)
+    history.prune(folder, 1)
+    assert {path.name for path in repository.iterdir()} == {name} | steps[0]
+    shutil.rmtree(repository / sorted(steps[0])[0])
+    assert not whole(folder)
