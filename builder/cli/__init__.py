@@ -22,6 +22,7 @@ COMMANDS = (
     "inspect",
     "serve",
     "verify",
+    "health",
     "history",
     "rollback",
     "prune",

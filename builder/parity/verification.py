@@ -146,7 +146,7 @@ def _problems(model: PublishedModel, clients: Mapping[str, Client]) -> Iterator[
                 for text in config_check.differences(model.config, client.config(model.name))
             )
         except FAILURES as error:
-            if _unreachable(error):
+            if unreachable(error):
                 raise EnvironmentProblem(
                     f"no Triton answers over {protocol}: {error}",
                     fix="trt-build serve, or the right --url",
@@ -154,7 +154,8 @@ def _problems(model: PublishedModel, clients: Mapping[str, Client]) -> Iterator[
             yield f"{protocol}: {error}"
 
 
-def _unreachable(error: Exception) -> bool:
+def unreachable(error: Exception) -> bool:
+    """Whether an error of a request says that no server listens."""
     status = error.status() if isinstance(error, InferenceServerException) else None
     return isinstance(error, OSError) or status == "StatusCode.UNAVAILABLE"
 

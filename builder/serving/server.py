@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import shutil
 import signal
 import subprocess
-import tempfile
+import sys
 import time
 import urllib.request
-import uuid
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO
 
 from builder.errors import EnvironmentProblem, ServerError, UsageError
-from builder.serving import log, ports, precheck
+from builder.serving import guardian, log, ports, precheck, scratch
 from builder.serving.installation import Installation, find
+from builder.serving.stubs import Stubs
 
 READY_TIMEOUT = 180.0
 STOP_TIMEOUT = 20.0
@@ -32,15 +31,15 @@ that it started on a GPU may finish, but nothing else.
 """
 
 HTTP_MAX_BYTES = 1 << 30
+WATCH_SECONDS = 1.0
+"""Between two looks at the processes of Python models."""
 CRASHES = (signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS)
 """Signals by which a tritonserver ends because of its own fault.
 
 24.10 was seen to abort while it loaded 23 Python models at once (1 of about 30 starts).
 """
 
-_SHARED_MEMORY = Path("/dev/shm")
 _LOAD_THREADS = "--model-load-thread-count"
-_PLAIN = re.compile(r"[A-Za-z0-9_./=@%+,:-]*")
 
 
 class Server:
@@ -56,11 +55,14 @@ class Server:
         port: dict[str, int],
         scratch: Path,
         log_path: Path,
+        lock: int = -1,
+        guard: subprocess.Popen[bytes] | None = None,
     ) -> None:
         host = f"[{address}]" if ":" in address else address
         self.process, self.scratch, self.log_path = process, scratch, log_path
         self.grace = STOP_TIMEOUT
         self.first_crash: str | None = None
+        self.lock, self.guardian = lock, guard
         self.http_url = f"{host}:{port['--http-port']}"
         self.grpc_url = f"{host}:{port['--grpc-port']}"
         self.metrics_url = f"{host}:{port['--metrics-port']}"
@@ -116,15 +118,34 @@ class Server:
             time.sleep(0.1)
 
     def block(self) -> None:
-        """Return on Ctrl-C or SIGTERM (main thread only). Raises ServerError if the server ends."""
+        """Return on Ctrl-C or SIGTERM (main thread only). Raises ServerError if the server ends, or
+        the process of a Python model does, whose requests would all fail. The server must not
+        unload models: it runs without model control.
+        """
         before = signal.signal(signal.SIGTERM, signal.default_int_handler)
         try:
-            code = self.process.wait()
+            code = self._watch()
         except KeyboardInterrupt:
             return
         finally:
             signal.signal(signal.SIGTERM, before)
         raise ServerError(_stopped(self.log(), code))
+
+    def _watch(self) -> int:
+        """The server's exit code, once it has ended. Raises ServerError for a model whose process
+        has.
+        """
+        stubs = Stubs(self.process.pid)
+        while True:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                return self.process.wait(WATCH_SECONDS)
+            # a server that is stopping ends them first
+            if (dead := stubs.dead()) and self.process.poll() is None:
+                names = ", ".join(map(repr, dead))
+                raise ServerError(
+                    f"the process of model {names} ended, so every request to it would fail",
+                    fix="start the server again; the log and the kernel's (dmesg) say why it ended",
+                )
 
     def stop(self) -> None:
         """Stop the server and its Python processes, by SIGINT and then SIGKILL.
@@ -136,12 +157,15 @@ class Server:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self.process.wait(self.grace)
         # The server has its own process group, so this also ends stubs that survive a crash.
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self.process.pid, signal.SIGKILL)
+        guardian.end(self.process.pid)
         self.process.wait()
-        for region in _SHARED_MEMORY.glob(f"{self.scratch.name}*"):
-            region.unlink(missing_ok=True)
-        shutil.rmtree(self.scratch, ignore_errors=True)
+        guardian.clean(self.scratch)
+        if self.guardian is not None:
+            self.guardian.kill()
+            self.guardian.wait()
+        if self.lock >= 0:
+            os.close(self.lock)
+            self.lock = -1
 
 
 @contextlib.contextmanager
@@ -230,15 +254,17 @@ def start(
         )
     precheck.check(repository, models)
     port = ports.resolve(address, port)
-    # The unique name is also the prefix of the shared memory, so only this server's is removed.
-    scratch = Path(_plain_folder(), f"trt-build-{os.getpid()}-{uuid.uuid4().hex[:8]}")
-    scratch.mkdir()
+    scratch.remove_stale()
+    folder, lock = scratch.make()
     try:
-        path = log_path or scratch / "tritonserver.log"
-        command = _command(installation, repository, port, address, scratch, flags)
-        return Server(_launch(command, installation, path), address, port, scratch, path)
+        path = log_path or folder / "tritonserver.log"
+        command = _command(installation, repository, port, address, folder, flags)
+        process = _launch(command, installation, path)
+        guard = _guard(process.pid, folder)
+        return Server(process, address, port, folder, path, lock, guard)
     except BaseException:
-        shutil.rmtree(scratch, ignore_errors=True)
+        shutil.rmtree(folder, ignore_errors=True)
+        os.close(lock)
         raise
 
 
@@ -247,40 +273,49 @@ def _command(
     repository: Path,
     port: dict[str, int],
     address: str,
-    scratch: Path,
+    folder: Path,
     flags: Sequence[str],
 ) -> list[str]:
     return [
         str(installation.executable),
-        f"--model-repository={_plain(repository.resolve(), scratch)}",
+        f"--model-repository={_plain(repository.resolve(), folder)}",
         *(f"{flag}={number}" for flag, number in port.items()),
         *(f"--{service}-address={address}" for service in ("http", "grpc", "metrics")),
         "--disable-auto-complete-config",
         "--strict-readiness=true",
         "--allow-gpu-metrics=false",
-        f"--backend-config=python,shm-region-prefix-name={scratch.name}",
-        *installation.backend_flags(scratch),
+        f"{scratch.PREFIX}{folder.name}",
+        *installation.backend_flags(folder),
         *_large_requests(installation),
         *flags,
     ]
 
 
-def _plain(path: Path, scratch: Path) -> Path:
+def _guard(server: int, folder: Path) -> subprocess.Popen[bytes]:
+    """The process that ends the server if this process is killed; in a session of its own, so that
+    what kills our group does not kill it.
+    """
+    words = [os.getpid(), server, folder]
+    return subprocess.Popen(
+        [sys.executable, "-I", "-S", guardian.__file__, *map(str, words)],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+        cwd="/",
+    )
+
+
+def _plain(path: Path, folder: Path) -> Path:
     """The path, or a link to it if it has special characters.
 
     The Python backend passes paths to a shell without quotes and reads them as ASCII.
     """
-    if _PLAIN.fullmatch(str(path)):
+    if scratch.PLAIN.fullmatch(str(path)):
         return path
-    link = scratch / "repository"
+    link = folder / "repository"
     link.symlink_to(path)
     return link
-
-
-def _plain_folder() -> Path:
-    """A folder for temporary files whose path has no special characters."""
-    folder = Path(tempfile.gettempdir())
-    return folder if _PLAIN.fullmatch(str(folder)) else Path("/tmp")
 
 
 def _large_requests(installation: Installation) -> list[str]:

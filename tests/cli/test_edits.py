@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 from click.testing import Result
 
 Run = Callable[..., Result]
@@ -31,6 +32,7 @@ def test_an_edit_is_kept_refused_carried_over_and_dropped(
     assert "rebuilt because: --overwrite-edits" in dropped.stderr
 
 
+@pytest.mark.slow
 def test_a_model_whose_clients_could_not_go_on_is_refused(
     small: Path, tmp_path: Path, run: Run
 ) -> None:

@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 import torch
 from click.testing import Result
 
@@ -33,6 +34,7 @@ def states(run: Run, out: Path) -> list[tuple[int, str]]:
     return [(one["number"], one["state"]) for one in said["versions"]]
 
 
+@pytest.mark.slow
 def test_versions_are_added_shown_rolled_back_pruned_and_promoted(tmp_path: Path, run: Run) -> None:
     models, out, live = tmp_path / "models", tmp_path / "out", tmp_path / "live"
     for factor in (1.0, 2.0):

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
+from builder.cli.health import health_command
 from builder.triton import environment
 
 from .conftest import composes, run
@@ -48,6 +49,14 @@ def test_both_serve_the_repository_read_only_on_the_loopback(service: dict[str, 
     assert [inside for _, inside in ports] == ["8000", "8001", "8002"]
     assert all(outside.startswith("127.0.0.1:${") for outside, _ in ports)
     assert service["cap_drop"] == ["ALL"] and "no-new-privileges:true" in service["security_opt"]
+
+
+def test_the_cpu_service_is_healthy_where_each_model_answers() -> None:
+    command, *arguments = CPU["healthcheck"]["test"]
+    assert command == "CMD" and arguments[:3] == ["trt-build", "health", "/models"]
+    context = health_command.make_context("health", arguments[2:])
+    assert context.params["url"] == "127.0.0.1:8000"
+    assert context.params["grpc_url"] == "127.0.0.1:8001"
 
 
 def test_every_variable_has_a_default() -> None:

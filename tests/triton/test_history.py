@@ -4,6 +4,7 @@ promoted.
 
 from __future__ import annotations
 
+import functools
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -27,9 +28,14 @@ def repository(tmp_path: Path) -> Path:
     return tmp_path / "repository"
 
 
+@functools.cache
+def model() -> ModelArtifact:
+    return scorer(serve_as="python")
+
+
 def net(number: int, kept: Versions = KEEP) -> ModelArtifact:
     """A model whose content depends on the number."""
-    made = scorer(serve_as="python")
+    made = model()
     return replace(
         made, spec=replace(made.spec, versions=kept), lowered=made.lowered + bytes([number])
     )
@@ -87,6 +93,7 @@ def test_equal_configs_are_served_together(repository: Path) -> None:
     assert versions.served(folder) == [4]
 
 
+@pytest.mark.slow
 def test_a_rollback_serves_an_earlier_version_and_keeps_the_other(repository: Path) -> None:
     folder = three(repository)
     assert history.rollback(folder, None) == (3, 2)
@@ -121,6 +128,7 @@ def test_what_cannot_be_rolled_back_to_changes_nothing(repository: Path) -> None
     assert numbers(folder) == [3, 2, 1]
 
 
+@pytest.mark.slow
 def test_prune_keeps_the_current_version_and_numbers_are_not_used_again(repository: Path) -> None:
     folder = three(repository)
     history.rollback(folder, 1)
@@ -148,6 +156,7 @@ def test_a_model_without_versions_begins_to_keep_them(repository: Path) -> None:
     assert numbers(folder) == [2, 1] and whole(folder)
 
 
+@pytest.mark.slow
 def test_a_promoted_model_is_the_same_and_goes_once(repository: Path, tmp_path: Path) -> None:
     folder, other = three(repository), tmp_path / "live"
     assert history.promote(folder, other).number == 1
@@ -176,6 +185,7 @@ def test_an_incompatible_rollback_is_refused(repository: Path) -> None:
     assert history.rollback(folder, 1, accept=True) == (2, 1)
 
 
+@pytest.mark.slow
 def test_kept_versions_of_an_ensemble_keep_their_steps(
     repository: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

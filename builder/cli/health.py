@@ -1,0 +1,81 @@
+"""`trt-build health`: whether each model of a running server answers."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from builder.cli import options
+from builder.cli.command import Command
+from builder.cli.terminal import Terminal
+
+if TYPE_CHECKING:
+    from builder.parity.health import ModelHealth
+
+HEALTHY, WRONG, UNHEALTHY = 0, 3, 4
+
+
+@click.command(
+    "health", cls=Command, short_help="Check that each model of a running server answers."
+)
+@click.argument("repository", type=options.PATH)
+@click.option("--url", metavar="HOST:PORT", help="The endpoint's HTTP address, as localhost:8000.")
+@click.option(
+    "--grpc-url", metavar="HOST:PORT", help="The endpoint's gRPC address, as localhost:8001."
+)
+@options.only
+@click.option(
+    "--timeout",
+    type=options.SECONDS,
+    default=10.0,
+    show_default=True,
+    help="Seconds to wait for an answer.",
+)
+@click.pass_obj
+def health_command(
+    terminal: Terminal,
+    /,
+    repository: Path,
+    url: str | None,
+    grpc_url: str | None,
+    only: tuple[str, ...],
+    timeout: float,
+) -> int:
+    """Send each model of REPOSITORY its smallest golden, over HTTP and gRPC, and compare the
+    answers. A model whose process has died fails, although Triton reports it as ready.
+
+    Exit codes: 0 all are healthy, 3 an answer is wrong, 4 a model or the server does not answer.
+    """
+    from builder.parity.health import health
+
+    found = health(repository, url, grpc_url, list(only) or None, timeout=timeout)
+    code = exit_code(found)
+    data = {
+        "repository": repository,
+        "healthy": code == HEALTHY,
+        "models": [{**asdict(one), "healthy": one.healthy} for one in found],
+    }
+    terminal.result(data, lambda: show(terminal, found))
+    return code
+
+
+def exit_code(found: list[ModelHealth]) -> int:
+    """4 where a model does not answer, else 3 where an answer is wrong, else 0."""
+    if any(not one.healthy and not one.wrong for one in found):
+        return UNHEALTHY
+    return WRONG if any(one.wrong for one in found) else HEALTHY
+
+
+def show(terminal: Terminal, found: list[ModelHealth]) -> None:
+    """One line for each model that is not healthy, then how many are."""
+    for one in found:
+        if not one.healthy:
+            terminal.line(f"UNHEALTHY {one.name}, {one.protocol}: {one.problem}", color="red")
+    names = {one.name for one in found}
+    bad = {one.name for one in found if not one.healthy}
+    terminal.line(
+        f"{len(names - bad)} of {len(names)} models are healthy", color="red" if bad else "green"
+    )

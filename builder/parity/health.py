@@ -1,0 +1,136 @@
+"""Whether every model of a repository answers one golden, over each protocol.
+
+Triton reports a model as ready whose process has died; only a request shows it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from builder.errors import EnvironmentProblem, UsageError
+from builder.parity import served, streams
+from builder.parity.clients import Client, open_clients
+from builder.parity.comparison import compare
+from builder.parity.results import FAILURES
+from builder.parity.served import PublishedModel
+from builder.parity.verification import unreachable
+from builder.store import retired
+from builder.triton.artifact import Golden
+
+TIMEOUT = 10.0
+
+
+@dataclass(frozen=True)
+class ModelHealth:
+    """One model over one protocol: `problem` None where it is healthy, `wrong` where it answered
+    and the answer is not the golden's; `golden` that was sent (None: readiness alone was checked,
+    for a model without goldens), and the time of the answer.
+    """
+
+    name: str
+    protocol: str
+    golden: str | None
+    problem: str | None = None
+    wrong: bool = False
+    milliseconds: float | None = None
+
+    @property
+    def healthy(self) -> bool:
+        """Whether nothing is wrong."""
+        return self.problem is None
+
+
+def health(
+    repository: Path,
+    http_url: str | None,
+    grpc_url: str | None,
+    models: Sequence[str] | None = None,
+    *,
+    timeout: float = TIMEOUT,
+) -> list[ModelHealth]:
+    """Send each of `models` (None: all but the steps of ensembles) its smallest golden over each
+    protocol that has an address (host:port), and compare the answers. `timeout` is in seconds, of
+    each request.
+
+    Raises UsageError for an unknown model or no address, EnvironmentProblem where nothing answers.
+    """
+    with ExitStack() as stack:
+        clients = open_clients(http_url, grpc_url, timeout)
+        for client in clients.values():
+            stack.enter_context(closing(client))
+        if not clients:
+            raise UsageError(
+                "health needs the address of an endpoint",
+                fix="--url HOST:PORT, --grpc-url HOST:PORT",
+            )
+        names = models or [
+            name for name in served.chosen(repository, None) if not _is_step(repository / name)
+        ]
+        return [
+            _one(repository / name, protocol, client)
+            for name in served.chosen(repository, names)
+            for protocol, client in clients.items()
+        ]
+
+
+def _is_step(folder: Path) -> bool:
+    """Whether an ensemble's own golden runs the model."""
+    owner = retired.step_of(folder)
+    return owner is not None and (folder.parent / owner).is_dir()
+
+
+def _one(folder: Path, protocol: str, client: Client) -> ModelHealth:
+    try:
+        model = served.read(folder)
+    except UsageError:  # not of trt-build, or its files are damaged: its server may still serve it
+        model = None
+    name, asked = folder.name, None
+    try:
+        if not client.ready(name):
+            return ModelHealth(name, protocol, None, "the server does not have it ready")
+        request = _request(model, client) if model is not None else None
+        if model is None or request is None:
+            return ModelHealth(name, protocol, None)
+        golden, infer = request
+        asked = golden.name
+        begin = time.perf_counter()
+        outputs = infer()
+        taken = (time.perf_counter() - begin) * 1e3
+    except FAILURES as error:
+        if unreachable(error):
+            raise EnvironmentProblem(
+                f"no Triton answers over {protocol}: {error}",
+                fix="trt-build serve, or the right --url",
+            ) from error
+        return ModelHealth(name, protocol, asked, str(error))
+    compared = compare(outputs, golden, model.tolerance, precision=model.precision)
+    problem = "; ".join(compared.problems) or None
+    return ModelHealth(name, protocol, golden.name, problem, problem is not None, taken)
+
+
+def _request(model: PublishedModel, client: Client) -> tuple[Golden, Any] | None:
+    """The golden that costs least, and what sends it; None where there is none. Where the server
+    keeps state it is the first request of a sequence, which is ended with it.
+    """
+    goldens: Sequence[Golden] = [model.wire(golden) for golden in model.goldens]
+    turn = None
+    if model.keeps_state:
+        recorded = streams.streams(model, goldens)
+        goldens, turn = [stream.requests[0] for stream in recorded], streams.alone()
+    if not goldens:
+        return None
+    golden = min(goldens, key=lambda one: _bytes(one.inputs))
+
+    def infer() -> Any:
+        return client.infer(model.name, golden.inputs, turn=turn).outputs
+
+    return golden, infer
+
+
+def _bytes(arrays: Mapping[str, Any]) -> int:
+    return sum(array.nbytes for array in arrays.values())

@@ -1,0 +1,79 @@
+"""The folder that a server has for its own files, and what servers left whose process was killed.
+
+The process that starts a server holds a lock on the server's folder. A folder whose lock is free
+belongs to a process that has ended.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import re
+import tempfile
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+from builder.serving import guardian
+
+PLAIN = re.compile(r"[A-Za-z0-9_./=@%+,:-]*")
+PREFIX = "--backend-config=python,shm-region-prefix-name="
+"""Of the server's argument that has the folder's name."""
+_NAME = re.compile(r"trt-build-(?P<pid>\d+)-[0-9a-f]{8}")
+
+
+def make() -> tuple[Path, int]:
+    """A new folder, and an open handle that holds its lock. Its unique name is also the prefix of
+    the server's shared memory, so that only this server's is removed. Raises OSError.
+    """
+    while True:
+        folder = Path(_plain_folder(), f"trt-build-{os.getpid()}-{uuid.uuid4().hex[:8]}")
+        folder.mkdir()
+        handle = os.open(folder, os.O_RDONLY)
+        with contextlib.suppress(OSError):  # a file system without locks
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        if folder.exists():
+            return folder, handle
+        os.close(handle)
+
+
+def remove_stale() -> None:
+    """Remove what servers of killed processes of this user left: processes, shared memory and
+    folders. The guardian of such a server was killed too, or had no time yet.
+    """
+    for folder in _plain_folder().glob("trt-build-*"):
+        match = _NAME.fullmatch(folder.name)
+        if match is None or Path("/proc", match["pid"]).exists():
+            continue
+        with contextlib.suppress(OSError):
+            if folder.stat().st_uid == os.getuid() and not folder.is_symlink():
+                _remove(folder)
+
+
+def _remove(folder: Path) -> None:
+    """Remove the folder and what belongs to it, unless its lock is held: a process in another
+    container may have the same number. Raises OSError where it is held.
+    """
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        for server in _servers(folder.name):
+            guardian.end(server)
+        guardian.clean(folder)
+    finally:
+        os.close(handle)
+
+
+def _servers(name: str) -> Iterator[int]:
+    """The servers that were started with this folder; each leads a process group."""
+    for file in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            if f"{PREFIX}{name}".encode() in file.read_bytes().split(b"\0"):
+                yield int(file.parent.name)
+
+
+def _plain_folder() -> Path:
+    """A folder for temporary files whose path has no special characters."""
+    folder = Path(tempfile.gettempdir())
+    return folder if PLAIN.fullmatch(str(folder)) else Path("/tmp")

@@ -1,0 +1,44 @@
+"""The processes of Python models. Triton keeps a model "ready" whose process has ended, and fails
+every request to it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+
+from builder.serving.installation import STUB
+
+ENDED = ("Z", "X")
+"""States of a process that has ended, in /proc/PID/stat."""
+
+
+class Stubs:
+    """The Python backend's processes of one server, as long as its models stay loaded."""
+
+    def __init__(self, server: int) -> None:
+        self.server = server
+        self.models: dict[int, str] = {}
+
+    def dead(self) -> list[str]:
+        """The models, by name, of which a process has ended since an earlier call."""
+        living = {pid: model for pid, model in self._living().items() if model}
+        ended = sorted({model for pid, model in self.models.items() if pid not in living})
+        self.models = living
+        return ended
+
+    def _living(self) -> dict[int, str | None]:
+        """The server's children that are running, with the model of each that is a stub."""
+        found: dict[int, str | None] = {}
+        for stat in Path("/proc").glob("[0-9]*/stat"):
+            with contextlib.suppress(OSError, ValueError, IndexError):
+                state, parent = stat.read_text().rpartition(")")[2].split()[:2]
+                if int(parent) == self.server and state not in ENDED:
+                    found[int(stat.parent.name)] = _model(stat.parent)
+        return found
+
+
+def _model(process: Path) -> str | None:
+    """The model that a stub runs: it is started with `<repository>/<model>/<version>/model.py`."""
+    program, *arguments = process.joinpath("cmdline").read_text().split("\0")
+    return Path(arguments[0]).parent.parent.name if Path(program).name == STUB else None

@@ -1,0 +1,82 @@
+"""`trt-build health` against real servers: healthy ones, dead model processes, wrong answers."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner, Result
+
+from builder.cli import main
+from builder.serving import Server, serve
+from builder.serving.stubs import Stubs
+from builder.store import published
+from builder.triton import publish, publish_ensemble
+from tests.triton.artifacts import pair, scorer
+
+pytestmark = [pytest.mark.live, pytest.mark.slow]
+
+FREE = {"http_port": 0, "grpc_port": 0, "metrics_port": 0}
+
+
+def health(repository: Path, server: Server, *more: object) -> Result:
+    words = ["health", repository, "--url", server.http_url, "--grpc-url", server.grpc_url, *more]
+    return CliRunner().invoke(main, [str(word) for word in words], catch_exceptions=False)
+
+
+def test_a_dead_process_is_noticed_by_the_models_name(tmp_path: Path) -> None:
+    repository = tmp_path / "repository"
+    publish(scorer(), repository)
+    publish(scorer(name="other"), repository)
+    publish_ensemble(pair(1), repository)
+    with serve(repository, **FREE) as server:
+        well = health(repository, server)
+        assert well.exit_code == 0 and "3 of 3 models are healthy" in well.output
+        stubs = Stubs(server.process.pid)
+        stubs.dead()
+        dead = next(pid for pid, model in stubs.models.items() if model == "other")
+        os.kill(dead, signal.SIGKILL)
+        ill = health(repository, server, "--timeout", 20)
+        assert server.ready(), "Triton itself notices nothing"
+        assert ill.exit_code == 4 and "UNHEALTHY other, http: " in ill.output
+        assert "UNHEALTHY other, grpc: " in ill.output and "2 of 3 models" in ill.output
+        assert health(repository, server, "--only", "scorer").exit_code == 0
+    gone = health(repository, server)
+    assert gone.exit_code == 4 and "no Triton answers" in gone.output
+
+
+def test_a_wrong_answer_has_its_own_exit_code(good: Path, tmp_path: Path) -> None:
+    repository = tmp_path / "repository"
+    shutil.copytree(good, repository)
+    for file in (repository / "scorer" / "goldens").iterdir():
+        with np.load(file) as arrays:
+            changed = {
+                key: array + 1 if key.startswith("output") else array
+                for key, array in arrays.items()
+            }
+        np.savez(file.with_suffix(""), **changed)
+    with serve(good, **FREE) as server:
+        wrong = health(repository, server, "--json")
+        said = json.loads(wrong.stdout)
+        assert wrong.exit_code == 3 and not said["healthy"]
+        assert [one["wrong"] for one in said["models"]] == [True, True]
+
+
+def test_a_model_that_the_server_does_not_have_is_not_healthy(good: Path, tmp_path: Path) -> None:
+    repository = tmp_path / "repository"
+    shutil.copytree(good, repository)
+    with serve(repository, **FREE) as server:
+        publish(scorer(name="later"), repository)
+        missing = health(repository, server)
+        assert missing.exit_code == 4 and "UNHEALTHY later, http: " in missing.output
+        assert published.versions(repository / "later")
+
+
+def test_an_address_is_needed(good: Path) -> None:
+    result = CliRunner().invoke(main, ["health", str(good)])
+    assert result.exit_code == 2 and "--url HOST:PORT" in result.output

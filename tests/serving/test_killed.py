@@ -1,0 +1,119 @@
+"""A killed `serve` leaves nothing behind, and a dead model process is noticed."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from builder.errors import ServerError
+from builder.serving import scratch, serve
+from builder.serving.stubs import Stubs
+
+FREE = {"http_port": 0, "grpc_port": 0, "metrics_port": 0}
+SERVE = """
+import sys, time
+from pathlib import Path
+from builder.serving import serve
+with serve(Path(sys.argv[1]), http_port=0, grpc_port=0, metrics_port=0) as server:
+    print(server.process.pid, server.guardian.pid, server.scratch, flush=True)
+    time.sleep(600)
+"""
+
+
+def ends(condition: Callable[[], bool], seconds: float = 10.0) -> bool:
+    deadline = time.monotonic() + seconds
+    while not condition() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return condition()
+
+
+def living(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
+
+
+def left(folder: Path) -> list[Path]:
+    return [*folder.parent.glob(f"{folder.name}*"), *Path("/dev/shm").glob(f"{folder.name}*")]
+
+
+@contextlib.contextmanager
+def started(repository: Path) -> Iterator[tuple[subprocess.Popen[str], int, int, Path]]:
+    """A process that serves; its server, its guardian, and its folder."""
+    words = [sys.executable, "-c", SERVE, str(repository)]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        server, guardian, folder = process.stdout.readline().split()
+        try:
+            yield process, int(server), int(guardian), Path(folder)
+        finally:
+            process.kill()
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(int(server), signal.SIGKILL)
+
+
+@pytest.mark.live
+@pytest.mark.slow
+def test_a_killed_serve_leaves_no_server_memory_or_folder(good: Path) -> None:
+    with started(good) as (process, server, guardian, folder):
+        assert living(server) and len(left(folder)) > 1
+        process.kill()
+        assert ends(lambda: not living(server) and not left(folder))
+        assert ends(lambda: not living(guardian))
+
+
+@pytest.mark.live
+@pytest.mark.slow
+def test_the_next_start_cleans_up_where_the_guardian_was_killed_too(good: Path) -> None:
+    with started(good) as (process, server, guardian, folder):
+        scratch.remove_stale()
+        assert living(server) and left(folder), "it is still served"
+        os.kill(guardian, signal.SIGKILL)
+        process.kill()
+        process.wait()
+        assert living(server) and left(folder)
+        scratch.remove_stale()
+        assert ends(lambda: not living(server)) and not left(folder)
+
+
+@pytest.mark.live
+@pytest.mark.slow
+def test_serving_ends_with_the_name_of_the_model_whose_process_died(good: Path) -> None:
+    with serve(good, **FREE) as server:
+        stubs = Stubs(server.process.pid)
+        assert stubs.dead() == []
+        (stub,) = stubs.models
+        threading.Timer(1.5, os.kill, (stub, signal.SIGKILL)).start()
+        with pytest.raises(ServerError, match="the process of model 'scorer' ended") as died:
+            server.block()
+        assert died.value.exit_code == 4
+    assert not living(server.process.pid)
+
+
+def test_only_folders_of_ended_processes_are_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scratch, "_plain_folder", lambda: tmp_path)
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    stale = tmp_path / f"trt-build-{ended.pid}-0123abcd"
+    other = tmp_path / "trt-build-notes"
+    for folder in (stale, other):
+        folder.mkdir()
+    own, handle = scratch.make()
+    elsewhere = own.rename(tmp_path / f"trt-build-{ended.pid}-4567abcd")  # with its lock held
+    scratch.remove_stale()
+    assert {path.name for path in tmp_path.iterdir()} == {other.name, elsewhere.name}
+    os.close(handle)
+    scratch.remove_stale()
+    assert {path.name for path in tmp_path.iterdir()} == {other.name}
