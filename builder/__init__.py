@@ -18,6 +18,7 @@ _PUBLIC = {
     "LoweredGraph": "builder.lowering",
     "add_pass": "builder.lowering",
     "convert": "builder.conversion",
+    "compile": "builder.pipeline.compiled",
     "converter": "builder.conversion",
     "decomposition": "builder.conversion",
     "evaluator": "builder.conversion",

@@ -1,13 +1,13 @@
-"""Runs what will be published, from the bytes that will be published, on every golden.
+"""Runs what will be published, from the bytes that will be published.
 
-On a machine without a GPU the runtime answers with these TorchScript files. The networks that a GPU
-runs instead are compared by `stages.check_reference`.
+`check_artifact` does so on every golden, as the runtime does on a machine without a GPU: with the
+TorchScript files. The networks that a GPU runs instead are compared by `stages.check_reference`.
 """
 
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from builder.errors import ParityError
@@ -16,8 +16,9 @@ from builder.pipeline import segment_goldens
 if TYPE_CHECKING:
     import torch
 
+    from builder.engine.run import Engine
     from builder.parity import Comparison
-    from builder.triton import BranchFiles, EnsembleArtifact, Golden, ModelArtifact, SegmentFiles
+    from builder.triton import BranchFiles, EnsembleArtifact, ModelArtifact, SegmentFiles
 
     Tensors = dict[str, torch.Tensor]
     Files = SegmentFiles | BranchFiles
@@ -44,13 +45,14 @@ def check_artifact(artifact: ModelArtifact | EnsembleArtifact) -> dict[str, Any]
 def _check_model(artifact: ModelArtifact) -> list[Comparison]:
     """The comparison of each golden's answer, which all passed."""
     from builder import parity
-    from builder.parity.arrays import to_numpy
+    from builder.parity.arrays import to_numpy, to_torch
 
     spec = artifact.spec
-    run = _Runner(artifact)
+    run = Runner(artifact)
     compared: list[Comparison] = []
     for golden in artifact.goldens:
-        answer = {name: to_numpy(tensor) for name, tensor in run(golden).items()}
+        inputs = {name: to_torch(array) for name, array in golden.inputs.items()}
+        answer = {name: to_numpy(tensor) for name, tensor in run(inputs).items()}
         for name, array in golden.outputs.items():
             if not array.ndim:  # Triton's PyTorch backend has no tensors without axes
                 answer[name] = answer[name].reshape(())
@@ -67,24 +69,24 @@ def _check_model(artifact: ModelArtifact) -> list[Comparison]:
     return compared
 
 
-class _Runner:
-    """The model of one artifact, run by torch as the Python runtime runs it on a CPU. Each file is
-    loaded once.
+class Runner:
+    """The model of one artifact, run as the Python runtime runs it: by torch, and with `engines` by
+    the plans, which need a GPU. Each file is loaded once. Tensors are on the CPU.
     """
 
-    def __init__(self, artifact: ModelArtifact) -> None:
-        self.artifact = artifact
+    def __init__(self, artifact: ModelArtifact, *, engines: bool = False) -> None:
+        self.artifact, self.engines = artifact, engines
         self.modules: dict[int, torch.jit.ScriptModule] = {}
+        self.opened: dict[int, Engine] = {}
 
-    def __call__(self, golden: Golden) -> Tensors:
-        """The outputs by name."""
-        from builder.parity.arrays import to_torch
-
-        artifact = self.artifact
-        values = {name: to_torch(array) for name, array in golden.inputs.items()}
+    def __call__(self, inputs: Tensors) -> Tensors:
+        """The outputs by name. Raises EngineError where a plan does not take the inputs."""
+        artifact, values = self.artifact, dict(inputs)
         outputs = [tensor.name for tensor in artifact.outputs]
         if artifact.segments:
             self._chain(artifact.segments, values)
+        elif self.engines and artifact.plan:
+            self._engine(artifact.plan, {}, values)
         else:
             self._execute(artifact.lowered, [t.name for t in artifact.inputs], outputs, values)
         return {name: values[name] for name in outputs}
@@ -98,6 +100,8 @@ class _Runner:
                 self._branch(one, values)
             elif one.parts:
                 self._chain(one.parts, values)
+            elif self.engines and one.plan:
+                self._engine(one.plan, one.dtypes, values)
             else:
                 self._execute(one.lowered, one.inputs, one.outputs, values)
 
@@ -106,6 +110,19 @@ class _Runner:
         side = dict(values)
         self._chain(files.blocks[0] if bool(condition[0]) else files.blocks[1], side)
         values.update({name: side[name] for name in files.outputs})
+
+    def _engine(self, plan: bytes, dtypes: Mapping[str, str], values: Tensors) -> None:
+        """Run a plan; its outputs get the element types that the other pieces expect."""
+        import torch
+
+        from builder.engine.run import Engine
+
+        if id(plan) not in self.opened:
+            self.opened[id(plan)] = Engine(plan)
+        engine = self.opened[id(plan)]
+        answers = engine(*(values[name] for name in engine.inputs))
+        for name, answer in zip(engine.outputs, answers, strict=True):
+            values[name] = answer.to(getattr(torch, dtypes[name])) if name in dtypes else answer
 
     def _execute(
         self, data: bytes, inputs: Sequence[str], outputs: Sequence[str], values: Tensors

@@ -86,8 +86,14 @@ def check(
     """From the order to what will be published. `compile` makes the plan of each network; without
     one nothing is built, and the plans are empty.
     """
+    return check_recorded(record(order, clock, paranoid=paranoid), order, clock, compile)
+
+
+def check_recorded(
+    recorded: Recorded, order: Order, clock: Clock, compile: stages.Compile | None = None
+) -> Checked:
+    """From the goldens to what will be published; see `check`."""
     compiled = compile or _not_built(order)
-    recorded = record(order, clock, paranoid=paranoid)
 
     def attempt(source: Recorded, kept: Kept) -> Checked:
         return _attempt(source, kept, order, clock, compiled, has_plans=compile is not None)

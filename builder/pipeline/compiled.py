@@ -1,0 +1,306 @@
+"""`compile`: a module that runs the built model and is called as the original is."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from builder import parity
+from builder.conversion.convert import named
+from builder.engine import BuildOptions, flavour
+from builder.errors import EngineError, LoweringError, UsageError
+from builder.lowering.frozen import evaluating
+from builder.manifest.inputs import merged_profile
+from builder.manifest.spec import Fallback, ModelSpec, TensorSpec, Tolerance
+from builder.parity.arrays import to_numpy, to_torch
+from builder.parity.calling import call
+from builder.parity.comparison import widened
+from builder.pipeline import ladder, run, stages
+from builder.pipeline.execution import Runner
+from builder.pipeline.order import Order
+from builder.triton.artifact import Golden, ModelArtifact
+
+log = logging.getLogger(__name__)
+
+Tensors = dict[str, torch.Tensor]
+
+
+def compile(
+    module: torch.nn.Module,
+    inputs: Sequence[TensorSpec],
+    *,
+    precision: str = "fp32",
+    constants: Mapping[str, Any] | None = None,
+    fallback: Fallback | None = None,
+    tolerance: Tolerance | None = None,
+    unroll_limit: int = 64,
+    options: BuildOptions | None = None,
+) -> CompiledModule:
+    """An equivalent module: on a GPU TensorRT runs what it can, torch the rest; without one torch
+    runs the graph that would be converted. Call it with the arguments of the original; it returns
+    the same structure.
+
+    One TensorSpec an input, in order; tuples count as their elements, an Optional argument is given
+    where a spec has its name, `constants` are the values of arguments that are not tensors. The
+    module is scripted if it is not a ScriptModule, read in evaluation mode and not changed. What
+    is returned has answered the goldens, inputs drawn to fit the specs, within the tolerance.
+    Raises UsageError, LoweringError and ParityError for a module that cannot be compiled.
+    """
+    script = _scripted(module)
+    spec = ModelSpec(
+        "module",
+        Path("module"),
+        tuple(inputs),
+        profiles=(merged_profile(inputs),),
+        precision=precision,
+        fallback=fallback or Fallback(),
+        tolerance=tolerance or Tolerance(),
+        unroll_limit=unroll_limit,
+        constants=dict(constants or {}),
+    )
+    order = Order(spec, Path("module"), layout="fused", options=options or BuildOptions())
+    run.select_environment(order)
+    lowered = ladder.lower(stages.Loaded(spec, script))
+    spec = replace(spec, inputs=named(inputs, lowered.graph))
+    lowered = replace(lowered, spec=spec)
+    recorded = stages.record(lowered)
+    on_gpu = _runs_plans()
+    checked = run.check_recorded(
+        recorded, order, run.Clock("module", _silent), _build(order.options) if on_gpu else None
+    )
+    artifact = checked.artifact
+    assert isinstance(artifact, ModelArtifact)
+    warnings = list(checked.warnings)
+    runner = Runner(artifact, engines=on_gpu)
+    if on_gpu and (problem := _problem(runner, recorded.goldens, spec)):
+        warnings.append(f"torch runs the whole module: {problem}")
+        runner = Runner(artifact)
+    for warning in warnings:
+        log.warning("%s", warning)
+    return CompiledModule(script, recorded, runner, tuple(warnings))
+
+
+class CompiledModule(torch.nn.Module):
+    """A module that TensorRT or torch runs, called as the original is. For inference: it has no
+    parameters and gives no gradients.
+
+    `answered_by` is "plan", "plan+torch" or "torch"; `warnings` say what stays in torch, and why.
+    """
+
+    def __init__(
+        self,
+        original: torch.jit.ScriptModule,
+        recorded: stages.Recorded,
+        runner: Runner,
+        warnings: tuple[str, ...],
+    ) -> None:
+        super().__init__()
+        spec, graph = recorded.lowered.spec, recorded.lowered.graph
+        self.warnings, self.answered_by = warnings, _kind(runner)
+        self._runner, self._specs, self._profiles = runner, spec.inputs, spec.profiles
+        self._names, self._outputs = graph.inputs, recorded.lowered.outputs
+        self._constants = dict(spec.constants)
+        self._arguments = [
+            (a.name, a.default_value if a.has_default_value() else _REQUIRED)
+            for a in original._c._get_method("forward").schema.arguments[1:]
+        ]
+        self._leaves, self._structure = _structure(original, recorded)
+
+    def forward(self, *arguments: Any, **keywords: Any) -> Any:
+        """The answer of the original module. Tensors are returned on the device of the first input.
+
+        Raises TypeError for arguments that the original does not take, and UsageError for tensors
+        that do not fit the specs: another dtype or rank, or a size out of range.
+        """
+        given = self._flat(self._bound(arguments, keywords))
+        self._check(given)
+        device = given[0].device if given else torch.device("cpu")
+        values = {
+            str(spec.name): tensor.detach().cpu()
+            for spec, tensor in zip(self._specs, given, strict=True)
+        }
+        with torch.no_grad():
+            answers = self._runner(values)
+        tensors = iter([answers[name].to(device) for name in self._outputs])
+        leaves = [leaf if leaf is None else _like(leaf, next(tensors)) for leaf in self._leaves]
+        return pytree.tree_unflatten(leaves, self._structure)
+
+    def _bound(self, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> dict[str, Any]:
+        """The arguments by name, with the constants and defaults."""
+        names = [name for name, _ in self._arguments]
+        unknown = [name for name in keywords if name not in names[len(arguments) :]]
+        if unknown or len(arguments) > len(names):
+            raise TypeError(f"forward takes ({', '.join(names)}), once each")
+        given = {**dict(zip(names, arguments, strict=False)), **keywords}
+        for name, default in self._arguments:
+            known = self._constants.get(name, default)
+            if name not in given and known is _REQUIRED:
+                raise TypeError(f"forward misses the argument {name!r}")
+            given.setdefault(name, known)
+        return {name: given[name] for name in names}
+
+    def _flat(self, given: Mapping[str, Any]) -> list[torch.Tensor]:
+        """The tensors in the order of the specs."""
+        found = dict(pair for name, value in given.items() for pair in self._parts(name, value))
+        if set(found) != set(self._names):
+            raise UsageError(
+                f"the module was compiled for the inputs {', '.join(self._names)}; this call has"
+                f" {', '.join(found) or 'none'}",
+                fix="compile it with a spec for each tensor of this call",
+            )
+        return [found[name] for name in self._names]
+
+    def _parts(self, name: str, value: Any) -> Iterator[tuple[str, torch.Tensor]]:
+        """The tensors of an argument, named as lowering names them."""
+        if isinstance(value, torch.Tensor):
+            yield name, value
+        elif isinstance(value, Mapping):
+            for key, part in value.items():
+                yield from self._parts(f"{name}.{key}", part)
+        elif isinstance(value, tuple) and hasattr(value, "_fields"):
+            for key, part in zip(value._fields, value, strict=True):
+                yield from self._parts(f"{name}.{key}", part)
+        elif isinstance(value, list | tuple) and any(map(_holds_tensors, value)):
+            for place, part in enumerate(value):
+                yield from self._parts(f"{name}_{place}", part)
+        elif name in self._names:
+            yield name, torch.tensor(value, dtype=self._dtype(name))
+        elif value is not None or self._known(name) is not None:
+            self._check_constant(name, value)
+
+    def _dtype(self, name: str) -> torch.dtype:
+        found: torch.dtype = getattr(torch, self._specs[self._names.index(name)].dtype)
+        return found
+
+    def _known(self, name: str) -> Any:
+        return self._constants.get(name, dict(self._arguments).get(name))
+
+    def _check_constant(self, name: str, value: Any) -> None:
+        known = self._known(name)
+        if known != value:
+            raise UsageError(
+                f"the module was compiled for {name}={known!r}, this call has {value!r}",
+                fix="compile it again with that value in `constants`, or make it a tensor input",
+            )
+
+    def _check(self, tensors: Sequence[torch.Tensor]) -> None:
+        """Raise UsageError where a tensor does not fit its spec in any profile."""
+        for spec, tensor in zip(self._specs, tensors, strict=True):
+            if str(tensor.dtype) != f"torch.{spec.dtype}" or tensor.dim() != len(spec.shape):
+                raise UsageError(
+                    f"input {spec.name} is {tensor.dtype} of {tensor.dim()} axes; the module was"
+                    f" compiled for torch.{spec.dtype} of {len(spec.shape)}"
+                )
+        sizes: dict[str, int] = {}
+        for spec, tensor in zip(self._specs, tensors, strict=True):
+            for axis, size in zip(spec.shape, tensor.shape, strict=True):
+                wanted = axis if isinstance(axis, int) else sizes.setdefault(axis, size)
+                if wanted != size:
+                    raise UsageError(f"input {spec.name}: axis {axis} is {size}, not {wanted}")
+        if not any(_holds(profile, sizes) for profile in self._profiles):
+            shown = ", ".join(f"{name}={size}" for name, size in sizes.items())
+            raise UsageError(
+                f"no profile holds the sizes {shown}",
+                fix="compile the module with wider ranges in `dims`",
+            )
+
+
+_REQUIRED = object()
+
+
+def _scripted(module: torch.nn.Module) -> torch.jit.ScriptModule:
+    if isinstance(module, torch.jit.ScriptModule):
+        return module
+    try:
+        made: torch.jit.ScriptModule = torch.jit.script(module)
+    except Exception as error:
+        raise LoweringError(
+            f"torch.jit.script does not compile the module: {error}",
+            fix="pass torch.jit.trace(module, example_inputs)",
+        ) from error
+    return made
+
+
+def _runs_plans() -> bool:
+    """Whether a GPU answers here."""
+    return flavour.gpu_answers()
+
+
+def _build(options: BuildOptions) -> stages.Compile:
+    from builder import engine
+
+    def build(conversion: Any, label: str) -> engine.Plan:
+        return engine.build(conversion, options)
+
+    return build
+
+
+def _problem(runner: Runner, goldens: Sequence[Golden], spec: ModelSpec) -> str | None:
+    """What is wrong with the answers of the plans; None where nothing is."""
+    for golden in goldens:
+        inputs = {name: to_torch(array) for name, array in golden.inputs.items()}
+        try:
+            answer = {name: to_numpy(tensor) for name, tensor in runner(inputs).items()}
+        except EngineError as failure:
+            return failure.message
+        found = parity.compare(
+            widened(answer, golden), golden, spec.tolerance, precision=spec.precision
+        )
+        if not found.passed:
+            return f"golden {golden.name}: {'; '.join(found.problems)}"
+    return None
+
+
+def _structure(original: Any, recorded: stages.Recorded) -> tuple[list[Any], Any]:
+    """What holds the tensors of the original's answer, and its leaves: None for what is None."""
+    spec, golden = recorded.lowered.spec, recorded.goldens[0]
+    tensors = [to_torch(array) for array in golden.inputs.values()]
+    with evaluating(original), torch.no_grad():
+        answer = call(original, spec.inputs, tensors, spec.constants)
+    leaves, structure = pytree.tree_flatten(answer)
+    if sum(leaf is not None for leaf in leaves) != len(recorded.lowered.outputs):
+        raise UsageError(
+            f"the module returns {len(leaves)} values, and {len(recorded.lowered.outputs)} outputs"
+            " were compiled",
+            fix="return tensors, in tuples, lists and dictionaries",
+        )
+    return leaves, structure
+
+
+def _like(leaf: Any, tensor: torch.Tensor) -> Any:
+    """The answer as the original gives it: a tensor, or a number."""
+    return tensor if isinstance(leaf, torch.Tensor) else type(leaf)(tensor.item())
+
+
+def _kind(runner: Runner) -> str:
+    artifact = runner.artifact
+    if not runner.engines:
+        return "torch"
+    if not artifact.segments:
+        return "plan" if artifact.plan else "torch"
+    plans = [_has_plan(files) for files in artifact.segments]
+    return "plan" if all(plans) else "plan+torch" if any(plans) else "torch"
+
+
+def _has_plan(files: Any) -> bool:
+    inner = [one for block in getattr(files, "blocks", ()) for one in block]
+    inner += getattr(files, "parts", ())
+    return bool(getattr(files, "plan", None)) or any(map(_has_plan, inner))
+
+
+def _holds_tensors(value: Any) -> bool:
+    return any(isinstance(leaf, torch.Tensor) for leaf in pytree.tree_leaves(value))
+
+
+def _holds(profile: Mapping[str, Any], sizes: Mapping[str, int]) -> bool:
+    return all(profile[name][0] <= size <= profile[name][2] for name, size in sizes.items())
+
+
+def _silent(name: str, phase: str) -> None:
+    """Nothing is reported while a module is compiled."""
