@@ -10,7 +10,6 @@ for those dtypes); floats within FLOAT_RTOL/FLOAT_ATOL unless the test states ot
 
 from __future__ import annotations
 
-import os
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -21,7 +20,7 @@ import torch
 import builder
 from builder.conversion import dtypes
 from builder.engine import BuildOptions, capabilities, flavour
-from tests.conversion import old
+from tests.conversion import compiling, old
 from tests.torchscript.saving import saved
 
 QUICK = BuildOptions(optimization_level=0)
@@ -115,6 +114,7 @@ def check(
     """Convert `source`, evaluate it at `inputs` and at each of `more`, and compare with torch;
     compile the plan.
 
+    `compile` allows the plan to be compiled; compiling.py says for which networks it is.
     `expected` replaces the graph's own execution by torch as the truth. Returns the conversion.
     """
     module = module_of(source, inputs, trace)
@@ -124,9 +124,10 @@ def check(
         wanted = _flat(truth(*case))
         _compare(builder.reference.run(conversion, case), wanted, conversion, rtol, atol)
     assert capabilities.current().strongly_typed or not old.refused(conversion.network)
-    if compile and os.environ.get("TRT_BUILD_TEST_COMPILE", "1") != "0":
+    if compile and compiling.wanted(conversion.network):
         plan = builder.build_engine(conversion, QUICK)
         assert len(plan) > 1000
+        compiling.done(conversion.network)
         if flavour.name() == "tensorrt":
             _check_engine(plan, conversion, (inputs, *more), rtol, atol)
     return conversion
