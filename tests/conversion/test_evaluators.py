@@ -37,22 +37,23 @@ def schema_of(key: str) -> Any:
     )
 
 
-@pytest.mark.parametrize("key", sorted(EVALUATORS))
-def test_every_evaluator_is_of_an_operator_that_torch_has(key: str) -> None:
-    assert key in NODE_KINDS or schema_of(key) is not None
+def test_every_evaluator_is_of_an_operator_that_torch_has() -> None:
+    assert len(EVALUATORS) > 100
+    unknown = [key for key in EVALUATORS if key not in NODE_KINDS and schema_of(key) is None]
+    assert unknown == []
 
 
-@pytest.mark.parametrize("key", sorted(k for k in CONVERTERS if k.startswith("aten::")))
-def test_every_converter_has_the_arguments_that_torch_gives_it(key: str) -> None:
-    registered = schema_of(key)
-    assert registered is not None, f"{key} is no operator of torch"
-    ours = [
-        (a.name, str(a.type), a.default_value, a.kwarg_only)
-        for a in CONVERTERS[key].schema.arguments
-    ]
-    assert ours == [
-        (a.name, str(a.type), a.default_value, a.kwarg_only) for a in registered.arguments
-    ]
+def test_every_converter_has_the_arguments_that_torch_gives_it() -> None:
+    keys = [key for key in CONVERTERS if key.startswith("aten::")]
+    assert len(keys) > 100
+    assert [key for key in keys if schema_of(key) is None] == []
+    other = {key: arguments(schema_of(key)) for key in keys}
+    assert {key: arguments(CONVERTERS[key].schema) for key in keys} == other
+
+
+def arguments(schema: Any) -> list[Any]:
+    """What a caller of the schema has to know of each argument."""
+    return [(a.name, str(a.type), a.default_value, a.kwarg_only) for a in schema.arguments]
 
 
 NUMBERS = {

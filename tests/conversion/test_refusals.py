@@ -21,11 +21,16 @@ def test_nothing_is_both_converted_and_refused() -> None:
     assert not known & set(REASONS)
 
 
-@pytest.mark.parametrize("name", sorted(REASONS))
-def test_every_refused_name_is_an_operator_of_torch(name: str) -> None:
+def test_every_refused_name_is_an_operator_of_torch() -> None:
+    assert len(REASONS) > 100
+    assert [name for name in REASONS if not known(name)] == []
+
+
+def known(name: str) -> bool:
+    """Whether torch has the operator, and the overload where one is named."""
     operator, _, overload = name.partition(".")
     schemas = torch._C._jit_get_schemas_for_operator(f"aten::{operator}")
-    assert any(s.overload_name == overload for s in schemas) if overload else schemas
+    return any(s.overload_name == overload for s in schemas) if overload else bool(schemas)
 
 
 def test_the_reason_is_told_with_the_line() -> None:
