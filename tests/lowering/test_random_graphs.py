@@ -185,20 +185,24 @@ def _script(source: str, names: dict, seed: int):
 SEEDS: list[int] = [7638]
 
 
-@pytest.mark.parametrize("seed", [*range(60), *SEEDS])
-def test_seeds(seed: int) -> None:
-    assert check(seed) in ("equal", "refused", "invalid")
+def test_seeds() -> None:
+    """None answers otherwise, and most can be lowered."""
+    assert [check(seed) for seed in SEEDS] == ["equal"] * len(SEEDS)
+    results = [check(seed) for seed in range(60)]
+    assert results.count("equal") > 45, results
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.integers(min_value=0, max_value=10**9))
 def test_any_program(seed: int) -> None:
     assert check(seed) in ("equal", "refused", "invalid")
 
 
-def test_most_programs_can_be_told() -> None:
-    results = [check(seed) for seed in range(100, 160)]
-    assert results.count("equal") > 45, results
+@pytest.mark.slow
+@settings(max_examples=500, deadline=None, suppress_health_check=list(HealthCheck))
+@given(st.integers(min_value=0, max_value=10**9))
+def test_any_of_many_programs(seed: int) -> None:
+    assert check(seed) in ("equal", "refused", "invalid")
 
 
 if __name__ == "__main__":

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import unittest.mock
+from collections.abc import Callable
+from typing import Any
 
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -17,8 +20,15 @@ from builder.partition.support import support
 
 BATCH = {"b": (1, 2, 3)}
 SPECS = (TensorSpec("float32", ("b", 4), BATCH, "x"), TensorSpec("int64", ("b", 4), BATCH, "n"))
+EXAMPLES = pytest.mark.parametrize("examples", [20, pytest.param(200, marks=pytest.mark.slow)])
+"""How many programs a test draws."""
 UNARY = ("aten::relu({})", "aten::neg({})", "aten::abs({})", "aten::clone({}, %none)")
 BINARY = ("aten::add({}, {}, %one)", "aten::mul({}, {})", "aten::maximum({}, {})")
+
+
+def drawn(examples: int, check: Callable[..., None], *more: st.SearchStrategy[Any]) -> None:
+    """Check `examples` programs, with a value of each of `more`."""
+    settings(max_examples=examples, deadline=None)(given(programs(), *more)(check))()
 
 
 @st.composite
@@ -59,9 +69,12 @@ def run(parts: Partition, inputs: dict[str, torch.Tensor]) -> list[torch.Tensor]
     return [values[name] for name in parts.outputs]
 
 
-@settings(max_examples=60, deadline=None)
-@given(programs(), st.integers(1, 3))
-def test_running_the_pieces_is_running_the_whole(
+@EXAMPLES
+def test_running_the_pieces_is_running_the_whole(examples: int) -> None:
+    drawn(examples, running_the_pieces_is_running_the_whole, st.integers(1, 3))
+
+
+def running_the_pieces_is_running_the_whole(
     program: tuple[LoweredGraph, set[int]], least: int
 ) -> None:
     lowered, kept = program
@@ -73,9 +86,12 @@ def test_running_the_pieces_is_running_the_whole(
         torch.testing.assert_close(got, expected, rtol=0, atol=0)
 
 
-@settings(max_examples=60, deadline=None)
-@given(programs())
-def test_what_the_user_keeps_is_in_no_engine_and_every_border_is_known(
+@EXAMPLES
+def test_what_the_user_keeps_is_in_no_engine_and_every_border_is_known(examples: int) -> None:
+    drawn(examples, what_the_user_keeps_is_in_no_engine_and_every_border_is_known)
+
+
+def what_the_user_keeps_is_in_no_engine_and_every_border_is_known(
     program: tuple[LoweredGraph, set[int]],
 ) -> None:
     lowered, kept = program
@@ -98,9 +114,12 @@ def test_what_the_user_keeps_is_in_no_engine_and_every_border_is_known(
             assert not [i for i in segment.indices if i in kept and _makes_a_tensor(lowered, i)]
 
 
-@settings(max_examples=60, deadline=None)
-@given(programs())
-def test_a_node_that_repeats_an_earlier_one_is_decided_as_if_it_were_tried(
+@EXAMPLES
+def test_a_node_that_repeats_an_earlier_one_is_decided_as_if_it_were_tried(examples: int) -> None:
+    drawn(examples, a_node_that_repeats_an_earlier_one_is_decided_as_if_it_were_tried)
+
+
+def a_node_that_repeats_an_earlier_one_is_decided_as_if_it_were_tried(
     program: tuple[LoweredGraph, set[int]],
 ) -> None:
     lowered, kept = program
