@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator
+from functools import cache
 from typing import Any
 
 import torch
@@ -231,6 +232,7 @@ def outcome(original: nn.Module, module: Any, inputs: tuple[Any, ...]) -> str:
     return "equal"
 
 
+@cache
 def results(name: str) -> dict[str, str]:
     """The outcome of one module, scripted and traced."""
     torch.manual_seed(0)

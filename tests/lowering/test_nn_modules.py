@@ -1,5 +1,5 @@
 """Every module of torch.nn.modules answers the same after lowering, scripted and traced where torch
-allows.
+allows; and the generated documents, whose table these answers are, are current.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from tests.lowering.nn_modules import LEFT_OUT, MODULES, results
+from tests.lowering.pages import DOCS, PAGES
 
 
 @pytest.mark.parametrize("name", sorted(MODULES))
@@ -20,3 +21,10 @@ def test_module_answers_the_same(name: str) -> None:
 def test_every_module_is_in_the_table() -> None:
     every = {name for name in torch.nn.modules.__all__ if not name.startswith("Lazy")}
     assert every - LEFT_OUT <= set(MODULES), sorted(every - LEFT_OUT - set(MODULES))
+
+
+@pytest.mark.parametrize("name", sorted(PAGES))
+def test_document_is_current(name: str) -> None:
+    assert (DOCS / name).read_text(encoding="utf-8") == PAGES[name](), (
+        "run python -m tests.lowering.pages"
+    )
