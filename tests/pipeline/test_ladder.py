@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -31,12 +32,29 @@ def build(folder: Path, module: nn.Module, more: str = "") -> ModelResult:
     return result
 
 
+@dataclass(frozen=True)
+class Built:
+    """A folder with every module of `models`, and what `repo` made of each."""
+
+    source: Path
+    results: dict[str, ModelResult]
+
+
+@pytest.fixture(scope="module")
+def every(tmp_path_factory: pytest.TempPathFactory) -> Built:
+    folder = tmp_path_factory.mktemp("ladder")
+    for module in (*models.SERVED, *models.FAILING):
+        models.save(folder / "models", module(), name=module.__name__.lower())
+    results = build_repository(folder / "models", folder / "out", isolate=False)
+    return Built(folder / "models", {result.name: result for result in results})
+
+
 @pytest.mark.skipif(flavour.resolve("auto") != "tensorrt-rtx", reason="RTX refuses these")
 @pytest.mark.parametrize("module", models.REFUSED_BY_RTX)
 def test_torch_runs_the_branch_that_tensorrt_refuses_to_build(
-    tmp_path: Path, module: Callable[[], nn.Module]
+    every: Built, module: type[nn.Module]
 ) -> None:
-    result = build(tmp_path, module())
+    result = every.results[module.__name__.lower()]
     assert result.ok and "torch" in result.segments, result.error
     (warning,) = [text for text in result.warnings if "TensorRT could not build" in text]
     assert "in torch: prim::If at " in warning and "models.py" in warning
@@ -117,12 +135,9 @@ def test_one_file_that_gives_other_answers_leaves_the_original_module(
     assert any("the files of m" in text for text in result.warnings)
 
 
-def test_check_has_the_verdict_of_repo(tmp_path: Path) -> None:
-    source = tmp_path / "models"
-    for module in (*models.SERVED, *models.FAILING):
-        models.save(source, module(), name=module.__name__.lower())
-    built = {r.name: r for r in build_repository(source, tmp_path / "out", isolate=False)}
-    done = CliRunner().invoke(main, ["check", str(source), "--json"])
+def test_check_has_the_verdict_of_repo(every: Built) -> None:
+    built = every.results
+    done = CliRunner().invoke(main, ["check", str(every.source), "--json"])
     checked = {report["name"]: report for report in json.loads(done.stdout)["models"]}
     assert {name: report["error"] is None for name, report in checked.items()} == {
         name: result.ok for name, result in built.items()
