@@ -18,8 +18,15 @@ MODULES = (
     "builder.partition",
     "builder.triton",
     "builder.torchscript",
+    "builder.reference.evaluate",
+    "builder.parity.plan_check",
+    "builder.store.plans",
+    "builder.pipeline.run",
+    "builder.repository.build",
 )
-"""What the process that builds are forked from imports before it forks."""
+"""What the process that builds are forked from imports before it forks: all that every worker
+needs except TensorRT and Polygraphy, since a worker chooses the flavour.
+"""
 
 
 def default_jobs() -> int:
