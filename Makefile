@@ -12,7 +12,7 @@ MODELS ?= examples/models
 REPOSITORY ?= model_repository
 PYTEST_ARGS ?=
 # The tests of a file share live servers, so they stay in one process. tests/conftest.py starts the longest files first.
-PARALLEL := -n auto --dist loadfile --no-loadscope-reorder
+PARALLEL := -n auto --dist loadfile --no-loadscope-reorder --durations=15
 
 BIN := .venv/bin
 READY := .venv/.ready
