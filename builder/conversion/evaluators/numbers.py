@@ -162,7 +162,7 @@ def _refuse_as_torch(kind: str, shape: list[int], dtype: torch.dtype) -> None:
         )
     if -1 not in shape and math.prod(shape) != 1:
         raise Unconvertible(
-            f"a tensor of shape {shape} is read as one number, which torch refuses, too",
+            f"a tensor of shape {shape} is read as one number, which torch refuses too",
             "read one element of it",
         )
 
