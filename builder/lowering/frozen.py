@@ -20,6 +20,7 @@ from builder.lowering.folding import propagate_constants
 from builder.lowering.marking import inline_and_mark
 from builder.lowering.places import source_line
 from builder.lowering.regions import make_plain
+from builder.lowering.steps import FREEZE, LOWER_GRAPH, Steps
 from builder.lowering.wrapped import constants_to_numbers
 
 
@@ -41,11 +42,13 @@ def frozen_graph(
     fallback_modules: frozenset[str] = frozenset(),
     *,
     keep_objects: bool = False,
+    steps: Steps | None = None,
 ) -> tuple[Any, Any]:
     """The graph of `method` with attributes folded to constants, and its schema. Nothing is folded
     that changes numbers.
 
-    What comes from `fallback_modules` is marked; `keep_objects` as of `make_plain`. Raises
+    What comes from `fallback_modules` is marked; `keep_objects` as of `make_plain`; `steps` records
+    what is done. Raises
     LoweringError when the method keeps state in the module, or there is no such method.
     """
     if (
@@ -58,7 +61,8 @@ def frozen_graph(
     if not module._c._has_method(method):
         names = ", ".join(module._c._method_names())
         raise LoweringError(f"the module has no method {method!r}", fix=f"name one of {names}")
-    source = module._c
+    source, steps = module._c, steps or Steps()
+    steps.begin(source._get_method(method).graph)
     graph = _inlined(source, method, fallback_modules, keep_objects)
     constants_to_numbers(graph)
     # through an interface, whose type does not tell what is called
@@ -71,12 +75,14 @@ def frozen_graph(
         if all(tensor.dim() for tensor in module.state_dict().values()):
             constants_to_numbers(graph)  # freezing made no constant without axes of a buffer
     lower_attributes(graph, source)
+    steps.end(FREEZE, graph)
     if any(
         graph.findNode(kind, True) is not None
         for kind in ("prim::If", "prim::Loop", "prim::SetAttr")
     ):
         propagate_constants(graph)  # what is left of `if self.training`
     _drop_self(graph)
+    steps.end(LOWER_GRAPH, graph)
     return graph, module._c._get_method(method).schema
 
 

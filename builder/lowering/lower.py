@@ -21,6 +21,7 @@ from builder.lowering.passes.interface import checked, flatten_inputs, flatten_o
 from builder.lowering.passes.unroll import resolve_static_ifs
 from builder.lowering.pipeline import passes_for, run_passes
 from builder.lowering.regions import make_plain
+from builder.lowering.steps import LOWER_GRAPH, Steps
 from builder.lowering.wrapped import constants_to_numbers
 
 
@@ -46,12 +47,13 @@ def lower(
     The module is read in evaluation mode and left as it was; a graph that is given is not changed.
     `optional_inputs` are names of inputs: an Optional argument is bound to None unless they name it
     or its elements, a list or dictionary has the elements that they name. `constants`
-    are the values of arguments that are not tensors, by name. `stop_after`
-    names the last pass to run, `keep_text` keeps the graph's text in the trace. `paranoid` (inputs,
+    are the values of arguments that are not tensors, by name. `stop_after` names the last pass to
+    run (`lower-graph`: none), `keep_text` keeps the graph's text in the trace. `paranoid` (inputs,
     or True with `specs`) executes the graph after every pass. Raises LoweringError, with the source
     line, for what cannot be expressed.
     """
-    graph, names, defaults = _start(module_or_graph, params, method, frozenset(fallback_modules))
+    steps, kept = Steps(keep_text=keep_text), frozenset(fallback_modules)
+    graph, names, defaults = _start(module_or_graph, params, method, kept, steps)
     context = Context(
         unroll_limit=unroll_limit,
         fallback_modules=tuple(fallback_modules),
@@ -63,7 +65,17 @@ def lower(
         precision=precision,
     )
     watch = _paranoid(paranoid, specs)
-    trace = run_passes(graph, context, stop_after=stop_after, keep_text=keep_text, paranoid=watch)
+    trace = (
+        *steps.records,
+        *run_passes(
+            graph,
+            context,
+            () if stop_after == LOWER_GRAPH else None,
+            stop_after=None if stop_after == LOWER_GRAPH else stop_after,
+            keep_text=keep_text,
+            paranoid=watch,
+        ),
+    )
     lists = (
         containers(module_or_graph) if isinstance(module_or_graph, torch.jit.ScriptModule) else {}
     )
@@ -114,7 +126,8 @@ def as_written(
     brings is copied before it is written. Raises `reason` where a constant of the model is written,
     or its interface cannot be told.
     """
-    graph, names, defaults = _start(module, (), "forward", frozenset(), keep_objects=True)
+    steps = Steps()
+    graph, names, defaults = _start(module, (), "forward", frozenset(), steps, keep_objects=True)
     context = Context(
         optional_inputs=tuple(optional_inputs),
         inputs=names,
@@ -122,7 +135,7 @@ def as_written(
         specs=tuple(specs),
     )
     try:
-        trace = run_passes(graph, context, AS_WRITTEN)
+        trace = (*steps.records, *run_passes(graph, context, AS_WRITTEN))
     except LoweringError as error:
         raise reason from error
     aliases = graph.alias_db()
@@ -161,10 +174,13 @@ def _start(
     params: Sequence[Any],
     method: str,
     fallback_modules: frozenset[str],
+    steps: Steps,
     *,
     keep_objects: bool = False,
 ) -> tuple[Any, list[str], dict[str, Any]]:
-    """The graph to rewrite, the names of its inputs, and the defaults of those that have one."""
+    """The graph to rewrite, the names of its inputs, and the defaults of those that have one.
+    `steps` records how it was made.
+    """
     if isinstance(module_or_graph, torch.jit.ScriptFunction):
         module_or_graph = module_or_graph.inlined_graph
     if isinstance(module_or_graph, torch._C.Graph):
@@ -172,11 +188,13 @@ def _start(
         make_plain(graph)
         ir.C._jit_pass_erase_shape_information(graph)  # a trace bakes the example's shapes in
         constants_to_numbers(graph)
+        steps.begin(graph)
         bind(graph, params)
+        steps.end(LOWER_GRAPH, graph)
         return graph, ir.unique_names(graph.inputs()), {}
     if isinstance(module_or_graph, torch.jit.ScriptModule):
         graph, schema = frozen_graph(
-            module_or_graph, method, fallback_modules, keep_objects=keep_objects
+            module_or_graph, method, fallback_modules, keep_objects=keep_objects, steps=steps
         )
         if all(
             str(returned.type) in ("NoneType", "Tuple[()]", "()") for returned in schema.returns

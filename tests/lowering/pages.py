@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import re
 import sys
+import textwrap
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import torch
 
+from builder.lowering import lower
 from builder.lowering.passes import Pass
 from builder.lowering.pipeline import ALL, FULL, HALF, PIPELINE
+from builder.lowering.steps import FIRST
 from tests.lowering.expected import read
 from tests.lowering.nn_modules import table
 
@@ -67,14 +70,43 @@ pass and compares the outputs.
 `tests/lowering/expected/` has the effect of each pass, line by line; the first example of each is below.
 [The table](lowering-modules.md) shows every module of `torch.nn`.
 
-## Passes in order
-
 """
 
 
 def lowering() -> str:
     """docs/lowering.md."""
-    return HEAD + "\n".join(_list()) + "\n\n" + "\n".join(_sections()) + "\n"
+    return HEAD + "\n".join([*_first(), *_list()]) + "\n\n" + "\n".join(_sections()) + "\n"
+
+
+class Scaled(torch.nn.Module):
+    """The module of the first example."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear, self.scale = torch.nn.Linear(2, 2), 0.5
+        for parameter in self.parameters():
+            torch.nn.init.ones_(parameter)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.linear(x) * self.scale
+
+
+def _first() -> Iterator[str]:
+    """The steps before the passes, with the graph of a small module around them."""
+    yield "## Steps before the passes\n"
+    yield "`--trace` and `--show` report them as they do passes.\n"
+    module = torch.jit.script(Scaled().eval())
+    lowered = lower(module, stop_after="lower-graph", keep_text=True)
+    for record in lowered.trace:
+        yield f"### {record.name}\n\n{textwrap.fill(FIRST[record.name], 118)}\n"
+        yield f"Before:\n\n```\n{_plain(record.before)}```\n"
+        yield f"After:\n\n```\n{_plain(record.after)}```\n"
+    yield "## Passes in order\n"
+
+
+def _plain(text: str) -> str:
+    """Without the packages of classes, which torch numbers anew in each run."""
+    return re.sub(r"__torch__\S*?\.(?=\w+[ (,)])", "__torch__.", text)
 
 
 def _list() -> Iterator[str]:

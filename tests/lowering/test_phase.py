@@ -242,3 +242,17 @@ def test_a_sum_of_any_dtype_behind_a_product(dtype: torch.dtype) -> None:
     torch.testing.assert_close(lowered.run(x)[0], x @ weight + more)
     fused = dtype == torch.float32
     assert bool(lowered.graph.findNode("aten::add", True)) is not fused
+
+
+def test_the_trace_begins_with_the_steps_before_the_passes() -> None:
+    module = torch.jit.script(nn.Sequential(nn.Linear(4, 4), nn.ReLU()).eval())
+    lowered = builder.lower(module, stop_after="lower-graph", keep_text=True)
+    freeze, lower_graph = lowered.trace
+    assert (freeze.name, lower_graph.name) == ("freeze", "lower-graph")
+    assert "prim::CallMethod" in freeze.before and "prim::CallMethod" not in freeze.after
+    assert "%self" in lower_graph.before and "%self" not in lower_graph.after
+    assert "aten::linear" in lower_graph.after
+    graph = torch._C.parse_ir("graph(%x : Tensor, %w : Tensor):\n  return (%w)")
+    (record, *_) = builder.lower(graph, [torch.ones(1)], keep_text=True).trace
+    assert record.name == "lower-graph" and "%w : Tensor)" in record.before
+    assert "prim::Constant" in record.after

@@ -1,0 +1,46 @@
+"""The steps before the passes: from a module, or a graph and its params, to a graph of tensors."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from builder.lowering.graph import canonical
+from builder.lowering.trace import PassRecord
+from builder.lowering.verifier import Snapshot
+
+FREEZE, LOWER_GRAPH = "freeze", "lower-graph"
+FIRST = {
+    FREEZE: (
+        "Read the module in evaluation mode: every call is inlined, and every attribute that is"
+        " read becomes a constant, weights included. `training` reads as false."
+    ),
+    LOWER_GRAPH: (
+        "Remove the module from the graph's inputs: what is left reads forward's arguments and"
+        " constants alone. Of a graph that is given, the trailing inputs become the `params`."
+    ),
+}
+"""What each step does, by its name in the trace."""
+
+
+class Steps:
+    """Records the steps as the passes are recorded."""
+
+    def __init__(self, *, keep_text: bool = False) -> None:
+        self.records: list[PassRecord] = []
+        self._keep_text = keep_text
+
+    def begin(self, graph: Any) -> None:
+        """The next step starts with this graph."""
+        self._nodes, self._text = self._read(graph)
+        self._started = time.perf_counter()
+
+    def end(self, name: str, graph: Any) -> None:
+        """The step is done; the next one starts with its graph."""
+        seconds = time.perf_counter() - self._started
+        nodes, text = self._read(graph)
+        self.records.append(PassRecord(name, self._nodes, nodes, seconds, self._text, text))
+        self._nodes, self._text, self._started = nodes, text, time.perf_counter()
+
+    def _read(self, graph: Any) -> tuple[int, str]:
+        return Snapshot(graph).nodes, canonical(graph) if self._keep_text else ""
