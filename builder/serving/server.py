@@ -260,7 +260,11 @@ def start(
         path = log_path or folder / "tritonserver.log"
         command = _command(installation, repository, port, address, folder, flags)
         process = _launch(command, installation, path)
-        guard = _guard(process.pid, folder)
+        try:
+            guard = _guard(process.pid, folder)
+        except BaseException:
+            guardian.end(process.pid)
+            raise
         return Server(process, address, port, folder, path, lock, guard)
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)

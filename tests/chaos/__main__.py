@@ -23,6 +23,7 @@ def main() -> int:
     killing.add_argument("--no-exchange", action="store_true")
     killing.add_argument("--stride", type=int, default=1, help="every n-th point")
     killing.add_argument("--serve-every", type=int, default=0, help="serve every n-th state")
+    killing.add_argument("--change", choices=tuple(kill.CHANGES), default="publish")
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -41,6 +42,7 @@ def main() -> int:
                 exchange=not asked.no_exchange,
                 stride=asked.stride,
                 serve_every=asked.serve_every,
+                change=asked.change,
             )
             bad = killed.torn + killed.served_wrong + killed.not_repaired
             said = killed.as_dict()

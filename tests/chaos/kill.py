@@ -7,7 +7,7 @@ import shutil
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,11 +15,12 @@ from unittest.mock import patch
 
 import numpy as np
 
+from builder.manifest.spec import Versions
 from builder.parity.clients import HttpClient
 from builder.serving import serve
 from builder.store import published, staging, tidy
+from builder.triton import EnsembleArtifact, history, publish_ensemble
 from builder.triton import publish as publish_single
-from builder.triton import publish_ensemble
 from builder.triton.config import parse
 from tests.triton.artifacts import pair
 
@@ -51,36 +52,85 @@ class Counts:
         return asdict(self)
 
 
+@dataclass
+class Change:
+    """What is killed: `prepare` makes the repository before it, which holds generation `old`, and
+    `make` changes it to `new`.
+    """
+
+    prepare: Callable[[Path], object]
+    make: Callable[[Path], object]
+    old: int
+    new: int
+
+
+def _publication(keep: int) -> Change:
+    """A second publication; with `keep`, of a second version."""
+    first, second = (_artifact(generation, keep) for generation in (1, 2))
+    return Change(partial(publish_ensemble, first), partial(publish_ensemble, second), 1, 2)
+
+
+def _rollback() -> Change:
+    """From the second version to the first."""
+    publication = _publication(keep=3)
+
+    def prepare(repository: Path) -> None:
+        publication.prepare(repository)
+        publication.make(repository)
+
+    return Change(prepare, lambda repository: history.rollback(repository / NAME, 1), 2, 1)
+
+
+def _artifact(generation: int, keep: int) -> EnsembleArtifact:
+    made = pair(generation, NAME)
+    return replace(made, spec=replace(made.spec, versions=Versions(keep=keep)))
+
+
+CHANGES: dict[str, Callable[[], Change]] = {
+    "publish": lambda: _publication(keep=0),
+    "version": lambda: _publication(keep=3),
+    "rollback": _rollback,
+}
+"""Changes of a repository that can be killed, by their names."""
+
+
 @patch.object(PUBLISHING, "SETTLE_SECONDS", 0.0)  # nothing happens while it waits
-def run(folder: Path, *, exchange: bool = True, stride: int = 1, serve_every: int = 0) -> Counts:
-    """Kill a publication by each of SIGNALS at every `stride`-th point, and at every point of the
-    last SWITCHING, which move the folders; `exchange` False plays a
-    file system without RENAME_EXCHANGE. Each `serve_every`-th state is served by tritonserver.
+def run(
+    folder: Path,
+    *,
+    exchange: bool = True,
+    stride: int = 1,
+    serve_every: int = 0,
+    change: str = "publish",
+) -> Counts:
+    """Kill a change of CHANGES by each of SIGNALS at every `stride`-th point, and at every point of
+    the last SWITCHING, which move the folders; `exchange` False plays a file system without
+    RENAME_EXCHANGE. Each `serve_every`-th state is served by tritonserver.
     """
     counts = Counts()
-    artifacts = {generation: pair(generation, NAME) for generation in (1, 2)}
-    points = _points(folder / "count", artifacts, exchange)
+    chosen = CHANGES[change]()
+    points = _points(folder / "count", chosen, exchange)
     dense = max(0, points - SWITCHING)
     for number in (*range(0, dense, stride), *range(dense, points)):
         for kind in SIGNALS:
             repository = folder / f"{number}-{kind.name}" / "repository"
-            publish_ensemble(artifacts[1], repository)
-            _in_child(partial(_publish, artifacts[2], repository, exchange, number, kind))
+            chosen.prepare(repository)
+            _in_child(partial(_change, chosen, repository, exchange, number, kind))
             counts.kills += 1
             served = serve_every and counts.kills % serve_every == 0
-            _judge(repository, counts, kind, bool(served))
-            _repair(repository, artifacts, counts)
+            _judge(repository, chosen, counts, kind, bool(served))
+            _repair(repository, chosen, counts)
             shutil.rmtree(repository.parent)
     return counts
 
 
-def _points(folder: Path, artifacts: dict[int, Any], exchange: bool) -> int:
-    """How many points a publication has, counted by a child that is not killed."""
+def _points(folder: Path, chosen: Change, exchange: bool) -> int:
+    """How many points a change has, counted by a child that is not killed."""
     repository = folder / "repository"
-    publish_ensemble(artifacts[1], repository)
+    chosen.prepare(repository)
     _in_child(
         lambda: (folder / "points").write_text(
-            str(_publish(artifacts[2], repository, exchange, -1, signal.SIGKILL))
+            str(_change(chosen, repository, exchange, -1, signal.SIGKILL))
         )
     )
     return int((folder / "points").read_text())
@@ -98,11 +148,11 @@ def _in_child(act: Callable[[], object]) -> None:
     os.waitpid(child, 0)
 
 
-def _publish(
-    artifact: Any, repository: Path, exchange: bool, point: int, kind: signal.Signals
+def _change(
+    chosen: Change, repository: Path, exchange: bool, point: int, kind: signal.Signals
 ) -> int:
-    """Publish; the process gets the signal at the point-th change of the disk. Returns the number
-    of points.
+    """Make the change; the process gets the signal at the point-th change of the disk. Returns the
+    number of points.
     """
     seen = 0
 
@@ -122,7 +172,7 @@ def _publish(
         return called
 
     with _patched(around, exchange):
-        publish_ensemble(artifact, repository)
+        chosen.make(repository)
     return seen
 
 
@@ -135,7 +185,7 @@ def _patched(around: Callable[..., Any], exchange: bool) -> Iterator[None]:
     staging.exchange = around(staging.exchange) if exchange else lambda *_: False  # type: ignore
     for owner, names in (
         (Path, ("rename", "replace", "mkdir", "write_text", "write_bytes", "chmod")),
-        (os, ("rename",)),
+        (os, ("rename", "link")),
         (shutil, ("rmtree",)),
         (staging, ("sync", "sync_tree")),
         (published, ("write",)),
@@ -145,15 +195,17 @@ def _patched(around: Callable[..., Any], exchange: bool) -> Iterator[None]:
     yield
 
 
-def _judge(repository: Path, counts: Counts, kind: signal.Signals, served: bool) -> None:
+def _judge(
+    repository: Path, chosen: Change, counts: Counts, kind: signal.Signals, served: bool
+) -> None:
     generation = _generation(repository)
     if not (repository / NAME).exists():
         counts.absent += 1
     elif generation is None:
         counts.torn += 1
     else:
-        counts.old += generation == 1
-        counts.new += generation == 2
+        counts.old += generation == chosen.old
+        counts.new += generation == chosen.new
     if kind is not signal.SIGKILL:
         left = bool(_staged(repository) or _unnamed(repository))
         counts.left_by_caught_signals += left
@@ -164,12 +216,14 @@ def _judge(repository: Path, counts: Counts, kind: signal.Signals, served: bool)
         counts.served_wrong += not _answers(repository, generation)
 
 
-def _repair(repository: Path, artifacts: dict[int, Any], counts: Counts) -> None:
-    """The next run: repairs, then publishes what was wanted."""
+def _repair(repository: Path, chosen: Change, counts: Counts) -> None:
+    """The next run: repairs, then makes the change that was wanted."""
     tidy(repository)
-    whole = _generation(repository) is not None and not _staged(repository)
-    publish_ensemble(artifacts[2], repository)
-    done = _generation(repository) == 2 and not _staged(repository)
+    found = _generation(repository)
+    whole = found is not None and not _staged(repository)
+    if found != chosen.new:
+        chosen.make(repository)
+    done = _generation(repository) == chosen.new and not _staged(repository)
     counts.not_repaired += not (whole and done)
 
 
@@ -184,6 +238,8 @@ def _generation(repository: Path) -> int | None:
         return None
     if named != said.get("steps") or any(published.damaged(folder)):
         return None
+    if any(name for version in published.versions(folder) for name in version.damaged()):
+        return None
     with np.load(sorted((folder / "goldens").glob("*.npz"))[0]) as golden:
         return int(golden["output:g"].flat[0])
 
@@ -195,7 +251,7 @@ def _staged(repository: Path) -> list[Path]:
 def _unnamed(repository: Path) -> set[str]:
     """Steps that neither the manifest names nor its list of retired steps has."""
     said = published.read(repository / NAME / published.SIDECAR)
-    known = {NAME, *(said.get("steps") or ()), *(said.get("retired") or ())}
+    known = {NAME, *published.step_names(repository / NAME), *(said.get("retired") or ())}
     return {path.name for path in repository.iterdir()} - known
 
 

@@ -22,6 +22,16 @@ def test_an_ensemble_that_is_republished_under_load_gives_no_wrong_answer(
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
+@pytest.mark.parametrize("change", ["version", "rollback"])
+def test_no_kill_tears_the_versions_of_a_model(tmp_path: Path, change: str) -> None:
+    counts = kill.run(tmp_path, stride=60, change=change)
+    assert (counts.torn, counts.not_repaired, counts.absent) == (0, 0, 0), counts
+    assert counts.left_by_caught_signals == 0, counts
+    assert counts.old and counts.new and counts.old + counts.new == counts.kills, counts
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("exchange", [True, False])
 def test_no_kill_tears_a_repository_and_the_next_run_repairs_it(
     tmp_path: Path, exchange: bool

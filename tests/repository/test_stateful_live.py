@@ -20,6 +20,7 @@ from tritonclient.utils import InferenceServerException
 from builder.engine import flavour
 from builder.parity import verify
 from builder.parity.clients import Client, GrpcClient, HttpClient, Turn
+from builder.parity.health import health
 from builder.repository import build_repository
 from builder.serving import serve
 from builder.triton import goldens
@@ -59,6 +60,13 @@ def client(request: pytest.FixtureRequest, served: Served) -> Iterator[Client]:
     )
     yield made
     made.close()
+
+
+def test_health_sends_the_first_request_of_a_sequence(served: Served) -> None:
+    found = health(served.repository, served.http_url, served.grpc_url)
+    assert found and all(one.healthy for one in found), found
+    names = {one.golden for one in found}
+    assert None not in names and all(str(name).endswith(".000") for name in names), names
 
 
 def test_every_sequence_answers_as_the_module_in_a_loop(served: Served) -> None:

@@ -1,0 +1,92 @@
+"""Versions in a real server: two served together, a foreign one ignored, a rollback taken up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tritonclient import http as triton_http
+from tritonclient.utils import InferenceServerException
+
+from builder.manifest.spec import Versions
+from builder.parity import verify
+from builder.serving import Server, serve
+from builder.triton import history, publish
+from builder.triton.artifact import ModelArtifact
+from tests.triton.artifacts import Raise, artifact, tensor
+
+pytestmark = [pytest.mark.live, pytest.mark.slow]
+
+FREE = {"http_port": 0, "grpc_port": 0, "metrics_port": 0}
+Ask = Callable[..., Any]
+
+
+def net(added: int, serve_versions: int) -> ModelArtifact:
+    """A model that adds a number, so that an answer shows the version."""
+    kept = Versions(keep=3, serve=serve_versions)
+    inputs = (tensor("x", "float32", "batch", 2),)
+    made = artifact(Raise(added), inputs, ("y",), name="net", serve_as="python")
+    return replace(made, spec=replace(made.spec, versions=kept))
+
+
+@contextmanager
+def asking(server: Server) -> Iterator[Ask]:
+    with closing(triton_http.InferenceServerClient(server.http_url)) as client:
+
+        def ask(version: int | str = "") -> float:
+            given = triton_http.InferInput("x", [1, 2], "FP32")
+            given.set_data_from_numpy(np.zeros((1, 2), "float32"))
+            answer = client.infer("net", [given], model_version=str(version))
+            return float(answer.as_numpy("y")[0, 0])
+
+        ask.load = client.load_model  # type: ignore[attr-defined]
+        yield ask
+
+
+def test_versions_answer_by_their_number_and_a_foreign_one_does_not(tmp_path: Path) -> None:
+    repository = tmp_path / "repository"
+    for added in (10, 20, 30):
+        folder = publish(net(added, 2), repository)
+    (folder / "3").rename(folder / "9")  # what a user might copy there, with its files
+    (folder / "3").symlink_to(folder / "9")
+    with serve(repository, **FREE) as server, asking(server) as ask:
+        assert (ask(), ask(3), ask(2)) == (30, 30, 20)
+        for missing in (1, 9):
+            with pytest.raises(InferenceServerException):
+                ask(missing)
+
+
+def test_a_damaged_earlier_version_is_not_loaded(tmp_path: Path) -> None:
+    repository = tmp_path / "repository"
+    for added in (10, 20):
+        folder = publish(net(added, 2), repository)
+    file = folder / "1" / "lowered.pt"
+    file.unlink()
+    file.write_bytes((folder / "2" / "lowered.pt").read_bytes())
+    refused = pytest.raises(
+        InferenceServerException, match=r"1/lowered\.pt is not as it was published"
+    )
+    with serve(repository, explicit=True, **FREE) as server, asking(server) as ask, refused:
+        ask.load("net")  # type: ignore[attr-defined]
+
+
+def test_a_rollback_is_taken_up_by_a_running_server(tmp_path: Path) -> None:
+    repository = tmp_path / "repository"
+    for added in (10, 20):
+        folder = publish(net(added, 1), repository)
+    running = serve(repository, explicit=True, models=["net"], **FREE)
+    with running as server, asking(server) as ask:
+        assert ask() == 20
+        history.rollback(folder, None)
+        ask.load("net")  # type: ignore[attr-defined]
+        assert ask() == 10
+        (found,) = verify(repository, server.http_url, server.grpc_url, repeat=0)
+        assert found.passed, found.problems
+        history.rollback(folder, 2)
+        ask.load("net")  # type: ignore[attr-defined]
+        assert ask() == 20
