@@ -44,7 +44,13 @@ def inspect_command(terminal: Terminal, /, target: Path, **settings: Any) -> Non
     if not target.exists():
         raise UsageError(f"there is no {target}")
     kind = next(kind for tells, kind in KINDS if tells(target))
-    kind(terminal, target, settings)
+    if kind is _network:
+        kind(terminal, target, settings)
+        return
+    from builder.store.published import shaped
+
+    with shaped(target):
+        kind(terminal, target, settings)
 
 
 def _network(terminal: Terminal, target: Path, settings: dict[str, Any]) -> None:
@@ -167,9 +173,11 @@ def _plan(terminal: Terminal, target: Path, settings: dict[str, Any]) -> None:
 
 def _json(path: Path) -> dict[str, Any]:
     try:
-        data: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
         raise UsageError(f"not JSON: {error}", where=str(path)) from error
+    if not isinstance(data, dict):
+        raise UsageError("not a JSON object", where=str(path))
     return data
 
 

@@ -168,6 +168,12 @@ def show(terminal: Terminal, results: list[ModelResult], out: Path) -> None:
             )
         if result.ok and result.state != "unchanged" and result.because not in ("", NEW):
             terminal.note(f"{result.name}: rebuilt because: {result.because}")
+    unexecuted = [result.name for result in results if result.ok and result.plan_executed is False]
+    if unexecuted:
+        terminal.line(
+            f"plan not executed: {', '.join(unexecuted)}: no plan of this TensorRT runs on this"
+            " machine, so torch evaluated the networks"
+        )
     built = sum(result.ok for result in results)
     terminal.line(f"{built} of {len(results)} models in {out}")
 

@@ -169,7 +169,8 @@ def show(terminal: Terminal, models: list[ModelParity]) -> None:
     )
     for model in models:
         if model.why:
-            terminal.line(f"{model.name}: answered by {_who(model)}: {model.why}")
+            unexecuted = "plan not executed, " if model.plan_not_executed else ""
+            terminal.line(f"{model.name}: {unexecuted}answered by {_who(model)}: {model.why}")
     for model in models:
         for problem in model.problems:
             terminal.line(f"FAILED {model.name}: {problem}", color="red")

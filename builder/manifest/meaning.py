@@ -5,6 +5,7 @@ Each check skips parts that the schema already rejected, so that all mistakes ar
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -194,7 +195,11 @@ def _batch_sizes_are_possible(document: Document) -> None:
 
 def _goldens_exist(document: Document, folder: Path) -> None:
     goldens = document.data.get("goldens")
-    if isinstance(goldens, str) and goldens.endswith(".npz") and not (folder / goldens).is_file():
+    if (
+        isinstance(goldens, str)
+        and goldens.endswith(".npz")
+        and not os.path.isfile(folder / goldens)
+    ):
         beside = sorted(str(path.relative_to(folder)) for path in folder.glob("*.npz"))
         fix = did_you_mean(goldens, beside, otherwise_list=False)
         document.add(("goldens",), f"the file {folder / goldens} does not exist", fix)
@@ -207,7 +212,7 @@ def _calibration_exists(document: Document, folder: Path) -> None:
         if (
             isinstance(name, str)
             and name.endswith((".npz", ".npy"))
-            and not (folder / name).is_file()
+            and not os.path.isfile(folder / name)
         ):
             document.add(route, f"the file {folder / name} does not exist", None)
         elif isinstance(name, str) and name.endswith(".npy") and len(_inputs(document)) > 1:
@@ -223,7 +228,7 @@ def _libraries_exist(document: Document, folder: Path) -> None:
         if (
             isinstance(name, str)
             and name.endswith((".py", ".so"))
-            and not (folder / name).is_file()
+            and not os.path.isfile(folder / name)
         ):
             document.add(("libraries", index), f"the file {folder / name} does not exist", None)
 

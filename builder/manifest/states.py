@@ -5,6 +5,7 @@ Other rules are checked against the model itself.
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -60,7 +61,7 @@ def initial_exist(document: Document, folder: Path) -> None:
     """Check that the file of every initial state exists."""
     for index, item in enumerate(written(document)):
         name = item.get("initial")
-        if isinstance(name, str) and name.endswith(".npy") and not (folder / name).is_file():
+        if isinstance(name, str) and name.endswith(".npy") and not os.path.isfile(folder / name):
             beside = sorted(str(path.relative_to(folder)) for path in folder.glob("*.npy"))
             fix = did_you_mean(name, beside, otherwise_list=False)
             document.add(

@@ -77,7 +77,10 @@ def verify_engines(
     EnvironmentProblem where no GPU answers or the plans' TensorRT is not installed, UsageError for
     an unknown model, or where none has a plan. `open_plan` stands in for the GPU in tests.
     """
-    found = [_planned(repository / name) for name in served.chosen(repository, models)]
+    found = []
+    for name in served.chosen(repository, models):
+        with published.shaped(repository / name):
+            found.append(_planned(repository / name))
     planned = [one for one in found if one is not None]
     if not planned:
         raise UsageError(

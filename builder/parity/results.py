@@ -60,6 +60,12 @@ class ModelParity:
     why: str | None
     results: tuple[GoldenResult, ...]
     problems: tuple[str, ...] = ()
+    has_plan: bool = False
+
+    @property
+    def plan_not_executed(self) -> bool:
+        """Whether the model has a plan, and torch answered in its place."""
+        return self.has_plan and self.answered_by is not None and not self.by_plan
 
     @property
     def by_plan(self) -> bool:
@@ -81,7 +87,8 @@ class ModelParity:
     def as_dict(self) -> dict[str, Any]:
         """JSON-able: everything, with `passed` and `problems` of every level."""
         results = [_result_dict(result) for result in self.results]
-        return {**asdict(self), "results": results, "passed": self.passed}
+        said = {"passed": self.passed, "plan_not_executed": self.plan_not_executed}
+        return {**asdict(self), "results": results, **said}
 
 
 def way(protocol: str, memory: str) -> str:

@@ -28,6 +28,7 @@ from builder.parity.results import (
 from builder.parity.served import PublishedModel
 from builder.parity.shared_memory import BODY
 from builder.parity.shared_memory import check as check_memory
+from builder.store.published import shaped
 from builder.triton.artifact import Golden
 
 REPEAT = 5
@@ -82,9 +83,20 @@ def _model(
     memories: Sequence[str],
 ) -> ModelParity:
     try:
-        model = served.read(folder)
+        with shaped(folder):
+            return _read_and_asked(folder, clients, repeat, extra, memories)
     except UsageError as error:
         return ModelParity(folder.name, "unknown", None, None, None, (), (str(error),))
+
+
+def _read_and_asked(
+    folder: Path,
+    clients: Mapping[str, Client],
+    repeat: int,
+    extra: Sequence[Golden],
+    memories: Sequence[str],
+) -> ModelParity:
+    model = served.read(folder)
     problems = tuple(_problems(model, clients))
     goldens = [model.wire(golden) for golden in (*model.goldens, *extra)]
     if problems or not goldens:
@@ -132,6 +144,7 @@ def _parity(
         why=who.get("trt_build.why"),
         results=tuple(results),
         problems=tuple(problems),
+        has_plan=any(model.folder.glob("*/*.plan")),
     )
 
 

@@ -43,12 +43,14 @@ def batches(
 def _sets(spec: ModelSpec, path: Path, where: str) -> Iterator[Arrays]:
     import numpy as np
 
+    from builder.manifest.arrays import check
     from builder.parity.user_inputs import sets
 
     if path.suffix == ".npz":
         yield from sets(path).values()
         return
     try:
+        check(path)
         array = np.load(path, allow_pickle=False)
     except Exception as error:  # a damaged file raises what tokenize and numpy do
         raise UsageError(f"{path} is not an .npy of plain numbers: {error}", where=where) from error

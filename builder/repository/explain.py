@@ -32,7 +32,8 @@ def explain(
     chosen, folder = settled(settings, keywords), Path(models)
     kept = stores.Store(str(chosen.store)) if chosen.store else None
     if (folder / stores.SIDECAR).exists():
-        return [_published(folder, kept)]
+        with stores.shaped(folder):
+            return [_published(folder, kept)]
     _refuse_repository(folder)
     asked = chosen.orders(
         chosen.specs(folder), Path(out) if out is not None else Path("/nonexistent")

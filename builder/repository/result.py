@@ -45,11 +45,16 @@ class ModelResult:
     """Of the published files, run by torch: the `answers` that were compared with the goldens, and
     the worst `absolute`, `relative` and `cosine` among them.
     """
+    plan_executed: bool | None = None
+    """Whether the plans were run on the goldens before they were published; None without a plan.
+    Where no plan runs, the networks were evaluated with torch instead.
+    """
     because: str = ""
     """Why it was not unchanged: "precision fp32 -> fp16"."""
 
     def reached(self, stage: Stage) -> None:
         """Fill in what is known after a stage of the pipeline."""
+        from builder.parity import plan_check
         from builder.pipeline import reduced_precision, stages
 
         if isinstance(stage, stages.Prepared):
@@ -62,6 +67,7 @@ class ModelResult:
         elif isinstance(stage, stages.Built):
             self.layers = sum(int(plan.facts["layers"]) for plan in stage.plans.values())
             self.plan_bytes = sum(len(plan.data) for plan in stage.plans.values())
+            self.plan_executed = plan_check.possible() if self.plan_bytes else None
         elif isinstance(stage, stages.Checked):
             self.layout, self.layout_reason = stage.layout, stage.layout_reason
             self.parity = dict(stage.parity)
@@ -71,5 +77,6 @@ class ModelResult:
 SHOWN = (
     *("layers", "plan_bytes", "warnings", "layout", "layout_reason", "segments", "quantized"),
     "parity",
+    "plan_executed",
 )
 """What is recorded of a result, so that an unchanged model can be told of like a built one."""

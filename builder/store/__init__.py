@@ -11,7 +11,15 @@ from __future__ import annotations
 from builder.store.differences import because, changes
 from builder.store.hashes import Hashes
 from builder.store.location import default_url
-from builder.store.published import SIDECAR, damaged, record, recorded_request, sidecar, stale
+from builder.store.published import (
+    SIDECAR,
+    damaged,
+    record,
+    recorded_request,
+    shaped,
+    sidecar,
+    stale,
+)
 from builder.store.request import request
 from builder.store.retired import tidy
 from builder.store.storage import Store, last
@@ -28,6 +36,7 @@ __all__ = [
     "record",
     "recorded_request",
     "request",
+    "shaped",
     "sidecar",
     "stale",
     "tidy",

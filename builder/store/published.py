@@ -4,6 +4,7 @@ torch.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import stat
@@ -12,8 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from builder.errors import UsageError
 from builder.store.canonical import digest, plain
 from builder.store.hashes import Hashes
+from builder.unforeseen import OUT_OF_RESOURCES
 
 SIDECAR, CONFIG = "trt-build.json", "config.pbtxt"
 REQUEST, PLANS, RESULT = "request", "plans", "result"
@@ -36,6 +39,30 @@ VERSIONS = "versions"
 """The folder with what belongs to each kept version and not to its version folder: its config,
 trt-build.json, goldens and warm-up.
 """
+
+
+@contextlib.contextmanager
+def shaped(folder: Path) -> Iterator[None]:
+    """Raise UsageError where code that reads what is published in `folder` meets another structure
+    than trt-build writes: missing keys, other types, a folder where a file should be.
+    """
+    try:
+        yield
+    except (LookupError, AttributeError, TypeError, ValueError, ArithmeticError) as error:
+        reason = f"{type(error).__name__}: {str(error)[:200]}"
+    except RecursionError:
+        reason = "it is nested too deeply"
+    except OSError as error:
+        if error.errno in OUT_OF_RESOURCES or isinstance(error, BrokenPipeError):
+            raise
+        reason = str(error)
+    else:
+        return
+    raise UsageError(
+        f"{folder.name!r} is not as trt-build writes it: {reason}",
+        where=str(folder),
+        fix="build the model again",
+    )
 
 
 def read(file: Path) -> dict[str, Any]:

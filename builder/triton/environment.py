@@ -38,17 +38,15 @@ def write_env(repository: Path, path: Path | None = None) -> Path:
     Raises PublishError where two versions of TensorRT built the plans, or the file is not text.
     """
     path = path or repository.resolve().parent / ".env"
-    facts = [
-        json.loads(file.read_text(encoding="utf-8"))
-        for file in sorted(repository.glob("*/*/plan.json"))
-        if file.is_file() and not _is_earlier(file.parent)
-    ]
+    with published.shaped(repository):
+        facts = [
+            json.loads(file.read_text(encoding="utf-8"))
+            for file in sorted(repository.glob("*/*/plan.json"))
+            if file.is_file() and not _is_earlier(file.parent)
+        ]
+        built = [*profile_lines(facts), *image_lines(facts)]
     kept = _users(_lines(path))
-    wanted = [
-        *profile_lines(facts),
-        f"{REPOSITORY}=./{repository.resolve().name}",
-        *image_lines(facts),
-    ]
+    wanted = [f"{REPOSITORY}=./{repository.resolve().name}", *built]
     block = [BEGIN, *_without(wanted, _variables(kept)), END]
     _replace(path.resolve(), "\n".join([*kept, *block]) + "\n")
     return path

@@ -27,6 +27,7 @@ from builder.store.edits import GENERATED
 from builder.torchscript import sha256
 from builder.triton.config import config_text, parse
 from builder.triton.damage import damaged
+from builder.triton.environment import image_lines
 from builder.triton.layout import SIDECAR, VERSION
 from builder.triton.publish import Writer, publish_parts
 
@@ -63,9 +64,10 @@ def merge(repositories: Sequence[Path], out: Path) -> list[tuple[str, tuple[str,
     for repository in repositories:
         for folder in _models(repository):
             found.setdefault(folder.name, []).append(folder)
-    ready = {
-        name: (_joined(folders), _joined_steps(folders)) for name, folders in found.items()
-    }  # every refusal comes before anything is written
+    ready = {}
+    for name, folders in found.items():  # every refusal comes before anything is written
+        with published.shaped(folders[0]):
+            ready[name] = _joined(folders), _joined_steps(folders)
     return [
         line for name, (whole, steps) in ready.items() for line in _publish(name, whole, steps, out)
     ]
@@ -125,6 +127,7 @@ def _variant(folder: Path) -> Variant:
     if message.backend != "tensorrt" and message.platform != "tensorrt_plan":
         return Variant(folder, message, {})
     facts = _json(folder / VERSION / "plan.json")
+    image_lines([facts])  # raises where the facts are not what the .env needs
     if isinstance(facts.get("plans"), dict):
         files = {**message.cc_model_filenames, AMPERE_PLUS: message.default_model_filename}
         return Variant(
@@ -354,7 +357,7 @@ def _json(path: Path) -> dict[str, Any]:
     text = _text(path)
     try:
         read = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise _unreadable(path, error) from error
     return read if isinstance(read, dict) else {}
 

@@ -32,6 +32,7 @@ def test_repo_builds_and_says_so(small: Path, tmp_path: Path, run: Run) -> None:
     assert result.exit_code == 0, result.output
     assert "1 of 1 models" in result.stdout
     assert "small: build" in result.stderr
+    assert "plan not executed: small: no plan of this TensorRT runs" in result.stdout
     assert (tmp_path / "out" / "small" / "config.pbtxt").is_file()
 
 
@@ -523,6 +524,7 @@ def test_verify_serves_compares_and_fails_with_three(published: Path, run: Run) 
     assert result.exit_code == 0, result.output
     assert "p0-opt" in result.stdout
     assert "1 of 1 models passed" in result.stdout
+    assert "small: plan not executed, answered by torch" in result.stdout
     golden = published / "small" / "goldens" / "p0-opt.npz"
     with numpy.load(golden) as arrays:
         changed = {

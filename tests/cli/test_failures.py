@@ -5,6 +5,7 @@ the others go on.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -114,3 +115,38 @@ def test_a_search_that_meets_a_defect_goes_on_with_the_next(
         result.exit_code == 70 and "bad: no precision was found: this is a defect" in result.stderr
     )
     assert {path.name for path in (tmp_path / "out").iterdir()} == {"small"}
+
+
+DAMAGED = ("[]", "null", "[" * 100_000, '{"inputs": 3, "outputs": [1], "bytes": "x", "state": 5}')
+
+
+@pytest.mark.parametrize("text", DAMAGED)
+@pytest.mark.parametrize("name", ["trt-build.json", "1/plan.json"])
+def test_damaged_json_of_a_published_model_is_refused_by_name(
+    published: Path, tmp_path: Path, run: Run, name: str, text: str
+) -> None:
+    model = published / "small"
+    (model / name).write_text(text)
+    plan, merged = model / "1" / "model.plan", tmp_path / "merged"
+    for arguments in (("inspect", model), ("inspect", plan), ("inspect", published)):
+        assert run(*arguments).exit_code in (0, 2)
+    assert run("merge", published, "--out", merged).exit_code in (1, 2)
+    result = run("explain", model, "--no-store")
+    assert result.exit_code != 70
+    assert f"{name} of the published model is damaged" in result.stdout
+
+
+@pytest.mark.parametrize("name", ["trt-build.json", "config.pbtxt", "1/plan.json", "1/model.plan"])
+def test_a_pipe_in_a_published_model_does_not_hang(
+    published: Path, tmp_path: Path, run: Run, name: str
+) -> None:
+    file = published / "small" / name
+    file.unlink()
+    os.mkfifo(file)
+    for arguments in (
+        ("inspect", published / "small"),
+        ("explain", published / "small", "--no-store"),
+        ("merge", published, "--out", tmp_path / "merged"),
+    ):
+        assert run(*arguments).exit_code in (0, 1, 2)
+    assert not (tmp_path / "merged").exists()

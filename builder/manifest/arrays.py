@@ -1,0 +1,50 @@
+"""The sizes that files of arrays claim, read before anything is unpacked."""
+
+from __future__ import annotations
+
+import math
+import stat
+import zipfile
+from pathlib import Path
+from typing import IO, Any
+
+MOST_BYTES = 1 << 30
+MOST_TIMES = 20
+"""An .npz may unpack to MOST_BYTES, or to MOST_TIMES its own size."""
+
+
+def check(path: Path) -> None:
+    """Raise ValueError where the .npz or .npy is no regular file, has members that are no arrays or
+    hold pickles, or claims more than it has or may have; zipfile.BadZipFile and OSError for one
+    that is damaged or missing.
+    """
+    status = path.stat()
+    if not stat.S_ISREG(status.st_mode):
+        raise ValueError("it is no regular file")
+    if not zipfile.is_zipfile(path):
+        with path.open("rb") as file:
+            _check_array(file, status.st_size)
+        return
+    with zipfile.ZipFile(path) as archive:
+        members = archive.infolist()
+        unpacked = sum(member.file_size for member in members)
+        most = max(MOST_BYTES, MOST_TIMES * status.st_size)
+        if unpacked > most:
+            raise ValueError(f"it unpacks to {unpacked >> 20} MiB, more than {most >> 20} MiB")
+        for member in members:
+            if not member.filename.endswith(".npy"):
+                raise ValueError(f"the member {member.filename[:80]!r} is no .npy")
+            with archive.open(member) as file:
+                _check_array(file, member.file_size)
+
+
+def _check_array(file: IO[bytes], size: int) -> None:
+    from numpy.lib import format as npy
+
+    version = npy.read_magic(file)  # type: ignore[no-untyped-call]
+    read: Any = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
+    shape, _, dtype = read(file)
+    if dtype.hasobject:
+        raise ValueError("it holds pickled objects")
+    if math.prod(shape) * dtype.itemsize > size:
+        raise ValueError(f"an array of shape {list(shape)} is longer than its file")
