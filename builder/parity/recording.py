@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -53,11 +53,19 @@ class Recording:
     @property
     def warnings(self) -> tuple[str, ...]:
         """One warning for each branch that no golden takes: its numbers were compared nowhere."""
-        branches = [outcome for outcome in self.unreached if outcome.is_branch]
         return tuple(
             f"no golden reaches {outcome}; add inputs that do (manifest: goldens: FILE.npz)"
-            for outcome in branches
+            for outcome in self.unreached
+            if outcome.is_branch
         )
+
+    def warnings_of(self, locations: Collection[str]) -> tuple[str, ...]:
+        """The warnings of branches at these source locations. Others are no branches of the served
+        model: shapes, types or arguments that are fixed decide them.
+        """
+        lines = {location.partition(", near ")[0] for location in locations}
+        kept = [one for one in self.unreached if one.where.partition(", near ")[0] in lines]
+        return replace(self, unreached=tuple(kept)).warnings
 
 
 def record_goldens(
@@ -111,7 +119,8 @@ class _Recorder:
             try:
                 golden = self.answer(name, inputs.draw(self.spec.inputs, sizes, style, seed))
             except (RuntimeError, IndexError) as error:
-                failure = failure or error
+                if failure is None or "out of range" in str(failure):  # ids that were too large
+                    failure = error
                 continue
             if is_finite(golden):
                 # What worked once is tried first next time.

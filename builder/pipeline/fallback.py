@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -280,6 +279,9 @@ def made_by(node: Any) -> set[str]:
     return {value.debugName() for inner in _with_inner(node) for value in inner.outputs()}
 
 
+_REWRITE = "rewrite that line with supported operators to let TensorRT run it (docs/operators.md)"
+
+
 def _why(
     parts: Partition, late: Sequence[UnsupportedOperator], *, by_manifest: bool
 ) -> Iterator[str]:
@@ -294,11 +296,15 @@ def _why(
         yield f"served in pieces: {parts.summary()}"
     refused = [o for o in parts.refused if by_manifest or o.reason != BY_MODULE]
     reported = [o for o in (*refused, *late) if o.reason != READS_OTHERS]
-    groups = Counter((o.schema.partition("(")[0], o.reason, o.fix) for o in reported)
-    for (operator, reason, fix), count in groups.items():
-        times = f" ({count} nodes)" if count > 1 else ""
-        change = "" if "fallback" in fix else f"; {fix}"
-        yield f"in torch: {operator}{times}: {reason}{change}"
+    groups: dict[tuple[str, str, str], list[str]] = {}
+    for one in reported:
+        key = (one.schema.partition("(")[0], one.reason, one.fix)
+        groups.setdefault(key, []).append(one.where)
+    for (operator, reason, fix), locations in groups.items():
+        more = f" and {len(locations) - 1} more" if len(locations) > 1 else ""
+        line = "" if locations[0] == "graph" else f" at {locations[0]}"
+        change = "" if "manifest" in reason else f"; {_REWRITE if 'fallback' in fix else fix}"
+        yield f"in torch: {operator}{line}{more}: {reason}{change}"
     if followers := len(refused) + len(late) - len(reported):
         yield (
             f"in torch with them: {followers} that read what they make, of a shape or kind that"

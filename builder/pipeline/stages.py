@@ -236,7 +236,15 @@ def record(lowered: Lowered) -> Recorded:
 
     state.check(lowered.spec, lowered.outputs)
     found = parity.record_goldens(lowered.module, lowered.spec, lowered.outputs)
-    return Recorded(lowered, found.goldens, found.warnings)
+    return Recorded(lowered, found.goldens, found.warnings_of(_branches(lowered.graph)))
+
+
+def _branches(lowered: LoweredGraph) -> set[str]:
+    """The source locations of the branches and loops that lowering did not resolve."""
+    from builder.lowering import ir
+    from builder.lowering.places import where
+
+    return {where(node) for node in ir.nodes_of(lowered.graph, "prim::If", "prim::Loop")}
 
 
 def prepare(recorded: Recorded, spec: ModelSpec | None = None) -> Prepared:

@@ -190,6 +190,19 @@ def test_a_module_that_always_fails_is_named_with_its_own_words() -> None:
         record(Broken(), spec(X))
 
 
+def test_a_shape_error_is_named_before_ids_that_are_too_large() -> None:
+    class Baked(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.table = torch.nn.Embedding(5, 3)
+
+        def forward(self, ids: torch.Tensor) -> torch.Tensor:
+            return self.table(ids).reshape(7, 7)
+
+    with pytest.raises(ModelFileError, match="is invalid for input of size"):
+        record(Baked(), spec(tensor("ids", "int64", "batch", 3)))
+
+
 def test_dropout_is_off_and_the_module_is_left_as_it_was() -> None:
     module = torch.nn.Sequential(torch.nn.Dropout(0.9)).train()
     golden = record(module, spec(X))[0]
