@@ -99,7 +99,7 @@ def test_what_converts_is_one_plain_engine(tmp_path: Path) -> None:
 def test_where_nothing_converts_torch_serves_it_and_the_warning_says_why(tmp_path: Path) -> None:
     result = build(tmp_path, Fourier())
     assert (result.ok, result.segments, result.plan_bytes) == (True, ("torch",), 0)
-    assert "torch alone" in result.warnings[0] and any(
+    assert "PyTorch only" in result.warnings[0] and any(
         "aten::fft_fft" in text for text in result.warnings
     )
     assert not list((tmp_path / "out").glob("*/1/*.plan"))
