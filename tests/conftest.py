@@ -20,7 +20,10 @@ remember_source_lines()
 # builds wait for each other over a lock in the cache
 if worker := os.environ.get("PYTEST_XDIST_WORKER"):
     os.environ["TRT_BUILD_CACHE"] = f"/tmp/trt-build-cache-{worker}"
-LONGEST = ("serving", "repository", "cli", "networks", "quantization", "parity", "lowering")
+LONGEST = tuple(
+    "repository cli pipeline parity serving networks processes partition quantization examples"
+    " lowering".split()
+)
 """Packages whose files take longest for their number of tests. They are run first, because one that
 starts last leaves the other processes idle. With --dist loadfile this needs
 `--no-loadscope-reorder`: xdist would order the files by their number of tests.
