@@ -107,7 +107,9 @@ def anchors(page: Path) -> set[str]:
 
 @pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", *PAGES, *RECIPES])
 def test_a_pages_links_lead_somewhere(page: str) -> None:
-    for link, anchor in re.findall(r"\]\(([^)#\s]*)(?:#([^)\s]+))?\)", (ROOT / page).read_text()):
+    # a graph in a code block has brackets, too: prim::GetAttr[name="scale"](%self)
+    text = re.sub(r"^```.*?^```", "", (ROOT / page).read_text(), flags=re.MULTILINE | re.DOTALL)
+    for link, anchor in re.findall(r"\]\(([^)#\s]*)(?:#([^)\s]+))?\)", text):
         if not link.startswith("http"):
             target = (ROOT / page).parent / link if link else ROOT / page
             assert target.exists(), link
