@@ -22,7 +22,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # One thread a process: the tests and the server's instances share the cores better than torch's pools do.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: demo test check lint test-slow test-docker test-gpu fuzz format clean venv
+.PHONY: demo test check lint test-slow test-docker test-gpu fuzz hostile format clean venv
 
 demo: $(READY)
 	$(BIN)/python examples/export.py
@@ -38,6 +38,10 @@ test-slow: $(READY)
 # Random programs for a minute, other ones every day; what fails is minimized into tests/fuzz/found.
 fuzz: $(READY)
 	nice $(BIN)/python -m tests.fuzz --seconds 60 --seed $$(date +%Y%m%d)000
+
+# Hostile archives, manifests, repositories and published files for a minute, other ones every day.
+hostile: $(READY)
+	nice $(BIN)/python -m tests.hostile --seconds 35 --seed $$(date +%Y%m%d)000
 
 check: lint
 	$(BIN)/python -m pytest $(PARALLEL) -m "not slow and not docker and not gpu" --cov --cov-report=term $(PYTEST_ARGS)

@@ -1,10 +1,10 @@
 """Writes the documents that are generated:
 
-    python docs/generate.py operators|performance|networks-gpu [--check] [--samples]
+    python docs/generate.py operators|performance|networks-gpu|security [--check] [--samples]
 
 docs/operators.md comes from the registries: what converters, evaluators and formulas say of
 themselves. docs/performance.md and docs/networks-gpu.md come from the measured rows in
-benchmarks/results. `--check` writes nothing and fails where the file is not current; `--samples`
+benchmarks/results, the table of docs/security.md from docs/hostile.json. `--check` writes nothing and fails where the file is not current; `--samples`
 first runs torch's operator database (minutes) and keeps its verdicts in docs/operators.json.
 """
 
@@ -20,6 +20,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE, STORE = ROOT / "docs/operators.md", ROOT / "docs/operators.json"
+SECURITY = ROOT / "docs/security.md"
 PERFORMANCE, NETWORKS = ROOT / "docs/performance.md", ROOT / "docs/networks-gpu.md"
 
 HEAD = """# Operators
@@ -230,12 +231,19 @@ def networks() -> str:
     return str(import_module("tests.networks.page").text())
 
 
+def security() -> str:
+    """docs/security.md with the counts of the last full run of tests.hostile."""
+    text: str = import_module("tests.hostile.page").page()
+    return text
+
+
 def main(arguments: list[str]) -> int:
     """Write or check the pages that are named; 1 where one is not current."""
     pages = {
         "operators": (PAGE, page),
         "performance": (PERFORMANCE, performance),
         "networks-gpu": (NETWORKS, networks),
+        "security": (SECURITY, security),
     }
     named = [pages[name] for name in pages if name in arguments]
     if not named:

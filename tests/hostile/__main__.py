@@ -1,18 +1,25 @@
-"""`python -m tests.hostile --seconds N`: prints its counts as JSON.
+"""`python -m tests.hostile`: hostile input, and what became of it, as JSON.
 
-Each archive is loaded, lowered and run in a worker, as `check` does it. Exit code 1 where one ended
-as a defect of ours (exit code 70), was not ended in time, or changed a file.
+    python -m tests.hostile --seconds 50 --seed 20261123000     each suite for its share of the time
+    python -m tests.hostile --full --out docs/hostile.json      the counts of docs/security.md
+
+Each input is tried in a process of its own, confined as the commands confine it. Exit code 1 where
+one ended as a defect (exit code 70), was not ended in time, changed a file, executed code, gave
+another answer, or copied a secret.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
+import shutil
 import sys
 import tempfile
 import time
-from collections import Counter
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,51 +27,33 @@ import torch
 
 from builder import processes, unforeseen
 from builder.errors import TrtBuildError
+from builder.repository import jobs
 from builder.torchscript import trial
-from tests.hostile import archives
+from tests.hostile import archives, manifests, repositories, requests
+from tests.hostile.counts import EXECUTED, Case, Counts, attempt_all, watch, written
 
-MODULES = ("torch", "builder.lowering", "builder.torchscript", "tests.hostile.__main__")
+MODULES = (*jobs.MODULES, "builder.cli.check", "builder.cli.merge", "tests.hostile.__main__")
 ATTEMPT = "tests.hostile.__main__:attempt"
-LOAD_SECONDS, STAGE_SECONDS, HANG_SECONDS = 5, 10, 60
-BATCH = 40
-CONTENT = "content that must stay\n"
-
-
-@dataclass
-class Counts:
-    """What became of the archives; `bad` describes those that must not be."""
-
-    archives: int = 0
-    refused: int = 0
-    accepted: int = 0
-    ended_by_limit: int = 0
-    crashed_alone: int = 0
-    exit_70: int = 0
-    hangs: int = 0
-    files_written: int = 0
-    bad: list[str] = field(default_factory=list)
-    by_mutation: Counter[str] = field(default_factory=Counter)
-
-    @property
-    def passed(self) -> bool:
-        """Whether nothing happened that must not."""
-        return not (self.exit_70 or self.hangs or self.files_written)
+LOAD_SECONDS, STAGE_SECONDS = 5, 20
+BATCH = 20
+FULL = {"archives": 1000, "manifests": 1000, "crafted": 300, "damaged": 300, "requests": 100}
+SHARES = {"archives": 0.35, "manifests": 0.3, "crafted": 0.2, "damaged": 0.15, "requests": 0.0}
+"""Of the time of a short run; starting a server takes too long for one."""
 
 
 def attempt(path: str, report: Any) -> tuple[str, str]:
     """Load, lower and run one archive: how it ended, and the message."""
     trial.SECONDS = LOAD_SECONDS
     try:
-        _use(Path(path), report)
+        return _use(Path(path), report)
     except TrtBuildError as error:
         return "refused", str(error)
     except Exception as error:
         found = unforeseen.ours(error)
         return ("exit_70" if found.exit_code == 70 else "refused"), found.traceback or str(found)
-    return "accepted", ""
 
 
-def _use(path: Path, report: Any) -> None:
+def _use(path: Path, report: Any) -> tuple[str, str]:
     from builder import lower
     from builder.torchscript import load
 
@@ -73,80 +62,146 @@ def _use(path: Path, report: Any) -> None:
     report(path.name, "lower")
     lowered = lower(module)
     report(path.name, "run")
+    x = torch.ones(2, 4)
+    errors = (RuntimeError, torch.jit.Error, ValueError, TypeError, IndexError)
     try:
-        module(torch.ones(2, 4))
-        lowered.run(torch.ones(2, 4))
-    except (RuntimeError, torch.jit.Error, ValueError, TypeError, IndexError):
-        pass  # the model's own error
+        expected = module(x.clone())
+    except errors as error:
+        return "refused", f"the model's own error: {error}"
+    if not isinstance(expected, torch.Tensor):
+        return "accepted_right", ""
+    try:
+        (answer,) = lowered.run(x.clone())
+    except errors as error:
+        return "refused", f"the lowered graph's error: {error}"
+    same = torch.allclose(answer, expected, equal_nan=True)
+    return ("accepted_right", "") if same else ("wrong_answers", f"{answer} is not {expected}")
 
 
-def run(seconds: float, first_seed: int, confined: bool) -> Counts:
-    """Attempt archives until the time is over."""
-    counts, seed = Counts(), first_seed
-    until = time.monotonic() + seconds
-    with tempfile.TemporaryDirectory() as name:
-        folder, victim = Path(name), Path(name) / "given" / "victim.py"
-        victim.parent.mkdir()
-        originals = archives.seeds()
-        while time.monotonic() < until:
-            victim.write_text(CONTENT)
-            _batch(range(seed, seed + BATCH), folder, victim, originals, confined, counts)
-            seed += BATCH
-    return counts
+@dataclass(frozen=True)
+class Suite:
+    """One kind of hostile input: `write` makes the case of a seed in a folder that is new."""
+
+    target: str
+    write: Callable[[Path, int], Case]
+
+
+def _archive(originals: list[archives.Members], victim: Path, folder: Path, seed: int) -> Case:
+    folder.mkdir()
+    path = folder / "m.pt"
+    return Case(archives.write(path, seed, originals, victim), (str(path),))
+
+
+def suites(base: Path) -> dict[str, Suite]:
+    """The suites that run in workers; their files are below `base`."""
+    given = base / "given"
+    given.mkdir()
+    for name in ("victim.py", "victim.txt"):
+        (given / name).write_text("content that must stay\n")
+    executed = given / EXECUTED
+    (base / "made").mkdir()
+    published, model = repositories.prepare(base / "made"), manifests.prepare(base / "made")
+    originals, victim = archives.seeds(), given / "victim.py"
+    return {
+        "archives": Suite(ATTEMPT, partial(_archive, originals, victim)),
+        "manifests": Suite(manifests.ATTEMPT, lambda f, n: manifests.write(f, n, model, executed)),
+        "crafted": Suite(
+            repositories.CRAFTED, lambda f, n: repositories.craft(f, n, published, executed)
+        ),
+        "damaged": Suite(repositories.DAMAGED, lambda f, n: repositories.damage(f, n, published)),
+    }
+
+
+def run(
+    suite: Suite,
+    base: Path,
+    first_seed: int,
+    counts: Counts,
+    *,
+    count: int = sys.maxsize,
+    seconds: float = float("inf"),
+    confined: bool = True,
+    workers: int = 1,
+) -> None:
+    """Try inputs until `count` are done or the time is over."""
+    until, seed = time.monotonic() + seconds, first_seed
+    while counts.cases < count and time.monotonic() < until:
+        # a batch of a short run must not take much longer than the run
+        size = min(BATCH if seconds > 60 else 4 * workers, count - counts.cases)
+        _batch(suite, range(seed, seed + size), base, counts, confined, workers)
+        seed += size
 
 
 def _batch(
-    seeds: range,
-    folder: Path,
-    victim: Path,
-    originals: list[archives.Members],
-    confined: bool,
-    counts: Counts,
+    suite: Suite, seeds: range, base: Path, counts: Counts, confined: bool, workers: int
 ) -> None:
-    kinds = {n: archives.write(folder / f"{n}.pt", n, originals, victim) for n in seeds}
-    sandbox = processes.Sandbox() if confined else None
-    limits = processes.Limits(stage_seconds=STAGE_SECONDS, memory_bytes=4 << 30)
-    tasks = [
-        processes.Task(ATTEMPT, (str(folder / f"{n}.pt"),), limits=limits, sandbox=sandbox)
-        for n in seeds
-    ]
-    began = time.monotonic()
-    answers = processes.run(tasks, 2, modules=MODULES)
-    if time.monotonic() - began > HANG_SECONDS * len(tasks):
-        counts.hangs += 1
-    for number, answer in zip(seeds, answers, strict=True):
-        _count(number, kinds[number], answer, counts)
-        (folder / f"{number}.pt").unlink()
-    changed = victim.read_text() != CONTENT or len(list(victim.parent.iterdir())) != 1
-    if changed or {path.name for path in folder.iterdir()} != {"given"}:
-        counts.files_written += 1
-        counts.bad.append(f"a file was written by one of the seeds {seeds.start} to {seeds.stop}")
-
-
-def _count(number: int, kind: str, answer: Any, counts: Counts) -> None:
-    counts.archives += 1
-    if isinstance(answer, processes.TimedOut):
-        outcome = "ended_by_limit"
-    elif isinstance(answer, processes.Crashed):
-        outcome = "crashed_alone"
-    else:
-        outcome, message = answer
-        if outcome == "exit_70":
-            counts.bad.append(f"seed {number} ({kind}): {message[-1500:]}")
-    setattr(counts, outcome, getattr(counts, outcome) + 1)
-    counts.by_mutation[f"{kind}: {outcome}"] += 1
+    inputs, results = base / "given" / "inputs", base / "results"
+    inputs.mkdir()
+    results.mkdir()
+    cases = [suite.write(inputs / str(seed), seed) for seed in seeds]
+    # `merge --out` writes into a folder that is not watched
+    for seed in seeds:
+        (results / str(seed)).mkdir()
+        (inputs / str(seed) / "out").symlink_to(results / str(seed))
+    sandbox = processes.Sandbox((results, base / "cache"), network=True) if confined else None
+    tried = partial(
+        attempt_all,
+        suite.target,
+        cases,
+        counts,
+        modules=MODULES,
+        sandbox=sandbox,
+        stage_seconds=STAGE_SECONDS,
+        jobs=workers,
+    )
+    watch(base / "given", counts, f"seeds {seeds.start} to {seeds.stop - 1}", tried)
+    for folder in (inputs, results):
+        shutil.rmtree(folder)
 
 
 def main() -> int:
     """Run what the command line asks for."""
     parser = argparse.ArgumentParser(prog="python -m tests.hostile", description=__doc__)
     parser.add_argument("--seconds", type=float, default=60.0)
-    parser.add_argument("--seed", type=int, default=0, help="the first archive's seed")
+    parser.add_argument("--full", action="store_true", help="all counts, however long it takes")
+    parser.add_argument("--suite", choices=FULL, action="append", help="only this one")
+    parser.add_argument("--seed", type=int, default=0, help="the first input's seed")
+    parser.add_argument("--jobs", type=int, default=1, help="inputs at a time")
+    parser.add_argument("--out", type=Path, help="write the counts into this JSON file")
     parser.add_argument("--unconfined", action="store_true", help="without the sandbox")
     asked = parser.parse_args()
-    counts = run(asked.seconds, asked.seed, not asked.unconfined)
-    print(json.dumps(vars(counts), indent=2, sort_keys=True))
-    return 0 if counts.passed else 1
+    found: dict[str, Counts] = {}
+    with tempfile.TemporaryDirectory(prefix="hostile-") as name:
+        base = Path(name).resolve()
+        (base / "cache").mkdir()
+        os.environ["TRT_BUILD_CACHE"] = str(base / "cache")
+        for suite, ready in {**suites(base), "requests": None}.items():
+            if suite not in (asked.suite or FULL) or not (asked.full or SHARES[suite]):
+                continue
+            counts = found.setdefault(suite, Counts())
+            began = time.monotonic()
+            amount: dict[str, Any] = (
+                {"count": FULL[suite]}
+                if asked.full
+                else {"seconds": asked.seconds * SHARES[suite] / _shares(asked.suite)}
+            )
+            if ready is None:
+                asks = partial(
+                    requests.run, base / "made/published", base, FULL[suite], asked.seed, counts
+                )
+                watch(base / "given", counts, suite, asks)
+            else:
+                options = {"confined": not asked.unconfined, "workers": asked.jobs}
+                run(ready, base, asked.seed, counts, **amount, **options)
+            print(f"{suite}: {counts.cases} in {time.monotonic() - began:.0f} s", file=sys.stderr)
+            if asked.out:
+                written(asked.out, found)
+    print(json.dumps({name: counts.as_dict() for name, counts in found.items()}, indent=2))
+    return 0 if all(counts.passed for counts in found.values()) else 1
+
+
+def _shares(chosen: list[str] | None) -> float:
+    return sum(SHARES[name] for name in chosen or SHARES)
 
 
 if __name__ == "__main__":

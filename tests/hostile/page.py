@@ -1,0 +1,52 @@
+"""The table of docs/security.md, made of docs/hostile.json: `python docs/generate.py security`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE, COUNTS = ROOT / "docs/security.md", ROOT / "docs/hostile.json"
+BEGIN, END = "<!-- table: hostile -->", "<!-- end of table -->"
+
+ROWS = {
+    "archives": "mutated and crafted archives: loaded, lowered and run",
+    "manifests": "mutated manifests: `check`",
+    "crafted": "crafted repositories: `explain`, `inspect`, `merge` and `verify`",
+    "damaged": "damaged published files: `explain`, `merge` and the Python runtime",
+    "requests": "hostile HTTP requests to one tritonserver",
+}
+COLUMNS = {
+    "cases": "tried",
+    "refused": "refused by name",
+    "accepted_right": "accepted and right",
+    "ended_by_limit": "ended by a limit",
+    "crashed_alone": "crashed alone",
+    "exit_70": "exit code 70",
+    "hangs": "hangs",
+    "files_written": "files written outside",
+    "code_executed": "code executed",
+    "wrong_answers": "wrong answers",
+    "leaks": "files leaked",
+}
+
+
+def table(data: dict[str, dict[str, Any]]) -> str:
+    """The Markdown table of these counts."""
+    lines = [
+        f"| input | {' | '.join(COLUMNS.values())} |",
+        f"|---|{'---:|' * len(COLUMNS)}",
+    ]
+    for name, words in ROWS.items():
+        counts = data[name]
+        lines.append(f"| {words} | {' | '.join(str(counts[key]) for key in COLUMNS)} |")
+    return "\n".join(lines)
+
+
+def page() -> str:
+    """docs/security.md with the table of the counts that were written last."""
+    head, begin, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
+    _, end, tail = rest.partition(END)
+    made = table(json.loads(COUNTS.read_text(encoding="utf-8")))
+    return f"{head}{begin}\n{made}\n{end}{tail}"

@@ -1,0 +1,69 @@
+"""A few hostile inputs of each kind, and the figures of the last full run."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.hostile import __main__ as program
+from tests.hostile import page
+from tests.hostile.counts import ZERO, Case, Counts, attempt_all, watch
+
+HERE = "tests.hostile.test_hostile"
+
+
+def test_the_table_is_that_of_the_last_full_run() -> None:
+    assert page.PAGE.read_text(encoding="utf-8") == page.page(), (
+        "run: python docs/generate.py security"
+    )
+
+
+def test_the_last_full_run_has_all_counts_and_nothing_that_must_not_be() -> None:
+    data = json.loads(page.COUNTS.read_text(encoding="utf-8"))
+    assert {name: data[name]["cases"] for name in data} == program.FULL
+    for name, counts in data.items():
+        assert {key: counts[key] for key in ZERO} == dict.fromkeys(ZERO, 0), name
+        assert counts["bad"] == []
+
+
+def behave(how: str, path: str, report: object) -> tuple[str, str]:
+    if how == "defect":
+        return "exit_70", "a defect"
+    if how == "write":
+        Path(path).write_text("x")
+    if how == "hang":
+        while True:
+            pass
+    return "refused", ""
+
+
+def test_what_must_not_be_is_found(tmp_path: Path) -> None:
+    """The counters count: a defect, a hang, and a written file are each seen."""
+    counts = Counts()
+    cases = [
+        Case(how, (how, str(tmp_path / "file"))) for how in ("write", "hang", "defect", "refuse")
+    ]
+
+    def act() -> None:
+        attempt_all(
+            f"{HERE}:behave", cases, counts, modules=(HERE,), sandbox=None, stage_seconds=3, jobs=1
+        )
+
+    watch(tmp_path, counts, "seeds", act)
+    found = {name: count for name, count in counts.outcomes.items() if count}
+    assert found == {"refused": 2, "ended_by_limit": 1, "exit_70": 1, "files_written": 1}
+    assert counts.cases == 4
+    assert not counts.passed
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("suite", ["archives", "manifests", "crafted", "damaged"])
+def test_a_few_of_each_kind(suite: str) -> None:
+    command = [sys.executable, "-m", "tests.hostile", "--seconds", "5", "--suite", suite]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert json.loads(done.stdout)[suite]["cases"] >= 4
