@@ -279,3 +279,11 @@ def test_the_process_that_tries_a_file_first_has_the_plugins(tmp_path: Path) -> 
         torchscript.load(tmp_path / "model.pt", libraries=[library])
     plugins.load([str(plugin)])
     assert torchscript.load(tmp_path / "model.pt", libraries=[library])(torch.ones(1)) == 1
+
+
+def test_init_loads_libraries_and_names_them_in_the_manifest(shop: Path) -> None:
+    _command("python export.py", shop)
+    line = "trt-build init models/shop.pt --force --library operators.py --plugin plugin.py"
+    assert "x" in _command(line, shop)
+    manifest = (shop / "models" / "shop.yaml").read_text()
+    assert 'libraries: ["../operators.py"]' in manifest

@@ -252,3 +252,16 @@ def test_on_a_gpu_the_plan_answers() -> None:
     x = torch.randn(3, 16)
     torch.testing.assert_close(compiled(x), model(x), rtol=1e-3, atol=1e-3)
     assert compiled(x.cuda()).is_cuda
+
+
+class Mixed(nn.Module):
+    def forward(self, x: Tensor) -> tuple[Tensor, int, list[int], float, None]:
+        return x * 2, x.size(1), [1, 2], 0.5, None
+
+
+def test_numbers_lists_and_none_are_returned_as_the_original_does() -> None:
+    model = torch.jit.script(Mixed())
+    compiled = builder.compile(model, [spec("batch", 4)])
+    x = torch.ones(1, 4)
+    assert compiled(x)[1:] == model(x)[1:] == (4, [1, 2], 0.5, None)
+    same(compiled(x)[0], x * 2)
