@@ -106,10 +106,28 @@ class _Recorder:
                 golden = self.golden(f"p{index}-{kind}", sizes)
                 yield golden
                 if kind == "opt" and self._batch_like(merged):
-                    yield self.answer(f"p{index}-row", self._rows(golden))
+                    yield self._answered(f"p{index}-row", self._rows(golden))
         yield from sequences.record(self.spec, self.answer, self.styles[0])
         for name, tensors in user_inputs(self.spec):
-            yield self.answer(name, tensors)
+            yield self._answered(name, tensors)
+
+    def _answered(self, name: str, tensors: Sequence[torch.Tensor]) -> Golden:
+        """The answer to these inputs. Raises ModelFileError where the module fails on them."""
+        try:
+            return self.answer(name, tensors)
+        except (RuntimeError, IndexError) as error:
+            shapes = ", ".join(
+                f"{spec.name} {list(tensor.shape)}"
+                for spec, tensor in zip(self.spec.inputs, tensors, strict=True)
+            )
+            raise ModelFileError(
+                f"the original module fails on golden {name} ({shapes}): {_reason(error)}",
+                where=str(self.spec.path),
+                fix=(
+                    "give inputs and dims that the module runs; a traced module may hold the sizes"
+                    " that it was traced with"
+                ),
+            ) from error
 
     def golden(self, name: str, sizes: Mapping[str, int]) -> Golden:
         """With the first style that gives finite answers, else the first that gives any."""
@@ -189,16 +207,20 @@ class _Recorder:
     def _failed(
         self, name: str, sizes: Mapping[str, int], failure: Exception | None
     ) -> ModelFileError:
-        reason = (str(failure).strip().splitlines() or [type(failure).__name__])[-1]
         return ModelFileError(
             f"the original module fails on every input that we drew for golden {name} (axes"
-            f" {dict(sizes)}): {reason}",
+            f" {dict(sizes)}): {_reason(failure)}",
             where=str(self.spec.path),
             fix=(
                 "give inputs of your own (manifest: goldens: FILE.npz), or fix dims and dtypes in"
                 " the manifest"
             ),
         )
+
+
+def _reason(failure: Exception | None) -> str:
+    """The last line of torch's message, which has the cause."""
+    return (str(failure).strip().splitlines() or [type(failure).__name__])[-1]
 
 
 class _evaluating:

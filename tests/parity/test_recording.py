@@ -258,3 +258,25 @@ def test_a_file_that_is_no_npz_is_a_usage_error(tmp_path: Path) -> None:
     (tmp_path / "own.npz").write_text("not an archive")
     with pytest.raises(UsageError, match=r"not an \.npz"):
         record(Affine(), spec(X, goldens=tmp_path / "own.npz"))
+
+
+class OfTwoRows(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.as_strided((2, 3), (3, 1)) + x
+
+
+def test_a_module_that_fails_on_one_row_of_its_golden_is_named_with_the_shapes() -> None:
+    with pytest.raises(ModelFileError, match=r"fails on golden p0-row \(x \[1, 3\]\): .*storage"):
+        record(OfTwoRows(), spec(X, profiles=({"batch": (1, 2, 2)},)))
+
+
+def test_a_module_that_fails_on_the_users_inputs_names_their_golden(tmp_path: Path) -> None:
+    class Picky(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            if (x == 42).all():
+                raise RuntimeError("no answer for 42")
+            return x
+
+    np.savez(tmp_path / "own.npz", x=np.full((2, 3), 42, np.float32))
+    with pytest.raises(ModelFileError, match=r"golden .*\(x \[2, 3\]\): no answer for 42"):
+        record(Picky(), spec(X, goldens=tmp_path / "own.npz"))
