@@ -15,6 +15,7 @@ VERDICTS = {
     "pieces": "TensorRT segments with torch between them",
     "torch": "served by torch",
     "no endpoint": "`repo` failed",
+    "fails in torch": "the file itself fails in torch at sizes of its manifest",
     "not made": "torch could not script or trace the module, so there is no file",
 }
 HEAD = """# Corpus
