@@ -42,6 +42,8 @@ Resolved = tuple[str | None, click.Command | None, list[str]]
 class LazyGroup(click.Group):
     """A group whose commands are the modules of the same name."""
 
+    wants_json = False
+
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
 
@@ -53,9 +55,38 @@ class LazyGroup(click.Group):
         )
         return found
 
+    def make_context(
+        self,
+        info_name: str | None,
+        args: list[str],
+        parent: click.Context | None = None,
+        **extra: Any,
+    ) -> click.Context:
+        self.wants_json = "--json" in args
+        try:
+            return super().make_context(info_name, args, parent, **extra)
+        except click.UsageError as error:
+            self._document(error)
+            raise
+
+    def _document(self, error: click.UsageError) -> None:
+        """A usage error as the one JSON document, where --json asks for it."""
+        if self.wants_json:
+            import json
+
+            data = {
+                "kind": "UsageError",
+                "message": error.format_message(),
+                "exit_code": error.exit_code,
+            }
+            click.echo(json.dumps({"error": data}, indent=2))
+
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
+        except click.UsageError as error:
+            self._document(error)
+            raise
         # before the command itself began, or click would say that it failed
         except KeyboardInterrupt:
             click.echo("interrupted; nothing is left half-written", err=True)

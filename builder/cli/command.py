@@ -15,7 +15,7 @@ from typing import Any, TextIO
 
 import click
 
-from builder.cli.terminal import Terminal
+from builder.cli.terminal import Terminal, only_json
 from builder.errors import ManifestError, TrtBuildError
 
 INTERRUPTED, TERMINATED, UNREAD = 130, 143, 141
@@ -43,13 +43,18 @@ class Command(click.Command):
         terminal = Terminal(as_json=ctx.params.pop("as_json"), debug=ctx.params.pop("debug"))
         ctx.obj = terminal
         with _terminable():
-            ctx.exit(self._guarded(ctx, terminal))
+            if terminal.as_json:
+                with only_json() as terminal.out:
+                    code = self._guarded(ctx, terminal)
+            else:
+                code = self._guarded(ctx, terminal)
+            ctx.exit(code)
 
     def _guarded(self, ctx: click.Context, terminal: Terminal) -> int:
         try:
             code = int(super().invoke(ctx) or 0)
             # a full disk is told here, or the interpreter meets it on its way out
-            for stream in _streams():
+            for stream in _streams(terminal):
                 stream.flush()
             return code
         except (click.ClickException, click.exceptions.Exit, click.Abort):
@@ -58,28 +63,28 @@ class Command(click.Command):
             terminal.note("interrupted; nothing is left half-written")
             return TERMINATED if isinstance(stop, Terminated) else INTERRUPTED
         except BaseException as error:
-            if isinstance(error, BrokenPipeError) and _nobody_reads():
+            if isinstance(error, BrokenPipeError) and _nobody_reads(terminal):
                 return UNREAD
             if terminal.debug:
                 import traceback
 
                 traceback.print_exc()
             code = report(terminal, error)
-            _discard_unwritable()
+            _discard_unwritable(terminal)
             return code
 
 
-def _streams() -> list[TextIO]:
+def _streams(terminal: Terminal) -> list[TextIO]:
     """Those of standard output and error that are there: `>&-` closes one."""
-    return [stream for stream in (sys.stdout, sys.stderr) if stream]
+    return [stream for stream in (terminal.out or sys.stdout, sys.stderr) if stream]
 
 
-def _nobody_reads() -> bool:
+def _nobody_reads(terminal: Terminal) -> bool:
     """Whether it is our output that nobody reads on (`| head -1`); what is left of it goes nowhere
     then.
     """
     watch = select.poll()
-    for stream in _streams():
+    for stream in _streams(terminal):
         watch.register(stream.fileno(), 0)
     gone = [number for number, event in watch.poll(0) if event & select.POLLERR]
     for number in gone:
@@ -87,8 +92,8 @@ def _nobody_reads() -> bool:
     return bool(gone)
 
 
-def _discard_unwritable() -> None:
-    for stream in _streams():
+def _discard_unwritable(terminal: Terminal) -> None:
+    for stream in _streams(terminal):
         try:
             stream.flush()
         except OSError:

@@ -240,7 +240,7 @@ def _show(terminal: Terminal, found: Found, trace: bool, shown: Sequence[str]) -
         ]
         terminal.table(columns, rows, numbers=columns[1:])
     for name, diff in found.diffs:
-        terminal.line(diff or f"{name} changed nothing")
+        terminal.styled(diff or f"{name} changed nothing")
     for name in sorted(set(shown) - {one["name"] for one in data["passes"]}):
         terminal.line(f"{name} did not run: nothing in the graph is for it")
     if written:

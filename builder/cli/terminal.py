@@ -16,6 +16,8 @@ from typing import Any, TextIO
 
 import click
 
+from builder.printable import printable
+
 Progress = Callable[[str, str], None]
 """(what is worked on, the phase that begins)."""
 
@@ -34,37 +36,81 @@ def may_color(stream: TextIO | None) -> bool:
     return is_terminal(stream) and not os.environ.get("NO_COLOR")
 
 
+@contextmanager
+def only_json() -> Iterator[TextIO | None]:
+    """Standard output for one JSON document: during the block all other output, of models and of
+    libraries too, goes to standard error.
+    """
+    real = sys.stdout
+    sys.stdout = sys.stderr
+    try:
+        with contextlib.ExitStack() as stack:
+            yield stack.enter_context(_redirected(real)) if _is_file_1(real) else real
+    finally:
+        sys.stdout = real
+
+
+def _is_file_1(stream: TextIO | None) -> bool:
+    """Whether the stream is the process's own standard output, not that of a test."""
+    with contextlib.suppress(OSError, ValueError):
+        return stream is not None and stream.fileno() == 1
+    return False
+
+
+@contextmanager
+def _redirected(real: TextIO) -> Iterator[TextIO]:
+    """The process's standard output as a new stream, while descriptor 1 is standard error."""
+    real.flush()
+    own = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        with os.fdopen(os.dup(own), "w", encoding=real.encoding, errors=real.errors) as stream:
+            yield stream
+    finally:
+        os.dup2(own, 1)
+        os.close(own)
+
+
 class Terminal:
     """Where a command's words go. `as_json`: standard output carries one JSON document and nothing
-    else; `debug`: the tracebacks of errors are shown.
+    else; `debug`: the tracebacks of errors are shown. `out` is the stream of the JSON document
+    where it is not sys.stdout.
+
+    Control characters in names and messages are shown as escapes.
     """
 
     def __init__(self, *, as_json: bool = False, debug: bool = False) -> None:
         self.as_json, self.debug = as_json, debug
+        self.out: TextIO | None = None
 
     def result(self, data: Any, show: Callable[[], None]) -> None:
         """The command's answer: `data` as JSON, or what `show` prints."""
         if self.as_json:
             import json
 
-            click.echo(json.dumps(data, indent=2, default=str))
+            click.echo(json.dumps(data, indent=2, default=str), file=self.out)
         else:
             show()
 
     def line(self, text: str = "", *, color: str | None = None, bold: bool = False) -> None:
         """One line of the answer."""
-        click.echo(self._styled(text, sys.stdout, color, bold), color=may_color(sys.stdout))
+        shown = self._styled(printable(text), sys.stdout, color, bold)
+        click.echo(shown, color=may_color(sys.stdout))
+
+    def styled(self, text: str) -> None:
+        """Text of our own that has its terminal escapes already."""
+        click.echo(text, color=may_color(sys.stdout))
 
     def note(self, text: str) -> None:
         """A word beside the answer."""
-        click.echo(text, err=True)
+        click.echo(printable(text), err=True)
 
     def failure(self, text: str, data: Any) -> None:
         """An error that ends the command."""
         if self.as_json:
             with contextlib.suppress(OSError):  # it may be standard output that failed
                 self.result({"error": data}, lambda: None)
-        head, _, rest = text.partition("\n")
+        head, _, rest = printable(text).partition("\n")
         prefix = self._styled("error:", sys.stderr, "red", True)
         click.echo(
             f"{prefix} {head}" + (f"\n{rest}" if rest else ""),
@@ -85,7 +131,7 @@ class Terminal:
         numbers: Sequence[str] = (),
     ) -> None:
         """A table; the columns named in `numbers` are right-aligned."""
-        cells = [[str(cell) for cell in row] for row in rows]
+        cells = [[printable(str(cell)) for cell in row] for row in rows]
         if is_terminal(sys.stdout):
             self._rich_table(columns, cells, numbers)
         else:
@@ -137,7 +183,7 @@ class Terminal:
         with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
             task = bar.add_task("starting", total=None)
             yield lambda subject, phase: bar.update(
-                task, description=Text(f"{subject}: {phase}").plain
+                task, description=Text(printable(f"{subject}: {phase}")).plain
             )
 
     def _styled(self, text: str, stream: TextIO | None, color: str | None, bold: bool) -> str:

@@ -33,6 +33,8 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from builder.printable import PrintableStream
+
 if TYPE_CHECKING:
     from builder.processes.limits import Limits
     from builder.processes.sandbox import Sandbox
@@ -116,6 +118,7 @@ def _work(connection: Connection, private: Path) -> NoReturn:
     _end_with_parent()
     sys.unraisablehook = _unraisable
     os.dup2(2, 1)  # what a model or a library prints must not mix with the caller's answers
+    sys.stdout = PrintableStream(sys.stderr)
     # suppressed: nobody waits for the answer any more
     with contextlib.suppress(KeyboardInterrupt, EOFError, OSError):
         connection.send(("pid", os.getpid()))

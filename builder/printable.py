@@ -1,0 +1,38 @@
+"""Text from models and files, as it is shown: control characters become their escapes.
+
+A name or a message with terminal escapes could otherwise move the cursor, change the title, or hide
+what was printed before it.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, TextIO
+
+_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+"""C0 and C1 control characters except tab and newline, and those that change the direction."""
+
+
+def printable(text: str) -> str:
+    r"""The text with escapes such as \x1b in place of control characters; \n and \t stay."""
+    return _CONTROL.sub(_escape, text)
+
+
+def _escape(match: re.Match[str]) -> str:
+    number = ord(match[0])
+    return f"\\x{number:02x}" if number < 0x100 else f"\\u{number:04x}"
+
+
+class PrintableStream:
+    """A text stream that writes printable text; everything else is the stream's own."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        """Write the text with its control characters escaped; its length."""
+        self._stream.write(printable(text))
+        return len(text)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)

@@ -1,0 +1,88 @@
+"""`--json` is one JSON document on standard output, whatever a model prints; control characters are
+shown as escapes.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from click.testing import CliRunner
+
+from builder.cli import main
+from builder.cli.terminal import Terminal
+from builder.printable import printable
+
+MANIFEST = """\
+inputs: [{name: x, dtype: float32, shape: [n, 3]}]
+dims: {n: {min: 1, opt: 2, max: 3}}
+"""
+
+
+class Prints(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        print("a model's line \x1b[31m\x07")
+        return x * 2
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("models")
+    torch.jit.script(Prints()).save(str(folder / "prints.pt"))
+    (folder / "prints.yaml").write_text(MANIFEST)
+    return folder
+
+
+@pytest.mark.parametrize("how", [("--isolate",), ("--no-isolate",)])
+def test_what_a_model_prints_does_not_mix_with_the_document(
+    models: Path, how: tuple[str, ...]
+) -> None:
+    command = [sys.executable, "-c", "from builder.cli import main; main()", "check"]
+    done = subprocess.run(
+        [*command, str(models), "--json", *how], capture_output=True, text=True, check=True
+    )
+    assert json.loads(done.stdout)["ok"]
+    assert "a model's line" in done.stderr
+    if how == ("--isolate",):
+        assert "\\x1b[31m\\x07" in done.stderr and "\x1b" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["check", "models", "--json", "--bogus"], "--bogus"),
+        (["repo", "--json"], "MODELS"),
+        (["bogus", "--json"], "bogus"),
+        (["verify", "repository", "--serve", "--url", "x:1", "--json"], "--serve"),
+    ],
+)
+def test_a_usage_error_is_the_document_too(arguments: list[str], message: str) -> None:
+    result = CliRunner().invoke(main, arguments)
+    assert result.exit_code == 2
+    error = json.loads(result.stdout)["error"]
+    assert message in error["message"] and error["exit_code"] == 2
+    assert message in result.stderr
+    without = CliRunner().invoke(main, [a for a in arguments if a != "--json"])
+    assert without.exit_code == 2 and without.stdout == ""
+
+
+def test_control_characters_are_escaped_and_lines_stay() -> None:
+    text = "a\x1b]0;title\x07\r\n\tb\x9b\u202ec"
+    assert printable(text) == "a\\x1b]0;title\\x07\\x0d\n\tb\\x9b\\u202ec"
+    assert printable("modèle 模型") == "modèle 模型"
+
+
+def test_every_kind_of_output_is_escaped(capsys: pytest.CaptureFixture[str]) -> None:
+    terminal = Terminal()
+    terminal.line("\x1bline")
+    terminal.note("\x1bnote")
+    terminal.failure("\x1bfailure\n\x1brest", {})
+    terminal.table(("model",), [["\x1bcell"]])
+    with terminal.progress() as progress:
+        progress("\x1bmodel", "build")
+    shown = "".join(capsys.readouterr())
+    assert "\x1b" not in shown and shown.count("\\x1b") == 6
