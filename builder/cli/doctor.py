@@ -118,11 +118,10 @@ def _server() -> Finding:
         return Finding(
             "tritonserver", "serve, verify --serve", None, f"{error.message}: {error.fix}"
         )
-    return Finding(
-        "tritonserver",
-        "serve, verify --serve",
-        f"{server_version(found) or ''} {found.executable}".strip(),
-    )
+    words = f"{server_version(found) or ''} {found.executable}".strip()
+    if found.bundle:
+        words += " (Triton 24.10 ends on deeply nested JSON; docker/nginx.conf limits requests)"
+    return Finding("tritonserver", "serve, verify --serve", words)
 
 
 def _docker() -> Finding:

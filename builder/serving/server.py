@@ -33,6 +33,10 @@ that it started on a GPU may finish, but nothing else.
 HTTP_MAX_BYTES = 1 << 30
 WATCH_SECONDS = 1.0
 """Between two looks at the processes of Python models."""
+CRASH_FIX = (
+    "Triton 24.10 ends on deeply nested JSON and on bodies in very many chunks: put"
+    " docker/nginx.conf in front of clients that you do not trust"
+)
 CRASHES = (signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS)
 """Signals by which a tritonserver ends because of its own fault.
 
@@ -129,7 +133,8 @@ class Server:
             return
         finally:
             signal.signal(signal.SIGTERM, before)
-        raise ServerError(_stopped(self.log(), code))
+        fix = CRASH_FIX if -code in CRASHES else None
+        raise ServerError(_stopped(self.log(), code), fix=fix)
 
     def _watch(self) -> int:
         """The server's exit code, once it has ended. Raises ServerError for a model whose process

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import http.client
 import http.server
 import os
 import re
@@ -253,6 +254,17 @@ TritonPythonModel.finalize = finalize
         raise KeyboardInterrupt
     assert server.process.returncode is not None and not finished.exists()
     assert leftovers() == set() and children() == before
+
+
+def test_a_request_that_crashes_the_server_is_reported_with_the_remedy(good: Path) -> None:
+    with serve(good, **FREE) as server:
+        url = f"http://{server.http_url}/v2/models/scorer/infer"
+        nested = urllib.request.Request(url, data=b"[" * 200_000)
+        with contextlib.suppress(OSError, http.client.HTTPException):
+            urllib.request.urlopen(nested, timeout=60).close()
+        with pytest.raises(ServerError, match=r"stopped \(signal (.|\n)*docker/nginx.conf"):
+            server.block()
+    assert leftovers() == set()
 
 
 def test_blocking_tells_when_the_server_ends_by_itself(good: Path) -> None:
