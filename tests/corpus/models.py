@@ -112,7 +112,15 @@ def _spans(network: Network) -> dict[str, tuple[int, int, int]]:
     """The range of each axis over the network's cases; the optimum is that of the first."""
     named = {axis for axes in network.axes.values() for axis in axes.values()}
     sizes = {axis: [case[axis] for case in network.cases] for axis in named}
-    return {axis: (min(values), values[0], max(values)) for axis, values in sizes.items()}
+    return {
+        axis: (min(values), values[0], max(values)) if _free(values) else (values[0],) * 3
+        for axis, values in sizes.items()
+    }
+
+
+def _free(values: Sequence[int]) -> bool:
+    """Whether sizes between these are valid too: a network that halves needs multiples of 32."""
+    return any(value % 32 for value in values)
 
 
 def _vision() -> Iterable[Entry]:
