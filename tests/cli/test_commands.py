@@ -427,6 +427,7 @@ def test_a_link_to_nothing_is_told_as_one(small: Path, tmp_path: Path, run: Run)
     assert "is neither a folder nor a file" in run("check", tmp_path / "pipe.pt").stderr
 
 
+@pytest.mark.slow
 def test_ctrl_c_during_a_build_leaves_no_half_of_anything(small: Path, tmp_path: Path) -> None:
     """Interrupted at the start of each phase that writes or works long: 130, and a repository that
     is whole or none.

@@ -54,6 +54,7 @@ def crashing(folder: Path) -> None:
     (folder / "crashes.yaml").write_text(MANIFEST + "libraries: [library.py]\n")
 
 
+@pytest.mark.slow
 def test_a_crash_and_an_endless_forward_fail_alone(small: Path) -> None:
     crashing(small)
     save(Endless(), small / "endless.pt", MANIFEST + "limits: {stage_seconds: 4}\n")

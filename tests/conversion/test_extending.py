@@ -281,6 +281,7 @@ def test_the_process_that_tries_a_file_first_has_the_plugins(tmp_path: Path) -> 
     assert torchscript.load(tmp_path / "model.pt", libraries=[library])(torch.ones(1)) == 1
 
 
+@pytest.mark.slow
 def test_init_loads_libraries_and_names_them_in_the_manifest(shop: Path) -> None:
     _command("python export.py", shop)
     line = "trt-build init models/shop.pt --force --library operators.py --plugin plugin.py"

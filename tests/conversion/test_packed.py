@@ -6,6 +6,7 @@ order (1e-6) that are squashed and fed on.
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import pytest
@@ -88,6 +89,14 @@ SETTINGS: dict[str, dict[str, Any]] = {
 }
 
 
+FAST = {("LSTM", "stacked, both directions"), ("GRU", "one layer"), ("tanh", "one layer")}
+ORDERS = {(False, True, False), (True, False, True)}
+LAYERS = [
+    pytest.param(*both, marks=() if both in FAST else pytest.mark.slow)
+    for both in itertools.product(KINDS, SETTINGS)
+]
+
+
 def layer(kind: str, batch_first: bool = True, **settings: Any) -> nn.Module:
     """A recurrent layer of five features and a width of six."""
     arguments = {**KINDS[kind], **settings, "batch_first": batch_first}
@@ -102,15 +111,13 @@ def sample(*lengths: int, steps: int | None = None) -> tuple[Tensor, Tensor]:
     return x, torch.tensor(lengths)
 
 
-@pytest.mark.parametrize("settings", SETTINGS)
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("kind", "settings"), LAYERS)
 def test_a_layer_of_static_shape_is_written_out(kind: str, settings: str) -> None:
     module = Packed(layer(kind, **SETTINGS[settings]))
     check(module, *sample(4, 3, 1, steps=5), **CLOSE, compile=kind == "LSTM")
 
 
-@pytest.mark.parametrize("settings", SETTINGS)
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("kind", "settings"), LAYERS)
 def test_batch_and_time_dynamic(kind: str, settings: str) -> None:
     module = Packed(layer(kind, **SETTINGS[settings]), enforce_sorted=False)
     more = [sample(1), sample(7), sample(2, 6, 6, 1, steps=9), sample(*range(1, 7), steps=40)]
@@ -126,9 +133,13 @@ def test_batch_and_time_dynamic(kind: str, settings: str) -> None:
     assert "LOOP_OUTPUT" in layer_kinds(conversion)
 
 
-@pytest.mark.parametrize("trace", [False, True])
-@pytest.mark.parametrize("enforce_sorted", [False, True])
-@pytest.mark.parametrize("batch_first", [False, True])
+@pytest.mark.parametrize(
+    ("batch_first", "enforce_sorted", "trace"),
+    [
+        pytest.param(*flags, marks=() if flags in ORDERS else pytest.mark.slow)
+        for flags in itertools.product((False, True), repeat=3)
+    ],
+)
 def test_either_order_of_axes_sorted_or_not(
     batch_first: bool, enforce_sorted: bool, trace: bool
 ) -> None:
@@ -154,6 +165,7 @@ def test_either_order_of_axes_sorted_or_not(
 
 @pytest.mark.parametrize("axes", [{0: {0: "n"}, 1: {0: "n"}}, {0: {1: "t"}}])
 @pytest.mark.parametrize("trace", [False, True])
+@pytest.mark.slow
 def test_one_axis_dynamic(axes: Any, trace: bool) -> None:
     module = Packed(layer("GRU", bidirectional=True, num_layers=2), enforce_sorted=False)
     more = [sample(1, steps=5)] if 0 in axes[0] else [sample(1, 1, 1), sample(9, 2, 3)]
@@ -180,6 +192,7 @@ def test_given_states(enforce_sorted: bool) -> None:
         )
 
 
+@pytest.mark.slow
 def test_a_loop_of_many_steps() -> None:
     # a hundred steps of a contraction: the error stays that of a few steps
     check(Packed(layer("LSTM", bidirectional=True)), *sample(100, 37, 1), **CLOSE)
@@ -381,6 +394,7 @@ class Between(nn.Module):
         return pad_packed_sequence(again, total_length=x.size(0))[0], h
 
 
+@pytest.mark.slow
 def test_operators_on_each_row_of_the_packed_data() -> None:
     x, lengths = torch.randn(4, 3, 5), torch.tensor([1, 4, 2])
     axes = {0: {0: "t", 1: "n"}, 1: {0: "n"}}

@@ -129,6 +129,7 @@ def test_three_axes(shape: tuple[int, ...]) -> None:
     check(lambda x: F.max_pool3d(x, 3, 2, 1, return_indices=True), x)
 
 
+@pytest.mark.slow
 def test_dynamic_batch_and_three_dynamic_axes() -> None:
     dynamic = {0: {0: "n", 2: "d", 3: "h", 4: "w"}}
     x, y = torch.randn(2, 3, 6, 7, 8), torch.randn(1, 3, 4, 4, 4)

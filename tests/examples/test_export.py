@@ -44,6 +44,7 @@ def test_every_manifest_has_its_model_and_its_goldens(models: Path) -> None:
     assert {name for name, spec in specs.items() if spec.goldens} == {"silero_vad", "two_tower"}
 
 
+@pytest.mark.slow
 def test_the_weights_are_the_same_each_time(models: Path, tmp_path: Path) -> None:
     again = export(tmp_path / "models")
     for name in NAMES:

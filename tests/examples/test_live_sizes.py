@@ -77,6 +77,7 @@ def _output_names(folder: Path) -> list[str]:
     return [io["name"] for io in json.loads((folder / "trt-build.json").read_text())["outputs"]]
 
 
+@pytest.mark.slow
 def test_references_answer_at_sizes_that_no_golden_has(models: Path) -> None:
     for spec in manifest.load(models):
         module = load(spec.path, spec.module)

@@ -41,6 +41,7 @@ def behave(how: str, path: str, report: object) -> tuple[str, str]:
     return "refused", ""
 
 
+@pytest.mark.slow
 def test_what_must_not_be_is_found(tmp_path: Path) -> None:
     """The counters count: a defect, a hang, and a written file are each seen."""
     counts = Counts()

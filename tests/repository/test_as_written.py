@@ -105,6 +105,7 @@ def with_operator(models: Path) -> Path:
 
 
 @pytest.mark.live
+@pytest.mark.slow
 def test_a_live_server_gives_the_modules_answers(with_operator: Path, tmp_path: Path) -> None:
     """Of both layouts, and of an operator that writes and returns nothing: three models, one
     server.

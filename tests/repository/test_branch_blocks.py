@@ -21,6 +21,7 @@ from tests.repository import networks
 pytestmark = pytest.mark.live
 
 
+@pytest.mark.slow
 def test_the_arm_that_the_data_choose_answers(tmp_path: Path) -> None:
     networks.write(tmp_path, ["mixture"])
     (result,) = build_repository(tmp_path, tmp_path / "out", layout="fused", isolate=False)

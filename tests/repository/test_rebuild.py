@@ -201,6 +201,7 @@ def test_options_that_the_flavour_lacks_fail_as_usage(
     assert "has no hardware compatibility" in result.error.message
 
 
+@pytest.mark.slow
 def test_a_crash_in_a_converter_fails_one_model_and_says_how_to_reproduce_it(
     models: Path, settings: dict[str, Any], tmp_path: Path
 ) -> None:
@@ -266,6 +267,7 @@ def test_workers_are_pinned_to_the_gpus_of_one_kind(monkeypatch: pytest.MonkeyPa
     assert jobs.environments() == [{}]
 
 
+@pytest.mark.slow
 def test_two_builders_of_one_store_both_publish(models: Path, tmp_path: Path) -> None:
     program = (
         "import sys; from builder import build_repository; "

@@ -146,6 +146,7 @@ def test_every_model_that_fails_is_named_with_the_logs_reason(good: Path, tmp_pa
     assert leftovers() == set()
 
 
+@pytest.mark.slow
 def test_a_load_that_hangs_is_ended_by_force(good: Path, tmp_path: Path) -> None:
     repository = tmp_path / "repository"
     shutil.copytree(good, repository)
@@ -178,6 +179,7 @@ def test_a_file_that_would_make_it_wait_for_ever_is_missed_before(
 
 
 @pytest.mark.parametrize("crashes", [1, 2])
+@pytest.mark.slow
 def test_a_server_that_crashes_while_it_loads_is_started_once_more_with_one_load_thread(
     good: Path, tmp_path: Path, crashes: int
 ) -> None:
