@@ -113,13 +113,12 @@ def taken(settings: dict[str, Any]) -> Any:
     """Take the builder's options out of a command's settings, as BuildOptions. Raises
     UsageError.
     """
-    from builder.engine import BuildOptions
-    from builder.engine.options import capabilities
+    from builder.engine import BuildOptions, parse_capabilities
 
     names = ("workspace_bytes", "optimization_level", "hardware_compatible", "timing_cache", *FLAGS)
     said = {name: settings.pop(name) for name in names}
     sources, pools = settings.pop("sources"), dict(settings.pop("pools"))
-    targets = capabilities(settings.pop("targets"))
+    targets = parse_capabilities(settings.pop("targets"))
     return BuildOptions(
         **said, compute_capabilities=targets, tactic_sources=sources or None, memory_pools=pools
     )

@@ -11,8 +11,7 @@ import torch
 from builder.conversion.dynamic import DynamicScalar, Size, expression
 from builder.conversion.lengths import Lengths
 from builder.conversion.unconvertible import Unconvertible
-from builder.engine.flavour import trt
-from builder.engine.tensorrt8.refused import NEWER_OR_FIXED, PADS_IN_LOOP
+from builder.engine import tensorrt8, trt
 
 
 class Arrangement(Lengths):
@@ -156,7 +155,7 @@ class Arrangement(Lengths):
             and self.loops
             and not self.capabilities.takes(f"SLICE.{mode}.IN_LOOP", tensor.dtype.name)
         ):
-            raise Unconvertible(PADS_IN_LOOP, NEWER_OR_FIXED)
+            raise Unconvertible(tensorrt8.PADS_IN_LOOP, tensorrt8.NEWER_OR_FIXED)
         self.keep_steady(*starts, *sizes, *strides)
         static = [
             [v if isinstance(v, int) else 0 for v in values] for values in (starts, sizes, strides)

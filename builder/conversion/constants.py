@@ -9,7 +9,7 @@ import torch
 
 from builder.conversion import dtypes
 from builder.conversion.facts import Facts
-from builder.engine.flavour import trt
+from builder.engine import trt
 
 
 class Constants(Facts):

@@ -19,8 +19,7 @@ from builder.conversion.precision import SCHEMES, policy, quantizes
 from builder.conversion.unconvertible import Unconvertible
 from builder.conversion.walker import MISSING, GraphWalker
 from builder.conversion.weights import Weights
-from builder.engine.network import new_network
-from builder.engine.tensorrt8.network import pin, set_output_dtype
+from builder.engine import new_network, tensorrt8
 from builder.errors import ConversionError, UnsupportedOperators, UsageError
 from builder.lowering import LoweredGraph, for_precision, lower
 from builder.lowering.facts import dtype_of
@@ -116,7 +115,7 @@ def convert(
         ]
     marked = [_mark_output(ctx, result, name) for result, name in zip(results, names, strict=True)]
     if not rules.half:
-        pin(network)
+        tensorrt8.pin(network)
     return Conversion(
         network,
         trt_builder,
@@ -281,7 +280,7 @@ def _mark_output(ctx: ConversionContext, result: Any, name: str) -> torch.dtype:
         tensor = ctx.net.add_identity(tensor).get_output(0) if _taken(ctx, tensor) else tensor
     ctx.rename(tensor, name)
     ctx.net.mark_output(tensor)
-    set_output_dtype(tensor, dtypes.to_trt(endpoint))
+    tensorrt8.set_output_dtype(tensor, dtypes.to_trt(endpoint))
     return dtype
 
 

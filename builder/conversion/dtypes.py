@@ -14,8 +14,7 @@ from typing import Any
 import torch
 
 from builder.conversion.unconvertible import Unconvertible
-from builder.engine import capabilities
-from builder.engine.flavour import trt
+from builder.engine import capabilities, trt
 
 NAMES = {
     torch.bool: "BOOL",

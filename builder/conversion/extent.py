@@ -17,7 +17,7 @@ from builder.conversion import dtypes, nonzero, scalars
 from builder.conversion.context import ConversionContext, Unconvertible
 from builder.conversion.dynamic import DynamicScalar, Size, same
 from builder.conversion.layers import less, reduce
-from builder.engine.flavour import trt
+from builder.engine import trt
 
 NEEDS_TOTAL = "pass total_length=x.size(1) to pad_packed_sequence (x.size(0) where time is first)"
 

@@ -15,8 +15,7 @@ from builder.conversion import dtypes
 from builder.conversion.dynamic import DynamicScalar, Size, expression
 from builder.conversion.unconvertible import Unconvertible
 from builder.conversion.weights import Weights
-from builder.engine import capabilities
-from builder.engine.tensorrt8.network import typed
+from builder.engine import capabilities, tensorrt8
 from builder.lowering.places import where
 from builder.manifest.spec import Profile
 
@@ -54,7 +53,7 @@ class Facts:
     def __init__(
         self, net: Any, profiles: Sequence[Profile] = ({},), messages: list[str] | None = None
     ) -> None:
-        self.net = typed(net)
+        self.net = tensorrt8.typed(net)
         self.capabilities = capabilities.current()
         self.profiles = tuple(profiles)
         self.values: dict[str, Any] = {}

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from builder.conversion.context import ConversionContext
-from builder.engine.flavour import trt
+from builder.engine import trt
 
 _CONVOLUTIONS = frozenset(
     f"aten::{name}" for name in ("_convolution", "conv1d", "conv2d", "conv3d")

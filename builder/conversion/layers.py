@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from builder.conversion.context import ConversionContext
-from builder.engine.flavour import trt
+from builder.engine import trt
 
 
 def alike(ctx: ConversionContext, source: Any, target: Any) -> Any:

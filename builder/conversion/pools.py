@@ -12,7 +12,7 @@ import sympy
 from builder.conversion.context import ConversionContext
 from builder.conversion.dynamic import Size
 from builder.conversion.spatial import filled, note_spatial, windows, with_unit
-from builder.engine.flavour import trt
+from builder.engine import trt
 
 
 @dataclass(frozen=True)

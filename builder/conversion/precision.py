@@ -20,8 +20,7 @@ import torch
 
 from builder.conversion.facts import is_tensor
 from builder.conversion.packing import Rows
-from builder.engine import capabilities
-from builder.engine.flavour import trt
+from builder.engine import capabilities, trt
 from builder.errors import UsageError
 from builder.lowering.fp8 import KIND as FP8_KIND
 

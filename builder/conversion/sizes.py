@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from builder.conversion.dynamic import bounds
-from builder.engine.flavour import trt
+from builder.engine import trt
 
 SAME_SHAPE = frozenset(
     """

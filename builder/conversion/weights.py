@@ -7,8 +7,7 @@ from typing import Any
 import torch
 
 from builder.conversion import dtypes
-from builder.engine import weights
-from builder.engine.flavour import trt
+from builder.engine import trt, weights
 
 
 class Weights:

@@ -2,7 +2,8 @@
 plan.
 """
 
-from builder.engine.build import Plan, build, build_engine
-from builder.engine.options import BuildOptions
+from __future__ import annotations
 
-__all__ = ["BuildOptions", "Plan", "build", "build_engine"]
+from builder.exports import lazy
+
+__getattr__, __dir__ = lazy(__name__, __file__)

@@ -69,13 +69,13 @@ def from_manifest(build: Mapping[str, Any]) -> BuildOptions:
     """The options of a manifest's checked `build` section."""
     said = dict(build)
     if "compute_capabilities" in said:
-        said["compute_capabilities"] = capabilities(said["compute_capabilities"])
+        said["compute_capabilities"] = parse_capabilities(said["compute_capabilities"])
     if "tactic_sources" in said:
         said["tactic_sources"] = tuple(said["tactic_sources"])
     return BuildOptions(**said)
 
 
-def capabilities(texts: Iterable[str]) -> tuple[Capability, ...]:
+def parse_capabilities(texts: Iterable[str]) -> tuple[Capability, ...]:
     """Each once and in order: what is meant does not hang on how it is said, and a key must not
     either.
     """

@@ -150,7 +150,7 @@ def on_gpu(stack: ExitStack, model: Planned) -> Opened:
     """A plan through Polygraphy's runner: CUDA tensors are read where they are, outputs stay in its
     buffers.
     """
-    from builder.engine.run import Engine
+    from builder.engine import Engine
 
     if model.plan is None:
         return by_runtime(stack, model)

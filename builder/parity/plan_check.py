@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from builder.engine.network import named_values
+from builder.engine import named_values
 from builder.errors import EngineError
 from builder.parity.comparison import compare, widened
 
@@ -260,7 +260,7 @@ def _fewer_sources(
 def on_gpu() -> Tools:
     """The tools of this machine's GPU and TensorRT."""
     from builder import engine
-    from builder.engine.flavour import trt
+    from builder.engine import trt
 
     return Tools(_open, engine.build, _convert, tuple(trt.TacticSource.__members__))
 
@@ -268,7 +268,7 @@ def on_gpu() -> Tools:
 def _open(plan: Plan) -> AbstractContextManager[Run]:
     from contextlib import contextmanager
 
-    from builder.engine.run import Engine
+    from builder.engine import Engine
 
     @contextmanager
     def opened() -> Iterator[Run]:

@@ -20,7 +20,7 @@ from builder.conversion.precision import Policy
 from builder.conversion.registry import CONVERTERS, EVALUATORS, NO_SCHEMA, key_of_node
 from builder.conversion.sizes import propagate
 from builder.conversion.walker import MISSING, GraphWalker, MissingInput, Refusal
-from builder.engine.network import new_network
+from builder.engine import new_network
 from builder.errors import ConversionError, UnsupportedOperator
 from builder.lowering import LoweredGraph
 from builder.lowering.places import where

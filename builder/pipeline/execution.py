@@ -16,7 +16,7 @@ from builder.pipeline import segment_goldens
 if TYPE_CHECKING:
     import torch
 
-    from builder.engine.run import Engine
+    from builder.engine import Engine
     from builder.parity import Comparison
     from builder.triton import BranchFiles, EnsembleArtifact, ModelArtifact, SegmentFiles
 
@@ -115,7 +115,7 @@ class Runner:
         """Run a plan; its outputs get the element types that the other pieces expect."""
         import torch
 
-        from builder.engine.run import Engine
+        from builder.engine import Engine
 
         if id(plan) not in self.opened:
             self.opened[id(plan)] = Engine(plan)

@@ -8,8 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from builder.engine import BuildOptions, gpu
-from builder.engine.options import Capability
+from builder.engine import BuildOptions, Capability, gpu
 from builder.errors import UsageError
 from builder.manifest.spec import ModelSpec, TensorSpec
 from builder.store import edits

@@ -186,7 +186,7 @@ def _not_built(order: Order) -> stages.Compile:
 
     def compile(conversion: Conversion, label: str) -> Plan:
         from builder import engine
-        from builder.engine.build import plan_facts
+        from builder.engine import plan_facts
 
         return engine.Plan(b"not built", plan_facts(conversion, options_of(order), b"", 0.0))
 

@@ -17,7 +17,7 @@ import torch
 
 from builder.conversion import precision
 from builder.conversion.convert import Conversion, again
-from builder.engine.network import named_values
+from builder.engine import named_values
 from builder.lowering import LoweredGraph
 from builder.quantization import observing
 from builder.quantization.statistics import FLOATS

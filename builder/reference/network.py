@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Any
 
-from builder.engine.flavour import load, trt
+from builder.engine import flavour, trt
 from builder.reference.node import Node
 
 
@@ -28,7 +28,7 @@ def read_layer(layer: Any) -> Node:
 
 @lru_cache(maxsize=1)
 def _layer_classes() -> dict[str, Any]:
-    load()  # tells Polygraphy which flavour this process uses, before it imports one itself
+    flavour.load()  # tells Polygraphy which flavour this process uses, before it imports one itself
     from polygraphy.backend.trt.util import get_layer_class_mapping
 
     return {

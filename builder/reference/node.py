@@ -10,8 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from builder.engine.network import MESSAGES
-from builder.engine.tensorrt8 import evaluation
+from builder.engine import MESSAGES, tensorrt8
 from builder.errors import NetworkEvaluationError, TrtBuildError
 from builder.reference.dtypes import torch_dtype
 from builder.reference.registry import EVALUATORS
@@ -48,7 +47,7 @@ class Node:
         evaluator = EVALUATORS.get(self.kind)
         if evaluator is None:
             raise self.error(f"the reference has no evaluation of {self.kind} layers")
-        operands = evaluation.operands(
+        operands = tensorrt8.evaluation.operands(
             [None if tensor is None else values[tensor] for tensor in self.inputs]
         )
         try:
@@ -63,7 +62,7 @@ class Node:
         """Enter the outputs into `values`; raises unless dtypes and (but for -1) lengths are what
         TensorRT says; a weakly typed network takes half and float32 for one another.
         """
-        results = evaluation.results(results, [dtype for dtype, _ in self.expected])
+        results = tensorrt8.evaluation.results(results, [dtype for dtype, _ in self.expected])
         for i, (value, (dtype, shape)) in enumerate(zip(results, self.expected, strict=True)):
             if value.dtype != dtype or not fits(value.shape, shape):
                 found = f"{value.dtype} {tuple(value.shape)}"
@@ -74,7 +73,7 @@ class Node:
     def expected(self) -> tuple[tuple[torch.dtype, tuple[int, ...]], ...]:
         """dtype and shape (-1 for any length) that TensorRT gives to each output."""
         try:
-            known = evaluation.output_dtype(self.kind)
+            known = tensorrt8.evaluation.output_dtype(self.kind)
             return tuple(
                 (known or torch_dtype(tensor.dtype), tuple(tensor.shape)) for tensor in self.outputs
             )

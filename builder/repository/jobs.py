@@ -7,8 +7,7 @@ import os
 from pathlib import Path
 
 from builder import processes
-from builder.engine import flavour, gpu
-from builder.engine.caches import cache_folder
+from builder.engine import cache_folder, flavour, gpu
 from builder.manifest.spec import Limits
 from builder.pipeline import Order
 

@@ -234,8 +234,7 @@ class _Trials:
         ones does not.
         """
         from builder.conversion.precision import quantizes
-        from builder.engine import capabilities
-        from builder.engine.network import has_half
+        from builder.engine import capabilities, has_half
 
         if not capabilities.current().strongly_typed:
             return True  # TensorRT chooses
@@ -308,7 +307,7 @@ class _Trials:
     def _runs(self, conversion: Conversion) -> Iterator[Run]:
         """Runs the network: CPU tensors in and out, in the order of its inputs and outputs."""
         from builder import engine, reference
-        from builder.engine.run import Engine
+        from builder.engine import Engine
 
         if self.found.judge == "reference":
             yield lambda *tensors: reference.run(conversion, tensors)

@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 from typing import BinaryIO
 
-from builder.engine.caches import cache_folder
+from builder.engine import cache_folder
 
 RACY_SECONDS = 2.0
 """A file that changed this recently may change again within the file system's clock tick: it is not

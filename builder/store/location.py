@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from builder.engine.caches import cache_folder
+from builder.engine import cache_folder
 
 STORE_VARIABLE = "TRT_BUILD_STORE"
 

@@ -1,8 +1,8 @@
 """Versions of our own code, as digests of the source files that can change a result.
 
 A file counts with every file of ours that it imports, so a helper that a converter shares is part
-of its version. Only modules are followed, not packages: what `builder.conversion` exports is data
-that the key covers by its content.
+of its version. A public name of a package counts as the file that defines it, and a public
+subpackage as all of its files. Other statements of a package's `__init__.py` are not followed.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ import sys
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
+
+from builder import exports
 
 ROOT = Path(__file__).resolve().parents[1]
 UNSEEN = ("cli", "serving", "store", "__pycache__")
@@ -69,9 +71,20 @@ def _imports(module: str) -> tuple[str, ...]:
 def _imported(source: str) -> Iterator[str]:
     for package, names in _IMPORT.findall(source):
         words = re.findall(r"\w+", re.sub(r"#[^\n]*| as \w+", "", names))
-        for name in (package, *(f"{package}.{word}" for word in words)):
+        for name in (package, *(defined for word in words for defined in _defined(package, word))):
             if _path(name).is_file():
                 yield name
+
+
+def _defined(package: str, name: str) -> list[str]:
+    """The modules that define what is imported by this name from this package or module."""
+    folder = _path(package).with_suffix("")
+    stub = folder / "__init__.pyi"
+    public = exports.names(stub) if stub.is_file() else {}
+    if name in public and (folder / name).is_dir():
+        files = sorted((folder / name).glob("[!_]*.py"))
+        return [f"{package}.{name}.{file.stem}" for file in files]
+    return [f"{package}.{public.get(name) or name}"]
 
 
 def _text(module: str) -> str:

@@ -13,8 +13,9 @@ from typing import Any
 
 import pytest
 
-from builder.conversion import dtypes, facts
+from builder.conversion import dtypes
 from builder.engine import capabilities, flavour
+from builder.engine.tensorrt8 import network as typing_network
 from builder.engine.tensorrt8.network import TypedNetwork
 from builder.engine.tensorrt8.refused import REFUSED
 
@@ -197,7 +198,7 @@ def play(patch: pytest.MonkeyPatch) -> None:
         return
     own = flavour.load()
     patch.setattr(flavour, "_loaded", _Module(own))
-    patch.setattr(facts, "typed", lambda network: TypedNetwork(Old(network, own)))
+    patch.setattr(typing_network, "typed", lambda network: TypedNetwork(Old(network, own)))
     patch.setattr(own.ILayer, "set_output_type", _told, raising=False)
     patch.setattr(own.ITensor, "dtype", property(own.ITensor.dtype.fget, _said))
     patch.setattr(

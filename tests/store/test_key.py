@@ -185,6 +185,14 @@ def test_a_helper_that_a_converter_imports_is_part_of_its_version() -> None:
     assert "builder.cli.repo" not in sources._closure("builder.conversion.convert")
 
 
+def test_a_public_name_of_another_package_counts_as_the_file_that_defines_it() -> None:
+    assert "from builder.engine import tensorrt8, trt" in sources._text(
+        "builder.conversion.arrangement"
+    )
+    found = sources._closure("builder.conversion.arrangement")
+    assert {"builder.engine.flavour", "builder.engine.tensorrt8.refused"} <= found
+
+
 def test_the_version_of_the_flavour_is_known_without_importing_it() -> None:
     name = flavour.resolve()
     assert flavour.installed_version(name) == flavour.load().__version__

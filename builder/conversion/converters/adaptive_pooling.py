@@ -17,7 +17,7 @@ from builder.conversion.layers import along, choose, combine, less, reduce
 from builder.conversion.pools import Pool, pooled
 from builder.conversion.registry import converter
 from builder.conversion.spatial import as_image, filled, iota
-from builder.engine.flavour import trt
+from builder.engine import trt
 
 ADAPTIVE_AVERAGE = {
     "adaptive_avg_pool1d(Tensor self, int[1] output_size) -> Tensor": 1,

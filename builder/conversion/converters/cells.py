@@ -14,7 +14,7 @@ from builder.conversion.context import ConversionContext
 from builder.conversion.converters.linear import add, matmul
 from builder.conversion.dynamic import DynamicScalar, Size
 from builder.conversion.layers import activate
-from builder.engine.flavour import trt
+from builder.engine import trt
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ import torch
 from builder.conversion.context import ConversionContext, Unconvertible
 from builder.conversion.registry import converter
 from builder.conversion.spatial import as_image, filled, note_spatial, windows, with_unit
-from builder.engine.flavour import trt
+from builder.engine import trt
 
 
 @dataclass(frozen=True)

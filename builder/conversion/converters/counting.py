@@ -16,7 +16,7 @@ from builder.conversion.converters.select import taken
 from builder.conversion.converters.shape import broadcast_sizes
 from builder.conversion.layers import comparison, reduce
 from builder.conversion.registry import converter
-from builder.engine.flavour import trt
+from builder.engine import trt
 
 
 def _classes_known(ctx: ConversionContext, args: SimpleNamespace) -> str | None:

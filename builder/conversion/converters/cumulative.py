@@ -15,7 +15,7 @@ from builder.conversion.converters.select import sliced
 from builder.conversion.dynamic import DynamicScalar
 from builder.conversion.layers import choose, gathered
 from builder.conversion.registry import converter
-from builder.engine.flavour import trt
+from builder.engine import trt
 
 Combine = Callable[[Any, Any], Any]
 

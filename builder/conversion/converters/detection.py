@@ -11,8 +11,7 @@ from builder.conversion.context import ConversionContext, Unconvertible
 from builder.conversion.dynamic import DynamicScalar
 from builder.conversion.layers import choose, combine, comparison, reduce
 from builder.conversion.registry import converter
-from builder.engine import flavour
-from builder.engine.flavour import trt
+from builder.engine import flavour, trt
 
 MOST_BOXES = 5000
 """INMSLayer's topk_box_limit: it looks at no more candidates."""

@@ -19,7 +19,7 @@ from builder.conversion.dynamic import Size
 from builder.conversion.layers import alike, as_index, choose, comparison, gathered
 from builder.conversion.registry import converter
 from builder.conversion.spatial import iota
-from builder.engine.flavour import trt
+from builder.engine import trt
 
 
 @converter(

@@ -16,7 +16,7 @@ from builder.conversion.converters.shape import broadcast_sizes
 from builder.conversion.dynamic import Size
 from builder.conversion.layers import as_index, gathered
 from builder.conversion.registry import converter
-from builder.engine.flavour import trt
+from builder.engine import trt
 
 Static = torch.Tensor
 

@@ -11,7 +11,7 @@ from builder.conversion.context import ConversionContext, Unconvertible
 from builder.conversion.folding import channel_scale, folded
 from builder.conversion.layers import combine, reduce
 from builder.conversion.registry import converter
-from builder.engine.flavour import trt
+from builder.engine import trt
 
 Coefficient = Any
 """A weight of one axis: torch.Tensor, ITensor or None."""

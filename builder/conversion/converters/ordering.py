@@ -18,7 +18,7 @@ from builder.conversion.dynamic import DynamicScalar, Size, bounds
 from builder.conversion.layers import computed_in, reduce
 from builder.conversion.registry import Predicate, converter
 from builder.conversion.spatial import iota
-from builder.engine.flavour import trt
+from builder.engine import trt
 
 LIMIT = 3840
 """INetworkDefinition.add_topk: "Currently only values of K up to 3840 are supported"."""

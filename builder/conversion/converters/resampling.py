@@ -37,7 +37,7 @@ from builder.conversion.interpolation import (
 from builder.conversion.layers import along, combine
 from builder.conversion.registry import converter
 from builder.conversion.spatial import filled
-from builder.engine.flavour import trt
+from builder.engine import trt
 
 OPERATORS: dict[str, tuple[Method, int]] = {
     **{f"upsample_nearest{axes}d": (NEAREST, axes) for axes in (1, 2, 3)},

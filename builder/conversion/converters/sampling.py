@@ -11,7 +11,7 @@ from builder.conversion.arguments import dynamic_value
 from builder.conversion.context import ConversionContext, Unconvertible
 from builder.conversion.dynamic import DynamicScalar, Size
 from builder.conversion.registry import converter
-from builder.engine.flavour import trt
+from builder.engine import trt
 
 GRID_MODES = ("LINEAR", "NEAREST", "CUBIC")
 GRID_PADDING = ("FILL", "CLAMP", "REFLECT")

@@ -15,7 +15,7 @@ from builder.conversion.dynamic import DynamicScalar, Size
 from builder.conversion.evaluators.creation import counted, filled, indices
 from builder.conversion.layers import alike, as_index, choose, reduce
 from builder.conversion.registry import converter
-from builder.engine.flavour import trt
+from builder.engine import trt
 
 
 def written(ctx: ConversionContext, x: Any, index: Any, updates: Any, axis: int) -> Any:

@@ -16,7 +16,7 @@ from builder.conversion.context import ConversionContext
 from builder.conversion.converters.cells import Cell, State, Weights, together
 from builder.conversion.dynamic import Size
 from builder.conversion.extent import Extent
-from builder.engine.flavour import trt
+from builder.engine import trt
 
 WRITTEN_OUT = 16
 """The longest sequence whose steps are written out, if the unroll limit allows: an LSTM of two

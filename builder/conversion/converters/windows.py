@@ -13,7 +13,7 @@ from builder.conversion.dynamic import Size
 from builder.conversion.evaluators.creation import counted
 from builder.conversion.layers import gathered
 from builder.conversion.registry import converter
-from builder.engine.flavour import trt
+from builder.engine import trt
 
 
 @converter("aten::unfold(Tensor(a) self, int dimension, int size, int step) -> Tensor(a)")

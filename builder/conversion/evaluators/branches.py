@@ -26,7 +26,7 @@ from builder.conversion.packing import Packed
 from builder.conversion.registry import evaluator
 from builder.conversion.scalars import unknown, vector
 from builder.conversion.walker import MISSING
-from builder.engine.tensorrt8.refused import BRANCH_IN_LOOP, BRANCH_OF_SIZES, NEWER_OR_BOTH
+from builder.engine import tensorrt8
 
 
 @evaluator("prim::If")
@@ -43,9 +43,9 @@ def branch(ctx: ConversionContext, node: Any, condition: Any) -> Any:
     if costly is None:
         return one_or_all(_selected(ctx, node, condition, blocks))
     if _decides_a_loop(node) and not ctx.capabilities.takes("CONDITIONAL.IN_LOOP", "BOOL"):
-        raise Unconvertible(BRANCH_IN_LOOP.format(costly))
+        raise Unconvertible(tensorrt8.BRANCH_IN_LOOP.format(costly))
     if not ctx.capabilities.takes("CONDITIONAL.SIZES", "INT32") and _chooses_a_size(ctx, node):
-        raise Unconvertible(BRANCH_OF_SIZES.format(costly), NEWER_OR_BOTH)
+        raise Unconvertible(tensorrt8.BRANCH_OF_SIZES.format(costly), tensorrt8.NEWER_OR_BOTH)
     return one_or_all(_conditional(ctx, node, condition, blocks))
 
 

@@ -15,8 +15,7 @@ from builder.conversion.dynamic import DynamicScalar, Size
 from builder.conversion.evaluators.prim import dtype_of
 from builder.conversion.facts import is_tensor
 from builder.conversion.registry import evaluator
-from builder.engine.flavour import trt
-from builder.engine.tensorrt8.refused import NEWER_OR_FIXED, WRITES_IN_LOOP
+from builder.engine import tensorrt8, trt
 
 VALUES = {"zeros": 0, "ones": 1, "empty": 0}
 """An empty tensor has no value of its own: zeros, so that a network gives the same answer twice."""
@@ -113,7 +112,7 @@ def counted(ctx: ConversionContext, start: Any, step: Any, count: Size, dtype: t
     carrier = dtypes.carrier(dtype)
     computed = carrier if carrier in (torch.float32, torch.int32, torch.int64) else torch.float32
     if ctx.loops and not ctx.capabilities.takes("FILL.IN_LOOP", dtypes.to_trt(computed).name):
-        raise Unconvertible(WRITES_IN_LOOP, NEWER_OR_FIXED)
+        raise Unconvertible(tensorrt8.WRITES_IN_LOOP, tensorrt8.NEWER_OR_FIXED)
     layer = ctx.net.add_fill((1,), trt.FillOperation.LINSPACE, dtypes.to_trt(computed))
     layer.set_input(0, ctx.shape_tensor([count]))
     layer.set_input(1, ctx.reshape(scalars.vector(ctx, start, computed), []))

@@ -28,7 +28,7 @@ from builder.conversion.nested import (
 from builder.conversion.packing import Packed
 from builder.conversion.registry import evaluator
 from builder.conversion.walker import MISSING
-from builder.engine.flavour import trt
+from builder.engine import trt
 
 ENDLESS = 2**31 - 1
 """Trip counts of `while` loops are the greatest int64, those of TensorRT an int32 that is never

@@ -11,3 +11,9 @@
 Everything here was observed with 8.6.0 on an H100. No other module names the version: converters
 ask `ctx.capabilities`.
 """
+
+from __future__ import annotations
+
+from builder.exports import lazy
+
+__getattr__, __dir__ = lazy(__name__, __file__)

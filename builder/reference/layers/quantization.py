@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor
 
-from builder.engine.tensorrt8 import evaluation
+from builder.engine import tensorrt8
 from builder.reference.dtypes import output_dtype
 from builder.reference.registry import evaluates
 
@@ -18,7 +18,7 @@ def quantize(layer: Any, x: Tensor, scale: Tensor, zero: Tensor | None = None) -
     """x / scale, computed in float32, rounded to the nearest value of the output's dtype (ties to
     even), saturated.
     """
-    known = evaluation.output_dtype("QUANTIZE")
+    known = tensorrt8.evaluation.output_dtype("QUANTIZE")
     kind = "INT8" if known else layer.get_output(0).dtype.name
     low, high = RANGES[kind]
     scaled = x.float() / _spread(scale, x, layer.axis)

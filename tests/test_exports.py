@@ -1,0 +1,91 @@
+"""A package's public names are imported on first use, and a file's own names can be replaced."""
+
+from __future__ import annotations
+
+import importlib
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+STUB = """from . import other as other
+from .build import Plan as Plan
+from .build import build as build
+"""
+INIT = "from builder.exports import lazy\n__getattr__, __dir__ = lazy(__name__, __file__)\n"
+FILE = "class Plan: ...\ndef build(): return 1\n"
+
+
+@pytest.fixture
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
+    folder = tmp_path / "planted"
+    folder.mkdir()
+    (folder / "__init__.py").write_text(INIT)
+    (folder / "__init__.pyi").write_text(STUB)
+    (folder / "build.py").write_text(FILE)
+    (folder / "other.py").write_text("")
+    monkeypatch.syspath_prepend(tmp_path)
+    yield importlib.import_module("planted")
+    for name in [name for name in sys.modules if name.partition(".")[0] == "planted"]:
+        del sys.modules[name]
+
+
+def test_no_file_is_imported_before_a_name_of_it_is_used(package: ModuleType) -> None:
+    assert "planted.build" not in sys.modules
+    from planted import Plan  # type: ignore[import-not-found]
+
+    assert Plan.__module__ == "planted.build"
+    assert "planted.other" not in sys.modules
+
+
+def test_a_file_does_not_hide_the_function_of_its_name(package: ModuleType) -> None:
+    importlib.import_module("planted.build")
+    assert package.build() == 1
+    assert package.other is sys.modules["planted.other"]
+
+
+def test_a_function_replaced_in_its_file_is_replaced_in_the_package(
+    package: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert package.build() == 1
+    with monkeypatch.context() as patch:
+        patch.setattr(sys.modules["planted.build"], "build", lambda: 2)
+        assert package.build() == 2
+    assert package.build() == 1
+
+
+def test_a_function_can_be_replaced_in_the_package(
+    package: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(package, "build", lambda: 3)
+        assert package.build() == 3
+    assert package.build() == 1
+
+
+def test_other_names_are_refused_and_the_public_ones_listed(package: ModuleType) -> None:
+    with pytest.raises(AttributeError, match="module 'planted' has no attribute 'missing'"):
+        _ = package.missing
+    assert {"Plan", "build", "other"} <= set(dir(package))
+
+
+def test_every_public_name_exists() -> None:
+    """In a process of its own: all of the packages are imported."""
+    code = """
+import importlib
+from pathlib import Path
+import builder
+from builder import exports
+root = Path(builder.__file__).parent
+for stub in sorted(root.rglob("__init__.pyi")):
+    package = importlib.import_module(".".join(["builder", *stub.parent.relative_to(root).parts]))
+    for name in exports.names(stub):
+        getattr(package, name)
+    print(package.__name__)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "builder.engine.tensorrt8" in done.stdout.split()
