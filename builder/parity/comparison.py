@@ -27,7 +27,9 @@ class OutputComparison:
     where nothing could be compared.
 
     `relative` is |answer - golden| / |golden| where the golden is not zero; `cosine` of the two as
-    vectors; `noise` the root mean square of the error, relative to the golden's.
+    vectors; `noise` the root mean square of the error, relative to the golden's. `share` is the
+    largest |error| / (atol + rtol * |golden|): above 1 the output fails. It is infinite where an
+    element must be equal and is not.
     """
 
     name: str
@@ -40,6 +42,7 @@ class OutputComparison:
     rtol: float | None = None
     atol: float | None = None
     noise: float | None = None
+    share: float | None = None
 
     @property
     def passed(self) -> bool:
@@ -61,6 +64,11 @@ class Comparison:
         return all(output.passed for output in self.outputs)
 
     @property
+    def share(self) -> float | None:
+        """The worst error as a share of its tolerance; None where nothing could be compared."""
+        return max((one.share for one in self.outputs if one.share is not None), default=None)
+
+    @property
     def problems(self) -> tuple[str, ...]:
         """What is wrong, each with the output's name."""
         return tuple(
@@ -71,8 +79,14 @@ class Comparison:
         """JSON-able."""
         return {
             "passed": self.passed,
-            "outputs": [{**asdict(output), "passed": output.passed} for output in self.outputs],
+            "outputs": [_output_dict(output) for output in self.outputs],
         }
+
+
+def _output_dict(output: OutputComparison) -> dict[str, Any]:
+    """JSON has no infinity, so an infinite share is null; `problem` then says what differs."""
+    share = output.share if output.share is not None and np.isfinite(output.share) else None
+    return {**asdict(output), "share": share, "passed": output.passed}
 
 
 def compare(
@@ -156,9 +170,10 @@ def _values(
     known = by_numpy(want.dtype)
     rtol, atol = limits(want, known.name if known else "", tolerance, precision)
     if not want.size:
-        return OutputComparison(name, None, 0.0, None, 0.0, None, 1.0, rtol, atol)
+        return OutputComparison(name, None, 0.0, None, 0.0, None, 1.0, rtol, atol, share=0.0)
     error, magnitude = _error(got, want)
-    passes = error <= atol + rtol * magnitude
+    allowed = atol + rtol * magnitude
+    passes = error <= allowed
     relative = np.divide(error, magnitude, out=np.zeros_like(error), where=magnitude > 0)
     absolute_at, relative_at = _worst(error), _worst(relative)
     noise = _noise(error, want)
@@ -177,7 +192,14 @@ def _values(
         rtol,
         atol,
         noise,
+        _share(error, allowed),
     )
+
+
+def _share(error: Array, allowed: Array) -> float:
+    """The largest error / allowed; 0 for an element without error, whatever is allowed."""
+    shares = np.divide(error, allowed, out=np.full(error.shape, np.inf), where=allowed > 0)
+    return float(np.where(error == 0, 0.0, shares).max())
 
 
 def _noise(error: Array, want: Array) -> float:

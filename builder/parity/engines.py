@@ -69,6 +69,7 @@ def verify_engines(
     *,
     repeat: int = REPEAT,
     open_plan: Open | None = None,
+    progress: Callable[[str, str], None] | None = None,
 ) -> list[ModelParity]:
     """Run every golden of `models`, or of all, on the model's own plans: each in the profile that
     it was recorded for.
@@ -88,7 +89,12 @@ def verify_engines(
         )
     if open_plan is None:
         _settle(planned)
-    return [_model(one, repeat, open_plan or on_gpu) for one in planned]
+    results = []
+    for number, one in enumerate(planned, 1):
+        if progress:
+            progress(one.folder.name, f"verify ({number} of {len(planned)})")
+        results.append(_model(one, repeat, open_plan or on_gpu))
+    return results
 
 
 def _settle(planned: Sequence[Planned]) -> None:
@@ -238,7 +244,7 @@ def _ask(model: PublishedModel, run: Run, golden: Golden, repeat: int) -> Golden
     comparison = compare(
         widened(answer, golden), golden, model.tolerance, precision=model.precision
     )
-    return GoldenResult(golden.name, "engine", comparison, None, *percentiles(times))
+    return GoldenResult(golden.name, "engine", comparison, None, *percentiles(times), tuple(times))
 
 
 def _profile(golden: Golden) -> int | None:

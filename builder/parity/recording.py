@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import time
 import zlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -20,6 +22,11 @@ from builder.parity.golden_search import GoldenSearch, is_finite
 from builder.parity.user_inputs import user_inputs
 from builder.triton.artifact import Golden
 
+GOLDEN_MAX_BYTES, GOLDEN_MAX_SECONDS = 64 << 20, 60
+MEASURABLE_SECONDS = 2.0
+"""The most memory of one golden's inputs, and the longest that the module may take for it. Larger
+sizes are reduced, with a warning: every later step runs each golden again.
+"""
 Module = Any
 """A torch.jit.ScriptModule, or anything that is called with tensors."""
 
@@ -43,17 +50,20 @@ def record(
 
 @dataclass(frozen=True)
 class Recording:
-    """The goldens of a module, and the outcomes of its branches, comparisons and bounds that none
-    of them reaches.
+    """The goldens of a module, the outcomes of its branches, comparisons and bounds that none of
+    them reaches, and a line for each golden that is smaller than its profile's size (`reduced`).
     """
 
     goldens: tuple[Golden, ...]
     unreached: tuple[Outcome, ...] = ()
+    reduced: tuple[str, ...] = ()
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """One warning for each branch that no golden takes: its numbers were compared nowhere."""
-        return tuple(
+        """One warning for each branch that no golden takes: its numbers were compared nowhere; and
+        one for each reduced golden.
+        """
+        return self.reduced + tuple(
             f"no golden reaches {outcome}; add inputs that do (manifest: goldens: FILE.npz)"
             for outcome in self.unreached
             if outcome.is_branch
@@ -75,7 +85,7 @@ def record_goldens(
     names = tuple(output_names or spec.outputs or ())
     recorder = _Recorder(module, spec, names)
     goldens = tuple(recorder.all())
-    return Recording(goldens, recorder.search.unreached)
+    return Recording(goldens, recorder.search.unreached, tuple(recorder.reduced))
 
 
 class _Recorder:
@@ -85,6 +95,8 @@ class _Recorder:
         self.module, self.spec, self.names = module, spec, names
         self.styles = list(inputs.styles(spec))
         self.batch = shared_first_axis(spec.stateless_inputs if spec.server_state else spec.inputs)
+        self.reduced: list[str] = []
+        self.seconds_per_element = 0.0
         with _evaluating(module):
             self.search = GoldenSearch(module, spec, self.answer)
 
@@ -103,13 +115,50 @@ class _Recorder:
         for index, profile in enumerate(self.spec.profiles or ({},)):
             merged = {**_dims(self.spec), **profile}
             for kind, sizes in inputs.sizes_of(merged).items():
-                golden = self.golden(f"p{index}-{kind}", sizes)
+                name = f"p{index}-{kind}"
+                started = time.monotonic()
+                golden = self.golden(name, self._affordable(name, sizes, merged))
+                self._measured(golden, time.monotonic() - started)
                 yield golden
                 if kind == "opt" and self._batch_like(merged):
                     yield self._answered(f"p{index}-row", self._rows(golden))
         yield from sequences.record(self.spec, self.answer, self.styles[0])
         for name, tensors in user_inputs(self.spec):
             yield self._answered(name, tensors)
+
+    def _measured(self, golden: Golden, seconds: float) -> None:
+        """A short time is mostly overhead, which does not grow with the inputs."""
+        if seconds >= MEASURABLE_SECONDS:
+            elements = sum(array.size for array in golden.inputs.values())
+            self.seconds_per_element = seconds / max(elements, 1)
+
+    def _affordable(
+        self, name: str, sizes: Mapping[str, int], profile: Profile
+    ) -> Mapping[str, int]:
+        """The sizes, with the largest varying axis halved until the inputs have at most
+        GOLDEN_MAX_BYTES and the module is likely to answer within GOLDEN_MAX_SECONDS, by the time
+        that the golden before took.
+        """
+        lows, kept = {axis: max(span[0], 1) for axis, span in profile.items()}, dict(sizes)
+        while self._costs_too_much(kept) and any(kept[axis] > lows[axis] for axis in kept):
+            axis = max(kept, key=lambda axis: kept[axis] / lows[axis])
+            kept[axis] = max(kept[axis] // 2, lows[axis])
+        if kept != sizes:
+            self.reduced.append(
+                f"golden {name} has the axes {kept} instead of {dict(sizes)}, which take too much"
+                f" memory or time ({GOLDEN_MAX_BYTES >> 20} MiB, {GOLDEN_MAX_SECONDS} s)"
+            )
+        return kept
+
+    def _costs_too_much(self, sizes: Mapping[str, int]) -> bool:
+        counts = [
+            math.prod(axis if isinstance(axis, int) else sizes[axis] for axis in spec.shape)
+            for spec in self.spec.inputs
+        ]
+        bits = [torch.empty(0, dtype=getattr(torch, s.dtype)).itemsize for s in self.spec.inputs]
+        size = sum(count * width for count, width in zip(counts, bits, strict=True))
+        seconds = sum(counts) * self.seconds_per_element
+        return size > GOLDEN_MAX_BYTES or seconds > GOLDEN_MAX_SECONDS
 
     def _answered(self, name: str, tensors: Sequence[torch.Tensor]) -> Golden:
         """The answer to these inputs. Raises ModelFileError where the module fails on them."""

@@ -24,7 +24,7 @@ FAILURES = (InferenceServerException, OSError, TimeoutError)
 class GoldenResult:
     """One golden, or one sequence of them, over one protocol ("http", "grpc", "grpc x16": one of
     many at once, "http system", "grpc cuda": tensors in shared memory); latencies in milliseconds,
-    None if not taken.
+    None if not taken. `times_ms` are those of single requests.
     """
 
     golden: str
@@ -33,6 +33,7 @@ class GoldenResult:
     error: str | None = None
     median_ms: float | None = None
     p95_ms: float | None = None
+    times_ms: tuple[float, ...] = ()
 
     @property
     def passed(self) -> bool:
@@ -76,6 +77,12 @@ class ModelParity:
         return "plan" in kinds and CANNOT_RUN not in (self.why or "")
 
     @property
+    def share(self) -> float | None:
+        """The worst error of all answers as a share of its tolerance; None without any."""
+        found = [one.comparison.share for one in self.results if one.comparison]
+        return max((share for share in found if share is not None), default=None)
+
+    @property
     def passed(self) -> bool:
         """Whether every golden passed and nothing else is wrong with the model."""
         return (
@@ -87,8 +94,20 @@ class ModelParity:
     def as_dict(self) -> dict[str, Any]:
         """JSON-able: everything, with `passed` and `problems` of every level."""
         results = [_result_dict(result) for result in self.results]
-        said = {"passed": self.passed, "plan_not_executed": self.plan_not_executed}
+        share = self.share
+        said = {
+            "passed": self.passed,
+            "plan_not_executed": self.plan_not_executed,
+            "share": share if share is not None and np.isfinite(share) else None,
+            "p50_ms": self.percentile(50),
+            "p99_ms": self.percentile(99),
+        }
         return {**asdict(self), "results": results, **said}
+
+    def percentile(self, percent: float) -> float | None:
+        """The latency in milliseconds over all timed requests; None if none was timed."""
+        times = [time for result in self.results for time in result.times_ms]
+        return float(np.percentile(times, percent)) if times else None
 
 
 def way(protocol: str, memory: str) -> str:

@@ -121,7 +121,9 @@ class _Player:
         whole = Comparison(tuple(output for one in self.outputs for output in one.outputs))
         if self.error:
             return GoldenResult(self.stream.name, self.way, None, self.error)
-        return GoldenResult(self.stream.name, self.way, whole, None, *percentiles(self.times))
+        return GoldenResult(
+            self.stream.name, self.way, whole, None, *percentiles(self.times), tuple(self.times)
+        )
 
 
 def _numbered(comparison: Comparison, number: int) -> Comparison:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from dataclasses import replace
@@ -51,10 +51,11 @@ def verify(
     timeout: float = 60.0,
     extra: Mapping[str, Sequence[Golden]] | None = None,
     shared_memory: Sequence[str] = (BODY,),
+    progress: Callable[[str, str], None] | None = None,
 ) -> list[ModelParity]:
     """Ask the endpoint (host:port each; None leaves a protocol out) every golden of `models`, or of
     all, and `extra` ones by model: in each way of `shared_memory` ("none": in the requests,
-    "system", "cuda").
+    "system", "cuda"). `progress` is called with each model and its number before it is asked.
 
     Raises UsageError for an unknown model or no protocol, EnvironmentProblem where nothing listens
     or there is no such memory here. Whatever else goes wrong is in the results.
@@ -69,10 +70,14 @@ def verify(
                 "verify needs the address of an endpoint",
                 fix="--url HOST:PORT, --grpc-url HOST:PORT, or --serve",
             )
-        return [
-            _model(repository / name, clients, repeat, (extra or {}).get(name, ()), shared_memory)
-            for name in served.chosen(repository, models)
-        ]
+        chosen = served.chosen(repository, models)
+        found = []
+        for number, name in enumerate(chosen, 1):
+            if progress:
+                progress(name, f"verify ({number} of {len(chosen)})")
+            own = (extra or {}).get(name, ())
+            found.append(_model(repository / name, clients, repeat, own, shared_memory))
+        return found
 
 
 def _model(
@@ -229,7 +234,9 @@ def _ask(
     except FAILURES as error:
         return GoldenResult(golden.name, way(protocol, memory), None, str(error))
     comparison = _compare(model, answer, golden)
-    return GoldenResult(golden.name, way(protocol, memory), comparison, None, *percentiles(times))
+    return GoldenResult(
+        golden.name, way(protocol, memory), comparison, None, *percentiles(times), tuple(times)
+    )
 
 
 def _compare(model: PublishedModel, answer: Answer, golden: Golden) -> Comparison:

@@ -1,0 +1,179 @@
+"""How `trt-build verify` shows its results: a line for each model, failures by their cause."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from builder.cli.terminal import Terminal
+
+if TYPE_CHECKING:
+    from builder.parity import GoldenResult, ModelParity, OutputComparison
+
+COLUMNS = ("result", "model", "of tolerance", "p50 ms", "p99 ms", "answered by")
+NUMBERS = COLUMNS[2:5]
+ROW_COLUMNS = (
+    *("model", "golden", "protocol", "answered by", "abs error", "at", "rel error", "at "),
+    *("of tolerance", "cosine", "median", "p95", ""),
+)
+ROW_NUMBERS = ("abs error", "rel error", "of tolerance", "cosine", "median", "p95")
+NAMES_SHOWN = 4
+
+
+@dataclass(frozen=True)
+class Failure:
+    """One thing that is wrong: `where` is a golden and its protocol, "" for the whole model."""
+
+    model: str
+    where: str
+    problem: str
+
+
+def show(terminal: Terminal, models: Sequence[ModelParity]) -> None:
+    """A line for each model, or with --verbose a row for each answer; then why torch answered, the
+    failures by cause, and the summary.
+    """
+    if terminal.verbose:
+        rows = [row(model, result) for model in models for result in model.results]
+        terminal.table(ROW_COLUMNS, rows, numbers=ROW_NUMBERS)
+    terminal.table(COLUMNS, [_line(model) for model in models], numbers=NUMBERS)
+    for text in _reasons(models):
+        terminal.line(text)
+    for text in _failures(models):
+        terminal.line(text, color="red")
+    terminal.line(summary(models), color="green" if all(m.passed for m in models) else "red")
+
+
+def answered_by(models: Sequence[ModelParity]) -> dict[str, int]:
+    """How many models each kind answered: "plan", "plan+torch", "torch", "unknown"."""
+    counts = Counter(model.answered_by or "unknown" for model in models)
+    return {kind: counts[kind] for kind in sorted(counts)}
+
+
+def summary(models: Sequence[ModelParity]) -> str:
+    """`22 passed, 1 failed; 0 by a plan, 23 by torch: no GPU`."""
+    passed = sum(model.passed for model in models)
+    failed = f", {len(models) - passed} failed" if passed < len(models) else ""
+    counts = {"plan": 0, "torch": 0, **answered_by(models)}
+    said = {"plan": "by a plan", "torch": "by torch", "plan+torch": "by plans and torch"}
+    kinds = [
+        f"{count} {said.get(kind, 'by unknown')}"
+        for kind, count in counts.items()
+        if count or kind != "torch"
+    ]
+    return f"{passed} passed{failed}; {', '.join(kinds)}{_no_gpu(models)}"
+
+
+def _no_gpu(models: Sequence[ModelParity]) -> str:
+    """The reason, where each plan that was not run says the same."""
+    unexecuted = {model.device for model in models if model.plan_not_executed}
+    return ": no GPU" if unexecuted == {"cpu"} else ""
+
+
+def _line(model: ModelParity) -> list[str]:
+    return [
+        "ok" if model.passed else "FAILED",
+        model.name,
+        percent(model.share),
+        number(model.percentile(50), ".2f"),
+        number(model.percentile(99), ".2f"),
+        who(model),
+    ]
+
+
+def percent(share: float | None) -> str:
+    """`12 %` of a tolerance; an exact output that differs has no share."""
+    if share is None:
+        return ""
+    if share == float("inf"):
+        return "not equal"
+    return f"{share * 100:.2g} %" if share < 1 else f"{share * 100:.0f} %"
+
+
+def _reasons(models: Sequence[ModelParity]) -> Iterator[str]:
+    """Why torch answered, once for all models that have the same reason."""
+    groups: dict[tuple[bool, str, str], list[str]] = defaultdict(list)
+    for model in models:
+        if model.why and (model.plan_not_executed or "plan" not in (model.answered_by or "")):
+            groups[model.plan_not_executed, who(model), model.why].append(model.name)
+    for (unexecuted, source, why), names in groups.items():
+        plan = "plan not executed, " if unexecuted else ""
+        yield f"{_names(names)}: {plan}answered by {source}: {why}"
+
+
+def _names(names: Sequence[str]) -> str:
+    shown = ", ".join(names[:NAMES_SHOWN])
+    return shown if len(names) <= NAMES_SHOWN else f"{shown} and {len(names) - NAMES_SHOWN} more"
+
+
+def failures(models: Sequence[ModelParity]) -> Iterator[Failure]:
+    """Everything that is wrong, model by model."""
+    for model in models:
+        yield from (Failure(model.name, "", problem) for problem in model.problems)
+        for result in model.results:
+            where = f"{result.golden}, {result.protocol}"
+            yield from (Failure(model.name, where, problem) for problem in result.problems)
+
+
+def cause(problem: str) -> str:
+    """The problem without what differs between two answers with the same cause: numbers and
+    names.
+    """
+    bare = re.sub(r"'[^']*'", "'...'", problem)
+    return re.sub(r"[-+]?\d[\d.,]*(e[-+]?\d+)?|\bnan\b|\binf\b", "#", bare)
+
+
+def _failures(models: Sequence[ModelParity]) -> Iterator[str]:
+    """For each cause its number of failures, the models, and one example."""
+    groups: dict[str, list[Failure]] = defaultdict(list)
+    for failure in failures(models):
+        groups[cause(failure.problem)].append(failure)
+    for found in groups.values():
+        first = found[0]
+        example = ", ".join(filter(None, (first.model, first.where)))
+        if len(found) > 1:
+            names = list(dict.fromkeys(failure.model for failure in found))
+            yield f"FAILED {_names(names)}: {len(found)} times the same cause; for example:"
+        yield f"FAILED {example}: {first.problem}"
+
+
+def who(model: ModelParity) -> str:
+    """`torch (cpu)`."""
+    return f"{model.answered_by or 'unknown'}{f' ({model.device})' if model.device else ''}"
+
+
+def row(model: ModelParity, result: GoldenResult) -> list[str]:
+    """The worst output of one answer."""
+    outputs = result.comparison.outputs if result.comparison else ()
+    return [
+        model.name,
+        result.golden,
+        result.protocol,
+        who(model),
+        *_worst(outputs, "absolute"),
+        *_worst(outputs, "relative"),
+        percent(result.comparison.share if result.comparison else None),
+        number(min((o.cosine for o in outputs if o.cosine is not None), default=None), ".7f"),
+        number(result.median_ms, ".2f"),
+        number(result.p95_ms, ".2f"),
+        "ok" if result.passed else "FAILED",
+    ]
+
+
+def _worst(outputs: tuple[OutputComparison, ...], kind: str) -> tuple[str, str]:
+    """The largest error of that kind, and `output[index]` of its element."""
+    known = [output for output in outputs if getattr(output, kind) is not None]
+    if not known:
+        return "", ""
+    worst = max(known, key=lambda output: float(getattr(output, kind)))
+    index = getattr(worst, f"{kind}_at")
+    place = "" if index is None else f"{worst.name}[{','.join(map(str, index))}]"
+    return number(getattr(worst, kind), ".2e"), place
+
+
+def number(value: float | None, form: str) -> str:
+    """The value in this format; "" for None."""
+    return "" if value is None else format(value, form)
