@@ -4,10 +4,13 @@ uses each.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from builder.errors import ModelError, TrtBuildError
 
 if TYPE_CHECKING:
     from builder.torchscript import Example
@@ -23,6 +26,9 @@ RANGES: dict[str, tuple[int, int, int]] = {
 }
 """Ranges to start from, wide enough to be useful; a manifest of init marks them as guesses."""
 
+PARTS_SHOWN = 5
+MOST_STEPS = 6
+_UNKNOWN = "? the file does not say"
 _SPATIAL = {1: ("length",), 2: ("height", "width"), 3: ("depth", "height", "width")}
 
 
@@ -39,18 +45,58 @@ class Guess:
     shape_from: str
 
 
+@dataclass(frozen=True)
+class Guessed:
+    """A guess for every input that the lowered graph has, the names of its outputs, which (input,
+    output) may be state, and the arguments of forward that are no inputs, with the reason.
+    """
+
+    inputs: list[Guess]
+    outputs: list[str]
+    state: list[tuple[str, str]]
+    dropped: dict[str, str]
+
+
 def guesses(
     file: Path,
     module: str | None = None,
     libraries: Sequence[Path] = (),
     plugins: Sequence[str] = (),
-) -> tuple[list[Guess], list[str], list[tuple[str, str]]]:
-    """A guess for every input that the lowered graph has, the names of its outputs, and which
-    (input, output) may be state.
+) -> Guessed:
+    """What the file tells of its inputs.
 
     Raises ModelFileError and LoweringError for a file that could not be built whatever its manifest
-    said.
+    said; their fix names the parts that could be built alone (--module).
     """
+    try:
+        return _guesses(file, module, libraries, plugins)
+    except ModelError as error:
+        if parts := [] if module else _parts(file, libraries):
+            shown = ", ".join(parts[:PARTS_SHOWN])
+            alone = f"build a part of it alone: --module with one of {shown}"
+            error.fix = f"{error.fix}; or {alone}" if error.fix else alone
+        raise
+
+
+def _parts(file: Path, libraries: Sequence[Path]) -> list[str]:
+    """The submodules whose forward takes tensors only."""
+    from builder import torchscript
+
+    with contextlib.suppress(Exception):  # the error of the whole file is reported
+        loaded = torchscript.load(file, None, libraries=libraries)
+        return [name for name, part in loaded.named_children() if _takes_tensors(part)]
+    return []
+
+
+def _takes_tensors(part: Any) -> bool:
+    schema = getattr(getattr(part, "forward", None), "schema", None)
+    arguments = schema.arguments[1:] if schema else []
+    return bool(arguments) and all(str(argument.type) == "Tensor" for argument in arguments)
+
+
+def _guesses(
+    file: Path, module: str | None, libraries: Sequence[Path], plugins: Sequence[str]
+) -> Guessed:
     from builder import lowering, torchscript
     from builder.cli import guess_state
     from builder.torchscript import plugins as loading
@@ -73,7 +119,21 @@ def guesses(
         else _of_uses(name, value)
         for name, value in zip(lowered.inputs, lowered.graph.inputs(), strict=True)
     ]
-    return found, list(lowered.outputs), guess_state.pairs(lowered)
+    dropped = _dropped(loaded, lowered.inputs)
+    return Guessed(found, list(lowered.outputs), guess_state.pairs(lowered), dropped)
+
+
+def _dropped(module: Any, inputs: Sequence[str]) -> dict[str, str]:
+    """The arguments of forward of which no input is left, with the reason."""
+    schema = getattr(getattr(module, "forward", None), "schema", None)
+    found = {}
+    for argument in schema.arguments[1:] if schema else ():
+        name = argument.name
+        if not any(one == name or one.startswith((f"{name}_", f"{name}.")) for one in inputs):
+            has_default = argument.has_default_value()
+            default = f"its default {argument.default_value!r} is used" if has_default else ""
+            found[name] = default or "no output depends on it"
+    return found
 
 
 def guesses_here(
@@ -81,10 +141,15 @@ def guesses_here(
     module: str | None,
     libraries: Sequence[Path],
     plugins: Sequence[str],
-    report: Any,
-) -> tuple[list[Guess], list[str], list[tuple[str, str]]]:
-    """As guesses, in a worker."""
-    return guesses(file, module, libraries, plugins)
+    report: Any = None,
+) -> Guessed | TrtBuildError:
+    """As guesses, in a worker; the error of a file is returned, because others are read too."""
+    from builder import unforeseen
+
+    try:
+        return guesses(file, module, libraries, plugins)
+    except Exception as error:
+        return unforeseen.ours(error)
 
 
 def _examples(kept: Sequence[Example | None], module: Any) -> dict[str, Example]:
@@ -126,6 +191,8 @@ def _of_uses(name: str, value: Any) -> Guess:
         guess = rule(name, use.user, use.offset) if rule else None
         if guess:
             return guess
+    if ids := _embedded(value):
+        return Guess(name, "int64", ("batch", "length"), f"ids below {ids}", _UNKNOWN)
     return Guess(
         name,
         "float32",
@@ -187,6 +254,29 @@ def _embedding(name: str, node: Any, offset: int) -> Guess | None:
     )
 
 
+def _embedded(value: Any, steps: int = MOST_STEPS) -> int | None:
+    """The rows of the embedding that reads the value, perhaps after operators that keep integers:
+    a cast, an offset, a clamp, another shape.
+    """
+    for use in value.uses():
+        node = use.user
+        if node.kind() == "aten::embedding" and use.offset == 1:
+            weight = _constant(node, 0)
+            return None if weight is None else int(weight.shape[0])
+        if steps and node.kind() in _KEEPS_INTEGERS and use.offset == 0:
+            for output in node.outputs():
+                if rows := _embedded(output, steps - 1):
+                    return rows
+    return None
+
+
+_KEEPS_INTEGERS = {
+    f"aten::{name}"
+    for name in """
+        add sub rsub clamp clamp_min clamp_max to view reshape flatten unsqueeze squeeze transpose
+        permute contiguous slice select where masked_fill remainder expand clone
+    """.split()
+}
 _TELLING: dict[str, Callable[[str, Any, int], Guess | None]] = {
     "aten::conv1d": _convolution(6),
     "aten::conv2d": _convolution(6),

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from builder.cli import options
-from builder.cli.command import Command
+from builder.cli.command import Command, describe
 from builder.cli.terminal import Terminal
-from builder.errors import EnvironmentProblem, UsageError
+from builder.errors import EnvironmentProblem, TrtBuildError, UsageError
 
 if TYPE_CHECKING:
-    from builder.cli.guess import Guess
+    from builder.cli.guess import Guess, Guessed
 
+Asked = tuple[Path, "str | None", tuple[Path, ...], tuple[str, ...]]
+"""What a file is read with: the file, its part, libraries, plugins."""
 HEAD = """\
 # {name}: what the file does not say and trt-build has to know. Every key: docs/manifest.md.
 # A name in a shape is an axis that varies; dims has its range. Lines with
@@ -24,7 +26,7 @@ HEAD = """\
 
 
 @click.command(
-    "init", cls=Command, short_help="Write a manifest for a file from what its graph tells."
+    "init", cls=Command, short_help="Write manifests for files from what their graphs tell."
 )
 @click.argument("file", type=options.PATH)
 @click.option(
@@ -39,35 +41,82 @@ HEAD = """\
 @options.confinement
 @click.pass_obj
 def init_command(
+    terminal: Terminal, /, file: Path, module: str | None, out: Path | None, **settings: Any
+) -> int:
+    """Write FILE's manifest beside it: names, element types and shapes of its inputs as far as the
+    file tells. With a folder as FILE, write every manifest that is missing there.
+    """
+    if not file.is_dir():
+        _one(terminal, file, module, out or file.with_suffix(".yaml"), **settings)
+        return 0
+    if module or out:
+        raise UsageError("--module and --out are for one file, and this is a folder")
+    return _folder(terminal, file, **settings)
+
+
+def _one(
     terminal: Terminal,
-    /,
     file: Path,
     module: str | None,
-    out: Path | None,
+    out: Path,
     force: bool,
     libraries: tuple[Path, ...],
     plugins: tuple[str, ...],
     isolate: bool,
 ) -> None:
-    """Write FILE's manifest beside it: names, element types and shapes of its inputs as far as the
-    file tells.
-    """
-    out = out or file.with_suffix(".yaml")
     if out.exists() and not force:
         raise UsageError(
             f"{out} is there already", fix="--force replaces it, --out writes elsewhere"
         )
-    inputs, outputs, states = _guessed((file, module, libraries, plugins), isolate)
-    text = manifest(file.name, inputs, outputs, module, _beside(out, libraries)) + state(states)
+    (found,) = _guessed([(file, module, libraries, plugins)], isolate)
+    if isinstance(found, TrtBuildError):
+        raise found
+    text = text_of(file.name, found, module, _beside(out, libraries))
     _write(out, text)
-    pairs = [{"input": given, "output": made} for given, made in states]
+    terminal.result(_data(out, found), lambda: _show(terminal, out, text))
+
+
+def _folder(
+    terminal: Terminal,
+    folder: Path,
+    force: bool,
+    libraries: tuple[Path, ...],
+    plugins: tuple[str, ...],
+    isolate: bool,
+) -> int:
+    """Every missing manifest of the folder, or with --force all: the exit code."""
+    from builder.cli.repo import agreed
+    from builder.manifest.folder import find
+
+    options.note_unread(terminal, folder)
+    models = [one.model for one in find(folder) if one.model and (force or not one.manifest)]
+    with terminal.progress() as progress:
+        progress(str(folder), f"read {len(models)} files")
+        found = _guessed([(model, None, libraries, plugins) for model in models], isolate)
+    written, failed = [], []
+    for model, guessed in zip(models, found, strict=True):
+        out = model.with_suffix(".yaml")
+        if isinstance(guessed, TrtBuildError):
+            failed.append((model, guessed))
+            continue
+        _write(out, text_of(model.name, guessed, None, _beside(out, libraries)))
+        written.append((out, guessed))
     data = {
-        "manifest": out,
-        "inputs": [vars(guess) for guess in inputs],
-        "outputs": outputs,
-        "state": pairs,
+        "manifests": [_data(out, guessed) for out, guessed in written],
+        "failed": [{"file": model, "error": describe(error)} for model, error in failed],
     }
-    terminal.result(data, lambda: _show(terminal, out, text))
+    terminal.result(data, lambda: _show_folder(terminal, folder, written, failed))
+    return agreed(error.exit_code for _, error in failed)
+
+
+def _data(out: Path, found: Guessed) -> dict[str, Any]:
+    return {
+        "manifest": out,
+        "inputs": [vars(guess) for guess in found.inputs],
+        "outputs": found.outputs,
+        "state": [{"input": given, "output": made} for given, made in found.state],
+        "dropped": found.dropped,
+    }
 
 
 def _beside(out: Path, libraries: tuple[Path, ...]) -> list[str]:
@@ -77,17 +126,25 @@ def _beside(out: Path, libraries: tuple[Path, ...]) -> list[str]:
     return [os.path.relpath(library, out.parent) for library in libraries]
 
 
-def _guessed(
-    asked: tuple[Path, str | None, tuple[Path, ...], tuple[str, ...]], isolate: bool
-) -> tuple[list[Guess], list[str], list[tuple[str, str]]]:
+def _guessed(asked: list[Asked], isolate: bool) -> list[Guessed | TrtBuildError]:
     from builder.cli import guess, isolated
 
     if not isolate:
-        return guess.guesses(*asked)
-    found: tuple[list[Guess], list[str], list[tuple[str, str]]] = isolated.run_one(
-        "builder.cli.guess:guesses_here", asked
-    )
-    return found
+        return [guess.guesses_here(*one) for one in asked]
+    if len(asked) == 1:
+        return [isolated.run_one("builder.cli.guess:guesses_here", asked[0])]
+    return isolated.run_each("builder.cli.guess:guesses_here", asked)
+
+
+def text_of(name: str, found: Guessed, module: str | None, libraries: list[str]) -> str:
+    """The manifest's text, with what may be state and what was left out as comments."""
+    text = manifest(name, found.inputs, found.outputs, module, libraries)
+    return text + state(found.state) + dropped(found.dropped)
+
+
+def dropped(arguments: dict[str, str]) -> str:
+    """The arguments of forward that are no inputs, as comments."""
+    return "".join(f"# no input: {name}: {reason}\n" for name, reason in arguments.items())
 
 
 def manifest(
@@ -158,3 +215,22 @@ def _show(terminal: Terminal, out: Path, text: str) -> None:
     terminal.line(text.rstrip())
     terminal.line()
     terminal.line(f"written to {out}; trt-build check {out} says whether it fits")
+
+
+def _show_folder(
+    terminal: Terminal,
+    folder: Path,
+    written: list[tuple[Path, Guessed]],
+    failed: list[tuple[Path, TrtBuildError]],
+) -> None:
+    """One line for each file, then the next command."""
+    for out, found in written:
+        unsure = sum("?" in guess.dtype_from + guess.shape_from for guess in found.inputs)
+        left_out = f"; no inputs: {', '.join(found.dropped)}" if found.dropped else ""
+        terminal.line(f"{out}: {len(found.inputs)} inputs, {unsure} to look at{left_out}")
+    for model, error in failed:
+        terminal.failure(f"{model}: {error}", None)
+    total = len(written) + len(failed)
+    terminal.line(f"{len(written)} of {total} missing manifests written")
+    if written:
+        terminal.line(f"next: trt-build check {folder}")

@@ -53,14 +53,28 @@ def run_one(
     folders `writable` and the caches only. Raises ModelError where that process crashes or takes
     too long, and what `target` raises.
     """
-    sandbox = jobs.caches_only(tuple(folder.resolve() for folder in writable))
-    task = processes.Task(
-        target, arguments, limits=jobs.limits(limits or Limits()), sandbox=sandbox
-    )
-    (answer,) = processes.run([task], modules=jobs.MODULES)
+    (answer,) = run_each(target, [arguments], limits=limits, writable=writable)
     if isinstance(answer, ModelError):
         raise answer
     return answer
+
+
+def run_each(
+    target: str,
+    arguments: Sequence[tuple[Any, ...]],
+    *,
+    limits: Limits | None = None,
+    writable: tuple[Path, ...] = (),
+) -> list[Any]:
+    """As run_one for several models, whose processes are forked from one: the results in order, a
+    ModelError for each that crashed or took too long.
+    """
+    sandbox = jobs.caches_only(tuple(folder.resolve() for folder in writable))
+    tasks = [
+        processes.Task(target, one, limits=jobs.limits(limits or Limits()), sandbox=sandbox)
+        for one in arguments
+    ]
+    return processes.run(tasks, modules=jobs.MODULES)
 
 
 def examine_here(order: Order, paranoid: bool, report: Progress) -> dict[str, Any]:
