@@ -26,7 +26,7 @@ export OMP_NUM_THREADS ?= 1
 
 demo: $(READY)
 	$(BIN)/python examples/export.py
-	$(BIN)/trt-build repo $(MODELS) --out $(REPOSITORY)
+	$(BIN)/trt-build repo $(MODELS) --out $(REPOSITORY) --write-env
 	$(BIN)/trt-build verify $(REPOSITORY) --serve
 
 test: $(READY)

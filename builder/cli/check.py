@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from builder.cli import build_options, options
-from builder.cli.command import Command
+from builder.cli.command import Command, describe
+from builder.cli.repo import agreed
 from builder.cli.terminal import Terminal
+
+if TYPE_CHECKING:
+    from builder.errors import ManifestError
 
 
 @click.command(
@@ -27,9 +31,9 @@ from builder.cli.terminal import Terminal
     help="Execute the graphs and the network on seeded inputs and compare.",
 )
 @click.option(
-    "--config/--no-config",
+    "--show-config/--no-config",
     "with_config",
-    default=True,
+    default=False,
     help="Show the config.pbtxt that would be written.",
 )
 @click.pass_obj
@@ -53,22 +57,32 @@ def check_command(
 
     chosen = build_options.taken(given)
     settings = Settings(options=chosen, inputs=options.parsed(inputs), **given)
-    orders = settings.orders(settings.specs(models), models)
+    without: dict[str, ManifestError] = {}
+    options.note_unread(terminal, models)
+    orders = settings.orders(settings.specs(models, without), models)
     with terminal.progress() as progress:
         reports = examine_all(orders, paranoid, progress, isolate)
+    reports += [_without_manifest(name, error) for name, error in without.items()]
+    reports.sort(key=lambda report: str(report["name"]))
     for report in reports:
         terminal.trace(report["name"], (report["error"] or {}).get("traceback", ""))
-    failed = [report["error"]["exit_code"] for report in reports if report["error"]]
+    code = agreed(report["error"]["exit_code"] for report in reports if report["error"])
     terminal.result(
-        {"ok": not failed, "models": reports}, lambda: show(terminal, reports, with_config)
+        {"ok": code == 0, "models": reports}, lambda: show(terminal, reports, with_config)
     )
-    return (failed[0] if len(set(failed)) == 1 else 1) if failed else 0
+    return code
+
+
+def _without_manifest(name: str, error: ManifestError) -> dict[str, Any]:
+    file = error.mistakes[0].file
+    return {"name": name, "file": file, "error": describe(error), "config": None}
 
 
 def show(terminal: Terminal, reports: list[dict[str, Any]], with_config: bool) -> None:
     """A table, then for each model what stands against it or the config that it would have."""
     columns = ("model", "result", "passes", "operators", "unsupported", "layers")
     terminal.table(columns, [_row(report) for report in reports], numbers=columns[2:])
+    passed = sum(not report["error"] for report in reports)
     for report in reports:
         for warning in report.get("warnings", ()):
             terminal.line(f"{report['name']}: warning: {warning}")
@@ -86,9 +100,10 @@ def show(terminal: Terminal, reports: list[dict[str, Any]], with_config: bool) -
             show_quantized(terminal, report["name"], report["quantized"])
         if report.get("fallback"):
             _show_pieces(terminal, report)
-        if with_config:
+        if with_config or terminal.verbose:
             terminal.line(f"\n{report['name']}/config.pbtxt", bold=True)
             terminal.line(report["config"].rstrip())
+    terminal.line(f"{passed} of {len(reports)} models can be built")
 
 
 def show_quantized(terminal: Terminal, name: str, found: dict[str, Any]) -> None:

@@ -1,5 +1,5 @@
-"""What every command has: --json, --debug, and the one place where an error becomes a message and
-an exit code.
+"""What every command has: --json, --quiet, --verbose, --debug, and the one place where an error
+becomes a message and an exit code.
 """
 
 from __future__ import annotations
@@ -35,12 +35,17 @@ class Command(click.Command):
         self.params.append(
             click.Option(["--json", "as_json"], is_flag=True, help="One JSON document on stdout.")
         )
+        self.params.append(click.Option(["--quiet", "-q"], is_flag=True, help="Show no progress."))
+        self.params.append(
+            click.Option(["--verbose", "-v"], is_flag=True, help="Show every row, not a summary.")
+        )
         self.params.append(
             click.Option(["--debug"], is_flag=True, help="Show the traceback of an error.")
         )
 
     def invoke(self, ctx: click.Context) -> Any:
-        terminal = Terminal(as_json=ctx.params.pop("as_json"), debug=ctx.params.pop("debug"))
+        flags = {key: ctx.params.pop(key) for key in ("as_json", "debug", "quiet", "verbose")}
+        terminal = Terminal(**flags)
         ctx.obj = terminal
         with _terminable():
             if terminal.as_json:

@@ -29,18 +29,25 @@ from builder.cli.terminal import Terminal
     metavar="DIR",
     help="The model repository to compare with; else the store.",
 )
+@click.option(
+    "--all",
+    "everything",
+    is_flag=True,
+    help="Show every part of the request and of each plan's key, not only what changed.",
+)
 @click.pass_obj
 def explain_command(
     terminal: Terminal,
     /,
     models: Path,
     out: Path | None,
+    everything: bool,
     inputs: tuple[str, ...],
     store: str | None,
     **settings: Any,
 ) -> None:
-    """Print what the plans of MODELS depend on, part by part, and what changed since they were last
-    built.
+    """Print what changed of MODELS since their plans were last built; with --all also what the
+    plans depend on, part by part.
 
     MODELS is what `repo` takes, with `repo`'s options; or the folder of a published model. Nothing
     is built, and nothing is loaded that is slow to load.
@@ -51,22 +58,29 @@ def explain_command(
     reports = explain(
         models, out, options=chosen, store=store, inputs=options.parsed(inputs), **settings
     )
-    terminal.result({"models": reports}, lambda: show_all(terminal, reports))
+    everything = everything or terminal.verbose
+    terminal.result({"models": reports}, lambda: show_all(terminal, reports, everything))
 
 
-def show_all(terminal: Terminal, reports: list[dict[str, Any]]) -> None:
+def show_all(terminal: Terminal, reports: list[dict[str, Any]], everything: bool) -> None:
     """Every model, one after another."""
     for report in reports:
         show(terminal, report)
+        if everything:
+            show_parts(terminal, report)
 
 
 def show(terminal: Terminal, report: dict[str, Any]) -> None:
-    """One model: the verdict, what is asked for, and the key of each plan that there is."""
-    from builder.store.differences import flat, shown
-
+    """The verdict of one model, which names what changed, and why it was built last."""
     terminal.line(f"{report['name']}: {report['verdict']}", bold=True)
     if report["last_because"]:
         terminal.line(f"  built last because: {report['last_because']}")
+
+
+def show_parts(terminal: Terminal, report: dict[str, Any]) -> None:
+    """What is asked for, and the key of each plan that there is."""
+    from builder.store.differences import flat, shown
+
     terminal.line("  asked for:")
     for name, value in flat(report["request"]):
         terminal.line(f"    {name:30} {shown(value)}")

@@ -22,8 +22,11 @@ from builder.cli.terminal import Terminal
     metavar="DIR",
     help="The repository; made if missing.",
 )
+@options.write_env
 @click.pass_obj
-def merge_command(terminal: Terminal, /, repositories: tuple[Path, ...], out: Path) -> None:
+def merge_command(
+    terminal: Terminal, /, repositories: tuple[Path, ...], out: Path, write_env: bool
+) -> None:
     """Write the models of all REPOSITORIES into DIR, each with one plan for every compute
     capability that it was built for (Triton's cc_model_filenames), so that one repository serves a
     mixed fleet.
@@ -37,7 +40,8 @@ def merge_command(terminal: Terminal, /, repositories: tuple[Path, ...], out: Pa
 
     preflight.check(out)
     merged = triton.merge(repositories, out)
-    triton.write_env(out)
+    if write_env:
+        triton.write_env(out)
     data = [{"name": name, "compute_capabilities": capabilities} for name, capabilities in merged]
     rows = [[name, ", ".join(capabilities) or "any"] for name, capabilities in merged]
     terminal.result(

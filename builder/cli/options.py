@@ -7,9 +7,12 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
+
+if TYPE_CHECKING:
+    from builder.cli.terminal import Terminal
 
 PRECISIONS = ("fp32", "tf32", "fp16", "bf16", "int8", "fp8", "mixed")
 FLAVOURS = ("auto", "tensorrt", "tensorrt-rtx")
@@ -141,6 +144,11 @@ accept_incompatible = click.option(
     is_flag=True,
     help="Replace a published model even where its clients could not go on with the new one.",
 )
+write_env = click.option(
+    "--write-env",
+    is_flag=True,
+    help="Write the variables of docker-compose.yml to a block in the .env beside the repository.",
+)
 _MODELS: tuple[Decorator, ...] = (
     click.argument("models", type=PATH),
     only,
@@ -183,6 +191,17 @@ def _outlives(store: str | None, said: str) -> None:
             f"{said} {store}: a store in memory ends with the process, and would keep nothing of"
             " this command",
             fix="a folder, a URL such as s3://bucket/plans, or --no-store",
+        )
+
+
+def note_unread(terminal: Terminal, models: Path) -> None:
+    """Name the files in the folder `models` that trt-build does not read."""
+    from builder.manifest.folder import unread
+
+    for name in unread(models):
+        terminal.note(
+            f"{name}: not read: trt-build builds from TorchScript; export the module with"
+            " torch.jit.script or torch.jit.trace"
         )
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +17,7 @@ if TYPE_CHECKING:
     from builder.repository import ModelResult
 
 NEW = "there was none before"
+COLUMNS = ("model", "result", "pieces", "precision", "of tolerance", "layers", "plan", "s")
 
 
 @click.command(
@@ -56,6 +59,7 @@ NEW = "there was none before"
     help="Drop what was edited or added by hand in published models.",
 )
 @options.accept_incompatible
+@options.write_env
 @click.option("--rebuild", is_flag=True, help="Build every model anew, unchanged or not.")
 @click.option(
     "--jobs", type=click.IntRange(0), default=0, help="Models at a time; 0: as the machine allows."
@@ -96,6 +100,7 @@ def repo_command(
     if require_sandbox:
         processes.require(settings["isolate"])
 
+    options.note_unread(terminal, models)
     used = flavour.resolve(settings["flavour"])
     which = {
         "name": used,
@@ -140,7 +145,14 @@ def repo_command(
 
 def exit_code(results: list[ModelResult]) -> int:
     """0, or the code that all failures agree on (3: all of parity), else 1."""
-    codes = {result.error.exit_code if result.error else 1 for result in results if not result.ok}
+    return agreed(
+        result.error.exit_code if result.error else 1 for result in results if not result.ok
+    )
+
+
+def agreed(failures: Iterable[int]) -> int:
+    """0 without failures, the exit code that all share, else 1."""
+    codes = set(failures)
     return (codes.pop() if len(codes) == 1 else 1) if codes else 0
 
 
@@ -150,11 +162,8 @@ def as_dict(result: ModelResult) -> dict[str, Any]:
 
 
 def show(terminal: Terminal, results: list[ModelResult], out: Path) -> None:
-    """The table of models, then why any failed."""
-    columns = ("model", "result", "layers", "plan", "seconds")
-    terminal.table(
-        columns, [_row(result) for result in results], numbers=("layers", "plan", "seconds")
-    )
+    """The table of models, then why any failed, and the next command."""
+    terminal.table(COLUMNS, [_row(result) for result in results], numbers=COLUMNS[4:])
     for result in results:
         for warning in result.warnings:
             terminal.note(f"{result.name}: warning: {warning}")
@@ -176,18 +185,32 @@ def show(terminal: Terminal, results: list[ModelResult], out: Path) -> None:
         )
     built = sum(result.ok for result in results)
     terminal.line(f"{built} of {len(results)} models in {out}")
+    if built and not terminal.quiet:
+        terminal.line(f"next: trt-build verify {out} --serve")
 
 
 def _row(result: ModelResult) -> list[str]:
+    seconds = f"{sum(result.seconds.values()):.1f}"
     if not result.ok:
-        return [result.name, "FAILED", "", "", f"{sum(result.seconds.values()):.1f}"]
+        return [result.name, "FAILED", *[""] * 5, seconds]
+    share = (result.parity or {}).get("share")
     return [
         result.name,
         result.state,
+        pieces(result.segments),
+        result.precision,
+        "" if share is None else f"{share * 100:.2g} %",
         str(result.layers),
         size(result.plan_bytes),
-        f"{sum(result.seconds.values()):.1f}",
+        seconds,
     ]
+
+
+def pieces(segments: Sequence[str]) -> str:
+    """`2 TensorRT, 1 torch` of a model in pieces; `1 TensorRT` of one plan."""
+    counts = Counter(segments or ("tensorrt",))
+    names = {"tensorrt": "TensorRT"}
+    return ", ".join(f"{count} {names.get(kind, kind)}" for kind, count in counts.items())
 
 
 def size(count: float) -> str:

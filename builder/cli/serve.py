@@ -67,8 +67,9 @@ def serve_command(terminal: Terminal, /, repository: Path, address: str, **setti
         ready_timeout=settings["timeout"],
     ) as server:
         report_crash(terminal, server)
+        names = [path.name for path in sorted(repository.iterdir()) if path.is_dir()]
         data = {"http": server.http_url, "grpc": server.grpc_url, "metrics": server.metrics_url}
-        terminal.result(data | {"pid": server.process.pid}, lambda: _show(terminal, data))
+        terminal.result(data | {"pid": server.process.pid}, lambda: _show(terminal, data, names))
         server.block()
         terminal.note("stopping")
 
@@ -110,7 +111,10 @@ def ports(
     }
 
 
-def _show(terminal: Terminal, urls: dict[str, str]) -> None:
+def _show(terminal: Terminal, urls: dict[str, str], names: list[str]) -> None:
+    """Each model with the URL of its inference, then the addresses."""
+    rows = [(name, f"http://{urls['http']}/v2/models/{name}/infer") for name in names]
+    terminal.table(("model", "HTTP"), rows)
     terminal.line(
         f"ready: HTTP {urls['http']}, gRPC {urls['grpc']}, metrics {urls['metrics']} (Ctrl-C"
         " stops it)"

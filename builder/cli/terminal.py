@@ -19,7 +19,10 @@ import click
 from builder.printable import printable
 
 Progress = Callable[[str, str], None]
-"""(what is worked on, the phase that begins)."""
+"""(what is worked on, the phase that begins). The line of a phase that begins with FINISHED stays
+on the terminal.
+"""
+FINISHED = "finished"
 
 
 def is_terminal(stream: TextIO | None) -> bool:
@@ -73,14 +76,23 @@ def _redirected(real: TextIO) -> Iterator[TextIO]:
 
 class Terminal:
     """Where a command's words go. `as_json`: standard output carries one JSON document and nothing
-    else; `debug`: the tracebacks of errors are shown. `out` is the stream of the JSON document
+    else; `debug`: the tracebacks of errors are shown; `quiet`: no progress; `verbose`: every row of
+    a result, where the command usually shows a summary. `out` is the stream of the JSON document
     where it is not sys.stdout.
 
     Control characters in names and messages are shown as escapes.
     """
 
-    def __init__(self, *, as_json: bool = False, debug: bool = False) -> None:
+    def __init__(
+        self,
+        *,
+        as_json: bool = False,
+        debug: bool = False,
+        quiet: bool = False,
+        verbose: bool = False,
+    ) -> None:
         self.as_json, self.debug = as_json, debug
+        self.quiet, self.verbose = quiet, verbose
         self.out: TextIO | None = None
 
     def result(self, data: Any, show: Callable[[], None]) -> None:
@@ -167,6 +179,9 @@ class Terminal:
         """A callback for long work: a live line on a terminal, else a line a phase; on standard
         error.
         """
+        if self.quiet:
+            yield lambda subject, phase: None
+            return
         if not is_terminal(sys.stderr):
             yield lambda subject, phase: self.note(f"{subject}: {phase}")
             return
@@ -182,9 +197,15 @@ class Terminal:
         )
         with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
             task = bar.add_task("starting", total=None)
-            yield lambda subject, phase: bar.update(
-                task, description=Text(printable(f"{subject}: {phase}")).plain
-            )
+
+            def show(subject: str, phase: str) -> None:
+                text = Text(printable(f"{subject}: {phase}"))
+                if phase.startswith(FINISHED):
+                    bar.console.print(text)
+                else:
+                    bar.update(task, description=text.plain)
+
+            yield show
 
     def _styled(self, text: str, stream: TextIO | None, color: str | None, bold: bool) -> str:
         return (

@@ -12,6 +12,7 @@ from builder.manifest.suggest import did_you_mean
 
 MODEL_SUFFIXES = (".pt", ".pth", ".ts", ".jit", ".torchscript")
 MANIFEST_SUFFIXES = (".yaml", ".yml")
+UNREAD_SUFFIXES = (".onnx",)
 FIXED_STEM = "model"  # `resnet/model.pt` is the model `resnet`
 
 _SAFE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
@@ -49,6 +50,13 @@ def find(path: Path) -> list[Found]:
             fix=f"add TorchScript files ({suffixes}), each with a .yaml manifest",
         )
     return sorted(found, key=lambda one: one.name)
+
+
+def unread(path: Path) -> list[str]:
+    """The names of files in the folder `path` that have a model of another format."""
+    if not path.is_dir():
+        return []
+    return sorted(child.name for child in path.iterdir() if child.suffix in UNREAD_SUFFIXES)
 
 
 def mistakes(found: list[Found]) -> Iterator[Mistake]:

@@ -54,14 +54,19 @@ def load(
     sample: Path | None = None,
     precision: str | None = None,
     state: str | None = None,
+    without: dict[str, ManifestError] | None = None,
 ) -> list[ModelSpec]:
     """The models at `path`, by name: a folder, a model's own folder, a model file, or a manifest.
 
     `only` selects models by name. `inputs`, or a `sample` .npz, describe models without a manifest;
     the sample is also the golden input. `precision` and `state` ("implicit", "explicit") override
-    every manifest. Raises ManifestError with every mistake, and UsageError if there is no model.
+    every manifest. Models without a manifest are left out and put into `without`, where it is given
+    and another model has one. Raises ManifestError with every mistake, and UsageError if there is
+    no model.
     """
     found = _chosen(folder.find(Path(path)), only)
+    if without is not None and not (inputs or sample):
+        found = _with_manifest(found, without)
     if (inputs or sample) and all(one.manifest for one in found):
         raise _unread(found[0])
     mistakes = list(folder.mistakes(found))
@@ -70,6 +75,18 @@ def load(
         raise ManifestError(sorted(mistakes, key=lambda mistake: (mistake.file, mistake.line)))
     ready = [spec for spec in specs if spec is not None]
     return [_overridden(spec, precision, state) for spec in ready]
+
+
+def _with_manifest(
+    found: list[folder.Found], without: dict[str, ManifestError]
+) -> list[folder.Found]:
+    """The models that have a manifest, and the errors of the others; all, where none has one."""
+    kept = [one for one in found if one.manifest]
+    if kept:
+        without |= {
+            one.name: ManifestError([_no_manifest(one)]) for one in found if not one.manifest
+        }
+    return kept or found
 
 
 def _unread(one: folder.Found) -> UsageError:
@@ -112,14 +129,16 @@ def _spec(
         return None if read.mistakes else from_data(one, read.data)
     if inputs or sample:
         return from_inputs(one, inputs or specs_from_sample(Path(str(sample))), sample)
+    mistakes.append(_no_manifest(one))
+    return None
+
+
+def _no_manifest(one: folder.Found) -> Mistake:
     fix = (
         f"run trt-build init {one.model}, or pass --input"
         " image:float32:batch(1,8,32)x3x224x224 or --sample inputs.npz"
     )
-    mistakes.append(
-        Mistake(str(one.model), 1, "the model has no manifest, so its inputs are unknown", fix)
-    )
-    return None
+    return Mistake(str(one.model), 1, "the model has no manifest, so its inputs are unknown", fix)
 
 
 def read_manifest(path: Path) -> document.Document:

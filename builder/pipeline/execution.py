@@ -38,6 +38,7 @@ def check_artifact(artifact: ModelArtifact | EnsembleArtifact) -> dict[str, Any]
         "answers": len(compared),
         "absolute": max((o.absolute for o in outputs if o.absolute is not None), default=None),
         "relative": max((o.relative for o in outputs if o.relative is not None), default=None),
+        "share": max((o.share for o in outputs if o.share is not None), default=None),
         "cosine": min((o.cosine for o in outputs if o.cosine is not None), default=None),
     }
 

@@ -35,7 +35,8 @@ class Task:
 
     `reproduce` is the command that does the same; the message of a crash names it, with the
     worker's environment. `sandbox` confines the worker before the task is loaded; None leaves it
-    free. `answers` are the functions of this process that the worker may call, by the names that
+    free. `done` is called with the result when the task has
+    ended. `answers` are the functions of this process that the worker may call, by the names that
     it asks for; what they do must be right for a worker that is not to be trusted.
     """
 
@@ -46,6 +47,7 @@ class Task:
     limits: Limits = UNLIMITED
     sandbox: Sandbox | None = None
     answers: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
+    done: Callable[[Any], None] = _ignore
 
 
 class TimedOut(EngineError):
@@ -145,6 +147,7 @@ class _Pool:
                 ended = self._read(ready)
                 if ended:
                     results[ended.number] = _outcome(ended)
+                    ended.task.done(results[ended.number])
             self._end_late()
 
     def _until_next_deadline(self) -> float | None:

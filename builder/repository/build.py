@@ -4,20 +4,23 @@ are right.
 
 from __future__ import annotations
 
+import itertools
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from builder import pipeline, processes, unforeseen
-from builder.errors import EnvironmentProblem
+from builder.errors import EnvironmentProblem, ManifestError
 from builder.pipeline import Order, Progress
 from builder.repository import jobs as slots
 from builder.repository.result import SHOWN, ModelResult
 from builder.repository.settings import Settings, settled
 
 PERFORM = "builder.repository.build:perform"
+FINISHED = "finished"
+"""How the phase begins that `progress` is called with when a model has ended."""
 
 
 def build_repository(
@@ -30,6 +33,7 @@ def build_repository(
     isolate: bool = True,
     graphs: Path | str | None = None,
     progress: Progress | None = None,
+    write_env: bool = False,
     **keywords: Any,
 ) -> list[ModelResult]:
     """Build every model of the folder `models` into the Triton repository `out`; the results, one a
@@ -43,7 +47,8 @@ def build_repository(
     the others, and leaves what the repository had of it. `jobs` models are built at a time (0: as
     the machine allows), each in a process of its own unless `isolate` is False. With a folder
     `graphs` every model is built, and its graph before and after each pass is written to
-    `graphs`/<model>. Beside `out` a `.env` names the container that fits the plans.
+    `graphs`/<model>. A model without a manifest fails alone, unless no model has one. With
+    `write_env`, a block in the `.env` beside `out` names the container that fits the plans.
 
     Raises ManifestError and UsageError before anything is built (also for `serve_as` tensorrt_plan
     with TensorRT for RTX, whose plans Triton's backend does not load), and EnvironmentProblem where
@@ -53,8 +58,9 @@ def build_repository(
     from builder.store import Hashes, signing, tidy
 
     chosen = settled(settings, keywords)
+    without: dict[str, ManifestError] = {}
     asked = chosen.orders(
-        chosen.specs(models),
+        chosen.specs(models, without),
         Path(out),
         rebuild=rebuild or graphs is not None,
         graphs=Path(graphs) if graphs is not None else None,
@@ -79,8 +85,12 @@ def build_repository(
             order.options.over(order.spec.build), order.flavour, models, out
         )
         result.warnings = (*result.warnings, *elsewhere)
-    _write_env(results, Path(out))
-    return results
+    if write_env and any(result.ok for result in results):
+        from builder import triton  # with protobuf, which an unchanged model needs not
+
+        triton.write_env(Path(out))
+    results += [ModelResult(name, error=error) for name, error in without.items()]
+    return sorted(results, key=lambda result: result.name)
 
 
 def _perform_all(
@@ -96,8 +106,9 @@ def _perform_all(
     jobs = jobs or slots.default_jobs()
     threads = max(1, (os.cpu_count() or 1) // jobs) if jobs > 1 else 0
     with staging.prepared(orders[0].out, len(orders)) as stages:
+        count = itertools.count(1)
         tasks = [
-            _task(replace(order, threads=threads, stage=stage), progress)
+            _task(replace(order, threads=threads, stage=stage), progress, count, len(orders))
             for order, stage in zip(orders, stages, strict=True)
         ]
         answers = processes.run(tasks, jobs, slots.environments(), modules=slots.MODULES)
@@ -109,8 +120,13 @@ def _perform_all(
     ]
 
 
-def _task(order: Order, progress: Progress) -> processes.Task:
+def _task(order: Order, progress: Progress, count: Iterator[int], total: int) -> processes.Task:
     from builder.store import signing
+
+    def done(answer: Any) -> None:
+        ok = isinstance(answer, ModelResult) and answer.ok
+        words = f"{answer.state}, {sum(answer.seconds.values()):.1f} s" if ok else "failed"
+        progress(order.spec.name, f"{FINISHED}: {words} ({next(count)} of {total})")
 
     return processes.Task(
         PERFORM,
@@ -120,6 +136,7 @@ def _task(order: Order, progress: Progress) -> processes.Task:
         limits=slots.limits(order.spec.limits),
         sandbox=slots.sandbox(order),
         answers=signing.ANSWERS,
+        done=done,
     )
 
 
@@ -167,19 +184,6 @@ def _publish(order: Order, progress: Progress, result: ModelResult) -> None:
 
     result.path = pipeline.publish(order, clock, plans, record, compare).path
     plans.remember(order.spec.name, order.request, shown)
-
-
-def _write_env(results: Sequence[ModelResult], out: Path) -> None:
-    """The .env of the repository, where a plan is new or there is none: it takes protobuf, which is
-    slow to import.
-    """
-    new = any(result.ok and result.state != "unchanged" for result in results)
-    if new or (
-        any(result.ok for result in results) and not (out.resolve().parent / ".env").exists()
-    ):
-        from builder.triton import write_env
-
-        write_env(out)
 
 
 def _silent(model: str, phase: str) -> None:

@@ -41,9 +41,11 @@ class ModelResult:
     """Where the precision has 8 bits: the `summary`, and of each of the `layers` that could be
     quantized its name, whether it is, its SQNR in dB, and the reason where it is not.
     """
+    precision: str = ""
     parity: dict[str, Any] | None = None
     """Of the published files, run by torch: the `answers` that were compared with the goldens, and
-    the worst `absolute`, `relative` and `cosine` among them.
+    the worst `absolute`, `relative` and `cosine` among them; `share` is the worst error as a share
+    of its tolerance.
     """
     plan_executed: bool | None = None
     """Whether the plans were run on the goldens before they were published; None without a plan.
@@ -58,6 +60,7 @@ class ModelResult:
         from builder.pipeline import reduced_precision, stages
 
         if isinstance(stage, stages.Prepared):
+            self.precision = stage.source.spec.precision
             self.quantized = reduced_precision.as_data(stage.quantized)
             self.warnings = stage.warnings
         elif isinstance(stage, stages.Converted):
@@ -76,6 +79,7 @@ class ModelResult:
 
 SHOWN = (
     *("layers", "plan_bytes", "warnings", "layout", "layout_reason", "segments", "quantized"),
+    "precision",
     "parity",
     "plan_executed",
 )

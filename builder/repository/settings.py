@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from builder.errors import ManifestError
 from builder.manifest import load as load_manifests
 from builder.manifest.spec import ModelSpec, TensorSpec
 
@@ -46,8 +47,12 @@ class Settings:
     edits: str = "report"
     accept_incompatible: bool = False
 
-    def specs(self, models: Path | str) -> list[ModelSpec]:
-        """The models. Raises ManifestError and UsageError."""
+    def specs(
+        self, models: Path | str, without: dict[str, ManifestError] | None = None
+    ) -> list[ModelSpec]:
+        """The models; those without a manifest are put into `without`, where it is given and
+        another model has one. Raises ManifestError and UsageError.
+        """
         return load_manifests(
             Path(models),
             only=self.only,
@@ -55,6 +60,7 @@ class Settings:
             sample=Path(self.sample) if self.sample is not None else None,
             precision=self.precision,
             state=self.state,
+            without=without,
         )
 
     def orders(self, specs: Sequence[ModelSpec], out: Path, **more: Any) -> list[Order]:

@@ -31,7 +31,9 @@ def test_repo_builds_and_says_so(small: Path, tmp_path: Path, run: Run) -> None:
     result = run("repo", small, "--out", tmp_path / "out")
     assert result.exit_code == 0, result.output
     assert "1 of 1 models" in result.stdout
-    assert "small: build" in result.stderr
+    assert "small: build" in result.stderr and "small: finished: built" in result.stderr
+    assert "(1 of 1)" in result.stderr and "next: trt-build verify" in result.stdout
+    assert not (tmp_path / ".env").exists()
     assert "plan not executed: small: no plan of this TensorRT runs" in result.stdout
     assert (tmp_path / "out" / "small" / "config.pbtxt").is_file()
 
@@ -69,6 +71,68 @@ def test_repo_takes_inputs_in_place_of_a_manifest(tmp_path: Path, run: Run, give
     result = run("repo", file, "--out", tmp_path / "out", *words)
     assert result.exit_code == 0, result.output
     assert (tmp_path / "out" / "net" / "1" / "model.plan").is_file()
+
+
+def test_env_is_written_where_it_is_asked_for(small: Path, tmp_path: Path, run: Run) -> None:
+    (tmp_path / ".env").write_text("TRITON_IMAGE=mine\n")
+    assert run("repo", small, "--out", tmp_path / "out").exit_code == 0
+    assert (tmp_path / ".env").read_text() == "TRITON_IMAGE=mine\n"
+    assert run("repo", small, "--out", tmp_path / "out", "--write-env").exit_code == 0
+    assert "MODEL_REPOSITORY=./out" in (tmp_path / ".env").read_text()
+
+
+@pytest.mark.parametrize("command", ["repo", "check"])
+def test_a_model_without_a_manifest_fails_alone(
+    small: Path, tmp_path: Path, run: Run, command: str
+) -> None:
+    save(Small(), small / "bare.pt", None)
+    (small / "net.onnx").touch()
+    out = ["--out", tmp_path / "out"] if command == "repo" else []
+    result = run(command, small, *out)
+    assert result.exit_code == 2
+    assert "bare.pt:1: the model has no manifest" in result.output
+    assert "net.onnx: not read" in result.stderr
+    assert "1 of 2 models" in result.stdout
+
+
+def test_init_writes_every_missing_manifest_of_a_folder(small: Path, run: Run) -> None:
+    class Masks(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.table = torch.nn.Embedding(10, 4)
+
+        def forward(
+            self, ids: torch.Tensor, unused: torch.Tensor, scale: float = 2.0
+        ) -> torch.Tensor:
+            return self.table((ids + 1).clamp(0, 9)) * scale
+
+    save(Masks(), small / "masks.pt", None)
+    save(WantsList(), small / "wants.pt", None)
+    result = run("init", small)
+    assert result.exit_code == 1
+    assert "wants.pt: argument 'xs' of forward is a List[Tensor]" in result.stderr
+    assert "1 of 2 missing manifests written" in result.stdout
+    assert (small / "small.yaml").read_text() == MANIFEST, "what was there stays"
+    text = (small / "masks.yaml").read_text()
+    assert "# no input: scale: its default 2.0 is used" in text
+    specs = {spec.name: spec for spec in load(small / "masks.pt")}
+    assert specs["masks"].inputs[0].dtype == "int64"
+    data = json.loads(run("init", small, "--force", "--json").stdout)
+    assert [Path(one["manifest"]).name for one in data["manifests"]] == ["masks.yaml", "small.yaml"]
+    assert [Path(one["file"]).name for one in data["failed"]] == ["wants.pt"]
+
+
+def test_init_suggests_the_parts_that_could_be_built(tmp_path: Path, run: Run) -> None:
+    class Whole(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.head = Small()
+
+        def forward(self, xs: list[torch.Tensor]) -> torch.Tensor:
+            return self.head(xs[0])
+
+    result = run("init", save(Whole(), tmp_path / "net.pt", None))
+    assert result.exit_code == 1 and "--module with one of head" in result.stderr
 
 
 def test_five_mistakes_show_and_nothing_is_written(small: Path, tmp_path: Path, run: Run) -> None:
@@ -179,7 +243,9 @@ def test_check_tells_operators_and_config_and_writes_nothing(
     before = leftovers(tmp_path) | leftovers(small)
     result = run("check", small, "--paranoid")
     assert result.exit_code == 0, result.output
-    assert "max_batch_size: 8" in result.stdout
+    assert "max_batch_size: 8" not in result.stdout
+    assert "1 of 1 models can be built" in result.stdout
+    assert "max_batch_size: 8" in run("check", small, "--show-config").stdout
     assert leftovers(tmp_path) | leftovers(small) == before
     report = json.loads(run("check", small, "--json").stdout)["models"][0]
     assert sum(report["operators"]["used"].values()) > 0
@@ -510,7 +576,8 @@ def test_verify_of_no_endpoint_is_environment_and_of_no_address_usage(
 def test_ctrl_c_while_an_answer_is_waited_for_is_one_line(published: Path) -> None:
     """The loop beneath Triton's HTTP client prints what ends it, unless told not to."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
-        process = start("verify", published, "--url", f"127.0.0.1:{silent.getsockname()[1]}")
+        url = f"127.0.0.1:{silent.getsockname()[1]}"
+        process = start("verify", published, "--url", url, "--quiet")
         connection, _ = silent.accept()
         with connection:
             connection.recv(1)
@@ -523,9 +590,11 @@ def test_ctrl_c_while_an_answer_is_waited_for_is_one_line(published: Path) -> No
 def test_verify_serves_compares_and_fails_with_three(published: Path, run: Run) -> None:
     result = run("verify", published, "--serve")
     assert result.exit_code == 0, result.output
-    assert "p0-opt" in result.stdout
-    assert "1 of 1 models passed" in result.stdout
+    assert "p0-opt" not in result.stdout
+    assert result.stdout.endswith("1 passed; 0 by a plan, 1 by torch: no GPU\n")
     assert "small: plan not executed, answered by torch" in result.stdout
+    assert max(map(len, result.stdout.splitlines())) <= 80
+    assert "small: verify (1 of 1)" in result.stderr
     golden = published / "small" / "goldens" / "p0-opt.npz"
     with numpy.load(golden) as arrays:
         changed = {

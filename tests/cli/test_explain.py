@@ -22,9 +22,10 @@ def test_before_and_after_a_build_and_a_change(small: Path, tmp_path: Path, run:
         in run("explain", small, "--out", out).stdout
     )
     assert run("repo", small, "--out", out).exit_code == 0
-    text = run("explain", small, "--out", out).stdout
-    assert text.startswith("small: unchanged\n")
-    assert "built last because: there was none before" in text
+    short = run("explain", small, "--out", out).stdout
+    assert short == "small: unchanged\n  built last because: there was none before\n"
+    text = run("explain", small, "--out", out, "--all").stdout
+    assert text.startswith(short)
     assert "in the store" in text
     for part in ("precision", "weights", "converters.aten::linear", "tensorrt", "source"):
         assert f"\n    {part} " in text
@@ -75,7 +76,7 @@ def test_a_store_that_does_not_answer_stops_no_explanation(
 ) -> None:
     run("repo", small, "--out", tmp_path / "out", "--no-store")
     (tmp_path / "file").touch()
-    said = run("explain", small, "--out", tmp_path / "out", "--store", tmp_path / "file")
+    said = run("explain", small, "--out", tmp_path / "out", "--store", tmp_path / "file", "--all")
     assert said.exit_code == 0, said.output
     assert "small: unchanged" in said.stdout and "no store that answers" in said.stdout
 

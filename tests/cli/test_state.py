@@ -98,11 +98,11 @@ def test_init_guesses_no_state_where_there_is_none(tmp_path: Path, run: Run) -> 
 
 
 def test_check_shows_who_keeps_the_state_and_the_config(folder: Path, run: Run) -> None:
-    result = run("check", folder)
+    result = run("check", folder, "--show-config")
     assert result.exit_code == 0
     assert "state h0 <- hn [2, streams, 5], kept by the server" in result.stdout
     assert "sequence_batching {" in result.stdout
-    explicit = run("check", folder, "--state", "explicit")
+    explicit = run("check", folder, "--state", "explicit", "--show-config")
     assert "kept by the client" in explicit.stdout and "sequence_batching" not in explicit.stdout
     (report,) = json.loads(run("check", folder, "--paranoid", "--json").stdout)["models"]
     assert report["error"] is None

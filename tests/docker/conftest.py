@@ -84,7 +84,7 @@ def example_models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def repository(example_models: Path) -> Path:
     out = example_models.parent / "model_repository"
-    results = builder.build_repository(example_models, out, serve_as="python")
+    results = builder.build_repository(example_models, out, serve_as="python", write_env=True)
     assert {result.name: result.error for result in results if not result.ok} == {}
     return out
 

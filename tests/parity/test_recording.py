@@ -14,7 +14,7 @@ import torch
 
 from builder.errors import ModelFileError, UsageError
 from builder.manifest.spec import ModelSpec, TensorSpec
-from builder.parity import record
+from builder.parity import record, recording
 from builder.parity.inputs import odd
 from builder.triton import Golden
 from tests.triton.artifacts import Affine, Scorer, tensor
@@ -48,6 +48,29 @@ def test_min_opt_max_and_odd_of_each_profile_and_a_row_of_opt() -> None:
         "p1-odd": 19,
     }
     np.testing.assert_array_equal(goldens["p0-row"].inputs["x"], goldens["p0-opt"].inputs["x"][:1])
+
+
+def test_goldens_that_take_too_much_memory_are_smaller_with_a_warning(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(recording, "GOLDEN_MAX_BYTES", 20 * 3 * 4)
+    found = recording.record_goldens(Affine(), spec(X, profiles=({"batch": (1, 4, 64)},)))
+    sizes = {golden.name: golden.inputs["x"].shape[0] for golden in found.goldens}
+    assert sizes["p0-opt"] == 4 and sizes["p0-max"] == 16
+    (warning,) = (text for text in found.warnings if "p0-max" in text)
+    assert "{'batch': 16} instead of {'batch': 64}" in warning
+
+
+def test_goldens_that_take_too_long_are_smaller_with_a_warning(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The opt golden takes 3 s, so the largest would take 48 s."""
+    clock = iter(range(0, 1000, 3))
+    monkeypatch.setattr(recording.time, "monotonic", lambda: float(next(clock)))
+    monkeypatch.setattr(recording, "GOLDEN_MAX_SECONDS", 30)
+    found = recording.record_goldens(Affine(), spec(X, profiles=({"batch": (1, 4, 64)},)))
+    sizes = {golden.name: golden.inputs["x"].shape[0] for golden in found.goldens}
+    assert sizes["p0-opt"] == 4 and sizes["p0-max"] < 64 and found.reduced
 
 
 def test_a_static_model_has_one_golden() -> None:

@@ -336,4 +336,7 @@ def test_the_command_says_which_gpus_each_model_serves(
     result = CliRunner().invoke(main, words, catch_exceptions=False)
     assert result.exit_code == 0, result.output
     assert "scorer  8.0, 9.0" in result.stdout
+    assert not (tmp_path / "m" / ".env").exists()
+    result = CliRunner().invoke(main, [*words, "--write-env"], catch_exceptions=False)
+    assert result.exit_code == 0, result.output
     assert "TRITON_IMAGE" in (tmp_path / "m" / ".env").read_text()
