@@ -28,6 +28,7 @@ COMMANDS = (
     "prune",
     "promote",
     "merge",
+    "sign",
     "doctor",
 )
 

@@ -23,9 +23,15 @@ from builder.cli.terminal import Terminal
     help="The repository; made if missing.",
 )
 @options.write_env
+@options.sign
 @click.pass_obj
 def merge_command(
-    terminal: Terminal, /, repositories: tuple[Path, ...], out: Path, write_env: bool
+    terminal: Terminal,
+    /,
+    repositories: tuple[Path, ...],
+    out: Path,
+    write_env: bool,
+    sign: Path | None,
 ) -> None:
     """Write the models of all REPOSITORIES into DIR, each with one plan for every compute
     capability that it was built for (Triton's cc_model_filenames), so that one repository serves a
@@ -37,9 +43,11 @@ def merge_command(
     """
     from builder import triton
     from builder.repository import preflight
+    from builder.triton import signatures
 
     preflight.check(out)
-    merged = triton.merge(repositories, out)
+    with signatures.signing_with(sign):
+        merged = triton.merge(repositories, out)
     if write_env:
         triton.write_env(out)
     data = [{"name": name, "compute_capabilities": capabilities} for name, capabilities in merged]

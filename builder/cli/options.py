@@ -5,7 +5,7 @@ them takes time.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -49,6 +49,12 @@ inputs = click.option(
 )
 sample = click.option(
     "--sample", type=PATH, metavar="NPZ", help="Inputs of a model without a manifest, as arrays."
+)
+sign = click.option(
+    "--sign",
+    type=PATH,
+    metavar="PRIVATE_KEY",
+    help="Sign what is published with this elliptic-curve key (PEM).",
 )
 precision = click.option(
     "--precision", type=click.Choice(PRECISIONS), help="In place of what the manifests say."
@@ -210,3 +216,15 @@ def parsed(inputs: tuple[str, ...]) -> list[Any]:
     from builder.manifest import parse_input
 
     return [parse_input(text) for text in inputs]
+
+
+def note_unsigned(terminal: Terminal, folders: Sequence[Path]) -> None:
+    """Report which of these models, signed before, have no signature any more."""
+    from builder.triton import signatures
+
+    for folder in folders:
+        if not signatures.is_signed(folder):
+            terminal.note(
+                f"{folder.name}: warning: this change dropped its signature; use --sign, or run"
+                f" `trt-build sign {folder.parent} --key PRIVATE_KEY`"
+            )

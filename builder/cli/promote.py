@@ -17,6 +17,7 @@ from builder.cli.terminal import Terminal
 @click.argument("target", type=options.PATH, metavar="TO")
 @options.only
 @options.accept_incompatible
+@options.sign
 @click.pass_obj
 def promote_command(
     terminal: Terminal,
@@ -25,6 +26,7 @@ def promote_command(
     target: Path,
     only: tuple[str, ...],
     accept_incompatible: bool,
+    sign: Path | None,
 ) -> None:
     """Publish the current version of each model of the repository FROM into the repository TO, byte
     for byte: what was tested is what is served. TO is made if missing.
@@ -34,11 +36,14 @@ def promote_command(
     """
     from builder import triton
     from builder.repository import preflight
-    from builder.triton import history
+    from builder.triton import history, signatures
 
     folders = history.models(source, only)
     preflight.check(target)
-    done = [history.promote(folder, target, accept=accept_incompatible) for folder in folders]
+    with signatures.signing_with(sign):
+        done = [history.promote(folder, target, accept=accept_incompatible) for folder in folders]
+    signed = [target / folder.name for folder in folders if signatures.is_signed(folder)]
+    options.note_unsigned(terminal, signed)
     triton.write_env(target)
     for one in done:
         for change in one.changes:

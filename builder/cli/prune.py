@@ -21,18 +21,21 @@ from builder.cli.terminal import Terminal
     help="Versions that stay, the current one included.",
 )
 @options.only
+@options.sign
 @click.pass_obj
 def prune_command(
-    terminal: Terminal, /, repository: Path, keep: int, only: tuple[str, ...]
+    terminal: Terminal, /, repository: Path, keep: int, only: tuple[str, ...], sign: Path | None
 ) -> None:
     """Remove all but N versions of each model in REPOSITORY, the oldest first. The current version
     always stays. The steps of a removed version of an ensemble go with a later publication.
     """
-    from builder.triton import history
+    from builder.triton import history, signatures
 
-    removed = {
-        folder.name: history.prune(folder, keep) for folder in history.models(repository, only)
-    }
+    folders = history.models(repository, only)
+    was_signed = [folder for folder in folders if signatures.is_signed(folder)]
+    with signatures.signing_with(sign):
+        removed = {folder.name: history.prune(folder, keep) for folder in folders}
+    options.note_unsigned(terminal, was_signed)
     data = [{"name": name, "removed": numbers} for name, numbers in removed.items()]
     rows = [[name, ", ".join(map(str, numbers)) or "none"] for name, numbers in removed.items()]
     terminal.result(

@@ -60,6 +60,7 @@ COLUMNS = ("model", "result", "pieces", "precision", "of tolerance", "layers", "
 )
 @options.accept_incompatible
 @options.write_env
+@options.sign
 @click.option("--rebuild", is_flag=True, help="Build every model anew, unchanged or not.")
 @click.option(
     "--jobs", type=click.IntRange(0), default=0, help="Models at a time; 0: as the machine allows."

@@ -21,6 +21,7 @@ from builder.cli.terminal import Terminal
     help="The version. [default: the newest before the current one]",
 )
 @options.accept_incompatible
+@options.sign
 @click.pass_obj
 def rollback_command(
     terminal: Terminal,
@@ -29,6 +30,7 @@ def rollback_command(
     model: str,
     to: int | None,
     accept_incompatible: bool,
+    sign: Path | None,
 ) -> None:
     """Serve version N of MODEL in REPOSITORY again, by one rename. The version that it replaces is
     kept, and `trt-build repo` does not publish it again by itself.
@@ -38,10 +40,13 @@ def rollback_command(
     """
     from builder import triton
     from builder.errors import PublishError
-    from builder.triton import history
+    from builder.triton import history, signatures
 
     (folder,) = history.models(repository, [model])
-    before, now = history.rollback(folder, to, accept=accept_incompatible)
+    was_signed = signatures.is_signed(folder)
+    with signatures.signing_with(sign):
+        before, now = history.rollback(folder, to, accept=accept_incompatible)
+    options.note_unsigned(terminal, [folder] if was_signed else [])
     try:
         triton.write_env(repository)
     except PublishError as error:

@@ -44,8 +44,21 @@ HTTP, GRPC, METRICS = 8000, 8001, 8002
     show_default=True,
     help="Seconds for all models to be ready.",
 )
+@click.option(
+    "--require-signature",
+    type=options.PATH,
+    metavar="PUBLIC_KEY",
+    help="Serve nothing unless each model's signature holds for this key.",
+)
 @click.pass_obj
-def serve_command(terminal: Terminal, /, repository: Path, address: str, **settings: Any) -> None:
+def serve_command(
+    terminal: Terminal,
+    /,
+    repository: Path,
+    address: str,
+    require_signature: Path | None,
+    **settings: Any,
+) -> None:
     """Serve REPOSITORY on the loopback until Ctrl-C, with the tritonserver on the PATH or that of
     nvidia-pytriton.
 
@@ -57,6 +70,10 @@ def serve_command(terminal: Terminal, /, repository: Path, address: str, **setti
     chosen: Any = ports(
         *(settings[key] for key in ("port", "http_port", "grpc_port", "metrics_port"))
     )
+    if require_signature:
+        from builder.triton import signatures
+
+        signatures.require(repository, require_signature)
     _report_foreign(terminal, repository)
     with serving.serve(
         repository,

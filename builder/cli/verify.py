@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -62,6 +62,12 @@ if TYPE_CHECKING:
     type=click.Choice(("plan",)),
     help="Fail for each model that torch answered in place of a plan.",
 )
+@click.option(
+    "--signature",
+    type=options.PATH,
+    metavar="PUBLIC_KEY",
+    help="Fail for each model whose signature does not hold for this key.",
+)
 @click.pass_obj
 def verify_command(
     terminal: Terminal,
@@ -72,6 +78,7 @@ def verify_command(
     serve: bool,
     engine: bool,
     require: str | None,
+    signature: Path | None,
     **settings: Any,
 ) -> int:
     """Ask every model of REPOSITORY every golden, over HTTP and gRPC, and compare the answers. With
@@ -93,6 +100,7 @@ def verify_command(
         )
     asked = {"models": list(settings.pop("only")) or None, **settings}
     _interrupted_in_one_line()
+    unsigned = _unsigned(repository, signature, asked["models"], serve)
     with terminal.progress() as progress:
         if engine:
             models = parity.verify_engines(
@@ -108,15 +116,47 @@ def verify_command(
                 models = parity.verify(repository, http, grpc, **asked, progress=progress)
     if require == "plan":
         models = [_by_plan_or_failed(model) for model in models]
-    passed = all(model.passed for model in models)
+    models = [_failed_where(model, unsigned) for model in models]
+    others = sorted(set(unsigned) - {model.name for model in models})
+    passed = all(model.passed for model in models) and not others
     data = {
         "repository": repository,
         "passed": passed,
         "answered_by": verdicts.answered_by(models),
         "models": [model.as_dict() for model in models],
     }
+    if signature is not None:
+        data["signatures"] = {"key": signature, "problems": unsigned}
+    for name in others:
+        terminal.note(f"FAILED {name}: signature: {unsigned[name]}")
     terminal.result(data, lambda: verdicts.show(terminal, models))
     return 0 if passed else 3
+
+
+def _unsigned(
+    repository: Path, key: Path | None, models: Sequence[str] | None, serve: bool
+) -> dict[str, str]:
+    """By model: why its signature, or that of a step of it, does not hold."""
+    if key is None:
+        return {}
+    from builder.store.published import step_names
+    from builder.triton import signatures
+
+    if serve:  # what is not signed is not run
+        signatures.require(repository, key, models or ())
+        return {}
+    found = signatures.problems(repository, key, models or (), served=True)
+    for folder in repository.iterdir():
+        for step in sorted(step_names(folder) & set(found)):
+            found.setdefault(folder.name, f"step {step}: {found[step]}")
+    return found
+
+
+def _failed_where(model: ModelParity, unsigned: Mapping[str, str]) -> ModelParity:
+    reason = unsigned.get(model.name)
+    if reason is None:
+        return model
+    return replace(model, problems=(*model.problems, f"signature: {reason}"))
 
 
 def _by_plan_or_failed(model: ModelParity) -> ModelParity:

@@ -39,8 +39,7 @@ def build_repository(
     """Build every model of the folder `models` into the Triton repository `out`; the results, one a
     model.
 
-    The fields of Settings (serve_as, layout, torch_steps, flavour, only, inputs, sample, precision,
-    state, options, store, plugins) may be given as `keywords`, which stand over `settings`.
+    The fields of Settings may be given as `keywords`, which stand over `settings`.
 
     A model whose file, manifest, options and versions are those that it was published with is left
     as it is, which needs no torch; `rebuild` builds it all the same. One that fails does not stop
@@ -56,6 +55,7 @@ def build_repository(
     """
     from builder.repository import preflight, request
     from builder.store import Hashes, signing, tidy
+    from builder.triton import signatures
 
     chosen = settled(settings, keywords)
     without: dict[str, ManifestError] = {}
@@ -78,8 +78,11 @@ def build_repository(
             from builder.triton import section
 
             section.parsed(order.spec)
-    built = iter(_perform_all(wanted, progress or _silent, jobs, isolate))
-    results = [next(built) if isinstance(one, Order) else one for one in found]
+    with signatures.signing_with(Path(chosen.sign) if chosen.sign else None):
+        built = iter(_perform_all(wanted, progress or _silent, jobs, isolate))
+        results = [next(built) if isinstance(one, Order) else one for one in found]
+    if chosen.sign:
+        _sign_unchanged(results, Path(out), Path(chosen.sign))
     for order, result in zip(asked, results, strict=True):
         elsewhere = preflight.missing(
             order.options.over(order.spec.build), order.flavour, models, out
@@ -91,6 +94,27 @@ def build_repository(
         triton.write_env(Path(out))
     results += [ModelResult(name, error=error) for name, error in without.items()]
     return sorted(results, key=lambda result: result.name)
+
+
+def _sign_unchanged(results: Sequence[ModelResult], out: Path, key: Path) -> None:
+    """Sign the models that were published before without this key. A model with files that somebody
+    changed by hand is left unsigned, with a warning.
+    """
+    from builder.store import Hashes, edits
+    from builder.triton import signatures
+
+    whole = []
+    with Hashes() as hashes:
+        for result in results:
+            if not result.ok:
+                continue
+            if edits.notes(out / result.name, hashes):
+                text = f"not signed: check it, then `trt-build sign {out} --key {key}`"
+                result.warnings = (*result.warnings, text)
+            else:
+                whole.append(result.name)
+    if whole:
+        signatures.sign_missing(out, key, whole)
 
 
 def _perform_all(
@@ -122,6 +146,11 @@ def _perform_all(
 
 def _task(order: Order, progress: Progress, count: Iterator[int], total: int) -> processes.Task:
     from builder.store import signing
+    from builder.triton import signatures
+
+    assert order.stage is not None
+    sandbox = slots.sandbox(order)
+    hidden = (*sandbox.hidden, *signatures.secrets())
 
     def done(answer: Any) -> None:
         ok = isinstance(answer, ModelResult) and answer.ok
@@ -134,8 +163,8 @@ def _task(order: Order, progress: Progress, count: Iterator[int], total: int) ->
         progress,
         order.reproduce,
         limits=slots.limits(order.spec.limits),
-        sandbox=slots.sandbox(order),
-        answers=signing.ANSWERS,
+        sandbox=replace(sandbox, hidden=hidden),
+        answers={**signing.ANSWERS, **signatures.answers(order.stage)},
         done=done,
     )
 

@@ -29,7 +29,8 @@ class Settings:
     are imported before a model is. `only` keeps models of these names. A published config that was
     edited by hand is kept while the model is unchanged; where it is to be published anew, `edits`
     "report" refuses, "keep" carries the edit over and "overwrite" drops it. A model replaces one
-    whose clients could not go on with it only with `accept_incompatible`.
+    whose clients could not go on with it only with `accept_incompatible`. `sign` is a private key
+    (PEM, elliptic curve) that every model is signed with.
     """
 
     serve_as: str = "auto"
@@ -46,6 +47,7 @@ class Settings:
     plugins: Sequence[str] = ()
     edits: str = "report"
     accept_incompatible: bool = False
+    sign: Path | str | None = None
 
     def specs(
         self, models: Path | str, without: dict[str, ManifestError] | None = None

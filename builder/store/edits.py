@@ -72,7 +72,7 @@ def foreign(folder: Path) -> list[str]:
     said = published.sidecar(folder)
     if said is None:
         return []
-    own = {published.SIDECAR, *said.get("files", {})}
+    own = {published.SIDECAR, published.SIGNATURE, *said.get("files", {})}
     for version in published.versions(folder)[1:]:
         paths = (*version.files.values(), version.record / published.SIDECAR)
         own |= {path.relative_to(folder).as_posix() for path in paths}

@@ -19,6 +19,8 @@ from builder.store.hashes import Hashes
 from builder.unforeseen import OUT_OF_RESOURCES
 
 SIDECAR, CONFIG = "trt-build.json", "config.pbtxt"
+SIGNATURE = "trt-build.sig"
+"""The signature of a model, beside its trt-build.json: see builder.triton.signatures."""
 REQUEST, PLANS, RESULT = "request", "plans", "result"
 """The sidecar's keys for what was asked, the keys of the plans that came of it, and what the build
 said of it.

@@ -20,7 +20,7 @@ from pathlib import Path
 from builder.errors import PublishBlocked, PublishError
 from builder.manifest.spec import Versions
 from builder.store import published, retired, staging
-from builder.triton import layout, versions
+from builder.triton import layout, signatures, versions
 from builder.triton.artifact import EnsembleArtifact, ModelArtifact
 
 FIXES = {
@@ -141,6 +141,7 @@ def move_in(name: str, steps: Sequence[str], repository: Path, stage: Path) -> N
     _no_step_of_another(name, repository, stage)
     named = published.step_names(stage / name)
     retired.record(name, {*steps, *named}, repository, stage)
+    signatures.sign_staged([stage / model for model in (*steps, name)])
     _switch(name, list(steps), repository, stage)
     retired.remove(repository / name, stage)
     staging.sync(repository)

@@ -1,0 +1,39 @@
+"""`trt-build sign`: sign the models of a repository as they are."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from builder.cli import options
+from builder.cli.command import Command
+from builder.cli.terminal import Terminal
+
+
+@click.command("sign", cls=Command, short_help="Sign published models with a private key.")
+@click.argument("repository", type=options.PATH)
+@click.option(
+    "--key",
+    type=options.PATH,
+    required=True,
+    metavar="PRIVATE_KEY",
+    help="An elliptic-curve key in PEM form.",
+)
+@options.only
+@click.pass_obj
+def sign_command(terminal: Terminal, /, repository: Path, key: Path, only: tuple[str, ...]) -> None:
+    """Sign every model of REPOSITORY that has no valid signature of this key.
+
+    The files are signed as they are now: verify them first. `trt-build repo --sign` signs models as
+    they are published. TRT_BUILD_SIGN_PASSWORD has the password of an encrypted key.
+    """
+    from builder.triton import history, signatures
+
+    if only:
+        history.models(repository, only)
+    with signatures.signing_with(key):
+        signed = signatures.sign_missing(repository, key, only)
+    data = {"repository": repository, "signed": signed}
+    names = ", ".join(signed) or "nothing: every signature holds"
+    terminal.result(data, lambda: terminal.line(f"signed: {names}"))

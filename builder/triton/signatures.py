@@ -1,0 +1,296 @@
+"""Signatures of published models, with PyPI's model-signing.
+
+Each sub-folder of a repository (a model, or a step of an ensemble) has its own `trt-build.sig`: a
+Sigstore bundle with the SHA-256 of every other file, signed with an elliptic-curve key. A model is
+signed in its staging folder, so a signed repository never holds an unsigned model in between.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextvars import ContextVar
+from pathlib import Path
+from typing import Any
+
+from builder import processes
+from builder.errors import EnvironmentProblem, UsageError
+from builder.store.edits import COMPILED
+from builder.store.published import CONFIG, SIGNATURE
+
+SIGN_MODEL = "sign model"
+"""What a worker asks its caller, which alone has the key."""
+PASSWORD = "TRT_BUILD_SIGN_PASSWORD"
+"""The environment variable with the password of an encrypted private key."""
+MAKE_KEYS = (
+    "openssl ecparam -name prime256v1 -genkey -noout -out sign.key && openssl ec -in sign.key"
+    " -pubout -out sign.pub"
+)
+
+SHOWN = 3
+"""Files that an error names."""
+
+_key: ContextVar[Path | None] = ContextVar("key", default=None)
+_DIFFERENCES = {
+    "changed": re.compile(r"Hash mismatch for '([^']+)'"),
+    "added": re.compile(r"Extra files found in model '[^']*': ([^'\"\]]+)"),
+    "missing": re.compile(r"Missing files in model '[^']*': ([^'\"\]]+)"),
+}
+"""How model-signing 1.1 words what is different."""
+
+
+@contextlib.contextmanager
+def signing_with(key: Path | None) -> Iterator[None]:
+    """Sign what is published inside the `with` block with this private key; None signs nothing.
+
+    Raises UsageError for a key that cannot be used, EnvironmentProblem without model-signing.
+    """
+    if key is not None:
+        _signer(key)
+    token = _key.set(key)
+    try:
+        yield
+    finally:
+        _key.reset(token)
+
+
+def answers(stage: Path) -> dict[str, Callable[..., Any]]:
+    """What a worker that publishes from the folder `stage` may ask (processes.Task.answers): to
+    sign a folder in there. Empty where nothing is signed.
+    """
+    key = _key.get()
+    return {} if key is None else {SIGN_MODEL: functools.partial(_sign_staged, key, stage)}
+
+
+def secrets() -> tuple[Path, ...]:
+    """The files that a worker must not read: the private key."""
+    key = _key.get()
+    return () if key is None else (key.resolve(),)
+
+
+def sign_staged(folders: Sequence[Path]) -> None:
+    """Sign these folders where signing_with, or the caller of this worker, says so."""
+    for folder in folders:
+        if processes.can_ask(SIGN_MODEL):
+            processes.ask(SIGN_MODEL, folder.parent.name, folder.name)
+        elif (key := _key.get()) is not None:
+            sign(folder, key)
+
+
+def _sign_staged(key: Path, stage: Path, parent: str, name: str) -> None:
+    """Sign one folder for a worker, which is not trusted with the path."""
+    if parent != stage.name or Path(name).name != name or (stage / name).is_symlink():
+        raise UsageError(f"{parent}/{name} is no model of this task")
+    sign(stage / name, key)
+
+
+def sign(folder: Path, key: Path) -> None:
+    """Write the signature of all files of the model in `folder`. Raises UsageError for a key that
+    cannot be used and for links or pipes in the folder, OSError.
+    """
+    handle, name = tempfile.mkstemp(prefix=f".{SIGNATURE}.", dir=folder.parent)
+    os.close(handle)
+    written = Path(name)
+    try:
+        _signer(key).set_hashing_config(_hashing()).sign(folder, written)
+        written.chmod(0o644)
+        written.replace(folder / SIGNATURE)
+    except ValueError as error:
+        raise UsageError(f"{folder.name} cannot be signed: {error}", where=str(folder)) from error
+    finally:
+        written.unlink(missing_ok=True)
+
+
+def sign_missing(repository: Path, key: Path, only: Sequence[str] = ()) -> list[str]:
+    """Sign each sub-folder of the repository that has no valid signature of this key; their names.
+    With `only` these models and the steps of theirs. Raises as `sign` does.
+    """
+    remove_compiled(repository, only)
+    verifier = _verifier_of(key)
+    unsigned = [
+        folder for folder in _folders(repository, only) if _problem(folder, verifier) is not None
+    ]
+    for folder in unsigned:
+        sign(folder, key)
+    return [folder.name for folder in unsigned]
+
+
+def problems(
+    repository: Path, public_key: Path, only: Sequence[str] = (), *, served: bool = False
+) -> dict[str, str]:
+    """For each sub-folder of the repository whose signature does not hold: the reason. Triton loads
+    every sub-folder, so one without a signature is among them. With `only` these models and their
+    steps. A server of the repository writes compiled Python files; they do not count if it is
+    `served`.
+
+    Raises UsageError for a key that cannot be used, EnvironmentProblem without model-signing.
+    """
+    verifier = functools.partial(_verifier, public_key)
+    verifier()
+    found = {
+        folder.name: _problem(folder, verifier, _compiled(folder) if served else ())
+        for folder in _folders(repository, only)
+    }
+    return {name: reason for name, reason in found.items() if reason is not None}
+
+
+def require(repository: Path, public_key: Path, only: Sequence[str] = ()) -> None:
+    """Raise UsageError where a sub-folder of the repository is not signed with the key that belongs
+    to `public_key`, or was changed since; with `only` these models and their steps.
+    Compiled Python files are removed first.
+    """
+    remove_compiled(repository, only)
+    found = problems(repository, public_key, only)
+    if found:
+        raise UsageError(
+            "the signature does not hold: "
+            + "; ".join(f"{name}: {reason}" for name, reason in sorted(found.items())),
+            where=str(repository),
+            fix="build the model again, or `trt-build sign` what you have checked yourself",
+        )
+
+
+def remove_compiled(repository: Path, only: Sequence[str] = ()) -> None:
+    """Remove the compiled Python files that Triton's Python backend left in the models' folders:
+    they are not signed, and Python would run them in place of the signed source. Raises OSError.
+    """
+    for folder in _folders(repository, only):
+        for compiled in _compiled(folder):
+            shutil.rmtree(folder / compiled)
+
+
+def _compiled(folder: Path) -> list[Path]:
+    """The folders of compiled Python files, relative to the model's folder."""
+    return [
+        path.relative_to(folder)
+        for path in folder.rglob(COMPILED)
+        if path.is_dir() and not path.is_symlink()
+    ]
+
+
+def is_signed(folder: Path) -> bool:
+    """Whether the folder has a signature, valid or not."""
+    return (folder / SIGNATURE).is_file()
+
+
+def _folders(repository: Path, only: Sequence[str]) -> list[Path]:
+    from builder.store import published
+
+    if not repository.is_dir():
+        raise UsageError(f"{repository} is no folder", fix="name a model repository")
+    folders = sorted(path for path in repository.iterdir() if path.is_dir())
+    if not only:
+        return folders
+    steps = {step for name in only for step in published.step_names(repository / name)}
+    return [folder for folder in folders if folder.name in steps or folder.name in only]
+
+
+def _problem(folder: Path, verifier: Callable[[], Any], ignored: Sequence[Path] = ()) -> str | None:
+    """Why the folder's signature does not hold; None where it does."""
+    if folder.is_symlink():
+        return "it is a link"
+    if not is_signed(folder):
+        return f"it has no {SIGNATURE}"
+    try:
+        verifier().set_hashing_config(_hashing(ignored)).verify(folder, folder / SIGNATURE)
+    except Exception as error:  # what a crafted signature raises is of any kind
+        return _reason(error)
+    return _other_name(folder)
+
+
+def _reason(error: Exception) -> str:
+    text = str(error).replace("\\'", "'") or type(error).__name__
+    if text.startswith("Key mismatch") or "InvalidSignature" in text:
+        return "it is signed with another key"
+    found = {kind: pattern.findall(text) for kind, pattern in _DIFFERENCES.items()}
+    named = [f"{kind} {_shortened(names)}" for kind, names in found.items() if names]
+    return "; ".join(named) or text[:500]
+
+
+def _shortened(found: Sequence[str]) -> str:
+    """The first SHOWN names; each match may hold several."""
+    names = [name for match in found for name in match.split(", ")]
+    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+    return f"{', '.join(names[:SHOWN])}{more}"
+
+
+def _other_name(folder: Path) -> str | None:
+    """A signed folder that was renamed to serve as another model is found by its config."""
+    from builder.triton.config import parse
+
+    try:
+        name = parse((folder / CONFIG).read_text(encoding="utf-8"), str(folder)).name
+    except (OSError, ValueError, UsageError) as error:
+        return str(error)
+    return None if name == folder.name else f"it was signed as {name!r}"
+
+
+def _hashing(ignored: Sequence[Path] = ()) -> Any:
+    """SHA-256 of every file but the signature itself and those below `ignored`, no links."""
+    library = _library("hashing")
+    return library.Config().set_ignored_paths(paths=[SIGNATURE, *ignored], ignore_git_paths=False)
+
+
+def _signer(key: Path) -> Any:
+    config = _library("signing").Config()
+    password = os.environ.get(PASSWORD)
+    with _usable(key, "private"):
+        return config.use_elliptic_key_signer(
+            private_key=key, password=password.encode() if password else None
+        )
+
+
+def _verifier(public_key: Path) -> Any:
+    config = _library("verifying").Config()
+    with _usable(public_key, "public"):
+        return config.use_elliptic_key_verifier(public_key=public_key)
+
+
+def _verifier_of(key: Path) -> Callable[[], Any]:
+    """Makes verifiers for the public part of a private key."""
+    from cryptography.hazmat.primitives import serialization
+
+    public = _signer(key)._signer._private_key.public_key()
+    pem = public.public_bytes(
+        serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
+    )
+
+    def verifier() -> Any:
+        with tempfile.NamedTemporaryFile(suffix=".pub") as file:
+            file.write(pem)
+            file.flush()
+            return _verifier(Path(file.name))
+
+    return verifier
+
+
+@contextlib.contextmanager
+def _usable(key: Path, kind: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise UsageError(f"the {kind} key {key} cannot be read: {error.strerror}") from error
+    except Exception as error:  # cryptography's errors for keys are of many kinds
+        raise UsageError(
+            f"{key} is no {kind} key that can be used: {error}",
+            fix=f"name an elliptic-curve key in PEM form: {MAKE_KEYS}"
+            f" (the password of an encrypted one: {PASSWORD})",
+        ) from error
+
+
+def _library(module: str) -> Any:
+    """A module of model-signing, which is slow to import and optional."""
+    import importlib
+
+    try:
+        return importlib.import_module(f"model_signing.{module}")
+    except ImportError as error:
+        raise EnvironmentProblem(
+            f"signatures need the package model-signing: {error}",
+            fix="pip install 'trt-build[sign]'",
+        ) from error

@@ -1,0 +1,82 @@
+"""Signatures on the command line: who is refused, and with which exit code."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from click.testing import Result
+
+from builder.serving import serve
+from builder.triton import signatures
+
+Run = Callable[..., Result]
+
+
+@pytest.fixture(scope="module")
+def keys(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("keys")
+    subprocess.run(signatures.MAKE_KEYS, shell=True, cwd=folder, check=True, capture_output=True)
+    return folder
+
+
+def _error(result: Result, code: int) -> str:
+    assert result.exit_code == code, result.output
+    return result.stderr
+
+
+def test_serve_refuses_what_is_not_signed(published: Path, run: Run, keys: Path) -> None:
+    required = ("serve", published, "--port", "0", "--require-signature", keys / "sign.pub")
+    text = _error(run(*required), 2)
+    assert "small: it has no trt-build.sig" in text and "trt-build sign" in text
+    assert run("sign", published, "--key", keys / "sign.key").stdout == "signed: small\n"
+    assert "nothing" in run("sign", published, "--key", keys / "sign.key").stdout
+    signatures.require(published, keys / "sign.pub")
+    (published / "small" / "1" / "extra").write_text("")
+    assert "small: added 1/extra" in _error(run(*required), 2)
+
+
+def test_a_wrong_key_or_name_is_a_usage_error(
+    published: Path, published_once: Path, run: Run, keys: Path
+) -> None:
+    assert "no private key" in _error(run("sign", published, "--key", keys / "sign.pub"), 2)
+    assert "cannot be read" in _error(run("sign", published, "--key", keys / "none"), 2)
+    wrong = run("sign", published, "--key", keys / "sign.key", "--only", "smal")
+    assert "has no model 'smal'" in _error(wrong, 2)
+    models = published_once.parent / "models"
+    out = run("repo", models, "--out", published.parent / "new", "--sign", keys / "sign.pub")
+    assert "no private key" in _error(out, 2)
+    assert not (published.parent / "new").exists()
+
+
+@pytest.mark.live
+@pytest.mark.slow
+def test_verify_fails_for_what_is_not_signed(published: Path, run: Run, keys: Path) -> None:
+    asked = ("verify", published, "--serve", "--signature", keys / "sign.pub", "--json")
+    run("sign", published, "--key", keys / "sign.key")
+    assert run(*asked).exit_code == 0
+    assert run(*asked).exit_code == 0, "what the server compiled is no change"
+    (published / "unknown").mkdir()
+    assert "unknown: it has no trt-build.sig" in _error(run(*asked), 2)
+    with serve(
+        published, explicit=True, models=["small"], http_port=0, grpc_port=0, metrics_port=0
+    ) as server:
+        result = run("verify", published, "--url", server.http_url, *asked[3:])
+    assert result.exit_code == 3
+    assert json.loads(result.stdout)["signatures"]["problems"] == {
+        "unknown": "it has no trt-build.sig"
+    }
+
+
+def test_a_change_of_versions_drops_the_signature_or_renews_it(
+    published: Path, run: Run, keys: Path, tmp_path: Path
+) -> None:
+    run("sign", published, "--key", keys / "sign.key")
+    result = run("promote", published, tmp_path / "live")
+    assert "dropped its signature" in result.stderr
+    result = run("promote", published, tmp_path / "signed", "--sign", keys / "sign.key")
+    assert "signature" not in result.stderr
+    assert signatures.problems(tmp_path / "signed", keys / "sign.pub") == {}
