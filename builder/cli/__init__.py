@@ -101,7 +101,7 @@ class LazyGroup(click.Group):
 
 
 def _did_you_mean(word: str) -> str:
-    from builder.manifest.suggest import nearest
+    from builder.manifest import nearest
 
     match = nearest(word, COMMANDS)
     return f" Did you mean {match!r}?" if match else ""

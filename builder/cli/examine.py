@@ -13,7 +13,7 @@ from builder.pipeline import Order, stages
 
 if TYPE_CHECKING:
     from builder.lowering import LoweredGraph
-    from builder.manifest.spec import ModelSpec
+    from builder.manifest import ModelSpec
     from builder.partition import Partition
 
 Report = dict[str, Any]

@@ -16,7 +16,7 @@ from builder.cli.terminal import Terminal
 from builder.errors import UsageError
 
 if TYPE_CHECKING:
-    from builder.manifest.spec import ModelSpec
+    from builder.manifest import ModelSpec
 
 CONFIG, PLAN_FACTS, SIDECAR = "config.pbtxt", "plan.json", "trt-build.json"
 

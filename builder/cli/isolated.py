@@ -13,7 +13,7 @@ from builder.cli.command import describe
 from builder.cli.examine import examine
 from builder.cli.terminal import Progress
 from builder.errors import ModelError
-from builder.manifest.spec import Limits
+from builder.manifest import Limits
 from builder.pipeline import Order
 from builder.repository import jobs
 

@@ -111,7 +111,7 @@ class Found:
 
 def _lowered(asked: Asked, limits: dict[str, Any], isolate: bool) -> Found:
     from builder.cli import isolated
-    from builder.manifest.spec import Limits
+    from builder.manifest import Limits
 
     if not isolate:
         return lower_here(asked, None)
@@ -177,7 +177,7 @@ def _manifest(file: Path) -> dict[str, Any]:
 
     if not file.is_file():
         return {}
-    beside = folder.find(file)[0].manifest
+    beside = folder.find_models(file)[0].manifest
     read = loading.read_manifest(beside) if beside else None
     return read.data if read and not read.mistakes else {}
 
@@ -198,7 +198,7 @@ def _known(name: str, later: Collection[str]) -> None:
     from builder.errors import UsageError
     from builder.lowering import every_pass, passes_for
     from builder.lowering.steps import FIRST
-    from builder.manifest.suggest import did_you_mean
+    from builder.manifest import did_you_mean
 
     names = list(dict.fromkeys([*FIRST, *(step.name for step in every_pass()), *later]))
     if name in names:

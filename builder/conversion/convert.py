@@ -23,7 +23,7 @@ from builder.engine import new_network, tensorrt8
 from builder.errors import ConversionError, UnsupportedOperators, UsageError
 from builder.lowering import LoweredGraph, for_precision, lower
 from builder.lowering.facts import dtype_of
-from builder.manifest.spec import Profile, TensorSpec
+from builder.manifest import Profile, TensorSpec
 
 _ = converters, decomposing, evaluators  # imported for what they register
 

@@ -17,7 +17,7 @@ from builder.conversion.unconvertible import Unconvertible
 from builder.conversion.weights import Weights
 from builder.engine import capabilities, tensorrt8
 from builder.lowering.places import where
-from builder.manifest.spec import Profile
+from builder.manifest import Profile
 
 
 def is_tensor(value: Any) -> bool:

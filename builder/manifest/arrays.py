@@ -13,7 +13,7 @@ MOST_TIMES = 20
 """An .npz may unpack to MOST_BYTES, or to MOST_TIMES its own size."""
 
 
-def check(path: Path) -> None:
+def check_array_file(path: Path) -> None:
     """Raise ValueError where the .npz or .npy is no regular file, has members that are no arrays or
     hold pickles, or claims more than it has or may have; zipfile.BadZipFile and OSError for one
     that is damaged or missing.

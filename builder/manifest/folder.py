@@ -27,7 +27,7 @@ class Found:
     manifest: Path | None
 
 
-def find(path: Path) -> list[Found]:
+def find_models(path: Path) -> list[Found]:
     """Every model at `path`, sorted by name.
 
     `path` is a folder of models, the folder of one model, a model file or a manifest. Raises

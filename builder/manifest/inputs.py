@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from builder.errors import UsageError
-from builder.manifest.arrays import check
+from builder.manifest.arrays import check_array_file
 from builder.manifest.spec import DTYPES, Profile, Range, TensorSpec
 from builder.manifest.suggest import did_you_mean
 
@@ -84,7 +84,7 @@ def specs_from_sample(path: Path) -> tuple[TensorSpec, ...]:
     import numpy
 
     try:
-        check(path)
+        check_array_file(path)
         arrays = numpy.load(path, allow_pickle=False)
         # AttributeError: a lone .npy is an array, not a file
         found = [(key, arrays[key]) for key in arrays.files]

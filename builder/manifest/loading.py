@@ -64,7 +64,7 @@ def load(
     and another model has one. Raises ManifestError with every mistake, and UsageError if there is
     no model.
     """
-    found = _chosen(folder.find(Path(path)), only)
+    found = _chosen(folder.find_models(Path(path)), only)
     if without is not None and not (inputs or sample):
         found = _with_manifest(found, without)
     if (inputs or sample) and all(one.manifest for one in found):

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from builder import reference
-from builder.manifest.spec import Tolerance
+from builder.manifest import Tolerance
 from builder.parity.arrays import to_numpy
 from builder.parity.comparison import compare
 

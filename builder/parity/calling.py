@@ -10,7 +10,7 @@ import torch
 
 from builder.errors import LoweringError
 from builder.lowering.arguments import DICT, FIXED, NUMBER, TENSOR, TUPLE, Part, describe
-from builder.manifest.spec import TensorSpec
+from builder.manifest import TensorSpec
 
 Constants = Mapping[str, Any]
 """Values of arguments that are not tensors, by name."""

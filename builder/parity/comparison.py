@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from builder.manifest.spec import Tolerance
+from builder.manifest import Tolerance
 from builder.parity.tolerances import limits, noise_limit, scale
 from builder.triton.artifact import Golden
 from builder.triton.dtypes import by_numpy

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from builder.manifest.spec import ModelSpec
+from builder.manifest import ModelSpec
 from builder.parity import inputs
 from builder.parity.arrays import to_torch
 from builder.parity.calling import positional

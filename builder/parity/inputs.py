@@ -16,7 +16,7 @@ from functools import partial
 
 import torch
 
-from builder.manifest.spec import ModelSpec, Profile, TensorSpec
+from builder.manifest import ModelSpec, Profile, TensorSpec
 
 ID_LIMITS = (1000, 256, 64, 16, 4, 2)
 """Exclusive upper bounds for int32 and int64 inputs, tried in this order."""

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from builder.conversion import Conversion
     from builder.engine import BuildOptions, Plan
-    from builder.manifest.spec import ModelSpec
+    from builder.manifest import ModelSpec
     from builder.triton.artifact import Golden
 
     Tensors = Mapping[str, torch.Tensor]

@@ -12,8 +12,7 @@ from typing import Any
 import torch
 
 from builder.errors import ModelFileError, UsageError
-from builder.manifest import place
-from builder.manifest.spec import ModelSpec, Profile, TensorSpec, shared_first_axis
+from builder.manifest import ModelSpec, Profile, TensorSpec, place, shared_first_axis
 from builder.parity import inputs, sequences
 from builder.parity.arrays import narrow, to_numpy, to_torch
 from builder.parity.calling import call

@@ -17,8 +17,7 @@ import numpy as np
 import torch
 
 from builder.errors import ModelFileError, UsageError
-from builder.manifest import arrays, place
-from builder.manifest.spec import ModelSpec, State, TensorSpec, shared_first_axis
+from builder.manifest import ModelSpec, State, TensorSpec, arrays, place, shared_first_axis
 from builder.parity import inputs
 from builder.parity.arrays import to_torch
 from builder.parity.inputs import Style
@@ -134,7 +133,7 @@ def _read(spec: ModelSpec, state: State, tensor: TensorSpec) -> np.ndarray[Any, 
     index = spec.state.index(state)
     where = place(spec, "state", index, "initial")
     try:
-        arrays.check(Path(str(state.initial)))
+        arrays.check_array_file(Path(str(state.initial)))
         array: np.ndarray[Any, Any] = np.load(str(state.initial), allow_pickle=False)
     except (OSError, ValueError, EOFError) as error:
         raise UsageError(

@@ -13,7 +13,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from builder.errors import UsageError
-from builder.manifest.spec import Tolerance
+from builder.manifest import Tolerance
 from builder.triton import damage, goldens, versions
 from builder.triton.artifact import Golden
 from builder.triton.config import parse

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from builder.manifest.spec import Tolerance
+from builder.manifest import Tolerance
 
 SMALLEST_SCALE = 1e-6
 """The scale of an all-zero golden, so that it allows a small rounding error."""

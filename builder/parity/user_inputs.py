@@ -18,8 +18,7 @@ import torch
 from numpy.typing import NDArray
 
 from builder.errors import UsageError
-from builder.manifest.arrays import check
-from builder.manifest.spec import ModelSpec, Profile, TensorSpec
+from builder.manifest import ModelSpec, Profile, TensorSpec, check_array_file
 from builder.triton.dtypes import by_name
 
 _KEY = re.compile(r"(?:(?P<set>\d+)/)?(?:input:)?(?P<name>.+)")
@@ -81,7 +80,7 @@ def sets(path: Path) -> dict[int, dict[str, NDArray[Any]]]:
     """The arrays of an .npz by set and name. Raises UsageError for a file that is none."""
     found: dict[int, dict[str, NDArray[Any]]] = defaultdict(dict)
     try:
-        check(path)
+        check_array_file(path)
         with np.load(str(path), allow_pickle=False) as file:
             for key in file.files:
                 match = _KEY.fullmatch(key)

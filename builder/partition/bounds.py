@@ -9,8 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from builder.errors import UsageError
-from builder.manifest.spec import Profile, Range
-from builder.manifest.suggest import did_you_mean
+from builder.manifest import Profile, Range, did_you_mean
 from builder.partition.naming import border_name
 from builder.partition.view import Step
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from xml.etree import ElementTree
 
 from builder.conversion.naming import scope
-from builder.manifest.spec import TensorSpec
+from builder.manifest import TensorSpec
 from builder.partition.split import Partition, Segment
 from builder.partition.view import is_free
 

@@ -16,7 +16,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from builder.conversion.walker import MISSING
 from builder.lowering import LoweredGraph
-from builder.manifest.spec import DTYPES, Profile, Range, TensorSpec
+from builder.manifest import DTYPES, Profile, Range, TensorSpec
 from builder.partition import bounds, view
 from builder.partition.interpreter import Memory, ShapeInterpreter
 from builder.partition.lockstep import Lockstep

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from builder.conversion.convert import named
 from builder.errors import TrtBuildError, UnsupportedOperator, UnsupportedOperators
 from builder.lowering import LoweredGraph
-from builder.manifest.spec import Fallback, Profile, Range, TensorSpec
+from builder.manifest import Fallback, Profile, Range, TensorSpec
 from builder.partition import cost
 from builder.partition.extract import closure, extract, inputs_of, with_own_outputs
 from builder.partition.naming import TensorNames, border_name

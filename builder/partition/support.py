@@ -24,7 +24,7 @@ from builder.engine import new_network
 from builder.errors import ConversionError, UnsupportedOperator
 from builder.lowering import LoweredGraph
 from builder.lowering.places import where
-from builder.manifest.spec import Profile, Range, TensorSpec
+from builder.manifest import Profile, Range, TensorSpec
 from builder.partition import view
 from builder.partition.repeats import Repeats
 from builder.partition.shapes import Shapes

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from builder.errors import PublishError
-from builder.manifest.spec import ModelSpec, Profile, TensorSpec
+from builder.manifest import ModelSpec, Profile, TensorSpec
 from builder.pipeline import branches
 from builder.pipeline.fallback import Pieces
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from builder.manifest.spec import ModelSpec
+from builder.manifest import ModelSpec
 
 if TYPE_CHECKING:
     from builder.conversion import Conversion

@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from builder.errors import UsageError
-from builder.manifest import place
-from builder.manifest.spec import Calibration, ModelSpec, TensorSpec, shared_first_axis
+from builder.manifest import Calibration, ModelSpec, TensorSpec, place, shared_first_axis
 
 if TYPE_CHECKING:
     import torch
@@ -43,14 +42,14 @@ def batches(
 def _sets(spec: ModelSpec, path: Path, where: str) -> Iterator[Arrays]:
     import numpy as np
 
-    from builder.manifest.arrays import check
+    from builder.manifest import check_array_file
     from builder.parity.user_inputs import sets
 
     if path.suffix == ".npz":
         yield from sets(path).values()
         return
     try:
-        check(path)
+        check_array_file(path)
         array = np.load(path, allow_pickle=False)
     except Exception as error:  # a damaged file raises what tokenize and numpy do
         raise UsageError(f"{path} is not an .npy of plain numbers: {error}", where=where) from error

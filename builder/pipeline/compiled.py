@@ -16,8 +16,7 @@ from builder.conversion.convert import named
 from builder.engine import BuildOptions, flavour
 from builder.errors import EngineError, LoweringError, UsageError
 from builder.lowering.frozen import evaluating
-from builder.manifest.inputs import merged_profile
-from builder.manifest.spec import Fallback, ModelSpec, TensorSpec, Tolerance
+from builder.manifest import Fallback, ModelSpec, TensorSpec, Tolerance, merged_profile
 from builder.parity.arrays import to_numpy, to_torch
 from builder.parity.calling import call
 from builder.parity.comparison import widened

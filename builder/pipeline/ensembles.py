@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from builder.errors import UsageError
-from builder.manifest.spec import Batching, ModelSpec
+from builder.manifest import Batching, ModelSpec
 from builder.pipeline import artifacts, libtorch, narrowed
 from builder.pipeline.artifacts import (
     SplitModel,

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from builder.errors import ConversionError, UnsupportedOperators
-from builder.manifest.spec import ModelSpec, Profile, TensorSpec
+from builder.manifest import ModelSpec, Profile, TensorSpec
 from builder.pipeline import branches
 
 if TYPE_CHECKING:

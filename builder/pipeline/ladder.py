@@ -24,7 +24,7 @@ from builder.errors import (
     TrtBuildError,
     UsageError,
 )
-from builder.manifest.spec import ModelSpec
+from builder.manifest import ModelSpec
 from builder.pipeline import stages
 from builder.pipeline.fallback import Kept, made_by
 

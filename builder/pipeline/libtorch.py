@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from builder.manifest.spec import DTYPES
+from builder.manifest import DTYPES
 from builder.pipeline import artifacts
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from builder.pipeline.artifacts import SplitModel
 
 if TYPE_CHECKING:
-    from builder.manifest.spec import TensorSpec
+    from builder.manifest import TensorSpec
     from builder.partition import Segment
     from builder.triton import Golden
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from builder.engine import BuildOptions, Capability, gpu
 from builder.errors import UsageError
-from builder.manifest.spec import ModelSpec, TensorSpec
+from builder.manifest import ModelSpec, TensorSpec
 from builder.store import edits
 
 Progress = Callable[[str, str], None]

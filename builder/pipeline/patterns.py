@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from builder.manifest.spec import ModelSpec
+from builder.manifest import ModelSpec
 
 if TYPE_CHECKING:
     from builder.conversion import Conversion
@@ -48,7 +48,7 @@ def unknown_operators(spec: ModelSpec, lowered: LoweredGraph) -> Iterator[str]:
     lowering replaced the operator by others.
     """
     from builder.lowering import ir
-    from builder.manifest.suggest import did_you_mean
+    from builder.manifest import did_you_mean
 
     kinds = sorted({node.kind() for node in ir.walk(lowered.graph)}) if spec.fallback.ops else []
     for pattern in idle(spec.fallback.ops, kinds):

@@ -10,8 +10,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from builder.errors import UsageError
-from builder.manifest import place
-from builder.manifest.spec import ModelSpec
+from builder.manifest import ModelSpec, place
 from builder.pipeline import calibration, patterns
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from builder.errors import ParityError
-from builder.manifest.spec import ModelSpec
+from builder.manifest import ModelSpec
 
 if TYPE_CHECKING:
     from builder.conversion import Conversion

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from builder.errors import InPlaceError, TrtBuildError
-from builder.manifest.spec import ModelSpec
+from builder.manifest import ModelSpec
 from builder.pipeline import branches, fallback, patterns, reduced_precision, segment_goldens, state
 from builder.pipeline.branches import Location
 from builder.pipeline.order import Order

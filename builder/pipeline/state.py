@@ -14,8 +14,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from builder.errors import UsageError
-from builder.manifest import place
-from builder.manifest.spec import ModelSpec, TensorSpec
+from builder.manifest import ModelSpec, TensorSpec, place
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

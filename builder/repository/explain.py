@@ -9,7 +9,7 @@ from typing import Any
 
 from builder import store as stores
 from builder.errors import UsageError
-from builder.manifest.folder import find
+from builder.manifest import find_models
 from builder.pipeline import Order
 from builder.repository import request
 from builder.repository.settings import Settings, settled
@@ -47,7 +47,7 @@ def _refuse_repository(folder: Path) -> None:
     none to build.
     """
     try:
-        find(folder)
+        find_models(folder)
     except UsageError as error:
         published = [
             str(child) for child in sorted(folder.glob("*")) if stores.sidecar(child) is not None

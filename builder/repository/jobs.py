@@ -8,7 +8,7 @@ from pathlib import Path
 
 from builder import processes
 from builder.engine import cache_folder, flavour, gpu
-from builder.manifest.spec import Limits
+from builder.manifest import Limits
 from builder.pipeline import Order
 
 MODULES = (

@@ -26,8 +26,7 @@ from builder.errors import (
     UnsupportedOperators,
     UsageError,
 )
-from builder.manifest import editing
-from builder.manifest.spec import ModelSpec
+from builder.manifest import ModelSpec, editing
 from builder.pipeline import Order, Progress, stages
 from builder.pipeline.order import options_of
 from builder.pipeline.patterns import layer_names

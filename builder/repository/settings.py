@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from builder.errors import ManifestError
+from builder.manifest import ModelSpec, TensorSpec
 from builder.manifest import load as load_manifests
-from builder.manifest.spec import ModelSpec, TensorSpec
 
 if TYPE_CHECKING:
     from builder.engine import BuildOptions

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from builder.engine import BuildOptions, caches, flavour, gpu
-from builder.manifest.spec import ModelSpec
+from builder.manifest import ModelSpec
 from builder.store import sources
 from builder.store.canonical import plain
 from builder.store.hashes import Hashes

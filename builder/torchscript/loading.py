@@ -85,7 +85,7 @@ def _part(owner: Any, steps: list[str], path: Path) -> Any:
 
 
 def _no_such_part(owner: Any, steps: list[str], index: int, path: Path) -> ModelFileError:
-    from builder.manifest.suggest import did_you_mean
+    from builder.manifest import did_you_mean
 
     known = [*dict(owner.named_children()), *methods(owner)]
     parent = ".".join(steps[:index]) or "the file's module"

@@ -8,7 +8,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from builder.manifest.spec import ModelSpec, Profile
+from builder.manifest import ModelSpec, Profile
 
 SERVE_AS = ("auto", "tensorrt_plan", "python")
 """What a user may ask Triton to run."""

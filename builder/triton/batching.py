@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from builder.errors import UsageError
-from builder.manifest.spec import Range, shared_first_axis
+from builder.manifest import Range, shared_first_axis
 from builder.triton.artifact import EnsembleArtifact, Golden, ModelArtifact
 
 ROW_RTOL, ROW_ATOL = 1e-2, 1e-3

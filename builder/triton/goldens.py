@@ -10,7 +10,7 @@ import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
-from builder.manifest.arrays import check
+from builder.manifest import check_array_file
 from builder.triton.artifact import Golden
 
 FOLDER = "goldens"
@@ -44,7 +44,7 @@ def load_one(path: Path) -> Golden:
     if not path.is_file():  # opening a pipe waits for somebody to write
         raise ValueError(f"{path.parent.name}/{path.name} is no regular file")
     try:
-        check(path)
+        check_array_file(path)
         with np.load(path, allow_pickle=False) as file:
             arrays = dict(_unpack(key, file[key]) for key in file.files)
     # a damaged file raises what zlib, zipfile, tokenize and numpy do, each its own

@@ -15,7 +15,7 @@ from typing import Any
 from tritonclient.grpc import model_config_pb2 as pb
 
 import builder
-from builder.manifest.spec import ModelSpec
+from builder.manifest import ModelSpec
 from builder.store import published
 from builder.store.canonical import digest
 from builder.store.edits import GENERATED

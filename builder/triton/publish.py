@@ -18,7 +18,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from builder.errors import PublishBlocked, PublishError
-from builder.manifest.spec import Versions
+from builder.manifest import Versions
 from builder.store import published, retired, staging
 from builder.triton import layout, signatures, versions
 from builder.triton.artifact import EnsembleArtifact, ModelArtifact

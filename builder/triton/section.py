@@ -13,8 +13,7 @@ from google.protobuf import json_format
 from tritonclient.grpc import model_config_pb2 as pb
 
 from builder.errors import UsageError
-from builder.manifest import place
-from builder.manifest.spec import ModelSpec
+from builder.manifest import ModelSpec, place
 
 OWNED: Mapping[str, str] = {
     "name": "the model's file names it",

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tritonclient.grpc import model_config_pb2 as pb
 
-from builder.manifest.spec import State
+from builder.manifest import State
 from builder.triton import dtypes
 from builder.triton.artifact import IO, ModelArtifact
 

@@ -19,7 +19,7 @@ from typing import Any
 from tritonclient.grpc import model_config_pb2 as pb
 
 from builder.errors import PublishError, UsageError
-from builder.manifest.spec import Versions
+from builder.manifest import Versions
 from builder.store import published
 from builder.store.edits import GENERATED
 from builder.store.published import CONFIG, KEPT, ROLLED_BACK, SIDECAR, VERSION, VERSIONS, Version

@@ -67,9 +67,9 @@ def test_every_reader_refuses_what_is_no_array(
 def test_an_array_by_itself_is_checked_too(tmp_path: Path) -> None:
     (tmp_path / "short.npy").write_bytes(npy((100,), b"1234"))
     np.save(tmp_path / "right.npy", np.ones((3, 4)))
-    arrays.check(tmp_path / "right.npy")
+    arrays.check_array_file(tmp_path / "right.npy")
     with pytest.raises(ValueError, match="longer than its file"):
-        arrays.check(tmp_path / "short.npy")
+        arrays.check_array_file(tmp_path / "short.npy")
 
 
 def test_a_pipe_is_refused_at_once(tmp_path: Path) -> None:
