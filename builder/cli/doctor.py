@@ -109,8 +109,7 @@ def _driver() -> Finding:
 
 
 def _server() -> Finding:
-    from builder.serving import find
-    from builder.serving.installation import version as server_version
+    from builder.serving import find, server_version
 
     try:
         found = find()

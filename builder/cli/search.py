@@ -10,8 +10,7 @@ from builder.cli.terminal import Progress, Terminal
 from builder.errors import UsageError
 
 if TYPE_CHECKING:
-    from builder.repository import ModelResult
-    from builder.repository.precision_search import Search
+    from builder.repository import ModelResult, Search
 
 ASKED = ("flavour", "only", "precision", "state", "options", "plugins", "jobs", "isolate")
 """Of `repo`'s settings those that the search takes too."""
@@ -25,7 +24,7 @@ def run(
 
     Raises UsageError where inputs on the command line stand in for a manifest.
     """
-    from builder.repository.precision_search import search_precision
+    from builder.repository import search_precision
 
     if settings["inputs"] or settings["sample"]:
         raise UsageError(

@@ -4,8 +4,6 @@ nodes out.
 
 from __future__ import annotations
 
-from builder.quantization.quantize import quantize
-from builder.quantization.ranges import METHODS
-from builder.quantization.results import Layer, Quantized, own
+from builder.exports import lazy
 
-__all__ = ["METHODS", "Layer", "Quantized", "own", "quantize"]
+__getattr__, __dir__ = lazy(__name__, __file__)

@@ -16,12 +16,13 @@ MODULES = (
     "builder.parity",
     "builder.partition",
     "builder.triton",
-    "builder.torchscript",
+    "builder.torchscript.loading",
     "builder.reference.evaluate",
     "builder.parity.plan_check",
     "builder.store.plans",
     "builder.pipeline.run",
     "builder.repository.build",
+    "builder.processes.pool",
 )
 """What the process that builds are forked from imports before it forks: all that every worker
 needs except TensorRT and Polygraphy, since a worker chooses the flavour.

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from builder.serving.installation import Installation, find
-from builder.serving.judge import Judge, judge_config, judging
-from builder.serving.server import Server, serve
+from builder.exports import lazy
 
-__all__ = ["Installation", "Judge", "Server", "find", "judge_config", "judging", "serve"]
+__getattr__, __dir__ = lazy(__name__, __file__)

@@ -145,7 +145,7 @@ def _lay_out(bundle: Path, scratch: Path) -> Path:
     return python.parent
 
 
-def version(installation: Installation) -> str | None:
+def server_version(installation: Installation) -> str | None:
     """The server's version without starting it: of the bundle's package, or from its image.
 
     tritonserver has no --version.

@@ -4,9 +4,6 @@ process, then loaded.
 
 from __future__ import annotations
 
-from builder.torchscript.archive import inspect
-from builder.torchscript.facts import ArchiveFacts, sha256
-from builder.torchscript.loading import load
-from builder.torchscript.traced import Example
+from builder.exports import lazy
 
-__all__ = ["ArchiveFacts", "Example", "inspect", "load", "sha256"]
+__getattr__, __dir__ = lazy(__name__, __file__)

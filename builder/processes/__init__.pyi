@@ -1,0 +1,15 @@
+from .fork_server import close as close
+from .limits import Limits as Limits
+from .pool import Crashed as Crashed
+from .pool import Task as Task
+from .pool import TimedOut as TimedOut
+from .pool import run as run
+from .sandbox import Sandbox as Sandbox
+from .sandbox import available as available
+from .sandbox import missing as missing
+from .sandbox import require as require
+from .sandbox import secrets_folder as secrets_folder
+from .worker import CANCEL as CANCEL
+from .worker import GRACE_SECONDS as GRACE_SECONDS
+from .worker import ask as ask
+from .worker import can_ask as can_ask
