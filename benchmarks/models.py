@@ -12,7 +12,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from builder.triton.config import config_text, parse
+from builder.triton.config import config_text, parse_config
 
 TIMED = """\
 import importlib.util, json, time
@@ -118,7 +118,7 @@ def _copied(model: Path, name: str, instances: int) -> Path:
     folder = model.parent / name
     shutil.rmtree(folder, ignore_errors=True)
     shutil.copytree(model, folder)
-    message = parse((folder / "config.pbtxt").read_text(), name)
+    message = parse_config((folder / "config.pbtxt").read_text(), name)
     message.name = name
     message.ClearField("dynamic_batching")
     message.ClearField("model_warmup")

@@ -117,7 +117,7 @@ def _add_artifact(report: Report, checked: stages.Checked) -> None:
     artifact = checked.artifact
     if isinstance(artifact, triton.EnsembleArtifact):
         steps = {step.spec.name: triton.config(step) for step in artifact.steps}
-        report["config"] = _text(ensemble.config(artifact, steps))
+        report["config"] = _text(ensemble.ensemble_config(artifact, steps))
         report["steps"] = {name: _text(message) for name, message in steps.items()}
     else:
         report["config"] = _text(triton.config(artifact))

@@ -79,15 +79,15 @@ def show(terminal: Terminal, report: dict[str, Any]) -> None:
 
 def show_parts(terminal: Terminal, report: dict[str, Any]) -> None:
     """What is asked for, and the key of each plan that there is."""
-    from builder.store.differences import flat, shown
+    from builder.store import display_text, flattened
 
     terminal.line("  asked for:")
-    for name, value in flat(report["request"]):
-        terminal.line(f"    {name:30} {shown(value)}")
+    for name, value in flattened(report["request"]):
+        terminal.line(f"    {name:30} {display_text(value)}")
     for label, plan in report["plans"].items():
         where = {True: "in the store", False: "not in the store", None: "no store that answers"}[
             plan["stored"]
         ]
         terminal.line(f"  plan of the {label}: {plan['key'][:16]}, {where}")
-        for name, value in flat(plan["parts"]):
-            terminal.line(f"    {name:30} {shown(value)}")
+        for name, value in flattened(plan["parts"]):
+            terminal.line(f"    {name:30} {display_text(value)}")

@@ -12,7 +12,7 @@ from builder.cli.command import Command
 from builder.cli.terminal import Terminal
 
 if TYPE_CHECKING:
-    from builder.triton.history import Entry
+    from builder.triton import Entry
 
 COLUMNS = ("model", "version", "", "published", "source", "precision", "TensorRT", "abs error")
 DIGITS = 12

@@ -86,10 +86,10 @@ def _folder(
 ) -> int:
     """Every missing manifest of the folder, or with --force all: the exit code."""
     from builder.cli.repo import agreed
-    from builder.manifest.folder import find
+    from builder.manifest import find_models
 
     options.note_unread(terminal, folder)
-    models = [one.model for one in find(folder) if one.model and (force or not one.manifest)]
+    models = [one.model for one in find_models(folder) if one.model and (force or not one.manifest)]
     with terminal.progress() as progress:
         progress(str(folder), f"read {len(models)} files")
         found = _guessed([(model, None, libraries, plugins) for model in models], isolate)

@@ -47,7 +47,7 @@ def inspect_command(terminal: Terminal, /, target: Path, **settings: Any) -> Non
     if kind is _network:
         kind(terminal, target, settings)
         return
-    from builder.store.published import shaped
+    from builder.store import shaped
 
     with shaped(target):
         kind(terminal, target, settings)

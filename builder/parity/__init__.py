@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from builder.parity.results import GoldenResult as GoldenResult
     from builder.parity.results import ModelParity as ModelParity
     from builder.parity.tolerances import default_tolerance as default_tolerance
-    from builder.triton.artifact import Golden as Golden
+    from builder.triton import Golden as Golden
 
 _PUBLIC = {
     "Comparison": "builder.parity.comparison",

@@ -20,7 +20,7 @@ from tritonclient.grpc import model_config_pb2 as pb
 
 from builder.errors import UsageError
 from builder.parity.shared_memory import BODY, Regions, wire
-from builder.triton.artifact import Golden
+from builder.triton import Golden
 
 Arrays = Mapping[str, NDArray[Any]]
 Parameters = Mapping[str, Any]

@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 
 from builder.manifest import Tolerance
 from builder.parity.tolerances import limits, noise_limit, scale
-from builder.triton.artifact import Golden
-from builder.triton.dtypes import by_numpy
+from builder.triton import Golden, dtypes
 
 Array = NDArray[Any]
 Arrays = Mapping[str, Array]
@@ -167,7 +166,7 @@ def _alike(one: Array, other: Array) -> bool:
 def _values(
     name: str, got: Array, want: Array, tolerance: Tolerance, precision: str
 ) -> OutputComparison:
-    known = by_numpy(want.dtype)
+    known = dtypes.by_numpy(want.dtype)
     rtol, atol = limits(want, known.name if known else "", tolerance, precision)
     if not want.size:
         return OutputComparison(name, None, 0.0, None, 0.0, None, 1.0, rtol, atol, share=0.0)

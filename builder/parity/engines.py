@@ -26,8 +26,7 @@ from builder.parity.comparison import compare, widened
 from builder.parity.results import GoldenResult, ModelParity, milliseconds, percentiles
 from builder.parity.served import PublishedModel
 from builder.store import published
-from builder.triton.artifact import Golden
-from builder.triton.merge import AMPERE_PLUS
+from builder.triton import AMPERE_PLUS, Golden
 
 REPEAT = 5
 Tensors = Mapping[str, torch.Tensor]

@@ -19,7 +19,7 @@ from builder.parity.arrays import to_torch
 from builder.parity.calling import positional
 from builder.parity.coverage import Coverage, Outcome
 from builder.parity.tolerances import limits
-from builder.triton.artifact import Golden
+from builder.triton import Golden
 
 MOST_TRIED = 64
 """Variations that are run before the search gives up."""

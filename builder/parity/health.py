@@ -20,7 +20,7 @@ from builder.parity.results import FAILURES
 from builder.parity.served import PublishedModel
 from builder.parity.verification import unreachable
 from builder.store import retired
-from builder.triton.artifact import Golden
+from builder.triton import Golden
 
 TIMEOUT = 10.0
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from builder.conversion import Conversion
     from builder.engine import BuildOptions, Plan
     from builder.manifest import ModelSpec
-    from builder.triton.artifact import Golden
+    from builder.triton import Golden
 
     Tensors = Mapping[str, torch.Tensor]
     Answers = Sequence[Tensors]

@@ -19,7 +19,7 @@ from builder.parity.calling import call
 from builder.parity.coverage import Outcome
 from builder.parity.golden_search import GoldenSearch, is_finite
 from builder.parity.user_inputs import user_inputs
-from builder.triton.artifact import Golden
+from builder.triton import Golden
 
 GOLDEN_MAX_BYTES, GOLDEN_MAX_SECONDS = 64 << 20, 60
 MEASURABLE_SECONDS = 2.0

@@ -22,8 +22,7 @@ from builder.parity import inputs
 from builder.parity.arrays import to_torch
 from builder.parity.inputs import Style
 from builder.parity.user_inputs import user_sequences
-from builder.triton.artifact import Golden
-from builder.triton.dtypes import by_name
+from builder.triton import Golden, dtypes
 
 LENGTHS = (6, 4, 5)
 """Requests of each recorded sequence; unequal, so that some end while others go on."""
@@ -139,7 +138,7 @@ def _read(spec: ModelSpec, state: State, tensor: TensorSpec) -> np.ndarray[Any, 
         raise UsageError(
             f"state[{index}].initial is no .npy file of a plain array: {error}", where=where
         ) from error
-    if array.shape != wanted or array.dtype != by_name(tensor.dtype).numpy:
+    if array.shape != wanted or array.dtype != dtypes.by_name(tensor.dtype).numpy:
         raise UsageError(
             f"state[{index}].initial is {_kind(array)}; input {state.input!r} starts from"
             f" {tensor.dtype}{list(wanted)}",

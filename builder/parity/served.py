@@ -14,11 +14,8 @@ from numpy.typing import NDArray
 
 from builder.errors import UsageError
 from builder.manifest import Tolerance
-from builder.triton import damage, goldens, versions
-from builder.triton.artifact import Golden
-from builder.triton.config import parse
-from builder.triton.dtypes import by_name
-from builder.triton.layout import SIDECAR
+from builder.store import SIDECAR
+from builder.triton import Golden, damage, dtypes, goldens, parse_config, versions
 
 
 @dataclass(frozen=True)
@@ -72,8 +69,8 @@ class PublishedModel:
         declared = next((io for io in self.sidecar[side] if io["name"] == name), None)
         if declared is None:
             return array
-        own_type = by_name(declared["dtype"]).numpy == array.dtype
-        served = array.astype(by_name(declared["served_dtype"]).numpy) if own_type else array
+        own_type = dtypes.by_name(declared["dtype"]).numpy == array.dtype
+        served = array.astype(dtypes.by_name(declared["served_dtype"]).numpy) if own_type else array
         most = self.config.max_batch_size
         served = served[:most] if most else served
         without_axes = len(declared["shape"]) == (1 if most else 0)
@@ -118,7 +115,7 @@ def read(folder: Path) -> PublishedModel:
         for name in ("config.pbtxt", SIDECAR):
             if not (folder / name).is_file():  # reading a pipe waits for somebody to write
                 raise FileNotFoundError(f"{name} is missing, or no regular file")
-        config = parse(
+        config = parse_config(
             (folder / "config.pbtxt").read_text(encoding="utf-8"), str(folder / "config.pbtxt")
         )
         return PublishedModel(

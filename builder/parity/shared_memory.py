@@ -21,8 +21,7 @@ from numpy.typing import NDArray
 from tritonclient.utils import InferenceServerException
 
 from builder.errors import EnvironmentProblem, UsageError
-from builder.triton.artifact import Golden
-from builder.triton.dtypes import by_wire
+from builder.triton import Golden, dtypes
 
 CUDA_DEVICE = 0
 """Regions lie on the first GPU that this process sees; Triton copies where the instance runs on
@@ -212,7 +211,7 @@ class Regions:
         """A copy of the output that the server wrote, of the element type and shape that it
         says.
         """
-        dtype = by_wire(datatype).numpy
+        dtype = dtypes.by_wire(datatype).numpy
         count = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
         raw = self._memory.read(self._outputs[name].handle, np.uint8, [count])
         return np.frombuffer(raw.tobytes(), dtype).reshape(tuple(shape))
@@ -220,9 +219,9 @@ class Regions:
 
 def wire(array: NDArray[Any]) -> str:
     """The array's element type as requests name it."""
-    from builder.triton.dtypes import by_numpy
+    from builder.triton import dtypes
 
-    known = by_numpy(array.dtype)
+    known = dtypes.by_numpy(array.dtype)
     return known.wire if known else str(array.dtype)
 
 

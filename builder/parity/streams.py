@@ -21,7 +21,7 @@ from builder.parity.comparison import Comparison, compare
 from builder.parity.results import FAILURES, GoldenResult, percentiles, way
 from builder.parity.served import PublishedModel
 from builder.parity.shared_memory import BODY
-from builder.triton.artifact import Golden
+from builder.triton import Golden
 
 NAME = re.compile(r"(?P<stream>.+)\.(?P<number>\d{3,})")
 """A golden that is a request of a sequence, as the recorder names it."""

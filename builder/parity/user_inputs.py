@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from builder.errors import UsageError
 from builder.manifest import ModelSpec, Profile, TensorSpec, check_array_file
-from builder.triton.dtypes import by_name
+from builder.triton import dtypes
 
 _KEY = re.compile(r"(?:(?P<set>\d+)/)?(?:input:)?(?P<name>.+)")
 Arrays = Mapping[str, NDArray[Any]]
@@ -109,7 +109,7 @@ def _check(spec: ModelSpec, tensors: Sequence[TensorSpec], arrays: Arrays) -> No
 
 
 def _check_one(spec: ModelSpec, tensor: TensorSpec, array: NDArray[Any]) -> None:
-    if array.dtype != by_name(tensor.dtype).numpy:
+    if array.dtype != dtypes.by_name(tensor.dtype).numpy:
         raise UsageError(
             f"array {tensor.name!r} is {array.dtype}, the input {tensor.dtype}",
             where=str(spec.goldens),

@@ -28,8 +28,8 @@ from builder.parity.results import (
 from builder.parity.served import PublishedModel
 from builder.parity.shared_memory import BODY
 from builder.parity.shared_memory import check as check_memory
-from builder.store.published import shaped
-from builder.triton.artifact import Golden
+from builder.store import shaped
+from builder.triton import Golden
 
 REPEAT = 5
 CONCURRENT = 16

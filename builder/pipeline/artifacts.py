@@ -122,8 +122,7 @@ def endpoint(spec: TensorSpec | None, name: str, goldens: Sequence[Golden]) -> I
     """The tensor as inferred; where its shape depends on data, of the goldens' rank and with every
     axis dynamic.
     """
-    from builder.triton import IO
-    from builder.triton.dtypes import by_numpy
+    from builder.triton import IO, dtypes
 
     if spec is not None:
         return IO(
@@ -132,7 +131,7 @@ def endpoint(spec: TensorSpec | None, name: str, goldens: Sequence[Golden]) -> I
     recorded = [
         side[name] for golden in goldens for side in (golden.inputs, golden.outputs) if name in side
     ]
-    ranks, known = {array.ndim for array in recorded}, by_numpy(recorded[0].dtype)
+    ranks, known = {array.ndim for array in recorded}, dtypes.by_numpy(recorded[0].dtype)
     if len(ranks) != 1 or known is None:
         raise PublishError(
             f"output {name!r} has no fixed number of axes or element type: {recorded[0].dtype},"

@@ -23,7 +23,7 @@ from builder.parity.comparison import widened
 from builder.pipeline import ladder, run, stages
 from builder.pipeline.execution import Runner
 from builder.pipeline.order import Order
-from builder.triton.artifact import Golden, ModelArtifact
+from builder.triton import Golden, ModelArtifact
 
 log = logging.getLogger(__name__)
 

@@ -147,11 +147,11 @@ def _refused(model: SplitModel, serve_as: str, torch_steps: str) -> str | None:
     say.
     """
     from builder import triton
-    from builder.triton.ensemble import config
+    from builder.triton import ensemble_config
 
     try:
         made = ensemble(model, serve_as, torch_steps)
-        config(made, {step.spec.name: triton.config(step) for step in made.steps})
+        ensemble_config(made, {step.spec.name: triton.config(step) for step in made.steps})
     except PublishError as refusal:
         return f"Triton could not serve its steps: {refusal.message}"
     return None

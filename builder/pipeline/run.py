@@ -18,7 +18,7 @@ from builder.torchscript import plugins
 if TYPE_CHECKING:
     from builder.conversion import Conversion
     from builder.engine import BuildOptions, Plan
-    from builder.store.plans import Plans
+    from builder.store import Plans
 
 REPORT_SECONDS = 5.0
 """How often a long build reports its progress."""

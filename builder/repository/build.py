@@ -188,7 +188,7 @@ def perform(order: Order, progress: Progress) -> ModelResult:
 def _publish(order: Order, progress: Progress, result: ModelResult) -> None:
     """Run the pipeline to its end and fill in the result, stage by stage."""
     from builder import store, triton
-    from builder.store.plans import Plans
+    from builder.store import Plans
 
     plans = Plans(
         store.Store(order.store) if order.store else None, order.last, rebuild=order.rebuild

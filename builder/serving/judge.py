@@ -21,7 +21,7 @@ from tritonclient.utils import InferenceServerException
 from builder.errors import ServerError
 from builder.serving import log
 from builder.serving.server import Server, serve
-from builder.triton.config import parse
+from builder.triton import parse_config
 
 ACCEPTED = "unable to find backend library for backend"
 
@@ -34,7 +34,7 @@ class Judge:
 
     def __call__(self, config_text: str) -> str | None:
         """None if Triton accepts this config.pbtxt, else the reason in its log."""
-        message = parse(config_text, "config")
+        message = parse_config(config_text, "config")
         before = len(self.server.log())
         with contextlib.closing(
             triton_http.InferenceServerClient(self.server.http_url, network_timeout=60.0)

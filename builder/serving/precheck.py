@@ -7,7 +7,7 @@ from pathlib import Path
 
 from builder.errors import ServerError, UsageError
 from builder.serving.log import Failure
-from builder.triton.config import parse
+from builder.triton import parse_config
 
 
 def check(repository: Path, models: Iterable[str] | None = None) -> None:
@@ -35,7 +35,7 @@ def _missing(folder: Path) -> Iterator[Failure]:
     if not (folder / "config.pbtxt").is_file():
         return
     try:
-        config = parse((folder / "config.pbtxt").read_text(encoding="utf-8"), str(folder))
+        config = parse_config((folder / "config.pbtxt").read_text(encoding="utf-8"), str(folder))
     except (OSError, ValueError, UsageError):
         return
     if config.backend != "python":

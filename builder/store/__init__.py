@@ -8,36 +8,6 @@ has to run (`builder.store.plans`).
 
 from __future__ import annotations
 
-from builder.store.differences import because, changes
-from builder.store.hashes import Hashes
-from builder.store.location import default_url
-from builder.store.published import (
-    SIDECAR,
-    damaged,
-    record,
-    recorded_request,
-    shaped,
-    sidecar,
-    stale,
-)
-from builder.store.request import request
-from builder.store.retired import tidy
-from builder.store.storage import Store, last
+from builder.exports import lazy
 
-__all__ = [
-    "SIDECAR",
-    "Hashes",
-    "Store",
-    "because",
-    "changes",
-    "damaged",
-    "default_url",
-    "last",
-    "record",
-    "recorded_request",
-    "request",
-    "shaped",
-    "sidecar",
-    "stale",
-    "tidy",
-]
+__getattr__, __dir__ = lazy(__name__, __file__)

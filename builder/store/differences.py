@@ -22,7 +22,7 @@ def changes(
     `derived` names parts that only follow others: they are told where nothing else is. So is an
     input's range of an axis, which spans that of the profiles.
     """
-    old, new = dict(flat(before)), dict(flat(after))
+    old, new = dict(flattened(before)), dict(flattened(after))
     # no leaf is None
     names = [name for name in dict.fromkeys([*old, *new]) if old.get(name) != new.get(name)]
     primary = [
@@ -42,7 +42,7 @@ def because(
     return "there was none before" if before is None else ", ".join(changes(before, after, derived))
 
 
-def flat(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+def flattened(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
     """(`inputs.image.dtype`, value) of every leaf that is not empty; members of a list go by their
     `name`, if any.
     """
@@ -50,16 +50,16 @@ def flat(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
         return  # what is empty is as good as absent
     if isinstance(value, Mapping):
         for key, inner in value.items():
-            yield from flat(inner, f"{path}.{key}" if path else str(key))
+            yield from flattened(inner, f"{path}.{key}" if path else str(key))
     elif isinstance(value, list) and any(isinstance(item, Mapping) for item in value):
         for index, item in enumerate(value):
             name = item.get("name") if isinstance(item, Mapping) else None
-            yield from flat(item, f"{path}.{name or index}")
+            yield from flattened(item, f"{path}.{name or index}")
     else:
         yield path, value
 
 
-def shown(value: Any) -> str:
+def display_text(value: Any) -> str:
     """The value as people read it: a hash by its beginning, text without quotes, nothing as
     `none`.
     """
@@ -68,7 +68,7 @@ def shown(value: Any) -> str:
     if value == ABSENT:  # the word itself is a setting of some options
         return json.dumps(value)
     if isinstance(value, list) and any(map(_is_hash, value)):
-        return f"[{', '.join(map(shown, value))}]"
+        return f"[{', '.join(map(display_text, value))}]"
     text = value if isinstance(value, str) else json.dumps(value)
     if _HASH.fullmatch(text):
         return text[:12]
@@ -95,7 +95,7 @@ def _change(name: str, old: Any, new: Any) -> str:
         and any(len(json.dumps(v)) > _LONGEST for v in (old, new))
     ):
         return f"{name} {_members(old, new)}"
-    return f"{name} {shown(old)} -> {shown(new)}"
+    return f"{name} {display_text(old)} -> {display_text(new)}"
 
 
 def _members(old: list[Any], new: list[Any]) -> str:
@@ -103,8 +103,9 @@ def _members(old: list[Any], new: list[Any]) -> str:
     gone, come = (
         [item for item in one if item not in other] for one, other in ((old, new), (new, old))
     )
-    words = [*(f"+{shown(item)}" for item in come), *(f"-{shown(item)}" for item in gone)]
-    return shown(" ".join(words) or "reordered")
+    words = [f"+{display_text(item)}" for item in come]
+    words += [f"-{display_text(item)}" for item in gone]
+    return display_text(" ".join(words) or "reordered")
 
 
 def _is_hash(value: Any) -> bool:

@@ -52,7 +52,7 @@ def config_text(message: Any) -> str:
     return f"{head}\nmax_batch_size: 0\ninput {{{tensors}"
 
 
-def parse(text: str, where: str) -> Any:
+def parse_config(text: str, where: str) -> Any:
     """The message that a config.pbtxt holds; UsageError, with line and column, for text that is
     none.
     """
@@ -128,7 +128,7 @@ def template(*names: str) -> Any:
     folder = files("builder") / "templates"
     message = pb.ModelConfig()
     for name in names:
-        message.MergeFrom(parse((folder / name).read_text(encoding="utf-8"), name))
+        message.MergeFrom(parse_config((folder / name).read_text(encoding="utf-8"), name))
     return message
 
 

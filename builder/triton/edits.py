@@ -8,9 +8,8 @@ from typing import Any
 from tritonclient.grpc import model_config_pb2 as pb
 
 from builder.errors import PublishError
-from builder.store import published
-from builder.store.edits import GENERATED
-from builder.triton.config import config_text, parse
+from builder.store import GENERATED, published
+from builder.triton.config import config_text, parse_config
 
 
 def carry_over(former: Path, folder: Path) -> None:
@@ -24,7 +23,7 @@ def carry_over(former: Path, folder: Path) -> None:
         return
     file = folder / published.CONFIG
     old, by_hand, new = (
-        parse(text, str(where))
+        parse_config(text, str(where))
         for text, where in (
             (before, former),
             (edited.read_text(encoding="utf-8"), edited),

@@ -25,7 +25,7 @@ Names = Mapping[str, Mapping[str, str]]
 """By step what the ensemble calls those of its tensors that have another name there."""
 
 
-def config(ensemble: EnsembleArtifact, steps: Configs) -> Any:
+def ensemble_config(ensemble: EnsembleArtifact, steps: Configs) -> Any:
     """The checked ModelConfig message. Its batch is the least of its steps', 0 where one of them
     does not batch.
 

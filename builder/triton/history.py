@@ -10,9 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from builder.errors import UsageError
-from builder.store import edits, published, retired, staging
-from builder.store.hashes import Hashes
-from builder.store.published import Version
+from builder.store import Hashes, Version, edits, published, retired, staging
 from builder.triton import interface, versions
 from builder.triton.publish import blocked, move_in
 
@@ -75,7 +73,7 @@ def rollback(folder: Path, to: int | None, *, accept: bool = False) -> tuple[int
         before = versions.found(folder)[0].number
         chosen = versions.find(folder, to)
         versions.rolled_back(folder, chosen, new)
-        interface.refuse(folder, new, accept=accept)
+        interface.refuse_incompatible(folder, new, accept=accept)
     return before, chosen.number
 
 
@@ -149,7 +147,7 @@ def promote(source: Path, repository: Path, *, accept: bool = False) -> Promotio
                 shutil.copytree(source.parent / step, stage / step, ignore=ignored)
             (stage / name).mkdir()
             versions.copied(current, stage / name)
-            changes = interface.refuse(target, stage / name, accept=accept)
+            changes = interface.refuse_incompatible(target, stage / name, accept=accept)
             versions.arrange(stage / name, target, versions.policy_of(source))
             for model in (*steps, name):
                 staging.sync_tree(stage / model)

@@ -10,12 +10,12 @@ from tritonclient.grpc import model_config_pb2 as pb
 
 from builder.errors import UsageError
 from builder.store import published
-from builder.triton.config import parse
+from builder.triton.config import parse_config
 
 ANY = -1
 
 
-def refuse(former: Path, new: Path, *, accept: bool) -> tuple[str, ...]:
+def refuse_incompatible(former: Path, new: Path, *, accept: bool) -> tuple[str, ...]:
     """The incompatible changes from the model in the folder `former` to the one in `new`, in words.
 
     Raises UsageError where there are any and `accept` is False. A `former` without a readable
@@ -41,7 +41,7 @@ def _config(folder: Path) -> Any:
     """The config in the folder; None where there is none that Triton could read."""
     file = folder / published.CONFIG
     try:
-        return parse(file.read_text(encoding="utf-8"), str(file)) if file.is_file() else None
+        return parse_config(file.read_text(encoding="utf-8"), str(file)) if file.is_file() else None
     except (OSError, ValueError, UsageError):
         return None
 

@@ -16,9 +16,7 @@ from tritonclient.grpc import model_config_pb2 as pb
 
 import builder
 from builder.manifest import ModelSpec
-from builder.store import published
-from builder.store.canonical import digest
-from builder.store.edits import GENERATED
+from builder.store import GENERATED, digest, published
 from builder.triton import batching, ensemble, goldens, sequences, warmup
 from builder.triton.artifact import (
     IO,
@@ -32,7 +30,7 @@ from builder.triton.config import (
     config,
     config_text,
     module_dtypes,
-    parse,
+    parse_config,
     served_dtypes,
     sha256,
     tensorrt_version,
@@ -40,7 +38,6 @@ from builder.triton.config import (
 from builder.triton.dtypes import by_config
 
 VERSION = "1"
-SIDECAR = published.SIDECAR
 RUNTIME = "trt_build_runtime"
 """The package of the Python runtime that stands beside its model.py."""
 FORMAT = 1
@@ -64,7 +61,7 @@ def write(artifact: ModelArtifact, folder: Path) -> None:
 def write_ensemble(artifact: EnsembleArtifact, folder: Path) -> None:
     """Write the folder of the ensemble itself; its steps' folders are models like any other."""
     steps = {step.spec.name: config(step) for step in artifact.steps}
-    message = ensemble.config(artifact, steps)
+    message = ensemble.ensemble_config(artifact, steps)
     (folder / VERSION).mkdir()
     # Triton wants a version's folder, and object stores hold no empty ones.
     _json(folder / VERSION / "steps.json", list(steps))
@@ -77,11 +74,11 @@ def name_by_content(folder: Path, base: str) -> str:
     """Write the name `<base>.<digest>` into the config and trt-build.json of the step in `folder`,
     and return it. Equal steps have equal names; `step` in the trt-build.json is `base`.
     """
-    said = {**published.read(folder / SIDECAR), "name": base, "step": base}
+    said = {**published.read(folder / published.SIDECAR), "name": base, "step": base}
     said.pop(published.SEAL, None)
     name = f"{base}.{digest(said)[:DIGITS]}"
     file = folder / "config.pbtxt"
-    message = parse(file.read_text(encoding="utf-8"), str(file))
+    message = parse_config(file.read_text(encoding="utf-8"), str(file))
     message.name = name
     file.write_text(config_text(message))
     files = {**said["files"], file.name: sha256(file.read_bytes())}
@@ -94,8 +91,9 @@ def seal_steps(folder: Path, names: Sequence[str]) -> None:
     """Add to an ensemble's trt-build.json the names of its steps, which stand beside `folder`, and
     the SHA-256 of the trt-build.json of each.
     """
-    seals = {name: sha256((folder.parent / name / SIDECAR).read_bytes()) for name in names}
-    said = published.read(folder / SIDECAR)
+    sidecars = {name: folder.parent / name / published.SIDECAR for name in names}
+    seals = {name: sha256(path.read_bytes()) for name, path in sidecars.items()}
+    said = published.read(folder / published.SIDECAR)
     published.write(folder, {**said, published.STEPS: list(names), published.SEALS: seals})
 
 

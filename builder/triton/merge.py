@@ -22,13 +22,12 @@ from typing import Any
 from tritonclient.grpc import model_config_pb2 as pb
 
 from builder.errors import PublishError, UsageError
-from builder.store import published, retired
-from builder.store.edits import GENERATED
+from builder.store import GENERATED, SIDECAR, published, retired
 from builder.torchscript import sha256
-from builder.triton.config import config_text, parse
+from builder.triton.config import config_text, parse_config
 from builder.triton.damage import damaged
 from builder.triton.environment import image_lines
-from builder.triton.layout import SIDECAR, VERSION
+from builder.triton.layout import VERSION
 from builder.triton.publish import Writer, publish_parts
 
 NO_PLAN = "no-plan-for-this-gpu.plan"
@@ -123,7 +122,7 @@ def _variant(folder: Path) -> Variant:
             where=str(folder),
             fix="build the repositories that are merged without `versions:`",
         )
-    message = parse(_text(folder / "config.pbtxt"), str(folder / "config.pbtxt"))
+    message = parse_config(_text(folder / "config.pbtxt"), str(folder / "config.pbtxt"))
     if message.backend != "tensorrt" and message.platform != "tensorrt_plan":
         return Variant(folder, message, {})
     facts = _json(folder / VERSION / "plan.json")
@@ -289,7 +288,7 @@ def _writer(variants: Sequence[Variant]) -> Writer:
 def _name_steps(folder: Path, names: Sequence[str]) -> None:
     """Name the steps of the ensemble in `folder`, in running order, in its config."""
     file = folder / "config.pbtxt"
-    message = parse(_text(file), str(file))
+    message = parse_config(_text(file), str(file))
     for step, name in zip(message.ensemble_scheduling.step, names, strict=True):
         step.model_name = name
     file.write_text(config_text(message))

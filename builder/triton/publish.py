@@ -223,7 +223,7 @@ def _switch(name: str, steps: list[str], repository: Path, stage: Path) -> None:
         staging.swap(stage / name, repository / name, stage / f"{staging.OLD}{name}")
     except BaseException:
         # the signal may have come after the exchange
-        named = published.read(repository / name / layout.SIDECAR).get("steps") or ()
+        named = published.read(repository / name / published.SIDECAR).get("steps") or ()
         for step in (step for step in new if step not in named and (repository / step).exists()):
             (repository / step).rename(stage / f"withdrawn {step}")
         raise
@@ -231,7 +231,7 @@ def _switch(name: str, steps: list[str], repository: Path, stage: Path) -> None:
 
 def _is_there(step: str, repository: Path, stage: Path) -> bool:
     """Whether the repository has this very step, undamaged."""
-    sidecars = [root / step / layout.SIDECAR for root in (repository, stage)]
+    sidecars = [root / step / published.SIDECAR for root in (repository, stage)]
     return (
         sidecars[0].is_file()
         and sidecars[0].read_bytes() == sidecars[1].read_bytes()

@@ -20,11 +20,19 @@ from tritonclient.grpc import model_config_pb2 as pb
 
 from builder.errors import PublishError, UsageError
 from builder.manifest import Versions
-from builder.store import published
-from builder.store.edits import GENERATED
-from builder.store.published import CONFIG, KEPT, ROLLED_BACK, SIDECAR, VERSION, VERSIONS, Version
+from builder.store import (
+    CONFIG,
+    GENERATED,
+    KEPT,
+    ROLLED_BACK,
+    SIDECAR,
+    VERSION,
+    VERSIONS,
+    Version,
+    published,
+)
 from builder.torchscript import sha256
-from builder.triton.config import config_text, parse
+from builder.triton.config import config_text, parse_config
 
 LAST, POLICY, PUBLISHED = "last_version", "version_policy", "published_at"
 """The sidecar's keys for the highest number that a version ever had, the manifest's `versions`, and
@@ -88,7 +96,7 @@ def _config(version: Version) -> Any:
     """The config without the version policy and provenance."""
     file = version.record / CONFIG
     try:
-        message = parse(file.read_text(encoding="utf-8"), str(file))
+        message = parse_config(file.read_text(encoding="utf-8"), str(file))
     except (OSError, ValueError, UsageError) as error:
         return error  # which equals no other
     message.ClearField("version_policy")
@@ -154,7 +162,7 @@ def _complete(
 
 
 def _with_policy(text: str, served: Sequence[int]) -> str:
-    message = parse(text, CONFIG)
+    message = parse_config(text, CONFIG)
     message.version_policy.CopyFrom(
         pb.ModelVersionPolicy(specific=pb.ModelVersionPolicy.Specific(versions=served))
     )
@@ -295,7 +303,7 @@ def served(folder: Path) -> list[int]:
         (int(path.name) for path in folder.iterdir() if path.is_dir() and path.name.isdigit()),
         reverse=True,
     )
-    policy = parse((folder / CONFIG).read_text(encoding="utf-8"), str(folder)).version_policy
+    policy = parse_config((folder / CONFIG).read_text(encoding="utf-8"), str(folder)).version_policy
     if policy.HasField("specific"):
         return [number for number in there if number in policy.specific.versions]
     if policy.HasField("all"):

@@ -21,7 +21,7 @@ from builder.serving import serve
 from builder.store import published, staging, tidy
 from builder.triton import EnsembleArtifact, history, publish_ensemble
 from builder.triton import publish as publish_single
-from builder.triton.config import parse
+from builder.triton.config import parse_config
 from tests.triton.artifacts import pair
 
 SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
@@ -232,7 +232,7 @@ def _generation(repository: Path) -> int | None:
     folder = repository / NAME
     try:
         said = published.read(folder / published.SIDECAR)
-        message = parse((folder / "config.pbtxt").read_text(), str(folder))
+        message = parse_config((folder / "config.pbtxt").read_text(), str(folder))
         named = [step.model_name for step in message.ensemble_scheduling.step]
     except OSError:
         return None

@@ -15,8 +15,8 @@ from click.testing import CliRunner
 from builder.cli import main
 from builder.parity import verify_engines
 from builder.repository import build_repository
+from builder.store import SIDECAR
 from builder.torchscript import sha256
-from builder.triton.layout import SIDECAR
 
 pytestmark = pytest.mark.gpu
 

@@ -47,7 +47,7 @@ def test_a_plan_for_tritons_own_backend_has_its_states(tmp_path: Path) -> None:
     """
     import json
 
-    from builder.triton.config import parse
+    from builder.triton.config import parse_config
 
     folder = models.write(tmp_path, "recognizer")
     (result,) = build_repository(
@@ -58,7 +58,7 @@ def test_a_plan_for_tritons_own_backend_has_its_states(tmp_path: Path) -> None:
     shapes = {
         tensor["name"]: tensor["shape"] for side in ("inputs", "outputs") for tensor in facts[side]
     }
-    message = parse((result.path / "config.pbtxt").read_text(), "config.pbtxt")
+    message = parse_config((result.path / "config.pbtxt").read_text(), "config.pbtxt")
     for state in message.sequence_batching.state:
         for name in (state.input_name, state.output_name):
             assert shapes[name][0] == -1 and shapes[name][1:] == list(state.dims)

@@ -10,7 +10,7 @@ import pytest
 from builder.errors import PublishError, UsageError
 from builder.store import Hashes, edits, published
 from builder.triton import publish, publish_ensemble
-from builder.triton.config import parse
+from builder.triton.config import parse_config
 from builder.triton.edits import carry_over
 from tests.triton.artifacts import pair, scorer
 
@@ -87,7 +87,7 @@ def test_an_edit_is_carried_over_field_by_field(folder: Path, tmp_path: Path) ->
         tmp_path / "repository",
         finish=lambda made: carry_over(folder, made),
     )
-    message = parse((new / "config.pbtxt").read_text(), "config.pbtxt")
+    message = parse_config((new / "config.pbtxt").read_text(), "config.pbtxt")
     assert message.instance_group[0].count == 2 and dict(message.metric_tags) == {"t": "v"}
     assert message.parameters["trt_build.precision"].string_value == "tf32"
     assert len(edits.edits(new, Hashes())) == 1  # it still counts as an edit
@@ -101,5 +101,5 @@ def test_an_edit_of_what_the_new_config_changes_is_refused(folder: Path, tmp_pat
             tmp_path / "repository",
             finish=lambda made: carry_over(folder, made),
         )
-    message = parse((folder / "config.pbtxt").read_text(), "config.pbtxt")
+    message = parse_config((folder / "config.pbtxt").read_text(), "config.pbtxt")
     assert message.instance_group[0].count == 2

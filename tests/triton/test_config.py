@@ -16,7 +16,7 @@ from tritonclient.grpc import model_config_pb2 as pb
 from builder.errors import PublishError, UsageError
 from builder.manifest.spec import Batching
 from builder.triton import config, config_text, ensemble, graphs, lost_batches, section
-from builder.triton.config import parse
+from builder.triton.config import parse_config
 from tests.triton.artifacts import TENSORRT, Affine, Centered, artifact, pair, scorer, tensor
 
 PLAN = {"plan": b"plan", "facts": TENSORRT}
@@ -38,7 +38,7 @@ def test_a_tensor_that_is_only_a_batch_is_one_column_on_the_wire() -> None:
 
 def test_the_text_reads_back_as_the_same_message() -> None:
     message = config(scorer())
-    assert parse(config_text(message), "text") == message
+    assert parse_config(config_text(message), "text") == message
 
 
 def test_without_a_batch_max_batch_size_zero_is_written_all_the_same() -> None:
@@ -47,7 +47,7 @@ def test_without_a_batch_max_batch_size_zero_is_written_all_the_same() -> None:
     text = config_text(message)
     assert "\nmax_batch_size: 0\n" in text and "dynamic_batching" not in text
     assert list(message.input[0].dims) == [2, 3]
-    assert parse(text, "text") == message
+    assert parse_config(text, "text") == message
 
 
 def test_rows_that_depend_on_each_other_are_not_batched() -> None:
@@ -383,7 +383,8 @@ FIELDS: dict[str, Any] = {
 def test_each_field_of_the_triton_section_round_trips(field: str) -> None:
     if field not in pb.ModelConfig.DESCRIPTOR.fields_by_name:
         pytest.skip(f"tritonclient's ModelConfig has no {field}")
-    message = parse(config_text(config(scorer(triton={field: FIELDS[field]}))), "config.pbtxt")
+    text = config_text(config(scorer(triton={field: FIELDS[field]})))
+    message = parse_config(text, "config.pbtxt")
     wanted = json_format.ParseDict({field: FIELDS[field]}, pb.ModelConfig())
     found = pb.ModelConfig()
     found.CopyFrom(message)
@@ -437,7 +438,7 @@ def test_an_ensemble_and_its_steps_take_each_what_is_theirs() -> None:
     said = {"response_cache": {"enable": True}, "instance_group": [{"count": 2}]}
     whole = pair(1, triton=said)
     steps = {step.spec.name: config(step) for step in whole.steps}
-    message = ensemble.config(whole, steps)
+    message = ensemble.ensemble_config(whole, steps)
     assert message.response_cache.enable and not message.instance_group
     for step in steps.values():
         assert not step.HasField("response_cache") and step.instance_group[0].count == 2

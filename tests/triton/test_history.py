@@ -17,7 +17,7 @@ from builder.store import edits, published, retired
 from builder.store.hashes import Hashes
 from builder.triton import history, publish, publish_ensemble, versions
 from builder.triton.artifact import ModelArtifact
-from builder.triton.config import parse
+from builder.triton.config import parse_config
 from tests.triton.artifacts import pair, scorer
 
 KEEP = Versions(keep=3)
@@ -200,7 +200,7 @@ def test_kept_versions_of_an_ensemble_keep_their_steps(
     there = {path.name for path in repository.iterdir()}
     assert steps[0] != steps[1] and there == {name} | steps[0] | steps[1]
     assert history.rollback(folder, None) == (2, 1) and whole(folder)
-    message = parse((folder / "config.pbtxt").read_text(), "config")
+    message = parse_config((folder / "config.pbtxt").read_text(), "config")
     assert {step.model_name for step in message.ensemble_scheduling.step} == steps[0]
     live = tmp_path / "live"
     assert history.promote(folder, live).number == 1

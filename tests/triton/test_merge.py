@@ -19,7 +19,7 @@ from builder.cli import main
 from builder.errors import PublishBlocked, PublishError, UsageError
 from builder.store import Hashes, published, record, stale
 from builder.triton import EnsembleArtifact, merge, publish, publish_ensemble
-from builder.triton.config import config_text, parse
+from builder.triton.config import config_text, parse_config
 from builder.triton.merge import NO_PLAN
 from tests.triton.artifacts import RTX, TENSORRT, reseal, scorer
 
@@ -49,7 +49,7 @@ def built(tmp_path: Path) -> Callable[..., Path]:
 
 
 def config_of(folder: Path) -> Any:
-    return parse((folder / "config.pbtxt").read_text(), "merged")
+    return parse_config((folder / "config.pbtxt").read_text(), "merged")
 
 
 def test_each_gpu_finds_its_plan_and_others_fail_by_name(

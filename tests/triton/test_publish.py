@@ -21,7 +21,7 @@ from builder.manifest.spec import Runtime
 from builder.store import published, retired, staging
 from builder.triton import goldens, layout, publish, publish_ensemble
 from builder.triton import publish as publish_function
-from builder.triton.config import parse
+from builder.triton.config import parse_config
 from tests.serving import fakes
 from tests.triton.artifacts import TENSORRT, pair, scorer
 
@@ -246,7 +246,7 @@ def instant(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def steps_of(folder: Path) -> list[str]:
     """The steps that the ensemble's config names."""
-    message = parse((folder / "config.pbtxt").read_text(), str(folder))
+    message = parse_config((folder / "config.pbtxt").read_text(), str(folder))
     return [step.model_name for step in message.ensemble_scheduling.step]
 
 
@@ -262,7 +262,7 @@ def test_a_step_has_the_name_of_its_content_and_the_manifest_seals_it(repository
     }
     for name in names:
         step = repository / name
-        assert parse((step / "config.pbtxt").read_text(), name).name == name
+        assert parse_config((step / "config.pbtxt").read_text(), name).name == name
         own = json.loads((step / "trt-build.json").read_text())
         assert (own["name"], own["step"]) == (name, name.rsplit(".", 1)[0])
         assert own["files"]["config.pbtxt"] == tree(step)["config.pbtxt"]
