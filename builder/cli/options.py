@@ -202,7 +202,7 @@ def _outlives(store: str | None, said: str) -> None:
 
 def note_unread(terminal: Terminal, models: Path) -> None:
     """Name the files in the folder `models` that trt-build does not read."""
-    from builder.manifest.folder import unread
+    from builder.manifest import unread
 
     for name in unread(models):
         terminal.note(

@@ -4,6 +4,7 @@ from . import folder as folder
 from . import loading as loading
 from .arrays import check_array_file as check_array_file
 from .folder import find_models as find_models
+from .folder import unread as unread
 from .inputs import merged_profile as merged_profile
 from .inputs import parse_input as parse_input
 from .inputs import specs_from_sample as specs_from_sample
