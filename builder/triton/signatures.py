@@ -221,10 +221,10 @@ def _shortened(found: Sequence[str]) -> str:
 
 def _other_name(folder: Path) -> str | None:
     """A signed folder that was renamed to serve as another model is found by its config."""
-    from builder.triton.config import parse
+    from builder.triton.config import parse_config
 
     try:
-        name = parse((folder / CONFIG).read_text(encoding="utf-8"), str(folder)).name
+        name = parse_config((folder / CONFIG).read_text(encoding="utf-8"), str(folder)).name
     except (OSError, ValueError, UsageError) as error:
         return str(error)
     return None if name == folder.name else f"it was signed as {name!r}"
