@@ -22,7 +22,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # One thread a process: the tests and the server's instances share the cores better than torch's pools do.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: demo test check lint test-slow test-docker test-gpu fuzz hostile format clean venv
+.PHONY: demo test check lint test-slow test-docker test-gpu fuzz hostile lock audit format clean venv
 
 demo: $(READY)
 	$(BIN)/python examples/export.py
@@ -57,6 +57,15 @@ test-docker: $(READY)
 
 test-gpu: $(READY)
 	$(BIN)/python -m pytest -m gpu $(PYTEST_ARGS)
+
+# Hashes for constraints.txt: pip install --require-hashes -r requirements.lock
+lock: $(READY)
+	$(BIN)/python -m tests.packaging.lock
+
+# Known vulnerabilities of the locked packages; needs PyPI's advisory database.
+audit: $(READY)
+	$(BIN)/pip install --quiet pip-audit
+	$(BIN)/pip-audit --requirement requirements.lock --disable-pip --strict
 
 format: $(READY)
 	$(BIN)/ruff check --fix .

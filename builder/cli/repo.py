@@ -61,6 +61,11 @@ COLUMNS = ("model", "result", "pieces", "precision", "of tolerance", "layers", "
 @options.accept_incompatible
 @options.write_env
 @options.sign
+@click.option(
+    "--sbom",
+    is_flag=True,
+    help="Write DIR.cdx.json beside the repository: this environment's packages (CycloneDX).",
+)
 @click.option("--rebuild", is_flag=True, help="Build every model anew, unchanged or not.")
 @click.option(
     "--jobs", type=click.IntRange(0), default=0, help="Models at a time; 0: as the machine allows."
@@ -87,6 +92,7 @@ def repo_command(
     search_precision: bool,
     require_sandbox: bool,
     edits: str | None,
+    sbom: bool,
     **settings: Any,
 ) -> int:
     """Build every model of MODELS (a folder, a model file or a manifest) into the repository DIR.
@@ -138,6 +144,10 @@ def repo_command(
     }
     if search_precision:
         data["search"] = [search.as_dict(one) for one in found]
+    if sbom:
+        from builder.triton import sbom as bill
+
+        data["sbom"] = bill.write(out.resolve().with_name(f"{out.resolve().name}.cdx.json"))
     terminal.result(data, lambda: show(terminal, results, out))
     if graphs is not None:
         terminal.note(f"the graphs, pass by pass, are in {graphs}")

@@ -16,6 +16,8 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from tests.packaging import lock
+
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
 FREE = {"tensorrt", "trt-build"}
@@ -49,6 +51,14 @@ def test_every_constraint_is_one_exact_public_version() -> None:
     for requirement in constraints():
         assert [item.operator for item in requirement.specifier] == ["=="], requirement
         assert not re.search(r"[*+]", str(requirement.specifier)), requirement
+
+
+def test_the_lock_has_hashes_for_every_constraint() -> None:
+    blocks = lock.LOCK.read_text().removeprefix(lock.HEADER).replace(" \\\n", "").splitlines()
+    locked = {block.split("    --hash", 1)[0]: block.count("--hash=sha256:") for block in blocks}
+    wanted = {str(pin) for pin in lock.pins()}
+    assert locked.keys() == wanted, f"run python -m tests.packaging.lock: {locked.keys() ^ wanted}"
+    assert all(locked.values()), [pin for pin, count in locked.items() if not count]
 
 
 def test_every_package_that_an_install_brings_is_pinned_to_what_is_installed() -> None:

@@ -1,0 +1,97 @@
+"""The software bill of materials of this environment, as CycloneDX 1.6 in JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from builder import __version__
+from builder.errors import EnvironmentProblem, PublishBlocked
+
+if TYPE_CHECKING:
+    from cyclonedx.model.bom import Bom
+    from cyclonedx.model.component import Component
+
+
+def write(file: Path) -> Path:
+    """Write the packages of this Python environment, with versions and Package URLs, to `file`;
+    returns it. trt-build is the subject, and each package lists what it depends on.
+
+    Raises EnvironmentProblem without cyclonedx-python-lib, PublishBlocked where the file cannot be
+    written.
+    """
+    try:
+        from cyclonedx.output.json import JsonV1Dot6
+    except ImportError as error:
+        raise EnvironmentProblem(
+            f"--sbom needs the package cyclonedx-python-lib: {error}",
+            fix="pip install 'trt-build[sbom]'",
+        ) from error
+    text = JsonV1Dot6(_bom()).output_as_string(indent=2)
+    staged = file.with_name(f".{file.name}.tmp")
+    try:
+        staged.write_text(text + "\n", encoding="utf-8")
+        staged.replace(file)
+    except OSError as error:
+        raise PublishBlocked(f"{file} was not written: {error.strerror}") from error
+    finally:
+        staged.unlink(missing_ok=True)
+    return file
+
+
+def _bom() -> Bom:
+    from cyclonedx.model.bom import Bom
+    from cyclonedx.model.component import Component, ComponentType
+
+    own = Component(
+        name="trt-build", version=__version__, type=ComponentType.APPLICATION, bom_ref="trt-build"
+    )
+    found = {_canonical(each.name): each for each in metadata.distributions()}
+    found.pop("trt-build", None)
+    components = {name: _component(name, each) for name, each in sorted(found.items())}
+    bom = Bom(components=components.values())
+    bom.metadata.component = own
+    for name, each in found.items():
+        needed = _required(each)
+        bom.register_dependency(
+            components[name], [components[other] for other in needed if other in components]
+        )
+    bom.register_dependency(own, components.values())
+    return bom
+
+
+def _component(name: str, distribution: metadata.Distribution) -> Component:
+    from cyclonedx.model.component import Component, ComponentType
+    from packageurl import PackageURL
+
+    version = distribution.version
+    return Component(
+        name=name,
+        version=version,
+        type=ComponentType.LIBRARY,
+        bom_ref=f"{name}@{version}",
+        purl=PackageURL(type="pypi", name=name, version=version),
+        description=distribution.metadata["Summary"],
+    )
+
+
+def _required(distribution: metadata.Distribution) -> Iterable[str]:
+    """The packages that a distribution asks for in this environment, without its extras."""
+    from packaging.requirements import Requirement
+
+    wanted = [Requirement(text) for text in distribution.requires or ()]
+    return sorted(
+        {
+            _canonical(one.name)
+            for one in wanted
+            if one.marker is None or one.marker.evaluate({"extra": ""})
+        }
+    )
+
+
+def _canonical(name: str) -> str:
+    from packaging.utils import canonicalize_name
+
+    return str(canonicalize_name(name))
