@@ -27,6 +27,7 @@ COMMANDS = (
     "rollback",
     "prune",
     "promote",
+    "adopt",
     "merge",
     "sign",
     "doctor",

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from builder.repository import ModelResult
 
 NEW = "there was none before"
+STANDING = ("unchanged", "edited")
+"""Results of models that were not published again."""
 COLUMNS = ("model", "result", "pieces", "precision", "of tolerance", "layers", "plan", "s")
 
 
@@ -186,7 +188,7 @@ def show(terminal: Terminal, results: list[ModelResult], out: Path) -> None:
                 if not terminal.as_json
                 else None
             )
-        if result.ok and result.state != "unchanged" and result.because not in ("", NEW):
+        if result.ok and result.state not in STANDING and result.because not in ("", NEW):
             terminal.note(f"{result.name}: rebuilt because: {result.because}")
     unexecuted = [result.name for result in results if result.ok and result.plan_executed is False]
     if unexecuted:

@@ -21,7 +21,8 @@ from builder.manifest import document
 
 
 def edit(path: Path, values: Mapping[str, Any]) -> bool:
-    """Set top-level keys of the manifest to scalars or lists of text; an empty list removes a key.
+    """Set keys of the manifest to scalars or lists, or key by key to the values of a mapping. An
+    empty list removes a key.
 
     Returns whether the file changed. The file is written whole or not at all. Raises UsageError,
     with the lines to write by hand, if the text cannot be changed without changing other values (a
@@ -29,9 +30,8 @@ def edit(path: Path, values: Mapping[str, Any]) -> bool:
     cannot be written.
     """
     text = _read(path)
-    wanted = {key: value for key, value in values.items() if value != []}
     before = _data(text, path)
-    after = {**{key: value for key, value in before.items() if key not in values}, **wanted}
+    after = _merged(before, values)
     if after == before:
         return False
     changed = _changed(text, values)
@@ -41,17 +41,75 @@ def edit(path: Path, values: Mapping[str, Any]) -> bool:
     return True
 
 
+def _merged(before: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
+    """The data with the values set; a mapping that loses its last key is removed."""
+    after = dict(before)
+    for key, value in values.items():
+        former = after.pop(key, None)
+        if isinstance(value, Mapping):
+            value = _merged(former if isinstance(former, Mapping) else {}, value) or []
+        if value != []:
+            after[key] = value
+    return after
+
+
 def _changed(text: str, values: Mapping[str, Any]) -> str | None:
     """The text with the keys set one by one; None if a key cannot be inserted."""
     for key, value in values.items():
-        try:
-            root = document.compose(text)
-        except yaml.YAMLError:  # an earlier change broke it
+        root = _root(text)
+        if root is None:
             return None
-        if not isinstance(root, yaml.MappingNode) or root.flow_style or not root.value:
+        if isinstance(value, Mapping):
+            changed = _changed_within(text, root, key, value)
+        else:
+            changed = _set(text, root, key, value)
+        if changed is None:
             return None
-        text = _set(text, root, key, value)
+        text = changed
     return text
+
+
+def _root(text: str) -> yaml.MappingNode | None:
+    """The block mapping that the text is; None for any other text."""
+    try:
+        root = document.compose(text)
+    except yaml.YAMLError:  # an earlier change broke it
+        return None
+    return root if isinstance(root, yaml.MappingNode) and _is_block(root) else None
+
+
+def _is_block(node: yaml.Node) -> bool:
+    return isinstance(node, yaml.MappingNode) and not node.flow_style and bool(node.value)
+
+
+def _changed_within(
+    text: str, root: yaml.MappingNode, key: str, values: Mapping[str, Any]
+) -> str | None:
+    """The text with keys of the mapping `key` set; None if a comment would be lost."""
+    node = _value_node(root, key)
+    before = document.parsed(text, "").data.get(key)
+    after = _merged(before if isinstance(before, Mapping) else {}, values)
+    if not after:
+        return _set(text, root, key, [])
+    if node is None:
+        newline = "\r\n" if "\r\n" in text else "\n"
+        lines = (f"{name}: {_yaml(value)}" for name, value in after.items())
+        indent = " " * (root.value[0][0].start_mark.column + 2)
+        return _appended(text, root, f"{newline}{indent}".join((f"{key}:", *lines)), newline)
+    if not _is_block(node):
+        lost = "#" in text[node.start_mark.index : node.end_mark.index]
+        return None if lost else _set(text, root, key, after)
+    for name, value in values.items():
+        found = _root(text)
+        node = _value_node(found, key) if found else None
+        if not isinstance(node, yaml.MappingNode) or not node.value:
+            return None
+        text = _set(text, node, name, value)
+    return text
+
+
+def _value_node(root: yaml.MappingNode, key: str) -> Any:
+    return next((pair[1] for pair in root.value if pair[0].value == key), None)
 
 
 def check(path: Path) -> None:
@@ -86,6 +144,7 @@ def _set(text: str, root: yaml.MappingNode, key: str, value: Any) -> str:
         return text if value == [] else _appended(text, root, f"{key}: {_yaml(value)}", newline)
     begin, end = found[0].start_mark.index, _end(found[1])
     if value == []:
+        begin = text.rfind("\n", 0, begin) + 1
         end = text.find("\n", end) + 1 or len(text)
         return text[:begin] + text[end:]
     head = text[: found[1].start_mark.index]

@@ -24,7 +24,8 @@ def unless_unchanged(order: Order, hashes: store.Hashes) -> Order | ModelResult:
     if reason is None and order.edits == edits.OVERWRITE and edits.edits(order.folder, hashes):
         reason = "--overwrite-edits"
     if reason is None:
-        return _unchanged(order, said, edits.notes(order.folder, hashes))
+        notes = edits.notes(order.folder, hashes)
+        return _unchanged(order, said, notes, edited=bool(notes))
     if not order.rebuild and (other := _replaced_by_rollback(order, wanted)):
         number, shown = other
         noted = (
@@ -33,6 +34,7 @@ def unless_unchanged(order: Order, hashes: store.Hashes) -> Order | ModelResult:
             f" {order.spec.name} --to {number}` serves it again",
         )
         return _unchanged(order, shown, noted)
+    order = _keeping_adopted(order, hashes)
     try:
         edits.refuse(order.folder, hashes, order.edits)
     except UsageError as error:
@@ -41,12 +43,25 @@ def unless_unchanged(order: Order, hashes: store.Hashes) -> Order | ModelResult:
     return replace(order, options=options_of(order), request=wanted, because=reason, last=parts)
 
 
-def _unchanged(order: Order, said: Mapping[str, Any], noted: Sequence[str]) -> ModelResult:
+def _keeping_adopted(order: Order, hashes: store.Hashes) -> Order:
+    """The order with the edits that its manifest says, too, carried over."""
+    if order.edits != edits.REPORT or not edits.edits(order.folder, hashes):
+        return order
+    from builder import triton  # with protobuf, which most runs need not
+
+    adopted = triton.edits_adopted(order.folder, order.spec)
+    return replace(order, edits=edits.KEEP) if adopted else order
+
+
+def _unchanged(
+    order: Order, said: Mapping[str, Any], noted: Sequence[str], *, edited: bool = False
+) -> ModelResult:
     shown = {
         key: _tuple(said.get("result", {}).get(key, getattr(ModelResult, key))) for key in SHOWN
     }
     shown["warnings"] = (*shown["warnings"], *noted)
-    return ModelResult(order.spec.name, ok=True, path=order.folder, state="unchanged", **shown)
+    state = "edited" if edited else "unchanged"
+    return ModelResult(order.spec.name, ok=True, path=order.folder, state=state, **shown)
 
 
 def _replaced_by_rollback(

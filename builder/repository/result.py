@@ -35,7 +35,7 @@ class ModelResult:
     segments: tuple[str, ...] = ()
     state: str = "built"
     """"built"; "reused": published anew with plans from the store; "unchanged": what is published
-    is what is wanted.
+    is what is wanted; "edited": so it is, but for what was edited or added by hand.
     """
     quantized: dict[str, Any] | None = None
     """Where the precision has 8 bits: the `summary`, and of each of the `layers` that could be

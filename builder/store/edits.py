@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 
 from builder.errors import UsageError
 from builder.store import published
+from builder.store.differences import changes
 from builder.store.hashes import Hashes
 
 REPORT, KEEP, OVERWRITE = "report", "keep", "overwrite"
@@ -18,8 +18,8 @@ into the new config; they are dropped."""
 GENERATED = "config"
 """The sidecar's key for the text of the config as it was generated."""
 COMPILED = "__pycache__"
-LINES = 6
-"""Lines of a difference that are shown."""
+SHOWN = 6
+"""Fields of a difference that are shown."""
 
 
 @dataclass(frozen=True)
@@ -30,20 +30,30 @@ class Edit:
     before: str | None
 
     def __str__(self) -> str:
-        """`net/config.pbtxt was edited by hand: -  count: 1 +  count: 2`."""
+        """`net/config.pbtxt was edited by hand: instance_group.0.count 1 -> 2`."""
         name = f"{self.file.parent.name}/{self.file.name}"
         if self.before is None:
             return f"{name} was edited by hand"
         after = self.file.read_text(encoding="utf-8", errors="replace")
-        changed = [
-            " ".join(line.split())
-            for line in difflib.unified_diff(
-                self.before.splitlines(), after.splitlines(), n=0, lineterm=""
-            )
-            if line[:1] in "+-" and line[:3] not in ("+++", "---")
-        ]
-        more = f" and {len(changed) - LINES} more lines" if len(changed) > LINES else ""
-        return f"{name} was edited by hand: {'; '.join(changed[:LINES])}{more}"
+        fields = _fields(after)
+        if fields is None:
+            return f"{name} was edited by hand, and is no Triton config any more"
+        changed = changes(_fields(self.before) or {}, fields) or ["only its layout or comments"]
+        more = f" and {len(changed) - SHOWN} more fields" if len(changed) > SHOWN else ""
+        return f"{name} was edited by hand: {', '.join(changed[:SHOWN])}{more}"
+
+
+def _fields(text: str) -> dict[str, Any] | None:
+    """The fields of a config.pbtxt as plain data; None for text that is none."""
+    from google.protobuf import json_format, text_format
+    from tritonclient.grpc import model_config_pb2 as pb
+
+    try:
+        message = text_format.Parse(text, pb.ModelConfig())
+    except text_format.ParseError:
+        return None
+    found: dict[str, Any] = json_format.MessageToDict(message, preserving_proto_field_name=True)
+    return found
 
 
 def edits(folder: Path, hashes: Hashes) -> list[Edit]:
@@ -96,7 +106,9 @@ def _is_version(folder: Path, path: Path) -> bool:
 def notes(folder: Path, hashes: Hashes) -> list[str]:
     """What a user is told of an unchanged model that somebody changed by hand."""
     reported = [
-        f"{edit}; it is kept, --overwrite-edits replaces it" for edit in edits(folder, hashes)
+        f"{edit}; it is kept. `trt-build adopt` writes it into the manifest, --overwrite-edits"
+        " drops it"
+        for edit in edits(folder, hashes)
     ]
     for name in foreign(folder):
         served = ", and Triton may serve it" if name.endswith("/") else ""
@@ -123,5 +135,5 @@ def refuse(folder: Path, hashes: Hashes, policy: str) -> None:
     raise UsageError(
         f"publishing would lose what was changed by hand: {'; '.join(reported)}",
         where=str(folder),
-        fix=f"{keeps}`triton:` in the manifest says it for good, --overwrite-edits drops it",
+        fix=f"{keeps}`trt-build adopt` writes it into the manifest, --overwrite-edits drops it",
     )

@@ -18,7 +18,9 @@ from .config import config as config
 from .config import config_text as config_text
 from .config import parse_config as parse_config
 from .config import serve_as as serve_as
+from .edits import adopt_edits as adopt_edits
 from .edits import carry_over as carry_over
+from .edits import edits_adopted as edits_adopted
 from .ensemble import ensemble_config as ensemble_config
 from .environment import write_env as write_env
 from .graphs import graph_warnings as graph_warnings

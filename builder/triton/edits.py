@@ -1,15 +1,29 @@
-"""Edits of a published config, carried over into the config of the next publication."""
+"""Edits of a published config: carried over into the config of the next publication, or taken into
+the manifest.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from google.protobuf import json_format
 from tritonclient.grpc import model_config_pb2 as pb
 
-from builder.errors import PublishError
-from builder.store import GENERATED, published
+from builder.errors import PublishError, UsageError
+from builder.manifest import ModelSpec, editing
+from builder.store import GENERATED, Hashes, edits, published
+from builder.triton import section
 from builder.triton.config import config_text, parse_config
+
+KEYS: Mapping[str, Mapping[str, tuple[str, str]]] = {
+    "dynamic_batching": {
+        "preferred_batch_size": ("batching", "preferred"),
+        "max_queue_delay_microseconds": ("batching", "max_queue_delay_us"),
+    }
+}
+"""Parts of fields that the manifest has keys of its own for."""
 
 
 def carry_over(former: Path, folder: Path) -> None:
@@ -36,6 +50,130 @@ def carry_over(former: Path, folder: Path) -> None:
         elif _only(old, field) != _only(by_hand, field):
             _field(field, old, by_hand, new, edited)
     file.write_text(config_text(new))
+
+
+def adopt_edits(folder: Path, spec: ModelSpec) -> dict[str, Any]:
+    """Write what was edited by hand in the config of the model published in `folder` into the
+    manifest of `spec`, whose comments stay; the values by key of the manifest, [] for a key that is
+    removed, {} where nothing was edited.
+
+    Raises UsageError for an edit that a manifest cannot express, or a manifest that cannot be
+    changed; nothing is written then.
+    """
+    if spec.manifest is None:
+        raise UsageError(
+            f"model {spec.name!r} has no manifest to write the edit to",
+            where=str(spec.path),
+            fix=f"write one with `trt-build init {spec.path}`",
+        )
+    _only_own(folder)
+    values = wanted(folder)
+    if values:
+        editing.edit(spec.manifest, values)
+    return values
+
+
+def edits_adopted(folder: Path, spec: ModelSpec) -> bool:
+    """Whether the manifest of `spec` has what was edited by hand in the published config."""
+    try:
+        _only_own(folder)
+        values = wanted(folder)
+    except (UsageError, OSError):
+        return False
+    parts: dict[str, Mapping[str, Any]] = {
+        "triton": spec.triton,
+        "batching": {
+            "preferred": list(spec.batching.preferred),
+            "max_queue_delay_us": spec.batching.max_queue_delay_us,
+        },
+    }
+    return all(
+        (parts[key].get(name) or []) == value
+        for key, inner in values.items()
+        for name, value in inner.items()
+    )
+
+
+def _only_own(folder: Path) -> None:
+    """Raise UsageError for edits of steps: the section of the manifest goes to all steps."""
+    with Hashes() as hashes:
+        steps = [edit for edit in edits.edits(folder, hashes) if edit.file.parent != folder]
+    if steps:
+        raise UsageError(
+            f"{'; '.join(map(str, steps))}: it is a step, and the manifest's `triton:` is for all"
+            " steps",
+            where=str(steps[0].file),
+            fix="write the value into the manifest, and `trt-build repo ... --overwrite-edits`",
+        )
+
+
+def wanted(folder: Path) -> dict[str, dict[str, Any]]:
+    """What a manifest must say to give the edited config: values by section and key, [] for a key
+    that must go. Raises UsageError for what it cannot say.
+    """
+    said = published.read(folder / published.SIDECAR)
+    before, edited = said.get(GENERATED), folder / published.CONFIG
+    if not isinstance(before, str):
+        raise UsageError(
+            f"{folder.name!r} does not record the config that was generated",
+            where=str(folder),
+            fix="build the model again",
+        )
+    old = parse_config(before, str(folder))
+    by_hand = parse_config(edited.read_text(encoding="utf-8"), str(edited))
+    found: dict[str, dict[str, Any]] = {}
+    for field in pb.ModelConfig.DESCRIPTOR.fields:
+        if _only(old, field) == _only(by_hand, field):
+            continue
+        if field.name in section.OWNED:
+            raise _not_adoptable(edited, field.name, section.OWNED[field.name])
+        if old.HasField("ensemble_scheduling") and field.name not in section.OF_ENSEMBLES:
+            raise _not_adoptable(edited, field.name, "an ensemble's steps have it")
+        for key, name, value in _values(field.name, old, by_hand, edited):
+            found.setdefault(key, {})[name] = value
+    return found
+
+
+def _values(
+    name: str, old: Any, by_hand: Any, edited: Path
+) -> Iterator[tuple[str, str, dict[str, Any] | list[Any] | int]]:
+    """The keys of a manifest for one field that was edited."""
+    before, after = _as_data(old).get(name), _as_data(by_hand).get(name, [])
+    if isinstance(after, dict):
+        for inner, (key, own) in KEYS.get(name, {}).items():
+            value = after.pop(inner, [])
+            if value != ((before or {}).get(inner) or []):
+                yield key, own, int(value) if isinstance(value, str) else value
+        for inner, why in section.OWNED_WITHIN.get(name, {}).items():
+            if inner not in KEYS.get(name, {}) and after.pop(inner, None) != (before or {}).get(
+                inner
+            ):
+                raise _not_adoptable(edited, f"{name}.{inner}", why)
+        if name == "parameters":
+            after = {key: value for key, value in after.items() if not _is_ours(key)}
+    if name == "instance_group":
+        usual = [group.get("profile") for group in before or ()]
+        for group in after:
+            if group.get("profile") in usual:
+                group.pop("profile", None)  # the generator writes it
+    yield "triton", name, after or []
+
+
+def _is_ours(parameter: str) -> bool:
+    return parameter.startswith(section.PREFIX)
+
+
+def _as_data(message: Any) -> dict[str, Any]:
+    found: dict[str, Any] = json_format.MessageToDict(message, preserving_proto_field_name=True)
+    return found
+
+
+def _not_adoptable(edited: Path, name: str, why: str) -> UsageError:
+    return UsageError(
+        f"{name} was edited by hand, and a manifest cannot set it: {why}",
+        where=str(edited),
+        fix="undo this edit; --overwrite-edits of `trt-build repo` drops all",
+    )
 
 
 def _field(field: Any, old: Any, by_hand: Any, new: Any, edited: Path) -> None:

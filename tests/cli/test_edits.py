@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from click.testing import Result
 
+from tests.cli.conftest import Small, save
+
 Run = Callable[..., Result]
 
 
@@ -19,8 +21,8 @@ def test_an_edit_is_kept_refused_carried_over_and_dropped(
     assert run("repo", small, "--out", out).exit_code == 0
     config.write_text(config.read_text().replace("count: 1", "count: 2"))
     unchanged = run("repo", small, "--out", out)
-    assert unchanged.exit_code == 0 and "small  unchanged" in unchanged.stdout
-    assert "was edited by hand: - count: 1; + count: 2" in unchanged.stderr
+    assert unchanged.exit_code == 0 and "small  edited" in unchanged.stdout
+    assert "was edited by hand: instance_group.0.count 1 -> 2" in unchanged.stderr
     refused = run("repo", small, "--out", out, "--precision", "fp16")
     assert refused.exit_code == 2 and "would lose what was changed by hand" in refused.stderr
     assert "count: 2" in config.read_text()
@@ -30,6 +32,75 @@ def test_an_edit_is_kept_refused_carried_over_and_dropped(
     dropped = run("repo", small, "--out", out, "--precision", "fp16", "--overwrite-edits")
     assert dropped.exit_code == 0 and "count: 1" in config.read_text()
     assert "rebuilt because: --overwrite-edits" in dropped.stderr
+
+
+def test_an_adopted_edit_is_published_and_the_comments_stay(
+    small: Path, tmp_path: Path, run: Run
+) -> None:
+    out = tmp_path / "out"
+    config, manifest = out / "small" / "config.pbtxt", small / "small.yaml"
+    manifest.write_text(f"# ours\n{manifest.read_text()}instances: 1  # one\n")
+    assert run("repo", small, "--out", out).exit_code == 0
+    text = config.read_text().replace("count: 1", "count: 2")
+    config.write_text(
+        text.replace("dynamic_batching {", "dynamic_batching {\n  max_queue_delay_microseconds: 50")
+        + 'metric_tags { key: "team" value: "search" }\n'
+    )
+    adopted = run("adopt", out, "small", "--models", small)
+    assert adopted.exit_code == 0, adopted.output
+    written = manifest.read_text()
+    assert "# ours" in written and "instances: 1  # one" in written
+    assert 'metric_tags: {"team": "search"}' in written and '"count": 2' in written
+    assert "max_queue_delay_us: 50" in written
+    again = run("repo", small, "--out", out)
+    assert again.exit_code == 0 and "small  reused" in again.stdout, again.output
+    assert all(words in config.read_text() for words in ("count: 2", "search", "seconds: 50"))
+    assert "small  unchanged" in run("repo", small, "--out", out).stdout
+
+
+def test_files_added_by_hand_are_never_unchanged(published: Path, run: Run, tmp_path: Path) -> None:
+    models = tmp_path / "models"
+    models.mkdir()
+    save(Small(), models / "small.pt")
+    assert "small  unchanged" in run("repo", models, "--out", published).stdout
+    (published / "small" / "1" / "notes.txt").write_text("")
+    found = run("repo", models, "--out", published)
+    assert "small  edited" in found.stdout and "small/1/notes.txt is not of" in found.stderr
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ("max_batch_size: 8", "max_batch_size: 4", "max_batch_size was edited by hand"),
+        ('name: "y"', 'name: "z"', "output was edited by hand"),
+        ('name: "small"', "name: ", "not a Triton model config"),
+    ],
+)
+def test_an_edit_that_a_manifest_cannot_say_is_refused(
+    published: Path, tmp_path: Path, run: Run, old: str, new: str, words: str
+) -> None:
+    models = tmp_path / "models"
+    models.mkdir()
+    save(Small(), models / "small.pt")
+    before = (models / "small.yaml").read_text()
+    config = published / "small" / "config.pbtxt"
+    config.write_text(config.read_text().replace(old, new))
+    refused = run("adopt", published, "small", "--models", models)
+    assert refused.exit_code == 2 and words in refused.stderr
+    assert (models / "small.yaml").read_text() == before
+
+
+def test_adopt_without_an_edit_and_with_wrong_paths(published: Path, small: Path, run: Run) -> None:
+    nothing = run("adopt", published, "small", "--models", small)
+    assert nothing.exit_code == 0 and "no field of its config was edited" in nothing.stdout
+    for arguments in (
+        (published, "other", "--models", small),
+        (published / "x", "small", "--models", small),
+        (published, "small", "--models", small / "x"),
+    ):
+        refused = run("adopt", *arguments)
+        assert refused.exit_code == 2 and refused.stderr and "Traceback" not in refused.stderr
+        assert max(map(len, run("adopt", "--help").stdout.splitlines())) <= 80
 
 
 @pytest.mark.slow

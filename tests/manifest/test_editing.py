@@ -159,3 +159,38 @@ def test_whatever_a_manifest_says_it_says_it_afterwards_too(
         assert document.read(path).data == before
     else:
         assert document.read(path).data == {**before, **FOUND}
+
+
+@pytest.mark.parametrize(
+    ("before", "values", "after"),
+    [
+        (
+            "a: 1  # one\n",
+            {"b": {"c": 2, "d": [{"e": 1}]}},
+            'a: 1  # one\nb:\n  c: 2\n  d: [{"e": 1}]\n',
+        ),
+        (
+            "b:  # of b\n  c: 1  # of c\n  x: y\na: 1\n",
+            {"b": {"c": 2, "d": 3}},
+            "b:  # of b\n  c: 2  # of c\n  x: y\n  d: 3\na: 1\n",
+        ),
+        ("b: {c: 1, x: y}  # of b\n", {"b": {"c": 2}}, 'b: {"x": "y", "c": 2}  # of b\n'),
+        ("a: 1\nb:\n  c: 1\n  x: y\n", {"b": {"c": []}}, "a: 1\nb:\n  x: y\n"),
+        ("a: 1\nb:\n  c: 1\n", {"b": {"c": []}}, "a: 1\n"),
+        ("a: 1\r\n", {"b": {"c": 2}}, "a: 1\r\nb:\r\n  c: 2\r\n"),
+    ],
+)
+def test_keys_of_a_section_change_one_by_one(
+    tmp_path: Path, before: str, values: dict[str, Any], after: str
+) -> None:
+    path = tmp_path / "m.yaml"
+    path.write_bytes(before.encode())
+    assert edit(path, values) and path.read_bytes().decode() == after
+
+
+def test_a_section_in_braces_with_a_comment_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "m.yaml"
+    path.write_text(text := "b: {c: 1, # of c\n  x: y}\n")
+    with pytest.raises(UsageError, match="cannot be changed"):
+        edit(path, {"b": {"c": 2}})
+    assert path.read_text() == text

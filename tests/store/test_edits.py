@@ -40,7 +40,9 @@ def test_an_edited_config_is_reported_and_is_no_damage(folder: Path, hashes: Has
     edit(folder, "count: 1", "count: 2")
     assert published.stale(folder, {}, hashes) is None
     (note,) = edits.notes(folder, hashes)
-    assert "scorer/config.pbtxt was edited by hand: - count: 1; + count: 2; it is kept" in note
+    assert (
+        "scorer/config.pbtxt was edited by hand: instance_group.0.count 1 -> 2; it is kept" in note
+    )
     (folder / "config.pbtxt").unlink()
     assert published.stale(folder, {}, hashes) == "config.pbtxt of the published model is damaged"
 

@@ -1,0 +1,48 @@
+"""`trt-build adopt`: what was edited by hand in a published config becomes part of the manifest."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from builder.cli import options
+from builder.cli.command import Command
+from builder.cli.terminal import Terminal
+
+
+@click.command(
+    "adopt", cls=Command, short_help="Write edits of a published config into the manifest."
+)
+@click.argument("repository", type=options.PATH)
+@click.argument("model")
+@click.option(
+    "--models",
+    type=options.PATH,
+    required=True,
+    metavar="MODELS",
+    help="What the model was built from: a folder, a model file or a manifest.",
+)
+@click.pass_obj
+def adopt_command(terminal: Terminal, /, repository: Path, model: str, models: Path) -> None:
+    """Write what was edited by hand in the config.pbtxt of MODEL in REPOSITORY into its manifest,
+    under `triton:` or `batching:`. Comments and everything else in the manifest stay.
+
+    `trt-build repo` then publishes the model with these values. Exit code 2 for an edit that a
+    manifest cannot express; nothing is written then.
+    """
+    from builder import manifest, triton
+
+    (folder,) = triton.history.models(repository, [model])
+    (spec,) = manifest.load(models, only=[model])
+    values = triton.adopt_edits(folder, spec)
+    data = {"repository": repository, "model": model, "manifest": spec.manifest, "values": values}
+    names = [f"{key}.{name}" for key, inner in values.items() for name in inner]
+    text = (
+        f"{spec.manifest}: {', '.join(names)}"
+        if names
+        else f"{model}: no field of its config was edited"
+    )
+    terminal.result(data, lambda: terminal.line(text))
+    if names:
+        terminal.note(f"next: trt-build repo {models} --out {repository}")
