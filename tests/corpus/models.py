@@ -158,7 +158,23 @@ def _pytorchcv(name: str, size: int) -> Made:
     from pytorchcv.model_provider import get_model
 
     torch.manual_seed(0)
-    return _traced(get_model(name, pretrained=False), (torch.randn(2, 3, size, size),))
+    module = get_model(name, pretrained=False)
+    _calibrate(module, size)
+    return _traced(module, (torch.randn(2, 3, size, size),))
+
+
+def _calibrate(module: torch.nn.Module, size: int) -> None:
+    """Give batch normalization the statistics of its inputs. Without them the activations of a deep
+    network with random weights grow so much that float32 itself has no correct digit left.
+    """
+    for each in module.modules():
+        if isinstance(each, torch.nn.modules.batchnorm._BatchNorm):
+            each.momentum = None  # the mean over all batches
+            each.reset_running_stats()
+    with torch.no_grad():
+        module.train()
+        for _ in range(2):
+            module(torch.randn(4, 3, size, size))
 
 
 def _text() -> Iterable[Entry]:

@@ -1,0 +1,50 @@
+"""A model whose answers are rounding errors is reported as such; no converter is blamed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+import builder
+from builder.errors import ParityError
+from builder.manifest import ModelSpec, TensorSpec
+from builder.parity import record
+from builder.pipeline.segment_goldens import AMPLIFIES, check_reference
+
+SPEC = ModelSpec(
+    "model", Path("/nowhere/model.pt"), (TensorSpec("float32", (4, 8), {}, "x"),), ({},), ("y",)
+)
+
+
+class Amplifies(nn.Module):
+    """Each iteration multiplies a difference by up to 12, and there are 40."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for _ in range(40):
+            x = torch.sin(x * 3.0) * 4.0
+        return x
+
+
+class Reordered(nn.Module):
+    """The same function, which rounds differently."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for _ in range(40):
+            x = torch.sin(x + x + x) * 4.0
+        return x
+
+
+@pytest.mark.parametrize(
+    ("published", "original", "amplifies"),
+    [(Amplifies(), Reordered(), True), (nn.Sigmoid(), nn.Tanh(), False)],
+)
+def test_a_difference_of_rounding_is_told_from_a_defect(
+    published: nn.Module, original: nn.Module, amplifies: bool
+) -> None:
+    conversion = builder.convert(torch.jit.script(published), list(SPEC.inputs))
+    with pytest.raises(ParityError, match="differs from the module") as caught:
+        check_reference(conversion, record(original, SPEC), SPEC)
+    assert (caught.value.fix == AMPLIFIES) is amplifies
