@@ -24,7 +24,7 @@ from benchmarks import records
 from builder.lowering import LoweredGraph
 from builder.manifest.spec import TensorSpec
 from builder.partition import split
-from builder.partition.shapes import infer
+from builder.partition.shapes import infer_shapes
 from builder.partition.support import support
 
 BATCH = {"batch": (1, 4, 8)}
@@ -95,7 +95,7 @@ def timed(call: Callable[[], Any]) -> tuple[float, float, Any]:
 def measure(nodes: int, kind: str = "chain") -> dict[str, Any]:
     """Seconds of each stage and of the whole."""
     lowered = graph(nodes, kind)
-    shapes_s, _, shapes = timed(lambda: infer(lowered, SPECS, (BATCH,)))
+    shapes_s, _, shapes = timed(lambda: infer_shapes(lowered, SPECS, (BATCH,)))
     trial_s, _, _ = timed(lambda: support(lowered, SPECS, (BATCH,), shapes))
     split_s, cpu_s, parts = timed(lambda: split(lowered, SPECS, (BATCH,)))
     seconds = {"shapes_s": shapes_s, "trial_s": trial_s, "split_s": split_s, "split_cpu_s": cpu_s}

@@ -197,10 +197,10 @@ def _known(name: str, later: Collection[str]) -> None:
     """
     from builder.errors import UsageError
     from builder.lowering import every_pass, passes_for
-    from builder.lowering.steps import FIRST
+    from builder.lowering.steps import FIRST_STEPS
     from builder.manifest import did_you_mean
 
-    names = list(dict.fromkeys([*FIRST, *(step.name for step in every_pass()), *later]))
+    names = list(dict.fromkeys([*FIRST_STEPS, *(step.name for step in every_pass()), *later]))
     if name in names:
         return
     for precision, half in (("fp16", True), ("fp32", False)):

@@ -77,7 +77,7 @@ def convert(
             specs=inputs,
         )
     )
-    specs, rules = named(inputs, lowered), policy(precision, tuple(keep_fp32))
+    specs, rules = named_inputs(inputs, lowered), policy(precision, tuple(keep_fp32))
     if precision in SCHEMES and lowered is not module_or_graph and not quantizes(lowered.graph):
         raise UsageError(
             f"precision {precision!r}: nothing in this graph is quantized",
@@ -130,7 +130,7 @@ def convert(
     )
 
 
-def again(conversion: Conversion, keep_fp32: Sequence[str]) -> Conversion:
+def convert_again(conversion: Conversion, keep_fp32: Sequence[str]) -> Conversion:
     """The conversion repeated with other patterns over the layers that stay in float32."""
     return convert(
         conversion.lowered,
@@ -142,7 +142,7 @@ def again(conversion: Conversion, keep_fp32: Sequence[str]) -> Conversion:
     )
 
 
-def named(inputs: Sequence[TensorSpec], lowered: LoweredGraph) -> tuple[TensorSpec, ...]:
+def named_inputs(inputs: Sequence[TensorSpec], lowered: LoweredGraph) -> tuple[TensorSpec, ...]:
     """The specs with the names of the graph's inputs where they have none."""
     if len(inputs) != len(lowered.inputs):
         raise UsageError(

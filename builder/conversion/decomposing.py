@@ -16,7 +16,7 @@ from builder.conversion.dynamic import DynamicScalar
 from builder.conversion.naming import LayerNames
 from builder.conversion.precision import Policy
 from builder.conversion.registry import CONVERTERS, Predicate, converter, key_of
-from builder.conversion.sizes import propagate
+from builder.conversion.sizes import propagate_sizes
 from builder.conversion.walker import GraphWalker, Refusal
 from builder.decompositions import DECOMPOSITIONS, Condition, Decomposition
 from builder.errors import ConversionError
@@ -51,7 +51,7 @@ class FormulaBackend:
     def finish(self, node: Any, results: list[Any], first: int) -> None:
         """Sizes only: the names of a formula's values repeat."""
         for index in range(first, self.ctx.net.num_layers):
-            propagate(self.ctx, self.ctx.net.get_layer(index))
+            propagate_sizes(self.ctx, self.ctx.net.get_layer(index))
         self.ctx.node = self.node  # warnings state the model's line
 
 

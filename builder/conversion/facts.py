@@ -16,7 +16,7 @@ from builder.conversion.dynamic import DynamicScalar, Size, expression
 from builder.conversion.unconvertible import Unconvertible
 from builder.conversion.weights import Weights
 from builder.engine import capabilities, tensorrt8
-from builder.lowering.places import where
+from builder.lowering.places import source_location
 from builder.manifest import Profile
 
 
@@ -98,7 +98,8 @@ class Facts:
 
     def warn(self, words: str) -> None:
         """Note a warning, with the line of the model that the node at hand comes from."""
-        self.warnings.append(f"{where(self.node)}: {words}" if self.node is not None else words)
+        where = f"{source_location(self.node)}: " if self.node is not None else ""
+        self.warnings.append(f"{where}{words}")
 
     def dtype(self, value: Any) -> torch.dtype:
         """torch's dtype of a tensor, DynamicScalar or Python number."""

@@ -43,13 +43,13 @@ def folded(ctx: ConversionContext, node: Any, x: Any) -> Any:
     offset = shift if bias is None else shift + bias.double() * scale
     dtype = ctx.dtype(x)
     layer.kernel, layer.bias = (
-        ctx.weights.of(scaled(weight, scale, dtype)),
+        ctx.weights.of(scaled_weight(weight, scale, dtype)),
         ctx.weights.of(offset.to(dtype)),
     )
     return x
 
 
-def scaled(weight: torch.Tensor, scale: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+def scaled_weight(weight: torch.Tensor, scale: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     """Each channel of the weight (its first axis) times its scale, rounded once to `dtype`; a few
     channels at a time, for no large float64 copy ever to stand beside the weights.
     """

@@ -8,7 +8,7 @@ from typing import Any
 from builder.lowering.containers import Containers, path_of
 
 
-def scope(node: Any, containers: Containers = MappingProxyType({})) -> str:
+def module_scope(node: Any, containers: Containers = MappingProxyType({})) -> str:
     """The module that the node came from, as `encoder.layers.3.self_attn`; empty where the file
     does not tell.
 
@@ -43,5 +43,5 @@ class LayerNames:
         return f"{stem}_{count}"
 
     def _stem(self, node: Any) -> str:
-        module = scope(node, self._containers)
+        module = module_scope(node, self._containers)
         return f"{module}/{node.kind()}" if module else str(node.kind())

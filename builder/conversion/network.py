@@ -12,10 +12,10 @@ from builder.conversion.facts import is_tensor
 from builder.conversion.naming import LayerNames
 from builder.conversion.precision import Policy
 from builder.conversion.registry import CONVERTERS, EVALUATORS, NO_SCHEMA, key_of_node
-from builder.conversion.sizes import propagate
+from builder.conversion.sizes import propagate_sizes
 from builder.conversion.walker import MISSING, MissingInput, Refusal, output_name
 from builder.errors import ConversionError, UnsupportedOperator
-from builder.lowering.places import where
+from builder.lowering.places import source_location
 
 MOST_METADATA = 4000
 """Characters: TensorRT drops metadata of 4096 or more without a word, and a trace's stack can be as
@@ -62,7 +62,7 @@ class NetworkBackend:
         schema = node.schema() if node.schema() != NO_SCHEMA else node.kind()
         fix = fix or operators.FALLBACK_FIX
         self.unsupported.append(
-            UnsupportedOperator(schema, output_name(node), where(node), reason, fix)
+            UnsupportedOperator(schema, output_name(node), source_location(node), reason, fix)
         )
 
     def finish(self, node: Any, results: list[Any], first: int) -> None:
@@ -80,7 +80,7 @@ class NetworkBackend:
             layer = self.ctx.net.get_layer(index)
             if not layer.name.startswith("(Unnamed"):
                 continue  # the node's blocks named their own
-            propagate(self.ctx, layer)
+            propagate_sizes(self.ctx, layer)
             self._name(layer, stem if index == first else f"{stem}.{index - first}")
             if hasattr(layer, "metadata"):
                 layer.metadata = source[:MOST_METADATA]

@@ -48,7 +48,7 @@ def evaluate(ctx: ConversionContext, node: Any, values: list[Any]) -> list[Any] 
         raise Unconvertible(f"{node.kind()} is not a registered operator")
     folds = key not in CONVERTERS or CONVERTERS[key].folds
     if folds and _all_static(values) and not node.isNondeterministic():
-        return _listed(fold(key, values), node)
+        return _listed(fold_static(key, values), node)
     return None
 
 
@@ -100,7 +100,7 @@ def _converted(
     return results
 
 
-def fold(key: str, values: list[Any]) -> Any:
+def fold_static(key: str, values: list[Any]) -> Any:
     """The operator's result on static values, computed by torch itself."""
     namespace, _, rest = key.partition("::")
     name, _, overload = rest.partition(".")

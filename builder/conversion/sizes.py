@@ -24,7 +24,7 @@ def kind_of(layer: Any) -> str:
     return str(trt.ILayer.type.__get__(layer).name)
 
 
-def propagate(ctx: Any, layer: Any) -> None:
+def propagate_sizes(ctx: Any, layer: Any) -> None:
     """Note which dynamic axes of the layer's outputs equal axes of its inputs; axes already noted
     stay.
     """

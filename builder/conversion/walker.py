@@ -11,7 +11,7 @@ from builder.conversion.dynamic import DynamicScalar
 from builder.conversion.precision import Policy
 from builder.conversion.registry import key_of_node, users_function
 from builder.errors import ConversionError, UnsupportedOperators
-from builder.lowering.places import where
+from builder.lowering.places import source_location
 
 MISSING = object()
 """The value of an output whose node was refused; nodes that read it are refused, too."""
@@ -97,7 +97,7 @@ class GraphWalker:
                 self._lose_numbers(node)
                 raise Unconvertible(DECIDES, FIX)
         except ConversionError as error:
-            error.where = error.where or f"%{output_name(node)} at {where(node)}"
+            error.where = error.where or f"%{output_name(node)} at {source_location(node)}"
             raise
         except (Unconvertible, UnsupportedOperators):
             raise
@@ -122,13 +122,13 @@ class GraphWalker:
             return ConversionError(
                 extension.failure(function, node, defect)
                 + (f" (TensorRT says: {words})" if words else ""),
-                where=f"%{output_name(node)} at {where(node)}",
+                where=f"%{output_name(node)} at {source_location(node)}",
                 fix="correct the plugin; without it trt-build converts the operator if it can",
             )
         return ConversionError(
             f"the converter of {node.kind()} failed: {type(defect).__name__}: {defect}"
             + (f" (TensorRT says: {words})" if words else ""),
-            where=f"%{output_name(node)} at {where(node)}",
+            where=f"%{output_name(node)} at {source_location(node)}",
             fix=(
                 "this is a defect of trt-build: please report it with the model's graph (`trt-build"
                 " lower`)"

@@ -14,9 +14,9 @@ from torch import Tensor
 
 from builder.decompositions import Decomposition
 
-SCHEMA = "trt_build::fake_quantize_fp8(Tensor self, Tensor scale, int? axis=None) -> Tensor"
-KIND = SCHEMA.partition("(")[0]
-LIMIT = 448.0
+FP8_SCHEMA = "trt_build::fake_quantize_fp8(Tensor self, Tensor scale, int? axis=None) -> Tensor"
+FP8_KIND = FP8_SCHEMA.partition("(")[0]
+FP8_LIMIT = 448.0
 """The greatest finite float8_e4m3fn; beyond it torch's cast gives NaN where TensorRT saturates."""
 
 
@@ -26,11 +26,11 @@ def _formula(self: Tensor, scale: Tensor, axis: int | None) -> Tensor:
         shape = [1] * self.dim()
         shape[axis] = -1
         factor = scale.reshape(shape)
-    steps = torch.clamp(self.to(torch.float) / factor, -LIMIT, LIMIT)
+    steps = torch.clamp(self.to(torch.float) / factor, -FP8_LIMIT, FP8_LIMIT)
     return (steps.to(torch.float8_e4m3fn).to(torch.float) * factor).to(self.dtype)
 
 
-FORMULA = Decomposition(SCHEMA, _formula)
+FORMULA = Decomposition(FP8_SCHEMA, _formula)
 """What a saved file has for the operator. It is in no table: conversion has a layer for it."""
 
 
@@ -45,11 +45,11 @@ def fake_quantize_fp8(
         if axis is None
         else scale.reshape([-1 if i == axis % x.dim() else 1 for i in range(x.dim())])
     )
-    steps = (x.float() / factor).clamp(-LIMIT, LIMIT)
+    steps = (x.float() / factor).clamp(-FP8_LIMIT, FP8_LIMIT)
     return (steps.to(torch.float8_e4m3fn).float() * factor).to(x.dtype)
 
 
 _TORCH: Any = torch.library  # without types
 _LIBRARY = _TORCH.Library("trt_build", "FRAGMENT")
-_LIBRARY.define(SCHEMA.partition("::")[2])
+_LIBRARY.define(FP8_SCHEMA.partition("::")[2])
 _LIBRARY.impl("fake_quantize_fp8", fake_quantize_fp8, "CompositeExplicitAutograd")

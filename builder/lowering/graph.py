@@ -13,7 +13,7 @@ import torch
 
 from builder.lowering import fp8, ir
 from builder.lowering.containers import Containers
-from builder.lowering.paranoid import execute, packed
+from builder.lowering.paranoid import execute_graph, packed
 from builder.lowering.passes.decompose import expand
 from builder.lowering.trace import PassRecord
 from builder.lowering.wrapped import keep_constants_tensors
@@ -43,7 +43,7 @@ class LoweredGraph:
         `outputs`.
         """
         with torch.no_grad():
-            return tuple(execute(self.graph, tensors))
+            return tuple(execute_graph(self.graph, tensors))
 
     def values(self, *tensors: torch.Tensor) -> dict[str, torch.Tensor]:
         """Execute the graph and return the tensor that every top-level node computed, by debug
@@ -79,7 +79,7 @@ class LoweredGraph:
     def function(self) -> Any:
         """A ScriptFunction of this graph: flat tensors in, a tuple of tensors out."""
         graph = packed(self.graph)
-        for node in ir.nodes_of(graph, fp8.KIND):
+        for node in ir.nodes_of(graph, fp8.FP8_KIND):
             # trt-build need not be installed where the file runs
             expand(graph, node, fp8.FORMULA)
         keep_constants_tensors(graph)

@@ -42,10 +42,10 @@ class Paranoid:
 
     def _run(self, graph: Any) -> list[torch.Tensor]:
         with torch.no_grad():
-            return list(_tensors(execute(graph, [value.clone() for value in self._inputs])))
+            return list(_tensors(execute_graph(graph, [value.clone() for value in self._inputs])))
 
 
-def execute(graph: Any, inputs: Sequence[Any]) -> Any:
+def execute_graph(graph: Any, inputs: Sequence[Any]) -> Any:
     """What a graph gives for these inputs, executed by torch: a tuple when it has several outputs
     or one tensor.
     """

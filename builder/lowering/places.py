@@ -27,7 +27,7 @@ Frame = tuple[str, str]
 """File and line."""
 
 
-def where(node: Any) -> str:
+def source_location(node: Any) -> str:
     """`model.py:12: x = torch.relu(x)` of a torch._C.Node: file, line and the source text that it
     came from; the line of the model that calls, too, where torch's library computes. `graph` where
     the file carries no source.

@@ -10,7 +10,7 @@ from builder.lowering.trace import PassRecord
 from builder.lowering.verifier import Snapshot
 
 FREEZE, LOWER_GRAPH = "freeze", "lower-graph"
-FIRST = {
+FIRST_STEPS = {
     FREEZE: (
         "Read the module in evaluation mode: every call is inlined, and every attribute that is"
         " read becomes a constant, weights included. `training` reads as false."

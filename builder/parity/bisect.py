@@ -53,9 +53,9 @@ def _alike(one: torch.dtype, other: torch.dtype) -> bool:
 
 
 def _place(conversion: Any, name: str) -> str:
-    from builder.lowering.places import where
+    from builder.lowering.places import source_location
 
     node = next(
         n for n in conversion.lowered.graph.nodes() for v in n.outputs() if v.debugName() == name
     )
-    return f"%{name} = {node.kind()} at {where(node)}"
+    return f"%{name} = {node.kind()} at {source_location(node)}"

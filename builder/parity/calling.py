@@ -16,7 +16,7 @@ Constants = Mapping[str, Any]
 """Values of arguments that are not tensors, by name."""
 
 
-def call(
+def call_module(
     module: Any,
     specs: Sequence[TensorSpec],
     tensors: Sequence[torch.Tensor],

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from builder.lowering.places import where
+from builder.lowering.places import source_location
 
 C: Any = torch._C
 """torch's bindings of the graph, which have no complete annotations."""
@@ -170,7 +170,7 @@ class _Instrument:
         self.count += 1
 
     def _want(self, node: Any, kind: str, outcomes: Collection[str]) -> None:
-        location = where(node)
+        location = source_location(node)
         self.coverage.wanted.update(
             Outcome(self.count, kind, location, which) for which in outcomes
         )

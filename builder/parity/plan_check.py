@@ -292,7 +292,7 @@ def _open(plan: Plan) -> AbstractContextManager[Run]:
 
 
 def _convert(conversion: Conversion, keep_fp32: Sequence[str], output: str | None) -> Conversion:
-    from builder.conversion.convert import again as convert_again
+    from builder.conversion.convert import convert_again
 
     again = convert_again(conversion, keep_fp32)
     if output is not None:

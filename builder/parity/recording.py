@@ -15,7 +15,7 @@ from builder.errors import ModelFileError, UsageError
 from builder.manifest import ModelSpec, Profile, TensorSpec, place, shared_first_axis
 from builder.parity import inputs, sequences
 from builder.parity.arrays import narrow, to_numpy, to_torch
-from builder.parity.calling import call
+from builder.parity.calling import call_module
 from builder.parity.coverage import Outcome
 from builder.parity.golden_search import GoldenSearch, is_finite
 from builder.parity.user_inputs import user_inputs
@@ -209,7 +209,7 @@ class _Recorder:
         with _evaluating(self.module), torch.no_grad():
             outputs = list(
                 _flatten(
-                    call(
+                    call_module(
                         self.module,
                         self.spec.inputs,
                         [tensor.clone() for tensor in tensors],

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from xml.etree import ElementTree
 
-from builder.conversion.naming import scope
+from builder.conversion.naming import module_scope
 from builder.manifest import TensorSpec
 from builder.partition.split import Partition, Segment
 from builder.partition.view import is_free
@@ -142,7 +142,8 @@ def _lines(segment: Segment) -> list[str]:
     nodes = [node for node in segment.lowered.graph.nodes() if not is_free(node)]
     if len(nodes) <= MOST_LINES:
         return [
-            f"{node.kind()}  {scope(node, segment.lowered.containers)}".rstrip() for node in nodes
+            f"{node.kind()}  {module_scope(node, segment.lowered.containers)}".rstrip()
+            for node in nodes
         ]
     counts = Counter(node.kind() for node in nodes).most_common()
     lines = [f"{count:5d} x {kind}" for kind, count in counts[:MOST_LINES]]

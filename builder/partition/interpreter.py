@@ -16,8 +16,8 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from builder.conversion import operators
 from builder.conversion.context import ConversionContext, Unconvertible
-from builder.conversion.evaluators.prim import dtype_of
-from builder.conversion.operators import fold
+from builder.conversion.evaluators.prim import dtype_of_code
+from builder.conversion.operators import fold_static
 from builder.conversion.precision import Policy
 from builder.conversion.registry import CONVERTERS, EVALUATORS, key_of_node
 from builder.conversion.walker import MISSING, GraphWalker, MissingInput, Refusal
@@ -40,7 +40,7 @@ MOST_TRIPS = 64
 
 
 def _scalar(default: torch.dtype) -> Callable[[Any], Any]:
-    return lambda values: torch.scalar_tensor(values[0], dtype=dtype_of(values[1]) or default)
+    return lambda values: torch.scalar_tensor(values[0], dtype=dtype_of_code(values[1]) or default)
 
 
 _IN_PYTHON: dict[str, Callable[[Any], Any]] = {
@@ -75,7 +75,7 @@ class Memory:
         known_by = (key, *map(signature, values))
         if known_by not in self.known:
             with self.counter:
-                result = fold(key, values)
+                result = fold_static(key, values)
                 flops = int(self.counter.get_total_flops())
             self.known[known_by] = (list(result) if outputs > 1 else [result][:outputs], flops)
         return self.known[known_by]
@@ -197,7 +197,7 @@ class ShapeInterpreter:
         key = key_of_node(node)
         try:
             with _disable_current_modes(), _without_words(), self.unknowns:
-                result = _IN_PYTHON.get(key, functools.partial(fold, key))(
+                result = _IN_PYTHON.get(key, functools.partial(fold_static, key))(
                     [fake(v) for v in values]
                 )
                 results = [settled(r) for r in (result if node.outputsSize() > 1 else [result])]

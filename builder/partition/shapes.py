@@ -84,7 +84,7 @@ def _range(sizes: Sequence[int]) -> Range:
     return min(sizes), sizes[1], max(sizes)
 
 
-def infer(
+def infer_shapes(
     lowered: LoweredGraph,
     specs: Sequence[TensorSpec | None],
     profiles: Sequence[Profile],

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
-from builder.conversion.convert import named
+from builder.conversion.convert import named_inputs
 from builder.errors import TrtBuildError, UnsupportedOperator, UnsupportedOperators
 from builder.lowering import LoweredGraph
 from builder.manifest import Fallback, Profile, Range, TensorSpec
@@ -16,7 +16,7 @@ from builder.partition.numbers import hand_over
 from builder.partition.scalars import with_axis
 from builder.partition.segments import FREE, NOWHERE, TENSORRT, TORCH
 from builder.partition.settling import members, settled
-from builder.partition.shapes import Shapes, infer
+from builder.partition.shapes import Shapes, infer_shapes
 from builder.partition.support import Support, support
 from builder.partition.view import Step, View, view
 
@@ -94,7 +94,7 @@ def split(
     convert.
     """
     whole = bool(lowered.as_written)
-    lowered, specs = with_own_outputs(lowered), named(specs, lowered)
+    lowered, specs = with_own_outputs(lowered), named_inputs(specs, lowered)
     places = hand_over(lowered.graph)
     kept = {
         now
@@ -137,7 +137,7 @@ def _infer(
     inferred: it is served all the same.
     """
     try:
-        return infer(lowered, specs, profiles, seen.steps, fallback.ranges)
+        return infer_shapes(lowered, specs, profiles, seen.steps, fallback.ranges)
     except TrtBuildError:
         raise
     except Exception:

@@ -18,12 +18,12 @@ from builder.conversion.convert import add_input
 from builder.conversion.operators import FALLBACK_FIX
 from builder.conversion.precision import Policy
 from builder.conversion.registry import CONVERTERS, EVALUATORS, NO_SCHEMA, key_of_node
-from builder.conversion.sizes import propagate
+from builder.conversion.sizes import propagate_sizes
 from builder.conversion.walker import MISSING, GraphWalker, MissingInput, Refusal
 from builder.engine import new_network
 from builder.errors import ConversionError, UnsupportedOperator
 from builder.lowering import LoweredGraph
-from builder.lowering.places import where
+from builder.lowering.places import source_location
 from builder.manifest import Profile, Range, TensorSpec
 from builder.partition import view
 from builder.partition.repeats import Repeats
@@ -141,7 +141,7 @@ class TrialBackend:
         located = self.reported[schema, reason] <= MOST_REPORTED and reason != READS_OTHERS
         name = next((value.debugName() for value in node.outputs()), "")
         self.refused[self.position] = UnsupportedOperator(
-            schema, name, where(node) if located else "graph", reason, fix or FALLBACK_FIX
+            schema, name, source_location(node) if located else "graph", reason, fix or FALLBACK_FIX
         )
 
     def finish(self, node: Any, results: list[Any], first: int) -> None:
@@ -149,7 +149,7 @@ class TrialBackend:
         longest.
         """
         for index in range(first, self.ctx.net.num_layers):
-            propagate(self.ctx, self.ctx.net.get_layer(index))
+            propagate_sizes(self.ctx, self.ctx.net.get_layer(index))
 
     def _placeholders(self, node: Any) -> list[Any]:
         return [self._placeholder(value.debugName()) for value in node.outputs()]

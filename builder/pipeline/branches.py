@@ -42,12 +42,12 @@ def parts(
     `cutter` partitions the graph of a branch as the model's was.
     """
     from builder import partition
-    from builder.partition.shapes import infer
+    from builder.partition.shapes import infer_shapes
 
     ifs = partition.branches(segment.lowered)
     if not ifs:
         return ()
-    shapes = infer(segment.lowered, segment.specs, segment.profiles)
+    shapes = infer_shapes(segment.lowered, segment.specs, segment.profiles)
     found = [
         part if not isinstance(part, partition.Branch) else _split(part, shapes, spec, cutter)
         for part in partition.take_apart(segment.lowered, ifs)

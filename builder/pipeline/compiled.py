@@ -12,13 +12,13 @@ import torch
 from torch.utils import _pytree as pytree
 
 from builder import parity
-from builder.conversion.convert import named
+from builder.conversion.convert import named_inputs
 from builder.engine import BuildOptions, flavour
 from builder.errors import EngineError, LoweringError, UsageError
 from builder.lowering.frozen import evaluating
 from builder.manifest import Fallback, ModelSpec, TensorSpec, Tolerance, merged_profile
 from builder.parity.arrays import to_numpy, to_torch
-from builder.parity.calling import call
+from builder.parity.calling import call_module
 from builder.parity.comparison import widened
 from builder.pipeline import ladder, run, stages
 from builder.pipeline.execution import Runner
@@ -66,7 +66,7 @@ def compile(
     order = Order(spec, Path("module"), layout="fused", options=options or BuildOptions())
     run.select_environment(order)
     lowered = ladder.lower(stages.Loaded(spec, script))
-    spec = replace(spec, inputs=named(inputs, lowered.graph))
+    spec = replace(spec, inputs=named_inputs(inputs, lowered.graph))
     lowered = replace(lowered, spec=spec)
     recorded = stages.record(lowered)
     on_gpu = _runs_plans()
@@ -261,7 +261,7 @@ def _structure(original: Any, recorded: stages.Recorded) -> tuple[list[Any], Any
     spec, golden = recorded.lowered.spec, recorded.goldens[0]
     tensors = [to_torch(array) for array in golden.inputs.values()]
     with evaluating(original), torch.no_grad():
-        answer = call(original, spec.inputs, tensors, spec.constants)
+        answer = call_module(original, spec.inputs, tensors, spec.constants)
     leaves, structure = pytree.tree_flatten(answer)
     if sum(leaf is not None for leaf in leaves) != len(recorded.lowered.outputs):
         raise UsageError(

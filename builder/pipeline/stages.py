@@ -242,9 +242,9 @@ def record(lowered: Lowered) -> Recorded:
 def _branches(lowered: LoweredGraph) -> set[str]:
     """The source locations of the branches and loops that lowering did not resolve."""
     from builder.lowering import ir
-    from builder.lowering.places import where
+    from builder.lowering.places import source_location
 
-    return {where(node) for node in ir.nodes_of(lowered.graph, "prim::If", "prim::Loop")}
+    return {source_location(node) for node in ir.nodes_of(lowered.graph, "prim::If", "prim::Loop")}
 
 
 def prepare(recorded: Recorded, spec: ModelSpec | None = None) -> Prepared:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from builder.conversion.folding import channel_scale, reads_alone, scaled
+from builder.conversion.folding import channel_scale, reads_alone, scaled_weight
 from builder.lowering import ir
 
 
@@ -31,7 +31,7 @@ def _fold(graph: Any, convolution: Any, node: Any) -> None:
     if not known or kernel is None or statistics[2] is None or statistics[3] is None or training:
         return
     scale, shift = channel_scale(*statistics, eps=eps)
-    weight = scaled(kernel, scale, kernel.dtype)
+    weight = scaled_weight(kernel, scale, kernel.dtype)
     offset = shift if bias is None else shift + bias.double() * scale
     for place, value in ((1, weight), (2, offset.to(kernel.dtype))):
         convolution.replaceInput(place, ir.insert_constant(graph, value, convolution))

@@ -9,10 +9,9 @@ from typing import Any
 import torch
 
 from builder.lowering import ir
-from builder.lowering.fp8 import KIND as FP8_KIND
-from builder.lowering.fp8 import LIMIT
+from builder.lowering.fp8 import FP8_KIND, FP8_LIMIT
 
-MOST = {torch.int8: 127.0, torch.float8_e4m3fn: LIMIT}
+MOST = {torch.int8: 127.0, torch.float8_e4m3fn: FP8_LIMIT}
 """The value on the grid that the greatest magnitude becomes."""
 
 INT8_LOW, INT8_HIGH = -128, 127

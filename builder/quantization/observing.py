@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from builder.lowering import ir
-from builder.lowering.paranoid import execute
+from builder.lowering.paranoid import execute_graph
 
 Observer = Callable[..., None]
 _observers: list[Observer] = []
@@ -71,6 +71,6 @@ def run(
     try:
         with torch.no_grad():
             for batch in batches:
-                execute(graph, batch)
+                execute_graph(graph, batch)
     finally:
         _observers.clear()

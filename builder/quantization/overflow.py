@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from builder.conversion import precision
-from builder.conversion.convert import Conversion, again
+from builder.conversion.convert import Conversion, convert_again
 from builder.engine import named_values
 from builder.lowering import LoweredGraph
 from builder.quantization import observing
@@ -135,7 +135,7 @@ def spare(
     kept = layers(conversion.network, found)
     if not kept:
         return conversion, ()
-    return again(conversion, (*keep_fp32, *kept)), (report(found, kept),)
+    return convert_again(conversion, (*keep_fp32, *kept)), (report(found, kept),)
 
 
 def _is_mask(value: Any) -> bool:

@@ -14,7 +14,7 @@ import torch
 from builder.conversion.naming import LayerNames
 from builder.lowering import ir
 from builder.lowering.containers import Containers
-from builder.lowering.fp8 import KIND as FP8_KIND
+from builder.lowering.fp8 import FP8_KIND
 
 FAKE = ("aten::fake_quantize_per_tensor_affine", "aten::fake_quantize_per_channel_affine", FP8_KIND)
 

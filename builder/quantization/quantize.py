@@ -15,7 +15,7 @@ from builder.errors import UsageError
 from builder.lowering import LoweredGraph, ir
 from builder.lowering.passes import Context
 from builder.lowering.pipeline import PIPELINE, run_passes
-from builder.lowering.places import where
+from builder.lowering.places import source_location
 from builder.quantization import batch_norm, nodes, observing, trained
 from builder.quantization.products import Product, products
 from builder.quantization.ranges import METHODS
@@ -205,5 +205,5 @@ class _Work:
     def _layer(self, number: int, product: Product, errors: Mapping[int, Error]) -> Layer:
         reason = self.reasons.get(number, "")
         sqnr = errors[number].sqnr if number in errors and reason != NOT_FINITE else None
-        place = where(product.node)
+        place = source_location(product.node)
         return Layer(product.name, product.node.kind(), place, reason in ("", OWN), sqnr, reason)

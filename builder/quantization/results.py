@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from builder.conversion.precision import quantizes
 from builder.lowering import LoweredGraph
-from builder.lowering.places import where
+from builder.lowering.places import source_location
 from builder.quantization import trained
 from builder.quantization.products import products
 
@@ -59,6 +59,6 @@ def own(lowered: LoweredGraph) -> Quantized | None:
             if product.operands
             else trained.unfit(product.node) or OWN
         )
-        place = where(product.node)
+        place = source_location(product.node)
         layers.append(Layer(product.name, product.node.kind(), place, reason == OWN, None, reason))
     return Quantized(lowered, tuple(layers))

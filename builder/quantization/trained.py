@@ -10,7 +10,7 @@ import torch
 
 from builder.conversion.quantized import is_int8
 from builder.lowering import ir
-from builder.lowering.fp8 import KIND as FP8_KIND
+from builder.lowering.fp8 import FP8_KIND
 from builder.quantization.products import FAKE, PRODUCTS
 
 PER_CHANNEL = "aten::fake_quantize_per_channel_affine"

@@ -11,7 +11,7 @@ import torch
 from torch.nn import functional as F
 
 from builder.conversion.context import ConversionContext, axis_symbol
-from builder.conversion.sizes import propagate
+from builder.conversion.sizes import propagate_sizes
 from builder.engine.flavour import trt
 from builder.engine.network import new_network
 from tests.conversion.harness import check
@@ -41,7 +41,7 @@ def test_a_layer_whose_type_is_hidden_by_its_function_is_followed_as_well(
     ]
     # held: TensorRT hands out these very objects, whose own `type` is the function
     for layer in layers:
-        propagate(ctx, layer)
+        propagate_sizes(ctx, layer)
         assert ctx.expr(layer.get_output(0), 0) == axis_symbol("n")
 
 
@@ -53,14 +53,14 @@ def test_a_broadcast_size_is_the_one_that_is_surely_more_than_1(
 ) -> None:
     a, b = add_input(ctx, first), add_input(ctx, second) if first != second else None
     layer = ctx.net.add_elementwise(a, b if b is not None else a, trt.ElementWiseOperation.SUM)
-    propagate(ctx, layer)
+    propagate_sizes(ctx, layer)
     assert ctx.expr(layer.get_output(0), 0) == axis_symbol(known)
 
 
 def test_of_two_sizes_that_may_be_1_nothing_is_known(ctx: ConversionContext) -> None:
     tensors = [add_input(ctx, "n"), add_input(ctx, "other")]
     layer = ctx.net.add_elementwise(*tensors, trt.ElementWiseOperation.SUM)
-    propagate(ctx, layer)
+    propagate_sizes(ctx, layer)
     assert not ctx.expr(layer.get_output(0), 0).free_symbols & {
         axis_symbol("n"),
         axis_symbol("other"),

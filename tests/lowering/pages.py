@@ -17,7 +17,7 @@ import torch
 from builder.lowering import lower
 from builder.lowering.passes import Pass
 from builder.lowering.pipeline import ALL, FULL, HALF, PIPELINE
-from builder.lowering.steps import FIRST
+from builder.lowering.steps import FIRST_STEPS
 from tests.lowering.expected import read
 from tests.lowering.nn_modules import table
 
@@ -98,7 +98,7 @@ def _first() -> Iterator[str]:
     module = torch.jit.script(Scaled().eval())
     lowered = lower(module, stop_after="lower-graph", keep_text=True)
     for record in lowered.trace:
-        yield f"### {record.name}\n\n{textwrap.fill(FIRST[record.name], 118)}\n"
+        yield f"### {record.name}\n\n{textwrap.fill(FIRST_STEPS[record.name], 118)}\n"
         yield f"Before:\n\n```\n{_plain(record.before)}```\n"
         yield f"After:\n\n```\n{_plain(record.after)}```\n"
     yield "## Passes in order\n"

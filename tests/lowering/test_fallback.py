@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import builder
-from builder.conversion.naming import scope
+from builder.conversion.naming import module_scope
 from builder.lowering import fallback_nodes, ir
 from tests.torchscript.saving import saved
 
@@ -115,7 +115,7 @@ def test_the_nodes_keep_the_names_of_their_modules(how: str) -> None:
     _, plain = _lowered(how)
     _, marked = _lowered(how, "layers.0.act")
     names = [
-        {scope(node, found.containers) for node in ir.nodes_of(found.graph, "aten::linear")}
+        {module_scope(node, found.containers) for node in ir.nodes_of(found.graph, "aten::linear")}
         for found in (plain, marked)
     ]
     assert names[0] == names[1] == {"layers.0.linear", "layers.1.linear"}

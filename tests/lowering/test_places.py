@@ -13,7 +13,7 @@ from torch.nn import functional as F
 import builder
 from builder.errors import LoweringError
 from builder.lowering import ir
-from builder.lowering.places import source_line, where
+from builder.lowering.places import source_line, source_location
 from tests.torchscript.saving import saved
 
 HERE = str(Path(__file__))
@@ -59,43 +59,43 @@ def traced() -> torch.jit.ScriptModule:
 @pytest.mark.parametrize("script", [torch.jit.script(Net()), saved(torch.jit.script(Net()))])
 def test_a_script_says_its_line_and_the_text(script: torch.jit.ScriptModule) -> None:
     (pdist,) = nodes(script, "aten::pdist")
-    assert where(pdist) == f"{line(PDIST)}: {PDIST}" and source_line(pdist) == line(PDIST)
+    assert source_location(pdist) == f"{line(PDIST)}: {PDIST}" and source_line(pdist) == line(PDIST)
 
 
 def test_a_trace_says_the_line_of_the_model_before_that_of_torch() -> None:
     module = traced()
     (pdist,) = nodes(module, "aten::pdist")
     assert (
-        where(pdist) == f"{line(PDIST)}: {PDIST}"
+        source_location(pdist) == f"{line(PDIST)}: {PDIST}"
         and source_line(pdist) == f"{line(PDIST)} in module head"
     )
     (drawn,) = nodes(module, "aten::exponential")
-    assert where(drawn).startswith(f"{line(GUMBEL)}: {GUMBEL} (in ") and "functional.py" in where(
-        drawn
-    )
+    assert source_location(drawn).startswith(f"{line(GUMBEL)}: {GUMBEL} (in ")
+    assert "functional.py" in source_location(drawn)
 
 
 def test_a_saved_trace_says_the_lines_it_was_made_of_and_its_own_text() -> None:
     module = saved(traced())
     (pdist,) = nodes(module, "aten::pdist")
     assert (
-        where(pdist).startswith(f"{line(PDIST)}, saved as: ")
-        and "pdist" in where(pdist).split("saved as")[1]
+        source_location(pdist).startswith(f"{line(PDIST)}, saved as: ")
+        and "pdist" in source_location(pdist).split("saved as")[1]
     )
     (drawn,) = nodes(module, "aten::exponential")
-    assert where(drawn).startswith(line(GUMBEL)) and "exponential" in where(drawn)
+    assert source_location(drawn).startswith(line(GUMBEL))
+    assert "exponential" in source_location(drawn)
 
 
 def test_where_a_script_computes_in_torchs_library_the_line_that_feeds_it_is_near() -> None:
     (drawn,) = (node for node in nodes(torch.jit.script(Net()), "aten::empty_like"))
-    assert "functional.py" in where(drawn).split(", near ")[0]
-    assert where(drawn).endswith(f", near {line(GUMBEL)}")
+    assert "functional.py" in source_location(drawn).split(", near ")[0]
+    assert source_location(drawn).endswith(f", near {line(GUMBEL)}")
 
 
 def test_a_graph_without_source_is_told_by_its_kind() -> None:
     graph = torch._C.parse_ir("graph(%x : Tensor):\n  %y : Tensor = aten::relu(%x)\n  return (%y)")
     (relu,) = ir.nodes_of(graph, "aten::relu")
-    assert where(relu) == "graph" and "a node of kind aten::relu" in source_line(relu)
+    assert source_location(relu) == "graph" and "a node of kind aten::relu" in source_line(relu)
 
 
 class Writes(nn.Module):

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 import builder
 from builder.manifest.spec import TensorSpec
-from builder.parity.calling import call
+from builder.parity.calling import call_module
 
 
 class Arguments(nn.Module):
@@ -46,9 +46,9 @@ def test_the_module_and_its_lowered_graph_take_the_same_tensors(optional: list[s
     specs = [TensorSpec("float32", (2,), name=name) for name in names]
     tensors = [torch.randn(2) for _ in names]
     lowered = builder.lower(script, optional_inputs=optional)
-    torch.testing.assert_close(call(script, specs, tensors), lowered.run(*tensors)[0])
+    torch.testing.assert_close(call_module(script, specs, tensors), lowered.run(*tensors)[0])
 
 
 def test_what_has_no_schema_is_called_with_the_tensors_in_order() -> None:
     specs = [TensorSpec("float32", (2,), name=name) for name in "ab"]
-    assert call(lambda a, b: a - b, specs, [torch.tensor(3), torch.tensor(1)]) == 2
+    assert call_module(lambda a, b: a - b, specs, [torch.tensor(3), torch.tensor(1)]) == 2

@@ -15,7 +15,7 @@ from builder.lowering import LoweredGraph
 from builder.manifest.spec import Fallback, TensorSpec
 from builder.partition import Partition, split
 from builder.partition.repeats import Repeats
-from builder.partition.shapes import infer
+from builder.partition.shapes import infer_shapes
 from builder.partition.support import support
 
 BATCH = {"b": (1, 2, 3)}
@@ -123,7 +123,7 @@ def a_node_that_repeats_an_earlier_one_is_decided_as_if_it_were_tried(
     program: tuple[LoweredGraph, set[int]],
 ) -> None:
     lowered, kept = program
-    shapes = infer(lowered, SPECS, (BATCH,))
+    shapes = infer_shapes(lowered, SPECS, (BATCH,))
     decided = support(lowered, SPECS, (BATCH,), shapes, kept=kept).refused
     with unittest.mock.patch.object(Repeats, "find", return_value=(None, None)):
         tried = support(lowered, SPECS, (BATCH,), shapes, kept=kept).refused

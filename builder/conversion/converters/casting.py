@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from builder.conversion.context import ConversionContext, Unconvertible
-from builder.conversion.evaluators.prim import dtype_of
+from builder.conversion.evaluators.prim import dtype_of_code
 from builder.conversion.registry import converter
 
 SUPPORTED = frozenset(
@@ -28,7 +28,7 @@ def converted(ctx: ConversionContext, x: Any, dtype: Any) -> Any:
     """x.to(dtype), a torch.dtype or TorchScript's code: floats lose their fraction, float64 is
     narrowed and said so.
     """
-    wanted = dtype_of(dtype)
+    wanted = dtype_of_code(dtype)
     if wanted is None:
         return x
     if wanted == torch.float64:

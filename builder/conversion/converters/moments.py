@@ -10,7 +10,7 @@ from builder.conversion import scalars
 from builder.conversion.context import ConversionContext, Unconvertible
 from builder.conversion.converters.reduction import Axes, over
 from builder.conversion.dynamic import DynamicScalar
-from builder.conversion.evaluators.prim import dtype_of
+from builder.conversion.evaluators.prim import dtype_of_code
 from builder.conversion.layers import choose, combine, equal, floating, reduce
 from builder.conversion.registry import converter
 
@@ -124,7 +124,7 @@ def linalg_vector_norm(
 
 
 def _in(ctx: ConversionContext, x: Any, dtype: int | None) -> Any:
-    wanted = dtype_of(dtype)
+    wanted = dtype_of_code(dtype)
     return x if wanted is None else ctx.cast(x, wanted)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from builder.conversion.context import ConversionContext
-from builder.conversion.evaluators.prim import dtype_of
+from builder.conversion.evaluators.prim import dtype_of_code
 from builder.conversion.layers import combine, floating, reduce
 from builder.conversion.registry import converter
 
@@ -57,7 +57,7 @@ for _name in LAYERS:
 
 def accumulated(ctx: ConversionContext, x: Any, dtype: int | torch.dtype | None) -> Any:
     """x in the dtype asked for; otherwise integers and bools are summed as int64, as in PyTorch."""
-    wanted = dtype_of(dtype)
+    wanted = dtype_of_code(dtype)
     if wanted is None and not ctx.dtype(x).is_floating_point:
         wanted = torch.int64
     return x if wanted is None else ctx.cast(x, wanted)

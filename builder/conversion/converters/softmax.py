@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from builder.conversion.context import ConversionContext
-from builder.conversion.evaluators.prim import dtype_of
+from builder.conversion.evaluators.prim import dtype_of_code
 from builder.conversion.registry import converter
 
 
@@ -25,7 +25,7 @@ def half_softmax(ctx: ConversionContext, x: Any, dim: int, half_to_float: bool) 
 
 def asked(ctx: ConversionContext, x: Any, dtype: int | torch.dtype | None) -> Any:
     """x in the dtype of the argument, cast before anything is computed."""
-    wanted = dtype_of(dtype)
+    wanted = dtype_of_code(dtype)
     return x if wanted is None else ctx.cast(x, wanted)
 
 

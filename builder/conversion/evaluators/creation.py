@@ -12,7 +12,7 @@ import torch
 from builder.conversion import dtypes, scalars
 from builder.conversion.context import ConversionContext, Unconvertible
 from builder.conversion.dynamic import DynamicScalar, Size
-from builder.conversion.evaluators.prim import dtype_of
+from builder.conversion.evaluators.prim import dtype_of_code
 from builder.conversion.facts import is_tensor
 from builder.conversion.registry import evaluator
 from builder.engine import tensorrt8, trt
@@ -55,15 +55,15 @@ def _register_constant(name: str, value: int) -> None:
 
     @evaluator(key)
     def of_sizes(ctx: ConversionContext, sizes: Any, dtype: Any = None, *_: Any) -> Any:
-        return filled(ctx, sizes, value, dtype_of(dtype) or torch.get_default_dtype())
+        return filled(ctx, sizes, value, dtype_of_code(dtype) or torch.get_default_dtype())
 
     @evaluator(f"aten::{name}_like")
     def like(ctx: ConversionContext, x: Any, dtype: Any = None, *_: Any) -> Any:
-        return filled(ctx, ctx.sizes(x), value, dtype_of(dtype) or ctx.dtype(x))
+        return filled(ctx, ctx.sizes(x), value, dtype_of_code(dtype) or ctx.dtype(x))
 
     @evaluator(f"aten::new_{name}")
     def new(ctx: ConversionContext, x: Any, sizes: Any, dtype: Any = None, *_: Any) -> Any:
-        return filled(ctx, sizes, value, dtype_of(dtype) or ctx.dtype(x))
+        return filled(ctx, sizes, value, dtype_of_code(dtype) or ctx.dtype(x))
 
 
 for _name, _value in VALUES.items():
@@ -74,13 +74,13 @@ for _name, _value in VALUES.items():
 def full(ctx: ConversionContext, sizes: Any, value: Any, dtype: Any = None, *_: Any) -> Any:
     """A tensor of one value."""
     value = _number(ctx, value)
-    return filled(ctx, sizes, value, dtype_of(dtype) or _default(value))
+    return filled(ctx, sizes, value, dtype_of_code(dtype) or _default(value))
 
 
 @evaluator("aten::full_like", "aten::fill.Scalar", "aten::fill.Tensor")
 def full_like(ctx: ConversionContext, x: Any, value: Any, dtype: Any = None, *_: Any) -> Any:
     """A tensor of one value, of x's sizes and dtype."""
-    return filled(ctx, ctx.sizes(x), _number(ctx, value), dtype_of(dtype) or ctx.dtype(x))
+    return filled(ctx, ctx.sizes(x), _number(ctx, value), dtype_of_code(dtype) or ctx.dtype(x))
 
 
 @evaluator("aten::new_full")
@@ -88,7 +88,7 @@ def new_full(
     ctx: ConversionContext, x: Any, sizes: Any, value: Any, dtype: Any = None, *_: Any
 ) -> Any:
     """A tensor of one value, of x's dtype."""
-    return filled(ctx, sizes, _number(ctx, value), dtype_of(dtype) or ctx.dtype(x))
+    return filled(ctx, sizes, _number(ctx, value), dtype_of_code(dtype) or ctx.dtype(x))
 
 
 def _number(ctx: ConversionContext, value: Any) -> Any:
@@ -101,9 +101,9 @@ def empty_strided(ctx: ConversionContext, node: Any, *values: Any) -> Any:
     """Zeros; strides are none of a network's business."""
     if node.kind() == "aten::empty_strided":
         sizes, _, dtype, *_rest = values
-        return filled(ctx, sizes, 0, dtype_of(dtype) or torch.get_default_dtype())
+        return filled(ctx, sizes, 0, dtype_of_code(dtype) or torch.get_default_dtype())
     x, sizes, _, dtype, *_rest = values
-    return filled(ctx, sizes, 0, dtype_of(dtype) or ctx.dtype(x))
+    return filled(ctx, sizes, 0, dtype_of_code(dtype) or ctx.dtype(x))
 
 
 def counted(ctx: ConversionContext, start: Any, step: Any, count: Size, dtype: torch.dtype) -> Any:
@@ -130,7 +130,7 @@ def range_length(ctx: ConversionContext, start: Any, end: Any, step: Any) -> Siz
 
 def _arange(ctx: ConversionContext, start: Any, end: Any, step: Any, dtype: Any) -> Any:
     start, end, step = (_number(ctx, v) for v in (start, end, step))
-    wanted = dtype_of(dtype) or _arange_dtype(ctx, start, end, step)
+    wanted = dtype_of_code(dtype) or _arange_dtype(ctx, start, end, step)
     if not any(isinstance(v, DynamicScalar) for v in (start, end, step)):
         return torch.arange(start, end, step, dtype=wanted)
     return counted(ctx, start, step, range_length(ctx, start, end, step), wanted)
@@ -172,7 +172,7 @@ def linspace(
 ) -> Any:
     """`steps` values from start to end, both included"""
     start, end = _number(ctx, start), _number(ctx, end)
-    wanted = dtype_of(dtype) or torch.get_default_dtype()
+    wanted = dtype_of_code(dtype) or torch.get_default_dtype()
     if not any(isinstance(v, DynamicScalar) for v in (start, end, steps)):
         return torch.linspace(start, end, steps, dtype=wanted)
     if not wanted.is_floating_point:
@@ -187,7 +187,7 @@ def eye(ctx: ConversionContext, node: Any, *values: Any) -> Any:
     """Ones where row and column are equal."""
     rows, *rest = values
     columns, dtype, *_ = rest if node.schema().startswith("aten::eye.m(") else (rows, *rest)
-    wanted = dtype_of(dtype) or torch.get_default_dtype()
+    wanted = dtype_of_code(dtype) or torch.get_default_dtype()
     if not isinstance(rows, DynamicScalar) and not isinstance(columns, DynamicScalar):
         return torch.eye(rows, columns, dtype=wanted)
     down = ctx.unsqueeze(indices(ctx, rows), [1])
@@ -207,7 +207,7 @@ def indices(ctx: ConversionContext, count: Size) -> Any:
 def tensor_of_list(ctx: ConversionContext, data: Any, dtype: Any = None, *_: Any) -> Any:
     """The (nested) list as a tensor; numbers that only the engine knows are concatenated."""
     flat, shape = _flattened(data)
-    wanted = dtype_of(dtype) or _list_dtype(ctx, flat)
+    wanted = dtype_of_code(dtype) or _list_dtype(ctx, flat)
     if not any(isinstance(v, DynamicScalar) for v in flat):
         return torch.tensor(flat, dtype=wanted).reshape(shape)
     vectors = [scalars.vector(ctx, v, wanted) for v in flat]
@@ -234,7 +234,7 @@ def _list_dtype(ctx: ConversionContext, flat: list[Any]) -> torch.dtype:
 @evaluator("aten::as_tensor")
 def as_tensor(ctx: ConversionContext, data: Any, dtype: Any = None, *_: Any) -> Any:
     """The tensor itself, in another dtype where one is asked for."""
-    wanted = dtype_of(dtype)
+    wanted = dtype_of_code(dtype)
     if wanted is None:
         return data
     return data.to(wanted) if isinstance(data, torch.Tensor) else ctx.tensor(data, wanted)
@@ -250,7 +250,7 @@ def _register_indices(name: str) -> None:
                 f"{name}: how many elements a triangle of dynamic size has is known only at run"
                 " time"
             )
-        dtype = dtype_of(rest[0] if rest else None) or torch.int64
+        dtype = dtype_of_code(rest[0] if rest else None) or torch.int64
         return getattr(torch, name)(rows, columns, offset, dtype=dtype)
 
 

@@ -61,7 +61,7 @@ def dictionary(ctx: ConversionContext, *items: Any) -> Any:
 )
 def number_to_tensor(ctx: ConversionContext, value: Any, dtype: int | None = None, *_: Any) -> Any:
     """A 0-d tensor of the number, of torch's dtype for it or of the one asked for."""
-    wanted = dtype_of(dtype)
+    wanted = dtype_of_code(dtype)
     if not isinstance(value, DynamicScalar):
         return torch.tensor(value, dtype=wanted)
     if wanted in (None, value.dtype):
@@ -72,7 +72,7 @@ def number_to_tensor(ctx: ConversionContext, value: Any, dtype: int | None = Non
 @evaluator("aten::scalar_tensor")
 def scalar_tensor(ctx: ConversionContext, value: Any, dtype: int | None = None, *_: Any) -> Any:
     """A 0-d tensor of the default dtype, unless another is asked for: also of an int or a bool."""
-    return number_to_tensor(ctx, value, dtype_of(dtype) or torch.get_default_dtype())
+    return number_to_tensor(ctx, value, dtype_of_code(dtype) or torch.get_default_dtype())
 
 
 @evaluator(
@@ -107,7 +107,7 @@ CODES = (
 """c10/core/ScalarType.h: TorchScript passes dtypes as these numbers."""
 
 
-def dtype_of(code: Any) -> torch.dtype | None:
+def dtype_of_code(code: Any) -> torch.dtype | None:
     """The torch.dtype of TorchScript's integer code (a torch.dtype passes through)."""
     if code is None or isinstance(code, torch.dtype):
         return code

@@ -16,7 +16,7 @@ import torch
 from builder.conversion import scalars
 from builder.conversion.context import ConversionContext
 from builder.conversion.dynamic import DynamicScalar
-from builder.conversion.evaluators.prim import dtype_of
+from builder.conversion.evaluators.prim import dtype_of_code
 from builder.conversion.registry import evaluator
 
 BINARY = {
@@ -95,7 +95,7 @@ _register("neg", _negative)
 @evaluator("aten::to.dtype", "aten::to.prim_dtype")
 def to(ctx: ConversionContext, value: Any, dtype: Any = None, *_: Any) -> Any:
     """The number in another dtype; int64 and float32 stay numbers."""
-    wanted = dtype_of(dtype) or value.dtype
+    wanted = dtype_of_code(dtype) or value.dtype
     wanted = torch.float32 if wanted == torch.float64 else wanted
     if wanted in (torch.int64, torch.float32, torch.bool):
         return _zero_dim(scalars.convert(ctx, value, wanted))
