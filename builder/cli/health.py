@@ -13,7 +13,7 @@ from builder.cli.command import Command
 from builder.cli.terminal import Terminal
 
 if TYPE_CHECKING:
-    from builder.parity.health import ModelHealth
+    from builder.parity import ModelHealth
 
 HEALTHY, WRONG, UNHEALTHY = 0, 3, 4
 
@@ -49,7 +49,7 @@ def health_command(
 
     Exit codes: 0 all are healthy, 3 an answer is wrong, 4 a model or the server does not answer.
     """
-    from builder.parity.health import health
+    from builder.parity import health
 
     found = health(repository, url, grpc_url, list(only) or None, timeout=timeout)
     code = exit_code(found)

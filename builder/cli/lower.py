@@ -186,7 +186,7 @@ def _computes_in_half(precision: str | None) -> bool | None:
     """Whether conversion would; None where no precision is given."""
     if precision is None:
         return None
-    from builder.conversion.precision import policy
+    from builder.conversion import policy
 
     return policy(precision).half is not None
 
@@ -196,8 +196,7 @@ def _known(name: str, later: Collection[str]) -> None:
     `later`.
     """
     from builder.errors import UsageError
-    from builder.lowering import every_pass, passes_for
-    from builder.lowering.steps import FIRST_STEPS
+    from builder.lowering import FIRST_STEPS, every_pass, passes_for
     from builder.manifest import did_you_mean
 
     names = list(dict.fromkeys([*FIRST_STEPS, *(step.name for step in every_pass()), *later]))

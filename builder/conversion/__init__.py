@@ -1,9 +1,12 @@
 """From a lowered graph to a TensorRT network: one converter per operator schema, one evaluator per
 static node.
+
+Importing the package registers all of them.
 """
 
-from builder.conversion.convert import Conversion, convert
-from builder.conversion.decomposing import decomposition
-from builder.conversion.registry import converter, evaluator
+from __future__ import annotations
 
-__all__ = ["Conversion", "convert", "converter", "decomposition", "evaluator"]
+from builder.conversion import operators as operators
+from builder.exports import lazy
+
+__getattr__, __dir__ = lazy(__name__, __file__)

@@ -16,7 +16,7 @@ from builder.conversion.dynamic import DynamicScalar, Size, expression
 from builder.conversion.unconvertible import Unconvertible
 from builder.conversion.weights import Weights
 from builder.engine import capabilities, tensorrt8
-from builder.lowering.places import source_location
+from builder.lowering import source_location
 from builder.manifest import Profile
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import MappingProxyType
 from typing import Any
 
-from builder.lowering.containers import Containers, path_of
+from builder.lowering import Containers, path_of
 
 
 def module_scope(node: Any, containers: Containers = MappingProxyType({})) -> str:

@@ -15,7 +15,7 @@ from builder.conversion.registry import CONVERTERS, EVALUATORS, NO_SCHEMA, key_o
 from builder.conversion.sizes import propagate_sizes
 from builder.conversion.walker import MISSING, MissingInput, Refusal, output_name
 from builder.errors import ConversionError, UnsupportedOperator
-from builder.lowering.places import source_location
+from builder.lowering import source_location
 
 MOST_METADATA = 4000
 """Characters: TensorRT drops metadata of 4096 or more without a word, and a trace's stack can be as

@@ -22,7 +22,7 @@ from builder.conversion.facts import is_tensor
 from builder.conversion.packing import Rows
 from builder.engine import capabilities, trt
 from builder.errors import UsageError
-from builder.lowering.fp8 import FP8_KIND
+from builder.lowering import FP8_KIND
 
 HALF = {"fp16": torch.float16, "bf16": torch.bfloat16}
 FULL = ("fp32", "tf32")

@@ -11,7 +11,7 @@ from builder.conversion.dynamic import DynamicScalar
 from builder.conversion.precision import Policy
 from builder.conversion.registry import key_of_node, users_function
 from builder.errors import ConversionError, UnsupportedOperators
-from builder.lowering.places import source_location
+from builder.lowering import source_location
 
 MISSING = object()
 """The value of an output whose node was refused; nodes that read it are refused, too."""

@@ -4,22 +4,6 @@ are verified one by one.
 
 from __future__ import annotations
 
-from builder.lowering.graph import LoweredGraph
-from builder.lowering.lower import as_written, for_precision, lower
-from builder.lowering.passes.fallback import fallback_nodes
-from builder.lowering.pipeline import PIPELINE, add_pass, every_pass, passes_for
-from builder.lowering.trace import PassRecord, write_sequence
+from builder.exports import lazy
 
-__all__ = [
-    "PIPELINE",
-    "LoweredGraph",
-    "PassRecord",
-    "add_pass",
-    "as_written",
-    "every_pass",
-    "fallback_nodes",
-    "for_precision",
-    "lower",
-    "passes_for",
-    "write_sequence",
-]
+__getattr__, __dir__ = lazy(__name__, __file__)

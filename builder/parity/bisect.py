@@ -53,7 +53,7 @@ def _alike(one: torch.dtype, other: torch.dtype) -> bool:
 
 
 def _place(conversion: Any, name: str) -> str:
-    from builder.lowering.places import source_location
+    from builder.lowering import source_location
 
     node = next(
         n for n in conversion.lowered.graph.nodes() for v in n.outputs() if v.debugName() == name

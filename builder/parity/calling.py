@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from builder.errors import LoweringError
-from builder.lowering.arguments import DICT, FIXED, NUMBER, TENSOR, TUPLE, Part, describe
+from builder.lowering import DICT, FIXED, NUMBER, TENSOR, TUPLE, Part, describe
 from builder.manifest import TensorSpec
 
 Constants = Mapping[str, Any]

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from builder.lowering.places import source_location
+from builder.lowering import source_location
 
 C: Any = torch._C
 """torch's bindings of the graph, which have no complete annotations."""

@@ -149,7 +149,7 @@ class _Check:
 
     def in_float32(self, conversion: Conversion) -> Right | None:
         """A right plan with one layer after another in float32, where the difference begins."""
-        from builder.conversion.precision import reduces
+        from builder.conversion import reduces
 
         kept: list[str] = []
         while reduces(self.spec.precision) and len(kept) < MOST_KEPT:
@@ -292,7 +292,7 @@ def _open(plan: Plan) -> AbstractContextManager[Run]:
 
 
 def _convert(conversion: Conversion, keep_fp32: Sequence[str], output: str | None) -> Conversion:
-    from builder.conversion.convert import convert_again
+    from builder.conversion import convert_again
 
     again = convert_again(conversion, keep_fp32)
     if output is not None:

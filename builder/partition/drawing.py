@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from xml.etree import ElementTree
 
-from builder.conversion.naming import module_scope
+from builder.conversion import module_scope
 from builder.manifest import TensorSpec
 from builder.partition.split import Partition, Segment
 from builder.partition.view import is_free

@@ -14,13 +14,21 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils.flop_counter import FlopCounterMode
 
-from builder.conversion import operators
-from builder.conversion.context import ConversionContext, Unconvertible
-from builder.conversion.evaluators.prim import dtype_of_code
-from builder.conversion.operators import fold_static
-from builder.conversion.precision import Policy
-from builder.conversion.registry import CONVERTERS, EVALUATORS, key_of_node
-from builder.conversion.walker import MISSING, GraphWalker, MissingInput, Refusal
+from builder.conversion import (
+    CONVERTERS,
+    EVALUATORS,
+    MISSING,
+    ConversionContext,
+    GraphWalker,
+    MissingInput,
+    Policy,
+    Refusal,
+    Unconvertible,
+    dtype_of_code,
+    fold_static,
+    key_of_node,
+    operators,
+)
 from builder.errors import ConversionError
 from builder.partition import packed
 from builder.partition.standins import (

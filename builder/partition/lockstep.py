@@ -11,8 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from builder.conversion.registry import CONVERTERS, EVALUATORS
-from builder.conversion.walker import MISSING
+from builder.conversion import CONVERTERS, EVALUATORS, MISSING
 from builder.partition.interpreter import ShapeInterpreter
 from builder.partition.standins import has_data, is_unknown, signature
 from builder.partition.view import Step

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from builder.conversion.packing import BY_ROW
+from builder.conversion import BY_ROW
 from builder.partition.extract import closure, inputs_of
 from builder.partition.segments import TENSORRT, TORCH, assign
 from builder.partition.standins import without_data

@@ -9,8 +9,7 @@ from typing import Any
 
 import torch
 
-from builder.conversion.context import ConversionContext
-from builder.conversion.facts import is_tensor
+from builder.conversion import ConversionContext, is_tensor
 from builder.partition.view import Step
 
 MOST_VALUES = 16

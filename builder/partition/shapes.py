@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
-from builder.conversion.walker import MISSING
+from builder.conversion import MISSING
 from builder.lowering import LoweredGraph
 from builder.manifest import DTYPES, Profile, Range, TensorSpec
 from builder.partition import bounds, view

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
-from builder.conversion.convert import named_inputs
+from builder.conversion import named_inputs
 from builder.errors import TrtBuildError, UnsupportedOperator, UnsupportedOperators
 from builder.lowering import LoweredGraph
 from builder.manifest import Fallback, Profile, Range, TensorSpec

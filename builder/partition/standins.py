@@ -12,7 +12,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import _disable_current_modes
 
-from builder.conversion.walker import MISSING
+from builder.conversion import MISSING
 
 
 def signature(value: Any) -> Any:

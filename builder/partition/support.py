@@ -12,18 +12,27 @@ from typing import Any
 
 import torch
 
-from builder.conversion import operators, refusals
-from builder.conversion.context import ConversionContext, Unconvertible
-from builder.conversion.convert import add_input
-from builder.conversion.operators import FALLBACK_FIX
-from builder.conversion.precision import Policy
-from builder.conversion.registry import CONVERTERS, EVALUATORS, NO_SCHEMA, key_of_node
-from builder.conversion.sizes import propagate_sizes
-from builder.conversion.walker import MISSING, GraphWalker, MissingInput, Refusal
+from builder.conversion import (
+    CONVERTERS,
+    EVALUATORS,
+    FALLBACK_FIX,
+    MISSING,
+    NO_SCHEMA,
+    ConversionContext,
+    GraphWalker,
+    MissingInput,
+    Policy,
+    Refusal,
+    Unconvertible,
+    add_input,
+    key_of_node,
+    operators,
+    propagate_sizes,
+    refusals,
+)
 from builder.engine import new_network
 from builder.errors import ConversionError, UnsupportedOperator
-from builder.lowering import LoweredGraph
-from builder.lowering.places import source_location
+from builder.lowering import LoweredGraph, source_location
 from builder.manifest import Profile, Range, TensorSpec
 from builder.partition import view
 from builder.partition.repeats import Repeats

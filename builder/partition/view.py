@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from builder.conversion.registry import NO_SCHEMA, key_of
+from builder.conversion import NO_SCHEMA, key_of
 from builder.lowering import ir
 
 

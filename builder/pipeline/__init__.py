@@ -7,7 +7,6 @@ before the build, the precision search repeats the conversion, `inspect` stops a
 
 from __future__ import annotations
 
-from builder.pipeline.order import Order, Progress
-from builder.pipeline.run import Clock, check, publish, select_environment
+from builder.exports import lazy
 
-__all__ = ["Clock", "Order", "Progress", "check", "publish", "select_environment"]
+__getattr__, __dir__ = lazy(__name__, __file__)

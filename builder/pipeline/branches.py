@@ -42,7 +42,7 @@ def parts(
     `cutter` partitions the graph of a branch as the model's was.
     """
     from builder import partition
-    from builder.partition.shapes import infer_shapes
+    from builder.partition import infer_shapes
 
     ifs = partition.branches(segment.lowered)
     if not ifs:
@@ -162,7 +162,7 @@ def _record_parts(
     location: Location,
     found: Recorded,
 ) -> None:
-    from builder.parity.arrays import to_torch
+    from builder.parity import to_torch
 
     values = {name: to_torch(array) for name, array in golden.inputs.items()}
     for position, part in enumerate(inner):
@@ -190,7 +190,7 @@ def _record_side(
     location: Location,
     found: Recorded,
 ) -> None:
-    from builder.parity.arrays import to_numpy
+    from builder.parity import to_numpy
     from builder.pipeline import segment_goldens
     from builder.triton import Golden
 

@@ -43,7 +43,7 @@ def _sets(spec: ModelSpec, path: Path, where: str) -> Iterator[Arrays]:
     import numpy as np
 
     from builder.manifest import check_array_file
-    from builder.parity.user_inputs import sets
+    from builder.parity import sets
 
     if path.suffix == ".npz":
         yield from sets(path).values()
@@ -74,7 +74,7 @@ def _of_goldens(goldens: Sequence[Golden]) -> list[Arrays]:
 def _tensor(spec: TensorSpec, arrays: Arrays, where: str) -> torch.Tensor:
     import torch
 
-    from builder.parity.arrays import to_torch
+    from builder.parity import to_torch
 
     name = str(spec.name)
     if name not in arrays:

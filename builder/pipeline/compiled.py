@@ -12,14 +12,12 @@ import torch
 from torch.utils import _pytree as pytree
 
 from builder import parity
-from builder.conversion.convert import named_inputs
+from builder.conversion import named_inputs
 from builder.engine import BuildOptions, flavour
 from builder.errors import EngineError, LoweringError, UsageError
-from builder.lowering.frozen import evaluating
+from builder.lowering import evaluating
 from builder.manifest import Fallback, ModelSpec, TensorSpec, Tolerance, merged_profile
-from builder.parity.arrays import to_numpy, to_torch
-from builder.parity.calling import call_module
-from builder.parity.comparison import widened
+from builder.parity import call_module, to_numpy, to_torch, widened
 from builder.pipeline import ladder, run, stages
 from builder.pipeline.execution import Runner
 from builder.pipeline.order import Order

@@ -46,7 +46,7 @@ def check_artifact(artifact: ModelArtifact | EnsembleArtifact) -> dict[str, Any]
 def _check_model(artifact: ModelArtifact) -> list[Comparison]:
     """The comparison of each golden's answer, which all passed."""
     from builder import parity
-    from builder.parity.arrays import to_numpy, to_torch
+    from builder.parity import to_numpy, to_torch
 
     spec = artifact.spec
     run = Runner(artifact)

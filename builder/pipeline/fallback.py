@@ -288,7 +288,7 @@ def _why(
     """What stays in torch and what would change that; each late refusal is reported once,
     with its own reason.
     """
-    from builder.partition.support import BY_MODULE, READS_OTHERS
+    from builder.partition import BY_MODULE, READS_OTHERS
 
     if all(segment.kind != TENSORRT for segment in parts.segments):
         yield "served by PyTorch only: no TensorRT segment outweighs its transfer cost"

@@ -135,7 +135,7 @@ def _nodes(part: Network, converted: Converted) -> Iterator[tuple[int, Node]]:
 
 def _named(nodes: list[Node]) -> str:
     """`prim::If at model.py:12: if x.size(1) > 5:` of the first, and how many more."""
-    from builder.lowering.places import source_location
+    from builder.lowering import source_location
 
     shown = [node for node in nodes if node.kind() != "prim::Constant"] or nodes
     more = f" and {len(shown) - 1} more nodes" if len(shown) > 1 else ""

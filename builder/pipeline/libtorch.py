@@ -114,7 +114,7 @@ def saved(
     too, for Triton has none. With `tf32` the operands of convolutions may be rounded on a GPU.
     """
     from builder.lowering import ir
-    from builder.partition.scalars import with_axis
+    from builder.partition import with_axis
 
     graph = lowered.graph.copy()
     for node in filter(_can_say, ir.nodes_of(graph, "aten::_convolution")):

@@ -59,7 +59,7 @@ def _idle(spec: ModelSpec, found: Quantized) -> Iterator[str]:
 
 def wanted(spec: ModelSpec) -> bool:
     """Whether there is anything to do."""
-    from builder.conversion.precision import SCHEMES
+    from builder.conversion import SCHEMES
 
     return spec.precision in SCHEMES or spec.io != "module"
 
@@ -70,7 +70,7 @@ def reduced(spec: ModelSpec, lowered: LoweredGraph, goldens: Sequence[Golden]) -
 
     Raises UsageError where 8 bits are asked for and nothing says the ranges.
     """
-    from builder.conversion.precision import SCHEMES
+    from builder.conversion import SCHEMES
 
     found = quantized(spec, lowered, goldens) if spec.precision in SCHEMES else None
     spec, lowered = _endpoints(spec, found.lowered if found else lowered, goldens)

@@ -31,7 +31,7 @@ def record(partition: Partition, goldens: Sequence[Golden], spec: ModelSpec) -> 
 
 def _chain(partition: Partition, golden: Golden, spec: ModelSpec) -> list[Golden]:
     from builder import parity
-    from builder.parity.arrays import to_numpy, to_torch
+    from builder.parity import to_numpy, to_torch
     from builder.triton import Golden
 
     values = {name: to_torch(golden.inputs[name]) for name in partition.inputs}
@@ -98,13 +98,13 @@ _FIX_8_BITS = (
 
 def eight_bits(spec: ModelSpec) -> bool:
     """Whether rounding to 8 bits, rather than a defect, is the likely reason for a difference."""
-    from builder.conversion.precision import SCHEMES
+    from builder.conversion import SCHEMES
 
     return spec.precision in SCHEMES
 
 
 def _fix(spec: ModelSpec) -> str:
-    from builder.conversion.precision import HALF
+    from builder.conversion import HALF
 
     return _FIX_8_BITS if eight_bits(spec) else _FIX_HALF if spec.precision in HALF else _FIX
 
@@ -123,8 +123,7 @@ def check_reference(
     it begins.
     """
     from builder import parity, reference
-    from builder.parity.arrays import to_numpy, to_torch
-    from builder.parity.comparison import widened
+    from builder.parity import to_numpy, to_torch, widened
 
     def answered(tensors: Sequence[torch.Tensor], golden: Golden) -> dict[str, Any]:
         answers = reference.run(conversion, tensors)

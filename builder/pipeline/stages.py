@@ -241,8 +241,7 @@ def record(lowered: Lowered) -> Recorded:
 
 def _branches(lowered: LoweredGraph) -> set[str]:
     """The source locations of the branches and loops that lowering did not resolve."""
-    from builder.lowering import ir
-    from builder.lowering.places import source_location
+    from builder.lowering import ir, source_location
 
     return {source_location(node) for node in ir.nodes_of(lowered.graph, "prim::If", "prim::Loop")}
 
@@ -352,13 +351,13 @@ def keep_in_float32(converted: Converted) -> Converted:
 
 
 def _has_half(precision: str) -> bool:
-    from builder.conversion.precision import reduces
+    from builder.conversion import reduces
 
     return reduces(precision)
 
 
 def _batches(part: Network) -> list[list[torch.Tensor]]:
-    from builder.parity.arrays import to_torch
+    from builder.parity import to_torch
 
     names = [str(spec.name) for spec in part.conversion.inputs]
     return [[to_torch(golden.inputs[name]) for name in names] for golden in part.goldens]

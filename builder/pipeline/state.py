@@ -46,7 +46,7 @@ def check(spec: ModelSpec, names: Sequence[str]) -> None:
 
 
 def _of_one_size(spec: ModelSpec) -> None:
-    from builder.parity.sequences import loose_axes
+    from builder.parity import loose_axes
 
     loose = loose_axes(spec)
     for index, state in enumerate(spec.server_state):
@@ -97,7 +97,7 @@ def batch_first(
 
 def state_axes(spec: ModelSpec) -> dict[str, int]:
     """By state input where its batch is, for those that have it elsewhere than first."""
-    from builder.parity.sequences import sequence_axis
+    from builder.parity import sequence_axis
 
     kept, batch = {state.input for state in spec.server_state}, sequence_axis(spec)
     found = {

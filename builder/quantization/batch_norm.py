@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from builder.conversion.folding import channel_scale, reads_alone, scaled_weight
+from builder.conversion import channel_scale, reads_alone, scaled_weight
 from builder.lowering import ir
 
 

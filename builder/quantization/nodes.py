@@ -8,8 +8,7 @@ from typing import Any
 
 import torch
 
-from builder.lowering import ir
-from builder.lowering.fp8 import FP8_KIND, FP8_LIMIT
+from builder.lowering import FP8_KIND, FP8_LIMIT, ir
 
 MOST = {torch.int8: 127.0, torch.float8_e4m3fn: FP8_LIMIT}
 """The value on the grid that the greatest magnitude becomes."""

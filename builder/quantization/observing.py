@@ -11,8 +11,7 @@ from typing import Any
 
 import torch
 
-from builder.lowering import ir
-from builder.lowering.paranoid import execute_graph
+from builder.lowering import execute_graph, ir
 
 Observer = Callable[..., None]
 _observers: list[Observer] = []

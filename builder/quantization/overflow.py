@@ -15,8 +15,7 @@ from typing import Any
 
 import torch
 
-from builder.conversion import precision
-from builder.conversion.convert import Conversion, convert_again
+from builder.conversion import Conversion, convert_again, precision
 from builder.engine import named_values
 from builder.lowering import LoweredGraph
 from builder.quantization import observing

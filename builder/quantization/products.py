@@ -11,10 +11,8 @@ from typing import Any
 
 import torch
 
-from builder.conversion.naming import LayerNames
-from builder.lowering import ir
-from builder.lowering.containers import Containers
-from builder.lowering.fp8 import FP8_KIND
+from builder.conversion import LayerNames
+from builder.lowering import FP8_KIND, Containers, ir
 
 FAKE = ("aten::fake_quantize_per_tensor_affine", "aten::fake_quantize_per_channel_affine", FP8_KIND)
 

@@ -10,12 +10,9 @@ from typing import Any
 
 import torch
 
-from builder.conversion.precision import SCHEMES, Scheme
+from builder.conversion import SCHEMES, Scheme
 from builder.errors import UsageError
-from builder.lowering import LoweredGraph, ir
-from builder.lowering.passes import Context
-from builder.lowering.pipeline import PIPELINE, run_passes
-from builder.lowering.places import source_location
+from builder.lowering import PIPELINE, Context, LoweredGraph, ir, run_passes, source_location
 from builder.quantization import batch_norm, nodes, observing, trained
 from builder.quantization.products import Product, products
 from builder.quantization.ranges import METHODS

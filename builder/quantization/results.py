@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from builder.conversion.precision import quantizes
-from builder.lowering import LoweredGraph
-from builder.lowering.places import source_location
+from builder.conversion import quantizes
+from builder.lowering import LoweredGraph, source_location
 from builder.quantization import trained
 from builder.quantization.products import products
 

@@ -8,9 +8,8 @@ from typing import Any
 
 import torch
 
-from builder.conversion.quantized import is_int8
-from builder.lowering import ir
-from builder.lowering.fp8 import FP8_KIND
+from builder.conversion import is_int8
+from builder.lowering import FP8_KIND, ir
 from builder.quantization.products import FAKE, PRODUCTS
 
 PER_CHANNEL = "aten::fake_quantize_per_channel_affine"

@@ -13,8 +13,8 @@ from builder.pipeline import Order
 
 MODULES = (
     "builder.conversion",
-    "builder.parity",
-    "builder.partition",
+    "builder.partition.branches",
+    "builder.partition.drawing",
     "builder.triton.edits",
     "builder.triton.environment",
     "builder.triton.publish",

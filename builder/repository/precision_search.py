@@ -27,10 +27,7 @@ from builder.errors import (
     UsageError,
 )
 from builder.manifest import ModelSpec, editing
-from builder.pipeline import Order, Progress, stages
-from builder.pipeline.order import options_of
-from builder.pipeline.patterns import layer_names
-from builder.pipeline.run import record
+from builder.pipeline import Order, Progress, layer_names, options_of, record, stages
 from builder.repository import jobs as slots
 from builder.repository.quickxplain import minimal
 from builder.repository.settings import Settings, settled
@@ -39,7 +36,7 @@ if TYPE_CHECKING:
     import torch
 
     from builder.conversion import Conversion
-    from builder.pipeline.stages import Converted
+    from builder.pipeline import Converted
     from builder.triton import Golden
 
     Run = Callable[..., Sequence[torch.Tensor]]
@@ -232,7 +229,7 @@ class _Trials:
         """Whether anything computes in less than float32 with these layers kept; what follows kept
         ones does not.
         """
-        from builder.conversion.precision import quantizes
+        from builder.conversion import quantizes
         from builder.engine import capabilities, has_half
 
         if not capabilities.current().strongly_typed:
@@ -325,8 +322,7 @@ def _differences(
     run: Run, conversion: Conversion, golden: Golden, spec: ModelSpec
 ) -> Sequence[str]:
     from builder import parity
-    from builder.parity.arrays import to_numpy, to_torch
-    from builder.parity.comparison import widened
+    from builder.parity import to_numpy, to_torch, widened
 
     tensors = [to_torch(golden.inputs[str(s.name)]) for s in conversion.inputs]
     answer = widened(

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from builder.engine import BuildOptions, gpu
 from builder.errors import EnvironmentProblem, UsageError
-from builder.pipeline.order import serves, target_name
+from builder.pipeline import serves, target_name
 from builder.store import staging
 
 

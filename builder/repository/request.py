@@ -8,8 +8,7 @@ from typing import Any
 
 from builder import store
 from builder.errors import UsageError
-from builder.pipeline import Order
-from builder.pipeline.order import options_of
+from builder.pipeline import Order, options_of
 from builder.repository.result import SHOWN, ModelResult
 from builder.store import edits, published
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from builder.errors import TrtBuildError
 
 if TYPE_CHECKING:
-    from builder.pipeline.stages import Stage
+    from builder.pipeline import Stage
 
 PHASES = ("load", "lower", "goldens", "calibrate", "convert", "reference", "build", "publish")
 """The phases that `progress` is called with, in order."""

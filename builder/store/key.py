@@ -13,8 +13,7 @@ from typing import Any
 
 import torch
 
-from builder.conversion import Conversion
-from builder.conversion.registry import CONVERTERS, EVALUATORS, key_of_node
+from builder.conversion import CONVERTERS, EVALUATORS, Conversion, key_of_node
 from builder.engine import BuildOptions, caches
 from builder.lowering import ir
 from builder.store import sources

@@ -16,7 +16,7 @@ from builder.conversion.nested import is_unknown
 from builder.conversion.precision import REDUCED
 from builder.conversion.quantized import FP8, INT8
 from builder.conversion.registry import converter
-from builder.lowering.fp8 import FP8_SCHEMA, fake_quantize_fp8
+from builder.lowering import FP8_SCHEMA, fake_quantize_fp8
 
 NOTE = (
     "IQuantizeLayer and IDequantizeLayer where the range, seen from the zero point, lies within"

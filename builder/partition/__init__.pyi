@@ -1,0 +1,13 @@
+from . import cost as cost
+from .branches import Branch as Branch
+from .branches import Part as Part
+from .branches import branches as branches
+from .branches import take_apart as take_apart
+from .drawing import svg as svg
+from .scalars import with_axis as with_axis
+from .shapes import infer_shapes as infer_shapes
+from .split import Partition as Partition
+from .split import Segment as Segment
+from .split import split as split
+from .support import BY_MODULE as BY_MODULE
+from .support import READS_OTHERS as READS_OTHERS

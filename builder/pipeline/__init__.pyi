@@ -1,0 +1,17 @@
+from . import fallback as fallback
+from . import reduced_precision as reduced_precision
+from . import stages as stages
+from . import state as state
+from .order import Order as Order
+from .order import Progress as Progress
+from .order import options_of as options_of
+from .order import serves as serves
+from .order import target_name as target_name
+from .patterns import layer_names as layer_names
+from .run import Clock as Clock
+from .run import check as check
+from .run import publish as publish
+from .run import record as record
+from .run import select_environment as select_environment
+from .stages import Converted as Converted
+from .stages import Stage as Stage
