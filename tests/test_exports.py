@@ -11,6 +11,8 @@ from types import ModuleType
 
 import pytest
 
+from builder.conversion.registry import CONVERTERS, EVALUATORS
+
 STUB = """from . import other as other
 from .build import Plan as Plan
 from .build import build as build
@@ -89,3 +91,13 @@ for stub in sorted(root.rglob("__init__.pyi")):
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "builder.engine.tensorrt8" in done.stdout.split()
+
+
+def test_any_file_of_conversion_finds_every_converter_registered() -> None:
+    """In a process of its own: it imports one file, as a worker or a plugin may."""
+    code = "from builder.conversion.registry import CONVERTERS, EVALUATORS\n"
+    code += "print(len(CONVERTERS), len(EVALUATORS))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    converters, evaluators = map(int, done.stdout.split())
+    assert (converters, evaluators) == (len(CONVERTERS), len(EVALUATORS))
+    assert converters > 600 and evaluators > 400

@@ -139,7 +139,7 @@ def _unsigned(
     """By model: why its signature, or that of a step of it, does not hold."""
     if key is None:
         return {}
-    from builder.store.published import step_names
+    from builder.store import step_names
     from builder.triton import signatures
 
     if serve:  # what is not signed is not run

@@ -8,6 +8,7 @@ from .differences import because as because
 from .differences import changes as changes
 from .differences import display_text as display_text
 from .differences import flattened as flattened
+from .edits import COMPILED as COMPILED
 from .edits import GENERATED as GENERATED
 from .hashes import Hashes as Hashes
 from .location import default_url as default_url
@@ -16,6 +17,7 @@ from .published import CONFIG as CONFIG
 from .published import KEPT as KEPT
 from .published import ROLLED_BACK as ROLLED_BACK
 from .published import SIDECAR as SIDECAR
+from .published import SIGNATURE as SIGNATURE
 from .published import VERSION as VERSION
 from .published import VERSIONS as VERSIONS
 from .published import Version as Version
@@ -25,6 +27,7 @@ from .published import recorded_request as recorded_request
 from .published import shaped as shaped
 from .published import sidecar as sidecar
 from .published import stale as stale
+from .published import step_names as step_names
 from .request import request as request
 from .retired import tidy as tidy
 from .storage import Store as Store

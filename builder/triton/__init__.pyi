@@ -5,6 +5,7 @@ from . import ensemble as ensemble
 from . import goldens as goldens
 from . import history as history
 from . import section as section
+from . import signatures as signatures
 from . import versions as versions
 from .artifact import IO as IO
 from .artifact import SERVE_AS as SERVE_AS

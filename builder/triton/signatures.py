@@ -20,8 +20,7 @@ from typing import Any
 
 from builder import processes
 from builder.errors import EnvironmentProblem, UsageError
-from builder.store.edits import COMPILED
-from builder.store.published import CONFIG, SIGNATURE
+from builder.store import COMPILED, CONFIG, SIGNATURE
 
 SIGN_MODEL = "sign model"
 """What a worker asks its caller, which alone has the key."""
