@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from builder.errors import ModelFileError
-from builder.templates.runtime.trt_build_runtime import operator_safety
+from builder.templates import findings, graph_findings
 
 if TYPE_CHECKING:
     import torch
@@ -24,7 +24,7 @@ def check_source(path: Path, *, custom: bool = False) -> None:
     operator's name and line.
     """
     try:
-        found = operator_safety.findings(path, custom)
+        found = findings(path, custom)
     except (zipfile.BadZipFile, NotImplementedError, RuntimeError, OSError) as error:
         raise ModelFileError(f"{path.name} cannot be read: {error}", where=str(path)) from error
     _refuse(path, list(map(str, found)))
@@ -39,7 +39,7 @@ def check_graphs(module: torch.jit.ScriptModule, path: Path, *, custom: bool = F
     found = [
         f"{method}: {finding}"
         for method, graph in _graphs(module)
-        for finding in operator_safety.graph_findings(graph, custom)
+        for finding in graph_findings(graph, custom)
     ]
     _refuse(path, list(dict.fromkeys(found)))
 

@@ -1,0 +1,2 @@
+from .runtime.trt_build_runtime.operator_safety import findings as findings
+from .runtime.trt_build_runtime.operator_safety import graph_findings as graph_findings
