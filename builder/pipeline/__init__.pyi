@@ -2,6 +2,7 @@ from . import fallback as fallback
 from . import reduced_precision as reduced_precision
 from . import stages as stages
 from . import state as state
+from .compiled import compile as compile
 from .order import Order as Order
 from .order import Progress as Progress
 from .order import options_of as options_of

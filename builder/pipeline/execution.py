@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from builder.errors import ParityError
 from builder.pipeline import segment_goldens
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from builder.triton import BranchFiles, EnsembleArtifact, ModelArtifact, SegmentFiles
 
     Tensors = dict[str, torch.Tensor]
-    Files = SegmentFiles | BranchFiles
+    Files: TypeAlias = SegmentFiles | BranchFiles
 
 
 def check_artifact(artifact: ModelArtifact | EnsembleArtifact) -> dict[str, Any]:

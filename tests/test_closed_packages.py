@@ -1,0 +1,63 @@
+"""The contract of tests/closed_packages.py finds planted imports, and none in trt-build."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import builder
+from tests.closed_packages import violations
+
+STUB = "from .build import build as build\nfrom . import flavour as flavour\n"
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """A package `planted` with the closed package `engine`, which exports `build` and the module
+    `flavour`, and the package `cli`.
+    """
+    root = tmp_path / "planted"
+    for package in ("engine", "cli"):
+        (root / package).mkdir(parents=True)
+        (root / package / "__init__.py").write_text("__all__ = ['main']\n")
+    (root / "engine/__init__.pyi").write_text(STUB)
+    return root
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("from planted.engine.build import build", "planted.engine.build.build"),
+        ("from planted.engine import memory", "planted.engine.memory"),
+        ("import planted.engine.build", "planted.engine.build"),
+        ("def f():\n    from planted.engine.flavour import trt", "planted.engine.flavour.trt"),
+    ],
+)
+def test_an_import_of_what_is_not_public_is_found(root: Path, text: str, name: str) -> None:
+    (root / "cli/repo.py").write_text(text)
+    line = len(text.splitlines())
+    assert list(violations(root)) == [f"planted/cli/repo.py:{line}: {name} is not public"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "from planted.engine import build, flavour",
+        "from planted import engine",
+        "from planted.cli.options import flag",
+        "from planted.errors import Error",
+    ],
+)
+def test_public_names_and_own_files_are_allowed(root: Path, text: str) -> None:
+    (root / "cli/repo.py").write_text(text)
+    assert list(violations(root)) == []
+
+
+def test_a_package_without_a_stub_exports_its_all(root: Path) -> None:
+    (root / "engine/run.py").write_text("from planted.cli import main, repo")
+    assert list(violations(root)) == ["planted/engine/run.py:1: planted.cli.repo is not public"]
+
+
+def test_trt_build_keeps_the_contract() -> None:
+    assert list(violations(Path(builder.__file__).parent)) == []
