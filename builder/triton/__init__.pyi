@@ -4,6 +4,7 @@ from . import dtypes as dtypes
 from . import ensemble as ensemble
 from . import goldens as goldens
 from . import history as history
+from . import sbom as sbom
 from . import section as section
 from . import signatures as signatures
 from . import versions as versions
