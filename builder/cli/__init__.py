@@ -22,6 +22,7 @@ COMMANDS = (
     "inspect",
     "serve",
     "verify",
+    "bench",
     "health",
     "history",
     "rollback",

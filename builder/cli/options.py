@@ -150,6 +150,27 @@ accept_incompatible = click.option(
     is_flag=True,
     help="Replace a published model even where its clients could not go on with the new one.",
 )
+url = click.option(
+    "--url", metavar="HOST:PORT", help="The endpoint's HTTP address, as localhost:8000."
+)
+grpc_url = click.option(
+    "--grpc-url", metavar="HOST:PORT", help="The endpoint's gRPC address, as localhost:8001."
+)
+metrics_url = click.option(
+    "--metrics-url", metavar="HOST:PORT", help="The address of its metrics, for those of GPUs."
+)
+record = click.option(
+    "--record",
+    is_flag=True,
+    help="Keep the results in REPOSITORY.results for trt-build report.",
+)
+
+
+def endpoint(function: Any) -> Any:
+    """`--url`, `--grpc-url`, `--metrics-url`."""
+    return url(grpc_url(metrics_url(function)))
+
+
 write_env = click.option(
     "--write-env",
     is_flag=True,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from builder.cli import options, verdicts
+from builder.cli import options, records, verdicts
 from builder.cli.command import Command
 from builder.cli.serve import report_crash
 from builder.cli.terminal import Progress, Terminal
@@ -23,10 +23,8 @@ if TYPE_CHECKING:
     "verify", cls=Command, short_help="Compare a live endpoint with the recorded answers."
 )
 @click.argument("repository", type=options.PATH)
-@click.option("--url", metavar="HOST:PORT", help="The endpoint's HTTP address, as localhost:8000.")
-@click.option(
-    "--grpc-url", metavar="HOST:PORT", help="The endpoint's gRPC address, as localhost:8001."
-)
+@options.url
+@options.grpc_url
 @click.option("--serve", is_flag=True, help="Start a tritonserver for the occasion, on free ports.")
 @click.option(
     "--engine", is_flag=True, help="Ask the plans themselves on this machine's GPU: no server."
@@ -68,6 +66,7 @@ if TYPE_CHECKING:
     metavar="PUBLIC_KEY",
     help="Fail for each model whose signature does not hold for this key.",
 )
+@options.record
 @click.pass_obj
 def verify_command(
     terminal: Terminal,
@@ -79,6 +78,7 @@ def verify_command(
     engine: bool,
     require: str | None,
     signature: Path | None,
+    record: bool,
     **settings: Any,
 ) -> int:
     """Ask every model of REPOSITORY every golden, over HTTP and gRPC, and compare the answers. With
@@ -99,8 +99,8 @@ def verify_command(
             "--engine asks no server: leave --serve, --url, --grpc-url and --shared-memory out"
         )
     asked = {"models": list(settings.pop("only")) or None, **settings}
-    _interrupted_in_one_line()
     unsigned = _unsigned(repository, signature, asked["models"], serve)
+    quiet_interrupts()
     with terminal.progress() as progress:
         if engine:
             models = parity.verify_engines(
@@ -129,6 +129,8 @@ def verify_command(
         data["signatures"] = {"key": signature, "problems": unsigned}
     for name in others:
         terminal.note(f"FAILED {name}: signature: {unsigned[name]}")
+    if record:
+        records.write(records.path(repository, "verify"), data)
     terminal.result(data, lambda: verdicts.show(terminal, models))
     return 0 if passed else 3
 
@@ -167,7 +169,7 @@ def _by_plan_or_failed(model: ModelParity) -> ModelParity:
     return replace(model, problems=(*model.problems, problem))
 
 
-def _interrupted_in_one_line() -> None:
+def quiet_interrupts() -> None:
     """Keep the loop beneath Triton's HTTP client from printing Ctrl-C as an error before it hands
     it on.
     """

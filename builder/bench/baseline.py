@@ -1,0 +1,95 @@
+"""Compares two benchmarks of the same models, and says where they do not differ."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from builder.errors import UsageError
+
+SMALLEST = 0.05
+"""Two runs of one server on a quiet host differ by a few percent; less than this is no difference
+even where the intervals within each run are narrower.
+"""
+BETTER, WORSE, SAME = "better", "worse", "no difference"
+
+
+@dataclass(frozen=True)
+class Change:
+    """One figure of one level: `before` and `after`, the `share` of the change, and the verdict."""
+
+    model: str
+    protocol: str
+    load: str
+    figure: str
+    before: float
+    after: float
+    share: float
+    verdict: str
+
+    def as_dict(self) -> dict[str, Any]:
+        """JSON-able."""
+        return asdict(self)
+
+
+def read(file: Path) -> dict[str, Any]:
+    """A document of `bench --baseline`. Raises UsageError where it is none."""
+    try:
+        said = json.loads(file.read_text(encoding="utf-8"))
+        models = said["models"]
+        _ = [level["throughput"]["value"] for model in models for level in model["levels"]]
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        raise UsageError(
+            f"not a file that trt-build bench wrote: {error}",
+            where=str(file),
+            fix="trt-build bench REPOSITORY --serve --baseline FILE writes one",
+        ) from error
+    return dict(said)
+
+
+def compare(
+    before: Sequence[Mapping[str, Any]], after: Sequence[Mapping[str, Any]]
+) -> list[Change]:
+    """Each figure of each level that both have, by the `models` of two documents."""
+    return list(_changes(_levels(before), _levels(after)))
+
+
+Levels = dict[tuple[str, str, str, str], Mapping[str, Any]]
+
+
+def _levels(models: Sequence[Mapping[str, Any]]) -> Levels:
+    return {
+        (model["name"], model["protocol"], model["memory"], level["load"]): level
+        for model in models
+        for level in model["levels"]
+    }
+
+
+def _changes(before: Levels, after: Levels) -> Iterator[Change]:
+    for key, level in after.items():
+        if key not in before:
+            continue
+        name, protocol, memory, load = key
+        way = protocol if memory == "none" else f"{protocol} {memory}"
+        for figure, (old, new) in _pairs(before[key], level).items():
+            share = new["value"] / old["value"] - 1 if old["value"] else 0.0
+            verdict = _verdict(figure, old, new, share)
+            yield Change(name, way, load, figure, old["value"], new["value"], share, verdict)
+
+
+def _pairs(
+    old: Mapping[str, Any], new: Mapping[str, Any]
+) -> dict[str, tuple[Mapping[str, float], Mapping[str, float]]]:
+    pairs = {"throughput": (old["throughput"], new["throughput"])}
+    common = [name for name in new["latency_ms"] if name in old["latency_ms"]]
+    return pairs | {name: (old["latency_ms"][name], new["latency_ms"][name]) for name in common}
+
+
+def _verdict(figure: str, old: Mapping[str, float], new: Mapping[str, float], share: float) -> str:
+    overlap = old["low"] <= new["high"] and new["low"] <= old["high"]
+    if overlap or abs(share) < SMALLEST:
+        return SAME
+    return BETTER if (share > 0) == (figure == "throughput") else WORSE

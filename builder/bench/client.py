@@ -1,0 +1,293 @@
+"""One client process: sends requests with tritonclient's asyncio clients and times each.
+
+Run as `python -m builder.bench.client`; a pickled Job comes on standard input, the pickled Samples
+go to standard output.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import os
+import pickle
+import random
+import re
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from builder.bench.job import Job, Samples, rows
+from builder.parity.shared_memory import BODY, Regions, wire
+from builder.triton.artifact import Golden
+
+MOST_IN_FLIGHT = 2048
+"""Of an open loop; further arrivals are counted as dropped, because the server is overloaded."""
+SHARED_SLOTS = 32
+"""Regions of shared memory for an open loop; a request waits for a free one, and its latency counts
+from the intended time all the same.
+"""
+
+
+@dataclass(frozen=True)
+class _Request:
+    """Ready to be sent: tritonclient's tensors, made once."""
+
+    inputs: Sequence[Any]
+    outputs: Sequence[Any] | None
+    rows: int
+
+
+@dataclass
+class _Clock:
+    """The times of all requests, and the errors."""
+
+    intended: list[float] = field(default_factory=list)
+    sent: list[float] = field(default_factory=list)
+    done: list[float] = field(default_factory=list)
+    rows: list[int] = field(default_factory=list)
+    errors: Counter[str] = field(default_factory=Counter)
+    example: dict[str, str] = field(default_factory=dict)
+    dropped: int = 0
+
+    def add(self, intended: float, sent: float, done: float, count: int) -> None:
+        self.intended.append(intended)
+        self.sent.append(sent)
+        self.done.append(done)
+        self.rows.append(count)
+
+    def failed(self, error: BaseException) -> None:
+        kind = kind_of(error)
+        self.errors[kind] += 1
+        self.example.setdefault(kind, str(error)[:300])
+
+
+def kind_of(error: BaseException) -> str:
+    """The status that Triton or gRPC gave, else the error's class."""
+    if isinstance(error, (asyncio.TimeoutError, TimeoutError)):
+        return "timeout"
+    status = getattr(error, "status", None)
+    text = status() if callable(status) else None
+    if text:
+        return re.sub(r"^StatusCode\.", "", str(text))
+    return type(error).__name__
+
+
+def tensors(module: ModuleType, golden: Golden) -> list[Any]:
+    """The golden's inputs as tritonclient's, with their data."""
+    found = []
+    for name, array in golden.inputs.items():
+        tensor = module.InferInput(name, list(array.shape), wire(array))
+        found.append(tensor.set_data_from_numpy(np.ascontiguousarray(array)))
+    return found
+
+
+class _Sender:
+    """Sends the job's requests and notes their times."""
+
+    def __init__(self, job: Job, client: Any, slots: Sequence[Sequence[Sequence[_Request]]]):
+        self.job, self.client, self.slots = job, client, slots
+        self.clock = _Clock()
+        self.random = random.Random(job.seed)
+        self.ids = itertools.count(self.random.getrandbits(48) + 1)
+
+    async def closed(self) -> None:
+        """As many loops as requests are to be in flight."""
+        until = time.monotonic() + self.job.seconds
+        count = self.job.load.concurrency or 0
+        await asyncio.gather(
+            *(self._loop(self.slots[i % len(self.slots)], until, i) for i in range(count))
+        )
+
+    async def _loop(self, sequences: Sequence[Sequence[_Request]], until: float, at: int) -> None:
+        order = itertools.islice(itertools.cycle(sequences), at % len(sequences), None)
+        while time.monotonic() < until:
+            await self._sequence(next(order), None)
+
+    async def _sequence(self, requests: Sequence[_Request], intended: float | None) -> None:
+        """A sequence, or a single request; the first is due at `intended`, each other one when the
+        answer before it has come.
+        """
+        number = next(self.ids)
+        for at, request in enumerate(requests):
+            options = (
+                {
+                    "sequence_id": number,
+                    "sequence_start": at == 0,
+                    "sequence_end": at == len(requests) - 1,
+                }
+                if self.job.stateful
+                else {}
+            )
+            if not await self._send(request, options, intended if at == 0 else None):
+                return
+
+    async def _send(
+        self, request: _Request, options: dict[str, Any], intended: float | None
+    ) -> bool:
+        if self.job.protocol == "grpc":
+            options = {**options, "client_timeout": self.job.timeout}
+        sent = time.monotonic()
+        try:
+            await asyncio.wait_for(
+                self.client.infer(
+                    self.job.model, request.inputs, outputs=request.outputs, **options
+                ),
+                self.job.timeout,
+            )
+        except asyncio.CancelledError:
+            raise
+        except Exception as error:
+            self.clock.failed(error)
+            return False
+        self.clock.add(sent if intended is None else intended, sent, time.monotonic(), request.rows)
+        return True
+
+    async def open(self) -> None:
+        """Requests at the times of a Poisson process, whether earlier ones were answered or not."""
+        loop, finished = asyncio.get_running_loop(), asyncio.Event()
+        running: set[asyncio.Task[None]] = set()
+        free: asyncio.Queue[int] = asyncio.Queue()
+        for number in range(len(self.slots)):
+            free.put_nowait(number)
+
+        def start(intended: float) -> None:
+            if len(running) >= MOST_IN_FLIGHT:
+                self.clock.dropped += 1
+                return
+            task = loop.create_task(self._in_free_slot(free, intended))
+            running.add(task)
+            task.add_done_callback(running.discard)
+
+        def schedule() -> None:
+            # a thread, because the event loop wakes up at whole milliseconds only
+            for due in self._arrivals():
+                time.sleep(max(0.0, due - time.monotonic()))
+                loop.call_soon_threadsafe(start, due)
+            loop.call_soon_threadsafe(finished.set)
+
+        thread = threading.Thread(target=schedule, daemon=True)
+        thread.start()
+        await finished.wait()
+        if running:
+            await asyncio.wait(running)
+
+    async def _in_free_slot(self, free: asyncio.Queue[int], intended: float) -> None:
+        if self.job.memory == BODY:
+            await self._sequence(self.random.choice(self.slots[0]), intended)
+            return
+        slot = await free.get()
+        try:
+            await self._sequence(self.random.choice(self.slots[slot]), intended)
+        finally:
+            free.put_nowait(slot)
+
+    def _arrivals(self) -> Iterator[float]:
+        rate = self.job.load.rate
+        assert rate is not None
+        begin = due = time.monotonic()
+        while (due := due + self.random.expovariate(rate)) < begin + self.job.seconds:
+            yield due
+
+
+@contextlib.contextmanager
+def _slots(job: Job, module: ModuleType) -> Iterator[list[list[list[_Request]]]]:
+    """The requests as each slot sends them: the same for all where tensors are in the requests;
+    with regions of its own for each slot where they lie in shared memory.
+    """
+    batches = max((rows(golden, 1) for one in job.sequences for golden in one), default=1)
+
+    def request(golden: Golden, regions: Regions | None) -> _Request:
+        if regions is None:
+            return _Request(tensors(module, golden), None, min(rows(golden, 1), batches))
+        return _Request(regions.inputs(module), regions.outputs(module), rows(golden, 1))
+
+    if job.memory == BODY:
+        yield [[[request(golden, None) for golden in one] for one in job.sequences]]
+        return
+    sync = module.InferenceServerClient(job.url)
+    with contextlib.ExitStack() as stack:
+        stack.callback(sync.close)
+        count = job.load.concurrency or SHARED_SLOTS
+        yield [
+            [
+                [request(g, stack.enter_context(Regions(job.memory, sync, g))) for g in one]
+                for one in [job.sequences[number % len(job.sequences)]]
+            ]
+            for number in range(count)
+        ]
+
+
+async def _run(job: Job, slots: Sequence[Sequence[Sequence[_Request]]]) -> Samples:
+    client = _connected(job)
+    try:
+        sender = _Sender(job, client, slots)
+        cpu, wall = time.process_time(), time.monotonic()
+        await (sender.closed() if job.load.rate is None else sender.open())
+        cpu, wall = time.process_time() - cpu, time.monotonic() - wall
+    finally:
+        await client.close()
+    clock = sender.clock
+    return Samples(
+        _floats(clock.intended),
+        _floats(clock.sent),
+        _floats(clock.done),
+        np.asarray(clock.rows, np.int64),
+        dict(clock.errors),
+        clock.example,
+        clock.dropped,
+        cpu,
+        wall,
+    )
+
+
+def _floats(values: list[float]) -> NDArray[np.float64]:
+    return np.asarray(values, np.float64)
+
+
+def _connected(job: Job) -> Any:
+    if job.protocol == "grpc":
+        from tritonclient.grpc import aio
+
+        return aio.InferenceServerClient(job.url)
+    import tritonclient.http.aio as http
+
+    return http.InferenceServerClient(
+        job.url, conn_limit=job.load.concurrency or MOST_IN_FLIGHT, conn_timeout=job.timeout
+    )
+
+
+def _module(job: Job) -> ModuleType:
+    if job.protocol == "grpc":
+        from tritonclient import grpc
+
+        return grpc  # type: ignore[no-any-return]
+    from tritonclient import http
+
+    return http  # type: ignore[no-any-return]
+
+
+def main() -> None:
+    """Run the job of standard input once a line says that all processes are ready."""
+    out = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+    job: Job = pickle.load(sys.stdin.buffer)
+    with _slots(job, _module(job)) as slots:
+        out.write(b"ready\n")
+        out.flush()
+        sys.stdin.buffer.readline()
+        samples = asyncio.run(_run(job, slots))
+    pickle.dump(samples, out)
+    out.close()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,118 @@
+"""What client processes are asked to do: which requests, over which protocol, at which load."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from builder.errors import UsageError
+from builder.parity import streams
+from builder.parity.served import PublishedModel
+from builder.triton.artifact import Golden
+
+PROTOCOLS = ("grpc", "http")
+
+
+@dataclass(frozen=True)
+class Load:
+    """`concurrency` requests that are always in flight (closed loop), or `rate` requests a second
+    whose arrivals are a Poisson process (open loop). One of the two is set.
+    """
+
+    concurrency: int | None = None
+    rate: float | None = None
+
+    def __str__(self) -> str:
+        return f"c{self.concurrency}" if self.concurrency else f"{self.rate:g}/s"
+
+    def share(self, number: int, count: int) -> Load:
+        """The part of process `number` of `count`."""
+        if self.rate is not None:
+            return Load(rate=self.rate / count)
+        assert self.concurrency is not None
+        return Load(self.concurrency // count + (number < self.concurrency % count))
+
+
+@dataclass(frozen=True)
+class Job:
+    """The work of one client process. `sequences` are what is sent: each a list of requests, of one
+    request for a model without state. Times are seconds of time.monotonic(), which all processes
+    of a host share.
+    """
+
+    protocol: str
+    url: str
+    model: str
+    sequences: tuple[tuple[Golden, ...], ...]
+    stateful: bool
+    memory: str
+    load: Load
+    seconds: float
+    timeout: float
+    seed: int
+
+
+@dataclass
+class Samples:
+    """What one client process measured: for each request the `intended` send time, the `sent` time
+    and the time when it was `done`, in seconds; `errors` by kind, `late` those that were not sent
+    because too many were in flight.
+    """
+
+    intended: NDArray[np.float64]
+    sent: NDArray[np.float64]
+    done: NDArray[np.float64]
+    rows: NDArray[np.int64]
+    errors: dict[str, int]
+    example: dict[str, str]
+    dropped: int
+    cpu_seconds: float
+    wall_seconds: float
+
+
+def requests(
+    model: PublishedModel, file: Path | None = None, names: Sequence[str] = ()
+) -> tuple[tuple[Golden, ...], ...]:
+    """What is sent to the model: its goldens, those of `names`, or the arrays of an .npz `file`, as
+    the endpoint has them; whole sequences for a model that keeps state.
+
+    Raises UsageError where there are none, or the file does not have the model's inputs.
+    """
+    if file is not None:
+        return ((_from_file(model, file),),)
+    goldens = [model.wire(golden) for golden in model.goldens]
+    if model.keeps_state:
+        found = tuple(stream.requests for stream in streams.streams(model, goldens))
+    else:
+        found = tuple((g,) for g in goldens if not names or g.name in names)
+    if not found:
+        known = ", ".join(golden.name for golden in goldens) or "none"
+        raise UsageError(f"model {model.name!r} has no such goldens to send", fix=f"one of {known}")
+    return found
+
+
+def _from_file(model: PublishedModel, file: Path) -> Golden:
+    wanted = {tensor.name for tensor in model.config.input}
+    try:
+        with np.load(file, allow_pickle=False) as read:
+            arrays: dict[str, Any] = {name: read[name] for name in read.files}
+    except (OSError, ValueError, EOFError) as error:
+        raise UsageError(f"the requests cannot be read: {error}", where=str(file)) from error
+    if set(arrays) != wanted:
+        raise UsageError(
+            f"the file has the arrays {', '.join(sorted(arrays))}",
+            where=str(file),
+            fix=f"one array for each input of {model.name!r}: {', '.join(sorted(wanted))}",
+        )
+    return model.wire(Golden(file.stem, arrays, {}))
+
+
+def rows(golden: Golden, max_batch_size: int) -> int:
+    """The rows that a request adds to a batch: 1 where Triton does not batch."""
+    first = next(iter(golden.inputs.values()), None)
+    return int(first.shape[0]) if max_batch_size and first is not None and first.ndim else 1

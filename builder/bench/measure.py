@@ -1,0 +1,298 @@
+"""Puts load on the models of a live endpoint, level after level."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from tritonclient import grpc as triton_grpc
+from tritonclient import http as triton_http
+from tritonclient.utils import InferenceServerException
+
+from builder.bench import processes, statistics
+from builder.bench.job import Job, Load, requests
+from builder.bench.results import LevelResult, Limit, ModelBench, client_limit, summarize
+from builder.errors import EnvironmentProblem, UsageError
+from builder.parity import served
+from builder.parity.served import PublishedModel
+from builder.parity.shared_memory import BODY
+from builder.parity.shared_memory import check as check_memory
+from builder.store.published import shaped
+
+Progress = Callable[[str, str], None]
+
+SETTLE_SECONDS = 5.0
+"""How long the server may take to count a request that was answered."""
+PROBE_SECONDS = 0.5
+SEARCH_STEPS = 12
+SEARCH_PRECISION = 0.05
+"""The search for a rate ends when it is known to this share."""
+KEEPS_UP = 0.95
+"""A rate is held only where this share of it is answered."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """How load is put on: see `trt-build bench --help`. `limit` is (percentile, milliseconds)."""
+
+    loads: Sequence[Load] = (Load(1), Load(2), Load(4), Load(8), Load(16))
+    protocols: Sequence[str] = ("grpc",)
+    memories: Sequence[str] = (BODY,)
+    seconds: float = 5.0
+    processes: int = 0
+    file: Path | None = None
+    goldens: Sequence[str] = ()
+    timeout: float = 60.0
+    limit: tuple[float, float] | None = None
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """The addresses of a server, host:port each; None where there is none."""
+
+    http: str | None
+    grpc: str | None
+    metrics: str | None = None
+
+    def url(self, protocol: str) -> str:
+        """Raises UsageError where the protocol has no address."""
+        url = self.http if protocol == "http" else self.grpc
+        if url is None:
+            flag = "--url" if protocol == "http" else "--grpc-url"
+            raise UsageError(f"{protocol} has no address", fix=f"{flag} HOST:PORT, or --serve")
+        return url.split("://", 1)[-1].rstrip("/")
+
+
+def bench(
+    repository: Path,
+    endpoint: Endpoint,
+    models: Sequence[str] | None = None,
+    options: Options | None = None,
+    progress: Progress | None = None,
+) -> list[ModelBench]:
+    """Each model of `models`, or of all that are no steps of an ensemble, over each protocol and
+    kind of memory. Goldens give the sizes.
+
+    Raises UsageError for an unknown model, or where there is nothing to send; EnvironmentProblem
+    where no server answers. A model that fails has `problem`.
+    """
+    options = options or Options()
+    check_memory(options.memories)
+    found = []
+    for name in models or _without_steps(repository):
+        served.chosen(repository, [name])
+        with shaped(repository / name):
+            model = served.read(repository / name)
+        for protocol in options.protocols:
+            for memory in options.memories:
+                run = _Run(model, endpoint, protocol, memory, options, progress)
+                found.append(run.all())
+    return found
+
+
+def _without_steps(repository: Path) -> list[str]:
+    """All models but the steps of ensembles, which are asked through them."""
+    models = {name: served.read(repository / name) for name in served.names(repository)}
+    steps = {
+        step.model_name
+        for model in models.values()
+        for step in model.config.ensemble_scheduling.step
+    }
+    return [name for name in models if name not in steps]
+
+
+class _Run:
+    """The levels of one model over one protocol."""
+
+    def __init__(
+        self,
+        model: PublishedModel,
+        endpoint: Endpoint,
+        protocol: str,
+        memory: str,
+        options: Options,
+        progress: Progress | None,
+    ) -> None:
+        self.model, self.endpoint, self.protocol = model, endpoint, protocol
+        self.memory, self.options = memory, options
+        self.progress = progress or (lambda subject, phase: None)
+        self.url = endpoint.url(protocol)
+        self.sequences = requests(model, options.file, options.goldens)
+        self.processes = options.processes or 1
+        self.most = options.processes or max(1, (os.cpu_count() or 1) // 2)
+
+    def all(self) -> ModelBench:
+        names = tuple(dict.fromkeys(one[0].name.split(".")[0] for one in self.sequences))
+        found = ModelBench(self.model.name, self.protocol, self.memory, names, ())
+        try:
+            with _statistics_client(self.protocol, self.url) as client:
+                self._probe(client)
+                loads = [load for load in self.options.loads if self._possible(load)]
+                levels = tuple(self.level(client, load) for load in loads)
+                found = replace(found, levels=levels)
+                if self.options.limit:
+                    found = replace(found, limit=self._highest(client, levels))
+        except _Failed as failure:
+            return replace(found, problem=str(failure))
+        return found
+
+    def _possible(self, load: Load) -> bool:
+        """A server keeps so many sequences open; a further one would only wait."""
+        most = int(self.model.config.sequence_batching.oldest.max_candidate_sequences)
+        return not (self.model.keeps_state and most and (load.concurrency or 0) > most)
+
+    def _probe(self, client: Any) -> None:
+        """Raise where the model does not answer, before load is put on."""
+        try:
+            if not client.is_model_ready(self.model.name):
+                raise _Failed("the server does not have it ready")
+        except (InferenceServerException, OSError) as error:
+            raise EnvironmentProblem(
+                f"no Triton answers over {self.protocol} at {self.url}: {error}",
+                fix="trt-build serve, --serve, or the right address",
+            ) from error
+        found = self.level(client, Load(1), PROBE_SECONDS)
+        if not found.requests:
+            kind, example = next(iter(found.examples.items()), ("no answer", ""))
+            raise _Failed(f"no request was answered: {kind}: {example}")
+
+    def level(self, client: Any, load: Load, seconds: float | None = None) -> LevelResult:
+        """One load; again with more client processes while those are what limits it."""
+        seconds = seconds or self.options.seconds
+        while True:
+            self.progress(self.model.name, f"{self.protocol}, {load}, {seconds:g} s")
+            found = self._level(client, load, seconds)
+            width = load.concurrency or self.most
+            more = min(self.processes * 2, self.most, width)
+            if found.client_limited is None or more <= self.processes:
+                return found
+            self.processes = more
+
+    def _level(self, client: Any, load: Load, seconds: float) -> LevelResult:
+        job = Job(
+            *(self.protocol, self.url, self.model.name, self.sequences, self.model.keeps_state),
+            *(self.memory, load, seconds, self.options.timeout, self.options.seed),
+        )
+        watched = [self.model.name, *self._steps()]
+        before: dict[str, statistics.Counts] = {}
+
+        def begin() -> None:
+            before.update({name: statistics.counts(client, name) for name in watched})
+
+        samples = processes.run(job, self.processes, begin)
+        answered = sum(one.done.size for one in samples)
+        counted = self._settled(client, before[self.model.name], answered)
+        measured = summarize(samples, seconds)
+        cpu = max(one.cpu_seconds / max(one.wall_seconds, 1e-9) for one in samples)
+        median = measured["latency_ms"]["p50"].value if measured["latency_ms"] else 0.0
+        limited = client_limit(
+            cpu, len(samples), measured["send_delay_ms"], median, os.cpu_count() or 1
+        )
+        return LevelResult(
+            load=str(load),
+            concurrency=load.concurrency,
+            rate=load.rate,
+            requests=answered,
+            errors=_total(one.errors for one in samples),
+            examples={kind: text for one in samples for kind, text in one.example.items()},
+            dropped=sum(one.dropped for one in samples),
+            processes=len(samples),
+            client_cpu=cpu,
+            client_ms=1e3 * sum(one.cpu_seconds for one in samples) / max(answered, 1),
+            client_limited=limited,
+            server=counted.as_dict(),
+            counts_agree=counted.success == answered,
+            steps={
+                name: statistics.counts(client, name).since(before[name]).as_dict()
+                for name in self._steps()
+            },
+            gpus=statistics.gpu(self.endpoint.metrics),
+            **measured,
+        )
+
+    def _steps(self) -> list[str]:
+        return [step.model_name for step in self.model.config.ensemble_scheduling.step]
+
+    def _settled(self, client: Any, before: statistics.Counts, answered: int) -> statistics.Counts:
+        """The server's counts once they have reached what was answered: it counts a request after
+        it has sent the response.
+        """
+        until = time.monotonic() + SETTLE_SECONDS
+        while True:
+            found = statistics.counts(client, self.model.name).since(before)
+            if found.success >= answered or time.monotonic() > until:
+                return found
+            time.sleep(0.02)
+
+    def _highest(self, client: Any, levels: Sequence[LevelResult]) -> Limit:
+        """The highest rate within the limit: bisection below the throughput of the closed loop."""
+        assert self.options.limit is not None
+        percent, most = self.options.limit
+        name = f"p{percent:g}"
+        trials: list[dict[str, Any]] = []
+
+        def holds(rate: float) -> bool:
+            found = self.level(client, Load(rate=rate))
+            value = found.latency_ms.get(name)
+            held = (
+                value is not None
+                and value.value <= most
+                and not found.errors
+                and not found.dropped
+                and found.throughput.value >= KEEPS_UP * rate
+            )
+            shown = None if value is None else value.value
+            trials.append(
+                {"rate": rate, "ms": shown, "throughput": found.throughput.value, "held": held}
+            )
+            return held
+
+        high = max((level.throughput.value for level in levels), default=0.0) or 100.0
+        best = search_rate(holds, high, SEARCH_STEPS, SEARCH_PRECISION)
+        return Limit(name, most, best, tuple(trials))
+
+
+def search_rate(
+    holds: Callable[[float], bool], start: float, steps: int, precision: float
+) -> float | None:
+    """The highest rate that holds, known to the share `precision`; None where none was found in
+    `steps` trials. `start` is the first rate that is tried.
+    """
+    low, high, rate = 0.0, float("inf"), start
+    for _ in range(steps):
+        if holds(rate):
+            low = rate
+        else:
+            high = rate
+        if low and high - low <= precision * low:
+            break
+        rate = low * 1.5 if high == float("inf") else (low + high) / 2 if low else high / 2
+    return low or None
+
+
+class _Failed(Exception):
+    """One model cannot be measured; the others go on."""
+
+
+def _total(found: Any) -> dict[str, int]:
+    total: dict[str, int] = {}
+    for one in found:
+        for kind, count in one.items():
+            total[kind] = total.get(kind, 0) + count
+    return total
+
+
+@contextlib.contextmanager
+def _statistics_client(protocol: str, url: str) -> Iterator[Any]:
+    module = triton_grpc if protocol == "grpc" else triton_http
+    client = module.InferenceServerClient(url)
+    try:
+        yield client
+    finally:
+        client.close()

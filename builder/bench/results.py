@@ -1,0 +1,213 @@
+"""What a benchmark finds, with 95 % confidence intervals, and its JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from builder.bench.job import Samples
+
+PERCENTILES = (50.0, 90.0, 95.0, 99.0, 99.9)
+WINDOWS = 20
+RESAMPLES = 200
+SMALLEST_SPREAD, DRIFT = 0.05, 0.1
+"""Shares of the latency: by less, windows do not differ, and the state does not drift."""
+FEW = 10
+"""A percentile needs this many requests above it."""
+BUSY = 0.85
+"""A client process that uses this share of a core limits what it measures."""
+LATE = 0.1
+"""Sends that are this share of the median latency late at their 99th percentile are too late."""
+LATE_MS = 1.0
+OWN_SHARE = 0.1
+"""A client whose own work is this share of the median latency is named beside the result."""
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A value with the bounds of its 95 % confidence interval."""
+
+    value: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class LevelResult:
+    """One load. `latency_ms` by percentile ("p50", ..., "p99.9"), only where enough requests lie
+    above it. `server` is what Triton counted of all requests of the level, the warm-up included,
+    `client_ms` is the client's own processor time for each request, which its latency includes;
+    `requests` what the client counted of them; `steps` the same of an ensemble's steps.
+    """
+
+    load: str
+    concurrency: int | None
+    rate: float | None
+    requests: int
+    errors: dict[str, int]
+    examples: dict[str, str]
+    dropped: int
+    seconds: float
+    warm_up_seconds: float
+    steady: bool
+    throughput: Estimate
+    rows_per_second: float
+    latency_ms: dict[str, Estimate]
+    mean_ms: float
+    processes: int
+    client_cpu: float
+    client_ms: float
+    send_delay_ms: float
+    client_limited: str | None
+    server: dict[str, Any] = field(default_factory=dict)
+    steps: dict[str, dict[str, Any]] = field(default_factory=dict)
+    gpus: dict[str, dict[str, float]] = field(default_factory=dict)
+    counts_agree: bool = True
+
+    def as_dict(self) -> dict[str, Any]:
+        """JSON-able."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Limit:
+    """The highest `rate` (requests a second) whose `percentile` of latency stayed within `ms`; None
+    where no rate did. `trials` are all rates that were tried, with what was found.
+    """
+
+    percentile: str
+    ms: float
+    rate: float | None
+    trials: tuple[dict[str, Any], ...]
+
+
+@dataclass(frozen=True)
+class ModelBench:
+    """One model over one protocol; `sizes` are the names of the goldens that were sent."""
+
+    name: str
+    protocol: str
+    memory: str
+    sizes: tuple[str, ...]
+    levels: tuple[LevelResult, ...]
+    limit: Limit | None = None
+    problem: str | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        """JSON-able."""
+        return asdict(self)
+
+
+def summarize(samples: Sequence[Samples], seconds: float) -> dict[str, Any]:
+    """The measured part of a LevelResult: from the first window after the warm-up on.
+
+    Arrivals of an open loop are counted from their intended send time.
+    """
+    intended = np.concatenate([one.intended for one in samples])
+    sent = np.concatenate([one.sent for one in samples])
+    done = np.concatenate([one.done for one in samples])
+    rows = np.concatenate([one.rows for one in samples])
+    latency = (done - intended) * 1e3
+    begin = float(intended.min()) if intended.size else 0.0
+    width = seconds / WINDOWS
+    # by when a request was due: one that never ends soon must not leave the statistics
+    window = np.clip(((intended - begin) / width).astype(int), 0, WINDOWS - 1)
+    first, steady = warm_up(latency, window)
+    kept = window >= first
+    span = width * (WINDOWS - first)
+    finished = (done >= begin + first * width) & (done < begin + seconds)
+    estimates = _estimates(latency[kept], window[kept] - first, WINDOWS - first)
+    delay = np.percentile((sent - intended)[kept], 99) * 1e3 if kept.any() else 0.0
+    return {
+        "warm_up_seconds": first * width,
+        "steady": steady,
+        "seconds": span,
+        "throughput": _throughput(done, begin + first * width, width, WINDOWS - first),
+        "rows_per_second": float(rows[finished].sum()) / span,
+        "latency_ms": estimates,
+        "mean_ms": float(latency[kept].mean()) if kept.any() else 0.0,
+        "send_delay_ms": float(delay),
+    }
+
+
+def warm_up(latency: Array, window: NDArray[np.int_]) -> tuple[int, bool]:
+    """The first window of the steady state, and whether there is one.
+
+    The second half is the reference: the median of its windows' mean latencies, and their
+    deviation by the differences of neighbors, which a trend hardly changes. The warm-up is the
+    leading windows that lie outside. The state is steady where the warm-up ends within the
+    first half, and the last two quarters agree.
+    """
+    means = np.array([_mean(latency[window == number]) for number in range(WINDOWS)])
+    half = WINDOWS // 2
+    known = means[half:][~np.isnan(means[half:])]
+    if not known.size:
+        return 0, False
+    center = float(np.median(known))
+    noise = 1.05 * float(np.median(np.abs(np.diff(known)))) if known.size > 1 else 0.0
+    spread = max(noise, SMALLEST_SPREAD * center)
+    within = np.isnan(means) | (np.abs(means - center) <= 3 * spread)
+    first = int(np.argmax(within[:half])) if within[:half].any() else half
+    quarters = [_median(part) for part in (means[half : -half // 2], means[-half // 2 :])]
+    steady = bool(abs(quarters[0] - quarters[1]) <= max(2 * spread, DRIFT * center))
+    return first, steady and first < half
+
+
+def _median(values: Array) -> float:
+    known = values[~np.isnan(values)]
+    return float(np.median(known)) if known.size else float("inf")
+
+
+def _mean(values: Array) -> float:
+    return float(values.mean()) if values.size else float("nan")
+
+
+def _throughput(done: Array, begin: float, width: float, windows: int) -> Estimate:
+    """Answers a second in the steady windows, with Student's interval over the windows."""
+    edges = begin + width * np.arange(windows + 1)
+    counts = np.histogram(done, edges)[0] / width
+    value = float(counts.mean())
+    half = 2.1 * float(counts.std(ddof=1)) / np.sqrt(windows) if windows > 1 else 0.0
+    return Estimate(value, value - half, value + half)
+
+
+def _estimates(latency: Array, window: NDArray[np.int_], windows: int) -> dict[str, Estimate]:
+    """Percentiles, with intervals of a bootstrap over whole windows: latencies that follow each
+    other are not independent.
+    """
+    wanted = [p for p in PERCENTILES if latency.size * (100 - p) / 100 >= FEW or p == 50.0]
+    if not latency.size:
+        return {}
+    values = np.percentile(latency, wanted)
+    parts = [latency[window == number] for number in range(windows)]
+    random = np.random.default_rng(0)
+    drawn = []
+    for _ in range(RESAMPLES):
+        pooled = np.concatenate([parts[i] for i in random.integers(0, windows, windows)])
+        if pooled.size:
+            drawn.append(np.percentile(pooled, wanted))
+    low, high = np.percentile(np.array(drawn), [2.5, 97.5], axis=0)
+    return {
+        f"p{p:g}": Estimate(float(v), min(float(a), float(v)), max(float(b), float(v)))
+        for p, v, a, b in zip(wanted, values, low, high, strict=True)
+    }
+
+
+def client_limit(
+    cpu: float, processes: int, send_delay_ms: float, median_ms: float, cores: int
+) -> str | None:
+    """Why more client processes might measure something else, None where they would not. `cpu` is
+    the largest share of a core that a client process used.
+    """
+    if cpu >= BUSY:
+        more = "; use more with --processes" if processes < cores else ""
+        return f"client processes used {cpu:.0%} of a core each{more}"
+    if send_delay_ms > max(LATE * median_ms, LATE_MS):
+        return f"requests were sent up to {send_delay_ms:.1f} ms late"
+    return None

@@ -1,0 +1,117 @@
+"""What Triton counts: requests, batches and the time in each part of a request."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import urllib.request
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+PARTS = ("queue", "compute_input", "compute_infer", "compute_output")
+GPU_METRICS = {
+    "nv_gpu_utilization": "utilization",
+    "nv_gpu_memory_used_bytes": "memory_used_bytes",
+}
+
+
+@dataclass(frozen=True)
+class Counts:
+    """Totals of one model since the server loaded it. `seconds` by part; `batches`: executions by
+    batch size.
+    """
+
+    success: int = 0
+    failed: int = 0
+    executions: int = 0
+    rows: int = 0
+    seconds: Mapping[str, float] = field(default_factory=dict)
+    batches: Mapping[int, int] = field(default_factory=dict)
+
+    def since(self, before: Counts) -> Counts:
+        """What was added after `before`."""
+        batches = {n: c - before.batches.get(n, 0) for n, c in self.batches.items()}
+        return Counts(
+            self.success - before.success,
+            self.failed - before.failed,
+            self.executions - before.executions,
+            self.rows - before.rows,
+            {part: s - before.seconds.get(part, 0.0) for part, s in self.seconds.items()},
+            {number: count for number, count in sorted(batches.items()) if count},
+        )
+
+    def as_dict(self) -> dict[str, Any]:
+        """JSON-able: milliseconds for each successful request by part, and the rest."""
+        each = max(self.success, 1)
+        return {
+            "success": self.success,
+            "failed": self.failed,
+            "executions": self.executions,
+            "rows": self.rows,
+            "ms": {part: 1e3 * self.seconds.get(part, 0.0) / each for part in PARTS},
+            "batch_sizes": {str(size): count for size, count in self.batches.items()},
+        }
+
+
+def counts(client: Any, model: str) -> Counts:
+    """The model's counts, by tritonclient's HTTP or gRPC client. A model that was never asked has
+    zeros. The sums are over all versions that the server has loaded.
+    """
+    said = client.get_inference_statistics(model)
+    versions = said["model_stats"] if isinstance(said, dict) else _plain(said)["model_stats"]
+    return _sum([_of_version(version) for version in versions])
+
+
+def _plain(message: Any) -> dict[str, Any]:
+    from google.protobuf import json_format
+
+    plain: dict[str, Any] = json_format.MessageToDict(message, preserving_proto_field_name=True)
+    return plain
+
+
+def _of_version(said: Mapping[str, Any]) -> Counts:
+    own = said.get("inference_stats") or {}
+    batches = {
+        int(one.get("batch_size", 0)): int((one.get("compute_infer") or {}).get("count", 0))
+        for one in said.get("batch_stats") or ()
+    }
+    return Counts(
+        int((own.get("success") or {}).get("count", 0)),
+        int((own.get("fail") or {}).get("count", 0)),
+        int(said.get("execution_count", 0)),
+        int(said.get("inference_count", 0)),
+        {part: int((own.get(part) or {}).get("ns", 0)) / 1e9 for part in PARTS},
+        batches,
+    )
+
+
+def _sum(found: list[Counts]) -> Counts:
+    if len(found) == 1:
+        return found[0]
+    sizes = {size for one in found for size in one.batches}
+    return Counts(
+        sum(one.success for one in found),
+        sum(one.failed for one in found),
+        sum(one.executions for one in found),
+        sum(one.rows for one in found),
+        {part: sum(one.seconds.get(part, 0.0) for one in found) for part in PARTS},
+        {size: sum(one.batches.get(size, 0) for one in found) for size in sizes},
+    )
+
+
+def gpu(metrics_url: str | None) -> dict[str, dict[str, float]]:
+    """By GPU the utilization (0 to 1) and the memory in bytes that Triton's metrics report; {} on a
+    server that reports none.
+    """
+    if metrics_url is None:
+        return {}
+    text = ""
+    address = f"http://{metrics_url}/metrics"
+    with contextlib.suppress(OSError), urllib.request.urlopen(address, timeout=5) as answer:
+        text = answer.read().decode(errors="replace")
+    found: dict[str, dict[str, float]] = {}
+    for name, uuid, value in re.findall(r'^(\w+)\{gpu_uuid="([^"]+)"\} ([\d.eE+-]+)$', text, re.M):
+        if name in GPU_METRICS:
+            found.setdefault(uuid, {})[GPU_METRICS[name]] = float(value)
+    return found

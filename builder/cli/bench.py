@@ -1,0 +1,321 @@
+"""`trt-build bench`: throughput and latency of a live endpoint under load."""
+
+from __future__ import annotations
+
+import re
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from builder.cli import options
+from builder.cli.command import Command
+from builder.cli.terminal import Progress, Terminal
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from builder.bench.baseline import Change
+    from builder.bench.measure import Endpoint
+    from builder.bench.results import LevelResult, ModelBench
+
+COLUMNS = ("load", "req/s", "p50", "p90", "p95", "p99", "p99.9", "errors", "client")
+SERVER_COLUMNS = ("load", "queue", "input", "infer", "output", "batches", "of rows")
+SIZES_SHOWN = 3
+DEFAULT_CONCURRENCY = "1,2,4,8,16"
+
+
+class Numbers(click.ParamType[tuple[float, ...]]):
+    """Positive numbers with commas between them."""
+
+    name = "N,N,..."
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[float, ...]:
+        if isinstance(value, tuple):
+            return value
+        try:
+            found = tuple(float(part) for part in str(value).split(",") if part.strip())
+        except ValueError:
+            found = ()
+        if not found or not all(0 < number < 1e7 for number in found):
+            self.fail(f"{value!r} is no list of positive numbers, as in 1,2,4", param, ctx)
+        return found
+
+
+class Limit(click.ParamType[tuple[float, float]]):
+    """A percentile of latency and its limit: `p99=20ms`."""
+
+    name = "PERCENTILE=TIME"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[float, float]:
+        if isinstance(value, tuple):
+            return value[0], value[1]
+        match = re.fullmatch(r"p(50|90|95|99|99\.9)=(\d+(?:\.\d+)?)(ms|s)", str(value))
+        if match is None:
+            self.fail(f"{value!r} is no limit, as in p99=20ms", param, ctx)
+        return float(match[1]), float(match[2]) * (1e3 if match[3] == "s" else 1.0)
+
+
+@click.command("bench", cls=Command, short_help="Measure throughput and latency under load.")
+@click.argument("repository", type=options.PATH)
+@options.endpoint
+@click.option("--serve", is_flag=True, help="Start a tritonserver for the benchmark.")
+@options.only
+@click.option(
+    "--concurrency",
+    type=Numbers(),
+    help=f"Requests in flight, level by level (closed loop).  [default: {DEFAULT_CONCURRENCY}]",
+)
+@click.option(
+    "--rate",
+    type=Numbers(),
+    help="Requests a second with Poisson arrivals, level by level (open loop).",
+)
+@click.option(
+    "--limit",
+    type=Limit(),
+    help="Find the highest rate whose latency stays within this: p99=20ms.",
+)
+@click.option(
+    "--protocol",
+    "protocols",
+    type=click.Choice(("grpc", "http")),
+    multiple=True,
+    default=("grpc",),
+    show_default=True,
+)
+@click.option(
+    "--shared-memory",
+    "memories",
+    type=click.Choice(("none", "system", "cuda")),
+    multiple=True,
+    default=("none",),
+    show_default=True,
+    help="Where tensors lie. May be given several times.",
+)
+@click.option(
+    "--golden", "goldens", multiple=True, metavar="NAME", help="Send only goldens of these names."
+)
+@click.option(
+    "--requests",
+    "file",
+    type=options.PATH,
+    metavar="NPZ",
+    help="Send these arrays, by input name, in place of the goldens.",
+)
+@click.option(
+    "--seconds",
+    type=options.SECONDS,
+    default=5.0,
+    show_default=True,
+    help="Time of each level, with its warm-up.",
+)
+@click.option(
+    "--processes",
+    type=click.IntRange(0),
+    default=0,
+    show_default=True,
+    help="Client processes; 0: more while they limit the result, up to half of the cores.",
+)
+@click.option(
+    "--timeout",
+    type=options.SECONDS,
+    default=60.0,
+    show_default=True,
+    help="Seconds until a request counts as an error.",
+)
+@click.option("--baseline", type=options.PATH, metavar="FILE", help="Write the results here.")
+@click.option(
+    "--compare", type=options.PATH, metavar="FILE", help="Compare with what --baseline wrote."
+)
+@options.record
+@click.pass_obj
+def bench_command(terminal: Terminal, /, repository: Path, **given: Any) -> int:
+    """Put load on each model of REPOSITORY at a live endpoint, and report throughput, latency and
+    what the server spent its time on. Latencies are in milliseconds; those of an open loop count
+    from the time at which a request was due.
+
+    Exit codes: 0, 1 a model could not be measured, 3 worse than the file of --compare, 4 no server.
+    """
+    from builder.bench import baseline, measure
+    from builder.cli import verify
+
+    chosen = _options(given)
+    before = baseline.read(given["compare"]) if given["compare"] else None
+    urls = given["url"], given["grpc_url"], given["metrics_url"]
+    if given["serve"] == any(urls[:2]):
+        raise click.UsageError("give --serve, or the address of an endpoint: --url, --grpc-url")
+    verify.quiet_interrupts()
+    with (
+        terminal.progress() as progress,
+        _endpoint(terminal, repository, urls, given, progress) as endpoint,
+    ):
+        found = measure.bench(repository, endpoint, list(given["only"]) or None, chosen, progress)
+    models = [one.as_dict() for one in found]
+    changes = baseline.compare(before["models"], models) if before else []
+    data = {"repository": repository, "host": _host(), "models": models}
+    if before:
+        data["compared"] = [change.as_dict() for change in changes]
+    _keep(data, given["baseline"], repository, given["record"])
+    terminal.result(data, lambda: show(terminal, found, changes))
+    if any(one.problem for one in found):
+        return 1
+    return 3 if any(change.verdict == baseline.WORSE for change in changes) else 0
+
+
+def _options(given: dict[str, Any]) -> Any:
+    from builder.bench import Load, Options
+
+    concurrency = given["concurrency"]
+    if concurrency is None and given["rate"] is None:
+        concurrency = tuple(map(float, DEFAULT_CONCURRENCY.split(",")))
+    if any(number != int(number) for number in concurrency or ()):
+        raise click.UsageError("--concurrency takes whole numbers")
+    closed = [Load(int(number)) for number in concurrency or ()]
+    opened = [Load(rate=number) for number in given["rate"] or ()]
+    names = ("protocols", "memories", "seconds", "processes", "file", "goldens", "timeout", "limit")
+    return Options(loads=(*closed, *opened), **{name: given[name] for name in names})
+
+
+@contextmanager
+def _endpoint(
+    terminal: Terminal,
+    repository: Path,
+    urls: tuple[str | None, ...],
+    given: dict[str, Any],
+    progress: Progress,
+) -> Iterator[Endpoint]:
+    from builder.bench.measure import Endpoint
+    from builder.cli import verify
+
+    if not given["serve"]:
+        yield Endpoint(*urls)
+        return
+    with verify.serving(terminal, repository, list(given["only"]), progress) as (http, grpc):
+        yield Endpoint(http, grpc)
+
+
+def _host() -> dict[str, Any]:
+    import os
+    import platform
+
+    return {"cpu": platform.processor() or platform.machine(), "cores": os.cpu_count()}
+
+
+def _keep(data: dict[str, Any], file: Path | None, repository: Path, record: bool) -> None:
+    from builder.cli import records
+
+    if file:
+        records.write(file, data)
+    if record:
+        records.write(records.path(repository, "bench"), data)
+
+
+def show(terminal: Terminal, found: Sequence[ModelBench], changes: Sequence[Change]) -> None:
+    """Each model's levels, what the server says of them, and the comparison."""
+    for one in found:
+        _show_model(terminal, one)
+    if changes:
+        _show_changes(terminal, changes)
+
+
+def _show_model(terminal: Terminal, one: ModelBench) -> None:
+    memory = "" if one.memory == "none" else f", {one.memory} shared memory"
+    sizes = ", ".join(one.sizes)
+    terminal.line(f"{one.name}: {one.protocol}{memory}; requests: {sizes}", bold=True)
+    if one.problem:
+        terminal.line(f"FAILED {one.name}: {one.problem}", color="red")
+        return
+    terminal.table(COLUMNS, [_level(level) for level in one.levels], numbers=COLUMNS[1:])
+    rows = [_server(level) for level in one.levels]
+    terminal.line("  server, ms for each request:")
+    terminal.table(SERVER_COLUMNS, rows, numbers=SERVER_COLUMNS[1:6])
+    for level in one.levels:
+        for text in remarks(level):
+            terminal.line(f"{level.load}: {text}")
+    if one.limit:
+        rate = "no rate" if one.limit.rate is None else f"{one.limit.rate:.1f} requests/s"
+        terminal.line(
+            f"highest rate with {one.limit.percentile} <= {one.limit.ms:g} ms: {rate}"
+            f" ({len(one.limit.trials)} trials)"
+        )
+
+
+def remarks(level: LevelResult) -> Iterator[str]:
+    """What a reader must know to trust the figures of the level."""
+    for kind, count in level.errors.items():
+        yield f"{count} errors {kind}: {level.examples.get(kind, '')}"
+    from builder.bench.results import OWN_SHARE
+
+    if level.dropped:
+        yield f"{level.dropped} requests were not sent: too many were in flight"
+    if not level.steady:
+        yield "no steady state: measure longer with --seconds"
+    if level.client_limited:
+        yield f"the client limits this result: {level.client_limited}"
+    median = level.latency_ms.get("p50")
+    if median and level.client_ms > OWN_SHARE * median.value:
+        yield f"the client's own work is {level.client_ms:.2f} ms of each request"
+    if not level.counts_agree:
+        yield (
+            f"Triton counted {level.server['success']} requests, the client {level.requests}:"
+            " other clients use this model"
+        )
+
+
+def _level(level: LevelResult) -> list[str]:
+    half = (level.throughput.high - level.throughput.low) / 2
+    latencies = (level.latency_ms.get(name) for name in COLUMNS[2:7])
+    return [
+        level.load,
+        f"{level.throughput.value:.0f} ± {half:.0f}",
+        *("-" if one is None else f"{one.value:.2f}" for one in latencies),
+        str(sum(level.errors.values())),
+        f"{level.client_cpu:.0%}",
+    ]
+
+
+def _server(level: LevelResult) -> list[str]:
+    times = level.server["ms"]
+    parts = ("queue", "compute_input", "compute_infer", "compute_output")
+    sizes = level.server["batch_sizes"]
+    most = sorted(sizes, key=lambda size: -sizes[size])[:SIZES_SHOWN]
+    shown = ", ".join(f"{sizes[size]} x {size}" for size in sorted(most, key=int))
+    more = f", {len(sizes) - SIZES_SHOWN} more" if len(sizes) > SIZES_SHOWN else ""
+    return [
+        level.load,
+        *(f"{times[part]:.2f}" for part in parts),
+        str(level.server["executions"]),
+        f"{shown}{more}",
+    ]
+
+
+def _show_changes(terminal: Terminal, changes: Sequence[Change]) -> None:
+    from builder.bench.baseline import SAME
+
+    terminal.line("compared with the baseline:", bold=True)
+    differing = [change for change in changes if change.verdict != SAME]
+    shown = changes if terminal.verbose else differing
+    rows = [
+        [
+            c.model,
+            c.protocol,
+            c.load,
+            c.figure,
+            f"{c.before:.2f}",
+            f"{c.after:.2f}",
+            f"{c.share:+.0%}",
+            c.verdict,
+        ]
+        for c in shown
+    ]
+    if rows:
+        names = ("model", "protocol", "load", "figure", "before", "after", "change", "verdict")
+        terminal.table(names, rows, numbers=names[4:7])
+    same = len(changes) - len(differing)
+    terminal.line(f"{same} of {len(changes)} figures: no difference")

@@ -1,0 +1,42 @@
+"""The command against a real server, briefly."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from builder.cli import main
+from builder.triton import publish
+from tests.triton.artifacts import scorer
+
+
+@pytest.mark.live
+def test_counts_of_the_client_are_those_of_triton(tmp_path: Path) -> None:
+    publish(scorer(), tmp_path / "repository")
+    words = ["bench", str(tmp_path / "repository"), "--serve", "--json", "--record"]
+    words += ["--concurrency", "2", "--seconds", "0.5"]
+    result = CliRunner().invoke(main, words, catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    (model,) = json.loads(result.stdout)["models"]
+    (level,) = model["levels"]
+    assert level["requests"] == level["server"]["success"] > 0 and level["counts_agree"]
+    kept = json.loads((tmp_path / "repository.results" / "bench.json").read_text())
+    assert kept["models"] == [model]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ([], "--serve, or the address"),
+        (["--serve", "--url", "localhost:1"], "--serve, or the address"),
+        (["--serve", "--concurrency", "1.5"], "whole numbers"),
+        (["--serve", "--rate", "fast"], "no list of positive numbers"),
+        (["--serve", "--limit", "p42=1ms"], "no limit, as in p99=20ms"),
+    ],
+)
+def test_what_cannot_be_measured_is_usage(tmp_path: Path, words: list[str], message: str) -> None:
+    result = CliRunner().invoke(main, ["bench", str(tmp_path), *words])
+    assert result.exit_code == 2 and message in result.stderr

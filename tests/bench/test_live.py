@@ -1,0 +1,137 @@
+"""bench against a real server: what clients count is what Triton counts."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import statistics
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from builder.bench import Load, Options, bench
+from builder.bench.measure import Endpoint
+from builder.bench.results import LevelResult
+from builder.cli import main
+from builder.errors import EnvironmentProblem, UsageError
+
+pytestmark = [pytest.mark.live, pytest.mark.slow]
+
+
+def measured(
+    repository: Path,
+    endpoint: Endpoint,
+    model: str,
+    load: Load,
+    protocol: str = "grpc",
+    **more: object,
+) -> LevelResult:
+    options = Options(loads=[load], protocols=[protocol], seconds=1.0, **more)  # type: ignore[arg-type]
+    (found,) = bench(repository, endpoint, [model], options)
+    assert found.problem is None
+    (level,) = found.levels
+    return level
+
+
+@pytest.mark.parametrize("protocol", ["grpc", "http"])
+@pytest.mark.parametrize("load", [Load(3), Load(rate=100.0)], ids=str)
+@pytest.mark.parametrize("model", ["scorer", "recognizer"])
+def test_client_side_counts_equal_tritons(
+    repository: Path, endpoint: Endpoint, model: str, load: Load, protocol: str
+) -> None:
+    level = measured(repository, endpoint, model, load, protocol)
+    assert level.requests > 20 and level.counts_agree and not level.errors
+    assert level.server["success"] == level.requests and level.server["failed"] == 0
+    sizes = level.server["batch_sizes"]
+    assert sum(sizes.values()) == level.server["executions"] > 0
+    assert sum(int(size) * count for size, count in sizes.items()) == level.server["rows"]
+    assert level.server["ms"]["compute_infer"] > 0
+    assert level.latency_ms["p50"].value > level.server["ms"]["compute_infer"] * 0.5
+
+
+def test_several_processes_and_shared_memory_count_the_same(
+    repository: Path, endpoint: Endpoint
+) -> None:
+    level = measured(repository, endpoint, "scorer", Load(4), processes=2)
+    assert level.processes == 2 and level.counts_agree
+    level = measured(repository, endpoint, "scorer", Load(4), "http", memories=["system"])
+    assert level.counts_agree and level.requests > 20
+    level = measured(repository, endpoint, "scorer", Load(rate=80.0), memories=["system"])
+    assert level.counts_agree and not level.errors
+
+
+def test_errors_are_counted_by_kind(repository: Path, endpoint: Endpoint, tmp_path: Path) -> None:
+    """Another shape than the model's: Triton refuses each request."""
+    np.savez(tmp_path / "r.npz", points=np.zeros((2, 3), np.float32))
+    with pytest.raises(UsageError, match="the file has the arrays points"):
+        bench(repository, endpoint, ["scorer"], Options(file=tmp_path / "r.npz"))
+    wrong = {"x": np.zeros((2, 9), np.float32), "ids": np.zeros((2, 9), np.int64)}
+    np.savez(tmp_path / "r.npz", **wrong)
+    (found,) = bench(repository, endpoint, ["scorer"], Options(file=tmp_path / "r.npz"))
+    assert found.problem is not None and "no request was answered" in found.problem
+
+
+def test_nothing_listens(repository: Path) -> None:
+    with pytest.raises(EnvironmentProblem, match="no Triton answers"):
+        bench(repository, Endpoint(None, "127.0.0.1:1"), ["scorer"])
+
+
+def test_the_command_measures_keeps_and_compares(
+    repository: Path, endpoint: Endpoint, tmp_path: Path
+) -> None:
+    words = ["bench", str(repository), "--grpc-url", str(endpoint.grpc), "--only", "scorer"]
+    words += ["--concurrency", "2", "--seconds", "1"]
+    saved = str(tmp_path / "b.json")
+    result = CliRunner().invoke(main, [*words, "--baseline", saved], catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    assert "req/s" in result.stdout and max(map(len, result.stdout.splitlines())) <= 80
+    assert json.loads(Path(saved).read_text())["models"][0]["levels"][0]["concurrency"] == 2
+    result = CliRunner().invoke(main, [*words, "--compare", saved, "--json"])
+    data = json.loads(result.stdout)
+    assert {one["figure"] for one in data["compared"]} >= {"throughput", "p50"}
+    assert result.exit_code == (3 if "worse" in result.stdout else 0)
+
+
+def test_a_limit_that_is_generous_is_held_at_some_rate(
+    repository: Path, endpoint: Endpoint
+) -> None:
+    options = Options(loads=[Load(1)], seconds=0.5, limit=(50.0, 200.0))
+    (found,) = bench(repository, endpoint, ["scorer"], options)
+    assert found.limit is not None and found.limit.rate is not None
+    assert found.limit.trials[0]["rate"] == pytest.approx(found.levels[0].throughput.value)
+
+
+@pytest.mark.skipif(shutil.which("perf_analyzer") is None, reason="needs perf_analyzer")
+@pytest.mark.parametrize("concurrency", [1, 4])
+def test_perf_analyzer_agrees_within_five_percent(
+    repository: Path, endpoint: Endpoint, tmp_path: Path, concurrency: int
+) -> None:
+    """One size for both; runs alternate, because the load of the host changes."""
+    ratios = []
+    for _ in range(3):
+        options = Options(loads=[Load(concurrency)], goldens=["p0-opt"], seconds=4.0, processes=1)
+        (found,) = bench(repository, endpoint, ["heavy"], options)
+        theirs = _perf_analyzer(str(endpoint.grpc), repository, concurrency)
+        ratios.append(found.levels[0].throughput.value / theirs)
+    assert statistics.median(ratios) == pytest.approx(1.0, abs=0.05), ratios
+
+
+def _perf_analyzer(url: str, repository: Path, concurrency: int) -> float:
+    """Requests a second of as many rows as the opt golden has."""
+    with np.load(repository / "heavy" / "goldens" / "p0-opt.npz") as read:
+        rows = read[read.files[0]].shape[0]
+    model = ["perf_analyzer", "-m", "heavy", "-u", url, "-i", "grpc", "-b", str(rows)]
+    load = ["--concurrency-range", str(concurrency), "--measurement-interval", "3000"]
+    load += ["-s", "30", "-r", "20"]
+    done = subprocess.run(
+        [*model, *load],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    (rate,) = re.findall(r"Client:.*?Throughput: ([\d.]+) infer/sec", done.stdout, re.S)
+    return float(rate) / rows
