@@ -213,7 +213,7 @@ def _slots(job: Job, module: ModuleType) -> Iterator[list[list[list[_Request]]]]
     if job.memory == BODY:
         yield [[[request(golden, None) for golden in one] for one in job.sequences]]
         return
-    sync = module.InferenceServerClient(job.url)
+    sync = (job.access.grpc if job.protocol == "grpc" else job.access.http)(job.url)
     with contextlib.ExitStack() as stack:
         stack.callback(sync.close)
         count = job.load.concurrency or SHARED_SLOTS
@@ -255,12 +255,8 @@ def _floats(values: list[float]) -> NDArray[np.float64]:
 
 def _connected(job: Job) -> Any:
     if job.protocol == "grpc":
-        from tritonclient.grpc import aio
-
-        return aio.InferenceServerClient(job.url)
-    import tritonclient.http.aio as http
-
-    return http.InferenceServerClient(
+        return job.access.grpc_aio(job.url)
+    return job.access.http_aio(
         job.url, conn_limit=job.load.concurrency or MOST_IN_FLIGHT, conn_timeout=job.timeout
     )
 

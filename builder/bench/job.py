@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from builder.errors import UsageError
 from builder.parity import streams
 from builder.parity.served import PublishedModel
+from builder.serving import PLAIN, Access
 from builder.triton.artifact import Golden
 
 PROTOCOLS = ("grpc", "http")
@@ -55,6 +56,7 @@ class Job:
     seconds: float
     timeout: float
     seed: int
+    access: Access = PLAIN
 
 
 @dataclass

@@ -10,8 +10,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from tritonclient import grpc as triton_grpc
-from tritonclient import http as triton_http
 from tritonclient.utils import InferenceServerException
 
 from builder.bench import processes, statistics
@@ -22,6 +20,7 @@ from builder.parity import served
 from builder.parity.served import PublishedModel
 from builder.parity.shared_memory import BODY
 from builder.parity.shared_memory import check as check_memory
+from builder.serving import PLAIN, Access
 from builder.store.published import shaped
 
 Progress = Callable[[str, str], None]
@@ -54,11 +53,12 @@ class Options:
 
 @dataclass(frozen=True)
 class Endpoint:
-    """The addresses of a server, host:port each; None where there is none."""
+    """The addresses of a server, host:port each, None where there is none; TLS and headers."""
 
     http: str | None
     grpc: str | None
     metrics: str | None = None
+    access: Access = PLAIN
 
     def url(self, protocol: str) -> str:
         """Raises UsageError where the protocol has no address."""
@@ -66,7 +66,7 @@ class Endpoint:
         if url is None:
             flag = "--url" if protocol == "http" else "--grpc-url"
             raise UsageError(f"{protocol} has no address", fix=f"{flag} HOST:PORT, or --serve")
-        return url.split("://", 1)[-1].rstrip("/")
+        return url
 
 
 def bench(
@@ -131,7 +131,7 @@ class _Run:
         names = tuple(dict.fromkeys(one[0].name.split(".")[0] for one in self.sequences))
         found = ModelBench(self.model.name, self.protocol, self.memory, names, ())
         try:
-            with _statistics_client(self.protocol, self.url) as client:
+            with _statistics_client(self.protocol, self.url, self.endpoint.access) as client:
                 self._probe(client)
                 loads = [load for load in self.options.loads if self._possible(load)]
                 levels = tuple(self.level(client, load) for load in loads)
@@ -178,6 +178,7 @@ class _Run:
         job = Job(
             *(self.protocol, self.url, self.model.name, self.sequences, self.model.keeps_state),
             *(self.memory, load, seconds, self.options.timeout, self.options.seed),
+            self.endpoint.access,
         )
         watched = [self.model.name, *self._steps()]
         before: dict[str, statistics.Counts] = {}
@@ -289,9 +290,8 @@ def _total(found: Any) -> dict[str, int]:
 
 
 @contextlib.contextmanager
-def _statistics_client(protocol: str, url: str) -> Iterator[Any]:
-    module = triton_grpc if protocol == "grpc" else triton_http
-    client = module.InferenceServerClient(url)
+def _statistics_client(protocol: str, url: str, access: Access) -> Iterator[Any]:
+    client = (access.grpc if protocol == "grpc" else access.http)(url)
     try:
         yield client
     finally:

@@ -64,6 +64,7 @@ class Limit(click.ParamType[tuple[float, float]]):
 @click.command("bench", cls=Command, short_help="Measure throughput and latency under load.")
 @click.argument("repository", type=options.PATH)
 @options.endpoint
+@options.access
 @click.option("--serve", is_flag=True, help="Start a tritonserver for the benchmark.")
 @options.only
 @click.option(
@@ -186,7 +187,7 @@ def _options(given: dict[str, Any]) -> Any:
 def _endpoint(
     terminal: Terminal,
     repository: Path,
-    urls: tuple[str | None, ...],
+    urls: tuple[str | None, str | None, str | None],
     given: dict[str, Any],
     progress: Progress,
 ) -> Iterator[Endpoint]:
@@ -194,7 +195,7 @@ def _endpoint(
     from builder.cli import verify
 
     if not given["serve"]:
-        yield Endpoint(*urls)
+        yield Endpoint(*urls, access=given["access"])
         return
     with verify.serving(terminal, repository, list(given["only"]), progress) as (http, grpc):
         yield Endpoint(http, grpc)

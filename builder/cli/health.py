@@ -14,6 +14,7 @@ from builder.cli.terminal import Terminal
 
 if TYPE_CHECKING:
     from builder.parity import ModelHealth
+    from builder.serving import Access
 
 HEALTHY, WRONG, UNHEALTHY = 0, 3, 4
 
@@ -22,10 +23,9 @@ HEALTHY, WRONG, UNHEALTHY = 0, 3, 4
     "health", cls=Command, short_help="Check that each model of a running server answers."
 )
 @click.argument("repository", type=options.PATH)
-@click.option("--url", metavar="HOST:PORT", help="The endpoint's HTTP address, as localhost:8000.")
-@click.option(
-    "--grpc-url", metavar="HOST:PORT", help="The endpoint's gRPC address, as localhost:8001."
-)
+@options.url
+@options.grpc_url
+@options.access
 @options.only
 @click.option(
     "--timeout",
@@ -41,6 +41,7 @@ def health_command(
     repository: Path,
     url: str | None,
     grpc_url: str | None,
+    access: Access,
     only: tuple[str, ...],
     timeout: float,
 ) -> int:
@@ -51,7 +52,7 @@ def health_command(
     """
     from builder.parity import health
 
-    found = health(repository, url, grpc_url, list(only) or None, timeout=timeout)
+    found = health(repository, url, grpc_url, list(only) or None, timeout=timeout, access=access)
     code = exit_code(found)
     data = {
         "repository": repository,

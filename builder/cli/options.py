@@ -151,14 +151,92 @@ accept_incompatible = click.option(
     help="Replace a published model even where its clients could not go on with the new one.",
 )
 url = click.option(
-    "--url", metavar="HOST:PORT", help="The endpoint's HTTP address, as localhost:8000."
+    "--url",
+    metavar="HOST:PORT",
+    help="The endpoint's HTTP address, as localhost:8000; https:// before it for TLS.",
 )
 grpc_url = click.option(
-    "--grpc-url", metavar="HOST:PORT", help="The endpoint's gRPC address, as localhost:8001."
+    "--grpc-url",
+    metavar="HOST:PORT",
+    help="The endpoint's gRPC address, as localhost:8001; grpcs:// before it for TLS.",
 )
 metrics_url = click.option(
     "--metrics-url", metavar="HOST:PORT", help="The address of its metrics, for those of GPUs."
 )
+_ACCESS: tuple[Decorator, ...] = (
+    click.option(
+        "--tls-ca",
+        type=PATH,
+        metavar="PEM",
+        help="Certificates that the server's must be signed by; by default those of the system.",
+    ),
+    click.option(
+        "--tls-cert", type=PATH, metavar="PEM", help="The client's certificate, for mutual TLS."
+    ),
+    click.option("--tls-key", type=PATH, metavar="PEM", help="The key of --tls-cert."),
+    click.option(
+        "--header",
+        "headers",
+        multiple=True,
+        metavar="NAME=VALUE",
+        help="Send this header (HTTP) or metadata (gRPC) with each request; several times.",
+    ),
+    click.option(
+        "--token-file",
+        type=PATH,
+        metavar="FILE",
+        help="Send `Authorization: Bearer`, with the token in this file.",
+    ),
+)
+
+
+def access(function: Any) -> Any:
+    """`--tls-ca`, `--tls-cert`, `--tls-key`, `--header`, `--token-file`: the command's `access`.
+
+    An address with https:// or grpcs:// is reached with TLS. Raises UsageError.
+    """
+
+    @functools.wraps(function)
+    def command(
+        *arguments: Any,
+        tls_ca: Path | None,
+        tls_cert: Path | None,
+        tls_key: Path | None,
+        headers: tuple[str, ...],
+        token_file: Path | None,
+        **settings: Any,
+    ) -> Any:
+        from builder.serving import Access
+
+        found = Access(tls_ca, tls_cert, tls_key, _headers(headers, token_file))
+        found.check()
+        return function(*arguments, access=found, **settings)
+
+    for decorate in reversed(_ACCESS):
+        command = decorate(command)
+    return command
+
+
+def _headers(given: Sequence[str], token_file: Path | None) -> dict[str, str]:
+    from builder.errors import UsageError
+
+    found = {}
+    for text in given:
+        name, equals, value = text.partition("=")
+        if not (name and equals) or not (text.isascii() and text.isprintable()):
+            raise UsageError(f"--header {text!r} is no header", fix="NAME=VALUE in printable ASCII")
+        found[name] = value
+    if token_file:
+        try:
+            token = token_file.read_text(encoding="ascii").strip()
+        except (OSError, ValueError) as error:
+            raise UsageError(f"the token cannot be read: {error}", where=str(token_file)) from error
+        if not token or not token.isprintable():
+            raise UsageError("the file has no token", where=str(token_file))
+        found["authorization"] = f"Bearer {token}"
+    return found
+
+
 record = click.option(
     "--record",
     is_flag=True,

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 @click.argument("repository", type=options.PATH)
 @options.url
 @options.grpc_url
+@options.access
 @click.option("--serve", is_flag=True, help="Start a tritonserver for the occasion, on free ports.")
 @click.option(
     "--engine", is_flag=True, help="Ask the plans themselves on this machine's GPU: no server."

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from functools import partial
 from types import ModuleType
 from typing import Any, Protocol
-from urllib.parse import urlsplit
 
 import numpy as np
 from google.protobuf import json_format
@@ -18,8 +17,8 @@ from tritonclient import grpc as triton_grpc
 from tritonclient import http as triton_http
 from tritonclient.grpc import model_config_pb2 as pb
 
-from builder.errors import UsageError
 from builder.parity.shared_memory import BODY, Regions, wire
+from builder.serving import PLAIN, Access
 from builder.triton import Golden
 
 Arrays = Mapping[str, NDArray[Any]]
@@ -84,12 +83,9 @@ class Client(Protocol):
 class HttpClient:
     """KServe v2 over HTTP."""
 
-    def __init__(self, url: str, timeout: float) -> None:
+    def __init__(self, url: str, timeout: float, access: Access = PLAIN) -> None:
         self._connect = partial(
-            triton_http.InferenceServerClient,
-            url,
-            connection_timeout=timeout,
-            network_timeout=timeout,
+            access.http, url, connection_timeout=timeout, network_timeout=timeout
         )
         self._client: Any = self._connect()
 
@@ -130,8 +126,8 @@ class HttpClient:
 class GrpcClient:
     """KServe v2 over gRPC; may be used from several threads."""
 
-    def __init__(self, url: str, timeout: float) -> None:
-        self._client: Any = triton_grpc.InferenceServerClient(url)
+    def __init__(self, url: str, timeout: float, access: Access = PLAIN) -> None:
+        self._client: Any = access.grpc(url)
         self._timeout = timeout
 
     def ready(self, model: str) -> bool:
@@ -172,13 +168,15 @@ class GrpcClient:
         self._client.close()
 
 
-def open_clients(http_url: str | None, grpc_url: str | None, timeout: float) -> dict[str, Client]:
+def open_clients(
+    http_url: str | None, grpc_url: str | None, timeout: float, access: Access = PLAIN
+) -> dict[str, Client]:
     """The protocols that were given an address. Raises UsageError for one that is none."""
     clients: dict[str, Client] = {}
     if http_url:
-        clients["http"] = HttpClient(_bare(http_url), timeout)
+        clients["http"] = HttpClient(http_url, timeout, access)
     if grpc_url:
-        clients["grpc"] = GrpcClient(_bare(grpc_url), timeout)
+        clients["grpc"] = GrpcClient(grpc_url, timeout, access)
     return clients
 
 
@@ -200,20 +198,6 @@ def describe(
         except ValueError:
             return {}
     return {}
-
-
-def _bare(url: str) -> str:
-    bare = url.split("://", 1)[-1].rstrip("/")
-    try:
-        parts = urlsplit(f"//{bare}")
-        known = bool(parts.hostname) and parts.port != 0 and not any(map(str.isspace, bare))
-    except ValueError:  # brackets that do not match, a port that is no number
-        known = False
-    if not known:
-        raise UsageError(
-            f"{url!r} is no address of an endpoint", fix="HOST:PORT, as localhost:8000"
-        )
-    return bare
 
 
 def _tensors(

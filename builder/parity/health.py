@@ -19,6 +19,7 @@ from builder.parity.comparison import compare
 from builder.parity.results import FAILURES
 from builder.parity.served import PublishedModel
 from builder.parity.verification import unreachable
+from builder.serving import PLAIN, Access
 from builder.store import retired
 from builder.triton import Golden
 
@@ -52,6 +53,7 @@ def health(
     models: Sequence[str] | None = None,
     *,
     timeout: float = TIMEOUT,
+    access: Access = PLAIN,
 ) -> list[ModelHealth]:
     """Send each of `models` (None: all but the steps of ensembles) its smallest golden over each
     protocol that has an address (host:port), and compare the answers. `timeout` is in seconds, of
@@ -60,7 +62,7 @@ def health(
     Raises UsageError for an unknown model or no address, EnvironmentProblem where nothing answers.
     """
     with ExitStack() as stack:
-        clients = open_clients(http_url, grpc_url, timeout)
+        clients = open_clients(http_url, grpc_url, timeout, access)
         for client in clients.values():
             stack.enter_context(closing(client))
         if not clients:

@@ -28,6 +28,7 @@ from builder.parity.results import (
 from builder.parity.served import PublishedModel
 from builder.parity.shared_memory import BODY
 from builder.parity.shared_memory import check as check_memory
+from builder.serving import PLAIN, Access
 from builder.store import shaped
 from builder.triton import Golden
 
@@ -49,20 +50,22 @@ def verify(
     *,
     repeat: int = REPEAT,
     timeout: float = 60.0,
+    access: Access = PLAIN,
     extra: Mapping[str, Sequence[Golden]] | None = None,
     shared_memory: Sequence[str] = (BODY,),
     progress: Callable[[str, str], None] | None = None,
 ) -> list[ModelParity]:
     """Ask the endpoint (host:port each; None leaves a protocol out) every golden of `models`, or of
     all, and `extra` ones by model: in each way of `shared_memory` ("none": in the requests,
-    "system", "cuda"). `progress` is called with each model and its number before it is asked.
+    "system", "cuda"). `access` has TLS and headers. `progress` is called with each model and its
+    number before it is asked.
 
     Raises UsageError for an unknown model or no protocol, EnvironmentProblem where nothing listens
     or there is no such memory here. Whatever else goes wrong is in the results.
     """
     check_memory(shared_memory)
     with ExitStack() as stack:
-        clients = open_clients(http_url, grpc_url, timeout)
+        clients = open_clients(http_url, grpc_url, timeout, access)
         for client in clients.values():
             stack.enter_context(closing(client))
         if not clients:

@@ -1,3 +1,6 @@
+from .access import PLAIN as PLAIN
+from .access import Access as Access
+from .access import parsed as parsed
 from .installation import Installation as Installation
 from .installation import find as find
 from .installation import server_version as server_version

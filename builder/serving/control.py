@@ -6,10 +6,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-from tritonclient import http as triton_http
 from tritonclient.utils import InferenceServerException
 
 from builder.errors import ServerError
+from builder.serving.access import PLAIN, Access
 from builder.store import published, retired
 
 LOAD_TIMEOUT = 180.0
@@ -19,7 +19,12 @@ begun still asks for its next step by name."""
 
 
 def update(
-    url: str, folder: Path, *, timeout: float = LOAD_TIMEOUT, drain: float = DRAIN_SECONDS
+    url: str,
+    folder: Path,
+    *,
+    timeout: float = LOAD_TIMEOUT,
+    drain: float = DRAIN_SECONDS,
+    access: Access = PLAIN,
 ) -> None:
     """Load the published model in `folder` into the server at `url` (host:port of HTTP), which must
     run with `--model-control-mode=explicit`.
@@ -28,9 +33,7 @@ def update(
     after `drain` seconds the steps that nothing names any more are unloaded. `timeout` seconds for
     each load. Raises ServerError where a load fails: the server goes on with what it had.
     """
-    client = triton_http.InferenceServerClient(
-        url, connection_timeout=timeout, network_timeout=timeout
-    )
+    client = access.http(url, connection_timeout=timeout, network_timeout=timeout)
     try:
         said = published.read(folder / published.SIDECAR)
         ready = _ready(client)

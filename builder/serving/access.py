@@ -1,0 +1,137 @@
+"""How clients reach an endpoint: its address, TLS, and the headers of each request."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from tritonclient import grpc as triton_grpc
+from tritonclient import http as triton_http
+
+from builder.errors import UsageError
+
+SECURE = ("https", "grpcs")
+SCHEMES = ("http", "grpc", *SECURE)
+
+
+@dataclass(frozen=True)
+class Access:
+    """What all clients of an endpoint share. An address with the scheme https or grpcs is reached
+    with TLS, any other without. `ca` has the certificates (PEM) that the server's must be signed
+    by, None for the system's; `certificate` and `key` (PEM) are the client's own, for mutual TLS.
+    `headers` go with each request.
+    """
+
+    ca: Path | None = None
+    certificate: Path | None = None
+    key: Path | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+    def check(self) -> None:
+        """Raise UsageError where a file is missing, or the certificate or the key stands alone."""
+        if (self.certificate is None) != (self.key is None):
+            raise UsageError(
+                "a client certificate needs its key, and the key its certificate",
+                fix="give both --tls-cert and --tls-key",
+            )
+        for file in filter(None, (self.ca, self.certificate, self.key)):
+            if not file.is_file():
+                raise UsageError(f"{file} is no file", fix="name a file with certificates in PEM")
+
+    def http(self, url: str, **options: Any) -> Any:
+        """A tritonclient.http client. Raises UsageError for what is no address."""
+        address, secure = parsed(url)
+        if secure:
+            options |= {"ssl": True, "ssl_context_factory": self._gevent_context}
+        return self._with_headers(triton_http.InferenceServerClient(address, **options))
+
+    def grpc(self, url: str) -> Any:
+        """A tritonclient.grpc client. Raises UsageError for what is no address."""
+        return self._grpc(triton_grpc.InferenceServerClient, url)
+
+    def http_aio(self, url: str, **options: Any) -> Any:
+        """A tritonclient.http.aio client. Raises UsageError for what is no address."""
+        import tritonclient.http.aio as http
+
+        address, secure = parsed(url)
+        if secure:
+            import ssl
+
+            options |= {"ssl": True, "ssl_context": self._context(ssl.create_default_context)}
+        return self._with_headers(http.InferenceServerClient(address, **options))
+
+    def grpc_aio(self, url: str) -> Any:
+        """A tritonclient.grpc.aio client. Raises UsageError for what is no address."""
+        from tritonclient.grpc import aio
+
+        return self._grpc(aio.InferenceServerClient, url)
+
+    def _grpc(self, client: Callable[..., Any], url: str) -> Any:
+        address, secure = parsed(url)
+        options: dict[str, Any] = {}
+        if secure:
+            options = {
+                "ssl": True,
+                "root_certificates": _text(self.ca),
+                "private_key": _text(self.key),
+                "certificate_chain": _text(self.certificate),
+            }
+        return self._with_headers(client(address, **options))
+
+    def _gevent_context(self) -> Any:
+        from gevent import ssl  # type: ignore[import-untyped]
+
+        return self._context(ssl.create_default_context)
+
+    def _context(self, make: Callable[..., Any]) -> Any:
+        context = make(cafile=_text(self.ca))
+        if self.certificate is not None:
+            try:
+                context.load_cert_chain(_text(self.certificate), _text(self.key))
+            except OSError as error:
+                raise UsageError(
+                    f"the client certificate cannot be used: {error}", where=str(self.certificate)
+                ) from error
+        return context
+
+    def _with_headers(self, client: Any) -> Any:
+        if self.headers:
+            client.register_plugin(functools.partial(_add, dict(self.headers)))
+        return client
+
+
+PLAIN = Access()
+"""Without TLS by default, and without headers."""
+
+
+def parsed(url: str) -> tuple[str, bool]:
+    """The address as tritonclient takes it (host:port, and a path where there is one), and whether
+    TLS is used. Raises UsageError for what is no address.
+    """
+    scheme, separator, rest = url.rpartition("://")
+    bare = rest.rstrip("/")
+    try:
+        parts = urlsplit(f"//{bare}")
+        known = bool(parts.hostname) and parts.port != 0 and not any(map(str.isspace, bare))
+    except ValueError:  # brackets that do not match, a port that is no number
+        known = False
+    if not known or (separator and scheme not in SCHEMES):
+        raise UsageError(
+            f"{url!r} is no address of an endpoint",
+            fix="HOST:PORT, as localhost:8000; with https:// or grpcs:// before it for TLS",
+        )
+    return bare, scheme in SECURE
+
+
+def _text(path: Path | None) -> str | None:
+    return None if path is None else str(path)
+
+
+def _add(headers: Mapping[str, str], request: Any) -> None:
+    """Names in small letters: gRPC takes no others, and HTTP does not care."""
+    own = {name.lower(): value for name, value in headers.items()}
+    request.headers = {**(request.headers or {}), **own}

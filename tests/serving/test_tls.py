@@ -1,0 +1,166 @@
+"""TLS, client certificates and tokens: gRPC to tritonserver itself, HTTP through a TLS proxy."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import socket
+import ssl
+import subprocess
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from builder.cli import main
+from builder.errors import UsageError
+from builder.serving import Access, Server, find, parsed
+from builder.serving.server import start
+
+TOKEN = "a token of the tests"
+
+
+def make(folder: Path, name: str, issuer: str | None) -> None:
+    """A key and a certificate for localhost, signed by `issuer` or by itself."""
+    words = ["openssl", "req", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1"]
+    words += ["-nodes", "-keyout", f"{name}.key", "-subj", f"/CN={name}", "-x509", "-days", "2"]
+    words += ["-out", f"{name}.pem"]
+    if issuer:
+        words += ["-CA", f"{issuer}.pem", "-CAkey", f"{issuer}.key"]
+        words += ["-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1"]
+        words += ["-addext", "basicConstraints=critical,CA:FALSE"]
+    subprocess.run(words, cwd=folder, check=True, capture_output=True)
+
+
+@pytest.fixture(scope="module")
+def keys(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    if shutil.which("openssl") is None:
+        pytest.skip("needs openssl")
+    folder = tmp_path_factory.mktemp("keys")
+    make(folder, "ca", None)
+    make(folder, "other", None)
+    for name in ("server", "client"):
+        make(folder, name, "ca")
+    return folder
+
+
+@dataclass
+class Proxy:
+    """Ends TLS in front of `upstream` (host:port); asks for a client certificate and the token."""
+
+    keys: Path
+    upstream: str
+    refused: int = 0
+
+    def __post_init__(self) -> None:
+        self.context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        self.context.load_cert_chain(self.keys / "server.pem", self.keys / "server.key")
+        self.context.load_verify_locations(self.keys / "ca.pem")
+        self.context.verify_mode = ssl.CERT_REQUIRED
+        self.listening = socket.create_server(("127.0.0.1", 0))
+        self.url = f"https://localhost:{self.listening.getsockname()[1]}"
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                accepted = self.listening.accept()[0]
+                threading.Thread(target=self._serve, args=(accepted,), daemon=True).start()
+
+    def _serve(self, accepted: socket.socket) -> None:
+        with contextlib.suppress(OSError, ssl.SSLError):
+            client = self.context.wrap_socket(accepted, server_side=True)
+            head = client.recv(1 << 16)
+            if f"authorization: bearer {TOKEN}".encode() not in head.lower():
+                self.refused += 1
+                client.sendall(b"HTTP/1.1 401 Unauthorized\r\nContent-Length: 0\r\n\r\n")
+                return client.close()
+            host, _, port = self.upstream.rpartition(":")
+            server = socket.create_connection((host, int(port)))
+            server.sendall(head)
+            threading.Thread(target=_copy, args=(server, client), daemon=True).start()
+            _copy(client, server)
+
+
+def _copy(source: socket.socket, target: socket.socket) -> None:
+    with contextlib.suppress(OSError, ssl.SSLError):
+        while data := source.recv(1 << 16):
+            target.sendall(data)
+    with contextlib.suppress(OSError):
+        target.close()
+
+
+@pytest.fixture(scope="module")
+def server(good: Path, keys: Path) -> Iterator[Server]:
+    """Mutual TLS over gRPC; HTTP without, for the proxy."""
+    flags = [
+        "--model-control-mode=none",
+        "--grpc-use-ssl=true",
+        "--grpc-use-ssl-mutual=true",
+        f"--grpc-server-cert={keys / 'server.pem'}",
+        f"--grpc-server-key={keys / 'server.key'}",
+        f"--grpc-root-cert={keys / 'ca.pem'}",
+    ]
+    free = dict.fromkeys(("--http-port", "--grpc-port", "--metrics-port"), 0)
+    address = "127.0.0.1"
+    with start(
+        good, port=free, address=address, flags=flags, log_path=None, installation=find()
+    ) as running:
+        running.wait_ready(120)
+        yield running
+
+
+def run(command: str, repository: Path, *words: object) -> Result:
+    return CliRunner().invoke(main, [command, str(repository), *map(str, words)])
+
+
+@pytest.mark.live
+@pytest.mark.slow
+def test_verify_health_and_bench_reach_a_server_over_mutual_tls(
+    good: Path, keys: Path, server: Server, tmp_path: Path
+) -> None:
+    proxy = Proxy(keys, server.http_url)
+    (tmp_path / "token").write_text(f"{TOKEN}\n")
+    grpc = ["--grpc-url", f"grpcs://{server.grpc_url.replace('127.0.0.1', 'localhost')}"]
+    ca = ["--tls-ca", keys / "ca.pem"]
+    own = ["--tls-cert", keys / "client.pem", "--tls-key", keys / "client.key"]
+    both = ["--url", proxy.url, *grpc, *ca, *own, "--token-file", tmp_path / "token"]
+    done = run("verify", good, *both, "--repeat", 0)
+    assert done.exit_code == 0, done.output
+    assert run("health", good, *both).exit_code == 0
+    load = ["--protocol", "http", "--protocol", "grpc", "--concurrency", 1, "--seconds", 1]
+    benched = run("bench", good, *both, *load)
+    assert benched.exit_code == 0, benched.output
+    # without the client's certificate, with another authority, without the token
+    quick = ("--timeout", 5)
+    assert run("health", good, *grpc, *ca, *quick).exit_code == 4
+    other = ["--tls-ca", keys / "other.pem"]
+    assert run("health", good, *grpc, *other, *own, *quick).exit_code == 4
+    unknown = run("health", good, "--url", proxy.url, *other, *own, *quick)
+    assert unknown.exit_code == 4 and "CERTIFICATE_VERIFY_FAILED" in unknown.output
+    refused = run("health", good, "--url", proxy.url, *ca, *own, *quick)
+    assert refused.exit_code == 4 and proxy.refused
+
+
+def test_addresses_name_their_scheme() -> None:
+    assert parsed("localhost:8000") == ("localhost:8000", False)
+    assert parsed("http://localhost:8000/") == ("localhost:8000", False)
+    assert parsed("https://host/triton") == ("host/triton", True)
+    assert parsed("grpcs://host:8001") == ("host:8001", True)
+    with pytest.raises(UsageError, match="no address of an endpoint"):
+        parsed("ftp://host:8001")
+
+
+def test_mistakes_of_the_options_are_named(tmp_path: Path, good: Path) -> None:
+    with pytest.raises(UsageError, match="needs its key"):
+        Access(certificate=tmp_path / "client.pem").check()
+    missing = run("health", good, "--url", "https://localhost:1", "--tls-ca", tmp_path / "none")
+    assert missing.exit_code == 2 and "is no file" in missing.output
+    header = run("health", good, "--url", "localhost:1", "--header", "no-value")
+    assert header.exit_code == 2 and "NAME=VALUE" in header.output
+    (tmp_path / "token").touch()
+    token = run("health", good, "--url", "localhost:1", "--token-file", tmp_path / "token")
+    assert token.exit_code == 2 and "has no token" in token.output
