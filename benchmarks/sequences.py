@@ -20,8 +20,9 @@ from typing import Any
 
 import numpy as np
 
+from builder.choices import STATE_MODES
 from builder.manifest import load
-from builder.manifest.spec import STATE_MODES, ModelSpec
+from builder.manifest.spec import ModelSpec
 from builder.parity.clients import GrpcClient, Turn
 from builder.parity.served import PublishedModel, read
 from builder.repository import build_repository

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from builder.dtypes import name_of
 from builder.errors import ModelError, TrtBuildError
 
 if TYPE_CHECKING:
@@ -212,7 +213,7 @@ def _constant(node: Any, index: int) -> Any:
 
 
 def _dtype(tensor: Any) -> str:
-    return str(tensor.dtype).removeprefix("torch.")
+    return name_of(tensor.dtype)
 
 
 def _convolution(groups: int) -> Callable[[str, Any, int], Guess | None]:

@@ -13,6 +13,7 @@ import click
 from builder.cli import options
 from builder.cli.command import Command
 from builder.cli.terminal import Terminal, may_color
+from builder.precisions import PRECISIONS
 
 if TYPE_CHECKING:
     from builder.lowering import LoweredGraph
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 )
 @click.option("--stop-after", metavar="PASS", help="Run the passes up to this one.")
 @click.option(
-    "--precision", type=click.Choice(options.PRECISIONS), help="Also what conversion does for it."
+    "--precision", type=click.Choice(PRECISIONS), help="Also what conversion does for it."
 )
 @click.option(
     "--unroll-limit", type=click.IntRange(0), help="Unroll loops of a known trip count up to this."

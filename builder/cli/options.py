@@ -1,6 +1,4 @@
-"""Options that several commands share. Choices are written out: to import the rooms that define
-them takes time.
-"""
+"""Options that several commands share."""
 
 from __future__ import annotations
 
@@ -11,15 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from builder.choices import FLAVOURS, LAYOUTS, SERVE_AS, STATE_MODES, TORCH_STEPS
+from builder.precisions import PRECISIONS
+
 if TYPE_CHECKING:
     from builder.cli.terminal import Terminal
-
-PRECISIONS = ("fp32", "tf32", "fp16", "bf16", "int8", "fp8", "mixed")
-FLAVOURS = ("auto", "tensorrt", "tensorrt-rtx")
-LAYOUTS = ("auto", "ensemble", "fused")
-TORCH_STEPS = ("auto", "python", "pytorch")
-STATE_MODES = ("implicit", "explicit")
-SERVE_AS = ("auto", "tensorrt_plan", "python")
 
 Decorator = Callable[[Any], Any]
 
@@ -61,7 +55,7 @@ precision = click.option(
 )
 flavour = click.option(
     "--flavour",
-    type=click.Choice(FLAVOURS),
+    type=click.Choice(("auto", *FLAVOURS)),
     default="auto",
     show_default=True,
     help="Which TensorRT.",

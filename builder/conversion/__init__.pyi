@@ -10,7 +10,6 @@ from .convert import convert as convert
 from .convert import convert_again as convert_again
 from .convert import named_inputs as named_inputs
 from .decomposing import decomposition as decomposition
-from .evaluators.prim import code_of as code_of
 from .evaluators.prim import dtype_of_code as dtype_of_code
 from .facts import is_tensor as is_tensor
 from .folding import channel_scale as channel_scale

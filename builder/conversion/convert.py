@@ -19,9 +19,10 @@ from builder.conversion.precision import SCHEMES, policy, quantizes
 from builder.conversion.unconvertible import Unconvertible
 from builder.conversion.walker import MISSING, GraphWalker
 from builder.conversion.weights import Weights
+from builder.dtypes import dtype_of
 from builder.engine import new_network, tensorrt8
 from builder.errors import ConversionError, UnsupportedOperators, UsageError
-from builder.lowering import LoweredGraph, dtype_of, for_precision, lower
+from builder.lowering import LoweredGraph, for_precision, lower
 from builder.manifest import Profile, TensorSpec
 
 _ = converters, decomposing, evaluators  # imported for what they register

@@ -14,19 +14,10 @@ from typing import Any
 import torch
 
 from builder.conversion.unconvertible import Unconvertible
+from builder.dtypes import TABLE, name_of, torch_dtype
 from builder.engine import capabilities, trt
 
-NAMES = {
-    torch.bool: "BOOL",
-    torch.uint8: "UINT8",
-    torch.int8: "INT8",
-    torch.int32: "INT32",
-    torch.int64: "INT64",
-    torch.float16: "HALF",
-    torch.bfloat16: "BF16",
-    torch.float32: "FLOAT",
-    torch.float8_e4m3fn: "FP8",  # quantized tensors only
-}
+NAMES = {torch_dtype(entry): entry.tensorrt for entry in TABLE if entry.tensorrt}
 
 TORCH_SCALARS: dict[type, torch.dtype] = {bool: torch.bool, int: torch.int64, float: torch.float32}
 
@@ -69,9 +60,7 @@ def to_trt(dtype: torch.dtype) -> Any:
     """
     name = NAMES.get(dtype, "")
     if not hasattr(trt.DataType, name):
-        raise Unconvertible(
-            f"TensorRT {trt.__version__} has no {str(dtype).removeprefix('torch.')}"
-        )
+        raise Unconvertible(f"TensorRT {trt.__version__} has no {name_of(dtype)}")
     return getattr(trt.DataType, name)
 
 

@@ -98,7 +98,7 @@ def _size(ctx: ConversionContext, value: Packed, axis: int) -> Any:
 
 
 def _dtype(ctx: ConversionContext, value: Packed) -> int:
-    from builder.conversion.evaluators.prim import code_of
+    from builder.dtypes import code_of
 
     return code_of(ctx.dtype(value.padded) if isinstance(value, Rows) else torch.int64)
 

@@ -23,9 +23,12 @@ from builder.conversion.packing import Rows
 from builder.engine import capabilities, trt
 from builder.errors import UsageError
 from builder.lowering import FP8_KIND
+from builder.precisions import FULL, PRECISIONS, TABLE
 
-HALF = {"fp16": torch.float16, "bf16": torch.bfloat16}
-FULL = ("fp32", "tf32")
+HALF: dict[str, torch.dtype] = {
+    entry.name: getattr(torch, entry.half) for entry in TABLE if entry.half
+}
+"""The precisions that compute in 16 bits."""
 
 
 @dataclass(frozen=True)
@@ -41,9 +44,9 @@ class Scheme:
 
 
 SCHEMES = {
-    "int8": Scheme(torch.int8, "fp32"),
-    "fp8": Scheme(torch.float8_e4m3fn, "fp32"),
-    "mixed": Scheme(torch.int8, "fp16", least_sqnr=30.0),
+    entry.name: Scheme(getattr(torch, entry.quantized), entry.rest, entry.least_sqnr)
+    for entry in TABLE
+    if entry.quantized and entry.rest
 }
 
 REDUCED = frozenset(
@@ -146,9 +149,7 @@ def policy(precision: str, keep_fp32: tuple[str, ...] = ()) -> Policy:
         return Policy(
             _half(precision, HALF[computed]), keep_fp32, capabilities.current().strongly_typed
         )
-    raise UsageError(
-        f"unknown precision {precision!r}", fix=f"one of {', '.join((*FULL, *HALF, *SCHEMES))}"
-    )
+    raise UsageError(f"unknown precision {precision!r}", fix=f"one of {', '.join(PRECISIONS)}")
 
 
 def rest(precision: str) -> str:

@@ -17,9 +17,10 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from builder.choices import FLAVOURS
 from builder.errors import EnvironmentProblem, UsageError
 
-MODULES = {"tensorrt": "tensorrt", "tensorrt-rtx": "tensorrt_rtx"}
+MODULES = {flavour: flavour.replace("-", "_") for flavour in FLAVOURS}
 ENVIRONMENT_VARIABLE = "TRT_BUILD_FLAVOUR"
 
 _loaded: ModuleType | None = None

@@ -10,7 +10,6 @@ from .arguments import Part as Part
 from .arguments import describe as describe
 from .containers import Containers as Containers
 from .containers import path_of as path_of
-from .facts import dtype_of as dtype_of
 from .fp8 import FP8_KIND as FP8_KIND
 from .fp8 import FP8_LIMIT as FP8_LIMIT
 from .fp8 import FP8_SCHEMA as FP8_SCHEMA

@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 
+from builder.dtypes import code_of
 from builder.lowering import ir
-from builder.lowering.facts import NUMBERS
 from builder.lowering.graph import LoweredGraph
 
 
@@ -45,6 +45,6 @@ def cast(
 def _cast(graph: Any, value: Any, dtype: torch.dtype, before: Any) -> Any:
     rest = [
         ir.insert_constant(graph, argument, before)
-        for argument in (NUMBERS[dtype], False, False, None)
+        for argument in (code_of(dtype), False, False, None)
     ]
     return ir.insert(graph, "aten::to", [value, *rest], before)

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from builder.dtypes import dtype_of
 from builder.lowering import ir
 
 _BOOL = frozenset(
@@ -179,29 +180,6 @@ _BROADCAST = _OF_BITS | frozenset(
         "atan2",
     )
 )
-_BY_NUMBER = {
-    0: torch.uint8,
-    1: torch.int8,
-    2: torch.int16,
-    3: torch.int32,
-    4: torch.int64,
-    5: torch.float16,
-    6: torch.float32,
-    7: torch.float64,
-    8: torch.complex32,
-    9: torch.complex64,
-    10: torch.complex128,
-    11: torch.bool,
-    15: torch.bfloat16,
-}
-NUMBERS = {dtype: number for number, dtype in _BY_NUMBER.items()}
-
-
-def dtype_of(number: int) -> torch.dtype | None:
-    """The dtype that a graph writes as this number (c10/core/ScalarType.h)."""
-    return _BY_NUMBER.get(number)
-
-
 Rank = int | None
 Fact = tuple[torch.dtype | None, Rank]
 

@@ -11,7 +11,6 @@ from .inputs import specs_from_sample as specs_from_sample
 from .loading import load as load
 from .loading import place as place
 from .schema import SCHEMA_PATH as SCHEMA_PATH
-from .spec import DTYPES as DTYPES
 from .spec import Batching as Batching
 from .spec import Calibration as Calibration
 from .spec import Fallback as Fallback

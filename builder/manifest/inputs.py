@@ -6,9 +6,10 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
+from builder.dtypes import ENDPOINT_DTYPES
 from builder.errors import UsageError
 from builder.manifest.arrays import check_array_file
-from builder.manifest.spec import DTYPES, Profile, Range, TensorSpec
+from builder.manifest.spec import Profile, Range, TensorSpec
 from builder.manifest.suggest import did_you_mean
 
 GRAMMAR = "[NAME:]DTYPE:SHAPE, for example image:float32:batch(1,8,32)x3x224x224"
@@ -27,9 +28,9 @@ def parse_input(text: str) -> TensorSpec:
         raise UsageError(f"--input {text!r} has the wrong form", fix=f"write {GRAMMAR}")
     *name, dtype, shape = parts
     dtype = dtype.removeprefix("torch.")
-    if dtype not in DTYPES:
+    if dtype not in ENDPOINT_DTYPES:
         raise UsageError(
-            f"--input {text!r}: unknown dtype {dtype!r}", fix=did_you_mean(dtype, DTYPES)
+            f"--input {text!r}: unknown dtype {dtype!r}", fix=did_you_mean(dtype, ENDPOINT_DTYPES)
         )
     axes, dims = _shape(text, shape)
     return TensorSpec(dtype, axes, dims=dims, name=(name[0] or None) if name else None)

@@ -13,10 +13,6 @@ Range = tuple[int, int, int]
 Profile = Mapping[str, Range]
 """One TensorRT optimization profile: a range for each named dynamic axis."""
 
-DTYPES = ("bool", "uint8", "int8", "int32", "int64", "float16", "bfloat16", "float32", "float64")
-PRECISIONS = ("fp32", "tf32", "fp16", "bf16", "int8", "fp8", "mixed")
-STATE_MODES = ("implicit", "explicit")
-
 
 @dataclass(frozen=True)
 class TensorSpec:

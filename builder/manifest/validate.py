@@ -22,10 +22,10 @@ def check_tensor_spec(spec: TensorSpec) -> None:
 
 def tensor_mistakes(spec: TensorSpec) -> Iterator[str]:
     """Each reason why the spec is invalid."""
-    from builder.manifest.spec import DTYPES
+    from builder.dtypes import ENDPOINT_DTYPES
 
-    if spec.dtype not in DTYPES:
-        yield f"unknown dtype {spec.dtype!r} ({did_you_mean(spec.dtype, DTYPES)})"
+    if spec.dtype not in ENDPOINT_DTYPES:
+        yield f"unknown dtype {spec.dtype!r} ({did_you_mean(spec.dtype, ENDPOINT_DTYPES)})"
     for axis in spec.shape:
         if isinstance(axis, str) and axis not in spec.dims:
             hint = (

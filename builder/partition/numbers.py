@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from builder.conversion import code_of
+from builder.dtypes import code_of
 from builder.lowering import ir
 from builder.partition.view import is_free, is_tensor
 

@@ -15,8 +15,9 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
 from builder.conversion import MISSING
+from builder.dtypes import ENDPOINT_DTYPES, name_of
 from builder.lowering import LoweredGraph
-from builder.manifest import DTYPES, Profile, Range, TensorSpec
+from builder.manifest import Profile, Range, TensorSpec
 from builder.partition import bounds, view
 from builder.partition.interpreter import Memory, ShapeInterpreter
 from builder.partition.lockstep import Lockstep
@@ -49,7 +50,8 @@ class Shapes:
         """
         dtype, shapes = self.known.get(value, (None, ()))
         if (
-            str(dtype).removeprefix("torch.") not in DTYPES
+            dtype is None
+            or name_of(dtype) not in ENDPOINT_DTYPES
             or len({len(shape) for shape in shapes}) != 1
         ):
             return None
@@ -62,7 +64,7 @@ class Shapes:
         dims = {
             axis: own.get(axis) or self.profiles[0][axis] for axis in axes if isinstance(axis, str)
         }
-        return TensorSpec(str(dtype).removeprefix("torch."), tuple(axes), dims=dims, name=name), own
+        return TensorSpec(name_of(dtype), tuple(axes), dims=dims, name=name), own
 
     def _axis(self, sizes: Sequence[int], own: str) -> int | str:
         """A static size, the one named axis that agrees at every probe, or a name of its own."""

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from builder.dtypes import name_of
 from builder.errors import PublishError
 from builder.manifest import ModelSpec, Profile, TensorSpec
 from builder.pipeline import branches
@@ -54,7 +55,7 @@ def segment_files(
         return SegmentFiles(segment.kind, segment.inputs, segment.outputs, lowered)
     dtypes = {str(spec.name): spec.dtype for spec in conversion.inputs}
     made = zip(conversion.outputs, conversion.output_dtypes, strict=True)
-    dtypes |= {name: str(dtype).removeprefix("torch.") for name, dtype in made}
+    dtypes |= {name: name_of(dtype) for name, dtype in made}
     return SegmentFiles(
         segment.kind,
         segment.inputs,
@@ -172,10 +173,7 @@ def endpoints(network: Any, side: str) -> tuple[IO, ...]:
 
     count, get = (getattr(network, f"num_{side}s"), getattr(network, f"get_{side}"))
     tensors = [get(i) for i in range(count)]
-    return tuple(
-        IO(t.name, str(dtypes.from_trt(t.dtype)).removeprefix("torch."), tuple(t.shape))
-        for t in tensors
-    )
+    return tuple(IO(t.name, name_of(dtypes.from_trt(t.dtype)), tuple(t.shape)) for t in tensors)
 
 
 def saved(lowered: LoweredGraph) -> bytes:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
-from builder import unforeseen
+from builder import precisions, unforeseen
 from builder.errors import (
     EnvironmentProblem,
     ModelFileError,
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 
 ATTEMPTS = 4
 """How often a model is converted again with less of it in TensorRT."""
-FULL_PRECISION = ("fp32", "tf32")
 FINAL = (EnvironmentProblem, UsageError, ModelFileError, PublishError, BrokenPipeError)
 """Errors that running more of the model in torch does not help with."""
 
@@ -86,7 +85,7 @@ def _original(recorded: Recorded, error: TrtBuildError) -> Recorded:
     """The original module, for torch alone; nothing in it is rounded to fewer bits."""
     source = recorded.lowered
     lowered = stages.lower_as_written(stages.Loaded(source.spec, source.module), error)
-    precision = source.spec.precision if source.spec.precision in FULL_PRECISION else "fp32"
+    precision = source.spec.precision if source.spec.precision in precisions.FULL else "fp32"
     names = dict(zip(lowered.graph.outputs, source.outputs, strict=True))
     spec = replace(source.spec, precision=precision, outputs=tuple(names.values()))
     return replace(recorded, lowered=replace(lowered, spec=spec))
@@ -99,7 +98,7 @@ def _failure(error: Exception, spec: ModelSpec) -> TrtBuildError:
     if isinstance(error, FINAL):
         raise error
     found = unforeseen.ours(error)
-    rounded = isinstance(found, ParityError) and spec.precision not in FULL_PRECISION
+    rounded = isinstance(found, ParityError) and spec.precision not in precisions.FULL
     if isinstance(found, FINAL) or spec.fallback.require_full or rounded:
         raise error  # callers tell our EnvironmentProblem from what they make of Python's errors
     return found

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from builder.manifest import DTYPES
+from builder.dtypes import ENDPOINT_DTYPES
 from builder.pipeline import artifacts
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from builder.triton import IO, Golden, ModelArtifact
 
 SERVE_AS = "pytorch_libtorch"
-TYPES = frozenset(DTYPES) - {"bfloat16"}
+TYPES = frozenset(ENDPOINT_DTYPES) - {"bfloat16"}
 """What its tensors can be (ConvertDataTypeToTorchType)."""
 
 

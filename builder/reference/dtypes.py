@@ -11,21 +11,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from builder import dtypes
 from builder.reference.registry import Evaluator
 
-# INT4 has no torch dtype with arithmetic: its values are held in int8, within -8..7.
-TORCH_DTYPES = {
-    "FLOAT": torch.float32,
-    "HALF": torch.float16,
-    "BF16": torch.bfloat16,
-    "FP8": torch.float8_e4m3fn,
-    "E8M0": torch.float8_e8m0fnu,
-    "INT64": torch.int64,
-    "INT32": torch.int32,
-    "INT8": torch.int8,
-    "INT4": torch.int8,
-    "UINT8": torch.uint8,
-    "BOOL": torch.bool,
+TORCH_DTYPES = {e.tensorrt: dtypes.torch_dtype(e) for e in dtypes.TABLE if e.tensorrt} | {
+    "E8M0": torch.float8_e8m0fnu,  # a scale of 8 exponent bits
+    "INT4": torch.int8,  # torch has no arithmetic of 4 bits: int8 holds the values -8..7
 }
 REDUCED = (torch.float16, torch.bfloat16)
 

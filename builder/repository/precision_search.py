@@ -17,7 +17,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from builder import pipeline, processes, unforeseen
+from builder import pipeline, precisions, processes, unforeseen
 from builder.errors import (
     EngineError,
     EnvironmentProblem,
@@ -80,7 +80,7 @@ def wanted(spec: ModelSpec, precision: str | None) -> ModelSpec:
     return replace(
         spec,
         precision=precision
-        or (spec.precision if spec.precision not in ("fp32", "tf32") else DEFAULT),
+        or (spec.precision if spec.precision not in precisions.FULL else DEFAULT),
     )
 
 

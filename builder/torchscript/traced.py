@@ -13,18 +13,9 @@ import pickle
 from dataclasses import dataclass
 from typing import Any
 
-_STORAGES = {
-    "FloatStorage": "float32",
-    "HalfStorage": "float16",
-    "BFloat16Storage": "bfloat16",
-    "DoubleStorage": "float64",
-    "BoolStorage": "bool",
-    "ByteStorage": "uint8",
-    "CharStorage": "int8",
-    "ShortStorage": "int16",
-    "IntStorage": "int32",
-    "LongStorage": "int64",
-}
+from builder.dtypes import TABLE
+
+_STORAGES = {f"{entry.scalar_type}Storage": entry.name for entry in TABLE}
 
 
 @dataclass(frozen=True)

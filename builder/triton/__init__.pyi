@@ -9,7 +9,6 @@ from . import section as section
 from . import signatures as signatures
 from . import versions as versions
 from .artifact import IO as IO
-from .artifact import SERVE_AS as SERVE_AS
 from .artifact import BranchFiles as BranchFiles
 from .artifact import EnsembleArtifact as EnsembleArtifact
 from .artifact import Golden as Golden

@@ -10,9 +10,6 @@ from numpy.typing import NDArray
 
 from builder.manifest import ModelSpec, Profile
 
-SERVE_AS = ("auto", "tensorrt_plan", "python")
-"""What a user may ask Triton to run."""
-
 Shape = tuple[int, ...]
 Ranges = dict[str, tuple[Shape, Shape, Shape]]
 """The least, usual and greatest shape of every input in one optimization profile."""

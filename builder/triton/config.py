@@ -14,9 +14,10 @@ from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2 as pb
 
 import builder
+from builder.choices import SERVE_AS
 from builder.errors import PublishError, UsageError
 from builder.triton import batching, check, dtypes, graphs, section, sequences, warmup
-from builder.triton.artifact import IO, SERVE_AS, ModelArtifact
+from builder.triton.artifact import IO, ModelArtifact
 
 
 def config(artifact: ModelArtifact) -> Any:

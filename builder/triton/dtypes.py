@@ -7,9 +7,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import ml_dtypes
+import ml_dtypes  # noqa: F401  (registers numpy's dtype of the name bfloat16)
 import numpy as np
 
+from builder import dtypes
 from builder.errors import PublishError
 
 
@@ -26,17 +27,10 @@ class Dtype:
     tensorrt: str | None
 
 
-TABLE = (
-    Dtype("bool", "TYPE_BOOL", "BOOL", np.dtype(np.bool_), "BOOL"),
-    Dtype("uint8", "TYPE_UINT8", "UINT8", np.dtype(np.uint8), "UINT8"),
-    Dtype("int8", "TYPE_INT8", "INT8", np.dtype(np.int8), "INT8"),
-    Dtype("int16", "TYPE_INT16", "INT16", np.dtype(np.int16), None),
-    Dtype("int32", "TYPE_INT32", "INT32", np.dtype(np.int32), "INT32"),
-    Dtype("int64", "TYPE_INT64", "INT64", np.dtype(np.int64), "INT64"),
-    Dtype("float16", "TYPE_FP16", "FP16", np.dtype(np.float16), "HALF"),
-    Dtype("bfloat16", "TYPE_BF16", "BF16", np.dtype(ml_dtypes.bfloat16), "BF16"),
-    Dtype("float32", "TYPE_FP32", "FP32", np.dtype(np.float32), "FLOAT"),
-    Dtype("float64", "TYPE_FP64", "FP64", np.dtype(np.float64), None),
+TABLE = tuple(
+    Dtype(entry.name, f"TYPE_{entry.triton}", entry.triton, np.dtype(entry.name), entry.tensorrt)
+    for entry in dtypes.TABLE
+    if entry.triton
 )
 _BY_NAME = {entry.name: entry for entry in TABLE}
 _BY_CONFIG = {entry.config: entry for entry in TABLE}

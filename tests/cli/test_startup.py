@@ -11,9 +11,7 @@ from collections.abc import Callable
 import pytest
 from click.testing import Result
 
-from builder.cli import COMMANDS, main, options
-from builder.engine import flavour
-from builder.manifest.spec import PRECISIONS
+from builder.cli import COMMANDS, main
 from tests.cli.conftest import PROGRAM, environment
 
 HEAVY = {
@@ -93,17 +91,6 @@ def test_every_command_has_help_and_json(run: Callable[..., Result], name: str) 
     result = run(name, "--help")
     assert result.exit_code == 0
     assert "--json" in result.stdout
-
-
-def test_choices_are_those_of_the_rooms() -> None:
-    """They are written out in the command line so that help need not import the rooms."""
-    from builder.manifest.spec import STATE_MODES
-    from builder.triton import SERVE_AS
-
-    assert options.PRECISIONS == PRECISIONS
-    assert options.SERVE_AS == SERVE_AS
-    assert options.STATE_MODES == STATE_MODES
-    assert ("auto", *flavour.MODULES) == options.FLAVOURS
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import torch
 from builder.conversion.context import ConversionContext, Unconvertible
 from builder.conversion.evaluators.prim import dtype_of_code
 from builder.conversion.registry import converter
+from builder.dtypes import TABLE, name_of, torch_dtype
 
 SUPPORTED = frozenset(
     [
@@ -36,7 +37,7 @@ def converted(ctx: ConversionContext, x: Any, dtype: Any) -> Any:
             ctx.warn("float64 is narrowed to float32, which is what TensorRT has")
         wanted = torch.float32
     if wanted not in SUPPORTED:
-        raise Unconvertible(f"TensorRT has no {str(wanted).removeprefix('torch.')}")
+        raise Unconvertible(f"TensorRT has no {name_of(wanted)}")
     return ctx.cast(x, wanted)
 
 
@@ -94,6 +95,10 @@ def to_nothing(ctx: ConversionContext, x: Any) -> Any:
     return x
 
 
+CASTS = frozenset("Float Half Int Long Byte Char Double Short".split())
+"""The types of which torch has an operator `aten::_cast_<name>`."""
+
+
 def _register_cast(name: str, dtype: torch.dtype) -> None:
     @converter(f"aten::_cast_{name}(Tensor self, bool non_blocking=False) -> Tensor")
     def cast(ctx: ConversionContext, x: Any) -> Any:
@@ -101,14 +106,6 @@ def _register_cast(name: str, dtype: torch.dtype) -> None:
         return converted(ctx, x, dtype)
 
 
-for _name, _dtype in {
-    "Float": torch.float32,
-    "Half": torch.float16,
-    "Int": torch.int32,
-    "Long": torch.int64,
-    "Byte": torch.uint8,
-    "Char": torch.int8,
-    "Double": torch.float64,
-    "Short": torch.int16,
-}.items():
-    _register_cast(_name, _dtype)
+for _entry in TABLE:
+    if _entry.scalar_type in CASTS:
+        _register_cast(_entry.scalar_type, torch_dtype(_entry))

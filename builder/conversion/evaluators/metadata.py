@@ -9,8 +9,8 @@ import torch
 from builder.conversion.arguments import static
 from builder.conversion.context import ConversionContext
 from builder.conversion.dynamic import same
-from builder.conversion.evaluators.prim import code_of
 from builder.conversion.registry import evaluator
+from builder.dtypes import code_of
 
 
 @evaluator("aten::size", "aten::sym_size", "prim::shape")

@@ -18,6 +18,7 @@ from builder.conversion.dynamic import DynamicScalar
 from builder.conversion.facts import is_tensor
 from builder.conversion.overloads import NUMBERS, numeric, overloads
 from builder.conversion.registry import evaluator
+from builder.dtypes import name_of
 
 BINARY = {
     "aten::add": "add",
@@ -154,10 +155,9 @@ def _refuse_as_torch(kind: str, shape: list[int], dtype: torch.dtype) -> None:
     """Refuses what torch refuses too, with its line: the model has never run."""
     fraction = kind == "aten::IntImplicit" and dtype.is_floating_point
     if fraction or (kind.endswith("Implicit") and shape):
-        dtype_name = str(dtype).removeprefix("torch.")
         raise Unconvertible(
-            f"a tensor ({dtype_name}, shape {shape}) is given where TorchScript takes one number,"
-            " which torch refuses too",
+            f"a tensor ({name_of(dtype)}, shape {shape}) is given where TorchScript takes one"
+            " number, which torch refuses too",
             "compute with tensors: torch.floor_divide(torch.tensor(7), x) for `7 // x`",
         )
     if -1 not in shape and math.prod(shape) != 1:

@@ -10,6 +10,7 @@ import torch
 from builder.conversion.context import ConversionContext, Unconvertible
 from builder.conversion.dynamic import DynamicScalar
 from builder.conversion.registry import evaluator
+from builder.dtypes import dtype_of
 
 
 @evaluator("prim::Constant")
@@ -100,20 +101,13 @@ def raise_exception(ctx: ConversionContext, message: Any, *_: Any) -> Any:
     )
 
 
-CODES = (
-    "uint8 int8 int16 int32 int64 float16 float32 float64 complex32 complex64 complex128 bool qint8"
-    " quint8 qint32 bfloat16"
-).split()
-"""c10/core/ScalarType.h: TorchScript passes dtypes as these numbers."""
-
-
 def dtype_of_code(code: Any) -> torch.dtype | None:
-    """The torch.dtype of TorchScript's integer code (a torch.dtype passes through)."""
+    """The torch.dtype of TorchScript's integer code; a torch.dtype and None pass through. Raises
+    Unconvertible for a code that torch has no dtype of.
+    """
     if code is None or isinstance(code, torch.dtype):
         return code
-    return getattr(torch, CODES[code])  # type: ignore[no-any-return]
-
-
-def code_of(dtype: torch.dtype) -> int:
-    """TorchScript's integer code of a torch.dtype."""
-    return CODES.index(str(dtype).removeprefix("torch."))
+    dtype = dtype_of(code)
+    if dtype is None:
+        raise Unconvertible(f"TensorRT has no dtype for TorchScript's number {code}")
+    return dtype

@@ -6,8 +6,9 @@ from typing import Any
 
 from builder.engine import capabilities
 from builder.engine.network import has_half, has_int8
+from builder.precisions import TABLE
 
-HALF_ALLOWED = ("fp16", "mixed")
+HALF_ALLOWED = tuple(entry.name for entry in TABLE if "fp16" in (entry.name, entry.rest))
 """Precisions in which the builder may take half wherever the policy does not forbid it."""
 
 

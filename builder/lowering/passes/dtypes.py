@@ -9,8 +9,9 @@ from typing import Any
 
 import torch
 
+from builder.dtypes import code_of, dtype_of
 from builder.lowering import ir
-from builder.lowering.facts import NUMBERS, Facts, dtype_of
+from builder.lowering.facts import Facts
 from builder.lowering.folding import propagate_constants
 from builder.lowering.passes import Context, lowering_pass
 from builder.lowering.passes.functionalise.views import Emit
@@ -120,7 +121,7 @@ def bottom_up(block: Any) -> Any:
 
 def _dtype(node: Any, facts: Facts) -> int | None:
     known = facts.dtype(node.inputsAt(0))
-    return None if known is None else NUMBERS[known]
+    return None if known is None else code_of(known)
 
 
 def _rank(node: Any, facts: Facts) -> int | None:

@@ -12,12 +12,12 @@ from typing import Any, NamedTuple
 
 import torch
 
+from builder.dtypes import code_of
 from builder.lowering import ir
-from builder.lowering.facts import NUMBERS
 from builder.lowering.passes.functionalise.views import Emit
 
 PART_DTYPES = {
-    NUMBERS[whole]: NUMBERS[whole.to_real()]
+    code_of(whole): code_of(whole.to_real())
     for whole in (torch.complex32, torch.complex64, torch.complex128)
 }
 """How a graph writes the complex dtypes, and those of their parts."""
