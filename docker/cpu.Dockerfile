@@ -16,6 +16,7 @@ RUN python3 -m venv /opt/trt-build
 # The dependencies in a layer of their own: a change of our code does not fetch them again.
 COPY pyproject.toml constraints.txt README.md LICENSE ./
 COPY builder/__init__.py builder/__init__.py
+COPY templates templates
 RUN /opt/trt-build/bin/pip install '.[server]'
 COPY builder builder
 RUN /opt/trt-build/bin/pip install --no-deps --force-reinstall .

@@ -15,6 +15,7 @@ from functools import cache
 from pathlib import Path
 
 from builder import exports
+from builder.templates import config_templates
 
 ROOT = Path(__file__).resolve().parents[1]
 UNSEEN = ("cli", "serving", "store", "__pycache__")
@@ -27,14 +28,11 @@ _IMPORT = re.compile(r"^[ \t]*from (builder[\w.]*) import (\([^)]*\)|[^\n]+)", r
 def everything() -> str:
     """The version of all of our code and templates that may change what is published."""
     found = hashlib.sha256()
-    for path in sorted(
-        p
-        for p in ROOT.rglob("*")
-        if p.is_file() and not set(p.relative_to(ROOT).parts) & set(UNSEEN)
-    ):
-        found.update(
-            f"{path.relative_to(ROOT)}\0{path.stat().st_size}\0".encode() + path.read_bytes()
-        )
+    code = (p for p in ROOT.rglob("*") if not set(p.relative_to(ROOT).parts) & set(UNSEEN))
+    for path in sorted({*code, *config_templates().glob("*.pbtxt")}):
+        if path.is_file():
+            name = path.relative_to(ROOT.parent)
+            found.update(f"{name}\0{path.stat().st_size}\0".encode() + path.read_bytes())
     return found.hexdigest()
 
 

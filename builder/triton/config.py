@@ -1,4 +1,4 @@
-"""A model's ModelConfig: the protobuf message, merged over the templates in builder/templates.
+"""A model's ModelConfig: the protobuf message, merged over the files in templates/.
 
 Nothing is left to Triton's auto-completion, which would guess the batch from a plan's first axis.
 """
@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import hashlib
 import importlib.metadata
-from importlib.resources import files
 from typing import Any
 
 from google.protobuf import text_format
@@ -16,6 +15,7 @@ from tritonclient.grpc import model_config_pb2 as pb
 import builder
 from builder.choices import SERVE_AS
 from builder.errors import PublishError, UsageError
+from builder.templates import config_templates
 from builder.triton import batching, check, dtypes, graphs, section, sequences, warmup
 from builder.triton.artifact import IO, ModelArtifact
 
@@ -125,8 +125,8 @@ def _engine_dtypes(artifact: ModelArtifact) -> dict[str, str]:
 
 
 def template(*names: str) -> Any:
-    """The parts of builder/templates merged in order; a later part's single fields win."""
-    folder = files("builder") / "templates"
+    """The files in templates/ merged in order; a later part's single fields win."""
+    folder = config_templates()
     message = pb.ModelConfig()
     for name in names:
         message.MergeFrom(parse_config((folder / name).read_text(encoding="utf-8"), name))

@@ -186,7 +186,6 @@ def test_data_files_are_in_the_package() -> None:
     package = files("builder")
     for name in (
         "manifest/model.schema.json",
-        "templates/base.pbtxt",
         "templates/runtime/model.py",
         "templates/runtime/trt_build_runtime/engine.py",
     ):

@@ -1,0 +1,13 @@
+"""The templates of config.pbtxt."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+
+def config_templates() -> Path:
+    """The folder of the templates: `templates/` at the top of a checkout. A wheel carries them
+    beside this file (`force-include` in pyproject.toml).
+    """
+    here = Path(__file__).resolve().parent
+    return here if (here / "base.pbtxt").is_file() else here.parents[1] / "templates"
