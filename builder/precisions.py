@@ -32,7 +32,7 @@ TABLE = (
     Precision("tf32"),
     Precision("fp16", half="float16", aliases=("float16", "half")),
     Precision("bf16", half="bfloat16", aliases=("bfloat16",)),
-    Precision("int8", quantized="int8", rest="fp32"),
+    Precision("int8", quantized="int8", rest="fp16"),
     Precision("fp8", quantized="float8_e4m3fn", rest="fp32"),
     Precision("mixed", quantized="int8", rest="fp16", least_sqnr=30.0),
 )

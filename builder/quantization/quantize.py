@@ -14,6 +14,7 @@ from builder.conversion import SCHEMES, Scheme
 from builder.errors import UsageError
 from builder.lowering import PIPELINE, Context, LoweredGraph, ir, run_passes, source_location
 from builder.quantization import batch_norm, nodes, observing, trained
+from builder.quantization.additions import additions, paying
 from builder.quantization.products import Product, products
 from builder.quantization.ranges import METHODS
 from builder.quantization.results import OWN, Layer, Quantized
@@ -39,6 +40,8 @@ def quantize(
     skip: Sequence[str] = (),
 ) -> Quantized:
     """Insert fake quantization at the operands of convolutions, linear layers and matrix products.
+
+    The residual operand of an addition that a quantized convolution absorbs is rounded too.
 
     `batches` are tensors in the order of the graph's inputs; they are run with torch two to four
     times. `method` is how the range of an activation is taken from them; weights have a scale for
@@ -91,7 +94,9 @@ class _Work:
         self.lowered, self.batches, self.scheme = lowered, batches, scheme
         self.method, self.percentile, self.skip = method, percentile, skip
         self.products = products(lowered.graph, lowered.containers)
+        self.additions = additions(lowered.graph, self.products, lowered.containers)
         self.reasons = {n: r for n, p in enumerate(self.products) if (r := self._left_alone(p))}
+        self._leave_additions()
 
     def run(self) -> Quantized:
         scales = self.scales()
@@ -102,6 +107,7 @@ class _Work:
                 self.reasons[number] = NOT_FINITE
             elif bound is not None and error.sqnr < bound:
                 self.reasons[number] = f"its SQNR of {error.sqnr:.1f} dB is below {bound:g} dB"
+        self._leave_additions()
         graph = self.lowered.graph.copy()
         context = Context(precision=lambda graph: self.insert(graph, scales))
         trace = run_passes(graph, context, PASSES)
@@ -109,20 +115,43 @@ class _Work:
             self._layer(number, product, errors) for number, product in enumerate(self.products)
         )
         return Quantized(
-            replace(self.lowered, graph=graph, trace=(*self.lowered.trace, *trace)), layers
+            replace(self.lowered, graph=graph, trace=(*self.lowered.trace, *trace)),
+            layers,
+            sum(number not in self.reasons for number in self._addition_numbers()),
         )
 
     def _left_alone(self, product: Product) -> str:
-        if any(fnmatch.fnmatchcase(product.name, pattern) for pattern in self.skip):
-            return "a pattern names it"
+        if named := self._named(product):
+            return named
         if ir.in_fallback(product.node):
             return "it runs in torch"
         if not product.operands:
             return trained.unfit(product.node) or OWN
         return trained.unfit(product.node)
 
+    def _named(self, product: Product) -> str:
+        matches = any(fnmatch.fnmatchcase(product.name, pattern) for pattern in self.skip)
+        return "a pattern names it" if matches else ""
+
+    def _leave_additions(self) -> None:
+        """Give a reason to each residual addition that is next to no quantized product."""
+        alone = [number for number in self.reasons if number < len(self.products)]
+        pays = paying(self.additions, alone)
+        for number, addition, worth in zip(
+            self._addition_numbers(), self.additions, pays, strict=True
+        ):
+            named = self._named(addition.product)
+            if named or not worth:
+                self.reasons.setdefault(number, named or "no product of 8 bits is next to it")
+
+    def _addition_numbers(self) -> range:
+        """Residual additions are numbered behind the products."""
+        return range(len(self.products), len(self.products) + len(self.additions))
+
     def _wanted(self, graph: Any) -> Iterable[tuple[int, Product]]:
-        return ((n, p) for n, p in enumerate(products(graph)) if n not in self.reasons)
+        found = products(graph)
+        joined = [one.product for one in additions(graph, found)]
+        return [(n, p) for n, p in enumerate([*found, *joined]) if n not in self.reasons]
 
     def scales(self) -> dict[tuple[int, int], torch.Tensor]:
         """The scale of every operand that is to be rounded; a product that cannot be gets its

@@ -34,6 +34,8 @@ class Quantized:
 
     lowered: LoweredGraph
     layers: tuple[Layer, ...]
+    additions: int = 0
+    """How many residual additions have an operand of 8 bits."""
 
     @property
     def summary(self) -> str:
@@ -42,7 +44,8 @@ class Quantized:
         measured = [layer for layer in done if layer.sqnr is not None]
         worst = min(measured, key=lambda layer: layer.sqnr or 0.0, default=None)
         least = f"; least SQNR {worst.sqnr:.1f} dB in {worst.name}" if worst else ""
-        return f"8 bits in {len(done)} of {len(self.layers)} products{least}"
+        added = f" and {self.additions} residual additions" if self.additions else ""
+        return f"8 bits in {len(done)} of {len(self.layers)} products{added}{least}"
 
 
 def own(lowered: LoweredGraph) -> Quantized | None:

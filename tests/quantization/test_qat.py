@@ -53,9 +53,13 @@ def test_symmetric_quantization_becomes_layers(name: str, how: str, precision: s
     module, x = exported(name, "symmetric", how)
     conversion = builder.convert(module, [spec_of(name)], precision=precision)
     products = 3 if name == "cnn" else 2
-    assert kinds(conversion)["QUANTIZE"] == kinds(conversion)["DEQUANTIZE"] >= 2 * products
+    found = kinds(conversion)
+    # a value that is read in float32 and in half is dequantized twice
+    assert found["DEQUANTIZE"] - found["QUANTIZE"] in ((0,) if precision == "fp32" else (0, 1))
+    assert found["QUANTIZE"] >= 2 * products
     truth, answer = module(x), builder.reference.run(conversion, [x])[0]
-    assert (answer - truth).norm() < 5e-3 * truth.norm()
+    allowed = 2e-2 if precision == "int8" else 5e-3  # int8 computes the rest in half
+    assert (answer - truth).norm() < allowed * truth.norm()
     assert builder.build_engine(conversion)
 
 

@@ -1,0 +1,279 @@
+"""Where CUDA graphs of one TensorRT context, and of Triton's TensorRT backend, answer wrongly.
+
+    python -m benchmarks.cuda_graphs --out graphs.jsonl
+
+The first part runs TensorRT alone. It captures graphs from one execution context, or from one
+context for each batch size, and replays them between plain calls of other sizes. The second part
+serves one model on one tritonserver for each graph configuration, and sends requests of one size,
+then of several sizes. Each answer is compared with torch. A line of JSON holds the wrong answers
+and all answers by batch size. A GPU, full TensorRT and Triton's TensorRT backend are required;
+without the backend the second part is left out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import tempfile
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import torch
+
+SIZES = (1, 2, 4, 8)
+LIMIT = 1e-2
+"""The largest difference, relative to the largest value, of a right answer: layers of two."""
+
+SPECS: dict[str, tuple[int, ...] | None] = {
+    "none": None,
+    "default": (),
+    "1": (1,),
+    "4": (4,),
+    "8": (8,),
+    "1,4": (1, 4),
+    "1,2,4,8": SIZES,
+}
+"""By name: the batch sizes of `graph_spec`. () leaves the sizes to the backend."""
+
+MANIFEST = """\
+inputs:
+  - {{name: x, dtype: float32, shape: [batch, {sizes}]}}
+dims:
+  batch: {{min: 1, opt: 4, max: 8}}
+outputs: [y]
+"""
+
+
+def modules() -> dict[str, tuple[torch.nn.Module, tuple[int, ...]]]:
+    """By name: the module, and the shape of one row of its input."""
+    torch.manual_seed(0)
+    linear = torch.nn.Sequential(torch.nn.Linear(16, 8), torch.nn.Tanh()).eval()
+    convolution = torch.nn.Conv2d(3, 8, 3, padding=1)
+    images = torch.nn.Sequential(convolution, torch.nn.ReLU(), torch.nn.Conv2d(8, 4, 3)).eval()
+    return {"linear": (linear, (16,)), "convolution": (images, (3, 16, 16))}
+
+
+def is_wrong(answer: torch.Tensor, truth: torch.Tensor) -> bool:
+    """Whether the shapes differ or a value is beyond LIMIT."""
+    if answer.shape != truth.shape:
+        return True
+    return bool((answer - truth).abs().max() > LIMIT * truth.abs().max())
+
+
+def plan(module: torch.nn.Module, row: tuple[int, ...]) -> bytes:
+    """The plan for a batch of 1 to 8."""
+    import builder
+    from builder.engine import BuildOptions, build
+
+    spec = builder.TensorSpec("float32", ("batch", *row), dims={"batch": (1, 4, 8)}, name="x")
+    traced = torch.jit.trace(module, torch.randn(2, *row))
+    return build(builder.convert(traced, [spec]), BuildOptions(optimization_level=0)).data
+
+
+class Captured:
+    """A graph of one batch size with buffers of its own, in the given context."""
+
+    def __init__(self, engine: Any, context: Any, shape: tuple[int, ...]) -> None:
+        self.engine, self.context = engine, context
+        self.x = torch.zeros(shape, device="cuda")
+        self._bind()
+        self.run()
+        torch.cuda.synchronize()
+        self.graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self.graph):
+            self.run()
+
+    def _bind(self) -> None:
+        names = [self.engine.get_tensor_name(i) for i in range(2)]
+        self.context.set_input_shape(names[0], tuple(self.x.shape))
+        shape = tuple(self.context.get_tensor_shape(names[1]))
+        if not hasattr(self, "y"):
+            self.y = torch.empty(shape, device="cuda")
+        self.context.set_tensor_address(names[0], self.x.data_ptr())
+        self.context.set_tensor_address(names[1], self.y.data_ptr())
+
+    def run(self) -> None:
+        stream = torch.cuda.current_stream().cuda_stream
+        assert self.context.execute_async_v3(stream)
+
+    def __call__(self, x: torch.Tensor, *, replay: bool) -> torch.Tensor:
+        self.x.copy_(x)
+        self.y.zero_()
+        if replay:
+            self.graph.replay()
+        else:
+            self._bind()
+            self.run()
+        torch.cuda.synchronize()
+        return self.y.cpu()
+
+
+def alone(name: str, shared: bool) -> dict[str, Any]:
+    """Wrong answers of TensorRT without a server.
+
+    Graphs are replayed at sizes 1 and 4, and plain calls made at sizes 2 and 8, in turn. With
+    `shared` all use one context.
+    """
+    from builder.engine.flavour import trt
+    from builder.engine.network import logger
+
+    module, row = modules()[name]
+    engine = trt.Runtime(logger()).deserialize_cuda_engine(plan(module, row))
+    one = engine.create_execution_context()
+    calls = {}
+    for size in SIZES:
+        context = one if shared else engine.create_execution_context()
+        calls[size] = Captured(engine, context, (size, *row))
+    wrong: Counter[int] = Counter()
+    with torch.inference_mode():
+        for step in range(24):
+            size = SIZES[step % len(SIZES)]
+            x = torch.randn(size, *row)
+            wrong[size] += is_wrong(calls[size](x, replay=size in (1, 4)), module(x))
+    return {
+        "part": "TensorRT",
+        "model": name,
+        "contexts": "one" if shared else "one for each size",
+        "answers": 6,
+        "wrong": dict(wrong),
+    }
+
+
+def publish(folder: Path) -> None:
+    """Both models, served by Triton's TensorRT backend, without graphs."""
+    from builder.engine import BuildOptions
+    from builder.repository import build_repository
+
+    models = folder / "models"
+    models.mkdir()
+    for name, (module, row) in modules().items():
+        torch.jit.trace(module, torch.randn(2, *row)).save(str(models / f"{name}.pt"))
+        sizes = ", ".join(map(str, row))
+        (models / f"{name}.yaml").write_text(MANIFEST.format(sizes=sizes))
+    options = BuildOptions(optimization_level=0)
+    results = build_repository(
+        models, folder / "plain", serve_as="tensorrt_plan", options=options, isolate=False
+    )
+    assert all(result.ok for result in results), [str(result.error) for result in results]
+
+
+def configure(folder: Path, name: str, sizes: tuple[int, ...] | None, copy_stream: bool) -> None:
+    """Write the graph settings into the published configuration."""
+    from google.protobuf import text_format
+    from tritonclient.grpc import model_config_pb2
+
+    path = folder / name / "config.pbtxt"
+    config = text_format.Parse(path.read_text(), model_config_pb2.ModelConfig())
+    config.ClearField("model_warmup")
+    if sizes is not None:
+        config.optimization.cuda.graphs = True
+        config.optimization.cuda.output_copy_stream = copy_stream
+        for size in sizes:
+            spec = config.optimization.cuda.graph_spec.add(batch_size=size)
+            spec.input["x"].dim.extend(modules()[name][1])
+    path.write_text(text_format.MessageToString(config))
+
+
+def served(folder: Path, name: str, spec: str, copy_stream: bool) -> Iterator[dict[str, Any]]:
+    """Wrong answers of one server with one model: one size at a time, then sizes in turn."""
+    import numpy as np
+    from tritonclient import grpc
+
+    from builder.serving import serve
+
+    repository = folder / f"{name}-{spec}-{copy_stream}"
+    repository.mkdir()
+    shutil.copytree(folder / "plain" / name, repository / name)
+    configure(repository, name, SPECS[spec], copy_stream)
+    module, row = modules()[name]
+    facts = {
+        "part": "Triton",
+        "model": name,
+        "graph_spec": spec,
+        "output_copy_stream": copy_stream,
+    }
+    graphs = SPECS[spec] or SIZES
+    orders = {f"size {size} only": [size] * 8 for size in graphs}
+    orders["sizes in turn"] = list(SIZES) * 6
+    for order, requests in orders.items():
+        wrong: Counter[int] = Counter()
+        errors: Counter[str] = Counter()
+        with (
+            torch.inference_mode(),
+            serve(repository, http_port=0, grpc_port=0, metrics_port=0) as server,
+        ):
+            client = grpc.InferenceServerClient(server.grpc_url)
+            for size in requests:
+                x = torch.randn(size, *row)
+                sent = grpc.InferInput("x", list(x.shape), "FP32").set_data_from_numpy(x.numpy())
+                try:
+                    answer = client.infer(name, [sent]).as_numpy("y")
+                except Exception as refusal:
+                    errors[str(refusal)[:120]] += 1
+                    continue
+                wrong[size] += is_wrong(torch.from_numpy(np.array(answer)), module(x))
+        yield {
+            **facts,
+            "requests": order,
+            "answers": dict(Counter(requests)),
+            "wrong": dict(wrong),
+            "errors": dict(errors),
+        }
+
+
+def has_backend() -> bool:
+    """Whether the tritonserver that is found has the TensorRT backend."""
+    from builder.serving.installation import find
+
+    backends = find().backends()
+    return backends is not None and "tensorrt" in backends
+
+
+def main() -> int:
+    """Write a line for each measurement, and print it."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--jobs", type=int, default=4, help="servers at a time")
+    asked = parser.parse_args()
+    with asked.out.open("a") as out, tempfile.TemporaryDirectory() as folder:
+
+        def note(row: dict[str, Any]) -> None:
+            line = json.dumps(row)
+            out.write(line + "\n")
+            out.flush()
+            print(line, flush=True)
+
+        for name in modules():
+            for shared in (True, False):
+                note(alone(name, shared))
+        if not has_backend():
+            return 0
+        publish(Path(folder))
+        cases = [
+            (name, spec, copy_stream)
+            for name in modules()
+            for spec in SPECS
+            for copy_stream in (False, True)
+            if not (spec == "none" and copy_stream) and (not copy_stream or spec in ("1", "1,4"))
+        ]
+        with ThreadPoolExecutor(asked.jobs) as pool:
+            for found in pool.map(lambda case: _rows(Path(folder), *case), cases):
+                for row in found:
+                    note(row)
+    return 0
+
+
+def _rows(folder: Path, name: str, spec: str, copy_stream: bool) -> list[dict[str, Any]]:
+    try:
+        return list(served(folder, name, spec, copy_stream))
+    except Exception as failure:
+        case = {"model": name, "graph_spec": spec, "output_copy_stream": copy_stream}
+        return [{"part": "Triton", **case, "failed": f"{type(failure).__name__}: {failure}"[:300]}]
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

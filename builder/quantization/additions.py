@@ -1,0 +1,106 @@
+"""Residual additions that a convolution of 8 bits absorbs.
+
+TensorRT fuses a convolution with the addition behind it and then computes both in one int8 kernel,
+if the other operand of the addition is int8 too. "Quantize the residual input in skip connections"
+(TensorRT Developer Guide, Working with Quantized Types, "Q/DQ Placement Recommendations"). With a
+float operand the kernel has a float result, and each block of the network pays for conversions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+from builder.conversion import LayerNames
+from builder.lowering import Containers, ir
+from builder.quantization.products import FAKE, Operand, Product
+
+CONVOLUTIONS = frozenset(
+    ("aten::_convolution", "aten::conv1d", "aten::conv2d", "aten::conv3d", "aten::convolution")
+)
+"""The products that TensorRT fuses with an addition."""
+
+COMMUTING = frozenset(
+    f"aten::{name}"
+    for name in (
+        "relu relu6 hardtanh clamp clamp_min dropout contiguous flatten reshape view permute"
+        " transpose max_pool1d max_pool2d max_pool3d"
+    ).split()
+)
+"""Operators that TensorRT computes in int8 between a quantized result and its reader, or fuses."""
+
+
+@dataclass(frozen=True)
+class Addition:
+    """An addition of a convolution's result and another value, the residual.
+
+    `product` names the addition with the residual as its one operand. `related` are the numbers of
+    the products that read the sum, directly or through `COMMUTING`, or that read the residual.
+    """
+
+    product: Product
+    related: frozenset[int]
+
+
+def additions(
+    graph: Any, products: Sequence[Product], containers: Containers = MappingProxyType({})
+) -> list[Addition]:
+    """The residual additions of the graph in program order; `products` are the graph's own."""
+    names = LayerNames(containers)
+    numbers = {one.node.output().debugName(): number for number, one in enumerate(products)}
+    found = []
+    for node in ir.nodes_of(graph, "aten::add"):
+        place = _residual(node)
+        if place is not None and not ir.in_fallback(node):
+            readers = _readers(node.output(), numbers, set())
+            related = readers | _direct(node.inputsAt(place), numbers)
+            found.append(Addition(Product(node, names.stem(node), (Operand(place),)), related))
+    return found
+
+
+def paying(found: Sequence[Addition], left_alone: Collection[int]) -> list[bool]:
+    """For each addition, whether an 8-bit product reads its sum or its residual.
+
+    `left_alone` are the numbers of products that are not quantized.
+    """
+    return [bool(one.related - set(left_alone)) for one in found]
+
+
+def _residual(node: Any) -> int | None:
+    """The position of the operand to quantize; None where no convolution can absorb the node."""
+    operands = [node.inputsAt(0), node.inputsAt(1)]
+    if any(not _computed(value) for value in operands) or ir.constant(node.inputsAt(2)) != 1:
+        return None
+    absorbed = [_absorbs(value) for value in operands]
+    if not any(absorbed):
+        return None
+    place = 1 if absorbed[0] else 0
+    return None if operands[place].node().kind() in FAKE else place
+
+
+def _computed(value: Any) -> bool:
+    return value.type().kind() == "TensorType" and not ir.is_constant(value)
+
+
+def _absorbs(value: Any) -> bool:
+    return value.node().kind() in CONVOLUTIONS and len(value.uses()) == 1
+
+
+def _readers(value: Any, numbers: dict[str, int], seen: set[str]) -> frozenset[int]:
+    """The products that read the value, through operators that keep 8 bits and other additions."""
+    if value.debugName() in seen:
+        return frozenset()
+    seen.add(value.debugName())
+    found = set(_direct(value, numbers))
+    for use in value.uses():
+        if use.user.kind() in COMMUTING or use.user.kind() == "aten::add":
+            found |= _readers(use.user.output(), numbers, seen)
+    return frozenset(found)
+
+
+def _direct(value: Any, numbers: dict[str, int]) -> frozenset[int]:
+    readers = (use.user for use in value.uses() if use.user.outputsSize() == 1)
+    names = (reader.output().debugName() for reader in readers)
+    return frozenset(numbers[name] for name in names if name in numbers)
