@@ -26,8 +26,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from builder.bench.job import Job, Samples, rows
-from builder.parity.shared_memory import BODY, Regions, wire
-from builder.triton.artifact import Golden
+from builder.parity import shared_memory
+from builder.triton import Golden
 
 MOST_IN_FLIGHT = 2048
 """Of an open loop; further arrivals are counted as dropped, because the server is overloaded."""
@@ -85,7 +85,7 @@ def tensors(module: ModuleType, golden: Golden) -> list[Any]:
     """The golden's inputs as tritonclient's, with their data."""
     found = []
     for name, array in golden.inputs.items():
-        tensor = module.InferInput(name, list(array.shape), wire(array))
+        tensor = module.InferInput(name, list(array.shape), shared_memory.wire(array))
         found.append(tensor.set_data_from_numpy(np.ascontiguousarray(array)))
     return found
 
@@ -181,7 +181,7 @@ class _Sender:
             await asyncio.wait(running)
 
     async def _in_free_slot(self, free: asyncio.Queue[int], intended: float) -> None:
-        if self.job.memory == BODY:
+        if self.job.memory == shared_memory.BODY:
             await self._sequence(self.random.choice(self.slots[0]), intended)
             return
         slot = await free.get()
@@ -205,12 +205,12 @@ def _slots(job: Job, module: ModuleType) -> Iterator[list[list[list[_Request]]]]
     """
     batches = max((rows(golden, 1) for one in job.sequences for golden in one), default=1)
 
-    def request(golden: Golden, regions: Regions | None) -> _Request:
+    def request(golden: Golden, regions: shared_memory.Regions | None) -> _Request:
         if regions is None:
             return _Request(tensors(module, golden), None, min(rows(golden, 1), batches))
         return _Request(regions.inputs(module), regions.outputs(module), rows(golden, 1))
 
-    if job.memory == BODY:
+    if job.memory == shared_memory.BODY:
         yield [[[request(golden, None) for golden in one] for one in job.sequences]]
         return
     sync = (job.access.grpc if job.protocol == "grpc" else job.access.http)(job.url)
@@ -219,7 +219,10 @@ def _slots(job: Job, module: ModuleType) -> Iterator[list[list[list[_Request]]]]
         count = job.load.concurrency or SHARED_SLOTS
         yield [
             [
-                [request(g, stack.enter_context(Regions(job.memory, sync, g))) for g in one]
+                [
+                    request(g, stack.enter_context(shared_memory.Regions(job.memory, sync, g)))
+                    for g in one
+                ]
                 for one in [job.sequences[number % len(job.sequences)]]
             ]
             for number in range(count)

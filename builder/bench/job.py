@@ -11,10 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from builder.errors import UsageError
-from builder.parity import streams
-from builder.parity.served import PublishedModel
+from builder.parity import PublishedModel, streams
 from builder.serving import PLAIN, Access
-from builder.triton.artifact import Golden
+from builder.triton import Golden
 
 PROTOCOLS = ("grpc", "http")
 
@@ -89,7 +88,7 @@ def requests(
         return ((_from_file(model, file),),)
     goldens = [model.wire(golden) for golden in model.goldens]
     if model.keeps_state:
-        found = tuple(stream.requests for stream in streams.streams(model, goldens))
+        found = tuple(stream.requests for stream in streams(model, goldens))
     else:
         found = tuple((g,) for g in goldens if not names or g.name in names)
     if not found:

@@ -16,12 +16,9 @@ from builder.bench import processes, statistics
 from builder.bench.job import Job, Load, requests
 from builder.bench.results import LevelResult, Limit, ModelBench, client_limit, summarize
 from builder.errors import EnvironmentProblem, UsageError
-from builder.parity import served
-from builder.parity.served import PublishedModel
-from builder.parity.shared_memory import BODY
-from builder.parity.shared_memory import check as check_memory
+from builder.parity import PublishedModel, served, shared_memory
 from builder.serving import PLAIN, Access
-from builder.store.published import shaped
+from builder.store import shaped
 
 Progress = Callable[[str, str], None]
 
@@ -41,7 +38,7 @@ class Options:
 
     loads: Sequence[Load] = (Load(1), Load(2), Load(4), Load(8), Load(16))
     protocols: Sequence[str] = ("grpc",)
-    memories: Sequence[str] = (BODY,)
+    memories: Sequence[str] = (shared_memory.BODY,)
     seconds: float = 5.0
     processes: int = 0
     file: Path | None = None
@@ -83,7 +80,7 @@ def bench(
     where no server answers. A model that fails has `problem`.
     """
     options = options or Options()
-    check_memory(options.memories)
+    shared_memory.check(options.memories)
     found = []
     for name in models or _without_steps(repository):
         served.chosen(repository, [name])

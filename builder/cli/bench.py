@@ -16,9 +16,7 @@ from builder.cli.terminal import Progress, Terminal
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from builder.bench.baseline import Change
-    from builder.bench.measure import Endpoint
-    from builder.bench.results import LevelResult, ModelBench
+    from builder.bench import Change, Endpoint, LevelResult, ModelBench
 
 COLUMNS = ("load", "req/s", "p50", "p90", "p95", "p99", "p99.9", "errors", "client")
 SERVER_COLUMNS = ("load", "queue", "input", "infer", "output", "batches", "of rows")
@@ -191,7 +189,7 @@ def _endpoint(
     given: dict[str, Any],
     progress: Progress,
 ) -> Iterator[Endpoint]:
-    from builder.bench.measure import Endpoint
+    from builder.bench import Endpoint
     from builder.cli import verify
 
     if not given["serve"]:
@@ -251,7 +249,7 @@ def remarks(level: LevelResult) -> Iterator[str]:
     """What a reader must know to trust the figures of the level."""
     for kind, count in level.errors.items():
         yield f"{count} errors {kind}: {level.examples.get(kind, '')}"
-    from builder.bench.results import OWN_SHARE
+    from builder.bench import OWN_SHARE
 
     if level.dropped:
         yield f"{level.dropped} requests were not sent: too many were in flight"
@@ -297,7 +295,7 @@ def _server(level: LevelResult) -> list[str]:
 
 
 def _show_changes(terminal: Terminal, changes: Sequence[Change]) -> None:
-    from builder.bench.baseline import SAME
+    from builder.bench import SAME
 
     terminal.line("compared with the baseline:", bold=True)
     differing = [change for change in changes if change.verdict != SAME]

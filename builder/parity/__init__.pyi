@@ -1,6 +1,7 @@
 from . import inputs as inputs
 from . import plan_check as plan_check
 from . import served as served
+from . import shared_memory as shared_memory
 from .arrays import to_numpy as to_numpy
 from .arrays import to_torch as to_torch
 from .bisect import first_difference as first_difference
@@ -19,6 +20,8 @@ from .results import GoldenResult as GoldenResult
 from .results import ModelParity as ModelParity
 from .sequences import loose_axes as loose_axes
 from .sequences import sequence_axis as sequence_axis
+from .served import PublishedModel as PublishedModel
+from .streams import streams as streams
 from .tolerances import default_tolerance as default_tolerance
 from .user_inputs import sets as sets
 from .verification import verify as verify

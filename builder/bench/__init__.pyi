@@ -1,0 +1,13 @@
+from . import baseline as baseline
+from . import measure as measure
+from .baseline import SAME as SAME
+from .baseline import Change as Change
+from .baseline import compare as compare
+from .job import Load as Load
+from .job import requests as requests
+from .measure import Endpoint as Endpoint
+from .measure import Options as Options
+from .measure import bench as bench
+from .results import OWN_SHARE as OWN_SHARE
+from .results import LevelResult as LevelResult
+from .results import ModelBench as ModelBench
