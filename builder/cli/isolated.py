@@ -65,13 +65,15 @@ def run_each(
     *,
     limits: Limits | None = None,
     writable: tuple[Path, ...] = (),
+    progress: Progress | None = None,
 ) -> list[Any]:
     """As run_one for several models, whose processes are forked from one: the results in order, a
-    ModelError for each that crashed or took too long.
+    ModelError for each that crashed or took too long. `progress` receives what each reports.
     """
     sandbox = jobs.caches_only(tuple(folder.resolve() for folder in writable))
+    more: dict[str, Any] = {"report": progress} if progress else {}
     tasks = [
-        processes.Task(target, one, limits=jobs.limits(limits or Limits()), sandbox=sandbox)
+        processes.Task(target, one, limits=jobs.limits(limits or Limits()), sandbox=sandbox, **more)
         for one in arguments
     ]
     return processes.run(tasks, modules=jobs.MODULES)

@@ -16,6 +16,8 @@ from builder.cli.serve import report_crash
 from builder.cli.terminal import Progress, Terminal
 
 if TYPE_CHECKING:
+    from builder.cli.ladder import Source
+    from builder.diagnosis import Ladder
     from builder.parity import ModelParity
 
 
@@ -67,6 +69,20 @@ if TYPE_CHECKING:
     metavar="PUBLIC_KEY",
     help="Fail for each model whose signature does not hold for this key.",
 )
+@click.option(
+    "--ladder",
+    is_flag=True,
+    help="Compare every step from the original module to the endpoint; needs --models.",
+)
+@click.option(
+    "--models",
+    "files",
+    type=options.PATH,
+    metavar="MODELS",
+    help="For --ladder: what the models were built from, a folder or a model file.",
+)
+@options.plugins
+@options.confinement
 @options.record
 @click.pass_obj
 def verify_command(
@@ -80,17 +96,28 @@ def verify_command(
     require: str | None,
     signature: Path | None,
     record: bool,
+    ladder: bool,
+    files: Path | None,
+    plugins: tuple[str, ...],
+    isolate: bool,
     **settings: Any,
 ) -> int:
     """Ask every model of REPOSITORY every golden, over HTTP and gRPC, and compare the answers. With
     --engine no server is asked but each plan itself, in every profile; without a GPU that ends with
     exit code 4.
 
+    With --ladder one line for each step shows where a difference begins: the original module, the
+    lowered graph, each segment and network, the engine where a GPU answers, and the endpoint with
+    --serve or --url. It runs the model files of MODELS.
+
     The error is the worst over all elements, as a share of its tolerance; latencies are in
     milliseconds, over all timed requests. --verbose shows every answer.
     """
     from builder import parity
+    from builder.cli import ladder as ladders
 
+    if (files or plugins) and not ladder:
+        raise click.UsageError("--models and --plugin belong to --ladder")
     if serve and (url or grpc_url):
         raise click.UsageError(
             "--serve starts an endpoint of its own: leave --url and --grpc-url out"
@@ -99,6 +126,7 @@ def verify_command(
         raise click.UsageError(
             "--engine asks no server: leave --serve, --url, --grpc-url and --shared-memory out"
         )
+    source = ladders.source(files, plugins, isolate, engine=engine) if ladder else None
     asked = {"models": list(settings.pop("only")) or None, **settings}
     unsigned = _unsigned(repository, signature, asked["models"], serve)
     quiet_interrupts()
@@ -107,6 +135,8 @@ def verify_command(
             models = parity.verify_engines(
                 repository, asked["models"], repeat=asked["repeat"], progress=progress
             )
+        elif ladder and not (serve or url or grpc_url):
+            models = []
         else:
             endpoint = (
                 serving(terminal, repository, asked["models"], progress)
@@ -119,21 +149,42 @@ def verify_command(
         models = [_by_plan_or_failed(model) for model in models]
     models = [_failed_where(model, unsigned) for model in models]
     others = sorted(set(unsigned) - {model.name for model in models})
+    climbed: Sequence[Ladder] = ()
+    if source is not None:
+        with terminal.progress() as progress:
+            climbed = ladders.climb_all(repository, asked["models"], source, models, progress)
     passed = all(model.passed for model in models) and not others
-    data = {
+    passed = passed and not any(one.breaks_at for one in climbed)
+    data: dict[str, Any] = {
         "repository": repository,
         "passed": passed,
         "answered_by": verdicts.answered_by(models),
         "models": [model.as_dict() for model in models],
     }
+    if source is not None:
+        data["ladder"] = [one.as_dict() for one in climbed]
     if signature is not None:
         data["signatures"] = {"key": signature, "problems": unsigned}
     for name in others:
         terminal.note(f"FAILED {name}: signature: {unsigned[name]}")
     if record:
         records.write(records.path(repository, "verify"), data)
-    terminal.result(data, lambda: verdicts.show(terminal, models))
+    terminal.result(data, lambda: _show(terminal, models, climbed, source))
     return 0 if passed else 3
+
+
+def _show(
+    terminal: Terminal,
+    models: Sequence[ModelParity],
+    climbed: Sequence[Ladder],
+    source: Source | None,
+) -> None:
+    from builder.cli import ladder as ladders
+
+    if source is None or (terminal.verbose and models):
+        verdicts.show(terminal, models)
+    if source is not None:
+        ladders.show(terminal, climbed)
 
 
 def _unsigned(

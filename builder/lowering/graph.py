@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import io
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -45,13 +45,20 @@ class LoweredGraph:
         with torch.no_grad():
             return tuple(execute_graph(self.graph, tensors))
 
-    def values(self, *tensors: torch.Tensor) -> dict[str, torch.Tensor]:
-        """Execute the graph and return the tensor that every top-level node computed, by debug
-        name, in program order.
+    def values(
+        self, *tensors: torch.Tensor, names: Collection[str] | None = None
+    ) -> dict[str, torch.Tensor]:
+        """Execute the graph and return the tensor that every top-level node computed, or those of
+        `names`, by debug name, in program order.
         """
         # which numbers its values anew: names are those of the graph itself
         graph = self.graph.copy()
-        own, shown = _computed(self.graph), _computed(graph)
+        pairs = [
+            (value, twin)
+            for value, twin in zip(_computed(self.graph), _computed(graph), strict=True)
+            if names is None or value.debugName() in names
+        ]
+        own, shown = [value for value, _ in pairs], [twin for _, twin in pairs]
         packed = ir.insert(
             graph,
             "prim::TupleConstruct",
@@ -59,12 +66,12 @@ class LoweredGraph:
             graph.return_node(),
             [ir.C.TupleType([v.type() for v in shown])],
         )
-        names = [value.debugName() for value in own]
+        found = [value.debugName() for value in own]
         for _ in list(graph.outputs()):
             graph.eraseOutput(0)
         graph.registerOutput(packed.output())
         with torch.no_grad():
-            return dict(zip(names, ir.C._jit_interpret_graph(graph, tensors), strict=True))
+            return dict(zip(found, ir.C._jit_interpret_graph(graph, tensors), strict=True))
 
     def save(self, target: str | Path | BinaryIO | io.BytesIO) -> None:
         """Write a TorchScript file that runs this graph: flat tensors in, a tuple of tensors

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from builder.conversion import named_inputs
 from builder.errors import TrtBuildError, UnsupportedOperator, UnsupportedOperators
@@ -62,6 +62,10 @@ class Partition:
     """(operator, tensor) of each tensor whose shape depends on data first and has no range in the
     manifest.
     """
+    whole: LoweredGraph | None = field(default=None, compare=False, repr=False)
+    """The graph that was divided."""
+    values: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
+    """By the name of a tensor that a segment reads or makes, the value of `whole` that it is."""
 
     def summary(self) -> str:
         """`3 segments: TensorRT 96.4 % of the flops, 2 transitions, 1.2 MB each at opt` (on
@@ -119,8 +123,16 @@ def split(
     unbounded = tuple(
         (kind, border_name(name)) for name, kind in shapes.open.items() if name not in shapes.known
     )
+    values = {tensor: value for value, tensor in crossing.names.items()}
     return Partition(
-        segments, tuple(found.refused.values()), found.warnings, inputs, lowered.outputs, unbounded
+        segments,
+        tuple(found.refused.values()),
+        found.warnings,
+        inputs,
+        lowered.outputs,
+        unbounded,
+        lowered,
+        values,
     )
 
 

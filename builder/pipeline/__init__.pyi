@@ -1,5 +1,6 @@
 from . import fallback as fallback
 from . import reduced_precision as reduced_precision
+from . import segment_goldens as segment_goldens
 from . import stages as stages
 from . import state as state
 from .compiled import compile as compile

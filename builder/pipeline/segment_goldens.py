@@ -19,17 +19,19 @@ if TYPE_CHECKING:
 Goldens = tuple["Golden", ...]
 
 
-def record(partition: Partition, goldens: Sequence[Golden], spec: ModelSpec) -> tuple[Goldens, ...]:
+def record(
+    partition: Partition, goldens: Sequence[Golden], spec: ModelSpec, *, compares: bool = True
+) -> tuple[Goldens, ...]:
     """For each segment the goldens of its own inputs and outputs: torch runs the segments one after
     another on the original module's inputs. Raises ParityError where their last answers are not the
-    original module's.
+    original module's, unless `compares` is False.
     """
-    chains = [_chain(partition, golden, spec) for golden in goldens]
+    chains = [_chain(partition, golden, spec, compares) for golden in goldens]
     count = len(partition.segments)
     return tuple(tuple(chain[number] for chain in chains) for number in range(count))
 
 
-def _chain(partition: Partition, golden: Golden, spec: ModelSpec) -> list[Golden]:
+def _chain(partition: Partition, golden: Golden, spec: ModelSpec, compares: bool) -> list[Golden]:
     from builder import parity
     from builder.parity import to_numpy, to_torch
     from builder.triton import Golden
@@ -45,6 +47,8 @@ def _chain(partition: Partition, golden: Golden, spec: ModelSpec) -> list[Golden
                 golden.name, *({n: to_numpy(t) for n, t in side.items()} for side in (given, made))
             )
         )
+    if not compares:
+        return recorded
     answer = {name: to_numpy(values[name]) for name in partition.outputs}
     _raise_unless(
         parity.compare(answer, golden, spec.tolerance, precision=torch_precision(spec)),
@@ -122,20 +126,15 @@ def check_reference(
     """Raise ParityError where the network, evaluated on the CPU, differs from a golden: names where
     it begins.
     """
-    from builder import parity, reference
-    from builder.parity import to_numpy, to_torch, widened
-
-    def answered(tensors: Sequence[torch.Tensor], golden: Golden) -> dict[str, Any]:
-        answers = reference.run(conversion, tensors)
-        return widened(dict(zip(conversion.outputs, map(to_numpy, answers), strict=True)), golden)
+    from builder import parity
 
     for golden in goldens:
-        tensors = [to_torch(golden.inputs[str(s.name)]) for s in conversion.inputs]
-        answer = answered(tensors, golden)
+        tensors = network_inputs(conversion, golden)
+        answer = network_answer(conversion, tensors, golden)
         comparison = parity.compare(answer, golden, spec.tolerance, precision=spec.precision)
         if not comparison.passed:
             own = replace(golden, outputs=answer)
-            nudged = answered([_nudged(tensor) for tensor in tensors], golden)
+            nudged = network_answer(conversion, [_nudged(tensor) for tensor in tensors], golden)
             stable = parity.compare(nudged, own, spec.tolerance, precision=spec.precision)
             raise ParityError(
                 f"golden {golden.name}: {of} differs from the module:"
@@ -143,6 +142,26 @@ def check_reference(
                 where=parity.first_difference(conversion, tensors),
                 fix=_fix(spec) if stable.passed else AMPLIFIES,
             )
+
+
+def network_inputs(conversion: Conversion, golden: Golden) -> list[torch.Tensor]:
+    """The golden's inputs in the order of the network's."""
+    from builder.parity import to_torch
+
+    return [to_torch(golden.inputs[str(spec.name)]) for spec in conversion.inputs]
+
+
+def network_answer(
+    conversion: Conversion, tensors: Sequence[torch.Tensor], golden: Golden
+) -> dict[str, Any]:
+    """The outputs of the network, evaluated on the CPU, as arrays of the golden's dtypes. Raises
+    NetworkEvaluationError.
+    """
+    from builder import reference
+    from builder.parity import to_numpy, widened
+
+    answers = reference.run(conversion, tensors)
+    return widened(dict(zip(conversion.outputs, map(to_numpy, answers), strict=True)), golden)
 
 
 AMPLIFIES = (

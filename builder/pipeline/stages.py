@@ -265,11 +265,14 @@ def convert(
     prepared: Prepared,
     layout: str = "auto",
     kept: fallback.Kept = fallback.Kept(),  # noqa: B008
+    *,
+    compares: bool = True,
 ) -> Converted:
     """Convert the whole model, or partition it, and record the goldens of each network. `kept` is
     what an earlier attempt showed that TensorRT must not run. Raises
     UnsupportedOperators and ConversionError where `fallback.require_full`, and ParityError where
-    the segments, run by torch, do not give the original module's answers.
+    the segments, run by torch, do not give the original module's answers, unless `compares` is
+    False.
     """
     spec = prepared.spec
     found = fallback.convert_or_partition(prepared.graph, spec, prepared.outputs, kept)
@@ -283,7 +286,7 @@ def convert(
     if not isinstance(found, fallback.Pieces):
         whole = Network((), found, prepared.goldens)
         return Converted(prepared, found, (whole,), (), tuple(warnings))
-    recorded = segment_goldens.record(found.partition, prepared.goldens, spec)
+    recorded = segment_goldens.record(found.partition, prepared.goldens, spec, compares=compares)
     networks = tuple(_networks(found, recorded, spec, layout))
     for part in networks:
         if not part.goldens:

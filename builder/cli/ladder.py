@@ -1,0 +1,182 @@
+"""`verify --ladder`: every step from the original module to the endpoint, one line each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from builder.cli import isolated
+from builder.cli.terminal import Progress, Terminal
+from builder.cli.verdicts import percent
+from builder.errors import TrtBuildError, UsageError
+from builder.store import published
+
+if TYPE_CHECKING:
+    from builder.diagnosis import Ladder, Step
+    from builder.parity import ModelParity
+    from builder.pipeline import Order
+
+COLUMNS = ("result", "model", "step", "answers", "of tolerance")
+SHOWN = {"ok": "ok", "failed": "FAILED", "not run": "not run"}
+
+
+@dataclass(frozen=True)
+class Source:
+    """What published models were built from, and how to read it: see `verify --help`."""
+
+    models: Path
+    plugins: tuple[str, ...] = ()
+    isolate: bool = True
+
+
+def source(models: Path | None, plugins: tuple[str, ...], isolate: bool, *, engine: bool) -> Source:
+    """What --ladder runs. Raises UsageError without model files, or with --engine."""
+    if engine:
+        raise UsageError(
+            "--ladder asks the plans as well where a GPU answers", fix="leave --engine out"
+        )
+    if models is None:
+        raise UsageError(
+            "--ladder runs the original modules", fix="--models MODELS: what they were built from"
+        )
+    return Source(models, plugins, isolate)
+
+
+def climb_all(
+    repository: Path,
+    models: Sequence[str] | None,
+    source: Source,
+    endpoint: Sequence[ModelParity],
+    progress: Progress,
+) -> list[Ladder]:
+    """The ladder of each of `models`, or of all: its steps up to the network in a process of its
+    own, then the engine where a GPU answers, then what the `endpoint` answered. Steps of an
+    ensemble are left out. Raises UsageError where `source` does not have a model.
+    """
+    from builder.diagnosis import Ladder
+
+    names = models_of(repository, models)
+    answered = {model.name: model for model in endpoint}
+    orders = [order_of(repository, name, source) for name in names]
+    found = _up_to_the_network(repository, orders, source, progress)
+    engines = _engines(repository, names, progress)
+    return [
+        Ladder(name, (*steps, engines[name], _asked(answered.get(name))))
+        for name, steps in zip(names, found, strict=True)
+    ]
+
+
+def models_of(repository: Path, models: Sequence[str] | None) -> list[str]:
+    """`models`, or all of the repository, without the steps of ensembles. Raises UsageError."""
+    from builder.parity import served
+
+    return [
+        name
+        for name in served.chosen(repository, models or None)
+        if not (published.sidecar(repository / name) or {}).get("step_of")
+    ]
+
+
+def order_of(repository: Path, name: str, source: Source) -> Order:
+    """The published model as it would be built again, with its precision and TensorRT. Raises
+    UsageError and ManifestError.
+    """
+    from builder.engine import flavour
+    from builder.repository import Settings
+
+    with published.shaped(repository / name):
+        said = published.sidecar(repository / name) or {}
+        before = str(said.get("versions", {}).get("flavour"))
+        request = said.get("request", {})
+        settings = Settings(
+            only=(name,),
+            precision=request.get("precision"),
+            layout=request.get("layout", "auto"),
+            state=(request.get("sequences") or {}).get("mode") if request.get("state") else None,
+            flavour=before if before in flavour.installed() else "auto",
+            plugins=source.plugins,
+        )
+    (order,) = settings.orders(settings.specs(source.models), repository)
+    return order
+
+
+def _up_to_the_network(
+    repository: Path, orders: Sequence[Order], source: Source, progress: Progress
+) -> list[tuple[Step, ...]]:
+    from builder.diagnosis import Step
+
+    arguments = [(order, repository / order.spec.name) for order in orders]
+    if not source.isolate:
+        return [climb_here(*one, progress) for one in arguments]
+    found: list[tuple[Step, ...]] = []
+    for order, one in zip(orders, arguments, strict=True):
+        (answer,) = isolated.run_each(
+            "builder.cli.ladder:climb_here", [one], limits=order.spec.limits, progress=progress
+        )
+        crashed = isinstance(answer, TrtBuildError)
+        found.append((Step("original", problem=answer.message),) if crashed else answer)
+    return found
+
+
+def climb_here(order: Order, folder: Path, report: Any) -> tuple[Step, ...]:
+    """The steps of one model up to its networks, in this process."""
+    from builder.diagnosis import climb
+    from builder.parity import served
+
+    return climb(order, served.read(folder), report)
+
+
+def _engines(repository: Path, names: Sequence[str], progress: Progress) -> dict[str, Step]:
+    """What the plan of each model answers on this machine's GPU."""
+    from builder import parity
+    from builder.diagnosis import Step, asked_step
+    from builder.engine import flavour
+
+    if not flavour.gpu_answers():
+        return {name: Step("engine", note="no GPU answers here") for name in names}
+    found = {}
+    for name in names:
+        try:
+            (asked,) = parity.verify_engines(repository, [name], repeat=0, progress=progress)
+            found[name] = asked_step("engine", asked)
+        except TrtBuildError as error:
+            found[name] = Step("engine", note=error.message)
+    return found
+
+
+def _asked(model: ModelParity | None) -> Step:
+    from builder.diagnosis import Step, asked_step
+
+    if model is None:
+        return Step("endpoint", note="neither --serve nor --url is given")
+    return asked_step("endpoint", model)
+
+
+def show(terminal: Terminal, ladders: Sequence[Ladder]) -> None:
+    """A line for each step, then what failed first of each model."""
+    rows = [_row(ladder, step) for ladder in ladders for step in ladder.steps]
+    terminal.table(COLUMNS, rows, numbers=COLUMNS[3:])
+    notes = {
+        (step.name, step.note): ladder.name
+        for ladder in ladders
+        for step in ladder.steps
+        if step.note and (terminal.verbose or step.result == "not run")
+    }
+    for (name, note), _ in notes.items():
+        terminal.line(f"{name}: {note}")
+    for ladder in ladders:
+        for step in ladder.steps:
+            if step.problem:
+                terminal.line(f"FAILED {ladder.name}, {step.name}: {step.problem}", color="red")
+    broken = [ladder for ladder in ladders if ladder.breaks_at]
+    for ladder in broken:
+        terminal.line(f"{ladder.name} breaks at: {ladder.breaks_at}", color="red")
+    if not broken:
+        terminal.line(f"{len(ladders)} passed at every step that was run", color="green")
+
+
+def _row(ladder: Ladder, step: Step) -> list[object]:
+    answers = step.answers or ""
+    return [SHOWN[step.result], ladder.name, step.name, answers, percent(step.share)]

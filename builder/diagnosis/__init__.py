@@ -1,0 +1,11 @@
+"""Where a model's answers begin to differ: the step, and the node.
+
+`ladder` compares every step from the original module to the network. The names load on first use,
+because the package loads torch and TensorRT.
+"""
+
+from __future__ import annotations
+
+from builder.exports import lazy
+
+__getattr__, __dir__ = lazy(__name__, __file__)

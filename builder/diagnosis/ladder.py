@@ -1,0 +1,287 @@
+"""The same goldens at every step from the original module to the network, and what each step adds.
+
+Each step is compared with the one before it, on the same inputs. So the first step that fails is
+the one that is wrong, and the steps after it can still pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from math import isfinite
+from typing import TYPE_CHECKING, Any
+
+from builder import unforeseen
+from builder.errors import EnvironmentProblem
+from builder.pipeline import Clock, Order, select_environment, stages
+
+if TYPE_CHECKING:
+    import torch
+
+    from builder.lowering import LoweredGraph
+    from builder.manifest import ModelSpec
+    from builder.parity import Comparison, ModelParity, served
+    from builder.partition import Partition, Segment
+    from builder.triton import Golden
+
+    Compared = tuple[str, Comparison]
+
+OK, FAILED, NOT_RUN = "ok", "failed", "not run"
+
+
+@dataclass(frozen=True)
+class Step:
+    """One step: how many answers were compared, the worst error as a share of its tolerance, the
+    first `problem` with its golden. `note` says why a step was not run, or what is special.
+    """
+
+    name: str
+    answers: int = 0
+    share: float | None = None
+    problem: str | None = None
+    note: str = ""
+
+    @property
+    def result(self) -> str:
+        """`ok`, `failed` or `not run`."""
+        if self.problem:
+            return FAILED
+        return OK if self.answers else NOT_RUN
+
+    def as_dict(self) -> dict[str, Any]:
+        """JSON-able; an infinite share is null."""
+        finite = self.share is not None and isfinite(self.share)
+        return {**asdict(self), "result": self.result, "share": self.share if finite else None}
+
+
+@dataclass(frozen=True)
+class Ladder:
+    """All steps of one model in their order."""
+
+    name: str
+    steps: tuple[Step, ...]
+
+    @property
+    def breaks_at(self) -> str | None:
+        """The first step that failed; None where none did."""
+        return next((step.name for step in self.steps if step.result == FAILED), None)
+
+    def as_dict(self) -> dict[str, Any]:
+        """JSON-able."""
+        steps = [step.as_dict() for step in self.steps]
+        passed = self.breaks_at is None
+        return {"name": self.name, "passed": passed, "breaks_at": self.breaks_at, "steps": steps}
+
+
+def climb(order: Order, published: served.PublishedModel | None, report: Any) -> tuple[Step, ...]:
+    """The steps of one model from its file to its networks, compared in this process: original,
+    lowered, each segment and each network. `published` has the goldens that the original module is
+    compared with; None leaves that step out. `report` is called with the model and each phase.
+
+    What is wrong with the model is in the steps. Raises EnvironmentProblem and UsageError.
+    """
+    select_environment(order)
+    return tuple(_Climb(order, published, Clock(order.spec.name, report)).steps())
+
+
+class _Climb:
+    def __init__(self, order: Order, published: served.PublishedModel | None, clock: Clock) -> None:
+        self.order, self.published, self.clock = order, published, clock
+
+    def steps(self) -> Iterator[Step]:
+        """Each step as soon as it is compared; those after one that raised are left out."""
+        name = "original"
+        try:
+            with self.clock.phase("load"):
+                loaded = stages.load(self.order.spec)
+            name = "lowered"
+            with self.clock.phase("lower"):
+                lowered = self._lowered(loaded)
+            name = "original"
+            with self.clock.phase("goldens"):
+                recorded = stages.record(lowered)
+                prepared = stages.prepare(recorded)
+            if self.published is not None:
+                yield _step(name, _published(prepared, self.published))
+            name = "lowered"
+            yield self._lowered_step(lowered, recorded)
+            if prepared.graph is not lowered.graph:
+                name = f"prepared ({prepared.spec.precision})"
+                yield _step(name, _by_torch(prepared))
+            name = "network"
+            with self.clock.phase("convert"):
+                converted = stages.convert(prepared, self.order.layout, compares=False)
+                converted = stages.keep_in_float32(converted)
+            with self.clock.phase("compare"):
+                yield from _pieces(converted)
+        except EnvironmentProblem:
+            raise
+        except Exception as error:
+            yield Step(name, problem=_words(error))
+
+    def _lowered(self, loaded: stages.Loaded) -> stages.Lowered:
+        try:
+            return stages.lower(loaded)
+        except EnvironmentProblem:
+            raise
+        except Exception as error:
+            return stages.lower_as_written(loaded, unforeseen.ours(error))
+
+    def _lowered_step(self, lowered: stages.Lowered, recorded: stages.Recorded) -> Step:
+        spec, reason = lowered.spec, lowered.graph.as_written
+        compared = compared_graph(lowered.graph, spec, lowered.outputs, recorded.goldens, "fp32")
+        return _step(
+            "lowered", compared, f"torch runs it as it is written: {reason}" * bool(reason)
+        )
+
+
+def _step(name: str, compared: Iterable[Compared], note: str = "") -> Step:
+    """The worst of the comparisons; what raises is the step's problem."""
+    answers, shares, problem = 0, [0.0], None
+    try:
+        for golden, comparison in compared:
+            answers += 1
+            shares.append(comparison.share or 0.0)
+            if problem is None and not comparison.passed:
+                problem = f"golden {golden}: {comparison.problems[0]}"
+    except EnvironmentProblem:
+        raise
+    except Exception as error:
+        problem = problem or _words(error)
+    if not answers and problem is None:
+        note = note or "no golden reaches it"
+    return Step(name, answers, max(shares) if answers else None, problem, note)
+
+
+def _words(error: Exception) -> str:
+    return " ".join(unforeseen.ours(error).message.split())
+
+
+def _published(prepared: stages.Prepared, published: served.PublishedModel) -> Iterator[Compared]:
+    """The original module's answers as they are now against the published goldens. Raises
+    ParityError for another file, or other inputs.
+    """
+    from builder import parity, torchscript
+    from builder.errors import ParityError
+
+    before = published.sidecar.get("source", {}).get("sha256")
+    if before not in (None, torchscript.sha256(prepared.spec.path)):
+        raise ParityError(f"{prepared.spec.path} is not the file that was published")
+    now = {golden.name: golden for golden in prepared.goldens}
+    for golden in published.goldens:
+        if golden.name not in now or not _equal(now[golden.name].inputs, golden.inputs):
+            raise ParityError(
+                f"golden {golden.name} was recorded with other inputs than the manifest gives now"
+            )
+        answer = now[golden.name].outputs
+        yield golden.name, parity.compare(answer, golden, prepared.spec.tolerance)
+
+
+def _equal(some: Mapping[str, Any], others: Mapping[str, Any]) -> bool:
+    """Whether the arrays are the same, bit by bit."""
+    return some.keys() == others.keys() and all(
+        array.dtype == others[name].dtype and array.tobytes() == others[name].tobytes()
+        for name, array in some.items()
+    )
+
+
+def _by_torch(prepared: stages.Prepared) -> Iterator[Compared]:
+    from builder.pipeline import segment_goldens
+
+    precision = segment_goldens.torch_precision(prepared.spec)
+    graph, spec = prepared.graph, prepared.spec
+    return compared_graph(graph, spec, prepared.outputs, prepared.goldens, precision)
+
+
+def compared_graph(
+    graph: LoweredGraph,
+    spec: ModelSpec,
+    names: Sequence[str],
+    goldens: Sequence[Golden],
+    precision: str,
+) -> Iterator[Compared]:
+    """The graph, run by torch, against each golden; outputs are called `names`."""
+    from builder import parity
+    from builder.conversion import named_inputs
+    from builder.parity import to_numpy, to_torch
+
+    inputs = [str(one.name) for one in named_inputs(spec.inputs, graph)]
+    for golden in goldens:
+        made = graph.run(*(to_torch(golden.inputs[name]) for name in inputs))
+        answer = dict(zip(names, map(to_numpy, made), strict=True))
+        yield golden.name, parity.compare(answer, golden, spec.tolerance, precision=precision)
+
+
+def _pieces(converted: stages.Converted) -> Iterator[Step]:
+    """Each segment by torch and its network by the reference; the one network of a whole model."""
+    pieces, networks = converted.pieces, list(converted.networks)
+    if pieces is None:
+        yield _step("network", _network(networks[0], converted))
+        return
+    partition = pieces.partition
+    for number, segment in enumerate(partition.segments):
+        if not converted.prepared.graph.as_written:  # the whole graph is its only segment
+            name = f"segment {number} ({segment.kind})"
+            yield _step(name, compared_segment(segment, partition, converted))
+        for part in networks:
+            if part.location[0] == number:
+                yield _step(f"network of {part.label}", _network(part, converted))
+
+
+def compared_segment(
+    segment: Segment, partition: Partition, converted: stages.Converted
+) -> Iterator[Compared]:
+    """The segment on the whole graph's own values, against the whole graph's."""
+    from builder import parity
+    from builder.parity import to_numpy, to_torch
+    from builder.pipeline import segment_goldens
+
+    spec, whole = converted.prepared.spec, partition.whole
+    assert whole is not None
+    names = {name: partition.values[name] for name in (*segment.inputs, *segment.outputs)}
+    for golden in converted.prepared.goldens:
+        given = [to_torch(golden.inputs[name]) for name in partition.inputs]
+        own = (value.debugName() for value in whole.graph.inputs())
+        known = dict(zip(own, given, strict=True))
+        known |= whole.values(*given, names=set(names.values()))
+        # a tensor without axes has one at the boundary of a segment
+        shaped = {
+            name: _with_axis(known[value], name, segment, partition)
+            for name, value in names.items()
+        }
+        made = segment.lowered.run(*(shaped[name] for name in segment.inputs))
+        answer = {n: to_numpy(t) for n, t in zip(segment.outputs, made, strict=True)}
+        truth = {name: to_numpy(shaped[name]) for name in segment.outputs}
+        precision = segment_goldens.torch_precision(spec)
+        yield golden.name, parity.compare(answer, truth, spec.tolerance, precision=precision)
+
+
+def _with_axis(
+    tensor: torch.Tensor, name: str, segment: Segment, partition: Partition
+) -> torch.Tensor:
+    own = name in (*partition.inputs, *partition.outputs)
+    return tensor.reshape(1) if not tensor.dim() and not own else tensor
+
+
+def _network(part: stages.Network, converted: stages.Converted) -> Iterator[Compared]:
+    from builder import parity
+    from builder.pipeline import segment_goldens
+
+    spec = converted.prepared.spec
+    for golden in part.goldens:
+        tensors = segment_goldens.network_inputs(part.conversion, golden)
+        answer = segment_goldens.network_answer(part.conversion, tensors, golden)
+        compared = parity.compare(answer, golden, spec.tolerance, precision=spec.precision)
+        yield golden.name, compared
+
+
+def asked_step(name: str, model: ModelParity) -> Step:
+    """What an engine or an endpoint answered, as a step."""
+    problem = model.problems[0] if model.problems else None
+    failed = (result for result in model.results if not result.passed)
+    if problem is None and (first := next(failed, None)) is not None:
+        problem = f"golden {first.golden}, {first.protocol}: {first.problems[0]}"
+    if problem is None and not model.results:
+        problem = "it has no goldens"
+    who = f"answered by {model.answered_by} ({model.device})" if model.answered_by else ""
+    return Step(name, len(model.results), model.share, problem, who)
