@@ -28,8 +28,11 @@ outputs: [y]
 
 
 class Small(torch.nn.Module):
+    """The same weights each time, whichever test makes it first."""
+
     def __init__(self) -> None:
         super().__init__()
+        torch.manual_seed(0)
         self.linear = torch.nn.Linear(4, 3)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
