@@ -28,6 +28,7 @@ COMMANDS = (
     "rollback",
     "prune",
     "promote",
+    "push",
     "adopt",
     "merge",
     "sign",

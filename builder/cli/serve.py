@@ -45,6 +45,23 @@ HTTP, GRPC, METRICS = 8000, 8001, 8002
     help="Seconds for all models to be ready.",
 )
 @click.option(
+    "--watch",
+    is_flag=True,
+    help="Take up what is published while the server runs (Triton's poll mode).",
+)
+@click.option(
+    "--poll-seconds",
+    type=click.IntRange(1),
+    default=2,
+    show_default=True,
+    help="Between two looks at the repository, with --watch.",
+)
+@click.option(
+    "--explicit",
+    is_flag=True,
+    help="Let clients load and unload models, as `trt-build push` does.",
+)
+@click.option(
     "--require-signature",
     type=options.PATH,
     metavar="PUBLIC_KEY",
@@ -70,6 +87,17 @@ def serve_command(
     chosen: Any = ports(
         *(settings[key] for key in ("port", "http_port", "grpc_port", "metrics_port"))
     )
+    if settings["watch"] and settings["explicit"]:
+        raise click.UsageError("--watch and --explicit exclude each other: choose one")
+    if settings["watch"]:
+        chosen["poll_seconds"] = settings["poll_seconds"]
+    if settings["explicit"]:
+        chosen |= {"explicit": True, "models": ["*"]}
+    if require_signature and (settings["watch"] or settings["explicit"]):
+        raise click.UsageError(
+            "--require-signature checks what is served at the start: leave --watch and --explicit"
+            " out"
+        )
     if require_signature:
         from builder.triton import signatures
 

@@ -1,3 +1,4 @@
+from . import control as control
 from .access import PLAIN as PLAIN
 from .access import Access as Access
 from .access import parsed as parsed

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import shutil
 import signal
@@ -13,7 +14,8 @@ import urllib.request
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import BinaryIO
+from typing import Any, BinaryIO
+from urllib.parse import quote
 
 from builder.errors import EnvironmentProblem, ServerError, UsageError
 from builder.serving import guardian, log, ports, precheck, scratch
@@ -31,6 +33,12 @@ that it started on a GPU may finish, but nothing else.
 """
 
 HTTP_MAX_BYTES = 1 << 30
+ALL = "*"
+"""All models of the repository."""
+UNLOAD_SECONDS = 30.0
+"""In a server that changes models: how long a model may be ready with too few processes, while an
+unloading or a loading is under way.
+"""
 WATCH_SECONDS = 1.0
 """Between two looks at the processes of Python models."""
 CRASH_FIX = (
@@ -66,6 +74,7 @@ class Server:
         self.process, self.scratch, self.log_path = process, scratch, log_path
         self.grace = STOP_TIMEOUT
         self.first_crash: str | None = None
+        self.changes_models = False
         self.lock, self.guardian = lock, guard
         self.http_url = f"{host}:{port['--http-port']}"
         self.grpc_url = f"{host}:{port['--grpc-port']}"
@@ -123,8 +132,7 @@ class Server:
 
     def block(self) -> None:
         """Return on Ctrl-C or SIGTERM (main thread only). Raises ServerError if the server ends, or
-        the process of a Python model does, whose requests would all fail. The server must not
-        unload models: it runs without model control.
+        the process of a Python model does that stays loaded, since requests to it would fail.
         """
         before = signal.signal(signal.SIGTERM, signal.default_int_handler)
         try:
@@ -141,16 +149,39 @@ class Server:
         has.
         """
         stubs = Stubs(self.process.pid)
+        suspects: dict[str, float] = {}
         while True:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 return self.process.wait(WATCH_SECONDS)
+            now = time.monotonic()
+            suspects.update((name, now) for name in stubs.dead() if name not in suspects)
+            dead = [name for name in sorted(suspects) if self._lacks_processes(name, stubs)]
+            suspects = {name: suspects[name] for name in dead}
+            if self.changes_models:  # an unloading is under way, perhaps
+                dead = [name for name in dead if now - suspects[name] >= UNLOAD_SECONDS]
             # a server that is stopping ends them first
-            if (dead := stubs.dead()) and self.process.poll() is None:
+            if dead and self.process.poll() is None:
                 names = ", ".join(map(repr, dead))
                 raise ServerError(
                     f"the process of model {names} ended, so every request to it would fail",
                     fix="start the server again; the log and the kernel's (dmesg) say why it ended",
                 )
+
+    def _lacks_processes(self, name: str, stubs: Stubs) -> bool:
+        """Whether the server has the model ready, and fewer processes run than it has instances:
+        of a model that was unloaded or replaced, the processes have rightly ended.
+        """
+        if not self.changes_models:
+            return True
+        try:
+            index = _asked(f"{self.http_url}/v2/repository/index", b"{}")
+            config = _asked(f"{self.http_url}/v2/models/{quote(name)}/config")
+        except (OSError, ValueError):
+            return False  # not loaded, or the server is stopping
+        versions = sum(one["name"] == name and one.get("state") == "READY" for one in index)
+        groups = config.get("instance_group", ())
+        each = sum(group["count"] * max(1, len(group.get("gpus", ()))) for group in groups)
+        return bool(stubs.running(name) < versions * each)
 
     def stop(self) -> None:
         """Stop the server and its Python processes, by SIGINT and then SIGKILL.
@@ -186,17 +217,19 @@ def serve(
     ready_timeout: float = READY_TIMEOUT,
     explicit: bool = False,
     models: Sequence[str] = (),
+    poll_seconds: int | None = None,
     installation: Installation | None = None,
 ) -> Iterator[Server]:
     """Serve `repository` during the `with` block, which starts when every model is ready.
 
-    A port of 0 chooses a free one. With `explicit`, only `models` are loaded and clients may load
-    more. A server that crashes while it loads models is started once more and loads one model at
-    a time; `first_crash` of the result is then the reason, else None. Raises EnvironmentProblem if
-    a port is in use or no server is installed, and ServerError with every failed model and the
-    reason in the log.
+    A port of 0 chooses a free one. With `explicit`, only `models` are loaded ("*": all) and clients
+    may load more. With `poll_seconds` the server takes changes of the repository up. A server that
+    crashes while it loads models is started once more and loads one model at a time; `first_crash`
+    of the result is then the reason, else None. Raises EnvironmentProblem if a port is in use or no
+    server is installed, and ServerError with every failed model and the reason in the log.
     """
     found = installation or find()
+    control = _control(explicit, models, poll_seconds)
 
     def started(*extra: str) -> Server:
         return start(
@@ -207,13 +240,14 @@ def serve(
                 "--metrics-port": metrics_port,
             },
             address=address,
-            flags=[f"--log-verbose={log_verbose}", *_control(explicit, models), *extra],
+            flags=[f"--log-verbose={log_verbose}", *control, *extra],
             log_path=log_path,
             installation=found,
-            models=models if explicit else None,
+            models=models if explicit and ALL not in models else None,
         )
 
     with _ready(started, ready_timeout, found) as server:
+        server.changes_models = explicit or poll_seconds is not None
         yield server
 
 
@@ -340,7 +374,9 @@ def _large_requests(installation: Installation) -> list[str]:
     )
 
 
-def _control(explicit: bool, models: Sequence[str]) -> list[str]:
+def _control(explicit: bool, models: Sequence[str], poll_seconds: int | None) -> list[str]:
+    if poll_seconds is not None:
+        return ["--model-control-mode=poll", f"--repository-poll-secs={poll_seconds}"]
     if not explicit:
         return ["--model-control-mode=none"]
     return ["--model-control-mode=explicit", *(f"--load-model={name}" for name in models)]
@@ -382,6 +418,12 @@ def _answers(address: str) -> bool:
             return bool(answer.status == 200)
     except OSError:
         return False
+
+
+def _asked(address: str, body: bytes | None = None) -> Any:
+    """What a GET, or a POST of `body`, answers. Raises OSError, ValueError."""
+    with urllib.request.urlopen(f"http://{address}", data=body, timeout=5) as answer:
+        return json.load(answer)
 
 
 def _stopped(text: str, code: int) -> str:

@@ -14,18 +14,24 @@ ENDED = ("Z", "X")
 
 
 class Stubs:
-    """The Python backend's processes of one server, as long as its models stay loaded."""
+    """The Python backend's processes of one server."""
 
     def __init__(self, server: int) -> None:
         self.server = server
         self.models: dict[int, str] = {}
 
     def dead(self) -> list[str]:
-        """The models, by name, of which a process has ended since an earlier call."""
+        """The models, by name, of which a process has ended since an earlier call. A process also
+        ends when its model is unloaded.
+        """
         living = {pid: model for pid, model in self._living().items() if model}
         ended = sorted({model for pid, model in self.models.items() if pid not in living})
         self.models = living
         return ended
+
+    def running(self, model: str) -> int:
+        """How many processes of the model are running."""
+        return sum(name == model for name in self._living().values())
 
     def _living(self) -> dict[int, str | None]:
         """The server's children that are running, with the model of each that is a stub."""

@@ -1,4 +1,5 @@
 from . import batching as batching
+from . import candidate as candidate
 from . import damage as damage
 from . import dtypes as dtypes
 from . import ensemble as ensemble

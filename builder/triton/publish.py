@@ -215,11 +215,7 @@ def _switch(name: str, steps: list[str], repository: Path, stage: Path) -> None:
     """
     new = [step for step in steps if not _is_there(step, repository, stage)]
     try:
-        for step in new:
-            staging.swap(stage / step, repository / step, stage / f"{staging.OLD}{step}")
-        if new and (repository / name).exists():
-            staging.sync(repository)
-            time.sleep(SETTLE_SECONDS)
+        _move_steps(new, repository, stage, settle=(repository / name).exists())
         staging.swap(stage / name, repository / name, stage / f"{staging.OLD}{name}")
     except BaseException:
         # the signal may have come after the exchange
@@ -227,6 +223,27 @@ def _switch(name: str, steps: list[str], repository: Path, stage: Path) -> None:
         for step in (step for step in new if step not in named and (repository / step).exists()):
             (repository / step).rename(stage / f"withdrawn {step}")
         raise
+
+
+def _move_steps(new: Iterable[str], repository: Path, stage: Path, *, settle: bool) -> None:
+    moved = False
+    for step in new:
+        staging.swap(stage / step, repository / step, stage / f"{staging.OLD}{step}")
+        moved = True
+    if moved and settle:
+        staging.sync(repository)
+        time.sleep(SETTLE_SECONDS)
+
+
+def place_steps(name: str, steps: Sequence[str], repository: Path, stage: Path) -> list[str]:
+    """Put the steps of the ensemble `name` that are not there yet into the repository, under its
+    lock; their names. A server in poll mode finds them before what is moved in next. Raises
+    PublishError, OSError.
+    """
+    _not_foreign(name, steps, repository)
+    new = [step for step in steps if not _is_there(step, repository, stage)]
+    _move_steps(new, repository, stage, settle=True)
+    return new
 
 
 def _is_there(step: str, repository: Path, stage: Path) -> bool:

@@ -1,0 +1,107 @@
+"""`trt-build push`: published models to a running server, each verified at the endpoint."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from builder.cli import options
+from builder.cli.command import Command
+from builder.cli.terminal import Terminal
+
+if TYPE_CHECKING:
+    from builder.deployment import Pushed
+
+
+@click.command(
+    "push", cls=Command, short_help="Bring models to a running server, verified at the endpoint."
+)
+@click.argument("repository", type=options.PATH)
+@options.url
+@options.grpc_url
+@options.access
+@click.option(
+    "--to",
+    type=options.PATH,
+    metavar="SERVED",
+    help="The repository that the server reads. [default: REPOSITORY]",
+)
+@options.only
+@click.option(
+    "--timeout",
+    type=options.SECONDS,
+    default=180.0,
+    show_default=True,
+    help="Seconds for each model to be loaded, and for each answer.",
+)
+@click.option(
+    "--drain",
+    type=click.FloatRange(0),
+    default=10.0,
+    show_default=True,
+    help="Seconds before former steps of an ensemble are unloaded.",
+)
+@options.accept_incompatible
+@options.sign
+@click.pass_obj
+def push_command(
+    terminal: Terminal,
+    /,
+    repository: Path,
+    url: str | None,
+    to: Path | None,
+    only: tuple[str, ...],
+    accept_incompatible: bool,
+    sign: Path | None,
+    **settings: Any,
+) -> int:
+    """Bring the models of REPOSITORY to the server at --url. A model that is live already is first
+    loaded under another name and must answer its goldens there. Then it is switched and verified
+    again; if it fails, the former model is put back.
+
+    The server must load on demand (trt-build serve --explicit) or poll (serve --watch).
+
+    Exit codes: 0 all models are live, 3 one was rejected or rolled back, 4 no server.
+    """
+    from builder import deployment
+    from builder.cli.verify import quiet_interrupts
+    from builder.triton import signatures
+
+    if not url:
+        raise click.UsageError("push needs the address of the server: --url HOST:PORT")
+    quiet_interrupts()
+    target = deployment.Target(
+        to or repository,
+        url,
+        settings["grpc_url"],
+        settings["access"],
+        settings["timeout"],
+        settings["drain"],
+    )
+    with signatures.signing_with(sign), terminal.progress() as progress:
+        found = deployment.push(
+            repository, target, only, accept=accept_incompatible, progress=progress
+        )
+    for one in found:
+        for change in one.changes:
+            terminal.note(f"{one.name}: warning: incompatible with its clients: {change}")
+    data = {
+        "repository": repository,
+        "served": target.repository,
+        "live": all(one.live for one in found),
+        "models": [{**asdict(one), "live": one.live} for one in found],
+    }
+    terminal.result(data, lambda: show(terminal, found))
+    return 0 if data["live"] else 3
+
+
+def show(terminal: Terminal, found: list[Pushed]) -> None:
+    """One row for each model, then why models failed."""
+    rows = [(one.name, str(one.number or ""), one.state, f"{one.seconds:.1f}") for one in found]
+    terminal.table(("model", "version", "result", "seconds"), rows, numbers=("version", "seconds"))
+    for one in found:
+        for problem in one.problems:
+            terminal.line(f"FAILED {one.name}: {problem}", color="red")

@@ -1,0 +1,327 @@
+"""Brings published models to a running server, each verified at the endpoint.
+
+A model that clients already use is first loaded beside it, under another name, and answers its
+goldens there. Then one rename switches, the model answers its goldens under its own name, and if it
+does not, the former model is put back.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from google.protobuf import json_format
+from tritonclient.grpc import model_config_pb2 as pb
+from tritonclient.utils import InferenceServerException
+
+from builder.errors import ServerError, TrtBuildError, UsageError
+from builder.parity import ModelParity, config_check, verify
+from builder.serving import PLAIN, Access, control
+from builder.store import CONFIG, published
+from builder.triton import candidate, history, parse_config, versions
+
+UNCHANGED, PUSHED, REJECTED, ROLLED_BACK = "unchanged", "pushed", "rejected", "rolled back"
+"""Of a model: it was live already; it is live now; its candidate failed and nothing was switched;
+it failed after the switch and the former model is live.
+"""
+FAILED = "failed"
+"""It failed after the switch, and there is no former model to go back to."""
+
+Progress = Callable[[str, str], None]
+
+
+@dataclass(frozen=True)
+class Target:
+    """A running server: its addresses, the repository that it reads, and how it is waited for.
+    Times are in seconds: `timeout` for each load, `drain` before former steps are unloaded.
+    """
+
+    repository: Path
+    http: str
+    grpc: str | None = None
+    access: Access = PLAIN
+    timeout: float = control.LOAD_TIMEOUT
+    drain: float = control.DRAIN_SECONDS
+
+
+@dataclass(frozen=True)
+class Pushed:
+    """What became of one model: `state` as above, the version number that is live, the problems
+    that verification or the server found, and incompatible changes that were accepted.
+    """
+
+    name: str
+    state: str
+    number: int | None = None
+    problems: tuple[str, ...] = ()
+    changes: tuple[str, ...] = ()
+    seconds: float = 0.0
+
+    @property
+    def live(self) -> bool:
+        """Whether clients reach the model that was pushed."""
+        return self.state in (UNCHANGED, PUSHED)
+
+
+def push(
+    source: Path,
+    target: Target,
+    only: Sequence[str] = (),
+    *,
+    accept: bool = False,
+    progress: Progress | None = None,
+) -> list[Pushed]:
+    """Bring the models of the repository `source` (only those named in `only`) to the server, which
+    reads `target.repository`. That may be `source` itself, where `trt-build repo` has already
+    published.
+
+    Raises UsageError for an unknown model or a change that clients would notice without `accept`,
+    EnvironmentProblem where no server answers, PublishError.
+    """
+    folders = history.models(source, only)
+    with control.connected(target.http, target.access, target.timeout) as api:
+        explicit = api.is_explicit()
+        return [
+            _Push(folder, target, api, explicit, accept, progress or _silent).run()
+            for folder in folders
+        ]
+
+
+def _silent(subject: str, phase: str) -> None:
+    pass
+
+
+class _Push:
+    """One model on its way to one server."""
+
+    def __init__(
+        self,
+        source: Path,
+        target: Target,
+        api: control.Control,
+        explicit: bool,
+        accept: bool,
+        progress: Progress,
+    ) -> None:
+        self.source, self.target, self.api = source, target, api
+        self.explicit, self.accept = explicit, accept
+        self.name, self.folder = source.name, target.repository / source.name
+        self.in_place = source.resolve() == self.folder.resolve()
+        self.progress = progress
+
+    def run(self) -> Pushed:
+        begin = time.monotonic()
+        found = self._run()
+        number = versions.found(self.folder)[0].number if self.folder.is_dir() else None
+        return replace(found, number=number, seconds=round(time.monotonic() - begin, 2))
+
+    def _run(self) -> Pushed:
+        live = self._is_live()
+        if live and self._same_files() and not self._problems(self.name):
+            return Pushed(self.name, UNCHANGED)
+        # in poll mode the server takes a change up by itself: nothing comes before the switch
+        first = live and (self.explicit or not self.in_place)
+        if first and (problems := self._candidate_problems()):
+            return self._rejected(problems)
+        return self._switched_in_place() if self.in_place else self._switched()
+
+    def _is_live(self) -> bool:
+        try:
+            return bool(self.api.client.is_model_ready(self.name))
+        except (InferenceServerException, OSError):
+            return False
+
+    def _same_files(self) -> bool:
+        """Whether the server's repository has the version that is pushed, and the server its
+        config.
+        """
+        there = published.versions(self.folder)
+        own = versions.found(self.source)[0]
+        return bool(there) and versions.same(own, there[0]) and not self._differences()
+
+    def _differences(self) -> tuple[str, ...]:
+        """Between the config in the server's repository and the config that it serves."""
+        text = (self.folder / CONFIG).read_text(encoding="utf-8")
+        served = self.api.client.get_model_config(self.name)
+        return config_check.differences(
+            parse_config(text, str(self.folder)), json_format.ParseDict(served, pb.ModelConfig())
+        )
+
+    def _problems(self, name: str) -> tuple[str, ...]:
+        """What verification finds wrong with a model at the endpoint."""
+        self.progress(self.name, "verify")
+        to = self.target
+        (found,) = verify(
+            to.repository, to.http, to.grpc, [name], repeat=0, timeout=to.timeout, access=to.access
+        )
+        return _words(found)
+
+    def _candidate_problems(self) -> tuple[str, ...]:
+        """Load the model under another name, ask it every golden, and unload it."""
+        self.progress(self.name, "load candidate")
+        one = candidate.place(self.source, self.target.repository)
+        problems: tuple[str, ...] = ("interrupted",)
+        try:
+            try:
+                self._load(one.folder)
+                problems = self._problems(one.name)
+            except ServerError as error:
+                problems = (error.message,)
+        finally:
+            if self.explicit:
+                steps = one.steps if problems else ()
+                with contextlib.suppress(ServerError):  # the repository is what counts
+                    self.api.unload((one.name, *steps))
+            if problems or not one.steps:
+                one.withdraw()
+            else:  # the steps are those that the model itself will name
+                replace(one, steps=()).withdraw()
+        return problems
+
+    def _rejected(self, problems: tuple[str, ...]) -> Pushed:
+        """Nothing was switched; what `repo` has published in place goes back to what is live."""
+        if self.in_place:
+            problems += self._back_to_kept()
+        return Pushed(self.name, REJECTED, problems=problems)
+
+    def _switched(self) -> Pushed:
+        """Publish into the server's repository, and put the former model back if it fails."""
+        with candidate.former(self.folder) as former:
+            before = self._seen()
+            self.progress(self.name, "switch")
+            done = history.promote(self.source, self.target.repository, accept=self.accept)
+            try:
+                problems = self._live_problems(before)
+            except BaseException:
+                former.restore()
+                raise
+            if not problems:
+                self._drop_former_steps()
+                return Pushed(self.name, PUSHED, changes=done.changes)
+            return self._restored(former, problems)
+
+    def _restored(self, former: candidate.Former, problems: tuple[str, ...]) -> Pushed:
+        self.progress(self.name, "roll back")
+        if not former.exists and self.explicit:
+            with contextlib.suppress(ServerError):
+                self.api.unload((self.name, *published.step_names(self.folder)))
+        before = self._seen()
+        former.restore()
+        if not former.exists:
+            return Pushed(self.name, FAILED, problems=problems)
+        return Pushed(self.name, ROLLED_BACK, problems=problems + self._live_problems(before))
+
+    def _switched_in_place(self) -> Pushed:
+        """Load what `repo` has published, and go back to the kept version before it if it fails."""
+        self.progress(self.name, "switch")
+        if not (problems := self._live_problems(None)):
+            self._drop_former_steps()
+            return Pushed(self.name, PUSHED)
+        before = self._seen()
+        left = self._back_to_kept()
+        if left:
+            return Pushed(self.name, FAILED, problems=problems + left)
+        return Pushed(self.name, ROLLED_BACK, problems=problems + self._live_problems(before))
+
+    def _back_to_kept(self) -> tuple[str, ...]:
+        """Roll the repository back to the kept version before the current one; why it cannot."""
+        try:
+            history.rollback(self.folder, None, accept=True)
+        except UsageError as error:
+            return (
+                f"the repository still has the model that failed, since {error.message};"
+                " a restarted server would serve it",
+            )
+        return ()
+
+    def _live_problems(self, before: _Seen | None) -> tuple[str, ...]:
+        try:
+            self._load(self.folder, before)
+            return self._problems(self.name)
+        except ServerError as error:
+            return (error.message,)
+
+    def _drop_former_steps(self) -> None:
+        if self.explicit:
+            self.api.unload(self.api.former_steps(self.folder), drain=self.target.drain)
+
+    def _load(self, folder: Path, before: _Seen | None = None) -> None:
+        """Return when the server has the model in `folder` ready. Raises ServerError."""
+        if self.explicit:
+            self.api.load(folder)
+            return
+        deadline = time.monotonic() + self.target.timeout
+        for waited in _ticks(deadline):
+            with contextlib.suppress(InferenceServerException):
+                if self._has(folder, before):
+                    return
+                ready = self.api.client.is_model_ready(folder.name)
+                reason = None if ready else self.api.why_not_ready(folder.name)
+                if reason and waited > WAIT_FOR_REASON:
+                    raise ServerError(f"model {folder.name!r} was not loaded: {reason}")
+        raise ServerError(
+            f"the server did not take model {folder.name!r} up within {self.target.timeout:g} s",
+            where=self.target.http,
+            fix="start it with trt-build serve --watch, and name its repository with --to",
+        )
+
+    def _has(self, folder: Path, before: _Seen | None) -> bool:
+        """Whether the server has what is in `folder`, and not what it had `before`."""
+        client, name = self.api.client, folder.name
+        number = versions.found(folder)[0].number
+        if not client.is_model_ready(name, str(number)):
+            return False
+        text = (folder / CONFIG).read_text(encoding="utf-8")
+        served = json_format.ParseDict(client.get_model_config(name), pb.ModelConfig())
+        if config_check.differences(parse_config(text, str(folder)), served):
+            return False
+        return before is None or before.config != served or self._requests() < before.requests
+
+    def _seen(self) -> _Seen | None:
+        """What the server has now; its counters start again with each load."""
+        if self.explicit or not self._is_live():
+            return None
+        with contextlib.suppress(TrtBuildError):
+            self._problems(self.name)  # so that there are requests to count
+        client = self.api.client
+        served = json_format.ParseDict(client.get_model_config(self.name), pb.ModelConfig())
+        return _Seen(served, self._requests())
+
+    def _requests(self) -> int:
+        found = self.api.client.get_inference_statistics(self.name)["model_stats"]
+        return sum(int(one["inference_count"]) for one in found)
+
+
+@dataclass(frozen=True)
+class _Seen:
+    config: Any
+    requests: int
+
+
+WAIT_FOR_REASON = 3.0
+"""Seconds before the server's reason counts: before it has polled, it is that of a former load."""
+
+
+def _ticks(deadline: float) -> Iterator[float]:
+    """Seconds waited so far, again and again until the deadline."""
+    begin = time.monotonic()
+    while (now := time.monotonic()) < deadline:
+        yield now - begin
+        time.sleep(control.POLL_SECONDS)
+
+
+def _words(found: ModelParity) -> tuple[str, ...]:
+    """Why a model failed, one text for each cause; empty where it passed."""
+    if found.passed:
+        return ()
+    results = [result for result in found.results if not result.passed]
+    texts = [
+        f"{result.golden} over {result.protocol}: {problem}"
+        for result in results
+        for problem in result.problems
+    ]
+    return (*found.problems, *texts) or ("no golden was answered",)

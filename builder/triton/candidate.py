@@ -1,0 +1,150 @@
+"""A published model beside the one that it is to replace: under a name of its own, to be verified
+at the endpoint before clients reach it; and the former model, kept until the new one has answered.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from tritonclient.grpc import model_config_pb2 as pb
+
+from builder.store import COMPILED, CONFIG, GENERATED, SIDECAR, published, staging
+from builder.triton import versions
+from builder.triton.config import config_text, parse_config
+from builder.triton.publish import blocked, move_in, place_steps
+
+INFIX = ".candidate."
+"""Between the model's name and the digest in a candidate's name."""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A model in the folder `name` of `repository`, and the steps that came with it."""
+
+    name: str
+    repository: Path
+    steps: tuple[str, ...]
+
+    @property
+    def folder(self) -> Path:
+        """Where the server reads it."""
+        return self.repository / self.name
+
+    def withdraw(self) -> None:
+        """Remove it from the repository, with the steps that came with it and that no published
+        model has come to name.
+        """
+        name = self.name.partition(INFIX)[0]
+        with staging.staging(self.repository) as stage, staging.alone(self.repository):
+            named = published.step_names(self.repository / name)
+            for one in (self.name, *(step for step in self.steps if step not in named)):
+                with contextlib.suppress(FileNotFoundError):
+                    (self.repository / one).rename(stage / one)
+            staging.sync(self.repository)
+
+
+def place(source: Path, repository: Path) -> Candidate:
+    """Put the current version of the model in the folder `source` into `repository` as
+    `<name>.candidate.<digest>`, whole, with the steps of an ensemble that are not there yet.
+
+    What a killed push left is recorded as a step of the model, which publication removes later.
+    Raises UsageError where there is no such model, PublishError where a file of it is damaged.
+    """
+    current = versions.found(source)[0]
+    versions.whole(current)
+    digest = hashlib.sha256((source / SIDECAR).read_bytes()).hexdigest()[:8]
+    name = f"{source.name}{INFIX}{digest}"
+    steps = [step for step in current.said.get(published.STEPS) or () if isinstance(step, str)]
+    with blocked(source.name, repository), staging.staging(repository) as stage:
+        (stage / name).mkdir()
+        versions.copied(current, stage / name)
+        _rename(stage / name, source.name)
+        for step in steps:
+            _copy(source.parent / step, stage / step)
+        for model in (*steps, name):
+            staging.sync_tree(stage / model)
+        with staging.alone(repository):
+            new = place_steps(source.name, steps, repository, stage)
+            staging.swap(stage / name, repository / name, stage / f"{staging.OLD}{name}")
+            staging.sync(repository)
+    return Candidate(name, repository, tuple(new))
+
+
+def _rename(folder: Path, name: str) -> None:
+    """Write the name of the folder into its config, where only the current version is served."""
+    said = published.read(folder / SIDECAR)
+    message = parse_config((folder / CONFIG).read_text(encoding="utf-8"), str(folder))
+    message.name = folder.name
+    message.version_policy.CopyFrom(
+        pb.ModelVersionPolicy(
+            specific=pb.ModelVersionPolicy.Specific(versions=[published.number_of(said)])
+        )
+    )
+    text = config_text(message)
+    (folder / CONFIG).unlink()
+    (folder / CONFIG).write_text(text, encoding="utf-8")
+    digest = hashlib.sha256(text.encode()).hexdigest()
+    files = {**said.get("files", {}), CONFIG: digest}
+    published.write(folder, {**said, "step_of": name, "files": files, GENERATED: text})
+
+
+@dataclass(frozen=True)
+class Former:
+    """What stood in the folder `folder` of a repository before a push: a copy in `stage`, or
+    nothing.
+    """
+
+    folder: Path
+    stage: Path
+    steps: tuple[str, ...]
+
+    @property
+    def exists(self) -> bool:
+        """Whether there was a model."""
+        return (self.stage / self.folder.name).is_dir()
+
+    def restore(self) -> None:
+        """Put the former model in the place of the new one by one rename, or remove the new one
+        where there was none. Raises PublishError.
+        """
+        name, repository = self.folder.name, self.folder.parent
+        with blocked(name, repository), staging.alone(repository):
+            if self.exists:
+                move_in(name, self.steps, repository, self.stage)
+                return
+            named = published.step_names(self.folder)
+            for one in (name, *sorted(named)):
+                (repository / one).rename(self.stage / f"withdrawn {one}")
+            staging.sync(repository)
+
+
+@contextlib.contextmanager
+def former(folder: Path) -> Iterator[Former]:
+    """The model in `folder` as it is now, with its steps, kept for the length of a `with` block.
+    Files are hard links where the file system has them.
+    """
+    repository = folder.parent
+    repository.mkdir(parents=True, exist_ok=True)
+    with blocked(folder.name, repository), staging.staging(repository) as stage:
+        steps = sorted(published.step_names(folder)) if folder.is_dir() else []
+        for one in (folder.name, *steps) if folder.is_dir() else ():
+            _copy(repository / one, stage / one)
+        yield Former(folder, stage, tuple(steps))
+
+
+def _copy(source: Path, target: Path) -> None:
+    ignored = shutil.ignore_patterns(COMPILED)
+    shutil.copytree(source, target, ignore=ignored, copy_function=_link)
+
+
+def _link(source: str, target: str) -> None:
+    try:
+        os.link(source, target)
+    except OSError:  # one without links, another file system, or a file of another user
+        shutil.copy2(source, target)

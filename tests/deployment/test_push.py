@@ -1,0 +1,227 @@
+"""`trt-build push` to real servers: explicit and poll mode, single models and ensembles, under
+requests; bad models never reach clients.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner, Result
+from tritonclient import http as triton_http
+
+from builder.cli import main
+from builder.deployment import Target, push
+from builder.deployment.push import _Push
+from builder.errors import ServerError
+from builder.parity.clients import GrpcClient, HttpClient
+from builder.serving import Server, control, serve
+from builder.serving.stubs import Stubs
+from builder.triton import publish, publish_ensemble
+from tests.triton.artifacts import Raise, artifact, pair, reseal, tensor
+
+pytestmark = [pytest.mark.live, pytest.mark.slow]
+
+FREE = {"http_port": 0, "grpc_port": 0, "metrics_port": 0}
+
+
+def repository_of(folder: Path, generation: int) -> Path:
+    """Model `net` adds its generation; ensemble `pair` says it."""
+    inputs = (tensor("x", "float32", "batch", 2),)
+    made = artifact(Raise(generation), inputs, ("y",), name="net", serve_as="python")
+    publish(made, folder / str(generation))
+    publish_ensemble(pair(generation), folder / str(generation))
+    return folder / str(generation)
+
+
+def spoil(model: Path) -> None:
+    """Record other answers than the model gives."""
+    for file in (model / "goldens").iterdir():
+        with np.load(file) as arrays:
+            changed = {
+                key: array + 1 if key.startswith("output") else array
+                for key, array in arrays.items()
+            }
+        np.savez(file.with_suffix(""), **changed)
+    reseal(model)
+
+
+def run(source: Path, server: Server, served: Path, *words: object) -> Result:
+    urls = ["--url", server.http_url, "--grpc-url", server.grpc_url]
+    given = ["push", source, *urls, "--to", served, "--drain", 1, "--timeout", 60, *words]
+    return CliRunner().invoke(main, [str(word) for word in given], catch_exceptions=False)
+
+
+def answer(client: HttpClient | GrpcClient, model: str) -> float:
+    x = np.zeros((1, 2), "float32")
+    outputs = client.infer(model, {"x": x}).outputs
+    if model == "net":
+        return float(outputs["y"][0, 0])
+    assert (outputs["y"] == 0).all(), "the steps are of two generations"
+    return float(outputs["g"][0, 0])
+
+
+@dataclass
+class Clients:
+    """Two threads that ask both models until the end, and what went wrong."""
+
+    server: Server
+    answers: set[float] = field(default_factory=set)
+    errors: list[str] = field(default_factory=list)
+
+    def __enter__(self) -> Clients:
+        self.ended = threading.Event()
+        self.threads = [threading.Thread(target=self._ask, args=(n,)) for n in range(2)]
+        for thread in self.threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.ended.set()
+        for thread in self.threads:
+            thread.join()
+
+    def _ask(self, number: int) -> None:
+        kind, url = ((HttpClient, self.server.http_url), (GrpcClient, self.server.grpc_url))[number]
+        client = kind(url, 30)
+        while not self.ended.is_set():
+            try:
+                for model in ("net", "pair"):
+                    self.answers.add(answer(client, model))
+                time.sleep(0.05)  # the requests count, not the load
+            except Exception as error:
+                self.errors.append(str(error))
+        client.close()
+
+
+@pytest.fixture(params=["explicit", "poll"])
+def running(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Server, Path]]:
+    served = repository_of(tmp_path / "served", 1)
+    mode: dict[str, Any] = {"explicit": True, "models": ["*"]}
+    with serve(
+        served, **FREE, **(mode if request.param == "explicit" else {"poll_seconds": 1})
+    ) as server:
+        yield server, served
+
+
+def names(folder: Path) -> set[str]:
+    return {path.name for path in folder.iterdir()}
+
+
+def test_models_are_switched_under_requests_and_bad_ones_are_not(
+    running: tuple[Server, Path], tmp_path: Path
+) -> None:
+    server, served = running
+    with Clients(server) as clients:
+        good = run(repository_of(tmp_path, 2), server, served, "--json")
+        assert good.exit_code == 0, good.output
+        said = json.loads(good.stdout)
+        assert {one["name"]: one["state"] for one in said["models"]} == {
+            "net": "pushed",
+            "pair": "pushed",
+        }
+        before = names(served)
+        bad = repository_of(tmp_path, 3)
+        for model in ("net", "pair"):
+            spoil(bad / model)
+        rejected = run(bad, server, served)
+        assert rejected.exit_code == 3 and rejected.output.count("rejected") == 2, rejected.output
+        assert "FAILED net: " in rejected.output and "FAILED pair: " in rejected.output
+        assert names(served) == before, "the candidates are gone"
+    assert not clients.errors, clients.errors[:3]
+    assert clients.answers <= {1.0, 2.0} and 2.0 in clients.answers
+    assert names(served.parent) == {"1"}, "no staging folder is left"
+    again = run(tmp_path / "2", server, served)
+    assert again.exit_code == 0 and again.output.count("unchanged") == 2, again.output
+
+
+def test_a_model_that_fails_after_the_switch_is_put_back(
+    running: tuple[Server, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server, served = running
+    source = repository_of(tmp_path, 2)
+    target = Target(served, server.http_url, server.grpc_url, timeout=60, drain=0)
+    original, asked = _Push._live_problems, set[str]()
+
+    def first_fails(self: _Push, before: Any) -> tuple[str, ...]:
+        found = original(self, before)
+        if self.name in asked:
+            return found
+        asked.add(self.name)
+        return ("planted",)
+
+    monkeypatch.setattr(_Push, "_live_problems", first_fails)
+    found = push(source, target)
+    assert [(one.state, one.problems) for one in found] == [("rolled back", ("planted",))] * 2
+    with contextlib.closing(HttpClient(server.http_url, 30)) as client:
+        assert answer(client, "net") == answer(client, "pair") == 1
+
+
+def test_a_new_model_that_does_not_load_is_removed_again(tmp_path: Path) -> None:
+    served, source = repository_of(tmp_path / "served", 1), tmp_path / "source"
+    inputs = (tensor("x", "float32", "batch", 2),)
+    publish(artifact(Raise(5), inputs, ("y",), name="new", serve_as="python"), source)
+    (source / "new" / "1" / "model.py").write_text("raise ImportError('planted')\n")
+    reseal(source / "new")
+    with serve(served, **FREE, explicit=True, models=["net"]) as server:
+        failed = run(source, server, served)
+        assert failed.exit_code == 3 and "planted" in failed.output, failed.output
+        assert "new" not in names(served)
+        # in place: the repository that the server reads was changed by `repo`
+        repository_of(tmp_path / "served", 1)
+        made = artifact(Raise(7), inputs, ("y",), name="net", serve_as="python")
+        publish(made, served)
+        done = run(served, server, served, "--only", "net")
+        assert done.exit_code == 0, done.output
+        with contextlib.closing(HttpClient(server.http_url, 30)) as client:
+            assert answer(client, "net") == 7
+        index = triton_http.InferenceServerClient(server.http_url).get_model_repository_index()
+        assert {one["name"] for one in index if one.get("state") == "READY"} == {"net"}
+
+
+def test_a_server_that_takes_no_changes_up_is_named(tmp_path: Path) -> None:
+    served = repository_of(tmp_path / "served", 1)
+    with serve(served, **FREE) as server:
+        refused = run(repository_of(tmp_path, 2), server, served, "--only", "net", "--timeout", 8)
+    assert refused.exit_code == 3 and "serve --watch" not in refused.output.split("FAILED")[0]
+    assert "did not take model" in refused.output
+
+
+def test_a_replaced_process_is_no_dead_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("builder.serving.server.UNLOAD_SECONDS", 2.0)
+    served = repository_of(tmp_path / "served", 1)
+    with serve(served, **FREE, explicit=True, models=["net"]) as server:
+        found: list[str] = []
+
+        def watch() -> None:
+            try:
+                server._watch()
+            except ServerError as error:
+                found.append(str(error))
+
+        watching = threading.Thread(target=watch, daemon=True)
+        watching.start()
+        stubs = Stubs(server.process.pid)
+        stubs.dead()
+        (first,) = stubs.models
+        time.sleep(2)
+        inputs = (tensor("x", "float32", "batch", 2),)
+        publish(artifact(Raise(2), inputs, ("y",), name="net", serve_as="python"), served)
+        control.update(server.http_url, served / "net", drain=0)
+        stubs.dead()
+        (second,) = set(stubs.models) - {first}  # which may be ending
+        watching.join(8)
+        assert watching.is_alive() and not found
+        os.kill(second, signal.SIGKILL)
+        watching.join(30)
+        assert "the process of model 'net' ended" in "".join(found)
