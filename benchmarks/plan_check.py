@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import statistics
 import sys
 import tempfile
@@ -37,6 +38,8 @@ def build_once(models: Path, number: int, level: int) -> list[Row]:
     from builder.repository import build_repository
 
     with tempfile.TemporaryDirectory() as folder:
+        # a cache folder of its own: builds of one folder wait for each other's lock on the GPU
+        os.environ["TRT_BUILD_CACHE"] = folder
         repository = Path(folder, "repository")
         options = BuildOptions(optimization_level=level, timing_cache=Path(folder, "own.cache"))
         results = build_repository(models, repository, options=options, isolate=False, jobs=1)
