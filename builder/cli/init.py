@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -132,8 +133,8 @@ def _guessed(asked: list[Asked], isolate: bool) -> list[Guessed | TrtBuildError]
     if not isolate:
         return [guess.guesses_here(*one) for one in asked]
     if len(asked) == 1:
-        return [isolated.run_one("builder.cli.guess:guesses_here", asked[0])]
-    return isolated.run_each("builder.cli.guess:guesses_here", asked)
+        return [isolated.run_one(partial(guess.guesses_here, *asked[0]))]
+    return [*isolated.run_each([partial(guess.guesses_here, *one) for one in asked])]
 
 
 def text_of(name: str, found: Guessed, module: str | None, libraries: list[str]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -64,7 +65,7 @@ def _network(terminal: Terminal, target: Path, settings: dict[str, Any]) -> None
     (spec,) = _single(manifest.load(target, inputs=inputs, **settings), target)
     asked = (spec, flavour, plugins, picture is not None)
     data: dict[str, Any] = (
-        isolated.run_one("builder.cli.inspect:network_here", asked, limits=spec.limits)
+        isolated.run_one(partial(network_here, *asked), limits=spec.limits)
         if isolate
         else network_here(*asked, None)
     )

@@ -4,9 +4,10 @@ with an error that names it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from builder import processes
 from builder.cli.command import describe
@@ -15,9 +16,10 @@ from builder.cli.terminal import Progress
 from builder.errors import ModelError
 from builder.manifest import Limits
 from builder.pipeline import Order
+from builder.processes import Report
 from builder.repository import jobs
 
-TARGET = "builder.cli.isolated:examine_here"
+Result = TypeVar("Result")
 
 
 def examine_all(
@@ -30,8 +32,7 @@ def examine_all(
         return [examine_here(order, paranoid, progress) for order in asked]
     tasks = [
         processes.Task(
-            TARGET,
-            (order, paranoid),
+            partial(examine_here, order, paranoid),
             progress,
             limits=jobs.limits(order.spec.limits),
             sandbox=jobs.sandbox(order, publishes=False),
@@ -43,40 +44,38 @@ def examine_all(
 
 
 def run_one(
-    target: str,
-    arguments: tuple[Any, ...],
+    target: Callable[[Report], Result],
     *,
     limits: Limits | None = None,
     writable: tuple[Path, ...] = (),
-) -> Any:
-    """What `target` ("module:function") returns for one model, from a process that may write in the
+) -> Result:
+    """What `target` (processes.Task.target) returns for one model. Its process may write in the
     folders `writable` and the caches only. Raises ModelError where that process crashes or takes
     too long, and what `target` raises.
     """
-    (answer,) = run_each(target, [arguments], limits=limits, writable=writable)
+    (answer,) = run_each([target], limits=limits, writable=writable)
     if isinstance(answer, ModelError):
         raise answer
     return answer
 
 
 def run_each(
-    target: str,
-    arguments: Sequence[tuple[Any, ...]],
+    targets: Sequence[Callable[[Report], Result]],
     *,
     limits: Limits | None = None,
     writable: tuple[Path, ...] = (),
     progress: Progress | None = None,
-) -> list[Any]:
+) -> list[Result | ModelError]:
     """As run_one for several models, whose processes are forked from one: the results in order, a
     ModelError for each that crashed or took too long. `progress` receives what each reports.
     """
     sandbox = jobs.caches_only(tuple(folder.resolve() for folder in writable))
     more: dict[str, Any] = {"report": progress} if progress else {}
     tasks = [
-        processes.Task(target, one, limits=jobs.limits(limits or Limits()), sandbox=sandbox, **more)
-        for one in arguments
+        processes.Task(target, limits=jobs.limits(limits or Limits()), sandbox=sandbox, **more)
+        for target in targets
     ]
-    return processes.run(tasks, modules=jobs.MODULES)
+    return [*processes.run(tasks, modules=jobs.MODULES)]
 
 
 def examine_here(order: Order, paranoid: bool, report: Progress) -> dict[str, Any]:

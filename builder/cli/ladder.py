@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -112,11 +113,11 @@ def _up_to_the_network(
         return [climb_here(*one, progress) for one in arguments]
     found: list[tuple[Step, ...]] = []
     for order, one in zip(orders, arguments, strict=True):
-        (answer,) = isolated.run_each(
-            "builder.cli.ladder:climb_here", [one], limits=order.spec.limits, progress=progress
-        )
-        crashed = isinstance(answer, TrtBuildError)
-        found.append((Step("original", problem=answer.message),) if crashed else answer)
+        climb = partial(climb_here, *one)
+        (answer,) = isolated.run_each([climb], limits=order.spec.limits, progress=progress)
+        if isinstance(answer, TrtBuildError):
+            answer = (Step("original", problem=answer.message),)
+        found.append(answer)
     return found
 
 

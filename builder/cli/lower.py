@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -121,8 +122,8 @@ def _lowered(asked: Asked, limits: dict[str, Any], isolate: bool) -> Found:
         asked.out.mkdir(parents=True)
     writable = (asked.out,) if asked.out else ()
     try:
-        found: Found = isolated.run_one(
-            "builder.cli.lower:lower_here", (asked,), limits=Limits(**limits), writable=writable
+        found = isolated.run_one(
+            partial(lower_here, asked), limits=Limits(**limits), writable=writable
         )
     except BaseException:
         if made and asked.out:

@@ -1,6 +1,7 @@
 from .fork_server import close as close
 from .limits import Limits as Limits
 from .pool import Crashed as Crashed
+from .pool import Report as Report
 from .pool import Task as Task
 from .pool import TimedOut as TimedOut
 from .pool import run as run

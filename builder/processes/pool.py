@@ -7,11 +7,13 @@ import math
 import os
 import shlex
 import signal
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from multiprocessing.connection import Connection, wait
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from builder.errors import EngineError
 from builder.processes.fork_server import connect
@@ -28,26 +30,38 @@ def _ignore(*words: object) -> None:
     pass
 
 
-@dataclass(frozen=True)
-class Task:
-    """`target` ("module:function") is called in a worker with the picklable `arguments` and a
-    function that reports words back to `report`.
+Result = TypeVar("Result")
 
-    `reproduce` is the command that does the same; the message of a crash names it, with the
-    worker's environment. `sandbox` confines the worker before the task is loaded; None leaves it
-    free. `done` is called with the result when the task has
-    ended. `answers` are the functions of this process that the worker may call, by the names that
-    it asks for; what they do must be right for a worker that is not to be trusted.
+
+@dataclass(frozen=True)
+class Task(Generic[Result]):
+    """A call in a worker.
+
+    `target`: a function of a module, or a `functools.partial` of one with picklable arguments. The
+    worker imports it by its name. Its last argument is a function that sends words to `report`.
+    `reproduce`: the command that does the same. The message of a crash names it, with the worker's
+    environment.
+    `sandbox`: confines the worker before it imports the function; None leaves it free.
+    `answers`: the functions of this process that the worker may call, by name. They must be right
+    for a worker that is not to be trusted.
+    `done`: called with the result when the task has ended.
     """
 
-    target: str
-    arguments: tuple[Any, ...]
+    target: Callable[[Report], Result]
     report: Report = _ignore
     reproduce: str = ""
     limits: Limits = UNLIMITED
     sandbox: Sandbox | None = None
     answers: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
     done: Callable[[Any], None] = _ignore
+
+    def call(self) -> tuple[str, tuple[Any, ...], dict[str, Any]]:
+        """The function's name as "module:function", and its arguments but for the last."""
+        bound = self.target if isinstance(self.target, partial) else partial(self.target)
+        module = bound.func.__module__
+        if module == "__main__":  # a worker knows it by the name that it was started by
+            module = getattr(sys.modules[module].__spec__, "name", module)
+        return f"{module}:{bound.func.__name__}", bound.args, bound.keywords
 
 
 class TimedOut(EngineError):
@@ -82,14 +96,15 @@ class Crashed(EngineError):
 
 
 def run(
-    tasks: Sequence[Task],
+    tasks: Sequence[Task[Result]],
     jobs: int = 1,
     environments: Sequence[Mapping[str, str]] = ({},),
     *,
     modules: Sequence[str] = (),
     grace: float = GRACE_SECONDS,
-) -> list[Any]:
-    """The tasks' results in their order, `jobs` at a time; a crashed task's result is a Crashed.
+) -> list[Result | Crashed | TimedOut]:
+    """The tasks' results in their order, `jobs` at a time. A task that crashed has a Crashed, and
+    one whose stage took too long a TimedOut.
 
     Task slots take the `environments` in turn, before anything is loaded: that is how a worker is
     pinned to its GPU. `modules` are imported once, in the process that all workers are forked from.
@@ -105,7 +120,7 @@ def run(
 
 @dataclass
 class _Running:
-    task: Task
+    task: Task[Any]
     number: int
     slot: int
     environment: Mapping[str, str]
@@ -128,7 +143,7 @@ class _Running:
 
 @dataclass
 class _Pool:
-    tasks: Sequence[Task]
+    tasks: Sequence[Task[Any]]
     jobs: int
     environments: Sequence[Mapping[str, str]]
     modules: Sequence[str]
@@ -165,7 +180,7 @@ class _Pool:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(running.pid, signal.SIGKILL)
 
-    def _fill(self, waiting: Iterator[tuple[int, Task]]) -> None:
+    def _fill(self, waiting: Iterator[tuple[int, Task[Any]]]) -> None:
         while len(self.active) < self.jobs:
             number, task = next(waiting, (0, None))
             if task is None:
@@ -178,8 +193,7 @@ class _Pool:
             with contextlib.suppress(BrokenPipeError):
                 connection.send(
                     (
-                        task.target,
-                        task.arguments,
+                        *task.call(),
                         dict(environment),
                         os.getcwd(),
                         task.limits,
@@ -233,11 +247,12 @@ class _Pool:
         self.active.clear()
 
     def _read_silently(self, connection: Connection) -> None:
-        self.active[connection].task = Task("", ())
+        running = self.active[connection]
+        running.task = replace(running.task, report=_ignore, answers={}, done=_ignore)
         self._read(connection)
 
 
-def _answer(task: Task, question: str, arguments: tuple[Any, ...]) -> tuple[str, Any]:
+def _answer(task: Task[Any], question: str, arguments: tuple[Any, ...]) -> tuple[str, Any]:
     try:
         return "answer", task.answers[question](*arguments)
     except Exception as error:

@@ -1,7 +1,7 @@
 """The worker's side: fork a process for one task, run the task there, and report how it ended.
 
 Over a worker's connection, pickled:
-  to the worker    (target "module:function", arguments, environment, folder, limits, sandbox,
+  to the worker    ("module:function", arguments, keywords, environment, folder, limits, sandbox,
                    the names of the questions that the caller answers), then for each question
                    ("answer", value) or ("refusal", exception), and perhaps anything else, which
                    means: stop
@@ -25,7 +25,7 @@ import tempfile
 import threading
 import time
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from multiprocessing.connection import Connection
 from multiprocessing.pool import ExceptionWithTraceback  # type: ignore[attr-defined]
@@ -122,14 +122,14 @@ def _work(connection: Connection, private: Path) -> NoReturn:
     # suppressed: nobody waits for the answer any more
     with contextlib.suppress(KeyboardInterrupt, EOFError, OSError):
         connection.send(("pid", os.getpid()))
-        target, arguments, environment, folder, limits, sandbox, _questions = connection.recv()
+        *call, environment, folder, limits, sandbox, _questions = connection.recv()
         signal.signal(signal.SIGTERM, _stop)
         try:
             if sandbox is not None:  # before any thread is there, which would stay free
                 _confine(sandbox, private)
             threading.Thread(target=_listen, args=(connection,), daemon=True).start()
             os.chdir(folder)  # the fork server may have been started in another folder
-            answer = ("result", _run(target, arguments, environment, limits, connection))
+            answer = ("result", _run(call, environment, limits, connection))
         except BaseException as error:
             answer = ("raised", ExceptionWithTraceback(error, error.__traceback__))
         _send(connection, answer)
@@ -146,17 +146,17 @@ def _confine(sandbox: Sandbox, private: Path) -> None:
 
 
 def _run(
-    target: str,
-    arguments: tuple[Any, ...],
+    call: Sequence[Any],
     environment: Mapping[str, str],
     limits: Limits,
     connection: Connection,
 ) -> Any:
     os.environ.update(environment)
+    target, arguments, keywords = call
     module, _, name = target.partition(":")
     function = getattr(importlib.import_module(module), name)
     limits.apply()
-    return function(*arguments, lambda *words: connection.send(("report", words)))
+    return function(*arguments, lambda *words: connection.send(("report", words)), **keywords)
 
 
 def _send(connection: Connection, answer: tuple[str, Any]) -> None:

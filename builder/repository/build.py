@@ -8,6 +8,7 @@ import itertools
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,6 @@ from builder.repository import jobs as slots
 from builder.repository.result import SHOWN, ModelResult
 from builder.repository.settings import Settings, settled
 
-PERFORM = "builder.repository.build:perform"
 FINISHED = "finished"
 """How the phase begins that `progress` is called with when a model has ended."""
 
@@ -144,7 +144,9 @@ def _perform_all(
     ]
 
 
-def _task(order: Order, progress: Progress, count: Iterator[int], total: int) -> processes.Task:
+def _task(
+    order: Order, progress: Progress, count: Iterator[int], total: int
+) -> processes.Task[ModelResult]:
     from builder.store import signing
     from builder.triton import signatures
 
@@ -158,8 +160,7 @@ def _task(order: Order, progress: Progress, count: Iterator[int], total: int) ->
         progress(order.spec.name, f"{FINISHED}: {words} ({next(count)} of {total})")
 
     return processes.Task(
-        PERFORM,
-        (order,),
+        partial(perform, order),
         progress,
         order.reproduce,
         limits=slots.limits(order.spec.limits),

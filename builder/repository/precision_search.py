@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -41,7 +41,6 @@ if TYPE_CHECKING:
 
     Run = Callable[..., Sequence[torch.Tensor]]
 
-PERFORM = "builder.repository.precision_search:perform"
 DEFAULT = "fp16"
 """What is tried where neither the manifest nor the command line asks for less than float32."""
 
@@ -124,8 +123,7 @@ def perform_all(
         return [perform(order, progress) for order in asked]
     tasks = [
         processes.Task(
-            PERFORM,
-            (order,),
+            partial(perform, order),
             progress,
             f"{order.reproduce} --search-precision",
             limits=slots.limits(order.spec.limits),

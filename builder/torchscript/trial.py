@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,6 @@ MEMORY_BESIDE_WEIGHTS = 2 << 30
 SECONDS = 60
 SECONDS_PER_GIB = 10
 
-LOAD = "builder.torchscript.trial:load_here"
 MODULES = ("torch",)
 
 _TOO_LONG = "took more than {seconds} s to load"
@@ -52,8 +52,8 @@ def check(facts: ArchiveFacts, libraries: Sequence[Path] = ()) -> None:
         file_bytes=0,
     )
     names = [str(path.resolve()) for path in libraries]
-    arguments = (str(facts.path.resolve()), names, plugins.loaded())
-    task = processes.Task(LOAD, arguments, limits=limits, sandbox=processes.Sandbox())
+    load = partial(load_here, str(facts.path.resolve()), names, plugins.loaded())
+    task = processes.Task(load, limits=limits, sandbox=processes.Sandbox())
     (answer,) = processes.run([task], modules=MODULES, grace=0)
     if answer:
         raise ModelFileError(
@@ -62,12 +62,14 @@ def check(facts: ArchiveFacts, libraries: Sequence[Path] = ()) -> None:
     _known_good.add(digest)
 
 
-def _reason(answer: str | processes.Crashed, limits: processes.Limits) -> str:
+def _reason(answer: str | processes.Crashed | processes.TimedOut, limits: processes.Limits) -> str:
     """The error text of torch, or how the process ended."""
     memory = (limits.memory_bytes or 0) >> 20
     if isinstance(answer, processes.Crashed):
         text = _REASONS.get(answer.code, "cannot be loaded (exit code {code})")
         return text.format(seconds=limits.seconds, memory=memory, code=answer.code)
+    if isinstance(answer, processes.TimedOut):
+        return answer.message
     if "memory" in answer.lower() and "alloc" in answer.lower():
         answer = f"it needs more than {memory} MiB: {answer}"
     return f"cannot be loaded: {_first_lines(answer)}"

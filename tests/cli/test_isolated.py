@@ -92,9 +92,9 @@ def test_what_a_model_does_to_its_process_is_an_error_of_the_command(
     """A function that ends or hangs its process stands for the model."""
     real = isolated.run_one
 
-    def run_one(target: str, arguments: tuple[object, ...], **more: Any) -> Any:
+    def run_one(target: Any, **more: Any) -> Any:
         more["limits"] = Limits(stage_seconds=2)
-        return real(f"tests.cli.test_isolated:{behavior}", arguments, **more)
+        return real({"crash": crash, "never_end": never_end}[behavior], **more)
 
     monkeypatch.setattr(isolated, "run_one", run_one)
     more = ("--force",) if command == "init" else ()

@@ -106,8 +106,7 @@ def attempt_all(
         done: list[list[tuple[str, str]]] = [[] for _ in chunks]
         tasks = [
             processes.Task(
-                "tests.hostile.counts:attempt_chunk",
-                (target, [case.arguments for case in chunk]),
+                partial(attempt_chunk, target, [case.arguments for case in chunk]),
                 partial(_keep, found),
                 limits=limits,
                 sandbox=sandbox,

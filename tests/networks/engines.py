@@ -33,7 +33,6 @@ from tests.networks import zoo
 ROWS = records.RESULTS / "networks.jsonl"
 PRECISIONS = ("fp32", "tf32", "fp16")
 KEY = ("by", "gpu", "tensorrt", "network", "mode", "precision")
-MEASURE = "tests.networks.engines:measure"
 MODULES = ("builder.conversion", "builder.parity", "builder.torchscript")
 LEAST_SECONDS = 5
 """Less time than this is not worth a start."""
@@ -145,8 +144,7 @@ def run(
         begun: dict[int, tuple[Job, bool]] = {}
         tasks = [
             processes.Task(
-                MEASURE,
-                (group, where, str(out), ends, limit, threads),
+                partial(measure, group, where, str(out), ends, limit, threads),
                 partial(begun.__setitem__, number),
             )
             for number, group in enumerate(pending)

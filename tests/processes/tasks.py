@@ -7,6 +7,7 @@ import signal
 import sys
 import tempfile
 import time
+from functools import partial
 from typing import Any
 
 from builder import processes
@@ -96,7 +97,7 @@ def say(words: str, report: Any) -> None:
 
 
 def nested(name: str, argument: Any, report: Any) -> Any:
-    return processes.run([processes.Task(f"{__name__}:{name}", (argument,))])[0]
+    return processes.run([processes.Task(partial(globals()[name], argument))])[0]
 
 
 def killed_with_a_child(report: Any) -> None:
@@ -104,7 +105,7 @@ def killed_with_a_child(report: Any) -> None:
         report(pid)
         os.kill(os.getpid(), signal.SIGKILL)
 
-    processes.run([processes.Task(f"{__name__}:sleep", (), kill)])
+    processes.run([processes.Task(sleep, kill)])
 
 
 def stages(*seconds_and_report: Any) -> str:

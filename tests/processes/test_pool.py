@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +25,11 @@ from builder.errors import (
     UsageError,
 )
 from builder.processes import fork_server
+from tests.processes import tasks
 
-HERE = "tests.processes.tasks"
 
-
-def task(name: str, *arguments: Any, report: Any = lambda *_: None) -> processes.Task:
-    return processes.Task(f"{HERE}:{name}", arguments, report, "trt-build repo x.pt")
+def task(name: str, *arguments: Any, report: Any = lambda *_: None) -> processes.Task[Any]:
+    return processes.Task(partial(getattr(tasks, name), *arguments), report, "trt-build repo x.pt")
 
 
 def test_results_come_in_order_and_words_on_the_way() -> None:
@@ -122,18 +122,19 @@ def test_ctrl_c_ends_every_process(kind: str) -> None:
     "stop",
     [
         (
-            "threading.Timer(0.5, stop).start(); tasks = [processes.Task(name + 'square', (1,),"
-            " print)] * 3"
+            "threading.Timer(0.5, stop).start(); tasks = [processes.Task(functools.partial("
+            "tasks.square, 1), print)] * 3"
         ),
-        "tasks = [processes.Task(name + 'deaf', (), lambda word: (print(word), stop()))]",
+        "tasks = [processes.Task(tasks.deaf, lambda word: (print(word), stop()))]",
     ],
     ids=["while the workers are born", "where nothing can be raised"],
 )
 def test_a_stop_at_any_moment_is_heard_and_no_worker_prints_a_traceback(stop: str) -> None:
     code = (
-        "import os, signal, threading\n"
+        "import functools, os, signal, threading\n"
         "from builder import processes\n"
-        f"name, stop = '{HERE}:', lambda: os.kill(os.getpid(), signal.SIGINT)\n"
+        "from tests.processes import tasks as tasks\n"
+        "stop = lambda: os.kill(os.getpid(), signal.SIGINT)\n"
         f"{stop}\n"
         "try:\n    processes.run(tasks, 3, modules=['torch'])\n"
         "except KeyboardInterrupt:\n    print('stopped')\n"
@@ -237,7 +238,7 @@ def test_a_worker_runs_tasks_of_its_own_which_end_with_it() -> None:
 
 
 def test_limits_end_a_task_that_exceeds_them() -> None:
-    def limited(name: str, *arguments: Any, **limits: int) -> processes.Task:
+    def limited(name: str, *arguments: Any, **limits: int) -> processes.Task[Any]:
         return replace(task(name, *arguments), limits=processes.Limits(**limits))
 
     (late,) = processes.run([limited("sleep", seconds=1)])
@@ -254,7 +255,9 @@ def test_limits_end_a_task_that_exceeds_them() -> None:
 def test_what_a_task_prints_does_not_reach_standard_output() -> None:
     code = (
         "from builder import processes\n"
-        f"processes.run([processes.Task('{HERE}:say', ('among the answers',))])\n"
+        "import functools\n"
+        "from tests.processes import tasks\n"
+        "processes.run([processes.Task(functools.partial(tasks.say, 'among the answers'))])\n"
         "print('answer')\n"
     )
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

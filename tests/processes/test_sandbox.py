@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +21,14 @@ pytestmark = pytest.mark.skipif(
     bool(processes.missing()), reason="this machine has no Landlock or seccomp"
 )
 
-HERE = "tests.processes.test_sandbox"
 TEXT = "content that must stay"
 
 
 def confined(name: str, *arguments: Any, **allowed: Any) -> Any:
     chosen = None if name == "sockets_with_gpu" else processes.Sandbox(**allowed)
-    (answer,) = processes.run([processes.Task(f"{HERE}:{name}", arguments, sandbox=chosen)])
+    (answer,) = processes.run(
+        [processes.Task(partial(globals()[name], *arguments), sandbox=chosen)]
+    )
     return answer
 
 
@@ -124,7 +126,7 @@ def test_the_temporary_folder_is_private_and_removed_at_the_end() -> None:
 
 
 def nested(folder: str, report: Any) -> Any:
-    (answer,) = processes.run([processes.Task(f"{HERE}:outcomes", (folder,))])
+    (answer,) = processes.run([processes.Task(partial(outcomes, folder))])
     return answer
 
 
@@ -200,7 +202,7 @@ def asks(report: Any) -> tuple[int, str]:
 
 
 def test_a_worker_asks_its_caller() -> None:
-    task = processes.Task(f"{HERE}:asks", (), answers={"sum": lambda one, other: one + other})
+    task = processes.Task(asks, answers={"sum": lambda one, other: one + other})
     (answer,) = processes.run([task])
     assert answer[0] == 3
     assert "unsupported operand" in answer[1]

@@ -17,7 +17,7 @@ import torch
 
 from builder import build_repository, processes
 from builder.repository import ModelResult, jobs
-from builder.repository.build import PERFORM
+from builder.repository.build import perform
 from tests.cli.conftest import MANIFEST, PROGRAM, ROOT, Small, environment, save
 
 CRASH = """
@@ -234,16 +234,16 @@ def test_a_plugin_that_fails_is_usage(
 def test_without_isolation_it_is_built_here(
     models: Path, settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    targets: list[str] = []
+    targets: list[object] = []
     run = processes.run
 
-    def count(tasks: list[processes.Task], *rest: Any, **options: Any) -> list[Any]:
-        targets.extend(task.target for task in tasks)
+    def count(tasks: list[processes.Task[Any]], *rest: Any, **options: Any) -> list[Any]:
+        targets.extend(task.call()[0] for task in tasks)
         return run(tasks, *rest, **options)
 
     monkeypatch.setattr(processes, "run", count)
     assert build(models, **settings, isolate=False).state == "built"
-    assert PERFORM not in targets
+    assert f"{perform.__module__}:perform" not in targets
 
 
 def test_workers_are_pinned_to_the_gpus_of_one_kind(monkeypatch: pytest.MonkeyPatch) -> None:

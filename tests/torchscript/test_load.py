@@ -185,7 +185,7 @@ def test_after_a_hostile_file_the_next_one_loads(
 def test_a_child_that_dies_is_an_error_of_the_file_and_the_next_one_starts(
     file: Path, fresh: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(trial, "LOAD", f"{__name__}:die")
+    monkeypatch.setattr(trial, "load_here", die)
     with pytest.raises(ModelFileError, match="was killed while it loaded"):
         load(file)
     monkeypatch.undo()
@@ -211,10 +211,10 @@ def test_code_that_torch_cannot_compile_is_the_files_error(file: Path) -> None:
 def test_a_file_is_tried_once_until_its_bytes_change(
     file: Path, net: torch.nn.Module, fresh: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[processes.Task] = []
+    asked: list[processes.Task[Any]] = []
     run = processes.run
 
-    def count(tasks: list[processes.Task], **options: Any) -> list[Any]:
+    def count(tasks: list[processes.Task[Any]], **options: Any) -> list[Any]:
         asked.extend(tasks)
         return run(tasks, **options)
 
