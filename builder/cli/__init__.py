@@ -23,6 +23,7 @@ COMMANDS = (
     "serve",
     "verify",
     "bench",
+    "report",
     "health",
     "history",
     "rollback",

@@ -207,12 +207,12 @@ def _host() -> dict[str, Any]:
 
 
 def _keep(data: dict[str, Any], file: Path | None, repository: Path, record: bool) -> None:
-    from builder.cli import records
+    from builder.report import records
 
     if file:
         records.write(file, data)
     if record:
-        records.write(records.path(repository, "bench"), data)
+        records.keep(repository, records.BENCH, data)
 
 
 def show(terminal: Terminal, found: Sequence[ModelBench], changes: Sequence[Change]) -> None:

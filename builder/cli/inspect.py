@@ -12,9 +12,9 @@ import click
 
 from builder.cli import options
 from builder.cli.command import Command
-from builder.cli.repo import size
 from builder.cli.terminal import Terminal
 from builder.errors import UsageError
+from builder.report import size
 
 if TYPE_CHECKING:
     from builder.manifest import ModelSpec

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from builder.cli import isolated
 from builder.cli.terminal import Progress, Terminal
-from builder.cli.verdicts import percent
 from builder.errors import TrtBuildError, UsageError
+from builder.report import percent
 from builder.store import published
 
 if TYPE_CHECKING:

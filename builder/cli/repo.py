@@ -12,6 +12,7 @@ import click
 from builder.cli import build_options, options, search
 from builder.cli.command import Command, describe
 from builder.cli.terminal import Terminal
+from builder.report import percent, size
 
 if TYPE_CHECKING:
     from builder.repository import ModelResult
@@ -62,6 +63,7 @@ COLUMNS = ("model", "result", "pieces", "precision", "of tolerance", "layers", "
 )
 @options.accept_incompatible
 @options.write_env
+@options.record
 @options.sign
 @click.option(
     "--sbom",
@@ -95,6 +97,7 @@ def repo_command(
     require_sandbox: bool,
     edits: str | None,
     sbom: bool,
+    record: bool,
     **settings: Any,
 ) -> int:
     """Build every model of MODELS (a folder, a model file or a manifest) into the repository DIR.
@@ -150,6 +153,10 @@ def repo_command(
         from builder.triton import sbom as bill
 
         data["sbom"] = bill.write(out.resolve().with_name(f"{out.resolve().name}.cdx.json"))
+    if record:
+        from builder.report import records
+
+        records.keep(out, records.BUILD, data)
     terminal.result(data, lambda: show(terminal, results, out))
     if graphs is not None:
         terminal.note(f"the graphs, pass by pass, are in {graphs}")
@@ -212,7 +219,7 @@ def _row(result: ModelResult) -> list[str]:
         result.state,
         pieces(result.segments),
         result.precision,
-        "" if share is None else f"{share * 100:.2g} %",
+        percent(share),
         str(result.layers),
         size(result.plan_bytes),
         seconds,
@@ -224,12 +231,3 @@ def pieces(segments: Sequence[str]) -> str:
     counts = Counter(segments or ("tensorrt",))
     names = {"tensorrt": "TensorRT"}
     return ", ".join(f"{count} {names.get(kind, kind)}" for kind, count in counts.items())
-
-
-def size(count: float) -> str:
-    """`1.5 MiB` of a number of bytes."""
-    for unit in ("B", "KiB", "MiB"):
-        if count < 1024:
-            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
-        count /= 1024
-    return f"{count:.1f} GiB"

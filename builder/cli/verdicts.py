@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from builder.cli.terminal import Terminal
+from builder.report import percent
 
 if TYPE_CHECKING:
     from builder.parity import GoldenResult, ModelParity, OutputComparison
@@ -82,15 +83,6 @@ def _line(model: ModelParity) -> list[str]:
         number(model.percentile(99), ".2f"),
         who(model),
     ]
-
-
-def percent(share: float | None) -> str:
-    """`12 %` of a tolerance; an exact output that differs has no share."""
-    if share is None:
-        return ""
-    if share == float("inf"):
-        return "not equal"
-    return f"{share * 100:.2g} %" if share < 1 else f"{share * 100:.0f} %"
 
 
 def _reasons(models: Sequence[ModelParity]) -> Iterator[str]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from builder.cli import options, records, verdicts
+from builder.cli import options, verdicts
 from builder.cli.command import Command
 from builder.cli.serve import report_crash
 from builder.cli.terminal import Progress, Terminal
@@ -168,7 +168,13 @@ def verify_command(
     for name in others:
         terminal.note(f"FAILED {name}: signature: {unsigned[name]}")
     if record:
-        records.write(records.path(repository, "verify"), data)
+        from builder.report import records
+
+        kept = [{**model.as_dict(), "spread": model.spread()} for model in models]
+        records.keep(repository, records.VERIFY, {**data, "models": kept})
+        if source is not None:
+            steps = [one.as_dict() for one in climbed]
+            records.keep(repository, records.LADDER, {"models": steps})
     terminal.result(data, lambda: _show(terminal, models, climbed, source))
     return 0 if passed else 3
 

@@ -20,6 +20,23 @@ Arrays = Mapping[str, Array]
 DEFAULT = Tolerance()
 
 
+SAMPLED = 48
+"""Elements of one output that a Spread has."""
+EDGES = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0)
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Of one output: pairs of `expected` and `answered` elements at even distances, the worst among
+    them; and how many elements have which error as a share of the tolerance. `counts` are those
+    without error, then up to each of EDGES, then above the last.
+    """
+
+    expected: tuple[float, ...]
+    answered: tuple[float, ...]
+    counts: tuple[int, ...]
+
+
 @dataclass(frozen=True)
 class OutputComparison:
     """One output. Errors are the worst over all elements, each with the index of its element; None
@@ -42,6 +59,7 @@ class OutputComparison:
     atol: float | None = None
     noise: float | None = None
     share: float | None = None
+    spread: Spread | None = None
 
     @property
     def passed(self) -> bool:
@@ -83,9 +101,13 @@ class Comparison:
 
 
 def _output_dict(output: OutputComparison) -> dict[str, Any]:
-    """JSON has no infinity, so an infinite share is null; `problem` then says what differs."""
+    """JSON has no infinity, so an infinite share is null; `problem` then says what differs. The
+    spread is for records only.
+    """
     share = output.share if output.share is not None and np.isfinite(output.share) else None
-    return {**asdict(output), "share": share, "passed": output.passed}
+    said = asdict(output)
+    del said["spread"]
+    return {**said, "share": share, "passed": output.passed}
 
 
 def compare(
@@ -177,6 +199,7 @@ def _values(
     absolute_at, relative_at = _worst(error), _worst(relative)
     noise = _noise(error, want)
     problem = None if passes.all() else _excess(got, want, passes, error)
+    shares = _shares(error, allowed)
     most = noise_limit(known.name if known else "", tolerance, precision)
     if problem is None and most is not None and noise > most:
         problem = f"the error's root mean square is {noise:.3g} of the golden's, more than {most:g}"
@@ -191,14 +214,29 @@ def _values(
         rtol,
         atol,
         noise,
-        _share(error, allowed),
+        float(shares.max()),
+        _spread(got, want, shares),
     )
 
 
-def _share(error: Array, allowed: Array) -> float:
-    """The largest error / allowed; 0 for an element without error, whatever is allowed."""
+def _shares(error: Array, allowed: Array) -> Array:
+    """Each error / allowed; 0 for an element without error, whatever is allowed."""
     shares = np.divide(error, allowed, out=np.full(error.shape, np.inf), where=allowed > 0)
-    return float(np.where(error == 0, 0.0, shares).max())
+    return np.where(error == 0, 0.0, shares)
+
+
+def _spread(got: Array, want: Array, shares: Array) -> Spread:
+    flat = shares.ravel()
+    wrong = flat[flat > 0]
+    counts = np.bincount(np.searchsorted(EDGES, wrong), minlength=len(EDGES) + 1)
+    chosen = np.linspace(0, flat.size - 1, min(SAMPLED, flat.size)).astype(np.int64)
+    chosen[0] = np.argmax(flat)
+    expected, answered = (array.ravel()[chosen].astype(np.float64) for array in (want, got))
+    return Spread(
+        tuple(expected.tolist()),
+        tuple(answered.tolist()),
+        (flat.size - wrong.size, *counts.tolist()),
+    )
 
 
 def _noise(error: Array, want: Array) -> float:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from tritonclient.utils import InferenceServerException
 
-from builder.parity.comparison import Comparison
+from builder.parity.comparison import Comparison, Spread
 from builder.parity.shared_memory import BODY
 
 CANNOT_RUN = "plan cannot run here"
@@ -104,10 +104,41 @@ class ModelParity:
         }
         return {**asdict(self), "results": results, **said}
 
+    def spread(self) -> dict[str, dict[str, list[Any]]]:
+        """By output, over all answers: up to MOST_PAIRS elements as `expected` and `answered`, and
+        `counts` of all elements by their error, as Spread has them.
+        """
+        found: dict[str, list[Spread]] = {}
+        for result in self.results:
+            for output in result.comparison.outputs if result.comparison else ():
+                if output.spread is not None:
+                    found.setdefault(output.name, []).append(output.spread)
+        return {name: _together(spreads) for name, spreads in found.items()}
+
     def percentile(self, percent: float) -> float | None:
         """The latency in milliseconds over all timed requests; None if none was timed."""
         times = [time for result in self.results for time in result.times_ms]
         return float(np.percentile(times, percent)) if times else None
+
+
+MOST_PAIRS = 240
+
+
+def _together(spreads: Sequence[Spread]) -> dict[str, list[Any]]:
+    """The first pair of each spread, which has its worst element, before the others."""
+    pairs = [list(zip(one.expected, one.answered, strict=True)) for one in spreads]
+    first = [pair for own in pairs for pair in own[:1]]
+    rest = [pair for own in pairs for pair in own[1:]]
+    left = max(MOST_PAIRS - len(first), 0)
+    step = max(len(rest) / left, 1.0) if left else 0.0
+    shown = first[:MOST_PAIRS] + [
+        rest[int(number * step)] for number in range(min(left, len(rest)))
+    ]
+    return {
+        "expected": [expected for expected, _ in shown],
+        "answered": [answered for _, answered in shown],
+        "counts": [sum(column) for column in zip(*(one.counts for one in spreads), strict=True)],
+    }
 
 
 def way(protocol: str, memory: str) -> str:

@@ -16,7 +16,7 @@ from builder import pipeline, processes, unforeseen
 from builder.errors import EnvironmentProblem, ManifestError
 from builder.pipeline import Order, Progress
 from builder.repository import jobs as slots
-from builder.repository.result import SHOWN, ModelResult
+from builder.repository.result import RECORDED, ModelResult
 from builder.repository.settings import Settings, settled
 
 FINISHED = "finished"
@@ -205,7 +205,7 @@ def _publish(order: Order, progress: Progress, result: ModelResult) -> None:
         made = plans.made.values()
         result.state = "reused" if made and all(one.found for one in made) else "built"
         result.warnings += tuple(plans.warnings)
-        shown.update({name: getattr(result, name) for name in (*SHOWN, "because", "state")})
+        shown.update({name: getattr(result, name) for name in RECORDED})
         store.record(folder, order.request, plans.record(), shown)
 
     def compare(former: Path, new: Path) -> None:

@@ -84,3 +84,5 @@ SHOWN = (
     "plan_executed",
 )
 """What is recorded of a result, so that an unchanged model can be told of like a built one."""
+RECORDED = (*SHOWN, "because", "state", "seconds")
+"""What the trt-build.json of a built model has of its result; `seconds` end before publication."""

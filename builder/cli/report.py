@@ -1,0 +1,65 @@
+"""`trt-build report`: one page of evidence for a repository."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from builder.cli import options
+from builder.cli.command import Command
+from builder.cli.terminal import Terminal
+
+
+@click.command("report", cls=Command, short_help="Write a page of evidence for a repository.")
+@click.argument("repository", type=options.PATH)
+@click.option(
+    "--out", "-o", type=options.PATH, metavar="FILE", help="Write here, not to standard output."
+)
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(("html", "json", "junit", "markdown")),
+    help="[default: as the name of FILE ends, else html]",
+)
+@click.option(
+    "--since",
+    type=options.PATH,
+    metavar="OLD.json",
+    help="Show what changed since this report of --format json.",
+)
+@options.only
+@click.pass_obj
+def report_command(
+    terminal: Terminal,
+    /,
+    repository: Path,
+    out: Path | None,
+    form: str | None,
+    since: Path | None,
+    only: tuple[str, ...],
+) -> None:
+    """Gather what is known of the models of REPOSITORY: what the build published, and what `repo
+    --record`, `verify --record` and `bench --record` kept in REPOSITORY.results. No model is run.
+
+    The page needs no network. The exit code is 0 if the report was written, whatever it says.
+    """
+    from builder import report
+
+    old = report.read_old(since) if since else None
+    if form is None:
+        form = report.format_of(out) if out else "json" if terminal.as_json else "html"
+    found = report.gather(repository, only, since=old)
+    text = report.render(found, form)
+    if out is None:
+        data = found if form == "json" else {"format": form, "text": text}
+        terminal.result(data, lambda: terminal.styled(text.rstrip("\n")))
+        return
+    report.records.write_text(out, text)
+    data = {"file": out, "format": form, "summary": found["summary"]}
+    terminal.result(data, lambda: terminal.line(_line(out, found["summary"])))
+
+
+def _line(out: Path, summary: dict[str, int]) -> str:
+    parts = (f"{summary[state]} {state}" for state in ("passed", "failed", "not verified"))
+    return f"{out}: {summary['models']} models, {', '.join(parts)}"

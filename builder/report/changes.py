@@ -1,0 +1,78 @@
+"""What changed since an earlier report."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from builder.bench import compare
+from builder.errors import UsageError
+
+NEW = "new"
+PLAIN = ("status", "precision", "serve_as", "answered_by", "version")
+"""Figures whose every difference is a change."""
+GROUPS = ("source", "versions")
+"""Mappings whose every different value is a change."""
+SMALLEST = {"share": 0.1, "plan_bytes": 0.01, "bytes": 0.01, "build_seconds": 0.25}
+"""Figures that change by more than this share of the earlier value."""
+LEAST = {"share": 0.01, "build_seconds": 1.0}
+"""Smaller differences than this are none, however large their share."""
+
+
+def read_old(file: Path) -> dict[str, Any]:
+    """A report that `--format json` wrote. Raises UsageError where the file is none."""
+    try:
+        said = json.loads(file.read_text(encoding="utf-8"))
+        if said["format"] != 1 or not all(isinstance(one["name"], str) for one in said["models"]):
+            raise ValueError("it has another format")
+    except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
+        raise UsageError(
+            f"not a report that trt-build wrote: {error}",
+            where=str(file),
+            fix="trt-build report REPOSITORY --format json -o FILE writes one",
+        ) from error
+    return dict(said)
+
+
+def add(models: Sequence[dict[str, Any]], since: Mapping[str, Any]) -> list[str]:
+    """Set `changes` of each model by the earlier report; the names of models that are gone."""
+    before = {one["name"]: one for one in since["models"]}
+    for model in models:
+        old = before.pop(model["name"], None)
+        model["changes"] = [_change(NEW, None, None)] if old is None else list(_of(old, model))
+    return sorted(before)
+
+
+def _of(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    for figure in PLAIN:
+        if old.get(figure) != new[figure]:
+            yield _change(figure, old.get(figure), new[figure])
+    for group in GROUPS:
+        earlier = old.get(group) or {}
+        for key in sorted({*earlier, *new[group]}):
+            if earlier.get(key) != new[group].get(key):
+                yield _change(f"{group} {key}", earlier.get(key), new[group].get(key))
+    for figure, share in SMALLEST.items():
+        before, after = old.get(figure), new[figure]
+        if _differs(before, after, share, LEAST.get(figure, 0.0)):
+            yield _change(figure, before, after)
+    for one in compare(_measured(old), _measured(new)):
+        if one.verdict in ("better", "worse"):
+            figure = f"{one.figure} ({one.protocol} {one.load})"
+            yield {**_change(figure, one.before, one.after), "verdict": one.verdict}
+
+
+def _change(figure: str, before: Any, after: Any) -> dict[str, Any]:
+    return {"figure": figure, "before": before, "after": after, "verdict": None}
+
+
+def _differs(before: Any, after: Any, share: float, least: float) -> bool:
+    if before is None or after is None:
+        return bool(before != after)
+    return bool(abs(after - before) > max(share * abs(before), least))
+
+
+def _measured(model: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    return [one for one in model.get("bench") or () if one.get("current")]

@@ -1,0 +1,67 @@
+"""How figures are written, in HTML, Markdown and on the terminal alike."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+
+def percent(share: float | None) -> str:
+    """`12 %` of a tolerance; an exact output that differs has no share."""
+    if share is None:
+        return ""
+    if share == float("inf"):
+        return "not equal"
+    return f"{share * 100:.2g} %" if share < 1 else f"{share * 100:.0f} %"
+
+
+def size(count: float | None) -> str:
+    """`1.5 MiB` of a number of bytes."""
+    if count is None:
+        return ""
+    for unit in ("B", "KiB", "MiB"):
+        if count < 1024:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1024
+    return f"{count:.1f} GiB"
+
+
+def milliseconds(value: float | None) -> str:
+    """`1.64 ms`."""
+    return "" if value is None else f"{value:.2f} ms"
+
+
+def seconds(value: float | None) -> str:
+    """`1.6 s`."""
+    return "" if value is None else f"{value:.1f} s"
+
+
+def rate(value: float | None) -> str:
+    """`515.0/s`."""
+    return "" if value is None else f"{value:.1f}/s"
+
+
+def error(value: float | None) -> str:
+    """`1.2e-06` of an error."""
+    return "" if value is None else f"{value:.1e}" if value else "0"
+
+
+def number(value: Any) -> str:
+    """A whole number as it is; others with 4 digits."""
+    if value is None:
+        return ""
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+KINDS: Mapping[str, Callable[[Any], str]] = {
+    one.__name__: one for one in (percent, size, milliseconds, seconds, rate, error, number)
+}
+"""The formats that templates name."""
+
+
+def pointed(document: Any, pointer: str) -> Any:
+    """The value at a JSON pointer (RFC 6901). Raises LookupError where there is none."""
+    for part in pointer.split("/")[1:]:
+        key = part.replace("~1", "/").replace("~0", "~")
+        document = document[int(key)] if isinstance(document, list) else document[key]
+    return document

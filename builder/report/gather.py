@@ -1,0 +1,273 @@
+"""Reads what is known of each model of a repository: the published files, and the records of
+build, verify, bench, tune and bisect.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import builder
+from builder.errors import TrtBuildError, UsageError
+from builder.report import changes, records, snippets
+from builder.store import SIDECAR, published, shaped
+from builder.triton import history
+
+FORMAT = 1
+PASSED, FAILED, UNVERIFIED = "passed", "failed", "not verified"
+WORST_GOLDENS = 12
+"""Rows of a model's table of goldens: the failed ones and those with the largest errors."""
+
+Facts = dict[str, Any]
+Records = dict[str, dict[str, list[Facts]]]
+
+
+def gather(
+    repository: Path, only: Sequence[str] = (), *, since: Mapping[str, Any] | None = None
+) -> Facts:
+    """The report of a repository as JSON-able data; docs/report.md describes it. `since` is an
+    earlier report, as changes.read_old gives it.
+
+    Raises UsageError where there is no such repository, no model of a name in `only`, or a record
+    that trt-build did not write.
+    """
+    found = {kind: records.models(repository, kind) for kind in records.KINDS}
+    names = _names(repository, only, found)
+    models = [_finite(_model(repository / name, name, found)) for name in names]
+    removed = changes.add(models, since) if since is not None else []
+    return {
+        "format": FORMAT,
+        "repository": repository.resolve().name,
+        "generated_at": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "trt_build": builder.__version__,
+        "summary": _summary(models),
+        "since": None if since is None else since.get("generated_at"),
+        "removed": [] if only else removed,
+        "others": [] if only else _others(repository),
+        "models": models,
+    }
+
+
+def _names(repository: Path, only: Sequence[str], found: Records) -> list[str]:
+    """The published models, and those that a recorded build could not publish."""
+    if not repository.is_dir():
+        raise UsageError(
+            f"{repository} is not a model repository",
+            fix="build one with trt-build repo MODELS --out REPOSITORY",
+        )
+    failed = {name for name, (one, *_) in found[records.BUILD].items() if not one.get("ok")}
+    try:
+        known = {folder.name for folder in history.models(repository)}
+    except UsageError:
+        if not failed:
+            raise
+        known = set()
+    if unknown := set(only) - known - failed:
+        history.models(repository, sorted(unknown))  # raises, and lists what there is
+    return sorted(set(only) or known | failed)
+
+
+def _others(repository: Path) -> list[str]:
+    """Folders that Triton takes for models and that trt-build did not publish."""
+    folders = (folder for folder in repository.iterdir() if folder.is_dir())
+    return sorted(one.name for one in folders if not (one / SIDECAR).is_file())
+
+
+def _summary(models: Sequence[Facts]) -> Facts:
+    states = Counter(model["status"] for model in models)
+    answered = Counter(model["answered_by"] or "unknown" for model in models)
+    return {
+        "models": len(models),
+        **{state: states[state] for state in (PASSED, FAILED, UNVERIFIED)},
+        "answered_by": dict(sorted(answered.items())),
+    }
+
+
+def _model(folder: Path, name: str, found: Records) -> Facts:
+    """Everything of one model. What cannot be read of it is a problem of this model alone."""
+    entries = {kind: found[kind].get(name, []) for kind in records.KINDS}
+    empty = {**_published({}, []), **_recorded({kind: [] for kind in records.KINDS}, None)}
+    try:
+        with shaped(folder):
+            said = published.sidecar(folder) or {}
+            facts = _published(said, history.history(folder) if said else [])
+            facts |= {**_files(folder, said), "snippets": snippets.of(name, said)}
+    except TrtBuildError as error:
+        unread = {**empty, "unreadable": [error.message], "bytes": None, "steps": [], "files": {}}
+        return _judged({"name": name, **unread, "snippets": {}})
+    try:
+        with shaped(records.folder(folder.parent)):
+            facts |= _recorded(entries, records.identity(folder))
+            return _judged({"name": name, **facts})
+    except UsageError as error:
+        raise UsageError(
+            f"the records of {name!r} are not as trt-build writes them: {error.message}",
+            where=error.where,
+            fix="remove the file, and record again with --record",
+        ) from error
+
+
+def _published(said: Mapping[str, Any], versions: Sequence[Any]) -> Facts:
+    """What trt-build.json says of the current version, and the list of all versions."""
+    result = said.get(published.RESULT) or {}
+    entries = [{**asdict(entry), "files": len(entry.files)} for entry in versions]
+    return {
+        "is_published": bool(said),
+        "version": published.number_of(said) if said else None,
+        "published_at": said.get("published_at"),
+        "precision": said.get("precision") or result.get("precision"),
+        "serve_as": said.get("serve_as"),
+        "inputs": list(said.get("inputs") or ()),
+        "outputs": list(said.get("outputs") or ()),
+        "profiles": list(said.get("profiles") or ()),
+        "state": list(said.get("state") or ()),
+        "tolerance": dict(said.get("tolerance") or {}),
+        "batching": dict(said.get("batching") or {}),
+        "source": dict(said.get("source") or {}),
+        "versions": dict(said.get("versions") or {}),
+        "result": {**result, "warnings": list(result.get("warnings") or ())},
+        "history": entries,
+        "unreadable": [],
+    }
+
+
+def _files(folder: Path, said: Mapping[str, Any]) -> Facts:
+    """The size in bytes of the model's current version with its steps, and the digests."""
+    files = published.versions(folder)[0].files if said else {}
+    sizes = {name: path.stat().st_size for name, path in files.items() if path.is_file()}
+    steps = [step for step in said.get(published.STEPS) or () if isinstance(step, str)]
+    of_steps = 0
+    for step in (step for step in steps if Path(step).name == step):
+        own = published.versions(folder.parent / step)[:1]
+        paths = [path for version in own for path in version.files.values()]
+        of_steps += sum(path.stat().st_size for path in paths if path.is_file())
+    return {
+        "bytes": sum(sizes.values()) + of_steps if files else None,
+        "steps": steps,
+        "files": dict(said.get("files") or {}),
+    }
+
+
+def _recorded(entries: Mapping[str, Sequence[Facts]], identity: str | None) -> Facts:
+    """What the records say. `current` is False where another version was measured."""
+    build, verify, bench = (
+        [_stamped(one, identity) for one in entries[kind]]
+        for kind in (records.BUILD, records.VERIFY, records.BENCH)
+    )
+    return {
+        "build": build[0] if build else None,
+        "verify": _verified(verify[0]) if verify else None,
+        "bench": bench,
+        **{
+            kind: [_stamped(one, identity) for one in entries[kind]]
+            for kind in (records.LADDER, records.TUNE, records.BISECT)
+        },
+    }
+
+
+def _stamped(one: Facts, identity: str | None) -> Facts:
+    return {**one, "current": one.get(records.PUBLISHED) == identity}
+
+
+def _verified(said: Facts) -> Facts:
+    """The record of verify with its goldens in the order of their errors."""
+    goldens = [
+        {
+            "golden": one["golden"],
+            "protocol": one["protocol"],
+            "passed": one["passed"],
+            "problems": list(one["problems"]),
+            "share": _worst((one["comparison"] or {}).get("outputs") or ()),
+            "median_ms": one["median_ms"],
+        }
+        for one in said["results"]
+    ]
+    goldens.sort(key=lambda one: (one["passed"], -(one["share"] or 0.0)))
+    return {**{key: value for key, value in said.items() if key != "results"}, "goldens": goldens}
+
+
+def _worst(outputs: Sequence[Facts]) -> float | None:
+    shares = [one["share"] for one in outputs if one.get("share") is not None]
+    return max(shares, default=None)
+
+
+def _judged(facts: Facts) -> Facts:
+    """The facts with the figures of the overview."""
+    problems = list(_problems(facts))
+    verify, build = facts["verify"], facts["build"]
+    checked = verify is not None and verify["current"]
+    parity = facts["result"].get("parity") or {}
+    seconds = (build or {}).get("seconds") or facts["result"].get("seconds") or {}
+    share, origin = (verify["share"], "endpoint") if checked else (parity.get("share"), "build")
+    return {
+        **facts,
+        "status": FAILED if problems else PASSED if checked else UNVERIFIED,
+        "problems": problems,
+        "answered_by": verify["answered_by"] if checked else None,
+        "device": verify["device"] if checked else None,
+        "share": share,
+        "share_from": origin if share is not None else None,
+        "latency": _latency(facts),
+        "plan_bytes": facts["result"].get("plan_bytes"),
+        "build_seconds": sum(seconds.values()) if seconds else None,
+        "changes": None,
+    }
+
+
+def _problems(facts: Facts) -> Any:
+    """Everything that is wrong with the model, in words."""
+    yield from facts["unreadable"]
+    build, verify = facts["build"], facts["verify"]
+    if build is not None and build["current"] and not build.get("ok"):
+        yield f"build: {(build.get('error') or {}).get('message') or 'failed'}"
+    for entry in facts["history"]:
+        if entry["damaged"]:
+            yield f"version {entry['number']} is damaged: {entry['damaged']}"
+    if verify is not None and verify["current"]:
+        yield from (f"verify: {text}" for text in verify["problems"])
+        failed = [one for one in verify["goldens"] if not one["passed"]]
+        if failed:
+            first = failed[0]
+            said = "; ".join(first["problems"])
+            more = f" (and {len(failed) - 1} more)" if len(failed) > 1 else ""
+            yield f"verify: {first['golden']}, {first['protocol']}: {said}{more}"
+    for one in facts["ladder"]:
+        if one["current"] and one["breaks_at"]:
+            yield f"ladder: the first step that differs is {one['breaks_at']}"
+    for one in facts["bench"]:
+        if one["current"] and one["problem"]:
+            yield f"bench: {one['protocol']}: {one['problem']}"
+
+
+def _latency(facts: Facts) -> Facts | None:
+    """p50 and p99 in milliseconds: of the lowest load of bench, else of verify's few requests."""
+    for one in facts["bench"]:
+        if one["current"] and one["levels"]:
+            level = one["levels"][0]
+            known = level["latency_ms"]
+            p50, p99 = (known.get(name, {}).get("value") for name in ("p50", "p99"))
+            return {
+                "p50_ms": p50,
+                "p99_ms": p99,
+                "from": f"bench {one['protocol']} {level['load']}",
+            }
+    verify = facts["verify"]
+    if verify is not None and verify["current"] and verify["p50_ms"] is not None:
+        return {"p50_ms": verify["p50_ms"], "p99_ms": verify["p99_ms"], "from": "verify"}
+    return None
+
+
+def _finite(value: Any) -> Any:
+    """The value without infinities and NaN, which JSON does not have."""
+    if isinstance(value, dict):
+        return {str(key): _finite(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(inner) for inner in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value

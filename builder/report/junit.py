@@ -1,0 +1,91 @@
+"""A report as JUnit XML, which CI services read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+from xml.etree import ElementTree
+
+from builder.printable import printable
+
+Case = tuple[str, float, str | None, str | None]
+"""Name, seconds, what is wrong, why it was not run."""
+
+
+def junit(report: Mapping[str, Any]) -> str:
+    """One test suite for each model: its build, its files, each golden, and each load."""
+    root = ElementTree.Element("testsuites", {"name": f"trt-build {_text(report['repository'])}"})
+    totals = {"tests": 0, "failures": 0, "skipped": 0}
+    for model in report["models"]:
+        cases = list(_cases(model))
+        counts = {
+            "tests": len(cases),
+            "failures": sum(wrong is not None for _, _, wrong, _ in cases),
+            "skipped": sum(why is not None for *_, why in cases),
+        }
+        totals = {key: totals[key] + count for key, count in counts.items()}
+        attributes = {key: str(count) for key, count in counts.items()}
+        suite = ElementTree.SubElement(
+            root,
+            "testsuite",
+            {"name": _text(model["name"]), "timestamp": report["generated_at"], **attributes},
+        )
+        for case in cases:
+            _write(suite, model["name"], case)
+    root.attrib.update({key: str(count) for key, count in totals.items()})
+    ElementTree.indent(root)
+    return ElementTree.tostring(root, "unicode", xml_declaration=True) + "\n"
+
+
+def _write(suite: ElementTree.Element, model: str, case: Case) -> None:
+    name, seconds, wrong, why = case
+    attributes = {"classname": _text(model), "name": _text(name), "time": f"{seconds:.3f}"}
+    element = ElementTree.SubElement(suite, "testcase", attributes)
+    if wrong is not None:
+        message = _text(wrong.partition("\n")[0])
+        ElementTree.SubElement(element, "failure", {"message": message}).text = _text(wrong)
+    elif why is not None:
+        ElementTree.SubElement(element, "skipped", {"message": _text(why)})
+
+
+def _cases(model: Mapping[str, Any]) -> Iterator[Case]:
+    build, verify = model["build"], model["verify"]
+    error = (build or {}).get("error") or {}
+    failed = build is not None and not build.get("ok")
+    yield "build", model["build_seconds"] or 0.0, error.get("message", "") if failed else None, None
+    damaged = [entry["damaged"] for entry in model["history"] if entry["damaged"]]
+    wrong = "\n".join([*model["unreadable"], *(f"{name} is damaged" for name in damaged)])
+    yield "files", 0.0, wrong or None, None if model["is_published"] else "not published"
+    if verify is None or not verify["current"]:
+        why = "no verify --record" if verify is None else "another version was verified"
+        yield "verify", 0.0, None, why
+    else:
+        yield "verify", 0.0, "\n".join(verify["problems"]) or None, None
+        for one in verify["goldens"]:
+            problems = None if one["passed"] else "\n".join(one["problems"]) or "failed"
+            name = f"golden {one['golden']} {one['protocol']}"
+            yield name, (one["median_ms"] or 0.0) / 1e3, problems, None
+    for one in model["ladder"]:
+        for step in one["steps"] if one["current"] else ():
+            skipped = step["note"] if step["result"] == "not run" else None
+            yield f"ladder {step['name']}", 0.0, step["problem"], skipped
+    for one in model["bench"]:
+        unmeasured = None if one["current"] else "another version was measured"
+        memory = "" if one["memory"] == "none" else f" {one['memory']}"
+        yield (
+            f"bench {one['protocol']}{memory}",
+            0.0,
+            one["problem"] if not unmeasured else None,
+            unmeasured,
+        )
+
+
+def _text(text: str) -> str:
+    """Without the characters that XML does not have."""
+    shown = printable(str(text))
+    return "".join(
+        c
+        if c in "\t\n" or " " <= c <= "\ud7ff" or (c > "\udfff" and c not in "\ufffe\uffff")
+        else "?"
+        for c in shown
+    )

@@ -1,0 +1,135 @@
+"""A report in its four formats, from one document."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from collections.abc import Callable, Mapping
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from builder.errors import UsageError
+from builder.printable import printable
+from builder.report import formatting
+from builder.report.gather import FAILED, PASSED, UNVERIFIED
+from builder.report.junit import junit
+
+SUFFIXES = {".html": "html", ".htm": "html", ".json": "json", ".xml": "junit", ".md": "markdown"}
+CLASSES = {PASSED: "passed", FAILED: "failed", UNVERIFIED: "open"}
+FORMATS = ("html", "json", "junit", "markdown")
+
+
+def format_of(file: Path) -> str:
+    """The format that a file's name asks for. Raises UsageError."""
+    if file.suffix not in SUFFIXES:
+        raise UsageError(
+            f"{file.name!r} does not say which format the report shall have",
+            fix=f"--format {'|'.join(FORMATS)}, or a name that ends with {', '.join(SUFFIXES)}",
+        )
+    return SUFFIXES[file.suffix]
+
+
+def render(report: Mapping[str, Any], form: str) -> str:
+    """The report as text in one of FORMATS. Names and messages are escaped in each."""
+    return _WRITERS[form](report)
+
+
+def _json(report: Mapping[str, Any]) -> str:
+    return json.dumps(report, indent=2, default=str, allow_nan=False) + "\n"
+
+
+def _html(report: Mapping[str, Any]) -> str:
+    """One page without any reference to another file. Its policy allows its own style and script
+    and nothing else.
+    """
+    environment = _environment(autoescape=True, finalize=_shown)
+    style, script = (_part(name) for name in ("style.css", "script.js"))
+    policy = f"default-src 'none'; style-src {_sha256(style)}; script-src {_sha256(script)}"
+    page = environment.get_template("page.html.jinja")
+    assets = {"style": Markup(style), "script": Markup(script), "policy": policy}
+    return page.render(**_context(report, _figure), **assets)
+
+
+def _markdown(report: Mapping[str, Any]) -> str:
+    environment = _environment(autoescape=False, finalize=_cell)
+    return environment.get_template("report.md.jinja").render(**_context(report, _plain))
+
+
+_WRITERS: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
+    "html": _html,
+    "json": _json,
+    "junit": junit,
+    "markdown": _markdown,
+}
+
+
+def _environment(**options: Any) -> Environment:
+    return Environment(
+        loader=PackageLoader("builder.report"),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        **options,
+    )
+
+
+Figure = Callable[[str, str, Any], str]
+
+
+def _context(report: Mapping[str, Any], figure: Figure) -> dict[str, Any]:
+    """What templates read. `fig("/models/0/share", "percent")` writes the value at that JSON
+    pointer of the report, so no figure can differ from the JSON.
+    """
+
+    def fig(pointer: str, kind: str) -> str:
+        value = formatting.pointed(report, pointer)
+        return figure(pointer, formatting.KINDS[kind](value), value)
+
+    return {"report": report, "fig": fig, "classes": CLASSES, **formatting.KINDS}
+
+
+def _figure(pointer: str, text: str, value: Any) -> str:
+    if value is None:
+        return ""
+    return Markup('<data value="{}" data-at="{}">{}</data>').format(value, pointer, text)
+
+
+def _plain(pointer: str, text: str, value: Any) -> str:
+    return text
+
+
+def _shown(value: Any) -> Any:
+    """Control characters as escapes; what is markup already stays."""
+    return (
+        value
+        if isinstance(value, Markup)
+        else printable(value)
+        if isinstance(value, str)
+        else value
+    )
+
+
+_SPECIAL = str.maketrans(
+    {**{mark: f"\\{mark}" for mark in "\\`*_[]|#"}, "<": "&lt;", ">": "&gt;", "&": "&amp;"}
+)
+
+
+def _cell(value: Any) -> Any:
+    """Text that Markdown shows as it is, on one line."""
+    if isinstance(value, str) and not isinstance(value, Markup):
+        return " ".join(printable(value).split()).translate(_SPECIAL)
+    return value
+
+
+def _part(name: str) -> str:
+    return (files("builder.report") / "templates" / name).read_text(encoding="utf-8")
+
+
+def _sha256(text: str) -> str:
+    digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+    return f"'sha256-{digest}'"

@@ -1,0 +1,99 @@
+"""Client code for one model that runs as it stands."""
+
+from __future__ import annotations
+
+import json
+import math
+import shlex
+from collections.abc import Mapping
+from typing import Any
+
+from builder.triton import dtypes
+
+MOST_VALUES = 64
+"""A body for curl is shown with its values only where it has no more than this."""
+
+
+def of(name: str, said: Mapping[str, Any]) -> dict[str, str]:
+    """`python` and `curl`: a request with zeros at the smallest size of the first profile. Empty
+    where the model is not published.
+    """
+    if not said:
+        return {}
+    batched = bool((said.get("batching") or {}).get("max_batch_size"))
+    stateful = bool(said.get("state"))
+    tensors = [
+        (one["name"], dtypes.by_name(one["served_dtype"]), _shape(one, said, batched))
+        for one in said["inputs"]
+    ]
+    outputs = [one["name"] for one in said["outputs"]]
+    return {
+        "python": _python(name, tensors, outputs, stateful),
+        "curl": _curl(name, tensors, stateful),
+    }
+
+
+def _shape(one: Mapping[str, Any], said: Mapping[str, Any], batched: bool) -> list[int]:
+    """As a client sends it: Triton has no tensor without axes."""
+    profiles = said.get("profiles") or [{}]
+    least = (profiles[0].get(one["name"]) or {}).get("min")
+    shape = list(least or (max(axis, 1) for axis in one["shape"]))
+    return [*shape, 1] if len(shape) == (1 if batched else 0) else shape
+
+
+def _python(name: str, tensors: Any, outputs: list[str], stateful: bool) -> str:
+    lines = ["import numpy as np", "from tritonclient import http", ""]
+    if any(dtype.name == "bfloat16" for _, dtype, _ in tensors):
+        lines[0] = "import ml_dtypes\nimport numpy as np"
+    lines += ['client = http.InferenceServerClient("localhost:8000")', "inputs = []"]
+    for tensor, dtype, shape in tensors:
+        kind = "ml_dtypes.bfloat16" if dtype.name == "bfloat16" else f"np.{dtype.numpy.name}"
+        kind = "np.bool_" if kind == "np.bool" else kind
+        lines += [
+            f"array = np.zeros({shape}, {kind})",
+            f"inputs.append(http.InferInput({tensor!r}, array.shape, {dtype.wire!r}))",
+            "inputs[-1].set_data_from_numpy(array)",
+        ]
+    extra = ", sequence_id=1, sequence_start=True, sequence_end=True" if stateful else ""
+    lines += [f"answer = client.infer({name!r}, inputs{extra})"]
+    lines += [f"print({output!r}, answer.as_numpy({output!r}))" for output in outputs]
+    return "\n".join([*lines, "client.close()"])
+
+
+def _curl(name: str, tensors: Any, stateful: bool) -> str:
+    """Sends zeros as JSON, which has no 16-bit floats: for them it asks for the metadata."""
+    url = f"localhost:8000/v2/models/{name}"
+    if any(dtype.wire in ("FP16", "BF16") for _, dtype, _ in tensors):
+        return f"curl {shlex.quote(url)}  # JSON requests cannot hold 16-bit floats"
+    inputs, count = [], 0
+    for tensor, dtype, shape in tensors:
+        zero = False if dtype.wire == "BOOL" else 0
+        length = math.prod(shape)
+        count += length
+        data = f"[{zero}] * {length}"
+        inputs.append({"name": tensor, "datatype": dtype.wire, "shape": shape, "data": data})
+    body: dict[str, Any] = {"inputs": inputs}
+    if stateful:
+        body["parameters"] = {"sequence_id": 1, "sequence_start": True, "sequence_end": True}
+    target = shlex.quote(f"{url}/infer")
+    if count <= MOST_VALUES:
+        for one in inputs:
+            zero = False if one["datatype"] == "BOOL" else 0
+            one["data"] = [zero] * math.prod(one["shape"])
+        return f"curl {target} \\\n  -d {shlex.quote(json.dumps(body))}"
+    program = f"import json; print(json.dumps({_with_expressions(body)}))"
+    return f"python3 -c {shlex.quote(program)} |\n  curl {target} -d @-"
+
+
+def _with_expressions(body: Mapping[str, Any]) -> str:
+    """The body as Python source, in which the text of each `data` is an expression."""
+    inputs = ", ".join(
+        "{"
+        + ", ".join(
+            f"{key!r}: {value if key == 'data' else repr(value)}" for key, value in one.items()
+        )
+        + "}"
+        for one in body["inputs"]
+    )
+    more = "".join(f", {key!r}: {value!r}" for key, value in body.items() if key != "inputs")
+    return "{'inputs': [" + inputs + "]" + more + "}"
