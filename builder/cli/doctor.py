@@ -1,19 +1,24 @@
-"""`trt-build doctor`: what is installed here, and what is missing for what."""
+"""`trt-build doctor`: what is installed here, or what would keep a server from a repository."""
 
 from __future__ import annotations
 
 import platform
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from builder import __version__
+from builder.cli import options
 from builder.cli.command import Command
 from builder.cli.terminal import Terminal
 from builder.errors import EnvironmentProblem
+
+if TYPE_CHECKING:
+    from builder.deployment import Finding as Preflight
 
 PACKAGES = (
     "torch",
@@ -41,14 +46,39 @@ class Finding:
 
 
 @click.command(
-    "doctor", cls=Command, short_help="Say what is installed and what is missing for what."
+    "doctor", cls=Command, short_help="Say what is missing here, or for serving a repository."
+)
+@click.argument("repository", type=options.PATH, required=False)
+@click.option(
+    "--image", metavar="TAG", help="Compare REPOSITORY with NVIDIA's Triton container of this tag."
+)
+@options.url
+@options.access
+@options.only
+@click.option(
+    "--shm-size",
+    type=click.IntRange(1),
+    metavar="BYTES",
+    help="The container's /dev/shm, with --image. [default: 1 GiB, as in docker-compose.yml]",
+)
+@click.option("--shared-memory", is_flag=True, help="Clients are to use shared memory.")
+@click.option(
+    "--port", type=int, default=8000, show_default=True, help="Of HTTP; gRPC and metrics follow it."
 )
 @click.pass_obj
-def doctor_command(terminal: Terminal) -> int:
-    """Look at this machine: TensorRT, GPU, driver, server.
+def doctor_command(
+    terminal: Terminal, /, repository: Path | None, only: tuple[str, ...], **server: Any
+) -> int:
+    """Look at this machine: TensorRT, GPU, driver, server. With REPOSITORY find what would keep a
+    server from serving it: that of this machine, a container (--image) or an endpoint (--url).
+    docs/preflight.md explains each number.
 
-    Exit code 4 where nothing can be built at all.
+    Exit code 4 where nothing can be built at all, or where a finding is an error.
     """
+    if repository is not None:
+        return _preflight(terminal, repository, only, server)
+    if server["image"] or server["url"]:
+        raise click.UsageError("--image and --url compare a repository: name it")
     findings = [probe() for probe in PROBES]
     data = {
         "trt-build": __version__,
@@ -59,6 +89,54 @@ def doctor_command(terminal: Terminal) -> int:
     }
     terminal.result(data, lambda: _show(terminal, data, findings))
     return 4 if any(finding.essential and finding.found is None for finding in findings) else 0
+
+
+def _preflight(
+    terminal: Terminal, repository: Path, only: tuple[str, ...], asked: dict[str, Any]
+) -> int:
+    from dataclasses import asdict, replace
+
+    from builder import deployment
+
+    if asked["image"] and asked["url"]:
+        raise click.UsageError("--image and --url exclude each other: choose one")
+    if asked["image"]:
+        size = {"shm_bytes": asked["shm_size"]} if asked["shm_size"] else {}
+        server = deployment.of_image(asked["image"], **size)
+    elif asked["url"]:
+        server = deployment.of_endpoint(asked["url"], asked["access"])
+    else:
+        names = ("--http-port", "--grpc-port", "--metrics-port")
+        ports = {name: asked["port"] + index for index, name in enumerate(names)}
+        server = deployment.this_machine(ports)
+    server = replace(server, client_shared_memory=asked["shared_memory"])
+    found = deployment.preflight(repository, server, only)
+    errors = [one for one in found if one.severity == deployment.ERROR]
+    data = {
+        "repository": repository,
+        "server": server.name,
+        "ok": not errors,
+        "findings": [asdict(one) for one in found],
+    }
+    terminal.result(data, lambda: show_preflight(terminal, server.name, found))
+    return 4 if errors else 0
+
+
+def show_preflight(terminal: Terminal, server: str, found: Sequence[Preflight]) -> None:
+    """Each finding with its number, then how many there are."""
+    for one in found:
+        color = "red" if one.severity == "error" else "yellow"
+        terminal.line(f"{one.number} {one.severity}: {one.subject}: {one.message}", color=color)
+        terminal.line(f"    fix: {one.fix}")
+    errors = sum(one.severity == "error" for one in found)
+    terminal.line(f"{server}: {errors} errors, {len(found) - errors} warnings (docs/preflight.md)")
+
+
+def note_preflight(terminal: Terminal, found: Sequence[Preflight]) -> None:
+    """The errors, for commands that go on."""
+    for one in found:
+        if one.severity == "error":
+            terminal.note(f"preflight: {one.number} {one.subject}: {one.message}; {one.fix}")
 
 
 def version(package: str) -> str | None:

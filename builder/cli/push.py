@@ -13,7 +13,7 @@ from builder.cli.command import Command
 from builder.cli.terminal import Terminal
 
 if TYPE_CHECKING:
-    from builder.deployment import Pushed
+    from builder.deployment import Pushed, Target
 
 
 @click.command(
@@ -81,6 +81,7 @@ def push_command(
         settings["timeout"],
         settings["drain"],
     )
+    _refuse_unfit(repository, target, only)
     with signatures.signing_with(sign), terminal.progress() as progress:
         found = deployment.push(
             repository, target, only, accept=accept_incompatible, progress=progress
@@ -96,6 +97,26 @@ def push_command(
     }
     terminal.result(data, lambda: show(terminal, found))
     return 0 if data["live"] else 3
+
+
+def _refuse_unfit(repository: Path, target: Target, only: tuple[str, ...]) -> None:
+    """Raise EnvironmentProblem where preflight finds that the server cannot serve the models."""
+    from builder import deployment
+    from builder.errors import EnvironmentProblem
+
+    server = deployment.of_endpoint(target.http, target.access)
+    errors = [
+        one
+        for one in deployment.preflight(repository, server, only)
+        if one.severity == deployment.ERROR
+    ]
+    if errors:
+        lines = [f"{one.number} {one.subject}: {one.message}; {one.fix}" for one in errors]
+        raise EnvironmentProblem(
+            "\n  ".join([f"{server.name} cannot serve what is pushed:", *lines]),
+            where=str(repository),
+            fix="docs/preflight.md explains each number",
+        )
 
 
 def show(terminal: Terminal, found: list[Pushed]) -> None:

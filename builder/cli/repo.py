@@ -15,6 +15,7 @@ from builder.cli.terminal import Terminal
 from builder.report import percent, size
 
 if TYPE_CHECKING:
+    from builder.deployment import Finding as Preflight
     from builder.repository import ModelResult
 
 NEW = "there was none before"
@@ -153,14 +154,28 @@ def repo_command(
         from builder.triton import sbom as bill
 
         data["sbom"] = bill.write(out.resolve().with_name(f"{out.resolve().name}.cdx.json"))
+    unfit = _preflight(out, results)
+    data["preflight"] = [vars(one) for one in unfit]
     if record:
         from builder.report import records
 
         records.keep(out, records.BUILD, data)
     terminal.result(data, lambda: show(terminal, results, out))
+    from builder.cli.doctor import note_preflight
+
+    note_preflight(terminal, unfit)
     if graphs is not None:
         terminal.note(f"the graphs, pass by pass, are in {graphs}")
     return code
+
+
+def _preflight(out: Path, results: list[ModelResult]) -> list[Preflight]:
+    """What would keep the server that the repository is for from serving what was built."""
+    from builder import deployment
+
+    built = [result.name for result in results if result.ok]
+    server = deployment.expected_server(out) if built and out.is_dir() else None
+    return [] if server is None else deployment.preflight(out, server, built, digests=False)
 
 
 def exit_code(results: list[ModelResult]) -> int:

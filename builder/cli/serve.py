@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from builder.serving import Server
 
 HTTP, GRPC, METRICS = 8000, 8001, 8002
+SERVE_CHECKS = ("P04", "P05", "P06", "P07", "P08", "P09", "P10", "P11", "P14", "P15")
+"""What preflight finds and the server itself would say less clearly, or only when it is asked."""
 
 
 @click.command("serve", cls=Command, short_help="Serve a model repository with tritonserver.")
@@ -82,7 +84,8 @@ def serve_command(
     Says which models failed to load, and why. Ctrl-C and SIGTERM are how it is meant to end: exit
     code 0.
     """
-    from builder import serving
+    from builder import deployment, serving
+    from builder.cli.doctor import note_preflight
 
     chosen: Any = ports(
         *(settings[key] for key in ("port", "http_port", "grpc_port", "metrics_port"))
@@ -103,6 +106,9 @@ def serve_command(
 
         signatures.require(repository, require_signature)
     _report_foreign(terminal, repository)
+    if repository.is_dir():
+        found = deployment.preflight(repository, deployment.this_machine({}), digests=False)
+        note_preflight(terminal, [one for one in found if one.number in SERVE_CHECKS])
     with serving.serve(
         repository,
         **chosen,

@@ -1,3 +1,12 @@
+from .preflight import ERROR as ERROR
+from .preflight import WARNING as WARNING
+from .preflight import Finding as Finding
+from .preflight import expected_server as expected_server
+from .preflight import preflight as preflight
 from .push import Pushed as Pushed
 from .push import Target as Target
 from .push import push as push
+from .server_facts import ServerFacts as ServerFacts
+from .server_facts import of_endpoint as of_endpoint
+from .server_facts import of_image as of_image
+from .server_facts import this_machine as this_machine

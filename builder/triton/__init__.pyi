@@ -5,6 +5,7 @@ from . import dtypes as dtypes
 from . import ensemble as ensemble
 from . import goldens as goldens
 from . import history as history
+from . import releases as releases
 from . import sbom as sbom
 from . import section as section
 from . import signatures as signatures

@@ -17,7 +17,7 @@ Version = tuple[int, ...]
 @dataclass(frozen=True)
 class Release:
     """One tag of nvcr.io/nvidia/tritonserver; `tensorrt` is every version that the source names, ()
-    where unknown.
+    where unknown. `cuda` is the toolkit's version, as `12.6`.
     """
 
     tag: str
@@ -27,6 +27,7 @@ class Release:
     confidence: str | None
     source: str | None
     python: str | None
+    cuda: str | None = None
 
 
 @dataclass(frozen=True)
@@ -83,6 +84,7 @@ def _release(row: dict[str, object]) -> Release:
         confidence=fact.get("confidence"),
         source=fact.get("source"),
         python=str(python) if python else None,
+        cuda=str(row["cuda"]) if "cuda" in row else None,
     )
 
 

@@ -1,0 +1,111 @@
+"""The facts of a server that preflight compares a repository with: of this machine, of a container
+image, or of a running endpoint.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tritonclient.utils import InferenceServerException
+
+from builder.engine import gpu
+from builder.errors import EnvironmentProblem, UsageError
+from builder.serving import Access, find
+from builder.triton import releases
+
+BUNDLED_RELEASE = "24.10"
+"""The release in nvidia-pytriton 0.7.0."""
+IMAGE_BACKENDS = frozenset({"tensorrt", "python", "pytorch", "onnxruntime", "ensemble"})
+"""Of NVIDIA's -py3 images, those that trt-build's models may need, and others."""
+COMPOSE_SHM_BYTES = 1 << 30
+"""The shm_size of docker-compose.yml."""
+SHARED_MEMORY = Path("/dev/shm")
+_TAG = re.compile(r"(?:^|[:/])(\d\d\.\d\d)(?:-|$)")
+
+
+@dataclass(frozen=True)
+class ServerFacts:
+    """What is known of a server; None where it is not, and then nothing is compared.
+
+    `capabilities` and `gpu_memory` (bytes) have one entry for each GPU, empty where there is none.
+    `cuda` is the newest version that the driver supports.
+    """
+
+    name: str
+    release: releases.Release | None = None
+    backends: frozenset[str] | None = None
+    capabilities: tuple[str, ...] | None = None
+    gpu_memory: tuple[int, ...] | None = None
+    cuda: str | None = None
+    shm_bytes: int | None = None
+    ports: Mapping[str, int] = field(default_factory=dict)
+    client_shared_memory: bool = False
+
+
+def this_machine(ports: Mapping[str, int]) -> ServerFacts:
+    """The tritonserver that `trt-build serve` would start here on `ports`, by flag. Raises
+    EnvironmentProblem where there is none.
+    """
+    found = find()
+    tag = BUNDLED_RELEASE if found.bundle else None
+    devices = gpu.devices()
+    return ServerFacts(
+        "the tritonserver of this machine",
+        _release(tag) if tag else None,
+        found.backends(),
+        tuple(".".join(map(str, device.capability)) for device in devices),
+        tuple(device.memory for device in devices),
+        gpu.driver_version(),
+        shutil.disk_usage(SHARED_MEMORY).free if SHARED_MEMORY.is_dir() else None,
+        ports,
+    )
+
+
+def of_image(image: str, shm_bytes: int = COMPOSE_SHM_BYTES) -> ServerFacts:
+    """NVIDIA's container of this tag ("25.10", "25.10-py3", or with the registry), started on this
+    machine. Raises UsageError for an unknown tag.
+    """
+    found = _TAG.search(image)
+    release = _release(found.group(1)) if found else None
+    if release is None:
+        raise UsageError(
+            f"{image!r} is no known release of NVIDIA's Triton container",
+            fix=f"a tag as {releases.releases()[0].tag}, or an image with it",
+        )
+    devices = gpu.devices()  # none: the image may be for another host
+    return ServerFacts(
+        f"Triton {release.tag}",
+        release,
+        IMAGE_BACKENDS,
+        tuple(".".join(map(str, one.capability)) for one in devices) or None,
+        tuple(one.memory for one in devices) or None,
+        gpu.driver_version(),
+        shm_bytes,
+    )
+
+
+def of_endpoint(url: str, access: Access, timeout: float = 10.0) -> ServerFacts:
+    """The server at `url` (host:port of HTTP), by the version that it states. Raises
+    EnvironmentProblem where nothing answers.
+    """
+    client = access.http(url, connection_timeout=timeout, network_timeout=timeout)
+    try:
+        version = str(client.get_server_metadata().get("version"))
+    except (InferenceServerException, OSError) as error:
+        raise EnvironmentProblem(
+            f"no Triton answers over http: {error}",
+            where=url,
+            fix="trt-build serve, or the right --url",
+        ) from error
+    finally:
+        client.close()
+    known = next((one for one in releases.releases() if one.triton == version), None)
+    return ServerFacts(f"Triton {version} at {url}", known)
+
+
+def _release(tag: str) -> releases.Release | None:
+    return next((one for one in releases.releases() if one.tag == tag), None)

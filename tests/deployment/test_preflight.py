@@ -1,0 +1,179 @@
+"""Preflight: planted faults are found by their numbers, and a clean repository has none."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import socket
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from builder.cli import main
+from builder.deployment import ServerFacts, expected_server, of_image, preflight
+from builder.deployment.server_facts import BUNDLED_RELEASE
+from builder.store import published
+from builder.triton import publish, publish_ensemble, releases
+from tests.triton.artifacts import TENSORRT, Affine, artifact, pair, reseal, scorer, tensor
+
+FACTS = {**TENSORRT, "compute_capabilities": ["9.0"], "options": {}}
+NEWEST = releases.releases()[0]
+HOST = ServerFacts(
+    "the tested server",
+    replace(NEWEST, tensorrt=((10, 13, 3, 9),), confidence="A", cuda="13.0"),
+    frozenset({"tensorrt", "python"}),
+    ("9.0",),
+    (80 << 30,),
+    "13.0",
+    1 << 30,
+)
+
+
+@pytest.fixture(scope="module")
+def clean(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A plan, a Python model, and an ensemble."""
+    repository = tmp_path_factory.mktemp("clean") / "repository"
+    inputs = (tensor("x", "float32", "batch", 3),)
+    planned = {"plan": b"a plan", "facts": FACTS, "name": "planned"}
+    publish(artifact(Affine(), inputs, ("y",), **planned), repository)
+    publish(scorer(), repository)
+    publish_ensemble(pair(1), repository)
+    return repository
+
+
+def edit(file: Path, before: str, after: str) -> None:
+    text = file.read_text()
+    assert re.search(before, text), text
+    file.write_text(re.sub(before, after, text, count=1))
+
+
+def facts(repository: Path, **changed: Any) -> None:
+    """Change what plan.json says of the plan."""
+    file = repository / "planned" / "1" / "plan.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), **changed}))
+    reseal(repository / "planned")
+
+
+def config(name: str, before: str, after: str) -> Callable[[Path], None]:
+    return lambda repository: edit(repository / name / "config.pbtxt", before, after)
+
+
+def without_step(repository: Path) -> None:
+    shutil.rmtree(repository / published.read(repository / "pair" / "trt-build.json")["steps"][0])
+
+
+def wrong_wiring(repository: Path) -> None:
+    edit(repository / "pair" / "config.pbtxt", r'key: "x"\s+value: "x"', 'key: "x" value: "z"')
+
+
+def foreign(repository: Path) -> None:
+    shutil.copytree(repository / "planned" / "1", repository / "planned" / "2")
+
+
+def nothing(repository: Path) -> None:
+    pass
+
+
+PLANTED: dict[str, tuple[str, Callable[[Path], None], dict[str, Any]]] = {
+    "an unreadable config": ("P01", config("scorer", "max_batch_size", "max_batch"), {}),
+    "a missing plan": ("P02", lambda r: (r / "planned" / "1" / "model.plan").unlink(), {}),
+    "a changed file": ("P02", lambda r: edit(r / "scorer" / "1" / "model.py", "^", "#"), {}),
+    "a foreign version": ("P03", foreign, {}),
+    "no such backend": ("P04", nothing, {"backends": frozenset({"python"})}),
+    "another flavour": ("P05", lambda r: facts(r, flavour="tensorrt-rtx"), {}),
+    "another TensorRT": ("P06", lambda r: facts(r, tensorrt="10.9.0.34"), {}),
+    "no GPU": ("P07", nothing, {"capabilities": ()}),
+    "another GPU": ("P07", nothing, {"capabilities": ("8.9",)}),
+    "an old driver": ("P08", nothing, {"cuda": "12.4"}),
+    "a large batch": ("P09", config("planned", "max_batch_size: 8", "max_batch_size: 64"), {}),
+    "no such profile": ("P10", config("planned", r"(kind: KIND_GPU)", r'\1 profile: "3"'), {}),
+    "another output": ("P11", config("planned", 'name: "y"', 'name: "z"'), {}),
+    "another dtype": ("P11", config("planned", "TYPE_FP32", "TYPE_FP16"), {}),
+    "a missing step": ("P12", without_step, {}),
+    "wrong wiring": ("P12", wrong_wiring, {}),
+    "little GPU memory": ("P14", nothing, {"gpu_memory": (4,)}),
+    "little shared memory": ("P15", nothing, {"shm_bytes": 1 << 20}),
+    "clients' shared memory": ("P16", nothing, {"client_shared_memory": True}),
+    "an old release": ("P18", nothing, {"release": replace(HOST.release, tag="25.06")}),  # type: ignore[type-var]
+}
+
+
+def test_a_clean_repository_has_no_findings(clean: Path) -> None:
+    assert preflight(clean, HOST) == []
+
+
+@pytest.mark.parametrize("fault", PLANTED)
+def test_a_planted_fault_is_found(clean: Path, tmp_path: Path, fault: str) -> None:
+    number, plant, changed = PLANTED[fault]
+    repository = shutil.copytree(clean, tmp_path / "repository")
+    plant(repository)
+    found = preflight(repository, replace(HOST, **changed))
+    assert {one.number for one in found} == {number}, found
+    assert all(one.message and one.fix and one.subject for one in found)
+
+
+def test_disk_and_ports_of_this_machine_are_looked_at(
+    clean: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(10, 9, 1))  # type: ignore[attr-defined]
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        ports = {"--http-port": taken.getsockname()[1]}
+        found = preflight(clean, replace(HOST, ports=ports))
+    assert [one.number for one in found] == ["P13", "P17"]
+
+
+def test_only_the_models_that_are_asked_for_are_looked_at(clean: Path, tmp_path: Path) -> None:
+    repository = shutil.copytree(clean, tmp_path / "repository")
+    wrong_wiring(repository)
+    facts(repository, tensorrt="10.9.0.34")
+    assert {one.number for one in preflight(repository, HOST, ["pair"])} == {"P12"}
+    assert preflight(repository, HOST, ["scorer"]) == []
+
+
+def test_the_server_that_a_repository_is_for_has_its_tensorrt(clean: Path) -> None:
+    server = expected_server(clean)
+    assert server is not None and server.release is not None
+    assert (10, 13, 3, 9) in server.release.tensorrt
+
+
+def run(*words: object) -> Result:
+    return CliRunner().invoke(main, ["doctor", *map(str, words)])
+
+
+def test_doctor_shows_findings_with_numbers(clean: Path) -> None:
+    wrong = run(clean, "--image", "nvcr.io/nvidia/tritonserver:24.10-py3", "--json")
+    said = json.loads(wrong.stdout)
+    assert wrong.exit_code == 4 and not said["ok"]
+    assert {"P06", "P18"} <= {one["number"] for one in said["findings"]}
+    assert "P06 error: planned: " in run(clean, "--image", "24.10").stdout
+    fine = run(clean, "--image", releases.for_tensorrt("10.13.3.9").release.tag)  # type: ignore[union-attr]
+    assert fine.exit_code == 0 and "0 errors" in fine.stdout, fine.output
+    assert run(clean, "--image", "latest").exit_code == 2
+    assert run("--image", "25.10").exit_code == 2
+    assert run(clean, "--url", "localhost:1").exit_code == 4
+
+
+def test_every_number_is_explained(clean: Path) -> None:
+    root = Path(__file__).parents[2]
+    source = (root / "builder/deployment/preflight.py").read_text()
+    numbers = set(re.findall(r'"(P\d\d)"', source))
+    page = (root / "docs/preflight.md").read_text()
+    assert set(re.findall(r"^\| (P\d\d) \|", page, re.MULTILINE)) == numbers
+    assert len(numbers) == 18 and of_image(BUNDLED_RELEASE).release is not None
+
+
+def test_every_advisory_has_a_date_a_release_and_a_source() -> None:
+    from builder.deployment.preflight import advisories
+
+    table = advisories()
+    page = (Path(__file__).parents[2] / "docs/preflight.md").read_text()
+    assert table["as_of"] in page
+    for one in table["advisories"]:
+        assert re.fullmatch(r"\d\d\.\d\d", one["fixed_in"]) and one["source"].startswith("https://")
+        row = f"| {one['id']} | {one['published']} | {one['fixed_in']} | {one['effect']} |"
+        assert row in page, row
