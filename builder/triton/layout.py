@@ -266,10 +266,18 @@ def _serving(artifact: ModelArtifact, max_batch: int) -> dict[str, Any]:
     state = sequences.described(artifact, own, max_batch)
     return {
         **({"state": state, "max_sequences": artifact.spec.sequences.max} if state else {}),
-        "inputs": [_io(io, own[io.name], own[io.name]) for io in artifact.inputs],
+        "inputs": [
+            {**_io(io, own[io.name], own[io.name]), "axes": _axes(spec.shape)}
+            for io, spec in zip(artifact.inputs, artifact.spec.inputs, strict=True)
+        ],
         "outputs": [_io(io, own[io.name], own[io.name]) for io in artifact.outputs],
         "profiles": [_spans(ranges) for ranges in artifact.ranges()],
     }
+
+
+def _axes(shape: Sequence[int | str]) -> list[str | None]:
+    """The name of each axis that has one: axes of one name have one size in a request."""
+    return [axis if isinstance(axis, str) else None for axis in shape]
 
 
 def _io(io: IO, own: str, served: str) -> dict[str, Any]:

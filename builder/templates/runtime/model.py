@@ -30,7 +30,7 @@ import triton_python_backend_utils as pb_utils
 # Triton appends it, behind what is installed
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 try:
-    from trt_build_runtime import integrity, options
+    from trt_build_runtime import blame, integrity, options
     from trt_build_runtime.answering import answerer
     from trt_build_runtime.errors import Description, InvalidRequest
     from trt_build_runtime.pieces import SegmentsAnswerer as SegmentsAnswerer
@@ -55,6 +55,7 @@ class TritonPythonModel:
         self.name = args["model_name"]
         self.batching = int(json.loads(args["model_config"]).get("max_batch_size", 0)) > 0
         self.tensors, self.profiles = facts["serving"], Profiles(facts["serving"])
+        self.axes = blame.Axes(self.tensors["inputs"])
         self.memory = Memory(folder.parent, self.tensors, self.batching)
         self.mapped: Any = deque(maxlen=options.keep_mapped(facts))
         self.thread, self.says_parameters = 0, True
@@ -152,9 +153,15 @@ class TritonPythonModel:
         return [(index, list(row)) for (index, _), row in zip(group, rows)]
 
     def _run(self, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+        self.axes.check(tensors)
         if not self.answerer.checks:
             self.profiles.check(tensors)
-        outputs: list[torch.Tensor] = self.answerer.run(tensors)
+        try:
+            outputs: list[torch.Tensor] = self.answerer.run(tensors)
+        except (RuntimeError, IndexError) as error:
+            limits: dict[int, int] = getattr(self.answerer, "limits", dict)()
+            reason = blame.blamed(error, self.tensors["inputs"], tensors, limits)
+            raise reason from error
         return outputs
 
     def _describe_if_asked(self, request: Any) -> None:

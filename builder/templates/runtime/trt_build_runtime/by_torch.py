@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from . import operator_safety
+from . import blame, operator_safety
 
 
 class TorchAnswerer:
@@ -24,6 +24,10 @@ class TorchAnswerer:
         if device != "cpu":
             _move(self.module.graph, device)
             _allow_tf32(self.module.graph, tf32)
+
+    def limits(self) -> dict[int, int]:
+        """By position of an input the number of rows of the embedding that it indexes."""
+        return blame.table_sizes(self.module)
 
     def run(self, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
         """Without TorchScript's profiling executor, which recompiles, slowly, for each new

@@ -1,0 +1,143 @@
+"""Which input of a request made torch fail: the client's mistake, and not the model's."""
+
+# ruff: noqa: B905 (images up to 23.04 have Python 3.8, whose zip knows no strict)
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import torch
+
+from .errors import InvalidRequest
+from .recent import Recent
+
+SHAPES = 256
+_INDEX = re.compile(
+    r"index out of range in self|index -?\d+ is out of bounds|index out of bounds"
+    r"|index -?\d+ is out of range|out of bounds for dimension"
+)
+_SIZE = re.compile(r"index (-?\d+) is out of (?:bounds|range).* size (\d+)")
+_THROUGH = ("aten::to", "aten::view", "aten::reshape", "aten::flatten", "aten::unsqueeze")
+"""Operators that hand on the values of their first input."""
+
+
+class Axes:
+    """The named axes that several inputs share, which must have one size in a request."""
+
+    def __init__(self, inputs: list[dict[str, Any]]) -> None:
+        self.inputs = inputs
+        places: dict[str, list[tuple[int, int]]] = {}
+        for index, declared in enumerate(inputs):
+            for axis, name in enumerate(declared.get("axes") or ()):
+                if name:
+                    places.setdefault(name, []).append((index, axis))
+        self.shared = {name: found for name, found in places.items() if len(found) > 1}
+        self.known = Recent(SHAPES)
+
+    def check(self, tensors: list[torch.Tensor]) -> None:
+        """Raise InvalidRequest, with the inputs and the axis, where sizes differ."""
+        if not self.shared:
+            return
+        shapes = tuple([tensor.shape for tensor in tensors])
+        if self.known.get(shapes) is None:
+            for name, places in self.shared.items():
+                self._check(name, [(i, a) for i, a in places if a < len(shapes[i])], shapes)
+            self.known.put(shapes, True)
+
+    def _check(self, name: str, places: list[tuple[int, int]], shapes: Any) -> None:
+        if len({shapes[index][axis] for index, axis in places}) > 1:
+            each = ", ".join(
+                f"input {self.inputs[index]['name']!r} has {shapes[index][axis]} at axis {axis}"
+                for index, axis in places
+            )
+            raise InvalidRequest(f"axis {name!r} must have one size in all inputs: {each}")
+
+
+def blamed(
+    error: Exception, inputs: list[dict[str, Any]], tensors: list[torch.Tensor], limits: Any
+) -> Exception:
+    """InvalidRequest with the input where an index is out of range; else the error without the
+    trace of TorchScript, which is the model's code and nothing of the request.
+
+    `limits`: by position of an input the number of rows of the table that it indexes.
+    """
+    text = _last_line(error)
+    if not _INDEX.search(text):
+        return error if text == str(error) else type(error)(text)
+    found = _SIZE.search(text)
+    stated = int(found.group(2)) if found else None
+    integers = [
+        (position, declared["name"], tensor)
+        for position, (declared, tensor) in enumerate(zip(inputs, tensors))
+        if tensor.numel() and not tensor.is_floating_point() and tensor.dtype != torch.bool
+    ]
+    outside = [
+        (name, tensor, limits[position])
+        for position, name, tensor in integers
+        if position in limits and not _within(tensor, 0, limits[position])
+    ]
+    if not outside and stated is not None:
+        outside = [
+            (name, tensor, stated)
+            for _, name, tensor in integers
+            if not _within(tensor, -stated, stated)
+        ]
+    if outside:
+        return InvalidRequest(
+            "; ".join(
+                f"input {name!r} has values from {int(tensor.min())} to {int(tensor.max())}, and"
+                f" the model takes 0 to {size - 1}"
+                for name, tensor, size in outside
+            )
+        )
+    if not integers:
+        return type(error)(text)
+    spans = ", ".join(
+        f"{name!r} has {int(tensor.min())} to {int(tensor.max())}" for _, name, tensor in integers
+    )
+    return InvalidRequest(f"an index is out of range, in one of the inputs: {spans}")
+
+
+def table_sizes(module: Any) -> dict[int, int]:
+    """By position of a graph's input the rows of the smallest embedding that its values select."""
+    inputs = [value.debugName() for value in module.graph.inputs()][1:]
+    found: dict[int, int] = {}
+    for node in module.graph.nodes():
+        if node.kind() == "aten::embedding":
+            table, indices = (node.inputsAt(i) for i in (0, 1))
+            name, weight = _origin(indices).debugName(), _tensor(table, module)
+            if name in inputs and isinstance(weight, torch.Tensor):
+                position = inputs.index(name)
+                found[position] = min(found.get(position, len(weight)), len(weight))
+    return found
+
+
+def _origin(value: Any) -> Any:
+    while value.node().kind() in _THROUGH:
+        value = value.node().inputsAt(0)
+    return value
+
+
+def _tensor(value: Any, module: Any) -> Any:
+    node = value.node()
+    if node.kind() == "prim::Constant":
+        return value.toIValue()
+    if node.kind() == "prim::GetAttr":
+        owner = _tensor(node.inputsAt(0), module)
+        return getattr(owner, node.s("name"), None)
+    return module if node.kind() == "prim::Param" else None
+
+
+def _within(tensor: torch.Tensor, low: int, size: int) -> bool:
+    return bool(low <= int(tensor.min()) and int(tensor.max()) < size)
+
+
+def _last_line(error: Exception) -> str:
+    """The message itself of an error from the TorchScript interpreter."""
+    text = str(error)
+    if "Traceback of TorchScript" not in text:
+        return text
+    lines = [
+        line for line in text.strip().splitlines() if re.match(r"\w*(Error|Exception): ", line)
+    ]
+    return lines[-1].split(": ", 1)[1] if lines else text
