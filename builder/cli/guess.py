@@ -1,12 +1,12 @@
-"""What a TorchScript file tells of its inputs: example inputs of a trace first, then how its graph
-uses each.
+"""What a file tells of its inputs. An exported program states all; of TorchScript the example
+inputs of a trace come first, then how its graph uses each.
 """
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +14,8 @@ from builder.dtypes import name_of
 from builder.errors import ModelError, TrtBuildError
 
 if TYPE_CHECKING:
+    from builder.frontends import ExportedModule
+    from builder.lowering import LoweredGraph
     from builder.torchscript import Example
 
 Axis = int | str
@@ -50,12 +52,15 @@ class Guess:
 class Guessed:
     """A guess for every input that the lowered graph has, the names of its outputs, which (input,
     output) may be state, and the arguments of forward that are no inputs, with the reason.
+    `dims` are the ranges of the axes with a comment on each; of others RANGES has one to start
+    from.
     """
 
     inputs: list[Guess]
     outputs: list[str]
     state: list[tuple[str, str]]
     dropped: dict[str, str]
+    dims: dict[str, tuple[tuple[int, int, int], str]] = field(default_factory=dict)
 
 
 def guesses(
@@ -81,8 +86,10 @@ def guesses(
 
 def _parts(file: Path, libraries: Sequence[Path]) -> list[str]:
     """The submodules whose forward takes tensors only."""
-    from builder import torchscript
+    from builder import frontends, torchscript
 
+    if file.suffix == frontends.SUFFIX:
+        return []
     with contextlib.suppress(Exception):  # the error of the whole file is reported
         loaded = torchscript.load(file, None, libraries=libraries)
         return [name for name, part in loaded.named_children() if _takes_tensors(part)]
@@ -98,13 +105,15 @@ def _takes_tensors(part: Any) -> bool:
 def _guesses(
     file: Path, module: str | None, libraries: Sequence[Path], plugins: Sequence[str]
 ) -> Guessed:
-    from builder import lowering, torchscript
+    from builder import frontends, lowering, torchscript
     from builder.cli import guess_state
     from builder.torchscript import plugins as loading
 
     loading.load(plugins)
-    loaded = torchscript.load(file, module, libraries=libraries)
+    loaded = frontends.load(file, module, libraries=libraries)
     lowered = lowering.lower(loaded)
+    if isinstance(loaded, frontends.ExportedModule):
+        return _stated(loaded, lowered)
     examples = (
         {} if module else _examples(torchscript.inspect(file, check_sums=False).examples, loaded)
     )
@@ -122,6 +131,17 @@ def _guesses(
     ]
     dropped = _dropped(loaded, lowered.inputs)
     return Guessed(found, list(lowered.outputs), guess_state.pairs(lowered), dropped)
+
+
+def _stated(program: ExportedModule, lowered: LoweredGraph) -> Guessed:
+    """What an exported program states of its inputs."""
+    from builder.cli import guess_state
+
+    axes = program.axes
+    specs = axes.specs()
+    found = [Guess(str(spec.name), spec.dtype, spec.shape, "", "") for spec in specs]
+    dims = {axis: (dims, axes.comment(axis)) for spec in specs for axis, dims in spec.dims.items()}
+    return Guessed(found, list(lowered.outputs), guess_state.pairs(lowered), program.fixed, dims)
 
 
 def _dropped(module: Any, inputs: Sequence[str]) -> dict[str, str]:

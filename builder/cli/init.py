@@ -139,7 +139,7 @@ def _guessed(asked: list[Asked], isolate: bool) -> list[Guessed | TrtBuildError]
 
 def text_of(name: str, found: Guessed, module: str | None, libraries: list[str]) -> str:
     """The manifest's text, with what may be state and what was left out as comments."""
-    text = manifest(name, found.inputs, found.outputs, module, libraries)
+    text = manifest(name, found.inputs, found.outputs, module, libraries, found.dims)
     return text + state(found.state) + dropped(found.dropped)
 
 
@@ -154,10 +154,12 @@ def manifest(
     outputs: list[str],
     module: str | None,
     libraries: list[str] | None = None,
+    dims: dict[str, tuple[tuple[int, int, int], str]] | None = None,
 ) -> str:
-    """The manifest's text."""
+    """The manifest's text; `dims` are the ranges that the file states, with a comment on each."""
     from builder.cli.guess import RANGES
 
+    known = dims or {}
     lines = [HEAD.format(name=name) + (f"module: {module}\n" if module else "") + "inputs:"]
     for guess in inputs:
         shape = ", ".join(map(str, guess.shape))
@@ -169,8 +171,8 @@ def manifest(
     axes = dict.fromkeys(axis for guess in inputs for axis in guess.shape if isinstance(axis, str))
     lines += ["dims:"] if axes else []
     for axis in axes:
-        low, usual, high = RANGES[axis]
-        lines.append(f"  {axis}: {{min: {low}, opt: {usual}, max: {high}}}  # ?")
+        (low, usual, high), source = known[axis] if axis in known else (RANGES[axis], "?")
+        lines.append(f"  {axis}: {{min: {low}, opt: {usual}, max: {high}}}{_comment(source)}")
     lines.append(f"outputs: [{', '.join(outputs)}]")
     if libraries:
         lines.append(f"libraries: {json.dumps(libraries)}")

@@ -63,7 +63,7 @@ def lower_command(
     plugins: tuple[str, ...],
     isolate: bool,
 ) -> None:
-    """Lower the TorchScript FILE and print its graph.
+    """Lower the model FILE and print its graph.
 
     --trace, --show and --out tell what the passes did instead.
     """
@@ -137,11 +137,11 @@ def lower_here(asked: Asked, report: Any) -> Found:
     """Lower the file in this process. Raises UsageError for an unknown pass, ModelFileError and
     LoweringError.
     """
-    from builder import lowering, torchscript
+    from builder import frontends, lowering
     from builder.torchscript import plugins
 
     plugins.load(asked.plugins)
-    loaded = torchscript.load(asked.file, asked.module, libraries=asked.libraries)
+    loaded = frontends.load(asked.file, asked.module, libraries=asked.libraries)
     half, keep_text = _computes_in_half(asked.precision), bool(asked.shown or asked.out)
     later = [] if half is None else [step.name for step in lowering.passes_for(half)]
     for name in (*asked.shown, *filter(None, [asked.stop_after])):

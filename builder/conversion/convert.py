@@ -22,6 +22,7 @@ from builder.conversion.weights import Weights
 from builder.dtypes import dtype_of
 from builder.engine import new_network, tensorrt8
 from builder.errors import ConversionError, UnsupportedOperators, UsageError
+from builder.frontends import ExportedModule
 from builder.lowering import LoweredGraph, for_precision, lower
 from builder.manifest import Profile, TensorSpec
 
@@ -48,7 +49,7 @@ class Conversion:
 
 def convert(
     module_or_graph: Any,
-    inputs: Sequence[TensorSpec],
+    inputs: Sequence[TensorSpec] | None = None,
     params: Sequence[Any] = (),
     precision: str = "fp32",
     *,
@@ -57,15 +58,22 @@ def convert(
     unroll_limit: int = 64,
     keep_fp32: Sequence[str] = (),
 ) -> Conversion:
-    """Lower a ScriptModule or torch._C.Graph (or take a LoweredGraph) and convert it to a TensorRT
-    network.
+    """Lower a ScriptModule, torch.export.ExportedProgram or torch._C.Graph (or take a LoweredGraph)
+    and convert it to a TensorRT network.
 
-    One TensorSpec an input, in order; a graph's trailing inputs are bound to `params`. Without
+    One TensorSpec an input, in order; an exported program has its own, and those that are given may
+    narrow its ranges. A graph's trailing inputs are bound to `params`. Without
     `profiles` there is one, of all the specs' dims. `keep_fp32` are patterns over layer names that
     a reduced precision spares. Raises UnsupportedOperators (all of them), LoweringError,
     ConversionError (a defect of a converter), and UsageError where the specs do not fit the graph,
     or an 8-bit precision is asked for of a module that is not quantized.
     """
+    if isinstance(module_or_graph, torch.export.ExportedProgram):
+        module_or_graph = ExportedModule(module_or_graph)
+    if isinstance(module_or_graph, ExportedModule):
+        inputs = module_or_graph.axes.chosen(inputs)
+    elif inputs is None:
+        raise UsageError("convert needs `inputs`, one TensorSpec for each")
     lowered = (
         module_or_graph
         if isinstance(module_or_graph, LoweredGraph)

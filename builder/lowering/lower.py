@@ -1,4 +1,4 @@
-"""`lower`: a ScriptModule or a graph in, a LoweredGraph out."""
+"""`lower`: a ScriptModule, an exported program or a graph in, a LoweredGraph out."""
 
 from __future__ import annotations
 
@@ -9,10 +9,12 @@ from typing import Any
 import torch
 
 from builder.errors import LoweringError, TrtBuildError, UsageError
+from builder.frontends import ExportedModule
 from builder.lowering import ir
-from builder.lowering.containers import containers
+from builder.lowering.containers import Containers, containers
 from builder.lowering.frozen import frozen_graph
 from builder.lowering.graph import LoweredGraph
+from builder.lowering.marking import mark_by_record
 from builder.lowering.paranoid import Paranoid, seeded
 from builder.lowering.passes import Context, torch_passes
 from builder.lowering.passes.attention import scale_queries
@@ -41,8 +43,8 @@ def lower(
     stop_after: str | None = None,
     keep_text: bool = False,
 ) -> LoweredGraph:
-    """Lower a ScriptModule, or a `torch._C.Graph` whose trailing inputs are bound to `params`
-    (tensors or Python values).
+    """Lower a ScriptModule, a torch.export.ExportedProgram, or a `torch._C.Graph` whose trailing
+    inputs are bound to `params` (tensors or Python values).
 
     The module is read in evaluation mode and left as it was; a graph that is given is not changed.
     `optional_inputs` are names of inputs: an Optional argument is bound to None unless they name it
@@ -52,6 +54,8 @@ def lower(
     or True with `specs`) executes the graph after every pass. Raises LoweringError, with the source
     line, for what cannot be expressed.
     """
+    if isinstance(module_or_graph, torch.export.ExportedProgram):
+        module_or_graph = ExportedModule(module_or_graph)
     steps, kept = Steps(keep_text=keep_text), frozenset(fallback_modules)
     graph, names, defaults = _start(module_or_graph, params, method, kept, steps)
     context = Context(
@@ -76,10 +80,23 @@ def lower(
             paranoid=watch,
         ),
     )
-    lists = (
+    outputs = _outputs(module_or_graph, context)
+    return LoweredGraph(graph, tuple(context.inputs), outputs, trace, _lists(module_or_graph))
+
+
+def _outputs(module_or_graph: Any, context: Context) -> tuple[str, ...]:
+    """The names of the outputs; the graph of an exported program has flat ones."""
+    if isinstance(module_or_graph, ExportedModule):
+        return module_or_graph.outputs
+    return tuple(context.outputs)
+
+
+def _lists(module_or_graph: Any) -> Containers:
+    if isinstance(module_or_graph, ExportedModule):
+        return containers(module_or_graph.script)
+    return (
         containers(module_or_graph) if isinstance(module_or_graph, torch.jit.ScriptModule) else {}
     )
-    return LoweredGraph(graph, tuple(context.inputs), tuple(context.outputs), trace, lists)
 
 
 def for_precision(
@@ -115,7 +132,7 @@ AS_WRITTEN = (
 
 
 def as_written(
-    module: torch.jit.ScriptModule,
+    module: torch.jit.ScriptModule | ExportedModule,
     reason: TrtBuildError,
     *,
     optional_inputs: Collection[str] = (),
@@ -150,7 +167,7 @@ def as_written(
         copied = Emit(graph, first).op("aten::clone", value, None)
         value.replaceAllUsesAfterNodeWith(copied.node(), copied)
     return LoweredGraph(
-        graph, tuple(context.inputs), tuple(context.outputs), trace, as_written=str(reason)
+        graph, tuple(context.inputs), _outputs(module, context), trace, as_written=str(reason)
     )
 
 
@@ -192,6 +209,8 @@ def _start(
         bind(graph, params)
         steps.end(LOWER_GRAPH, graph)
         return graph, ir.unique_names(graph.inputs()), {}
+    if isinstance(module_or_graph, ExportedModule):
+        return _start_exported(module_or_graph, fallback_modules, steps)
     if isinstance(module_or_graph, torch.jit.ScriptModule):
         graph, schema = frozen_graph(
             module_or_graph, method, fallback_modules, keep_objects=keep_objects, steps=steps
@@ -211,8 +230,21 @@ def _start(
         )
     raise LoweringError(
         f"cannot lower a {type(module_or_graph).__name__}",
-        fix="script or trace it first: torch.jit.script(model)",
+        fix="script, trace or export it first: torch.jit.script(model)",
     )
+
+
+def _start_exported(
+    module: ExportedModule, fallback_modules: frozenset[str], steps: Steps
+) -> tuple[Any, list[str], dict[str, Any]]:
+    """As `_start`, for an exported program: its graph has flat tensors and constants only."""
+    graph = module.graph.copy()
+    steps.begin(graph)
+    ir.C._jit_pass_erase_shape_information(graph)
+    if fallback_modules:
+        mark_by_record(graph, module.script._c, fallback_modules)
+    steps.end(LOWER_GRAPH, graph)
+    return graph, list(module.inputs), {}
 
 
 def bind(graph: Any, params: Sequence[Any]) -> None:

@@ -39,6 +39,17 @@ def inline_and_mark(graph: Any, module: Any, wanted: frozenset[str]) -> None:
         ir.mark(node)
 
 
+def mark_by_record(graph: Any, module: Any, wanted: frozenset[str]) -> None:
+    """Mark the nodes of a graph without calls by torch's record alone; one that is ambiguous is not
+    marked. Names as of `inline_and_mark`; `module` is a torch._C.ScriptModule.
+    """
+    for node in ir.walk(graph):
+        if node.kind() != "prim::Constant" and _is_wanted(
+            node.getModuleHierarchy(), module, wanted
+        ):
+            ir.mark(node)
+
+
 def _by_record(graph: Any, module: Any, wanted: frozenset[str]) -> list[Any] | None:
     """The nodes that torch's record says to be of a wanted module; None where it is ambiguous."""
     answers: dict[str, bool | None] = {"": False}

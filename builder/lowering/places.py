@@ -19,6 +19,8 @@ _MARKER = re.compile(r"^\s*~+\s*<--- HERE|^\s*~[~.]*\s*$|^\s*~+")
 _ALIEN = re.compile(r"[/\\](?:site|dist)-packages[/\\]torch[/\\]|^code/__torch__")
 """Torch's own files, where a file was made, and those that it writes."""
 _HERE = str(Path(torch.__file__).parent)
+_EXPORTED = re.compile(r"^exported: (.*)$", re.MULTILINE)
+"""The last line of an exported node's range (builder.frontends.export.origins)."""
 _TRACER = re.compile(r"[/\\]torch[/\\]jit[/\\]_trace\.py$")
 _NEIGHBOURS = 16
 """How many producers are asked for a line of the model's own, where torch's library computes."""
@@ -38,6 +40,10 @@ def source_location(node: Any) -> str:
     if not frames:
         return "graph"
     own = _own(frames)
+    if exported := _EXPORTED.search(node.sourceRange()):
+        shown = own or frames[0]
+        inner = f" (in {_told(frames[0])})" if shown != frames[0] else ""
+        return _told(shown, exported[1]) + inner
     if not _is_traced(node):
         near = _near(node) if own is None else None
         return _told(frames[0], text) + (f", near {_told(near)}" if near else "")

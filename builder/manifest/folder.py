@@ -10,7 +10,7 @@ from pathlib import Path
 from builder.errors import Mistake, UsageError
 from builder.manifest.suggest import did_you_mean
 
-MODEL_SUFFIXES = (".pt", ".pth", ".ts", ".jit", ".torchscript")
+MODEL_SUFFIXES = (".pt", ".pth", ".ts", ".jit", ".torchscript", ".pt2")
 MANIFEST_SUFFIXES = (".yaml", ".yml")
 UNREAD_SUFFIXES = (".onnx",)
 FIXED_STEM = "model"  # `resnet/model.pt` is the model `resnet`
@@ -47,7 +47,7 @@ def find_models(path: Path) -> list[Found]:
         suffixes = ", ".join(f"*{suffix}" for suffix in MODEL_SUFFIXES)
         raise UsageError(
             f"no models in {path}",
-            fix=f"add TorchScript files ({suffixes}), each with a .yaml manifest",
+            fix=f"add TorchScript files or exported programs ({suffixes}), each with a manifest",
         )
     return sorted(found, key=lambda one: one.name)
 

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from builder.errors import LoweringError
+from builder.frontends import ExportedModule
 from builder.lowering import DICT, FIXED, NUMBER, TENSOR, TUPLE, Part, describe
 from builder.manifest import TensorSpec
 
@@ -66,6 +67,8 @@ def positional(
     """All arguments of the module's forward in order, defaults filled in; None as in
     `arguments`.
     """
+    if isinstance(module, ExportedModule):
+        return list(tensors)
     given = arguments(module, specs, tensors, constants)
     if given is None:
         return None

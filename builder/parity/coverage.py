@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from builder.frontends import ExportedModule
 from builder.lowering import source_location
 
 C: Any = torch._C
@@ -90,9 +91,10 @@ class Coverage:
         observed.clear()
         if self._graph is None:
             return set()
-        inner = getattr(self._module, "_c", self._module)
+        if not isinstance(self._module, ExportedModule):
+            arguments = (getattr(self._module, "_c", self._module), *arguments)
         with torch.no_grad():
-            C._jit_interpret_graph(self._graph, (inner, *arguments))
+            C._jit_interpret_graph(self._graph, tuple(arguments))
         return {outcome for outcome in self.wanted if (outcome.site, outcome.which) in observed}
 
 

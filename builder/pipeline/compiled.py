@@ -15,6 +15,7 @@ from builder import parity
 from builder.conversion import named_inputs
 from builder.engine import BuildOptions, flavour
 from builder.errors import EngineError, LoweringError, UsageError
+from builder.frontends import ExportedModule
 from builder.lowering import evaluating
 from builder.manifest import Fallback, ModelSpec, TensorSpec, Tolerance, merged_profile
 from builder.parity import call_module, to_numpy, to_torch, widened
@@ -29,8 +30,8 @@ Tensors = dict[str, torch.Tensor]
 
 
 def compile(
-    module: torch.nn.Module,
-    inputs: Sequence[TensorSpec],
+    module: torch.nn.Module | torch.export.ExportedProgram,
+    inputs: Sequence[TensorSpec] | None = None,
     *,
     precision: str = "fp32",
     constants: Mapping[str, Any] | None = None,
@@ -43,13 +44,18 @@ def compile(
     runs the graph that would be converted. Call it with the arguments of the original; it returns
     the same structure.
 
-    One TensorSpec an input, in order; tuples count as their elements, an Optional argument is given
+    One TensorSpec an input, in order; an exported program has its own, and those that are given may
+    narrow its ranges. Tuples count as their elements, an Optional argument is given
     where a spec has its name, `constants` are the values of arguments that are not tensors. The
     module is scripted if it is not a ScriptModule, read in evaluation mode and not changed. What
     is returned has answered the goldens, inputs drawn to fit the specs, within the tolerance.
     Raises UsageError, LoweringError and ParityError for a module that cannot be compiled.
     """
-    script = _scripted(module)
+    script = _readable(module)
+    if isinstance(script, ExportedModule):
+        inputs = script.axes.chosen(inputs)
+    elif inputs is None:
+        raise UsageError("compile needs `inputs`, one TensorSpec for each")
     spec = ModelSpec(
         "module",
         Path("module"),
@@ -92,7 +98,7 @@ class CompiledModule(torch.nn.Module):
 
     def __init__(
         self,
-        original: torch.jit.ScriptModule,
+        original: torch.jit.ScriptModule | ExportedModule,
         recorded: stages.Recorded,
         runner: Runner,
         warnings: tuple[str, ...],
@@ -103,6 +109,11 @@ class CompiledModule(torch.nn.Module):
         self._runner, self._specs, self._profiles = runner, spec.inputs, spec.profiles
         self._names, self._outputs = graph.inputs, recorded.lowered.outputs
         self._constants = dict(spec.constants)
+        self._program: ExportedModule | None = None
+        if isinstance(original, ExportedModule):
+            self._program, self._arguments = original, []
+            self._leaves, self._structure = original.result
+            return
         self._arguments = [
             (a.name, a.default_value if a.has_default_value() else _REQUIRED)
             for a in original._c._get_method("forward").schema.arguments[1:]
@@ -115,7 +126,10 @@ class CompiledModule(torch.nn.Module):
         Raises TypeError for arguments that the original does not take, and UsageError for tensors
         that do not fit the specs: another dtype or rank, or a size out of range.
         """
-        given = self._flat(self._bound(arguments, keywords))
+        if self._program is not None:
+            given = self._program.flat(arguments, keywords)
+        else:
+            given = self._flat(self._bound(arguments, keywords))
         self._check(given)
         device = given[0].device if given else torch.device("cpu")
         values = {
@@ -211,7 +225,11 @@ class CompiledModule(torch.nn.Module):
 _REQUIRED = object()
 
 
-def _scripted(module: torch.nn.Module) -> torch.jit.ScriptModule:
+def _readable(
+    module: torch.nn.Module | torch.export.ExportedProgram,
+) -> torch.jit.ScriptModule | ExportedModule:
+    if isinstance(module, torch.export.ExportedProgram):
+        return ExportedModule(module)
     if isinstance(module, torch.jit.ScriptModule):
         return module
     try:

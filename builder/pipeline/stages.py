@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from builder.errors import InPlaceError, TrtBuildError
 from builder.manifest import ModelSpec
@@ -30,12 +30,14 @@ if TYPE_CHECKING:
 
     from builder.conversion import Conversion
     from builder.engine import BuildOptions, Plan
+    from builder.frontends import ExportedModule
     from builder.lowering import LoweredGraph
     from builder.quantization import Quantized
     from builder.triton import EnsembleArtifact, Golden, ModelArtifact
 
     Compile = Callable[[Conversion, str], Plan]
     Goldens = tuple[Golden, ...]
+    Module: TypeAlias = torch.jit.ScriptModule | ExportedModule
 
 
 @dataclass(frozen=True)
@@ -43,7 +45,7 @@ class Loaded:
     """The spec and the module of its file."""
 
     spec: ModelSpec
-    module: torch.jit.ScriptModule
+    module: Module
 
 
 @dataclass(frozen=True)
@@ -51,7 +53,7 @@ class Lowered:
     """The module's graph after all passes."""
 
     spec: ModelSpec
-    module: torch.jit.ScriptModule
+    module: Module
     graph: LoweredGraph
 
     @property
@@ -167,10 +169,15 @@ Stage = Loaded | Lowered | Recorded | Prepared | Converted | Built | Checked | P
 
 
 def load(spec: ModelSpec) -> Loaded:
-    """Load the spec's file. Raises ModelFileError."""
-    from builder import torchscript
+    """Load the spec's file. Raises ModelFileError, and for an exported program LoweringError, and
+    UsageError where the spec allows what its constraints do not.
+    """
+    from builder import frontends
 
-    return Loaded(spec, torchscript.load(spec.path, spec.module, libraries=spec.libraries))
+    module = frontends.load(spec.path, spec.module, libraries=spec.libraries)
+    if isinstance(module, frontends.ExportedModule):
+        module.axes.check(spec.inputs, str(spec.manifest) if spec.manifest else None)
+    return Loaded(spec, module)
 
 
 def lower(loaded: Loaded, *, keep_text: bool = False, paranoid: bool = False) -> Lowered:

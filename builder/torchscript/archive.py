@@ -27,7 +27,7 @@ def inspect(path: Path | str, *, check_sums: bool = True) -> ArchiveFacts:
     Raises ModelFileError that says what the file is instead, or what is wrong with it.
     """
     path = Path(path)
-    _is_zip(path)
+    check_zip(path)
     try:
         with zipfile.ZipFile(path) as archive:
             return _inspect(path, archive, check_sums)
@@ -48,12 +48,13 @@ def _refuse(path: Path, message: str, fix: str | None = None) -> ModelFileError:
     return ModelFileError(f"{path.name} {message}", where=str(path), fix=fix)
 
 
-def _is_zip(path: Path) -> None:
+def check_zip(path: Path, wanted: str = "a TorchScript file") -> None:
+    """Raise ModelFileError where the path is no zip file: what it is instead of `wanted`."""
     if not path.exists():
         raise _refuse(path, "does not exist")
     if path.is_dir():
         kind = " (a TensorFlow SavedModel)" if (path / "saved_model.pb").exists() else ""
-        raise _refuse(path, f"is a directory{kind}, not a TorchScript file")
+        raise _refuse(path, f"is a directory{kind}, not {wanted}")
     if not path.is_file():  # opening a pipe waits for somebody to write
         raise _refuse(
             path, "is no file but a pipe, a socket or a device", "copy it to a file first"
@@ -67,13 +68,13 @@ def _is_zip(path: Path) -> None:
         raise _refuse(path, "is empty", "copy, download or save it again")
     if not head.startswith(b"PK\x03\x04"):
         kind_of = kinds.of_bytes(head)
-        raise _refuse(path, f"is not a TorchScript file but {kind_of.name}", kind_of.fix)
+        raise _refuse(path, f"is not {wanted} but {kind_of.name}", kind_of.fix)
 
 
 def _inspect(path: Path, archive: zipfile.ZipFile, check_sums: bool) -> ArchiveFacts:
     members = archive.infolist()
     root = _root(path, [member.filename for member in members])
-    _sizes(path, members)
+    check_sizes(path, members)
     if check_sums and (broken := archive.testzip()):
         raise zipfile.BadZipFile(f"member {broken!r} does not match its checksum")
     names = _globals(path, archive, root)
@@ -106,8 +107,7 @@ def _root(path: Path, names: list[str]) -> str:
     )
     whole = whole and any(f"{root}/{part}" in names for part in VERSIONS)
     if len(folders) != 1 or not whole:
-        kind = kinds.of_members(names)
-        raise _refuse(path, f"is not a TorchScript file but {kind.name}", kind.fix)
+        raise not_expected(path, names)
     if any(".." in name.split("/") or "\\" in name for name in names):
         raise _refuse(
             path, "has members that lead out of the archive; torch.jit.save writes none such"
@@ -115,7 +115,15 @@ def _root(path: Path, names: list[str]) -> str:
     return root
 
 
-def _sizes(path: Path, members: list[zipfile.ZipInfo]) -> None:
+def not_expected(
+    path: Path, names: list[str], wanted: str = "a TorchScript file"
+) -> ModelFileError:
+    """The error for a zip file with these members, which is not `wanted`."""
+    kind = kinds.of_members(names)
+    return _refuse(path, f"is not {wanted} but {kind.name}", kind.fix)
+
+
+def check_sizes(path: Path, members: list[zipfile.ZipInfo]) -> None:
     """Refuse what would unpack to far more than the file holds: deflated floods, and members that
     overlap.
     """
@@ -150,7 +158,7 @@ def _globals(path: Path, archive: zipfile.ZipFile, root: str) -> set[str]:
                 raise _refuse(
                     path, f"has a pickle {member.filename!r} of {member.file_size >> 20} MiB"
                 )
-            found.update(pickles.named(archive.read(member)))
+            found.update(pickles.globals_of(archive.read(member)))
     foreign = sorted(name for name in found if not pickles.is_torchscripts(name))
     if foreign:
         words = ", ".join(name.replace(" ", ".") for name in foreign[:5])

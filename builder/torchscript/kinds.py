@@ -121,8 +121,8 @@ class ZipKind:
 
 ZIPS: tuple[ZipKind, ...] = (
     ZipKind(
-        "a program of torch.export (.pt2)",
-        _FROM_SOURCE,
+        "a program of torch.export",
+        "rename it: exported programs have the suffix .pt2",
         ("/archive_format", "models/model.json", "serialized_exported_program.json"),
     ),
     ZipKind(

@@ -40,7 +40,7 @@ def load(
     custom = bool(libraries)
     operators.check_source(facts.path, custom=custom)
     if check_in_child:
-        trial.check(facts, libraries)
+        trial.check_in_child(facts, libraries)
     load_libraries(libraries)
     loaded = _load(facts.path)
     operators.check_graphs(loaded, facts.path, custom=custom)

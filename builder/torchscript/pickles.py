@@ -35,7 +35,7 @@ _STRINGS = ("BINUNICODE", "SHORT_BINUNICODE", "UNICODE", "BINUNICODE8")
 _OPAQUE = ("EXT1", "EXT2", "EXT4")  # globals by number, through a registry that no archive carries
 
 
-def named(pickle: bytes) -> Iterator[str]:
+def globals_of(pickle: bytes) -> Iterator[str]:
     """Each global that the pickle names, as `module name`. Raises ValueError where it is no
     pickle.
     """

@@ -6,15 +6,15 @@ import contextlib
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from builder import processes
 from builder.errors import ModelFileError, UsageError
 from builder.torchscript import plugins
-from builder.torchscript.facts import ArchiveFacts, sha256
+from builder.torchscript.facts import sha256
 
 MEMORY_BESIDE_WEIGHTS = 2 << 30
 SECONDS = 60
@@ -34,9 +34,25 @@ _REASONS = {
 _known_good: set[str] = set()
 
 
-def check(facts: ArchiveFacts, libraries: Sequence[Path] = ()) -> None:
+class Archive(Protocol):
+    """What is known of a file before it is loaded."""
+
+    @property
+    def path(self) -> Path: ...
+
+    @property
+    def unpacked_bytes(self) -> int: ...
+
+
+Load = Callable[[str, Sequence[str], Sequence[str], Any], str]
+"""The path of a file, of libraries, plugins, and a report: the error's text."""
+
+
+def check_in_child(
+    facts: Archive, libraries: Sequence[Path] = (), target: Load | None = None
+) -> None:
     """Load the file in a child process unless a file of the same SHA-256 has passed in this
-    process.
+    process. `target` loads it there (by default `load_here`).
 
     The child may use the weights' size twice and 2 GiB, and 60 s and 10 s for each GiB.
     It can write no file and open no connection.
@@ -52,7 +68,7 @@ def check(facts: ArchiveFacts, libraries: Sequence[Path] = ()) -> None:
         file_bytes=0,
     )
     names = [str(path.resolve()) for path in libraries]
-    load = partial(load_here, str(facts.path.resolve()), names, plugins.loaded())
+    load = partial(target or load_here, str(facts.path.resolve()), names, plugins.loaded())
     task = processes.Task(load, limits=limits, sandbox=processes.Sandbox())
     (answer,) = processes.run([task], modules=MODULES, grace=0)
     if answer:
@@ -86,6 +102,21 @@ def load_here(path: str, libraries: Sequence[str], extensions: Sequence[str], re
     `extensions` are the plugins of the calling process. One that fails in the limits of this
     process is left out: the file may not need it.
     """
+
+    def load() -> None:
+        import torch
+
+        loaded: Any = torch.jit.load(path, map_location="cpu")  # type: ignore[no-untyped-call]
+        for name in loaded._c._method_names():
+            str(loaded._c._get_method(name).inlined_graph)  # reads the source maps, maybe damaged
+
+    return error_of(load, libraries, extensions)
+
+
+def error_of(
+    load: Callable[[], object], libraries: Sequence[str], extensions: Sequence[str]
+) -> str:
+    """What `load` raises in this child process, as text; empty where it raises nothing."""
     import torch
 
     from builder.torchscript.libraries import load_libraries
@@ -98,9 +129,7 @@ def load_here(path: str, libraries: Sequence[str], extensions: Sequence[str], re
             plugins.load([name])
     try:
         load_libraries(map(Path, libraries))
-        loaded: Any = torch.jit.load(path, map_location="cpu")  # type: ignore[no-untyped-call]
-        for name in loaded._c._method_names():
-            str(loaded._c._get_method(name).inlined_graph)  # reads the source maps, maybe damaged
+        load()
     except MemoryError:
         return "not enough memory"
     except Exception as error:

@@ -243,5 +243,5 @@ def test_the_trial_load_cannot_write_even_where_the_check_of_operators_misses_on
     file = hostile(MapsWhenLoaded, str(victim), tmp_path / "model.pt")
     victim.write_text(VICTIM)
     with pytest.raises(ModelFileError, match="cannot be loaded"):
-        trial.check(inspect(file))
+        trial.check_in_child(inspect(file))
     assert victim.read_text() == VICTIM

@@ -1,0 +1,7 @@
+"""Loads model files of every format: TorchScript, and exported programs (`.pt2`)."""
+
+from __future__ import annotations
+
+from builder.exports import lazy
+
+__getattr__, __dir__ = lazy(__name__, __file__)

@@ -1,0 +1,3 @@
+from .export.program import ExportedModule as ExportedModule
+from .loading import SUFFIX as SUFFIX
+from .loading import load as load

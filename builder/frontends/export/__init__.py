@@ -1,0 +1,1 @@
+"""Exported programs: checked as archives, loaded, and written as graphs of TorchScript nodes."""

@@ -1,0 +1,195 @@
+"""Inspects the archive of an exported program without loading it."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import zipfile
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from builder import torchscript
+from builder.errors import ModelFileError
+from builder.frontends.export import contents
+
+MAX_TEXT_BYTES = 256 << 20
+OLDEST_SCHEMA = 8
+"""The major version of the format that torch reads here; it has not changed since torch 2.6."""
+_SAVE_AGAIN = "save the program again with torch.export.save, from a source that you trust"
+_MEMBERS = re.compile(
+    r"archive_format|archive_version|byteorder|\.data/\w+|\.format_version|\.storage_alignment"
+    r"|models/model\.json|extra/.*"
+    r"|data/(weights|constants|sample_inputs)/[\w.\-]+"
+)
+"""The members that torch.export.save writes, below the archive's one folder."""
+_OLD_MEMBERS = re.compile(
+    r"version|serialized_exported_program\.json|extra_files/.*"
+    r"|serialized_(state_dict|constants|example_inputs)\.pt"
+)
+"""The members that torch 2.7 and earlier wrote."""
+_TORCH_SAVE = frozenset(["torch._utils _rebuild_parameter", "torch.serialization _get_layout"])
+
+
+@dataclass(frozen=True)
+class ProgramFacts:
+    """An archive that passed inspection: sizes in bytes, the torch that wrote it, the version of
+    its format.
+    """
+
+    path: Path
+    unpacked_bytes: int
+    file_bytes: int
+    torch_version: str
+    schema_version: str
+
+
+def inspect(path: Path, *, custom: bool = False) -> ProgramFacts:
+    """The facts of an exported program. `custom` allows operators of namespaces that torch does not
+    have. Raises ModelFileError that states what the file is instead, or what is wrong with it.
+    """
+    torchscript.check_zip(path, "an exported program")
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return _inspect(path, archive, custom)
+    except (
+        zipfile.BadZipFile,
+        zlib.error,
+        EOFError,
+        NotImplementedError,
+        RuntimeError,
+        ValueError,
+    ) as error:
+        message = f"{path.name} is a truncated or damaged archive: {error}"
+        fix = "copy, download or save it again"
+        raise ModelFileError(message, where=str(path), fix=fix) from error
+
+
+def _inspect(path: Path, archive: zipfile.ZipFile, custom: bool) -> ProgramFacts:
+    members = archive.infolist()
+    root = _root(path, [member.filename for member in members])
+    torchscript.check_sizes(path, members)
+    if broken := archive.testzip():
+        raise zipfile.BadZipFile(f"member {broken!r} does not match its checksum")
+    _check_members(path, archive, root)
+    name = f"{root}models/model.json" if root else "serialized_exported_program.json"
+    program = _json(path, archive, name)
+    facts = ProgramFacts(
+        path=path,
+        unpacked_bytes=sum(member.file_size for member in members),
+        file_bytes=path.stat().st_size,
+        torch_version=str(program.get("torch_version", "<=2.4")),
+        schema_version=_version(program.get("schema_version")),
+    )
+    _check_version(facts)
+    found = list(dict.fromkeys(contents.problems(program, custom=custom)))
+    if found:
+        listed = "\n".join(f"  {problem}" for problem in found[:8])
+        raise _refuse(path, f"names what no exported program needs:\n{listed}", _SAVE_AGAIN)
+    return facts
+
+
+def _refuse(path: Path, message: str, fix: str | None = None) -> ModelFileError:
+    return ModelFileError(f"{path.name} {message}", where=str(path), fix=fix)
+
+
+def _root(path: Path, names: list[str]) -> str:
+    """The one folder that holds all members, with its slash; empty in torch 2.7 and earlier."""
+    if "serialized_exported_program.json" in names:
+        root, pattern = "", _OLD_MEMBERS
+    else:
+        root, pattern = names[0].partition("/")[0] + "/", _MEMBERS
+        if f"{root}constants.pkl" in names:
+            raise _refuse(
+                path, "is not an exported program but TorchScript", "give it the suffix .pt"
+            )
+        if f"{root}models/model.json" not in names:
+            raise torchscript.not_expected(path, names, "an exported program")
+    compiled = [name for name in names if name.startswith(f"{root}data/aotinductor/")]
+    if compiled:
+        raise _refuse(
+            path, f"has compiled code ({compiled[0]}), which would run as it is loaded", _SAVE_AGAIN
+        )
+    for name in names:
+        inner = name.removeprefix(root)
+        if not name.startswith(root) or ".." in name.split("/") or not pattern.fullmatch(inner):
+            raise _refuse(
+                path, f"has a member {name!r}, which torch.export.save does not write", _SAVE_AGAIN
+            )
+    if len({name.casefold() for name in names}) != len(names):
+        raise _refuse(path, "has two members of one name", _SAVE_AGAIN)
+    return root
+
+
+def _check_members(path: Path, archive: zipfile.ZipFile, root: str) -> None:
+    """Refuse pickles that name anything but tensors, and objects that are no tensors."""
+    for kind in ("weights", "constants"):
+        name = f"{root}data/{kind}/model_{kind}_config.json"
+        config = _json(path, archive, name) if name in archive.namelist() else {}
+        for entry in config.get("config", {}).values():
+            member = str(entry.get("path_name"))
+            if not member.startswith(("weight_", "tensor_")):
+                raise _refuse(
+                    path,
+                    f"holds an object that is no tensor ({member})",
+                    "keep custom objects out of the model",
+                )
+            if entry.get("use_pickle"):
+                _check_pickle(path, archive, f"{root}data/{kind}/{member}")
+    for member in archive.namelist():
+        if member.removeprefix(root).endswith(".pt"):
+            _check_pickle(path, archive, member)
+
+
+def _check_pickle(path: Path, archive: zipfile.ZipFile, member: str) -> None:
+    """Refuse what torch.save wrote unless it is tensors in plain containers."""
+    data = archive.read(member)
+    if not data:
+        return
+    try:
+        with zipfile.ZipFile(io.BytesIO(data)) as inner:
+            pickles = [name for name in inner.namelist() if name.endswith(".pkl")]
+            named = {one for name in pickles for one in torchscript.globals_of(inner.read(name))}
+    except zipfile.BadZipFile as error:
+        raise _refuse(path, f"has a pickle {member!r} in a format that is not checked") from error
+    foreign = sorted(
+        name for name in named if not torchscript.is_torchscripts(name) and name not in _TORCH_SAVE
+    )
+    if foreign:
+        words = ", ".join(name.replace(" ", ".") for name in foreign[:5])
+        raise _refuse(
+            path,
+            f"has a pickle {member!r} that names {words}; Python would run code on unpickling it",
+            _SAVE_AGAIN,
+        )
+
+
+def _json(path: Path, archive: zipfile.ZipFile, member: str) -> dict[str, Any]:
+    if archive.getinfo(member).file_size > MAX_TEXT_BYTES:
+        raise _refuse(path, f"has a text {member!r} of more than {MAX_TEXT_BYTES >> 20} MiB")
+    try:
+        data = json.loads(archive.read(member))
+    except RecursionError as error:
+        raise ValueError(f"{member} is nested too deeply") from error
+    if not isinstance(data, dict):
+        raise ValueError(f"{member} is no object")
+    return data
+
+
+def _version(schema: Any) -> str:
+    if not isinstance(schema, dict):
+        return str(schema)
+    return f"{schema.get('major')}.{schema.get('minor')}"
+
+
+def _check_version(facts: ProgramFacts) -> None:
+    major = facts.schema_version.partition(".")[0]
+    if major != str(OLDEST_SCHEMA):
+        raise _refuse(
+            facts.path,
+            f"was written by torch {facts.torch_version} in version {facts.schema_version} of its"
+            f" format, and torch here reads version {OLDEST_SCHEMA}",
+            "export the program again with a newer torch",
+        )

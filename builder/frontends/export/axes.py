@@ -1,0 +1,182 @@
+"""The inputs of a program as TensorSpecs: dtypes, fixed sizes, and the ranges of dynamic axes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from builder.errors import UsageError
+from builder.manifest import Range, TensorSpec
+
+MOST = 512
+"""The largest size of an axis without an upper bound, as long as its lower bound allows it."""
+_NAMES = {2: ("length",), 3: ("length", "width"), 4: ("channels", "height", "width")}
+"""Usual names of the axes after the first, by rank."""
+
+
+class Axes:
+    """The dynamic axes of a program, by the expression of their size."""
+
+    def __init__(self, metas: Mapping[str, Any], constraints: Mapping[Any, Any]) -> None:
+        """`metas` are the fake tensors of the inputs by name, `constraints` the ranges of sizes
+        (`ExportedProgram.range_constraints`).
+        """
+        self.metas = metas
+        self._bounds = {str(size): _bounds(span) for size, span in constraints.items()}
+        self.names: dict[str, str] = {}
+        for _, shape in self._shapes():
+            for place, size in enumerate(shape):
+                if isinstance(size, torch.SymInt) and str(size) not in self.names:
+                    self.names[str(size)] = self._name(place, len(shape))
+
+    def _shapes(self) -> Iterator[tuple[str, Sequence[Any]]]:
+        for name, meta in self.metas.items():
+            yield name, meta.shape if isinstance(meta, torch.Tensor) else ()
+
+    def _name(self, place: int, rank: int) -> str:
+        usual = "batch" if place == 0 else (_NAMES.get(rank, ()) + ("",) * rank)[place - 1]
+        stem = usual or f"axis_{place}"
+        taken = set(self.names.values())
+        later = (f"{stem}_{number}" for number in range(2, len(taken) + 3))
+        return next(name for name in (stem, *later) if name not in taken)
+
+    def specs(self) -> tuple[TensorSpec, ...]:
+        """A spec for each input, in order, with the ranges of the program."""
+        return tuple(self._spec(name, meta) for name, meta in self.metas.items())
+
+    def _spec(self, name: str, meta: Any) -> TensorSpec:
+        if not isinstance(meta, torch.Tensor):
+            return TensorSpec(_number_dtype(meta), (), name=name)
+        shape = tuple(
+            self.names[str(size)] if isinstance(size, torch.SymInt) else int(size)
+            for size in meta.shape
+        )
+        dims = {
+            self.names[str(size)]: self._range(str(size))
+            for size in meta.shape
+            if isinstance(size, torch.SymInt)
+        }
+        return TensorSpec(str(meta.dtype).removeprefix("torch."), shape, dims=dims, name=name)
+
+    def _range(self, size: str) -> Range:
+        low, high = self.bounds(size)
+        low = max(low, 1)
+        most = max(MOST, low) if high is None else high
+        usual = min(
+            max(low, 8 if self.names[size].startswith("batch") else (low + most) // 2), most
+        )
+        return low, usual, most
+
+    def chosen(self, specs: Sequence[TensorSpec] | None) -> tuple[TensorSpec, ...]:
+        """The specs, with the names of the inputs; the program's own where none are given. Raises
+        UsageError as `check`.
+        """
+        own = self.specs()
+        if specs is None:
+            return own
+        self.check(specs)
+        pairs = zip(specs, own, strict=True)
+        return tuple(replace(spec, name=spec.name or mine.name) for spec, mine in pairs)
+
+    def comment(self, axis: str) -> str:
+        """What the program states of an axis of `specs`."""
+        size = next(size for size, name in self.names.items() if name == axis)
+        low, high = self.bounds(size)
+        if high is None:
+            return f"? the program allows {low} and more"
+        return f"the program allows {low} to {high}"
+
+    def bounds(self, size: str) -> tuple[int, int | None]:
+        """The least and the greatest value of a size; None without an upper bound."""
+        return self._bounds.get(size, (0, None))
+
+    def check(self, specs: Sequence[TensorSpec], where: str | None = None) -> None:
+        """Raise UsageError where a spec allows what the program does not: another rank, dtype or
+        fixed size, a range beyond its constraint, or different sizes where it has one.
+        """
+        if len(specs) != len(self.metas):
+            raise UsageError(
+                f"the program has {len(self.metas)} inputs ({', '.join(self.metas)}), the manifest"
+                f" has {len(specs)}",
+                where=where,
+            )
+        sizes: dict[str, int | str] = {}
+        for spec, own in zip(specs, self.specs(), strict=True):
+            name = own.name
+            if spec.dtype != own.dtype:
+                raise UsageError(
+                    f"input {name} is {spec.dtype} in the manifest and {own.dtype} in the program",
+                    where=where,
+                )
+            shape = dict(self._shapes())[str(name)]
+            if len(spec.shape) != len(shape):
+                raise UsageError(
+                    f"input {name} has {len(spec.shape)} axes in the manifest and {len(shape)} in"
+                    " the program",
+                    where=where,
+                )
+            for place, (axis, size) in enumerate(zip(spec.shape, shape, strict=True)):
+                self._check_axis(spec, f"input {name}, axis {place}", axis, size, sizes, where)
+
+    def _check_axis(
+        self,
+        spec: TensorSpec,
+        which: str,
+        axis: int | str,
+        size: Any,
+        sizes: dict[str, int | str],
+        where: str | None,
+    ) -> None:
+        low, _, high = (axis, axis, axis) if isinstance(axis, int) else spec.dims[axis]
+        fix = "narrow the range in the manifest, or export the program again with a wider Dim"
+        if not isinstance(size, torch.SymInt):
+            if (low, high) != (size, size):
+                raise UsageError(
+                    f"{which} is {_shown(axis, low, high)} in the manifest, and the program was"
+                    f" exported for the size {size} only",
+                    where=where,
+                    fix=f"write {size}, or export the program again with a Dim for this axis",
+                )
+            return
+        least, most = self.bounds(str(size))
+        if low < least or (most is not None and high > most):
+            limit = f"{least} <= {size}" + (f" <= {most}" if most is not None else "")
+            raise UsageError(
+                f"{which} is {_shown(axis, low, high)} in the manifest, and the program's"
+                f" constraint is {limit}",
+                where=where,
+                fix=fix,
+            )
+        if sizes.setdefault(str(size), axis) != axis:
+            raise UsageError(
+                f"{which} is {axis} in the manifest and {sizes[str(size)]} elsewhere; in the"
+                f" program both are the size {size}",
+                where=where,
+                fix="give both axes one name",
+            )
+
+
+def _shown(axis: int | str, low: int, high: int) -> str:
+    return str(axis) if isinstance(axis, int) else f"{axis} ({low} to {high})"
+
+
+def _bounds(span: Any) -> tuple[int, int | None]:
+    """The bounds of a ValueRanges; infinite ones are sympy's or torch's own."""
+    return _finite(span.lower) or 0, _finite(span.upper)
+
+
+def _finite(bound: Any) -> int | None:
+    try:
+        number = int(bound)
+    except (TypeError, ValueError, OverflowError):
+        return None
+    return number if abs(number) < 2**31 else None
+
+
+def _number_dtype(meta: Any) -> str:
+    if isinstance(meta, bool | torch.SymBool):
+        return "bool"
+    return "int64" if isinstance(meta, int | torch.SymInt) else "float64"

@@ -1,0 +1,89 @@
+"""Loads an exported program: checked, tried in a child process, then loaded here."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from builder import torchscript
+from builder.errors import ModelFileError
+from builder.frontends.export import archive, pytrees
+
+if TYPE_CHECKING:
+    from builder.frontends.export.program import ExportedModule
+
+log = logging.getLogger(__name__)
+
+
+def load(path: Path, *, libraries: Sequence[Path] = ()) -> ExportedModule:
+    """The program of a `.pt2` file. It is inspected, loaded in a child process with limits of
+    memory and time, then here. Raises ModelFileError and LoweringError.
+    """
+    from builder.frontends.export.program import ExportedModule
+
+    facts = archive.inspect(path, custom=bool(libraries))
+    torchscript.check_in_child(facts, libraries, load_here)
+    torchscript.load_libraries(libraries)
+    try:
+        program = _load(str(path))
+    except Exception as error:  # torch raises errors of many classes here
+        raise ModelFileError(
+            f"{path.name}, written by torch {facts.torch_version}, cannot be loaded:"
+            f" {_reason(error)}",
+            where=str(path),
+        ) from error
+    try:
+        return ExportedModule(program)
+    except Exception as error:
+        if hasattr(error, "where") and error.where is None:
+            error.where = str(path)
+        raise
+
+
+def load_here(path: str, libraries: Sequence[str], extensions: Sequence[str], report: Any) -> str:
+    """Load the file in this child process; the error's text, empty where there was none."""
+    return torchscript.error_of(lambda: _load(path), libraries, extensions)
+
+
+def _load(path: str) -> Any:
+    import torch
+
+    pytrees.register_named_tuples(Path(path))
+    with _quiet() as warnings:
+        try:
+            return torch.export.load(path)
+        except Exception as error:
+            # torch logs the reason and raises another error
+            if warnings:
+                raise RuntimeError(warnings[-1]) from error
+            raise
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[list[str]]:
+    """Collect what torch.export.load logs of errors, without its output."""
+    found: list[str] = []
+
+    class Collect(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            if record.exc_info and record.exc_info[1]:
+                found.append(str(record.exc_info[1]))
+
+    handler = Collect()
+    loggers = [logging.getLogger(name) for name in ("torch.export", "torch._export")]
+    before = [(one.propagate, list(one.handlers)) for one in loggers]
+    for one in loggers:
+        one.propagate, one.handlers = False, [handler]
+    try:
+        yield found
+    finally:
+        for one, (propagate, handlers) in zip(loggers, before, strict=True):
+            one.propagate, one.handlers = propagate, handlers
+
+
+def _reason(error: Exception) -> str:
+    lines = (str(error) or type(error).__name__).strip().splitlines()
+    return lines[0] if lines else type(error).__name__

@@ -1,0 +1,74 @@
+"""The operators on numbers: sizes and what is computed from them."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+INT, FLOAT, BOOL = (
+    torch._C.IntType.get(),
+    torch._C.FloatType.get(),
+    torch._C.BoolType.get(),
+)
+
+KINDS: dict[Any, str] = {
+    operator.add: "aten::add",
+    operator.sub: "aten::sub",
+    operator.mul: "aten::mul",
+    operator.floordiv: "aten::floordiv",
+    operator.truediv: "aten::div",
+    operator.mod: "aten::remainder",
+    operator.neg: "aten::neg",
+    operator.eq: "aten::eq",
+    operator.ne: "aten::ne",
+    operator.lt: "aten::lt",
+    operator.le: "aten::le",
+    operator.gt: "aten::gt",
+    operator.ge: "aten::ge",
+    operator.and_: "aten::__and__",
+    operator.or_: "aten::__or__",
+    operator.not_: "aten::__not__",
+    torch.sym_not: "aten::__not__",
+    torch.sym_max: "prim::max",
+    torch.sym_min: "prim::min",
+    torch.sym_float: "aten::Float",
+    torch.sym_int: "aten::Int",
+    math.trunc: "aten::Int",
+    math.floor: "aten::floor",
+    math.ceil: "aten::ceil",
+    math.sqrt: "aten::sqrt",
+    round: "aten::round",
+    torch.ops.aten.sym_size.int: "aten::size",
+    torch.ops.aten.sym_numel.default: "aten::numel",
+    torch.ops.aten.sym_stride.int: "aten::stride",
+}
+"""TorchScript's operator for each function of numbers that an exported graph calls."""
+for _name, _kind in (("_sym_sqrt", "aten::sqrt"), ("_sym_log2", "aten::log2")):
+    if hasattr(torch, _name):
+        KINDS[getattr(torch, _name)] = _kind
+
+ASSERTIONS = frozenset(
+    """
+    aten._assert_async aten._assert_scalar aten._assert_tensor_metadata aten._print
+    aten._functional_assert_async aten._functional_assert_scalar aten.sym_constrain_range
+    aten.sym_constrain_range_for_size aten._functional_sym_constrain_range
+    aten._functional_sym_constrain_range_for_size
+    """.split()
+)
+"""Operators that check values and compute nothing that an output reads."""
+PYTHON_ASSERTIONS: tuple[Callable[..., Any], ...] = (torch._check, torch._check_is_size)
+
+
+def type_of(value: Any) -> Any:
+    """torch's type of a number, known or symbolic. Raises TypeError for anything else."""
+    if isinstance(value, bool | torch.SymBool):
+        return BOOL
+    if isinstance(value, int | torch.SymInt):
+        return INT
+    if isinstance(value, float | torch.SymFloat):
+        return FLOAT
+    raise TypeError(f"{type(value).__name__} is not a number")

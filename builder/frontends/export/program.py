@@ -1,0 +1,252 @@
+"""An exported program with the graph of TorchScript nodes that lowering takes."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch.export.graph_signature import (
+    ConstantArgument,
+    InputKind,
+    OutputKind,
+    SymBoolArgument,
+    SymFloatArgument,
+    SymIntArgument,
+)
+from torch.utils import _pytree as pytree
+
+from builder.errors import LoweringError, UsageError
+from builder.frontends.export import numbers, structure
+from builder.frontends.export.axes import Axes
+from builder.frontends.export.origins import Origins, location
+from builder.frontends.export.walker import Walker
+
+log = logging.getLogger(__name__)
+
+_NUMBERS = {SymIntArgument: numbers.INT, SymFloatArgument: numbers.FLOAT}
+_NUMBERS[SymBoolArgument] = numbers.BOOL
+_LIFTED = (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR)
+
+
+class ExportedModule:
+    """A torch.export.ExportedProgram as trt-build reads it.
+
+    `graph` has flat tensors as inputs and outputs, named `inputs` and `outputs`; parameters,
+    buffers and constants are constants in it. `axes` has the dynamic axes, `script` the names and
+    classes of the modules. Call it with the tensors of `inputs`, numbers as tensors of one element:
+    torch runs the exported program and returns the flat outputs.
+    """
+
+    training = False
+
+    def __init__(self, program: torch.export.ExportedProgram) -> None:
+        """Write the program's graph. Raises LoweringError for what TorchScript cannot express, and
+        for a program that was exported in training mode or changes its buffers.
+        """
+        self.program = _supported(program)
+        self._module: Any = None
+        self._leaves: list[Any] = []
+        self.fixed: dict[str, str] = {}
+        """Arguments that the program fixes, with the reason why they are no inputs."""
+        self._write()
+
+    def __call__(self, *tensors: torch.Tensor) -> tuple[Any, ...]:
+        """The answer of the exported program, flat. Raises RuntimeError for sizes that its guards
+        refuse.
+        """
+        if self._module is None:
+            self._module = self.program.module()
+        left = iter(tensors)
+        leaves = [next(left) if leaf is TENSOR else _number(leaf, left) for leaf in self._leaves]
+        args, kwargs = pytree.tree_unflatten(leaves, self._in_spec)
+        try:
+            answer = self._module(*args, **kwargs)
+        except AssertionError as error:
+            raise RuntimeError(str(error)) from error
+        return tuple(leaf for leaf in pytree.tree_leaves(answer) if leaf is not None)
+
+    def flat(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[torch.Tensor]:
+        """The tensors of a call, as the inputs of the graph; numbers become tensors.
+
+        Raises TypeError for another structure than the program was exported with, and UsageError
+        for another value of an argument that the program fixes.
+        """
+        ordered = {name: kwargs[name] for name in self._keywords if name in kwargs}
+        leaves, spec = pytree.tree_flatten((tuple(args), {**ordered, **kwargs}))
+        if spec != self._in_spec:
+            raise TypeError(
+                f"the program was exported for arguments of the structure {self._in_spec}"
+            )
+        found = []
+        for leaf, kind in zip(leaves, self._leaves, strict=True):
+            if not isinstance(kind, _Constant):
+                found.append(leaf if isinstance(leaf, torch.Tensor) else torch.tensor(leaf))
+            elif leaf != kind.value:
+                raise UsageError(
+                    f"the program was exported with {kind.value!r}, this call has {leaf!r}",
+                    fix="export it again with that value, or with a tensor in its place",
+                )
+        return found
+
+    @property
+    def result(self) -> tuple[list[Any], Any]:
+        """The leaves of the result, a tensor, a number or None each, and what holds them."""
+        node = next(iter(reversed(self.program.graph.nodes)))
+        metas = [_example(item) for item in node.args[0]]
+        return metas, self.program.call_spec.out_spec
+
+    @property
+    def _keywords(self) -> Sequence[str]:
+        """The names of the arguments that are passed by keyword, in order."""
+        _, keywords = self._in_spec.children()
+        return list(keywords.context)
+
+    def named_modules(self) -> Iterator[tuple[str, Any]]:
+        """Path and module of each module that the program's nodes name; `original_name` of a module
+        is the name of its class.
+        """
+        yield from self.script.named_modules()
+
+    @property
+    def _in_spec(self) -> Any:
+        return self.program.call_spec.in_spec
+
+    def _write(self) -> None:
+        module, signature = self.program.graph_module, self.program.graph_signature
+        graphs = [m.graph for m in module.modules() if isinstance(m, torch.fx.GraphModule)]
+        origins = Origins(graphs)
+        self.script = origins.script
+        walker = Walker(origins)
+        names = iter(self._input_names())
+        metas: dict[str, Any] = {}
+        known: dict[Any, Any] = {}
+        given: list[Any] = []
+        placeholders = [node for node in module.graph.nodes if node.op == "placeholder"]
+        for node, spec in zip(placeholders, signature.input_specs, strict=True):
+            if spec.kind in _LIFTED:
+                # one value for all uses, so that a write to it is seen by each
+                tensor = self._constant(str(spec.target))
+                given.append(walker.value(tensor) if node.users else tensor)
+            elif spec.kind is InputKind.USER_INPUT:
+                given.append(self._user_input(next(names), node, spec.arg, walker, metas))
+            else:
+                raise LoweringError(
+                    f"the program's input {node.name} is a {spec.kind.name.lower()}, and a graph"
+                    " holds tensors only"
+                )
+        walker.skipped = _dead_writes(placeholders, signature.input_specs)
+        outputs = walker.walk(module, given, known)
+        specs = signature.output_specs
+        wanted = [
+            output
+            for output, spec in zip(outputs, specs, strict=True)
+            if spec.kind is OutputKind.USER_OUTPUT
+        ]
+        labels = structure.output_names(self.program.call_spec.out_spec)
+        pairs = [pair for pair in zip(labels, wanted, strict=True) if pair[1] is not None]
+        walker.finish([value for _, value in pairs])
+        self.graph = walker.graph
+        self.inputs, self.outputs = tuple(metas), tuple(name for name, _ in pairs)
+        self.axes = Axes(metas, self.program.range_constraints)
+
+    def _input_names(self) -> list[str]:
+        (root,) = [entry for entry in self.program.module_call_graph if entry.fqn == ""][:1]
+        names = root.signature.forward_arg_names if root.signature else None
+        return structure.input_names(self._in_spec, names)
+
+    def _constant(self, target: str) -> torch.Tensor:
+        found = self.program.state_dict.get(target)
+        tensor: torch.Tensor = self.program.constants[target] if found is None else found
+        return tensor.detach()
+
+    def _user_input(
+        self, name: str, node: torch.fx.Node, argument: Any, walker: Walker, metas: dict[str, Any]
+    ) -> Any:
+        if isinstance(argument, ConstantArgument):
+            self._leaves.append(_Constant(argument.value))
+            self.fixed[name] = f"exported with {argument.value!r}"
+            return argument.value
+        kind = _NUMBERS.get(type(argument))
+        self._leaves.append(TENSOR if kind is None else kind)
+        metas[name] = node.meta["val"]
+        return walker.input(name) if kind is None else walker.input(name, kind)
+
+
+def _example(item: Any) -> Any:
+    """A value of the type that an output has."""
+    meta = item.meta["val"] if isinstance(item, torch.fx.Node) else item
+    if isinstance(meta, torch.Tensor):
+        return torch.empty(0)
+    if meta is None:
+        return None
+    kinds = {"IntType": 0, "FloatType": 0.0, "BoolType": False}
+    return kinds[numbers.type_of(meta).kind()]
+
+
+TENSOR = object()
+"""A leaf of the arguments that is a tensor."""
+
+
+class _Constant:
+    """A leaf of the arguments whose value the program fixes."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+
+def _number(leaf: Any, left: Iterator[torch.Tensor]) -> Any:
+    return leaf.value if isinstance(leaf, _Constant) else next(left).item()
+
+
+def _supported(program: torch.export.ExportedProgram) -> torch.export.ExportedProgram:
+    """The program, without what only torch's decompositions express. Raises LoweringError for
+    buffers that outputs depend on and that the program changes.
+    """
+    _refuse_changes(program)
+    return program
+
+
+def _dead_writes(placeholders: list[Any], specs: list[Any]) -> set[torch.fx.Node]:
+    """Writes to buffers that nothing reads, such as a count of calls. Raises LoweringError for a
+    write to a buffer that is read.
+    """
+    dead = set()
+    for node, spec in zip(placeholders, specs, strict=True):
+        if spec.kind not in _LIFTED:
+            continue
+        writes = [user for user in node.users if _writes(user, node)]
+        if writes and len(node.users) == len(writes) and not any(one.users for one in writes):
+            dead.update(writes)
+        elif writes:
+            raise _keeps_state(f"keeps state in the buffer {spec.target!r}", location(writes[0]))
+    return dead
+
+
+def _writes(user: torch.fx.Node, node: torch.fx.Node) -> bool:
+    """Whether an operator writes to the tensor of this node."""
+    if not isinstance(user.target, torch._ops.OpOverload):
+        return False
+    pairs = zip(user.args, user.target._schema.arguments, strict=False)
+    return any(arg is node and a.alias_info and a.alias_info.is_write for arg, a in pairs)
+
+
+def _keeps_state(what: str, where: str | None = None) -> LoweringError:
+    return LoweringError(
+        f"the program {what}; a served model has none",
+        where=where,
+        fix="take it as an argument and return its new value; `state` in the manifest lets the"
+        " server keep it",
+    )
+
+
+def _refuse_changes(program: torch.export.ExportedProgram) -> None:
+    for spec in program.graph_signature.output_specs:
+        if spec.kind is OutputKind.USER_OUTPUT:
+            continue
+        what = {
+            OutputKind.BUFFER_MUTATION: f"keeps state in the buffer {spec.target!r}",
+            OutputKind.USER_INPUT_MUTATION: f"writes to its argument {spec.target!r}",
+        }.get(spec.kind, f"has an output of kind {spec.kind.name.lower()}")
+        raise _keeps_state(what)

@@ -1,0 +1,52 @@
+"""Named tuples in the arguments and results of a program: torch loads a program only after its
+types are registered, and the file has the names of their fields.
+"""
+
+from __future__ import annotations
+
+import collections
+import json
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from torch.utils import _pytree as pytree
+
+_NAMED_TUPLE = "collections.namedtuple"
+
+
+def register_named_tuples(path: Path) -> None:
+    """Register a class with the same fields for each named tuple of a program that is not
+    registered yet. The archive has passed inspection.
+    """
+    with zipfile.ZipFile(path) as archive:
+        name = next(
+            n for n in archive.namelist() if n.endswith(("models/model.json", "program.json"))
+        )
+        program = json.loads(archive.read(name))
+    module = program["graph_module"]
+    fields = module.get("treespec_namedtuple_fields", {})
+    for entry in module["module_call_graph"]:
+        signature = entry.get("signature") or {}
+        for spec in (signature.get("in_spec"), signature.get("out_spec")):
+            for context in _contexts(json.loads(spec)[1]) if spec else ():
+                _register(context, fields)
+
+
+def _contexts(tree: Any) -> Iterator[Any]:
+    if tree["type"] == _NAMED_TUPLE:
+        yield json.loads(tree["context"])
+    for child in tree["children_spec"]:
+        yield from _contexts(child)
+
+
+def _register(context: Any, fields: dict[str, Any]) -> None:
+    known: Any = pytree.SERIALIZED_TYPE_TO_PYTHON_TYPE
+    if not isinstance(context, str) or context in known or context not in fields:
+        return
+    names = list(fields[context]["field_names"])
+    if not all(name.isidentifier() for name in names):
+        return
+    made: Any = collections.namedtuple(context.rpartition(".")[2], names)  # type: ignore[misc]
+    pytree._register_namedtuple(made, serialized_type_name=context)

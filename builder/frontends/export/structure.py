@@ -1,0 +1,52 @@
+"""The names of a program's tensors, by the structure of its arguments and results: those that
+TorchScript models get (`state_0`, `state.hidden`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from torch.utils import _pytree as pytree
+
+from builder.errors import LoweringError
+
+
+def input_names(in_spec: Any, argument_names: Sequence[str] | None) -> list[str]:
+    """One name for each leaf of the arguments, positional ones first."""
+    leaves = [object() for _ in range(in_spec.num_leaves)]
+    args, kwargs = pytree.tree_unflatten(leaves, in_spec)
+    names = list(argument_names or ())
+    names = [*names, *(f"input_{index}" for index in range(len(names), len(args)))]
+    given = {**dict(zip(names, args, strict=False)), **kwargs}
+    return [_joined(path) for path, _ in pytree.tree_flatten_with_path(given)[0]]
+
+
+def output_names(out_spec: Any) -> list[str]:
+    """One name for each leaf of the result; a single tensor is `output`."""
+    leaves = [object() for _ in range(out_spec.num_leaves)]
+    result = pytree.tree_unflatten(leaves, out_spec)
+    return [_joined(path) or "output" for path, _ in pytree.tree_flatten_with_path(result)[0]]
+
+
+def _joined(path: Sequence[Any]) -> str:
+    name = ""
+    for key in path:
+        name = _join(name, _part(key))
+    return name
+
+
+def _part(key: Any) -> str | int:
+    if isinstance(key, pytree.SequenceKey):
+        return int(key.idx)
+    if isinstance(key, pytree.GetAttrKey):
+        return str(key.name)
+    if isinstance(key, pytree.MappingKey):
+        return key.key if type(key.key) is int and key.key >= 0 else str(key.key)
+    raise LoweringError(f"the structure of forward's arguments has a key {key}, which has no name")
+
+
+def _join(prefix: str, part: str | int) -> str:
+    if isinstance(part, int):
+        return f"{prefix or 'output'}_{part}"
+    return f"{prefix}.{part}" if prefix else part

@@ -1,0 +1,475 @@
+"""Writes an exported program as a graph of TorchScript nodes: one node for each call of an ATen
+operator, an If for `cond`, a Loop for `while_loop`, `scan` and `map`.
+"""
+
+from __future__ import annotations
+
+import operator
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from builder.errors import LoweringError
+from builder.frontends.export import numbers
+from builder.frontends.export.origins import Origins, location
+
+C: Any = torch._C
+TENSOR = C.TensorType.get()
+_MOST_TRIPS = 2**63 - 1
+_MEMORY_FORMATS = {
+    torch.contiguous_format: 0,
+    torch.preserve_format: 1,
+    torch.channels_last: 2,
+    torch.channels_last_3d: 3,
+}
+_SAME = frozenset(["aten.alias", "aten.lift_fresh", "aten.detach", "aten.detach_"])
+"""Operators that return their input."""
+_NUMBER_KINDS = ("IntType", "FloatType", "BoolType", "NumberType")
+
+Known = Any
+"""What a node of the program is while the graph is written: a value of the graph, a Python constant
+or a tuple of these, a submodule for `get_attr`.
+"""
+
+
+class Walker:
+    """Writes the nodes of a program into a new `torch._C.Graph`."""
+
+    def __init__(self, origins: Origins) -> None:
+        self.graph = C.Graph()
+        self.origins = origins
+        self.skipped: set[torch.fx.Node] = set()
+        """Nodes that are not written, because nothing reads what they write."""
+        self._ends = [self.graph.return_node()]
+        self._node: torch.fx.Node | None = None
+
+    def input(self, name: str, kind: Any = TENSOR) -> Any:
+        """Add an input of the graph; a number is read from a tensor of one element."""
+        value = self.graph.addInput(re.sub(r"\W", "_", name))
+        if kind is TENSOR:
+            return value
+        casts = {numbers.INT: "aten::Int", numbers.FLOAT: "aten::Float", numbers.BOOL: "aten::Bool"}
+        cast = next(name for of, name in casts.items() if of == kind)
+        return self.emit(cast, [value], kind)
+
+    def walk(
+        self, module: torch.fx.GraphModule, given: Sequence[Known], known: dict[Any, Known]
+    ) -> list[Known]:
+        """Write the nodes of a graph module whose placeholders are `given`; its outputs.
+
+        Raises LoweringError for a node that TorchScript has no operator for.
+        """
+        values = iter(given)
+        for node in module.graph.nodes:
+            self._node = node
+            if node.op == "placeholder":
+                known[node] = next(values)
+            elif node.op == "get_attr":
+                known[node] = _attribute(module, str(node.target))
+            elif node in self.skipped:
+                known[node] = None
+            elif node.op == "call_function":
+                known[node] = self._call(node, known)
+            elif node.op == "output":
+                (returned,) = node.args
+                found = returned if isinstance(returned, list | tuple) else [returned]
+                return [self._known(item, known) for item in found]
+            else:
+                raise self._error(f"a node of kind {node.op} has no counterpart in TorchScript")
+        return []
+
+    def finish(self, outputs: Sequence[Known]) -> None:
+        """Make these values the outputs of the graph: tensors, numbers become tensors."""
+        for item in outputs:
+            value = self.value(item)
+            if value.type().kind() in _NUMBER_KINDS:
+                value = self.emit("prim::NumToTensor", [value])
+            self.graph.registerOutput(value)
+
+    def emit(self, kind: str, args: Sequence[Any], *types: Any) -> Any:
+        """Add one node with one output for each of `types` (default: one tensor); its value, or a
+        tuple of several.
+        """
+        node = self._create(kind, [self.value(arg) for arg in args], types or (TENSOR,))
+        outputs = tuple(node.outputs())
+        return outputs[0] if len(outputs) == 1 else outputs
+
+    def value(self, item: Known, kind: Any = None) -> Any:
+        """The value of the graph for an argument whose type in the schema is `kind`."""
+        if kind is not None and kind.kind() == "OptionalType":
+            if item is None:
+                return self._constant(None)
+            kind = kind.getElementType()
+        form = kind.kind() if kind is not None else ""
+        if isinstance(item, C.Value):
+            is_int = item.type().kind() == "IntType"
+            return (
+                self.emit("aten::Float", [item], kind) if form == "FloatType" and is_int else item
+            )
+        if form == "ListType" and not isinstance(item, list | tuple):
+            item = [item]
+        if isinstance(item, list | tuple):
+            return self._list(item, kind)
+        if form == "FloatType":
+            return self._constant(float(item))
+        if isinstance(item, torch.memory_format):
+            return self._constant(_MEMORY_FORMATS[item])
+        return self._constant(item)
+
+    def _list(self, items: Sequence[Known], kind: Any) -> Any:
+        element = kind.getElementType() if kind is not None else None
+        values = [self.value(item, element) for item in items]
+        if element is None:
+            element = values[0].type() if values else TENSOR
+        return self.emit("prim::ListConstruct", values, C.ListType(element))
+
+    def _constant(self, item: Any) -> Any:
+        if isinstance(item, torch.SymInt | torch.SymFloat | torch.SymBool):
+            raise self._error(f"the size {item} is not computed in the graph")
+        if isinstance(item, torch.Tensor):
+            item = item.detach()
+        with self.graph.insert_point_guard(self._ends[-1]):
+            try:
+                value = self.graph.insertConstant(item)
+            except (TypeError, RuntimeError) as error:
+                raise self._error(f"a {type(item).__name__} cannot be a constant") from error
+        self._describe(value.node())
+        return value
+
+    def _create(self, kind: str, values: Sequence[Any], types: Sequence[Any]) -> Any:
+        node = self.graph.create(kind, list(values), len(types))
+        node.insertBefore(self._ends[-1])
+        for output, of in zip(node.outputs(), types, strict=True):
+            output.setType(of)
+        self._describe(node)
+        return node
+
+    def _describe(self, created: Any) -> None:
+        if self._node is not None:
+            self.origins.describe(created, self._node)
+
+    def _error(self, message: str, fix: str | None = None) -> LoweringError:
+        where = location(self._node) if self._node is not None else None
+        return LoweringError(message, where=where, fix=fix)
+
+    def _known(self, item: Any, known: dict[Any, Known]) -> Known:
+        """An argument of a node with what its nodes are."""
+        if isinstance(item, torch.fx.Node):
+            return known[item]
+        if isinstance(item, list | tuple):
+            return [self._known(part, known) for part in item]
+        return item
+
+    def _call(self, node: torch.fx.Node, known: dict[Any, Known]) -> Known:
+        target = node.target
+        args = [self._known(arg, known) for arg in node.args]
+        named = {name: self._known(arg, known) for name, arg in node.kwargs.items()}
+        if isinstance(target, torch._ops.OpOverload):
+            name = str(target).rpartition(".")[0]
+            if name in numbers.ASSERTIONS:
+                return None
+            if target in numbers.KINDS:
+                return self.emit(numbers.KINDS[target], args, numbers.type_of(node.meta["val"]))
+            if name in _SAME:
+                return args[0]
+            if name in ("aten.item", "aten._local_scalar_dense"):
+                return self._item(args[0], node.meta["val"])
+            return self._operator(node, target, args, named)
+        if isinstance(target, torch._ops.HigherOrderOperator):
+            return self._higher_order(node, target, args, named)
+        if target in numbers.PYTHON_ASSERTIONS:
+            return None
+        if target is operator.getitem:
+            return self._item_of(args[0], args[1])
+        return self._number(node, target, args)
+
+    def _item(self, tensor: Any, meta: Any) -> Any:
+        kind = numbers.type_of(meta)
+        cast = {"IntType": "aten::Int", "FloatType": "aten::Float", "BoolType": "aten::Bool"}
+        return self.emit(cast[kind.kind()], [tensor], kind)
+
+    def _item_of(self, container: Known, index: Any) -> Known:
+        if isinstance(container, list | tuple) and isinstance(index, int):
+            return container[index]
+        raise self._error("an element of this value cannot be read in TorchScript")
+
+    def _number(self, node: torch.fx.Node, target: Any, args: Sequence[Known]) -> Known:
+        if all(not isinstance(arg, C.Value | list | tuple) for arg in args):
+            return target(*args)
+        result = numbers.type_of(node.meta["val"])
+        if target in (operator.pow, operator.rshift, operator.lshift, torch.sym_ite):
+            return self._less_common(target, args, result)
+        if target is getattr(torch, "sym_sum", None):
+            (items,) = args
+            total = items[0]
+            for item in items[1:]:
+                total = self.emit("aten::add", [total, item], result)
+            return total
+        kind = numbers.KINDS.get(target)
+        if kind is None:
+            name = getattr(target, "__name__", str(target))
+            raise self._error(f"the function {name} of numbers has no counterpart in TorchScript")
+        return self.emit(kind, args, result)
+
+    def _less_common(self, target: Any, args: Sequence[Known], result: Any) -> Any:
+        if target is torch.sym_ite:
+            condition, yes, no = args
+            return self._if(condition, lambda: [yes], lambda: [no])[0]
+        if target is operator.pow:
+            power = self.emit("aten::pow", args, numbers.FLOAT)
+            whole = result.kind() == "IntType"
+            return self.emit("aten::Int", [power], numbers.INT) if whole else power
+        kind = "aten::__lshift__" if target is operator.lshift else "aten::__rshift__"
+        return self.emit(kind, args, result)
+
+    def _operator(
+        self,
+        node: torch.fx.Node,
+        target: Any,
+        args: Sequence[Known],
+        named: dict[str, Known],
+    ) -> Known:
+        """Write a call with all arguments of its schema, defaults included."""
+        schema = target._schema
+        given = dict(zip((a.name for a in schema.arguments), args, strict=False)) | named
+        _refuse_training(self, target, given)
+        if str(target) == "aten._to_copy.default":
+            return self._to_copy(given)
+        if str(target) == "aten.lift_fresh_copy.default":
+            return self.emit("aten::clone", [given["self"], None])
+        values = [
+            self.value(
+                given.get(a.name, a.default_value if a.has_default_value() else None), a.type
+            )
+            for a in schema.arguments
+        ]
+        types = [returned.type for returned in schema.returns]
+        created = self._create(schema.name, values, types)
+        self._check_schema(created, target, schema)
+        outputs = [
+            self._unpacked(output, meta)
+            for output, meta in zip(created.outputs(), _metas(node, len(types)), strict=True)
+        ]
+        return outputs[0] if len(outputs) == 1 else tuple(outputs) if outputs else None
+
+    def _check_schema(self, created: Any, target: Any, schema: Any) -> None:
+        """Torch finds the overload by the types of the values: a number for a tensor is one of
+        another overload, or has to become a tensor.
+        """
+        if created.schema() == "(no schema)":
+            pairs = zip(schema.arguments, list(created.inputs()), strict=True)
+            for index, (argument, value) in enumerate(pairs):
+                if argument.type.kind() == "TensorType" and value.type().kind() in _NUMBER_KINDS:
+                    as_tensor = self._create("prim::NumToTensor", [value], [TENSOR])
+                    as_tensor.moveBefore(created)
+                    created.replaceInput(index, as_tensor.output())
+        if created.schema() == "(no schema)":
+            raise self._error(
+                f"{target} has no operator in TorchScript with these arguments",
+                fix="export the program again with program.run_decompositions()",
+            )
+
+    def _unpacked(self, value: Any, meta: Any) -> Known:
+        """A list of tensors as a tuple of values: its length is known in the program."""
+        if value.type().kind() != "ListType" or not isinstance(meta, list | tuple):
+            return value
+        element = value.type().getElementType()
+        return tuple(self._create("prim::ListUnpack", [value], [element] * len(meta)).outputs())
+
+    def _to_copy(self, given: dict[str, Known]) -> Any:
+        dtype = given.get("dtype")
+        if dtype is None:
+            return self.emit("aten::clone", [given["self"], given.get("memory_format")])
+        return self.emit(
+            "aten::to", [given["self"], dtype, False, True, given.get("memory_format")]
+        )
+
+    def _higher_order(
+        self,
+        node: torch.fx.Node,
+        target: Any,
+        args: Sequence[Known],
+        named: dict[str, Known],
+    ) -> Known:
+        name = target.name() if callable(getattr(target, "name", None)) else str(target)
+        known: dict[str, Callable[..., Known]] = {
+            "cond": self._cond,
+            "while_loop": self._while_loop,
+            "scan": self._scan,
+            "map_impl": self._map,
+            "wrap_with_set_grad_enabled": self._with_grad_mode,
+        }
+        write = known.get(name)
+        if write is None:
+            raise self._error(
+                f"the higher-order operator {name} has no counterpart in TorchScript",
+                fix="export the program again with program.run_decompositions()",
+            )
+        return write(*args, **named)
+
+    def _with_grad_mode(self, enabled: bool, body: Any, *operands: Known) -> Known:
+        return tuple(self._inline(body, operands))
+
+    def _inline(self, body: torch.fx.GraphModule, operands: Sequence[Known]) -> list[Known]:
+        """The outputs of a submodule whose nodes are written here."""
+        caller = self._node
+        outputs = self.walk(body, operands, {})
+        self._node = caller
+        return outputs
+
+    def _cond(
+        self, condition: Known, yes: Any, no: Any, operands: Sequence[Known] = ()
+    ) -> tuple[Known, ...]:
+        if isinstance(condition, bool):
+            return tuple(self._inline(yes if condition else no, operands))
+        if condition.type().kind() == "TensorType":
+            condition = self.emit("aten::Bool", [condition], numbers.BOOL)
+        return self._if(
+            condition, lambda: self._inline(yes, operands), lambda: self._inline(no, operands)
+        )
+
+    def _if(
+        self,
+        condition: Any,
+        yes: Callable[[], Sequence[Known]],
+        no: Callable[[], Sequence[Known]],
+    ) -> tuple[Any, ...]:
+        node = self._create("prim::If", [self.value(condition)], [])
+        for write in (yes, no):
+            block = node.addBlock()
+            for output in self._within(block, write):
+                block.registerOutput(output)
+        for value in next(iter(node.blocks())).outputs():
+            node.addOutput().setType(value.type())
+        return tuple(node.outputs())
+
+    def _within(self, block: Any, write: Callable[[], Sequence[Known]]) -> list[Any]:
+        """The values of what is written into a block."""
+        self._ends.append(block.returnNode())
+        values = [self.value(item) for item in write()]
+        self._ends.pop()
+        return values
+
+    def _loop(
+        self,
+        trips: Any,
+        condition: Any,
+        carried: Sequence[Known],
+        body: Callable[[Any, list[Any]], tuple[Any, Sequence[Known]]],
+    ) -> tuple[Any, ...]:
+        """A Loop; `body` writes one iteration from its number and the carried values, and returns
+        the next condition and the next carried values.
+        """
+        first = [self.value(item) for item in carried]
+        node = self._create("prim::Loop", [self.value(trips), self.value(condition), *first], [])
+        block = node.addBlock()
+        number = block.addInputToBlock()
+        number.setType(numbers.INT)
+        inner = []
+        for value in first:
+            inner.append(block.addInputToBlock())
+            inner[-1].setType(value.type())
+
+        def write() -> list[Known]:
+            again, carried_on = body(number, inner)
+            return [again, *carried_on]
+
+        for output in self._within(block, write):
+            block.registerOutput(output)
+        for value in first:
+            node.addOutput().setType(value.type())
+        return tuple(node.outputs())
+
+    def _while_loop(
+        self,
+        condition: Any,
+        body: Any,
+        carried: Sequence[Known],
+        others: Sequence[Known] = (),
+    ) -> tuple[Any, ...]:
+        def holds(values: Sequence[Known]) -> Any:
+            (answer,) = self._inline(condition, [*values, *others])
+            if isinstance(answer, C.Value) and answer.type().kind() == "TensorType":
+                return self.emit("aten::Bool", [answer], numbers.BOOL)
+            return answer
+
+        def iteration(number: Any, values: list[Any]) -> tuple[Any, Sequence[Known]]:
+            outputs = self._inline(body, [*values, *others])
+            return holds(outputs), outputs
+
+        return self._loop(_MOST_TRIPS, holds(carried), carried, iteration)
+
+    def _scan(
+        self,
+        combine: Any,
+        init: Sequence[Known],
+        xs: Sequence[Known],
+        others: Sequence[Known] = (),
+    ) -> tuple[Any, ...]:
+        """Carries `init`, and stacks the other results of `combine` along a new first axis."""
+        count, kept = len(init), _output_count(combine) - len(init)
+        tensors = C.ListType(TENSOR)
+        lists = [self.emit("prim::ListConstruct", [], tensors) for _ in range(kept)]
+
+        def iteration(number: Any, values: list[Any]) -> tuple[Any, Sequence[Known]]:
+            rows = [self.emit("aten::select", [x, 0, number]) for x in xs]
+            outputs = self._inline(combine, [*values, *rows, *others])
+            for stacked, item in zip(lists, outputs[count:], strict=True):
+                self.emit("aten::append", [stacked, item], tensors)
+            return True, outputs[:count]
+
+        trips = self.emit("aten::size", [xs[0], 0], numbers.INT)
+        carried = self._loop(trips, True, init, iteration)
+        return (*carried, *(self.emit("aten::stack", [stacked, 0]) for stacked in lists))
+
+    def _map(self, body: Any, xs: Sequence[Known], others: Sequence[Known] = ()) -> Any:
+        return self._scan(body, (), xs, others)
+
+
+def _output_count(module: torch.fx.GraphModule) -> int:
+    (returned,) = next(iter(reversed(module.graph.nodes))).args
+    return len(returned) if isinstance(returned, list | tuple) else 1
+
+
+def _metas(node: torch.fx.Node, count: int) -> Sequence[Any]:
+    meta = node.meta.get("val")
+    return [meta] if count == 1 else meta if isinstance(meta, list | tuple) else [None] * count
+
+
+def _attribute(module: torch.nn.Module, path: str) -> Any:
+    found: Any = module
+    for name in path.split("."):
+        found = getattr(found, name)
+    return found
+
+
+_TRAINING = {
+    "aten.dropout": "train",
+    "aten.dropout_": "train",
+    "aten.native_dropout": "train",
+    "aten.feature_dropout": "train",
+    "aten.alpha_dropout": "train",
+    "aten.feature_alpha_dropout": "train",
+    "aten.batch_norm": "training",
+    "aten._batch_norm_impl_index": "training",
+    "aten.native_batch_norm": "training",
+    "aten._native_batch_norm_legit": "training",
+    "aten.rrelu": "training",
+}
+"""The argument of an operator that is true in training."""
+
+
+def _refuse_training(walker: Walker, target: Any, given: dict[str, Known]) -> None:
+    """Raise LoweringError for a program that was exported in training mode. A normalization without
+    running statistics computes with those of the batch in evaluation, too.
+    """
+    name = str(target).rpartition(".")[0]
+    argument = _TRAINING.get(name)
+    without_statistics = "running_mean" in given and given["running_mean"] is None
+    if argument is not None and given.get(argument) is True and not without_statistics:
+        raise walker._error(
+            f"the program was exported in training mode: {name} has {argument}=True",
+            fix="call model.eval() before torch.export.export",
+        )

@@ -1,0 +1,40 @@
+"""Loads a model file by its suffix."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from builder import torchscript
+from builder.errors import ModelFileError
+
+if TYPE_CHECKING:
+    import torch
+
+    from builder.frontends.export.program import ExportedModule
+
+SUFFIX = ".pt2"
+"""Of files that torch.export.save writes."""
+
+
+def load(
+    path: Path | str, module: str | None = None, *, libraries: Sequence[Path] = ()
+) -> torch.jit.ScriptModule | ExportedModule:
+    """The module of a TorchScript file, or the program of a `.pt2` file, both on the CPU.
+
+    `module` names a submodule or method of a TorchScript file. `libraries` bring the custom
+    operators that the file uses. Raises ModelFileError and LoweringError.
+    """
+    path = Path(path)
+    if path.suffix != SUFFIX:
+        return torchscript.load(path, module, libraries=libraries)
+    from builder.frontends.export import loading
+
+    if module:
+        raise ModelFileError(
+            f"{path.name} is an exported program, which has no submodule or method {module!r}",
+            where=str(path),
+            fix="export the submodule by itself: torch.export.export(model.encoder, inputs)",
+        )
+    return loading.load(path, libraries=libraries)

@@ -1,0 +1,165 @@
+"""A `.pt2` file is checked before torch, which evaluates parts of it as Python, loads it."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import pickle
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from builder import frontends, torchscript
+from builder.errors import ModelFileError
+from builder.frontends.export import archive
+
+Change = Callable[[dict[str, Any]], None]
+
+
+def changed(file: Path, folder: Path, change: Change) -> Path:
+    """The file with another model.json."""
+    made = folder / "changed.pt2"
+    with zipfile.ZipFile(file) as old, zipfile.ZipFile(made, "w") as new:
+        for name in old.namelist():
+            data = old.read(name)
+            if name.endswith("models/model.json"):
+                program = json.loads(data)
+                change(program)
+                data = json.dumps(program).encode()
+            new.writestr(name, data)
+    return made
+
+
+def with_member(file: Path, folder: Path, name: str, data: bytes) -> Path:
+    """The file with a member replaced or added."""
+    made = folder / "changed.pt2"
+    with zipfile.ZipFile(file) as old, zipfile.ZipFile(made, "w") as new:
+        for one in old.namelist():
+            if not one.endswith(name):
+                new.writestr(one, old.read(one))
+        new.writestr(f"{old.namelist()[0].partition('/')[0]}/{name}", data)
+    return made
+
+
+def test_a_file_is_loaded(small_file: Path) -> None:
+    """The loaded program answers as the exported one, and the file's facts are known."""
+    loaded = frontends.load(small_file)
+    assert isinstance(loaded, frontends.ExportedModule)
+    x, bias = torch.randn(3, 4), torch.randn(4)
+    whole, halves = loaded(x, bias)
+    assert whole.shape == (3, 4) and halves.shape == (6, 2)
+    facts = archive.inspect(small_file)
+    assert facts.torch_version == torch.__version__ and facts.schema_version.startswith("8.")
+
+
+def expression(program: dict[str, Any]) -> None:
+    values = program["graph_module"]["graph"]["sym_int_values"]
+    next(iter(values.values()))["as_expr"]["expr_str"] = "__import__('os').system('true')"
+
+
+def guard(program: dict[str, Any]) -> None:
+    program["guards_code"] = ["L['x'].size()[0] <= 3 or print(1)"]
+
+
+def guard_text(program: dict[str, Any]) -> None:
+    program["guards_code"] = ["L['x\"+print(1)+\"'] != 3"]
+
+
+def target(program: dict[str, Any]) -> None:
+    program["graph_module"]["graph"]["nodes"][0]["target"] = "torch.hub.load"
+
+
+def operator(program: dict[str, Any]) -> None:
+    program["graph_module"]["graph"]["nodes"][0]["target"] = "torch.ops.aten.from_file.default"
+
+
+def name(program: dict[str, Any]) -> None:
+    program["graph_module"]["graph"]["inputs"][0]["as_tensor"]["name"] = "x=print(1)"
+
+
+def bound(program: dict[str, Any]) -> None:
+    program["range_constraints"] = {"print(1)": {"min_val": 0, "max_val": 1}}
+
+
+def key(program: dict[str, Any]) -> None:
+    signature = program["graph_module"]["module_call_graph"][0]["signature"]
+    signature["in_spec"] = signature["in_spec"].replace("bias", "b'+print(1)+'")
+
+
+@pytest.mark.parametrize(
+    "change", [expression, guard, guard_text, target, operator, name, bound, key]
+)
+def test_text_that_torch_would_evaluate(small_file: Path, tmp_path: Path, change: Change) -> None:
+    """Sizes, guards, functions and names are refused where they are more than that."""
+    with pytest.raises(ModelFileError, match="names what no exported program needs"):
+        archive.inspect(changed(small_file, tmp_path, change))
+
+
+class Runs:
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.system, ("true",)
+
+
+def test_a_pickle_that_runs_code(small_file: Path, tmp_path: Path) -> None:
+    """The example inputs may be tensors only."""
+    buffer = io.BytesIO()
+    torch.save({"x": Runs()}, buffer)
+    made = with_member(small_file, tmp_path, "data/sample_inputs/model.pt", buffer.getvalue())
+    with pytest.raises(ModelFileError, match=r"posix\.system|os\.system"):
+        archive.inspect(made)
+    made = with_member(small_file, tmp_path, "data/sample_inputs/model.pt", pickle.dumps(Runs()))
+    with pytest.raises(ModelFileError, match="in a format that is not checked"):
+        archive.inspect(made)
+
+
+def test_compiled_code(small_file: Path, tmp_path: Path) -> None:
+    """A library in the archive would be loaded with it."""
+    made = with_member(small_file, tmp_path, "data/aotinductor/model/model.so", b"\x7fELF")
+    with pytest.raises(ModelFileError, match="has compiled code"):
+        archive.inspect(made)
+    made = with_member(small_file, tmp_path, "data/other.bin", b"")
+    with pytest.raises(ModelFileError, match=r"torch\.export\.save does not write"):
+        archive.inspect(made)
+
+
+def test_objects_that_are_no_tensors(small_file: Path, tmp_path: Path) -> None:
+    """Constants that torch would unpickle are refused."""
+    config = {"config": {"key": {"path_name": "opaque_obj_0", "use_pickle": True}}}
+    member = "data/constants/model_constants_config.json"
+    made = with_member(small_file, tmp_path, member, json.dumps(config).encode())
+    with pytest.raises(ModelFileError, match="an object that is no tensor"):
+        archive.inspect(made)
+
+
+def test_another_version_of_the_format(small_file: Path, tmp_path: Path) -> None:
+    """The error names the torch that wrote the file."""
+
+    def older(program: dict[str, Any]) -> None:
+        program["schema_version"] = {"major": 7, "minor": 3}
+        program["torch_version"] = "2.5.1"
+
+    with pytest.raises(ModelFileError, match=r"torch 2\.5\.1 in version 7\.3 .* version 8"):
+        archive.inspect(changed(small_file, tmp_path, older))
+
+
+def test_the_other_suffix(small_file: Path, tmp_path: Path) -> None:
+    """Each format under the suffix of the other says which suffix it needs."""
+    script = tmp_path / "script.pt2"
+    torch.jit.script(torch.nn.Linear(2, 2)).save(script)
+    with pytest.raises(ModelFileError, match="is not an exported program but TorchScript"):
+        frontends.load(script)
+    renamed = tmp_path / "program.pt"
+    renamed.write_bytes(small_file.read_bytes())
+    with pytest.raises(ModelFileError, match="is not a TorchScript file but a program of torch"):
+        torchscript.load(renamed)
+
+
+def test_parts_cannot_be_named(small_file: Path) -> None:
+    """`module` is for TorchScript."""
+    with pytest.raises(ModelFileError, match="no submodule or method 'layers'"):
+        frontends.load(small_file, "layers")
