@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from builder.errors import UsageError
-from builder.parity import PublishedModel, streams
+from builder.parity import PublishedModel, recorded_streams
 from builder.serving import PLAIN, Access
 from builder.triton import Golden
 
@@ -88,7 +88,7 @@ def requests(
         return ((_from_file(model, file),),)
     goldens = [model.wire(golden) for golden in model.goldens]
     if model.keeps_state:
-        found = tuple(stream.requests for stream in streams(model, goldens))
+        found = tuple(stream.requests for stream in recorded_streams(model, goldens))
     else:
         found = tuple((g,) for g in goldens if not names or g.name in names)
     if not found:

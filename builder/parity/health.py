@@ -122,7 +122,7 @@ def _request(model: PublishedModel, client: Client) -> tuple[Golden, Any] | None
     goldens: Sequence[Golden] = [model.wire(golden) for golden in model.goldens]
     turn = None
     if model.keeps_state:
-        recorded = streams.streams(model, goldens)
+        recorded = streams.recorded_streams(model, goldens)
         goldens, turn = [stream.requests[0] for stream in recorded], streams.alone()
     if not goldens:
         return None

@@ -39,7 +39,7 @@ class Stream:
     requests: tuple[Golden, ...]
 
 
-def streams(model: PublishedModel, goldens: Sequence[Golden]) -> tuple[Stream, ...]:
+def recorded_streams(model: PublishedModel, goldens: Sequence[Golden]) -> tuple[Stream, ...]:
     """The sequences among the goldens, by name."""
     found: dict[str, list[tuple[int, Golden]]] = defaultdict(list)
     for golden in goldens:

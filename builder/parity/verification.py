@@ -131,7 +131,7 @@ def _stateful(
     memories: Sequence[str],
 ) -> ModelParity:
     """Whole sequences: only their requests can be asked, since no client has a state to send."""
-    recorded = streams.streams(model, goldens)
+    recorded = streams.recorded_streams(model, goldens)
     if not recorded:
         return _parity(model, {}, (), ("it keeps state, and has no sequences to verify",))
     results = tuple(streams.ask_all(model, clients, recorded, memories))
