@@ -4,6 +4,7 @@ and what TORCH_INDEX reaches.
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 from pathlib import Path
@@ -22,6 +23,14 @@ TEXT = (ROOT / "docker-compose.yml").read_text()
 SERVICES: dict[str, dict[str, Any]] = yaml.safe_load(TEXT)["services"]
 DOCKERFILE = (ROOT / "docker" / "cpu.Dockerfile").read_text()
 GPU, CPU = SERVICES["triton-gpu"], SERVICES["triton-cpu"]
+MONITORING = ROOT / "docker" / "monitoring"
+METRICS = {
+    *(f"nv_inference_{name}" for name in ("request_success", "request_failure", "count")),
+    *(f"nv_inference_{name}_duration_us" for name in ("request", "queue", "compute_infer")),
+    *("nv_inference_exec_count", "nv_inference_pending_request_count"),
+    *(f"nv_gpu_{name}" for name in ("memory_used_bytes", "memory_total_bytes", "utilization")),
+}
+"""Metrics that the alerts and the dashboard read; those of GPUs need one."""
 INDEX = "https://download.pytorch.org/whl/cpu"
 
 # Without an engine Compose still reads and checks the file; where there is none of it PyYAML does.
@@ -36,12 +45,11 @@ def variables(text: str) -> dict[str, str]:
 def test_each_profile_that_the_readme_starts_is_one_service() -> None:
     named = set(re.findall(r"docker-compose --profile (\w+) up", (ROOT / "README.md").read_text()))
     assert named == {"cpu", "gpu"}
-    assert sorted(
-        profile for service in SERVICES.values() for profile in service["profiles"]
-    ) == sorted(named)
+    profiles = [profile for service in SERVICES.values() for profile in service["profiles"]]
+    assert sorted(profiles) == sorted([*named, "monitoring", "monitoring"])
 
 
-@pytest.mark.parametrize("service", SERVICES.values(), ids=SERVICES)
+@pytest.mark.parametrize("service", [GPU, CPU], ids=["gpu", "cpu"])
 def test_both_serve_the_repository_read_only_on_the_loopback(service: dict[str, Any]) -> None:
     """As the README says of both."""
     assert service["volumes"] == ["${MODEL_REPOSITORY:-./model_repository}:/models:ro"]
@@ -49,6 +57,93 @@ def test_both_serve_the_repository_read_only_on_the_loopback(service: dict[str, 
     assert [inside for _, inside in ports] == ["8000", "8001", "8002"]
     assert all(outside.startswith("127.0.0.1:${") for outside, _ in ports)
     assert service["cap_drop"] == ["ALL"] and "no-new-privileges:true" in service["security_opt"]
+
+
+MOUNTED = {
+    "prometheus": {
+        "docker/monitoring/prometheus.yml": "/etc/prometheus/prometheus.yml",
+        "docker/monitoring/alerts.yml": "/etc/prometheus/alerts.yml",
+    },
+    "grafana": {
+        "docker/monitoring/grafana/provisioning": "/etc/grafana/provisioning",
+        "docker/monitoring/grafana/dashboards": "/etc/grafana/dashboards",
+    },
+}
+
+
+@pytest.mark.parametrize("name", MOUNTED)
+def test_monitoring_is_confined_to_the_loopback_and_reads_files_that_exist(name: str) -> None:
+    service = SERVICES[name]
+    assert all(port.startswith("127.0.0.1:${") for port in service["ports"])
+    assert service["read_only"] and service["cap_drop"] == ["ALL"]
+    mounted = {
+        source.removeprefix("./"): target
+        for source, target, *mode in (volume.split(":") for volume in service["volumes"])
+        if mode == ["ro"]
+    }
+    assert mounted == MOUNTED[name]
+    assert all((ROOT / source).exists() for source in mounted)
+
+
+def test_prometheus_scrapes_the_metrics_of_both_services_and_reads_the_alerts() -> None:
+    config = yaml.safe_load((MONITORING / "prometheus.yml").read_text())
+    assert config["rule_files"] == [MOUNTED["prometheus"]["docker/monitoring/alerts.yml"]]
+    (job,) = config["scrape_configs"]
+    (found,) = job["dns_sd_configs"]
+    assert set(found["names"]) == {"triton-cpu", "triton-gpu"} <= set(SERVICES)
+    assert found["port"] == 8002
+
+
+def expressions() -> dict[str, str]:
+    """Each PromQL expression of the alerts and the dashboard, by where it stands."""
+    (group,) = yaml.safe_load((MONITORING / "alerts.yml").read_text())["groups"]
+    found = {rule["alert"]: rule["expr"] for rule in group["rules"]}
+    for rule in group["rules"]:
+        assert rule["labels"]["severity"] in ("critical", "warning")
+        assert rule["annotations"].keys() == {"summary", "remedy"}
+    dashboard = json.loads((MONITORING / "grafana/dashboards/triton.json").read_text())
+    for panel in dashboard["panels"]:
+        assert panel["datasource"]["uid"] == datasource()["uid"]
+        found |= {f"{panel['title']} {t['refId']}": t["expr"] for t in panel["targets"]}
+    return found
+
+
+def datasource() -> dict[str, Any]:
+    folder = MONITORING / "grafana/provisioning"
+    (found,) = yaml.safe_load((folder / "datasources/prometheus.yml").read_text())["datasources"]
+    (provider,) = yaml.safe_load((folder / "dashboards/triton.yml").read_text())["providers"]
+    assert provider["options"]["path"] == "/etc/grafana/dashboards"
+    assert found["url"] == "http://prometheus:9090"
+    return dict(found)
+
+
+@pytest.mark.parametrize("where", expressions())
+def test_an_expression_is_closed_and_names_metrics_of_triton(where: str) -> None:
+    text = expressions()[where]
+    for opening, closing in ("()", "[]", "{}"):
+        assert text.count(opening) == text.count(closing)
+    names = set(re.findall(r"\bnv_\w+|\bup\b", text))
+    assert names and names <= METRICS | {"up"}, names - METRICS
+
+
+@pytest.mark.live
+@pytest.mark.slow
+def test_a_server_has_the_metrics_that_monitoring_reads(tmp_path: Path) -> None:
+    import urllib.request
+
+    from builder.serving import serve
+    from builder.triton import publish
+    from tests.triton.artifacts import scorer
+
+    publish(scorer(), tmp_path / "repository")
+    free: Any = dict.fromkeys(("http_port", "grpc_port", "metrics_port"), 0)
+    with (
+        serve(tmp_path / "repository", **free) as server,
+        urllib.request.urlopen(f"http://{server.metrics_url}/metrics", timeout=10) as answer,
+    ):
+        text = answer.read().decode()
+    served = set(re.findall(r"^(nv_\w+)\{", text, re.MULTILINE))
+    assert {name for name in METRICS if not name.startswith("nv_gpu_")} <= served
 
 
 def test_the_cpu_service_is_healthy_where_each_model_answers() -> None:
@@ -132,6 +227,8 @@ def test_what_the_image_copies_is_sent_to_docker() -> None:
 def test_compose_itself_takes_the_file(compose: list[str]) -> None:
     for profile, service in (("gpu", "triton-gpu"), ("cpu", "triton-cpu")):
         assert service in run([*compose, "--profile", profile, "config", "--services"]).split()
+    both = [*compose, "--profile", "monitoring", "config", "--services"]
+    assert {"prometheus", "grafana"} <= set(run(both).split())
 
 
 @compose
