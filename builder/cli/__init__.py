@@ -22,6 +22,7 @@ COMMANDS = (
     "inspect",
     "serve",
     "verify",
+    "bisect",
     "bench",
     "report",
     "health",

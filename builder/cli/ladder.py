@@ -155,7 +155,7 @@ def _asked(model: ModelParity | None) -> Step:
     return asked_step("endpoint", model)
 
 
-def show(terminal: Terminal, ladders: Sequence[Ladder]) -> None:
+def show(terminal: Terminal, ladders: Sequence[Ladder], models: Path) -> None:
     """A line for each step, then what failed first of each model."""
     rows = [_row(ladder, step) for ladder in ladders for step in ladder.steps]
     terminal.table(COLUMNS, rows, numbers=COLUMNS[3:])
@@ -174,6 +174,7 @@ def show(terminal: Terminal, ladders: Sequence[Ladder]) -> None:
     broken = [ladder for ladder in ladders if ladder.breaks_at]
     for ladder in broken:
         terminal.line(f"{ladder.name} breaks at: {ladder.breaks_at}", color="red")
+        terminal.note(f"next: trt-build bisect {models} --only {ladder.name}")
     if not broken:
         terminal.line(f"{len(ladders)} passed at every step that was run", color="green")
 

@@ -190,7 +190,7 @@ def _show(
     if source is None or (terminal.verbose and models):
         verdicts.show(terminal, models)
     if source is not None:
-        ladders.show(terminal, climbed)
+        ladders.show(terminal, climbed, source.models)
 
 
 def _unsigned(

@@ -31,6 +31,7 @@ from .quantized import is_int8 as is_int8
 from .registry import CONVERTERS as CONVERTERS
 from .registry import EVALUATORS as EVALUATORS
 from .registry import NO_SCHEMA as NO_SCHEMA
+from .registry import converted_by as converted_by
 from .registry import converter as converter
 from .registry import evaluator as evaluator
 from .registry import key_of as key_of

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -45,6 +45,8 @@ class Conversion:
     precision: str
     weights: Weights
     warnings: tuple[str, ...] = field(default=())
+    tensors: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
+    """The network's tensor for each value of the graph that has one, by the value's name."""
 
 
 def convert(
@@ -135,6 +137,7 @@ def convert(
         precision,
         ctx.weights,
         tuple(ctx.warnings),
+        {name: value for name, value in ctx.values.items() if is_tensor(value)},
     )
 
 

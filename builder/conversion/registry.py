@@ -137,6 +137,16 @@ def converter(
     return register
 
 
+def converted_by(node: Any) -> str:
+    """`softmax (builder/conversion/converters/softmax.py:20)`: the converter of the node, else its
+    evaluator; empty where it has none.
+    """
+    key = key_of_node(node)
+    entry = CONVERTERS.get(key)
+    function = entry.build if entry else EVALUATORS.get(key)
+    return extension.location(function) if function else ""
+
+
 def users_function(key: str) -> Callable[..., Any] | None:
     """The converter or evaluator of an operator, if it is defined outside of trt-build."""
     entry = CONVERTERS.get(key)

@@ -19,8 +19,10 @@ from .graph import LoweredGraph as LoweredGraph
 from .lower import as_written as as_written
 from .lower import for_precision as for_precision
 from .lower import lower as lower
+from .paranoid import Paranoid as Paranoid
 from .paranoid import execute_graph as execute_graph
 from .passes import Context as Context
+from .passes import Pass as Pass
 from .passes.fallback import fallback_nodes as fallback_nodes
 from .pipeline import PIPELINE as PIPELINE
 from .pipeline import add_pass as add_pass

@@ -176,9 +176,13 @@ def _is_tensor(node: Any) -> bool:
 
 
 def _paranoid(paranoid: Any, specs: Sequence[Any]) -> Paranoid | None:
-    """`paranoid` is None, True (random inputs that fit `specs`) or the inputs themselves."""
+    """`paranoid` is None, True (random inputs that fit `specs`), the inputs themselves, or what
+    checks the graph.
+    """
     if paranoid is None or paranoid is False:
         return None
+    if isinstance(paranoid, Paranoid):
+        return paranoid
     if paranoid is True and not specs:
         raise UsageError(
             "paranoid lowering needs inputs to run with", fix="give the inputs themselves, or specs"

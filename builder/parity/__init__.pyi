@@ -5,7 +5,9 @@ from . import served as served
 from . import shared_memory as shared_memory
 from .arrays import to_numpy as to_numpy
 from .arrays import to_torch as to_torch
+from .bisect import compare_value as compare_value
 from .bisect import first_difference as first_difference
+from .bisect import graph_and_network as graph_and_network
 from .calling import call_module as call_module
 from .comparison import Comparison as Comparison
 from .comparison import OutputComparison as OutputComparison

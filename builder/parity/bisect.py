@@ -1,48 +1,72 @@
-"""Where a difference begins: the first node of the lowered graph whose value in the network is
-another.
-"""
+"""Where a difference begins: the values of the lowered graph, and of the network made from it."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 
 from builder import reference
 from builder.manifest import Tolerance
 from builder.parity.arrays import to_numpy
-from builder.parity.comparison import compare
+from builder.parity.comparison import OutputComparison, compare
+
+if TYPE_CHECKING:
+    from builder.conversion import Conversion
+
+DEFAULT = Tolerance()
+
+
+Tensors = dict[str, torch.Tensor]
+
+
+def graph_and_network(
+    conversion: Conversion, inputs: Sequence[torch.Tensor]
+) -> tuple[Tensors, Tensors]:
+    """The values of the lowered graph by torch, in its order, and those that the network has for
+    them by the reference, on the same inputs.
+
+    The network does not hold constants, sizes, and values inside loops and branches. Where two
+    values have one tensor (a convolution and the normalization in its weights), it is the later
+    one's. Left out is what needs a layer that cannot be evaluated.
+    """
+    truth = conversion.lowered.values(*inputs)
+    tensors = {name: conversion.tensors[name].name for name in truth if name in conversion.tensors}
+    last = {tensor: name for name, tensor in tensors.items()}
+    found = {str(spec.name): value for spec, value in zip(conversion.inputs, inputs, strict=True)}
+    found |= reference.inspect(conversion, inputs, set(last), partial=True)
+    known = ((name, tensor) for name, tensor in tensors.items() if last[tensor] == name)
+    return truth, {name: found[tensor] for name, tensor in known if tensor in found}
+
+
+def compare_value(
+    name: str,
+    answer: torch.Tensor,
+    wanted: torch.Tensor,
+    precision: str,
+    tolerance: Tolerance = DEFAULT,
+) -> OutputComparison:
+    """The comparison of a value within a network, where half stands for float32 and int32 for
+    int64.
+    """
+    answer = answer.to(wanted.dtype) if _alike(answer.dtype, wanted.dtype) else answer
+    arrays = {name: to_numpy(answer)}, {name: to_numpy(wanted)}
+    return compare(*arrays, tolerance, precision=precision).outputs[0]
 
 
 def first_difference(
-    conversion: Any,
-    inputs: Sequence[torch.Tensor],
-    tolerance: Tolerance = Tolerance(),  # noqa: B008
+    conversion: Conversion, inputs: Sequence[torch.Tensor], tolerance: Tolerance = DEFAULT
 ) -> str:
-    """`%name aten::softmax (model.py:12: ...): what differs` of the first node that differs, in
-    program order.
-
-    The lowered graph is executed by torch and the network by the reference, on the same inputs, and
-    the tensors that carry one name are compared with the dtype's default tolerance. Values that the
-    network does not hold under the graph's name (folded, or several layers' work) are passed over.
+    """`%name = aten::softmax at model.py:12: ...` of the first value that differs, in program
+    order.
     """
-    truth = conversion.lowered.values(*inputs)
-    answers = reference.inspect(conversion, inputs, {f"%{name}" for name in truth})
-    for name, wanted in truth.items():
-        answer = answers.get(f"%{name}")
-        if answer is None:
-            continue
-        answer = answer.to(wanted.dtype) if _alike(answer.dtype, wanted.dtype) else answer
-        comparison = compare(
-            {name: to_numpy(answer)},
-            {name: to_numpy(wanted)},
-            tolerance,
-            precision=conversion.precision,
-        )
-        if not comparison.passed:
-            return f"{_place(conversion, name)}: {comparison.problems[0]}"
-    return "the outputs themselves: every named value before them agrees"
+    truth, answers = graph_and_network(conversion, inputs)
+    for name, answer in answers.items():
+        found = compare_value(name, answer, truth[name], conversion.precision, tolerance)
+        if not found.passed:
+            return f"{_location(conversion, name)}: output {name!r}: {found.problem}"
+    return "the outputs themselves: every value before them agrees"
 
 
 def _alike(one: torch.dtype, other: torch.dtype) -> bool:
@@ -52,7 +76,7 @@ def _alike(one: torch.dtype, other: torch.dtype) -> bool:
     return torch.bool not in (one, other) and one.is_floating_point == other.is_floating_point
 
 
-def _place(conversion: Any, name: str) -> str:
+def _location(conversion: Conversion, name: str) -> str:
     from builder.lowering import source_location
 
     node = next(

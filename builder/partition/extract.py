@@ -9,7 +9,7 @@ import torch
 
 from builder.lowering import LoweredGraph
 from builder.partition.naming import TensorNames
-from builder.partition.view import View, is_free
+from builder.partition.view import View, is_free, view
 
 
 def closure(view: View, members: Collection[int]) -> list[int]:
@@ -53,6 +53,60 @@ def extract(
         graph.registerOutput(mapped[name])
     inner = tuple(names[n] for n in inputs), tuple(names[n] for n in outputs)
     return LoweredGraph(graph, *inner, containers=names.containers)
+
+
+def subgraph(
+    lowered: LoweredGraph, inputs: Collection[str], outputs: Sequence[str]
+) -> tuple[LoweredGraph, tuple[str, ...]]:
+    """The nodes of the graph that compute the values `outputs` from the values `inputs`, and the
+    names of those that they read, in the order of the result's inputs. Values are named as in the
+    graph; its own inputs count as `inputs`.
+    """
+    seen = view(lowered.graph)
+    indices = _between(seen, inputs, outputs)
+    names = inputs_of(seen, indices)
+    return extract(seen, indices, names, outputs, TensorNames(lowered)), tuple(names)
+
+
+def values_between(
+    lowered: LoweredGraph, inputs: Collection[str], outputs: Sequence[str]
+) -> list[str]:
+    """The names of the values that the nodes of this subgraph which compute tensors make."""
+    seen = view(lowered.graph)
+    steps = (seen.steps[index] for index in _between(seen, inputs, outputs))
+    return [name for step in steps if not step.is_free for name in step.outputs]
+
+
+def _between(seen: View, inputs: Collection[str], outputs: Sequence[str]) -> list[int]:
+    """The indices of the nodes that compute these outputs from these inputs."""
+    cut = set(inputs) - set(outputs)
+    needed: set[int] = set()
+    stack = list(outputs)
+    while stack:
+        index = seen.producer.get(stack.pop())
+        if index is not None and index not in needed:
+            needed.add(index)
+            stack += [name for name in seen.steps[index].reads if name not in cut]
+    return sorted(needed)
+
+
+def values_behind(lowered: LoweredGraph, outputs: Sequence[str]) -> set[str]:
+    """The names of all values that these depend on, and these."""
+    seen = view(lowered.graph)
+    found, stack = set[str](), list(outputs)
+    while stack:
+        name = stack.pop()
+        if name in found:
+            continue
+        found.add(name)
+        index = seen.producer.get(name)
+        stack += seen.steps[index].reads if index is not None else ()
+    return found
+
+
+def computing_nodes(lowered: LoweredGraph) -> int:
+    """How many nodes compute tensors; constants, sizes and lists do not count."""
+    return sum(not step.is_free for step in view(lowered.graph).steps)
 
 
 def with_own_outputs(lowered: LoweredGraph) -> LoweredGraph:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from builder.conversion import Conversion
     from builder.engine import BuildOptions, Plan
     from builder.frontends import ExportedModule
-    from builder.lowering import LoweredGraph
+    from builder.lowering import LoweredGraph, Paranoid
     from builder.quantization import Quantized
     from builder.triton import EnsembleArtifact, Golden, ModelArtifact
 
@@ -180,9 +180,9 @@ def load(spec: ModelSpec) -> Loaded:
     return Loaded(spec, module)
 
 
-def lower(loaded: Loaded, *, keep_text: bool = False, paranoid: bool = False) -> Lowered:
+def lower(loaded: Loaded, *, keep_text: bool = False, paranoid: bool | Paranoid = False) -> Lowered:
     """Run the passes that the spec asks for. `keep_text` keeps the graph's text after each pass;
-    `paranoid` executes the graph after each pass.
+    `paranoid` executes the graph after each pass, on inputs of its own where it is a Paranoid.
 
     Writes in place that cannot be expressed with values stay as they are, for torch alone, unless
     `fallback.require_full`. Raises LoweringError.
@@ -200,7 +200,7 @@ def lower(loaded: Loaded, *, keep_text: bool = False, paranoid: bool = False) ->
             optional_inputs=optional,
             constants=spec.constants,
             keep_text=keep_text,
-            paranoid=_examples(spec) if paranoid else None,
+            paranoid=_examples(spec) if paranoid is True else paranoid or None,
         )
     except InPlaceError as reason:
         if spec.fallback.require_full:

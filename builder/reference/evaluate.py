@@ -39,12 +39,17 @@ def run(conversion_or_network: Any, inputs: Sequence[Tensor]) -> list[Tensor]:
 
 @torch.no_grad()
 def inspect(
-    conversion_or_network: Any, inputs: Sequence[Tensor], names: Collection[str]
+    conversion_or_network: Any,
+    inputs: Sequence[Tensor],
+    names: Collection[str],
+    *,
+    partial: bool = False,
 ) -> dict[str, Tensor]:
     """The values of the named tensors of a network, intermediate ones too.
 
     Names that it does not have are left out, and so are tensors inside a loop or a conditional.
-    Inputs and errors as for `run`.
+    Inputs and errors as for `run`. With `partial` a layer that cannot be evaluated is no error: the
+    values up to it are returned.
     """
     network = getattr(conversion_or_network, "network", conversion_or_network)
     nodes = read_layers(network)
@@ -52,9 +57,13 @@ def inspect(
         tensor.name: tensor for node in nodes for tensor in node.outputs if tensor.name in names
     }
     values = _bind(network, inputs)
-    Region(
-        nodes, [network.get_output(i) for i in range(network.num_outputs)], watched.values()
-    ).evaluate(values)
+    wanted = [network.get_output(i) for i in range(network.num_outputs)]
+    region = Region(nodes, wanted, watched.values())
+    try:
+        region.evaluate(values)
+    except NetworkEvaluationError:
+        if not partial:
+            raise
     return {name: values[tensor] for name, tensor in watched.items() if tensor in values}
 
 

@@ -54,6 +54,7 @@ def test_the_command_names_the_step_that_a_plugin_breaks(
     assert result.exit_code == 3
     assert "FAILED   small  network" in result.output
     assert "small breaks at: network" in result.output
+    assert f"next: trt-build bisect {models} --only small" in result.stderr
 
 
 def test_another_model_file_breaks_the_first_step(

@@ -1,0 +1,195 @@
+"""`trt-build bisect`: the first node of a model that gives other numbers than the original."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from builder.cli import options
+from builder.cli.command import Command, describe
+from builder.cli.repo import agreed
+from builder.cli.terminal import Progress, Terminal
+from builder.errors import EnvironmentProblem, ParityError, TrtBuildError, UsageError
+from builder.report import percent
+
+if TYPE_CHECKING:
+    from builder.diagnosis import Bisection
+    from builder.pipeline import Order
+
+    Result = Bisection | TrtBuildError
+
+
+@click.command(
+    "bisect", cls=Command, short_help="Name the first node that differs from the original module."
+)
+@click.argument("target", type=options.PATH, metavar="MODELS_OR_REPOSITORY")
+@options.only
+@options.inputs
+@options.sample
+@options.precision
+@options.flavour
+@click.option(
+    "--models",
+    "files",
+    type=options.PATH,
+    metavar="MODELS",
+    help="What the models of a repository were built from.",
+)
+@click.option(
+    "--reduce",
+    "reduce_to",
+    type=options.PATH,
+    metavar="DIR",
+    help="Write the smallest failing TorchScript file, its inputs and a test into DIR/<model>.",
+)
+@options.plugins
+@options.confinement
+@options.record
+@click.pass_obj
+def bisect_command(
+    terminal: Terminal,
+    /,
+    target: Path,
+    files: Path | None,
+    reduce_to: Path | None,
+    isolate: bool,
+    record: bool,
+    **settings: Any,
+) -> int:
+    """Compare each value of the lowered graph and of the networks of MODELS with the original
+    module, on every golden, and name the first node that is beyond the tolerance: its source line,
+    its converter or lowering pass, and its dtypes. For the models of a REPOSITORY, --models says
+    what they were built from.
+
+    Nothing is compiled: the networks are evaluated on the CPU. Exit code 3 if a model differs.
+    """
+    orders = _orders(target, files, settings, isolate)
+    if record and files is None:
+        raise UsageError("--record is for the models of a repository", fix="leave --record out")
+    with terminal.progress() as progress:
+        results = [_bisected(order, reduce_to, isolate, progress) for order in orders]
+    found = dict(zip((order.spec.name for order in orders), results, strict=True))
+    for name, result in found.items():
+        if isinstance(result, TrtBuildError) and result.traceback:
+            terminal.trace(name, result.traceback)
+    code = agreed(_code(result) for result in results if _code(result))
+    data = {"passed": code == 0, "models": [_data(*item) for item in found.items()]}
+    if record:
+        from builder.report import records
+
+        records.keep(target, records.BISECT, data)
+    terminal.result(data, lambda: _show(terminal, found))
+    return code
+
+
+def _orders(
+    target: Path, files: Path | None, settings: dict[str, Any], isolate: bool
+) -> Sequence[Order]:
+    """What to compare. Raises UsageError and ManifestError."""
+    from builder.cli import ladder
+    from builder.repository import Settings
+    from builder.store import sidecar
+
+    only = settings.pop("only")
+    published = target.is_dir() and [f.name for f in sorted(target.iterdir()) if sidecar(f)]
+    if not published:
+        if files is not None:
+            raise UsageError("--models is for a repository", fix=f"trt-build bisect {files}")
+        inputs = options.parsed(settings.pop("inputs"))
+        chosen = Settings(only=only, inputs=inputs, **settings)
+        return chosen.orders(chosen.specs(target), target)
+    if files is None:
+        raise UsageError(
+            f"{target} is a repository, and bisect runs the original modules",
+            fix="--models MODELS: what they were built from",
+        )
+    source = ladder.Source(files, settings["plugins"], isolate)
+    return [ladder.order_of(target, name, source) for name in ladder.models_of(target, only)]
+
+
+def _bisected(order: Order, reduce_to: Path | None, isolate: bool, progress: Progress) -> Result:
+    """The result of one model; what is wrong with this model alone is returned. Raises
+    EnvironmentProblem.
+    """
+    from builder import unforeseen
+    from builder.cli import isolated
+
+    if not isolate:
+        try:
+            return bisect_here(order, reduce_to, progress)
+        except EnvironmentProblem:
+            raise
+        except Exception as error:
+            return unforeseen.ours(error)
+    if reduce_to is not None:
+        reduce_to.mkdir(parents=True, exist_ok=True)
+    try:
+        (answer,) = isolated.run_each(
+            [partial(bisect_here, order, reduce_to)],
+            limits=order.spec.limits,
+            writable=(reduce_to,) if reduce_to else (),
+            progress=progress,
+        )
+    except EnvironmentProblem:
+        raise
+    except TrtBuildError as error:
+        return error
+    return answer
+
+
+def bisect_here(order: Order, reduce_to: Path | None, report: Any) -> Bisection:
+    """The result of one model, in this process."""
+    from builder.diagnosis import bisect
+
+    return bisect(order, reduce_to, report)
+
+
+def _code(result: Result) -> int:
+    if isinstance(result, TrtBuildError):
+        return result.exit_code
+    return 0 if result.passed else ParityError.exit_code
+
+
+def _data(name: str, result: Result) -> dict[str, Any]:
+    if isinstance(result, TrtBuildError):
+        return {"name": name, "passed": False, "error": describe(result)}
+    return {**result.as_dict(), "error": None}
+
+
+def _show(terminal: Terminal, found: dict[str, Result]) -> None:
+    for name, result in found.items():
+        if isinstance(result, TrtBuildError):
+            terminal.line(f"{name}: {result}", color="red")
+        elif result.passed:
+            terminal.line(
+                f"{name}: no difference on {result.goldens} goldens, in the lowered graph and"
+                f" {result.networks} networks",
+                color="green",
+            )
+        else:
+            _show_difference(terminal, result)
+
+
+def _show_difference(terminal: Terminal, found: Bisection) -> None:
+    from builder.diagnosis import words
+
+    terminal.line(
+        f"{found.name}: {found.step} differs from the original module on golden {found.golden}:"
+        f" {found.problem}",
+        color="red",
+    )
+    for label, text in words(found):
+        terminal.line(f"  {label:9} {text}")
+    if found.culprit and found.culprit.share is not None:
+        terminal.line(f"  {'share':9} {percent(found.culprit.share)} of its tolerance")
+    if found.note:
+        terminal.line(f"  {'note':9} {found.note}")
+    if found.reduced:
+        reduced = found.reduced
+        terminal.line(
+            f"  {'reduced':9} {reduced.nodes} of {reduced.of_nodes} nodes: pytest {reduced.folder}"
+        )

@@ -1,0 +1,290 @@
+"""`trt-build bisect`: which node of a model gives other numbers than the original module."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from builder.diagnosis import nodes, passes
+from builder.diagnosis.nodes import Culprit
+from builder.errors import EnvironmentProblem, TrtBuildError
+from builder.pipeline import Clock, Order, segment_goldens, select_environment, stages
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import torch
+
+    from builder.diagnosis.reduction import Reduction
+    from builder.lowering import LoweredGraph
+    from builder.manifest import ModelSpec
+    from builder.parity import Comparison
+    from builder.triton import Golden
+
+
+@dataclass(frozen=True)
+class Bisection:
+    """What was found of one model. `step` is the one that differs ("lowered", "prepared", "segment
+    0", "network", "network of segment 0"), empty where none does; `golden` shows it. `goldens` and
+    `networks` count what was compared. `reduced` describes the files of --reduce, `note` why there
+    are none.
+    """
+
+    name: str
+    goldens: int = 0
+    networks: int = 0
+    step: str = ""
+    golden: str = ""
+    problem: str = ""
+    culprit: Culprit | None = None
+    reduced: Reduction | None = None
+    note: str = ""
+
+    @property
+    def passed(self) -> bool:
+        """Whether nothing differs."""
+        return not self.step
+
+    def as_dict(self) -> dict[str, Any]:
+        """JSON-able."""
+        return {
+            "name": self.name,
+            "passed": self.passed,
+            "goldens": self.goldens,
+            "networks": self.networks,
+            "step": self.step or None,
+            "golden": self.golden or None,
+            "problem": self.problem or None,
+            "node": self.culprit.as_dict() if self.culprit else None,
+            "reduced": self.reduced.as_dict() if self.reduced else None,
+            "note": self.note or None,
+        }
+
+
+def bisect(order: Order, reduce_to: Path | None, report: Any) -> Bisection:
+    """Compare the model's graph and networks with the original module on every golden, and name the
+    first node that differs. `reduce_to` is the folder for the smallest file that shows it.
+
+    `report` is called with the model and each phase. Raises TrtBuildError where a step cannot be
+    run at all.
+    """
+    select_environment(order)
+    return _Bisect(order, reduce_to, Clock(order.spec.name, report)).run()
+
+
+class _Bisect:
+    def __init__(self, order: Order, reduce_to: Path | None, clock: Clock) -> None:
+        self.order, self.reduce_to, self.clock = order, reduce_to, clock
+        self.name, self.networks = order.spec.name, 0
+
+    def run(self) -> Bisection:
+        with self.clock.phase("load"):
+            loaded = stages.load(self.order.spec)
+        with self.clock.phase("lower"):
+            lowered = stages.lower(loaded)
+        with self.clock.phase("goldens"):
+            recorded = stages.record(lowered)
+        goldens = _smallest_first(recorded.goldens)
+        with self.clock.phase("compare the lowered graph"):
+            wrong = _wrong_graph(lowered.graph, lowered.spec, lowered.outputs, goldens, "fp32")
+        if wrong is not None:
+            return self._lowering(loaded, lowered, *wrong)
+        prepared = stages.prepare(recorded)
+        if prepared.graph is not lowered.graph:
+            precision = segment_goldens.torch_precision(prepared.spec)
+            goldens = _smallest_first(prepared.goldens)
+            wrong = _wrong_graph(
+                prepared.graph, prepared.spec, prepared.outputs, goldens, precision
+            )
+            if wrong is not None:
+                return self._step("prepared", goldens, *wrong)
+        with self.clock.phase("convert"):
+            converted = stages.convert(prepared, self.order.layout, compares=False)
+            converted = stages.keep_in_float32(converted)
+        return self._networks(converted)
+
+    def _step(
+        self, step: str, goldens: Sequence[Golden], golden: Golden, comparison: Comparison
+    ) -> Bisection:
+        """A step whose nodes cannot be compared one by one."""
+        problem = comparison.problems[0]
+        return Bisection(self.name, len(goldens), self.networks, step, golden.name, problem)
+
+    def _lowering(
+        self,
+        loaded: stages.Loaded,
+        lowered: stages.Lowered,
+        golden: Golden,
+        comparison: Comparison,
+    ) -> Bisection:
+        """The pass after which the answer is another."""
+        from builder.conversion import named_inputs
+
+        inputs = [
+            _tensor(golden, str(one.name))
+            for one in named_inputs(loaded.spec.inputs, lowered.graph)
+        ]
+        watch = passes.PassWatch(inputs, golden, loaded.spec.tolerance)
+        problem = comparison.problems[0]
+        try:
+            with self.clock.phase("compare every pass"):
+                stages.lower(loaded, paranoid=watch)
+        except passes.Found as found:
+            located = passes.culprit_of(found, inputs)
+            if located is None:
+                note = f"pass {found.step} changes the answer; no node of it can be named"
+                return Bisection(
+                    self.name, 1, self.networks, "lowered", golden.name, problem, note=note
+                )
+            culprit, own = located
+            reduced = self._reduced_pass(found, own, inputs, culprit)
+            return Bisection(
+                self.name, 1, self.networks, "lowered", golden.name, problem, culprit, *reduced
+            )
+        note = "the answer differs before the first pass: torch's own freezing changes it"
+        return Bisection(self.name, 1, self.networks, "lowered", golden.name, problem, note=note)
+
+    def _networks(self, converted: stages.Converted) -> Bisection:
+        """Each network on the goldens of its own inputs."""
+        spec = converted.prepared.spec
+        count = len(converted.prepared.goldens)
+        for part in converted.networks:
+            step = f"network of {part.label}" if part.location else "network"
+            self.networks += 1
+            with self.clock.phase(f"compare the {step}"):
+                found = self._network(step, part, spec, count)
+            if found is not None:
+                return found
+        wrong = _wrong_segments(converted)
+        if wrong is not None:
+            return Bisection(self.name, count, self.networks, *wrong)
+        return Bisection(self.name, count, self.networks)
+
+    def _network(
+        self, step: str, part: stages.Network, spec: ModelSpec, count: int
+    ) -> Bisection | None:
+        conversion = part.conversion
+        for golden in _smallest_first(part.goldens):
+            tensors = segment_goldens.network_inputs(conversion, golden)
+            problem, failed = _problem(conversion, tensors, golden, spec)
+            if problem is None:
+                continue
+            values = nodes.values_of(conversion, tensors)
+            culprit = nodes.first_culprit(values, failed)
+            reduced = self._reduced_network(values, culprit)
+            return Bisection(
+                self.name, count, self.networks, step, golden.name, problem, culprit, *reduced
+            )
+        return None
+
+    def _reduced_network(
+        self, values: nodes.Values, culprit: Culprit | None
+    ) -> tuple[Reduction | None, str]:
+        if self.reduce_to is None or culprit is None:
+            return None, ""
+        from builder.diagnosis import reduction
+
+        with self.clock.phase("reduce"):
+            return reduction.of_network(values, culprit, self.order, self.reduce_to)
+
+    def _reduced_pass(
+        self, found: passes.Found, own: str, inputs: Sequence[torch.Tensor], culprit: Culprit
+    ) -> tuple[Reduction | None, str]:
+        if self.reduce_to is None or found.before is None:
+            return None, ""
+        from builder.diagnosis import reduction
+
+        with self.clock.phase("reduce"):
+            graph = passes.graph_of(found.before)
+            return reduction.of_pass(graph, own, inputs, culprit, self.order, self.reduce_to)
+
+
+def _problem(
+    conversion: Any, tensors: Sequence[torch.Tensor], golden: Golden, spec: ModelSpec
+) -> tuple[str | None, set[int]]:
+    """What is wrong with the network's outputs on this golden, and the indices of those that are;
+    all of them where a layer cannot be evaluated.
+    """
+    from builder import parity
+
+    every = set(range(len(conversion.outputs)))
+    try:
+        answer = segment_goldens.network_answer(conversion, tensors, golden)
+    except EnvironmentProblem:
+        raise
+    except TrtBuildError as error:
+        return " ".join(str(error).split()), every
+    compared = parity.compare(answer, golden, spec.tolerance, precision=spec.precision)
+    if compared.passed:
+        return None, set()
+    bad = {one.name for one in compared.outputs if not one.passed}
+    failed = {index for index, name in enumerate(conversion.outputs) if name in bad}
+    return compared.problems[0], failed or every
+
+
+def _wrong_graph(
+    graph: LoweredGraph,
+    spec: ModelSpec,
+    names: Sequence[str],
+    goldens: Sequence[Golden],
+    precision: str,
+) -> tuple[Golden, Comparison] | None:
+    """The first golden on which torch's run of the graph differs."""
+    from builder.diagnosis.ladder import compared_graph
+
+    compared = compared_graph(graph, spec, names, goldens, precision)
+    for golden, (_, comparison) in zip(goldens, compared, strict=True):
+        if not comparison.passed:
+            return golden, comparison
+    return None
+
+
+def _wrong_segments(converted: stages.Converted) -> tuple[str, str, str] | None:
+    """The first segment that differs from the whole graph, where torch runs both: its step, golden
+    and problem.
+    """
+    from builder.diagnosis.ladder import compared_segment
+
+    pieces = converted.pieces
+    if pieces is None or converted.prepared.graph.as_written:
+        return None
+    for number, segment in enumerate(pieces.partition.segments):
+        for golden, comparison in compared_segment(segment, pieces.partition, converted):
+            if not comparison.passed:
+                return f"segment {number} ({segment.kind})", golden, comparison.problems[0]
+    return None
+
+
+def _smallest_first(goldens: Sequence[Golden]) -> list[Golden]:
+    return sorted(goldens, key=lambda one: sum(array.size for array in one.inputs.values()))
+
+
+def _tensor(golden: Golden, name: str) -> torch.Tensor:
+    from builder.parity import to_torch
+
+    return to_torch(golden.inputs[name])
+
+
+def words(found: Bisection) -> Iterator[tuple[str, str]]:
+    """(label, text) of each line that describes the node."""
+    culprit = found.culprit
+    if culprit is None:
+        return
+    yield "node", f"%{culprit.value} = {culprit.operator}"
+    yield "source", culprit.location
+    yield culprit.by, culprit.function
+    dtypes = _signature(culprit.torch_dtypes)
+    if culprit.network_dtypes:
+        dtypes = f"torch {dtypes}; network {_signature(culprit.network_dtypes)}"
+    yield "dtypes", dtypes
+    yield "error", culprit.problem
+    if not culprit.alone:
+        yield "", "this node alone is right: it enlarges the small errors of its inputs"
+    yield "before", f"{culprit.agreed} values before it agree"
+
+
+def _signature(dtypes: Sequence[str]) -> str:
+    """`float32, int64 -> float32`."""
+    read = ", ".join(dtypes[:-1])
+    return f"{read} -> {dtypes[-1]}" if dtypes else ""

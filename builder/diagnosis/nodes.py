@@ -1,0 +1,176 @@
+"""The first node of a lowered graph whose value in the network is another."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from math import isfinite
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import torch
+
+    from builder.conversion import Conversion
+    from builder.lowering import LoweredGraph
+    from builder.parity import OutputComparison
+
+CONVERTER, PASS = "converter", "pass"
+
+
+@dataclass(frozen=True)
+class Culprit:
+    """The node where a difference begins: its `value` and `operator`, the `location` in the model's
+    source, and what handles it: `by` is CONVERTER or PASS, `function` names it.
+
+    `torch_dtypes` and `network_dtypes` are of its tensor inputs and then of its value; the latter
+    are empty for a pass. `share` is the error as a share of the tolerance. `alone` says whether the
+    node differs by itself, on inputs that are equal; False where it only carries on the error of
+    its inputs. `agreed` counts the values before it that agree.
+    """
+
+    value: str
+    operator: str
+    location: str
+    by: str
+    function: str
+    problem: str
+    share: float | None
+    torch_dtypes: tuple[str, ...]
+    network_dtypes: tuple[str, ...] = ()
+    alone: bool = True
+    agreed: int = 0
+
+    def as_dict(self) -> dict[str, Any]:
+        """JSON-able; an infinite share is null."""
+        finite = self.share is not None and isfinite(self.share)
+        return {**asdict(self), "share": self.share if finite else None}
+
+
+@dataclass(frozen=True)
+class Values:
+    """What torch (`truth`) and the network (`answers`) have for the values of one conversion's
+    graph, by name; both with the graph's inputs. `compared` are those that both have.
+    """
+
+    conversion: Conversion
+    truth: Mapping[str, torch.Tensor]
+    answers: Mapping[str, torch.Tensor]
+    compared: Mapping[str, OutputComparison]
+
+
+def values_of(conversion: Conversion, inputs: Sequence[torch.Tensor]) -> Values:
+    """Run graph and network on the same inputs. Raises NetworkEvaluationError for inputs that do
+    not fit.
+    """
+    from builder.parity import compare_value, graph_and_network
+
+    names = (value.debugName() for value in conversion.lowered.graph.inputs())
+    own = dict(zip(names, inputs, strict=True))
+    truth, answers = graph_and_network(conversion, inputs)
+    compared = {
+        name: compare_value(name, answer, truth[name], conversion.precision)
+        for name, answer in answers.items()
+    }
+    return Values(conversion, {**own, **truth}, {**own, **answers}, compared)
+
+
+def first_culprit(values: Values, outputs: Collection[int]) -> Culprit | None:
+    """The first node behind these outputs (by index) that is beyond the tolerance of its dtype, by
+    itself and in the network; else the first that is in the network; else the one with the largest
+    error of its own. None where no value can be compared.
+    """
+    from builder.partition import values_behind
+
+    lowered = values.conversion.lowered
+    ends = enumerate(lowered.graph.outputs())
+    behind = values_behind(lowered, [value.debugName() for i, value in ends if i in outputs])
+    judged = [name for name in values.compared if name in behind]
+    carried: tuple[str, int] | None = None
+    for position, name in enumerate(judged):
+        if values.compared[name].passed:
+            continue
+        if _alone_passes(values, name) is not True:
+            return _culprit(values, _narrowed(values, name), name, position, alone=True)
+        carried = carried or (name, position)
+    if carried is None and judged:
+        largest = max(judged, key=lambda name: values.compared[name].share or 0.0)
+        carried = largest, len(judged)
+    return carried and _culprit(values, carried[0], *carried, alone=False)
+
+
+def _alone_passes(values: Values, name: str) -> bool | None:
+    """Whether torch's node, on the network's values of its inputs, gives what the network has; None
+    where torch cannot run it on them.
+    """
+    from builder.parity import compare_value
+    from builder.partition import subgraph
+
+    answers, truth = values.answers, values.truth
+    lowered = values.conversion.lowered
+    try:
+        sub, names = subgraph(lowered, set(answers) - siblings(lowered, name), [name])
+        (wanted,) = sub.run(*(answers[read].to(truth[read].dtype) for read in names))
+    except Exception:  # the network's values may have shapes that the operator refuses
+        return None
+    precision = values.conversion.precision
+    return compare_value(name, answers[name], wanted, precision).passed
+
+
+def _narrowed(values: Values, name: str) -> str:
+    """The first value that differs where each node is converted by itself, of those that only the
+    value `name` shows: the network has no tensor of its own for them. `name` where none does.
+    """
+    from builder.diagnosis.reduction import node_differs
+    from builder.partition import values_between
+
+    lowered = values.conversion.lowered
+    known = set(values.answers) - siblings(lowered, name)
+    hidden = values_between(lowered, known, [name])
+    if len(hidden) < 2:
+        return name
+    made = (one for one in hidden if one in values.truth)
+    return next((one for one in made if node_differs(values, one)), name)
+
+
+def node_of(lowered: LoweredGraph, name: str) -> Any:
+    """The top-level node that makes the value."""
+    return next(
+        node
+        for node in lowered.graph.nodes()
+        for value in node.outputs()
+        if value.debugName() == name
+    )
+
+
+def siblings(lowered: LoweredGraph, name: str) -> set[str]:
+    """All values of the node that makes this one."""
+    return {value.debugName() for value in node_of(lowered, name).outputs()}
+
+
+def _culprit(values: Values, name: str, shown: str, agreed: int, *, alone: bool) -> Culprit:
+    """The node of the value `name`, whose error the value `shown` shows."""
+    from builder.conversion import converted_by
+    from builder.lowering import source_location
+
+    node, compared = node_of(values.conversion.lowered, name), values.compared[shown]
+    read = [v.debugName() for v in node.inputs() if v.debugName() in values.truth]
+    truth = [values.truth[one] for one in (*read, name)]
+    answers = [values.answers.get(one) for one in (*read, name)]
+    return Culprit(
+        name,
+        node.kind(),
+        source_location(node),
+        CONVERTER,
+        converted_by(node),
+        compared.problem or "within the tolerance of its dtype",
+        compared.share,
+        tuple(map(_dtype, truth)),
+        tuple(map(_dtype, answers)),
+        alone,
+        agreed,
+    )
+
+
+def _dtype(tensor: torch.Tensor | None) -> str:
+    """`float32`; `folded` for a value that the network has within another one's layer."""
+    return "folded" if tensor is None else str(tensor.dtype).removeprefix("torch.")

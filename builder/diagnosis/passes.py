@@ -1,0 +1,276 @@
+"""The pass that changes a model's answer, and the node that it rewrote wrongly."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+from builder.diagnosis.nodes import PASS, Culprit
+from builder.lowering import LoweredGraph, Paranoid, Pass, execute_graph, ir, source_location
+
+if TYPE_CHECKING:
+    import torch
+
+    from builder.manifest import Tolerance
+    from builder.triton import Golden
+
+Tensors = dict[str, "torch.Tensor"]
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """A copy of a graph, and the names that its values have in the graph itself, in the order of
+    the copy's nodes.
+    """
+
+    graph: Any
+    names: tuple[str, ...]
+
+    def name_of(self) -> dict[str, str]:
+        """By the copy's name of a value the graph's."""
+        own = [value.debugName() for value in _values(self.graph)]
+        return dict(zip(own, self.names, strict=True))
+
+
+class Found(Exception):
+    """A pass changed the answer: the graphs around it."""
+
+    def __init__(self, step: str, before: Recorded | None, after: Recorded, problem: str) -> None:
+        super().__init__(problem)
+        self.step, self.before, self.after, self.problem = step, before, after, problem
+
+
+class PassWatch(Paranoid):
+    """Compares the graph's answer with the golden after every pass, and raises Found at the first
+    that differs.
+    """
+
+    def __init__(
+        self, inputs: Sequence[torch.Tensor], golden: Golden, tolerance: Tolerance
+    ) -> None:
+        super().__init__(inputs)
+        self.inputs, self.golden, self.tolerance = tuple(inputs), golden, tolerance
+        self.last: Recorded | None = None
+
+    def check(self, graph: Any, step: Pass) -> None:
+        """Raise Found where the answer is no longer the golden's."""
+        if len(list(graph.inputs())) != len(self.inputs):
+            return  # before the inputs are flat there is nothing to run with
+        problem = self._problem(graph)
+        now = _recorded(graph)
+        if problem is not None:
+            raise Found(step.name, self.last, now, problem)
+        self.last = now
+
+    def _problem(self, graph: Any) -> str | None:
+        import torch
+
+        from builder import parity
+        from builder.parity import to_numpy
+
+        try:
+            with torch.no_grad():
+                made = execute_graph(graph, [value.clone() for value in self.inputs])
+        except RuntimeError as error:
+            return f"torch cannot run the graph: {str(error).strip().splitlines()[-1]}"
+        found = [to_numpy(tensor) for tensor in _flat(made)]
+        names = list(self.golden.outputs)
+        if len(found) != len(names):
+            return None  # the outputs are not flat yet
+        answer = dict(zip(names, found, strict=True))
+        compared = parity.compare(answer, self.golden, self.tolerance)
+        return None if compared.passed else compared.problems[0]
+
+
+def _flat(value: Any) -> list[Any]:
+    """The tensors of an answer in order, as the interface is flattened."""
+    import torch
+
+    if isinstance(value, torch.Tensor):
+        return [value]
+    if isinstance(value, dict):
+        return [inner for item in value.values() for inner in _flat(item)]
+    if isinstance(value, list | tuple):
+        return [inner for item in value for inner in _flat(item)]
+    return [] if value is None else [torch.as_tensor(value)]
+
+
+def _values(graph: Any) -> list[Any]:
+    return [*graph.inputs(), *(value for node in graph.nodes() for value in node.outputs())]
+
+
+def _recorded(graph: Any) -> Recorded:
+    return Recorded(graph.copy(), tuple(value.debugName() for value in _values(graph)))
+
+
+def culprit_of(found: Found, inputs: Sequence[torch.Tensor]) -> tuple[Culprit, str] | None:
+    """The node as it was before the pass, with the pass as its function, and the name of its value
+    in `found.before`. None where there was no graph before, or no node can be named.
+    """
+    before, after = found.before, found.after
+    if before is None:
+        return None
+    was, now = _run(before, inputs), _run(after, inputs)
+    old, new = _Names(before), _Names(after)
+    agreed = 0
+    for consumer in new.consumers():
+        twin = old.twin(consumer)
+        if twin is None:
+            continue
+        if _same(was, now, consumer.outputs):
+            agreed += 1
+            continue
+        name = _replaced(twin, consumer, was, now)
+        if name is None and consumer.is_return:
+            continue
+        return _culprit(found, old, name or twin.outputs[0], agreed)
+    return None
+
+
+def _culprit(found: Found, old: _Names, name: str, agreed: int) -> tuple[Culprit, str] | None:
+    node = old.makers.get(name)
+    if node is None:
+        return None
+    own = old.own_name(name)
+    value = next(value for value in node.outputs() if value.debugName() == own)
+    dtype = value.type().scalarType() if value.type().kind() == "TensorType" else None
+    culprit = Culprit(
+        name,
+        node.kind(),
+        source_location(node),
+        PASS,
+        found.step,
+        found.problem,
+        None,
+        (str(dtype),) if dtype else (),
+        agreed=agreed,
+    )
+    return culprit, own
+
+
+@dataclass(frozen=True)
+class _Consumer:
+    """One node, or the return of the graph, by the names that values have in the graph itself."""
+
+    kind: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+
+    @property
+    def is_return(self) -> bool:
+        return self.kind == "prim::Return"
+
+
+class _Names:
+    """The nodes of a recorded graph by the graph's own names."""
+
+    def __init__(self, recorded: Recorded) -> None:
+        self.of = recorded.name_of()
+        self.copies = {name: own for own, name in self.of.items()}
+        self.nodes = list(recorded.graph.nodes())
+        self.result = recorded.graph.return_node()
+        self.makers = {
+            self.of[value.debugName()]: node for node in self.nodes for value in node.outputs()
+        }
+        self.by_first = {one.outputs[0]: one for one in self.consumers() if one.outputs}
+
+    def own_name(self, name: str) -> str:
+        return self.copies[name]
+
+    def consumers(self) -> list[_Consumer]:
+        """Every node in program order, and the return."""
+        return [self._consumer(node) for node in (*self.nodes, self.result)]
+
+    def _consumer(self, node: Any) -> _Consumer:
+        return _Consumer(
+            node.kind(),
+            tuple(self.of[value.debugName()] for value in node.inputs()),
+            tuple(self.of[value.debugName()] for value in node.outputs()),
+        )
+
+    def twin(self, other: _Consumer) -> _Consumer | None:
+        """The node that made the same value here; of the return, the return."""
+        if other.is_return:
+            return self._consumer(self.result)
+        return self.by_first.get(other.outputs[0]) if other.outputs else None
+
+
+def _replaced(was: _Consumer, now: _Consumer, old: Tensors, new: Tensors) -> str | None:
+    """The value that the consumer read before the pass, where it reads another one now that
+    differs.
+    """
+    if len(was.inputs) != len(now.inputs):
+        return None
+    for before, after in zip(was.inputs, now.inputs, strict=True):
+        if before in old and after in new and not _equal(old[before], new[after]):
+            return before
+        if before in old and after not in new and before != after:
+            return before
+    return None
+
+
+def _same(old: Tensors, new: Tensors, names: Sequence[str]) -> bool:
+    """Whether these values agree; a node without a known value says nothing. The return has none of
+    its own: what it reads is compared.
+    """
+    known = [name for name in names if name in old and name in new]
+    return bool(names) and all(_equal(old[name], new[name]) for name in known)
+
+
+def _equal(one: torch.Tensor, other: torch.Tensor) -> bool:
+    from builder.parity import compare_value
+
+    return compare_value("value", other, one, "fp32").passed
+
+
+def _run(recorded: Recorded, inputs: Sequence[torch.Tensor]) -> Tensors:
+    """The tensor of each top-level value when it is made, by the graph's own name. Writes in place
+    that follow do not show. Empty where torch cannot run the graph.
+    """
+    import torch
+
+    of: Mapping[str, str] = recorded.name_of()
+    copy = recorded.graph.copy()
+    names = [
+        of[value.debugName()]
+        for value in _values(recorded.graph)
+        if _is_tensor(value) and not ir.is_constant(value)
+    ]
+    kept = _clones(copy)
+    for _ in list(copy.outputs()):
+        copy.eraseOutput(0)
+    for value in kept:
+        copy.registerOutput(value)
+    try:
+        with torch.no_grad():
+            made = execute_graph(copy, [tensor.clone() for tensor in inputs])
+    except RuntimeError:
+        return {}
+    return dict(zip(names, made, strict=True))
+
+
+def _is_tensor(value: Any) -> bool:
+    return str(value.type().kind()) == "TensorType"
+
+
+def _clones(graph: Any) -> list[Any]:
+    """A clone of each tensor, made directly after it; in the order of `_values`."""
+    ends = [*graph.nodes(), graph.return_node()]
+    pairs = [(value, ends[0]) for value in graph.inputs()]
+    for node, following in pairwise(ends):
+        pairs += [(value, following) for value in node.outputs()]
+    found = []
+    for value, following in pairs:
+        if _is_tensor(value) and not ir.is_constant(value):
+            none = ir.insert_constant(graph, None, following)
+            found.append(ir.insert(graph, "aten::clone", [value, none], following).output())
+    return found
+
+
+def graph_of(recorded: Recorded) -> LoweredGraph:
+    """The recorded graph; its outputs must be flat."""
+    names = tuple(ir.unique_names(recorded.graph.inputs()))
+    outputs = tuple(f"output_{index}" for index, _ in enumerate(recorded.graph.outputs()))
+    return LoweredGraph(recorded.graph, names, outputs)

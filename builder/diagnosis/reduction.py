@@ -1,0 +1,411 @@
+"""The smallest TorchScript file that shows a difference, with its inputs and a test."""
+
+from __future__ import annotations
+
+import io
+import pprint
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from builder.diagnosis import nodes
+from builder.errors import EnvironmentProblem
+from builder.manifest import TensorSpec
+
+if TYPE_CHECKING:
+    import torch
+
+    from builder.diagnosis.nodes import Culprit, Values
+    from builder.lowering import LoweredGraph
+    from builder.pipeline import Order
+
+    Fails = Callable[["Candidate"], bool]
+
+TRIES = 60
+"""The most candidate files that are lowered and compared."""
+MODEL, MANIFEST, INPUTS, TEST = "reduced.pt", "reduced.yaml", "inputs.npz", "test_reduced.py"
+
+
+@dataclass(frozen=True)
+class Reduction:
+    """The files of one reduced model: its `folder`, and the number of `nodes` that compute tensors,
+    of as many in the whole graph.
+    """
+
+    folder: Path
+    nodes: int
+    of_nodes: int
+
+    def as_dict(self) -> dict[str, Any]:
+        """JSON-able."""
+        files = [str(self.folder / name) for name in (MODEL, MANIFEST, INPUTS, TEST)]
+        return {"files": files, "nodes": self.nodes, "of_nodes": self.of_nodes}
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A part of a graph as a file, with inputs for it."""
+
+    graph: LoweredGraph
+    names: tuple[str, ...]
+    inputs: tuple[torch.Tensor, ...]
+    specs: tuple[TensorSpec, ...]
+    data: bytes
+
+    @property
+    def nodes(self) -> int:
+        """The number of nodes that compute tensors."""
+        from builder.partition import computing_nodes
+
+        return computing_nodes(self.graph)
+
+
+def of_network(
+    values: Values, culprit: Culprit, order: Order, folder: Path
+) -> tuple[Reduction | None, str]:
+    """Write the smallest part of a conversion's graph whose network differs. Returns its files, or
+    why there are none. Raises EnvironmentProblem where they cannot be written.
+    """
+    precision, keep = values.conversion.precision, tuple(order.spec.keep_fp32)
+    search = _network_search(values, keep)
+    found = search.smallest(culprit.value)
+    if found is None:
+        return None, search.note
+    check = _NETWORK_TEST.format(precision=precision, keep_fp32=keep)
+    return _written(found, culprit, order, folder, search, check, precision), ""
+
+
+def node_differs(values: Values, value: str) -> bool:
+    """Whether the node of this value differs where it is converted alone."""
+    search = _network_search(values, ())
+    known = set(values.truth) - nodes.siblings(values.conversion.lowered, value)
+    return search.attempt(known, value) is not None
+
+
+def _network_search(values: Values, keep_fp32: tuple[str, ...]) -> _Search:
+    conversion = values.conversion
+    specs = {
+        value.debugName(): spec
+        for value, spec in zip(conversion.lowered.graph.inputs(), conversion.inputs, strict=True)
+    }
+
+    def fails(one: Candidate) -> bool:
+        return network_differs(one.data, one.inputs, one.specs, conversion.precision, keep_fp32)
+
+    return _Search(conversion.lowered, values.truth, specs, conversion.profiles, fails)
+
+
+def of_pass(
+    graph: LoweredGraph,
+    value: str,
+    inputs: Sequence[torch.Tensor],
+    culprit: Culprit,
+    order: Order,
+    folder: Path,
+) -> tuple[Reduction | None, str]:
+    """Write the smallest part of the `graph` before a pass that lowering changes; `value` is the
+    node's in this graph. Returns and raises as of_network.
+    """
+    truth = graph.values(*(tensor.clone() for tensor in inputs))
+    own = [one.debugName() for one in graph.graph.inputs()]
+    truth |= dict(zip(own, inputs, strict=True))
+    specs = dict(zip(own, order.spec.inputs, strict=True))
+
+    def fails(one: Candidate) -> bool:
+        return lowering_differs(one.data, one.inputs, one.specs)
+
+    search = _Search(graph, truth, specs, order.spec.profiles, fails)
+    found = search.smallest(value)
+    if found is None:
+        return None, search.note
+    return _written(found, culprit, order, folder, search, _LOWERING_TEST, "fp32"), ""
+
+
+def network_differs(
+    data: bytes,
+    inputs: Sequence[torch.Tensor],
+    specs: Sequence[TensorSpec],
+    precision: str,
+    keep_fp32: Sequence[str],
+) -> bool:
+    """Whether the network of a TorchScript file differs from torch on these inputs, or cannot be
+    evaluated.
+    """
+    from builder import reference
+    from builder.conversion import convert
+    from builder.errors import NetworkEvaluationError
+
+    module = _loaded(data)
+    conversion = convert(module, specs, precision=precision, keep_fp32=keep_fp32)
+    try:
+        answers = reference.run(conversion, inputs)
+    except NetworkEvaluationError:
+        return True
+    return _differ(answers, _called(module, inputs), precision)
+
+
+def lowering_differs(
+    data: bytes, inputs: Sequence[torch.Tensor], specs: Sequence[TensorSpec]
+) -> bool:
+    """Whether the lowered graph of a TorchScript file differs from the file on these inputs."""
+    from builder.lowering import lower
+
+    module = _loaded(data)
+    answers = lower(module, specs=specs).run(*(tensor.clone() for tensor in inputs))
+    return _differ(answers, _called(module, inputs), "fp32")
+
+
+def _loaded(data: bytes) -> Any:
+    import torch
+
+    return torch.jit.load(io.BytesIO(data)).eval()  # type: ignore[no-untyped-call]
+
+
+def _called(module: Any, inputs: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
+    import torch
+
+    with torch.no_grad(), torch.jit.optimized_execution(False):  # type: ignore[attr-defined]
+        answer = module(*(tensor.clone() for tensor in inputs))
+    return [answer] if isinstance(answer, torch.Tensor) else list(answer)
+
+
+def _differ(
+    answers: Sequence[torch.Tensor], wanted: Sequence[torch.Tensor], precision: str
+) -> bool:
+    from builder.parity import compare_value
+
+    pairs = zip(answers, wanted, strict=True)
+    return not all(compare_value("value", *pair, precision).passed for pair in pairs)
+
+
+class _Search:
+    """Tries parts of a graph around one node: first the node alone, then with more and more of the
+    nodes before it, then with fewer of those again.
+    """
+
+    def __init__(
+        self,
+        lowered: LoweredGraph,
+        truth: Mapping[str, torch.Tensor],
+        specs: Mapping[str, TensorSpec],
+        profiles: Sequence[Any],
+        fails: Fails,
+    ) -> None:
+        self.lowered, self.truth, self.specs, self.fails = lowered, truth, specs, fails
+        self.profiles, self.tries, self.note = profiles, 0, ""
+
+    def smallest(self, value: str) -> Candidate | None:
+        """The smallest part that fails; None, with a `note`, where none of those tried does."""
+        siblings = nodes.siblings(self.lowered, value)
+        known = set(self.truth) - siblings
+        while self.tries < TRIES:
+            found = self.attempt(known, value)
+            if found is not None:
+                return self._fewer(found, known, value)
+            wider = known - set(self._read(known, value))
+            if wider == known:
+                break
+            known = wider
+        self.note = (
+            f"no part of the graph with %{value} differs by itself ({self.tries} were tried):"
+            " the model as it is shows it"
+        )
+        return None
+
+    def _read(self, known: Collection[str], value: str) -> tuple[str, ...]:
+        """The known values that a part reads, without the graph's own inputs."""
+        from builder.partition import subgraph
+
+        _, names = subgraph(self.lowered, known, [value])
+        return tuple(name for name in names if name not in self.specs)
+
+    def _fewer(self, found: Candidate, known: Collection[str], value: str) -> Candidate:
+        """Without each node before the value that is not needed for the difference."""
+        from builder.partition import values_behind
+
+        inner = values_behind(self.lowered, [value]) & set(self.truth)
+        siblings = nodes.siblings(self.lowered, value)
+        order = [name for name in self.truth if name in inner - set(known) - siblings]
+        cut = set(known)
+        for name in reversed(order):
+            if self.tries >= TRIES:
+                break
+            smaller = self.attempt(cut | {name}, value)
+            if smaller is not None and smaller.nodes < found.nodes:
+                found, cut = smaller, cut | {name}
+        return found
+
+    def attempt(self, known: Collection[str], value: str) -> Candidate | None:
+        """The part between known values and this one, where its file fails."""
+        for candidate in self._candidates(known, value):
+            self.tries += 1
+            try:
+                if self.fails(candidate):
+                    return candidate
+            except EnvironmentProblem:
+                raise
+            except Exception:  # another error than the one that is looked for
+                continue
+        return None
+
+    def _candidates(self, known: Collection[str], value: str) -> Iterator[Candidate]:
+        """With static shapes; with the model's own dynamic axes too, where it has some."""
+        from builder.partition import subgraph
+
+        graph, names = subgraph(self.lowered, known, [value])
+        inputs = tuple(self.truth[name].detach().clone() for name in names)
+        data = io.BytesIO()
+        graph.save(data)
+        static = tuple(
+            TensorSpec(str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape), name=name)
+            for tensor, name in zip(inputs, graph.inputs, strict=True)
+        )
+        yield Candidate(graph, names, inputs, static, data.getvalue())
+        if any(spec.dims for spec in self.specs.values()):
+            dynamic = self._dynamic(names, graph.inputs)
+            if dynamic is not None:
+                yield Candidate(graph, names, inputs, dynamic, data.getvalue())
+
+    def _dynamic(
+        self, names: Sequence[str], called: Sequence[str]
+    ) -> tuple[TensorSpec, ...] | None:
+        from builder.partition import infer_shapes
+
+        own = [value.debugName() for value in self.lowered.graph.inputs()]
+        specs = [self.specs[name] for name in own]
+        shapes = infer_shapes(self.lowered, specs, self.profiles)
+        found = [shapes.spec(*pair) for pair in zip(names, called, strict=True)]
+        if any(one is None for one in found):
+            return None
+        return tuple(one[0] for one in found if one is not None)
+
+
+def _written(
+    found: Candidate,
+    culprit: Culprit,
+    order: Order,
+    folder: Path,
+    search: _Search,
+    check: str,
+    precision: str,
+) -> Reduction:
+    """Write the files. Raises EnvironmentProblem."""
+    from builder.partition import computing_nodes
+
+    target = folder / order.spec.name
+    try:
+        target.mkdir(parents=True, exist_ok=True)
+        (target / MODEL).write_bytes(found.data)
+        _write_inputs(target / INPUTS, found)
+        (target / MANIFEST).write_text(_manifest(found, precision), encoding="utf-8")
+        (target / TEST).write_text(_test(found, culprit, order, check), encoding="utf-8")
+    except OSError as error:
+        raise EnvironmentProblem(
+            f"the reduced model cannot be written: {error.strerror}", where=str(target)
+        ) from error
+    return Reduction(target, found.nodes, computing_nodes(search.lowered))
+
+
+def _write_inputs(path: Path, found: Candidate) -> None:
+    """Numpy has no bfloat16: float32 holds the same numbers."""
+    import numpy as np
+    import torch
+
+    arrays = {
+        spec.name: (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).numpy()
+        for spec, tensor in zip(found.specs, found.inputs, strict=True)
+    }
+    np.savez(str(path), **{str(name): array for name, array in arrays.items()})
+
+
+def _manifest(found: Candidate, precision: str) -> str:
+    import yaml
+
+    dims: dict[str, Any] = {}
+    for spec in found.specs:
+        dims |= {
+            name: dict(zip(("min", "opt", "max"), span, strict=True))
+            for name, span in spec.dims.items()
+        }
+    data: dict[str, Any] = {
+        "inputs": [
+            {"name": spec.name, "dtype": spec.dtype, "shape": list(spec.shape)}
+            for spec in found.specs
+        ]
+    }
+    data |= {"dims": dims} if dims else {}
+    data["precision"] = precision
+    if all(spec.dtype != "bfloat16" for spec in found.specs):
+        data["goldens"] = INPUTS
+    return yaml.safe_dump(data, sort_keys=False, default_flow_style=None)
+
+
+def _test(found: Candidate, culprit: Culprit, order: Order, check: str) -> str:
+    specs = [
+        f"builder.TensorSpec({spec.dtype!r}, {spec.shape!r}"
+        + (f", dims={dict(spec.dims)!r}" if spec.dims else "")
+        + f", name={spec.name!r})"
+        for spec in found.specs
+    ]
+    return _TEST.format(
+        operator=culprit.operator,
+        source=" ".join(culprit.location.split()).replace("\\", "/").replace('"""', "'''"),
+        kind=culprit.by,
+        function=culprit.function,
+        specs="".join(f"    {spec},\n" for spec in specs),
+        plugins=pprint.pformat([_resolved(plugin) for plugin in order.plugins]),
+        check=check,
+    )
+
+
+def _resolved(plugin: str) -> str:
+    """A file by its whole path, a module by its name."""
+    return str(Path(plugin).resolve()) if plugin.endswith(".py") else plugin
+
+
+_TEST = '''"""{operator} gives other numbers than torch.
+
+Source: {source}
+The {kind}: {function}
+
+Written by `trt-build bisect --reduce`. It fails while the difference is there.
+"""
+
+from pathlib import Path
+
+import builder
+import numpy
+import torch
+from builder.parity import compare_value
+from builder.torchscript import plugins
+
+HERE = Path(__file__).parent
+PLUGINS = {plugins}
+SPECS = [
+{specs}]
+
+
+def given():
+    arrays = numpy.load(HERE / "inputs.npz")
+    return [torch.from_numpy(arrays[s.name]).to(getattr(torch, s.dtype)) for s in SPECS]
+
+
+{check}'''
+
+_NETWORK_TEST = """def test_the_network_gives_the_numbers_of_torch():
+    plugins.load(PLUGINS)
+    module, inputs = torch.jit.load(HERE / "reduced.pt").eval(), given()
+    conversion = builder.convert(module, SPECS, precision={precision!r}, keep_fp32={keep_fp32!r})
+    answers = builder.reference.run(conversion, inputs)
+    for answer, wanted in zip(answers, module(*inputs), strict=True):
+        assert compare_value("output", answer, wanted, {precision!r}).problem is None
+"""
+
+_LOWERING_TEST = """def test_lowering_keeps_the_numbers():
+    plugins.load(PLUGINS)
+    module, inputs = torch.jit.load(HERE / "reduced.pt").eval(), given()
+    answers = builder.lower(module, specs=SPECS).run(*inputs)
+    for answer, wanted in zip(answers, module(*inputs), strict=True):
+        assert compare_value("output", answer, wanted, "fp32").problem is None
+"""

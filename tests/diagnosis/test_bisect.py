@@ -1,0 +1,92 @@
+"""`bisect`: planted defects are located to the right node, and reduced to a file that fails."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from builder import manifest
+from builder.diagnosis import Bisection, bisect
+from builder.engine import trt
+from builder.pipeline import Order
+from tests.diagnosis.defects import DEFECTS, FLOATS, Defect
+from tests.diagnosis.planting import marked_line, order, plant
+
+
+def run_test(folder: Path) -> None:
+    """The written test, as pytest runs it."""
+    spec = importlib.util.spec_from_file_location("written", folder / "test_reduced.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    (test,) = (value for name, value in vars(module).items() if name.startswith("test_"))
+    test()
+
+
+def found_of(folder: Path, defect: Defect) -> Bisection:
+    torch.manual_seed(0)
+    asked = order(folder, defect.module(), FLOATS, defect.manifest)
+    return bisect(asked, folder / "reduced", lambda *_: None)
+
+
+@pytest.mark.parametrize("defect", DEFECTS, ids=lambda defect: defect.name)
+def test_a_planted_defect_is_located_and_reduced(
+    defect: Defect, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        defect.plant(patch)
+        found = found_of(tmp_path, defect)
+        assert found.culprit is not None, found
+        assert (found.step, found.culprit.operator) == (defect.step, defect.operator)
+        assert marked_line(defect.module()) in found.culprit.location
+        assert found.culprit.function.startswith(defect.function)
+        assert found.culprit.alone and found.culprit.agreed
+        assert found.reduced is not None, found.note
+        assert found.reduced.nodes <= 2 < found.reduced.of_nodes
+        with pytest.raises(AssertionError):
+            run_test(found.reduced.folder)
+    run_test(found.reduced.folder)  # the difference is gone with the defect
+
+
+def test_the_reduced_file_is_a_model_like_any_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    defect = DEFECTS[0]
+    defect.plant(monkeypatch)
+    first = found_of(tmp_path, defect)
+    assert first.reduced is not None and first.culprit is not None
+    (spec,) = manifest.load(first.reduced.folder)
+    again = bisect(Order(spec, tmp_path / "out"), None, lambda *_: None)
+    assert again.culprit is not None and again.culprit.operator == first.culprit.operator
+    assert again.culprit.agreed == 0
+
+
+class Chaotic(nn.Module):
+    """Amplifies rounding: each step doubles the error of its input."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = torch.sigmoid(x)
+        for _ in range(24):
+            y = 3.99 * y * (1.0 - y)
+        return y
+
+
+def test_a_node_that_only_enlarges_the_error_of_its_inputs_is_told_from_a_wrong_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The network's sigmoid is off by a rounding or two, within the tolerance."""
+
+    def nudged(ctx: Any, self: Any) -> Any:
+        layer = ctx.net.add_activation(self, trt.ActivationType.SIGMOID)
+        return ctx.elementwise("PROD", *ctx.operands(layer.get_output(0), 1.0 + 4e-7))
+
+    plant(monkeypatch, "aten::sigmoid", nudged)
+    asked = order(tmp_path, Chaotic(), FLOATS)
+    found = bisect(asked, None, lambda *_: None)
+    assert found.culprit is not None
+    assert not found.culprit.alone and found.culprit.agreed > 10
