@@ -65,13 +65,18 @@ def is_wrong(answer: torch.Tensor, truth: torch.Tensor) -> bool:
 
 
 def plan(module: torch.nn.Module, row: tuple[int, ...]) -> bytes:
-    """The plan for a batch of 1 to 8."""
+    """The plan for a batch of 1 to 8, with one profile for each of SIZES.
+
+    In TensorRT 8.6 a profile belongs to one context at a time.
+    """
     import builder
     from builder.engine import BuildOptions, build
 
-    spec = builder.TensorSpec("float32", ("batch", *row), dims={"batch": (1, 4, 8)}, name="x")
+    sizes = {"batch": (1, 4, 8)}
+    spec = builder.TensorSpec("float32", ("batch", *row), dims=sizes, name="x")
     traced = torch.jit.trace(module, torch.randn(2, *row))
-    return build(builder.convert(traced, [spec]), BuildOptions(optimization_level=0)).data
+    conversion = builder.convert(traced, [spec], profiles=[sizes] * len(SIZES))
+    return build(conversion, BuildOptions(optimization_level=0)).data
 
 
 class Captured:
@@ -112,6 +117,13 @@ class Captured:
         return self.y.cpu()
 
 
+def _context(engine: Any, profile: int) -> Any:
+    context = engine.create_execution_context()
+    context.set_optimization_profile_async(profile, torch.cuda.current_stream().cuda_stream)
+    torch.cuda.synchronize()
+    return context
+
+
 def alone(name: str, shared: bool) -> dict[str, Any]:
     """Wrong answers of TensorRT without a server.
 
@@ -123,10 +135,10 @@ def alone(name: str, shared: bool) -> dict[str, Any]:
 
     module, row = modules()[name]
     engine = trt.Runtime(logger()).deserialize_cuda_engine(plan(module, row))
-    one = engine.create_execution_context()
+    one = _context(engine, 0) if shared else None
     calls = {}
-    for size in SIZES:
-        context = one if shared else engine.create_execution_context()
+    for profile, size in enumerate(SIZES):
+        context = one if shared else _context(engine, profile)
         calls[size] = Captured(engine, context, (size, *row))
     wrong: Counter[int] = Counter()
     with torch.inference_mode():

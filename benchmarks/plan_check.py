@@ -20,7 +20,7 @@ import statistics
 import sys
 import tempfile
 from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -65,10 +65,10 @@ def build_once(models: Path, number: int, level: int) -> list[Row]:
 
 def rows(models: Path, builds: int, jobs: int, level: int) -> Iterator[Row]:
     """The rows of all builds, as they end."""
-    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn"), max_tasks_per_child=1) as pool:
-        futures = [pool.submit(build_once, models, number, level) for number in range(builds)]
-        for future in as_completed(futures):
-            yield from future.result()
+    build = partial(build_once, models, level=level)
+    with get_context("spawn").Pool(jobs, maxtasksperchild=1) as pool:
+        for found in pool.imap_unordered(build, range(builds)):
+            yield from found
 
 
 def summary(found: list[Row]) -> str:

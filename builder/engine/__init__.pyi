@@ -10,6 +10,7 @@ from .build import Plan as Plan
 from .build import build as build
 from .build import build_engine as build_engine
 from .build import plan_facts as plan_facts
+from .caches import CACHE_VARIABLE as CACHE_VARIABLE
 from .caches import cache_folder as cache_folder
 from .flavour import trt as trt
 from .network import MESSAGES as MESSAGES

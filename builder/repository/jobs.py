@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 
 from builder import processes
-from builder.engine import cache_folder, flavour, gpu
+from builder.engine import CACHE_VARIABLE, cache_folder, flavour, gpu
 from builder.manifest import Limits
 from builder.pipeline import Order
 
@@ -43,10 +43,14 @@ def default_jobs() -> int:
 def environments() -> list[dict[str, str]]:
     """What pins a worker to its GPU, by uuid: one for each GPU of the first one's kind, for a plan
     is for one kind.
+
+    A worker also gets the cache folder of this moment: it may write to no other one, and its own
+    environment is that of the process that started the fork server.
     """
     if flavour.chosen() != "tensorrt":
         return [{}]
-    return [{"CUDA_VISIBLE_DEVICES": device.uuid} for device in same_kind()] or [{}]
+    cache = {CACHE_VARIABLE: os.environ[CACHE_VARIABLE]} if CACHE_VARIABLE in os.environ else {}
+    return [{"CUDA_VISIBLE_DEVICES": one.uuid, **cache} for one in same_kind()] or [cache]
 
 
 def same_kind() -> list[gpu.Device]:

@@ -273,6 +273,7 @@ CASES = {
 
 def write(folder: Path, names: list[str] | None = None) -> None:
     """Each case as `<name>.pt` and `<name>.yaml` in the folder."""
+    folder.mkdir(parents=True, exist_ok=True)
     (folder / "stamp.py").write_text(STAMP)
     load_libraries([folder / "stamp.py"])
     for name in names or CASES:
