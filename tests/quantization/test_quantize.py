@@ -197,6 +197,37 @@ def test_batch_normalization_is_in_the_weights_before_they_are_rounded() -> None
     assert not ir.nodes_of(found.lowered.graph, "aten::batch_norm")
 
 
+class Residual(nn.Module):
+    """Two blocks; the second shortcut is a convolution. Their sum is added to once more, by a
+    linear layer's result, which no convolution absorbs.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Conv2d(4, 4, 3, padding=1), nn.Conv2d(4, 8, 3, padding=1)
+        self.short, self.last = nn.Conv2d(4, 8, 1), nn.Conv2d(8, 4, 1)
+        self.linear = nn.Linear(6, 6)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = torch.relu(self.a(x) + x)
+        y = torch.relu(self.b(y) + self.short(y))
+        return self.last(y + self.linear(y))
+
+
+def test_residual_operands_are_rounded_where_a_convolution_absorbs_the_addition() -> None:
+    module, x = torch.jit.script(Residual().eval()), torch.randn(2, 4, 6, 6)
+    lowered = lower(module)
+    found = quantize(lowered, [[x]])
+    additions = ir.nodes_of(found.lowered.graph, "aten::add")
+    kinds = [sorted(v.node().kind() for v in list(a.inputs())[:2]) for a in additions]
+    assert found.additions == 2 and "and 2 residual additions" in found.summary
+    assert kinds[:2] == [["aten::_convolution", FAKE[0]]] * 2
+    assert FAKE[0] not in kinds[2]
+    assert not judged(list(found.lowered.run(x)), [module(x)], "int8")
+    without = quantize(lowered, [[x]], skip=["*"])
+    assert without.additions == 0
+
+
 def test_patterns_spare_layers_and_say_so() -> None:
     module, x, _ = products()
     found = quantize(lower(module), [x], skip=["up/*", "lin*aten::linear_0"])
