@@ -1,4 +1,4 @@
-"""`python -m tests.chaos load|kill`: prints its counts as JSON; exit code 1 where any is bad."""
+"""`python -m tests.chaos load|push|kill`: prints its counts as JSON; exit code 1: some are bad."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ import argparse
 import json
 import sys
 import tempfile
+import time
 from pathlib import Path
 
-from tests.chaos import kill, load
+from tests.chaos import kill, load, pushing
 
 
 def main() -> int:
@@ -19,12 +20,17 @@ def main() -> int:
     loading.add_argument("--mode", choices=("poll", "explicit"), default="poll")
     loading.add_argument("--publications", type=int, default=20)
     loading.add_argument("--clients", type=int, default=6)
+    pushes = commands.add_parser("push", help="push models, some of them bad, under load")
+    pushes.add_argument("--mode", choices=("poll", "explicit"), default="explicit")
+    pushes.add_argument("--pushes", type=int, default=20)
+    pushes.add_argument("--clients", type=int, default=16)
+    pushes.add_argument("--pause", type=float, default=0.05, help="between a client's requests")
     killing = commands.add_parser("kill", help="kill publications at every point")
     killing.add_argument("--no-exchange", action="store_true")
     killing.add_argument("--stride", type=int, default=1, help="every n-th point")
     killing.add_argument("--serve-every", type=int, default=0, help="serve every n-th state")
     killing.add_argument("--change", choices=tuple(kill.CHANGES), default="publish")
-    asked = parser.parse_args()
+    asked, began = parser.parse_args(), time.monotonic()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         if asked.command == "load":
@@ -36,6 +42,16 @@ def main() -> int:
             )
             bad = counts.bad
             said = counts.as_dict()
+        elif asked.command == "push":
+            pushed = pushing.run(
+                folder,
+                asked.mode,
+                pushes=asked.pushes,
+                clients=asked.clients,
+                pause=asked.pause,
+            )
+            bad = pushed.bad
+            said = pushed.as_dict()
         else:
             killed = kill.run(
                 folder,
@@ -46,6 +62,7 @@ def main() -> int:
             )
             bad = killed.torn + killed.served_wrong + killed.not_repaired
             said = killed.as_dict()
+    said["wall_seconds"] = round(time.monotonic() - began, 1)
     print(json.dumps(said, indent=2))
     return int(bad > 0)
 

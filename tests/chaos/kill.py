@@ -14,15 +14,22 @@ from typing import Any
 from unittest.mock import patch
 
 import numpy as np
+import torch
 
 from builder.manifest.spec import Versions
 from builder.parity.clients import HttpClient
 from builder.serving import serve
 from builder.store import published, staging, tidy
-from builder.triton import EnsembleArtifact, history, publish_ensemble
+from builder.triton import (
+    EnsembleArtifact,
+    ModelArtifact,
+    SegmentFiles,
+    history,
+    publish_ensemble,
+)
 from builder.triton import publish as publish_single
 from builder.triton.config import parse_config
-from tests.triton.artifacts import pair
+from tests.triton.artifacts import Lower, Raise, artifact, lowered, pair, tensor
 
 SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
 NAME = "pair"
@@ -70,6 +77,38 @@ def _publication(keep: int) -> Change:
     return Change(partial(publish_ensemble, first), partial(publish_ensemble, second), 1, 2)
 
 
+class Tagged(torch.nn.Module):
+    """A model of one folder with the outputs of the ensemble: the input, and the generation."""
+
+    def __init__(self, generation: int) -> None:
+        super().__init__()
+        self.generation = generation
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return x * 1, torch.zeros_like(x) + self.generation
+
+
+def single(generation: int, name: str = NAME) -> ModelArtifact:
+    """A model of one folder."""
+    inputs = (tensor("x", "float32", "batch", 2),)
+    return artifact(Tagged(generation), inputs, ("y", "g"), name=name, serve_as="python")
+
+
+def _fused(generation: int) -> ModelArtifact:
+    """The ensemble's two steps as pieces of one model."""
+    whole = single(generation)
+    pieces = (
+        SegmentFiles("torch", ("x",), ("h",), lowered(Raise(generation))),
+        SegmentFiles("torch", ("h",), ("y", "g"), lowered(Lower(generation))),
+    )
+    return replace(whole, segments=pieces)
+
+
+def _one_folder(make: Callable[[int], ModelArtifact]) -> Change:
+    first, second = make(1), make(2)
+    return Change(partial(publish_single, first), partial(publish_single, second), 1, 2)
+
+
 def _rollback() -> Change:
     """From the second version to the first."""
     publication = _publication(keep=3)
@@ -88,6 +127,8 @@ def _artifact(generation: int, keep: int) -> EnsembleArtifact:
 
 CHANGES: dict[str, Callable[[], Change]] = {
     "publish": lambda: _publication(keep=0),
+    "single": lambda: _one_folder(single),
+    "fused": lambda: _one_folder(_fused),
     "version": lambda: _publication(keep=3),
     "rollback": _rollback,
 }
@@ -236,7 +277,7 @@ def _generation(repository: Path) -> int | None:
         named = [step.model_name for step in message.ensemble_scheduling.step]
     except OSError:
         return None
-    if named != said.get("steps") or any(published.damaged(folder)):
+    if named != (said.get("steps") or []) or any(published.damaged(folder)):
         return None
     if any(name for version in published.versions(folder) for name in version.damaged()):
         return None

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.chaos import kill, load
+from tests.chaos import kill, load, pushing
 
 
 @pytest.mark.slow
@@ -22,8 +22,8 @@ def test_an_ensemble_that_is_republished_under_load_gives_no_wrong_answer(
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("change", ["version", "rollback"])
-def test_no_kill_tears_the_versions_of_a_model(tmp_path: Path, change: str) -> None:
+@pytest.mark.parametrize("change", ["version", "rollback", "single", "fused"])
+def test_no_kill_tears_a_model_or_its_versions(tmp_path: Path, change: str) -> None:
     counts = kill.run(tmp_path, stride=60, change=change)
     assert (counts.torn, counts.not_repaired, counts.absent) == (0, 0, 0), counts
     assert counts.left_by_caught_signals == 0, counts
@@ -41,3 +41,13 @@ def test_no_kill_tears_a_repository_and_the_next_run_repairs_it(
     assert counts.left_by_caught_signals == 0, counts
     assert counts.old and counts.new and (exchange or counts.absent), counts
     assert exchange is not bool(counts.absent), counts
+
+
+@pytest.mark.slow
+@pytest.mark.live
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("mode", ["poll", "explicit"])
+def test_models_that_are_pushed_under_load_give_no_wrong_answer(tmp_path: Path, mode: str) -> None:
+    counts = pushing.run(tmp_path, mode, pushes=5, clients=4, pause=0.05)
+    assert counts.bad == 0, counts
+    assert (counts.pushes, counts.rejected) == (5, 1) and counts.requests > 0
