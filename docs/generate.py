@@ -1,10 +1,11 @@
 """Writes the documents that are generated:
 
-    python docs/generate.py operators|performance|networks-gpu|security [--check] [--samples]
+    python docs/generate.py operators|performance|networks-gpu|security|reliability [--check] [--samples]
 
 docs/operators.md comes from the registries: what converters, evaluators and formulas say of
 themselves. docs/performance.md and docs/networks-gpu.md come from the measured rows in
-benchmarks/results, the table of docs/security.md from docs/hostile.json. `--check` writes nothing and fails where the file is not current; `--samples`
+benchmarks/results, the table of docs/security.md from docs/hostile.json, those of
+docs/reliability.md from docs/chaos.json. `--check` writes nothing and fails where the file is not current; `--samples`
 first runs torch's operator database (minutes) and keeps its verdicts in docs/operators.json.
 """
 
@@ -20,7 +21,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE, STORE = ROOT / "docs/operators.md", ROOT / "docs/operators.json"
-SECURITY = ROOT / "docs/security.md"
+SECURITY, RELIABILITY = ROOT / "docs/security.md", ROOT / "docs/reliability.md"
 PERFORMANCE, NETWORKS = ROOT / "docs/performance.md", ROOT / "docs/networks-gpu.md"
 
 HEAD = """# Operators
@@ -231,6 +232,12 @@ def networks() -> str:
     return str(import_module("tests.networks.page").text())
 
 
+def reliability() -> str:
+    """docs/reliability.md with the counts of the recorded runs of tests.chaos."""
+    text: str = import_module("tests.chaos.page").page()
+    return text
+
+
 def security() -> str:
     """docs/security.md with the counts of the last full run of tests.hostile."""
     text: str = import_module("tests.hostile.page").page()
@@ -244,6 +251,7 @@ def main(arguments: list[str]) -> int:
         "performance": (PERFORMANCE, performance),
         "networks-gpu": (NETWORKS, networks),
         "security": (SECURITY, security),
+        "reliability": (RELIABILITY, reliability),
     }
     named = [pages[name] for name in pages if name in arguments]
     if not named:

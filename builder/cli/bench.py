@@ -195,7 +195,10 @@ def _endpoint(
     if not given["serve"]:
         yield Endpoint(*urls, access=given["access"])
         return
-    with verify.serving(terminal, repository, list(given["only"]), progress) as (http, grpc):
+    with verify.serving(terminal, repository, list(given["only"]), progress, given["memories"]) as (
+        http,
+        grpc,
+    ):
         yield Endpoint(http, grpc)
 
 

@@ -184,6 +184,14 @@ _ACCESS: tuple[Decorator, ...] = (
 )
 
 
+control_token = click.option(
+    "--control-token-file",
+    type=PATH,
+    metavar="FILE",
+    help="The token without which the server loads no models (serve --explicit).",
+)
+
+
 def access(function: Any) -> Any:
     """`--tls-ca`, `--tls-cert`, `--tls-key`, `--header`, `--token-file`: the command's `access`.
 
@@ -221,14 +229,21 @@ def _headers(given: Sequence[str], token_file: Path | None) -> dict[str, str]:
             raise UsageError(f"--header {text!r} is no header", fix="NAME=VALUE in printable ASCII")
         found[name] = value
     if token_file:
-        try:
-            token = token_file.read_text(encoding="ascii").strip()
-        except (OSError, ValueError) as error:
-            raise UsageError(f"the token cannot be read: {error}", where=str(token_file)) from error
-        if not token or not token.isprintable():
-            raise UsageError("the file has no token", where=str(token_file))
-        found["authorization"] = f"Bearer {token}"
+        found["authorization"] = f"Bearer {token_in(token_file)}"
     return found
+
+
+def token_in(file: Path) -> str:
+    """The token in a file, without the white space around it. Raises UsageError."""
+    from builder.errors import UsageError
+
+    try:
+        token = file.read_text(encoding="ascii").strip()
+    except (OSError, ValueError) as error:
+        raise UsageError(f"the token cannot be read: {error}", where=str(file)) from error
+    if not token or not token.isprintable():
+        raise UsageError("the file has no token", where=str(file))
+    return token
 
 
 record = click.option(

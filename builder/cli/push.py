@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 @options.url
 @options.grpc_url
 @options.access
+@options.control_token
 @click.option(
     "--to",
     type=options.PATH,
@@ -68,16 +69,21 @@ def push_command(
     """
     from builder import deployment
     from builder.cli.verify import quiet_interrupts
+    from builder.serving import CONTROL_HEADER
     from builder.triton import signatures
 
     if not url:
         raise click.UsageError("push needs the address of the server: --url HOST:PORT")
     quiet_interrupts()
+    access = settings["access"]
+    if file := settings["control_token_file"]:
+        headers = {**access.headers, CONTROL_HEADER: options.token_in(file)}
+        access = replace(access, headers=headers)
     target = deployment.Target(
         to or repository,
         url,
         settings["grpc_url"],
-        settings["access"],
+        access,
         settings["timeout"],
         settings["drain"],
     )

@@ -63,6 +63,7 @@ SERVE_CHECKS = ("P04", "P05", "P06", "P07", "P08", "P09", "P10", "P11", "P14", "
     is_flag=True,
     help="Let clients load and unload models, as `trt-build push` does.",
 )
+@options.control_token
 @click.option(
     "--require-signature",
     type=options.PATH,
@@ -96,6 +97,9 @@ def serve_command(
         chosen["poll_seconds"] = settings["poll_seconds"]
     if settings["explicit"]:
         chosen |= {"explicit": True, "models": ["*"]}
+        chosen["control_token"] = _token(settings["control_token_file"], address)
+    elif settings["control_token_file"]:
+        raise click.UsageError("--control-token-file is for --explicit")
     if require_signature and (settings["watch"] or settings["explicit"]):
         raise click.UsageError(
             "--require-signature checks what is served at the start: leave --watch and --explicit"
@@ -123,6 +127,26 @@ def serve_command(
         terminal.result(data | {"pid": server.process.pid}, lambda: _show(terminal, data, names))
         server.block()
         terminal.note("stopping")
+
+
+def _token(file: Path | None, address: str) -> str | None:
+    """The token for loading models, which is needed where others than this machine may connect."""
+    if file is not None:
+        if ":" in (token := options.token_in(file)) or "=" in token or "," in token:
+            raise click.UsageError("--control-token-file: the token has one of , : =")
+        return token
+    import ipaddress
+
+    try:
+        local = ipaddress.ip_address(address).is_loopback
+    except ValueError:  # a name
+        local = address == "localhost"
+    if not local:
+        raise click.UsageError(
+            f"--explicit on {address} would let everyone there load models: give"
+            " --control-token-file, or listen on the loopback"
+        )
+    return None
 
 
 def report_crash(terminal: Terminal, server: Server) -> None:

@@ -139,7 +139,7 @@ def verify_command(
             models = []
         else:
             endpoint = (
-                serving(terminal, repository, asked["models"], progress)
+                serving(terminal, repository, asked["models"], progress, asked["shared_memory"])
                 if serve
                 else nullcontext((url, grpc_url))
             )
@@ -242,9 +242,10 @@ def serving(
     repository: Path,
     models: Sequence[str] | None = None,
     progress: Progress | None = None,
+    memories: Sequence[str] = (),
 ) -> Iterator[tuple[str, str]]:
     """(HTTP, gRPC) addresses of a tritonserver on free ports that has loaded `models` with their
-    steps, or all of the repository.
+    steps, or all of the repository. Clients may use shared memory if `memories` has any.
     """
     from builder import serving
     from builder.parity import served
@@ -259,6 +260,7 @@ def serving(
         steps = [step for one in said for step in one.get(published.STEPS) or ()]
         chosen = {"explicit": True, "models": list(dict.fromkeys([*steps, *names]))}
     ports: Any = dict.fromkeys(("http_port", "grpc_port", "metrics_port"), 0)
+    chosen["client_shared_memory"] = any(memory != "none" for memory in memories)
     with serving.serve(repository, **ports, **chosen) as server:
         report_crash(terminal, server)
         yield server.http_url, server.grpc_url

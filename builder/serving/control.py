@@ -61,7 +61,7 @@ class Control:
             raise EnvironmentProblem(
                 f"the server does not let this client load models: {error}",
                 where=self.url,
-                fix="--header or --token-file with what the server or its proxy asks for",
+                fix="--control-token-file, --header or --token-file with what it asks for",
             ) from error
         except OSError as error:
             raise EnvironmentProblem(

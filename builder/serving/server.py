@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO
@@ -33,6 +33,9 @@ that it started on a GPU may finish, but nothing else.
 """
 
 HTTP_MAX_BYTES = 1 << 30
+CONTROL_HEADER = "trt-build-control"
+"""The header of requests to a restricted model-control API; its value is the token."""
+NONE: Mapping[str, str] = {}
 ALL = "*"
 """All models of the repository."""
 UNLOAD_SECONDS = 30.0
@@ -75,6 +78,7 @@ class Server:
         self.grace = STOP_TIMEOUT
         self.first_crash: str | None = None
         self.changes_models = False
+        self.control_token: str | None = None
         self.lock, self.guardian = lock, guard
         self.http_url = f"{host}:{port['--http-port']}"
         self.grpc_url = f"{host}:{port['--grpc-port']}"
@@ -174,7 +178,8 @@ class Server:
         if not self.changes_models:
             return True
         try:
-            index = _asked(f"{self.http_url}/v2/repository/index", b"{}")
+            token = {CONTROL_HEADER: self.control_token} if self.control_token else {}
+            index = _asked(f"{self.http_url}/v2/repository/index", b"{}", token)
             config = _asked(f"{self.http_url}/v2/models/{quote(name)}/config")
         except (OSError, ValueError):
             return False  # not loaded, or the server is stopping
@@ -218,18 +223,29 @@ def serve(
     explicit: bool = False,
     models: Sequence[str] = (),
     poll_seconds: int | None = None,
+    client_shared_memory: bool = False,
+    control_token: str | None = None,
     installation: Installation | None = None,
 ) -> Iterator[Server]:
     """Serve `repository` during the `with` block, which starts when every model is ready.
 
     A port of 0 chooses a free one. With `explicit`, only `models` are loaded ("*": all) and clients
-    may load more. With `poll_seconds` the server takes changes of the repository up. A server that
-    crashes while it loads models is started once more and loads one model at a time; `first_crash`
-    of the result is then the reason, else None. Raises EnvironmentProblem if a port is in use or no
-    server is installed, and ServerError with every failed model and the reason in the log.
+    may load more. With `poll_seconds` the server takes changes of the repository up. With
+    `client_shared_memory` clients may use shared memory, which servers refuse from 26.05 on. Only
+    requests with the header CONTROL_HEADER and the value `control_token` may load models, if one is
+    given.
+
+    A server that crashes while it loads models is started once more and loads one model at a time;
+    `first_crash` of the result is then the reason, else None. Raises EnvironmentProblem if a port
+    is in use or no server is installed or the server cannot ask for the token, and ServerError with
+    every failed model and the reason in the log.
     """
     found = installation or find()
     control = _control(explicit, models, poll_seconds)
+    if client_shared_memory:
+        control += client_shm_flags(found)
+    if control_token:
+        control += _restricted(found, control_token)
 
     def started(*extra: str) -> Server:
         return start(
@@ -248,6 +264,7 @@ def serve(
 
     with _ready(started, ready_timeout, found) as server:
         server.changes_models = explicit or poll_seconds is not None
+        server.control_token = control_token
         yield server
 
 
@@ -374,6 +391,28 @@ def _large_requests(installation: Installation) -> list[str]:
     )
 
 
+def client_shm_flags(installation: Installation) -> list[str]:
+    """The flag that lets clients use shared memory, where the server has it. Earlier servers let
+    them without.
+    """
+    flag = "--allow-client-shm"
+    return [f"{flag}=true"] if installation.source == "path" and installation.supports(flag) else []
+
+
+def _restricted(installation: Installation, token: str) -> list[str]:
+    """Flags by which only requests with the token may load models. Raises EnvironmentProblem."""
+    protocols = f"model-repository:{CONTROL_HEADER}={token}"
+    flags = {"--http-restricted-api": protocols, "--grpc-restricted-protocol": protocols}
+    missing = [flag for flag in flags if not installation.supports(flag)]
+    if missing:
+        raise EnvironmentProblem(
+            f"this tritonserver has no {' and no '.join(missing)}, so it cannot ask for a token",
+            where=str(installation.executable),
+            fix="use a newer server, or leave the token out and listen on the loopback only",
+        )
+    return [f"{flag}={value}" for flag, value in flags.items()]
+
+
 def _control(explicit: bool, models: Sequence[str], poll_seconds: int | None) -> list[str]:
     if poll_seconds is not None:
         return ["--model-control-mode=poll", f"--repository-poll-secs={poll_seconds}"]
@@ -420,9 +459,10 @@ def _answers(address: str) -> bool:
         return False
 
 
-def _asked(address: str, body: bytes | None = None) -> Any:
+def _asked(address: str, body: bytes | None = None, headers: Mapping[str, str] = NONE) -> Any:
     """What a GET, or a POST of `body`, answers. Raises OSError, ValueError."""
-    with urllib.request.urlopen(f"http://{address}", data=body, timeout=5) as answer:
+    asked = urllib.request.Request(f"http://{address}", data=body, headers=dict(headers))
+    with urllib.request.urlopen(asked, timeout=5) as answer:
         return json.load(answer)
 
 

@@ -9,7 +9,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from tests.chaos import kill, load, pushing
+from tests.chaos import kill, load, page, pushing
 
 
 def main() -> int:
@@ -30,6 +30,7 @@ def main() -> int:
     killing.add_argument("--stride", type=int, default=1, help="every n-th point")
     killing.add_argument("--serve-every", type=int, default=0, help="serve every n-th state")
     killing.add_argument("--change", choices=tuple(kill.CHANGES), default="publish")
+    parser.add_argument("--record", action="store_true", help="keep the counts in docs/chaos.json")
     asked, began = parser.parse_args(), time.monotonic()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -64,6 +65,9 @@ def main() -> int:
             said = killed.as_dict()
     said["wall_seconds"] = round(time.monotonic() - began, 1)
     print(json.dumps(said, indent=2))
+    if asked.record:
+        words = [word for word in sys.argv[1:] if word != "--record"]
+        page.record(" ".join(words), said)
     return int(bad > 0)
 
 

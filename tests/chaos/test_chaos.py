@@ -6,7 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.chaos import kill, load, pushing
+from tests.chaos import kill, load, page, pushing
+
+
+def test_the_page_has_the_recorded_counts() -> None:
+    assert page.PAGE.read_text() == page.page(), "run: python docs/generate.py reliability"
 
 
 @pytest.mark.slow

@@ -637,3 +637,18 @@ def test_a_port_in_use_is_environment(published: Path, run: Run) -> None:
         result = run("serve", published, "--port", "0", "--http-port", held.getsockname()[1])
     assert result.exit_code == 4
     assert "in use" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--explicit", "--address", "0.0.0.0"], "would let everyone there load models"),
+        (["--explicit", "--watch"], "exclude each other"),
+        (["--control-token-file", "token"], "is for --explicit"),
+    ],
+)
+def test_serve_opens_the_model_control_to_no_network(
+    tmp_path: Path, run: Run, words: list[str], message: str
+) -> None:
+    result = run("serve", tmp_path, *words)
+    assert result.exit_code == 2 and message in result.output

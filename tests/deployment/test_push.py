@@ -225,3 +225,20 @@ def test_a_replaced_process_is_no_dead_one(tmp_path: Path, monkeypatch: pytest.M
         os.kill(second, signal.SIGKILL)
         watching.join(30)
         assert "the process of model 'net' ended" in "".join(found)
+
+
+def test_models_are_loaded_only_with_the_control_token(tmp_path: Path) -> None:
+    served = repository_of(tmp_path / "served", 1)
+    (tmp_path / "token").write_text("secret\n")
+    mode = {"explicit": True, "models": ["net"], "control_token": "secret"}
+    with serve(served, **FREE, **mode) as server:
+        source = repository_of(tmp_path, 2)
+        refused = run(source, server, served, "--only", "net")
+        assert refused.exit_code == 4 and "--control-token-file" in refused.output, refused.output
+        with contextlib.closing(GrpcClient(server.grpc_url, 30)) as client:
+            assert answer(client, "net") == 1
+            token = ["--control-token-file", tmp_path / "token"]
+            done = run(source, server, served, "--only", "net", *token)
+            assert done.exit_code == 0, done.output
+            assert answer(client, "net") == 2
+        assert not server._lacks_processes("net", Stubs(server.process.pid))

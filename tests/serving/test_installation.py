@@ -10,6 +10,7 @@ import pytest
 
 from builder.errors import EnvironmentProblem
 from builder.serving import installation
+from builder.serving.server import client_shm_flags
 
 pytriton = pytest.importorskip("pytriton")
 
@@ -35,6 +36,17 @@ def test_one_on_the_path_is_preferred_and_keeps_its_own_backends(
     assert (found.executable, found.source) == (binary, "path")
     assert found.backend_flags(tmp_path) == []
     assert found.supports("--http-max-input-size") and not found.supports("--no-such-flag")
+
+
+def test_clients_may_use_shared_memory_by_a_flag_where_the_server_has_it(tmp_path: Path) -> None:
+    binary = tmp_path / "tritonserver"
+    flags = []
+    for text in ("--allow-client-shm <boolean>", "--allow-metrics <boolean>"):
+        binary.write_text(f"#!/bin/sh\necho '  {text}'\n")
+        binary.chmod(0o755)
+        flags.append(client_shm_flags(installation.Installation(binary, "path")))
+    assert flags == [["--allow-client-shm=true"], []]
+    assert client_shm_flags(installation.find("nvidia-pytriton")) == []
 
 
 def test_a_help_that_is_no_utf_8_is_still_read(tmp_path: Path) -> None:

@@ -1,0 +1,68 @@
+"""The tables of docs/reliability.md, made of docs/chaos.json by `docs/generate.py reliability`."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE, COUNTS = ROOT / "docs/reliability.md", ROOT / "docs/chaos.json"
+TABLES = {
+    "kill": {
+        "kills": "kills",
+        "old": "old state",
+        "new": "new state",
+        "torn": "torn",
+        "not_repaired": "not repaired",
+        "left_by_caught_signals": "left after a caught signal",
+        "served": "states served",
+        "served_wrong": "of them wrong",
+    },
+    "push": {
+        "pushes": "pushes",
+        "rejected": "bad, rejected",
+        "wrong_verdicts": "wrong verdicts",
+        "requests": "requests",
+        "failed": "failed",
+        "wrong": "wrong",
+        "p50_ms": "p50 ms",
+        "p99_ms": "p99 ms",
+        "slowest_ms": "slowest ms",
+    },
+}
+
+
+def record(command: str, counts: dict[str, Any]) -> None:
+    """Keep what a run of `python -m tests.chaos <command>` counted; one row for each command."""
+    rows = json.loads(COUNTS.read_text(encoding="utf-8")) if COUNTS.is_file() else {}
+    today = datetime.date.today().isoformat()
+    rows[command] = {**counts, "date": today, "cores": os.cpu_count()}
+    COUNTS.write_text(json.dumps(dict(sorted(rows.items())), indent=2) + "\n", encoding="utf-8")
+
+
+def table(kind: str, rows: dict[str, dict[str, Any]]) -> str:
+    """The Markdown table of the runs of one kind."""
+    columns = TABLES[kind]
+    lines = [
+        f"| command | {' | '.join(columns.values())} | date | duration |",
+        f"|---|{'---:|' * len(columns)}---|---:|",
+    ]
+    for command, counts in rows.items():
+        if command.split()[0] == kind:
+            cells = [str(counts[key]) for key in columns]
+            took = f"{counts['wall_seconds']:.0f} s, {counts['cores']} cores"
+            lines.append(f"| `{command}` | {' | '.join(cells)} | {counts['date']} | {took} |")
+    return "\n".join(lines)
+
+
+def page() -> str:
+    """docs/reliability.md with the tables of the runs that were recorded last."""
+    text, rows = PAGE.read_text(encoding="utf-8"), json.loads(COUNTS.read_text(encoding="utf-8"))
+    for kind in TABLES:
+        head, begin, rest = text.partition(f"<!-- table: {kind} -->")
+        _, end, tail = rest.partition("<!-- end of table -->")
+        text = f"{head}{begin}\n{table(kind, rows)}\n{end}{tail}"
+    return text
