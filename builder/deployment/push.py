@@ -163,7 +163,7 @@ class _Push:
     def _candidate_problems(self) -> tuple[str, ...]:
         """Load the model under another name, ask it every golden, and unload it."""
         self.progress(self.name, "load candidate")
-        one = candidate.place(self.source, self.target.repository)
+        one = candidate.add(self.source, self.target.repository)
         problems: tuple[str, ...] = ("interrupted",)
         try:
             try:

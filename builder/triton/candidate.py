@@ -17,7 +17,7 @@ from tritonclient.grpc import model_config_pb2 as pb
 from builder.store import COMPILED, CONFIG, GENERATED, SIDECAR, published, staging
 from builder.triton import versions
 from builder.triton.config import config_text, parse_config
-from builder.triton.publish import blocked, move_in, place_steps
+from builder.triton.publish import add_steps, blocked, move_in
 
 INFIX = ".candidate."
 """Between the model's name and the digest in a candidate's name."""
@@ -49,7 +49,7 @@ class Candidate:
             staging.sync(self.repository)
 
 
-def place(source: Path, repository: Path) -> Candidate:
+def add(source: Path, repository: Path) -> Candidate:
     """Put the current version of the model in the folder `source` into `repository` as
     `<name>.candidate.<digest>`, whole, with the steps of an ensemble that are not there yet.
 
@@ -70,7 +70,7 @@ def place(source: Path, repository: Path) -> Candidate:
         for model in (*steps, name):
             staging.sync_tree(stage / model)
         with staging.alone(repository):
-            new = place_steps(source.name, steps, repository, stage)
+            new = add_steps(source.name, steps, repository, stage)
             staging.swap(stage / name, repository / name, stage / f"{staging.OLD}{name}")
             staging.sync(repository)
     return Candidate(name, repository, tuple(new))
@@ -110,7 +110,7 @@ class Former:
         return (self.stage / self.folder.name).is_dir()
 
     def restore(self) -> None:
-        """Put the former model in the place of the new one by one rename, or remove the new one
+        """Put the former model back by one rename, or remove the new one
         where there was none. Raises PublishError.
         """
         name, repository = self.folder.name, self.folder.parent

@@ -235,7 +235,7 @@ def _move_steps(new: Iterable[str], repository: Path, stage: Path, *, settle: bo
         time.sleep(SETTLE_SECONDS)
 
 
-def place_steps(name: str, steps: Sequence[str], repository: Path, stage: Path) -> list[str]:
+def add_steps(name: str, steps: Sequence[str], repository: Path, stage: Path) -> list[str]:
     """Put the steps of the ensemble `name` that are not there yet into the repository, under its
     lock; their names. A server in poll mode finds them before what is moved in next. Raises
     PublishError, OSError.

@@ -26,12 +26,12 @@ class Axes:
 
     def __init__(self, inputs: list[dict[str, Any]]) -> None:
         self.inputs = inputs
-        places: dict[str, list[tuple[int, int]]] = {}
+        positions: dict[str, list[tuple[int, int]]] = {}
         for index, declared in enumerate(inputs):
             for axis, name in enumerate(declared.get("axes") or ()):
                 if name:
-                    places.setdefault(name, []).append((index, axis))
-        self.shared = {name: found for name, found in places.items() if len(found) > 1}
+                    positions.setdefault(name, []).append((index, axis))
+        self.shared = {name: found for name, found in positions.items() if len(found) > 1}
         self.known = Recent(SHAPES)
 
     def check(self, tensors: list[torch.Tensor]) -> None:
@@ -40,15 +40,15 @@ class Axes:
             return
         shapes = tuple([tensor.shape for tensor in tensors])
         if self.known.get(shapes) is None:
-            for name, places in self.shared.items():
-                self._check(name, [(i, a) for i, a in places if a < len(shapes[i])], shapes)
+            for name, positions in self.shared.items():
+                self._check(name, [(i, a) for i, a in positions if a < len(shapes[i])], shapes)
             self.known.put(shapes, True)
 
-    def _check(self, name: str, places: list[tuple[int, int]], shapes: Any) -> None:
-        if len({shapes[index][axis] for index, axis in places}) > 1:
+    def _check(self, name: str, positions: list[tuple[int, int]], shapes: Any) -> None:
+        if len({shapes[index][axis] for index, axis in positions}) > 1:
             each = ", ".join(
                 f"input {self.inputs[index]['name']!r} has {shapes[index][axis]} at axis {axis}"
-                for index, axis in places
+                for index, axis in positions
             )
             raise InvalidRequest(f"axis {name!r} must have one size in all inputs: {each}")
 
