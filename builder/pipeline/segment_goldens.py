@@ -89,7 +89,10 @@ def _raise_unless(comparison: Any, message: str, where: str, random: str | None 
         )
 
 
-_FIX = "this is a defect of a converter: please report it; `fallback` keeps the operator in torch"
+_FIX = (
+    "this is a defect of a converter: please report it with what `trt-build bisect --reduce DIR`"
+    " writes; `fallback` keeps the operator in torch"
+)
 _FIX_HALF = (
     "keep_fp32 spares layers that half cannot hold (`--search-precision` finds and writes them), or"
     " precision: fp32"

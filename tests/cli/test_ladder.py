@@ -5,12 +5,16 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from click.testing import Result
 
 from builder.diagnosis import Ladder, Step
+from builder.parity import GoldenResult, ModelParity, compare
+from builder.triton import Golden
 from tests.cli.conftest import Small, save
 
 PLUGIN = """
@@ -85,3 +89,38 @@ def test_usage_errors(
 ) -> None:
     result = run("verify", published, *arguments)
     assert result.exit_code == 2 and message in result.output
+
+
+def answered(passes: bool, by: str, device: str) -> ModelParity:
+    golden = Golden("p0-opt", {}, {"y": np.ones(3, np.float32)})
+    comparison = compare({"y": np.full(3, 1.0 if passes else 2.0, np.float32)}, golden)
+    result = GoldenResult("p0-opt", "engine", comparison)
+    return ModelParity("small", "python", by, device, None, (result,), has_plan=True)
+
+
+def test_a_wrong_plan_breaks_the_engine_alone(
+    published: Path,
+    published_once: Path,
+    run: Callable[..., Result],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A GPU and a server answer; the plan is wrong, and torch answers at the endpoint."""
+
+    def engines(repository: Path, models: list[str], **more: Any) -> list[ModelParity]:
+        assert models == ["small"]
+        return [answered(False, "plan", "cuda:0")]
+
+    def endpoint(*given: Any, **more: Any) -> list[ModelParity]:
+        return [answered(True, "torch", "cpu")]
+
+    monkeypatch.setattr("builder.engine.flavour.gpu_answers", lambda: True)
+    monkeypatch.setattr("builder.parity.engines.verify_engines", engines)
+    monkeypatch.setattr("builder.parity.verification.verify", endpoint)
+    models = published_once.parent / "models"
+    more = ("--models", models, "--no-isolate", "--url", "localhost:1")
+    code, steps = verified(run, published, *more)
+    assert code == 3
+    failed = [name for name, step in steps.items() if step.result == "failed"]
+    assert failed == ["engine"] and steps["endpoint"].result == "ok"
+    assert str(steps["engine"].problem).startswith("golden p0-opt, engine: output 'y': 3 of 3")
+    assert steps["endpoint"].note == "answered by torch (cpu)"
