@@ -165,9 +165,10 @@ def _show(terminal: Terminal, found: dict[str, Result]) -> None:
         if isinstance(result, TrtBuildError):
             terminal.line(f"{name}: {result}", color="red")
         elif result.passed:
+            networks = f"{result.networks} network{'s' if result.networks != 1 else ''}"
             terminal.line(
                 f"{name}: no difference on {result.goldens} goldens, in the lowered graph and"
-                f" {result.networks} networks",
+                f" {networks}",
                 color="green",
             )
         else:
@@ -186,6 +187,10 @@ def _show_difference(terminal: Terminal, found: Bisection) -> None:
         terminal.line(f"  {label:9} {text}")
     if found.culprit and found.culprit.share is not None:
         terminal.line(f"  {'share':9} {percent(found.culprit.share)} of its tolerance")
+    if found.culprit and found.culprit.network_exact is not None:
+        errors = found.culprit.network_exact, found.culprit.torch_exact
+        network, torch = map(percent, errors)
+        terminal.line(f"  {'float64':9} off by {network} in the network, by {torch} in torch")
     if found.note:
         terminal.line(f"  {'note':9} {found.note}")
     if found.reduced:

@@ -281,7 +281,8 @@ def words(found: Bisection) -> Iterator[tuple[str, str]]:
     yield "error", culprit.problem
     if not culprit.alone:
         yield "", "this node alone is right: it enlarges the small errors of its inputs"
-    yield "before", f"{culprit.agreed} values before it agree"
+    one = culprit.agreed == 1
+    yield "before", f"{culprit.agreed} value{'' if one else 's'} before it agree{'s' * one}"
 
 
 def _signature(dtypes: Sequence[str]) -> str:

@@ -25,7 +25,10 @@ class Culprit:
     `torch_dtypes` and `network_dtypes` are of its tensor inputs and then of its value; the latter
     are empty for a pass. `share` is the error as a share of the tolerance. `alone` says whether the
     node differs by itself, on inputs that are equal; False where it only carries on the error of
-    its inputs. `agreed` counts the values before it that agree.
+    its inputs. `agreed` counts the values before it that agree. `network_exact` and `torch_exact`
+    are the errors of the network and of torch against the node in float64, on the network's inputs,
+    as shares of the tolerance: the side with the large one is wrong. None where torch cannot run
+    the node in float64.
     """
 
     value: str
@@ -39,11 +42,17 @@ class Culprit:
     network_dtypes: tuple[str, ...] = ()
     alone: bool = True
     agreed: int = 0
+    network_exact: float | None = None
+    torch_exact: float | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """JSON-able; an infinite share is null."""
-        finite = self.share is not None and isfinite(self.share)
-        return {**asdict(self), "share": self.share if finite else None}
+        shares = {name: getattr(self, name) for name in ("share", "network_exact", "torch_exact")}
+        finite = {
+            name: share if share is not None and isfinite(share) else None
+            for name, share in shares.items()
+        }
+        return {**asdict(self), **finite}
 
 
 @dataclass(frozen=True)
@@ -103,17 +112,47 @@ def _alone_passes(values: Values, name: str) -> bool | None:
     where torch cannot run it on them.
     """
     from builder.parity import compare_value
+
+    precision = values.conversion.precision
+    try:
+        sub, given = _alone(values, name)
+        (wanted,) = sub.run(*given)
+    except Exception:  # the network's values may have shapes that the operator refuses
+        return None
+    return compare_value(name, values.answers[name], wanted, precision).passed
+
+
+def _alone(values: Values, name: str) -> tuple[LoweredGraph, list[torch.Tensor]]:
+    """The node of the value with its inputs as the network has them."""
     from builder.partition import subgraph
 
     answers, truth = values.answers, values.truth
     lowered = values.conversion.lowered
-    try:
-        sub, names = subgraph(lowered, set(answers) - siblings(lowered, name), [name])
-        (wanted,) = sub.run(*(answers[read].to(truth[read].dtype) for read in names))
-    except Exception:  # the network's values may have shapes that the operator refuses
-        return None
+    sub, names = subgraph(lowered, set(answers) - siblings(lowered, name), [name])
+    return sub, [answers[read].to(truth[read].dtype) for read in names]
+
+
+def _exact(values: Values, name: str) -> tuple[float | None, float | None]:
+    """The errors of the network and of torch against the node in float64, as shares of the
+    tolerance.
+    """
+    import torch
+
+    from builder.lowering import in_double
+    from builder.parity import compare_value
+
     precision = values.conversion.precision
-    return compare_value(name, answers[name], wanted, precision).passed
+    try:
+        sub, given = _alone(values, name)
+        (single,) = sub.run(*given)
+        double = [tensor.double() if tensor.is_floating_point() else tensor for tensor in given]
+        (exact,) = in_double(sub).run(*double)
+    except Exception:  # not every operator takes float64, or the network's shapes
+        return None, None
+    if exact.dtype != torch.float64:
+        return None, None
+    network = compare_value(name, values.answers[name].double(), exact, precision)
+    return network.share, compare_value(name, single.double(), exact, precision).share
 
 
 def _narrowed(values: Values, name: str) -> str:
@@ -168,6 +207,7 @@ def _culprit(values: Values, name: str, shown: str, agreed: int, *, alone: bool)
         tuple(map(_dtype, answers)),
         alone,
         agreed,
+        *_exact(values, shown),
     )
 
 

@@ -16,6 +16,7 @@ from .fp8 import FP8_SCHEMA as FP8_SCHEMA
 from .fp8 import fake_quantize_fp8 as fake_quantize_fp8
 from .frozen import evaluating as evaluating
 from .graph import LoweredGraph as LoweredGraph
+from .graph import in_double as in_double
 from .lower import as_written as as_written
 from .lower import for_precision as for_precision
 from .lower import lower as lower

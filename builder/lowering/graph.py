@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -152,3 +152,35 @@ def _computed(graph: Any) -> list[Any]:
         value for node in graph.nodes() for value in node.outputs() if str(value.type()) == "Tensor"
     )
     return [value for value in found if not ir.is_constant(value)]
+
+
+def in_double(lowered: LoweredGraph) -> LoweredGraph:
+    """The graph with floating-point weights and dtype arguments in float64; it takes float64 inputs
+    in place of other floating-point ones.
+    """
+    graph = lowered.graph.copy()
+    for node in list(ir.nodes_of(graph, "prim::Constant")):
+        value = node.output().toIValue()
+        if not any(tensor.is_floating_point() for tensor in _tensors(value)):
+            continue
+        weights = [
+            ir.insert_constant(
+                graph, tensor.double() if tensor.is_floating_point() else tensor, node
+            )
+            for tensor in _tensors(value)
+        ]
+        if isinstance(value, list):
+            kind = ir.C.ListType(ir.TENSOR)
+            weights = [ir.insert(graph, "prim::ListConstruct", weights, node, [kind]).output()]
+        if isinstance(value, torch.Tensor | list):
+            node.output().replaceAllUsesWith(weights[0])
+    for node in ir.walk(graph):
+        schema = ir.schema(node)
+        for index, argument in enumerate(schema.arguments if schema else ()):
+            if argument.name == "dtype" and ir.constant(node.inputsAt(index)) in _FLOATS:
+                node.replaceInput(index, ir.insert_constant(graph, _DOUBLE, node))
+    return replace(lowered, graph=graph)
+
+
+_FLOATS, _DOUBLE = (5, 6, 15), 7
+"""torch's numbers for float16, float32 and bfloat16, and for float64."""

@@ -17,6 +17,9 @@ from builder.pipeline import Order
 from tests.diagnosis.defects import DEFECTS, FLOATS, Defect
 from tests.diagnosis.planting import marked_line, order, plant
 
+WITHOUT_FLOAT64 = ("integer division", "wrong reduction dims")
+"""Defects of integers, or of the shape."""
+
 
 def run_test(folder: Path) -> None:
     """The written test, as pytest runs it."""
@@ -46,6 +49,9 @@ def test_a_planted_defect_is_located_and_reduced(
         assert marked_line(defect.module()) in found.culprit.location
         assert found.culprit.function.startswith(defect.function)
         assert found.culprit.alone and found.culprit.agreed
+        if defect.step == "network":
+            exact = found.culprit.network_exact or 0.0, found.culprit.torch_exact or 0.0
+            assert exact[0] > 1.0 > exact[1] or defect.name in WITHOUT_FLOAT64
         assert found.reduced is not None, found.note
         assert found.reduced.nodes <= 2 < found.reduced.of_nodes
         with pytest.raises(AssertionError):
