@@ -15,6 +15,7 @@ from .caches import cache_folder as cache_folder
 from .flavour import trt as trt
 from .network import MESSAGES as MESSAGES
 from .network import has_half as has_half
+from .network import layer_dtypes as layer_dtypes
 from .network import named_values as named_values
 from .network import new_network as new_network
 from .options import BuildOptions as BuildOptions

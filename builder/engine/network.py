@@ -73,6 +73,27 @@ def layer_type(layer: Any) -> str:
     return str(trt.ILayer.type.__get__(layer).name)
 
 
+def layer_dtypes(network: Any) -> dict[str, Any]:
+    """In which dtype the layers compute, by their first output, or by the precision that is set
+    where the network is weakly typed. `runs`: [dtype, number of layers] in the network's order;
+    `types`: for each layer type the number of its layers by dtype. Dtypes by TensorRT's name.
+    """
+    runs: list[list[Any]] = []
+    types: dict[str, dict[str, int]] = {}
+    for layer in map(network.get_layer, range(network.num_layers)):
+        if not layer.num_outputs:
+            continue
+        chosen = getattr(layer, "precision_is_set", False)
+        dtype = str((layer.precision if chosen else layer.get_output(0).dtype).name)
+        if runs and runs[-1][0] == dtype:
+            runs[-1][1] += 1
+        else:
+            runs.append([dtype, 1])
+        counts = types.setdefault(layer_type(layer), {})
+        counts[dtype] = counts.get(dtype, 0) + 1
+    return {"runs": runs, "types": types}
+
+
 def named_values(network: Any) -> Iterator[tuple[str, str]]:
     """(layer, value) of each floating tensor that carries the name of a value of the lowered graph,
     in the network's order; the layer as keep_fp32 names it.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -105,14 +106,15 @@ class ModelParity:
         return {**asdict(self), "results": results, **said}
 
     def spread(self) -> dict[str, dict[str, list[Any]]]:
-        """By output, over all answers: up to MOST_PAIRS elements as `expected` and `answered`, and
-        `counts` of all elements by their error, as Spread has them.
+        """By output, over all answers and all requests of a sequence: up to MOST_PAIRS elements as
+        `expected` and `answered`, and `counts` of all elements by their error, as Spread has them.
         """
         found: dict[str, list[Spread]] = {}
         for result in self.results:
             for output in result.comparison.outputs if result.comparison else ():
                 if output.spread is not None:
-                    found.setdefault(output.name, []).append(output.spread)
+                    name = STEP.sub("", output.name)
+                    found.setdefault(name, []).append(output.spread)
         return {name: _together(spreads) for name, spreads in found.items()}
 
     def percentile(self, percent: float) -> float | None:
@@ -122,6 +124,8 @@ class ModelParity:
 
 
 MOST_PAIRS = 240
+STEP = re.compile(r"@\d+$")
+"""What follows an output's name in a result of a sequence: the number of its request."""
 
 
 def _together(spreads: Sequence[Spread]) -> dict[str, list[Any]]:

@@ -49,6 +49,8 @@ class Pieces:
     parts: Mapping[int, tuple[LoweredGraph | branches.SplitBranch, ...]] = field(
         default_factory=dict
     )
+    operators: tuple[UnsupportedOperator, ...] = ()
+    """What stays in torch for a reason of its own, each with source location and fix."""
 
 
 def to_network(
@@ -229,6 +231,8 @@ class _Cutter:
 
     def _pieces(self, parts: Partition, conversions: Sequence[Conversion | None]) -> Pieces:
         converted = [text for c in conversions if c is not None for text in c.warnings]
+        from builder import partition
+
         inner = {
             number: found
             for number, segment in enumerate(parts.segments)
@@ -236,13 +240,18 @@ class _Cutter:
             and segment.kind != TENSORRT
             and (found := branches.parts(segment, self.spec, _partition_branch))
         }
+        kept = [
+            *(o for o in parts.refused if self.by_manifest or o.reason != partition.BY_MODULE),
+            *self.late,
+        ]
+        reported = [one for one in kept if one.reason != partition.READS_OTHERS]
         warnings = [
-            *_why(parts, self.late, by_manifest=self.by_manifest),
+            *_why(parts, reported, len(kept) - len(reported)),
             *_of_branches(inner),
             *dict.fromkeys([*self.defects, *parts.warnings]),
             *converted,
         ]
-        return Pieces(parts, tuple(conversions), tuple(warnings), inner)
+        return Pieces(parts, tuple(conversions), tuple(warnings), inner, tuple(reported))
 
 
 def _partition_branch(lowered: LoweredGraph, spec: ModelSpec) -> Pieces:
@@ -283,19 +292,15 @@ _REWRITE = "rewrite that line with supported operators to let TensorRT run it (d
 
 
 def _why(
-    parts: Partition, late: Sequence[UnsupportedOperator], *, by_manifest: bool
+    parts: Partition, reported: Sequence[UnsupportedOperator], followers: int
 ) -> Iterator[str]:
-    """What stays in torch and what would change that; each late refusal is reported once,
-    with its own reason.
+    """What stays in torch and what would change that. `followers` more nodes stay because they read
+    what the `reported` ones make.
     """
-    from builder.partition import BY_MODULE, READS_OTHERS
-
     if all(segment.kind != TENSORRT for segment in parts.segments):
         yield "served by PyTorch only: no TensorRT segment outweighs its transfer cost"
     else:
         yield f"served in pieces: {parts.summary()}"
-    refused = [o for o in parts.refused if by_manifest or o.reason != BY_MODULE]
-    reported = [o for o in (*refused, *late) if o.reason != READS_OTHERS]
     groups: dict[tuple[str, str, str], list[str]] = {}
     for one in reported:
         key = (one.schema.partition("(")[0], one.reason, one.fix)
@@ -305,7 +310,7 @@ def _why(
         line = "" if locations[0] == "graph" else f" at {locations[0]}"
         change = "" if "manifest" in reason else f"; {_REWRITE if 'fallback' in fix else fix}"
         yield f"in torch: {operator}{line}{more}: {reason}{change}"
-    if followers := len(refused) + len(late) - len(reported):
+    if followers:
         yield (
             f"in torch with them: {followers} that read what they make, of a shape or kind that"
             " TensorRT cannot hold"

@@ -20,8 +20,14 @@ from builder.triton import history
 
 FORMAT = 1
 PASSED, FAILED, UNVERIFIED = "passed", "failed", "not verified"
-WORST_GOLDENS = 12
-"""Rows of a model's table of goldens: the failed ones and those with the largest errors."""
+
+RESULT: Mapping[str, Any] = {
+    **dict.fromkeys(("layers", "plan_bytes", "parity", "plan_executed", "quantized")),
+    **dict.fromkeys(("layout", "layout_reason", "because", "state"), ""),
+    **dict.fromkeys(("warnings", "segments", "lowering", "operators", "dtypes"), ()),
+    "seconds": {},
+}
+"""What a build records, where an older one did not."""
 
 Facts = dict[str, Any]
 Records = dict[str, dict[str, list[Facts]]]
@@ -96,9 +102,11 @@ def _model(folder: Path, name: str, found: Records) -> Facts:
         with shaped(folder):
             said = published.sidecar(folder) or {}
             facts = _published(said, history.history(folder) if said else [])
+            facts |= {"graph": _graph(folder, said)}
             facts |= {**_files(folder, said), "snippets": snippets.of(name, said)}
     except TrtBuildError as error:
         unread = {**empty, "unreadable": [error.message], "bytes": None, "steps": [], "files": {}}
+        unread |= {"graph": []}
         return _judged({"name": name, **unread, "snippets": {}})
     try:
         with shaped(records.folder(folder.parent)):
@@ -130,7 +138,7 @@ def _published(said: Mapping[str, Any], versions: Sequence[Any]) -> Facts:
         "batching": dict(said.get("batching") or {}),
         "source": dict(said.get("source") or {}),
         "versions": dict(said.get("versions") or {}),
-        "result": {**result, "warnings": list(result.get("warnings") or ())},
+        "result": {**RESULT, **{key: value for key, value in result.items() if value is not None}},
         "history": entries,
         "unreadable": [],
     }
@@ -150,6 +158,44 @@ def _files(folder: Path, said: Mapping[str, Any]) -> Facts:
         "bytes": sum(sizes.values()) + of_steps if files else None,
         "steps": steps,
         "files": dict(said.get("files") or {}),
+    }
+
+
+def _graph(folder: Path, said: Mapping[str, Any]) -> list[Facts]:
+    """What runs one after another: segments of a fused model, or the steps of an ensemble; empty
+    for a model with one plan.
+    """
+    facts = published.read(folder / published.current(folder) / "plan.json")
+    steps = [step for step in said.get(published.STEPS) or () if Path(step).name == step]
+    if steps:
+        return [_step(folder.parent / step) for step in steps]
+    return [
+        {
+            "kind": one["kind"],
+            "label": f"{number}: {_runs(one)}",
+            **{side: [tensor["name"] for tensor in one[side]] for side in ("inputs", "outputs")},
+        }
+        for number, one in enumerate(facts.get("segments") or ())
+    ]
+
+
+def _runs(segment: Mapping[str, Any]) -> str:
+    plan = segment.get("plan") or {}
+    if segment["kind"] != "tensorrt":
+        return "torch" if segment["kind"] == "torch" else str(segment["kind"])
+    return f"TensorRT, {plan['layers']} layers" if "layers" in plan else "TensorRT"
+
+
+def _step(folder: Path) -> Facts:
+    said = published.read(folder / SIDECAR)
+    plan = any(name.endswith(".plan") for name in said.get("files") or ())
+    return {
+        "kind": "tensorrt" if plan else "torch",
+        "label": str(said.get("step") or folder.name),
+        **{
+            side: [tensor["name"] for tensor in said.get(side) or ()]
+            for side in ("inputs", "outputs")
+        },
     }
 
 
@@ -214,6 +260,7 @@ def _judged(facts: Facts) -> Facts:
         "share_from": origin if share is not None else None,
         "latency": _latency(facts),
         "plan_bytes": facts["result"].get("plan_bytes"),
+        "phases": dict(seconds),
         "build_seconds": sum(seconds.values()) if seconds else None,
         "changes": None,
     }
@@ -239,6 +286,9 @@ def _problems(facts: Facts) -> Any:
     for one in facts["ladder"]:
         if one["current"] and one["breaks_at"]:
             yield f"ladder: the first step that differs is {one['breaks_at']}"
+    for one in facts["bisect"]:
+        if one["current"] and one.get("problem"):
+            yield f"bisect: {one['problem']}"
     for one in facts["bench"]:
         if one["current"] and one["problem"]:
             yield f"bench: {one['protocol']}: {one['problem']}"

@@ -69,6 +69,9 @@ def _cases(model: Mapping[str, Any]) -> Iterator[Case]:
         for step in one["steps"] if one["current"] else ():
             skipped = step["note"] if step["result"] == "not run" else None
             yield f"ladder {step['name']}", 0.0, step["problem"], skipped
+    for one in model["bisect"]:
+        if one["current"]:
+            yield "bisect", 0.0, one.get("problem"), None
     for one in model["bench"]:
         unmeasured = None if one["current"] else "another version was measured"
         memory = "" if one["memory"] == "none" else f" {one['memory']}"

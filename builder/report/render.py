@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -15,12 +15,14 @@ from markupsafe import Markup
 
 from builder.errors import UsageError
 from builder.printable import printable
-from builder.report import formatting
+from builder.report import charts, formatting
 from builder.report.gather import FAILED, PASSED, UNVERIFIED
 from builder.report.junit import junit
 
 SUFFIXES = {".html": "html", ".htm": "html", ".json": "json", ".xml": "junit", ".md": "markdown"}
 CLASSES = {PASSED: "passed", FAILED: "failed", UNVERIFIED: "open"}
+WORST_GOLDENS, MOST_ROWS = 12, 40
+"""Rows of the tables of goldens and of operators; the JSON has all."""
 FORMATS = ("html", "json", "junit", "markdown")
 
 
@@ -49,9 +51,11 @@ def _html(report: Mapping[str, Any]) -> str:
     """
     environment = _environment(autoescape=True, finalize=_shown)
     style, script = (_part(name) for name in ("style.css", "script.js"))
-    policy = f"default-src 'none'; style-src {_sha256(style)}; script-src {_sha256(script)}"
+    own = f"style-src {_sha256(style)}; script-src {_sha256(script)}"
+    policy = f"default-src 'none'; img-src data:; {own}"
     page = environment.get_template("page.html.jinja")
-    assets = {"style": Markup(style), "script": Markup(script), "policy": policy}
+    drawn = [charts.of(model, f"/models/{index}") for index, model in enumerate(report["models"])]
+    assets = {"style": Markup(style), "script": Markup(script), "policy": policy, "charts": drawn}
     return page.render(**_context(report, _figure), **assets)
 
 
@@ -69,13 +73,20 @@ _WRITERS: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
 
 
 def _environment(**options: Any) -> Environment:
-    return Environment(
+    environment = Environment(
         loader=PackageLoader("builder.report"),
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
         **options,
     )
+    environment.tests["covered"] = _covered
+    return environment
+
+
+def _covered(warning: str, operators: Sequence[Any]) -> bool:
+    """Whether the table of operators says the same."""
+    return bool(operators) and warning.startswith("in torch: ")
 
 
 Figure = Callable[[str, str, Any], str]
@@ -90,13 +101,42 @@ def _context(report: Mapping[str, Any], figure: Figure) -> dict[str, Any]:
         value = formatting.pointed(report, pointer)
         return figure(pointer, formatting.KINDS[kind](value), value)
 
-    return {"report": report, "fig": fig, "classes": CLASSES, **formatting.KINDS}
+    return {
+        "report": report,
+        "fig": fig,
+        "classes": CLASSES,
+        "worst": WORST_GOLDENS,
+        "most_rows": MOST_ROWS,
+        "written": _written,
+        "listed": _listed,
+    }
 
 
 def _figure(pointer: str, text: str, value: Any) -> str:
     if value is None:
         return ""
     return Markup('<data value="{}" data-at="{}">{}</data>').format(value, pointer, text)
+
+
+def _listed(record: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+    """The fields of a record as text, also those inside; of a list of mappings its length."""
+    for key, value in record.items():
+        name = f"{prefix}{key}"
+        if isinstance(value, Mapping):
+            yield from _listed(value, f"{name} ")
+        elif isinstance(value, list) and any(isinstance(one, Mapping) for one in value):
+            yield name, f"{len(value)} in the JSON"
+        elif isinstance(value, list):
+            yield name, ", ".join(map(formatting.number, value))
+        elif value is not None and name not in _STAMPS:
+            yield name, formatting.number(value)
+
+
+_STAMPS = ("name", "current", "published", "trt_build")
+
+
+def _written(value: Any) -> str:
+    return "none" if value is None else formatting.number(value)
 
 
 def _plain(pointer: str, text: str, value: Any) -> str:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from builder.errors import TrtBuildError
 
 if TYPE_CHECKING:
+    from builder.lowering import PassRecord
     from builder.pipeline import Stage
 
 PHASES = ("load", "lower", "goldens", "calibrate", "convert", "reference", "build", "publish")
@@ -51,15 +52,27 @@ class ModelResult:
     """Whether the plans were run on the goldens before they were published; None without a plan.
     Where no plan runs, the networks were evaluated with torch instead.
     """
+    lowering: tuple[dict[str, Any], ...] = ()
+    """Of each pass that changed the number of nodes its `name`, the nodes `before` and `after` it,
+    and its `seconds`.
+    """
+    operators: tuple[dict[str, Any], ...] = ()
+    """What torch runs for a reason of its own: the fields of UnsupportedOperator."""
+    dtypes: tuple[dict[str, Any], ...] = ()
+    """Of each `network` the `runs` and `types` of engine.layer_dtypes."""
     because: str = ""
     """Why it was not unchanged: "precision fp32 -> fp16"."""
 
     def reached(self, stage: Stage) -> None:
         """Fill in what is known after a stage of the pipeline."""
+        from builder.engine import layer_dtypes
         from builder.parity import plan_check
         from builder.pipeline import reduced_precision, stages
 
-        if isinstance(stage, stages.Prepared):
+        if isinstance(stage, stages.Lowered):
+            changed = (one for one in stage.graph.trace if one.nodes_before != one.nodes_after)
+            self.lowering = tuple(map(_pass, changed))
+        elif isinstance(stage, stages.Prepared):
             self.precision = stage.source.spec.precision
             self.quantized = reduced_precision.as_data(stage.quantized)
             self.warnings = stage.warnings
@@ -67,6 +80,11 @@ class ModelResult:
             self.warnings = stage.warnings
             pieces = stage.pieces
             self.segments = tuple(s.kind for s in pieces.partition.segments) if pieces else ()
+            self.operators = tuple(map(asdict, pieces.operators)) if pieces else ()
+            self.dtypes = tuple(
+                {"network": part.label, **layer_dtypes(part.conversion.network)}
+                for part in stage.networks
+            )
         elif isinstance(stage, stages.Built):
             self.layers = sum(int(plan.facts["layers"]) for plan in stage.plans.values())
             self.plan_bytes = sum(len(plan.data) for plan in stage.plans.values())
@@ -81,8 +99,17 @@ SHOWN = (
     *("layers", "plan_bytes", "warnings", "layout", "layout_reason", "segments", "quantized"),
     "precision",
     "parity",
-    "plan_executed",
+    *("plan_executed", "lowering", "operators", "dtypes"),
 )
 """What is recorded of a result, so that an unchanged model can be told of like a built one."""
 RECORDED = (*SHOWN, "because", "state", "seconds")
 """What the trt-build.json of a built model has of its result; `seconds` end before publication."""
+
+
+def _pass(record: PassRecord) -> dict[str, Any]:
+    return {
+        "name": record.name,
+        "before": record.nodes_before,
+        "after": record.nodes_after,
+        "seconds": round(record.seconds, 5),
+    }

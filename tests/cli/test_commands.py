@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import itertools
 import json
 import os
 import signal
@@ -28,7 +29,7 @@ def leftovers(folder: Path) -> set[str]:
 
 
 def test_repo_builds_and_says_so(small: Path, tmp_path: Path, run: Run) -> None:
-    result = run("repo", small, "--out", tmp_path / "out")
+    result = run("repo", small, "--out", tmp_path / "out", "--record")
     assert result.exit_code == 0, result.output
     assert "1 of 1 models" in result.stdout
     assert "small: build" in result.stderr and "small: finished: built" in result.stderr
@@ -36,6 +37,13 @@ def test_repo_builds_and_says_so(small: Path, tmp_path: Path, run: Run) -> None:
     assert not (tmp_path / ".env").exists()
     assert "plan not executed: small: no plan of this TensorRT runs" in result.stdout
     assert (tmp_path / "out" / "small" / "config.pbtxt").is_file()
+    (recorded,) = json.loads((tmp_path / "out.results" / "build.json").read_text())["models"]
+    assert recorded["ok"] and "build" in recorded["seconds"] and len(recorded["published"]) == 64
+    said = json.loads((tmp_path / "out" / "small" / "trt-build.json").read_text())["result"]
+    (dtypes,) = said["dtypes"]
+    assert sum(count for _, count in dtypes["runs"]) == said["layers"]
+    nodes = [(one["before"], one["after"]) for one in said["lowering"]]
+    assert nodes and all(a[1] == b[0] for a, b in itertools.pairwise(nodes))
 
 
 class Doubled(torch.nn.Module):

@@ -38,6 +38,9 @@ def write(folder: Path) -> Path:
     levels = tuple(level(count, 100.0 * count, 2.0 * count) for count in (1, 2, 4))
     bench = [ModelBench(name, "grpc", "none", ("p0-min",), levels) for name in NAMES[:2]]
     records.keep(repository, records.BENCH, {"models": [one.as_dict() for one in bench]})
+    node = {"operator": "aten::relu", "location": "model.py:7", "function": "relu"}
+    differs = {"name": "wrong", "passed": False, "problem": "'scores' differs", "node": node}
+    records.keep(repository, records.BISECT, {"models": [differs]})
     publish(scorer(name="stale", tolerance=Tolerance(rtol=0.1)), repository)
     return repository
 

@@ -7,16 +7,20 @@ import json
 import re
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
+import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 
 from builder import report
 from builder.cli import main
+from builder.parity import Comparison
+from builder.parity.served import read
 from builder.report.formatting import KINDS, pointed
 from tests.report import repositories
 from tests.report.repositories import HOSTILE, NAMES
@@ -71,6 +75,28 @@ def test_figures_are_those_of_the_records(repository: Path, found: dict[str, Any
     assert stale["latency"] is None and not stale["bench"][0]["current"]
     assert "verify: p0-" in model(found, "wrong")["problems"][0]
     assert "cannot load" in model(found, HOSTILE)["problems"][0]
+    assert "bisect: 'scores' differs" in model(found, "wrong")["problems"]
+    page = Page(report.render(found, "html")).text
+    assert re.search(r"node location\s*model.py:7", page)
+
+
+def test_recorded_elements_are_those_of_the_goldens(repository: Path) -> None:
+    goldens = read(repository / "checked").goldens
+    parity = repositories.parity(repository, "checked", 1e-6)
+    said = parity.spread()["scores"]
+    elements = np.concatenate([golden.outputs["scores"].ravel() for golden in goldens])
+    assert sum(said["counts"]) == elements.size
+    assert np.isin(said["expected"], elements.astype(np.float64)).all()
+    error = np.abs(np.subtract(said["answered"], said["expected"]))
+    worst = max(one.comparison.outputs[0].absolute for one in parity.results if one.comparison)
+    assert error.max() == pytest.approx(worst) and said["counts"][-1] == 0
+    first = parity.results[0].comparison
+    assert first is not None
+    steps = tuple(replace(first.outputs[0], name=f"scores@{number}") for number in range(2))
+    sequence = replace(parity.results[0], comparison=Comparison(steps))
+    both = replace(parity, results=(sequence,)).spread()
+    assert list(both) == ["scores"]
+    assert sum(both["scores"]["counts"]) == 2 * goldens[0].outputs["scores"].size
 
 
 class Page(HTMLParser):

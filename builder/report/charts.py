@@ -1,0 +1,434 @@
+"""Plots as shapes with coordinates, which templates/chart.html.jinja writes as inline SVG.
+
+A mark has the JSON pointer of its value in the report as `data-at`, and the value itself.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+WIDTH = 360.0
+"""Of every plot, in the units of its viewBox: about the pixels of a narrow screen."""
+ROW = 17.0
+MOST_ROWS, MOST_SEGMENTS, MOST_OUTPUTS, MOST_SIZES = 40, 30, 3, 16
+NAME_LENGTH = 26
+SERIES = ("p50", "p90", "p99")
+ERROR_BINS = ("none", "≤ 1e-6", "≤ 1e-5", "≤ 1e-4", "≤ 1e-3", "≤ 1 %", "≤ 10 %", "≤ 100 %", "above")
+"""Errors as shares of the tolerance: see parity.Spread."""
+
+
+@dataclass(frozen=True)
+class Shape:
+    """One SVG element; `note` is its tooltip."""
+
+    tag: str
+    attributes: Mapping[str, Any]
+    text: str = ""
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Chart:
+    """A plot with its `title`, and its content in words for screen readers."""
+
+    title: str
+    description: str
+    height: float
+    shapes: tuple[Shape, ...]
+    legend: tuple[tuple[str, str], ...] = ()
+    """(class, word) of each series."""
+    width: float = WIDTH
+
+
+@dataclass
+class _Drawing:
+    """Collects shapes; coordinates have one decimal."""
+
+    shapes: list[Shape] = field(default_factory=list)
+
+    def add(self, tag: str, text: str = "", note: str = "", **attributes: Any) -> None:
+        said = {
+            key.rstrip("_").replace("_", "-"): value
+            if not isinstance(value, float) or key.startswith("data")
+            else f"{value:.1f}"
+            for key, value in attributes.items()
+        }
+        self.shapes.append(Shape(tag, said, text, note))
+
+    def text(self, x: float, y: float, text: str, kind: str = "", **more: Any) -> None:
+        self.add("text", text, x=x, y=y, class_=f"label {kind}".strip(), **more)
+
+    def bar(self, x: float, y: float, width: float, kind: str, note: str, **data: Any) -> None:
+        at, value = data["at"], data["value"]
+        self.add(
+            "rect",
+            "",
+            note,
+            x=x,
+            y=y,
+            width=max(width, 0.5),
+            height=ROW - 5.0,
+            class_=kind,
+            data_at=at,
+            data_value=value,
+        )
+
+
+def of(model: Mapping[str, Any], at: str) -> dict[str, list[Chart]]:
+    """The plots of a model by the section that they belong to; `at` is the JSON pointer of the
+    model in the report. A plot without data is left out.
+    """
+    result, verify = model["result"], model["verify"]
+    spread = list(((verify or {}).get("spread") or {}).items())[:MOST_OUTPUTS]
+    where = f"{at}/verify/spread/"
+    return {
+        "lowering": list(_waterfall(result.get("lowering") or (), f"{at}/result/lowering")),
+        "seconds": list(_phases(model["phases"], f"{at}/phases")),
+        "segments": list(_segments(model["graph"])),
+        "dtypes": list(_dtypes(result.get("dtypes") or ())),
+        "errors": [
+            chart
+            for name, data in spread
+            for chart in (
+                *_scatter(name, data, f"{where}{escaped(name)}"),
+                *_histogram(name, data, f"{where}{escaped(name)}/counts"),
+            )
+        ],
+        "load": [
+            chart
+            for number, one in enumerate(model["bench"])
+            for chart in (
+                *_latency(one, f"{at}/bench/{number}/levels"),
+                *_batches(one, f"{at}/bench/{number}/levels"),
+            )
+        ],
+    }
+
+
+def escaped(key: str) -> str:
+    """The key as a part of a JSON pointer."""
+    return key.replace("~", "~0").replace("/", "~1")
+
+
+def short(name: str, length: int = NAME_LENGTH) -> str:
+    """The name with its middle left out where it is longer."""
+    if len(name) <= length:
+        return name
+    head = (length - 1) // 2
+    return f"{name[:head]}…{name[len(name) - (length - 1 - head) :]}"
+
+
+def _waterfall(passes: Sequence[Mapping[str, Any]], at: str) -> Iterator[Chart]:
+    """Nodes before and after each pass: what it removed or added is a colored part."""
+    if not passes:
+        return
+    kept = sorted(range(len(passes)), key=lambda i: -abs(passes[i]["after"] - passes[i]["before"]))
+    shown = sorted(kept[:MOST_ROWS])
+    left, right = 130.0, WIDTH - 78.0
+    most = max(max(one["before"], one["after"]) for one in passes)
+    scale = (right - left) / most
+    drawing = _Drawing()
+    for row, index in enumerate(shown):
+        one, y = passes[index], row * ROW
+        low, high = sorted((one["before"], one["after"]))
+        change = one["after"] - one["before"]
+        note = f"{one['name']}: {one['before']} to {one['after']} nodes"
+        drawing.text(0.0, y + 11.0, short(one["name"], 20))
+        drawing.bar(
+            left, y, low * scale, "base", note, at=f"{at}/{index}/after", value=one["after"]
+        )
+        kind = "fewer" if change < 0 else "more"
+        spot = f"{at}/{index}/before"
+        drawing.bar(
+            left + low * scale, y, (high - low) * scale, kind, note, at=spot, value=one["before"]
+        )
+        drawing.text(right + 4.0, y + 11.0, f"{one['after']} ({change:+d})", "number")
+    left_out = len(passes) - len(shown)
+    more = f" The {left_out} smallest changes are left out." if left_out else ""
+    first, last = passes[0]["before"], passes[-1]["after"]
+    words = f"Nodes after each pass that changed their number: {first} before, {last} after.{more}"
+    legend = (("fewer", "removed"), ("more", "added"))
+    yield Chart("Lowering", words, len(shown) * ROW, tuple(drawing.shapes), legend)
+
+
+def _phases(seconds: Mapping[str, float], at: str) -> Iterator[Chart]:
+    known = {name: value for name, value in seconds.items() if value >= 0.001}
+    if not known:
+        return
+    left, right = 80.0, WIDTH - 48.0
+    scale = (right - left) / max(known.values())
+    drawing = _Drawing()
+    for row, (name, value) in enumerate(known.items()):
+        y, text = row * ROW, f"{value:.2f} s"
+        drawing.text(0.0, y + 11.0, name)
+        place = f"{at}/{escaped(name)}"
+        drawing.bar(left, y, value * scale, "one", f"{name}: {text}", at=place, value=value)
+        drawing.text(left + value * scale + 4.0, y + 11.0, text, "number")
+    words = "Seconds of each phase of the build."
+    yield Chart("Build time", words, len(known) * ROW, tuple(drawing.shapes))
+
+
+def _segments(graph: Sequence[Mapping[str, Any]]) -> Iterator[Chart]:
+    """The segments from top to bottom. A tensor that the next segment reads is an arrow; others
+    pass at the right.
+    """
+    if len(graph) < 2:
+        return
+    shown = graph[:MOST_SEGMENTS]
+    box, gap, left, right = 34.0, 26.0, 4.0, WIDTH - 90.0
+    drawing, lanes = _Drawing(), 0
+    made = {name: number for number, one in enumerate(shown) for name in one["outputs"]}
+    top = [number * (box + gap) for number in range(len(shown))]
+    for number, one in enumerate(shown):
+        kind = "tensorrt" if one["kind"] == "tensorrt" else "torch"
+        drawing.add(
+            "rect",
+            "",
+            f"{one['label']}: reads {', '.join(one['inputs'])}",
+            x=left,
+            y=top[number],
+            width=right - left,
+            height=box,
+            rx=4,
+            class_=f"box {kind}",
+        )
+        drawing.text(left + 8.0, top[number] + 14.0, short(one["label"], 38), "strong")
+        gives = f"gives {short(', '.join(one['outputs']), 38)}"
+        drawing.text(left + 8.0, top[number] + 28.0, gives, "soft")
+        sources: dict[int, list[str]] = {}
+        for name in one["inputs"]:
+            if name in made and made[name] < number:
+                sources.setdefault(made[name], []).append(name)
+        for source, names in sorted(sources.items(), reverse=True):
+            begin, end = top[source] + box, top[number]
+            if source == number - 1:
+                middle = left + 40.0
+                path = f"M{middle:.1f} {begin:.1f}V{end:.1f}m-4 -6l4 6l4 -6"
+                drawing.add("path", "", ", ".join(names), d=path, class_="edge")
+                drawing.text(middle + 10.0, begin + 17.0, short(", ".join(names), 34), "soft")
+            else:
+                lane = right + 12.0 + 10.0 * (lanes % 7)
+                lanes += 1
+                path = (
+                    f"M{right:.1f} {begin - 10.0:.1f}H{lane:.1f}V{end + 10.0:.1f}"
+                    f"H{right:.1f}m6 -4l-6 4l6 4"
+                )
+                drawing.add("path", "", ", ".join(names), d=path, class_="edge")
+    left_out = len(graph) - len(shown)
+    kinds = [one["kind"] for one in graph]
+    words = (
+        f"{kinds.count('tensorrt')} segments of TensorRT, {len(kinds) - kinds.count('tensorrt')} of"
+        f" torch, in the order in which they run.{f' {left_out} are left out.' if left_out else ''}"
+    )
+    legend = (("tensorrt", "TensorRT"), ("torch", "torch"))
+    height = top[-1] + box + 2.0
+    yield Chart("Segments", words, height, tuple(drawing.shapes), legend)
+
+
+COLORS = ("one", "two", "three", "four", "five", "six")
+
+
+def _dtypes(networks: Sequence[Mapping[str, Any]]) -> Iterator[Chart]:
+    """A strip for each network: its layers in their order, in the color of their dtype."""
+    known = [one for one in networks if one["runs"]][:MOST_ROWS]
+    if not known:
+        return
+    names = list(dict.fromkeys(dtype for one in known for dtype, _ in one["runs"]))
+    color = {name: COLORS[number % len(COLORS)] for number, name in enumerate(names)}
+    left = 0.0 if len(known) == 1 else 90.0
+    drawing = _Drawing()
+    for row, one in enumerate(known):
+        y, x = row * ROW, left
+        if left:
+            drawing.text(0.0, y + 11.0, short(one["network"], 14))
+        scale = (WIDTH - left) / sum(count for _, count in one["runs"])
+        for dtype, count in one["runs"]:
+            drawing.add(
+                "rect",
+                "",
+                f"{count} layers in {dtype}",
+                x=x,
+                y=y,
+                width=count * scale,
+                height=ROW - 4.0,
+                class_=color[dtype],
+            )
+            x += count * scale
+    totals = {name: sum(c for one in known for d, c in one["runs"] if d == name) for name in names}
+    words = ", ".join(f"{count} layers in {name}" for name, count in totals.items())
+    legend = tuple((color[name], f"{name} ({totals[name]})") for name in names)
+    yield Chart(
+        "Precision map",
+        f"{words}, in the network's order.",
+        len(known) * ROW,
+        tuple(drawing.shapes),
+        legend,
+    )
+
+
+def ticks(low: float, high: float, count: int = 4) -> list[float]:
+    """Round numbers from `low` to `high`, about `count` of them."""
+    if not high > low:
+        return [low]
+    raw = (high - low) / count
+    unit = 10.0 ** math.floor(math.log10(raw))
+    step = next(unit * factor for factor in (1, 2, 5, 10) if unit * factor >= raw * 0.99)
+    first = math.ceil(low / step)
+    return [step * index for index in range(first, math.floor(high / step * (1 + 1e-9)) + 1)]
+
+
+@dataclass(frozen=True)
+class _Plane:
+    """Two axes: from `low` to `high` of the values in x and y to the area of the plot."""
+
+    low: tuple[float, float]
+    high: tuple[float, float]
+    height: float
+    left: float = 46.0
+    bottom: float = 32.0
+    top: float = 8.0
+
+    def x(self, value: float) -> float:
+        share = (value - self.low[0]) / (self.high[0] - self.low[0])
+        return self.left + share * (WIDTH - 8.0 - self.left)
+
+    def y(self, value: float) -> float:
+        share = (value - self.low[1]) / (self.high[1] - self.low[1])
+        return self.height - self.bottom - share * (self.height - self.bottom - self.top)
+
+    def draw(self, drawing: _Drawing, x_name: str, y_name: str) -> None:
+        floor = self.height - self.bottom
+        for value in ticks(self.low[1], self.high[1]):
+            y = self.y(value)
+            drawing.add("line", x1=self.left, x2=WIDTH - 8.0, y1=y, y2=y, class_="rule")
+            drawing.text(self.left - 4.0, y + 4.0, f"{value:g}"[:8], "end soft")
+        for value in ticks(self.low[0], self.high[0]):
+            drawing.text(self.x(value), floor + 13.0, f"{value:g}"[:8], "middle soft")
+        drawing.text(WIDTH - 8.0, self.height - 4.0, x_name, "end soft")
+        drawing.text(self.left, self.height - 4.0, y_name, "soft")
+
+
+def _span(values: Sequence[float]) -> tuple[float, float]:
+    """The least and greatest value with a margin; never empty."""
+    low, high = min(values), max(values)
+    margin = 0.04 * (high - low) or abs(high) * 0.1 or 1.0
+    return low - margin, high + margin
+
+
+def _scatter(name: str, data: Mapping[str, Any], at: str) -> Iterator[Chart]:
+    pairs = [
+        (expected, answered)
+        for expected, answered in zip(data["expected"], data["answered"], strict=True)
+        if expected is not None and answered is not None
+    ]
+    if not pairs:
+        return
+    low, high = _span([value for pair in pairs for value in pair])
+    plane, drawing = _Plane((low, low), (high, high), 240.0), _Drawing()
+    plane.draw(drawing, "expected", "↑ answered")
+    ends = f"M{plane.x(low):.1f} {plane.y(low):.1f}L{plane.x(high):.1f} {plane.y(high):.1f}"
+    drawing.add("path", d=ends, class_="ideal")
+    points = "".join(f"M{plane.x(a):.1f} {plane.y(b):.1f}h0" for a, b in pairs)
+    drawing.add("path", d=points, class_="points", data_at=at, data_value=len(pairs))
+    words = f"{len(pairs)} elements of all goldens; equal answers lie on the line."
+    yield Chart(f"{short(name)}: expected and answered", words, plane.height, tuple(drawing.shapes))
+
+
+def _histogram(name: str, data: Mapping[str, Any], at: str) -> Iterator[Chart]:
+    counts = data["counts"]
+    if not sum(counts):
+        return
+    left, right = 64.0, WIDTH - 60.0
+    scale = (right - left) / math.log10(1 + max(counts))
+    drawing = _Drawing()
+    for row, (label, count) in enumerate(zip(ERROR_BINS, counts, strict=True)):
+        y, kind = row * ROW, "bad" if row == len(ERROR_BINS) - 1 else "one"
+        drawing.text(0.0, y + 11.0, label)
+        width = math.log10(1 + count) * scale
+        if count:
+            note = f"{count} elements"
+            drawing.bar(left, y, width, kind, note, at=f"{at}/{row}", value=count)
+        drawing.text(left + width + 4.0, y + 11.0, str(count), "number")
+    words = "Elements by their error as a share of the tolerance; bars are logarithmic."
+    yield Chart(f"{short(name)}: errors", words, len(ERROR_BINS) * ROW, tuple(drawing.shapes))
+
+
+def _latency(bench: Mapping[str, Any], at: str) -> Iterator[Chart]:
+    """Latency percentiles against throughput, a point for each load, with 95 % intervals."""
+    levels = bench["levels"]
+    known = [name for name in SERIES if any(name in one["latency_ms"] for one in levels)]
+    if not known:
+        return
+    rates = [one["throughput"]["value"] for one in levels]
+    tops = [one["latency_ms"][n]["high"] for one in levels for n in known if n in one["latency_ms"]]
+    plane = _Plane((0.0, 0.0), (max(rates) * 1.08 or 1.0, max(tops) * 1.05 or 1.0), 220.0)
+    drawing = _Drawing()
+    plane.draw(drawing, "requests/s", "↑ ms")
+    order = range(len(levels))
+    for color, name in zip(COLORS, known, strict=False):
+        has = [index for index in order if name in levels[index]["latency_ms"]]
+        spots = [(plane.x(rates[i]), plane.y(levels[i]["latency_ms"][name]["value"])) for i in has]
+        line = "M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in spots)
+        drawing.add("path", d=line, class_=f"line {color}")
+        for index, (x, y) in zip(has, spots, strict=True):
+            one = levels[index]["latency_ms"][name]
+            drawing.add(
+                "line",
+                x1=x,
+                x2=x,
+                y1=plane.y(one["low"]),
+                y2=plane.y(one["high"]),
+                class_=f"line {color}",
+            )
+            drawing.add(
+                "circle",
+                "",
+                f"{levels[index]['load']}: {name} {one['value']:.2f} ms",
+                cx=x,
+                cy=y,
+                r=3.5,
+                class_=color,
+                data_at=f"{at}/{index}/latency_ms/{name}/value",
+                data_value=one["value"],
+            )
+    for index in order:
+        first = levels[index]["latency_ms"].get(known[0])
+        if first:
+            y = plane.y(first["value"]) + 14.0
+            drawing.text(plane.x(rates[index]), min(y, 186.0), levels[index]["load"], "middle")
+    legend = tuple(zip(COLORS, known, strict=False))
+    words = f"Latency against throughput over {bench['protocol']}, with 95 % intervals."
+    title = f"Latency against load, {bench['protocol']}"
+    yield Chart(title, words, plane.height, tuple(drawing.shapes), legend)
+
+
+def _batches(bench: Mapping[str, Any], at: str) -> Iterator[Chart]:
+    """How many executions had which batch, at the highest load."""
+    levels = bench["levels"]
+    if not levels:
+        return
+    index = max(range(len(levels)), key=lambda i: levels[i]["throughput"]["value"])
+    sizes = (levels[index].get("server") or {}).get("batch_sizes") or {}
+    if not sizes:
+        return
+    most = sorted(sizes, key=lambda size: -sizes[size])[:MOST_SIZES]
+    shown = sorted(most, key=int)
+    left, right = 40.0, WIDTH - 48.0
+    scale = (right - left) / max(sizes.values())
+    drawing = _Drawing()
+    for row, size in enumerate(shown):
+        y, count = row * ROW, sizes[size]
+        drawing.text(left - 6.0, y + 11.0, size, "end")
+        place = f"{at}/{index}/server/batch_sizes/{size}"
+        note = f"{count} executions of batch {size}"
+        drawing.bar(left, y, count * scale, "three", note, at=place, value=count)
+        drawing.text(left + count * scale + 4.0, y + 11.0, str(count), "number")
+    left_out = len(sizes) - len(shown)
+    more = f" {left_out} rarer sizes are left out." if left_out else ""
+    words = (
+        f"Executions by batch size at {levels[index]['load']}, the load with the most requests/s."
+    )
+    yield Chart("Batches", words + more, len(shown) * ROW, tuple(drawing.shapes))

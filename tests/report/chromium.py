@@ -1,0 +1,138 @@
+"""A headless Chromium that is asked over its debugging pipe: no driver and no package is needed."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+NAMES = ("chromium", "chromium-browser", "google-chrome")
+TIMEOUT = 120.0
+
+
+def program() -> str | None:
+    """The path of a Chromium; None where there is none."""
+    return next(filter(None, map(shutil.which, NAMES)), None)
+
+
+class Tab:
+    """One tab. `events` are all that Chromium reported: errors, messages, dialogs."""
+
+    def __init__(self, write: int, read: int) -> None:
+        self._write, self._read, self._rest, self._number = write, read, b"", 0
+        self._session: str | None = None
+        self.events: list[dict[str, Any]] = []
+        target = self.call("Target.createTarget", url="about:blank")["targetId"]
+        attached = self.call("Target.attachToTarget", targetId=target, flatten=True)
+        self._session = attached["sessionId"]
+        for domain in ("Page", "Runtime", "Log"):
+            self.call(f"{domain}.enable")
+
+    def call(self, method: str, **parameters: Any) -> dict[str, Any]:
+        """The result of a command of the DevTools protocol. Raises AssertionError."""
+        self._number += 1
+        message = {"id": self._number, "method": method, "params": parameters}
+        if self._session:
+            message["sessionId"] = self._session
+        os.write(self._write, json.dumps(message).encode() + b"\0")
+        while True:
+            answer = self._receive()
+            if answer.get("id") == self._number:
+                assert "error" not in answer, answer["error"]
+                result: dict[str, Any] = answer["result"]
+                return result
+            self.events.append(answer)
+
+    def _receive(self) -> dict[str, Any]:
+        while b"\0" not in self._rest:
+            data = os.read(self._read, 1 << 16)
+            assert data, "Chromium ended"
+            self._rest += data
+        line, _, self._rest = self._rest.partition(b"\0")
+        message: dict[str, Any] = json.loads(line)
+        return message
+
+    def open(self, file: Path, width: int = 1400, *, dark: bool = False) -> None:
+        """Load a file in a window of this width, and wait until it is there."""
+        size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
+        self.call("Emulation.setDeviceMetricsOverride", **size)
+        scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
+        self.call("Emulation.setEmulatedMedia", features=[scheme])
+        self.call("Page.navigate", url=file.as_uri())
+        end = time.monotonic() + TIMEOUT
+        while self.run("document.readyState + location.protocol") != "completefile:":
+            assert time.monotonic() < end, "the page did not load"
+
+    def run(self, script: str) -> Any:
+        """The value of a JavaScript expression."""
+        said = self.call("Runtime.evaluate", expression=script, returnByValue=True)
+        assert "exceptionDetails" not in said, said
+        return said["result"].get("value")
+
+    def press(self, key: str) -> None:
+        """One key: "Tab", "Enter"."""
+        codes = {"Tab": 9, "Enter": 13}
+        said = {"key": key, "code": key, "windowsVirtualKeyCode": codes[key]}
+        text = {"text": "\r"} if key == "Enter" else {}
+        self.call("Input.dispatchKeyEvent", type="keyDown", **said, **text)
+        self.call("Input.dispatchKeyEvent", type="keyUp", **said)
+
+    def picture(self, file: Path) -> None:
+        """Write the whole page as PNG."""
+        shot = self.call("Page.captureScreenshot", format="png", captureBeyondViewport=True)
+        file.write_bytes(base64.b64decode(shot["data"]))
+
+    def printed(self) -> bytes:
+        """The page as PDF."""
+        return base64.b64decode(self.call("Page.printToPDF")["data"])
+
+    def complaints(self) -> list[Any]:
+        """Errors, warnings, exceptions and dialogs."""
+        found = []
+        for event in self.events:
+            said = event.get("params", {})
+            kind = event.get("method")
+            entry = kind == "Log.entryAdded" and said["entry"]["level"] in ("error", "warning")
+            console = kind == "Runtime.consoleAPICalled" and said["type"] in ("error", "warning")
+            thrown = kind in ("Runtime.exceptionThrown", "Page.javascriptDialogOpening")
+            if entry or console or thrown:
+                found.append(said)
+        return found
+
+
+@contextmanager
+def chromium(profile: Path) -> Iterator[Tab]:
+    """A tab of a fresh Chromium, whose profile lies in the folder. It has no network."""
+    from_us, to_them = os.pipe()
+    from_them, to_us = os.pipe()
+    command = [
+        str(program()),
+        "--headless",
+        "--no-sandbox",
+        "--disable-gpu",
+        "--disable-dev-shm-usage",
+        "--host-resolver-rules=MAP * ~NOTFOUND",
+        "--remote-debugging-pipe",
+        f"--user-data-dir={profile}",
+    ]
+    # the protocol's pipes are descriptors 3 and 4
+    shell = ["bash", "-c", f'exec "$@" 3<&{from_us} 4>&{to_us}', "bash", *command]
+    process = subprocess.Popen(
+        shell, pass_fds=(from_us, to_us), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    os.close(from_us)
+    os.close(to_us)
+    try:
+        yield Tab(to_them, from_them)
+    finally:
+        process.kill()
+        process.wait()
+        os.close(to_them)
+        os.close(from_them)
