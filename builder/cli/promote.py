@@ -18,6 +18,7 @@ from builder.cli.terminal import Terminal
 @options.only
 @options.accept_incompatible
 @options.sign
+@options.write_env
 @click.pass_obj
 def promote_command(
     terminal: Terminal,
@@ -27,6 +28,7 @@ def promote_command(
     only: tuple[str, ...],
     accept_incompatible: bool,
     sign: Path | None,
+    write_env: bool,
 ) -> None:
     """Publish the current version of each model of the repository FROM into the repository TO, byte
     for byte: what was tested is what is served. TO is made if missing.
@@ -44,7 +46,8 @@ def promote_command(
         done = [history.promote(folder, target, accept=accept_incompatible) for folder in folders]
     signed = [target / folder.name for folder in folders if signatures.is_signed(folder)]
     options.note_unsigned(terminal, signed)
-    triton.write_env(target)
+    if write_env:
+        triton.write_env(target)
     for one in done:
         for change in one.changes:
             terminal.note(f"{one.name}: warning: incompatible with its clients: {change}")

@@ -22,6 +22,7 @@ from builder.cli.terminal import Terminal
 )
 @options.accept_incompatible
 @options.sign
+@options.write_env
 @click.pass_obj
 def rollback_command(
     terminal: Terminal,
@@ -31,6 +32,7 @@ def rollback_command(
     to: int | None,
     accept_incompatible: bool,
     sign: Path | None,
+    write_env: bool,
 ) -> None:
     """Serve version N of MODEL in REPOSITORY again, by one rename. The version that it replaces is
     kept, and `trt-build repo` does not publish it again by itself.
@@ -39,7 +41,6 @@ def rollback_command(
     change up; one in explicit mode must load the model again.
     """
     from builder import triton
-    from builder.errors import PublishError
     from builder.triton import history, signatures
 
     (folder,) = history.models(repository, [model])
@@ -47,10 +48,8 @@ def rollback_command(
     with signatures.signing_with(sign):
         before, now = history.rollback(folder, to, accept=accept_incompatible)
     options.note_unsigned(terminal, [folder] if was_signed else [])
-    try:
+    if write_env:
         triton.write_env(repository)
-    except PublishError as error:
-        terminal.note(f"warning: {error}")
     data = {"repository": repository, "model": model, "from": before, "to": now}
     terminal.result(
         data, lambda: terminal.line(f"{model}: version {now} is served, and was {before}")

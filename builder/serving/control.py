@@ -12,7 +12,7 @@ from tritonclient.utils import InferenceServerException
 
 from builder.errors import EnvironmentProblem, ServerError
 from builder.serving.access import PLAIN, Access
-from builder.store import published, retired
+from builder.store import published
 
 LOAD_TIMEOUT = 180.0
 DRAIN_SECONDS = 10.0
@@ -98,7 +98,7 @@ class Control:
 
     def former_steps(self, folder: Path) -> list[str]:
         """The steps that the model in `folder` had and that nothing names any more."""
-        return list(published.read(folder / published.SIDECAR).get(retired.RETIRED) or ())
+        return list(published.read(folder / published.SIDECAR).get(published.RETIRED) or ())
 
     def ready(self) -> set[str]:
         """The names of the models that are ready."""

@@ -10,7 +10,7 @@ import os
 import stat
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from builder.errors import UsageError
@@ -31,6 +31,10 @@ SEAL = "seal"
 """The sidecar's key for the SHA-256 of all of its other keys."""
 
 
+RETIRED = "retired"
+"""The sidecar's key for the steps that are to be removed, with the time since when (Unix)."""
+DIGITS = 9
+"""Of a version number, at most."""
 VERSION, KEPT = "version", "kept"
 """The sidecar's keys for the model's version number, and for the SHA-256 of the trt-build.json of
 each earlier version that is kept, by its number.
@@ -65,6 +69,17 @@ def shaped(folder: Path) -> Iterator[None]:
         where=str(folder),
         fix="build the model again",
     )
+
+
+def special(folder: Path) -> Iterator[tuple[Path, str]]:
+    """What in the folder of a published model is no regular file and no folder, the folder itself
+    included, and what it is: a link may lead to any file of this machine, and reading a pipe never
+    ends.
+    """
+    for path in (folder, *sorted(folder.rglob("*"))):
+        mode = path.lstat().st_mode
+        if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+            yield path, "a link" if stat.S_ISLNK(mode) else "a pipe, a socket or a device"
 
 
 def read(file: Path) -> dict[str, Any]:
@@ -104,7 +119,36 @@ def sidecar(folder: Path) -> dict[str, Any] | None:
 
 
 def _ours(said: dict[str, Any]) -> bool:
-    """Whether what is read below has the shape that it is written in."""
+    """Whether what is read has the shape that it is written in, and names only what is in the
+    model's folder, or beside it where it names a step.
+    """
+    return _shaped(said) and _stays_inside(said)
+
+
+def _stays_inside(said: dict[str, Any]) -> bool:
+    names = [*said.get(STEPS, ()), *said.get(SEALS, ()), *said.get(RETIRED, ())]
+    files, kept, number = said.get("files", {}), said.get(KEPT, {}), said.get(VERSION, 1)
+    return (
+        all(_is_file(name) for name in files)
+        and all(_is_file(name) and "/" not in name for name in names)
+        and all(key.isascii() and key.isdigit() and len(key) <= DIGITS for key in kept)
+        and type(number) is int
+        and 0 < number < 10**DIGITS
+    )
+
+
+def _is_file(name: object) -> bool:
+    """Whether the name is that of a file below a folder."""
+    return (
+        isinstance(name, str)
+        and name not in ("", ".")
+        and "\0" not in name
+        and PurePosixPath(name).as_posix() == name
+        and not {"..", "/"} & set(PurePosixPath(name).parts)
+    )
+
+
+def _shaped(said: dict[str, Any]) -> bool:
     shapes: dict[str, type] = {
         REQUEST: dict,
         PLANS: dict,
@@ -113,7 +157,7 @@ def _ours(said: dict[str, Any]) -> bool:
         STEPS: list,
         SEALS: dict,
     }
-    shapes.update({VERSION: int, KEPT: dict})
+    shapes.update({VERSION: int, KEPT: dict, RETIRED: dict})
     made = said.get(PLANS)
     return all(
         isinstance(said.get(name, shape()), shape) for name, shape in shapes.items()
@@ -138,8 +182,8 @@ class Version:
 
     @property
     def said(self) -> dict[str, Any]:
-        """What its trt-build.json says."""
-        return read(self.record / SIDECAR)
+        """What its trt-build.json says; empty where it is not as trt-build writes it."""
+        return sidecar(self.record) or {}
 
     @property
     def files(self) -> dict[str, Path]:
@@ -154,10 +198,14 @@ class Version:
 
     def damaged(self, hashes: Hashes | None = None) -> Iterator[str]:
         """The files that are missing or not as they were written, those of its steps among them.
-        An edited config is no damage.
+        An edited config is no damage; a link is, wherever it is.
         """
         hashes = hashes or Hashes()
         said = self.said
+        for folder in (self.model, *(self.model.parent / step for step in said.get(STEPS, ()))):
+            if folder.exists():
+                for path, what in special(folder):
+                    yield f"{path.relative_to(folder.parent)} is {what}"
         sealed = read(self.model / SIDECAR).get(KEPT, {}).get(str(self.number))
         whole = self.record == self.model or _hash(self.record / SIDECAR, hashes) == sealed
         if not is_sealed(said) or not whole:

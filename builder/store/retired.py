@@ -9,13 +9,11 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from builder.store import published, staging
+from builder.store.published import RETIRED
 
 GRACE_SECONDS = 120.0
 """How long a step stays in the repository after the last manifest that names it was replaced: eight
 of tritonserver's default polls (15 s), within which it switches and answers what it had begun."""
-
-RETIRED = "retired"
-"""The sidecar's key for the steps that are to be removed, with the time since when (Unix)."""
 
 
 def tidy(repository: Path) -> tuple[str, ...]:
@@ -73,8 +71,7 @@ def remove(folder: Path, stage: Path) -> None:
 
 
 def _due(folder: Path) -> list[str]:
-    said = published.read(folder / published.SIDECAR)
-    found = said.get(RETIRED)
+    found = (published.sidecar(folder) or {}).get(RETIRED)
     over = [
         step
         for step, since in (found.items() if isinstance(found, dict) else ())

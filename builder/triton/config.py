@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib.metadata
+import re
 from typing import Any
 
 from google.protobuf import text_format
@@ -18,6 +19,8 @@ from builder.errors import PublishError, UsageError
 from builder.templates import config_templates
 from builder.triton import batching, check, dtypes, graphs, section, sequences, warmup
 from builder.triton.artifact import IO, ModelArtifact
+
+_VERSION = re.compile(r"[0-9A-Za-z][0-9A-Za-z.+-]{0,63}")
 
 
 def config(artifact: ModelArtifact) -> Any:
@@ -202,9 +205,15 @@ def _provenance(message: Any, artifact: ModelArtifact, platform: str) -> None:
 
 
 def tensorrt_version(facts: Any) -> str | None:
-    """The version of the library that built the plan, as plan facts name it."""
+    """The version of the library that built the plan, as plan facts name it: digits and dots. None
+    where they name none. Raises ValueError for other text, which goes into files that others read.
+    """
     version = facts.get("tensorrt_version") or facts.get("tensorrt")
-    return ".".join(map(str, version)) if isinstance(version, (list, tuple)) else version
+    if isinstance(version, (list, tuple)):
+        version = ".".join(map(str, version))
+    if version is not None and not _VERSION.fullmatch(str(version)):
+        raise ValueError(f"{str(version)[:50]!r} is no version of TensorRT")
+    return None if version is None else str(version)
 
 
 def sha256(data: bytes) -> str:

@@ -14,7 +14,7 @@ from tritonclient.grpc import model_config_pb2 as pb
 from builder.errors import PublishError, UsageError
 from builder.manifest import ModelSpec, editing
 from builder.store import GENERATED, Hashes, edits, published
-from builder.triton import section
+from builder.triton import section, versions
 from builder.triton.config import config_text, parse_config
 
 KEYS: Mapping[str, Mapping[str, tuple[str, str]]] = {
@@ -66,8 +66,10 @@ def adopt_edits(folder: Path, spec: ModelSpec) -> dict[str, Any]:
             where=str(spec.path),
             fix=f"write one with `trt-build init {spec.path}`",
         )
-    _only_own(folder)
-    values = wanted(folder)
+    versions.plain(folder)
+    with published.shaped(folder):
+        _only_own(folder)
+        values = wanted(folder)
     if values:
         editing.edit(spec.manifest, values)
     return values

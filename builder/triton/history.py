@@ -38,9 +38,11 @@ class Entry:
 
 def history(folder: Path) -> list[Entry]:
     """The versions of the model in `folder`, the newest first. Raises UsageError."""
-    known = versions.found(folder)
-    served = versions.served(folder)
-    entries = [_entry(version, known[0], served) for version in known]
+    with published.shaped(folder):
+        known = versions.found(folder)
+        # the config may be a link or a pipe, which is not read
+        served = () if any(published.special(folder)) else versions.served(folder)
+        entries = [_entry(version, known[0], served) for version in known]
     return sorted(entries, key=lambda entry: entry.number, reverse=True)
 
 
@@ -94,7 +96,9 @@ def _replacing(folder: Path) -> Iterator[Path]:
     """
     repository = folder.parent
     versions.found(folder)
+    versions.plain(folder)
     with (
+        published.shaped(folder),
         blocked(folder.name, repository),
         staging.staging(repository) as stage,
         staging.alone(repository),
@@ -130,7 +134,13 @@ def promote(source: Path, repository: Path, *, accept: bool = False) -> Promotio
     Raises UsageError and PublishError as `trt-build repo` does, and PublishError where a file of
     `source` is damaged.
     """
+    with published.shaped(source):
+        return _promote(source, repository, accept)
+
+
+def _promote(source: Path, repository: Path, accept: bool) -> Promotion:
     name, (current, *_) = source.name, versions.found(source)
+    versions.plain(source)
     versions.whole(current)
     target = repository / name
     with Hashes() as hashes:

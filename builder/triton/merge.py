@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import stat
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -140,18 +139,13 @@ def _variant(folder: Path) -> Variant:
 
 
 def _must_be_plain(folder: Path) -> None:
-    """Raise PublishError where the folder or anything in it is a link, a pipe, a socket or a
-    device: a link may lead to any file of this machine, and reading a pipe never ends.
-    """
-    for path in (folder, *sorted(folder.rglob("*"))):
-        mode = path.lstat().st_mode
-        if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
-            what = "a link" if stat.S_ISLNK(mode) else "a pipe, a socket or a device"
-            raise PublishError(
-                f"{folder.name!r} holds {what}: {path.relative_to(folder.parent)}",
-                where=str(path),
-                fix="merge repositories as `trt-build repo` wrote them",
-            )
+    """Raise PublishError where the folder or anything in it is no regular file and no folder."""
+    for path, what in published.special(folder):
+        raise PublishError(
+            f"{folder.name!r} holds {what}: {path.relative_to(folder.parent)}",
+            where=str(path),
+            fix="merge repositories as `trt-build repo` wrote them",
+        )
 
 
 def _must_be_whole(folder: Path) -> None:

@@ -272,6 +272,20 @@ def find(folder: Path, number: int | None) -> Version:
     return chosen
 
 
+def plain(folder: Path) -> None:
+    """Raise PublishError where the model's folder, or that of a step of it, holds links, pipes or
+    devices.
+    """
+    steps = [folder.parent / step for step in published.step_names(folder)]
+    for one in (folder, *(step for step in steps if step.exists())):
+        for path, what in published.special(one):
+            raise PublishError(
+                f"{folder.name!r} holds {what}: {path.relative_to(folder.parent)}",
+                where=str(path),
+                fix="build the model again",
+            )
+
+
 def whole(version: Version) -> None:
     """Raise PublishError where a file of the version is not as it was published."""
     if broken := next(version.damaged(), None):

@@ -49,11 +49,13 @@ def test_versions_are_added_shown_rolled_back_pruned_and_promoted(tmp_path: Path
     )
     assert "unchanged" in run("repo", models, "--out", out).stdout
     assert run("promote", out, live).exit_code == 0 and states(run, live) == [(1, "current")]
+    assert not (tmp_path / ".env").exists()
     assert "version 1 is served, and was 2" in run("rollback", out, "net").stdout
     again = run("repo", models, "--out", out)
     assert "unchanged" in again.stdout and "was rolled back" in again.stderr
     assert states(run, out) == [(2, "kept"), (1, "current")]
-    assert "promoted" in run("promote", out, live).stdout
+    assert "promoted" in run("promote", out, live, "--write-env").stdout
+    assert "MODEL_REPOSITORY=./live" in (tmp_path / ".env").read_text()
     assert states(run, live) == [(2, "current"), (1, "kept")]
     write(models, 3.0)
     assert run("repo", models, "--out", out).exit_code == 0

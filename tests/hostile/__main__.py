@@ -17,7 +17,8 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -32,7 +33,12 @@ from builder.torchscript import trial
 from tests.hostile import archives, manifests, repositories, requests
 from tests.hostile.counts import EXECUTED, Case, Counts, attempt_all, watch, written
 
-MODULES = (*jobs.MODULES, "builder.cli.check", "builder.cli.merge", "tests.hostile.__main__")
+MODULES = (
+    *jobs.MODULES,
+    *(f"builder.cli.{name}" for name in ("check", "merge", "bench", "verify")),
+    *("builder.triton.history", "model_signing.verifying", "model_signing.signing"),
+    "tests.hostile.__main__",
+)
 ATTEMPT = "tests.hostile.__main__:attempt"
 LOAD_SECONDS, STAGE_SECONDS = 5, 20
 BATCH = 20
@@ -92,23 +98,24 @@ def _archive(originals: list[archives.Members], victim: Path, folder: Path, seed
     return Case(archives.write(path, seed, originals, victim), (str(path),))
 
 
-def suites(base: Path) -> dict[str, Suite]:
-    """The suites that run in workers; their files are below `base`."""
+def suites(base: Path, url: str, made: repositories.Published) -> dict[str, Suite]:
+    """The suites that run in workers; their files are below `base`. `url` is the address of a
+    server of the models in `made`.
+    """
     given = base / "given"
     given.mkdir()
     for name in ("victim.py", "victim.txt"):
         (given / name).write_text("content that must stay\n")
     executed = given / EXECUTED
-    (base / "made").mkdir()
-    published, model = repositories.prepare(base / "made"), manifests.prepare(base / "made")
+    model = manifests.prepare(base / "made")
     originals, victim = archives.seeds(), given / "victim.py"
     return {
         "archives": Suite(ATTEMPT, partial(_archive, originals, victim)),
         "manifests": Suite(manifests.ATTEMPT, lambda f, n: manifests.write(f, n, model, executed)),
         "crafted": Suite(
-            repositories.CRAFTED, lambda f, n: repositories.craft(f, n, published, executed)
+            repositories.CRAFTED, lambda f, n: repositories.craft(f, n, made, executed, url)
         ),
-        "damaged": Suite(repositories.DAMAGED, lambda f, n: repositories.damage(f, n, published)),
+        "damaged": Suite(repositories.DAMAGED, lambda f, n: repositories.damage(f, n, made)),
     }
 
 
@@ -171,11 +178,14 @@ def main() -> int:
     parser.add_argument("--unconfined", action="store_true", help="without the sandbox")
     asked = parser.parse_args()
     found: dict[str, Counts] = {}
-    with tempfile.TemporaryDirectory(prefix="hostile-") as name:
+    with tempfile.TemporaryDirectory(prefix="hostile-") as name, ExitStack() as stack:
         base = Path(name).resolve()
         (base / "cache").mkdir()
         os.environ["TRT_BUILD_CACHE"] = str(base / "cache")
-        for suite, ready in {**suites(base), "requests": None}.items():
+        (base / "made").mkdir()
+        made = repositories.prepare(base / "made")
+        url = stack.enter_context(_server(made)) if asked.full else repositories.NO_SERVER
+        for suite, ready in {**suites(base, url, made), "requests": None}.items():
             if suite not in (asked.suite or FULL) or not (asked.full or SHARES[suite]):
                 continue
             counts = found.setdefault(suite, Counts())
@@ -186,9 +196,7 @@ def main() -> int:
                 else {"seconds": asked.seconds * SHARES[suite] / _shares(asked.suite)}
             )
             if ready is None:
-                asks = partial(
-                    requests.run, base / "made/published", base, FULL[suite], asked.seed, counts
-                )
+                asks = partial(requests.run, made.plain, base, FULL[suite], asked.seed, counts)
                 watch(base / "given", counts, suite, asks)
             else:
                 options = {"confined": not asked.unconfined, "workers": asked.jobs}
@@ -198,6 +206,17 @@ def main() -> int:
                 written(asked.out, found)
     print(json.dumps({name: counts.as_dict() for name, counts in found.items()}, indent=2))
     return 0 if all(counts.passed for counts in found.values()) else 1
+
+
+@contextmanager
+def _server(made: repositories.Published) -> Iterator[str]:
+    """The address of a server of the unchanged models; it compiles Python files in its copy."""
+    from builder import serving
+
+    served = shutil.copytree(made.plain, made.folder / "served")
+    ports = {"http_port": 0, "grpc_port": 0, "metrics_port": 0}
+    with serving.serve(served, **ports) as server:
+        yield server.http_url
 
 
 def _shares(chosen: list[str] | None) -> float:

@@ -21,6 +21,9 @@ EXECUTED = "executed"
 """The file that a payload makes where its code runs."""
 SECRET = "a secret that must not be copied"
 
+REASONS = ("error:", '"problem', '"message"', '"damaged"')
+"""One of these is in what a command prints of a refusal."""
+
 OUTCOMES = (
     "refused",
     "accepted_right",
@@ -191,7 +194,7 @@ def outcome(code: int, text: str) -> tuple[str, str]:
     """The outcome of a command by its exit code; a refusal without a message is a defect."""
     if code == 0:
         return "accepted_right", ""
-    if code in (1, 2, 3, 4) and ("error:" in text or '"problems"' in text or '"message"' in text):
+    if code in (1, 2, 3, 4) and any(word in text for word in REASONS):
         return "refused", text
     return "exit_70", f"exit code {code}: {text}"
 

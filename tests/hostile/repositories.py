@@ -1,275 +1,247 @@
-"""Crafted repositories, and published files that were damaged."""
+"""Crafted repositories, and published files that were damaged.
+
+There are two repositories: one has a model and an ensemble with its steps, as `merge` takes them;
+the other has a model with a kept version, for `rollback` and `prune`.
+"""
 
 from __future__ import annotations
 
-import io
 import json
-import os
 import random
 import shutil
-import socket
-import zipfile
-from collections.abc import Callable
+import stat
+import subprocess
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
-from tests.hostile.counts import SECRET, Case, command, outcome
-from tests.hostile.manifests import VALID, Executes, Small
+from builder.store import CONFIG, SIDECAR, SIGNATURE
+from tests.hostile.counts import SECRET, Case, Snapshot, command, outcome, snapshot
+from tests.hostile.crafts import CRAFTS, SEALED
+from tests.hostile.manifests import VALID, Small
 
 CRAFTED = "tests.hostile.repositories:attempt_crafted"
 DAMAGED = "tests.hostile.repositories:attempt_damaged"
-MODEL = "small"
-HUGE: tuple[Any, ...] = (
-    *(None, True, -1, 2**63, 1e308, "", "x" * 5000, "\x00", "../../secret.txt", "/etc/passwd"),
-    *([], {}, [[]], {"a": {"a": {}}}, ["../../secret.txt"], {"9.0": "../../../secret.txt"}),
-)
+MODEL, ENSEMBLE = "small", "parts"
+NO_SERVER = "127.0.0.1:9"
+LIVE_LOAD_EVERY = 10
+"""Of the crafted repositories, the share whose models are put under load."""
+KEPT = "versions: {keep: 3}\n"
+CUT = "fallback: {ops: [aten::sigmoid], min_block_size: 1}\n"
 
 
-def prepare(folder: Path) -> Path:
-    """A repository with one small model."""
+class Parts(Small):
+    """Becomes an ensemble where the sigmoid stays in torch."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.sigmoid(self.linear(x)) * 2 + 1
+
+
+@dataclass(frozen=True)
+class Published:
+    """What is crafted: repositories with the models that they were built from, signed."""
+
+    folder: Path
+
+    @property
+    def plain(self) -> Path:
+        """One version of each model, an ensemble among them."""
+        return self.folder / "plain"
+
+    @property
+    def kept(self) -> Path:
+        """A model with two versions."""
+        return self.folder / "kept"
+
+    @property
+    def key(self) -> Path:
+        """The private key; the public one is beside it."""
+        return self.folder / "sign.key"
+
+
+def prepare(folder: Path) -> Published:
+    """Build and sign the repositories."""
+    from builder.triton import signatures
+
+    made = Published(folder)
+    subprocess.run(signatures.MAKE_KEYS, shell=True, cwd=folder, check=True, capture_output=True)
+    _build(folder / "plain.models", made.plain, {MODEL: VALID[0], ENSEMBLE: VALID[0] + CUT})
+    for seed in (0, 1):
+        _build(folder / "kept.models", made.kept, {MODEL: VALID[0] + KEPT}, seed)
+    for repository in (made.plain, made.kept):
+        signatures.sign_missing(repository, made.key)
+    return made
+
+
+def _build(models: Path, out: Path, manifests: Mapping[str, str], seed: int = 0) -> None:
     from builder.repository import build_repository
 
-    models, out = folder / "models", folder / "published"
-    models.mkdir()
-    torch.manual_seed(0)
-    torch.jit.script(Small().eval()).save(str(models / f"{MODEL}.pt"))
-    (models / f"{MODEL}.yaml").write_text(VALID[0])
-    (result,) = build_repository(models, out)
-    assert result.ok, result.error
-    (out.parent / "secret.txt").write_text(SECRET)
-    return out
+    models.mkdir(exist_ok=True)
+    for name, text in manifests.items():
+        torch.manual_seed(seed)
+        module = Small() if name == MODEL else Parts()
+        torch.jit.script(module.eval()).save(str(models / f"{name}.pt"))
+        (models / f"{name}.yaml").write_text(text)
+    for result in build_repository(models, out, layout="ensemble"):
+        assert result.ok, result.error
 
 
-def craft(folder: Path, seed: int, original: Path, executed: Path) -> Case:
-    """A copy of the repository, changed by an attacker who knows the formats and seals anew."""
+def craft(folder: Path, seed: int, made: Published, executed: Path, url: str) -> Case:
+    """A copy of a repository, changed by an attacker who knows the formats and seals anew. `url` is
+    the address of a server of the unchanged models.
+    """
     chance = random.Random(seed)
+    original = chance.choice((made.plain, made.plain, made.kept))
     shutil.copytree(original, folder / "r", symlinks=True)
+    shutil.copytree(original.with_name(f"{original.name}.models"), folder / "models")
     (folder / "secret.txt").write_text(SECRET)
     kind = chance.choice(CRAFTS)
-    model = folder / "r" / MODEL
+    # the folder of a model or of an ensemble's step
+    model = chance.choice(sorted(path for path in (folder / "r").iterdir() if path.is_dir()))
     kind(chance, model, executed)
-    if chance.random() < 0.5:
-        _seal(model)
-    return Case(kind.__name__, (str(folder),))
+    if kind not in SEALED and chance.random() < 0.5:
+        _seal_all(folder / "r")
+    changed = snapshot(folder / "r") != _original(original)
+    loaded = url if seed % LIVE_LOAD_EVERY == 0 else NO_SERVER
+    # steps are named by their ensemble
+    name = MODEL if model.name == MODEL else ENSEMBLE
+    kept = original == made.kept
+    return Case(kind.__name__, (str(folder), name, kept, changed, str(made.key), url, loaded))
 
 
-def _seal(model: Path) -> None:
-    """As `repo` seals: the digests of the files that are there now."""
+@lru_cache(maxsize=2)
+def _original(repository: Path) -> Snapshot:
+    return snapshot(repository)
+
+
+def _seal_all(repository: Path) -> None:
+    """As `repo` seals: the digests of the files that are there now, of kept versions and steps
+    first.
+    """
     from builder.store import published
-    from builder.torchscript import sha256
 
-    said = published.read(model / published.SIDECAR)
-    files = {
-        path.relative_to(model).as_posix(): sha256(path)
-        for path in model.rglob("*")
-        if path.is_file() and not path.is_symlink() and path.name != published.SIDECAR
-    }
-    if said and not (model / published.SIDECAR).is_symlink():
+    sidecars = sorted(repository.rglob(published.SIDECAR), key=lambda path: -len(path.parts))
+    models = [path.parent for path in sidecars if not path.is_symlink() and path.is_file()]
+    for model in sorted(models, key=lambda folder: "steps" in published.read(folder / SIDECAR)):
+        said = published.read(model / SIDECAR)
+        if not isinstance(said.get("files"), dict):
+            continue
+        files = {name: _digest(model, name) or value for name, value in said["files"].items()}
+        for key, name in (("kept", "versions/{}/" + SIDECAR), ("seals", "../{}/" + SIDECAR)):
+            if isinstance(said.get(key), dict):
+                said[key] = {
+                    one: _digest(model, name.format(one)) or value
+                    for one, value in said[key].items()
+                }
         published.write(model, {**said, "files": files})
 
 
-def _file(chance: random.Random, model: Path) -> Path:
-    return chance.choice(sorted(path for path in model.rglob("*") if path.is_file()))
+def _digest(model: Path, name: str) -> str | None:
+    """The SHA-256 of a regular file that is named in a trt-build.json; of a kept version's own
+    files, too.
+    """
+    from builder.torchscript import sha256
+
+    for folder in (model, model.parents[1]):
+        try:
+            if stat.S_ISREG((folder / name).lstat().st_mode):
+                return sha256(folder / name)
+        except (OSError, ValueError):
+            continue
+    return None
 
 
-def special(chance: random.Random, model: Path, executed: Path) -> None:
-    """A link, a pipe, a socket or a folder in place of a file."""
-    file = _file(chance, model)
-    file.unlink()
-    how = chance.randrange(8)
-    if how < 2:
-        os.mkfifo(file)
-    elif how == 2:
-        with socket.socket(socket.AF_UNIX) as made:
-            os.chdir(file.parent)
-            made.bind(file.name)
-            os.chdir("/")
-    elif how == 3:
-        file.mkdir()
-    else:
-        file.symlink_to(
-            chance.choice(("/dev/zero", "/dev/stdin", "../../../secret.txt", "/", file.name))
-        )
-
-
-def special_folder(chance: random.Random, model: Path, executed: Path) -> None:
-    """A link in place of a folder, or more entries than there were."""
-    folders = [path for path in model.rglob("*") if path.is_dir()]
-    chosen = chance.choice([model, *folders])
-    how = chance.randrange(4)
-    if how == 0:
-        (chosen / "loop").symlink_to("..")
-    elif how == 1:
-        os.mkfifo(chosen / "extra.npz")
-    elif how == 2:
-        (chosen / ("n" * 255)).write_text("x")
-    else:
-        shutil.rmtree(chosen)
-        chosen.symlink_to(chance.choice(("/etc", "/proc/self", "..", chosen.name)))
-
-
-def change_json(chance: random.Random, model: Path, executed: Path) -> None:
-    """Another value somewhere in a JSON file."""
-    file = chance.choice(sorted(model.rglob("*.json")))
-    data = json.loads(file.read_text())
-    owner: Any = data
-    while True:
-        keys = list(owner) if isinstance(owner, dict) else range(len(owner))
-        key = chance.choice(list(keys))
-        if not isinstance(owner[key], dict | list) or not owner[key] or chance.random() < 0.3:
-            break
-        owner = owner[key]
-    if chance.random() < 0.2 and isinstance(owner, dict):
-        del owner[key]
-    else:
-        owner[key] = chance.choice(HUGE)
-    file.write_text(json.dumps(data))
-
-
-def no_json(chance: random.Random, model: Path, executed: Path) -> None:
-    file = chance.choice(sorted(model.rglob("*.json")))
-    text = file.read_bytes()
-    file.write_bytes(
-        chance.choice(
-            (
-                b"",
-                b"[]",
-                b"null",
-                b"[" * 100_000,
-                b'{"a":' * 100_000,
-                b"\xff\xfe",
-                text[: len(text) // 2],
-                b'"' + b"x" * 100_000,
-                b"1" * 5000,
-                b"NaN",
-            )
-        )
-    )
-
-
-def change_config(chance: random.Random, model: Path, executed: Path) -> None:
-    file = model / "config.pbtxt"
-    more = (
-        'cc_model_filenames { key: "9.0" value: "../../../secret.txt" }',
-        'default_model_filename: "../../../secret.txt"',
-        'default_model_filename: "pipe"',
-        'backend: "tensorrt"',
-        'platform: "tensorrt_plan"',
-        'name: "../evil"',
-        "max_batch_size: -2147483648",
-        "max_batch_size: 99999999999999",
-        "parameters { key: 'EXECUTION_ENV_PATH' value { string_value: '/tmp/evil' } }",
-        "ensemble_scheduling { step { model_name: '../../x' model_version: -1 } }",
-        "input { name: 'x' data_type: TYPE_FP32 dims: [-9223372036854775808] }",
-        "{" * 1000,
-        "\x00",
-        "input [" * 2000,
-        "unknown_field: 3",
-        "backend: 'python' backend: '\xff'",
-    )
-    text = file.read_text()
-    if chance.random() < 0.3:
-        text = text.replace('backend: "python"', 'platform: "tensorrt_plan"')
-    file.write_text(text + "\n" + chance.choice(more))
-
-
-def change_plans(chance: random.Random, model: Path, executed: Path) -> None:
-    """A model with a plan for several GPUs whose file names lead out of the model."""
-    version = model / "1"
-    (version / "model.plan").write_bytes(b"plan")
-    name = chance.choice(("../../../secret.txt", "/etc/passwd", "..", "", "x" * 300, "model.plan"))
-    (model / "config.pbtxt").write_text(
-        f'name: "{MODEL}"\nplatform: "tensorrt_plan"\nmax_batch_size: 8\n'
-        f'cc_model_filenames {{ key: "9.0" value: "{name}" }}\n'
-        f'default_model_filename: "{name}"\n'
-    )
-    plans = chance.choice(({"9.0": {}}, {"9.0": None}, {"../x": {}}, {"ampere_plus": {}}, [1]))
-    (version / "plan.json").write_text(
-        json.dumps({"plans": plans, "compute_capabilities": chance.choice((["9.0"], 9, None))})
-    )
-
-
-def change_goldens(chance: random.Random, model: Path, executed: Path) -> None:
-    folder = model / "goldens"
-    folder.mkdir(exist_ok=True)
-    file = folder / chance.choice(("default.npz", "g" * 250 + ".npz", "\u202e.npz"))
-    header = io.BytesIO()
-    np.lib.format.write_array_header_1_0(
-        header, {"descr": "<f4", "fortran_order": False, "shape": (1 << 30, 1 << 10)}
-    )
-    members = {
-        "pickle": ("input:x.npy", _npy(np.array([Executes(executed)], object), True)),
-        "text": ("input:x", b"text"),
-        "text.npy": ("input:x.npy", b"\x93NUMPY no array"),
-        "escape": ("../../../evil.npy", _npy(np.ones(2))),
-        "huge header": ("input:x.npy", header.getvalue()),
-        "long header": ("input:x.npy", b"\x93NUMPY\x02\x00" + b"\xff" * 4 + b"{" * 1000),
-        "empty": ("input:x.npy", b""),
-        "name": ("input:" + "n" * 60000 + ".npy", _npy(np.ones(2, np.float32))),
-        "bfloat": ("input:x|bfloat16.npy", _npy(np.ones(2, np.float64))),
-    }
-    how = chance.choice([*members, "bomb", "no zip", "truncated", "other shape"])
-    if how == "bomb":
-        with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
-            zeros = np.zeros(1 << 26, np.uint8)  # 64 MiB in 64 KiB
-            for index in range(20):
-                archive.writestr(f"input:x{index}.npy", _npy(zeros))
-    elif how == "no zip":
-        file.write_bytes(chance.randbytes(1000))
-    elif how == "truncated":
-        np.savez(file, **{"input:x": np.ones((2, 4), np.float32)})
-        file.write_bytes(file.read_bytes()[: chance.randrange(1, 200)])
-    elif how == "other shape":
-        np.savez(file, **{"input:x": np.ones((0, 9), np.complex64), "output:y": np.ones(())})
-    else:
-        with zipfile.ZipFile(file, "w") as archive:
-            archive.writestr(*members[how])
-
-
-def _npy(array: Any, pickled: bool = False) -> bytes:
-    stream = io.BytesIO()
-    np.save(stream, array, allow_pickle=pickled)
-    return stream.getvalue()
-
-
-CRAFTS: tuple[Callable[[random.Random, Path, Path], None], ...] = (
-    *(special, special_folder, change_json, change_json, no_json),
-    *(change_config, change_plans, change_goldens, change_goldens),
-)
-
-
-def attempt_crafted(folder: str, report: Any) -> tuple[str, str]:
+def attempt_crafted(
+    folder: str,
+    name: str,
+    kept: bool,
+    changed: bool,
+    key: str,
+    url: str,
+    loaded: str,
+    report: Any,
+) -> tuple[str, str]:
     """Every command that reads a repository, on this one; the worst outcome."""
     base = Path(folder)
-    repository = base / "r"
-    model = repository / MODEL
-    out = base / "out" / "merged"
     found = []
-    for arguments in (
-        ("explain", model, "--no-store", "--json"),
-        ("inspect", repository, "--json"),
-        ("inspect", model, "--json"),
-        ("inspect", model / "1" / "model.plan", "--json"),
-        ("merge", repository, "--out", out, "--json"),
-        ("verify", repository, "--url", "127.0.0.1:9", "--timeout", "2", "--json"),
-    ):
+    for arguments in _commands(base, name, kept, key, url, loaded):
         report(base.name, arguments[0])
-        code, text = command(*arguments)
-        if arguments[0] == "verify" and code == 4:
+        code, text = command(*arguments, "--json")
+        if code == 4 and arguments[0] in ("verify", "health", "bench"):
             continue  # no server answers, which says nothing of the repository
         found.append(outcome(code, f"{' '.join(map(str, arguments))}: {text}"))
-    if _leaks(out):
-        return "leaks", "merge copied the secret"
+    if _leaks(base / "out"):
+        return "leaks", "a command copied the secret"
+    if outside := _outside(base / "out"):
+        return "files_written", outside
+    if changed and _signature_holds(base / "r", Path(key)):
+        return "wrong_answers", "the signature holds for changed files"
     return _worst(found)
 
 
+def _commands(
+    base: Path, name: str, kept: bool, key: str, url: str, loaded: str
+) -> Iterator[tuple[object, ...]]:
+    """The command lines; those that change a repository get a copy of it."""
+    repository, out = base / "r", base / "out"
+    model = repository / name
+    yield "explain", model, "--no-store"
+    yield "inspect", repository
+    yield "inspect", model
+    yield "inspect", model / "1" / "model.plan"
+    if not kept:
+        yield "merge", repository, "--out", out / "merged"
+    yield "verify", repository, "--url", NO_SERVER, "--timeout", 2
+    yield "health", repository, "--url", url, "--timeout", 5
+    load = ("--protocol", "http", "--concurrency", 1, "--seconds", 0.2, "--timeout", 5)
+    yield "bench", repository, "--url", loaded, "--only", MODEL, *load
+    yield "history", repository
+    copy = _copy(base, out / "copy")
+    yield "sign", copy / "r", "--key", key
+    yield "promote", copy / "r", out / "promoted"
+    yield "adopt", copy / "r", name, "--models", copy / "models"
+    if kept:
+        yield "rollback", copy / "r", name
+        yield "prune", copy / "r", "--keep", 1
+
+
+def _copy(base: Path, copy: Path) -> Path:
+    """The crafted repository with what lies beside it; cp copies pipes and sockets, too."""
+    copy.mkdir()
+    words = [str(base / name) for name in ("r", "models", "secret.txt")]
+    subprocess.run(["cp", "-a", *words, str(copy)], check=True)
+    return copy
+
+
 def _leaks(out: Path) -> bool:
-    files = [path for path in out.rglob("*") if path.is_file()] if out.exists() else []
+    """Whether a command copied the secret."""
+    files = [path for path in out.rglob("*") if stat.S_ISREG(path.lstat().st_mode)]
+    files.remove(out / "copy" / "secret.txt")
     return any(SECRET.encode() in path.read_bytes() for path in files)
+
+
+def _outside(out: Path) -> str:
+    """What the commands wrote beside their repositories; empty where they wrote nothing there."""
+    more = {path.name for path in out.iterdir()} - {"copy", "merged", "promoted"}
+    more |= {path.name for path in (out / "copy").iterdir()} - {"r", "models", "secret.txt"}
+    if (out / "copy" / "secret.txt").read_text() != SECRET:
+        more.add("secret.txt")
+    return ", ".join(sorted(more))
+
+
+def _signature_holds(repository: Path, key: Path) -> bool:
+    from builder.errors import UsageError
+    from builder.triton import signatures
+
+    try:
+        signatures.require(repository, key.with_suffix(".pub"))
+    except UsageError:
+        return False
+    return True
 
 
 def _worst(found: list[tuple[str, str]]) -> tuple[str, str]:
@@ -281,11 +253,13 @@ def _worst(found: list[tuple[str, str]]) -> tuple[str, str]:
     return "accepted_right", ""
 
 
-def damage(folder: Path, seed: int, original: Path) -> Case:
-    """A copy of the repository with one damaged file of the model."""
+def damage(folder: Path, seed: int, made: Published) -> Case:
+    """A copy of the repository with one damaged file of the model, the ensemble or a step."""
     chance = random.Random(seed)
-    shutil.copytree(original, folder / "r")
+    shutil.copytree(made.plain, folder / "r")
     model = folder / "r" / MODEL
+    if chance.random() < 0.5:
+        model = chance.choice(sorted(path for path in model.parent.iterdir() if path != model))
     files = sorted(path for path in model.rglob("*") if path.is_file())
     file = chance.choice(files)
     kind = chance.choice(("flip", "flip", "flip", "cut", "empty", "grow", "remove", "exchange"))
@@ -307,13 +281,17 @@ def damage(folder: Path, seed: int, original: Path) -> Case:
         file.write_bytes(chance.choice(files).read_bytes())
     same = file.is_file() and file.read_bytes() == data
     name = file.relative_to(model).as_posix()
-    return Case(kind, (str(folder), name, same))
+    return Case(kind, (str(folder), model.name, name, same, str(made.key)))
 
 
-def attempt_damaged(folder: str, name: str, same: bool, report: Any) -> tuple[str, str]:
-    """`explain` and `merge` name the damage, and the runtime refuses or answers right."""
+def attempt_damaged(
+    folder: str, damaged: str, name: str, same: bool, key: str, report: Any
+) -> tuple[str, str]:
+    """`explain` and `merge` name the damage, the signature does not hold, and the runtime refuses
+    or answers right.
+    """
     base = Path(folder)
-    model = base / "r" / MODEL
+    model = base / "r" / (MODEL if damaged == MODEL else ENSEMBLE)
     report(base.name, "explain")
     code, text = command("explain", model, "--no-store", "--json")
     if code == 70:
@@ -324,13 +302,17 @@ def attempt_damaged(folder: str, name: str, same: bool, report: Any) -> tuple[st
     if merged == 70:
         return "exit_70", said
     report(base.name, "runtime")
-    answer = _served(model)
+    answer = _served(model) if damaged == MODEL else ""
     if answer == "wrong":
         return "wrong_answers", f"{name}: the runtime answered with other numbers"
-    edited = name == "config.pbtxt"  # which people change by hand
-    if not same and not edited and not (named and merged != 0):
+    signature = name == SIGNATURE
+    if not same and not signature and _signature_holds(base / "r", Path(key)):
+        return "wrong_answers", f"{name}: the signature holds"
+    edited = name == CONFIG  # which people change by hand
+    if not (same or edited or signature) and not (named and merged != 0):
         return "wrong_answers", f"{name}: explain {text!r}, merge {said!r}"
-    return ("refused" if named or answer == "refused" else "accepted_right"), ""
+    refused = named or answer == "refused" or signature
+    return ("refused" if refused else "accepted_right"), ""
 
 
 @lru_cache(maxsize=1)

@@ -230,7 +230,28 @@ def test_a_step_is_looked_for_beside_its_ensemble_only(
     folder = published_model(tmp_path / "out" / "net", {})
     published.write(folder, {**published.read(folder / published.SIDECAR), "steps": [step]})
     found = list(published.damaged(folder, hashes))
-    assert found == ([] if step == "net" else [f"../{step}/{published.SIDECAR}"])
+    assert found == ([] if step == "net" else [published.SIDECAR])
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        *({"files": {name: "0"}} for name in ("../x", "/x", "", ".", "a//b", "a/../b", "\0")),
+        *({"steps": [name]} for name in ("../x", "a/b", "..")),
+        *({"retired": {name: 0}} for name in ("../x", "a/b")),
+        *({"kept": {name: "0"}} for name in ("../1", "-1", "\u0663", "9" * 5000)),
+        *({"version": number} for number in (0, -1, True, 10**9, "../1")),
+    ],
+    ids=lambda said: str(said)[:40],
+)
+def test_a_trt_build_json_that_leads_out_of_the_model_is_none(
+    tmp_path: Path, said: dict[str, object]
+) -> None:
+    folder = published_model(tmp_path / "net", {})
+    assert published.sidecar(folder) is not None
+    published.write(folder, {**published.read(folder / published.SIDECAR), **said})
+    assert published.sidecar(folder) is None
+    assert published.versions(folder) == []
 
 
 def test_no_hash_waits_for_a_pipe(tmp_path: Path, hashes: Hashes) -> None:

@@ -15,7 +15,8 @@ from builder.errors import PublishError, UsageError
 from builder.manifest.spec import Versions
 from builder.store import edits, published, retired
 from builder.store.hashes import Hashes
-from builder.triton import history, publish, publish_ensemble, versions
+from builder.torchscript import sha256
+from builder.triton import adopt_edits, history, publish, publish_ensemble, versions
 from builder.triton.artifact import ModelArtifact
 from builder.triton.config import parse_config
 from tests.triton.artifacts import pair, scorer
@@ -209,3 +210,51 @@ def test_kept_versions_of_an_ensemble_keep_their_steps(
     assert {path.name for path in repository.iterdir()} == {name} | steps[0]
     shutil.rmtree(repository / sorted(steps[0])[0])
     assert not whole(folder)
+
+
+def secret_of(tmp_path: Path) -> Path:
+    """A file that no repository may get a copy of."""
+    file = tmp_path / "secret.txt"
+    file.write_text("a secret")
+    return file
+
+
+@pytest.mark.parametrize("where", ["config.pbtxt", "extra", "1/extra"])
+def test_a_link_in_a_model_is_damage_and_is_not_followed(
+    repository: Path, tmp_path: Path, where: str
+) -> None:
+    folder = publish(net(1), repository)
+    (folder / where).unlink(missing_ok=True)
+    (folder / where).symlink_to(secret_of(tmp_path))
+    (entry,) = history.history(folder)
+    assert entry.damaged == f"scorer/{where} is a link"
+    for act in (
+        lambda: history.promote(folder, tmp_path / "live"),
+        lambda: history.rollback(folder, None),
+        lambda: adopt_edits(folder, replace(net(1).spec, manifest=tmp_path / "m.yaml")),
+    ):
+        with pytest.raises(PublishError, match=f"holds a link: scorer/{where}"):
+            act()
+    assert not (tmp_path / "live").exists()
+
+
+def test_a_link_in_a_step_is_not_promoted(repository: Path, tmp_path: Path) -> None:
+    folder = publish_ensemble(pair(1), repository)
+    step = sorted(published.step_names(folder))[0]
+    (repository / step / "extra").symlink_to(secret_of(tmp_path))
+    with pytest.raises(PublishError, match="holds a link"):
+        history.promote(folder, tmp_path / "live")
+    assert not (tmp_path / "live").exists()
+
+
+def test_files_elsewhere_are_neither_copied_nor_overwritten(
+    repository: Path, tmp_path: Path
+) -> None:
+    secret = secret_of(tmp_path)
+    folder = publish(net(1), repository)
+    said = published.read(folder / published.SIDECAR)
+    files = {**said["files"], "../../secret.txt": sha256(secret)}
+    published.write(folder, {**said, "files": files})
+    with pytest.raises(UsageError, match="no model that trt-build published"):
+        history.promote(folder, tmp_path / "live")
+    assert secret.read_text() == "a secret" and not (tmp_path / "live").exists()

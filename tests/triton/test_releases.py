@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from builder.errors import PublishError
+from builder.errors import PublishError, UsageError
 from builder.triton import releases, write_env
 from builder.triton.environment import image_lines
 
@@ -126,3 +126,10 @@ def test_an_env_that_is_not_text_is_an_error_with_its_path(tmp_path: Path) -> No
         write_env(write_plan(tmp_path, flavour="tensorrt", tensorrt="10.9.0.34"))
     assert ".env" in str(refused.value)
     assert (tmp_path / ".env").read_bytes() == b"\xff\xfe"
+
+
+def test_a_plan_writes_no_lines_of_its_own(tmp_path: Path) -> None:
+    plan = write_plan(tmp_path, flavour="tensorrt", tensorrt="10.9\nTRITON_IMAGE=evil/image")
+    with pytest.raises(UsageError, match="no version of TensorRT"):
+        write_env(plan)
+    assert not (tmp_path / ".env").exists()
