@@ -194,7 +194,13 @@ def rows(
         setting: models.variant(folder, setting, runtime=SETTINGS[setting]) for setting in settings
     }
     floor = models.floor(folder)
-    with serve(folder.parent, explicit=True, models=[*variants.values(), floor], **_FREE) as server:
+    with serve(
+        folder.parent,
+        explicit=True,
+        models=[*variants.values(), floor],
+        client_shared_memory=True,
+        **_FREE,
+    ) as server:
         for setting, model in variants.items():
             ways = _ways(folder.parent, server.grpc_url, model, WAYS[setting], gpu)
             for batch, way in ((batch, way) for batch in batches for way in ways):
@@ -265,7 +271,13 @@ def concurrent(
         s: models.variant(folder, f"{s}.{INSTANCES}", runtime=SETTINGS[s], instances=INSTANCES)
         for s in settings
     }
-    with serve(folder.parent, explicit=True, models=list(variants.values()), **_FREE) as server:
+    with serve(
+        folder.parent,
+        explicit=True,
+        models=list(variants.values()),
+        client_shared_memory=True,
+        **_FREE,
+    ) as server:
         for setting, model in variants.items():
             ways = _ways(
                 folder.parent, server.grpc_url, model, ("cuda",) if gpu else ("system",), gpu

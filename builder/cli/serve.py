@@ -65,6 +65,11 @@ SERVE_CHECKS = ("P04", "P05", "P06", "P07", "P08", "P09", "P10", "P11", "P14", "
 )
 @options.control_token
 @click.option(
+    "--allow-client-shm",
+    is_flag=True,
+    help="Let clients register shared memory of this host.",
+)
+@click.option(
     "--require-signature",
     type=options.PATH,
     metavar="PUBLIC_KEY",
@@ -120,6 +125,7 @@ def serve_command(
         log_verbose=settings["log_verbose"],
         log_path=settings["log_file"],
         ready_timeout=settings["timeout"],
+        client_shared_memory=settings["allow_client_shm"],
     ) as server:
         report_crash(terminal, server)
         names = [path.name for path in sorted(repository.iterdir()) if path.is_dir()]

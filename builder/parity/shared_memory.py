@@ -170,7 +170,10 @@ class Regions:
         stack.callback(self._memory.destroy, handle)
         # first, for an interrupt may come between; unknown names do no harm
         stack.callback(self._withdraw, name)
-        self._memory.register(self._client, name, handle, size)
+        try:
+            self._memory.register(self._client, name, handle, size)
+        except InferenceServerException as error:
+            raise _closed(error) from error
         return _Region(name, handle, array.nbytes)
 
     def _withdraw(self, name: str) -> None:
@@ -215,6 +218,17 @@ class Regions:
         count = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
         raw = self._memory.read(self._outputs[name].handle, np.uint8, [count])
         return np.frombuffer(raw.tobytes(), dtype).reshape(tuple(shape))
+
+
+def _closed(error: InferenceServerException) -> InferenceServerException:
+    """The refusal of a region, with the flag that allows regions where a flag decides."""
+    text = str(error)
+    if "restricted" not in text and "allow-client-shm" not in text:
+        return error
+    return InferenceServerException(
+        f"{text}: this server takes no shared memory of clients; `trt-build serve"
+        " --allow-client-shm` does"
+    )
 
 
 def wire(array: NDArray[Any]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes.util
+import functools
 import importlib.metadata
 import importlib.util
 import os
@@ -40,13 +41,7 @@ class Installation:
 
     def supports(self, flag: str) -> bool:
         """Whether `tritonserver --help` lists the flag. The server exits on an unknown flag."""
-        environment = {**os.environ, **self.environment}
-        command = [str(self.executable), "--help"]
-        done = subprocess.run(
-            command, env=environment, capture_output=True, timeout=60, check=False
-        )
-        # in UTF-8 whatever the locale, which may be C
-        return flag in (done.stdout + b" " + done.stderr).decode("utf-8", "replace").split()
+        return flag in _flags(self.executable, tuple(sorted(self.environment.items())))
 
     def backends(self) -> frozenset[str] | None:
         """The backends in the server's own folder (`bin/../backends`, or `backends` beside a
@@ -59,6 +54,20 @@ class Installation:
             if folder.is_dir():
                 return frozenset(found.name for found in folder.iterdir() if found.is_dir())
         return None
+
+
+@functools.lru_cache(maxsize=8)
+def _flags(executable: Path, environment: tuple[tuple[str, str], ...]) -> frozenset[str]:
+    """The words of `tritonserver --help`, its flags among them."""
+    done = subprocess.run(
+        [str(executable), "--help"],
+        env={**os.environ, **dict(environment)},
+        capture_output=True,
+        timeout=60,
+        check=False,
+    )
+    # in UTF-8 whatever the locale, which may be C
+    return frozenset((done.stdout + b" " + done.stderr).decode("utf-8", "replace").split())
 
 
 def find(prefer: str = "auto") -> Installation:

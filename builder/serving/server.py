@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import secrets
 import shutil
 import signal
 import subprocess
@@ -55,6 +56,7 @@ CRASHES = (signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS)
 """
 
 _LOAD_THREADS = "--model-load-thread-count"
+_RESTRICTIONS = ("--http-restricted-api", "--grpc-restricted-protocol")
 
 
 class Server:
@@ -231,8 +233,8 @@ def serve(
 
     A port of 0 chooses a free one. With `explicit`, only `models` are loaded ("*": all) and clients
     may load more. With `poll_seconds` the server takes changes of the repository up. With
-    `client_shared_memory` clients may use shared memory, which servers refuse from 26.05 on. Only
-    requests with the header CONTROL_HEADER and the value `control_token` may load models, if one is
+    `client_shared_memory` clients may use shared memory, and else not; they never change the
+    settings of logs and traces. Only requests with the header CONTROL_HEADER and the value `control_token` may load models, if one is
     given.
 
     A server that crashes while it loads models is started once more and loads one model at a time;
@@ -242,6 +244,7 @@ def serve(
     """
     found = installation or find()
     control = _control(explicit, models, poll_seconds)
+    control += _closed(found, client_shared_memory)
     if client_shared_memory:
         control += client_shm_flags(found)
     if control_token:
@@ -419,6 +422,19 @@ def _control(explicit: bool, models: Sequence[str], poll_seconds: int | None) ->
     if not explicit:
         return ["--model-control-mode=none"]
     return ["--model-control-mode=explicit", *(f"--load-model={name}" for name in models)]
+
+
+def _closed(installation: Installation, client_shared_memory: bool) -> list[str]:
+    """Flags that close requests by which clients change the server. Triton has no flag that
+    switches them off, but takes them only with a key, which is made here and kept nowhere.
+    """
+    closed = ["trace", "logging", *([] if client_shared_memory else ["shared-memory"])]
+    key = secrets.token_hex(16)
+    return [
+        f"{flag}={','.join(closed)}:trt-build={key}"
+        for flag in _RESTRICTIONS
+        if installation.supports(flag)
+    ]
 
 
 def _launch(

@@ -44,5 +44,7 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def endpoint(repository: Path) -> Iterator[Endpoint]:
-    with serve(repository, http_port=0, grpc_port=0, metrics_port=0) as server:
+    with serve(
+        repository, http_port=0, grpc_port=0, metrics_port=0, client_shared_memory=True
+    ) as server:
         yield Endpoint(server.http_url, server.grpc_url, server.metrics_url)

@@ -5,6 +5,7 @@ and what TORCH_INDEX reaches.
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 from pathlib import Path
@@ -167,16 +168,40 @@ def test_the_gpu_profile_takes_the_image_that_repo_writes(tmp_path: Path) -> Non
     assert (device["driver"], device["count"], device["capabilities"]) == ("nvidia", 1, ["gpu"])
 
 
-def test_the_gpu_profile_starts_triton_with_flags_that_it_has() -> None:
+def started(folder: Path, help_text: str) -> list[str]:
+    """The flags that the GPU's service gives a tritonserver that prints this help."""
+    (folder / "help").write_text(help_text)
+    server = folder / "tritonserver"
+    server.write_text(
+        f'#!/bin/sh\n[ "$1" = --help ] && exec cat {folder}/help\nprintf "%s\\n" "$@"\n'
+    )
+    server.chmod(0o755)
+    program = [word.replace("$$", "$") for word in GPU["command"]]
+    environment = {"PATH": f"{folder}:/usr/bin:/bin"}
+    done = subprocess.run(program, env=environment, capture_output=True, text=True, check=True)
+    return done.stdout.splitlines()
+
+
+def test_the_gpu_profile_starts_triton_with_flags_that_it_has(tmp_path: Path) -> None:
     from builder.serving.installation import find
 
-    program, *flags = GPU["command"]
-    assert (
-        program == "tritonserver"
-        and f"--model-repository={GPU['volumes'][0].split(':')[-2]}" in flags
-    )
     installation = find()
+    command = [str(installation.executable), "--help"]
+    environment = {**os.environ, **installation.environment}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    flags = started(tmp_path, done.stdout + done.stderr)
+    assert f"--model-repository={GPU['volumes'][0].split(':')[-2]}" in flags
     assert [flag for flag in flags if not installation.supports(flag.partition("=")[0])] == []
+
+
+def test_the_gpu_profile_closes_what_changes_the_server(tmp_path: Path) -> None:
+    closed = "=model-repository,shared-memory,trace,logging:trt-build="
+    names = ("--http-restricted-api", "--grpc-restricted-protocol")
+    flags = started(tmp_path, "\n".join(names))[-2:]
+    assert [flag[: flag.index(closed)] for flag in flags] == list(names)
+    keys = {flag.rpartition("=")[2] for flag in flags}
+    assert len(keys) == 1 and re.fullmatch("[0-9a-f]{32}", keys.pop())
+    assert not any("restricted" in flag for flag in started(tmp_path, "an older release"))
 
 
 def test_one_torch_index_is_the_default_everywhere() -> None:

@@ -113,5 +113,7 @@ def endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Endpoint]:
     artifacts = {model.spec.name: model for model in models()}
     for model in artifacts.values():
         publish(model, repository)
-    with serve(repository, http_port=0, grpc_port=0, metrics_port=0) as server:
+    with serve(
+        repository, http_port=0, grpc_port=0, metrics_port=0, client_shared_memory=True
+    ) as server:
         yield Endpoint(repository, server.http_url, server.grpc_url, artifacts)

@@ -28,7 +28,9 @@ def test_plans_answer_sequences_as_the_module_in_a_loop(tmp_path: Path, precisio
         folder, repository, serve_as="python", precision=precision, options=QUICK
     )
     assert all(result.ok for result in results), [str(result.error) for result in results]
-    with serve(repository, http_port=0, grpc_port=0, metrics_port=0) as server:
+    with serve(
+        repository, http_port=0, grpc_port=0, metrics_port=0, client_shared_memory=True
+    ) as server:
         found = verify(repository, server.http_url, server.grpc_url, shared_memory=("none", "cuda"))
     for parity in found:
         assert parity.passed, (

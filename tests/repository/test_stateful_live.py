@@ -47,7 +47,9 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     repository = tmp_path_factory.mktemp("served") / "repository"
     results = build_repository(folder, repository, serve_as="python")
     assert all(result.ok for result in results), [str(result.error) for result in results]
-    with serve(repository, http_port=0, grpc_port=0, metrics_port=0) as server:
+    with serve(
+        repository, http_port=0, grpc_port=0, metrics_port=0, client_shared_memory=True
+    ) as server:
         yield Served(folder, repository, server.http_url, server.grpc_url)
 
 
@@ -179,7 +181,9 @@ def test_explicit_state_goes_through_the_clients_hands(served: Served, tmp_path:
         served.models, tmp_path / "repository", serve_as="python", state="explicit"
     )
     assert all(result.ok for result in results), [str(result.error) for result in results]
-    with serve(tmp_path / "repository", http_port=0, grpc_port=0, metrics_port=0) as server:
+    with serve(
+        tmp_path / "repository", http_port=0, grpc_port=0, metrics_port=0, client_shared_memory=True
+    ) as server:
         for parity in verify(tmp_path / "repository", server.http_url, server.grpc_url, repeat=0):
             assert parity.passed and {"p0-opt", "sequence-1.003"} <= {
                 result.golden for result in parity.results
@@ -245,7 +249,9 @@ def test_a_server_that_keeps_state_wrongly_does_not_pass(
     assert old in runtime.read_text()
     runtime.write_text(runtime.read_text().replace(old, new))
     reseal(tmp_path / "repository" / "filter")
-    with serve(tmp_path / "repository", http_port=0, grpc_port=0, metrics_port=0) as server:
+    with serve(
+        tmp_path / "repository", http_port=0, grpc_port=0, metrics_port=0, client_shared_memory=True
+    ) as server:
         (parity,) = verify(tmp_path / "repository", server.http_url, server.grpc_url)
     assert not parity.passed
     wrong = {result.protocol for result in parity.results if not result.passed}

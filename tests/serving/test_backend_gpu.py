@@ -79,7 +79,9 @@ def published(models: Path, repository: Path, **options: object) -> Path:
 
 
 def answered_right(repository: Path, **options: object) -> list[ModelParity]:
-    with serve(repository, http_port=0, grpc_port=0, metrics_port=0) as server:
+    with serve(
+        repository, http_port=0, grpc_port=0, metrics_port=0, client_shared_memory=True
+    ) as server:
         found = verify(repository, server.http_url, server.grpc_url, **options)
     for parity in found:
         wrong = [result.problems for result in parity.results if not result.passed]
@@ -107,7 +109,9 @@ def test_each_profile_and_the_fields_of_the_triton_section_are_served(tmp_path: 
     models = small(tmp_path / "models", "profiles", PROFILES)
     small(models, "section", SECTION)
     repository = published(models, tmp_path / "repository")
-    with serve(repository, http_port=0, grpc_port=0, metrics_port=0) as server:
+    with serve(
+        repository, http_port=0, grpc_port=0, metrics_port=0, client_shared_memory=True
+    ) as server:
         found = verify(repository, server.http_url, server.grpc_url)
         url = f"http://{server.http_url}/v2/models/section/config"
         with urllib.request.urlopen(url, timeout=10) as answer:

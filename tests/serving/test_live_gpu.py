@@ -96,7 +96,9 @@ def log(repository: Path) -> Path:
 def server(repository: Path, log: Path) -> Iterator[Server]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TRT_BUILD_SAID", str(log))
-        with serve(repository, http_port=0, grpc_port=0, metrics_port=0) as running:
+        with serve(
+            repository, http_port=0, grpc_port=0, metrics_port=0, client_shared_memory=True
+        ) as running:
             yield running
 
 

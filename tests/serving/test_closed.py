@@ -1,0 +1,83 @@
+"""What changes the server is closed to its clients, unless they are allowed to."""
+
+from __future__ import annotations
+
+import http.client
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tritonclient import grpc as triton_grpc
+from tritonclient.utils import InferenceServerException
+
+from builder.parity import verify
+from builder.serving import Server, serve
+
+pytestmark = [pytest.mark.live, pytest.mark.slow]
+
+
+@pytest.fixture(scope="module")
+def server(good: Path) -> Iterator[Server]:
+    with serve(good, http_port=0, grpc_port=0, metrics_port=0) as running:
+        yield running
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/v2/logging",
+        "/v2/trace/setting",
+        "/v2/models/scorer/trace/setting",
+        "/v2/repository/index",
+        "/v2/repository/models/scorer/load",
+        "/v2/repository/models/scorer/unload",
+        "/v2/systemsharedmemory/region/a/register",
+        "/v2/cudasharedmemory/region/a/register",
+    ],
+)
+def test_over_http_a_key_is_wanted(server: Server, path: str) -> None:
+    for headers in ({}, {"trt-build": ""}, {"trt-build": "0" * 32}):
+        connection = http.client.HTTPConnection(server.http_url, timeout=20)
+        connection.request("POST", path, b"{}", headers)
+        answer = connection.getresponse()
+        assert (answer.status, b"restricted" in answer.read()) == (403, True)
+        connection.close()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda client: client.update_log_settings({"log_file": "/tmp/x"}),
+        lambda client: client.update_trace_settings(settings={"trace_level": ["TIMESTAMPS"]}),
+        lambda client: client.unload_model("scorer"),
+        lambda client: client.load_model("scorer"),
+        lambda client: client.register_system_shared_memory("a", "/a", 4),
+        lambda client: client.register_cuda_shared_memory("a", b"", 0, 4),
+    ],
+    ids=["log", "trace", "unload", "load", "system memory", "CUDA memory"],
+)
+def test_over_grpc_a_key_is_wanted(server: Server, change: Callable[[Any], Any]) -> None:
+    with (
+        triton_grpc.InferenceServerClient(server.grpc_url) as client,
+        pytest.raises(InferenceServerException, match="restricted"),
+    ):
+        change(client)
+
+
+def test_what_clients_need_stays_open(server: Server) -> None:
+    with triton_grpc.InferenceServerClient(server.grpc_url) as client:
+        x = triton_grpc.InferInput("x", [2, 3], "FP32")
+        x.set_data_from_numpy(np.ones((2, 3), np.float32))
+        ids = triton_grpc.InferInput("ids", [2, 1], "INT64")
+        ids.set_data_from_numpy(np.zeros((2, 1), np.int64))
+        scores = client.infer("scorer", [x, ids]).as_numpy("scores")
+        assert np.isfinite(scores).all()
+        assert client.get_model_config("scorer") and client.get_inference_statistics("scorer")
+
+
+def test_refused_memory_names_the_option(server: Server, good: Path) -> None:
+    (parity,) = verify(good, server.http_url, None, repeat=0, shared_memory=["system"])
+    assert not parity.passed
+    assert "trt-build serve --allow-client-shm" in str(parity.as_dict())
