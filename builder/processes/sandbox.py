@@ -1,61 +1,22 @@
-"""Confines a worker: files can be written in named folders only, and there is no network.
-
-Landlock (Linux 5.13) restricts the file system and TCP, seccomp the system calls that Landlock does
-not cover. Both need no privileges, hold for all children, and cannot be undone. They are called
-through ctypes: the Landlock libraries on PyPI are alpha or beta releases of a few months, and those
-for seccomp need libseccomp, which pip cannot install.
-"""
+"""Confines a worker: files can be written in named folders only, and there is no network."""
 
 from __future__ import annotations
 
-import ctypes
-import errno
-import glob
 import os
-import platform
-import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from builder.errors import EnvironmentProblem, UsageError
-
-_CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446
-_RULE_PATH_BENEATH = 1
-_GET_VERSION = 1
-_PR_SET_NO_NEW_PRIVS, _PR_SET_SECCOMP, _SECCOMP_MODE_FILTER = 38, 22, 2
-
-_WRITE_FILE, _READ_FILE, _TRUNCATE, _IOCTL = 1 << 1, 1 << 2, 1 << 14, 1 << 15
-# remove and make entries of every kind; running is not restricted
-_CHANGE_FOLDER = sum(1 << bit for bit in range(4, 13))
-_REFER = 1 << 13
-_BIND_TCP, _CONNECT_TCP = 1 << 0, 1 << 1
-_ABSTRACT_SOCKETS, _SIGNALS = 1 << 0, 1 << 1
-
-GPU_DEVICE = "/dev/nvidiactl"
-DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/tty", "/dev/nvidia*", "/dev/dri/*")
-
-_ALLOW, _FAIL = 0x7FFF0000, 0x00050000
-_AF_UNIX = 1
-_X32 = 0x40000000  # calls of the x32 interface, which would pass by other numbers
-_SECCOMP_ARCHITECTURES = {"x86_64": (0xC000003E, 0), "aarch64": (0xC00000B7, 1)}
-# numbers on x86_64 and aarch64
-_REFUSED_CALLS = {
-    "socket": (41, 198),
-    "io_uring_setup": (425, 425),  # its operations pass no seccomp filter
-    "ptrace": (101, 117),
-    "process_vm_writev": (311, 271),
-    "pidfd_getfd": (438, 438),
-    "mount": (165, 40),
-    "unshare": (272, 97),
-    "setns": (308, 268),
-    "bpf": (321, 280),
-    "perf_event_open": (298, 241),
-    "userfaultfd": (323, 282),
-    "keyctl": (250, 219),
-    "open_by_handle_at": (304, 265),
-}
-
+from builder.templates import (
+    GPU_DEVICE,
+    all_but,
+    give_up_privileges,
+    landlock_version,
+    refuse_calls,
+    restrict_files,
+    seccomp_available,
+)
 
 SECRET_VARIABLES = ("TRT_BUILD_STORE_KEY",)
 """Environment variables that no worker has."""
@@ -90,30 +51,16 @@ class Sandbox:
 
         A mechanism that this machine does not have is left out; missing() names it.
         """
-        libc = _libc()
-        if libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0:
+        if not give_up_privileges():
             return ()
         held = []
         gpu = self.gpu and Path(GPU_DEVICE).exists()
         writable = (*self.writable, Path("/proc/self/task")) if gpu else self.writable
         if landlock_version() and _restrict_files(writable, self.hidden, self.network):
             held.append("landlock")
-        if _refuse_calls(self.network, local=gpu):
+        if refuse_calls(self.network, local=gpu):
             held.append("seccomp")
         return tuple(held)
-
-
-def landlock_version() -> int:
-    """The version of Landlock's interface in this kernel; 0 where it is missing or switched off."""
-    return max(0, int(_libc().syscall(_CREATE_RULESET, None, ctypes.c_size_t(0), _GET_VERSION)))
-
-
-def seccomp_available() -> bool:
-    """Whether this kernel takes filters of system calls, and their numbers are known here."""
-    # a null filter: EFAULT says that filters are understood, EINVAL that they are not
-    known = platform.machine() in _SECCOMP_ARCHITECTURES
-    result = _libc().prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, None, 0, 0)
-    return known and result != 0 and ctypes.get_errno() == errno.EFAULT
 
 
 def available() -> dict[str, bool]:
@@ -145,120 +92,10 @@ def require(isolate: bool = True) -> None:
         )
 
 
-class _Ruleset(ctypes.Structure):
-    _fields_ = [("files", ctypes.c_uint64), ("net", ctypes.c_uint64), ("scoped", ctypes.c_uint64)]
-
-
-class _PathBeneath(ctypes.Structure):
-    _pack_ = 1
-    _fields_ = [("allowed", ctypes.c_uint64), ("folder", ctypes.c_int32)]
-
-
-class _Program(ctypes.Structure):
-    _fields_ = [("length", ctypes.c_ushort), ("filter", ctypes.c_char_p)]
-
-
-def _libc() -> ctypes.CDLL:
-    libc = ctypes.CDLL(None, use_errno=True)
-    libc.syscall.restype = ctypes.c_long
-    return libc
-
-
 def _restrict_files(writable: Sequence[Path], hidden: Sequence[Path], network: bool) -> bool:
-    version = landlock_version()
-    readable = _all_but([path.resolve() for path in hidden if path.exists()])
+    readable = all_but([path.resolve() for path in hidden if path.exists()]) or None
     secret = [path.resolve() for path in hidden] if readable else []
-    rights = _WRITE_FILE | _CHANGE_FOLDER
-    rights |= _REFER if version >= 2 else 0
-    rights |= _TRUNCATE if version >= 3 else 0
-    rights |= _IOCTL if version >= 5 else 0
-    rights |= _READ_FILE if secret else 0
-    net = _BIND_TCP | _CONNECT_TCP if version >= 4 and not network else 0
-    scoped = _ABSTRACT_SOCKETS | _SIGNALS if version >= 6 else 0
-    # older kernels refuse a structure with fields that they do not know
-    size = 24 if version >= 6 else 16 if version >= 4 else 8
-    ruleset = _Ruleset(rights, net, scoped)
-    libc = _libc()
-    descriptor = libc.syscall(_CREATE_RULESET, ctypes.byref(ruleset), ctypes.c_size_t(size), 0)
-    if descriptor < 0:
-        return False
-    try:
-        for path in (*writable, *(Path(one) for name in DEVICES for one in glob.glob(name))):
-            inside = any(one.is_relative_to(path.resolve()) for one in secret)
-            _allow(libc, descriptor, path, rights & ~_READ_FILE if inside else rights)
-        for path in readable:
-            _allow(libc, descriptor, path, _READ_FILE)
-        return bool(libc.syscall(_RESTRICT_SELF, descriptor, 0) == 0)
-    finally:
-        os.close(descriptor)
-
-
-def _all_but(secret: Sequence[Path]) -> list[Path]:
-    """Paths that hold every file of this machine except those below `secret`: Landlock has no rule
-    that denies, so what lies beside the way to a secret is allowed piece by piece. A link is not
-    followed; it may lead to the secret. Empty where there is no secret, or a folder on the way
-    cannot be listed: nothing can be hidden then.
-    """
-    ways = {parent for path in secret for parent in path.parents}
-    found = []
-    for folder in ways:
-        try:
-            with os.scandir(folder) as entries:
-                plain = [Path(entry.path) for entry in entries if not entry.is_symlink()]
-        except PermissionError:
-            return []
-        found += [path for path in plain if path not in ways and path not in secret]
-    return found
-
-
-def _allow(libc: ctypes.CDLL, ruleset: int, path: Path, rights: int) -> None:
-    try:
-        folder = os.open(path, os.O_PATH | os.O_CLOEXEC)
-    except (FileNotFoundError, PermissionError):  # gone, or closed to this user anyway
-        return
-    try:
-        if not path.is_dir():  # the other rights are of folders only
-            rights &= _WRITE_FILE | _READ_FILE | _TRUNCATE | _IOCTL
-        rule = _PathBeneath(rights, folder)
-        if libc.syscall(_ADD_RULE, ruleset, _RULE_PATH_BENEATH, ctypes.byref(rule), 0) != 0:
-            raise OSError(ctypes.get_errno(), f"Landlock takes no rule for {path}")
-    finally:
-        os.close(folder)
-
-
-def _refuse_calls(network: bool, local: bool) -> bool:
-    """Let the refused system calls fail with EPERM, and every call of another architecture.
-
-    `network` allows all sockets, `local` those of this machine.
-    """
-    if platform.machine() not in _SECCOMP_ARCHITECTURES:
-        return False
-    architecture, column = _SECCOMP_ARCHITECTURES[platform.machine()]
-    refused = {name: both[column] for name, both in _REFUSED_CALLS.items()}
-    socket = refused["socket"]
-    if network or local:
-        del refused["socket"]
-    only_local = socket if local and not network else None
-    program = _filter(architecture, list(refused.values()), only_local)
-    code = _Program(len(program) // 8, program)
-    return bool(_libc().prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, ctypes.byref(code), 0, 0) == 0)
-
-
-def _filter(architecture: int, refused: Sequence[int], only_local: int | None) -> bytes:
-    """A program of classic BPF, whose last two instructions allow and refuse.
-
-    `only_local` is the number of socket() where it is to make local sockets only.
-    """
-    load, equal, at_least, answer = 0x20, 0x15, 0x35, 0x06
-    special = 0 if only_local is None else 3
-    allow = 3 + special + 1 + len(refused)
-    refuse = allow + 1
-    # struct seccomp_data: the call's number at 0, the architecture at 4, the arguments from 16 on
-    lines = [(load, 0, 0, 4), (equal, 0, refuse - 2, architecture), (load, 0, 0, 0)]
-    if only_local is not None:
-        lines += [(equal, 0, 2, only_local), (load, 0, 0, 16)]
-        lines += [(equal, allow - 6, refuse - 6, _AF_UNIX)]
-    for kind, number in [(at_least, _X32), *((equal, number) for number in refused)]:
-        lines.append((kind, refuse - len(lines) - 1, 0, number))
-    lines += [(answer, 0, 0, _ALLOW), (answer, 0, 0, _FAIL | errno.EPERM)]
-    return b"".join(struct.pack("HBBI", *line) for line in lines)
+    around = [
+        path for path in writable if any(one.is_relative_to(path.resolve()) for one in secret)
+    ]
+    return restrict_files(writable, readable, unread=around, network=network)

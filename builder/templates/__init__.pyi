@@ -1,4 +1,11 @@
 from .configs import config_templates as config_templates
+from .runtime.trt_build_runtime.kernel import GPU_DEVICE as GPU_DEVICE
+from .runtime.trt_build_runtime.kernel import all_but as all_but
+from .runtime.trt_build_runtime.kernel import give_up_privileges as give_up_privileges
+from .runtime.trt_build_runtime.kernel import landlock_version as landlock_version
+from .runtime.trt_build_runtime.kernel import refuse_calls as refuse_calls
+from .runtime.trt_build_runtime.kernel import restrict_files as restrict_files
+from .runtime.trt_build_runtime.kernel import seccomp_available as seccomp_available
 from .runtime.trt_build_runtime.operator_safety import findings as findings
 from .runtime.trt_build_runtime.operator_safety import graph_findings as graph_findings
 from .runtime.trt_build_runtime.operator_safety import reason as reason

@@ -195,7 +195,7 @@ def test_the_gpu_profile_starts_triton_with_flags_that_it_has(tmp_path: Path) ->
 
 
 def test_the_gpu_profile_closes_what_changes_the_server(tmp_path: Path) -> None:
-    closed = "=model-repository,shared-memory,trace,logging:trt-build="
+    closed = "=shared-memory,trace,logging:trt-build="
     names = ("--http-restricted-api", "--grpc-restricted-protocol")
     flags = started(tmp_path, "\n".join(names))[-2:]
     assert [flag[: flag.index(closed)] for flag in flags] == list(names)

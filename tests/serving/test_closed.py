@@ -30,9 +30,6 @@ def server(good: Path) -> Iterator[Server]:
         "/v2/logging",
         "/v2/trace/setting",
         "/v2/models/scorer/trace/setting",
-        "/v2/repository/index",
-        "/v2/repository/models/scorer/load",
-        "/v2/repository/models/scorer/unload",
         "/v2/systemsharedmemory/region/a/register",
         "/v2/cudasharedmemory/region/a/register",
     ],
@@ -51,12 +48,10 @@ def test_over_http_a_key_is_wanted(server: Server, path: str) -> None:
     [
         lambda client: client.update_log_settings({"log_file": "/tmp/x"}),
         lambda client: client.update_trace_settings(settings={"trace_level": ["TIMESTAMPS"]}),
-        lambda client: client.unload_model("scorer"),
-        lambda client: client.load_model("scorer"),
         lambda client: client.register_system_shared_memory("a", "/a", 4),
         lambda client: client.register_cuda_shared_memory("a", b"", 0, 4),
     ],
-    ids=["log", "trace", "unload", "load", "system memory", "CUDA memory"],
+    ids=["log", "trace", "system memory", "CUDA memory"],
 )
 def test_over_grpc_a_key_is_wanted(server: Server, change: Callable[[Any], Any]) -> None:
     with (
@@ -64,6 +59,14 @@ def test_over_grpc_a_key_is_wanted(server: Server, change: Callable[[Any], Any])
         pytest.raises(InferenceServerException, match="restricted"),
     ):
         change(client)
+
+
+def test_models_are_neither_loaded_nor_unloaded(server: Server) -> None:
+    with triton_grpc.InferenceServerClient(server.grpc_url) as client:
+        for act in (client.load_model, client.unload_model):
+            with pytest.raises(InferenceServerException, match="is not allowed"):
+                act("scorer")
+        assert client.is_model_ready("scorer")
 
 
 def test_what_clients_need_stays_open(server: Server) -> None:

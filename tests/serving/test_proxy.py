@@ -25,7 +25,8 @@ pytestmark = [
     pytest.mark.live,
     pytest.mark.slow,
     pytest.mark.skipif(
-        NGINX is None, reason="nginx is not installed (apt-get install nginx-light)"
+        NGINX is None and "TRT_BUILD_NGINX" not in os.environ,
+        reason="nginx is not installed (apt-get install nginx-light)",
     ),
 ]
 
@@ -101,7 +102,7 @@ def test_what_ends_triton_is_refused_and_the_server_lives(proxy: str, server: Se
     length = {"Inference-Header-Content-Length": str(len(nested))}
     assert _status(proxy, "POST", path, nested, **length) == 413
     assert _status(proxy, "POST", path, b"[" * 8000) in (400, 500)
-    assert _in_chunks(proxy, path, 100_000) in (400, 413)
+    assert _in_chunks(proxy, path, 600_000) in (400, 413)
     assert server.process.poll() is None and _right(proxy)
 
 

@@ -32,6 +32,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 try:
     from trt_build_runtime import blame, integrity, options
     from trt_build_runtime.answering import answerer
+    from trt_build_runtime.confine import confine
     from trt_build_runtime.errors import Description, InvalidRequest
     from trt_build_runtime.pieces import SegmentsAnswerer as SegmentsAnswerer
     from trt_build_runtime.shapes import Profiles
@@ -62,6 +63,7 @@ class TritonPythonModel:
         self.devices: list[torch.device] = []
         for name in facts.get("libraries", ()):
             load_library(folder / "libraries" / name)
+        confined = ", ".join(confine(folder.parent)) or "nothing"
         self.answerer = answerer(folder, facts, args)
         self.parameters = {
             "trt_build.answered_by": self.answerer.kind,
@@ -70,7 +72,9 @@ class TritonPythonModel:
         }
         if hasattr(self.answerer, "summary"):
             self.parameters["trt_build.segments"] = self.answerer.summary
-        pb_utils.Logger.log_info(f"trt-build: model {self.name!r}: {json.dumps(self.parameters)}")
+        pb_utils.Logger.log_info(
+            f"trt-build: model {self.name!r}: {json.dumps(self.parameters)}, confined by {confined}"
+        )
 
     def execute(self, requests: list[Any]) -> list[Any]:
         """One response for each request; those that fit together are run as one batch."""

@@ -1,0 +1,93 @@
+"""Confines the process of a served model to what its requests need."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from .kernel import (
+    GPU_DEVICE,
+    all_but,
+    give_up_privileges,
+    landlock_version,
+    refuse_calls,
+    restrict_files,
+)
+
+STUB = "triton_python_backend_stub"
+"""The program of Triton's Python backend. Another process that loads this module stays as it is."""
+VARIABLE = "TRT_BUILD_UNCONFINED"
+"""The environment variable that leaves served models unconfined."""
+SHARED_MEMORY = Path("/dev/shm")
+TRUNCATES = 3
+"""The version of Landlock from which on a file cannot be truncated."""
+
+
+def confine(folder: Path) -> tuple[str, ...]:
+    """Let this thread, and all that it starts, write no file and open no socket. Of the model
+    repository it reads the model in `folder` only, and nothing of home and temporary folders but
+    this Python. Returns the mechanisms that hold.
+
+    Nothing is done where a GPU is: CUDA shares memory between tritonserver and this process, and it
+    is not known which rights that needs.
+    """
+    if not _is_stub() or os.environ.get(VARIABLE) or Path(GPU_DEVICE).exists():
+        return ()
+    if not give_up_privileges():
+        return ()
+    held = []
+    hidden = list(_hidden(folder))
+    own = [path for path in (folder, *_python()) if not _around(path, hidden)]
+    mapped = list(_mapped())
+    memory = [path for path in mapped if SHARED_MEMORY in path.parents]
+    libraries = {path.parent if not _around(path.parent, hidden) else path for path in mapped}
+    beside = all_but(hidden)
+    readable = [*beside, *own, *libraries] if beside else None
+    if landlock_version() >= TRUNCATES and restrict_files(memory, readable, network=False):
+        held.append("landlock")
+    if refuse_calls(False, local=False):
+        held.append("seccomp")
+    return tuple(held)
+
+
+def _is_stub() -> bool:
+    try:
+        return Path(os.readlink("/proc/self/exe")).name.startswith(STUB)
+    except OSError:
+        return False
+
+
+def _hidden(folder: Path) -> Iterator[Path]:
+    """The folders that nothing is read of, the outermost ones only."""
+    found = {folder.resolve().parent, SHARED_MEMORY, Path("/tmp"), Path("/var/tmp")}
+    home = os.path.expanduser("~")
+    found |= {Path(home)} if os.path.isabs(home) else set()
+    found = {path.resolve() for path in found if path.is_dir()} - {Path("/")}
+    for path in found:
+        if not found & set(path.parents):
+            yield path
+
+
+def _around(path: Path, hidden: Sequence[Path]) -> bool:
+    """Whether a hidden folder is the path, or below it."""
+    return any(one == path or path in one.parents for one in hidden)
+
+
+def _python() -> Iterator[Path]:
+    """The folders of this interpreter and its packages."""
+    for name in {sys.prefix, sys.base_prefix, sys.exec_prefix, *sys.path}:
+        if os.path.isabs(name) and os.path.exists(name):
+            yield Path(name).resolve()
+
+
+def _mapped() -> Iterator[Path]:
+    """The files that this process has mapped: its libraries, and memory that it shares with
+    tritonserver.
+    """
+    with open("/proc/self/maps", encoding="utf-8", errors="replace") as lines:
+        names = {line.split(maxsplit=5)[5].strip() for line in lines if "/" in line}
+    for name in names:
+        if name.startswith("/") and os.path.isfile(name):
+            yield Path(name)
