@@ -17,6 +17,7 @@ from pathlib import Path
 from builder.errors import EnvironmentProblem
 
 STUB = "triton_python_backend_stub"
+HELP_TRIALS = 3
 VARIABLE = "TRT_BUILD_TRITONSERVER"
 
 
@@ -58,16 +59,27 @@ class Installation:
 
 @functools.lru_cache(maxsize=8)
 def _flags(executable: Path, environment: tuple[tuple[str, str], ...]) -> frozenset[str]:
-    """The words of `tritonserver --help`, its flags among them."""
-    done = subprocess.run(
-        [str(executable), "--help"],
-        env={**os.environ, **dict(environment)},
-        capture_output=True,
-        timeout=60,
-        check=False,
+    """The words of `tritonserver --help`, its flags among them. Raises EnvironmentProblem where it
+    prints no flags: the server would then be started without those that close it to clients.
+    """
+    for _ in range(HELP_TRIALS):
+        done = subprocess.run(
+            [str(executable), "--help"],
+            env={**os.environ, **dict(environment)},
+            capture_output=True,
+            timeout=60,
+            check=False,
+        )
+        # in UTF-8 whatever the locale, which may be C
+        printed = (done.stdout + b" " + done.stderr).decode("utf-8", "replace")
+        words = frozenset(printed.split())
+        if any(word.startswith("--") for word in words):
+            return words
+    raise EnvironmentProblem(
+        f"tritonserver --help ends with exit code {done.returncode} and lists no flags:"
+        f" {printed[-500:].strip() or 'it prints nothing'}",
+        where=str(executable),
     )
-    # in UTF-8 whatever the locale, which may be C
-    return frozenset((done.stdout + b" " + done.stderr).decode("utf-8", "replace").split())
 
 
 def find(prefer: str = "auto") -> Installation:

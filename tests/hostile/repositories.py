@@ -28,7 +28,7 @@ CRAFTED = "tests.hostile.repositories:attempt_crafted"
 DAMAGED = "tests.hostile.repositories:attempt_damaged"
 MODEL, ENSEMBLE = "small", "parts"
 NO_SERVER = "127.0.0.1:9"
-LIVE_LOAD_EVERY = 10
+LIVE_LOAD_EVERY = 50
 """Of the crafted repositories, the share whose models are put under load."""
 KEPT = "versions: {keep: 3}\n"
 CUT = "fallback: {ops: [aten::sigmoid], min_block_size: 1}\n"

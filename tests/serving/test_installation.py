@@ -92,3 +92,12 @@ def test_a_python_without_a_stub_is_told(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(installation, "_stub", lambda bundle: Path("/nowhere/stub"))
     with pytest.raises(EnvironmentProblem, match="no Python backend stub"):
         installation.find("nvidia-pytriton")
+
+
+def test_a_server_without_help_is_not_started_open(tmp_path: Path) -> None:
+    binary = tmp_path / "tritonserver"
+    binary.write_text("#!/bin/sh\necho no library\nexit 127\n")
+    binary.chmod(0o755)
+    server = installation.Installation(binary, "path")
+    with pytest.raises(EnvironmentProblem, match="exit code 127 and lists no flags: no library"):
+        server.supports("--http-restricted-api")
