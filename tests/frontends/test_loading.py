@@ -147,6 +147,25 @@ def test_another_version_of_the_format(small_file: Path, tmp_path: Path) -> None
         archive.inspect(changed(small_file, tmp_path, older))
 
 
+def test_the_earlier_layout(small: torch.export.ExportedProgram, tmp_path: Path) -> None:
+    """Files with serialized_exported_program.json load, too."""
+    from torch._export.serde.schema import SCHEMA_VERSION
+    from torch._export.serde.serialize import serialize
+
+    found, file = serialize(small), tmp_path / "earlier.pt2"
+    with zipfile.ZipFile(file, "w") as written:
+        written.writestr("version", ".".join(map(str, SCHEMA_VERSION)))
+        written.writestr("serialized_exported_program.json", found.exported_program)
+        written.writestr("serialized_state_dict.pt", found.state_dict)
+        written.writestr("serialized_constants.pt", found.constants)
+        written.writestr("serialized_example_inputs.pt", found.example_inputs)
+    loaded, x = frontends.load(file), torch.randn(3, 4)
+    assert isinstance(loaded, frontends.ExportedModule)
+    torch.testing.assert_close(
+        loaded(x, torch.zeros(4))[0], small.module()(x, {"bias": torch.zeros(4)})["whole"]
+    )
+
+
 def test_the_other_suffix(small_file: Path, tmp_path: Path) -> None:
     """Each format under the suffix of the other says which suffix it needs."""
     script = tmp_path / "script.pt2"

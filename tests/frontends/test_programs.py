@@ -169,6 +169,8 @@ def test_specs_may_narrow_and_never_widen(small: torch.export.ExportedProgram) -
     wide = builder.TensorSpec("float32", ("rows", 4), dims={"rows": (1, 4, 32)})
     with pytest.raises(UsageError, match=r"2 <= s\d+ <= 16"):
         axes.chosen([wide, own[1]])
+    single = builder.TensorSpec("float32", ("rows", 4), dims={"rows": (1, 1, 16)})
+    assert axes.chosen([single, own[1]])[0].dims["rows"] == (1, 1, 16)
     fixed = builder.TensorSpec("float32", ("n",), dims={"n": (1, 4, 8)})
     with pytest.raises(UsageError, match="exported for the size 4 only"):
         axes.chosen([own[0], fixed])

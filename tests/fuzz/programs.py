@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from tests.fuzz import statements as st
 
-KINDS = ("inplace", "shapes", "scalars", "containers", "control", "traced")
+KINDS = ("inplace", "shapes", "scalars", "containers", "control", "traced", "export")
 _STATEMENTS: dict[str, tuple[tuple[str, ...], ...]] = {
     "inplace": (st.VALUES, st.WRITES, st.WRITES),
     "shapes": (st.VALUES, st.SHAPES, st.SHAPES),
@@ -15,6 +15,7 @@ _STATEMENTS: dict[str, tuple[tuple[str, ...], ...]] = {
     "containers": (st.VALUES, st.CONTAINERS, st.CONTAINERS),
     "control": (st.VALUES, st.WRITES, st.SHAPES, st.SCALARS),
     "traced": (st.VALUES, st.WRITES, st.SHAPES, st.SCALARS, st.CONTAINERS),
+    "export": (st.VALUES, st.WRITES, st.SHAPES, st.SCALARS, st.CONTAINERS),
 }
 _BLOCKS = {
     "inplace": 0.2,
@@ -23,6 +24,7 @@ _BLOCKS = {
     "containers": 0.15,
     "control": 0.45,
     "traced": 0.0,
+    "export": 0.0,
 }
 _START = (
     "a = x.clone()",
@@ -46,6 +48,7 @@ import torch
 from torch import Tensor
 
 TRACED = {traced}
+EXPORTED = {exported}
 
 
 class Program(torch.nn.Module):
@@ -67,28 +70,30 @@ class Program:
     seed: int
     lines: tuple[str, ...]
     traced: bool
+    exported: bool = False
 
     def source(self, note: str = "") -> str:
         """A Python file with a module `Program`."""
         note = note or f"python -m tests.fuzz --kind {self.kind} --seed {self.seed} --programs 1"
         body = "\n".join(f"        {line}" for line in self.lines)
-        return _HEAD.format(note=note, traced=self.traced) + body + "\n"
+        head = _HEAD.format(note=note, traced=self.traced, exported=self.exported)
+        return head + body + "\n"
 
 
 def program(kind: str, seed: int, length: int = 9) -> Program:
     """The program of a kind that belongs to a seed."""
     rng = random.Random(f"{kind} {seed}")
     traced = kind == "traced" or (kind in ("scalars", "shapes") and rng.random() < 0.5)
-    body = list[str]()
+    exported, body = kind == "export", list[str]()
     for _ in range(rng.randint(2, length)):
-        body += _statement(rng, kind, 0 if traced else 2)
+        body += _statement(rng, kind, 0 if traced or exported else 2)
     if kind == "control" and rng.random() < 0.3:
         at = rng.randrange(len(body) + 1)
         early = [f"if {_fill(rng, rng.choice(st.CONDITIONS))}:", f"    {_END}"]
         while at < len(body) and body[at].startswith((" ", "else")):
             at += 1
         body[at:at] = early
-    return Program(kind, seed, (*_START, *body, _END), traced)
+    return Program(kind, seed, (*_START, *body, _END), traced, exported)
 
 
 def _statement(rng: random.Random, kind: str, depth: int) -> list[str]:

@@ -1,5 +1,5 @@
-"""A whole network, scripted or traced, at several shapes: torch against the network's reference;
-the plan compiles.
+"""A whole network, scripted, traced or exported, at several shapes: torch against the network's
+reference; the plan compiles.
 """
 
 from __future__ import annotations
@@ -67,6 +67,37 @@ def scripted_of(network: Network, module: torch.nn.Module, mode: str) -> torch.j
         return torch.jit.trace(module, network.inputs(network.cases[0]), check_trace=False)  # type: ignore[no-any-return]
 
 
+def exported_of(network: Network, module: torch.nn.Module) -> torch.export.ExportedProgram:
+    """The module exported with its dynamic axes, each over the range of the cases. Axes of one name
+    become one size where the program needs that.
+    """
+    spans = {n: [case[n] for case in network.cases] for n in network.cases[0]}
+    sample = network.inputs(network.cases[0])
+    shapes = tuple(
+        {
+            axis: torch.export.Dim.DYNAMIC(min=min(spans[name]), max=max(spans[name]))
+            for axis, name in network.axes.get(index, {}).items()
+        }
+        for index in range(len(sample))
+    )
+    try:
+        with torch.no_grad():
+            return torch.export.export(module, sample, dynamic_shapes=shapes)
+    except Exception as error:  # torch raises errors of many classes
+        raise NotExported(reason_of(error)) from error
+
+
+class NotExported(Exception):
+    """torch.export refuses a network; the message is torch's reason."""
+
+
+def reason_of(error: Exception) -> str:
+    """The line of torch's message that names the cause."""
+    lines = [line.strip(" -") for line in str(error).splitlines() if line.strip(" -")]
+    cause = next((line for line in lines if "specialized it to be a constant" in line), None)
+    return cause.partition(". If")[0] if cause else (lines or [type(error).__name__])[0]
+
+
 def trained(
     module: torch.nn.Module, inputs: Sequence[torch.Tensor], shift: float = 0.0
 ) -> torch.nn.Module:
@@ -102,9 +133,14 @@ def specs_of(network: Network) -> list[builder.TensorSpec]:
 
 def measure(network: Network, mode: str, compile: bool = True) -> Measured:
     """Convert, compile and compare at every case. Raises what the parts raise."""
-    module = module_of(network, mode)
+    module: Any
+    if mode == "exported":
+        program = exported_of(network, eager_of(network))
+        module = program.module()
+    else:
+        program = module = module_of(network, mode)
     start = time.perf_counter()
-    conversion = builder.convert(module, specs_of(network))
+    conversion = builder.convert(program, specs_of(network))
     converted = time.perf_counter()
     if compile:
         builder.build_engine(conversion)

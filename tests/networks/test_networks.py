@@ -25,6 +25,17 @@ def test_a_network_answers_as_torch_does(name: str, mode: str) -> None:
     assert max(measured.errors) <= LIMIT
 
 
+NOT_EXPORTED = ("LSTM tagger", "GRU", "GRU with packed state", "Packed LSTM tagger", "Forecaster")
+"""torch.export unrolls a recurrent layer for one length."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name in NETWORKS if name not in NOT_EXPORTED])
+def test_an_exported_network_answers_as_torch_does(name: str) -> None:
+    measured = measure(NETWORKS[name], "exported", compile=False)
+    assert max(measured.errors) <= LIMIT
+
+
 @pytest.mark.parametrize("package", ["transformers", "pytorchcv"])
 def test_the_published_networks_are_listed_where_their_packages_are_missing(
     package: str, monkeypatch: pytest.MonkeyPatch

@@ -18,6 +18,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 TABLE, STORE = ROOT / "docs/networks.md", ROOT / "docs/networks.json"
+MODES = ["scripted", "traced", "exported"]
 LIMIT = 1e-4
 """Of the output's greatest magnitude: errors of a hundred layers of sums of thousands of products
 (each a few ulp).
@@ -25,7 +26,7 @@ LIMIT = 1e-4
 HEAD = """# Networks
 
 Written by `python -m tests.networks.zoo`. Every network is converted whole, without fallback, in float32 with random
-weights, from scripted or traced TorchScript. The named axes are dynamic. Batch norms have the statistics of a batch,
+weights, from scripted or traced TorchScript, and from the program of `torch.export`. The named axes are dynamic. Batch norms have the statistics of a batch,
 as after training.
 
 The network is evaluated on the CPU with TensorRT's documented semantics and compared with torch at three shapes. Then the
@@ -57,13 +58,15 @@ def _head(name: str, mode: str) -> dict[str, Any]:
 
 def run_one(name: str, mode: str) -> dict[str, Any]:
     """One row's facts; an exception becomes the row's result."""
-    from tests.networks.comparing import measure, own_error
+    from tests.networks.comparing import NotExported, measure, own_error
 
     warnings.simplefilter("ignore")
     network = networks()[name]
     row = _head(name, mode)
     try:
         measured = measure(network, mode)
+    except NotExported as error:
+        return row | {"result": f"not exported: {error}"[:300]}
     except Exception as error:
         words = str(error).strip().splitlines() or [""]
         reason = next((line.split("why:")[1].strip() for line in words if "why:" in line), words[0])
@@ -127,7 +130,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", help="networks (default: all)")
     parser.add_argument(
-        "--modes", nargs="*", choices=["scripted", "traced"], default=["scripted", "traced"]
+        "--modes", nargs="*", choices=MODES, default=MODES, help="how the file is made"
     )
     parser.add_argument("--timeout", type=float, default=600, help="seconds for one network")
     parser.add_argument(

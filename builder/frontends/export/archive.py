@@ -16,8 +16,8 @@ from builder.errors import ModelFileError
 from builder.frontends.export import contents
 
 MAX_TEXT_BYTES = 256 << 20
-OLDEST_SCHEMA = 8
-"""The major version of the format that torch reads here; it has not changed since torch 2.6."""
+SCHEMA = 8
+"""The major version of the format that torch reads here."""
 _SAVE_AGAIN = "save the program again with torch.export.save, from a source that you trust"
 _MEMBERS = re.compile(
     r"archive_format|archive_version|byteorder|\.data/\w+|\.format_version|\.storage_alignment"
@@ -29,7 +29,7 @@ _OLD_MEMBERS = re.compile(
     r"version|serialized_exported_program\.json|extra_files/.*"
     r"|serialized_(state_dict|constants|example_inputs)\.pt"
 )
-"""The members that torch 2.7 and earlier wrote."""
+"""The members of the earlier layout."""
 _TORCH_SAVE = frozenset(["torch._utils _rebuild_parameter", "torch.serialization _get_layout"])
 
 
@@ -96,7 +96,7 @@ def _refuse(path: Path, message: str, fix: str | None = None) -> ModelFileError:
 
 
 def _root(path: Path, names: list[str]) -> str:
-    """The one folder that holds all members, with its slash; empty in torch 2.7 and earlier."""
+    """The one folder that holds all members, with its slash; empty in the earlier layout."""
     if "serialized_exported_program.json" in names:
         root, pattern = "", _OLD_MEMBERS
     else:
@@ -186,10 +186,10 @@ def _version(schema: Any) -> str:
 
 def _check_version(facts: ProgramFacts) -> None:
     major = facts.schema_version.partition(".")[0]
-    if major != str(OLDEST_SCHEMA):
+    if major != str(SCHEMA):
         raise _refuse(
             facts.path,
             f"was written by torch {facts.torch_version} in version {facts.schema_version} of its"
-            f" format, and torch here reads version {OLDEST_SCHEMA}",
+            f" format, and torch here reads version {SCHEMA}",
             "export the program again with a newer torch",
         )
