@@ -13,6 +13,14 @@ from typing import Any
 
 import torch
 
+from builder.analysis import CHANGES as CHANGES
+from builder.analysis import constant as constant
+from builder.analysis import int_list as int_list
+from builder.analysis import is_constant as is_constant
+from builder.analysis import is_none as is_none
+from builder.analysis import list_items as list_items
+from builder.analysis import list_length as list_length
+
 Graph = Any
 Block = Any
 Node = Any
@@ -68,21 +76,6 @@ def unique_names(values: Iterable[Value]) -> list[str]:
         candidates = chain([stem], (name for name in later if name not in stems))
         names.append(next(name for name in candidates if name not in names))
     return names
-
-
-def constant(value: Value) -> Any:
-    """The Python value of a constant; None also when the value is not known, see `is_constant`."""
-    return value.toIValue() if is_constant(value) else None
-
-
-def is_constant(value: Value) -> bool:
-    """Whether a `prim::Constant` defines this value."""
-    return bool(value.node().kind() == "prim::Constant")
-
-
-def is_none(value: Value) -> bool:
-    """Whether this value is the constant None."""
-    return is_constant(value) and value.toIValue() is None
 
 
 def outputs(node: Node) -> list[Value]:
@@ -225,33 +218,6 @@ def splice(node: Node, block: Block) -> None:
     replace(node, list(block.outputs()))
 
 
-def int_list(value: Value) -> list[int] | None:
-    """The integers of a list that is a constant or built of constants; None when one of them is not
-    known.
-    """
-    if is_constant(value):
-        known = value.toIValue()
-        return list(known) if isinstance(known, list | tuple) else None
-    node = value.node()
-    if (
-        node.kind() != "prim::ListConstruct"
-        or not all(is_constant(v) for v in node.inputs())
-        or _is_changed(value)
-    ):
-        return None
-    return [v.toIValue() for v in value.node().inputs()]
-
-
-def list_items(value: Value) -> list[Any] | None:
-    """The elements of a list: the values that it is built of, the numbers of a constant one; None
-    for any other, and for one that may be written to.
-    """
-    node = value.node()
-    if node.kind() != "prim::ListConstruct":
-        return int_list(value)
-    return None if _is_changed(value) else list(node.inputs())
-
-
 def random_operator(graph: Graph) -> str | None:
     """The kind of the first node that gives other numbers each time; None where there is none."""
     return next((str(node.kind()) for node in walk(graph) if node.isNondeterministic()), None)
@@ -284,35 +250,6 @@ def stays(node: Node) -> bool:
     if in_fallback(node):
         return True
     return bool(CONVERTED_WHOLE) and node.schema().partition("(")[0] in CONVERTED_WHOLE
-
-
-def list_length(value: Value) -> int | None:
-    """The number of elements of a list that is a constant or built in the graph; None when it is
-    not known.
-    """
-    if value.node().kind() == "prim::ListConstruct":
-        return None if _is_changed(value) else int(value.node().inputsSize())
-    known = constant(value)
-    return len(known) if isinstance(known, list | tuple) else None
-
-
-CHANGES = frozenset(
-    f"aten::{n}"
-    for n in """
-        append extend insert pop popitem clear remove add_ mul_ _set_item Delete sort reverse update
-        setdefault
-    """.split()
-)
-"""Operators that write to the list or dictionary that they read first; some write to tensors, too.
-"""
-
-
-def _is_changed(built: Value) -> bool:
-    """Whether the list may be written to after it was built, by this name or by that of a branch,
-    loop or container.
-    """
-    kinds = {use.user.kind() for use in built.uses()}
-    return any(kind in CHANGES or kind.startswith("prim::") for kind in kinds)
 
 
 def split_uninitialized(graph: Graph) -> None:

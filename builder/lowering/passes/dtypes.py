@@ -9,9 +9,9 @@ from typing import Any
 
 import torch
 
+from builder.analysis import Facts
 from builder.dtypes import code_of, dtype_of
 from builder.lowering import ir
-from builder.lowering.facts import Facts
 from builder.lowering.folding import propagate_constants
 from builder.lowering.passes import Context, lowering_pass
 from builder.lowering.passes.functionalise.views import Emit

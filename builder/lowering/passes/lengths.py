@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from builder.analysis import Facts, weight_shape
 from builder.lowering import ir
-from builder.lowering.facts import Facts, weight_shape
 from builder.lowering.passes.amounts import (
     ONE,
     Amount,

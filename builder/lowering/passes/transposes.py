@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from builder.analysis import weight_shape
 from builder.lowering import ir
-from builder.lowering.facts import weight_shape
 from builder.lowering.passes import Context, lowering_pass
 from builder.lowering.passes.amounts import Piece
 from builder.lowering.passes.dtypes import bottom_up, input_facts

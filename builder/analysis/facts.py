@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 
+from builder.analysis import constants
 from builder.dtypes import dtype_of
-from builder.lowering import ir
 
 _BOOL = frozenset(
     f"aten::{name}"
@@ -212,7 +212,7 @@ class Facts:
         """What was learned of a value; a constant tells it by itself, and is asked once."""
         fact = self._facts.get(value.unique())
         if fact is None:
-            known = ir.constant(value)
+            known = constants.constant(value)
             fact = (known.dtype, known.dim()) if isinstance(known, torch.Tensor) else (None, None)
             self._facts[value.unique()] = fact
         return fact
@@ -248,12 +248,12 @@ class Facts:
         if kind in _LONG:
             return torch.int64
         if kind in _DTYPE_AT and node.inputsSize() > _DTYPE_AT[kind]:
-            given = ir.constant(node.inputsAt(_DTYPE_AT[kind]))
+            given = constants.constant(node.inputsAt(_DTYPE_AT[kind]))
             if isinstance(given, int) and not isinstance(given, bool):
                 return dtype_of(given)
             return (
                 self.dtype(node.inputsAt(0))
-                if kind in _LIKE and ir.is_none(node.inputsAt(_DTYPE_AT[kind]))
+                if kind in _LIKE and constants.is_none(node.inputsAt(_DTYPE_AT[kind]))
                 else None
             )
         if kind in _OF_BITS:
@@ -311,7 +311,7 @@ def _functional_kind(kind: str) -> str:
 
 
 def _listed(at: int) -> Callable[[Facts, Any], Rank]:
-    return lambda facts, node: ir.list_length(node.inputsAt(at))
+    return lambda facts, node: constants.list_length(node.inputsAt(at))
 
 
 def _plus(extra: int) -> Callable[[Facts, Any], Rank]:
@@ -323,7 +323,10 @@ def _plus(extra: int) -> Callable[[Facts, Any], Rank]:
 
 
 def _flattened(facts: Facts, node: Any) -> Rank:
-    rank, ends = facts.rank(node.inputsAt(0)), [ir.constant(node.inputsAt(at)) for at in (1, 2)]
+    rank, ends = (
+        facts.rank(node.inputsAt(0)),
+        [constants.constant(node.inputsAt(at)) for at in (1, 2)],
+    )
     if rank is None or None in ends:
         return None
     first, last = (end % max(rank, 1) for end in ends)
@@ -331,7 +334,7 @@ def _flattened(facts: Facts, node: Any) -> Rank:
 
 
 def _unflattened(facts: Facts, node: Any) -> Rank:
-    rank, count = facts.rank(node.inputsAt(0)), ir.list_length(node.inputsAt(2))
+    rank, count = facts.rank(node.inputsAt(0)), constants.list_length(node.inputsAt(2))
     return None if rank is None or count is None else rank + count - 1
 
 
@@ -339,7 +342,7 @@ def _joined(facts: Facts, node: Any) -> Rank:
     """As of one with two axes or more: all have as many, but for empty ones of one axis, which
     count for nothing.
     """
-    ranks = [facts.rank(value) for value in ir.list_items(node.inputsAt(0)) or ()]
+    ranks = [facts.rank(value) for value in constants.list_items(node.inputsAt(0)) or ()]
     return next((rank for rank in ranks if rank is not None and rank > 1), None)
 
 
@@ -358,7 +361,7 @@ def weight_shape(weight: Any) -> tuple[int, ...] | None:
     """The shape of a constant, quantized and back or not."""
     while weight.node().kind().startswith("aten::fake_quantize_"):
         weight = weight.node().inputsAt(0)
-    known = ir.constant(weight)
+    known = constants.constant(weight)
     return tuple(known.shape) if isinstance(known, torch.Tensor) else None
 
 

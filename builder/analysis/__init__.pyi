@@ -1,0 +1,9 @@
+from .constants import CHANGES as CHANGES
+from .constants import constant as constant
+from .constants import int_list as int_list
+from .constants import is_constant as is_constant
+from .constants import is_none as is_none
+from .constants import list_items as list_items
+from .constants import list_length as list_length
+from .facts import Facts as Facts
+from .facts import weight_shape as weight_shape

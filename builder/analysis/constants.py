@@ -1,0 +1,77 @@
+"""Values that the graph itself determines: constants, and lists built of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+Value = Any
+
+CHANGES = frozenset(
+    f"aten::{n}"
+    for n in """
+        append extend insert pop popitem clear remove add_ mul_ _set_item Delete sort reverse update
+        setdefault
+    """.split()
+)
+"""Operators that write to the list or dictionary that they read first; some write to tensors, too.
+"""
+
+
+def constant(value: Value) -> Any:
+    """The Python value of a constant; None also when the value is not known, see `is_constant`."""
+    return value.toIValue() if is_constant(value) else None
+
+
+def is_constant(value: Value) -> bool:
+    """Whether a `prim::Constant` defines this value."""
+    return bool(value.node().kind() == "prim::Constant")
+
+
+def is_none(value: Value) -> bool:
+    """Whether this value is the constant None."""
+    return is_constant(value) and value.toIValue() is None
+
+
+def int_list(value: Value) -> list[int] | None:
+    """The integers of a list that is a constant or built of constants; None when one of them is not
+    known.
+    """
+    if is_constant(value):
+        known = value.toIValue()
+        return list(known) if isinstance(known, list | tuple) else None
+    node = value.node()
+    if (
+        node.kind() != "prim::ListConstruct"
+        or not all(is_constant(v) for v in node.inputs())
+        or _is_changed(value)
+    ):
+        return None
+    return [v.toIValue() for v in value.node().inputs()]
+
+
+def list_items(value: Value) -> list[Any] | None:
+    """The elements of a list: the values that it is built of, the numbers of a constant one; None
+    for any other, and for one that may be written to.
+    """
+    node = value.node()
+    if node.kind() != "prim::ListConstruct":
+        return int_list(value)
+    return None if _is_changed(value) else list(node.inputs())
+
+
+def list_length(value: Value) -> int | None:
+    """The number of elements of a list that is a constant or built in the graph; None when it is
+    not known.
+    """
+    if value.node().kind() == "prim::ListConstruct":
+        return None if _is_changed(value) else int(value.node().inputsSize())
+    known = constant(value)
+    return len(known) if isinstance(known, list | tuple) else None
+
+
+def _is_changed(built: Value) -> bool:
+    """Whether the list may be written to after it was built, by this name or by that of a branch,
+    loop or container.
+    """
+    kinds = {use.user.kind() for use in built.uses()}
+    return any(kind in CHANGES or kind.startswith("prim::") for kind in kinds)
