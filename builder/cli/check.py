@@ -1,4 +1,4 @@
-"""`trt-build check`: everything but the build."""
+"""`trt-build check`: everything but the publication."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @click.command(
-    "check", cls=Command, short_help="Do everything but the build, and say what it would give."
+    "check", cls=Command, short_help="Do everything but publish, and say what `repo` would give."
 )
 @options.models_options
 @options.layout
@@ -25,6 +25,12 @@ if TYPE_CHECKING:
 @build_options.build_options
 @options.plugins
 @options.confinement
+@options.store
+@click.option(
+    "--build/--no-build",
+    default=True,
+    help="Compile the networks with TensorRT for RTX, as repo does. On by default.",
+)
 @click.option(
     "--paranoid",
     is_flag=True,
@@ -45,23 +51,26 @@ def check_command(
     paranoid: bool,
     with_config: bool,
     isolate: bool,
+    build: bool,
+    store: str | None,
     **given: Any,
 ) -> int:
-    """Read, lower and convert every model of MODELS; say which operators TensorRT cannot take,
-    which of the builder's options it has not, and what would be served.
+    """Read, lower, convert and compile every model of MODELS; say which operators TensorRT cannot
+    take, which of the builder's options it has not, and what would be served.
 
-    Nothing is compiled and nothing is written.
+    Only TensorRT for RTX compiles here, because it needs no GPU. Its plans are kept in the store
+    for repo. Nothing is published.
     """
     from builder.cli.isolated import examine_all
     from builder.repository import Settings
 
     chosen = build_options.taken(given)
-    settings = Settings(options=chosen, inputs=options.parsed(inputs), **given)
+    settings = Settings(options=chosen, inputs=options.parsed(inputs), store=store, **given)
     without: dict[str, ManifestError] = {}
     options.note_unread(terminal, models)
     orders = settings.orders(settings.specs(models, without), models)
     with terminal.progress() as progress:
-        reports = examine_all(orders, paranoid, progress, isolate)
+        reports = examine_all(orders, paranoid, progress, isolate, build)
     reports += [_without_manifest(name, error) for name, error in without.items()]
     reports.sort(key=lambda report: str(report["name"]))
     for report in reports:
@@ -103,6 +112,8 @@ def show(terminal: Terminal, reports: list[dict[str, Any]], with_config: bool) -
         if with_config or terminal.verbose:
             terminal.line(f"\n{report['name']}/config.pbtxt", bold=True)
             terminal.line(report["config"].rstrip())
+    if any(not report.get("compiled", True) for report in reports):
+        terminal.line("not compiled: TensorRT can still refuse a network when repo builds it")
     terminal.line(f"{passed} of {len(reports)} models can be built")
 
 

@@ -1,4 +1,4 @@
-"""What `trt-build check` reports of one model: the stages of the pipeline before the build."""
+"""What `trt-build check` reports of one model: the stages of the pipeline before publication."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from builder import pipeline, unforeseen
 from builder.cli.command import describe
 from builder.cli.terminal import Progress
+from builder.engine import needs_no_gpu
 from builder.errors import EnvironmentProblem, UnsupportedOperators
 from builder.pipeline import Order, stages
 
@@ -20,16 +21,23 @@ Report = dict[str, Any]
 """JSON-able."""
 
 
-def examine(order: Order, progress: Progress, *, paranoid: bool = False) -> Report:
+def examine(
+    order: Order, progress: Progress, *, paranoid: bool = False, build: bool = False
+) -> Report:
     """The report on one model; `error` says why it ended early. Raises only what affects every
     model (EnvironmentProblem, BrokenPipeError).
+
+    With `build` every network is compiled where TensorRT needs no GPU for it (`compiled`), because
+    only its builder knows what it refuses. The plans are kept in the order's store.
     """
     spec = order.spec
     report: Report = {"name": spec.name, "file": str(spec.path), "error": None, "config": None}
     clock = pipeline.Clock(spec.name, progress, lambda stage: _add(report, stage))
     try:
         pipeline.select_environment(order)
-        _add_artifact(report, pipeline.check(order, clock, paranoid=paranoid))
+        compile = _compiler(order, clock) if build and needs_no_gpu() else None
+        report["compiled"] = compile is not None
+        _add_artifact(report, pipeline.check(order, clock, compile, paranoid=paranoid))
     except (EnvironmentProblem, BrokenPipeError):
         raise
     except Exception as error:
@@ -37,6 +45,13 @@ def examine(order: Order, progress: Progress, *, paranoid: bool = False) -> Repo
         if isinstance(error, UnsupportedOperators):
             report["operators"]["unsupported"] = [vars(operator) for operator in error.operators]
     return report
+
+
+def _compiler(order: Order, clock: pipeline.Clock) -> stages.Compile:
+    from builder import store
+
+    kept = store.Store(order.store) if order.store else None
+    return pipeline.compiler(order.options, clock, store.Plans(kept))
 
 
 def _add(report: Report, stage: stages.Stage) -> None:

@@ -18,24 +18,30 @@ from builder.manifest import Limits
 from builder.pipeline import Order
 from builder.processes import Report
 from builder.repository import jobs
+from builder.store import signing
 
 Result = TypeVar("Result")
 
 
 def examine_all(
-    asked: Sequence[Order], paranoid: bool, progress: Progress, isolate: bool = True
+    asked: Sequence[Order],
+    paranoid: bool,
+    progress: Progress,
+    isolate: bool = True,
+    build: bool = False,
 ) -> list[dict[str, Any]]:
     """The report of each order; one whose process crashed or took too long has the reason as its
     error.
     """
     if not isolate:
-        return [examine_here(order, paranoid, progress) for order in asked]
+        return [examine_here(order, paranoid, build, progress) for order in asked]
     tasks = [
         processes.Task(
-            partial(examine_here, order, paranoid),
+            partial(examine_here, order, paranoid, build),
             progress,
             limits=jobs.limits(order.spec.limits),
             sandbox=jobs.sandbox(order, publishes=False),
+            answers=signing.ANSWERS,
         )
         for order in asked
     ]
@@ -78,9 +84,9 @@ def run_each(
     return [*processes.run(tasks, modules=jobs.MODULES)]
 
 
-def examine_here(order: Order, paranoid: bool, report: Progress) -> dict[str, Any]:
+def examine_here(order: Order, paranoid: bool, build: bool, report: Progress) -> dict[str, Any]:
     """What is found of one model, in this process."""
-    return examine(order, report, paranoid=paranoid)
+    return examine(order, report, paranoid=paranoid, build=build)
 
 
 def _report(order: Order, answer: Any) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from .build import build_engine as build_engine
 from .build import plan_facts as plan_facts
 from .caches import CACHE_VARIABLE as CACHE_VARIABLE
 from .caches import cache_folder as cache_folder
+from .flavour import needs_no_gpu as needs_no_gpu
 from .flavour import trt as trt
 from .network import MESSAGES as MESSAGES
 from .network import has_half as has_half

@@ -100,6 +100,11 @@ def chosen() -> str:
     return _wanted or resolve()
 
 
+def needs_no_gpu() -> bool:
+    """Whether this process's flavour builds plans on a machine without a GPU."""
+    return chosen() == "tensorrt-rtx"
+
+
 def installed_version(name: str) -> str | None:
     """The version of a flavour's package without importing it; None where it is not installed."""
     spec = importlib.util.find_spec(MODULES[name])

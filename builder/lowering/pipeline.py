@@ -15,6 +15,7 @@ from builder.lowering.graph import canonical
 from builder.lowering.paranoid import Paranoid
 from builder.lowering.passes import Context, Pass, Rewrite, torch_passes
 from builder.lowering.passes.attention import scale_queries, scale_scores
+from builder.lowering.passes.branches import select_by_size
 from builder.lowering.passes.complex import split_complex
 from builder.lowering.passes.convolution import unify_convolutions
 from builder.lowering.passes.decompose import (
@@ -143,6 +144,7 @@ PIPELINE: tuple[Pass, ...] = (
     resolve_static_ifs,
     eliminate_exceptions,
     torch_passes.peephole_lists,
+    select_by_size,  # what is left of ifs, with sizes and pads in one form
     # Attention, once the sizes of its heads are numbers.
     split_projections,
     fold_widths,  # sizes of the new layers are those of what they read

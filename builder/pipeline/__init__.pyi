@@ -12,6 +12,7 @@ from .order import target_name as target_name
 from .patterns import layer_names as layer_names
 from .run import Clock as Clock
 from .run import check as check
+from .run import compiler as compiler
 from .run import publish as publish
 from .run import record as record
 from .run import select_environment as select_environment

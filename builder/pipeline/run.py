@@ -144,7 +144,7 @@ def publish(
     """From the order to the repository, with plans from the store or from TensorRT. `record` adds
     to the model's folder before it is published, and `compare` compares it with the published one.
     """
-    compiled = _compiler(order.options, clock, plans)
+    compiled = compiler(order.options, clock, plans)
     checked = check(order, clock, compiled)
     clock.reached(checked)
     labels = {part.label for part in checked.built.converted.networks}
@@ -154,8 +154,8 @@ def publish(
         return stages.publish(checked, order.out, record, compare, order.stage)
 
 
-def _compiler(options: BuildOptions, clock: Clock, plans: Plans) -> stages.Compile:
-    """The plan from the store, else from TensorRT."""
+def compiler(options: BuildOptions, clock: Clock, plans: Plans) -> stages.Compile:
+    """What makes the plan of a network: the store has it, else TensorRT builds it."""
 
     def compile(conversion: Conversion, label: str) -> Plan:
         from builder import engine

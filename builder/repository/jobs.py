@@ -73,13 +73,11 @@ def limits(given: Limits) -> processes.Limits:
 def sandbox(order: Order, publishes: bool = True) -> processes.Sandbox:
     """What the order's worker may write: its staging folder, the repository, the store, the caches,
     and `graphs`. Only a store on another machine needs the network. Without `publishes` it may
-    write to the caches only.
+    write to the store and the caches only.
     """
-    if not publishes:
-        return caches_only()
-    folders = [order.out.resolve(), order.stage] if order.stage else []
+    folders = [order.out.resolve(), order.stage] if publishes and order.stage else []
     folders.append(cache_folder())
-    folders += [order.graphs] if order.graphs else []
+    folders += [order.graphs] if publishes and order.graphs else []
     remote = order.store is not None and "://" in order.store
     if order.store and not remote:
         folders.append(Path(order.store))

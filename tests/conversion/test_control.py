@@ -27,7 +27,7 @@ class BySign(nn.Module):
 class BySize(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         if x.size(0) > 2:
-            return x.exp()
+            return x.softmax(0)
         return x.neg()
 
 
@@ -67,6 +67,43 @@ def test_a_branch_on_a_dynamic_size() -> None:
     assert "CONDITION" in layer_kinds(conversion)
     static = check(BySize(), torch.randn(4, 3), dynamic={0: {0: "n"}}, spans={"n": (3, 4, 8)})
     assert "CONDITION" not in layer_kinds(static)
+
+
+class PadOrCut(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        n = x.size(1)
+        if n < 5:
+            x = nn.functional.pad(x, [0, 5 - n])
+        elif n > 5:
+            x = x[:, -5:].relu()
+        return x * 2
+
+
+class OneElementLess(nn.Module):
+    def forward(self, x: Tensor) -> tuple[Tensor, int]:
+        first = 0
+        if x.size(1) % 2 == 1 and x.size(0) > 1:
+            x = x[1:, :-1]
+            first = x.size(1)
+        return x + 1, first
+
+
+class FactorBySize(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        if x.size(1) > 6:
+            return x * 2
+        elif x.size(1) > 4:
+            return x * 3
+        else:
+            return x.abs() * 4
+
+
+@pytest.mark.parametrize("module", [PadOrCut, OneElementLess, FactorBySize])
+def test_branches_on_sizes_become_one_computation(module: type[nn.Module]) -> None:
+    sent = [(torch.randn(batch, n),) for batch in (1, 3) for n in range(3, 9)]
+    axes = {0: {0: "batch", 1: "n"}}
+    conversion = check(module(), *sent[0], dynamic=axes, more=sent)
+    assert not any("CONDITION" in kind for kind in layer_kinds(conversion))
 
 
 def test_blocks_of_two_dtypes_are_refused_with_the_reason() -> None:

@@ -45,7 +45,7 @@ def _judge(models: Path, repository: Path) -> Row:
 
     settings = Settings()
     (order,) = settings.orders(settings.specs(models), repository)
-    report = examine(order, lambda model, phase: None)
+    report = examine(order, lambda model, phase: None, build=True)
     (result,) = build_repository(models, repository, isolate=False)
     segments = tuple(part["runs_in"] for part in (report.get("fallback") or {}).get("segments", ()))
     same = (report["error"] is None) == result.ok and segments == tuple(result.segments)

@@ -562,6 +562,29 @@ CASES = (
         name="nested",
     ),
     plain(
+        "select-by-size",
+        """graph(%x : Tensor):
+          %none : NoneType = prim::Constant()
+          %zero : int = prim::Constant[value=0]()
+          %one : int = prim::Constant[value=1]()
+          %five : int = prim::Constant[value=5]()
+          %n : int = aten::size(%x, %one)
+          %long : bool = aten::gt(%n, %five)
+          %y : Tensor = prim::If(%long)
+            block0():
+              %cut : Tensor = aten::slice(%x, %one, %none, %five, %one)
+              -> (%cut)
+            block1():
+              %missing : int = aten::sub(%five, %n)
+              %amounts : int[] = prim::ListConstruct(%zero, %missing)
+              %padded : Tensor = aten::constant_pad_nd(%x, %amounts, %zero)
+              -> (%padded)
+          return (%y)""",
+        (floats(2, 4),),
+        (),
+        ("prim::If",),
+    ),
+    plain(
         "resolve-static-ifs",
         """graph(%x : Tensor):
           %yes : bool = prim::Constant[value=1]()

@@ -99,6 +99,16 @@ class FactorBySize(nn.Module):
             return x * 4
 
 
+class PadOrCut(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        n = x.size(1)
+        if n < 5:
+            x = F.pad(x, [0, 5 - n])
+        elif n > 5:
+            x = x[:, -5:].relu()
+        return x * 2
+
+
 class NestedIfs(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         if bool(x.sum() > 0):
@@ -532,6 +542,7 @@ CASES = (
     Case(PadIfShort, slow=True),
     Case(MakeEven, slow=True),
     Case(FactorBySize, slow=True),
+    Case(PadOrCut),
     Case(NestedIfs, slow=True),
     Case(OneValueTwice, slow=True),
     Case(EarlyReturns, slow=True),

@@ -21,27 +21,20 @@ class Whole(nn.Module):
         return x.relu() * 2
 
 
-class ShortenIfLong(nn.Module):
+class ShortenByData(nn.Module):
     """TensorRT for RTX refuses to build the branch that conversion makes of it."""
 
     def forward(self, x: Tensor) -> Tensor:
-        if x.size(1) > 5:
-            x = x[:, :5]
+        if bool(x.sum() > 0):
+            x = x[:, :2]
         return x * 2
 
 
-class PadIfOdd(nn.Module):
+class FactorByData(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
-        if x.size(1) % 2 == 1:
-            x = nn.functional.pad(x, [0, 1])
-        return x + 1
-
-
-class FactorBySize(nn.Module):
-    def forward(self, x: Tensor) -> Tensor:
-        if x.size(1) > 6:
+        if bool(x.sum() > 6):
             return x * 2
-        elif x.size(1) > 4:
+        elif bool(x.sum() > 0):
             return x * 3
         else:
             return x * 4
@@ -107,7 +100,7 @@ class OfFourColumns(nn.Module):
         return x @ torch.ones(11, 3)
 
 
-REFUSED_BY_RTX = (ShortenIfLong, PadIfOdd, FactorBySize)
+REFUSED_BY_RTX = (ShortenByData, FactorByData)
 SERVED = (
     Whole,
     *REFUSED_BY_RTX,

@@ -1,0 +1,283 @@
+"""Ifs on sizes whose branches cut, pad or compute element by element become one computation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from builder.lowering import ir
+from builder.lowering.facts import Facts
+from builder.lowering.passes import Context, lowering_pass
+from builder.lowering.passes.dtypes import bottom_up, input_facts
+from builder.lowering.passes.functionalise.views import Emit
+
+_SIZES = frozenset(f"aten::{name}" for name in ("size", "dim", "numel", "len"))
+_ARITHMETIC = frozenset(
+    "aten::add aten::sub aten::mul aten::neg aten::lt aten::gt aten::le aten::ge aten::eq aten::ne"
+    " aten::__not__ aten::__and__ aten::__or__ aten::Bool aten::Int aten::Float prim::min prim::max"
+    " prim::Constant prim::ListConstruct".split()
+)
+"""Operators on numbers that never raise an error."""
+_DIVISIONS = frozenset(("aten::floordiv", "aten::remainder"))
+_ELEMENTWISE = frozenset(
+    f"aten::{name}"
+    for name in (
+        "relu relu6 abs neg sigmoid tanh exp sin cos erf floor ceil gelu silu elu leaky_relu"
+        " hardtanh clamp clamp_min clamp_max softplus add sub mul div"
+    ).split()
+)
+"""Operators that give a floating-point tensor another of its dtype and shape, where their other
+arguments are numbers.
+"""
+_NUMBERS = ("IntType", "FloatType", "BoolType")
+_LAST = 2**63 - 1
+
+
+@lowering_pass("select-by-size", touches=("prim::If",))
+def select_by_size(graph: Any, context: Context) -> None:
+    """Compute both branches of an if on sizes, and select arguments or results by the condition:
+    `if n > 5: x = x[:, :5]` is `x[:, :5 if n > 5 else n]`, and a pad has the amount 0 on the other
+    path.
+
+    TensorRT for RTX builds no conditional whose branches give different shapes, nor nested ones.
+    Slices with step 1, constant pads and element-wise operators only; others stay as they are.
+    """
+    facts = input_facts(graph, context)
+    for node in bottom_up(graph):
+        facts.learn(node)
+        if node.kind() == "prim::If" and _on_sizes(node.inputsAt(0)) and not ir.stays(node):
+            _rewrite(graph, node, facts)
+
+
+def _on_sizes(value: Any) -> bool:
+    """Whether a number follows from sizes alone."""
+    node = value.node()
+    if node.kind() in _SIZES or node.kind() == "prim::Constant":
+        return True
+    if node.kind() == "prim::If":
+        ends = [list(block.outputs())[value.offset()] for block in node.blocks()]
+        return all(_on_sizes(end) for end in (node.inputsAt(0), *ends))
+    if node.kind() not in _ARITHMETIC | _DIVISIONS or value.type().kind() not in _NUMBERS:
+        return False
+    return all(_on_sizes(given) for given in node.inputs())
+
+
+def _rewrite(graph: Any, node: Any, facts: Facts) -> None:
+    """Replace the if where both of its branches may be computed."""
+    blocks = list(node.blocks())
+    tensors = any(value.type().kind() == "TensorType" for value in node.outputs())
+    safe = all(_is_safe(inner, facts) for block in blocks for inner in block.nodes())
+    if not (tensors and safe):
+        return
+    merge = _Merge(Emit(graph, node), node.inputsAt(0), facts)
+    pairs = list(zip(*(block.outputs() for block in blocks), strict=True))
+    makers = [merge.maker(*pair, blocks) for pair in pairs]
+    if all(makers):
+        merge.hoist(blocks)
+        ir.replace(node, [maker() for maker in makers if maker])
+
+
+def _is_safe(node: Any, facts: Facts) -> bool:
+    """Whether a node of a branch may be computed although the branch is not taken."""
+    kind = node.kind()
+    if ir.stays(node):
+        return False
+    if kind == "prim::If":
+        numbers = all(value.type().kind() in _NUMBERS for value in node.outputs())
+        inner = (one for block in node.blocks() for one in block.nodes())
+        return numbers and all(_is_safe(one, facts) for one in inner)
+    if kind in _DIVISIONS:
+        return bool(ir.constant(node.inputsAt(1)))
+    if _makes_tensor(node):
+        return _is_movement(node) or _is_elementwise(node, facts)
+    if kind in _SIZES:
+        return not _reads_a_pad(node.inputsAt(0))
+    return kind in _ARITHMETIC
+
+
+def _reads_a_pad(value: Any) -> bool:
+    """Whether a tensor was padded: a negative amount raises an error where it exceeds the axis."""
+    node = value.node()
+    while _makes_tensor(node) and node.inputsSize():
+        if node.kind() == "aten::constant_pad_nd":
+            return True
+        node = node.inputsAt(0).node()
+    return False
+
+
+def _makes_tensor(node: Any) -> bool:
+    return node.outputsSize() == 1 and node.output().type().kind() == "TensorType"
+
+
+def _is_movement(node: Any) -> bool:
+    """Whether it cuts or pads, with arguments of which the neutral ones are known."""
+    if node.kind() == "aten::slice":
+        return node.inputsSize() == 5 and ir.constant(node.inputsAt(4)) == 1
+    return node.kind() == "aten::constant_pad_nd" and ir.list_items(node.inputsAt(1)) is not None
+
+
+def _is_elementwise(node: Any, facts: Facts) -> bool:
+    if node.kind() not in _ELEMENTWISE or node.inputsAt(0).type().kind() != "TensorType":
+        return False
+    rest = list(node.inputs())[1:]
+    dtype = facts.dtype(node.inputsAt(0))
+    plain = all(value.type().kind() in (*_NUMBERS, "NoneType", "StringType") for value in rest)
+    return plain and dtype is not None and dtype.is_floating_point
+
+
+@dataclass
+class _Merge:
+    """Merges the branches of one if; new nodes stand before it. `condition` is its condition."""
+
+    emit: Emit
+    condition: Any
+    facts: Facts
+
+    def maker(self, yes: Any, no: Any, blocks: Sequence[Any]) -> Callable[[], Any] | None:
+        """What makes the value of an output of the if from its values in both branches, once their
+        nodes are hoisted; None where nothing does.
+        """
+        if yes.type().kind() in _NUMBERS:
+            return lambda: self.select(yes, no)
+        if yes.type().kind() != "TensorType":
+            return None
+        if yes.debugName() == no.debugName():
+            return lambda: yes
+        (root, path), (other_root, other_path) = map(_path, (yes, no), blocks)
+        if root.debugName() != other_root.debugName():
+            return None
+        if len(path) == len(other_path) == 1 and _have_one_form(path[0], other_path[0]):
+            return lambda: self._one_call(path[0], other_path[0])
+        if not any(map(_is_movement, (*path, *other_path))):
+            return lambda: self._where(yes, no)
+
+        def both() -> Any:
+            return self._guarded(other_path, self._guarded(path, root, taken=True), taken=False)
+
+        return both
+
+    def hoist(self, blocks: Sequence[Any]) -> None:
+        """Move the nodes of the branches before the if. Slices and element-wise operators raise no
+        error on any input; the pads that are not guarded are not read.
+        """
+        for block in blocks:
+            for node in list(block.nodes()):
+                node.moveBefore(self.emit.at)
+
+    def select(self, yes: Any, no: Any) -> Any:
+        """`yes if condition else no` of two numbers."""
+        if yes.debugName() == no.debugName() or _are_equal(yes, no):
+            return yes
+        chosen = ir.insert(
+            self.emit.graph, "prim::If", [self.condition], self.emit.at, [yes.type()]
+        )
+        for value in (yes, no):
+            chosen.addBlock().registerOutput(value)
+        return chosen.output()
+
+    def _where(self, yes: Any, no: Any) -> Any:
+        flag = self.emit.op("prim::NumToTensor", self.condition)
+        made = self.emit.op("aten::where", flag, yes, no)
+        self.facts.know(made, self.facts.dtype(yes), self.facts.rank(yes))
+        return made
+
+    def _one_call(self, yes: Any, no: Any) -> Any:
+        """One call whose numbers are selected."""
+        pairs = zip(yes.inputs(), no.inputs(), strict=True)
+        return self._call(yes, [self._argument(*pair) for pair in pairs])
+
+    def _argument(self, yes: Any, no: Any) -> Any:
+        if yes.type().kind() in _NUMBERS:
+            return self.select(yes, no)
+        items = [self._values(value) for value in (yes, no)]
+        if yes.type().kind() == "ListType":
+            chosen = [self.select(*pair) for pair in zip(*items, strict=True)]
+            return self.emit.list(chosen, ir.INT)
+        return yes
+
+    def _values(self, value: Any) -> list[Any]:
+        """The elements of a list as values."""
+        found = ir.list_items(value) if value.type().kind() == "ListType" else None
+        return [self.emit.constant(v) if isinstance(v, int) else v for v in found or ()]
+
+    def _guarded(self, path: Sequence[Any], x: Any, *, taken: bool) -> Any:
+        """The calls of one branch on `x`, which give `x` itself where the condition is not
+        `taken`.
+        """
+        for node in path:
+            x = self._guard(node, x, taken)
+        return x
+
+    def _guard(self, node: Any, x: Any, taken: bool) -> Any:
+        rest = list(node.inputs())[1:]
+
+        def pick(value: Any, neutral: Any) -> Any:
+            return self.select(value, neutral) if taken else self.select(neutral, value)
+
+        if node.kind() == "aten::slice":
+            dim, start, end, step = rest
+            size = self.emit.op("aten::size", x, dim, type=ir.INT)
+            zero = self.emit.constant(0)
+            begin = zero if ir.is_none(start) else pick(start, zero)
+            stop = size if _is_open(end) else pick(end, size)
+            return self._call(node, [x, dim, begin, stop, step])
+        if node.kind() == "aten::constant_pad_nd":
+            zero = self.emit.constant(0)
+            amounts = [pick(value, zero) for value in self._values(rest[0])]
+            return self._call(node, [x, self.emit.list(amounts, ir.INT), rest[1]])
+        made = self._call(node, [x, *rest])
+        return self._where(made, x) if taken else self._where(x, made)
+
+    def _call(self, node: Any, arguments: Sequence[Any]) -> Any:
+        """The node's operator on other arguments."""
+        made = ir.insert(
+            self.emit.graph, node.kind(), arguments, self.emit.at, origin=node
+        ).output()
+        before = node.output()
+        self.facts.know(made, self.facts.dtype(before), self.facts.rank(before))
+        return made
+
+
+def _path(value: Any, block: Any) -> tuple[Any, list[Any]]:
+    """The tensor from outside that a branch makes a value of, and the nodes that do."""
+    path: list[Any] = []
+    inside = {output.debugName() for node in block.nodes() for output in node.outputs()}
+    while value.debugName() in inside:
+        path.insert(0, value.node())
+        value = value.node().inputsAt(0)
+    return value, path
+
+
+def _have_one_form(yes: Any, no: Any) -> bool:
+    """Whether two calls differ in numbers alone."""
+    return (
+        yes.kind() == no.kind()
+        and yes.inputsSize() == no.inputsSize()
+        and all(map(_are_alike, _after_first(yes), _after_first(no)))
+    )
+
+
+def _after_first(node: Any) -> Iterator[Any]:
+    return iter(list(node.inputs())[1:])
+
+
+def _are_alike(yes: Any, no: Any) -> bool:
+    kind = yes.type().kind()
+    if kind != no.type().kind():
+        return False
+    if kind == "ListType":
+        return len(ir.list_items(yes) or ()) == len(ir.list_items(no) or ())
+    return kind in _NUMBERS or _are_equal(yes, no)
+
+
+def _are_equal(yes: Any, no: Any) -> bool:
+    if yes.debugName() == no.debugName():
+        return True
+    both = ir.is_constant(yes) and ir.is_constant(no)
+    return both and type(yes.toIValue()) is type(no.toIValue()) and yes.toIValue() == no.toIValue()
+
+
+def _is_open(end: Any) -> bool:
+    """Whether a slice goes on to the end of its axis."""
+    return ir.is_none(end) or ir.constant(end) == _LAST
