@@ -75,7 +75,7 @@ def dynamic_value(what: str, value: DynamicScalar) -> Unconvertible:
     axes alone.
     """
     if not of_lengths(value):
-        return Unconvertible(f"{what} must be known at build time, and only the engine computes it")
+        return Unconvertible(f"{what} must be known at build time, but it is computed at run time")
     axes = (
         ", ".join(sorted(str(symbol) for symbol in value.expr.free_symbols)) or "a computed value"
     )

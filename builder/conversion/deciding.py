@@ -10,10 +10,10 @@ from typing import Any
 from builder.conversion.dynamic import DynamicScalar, of_lengths
 from builder.conversion.sizes import kind_of
 
-DECIDES = "a value of an input decides a size, and TensorRT would need a range of it"
+DECIDES = "a size depends on the value of an input, for which TensorRT needs a range"
 
 
-DATA = "the data decide a size, and TensorRT works out sizes from shapes alone"
+DATA = "a size depends on data, and TensorRT computes sizes from shapes only"
 FIX = "take the size from the shape of an input"
 _UNKNOWN = frozenset("CONDITIONAL_OUTPUT RECURRENCE LOOP_OUTPUT ITERATOR".split())
 """Layers whose numbers TensorRT takes for no size, whatever they are made of."""

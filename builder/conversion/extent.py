@@ -90,7 +90,7 @@ class Lengths(Extent):
         reason = nonzero.data_dependent(ctx)
         if reason:
             raise Unconvertible(
-                f"only the data tell how long the longest sequence is: {reason}", NEEDS_TOTAL
+                f"the length of the longest sequence depends on data: {reason}", NEEDS_TOTAL
             )
         greatest = reduce(ctx, "MAX", self.lengths, [1], True)
         alive = ctx.squeeze(less(ctx, self._steps, greatest), [1])

@@ -39,7 +39,9 @@ def answer(ctx: ConversionContext, node: Any, key: str, values: list[Any]) -> An
             "torch.stack or torch.cat it first, or give the axis one size in the manifest: min ="
             " opt = max"
         )
-        raise Unconvertible(f"{node.kind()} reads a list whose length only the engine knows", fix)
+        raise Unconvertible(
+            f"{node.kind()} reads a list whose length is known only at run time", fix
+        )
     return question(ctx, *values)
 
 
@@ -72,7 +74,7 @@ def _item(ctx: ConversionContext, tensors: TensorList, index: Size) -> Any:
     if isinstance(index, int) and 0 <= index < len(tensors.front):
         return tensors.front[index]
     raise Unconvertible(
-        "a list that a loop has made longer is read behind what it began with",
+        "an element that a loop appended to a list is read by its index",
         "torch.stack it first",
     )
 
@@ -85,13 +87,13 @@ def _slice(
 
     if tensors.front:
         raise Unconvertible(
-            "a part is read of a list that a loop has made longer", "torch.stack it first"
+            "a slice of a list that a loop appended to is read", "torch.stack it first"
         )
     if start is None and end is None and step == -1:
         return TensorList([], flipped(ctx, tensors.rows, [0]), tensors.count)
     if not isinstance(step, int) or step < 1:
         raise Unconvertible(
-            "a part of a list is read backwards", "take all of it, backwards: [::-1]"
+            "a slice of a list has a negative step", "take all of it, backwards: [::-1]"
         )
     rows = slice_(ctx, tensors.rows, 0, start, end, step)
     return TensorList([], rows, ctx.size(rows, 0))

@@ -72,7 +72,7 @@ def answer(ctx: ConversionContext, node: Any, key: str, values: list[Any], conve
         raise Unconvertible(f"{node.kind()} reads a part of a packed sequence", UNPACK)
     if not isinstance(values[0], Rows) or not _go_together(ctx, node, values):
         raise Unconvertible(
-            f"{node.kind()} reads packed data beside a tensor that is not packed with them", UNPACK
+            f"{node.kind()} reads packed data together with a tensor that is not packed", UNPACK
         )
     (result,) = convert([value.padded if isinstance(value, Rows) else value for value in values])
     return Rows(result, values[0].lengths)
@@ -93,7 +93,7 @@ def _size(ctx: ConversionContext, value: Packed, axis: int) -> Any:
         return value.lengths.longest
     axis = axis % _rank(ctx, value)
     if axis == 0:
-        raise Unconvertible("how many rows are packed, only the data tell", UNPACK)
+        raise Unconvertible("the number of packed rows depends on data", UNPACK)
     return ctx.size(value.padded, axis + 1)
 
 
@@ -107,7 +107,7 @@ def _select(ctx: ConversionContext, value: Packed, axis: int, index: Any) -> Any
     """batch_sizes[0]: every row has a first step."""
     if not isinstance(value, BatchSizes) or index != 0:
         raise Unconvertible(
-            "how many rows have a step, only the data tell (but for the first step)", UNPACK
+            "the number of rows at a step depends on data, except at the first step", UNPACK
         )
     batch = value.lengths.batch
     return (

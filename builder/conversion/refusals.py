@@ -22,7 +22,7 @@ _PACKED = (
 )
 _TRAINING = "it is a part of training"
 _RECURSION = "its recursion over alignments is a part of training"
-_DOUBLE = "its result is float64, which TensorRT has not"
+_DOUBLE = "its result is float64, which TensorRT does not have"
 _LOOP = "how many steps it takes depends on the data, element by element"
 
 _GROUPS: dict[str, str] = {

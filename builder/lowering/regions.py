@@ -36,7 +36,7 @@ def make_plain(graph: Any, *, keep_objects: bool = False) -> None:
             if keep_objects:
                 continue
             raise LoweringError(
-                f"an object of the class {name} is made, and lowering knows values only",
+                f"an object of the class {name} is created, which no graph of tensors can hold",
                 where=source_line(made),
                 fix=next((fix for start, fix in _FIXES.items() if name.startswith(start)), _FIX),
             )
@@ -72,7 +72,9 @@ def _drop(made: Any) -> None:
     for user in [use.user for use in made.output().uses()]:
         if user.kind() == "prim::GetAttr" or any(output.uses() for output in user.outputs()):
             raise LoweringError(
-                "what manages a context is read", where=source_line(user), fix="`with` alone"
+                "the value of a context manager is read",
+                where=source_line(user),
+                fix="remove `as name` from the `with` statement",
             )
         user.destroy()
     made.destroy()

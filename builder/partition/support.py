@@ -40,7 +40,9 @@ from builder.partition.shapes import Shapes
 from builder.partition.view import Step
 
 BY_MODULE = "the manifest keeps its module in torch (fallback: modules)"
-READS_OTHERS = "it reads a value that TensorRT cannot hold, or whose shape depends on data"
+READS_OTHERS = (
+    "it reads a result of an operator in torch that is not a tensor, or whose shape depends on data"
+)
 
 
 MOST_REPORTED = 100

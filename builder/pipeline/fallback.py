@@ -246,9 +246,10 @@ class _Cutter:
         ]
         reported = [one for one in kept if one.reason != partition.READS_OTHERS]
         warnings = [
-            *_why(parts, reported, len(kept) - len(reported)),
+            *_why(parts, reported),
             *_of_branches(inner),
             *dict.fromkeys([*self.defects, *parts.warnings]),
+            *_followers(parts, len(kept) - len(reported)),
             *converted,
         ]
         return Pieces(parts, tuple(conversions), tuple(warnings), inner, tuple(reported))
@@ -291,12 +292,8 @@ def made_by(node: Any) -> set[str]:
 _REWRITE = "rewrite that line with supported operators to let TensorRT run it (docs/operators.md)"
 
 
-def _why(
-    parts: Partition, reported: Sequence[UnsupportedOperator], followers: int
-) -> Iterator[str]:
-    """What stays in torch and what would change that. `followers` more nodes stay because they read
-    what the `reported` ones make.
-    """
+def _why(parts: Partition, reported: Sequence[UnsupportedOperator]) -> Iterator[str]:
+    """What stays in torch and what would change that."""
     if all(segment.kind != TENSORRT for segment in parts.segments):
         yield "served by PyTorch only: no TensorRT segment outweighs its transfer cost"
     else:
@@ -310,10 +307,15 @@ def _why(
         line = "" if locations[0] == "graph" else f" at {locations[0]}"
         change = "" if "manifest" in reason else f"; {_REWRITE if 'fallback' in fix else fix}"
         yield f"in torch: {operator}{line}{more}: {reason}{change}"
+
+
+def _followers(parts: Partition, followers: int) -> Iterator[str]:
+    """How many operators stay in torch because of others, and what would change that."""
     if followers:
+        some = "1 more operator stays" if followers == 1 else f"{followers} more operators stay"
         yield (
-            f"in torch with them: {followers} that read what they make, of a shape or kind that"
-            " TensorRT cannot hold"
+            f"{some} in torch: results of operators in torch reach them that are not tensors, or"
+            " whose shapes depend on data"
         )
     if followers and parts.open:
         sources = ", ".join(f"{tensor} (of {operator})" for operator, tensor in parts.open)

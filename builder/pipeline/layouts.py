@@ -73,7 +73,7 @@ def _within_ranges(model: SplitModel) -> None:
                         allowed = " or ".join(f"{low} to {high}" for low, _, high in spans)
                         raise UsageError(
                             f"model {model.spec.name!r}: axis {axis} of {spec.name} is {size} long"
-                            f" in golden {golden.name}, and what is said of it is {allowed}",
+                            f" in golden {golden.name}, and its declared range is {allowed}",
                             fix="widen the range in fallback.ranges",
                         )
 

@@ -80,12 +80,12 @@ class PadOrCut(nn.Module):
 
 
 class OneElementLess(nn.Module):
-    def forward(self, x: Tensor) -> tuple[Tensor, int]:
+    def forward(self, x: Tensor) -> Tensor:
         first = 0
         if x.size(1) % 2 == 1 and x.size(0) > 1:
             x = x[1:, :-1]
             first = x.size(1)
-        return x + 1, first
+        return x + first
 
 
 class FactorBySize(nn.Module):
@@ -101,8 +101,8 @@ class FactorBySize(nn.Module):
 @pytest.mark.parametrize("module", [PadOrCut, OneElementLess, FactorBySize])
 def test_branches_on_sizes_become_one_computation(module: type[nn.Module]) -> None:
     sent = [(torch.randn(batch, n),) for batch in (1, 3) for n in range(3, 9)]
-    axes = {0: {0: "batch", 1: "n"}}
-    conversion = check(module(), *sent[0], dynamic=axes, more=sent)
+    axes, spans = {0: {0: "batch", 1: "n"}}, {"batch": (1, 2, 3), "n": (3, 4, 8)}
+    conversion = check(module(), *sent[0], dynamic=axes, spans=spans, more=sent)
     assert not any("CONDITION" in kind for kind in layer_kinds(conversion))
 
 
@@ -374,7 +374,7 @@ def test_a_size_that_the_data_decide_is_refused_with_its_line(name: str, axes: A
         convert(module.forward.graph, [torch.tensor([2.0, 1, 0, -1, 0, 0])], dynamic=axes)
     (operator,) = error.value.operators
     assert (
-        operator.reason == "the data decide a size, and TensorRT works out sizes from shapes alone"
+        operator.reason == "a size depends on data, and TensorRT computes sizes from shapes only"
     )
     assert operator.where.startswith("<string>:3: ")
 
@@ -382,7 +382,7 @@ def test_a_size_that_the_data_decide_is_refused_with_its_line(name: str, axes: A
 @pytest.mark.parametrize("value", ["x.softmax(n - 2)", "x.unfold(0, n, 1)", "torch.stack([x] * n)"])
 def test_a_number_that_must_be_static_is_not_blamed_on_an_axis(value: str) -> None:
     module = torch.jit.CompilationUnit(f"def forward(x):\n    {_BRANCH}\n    return {value}\n")
-    with pytest.raises(UnsupportedOperators, match="and only the engine computes it"):
+    with pytest.raises(UnsupportedOperators, match="but it is computed at run time"):
         convert(module.forward.graph, [torch.randn(6)])
 
 

@@ -200,7 +200,7 @@ class Before(nn.Module):
         (Within(), "which is not a tensor or a number"),
         (Ended(), "which is not a tensor or a number"),
         (Several(), "must append exactly one tensor per iteration"),
-        (Sizes(), "reads a list whose length only the engine knows"),
+        (Sizes(), "reads a list whose length is known only at run time"),
         (Before(), "in front of what a list holds"),
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, nn.Module) else "",

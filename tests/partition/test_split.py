@@ -19,7 +19,7 @@ DIMS = {"b": (1, 4, 8), "s": (1, 5, 9)}
 
 
 class Spectral(nn.Module):
-    """An FFT, which TensorRT has not, between two parts that it has."""
+    """An FFT, which TensorRT does not have, between two parts that it has."""
 
     def __init__(self) -> None:
         super().__init__()

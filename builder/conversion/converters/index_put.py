@@ -56,14 +56,18 @@ def _put_masked(
     selection.
     """
     if len([i for i in indices if i is not None]) > 1 or accumulate:
-        raise Unconvertible("a mask that the network computes beside other indices, or accumulated")
+        raise Unconvertible(
+            "index_put with a computed mask supports neither other indices nor accumulate=True"
+        )
     first = next(i for i, index in enumerate(indices) if index is not None)
     mask = indices[first]
     behind = ctx.rank(x) - first - ctx.rank(mask)
     wide = ctx.unsqueeze(mask, list(range(ctx.rank(mask), ctx.rank(mask) + behind)))
     if ctx.rank(values) > behind and values.shape[ctx.rank(values) - behind - 1] != 1:
         if first:
-            raise Unconvertible("one value for each that a mask selects, on axes behind others")
+            raise Unconvertible(
+                "index_put with a computed mask behind other axes takes one value for all"
+            )
         values = _nth_selected(ctx, mask, values, behind)
     elif ctx.rank(values) > behind and first == 0:
         values = ctx.reshape(values, ctx.sizes(values)[ctx.rank(values) - behind :])

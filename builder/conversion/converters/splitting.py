@@ -131,7 +131,7 @@ def tensor_split_tensor(
 ) -> list[Any]:
     """tensor_split with its sections (0-d) or indices (1-d) in a tensor"""
     if is_tensor(tensor_indices_or_sections):
-        raise Unconvertible("the places of the split are known only when the engine runs")
+        raise Unconvertible("the positions of the split are known only at run time")
     values = tensor_indices_or_sections.tolist()
     split_by = tensor_split_at if isinstance(values, list) else tensor_split
     return list(split_by(ctx, x, values, dim))

@@ -215,7 +215,7 @@ class _Growing:
     ) -> None:
         if value and not at_the_end:
             raise Unconvertible(
-                "a loop of unknown length adds tensors in front of what a list holds"
+                "a loop with a dynamic trip count inserts tensors at the start of a list"
             )
         self.ctx, self.layer, self.front, self.count = ctx, layer, value, count
         self.at_the_end = at_the_end
@@ -230,7 +230,7 @@ class _Growing:
         tensor = self.ctx.tensor(value[0])
         if self.ctx.varies(*self.ctx.sizes(tensor)):
             raise Unconvertible(
-                "what the loop appends to a list changes its shape from iteration to iteration"
+                "the tensors that the loop appends to a list change their shape between iterations"
             )
         self.dtype = self.ctx.dtype(tensor)
         self.row = self.ctx.cast(tensor, computed_in(self.dtype))  # TensorRT gathers no bools

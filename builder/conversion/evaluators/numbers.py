@@ -179,7 +179,7 @@ def _register_logic(
         if not isinstance(a, DynamicScalar) and not isinstance(b, DynamicScalar):
             return python(a, b)
         if any(ctx.dtype(v) != torch.bool for v in (a, b)):
-            raise Unconvertible(f"{name} of the bits of a number that only the engine knows")
+            raise Unconvertible(f"{name} of a number that is computed at run time")
         known, other = (b, a) if isinstance(a, DynamicScalar) else (a, b)
         if not isinstance(known, DynamicScalar) and decisive is not None:
             return known if known == decisive else other

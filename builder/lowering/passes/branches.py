@@ -46,6 +46,9 @@ def select_by_size(graph: Any, context: Context) -> None:
     facts = input_facts(graph, context)
     for node in bottom_up(graph):
         facts.learn(node)
+        if _is_elementwise(node, facts):
+            given = node.inputsAt(0)
+            facts.know(node.output(), facts.dtype(given), facts.rank(given))
         if node.kind() == "prim::If" and _on_sizes(node.inputsAt(0)) and not ir.stays(node):
             _rewrite(graph, node, facts)
 
@@ -72,7 +75,7 @@ def _rewrite(graph: Any, node: Any, facts: Facts) -> None:
         return
     merge = _Merge(Emit(graph, node), node.inputsAt(0), facts)
     pairs = list(zip(*(block.outputs() for block in blocks), strict=True))
-    makers = [merge.maker(*pair, blocks) for pair in pairs]
+    makers = [merge.maker(yes, no, blocks) for yes, no in pairs]
     if all(makers):
         merge.hoist(blocks)
         ir.replace(node, [maker() for maker in makers if maker])
@@ -90,7 +93,7 @@ def _is_safe(node: Any, facts: Facts) -> bool:
     if kind in _DIVISIONS:
         return bool(ir.constant(node.inputsAt(1)))
     if _makes_tensor(node):
-        return _is_movement(node) or _is_elementwise(node, facts)
+        return _is_movement(node) or _is_elementwise(node, facts) or _is_selection(node)
     if kind in _SIZES:
         return not _reads_a_pad(node.inputsAt(0))
     return kind in _ARITHMETIC
@@ -107,14 +110,25 @@ def _reads_a_pad(value: Any) -> bool:
 
 
 def _makes_tensor(node: Any) -> bool:
-    return node.outputsSize() == 1 and node.output().type().kind() == "TensorType"
+    return bool(node.outputsSize() == 1 and node.output().type().kind() == "TensorType")
 
 
 def _is_movement(node: Any) -> bool:
     """Whether it cuts or pads, with arguments of which the neutral ones are known."""
     if node.kind() == "aten::slice":
-        return node.inputsSize() == 5 and ir.constant(node.inputsAt(4)) == 1
+        return bool(node.inputsSize() == 5 and ir.constant(node.inputsAt(4)) == 1)
     return node.kind() == "aten::constant_pad_nd" and ir.list_items(node.inputsAt(1)) is not None
+
+
+def _is_selection(node: Any) -> bool:
+    """Whether this pass made it of an inner if: `where` of a number, or the flag that it reads."""
+    if node.kind() == "prim::NumToTensor":
+        return True
+    return bool(
+        node.kind() == "aten::where"
+        and node.inputsSize() == 3
+        and node.inputsAt(0).node().kind() == "prim::NumToTensor"
+    )
 
 
 def _is_elementwise(node: Any, facts: Facts) -> bool:
@@ -144,16 +158,18 @@ class _Merge:
             return None
         if yes.debugName() == no.debugName():
             return lambda: yes
-        (root, path), (other_root, other_path) = map(_path, (yes, no), blocks)
-        if root.debugName() != other_root.debugName():
+        (roots, path), (other_roots, other_path) = map(_path, (yes, no), blocks)
+        if len(roots | other_roots) != 1:
             return None
+        (root,) = (roots | other_roots).values()
         if len(path) == len(other_path) == 1 and _have_one_form(path[0], other_path[0]):
             return lambda: self._one_call(path[0], other_path[0])
         if not any(map(_is_movement, (*path, *other_path))):
             return lambda: self._where(yes, no)
 
         def both() -> Any:
-            return self._guarded(other_path, self._guarded(path, root, taken=True), taken=False)
+            cut = self._guarded(path, root, root, taken=True)
+            return self._guarded(other_path, root, cut, taken=False)
 
         return both
 
@@ -201,12 +217,18 @@ class _Merge:
         found = ir.list_items(value) if value.type().kind() == "ListType" else None
         return [self.emit.constant(v) if isinstance(v, int) else v for v in found or ()]
 
-    def _guarded(self, path: Sequence[Any], x: Any, *, taken: bool) -> Any:
-        """The calls of one branch on `x`, which give `x` itself where the condition is not
-        `taken`.
+    def _guarded(self, path: Sequence[Any], root: Any, x: Any, *, taken: bool) -> Any:
+        """The calls of one branch on `x` in place of its `root`, which give `x` itself where the
+        condition is not `taken`.
         """
+        made = {root.debugName(): x}
         for node in path:
-            x = self._guard(node, x, taken)
+            if _is_selection(node):
+                given = [made.get(value.debugName(), value) for value in node.inputs()]
+                x = self._call(node, given)
+            else:
+                x = self._guard(node, made[node.inputsAt(0).debugName()], taken)
+            made[node.output().debugName()] = x
         return x
 
     def _guard(self, node: Any, x: Any, taken: bool) -> Any:
@@ -239,14 +261,17 @@ class _Merge:
         return made
 
 
-def _path(value: Any, block: Any) -> tuple[Any, list[Any]]:
-    """The tensor from outside that a branch makes a value of, and the nodes that do."""
-    path: list[Any] = []
-    inside = {output.debugName() for node in block.nodes() for output in node.outputs()}
-    while value.debugName() in inside:
-        path.insert(0, value.node())
-        value = value.node().inputsAt(0)
-    return value, path
+def _path(value: Any, block: Any) -> tuple[dict[str, Any], list[Any]]:
+    """The tensors from outside that a branch makes a value of, by name, and the nodes that do, in
+    order.
+    """
+    needed, path = {value.debugName(): value}, []
+    for node in reversed(list(block.nodes())):
+        if _makes_tensor(node) and needed.pop(node.output().debugName(), None):
+            path.insert(0, node)
+            tensors = (given for given in node.inputs() if given.type().kind() == "TensorType")
+            needed |= {given.debugName(): given for given in tensors}
+    return needed, path
 
 
 def _have_one_form(yes: Any, no: Any) -> bool:

@@ -81,9 +81,7 @@ def lower_tuples(graph: Any, context: Context) -> None:
             raise LoweringError(
                 "a tuple is chosen from a list while the model runs",
                 where=source_line(node),
-                fix=(
-                    "choose with a number that is known, or let a loop have a fixed number of turns"
-                ),
+                fix=("choose with a constant index, or give the loop a fixed trip count"),
             )
     C._jit_pass_lower_all_tuples(graph)
     ir.split_uninitialized(graph)

@@ -164,7 +164,7 @@ class Memory:
     def _again(self, alias: Alias) -> Any:
         """Make a view again from the present content of its parent."""
         if alias.parent is None:
-            raise cannot(alias.current.node(), "what it wrote cannot be followed")
+            raise cannot(alias.current.node(), "the memory that it writes to cannot be determined")
         base = self.now(alias.parent)
         if alias.element is not None:
             return Emit(self.graph, self.at, alias.parent.view, self.shared).op(

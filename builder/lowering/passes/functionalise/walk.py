@@ -214,14 +214,14 @@ class Walk:
             return self._view_in_place(node, alias, old)
         new = inplace.result(memory.emit, node, old)
         if new is None:
-            raise cannot(node, "has no twin that does not")
+            raise cannot(node, "has no out-of-place variant")
         memory.write(alias, new, node)
         memory.same(node.output(), alias)
 
     def _view_in_place(self, node: Any, alias: Alias, old: Any) -> None:
         """`x.unsqueeze_(0)`: every name of this tensor is a view of it from here on."""
         if self.depth:
-            raise cannot(node, "only in one branch or turn changes how a tensor is seen")
+            raise cannot(node, "changes the shape of a tensor in only one branch or iteration")
         kind = node.kind().removesuffix("_")
         view = ir.insert(self.graph, kind, [old, *ir.inputs(node)[1:]], node)
         inner = Alias(
