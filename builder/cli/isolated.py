@@ -46,7 +46,17 @@ def examine_all(
         for order in asked
     ]
     answers = processes.run(tasks, modules=jobs.MODULES)
-    return [_report(order, answer) for order, answer in zip(asked, answers, strict=True)]
+    reports = [_report(order, answer) for order, answer in zip(asked, answers, strict=True)]
+    again = {
+        index: order
+        for index, (one, answer) in enumerate(zip(asked, answers, strict=True))
+        if (order := jobs.after_crash(one, answer)) is not None
+    }
+    if again:
+        found = examine_all([*again.values()], paranoid, progress, build=build)
+        for index, report in zip(again, found, strict=True):
+            reports[index] = report
+    return reports
 
 
 def run_one(

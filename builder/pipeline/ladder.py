@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from builder import precisions, unforeseen
 from builder.errors import (
+    EngineError,
     EnvironmentProblem,
     ModelFileError,
     ParityError,
@@ -79,6 +80,12 @@ def descend(recorded: Recorded, attempt: Callable[[Recorded, Kept], Result]) -> 
         if isinstance(failure, FINAL):
             raise
         raise error from failure
+
+
+def by_torch(recorded: Recorded, crash: str, attempt: Callable[[Recorded, Kept], Result]) -> Result:
+    """What `attempt` returns for the original module, after `crash` ended the build."""
+    error = EngineError(crash, fix="`trt-build repo --no-isolate` shows where")
+    return attempt(_original(recorded, error), Kept())
 
 
 def _original(recorded: Recorded, error: TrtBuildError) -> Recorded:

@@ -46,6 +46,8 @@ class Order:
     """What becomes of a published config that was edited by hand (builder.store.edits)."""
     stage: Path | None = None
     """The folder to write the model in before it is published; None makes one."""
+    crashed: str = ""
+    """How the process crashed that built this model before: then torch alone serves it."""
     accept_incompatible: bool = False
     """Whether the model may replace one whose clients could not go on with it."""
 

@@ -74,10 +74,17 @@ class TimedOut(EngineError):
         )
 
 
+FAULTS = tuple(
+    -getattr(signal, name) for name in ("SIGSEGV", "SIGABRT", "SIGBUS", "SIGFPE", "SIGILL")
+)
+"""The exit codes of processes whose own code failed."""
+
+
 class Crashed(EngineError):
     """The process of a task was ended by a signal, or left without an answer.
 
-    `code` is its exit code, or the negative number of the signal.
+    `code` is its exit code, or the negative number of the signal. `is_fault` says that a native
+    library failed, and not that somebody ended the process.
     """
 
     def __init__(self, code: int, trace: str, reproduce: str) -> None:
@@ -86,6 +93,7 @@ class Crashed(EngineError):
         # innermost first; other threads stand before it
         stack = trace.partition(FIRST_LINE_OF_STACK)[2].splitlines()
         line = next((text.strip() for text in stack if "/builder/" in text), None)
+        self.is_fault = code in FAULTS
         killed = code == -signal.SIGKILL
         hint = " (killed: most often by the kernel, out of memory)" if killed else ""
         super().__init__(

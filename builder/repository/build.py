@@ -136,12 +136,21 @@ def _perform_all(
             for order, stage in zip(orders, stages, strict=True)
         ]
         answers = processes.run(tasks, jobs, slots.environments(), modules=slots.MODULES)
-    return [
+    results = [
         answer
         if isinstance(answer, ModelResult)
         else ModelResult(order.spec.name, error=answer, because=order.because)
         for order, answer in zip(orders, answers, strict=True)
     ]
+    again = {
+        index: order
+        for index, (one, result) in enumerate(zip(orders, results, strict=True))
+        if (order := slots.after_crash(one, result.error)) is not None
+    }
+    built = _perform_all([*again.values()], progress, jobs, isolate)
+    for index, result in zip(again, built, strict=True):
+        results[index] = result
+    return results
 
 
 def _task(

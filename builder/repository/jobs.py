@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+from dataclasses import replace
 from pathlib import Path
 
 from builder import processes
@@ -88,6 +89,16 @@ def sandbox(order: Order, publishes: bool = True) -> processes.Sandbox:
             folder.mkdir(parents=True, exist_ok=True)
     writable = tuple(folder.resolve() for folder in folders)
     return processes.Sandbox(writable, network=remote, gpu=True)
+
+
+def after_crash(order: Order, error: object) -> Order | None:
+    """The order to try once more, by torch alone, where a native library crashed the first
+    worker; None for other errors, and where the manifest wants one engine.
+    """
+    crashed = isinstance(error, processes.Crashed) and error.is_fault
+    if not crashed or order.crashed or order.spec.fallback.require_full:
+        return None
+    return replace(order, crashed=str(getattr(error, "message", error)))
 
 
 def caches_only(more: tuple[Path, ...] = ()) -> processes.Sandbox:

@@ -373,9 +373,7 @@ def test_a_size_that_the_data_decide_is_refused_with_its_line(name: str, axes: A
     with pytest.raises(UnsupportedOperators) as error:
         convert(module.forward.graph, [torch.tensor([2.0, 1, 0, -1, 0, 0])], dynamic=axes)
     (operator,) = error.value.operators
-    assert (
-        operator.reason == "a size depends on data, and TensorRT computes sizes from shapes only"
-    )
+    assert operator.reason == "a size depends on data, and TensorRT computes sizes from shapes only"
     assert operator.where.startswith("<string>:3: ")
 
 

@@ -61,6 +61,24 @@ def test_torch_runs_the_branch_that_tensorrt_refuses_to_build(
     assert "torch.where" in warning
 
 
+def test_torch_serves_a_model_whose_build_crashes(tmp_path: Path) -> None:
+    plugin = tmp_path / "crashing.py"
+    plugin.write_text(
+        "import os, signal, builder\n"
+        "@builder.converter('aten::relu(Tensor self) -> Tensor', override=True)\n"
+        "def relu(ctx, x):\n"
+        "    os.kill(os.getpid(), signal.SIGSEGV)\n"
+    )
+    source = models.save(tmp_path / "models", models.Whole())
+    (result,) = build_repository(source, tmp_path / "out", plugins=(str(plugin),))
+    assert result.ok and result.segments == ("torch",), result.error
+    (warning,) = [text for text in result.warnings if "SIGSEGV" in text]
+    assert warning.startswith("served by PyTorch only, as it is written: the process")
+    done = CliRunner().invoke(main, ["check", str(source), "--json", "--plugin", str(plugin)])
+    (report,) = json.loads(done.stdout)["models"]
+    assert report["error"] is None and warning in report["warnings"]
+
+
 @pytest.mark.skipif(flavour.resolve("auto") != "tensorrt-rtx", reason="RTX refuses these")
 def test_check_without_build_says_that_the_builder_decides(tmp_path: Path) -> None:
     source = models.save(tmp_path / "models", models.ShortenByData())

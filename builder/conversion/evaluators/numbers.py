@@ -57,6 +57,37 @@ def remainder(ctx: ConversionContext, a: Any, b: Any) -> Any:
     return scalars.modulo(ctx, a, b)
 
 
+@evaluator("aten::__lshift__.int", "aten::__rshift__.int")
+def shift(ctx: ConversionContext, node: Any, a: Any, b: Any) -> Any:
+    """a << b, a >> b: a product or quotient with a power of two"""
+    places = static(b, "the number of bits")
+    if places < 0:
+        raise Unconvertible("a shift by a negative number of bits, which Python refuses too")
+    operation = "mul" if node.kind() == "aten::__lshift__" else "floordiv"
+    return scalars.binary(ctx, operation, a, 2**places)
+
+
+MOST_SORTED = 8
+"""How many numbers are sorted by minima and maxima: their count grows with the square."""
+
+
+@evaluator("aten::sorted.int", "aten::sorted.float")
+def ascending(ctx: ConversionContext, values: list[Any]) -> list[Any]:
+    """sorted(list of numbers): exchanged pair by pair where they are known only at run time"""
+    if not any(isinstance(value, DynamicScalar) for value in values):
+        return sorted(values)
+    if len(values) > MOST_SORTED:
+        raise Unconvertible(f"{len(values)} numbers that are computed at run time are sorted")
+    found = list(values)
+    for end in range(len(found) - 1, 0, -1):
+        for index in range(end):
+            pair = found[index : index + 2]
+            found[index], found[index + 1] = (
+                scalars.binary(ctx, operation, *pair) for operation in ("min", "max")
+            )
+    return found
+
+
 @evaluator(*numeric("aten::__round_to_zero_floordiv"))
 def round_to_zero(ctx: ConversionContext, a: Any, b: Any) -> Any:
     """C's integer division."""

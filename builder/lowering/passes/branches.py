@@ -265,7 +265,8 @@ def _path(value: Any, block: Any) -> tuple[dict[str, Any], list[Any]]:
     """The tensors from outside that a branch makes a value of, by name, and the nodes that do, in
     order.
     """
-    needed, path = {value.debugName(): value}, []
+    needed: dict[str, Any] = {value.debugName(): value}
+    path: list[Any] = []
     for node in reversed(list(block.nodes())):
         if _makes_tensor(node) and needed.pop(node.output().debugName(), None):
             path.insert(0, node)
