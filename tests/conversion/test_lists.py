@@ -201,7 +201,7 @@ class Before(nn.Module):
         (Ended(), "which is not a tensor or a number"),
         (Several(), "must append exactly one tensor per iteration"),
         (Sizes(), "reads a list whose length is known only at run time"),
-        (Before(), "in front of what a list holds"),
+        (Before(), "inserts tensors at the start of a list"),
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, nn.Module) else "",
 )

@@ -256,7 +256,7 @@ def test_what_a_value_decides_the_size_of_runs_in_torch(tmp_path: Path) -> None:
     assert result.segments == ("tensorrt", "torch") * 6, "what does not read it is in engines"
     assert not any("the manifest keeps" in text for text in result.warnings), "it keeps nothing"
     assert any(
-        "aten::slice" in text and "a value of an input decides a size" in text
+        "aten::slice" in text and "a size depends on the value of an input" in text
         for text in result.warnings
     )
 
