@@ -234,8 +234,8 @@ def serve(
     A port of 0 chooses a free one. With `explicit`, only `models` are loaded ("*": all) and clients
     may load more. With `poll_seconds` the server takes changes of the repository up. With
     `client_shared_memory` clients may use shared memory, and else not; they never change the
-    settings of logs and traces. Only requests with the header CONTROL_HEADER and the value `control_token` may load models, if one is
-    given.
+    settings of logs and traces. Only requests with the header CONTROL_HEADER and the value
+    `control_token` may load models, if one is given.
 
     A server that crashes while it loads models is started once more and loads one model at a time;
     `first_crash` of the result is then the reason, else None. Raises EnvironmentProblem if a port

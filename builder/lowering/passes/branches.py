@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from builder.analysis import Facts
 from builder.lowering import ir
-from builder.lowering.facts import Facts
 from builder.lowering.passes import Context, lowering_pass
 from builder.lowering.passes.dtypes import bottom_up, input_facts
 from builder.lowering.passes.functionalise.views import Emit
