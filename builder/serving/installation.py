@@ -42,7 +42,8 @@ class Installation:
 
     def supports(self, flag: str) -> bool:
         """Whether `tritonserver --help` lists the flag. The server exits on an unknown flag."""
-        return flag in _flags(self.executable, tuple(sorted(self.environment.items())))
+        changed = os.stat(self.executable).st_mtime_ns if self.executable.exists() else 0
+        return flag in _flags(self.executable, changed, tuple(sorted(self.environment.items())))
 
     def backends(self) -> frozenset[str] | None:
         """The backends in the server's own folder (`bin/../backends`, or `backends` beside a
@@ -58,7 +59,9 @@ class Installation:
 
 
 @functools.lru_cache(maxsize=8)
-def _flags(executable: Path, environment: tuple[tuple[str, str], ...]) -> frozenset[str]:
+def _flags(
+    executable: Path, changed: int, environment: tuple[tuple[str, str], ...]
+) -> frozenset[str]:
     """The words of `tritonserver --help`, its flags among them. Raises EnvironmentProblem where it
     prints no flags: the server would then be started without those that close it to clients.
     """
