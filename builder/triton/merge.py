@@ -72,8 +72,18 @@ def merge(repositories: Sequence[Path], out: Path) -> list[tuple[str, tuple[str,
 
 
 def _models(repository: Path) -> list[Path]:
-    """The folders of the models, without the steps of ensembles. Raises UsageError."""
+    """The folders of the models, without the steps of ensembles.
+
+    Raises UsageError for a repository without models, PublishError for a model without a record.
+    """
     folders = sorted(path.parent for path in repository.glob(f"*/{SIDECAR}"))
+    for config in sorted(repository.glob("*/config.pbtxt")):
+        if folders and config.parent not in folders:
+            raise PublishError(
+                f"{config.parent.name!r} has no {SIDECAR}, so it cannot be merged",
+                where=str(config.parent),
+                fix="build the model again, or move the folder out of the repository",
+            )
     if not folders:
         raise UsageError(
             f"{repository} holds no models of trt-build",
@@ -122,6 +132,12 @@ def _variant(folder: Path) -> Variant:
             fix="build the repositories that are merged without `versions:`",
         )
     message = parse_config(_text(folder / "config.pbtxt"), str(folder / "config.pbtxt"))
+    if len(message.ensemble_scheduling.step) != len(_steps(folder)):
+        raise PublishError(
+            f"the config of {folder.name!r} does not have the steps of its record",
+            where=str(folder / "config.pbtxt"),
+            fix="build the model again",
+        )
     if message.backend != "tensorrt" and message.platform != "tensorrt_plan":
         return Variant(folder, message, {})
     facts = _json(folder / VERSION / "plan.json")

@@ -7,6 +7,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -213,17 +214,21 @@ def test_what_torch_runs_is_taken_once_where_it_is_the_same(tmp_path: Path) -> N
         merge(repositories, tmp_path / "other")
 
 
+def _ensemble(repository: Path, capability: str) -> None:
+    facts = endpoints(capability, "10.13.3.9")
+    step = replace(
+        scorer(name="whole.0.tensorrt", plan=capability.encode(), facts=facts), step_of="whole"
+    )
+    whole = replace(step.spec, name="whole")
+    publish_ensemble(
+        EnsembleArtifact(whole, step.inputs, step.outputs, step.profiles, (step,), step.goldens),
+        repository,
+    )
+
+
 def test_an_ensemble_is_taken_once_and_its_engines_are_joined(tmp_path: Path) -> None:
     for capability in ("8.0", "9.0"):
-        facts = endpoints(capability, "10.13.3.9")
-        step = replace(
-            scorer(name="whole.0.tensorrt", plan=capability.encode(), facts=facts), step_of="whole"
-        )
-        whole = replace(step.spec, name="whole")
-        ensemble = EnsembleArtifact(
-            whole, step.inputs, step.outputs, step.profiles, (step,), step.goldens
-        )
-        publish_ensemble(ensemble, tmp_path / capability / "repository")
+        _ensemble(tmp_path / capability / "repository", capability)
     merged = merge([tmp_path / cc / "repository" for cc in ("8.0", "9.0")], tmp_path / "out")
     assert merged == [("whole", ()), ("whole.0.tensorrt", ("8.0", "9.0"))]
     name = config_of(tmp_path / "out" / "whole").ensemble_scheduling.step[0].model_name
@@ -232,6 +237,29 @@ def test_an_ensemble_is_taken_once_and_its_engines_are_joined(tmp_path: Path) ->
     assert not list(published.damaged(tmp_path / "out" / "whole"))
     assert config_of(tmp_path / "out" / name).name == name
     assert sorted(config_of(tmp_path / "out" / name).cc_model_filenames) == ["8.0", "9.0"]
+
+
+def test_an_ensemble_whose_config_lost_its_steps_is_refused(tmp_path: Path) -> None:
+    repository = tmp_path / "a" / "repository"
+    _ensemble(repository, "8.0")
+    message = config_of(repository / "whole")
+    message.ensemble_scheduling.ClearField("step")
+    (repository / "whole" / "config.pbtxt").write_text(config_text(message))
+    reseal(repository / "whole")
+    with pytest.raises(PublishError, match="does not have the steps of its record"):
+        merge([repository], tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_model_without_a_record_is_not_left_out_in_silence(
+    built: Callable[..., Path], tmp_path: Path
+) -> None:
+    repository = built("a", "8.0")
+    shutil.copytree(repository / "scorer", repository / "other")
+    (repository / "other" / published.SIDECAR).unlink()
+    with pytest.raises(PublishError, match="'other' has no trt-build"):
+        merge([repository], tmp_path / "out")
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_plan_that_says_no_gpu_is_refused(built: Callable[..., Path], tmp_path: Path) -> None:
