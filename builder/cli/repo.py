@@ -170,11 +170,16 @@ def repo_command(
 
 
 def _preflight(out: Path, results: list[ModelResult]) -> list[Preflight]:
-    """What would keep the server that the repository is for from serving what was built."""
+    """What would keep the server that the repository is for from serving what was built.
+
+    Models that stand unchanged are not examined again: that would import numpy and protobuf.
+    """
+    built = [result.name for result in results if result.ok and result.state not in STANDING]
+    if not built:
+        return []
     from builder import deployment
 
-    built = [result.name for result in results if result.ok]
-    server = deployment.expected_server(out) if built and out.is_dir() else None
+    server = deployment.expected_server(out) if out.is_dir() else None
     return [] if server is None else deployment.preflight(out, server, built, digests=False)
 
 

@@ -105,7 +105,7 @@ class Mixed(nn.Module):
 )
 def test_an_object_is_refused_by_its_name(module: nn.Module, name: str, fix: str) -> None:
     with pytest.raises(
-        LoweringError, match=rf"an object of the class \S*\.{name} is made"
+        LoweringError, match=rf"an object of the class \S*\.{name} is created"
     ) as error:
         builder.lower(torch.jit.script(module))
     assert "test_regions.py:" in error.value.where and fix in error.value.fix

@@ -50,7 +50,7 @@ def test_what_hangs_costs_its_row_and_what_has_no_time_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("OUT", raising=False)
-    monkeypatch.setattr(engines, "MEASURE", "tests.networks.test_engines:hang")
+    monkeypatch.setattr(engines, "measure", hang)
     (row,) = asked(tmp_path, ("GRU (small)", "traced", "fp32"))
     assert (row["result"], row["problem"]) == ("failed", "not done in time")
     monkeypatch.undo()
@@ -58,7 +58,7 @@ def test_what_hangs_costs_its_row_and_what_has_no_time_none(
     left = engines.run(
         [("GRU (small)", "traced", "fp32")], HERE, tmp_path / "none.jsonl", 1, 0, 100
     )
-    monkeypatch.setattr(engines, "MEASURE", "tests.networks.test_engines:cut")
+    monkeypatch.setattr(engines, "measure", cut)
     left += engines.run(
         [("BERT (small)", "traced", "fp32")], HERE, tmp_path / "none.jsonl", 1, 50, 100
     )
@@ -71,7 +71,7 @@ def test_a_precision_that_crashes_leaves_the_others_of_its_network(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("OUT", raising=False)
-    monkeypatch.setattr(engines, "MEASURE", "tests.networks.test_engines:crash")
+    monkeypatch.setattr(engines, "measure", crash)
     jobs = [("GRU (small)", "traced", precision) for precision in ("fp32", "tf32", "fp16")]
     assert engines.run(jobs, HERE, tmp_path / "rows.jsonl", 1, 100, 100) == []
     rows = {row["precision"]: row["result"] for row in records.read(tmp_path / "rows.jsonl")}

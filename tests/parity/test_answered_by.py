@@ -41,8 +41,7 @@ def test_the_last_line_says_who_answered(verify: Any) -> None:
     result = verify(MODELS)
     assert result.exit_code == 0, result.output
     assert result.stdout.splitlines()[-1] == (
-        "3 of 3 models passed (1 answered by a plan, 1 answered by plans and torch,"
-        " 1 answered by torch)"
+        "3 passed; 1 by a plan, 1 by torch, 1 by plans and torch"
     )
     data = json.loads(verify(MODELS, "--json").stdout)
     assert data["answered_by"] == {"plan": 1, "plan+torch": 1, "torch": 1}
@@ -52,7 +51,7 @@ def test_a_plan_can_be_required(verify: Any) -> None:
     result = verify(MODELS, "--require", "plan")
     assert result.exit_code == 3
     assert "FAILED slow: --require plan: answered by torch: the plan cannot run" in result.stdout
-    assert "2 of 3 models passed" in result.stdout
+    assert "2 passed, 1 failed; 1 by a plan" in result.stdout
     assert verify(MODELS[:2], "--require", "plan").exit_code == 0
 
 

@@ -5,6 +5,7 @@ with its model.
 from __future__ import annotations
 
 import json
+import os
 import shlex
 import shutil
 import subprocess
@@ -258,12 +259,15 @@ def test_workers_are_pinned_to_the_gpus_of_one_kind(monkeypatch: pytest.MonkeyPa
     assert jobs.environments() == [{}]
     monkeypatch.setattr(flavour, "chosen", lambda: "tensorrt")
     monkeypatch.setattr(gpu, "devices", lambda: devices)
+    cache = {"TRT_BUILD_CACHE": os.environ["TRT_BUILD_CACHE"]}
     assert jobs.environments() == [
-        {"CUDA_VISIBLE_DEVICES": "GPU-0"},
-        {"CUDA_VISIBLE_DEVICES": "GPU-2"},
+        {"CUDA_VISIBLE_DEVICES": "GPU-0", **cache},
+        {"CUDA_VISIBLE_DEVICES": "GPU-2", **cache},
     ]
     assert jobs.default_jobs() == 4
     monkeypatch.setattr(gpu, "devices", list)
+    assert jobs.environments() == [cache]
+    monkeypatch.delenv("TRT_BUILD_CACHE")
     assert jobs.environments() == [{}]
 
 
