@@ -1,4 +1,4 @@
-"""What is known of the values of a TorchScript graph: constants, dtypes and ranks."""
+"""Facts of the values of a TorchScript graph: constants, dtypes and ranks."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ def report_command(
     since: Path | None,
     only: tuple[str, ...],
 ) -> None:
-    """Gather what is known of the models of REPOSITORY: what the build published, and what `repo
+    """Gather the facts of the models of REPOSITORY: what the build published, and what `repo
     --record`, `verify --record` and `bench --record` kept in REPOSITORY.results. No model is run.
 
     The page needs no network. The exit code is 0 if the report was written, whatever it says.

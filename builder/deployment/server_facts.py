@@ -29,7 +29,7 @@ _TAG = re.compile(r"(?:^|[:/])(\d\d\.\d\d)(?:-|$)")
 
 @dataclass(frozen=True)
 class ServerFacts:
-    """What is known of a server; None where it is not, and then nothing is compared.
+    """The facts of a server; None for one that is not known, and then nothing is compared.
 
     `capabilities` and `gpu_memory` (bytes) have one entry for each GPU, empty where there is none.
     `cuda` is the newest version that the driver supports.

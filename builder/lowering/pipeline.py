@@ -144,7 +144,7 @@ PIPELINE: tuple[Pass, ...] = (
     resolve_static_ifs,
     eliminate_exceptions,
     torch_passes.peephole_lists,
-    select_by_size,  # what is left of ifs, with sizes and pads in one form
+    select_by_size,  # remaining ifs, with sizes and pads in one form
     # Attention, once the sizes of its heads are numbers.
     split_projections,
     fold_widths,  # sizes of the new layers are those of what they read

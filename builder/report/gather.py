@@ -1,4 +1,4 @@
-"""Reads what is known of each model of a repository: the published files, and the records of
+"""Reads the facts of each model of a repository: the published files, and the records of
 build, verify, bench, tune and bisect.
 """
 

@@ -1,8 +1,8 @@
 from . import plugins as plugins
 from .archive import check_sizes as check_sizes
-from .archive import check_zip as check_zip
 from .archive import inspect as inspect
 from .archive import not_expected as not_expected
+from .archive import opened as opened
 from .facts import ArchiveFacts as ArchiveFacts
 from .facts import sha256 as sha256
 from .libraries import load_libraries as load_libraries

@@ -6,6 +6,8 @@ from __future__ import annotations
 
 import zipfile
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from builder.errors import ModelFileError
@@ -27,10 +29,19 @@ def inspect(path: Path | str, *, check_sums: bool = True) -> ArchiveFacts:
     Raises ModelFileError that says what the file is instead, or what is wrong with it.
     """
     path = Path(path)
-    check_zip(path)
+    with opened(path) as archive:
+        return _inspect(path, archive, check_sums)
+
+
+@contextmanager
+def opened(path: Path, wanted: str = "a TorchScript file") -> Iterator[zipfile.ZipFile]:
+    """The archive. Raises ModelFileError where the file is not `wanted` or no whole archive, also
+    for what its reader finds inside the `with` block.
+    """
+    check_zip(path, wanted)
     try:
         with zipfile.ZipFile(path) as archive:
-            return _inspect(path, archive, check_sums)
+            yield archive
     except (
         zipfile.BadZipFile,
         zlib.error,

@@ -469,7 +469,7 @@ def test_products_in_branches_that_calibration_never_took_are_left_alone() -> No
     conversion = builder.convert(found.lowered, specs, precision="int8")
     assert not judged(builder.reference.run(conversion, case), [module(*case)], "int8")
     other = [case[0], torch.tensor(False)]
-    # what is not quantized computes in half
+    # products that are not quantized compute in half
     torch.testing.assert_close(
         builder.reference.run(conversion, other)[0], module(*other), rtol=2e-3, atol=2e-3
     )

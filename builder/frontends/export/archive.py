@@ -6,7 +6,6 @@ import io
 import json
 import re
 import zipfile
-import zlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -50,21 +49,8 @@ def inspect(path: Path, *, custom: bool = False) -> ProgramFacts:
     """The facts of an exported program. `custom` allows operators of namespaces that torch does not
     have. Raises ModelFileError that states what the file is instead, or what is wrong with it.
     """
-    torchscript.check_zip(path, "an exported program")
-    try:
-        with zipfile.ZipFile(path) as archive:
-            return _inspect(path, archive, custom)
-    except (
-        zipfile.BadZipFile,
-        zlib.error,
-        EOFError,
-        NotImplementedError,
-        RuntimeError,
-        ValueError,
-    ) as error:
-        message = f"{path.name} is a truncated or damaged archive: {error}"
-        fix = "copy, download or save it again"
-        raise ModelFileError(message, where=str(path), fix=fix) from error
+    with torchscript.opened(path, "an exported program") as archive:
+        return _inspect(path, archive, custom)
 
 
 def _inspect(path: Path, archive: zipfile.ZipFile, custom: bool) -> ProgramFacts:
