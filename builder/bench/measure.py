@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -29,7 +30,7 @@ SEARCH_STEPS = 12
 SEARCH_PRECISION = 0.05
 """The search for a rate ends when it is known to this share."""
 KEEPS_UP = 0.95
-"""A rate is held only where this share of it is answered."""
+"""A rate is held only where this share of it is answered, less the noise of random arrivals."""
 
 
 @dataclass(frozen=True)
@@ -243,7 +244,7 @@ class _Run:
                 and value.value <= most
                 and not found.errors
                 and not found.dropped
-                and found.throughput.value >= KEEPS_UP * rate
+                and found.throughput.value >= KEEPS_UP * rate - _noise(rate, found.seconds)
             )
             shown = None if value is None else value.value
             trials.append(
@@ -272,6 +273,11 @@ def search_rate(
             break
         rate = low * 1.5 if high == float("inf") else (low + high) / 2 if low else high / 2
     return low or None
+
+
+def _noise(rate: float, seconds: float) -> float:
+    """Two standard deviations of the arrivals per second that Poisson arrivals have."""
+    return 2 * math.sqrt(rate / seconds) if seconds else 0.0
 
 
 class _Failed(Exception):

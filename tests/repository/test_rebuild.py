@@ -203,13 +203,19 @@ def test_options_that_the_flavour_lacks_fail_as_usage(
 
 
 @pytest.mark.slow
-def test_a_crash_in_a_converter_fails_one_model_and_says_how_to_reproduce_it(
+def test_a_crash_in_a_converter_concerns_one_model_and_can_be_reproduced(
     models: Path, settings: dict[str, Any], tmp_path: Path
 ) -> None:
     save(Tanh(), models / "crashing.pt")
     save(Small(), models / "zebra.pt")
     plugin = tmp_path / "plugin.py"
     plugin.write_text(CRASH)
+    served, *_ = build_repository(
+        models, **{**settings, "out": tmp_path / "other"}, plugins=[str(plugin)]
+    )
+    assert served.ok and any("SIGSEGV" in warning for warning in served.warnings)
+    with (models / "crashing.yaml").open("a") as manifest:
+        manifest.write("fallback: {require_full: true}\n")
     crashed, small, zebra = build_repository(models, **settings, plugins=[str(plugin)])
     assert (small.ok, zebra.ok) == (True, True)
     assert crashed.name == "crashing"
