@@ -43,6 +43,12 @@ class Addition:
     product: Product
     related: frozenset[int]
 
+    def pays(self, left_alone: Collection[int]) -> bool:
+        """Whether a quantized product reads the sum or the residual. `left_alone` are the numbers
+        of products that are not quantized.
+        """
+        return not self.related <= set(left_alone)
+
 
 def additions(
     graph: Any, products: Sequence[Product], containers: Containers = MappingProxyType({})
@@ -58,14 +64,6 @@ def additions(
             related = readers | _direct(node.inputsAt(place), numbers)
             found.append(Addition(Product(node, names.stem(node), (Operand(place),)), related))
     return found
-
-
-def paying(found: Sequence[Addition], left_alone: Collection[int]) -> list[bool]:
-    """For each addition, whether an 8-bit product reads its sum or its residual.
-
-    `left_alone` are the numbers of products that are not quantized.
-    """
-    return [bool(one.related - set(left_alone)) for one in found]
 
 
 def _residual(node: Any) -> int | None:

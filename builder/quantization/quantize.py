@@ -14,7 +14,7 @@ from builder.conversion import SCHEMES, Scheme
 from builder.errors import UsageError
 from builder.lowering import PIPELINE, Context, LoweredGraph, ir, run_passes, source_location
 from builder.quantization import batch_norm, nodes, observing, trained
-from builder.quantization.additions import additions, paying
+from builder.quantization.additions import additions
 from builder.quantization.products import Product, products
 from builder.quantization.ranges import METHODS
 from builder.quantization.results import OWN, Layer, Quantized
@@ -136,12 +136,9 @@ class _Work:
     def _leave_additions(self) -> None:
         """Give a reason to each residual addition that is next to no quantized product."""
         alone = [number for number in self.reasons if number < len(self.products)]
-        pays = paying(self.additions, alone)
-        for number, addition, worth in zip(
-            self._addition_numbers(), self.additions, pays, strict=True
-        ):
+        for number, addition in zip(self._addition_numbers(), self.additions, strict=True):
             named = self._named(addition.product)
-            if named or not worth:
+            if named or not addition.pays(alone):
                 self.reasons.setdefault(number, named or "no product of 8 bits is next to it")
 
     def _addition_numbers(self) -> range:

@@ -35,7 +35,7 @@ _known_good: set[str] = set()
 
 
 class Archive(Protocol):
-    """What is known of a file before it is loaded."""
+    """The facts of a file before it is loaded."""
 
     @property
     def path(self) -> Path: ...

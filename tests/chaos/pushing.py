@@ -103,7 +103,7 @@ def _one(folder: Path, served: Path, server: Server, generation: int, counts: Co
     source = folder / str(generation)
     made = _publish(model, generation, source)
     if _is_bad(generation):
-        _spoil(made)
+        spoil(made)
     target = Target(served, server.http_url, server.grpc_url, timeout=120, drain=1)
     (found,) = push(source, target)
     counts.pushes += 1
@@ -115,7 +115,8 @@ def _one(folder: Path, served: Path, server: Server, generation: int, counts: Co
     shutil.rmtree(source)
 
 
-def _spoil(model: Path) -> None:
+def spoil(model: Path) -> None:
+    """Record other answers than the model gives."""
     for file in (model / "goldens").iterdir():
         with np.load(file) as arrays:
             changed = {
