@@ -66,15 +66,20 @@ class Tab:
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self.call("Emulation.setEmulatedMedia", features=[scheme])
         self.call("Page.navigate", url=file.as_uri())
-        end = time.monotonic() + TIMEOUT
-        while self.run("document.readyState + location.protocol") != "completefile:":
-            assert time.monotonic() < end, "the page did not load"
+        self.wait_for("document.readyState + location.protocol === 'completefile:'")
 
     def run(self, script: str) -> Any:
         """The value of a JavaScript expression."""
         said = self.call("Runtime.evaluate", expression=script, returnByValue=True)
         assert "exceptionDetails" not in said, said
         return said["result"].get("value")
+
+    def wait_for(self, condition: str) -> None:
+        """Wait until an expression is true: what a key starts may end after the key. Raises
+        AssertionError."""
+        end = time.monotonic() + TIMEOUT
+        while not self.run(condition):
+            assert time.monotonic() < end, condition
 
     def press(self, key: str) -> None:
         """One key: "Tab", "Enter"."""

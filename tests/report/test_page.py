@@ -179,17 +179,17 @@ def test_the_keyboard_reaches_everything(tab: Tab, page: Path, document: dict[st
             break
     assert {"INPUT", "SELECT", "BUTTON"} <= reached
     tab.press("Enter")
+    tab.wait_for("document.querySelector('[aria-sort]')?.textContent === 'size'")
     names = tab.run("[...document.querySelectorAll('#overview tbody tr')].map(r => r.dataset.name)")
     sizes = {printable(one["name"]): one["bytes"] for one in document["models"]}
     known = [sizes[name] for name in names if sizes[name] is not None]
     assert known == sorted(known) and sizes[names[-1]] is None
-    assert tab.run("document.querySelector('[aria-sort]').textContent") == "size"
     tab.run("document.querySelector('#model-1 > summary').focus()")
     tab.press("Enter")
-    assert tab.run("document.getElementById('model-1').open")
+    tab.wait_for("document.getElementById('model-1').open")
     tab.run("document.querySelector('tr[data-details=model-2] a').focus()")
     tab.press("Enter")
-    assert tab.run("document.getElementById('model-2').open")
+    tab.wait_for("document.getElementById('model-2').open")
 
 
 def test_the_filters_hide_models(tab: Tab, page: Path, document: dict[str, Any]) -> None:
