@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import secrets
 import shutil
 import signal
 import subprocess
@@ -19,7 +18,7 @@ from typing import Any, BinaryIO
 from urllib.parse import quote
 
 from builder.errors import EnvironmentProblem, ServerError, UsageError
-from builder.serving import guardian, log, ports, precheck, scratch
+from builder.serving import flags, guardian, log, ports, precheck, scratch
 from builder.serving.installation import Installation, find
 from builder.serving.stubs import Stubs
 
@@ -33,12 +32,7 @@ After an interrupt only this process's clients exist. Their last request may sti
 that it started on a GPU may finish, but nothing else.
 """
 
-HTTP_MAX_BYTES = 1 << 30
-CONTROL_HEADER = "trt-build-control"
-"""The header of requests to a restricted model-control API; its value is the token."""
 NONE: Mapping[str, str] = {}
-ALL = "*"
-"""All models of the repository."""
 UNLOAD_SECONDS = 30.0
 """In a server that changes models: how long a model may be ready with too few processes, while an
 unloading or a loading is under way.
@@ -56,7 +50,6 @@ CRASHES = (signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS)
 """
 
 _LOAD_THREADS = "--model-load-thread-count"
-_RESTRICTIONS = ("--http-restricted-api", "--grpc-restricted-protocol")
 
 
 class Server:
@@ -180,7 +173,7 @@ class Server:
         if not self.changes_models:
             return True
         try:
-            token = {CONTROL_HEADER: self.control_token} if self.control_token else {}
+            token = {flags.CONTROL_HEADER: self.control_token} if self.control_token else {}
             index = _asked(f"{self.http_url}/v2/repository/index", b"{}", token)
             config = _asked(f"{self.http_url}/v2/models/{quote(name)}/config")
         except (OSError, ValueError):
@@ -234,7 +227,7 @@ def serve(
     A port of 0 chooses a free one. With `explicit`, only `models` are loaded ("*": all) and clients
     may load more. With `poll_seconds` the server takes changes of the repository up. With
     `client_shared_memory` clients may use shared memory, and else not; they never change the
-    settings of logs and traces. Only requests with the header CONTROL_HEADER and the value
+    settings of logs and traces. Only requests with the header flags.CONTROL_HEADER and the value
     `control_token` may load models, if one is given.
 
     A server that crashes while it loads models is started once more and loads one model at a time;
@@ -243,12 +236,11 @@ def serve(
     every failed model and the reason in the log.
     """
     found = installation or find()
-    control = _control(explicit, models, poll_seconds)
-    control += _closed(found, client_shared_memory)
-    if client_shared_memory:
-        control += client_shm_flags(found)
-    if control_token:
-        control += _restricted(found, control_token)
+    chosen = [
+        *flags.control(explicit, models, poll_seconds),
+        *flags.restrictions(found, client_shared_memory, control_token),
+        *flags.optional(found, client_shared_memory),
+    ]
 
     def started(*extra: str) -> Server:
         return start(
@@ -259,10 +251,10 @@ def serve(
                 "--metrics-port": metrics_port,
             },
             address=address,
-            flags=[f"--log-verbose={log_verbose}", *control, *extra],
+            options=[f"--log-verbose={log_verbose}", *chosen, *extra],
             log_path=log_path,
             installation=found,
-            models=models if explicit and ALL not in models else None,
+            models=models if explicit and flags.ALL not in models else None,
         )
 
     with _ready(started, ready_timeout, found) as server:
@@ -295,7 +287,7 @@ def start(
     *,
     port: dict[str, int],
     address: str,
-    flags: Sequence[str],
+    options: Sequence[str],
     log_path: Path | None,
     installation: Installation,
     models: Sequence[str] | None = None,
@@ -317,7 +309,7 @@ def start(
     folder, lock = scratch.make()
     try:
         path = log_path or folder / "tritonserver.log"
-        command = _command(installation, repository, port, address, folder, flags)
+        command = _command(installation, repository, port, address, folder, options)
         process = _launch(command, installation, path)
         try:
             guard = _guard(process.pid, folder)
@@ -337,20 +329,18 @@ def _command(
     port: dict[str, int],
     address: str,
     folder: Path,
-    flags: Sequence[str],
+    options: Sequence[str],
 ) -> list[str]:
     return [
         str(installation.executable),
         f"--model-repository={_plain(repository.resolve(), folder)}",
         *(f"{flag}={number}" for flag, number in port.items()),
         *(f"--{service}-address={address}" for service in ("http", "grpc", "metrics")),
-        "--disable-auto-complete-config",
-        "--strict-readiness=true",
+        *flags.ALWAYS,
         "--allow-gpu-metrics=false",
         f"{scratch.PREFIX}{folder.name}",
         *installation.backend_flags(folder),
-        *_large_requests(installation),
-        *flags,
+        *options,
     ]
 
 
@@ -379,62 +369,6 @@ def _plain(path: Path, folder: Path) -> Path:
     link = folder / "repository"
     link.symlink_to(path)
     return link
-
-
-def _large_requests(installation: Installation) -> list[str]:
-    """A flag that raises the limit of HTTP bodies.
-
-    From 25.06 on it is 64 MB, which a profile's maximum may exceed. The bundled 24.10 has none.
-    """
-    flag = "--http-max-input-size"
-    return (
-        [f"{flag}={HTTP_MAX_BYTES}"]
-        if installation.source == "path" and installation.supports(flag)
-        else []
-    )
-
-
-def client_shm_flags(installation: Installation) -> list[str]:
-    """The flag that lets clients use shared memory, where the server has it. Earlier servers let
-    them without.
-    """
-    flag = "--allow-client-shm"
-    return [f"{flag}=true"] if installation.source == "path" and installation.supports(flag) else []
-
-
-def _restricted(installation: Installation, token: str) -> list[str]:
-    """Flags by which only requests with the token may load models. Raises EnvironmentProblem."""
-    protocols = f"model-repository:{CONTROL_HEADER}={token}"
-    flags = {"--http-restricted-api": protocols, "--grpc-restricted-protocol": protocols}
-    missing = [flag for flag in flags if not installation.supports(flag)]
-    if missing:
-        raise EnvironmentProblem(
-            f"this tritonserver has no {' and no '.join(missing)}, so it cannot ask for a token",
-            where=str(installation.executable),
-            fix="use a newer server, or leave the token out and listen on the loopback only",
-        )
-    return [f"{flag}={value}" for flag, value in flags.items()]
-
-
-def _control(explicit: bool, models: Sequence[str], poll_seconds: int | None) -> list[str]:
-    if poll_seconds is not None:
-        return ["--model-control-mode=poll", f"--repository-poll-secs={poll_seconds}"]
-    if not explicit:
-        return ["--model-control-mode=none"]
-    return ["--model-control-mode=explicit", *(f"--load-model={name}" for name in models)]
-
-
-def _closed(installation: Installation, client_shared_memory: bool) -> list[str]:
-    """Flags that close requests by which clients change the server. Triton has no flag that
-    switches them off, but takes them only with a key, which is made here and kept nowhere.
-    """
-    closed = ["trace", "logging", *([] if client_shared_memory else ["shared-memory"])]
-    key = secrets.token_hex(16)
-    return [
-        f"{flag}={','.join(closed)}:trt-build={key}"
-        for flag in _RESTRICTIONS
-        if installation.supports(flag)
-    ]
 
 
 def _launch(

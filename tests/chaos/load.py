@@ -61,7 +61,7 @@ def run(repository: Path, mode: str, *, publications: int, clients: int) -> Coun
         repository,
         port=dict.fromkeys(("--http-port", "--grpc-port", "--metrics-port"), 0),
         address="127.0.0.1",
-        flags=POLL if mode == "poll" else EXPLICIT,
+        options=POLL if mode == "poll" else EXPLICIT,
         log_path=repository.parent / f"{mode}.log",
         installation=find(),
         models=[NAME] if mode == "explicit" else None,

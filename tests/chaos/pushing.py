@@ -76,7 +76,7 @@ def run(folder: Path, mode: str, *, pushes: int, clients: int, pause: float) -> 
         served,
         port=dict.fromkeys(("--http-port", "--grpc-port", "--metrics-port"), 0),
         address="127.0.0.1",
-        flags=POLL if mode == "poll" else EXPLICIT,
+        options=POLL if mode == "poll" else EXPLICIT,
         log_path=folder / f"{mode}.log",
         installation=find(),
     )

@@ -10,7 +10,7 @@ import pytest
 
 from builder.errors import EnvironmentProblem
 from builder.serving import installation
-from builder.serving.server import client_shm_flags
+from builder.serving.flags import optional
 
 pytriton = pytest.importorskip("pytriton")
 
@@ -44,9 +44,9 @@ def test_clients_may_use_shared_memory_by_a_flag_where_the_server_has_it(tmp_pat
     for text in ("--allow-client-shm <boolean>", "--allow-metrics <boolean>"):
         binary.write_text(f"#!/bin/sh\necho '  {text}'\n")
         binary.chmod(0o755)
-        flags.append(client_shm_flags(installation.Installation(binary, "path")))
+        flags.append(list(optional(installation.Installation(binary, "path"), True)))
     assert flags == [["--allow-client-shm=true"], []]
-    assert client_shm_flags(installation.find("nvidia-pytriton")) == []
+    assert list(optional(installation.find("nvidia-pytriton"), True)) == []
 
 
 def test_a_help_that_is_no_utf_8_is_still_read(tmp_path: Path) -> None:

@@ -107,7 +107,7 @@ def server(good: Path, keys: Path) -> Iterator[Server]:
     free = dict.fromkeys(("--http-port", "--grpc-port", "--metrics-port"), 0)
     address = "127.0.0.1"
     with start(
-        good, port=free, address=address, flags=flags, log_path=None, installation=find()
+        good, port=free, address=address, options=flags, log_path=None, installation=find()
     ) as running:
         running.wait_ready(120)
         yield running
