@@ -20,3 +20,6 @@ LAYOUTS = ("auto", "ensemble", "fused")
 
 TORCH_STEPS = ("auto", "python", "pytorch")
 """What serves the torch steps of an ensemble."""
+
+PLATFORMS = ("kubernetes", "kserve")
+"""What `trt-build deploy` writes manifests for."""

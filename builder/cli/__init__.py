@@ -31,6 +31,7 @@ COMMANDS = (
     "prune",
     "promote",
     "push",
+    "deploy",
     "adopt",
     "merge",
     "sign",

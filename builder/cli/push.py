@@ -108,21 +108,8 @@ def push_command(
 def _refuse_unfit(repository: Path, target: Target, only: tuple[str, ...]) -> None:
     """Raise EnvironmentProblem where preflight finds that the server cannot serve the models."""
     from builder import deployment
-    from builder.errors import EnvironmentProblem
 
-    server = deployment.of_endpoint(target.http, target.access)
-    errors = [
-        one
-        for one in deployment.preflight(repository, server, only)
-        if one.severity == deployment.ERROR
-    ]
-    if errors:
-        lines = [f"{one.number} {one.subject}: {one.message}; {one.fix}" for one in errors]
-        raise EnvironmentProblem(
-            "\n  ".join([f"{server.name} cannot serve what is pushed:", *lines]),
-            where=str(repository),
-            fix="docs/preflight.md explains each number",
-        )
+    deployment.require_fit(repository, deployment.of_endpoint(target.http, target.access), only)
 
 
 def show(terminal: Terminal, found: list[Pushed]) -> None:

@@ -1,3 +1,6 @@
+from .fitness import require_fit as require_fit
+from .manifests import Written as Written
+from .manifests import deploy as deploy
 from .preflight import ERROR as ERROR
 from .preflight import WARNING as WARNING
 from .preflight import Finding as Finding
@@ -10,3 +13,6 @@ from .server_facts import ServerFacts as ServerFacts
 from .server_facts import of_endpoint as of_endpoint
 from .server_facts import of_image as of_image
 from .server_facts import this_machine as this_machine
+from .workload import Settings as Settings
+from .workload import Storage as Storage
+from .workload import Workload as Workload

@@ -17,17 +17,15 @@ from typing import Any
 
 from tritonclient.grpc import model_config_pb2 as pb
 
+from builder.deployment.models import Model, folder_bytes, read, readable
 from builder.deployment.server_facts import ServerFacts, of_image, this_machine
 from builder.errors import EnvironmentProblem, PublishError, UsageError
-from builder.store import CONFIG, SIDECAR, published
-from builder.triton import AMPERE_PLUS, damage, dtypes, ensemble, parse_config, releases, versions
+from builder.triton import AMPERE_PLUS, damage, dtypes, ensemble, releases, versions
 
 ERROR, WARNING = "error", "warning"
 """The server would not serve it, or not all of it; it serves it, with a risk."""
 CLIENT_SHM_RELEASE = "26.05"
 """From this release on, clients may use shared memory only with --allow-client-shm=true."""
-STUB_SHM_BYTES = 1 << 20
-"""What the Python backend reserves for each instance, at the least."""
 
 
 @dataclass(frozen=True)
@@ -41,42 +39,6 @@ class Finding:
     message: str
     fix: str
     severity: str = ERROR
-
-
-@dataclass(frozen=True)
-class Model:
-    """One folder of the repository: its config, trt-build.json and plan.json ({} without one)."""
-
-    folder: Path
-    config: Any
-    said: Mapping[str, Any]
-    plan: Mapping[str, Any]
-
-    @property
-    def name(self) -> str:
-        """The model's name."""
-        return self.folder.name
-
-    @property
-    def version(self) -> Path:
-        """The folder of the current version."""
-        return self.folder / str(published.number_of(self.said))
-
-    @property
-    def runs_plan(self) -> bool:
-        """Whether Triton's TensorRT backend loads its plan."""
-        return bool(self.config.backend == "tensorrt")
-
-    @property
-    def instances(self) -> int:
-        """Its instances, on one GPU."""
-        return sum(group.count or 1 for group in self.config.instance_group) or 1
-
-    @property
-    def profiles(self) -> Sequence[Mapping[str, Mapping[str, Sequence[int]]]]:
-        """By profile and input the shapes `min`, `opt` and `max`, with the batch."""
-        found = self.said.get("profiles")
-        return found if isinstance(found, list) else ()
 
 
 Check = Callable[[Model, Mapping[str, Model], ServerFacts], Iterator[Finding]]
@@ -98,13 +60,13 @@ def preflight(
     found: list[Finding] = []
     for folder in sorted(path for path in repository.iterdir() if path.is_dir()):
         try:
-            models[folder.name] = _read(folder)
+            models[folder.name] = read(folder)
         except (OSError, ValueError, UsageError) as error:
             found.append(
                 Finding("P01", folder.name, f"it cannot be read: {error}", "publish it again")
             )
     if only:
-        steps = {one for name in only if name in models for one in _steps(models[name])}
+        steps = {one for name in only if name in models for one in models[name].steps}
         models = {name: one for name, one in models.items() if name in {*only, *steps}}
         found = [one for one in found if one.subject in {*only, *steps}]
     for model in models.values():
@@ -117,20 +79,6 @@ def preflight(
     found += _ports(server)
     found += _vulnerabilities(server)
     return sorted(found, key=lambda one: (one.severity != ERROR, one.number, one.subject))
-
-
-def _read(folder: Path) -> Model:
-    config = parse_config((folder / CONFIG).read_text(encoding="utf-8"), str(folder / CONFIG))
-    said = published.read(folder / SIDECAR)
-    file = folder / str(published.number_of(said)) / "plan.json"
-    plan = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
-    if not isinstance(plan, dict):
-        raise ValueError("plan.json is no JSON object")
-    return Model(folder, config, said, plan)
-
-
-def _steps(model: Model) -> list[str]:
-    return [step.model_name for step in model.config.ensemble_scheduling.step]
 
 
 def _damaged(model: Model, models: Mapping[str, Model], server: ServerFacts) -> Iterator[Finding]:
@@ -297,7 +245,7 @@ def _differs(recorded: Mapping[str, Any], stated: Any, max_batch_size: int) -> s
 
 
 def _wiring(model: Model, models: Mapping[str, Model], server: ServerFacts) -> Iterator[Finding]:
-    steps = _steps(model)
+    steps = model.steps
     missing = [name for name in steps if name not in models]
     for name in missing:
         yield Finding(
@@ -313,7 +261,7 @@ def _wiring(model: Model, models: Mapping[str, Model], server: ServerFacts) -> I
 
 def _disk(repository: Path, models: Mapping[str, Model]) -> Iterator[Finding]:
     """A publication writes the new model beside the former one."""
-    largest = max((_bytes(model.folder) for model in models.values()), default=0)
+    largest = max((folder_bytes(model.folder) for model in models.values()), default=0)
     free = shutil.disk_usage(repository).free
     if free < largest:
         yield Finding(
@@ -328,7 +276,7 @@ def _disk(repository: Path, models: Mapping[str, Model]) -> Iterator[Finding]:
 def _gpu_memory(models: Mapping[str, Model], server: ServerFacts) -> Iterator[Finding]:
     """At least the plans' bytes for each instance; activations come on top."""
     needed = sum(
-        model.instances * sum(file.stat().st_size for file in model.version.glob("*.plan"))
+        model.instances * model.plan_bytes
         for model in models.values()
         if any(
             group.kind != pb.ModelInstanceGroup.KIND_CPU for group in model.config.instance_group
@@ -347,11 +295,7 @@ def _gpu_memory(models: Mapping[str, Model], server: ServerFacts) -> Iterator[Fi
 
 def _shared_memory(models: Mapping[str, Model], server: ServerFacts) -> Iterator[Finding]:
     """The Python backend moves every tensor through shared memory."""
-    needed = sum(
-        model.instances * (STUB_SHM_BYTES + _largest_golden(model))
-        for model in models.values()
-        if model.config.backend == "python"
-    )
+    needed = sum(model.shared_memory for model in models.values())
     if server.shm_bytes is not None and needed > server.shm_bytes:
         yield Finding(
             "P15",
@@ -419,28 +363,12 @@ def expected_server(repository: Path) -> ServerFacts | None:
     """What the repository was built for: NVIDIA's container whose TensorRT loads its plans, else
     the server of this machine; None where neither is known.
     """
-    models = [one for one in map(_readable, sorted(repository.iterdir())) if one is not None]
-    built = {str(one.plan.get("tensorrt")) for one in models if one.runs_plan}
+    built = {str(one.plan.get("tensorrt")) for one in readable(repository) if one.runs_plan}
     matches = [match for match in map(releases.for_tensorrt, sorted(built)) if match]
     try:
         return of_image(matches[0].release.tag) if matches else this_machine({})
     except EnvironmentProblem:
         return None
-
-
-def _readable(folder: Path) -> Model | None:
-    try:
-        return _read(folder) if folder.is_dir() else None
-    except (OSError, ValueError, UsageError):
-        return None
-
-
-def _largest_golden(model: Model) -> int:
-    return max((file.stat().st_size for file in model.folder.glob("goldens/*.npz")), default=0)
-
-
-def _bytes(folder: Path) -> int:
-    return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
 
 
 def _mib(count: int) -> str:

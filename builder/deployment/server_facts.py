@@ -65,6 +65,13 @@ def this_machine(ports: Mapping[str, int]) -> ServerFacts:
     )
 
 
+def of_bundle() -> ServerFacts:
+    """The tritonserver of nvidia-pytriton in an image of docker/cpu.Dockerfile."""
+    return ServerFacts(
+        f"Triton {BUNDLED_RELEASE}", _release(BUNDLED_RELEASE), frozenset({"python", "ensemble"})
+    )
+
+
 def of_image(image: str, shm_bytes: int = COMPOSE_SHM_BYTES) -> ServerFacts:
     """NVIDIA's container of this tag ("25.10", "25.10-py3", or with the registry), started on this
     machine. Raises UsageError for an unknown tag.

@@ -1,4 +1,5 @@
 from .configs import config_templates as config_templates
+from .configs import server_script as server_script
 from .runtime.trt_build_runtime.kernel import GPU_DEVICE as GPU_DEVICE
 from .runtime.trt_build_runtime.kernel import all_but as all_but
 from .runtime.trt_build_runtime.kernel import give_up_privileges as give_up_privileges

@@ -1,4 +1,4 @@
-"""The templates of config.pbtxt."""
+"""The templates of config.pbtxt, and the script that starts tritonserver in a container."""
 
 from __future__ import annotations
 
@@ -11,3 +11,8 @@ def config_templates() -> Path:
     """
     here = Path(__file__).resolve().parent
     return here if (here / "base.pbtxt").is_file() else here.parents[1] / "templates"
+
+
+def server_script() -> Path:
+    """The shell script with which NVIDIA's image starts tritonserver in a cluster."""
+    return config_templates() / "deploy" / "tritonserver.sh"

@@ -25,6 +25,7 @@ from .edits import adopt_edits as adopt_edits
 from .edits import carry_over as carry_over
 from .edits import edits_adopted as edits_adopted
 from .ensemble import ensemble_config as ensemble_config
+from .environment import image_for as image_for
 from .environment import write_env as write_env
 from .graphs import graph_warnings as graph_warnings
 from .history import Entry as Entry

@@ -39,11 +39,7 @@ def write_env(repository: Path, path: Path | None = None) -> Path:
     """
     path = path or repository.resolve().parent / ".env"
     with published.shaped(repository):
-        facts = [
-            json.loads(file.read_text(encoding="utf-8"))
-            for file in sorted(repository.glob("*/*/plan.json"))
-            if file.is_file() and not _is_earlier(file.parent)
-        ]
+        facts = plan_facts(repository)
         built = [*profile_lines(facts), *image_lines(facts)]
     kept = _users(_lines(path))
     wanted = [f"{REPOSITORY}=./{repository.resolve().name}", *built]
@@ -52,15 +48,48 @@ def write_env(repository: Path, path: Path | None = None) -> Path:
     return path
 
 
+def plan_facts(repository: Path) -> list[Any]:
+    """The plan.json of each model's current versions. Raises OSError, ValueError."""
+    return [
+        json.loads(file.read_text(encoding="utf-8"))
+        for file in sorted(repository.glob("*/*/plan.json"))
+        if file.is_file() and not _is_earlier(file.parent)
+    ]
+
+
 def _is_earlier(version: Path) -> bool:
     """Whether a version folder is that of a kept version, which may be of another TensorRT."""
     earlier = published.versions(version.parent)[1:]
     return version.name in {str(one.number) for one in earlier}
 
 
+def image_for(repository: Path) -> str | None:
+    """NVIDIA's image whose TensorRT loads the plans of `repository`; None where no plan is for
+    Triton's TensorRT backend. Raises PublishError where two versions of TensorRT built the plans or
+    no known image has the version, UsageError for files that trt-build did not write.
+    """
+    with published.shaped(repository):
+        facts = plan_facts(repository)
+        if not _on_gpu(facts):
+            return None
+        version = _one_version(facts)
+    match = releases.for_tensorrt(version) if version else None
+    if match is None:
+        raise PublishError(
+            f"no known Triton release has TensorRT {version}",
+            where=str(repository),
+            fix="name an image that has it",
+        )
+    return match.release.image
+
+
+def _on_gpu(plan_facts: Iterable[Mapping[str, Any]]) -> bool:
+    return any(facts.get("flavour") == "tensorrt" for facts in plan_facts if facts)
+
+
 def profile_lines(plan_facts: Iterable[Mapping[str, Any]]) -> list[str]:
     """The lines of the .env that choose the service of docker-compose.yml."""
-    if any(facts.get("flavour") == "tensorrt" for facts in plan_facts if facts):
+    if _on_gpu(plan_facts):
         return [f"{_MARK}Triton's TensorRT backend runs the plans", f"{PROFILES}=gpu"]
     return [
         f"{_MARK}no plan is for Triton's TensorRT backend: torch answers on the CPU",
@@ -115,6 +144,12 @@ def _without(lines: Iterable[str], names: set[str]) -> list[str]:
 
 def image_lines(plan_facts: Iterable[Mapping[str, Any]]) -> list[str]:
     """The lines of the .env that name the image for these plans."""
+    version = _one_version(plan_facts)
+    return _for_version(version) if version else _without_backend()
+
+
+def _one_version(plan_facts: Iterable[Mapping[str, Any]]) -> str | None:
+    """The TensorRT that built the plans for Triton's backend. Raises PublishError for several."""
     built = {(facts.get("flavour"), tensorrt_version(facts)) for facts in plan_facts if facts}
     versions = sorted({version for flavour, version in built if flavour == "tensorrt" and version})
     if len(versions) > 1:
@@ -123,7 +158,7 @@ def image_lines(plan_facts: Iterable[Mapping[str, Any]]) -> list[str]:
             " TensorRT",
             fix="build all models of a repository with one TensorRT",
         )
-    return _for_version(versions[0]) if versions else _without_backend()
+    return versions[0] if versions else None
 
 
 def _for_version(version: str) -> list[str]:

@@ -29,6 +29,7 @@ def test_the_wheel_has_every_file_of_the_package(tmp_path: Path) -> None:
     packed = {name for name in zipfile.ZipFile(wheel).namelist() if name.startswith("builder/")}
     templates = {f"builder/templates/{path.name}" for path in config_templates().glob("*.pbtxt")}
     assert len(templates) == 4
+    templates.add("builder/templates/deploy/tritonserver.sh")
     assert templates <= packed
     tracked = subprocess.run(
         ["git", "ls-files", "builder"], cwd=ROOT, check=True, capture_output=True, text=True

@@ -1,0 +1,188 @@
+"""`trt-build deploy`: manifests that serve a repository in a cluster."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from builder.choices import PLATFORMS
+from builder.cli import options
+from builder.cli.command import Command
+from builder.cli.terminal import Terminal
+from builder.errors import UsageError
+from builder.report import size
+
+if TYPE_CHECKING:
+    from builder.deployment import Settings, Written
+
+COUNT = click.IntRange(1)
+OF_THE_BASE = ("max_replicas", "pending", "storage_secret", "storage_image", "monitoring_namespace")
+"""Options of the kustomize base alone."""
+_SIZE = re.compile(r"([1-9][0-9]{0,6})(Mi|Gi)")
+
+
+@click.command("deploy", cls=Command, short_help="Write manifests for Kubernetes or KServe.")
+@click.argument("platform", type=click.Choice(PLATFORMS))
+@click.argument("repository", type=options.PATH)
+@click.option(
+    "--out",
+    "-o",
+    type=options.PATH,
+    default="deploy",
+    show_default=True,
+    metavar="DIR",
+    help="The manifests are written to DIR/kubernetes or DIR/kserve.",
+)
+@click.option("--name", help="Of the objects. [default: the repository's, with hyphens]")
+@click.option("--namespace", metavar="NAME", help="The namespace of the objects.")
+@click.option(
+    "--storage",
+    metavar="URL",
+    help="Where the cluster reads the repository: pvc://CLAIM/PATH, s3://BUCKET/PATH,"
+    " gs://BUCKET/PATH or as://ACCOUNT/CONTAINER/PATH. [default: pvc://NAME-models]",
+)
+@click.option("--image", help="In place of NVIDIA's image whose TensorRT loads the plans.")
+@click.option(
+    "--gpus",
+    type=click.IntRange(0),
+    help="Of each replica. [default: 1, or as many as instance groups name; 0 without plans]",
+)
+@click.option("--cpus", type=COUNT, help="Of each replica. [default: one for each Python process]")
+@click.option("--memory", metavar="SIZE", help="Of each replica, as 8Gi. [default: an estimate]")
+@click.option("--replicas", type=COUNT, default=2, show_default=True, help="The fewest servers.")
+@click.option(
+    "--max-replicas",
+    type=COUNT,
+    help="The most servers of the autoscaler (kubernetes); as --replicas: no autoscaler."
+    " [default: twice --replicas]",
+)
+@click.option(
+    "--pending",
+    type=COUNT,
+    help="Waiting requests of a replica above which another one is started."
+    " (kubernetes) [default: one full batch of each instance]",
+)
+@click.option(
+    "--control-secret",
+    metavar="NAME",
+    help="Let clients with the `token` of this secret load and unload models.",
+)
+@click.option(
+    "--storage-secret",
+    metavar="NAME",
+    help="A secret with the environment variables of the object storage (kubernetes).",
+)
+@click.option(
+    "--storage-image",
+    help="The image that copies the repository from object storage (kubernetes)."
+    " [default: KServe's storage initializer]",
+)
+@click.option(
+    "--monitoring-namespace",
+    metavar="NAME",
+    help="The namespace that may read the metrics (kubernetes). [default: monitoring]",
+)
+@click.option(
+    "--node-label",
+    "node_labels",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="Only nodes with this label; several times.",
+)
+@click.option(
+    "--allow-client-shm",
+    is_flag=True,
+    help="Let containers of the same pod register shared memory.",
+)
+@click.option("--overwrite", is_flag=True, help="Replace files that were edited by hand.")
+@click.pass_obj
+def deploy_command(
+    terminal: Terminal,
+    /,
+    platform: str,
+    repository: Path,
+    out: Path,
+    overwrite: bool,
+    **given: Any,
+) -> None:
+    """Write the manifests with which Kubernetes or KServe serves REPOSITORY: a kustomize base, or a
+    ServingRuntime and an InferenceService. docs/deploy.md explains them.
+    """
+    from builder import deployment
+
+    unused = [one for one in OF_THE_BASE if platform != "kubernetes" and given[one] is not None]
+    if unused:
+        raise UsageError(
+            f"--{unused[0].replace('_', '-')} is for kubernetes",
+            fix="leave it out; KServe has its own settings for it",
+        )
+    found = deployment.deploy(
+        platform, repository, out, _settings(repository, given), overwrite=overwrite
+    )
+    work = found.workload
+    data = {
+        "folder": found.folder,
+        "files": found.files,
+        "changed": found.changed,
+        "image": work.image,
+        "gpus": work.gpus,
+        "cpus": work.cpus,
+        "memory": work.memory,
+        "shared_memory": work.shared_memory,
+        "storage": work.settings.storage.url,
+        "warnings": work.warnings,
+    }
+    terminal.result(data, lambda: show(terminal, found))
+
+
+def _settings(repository: Path, given: dict[str, Any]) -> Settings:
+    """Raises UsageError for text that is not what an option takes."""
+    from builder.deployment import Settings, Storage
+
+    name = given.pop("name") or re.sub(r"[_.]", "-", repository.resolve().name.lower())
+    storage = Storage.parsed(given.pop("storage") or f"pvc://{name}-models")
+    memory, labels = given.pop("memory"), given.pop("node_labels")
+    shared = given.pop("allow_client_shm")
+    chosen = {key: value for key, value in given.items() if value is not None}
+    return Settings(
+        name=name,
+        storage=storage,
+        memory=_bytes(memory) if memory else None,
+        node_labels=dict(_label(text) for text in labels),
+        client_shared_memory=shared,
+        **chosen,
+    )
+
+
+def _bytes(text: str) -> int:
+    found = _SIZE.fullmatch(text)
+    if found is None:
+        raise UsageError(f"--memory {text!r} is no size", fix="a number with Mi or Gi, as 8Gi")
+    return int(found.group(1)) << {"Mi": 20, "Gi": 30}[found.group(2)]
+
+
+def _label(text: str) -> tuple[str, str]:
+    key, equals, value = text.partition("=")
+    if not equals:
+        raise UsageError(f"--node-label {text!r} has no value", fix="KEY=VALUE")
+    return key, value
+
+
+def show(terminal: Terminal, found: Written) -> None:
+    """The files, what a replica gets, and the next command."""
+    work = found.workload
+    for name in found.files:
+        state = "written" if name in found.changed else "unchanged"
+        terminal.line(f"{found.folder / name}: {state}")
+    terminal.line(f"image {work.image}, repository {work.settings.storage.url}")
+    terminal.line(
+        f"each replica: {work.gpus} GPUs, {work.cpus} CPUs, {size(work.memory)} of memory, of it"
+        f" {size(work.shared_memory)} shared"
+    )
+    for warning in work.warnings:
+        terminal.note(f"warning: {warning}")
+    if not terminal.quiet:
+        terminal.line(f"next: kubectl apply -k {found.folder}")

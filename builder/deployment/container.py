@@ -1,0 +1,178 @@
+"""The container of a server, as Kubernetes and KServe both describe it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from builder.deployment.workload import Workload
+from builder.serving import flags
+from builder.templates import server_script
+
+Document = dict[str, Any]
+"""One Kubernetes object, or a part of one, as YAML has it."""
+
+USER = 1000
+"""`triton-server` in NVIDIA's image, and `triton` in our own."""
+TMP_BYTES = 1 << 30
+"""Of the folder /tmp, as in docker-compose.yml: Triton starts Python models from there."""
+TOKEN_FOLDER = "/etc/trt-build"
+HEALTH_SECONDS = 10
+START_SECONDS = 600
+"""Until all models have loaded and answered; a container that takes longer is started again."""
+CONFINED: Document = {
+    "allowPrivilegeEscalation": False,
+    "capabilities": {"drop": ["ALL"]},
+    "readOnlyRootFilesystem": True,
+}
+POD_SECURITY: Document = {
+    "runAsNonRoot": True,
+    "runAsUser": USER,
+    "runAsGroup": USER,
+    "fsGroup": USER,
+    "seccompProfile": {"type": "RuntimeDefault"},
+}
+
+
+@dataclass(frozen=True)
+class Ports:
+    """The ports of the container."""
+
+    http: int
+    grpc: int
+    metrics: int
+
+
+def container(work: Workload, name: str, models: str, ports: Ports) -> Document:
+    """The container `name` that serves the repository mounted at `models`, without its mount."""
+    program = _tritonserver(work, models, ports) if work.plans else _own(work, models, ports)
+    return {
+        "name": name,
+        "image": work.image,
+        **program,
+        "resources": resources(work),
+        "securityContext": CONFINED,
+        **_probes(work, models, ports),
+        "volumeMounts": [
+            {"name": "tmp", "mountPath": "/tmp"},
+            {"name": "shared-memory", "mountPath": "/dev/shm"},
+            *([_token_mount()] if work.settings.control_secret else ()),
+        ],
+    }
+
+
+def _token_mount() -> Document:
+    return {"name": "control-token", "mountPath": TOKEN_FOLDER, "readOnly": True}
+
+
+def volumes(work: Workload) -> list[Document]:
+    """The volumes of container(): temporary files, shared memory, and the control token."""
+    found: list[Document] = [
+        {"name": "tmp", "emptyDir": {"sizeLimit": quantity(TMP_BYTES)}},
+        {
+            "name": "shared-memory",
+            "emptyDir": {"medium": "Memory", "sizeLimit": quantity(work.shared_memory)},
+        },
+    ]
+    if work.settings.control_secret:
+        secret = {
+            "secretName": work.settings.control_secret,
+            "defaultMode": 0o440,
+            "items": [{"key": "token", "path": "token"}],
+        }
+        found.append({"name": "control-token", "secret": secret})
+    return found
+
+
+def placement(work: Workload) -> Document:
+    """The fields of a pod that choose its node."""
+    found: Document = {}
+    if work.settings.node_labels:
+        found["nodeSelector"] = dict(sorted(work.settings.node_labels.items()))
+    if work.gpus:
+        found["tolerations"] = [
+            {"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}
+        ]
+    return found
+
+
+def resources(work: Workload) -> Document:
+    """Requests equal limits, so that the pod is of the class Guaranteed."""
+    amounts: Document = {"cpu": str(work.cpus), "memory": quantity(work.memory)}
+    if work.gpus:
+        amounts["nvidia.com/gpu"] = str(work.gpus)
+    return {"requests": dict(amounts), "limits": dict(amounts)}
+
+
+def quantity(count: int) -> str:
+    """Bytes as Kubernetes writes them, rounded up to MiB."""
+    return f"{-(-count >> 20)}Mi"
+
+
+def _tritonserver(work: Workload, models: str, ports: Ports) -> Document:
+    """NVIDIA's image, whose entry point stays."""
+    settings = work.settings
+    explicit = settings.control_secret is not None
+    shared = settings.client_shared_memory
+    environment = {
+        "OPTIONAL_FLAGS": " ".join(flags.optional_flags(shared)),
+        "CLOSED_PROTOCOLS": ",".join(flags.closed(shared)),
+        "CLOSED_HEADER": flags.CLOSED_HEADER,
+    }
+    if explicit:
+        environment["CONTROL_HEADER"] = flags.CONTROL_HEADER
+        environment["CONTROL_TOKEN_FILE"] = f"{TOKEN_FOLDER}/token"
+    return {
+        "args": [
+            "sh",
+            "-c",
+            # Kubernetes replaces $(NAME) in arguments; $$ stands for $
+            server_script().read_text(encoding="utf-8").replace("$(", "$$("),
+            "tritonserver",
+            f"--model-repository={models}",
+            *(f"--{name}-port={number}" for name, number in vars(ports).items()),
+            *flags.ALWAYS,
+            *flags.control(explicit, [flags.ALL]),
+        ],
+        "env": [{"name": name, "value": value} for name, value in environment.items()],
+    }
+
+
+def _own(work: Workload, models: str, ports: Ports) -> Document:
+    """Our own image, in which `trt-build serve` closes the same requests."""
+    arguments = ["trt-build", "serve", models, "--address=0.0.0.0"]
+    arguments += [f"--{name}-port={number}" for name, number in vars(ports).items()]
+    arguments.append(f"--timeout={START_SECONDS}")
+    if work.settings.control_secret:
+        arguments += ["--explicit", f"--control-token-file={TOKEN_FOLDER}/token"]
+    if work.settings.client_shared_memory:
+        arguments.append("--allow-client-shm")
+    return {"args": arguments}
+
+
+def _probes(work: Workload, models: str, ports: Ports) -> Document:
+    """Our own image has `trt-build health`: no request arrives before each model has answered a
+    golden. NVIDIA's has Triton's endpoints alone.
+    """
+    ready = {"httpGet": {"path": "/v2/health/ready", "port": ports.http}}
+    live = {"httpGet": {"path": "/v2/health/live", "port": ports.http}}
+    health = [
+        "trt-build",
+        "health",
+        models,
+        f"--url=127.0.0.1:{ports.http}",
+        f"--grpc-url=127.0.0.1:{ports.grpc}",
+        f"--timeout={HEALTH_SECONDS}",
+    ]
+    start = ready if work.plans else {"exec": {"command": health}}
+    period = 5 if work.plans else 15
+    return {
+        "startupProbe": {
+            **start,
+            "periodSeconds": period,
+            "timeoutSeconds": 3 * HEALTH_SECONDS,
+            "failureThreshold": START_SECONDS // period,
+        },
+        "readinessProbe": {**ready, "periodSeconds": 5, "timeoutSeconds": 5},
+        "livenessProbe": {**live, "periodSeconds": 10, "timeoutSeconds": 5, "failureThreshold": 6},
+    }

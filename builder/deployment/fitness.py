@@ -1,0 +1,24 @@
+"""Refuses a repository that a server cannot serve."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from builder.deployment.preflight import ERROR, preflight
+from builder.deployment.server_facts import ServerFacts
+from builder.errors import EnvironmentProblem
+
+
+def require_fit(repository: Path, server: ServerFacts, only: Sequence[str] = ()) -> None:
+    """Raise EnvironmentProblem where preflight finds that `server` cannot serve the repository, or
+    the models of `only`. Raises UsageError where there is no repository.
+    """
+    found = [one for one in preflight(repository, server, only) if one.severity == ERROR]
+    if found:
+        lines = [f"{one.number} {one.subject}: {one.message}; {one.fix}" for one in found]
+        raise EnvironmentProblem(
+            "\n  ".join([f"{server.name} cannot serve these models:", *lines]),
+            where=str(repository),
+            fix="docs/preflight.md explains each number",
+        )

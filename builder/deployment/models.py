@@ -1,0 +1,103 @@
+"""The models of a repository, as a server would find them: config, trt-build.json and plan.json."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from builder.errors import UsageError
+from builder.store import CONFIG, SIDECAR, published
+from builder.triton import parse_config
+
+STUB_SHM_BYTES = 1 << 20
+"""What the Python backend reserves for each instance, at the least."""
+
+
+@dataclass(frozen=True)
+class Model:
+    """One folder of the repository: its config, trt-build.json and plan.json ({} without one)."""
+
+    folder: Path
+    config: Any
+    said: Mapping[str, Any]
+    plan: Mapping[str, Any]
+
+    @property
+    def name(self) -> str:
+        """The model's name."""
+        return self.folder.name
+
+    @property
+    def version(self) -> Path:
+        """The folder of the current version."""
+        return self.folder / str(published.number_of(self.said))
+
+    @property
+    def runs_plan(self) -> bool:
+        """Whether Triton's TensorRT backend loads its plan."""
+        return bool(self.config.backend == "tensorrt")
+
+    @property
+    def instances(self) -> int:
+        """Its instances, on one GPU."""
+        return sum(group.count or 1 for group in self.config.instance_group) or 1
+
+    @property
+    def profiles(self) -> Sequence[Mapping[str, Mapping[str, Sequence[int]]]]:
+        """By profile and input the shapes `min`, `opt` and `max`, with the batch."""
+        found = self.said.get("profiles")
+        return found if isinstance(found, list) else ()
+
+    @property
+    def is_python(self) -> bool:
+        """Whether Triton's Python backend runs it, in a process for each instance."""
+        return bool(self.config.backend == "python")
+
+    @property
+    def steps(self) -> list[str]:
+        """The names of an ensemble's steps, else nothing."""
+        return [step.model_name for step in self.config.ensemble_scheduling.step]
+
+    @property
+    def plan_bytes(self) -> int:
+        """Bytes of the plans of the current version."""
+        return sum(file.stat().st_size for file in self.version.glob("*.plan"))
+
+    @property
+    def shared_memory(self) -> int:
+        """Bytes of /dev/shm that its processes need: what the Python backend reserves, and the
+        tensors of the largest golden.
+        """
+        if not self.is_python:
+            return 0
+        sizes = [file.stat().st_size for file in self.folder.glob("goldens/*.npz")]
+        return self.instances * (STUB_SHM_BYTES + max(sizes, default=0))
+
+
+def read(folder: Path) -> Model:
+    """The model in `folder`. Raises OSError, ValueError and UsageError where it is none."""
+    config = parse_config((folder / CONFIG).read_text(encoding="utf-8"), str(folder / CONFIG))
+    said = published.read(folder / SIDECAR)
+    file = folder / str(published.number_of(said)) / "plan.json"
+    plan = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+    if not isinstance(plan, dict):
+        raise ValueError("plan.json is no JSON object")
+    return Model(folder, config, said, plan)
+
+
+def readable(repository: Path) -> list[Model]:
+    """The models of the repository, by name, without the folders that cannot be read."""
+    found = []
+    for folder in sorted(path for path in repository.iterdir() if path.is_dir()):
+        with contextlib.suppress(OSError, ValueError, UsageError):
+            found.append(read(folder))
+    return found
+
+
+def folder_bytes(folder: Path) -> int:
+    """Bytes of all files in the folder."""
+    return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())

@@ -1,0 +1,91 @@
+"""Files that trt-build wrote and the user may edit: each states the digest of its lines, so that an
+edited file is told from one that can be replaced.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+
+from builder.errors import PublishBlocked, UsageError
+from builder.store import staging
+
+_HEAD = "# Written by `trt-build deploy`. SHA-256 of the lines below: "
+_FIRST_LINE = re.compile(rf"{re.escape(_HEAD)}([0-9a-f]{{64}})\n")
+
+
+def write(folder: Path, texts: Mapping[str, str], *, overwrite: bool = False) -> list[str]:
+    """Write the files to `folder` at once, and remove those of an earlier run that are not among
+    them. Other files stay. Returns the names of files that changed.
+
+    Raises UsageError where a file was edited by hand, unless `overwrite`, and PublishBlocked where
+    the folder cannot be written.
+    """
+    before = _ours(folder)
+    foreign = [name for name in texts if name not in before and _exists(folder / name)]
+    edited = sorted([*foreign, *(name for name, is_edited in before.items() if is_edited)])
+    if edited and not overwrite:
+        raise UsageError(
+            f"{', '.join(edited)}: edited by hand, or not written by trt-build",
+            where=str(folder),
+            fix="put changes into a kustomize overlay beside this folder; --overwrite replaces the"
+            " files",
+        )
+    wanted = {name: _signed(text) for name, text in texts.items()}
+    stale = before.keys() - wanted.keys()
+    changed = sorted(
+        [*stale, *(name for name, text in wanted.items() if _text(folder / name) != text)]
+    )
+    if changed:
+        _exchange(folder, wanted, stale)
+    return changed
+
+
+def _signed(text: str) -> str:
+    return f"{_HEAD}{hashlib.sha256(text.encode()).hexdigest()}\n{text}"
+
+
+def _exists(path: Path) -> bool:
+    return path.exists() or path.is_symlink()
+
+
+def _text(path: Path) -> str | None:
+    if path.is_symlink() or not path.is_file():
+        return None
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        return None
+
+
+def _ours(folder: Path) -> dict[str, bool]:
+    """The files that an earlier run wrote, by name, with whether they were edited since."""
+    found = {}
+    for path in sorted(folder.iterdir()) if folder.is_dir() else ():
+        text = _text(path) or ""
+        if head := _FIRST_LINE.match(text):
+            found[path.name] = text != _signed(text[head.end() :])
+    return found
+
+
+def _exchange(folder: Path, wanted: Mapping[str, str], stale: set[str]) -> None:
+    """One rename replaces the folder, so that no reader finds half of the files."""
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with staging.staging(folder) as beside:
+            new = beside / "new"
+            if folder.is_dir():
+                shutil.copytree(folder, new, symlinks=True)
+            new.mkdir(exist_ok=True)
+            for name in (*wanted, *stale):
+                (new / name).unlink(missing_ok=True)
+            for name, text in wanted.items():
+                (new / name).write_text(text, encoding="utf-8")
+            staging.swap(new, folder, beside / "old")
+    except OSError as error:
+        raise PublishBlocked(
+            f"cannot write the manifests: {error.strerror or error}", where=str(folder)
+        ) from error
