@@ -61,8 +61,12 @@ class Storage:
                 f"{url!r} is no address of a repository in a cluster",
                 fix="pvc://CLAIM/PATH, s3://BUCKET/PATH, gs://BUCKET/PATH or as://ACCOUNT/CONTAINER/PATH",
             )
-        if found.group(1) == "as" and not path:
-            raise UsageError(f"{url!r} names no container", fix="as://ACCOUNT/CONTAINER/PATH")
+        needed = {"pvc": 0, "as": 2}.get(found.group(1), 1)
+        if len(path.split("/")) * bool(path) < needed:
+            raise UsageError(
+                f"{url!r} has no path of a repository in the bucket or container",
+                fix="copy the repository to a path of its own, and name it",
+            )
         return cls(found.group(1), found.group(2), path)
 
     @property
@@ -72,10 +76,15 @@ class Storage:
 
     @property
     def url(self) -> str:
-        """As KServe's storage initializer takes it, which knows Azure's by its HTTPS address."""
+        """As KServe's storage initializer takes it, which knows Azure's by its HTTPS address. It
+        copies all objects whose names begin with the path: without the slash at the end `v1` would
+        bring `v10`, too.
+        """
+        if self.is_claim:
+            return f"pvc://{self.bucket}" + (f"/{self.path}" if self.path else "")
         if self.scheme == "as":
-            return f"https://{self.bucket}.blob.core.windows.net/{self.path}"
-        return f"{self.scheme}://{self.bucket}" + (f"/{self.path}" if self.path else "")
+            return f"https://{self.bucket}.blob.core.windows.net/{self.path}/"
+        return f"{self.scheme}://{self.bucket}/{self.path}/"
 
 
 @dataclass(frozen=True)
@@ -159,12 +168,13 @@ def workload(repository: Path, settings: Settings) -> Workload:
     settings.check()
     plans, image = _image(repository, settings.image)
     models = readable(repository)
-    needed = sum(model.shared_memory for model in models)
-    shared = max(COMPOSE_SHM_BYTES, _rounded(needed))
+    gpus = _gpus(models, plans) if settings.gpus is None else settings.gpus
+    # an instance group without a list of GPUs has its instances on each
+    copies = max(1, gpus)
+    shared = max(COMPOSE_SHM_BYTES, _rounded(copies * sum(one.shared_memory for one in models)))
     server = replace(_server(image, plans), shm_bytes=shared)
     require_fit(repository, server)
-    gpus = _gpus(models, plans) if settings.gpus is None else settings.gpus
-    stubs = sum(model.instances for model in models if model.is_python)
+    stubs = copies * sum(model.instances for model in models if model.is_python)
     return Workload(
         settings,
         image,
@@ -224,7 +234,7 @@ def _gpus(models: list[Model], plans: bool) -> int:
 
 def _memory(models: list[Model], gpus: int, shared: int) -> int:
     """The files of each instance twice, its process, the server, and /dev/shm, which counts."""
-    instances = sum(
+    instances = max(1, gpus) * sum(
         model.instances * (2 * folder_bytes(model.version) + STUB_BYTES * model.is_python)
         for model in models
     )

@@ -165,7 +165,8 @@ def test_the_parts_of_a_base_name_each_other(repositories: dict[str, Path], tmp_
     assert (target["kind"], target["name"]) == ("Deployment", "model-repository0")
     assert "replicas" not in objects["Deployment"]["spec"]
     (download,) = pod(objects)["initContainers"]
-    assert download["args"] == ["s3://bucket/repo", "/models"]
+    # without the slash the copy of `repo` would also bring `repo2`
+    assert download["args"] == ["s3://bucket/repo/", "/models"]
     assert download["envFrom"] == [{"secretRef": {"name": "key"}}]
     assert "envFrom" not in server(objects)
 
@@ -343,7 +344,8 @@ HOSTILE = {
     "credentials in the address": ["--storage", "s3://key:secret@bucket/repo"],
     "a path that leads out": ["--storage", "pvc://volume/../../etc"],
     "another scheme": ["--storage", "http://host/repo"],
-    "no container": ["--storage", "as://account"],
+    "a bucket without a path": ["--storage", "gs://bucket"],
+    "a container without a path": ["--storage", "as://account/container"],
     "a variable in the address": ["--storage", "s3://bucket/$(SECRET)"],
     "a template in the address": ["--storage", "s3://bucket/{{.Name}}"],
     "an image with a blank": ["--image", "image:1 --privileged"],
