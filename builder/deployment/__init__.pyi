@@ -1,14 +1,14 @@
 from .fitness import require_fit as require_fit
 from .manifests import Written as Written
 from .manifests import deploy as deploy
-from .preflight import ERROR as ERROR
-from .preflight import WARNING as WARNING
 from .preflight import Finding as Finding
 from .preflight import expected_server as expected_server
 from .preflight import preflight as preflight
 from .push import Pushed as Pushed
 from .push import Target as Target
 from .push import push as push
+from .rules import ERROR as ERROR
+from .rules import WARNING as WARNING
 from .server_facts import ServerFacts as ServerFacts
 from .server_facts import of_endpoint as of_endpoint
 from .server_facts import of_image as of_image

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from builder.deployment.preflight import ERROR, preflight
+from builder.deployment.preflight import preflight
+from builder.deployment.rules import ERROR
 from builder.deployment.server_facts import ServerFacts
 from builder.errors import EnvironmentProblem
 

@@ -42,6 +42,12 @@ class Model:
         return bool(self.config.backend == "tensorrt")
 
     @property
+    def capabilities(self) -> frozenset[str]:
+        """The compute capabilities of the GPUs that its plans are for, none where unknown."""
+        built = self.plan.get("compute_capabilities") or ()
+        return frozenset(self.config.cc_model_filenames or built)
+
+    @property
     def instances(self) -> int:
         """Its instances, on one GPU."""
         return sum(group.count or 1 for group in self.config.instance_group) or 1

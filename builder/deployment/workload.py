@@ -262,12 +262,7 @@ def _warnings(models: list[Model], plans: bool, server: ServerFacts) -> list[str
             f"{', '.join(python)}: Triton's Python backend runs torch, and NVIDIA's image has none:"
             " give --image with torch installed"
         )
-    built = {
-        one
-        for model in models
-        if model.runs_plan
-        for one in (model.plan.get("compute_capabilities") or ())
-    }
+    built = {one for model in models if model.runs_plan for one in model.capabilities}
     if built:
         found.append(
             f"plans are for GPUs of compute capability {', '.join(sorted(built))}: choose such"

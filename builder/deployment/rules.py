@@ -1,0 +1,312 @@
+"""The checks of preflight: each has a number, which docs/preflight.md explains, and a fix."""
+
+from __future__ import annotations
+
+import functools
+import json
+import shutil
+import socket
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from tritonclient.grpc import model_config_pb2 as pb
+
+from builder.deployment.models import Model, folder_bytes
+from builder.deployment.server_facts import ServerFacts
+from builder.errors import PublishError
+from builder.triton import AMPERE_PLUS, damage, dtypes, ensemble, versions
+
+ERROR, WARNING = "error", "warning"
+"""The server would not serve it, or not all of it; it serves it, with a risk."""
+CLIENT_SHM_RELEASE = "26.05"
+"""From this release on, clients may use shared memory only with --allow-client-shm=true."""
+UNREADABLE, DAMAGED = "P01", "P02"
+"""A folder that is no model; the only check that reads every file."""
+REPUBLISH = "publish it again: trt-build repo"
+
+Models = Mapping[str, Model]
+ModelCheck = Callable[[Model, Models, ServerFacts], Iterator[str]]
+"""Yields what is wrong with one model."""
+ServerCheck = Callable[[Path, Models, ServerFacts], Iterator[tuple[str, str]]]
+"""Yields a subject, and what is wrong with it."""
+Check = TypeVar("Check", ModelCheck, ServerCheck)
+
+
+@dataclass(frozen=True)
+class Rule(Generic[Check]):
+    """A check with its number, and the fix and severity of what it finds."""
+
+    number: str
+    fix: str
+    severity: str
+    check: Check
+
+
+MODEL_RULES: list[Rule[ModelCheck]] = []
+"""Checks of each model."""
+SERVER_RULES: list[Rule[ServerCheck]] = []
+"""Checks of the server with all models."""
+
+
+def _rule(
+    rules: list[Rule[Check]], number: str, fix: str, severity: str = ERROR
+) -> Callable[[Check], Check]:
+    """Add the decorated check to `rules`."""
+
+    def add(check: Check) -> Check:
+        rules.append(Rule(number, fix, severity, check))
+        return check
+
+    return add
+
+
+@_rule(MODEL_RULES, DAMAGED, REPUBLISH)
+def _damaged(model: Model, models: Models, server: ServerFacts) -> Iterator[str]:
+    recorded = {
+        name: digest
+        for name, digest in (model.said.get("files") or {}).items()
+        if not name.startswith("goldens/")
+    }
+    for name, is_there in damage.damaged(model.folder, recorded):
+        state = "is not the file that was published" if is_there else "is missing"
+        yield f"{name} {state}"
+
+
+@_rule(MODEL_RULES, "P03", "move it out of the model's folder")
+def _foreign(model: Model, models: Models, server: ServerFacts) -> Iterator[str]:
+    for number in versions.foreign(model.folder):
+        yield f"Triton would serve {number}/, which trt-build did not write"
+
+
+@_rule(MODEL_RULES, "P04", "serve with NVIDIA's image, or build with --serve-as python")
+def _backend(model: Model, models: Models, server: ServerFacts) -> Iterator[str]:
+    needed = model.config.backend
+    if needed and server.backends is not None and needed not in server.backends:
+        yield f"{server.name} has no backend {needed!r}"
+
+
+@_rule(
+    MODEL_RULES,
+    "P05",
+    "build with --serve-as python, or with --flavour tensorrt on a GPU host",
+)
+def _flavour(model: Model, models: Models, server: ServerFacts) -> Iterator[str]:
+    if model.runs_plan and model.plan.get("flavour") == "tensorrt-rtx":
+        yield "its plan is of TensorRT for RTX, which Triton's TensorRT backend does not load"
+
+
+@_rule(
+    MODEL_RULES,
+    "P06",
+    "build with the server's TensorRT, or serve with the image that repo --write-env names",
+)
+def _tensorrt(model: Model, models: Models, server: ServerFacts) -> Iterator[str]:
+    version = str(model.plan.get("tensorrt") or "")
+    if not (model.runs_plan and version and server.release and server.release.tensorrt):
+        return
+    if model.plan.get("flavour") == "tensorrt-rtx":
+        return
+    wanted = tuple(int(part) for part in version.split(".") if part.isdigit())
+    parts = 1 if (model.plan.get("options") or {}).get("version_compatible") else 3
+    known = server.release.tensorrt
+    if not any(one[:parts] == wanted[:parts] for one in known):
+        has = " or ".join(".".join(map(str, one)) for one in known)
+        yield (
+            f"its plan is of TensorRT {version}, and {server.name} has {has}"
+            f" (confidence {server.release.confidence})"
+        )
+
+
+@_rule(MODEL_RULES, "P07", "serve on a host with a GPU, or build with --serve-as python")
+def _no_gpu(model: Model, models: Models, server: ServerFacts) -> Iterator[str]:
+    if model.runs_plan and server.capabilities == ():
+        yield f"Triton's TensorRT backend needs a GPU, and {server.name} has none"
+
+
+@_rule(MODEL_RULES, "P07", "build it on such a GPU, and join the repositories with trt-build merge")
+def _other_gpu(model: Model, models: Models, server: ServerFacts) -> Iterator[str]:
+    if not model.runs_plan:
+        return
+    ampere = (model.plan.get("options") or {}).get("hardware_compatible") == AMPERE_PLUS
+    for capability in dict.fromkeys(server.capabilities or ()):
+        fits = capability in model.capabilities or (ampere and float(capability) >= 8.0)
+        if model.capabilities and not fits:
+            yield (
+                f"its plan is for compute capability {', '.join(sorted(model.capabilities))}, and"
+                f" {server.name} has a GPU of {capability}"
+            )
+
+
+@_rule(MODEL_RULES, "P08", "update the NVIDIA driver, or use an older release")
+def _driver(model: Model, models: Models, server: ServerFacts) -> Iterator[str]:
+    release = server.release
+    if not (model.runs_plan and server.cuda and release and release.cuda):
+        return
+    if int(server.cuda.split(".")[0]) < int(release.cuda.split(".")[0]):
+        yield f"{server.name} has CUDA {release.cuda}, and the driver supports {server.cuda}"
+
+
+@_rule(MODEL_RULES, "P09", "lower max_batch_size in config.pbtxt, or build with a larger maximum")
+def _batch(model: Model, models: Models, server: ServerFacts) -> Iterator[str]:
+    size = model.config.max_batch_size
+    reached = [
+        shapes["max"][0]
+        for profile in model.profiles
+        for shapes in profile.values()
+        if shapes.get("max")
+    ]
+    if size and reached and size > max(reached):
+        yield f"max_batch_size is {size}, and no profile takes more than {max(reached)} rows"
+
+
+@_rule(MODEL_RULES, "P10", "correct instance_group in config.pbtxt, or build with that profile")
+def _profiles(model: Model, models: Models, server: ServerFacts) -> Iterator[str]:
+    count = len(model.profiles)
+    for group in model.config.instance_group:
+        for index in group.profile:
+            if count and not (index.isdigit() and int(index) < count):
+                yield f"an instance group names profile {index}, and the plan has {count}"
+
+
+@_rule(MODEL_RULES, "P11", "correct config.pbtxt")
+def _endpoints(model: Model, models: Models, server: ServerFacts) -> Iterator[str]:
+    """The config's inputs and outputs against those that the plan was built with."""
+    for side in ("input", "output"):
+        recorded = {one["name"]: one for one in model.said.get(f"{side}s") or ()}
+        stated = {one.name: one for one in getattr(model.config, side)}
+        for name in sorted(recorded.keys() ^ stated.keys()):
+            where = "the plan" if name in recorded else "config.pbtxt"
+            yield f"only {where} has {side} {name!r}"
+        for name in sorted(recorded.keys() & stated.keys()):
+            if problem := _differs(recorded[name], stated[name], model.config.max_batch_size):
+                yield f"{side} {name!r} {problem}"
+
+
+def _differs(recorded: Mapping[str, Any], stated: Any, max_batch_size: int) -> str | None:
+    wanted = dtypes.by_name(recorded["served_dtype"]).config
+    if stated.data_type != pb.DataType.Value(wanted):
+        return f"is {pb.DataType.Name(stated.data_type)} in config.pbtxt, and the plan has {wanted}"
+    shape = list(recorded["shape"])[1 if max_batch_size else 0 :]
+    dims = list(stated.dims)
+    if not shape and dims == [1]:
+        return None
+    fits = len(shape) == len(dims) and all(
+        -1 in (one, other) or one == other for one, other in zip(shape, dims, strict=True)
+    )
+    return None if fits else f"has dims {dims} in config.pbtxt, and the plan has {shape}"
+
+
+@_rule(MODEL_RULES, "P12", REPUBLISH)
+def _wiring(model: Model, models: Models, server: ServerFacts) -> Iterator[str]:
+    missing = [name for name in model.steps if name not in models]
+    for name in missing:
+        yield f"its step {name!r} is not in the repository"
+    if model.steps and not missing:
+        try:
+            ensemble.check(model.config, {name: models[name].config for name in model.steps})
+        except PublishError as error:
+            for line in error.message.splitlines()[1:]:
+                yield line.strip()
+
+
+@_rule(SERVER_RULES, "P13", "free disk space, or remove old versions with trt-build prune", WARNING)
+def _disk(repository: Path, models: Models, server: ServerFacts) -> Iterator[tuple[str, str]]:
+    """A publication writes the new model beside the former one."""
+    largest = max((folder_bytes(model.folder) for model in models.values()), default=0)
+    free = shutil.disk_usage(repository).free
+    if free < largest:
+        yield (
+            str(repository),
+            f"{_mib(free)} are free, and a new version of its largest model needs {_mib(largest)}",
+        )
+
+
+@_rule(SERVER_RULES, "P14", "fewer instances, fewer models for each server, or a larger GPU")
+def _gpu_memory(repository: Path, models: Models, server: ServerFacts) -> Iterator[tuple[str, str]]:
+    """At least the plans' bytes for each instance; activations come on top."""
+    needed = sum(
+        model.instances * model.plan_bytes
+        for model in models.values()
+        if any(
+            group.kind != pb.ModelInstanceGroup.KIND_CPU for group in model.config.instance_group
+        )
+        or not model.config.instance_group
+    )
+    if server.gpu_memory and needed > min(server.gpu_memory):
+        yield (
+            "GPU memory",
+            f"the plans of all instances need {_mib(needed)}, and a GPU has"
+            f" {_mib(min(server.gpu_memory))}",
+        )
+
+
+@_rule(SERVER_RULES, "P15", "a larger SHM_SIZE (docker run --shm-size), or fewer instances")
+def _shared_memory(
+    repository: Path, models: Models, server: ServerFacts
+) -> Iterator[tuple[str, str]]:
+    """The Python backend moves every tensor through shared memory."""
+    needed = sum(model.shared_memory for model in models.values())
+    if server.shm_bytes is not None and needed > server.shm_bytes:
+        yield (
+            "shared memory",
+            f"the Python models need about {_mib(needed)} of /dev/shm, and {server.name} has"
+            f" {_mib(server.shm_bytes)}",
+        )
+
+
+@_rule(SERVER_RULES, "P16", "start it with --allow-client-shm=true, where all clients are trusted")
+def _client_shared_memory(
+    repository: Path, models: Models, server: ServerFacts
+) -> Iterator[tuple[str, str]]:
+    release = server.release
+    if server.client_shared_memory and release and release.tag >= CLIENT_SHM_RELEASE:
+        yield "shared memory", f"{server.name} refuses shared memory of clients by default"
+
+
+@_rule(SERVER_RULES, "P17", "choose another port, or stop the program that has it", WARNING)
+def _ports(repository: Path, models: Models, server: ServerFacts) -> Iterator[tuple[str, str]]:
+    for flag, port in server.ports.items():
+        with socket.socket() as held:
+            held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                held.bind(("127.0.0.1", port))
+            except OSError as error:
+                yield f"port {port}", f"it cannot be used for {flag}: {error.strerror}"
+
+
+@functools.cache
+def advisories() -> dict[str, Any]:
+    """The dated table of known vulnerabilities (advisories.json)."""
+    text = (files("builder") / "deployment" / "advisories.json").read_text(encoding="utf-8")
+    found: dict[str, Any] = json.loads(text)
+    return found
+
+
+@_rule(
+    SERVER_RULES,
+    "P18",
+    "use that release or a newer one; until then only trusted clients (docs/security.md)",
+    WARNING,
+)
+def _vulnerabilities(
+    repository: Path, models: Models, server: ServerFacts
+) -> Iterator[tuple[str, str]]:
+    release = server.release
+    if release is None:
+        return
+    table = advisories()
+    open_ = [one for one in table["advisories"] if release.tag < one["fixed_in"]]
+    if open_:
+        names = ", ".join(one["id"] for one in open_)
+        yield (
+            f"Triton {release.tag}",
+            f"{len(open_)} known advisories (table of {table['as_of']}), fixed in Triton"
+            f" {max(one['fixed_in'] for one in open_)}: {names}",
+        )
+
+
+def _mib(count: int) -> str:
+    return f"{count / 2**20:.1f} MiB"
