@@ -1,7 +1,9 @@
 from . import arrays as arrays
+from . import document as document
 from . import editing as editing
 from . import folder as folder
 from . import loading as loading
+from . import schema as schema
 from .arrays import check_array_file as check_array_file
 from .folder import find_models as find_models
 from .folder import unread as unread

@@ -164,8 +164,9 @@ def from_data(one: folder.Found, data: Mapping[str, Any]) -> ModelSpec:
     written = _profiles(data)
     batch_sizes = _batch_sizes(data, written[0])
     plain = {key: data[key] for key in _PLAIN if key in data}
-    if "outputs" in data:
-        plain["outputs"] = tuple(data["outputs"])
+    for key in ("outputs", "targets"):
+        if key in data:
+            plain[key] = tuple(data[key])
     if "keep_fp32" in data:
         said = [data["keep_fp32"]] if isinstance(data["keep_fp32"], str) else data["keep_fp32"]
         plain["keep_fp32"] = tuple(pattern for pattern in said if pattern != AUTO)

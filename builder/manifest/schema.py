@@ -58,9 +58,11 @@ def schema() -> dict[str, Any]:
     return loaded
 
 
-def check(document: Document) -> None:
-    """Add every violation of the schema to the document's mistakes."""
-    for error in _validator()(schema()).iter_errors(document.data):
+def check(document: Document, wanted: dict[str, Any] | None = None) -> None:
+    """Add every violation of the schema `wanted`, by default the manifest's, to the document's
+    mistakes.
+    """
+    for error in _validator()(wanted or schema()).iter_errors(document.data):
         for route, message, fix, key in explain(error):
             document.add(route, message, fix, key=key)
 
@@ -97,17 +99,19 @@ def _unknown_keys(error: Any, route: Route) -> Iterator[Finding]:
         if key not in known:
             unused = [name for name in known if name not in error.instance]
             near = did_you_mean(key, unused, otherwise_list=False)
-            fix = _belongs(key, route) or near or f"one of {', '.join(known)}"
+            fix = (
+                _belongs(key, route, error.schema["properties"])
+                or near
+                or f"one of {', '.join(known)}"
+            )
             yield (*route, key), f"unknown key {label((*route, key))!r}", fix, True
 
 
-def _belongs(key: str, route: Route) -> str | None:
-    """The section to which a misplaced key belongs."""
-    if route or nearest(key, schema()["properties"]):
+def _belongs(key: str, route: Route, properties: dict[str, Any]) -> str | None:
+    """The section to which a misplaced key belongs, among the `properties` of the document."""
+    if route or nearest(key, properties):
         return None
-    homes = [
-        name for name, part in schema()["properties"].items() if key in part.get("properties", {})
-    ]
+    homes = [name for name, part in properties.items() if key in part.get("properties", {})]
     return f"move it to {homes[0]!r}" if homes else None
 
 

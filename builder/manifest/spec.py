@@ -206,6 +206,8 @@ class ModelSpec:
     """Values of forward's arguments that are not tensors, by name."""
     batch_sizes: tuple[int, ...] = ()
     """Sizes of the batch that `profiles` has a static profile for."""
+    targets: tuple[str, ...] = ()
+    """The targets of a farm file that the model is built for; empty: all of them."""
 
     @property
     def stateless_inputs(self) -> tuple[TensorSpec, ...]:

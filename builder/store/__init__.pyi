@@ -2,6 +2,7 @@ from . import edits as edits
 from . import published as published
 from . import retired as retired
 from . import signing as signing
+from . import sources as sources
 from . import staging as staging
 from .canonical import digest as digest
 from .differences import because as because
@@ -10,6 +11,8 @@ from .differences import display_text as display_text
 from .differences import flattened as flattened
 from .edits import COMPILED as COMPILED
 from .edits import GENERATED as GENERATED
+from .folders import Folders as Folders
+from .folders import Publication as Publication
 from .hashes import Hashes as Hashes
 from .location import default_url as default_url
 from .plans import Plans as Plans

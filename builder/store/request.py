@@ -20,7 +20,7 @@ from builder.store import sources
 from builder.store.canonical import plain
 from builder.store.hashes import Hashes
 
-ELSEWHERE = ("name", "path", "manifest", "goldens", "libraries", "limits")
+ELSEWHERE = ("name", "path", "manifest", "goldens", "libraries", "limits", "targets")
 """Fields of a spec that say where something is, which is covered by hash, or that decide nothing of
 the result.
 """

@@ -18,7 +18,7 @@ from builder import exports
 from builder.templates import config_templates
 
 ROOT = Path(__file__).resolve().parents[1]
-UNSEEN = ("cli", "serving", "store", "__pycache__")
+UNSEEN = ("cli", "farm", "serving", "store", "__pycache__")
 """Rooms that no published file comes from."""
 
 _IMPORT = re.compile(r"^[ \t]*from (builder[\w.]*) import (\([^)]*\)|[^\n]+)", re.MULTILINE)

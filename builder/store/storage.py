@@ -17,8 +17,9 @@ import hashlib
 import json
 import posixpath
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from builder.engine import Plan
@@ -93,7 +94,7 @@ class Store:
 
     def get(self, key: str) -> Entry | None:
         """The entry of this key; None where there is none, or what is there is damaged."""
-        path = self._path("plans", key[:2], key, "record.json")
+        path = self.place("plans", key[:2], key, "record.json")
         record = self._signed(path)
         if record is None:
             return None
@@ -103,7 +104,7 @@ class Store:
         ):
             self._refused(path, "is not the record of this key")
             return None
-        data = self._read(self._path("plans", key[:2], key, f"{record['sha256']}.plan"))
+        data = self._read(self.place("plans", key[:2], key, f"{record['sha256']}.plan"))
         if data is None or hashlib.sha256(data).hexdigest() != record["sha256"]:
             self._refused(path, "names a plan that is missing or damaged")
             return None
@@ -112,22 +113,52 @@ class Store:
     def put(self, key: str, parts: Mapping[str, Any], plan: Plan) -> None:
         """Keep a plan under its key: the data, then the record."""
         sha256 = hashlib.sha256(plan.data).hexdigest()
-        self._write(self._path("plans", key[:2], key, f"{sha256}.plan"), plan.data)
+        self._write(self.place("plans", key[:2], key, f"{sha256}.plan"), plan.data)
         record = {"key": key, "sha256": sha256, "parts": parts, "facts": plan.facts}
-        self._write(self._path("plans", key[:2], key, "record.json"), _sign(record))
+        self._write(self.place("plans", key[:2], key, "record.json"), _sign(record))
 
     def last(self, name: str) -> dict[str, Any] | None:
         """What `remember` was last told of a model of this name, by anybody; None where nothing
         was.
         """
-        return self._signed(self._path("models", f"{name}.json"))
+        return self._signed(self.place("models", f"{name}.json"))
 
     def remember(self, name: str, record: Mapping[str, Any]) -> None:
         """Keep what was built under this name."""
-        self._write(self._path("models", f"{name}.json"), _sign(record))
+        self._write(self.place("models", f"{name}.json"), _sign(record))
 
-    def _path(self, *parts: str) -> str:
+    def place(self, *parts: str) -> str:
+        """The path of an entry on the store's file system."""
         return posixpath.join(self.root, *parts)
+
+    def size(self, path: str) -> int | None:
+        """The bytes of a file in the store; None where there is none."""
+        try:
+            found = self.fs.info(path)
+        except FileNotFoundError:
+            return None
+        return int(found["size"]) if found["type"] == "file" else None
+
+    def upload(self, source: Path, path: str) -> None:
+        """Copy the file `source` into the store. It shows when it is whole."""
+        self._placed(path, lambda staged: self.fs.put_file(str(source), staged))
+
+    def download(self, path: str, target: Path) -> None:
+        """Copy a file of the store to `target`. Raises FileNotFoundError."""
+        self.fs.get_file(path, str(target))
+
+    def remove(self, path: str) -> None:
+        """Remove a file of the store, if it is there."""
+        with contextlib.suppress(FileNotFoundError):
+            self.fs.rm_file(path)
+
+    def read_record(self, path: str) -> dict[str, Any] | None:
+        """The JSON object in a file; None where there is none that this builder's key signed."""
+        return self._signed(path)
+
+    def write_record(self, path: str, record: Mapping[str, Any]) -> None:
+        """Write a JSON object with its signature."""
+        self._write(path, _sign(record))
 
     def _read(self, path: str) -> bytes | None:
         try:
@@ -139,15 +170,19 @@ class Store:
             return None
 
     def _write(self, path: str, data: bytes) -> None:
+        self._placed(path, lambda staged: self.fs.pipe_file(staged, data))
+
+    def _placed(self, path: str, write: Callable[[str], object]) -> None:
+        """Let `write` make the file: under another name first, where half a file would show."""
         self.fs.makedirs(posixpath.dirname(path), exist_ok=True)
         if self._moves and self.fs.isdir(path):
             self.fs.rm(path, recursive=True)  # else the file would be moved into the folder
         if not self._moves:
-            self.fs.pipe_file(path, data)
+            write(path)
             return
         staged = f"{path}.{uuid.uuid4().hex}.tmp"
         try:
-            self.fs.pipe_file(staged, data)
+            write(staged)
             self.fs.mv(staged, path)
         except BaseException:
             if self.fs.exists(staged):

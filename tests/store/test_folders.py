@@ -1,0 +1,76 @@
+"""Published models in the store: whole, signed, and refused where they are not."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from builder.errors import EnvironmentProblem
+from builder.store import Folders
+
+KEY = "0" * 64
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    for name, text in {"net/config.pbtxt": "a", "net/1/model.plan": "b", "net.step/x": "c"}.items():
+        file = tmp_path / "repository" / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+    return tmp_path / "repository"
+
+
+@pytest.fixture
+def store(tmp_path: Path, repository: Path) -> Folders:
+    """A store with the model `net` and its step."""
+    found = Folders(str(tmp_path / "store"))
+    assert found.find(KEY) is None
+    found.keep(KEY, repository, "net", {"layers": 3})
+    return found
+
+
+def files(folder: Path) -> dict[str, str]:
+    return {
+        path.relative_to(folder).as_posix(): path.read_text()
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
+
+
+def test_a_model_comes_back_as_it_was(store: Folders, repository: Path, tmp_path: Path) -> None:
+    found = store.find(KEY)
+    assert found is not None and found.result == {"layers": 3}
+    assert store.restore(found, tmp_path / "again") == tmp_path / "again" / "net"
+    assert files(tmp_path / "again") == files(repository)
+
+
+def test_a_file_that_is_missing_or_damaged_is_never_taken(store: Folders, tmp_path: Path) -> None:
+    found = store.find(KEY)
+    assert found is not None
+    plan = found.folders["net"]["1/model.plan"]
+    file = tmp_path / "store" / "files" / plan[:2] / plan
+    file.write_text("x")
+    with pytest.raises(EnvironmentProblem, match="is damaged"):
+        store.restore(found, tmp_path / "again")
+    assert store.find(KEY) is None  # the damaged file was removed, so the model is built again
+
+
+@pytest.mark.parametrize("change", ["result", "key", "outside"])
+def test_a_record_that_was_changed_is_none(store: Folders, tmp_path: Path, change: str) -> None:
+    file = tmp_path / "store" / "published" / KEY[:2] / f"{KEY}.json"
+    said = json.loads(file.read_text())
+    if change == "outside":  # signed, but it leads out of the repository
+        said = {key: said[key] for key in ("key", "name", "folders", "result")}
+        said["folders"] = {"..": dict(said["folders"]["net"])}
+        store.store.write_record(str(file), said)
+    else:
+        file.write_text(json.dumps({**said, change: {"layers": 4}}))
+    assert store.find(KEY) is None
+
+
+def test_a_store_that_cannot_be_written_is_one_error(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(EnvironmentProblem, match="could not be written"):
+        Folders(str(tmp_path / "file" / "store")).add(tmp_path / "file")
