@@ -35,6 +35,7 @@ COMMANDS = (
     "adopt",
     "merge",
     "sign",
+    "farm",
     "doctor",
 )
 

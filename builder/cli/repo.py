@@ -85,9 +85,23 @@ COLUMNS = ("model", "result", "pieces", "precision", "of tolerance", "layers", "
     metavar="DIR",
     help="The model repository; made if missing.",
 )
-@click.pass_obj
+@click.option(
+    "--farm",
+    "farm_file",
+    metavar="FILE",
+    help=(
+        "Build on the Ray cluster of this farm file, into DIR/<target> for each target; local: a"
+        " cluster of this machine."
+    ),
+)
+@click.option(
+    "--require-all",
+    is_flag=True,
+    help="With --farm: publish nothing unless every model is built for every target.",
+)
+@click.pass_context
 def repo_command(
-    terminal: Terminal,
+    context: click.Context,
     /,
     models: Path,
     out: Path,
@@ -99,6 +113,8 @@ def repo_command(
     edits: str | None,
     sbom: bool,
     record: bool,
+    farm_file: str | None,
+    require_all: bool,
     **settings: Any,
 ) -> int:
     """Build every model of MODELS (a folder, a model file or a manifest) into the repository DIR.
@@ -110,6 +126,13 @@ def repo_command(
     from builder.engine import flavour
     from builder.repository import build_repository
 
+    terminal: Terminal = context.obj
+    if farm_file is not None:
+        from builder.cli import repo_farm
+
+        return repo_farm.run(context)
+    if require_all:
+        raise click.UsageError("--require-all is for --farm", context)
     if require_sandbox:
         processes.require(settings["isolate"])
 

@@ -1,9 +1,11 @@
 from . import jobs as jobs
 from . import preflight as preflight
+from .build import FINISHED as FINISHED
 from .build import build_repository as build_repository
 from .explain import explain as explain
 from .precision_search import Search as Search
 from .precision_search import search_precision as search_precision
+from .request import request_of as request_of
 from .result import PHASES as PHASES
 from .result import ModelResult as ModelResult
 from .settings import Settings as Settings

@@ -1,0 +1,97 @@
+"""`trt-build farm status` and `trt-build farm cancel`: what runs on a Ray cluster."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import click
+
+from builder.cli.command import Command
+from builder.cli.terminal import Terminal
+
+COLUMNS = ("run", "repository", "by", "waiting", "running", "done", "failed", "s left")
+
+
+@click.group("farm", short_help="Show or cancel what `repo --farm` builds on a Ray cluster.")
+def farm_command() -> None:
+    """Show or cancel what `trt-build repo --farm` builds on a Ray cluster."""
+
+
+@farm_command.command("status", cls=Command, short_help="Show nodes, targets and runs.")
+@click.argument("farm_file", metavar="FARM.yaml")
+@click.pass_obj
+def status_command(terminal: Terminal, /, farm_file: str) -> None:
+    """Show which nodes can build for each target of FARM.yaml, and the runs of `repo --farm` on its
+    cluster.
+    """
+    from builder.farm import board, cluster
+
+    described = _running(farm_file)
+    with cluster.connected(described) as library:
+        alive = cluster.nodes(library)
+        targets = [
+            {
+                "target": target.name,
+                "takes": cluster.demand(target),
+                "nodes": sum(cluster.fits(node, cluster.demand(target)) for node in alive),
+            }
+            for target in described.targets
+        ]
+        runs = [about for about, _ in board.runs(library)]
+    data = {"nodes": len(alive), "targets": targets, "runs": runs}
+    terminal.result(data, lambda: _show(terminal, data))
+
+
+@farm_command.command("cancel", cls=Command, short_help="Cancel the runs on a cluster.")
+@click.argument("farm_file", metavar="FARM.yaml")
+@click.pass_obj
+def cancel_command(terminal: Terminal, /, farm_file: str) -> None:
+    """Cancel every run of `trt-build repo --farm` on the cluster of FARM.yaml. Such a run publishes
+    nothing and ends with exit code 130; what it has built stays in the store.
+    """
+    from builder.farm import board, cluster
+
+    with cluster.connected(_running(farm_file)) as library:
+        names = board.cancel(library)
+    terminal.result(
+        {"canceled": names},
+        lambda: terminal.line(f"canceled: {', '.join(names)}" if names else "no run to cancel"),
+    )
+
+
+def _running(farm_file: str) -> Any:
+    """The farm, with the cluster that runs: that of a command on this machine for `local`."""
+    from dataclasses import replace
+
+    from builder import farm
+
+    described = farm.read(farm_file)
+    return replace(described, address="auto") if described.is_local else described
+
+
+def _show(terminal: Terminal, data: dict[str, Any]) -> None:
+    rows = [
+        [
+            one["target"],
+            ", ".join(f"{name}: {amount:g}" for name, amount in one["takes"].items()),
+            str(one["nodes"]),
+        ]
+        for one in data["targets"]
+    ]
+    terminal.table(("target", "takes", "nodes"), rows, numbers=("nodes",))
+    terminal.line()
+    runs = [
+        [
+            one["name"],
+            one["repository"],
+            f"{one['user']}@{one['host']}, {time.time() - one['since']:.0f} s ago",
+            *(str(one.get(name, 0)) for name in ("waiting", "running", "done", "failed")),
+            "" if one.get("seconds_left") is None else f"{one['seconds_left']:.0f}",
+        ]
+        for one in data["runs"]
+    ]
+    if runs:
+        terminal.table(COLUMNS, runs, numbers=COLUMNS[3:])
+    else:
+        terminal.line("no run")

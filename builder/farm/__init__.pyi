@@ -1,0 +1,13 @@
+from . import board as board
+from . import cluster as cluster
+from . import remote as remote
+from . import schedule as schedule
+from .config import LOCAL as LOCAL
+from .config import SCHEMA_PATH as SCHEMA_PATH
+from .config import Farm as Farm
+from .config import Retries as Retries
+from .config import Target as Target
+from .config import read as read
+from .journal import folder_of as folder_of
+from .run import Outcome as Outcome
+from .run import build_on_farm as build_on_farm

@@ -1,0 +1,107 @@
+"""What runs on a cluster, for `trt-build farm status` and `farm cancel`.
+
+A run has an actor with a name on the node of its command. The command writes its counts there, and
+reads whether somebody wants it canceled.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import getpass
+import os
+import socket
+import time
+import uuid
+from collections.abc import Mapping
+from typing import Any
+
+from builder.farm.cluster import NAMESPACE
+
+PREFIX = "run-"
+UPDATE_SECONDS = 1.0
+ANSWER_SECONDS = 10.0
+
+
+class Board:
+    """The actor: the last counts of a run, and whether it is to be canceled."""
+
+    def __init__(self, about: Mapping[str, Any]) -> None:
+        self.about = dict(about)
+        self.stop = False
+
+    def update(self, counts: Mapping[str, Any]) -> bool:
+        """Keep the counts; whether the run is to be canceled."""
+        self.about |= counts
+        return self.stop
+
+    def read(self) -> dict[str, Any]:
+        """What is known of the run."""
+        return {**self.about, "canceled": self.stop}
+
+    def cancel(self) -> None:
+        """Let the next `update` return True."""
+        self.stop = True
+
+
+class Posted:
+    """The command's side of its run's actor. A cluster that does not answer costs nothing but the
+    status.
+    """
+
+    def __init__(self, library: Any, repository: str) -> None:
+        self.library, self.name = library, f"{PREFIX}{uuid.uuid4().hex[:8]}"
+        self.counts: dict[str, Any] = {}
+        self.answer: Any = None
+        self.sent = 0.0
+        about = {
+            "name": self.name,
+            "repository": repository,
+            "user": getpass.getuser(),
+            "host": socket.gethostname(),
+            "pid": os.getpid(),
+            "since": time.time(),
+        }
+        here = library.get_runtime_context().get_node_id()
+        strategy = library.util.scheduling_strategies.NodeAffinitySchedulingStrategy(
+            node_id=here, soft=False
+        )
+        self.actor = (
+            library.remote(Board)
+            .options(name=self.name, namespace=NAMESPACE, num_cpus=0, scheduling_strategy=strategy)
+            .remote(about)
+        )
+
+    def canceled(self) -> bool:
+        """Send the counts, at most once a second; whether somebody has canceled the run."""
+        if self.answer is None and time.monotonic() - self.sent > UPDATE_SECONDS:
+            self.sent = time.monotonic()
+            with contextlib.suppress(Exception):
+                self.answer = self.actor.update.remote(self.counts)
+        if self.answer is None or not self.library.wait([self.answer], timeout=0)[0]:
+            return False
+        answer, self.answer = self.answer, None
+        with contextlib.suppress(Exception):
+            return bool(self.library.get(answer))
+        return False
+
+
+def runs(library: Any) -> list[tuple[dict[str, Any], Any]]:
+    """What is known of every run on the cluster, with its actor."""
+    named = library.util.list_named_actors(all_namespaces=True)
+    found = []
+    for one in named:
+        if one["namespace"] != NAMESPACE or not one["name"].startswith(PREFIX):
+            continue
+        with contextlib.suppress(Exception):  # it has ended meanwhile
+            actor = library.get_actor(one["name"], namespace=NAMESPACE)
+            found.append((library.get(actor.read.remote(), timeout=ANSWER_SECONDS), actor))
+    return found
+
+
+def cancel(library: Any) -> list[str]:
+    """Cancel every run on the cluster; their names."""
+    names = []
+    for about, actor in runs(library):
+        library.get(actor.cancel.remote(), timeout=ANSWER_SECONDS)
+        names.append(str(about["name"]))
+    return names

@@ -1,0 +1,107 @@
+"""The Ray cluster: connecting to it, and which of its nodes can build for a target."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import math
+import os
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from builder.errors import EnvironmentProblem
+from builder.farm.config import Farm, Target
+from builder.repository import jobs
+
+NAMESPACE = "trt-build"
+OBJECT_STORE_BYTES = 100 << 20
+"""Of a cluster that a command starts itself: its tasks return only words."""
+MIB = 1 << 20
+
+
+def ray() -> Any:
+    """The library. Raises EnvironmentProblem where it is not installed."""
+    try:
+        import ray as library
+    except ImportError as error:
+        raise EnvironmentProblem(
+            f"a farm needs Ray, which cannot be imported: {error}",
+            fix="pip install 'trt-build[farm]'",
+        ) from error
+    return library
+
+
+@contextlib.contextmanager
+def connected(farm: Farm) -> Iterator[Any]:
+    """Ray, connected to the farm's cluster. A cluster of this machine alone ends with the block.
+
+    Raises EnvironmentProblem where the cluster does not answer.
+    """
+    library = ray()
+    if library.is_initialized():  # a program, or a test, that is connected itself
+        yield library
+        return
+    options: dict[str, Any] = {
+        "namespace": NAMESPACE,
+        "log_to_driver": False,
+        "logging_level": logging.ERROR,
+        "configure_logging": True,
+    }
+    if farm.is_local:
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+        options |= {"address": "local", "include_dashboard": False}
+        options |= {"object_store_memory": OBJECT_STORE_BYTES, "num_cpus": local_cpus(farm)}
+    else:
+        options |= {"address": farm.address}
+    try:
+        library.init(**options)
+    except Exception as error:  # of many kinds: connection, version, protocol
+        raise EnvironmentProblem(
+            f"the Ray cluster {farm.address} cannot be used: {error}",
+            where=farm.file or None,
+            fix="check `address`, and that `ray status` shows the cluster on this machine",
+        ) from error
+    try:
+        yield library
+    finally:
+        library.shutdown()
+
+
+def local_cpus(farm: Farm) -> int:
+    """The cores that a cluster of this machine alone offers: for targets that take one core, as
+    many builds run at a time as `repo` without a farm runs.
+    """
+    return max(jobs.default_jobs(), *(math.ceil(target.cpus) for target in farm.targets))
+
+
+def demand(target: Target) -> dict[str, float]:
+    """What a build for the target takes of a node, by Ray's names."""
+    found = {"CPU": float(target.cpus), "GPU": float(target.gpus), **target.resources}
+    if target.memory_mib is not None:
+        found["memory"] = float(target.memory_mib * MIB)
+    return {name: amount for name, amount in found.items() if amount}
+
+
+def ray_options(target: Target, memory_mib: int | None) -> dict[str, Any]:
+    """The options of Ray's task that builds for the target. The farm starts lost tasks again
+    itself, so Ray does not.
+    """
+    memory = target.memory_mib or memory_mib
+    return {
+        "num_cpus": target.cpus,
+        "num_gpus": target.gpus,
+        "resources": dict(target.resources),
+        "memory": memory * MIB if memory else None,
+        "max_retries": 0,
+        "num_returns": "streaming",
+    }
+
+
+def fits(node: Mapping[str, float], wanted: Mapping[str, float]) -> bool:
+    """Whether a node with these resources in all has what a build takes."""
+    return all(node.get(name, 0.0) >= amount for name, amount in wanted.items())
+
+
+def nodes(library: Any) -> list[dict[str, float]]:
+    """The resources of each node that is alive."""
+    return [dict(node["Resources"]) for node in library.nodes() if node["Alive"]]

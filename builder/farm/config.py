@@ -1,0 +1,185 @@
+"""The farm file: which machines build, for which targets, and with which store."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+from builder.errors import ManifestError, Mistake, UsageError
+from builder.manifest import document, nearest, schema
+from builder.precisions import PRECISIONS
+
+SCHEMA_PATH = Path(__file__).with_name("farm.schema.json")
+"""The JSON Schema (draft 2020-12) of a farm file, for editors."""
+LOCAL = "local"
+"""Of `--farm` and of `address`: a Ray cluster of this machine, for the time of the command."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """What models are built for, and what a build takes of a node: cores, GPUs, MiB of memory, and
+    Ray's custom resources. `build` has options of TensorRT's builder as a manifest writes them.
+    """
+
+    name: str
+    cpus: float = 1
+    gpus: float = 0
+    memory_mib: int | None = None
+    resources: Mapping[str, float] = field(default_factory=dict)
+    flavour: str = "auto"
+    precision: str | None = None
+    build: Mapping[str, Any] = field(default_factory=dict)
+    concurrency: int = 100
+
+
+@dataclass(frozen=True)
+class Exclusion:
+    """Models that are not built for some targets; `model` and `target` are fnmatch patterns."""
+
+    model: str
+    target: str
+    because: str
+
+    def matches(self, model: str, target: str) -> bool:
+        """Whether the model is not built for the target."""
+        return fnmatchcase(model, self.model) and fnmatchcase(target, self.target)
+
+
+@dataclass(frozen=True)
+class Retries:
+    """How often a task is started again, and the seconds before the first time; each further wait
+    is twice as long.
+    """
+
+    max: int = 3
+    backoff_seconds: float = 5
+
+    def wait(self, attempt: int) -> float:
+        """Seconds before the task is started again after its `attempt`-th start, from 1."""
+        return float(self.backoff_seconds * 2 ** (attempt - 1))
+
+
+@dataclass(frozen=True)
+class Farm:
+    """A farm file: its fields have the names and defaults of its keys (farm.schema.json)."""
+
+    address: str
+    targets: tuple[Target, ...]
+    store: str | None = None
+    exclude: tuple[Exclusion, ...] = ()
+    retries: Retries = Retries()
+    node_seconds: float = 300
+    environment: tuple[str, ...] = ()
+    file: str = ""
+
+    @property
+    def is_local(self) -> bool:
+        """Whether the command starts a Ray cluster of its own on this machine."""
+        return self.address == LOCAL
+
+
+def read(path: Path | str) -> Farm:
+    """The farm that a file describes; of "local" this machine with one target, `local`.
+
+    Raises ManifestError with every mistake of the file and its line.
+    """
+    if str(path) == LOCAL:
+        return Farm(LOCAL, (Target(LOCAL),))
+    found = document.read(Path(path))
+    if found.data is not None:
+        schema.check(found, json.loads(SCHEMA_PATH.read_text(encoding="utf-8")))
+        if not found.mistakes:
+            _check(found)
+    if found.mistakes:
+        raise ManifestError(
+            [
+                Mistake(one.file, one.line, _named(one.message), one.fix)
+                if found.data is not None
+                else Mistake(one.file, one.line, _named(one.message), "see docs/farm.md")
+                for one in sorted(found.mistakes, key=lambda one: one.line)
+            ]
+        )
+    return _farm(found.data, str(path))
+
+
+def _named(message: str) -> str:
+    return message.replace("the manifest", "the farm file")
+
+
+def _farm(data: Mapping[str, Any], file: str) -> Farm:
+    targets = tuple(Target(name, **(said or {})) for name, said in data["targets"].items())
+    return Farm(
+        address=data["address"],
+        targets=targets,
+        store=data.get("store"),
+        exclude=tuple(Exclusion(**said) for said in data.get("exclude", ())),
+        retries=Retries(**data.get("retries", {})),
+        node_seconds=data.get("node_seconds", Farm.node_seconds),
+        environment=tuple(data.get("environment", ())),
+        file=file,
+    )
+
+
+def _check(found: document.Document) -> None:
+    """Add the mistakes that the schema cannot express."""
+    targets = found.data["targets"]
+    if "memory:" in found.data.get("store", ""):
+        message = "store: a store in memory is seen by one process only"
+        found.add(("store",), message, "a folder that all machines share, or a URL such as s3://")
+    for name, said in targets.items():
+        _check_target(found, name, said, is_local=found.data["address"] == LOCAL)
+    for index, said in enumerate(found.data.get("exclude", ())):
+        if not any(fnmatchcase(name, said["target"]) for name in targets):
+            near = nearest(said["target"], targets)
+            fix = f"did you mean {near!r}?" if near else f"one of {', '.join(targets)}"
+            route = ("exclude", index, "target")
+            found.add(route, f"{schema.label(route)}: no target is named {said['target']!r}", fix)
+
+
+def _check_target(
+    found: document.Document, name: str, said: Mapping[str, Any], *, is_local: bool
+) -> None:
+    route: tuple[str | int, ...] = ("targets", name)
+    if not name.replace("-", "").replace("_", "").isalnum() or not name.isascii():
+        fix = "letters, digits, - and _: it is the name of a folder"
+        found.add(route, f"{name!r} cannot be the name of a target", fix, key=True)
+    if said.get("precision") not in (None, *PRECISIONS):
+        route_ = (*route, "precision")
+        message = f"{schema.label(route_)}: {said['precision']!r} is no precision"
+        found.add(route_, message, f"one of {', '.join(PRECISIONS)}")
+    if is_local and said.get("resources"):
+        message = "a cluster of this machine alone has no custom resources"
+        found.add((*route, "resources"), message, "remove them, or start Ray with --resources")
+    _check_build(found, (*route, "build"), said.get("build", {}))
+
+
+def _check_build(
+    found: document.Document, route: tuple[str | int, ...], said: Mapping[str, Any]
+) -> None:
+    """The section is that of a manifest, and so are its mistakes."""
+    wanted = {**schema.schema()["properties"]["build"], "$defs": schema.schema().get("$defs", {})}
+    inner = document.Document(
+        found.file,
+        said,
+        lines={key[len(route) :]: line for key, line in found.lines.items()
+               if key[: len(route)] == route},
+        key_lines={key[len(route) :]: line for key, line in found.key_lines.items()
+                   if key[: len(route)] == route},
+    )  # fmt: skip
+    schema.check(inner, wanted)
+    found.mistakes += inner.mistakes
+
+
+def known_target(farm: Farm, name: str, where: str) -> Target:
+    """The target of this name. Raises UsageError, with `where` it is written."""
+    for target in farm.targets:
+        if target.name == name:
+            return target
+    names = [target.name for target in farm.targets]
+    near = nearest(name, names)
+    fix = f"did you mean {near!r}?" if near else f"one of {', '.join(names)}"
+    raise UsageError(f"the farm has no target {name!r}", where=where, fix=fix)

@@ -1,0 +1,113 @@
+"""What happened on the farm: events in a file, a log for each task, and words for the terminal."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from builder.farm.schedule import Event, Task
+
+Progress = Callable[[str, str], None]
+FINISHED = "finished"
+"""How a phase begins whose line stays on a terminal."""
+
+
+def folder_of(out: Path) -> Path:
+    """The folder with the events and logs of a repository: `R.farm` beside R."""
+    root = out.resolve()
+    return root.with_name(f"{root.name}.farm")
+
+
+class Journal:
+    """Writes `events.jsonl`, one event a line with its time, task, target and attempt, and
+    `<target>/<model>.log` with the end of each build's output. Raises OSError.
+    """
+
+    def __init__(self, folder: Path, tasks: Sequence[Task], progress: Progress) -> None:
+        self.folder, self.progress = folder, progress
+        self.tasks = tuple(tasks)
+        self.states: Counter[str] = Counter(waiting=len(self.tasks))
+        self.began: dict[str, float] = {}
+        self.seconds: list[float] = []
+        folder.mkdir(parents=True, exist_ok=True)
+        self.file = (folder / "events.jsonl").open("w", encoding="utf-8")
+
+    def close(self) -> None:
+        """Close the file of events."""
+        self.file.close()
+
+    def observe(self, task: Task, event: Event) -> None:
+        """Record an event of a task."""
+        log = event.pop("log", None)
+        if log:
+            self._write_log(task, log)
+        kept = {key: value for key, value in event.items() if key != "result"}
+        about = {"time": round(time.time(), 3), "task": task.name, "attempt": task.attempts}
+        print(json.dumps({**about, **kept}, default=str), file=self.file, flush=True)
+        self._count(task, event)
+        self.progress(task.name, self._words(task, event))
+
+    def counts(self) -> dict[str, Any]:
+        """The tasks by state, and the estimate of the seconds that are left."""
+        return {
+            **{name: self.states[name] for name in ("waiting", "running", "done", "failed")},
+            "seconds_left": self.seconds_left(),
+        }
+
+    def seconds_left(self) -> float | None:
+        """The time of what is left, shared by the tasks that run now; None before one has ended.
+        A task without a recorded time counts as the mean of those that have ended.
+        """
+        if not self.seconds:
+            return None
+        mean = sum(self.seconds) / len(self.seconds)
+        left = [task for task in self.tasks if task.ended is None]
+        whole = sum(task.estimate if task.estimate is not None else mean for task in left)
+        now = time.monotonic()
+        begun = sum(min(now - self.began[task.name], mean)
+                    for task in left if task.name in self.began)  # fmt: skip
+        return round(max(0.0, whole - begun) / max(1, self.states["running"]), 1)
+
+    def _count(self, task: Task, event: Event) -> None:
+        kind = event["event"]
+        if kind == "started":
+            self.states.update(waiting=-1, running=1)
+            self.began[task.name] = time.monotonic()
+        elif kind == "lost":
+            if self.began.pop(task.name, None) is not None:
+                self.states.update(waiting=1, running=-1)
+        elif kind == "ended":
+            began = self.began.pop(task.name, None)
+            self.states.update({"running" if began is not None else "waiting": -1})
+            self.states.update({"done" if event["ok"] else "failed": 1})
+            if began is not None:
+                self.seconds.append(time.monotonic() - began)
+
+    def _words(self, task: Task, event: Event) -> str:
+        kind = event["event"]
+        if kind == "started":
+            return f"started on {event['node']}"
+        if kind == "lost":
+            reason = str(event["reason"]).partition("\n")[0]
+            return f"{FINISHED}: lost ({reason}); again in {event['wait_seconds']:g} s"
+        if kind == "waiting":
+            wanted = ", ".join(f"{name}: {amount:g}" for name, amount in event["for"].items())
+            return f"{FINISHED}: target {task.group} waits for a node with {wanted}"
+        if kind == "phase":
+            return str(event["phase"])
+        done = self.states["done"] + self.states["failed"]
+        left = self.seconds_left()
+        rest = f", about {left:.0f} s left" if left and done < len(self.tasks) else ""
+        state = event.get("state") if event["ok"] else "failed"
+        on = f" on {task.node}" if task.node else ""
+        return f"{FINISHED}: {state}{on} ({done} of {len(self.tasks)}{rest})"
+
+    def _write_log(self, task: Task, text: str) -> None:
+        model, _, target = task.name.rpartition("@")
+        file = self.folder / target / f"{model}.log"
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(text, encoding="utf-8")

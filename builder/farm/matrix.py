@@ -1,0 +1,69 @@
+"""Which model is built for which target, and in which order."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from builder.farm.config import Farm, Target, known_target
+from builder.manifest import ModelSpec, loading
+from builder.store import last
+
+
+@dataclass(frozen=True)
+class Combination:
+    """One model for one target. `because` is set where it is not built."""
+
+    spec: ModelSpec
+    target: Target
+    because: str = ""
+
+
+def combinations(specs: Sequence[ModelSpec], farm: Farm) -> list[Combination]:
+    """Every model with every target of the farm. A model's manifest may choose targets, and the
+    farm file may exclude some. Raises UsageError for a target that the farm does not have.
+    """
+    for spec in specs:
+        for index, name in enumerate(spec.targets):
+            known_target(farm, name, loading.place(spec, "targets", index))
+    return [
+        Combination(spec, target, _excluded(spec, target, farm))
+        for spec in specs
+        for target in farm.targets
+    ]
+
+
+def _excluded(spec: ModelSpec, target: Target, farm: Farm) -> str:
+    if spec.targets and target.name not in spec.targets:
+        return "the manifest's targets do not name it"
+    for one in farm.exclude:
+        if one.matches(spec.name, target.name):
+            return one.because
+    return ""
+
+
+def history_name(model: str, target: str) -> str:
+    """The name under which the store remembers the last build for a target."""
+    return f"{model}@{target}"
+
+
+def seconds_before(store: str, model: str, target: str) -> float | None:
+    """The seconds of the last build for the target that the store remembers, if any."""
+    said = last(store, history_name(model, target)) or {}
+    seconds = said.get("seconds")
+    return float(seconds) if isinstance(seconds, int | float) else None
+
+
+def longest_first(
+    chosen: Sequence[Combination], seconds: Sequence[float | None]
+) -> list[tuple[Combination, float | None]]:
+    """The combinations in the order in which they are started: those without a recorded time
+    first, by the size of the model file, then those that took longest. A long build that is started
+    last would leave all other machines idle.
+    """
+    pairs = list(zip(chosen, seconds, strict=True))
+    unknown = [pair for pair in pairs if pair[1] is None]
+    known = [pair for pair in pairs if pair[1] is not None]
+    unknown.sort(key=lambda pair: -pair[0].spec.path.stat().st_size)
+    known.sort(key=lambda pair: -(pair[1] or 0.0))
+    return [*unknown, *known]

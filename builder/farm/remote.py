@@ -1,0 +1,103 @@
+"""The task that Ray runs on a machine: it starts the process of a job and passes its events on.
+
+The Ray process itself reads no model. The build gets a few variables of the machine's environment,
+those that the farm file names among them, and nothing of the caller's.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import IO, Any
+
+from builder import processes
+from builder.farm import cluster
+
+PASSED = (
+    *("PATH", "HOME", "USER", "LANG", "LC_ALL", "TZ", "TMPDIR", "LD_LIBRARY_PATH"),
+    *("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES", "SSL_CERT_FILE"),
+    *("TRT_BUILD_CACHE", "TRT_BUILD_STORE_KEY", "XDG_CACHE_HOME", "XDG_CONFIG_HOME"),
+)
+"""Variables of the machine that every build gets."""
+LOG_BYTES = 64 << 10
+"""The end of a build's output that is sent back."""
+
+
+class JobLost(Exception):
+    """The process of a job ended without an answer: it was killed, or its memory ran out."""
+
+
+def build(job: str, environment: Sequence[str], threads: int) -> Iterator[dict[str, Any]]:
+    """The events of a job: "started" first, "ended" last. Raises JobLost.
+
+    `job` is a Job as JSON, `environment` names of variables, `threads` the cores for OpenMP.
+    """
+    ray = cluster.ray()
+    node = ray.util.get_node_ip_address()
+    identity = ray.get_runtime_context().get_node_id()
+    yield {"event": "started", "node": node, "node_id": identity, "pid": os.getpid()}
+    yield from events(job, variables(environment, threads))
+
+
+def variables(names: Sequence[str], threads: int) -> dict[str, str]:
+    """The environment of a build on this machine."""
+    kept = {name: os.environ[name] for name in (*PASSED, *names) if name in os.environ}
+    here = str(Path(__file__).resolve().parents[2])
+    return {**kept, "PYTHONPATH": here, "OMP_NUM_THREADS": str(max(threads, 1))}
+
+
+def events(job: str, environment: dict[str, str]) -> Iterator[dict[str, Any]]:
+    """The events of the process of a job; the last one has its log. Raises JobLost."""
+    with tempfile.TemporaryFile() as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "builder.farm.task"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            env=environment,
+            text=True,
+        )
+        try:
+            ended = yield from _passed_on(process, job)
+        finally:
+            _end(process)
+        if ended is None:
+            raise JobLost(
+                f"the process of the job ended with code {process.returncode}:\n{_tail(log)}"
+            )
+        yield {**ended, "log": _tail(log)}
+
+
+def _passed_on(process: subprocess.Popen[str], job: str) -> Iterator[dict[str, Any]] | Any:
+    """Pass events on; returns the last one, None where the process ended without it."""
+    assert process.stdin is not None and process.stdout is not None
+    process.stdin.write(f"{job}\n")
+    process.stdin.flush()
+    for line in process.stdout:
+        event = json.loads(line)
+        if event["event"] == "ended":
+            return event
+        yield event
+    return None
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    """Close its input, which ends the process, and wait for it."""
+    assert process.stdin is not None
+    process.stdin.close()
+    try:
+        process.wait(processes.GRACE_SECONDS + 10)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def _tail(log: IO[bytes]) -> str:
+    size = log.seek(0, os.SEEK_END)
+    log.seek(max(0, size - LOG_BYTES))
+    return log.read().decode(errors="replace")

@@ -1,0 +1,267 @@
+"""build_on_farm: every model of a folder for every target, built on a Ray cluster."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from builder import errors, unforeseen
+from builder.errors import ManifestError, TrtBuildError, UsageError
+from builder.farm import board, cluster, job, journal, matrix, remote, schedule
+from builder.farm.config import Farm, Target
+from builder.farm.matrix import Combination
+from builder.farm.publish import publish
+from builder.farm.schedule import Task
+from builder.repository import Settings, preflight
+from builder.store import Folders, Store, signing, sources, tidy
+
+SENT = ("serve_as", "layout", "torch_steps", "flavour", "precision", "state")
+"""The settings that a job has; all others are the command's own."""
+
+
+@dataclass
+class Outcome:
+    """What became of one model on one target.
+
+    `state`: "built"; "reused" with plans from the store; "found" whole in the store; "failed";
+    "excluded", for the reason `because`. `published`: "published", "unchanged", "edited" by hand,
+    or empty. `result` has the fields of ModelResult. `seconds` is the time of the last attempt.
+    """
+
+    model: str
+    target: str
+    state: str = "failed"
+    because: str = ""
+    published: str = ""
+    error: TrtBuildError | None = None
+    attempts: int = 0
+    node: str = ""
+    seconds: float = 0.0
+    key: str = ""
+    result: Mapping[str, Any] | None = None
+
+    @property
+    def ok(self) -> bool:
+        """Whether it was built and published, or was not to be."""
+        return self.state == "excluded" or (self.error is None and bool(self.published))
+
+
+def build_on_farm(
+    models: Path | str,
+    out: Path | str,
+    farm: Farm,
+    settings: Settings,
+    *,
+    rebuild: bool = False,
+    require_all: bool = False,
+    require_sandbox: bool = False,
+    progress: journal.Progress | None = None,
+) -> list[Outcome]:
+    """Build every model of the folder `models` for the targets of the farm, each on a machine that
+    has what the target takes. The repository of a target is `out`/<target>. What became of each
+    combination, the excluded ones included.
+
+    A model that fails on one target does not fail the others; with `require_all` nothing is
+    published then. `settings.store` is the store that all machines use. Publication begins when all
+    tasks have ended, so an interrupted run publishes nothing.
+
+    Raises ManifestError and UsageError before anything is built, EnvironmentProblem where Ray is
+    missing or the cluster or the store cannot be used, and KeyboardInterrupt where the run is
+    canceled.
+    """
+    out = Path(out)
+    store = _store_url(settings)
+    without: dict[str, ManifestError] = {}
+    specs = settings.specs(models, without)
+    chosen = matrix.combinations(specs, farm)
+    for target in farm.targets:
+        tidy(out / target.name)
+        preflight.check(out / target.name)
+    signing.prepare()
+    outcomes = [
+        Outcome(one.spec.name, one.target.name, "excluded", one.because)
+        for one in chosen
+        if one.because
+    ]
+    wanted = [one for one in chosen if not one.because]
+    with cluster.connected(farm) as library:
+        jobs, failed = _jobs(wanted, Folders(store), store, settings, rebuild, require_sandbox)
+        outcomes += failed
+        tasks = _tasks([(one, jobs[_name(one)]) for one in wanted if _name(one) in jobs], farm)
+        _run(library, tasks, farm, out, progress or (lambda model, phase: None))
+    _remember(store, tasks)
+    outcomes += [_outcome(task) for task in tasks]
+    outcomes += [
+        Outcome(name, target.name, error=error)
+        for name, error in without.items()
+        for target in farm.targets
+    ]
+    _publish(outcomes, Folders(store), out, settings, require_all)
+    return sorted(outcomes, key=lambda one: (one.model, one.target))
+
+
+def _store_url(settings: Settings) -> str:
+    if not settings.store:
+        raise UsageError(
+            "a farm needs a store: results travel through it",
+            fix="`store:` in the farm file, or --store URL",
+        )
+    store = str(settings.store)
+    return store if "://" in store else str(Path(store).resolve())
+
+
+def _name(one: Combination) -> str:
+    return matrix.history_name(one.spec.name, one.target.name)
+
+
+def _jobs(
+    wanted: Sequence[Combination],
+    folders: Folders,
+    store: str,
+    settings: Settings,
+    rebuild: bool,
+    require_sandbox: bool,
+) -> tuple[dict[str, job.Job], list[Outcome]]:
+    """The jobs by the names of their tasks, with the files of their models in the store; and the
+    outcomes of models whose files cannot be read.
+    """
+    jobs: dict[str, job.Job] = {}
+    failed: list[Outcome] = []
+    uploaded: dict[str, tuple[str, dict[str, str]]] = {}
+    for one in wanted:
+        spec, target = one.spec, one.target
+        try:
+            if spec.name not in uploaded:
+                uploaded[spec.name] = job.upload(spec, folders)
+        except OSError as error:
+            failed.append(Outcome(spec.name, target.name, error=unforeseen.ours(error)))
+            continue
+        file, files = uploaded[spec.name]
+        jobs[_name(one)] = job.Job(
+            spec.name,
+            target.name,
+            store,
+            file,
+            files,
+            sources.everything(),
+            _sent(settings, target),
+            _build(settings, target),
+            rebuild,
+            require_sandbox,
+        )
+    return jobs, failed
+
+
+def _sent(settings: Settings, target: Target) -> dict[str, Any]:
+    """The settings of a job. The command line overrides the target, which overrides manifests."""
+    found = {name: getattr(settings, name) for name in SENT}
+    if settings.flavour == "auto":
+        found["flavour"] = target.flavour
+    found["precision"] = settings.precision or target.precision
+    return found
+
+
+def _build(settings: Settings, target: Target) -> dict[str, Any]:
+    from builder.engine import BuildOptions
+
+    return job.written((settings.options or BuildOptions()).over(target.build))
+
+
+def _tasks(chosen: Sequence[tuple[Combination, job.Job]], farm: Farm) -> list[Task]:
+    """The tasks in the order in which they are started."""
+    jobs = {_name(one): done for one, done in chosen}
+    seconds = [matrix.seconds_before(done.store, done.model, done.target) for done in jobs.values()]
+    ordered = matrix.longest_first([one for one, _ in chosen], seconds)
+    return [
+        Task(
+            _name(one),
+            one.target.name,
+            (jobs[_name(one)].to_json(), farm.environment, int(one.target.cpus)),
+            cluster.ray_options(one.target, one.spec.limits.memory_mib),
+            cluster.demand(one.target),
+            estimate,
+        )
+        for one, estimate in ordered
+    ]
+
+
+def _run(
+    library: Any, tasks: Sequence[Task], farm: Farm, out: Path, progress: journal.Progress
+) -> None:
+    """Run the tasks to their ends. Raises KeyboardInterrupt."""
+    with contextlib.closing(journal.Journal(journal.folder_of(out), tasks, progress)) as notes:
+        posted = board.Posted(library, str(out.resolve()))
+
+        def canceled() -> bool:
+            posted.counts = notes.counts()
+            return posted.canceled()
+
+        schedule.Schedule(
+            library,
+            remote.build,
+            {target.name: target.concurrency for target in farm.targets},
+            notes.observe,
+            farm.retries,
+            farm.node_seconds,
+            canceled,
+        ).run(tasks)
+
+
+def _outcome(task: Task) -> Outcome:
+    ended = task.ended or {}
+    model, _, target = task.name.rpartition("@")
+    said = ended.get("error")
+    return Outcome(
+        model,
+        target,
+        ended["state"] if ended.get("ok") else "failed",
+        error=_rebuilt(said) if said else None,
+        attempts=task.attempts,
+        node=task.node,
+        seconds=ended.get("seconds", 0.0),
+        key=ended.get("key", ""),
+        result=ended.get("result"),
+    )
+
+
+def _rebuilt(said: Mapping[str, Any]) -> TrtBuildError:
+    """The error of a machine as one of this process; its class where that takes a message alone."""
+    kinds = (errors.ParityError, errors.EnvironmentProblem, errors.UsageError, errors.Defect)
+    kind = next((one for one in kinds if one.exit_code == said["exit_code"]), errors.ModelError)
+    error = kind(said["message"], where=said.get("where"), fix=said.get("fix"))
+    error.traceback = said.get("traceback", "")
+    return error
+
+
+def _remember(store: str, tasks: Sequence[Task]) -> None:
+    """Keep the times of builds, for the order of the next run."""
+    kept = Store(store)
+    for task in tasks:
+        ended = task.ended or {}
+        if ended.get("state") == "built":
+            with contextlib.suppress(Exception):  # a time that is lost costs only the order
+                kept.remember(task.name, {"seconds": ended["seconds"]})
+
+
+def _publish(
+    outcomes: Sequence[Outcome], store: Folders, out: Path, settings: Settings, require_all: bool
+) -> None:
+    """Publish what was built, and note it in the outcomes."""
+    from builder.triton import signatures
+
+    if require_all and any(one.state == "failed" for one in outcomes):
+        return
+    key = Path(settings.sign) if settings.sign else None
+    with signatures.signing_with(key):
+        for one in outcomes:
+            if not one.key or one.state == "failed":
+                continue
+            try:
+                one.published = publish(
+                    store, one.key, out / one.target, accept=settings.accept_incompatible
+                )
+            except Exception as error:
+                one.error = unforeseen.ours(error)

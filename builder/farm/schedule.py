@@ -1,0 +1,224 @@
+"""Runs tasks on the cluster: a limited number at a time, again when a machine is lost, and all
+canceled when the command ends early.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from builder.errors import EnvironmentProblem
+from builder.farm import cluster
+from builder.farm.config import Retries
+from builder.farm.remote import JobLost
+
+Event = dict[str, Any]
+Observe = Callable[["Task", Event], None]
+POLL_SECONDS = 0.5
+NODES_SECONDS = 5.0
+"""How often the nodes of the cluster are listed."""
+
+
+@dataclass
+class Task:
+    """A task, and what became of it: `ended` is its last event. `arguments` are those of the
+    function that runs on the cluster, `options` Ray's for it, `wanted` the resources by name.
+    """
+
+    name: str
+    group: str
+    arguments: tuple[Any, ...]
+    options: Mapping[str, Any]
+    wanted: Mapping[str, float]
+    estimate: float | None = None
+    attempts: int = 0
+    not_before: float = 0.0
+    node: str = ""
+    ended: Event | None = None
+
+
+@dataclass
+class Schedule:
+    """Runs tasks with the generator function `work`; its events go to `observe`.
+
+    `at_once` limits the tasks of a group that the cluster has at a time. `canceled` is asked now
+    and then; true ends the run like Ctrl-C.
+    """
+
+    library: Any
+    work: Callable[..., Any]
+    at_once: Mapping[str, int]
+    observe: Observe
+    retries: Retries
+    node_seconds: float = 300
+    canceled: Callable[[], bool] = lambda: False
+    waiting: dict[str, deque[Task]] = field(default_factory=dict)
+    running: dict[Any, Task] = field(default_factory=dict)
+    _looked: float = 0.0
+    _unserved: dict[str, float] = field(default_factory=dict)
+
+    def run(self, tasks: Sequence[Task]) -> None:
+        """Run all tasks, each to its last event. Raises KeyboardInterrupt where the run is
+        canceled; the tasks end then, too.
+        """
+        for task in tasks:
+            self.waiting.setdefault(task.group, deque()).append(task)
+        function = self.library.remote(self.work)
+        try:
+            while self.running or any(self.waiting.values()):
+                self._submit(function)
+                self._read()
+                self._look_at_nodes()
+                if self.canceled():
+                    raise KeyboardInterrupt
+        finally:
+            self._cancel()
+
+    def _submit(self, function: Any) -> None:
+        busy = Counter(task.group for task in self.running.values())
+        now = time.monotonic()
+        for group, queue in self.waiting.items():
+            for _ in range(min(len(queue), self.at_once[group] - busy[group])):
+                task = queue.popleft()
+                if task.not_before > now:
+                    queue.append(task)  # others first
+                    continue
+                task.attempts += 1
+                self.running[function.options(**task.options).remote(*task.arguments)] = task
+
+    def _read(self) -> None:
+        if not self.running:
+            time.sleep(min(POLL_SECONDS, 0.1))
+            return
+        refs = list(self.running)
+        ready, _ = self.library.wait(refs, num_returns=1, timeout=POLL_SECONDS)
+        if ready:  # and all others that are ready by now
+            ready, _ = self.library.wait(refs, num_returns=len(refs), timeout=0)
+        for ref in ready:
+            self._take(ref)
+
+    def _take(self, ref: Any) -> None:
+        """Take one event of a task that has one."""
+        task = self.running[ref]
+        try:
+            event = self.library.get(next(ref))
+        except StopIteration:
+            self._lost(ref, task, "the task ended without a result")
+        except Exception as error:
+            if reason := self._loss(error):
+                self._lost(ref, task, reason)
+            else:
+                self._end(ref, task, {"event": "ended", "ok": False, "error": _defect(error)})
+        else:
+            self._happened(ref, task, event)
+
+    def _happened(self, ref: Any, task: Task, event: Event) -> None:
+        if event["event"] == "started":
+            task.node = str(event["node"])
+        if event["event"] != "ended":
+            self.observe(task, event)
+            return
+        error = event.get("error") or {}
+        if error.get("exit_code") == EnvironmentProblem.exit_code:
+            # another machine may have what this one lacks
+            self._lost(ref, task, str(error["message"]), event)
+        else:
+            self._end(ref, task, event)
+
+    def _loss(self, error: Exception) -> str:
+        """Why the task can be started again; empty where it cannot."""
+        known = self.library.exceptions
+        cause = getattr(error, "cause", None)
+        if isinstance(error, JobLost) or isinstance(cause, JobLost):
+            return str(cause or error)
+        lost = (
+            *(known.WorkerCrashedError, known.NodeDiedError, known.OutOfMemoryError),
+            *(known.LocalRayletDiedError, known.ObjectLostError, known.RaySystemError),
+        )
+        return f"{type(error).__name__}: {str(error).strip()}" if isinstance(error, lost) else ""
+
+    def _lost(self, ref: Any, task: Task, reason: str, event: Event | None = None) -> None:
+        """Start the task again later, unless it was started often enough."""
+        if task.attempts > self.retries.max:
+            ended = event or {"event": "ended", "ok": False, "error": _lost_error(task, reason)}
+            self._end(ref, task, ended)
+            return
+        del self.running[ref]
+        wait = self.retries.wait(task.attempts)
+        task.not_before = time.monotonic() + wait
+        self.waiting[task.group].appendleft(task)
+        self.observe(task, {"event": "lost", "reason": reason, "wait_seconds": wait})
+
+    def _end(self, ref: Any, task: Task, event: Event) -> None:
+        self.running.pop(ref, None)
+        task.ended = event
+        self.observe(task, event)
+
+    def _look_at_nodes(self) -> None:
+        """Fail the tasks that no node can run, after `node_seconds` without one."""
+        now = time.monotonic()
+        if now - self._looked < NODES_SECONDS:
+            return
+        self._looked = now
+        alive = cluster.nodes(self.library)
+        here = [*self.running.items(), *((None, t) for q in self.waiting.values() for t in q)]
+        unserved: dict[str, float] = {}
+        for ref, task in here:
+            if any(cluster.fits(node, task.wanted) for node in alive):
+                continue
+            since = unserved.setdefault(task.group, self._unserved.get(task.group, now))
+            if now - since < self.node_seconds:
+                continue
+            if ref is None:
+                self.waiting[task.group].remove(task)
+            else:
+                self.library.cancel(ref, force=True)
+            error = _no_node(task, self.node_seconds)
+            self._end(ref, task, {"event": "ended", "ok": False, "error": error})
+        for group in unserved.keys() - self._unserved.keys():
+            task = next(task for _, task in here if task.group == group)
+            self.observe(task, {"event": "waiting", "for": dict(task.wanted)})
+        self._unserved = unserved
+
+    def _cancel(self) -> None:
+        """End the tasks that Ray has. Their Ray processes are killed, and each build stops when its
+        standard input ends.
+        """
+        for ref in self.running:
+            with contextlib.suppress(Exception):  # the cluster may be gone
+                self.library.cancel(ref, force=True)
+        self.running.clear()
+
+
+def _lost_error(task: Task, reason: str) -> Event:
+    return {
+        "kind": "EnvironmentProblem",
+        "exit_code": EnvironmentProblem.exit_code,
+        "message": f"the task was lost {task.attempts} times, the last time with: {reason}",
+        "fix": "see the log of the node; `retries: {max: N}` in the farm file allows more",
+    }
+
+
+def _no_node(task: Task, seconds: float) -> Event:
+    wanted = ", ".join(f"{name}: {amount:g}" for name, amount in task.wanted.items())
+    return {
+        "kind": "EnvironmentProblem",
+        "exit_code": EnvironmentProblem.exit_code,
+        "message": f"no node of the cluster has {wanted}, for {seconds:g} s",
+        "fix": "add such a node, or change what the target takes in the farm file",
+    }
+
+
+def _defect(error: Exception) -> Event:
+    words = str(error).strip()
+    missing = "No module named" in words
+    return {
+        "kind": "EnvironmentProblem" if missing else "Defect",
+        "exit_code": EnvironmentProblem.exit_code if missing else 70,
+        "message": words.splitlines()[-1] if missing else f"{type(error).__name__}: {words}",
+        "fix": "install trt-build[farm] on every node" if missing else "report it",
+    }

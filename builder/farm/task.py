@@ -1,0 +1,151 @@
+"""The process that builds one job on a machine of the farm: `python -m builder.farm.task`.
+
+The job is the first line of standard input. Events go to standard output, one JSON object a line;
+what the build prints goes to standard error. When standard input ends, the machine's Ray process is
+gone or has cancelled the task, and the build stops.
+
+The model file is loaded in the confined child process of `builder.processes`, as on one machine.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from builder import processes, unforeseen
+from builder.engine import BuildOptions
+from builder.errors import EnvironmentProblem, TrtBuildError
+from builder.farm.job import Job
+from builder.repository import FINISHED, ModelResult, Settings, build_repository, request_of
+from builder.store import Folders, Hashes, digest, sources
+
+Emit = Callable[[dict[str, Any]], None]
+STOP_SECONDS = processes.GRACE_SECONDS + 5
+"""How long a build may take to stop before its process ends itself."""
+PARTS = ("source", "flavour", "tensorrt", "gpu")
+"""What an event of the end has of the request, for the report."""
+
+
+def perform(job: Job, emit: Emit) -> dict[str, Any]:
+    """Build the job, unless the store has what it publishes; the event of its end.
+
+    Errors of the model and of this machine are in the event.
+    """
+    ended: dict[str, Any] = {"event": "ended", "ok": False}
+    started = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="trt-build-farm-") as scratch:
+        try:
+            ended |= _performed(job, Path(scratch), emit)
+        except Exception as error:
+            ended["error"] = described(unforeseen.ours(error), scratch)
+    return {**ended, "seconds": round(time.monotonic() - started, 3)}
+
+
+def _performed(job: Job, scratch: Path, emit: Emit) -> dict[str, Any]:
+    if sources.everything() != job.version:
+        raise EnvironmentProblem(
+            "this machine has another version of trt-build than the one that started the farm",
+            fix="install the same version of trt-build on all machines",
+        )
+    if job.require_sandbox:
+        processes.require(True)
+    store = Folders(job.store)
+    emit({"event": "phase", "phase": "fetch"})
+    models = scratch / "models"
+    for name, sha256 in job.files.items():
+        store.fetch(sha256, models / name)
+    settings = replace(
+        Settings(**job.settings), store=job.store, options=BuildOptions().over(job.build)
+    )
+    (order,) = settings.orders(settings.specs(models / job.file), scratch / "out")
+    with Hashes() as hashes:
+        request = request_of(order, hashes)
+    key = digest({"name": job.model, "request": request})
+    about = {"key": key, **{part: request[part] for part in PARTS}}
+    if not job.rebuild and (found := store.find(key)) is not None:
+        return {**about, "ok": True, "state": "found", "result": dict(found.result)}
+    (result,) = build_repository(
+        models / job.file,
+        order.out,
+        settings,
+        rebuild=job.rebuild,
+        jobs=1,
+        progress=lambda _, phase: _report(phase, emit),
+    )
+    if result.error is not None:
+        return {**about, "error": described(result.error, str(scratch))}
+    shown = shown_result(result)
+    store.keep(key, order.out, job.model, shown)
+    return {**about, "ok": True, "state": result.state, "result": shown}
+
+
+def _report(phase: str, emit: Emit) -> None:
+    if not phase.startswith(FINISHED):  # the event of the end says it
+        emit({"event": "phase", "phase": phase})
+
+
+def shown_result(result: ModelResult) -> dict[str, Any]:
+    """What the report shows of a model, JSON-able."""
+    shown = {key: value for key, value in vars(result).items() if key not in ("error", "path")}
+    found: dict[str, Any] = json.loads(json.dumps(shown, default=str))
+    return found
+
+
+def described(error: TrtBuildError, scratch: str) -> dict[str, Any]:
+    """The error as JSON, with paths that do not name this machine's scratch folder."""
+    found: dict[str, Any] = {"kind": type(error).__name__, "exit_code": error.exit_code}
+    for name in ("message", "where", "fix", "traceback"):
+        if value := getattr(error, name):
+            found[name] = str(value).replace(f"{scratch}/models/", "")
+    return found
+
+
+class _Stopped(BaseException):
+    """The machine's Ray process wants no result any more."""
+
+
+def main() -> None:
+    """Read a job, build it, and write its events."""
+    out = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)  # libraries print, too
+    lock = threading.Lock()
+
+    def emit(event: dict[str, Any]) -> None:
+        with lock:
+            print(json.dumps(event), file=out, flush=True)
+
+    job = Job.from_json(sys.stdin.readline())
+    signal.signal(signal.SIGTERM, _stop)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C: the command cancels its tasks
+    threading.Thread(target=_end_with_input, daemon=True).start()
+    try:
+        emit(perform(job, emit))
+    except (_Stopped, BrokenPipeError):
+        os._exit(1)
+
+
+def _stop(number: int, frame: FrameType | None) -> None:
+    raise _Stopped
+
+
+def _end_with_input() -> None:
+    # the descriptor, for the interpreter holds the lock of sys.stdin when it ends
+    while os.read(0, 1 << 16):
+        pass
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(STOP_SECONDS)
+    os._exit(1)
+
+
+if __name__ == "__main__":
+    main()

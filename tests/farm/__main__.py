@@ -1,0 +1,269 @@
+"""`python -m tests.farm MODE`: the larger figures of docs/farm.md, on Ray nodes of this machine.
+
+    kills      models x targets, with processes and nodes killed at random moments
+    scaling    tasks that sleep, on 1, 2 and 4 nodes: simulated builds
+    memory     many empty tasks: the time for each, and the memory of the command
+
+The figures are printed as one JSON object.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import signal
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+STORE_BYTES = 80 << 20
+CAPABILITIES = {"turing": "7.5", "ampere": "8.6", "ada": "8.9"}
+KEY = "the key of the proof"
+
+
+def cluster(nodes: int, **resources: float) -> Any:
+    """A cluster whose head builds nothing, and `nodes` nodes of one core; connected."""
+    import ray
+    from ray.cluster_utils import Cluster
+
+    head = {"num_cpus": 0, "include_dashboard": False, "object_store_memory": STORE_BYTES}
+    found = Cluster(initialize_head=True, head_node_args=head)
+    for _ in range(nodes):
+        add(found, resources)
+    ray.init(address=found.address, log_to_driver=False)
+    return found
+
+
+def add(found: Any, resources: dict[str, float]) -> Any:
+    """Another node."""
+    return found.add_node(num_cpus=1, resources=resources, object_store_memory=STORE_BYTES)
+
+
+def kills(models: int, count: int, nodes: int, seed: int) -> dict[str, Any]:
+    """Build with trouble, and compare with builds on one machine."""
+    from builder.engine import BuildOptions, parse_capabilities
+    from builder.farm import Farm, Retries, Target, build_on_farm
+    from builder.repository import Settings, build_repository
+    from tests.farm.test_cluster import events, same_model
+
+    root = Path(tempfile.mkdtemp(prefix="farm-proof-"))
+    write_models(root / "models", models)
+    everywhere = dict.fromkeys(CAPABILITIES, 1.0)
+    found = cluster(nodes, **everywhere)
+    targets = tuple(
+        Target(name, resources={name: 0.01}, build={"compute_capabilities": [capability]})
+        for name, capability in CAPABILITIES.items()
+    )
+    farm = Farm("connected", targets, retries=Retries(count, 0.1), node_seconds=600)
+    out = root / "out"
+    trouble = Trouble(found, out, count, models * len(targets), everywhere, random.Random(seed))
+    began = time.monotonic()
+    outcomes = build_on_farm(
+        root / "models", out, farm, Settings(store=root / "store"), progress=trouble
+    )
+    seconds = time.monotonic() - began
+    different = []
+    for name, capability in CAPABILITIES.items():
+        options = BuildOptions(compute_capabilities=parse_capabilities([capability]))
+        alone = root / "alone" / name
+        build_repository(root / "models", alone, options=options)
+        different += [
+            f"{folder.name}@{name}"
+            for folder in alone.iterdir()
+            if not same_model(out / name / folder.name, folder)
+        ]
+    ended = [one for one in events(out) if one["event"] == "ended"]
+    return {
+        "combinations": len(outcomes),
+        "published": sum(one.published == "published" for one in outcomes),
+        "killed": trouble.killed,
+        "lost": Counter(one["event"] for one in events(out))["lost"],
+        "states": Counter(one["state"] for one in ended),
+        "keys_ended_twice": [k for k, n in Counter(one["key"] for one in ended).items() if n > 1],
+        "different_from_one_machine": different,
+        "seconds": round(seconds, 1),
+    }
+
+
+class Trouble:
+    """A farm's `progress` that kills a process or a node at `count` random events."""
+
+    def __init__(
+        self,
+        found: Any,
+        out: Path,
+        count: int,
+        tasks: int,
+        resources: dict[str, float],
+        choose: random.Random,
+    ) -> None:
+        self.cluster, self.out, self.resources, self.choose = found, out, resources, choose
+        # a task that is not killed has about twelve events
+        self.moments = sorted(choose.sample(range(tasks * 12), count))
+        self.seen = 0
+        self.killed: Counter[str] = Counter()
+
+    def __call__(self, task: str, phase: str) -> None:
+        self.seen += 1
+        print(self.seen, task, phase, file=sys.stderr, flush=True)
+        if not self.moments or self.seen < self.moments[0]:
+            return
+        from tests.farm.test_cluster import events
+
+        happened = events(self.out)
+        running: dict[str, dict[str, Any]] = {}
+        for one in happened:
+            if one["event"] == "started":
+                running[one["task"]] = one
+            elif one["event"] in ("lost", "ended"):
+                running.pop(one["task"], None)
+        if running:
+            self.moments.pop(0)
+            self._kill(self.choose.choice([*running.values()]))
+
+    def _kill(self, started: dict[str, Any]) -> None:
+        kind = self.choose.choice(["Ray process", "build process", "node"])
+        if kind == "node":
+            nodes = {node.node_id: node for node in self.cluster.worker_nodes}
+            if started["node_id"] in nodes:
+                self.cluster.remove_node(nodes[started["node_id"]])
+                add(self.cluster, self.resources)
+        else:
+            pid = started["pid"] if kind == "Ray process" else child_of(started["pid"])
+            try:
+                os.kill(pid or started["pid"], signal.SIGKILL)
+            except ProcessLookupError:
+                kind = "ended before"
+        self.killed[kind] += 1
+
+
+def child_of(pid: int) -> int | None:
+    """The process of the build that a Ray process has started."""
+    try:
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    except OSError:
+        return None
+    return int(children[0]) if children else None
+
+
+def write_models(folder: Path, count: int) -> None:
+    """Small models with different weights."""
+    import torch
+
+    from tests.cli.conftest import Small, save
+
+    folder.mkdir()
+    for number in range(count):
+        module = Small()
+        with torch.no_grad():
+            module.linear.weight.mul_(number + 1)
+        save(module, folder / f"model{number:02}.pt")
+
+
+def sleeping(seconds: float, result_bytes: int) -> Iterator[dict[str, Any]]:
+    """The work of a simulated build."""
+    yield {"event": "started", "node": "", "node_id": "", "pid": os.getpid()}
+    time.sleep(seconds)
+    result = {"warnings": "x" * result_bytes}
+    yield {"event": "ended", "ok": True, "state": "built", "seconds": seconds, "result": result}
+
+
+def timed(
+    count: int,
+    seconds: float,
+    result_bytes: int = 0,
+    observe: Callable[[Any, dict[str, Any]], None] = lambda task, event: None,
+) -> float:
+    """The wall time of `count` tasks on the cluster that is connected."""
+    import ray
+
+    from builder.farm import Retries, schedule
+
+    options = {"num_cpus": 1, "max_retries": 0, "num_returns": "streaming"}
+    tasks = [
+        schedule.Task(str(number), "all", (seconds, result_bytes), options, {"CPU": 1})
+        for number in range(count)
+    ]
+    began = time.monotonic()
+    schedule.Schedule(ray, sleeping, {"all": 100}, observe, Retries()).run(tasks)
+    return time.monotonic() - began
+
+
+def scaling(count: int, seconds: float) -> dict[str, Any]:
+    """Simulated: wall times and the efficiency against the tasks' own time."""
+    import ray
+
+    found: dict[str, Any] = {"tasks": count, "seconds_each": seconds}
+    for nodes in (1, 2, 4):
+        there = cluster(nodes)
+        timed(nodes * 2, 0.0)  # the processes of Ray start
+        wall = timed(count, seconds)
+        found[f"{nodes} nodes"] = {
+            "wall_seconds": round(wall, 1),
+            "efficiency": round(count * seconds / nodes / wall, 3),
+        }
+        ray.shutdown()
+        there.shutdown()
+    return found
+
+
+def memory(count: int, result_bytes: int) -> dict[str, Any]:
+    """One run of `count` tasks that return a result of the size of a build's: the time for each,
+    and this process's memory after each tenth.
+    """
+    there = cluster(2)
+    timed(20, 0.0)
+    resident, ended = [mebibytes()], 0
+
+    def observe(task: Any, event: dict[str, Any]) -> None:
+        nonlocal ended
+        ended += event["event"] == "ended"
+        if event["event"] == "ended" and ended % (count // 10) == 0:
+            resident.append(mebibytes())
+
+    wall = timed(count, 0.0, result_bytes, observe)
+    there.shutdown()
+    return {
+        "tasks": count,
+        "result_bytes": result_bytes,
+        "milliseconds_each": round(1000 * wall / count, 1),
+        "resident_mib": resident,
+    }
+
+
+def mebibytes() -> float:
+    """The resident memory of this process."""
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return round(pages * os.sysconf("SC_PAGE_SIZE") / (1 << 20), 1)
+
+
+def main() -> None:
+    """Run one mode."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("mode", choices=("kills", "scaling", "memory"))
+    parser.add_argument("--models", type=int, default=24)
+    parser.add_argument("--kills", type=int, default=20)
+    parser.add_argument("--nodes", type=int, default=3)
+    parser.add_argument("--tasks", type=int, default=0)
+    parser.add_argument("--seconds", type=float, default=3.0)
+    parser.add_argument("--result-bytes", type=int, default=4096)
+    parser.add_argument("--seed", type=int, default=0)
+    given = parser.parse_args()
+    os.environ |= {"RAY_USAGE_STATS_ENABLED": "0", "TRT_BUILD_STORE_KEY": KEY}
+    if given.mode == "kills":
+        found = kills(given.models, given.kills, given.nodes, given.seed)
+    elif given.mode == "scaling":
+        found = scaling(given.tasks or 32, given.seconds)
+    else:
+        found = memory(given.tasks or 2000, given.result_bytes)
+    print(json.dumps(found, indent=2))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,224 @@
+"""A farm of several Ray nodes on this machine: lost processes and nodes, and what is published."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from builder.cli import main
+from builder.engine import BuildOptions
+from builder.farm import Farm, Outcome, Retries, Target, board, build_on_farm, schedule
+from builder.repository import Settings, build_repository
+from tests.cli.conftest import Small, WantsList, save
+from tests.farm.conftest import TARGETS, Nodes
+
+pytestmark = pytest.mark.slow
+FARM = Farm(
+    "unused: the test is connected",
+    tuple(
+        Target(name, resources={name: 1}, build={"compute_capabilities": [capability]})
+        for name, capability in TARGETS.items()
+    ),
+    retries=Retries(5, 0.1),
+    node_seconds=60,
+)
+
+
+def events(out: Path) -> list[dict[str, Any]]:
+    file = out.with_name(f"{out.name}.farm") / "events.jsonl"
+    return [json.loads(line) for line in file.read_text().splitlines()]
+
+
+def said(folder: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((folder / "trt-build.json").read_text())
+    return found
+
+
+def same_model(one: Path, other: Path) -> bool:
+    """Whether two folders have the same files and plan keys; plan.json has the build's seconds."""
+    files = [
+        {name: digest for name, digest in said(folder)["files"].items() if name != "1/plan.json"}
+        for folder in (one, other)
+    ]
+    keys = [{k: v["key"] for k, v in said(folder)["plans"].items()} for folder in (one, other)]
+    return files[0] == files[1] and keys[0] == keys[1]
+
+
+class Trouble:
+    """Called as a farm's `progress`: kills the process of one task, and removes the node of
+    another, each when its build has begun.
+    """
+
+    def __init__(self, nodes: Nodes, out: Path) -> None:
+        self.nodes, self.out = nodes, out
+        self.done: list[str] = []
+
+    def __call__(self, task: str, phase: str) -> None:
+        if phase != "fetch":
+            return
+        if task.endswith("@ada") and "killed" not in self.done:
+            self.done.append("killed")
+            started = [e for e in events(self.out) if e["task"] == task and e["event"] == "started"]
+            os.kill(started[-1]["pid"], signal.SIGKILL)
+        elif task.endswith("@ampere") and "removed" not in self.done:
+            self.done.append("removed")
+            self.nodes.replace("ampere")
+
+
+def by_name(outcomes: Sequence[Outcome]) -> Mapping[tuple[str, str], Outcome]:
+    return {(one.model, one.target): one for one in outcomes}
+
+
+def test_a_farm_that_loses_machines_publishes_what_one_machine_builds(
+    nodes: Nodes, tmp_path: Path
+) -> None:
+    models, out = tmp_path / "models", tmp_path / "out"
+    models.mkdir()
+    save(Small(), models / "small.pt")
+    save(WantsList(), models / "bad.pt")  # its manifest has one input
+    settings = Settings(store=tmp_path / "store")
+    trouble = Trouble(nodes, out)
+    found = by_name(build_on_farm(models, out, FARM, settings, progress=trouble))
+    assert sorted(trouble.done) == ["killed", "removed"]
+    happened = events(out)
+    lost = [one["task"].rpartition("@")[2] for one in happened if one["event"] == "lost"]
+    assert set(lost) == set(TARGETS)
+    for target, capability in TARGETS.items():
+        one = found["small", target]
+        assert one.ok and one.published == "published", one.error
+        bad = found["bad", target]
+        assert not bad.ok and bad.error is not None and bad.error.exit_code == 1
+        alone = tmp_path / "alone" / target
+        options = BuildOptions(compute_capabilities=(tuple(map(int, capability.split("."))),))  # type: ignore[arg-type]
+        (single,) = build_repository(models / "small.pt", alone, options=options)
+        assert single.ok
+        assert same_model(out / target / "small", alone / "small")
+        assert [path.name for path in (out / target).iterdir()] == ["small"]
+    before = {path: path.stat().st_mtime_ns for path in out.rglob("*")}
+    (models / "bad.pt").unlink()
+    (models / "bad.yaml").unlink()
+    again = build_on_farm(models, out, FARM, settings)
+    assert {(one.state, one.published) for one in again} == {("found", "unchanged")}
+    assert before == {path: path.stat().st_mtime_ns for path in out.rglob("*")}
+
+
+def test_require_all_publishes_nothing_when_one_fails(nodes: Nodes, tmp_path: Path) -> None:
+    """The models are those of a file that no machine can build, and one that is in the store."""
+    models, out = tmp_path / "models", tmp_path / "out"
+    models.mkdir()
+    save(Small(), models / "small.pt")
+    (models / "bad.pt").write_bytes(b"no model")
+    (models / "bad.yaml").write_bytes((models / "small.yaml").read_bytes())
+    farm = Farm("unused", FARM.targets[:1])
+    settings = Settings(store=tmp_path / "store")
+    found = by_name(build_on_farm(models, out, farm, settings, require_all=True))
+    assert found["small", "ada"].state == "built" and not found["small", "ada"].ok
+    assert found["bad", "ada"].error is not None
+    assert not (out / "ada").exists() or not [*(out / "ada").iterdir()]
+
+
+def sleep(seconds: float, fails: int = 0, path: str = "") -> Iterator[dict[str, Any]]:
+    """The work of the tests of the schedule; its process ends on its first `fails` attempts."""
+    yield {"event": "started", "node": "here", "node_id": "", "pid": os.getpid()}
+    if path:
+        with open(path, "a") as stream:
+            stream.write("x")
+        if Path(path).stat().st_size <= fails:
+            os._exit(1)
+    time.sleep(seconds)
+    yield {"event": "ended", "ok": True, "state": "built", "seconds": seconds}
+
+
+def task(name: str, *arguments: Any, target: str = "ada") -> schedule.Task:
+    options = {"num_cpus": 1, "resources": {target: 1}, "max_retries": 0}
+    options["num_returns"] = "streaming"
+    return schedule.Task(name, target, arguments, options, {"CPU": 1, target: 1})
+
+
+def scheduled(tasks: Sequence[schedule.Task], **more: Any) -> list[tuple[str, str]]:
+    """Run the tasks; the events as (task, event)."""
+    import ray
+
+    seen: list[tuple[str, str]] = []
+    settings: dict[str, Any] = {"retries": Retries(1, 0.1), "node_seconds": 60.0, **more}
+    groups = {one.group: 10 for one in tasks}
+    schedule.Schedule(
+        ray, sleep, groups, lambda one, event: seen.append((one.name, event["event"])), **settings
+    ).run(tasks)
+    return seen
+
+
+def test_a_task_is_started_again_as_often_as_stated(nodes: Nodes, tmp_path: Path) -> None:
+    good, bad = task("good", 0.0, 1, str(tmp_path / "g")), task("bad", 0.0, 9, str(tmp_path / "b"))
+    seen = Counter(scheduled([good, bad]))
+    assert good.ended is not None and good.ended["ok"] and good.attempts == 2
+    assert bad.ended is not None and bad.ended["error"]["exit_code"] == 4 and bad.attempts == 2
+    assert "lost 2 times" in bad.ended["error"]["message"]
+    assert seen["good", "lost"] == seen["bad", "lost"] == 1
+
+
+def test_a_target_that_no_node_serves_fails_alone(nodes: Nodes) -> None:
+    stuck, good = task("stuck", 0.0, target="none"), task("good", 0.0)
+    seen = scheduled([stuck, good], node_seconds=1.0)
+    assert good.ended is not None and good.ended["ok"]
+    assert (
+        stuck.ended is not None and "no node of the cluster has" in stuck.ended["error"]["message"]
+    )
+    assert ("stuck", "waiting") in seen
+
+
+def test_a_canceled_run_stops_its_tasks(nodes: Nodes) -> None:
+    """Through the actor, as `trt-build farm cancel` does."""
+    import ray
+
+    posted = board.Posted(ray, "/somewhere/out")
+    posted.counts = {"waiting": 1}
+    canceled: list[list[str]] = []
+
+    def asked() -> bool:
+        if not canceled and any(name.startswith("long") for name, _ in seen):
+            ((about, _),) = board.runs(ray)
+            assert about["repository"] == "/somewhere/out" and about["pid"] == os.getpid()
+            canceled.append(board.cancel(ray))
+        return posted.canceled()
+
+    seen: list[tuple[str, str]] = []
+    tasks = [task(f"long{number}", 600.0) for number in range(2)]
+    run = schedule.Schedule(
+        ray,
+        sleep,
+        {"ada": 10},
+        lambda one, event: seen.append((one.name, event["event"])),
+        Retries(),
+        canceled=asked,
+    )
+    began = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        run.run(tasks)
+    assert canceled == [[posted.name]] and not run.running
+    assert time.monotonic() - began < 300
+    # the node is free again
+    after = task("after", 0.0)
+    scheduled([after])
+    assert after.ended is not None and after.ended["ok"]
+
+
+def test_status_lists_targets_and_nodes(nodes: Nodes, tmp_path: Path) -> None:
+    file = tmp_path / "farm.yaml"
+    file.write_text(
+        f"address: {nodes.cluster.address}\n"
+        "targets:\n  ada: {resources: {ada: 1}}\n  h100: {resources: {H100: 1}}\n"
+    )
+    done = CliRunner().invoke(main, ["farm", "status", str(file), "--json"])
+    assert done.exit_code == 0, done.output
+    found = {one["target"]: one["nodes"] for one in json.loads(done.stdout)["targets"]}
+    assert found == {"ada": 1, "h100": 0}

@@ -1,0 +1,144 @@
+"""The farm file and the matrix of models and targets, without a cluster."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from builder.cli import main
+from builder.errors import ManifestError, UsageError
+from builder.farm import LOCAL, Retries, cluster, matrix, read
+from builder.farm.config import Farm, Target
+from builder.manifest import load
+from tests.cli.conftest import MANIFEST, Small, save
+
+WHOLE = """\
+address: 10.0.0.5:6379
+store: s3://bucket/plans
+targets:
+  h100: {gpus: 1, cpus: 4, resources: {H100: 1}, flavour: tensorrt, memory_mib: 2048}
+  ada:
+    precision: fp16
+    build: {compute_capabilities: ["8.9"]}
+exclude:
+  - {model: llm_*, target: ada, because: it does not fit}
+retries: {max: 2, backoff_seconds: 1}
+environment: [AWS_ACCESS_KEY_ID]
+"""
+
+
+def farm_file(tmp_path: Path, text: str) -> Path:
+    file = tmp_path / "farm.yaml"
+    file.write_text(text)
+    return file
+
+
+def test_a_farm_file_is_read(tmp_path: Path) -> None:
+    farm = read(farm_file(tmp_path, WHOLE))
+    h100, ada = farm.targets
+    assert (farm.address, farm.store, farm.is_local) == (
+        "10.0.0.5:6379",
+        "s3://bucket/plans",
+        False,
+    )
+    assert cluster.demand(h100) == {"CPU": 4, "GPU": 1, "H100": 1, "memory": 2048 << 20}
+    assert (ada.precision, ada.build["compute_capabilities"]) == ("fp16", ["8.9"])
+    assert farm.environment == ("AWS_ACCESS_KEY_ID",)
+    assert [farm.retries.wait(attempt) for attempt in (1, 2, 3)] == [1, 2, 4]
+    assert read(LOCAL).targets == (Target(LOCAL),)
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "words"),
+    [
+        ("address: local\n", 1, "the farm file has no 'targets'"),
+        ("address: local\ntargets: {}\n", 2, "targets"),
+        ("address: local\ntargts: {a: {}}\ntargets: {a: {}}\n", 2, "unknown key 'targts'"),
+        ("address: local\ntargets:\n  a: {gpu: 1}\n", 3, "did you mean 'gpus'"),
+        ("address: local\ntargets:\n  a: {precision: fp61}\n", 3, "'fp61' is no precision"),
+        ("address: local\ntargets:\n  a/b: {}\n", 3, "'a/b' cannot be the name of a target"),
+        ("address: local\ntargets:\n  a: {resources: {A: 1}}\n", 3, "has no custom resources"),
+        ("address: local\nstore: memory://x\ntargets: {a: {}}\n", 2, "seen by one process only"),
+        (
+            'address: local\ntargets:\n  a:\n    build:\n      refitt: true\n',
+            5,
+            "unknown key 'refitt'",
+        ),
+        (
+            "address: local\ntargets: {a: {}}\nexclude:\n"
+            "  - {model: x, target: b, because: slow}\n",
+            4,
+            "no target is named 'b'",
+        ),
+        ("", 1, "the farm file is empty"),
+    ],
+)  # fmt: skip
+def test_a_mistake_names_its_line(tmp_path: Path, text: str, line: int, words: str) -> None:
+    file = farm_file(tmp_path, text)
+    with pytest.raises(ManifestError) as raised:
+        read(file)
+    assert words in str(raised.value)
+    assert [mistake.line for mistake in raised.value.mistakes] == [line]
+
+
+@pytest.fixture
+def models(tmp_path: Path) -> Path:
+    folder = tmp_path / "models"
+    folder.mkdir()
+    save(Small(), folder / "llm_a.pt")
+    save(Small(), folder / "net.pt", MANIFEST + "targets: [h100]\n")
+    return folder
+
+
+def test_excluded_combinations_have_a_reason(tmp_path: Path, models: Path) -> None:
+    found = matrix.combinations(load(models), read(farm_file(tmp_path, WHOLE)))
+    assert [(one.spec.name, one.target.name, one.because) for one in found] == [
+        ("llm_a", "h100", ""),
+        ("llm_a", "ada", "it does not fit"),
+        ("net", "h100", ""),
+        ("net", "ada", "the manifest's targets do not name it"),
+    ]
+    with pytest.raises(UsageError, match="no target 'h100'") as raised:
+        matrix.combinations(load(models), Farm(LOCAL, (Target("h200"),)))
+    assert raised.value.where == f"{models / 'net.yaml'}:6"
+    assert raised.value.fix == "did you mean 'h200'?"
+
+
+def test_unknown_and_long_builds_come_first(tmp_path: Path, models: Path) -> None:
+    found = matrix.combinations(load(models), read(farm_file(tmp_path, WHOLE)))
+    ordered = matrix.longest_first(found, [1.0, None, 5.0, None])
+    assert [seconds for _, seconds in ordered] == [None, None, 5.0, 1.0]
+    assert Retries().max == 3
+
+
+def test_the_command_refuses_what_a_farm_lacks_and_names_the_line(
+    tmp_path: Path, models: Path
+) -> None:
+    def run(*words: object) -> tuple[int, str]:
+        done = CliRunner().invoke(main, ["repo", str(models), *map(str, words)])
+        return done.exit_code, done.stderr
+
+    out = tmp_path / "out"
+    file = farm_file(tmp_path, "address: local\ntargets: {h100: {gpu: 1}}\n")
+    code, words = run("--out", out, "--farm", file, "--jobs", 2, "--target", "sm_89")
+    assert code == 2 and "there is no --target, --jobs" in words
+    code, words = run("--out", out, "--farm", file)
+    assert code == 2 and f"{file}:2" in words
+    code, words = run("--out", out, "--require-all")
+    assert code == 2 and "--farm" in words
+    assert not out.exists()
+
+
+def test_without_ray_the_command_names_the_package(
+    tmp_path: Path, models: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    file = farm_file(tmp_path, "address: auto\ntargets: {h100: {gpus: 1}}\nstore: /tmp/x\n")
+    arguments = ["repo", str(models), "--out", str(tmp_path / "out"), "--farm", str(file), "--json"]
+    done = CliRunner().invoke(main, arguments)
+    assert done.exit_code == 4
+    assert json.loads(done.stdout)["error"]["fix"] == "pip install 'trt-build[farm]'"

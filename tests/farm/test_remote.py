@@ -1,0 +1,59 @@
+"""The process of a job: what it gets of the environment, and that it ends with its caller."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from builder.farm import remote
+from builder.farm.job import Job, upload
+from builder.manifest import load
+from builder.store import Folders, sources
+from tests.cli.conftest import Small, save
+
+
+def test_a_build_gets_only_the_variables_that_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("SECRET", "AWS_ACCESS_KEY_ID", "TRT_BUILD_STORE_KEY"):
+        monkeypatch.setenv(name, "x")
+    found = remote.variables(["AWS_ACCESS_KEY_ID"], 3)
+    assert {"AWS_ACCESS_KEY_ID", "TRT_BUILD_STORE_KEY", "PATH"} <= set(found)
+    assert "SECRET" not in found and found["OMP_NUM_THREADS"] == "3"
+
+
+def test_an_uploaded_model_keeps_the_names_of_its_files(tmp_path: Path) -> None:
+    folder = tmp_path / "models" / "net"
+    folder.mkdir(parents=True)
+    save(Small(), folder / "model.pt")
+    store = Folders(str(tmp_path / "store"))
+    (spec,) = load(tmp_path / "models")
+    file, files = upload(spec, store)
+    assert file == "net/model.pt" and set(files) == {"net/model.pt", "net/model.yaml"}
+    for name, digest in files.items():
+        store.fetch(digest, tmp_path / "again" / name)
+    assert [one.name for one in load(tmp_path / "again" / file)] == ["net"]
+
+
+def job_of(tmp_path: Path, **more: str) -> str:
+    save(Small(), tmp_path / "net.pt")
+    (spec,) = load(tmp_path / "net.pt")
+    url = str(tmp_path / "store")
+    file, files = upload(spec, Folders(url))
+    said = {"version": sources.everything(), **more}
+    return Job(spec.name, "a", url, file, files, **said).to_json()  # type: ignore[arg-type]
+
+
+def test_another_version_of_trt_build_is_refused(tmp_path: Path) -> None:
+    *_, ended = remote.events(job_of(tmp_path, version="0"), remote.variables((), 1))
+    assert not ended["ok"]
+    assert ended["error"]["exit_code"] == 4
+    assert "another version of trt-build" in ended["error"]["message"]
+
+
+def test_a_file_that_the_store_has_damaged_is_one_error(tmp_path: Path) -> None:
+    job = job_of(tmp_path)
+    digest = json.loads(job)["files"][f"{tmp_path.name}/net.pt"]
+    (tmp_path / "store" / "files" / digest[:2] / digest).write_bytes(b"no model")
+    *_, ended = remote.events(job, remote.variables((), 1))
+    assert ended["error"]["exit_code"] == 4 and "is damaged" in ended["error"]["message"]
