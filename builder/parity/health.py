@@ -20,7 +20,7 @@ from builder.parity.results import FAILURES
 from builder.parity.served import PublishedModel
 from builder.parity.verification import unreachable
 from builder.serving import PLAIN, Access
-from builder.store import retired
+from builder.store import retired, shaped
 from builder.triton import Golden
 
 TIMEOUT = 10.0
@@ -88,15 +88,16 @@ def _is_step(folder: Path) -> bool:
 
 def _one(folder: Path, protocol: str, client: Client) -> ModelHealth:
     try:
-        model = served.read(folder)
+        with shaped(folder):
+            model = served.read(folder)
+            request = _request(model, client)
     except UsageError:  # not of trt-build, or its files are damaged: its server may still serve it
-        model = None
+        request = None
     name, asked = folder.name, None
     try:
         if not client.ready(name):
             return ModelHealth(name, protocol, None, "the server does not have it ready")
-        request = _request(model, client) if model is not None else None
-        if model is None or request is None:
+        if request is None:
             return ModelHealth(name, protocol, None)
         golden, infer = request
         asked = golden.name
@@ -110,7 +111,12 @@ def _one(folder: Path, protocol: str, client: Client) -> ModelHealth:
                 fix="trt-build serve, or the right --url",
             ) from error
         return ModelHealth(name, protocol, asked, str(error))
-    compared = compare(outputs, golden, model.tolerance, precision=model.precision)
+    try:
+        with shaped(folder):
+            compared = compare(outputs, golden, model.tolerance, precision=model.precision)
+    except UsageError as error:
+        reason = f"the answer cannot be compared: {error.message}"
+        return ModelHealth(name, protocol, asked, reason, True, taken)
     problem = "; ".join(compared.problems) or None
     return ModelHealth(name, protocol, golden.name, problem, problem is not None, taken)
 

@@ -177,6 +177,8 @@ def main() -> int:
     parser.add_argument("--out", type=Path, help="write the counts into this JSON file")
     parser.add_argument("--unconfined", action="store_true", help="without the sandbox")
     asked = parser.parse_args()
+    if asked.out:
+        asked.out = asked.out.resolve()  # the suites change the working directory
     found: dict[str, Counts] = {}
     with tempfile.TemporaryDirectory(prefix="hostile-") as name, ExitStack() as stack:
         base = Path(name).resolve()

@@ -13,8 +13,8 @@ BEGIN, END = "<!-- table: hostile -->", "<!-- end of table -->"
 ROWS = {
     "archives": "mutated and crafted archives: loaded, lowered and run",
     "manifests": "mutated manifests: `check`",
-    "crafted": "crafted repositories: `explain`, `inspect`, `merge` and `verify`",
-    "damaged": "damaged published files: `explain`, `merge` and the Python runtime",
+    "crafted": "crafted repositories, with ensembles and kept versions: 12 commands",
+    "damaged": "damaged published files: `explain`, `merge`, signatures, the Python runtime",
     "requests": "hostile HTTP requests to one tritonserver",
 }
 COLUMNS = {

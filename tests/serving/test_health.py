@@ -67,6 +67,25 @@ def test_a_wrong_answer_has_its_own_exit_code(good: Path, tmp_path: Path) -> Non
         assert [one["wrong"] for one in said["models"]] == [True, True]
 
 
+def test_damaged_files_are_no_defect(good: Path, tmp_path: Path) -> None:
+    """Found by `python -m tests.hostile`: scalars as goldens, deep JSON, a tolerance of lists."""
+    scalars, deep, lists = (tmp_path / name for name in ("scalars", "deep", "lists"))
+    for repository in (scalars, deep, lists):
+        shutil.copytree(good, repository)
+    for file in (scalars / "scorer" / "goldens").iterdir():
+        with np.load(file) as arrays:
+            np.savez(file.with_suffix(""), **{key: np.float32(0) for key in arrays})
+    (deep / "scorer" / published.SIDECAR).write_text("[" * 100_000)
+    said = published.read(lists / "scorer" / published.SIDECAR)
+    said["tolerance"] = {"atol": []}
+    (lists / "scorer" / published.SIDECAR).write_text(json.dumps(said))
+    with serve(good, **FREE) as server:
+        for repository in (scalars, deep):
+            assert health(repository, server).exit_code == 0, "the server has it ready"
+        found = health(lists, server)
+    assert found.exit_code == 3 and "the answer cannot be compared" in found.output
+
+
 def test_a_model_that_the_server_does_not_have_is_not_healthy(good: Path, tmp_path: Path) -> None:
     repository = tmp_path / "repository"
     shutil.copytree(good, repository)
