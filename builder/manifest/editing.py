@@ -10,7 +10,7 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +19,13 @@ import yaml
 from builder.errors import EnvironmentProblem, UsageError
 from builder.manifest import document
 
+NOTE = "# tune: "
+"""How each line of the notes begins."""
 
-def edit(path: Path, values: Mapping[str, Any]) -> bool:
+
+def edit(path: Path, values: Mapping[str, Any], notes: Sequence[str] = ()) -> bool:
     """Set keys of the manifest to scalars or lists, or key by key to the values of a mapping. An
-    empty list removes a key.
+    empty list removes a key. `notes` become comments at the end, in place of former notes.
 
     Returns whether the file changed. The file is written whole or not at all. Raises UsageError,
     with the lines to write by hand, if the text cannot be changed without changing other values (a
@@ -30,15 +33,34 @@ def edit(path: Path, values: Mapping[str, Any]) -> bool:
     cannot be written.
     """
     text = _read(path)
+    changed = preview(path, values)
+    if notes:
+        changed = _with_notes(changed, notes)
+    if changed == text:
+        return False
+    _write(path.resolve(), changed)
+    return True
+
+
+def preview(path: Path, values: Mapping[str, Any]) -> str:
+    """The text that `edit` would write. Raises UsageError as `edit` does, OSError."""
+    text = _read(path)
     before = _data(text, path)
     after = _merged(before, values)
     if after == before:
-        return False
+        return text
     changed = _changed(text, values)
     if changed is None or document.parsed(changed, str(path)).data != after:
         raise _refusal(path, values)
-    _write(path.resolve(), changed)
-    return True
+    return changed
+
+
+def _with_notes(text: str, notes: Sequence[str]) -> str:
+    newline = "\r\n" if "\r\n" in text else "\n"
+    lines = [line for line in text.splitlines(keepends=True) if not line.startswith(NOTE)]
+    if lines and not lines[-1].endswith("\n"):
+        lines[-1] += newline
+    return "".join((*lines, *(f"{NOTE}{note}{newline}" for note in notes)))
 
 
 def _merged(before: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from builder.errors import ManifestError, Mistake, UsageError
-from builder.manifest import document, folder, meaning, schema
+from builder.manifest import document, editing, folder, meaning, schema
 from builder.manifest.inputs import merged_profile, specs_from_sample
 from builder.manifest.spec import (
     GOLDENS,
@@ -38,6 +38,7 @@ _PLAIN = (
     "precision",
     "io",
     "instances",
+    "layout",
     "unroll_limit",
     "build",
     "constants",
@@ -102,6 +103,18 @@ def _overridden(spec: ModelSpec, precision: str | None, state: str | None) -> Mo
     return replace(spec, precision=precision) if precision else spec
 
 
+def variant(spec: ModelSpec, values: Mapping[str, Any]) -> ModelSpec:
+    """The model as its manifest would have it after `editing.edit` with these values; no file is
+    written. Raises UsageError as `edit` does, ManifestError where the values are not valid.
+    """
+    assert spec.manifest is not None
+    read = document.parsed(editing.preview(spec.manifest, values), str(spec.manifest))
+    _check(read, spec.manifest)
+    if read.mistakes:
+        raise ManifestError(read.mistakes)
+    return from_data(folder.Found(spec.name, spec.path, spec.manifest), read.data)
+
+
 def place(spec: ModelSpec, *route: str | int) -> str:
     """`models/vad.yaml:7`: file and line of the value at `route` in the spec's manifest.
 
@@ -144,10 +157,14 @@ def _no_manifest(one: folder.Found) -> Mistake:
 def read_manifest(path: Path) -> document.Document:
     """Read a manifest. `mistakes` has every error of syntax, schema and consistency."""
     read = document.read(path)
+    _check(read, path)
+    return read
+
+
+def _check(read: document.Document, path: Path) -> None:
     if read.data is not None or not read.mistakes:
         schema.check(read)
         meaning.check(read, path.parent)
-    return read
 
 
 def from_inputs(one: folder.Found, inputs: Sequence[TensorSpec], sample: Path | None) -> ModelSpec:

@@ -204,6 +204,8 @@ class ModelSpec:
     """The dtype of float32 inputs and outputs at the endpoint: "module" (unchanged) or "fp16"."""
     constants: Mapping[str, Any] = field(default_factory=dict)
     """Values of forward's arguments that are not tensors, by name."""
+    layout: str = "auto"
+    """How a model with several segments is served, one of choices.LAYOUTS."""
     batch_sizes: tuple[int, ...] = ()
     """Sizes of the batch that `profiles` has a static profile for."""
     targets: tuple[str, ...] = ()

@@ -2,6 +2,7 @@ from . import jobs as jobs
 from . import preflight as preflight
 from .build import FINISHED as FINISHED
 from .build import build_repository as build_repository
+from .build import build_variant as build_variant
 from .explain import explain as explain
 from .precision_search import Search as Search
 from .precision_search import search_precision as search_precision

@@ -14,6 +14,7 @@ from typing import Any
 
 from builder import pipeline, processes, unforeseen
 from builder.errors import EnvironmentProblem, ManifestError
+from builder.manifest import ModelSpec
 from builder.pipeline import Order, Progress
 from builder.repository import jobs as slots
 from builder.repository.result import RECORDED, ModelResult
@@ -53,9 +54,7 @@ def build_repository(
     with TensorRT for RTX, whose plans Triton's backend does not load), and EnvironmentProblem where
     this machine cannot build at all, or not write to `out`.
     """
-    from builder.repository import preflight, request
-    from builder.store import Hashes, signing, tidy
-    from builder.triton import signatures
+    from builder.repository import preflight
 
     chosen = settled(settings, keywords)
     without: dict[str, ManifestError] = {}
@@ -65,22 +64,7 @@ def build_repository(
         rebuild=rebuild or graphs is not None,
         graphs=Path(graphs) if graphs is not None else None,
     )
-    tidy(Path(out))
-    if chosen.store:
-        signing.prepare()  # workers may not write where the key is kept
-    with Hashes() as hashes:
-        found = [request.unless_unchanged(order, hashes) for order in asked]
-    wanted = [one for one in found if isinstance(one, Order)]
-    if wanted:
-        preflight.check(Path(out))
-    for order in wanted:
-        if order.spec.triton:  # with protobuf, which an unchanged model needs not
-            from builder.triton import section
-
-            section.parsed(order.spec)
-    with signatures.signing_with(Path(chosen.sign) if chosen.sign else None):
-        built = iter(_perform_all(wanted, progress or _silent, jobs, isolate))
-        results = [next(built) if isinstance(one, Order) else one for one in found]
+    results = _results(asked, chosen, progress or _silent, jobs, isolate)
     if chosen.sign:
         _sign_unchanged(results, Path(out), Path(chosen.sign))
     for order, result in zip(asked, results, strict=True):
@@ -94,6 +78,52 @@ def build_repository(
         triton.write_env(Path(out))
     results += [ModelResult(name, error=error) for name, error in without.items()]
     return sorted(results, key=lambda result: result.name)
+
+
+def build_variant(
+    spec: ModelSpec,
+    out: Path | str,
+    settings: Settings | None = None,
+    *,
+    isolate: bool = True,
+    progress: Progress | None = None,
+    **keywords: Any,
+) -> ModelResult:
+    """Build one model as `spec` describes it, in place of what its manifest says, into `out`.
+
+    Otherwise as build_repository, which also documents what is raised.
+    """
+    chosen = settled(settings, keywords)
+    asked = chosen.orders([spec], Path(out))
+    (result,) = _results(asked, chosen, progress or _silent, 1, isolate)
+    return result
+
+
+def _results(
+    asked: Sequence[Order], chosen: Settings, progress: Progress, jobs: int, isolate: bool
+) -> list[ModelResult]:
+    """The result of each order: models that are unchanged are left as they are."""
+    from builder.repository import preflight, request
+    from builder.store import Hashes, signing, tidy
+    from builder.triton import signatures
+
+    if asked:
+        tidy(asked[0].out)
+    if chosen.store:
+        signing.prepare()  # workers may not write where the key is kept
+    with Hashes() as hashes:
+        found = [request.unless_unchanged(order, hashes) for order in asked]
+    wanted = [one for one in found if isinstance(one, Order)]
+    if wanted:
+        preflight.check(wanted[0].out)
+    for order in wanted:
+        if order.spec.triton:  # with protobuf, which an unchanged model needs not
+            from builder.triton import section
+
+            section.parsed(order.spec)
+    with signatures.signing_with(Path(chosen.sign) if chosen.sign else None):
+        built = iter(_perform_all(wanted, progress, jobs, isolate))
+        return [next(built) if isinstance(one, Order) else one for one in found]
 
 
 def _sign_unchanged(results: Sequence[ModelResult], out: Path, key: Path) -> None:

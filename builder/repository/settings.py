@@ -77,7 +77,6 @@ class Settings:
         preflight.check_served(self.serve_as, chosen)
         common: dict[str, Any] = {
             "serve_as": self.serve_as,
-            "layout": self.layout,
             "torch_steps": self.torch_steps,
             "flavour": chosen,
             "options": self.options or BuildOptions(),
@@ -86,7 +85,11 @@ class Settings:
             "edits": self.edits,
             "accept_incompatible": self.accept_incompatible,
         }
-        return [Order(spec, out, **common, **more) for spec in specs]
+        return [Order(spec, out, layout=self._layout(spec), **common, **more) for spec in specs]
+
+    def _layout(self, spec: ModelSpec) -> str:
+        """The command's layout, else the manifest's."""
+        return spec.layout if self.layout == "auto" else self.layout
 
 
 def settled(settings: Settings | None, keywords: Mapping[str, Any]) -> Settings:
